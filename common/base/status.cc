@@ -1,0 +1,42 @@
+#include "common/base/status.h"
+
+#include <cerrno>
+#include <system_error>
+
+namespace cairn {
+namespace {
+
+absl::StatusCode CodeOfErrno(int error_number) {
+  switch (error_number) {
+    case ENOENT: return absl::StatusCode::kNotFound;
+    case EEXIST: return absl::StatusCode::kAlreadyExists;
+    case EACCES:
+    case EPERM: return absl::StatusCode::kPermissionDenied;
+    case ENOSPC:
+    case EDQUOT:
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE: return absl::StatusCode::kResourceExhausted;
+    case EAGAIN:
+    case EBUSY:
+    case ECONNREFUSED: return absl::StatusCode::kUnavailable;
+    case EINVAL:
+    case ENAMETOOLONG: return absl::StatusCode::kInvalidArgument;
+    case EIO: return absl::StatusCode::kDataLoss;
+    default: return absl::StatusCode::kInternal;
+  }
+}
+
+}  // namespace
+
+absl::Status ErrnoStatus(int error_number, std::string_view what) {
+  return {CodeOfErrno(error_number),
+          fmt::format("{}: {}", what, std::generic_category().message(error_number))};
+}
+
+absl::Status Annotate(const absl::Status& status, std::string_view prefix) {
+  if (status.ok()) return status;
+  return {status.code(), fmt::format("{}: {}", prefix, ToStd(status.message()))};
+}
+
+}  // namespace cairn

@@ -1,0 +1,48 @@
+# Helpers so that each folder's CMakeLists.txt is a list of its sources and of the folders that it may use.
+
+add_library(cairn_warnings INTERFACE)
+target_compile_options(cairn_warnings INTERFACE
+  -Wall -Wextra -Wshadow -Wconversion -Wnon-virtual-dtor -Wold-style-cast -Werror)
+# GCC 12 reports false positives of these inside libstdc++ when it inlines at -O2 and above.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(cairn_warnings INTERFACE -Wno-restrict -Wno-maybe-uninitialized)
+endif()
+
+if(CAIRN_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(CAIRN_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+endif()
+
+# cairn_library(NAME SOURCES file... DEPS target...): one library a folder.
+function(cairn_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE cairn_warnings)
+endfunction()
+
+# cairn_binary(NAME SOURCES file... DEPS target...)
+function(cairn_binary name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} cairn_warnings)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+endfunction()
+
+# cairn_test(NAME SOURCES file... DEPS target... [LABELS label...]): a GoogleTest binary that ctest runs as one test.
+function(cairn_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gtest_main cairn_warnings)
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  # 77 is the status of a test that could not run here; ctest then reports it as skipped.
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
+endfunction()
