@@ -1,13 +1,15 @@
-// GgufFile reads a GGUF container (version 2 or 3): metadata and tensors of one model, over a read-only mapping of the
-// file or over bytes in memory. Every count, length and offset is checked before it is used, so that a damaged or
-// malicious file gives an error and never a read outside the file.
-// Units:      dims are in elements, innermost (row length) first; offsets and sizes in bytes.
-// Threading:  immutable after Open or Parse; safe from any thread.
-// Ownership:  what it returns as string_view or span points into the mapping (Parse: into the caller's bytes) and is
+// GgufFile reads a GGUF container (version 2 or 3): metadata and tensors of one model, over a
+// read-only mapping of the file or over bytes in memory. Every count, length and offset is checked
+// before it is used, so that a damaged or malicious file gives an error and never a read outside
+// the file. Units:      dims are in elements, innermost (row length) first; offsets and sizes in
+// bytes. Threading:  immutable after Open or Parse; safe from any thread. Ownership:  what it
+// returns as string_view or span points into the mapping (Parse: into the caller's bytes) and is
 //             valid as long as the GgufFile (and those bytes) are.
-// Errors:     NOT_FOUND or PERMISSION_DENIED from opening; INVALID_ARGUMENT with the object and the numbers for every
+// Errors:     NOT_FOUND or PERMISSION_DENIED from opening; INVALID_ARGUMENT with the object and the
+// numbers for every
 //             malformed file; UNIMPLEMENTED for a tensor type that this reader does not know.
-// A file that somebody truncates while it is mapped ends the process (SIGBUS): models are replaced, never edited.
+// A file that somebody truncates while it is mapped ends the process (SIGBUS): models are replaced,
+// never edited.
 #pragma once
 
 #include <cstddef>
@@ -89,23 +91,23 @@ struct GgufTensor {
 
   std::int64_t row_length() const { return dims[0]; }
   std::int64_t row_count() const { return value_count / dims[0]; }
-  std::int64_t row_bytes() const {
-    return static_cast<std::int64_t>(data.size()) / row_count();
-  }
+  std::int64_t row_bytes() const { return static_cast<std::int64_t>(data.size()) / row_count(); }
 };
 
 class GgufFile {
  public:
   // Maps `path` read-only.
   static absl::StatusOr<std::unique_ptr<GgufFile>> Open(const std::string& path);
-  // Reads from `data`, which must outlive the result and be at least 8-byte aligned if tensor data is to be used.
+  // Reads from `data`, which must outlive the result and be at least 8-byte aligned if tensor data
+  // is to be used.
   static absl::StatusOr<std::unique_ptr<GgufFile>> Parse(std::span<const std::byte> data);
   ~GgufFile();
   GgufFile(const GgufFile&) = delete;
   GgufFile& operator=(const GgufFile&) = delete;
 
-  // Metadata. A getter answers nullopt when the key is absent or holds another kind of value; Has() tells which.
-  // FindUint and FindInt accept every integer type whose value fits, FindFloat both float types.
+  // Metadata. A getter answers nullopt when the key is absent or holds another kind of value; Has()
+  // tells which. FindUint and FindInt accept every integer type whose value fits, FindFloat both
+  // float types.
   bool Has(std::string_view key) const;
   std::optional<GgufValueType> FindType(std::string_view key) const;
   std::optional<std::uint64_t> FindUint(std::string_view key) const;

@@ -1,0 +1,59 @@
+// Attention over KV entries that lie anywhere in memory, in blocks, by online softmax: the running
+// maximum, sum and weighted values of each query row are carried from block to block (Milakov and
+// Gimelshein, "Online normalizer calculation for softmax", 2018; FlashAttention uses the same
+// recurrence).
+//
+// An entry is the K row then the V row of one token for one KV head, contiguous, in one KvFormat:
+// KvEntryBytes(format, head_dim) bytes, no alignment needed.
+//
+// The result for a query row depends only on the row and on the sequence of blocks (their entries
+// and lengths), bit for bit: not on where entries lie, on how many query rows are in a call, or on
+// the thread that runs it. Whoever needs the same words again must cut the same blocks.
+//
+// Threading:  functions of their arguments only; different states may be worked on at the same
+// time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "common/kv/kv_format.h"
+
+namespace cairn::compute {
+
+inline constexpr int kAttentionBlockEntries = 32;
+inline constexpr int kHeadDimMax = 512;
+
+// State of one query row: floats [max, sum, acc[head_dim]]. Several rows' states are consecutive.
+constexpr std::int64_t AttentionStateFloats(std::int64_t head_dim) { return 2 + head_dim; }
+
+// Query rows that share a KV head: (token, head of the group) pairs in any order. Row r is at data
+// + r * stride.
+struct QueryRows {
+  const float* data;
+  std::int64_t row_count;
+  std::int64_t stride;  // in floats
+};
+
+// Sets states of rows to "nothing attended yet". states.size() == row_count *
+// AttentionStateFloats(head_dim).
+void InitAttention(std::span<float> states, std::int64_t head_dim);
+
+// Attends one block of at most kAttentionBlockEntries entries. `scale` multiplies the scores (1 /
+// sqrt(head_dim)). `visible_counts` is empty (all entries are visible to every row) or says for
+// each row how many of the leading entries it sees; 0 leaves that row's state untouched. REQUIRES:
+// head_dim is a multiple of 8, at most kHeadDimMax.
+void AttendBlock(std::span<const std::byte* const> entries, KvFormat format, std::int64_t head_dim,
+                 float scale, const QueryRows& queries,
+                 std::span<const std::int32_t> visible_counts, std::span<float> states);
+
+// Writes acc / sum of row r to out + r * out_stride; zeros for a row that attended nothing.
+void FinishAttention(std::span<const float> states, std::int64_t head_dim, float* out,
+                     std::int64_t out_stride);
+
+// Adds the state `from` of a row into `into`, as if `from`'s blocks had followed: for partial
+// results that were computed apart. The order of merging changes the last bits.
+void MergeAttention(std::span<const float> from, std::int64_t head_dim, std::span<float> into);
+
+}  // namespace cairn::compute

@@ -1,0 +1,72 @@
+// ThreadPool runs fork-join loops on a fixed set of threads: the caller and thread_count - 1
+// workers, which sleep between loops. Indices are handed out dynamically, so that a busy core only
+// slows its own share; results must therefore not depend on which thread runs an index. Threading:
+// ParallelFor may be called from any thread; concurrent calls run one after the other. Never call
+// it from
+//             inside a loop body.
+// Blocking:   ParallelFor returns when every index is done. Waiting threads spin for a few
+// microseconds at most.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "common/base/mutex.h"
+
+namespace cairn {
+
+inline constexpr int kThreadCountMax = 256;
+
+class ThreadPool {
+ public:
+  // `thread_count` counts the caller: 1 starts no worker. Between 1 and kThreadCountMax.
+  explicit ThreadPool(int thread_count);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int thread_count() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls body(index) once for every index of [0, count), in any order, on several threads at once.
+  template <typename Body>
+  void ParallelFor(std::int64_t count, const Body& body) {
+    Run(
+        count,
+        [](const void* context, std::int64_t index) {
+          (*static_cast<const Body*>(context))(index);
+        },
+        &body);
+  }
+
+ private:
+  using Invoke = void (*)(const void* context, std::int64_t index);
+
+  struct Loop {
+    Invoke invoke = nullptr;
+    const void* context = nullptr;
+    std::int64_t count = 0;
+  };
+
+  void Run(std::int64_t count, Invoke invoke, const void* context);
+  void WorkerMain();
+  void DrainIndices(const Loop& loop);
+
+  std::vector<std::thread> workers_;
+  Mutex run_mutex_;  // held by the caller for the length of one loop
+
+  Mutex mutex_;
+  CondVar work_ready_;
+  CondVar work_done_;
+  Loop loop_ CAIRN_GUARDED_BY(mutex_);
+  bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
+
+  // Mirrors of the guarded state, which spinning threads watch without the mutex.
+  std::atomic<std::uint64_t> generation_{0};
+  std::atomic<int> active_count_{0};
+  alignas(64) std::atomic<std::int64_t> next_index_{0};
+};
+
+}  // namespace cairn
