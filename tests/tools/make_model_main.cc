@@ -1,0 +1,66 @@
+// cairn-make-model: writes a GGUF model with random weights, for tests and timing.
+#include <cstdio>
+#include <exception>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "common/base/status.h"
+#include "tests/tools/model_maker.h"
+
+namespace {
+
+void PrintPresets() {
+  for (const cairn::test::ModelPreset& preset : cairn::test::ModelPresets()) {
+    fmt::print(
+        "{:<14} {}\n{:<14} {} layers, d {}, {}/{} heads of {}, ffn {}, vocab {}, context {}\n",
+        preset.name, preset.description, "", preset.layer_count, preset.embedding_length,
+        preset.head_count, preset.kv_head_count, preset.head_dim, preset.feed_forward_length,
+        preset.vocab_size, preset.context_length);
+  }
+}
+
+int Run(int argc, char** argv) {
+  CLI::App app{"Write a complete GGUF model with random weights. Its text means nothing."};
+  cairn::test::ModelOptions options;
+  std::string output;
+  bool list = false;
+  app.add_option("--preset", options.preset, "Which model; --list names them");
+  app.add_option("--type", options.type, "Weight type: f32, f16, bf16, q8_0 or q4_0")
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "Seed of the weights")->capture_default_str();
+  app.add_option("--vocab-from", options.vocab_from,
+                 "Copy the tokenizer of this GGUF file instead of building a small one");
+  app.add_option("-o,--output", output, "The file to write");
+  app.add_flag("--list", list, "Print the presets and leave");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (list) {
+    PrintPresets();
+    return 0;
+  }
+  if (options.preset.empty() || output.empty()) {
+    fmt::print(stderr, "cairn-make-model: give --preset and -o (or --list)\n");
+    return 2;
+  }
+  const absl::Status status = cairn::test::WriteModel(options, output);
+  if (!status.ok()) {
+    fmt::print(stderr, "cairn-make-model: {}\n", cairn::Message(status));
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return Run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "cairn-make-model: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,59 @@
+// Writes complete model files with random weights: architecture keys, tensors, tokenizer. The
+// weights mean nothing, but depend only on (seed, tensor name, row), so that files of one preset
+// and seed in different types hold the same weights at different precision. Presets are tiny models
+// of every architecture that Cairn loads and real shapes for timing. Threading: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "tests/tools/gguf_writer.h"
+
+namespace cairn::test {
+
+struct ModelPreset {
+  std::string_view name;
+  std::string_view description;
+  std::string_view architecture;  // "llama" or "qwen2"
+  std::string_view tokenizer;     // "spm", or the name of a BPE pre-tokenizer
+  int32_t layer_count;
+  int32_t embedding_length;
+  int32_t head_count;
+  int32_t kv_head_count;
+  int32_t head_dim;
+  int32_t feed_forward_length;
+  int32_t vocab_size;
+  int32_t context_length;
+  float rope_base;
+  float norm_epsilon;
+  bool tied;              // no output.weight
+  bool biased;            // biases on q, k, v
+  float rope_factor = 0;  // > 0: a rope_freqs tensor as Llama 3.1 defines it
+  int32_t rope_original_context = 0;
+};
+
+std::span<const ModelPreset> ModelPresets();
+
+struct ModelOptions {
+  std::string preset;
+  std::string type =
+      "f32";  // f32, f16, bf16, q8_0; q4_0 keeps the embedding and the output matrix as Q6_K
+  uint64_t seed = 1;
+  // A GGUF file whose tokenizer is copied instead of a small one being built. A vocabulary larger
+  // than the preset's makes the model's vocabulary as large; a smaller one is filled with unused
+  // tokens.
+  std::string vocab_from;
+};
+
+// Errors: INVALID_ARGUMENT for an unknown preset or type or an unreadable `vocab_from`.
+absl::StatusOr<GgufWriter> MakeModel(const ModelOptions& options);
+
+// MakeModel and write to `path`.
+absl::Status WriteModel(const ModelOptions& options, const std::string& path);
+
+}  // namespace cairn::test

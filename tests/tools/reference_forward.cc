@@ -1,0 +1,425 @@
+#include "tests/tools/reference_forward.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+
+namespace cairn::test {
+namespace {
+
+constexpr uint32_t kStringType = 8;
+constexpr uint32_t kArrayType = 9;
+
+// Reads little-endian fields one after another.
+class Cursor {
+ public:
+  explicit Cursor(std::string_view bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  T Take() {
+    CAIRN_CHECK_LE(sizeof(T), bytes_.size() - position_);
+    T value;
+    std::memcpy(&value, bytes_.data() + position_, sizeof(T));
+    position_ += sizeof(T);
+    return value;
+  }
+
+  std::string TakeString() {
+    const auto size = Take<uint64_t>();
+    CAIRN_CHECK_LE(size, bytes_.size() - position_);
+    position_ += size;
+    return std::string(bytes_.substr(position_ - size, size));
+  }
+
+  ReferenceValue TakeValue(uint32_t type) {
+    ReferenceValue value;
+    value.type = type;
+    const size_t begin = position_;
+    if (type == kStringType) {
+      value.text = TakeString();
+    } else if (type == kArrayType) {
+      const auto element_type = Take<uint32_t>();
+      const auto count = Take<uint64_t>();
+      for (uint64_t i = 0; i < count; ++i) {
+        value.elements.push_back(TakeValue(element_type));
+      }
+    } else {
+      value.number = TakeNumber(type);
+    }
+    value.raw = bytes_.substr(begin, position_ - begin);
+    return value;
+  }
+
+  size_t position() const { return position_; }
+
+ private:
+  double TakeNumber(uint32_t type) {
+    switch (type) {
+      case 0:
+      case 7:
+        return Take<uint8_t>();
+      case 1:
+        return Take<int8_t>();
+      case 2:
+        return Take<uint16_t>();
+      case 3:
+        return Take<int16_t>();
+      case 4:
+        return Take<uint32_t>();
+      case 5:
+        return Take<int32_t>();
+      case 6:
+        return static_cast<double>(Take<float>());
+      case 10:
+        return static_cast<double>(Take<uint64_t>());
+      case 11:
+        return static_cast<double>(Take<int64_t>());
+      case 12:
+        return Take<double>();
+      default:
+        CAIRN_CHECK_EQ(type, 12U);
+        return 0;
+    }
+  }
+
+  std::string_view bytes_;
+  size_t position_ = 0;
+};
+
+uint8_t ByteAt(std::string_view data, size_t offset) { return static_cast<uint8_t>(data[offset]); }
+int8_t SignedAt(std::string_view data, size_t offset) { return static_cast<int8_t>(data[offset]); }
+
+double HalfAt(std::string_view data, size_t offset) {
+  const int half = ByteAt(data, offset) | ByteAt(data, offset + 1) << 8;
+  const int exponent = half >> 10 & 31;
+  const double mantissa = half & 1023;
+  const double sign = (half & 0x8000) != 0 ? -1 : 1;
+  CAIRN_CHECK_LT(exponent, 31);
+  return sign *
+         (exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(mantissa + 1024, exponent - 25));
+}
+
+double BrainAt(std::string_view data, size_t offset) {
+  const char padded[4] = {0, 0, data[offset], data[offset + 1]};
+  float value = 0;
+  std::memcpy(&value, padded, 4);
+  return static_cast<double>(value);
+}
+
+double FloatAt(std::string_view data, size_t offset) {
+  float value = 0;
+  std::memcpy(&value, data.data() + offset, 4);
+  return static_cast<double>(value);
+}
+
+// Value i of a Q8_0 row: blocks of f16 scale and 32 int8.
+double Q8At(std::string_view data, size_t i) {
+  const size_t block = i / 32 * 34;
+  return HalfAt(data, block) * SignedAt(data, block + 2 + i % 32);
+}
+
+// Value i of a Q4_0 row: blocks of f16 scale and 16 bytes, value j low and value j + 16 high in
+// byte j, less 8.
+double Q4At(std::string_view data, size_t i) {
+  const size_t block = i / 32 * 18;
+  const uint8_t byte = ByteAt(data, block + 2 + i % 16);
+  const int q = i % 32 < 16 ? byte & 15 : byte >> 4;
+  return HalfAt(data, block) * (q - 8);
+}
+
+// Value i of a Q6_K row: blocks of 128 bytes of low nibbles, 64 of high bit pairs, 16 int8 scales,
+// f16 d.
+double Q6At(std::string_view data, size_t i) {
+  const size_t block = i / 256 * 210;
+  const size_t in_block = i % 256;
+  const size_t half = in_block / 128;
+  const size_t quarter = in_block % 128 / 32;
+  const size_t lane = in_block % 32;
+  const int low_byte = ByteAt(data, block + half * 64 + quarter % 2 * 32 + lane);
+  const int low = quarter < 2 ? low_byte & 15 : low_byte >> 4;
+  const int high = ByteAt(data, block + 128 + half * 32 + lane) >> (2 * quarter) & 3;
+  const double scale = HalfAt(data, block + 208) * SignedAt(data, block + 192 + in_block / 16);
+  return scale * ((low | high << 4) - 32);
+}
+
+std::vector<double> Decode(const ReferenceTensor& tensor) {
+  size_t count = 1;
+  for (const int64_t dimension : tensor.shape) {
+    count *= static_cast<size_t>(dimension);
+  }
+  std::vector<double> out(count);
+  for (size_t i = 0; i < count; ++i) {
+    switch (tensor.type) {
+      case 0:
+        out[i] = FloatAt(tensor.data, i * 4);
+        break;
+      case 1:
+        out[i] = HalfAt(tensor.data, i * 2);
+        break;
+      case 30:
+        out[i] = BrainAt(tensor.data, i * 2);
+        break;
+      case 8:
+        out[i] = Q8At(tensor.data, i);
+        break;
+      case 2:
+        out[i] = Q4At(tensor.data, i);
+        break;
+      default:
+        CAIRN_CHECK_EQ(tensor.type, 14U);
+        out[i] = Q6At(tensor.data, i);
+    }
+  }
+  return out;
+}
+
+// Four partial sums, so that the compiler may keep them in one register.
+double Dot(const double* a, const double* b, size_t size) {
+  double sums[4] = {0, 0, 0, 0};
+  size_t i = 0;
+  for (; i + 4 <= size; i += 4) {
+    for (size_t j = 0; j < 4; ++j) {
+      sums[j] += a[i + j] * b[i + j];
+    }
+  }
+  double sum = sums[0] + sums[1] + sums[2] + sums[3];
+  for (; i < size; ++i) {
+    sum += a[i] * b[i];
+  }
+  return sum;
+}
+
+// weight is [rows][x.size()]; an empty bias is none.
+std::vector<double> Linear(const std::vector<double>& weight, const std::vector<double>& x,
+                           const std::vector<double>& bias) {
+  std::vector<double> y(weight.size() / x.size());
+  for (size_t row = 0; row < y.size(); ++row) {
+    y[row] = Dot(weight.data() + row * x.size(), x.data(), x.size());
+    if (!bias.empty()) {
+      y[row] += bias[row];
+    }
+  }
+  return y;
+}
+
+void AddTo(std::vector<double>& target, const std::vector<double>& addend) {
+  for (size_t i = 0; i < target.size(); ++i) {
+    target[i] += addend[i];
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ReferenceGguf>> ReadReferenceGguf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return NotFound("cannot read {}", path);
+  }
+  auto out = std::make_unique<ReferenceGguf>();
+  out->bytes.assign(std::istreambuf_iterator<char>(file), {});
+  Cursor cursor(out->bytes);
+  CAIRN_CHECK_EQ(cursor.Take<uint32_t>(), 0x46554747U);  // "GGUF"
+  cursor.Take<uint32_t>();
+  const auto tensor_count = cursor.Take<uint64_t>();
+  const auto value_count = cursor.Take<uint64_t>();
+  for (uint64_t i = 0; i < value_count; ++i) {
+    const std::string key = cursor.TakeString();
+    out->keys.push_back(key);
+    out->values[key] = cursor.TakeValue(cursor.Take<uint32_t>());
+  }
+  std::map<std::string, uint64_t> offsets;
+  for (uint64_t i = 0; i < tensor_count; ++i) {
+    const std::string name = cursor.TakeString();
+    ReferenceTensor& tensor = out->tensors[name];
+    const auto dimension_count = cursor.Take<uint32_t>();
+    for (uint32_t d = 0; d < dimension_count; ++d) {
+      tensor.shape.push_back(cursor.Take<int64_t>());
+    }
+    tensor.type = cursor.Take<uint32_t>();
+    offsets[name] = cursor.Take<uint64_t>();
+  }
+  size_t alignment = 32;
+  if (const auto it = out->values.find("general.alignment"); it != out->values.end()) {
+    alignment = static_cast<size_t>(it->second.number);
+  }
+  const size_t data_begin = (cursor.position() + alignment - 1) / alignment * alignment;
+  for (auto& [name, tensor] : out->tensors) {
+    tensor.data = std::string_view(out->bytes).substr(data_begin + offsets[name]);
+  }
+  return out;
+}
+
+absl::StatusOr<ReferenceModel> ReferenceModel::Load(const std::string& path) {
+  std::unique_ptr<ReferenceGguf> file;
+  CAIRN_ASSIGN_OR_RETURN(file, ReadReferenceGguf(path));
+  const std::string architecture = file->values.at("general.architecture").text;
+  const auto number = [&](const std::string& key, std::optional<double> fallback) {
+    const auto it = file->values.find(architecture + "." + key);
+    CAIRN_CHECK(it != file->values.end() || fallback.has_value());
+    return it != file->values.end() ? it->second.number : fallback.value_or(0);
+  };
+  const auto integer = [&](const std::string& key, std::optional<double> fallback) {
+    return static_cast<int64_t>(number(key, fallback));
+  };
+  const auto tensor = [&](const std::string& name) {
+    const auto it = file->tensors.find(name);
+    return it == file->tensors.end() ? Vector() : Decode(it->second);
+  };
+
+  ReferenceModel model;
+  model.rotate_halves_ = architecture == "qwen2";
+  model.embedding_length_ = integer("embedding_length", {});
+  model.head_count_ = integer("attention.head_count", {});
+  model.kv_head_count_ = integer("attention.head_count_kv", static_cast<double>(model.head_count_));
+  model.head_dim_ = integer("attention.key_length",
+                            static_cast<double>(model.embedding_length_ / model.head_count_));
+  model.norm_epsilon_ = number("attention.layer_norm_rms_epsilon", {});
+  const double base = number("rope.freq_base", 10000.0);
+  const Vector divisors = tensor("rope_freqs.weight");
+  for (int64_t i = 0; i < model.head_dim_ / 2; ++i) {
+    const double divisor = divisors.empty() ? 1.0 : divisors[static_cast<size_t>(i)];
+    model.rope_frequencies_.push_back(
+        std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(model.head_dim_)) /
+        divisor);
+  }
+  model.token_embedding_ = tensor("token_embd.weight");
+  model.vocab_size_ = static_cast<int64_t>(model.token_embedding_.size()) / model.embedding_length_;
+  model.output_ = tensor("output.weight");
+  model.output_norm_ = tensor("output_norm.weight");
+  for (int64_t i = 0; i < integer("block_count", {}); ++i) {
+    const std::string block = fmt::format("blk.{}.", i);
+    model.layers_.push_back({tensor(block + "attn_norm.weight"), tensor(block + "attn_q.weight"),
+                             tensor(block + "attn_k.weight"), tensor(block + "attn_v.weight"),
+                             tensor(block + "attn_q.bias"), tensor(block + "attn_k.bias"),
+                             tensor(block + "attn_v.bias"), tensor(block + "attn_output.weight"),
+                             tensor(block + "ffn_norm.weight"), tensor(block + "ffn_gate.weight"),
+                             tensor(block + "ffn_up.weight"), tensor(block + "ffn_down.weight")});
+  }
+  return model;
+}
+
+ReferenceModel::Vector ReferenceModel::Normalise(const Vector& x, const Vector& weight) const {
+  const double mean_square = Dot(x.data(), x.data(), x.size()) / static_cast<double>(x.size());
+  const double inverse = 1.0 / std::sqrt(mean_square + norm_epsilon_);
+  Vector y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    y[i] = x[i] * inverse * weight[i];
+  }
+  return y;
+}
+
+void ReferenceModel::Rotate(std::span<double> heads, int64_t position) const {
+  const auto dim = static_cast<size_t>(head_dim_);
+  for (size_t head = 0; head < heads.size(); head += dim) {
+    for (size_t i = 0; i < dim / 2; ++i) {
+      const double angle = static_cast<double>(position) * rope_frequencies_[i];
+      double& a = heads[head + (rotate_halves_ ? i : 2 * i)];
+      double& b = heads[head + (rotate_halves_ ? i + dim / 2 : 2 * i + 1)];
+      const double rotated = a * std::cos(angle) - b * std::sin(angle);
+      b = a * std::sin(angle) + b * std::cos(angle);
+      a = rotated;
+    }
+  }
+}
+
+void ReferenceModel::AttendLayer(const Layer& layer, std::vector<Vector>& states) const {
+  const auto dim = static_cast<size_t>(head_dim_);
+  const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim_));
+  std::vector<Vector> keys;
+  std::vector<Vector> values;
+  for (size_t position = 0; position < states.size(); ++position) {
+    const Vector x = Normalise(states[position], layer.attn_norm);
+    Vector query = Linear(layer.q, x, layer.q_bias);
+    keys.push_back(Linear(layer.k, x, layer.k_bias));
+    values.push_back(Linear(layer.v, x, layer.v_bias));
+    Rotate(query, static_cast<int64_t>(position));
+    Rotate(keys.back(), static_cast<int64_t>(position));
+
+    Vector attended(query.size(), 0.0);
+    for (int64_t head = 0; head < head_count_; ++head) {
+      const size_t q_begin = static_cast<size_t>(head) * dim;
+      const size_t kv_begin = static_cast<size_t>(head * kv_head_count_ / head_count_) * dim;
+      Vector weights(position + 1);
+      for (size_t past = 0; past <= position; ++past) {
+        weights[past] = scale * Dot(query.data() + q_begin, keys[past].data() + kv_begin, dim);
+      }
+      const double largest = *std::max_element(weights.begin(), weights.end());
+      double total = 0;
+      for (double& weight : weights) {
+        weight = std::exp(weight - largest);
+        total += weight;
+      }
+      for (size_t past = 0; past <= position; ++past) {
+        for (size_t i = 0; i < dim; ++i) {
+          attended[q_begin + i] += weights[past] / total * values[past][kv_begin + i];
+        }
+      }
+    }
+    AddTo(states[position], Linear(layer.attn_output, attended, {}));
+  }
+}
+
+void ReferenceModel::FeedForwardLayer(const Layer& layer, std::vector<Vector>& states) const {
+  for (Vector& state : states) {
+    const Vector x = Normalise(state, layer.ffn_norm);
+    Vector gate = Linear(layer.gate, x, {});
+    const Vector up = Linear(layer.up, x, {});
+    for (size_t i = 0; i < gate.size(); ++i) {
+      gate[i] = gate[i] / (1.0 + std::exp(-gate[i])) * up[i];
+    }
+    AddTo(state, Linear(layer.down, gate, {}));
+  }
+}
+
+std::vector<double> ReferenceModel::Logits(std::span<const int32_t> tokens,
+                                           int64_t first_position) const {
+  const auto dim = static_cast<size_t>(embedding_length_);
+  std::vector<Vector> states;
+  for (const int32_t token : tokens) {
+    CAIRN_CHECK(token >= 0 && token < vocab_size_);
+    const double* row = token_embedding_.data() + static_cast<size_t>(token) * dim;
+    states.emplace_back(row, row + dim);
+  }
+  for (const Layer& layer : layers_) {
+    AttendLayer(layer, states);
+    FeedForwardLayer(layer, states);
+  }
+  Vector logits;
+  for (auto position = static_cast<size_t>(first_position); position < states.size(); ++position) {
+    const Vector row = Linear(output_.empty() ? token_embedding_ : output_,
+                              Normalise(states[position], output_norm_), {});
+    logits.insert(logits.end(), row.begin(), row.end());
+  }
+  return logits;
+}
+
+double RelativeDistance(std::span<const float> a, std::span<const double> b) {
+  CAIRN_CHECK_EQ(a.size(), b.size());
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double delta = static_cast<double>(a[i]) - b[i];
+    difference += delta * delta;
+    norm += b[i] * b[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+std::vector<int32_t> ReferencePrompt(int64_t token_count, int64_t vocab_size) {
+  std::vector<int32_t> tokens;
+  uint64_t x = 12345;
+  for (int64_t i = 0; i < token_count; ++i) {
+    x = (x * 1103515245 + 12345) & 0x7fffffff;
+    tokens.push_back(static_cast<int32_t>(3 + (x >> 8) % static_cast<uint64_t>(vocab_size - 3)));
+  }
+  return tokens;
+}
+
+}  // namespace cairn::test
