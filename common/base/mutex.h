@@ -1,5 +1,5 @@
-// Mutex is std::mutex with clang's thread-safety annotations. Not absl::Mutex: Debian's is built without ThreadSanitizer,
-// which then cannot see its ordering.
+// Mutex is std::mutex with clang's thread-safety annotations. Not absl::Mutex: Debian's is built
+// without ThreadSanitizer, which then cannot see its ordering.
 #pragma once
 
 #include <condition_variable>

@@ -8,22 +8,30 @@ namespace {
 
 absl::StatusCode CodeOfErrno(int error_number) {
   switch (error_number) {
-    case ENOENT: return absl::StatusCode::kNotFound;
-    case EEXIST: return absl::StatusCode::kAlreadyExists;
+    case ENOENT:
+      return absl::StatusCode::kNotFound;
+    case EEXIST:
+      return absl::StatusCode::kAlreadyExists;
     case EACCES:
-    case EPERM: return absl::StatusCode::kPermissionDenied;
+    case EPERM:
+      return absl::StatusCode::kPermissionDenied;
     case ENOSPC:
     case EDQUOT:
     case ENOMEM:
     case EMFILE:
-    case ENFILE: return absl::StatusCode::kResourceExhausted;
+    case ENFILE:
+      return absl::StatusCode::kResourceExhausted;
     case EAGAIN:
     case EBUSY:
-    case ECONNREFUSED: return absl::StatusCode::kUnavailable;
+    case ECONNREFUSED:
+      return absl::StatusCode::kUnavailable;
     case EINVAL:
-    case ENAMETOOLONG: return absl::StatusCode::kInvalidArgument;
-    case EIO: return absl::StatusCode::kDataLoss;
-    default: return absl::StatusCode::kInternal;
+    case ENAMETOOLONG:
+      return absl::StatusCode::kInvalidArgument;
+    case EIO:
+      return absl::StatusCode::kDataLoss;
+    default:
+      return absl::StatusCode::kInternal;
   }
 }
 

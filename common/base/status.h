@@ -1,5 +1,6 @@
-// Errors are absl::Status. This header adds what Debian's absl lacks: propagation macros, formatted constructors, and the
-// one mapping from errno. Messages say operation, object and numbers: "read page 812: 4096 bytes at offset 65536: EIO".
+// Errors are absl::Status. This header adds what Debian's absl lacks: propagation macros, formatted
+// constructors, and the one mapping from errno. Messages say operation, object and numbers: "read
+// page 812: 4096 bytes at offset 65536: EIO".
 #pragma once
 
 #include <string>
@@ -14,18 +15,21 @@ namespace cairn {
 
 // Debian's absl::string_view is not std::string_view and fmt cannot print it.
 inline std::string_view ToStd(absl::string_view text) { return {text.data(), text.size()}; }
-inline std::string Message(const absl::Status& status) { return std::string(ToStd(status.message())); }
+inline std::string Message(const absl::Status& status) {
+  return std::string(ToStd(status.message()));
+}
 
-// The status of a failed system call, with the code a caller can act on: ENOENT is NOT_FOUND, ENOSPC RESOURCE_EXHAUSTED,
-// EACCES PERMISSION_DENIED, EAGAIN UNAVAILABLE, EIO DATA_LOSS, others INTERNAL. `what` names operation and object.
+// The status of a failed system call, with the code a caller can act on: ENOENT is NOT_FOUND,
+// ENOSPC RESOURCE_EXHAUSTED, EACCES PERMISSION_DENIED, EAGAIN UNAVAILABLE, EIO DATA_LOSS, others
+// INTERNAL. `what` names operation and object.
 absl::Status ErrnoStatus(int error_number, std::string_view what);
 
 // The same status with `prefix: ` before its message.
 absl::Status Annotate(const absl::Status& status, std::string_view prefix);
 
-#define CAIRN_STATUS_FACTORY(name, code)                                          \
-  template <typename... Args>                                                     \
-  absl::Status name(fmt::format_string<Args...> format, Args&&... args) {         \
+#define CAIRN_STATUS_FACTORY(name, code)                                               \
+  template <typename... Args>                                                          \
+  absl::Status name(fmt::format_string<Args...> format, Args&&... args) {              \
     return {absl::StatusCode::code, fmt::format(format, std::forward<Args>(args)...)}; \
   }
 CAIRN_STATUS_FACTORY(InvalidArgument, kInvalidArgument)
@@ -46,12 +50,12 @@ CAIRN_STATUS_FACTORY(Unauthenticated, kUnauthenticated)
 
 }  // namespace cairn
 
-#define CAIRN_RETURN_IF_ERROR(expression)                 \
-  do {                                                    \
-    absl::Status cairn_status = (expression);             \
-    if (!cairn_status.ok()) {                             \
-      return cairn_status;                                \
-    }                                                     \
+#define CAIRN_RETURN_IF_ERROR(expression)     \
+  do {                                        \
+    absl::Status cairn_status = (expression); \
+    if (!cairn_status.ok()) {                 \
+      return cairn_status;                    \
+    }                                         \
   } while (false)
 
 #define CAIRN_CONCAT_INNER(a, b) a##b

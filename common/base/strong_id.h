@@ -1,4 +1,5 @@
-// StrongId makes integers of different meaning different types: a PartId cannot be passed where a SegmentId is wanted.
+// StrongId makes integers of different meaning different types: a PartId cannot be passed where a
+// SegmentId is wanted.
 #pragma once
 
 #include <compare>

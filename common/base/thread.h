@@ -7,7 +7,8 @@
 
 namespace cairn {
 
-// Starts a thread that blocks all signals and carries `name` (at most 15 characters; longer is a programmer error).
+// Starts a thread that blocks all signals and carries `name` (at most 15 characters; longer is a
+// programmer error).
 std::thread StartThread(const std::string& name, std::function<void()> body);
 
 }  // namespace cairn

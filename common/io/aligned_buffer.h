@@ -1,5 +1,6 @@
-// AlignedBuffer owns memory that O_DIRECT accepts: address and size are multiples of 4096. Move-only; a copy is spelled
-// Copy(). New bytes are zero, so nothing that was in memory before reaches the disk by accident.
+// AlignedBuffer owns memory that O_DIRECT accepts: address and size are multiples of 4096.
+// Move-only; a copy is spelled Copy(). New bytes are zero, so nothing that was in memory before
+// reaches the disk by accident.
 #pragma once
 
 #include <cstddef>

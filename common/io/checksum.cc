@@ -1,8 +1,8 @@
 #include "common/io/checksum.h"
 
-#include <isa-l/crc.h>
-
 #include <algorithm>
+
+#include <isa-l/crc.h>
 
 namespace cairn {
 

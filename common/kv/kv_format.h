@@ -1,4 +1,5 @@
-// How the elements of KV entries are stored. The numbers are on disk and in the protocol: never change one.
+// How the elements of KV entries are stored. The numbers are on disk and in the protocol: never
+// change one.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 #include "common/log/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
-
 #include <array>
 #include <string_view>
+
+#include <spdlog/sinks/stdout_sinks.h>
 
 namespace cairn {
 

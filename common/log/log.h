@@ -1,4 +1,5 @@
-// Logging: one line per event with key=value fields, to stderr. Never payloads, prompts or generated text.
+// Logging: one line per event with key=value fields, to stderr. Never payloads, prompts or
+// generated text.
 //   LogInfo("checkpoint session={} token_count={} bytes={}", ...);
 #pragma once
 
@@ -11,7 +12,8 @@
 
 namespace cairn {
 
-// Call once, first thing in main. `level` is one of trace, debug, info, warn, error; INVALID_ARGUMENT otherwise.
+// Call once, first thing in main. `level` is one of trace, debug, info, warn, error;
+// INVALID_ARGUMENT otherwise.
 absl::Status InitLogging(const std::string& program, const std::string& level);
 
 template <typename... Args>

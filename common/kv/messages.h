@@ -1,0 +1,299 @@
+// The operations of the kv protocol as plain values: what the KV node's engine takes and answers,
+// and what the compute node sends and gets, whether a socket lies between them or not.
+// proto/cairn/kv/v1/kv.proto says what each means; the names are the same. Values; not
+// synchronised.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/strong_id.h"
+#include "common/kv/kv_format.h"
+#include "common/kv/positions.h"
+
+namespace cairn {
+
+using SessionId = StrongId<struct SessionIdTag>;
+using SegmentId = StrongId<struct SegmentIdTag>;
+using PartId = StrongId<struct PartIdTag>;
+using ClusterId = StrongId<struct ClusterIdTag>;
+using Epoch = StrongId<struct EpochTag>;
+using OpSeq = StrongId<struct OpSeqTag>;
+using RequestId = StrongId<struct RequestIdTag>;
+
+// Instead of a KV head: a cluster of all heads.
+inline constexpr std::int32_t kAllHeads = -1;
+// Instead of a cluster whose delayed-split buffer it is: the window.
+inline constexpr ClusterId kWindowBuffer{-1};
+
+// Limits of the protocol. The daemon refuses what is above them; GetCapabilities tells them.
+inline constexpr std::int32_t kLayerCountMax = 1024;
+inline constexpr std::int32_t kHeadCountMax = 1024;
+inline constexpr std::int32_t kHeadDimMax = 1024;
+inline constexpr std::int64_t kLabelBytesMax = 256;
+inline constexpr std::int64_t kIndexRowBytesMax = 4096;
+inline constexpr std::int64_t kPolicyStateBytesMax = std::int64_t{1} << 20;
+inline constexpr std::int64_t kRandomStateBytesMax = 4096;
+inline constexpr std::int64_t kRopeParametersBytesMax = 1024;
+inline constexpr std::int64_t kDigestBytes = 32;
+inline constexpr std::int32_t kFetchClusterCountMax = 4096;
+inline constexpr std::int32_t kGetTokensCountMax = 65536;
+inline constexpr std::int64_t kMessageBytesMax = std::int64_t{16} << 20;
+inline constexpr std::int64_t kFetchBytesMax = std::int64_t{8} << 20;
+inline constexpr std::int32_t kFetchesInFlightMax = 16;
+
+// Shapes of one session's entries.
+struct EntryLayout {
+  std::int32_t layer_count = 0;
+  std::int32_t head_count = 0;
+  std::int32_t head_dim = 0;
+  KvFormat kv_format = KvFormat::kF16;
+
+  // Bytes of one entry of a cluster of `head` (kAllHeads: of all heads together).
+  std::int64_t EntryBytes(std::int32_t head) const {
+    return KvEntryBytes(kv_format, head_dim) * (head == kAllHeads ? head_count : 1);
+  }
+  // Bytes of one token in all layers.
+  std::int64_t TokenBytes() const { return EntryBytes(kAllHeads) * layer_count; }
+  // INVALID_ARGUMENT when a field is out of range.
+  absl::Status Validate() const;
+  friend bool operator==(const EntryLayout&, const EntryLayout&) = default;
+};
+
+// All that must be equal for two sessions to share entries.
+struct SegmentKey {
+  std::string model_digest;    // kDigestBytes
+  std::string adapter_digest;  // kDigestBytes or empty
+  float adapter_scale = 0;
+  std::string rope_parameters;
+  KvFormat kv_format = KvFormat::kF16;
+  std::string sharing_domain;
+
+  absl::Status Validate() const;
+  friend bool operator==(const SegmentKey&, const SegmentKey&) = default;
+};
+
+// Names a cluster of one layer.
+struct ClusterRef {
+  std::int32_t head = 0;
+  ClusterId cluster_id;
+  friend auto operator<=>(const ClusterRef&, const ClusterRef&) = default;
+};
+
+// ---- changing operations ----
+struct ClusterEntries {
+  ClusterRef cluster;
+  Positions positions;
+  std::string entries;
+};
+struct Append {
+  std::int32_t layer = 0;
+  std::vector<ClusterEntries> clusters;
+};
+
+struct ChildCluster {
+  ClusterId cluster_id;
+  Positions positions;
+};
+struct Replace {
+  std::int32_t layer = 0;
+  std::int32_t head = 0;
+  std::vector<ClusterId> parent_ids;
+  std::vector<ChildCluster> children;
+  Positions brought_positions;
+  std::string brought_entries;
+  Positions evicted_positions;
+};
+
+struct IndexRow {
+  ClusterRef cluster;
+  std::string row;
+  bool stale = false;
+  std::int64_t entry_count = 0;
+};
+struct PutIndexRows {
+  std::int32_t layer = 0;
+  std::vector<IndexRow> rows;
+};
+
+struct PutPolicyState {
+  std::int32_t version = 0;
+  std::string state;
+};
+
+struct CarriedEntries {
+  std::int32_t head = 0;
+  ClusterId buffer_cluster_id;
+  Positions positions;
+  Positions brought_positions;
+  std::string entries;
+};
+struct StageCarried {
+  std::int32_t layer = 0;
+  std::vector<CarriedEntries> carried;
+};
+
+struct Checkpoint {
+  std::int64_t token_count = 0;
+  bool seal = false;
+  std::vector<std::int32_t> token_ids;
+  std::int64_t token_ids_start = 0;
+  std::string random_state;
+  std::vector<std::int64_t> next_cluster_ids;
+};
+
+using ChangingOperation =
+    std::variant<Append, Replace, PutIndexRows, PutPolicyState, StageCarried, Checkpoint>;
+
+// Bytes that the operation holds: what a replay buffer and an inbox count.
+std::int64_t OperationBytes(const ChangingOperation& operation);
+
+// ---- reads ----
+struct Fetch {
+  std::int32_t layer = 0;
+  std::vector<ClusterRef> clusters;
+  bool with_positions = false;
+};
+struct GetIndex {
+  std::int32_t layer = 0;
+};
+struct GetCarried {
+  std::int32_t layer = 0;
+};
+struct GetTokens {
+  std::int64_t first = 0;
+  std::int32_t count = 0;
+};
+struct GetPolicyState {};
+struct GetClusters {
+  std::int32_t layer = 0;
+};
+
+using ReadOperation =
+    std::variant<Fetch, GetIndex, GetCarried, GetTokens, GetPolicyState, GetClusters>;
+
+// ---- replies ----
+enum class Direction : std::uint8_t { kUp = 1, kDown = 2 };
+
+// Consecutive entries of one part. `owner` keeps `bytes` alive.
+struct Span {
+  PartId part_id;  // 0: no place on flash yet
+  std::int64_t first_entry = 0;
+  std::int64_t entry_count = 0;
+  Direction direction = Direction::kUp;
+  Positions positions;
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const void> owner;
+
+  // The i-th entry of the span.
+  const std::byte* Entry(std::int64_t i, std::int64_t entry_bytes) const {
+    const std::int64_t slot = direction == Direction::kUp ? i : entry_count - 1 - i;
+    return bytes.data() + slot * entry_bytes;
+  }
+};
+enum class FetchOutcome : std::uint8_t { kFound = 1, kUnknown = 2, kLost = 3 };
+struct FetchedCluster {
+  ClusterRef cluster;
+  FetchOutcome outcome = FetchOutcome::kFound;
+  std::vector<Span> spans;
+};
+struct FetchReply {
+  std::vector<FetchedCluster> clusters;
+};
+struct IndexReply {
+  std::vector<IndexRow> rows;
+};
+struct CarriedReply {
+  std::vector<CarriedEntries> carried;
+};
+struct TokensReply {
+  std::vector<std::int32_t> token_ids;
+};
+struct PolicyStateReply {
+  std::int32_t version = 0;
+  std::string state;
+  std::string random_state;
+};
+struct ClusterInfo {
+  ClusterRef cluster;
+  Positions positions;
+};
+struct ClustersReply {
+  std::vector<ClusterInfo> clusters;
+};
+using ReadReply = std::variant<FetchReply, IndexReply, CarriedReply, TokensReply, PolicyStateReply,
+                               ClustersReply>;
+
+struct Checkpointed {
+  std::int64_t token_count = 0;
+  SegmentId sealed_segment_id;
+};
+
+// ---- sessions ----
+struct CreateSession {
+  SegmentKey key;
+  EntryLayout layout;
+  SegmentId parent_segment_id;  // 0: none
+  std::int64_t parent_token_count = 0;
+  std::string label;
+};
+
+struct Attachment {
+  SessionId session_id;
+  Epoch epoch;
+  std::int64_t token_count = 0;
+  OpSeq op_seq;
+  EntryLayout layout;
+  SegmentKey key;
+  std::vector<std::int64_t> next_cluster_ids;
+  SegmentId segment_id;
+  SegmentId parent_segment_id;
+  std::int64_t segment_start = 0;
+  std::int64_t policy_token_count = 0;
+};
+
+struct SessionInfo {
+  SessionId session_id;
+  std::string label;
+  std::int64_t token_count = 0;
+  std::int64_t flash_bytes = 0;
+  std::int64_t create_time_us = 0;      // since the Unix epoch
+  std::int64_t checkpoint_time_us = 0;  // 0: never
+  SegmentKey key;
+  EntryLayout layout;
+  bool attached = false;
+};
+
+struct SealedSegment {
+  SegmentId segment_id;
+  std::int64_t token_count = 0;
+};
+
+// Counters since the start of the engine; see GetStatsResponse.
+struct KvStats {
+  std::string io_engine;
+  std::int64_t flash_used_bytes = 0;
+  std::int64_t flash_size_bytes = 0;
+  std::int64_t dram_used_bytes = 0;
+  std::int64_t dram_peak_bytes = 0;
+  std::int64_t row_bytes = 0;
+  std::int64_t read_fetch_bytes = 0;
+  std::int64_t read_fetch_count = 0;
+  std::int64_t read_place_bytes = 0;
+  std::int64_t write_pool_bytes = 0;
+  std::int64_t write_log_bytes = 0;
+  std::int64_t write_relog_bytes = 0;
+  std::int64_t checkpoint_count = 0;
+  std::int64_t append_bytes = 0;
+  std::int64_t lost_part_count = 0;
+  std::int32_t attached_count = 0;
+};
+
+}  // namespace cairn

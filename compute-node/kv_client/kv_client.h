@@ -1,0 +1,103 @@
+// KvNode and KvSession: all that the compute node knows of the KV node. One implementation speaks
+// gRPC over a Unix socket (grpc_kv_node.h), one calls an engine in this process
+// (in_process_kv_node.h); the code above does not know which it has.
+//
+// Threading: KvNode is safe from any thread. A KvSession belongs to one thread at a time; replies
+// arrive on threads of its
+//            own, which wake the futures.
+// Loss:      when the KV node goes away, a session reconnects with back-off for at most
+// `reconnect_time_max`, resumes its
+//            epoch, sends what no checkpoint covers again and repeats the reads that are
+//            unanswered: callers see a delay, nothing else. With ReplayMode::kNothing (prefill)
+//            nothing is kept, so the loss shows: every call answers ABORTED until Reattach, and the
+//            caller computes again from the checkpoint.
+// Errors:    ABORTED lost, and nothing kept (see above), or another owner opened the session;
+// UNAVAILABLE the KV node did not
+//            come back in time; others as in proto/cairn/kv/v1/kv.proto.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/kv/messages.h"
+
+namespace cairn::compute {
+
+enum class ReplayMode {
+  kOperations,  // keep every changing operation until a checkpoint covers it
+  kNothing,     // keep nothing: the caller can compute again from the checkpoint
+};
+
+struct KvClientOptions {
+  // How long to try to reach a lost KV node before an operation fails.
+  std::chrono::milliseconds reconnect_time_max{30000};
+  // First and largest wait between two tries.
+  std::chrono::milliseconds backoff_min{10};
+  std::chrono::milliseconds backoff_max{500};
+  // The replay buffer's hard limit: Send answers RESOURCE_EXHAUSTED beyond it. Callers checkpoint
+  // well before.
+  std::int64_t replay_bytes_max = std::int64_t{64} << 20;
+};
+
+class KvSession {
+ public:
+  virtual ~KvSession() = default;  // detaches; what no checkpoint covers is lost
+
+  // As of the last Open, Reattach or resume.
+  virtual const Attachment& attachment() const = 0;
+
+  // Sends a changing operation; numbers it. Returns when it is queued; waits while the KV node has
+  // no room. An error of the operation itself shows at the next call of any method, and stays.
+  virtual absl::Status Send(ChangingOperation operation) = 0;
+
+  // Asks; the answer sees all that was sent before. At most kFetchesInFlightMax reads may be
+  // unanswered.
+  virtual std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) = 0;
+
+  // Sends a checkpoint and returns at once; its end shows in WaitForCheckpoint. REQUIRES: none is
+  // in progress.
+  virtual absl::Status StartCheckpoint(Checkpoint checkpoint) = 0;
+  virtual bool checkpoint_in_progress() const = 0;
+  // Waits until the checkpoint in progress (if any) is durable.
+  virtual absl::StatusOr<Checkpointed> WaitForCheckpoint() = 0;
+
+  virtual void SetReplayMode(ReplayMode mode) = 0;
+  // Bytes that the replay buffer holds.
+  virtual std::int64_t replay_bytes() const = 0;
+  // After ABORTED in ReplayMode::kNothing: reconnects, resumes; the session is at
+  // attachment().token_count again.
+  virtual absl::Status Reattach() = 0;
+  // Times that the connection was lost and resumed.
+  virtual std::int32_t reconnect_count() const = 0;
+};
+
+class KvNode {
+ public:
+  virtual ~KvNode() = default;
+
+  virtual absl::StatusOr<SessionId> Create(const CreateSession& request) = 0;
+  virtual absl::StatusOr<std::unique_ptr<KvSession>> Open(SessionId session) = 0;
+  virtual absl::Status Delete(SessionId session) = 0;
+  virtual absl::StatusOr<std::vector<SessionInfo>> List() = 0;
+  virtual absl::StatusOr<SealedSegment> Seal(SessionId session) = 0;
+  virtual absl::StatusOr<KvStats> Stats() = 0;
+  // Largest part in bytes: a cluster that is to be one read must fit.
+  virtual std::int64_t part_bytes_max() const = 0;
+};
+
+// A read of type Reply, waited for. INTERNAL if the KV node answers with another type.
+template <typename Reply>
+absl::StatusOr<Reply> Wait(std::future<absl::StatusOr<ReadReply>> answer) {
+  absl::StatusOr<ReadReply> reply = answer.get();
+  if (!reply.ok()) return reply.status();
+  if (!std::holds_alternative<Reply>(*reply))
+    return Internal("the KV node answered with another type");
+  return std::get<Reply>(std::move(*reply));
+}
+
+}  // namespace cairn::compute

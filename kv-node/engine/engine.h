@@ -1,0 +1,115 @@
+// Engine keeps the entries of sessions on a device and their rows in a MetaStore: architecture "KV
+// node", docs/architecture.md "A token's way". It is a library: the daemon is one host of it, an
+// app's own process may be another.
+//
+// Threading:  every method may be called from any thread: it posts to the engine thread's bounded
+// inbox and returns. Callbacks
+//             run on the engine thread ("kv-engine"): they must not block and must not call back
+//             into a method that waits.
+// Limits:     the inbox holds kInboxMax messages; a full one makes Post-like methods answer
+// UNAVAILABLE at once. A channel
+//             holds at most kChannelQueueMax operations that are not applied yet: see
+//             Channel::Submit.
+// Durability: what a callback promises is said at each method. Session-visible and durable are two
+// things. Errors:     as in proto/cairn/kv/v1/kv.proto.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/kv/messages.h"
+#include "kv-node/device/device.h"
+#include "kv-node/meta/meta_store.h"
+
+namespace cairn::kv {
+
+struct EngineOptions {
+  // Behaviour.
+  // Sessions that may be attached at once: each costs memory for its rows.
+  std::int32_t attached_sessions_max = 16;
+  // Sessions of one app in all.
+  std::int32_t sessions_max = 10000;
+
+  // Performance.
+  // Bytes of pending entries (not on flash yet) over all sessions, before placing starts.
+  std::int64_t pending_bytes_max = std::int64_t{2} << 20;
+  // Bytes of device reads and writes in flight, and of fetch replies that are not sent yet.
+  std::int64_t io_bytes_max = std::int64_t{8} << 20;
+  // A cluster is placed at idle when it has this many unplaced entries.
+  std::int32_t place_entries_min = 64;
+  // Whether to place at idle.
+  bool place_at_idle = true;
+  // False for a memory-only engine: no flush, no durable epochs.
+  bool durable = true;
+
+  absl::Status Validate() const;
+};
+
+// What one channel hears. Called on the engine thread.
+class ChannelObserver {
+ public:
+  virtual ~ChannelObserver() = default;
+  // A checkpoint became durable.
+  virtual void OnCheckpointed(OpSeq op_seq, const Checkpointed& checkpointed) = 0;
+  // The changing operation failed: those behind it are refused until it is sent again. With op_seq
+  // 0: the channel ended (the session was opened by another, deleted, or the engine stops); nothing
+  // more will come.
+  virtual void OnFailure(OpSeq op_seq, const absl::Status& status) = 0;
+  virtual void OnReply(RequestId request_id, absl::StatusOr<ReadReply> reply) = 0;
+  // An operation left the queue: there is room again. Used for back-pressure.
+  virtual void OnRoom() = 0;
+};
+
+// One attached session's stream of operations, applied in the order of Submit.
+class Channel {
+ public:
+  virtual ~Channel() = default;  // ends the attachment: what no checkpoint covers is dropped
+  // Queues a changing operation or a read. Never blocks. The caller keeps at most kChannelQueueMax
+  // operations that OnRoom has not given back; more is answered by false and the operation is not
+  // queued.
+  virtual bool Submit(OpSeq op_seq, ChangingOperation operation) = 0;
+  // A read is refused (FAILED_PRECONDITION through OnReply) unless `after` has been applied.
+  virtual bool Submit(RequestId request_id, OpSeq after, ReadOperation operation) = 0;
+};
+
+inline constexpr std::int32_t kChannelQueueMax = 64;
+inline constexpr std::int32_t kInboxMax = 4096;
+
+template <typename T>
+using Callback = std::function<void(absl::StatusOr<T>)>;
+
+class Engine {
+ public:
+  // Rebuilds the free map from the allocation records; FAILED_PRECONDITION if two of them overlap.
+  // `device` must be positioned so that page 0 and 1 are the superblock's. Starts the engine
+  // thread.
+  static absl::StatusOr<std::unique_ptr<Engine>> Open(const EngineOptions& options,
+                                                      std::unique_ptr<Device> device,
+                                                      std::unique_ptr<MetaStore> meta);
+  virtual ~Engine() = default;  // finishes I/O in flight; attachments end
+
+  virtual void Create(CreateSession request, Callback<SessionId> done) = 0;  // durable at callback
+  virtual void OpenSession(SessionId session,
+                           Callback<Attachment> done) = 0;  // epoch durable at callback
+  virtual void ResumeSession(SessionId session, Epoch epoch, Callback<Attachment> done) = 0;
+  virtual void CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) = 0;
+  virtual void DeleteSession(SessionId session,
+                             Callback<std::monostate> done) = 0;           // durable at callback
+  virtual void ListSessions(Callback<std::vector<SessionInfo>> done) = 0;  // newest first
+  virtual void SealSession(SessionId session,
+                           Callback<SealedSegment> done) = 0;  // durable at callback
+  virtual void GetStats(Callback<KvStats> done) = 0;
+
+  // Binds an attachment (from Open or Resume) to a channel. `observer` outlives the channel's last
+  // callback: both are kept by shared_ptr.
+  virtual void Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
+                      Callback<std::shared_ptr<Channel>> done) = 0;
+};
+
+}  // namespace cairn::kv
