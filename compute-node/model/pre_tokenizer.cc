@@ -1,0 +1,181 @@
+#include "compute-node/model/pre_tokenizer.h"
+
+#include <string>
+
+#include "common/base/check.h"
+#include "compute-node/model/utf8.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+namespace cairn::compute {
+namespace {
+
+// White space is spelled out because PCRE2's \s takes U+180E too, which Unicode has moved out of
+// White_Space.
+#define CAIRN_SPACE "\\p{Z}\\x{9}-\\x{d}\\x{85}"
+// The English contractions; \x27 is the apostrophe. ASCII only, as the engines that trained
+// vocabularies are used with do it.
+#define CAIRN_CONTRACTIONS "\\x27(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])"
+#define CAIRN_LLAMA3_LIKE(numbers) \
+  CAIRN_CONTRACTIONS               \
+  "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+" \
+  "|" numbers "| ?[^" CAIRN_SPACE  \
+  "\\p{L}\\p{N}]+[\\r\\n]*"        \
+  "|[" CAIRN_SPACE                 \
+  "]*[\\r\\n]+"                    \
+  "|[" CAIRN_SPACE "]+(?![^" CAIRN_SPACE "])|[" CAIRN_SPACE "]+"
+
+constexpr const char* kLlama3 = CAIRN_LLAMA3_LIKE("\\p{N}{1,3}");
+constexpr const char* kQwen2 = CAIRN_LLAMA3_LIKE("\\p{N}");
+constexpr const char* kGpt2 = "\\x27(?:s|t|re|ve|m|ll|d)| ?\\p{L}+| ?\\p{N}+| ?[^" CAIRN_SPACE
+                              "\\p{L}\\p{N}]+"
+                              "|[" CAIRN_SPACE "]+(?![^" CAIRN_SPACE "])|[" CAIRN_SPACE "]+";
+
+#undef CAIRN_LLAMA3_LIKE
+#undef CAIRN_CONTRACTIONS
+#undef CAIRN_SPACE
+
+constexpr const char* kPunctuation = "[\\p{P}$+<=>^~|]+";
+constexpr const char* kNumbers = "\\p{N}+";
+constexpr const char* kThreeDigits = "[0-9][0-9][0-9]";
+
+struct Family {
+  std::vector<std::string_view> names;
+  std::vector<const char*> patterns;
+  bool ignores_merges;
+  bool adds_bos;
+};
+
+const std::vector<Family>& Families() {
+  static const auto* families = new std::vector<Family>{
+      {{"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"}, {kLlama3}, true, true},
+      {{"qwen2", "deepseek-r1-qwen"}, {kQwen2}, false, false},
+      {{"gpt-2"}, {kGpt2}, false, false},
+      {{"default"}, {kPunctuation, kGpt2, kNumbers, kThreeDigits}, false, false},
+  };
+  return *families;
+}
+
+std::string KnownNames() {
+  std::string out;
+  for (const Family& family : Families()) {
+    for (const std::string_view name : family.names) {
+      out += out.empty() ? "" : ", ";
+      out += name;
+    }
+  }
+  return out;
+}
+
+// The end of the stretch from `begin` on in which every character is well-formed, or none is.
+std::size_t StretchEnd(std::string_view text, std::size_t begin, bool& valid) {
+  valid = Utf8CharacterBytes(text.substr(begin)) > 0;
+  std::size_t end = begin;
+  while (end < text.size()) {
+    const std::size_t bytes = Utf8CharacterBytes(text.substr(end));
+    if ((bytes > 0) != valid) {
+      break;
+    }
+    end += valid ? bytes : 1;
+  }
+  return end;
+}
+
+}  // namespace
+
+// One compiled expression.
+class PreTokenizer::Regex {
+ public:
+  explicit Regex(const char* pattern) {
+    int error = 0;
+    PCRE2_SIZE offset = 0;
+    code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED,
+                          PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
+    CAIRN_CHECK(code_ != nullptr);
+    // Only an optimisation: without it the interpreter matches the same.
+    pcre2_jit_compile(code_, PCRE2_JIT_COMPLETE);
+  }
+  ~Regex() { pcre2_code_free(code_); }
+  Regex(const Regex&) = delete;
+  Regex& operator=(const Regex&) = delete;
+
+  // Appends the matches in `text` and the stretches between them, in order. REQUIRES: `text` is
+  // UTF-8.
+  void Split(std::string_view text, std::vector<std::string_view>& pieces) const {
+    pcre2_match_data* match = pcre2_match_data_create_from_pattern(code_, nullptr);
+    CAIRN_CHECK(match != nullptr);
+    const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+    std::size_t done = 0;
+    while (done < text.size()) {
+      // The text was checked once; checking it again for every piece would make this quadratic.
+      const int count =
+          pcre2_match(code_, subject, text.size(), done, PCRE2_NO_UTF_CHECK, match, nullptr);
+      if (count == PCRE2_ERROR_NOMATCH) {
+        break;
+      }
+      // The expressions repeat single characters only, never groups, so they stay within PCRE2's
+      // limits.
+      CAIRN_CHECK_LT(0, count);
+      const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(match);
+      CAIRN_CHECK_LT(bounds[0], bounds[1]);
+      if (bounds[0] > done) {
+        pieces.push_back(text.substr(done, bounds[0] - done));
+      }
+      pieces.push_back(text.substr(bounds[0], bounds[1] - bounds[0]));
+      done = bounds[1];
+    }
+    if (done < text.size()) {
+      pieces.push_back(text.substr(done));
+    }
+    pcre2_match_data_free(match);
+  }
+
+ private:
+  pcre2_code* code_ = nullptr;
+};
+
+PreTokenizer::PreTokenizer() = default;
+PreTokenizer::~PreTokenizer() = default;
+
+absl::StatusOr<std::unique_ptr<const PreTokenizer>> PreTokenizer::Create(std::string_view name) {
+  for (const Family& family : Families()) {
+    for (const std::string_view known : family.names) {
+      if (known != name) {
+        continue;
+      }
+      std::unique_ptr<PreTokenizer> out(new PreTokenizer);
+      for (const char* pattern : family.patterns) {
+        out->regexes_.push_back(std::make_unique<const Regex>(pattern));
+      }
+      out->ignores_merges_ = family.ignores_merges;
+      out->adds_bos_ = family.adds_bos;
+      return out;
+    }
+  }
+  return Unimplemented("read tokenizer: pre-tokenizer '{}' is not supported; supported are {}",
+                       name.substr(0, 64), KnownNames());
+}
+
+std::vector<std::string_view> PreTokenizer::Split(std::string_view text) const {
+  std::vector<std::string_view> pieces;
+  std::vector<std::string_view> finer;
+  std::vector<std::string_view> out;
+  for (std::size_t begin = 0; begin < text.size();) {
+    bool valid = false;
+    const std::size_t end = StretchEnd(text, begin, valid);
+    pieces.assign(1, text.substr(begin, end - begin));
+    for (std::size_t i = 0; valid && i < regexes_.size(); ++i) {
+      finer.clear();
+      for (const std::string_view piece : pieces) {
+        regexes_[i]->Split(piece, finer);
+      }
+      pieces.swap(finer);
+    }
+    out.insert(out.end(), pieces.begin(), pieces.end());
+    begin = end;
+  }
+  return out;
+}
+
+}  // namespace cairn::compute

@@ -1,0 +1,168 @@
+#include "compute-node/model/tokenizer.h"
+
+#include <optional>
+#include <utility>
+
+#include "compute-node/model/bpe_tokenizer.h"
+#include "compute-node/model/spm_tokenizer.h"
+#include "compute-node/model/utf8.h"
+
+namespace cairn::compute {
+namespace {
+
+constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD
+
+absl::StatusOr<bool> ReadFlag(const GgufFile& file, std::string_view key, bool fallback) {
+  if (!file.Has(key)) {
+    return fallback;
+  }
+  const std::optional<bool> value = file.FindBool(key);
+  if (!value.has_value()) {
+    return InvalidArgument("read tokenizer: {} is not a bool", key);
+  }
+  return *value;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufFile& file) {
+  const std::optional<std::string_view> model = file.FindString("tokenizer.ggml.model");
+  if (!model.has_value()) {
+    return InvalidArgument(
+        "read tokenizer: the file has no text under tokenizer.ggml.model; use a GGUF file that was "
+        "converted with its tokenizer");
+  }
+  std::unique_ptr<Tokenizer> tokenizer;
+  bool adds_bos_default = false;
+  if (*model == "gpt2") {
+    std::unique_ptr<BpeTokenizer> bpe;
+    CAIRN_ASSIGN_OR_RETURN(bpe, BpeTokenizer::FromGguf(file));
+    adds_bos_default = bpe->adds_bos_by_default();
+    tokenizer = std::move(bpe);
+  } else if (*model == "llama") {
+    CAIRN_ASSIGN_OR_RETURN(tokenizer, SpmTokenizer::FromGguf(file));
+    adds_bos_default = true;
+  } else {
+    return Unimplemented(
+        "read tokenizer: model '{}' is not supported; supported are gpt2 (byte-level BPE) and "
+        "llama (SentencePiece)",
+        model->substr(0, 64));
+  }
+  CAIRN_RETURN_IF_ERROR(tokenizer->ReadAdditions(file, adds_bos_default));
+  return tokenizer;
+}
+
+absl::Status Tokenizer::ReadAdditions(const GgufFile& file, bool adds_bos_default) {
+  CAIRN_ASSIGN_OR_RETURN(adds_bos_,
+                         ReadFlag(file, "tokenizer.ggml.add_bos_token", adds_bos_default));
+  CAIRN_ASSIGN_OR_RETURN(adds_eos_, ReadFlag(file, "tokenizer.ggml.add_eos_token", false));
+  adds_bos_ = adds_bos_ && bos_id() >= 0;
+  adds_eos_ = adds_eos_ && eos_id() >= 0;
+  return absl::OkStatus();
+}
+
+std::vector<std::int32_t> Tokenizer::Encode(std::string_view text,
+                                            const EncodeOptions& options) const {
+  std::vector<std::int32_t> ids;
+  if (options.add_special && adds_bos_) {
+    ids.push_back(bos_id());
+  }
+  bool starts_text = true;
+  std::size_t begin = 0;  // of the text not yet encoded
+  const auto encode_until = [&](std::size_t end) {
+    if (end > begin) {
+      EncodeText(text.substr(begin, end - begin), starts_text, ids);
+      starts_text = false;
+    }
+  };
+  std::size_t position = options.parse_special ? 0 : text.size();
+  while (position < text.size()) {
+    const std::optional<std::int32_t> special = vocabulary_->SpecialAt(text.substr(position));
+    if (!special.has_value()) {
+      ++position;
+      continue;
+    }
+    encode_until(position);
+    ids.push_back(*special);
+    starts_text = true;
+    position += vocabulary_->Text(*special).size();
+    begin = position;
+  }
+  encode_until(text.size());
+  if (options.add_special && adds_eos_) {
+    ids.push_back(eos_id());
+  }
+  return ids;
+}
+
+std::string Tokenizer::DecodePiece(std::int32_t id, bool render_special) const {
+  std::string out;
+  if (!vocabulary_->Contains(id)) {
+    return out;
+  }
+  switch (vocabulary_->Kind(id)) {
+    case TokenKind::kControl:
+      if (render_special) {
+        out = vocabulary_->Text(id);
+      }
+      break;
+    case TokenKind::kUnknown:
+      out = render_special ? vocabulary_->Text(id) : kReplacementCharacter;
+      break;
+    case TokenKind::kUserDefined:
+      out = vocabulary_->Text(id);
+      break;
+    case TokenKind::kNormal:
+    case TokenKind::kUnused:
+    case TokenKind::kByte:
+      AppendBytes(id, out);
+      break;
+  }
+  return out;
+}
+
+std::string Tokenizer::Decode(std::span<const std::int32_t> ids, bool render_special) const {
+  std::string out;
+  bool at_start = true;
+  for (const std::int32_t id : ids) {
+    const std::string piece = DecodePiece(id, render_special);
+    const bool control = vocabulary_->Contains(id) && vocabulary_->Kind(id) == TokenKind::kControl;
+    if (control) {
+      out += piece;
+      at_start = true;
+      continue;
+    }
+    const bool strip = at_start && puts_space_in_front() && piece.starts_with(' ');
+    out.append(piece, strip ? 1 : 0);
+    at_start = false;
+  }
+  return out;
+}
+
+std::string StreamingDecoder::Append(std::int32_t id) {
+  pending_ += tokenizer_.DecodePiece(id);
+  return TakeWholeCharacters(false);
+}
+
+std::string StreamingDecoder::Finish() { return TakeWholeCharacters(true); }
+
+std::string StreamingDecoder::TakeWholeCharacters(bool at_end) {
+  std::string out;
+  std::string_view rest = pending_;
+  while (!rest.empty()) {
+    std::size_t bytes = Utf8CharacterBytes(rest);
+    if (bytes > 0) {
+      out += rest.substr(0, bytes);
+    } else if (!at_end && IsUtf8Prefix(rest)) {
+      break;
+    } else {
+      bytes = 1;
+      out += kReplacementCharacter;
+    }
+    rest.remove_prefix(bytes);
+  }
+  pending_ = std::string(rest);
+  return out;
+}
+
+}  // namespace cairn::compute

@@ -1,0 +1,97 @@
+// Tokenizer: text to token ids and back, as the tokenizer.ggml.* keys of a GGUF file describe it.
+// Two families: byte-level BPE ("gpt2") and SentencePiece BPE with scores ("llama"). Units: token
+// ids as the model uses them, 0 to vocab_size() - 1. Threading:  immutable; safe from any thread.
+// StreamingDecoder: one thread. Ownership:  keeps nothing of the GgufFile. Errors:     loading
+// answers INVALID_ARGUMENT for a malformed vocabulary, UNIMPLEMENTED for a tokenizer model or a
+//             pre-tokenizer that Cairn does not know. Encoding and decoding cannot fail: any bytes
+//             can be encoded, UTF-8 or not, and an id that the vocabulary lacks decodes to nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "compute-node/model/gguf.h"
+#include "compute-node/model/vocabulary.h"
+
+namespace cairn::compute {
+
+struct EncodeOptions {
+  // Add what the model expects around a text: usually a beginning-of-text token.
+  bool add_special = true;
+  // Take the text of control and user-defined tokens ("<|eot_id|>") as the tokens that they name.
+  // Leave it off for text from outside, which could otherwise forge the structure of a
+  // conversation.
+  bool parse_special = false;
+};
+
+class Tokenizer {
+ public:
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> FromGguf(const GgufFile& file);
+  virtual ~Tokenizer() = default;
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  std::vector<std::int32_t> Encode(std::string_view text, const EncodeOptions& options) const;
+
+  // The bytes of one token. Control tokens are empty unless `render_special`. A character may be
+  // spread over several tokens.
+  std::string DecodePiece(std::int32_t id, bool render_special = false) const;
+
+  // The bytes of a whole text, so that Decode(Encode(text)) == text: the space that Encode put in
+  // front is taken off.
+  std::string Decode(std::span<const std::int32_t> ids, bool render_special = false) const;
+
+  // True for every token after which a model has nothing more to say.
+  bool IsEndOfGeneration(std::int32_t id) const { return vocabulary_->IsEndOfGeneration(id); }
+
+  std::int32_t vocab_size() const { return vocabulary_->size(); }
+  std::int32_t bos_id() const { return vocabulary_->bos_id(); }  // -1: none
+  std::int32_t eos_id() const { return vocabulary_->eos_id(); }  // -1: none
+  bool adds_bos() const { return adds_bos_; }
+
+ protected:
+  explicit Tokenizer(std::unique_ptr<const Vocabulary> vocabulary)
+      : vocabulary_(std::move(vocabulary)) {}
+
+  // Encodes text without special tokens. `starts_text`: nothing or a special token comes before it.
+  virtual void EncodeText(std::string_view text, bool starts_text,
+                          std::vector<std::int32_t>& ids) const = 0;
+  // Appends the bytes of a token that is neither control nor unknown.
+  virtual void AppendBytes(std::int32_t id, std::string& out) const = 0;
+  virtual bool puts_space_in_front() const { return false; }
+
+  const Vocabulary& vocabulary() const { return *vocabulary_; }
+
+ private:
+  absl::Status ReadAdditions(const GgufFile& file, bool adds_bos_default);
+
+  std::unique_ptr<const Vocabulary> vocabulary_;
+  bool adds_bos_ = false;
+  bool adds_eos_ = false;
+};
+
+// Turns a stream of tokens into a stream of text that can be shown or put in a message at any
+// moment: only whole UTF-8 characters come out; bytes that can never become one come out as U+FFFD.
+class StreamingDecoder {
+ public:
+  // Borrows `tokenizer`, which outlives it.
+  explicit StreamingDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  // The text that `id` completes; may be empty.
+  std::string Append(std::int32_t id);
+  // What is left at the end.
+  std::string Finish();
+
+ private:
+  std::string TakeWholeCharacters(bool at_end);
+
+  const Tokenizer& tokenizer_;
+  std::string pending_;  // at most 3 bytes between calls
+};
+
+}  // namespace cairn::compute

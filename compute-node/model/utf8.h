@@ -1,0 +1,24 @@
+// Strict UTF-8, as far as tokenizers need it. Threading: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace cairn::compute {
+
+// Bytes of the well-formed character at the start of `text`: 1 to 4, or 0 when there is none
+// (empty, truncated, overlong, a surrogate, above U+10FFFF).
+std::size_t Utf8CharacterBytes(std::string_view text);
+
+// The same for one whose end may be still to come: true when `text` could be the beginning of a
+// well-formed character that is longer than `text`.
+bool IsUtf8Prefix(std::string_view text);
+
+// The code point of the character that Utf8CharacterBytes() has found to be there.
+std::uint32_t Utf8CodePoint(std::string_view character);
+
+void AppendUtf8(std::uint32_t code_point, std::string& out);
+
+}  // namespace cairn::compute
