@@ -1,0 +1,76 @@
+#include "compute-node/kernels/activations.h"
+
+#include "common/base/check.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "compute-node/kernels/activations.cc"
+#include <hwy/foreach_target.h>
+// Must come after foreach_target.h.
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace cairn::compute::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// 254 * 127 + 126: the largest number whose high digit is still 127 after rounding to nearest.
+constexpr float kNumberMax = 32384.0F;
+
+using Floats = hn::CappedTag<float, 16>;
+
+void QuantizeBlock(const float* HWY_RESTRICT from, ActivationBlock& block) {
+  const Floats df;
+  const hn::RebindToSigned<Floats> di;
+  const hn::Rebind<std::int8_t, Floats> d8;
+  const std::size_t lanes = hn::Lanes(df);
+  auto largest = hn::Zero(df);
+  for (std::size_t i = 0; i < kActivationBlock; i += lanes) {
+    largest = hn::Max(largest, hn::Abs(hn::LoadU(df, from + i)));
+  }
+  const float range = hn::GetLane(hn::MaxOfLanes(df, largest));
+  // Below this the quotient would overflow; such a row is zero for every purpose.
+  constexpr float kRangeMin = 1e-30F;
+  const float inverse = range > kRangeMin ? kNumberMax / range : 0.0F;
+  block.scale = range / kNumberMax;
+  block.padding = 0;
+  for (std::size_t half = 0; half < 2; ++half) {
+    auto high_sum = hn::Zero(di);
+    auto low_sum = hn::Zero(di);
+    for (std::size_t i = half * 16; i < half * 16 + 16; i += lanes) {
+      const auto number = hn::Round(hn::Mul(hn::LoadU(df, from + i), hn::Set(df, inverse)));
+      const auto high = hn::Round(hn::Mul(number, hn::Set(df, 1.0F / 254.0F)));
+      const auto low = hn::Sub(number, hn::Mul(high, hn::Set(df, 254.0F)));
+      const auto high_int = hn::ConvertTo(di, high);
+      const auto low_int = hn::ConvertTo(di, low);
+      high_sum = hn::Add(high_sum, high_int);
+      low_sum = hn::Add(low_sum, low_int);
+      hn::StoreU(hn::DemoteTo(d8, high_int), d8, block.high + i);
+      hn::StoreU(hn::DemoteTo(d8, low_int), d8, block.low + i);
+    }
+    block.high_sums[half] = static_cast<std::int16_t>(hn::GetLane(hn::SumOfLanes(di, high_sum)));
+    block.low_sums[half] = static_cast<std::int16_t>(hn::GetLane(hn::SumOfLanes(di, low_sum)));
+  }
+}
+
+void QuantizeRow(const float* HWY_RESTRICT row, ActivationBlock* HWY_RESTRICT blocks,
+                 std::size_t block_count) {
+  for (std::size_t b = 0; b < block_count; ++b) {
+    QuantizeBlock(row + b * kActivationBlock, blocks[b]);
+  }
+}
+
+}  // namespace cairn::compute::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace cairn::compute {
+
+HWY_EXPORT(QuantizeRow);
+
+void QuantizeActivations(std::span<const float> row, std::span<ActivationBlock> blocks) {
+  CAIRN_CHECK_EQ(row.size(), blocks.size() * kActivationBlock);
+  HWY_DYNAMIC_DISPATCH(QuantizeRow)(row.data(), blocks.data(), blocks.size());
+}
+
+}  // namespace cairn::compute
+#endif

@@ -1,0 +1,68 @@
+#include "compute-node/kernels/attention.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/base/check.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "compute-node/kernels/attention.cc"
+#include <hwy/foreach_target.h>
+// Must come after foreach_target.h.
+#include "compute-node/kernels/attention-inl.h"
+
+#if HWY_ONCE
+namespace cairn::compute {
+
+HWY_EXPORT(AttendBlockRows);
+HWY_EXPORT(MergeRow);
+
+void InitAttention(std::span<float> states, std::int64_t head_dim) {
+  const auto floats = static_cast<std::size_t>(AttentionStateFloats(head_dim));
+  CAIRN_CHECK_EQ(states.size() % floats, 0U);
+  std::fill(states.begin(), states.end(), 0.0F);
+  for (std::size_t i = 0; i < states.size(); i += floats) {
+    states[i] = -std::numeric_limits<float>::infinity();
+  }
+}
+
+void AttendBlock(std::span<const std::byte* const> entries, KvFormat format, std::int64_t head_dim,
+                 float scale, const QueryRows& queries,
+                 std::span<const std::int32_t> visible_counts, std::span<float> states) {
+  CAIRN_CHECK_LE(entries.size(), static_cast<std::size_t>(kAttentionBlockEntries));
+  CAIRN_CHECK(head_dim > 0 && head_dim <= kHeadDimMax && head_dim % 8 == 0);
+  CAIRN_CHECK_EQ(states.size(),
+                 static_cast<std::size_t>(queries.row_count * AttentionStateFloats(head_dim)));
+  CAIRN_CHECK(visible_counts.empty() ||
+              visible_counts.size() == static_cast<std::size_t>(queries.row_count));
+  if (entries.empty() || queries.row_count == 0) {
+    return;
+  }
+  const AttendArguments arguments{entries, format,         head_dim,     scale,
+                                  queries, visible_counts, states.data()};
+  HWY_DYNAMIC_DISPATCH(AttendBlockRows)(arguments);
+}
+
+void FinishAttention(std::span<const float> states, std::int64_t head_dim, float* out,
+                     std::int64_t out_stride) {
+  const std::int64_t floats = AttentionStateFloats(head_dim);
+  const std::int64_t row_count = static_cast<std::int64_t>(states.size()) / floats;
+  for (std::int64_t row = 0; row < row_count; ++row) {
+    const float* state = states.data() + row * floats;
+    const float inverse = state[1] > 0.0F ? 1.0F / state[1] : 0.0F;
+    for (std::int64_t i = 0; i < head_dim; ++i) {
+      out[row * out_stride + i] = state[2 + i] * inverse;
+    }
+  }
+}
+
+void MergeAttention(std::span<const float> from, std::int64_t head_dim, std::span<float> into) {
+  CAIRN_CHECK_EQ(from.size(), static_cast<std::size_t>(AttentionStateFloats(head_dim)));
+  CAIRN_CHECK_EQ(into.size(), from.size());
+  if (from[1] > 0.0F) {
+    HWY_DYNAMIC_DISPATCH(MergeRow)(from.data(), head_dim, into.data());
+  }
+}
+
+}  // namespace cairn::compute
+#endif
