@@ -1,0 +1,145 @@
+// Device is the flash below the KV node: asynchronous reads, writes and flushes of whole pages,
+// completed from Poll(). Implementations: io_uring and a thread pool (both opened through
+// file_device.h), memory (memory_device.h), and a faulty one for tests (faulty_device.h). Units:
+// offsets and sizes in bytes; offset, size and buffer address are multiples of kIoAlignmentBytes.
+// Threading:  one owner, the first thread that submits or polls; every method checks it. Wake() is
+// for any thread. Blocking:   only Poll(), for at most its argument. The destructor waits for I/O
+// that the kernel holds. Ownership:  a buffer belongs to its request until the callback ran.
+// Destroying a device drops callbacks without running
+//             them; it must happen on the owner's thread while requests are in flight.
+// Errors:     delivered to the callback: DATA_LOSS for EIO, RESOURCE_EXHAUSTED for ENOSPC, as
+// ErrnoStatus() maps them.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/strong_id.h"
+#include "common/io/aligned_buffer.h"
+
+namespace cairn::kv {
+
+using DeviceOffset = StrongId<struct DeviceOffsetTag>;  // bytes from the start of the device
+using IoDone = std::function<void(absl::Status)>;
+
+inline constexpr int kQueueDepthDefault = 32;
+inline constexpr int kQueueDepthMax = 4096;
+// Submitted and not yet delivered. The engine bounds what it submits far below this; passing it is
+// a programmer error.
+inline constexpr int kRequestCountMax = 65536;
+inline constexpr std::int64_t kRequestBytesMax = std::int64_t{256} << 20;
+
+// Counted when a request completes without an error.
+struct DeviceStats {
+  std::int64_t read_count = 0;
+  std::int64_t read_bytes = 0;
+  std::int64_t write_count = 0;
+  std::int64_t write_bytes = 0;
+  std::int64_t flush_count = 0;
+  std::int64_t error_count = 0;  // requests that completed with an error
+};
+
+class Device {
+ public:
+  virtual ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  // Whole or nothing: a short transfer is continued; what cannot be completed is an error. `done`
+  // runs inside Poll(), never inside Submit*(), and may submit more. Requests above the queue depth
+  // wait their turn in order of submission. Requests in flight together may complete in any order.
+  void SubmitRead(DeviceOffset offset, std::span<std::byte> buffer, IoDone done);
+  void SubmitWrite(DeviceOffset offset, std::span<const std::byte> buffer, IoDone done);
+  // fdatasync: every write whose callback ran before this call is durable when `done` gets an OK
+  // status.
+  void SubmitFlush(IoDone done);
+
+  // Runs the callbacks of completed requests. With nothing completed it waits up to `wait` for a
+  // completion or Wake(). Returns the number of callbacks run. Not to be called from a callback.
+  int Poll(std::chrono::microseconds wait);
+
+  // Ends the current or the next wait of Poll().
+  virtual void Wake() = 0;
+
+  std::int64_t size_bytes() const { return size_bytes_; }
+  // Submitted requests whose callback has not run.
+  int in_flight_count() const { return in_flight_count_; }
+  const DeviceStats& stats() const { return stats_; }
+  virtual std::string_view name() const = 0;
+
+ protected:
+  enum class IoKind : std::uint8_t { kRead, kWrite, kFlush };
+
+  // What an implementation has to transfer: one request, or the rest of one after a short transfer.
+  struct Transfer {
+    IoKind kind = IoKind::kFlush;
+    int slot = 0;  // names the request in Finish(); in [0, queue_depth)
+    std::int64_t offset_bytes = 0;
+    std::byte* data = nullptr;  // of a write: only read from
+    std::int64_t size_bytes = 0;
+  };
+
+  Device(std::int64_t size_bytes, int queue_depth);
+
+  // Takes a transfer. Must not call Finish().
+  virtual void Start(const Transfer& transfer) = 0;
+  // Hands everything started to the kernel, waits up to `wait` for a completion or a wake-up, and
+  // calls Finish() for each completed transfer.
+  virtual void Wait(std::chrono::microseconds wait) = 0;
+  // Hands everything started to the kernel without waiting.
+  virtual void SubmitStarted() {}
+
+  // `result`: bytes transferred (0 of a flush), or a negative errno.
+  void Finish(int slot, std::int64_t result);
+
+  int queue_depth() const { return queue_depth_; }
+  // Transfers that the implementation holds: started and not finished.
+  int started_count() const { return started_count_; }
+  void CheckOwner();
+  void set_size_bytes(std::int64_t size_bytes) { size_bytes_ = size_bytes; }
+
+ private:
+  struct Request {
+    IoKind kind = IoKind::kFlush;
+    std::int64_t offset_bytes = 0;
+    std::byte* data = nullptr;
+    std::int64_t size_bytes = 0;
+    std::int64_t transferred_bytes = 0;
+    int retry_count = 0;
+    IoDone done;
+  };
+  struct Completed {
+    absl::Status status;
+    IoDone done;
+  };
+
+  void Submit(Request request);
+  void CheckRange(DeviceOffset offset, const std::byte* data, std::size_t size) const;
+  void StartQueued();
+  void StartSlot(int slot);
+  void Complete(int slot, absl::Status status);
+  int RunCallbacks();
+  static absl::Status Failure(const Request& request, int error_number);
+
+  std::int64_t size_bytes_;
+  const int queue_depth_;
+  std::thread::id owner_;  // set by the first submit or poll
+  bool in_callbacks_ = false;
+  int in_flight_count_ = 0;
+  int started_count_ = 0;
+  std::vector<Request> slots_;
+  std::vector<int> free_slots_;
+  std::deque<Request> queue_;         // waits for a slot; bounded by kRequestCountMax
+  std::vector<Completed> completed_;  // its callbacks run next
+  DeviceStats stats_;
+};
+
+}  // namespace cairn::kv

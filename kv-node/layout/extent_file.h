@@ -1,0 +1,77 @@
+// ExtentFile is the file DIR/extents.cairn that holds all KV pages, opened for the life of a KV
+// node: its superblock, its lock, and its descriptor, on which a Device does the I/O. Threading:
+// one thread at a time. Blocking:   Create() writes the whole file; the others read or write two
+// pages. Ownership:  owns the descriptor; a device opened on fd() must be destroyed before this.
+// Errors:     UNAVAILABLE another process uses the directory; NOT_FOUND no extent file;
+// ALREADY_EXISTS create over one;
+//             RESOURCE_EXHAUSTED disk full; DATA_LOSS truncated, or both superblocks damaged;
+//             FAILED_PRECONDITION a format that this program does not read, or O_DIRECT demanded
+//             and not to be had.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/base/status.h"
+#include "kv-node/layout/superblock.h"
+
+namespace cairn::kv {
+
+inline constexpr char kExtentFileName[] = "extents.cairn";
+
+struct ExtentFileOptions {
+  std::string directory;  // must exist
+  // Refuse a file system where O_DIRECT does not bypass the page cache, instead of logging a
+  // warning.
+  bool require_direct = false;
+};
+
+struct ExtentFileCreateOptions {
+  std::int64_t size_bytes = 0;  // rounded down to whole pages
+  // Writes the file in full with zeros, so that later writes never allocate and flushes cost less.
+  // Otherwise the space is only reserved.
+  bool prefill = true;
+  std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)> progress;  // optional
+};
+
+class ExtentFile {
+ public:
+  // Makes the file under a temporary name and renames it when it is complete and durable.
+  static absl::StatusOr<std::unique_ptr<ExtentFile>> Create(const ExtentFileOptions& options,
+                                                            const ExtentFileCreateOptions& create);
+  // A damaged superblock copy is rewritten from the other, with a logged warning.
+  static absl::StatusOr<std::unique_ptr<ExtentFile>> Open(const ExtentFileOptions& options);
+  ~ExtentFile();
+  ExtentFile(const ExtentFile&) = delete;
+  ExtentFile& operator=(const ExtentFile&) = delete;
+
+  int fd() const { return fd_; }
+  const std::string& path() const { return path_; }
+  const Superblock& superblock() const { return superblock_; }
+  const StoreId& store_id() const { return superblock_.store_id; }
+  std::int64_t page_count() const { return superblock_.page_count; }
+  std::int64_t size_bytes() const { return superblock_.page_count * kPageBytes; }
+  // True when reads were seen to bypass the page cache.
+  bool direct() const { return direct_; }
+  const std::string& direct_reason() const { return direct_reason_; }
+
+  // Writes the superblock with the next sequence number over the older copy, durably.
+  absl::Status UpdateSuperblock(Superblock superblock);
+
+ private:
+  ExtentFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+
+  absl::Status Load();
+  absl::Status WriteCopy(const Superblock& superblock);
+  absl::Status CheckDirect(bool opened_direct, bool require_direct);
+
+  const int fd_;
+  std::string path_;
+  Superblock superblock_;
+  bool direct_ = false;
+  std::string direct_reason_;
+};
+
+}  // namespace cairn::kv

@@ -1,0 +1,148 @@
+// MetaStore keeps the KV node's metadata in RocksDB: small rows in column families, written in
+// atomic batches by one metadata thread, read directly. Units:      sizes in bytes; counts in
+// items. Threading:  every method is safe from any thread. Callbacks and tasks run on the metadata
+// thread, one at a time, in the
+//             order of Commit() and Run(); they may call Commit() and Run(), and must not throw.
+// Blocking:   Open(), the destructor and the readers do file I/O. Commit() and Run() only queue.
+// Ownership:  the destructor finishes everything queued, callbacks included, then closes the store.
+// Errors:     UNAVAILABLE queue full, or the store is locked by another process; DATA_LOSS damaged
+// files or a failed disk;
+//             RESOURCE_EXHAUSTED disk full. After a failed write the store refuses every later
+//             commit with that first error: what of the failed write reached the disk is unknown
+//             until the store is opened again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace rocksdb {
+class FileSystem;
+}  // namespace rocksdb
+
+namespace cairn::kv {
+
+// Column families. Their names on disk ("apps", "sessions", ...) are permanent.
+enum class Family : std::uint8_t {
+  kApps,
+  kSessions,
+  kSegments,
+  kClusters,
+  kPools,
+  kRuns,
+  kIndex,
+  kAdapters,
+  kCoretrieval,
+  kConfig,
+};
+inline constexpr int kFamilyCount = 10;
+std::string_view FamilyName(Family family);
+
+// Changes that take effect together, in the order in which they were added.
+class MetaBatch {
+ public:
+  enum class Kind : std::uint8_t { kPut, kDelete, kDeletePrefix };
+  struct Change {
+    Kind kind;
+    Family family;
+    std::string key;  // or the prefix
+    std::string value;
+  };
+
+  void Put(Family family, std::string key, std::string value);
+  void Delete(Family family, std::string key);
+  // Deletes every key that starts with `prefix`, which must hold a byte below 0xff.
+  void DeletePrefix(Family family, std::string prefix);
+
+  bool empty() const { return changes_.empty(); }
+  // What the batch costs in the queue and in the log, about.
+  std::int64_t size_bytes() const { return size_bytes_; }
+  const std::vector<Change>& changes() const { return changes_; }
+
+ private:
+  void Add(Change change);
+
+  std::vector<Change> changes_;
+  std::int64_t size_bytes_ = 0;
+};
+
+class MetaReader {
+ public:
+  // Stops a scan early when it returns an error, which Scan() returns. The views are valid during
+  // the call.
+  using Visit = std::function<absl::Status(std::string_view key, std::string_view value)>;
+
+  virtual ~MetaReader() = default;
+  virtual absl::StatusOr<std::optional<std::string>> Get(Family family, std::string_view key) = 0;
+  // Visits, in key order, every row of one moment whose key starts with `prefix` (empty: all rows).
+  virtual absl::Status Scan(Family family, std::string_view prefix, const Visit& visit) = 0;
+};
+
+// Queued and not yet done. A full queue answers UNAVAILABLE; one item is accepted into an empty
+// queue whatever its size.
+inline constexpr int kMetaQueueCountMax = 4096;
+inline constexpr std::int64_t kMetaQueueBytesMax = std::int64_t{4} << 20;
+// Queued batches are written together up to this size.
+inline constexpr std::int64_t kMetaGroupBytesMax = std::int64_t{1} << 20;
+
+struct MetaOptions {
+  std::string path;        // directory; created when missing, its parent must exist
+  bool in_memory = false;  // nothing reaches a disk, nothing survives; `path` is only a name
+  std::int64_t block_cache_bytes = std::int64_t{1} << 20;  // data, index and filter blocks
+  std::int64_t memtable_bytes = std::int64_t{2} << 20;     // of all families together
+  // For tests: puts a file system in between.
+  std::function<std::shared_ptr<rocksdb::FileSystem>(std::shared_ptr<rocksdb::FileSystem> base)>
+      wrap_file_system;
+};
+
+struct MetaStats {
+  std::int64_t batch_count = 0;
+  std::int64_t group_count = 0;  // writes to RocksDB, each synced once
+  std::int64_t written_bytes = 0;
+  std::int64_t queued_count = 0;
+  std::int64_t block_cache_bytes = 0;
+  std::int64_t memtable_bytes = 0;
+  std::int64_t table_reader_bytes = 0;
+};
+
+class MetaStore {
+ public:
+  using CommitDone = std::function<void(absl::Status)>;
+  using Task = std::function<void(MetaReader&)>;
+
+  static absl::StatusOr<std::unique_ptr<MetaStore>> Open(MetaOptions options);
+  ~MetaStore();
+  MetaStore(const MetaStore&) = delete;
+  MetaStore& operator=(const MetaStore&) = delete;
+
+  // Queues a batch. `done` gets OK when the batch is durable (in memory: visible). When Commit()
+  // itself returns an error, the batch was not taken and `done` never runs.
+  absl::Status Commit(MetaBatch batch, CommitDone done);
+  // Queues `task` behind all batches and tasks queued before; it sees the batches' effects.
+  absl::Status Run(Task task);
+  // Commits and waits. Not on the metadata thread.
+  absl::Status CommitAndWait(MetaBatch batch);
+
+  MetaReader& reader();
+  MetaStats stats();
+
+ private:
+  class Impl;
+  explicit MetaStore(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Ties metadata and extent file together: stores `store_id` (family config, key "store_id") in a
+// store that has none; FAILED_PRECONDITION when it holds another. `extent_path` is for the message.
+// Waits for I/O.
+absl::Status CheckStoreId(MetaStore& store, std::string_view store_id,
+                          std::string_view extent_path);
+
+}  // namespace cairn::kv
