@@ -1,0 +1,213 @@
+#include "compute-node/model/bpe_tokenizer.h"
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/tools/rng.h"
+#include "tests/unit/tokenizer/test_vocabularies.h"
+
+namespace cairn::compute {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+constexpr EncodeOptions kPlain{.add_special = false, .parse_special = false};
+constexpr EncodeOptions kSpecial{.add_special = true, .parse_special = true};
+
+std::unique_ptr<Tokenizer> Load(const test::Vocabulary& vocabulary) {
+  auto tokenizer = LoadTokenizer(vocabulary);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return *std::move(tokenizer);
+}
+
+TEST(BpeTokenizerTest, MergesInTheOrderOfTheList) {
+  const auto tokenizer = Load(HelloVocabulary("llama-bpe"));
+  EXPECT_EQ(tokenizer->Encode("hello world", kPlain), (Ids{259, 264}));
+  EXPECT_EQ(tokenizer->Encode("hell", kPlain), (Ids{258}));
+  // Without "he" there is nothing that "ll" could join.
+  EXPECT_EQ(tokenizer->Encode("llo", kPlain), (Ids{257, 'o'}));
+  // Of three l the leftmost two are merged.
+  EXPECT_EQ(tokenizer->Encode("lll", kPlain), (Ids{257, 'l'}));
+}
+
+TEST(BpeTokenizerTest, SpecialTokensOnlyWhenAsked) {
+  const auto tokenizer = Load(HelloVocabulary("llama-bpe"));
+  EXPECT_EQ(tokenizer->Encode("hello<|eot_id|>hello", kSpecial), (Ids{265, 259, 266, 259}));
+  EXPECT_EQ(tokenizer->Encode("hello<tool>", kSpecial), (Ids{265, 259, 267}));
+  for (const std::int32_t id : tokenizer->Encode("hello<|eot_id|><tool>", kPlain)) {
+    EXPECT_LT(id, 265);
+  }
+  EXPECT_EQ(tokenizer->Encode("hello", EncodeOptions{.add_special = true, .parse_special = false}),
+            (Ids{265, 259}));
+}
+
+TEST(BpeTokenizerTest, TheLongestSpecialTokenWins) {
+  test::Vocabulary vocabulary = HelloVocabulary("llama-bpe");
+  vocabulary.tokens.push_back("<tool>s");
+  vocabulary.kinds.push_back(test::kControlToken);
+  const auto tokenizer = Load(vocabulary);
+  EXPECT_EQ(tokenizer->Encode("<tool>s<tool>", kSpecial), (Ids{265, 268, 267}));
+}
+
+TEST(BpeTokenizerTest, EmptyTextIsOnlyWhatIsAdded) {
+  const auto tokenizer = Load(HelloVocabulary("llama-bpe"));
+  EXPECT_EQ(tokenizer->Encode("", kPlain), Ids{});
+  EXPECT_EQ(tokenizer->Encode("", kSpecial), (Ids{265}));
+}
+
+TEST(BpeTokenizerTest, WholePiecesAreTakenWithoutMergesOnlyByLlamaBpe) {
+  for (const auto& [pre, expected] :
+       std::vector<std::pair<std::string, Ids>>{{"llama-bpe", {268}}, {"qwen2", {'x', 'y', 'z'}}}) {
+    test::Vocabulary vocabulary = HelloVocabulary(pre);
+    vocabulary.tokens.push_back("xyz");  // no merge makes it
+    vocabulary.kinds.push_back(test::kNormalToken);
+    EXPECT_EQ(Load(vocabulary)->Encode("xyz", kPlain), expected) << pre;
+  }
+}
+
+TEST(BpeTokenizerTest, PlainTextNeverBecomesAControlToken) {
+  test::Vocabulary vocabulary = HelloVocabulary("llama-bpe");
+  vocabulary.tokens.push_back("stop");
+  vocabulary.kinds.push_back(test::kControlToken);
+  EXPECT_EQ(Load(vocabulary)->Encode("stop", kPlain), (Ids{'s', 't', 'o', 'p'}));
+}
+
+TEST(BpeTokenizerTest, AMergedTextThatIsNoTokenFallsBackToItsBytes) {
+  test::Vocabulary vocabulary = HelloVocabulary("qwen2");
+  vocabulary.merges.push_back("q u");
+  EXPECT_EQ(Load(vocabulary)->Encode("qu", kPlain), (Ids{'q', 'u'}));
+}
+
+// In the byte alphabet of GPT-2 the token of a byte b in 0x21..0x7e has the id b in our
+// vocabularies.
+TEST(BpeTokenizerTest, EveryByteHasItsToken) {
+  const auto tokenizer = Load(HelloVocabulary("gpt-2"));
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string text(1, static_cast<char>(byte));
+    EXPECT_EQ(tokenizer->Encode(text, kPlain), (Ids{byte}));
+    EXPECT_EQ(tokenizer->DecodePiece(byte), text);
+  }
+}
+
+TEST(BpeTokenizerTest, ControlTokensDecodeToNothingUnlessRendered) {
+  const auto tokenizer = Load(HelloVocabulary("llama-bpe"));
+  const Ids ids = {265, 259, 267, 266};
+  EXPECT_EQ(tokenizer->Decode(ids), "hello<tool>");
+  EXPECT_EQ(tokenizer->Decode(ids, true), "<|begin_of_text|>hello<tool><|eot_id|>");
+  EXPECT_EQ(tokenizer->DecodePiece(-1), "");
+  EXPECT_EQ(tokenizer->DecodePiece(100000), "");
+}
+
+TEST(BpeTokenizerTest, EndOfGenerationIsEosAndTheKnownTurnEnds) {
+  test::Vocabulary vocabulary = HelloVocabulary("llama-bpe");
+  vocabulary.eos_id = 264;
+  const auto tokenizer = Load(vocabulary);
+  EXPECT_TRUE(tokenizer->IsEndOfGeneration(264));
+  EXPECT_TRUE(tokenizer->IsEndOfGeneration(266));  // <|eot_id|>
+  EXPECT_FALSE(tokenizer->IsEndOfGeneration(265));
+  EXPECT_FALSE(tokenizer->IsEndOfGeneration(-1));
+  EXPECT_EQ(tokenizer->bos_id(), 265);
+  EXPECT_EQ(tokenizer->eos_id(), 264);
+  EXPECT_EQ(tokenizer->vocab_size(), 268);
+}
+
+TEST(BpeTokenizerTest, AnyBytesRoundTrip) {
+  const char* variable = std::getenv("CAIRN_TEST_SEED");  // NOLINT(concurrency-mt-unsafe)
+  const std::uint64_t seed = variable != nullptr ? std::strtoull(variable, nullptr, 10) : 20240607;
+  SCOPED_TRACE("CAIRN_TEST_SEED=" + std::to_string(seed));
+  test::Rng rng(seed);
+  for (const std::string_view pre : {"llama-bpe", "qwen2", "gpt-2", "default"}) {
+    const auto tokenizer = Load(test::MakeBpeVocabulary(600, pre));
+    for (int round = 0; round < 300; ++round) {
+      std::string text;
+      const std::uint64_t size = rng.Below(60);
+      for (std::uint64_t i = 0; i < size; ++i) {
+        const std::string_view words = test::VocabularyText();
+        const std::uint64_t begin = rng.Below(words.size() - 8);
+        switch (rng.Below(4)) {
+          case 0:
+            text.push_back(static_cast<char>(rng.Below(256)));
+            break;
+          case 1:
+            text.append(rng.Below(4), ' ');
+            break;
+          default:
+            text += words.substr(begin, rng.Below(8));
+        }
+      }
+      EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text, kPlain)), text);
+    }
+    EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(test::VocabularyText(), kPlain)),
+              test::VocabularyText());
+  }
+}
+
+TEST(BpeTokenizerTest, TheTextOfTheVocabularyIsCompressed) {
+  const auto tokenizer = Load(test::MakeBpeVocabulary(600, "llama-bpe"));
+  const std::size_t count = tokenizer->Encode(test::VocabularyText(), kPlain).size();
+  EXPECT_LT(count * 2, test::VocabularyText().size());
+}
+
+TEST(BpeTokenizerTest, OnePieceOfAMegabyteIsQuick) {
+  const auto tokenizer = Load(HelloVocabulary("llama-bpe"));
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(tokenizer->Encode(std::string(1 << 20, 'l'), kPlain).size(), (1U << 20) / 2);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+TEST(BpeTokenizerTest, MalformedMergesAreRefused) {
+  for (const std::string& merge : std::vector<std::string>{"", "ab", " ab", "ab ", "a b c", " "}) {
+    test::Vocabulary vocabulary = HelloVocabulary("qwen2");
+    vocabulary.merges.push_back(merge);
+    const auto status = LoadTokenizer(vocabulary).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << "merge '" << merge << "'";
+    EXPECT_NE(status.ToString().find("merge 9"), std::string::npos) << status;
+  }
+}
+
+TEST(BpeTokenizerTest, MissingMergesAreRefused) {
+  test::GgufWriter writer;
+  writer.AddString("tokenizer.ggml.model", "gpt2");
+  writer.AddString("tokenizer.ggml.pre", "gpt-2");
+  writer.AddStringArray("tokenizer.ggml.tokens", HelloVocabulary("gpt-2").tokens);
+  const auto status = LoadTokenizer(writer).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.ToString().find("tokenizer.ggml.merges"), std::string::npos) << status;
+}
+
+TEST(BpeTokenizerTest, AMissingByteIsRefused) {
+  test::Vocabulary vocabulary = HelloVocabulary("gpt-2");
+  vocabulary.tokens['Z'] = "something else";
+  const auto status = LoadTokenizer(vocabulary).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.ToString().find("0x5a"), std::string::npos) << status;
+}
+
+TEST(BpeTokenizerTest, UnknownPreTokenizerAndModelAreRefused) {
+  test::Vocabulary vocabulary = HelloVocabulary("gpt-2");
+  vocabulary.pre = "tekken";
+  EXPECT_EQ(LoadTokenizer(vocabulary).status().code(), absl::StatusCode::kUnimplemented);
+  vocabulary = HelloVocabulary("gpt-2");
+  vocabulary.model = "bert";
+  const auto status = LoadTokenizer(vocabulary).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_NE(status.ToString().find("'bert'"), std::string::npos) << status;
+}
+
+TEST(BpeTokenizerTest, AliasesAreTheSame) {
+  for (const std::string_view pre : {"llama3", "llama-v3"}) {
+    test::Vocabulary vocabulary = HelloVocabulary("llama-bpe");
+    vocabulary.pre = pre;
+    EXPECT_EQ(Load(vocabulary)->Encode("hello world 1234", kPlain),
+              Load(HelloVocabulary("llama-bpe"))->Encode("hello world 1234", kPlain));
+  }
+}
+
+}  // namespace
+}  // namespace cairn::compute

@@ -1,0 +1,93 @@
+#include "compute-node/model/pre_tokenizer.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace cairn::compute {
+namespace {
+
+using Pieces = std::vector<std::string_view>;
+
+Pieces Split(std::string_view name, std::string_view text) {
+  const auto pre_tokenizer = PreTokenizer::Create(name);
+  EXPECT_TRUE(pre_tokenizer.ok()) << pre_tokenizer.status();
+  return (*pre_tokenizer)->Split(text);
+}
+
+TEST(PreTokenizerTest, WordsTakeTheSpaceBeforeThem) {
+  for (const std::string_view name : {"llama-bpe", "qwen2", "gpt-2", "default"}) {
+    EXPECT_EQ(Split(name, "two words"), (Pieces{"two", " words"})) << name;
+    EXPECT_EQ(Split(name, "a  b"), (Pieces{"a", " ", " b"})) << name;
+  }
+}
+
+TEST(PreTokenizerTest, NumbersAreCutAsEachFamilyDoes) {
+  EXPECT_EQ(Split("llama-bpe", "12345"), (Pieces{"123", "45"}));
+  EXPECT_EQ(Split("qwen2", "12345"), (Pieces{"1", "2", "3", "4", "5"}));
+  EXPECT_EQ(Split("gpt-2", "a 12345"), (Pieces{"a", " 12345"}));
+  EXPECT_EQ(Split("default", "a 12345"), (Pieces{"a", " ", "123", "45"}));
+}
+
+TEST(PreTokenizerTest, ContractionsIgnoreCaseExceptInGpt2) {
+  EXPECT_EQ(Split("llama-bpe", "I'LL it's"), (Pieces{"I", "'LL", " it", "'s"}));
+  EXPECT_EQ(Split("gpt-2", "I'll I'LL"), (Pieces{"I", "'ll", " I", "'", "LL"}));
+}
+
+TEST(PreTokenizerTest, PunctuationAndLineBreaks) {
+  EXPECT_EQ(Split("llama-bpe", "end.\n\n  x(y)"), (Pieces{"end", ".\n\n", " ", " x", "(y", ")"}));
+  EXPECT_EQ(Split("gpt-2", "end.\n\n  x"), (Pieces{"end", ".", "\n\n ", " x"}));
+  EXPECT_EQ(Split("default", "a=$b.c"), (Pieces{"a", "=$", "b", ".", "c"}));
+}
+
+TEST(PreTokenizerTest, UnicodeLettersNumbersAndSpaces) {
+  EXPECT_EQ(Split("qwen2", "\u00e9t\u00e9\u3000\u65e5\u672c \u0661\u0662"),
+            (Pieces{"\u00e9t\u00e9", "\u3000\u65e5\u672c", " ", "\u0661", "\u0662"}));
+  // U+180E was white space in old versions of Unicode and is not any more.
+  EXPECT_EQ(Split("gpt-2", " \u180e "), (Pieces{" \u180e", " "}));
+}
+
+TEST(PreTokenizerTest, BytesThatAreNotUtf8ArePiecesOfTheirOwn) {
+  EXPECT_EQ(Split("llama-bpe",
+                  "ab\xff\xfe"
+                  "cd"),
+            (Pieces{"ab", "\xff\xfe", "cd"}));
+  EXPECT_EQ(Split("default", "\xe6\x97 x"), (Pieces{"\xe6\x97", " x"}));
+}
+
+TEST(PreTokenizerTest, EmptyTextHasNoPieces) { EXPECT_TRUE(Split("gpt-2", "").empty()); }
+
+TEST(PreTokenizerTest, AnUnknownNameIsRefusedAndTheKnownOnesNamed) {
+  const auto status = PreTokenizer::Create("tekken").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_NE(status.ToString().find("'tekken'"), std::string::npos);
+  EXPECT_NE(status.ToString().find("llama-bpe"), std::string::npos);
+}
+
+TEST(PreTokenizerTest, OneHugePieceOrManySmallOnesStayQuick) {
+  // Quadratic work would be hours for these sizes; the bound only has to tell that apart.
+  const auto begin = std::chrono::steady_clock::now();
+  std::string words;
+  for (int i = 0; i < 200000; ++i) {
+    words += "a ";
+  }
+  for (const std::string_view name : {"llama-bpe", "qwen2", "gpt-2", "default"}) {
+    EXPECT_EQ(Split(name, words).size(), 200001U);
+    for (const char c : {' ', '\n', 'x', '.', '\''}) {
+      const std::string run(1 << 20, c);
+      std::size_t bytes = 0;
+      for (const std::string_view piece : Split(name, run)) {
+        bytes += piece.size();
+      }
+      EXPECT_EQ(bytes, run.size());
+    }
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+}
+
+}  // namespace
+}  // namespace cairn::compute

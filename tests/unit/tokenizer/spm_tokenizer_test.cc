@@ -1,0 +1,150 @@
+#include "compute-node/model/spm_tokenizer.h"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/tools/rng.h"
+#include "tests/unit/tokenizer/test_vocabularies.h"
+
+namespace cairn::compute {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+constexpr EncodeOptions kPlain{.add_special = false, .parse_special = false};
+constexpr EncodeOptions kSpecial{.add_special = true, .parse_special = true};
+
+// 0 <unk>, 1 <s>, 2 </s>, 3..258 bytes, then pieces with scores.
+constexpr std::int32_t kFirstPiece = 259;
+
+test::Vocabulary SmallVocabulary(const std::vector<std::pair<std::string, float>>& pieces) {
+  test::Vocabulary out = test::MakeSpmVocabulary(512);
+  out.tokens.resize(kFirstPiece);
+  out.kinds.resize(kFirstPiece);
+  out.scores.resize(kFirstPiece);
+  for (const auto& [text, score] : pieces) {
+    out.tokens.push_back(text);
+    out.kinds.push_back(test::kNormalToken);
+    out.scores.push_back(score);
+  }
+  return out;
+}
+
+std::unique_ptr<Tokenizer> Load(const test::Vocabulary& vocabulary) {
+  auto tokenizer = LoadTokenizer(vocabulary);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return *std::move(tokenizer);
+}
+
+constexpr std::int32_t ByteId(int byte) { return 3 + byte; }
+
+TEST(SpmTokenizerTest, TheHighestScoreMergesFirst) {
+  // "abc": "bc" (-1) goes before "ab" (-2), so that "abc" is made of a + bc.
+  const auto tokenizer = Load(SmallVocabulary(
+      {{"\u2581", -9.0F}, {"a", -9.0F}, {"b", -9.0F}, {"c", -9.0F}, {"ab", -2.0F}, {"bc", -1.0F}}));
+  EXPECT_EQ(tokenizer->Encode("abc", kPlain), (Ids{kFirstPiece, kFirstPiece + 1, kFirstPiece + 5}));
+  EXPECT_EQ(tokenizer->Encode("ab", kPlain), (Ids{kFirstPiece, kFirstPiece + 4}));
+}
+
+TEST(SpmTokenizerTest, TheLeftmostOfEqualScoresMergesFirst) {
+  const auto tokenizer = Load(SmallVocabulary({{"\u2581", -9.0F}, {"a", -9.0F}, {"aa", -1.0F}}));
+  EXPECT_EQ(tokenizer->Encode("aaa", kPlain), (Ids{kFirstPiece, kFirstPiece + 2, kFirstPiece + 1}));
+}
+
+TEST(SpmTokenizerTest, ASpaceIsPutInFrontAndTakenOffAgain) {
+  const auto tokenizer =
+      Load(SmallVocabulary({{"\u2581", -9.0F}, {"a", -9.0F}, {"\u2581a", -1.0F}}));
+  EXPECT_EQ(tokenizer->Encode("a a", kPlain), (Ids{kFirstPiece + 2, kFirstPiece + 2}));
+  EXPECT_EQ(tokenizer->Decode(Ids{kFirstPiece + 2, kFirstPiece + 2}), "a a");
+  EXPECT_EQ(tokenizer->DecodePiece(kFirstPiece + 2), " a");
+  // After a special token a new text starts.
+  EXPECT_EQ(tokenizer->Encode("a</s>a", kSpecial), (Ids{1, kFirstPiece + 2, 2, kFirstPiece + 2}));
+  EXPECT_EQ(tokenizer->Encode("", kPlain), Ids{});
+  EXPECT_EQ(tokenizer->Encode("", kSpecial), (Ids{1}));
+}
+
+TEST(SpmTokenizerTest, TheFileCanTurnTheSpaceOff) {
+  test::GgufWriter writer;
+  test::AddVocabulary(SmallVocabulary({{"\u2581", -9.0F}, {"a", -9.0F}, {"\u2581a", -1.0F}}),
+                      writer);
+  writer.AddBool("tokenizer.ggml.add_space_prefix", false);
+  const auto tokenizer = LoadTokenizer(writer);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->Encode("a a", kPlain), (Ids{kFirstPiece + 1, kFirstPiece + 2}));
+  EXPECT_EQ((*tokenizer)->Decode(Ids{kFirstPiece + 2}), " a");
+}
+
+TEST(SpmTokenizerTest, UnknownCharactersAndStrayBytesBecomeByteTokens) {
+  const auto tokenizer = Load(SmallVocabulary({{"\u2581", -9.0F}}));
+  EXPECT_EQ(tokenizer->Encode("\u20ac\xff", kPlain),
+            (Ids{kFirstPiece, ByteId(0xe2), ByteId(0x82), ByteId(0xac), ByteId(0xff)}));
+  EXPECT_EQ(tokenizer->Decode(Ids{ByteId(0xe2), ByteId(0x82), ByteId(0xac)}), "\u20ac");
+}
+
+TEST(SpmTokenizerTest, PlainTextNeverBecomesAControlToken) {
+  // "</" + "s>" spell the end token, whose score 0 would be the best of all.
+  const auto tokenizer = Load(SmallVocabulary({{"\u2581", -9.0F},
+                                               {"<", -9.0F},
+                                               {"/", -9.0F},
+                                               {"s", -9.0F},
+                                               {">", -9.0F},
+                                               {"</", -1.0F},
+                                               {"s>", -2.0F}}));
+  EXPECT_EQ(tokenizer->Encode("</s>", kPlain),
+            (Ids{kFirstPiece, kFirstPiece + 5, kFirstPiece + 6}));
+  EXPECT_EQ(tokenizer->Encode("</s>", kSpecial), (Ids{1, 2}));
+}
+
+TEST(SpmTokenizerTest, DefaultsOfTheFamily) {
+  test::Vocabulary vocabulary = SmallVocabulary({{"\u2581", -9.0F}});
+  test::GgufWriter writer;
+  writer.AddString("tokenizer.ggml.model", "llama");
+  writer.AddStringArray("tokenizer.ggml.tokens", vocabulary.tokens);
+  writer.AddF32Array("tokenizer.ggml.scores", vocabulary.scores);
+  writer.AddI32Array("tokenizer.ggml.token_type", vocabulary.kinds);
+  const auto tokenizer = LoadTokenizer(writer);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_TRUE((*tokenizer)->adds_bos());
+  EXPECT_EQ((*tokenizer)->bos_id(), 1);
+  EXPECT_EQ((*tokenizer)->eos_id(), 2);
+  EXPECT_TRUE((*tokenizer)->IsEndOfGeneration(2));
+}
+
+TEST(SpmTokenizerTest, AnyBytesRoundTrip) {
+  const auto tokenizer = Load(test::MakeSpmVocabulary(512));
+  test::Rng rng(3);
+  for (int round = 0; round < 300; ++round) {
+    std::string text;
+    for (std::uint64_t i = 0; i < rng.Below(80); ++i) {
+      text += rng.Below(3) == 0 ? std::string(1, static_cast<char>(rng.Below(256)))
+                                : std::string(test::VocabularyText().substr(rng.Below(900), 5));
+    }
+    EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text, kPlain)), text);
+  }
+  const auto ids = tokenizer->Encode(test::VocabularyText(), kPlain);
+  EXPECT_EQ(tokenizer->Decode(ids), test::VocabularyText());
+  EXPECT_LT(ids.size() * 3, test::VocabularyText().size() * 2);
+}
+
+TEST(SpmTokenizerTest, AMegabyteWithoutSpacesIsQuick) {
+  const auto tokenizer = Load(test::MakeSpmVocabulary(512));
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_GT(tokenizer->Encode(std::string(1 << 20, 't'), kPlain).size(), 1000U);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+TEST(SpmTokenizerTest, MissingScoresAndMisnamedBytesAreRefused) {
+  test::Vocabulary vocabulary = SmallVocabulary({{"\u2581", -9.0F}});
+  vocabulary.scores.clear();
+  EXPECT_EQ(LoadTokenizer(vocabulary).status().code(), absl::StatusCode::kInvalidArgument);
+  vocabulary = SmallVocabulary({{"\u2581", -9.0F}});
+  vocabulary.tokens[5] = "<0xZZ>";
+  EXPECT_EQ(LoadTokenizer(vocabulary).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace cairn::compute
