@@ -1,0 +1,69 @@
+// Both directions between the messages of proto/cairn/kv/v1/kv.proto and the values of
+// common/kv/messages.h, for the KV node's service and the compute node's client.
+//
+// Threading: pure functions.
+// Ownership: functions that take a message by && or pointer move its byte strings out. A FetchReply
+//            made from a message points into it and keeps it alive.
+// Errors:    INVALID_ARGUMENT naming the field. Every number from the wire is checked against the
+//            protocol's limits; what depends on a session's shapes is the engine's to check.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cairn/kv/v1/kv.pb.h"
+#include "common/base/status.h"
+#include "common/kv/messages.h"
+#include "common/rpc/wire_check.h"
+
+namespace cairn::rpc {
+
+// ---- sessions: kv_codec_sessions.cc ----
+pb::CreateSessionRequest ToProto(const CreateSession& request);
+absl::StatusOr<CreateSession> FromProto(pb::CreateSessionRequest&& request);
+
+void ToProto(const Attachment& attachment, pb::Attachment* out);
+absl::StatusOr<Attachment> FromProto(SessionId session, pb::Attachment&& attachment);
+
+void ToProto(const SessionInfo& info, pb::SessionInfo* out);
+absl::StatusOr<SessionInfo> FromProto(pb::SessionInfo&& info);
+
+void ToProto(const KvStats& stats, pb::GetStatsResponse* out);
+absl::StatusOr<KvStats> FromProto(const pb::GetStatsResponse& stats);
+
+absl::StatusOr<SealedSegment> FromProto(const pb::SealSessionResponse& response);
+
+// ---- operations: kv_codec_operations.cc ----
+// kHint: has no reply and may be ignored. kUnbuiltRead: pinned in the protocol, not built yet.
+enum class OperationKind { kNone, kHello, kChanging, kRead, kHint, kUnbuiltRead };
+OperationKind KindOf(const pb::ChannelRequest& request);
+
+void SetOperation(ChangingOperation operation, pb::ChannelRequest* request);
+void SetOperation(const ReadOperation& operation, pb::ChannelRequest* request);
+// REQUIRES: KindOf(*request) is kChanging.
+absl::StatusOr<ChangingOperation> TakeChangingOperation(pb::ChannelRequest* request);
+// REQUIRES: KindOf(request) is kRead.
+absl::StatusOr<ReadOperation> ReadOperationFromProto(const pb::ChannelRequest& request);
+
+// ---- replies: kv_codec_replies.cc ----
+// fetch_frame.h does the same for fetches without copying the entries.
+void SetReply(ReadReply reply, pb::ChannelReply* out);
+void SetFailure(const absl::Status& status, pb::ChannelReply* out);
+absl::Status FailureStatus(const pb::Failure& failure);
+void ToProto(const Checkpointed& checkpointed, pb::Checkpointed* out);
+absl::StatusOr<Checkpointed> FromProto(const pb::Checkpointed& checkpointed);
+// The answer to a read. A Failure becomes its status; INTERNAL for a message that answers no read.
+absl::StatusOr<ReadReply> ReadReplyFromProto(const std::shared_ptr<pb::ChannelReply>& reply);
+// A span without its bytes.
+void SpanToProto(const Span& span, pb::Span* out);
+
+// Shared by operations and replies: kv_codec_operations.cc.
+void ToProto(IndexRow row, pb::IndexRow* out);
+absl::StatusOr<IndexRow> FromProto(pb::IndexRow&& row);
+void ToProto(CarriedEntries carried, pb::CarriedEntries* out);
+// In an operation `entries` are those of brought_positions; in a reply, of all positions.
+enum class CarriedUse { kOperation, kReply };
+absl::StatusOr<CarriedEntries> FromProto(pb::CarriedEntries&& carried, CarriedUse use);
+
+}  // namespace cairn::rpc

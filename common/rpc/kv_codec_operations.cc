@@ -1,0 +1,364 @@
+#include <utility>
+
+#include "common/rpc/kv_codec.h"
+
+namespace cairn::rpc {
+namespace {
+
+using Case = pb::ChannelRequest::OperationCase;
+
+// Runs `convert` for each element and names the element in its error.
+template <typename Value, typename Message, typename Convert>
+absl::Status ConvertAll(std::string_view field, google::protobuf::RepeatedPtrField<Message>* from,
+                        std::vector<Value>* to, Convert convert) {
+  to->reserve(static_cast<std::size_t>(from->size()));
+  for (int i = 0; i < from->size(); ++i) {
+    absl::StatusOr<Value> value = convert(std::move(*from->Mutable(i)));
+    if (!value.ok()) return Annotate(value.status(), Element(field, i));
+    to->push_back(*std::move(value));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ClusterEntries> EntriesFromProto(pb::ClusterEntries&& cluster) {
+  ClusterEntries out;
+  CAIRN_RETURN_IF_ERROR(CheckHead(cluster.head()));
+  CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", cluster.cluster_id()));
+  CAIRN_ASSIGN_OR_RETURN(out.positions, PositionsFromProto("positions", cluster.positions()));
+  if (out.positions.empty()) return InvalidArgument("positions is empty");
+  CAIRN_RETURN_IF_ERROR(CheckEntries("entries", cluster.entries(), out.positions.count()));
+  out.cluster = {cluster.head(), ClusterId(cluster.cluster_id())};
+  out.entries = std::move(*cluster.mutable_entries());
+  return out;
+}
+
+absl::StatusOr<ChildCluster> ChildFromProto(pb::ChildCluster&& child) {
+  ChildCluster out;
+  CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", child.cluster_id()));
+  CAIRN_ASSIGN_OR_RETURN(out.positions, PositionsFromProto("positions", child.positions()));
+  if (out.positions.empty()) return InvalidArgument("positions is empty");
+  out.cluster_id = ClusterId(child.cluster_id());
+  return out;
+}
+
+absl::StatusOr<ChangingOperation> ChangeFromProto(pb::Append* append) {
+  Append out;
+  CAIRN_RETURN_IF_ERROR(CheckLayer(append->layer()));
+  out.layer = append->layer();
+  CAIRN_RETURN_IF_ERROR(
+      ConvertAll("clusters", append->mutable_clusters(), &out.clusters, EntriesFromProto));
+  return out;
+}
+
+absl::StatusOr<ChangingOperation> ChangeFromProto(pb::Replace* replace) {
+  Replace out;
+  CAIRN_RETURN_IF_ERROR(CheckLayer(replace->layer()));
+  CAIRN_RETURN_IF_ERROR(CheckHead(replace->head()));
+  out.layer = replace->layer();
+  out.head = replace->head();
+  for (const std::int64_t id : replace->parent_ids()) {
+    CAIRN_RETURN_IF_ERROR(CheckId("parent_ids", id));
+    out.parent_ids.emplace_back(id);
+  }
+  CAIRN_RETURN_IF_ERROR(
+      ConvertAll("children", replace->mutable_children(), &out.children, ChildFromProto));
+  CAIRN_ASSIGN_OR_RETURN(out.brought_positions,
+                         PositionsFromProto("brought_positions", replace->brought_positions()));
+  CAIRN_RETURN_IF_ERROR(
+      CheckEntries("brought_entries", replace->brought_entries(), out.brought_positions.count()));
+  CAIRN_ASSIGN_OR_RETURN(out.evicted_positions,
+                         PositionsFromProto("evicted_positions", replace->evicted_positions()));
+  out.brought_entries = std::move(*replace->mutable_brought_entries());
+  return out;
+}
+
+absl::StatusOr<ChangingOperation> ChangeFromProto(pb::PutIndexRows* put) {
+  PutIndexRows out;
+  CAIRN_RETURN_IF_ERROR(CheckLayer(put->layer()));
+  out.layer = put->layer();
+  CAIRN_RETURN_IF_ERROR(ConvertAll("rows", put->mutable_rows(), &out.rows,
+                                   [](pb::IndexRow&& row) { return FromProto(std::move(row)); }));
+  return out;
+}
+
+absl::StatusOr<ChangingOperation> ChangeFromProto(pb::PutPolicyState* put) {
+  CAIRN_RETURN_IF_ERROR(CheckBetween("version", put->version(), 0, INT32_MAX));
+  CAIRN_RETURN_IF_ERROR(CheckBytesMax("state", put->state(), kPolicyStateBytesMax));
+  return PutPolicyState{put->version(), std::move(*put->mutable_state())};
+}
+
+absl::StatusOr<ChangingOperation> ChangeFromProto(pb::StageCarried* stage) {
+  StageCarried out;
+  CAIRN_RETURN_IF_ERROR(CheckLayer(stage->layer()));
+  out.layer = stage->layer();
+  CAIRN_RETURN_IF_ERROR(ConvertAll("carried", stage->mutable_carried(), &out.carried,
+                                   [](pb::CarriedEntries&& carried) {
+                                     return FromProto(std::move(carried), CarriedUse::kOperation);
+                                   }));
+  return out;
+}
+
+absl::StatusOr<ChangingOperation> ChangeFromProto(pb::Checkpoint* checkpoint) {
+  constexpr std::int64_t kNextIdCountMax = std::int64_t{kLayerCountMax} * (kHeadCountMax + 1);
+  Checkpoint out;
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween("token_count", checkpoint->token_count(), 0, kPositionMax + 1));
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween("token_ids_start", checkpoint->token_ids_start(), 0, checkpoint->token_count()));
+  const std::int64_t id_count = checkpoint->token_count() - checkpoint->token_ids_start();
+  if (checkpoint->token_ids_size() != id_count) {
+    return InvalidArgument("token_ids has {} elements: token_count - token_ids_start is {}",
+                           checkpoint->token_ids_size(), id_count);
+  }
+  CAIRN_RETURN_IF_ERROR(
+      CheckBytesMax("random_state", checkpoint->random_state(), kRandomStateBytesMax));
+  CAIRN_RETURN_IF_ERROR(
+      CheckCountMax("next_cluster_ids", checkpoint->next_cluster_ids_size(), kNextIdCountMax));
+  for (const std::int64_t id : checkpoint->next_cluster_ids()) {
+    CAIRN_RETURN_IF_ERROR(CheckBetween("next_cluster_ids", id, 0, INT64_MAX));
+  }
+  out.token_count = checkpoint->token_count();
+  out.seal = checkpoint->seal();
+  out.token_ids.assign(checkpoint->token_ids().begin(), checkpoint->token_ids().end());
+  out.token_ids_start = checkpoint->token_ids_start();
+  out.random_state = std::move(*checkpoint->mutable_random_state());
+  out.next_cluster_ids.assign(checkpoint->next_cluster_ids().begin(),
+                              checkpoint->next_cluster_ids().end());
+  return out;
+}
+
+absl::StatusOr<ReadOperation> FetchFromProto(const pb::Fetch& fetch) {
+  Fetch out;
+  CAIRN_RETURN_IF_ERROR(CheckLayer(fetch.layer()));
+  CAIRN_RETURN_IF_ERROR(CheckCountMax("clusters", fetch.clusters_size(), kFetchClusterCountMax));
+  out.layer = fetch.layer();
+  out.with_positions = fetch.with_positions();
+  out.clusters.reserve(static_cast<std::size_t>(fetch.clusters_size()));
+  for (const pb::ClusterRef& cluster : fetch.clusters()) {
+    CAIRN_RETURN_IF_ERROR(CheckHead(cluster.head()));
+    CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", cluster.cluster_id()));
+    out.clusters.push_back({cluster.head(), ClusterId(cluster.cluster_id())});
+  }
+  return out;
+}
+
+absl::StatusOr<ReadOperation> TokensFromProto(const pb::GetTokens& get) {
+  CAIRN_RETURN_IF_ERROR(CheckBetween("first", get.first(), 0, kPositionMax));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("count", get.count(), 0, kGetTokensCountMax));
+  return GetTokens{get.first(), get.count()};
+}
+
+// For the reads whose only field is a layer.
+template <typename Value, typename Message>
+absl::StatusOr<ReadOperation> LayerFromProto(const Message& message) {
+  CAIRN_RETURN_IF_ERROR(CheckLayer(message.layer()));
+  return Value{message.layer()};
+}
+
+struct OperationToProto {
+  pb::ChannelRequest* request;
+
+  void operator()(Append append) const {
+    pb::Append* out = request->mutable_append();
+    out->set_layer(append.layer);
+    for (ClusterEntries& cluster : append.clusters) {
+      pb::ClusterEntries* entries = out->add_clusters();
+      entries->set_head(cluster.cluster.head);
+      entries->set_cluster_id(cluster.cluster.cluster_id.value());
+      PositionsToProto(cluster.positions, entries->mutable_positions());
+      entries->set_entries(std::move(cluster.entries));
+    }
+  }
+  void operator()(Replace replace) const {
+    pb::Replace* out = request->mutable_replace();
+    out->set_layer(replace.layer);
+    out->set_head(replace.head);
+    for (const ClusterId id : replace.parent_ids) out->add_parent_ids(id.value());
+    for (const ChildCluster& child : replace.children) {
+      pb::ChildCluster* message = out->add_children();
+      message->set_cluster_id(child.cluster_id.value());
+      PositionsToProto(child.positions, message->mutable_positions());
+    }
+    PositionsToProto(replace.brought_positions, out->mutable_brought_positions());
+    out->set_brought_entries(std::move(replace.brought_entries));
+    PositionsToProto(replace.evicted_positions, out->mutable_evicted_positions());
+  }
+  void operator()(PutIndexRows put) const {
+    pb::PutIndexRows* out = request->mutable_put_index_rows();
+    out->set_layer(put.layer);
+    for (IndexRow& row : put.rows) ToProto(std::move(row), out->add_rows());
+  }
+  void operator()(PutPolicyState put) const {
+    pb::PutPolicyState* out = request->mutable_put_policy_state();
+    out->set_version(put.version);
+    out->set_state(std::move(put.state));
+  }
+  void operator()(StageCarried stage) const {
+    pb::StageCarried* out = request->mutable_stage_carried();
+    out->set_layer(stage.layer);
+    for (CarriedEntries& carried : stage.carried) ToProto(std::move(carried), out->add_carried());
+  }
+  void operator()(Checkpoint checkpoint) const {
+    pb::Checkpoint* out = request->mutable_checkpoint();
+    out->set_token_count(checkpoint.token_count);
+    out->set_seal(checkpoint.seal);
+    out->mutable_token_ids()->Add(checkpoint.token_ids.begin(), checkpoint.token_ids.end());
+    out->set_token_ids_start(checkpoint.token_ids_start);
+    out->set_random_state(std::move(checkpoint.random_state));
+    out->mutable_next_cluster_ids()->Add(checkpoint.next_cluster_ids.begin(),
+                                         checkpoint.next_cluster_ids.end());
+  }
+  void operator()(const Fetch& fetch) const {
+    pb::Fetch* out = request->mutable_fetch();
+    out->set_layer(fetch.layer);
+    out->set_with_positions(fetch.with_positions);
+    for (const ClusterRef& cluster : fetch.clusters) {
+      pb::ClusterRef* message = out->add_clusters();
+      message->set_head(cluster.head);
+      message->set_cluster_id(cluster.cluster_id.value());
+    }
+  }
+  void operator()(const GetIndex& get) const { request->mutable_get_index()->set_layer(get.layer); }
+  void operator()(const GetCarried& get) const {
+    request->mutable_get_carried()->set_layer(get.layer);
+  }
+  void operator()(const GetTokens& get) const {
+    request->mutable_get_tokens()->set_first(get.first);
+    request->mutable_get_tokens()->set_count(get.count);
+  }
+  void operator()(const GetPolicyState&) const { request->mutable_get_policy_state(); }
+  void operator()(const GetClusters& get) const {
+    request->mutable_get_clusters()->set_layer(get.layer);
+  }
+};
+
+}  // namespace
+
+OperationKind KindOf(const pb::ChannelRequest& request) {
+  switch (request.operation_case()) {
+    case Case::kHello:
+      return OperationKind::kHello;
+    case Case::kAppend:
+    case Case::kReplace:
+    case Case::kPutIndexRows:
+    case Case::kPutPolicyState:
+    case Case::kStageCarried:
+    case Case::kCheckpoint:
+      return OperationKind::kChanging;
+    case Case::kFetch:
+    case Case::kGetIndex:
+    case Case::kGetCarried:
+    case Case::kGetTokens:
+    case Case::kGetPolicyState:
+    case Case::kGetClusters:
+      return OperationKind::kRead;
+    case Case::kPrefetch:
+    case Case::kLayerHint:
+    case Case::kRelease:
+    case Case::kCancel:
+      return OperationKind::kHint;
+    case Case::kGetNeighbours:
+      return OperationKind::kUnbuiltRead;
+    case Case::OPERATION_NOT_SET:
+      break;
+  }
+  return OperationKind::kNone;
+}
+
+void SetOperation(ChangingOperation operation, pb::ChannelRequest* request) {
+  std::visit([request](auto& alternative) { OperationToProto{request}(std::move(alternative)); },
+             operation);
+}
+
+void SetOperation(const ReadOperation& operation, pb::ChannelRequest* request) {
+  std::visit(OperationToProto{request}, operation);
+}
+
+absl::StatusOr<ChangingOperation> TakeChangingOperation(pb::ChannelRequest* request) {
+  switch (request->operation_case()) {
+    case Case::kAppend:
+      return ChangeFromProto(request->mutable_append());
+    case Case::kReplace:
+      return ChangeFromProto(request->mutable_replace());
+    case Case::kPutIndexRows:
+      return ChangeFromProto(request->mutable_put_index_rows());
+    case Case::kPutPolicyState:
+      return ChangeFromProto(request->mutable_put_policy_state());
+    case Case::kStageCarried:
+      return ChangeFromProto(request->mutable_stage_carried());
+    case Case::kCheckpoint:
+      return ChangeFromProto(request->mutable_checkpoint());
+    default:
+      return Internal("operation {} is not a changing one",
+                      static_cast<int>(request->operation_case()));
+  }
+}
+
+absl::StatusOr<ReadOperation> ReadOperationFromProto(const pb::ChannelRequest& request) {
+  switch (request.operation_case()) {
+    case Case::kFetch:
+      return FetchFromProto(request.fetch());
+    case Case::kGetIndex:
+      return LayerFromProto<GetIndex>(request.get_index());
+    case Case::kGetCarried:
+      return LayerFromProto<GetCarried>(request.get_carried());
+    case Case::kGetTokens:
+      return TokensFromProto(request.get_tokens());
+    case Case::kGetPolicyState:
+      return GetPolicyState{};
+    case Case::kGetClusters:
+      return LayerFromProto<GetClusters>(request.get_clusters());
+    default:
+      return Internal("operation {} is not a read", static_cast<int>(request.operation_case()));
+  }
+}
+
+void ToProto(IndexRow row, pb::IndexRow* out) {
+  out->set_head(row.cluster.head);
+  out->set_cluster_id(row.cluster.cluster_id.value());
+  out->set_row(std::move(row.row));
+  out->set_stale(row.stale);
+  out->set_entry_count(row.entry_count);
+}
+
+absl::StatusOr<IndexRow> FromProto(pb::IndexRow&& row) {
+  CAIRN_RETURN_IF_ERROR(CheckHead(row.head()));
+  CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", row.cluster_id()));
+  CAIRN_RETURN_IF_ERROR(CheckBytesMax("row", row.row(), kIndexRowBytesMax));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("entry_count", row.entry_count(), 0, kPositionMax + 1));
+  IndexRow out;
+  out.cluster = {row.head(), ClusterId(row.cluster_id())};
+  out.row = std::move(*row.mutable_row());
+  out.stale = row.stale();
+  out.entry_count = row.entry_count();
+  return out;
+}
+
+void ToProto(CarriedEntries carried, pb::CarriedEntries* out) {
+  out->set_head(carried.head);
+  out->set_buffer_cluster_id(carried.buffer_cluster_id.value());
+  PositionsToProto(carried.positions, out->mutable_positions());
+  PositionsToProto(carried.brought_positions, out->mutable_brought_positions());
+  out->set_entries(std::move(carried.entries));
+}
+
+absl::StatusOr<CarriedEntries> FromProto(pb::CarriedEntries&& carried, CarriedUse use) {
+  CarriedEntries out;
+  CAIRN_RETURN_IF_ERROR(CheckHead(carried.head()));
+  const ClusterId buffer(carried.buffer_cluster_id());
+  if (buffer != kWindowBuffer) {
+    CAIRN_RETURN_IF_ERROR(CheckId("buffer_cluster_id (-1: the window)", buffer.value()));
+  }
+  CAIRN_ASSIGN_OR_RETURN(out.positions, PositionsFromProto("positions", carried.positions()));
+  CAIRN_ASSIGN_OR_RETURN(out.brought_positions,
+                         PositionsFromProto("brought_positions", carried.brought_positions()));
+  const Positions& with_bytes =
+      use == CarriedUse::kOperation ? out.brought_positions : out.positions;
+  CAIRN_RETURN_IF_ERROR(CheckEntries("entries", carried.entries(), with_bytes.count()));
+  out.head = carried.head();
+  out.buffer_cluster_id = buffer;
+  out.entries = std::move(*carried.mutable_entries());
+  return out;
+}
+
+}  // namespace cairn::rpc

@@ -1,0 +1,227 @@
+#include <utility>
+
+#include "common/rpc/kv_codec.h"
+#include "common/rpc/status_mapping.h"
+
+namespace cairn::rpc {
+namespace {
+
+using Case = pb::ChannelReply::ReplyCase;
+
+struct ReplyToProto {
+  pb::ChannelReply* out;
+
+  void operator()(const FetchReply& reply) const {
+    pb::FetchReply* fetch = out->mutable_fetch();
+    for (const FetchedCluster& cluster : reply.clusters) {
+      pb::FetchedCluster* message = fetch->add_clusters();
+      message->set_head(cluster.cluster.head);
+      message->set_cluster_id(cluster.cluster.cluster_id.value());
+      message->set_outcome(static_cast<pb::FetchOutcome>(cluster.outcome));
+      for (const Span& span : cluster.spans) {
+        pb::Span* span_message = message->add_spans();
+        SpanToProto(span, span_message);
+        span_message->set_entries(span.bytes.data(), span.bytes.size());
+      }
+    }
+  }
+  void operator()(IndexReply& reply) const {
+    pb::IndexReply* index = out->mutable_index();
+    for (IndexRow& row : reply.rows) ToProto(std::move(row), index->add_rows());
+  }
+  void operator()(CarriedReply& reply) const {
+    pb::CarriedReply* carried = out->mutable_carried();
+    for (CarriedEntries& entries : reply.carried) {
+      ToProto(std::move(entries), carried->add_carried());
+    }
+  }
+  void operator()(const TokensReply& reply) const {
+    out->mutable_tokens()->mutable_token_ids()->Add(reply.token_ids.begin(), reply.token_ids.end());
+  }
+  void operator()(PolicyStateReply& reply) const {
+    pb::PolicyStateReply* state = out->mutable_policy_state();
+    state->set_version(reply.version);
+    state->set_state(std::move(reply.state));
+    state->set_random_state(std::move(reply.random_state));
+  }
+  void operator()(const ClustersReply& reply) const {
+    pb::ClustersReply* clusters = out->mutable_clusters();
+    for (const ClusterInfo& info : reply.clusters) {
+      pb::ClusterInfo* message = clusters->add_clusters();
+      message->set_head(info.cluster.head);
+      message->set_cluster_id(info.cluster.cluster_id.value());
+      PositionsToProto(info.positions, message->mutable_positions());
+    }
+  }
+};
+
+absl::Status CheckSpanCounts(const pb::Span& span, std::int64_t position_count) {
+  CAIRN_RETURN_IF_ERROR(CheckBetween("part_id", span.part_id(), 0, INT64_MAX));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("first_entry", span.first_entry(), 0, kPositionMax));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("entry_count", span.entry_count(), 0, kPositionMax));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("direction", span.direction(), 1, 2));
+  CAIRN_RETURN_IF_ERROR(CheckEntries("entries", span.entries(), span.entry_count()));
+  if (position_count != 0 && position_count != span.entry_count()) {
+    return InvalidArgument("positions has {} positions for {} entries", position_count,
+                           span.entry_count());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Span> SpanFromProto(const pb::Span& span,
+                                   const std::shared_ptr<const pb::ChannelReply>& owner) {
+  if (span.has_arena()) return InvalidArgument("arena: this client has no shared memory");
+  Span out;
+  CAIRN_ASSIGN_OR_RETURN(out.positions, PositionsFromProto("positions", span.positions()));
+  CAIRN_RETURN_IF_ERROR(CheckSpanCounts(span, out.positions.count()));
+  out.part_id = PartId(span.part_id());
+  out.first_entry = span.first_entry();
+  out.entry_count = span.entry_count();
+  out.direction = static_cast<Direction>(span.direction());
+  out.bytes = std::as_bytes(std::span<const char>(span.entries().data(), span.entries().size()));
+  out.owner = owner;
+  return out;
+}
+
+absl::StatusOr<FetchedCluster> ClusterFromProto(
+    const pb::FetchedCluster& cluster, const std::shared_ptr<const pb::ChannelReply>& owner) {
+  CAIRN_RETURN_IF_ERROR(CheckHead(cluster.head()));
+  CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", cluster.cluster_id()));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("outcome", cluster.outcome(), 1, 3));
+  FetchedCluster out;
+  out.cluster = {cluster.head(), ClusterId(cluster.cluster_id())};
+  out.outcome = static_cast<FetchOutcome>(cluster.outcome());
+  out.spans.reserve(static_cast<std::size_t>(cluster.spans_size()));
+  for (int i = 0; i < cluster.spans_size(); ++i) {
+    absl::StatusOr<Span> span = SpanFromProto(cluster.spans(i), owner);
+    if (!span.ok()) return Annotate(span.status(), Element("spans", i));
+    out.spans.push_back(*std::move(span));
+  }
+  return out;
+}
+
+absl::StatusOr<ReadReply> FetchFromProto(const std::shared_ptr<const pb::ChannelReply>& reply) {
+  FetchReply out;
+  const pb::FetchReply& fetch = reply->fetch();
+  CAIRN_RETURN_IF_ERROR(CheckCountMax("clusters", fetch.clusters_size(), kFetchClusterCountMax));
+  out.clusters.reserve(static_cast<std::size_t>(fetch.clusters_size()));
+  for (int i = 0; i < fetch.clusters_size(); ++i) {
+    absl::StatusOr<FetchedCluster> cluster = ClusterFromProto(fetch.clusters(i), reply);
+    if (!cluster.ok()) return Annotate(cluster.status(), Element("clusters", i));
+    out.clusters.push_back(*std::move(cluster));
+  }
+  return out;
+}
+
+absl::StatusOr<ReadReply> IndexFromProto(pb::IndexReply* index) {
+  if (index->spans_size() != 0) {
+    return InvalidArgument("spans: this client has no shared memory");
+  }
+  IndexReply out;
+  out.rows.reserve(static_cast<std::size_t>(index->rows_size()));
+  for (int i = 0; i < index->rows_size(); ++i) {
+    absl::StatusOr<IndexRow> row = FromProto(std::move(*index->mutable_rows(i)));
+    if (!row.ok()) return Annotate(row.status(), Element("rows", i));
+    out.rows.push_back(*std::move(row));
+  }
+  return out;
+}
+
+absl::StatusOr<ReadReply> CarriedFromProto(pb::CarriedReply* carried) {
+  CarriedReply out;
+  for (int i = 0; i < carried->carried_size(); ++i) {
+    absl::StatusOr<CarriedEntries> entries =
+        FromProto(std::move(*carried->mutable_carried(i)), CarriedUse::kReply);
+    if (!entries.ok()) return Annotate(entries.status(), Element("carried", i));
+    out.carried.push_back(*std::move(entries));
+  }
+  return out;
+}
+
+absl::StatusOr<ReadReply> PolicyStateFromProto(pb::PolicyStateReply* state) {
+  CAIRN_RETURN_IF_ERROR(CheckBetween("version", state->version(), 0, INT32_MAX));
+  CAIRN_RETURN_IF_ERROR(CheckBytesMax("state", state->state(), kPolicyStateBytesMax));
+  CAIRN_RETURN_IF_ERROR(CheckBytesMax("random_state", state->random_state(), kRandomStateBytesMax));
+  return PolicyStateReply{state->version(), std::move(*state->mutable_state()),
+                          std::move(*state->mutable_random_state())};
+}
+
+absl::StatusOr<ReadReply> TokensFromProto(const pb::TokensReply& tokens) {
+  CAIRN_RETURN_IF_ERROR(CheckCountMax("token_ids", tokens.token_ids_size(), kGetTokensCountMax));
+  TokensReply out;
+  out.token_ids.assign(tokens.token_ids().begin(), tokens.token_ids().end());
+  return out;
+}
+
+absl::StatusOr<ReadReply> ClustersFromProto(const pb::ClustersReply& clusters) {
+  ClustersReply out;
+  out.clusters.reserve(static_cast<std::size_t>(clusters.clusters_size()));
+  for (int i = 0; i < clusters.clusters_size(); ++i) {
+    const pb::ClusterInfo& info = clusters.clusters(i);
+    CAIRN_RETURN_IF_ERROR(CheckHead(info.head()));
+    CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", info.cluster_id()));
+    ClusterInfo value;
+    value.cluster = {info.head(), ClusterId(info.cluster_id())};
+    CAIRN_ASSIGN_OR_RETURN(value.positions, PositionsFromProto("positions", info.positions()));
+    out.clusters.push_back(std::move(value));
+  }
+  return out;
+}
+
+}  // namespace
+
+void SpanToProto(const Span& span, pb::Span* out) {
+  out->set_part_id(span.part_id.value());
+  out->set_first_entry(span.first_entry);
+  out->set_entry_count(span.entry_count);
+  out->set_direction(static_cast<pb::Direction>(span.direction));
+  if (!span.positions.empty()) PositionsToProto(span.positions, out->mutable_positions());
+}
+
+void SetReply(ReadReply reply, pb::ChannelReply* out) { std::visit(ReplyToProto{out}, reply); }
+
+void SetFailure(const absl::Status& status, pb::ChannelReply* out) {
+  out->mutable_failure()->set_code(static_cast<int>(status.code()));
+  out->mutable_failure()->set_message(CleanMessage(ToStd(status.message())));
+}
+
+absl::Status FailureStatus(const pb::Failure& failure) {
+  return {FailureCodeFromNumber(failure.code()), failure.message()};
+}
+
+void ToProto(const Checkpointed& checkpointed, pb::Checkpointed* out) {
+  out->set_token_count(checkpointed.token_count);
+  out->set_sealed_segment_id(checkpointed.sealed_segment_id.value());
+}
+
+absl::StatusOr<Checkpointed> FromProto(const pb::Checkpointed& checkpointed) {
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween("token_count", checkpointed.token_count(), 0, kPositionMax + 1));
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween("sealed_segment_id", checkpointed.sealed_segment_id(), 0, INT64_MAX));
+  return Checkpointed{checkpointed.token_count(), SegmentId(checkpointed.sealed_segment_id())};
+}
+
+absl::StatusOr<ReadReply> ReadReplyFromProto(const std::shared_ptr<pb::ChannelReply>& reply) {
+  switch (reply->reply_case()) {
+    case Case::kFetch:
+      return FetchFromProto(reply);
+    case Case::kIndex:
+      return IndexFromProto(reply->mutable_index());
+    case Case::kCarried:
+      return CarriedFromProto(reply->mutable_carried());
+    case Case::kTokens:
+      return TokensFromProto(reply->tokens());
+    case Case::kPolicyState:
+      return PolicyStateFromProto(reply->mutable_policy_state());
+    case Case::kClusters:
+      return ClustersFromProto(reply->clusters());
+    case Case::kFailure:
+      return FailureStatus(reply->failure());
+    default:
+      return Internal("reply {} of the KV node answers no read",
+                      static_cast<int>(reply->reply_case()));
+  }
+}
+
+}  // namespace cairn::rpc

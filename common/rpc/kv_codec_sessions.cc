@@ -1,0 +1,231 @@
+#include <utility>
+
+#include "common/rpc/kv_codec.h"
+
+namespace cairn::rpc {
+namespace {
+
+constexpr std::int64_t kMicrosPerSecond = 1000000;
+constexpr std::int64_t kNanosPerMicro = 1000;
+// The last second that google.protobuf.Timestamp allows: the end of the year 9999.
+constexpr std::int64_t kTimestampSecondsMax = 253402300799;
+
+void LayoutToProto(const EntryLayout& layout, pb::EntryLayout* out) {
+  out->set_layer_count(layout.layer_count);
+  out->set_head_count(layout.head_count);
+  out->set_head_dim(layout.head_dim);
+  out->set_kv_format(static_cast<pb::KvFormat>(layout.kv_format));
+}
+
+absl::StatusOr<EntryLayout> LayoutFromProto(const pb::EntryLayout& layout) {
+  EntryLayout out;
+  out.layer_count = layout.layer_count();
+  out.head_count = layout.head_count();
+  out.head_dim = layout.head_dim();
+  CAIRN_ASSIGN_OR_RETURN(out.kv_format, FormatFromProto("layout.kv_format", layout.kv_format()));
+  const absl::Status valid = out.Validate();
+  if (!valid.ok()) return Annotate(valid, "layout");
+  return out;
+}
+
+void KeyToProto(const SegmentKey& key, pb::SegmentKey* out) {
+  out->set_model_digest(key.model_digest);
+  out->set_adapter_digest(key.adapter_digest);
+  out->set_adapter_scale(key.adapter_scale);
+  out->set_rope_parameters(key.rope_parameters);
+  out->set_kv_format(static_cast<pb::KvFormat>(key.kv_format));
+  out->set_sharing_domain(key.sharing_domain);
+}
+
+absl::StatusOr<SegmentKey> KeyFromProto(pb::SegmentKey* key) {
+  SegmentKey out;
+  CAIRN_ASSIGN_OR_RETURN(out.kv_format, FormatFromProto("key.kv_format", key->kv_format()));
+  out.model_digest = std::move(*key->mutable_model_digest());
+  out.adapter_digest = std::move(*key->mutable_adapter_digest());
+  out.adapter_scale = key->adapter_scale();
+  out.rope_parameters = std::move(*key->mutable_rope_parameters());
+  out.sharing_domain = std::move(*key->mutable_sharing_domain());
+  const absl::Status valid = out.Validate();
+  if (!valid.ok()) return Annotate(valid, "key");
+  return out;
+}
+
+absl::StatusOr<std::int64_t> MicrosFromProto(std::string_view field,
+                                             const google::protobuf::Timestamp& time) {
+  CAIRN_RETURN_IF_ERROR(CheckBetween(field, time.seconds(), 0, kTimestampSecondsMax));
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween(field, time.nanos(), 0, kMicrosPerSecond * kNanosPerMicro - 1));
+  return time.seconds() * kMicrosPerSecond + time.nanos() / kNanosPerMicro;
+}
+
+void MicrosToProto(std::int64_t time_us, google::protobuf::Timestamp* out) {
+  out->set_seconds(time_us / kMicrosPerSecond);
+  out->set_nanos(static_cast<std::int32_t>(time_us % kMicrosPerSecond * kNanosPerMicro));
+}
+
+absl::Status CheckNextIds(const google::protobuf::RepeatedField<std::int64_t>& ids) {
+  constexpr std::int64_t kCountMax = std::int64_t{kLayerCountMax} * (kHeadCountMax + 1);
+  CAIRN_RETURN_IF_ERROR(CheckCountMax("next_cluster_ids", ids.size(), kCountMax));
+  for (const std::int64_t id : ids) {
+    if (id < 0) return InvalidArgument("next_cluster_ids holds {}: it must be at least 0", id);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+pb::CreateSessionRequest ToProto(const CreateSession& request) {
+  pb::CreateSessionRequest out;
+  KeyToProto(request.key, out.mutable_key());
+  LayoutToProto(request.layout, out.mutable_layout());
+  out.set_parent_segment_id(request.parent_segment_id.value());
+  out.set_parent_token_count(request.parent_token_count);
+  out.set_label(request.label);
+  return out;
+}
+
+absl::StatusOr<CreateSession> FromProto(pb::CreateSessionRequest&& request) {
+  CreateSession out;
+  CAIRN_ASSIGN_OR_RETURN(out.key, KeyFromProto(request.mutable_key()));
+  CAIRN_ASSIGN_OR_RETURN(out.layout, LayoutFromProto(request.layout()));
+  CAIRN_RETURN_IF_ERROR(CheckBytesMax("label", request.label(), kLabelBytesMax));
+  const bool forked = request.parent_segment_id() != 0;
+  if (forked) {
+    CAIRN_RETURN_IF_ERROR(CheckId("parent_segment_id", request.parent_segment_id()));
+  }
+  CAIRN_RETURN_IF_ERROR(CheckBetween("parent_token_count", request.parent_token_count(),
+                                     forked ? 1 : 0, forked ? kPositionMax + 1 : 0));
+  if (out.layout.kv_format != out.key.kv_format) {
+    return InvalidArgument("layout.kv_format is {} but key.kv_format is {}",
+                           KvFormatName(out.layout.kv_format), KvFormatName(out.key.kv_format));
+  }
+  out.parent_segment_id = SegmentId(request.parent_segment_id());
+  out.parent_token_count = request.parent_token_count();
+  out.label = std::move(*request.mutable_label());
+  return out;
+}
+
+void ToProto(const Attachment& attachment, pb::Attachment* out) {
+  out->set_epoch(attachment.epoch.value());
+  out->set_token_count(attachment.token_count);
+  out->set_op_seq(attachment.op_seq.value());
+  LayoutToProto(attachment.layout, out->mutable_layout());
+  KeyToProto(attachment.key, out->mutable_key());
+  out->mutable_next_cluster_ids()->Add(attachment.next_cluster_ids.begin(),
+                                       attachment.next_cluster_ids.end());
+  out->set_segment_id(attachment.segment_id.value());
+  out->set_parent_segment_id(attachment.parent_segment_id.value());
+  out->set_segment_start(attachment.segment_start);
+  out->set_policy_token_count(attachment.policy_token_count);
+}
+
+absl::StatusOr<Attachment> FromProto(SessionId session, pb::Attachment&& attachment) {
+  Attachment out;
+  CAIRN_RETURN_IF_ERROR(CheckId("epoch", attachment.epoch()));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("token_count", attachment.token_count(), 0, kPositionMax + 1));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("op_seq", attachment.op_seq(), 0, INT64_MAX - 1));
+  CAIRN_ASSIGN_OR_RETURN(out.layout, LayoutFromProto(attachment.layout()));
+  CAIRN_ASSIGN_OR_RETURN(out.key, KeyFromProto(attachment.mutable_key()));
+  CAIRN_RETURN_IF_ERROR(CheckNextIds(attachment.next_cluster_ids()));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("segment_id", attachment.segment_id(), 0, INT64_MAX));
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween("parent_segment_id", attachment.parent_segment_id(), 0, INT64_MAX));
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween("segment_start", attachment.segment_start(), 0, kPositionMax + 1));
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween("policy_token_count", attachment.policy_token_count(), 0, kPositionMax + 1));
+  out.session_id = session;
+  out.epoch = Epoch(attachment.epoch());
+  out.token_count = attachment.token_count();
+  out.op_seq = OpSeq(attachment.op_seq());
+  out.next_cluster_ids.assign(attachment.next_cluster_ids().begin(),
+                              attachment.next_cluster_ids().end());
+  out.segment_id = SegmentId(attachment.segment_id());
+  out.parent_segment_id = SegmentId(attachment.parent_segment_id());
+  out.segment_start = attachment.segment_start();
+  out.policy_token_count = attachment.policy_token_count();
+  return out;
+}
+
+void ToProto(const SessionInfo& info, pb::SessionInfo* out) {
+  out->set_session_id(info.session_id.value());
+  out->set_label(info.label);
+  out->set_token_count(info.token_count);
+  out->set_flash_bytes(info.flash_bytes);
+  MicrosToProto(info.create_time_us, out->mutable_create_time());
+  if (info.checkpoint_time_us != 0) {
+    MicrosToProto(info.checkpoint_time_us, out->mutable_checkpoint_time());
+  }
+  KeyToProto(info.key, out->mutable_key());
+  LayoutToProto(info.layout, out->mutable_layout());
+  out->set_attached(info.attached);
+}
+
+absl::StatusOr<SessionInfo> FromProto(pb::SessionInfo&& info) {
+  SessionInfo out;
+  CAIRN_RETURN_IF_ERROR(CheckId("session_id", info.session_id()));
+  CAIRN_RETURN_IF_ERROR(CheckBytesMax("label", info.label(), kLabelBytesMax));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("token_count", info.token_count(), 0, kPositionMax + 1));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("flash_bytes", info.flash_bytes(), 0, INT64_MAX));
+  CAIRN_ASSIGN_OR_RETURN(out.create_time_us, MicrosFromProto("create_time", info.create_time()));
+  CAIRN_ASSIGN_OR_RETURN(out.checkpoint_time_us,
+                         MicrosFromProto("checkpoint_time", info.checkpoint_time()));
+  CAIRN_ASSIGN_OR_RETURN(out.key, KeyFromProto(info.mutable_key()));
+  CAIRN_ASSIGN_OR_RETURN(out.layout, LayoutFromProto(info.layout()));
+  out.session_id = SessionId(info.session_id());
+  out.label = std::move(*info.mutable_label());
+  out.token_count = info.token_count();
+  out.flash_bytes = info.flash_bytes();
+  out.attached = info.attached();
+  return out;
+}
+
+void ToProto(const KvStats& stats, pb::GetStatsResponse* out) {
+  out->set_io_engine(stats.io_engine);
+  out->set_flash_used_bytes(stats.flash_used_bytes);
+  out->set_flash_size_bytes(stats.flash_size_bytes);
+  out->set_dram_used_bytes(stats.dram_used_bytes);
+  out->set_dram_peak_bytes(stats.dram_peak_bytes);
+  out->set_row_bytes(stats.row_bytes);
+  out->set_read_fetch_bytes(stats.read_fetch_bytes);
+  out->set_read_place_bytes(stats.read_place_bytes);
+  out->set_write_pool_bytes(stats.write_pool_bytes);
+  out->set_write_log_bytes(stats.write_log_bytes);
+  out->set_write_relog_bytes(stats.write_relog_bytes);
+  out->set_read_fetch_count(stats.read_fetch_count);
+  out->set_checkpoint_count(stats.checkpoint_count);
+  out->set_append_bytes(stats.append_bytes);
+  out->set_attached_count(stats.attached_count);
+  out->set_lost_part_count(stats.lost_part_count);
+}
+
+absl::StatusOr<KvStats> FromProto(const pb::GetStatsResponse& stats) {
+  constexpr std::int64_t kEngineNameBytesMax = 64;
+  CAIRN_RETURN_IF_ERROR(CheckBytesMax("io_engine", stats.io_engine(), kEngineNameBytesMax));
+  KvStats out;
+  out.io_engine = stats.io_engine();
+  out.flash_used_bytes = stats.flash_used_bytes();
+  out.flash_size_bytes = stats.flash_size_bytes();
+  out.dram_used_bytes = stats.dram_used_bytes();
+  out.dram_peak_bytes = stats.dram_peak_bytes();
+  out.row_bytes = stats.row_bytes();
+  out.read_fetch_bytes = stats.read_fetch_bytes();
+  out.read_place_bytes = stats.read_place_bytes();
+  out.write_pool_bytes = stats.write_pool_bytes();
+  out.write_log_bytes = stats.write_log_bytes();
+  out.write_relog_bytes = stats.write_relog_bytes();
+  out.read_fetch_count = stats.read_fetch_count();
+  out.checkpoint_count = stats.checkpoint_count();
+  out.append_bytes = stats.append_bytes();
+  out.attached_count = stats.attached_count();
+  out.lost_part_count = stats.lost_part_count();
+  return out;
+}
+
+absl::StatusOr<SealedSegment> FromProto(const pb::SealSessionResponse& response) {
+  CAIRN_RETURN_IF_ERROR(CheckBetween("segment_id", response.segment_id(), 0, INT64_MAX));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("token_count", response.token_count(), 0, kPositionMax + 1));
+  return SealedSegment{SegmentId(response.segment_id()), response.token_count()};
+}
+
+}  // namespace cairn::rpc

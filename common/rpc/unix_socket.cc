@@ -1,0 +1,159 @@
+#include "common/rpc/unix_socket.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace cairn::rpc {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+sockaddr_un AddressOf(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(),
+              std::min(path.size(), static_cast<std::size_t>(kSocketPathBytesMax)));
+  return address;
+}
+
+// The socket interface wants the general type.
+const sockaddr* General(const sockaddr_un& address) {
+  return reinterpret_cast<const sockaddr*>(&address);
+}
+
+absl::Status CheckLength(const std::string& path) {
+  if (path.empty()) return InvalidArgument("the socket path is empty");
+  const auto size = static_cast<std::int64_t>(path.size());
+  if (size <= kSocketPathBytesMax) return absl::OkStatus();
+  return InvalidArgument(
+      "socket path {} has {} bytes, more than the {} that a Unix socket address holds: choose a "
+      "shorter directory",
+      path, size, kSocketPathBytesMax);
+}
+
+}  // namespace
+
+UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
+  if (this != &other) {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = other.Release();
+  }
+  return *this;
+}
+
+UniqueFd::~UniqueFd() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+int UniqueFd::Release() { return std::exchange(fd_, -1); }
+
+absl::Status CheckSocketPath(const std::string& path) {
+  if (path.empty()) return InvalidArgument("the socket path is empty");
+  if (path.front() != '/') {
+    return InvalidArgument("socket path {} is relative: give an absolute path", path);
+  }
+  constexpr auto kSuffixBytes = static_cast<std::int64_t>(sizeof(kHandshakeSuffix)) - 1;
+  const auto size = static_cast<std::int64_t>(path.size());
+  if (size + kSuffixBytes <= kSocketPathBytesMax) return absl::OkStatus();
+  return InvalidArgument(
+      "socket path {} has {} bytes, more than {} (a Unix socket address holds {}, and \"{}\" is "
+      "put behind it): choose a shorter directory, such as /run/cairn",
+      path, size, kSocketPathBytesMax - kSuffixBytes, kSocketPathBytesMax, kHandshakeSuffix);
+}
+
+absl::Status ClaimSocketPath(const std::string& path) {
+  CAIRN_RETURN_IF_ERROR(CheckLength(path));
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT) return absl::OkStatus();
+    return ErrnoStatus(errno, fmt::format("look at socket path {}", path));
+  }
+  if (!S_ISSOCK(info.st_mode)) {
+    return AlreadyExists(
+        "{} exists and is not a socket: it is left alone; remove it or choose another socket path",
+        path);
+  }
+  absl::StatusOr<UniqueFd> connection = ConnectToSocket(path);
+  if (connection.ok() || connection.status().code() == absl::StatusCode::kResourceExhausted) {
+    return AlreadyExists(
+        "socket {} is taken: a running process serves it; stop that one or choose another socket "
+        "path",
+        path);
+  }
+  if (connection.status().code() != absl::StatusCode::kUnavailable &&
+      connection.status().code() != absl::StatusCode::kNotFound) {
+    return connection.status();
+  }
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
+    return ErrnoStatus(errno, fmt::format("remove the stale socket {}", path));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetSocketMode(const std::string& path, mode_t mode) {
+  if (::chmod(path.c_str(), mode) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, fmt::format("set mode {:o} of socket {}", mode, path));
+}
+
+absl::StatusOr<UniqueFd> ListenOnSocket(const std::string& path, mode_t mode) {
+  CAIRN_RETURN_IF_ERROR(CheckLength(path));
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return ErrnoStatus(errno, "create a Unix socket");
+  const sockaddr_un address = AddressOf(path);
+  if (::bind(fd.get(), General(address), sizeof(address)) != 0) {
+    return ErrnoStatus(errno, fmt::format("bind socket {}", path));
+  }
+  // Before listen nobody can connect, so the mode is in force from the first connection on.
+  CAIRN_RETURN_IF_ERROR(SetSocketMode(path, mode));
+  if (::listen(fd.get(), kHandshakeBacklog) != 0) {
+    return ErrnoStatus(errno, fmt::format("listen on socket {}", path));
+  }
+  return fd;
+}
+
+absl::StatusOr<UniqueFd> ConnectToSocket(const std::string& path) {
+  CAIRN_RETURN_IF_ERROR(CheckLength(path));
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return ErrnoStatus(errno, "create a Unix socket");
+  const sockaddr_un address = AddressOf(path);
+  if (::connect(fd.get(), General(address), sizeof(address)) == 0) return fd;
+  if (errno == ECONNREFUSED) return Unavailable("connect to socket {}: nobody serves it", path);
+  // The backlog is full: somebody serves it, but slowly.
+  if (errno == EAGAIN) return ResourceExhausted("connect to socket {}: its server is busy", path);
+  return ErrnoStatus(errno, fmt::format("connect to socket {}", path));
+}
+
+absl::StatusOr<std::string> ReadLine(const UniqueFd& socket, std::int64_t bytes_max,
+                                     std::chrono::milliseconds time_max) {
+  const Clock::time_point deadline = Clock::now() + time_max;
+  std::string line;
+  while (static_cast<std::int64_t>(line.size()) <= bytes_max) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    pollfd event{socket.get(), POLLIN, 0};
+    const int ready = ::poll(&event, 1, static_cast<int>(std::max<std::int64_t>(left, 0)));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready < 0) return ErrnoStatus(errno, "wait for a line on a socket");
+    if (ready == 0) return DeadlineExceeded("no line came within {} ms", time_max.count());
+    char bytes[128];
+    const ssize_t count = ::recv(socket.get(), bytes, sizeof(bytes), 0);
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count < 0) return ErrnoStatus(errno, "read a line from a socket");
+    if (count == 0) return Unavailable("the connection ended after {} bytes", line.size());
+    line.append(bytes, static_cast<std::size_t>(count));
+    const std::size_t end = line.find('\n');
+    if (end != std::string::npos) return line.substr(0, end);
+  }
+  return InvalidArgument("the line is longer than {} bytes", bytes_max);
+}
+
+}  // namespace cairn::rpc

@@ -1,0 +1,83 @@
+#include "common/rpc/wire_check.h"
+
+#include <vector>
+
+namespace cairn::rpc {
+
+absl::Status CheckBetween(std::string_view field, std::int64_t value, std::int64_t min,
+                          std::int64_t max) {
+  if (value >= min && value <= max) return absl::OkStatus();
+  return InvalidArgument("{} is {}: it must be {} to {}", field, value, min, max);
+}
+
+absl::Status CheckBytesMax(std::string_view field, const std::string& bytes,
+                           std::int64_t bytes_max) {
+  if (static_cast<std::int64_t>(bytes.size()) <= bytes_max) return absl::OkStatus();
+  return InvalidArgument("{} has {} bytes, more than {}", field, bytes.size(), bytes_max);
+}
+
+absl::Status CheckCountMax(std::string_view field, std::int64_t count, std::int64_t count_max) {
+  if (count <= count_max) return absl::OkStatus();
+  return InvalidArgument("{} has {} elements, more than {}", field, count, count_max);
+}
+
+absl::Status CheckLayer(std::int64_t layer) {
+  return CheckBetween("layer", layer, 0, kLayerCountMax - 1);
+}
+
+absl::Status CheckHead(std::int64_t head) {
+  return CheckBetween("head", head, kAllHeads, kHeadCountMax - 1);
+}
+
+absl::Status CheckId(std::string_view field, std::int64_t id) {
+  if (id >= 1) return absl::OkStatus();
+  return InvalidArgument("{} is {}: it must be at least 1", field, id);
+}
+
+absl::Status CheckEntries(std::string_view field, const std::string& entries,
+                          std::int64_t position_count) {
+  const auto bytes = static_cast<std::int64_t>(entries.size());
+  const bool fits = position_count == 0 ? bytes == 0 : bytes > 0 && bytes % position_count == 0;
+  if (fits) return absl::OkStatus();
+  return InvalidArgument("{} has {} bytes: that is not {} entries of one size", field, bytes,
+                         position_count);
+}
+
+absl::StatusOr<KvFormat> FormatFromProto(std::string_view field, std::int64_t number) {
+  const std::optional<KvFormat> format = KvFormatFromNumber(number);
+  if (!format)
+    return InvalidArgument("{} is {}: this build knows F32 (1) and F16 (2)", field, number);
+  return *format;
+}
+
+absl::StatusOr<Positions> PositionsFromProto(std::string_view field,
+                                             const pb::Positions& positions) {
+  if (positions.starts_size() != positions.lengths_size()) {
+    return InvalidArgument("{} has {} starts but {} lengths", field, positions.starts_size(),
+                           positions.lengths_size());
+  }
+  std::vector<Positions::Run> runs;
+  runs.reserve(static_cast<std::size_t>(positions.starts_size()));
+  for (int i = 0; i < positions.starts_size(); ++i) {
+    runs.push_back({positions.starts(i), positions.lengths(i)});
+  }
+  absl::StatusOr<Positions> out = Positions::FromRuns(runs);
+  if (!out.ok()) return Annotate(out.status(), field);
+  return out;
+}
+
+void PositionsToProto(const Positions& positions, pb::Positions* out) {
+  const auto count = static_cast<int>(positions.runs().size());
+  out->mutable_starts()->Reserve(count);
+  out->mutable_lengths()->Reserve(count);
+  for (const Positions::Run& run : positions.runs()) {
+    out->add_starts(run.start);
+    out->add_lengths(run.length);
+  }
+}
+
+std::string Element(std::string_view field, int index) {
+  return fmt::format("{}[{}]", field, index);
+}
+
+}  // namespace cairn::rpc
