@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "compute-node/kernels/attention.h"
 #include "compute-node/model/gguf.h"
 
 namespace cairn::compute {

@@ -72,6 +72,7 @@ enum class GgufTensorType : std::uint32_t {
   kBF16 = 30,
 };
 
+bool IsKnownGgufTensorType(GgufTensorType type);
 std::string_view GgufValueTypeName(GgufValueType type);
 std::string_view GgufTensorTypeName(GgufTensorType type);  // "Q8_0"
 
@@ -128,6 +129,10 @@ class GgufFile {
   // Tensors, in file order; Find answers nullptr for an unknown name.
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   const GgufTensor* FindTensor(std::string_view name) const;
+
+  // Tells the kernel that `bytes`, part of data(), are not needed in memory now; reading them
+  // brings them back. Does nothing after Parse.
+  void DropFromMemory(std::span<const std::byte> bytes) const;
 
   std::uint32_t version() const { return version_; }
   std::uint64_t alignment() const { return alignment_; }

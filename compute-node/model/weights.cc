@@ -1,0 +1,274 @@
+#include "compute-node/model/weights.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace cairn::compute {
+namespace {
+
+constexpr std::int64_t kHugePageBytes = 2 << 20;
+
+std::string Shape(const GgufTensor& tensor) {
+  std::string text;
+  for (auto dim = tensor.dims.rbegin(); dim != tensor.dims.rend(); ++dim) {
+    text += fmt::format("{}{}", text.empty() ? "" : " x ", *dim);
+  }
+  return text;
+}
+
+// A matrix that is still to be packed: rows of a tensor, and where the packed view goes.
+struct PackTask {
+  const GgufTensor* tensor;
+  WeightType type;
+  std::int64_t first_row;
+  std::int64_t row_count;
+  PackedMatrix* target;
+};
+
+}  // namespace
+
+absl::StatusOr<WeightType> ComputableType(const GgufTensor& tensor) {
+  switch (tensor.type) {
+    case GgufTensorType::kF32:
+      return WeightType::kF32;
+    case GgufTensorType::kF16:
+      return WeightType::kF16;
+    case GgufTensorType::kBF16:
+      return WeightType::kBF16;
+    case GgufTensorType::kQ8_0:
+      return WeightType::kQ8_0;
+    case GgufTensorType::kQ4_0:
+      return WeightType::kQ4_0;
+    case GgufTensorType::kQ6_K:
+      return WeightType::kQ6_K;
+    default:
+      return Unimplemented(
+          "tensor '{}' is of type {}; Cairn computes with {}: convert the model to one of them",
+          tensor.name, GgufTensorTypeName(tensor.type), kWeightTypeNames);
+  }
+}
+
+class WeightsLoader {
+ public:
+  WeightsLoader(const GgufFile& file, const ModelConfig& config, ThreadPool& pool, Weights& weights)
+      : file_(file), config_(config), pool_(pool), weights_(weights) {}
+
+  absl::Status Load(const Weights::Progress& progress) {
+    weights_.layers_.resize(static_cast<std::size_t>(config_.layer_count));
+    for (std::int64_t i = 0; i < config_.layer_count; ++i) {
+      CAIRN_RETURN_IF_ERROR(PlanLayer(i));
+    }
+    CAIRN_RETURN_IF_ERROR(PlanEnds());
+    CAIRN_RETURN_IF_ERROR(Allocate());
+    return PackAll(progress);
+  }
+
+ private:
+  absl::StatusOr<const GgufTensor*> Find(const std::string& name) const {
+    const GgufTensor* tensor = file_.FindTensor(name);
+    if (tensor == nullptr) {
+      return InvalidArgument("tensor '{}' is missing; the file is no complete {} model", name,
+                             config_.architecture);
+    }
+    return tensor;
+  }
+
+  absl::Status PlanMatrix(const std::string& name, std::int64_t row_count,
+                          std::int64_t column_count, PackedMatrix& target) {
+    CAIRN_ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(name));
+    return PlanRows(*tensor, row_count, 0, row_count, column_count, target);
+  }
+
+  // Rows [first_row, first_row + row_count) of a tensor that must have `tensor_row_count` rows.
+  absl::Status PlanRows(const GgufTensor& tensor, std::int64_t tensor_row_count,
+                        std::int64_t first_row, std::int64_t row_count, std::int64_t column_count,
+                        PackedMatrix& target) {
+    if (tensor.dims.size() != 2 || tensor.dims[0] != column_count ||
+        tensor.dims[1] != tensor_row_count) {
+      return InvalidArgument("tensor '{}' has shape {}, the model's metadata needs {} x {}",
+                             tensor.name, Shape(tensor), tensor_row_count, column_count);
+    }
+    CAIRN_ASSIGN_OR_RETURN(const WeightType type, ComputableType(tensor));
+    tasks_.push_back({&tensor, type, first_row, row_count, &target});
+    return absl::OkStatus();
+  }
+
+  // A vector of `count` floats, of any float type.
+  absl::Status ReadVector(const std::string& name, std::int64_t count, bool required,
+                          std::vector<float>& out) {
+    const GgufTensor* tensor = file_.FindTensor(name);
+    if (tensor == nullptr && !required) {
+      return absl::OkStatus();
+    }
+    CAIRN_ASSIGN_OR_RETURN(tensor, Find(name));
+    if (tensor->value_count != count || tensor->dims[0] != count) {
+      return InvalidArgument("tensor '{}' has shape {}, the model's metadata needs {}",
+                             tensor->name, Shape(*tensor), count);
+    }
+    CAIRN_ASSIGN_OR_RETURN(const WeightType type, ComputableType(*tensor));
+    out.resize(static_cast<std::size_t>(count));
+    DequantizeRow(type, tensor->data.data(), out);
+    return absl::OkStatus();
+  }
+
+  absl::Status PlanLayer(std::int64_t index) {
+    LayerWeights& layer = weights_.layers_[static_cast<std::size_t>(index)];
+    const std::string prefix = fmt::format("blk.{}.", index);
+    const std::int64_t embedding = config_.embedding_length;
+    const std::int64_t feed_forward = config_.feed_forward_length;
+    CAIRN_RETURN_IF_ERROR(
+        ReadVector(prefix + "attn_norm.weight", embedding, true, layer.attention_norm));
+    CAIRN_RETURN_IF_ERROR(
+        ReadVector(prefix + "ffn_norm.weight", embedding, true, layer.feed_forward_norm));
+    CAIRN_RETURN_IF_ERROR(PlanAttention(prefix, layer));
+    CAIRN_RETURN_IF_ERROR(
+        PlanMatrix(prefix + "ffn_gate.weight", feed_forward, embedding, layer.gate));
+    CAIRN_RETURN_IF_ERROR(PlanMatrix(prefix + "ffn_up.weight", feed_forward, embedding, layer.up));
+    CAIRN_RETURN_IF_ERROR(
+        PlanMatrix(prefix + "ffn_down.weight", embedding, feed_forward, layer.down));
+    CAIRN_RETURN_IF_ERROR(
+        ReadVector(prefix + "ffn_gate.bias", feed_forward, false, layer.gate_bias));
+    CAIRN_RETURN_IF_ERROR(ReadVector(prefix + "ffn_up.bias", feed_forward, false, layer.up_bias));
+    return ReadVector(prefix + "ffn_down.bias", embedding, false, layer.down_bias);
+  }
+
+  absl::Status PlanAttention(const std::string& prefix, LayerWeights& layer) {
+    const std::int64_t embedding = config_.embedding_length;
+    const std::int64_t query = config_.query_length();
+    const std::int64_t kv = config_.kv_length();
+    const GgufTensor* fused = file_.FindTensor(prefix + "attn_qkv.weight");
+    if (fused != nullptr) {
+      const std::int64_t rows = query + 2 * kv;
+      CAIRN_RETURN_IF_ERROR(PlanRows(*fused, rows, 0, query, embedding, layer.query));
+      CAIRN_RETURN_IF_ERROR(PlanRows(*fused, rows, query, kv, embedding, layer.key));
+      CAIRN_RETURN_IF_ERROR(PlanRows(*fused, rows, query + kv, kv, embedding, layer.value));
+      CAIRN_RETURN_IF_ERROR(ReadFusedBias(prefix + "attn_qkv.bias", layer));
+    } else {
+      CAIRN_RETURN_IF_ERROR(PlanMatrix(prefix + "attn_q.weight", query, embedding, layer.query));
+      CAIRN_RETURN_IF_ERROR(PlanMatrix(prefix + "attn_k.weight", kv, embedding, layer.key));
+      CAIRN_RETURN_IF_ERROR(PlanMatrix(prefix + "attn_v.weight", kv, embedding, layer.value));
+      CAIRN_RETURN_IF_ERROR(ReadVector(prefix + "attn_q.bias", query, false, layer.query_bias));
+      CAIRN_RETURN_IF_ERROR(ReadVector(prefix + "attn_k.bias", kv, false, layer.key_bias));
+      CAIRN_RETURN_IF_ERROR(ReadVector(prefix + "attn_v.bias", kv, false, layer.value_bias));
+    }
+    CAIRN_RETURN_IF_ERROR(
+        PlanMatrix(prefix + "attn_output.weight", embedding, query, layer.attention_output));
+    return ReadVector(prefix + "attn_output.bias", embedding, false, layer.attention_output_bias);
+  }
+
+  absl::Status ReadFusedBias(const std::string& name, LayerWeights& layer) {
+    std::vector<float> bias;
+    const std::int64_t query = config_.query_length();
+    const std::int64_t kv = config_.kv_length();
+    CAIRN_RETURN_IF_ERROR(ReadVector(name, query + 2 * kv, false, bias));
+    if (!bias.empty()) {
+      layer.query_bias.assign(bias.begin(), bias.begin() + query);
+      layer.key_bias.assign(bias.begin() + query, bias.begin() + query + kv);
+      layer.value_bias.assign(bias.begin() + query + kv, bias.end());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status PlanEnds() {
+    CAIRN_RETURN_IF_ERROR(
+        ReadVector("output_norm.weight", config_.embedding_length, true, weights_.output_norm_));
+    CAIRN_RETURN_IF_ERROR(
+        ReadVector("rope_freqs.weight", config_.head_dim / 2, false, weights_.rope_factors_));
+    for (const float factor : weights_.rope_factors_) {
+      if (!(factor > 0.0F)) {
+        return InvalidArgument(
+            "tensor 'rope_freqs.weight' holds the divisor {}; all must be positive", factor);
+      }
+    }
+    CAIRN_ASSIGN_OR_RETURN(weights_.embedding_, Find("token_embd.weight"));
+    const GgufTensor& embedding = *weights_.embedding_;
+    CAIRN_ASSIGN_OR_RETURN(weights_.embedding_type_, ComputableType(embedding));
+    if (embedding.dims.size() != 2 || embedding.dims[0] != config_.embedding_length) {
+      return InvalidArgument(
+          "tensor 'token_embd.weight' has shape {}, the model's metadata needs rows of {}",
+          Shape(embedding), config_.embedding_length);
+    }
+    const bool tied = file_.FindTensor("output.weight") == nullptr;
+    return PlanMatrix(tied ? "token_embd.weight" : "output.weight", config_.vocab_size,
+                      config_.embedding_length, weights_.output_);
+  }
+
+  absl::Status Allocate() {
+    std::int64_t total = 0;
+    for (const PackTask& task : tasks_) {
+      total += PackedBytes(task.type, task.row_count, task.tensor->row_length());
+    }
+    // One huge page more than needed, so that the weights can begin on a huge page's boundary.
+    const auto mapped = static_cast<std::size_t>(total + kHugePageBytes);
+    void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+      return ErrnoStatus(errno, fmt::format("allocate {} bytes for the weights", mapped));
+    }
+    weights_.packed_ = static_cast<std::byte*>(memory);
+    weights_.packed_bytes_ = mapped;
+    // Advice only: without huge pages the weights still work, some 10 % slower.
+    static_cast<void>(madvise(memory, mapped, MADV_HUGEPAGE));
+    return absl::OkStatus();
+  }
+
+  absl::Status PackAll(const Weights::Progress& progress) {
+    std::int64_t total = 0;
+    for (const PackTask& task : tasks_) {
+      total += task.row_count * task.tensor->row_bytes();
+    }
+    std::int64_t done = 0;
+    std::byte* to = weights_.packed_ + kHugePageBytes -
+                    static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(weights_.packed_) %
+                                              static_cast<std::uintptr_t>(kHugePageBytes));
+    for (const PackTask& task : tasks_) {
+      const std::int64_t columns = task.tensor->row_length();
+      const std::byte* rows = task.tensor->data.data() + task.first_row * task.tensor->row_bytes();
+      *task.target = {task.type, task.row_count, columns, to};
+      const std::int64_t panel_bytes = LayoutOfPanel(task.type, columns).panel_bytes;
+      pool_.ParallelFor(task.target->panel_count(), [&](std::int64_t panel) {
+        PackPanel(task.type, rows, task.row_count, columns, panel, to + panel * panel_bytes);
+      });
+      to += PackedBytes(task.type, task.row_count, columns);
+      file_.DropFromMemory(task.tensor->data);
+      done += task.row_count * task.tensor->row_bytes();
+      if (progress) {
+        progress(done, total);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const GgufFile& file_;
+  const ModelConfig& config_;
+  ThreadPool& pool_;
+  Weights& weights_;
+  std::vector<PackTask> tasks_;
+};
+
+absl::StatusOr<std::unique_ptr<Weights>> Weights::Load(const GgufFile& file,
+                                                       const ModelConfig& config, ThreadPool& pool,
+                                                       const Progress& progress) {
+  std::unique_ptr<Weights> weights(new Weights());
+  CAIRN_RETURN_IF_ERROR(WeightsLoader(file, config, pool, *weights).Load(progress));
+  return weights;
+}
+
+Weights::~Weights() {
+  if (packed_ != nullptr) {
+    munmap(packed_, packed_bytes_);
+  }
+}
+
+void Weights::ReadEmbedding(std::int64_t token, std::span<float> out) const {
+  CAIRN_CHECK(token >= 0 && token < embedding_->row_count());
+  CAIRN_CHECK_EQ(static_cast<std::int64_t>(out.size()), embedding_->row_length());
+  DequantizeRow(embedding_type_, embedding_->data.data() + token * embedding_->row_bytes(), out);
+}
+
+}  // namespace cairn::compute
