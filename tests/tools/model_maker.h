@@ -40,14 +40,14 @@ struct ModelPreset {
 std::span<const ModelPreset> ModelPresets();
 
 struct ModelOptions {
-  std::string preset;
+  std::string preset = {};
   std::string type =
       "f32";  // f32, f16, bf16, q8_0; q4_0 keeps the embedding and the output matrix as Q6_K
   uint64_t seed = 1;
   // A GGUF file whose tokenizer is copied instead of a small one being built. A vocabulary larger
   // than the preset's makes the model's vocabulary as large; a smaller one is filled with unused
   // tokens.
-  std::string vocab_from;
+  std::string vocab_from = {};
 };
 
 // Errors: INVALID_ARGUMENT for an unknown preset or type or an unreadable `vocab_from`.
