@@ -1,0 +1,204 @@
+#include "compute-node/session/conversation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/log/log.h"
+
+namespace cairn::compute {
+
+std::int64_t ContextTokensMax(const SessionOptions& options, const ModelConfig& config) {
+  if (options.context_tokens_max == 0) return config.context_length;
+  return std::min(options.context_tokens_max, config.context_length);
+}
+
+absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(const ConversationDeps& deps,
+                                                                 SessionId session) {
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<KvSession> opened, deps.node.Open(session));
+  const Attachment& attachment = opened->attachment();
+  if (attachment.key.model_digest != deps.identity.key.model_digest) {
+    return FailedPrecondition(
+        "conversation {} belongs to another model file: start cairn-compute-node with that model",
+        session);
+  }
+  if (attachment.key.kv_format != deps.identity.key.kv_format) {
+    return FailedPrecondition(
+        "conversation {} is stored as {}, this daemon uses {}: start it with kv_format {}", session,
+        KvFormatName(attachment.key.kv_format), KvFormatName(deps.identity.key.kv_format),
+        KvFormatName(attachment.key.kv_format));
+  }
+  if (!(attachment.key == deps.identity.key && attachment.layout == deps.identity.layout)) {
+    return FailedPrecondition("conversation {} was made with other model parameters", session);
+  }
+  PolicyOptions policy_options;
+  policy_options.layout = attachment.layout;
+  policy_options.part_bytes_max = deps.node.part_bytes_max();
+  policy_options.fetch_slice_bytes = deps.options.fetch_slice_bytes;
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<RetrievalPolicy> policy,
+                         MakePolicy(deps.options.policy, policy_options));
+  std::unique_ptr<Conversation> conversation(
+      new Conversation(deps, std::move(opened), std::move(policy)));
+  CAIRN_RETURN_IF_ERROR(conversation->Restore());
+  return conversation;
+}
+
+Conversation::Conversation(const ConversationDeps& deps, std::unique_ptr<KvSession> session,
+                           std::unique_ptr<RetrievalPolicy> policy)
+    : model_(deps.model),
+      memory_(deps.memory),
+      chunk_tokens_(deps.options.prefill_chunk_tokens),
+      context_tokens_max_(ContextTokensMax(deps.options, deps.model.config())),
+      checkpoint_bytes_(CheckpointReplayBytes(deps.options, deps.identity.layout)),
+      session_(std::move(session)),
+      policy_(std::move(policy)),
+      kv_({.layout = deps.identity.layout,
+           .window_tokens_max = deps.options.window_tokens_max,
+           .slices_in_flight_max = deps.options.slices_in_flight_max},
+          deps.model.config(), deps.model.pool(), deps.scratch, *session_, *policy_, deps.memory),
+      first_reconnects_(session_->reconnect_count()) {}
+
+Conversation::~Conversation() { memory_.Remove(replay_bytes_counted_); }
+
+absl::Status Conversation::CheckRoom(std::int64_t token_count) const {
+  if (token_count <= context_tokens_max_ - this->token_count()) return absl::OkStatus();
+  return InvalidArgument(
+      "the prompt has {} tokens and the conversation holds {}: together {}, but the context is {} "
+      "tokens; shorten the prompt or start a new conversation",
+      token_count, this->token_count(), token_count + this->token_count(), context_tokens_max_);
+}
+
+absl::Status Conversation::Restore() {
+  CAIRN_RETURN_IF_ERROR(kv_.Restore(stored_random_state_));
+  saved_count_ = kv_.token_count();
+  unsaved_tokens_.clear();
+  checkpoint_sent_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status Conversation::Prefill(std::span<const std::int32_t> tokens,
+                                   std::span<float> last_logits, const StopSignal& stop,
+                                   const Progress& progress) {
+  CAIRN_RETURN_IF_ERROR(CheckRoom(std::ssize(tokens)));
+  // What a loss goes back to.
+  CAIRN_RETURN_IF_ERROR(Checkpoint());
+  const std::int64_t first = token_count();
+  session_->SetReplayMode(ReplayMode::kNothing);
+  int tries = 0;
+  while (token_count() - first < std::ssize(tokens)) {
+    const std::int64_t done = token_count() - first;
+    const std::int64_t count = std::min(chunk_tokens_, std::ssize(tokens) - done);
+    const bool last = done + count == std::ssize(tokens);
+    const absl::Status status = PrefillChunk(
+        tokens.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(count)),
+        last ? last_logits : std::span<float>(), stop, progress, done);
+    if (status.ok()) {
+      tries = 0;
+      continue;
+    }
+    if (status.code() != absl::StatusCode::kAborted || ++tries > kPrefillTriesMax) return status;
+    LogWarning("prefill lost session={} token_count={} try={} reason=\"{}\"", id(), token_count(),
+               tries, Message(status));
+    CAIRN_RETURN_IF_ERROR(stop.Check());
+    CAIRN_RETURN_IF_ERROR(session_->Reattach());
+    CAIRN_RETURN_IF_ERROR(Restore());
+    if (token_count() < first) {
+      return DataLoss("conversation {} lost tokens: {} were durable, {} are there", id(), first,
+                      token_count());
+    }
+  }
+  session_->SetReplayMode(ReplayMode::kOperations);
+  return absl::OkStatus();
+}
+
+absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,
+                                        std::span<float> last_logits, const StopSignal& stop,
+                                        const Progress& progress, std::int64_t done_before) {
+  const std::int64_t layer_count = model_.config().layer_count;
+  const auto layer_done = [&](std::int32_t layers) {
+    if (progress) progress(done_before + std::ssize(tokens) * layers / layer_count);
+  };
+  kv_.StartPass(std::ssize(tokens), stop, layer_done);
+  ForwardOutput output;
+  output.last_logits = last_logits;
+  const absl::Status status = model_.Forward(tokens, kv_.token_count(), kv_, output, stop.flag());
+  if (!status.ok()) {
+    kv_.AbandonPass();
+    return status;
+  }
+  kv_.CommitPass();
+  unsaved_tokens_.insert(unsaved_tokens_.end(), tokens.begin(), tokens.end());
+  return Checkpoint();
+}
+
+absl::Status Conversation::Step(std::int32_t token, std::span<float> logits,
+                                const StopSignal& stop) {
+  CAIRN_RETURN_IF_ERROR(CheckRoom(1));
+  kv_.StartPass(1, stop, nullptr);
+  ForwardOutput output;
+  output.last_logits = logits;
+  const absl::Status status =
+      model_.Forward(std::span(&token, 1), kv_.token_count(), kv_, output, stop.flag());
+  if (!status.ok()) {
+    kv_.AbandonPass();
+    return status;
+  }
+  kv_.CommitPass();
+  unsaved_tokens_.push_back(token);
+  CountReplayBytes();
+  return CheckpointIfDue();
+}
+
+absl::Status Conversation::Checkpoint() {
+  CAIRN_RETURN_IF_ERROR(FinishCheckpoint());
+  if (saved_count_ == token_count()) return absl::OkStatus();
+  CAIRN_RETURN_IF_ERROR(StartCheckpoint());
+  return FinishCheckpoint();
+}
+
+absl::Status Conversation::CheckpointIfDue() {
+  // While one is being written, operations go on; only a device that falls far behind is waited
+  // for.
+  if (session_->checkpoint_in_progress() && session_->replay_bytes() < 2 * checkpoint_bytes_) {
+    return absl::OkStatus();
+  }
+  CAIRN_RETURN_IF_ERROR(FinishCheckpoint());
+  if (session_->replay_bytes() < checkpoint_bytes_) return absl::OkStatus();
+  return StartCheckpoint();
+}
+
+absl::Status Conversation::StartCheckpoint() {
+  CAIRN_RETURN_IF_ERROR(kv_.StageCheckpoint());
+  cairn::Checkpoint checkpoint;
+  checkpoint.token_count = token_count();
+  checkpoint.token_ids_start = saved_count_;
+  checkpoint.token_ids = std::exchange(unsaved_tokens_, {});
+  checkpoint.random_state = random_state_;
+  checkpoint.next_cluster_ids = policy_->NextClusterIds();
+  saved_count_ = token_count();
+  CAIRN_RETURN_IF_ERROR(session_->StartCheckpoint(std::move(checkpoint)));
+  checkpoint_sent_ = true;
+  CountReplayBytes();
+  return absl::OkStatus();
+}
+
+absl::Status Conversation::FinishCheckpoint() {
+  if (!checkpoint_sent_) return absl::OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const Checkpointed done, session_->WaitForCheckpoint());
+  checkpoint_sent_ = false;
+  if (done.token_count != saved_count_) {
+    return Internal("checkpoint of conversation {}: {} tokens were sent, {} acknowledged", id(),
+                    saved_count_, done.token_count);
+  }
+  kv_.CheckpointDone();
+  CountReplayBytes();
+  return absl::OkStatus();
+}
+
+void Conversation::CountReplayBytes() {
+  const std::int64_t bytes = session_->replay_bytes();
+  memory_.Add(bytes - replay_bytes_counted_);
+  replay_bytes_counted_ = bytes;
+}
+
+}  // namespace cairn::compute

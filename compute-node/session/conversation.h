@@ -1,0 +1,117 @@
+// Conversation is one sequence of tokens whose keys and values exist: a session of the KV node, the
+// window, the retrieval policy. It computes tokens and keeps them durable; choosing tokens and text
+// is generation.h's business.
+//
+// Durability: Prefill returns with all its tokens durable. Step's tokens are kept by the session
+//             until a checkpoint covers them: a lost KV node is resumed, a lost compute node falls
+//             back to the last checkpoint. Checkpoint makes all tokens durable.
+// Loss in prefill: nothing is kept then; the chunk is computed again from the last checkpoint, at
+//             most kPrefillTriesMax times in a row.
+// Threading:  one thread; one forward pass at a time for a model.
+// Errors:     NOT_FOUND no such session; FAILED_PRECONDITION it belongs to another model or format;
+//             INVALID_ARGUMENT the context is too short; CANCELLED, DEADLINE_EXCEEDED; those of
+//             KvSession. After an error of Prefill only destruction is allowed; after CANCELLED or
+//             DEADLINE_EXCEEDED of Step the conversation is as before the step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/kv/messages.h"
+#include "compute-node/kv_client/kv_client.h"
+#include "compute-node/model/forward.h"
+#include "compute-node/retrieval/policy.h"
+#include "compute-node/session/attention_scratch.h"
+#include "compute-node/session/kv_memory.h"
+#include "compute-node/session/options.h"
+#include "compute-node/session/stop.h"
+#include "compute-node/session/stored_kv.h"
+
+namespace cairn::compute {
+
+inline constexpr int kPrefillTriesMax = 16;
+
+// What conversations of one model share; all outlive them.
+struct ConversationDeps {
+  Model& model;
+  const ModelIdentity& identity;
+  KvNode& node;
+  AttentionScratch& scratch;
+  const SessionOptions& options;
+  KvMemory& memory;
+};
+
+class Conversation {
+ public:
+  // Attaches to a session and goes to its last checkpoint.
+  static absl::StatusOr<std::unique_ptr<Conversation>> Open(const ConversationDeps& deps,
+                                                            SessionId session);
+  ~Conversation();
+  Conversation(const Conversation&) = delete;
+  Conversation& operator=(const Conversation&) = delete;
+
+  SessionId id() const { return session_->attachment().session_id; }
+  std::int64_t token_count() const { return kv_.token_count(); }
+  std::int64_t context_tokens_max() const { return context_tokens_max_; }
+  std::int64_t vocab_size() const { return model_.config().vocab_size; }
+  // What the last checkpoint stored with the session; empty if there is none.
+  const std::string& stored_random_state() const { return stored_random_state_; }
+  std::int32_t reconnect_count() const { return session_->reconnect_count() - first_reconnects_; }
+
+  // INVALID_ARGUMENT with the numbers if `token_count` more tokens are more than the context holds.
+  absl::Status CheckRoom(std::int64_t token_count) const;
+
+  // The random state that the next checkpoints store.
+  void set_random_state(std::string state) { random_state_ = std::move(state); }
+
+  // Called with the tokens of the prompt that are done, layers counted as shares of their chunk.
+  using Progress = std::function<void(std::int64_t done_token_count)>;
+  // Computes a prompt. `last_logits` is empty or takes the last token's, vocab_size of them.
+  absl::Status Prefill(std::span<const std::int32_t> tokens, std::span<float> last_logits,
+                       const StopSignal& stop, const Progress& progress);
+
+  // Computes one token and the logits for the next one (unless `logits` is empty).
+  absl::Status Step(std::int32_t token, std::span<float> logits, const StopSignal& stop);
+
+  // Returns when all tokens are durable.
+  absl::Status Checkpoint();
+
+ private:
+  Conversation(const ConversationDeps& deps, std::unique_ptr<KvSession> session,
+               std::unique_ptr<RetrievalPolicy> policy);
+  absl::Status Restore();
+  absl::Status PrefillChunk(std::span<const std::int32_t> tokens, std::span<float> last_logits,
+                            const StopSignal& stop, const Progress& progress,
+                            std::int64_t done_before);
+  absl::Status StartCheckpoint();
+  absl::Status FinishCheckpoint();
+  absl::Status CheckpointIfDue();
+  void CountReplayBytes();
+
+  Model& model_;
+  KvMemory& memory_;
+  const std::int64_t chunk_tokens_;
+  const std::int64_t context_tokens_max_;
+  const std::int64_t checkpoint_bytes_;
+  std::unique_ptr<KvSession> session_;
+  std::unique_ptr<RetrievalPolicy> policy_;
+  StoredKv kv_;
+  const std::int32_t first_reconnects_;
+
+  std::string stored_random_state_;
+  std::string random_state_;
+  std::int64_t saved_count_ = 0;              // tokens of the last checkpoint that was sent
+  std::vector<std::int32_t> unsaved_tokens_;  // from saved_count_ on
+  bool checkpoint_sent_ = false;              // and its end not looked at yet
+  std::int64_t replay_bytes_counted_ = 0;
+};
+
+// The conversation's context: the smaller of the option and the model's.
+std::int64_t ContextTokensMax(const SessionOptions& options, const ModelConfig& config);
+
+}  // namespace cairn::compute

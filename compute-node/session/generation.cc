@@ -1,0 +1,146 @@
+#include "compute-node/session/generation.h"
+
+#include <optional>
+#include <utility>
+
+#include "common/base/check.h"
+#include "compute-node/session/stop_text.h"
+
+namespace cairn::compute {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool IsStop(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kCancelled ||
+         status.code() == absl::StatusCode::kDeadlineExceeded;
+}
+
+// One turn in progress.
+class Turn {
+ public:
+  Turn(Conversation& conversation, const Tokenizer& tokenizer, const TurnRequest& request,
+       const TurnObserver& observer, const StopSignal& stop, Sampler sampler)
+      : conversation_(conversation),
+        tokenizer_(tokenizer),
+        request_(request),
+        observer_(observer),
+        stop_(stop),
+        sampler_(std::move(sampler)),
+        decoder_(tokenizer),
+        stop_text_(request.stop),
+        logits_(static_cast<std::size_t>(conversation.vocab_size())) {}
+
+  absl::StatusOr<TurnResult> Run();
+
+ private:
+  absl::Status Prefill();
+  absl::Status Decode();
+  // Why the token just chosen is the last one, if it is.
+  std::optional<FinishReason> EndAfter(std::int32_t token, std::string& text);
+  absl::Status Feed(std::int32_t token, bool last);
+
+  Conversation& conversation_;
+  const Tokenizer& tokenizer_;
+  const TurnRequest& request_;
+  const TurnObserver& observer_;
+  const StopSignal& stop_;
+  Sampler sampler_;
+  StreamingDecoder decoder_;
+  StopText stop_text_;
+  std::vector<float> logits_;
+  TurnResult result_;
+};
+
+absl::StatusOr<TurnResult> Turn::Run() {
+  CAIRN_RETURN_IF_ERROR(Prefill());
+  const absl::Status status = Decode();
+  if (!status.ok() && !IsStop(status)) return status;
+  conversation_.set_random_state(sampler_.SaveState());
+  CAIRN_RETURN_IF_ERROR(conversation_.Checkpoint());
+  if (!status.ok()) return status;
+  return result_;
+}
+
+absl::Status Turn::Prefill() {
+  const Clock::time_point start = Clock::now();
+  conversation_.set_random_state(sampler_.SaveState());
+  CAIRN_RETURN_IF_ERROR(conversation_.Prefill(
+      request_.prompt, request_.tokens_max > 0 ? std::span<float>(logits_) : std::span<float>(),
+      stop_, observer_.prefill));
+  result_.prefill_time = Clock::now() - start;
+  return absl::OkStatus();
+}
+
+absl::Status Turn::Decode() {
+  Clock::time_point first_token;
+  while (result_.generated_count < request_.tokens_max) {
+    if (conversation_.token_count() >= conversation_.context_tokens_max()) {
+      result_.reason = FinishReason::kContext;
+      return absl::OkStatus();
+    }
+    CAIRN_RETURN_IF_ERROR(stop_.Check());
+    CAIRN_ASSIGN_OR_RETURN(const std::int32_t token, sampler_.Sample(logits_));
+    conversation_.set_random_state(sampler_.SaveState());
+    ++result_.generated_count;
+    std::string text;
+    const std::optional<FinishReason> end = EndAfter(token, text);
+    if (observer_.token) observer_.token(token, text);
+    const Clock::time_point now = Clock::now();
+    if (result_.generated_count == 1) first_token = now;
+    result_.decode_time = now - first_token;
+    CAIRN_RETURN_IF_ERROR(Feed(token, end.has_value()));
+    if (end.has_value()) {
+      result_.reason = *end;
+      return absl::OkStatus();
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::optional<FinishReason> Turn::EndAfter(std::int32_t token, std::string& text) {
+  text = stop_text_.Append(decoder_.Append(token));
+  if (stop_text_.matched()) return FinishReason::kStop;
+  std::optional<FinishReason> end;
+  if (tokenizer_.IsEndOfGeneration(token) && !request_.ignore_end) {
+    end = FinishReason::kEnd;
+  } else if (result_.generated_count >= request_.tokens_max) {
+    end = FinishReason::kLength;
+  } else if (conversation_.token_count() + 1 >= conversation_.context_tokens_max()) {
+    end = FinishReason::kContext;
+  }
+  if (end.has_value()) {
+    text += stop_text_.Append(decoder_.Finish());
+    text += stop_text_.Finish();
+  }
+  return end;
+}
+
+absl::Status Turn::Feed(std::int32_t token, bool last) {
+  const std::span<float> logits = last ? std::span<float>() : std::span<float>(logits_);
+  const absl::Status status = conversation_.Step(token, logits, stop_);
+  if (!IsStop(status)) return status;
+  // The token was shown: the conversation must hold it. One more step, which nothing stops.
+  const StopSignal never;
+  CAIRN_RETURN_IF_ERROR(conversation_.Step(token, {}, never));
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<TurnResult> Generate(Conversation& conversation, const Tokenizer& tokenizer,
+                                    const TurnRequest& request, const TurnObserver& observer,
+                                    const StopSignal& stop) {
+  if (request.prompt.empty()) {
+    return InvalidArgument("the prompt has no tokens: give at least one");
+  }
+  CAIRN_RETURN_IF_ERROR(conversation.CheckRoom(std::ssize(request.prompt)));
+  CAIRN_ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(request.sampling));
+  if (request.keep_random_state && !conversation.stored_random_state().empty()) {
+    CAIRN_RETURN_IF_ERROR(sampler.RestoreState(conversation.stored_random_state()));
+  }
+  Turn turn(conversation, tokenizer, request, observer, stop, std::move(sampler));
+  return turn.Run();
+}
+
+}  // namespace cairn::compute

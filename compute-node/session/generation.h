@@ -1,0 +1,55 @@
+// Generate appends a prompt to a conversation and chooses tokens until something ends it: one turn.
+// Afterwards the conversation holds the prompt and every token that was chosen, durably.
+//
+// Threading:  one thread; observers are called on it, between layers and steps: they must be quick.
+// Errors:     those of Conversation. CANCELLED and DEADLINE_EXCEEDED come within one layer of
+//             prefill or one step; what had been generated until then is durable, a prompt chunk
+//             that was half computed is dropped.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "compute-node/model/sampler.h"
+#include "compute-node/model/tokenizer.h"
+#include "compute-node/session/conversation.h"
+#include "compute-node/session/stop.h"
+
+namespace cairn::compute {
+
+struct TurnRequest {
+  std::vector<std::int32_t> prompt;  // at least one token
+  // Tokens to generate at most; 0: only store the prompt.
+  std::int64_t tokens_max = 256;
+  SamplerOptions sampling;
+  // Go on with the random numbers of the conversation's last turn instead of the seed.
+  bool keep_random_state = false;
+  std::vector<std::string> stop;
+  bool ignore_end = false;  // generate on after an end-of-generation token
+};
+
+enum class FinishReason { kEnd, kLength, kStop, kContext };
+
+struct TurnResult {
+  FinishReason reason = FinishReason::kLength;
+  std::int64_t generated_count = 0;
+  std::chrono::nanoseconds prefill_time{0};
+  std::chrono::nanoseconds decode_time{0};  // from the first token to the last
+};
+
+struct TurnObserver {
+  std::function<void(std::int64_t done_token_count)> prefill;
+  std::function<void(std::int32_t id, std::string_view text)> token;
+};
+
+absl::StatusOr<TurnResult> Generate(Conversation& conversation, const Tokenizer& tokenizer,
+                                    const TurnRequest& request, const TurnObserver& observer,
+                                    const StopSignal& stop);
+
+}  // namespace cairn::compute

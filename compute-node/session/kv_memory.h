@@ -1,0 +1,62 @@
+// KvMemory counts the bytes of every buffer that holds keys or values: windows, chunk buffers,
+// fetch replies, messages. The sum is what `kv_dram_peak_bytes` reports for this process. A counter
+// may have a parent (a generation's counts into the daemon's).
+// Threading:  safe from any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+namespace cairn::compute {
+
+class KvMemory {
+ public:
+  // Borrows `parent` (may be null), which outlives it.
+  explicit KvMemory(KvMemory* parent = nullptr) : parent_(parent) {}
+
+  void Add(std::int64_t bytes);
+  void Remove(std::int64_t bytes) { Add(-bytes); }
+
+  std::int64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
+  std::int64_t peak_bytes() const { return peak_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  KvMemory* const parent_;
+  std::atomic<std::int64_t> used_bytes_{0};
+  std::atomic<std::int64_t> peak_bytes_{0};
+};
+
+// Bytes counted for as long as this lives.
+class KvMemoryCharge {
+ public:
+  KvMemoryCharge() = default;
+  KvMemoryCharge(KvMemory& memory, std::int64_t bytes) : memory_(&memory), bytes_(bytes) {
+    memory_->Add(bytes_);
+  }
+  ~KvMemoryCharge() { Release(); }
+  KvMemoryCharge(const KvMemoryCharge&) = delete;
+  KvMemoryCharge& operator=(const KvMemoryCharge&) = delete;
+  KvMemoryCharge(KvMemoryCharge&& other) noexcept
+      : memory_(std::exchange(other.memory_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  KvMemoryCharge& operator=(KvMemoryCharge&& other) noexcept {
+    if (this != &other) {
+      Release();
+      memory_ = std::exchange(other.memory_, nullptr);
+      bytes_ = std::exchange(other.bytes_, 0);
+    }
+    return *this;
+  }
+
+  void Release() {
+    if (memory_ != nullptr) memory_->Remove(bytes_);
+    memory_ = nullptr;
+    bytes_ = 0;
+  }
+
+ private:
+  KvMemory* memory_ = nullptr;
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace cairn::compute

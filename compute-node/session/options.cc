@@ -1,0 +1,55 @@
+#include "compute-node/session/options.h"
+
+#include <algorithm>
+
+#include "compute-node/session/window.h"
+
+namespace cairn::compute {
+namespace {
+
+constexpr std::int64_t kReplayTokens = 1024;
+constexpr int kSlicesInFlightMin = 2;
+constexpr int kSlicesInFlightMax = 8;
+
+absl::Status CheckRange(const char* name, std::int64_t value, std::int64_t min, std::int64_t max) {
+  if (value >= min && value <= max) return absl::OkStatus();
+  return InvalidArgument("{} is {}: it must be {} to {}", name, value, min, max);
+}
+
+}  // namespace
+
+absl::Status SessionOptions::Validate() const {
+  CAIRN_RETURN_IF_ERROR(CheckRange("context_tokens_max", context_tokens_max, 0, kContextLengthMax));
+  CAIRN_RETURN_IF_ERROR(
+      CheckRange("prefill_chunk_tokens", prefill_chunk_tokens, 1, kBatchTokensMax));
+  CAIRN_RETURN_IF_ERROR(
+      CheckRange("window_tokens_max", window_tokens_max, kWindowTokensMin, kWindowTokensMax));
+  CAIRN_RETURN_IF_ERROR(
+      CheckRange("fetch_slice_bytes", fetch_slice_bytes, std::int64_t{1} << 16, kFetchBytesMax));
+  CAIRN_RETURN_IF_ERROR(CheckRange("slices_in_flight_max", slices_in_flight_max, kSlicesInFlightMin,
+                                   kSlicesInFlightMax));
+  return CheckRange("dram_budget_bytes", dram_budget_bytes, std::int64_t{1} << 20,
+                    std::int64_t{1} << 40);
+}
+
+std::int64_t CheckpointReplayBytes(const SessionOptions& options, const EntryLayout& layout) {
+  return std::min(options.dram_budget_bytes / 8, kReplayTokens * layout.TokenBytes());
+}
+
+absl::StatusOr<ModelIdentity> IdentityOf(const Model& model, KvFormat kv_format) {
+  const ModelConfig& config = model.config();
+  ModelIdentity identity;
+  CAIRN_ASSIGN_OR_RETURN(identity.key.model_digest, model.Digest());
+  identity.key.rope_parameters =
+      fmt::format("base={} scale={} pairs={}", config.rope_freq_base, config.rope_frequency_scale,
+                  config.rope_pairing == RopePairing::kHalves ? "halves" : "adjacent");
+  identity.key.kv_format = kv_format;
+  identity.layout.layer_count = static_cast<std::int32_t>(config.layer_count);
+  identity.layout.head_count = static_cast<std::int32_t>(config.kv_head_count);
+  identity.layout.head_dim = static_cast<std::int32_t>(config.head_dim);
+  identity.layout.kv_format = kv_format;
+  CAIRN_RETURN_IF_ERROR(identity.layout.Validate());
+  return identity;
+}
+
+}  // namespace cairn::compute

@@ -1,0 +1,49 @@
+// SessionOptions: how conversations of one model are computed and stored. Values; see Validate for
+// the ranges.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/kv/messages.h"
+#include "compute-node/model/config.h"
+#include "compute-node/model/forward.h"
+
+namespace cairn::compute {
+
+struct SessionOptions {
+  // Behaviour.
+  // Tokens of a conversation, at most. 0: as many as the model was made for; never more.
+  std::int64_t context_tokens_max = 0;
+  // How keys and values are stored. A conversation keeps the format that it was started with.
+  KvFormat kv_format = KvFormat::kF16;
+  std::string policy = "full";
+
+  // Performance.
+  // Tokens of a prompt that are computed in one pass: larger is faster and takes more memory (one
+  // layer's entries of a chunk, and the model's activations); the model must be loaded for it.
+  std::int64_t prefill_chunk_tokens = 4096;
+  // Newest tokens that stay in memory, 64 to 128.
+  std::int64_t window_tokens_max = 128;
+  // One read from the KV node, and how many of them at once: their product is what reading takes.
+  std::int64_t fetch_slice_bytes = std::int64_t{2} << 20;
+  int slices_in_flight_max = 3;
+  // All memory for keys and values of a conversation; bounds the replay buffer.
+  std::int64_t dram_budget_bytes = std::int64_t{64} << 20;
+
+  absl::Status Validate() const;
+};
+
+// Bytes of operations after which a decoding conversation takes a checkpoint.
+std::int64_t CheckpointReplayBytes(const SessionOptions& options, const EntryLayout& layout);
+
+// What the model's entries look like and what they may be shared with.
+struct ModelIdentity {
+  SegmentKey key;
+  EntryLayout layout;
+};
+// Reads the whole model file the first time: see Model::Digest.
+absl::StatusOr<ModelIdentity> IdentityOf(const Model& model, KvFormat kv_format);
+
+}  // namespace cairn::compute
