@@ -25,6 +25,7 @@
 #include "common/base/status.h"
 #include "common/kv/messages.h"
 #include "kv-node/device/device.h"
+#include "kv-node/layout/part.h"
 #include "kv-node/meta/meta_store.h"
 
 namespace cairn::kv {
@@ -89,7 +90,9 @@ class Engine {
   // Rebuilds the free map from the allocation records; FAILED_PRECONDITION if two of them overlap.
   // `device` must be positioned so that page 0 and 1 are the superblock's. Starts the engine
   // thread.
+  // `store_id` is the superblock's: checksums are seeded with it.
   static absl::StatusOr<std::unique_ptr<Engine>> Open(const EngineOptions& options,
+                                                      const StoreId& store_id,
                                                       std::unique_ptr<Device> device,
                                                       std::unique_ptr<MetaStore> meta);
   virtual ~Engine() = default;  // finishes I/O in flight; attachments end

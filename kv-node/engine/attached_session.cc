@@ -1,0 +1,205 @@
+#include "kv-node/engine/attached_session.h"
+
+#include "common/base/check.h"
+#include "common/log/log.h"
+#include "kv-node/engine/checkpoint_job.h"
+
+namespace cairn::kv {
+
+AttachedSession::AttachedSession(EngineContext& context, SessionId id, LoadedState loaded)
+    : context_(context),
+      id_(id),
+      row_(std::move(loaded.row)),
+      segment_row_(std::move(loaded.segment_row)),
+      state_(std::move(loaded.state)),
+      applied_(row_.op_seq),
+      policy_(std::move(loaded.policy)),
+      tail_tokens_(std::move(loaded.tail_tokens)),
+      tail_start_(loaded.tail_start),
+      regions_(std::move(loaded.regions)),
+      log_extents_(std::move(loaded.log_extents)) {}
+
+AttachedSession::~AttachedSession() {
+  CAIRN_CHECK_EQ(io_count_, 0);
+  context_.pending_bytes -= state_->pending_bytes();
+}
+
+Attachment AttachedSession::attachment(std::int64_t policy_token_count) const {
+  Attachment out;
+  out.session_id = id_;
+  out.epoch = row_.epoch;
+  out.token_count = row_.token_count;
+  out.op_seq = row_.op_seq;
+  out.layout = row_.layout;
+  out.key = row_.key;
+  out.next_cluster_ids = segment_row_.next_cluster_ids;
+  out.segment_id = state_->open().id;
+  out.parent_segment_id = state_->open().parent;
+  out.segment_start = state_->open().start;
+  out.policy_token_count = policy_token_count;
+  return out;
+}
+
+std::shared_ptr<void> AttachedSession::HoldIo() {
+  ++io_count_;
+  return {this, [](AttachedSession* session) {
+            --session->io_count_;
+            if (session->io_count_ > 0 || !session->stop_then_) return;
+            // The object may be deleted by it: behind this callback, not inside.
+            session->context_.post(std::exchange(session->stop_then_, nullptr));
+          }};
+}
+
+void AttachedSession::Stop(const absl::Status& why, std::function<void()> then) {
+  CAIRN_CHECK(!stopped_);
+  stopped_ = true;
+  queue_.clear();
+  if (observer_ != nullptr) observer_->OnFailure(OpSeq(0), why);
+  if (io_count_ == 0) {
+    context_.post(std::move(then));
+  } else {
+    stop_then_ = std::move(then);
+  }
+}
+
+void AttachedSession::Fail(const absl::Status& status) {
+  if (stopped_ || failed_) return;
+  LogError("session={} failed error=\"{}\"", id_, ToStd(status.message()));
+  failed_ = true;
+  if (observer_ != nullptr) observer_->OnFailure(OpSeq(0), status);
+}
+
+void AttachedSession::Pump() {
+  while (!stopped_ && !head_in_progress_ && !queue_.empty()) {
+    if (!failed_ && ApplyHead(queue_.front()) == Applied::kWait) break;
+    queue_.pop_front();
+    observer_->OnRoom();
+  }
+  AdvanceCheckpoint();
+}
+
+AttachedSession::Applied AttachedSession::ApplyHead(QueuedOperation& head) {
+  if (auto* read = std::get_if<ReadOperation>(&head.operation)) {
+    if (head.after > applied_) {
+      Reply(head.request_id,
+            FailedPrecondition("the read follows operation {}, and only {} has been applied",
+                               head.after, applied_));
+      return Applied::kYes;
+    }
+    return ApplyRead(head.request_id, *read);
+  }
+  const std::int64_t next = applied_.value() + 1;
+  if (head.op_seq.value() < next) return Applied::kYes;  // sent again, and applied before
+  if (head.op_seq.value() > next) {
+    if (refused_.value() == 0) {
+      return Finish(OpSeq(next),
+                    InvalidArgument("operation {} is missing: {} came", next, head.op_seq));
+    }
+    return Applied::kYes;  // refused with the one that failed
+  }
+  refused_ = OpSeq(0);
+  return ApplyChange(head.op_seq, std::get<ChangingOperation>(head.operation));
+}
+
+AttachedSession::Applied AttachedSession::Finish(OpSeq op_seq, const absl::Status& status) {
+  if (status.ok()) {
+    applied_ = op_seq;
+  } else {
+    refused_ = op_seq;
+    observer_->OnFailure(op_seq, status);
+  }
+  return Applied::kYes;
+}
+
+AttachedSession::Applied AttachedSession::ApplyChange(OpSeq op_seq, ChangingOperation& operation) {
+  if (auto* append = std::get_if<Append>(&operation)) return ApplyAppend(op_seq, *append);
+  if (auto* stage = std::get_if<StageCarried>(&operation)) return ApplyStageCarried(op_seq, *stage);
+  if (auto* checkpoint = std::get_if<Checkpoint>(&operation)) {
+    return ApplyCheckpoint(op_seq, *checkpoint);
+  }
+  if (auto* replace = std::get_if<Replace>(&operation)) return ApplyReplace(op_seq, *replace);
+  if (auto* rows = std::get_if<PutIndexRows>(&operation)) {
+    if (rows->layer < 0 || rows->layer >= row_.layout.layer_count) {
+      return Finish(op_seq, InvalidArgument("layer {} does not exist", rows->layer));
+    }
+    state_->PutIndexRows(rows->layer, std::move(rows->rows));
+    return Finish(op_seq, absl::OkStatus());
+  }
+  auto& policy = std::get<PutPolicyState>(operation);
+  policy_.version = policy.version;
+  policy_.state = std::move(policy.state);
+  return Finish(op_seq, absl::OkStatus());
+}
+
+absl::Status AttachedSession::CheckEntries(std::int32_t layer, std::int32_t head,
+                                           const Positions& positions, std::int64_t bytes) const {
+  if (layer < 0 || layer >= row_.layout.layer_count || head < kAllHeads ||
+      head >= row_.layout.head_count) {
+    return InvalidArgument("layer {} head {} does not exist", layer, head);
+  }
+  if (row_.layout.EntryBytes(head) > kPartBytesMax) {
+    return InvalidArgument("an entry of head {} has {} bytes, more than the largest part, {}", head,
+                           row_.layout.EntryBytes(head), kPartBytesMax);
+  }
+  const std::int64_t want = positions.count() * row_.layout.EntryBytes(head);
+  if (bytes == want) return absl::OkStatus();
+  return InvalidArgument("layer {} head {}: {} entries have {} bytes, not {}", layer, head,
+                         positions.count(), bytes, want);
+}
+
+absl::Status AttachedSession::CheckAppend(const Append& op) const {
+  std::set<ClusterRef> seen;
+  for (const ClusterEntries& entries : op.clusters) {
+    CAIRN_RETURN_IF_ERROR(CheckEntries(op.layer, entries.cluster.head, entries.positions,
+                                       static_cast<std::int64_t>(entries.entries.size())));
+    if (entries.positions.empty() || entries.cluster.cluster_id.value() < 1 ||
+        !seen.insert(entries.cluster).second) {
+      return InvalidArgument(
+          "append to layer {}: cluster {} has no positions, no id, or is named twice", op.layer,
+          entries.cluster.cluster_id);
+    }
+    CAIRN_RETURN_IF_ERROR(state_->CheckAppend(
+        {op.layer, entries.cluster.head, entries.cluster.cluster_id}, entries.positions));
+  }
+  return absl::OkStatus();
+}
+
+AttachedSession::Applied AttachedSession::ApplyAppend(OpSeq op_seq, Append& op) {
+  if (context_.pending_bytes >= context_.options.pending_bytes_max) {
+    PlaceForRoom();
+    if (context_.pending_bytes >= context_.options.pending_bytes_max) {
+      // Room comes when a placing ends; without one it never comes.
+      if (io_count_ == 0 && !place_error_.ok()) return Finish(op_seq, place_error_);
+      return Applied::kWait;
+    }
+  }
+  const absl::Status status = CheckAppend(op);
+  if (!status.ok()) return Finish(op_seq, status);
+  for (ClusterEntries& entries : op.clusters) {
+    const ClusterKey key{op.layer, entries.cluster.head, entries.cluster.cluster_id};
+    context_.pending_bytes += static_cast<std::int64_t>(entries.entries.size());
+    context_.append_bytes += static_cast<std::int64_t>(entries.entries.size());
+    state_->Append(key, std::move(entries));
+    // A cluster that fills a pool has nothing to wait for.
+    if (state_->PendingCount(key) * state_->EntryBytes(key) >= kPartBytesMax) {
+      StartPlacing(key);
+    }
+  }
+  return Finish(op_seq, absl::OkStatus());
+}
+
+AttachedSession::Applied AttachedSession::ApplyStageCarried(OpSeq op_seq, StageCarried& op) {
+  for (const CarriedEntries& entries : op.carried) {
+    const absl::Status status = CheckEntries(op.layer, entries.head, entries.brought_positions,
+                                             static_cast<std::int64_t>(entries.entries.size()));
+    if (!status.ok()) return Finish(op_seq, status);
+  }
+  for (CarriedEntries& entries : op.carried) {
+    const ClusterKey key{op.layer, entries.head, entries.buffer_cluster_id};
+    context_.append_bytes += static_cast<std::int64_t>(entries.entries.size());
+    staged_[key] = std::move(entries);
+  }
+  return Finish(op_seq, absl::OkStatus());
+}
+
+}  // namespace cairn::kv

@@ -1,0 +1,171 @@
+// AttachedSession applies one session's operations in order: it owns the queue of its channel, the
+// session's state, the placings and the checkpoint in progress. One object lives from an attach to
+// its end; the next attach makes a new one from what was committed (rule 4).
+//
+// Threading:  the engine thread.
+// Blocking:   never: an operation that must wait (for room, for I/O, for a checkpoint) stays at the
+// head of the queue, and
+//             Pump tries again.
+// Errors:     an operation that fails is reported to the observer, and those behind it are refused
+// until its number comes
+//             again (rule 14). A failed write ends the attachment.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kv-node/engine/engine_context.h"
+#include "kv-node/engine/session_loader.h"
+#include "kv-node/engine/session_state.h"
+
+namespace cairn::kv {
+
+// What came with Submit.
+struct QueuedOperation {
+  OpSeq op_seq;          // of a changing operation; 0 for a read
+  RequestId request_id;  // of a read
+  OpSeq after;           // of a read
+  std::variant<ChangingOperation, ReadOperation> operation;
+};
+
+struct LogItem;
+
+class AttachedSession {
+ public:
+  AttachedSession(EngineContext& context, SessionId id, LoadedState loaded);
+  ~AttachedSession();
+  AttachedSession(const AttachedSession&) = delete;
+  AttachedSession& operator=(const AttachedSession&) = delete;
+
+  SessionId id() const { return id_; }
+  Epoch epoch() const { return row_.epoch; }
+  const SessionRow& row() const { return row_; }
+  const SessionState& state() const { return *state_; }
+  Attachment attachment(std::int64_t policy_token_count) const;
+
+  void BindObserver(std::shared_ptr<ChannelObserver> observer) { observer_ = std::move(observer); }
+  bool bound() const { return observer_ != nullptr; }
+  void Enqueue(QueuedOperation operation) { queue_.push_back(std::move(operation)); }
+  // Applies what can be applied now.
+  void Pump();
+  // Starts one placing if a cluster has enough unplaced entries. Returns whether it did.
+  bool PlaceAtIdle();
+  // Takes no more operations, tells the observer `why`, and calls `then` once no I/O and no commit
+  // is in flight. What is in memory only is dropped with the object.
+  void Stop(const absl::Status& why, std::function<void()> then);
+  bool idle() const { return queue_.empty() && io_count_ == 0 && checkpoint_ == nullptr; }
+
+ private:
+  struct PlaceJob;
+  struct CheckpointJob;
+  struct LogPlan;
+  struct LogRun;
+  // Held by every callback of I/O and commits: Stop waits until all are gone.
+  std::shared_ptr<void> HoldIo();
+
+  // ---- attached_session.cc: the queue ----
+  enum class Applied { kYes, kWait };
+  Applied ApplyHead(QueuedOperation& head);
+  Applied ApplyChange(OpSeq op_seq, ChangingOperation& operation);
+  Applied ApplyAppend(OpSeq op_seq, Append& op);
+  Applied ApplyStageCarried(OpSeq op_seq, StageCarried& op);
+  absl::Status CheckAppend(const Append& op) const;
+  absl::Status CheckEntries(std::int32_t layer, std::int32_t head, const Positions& positions,
+                            std::int64_t bytes) const;
+  Applied Finish(OpSeq op_seq, const absl::Status& status);
+  void Fail(const absl::Status& status);
+
+  // ---- session_reads.cc ----
+  Applied ApplyRead(RequestId request_id, const ReadOperation& operation);
+  Applied StartFetch(RequestId request_id, const Fetch& op);
+  Applied StartGetCarried(RequestId request_id, const GetCarried& op);
+  void Reply(RequestId request_id, absl::StatusOr<ReadReply> reply);
+
+  // ---- session_place.cc ----
+  // Places the fullest clusters until pending entries are below the limit again, as far as jobs can
+  // start.
+  void PlaceForRoom();
+  // Begins to place a cluster's log parts and pending entries. False if it cannot be done now.
+  bool StartPlacing(const ClusterKey& key);
+  static void TakePendingChunks(const std::vector<PendingChunk>& chunks, std::int64_t entry_bytes,
+                                std::int64_t room_max, PlaceJob& job);
+  void FinishPlacing(const std::shared_ptr<PlaceJob>& job, const PageSet& pages);
+  void WritePlaced(const std::shared_ptr<PlaceJob>& job, const PageSet& pages);
+  std::int64_t UnplacedCount(const ClusterKey& key) const;
+  // Pages [first, first + buffer) are written; a failure ends the attachment.
+  void Write(const ExtentRef& extent, PageIndex first, SharedBuffer buffer, WriteCause cause);
+  void NoteDropped(const std::vector<Part>& parts);
+
+  // ---- session_replace.cc ----
+  Applied ApplyReplace(OpSeq op_seq, Replace& op);
+  void FinishReplace(OpSeq op_seq, const std::shared_ptr<Replace>& op, const PageSet& pages);
+  // The entries of children and evicted: views into `pages`, the operation and `keep`.
+  absl::Status CollectReplaced(const Replace& op, const PageSet& pages,
+                               std::map<std::int64_t, std::string_view>& entries,
+                               std::vector<PendingChunk>& keep) const;
+  absl::StatusOr<std::vector<Part>> AllocateChild(const ChildCluster& child,
+                                                  std::int64_t entry_bytes);
+
+  // ---- session_checkpoint.cc ----
+  Applied ApplyCheckpoint(OpSeq op_seq, Checkpoint& op);
+  absl::Status CheckCheckpoint(const Checkpoint& op) const;
+  absl::Status PlanLog(LogPlan& plan) const;
+  void PlanChunk(const ClusterKey& key, const PendingChunk& chunk,
+                 const std::function<const Part*(const ClusterKey&, std::int64_t)>& record_of,
+                 std::vector<LogItem>& items, std::int64_t& new_bytes) const;
+  void PlanStragglers(LogPlan& plan) const;
+  absl::Status Cut(CheckpointJob& job, LogPlan& plan, const PageSet& pages);
+  absl::Status WriteLog(LogPlan& plan, const PageSet& pages);
+  std::vector<Part> MakeRecords(const ClusterKey& key, const std::vector<LogItem>& items,
+                                LogRun& run) const;
+  void CaptureRows(CheckpointJob& job);
+  void CaptureAllocation(CheckpointJob& job);
+  void CaptureTokens(CheckpointJob& job);
+  void AdvanceCheckpoint();
+  void CommitCheckpoint();
+  void Committed(const absl::Status& status);
+
+  EngineContext& context_;
+  const SessionId id_;
+  SessionRow row_;          // as committed, but for the epoch of this attach
+  SegmentRow segment_row_;  // of the open segment
+  std::unique_ptr<SessionState> state_;
+  std::shared_ptr<ChannelObserver> observer_;
+
+  std::deque<QueuedOperation> queue_;
+  OpSeq applied_;
+  OpSeq refused_;                  // the failed operation; 0: none
+  bool head_in_progress_ = false;  // the head of the queue waits for its own I/O
+  bool stopped_ = false;
+  bool failed_ = false;  // a write failed: everything is refused until the channel ends
+  std::function<void()> stop_then_;
+  int io_count_ = 0;
+
+  // Entries staged for the next checkpoint, and the policy's state.
+  std::map<ClusterKey, CarriedEntries> staged_;
+  PolicyRow policy_;
+  std::set<ClusterKey> carried_before_;  // carried rows of the last checkpoint
+  // Token ids from the last partly filled block of the committed ones on.
+  std::vector<std::int32_t> tail_tokens_;
+  std::int64_t tail_start_ = 0;
+
+  std::set<ClusterKey> placing_;
+  absl::Status place_error_;  // why the last placing could not begin, e.g. flash is full
+  std::set<std::uint64_t> writes_in_flight_;
+  std::uint64_t write_seq_ = 0;
+  std::unique_ptr<CheckpointJob> checkpoint_;
+
+  // Space of the open segment: what its last cut named, and what came and went since.
+  std::map<std::int64_t, RegionBits> regions_;
+  std::vector<ExtentRef> new_extents_;
+  std::vector<ExtentRef> dropped_extents_;
+  std::vector<ExtentRef> log_extents_;
+};
+
+}  // namespace cairn::kv

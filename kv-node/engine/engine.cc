@@ -1,0 +1,444 @@
+#include "kv-node/engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "common/base/check.h"
+#include "common/base/thread.h"
+#include "common/log/log.h"
+#include "kv-node/engine/engine_impl.h"
+
+namespace cairn::kv {
+namespace {
+
+constexpr std::int64_t kReservedPages = 2;  // the two copies of the superblock
+// Not a session: serialises what changes or reads the tree of segments.
+constexpr SessionId kTreeLock{0};
+
+// A channel's end on the caller's side. Counts what is queued, so that Submit can refuse without
+// asking the engine thread.
+class EngineChannel final : public Channel {
+ public:
+  EngineChannel(EngineImpl& engine, SessionId session, Epoch epoch,
+                std::shared_ptr<std::atomic<std::int32_t>> queued)
+      : engine_(engine), session_(session), epoch_(epoch), queued_(std::move(queued)) {}
+  ~EngineChannel() override { engine_.PostDetach(session_, epoch_); }
+  EngineChannel(const EngineChannel&) = delete;
+  EngineChannel& operator=(const EngineChannel&) = delete;
+
+  bool Submit(OpSeq op_seq, ChangingOperation operation) override {
+    return Post({op_seq, RequestId(0), OpSeq(0), std::move(operation)});
+  }
+  bool Submit(RequestId request_id, OpSeq after, ReadOperation operation) override {
+    return Post({OpSeq(0), request_id, after, std::move(operation)});
+  }
+
+ private:
+  bool Post(QueuedOperation operation) {
+    if (queued_->fetch_add(1) >= kChannelQueueMax) {
+      queued_->fetch_sub(1);
+      return false;
+    }
+    engine_.PostOperation(session_, epoch_, std::move(operation));
+    return true;
+  }
+
+  EngineImpl& engine_;
+  const SessionId session_;
+  const Epoch epoch_;
+  const std::shared_ptr<std::atomic<std::int32_t>> queued_;
+};
+
+// Gives the channel's room back, then tells the observer.
+class CountingObserver final : public ChannelObserver {
+ public:
+  CountingObserver(std::shared_ptr<ChannelObserver> observer,
+                   std::shared_ptr<std::atomic<std::int32_t>> queued)
+      : observer_(std::move(observer)), queued_(std::move(queued)) {}
+  void OnCheckpointed(OpSeq op_seq, const Checkpointed& checkpointed) override {
+    observer_->OnCheckpointed(op_seq, checkpointed);
+  }
+  void OnFailure(OpSeq op_seq, const absl::Status& status) override {
+    observer_->OnFailure(op_seq, status);
+  }
+  void OnReply(RequestId request_id, absl::StatusOr<ReadReply> reply) override {
+    observer_->OnReply(request_id, std::move(reply));
+  }
+  void OnRoom() override {
+    queued_->fetch_sub(1);
+    observer_->OnRoom();
+  }
+
+ private:
+  const std::shared_ptr<ChannelObserver> observer_;
+  const std::shared_ptr<std::atomic<std::int32_t>> queued_;
+};
+
+}  // namespace
+
+absl::Status EngineOptions::Validate() const {
+  if (attached_sessions_max < 1 || sessions_max < 1 || place_entries_min < 1) {
+    return InvalidArgument(
+        "attached_sessions_max, sessions_max and place_entries_min must be 1 or more");
+  }
+  if (pending_bytes_max < kPartBytesMax || io_bytes_max < 2 * kPartBytesMax) {
+    return InvalidArgument("pending_bytes_max must be {} or more, io_bytes_max {} or more",
+                           kPartBytesMax, 2 * kPartBytesMax);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options,
+                                                     const StoreId& store_id,
+                                                     std::unique_ptr<Device> device,
+                                                     std::unique_ptr<MetaStore> meta) {
+  CAIRN_RETURN_IF_ERROR(options.Validate());
+  auto engine = std::make_unique<EngineImpl>(options, store_id, std::move(device), std::move(meta));
+  CAIRN_RETURN_IF_ERROR(engine->Prepare());
+  engine->Start();
+  return engine;
+}
+
+EngineImpl::EngineImpl(const EngineOptions& options, const StoreId& store_id,
+                       std::unique_ptr<Device> device, std::unique_ptr<MetaStore> meta)
+    : device_(std::move(device)), meta_(std::move(meta)) {
+  context_.options = options;
+  context_.store_id = store_id;
+  context_.free_map = std::make_shared<FreeMap>(device_->size_bytes() / kPageBytes, kReservedPages);
+  context_.io = std::make_unique<PageIo>(*device_);
+  context_.meta = meta_.get();
+  context_.post = [this](Task task) { Post(std::move(task)); };
+}
+
+absl::Status EngineImpl::Prepare() {
+  MetaReader& reader = meta_->reader();
+  CAIRN_RETURN_IF_ERROR(reader.Scan(
+      Family::kPools, "", [&](std::string_view key_bytes, std::string_view value) -> absl::Status {
+        CAIRN_ASSIGN_OR_RETURN(const ParsedRegionKey key, ParseRegionKey(key_bytes));
+        CAIRN_ASSIGN_OR_RETURN(const RegionBits bits, DecodeRegion(value));
+        for (std::int64_t i = 0; i < kRegionPages; ++i) {
+          if (!bits[static_cast<std::size_t>(i)]) continue;
+          const PageIndex page(key.region * kRegionPages + i);
+          if (context_.free_map->MarkUsed(page, 1)) continue;
+          return FailedPrecondition(
+              "the store is damaged: page {} of segment {} is outside the extent file or belongs "
+              "to "
+              "another segment too; nothing was changed, restore it from a copy or start an empty "
+              "one",
+              page, key.segment);
+        }
+        return absl::OkStatus();
+      }));
+  CAIRN_RETURN_IF_ERROR(
+      reader.Scan(Family::kSessions, "", [&](std::string_view, std::string_view) -> absl::Status {
+        ++session_count_;
+        return absl::OkStatus();
+      }));
+  std::int64_t next_id = 1;
+  CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> stored,
+                         reader.Get(Family::kConfig, kNextIdKey));
+  if (stored) {
+    CAIRN_ASSIGN_OR_RETURN(next_id, DecodeNextId(*stored));
+  }
+  const auto batch_for = [](std::int64_t limit) {
+    MetaBatch batch;
+    batch.Put(Family::kConfig, std::string(kNextIdKey), EncodeNextId(limit));
+    return batch;
+  };
+  CAIRN_RETURN_IF_ERROR(meta_->CommitAndWait(batch_for(next_id + kIdBlockCount)));
+  context_.ids = std::make_unique<IdSource>(
+      next_id, next_id + kIdBlockCount,
+      [this, batch_for](std::int64_t limit, std::function<void(absl::Status)> done) {
+        context_.Commit(batch_for(limit), std::move(done));
+      });
+  LogInfo("engine sessions={} flash_used_bytes={} flash_size_bytes={} io_engine={}", session_count_,
+          context_.free_map->used_count() * kPageBytes,
+          context_.free_map->page_count() * kPageBytes, device_->name());
+  return absl::OkStatus();
+}
+
+void EngineImpl::Start() {
+  thread_ = StartThread("kv-engine", [this] { Run(); });
+}
+
+EngineImpl::~EngineImpl() {
+  if (!thread_.joinable()) return;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  device_->Wake();
+  thread_.join();
+}
+
+void EngineImpl::Post(Task task) {
+  {
+    MutexLock lock(mutex_);
+    inbox_.push_back(std::move(task));
+  }
+  device_->Wake();
+}
+
+bool EngineImpl::RunInbox() {
+  std::vector<Task> tasks;
+  {
+    MutexLock lock(mutex_);
+    tasks.swap(inbox_);
+  }
+  for (const Task& task : tasks) task();
+  return !tasks.empty();
+}
+
+void EngineImpl::Run() {
+  constexpr std::chrono::microseconds kWaitMax{100000};  // a lost wake-up costs this much, no more
+  while (true) {
+    bool busy = RunInbox();
+    busy = context_.io->RunReady() || busy;
+    for (auto& [id, session] : attached_) session->Pump();
+    // Placing has the lowest priority: only while the device has nothing else to do.
+    if (!busy && device_->in_flight_count() == 0) {
+      for (auto& [id, session] : attached_) busy = session->PlaceAtIdle() || busy;
+    }
+    dram_peak_bytes_ = std::max(dram_peak_bytes_, DramUsedBytes());
+    busy = device_->Poll(busy ? std::chrono::microseconds(0) : kWaitMax) > 0 || busy;
+    if (Stopping()) {
+      while (!attached_.empty()) {
+        StopSession(attached_.begin()->first, Unavailable("the KV node is stopping"), [] {});
+      }
+      if (!busy && ending_.empty() && serial_.empty() && device_->in_flight_count() == 0) return;
+    }
+  }
+}
+
+bool EngineImpl::Stopping() {
+  MutexLock lock(mutex_);
+  return stopping_ && inbox_.empty();
+}
+
+std::int64_t EngineImpl::DramUsedBytes() const {
+  return context_.io->memory().used_bytes() + context_.pending_bytes;
+}
+
+template <typename T, typename Fn>
+void EngineImpl::PostRequest(Callback<T> done, Fn&& fn) {
+  {
+    MutexLock lock(mutex_);
+    if (request_count_ < kInboxMax && !stopping_) {
+      ++request_count_;
+      inbox_.push_back([this, done = std::move(done), fn = std::forward<Fn>(fn)]() mutable {
+        {
+          MutexLock inner(mutex_);
+          --request_count_;
+        }
+        fn(std::move(done));
+      });
+      done = nullptr;
+    }
+  }
+  if (done != nullptr) {
+    done(Unavailable("the KV node's inbox is full or it is stopping: try again"));
+  } else {
+    device_->Wake();
+  }
+}
+
+void EngineImpl::PostOperation(SessionId session, Epoch epoch, QueuedOperation operation) {
+  // Bounded by kChannelQueueMax for each channel. A std::function must be copyable, an operation is
+  // not cheap to copy.
+  auto shared = std::make_shared<QueuedOperation>(std::move(operation));
+  Post([this, session, epoch, shared] {
+    // Rule 12: the epoch is checked when the operation is applied; an ended channel has been told
+    // so.
+    if (AttachedSession* attached = Find(session, epoch)) attached->Enqueue(std::move(*shared));
+  });
+}
+
+void EngineImpl::PostDetach(SessionId session, Epoch epoch) {
+  Post([this, session, epoch] {
+    if (Find(session, epoch) == nullptr) return;
+    StopSession(session, Cancelled("the channel was closed"), [] {});
+  });
+}
+
+AttachedSession* EngineImpl::Find(SessionId session, Epoch epoch) {
+  const auto found = attached_.find(session);
+  if (found == attached_.end() || found->second->epoch() != epoch) return nullptr;
+  return found->second.get();
+}
+
+void EngineImpl::StopSession(SessionId session, const absl::Status& why, Task then) {
+  const auto found = attached_.find(session);
+  if (found == attached_.end()) {
+    if (!ending_.contains(session)) return then();
+    // Another stop is under way: go on behind it.
+    return Post([this, session, why, then = std::move(then)] { StopSession(session, why, then); });
+  }
+  std::unique_ptr<AttachedSession>& ending = ending_[session];
+  ending = std::move(found->second);
+  attached_.erase(found);
+  ending->Stop(why, [this, session, then = std::move(then)] {
+    ending_.erase(session);
+    then();
+  });
+}
+
+void EngineImpl::Serialise(SessionId session, Task task) {
+  std::deque<Task>& waiting = serial_[session];
+  waiting.push_back(std::move(task));
+  if (waiting.size() == 1) waiting.front()();
+}
+
+void EngineImpl::EndSerial(SessionId session) {
+  // Behind the callback that is running now, so that a chain of operations does not nest.
+  Post([this, session] {
+    std::deque<Task>& waiting = serial_[session];
+    waiting.pop_front();
+    if (waiting.empty()) {
+      serial_.erase(session);
+    } else {
+      waiting.front()();
+    }
+  });
+}
+
+template <typename T>
+Callback<T> EngineImpl::EndingSerial(SessionId session, Callback<T> done) {
+  return [this, session, done = std::move(done)](absl::StatusOr<T> result) {
+    EndSerial(session);
+    done(std::move(result));
+  };
+}
+
+void EngineImpl::OpenSession(SessionId session, Callback<Attachment> done) {
+  PostRequest(std::move(done), [this, session](Callback<Attachment> cb) {
+    Serialise(session, [this, session, cb] {
+      StartOpen(session, std::nullopt, EndingSerial<Attachment>(session, cb));
+    });
+  });
+}
+
+void EngineImpl::ResumeSession(SessionId session, Epoch epoch, Callback<Attachment> done) {
+  PostRequest(std::move(done), [this, session, epoch](Callback<Attachment> cb) {
+    Serialise(session, [this, session, epoch, cb] {
+      StartOpen(session, epoch, EndingSerial<Attachment>(session, cb));
+    });
+  });
+}
+
+void EngineImpl::CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) {
+  PostRequest(std::move(done), [this, session, epoch](Callback<std::monostate> cb) {
+    const auto found = attached_.find(session);
+    if (found != attached_.end() && found->second->epoch() != epoch) {
+      return cb(FailedPrecondition("session {} has epoch {}, not {}", session,
+                                   found->second->epoch(), epoch));
+    }
+    StopSession(session, Cancelled("the session was closed"), [cb] { cb(std::monostate()); });
+  });
+}
+
+void EngineImpl::DeleteSession(SessionId session, Callback<std::monostate> done) {
+  PostRequest(std::move(done), [this, session](Callback<std::monostate> cb) {
+    // Also one behind the other, and behind forks: they ask who else needs a segment.
+    Serialise(kTreeLock, [this, session, cb] {
+      Serialise(session, [this, session, cb] {
+        StartDelete(session, EndingSerial<std::monostate>(
+                                 session, EndingSerial<std::monostate>(kTreeLock, cb)));
+      });
+    });
+  });
+}
+
+void EngineImpl::SealSession(SessionId session, Callback<SealedSegment> done) {
+  PostRequest(std::move(done), [this, session](Callback<SealedSegment> cb) {
+    Serialise(session, [this, session, cb] {
+      StartSeal(session, EndingSerial<SealedSegment>(session, cb));
+    });
+  });
+}
+
+void EngineImpl::Create(CreateSession request, Callback<SessionId> done) {
+  PostRequest(std::move(done), [this, request = std::move(request)](Callback<SessionId> cb) {
+    if (request.parent_segment_id.value() == 0) return StartCreate(request, cb);
+    Serialise(kTreeLock, [this, request, cb] {
+      StartCreate(request, EndingSerial<SessionId>(kTreeLock, cb));
+    });
+  });
+}
+
+void EngineImpl::ListSessions(Callback<std::vector<SessionInfo>> done) {
+  PostRequest(std::move(done), [this](Callback<std::vector<SessionInfo>> cb) {
+    using Infos = std::vector<SessionInfo>;
+    context_.Load<Infos>(
+        [](MetaReader& reader) -> absl::StatusOr<Infos> {
+          Infos infos;
+          CAIRN_RETURN_IF_ERROR(
+              reader.Scan(Family::kSessions, "",
+                          [&](std::string_view key, std::string_view value) -> absl::Status {
+                            SessionInfo info;
+                            CAIRN_ASSIGN_OR_RETURN(info.session_id, ParseSessionKey(key));
+                            CAIRN_ASSIGN_OR_RETURN(SessionRow row, DecodeSessionRow(value));
+                            info.label = std::move(row.label);
+                            info.token_count = row.token_count;
+                            info.flash_bytes = row.flash_bytes;
+                            info.create_time_us = row.create_time_us;
+                            info.checkpoint_time_us = row.checkpoint_time_us;
+                            info.key = std::move(row.key);
+                            info.layout = row.layout;
+                            infos.push_back(std::move(info));
+                            return absl::OkStatus();
+                          }));
+          return Infos(infos.rbegin(), infos.rend());  // ids count up: newest first
+        },
+        [this, cb](absl::StatusOr<Infos> infos) {
+          if (infos.ok()) {
+            for (SessionInfo& info : *infos) info.attached = attached_.contains(info.session_id);
+          }
+          cb(std::move(infos));
+        });
+  });
+}
+
+void EngineImpl::GetStats(Callback<KvStats> done) {
+  PostRequest(std::move(done), [this](const Callback<KvStats>& cb) { cb(Stats()); });
+}
+
+KvStats EngineImpl::Stats() const {
+  KvStats stats;
+  const PageIoStats& io = context_.io->stats();
+  stats.io_engine = std::string(device_->name());
+  stats.flash_used_bytes = context_.free_map->used_count() * kPageBytes;
+  stats.flash_size_bytes = context_.free_map->page_count() * kPageBytes;
+  stats.dram_used_bytes = DramUsedBytes();
+  stats.dram_peak_bytes = dram_peak_bytes_;
+  stats.read_fetch_bytes = io.read_fetch_bytes;
+  stats.read_fetch_count = io.read_fetch_count;
+  stats.read_place_bytes = io.read_place_bytes;
+  stats.write_pool_bytes = io.write_pool_bytes;
+  stats.write_log_bytes = io.write_log_bytes;
+  stats.write_relog_bytes = io.write_relog_bytes;
+  stats.checkpoint_count = context_.checkpoint_count;
+  stats.append_bytes = context_.append_bytes;
+  stats.lost_part_count = context_.lost_part_count;
+  stats.attached_count = static_cast<std::int32_t>(attached_.size());
+  for (const auto& [id, session] : attached_) stats.row_bytes += session->state().row_bytes();
+  return stats;
+}
+
+void EngineImpl::Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
+                        Callback<std::shared_ptr<Channel>> done) {
+  PostRequest(std::move(done), [this, session, epoch, observer = std::move(observer)](
+                                   const Callback<std::shared_ptr<Channel>>& cb) {
+    AttachedSession* attached = Find(session, epoch);
+    if (attached == nullptr || attached->bound()) {
+      return cb(
+          FailedPrecondition("session {} is not attached with epoch {}, or its channel is bound "
+                             "already: open it again",
+                             session, epoch));
+    }
+    auto queued = std::make_shared<std::atomic<std::int32_t>>(0);
+    attached->BindObserver(std::make_shared<CountingObserver>(observer, queued));
+    cb(std::make_shared<EngineChannel>(*this, session, epoch, queued));
+  });
+}
+
+}  // namespace cairn::kv

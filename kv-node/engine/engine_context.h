@@ -1,0 +1,65 @@
+// What the parts of the engine share. One instance in each engine; used on the engine thread only,
+// but for `post`.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "kv-node/engine/engine.h"
+#include "kv-node/engine/id_source.h"
+#include "kv-node/engine/page_io.h"
+#include "kv-node/layout/free_map.h"
+
+namespace cairn::kv {
+
+struct EngineContext {
+  EngineOptions options;
+  StoreId store_id{};
+  std::shared_ptr<FreeMap> free_map;
+  std::unique_ptr<PageIo> io;
+  MetaStore* meta = nullptr;
+  std::unique_ptr<IdSource> ids;
+  // Runs a function on the engine thread; from any thread, never refused: for completions, whose
+  // number the engine bounds.
+  std::function<void(std::function<void()>)> post;
+
+  std::int64_t pending_bytes = 0;  // over all sessions
+  std::int64_t checkpoint_count = 0;
+  std::int64_t append_bytes = 0;
+  std::int64_t lost_part_count = 0;
+
+  // A new extent. RESOURCE_EXHAUSTED when flash is full.
+  absl::StatusOr<ExtentRef> Allocate(ExtentKind kind, std::int64_t page_count) const {
+    absl::StatusOr<PageIndex> first = free_map->Allocate(page_count);
+    if (!first.ok()) return first.status();
+    return std::make_shared<Extent>(free_map, kind, *first, page_count, false);
+  }
+
+  // Commits a batch and runs `done` on the engine thread.
+  void Commit(MetaBatch batch, std::function<void(absl::Status)> done) const {
+    auto shared = std::make_shared<std::function<void(absl::Status)>>(std::move(done));
+    const absl::Status posted =
+        meta->Commit(std::move(batch), [post = post, shared](absl::Status status) {
+          post([shared, status = std::move(status)] { (*shared)(status); });
+        });
+    if (!posted.ok()) post([shared, posted] { (*shared)(posted); });
+  }
+
+  // Reads on the metadata thread, behind all batches posted before, and runs `done` on the engine
+  // thread.
+  template <typename T>
+  void Load(std::function<absl::StatusOr<T>(MetaReader&)> read,
+            std::function<void(absl::StatusOr<T>)> done) const {
+    auto shared = std::make_shared<std::function<void(absl::StatusOr<T>)>>(std::move(done));
+    const absl::Status posted =
+        meta->Run([post = post, read = std::move(read), shared](MetaReader& reader) {
+          auto result = std::make_shared<absl::StatusOr<T>>(read(reader));
+          post([shared, result] { (*shared)(std::move(*result)); });
+        });
+    if (!posted.ok()) post([shared, posted] { (*shared)(posted); });
+  }
+};
+
+}  // namespace cairn::kv

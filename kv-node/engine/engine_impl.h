@@ -1,0 +1,97 @@
+// EngineImpl: the engine thread with its inbox, the table of attached sessions, and the operations
+// on whole sessions. See engine.h for what callers see.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "kv-node/engine/attached_session.h"
+#include "kv-node/engine/engine.h"
+#include "kv-node/engine/engine_context.h"
+
+namespace cairn::kv {
+
+class EngineImpl final : public Engine {
+ public:
+  EngineImpl(const EngineOptions& options, const StoreId& store_id, std::unique_ptr<Device> device,
+             std::unique_ptr<MetaStore> meta);
+  ~EngineImpl() override;
+  EngineImpl(const EngineImpl&) = delete;
+  EngineImpl& operator=(const EngineImpl&) = delete;
+
+  // Before the thread starts: reads allocation records and reserves ids.
+  absl::Status Prepare();
+  void Start();
+
+  void Create(CreateSession request, Callback<SessionId> done) override;
+  void OpenSession(SessionId session, Callback<Attachment> done) override;
+  void ResumeSession(SessionId session, Epoch epoch, Callback<Attachment> done) override;
+  void CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) override;
+  void DeleteSession(SessionId session, Callback<std::monostate> done) override;
+  void ListSessions(Callback<std::vector<SessionInfo>> done) override;
+  void SealSession(SessionId session, Callback<SealedSegment> done) override;
+  void GetStats(Callback<KvStats> done) override;
+  void Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
+              Callback<std::shared_ptr<Channel>> done) override;
+
+  // For channels: any thread.
+  void PostOperation(SessionId session, Epoch epoch, QueuedOperation operation);
+  void PostDetach(SessionId session, Epoch epoch);
+
+ private:
+  struct Deletion;
+  using Task = std::function<void()>;
+  // Takes a request from outside: UNAVAILABLE through `done` when the inbox is full.
+  template <typename T, typename Fn>
+  void PostRequest(Callback<T> done, Fn&& fn);
+  void Post(Task task);
+  void Run();
+  bool RunInbox();
+  bool Stopping();
+  std::int64_t DramUsedBytes() const;
+
+  // Operations on one session run one after the other.
+  void Serialise(SessionId session, Task task);
+  void EndSerial(SessionId session);
+  template <typename T>
+  Callback<T> EndingSerial(SessionId session, Callback<T> done);
+
+  void StartCreate(const CreateSession& request, const Callback<SessionId>& done);
+  void CommitCreate(const CreateSession& request, const Callback<SessionId>& done);
+  void StartOpen(SessionId session, std::optional<Epoch> expected, Callback<Attachment> done);
+  void FinishOpen(SessionId session, std::optional<Epoch> expected, StoredSession stored,
+                  const Callback<Attachment>& done);
+  void StartDelete(SessionId session, const Callback<std::monostate>& done);
+  void CommitDelete(SessionId session, Deletion deletion, const Callback<std::monostate>& done);
+  void StartSeal(SessionId session, const Callback<SealedSegment>& done);
+  void CommitSeal(SessionId session, StoredSession stored, const Callback<SealedSegment>& done);
+  // Ends an attachment, if there is one, and goes on when its I/O has ended.
+  void StopSession(SessionId session, const absl::Status& why, Task then);
+  AttachedSession* Find(SessionId session, Epoch epoch);
+  KvStats Stats() const;
+
+  EngineContext context_;
+  const std::unique_ptr<Device> device_;
+  const std::unique_ptr<MetaStore> meta_;
+
+  Mutex mutex_;
+  std::vector<Task> inbox_ CAIRN_GUARDED_BY(mutex_);
+  std::int32_t request_count_ CAIRN_GUARDED_BY(mutex_) = 0;
+  bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
+
+  // Of the engine thread.
+  std::map<SessionId, std::unique_ptr<AttachedSession>> attached_;
+  std::map<SessionId, std::unique_ptr<AttachedSession>> ending_;  // their last I/O is in flight
+  std::map<SessionId, std::deque<Task>> serial_;
+  std::int32_t opening_count_ = 0;
+  std::int32_t session_count_ = 0;
+  std::int64_t dram_peak_bytes_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace cairn::kv

@@ -1,0 +1,275 @@
+// Operations on whole sessions: create, open and resume, delete, seal. Each is: what is attached
+// ends, rows are read on the metadata thread, one batch is committed, the caller is answered.
+#include <chrono>
+
+#include "common/base/check.h"
+#include "common/log/log.h"
+#include "kv-node/engine/engine_impl.h"
+
+namespace cairn::kv {
+namespace {
+
+std::int64_t NowMicroseconds() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+absl::Status CheckCreate(const CreateSession& request) {
+  CAIRN_RETURN_IF_ERROR(request.key.Validate());
+  CAIRN_RETURN_IF_ERROR(request.layout.Validate());
+  if (request.layout.EntryBytes(0) > kPartBytesMax) {
+    return InvalidArgument("an entry of {} bytes does not fit the largest part, {}",
+                           request.layout.EntryBytes(0), kPartBytesMax);
+  }
+  if (request.key.kv_format != request.layout.kv_format) {
+    return InvalidArgument("the key's KV format differs from the layout's");
+  }
+  if (static_cast<std::int64_t>(request.label.size()) > kLabelBytesMax) {
+    return InvalidArgument("the label has {} bytes, more than {}", request.label.size(),
+                           kLabelBytesMax);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckParent(const CreateSession& request, const SegmentRow& parent) {
+  if (!parent.sealed) {
+    return FailedPrecondition("segment {} is not sealed", request.parent_segment_id);
+  }
+  if (!(parent.key == request.key) || !(parent.layout == request.layout)) {
+    return FailedPrecondition("segment {} was made with another model, adapter or KV format",
+                              request.parent_segment_id);
+  }
+  if (request.parent_token_count <= parent.start ||
+      request.parent_token_count > parent.token_count) {
+    return FailedPrecondition("segment {} can be forked at {} to {} tokens, not at {}",
+                              request.parent_segment_id, parent.start + 1, parent.token_count,
+                              request.parent_token_count);
+  }
+  return absl::OkStatus();
+}
+
+// Deletes all rows of a segment.
+void DeleteSegmentRows(MetaBatch& batch, SegmentId segment) {
+  for (const Family family :
+       {Family::kSegments, Family::kClusters, Family::kPools, Family::kRuns, Family::kIndex}) {
+    batch.DeletePrefix(family, SegmentPrefix(segment));
+  }
+}
+
+}  // namespace
+
+void EngineImpl::StartCreate(const CreateSession& request, const Callback<SessionId>& done) {
+  absl::Status status = CheckCreate(request);
+  if (status.ok() && session_count_ >= context_.options.sessions_max) {
+    status = ResourceExhausted("{} sessions are stored, the most that may be: delete some",
+                               session_count_);
+  }
+  if (!status.ok()) return done(status);
+  if (request.parent_segment_id.value() == 0) return CommitCreate(request, done);
+  context_.Load<SegmentRow>([segment = request.parent_segment_id](
+                                MetaReader& reader) { return LoadSegmentRow(reader, segment); },
+                            [this, request, done](const absl::StatusOr<SegmentRow>& parent) {
+                              if (!parent.ok()) return done(parent.status());
+                              const absl::Status fits = CheckParent(request, *parent);
+                              if (!fits.ok()) return done(fits);
+                              CommitCreate(request, done);
+                            });
+}
+
+void EngineImpl::CommitCreate(const CreateSession& request, const Callback<SessionId>& done) {
+  const absl::StatusOr<std::int64_t> id = context_.ids->Next(2);
+  if (!id.ok()) return done(id.status());
+  const SessionId session(*id);
+  SessionRow row;
+  row.segment = SegmentId(*id + 1);
+  row.layout = request.layout;
+  row.key = request.key;
+  row.label = request.label;
+  row.token_count = request.parent_token_count;
+  row.create_time_us = NowMicroseconds();
+  SegmentRow segment;
+  segment.parent = request.parent_segment_id;
+  segment.start = request.parent_token_count;
+  segment.token_count = request.parent_token_count;
+  segment.key = request.key;
+  segment.layout = request.layout;
+  MetaBatch batch;
+  batch.Put(Family::kSessions, SessionKeyBytes(session), EncodeSessionRow(row));
+  batch.Put(Family::kSegments, SegmentHeadKey(row.segment), EncodeSegmentRow(segment));
+  ++session_count_;
+  context_.Commit(std::move(batch), [this, session, done](const absl::Status& status) {
+    if (!status.ok()) {
+      --session_count_;
+      return done(status);
+    }
+    done(session);
+  });
+}
+
+void EngineImpl::StartOpen(SessionId session, std::optional<Epoch> expected,
+                           Callback<Attachment> done) {
+  const auto open = static_cast<std::int32_t>(attached_.size()) + opening_count_ -
+                    (attached_.contains(session) ? 1 : 0);
+  if (open >= context_.options.attached_sessions_max) {
+    return done(ResourceExhausted("{} sessions are open, the most that may be: close one", open));
+  }
+  // Resume by an owner that has lost its place must not end the newer one's attachment.
+  const auto attached = attached_.find(session);
+  if (expected && attached != attached_.end() && attached->second->epoch() != *expected) {
+    return done(FailedPrecondition("session {} has epoch {}, not {}: another owner opened it",
+                                   session, attached->second->epoch(), *expected));
+  }
+  ++opening_count_;
+  StopSession(session, FailedPrecondition("session {} was opened by another owner", session),
+              [this, session, expected, done = std::move(done)] {
+                context_.Load<StoredSession>(
+                    [session](MetaReader& reader) { return LoadSession(reader, session); },
+                    [this, session, expected, done](absl::StatusOr<StoredSession> stored) {
+                      --opening_count_;
+                      if (!stored.ok()) return done(stored.status());
+                      FinishOpen(session, expected, *std::move(stored), done);
+                    });
+              });
+}
+
+void EngineImpl::FinishOpen(SessionId session, std::optional<Epoch> expected, StoredSession stored,
+                            const Callback<Attachment>& done) {
+  if (expected && stored.row.epoch != *expected) {  // rule 13
+    return done(FailedPrecondition("session {} has epoch {}, not {}: another owner opened it",
+                                   session, stored.row.epoch, *expected));
+  }
+  stored.row.epoch = Epoch(stored.row.epoch.value() + 1);
+  MetaBatch batch;
+  batch.Put(Family::kSessions, SessionKeyBytes(session), EncodeSessionRow(stored.row));
+  absl::StatusOr<LoadedState> loaded = BuildState(context_.free_map, std::move(stored));
+  if (!loaded.ok()) {
+    return done(Annotate(loaded.status(), fmt::format("session {}", session)));
+  }
+  auto shared = std::make_shared<LoadedState>(*std::move(loaded));
+  ++opening_count_;
+  // Rule 4: the epoch is durable, behind the old epoch's batches, before the reply.
+  context_.Commit(std::move(batch), [this, session, shared, done](const absl::Status& status) {
+    --opening_count_;
+    if (!status.ok()) return done(status);
+    const std::int64_t policy_token_count = shared->policy_token_count;
+    auto attached = std::make_unique<AttachedSession>(context_, session, std::move(*shared));
+    const Attachment attachment = attached->attachment(policy_token_count);
+    attached_[session] = std::move(attached);
+    LogInfo("open session={} epoch={} token_count={}", session, attachment.epoch,
+            attachment.token_count);
+    done(attachment);
+  });
+}
+
+// What goes with a session: its open segment and those parents that nothing else needs.
+struct EngineImpl::Deletion {
+  std::vector<SegmentId> segments;
+  std::vector<PageIndex> pages;
+};
+
+void EngineImpl::StartDelete(SessionId session, const Callback<std::monostate>& done) {
+  const auto find = [session](MetaReader& reader) -> absl::StatusOr<Deletion> {
+    CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
+                           reader.Get(Family::kSessions, SessionKeyBytes(session)));
+    if (!bytes) return NotFound("session {} is not in the store", session);
+    CAIRN_ASSIGN_OR_RETURN(const SessionRow row, DecodeSessionRow(*bytes));
+    std::map<SegmentId, SegmentId> parent_of;
+    std::map<SegmentId, int> child_count;
+    CAIRN_RETURN_IF_ERROR(reader.Scan(
+        Family::kSegments, "", [&](std::string_view key, std::string_view value) -> absl::Status {
+          CAIRN_ASSIGN_OR_RETURN(const std::optional<SegmentId> id, ParseSegmentHeadKey(key));
+          if (!id) return absl::OkStatus();
+          CAIRN_ASSIGN_OR_RETURN(const SegmentRow segment, DecodeSegmentRow(value));
+          parent_of[*id] = segment.parent;
+          ++child_count[segment.parent];
+          return absl::OkStatus();
+        }));
+    Deletion out;
+    for (SegmentId id = row.segment; id.value() != 0; id = parent_of[id]) {
+      out.segments.push_back(id);
+      CAIRN_RETURN_IF_ERROR(reader.Scan(
+          Family::kPools, SegmentPrefix(id),
+          [&](std::string_view key_bytes, std::string_view value) -> absl::Status {
+            CAIRN_ASSIGN_OR_RETURN(const ParsedRegionKey key, ParseRegionKey(key_bytes));
+            CAIRN_ASSIGN_OR_RETURN(const RegionBits bits, DecodeRegion(value));
+            for (std::int64_t i = 0; i < kRegionPages; ++i) {
+              if (bits[static_cast<std::size_t>(i)]) {
+                out.pages.emplace_back(key.region * kRegionPages + i);
+              }
+            }
+            return absl::OkStatus();
+          }));
+      // A sealed parent goes when no other segment names it as parent.
+      if (--child_count[parent_of[id]] > 0) break;
+    }
+    return out;
+  };
+  StopSession(session, NotFound("session {} was deleted", session), [this, session, find, done] {
+    context_.Load<Deletion>(find, [this, session, done](absl::StatusOr<Deletion> deletion) {
+      if (!deletion.ok()) return done(deletion.status());
+      CommitDelete(session, *std::move(deletion), done);
+    });
+  });
+}
+
+void EngineImpl::CommitDelete(SessionId session, Deletion deletion,
+                              const Callback<std::monostate>& done) {
+  MetaBatch batch;
+  batch.Delete(Family::kSessions, SessionKeyBytes(session));
+  for (const SegmentId segment : deletion.segments) DeleteSegmentRows(batch, segment);
+  context_.Commit(std::move(batch), [this, session, pages = std::move(deletion.pages),
+                                     done](const absl::Status& status) {
+    if (!status.ok()) return done(status);
+    for (const PageIndex page : pages) context_.free_map->Free(page, 1);
+    --session_count_;
+    LogInfo("delete session={} freed_bytes={}", session,
+            static_cast<std::int64_t>(pages.size()) * kPageBytes);
+    done(std::monostate());
+  });
+}
+
+void EngineImpl::StartSeal(SessionId session, const Callback<SealedSegment>& done) {
+  if (attached_.contains(session)) {  // rule 2
+    return done(FailedPrecondition(
+        "session {} is open: it seals with its own checkpoint, or close it first", session));
+  }
+  StopSession(session, absl::OkStatus(), [this, session, done] {
+    context_.Load<StoredSession>(
+        [session](MetaReader& reader) { return LoadSession(reader, session); },
+        [this, session, done](absl::StatusOr<StoredSession> stored) {
+          if (!stored.ok()) return done(stored.status());
+          CommitSeal(session, *std::move(stored), done);
+        });
+  });
+}
+
+void EngineImpl::CommitSeal(SessionId session, StoredSession stored,
+                            const Callback<SealedSegment>& done) {
+  StoredSegment& open = stored.chain.back();
+  if (!open.row.has_checkpoint || open.row.token_count == open.row.start) {
+    return done(SealedSegment{open.row.parent, open.row.start});
+  }
+  const absl::StatusOr<std::int64_t> id = context_.ids->Next();
+  if (!id.ok()) return done(id.status());
+  const SealedSegment sealed{open.id, open.row.token_count};
+  SegmentRow next = open.row;
+  next.parent = open.id;
+  next.start = open.row.token_count;
+  next.has_checkpoint = false;
+  open.row.sealed = true;
+  stored.row.segment = SegmentId(*id);
+  stored.row.epoch = Epoch(stored.row.epoch.value() + 1);
+  MetaBatch batch;
+  batch.Put(Family::kSegments, SegmentHeadKey(open.id), EncodeSegmentRow(open.row));
+  batch.Put(Family::kSegments, SegmentHeadKey(stored.row.segment), EncodeSegmentRow(next));
+  batch.Put(Family::kSegments, SegmentPolicyKey(stored.row.segment),
+            EncodePolicyRow(stored.policy));
+  batch.Put(Family::kSessions, SessionKeyBytes(session), EncodeSessionRow(stored.row));
+  context_.Commit(std::move(batch), [sealed, done](const absl::Status& status) {
+    if (!status.ok()) return done(status);
+    done(sealed);
+  });
+}
+
+}  // namespace cairn::kv

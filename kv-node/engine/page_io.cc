@@ -1,0 +1,165 @@
+#include "kv-node/engine/page_io.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/check.h"
+#include "common/log/log.h"
+
+namespace cairn::kv {
+namespace {
+
+// Larger requests gain nothing on any device that was measured, and smaller ones can be in flight
+// together.
+constexpr std::int64_t kRequestPagesMax = 64;
+
+}  // namespace
+
+void MemoryAccount::Remove(std::int64_t bytes) {
+  used_bytes_.fetch_sub(bytes);
+  if (!wake_wanted_.exchange(false)) return;
+  MutexLock lock(mutex_);
+  if (wake_) wake_();
+}
+
+void MemoryAccount::SetWake(std::function<void()> wake) {
+  MutexLock lock(mutex_);
+  wake_ = std::move(wake);
+}
+
+const std::byte* PageSet::At(PageIndex page) const {
+  const auto found = std::lower_bound(pages_.begin(), pages_.end(), page);
+  CAIRN_CHECK(found != pages_.end() && *found == page);
+  return buffer_->data() + (found - pages_.begin()) * kPageBytes;
+}
+
+std::span<const std::byte> PageSet::Bytes(const Extent& extent, ByteRange range) const {
+  const PageIndex first(extent.first().value() + range.begin / kPageBytes);
+  const std::byte* begin = At(first) + range.begin % kPageBytes;
+  return {begin, static_cast<std::size_t>(range.end - range.begin)};
+}
+
+bool PartIsIntact(const StoreId& store, const Part& part, std::int64_t entry_bytes,
+                  std::int64_t count, const PageSet& pages) {
+  for (const PagePiece& piece : PiecesOf(part, entry_bytes, 0, count)) {
+    if (pages.Failed(piece.page) || !PieceIsIntact(store, part, piece, pages.Page(piece.page))) {
+      LogWarning("lost part={} page={} page_number={} read_error={}", part.id, piece.page,
+                 piece.page_number, pages.Failed(piece.page));
+      return false;
+    }
+  }
+  return true;
+}
+
+struct PageIo::ReadJob {
+  std::vector<PageIndex> pages;
+  std::vector<bool> from_memory;
+  PageSet set;
+  ReadDone done;
+  int open_count = 0;
+};
+
+PageIo::PageIo(Device& device) : device_(device), memory_(std::make_shared<MemoryAccount>()) {
+  memory_->SetWake([this] { device_.Wake(); });
+}
+
+PageIo::~PageIo() { memory_->SetWake(nullptr); }
+
+SharedBuffer PageIo::MakeBuffer(std::int64_t size_bytes) {
+  auto* buffer = new AlignedBuffer(size_bytes);
+  memory_->Add(buffer->size_bytes());
+  return {buffer, [memory = memory_](AlignedBuffer* gone) {
+            memory->Remove(gone->size_bytes());
+            delete gone;
+          }};
+}
+
+void PageIo::Read(std::vector<PageIndex> pages, ReadCause cause, ReadDone done) {
+  std::sort(pages.begin(), pages.end());
+  pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
+  auto job = std::make_shared<ReadJob>();
+  job->pages = std::move(pages);
+  job->done = std::move(done);
+  SharedBuffer buffer = MakeBuffer(static_cast<std::int64_t>(job->pages.size()) * kPageBytes);
+  job->set = PageSet(job->pages, buffer);
+  job->from_memory.resize(job->pages.size());
+  for (std::size_t i = 0; i < job->pages.size(); ++i) {
+    const auto writing = in_flight_.find(job->pages[i]);
+    if (writing == in_flight_.end()) continue;
+    std::memcpy(buffer->data() + static_cast<std::int64_t>(i) * kPageBytes,
+                writing->second.buffer->data() + writing->second.offset_bytes, kPageBytes);
+    job->from_memory[i] = true;
+  }
+  StartRuns(job, cause);
+  if (job->open_count == 0) {
+    ready_.push_back([job] { job->done(std::move(job->set)); });
+  }
+}
+
+void PageIo::StartRuns(const std::shared_ptr<ReadJob>& job, ReadCause cause) {
+  const std::size_t count = job->pages.size();
+  for (std::size_t i = 0; i < count;) {
+    if (job->from_memory[i]) {
+      ++i;
+      continue;
+    }
+    std::size_t end = i + 1;
+    while (end < count && !job->from_memory[end] &&
+           job->pages[end].value() == job->pages[end - 1].value() + 1 &&
+           static_cast<std::int64_t>(end - i) < kRequestPagesMax) {
+      ++end;
+    }
+    const auto bytes = static_cast<std::int64_t>(end - i) * kPageBytes;
+    if (cause == ReadCause::kFetch) {
+      stats_.read_fetch_bytes += bytes;
+      ++stats_.read_fetch_count;
+    } else {
+      stats_.read_place_bytes += bytes;
+    }
+    ++job->open_count;
+    device_.SubmitRead(
+        DeviceOffset(job->pages[i].value() * kPageBytes),
+        job->set.buffer()->span().subspan(i * kPageBytes, static_cast<std::size_t>(bytes)),
+        [job, i, end](absl::Status status) {
+          if (!status.ok()) {
+            LogError("read failed first_page={} page_count={} error=\"{}\"", job->pages[i], end - i,
+                     ToStd(status.message()));
+            for (std::size_t p = i; p < end; ++p) job->set.MarkFailed(job->pages[p]);
+          }
+          if (--job->open_count == 0) job->done(std::move(job->set));
+        });
+    i = end;
+  }
+}
+
+void PageIo::Write(PageIndex first, SharedBuffer buffer, WriteCause cause, WriteDone done) {
+  const std::int64_t count = buffer->size_bytes() / kPageBytes;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const PageIndex page(first.value() + i);
+    const bool fresh = in_flight_.emplace(page, InFlight{buffer, i * kPageBytes}).second;
+    CAIRN_CHECK(fresh);
+  }
+  (cause == WriteCause::kPool  ? stats_.write_pool_bytes
+   : cause == WriteCause::kLog ? stats_.write_log_bytes
+                               : stats_.write_relog_bytes) += buffer->size_bytes();
+  const std::span<const std::byte> bytes = buffer->span();
+  device_.SubmitWrite(DeviceOffset(first.value() * kPageBytes), bytes,
+                      [this, first, count, buffer = std::move(buffer),
+                       done = std::move(done)](absl::Status status) {
+                        for (std::int64_t i = 0; i < count; ++i) {
+                          in_flight_.erase(PageIndex(first.value() + i));
+                        }
+                        done(std::move(status));
+                      });
+}
+
+void PageIo::Flush(WriteDone done) { device_.SubmitFlush(std::move(done)); }
+
+bool PageIo::RunReady() {
+  std::vector<std::function<void()>> ready;
+  ready.swap(ready_);
+  for (const std::function<void()>& run : ready) run();
+  return !ready.empty();
+}
+
+}  // namespace cairn::kv

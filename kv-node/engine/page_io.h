@@ -1,0 +1,126 @@
+// PageIo moves pages between the device and memory for the engine. It keeps the pages of writes in
+// flight, so that reads are served from memory and never see a torn page, it merges neighbouring
+// pages into one device request, and it accounts the memory of every buffer that holds entries.
+//
+// Units:      pages of kPageBytes.
+// Threading:  the engine thread; buffers may be released on any thread.
+// Blocking:   never.
+// Ownership:  borrows the device. Buffers are shared: the device holds them until its completion
+// ran. Errors:     a read that fails marks its pages as failed, the others are served; a failed
+// write is reported to its caller.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/io/aligned_buffer.h"
+#include "kv-node/device/device.h"
+#include "kv-node/layout/part.h"
+
+namespace cairn::kv {
+
+// Bytes of buffers that hold entries, now and at most. Safe from any thread; outlives the engine
+// with the last buffer.
+class MemoryAccount {
+ public:
+  void Add(std::int64_t bytes) { used_bytes_.fetch_add(bytes); }
+  void Remove(std::int64_t bytes);
+  std::int64_t used_bytes() const { return used_bytes_.load(); }
+  // The next Remove calls the wake function.
+  void WakeAtRemove() { wake_wanted_.store(true); }
+  // nullptr: nobody to wake any more.
+  void SetWake(std::function<void()> wake);
+
+ private:
+  std::atomic<std::int64_t> used_bytes_{0};
+  std::atomic<bool> wake_wanted_{false};
+  Mutex mutex_;
+  std::function<void()> wake_ CAIRN_GUARDED_BY(mutex_);
+};
+
+using SharedBuffer = std::shared_ptr<AlignedBuffer>;
+
+// Pages that were read together, in ascending order; consecutive pages lie one after the other in
+// the buffer.
+class PageSet {
+ public:
+  PageSet() = default;
+  PageSet(std::vector<PageIndex> pages, SharedBuffer buffer)
+      : pages_(std::move(pages)), buffer_(std::move(buffer)) {}
+  const SharedBuffer& buffer() const { return buffer_; }
+  // REQUIRES: the page is in the set.
+  PageBytes Page(PageIndex page) const { return {At(page), kPageBytes}; }
+  const std::byte* At(PageIndex page) const;
+  bool Failed(PageIndex page) const { return failed_.contains(page); }
+  void MarkFailed(PageIndex page) { failed_.insert(page); }
+  // Bytes [range.begin, range.end) of an extent. REQUIRES: all pages of the range are in the set.
+  std::span<const std::byte> Bytes(const Extent& extent, ByteRange range) const;
+
+ private:
+  std::vector<PageIndex> pages_;
+  SharedBuffer buffer_;
+  std::set<PageIndex> failed_;
+};
+
+// Whether all of the part's pages that entries 0 .. count - 1 touch are there and pass their check.
+bool PartIsIntact(const StoreId& store, const Part& part, std::int64_t entry_bytes,
+                  std::int64_t count, const PageSet& pages);
+
+enum class ReadCause { kFetch, kPlace };
+enum class WriteCause { kPool, kLog, kRelog };
+
+struct PageIoStats {
+  std::int64_t read_fetch_bytes = 0;
+  std::int64_t read_fetch_count = 0;
+  std::int64_t read_place_bytes = 0;
+  std::int64_t write_pool_bytes = 0;
+  std::int64_t write_log_bytes = 0;
+  std::int64_t write_relog_bytes = 0;
+};
+
+class PageIo {
+ public:
+  using ReadDone = std::function<void(PageSet)>;
+  using WriteDone = std::function<void(absl::Status)>;
+
+  explicit PageIo(Device& device);
+  ~PageIo();
+  PageIo(const PageIo&) = delete;
+  PageIo& operator=(const PageIo&) = delete;
+
+  SharedBuffer MakeBuffer(std::int64_t size_bytes);
+  // `pages` in any order, duplicates allowed. `done` never runs inside Read.
+  void Read(std::vector<PageIndex> pages, ReadCause cause, ReadDone done);
+  // Writes the whole buffer at `first`. REQUIRES: none of the pages has a write in flight.
+  void Write(PageIndex first, SharedBuffer buffer, WriteCause cause, WriteDone done);
+  bool IsBeingWritten(PageIndex page) const { return in_flight_.contains(page); }
+  void Flush(WriteDone done);
+
+  // Runs the callbacks of reads that needed no device. Returns whether there were any.
+  bool RunReady();
+  MemoryAccount& memory() const { return *memory_; }
+  const PageIoStats& stats() const { return stats_; }
+
+ private:
+  struct ReadJob;
+  struct InFlight {
+    SharedBuffer buffer;
+    std::int64_t offset_bytes = 0;
+  };
+  void StartRuns(const std::shared_ptr<ReadJob>& job, ReadCause cause);
+
+  Device& device_;
+  const std::shared_ptr<MemoryAccount> memory_;
+  std::map<PageIndex, InFlight> in_flight_;
+  std::vector<std::function<void()>> ready_;
+  PageIoStats stats_;
+};
+
+}  // namespace cairn::kv

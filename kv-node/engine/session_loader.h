@@ -1,0 +1,71 @@
+// Reads a session's rows from the metadata store, and makes a session's state of them.
+//
+// Threading:  LoadSession runs on the metadata thread and touches nothing else; BuildState on the
+// engine thread. Errors:     NOT_FOUND no such session; DATA_LOSS a row is damaged or rows
+// contradict each other.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "kv-node/engine/session_state.h"
+#include "kv-node/meta/meta_store.h"
+
+namespace cairn::kv {
+
+// One segment's rows as they are stored.
+struct StoredSegment {
+  SegmentId id;
+  SegmentRow row;
+  std::int64_t limit = kNoLimit;
+  std::vector<std::pair<ParsedClusterRowKey, std::vector<StoredPart>>>
+      parts;  // kParts and kCarried
+  std::vector<std::pair<ClusterKey, Positions>> evicted;
+  std::vector<ClusterKey> masks;
+  std::vector<IndexRow> index;
+  std::vector<std::int32_t> index_layers;  // of index[i]
+};
+
+struct StoredSession {
+  SessionId id;
+  SessionRow row;
+  std::vector<StoredSegment> chain;            // from the root; the last one is open
+  std::map<std::int64_t, RegionBits> regions;  // of the open segment
+  PolicyRow policy;
+  // Token ids of the open segment from its last partly filled block on.
+  std::vector<std::int32_t> tail_tokens;
+  std::int64_t tail_start = 0;
+};
+
+absl::StatusOr<StoredSession> LoadSession(MetaReader& reader, SessionId session);
+
+// The stored parts of one cluster or buffer become parts: parts of one extent share it. Extents are
+// created as committed: their pages are in use already.
+struct LoadedState {
+  std::unique_ptr<SessionState> state;
+  std::vector<ExtentRef> log_extents;  // log runs of the open segment
+  SessionRow row;
+  SegmentRow segment_row;  // of the open segment
+  std::map<std::int64_t, RegionBits> regions;
+  PolicyRow policy;
+  std::vector<std::int32_t> tail_tokens;
+  std::int64_t tail_start = 0;
+  std::int64_t policy_token_count = 0;
+};
+absl::StatusOr<LoadedState> BuildState(const std::shared_ptr<FreeMap>& free_map,
+                                       StoredSession stored);
+
+// Token ids [first, first + count) of a chain, or fewer at its end.
+absl::StatusOr<std::vector<std::int32_t>> LoadTokens(MetaReader& reader, SegmentId open_segment,
+                                                     std::int64_t token_count, std::int64_t first,
+                                                     std::int64_t count);
+
+// The policy's row that counts for a chain: of its last segment that has one.
+absl::StatusOr<PolicyRow> LoadPolicy(MetaReader& reader, SegmentId open_segment);
+
+absl::StatusOr<SegmentRow> LoadSegmentRow(MetaReader& reader, SegmentId segment);
+
+}  // namespace cairn::kv

@@ -1,0 +1,274 @@
+// Placing: entries move from pending and log parts into pools. architecture "Write path": whole log
+// parts, oldest entries first; only a cluster's last placed part grows; what does not fit, or whose
+// page fails its check, becomes a new part. Rule 6: a page has one writer at a time, from the read
+// before its write to the write's end.
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/check.h"
+#include "common/log/log.h"
+#include "kv-node/engine/attached_session.h"
+#include "kv-node/engine/checkpoint_job.h"
+
+namespace cairn::kv {
+
+struct AttachedSession::PlaceJob {
+  ClusterKey key;
+  std::vector<Part> keep;     // placed parts before the one that is written
+  std::optional<Part> grown;  // the part that grows; none: a new one
+  std::vector<Part> logged;   // log parts whose entries are placed
+  std::vector<Part> rest;     // log parts behind them
+  std::vector<PendingChunk> pending;
+  std::int64_t pending_count = 0;
+  std::int64_t new_count = 0;  // entries that are written
+  std::shared_ptr<void> io;
+};
+
+namespace {
+
+bool IsLog(const Part& part) { return part.extent->kind() == ExtentKind::kLogRun; }
+
+// The class of a new pool: room for as many entries again, because a cluster that grew so far will
+// grow on.
+std::int64_t NewPoolPages(std::int64_t bytes) {
+  return PoolClassPages(std::min(2 * bytes, kPartBytesMax));
+}
+
+// Copies entries into their places. `first` is the first entry's index in the part; `image` begins
+// at extent byte `image_begin`.
+void PutEntries(const Part& part, std::int64_t entry_bytes, std::int64_t first,
+                std::span<const std::byte> entries, std::byte* image, std::int64_t image_begin) {
+  const auto count = static_cast<std::int64_t>(entries.size()) / entry_bytes;
+  if (part.direction == Direction::kUp) {
+    const ByteRange range = RangeOf(part, entry_bytes, first, count);
+    std::memcpy(image + range.begin - image_begin, entries.data(), entries.size());
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    const ByteRange range = RangeOf(part, entry_bytes, first + i, 1);
+    std::memcpy(image + range.begin - image_begin, entries.data() + i * entry_bytes,
+                static_cast<std::size_t>(entry_bytes));
+  }
+}
+
+std::span<const std::byte> AsBytes(const std::string& bytes) {
+  return std::as_bytes(std::span(bytes.data(), bytes.size()));
+}
+
+}  // namespace
+
+// Takes a cluster's first pending entries, as many as a pool holds beside what the job has already.
+void AttachedSession::TakePendingChunks(const std::vector<PendingChunk>& chunks,
+                                        std::int64_t entry_bytes, std::int64_t room_max,
+                                        PlaceJob& job) {
+  for (const PendingChunk& chunk : chunks) {
+    const std::int64_t take = std::min(chunk.positions.count(), room_max - job.new_count);
+    if (take == 0) break;
+    job.new_count += take;
+    job.pending_count += take;
+    if (take == chunk.positions.count()) {
+      job.pending.push_back(chunk);
+      continue;
+    }
+    const auto bytes = static_cast<std::size_t>(take * entry_bytes);
+    job.pending.push_back({chunk.positions.Slice(0, take),
+                           std::make_shared<const std::string>(chunk.bytes->substr(0, bytes))});
+  }
+}
+
+std::int64_t AttachedSession::UnplacedCount(const ClusterKey& key) const {
+  std::int64_t count = state_->PendingCount(key);
+  const auto found = state_->open().parts.find(key);
+  if (found == state_->open().parts.end()) return count;
+  for (auto part = found->second.rbegin(); part != found->second.rend() && IsLog(*part); ++part) {
+    count += part->count();
+  }
+  return count;
+}
+
+void AttachedSession::PlaceForRoom() {
+  std::vector<std::pair<std::int64_t, ClusterKey>> fullest;
+  for (const auto& [key, chunks] : state_->pending()) {
+    fullest.emplace_back(state_->PendingCount(key) * state_->EntryBytes(key), key);
+  }
+  std::sort(fullest.begin(), fullest.end(),
+            [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::int64_t coming = context_.pending_bytes;
+  for (const auto& [bytes, key] : fullest) {
+    if (coming <= context_.options.pending_bytes_max / 2) break;
+    if (placing_.contains(key) || StartPlacing(key)) coming -= bytes;
+  }
+}
+
+bool AttachedSession::PlaceAtIdle() {
+  if (!queue_.empty() || failed_ || stopped_ || !context_.options.place_at_idle) return false;
+  std::int64_t most = context_.options.place_entries_min - 1;
+  const ClusterKey* best = nullptr;
+  const auto consider = [&](const ClusterKey& key) {
+    if (placing_.contains(key)) return;
+    const std::int64_t count = UnplacedCount(key);
+    if (count <= most) return;
+    most = count;
+    best = &key;
+  };
+  for (const auto& [key, chunks] : state_->pending()) consider(key);
+  for (const auto& [key, parts] : state_->open().parts) {
+    if (IsLog(parts.back())) consider(key);
+  }
+  if (best == nullptr) return false;
+  const ClusterKey key = *best;
+  return StartPlacing(key);
+}
+
+bool AttachedSession::StartPlacing(const ClusterKey& key) {
+  if (placing_.contains(key)) return false;
+  const std::int64_t entry_bytes = state_->EntryBytes(key);
+  const std::int64_t room_max = kPartBytesMax / entry_bytes;
+  auto job = std::make_shared<PlaceJob>();
+  job->key = key;
+  const auto own = state_->open().parts.find(key);
+  std::vector<Part> parts = own == state_->open().parts.end() ? std::vector<Part>() : own->second;
+  // Logged parts before a placed one stay: the order of positions is the order of the row.
+  std::size_t placed = parts.size();
+  while (placed > 0 && IsLog(parts[placed - 1])) --placed;
+  std::size_t next = placed;
+  for (; next < parts.size() && job->new_count + parts[next].count() <= room_max; ++next) {
+    job->new_count += parts[next].count();
+    job->logged.push_back(parts[next]);
+  }
+  job->rest.assign(parts.begin() + static_cast<std::ptrdiff_t>(next), parts.end());
+  job->keep.assign(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(placed));
+  const auto pending = state_->pending().find(key);
+  if (job->rest.empty() && pending != state_->pending().end()) {
+    TakePendingChunks(pending->second, entry_bytes, room_max, *job);
+  }
+  if (job->new_count == 0) return false;
+  std::vector<PageIndex> pages;
+  if (!job->keep.empty()) {
+    const Part& last = job->keep.back();
+    const std::int64_t bytes = (last.count() + job->new_count) * entry_bytes;
+    if (last.extent->kind() == ExtentKind::kPool && bytes <= last.extent->size_bytes()) {
+      const std::vector<PagePiece> tail = PiecesOf(last, entry_bytes, last.count() - 1, 1);
+      if (context_.io->IsBeingWritten(tail.back().page)) return false;  // rule 6: later
+      pages.push_back(tail.back().page);
+      job->grown = last;
+      job->keep.pop_back();
+    }
+  }
+  for (const Part& part : job->logged) {
+    for (const PagePiece& piece : PiecesOf(part, entry_bytes, 0, part.count())) {
+      pages.push_back(piece.page);
+    }
+  }
+  placing_.insert(key);
+  job->io = HoldIo();
+  if (pages.empty()) {
+    WritePlaced(job, PageSet());
+  } else {
+    context_.io->Read(std::move(pages), ReadCause::kPlace,
+                      [this, job](PageSet set) { FinishPlacing(job, set); });
+  }
+  return true;
+}
+
+void AttachedSession::FinishPlacing(const std::shared_ptr<PlaceJob>& job, const PageSet& pages) {
+  const std::int64_t entry_bytes = state_->EntryBytes(job->key);
+  if (stopped_ || failed_) {
+    placing_.erase(job->key);
+    return;
+  }
+  for (const Part& part : job->logged) {
+    if (PartIsIntact(context_.store_id, part, entry_bytes, part.count(), pages)) continue;
+    ++context_.lost_part_count;
+    placing_.erase(job->key);  // stays logged until the cluster is repaired
+    return;
+  }
+  if (job->grown) {
+    const PagePiece tail = PiecesOf(*job->grown, entry_bytes, job->grown->count() - 1, 1).back();
+    if (pages.Failed(tail.page) ||
+        !PieceIsIntact(context_.store_id, *job->grown, tail, pages.Page(tail.page))) {
+      // The page is left alone, and the entries go elsewhere.
+      ++context_.lost_part_count;
+      job->keep.push_back(*job->grown);
+      job->grown.reset();
+    }
+  }
+  WritePlaced(job, pages);
+}
+
+void AttachedSession::WritePlaced(const std::shared_ptr<PlaceJob>& job, const PageSet& pages) {
+  const std::int64_t entry_bytes = state_->EntryBytes(job->key);
+  placing_.erase(job->key);
+  Part part;
+  if (job->grown) {
+    part = *job->grown;
+  } else {
+    absl::StatusOr<ExtentRef> extent =
+        context_.Allocate(ExtentKind::kPool, NewPoolPages(job->new_count * entry_bytes));
+    const absl::StatusOr<std::int64_t> id = context_.ids->Next();
+    place_error_ = extent.ok() ? id.status() : extent.status();
+    if (!place_error_.ok()) return;  // what is pending or logged stays so
+    part.id = PartId(*id);
+    part.extent = *extent;
+    new_extents_.push_back(*std::move(extent));
+  }
+  const std::int64_t first = part.count();
+  for (const Part& logged : job->logged) part.positions.AppendAll(logged.positions);
+  for (const PendingChunk& chunk : job->pending) part.positions.AppendAll(chunk.positions);
+
+  const ByteRange range = RangeOf(part, entry_bytes, first, job->new_count);
+  const std::int64_t image_begin = range.begin / kPageBytes * kPageBytes;
+  const std::int64_t image_end = (range.end + kPageBytes - 1) / kPageBytes * kPageBytes;
+  SharedBuffer image = context_.io->MakeBuffer(image_end - image_begin);
+  if (job->grown) {
+    // Old bytes of the tail page stay as they are, also those that no part names.
+    const PagePiece tail = PiecesOf(*job->grown, entry_bytes, first - 1, 1).back();
+    const std::int64_t at =
+        (tail.page.value() - part.extent->first().value()) * kPageBytes - image_begin;
+    if (at >= 0 && at < image->size_bytes()) {
+      std::memcpy(image->data() + at, pages.Page(tail.page).data(), kPageBytes);
+    }
+  }
+  std::int64_t at = first;
+  for (const Part& logged : job->logged) {
+    const ByteRange bytes = RangeOf(logged, entry_bytes, 0, logged.count());
+    PutEntries(part, entry_bytes, at, pages.Bytes(*logged.extent, bytes), image->data(),
+               image_begin);
+    at += logged.count();
+  }
+  for (const PendingChunk& chunk : job->pending) {
+    PutEntries(part, entry_bytes, at, AsBytes(*chunk.bytes), image->data(), image_begin);
+    at += chunk.positions.count();
+  }
+  SetCrcs(context_.store_id, part, entry_bytes, first, job->new_count, *image, image_begin);
+  Write(part.extent, PageIndex(part.extent->first().value() + image_begin / kPageBytes),
+        std::move(image), WriteCause::kPool);
+
+  std::vector<Part> row = std::move(job->keep);
+  row.push_back(std::move(part));
+  row.insert(row.end(), job->rest.begin(), job->rest.end());
+  state_->PutParts(job->key, std::move(row));
+  context_.pending_bytes -= job->pending_count * entry_bytes;
+  state_->DropPending(job->key, job->pending_count);
+}
+
+void AttachedSession::Write(const ExtentRef& extent, PageIndex first, SharedBuffer buffer,
+                            WriteCause cause) {
+  const std::uint64_t seq = ++write_seq_;
+  writes_in_flight_.insert(seq);
+  // Rule 15: space is in use while a write in flight names it.
+  context_.io->Write(first, std::move(buffer), cause,
+                     [this, seq, extent, io = HoldIo()](const absl::Status& status) {
+                       writes_in_flight_.erase(seq);
+                       if (!status.ok()) Fail(Annotate(status, fmt::format("session {}", id_)));
+                     });
+}
+
+void AttachedSession::NoteDropped(const std::vector<Part>& parts) {
+  // Log runs are found at the next cut: other rows may name their other records.
+  for (const Part& part : parts) {
+    if (part.extent->kind() == ExtentKind::kPool) dropped_extents_.push_back(part.extent);
+  }
+}
+
+}  // namespace cairn::kv

@@ -1,0 +1,204 @@
+// Reads: fetches of clusters, and what an attach needs. A fetch takes its parts and pending entries
+// when it is applied; what is appended later is not in its answer.
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "common/log/log.h"
+#include "kv-node/engine/attached_session.h"
+#include "kv-node/engine/checkpoint_job.h"
+
+namespace cairn::kv {
+namespace {
+
+// One cluster of a fetch as it was when the fetch was applied.
+struct FetchTarget {
+  ClusterKey key;
+  std::vector<std::pair<Part, std::int64_t>> parts;  // with visible counts; they hold their extents
+  std::vector<PendingChunk> pending;
+};
+
+Span SpanOf(const Part& part, std::int64_t entry_bytes, std::int64_t count, const PageSet& pages,
+            bool with_positions) {
+  Span span;
+  span.part_id = part.id;
+  span.entry_count = count;
+  span.direction = part.direction;
+  if (with_positions) span.positions = part.positions.Slice(0, count);
+  span.bytes = pages.Bytes(*part.extent, RangeOf(part, entry_bytes, 0, count));
+  span.owner = pages.buffer();
+  return span;
+}
+
+Span SpanOf(const PendingChunk& chunk, bool with_positions) {
+  Span span;
+  span.entry_count = chunk.positions.count();
+  if (with_positions) span.positions = chunk.positions;
+  span.bytes = std::as_bytes(std::span(chunk.bytes->data(), chunk.bytes->size()));
+  span.owner = chunk.bytes;
+  return span;
+}
+
+void AddPages(const Part& part, std::int64_t entry_bytes, std::int64_t count,
+              std::vector<PageIndex>& pages) {
+  for (const PagePiece& piece : PiecesOf(part, entry_bytes, 0, count)) pages.push_back(piece.page);
+}
+
+}  // namespace
+
+void AttachedSession::Reply(RequestId request_id, absl::StatusOr<ReadReply> reply) {
+  // Rule 5: reads of an ended epoch are dropped.
+  if (!stopped_ && observer_ != nullptr) observer_->OnReply(request_id, std::move(reply));
+}
+
+AttachedSession::Applied AttachedSession::ApplyRead(RequestId request_id,
+                                                    const ReadOperation& operation) {
+  const std::int32_t layer = std::visit(
+      [](const auto& op) -> std::int32_t {
+        if constexpr (requires { op.layer; }) {
+          return op.layer;
+        } else {
+          return 0;
+        }
+      },
+      operation);
+  if (layer < 0 || layer >= row_.layout.layer_count) {
+    Reply(request_id, InvalidArgument("layer {} does not exist: the session has {}", layer,
+                                      row_.layout.layer_count));
+    return Applied::kYes;
+  }
+  if (const auto* fetch = std::get_if<Fetch>(&operation)) return StartFetch(request_id, *fetch);
+  if (const auto* carried = std::get_if<GetCarried>(&operation)) {
+    return StartGetCarried(request_id, *carried);
+  }
+  if (const auto* tokens = std::get_if<GetTokens>(&operation)) {
+    if (tokens->first < 0 || tokens->count < 0 || tokens->count > kGetTokensCountMax) {
+      Reply(request_id, InvalidArgument("tokens from {}, {} of them: at most {} a call",
+                                        tokens->first, tokens->count, kGetTokensCountMax));
+      return Applied::kYes;
+    }
+    context_.Load<std::vector<std::int32_t>>(
+        [segment = row_.segment, count = row_.token_count, op = *tokens](MetaReader& reader) {
+          return LoadTokens(reader, segment, count, op.first, op.count);
+        },
+        [this, request_id, io = HoldIo()](absl::StatusOr<std::vector<std::int32_t>> ids) {
+          if (!ids.ok()) return Reply(request_id, ids.status());
+          Reply(request_id, ReadReply(TokensReply{*std::move(ids)}));
+        });
+    return Applied::kYes;
+  }
+  if (std::get_if<GetPolicyState>(&operation) != nullptr) {
+    Reply(request_id,
+          ReadReply(PolicyStateReply{policy_.version, policy_.state, policy_.random_state}));
+  } else if (std::get_if<GetClusters>(&operation) != nullptr) {
+    Reply(request_id, ReadReply(ClustersReply{state_->ClustersOf(layer)}));
+  } else {
+    Reply(request_id, ReadReply(IndexReply{state_->IndexOf(layer)}));
+  }
+  return Applied::kYes;
+}
+
+AttachedSession::Applied AttachedSession::StartFetch(RequestId request_id, const Fetch& op) {
+  // Replies that are still being sent count: without room the fetch waits at the head of the queue.
+  MemoryAccount& memory = context_.io->memory();
+  if (memory.used_bytes() >= context_.options.io_bytes_max) {
+    memory.WakeAtRemove();
+    if (memory.used_bytes() >= context_.options.io_bytes_max) return Applied::kWait;
+  }
+  auto targets = std::make_shared<std::vector<FetchTarget>>();
+  std::vector<PageIndex> pages;
+  std::int64_t bytes = 0;
+  for (const ClusterRef& cluster : op.clusters) {
+    FetchTarget target;
+    target.key = {op.layer, cluster.head, cluster.cluster_id};
+    const std::int64_t entry_bytes = state_->EntryBytes(target.key);
+    for (const VisiblePart& visible : state_->PartsOf(target.key)) {
+      AddPages(*visible.part, entry_bytes, visible.count, pages);
+      target.parts.emplace_back(*visible.part, visible.count);
+      bytes += visible.count * entry_bytes;
+    }
+    const auto pending = state_->pending().find(target.key);
+    if (pending != state_->pending().end()) target.pending = pending->second;
+    bytes += state_->PendingCount(target.key) * entry_bytes;
+    targets->push_back(std::move(target));
+  }
+  if (bytes > kFetchBytesMax) {
+    Reply(request_id,
+          InvalidArgument("fetch of {} bytes: at most {} in one", bytes, kFetchBytesMax));
+    return Applied::kYes;
+  }
+  const auto answer = [this, request_id, targets, with_positions = op.with_positions,
+                       io = HoldIo()](const PageSet& set) {
+    if (stopped_) return;
+    FetchReply reply;
+    for (const FetchTarget& target : *targets) {
+      const std::int64_t entry_bytes = state_->EntryBytes(target.key);
+      FetchedCluster cluster;
+      cluster.cluster = {target.key.head, target.key.cluster_id};
+      if (target.parts.empty() && target.pending.empty()) cluster.outcome = FetchOutcome::kUnknown;
+      for (const auto& [part, count] : target.parts) {
+        if (!PartIsIntact(context_.store_id, part, entry_bytes, count, set)) {
+          cluster.outcome = FetchOutcome::kLost;
+          cluster.spans.clear();
+          ++context_.lost_part_count;
+          break;
+        }
+        cluster.spans.push_back(SpanOf(part, entry_bytes, count, set, with_positions));
+      }
+      if (cluster.outcome == FetchOutcome::kFound) {
+        for (const PendingChunk& chunk : target.pending) {
+          cluster.spans.push_back(SpanOf(chunk, with_positions));
+        }
+      }
+      reply.clusters.push_back(std::move(cluster));
+    }
+    Reply(request_id, ReadReply(std::move(reply)));
+  };
+  if (pages.empty()) {
+    answer(PageSet());
+  } else {
+    context_.io->Read(std::move(pages), ReadCause::kFetch, answer);
+  }
+  return Applied::kYes;
+}
+
+AttachedSession::Applied AttachedSession::StartGetCarried(RequestId request_id,
+                                                          const GetCarried& op) {
+  auto carried =
+      std::make_shared<std::map<ClusterKey, std::vector<Part>>>(state_->CarriedOf(op.layer));
+  std::vector<PageIndex> pages;
+  for (const auto& [key, parts] : *carried) {
+    for (const Part& part : parts) AddPages(part, state_->EntryBytes(key), part.count(), pages);
+  }
+  const bool own = state_->open().has_checkpoint;  // records of older segments cannot be named
+  const auto answer = [this, request_id, carried, own, io = HoldIo()](const PageSet& set) {
+    if (stopped_) return;
+    CarriedReply reply;
+    for (const auto& [key, parts] : *carried) {
+      const std::int64_t entry_bytes = state_->EntryBytes(key);
+      CarriedEntries entries;
+      entries.head = key.head;
+      entries.buffer_cluster_id = key.cluster_id;
+      for (const Part& part : parts) {
+        if (!PartIsIntact(context_.store_id, part, entry_bytes, part.count(), set)) {
+          return Reply(request_id,
+                       DataLoss("carried entry of layer {} head {} at position {} fails its check",
+                                key.layer, key.head, part.positions.first()));
+        }
+        entries.positions.AppendAll(part.positions);
+        const auto bytes = set.Bytes(*part.extent, RangeOf(part, entry_bytes, 0, part.count()));
+        entries.entries.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      }
+      if (own) entries.brought_positions = entries.positions;
+      reply.carried.push_back(std::move(entries));
+    }
+    Reply(request_id, ReadReply(std::move(reply)));
+  };
+  if (pages.empty()) {
+    answer(PageSet());
+  } else {
+    context_.io->Read(std::move(pages), ReadCause::kFetch, answer);
+  }
+  return Applied::kYes;
+}
+
+}  // namespace cairn::kv

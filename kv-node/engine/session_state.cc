@@ -1,0 +1,393 @@
+#include "kv-node/engine/session_state.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+
+namespace cairn::kv {
+namespace {
+
+// Mixes a position to 64 bits (the finaliser of SplitMix64), so that sums of different sets differ.
+std::uint64_t Hash(std::int64_t position) {
+  std::uint64_t x = static_cast<std::uint64_t>(position) + 0x9e3779b97f4a7c15;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return x ^ x >> 31;
+}
+
+bool OfLayer(const ClusterKey& key, std::int32_t layer) { return key.layer == layer; }
+
+// The keys of one layer are neighbours in a map: iterates over [first, last).
+template <typename Map>
+auto LayerRange(Map& map, std::int32_t layer) {
+  const ClusterKey low{layer, kAllHeads, ClusterId(INT64_MIN)};
+  const ClusterKey high{layer + 1, kAllHeads, ClusterId(INT64_MIN)};
+  return std::pair(map.lower_bound(low), map.lower_bound(high));
+}
+
+}  // namespace
+
+void PositionSum::Add(const Positions& positions) {
+  count += positions.count();
+  positions.ForEach([this](std::int64_t position) { hash += Hash(position); });
+}
+
+void PositionSum::Remove(const Positions& positions) {
+  count -= positions.count();
+  positions.ForEach([this](std::int64_t position) { hash -= Hash(position); });
+}
+
+SessionState::SessionState(const EntryLayout& layout, std::vector<SegmentRows> chain)
+    : layout_(layout),
+      chain_(std::move(chain)),
+      sums_(static_cast<std::size_t>(layout.layer_count) *
+            static_cast<std::size_t>(layout.head_count)) {
+  CAIRN_CHECK(!chain_.empty());
+}
+
+void SessionState::Roll(std::int64_t limit, SegmentId next) {
+  SegmentRows rows;
+  rows.id = next;
+  rows.parent = open().id;
+  rows.start = limit;
+  open().limit = limit;
+  chain_.push_back(std::move(rows));
+}
+
+template <typename Fn>
+void SessionState::ForEachHead(std::int32_t head, Fn&& fn) const {
+  if (head != kAllHeads) return fn(head);
+  for (std::int32_t h = 0; h < layout_.head_count; ++h) fn(h);
+}
+
+PositionSum& SessionState::Sum(std::int32_t layer, std::int32_t head) {
+  return sums_[static_cast<std::size_t>(layer) * static_cast<std::size_t>(layout_.head_count) +
+               static_cast<std::size_t>(head)];
+}
+
+void SessionState::AddToSums(const ClusterKey& key, const Positions& positions, bool add) {
+  ForEachHead(key.head, [&](std::int32_t head) {
+    PositionSum& sum = Sum(key.layer, head);
+    add ? sum.Add(positions) : sum.Remove(positions);
+  });
+}
+
+std::vector<VisiblePart> SessionState::PartsOf(const ClusterKey& key) const {
+  std::vector<VisiblePart> out;
+  for (const SegmentRows& rows : chain_) {
+    if (rows.masks.contains(key)) out.clear();
+    const auto found = rows.parts.find(key);
+    if (found == rows.parts.end()) continue;
+    for (const Part& part : found->second) {
+      const std::int64_t count = part.positions.CountBelow(rows.limit);
+      if (count > 0) out.push_back({&part, count});
+    }
+  }
+  std::sort(out.begin(), out.end(), [](const VisiblePart& a, const VisiblePart& b) {
+    return a.part->positions.first() < b.part->positions.first();
+  });
+  return out;
+}
+
+Positions SessionState::PositionsOf(const ClusterKey& key) const {
+  Positions out;
+  for (const VisiblePart& visible : PartsOf(key)) {
+    out.AppendAll(visible.part->positions.Slice(0, visible.count));
+  }
+  const auto pending = pending_.find(key);
+  if (pending != pending_.end()) {
+    for (const PendingChunk& chunk : pending->second) out.AppendAll(chunk.positions);
+  }
+  return out;
+}
+
+bool SessionState::Exists(const ClusterKey& key) const {
+  return pending_.contains(key) || !PartsOf(key).empty();
+}
+
+std::vector<ClusterInfo> SessionState::ClustersOf(std::int32_t layer) const {
+  std::set<ClusterKey> keys;
+  for (const SegmentRows& rows : chain_) {
+    const auto [begin, end] = LayerRange(rows.parts, layer);
+    for (auto it = begin; it != end; ++it) keys.insert(it->first);
+  }
+  const auto [begin, end] = LayerRange(pending_, layer);
+  for (auto it = begin; it != end; ++it) keys.insert(it->first);
+  std::vector<ClusterInfo> out;
+  for (const ClusterKey& key : keys) {
+    Positions positions = PositionsOf(key);
+    if (!positions.empty()) out.push_back({{key.head, key.cluster_id}, std::move(positions)});
+  }
+  return out;
+}
+
+std::vector<IndexRow> SessionState::IndexOf(std::int32_t layer) const {
+  std::map<ClusterKey, IndexRow> visible;
+  for (const SegmentRows& rows : chain_) {
+    for (const ClusterKey& mask : rows.masks) {
+      if (OfLayer(mask, layer)) visible.erase(mask);
+    }
+    const auto [begin, end] = LayerRange(rows.index, layer);
+    for (auto it = begin; it != end; ++it) visible[it->first] = it->second;
+  }
+  std::vector<IndexRow> out;
+  for (auto& [key, row] : visible) out.push_back(std::move(row));
+  return out;
+}
+
+std::map<ClusterKey, std::vector<Part>> SessionState::CarriedOf(std::int32_t layer) const {
+  const SegmentRows* last = nullptr;
+  for (const SegmentRows& rows : chain_) {
+    if (rows.has_checkpoint) last = &rows;
+  }
+  std::map<ClusterKey, std::vector<Part>> out;
+  if (last == nullptr) return out;
+  const auto [begin, end] = LayerRange(last->carried, layer);
+  for (auto it = begin; it != end; ++it) {
+    for (const Part& part : it->second) {
+      if (part.positions.first() < last->limit) out[it->first].push_back(part);
+    }
+  }
+  return out;
+}
+
+std::map<ClusterKey, std::vector<PendingChunk>> SessionState::TakePending() {
+  pending_bytes_ = 0;
+  return std::exchange(pending_, {});
+}
+
+std::int64_t SessionState::PendingCount(const ClusterKey& key) const {
+  const auto found = pending_.find(key);
+  if (found == pending_.end()) return 0;
+  std::int64_t count = 0;
+  for (const PendingChunk& chunk : found->second) count += chunk.positions.count();
+  return count;
+}
+
+void SessionState::DropPending(const ClusterKey& key, std::int64_t count) {
+  if (count == 0) return;
+  const std::int64_t entry_bytes = EntryBytes(key);
+  pending_bytes_ -= count * entry_bytes;
+  std::vector<PendingChunk>& chunks = pending_.at(key);
+  std::size_t whole = 0;
+  while (whole < chunks.size() && chunks[whole].positions.count() <= count) {
+    count -= chunks[whole].positions.count();
+    ++whole;
+  }
+  chunks.erase(chunks.begin(), chunks.begin() + static_cast<std::ptrdiff_t>(whole));
+  if (count > 0) {
+    PendingChunk& chunk = chunks.front();
+    const std::int64_t rest = chunk.positions.count() - count;
+    chunk.bytes = std::make_shared<const std::string>(
+        chunk.bytes->substr(static_cast<std::size_t>(count * entry_bytes)));
+    chunk.positions = chunk.positions.Slice(count, rest);
+  }
+  if (chunks.empty()) pending_.erase(key);
+}
+
+absl::Status SessionState::CheckAppend(const ClusterKey& key, const Positions& positions) const {
+  const Positions held = PositionsOf(key);
+  if (!held.empty() && positions.first() <= held.last()) {
+    return InvalidArgument(
+        "append to layer {} head {} cluster {}: position {} is not above the cluster's last, {}",
+        key.layer, key.head, key.cluster_id, positions.first(), held.last());
+  }
+  if (held.empty() && key.cluster_id.value() <= UsedIdMax(key.layer, key.head)) {
+    return InvalidArgument(
+        "append to layer {} head {}: cluster id {} is not above {}, the largest that was used",
+        key.layer, key.head, key.cluster_id, UsedIdMax(key.layer, key.head));
+  }
+  return absl::OkStatus();
+}
+
+void SessionState::Append(const ClusterKey& key, ClusterEntries entries) {
+  NoteUsedId(key.layer, key.head, key.cluster_id.value());
+  AddToSums(key, entries.positions, true);
+  pending_bytes_ += static_cast<std::int64_t>(entries.entries.size());
+  pending_[key].push_back({std::move(entries.positions),
+                           std::make_shared<const std::string>(std::move(entries.entries))});
+}
+
+absl::Status SessionState::CheckReplace(const Replace& op) const {
+  std::vector<std::int64_t> before;
+  std::set<ClusterId> parents;
+  op.brought_positions.ForEach([&](std::int64_t p) { before.push_back(p); });
+  for (const ClusterId parent : op.parent_ids) {
+    const Positions positions = PositionsOf({op.layer, op.head, parent});
+    if (positions.empty() || !parents.insert(parent).second) {
+      return InvalidArgument(
+          "replace in layer {} head {}: parent cluster {} is unknown or named twice", op.layer,
+          op.head, parent);
+    }
+    // A repair brings positions that the parents show but have lost: they count once.
+    positions.ForEach([&](std::int64_t p) {
+      if (!op.brought_positions.Contains(p)) before.push_back(p);
+    });
+  }
+  std::vector<std::int64_t> after;
+  op.evicted_positions.ForEach([&](std::int64_t p) { after.push_back(p); });
+  std::int64_t last_id = UsedIdMax(op.layer, op.head);
+  for (const ChildCluster& child : op.children) {
+    if (child.cluster_id.value() <= last_id || child.positions.empty()) {
+      return InvalidArgument(
+          "replace in layer {} head {}: child {} is empty or its id is not above {}, the largest "
+          "used",
+          op.layer, op.head, child.cluster_id, last_id);
+    }
+    last_id = child.cluster_id.value();
+    child.positions.ForEach([&](std::int64_t p) { after.push_back(p); });
+  }
+  std::sort(before.begin(), before.end());
+  std::sort(after.begin(), after.end());
+  if (before != after) {
+    return InvalidArgument(
+        "replace in layer {} head {}: children and evicted hold {} positions, the parents and what "
+        "was "
+        "brought {}, and they are not the same",
+        op.layer, op.head, after.size(), before.size());
+  }
+  return absl::OkStatus();
+}
+
+std::vector<Part> SessionState::ApplyReplace(const Replace& op) {
+  std::vector<Part> dropped;
+  for (const ClusterId parent : op.parent_ids) {
+    const ClusterKey key{op.layer, op.head, parent};
+    AddToSums(key, PositionsOf(key), false);
+    DropPending(key, PendingCount(key));
+    const auto own = open().parts.find(key);
+    if (own != open().parts.end()) {
+      std::move(own->second.begin(), own->second.end(), std::back_inserter(dropped));
+      open().parts.erase(own);
+      dirty_.parts.insert(key);
+    }
+    if (open().index.erase(key) > 0) dirty_.index.insert(key);
+    if (!PartsOf(key).empty()) {  // what is left lies in older segments
+      open().masks.insert(key);
+      dirty_.masks.insert(key);
+    }
+  }
+  if (!op.evicted_positions.empty()) {
+    const ClusterKey key{op.layer, op.head, ClusterId(0)};
+    std::vector<std::int64_t> all;
+    const auto add = [&](std::int64_t p) { all.push_back(p); };
+    open().evicted[key].ForEach(add);
+    op.evicted_positions.ForEach(add);
+    open().evicted[key] = Positions::FromUnsorted(std::move(all));
+    dirty_.evicted.insert(key);
+    AddToSums(key, op.evicted_positions, true);
+  }
+  for (const ChildCluster& child : op.children) {
+    NoteUsedId(op.layer, op.head, child.cluster_id.value());
+    AddToSums({op.layer, op.head, child.cluster_id}, child.positions, true);
+  }
+  return dropped;
+}
+
+void SessionState::PutIndexRows(std::int32_t layer, std::vector<IndexRow> rows) {
+  for (IndexRow& row : rows) {
+    const ClusterKey key{layer, row.cluster.head, row.cluster.cluster_id};
+    open().index[key] = std::move(row);
+    dirty_.index.insert(key);
+  }
+}
+
+void SessionState::PutParts(const ClusterKey& key, std::vector<Part> parts) {
+  if (parts.empty()) {
+    open().parts.erase(key);
+  } else {
+    open().parts[key] = std::move(parts);
+  }
+  dirty_.parts.insert(key);
+}
+
+SessionState::Dirty SessionState::TakeDirty() { return std::exchange(dirty_, {}); }
+
+absl::Status SessionState::CheckPositions(
+    std::int64_t token_count, const std::map<ClusterKey, CarriedEntries>& carried) const {
+  std::vector<PositionSum> sums = sums_;
+  for (const auto& [key, entries] : carried) {
+    ForEachHead(key.head, [&](std::int32_t head) {
+      sums[static_cast<std::size_t>(key.layer) * static_cast<std::size_t>(layout_.head_count) +
+           static_cast<std::size_t>(head)]
+          .Add(entries.positions);
+    });
+  }
+  PositionSum want;
+  want.Add(Positions::Range(0, token_count));
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    for (std::int32_t head = 0; head < layout_.head_count; ++head) {
+      const PositionSum& sum =
+          sums[static_cast<std::size_t>(layer) * static_cast<std::size_t>(layout_.head_count) +
+               static_cast<std::size_t>(head)];
+      if (sum == want) continue;
+      return FailedPrecondition(
+          "checkpoint of {} tokens refused: layer {} head {} shows {} positions, and not each "
+          "exactly "
+          "once",
+          token_count, layer, head, sum.count);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionState::RecomputeSums() {
+  std::fill(sums_.begin(), sums_.end(), PositionSum());
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    std::vector<std::set<std::int64_t>> seen(static_cast<std::size_t>(layout_.head_count));
+    bool twice = false;
+    const auto note = [&](const ClusterKey& key, const Positions& positions) {
+      AddToSums(key, positions, true);
+      ForEachHead(key.head, [&](std::int32_t head) {
+        positions.ForEach([&](std::int64_t p) {
+          twice = twice || !seen[static_cast<std::size_t>(head)].insert(p).second;
+        });
+      });
+    };
+    for (const ClusterInfo& info : ClustersOf(layer)) {
+      note({layer, info.cluster.head, info.cluster.cluster_id}, info.positions);
+    }
+    for (const SegmentRows& rows : chain_) {
+      const auto [begin, end] = LayerRange(rows.evicted, layer);
+      for (auto it = begin; it != end; ++it) {
+        note(it->first, it->second.Slice(0, it->second.CountBelow(rows.limit)));
+      }
+    }
+    if (twice) return DataLoss("segment {} shows a position of layer {} twice", open().id, layer);
+  }
+  return absl::OkStatus();
+}
+
+std::int64_t SessionState::UsedIdMax(std::int32_t layer, std::int32_t head) const {
+  const auto found = used_.find({layer, head});
+  return found == used_.end() ? 0 : found->second;
+}
+
+void SessionState::NoteUsedId(std::int32_t layer, std::int32_t head, std::int64_t id) {
+  std::int64_t& max = used_[{layer, head}];
+  max = std::max(max, id);
+}
+
+std::int64_t SessionState::row_bytes() const {
+  std::int64_t bytes = 0;
+  const auto add = [&bytes](const std::map<ClusterKey, std::vector<Part>>& rows) {
+    constexpr std::int64_t kNodeBytes = 96;  // of a map node and its vector
+    for (const auto& [key, parts] : rows) {
+      bytes += kNodeBytes;
+      for (const Part& part : parts) {
+        bytes += static_cast<std::int64_t>(sizeof(Part) + part.crcs.size() * sizeof(std::uint32_t) +
+                                           part.positions.runs().size() * sizeof(Positions::Run));
+      }
+    }
+  };
+  for (const SegmentRows& rows : chain_) {
+    add(rows.parts);
+    add(rows.carried);
+    for (const auto& [key, row] : rows.index) {
+      bytes += static_cast<std::int64_t>(sizeof(IndexRow) + row.row.size());
+    }
+  }
+  return bytes;
+}
+
+}  // namespace cairn::kv

@@ -1,0 +1,147 @@
+// SessionState: what an attached session shows, in memory: the rows of its chain of segments,
+// pending entries, and count and hash of positions. Pure bookkeeping: no I/O, no metadata store;
+// the engine moves bytes and commits what this class names. architecture "Words" and "KV node"; the
+// rules of the store by their numbers are in docs/architecture.md.
+//
+// Threading:  the engine thread.
+// Ownership:  parts hold their extents; pending entries hold their bytes.
+// Invariants: for each (layer, head) `sum` is count and hash of the positions that clusters show
+// and that are evicted.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/kv/messages.h"
+#include "kv-node/layout/part.h"
+#include "kv-node/layout/rows.h"
+
+namespace cairn::kv {
+
+inline constexpr std::int64_t kNoLimit = kPositionMax + 1;
+
+// The rows of one segment.
+struct SegmentRows {
+  SegmentId id;
+  SegmentId parent;
+  std::int64_t start = 0;
+  std::int64_t limit = kNoLimit;  // positions below it count; kNoLimit in the open segment
+  bool has_checkpoint = false;
+  std::map<ClusterKey, std::vector<Part>> parts;  // in ascending position order
+  std::map<ClusterKey, std::vector<Part>>
+      carried;  // the key's id is the buffer's; one record an entry
+  std::set<ClusterKey> masks;
+  std::map<ClusterKey, Positions> evicted;  // cluster id 0
+  std::map<ClusterKey, IndexRow> index;
+};
+
+// Entries of one Append to one cluster, not on flash yet.
+struct PendingChunk {
+  Positions positions;
+  std::shared_ptr<const std::string> bytes;
+};
+
+// A part and how many of its first entries the chain's limit leaves visible.
+struct VisiblePart {
+  const Part* part = nullptr;
+  std::int64_t count = 0;
+};
+
+// Count and 64-bit hash sum of a set of positions: equal sums mean equal sets, but for a chance of
+// about 2^-64.
+struct PositionSum {
+  std::int64_t count = 0;
+  std::uint64_t hash = 0;
+  void Add(const Positions& positions);
+  void Remove(const Positions& positions);
+  friend bool operator==(const PositionSum&, const PositionSum&) = default;
+};
+
+class SessionState {
+ public:
+  SessionState(const EntryLayout& layout, std::vector<SegmentRows> chain);
+
+  const EntryLayout& layout() const { return layout_; }
+  std::int64_t EntryBytes(const ClusterKey& key) const { return layout_.EntryBytes(key.head); }
+  SegmentRows& open() { return chain_.back(); }
+  const SegmentRows& open() const { return chain_.back(); }
+  const std::vector<SegmentRows>& chain() const { return chain_; }
+  // The open segment becomes a parent that counts up to `limit`; the session goes on in `next`.
+  void Roll(std::int64_t limit, SegmentId next);
+
+  // ---- views of the chain ----
+  std::vector<VisiblePart> PartsOf(const ClusterKey& key) const;
+  Positions PositionsOf(const ClusterKey& key) const;  // with pending ones
+  bool Exists(const ClusterKey& key) const;
+  std::vector<ClusterInfo> ClustersOf(std::int32_t layer) const;
+  std::vector<IndexRow> IndexOf(std::int32_t layer) const;
+  // Carried records that count: those of the last segment with a checkpoint, below its limit (rule
+  // 1).
+  std::map<ClusterKey, std::vector<Part>> CarriedOf(std::int32_t layer) const;
+
+  // ---- pending entries ----
+  const std::map<ClusterKey, std::vector<PendingChunk>>& pending() const { return pending_; }
+  std::map<ClusterKey, std::vector<PendingChunk>> TakePending();
+  // The first `count` entries of a cluster's pending ones leave.
+  void DropPending(const ClusterKey& key, std::int64_t count);
+  std::int64_t PendingCount(const ClusterKey& key) const;
+  std::int64_t pending_bytes() const { return pending_bytes_; }
+
+  // ---- changes; the checks answer INVALID_ARGUMENT, the changes require that their check passed
+  // ----
+  absl::Status CheckAppend(const ClusterKey& key, const Positions& positions) const;
+  void Append(const ClusterKey& key, ClusterEntries entries);
+  // Checks ids and positions of a Replace before its bytes are read.
+  absl::Status CheckReplace(const Replace& op) const;
+  // The rows of a checked Replace: parents go (masked where older segments hold them), evicted
+  // positions are noted. Dropped parts are returned, so that their extents can be released when a
+  // commit no longer names them. Children are added with PutParts by the caller.
+  std::vector<Part> ApplyReplace(const Replace& op);
+  void PutIndexRows(std::int32_t layer, std::vector<IndexRow> rows);
+
+  void PutParts(const ClusterKey& key, std::vector<Part> parts);
+
+  // Rows of the open segment that differ from the last cut; cleared by TakeDirty.
+  struct Dirty {
+    std::set<ClusterKey> parts, masks, evicted, index;
+  };
+  Dirty TakeDirty();
+  void MarkPartsDirty(const ClusterKey& key) { dirty_.parts.insert(key); }
+
+  // ---- the position rule ----
+  // FAILED_PRECONDITION unless clusters, evicted and `carried` hold each of 0 .. token_count - 1
+  // exactly once for every layer and head.
+  absl::Status CheckPositions(std::int64_t token_count,
+                              const std::map<ClusterKey, CarriedEntries>& carried) const;
+  // Recomputes the sums by walking all rows; DATA_LOSS if a position is shown twice.
+  absl::Status RecomputeSums();
+
+  // The largest cluster id that (layer, head) has used (rule 10).
+  std::int64_t UsedIdMax(std::int32_t layer, std::int32_t head) const;
+  void NoteUsedId(std::int32_t layer, std::int32_t head, std::int64_t id);
+
+  std::int64_t row_bytes() const;
+
+ private:
+  template <typename Fn>
+  void ForEachHead(std::int32_t head, Fn&& fn) const;
+  PositionSum& Sum(std::int32_t layer, std::int32_t head);
+  void AddToSums(const ClusterKey& key, const Positions& positions, bool add);
+
+  const EntryLayout layout_;
+  std::vector<SegmentRows> chain_;  // from the root; the last one is open
+  std::map<ClusterKey, std::vector<PendingChunk>> pending_;
+  std::int64_t pending_bytes_ = 0;
+  std::vector<PositionSum> sums_;  // (layer, head)
+  std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>
+      used_;  // (layer, head) -> largest id
+  Dirty dirty_;
+};
+
+}  // namespace cairn::kv

@@ -1,0 +1,87 @@
+#include "kv-node/layout/free_map.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+
+namespace cairn::kv {
+namespace {
+
+constexpr std::int64_t kWordBits = 64;
+
+std::size_t Word(std::int64_t page) { return static_cast<std::size_t>(page / kWordBits); }
+std::uint64_t Bit(std::int64_t page) { return std::uint64_t{1} << (page % kWordBits); }
+
+}  // namespace
+
+FreeMap::FreeMap(std::int64_t page_count, std::int64_t reserved_count)
+    : page_count_(page_count),
+      cursor_(reserved_count),
+      words_(static_cast<std::size_t>((page_count + kWordBits - 1) / kWordBits)) {
+  CAIRN_CHECK_LE(reserved_count, page_count);
+  CAIRN_CHECK(MarkUsed(PageIndex(0), reserved_count));
+}
+
+bool FreeMap::IsUsed(PageIndex page) const {
+  return (words_[Word(page.value())] & Bit(page.value())) != 0;
+}
+
+std::int64_t FreeMap::Search(std::int64_t from, std::int64_t to, std::int64_t count) const {
+  std::int64_t free = 0;
+  for (std::int64_t page = from; page < std::min(page_count_, to + count - 1); ++page) {
+    const std::uint64_t word = words_[Word(page)];
+    if (word == ~std::uint64_t{0}) {
+      page |= kWordBits - 1;
+      free = 0;
+      continue;
+    }
+    free = (word & Bit(page)) != 0 ? 0 : free + 1;
+    if (free == count) return page + 1 - count;
+  }
+  return -1;
+}
+
+absl::StatusOr<PageIndex> FreeMap::Allocate(std::int64_t count) {
+  CAIRN_CHECK_GE(count, 1);
+  std::int64_t first = Search(cursor_, page_count_, count);
+  if (first < 0) first = Search(0, cursor_, count);
+  if (first < 0) {
+    return ResourceExhausted(
+        "flash is full: no {} free pages in a row, {} of {} pages are in use; delete conversations "
+        "or "
+        "make the extent file larger",
+        count, used_count_, page_count_);
+  }
+  Set(first, count, true);
+  cursor_ = first + count;
+  return PageIndex(first);
+}
+
+bool FreeMap::MarkUsed(PageIndex first, std::int64_t count) {
+  if (first.value() < 0 || count < 0 || count > page_count_ - first.value()) return false;
+  for (std::int64_t page = first.value(); page < first.value() + count; ++page) {
+    if (IsUsed(PageIndex(page))) return false;
+  }
+  Set(first.value(), count, true);
+  return true;
+}
+
+void FreeMap::Free(PageIndex first, std::int64_t count) {
+  for (std::int64_t page = first.value(); page < first.value() + count; ++page) {
+    CAIRN_CHECK(IsUsed(PageIndex(page)));
+  }
+  Set(first.value(), count, false);
+}
+
+void FreeMap::Set(std::int64_t first, std::int64_t count, bool used) {
+  for (std::int64_t page = first; page < first + count; ++page) {
+    if (used) {
+      words_[Word(page)] |= Bit(page);
+    } else {
+      words_[Word(page)] &= ~Bit(page);
+    }
+  }
+  used_count_ += used ? count : -count;
+}
+
+}  // namespace cairn::kv

@@ -1,0 +1,351 @@
+#include "kv-node/layout/rows.h"
+
+#include <bit>
+#include <cstring>
+
+#include "common/base/check.h"
+#include "kv-node/layout/byte_codec.h"
+
+namespace cairn::kv {
+namespace {
+
+constexpr std::int64_t kRunCountMax = std::int64_t{1} << 24;  // runs of positions in one list
+constexpr std::int64_t kGroupCountMax = std::int64_t{1} << 20;
+constexpr std::int64_t kPageCountMax = std::int64_t{1} << 40;
+
+absl::Status Damaged(std::string_view what) {
+  return DataLoss("a stored {} row is damaged or of a newer version", what);
+}
+
+void PutPositions(ByteWriter& out, const Positions& positions) {
+  out.Varint(static_cast<std::int64_t>(positions.runs().size()));
+  std::int64_t end = 0;
+  for (const Positions::Run& run : positions.runs()) {
+    out.Varint(run.start - end);
+    out.Varint(run.length);
+    end = run.start + run.length;
+  }
+}
+
+Positions GetPositions(ByteReader& in) {
+  std::vector<Positions::Run> runs(static_cast<std::size_t>(
+      std::min(in.Count(kRunCountMax), in.remaining())));  // a run takes at least two bytes
+  std::int64_t end = 0;
+  for (Positions::Run& run : runs) {
+    run.start = end + in.Count(kPositionMax);
+    run.length = in.Count(kPositionMax);
+    end = run.start + run.length;
+  }
+  absl::StatusOr<Positions> positions = Positions::FromRuns(runs);
+  if (!positions.ok()) {
+    in.MarkBad();
+    return {};
+  }
+  return *std::move(positions);
+}
+
+void PutLayout(ByteWriter& out, const EntryLayout& layout) {
+  out.Varint(layout.layer_count);
+  out.Varint(layout.head_count);
+  out.Varint(layout.head_dim);
+  out.Varint(static_cast<std::int64_t>(layout.kv_format));
+}
+
+EntryLayout GetLayout(ByteReader& in) {
+  EntryLayout layout;
+  layout.layer_count = static_cast<std::int32_t>(in.Count(kLayerCountMax));
+  layout.head_count = static_cast<std::int32_t>(in.Count(kHeadCountMax));
+  layout.head_dim = static_cast<std::int32_t>(in.Count(kHeadDimMax));
+  const std::optional<KvFormat> format = KvFormatFromNumber(in.Varint());
+  layout.kv_format = format.value_or(KvFormat::kF16);
+  if (!format || !layout.Validate().ok()) in.MarkBad();
+  return layout;
+}
+
+void PutKey(ByteWriter& out, const SegmentKey& key) {
+  out.Bytes(key.model_digest);
+  out.Bytes(key.adapter_digest);
+  out.Fixed32(std::bit_cast<std::uint32_t>(key.adapter_scale));
+  out.Bytes(key.rope_parameters);
+  out.Varint(static_cast<std::int64_t>(key.kv_format));
+  out.Bytes(key.sharing_domain);
+}
+
+SegmentKey GetKey(ByteReader& in) {
+  SegmentKey key;
+  key.model_digest = in.Bytes(kDigestBytes);
+  key.adapter_digest = in.Bytes(kDigestBytes);
+  key.adapter_scale = std::bit_cast<float>(in.Fixed32());
+  key.rope_parameters = in.Bytes(kRopeParametersBytesMax);
+  const std::optional<KvFormat> format = KvFormatFromNumber(in.Varint());
+  key.kv_format = format.value_or(KvFormat::kF16);
+  key.sharing_domain = in.Bytes(kLabelBytesMax);
+  if (!format || !key.Validate().ok()) in.MarkBad();
+  return key;
+}
+
+// Whether `next` continues a group of one-entry records: the next id, place and position.
+bool Continues(const Part& last, const Part& next, std::int64_t entry_bytes) {
+  return last.count() == 1 && next.count() == 1 && last.extent == next.extent &&
+         last.extent->kind() != ExtentKind::kPool && next.id.value() == last.id.value() + 1 &&
+         next.offset_bytes == last.offset_bytes + entry_bytes &&
+         next.positions.first() == last.positions.first() + 1;
+}
+
+void PutCrcs(ByteWriter& out, const std::vector<std::uint32_t>& crcs) {
+  out.Varint(static_cast<std::int64_t>(crcs.size()));
+  for (const std::uint32_t crc : crcs) out.Fixed32(crc);
+}
+
+std::vector<std::uint32_t> GetCrcs(ByteReader& in) {
+  std::vector<std::uint32_t> crcs(static_cast<std::size_t>(in.Count(in.remaining() / 4)));
+  for (std::uint32_t& crc : crcs) crc = in.Fixed32();
+  return crcs;
+}
+
+// Reads one group and appends its parts.
+void GetGroup(ByteReader& in, std::int64_t entry_bytes, std::vector<StoredPart>& parts) {
+  const std::int64_t group_count = in.Count(kGroupCountMax);
+  const std::uint8_t flags = in.Byte();
+  StoredPart base;
+  base.kind = static_cast<ExtentKind>(flags >> 1);
+  base.direction = (flags & 1) != 0 ? Direction::kDown : Direction::kUp;
+  base.id = PartId(in.Varint());
+  base.first_page = PageIndex(in.Count(kPageCountMax));
+  base.page_count = in.Count(kPageCountMax);
+  base.offset_bytes = in.Count(base.page_count * kPageBytes);
+  base.positions = GetPositions(in);
+  const bool one_entry_if_group = group_count == 1 || base.positions.count() == 1;
+  const bool known_kind = base.kind >= ExtentKind::kPool && base.kind <= ExtentKind::kIndexRun;
+  if (group_count < 1 || base.positions.empty() || !one_entry_if_group || !known_kind ||
+      base.page_count < 1) {
+    in.MarkBad();
+    return;
+  }
+  for (std::int64_t i = 0; i < group_count && in.ok(); ++i) {
+    StoredPart part = base;
+    part.id = PartId(base.id.value() + i);
+    part.offset_bytes += i * entry_bytes;
+    if (i > 0) part.positions = Positions::Range(base.positions.first() + i, 1);
+    part.crcs = GetCrcs(in);
+    const std::int64_t bytes = part.positions.count() * entry_bytes;
+    if (part.offset_bytes + bytes > part.page_count * kPageBytes ||
+        part.positions.last() > kPositionMax) {
+      in.MarkBad();
+    }
+    parts.push_back(std::move(part));
+  }
+}
+
+}  // namespace
+
+std::string EncodeSessionRow(const SessionRow& row) {
+  ByteWriter out;
+  out.Byte(kRowVersion);
+  out.Varint(row.segment.value());
+  out.Varint(row.epoch.value());
+  out.Varint(row.op_seq.value());
+  PutLayout(out, row.layout);
+  PutKey(out, row.key);
+  out.Bytes(row.label);
+  out.Varint(row.token_count);
+  out.Varint(row.flash_bytes);
+  out.Varint(row.create_time_us);
+  out.Varint(row.checkpoint_time_us);
+  return out.Take();
+}
+
+absl::StatusOr<SessionRow> DecodeSessionRow(std::string_view bytes) {
+  ByteReader in(bytes);
+  if (in.Byte() != kRowVersion) return Damaged("session");
+  SessionRow row;
+  row.segment = SegmentId(in.Varint());
+  row.epoch = Epoch(in.Varint());
+  row.op_seq = OpSeq(in.Varint());
+  row.layout = GetLayout(in);
+  row.key = GetKey(in);
+  row.label = in.Bytes(kLabelBytesMax);
+  row.token_count = in.Varint();
+  row.flash_bytes = in.Varint();
+  row.create_time_us = in.Varint();
+  row.checkpoint_time_us = in.Varint();
+  if (!in.ok() || !in.at_end()) return Damaged("session");
+  return row;
+}
+
+std::string EncodeSegmentRow(const SegmentRow& row) {
+  ByteWriter out;
+  out.Byte(kRowVersion);
+  out.Varint(row.parent.value());
+  out.Varint(row.start);
+  out.Varint(row.token_count);
+  out.Byte(static_cast<std::uint8_t>((row.sealed ? 1 : 0) | (row.has_checkpoint ? 2 : 0)));
+  PutLayout(out, row.layout);
+  PutKey(out, row.key);
+  out.Varint(static_cast<std::int64_t>(row.next_cluster_ids.size()));
+  for (const std::int64_t id : row.next_cluster_ids) out.Varint(id);
+  return out.Take();
+}
+
+absl::StatusOr<SegmentRow> DecodeSegmentRow(std::string_view bytes) {
+  ByteReader in(bytes);
+  if (in.Byte() != kRowVersion) return Damaged("segment");
+  SegmentRow row;
+  row.parent = SegmentId(in.Varint());
+  row.start = in.Count(kPositionMax);
+  row.token_count = in.Count(kPositionMax);
+  const std::uint8_t flags = in.Byte();
+  row.sealed = (flags & 1) != 0;
+  row.has_checkpoint = (flags & 2) != 0;
+  row.layout = GetLayout(in);
+  row.key = GetKey(in);
+  row.next_cluster_ids.resize(static_cast<std::size_t>(in.Count(in.remaining())));
+  for (std::int64_t& id : row.next_cluster_ids) id = in.Varint();
+  if (!in.ok() || !in.at_end() || flags > 3) return Damaged("segment");
+  return row;
+}
+
+std::string EncodePolicyRow(const PolicyRow& row) {
+  ByteWriter out;
+  out.Byte(kRowVersion);
+  out.Varint(row.version);
+  out.Bytes(row.state);
+  out.Bytes(row.random_state);
+  return out.Take();
+}
+
+absl::StatusOr<PolicyRow> DecodePolicyRow(std::string_view bytes) {
+  ByteReader in(bytes);
+  if (in.Byte() != kRowVersion) return Damaged("policy");
+  PolicyRow row;
+  row.version = static_cast<std::int32_t>(in.Count(INT32_MAX));
+  row.state = in.Bytes(kPolicyStateBytesMax);
+  row.random_state = in.Bytes(kRandomStateBytesMax);
+  if (!in.ok() || !in.at_end()) return Damaged("policy");
+  return row;
+}
+
+std::string EncodeParts(const std::vector<Part>& parts, std::int64_t entry_bytes) {
+  ByteWriter out;
+  out.Byte(kRowVersion);
+  for (std::size_t i = 0; i < parts.size();) {
+    std::size_t end = i + 1;
+    while (end < parts.size() && Continues(parts[end - 1], parts[end], entry_bytes)) ++end;
+    const Part& base = parts[i];
+    out.Varint(static_cast<std::int64_t>(end - i));
+    out.Byte(static_cast<std::uint8_t>(static_cast<int>(base.extent->kind()) << 1 |
+                                       (base.direction == Direction::kDown ? 1 : 0)));
+    out.Varint(base.id.value());
+    out.Varint(base.extent->first().value());
+    out.Varint(base.extent->page_count());
+    out.Varint(base.offset_bytes);
+    PutPositions(out, base.positions);
+    for (; i < end; ++i) PutCrcs(out, parts[i].crcs);
+  }
+  return out.Take();
+}
+
+absl::StatusOr<std::vector<StoredPart>> DecodeParts(std::string_view bytes,
+                                                    std::int64_t entry_bytes) {
+  ByteReader in(bytes);
+  if (in.Byte() != kRowVersion) return Damaged("cluster");
+  std::vector<StoredPart> parts;
+  while (in.ok() && !in.at_end()) GetGroup(in, entry_bytes, parts);
+  if (!in.ok()) return Damaged("cluster");
+  return parts;
+}
+
+std::string EncodePositions(const Positions& positions) {
+  ByteWriter out;
+  out.Byte(kRowVersion);
+  PutPositions(out, positions);
+  return out.Take();
+}
+
+absl::StatusOr<Positions> DecodePositions(std::string_view bytes) {
+  ByteReader in(bytes);
+  if (in.Byte() != kRowVersion) return Damaged("position");
+  Positions positions = GetPositions(in);
+  if (!in.ok() || !in.at_end()) return Damaged("position");
+  return positions;
+}
+
+std::string EncodeIndexRow(const IndexRow& row) {
+  ByteWriter out;
+  out.Byte(kRowVersion);
+  out.Byte(row.stale ? 1 : 0);
+  out.Varint(row.entry_count);
+  out.Bytes(row.row);
+  return out.Take();
+}
+
+absl::StatusOr<IndexRow> DecodeIndexRow(const ClusterKey& key, std::string_view bytes) {
+  ByteReader in(bytes);
+  if (in.Byte() != kRowVersion) return Damaged("index");
+  IndexRow row;
+  row.cluster = {key.head, key.cluster_id};
+  row.stale = in.Byte() != 0;
+  row.entry_count = in.Count(kPositionMax);
+  row.row = in.Bytes(kIndexRowBytesMax);
+  if (!in.ok() || !in.at_end()) return Damaged("index");
+  return row;
+}
+
+std::string EncodeTokens(const std::vector<std::int32_t>& tokens) {
+  ByteWriter out;
+  out.Byte(kRowVersion);
+  for (const std::int32_t token : tokens) out.Fixed32(static_cast<std::uint32_t>(token));
+  return out.Take();
+}
+
+absl::StatusOr<std::vector<std::int32_t>> DecodeTokens(std::string_view bytes) {
+  ByteReader in(bytes);
+  if (in.Byte() != kRowVersion || in.remaining() % 4 != 0) return Damaged("token");
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(in.remaining() / 4));
+  for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(in.Fixed32());
+  if (static_cast<std::int64_t>(tokens.size()) > kTokenBlockCount) return Damaged("token");
+  return tokens;
+}
+
+std::string EncodeRegion(const RegionBits& bits) {
+  ByteWriter out;
+  out.Byte(kRowVersion);
+  for (std::int64_t i = 0; i < kRegionPages; i += 8) {
+    std::uint8_t byte = 0;
+    for (std::int64_t j = 0; j < 8; ++j) {
+      byte = static_cast<std::uint8_t>(byte | bits[static_cast<std::size_t>(i + j)] << j);
+    }
+    out.Byte(byte);
+  }
+  return out.Take();
+}
+
+absl::StatusOr<RegionBits> DecodeRegion(std::string_view bytes) {
+  ByteReader in(bytes);
+  if (in.Byte() != kRowVersion || in.remaining() != kRegionPages / 8) return Damaged("allocation");
+  RegionBits bits;
+  for (std::int64_t i = 0; i < kRegionPages; i += 8) {
+    const std::uint8_t byte = in.Byte();
+    for (std::int64_t j = 0; j < 8; ++j) {
+      bits[static_cast<std::size_t>(i + j)] = (byte >> j & 1) != 0;
+    }
+  }
+  return bits;
+}
+
+std::string EncodeNextId(std::int64_t next_id) {
+  ByteWriter out;
+  out.Byte(kRowVersion);
+  out.Varint(next_id);
+  return out.Take();
+}
+
+absl::StatusOr<std::int64_t> DecodeNextId(std::string_view bytes) {
+  ByteReader in(bytes);
+  if (in.Byte() != kRowVersion) return Damaged("id");
+  const std::int64_t next_id = in.Varint();
+  if (!in.ok() || !in.at_end()) return Damaged("id");
+  return next_id;
+}
+
+}  // namespace cairn::kv
