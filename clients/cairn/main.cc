@@ -1,0 +1,63 @@
+// cairn: the command line. `cairn --help` says what it can do.
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "clients/cairn/commands.h"
+#include "common/base/status.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr int kExitError = 1;
+constexpr int kExitUsage = 2;
+
+constexpr const char* kDescription =
+    "Cairn runs language models on texts that are longer than memory: the model's memory of a\n"
+    "conversation (its KV cache) lies on flash, and each step reads back only what it needs.";
+
+int Fail(int exit_code, const std::string& message) {
+  fmt::print(stderr, "cairn: {}\n", message);
+  return exit_code;
+}
+
+int Run(int argc, char** argv) {
+  CLI::App app{kDescription, "cairn"};
+  app.set_version_flag("--version", "cairn " CAIRN_VERSION);
+  app.require_subcommand(1);
+  app.footer("Each command explains itself: cairn COMMAND --help");
+  CommandResult result;
+  AddModelCommands(app, result);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);  // --help and --version
+  } catch (const CLI::ParseError& error) {
+    return Fail(kExitUsage, fmt::format("{}; see cairn --help", error.what()));
+  }
+  if (!result.status.ok()) {
+    return Fail(kExitError, Message(result.status));
+  }
+  if (std::fflush(stdout) != 0) {
+    return Fail(kExitError, "cannot write to standard output");
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace cairn::cli
+
+int main(int argc, char** argv) {
+  // A reader that went away (cairn ... | head) is a write error, not a reason to die silently.
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    return cairn::cli::Run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "cairn: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,273 @@
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "clients/cairn/commands.h"
+#include "common/base/status.h"
+#include "common/kv/kv_format.h"
+#include "compute-node/model/dense_attention.h"
+#include "compute-node/model/forward.h"
+#include "compute-node/model/gguf.h"
+#include "compute-node/model/inspect.h"
+#include "compute-node/model/tokenizer.h"
+
+namespace cairn::cli {
+namespace {
+
+// Ids and logits go between files and memory as they are.
+static_assert(std::endian::native == std::endian::little);
+
+constexpr std::int64_t kTextBytesMax = 1 << 28;
+constexpr std::int64_t kTokenFileBytesMax = 1 << 26;
+constexpr std::int64_t kBatchTokens = 512;
+constexpr int kThreadsMax = 256;
+
+struct FileCloser {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using FileHandle = std::unique_ptr<std::FILE, FileCloser>;
+
+// A message about a model always says which file it is about.
+absl::Status AboutFile(const absl::Status& status, const std::string& path) {
+  if (status.ok() || Message(status).find(path) != std::string::npos) {
+    return status;
+  }
+  return Annotate(status, path);
+}
+
+// Everything up to the end of `file`, at most `bytes_max`.
+absl::StatusOr<std::string> ReadAll(std::FILE* file, const std::string& name,
+                                    std::int64_t bytes_max) {
+  std::string out;
+  char buffer[1 << 16];
+  std::size_t size = 0;
+  while ((size = std::fread(buffer, 1, sizeof(buffer), file)) > 0) {
+    out.append(buffer, size);
+    if (static_cast<std::int64_t>(out.size()) > bytes_max) {
+      return InvalidArgument("read {}: it is larger than {} bytes", name, bytes_max);
+    }
+  }
+  if (std::ferror(file) != 0) {
+    return ErrnoStatus(errno, fmt::format("read {}", name));
+  }
+  return out;
+}
+
+absl::Status Inspect(const std::string& path) {
+  auto file = compute::GgufFile::Open(path);
+  CAIRN_RETURN_IF_ERROR(AboutFile(file.status(), path));
+  fmt::print("{}", compute::InspectModel(**file).text);
+  return absl::OkStatus();
+}
+
+absl::Status Tokenize(const std::string& path, bool special) {
+  auto file = compute::GgufFile::Open(path);
+  CAIRN_RETURN_IF_ERROR(AboutFile(file.status(), path));
+  auto tokenizer = compute::Tokenizer::FromGguf(**file);
+  CAIRN_RETURN_IF_ERROR(AboutFile(tokenizer.status(), path));
+  std::string text;
+  CAIRN_ASSIGN_OR_RETURN(text, ReadAll(stdin, "standard input", kTextBytesMax));
+  const std::vector<std::int32_t> ids =
+      (*tokenizer)->Encode(text, {.add_special = special, .parse_special = special});
+  fmt::print("{}\n", fmt::join(ids, " "));
+  return absl::OkStatus();
+}
+
+struct LogitsOptions {
+  std::string model;
+  std::string tokens;
+  std::string output;
+  bool all = false;
+  std::string kv_format = "f16";
+  std::string lora;
+  double lora_scale = 1.0;
+  int threads = 0;  // 0: one for each processor
+};
+
+absl::StatusOr<std::vector<std::int32_t>> ReadTokens(const std::string& path) {
+  const FileHandle file(std::fopen(path.c_str(), "rb"));
+  if (file == nullptr) {
+    return ErrnoStatus(errno, fmt::format("open {}", path));
+  }
+  std::string bytes;
+  CAIRN_ASSIGN_OR_RETURN(bytes, ReadAll(file.get(), path, kTokenFileBytesMax));
+  if (bytes.empty()) {
+    return InvalidArgument("read {}: it is empty; write at least one token id", path);
+  }
+  if (bytes.size() % sizeof(std::int32_t) != 0) {
+    return InvalidArgument(
+        "read {}: {} bytes are no whole number of token ids; write each as a little-endian int32 "
+        "of 4 bytes",
+        path, bytes.size());
+  }
+  std::vector<std::int32_t> tokens(bytes.size() / sizeof(std::int32_t));
+  bytes.copy(reinterpret_cast<char*>(tokens.data()), bytes.size());
+  return tokens;
+}
+
+absl::Status CheckTokens(std::span<const std::int32_t> tokens, const std::string& path,
+                         const compute::ModelConfig& config) {
+  if (static_cast<std::int64_t>(tokens.size()) > config.context_length) {
+    return InvalidArgument("read {}: {} tokens are more than the model's context of {}", path,
+                           tokens.size(), config.context_length);
+  }
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0 || tokens[i] >= config.vocab_size) {
+      return InvalidArgument("read {}: token {} is id {}, but the model's ids are 0 to {}", path, i,
+                             tokens[i], config.vocab_size - 1);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteFloats(std::FILE* file, const std::string& path, std::span<const float> values) {
+  if (std::fwrite(values.data(), sizeof(float), values.size(), file) != values.size()) {
+    return ErrnoStatus(errno, fmt::format("write {} bytes to {}", values.size_bytes(), path));
+  }
+  return absl::OkStatus();
+}
+
+// Feeds `tokens` in batches and writes the logits that are asked for as they come.
+absl::Status RunForward(compute::Model& model, std::span<const std::int32_t> tokens,
+                        KvFormat format, const LogitsOptions& options, std::FILE* file) {
+  const auto token_count = static_cast<std::int64_t>(tokens.size());
+  compute::DenseAttention attention(model.config(), format, token_count, model.pool());
+  std::vector<float> last(static_cast<std::size_t>(model.config().vocab_size));
+  for (std::int64_t first = 0; first < token_count; first += kBatchTokens) {
+    const std::int64_t count = std::min(kBatchTokens, token_count - first);
+    compute::ForwardOutput output;
+    if (options.all) {
+      output.all_logits = [&](std::int64_t /*first_token*/, std::span<const float> logits) {
+        return WriteFloats(file, options.output, logits);
+      };
+    } else if (first + count == token_count) {
+      output.last_logits = last;
+    }
+    CAIRN_RETURN_IF_ERROR(model.Forward(
+        tokens.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)), first,
+        attention, output, nullptr));
+  }
+  return options.all ? absl::OkStatus() : WriteFloats(file, options.output, last);
+}
+
+absl::Status Logits(const LogitsOptions& options) {
+  if (!options.lora.empty()) {
+    return Unimplemented(
+        "--lora {}: LoRA adapters are not supported yet; merge the adapter into the model and give "
+        "that file",
+        options.lora);
+  }
+  const KvFormat format = ParseKvFormat(options.kv_format).value_or(KvFormat::kF16);
+  std::vector<std::int32_t> tokens;
+  CAIRN_ASSIGN_OR_RETURN(tokens, ReadTokens(options.tokens));
+  compute::ModelOptions model_options;
+  model_options.thread_count =
+      options.threads > 0
+          ? options.threads
+          : std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kThreadsMax);
+  model_options.batch_tokens_max = kBatchTokens;
+  auto model = compute::Model::Load(options.model, model_options);
+  CAIRN_RETURN_IF_ERROR(AboutFile(model.status(), options.model));
+  CAIRN_RETURN_IF_ERROR(CheckTokens(tokens, options.tokens, (*model)->config()));
+
+  FileHandle file(std::fopen(options.output.c_str(), "wb"));
+  if (file == nullptr) {
+    return ErrnoStatus(errno, fmt::format("create {}", options.output));
+  }
+  absl::Status status = RunForward(**model, tokens, format, options, file.get());
+  if (std::fclose(file.release()) != 0 && status.ok()) {
+    status = ErrnoStatus(errno, fmt::format("close {}", options.output));
+  }
+  std::error_code ignored;  // the error that matters is in `status`
+  if (!status.ok() && std::filesystem::is_regular_file(options.output, ignored)) {
+    std::filesystem::remove(options.output, ignored);
+  }
+  return status;
+}
+
+void AddInspect(CLI::App& group, CommandResult& result) {
+  CLI::App* command =
+      group.add_subcommand("inspect",
+                           "Print what a model file holds: its architecture, sizes, weight types "
+                           "and tokenizer, how many\n"
+                           "bytes of KV cache a token takes, and whether Cairn can run it.");
+  auto path = std::make_shared<std::string>();
+  command->add_option("MODEL", *path, "A model in GGUF format")->required();
+  SetAction(*command, result, [path] { return Inspect(*path); });
+}
+
+void AddTokenize(CLI::App& group, CommandResult& result) {
+  CLI::App* command = group.add_subcommand(
+      "tokenize",
+      "Read a text from standard input and print the ids of its tokens, the pieces that the model\n"
+      "works with, on one line.");
+  command->footer("Example: echo -n 'Hello, world' | cairn model tokenize model.gguf");
+  auto path = std::make_shared<std::string>();
+  auto special = std::make_shared<bool>(false);
+  command->add_option("MODEL", *path, "A model, or only its vocabulary, in GGUF format")
+      ->required();
+  command->add_flag("--special", *special,
+                    "Add the tokens that the model expects around a text, and take texts such as "
+                    "<|im_end|> as the control tokens that they name");
+  SetAction(*command, result, [path, special] { return Tokenize(*path, *special); });
+}
+
+void AddLogits(CLI::App& group, CommandResult& result) {
+  CLI::App* command = group.add_subcommand(
+      "logits",
+      "Run a model over token ids and write its logits: one score for every token of the\n"
+      "vocabulary, saying how likely it comes next. For comparing Cairn with other programs.");
+  auto options = std::make_shared<LogitsOptions>();
+  command->add_option("MODEL", options->model, "A model in GGUF format")->required();
+  command
+      ->add_option("TOKENS", options->tokens, "The token ids, each a little-endian int32 (4 bytes)")
+      ->required();
+  command
+      ->add_option("OUT", options->output,
+                   "File to write, replaced if it exists: little-endian float32, as many for a "
+                   "position as the vocabulary has tokens")
+      ->required();
+  command->add_flag("--all", options->all,
+                    "Write the logits of every position, in order, not only the last");
+  command
+      ->add_option("--kv-format", options->kv_format,
+                   "How keys and values are kept: f16 (what Cairn stores) or f32 (twice as large, "
+                   "more exact)")
+      ->check(CLI::IsMember({"f16", "f32"}))
+      ->capture_default_str();
+  command->add_option("--lora", options->lora, "LoRA adapter in GGUF format (not supported yet)");
+  command->add_option("--lora-scale", options->lora_scale, "Strength of the adapter")
+      ->capture_default_str();
+  command
+      ->add_option("--threads", options->threads,
+                   "Threads that compute; 0: one for each processor. The result does not depend on "
+                   "it")
+      ->check(CLI::Range(0, kThreadsMax))
+      ->capture_default_str();
+  SetAction(*command, result, [options] { return Logits(*options); });
+}
+
+}  // namespace
+
+void AddModelCommands(CLI::App& app, CommandResult& result) {
+  CLI::App* group =
+      app.add_subcommand("model", "Look at a model file and run it by itself, without any daemon");
+  group->require_subcommand(1);
+  AddInspect(*group, result);
+  AddTokenize(*group, result);
+  AddLogits(*group, result);
+}
+
+}  // namespace cairn::cli
