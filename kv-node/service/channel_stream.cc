@@ -1,0 +1,357 @@
+#include "kv-node/service/channel_stream.h"
+
+#include <utility>
+#include <vector>
+
+#include "cairn/kv/v1/kv.grpc.pb.h"
+#include "common/base/check.h"
+#include "common/rpc/fetch_frame.h"
+#include "common/rpc/kv_codec.h"
+#include "common/rpc/status_mapping.h"
+
+namespace cairn::kv {
+
+bool StreamSet::Add(const std::shared_ptr<ChannelStream>& stream) {
+  MutexLock lock(mutex_);
+  if (stopping_) return false;
+  streams_.insert(stream);
+  return true;
+}
+
+void StreamSet::Remove(ChannelStream* stream) {
+  MutexLock lock(mutex_);
+  streams_.erase(stream->shared_from_this());
+}
+
+void StreamSet::Stop() {
+  std::set<std::shared_ptr<ChannelStream>> streams;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    streams = streams_;
+  }
+  for (const std::shared_ptr<ChannelStream>& stream : streams) {
+    stream->End(Unavailable("the daemon is stopping: connect again when it is back"));
+  }
+}
+
+ChannelStream::ChannelStream(Engine* engine, StreamSet* streams, std::string boot_token)
+    : engine_(engine), streams_(streams), boot_token_(std::move(boot_token)) {}
+
+ChannelStream* ChannelStream::Start(Engine* engine, StreamSet* streams, std::string boot_token,
+                                    const absl::Status& admitted) {
+  std::shared_ptr<ChannelStream> stream(new ChannelStream(engine, streams, std::move(boot_token)));
+  stream->self_ = stream;
+  absl::Status status = admitted;
+  if (!streams->Add(stream)) status = Unavailable("the daemon is stopping");
+  if (!status.ok()) {
+    stream->End(status);
+    return stream.get();
+  }
+  MutexLock lock(stream->mutex_);
+  stream->ReadNextLocked();
+  return stream.get();
+}
+
+void ChannelStream::End(const absl::Status& status) {
+  std::shared_ptr<Channel> dropped;
+  MutexLock lock(mutex_);
+  dropped = EndLocked(status);
+}
+
+void ChannelStream::OnReadDone(bool ok) {
+  Message message;
+  absl::Status status = ok ? Decode(&message) : absl::OkStatus();
+  std::shared_ptr<Channel> dropped;
+  bool hello = false;
+  {
+    MutexLock lock(mutex_);
+    reading_ = false;
+    if (phase_ == Phase::kEnding) return;
+    if (!ok && phase_ == Phase::kOpen) {
+      half_closed_ = true;
+      dropped = EndIfDrainedLocked();
+      return;
+    }
+    hello = rpc::KindOf(message) == rpc::OperationKind::kHello;
+    if (!ok || !status.ok()) {
+      dropped = EndLocked(status);
+      return;
+    }
+    if (hello != (phase_ == Phase::kAwaitHello)) {
+      dropped = EndLocked(FailedPrecondition(
+          "the first message of a Channel, and only the first, must be a Hello"));
+      return;
+    }
+    if (hello) phase_ = Phase::kAttaching;
+  }
+  if (hello) {
+    HandleHello(message);
+  } else {
+    Handle(&message);
+  }
+}
+
+absl::Status ChannelStream::Decode(Message* message) {
+  const auto bytes = static_cast<std::int64_t>(incoming_.Length());
+  if (bytes > kMessageBytesMax) {
+    return ResourceExhausted("the message has {} bytes, more than message_bytes_max {}: split it",
+                             bytes, kMessageBytesMax);
+  }
+  const grpc::Status status = grpc::SerializationTraits<Message>::Deserialize(&incoming_, message);
+  if (status.ok()) return absl::OkStatus();
+  return InvalidArgument("the message of {} bytes is not a ChannelRequest", bytes);
+}
+
+void ChannelStream::HandleHello(const Message& message) {
+  absl::Status status = rpc::CheckId("hello.session_id", message.hello().session_id());
+  if (status.ok()) status = rpc::CheckId("hello.epoch", message.hello().epoch());
+  if (!status.ok()) {
+    End(status);
+    return;
+  }
+  engine_->Attach(SessionId(message.hello().session_id()), Epoch(message.hello().epoch()),
+                  shared_from_this(),
+                  [self = shared_from_this()](absl::StatusOr<std::shared_ptr<Channel>> channel) {
+                    self->OnAttached(std::move(channel));
+                  });
+}
+
+void ChannelStream::OnAttached(absl::StatusOr<std::shared_ptr<Channel>> channel) {
+  if (!channel.ok()) {
+    End(channel.status());
+    return;
+  }
+  std::shared_ptr<Channel> dropped = *std::move(channel);
+  MutexLock lock(mutex_);
+  if (phase_ != Phase::kAttaching) return;
+  channel_ = std::move(dropped);
+  phase_ = Phase::kOpen;
+  ReplyMessage reply = NewReply();
+  reply.mutable_hello();
+  WriteLocked(reply, RequestId());
+  ReadNextLocked();
+}
+
+void ChannelStream::Handle(Message* message) {
+  std::shared_ptr<Channel> dropped;
+  MutexLock lock(mutex_);
+  if (phase_ != Phase::kOpen) return;
+  absl::Status status;
+  switch (rpc::KindOf(*message)) {
+    case rpc::OperationKind::kChanging:
+      status = HandleChange(message);
+      break;
+    case rpc::OperationKind::kRead:
+      status = HandleRead(*message);
+      break;
+    case rpc::OperationKind::kUnbuiltRead:
+      FailReadLocked(RequestId(message->request_id()),
+                     Unimplemented("this daemon does not have the operation: see GetCapabilities"));
+      break;
+    case rpc::OperationKind::kHint:
+      break;
+    default:
+      status = InvalidArgument("a message without an operation that this daemon knows");
+  }
+  if (!status.ok()) {
+    dropped = EndLocked(status);
+    return;
+  }
+  ReadNextLocked();
+}
+
+absl::Status ChannelStream::HandleChange(Message* message) {
+  const OpSeq op_seq(message->op_seq());
+  CAIRN_RETURN_IF_ERROR(rpc::CheckId("op_seq", op_seq.value()));
+  if (refused_from_ != OpSeq() && op_seq > refused_from_) {
+    FailChangeLocked(op_seq, FailedPrecondition("operation {} waits for operation {}, which failed",
+                                                op_seq, refused_from_));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<ChangingOperation> operation = rpc::TakeChangingOperation(message);
+  if (!operation.ok()) {
+    refused_from_ = op_seq;
+    FailChangeLocked(op_seq, Annotate(operation.status(), fmt::format("operation {}", op_seq)));
+    return absl::OkStatus();
+  }
+  refused_from_ = OpSeq();
+  if (std::holds_alternative<Checkpoint>(*operation)) checkpoints_.insert(op_seq);
+  if (!channel_->Submit(op_seq, *std::move(operation))) {
+    return Unavailable("the daemon has no room for operation {}: try again", op_seq);
+  }
+  ++submitted_count_;
+  return absl::OkStatus();
+}
+
+absl::Status ChannelStream::HandleRead(const Message& message) {
+  const RequestId request_id(message.request_id());
+  CAIRN_RETURN_IF_ERROR(rpc::CheckId("request_id", request_id.value()));
+  CAIRN_RETURN_IF_ERROR(
+      rpc::CheckBetween("after_op_seq", message.after_op_seq(), 0, INT64_MAX - 1));
+  if (unanswered_.contains(request_id)) {
+    return InvalidArgument("request_id {} is already in use by an unanswered read", request_id);
+  }
+  absl::StatusOr<ReadOperation> operation = rpc::ReadOperationFromProto(message);
+  if (!operation.ok()) {
+    FailReadLocked(request_id, operation.status());
+    return absl::OkStatus();
+  }
+  if (!channel_->Submit(request_id, OpSeq(message.after_op_seq()), *std::move(operation))) {
+    return Unavailable("the daemon has no room for read {}: try again", request_id);
+  }
+  unanswered_.insert(request_id);
+  ++submitted_count_;
+  return absl::OkStatus();
+}
+
+void ChannelStream::OnWriteDone(bool ok) {
+  std::shared_ptr<Channel> dropped;
+  Reply written;  // its bytes are given back without the mutex
+  MutexLock lock(mutex_);
+  writing_ = false;
+  written = std::move(replies_.front());
+  replies_.pop_front();
+  unanswered_.erase(written.answers);
+  if (phase_ == Phase::kEnding) {
+    if (!finished_) {
+      finished_ = true;
+      Finish(rpc::ToGrpcStatus(end_status_));
+    }
+    return;
+  }
+  if (!ok) {
+    dropped = EndLocked(Cancelled("the client is gone"));
+    return;
+  }
+  if (!replies_.empty()) {
+    writing_ = true;
+    StartWrite(&replies_.front().message);
+  }
+  ReadNextLocked();
+  dropped = EndIfDrainedLocked();
+}
+
+void ChannelStream::OnCancel() { End(Cancelled("the client cancelled the stream or is gone")); }
+
+void ChannelStream::OnDone() {
+  streams_->Remove(this);
+  // Dropped last: the engine may still hold the observer.
+  std::shared_ptr<ChannelStream> self = std::move(self_);
+}
+
+void ChannelStream::OnCheckpointed(OpSeq op_seq, const Checkpointed& checkpointed) {
+  ReplyMessage reply = NewReply();
+  reply.set_op_seq(op_seq.value());
+  rpc::ToProto(checkpointed, reply.mutable_checkpointed());
+  MutexLock lock(mutex_);
+  checkpoints_.erase(op_seq);
+  WriteLocked(reply, RequestId());
+}
+
+void ChannelStream::OnFailure(OpSeq op_seq, const absl::Status& status) {
+  if (op_seq == OpSeq()) {
+    End(status);
+    return;
+  }
+  MutexLock lock(mutex_);
+  FailChangeLocked(op_seq, status);
+}
+
+void ChannelStream::OnReply(RequestId request_id, absl::StatusOr<ReadReply> reply) {
+  Reply queued;
+  queued.answers = request_id;
+  if (reply.ok() && std::holds_alternative<FetchReply>(*reply)) {
+    queued.message = rpc::FrameFetchReply(boot_token_, request_id, std::get<FetchReply>(*reply));
+    MutexLock lock(mutex_);
+    QueueLocked(std::move(queued));
+    return;
+  }
+  ReplyMessage message = NewReply();
+  message.set_request_id(request_id.value());
+  if (reply.ok()) {
+    rpc::SetReply(*std::move(reply), &message);
+  } else {
+    rpc::SetFailure(reply.status(), &message);
+  }
+  MutexLock lock(mutex_);
+  WriteLocked(message, request_id);
+}
+
+void ChannelStream::OnRoom() {
+  std::shared_ptr<Channel> dropped;
+  MutexLock lock(mutex_);
+  --submitted_count_;
+  ReadNextLocked();
+  dropped = EndIfDrainedLocked();
+}
+
+void ChannelStream::ReadNextLocked() {
+  const bool wants = phase_ == Phase::kAwaitHello ||
+                     (phase_ == Phase::kOpen && submitted_count_ < kChannelQueueMax &&
+                      unanswered_.size() < static_cast<std::size_t>(kFetchesInFlightMax) &&
+                      static_cast<std::int64_t>(replies_.size()) < kReplyQueueMax);
+  if (!wants || reading_ || half_closed_) return;
+  reading_ = true;
+  StartRead(&incoming_);
+}
+
+void ChannelStream::WriteLocked(const ReplyMessage& message, RequestId answers) {
+  Reply reply;
+  reply.answers = answers;
+  bool own_buffer = false;
+  const grpc::Status status =
+      grpc::SerializationTraits<ReplyMessage>::Serialize(message, &reply.message, &own_buffer);
+  CAIRN_CHECK(status.ok());
+  QueueLocked(std::move(reply));
+}
+
+void ChannelStream::QueueLocked(Reply reply) {
+  if (phase_ == Phase::kEnding) return;
+  replies_.push_back(std::move(reply));
+  if (writing_) return;
+  writing_ = true;
+  StartWrite(&replies_.front().message);
+}
+
+void ChannelStream::FailChangeLocked(OpSeq op_seq, const absl::Status& status) {
+  checkpoints_.erase(op_seq);
+  ReplyMessage reply = NewReply();
+  reply.set_op_seq(op_seq.value());
+  rpc::SetFailure(status, &reply);
+  WriteLocked(reply, RequestId());
+}
+
+void ChannelStream::FailReadLocked(RequestId request_id, const absl::Status& status) {
+  ReplyMessage reply = NewReply();
+  reply.set_request_id(request_id.value());
+  rpc::SetFailure(status, &reply);
+  WriteLocked(reply, RequestId());
+}
+
+std::shared_ptr<Channel> ChannelStream::EndLocked(const absl::Status& status) {
+  if (phase_ == Phase::kEnding) return nullptr;
+  phase_ = Phase::kEnding;
+  end_status_ = status;
+  // The reply that is being written stays until OnWriteDone; the others will not be.
+  replies_.resize(writing_ ? 1 : 0);
+  if (!writing_) {
+    finished_ = true;
+    Finish(rpc::ToGrpcStatus(status));
+  }
+  return std::move(channel_);
+}
+
+std::shared_ptr<Channel> ChannelStream::EndIfDrainedLocked() {
+  const bool drained = half_closed_ && submitted_count_ == 0 && checkpoints_.empty() &&
+                       unanswered_.empty() && replies_.empty();
+  return drained ? EndLocked(absl::OkStatus()) : nullptr;
+}
+
+ChannelStream::ReplyMessage ChannelStream::NewReply() const {
+  ReplyMessage reply;
+  reply.set_boot_token(boot_token_);
+  return reply;
+}
+
+}  // namespace cairn::kv

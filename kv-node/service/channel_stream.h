@@ -1,0 +1,127 @@
+// ChannelStream is one call of KvService.Channel: it decodes messages, hands them to the engine's
+// channel, and writes the replies. It holds no session state beyond what it must not ask the engine
+// for.
+//
+// Threading: reactions run on gRPC threads, observer methods on the engine thread; mutex_ guards
+//            all they share. gRPC never runs a reaction inside Start* or Finish, so these are
+//            called with the mutex held.
+// Blocking:  never.
+// Limits:    a message has at most kMessageBytesMax bytes. It reads the next message only while the
+//            engine's channel has room (kChannelQueueMax), fewer than kFetchesInFlightMax reads are
+//            unanswered, and fewer than kReplyQueueMax replies wait to be written.
+// Ownership: holds itself until OnDone; the engine's channel shares it as the observer. Bytes of a
+//            fetch reply are lent to gRPC until the transport has sent them.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include "cairn/kv/v1/kv.pb.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/kv/messages.h"
+#include "kv-node/engine/engine.h"
+
+namespace cairn::kv {
+
+inline constexpr std::int64_t kReplyQueueMax = 128;
+
+class ChannelStream;
+
+// All live streams, so that a stopping daemon can end them. Safe from any thread.
+class StreamSet {
+ public:
+  // False: the daemon is stopping.
+  bool Add(const std::shared_ptr<ChannelStream>& stream);
+  void Remove(ChannelStream* stream);
+  // Ends every stream with UNAVAILABLE; Add refuses from now on.
+  void Stop();
+
+ private:
+  Mutex mutex_;
+  bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
+  std::set<std::shared_ptr<ChannelStream>> streams_ CAIRN_GUARDED_BY(mutex_);
+};
+
+class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                      public ChannelObserver,
+                      public std::enable_shared_from_this<ChannelStream> {
+ public:
+  // Starts a stream that lives until gRPC is done with it. `admitted`: whether its caller may use
+  // it at all; otherwise the stream ends with that status. Engine and set outlive the server.
+  static ChannelStream* Start(Engine* engine, StreamSet* streams, std::string boot_token,
+                              const absl::Status& admitted);
+
+  // Ends the call once the message that is being written is out.
+  void End(const absl::Status& status);
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+  void OnCheckpointed(OpSeq op_seq, const Checkpointed& checkpointed) override;
+  void OnFailure(OpSeq op_seq, const absl::Status& status) override;
+  void OnReply(RequestId request_id, absl::StatusOr<ReadReply> reply) override;
+  void OnRoom() override;
+
+ private:
+  enum class Phase : std::uint8_t { kAwaitHello, kAttaching, kOpen, kEnding };
+  struct Reply {
+    grpc::ByteBuffer message;
+    RequestId answers;  // 0: no read
+  };
+  using Message = ::cairn::kv::v1::ChannelRequest;
+  using ReplyMessage = ::cairn::kv::v1::ChannelReply;
+
+  ChannelStream(Engine* engine, StreamSet* streams, std::string boot_token);
+
+  absl::Status Decode(Message* message);
+  void Handle(Message* message);
+  void HandleHello(const Message& message);
+  void OnAttached(absl::StatusOr<std::shared_ptr<Channel>> channel);
+  absl::Status HandleChange(Message* message) CAIRN_REQUIRES(mutex_);
+  absl::Status HandleRead(const Message& message) CAIRN_REQUIRES(mutex_);
+
+  void ReadNextLocked() CAIRN_REQUIRES(mutex_);
+  void WriteLocked(const ReplyMessage& message, RequestId answers) CAIRN_REQUIRES(mutex_);
+  void QueueLocked(Reply reply) CAIRN_REQUIRES(mutex_);
+  void FailChangeLocked(OpSeq op_seq, const absl::Status& status) CAIRN_REQUIRES(mutex_);
+  void FailReadLocked(RequestId request_id, const absl::Status& status) CAIRN_REQUIRES(mutex_);
+  // Returns the channel, to be dropped without the mutex.
+  std::shared_ptr<Channel> EndLocked(const absl::Status& status) CAIRN_REQUIRES(mutex_);
+  // A client that will send no more still gets all its answers.
+  std::shared_ptr<Channel> EndIfDrainedLocked() CAIRN_REQUIRES(mutex_);
+  ReplyMessage NewReply() const;
+
+  Engine* const engine_;
+  StreamSet* const streams_;
+  const std::string boot_token_;
+  std::shared_ptr<ChannelStream> self_;  // until OnDone
+  grpc::ByteBuffer incoming_;            // belongs to the read in progress
+
+  Mutex mutex_;
+  Phase phase_ CAIRN_GUARDED_BY(mutex_) = Phase::kAwaitHello;
+  bool reading_ CAIRN_GUARDED_BY(mutex_) = false;
+  bool writing_ CAIRN_GUARDED_BY(mutex_) = false;
+  bool finished_ CAIRN_GUARDED_BY(mutex_) = false;
+  absl::Status end_status_ CAIRN_GUARDED_BY(mutex_);
+  std::shared_ptr<Channel> channel_ CAIRN_GUARDED_BY(mutex_);
+  std::int32_t submitted_count_ CAIRN_GUARDED_BY(mutex_) = 0;
+  // A message whose decoding failed never reaches the engine; what comes behind it is refused here
+  // until its number is sent again. 0: none.
+  OpSeq refused_from_ CAIRN_GUARDED_BY(mutex_);
+  bool half_closed_ CAIRN_GUARDED_BY(mutex_) = false;
+  std::set<OpSeq> checkpoints_ CAIRN_GUARDED_BY(mutex_);  // submitted, not durable
+  std::set<RequestId> unanswered_ CAIRN_GUARDED_BY(mutex_);
+  std::deque<Reply> replies_ CAIRN_GUARDED_BY(mutex_);  // the first is being written
+};
+
+}  // namespace cairn::kv

@@ -1,0 +1,94 @@
+#include "kv-node/service/handshake_server.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/thread.h"
+#include "common/log/log.h"
+
+namespace cairn::kv {
+namespace {
+
+// How long to leave the backlog alone when the process has no descriptor left.
+constexpr int kNoDescriptorPauseMs = 100;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HandshakeServer>> HandshakeServer::Start(std::string socket_path,
+                                                                        mode_t mode,
+                                                                        TokenRegistry* registry) {
+  CAIRN_RETURN_IF_ERROR(rpc::ClaimSocketPath(socket_path));
+  CAIRN_ASSIGN_OR_RETURN(rpc::UniqueFd listener, rpc::ListenOnSocket(socket_path, mode));
+  rpc::UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop.valid()) return ErrnoStatus(errno, "create an eventfd");
+  std::unique_ptr<HandshakeServer> server(
+      new HandshakeServer(std::move(socket_path), std::move(listener), std::move(stop), registry));
+  server->thread_ = StartThread("kv-handshake", [raw = server.get()] { raw->Run(); });
+  return server;
+}
+
+HandshakeServer::HandshakeServer(std::string socket_path, rpc::UniqueFd listener,
+                                 rpc::UniqueFd stop, TokenRegistry* registry)
+    : socket_path_(std::move(socket_path)),
+      listener_(std::move(listener)),
+      stop_(std::move(stop)),
+      registry_(registry) {}
+
+HandshakeServer::~HandshakeServer() {
+  const std::uint64_t one = 1;
+  CAIRN_CHECK_EQ(::write(stop_.get(), &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+  thread_.join();
+  ::unlink(socket_path_.c_str());
+}
+
+void HandshakeServer::Run() {
+  bool may_accept = true;
+  while (true) {
+    pollfd events[2] = {{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    // Without a descriptor to spare the listener would be ready again at once, for ever.
+    const int count = ::poll(events, may_accept ? 2 : 1, may_accept ? -1 : kNoDescriptorPauseMs);
+    if (count < 0) {
+      CAIRN_CHECK_EQ(errno, EINTR);
+      continue;
+    }
+    if (events[0].revents != 0) return;
+    may_accept = AcceptOne();
+  }
+}
+
+bool HandshakeServer::AcceptOne() {
+  const rpc::UniqueFd connection(
+      ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (connection.valid()) {
+    Answer(connection);
+    return true;
+  }
+  if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS) return true;
+  LogWarning("handshake socket={} error=\"no descriptor left: raise the limit of open files\"",
+             socket_path_);
+  return false;
+}
+
+void HandshakeServer::Answer(const rpc::UniqueFd& connection) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return;
+  const absl::StatusOr<std::string> token = registry_->TokenOf(kDefaultApp);
+  if (!token.ok()) {
+    LogWarning("handshake pid={} uid={} error=\"{}\"", peer.pid, peer.uid, Message(token.status()));
+    return;
+  }
+  // A fresh socket's buffer holds a line, so this neither waits nor sends half of it.
+  const std::string line = *token + "\n";
+  const ssize_t sent = ::send(connection.get(), line.data(), line.size(), MSG_NOSIGNAL);
+  LogDebug("handshake pid={} uid={} gid={} app={} sent_bytes={}", peer.pid, peer.uid, peer.gid,
+           kDefaultApp, sent);
+}
+
+}  // namespace cairn::kv

@@ -1,0 +1,48 @@
+// HandshakeServer gives tokens to processes that may open the socket: whoever connects is looked at
+// with SO_PEERCRED and gets one line, the token of its app, and the connection is closed. It reads
+// nothing, so a peer cannot keep it waiting: connections are served one at a time, the ones behind
+// wait in the kernel's bounded backlog.
+//
+// Threading: a thread of its own, "kv-handshake"; the destructor stops and joins it and removes the
+//            socket.
+// Ownership: borrows the registry, which outlives it.
+// Errors:    of Start: ALREADY_EXISTS the socket is taken; others of the file system.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "common/base/status.h"
+#include "common/rpc/unix_socket.h"
+#include "kv-node/service/token_registry.h"
+
+namespace cairn::kv {
+
+class HandshakeServer {
+ public:
+  static absl::StatusOr<std::unique_ptr<HandshakeServer>> Start(std::string socket_path,
+                                                                mode_t mode,
+                                                                TokenRegistry* registry);
+  ~HandshakeServer();
+  HandshakeServer(const HandshakeServer&) = delete;
+  HandshakeServer& operator=(const HandshakeServer&) = delete;
+
+ private:
+  HandshakeServer(std::string socket_path, rpc::UniqueFd listener, rpc::UniqueFd stop,
+                  TokenRegistry* registry);
+  void Run();
+  // False when the process has no descriptor left for another connection.
+  bool AcceptOne();
+  void Answer(const rpc::UniqueFd& connection);
+
+  const std::string socket_path_;
+  const rpc::UniqueFd listener_;
+  const rpc::UniqueFd stop_;  // an eventfd
+  TokenRegistry* const registry_;
+  std::thread thread_;
+};
+
+}  // namespace cairn::kv

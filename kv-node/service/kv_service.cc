@@ -1,0 +1,230 @@
+#include "kv-node/service/kv_service.h"
+
+#include <charconv>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "common/rpc/kv_codec.h"
+#include "common/rpc/status_mapping.h"
+
+namespace cairn::kv {
+namespace {
+
+using grpc::CallbackServerContext;
+using grpc::ServerUnaryReactor;
+
+constexpr v1::Operation kOperations[] = {v1::OPERATION_APPEND,     v1::OPERATION_REPLACE,
+                                         v1::OPERATION_INDEX,      v1::OPERATION_POLICY_STATE,
+                                         v1::OPERATION_CHECKPOINT, v1::OPERATION_FORK,
+                                         v1::OPERATION_FETCH};
+
+// The callback of an engine call: fills the response from the value, or maps the error.
+template <typename T, typename Fill>
+Callback<T> Answer(ServerUnaryReactor* reactor, Fill fill) {
+  return [reactor, fill = std::move(fill)](absl::StatusOr<T> result) {
+    if (result.ok()) fill(*std::move(result));
+    reactor->Finish(rpc::ToGrpcStatus(result.status()));
+  };
+}
+
+struct PageRequest {
+  std::int32_t size = kPageSizeDefault;
+  SessionId below;  // 0: from the newest
+};
+
+// A page token is the id of the last session on the page before.
+absl::StatusOr<PageRequest> ParsePage(const v1::ListSessionsRequest& request) {
+  PageRequest page;
+  if (request.page_size() != 0) {
+    CAIRN_RETURN_IF_ERROR(rpc::CheckBetween("page_size", request.page_size(), 1, kPageSizeMax));
+    page.size = request.page_size();
+  }
+  const std::string& token = request.page_token();
+  if (token.empty()) return page;
+  std::int64_t id = 0;
+  const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), id);
+  if (error != std::errc() || end != token.data() + token.size() || id < 1) {
+    return InvalidArgument("page_token is not one that ListSessions gave");
+  }
+  page.below = SessionId(id);
+  return page;
+}
+
+void FillPage(const PageRequest& page, const std::vector<SessionInfo>& sessions,
+              v1::ListSessionsResponse* response) {
+  for (const SessionInfo& info : sessions) {
+    if (page.below != SessionId() && info.session_id >= page.below) continue;
+    if (response->sessions_size() == page.size) {
+      const v1::SessionInfo& last = response->sessions(page.size - 1);
+      response->set_next_page_token(std::to_string(last.session_id()));
+      return;
+    }
+    rpc::ToProto(info, response->add_sessions());
+  }
+}
+
+}  // namespace
+
+KvServiceImpl::KvServiceImpl(NodeIdentity identity, Engine* engine, const TokenRegistry* registry)
+    : identity_(std::move(identity)), engine_(engine), registry_(registry) {}
+
+absl::StatusOr<std::string> KvServiceImpl::Authenticate(
+    const CallbackServerContext& context) const {
+  const auto token = context.client_metadata().find(kTokenMetadataKey);
+  if (token == context.client_metadata().end()) {
+    return Unauthenticated(
+        "the call has no {} in its metadata: get one from the handshake socket beside the daemon's "
+        "socket",
+        kTokenMetadataKey);
+  }
+  return registry_->AppOf({token->second.data(), token->second.size()});
+}
+
+KvServiceImpl::Call KvServiceImpl::Begin(CallbackServerContext* context,
+                                         const absl::Status& valid) const {
+  Call call{context->DefaultReactor(), false};
+  absl::Status status = Authenticate(*context).status();
+  if (status.ok()) status = valid;
+  if (status.ok() && context->IsCancelled()) status = Cancelled("the caller gave up");
+  call.admitted = status.ok();
+  if (!call.admitted) call.reactor->Finish(rpc::ToGrpcStatus(status));
+  return call;
+}
+
+ServerUnaryReactor* KvServiceImpl::GetCapabilities(CallbackServerContext* context,
+                                                   const v1::GetCapabilitiesRequest* /*request*/,
+                                                   v1::GetCapabilitiesResponse* response) {
+  const Call call = Begin(context, absl::OkStatus());
+  if (!call.admitted) return call.reactor;
+  response->set_boot_token(identity_.boot_token);
+  response->set_protocol_version(kProtocolVersion);
+  for (const v1::Operation operation : kOperations) response->add_operations(operation);
+  response->set_page_bytes(kPageBytes);
+  response->set_message_bytes_max(kMessageBytesMax);
+  response->set_part_bytes_max(kPartBytesMax);
+  response->set_fetches_in_flight_max(kFetchesInFlightMax);
+  response->set_io_engine(identity_.io_engine);
+  response->set_store_id(identity_.store_id);
+  call.reactor->Finish(grpc::Status::OK);
+  return call.reactor;
+}
+
+ServerUnaryReactor* KvServiceImpl::CreateSession(CallbackServerContext* context,
+                                                 const v1::CreateSessionRequest* request,
+                                                 v1::CreateSessionResponse* response) {
+  absl::StatusOr<cairn::CreateSession> value = rpc::FromProto(v1::CreateSessionRequest(*request));
+  const Call call = Begin(context, value.status());
+  if (!call.admitted) return call.reactor;
+  response->set_boot_token(identity_.boot_token);
+  engine_->Create(*std::move(value), Answer<SessionId>(call.reactor, [response](SessionId session) {
+    response->set_session_id(session.value());
+  }));
+  return call.reactor;
+}
+
+ServerUnaryReactor* KvServiceImpl::OpenSession(CallbackServerContext* context,
+                                               const v1::OpenSessionRequest* request,
+                                               v1::OpenSessionResponse* response) {
+  const Call call = Begin(context, rpc::CheckId("session_id", request->session_id()));
+  if (!call.admitted) return call.reactor;
+  response->set_boot_token(identity_.boot_token);
+  engine_->OpenSession(SessionId(request->session_id()),
+                       Answer<Attachment>(call.reactor, [response](const Attachment& attachment) {
+                         rpc::ToProto(attachment, response->mutable_attachment());
+                       }));
+  return call.reactor;
+}
+
+ServerUnaryReactor* KvServiceImpl::ResumeSession(CallbackServerContext* context,
+                                                 const v1::ResumeSessionRequest* request,
+                                                 v1::ResumeSessionResponse* response) {
+  absl::Status valid = rpc::CheckId("session_id", request->session_id());
+  if (valid.ok()) valid = rpc::CheckId("epoch", request->epoch());
+  const Call call = Begin(context, valid);
+  if (!call.admitted) return call.reactor;
+  response->set_boot_token(identity_.boot_token);
+  engine_->ResumeSession(SessionId(request->session_id()), Epoch(request->epoch()),
+                         Answer<Attachment>(call.reactor, [response](const Attachment& attachment) {
+                           rpc::ToProto(attachment, response->mutable_attachment());
+                         }));
+  return call.reactor;
+}
+
+ServerUnaryReactor* KvServiceImpl::CloseSession(CallbackServerContext* context,
+                                                const v1::CloseSessionRequest* request,
+                                                v1::CloseSessionResponse* response) {
+  absl::Status valid = rpc::CheckId("session_id", request->session_id());
+  if (valid.ok()) valid = rpc::CheckId("epoch", request->epoch());
+  const Call call = Begin(context, valid);
+  if (!call.admitted) return call.reactor;
+  response->set_boot_token(identity_.boot_token);
+  engine_->CloseSession(SessionId(request->session_id()), Epoch(request->epoch()),
+                        Answer<std::monostate>(call.reactor, [](std::monostate) {}));
+  return call.reactor;
+}
+
+ServerUnaryReactor* KvServiceImpl::DeleteSession(CallbackServerContext* context,
+                                                 const v1::DeleteSessionRequest* request,
+                                                 v1::DeleteSessionResponse* response) {
+  const Call call = Begin(context, rpc::CheckId("session_id", request->session_id()));
+  if (!call.admitted) return call.reactor;
+  response->set_boot_token(identity_.boot_token);
+  engine_->DeleteSession(SessionId(request->session_id()),
+                         Answer<std::monostate>(call.reactor, [](std::monostate) {}));
+  return call.reactor;
+}
+
+ServerUnaryReactor* KvServiceImpl::ListSessions(CallbackServerContext* context,
+                                                const v1::ListSessionsRequest* request,
+                                                v1::ListSessionsResponse* response) {
+  const absl::StatusOr<PageRequest> page = ParsePage(*request);
+  const Call call = Begin(context, page.status());
+  if (!call.admitted) return call.reactor;
+  response->set_boot_token(identity_.boot_token);
+  engine_->ListSessions(Answer<std::vector<SessionInfo>>(
+      call.reactor, [response, page = *page](const std::vector<SessionInfo>& sessions) {
+        FillPage(page, sessions, response);
+      }));
+  return call.reactor;
+}
+
+ServerUnaryReactor* KvServiceImpl::SealSession(CallbackServerContext* context,
+                                               const v1::SealSessionRequest* request,
+                                               v1::SealSessionResponse* response) {
+  const Call call = Begin(context, rpc::CheckId("session_id", request->session_id()));
+  if (!call.admitted) return call.reactor;
+  response->set_boot_token(identity_.boot_token);
+  engine_->SealSession(SessionId(request->session_id()),
+                       Answer<SealedSegment>(call.reactor, [response](SealedSegment sealed) {
+                         response->set_segment_id(sealed.segment_id.value());
+                         response->set_token_count(sealed.token_count);
+                       }));
+  return call.reactor;
+}
+
+ServerUnaryReactor* KvServiceImpl::MatchPrefix(CallbackServerContext* context,
+                                               const v1::MatchPrefixRequest* /*request*/,
+                                               v1::MatchPrefixResponse* /*response*/) {
+  return Begin(context, Unimplemented("this daemon does not have MatchPrefix: see GetCapabilities"))
+      .reactor;
+}
+
+ServerUnaryReactor* KvServiceImpl::GetStats(CallbackServerContext* context,
+                                            const v1::GetStatsRequest* /*request*/,
+                                            v1::GetStatsResponse* response) {
+  const Call call = Begin(context, absl::OkStatus());
+  if (!call.admitted) return call.reactor;
+  response->set_boot_token(identity_.boot_token);
+  engine_->GetStats(Answer<KvStats>(
+      call.reactor, [response](const KvStats& stats) { rpc::ToProto(stats, response); }));
+  return call.reactor;
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* KvServiceImpl::Channel(
+    CallbackServerContext* context) {
+  return ChannelStream::Start(engine_, &streams_, identity_.boot_token,
+                              Authenticate(*context).status());
+}
+
+}  // namespace cairn::kv

@@ -1,0 +1,94 @@
+// KvServiceImpl is KvService of proto/cairn/kv/v1/kv.proto over an Engine: every handler checks the
+// caller's token and the request, calls the engine, and maps the error once. No policy here.
+//
+// Threading: handlers run on gRPC threads and return at once; replies leave on the engine thread.
+// Blocking:  never.
+// Ownership: borrows engine and registry, which outlive the server.
+#pragma once
+
+#include <string>
+
+#include <grpcpp/support/server_callback.h>
+
+#include "cairn/kv/v1/kv.grpc.pb.h"
+#include "common/base/status.h"
+#include "kv-node/engine/engine.h"
+#include "kv-node/service/channel_stream.h"
+#include "kv-node/service/node_identity.h"
+#include "kv-node/service/token_registry.h"
+
+namespace cairn::kv {
+
+inline constexpr std::int32_t kPageSizeDefault = 100;
+inline constexpr std::int32_t kPageSizeMax = 1000;
+
+// Unary methods by callback; Channel raw, so that fetched bytes can be lent to gRPC.
+using KvServiceBase = v1::KvService::WithCallbackMethod_GetCapabilities<
+    v1::KvService::WithCallbackMethod_CreateSession<v1::KvService::WithCallbackMethod_OpenSession<
+        v1::KvService::WithCallbackMethod_ResumeSession<
+            v1::KvService::WithCallbackMethod_CloseSession<
+                v1::KvService::WithCallbackMethod_DeleteSession<
+                    v1::KvService::WithCallbackMethod_ListSessions<
+                        v1::KvService::WithCallbackMethod_SealSession<
+                            v1::KvService::WithCallbackMethod_MatchPrefix<
+                                v1::KvService::WithCallbackMethod_GetStats<
+                                    v1::KvService::WithRawCallbackMethod_Channel<
+                                        v1::KvService::Service>>>>>>>>>>>;
+
+class KvServiceImpl final : public KvServiceBase {
+ public:
+  KvServiceImpl(NodeIdentity identity, Engine* engine, const TokenRegistry* registry);
+
+  // Ends all streams; new ones are refused.
+  void StopStreams() { streams_.Stop(); }
+
+  grpc::ServerUnaryReactor* GetCapabilities(grpc::CallbackServerContext* context,
+                                            const v1::GetCapabilitiesRequest* request,
+                                            v1::GetCapabilitiesResponse* response) override;
+  grpc::ServerUnaryReactor* CreateSession(grpc::CallbackServerContext* context,
+                                          const v1::CreateSessionRequest* request,
+                                          v1::CreateSessionResponse* response) override;
+  grpc::ServerUnaryReactor* OpenSession(grpc::CallbackServerContext* context,
+                                        const v1::OpenSessionRequest* request,
+                                        v1::OpenSessionResponse* response) override;
+  grpc::ServerUnaryReactor* ResumeSession(grpc::CallbackServerContext* context,
+                                          const v1::ResumeSessionRequest* request,
+                                          v1::ResumeSessionResponse* response) override;
+  grpc::ServerUnaryReactor* CloseSession(grpc::CallbackServerContext* context,
+                                         const v1::CloseSessionRequest* request,
+                                         v1::CloseSessionResponse* response) override;
+  grpc::ServerUnaryReactor* DeleteSession(grpc::CallbackServerContext* context,
+                                          const v1::DeleteSessionRequest* request,
+                                          v1::DeleteSessionResponse* response) override;
+  grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context,
+                                         const v1::ListSessionsRequest* request,
+                                         v1::ListSessionsResponse* response) override;
+  grpc::ServerUnaryReactor* SealSession(grpc::CallbackServerContext* context,
+                                        const v1::SealSessionRequest* request,
+                                        v1::SealSessionResponse* response) override;
+  grpc::ServerUnaryReactor* MatchPrefix(grpc::CallbackServerContext* context,
+                                        const v1::MatchPrefixRequest* request,
+                                        v1::MatchPrefixResponse* response) override;
+  grpc::ServerUnaryReactor* GetStats(grpc::CallbackServerContext* context,
+                                     const v1::GetStatsRequest* request,
+                                     v1::GetStatsResponse* response) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Channel(
+      grpc::CallbackServerContext* context) override;
+
+ private:
+  // The one place where callers are told apart: the app of a call's token.
+  absl::StatusOr<std::string> Authenticate(const grpc::CallbackServerContext& context) const;
+  // A reactor, and whether to go on: false after it was finished with the caller's error.
+  struct Call {
+    grpc::ServerUnaryReactor* reactor = nullptr;
+    bool admitted = false;
+  };
+  Call Begin(grpc::CallbackServerContext* context, const absl::Status& valid) const;
+
+  const NodeIdentity identity_;
+  Engine* const engine_;
+  const TokenRegistry* const registry_;
+  StreamSet streams_;
+};
+
+}  // namespace cairn::kv

@@ -1,0 +1,43 @@
+// TokenRegistry knows which app a token of the gRPC metadata stands for. Tokens are made by the
+// handshake and live as long as the daemon: an app has one, so that reconnecting clients do not add
+// up.
+//
+// Threading: safe from any thread.
+// Limits:    kAppCountMax apps.
+// Errors:    UNAUTHENTICATED no token, or one that this process did not give out.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+
+namespace cairn::kv {
+
+// The metadata key of every call.
+inline constexpr char kTokenMetadataKey[] = "cairn-token";
+// The app of everybody who may open the socket, until the config has rules.
+inline constexpr char kDefaultApp[] = "default";
+inline constexpr std::int64_t kAppCountMax = 1024;
+inline constexpr std::int64_t kTokenRandomBytes = 32;
+
+// `count` bytes from the kernel's random generator.
+std::string RandomBytes(std::int64_t count);
+std::string ToHex(std::string_view bytes);
+
+class TokenRegistry {
+ public:
+  // The app's token: 64 hexadecimal digits, made at the first call.
+  absl::StatusOr<std::string> TokenOf(const std::string& app);
+  // The app that `token` was given to.
+  absl::StatusOr<std::string> AppOf(std::string_view token) const;
+
+ private:
+  mutable Mutex mutex_;
+  std::map<std::string, std::string> token_of_app_ CAIRN_GUARDED_BY(mutex_);
+};
+
+}  // namespace cairn::kv
