@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -25,6 +26,22 @@ int Fail(int exit_code, const std::string& message) {
   return exit_code;
 }
 
+// What the parser says about a wrong command line, with the command whose --help would explain it.
+std::string UsageMessage(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* chosen = &app;
+  std::string command = "cairn";
+  while (!chosen->get_subcommands().empty()) {
+    chosen = chosen->get_subcommands().front();
+    command += " " + chosen->get_name();
+  }
+  const std::vector<std::string> extra = chosen->remaining();
+  const bool wants_command = chosen->get_require_subcommand_min() > 0;
+  const std::string problem = wants_command && !extra.empty()
+                                  ? fmt::format("there is no command '{} {}'", command, extra[0])
+                                  : error.what();
+  return fmt::format("{}; see {} --help", problem, command);
+}
+
 int Run(int argc, char** argv) {
   CLI::App app{kDescription, "cairn"};
   app.set_version_flag("--version", "cairn " CAIRN_VERSION);
@@ -37,7 +54,7 @@ int Run(int argc, char** argv) {
   } catch (const CLI::Success& success) {
     return app.exit(success);  // --help and --version
   } catch (const CLI::ParseError& error) {
-    return Fail(kExitUsage, fmt::format("{}; see cairn --help", error.what()));
+    return Fail(kExitUsage, UsageMessage(app, error));
   }
   if (!result.status.ok()) {
     return Fail(kExitError, Message(result.status));

@@ -169,6 +169,13 @@ absl::Status Logits(const LogitsOptions& options) {
         "that file",
         options.lora);
   }
+  std::error_code ignored;  // a file that is not there is no other's equivalent
+  for (const std::string& input : {options.model, options.tokens}) {
+    if (std::filesystem::equivalent(options.output, input, ignored)) {
+      return InvalidArgument("write {}: it is the same file as the input {}", options.output,
+                             input);
+    }
+  }
   const KvFormat format = ParseKvFormat(options.kv_format).value_or(KvFormat::kF16);
   std::vector<std::int32_t> tokens;
   CAIRN_ASSIGN_OR_RETURN(tokens, ReadTokens(options.tokens));
@@ -190,7 +197,6 @@ absl::Status Logits(const LogitsOptions& options) {
   if (std::fclose(file.release()) != 0 && status.ok()) {
     status = ErrnoStatus(errno, fmt::format("close {}", options.output));
   }
-  std::error_code ignored;  // the error that matters is in `status`
   if (!status.ok() && std::filesystem::is_regular_file(options.output, ignored)) {
     std::filesystem::remove(options.output, ignored);
   }

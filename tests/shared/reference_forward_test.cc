@@ -16,9 +16,6 @@ class SharedReferenceTest : public testing::TestWithParam<SharedModel> {};
 
 TEST_P(SharedReferenceTest, OurReferenceGivesTheSameLogits) {
   const std::string shared = SharedFolder();
-  if (shared.empty()) {
-    GTEST_SKIP() << kNoSharedFolder;
-  }
   const auto model = ReferenceModel::Load(SharedModelPath(shared, GetParam()));
   ASSERT_TRUE(model.ok()) << model.status();
   // The stored logits are rounded to float.

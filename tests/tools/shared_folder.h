@@ -1,8 +1,7 @@
 // Material outside the repository that some tests compare with when it is there: reference logits,
 // vocabularies, a trained model. It lies in $CAIRN_SHARED (default: ../shared beside the
-// repository). Tests that need it skip without it:
-//   const std::string shared = SharedFolder();
-//   if (shared.empty()) { GTEST_SKIP() << kNoSharedFolder; }
+// repository). Tests that need it are in tests/shared and
+// skip without it.
 #pragma once
 
 #include <string>

@@ -1,0 +1,225 @@
+"""Tests of the commands of `cairn` that need no daemon.
+
+Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3 tests/integration/cli_test.py
+"""
+import array
+import os
+import struct
+import subprocess
+import tempfile
+import unittest
+
+BIN_DIR = os.environ["CAIRN_BIN_DIR"]
+TIMEOUT_S = 120
+
+
+def run(program, *arguments, stdin=b""):
+    return subprocess.run([os.path.join(BIN_DIR, program), *arguments], input=stdin,
+                          capture_output=True, timeout=TIMEOUT_S, check=False)
+
+
+def ids_file(path, ids):
+    with open(path, "wb") as file:
+        file.write(struct.pack(f"<{len(ids)}i", *ids))
+    return path
+
+
+def floats(path):
+    values = array.array("f")
+    with open(path, "rb") as file:
+        values.frombytes(file.read())
+    return values
+
+
+class CliTest(unittest.TestCase):
+    VOCAB = 512
+    CONTEXT = 2048
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="cairn-cli-test-")
+        cls.model = cls.path("tiny.gguf")
+        made = run("cairn-make-model", "--preset", "tiny-llama", "--type", "f32", "-o", cls.model)
+        assert made.returncode == 0, made.stderr
+        cls.tokens = ids_file(cls.path("tokens.i32"), [1, 5, 300, 511, 7])
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    @classmethod
+    def path(cls, name):
+        return os.path.join(cls.folder.name, name)
+
+    def succeed(self, *arguments, stdin=b""):
+        done = run("cairn", *arguments, stdin=stdin)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        return done.stdout.decode()
+
+    def fail(self, status, *arguments, words, stdin=b""):  # pylint: disable=arguments-differ
+        """The command must end with `status` and one line that holds all of `words`."""
+        done = run("cairn", *arguments, stdin=stdin)
+        message = done.stderr.decode()
+        self.assertEqual(done.returncode, status, message)
+        self.assertEqual(done.stdout, b"")
+        self.assertTrue(message.startswith("cairn: "), message)
+        self.assertEqual(message.count("\n"), 1, message)
+        for word in words:
+            self.assertIn(word, message)
+
+    # The program itself
+
+    def test_version_and_help(self):
+        self.assertRegex(self.succeed("--version"), r"^cairn \d+\.\d+\.\d+\n$")
+        self.assertIn("model", self.succeed("--help"))
+        for command in ("inspect", "tokenize", "logits"):
+            self.assertIn(command, self.succeed("model", "--help"))
+            self.assertIn("MODEL", self.succeed("model", command, "--help"))
+
+    def test_usage_errors(self):
+        self.fail(2, words=["subcommand is required", "cairn --help"])
+        self.fail(2, "frob", words=["there is no command 'cairn frob'"])
+        self.fail(2, "model", words=["subcommand is required", "cairn model --help"])
+        self.fail(2, "model", "inspect", words=["MODEL is required", "cairn model inspect --help"])
+        self.fail(2, "model", "inspect", self.model, "--frob", words=["--frob"])
+        self.fail(2, "model", "logits", self.model, self.tokens, self.path("x"), "--kv-format",
+                  "q8", words=["--kv-format", "f16"])
+        self.fail(2, "model", "logits", self.model, self.tokens, self.path("x"), "--threads",
+                  "9999", words=["--threads"])
+
+    # inspect
+
+    def test_inspect_prints_the_shape(self):
+        text = self.succeed("model", "inspect", self.model)
+        for line in (r"architecture: +llama", r"layers: +2", r"vocabulary: +512",
+                     r"context: +2048 tokens", r"runs: +yes"):
+            self.assertRegex(text, line)
+
+    def test_inspect_says_why_a_model_does_not_run(self):
+        with open(self.model, "rb") as file:
+            data = file.read()
+        other = self.path("other.gguf")
+        with open(other, "wb") as file:
+            key = b"general.architecture" + struct.pack("<IQ", 8, 5)  # a string of 5 bytes
+            file.write(data.replace(key + b"llama", key + b"mamba", 1))
+        self.assertRegex(self.succeed("model", "inspect", other), r"runs: +no: .*'mamba'")
+        self.fail(1, "model", "logits", other, self.tokens, self.path("x"),
+                  words=[other, "'mamba'", "not supported"])
+
+    def test_inspect_errors(self):
+        missing = self.path("missing.gguf")
+        self.fail(1, "model", "inspect", missing, words=[missing, "No such file"])
+        self.fail(1, "model", "inspect", self.tokens, words=[self.tokens])
+        self.fail(1, "model", "inspect", self.folder.name, words=[self.folder.name])
+        for size in (0, 3, 100, 20000, os.path.getsize(self.model) - 1):
+            cut = self.path("cut.gguf")
+            with open(self.model, "rb") as source, open(cut, "wb") as target:
+                target.write(source.read(size))
+            self.fail(1, "model", "inspect", cut, words=[cut])
+
+    # tokenize
+
+    def test_tokenize_prints_ids_on_one_line(self):
+        text = self.succeed("model", "tokenize", self.model, stdin=b"the path and the river")
+        self.assertRegex(text, r"^\d+( \d+)*\n$")
+        plain = [int(word) for word in text.split()]
+        special = self.succeed("model", "tokenize", self.model, "--special",
+                               stdin=b"the path and the river")
+        self.assertEqual([int(word) for word in special.split()], [1, *plain])  # <s> in front
+
+    def test_tokenize_takes_control_tokens_only_with_special(self):
+        self.assertEqual(self.succeed("model", "tokenize", self.model, "--special", stdin=b"</s>"),
+                         "1 2\n")
+        plain = self.succeed("model", "tokenize", self.model, stdin=b"</s>").split()
+        self.assertNotIn("2", plain)
+
+    def test_tokenize_takes_any_bytes(self):
+        self.assertEqual(self.succeed("model", "tokenize", self.model), "\n")
+        ids = self.succeed("model", "tokenize", self.model, stdin=bytes(range(256))).split()
+        self.assertGreater(len(ids), 100)
+
+    def test_tokenize_errors(self):
+        self.fail(1, "model", "tokenize", self.path("missing.gguf"), words=["missing.gguf"])
+        with open(self.model, "rb") as file:
+            data = file.read()
+        other = self.path("no_tokenizer.gguf")
+        with open(other, "wb") as file:
+            file.write(data.replace(b"tokenizer.ggml.model", b"tokenizer.ggml.mOdel", 1))
+        self.fail(1, "model", "tokenize", other, words=[other, "tokenizer.ggml.model"])
+
+    # logits
+
+    def logits(self, *options, tokens=None):
+        out = self.path("out.f32")
+        self.succeed("model", "logits", self.model, tokens or self.tokens, out, *options)
+        return floats(out)
+
+    def test_logits_of_the_last_position(self):
+        last = self.logits()
+        self.assertEqual(len(last), self.VOCAB)
+        self.assertGreater(max(last) - min(last), 1.0)
+
+    def test_logits_of_all_positions(self):
+        every = self.logits("--all")
+        self.assertEqual(len(every), 5 * self.VOCAB)
+        self.assertEqual(every[-self.VOCAB:], self.logits())
+        # The first position's logits are those of the first token alone.
+        one = ids_file(self.path("one.i32"), [1])
+        self.assertEqual(every[:self.VOCAB], self.logits(tokens=one))
+
+    def test_logits_do_not_depend_on_batches_or_threads(self):
+        ids = [3 + i * 37 % 500 for i in range(1100)]  # more than two batches
+        tokens = ids_file(self.path("long.i32"), ids)
+        every = self.logits("--all", "--threads", "1", tokens=tokens)
+        self.assertEqual(len(every), 1100 * self.VOCAB)
+        self.assertEqual(every[-self.VOCAB:], self.logits("--threads", "3", tokens=tokens))
+        short = ids_file(self.path("short.i32"), ids[:700])
+        self.assertEqual(every[699 * self.VOCAB:700 * self.VOCAB], self.logits(tokens=short))
+
+    def test_kv_formats_differ_a_little(self):
+        half, single = self.logits(), self.logits("--kv-format", "f32")
+        self.assertEqual(half, self.logits("--kv-format", "f16"))
+        self.assertNotEqual(half, single)
+        norm = sum(x * x for x in single) ** 0.5
+        self.assertLess(sum((a - b) ** 2 for a, b in zip(half, single)) ** 0.5, 1e-3 * norm)
+
+    def test_logits_refuses_bad_token_files(self):
+        out = self.path("refused.f32")
+
+        def refuse(data, words):
+            path = self.path("bad.i32")
+            with open(path, "wb") as file:
+                file.write(data)
+            self.fail(1, "model", "logits", self.model, path, out, words=[path, *words])
+
+        refuse(b"", ["empty"])
+        refuse(b"\1\0\0\0\2", ["5 bytes", "little-endian int32"])
+        refuse(struct.pack("<2i", 3, self.VOCAB), ["token 1 is id 512", "0 to 511"])
+        refuse(struct.pack("<i", -1), ["token 0 is id -1", "0 to 511"])
+        refuse(struct.pack("<i", 3) * (self.CONTEXT + 1), ["2049 tokens", "context of 2048"])
+        missing = self.path("missing.i32")
+        self.fail(1, "model", "logits", self.model, missing, out, words=[missing, "No such file"])
+        self.assertFalse(os.path.exists(out))
+
+    def test_a_context_full_of_tokens_is_accepted(self):
+        full = ids_file(self.path("full.i32"), [3] * self.CONTEXT)
+        self.assertEqual(len(self.logits(tokens=full)), self.VOCAB)
+
+    def test_logits_refuses_adapters(self):
+        self.fail(1, "model", "logits", self.model, self.tokens, self.path("x"), "--lora",
+                  "adapter.gguf", "--lora-scale", "0.5",
+                  words=["--lora adapter.gguf", "not supported"])
+
+    def test_logits_output_errors(self):
+        out = self.path("no_such_folder/out.f32")
+        self.fail(1, "model", "logits", self.model, self.tokens, out, words=[out, "No such file"])
+        self.fail(1, "model", "logits", self.model, self.tokens, "/dev/full",
+                  words=["/dev/full", "No space left"])
+        before = os.path.getsize(self.model)
+        self.fail(1, "model", "logits", self.model, self.tokens, self.model,
+                  words=[self.model, "same file"])
+        self.assertEqual(os.path.getsize(self.model), before)
+
+
+if __name__ == "__main__":
+    unittest.main()
