@@ -12,6 +12,7 @@
 #include <hwy/highway.h>
 
 #include "compute-node/kernels/attention.h"
+#include "compute-node/kernels/convert.h"
 
 // Not per target: the arguments that cross the dispatch.
 #ifndef CAIRN_ATTENTION_ARGUMENTS_
@@ -45,6 +46,10 @@ struct AttentionKernel {
     const Floats df;
     if (format == KvFormat::kF32) {
       std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
+      return;
+    }
+    if (HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SCALAR) {
+      LoadKvRow(from, format, {to, static_cast<std::size_t>(count)});
       return;
     }
     const hn::Rebind<hwy::float16_t, Floats> dh;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "common/base/check.h"
+#include "compute-node/kernels/dequantize.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compute-node/kernels/convert.cc"
@@ -17,8 +18,18 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Floats = hn::CappedTag<float, 16>;
 using Halves = hn::Rebind<hwy::float16_t, Floats>;
 
+// Without instructions for it, Highway truncates and knows no infinities.
+inline constexpr bool kHasF16 = HWY_TARGET != HWY_SSSE3 && HWY_TARGET != HWY_SCALAR;
+
 // `to` holds f16 bits and may be unaligned. Tails go through a padded vector.
 void ToF16(const float* HWY_RESTRICT from, std::size_t count, std::byte* HWY_RESTRICT to) {
+  if (!kHasF16) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint16_t bits = F32ToF16Bits(from[i]);
+      std::memcpy(to + i * 2, &bits, 2);
+    }
+    return;
+  }
   const Floats df;
   const Halves dh;
   const std::size_t lanes = hn::Lanes(df);
@@ -37,6 +48,14 @@ void ToF16(const float* HWY_RESTRICT from, std::size_t count, std::byte* HWY_RES
 }
 
 void ToF32(const std::byte* HWY_RESTRICT from, std::size_t count, float* HWY_RESTRICT to) {
+  if (!kHasF16) {
+    for (std::size_t i = 0; i < count; ++i) {
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, from + i * 2, 2);
+      to[i] = F16BitsToF32(bits);
+    }
+    return;
+  }
   const Floats df;
   const Halves dh;
   const std::size_t lanes = hn::Lanes(df);

@@ -78,6 +78,30 @@ float F16BitsToF32(std::uint16_t bits) {
   return sign == 0 ? magnitude : -magnitude;
 }
 
+std::uint16_t F32ToF16Bits(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = bits >> 16 & 0x8000;
+  const std::uint32_t magnitude = bits & 0x7fffffff;
+  constexpr std::uint32_t kInfinity = 0x7f800000;
+  constexpr std::uint32_t kRoundsToInfinity = 0x477ff000;  // 65520
+  constexpr std::uint32_t kSmallestNormal = 0x38800000;    // 2^-14
+  std::uint32_t half = 0;
+  if (magnitude > kInfinity) {
+    half = 0x7e00;
+  } else if (magnitude >= kRoundsToInfinity) {
+    half = 0x7c00;
+  } else if (magnitude >= kSmallestNormal) {
+    // Rebias the exponent and round the 13 bits that go to nearest even; a carry into the exponent
+    // is right.
+    half = (magnitude - (112U << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
+  } else {
+    // Adding 0.5 leaves the number in units of 2^-24, rounded to nearest even by the addition.
+    half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) -
+           std::bit_cast<std::uint32_t>(0.5F);
+  }
+  return static_cast<std::uint16_t>(sign | half);
+}
+
 std::int64_t WeightBlockValues(WeightType type) {
   if (type == WeightType::kQ6_K) {
     return 256;

@@ -27,7 +27,9 @@ void DequantizeRow(WeightType type, const std::byte* row, std::span<float> out);
 // The 6-bit number (0 to 63, standing for value - 32) of one column of a 256-value Q6_K block.
 int Q6Value(const std::byte* block, int index);
 
-// f16 bits to f32, exactly.
+// f16 bits to f32, exactly, and back, rounding to nearest even: for processors without such
+// instructions.
 float F16BitsToF32(std::uint16_t bits);
+std::uint16_t F32ToF16Bits(float value);
 
 }  // namespace cairn::compute

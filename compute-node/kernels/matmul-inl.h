@@ -14,7 +14,8 @@
 
 #include "compute-node/kernels/matmul.h"
 
-// Highway's AVX3_DL is only chosen where AVX512_VNNI is there, but it does not let the compiler use it.
+// Highway's AVX3_DL is only chosen where AVX512_VNNI is there, but it does not let the compiler use
+// it.
 #if HWY_TARGET == HWY_AVX3_DL
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
 #else

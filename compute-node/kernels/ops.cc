@@ -70,7 +70,10 @@ void SiluMulRow(const float* HWY_RESTRICT up, std::size_t count, float* HWY_REST
     }
     const auto g = whole ? hn::LoadU(df, gate + i) : hn::Load(df, gate_tail);
     const auto u = whole ? hn::LoadU(df, up + i) : hn::Load(df, up_tail);
-    const auto result = hn::Mul(hn::Div(g, hn::Add(one, hn::Exp(df, hn::Neg(g)))), u);
+    // Beyond this the sigmoid is zero for every purpose, and Exp is not defined for much larger
+    // arguments.
+    const auto exponent = hn::Min(hn::Neg(g), hn::Set(df, 80.0F));
+    const auto result = hn::Mul(hn::Div(g, hn::Add(one, hn::Exp(df, exponent))), u);
     if (whole) {
       hn::StoreU(result, df, gate + i);
     } else {

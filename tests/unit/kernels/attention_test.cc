@@ -1,0 +1,171 @@
+// Block-wise attention against plain softmax attention, and what it promises about placement and
+// company.
+#include "compute-node/kernels/attention.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "compute-node/kernels/convert.h"
+#include "compute-node/kernels/reference.h"
+#include "tests/unit/kernels/kernel_testing.h"
+
+namespace cairn::compute {
+namespace {
+
+struct TestEntries {
+  TestEntries(test::Rng& rng, std::int64_t count, std::int64_t head_dim, KvFormat format) {
+    const std::int64_t bytes = KvEntryBytes(format, head_dim);
+    storage.resize(static_cast<std::size_t>(count * bytes));
+    for (std::int64_t e = 0; e < count; ++e) {
+      std::byte* entry = storage.data() + e * bytes;
+      StoreKvRow(RandomRow(rng, static_cast<std::size_t>(head_dim)), format, entry);
+      StoreKvRow(RandomRow(rng, static_cast<std::size_t>(head_dim)), format, entry + bytes / 2);
+      pointers.push_back(entry);
+    }
+  }
+  std::vector<std::byte> storage;
+  std::vector<const std::byte*> pointers;
+};
+
+// All rows of `queries` over all of `entries`, in blocks of at most `block_entries`.
+std::vector<float> AttendAll(std::span<const std::byte* const> entries, KvFormat format,
+                             std::int64_t head_dim, const std::vector<float>& queries,
+                             std::size_t block_entries) {
+  const std::int64_t row_count = static_cast<std::int64_t>(queries.size()) / head_dim;
+  std::vector<float> states(static_cast<std::size_t>(row_count * AttentionStateFloats(head_dim)));
+  InitAttention(states, head_dim);
+  const float scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
+  for (std::size_t first = 0; first < entries.size(); first += block_entries) {
+    AttendBlock(entries.subspan(first, std::min(block_entries, entries.size() - first)), format,
+                head_dim, scale, {queries.data(), row_count, head_dim}, {}, states);
+  }
+  std::vector<float> out(queries.size());
+  FinishAttention(states, head_dim, out.data(), head_dim);
+  return out;
+}
+
+TEST(AttentionTest, MatchesTheReference) {
+  test::Rng rng(TestSeed());
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kF16}) {
+    for (const std::int64_t head_dim : {8, 24, 32, 64, 80, 128, 256}) {
+      const auto count = static_cast<std::int64_t>(1 + rng.Below(100));
+      SCOPED_TRACE(testing::Message()
+                   << KvFormatName(format) << " head_dim " << head_dim << " entries " << count);
+      const TestEntries entries(rng, count, head_dim, format);
+      const std::vector<float> query = RandomRow(rng, static_cast<std::size_t>(head_dim), 2.0F);
+      const auto expected =
+          reference::Attention(entries.pointers, format, head_dim,
+                               1.0 / std::sqrt(static_cast<double>(head_dim)), query);
+      ForEachSimdTarget([&] {
+        const std::vector<float> out = AttendAll(entries.pointers, format, head_dim, query,
+                                                 1 + rng.Below(kAttentionBlockEntries));
+        EXPECT_LT(Distance(out, expected), 2e-6);
+      });
+    }
+  }
+}
+
+TEST(AttentionTest, ResultDependsNeitherOnPlacementNorOnOtherRows) {
+  test::Rng rng(TestSeed());
+  constexpr std::int64_t kDim = 64;
+  constexpr std::int64_t kRows = 9;
+  const std::int64_t bytes = KvEntryBytes(KvFormat::kF16, kDim);
+  const TestEntries entries(rng, 75, kDim, KvFormat::kF16);
+  const std::vector<float> queries = RandomRow(rng, kRows * kDim);
+  // The same entries elsewhere: other order in memory, odd addresses.
+  std::vector<std::byte> scattered(entries.storage.size() + 75 + 1);
+  std::vector<const std::byte*> moved;
+  for (std::size_t e = 0; e < entries.pointers.size(); ++e) {
+    std::byte* place = scattered.data() + (74 - e) * static_cast<std::size_t>(bytes + 1) + 1;
+    std::memcpy(place, entries.pointers[e], static_cast<std::size_t>(bytes));
+    moved.push_back(place);
+  }
+  ForEachSimdTarget([&] {
+    const std::vector<float> together =
+        AttendAll(entries.pointers, KvFormat::kF16, kDim, queries, 32);
+    EXPECT_EQ(AttendAll(moved, KvFormat::kF16, kDim, queries, 32), together);
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      const std::vector<float> query(queries.begin() + row * kDim,
+                                     queries.begin() + (row + 1) * kDim);
+      const std::vector<float> alone = AttendAll(entries.pointers, KvFormat::kF16, kDim, query, 32);
+      EXPECT_EQ(std::memcmp(alone.data(), together.data() + row * kDim, kDim * sizeof(float)), 0)
+          << "row " << row;
+    }
+  });
+}
+
+TEST(AttentionTest, HiddenEntriesAreAsIfAbsent) {
+  test::Rng rng(TestSeed());
+  constexpr std::int64_t kDim = 64;
+  const TestEntries entries(rng, kAttentionBlockEntries, kDim, KvFormat::kF16);
+  const std::vector<float> queries = RandomRow(rng, (kAttentionBlockEntries + 1) * kDim);
+  const QueryRows rows{queries.data(), kAttentionBlockEntries + 1, kDim};
+  std::vector<std::int32_t> visible;
+  for (int row = 0; row <= kAttentionBlockEntries; ++row) {
+    visible.push_back(row);
+  }
+  ForEachSimdTarget([&] {
+    std::vector<float> states(
+        static_cast<std::size_t>(rows.row_count * AttentionStateFloats(kDim)));
+    InitAttention(states, kDim);
+    AttendBlock(entries.pointers, KvFormat::kF16, kDim, 0.125F, rows, visible, states);
+    for (std::int64_t row = 0; row < rows.row_count; ++row) {
+      std::vector<float> expected(static_cast<std::size_t>(AttentionStateFloats(kDim)));
+      InitAttention(expected, kDim);
+      AttendBlock(std::span(entries.pointers).first(static_cast<std::size_t>(row)), KvFormat::kF16,
+                  kDim, 0.125F, {queries.data() + row * kDim, 1, kDim}, {}, expected);
+      EXPECT_EQ(std::memcmp(expected.data(), states.data() + row * AttentionStateFloats(kDim),
+                            expected.size() * sizeof(float)),
+                0)
+          << row << " visible entries";
+    }
+  });
+}
+
+TEST(AttentionTest, LargeScoresDoNotOverflow) {
+  test::Rng rng(TestSeed());
+  constexpr std::int64_t kDim = 32;
+  const TestEntries entries(rng, 64, kDim, KvFormat::kF32);
+  const std::vector<float> query = RandomRow(rng, kDim, 1000.0F);
+  const auto expected =
+      reference::Attention(entries.pointers, KvFormat::kF32, kDim, 1.0 / std::sqrt(32.0), query);
+  ForEachSimdTarget([&] {
+    EXPECT_LT(Distance(AttendAll(entries.pointers, KvFormat::kF32, kDim, query, 32), expected),
+              1e-3);
+  });
+}
+
+TEST(AttentionTest, MergedPartsEqualTheWhole) {
+  test::Rng rng(TestSeed());
+  constexpr std::int64_t kDim = 64;
+  const TestEntries entries(rng, 50, kDim, KvFormat::kF16);
+  const std::vector<float> query = RandomRow(rng, kDim);
+  const auto expected = reference::Attention(entries.pointers, KvFormat::kF16, kDim, 0.125, query);
+  const QueryRows rows{query.data(), 1, kDim};
+  ForEachSimdTarget([&] {
+    std::vector<float> into(static_cast<std::size_t>(AttentionStateFloats(kDim)));
+    std::vector<float> from = into;
+    InitAttention(into, kDim);
+    InitAttention(from, kDim);
+    MergeAttention(from, kDim, into);  // nothing into nothing
+    AttendBlock(std::span(entries.pointers).first(30), KvFormat::kF16, kDim, 0.125F, rows, {},
+                into);
+    AttendBlock(std::span(entries.pointers).subspan(30), KvFormat::kF16, kDim, 0.125F, rows, {},
+                from);
+    MergeAttention(from, kDim, into);
+    std::vector<float> out(kDim);
+    FinishAttention(into, kDim, out.data(), kDim);
+    EXPECT_LT(Distance(out, expected), 2e-6);
+  });
+}
+
+TEST(AttentionTest, NothingAttendedGivesZeros) {
+  std::vector<float> state(static_cast<std::size_t>(AttentionStateFloats(16)));
+  InitAttention(state, 16);
+  std::vector<float> out(16, 7.0F);
+  FinishAttention(state, 16, out.data(), 16);
+  EXPECT_EQ(out, std::vector<float>(16, 0.0F));
+}
+
+}  // namespace
+}  // namespace cairn::compute

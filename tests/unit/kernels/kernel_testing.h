@@ -1,0 +1,67 @@
+// What the kernel tests share: a seed, random rows, and running a body with every instruction set
+// that this machine has.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <hwy/targets.h>
+
+#include "tests/tools/rng.h"
+
+namespace cairn::compute {
+
+// CAIRN_TEST_SEED repeats a run.
+inline std::uint64_t TestSeed() {
+  const char* text = std::getenv("CAIRN_TEST_SEED");
+  const std::uint64_t seed =
+      text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
+  std::cout << "seed " << seed << " (CAIRN_TEST_SEED repeats it)\n";
+  return seed;
+}
+
+inline std::vector<float> RandomRow(test::Rng& rng, std::size_t count, float scale = 1.0F) {
+  std::vector<float> row(count);
+  for (float& value : row) {
+    value = rng.Normal() * scale;
+  }
+  return row;
+}
+
+// Calls body() once for each instruction set; a failure names it.
+template <typename Body>
+void ForEachSimdTarget(const Body& body) {
+  const std::int64_t supported = hwy::SupportedTargets();
+  for (std::int64_t target = 1; target != 0 && target <= supported && target > 0; target <<= 1) {
+    if ((supported & target) == 0) {
+      continue;
+    }
+    SCOPED_TRACE(std::string("SIMD target ") + hwy::TargetName(target));
+    hwy::GetChosenTarget().Update(target);
+    body();
+  }
+  hwy::GetChosenTarget().Update(supported);
+}
+
+// |a - b| / |b|.
+template <typename A, typename B>
+double Distance(const std::vector<A>& a, const std::vector<B>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double difference = 0.0;
+  double norm = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double delta = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    difference += delta * delta;
+    norm += static_cast<double>(b[i]) * static_cast<double>(b[i]);
+  }
+  return norm == 0.0 ? std::sqrt(difference) : std::sqrt(difference / norm);
+}
+
+}  // namespace cairn::compute
