@@ -37,7 +37,7 @@ struct SelectionInput {
   // Positions [0, stored_token_count) of this layer are in the KV node.
   std::int64_t stored_token_count = 0;
   // (token, query head, head_dim), rotated; empty for a policy that selects without queries.
-  std::span<const float> queries;
+  std::span<const float> queries{};
 };
 
 // Entries that leave the window together, all heads of one layer: consecutive positions, which

@@ -96,12 +96,7 @@ absl::Status Conversation::Prefill(std::span<const std::int32_t> tokens,
       tries = 0;
       continue;
     }
-    if (status.code() != absl::StatusCode::kAborted || ++tries > kPrefillTriesMax) return status;
-    LogWarning("prefill lost session={} token_count={} try={} reason=\"{}\"", id(), token_count(),
-               tries, Message(status));
-    CAIRN_RETURN_IF_ERROR(stop.Check());
-    CAIRN_RETURN_IF_ERROR(session_->Reattach());
-    CAIRN_RETURN_IF_ERROR(Restore());
+    CAIRN_RETURN_IF_ERROR(Recover(status, stop, tries));
     if (token_count() < first) {
       return DataLoss("conversation {} lost tokens: {} were durable, {} are there", id(), first,
                       token_count());
@@ -109,6 +104,20 @@ absl::Status Conversation::Prefill(std::span<const std::int32_t> tokens,
   }
   session_->SetReplayMode(ReplayMode::kOperations);
   return absl::OkStatus();
+}
+
+absl::Status Conversation::Recover(absl::Status lost, const StopSignal& stop, int& tries) {
+  while (lost.code() == absl::StatusCode::kAborted && tries < kPrefillTriesMax) {
+    ++tries;
+    LogWarning("prefill lost session={} token_count={} try={} reason=\"{}\"", id(), token_count(),
+               tries, Message(lost));
+    CAIRN_RETURN_IF_ERROR(stop.Check());
+    // An owner that came in between ends it: this conversation's history is no longer the
+    // session's.
+    CAIRN_RETURN_IF_ERROR(session_->Reattach());
+    lost = Restore();
+  }
+  return lost;
 }
 
 absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,

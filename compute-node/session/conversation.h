@@ -85,6 +85,9 @@ class Conversation {
   Conversation(const ConversationDeps& deps, std::unique_ptr<KvSession> session,
                std::unique_ptr<RetrievalPolicy> policy);
   absl::Status Restore();
+  // Goes back to the last checkpoint after `lost`; returns `lost` if that is no loss or the tries
+  // are used up.
+  absl::Status Recover(absl::Status lost, const StopSignal& stop, int& tries);
   absl::Status PrefillChunk(std::span<const std::int32_t> tokens, std::span<float> last_logits,
                             const StopSignal& stop, const Progress& progress,
                             std::int64_t done_before);

@@ -1,0 +1,105 @@
+#include "compute-node/retrieval/full_policy.h"
+
+#include <map>
+
+#include <gtest/gtest.h>
+
+namespace cairn::compute {
+namespace {
+
+PolicyOptions Options(std::int32_t head_dim, std::int64_t part_bytes_max = 65536) {
+  PolicyOptions options;
+  options.layout = {
+      .layer_count = 3, .head_count = 2, .head_dim = head_dim, .kv_format = KvFormat::kF16};
+  options.part_bytes_max = part_bytes_max;
+  return options;
+}
+
+TEST(FullPolicyTest, ClusterFillsTheLargestPart) {
+  EXPECT_EQ(FullPolicy(Options(64)).cluster_entries(), 256);
+  EXPECT_EQ(FullPolicy(Options(128)).cluster_entries(), 128);
+  EXPECT_EQ(FullPolicy(Options(32)).cluster_entries(), 256);  // the most
+  EXPECT_EQ(FullPolicy(Options(96)).cluster_entries(), 160);  // whole attention blocks
+  EXPECT_EQ(FullPolicy(Options(64, 4096)).cluster_entries(), 16);
+  EXPECT_EQ(FullPolicy(Options(64, 100)).cluster_entries(), 8);  // the least
+}
+
+TEST(FullPolicyTest, StoreAndSelectAgreeOnEveryPosition) {
+  FullPolicy policy(Options(128));
+  std::map<ClusterRef, Positions> stored;
+  for (std::int64_t first = 0; first < 800; first += 32) {
+    for (const Assignment& assignment :
+         policy.Store({.layer = 1, .first_position = first, .token_count = 32})) {
+      stored[assignment.cluster].AppendAll(
+          Positions::Range(assignment.first_position, assignment.token_count));
+    }
+  }
+  std::map<ClusterRef, Positions> planned;
+  for (const FetchSlice& slice : policy.Select({.layer = 1, .stored_token_count = 800})) {
+    for (const PlannedCluster& cluster : slice.clusters) {
+      EXPECT_TRUE(planned.emplace(cluster.cluster, cluster.positions).second);
+    }
+  }
+  EXPECT_EQ(planned.size(), 2U * 7U);
+  EXPECT_EQ(planned, stored);
+}
+
+TEST(FullPolicyTest, SlicesKeepTheirLimitAndClusterOrder) {
+  PolicyOptions options = Options(64);
+  options.fetch_slice_bytes = 200000;  // three clusters of 65536
+  FullPolicy policy(options);
+  const std::vector<FetchSlice> slices = policy.Select({.layer = 0, .stored_token_count = 1000});
+  ASSERT_EQ(slices.size(), 3U);  // 8 clusters, the last two shorter
+  std::int64_t last_id = 0;
+  std::int64_t bytes = 0;
+  for (const FetchSlice& slice : slices) {
+    EXPECT_LE(slice.bytes, options.fetch_slice_bytes);
+    bytes += slice.bytes;
+    for (const PlannedCluster& cluster : slice.clusters) {
+      EXPECT_GE(cluster.cluster.cluster_id.value(), last_id);
+      last_id = cluster.cluster.cluster_id.value();
+    }
+  }
+  EXPECT_EQ(bytes, 1000 * options.layout.EntryBytes(kAllHeads));
+}
+
+TEST(FullPolicyTest, NothingStoredNeedsNothing) {
+  EXPECT_TRUE(FullPolicy(Options(64)).Select({.layer = 0, .stored_token_count = 0}).empty());
+}
+
+TEST(FullPolicyTest, NextIdsAreAboveAllUsedOnes) {
+  FullPolicy policy(Options(64));
+  policy.Store({.layer = 1, .first_position = 0, .token_count = 257});
+  EXPECT_EQ(policy.NextClusterIds(), (std::vector<std::int64_t>{1, 1, 1, 3, 3, 1, 1, 1, 1}));
+}
+
+TEST(FullPolicyTest, RestoredPolicyKeepsTheStoresClusterLength) {
+  FullPolicy before(Options(128));
+  before.Store({.layer = 0, .first_position = 0, .token_count = 300});
+  const PutPolicyState saved = before.SaveState();
+  FullPolicy after(Options(128, 8192));  // a KV node with smaller parts
+  ASSERT_TRUE(after.RestoreState(saved.version, saved.state, before.NextClusterIds()).ok());
+  EXPECT_EQ(after.cluster_entries(), 128);
+  EXPECT_EQ(after.NextClusterIds(), before.NextClusterIds());
+}
+
+TEST(FullPolicyTest, ForeignStateIsRefused) {
+  FullPolicy policy(Options(64));
+  const std::vector<std::int64_t> ids = policy.NextClusterIds();
+  const std::string state = policy.SaveState().state;
+  EXPECT_EQ(policy.RestoreState(9, state, ids).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(policy.RestoreState(1, "xyz", ids).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(policy.RestoreState(1, std::string(8, '\0'), ids).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(policy.RestoreState(1, state, std::vector<std::int64_t>{1}).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(FullPolicyTest, UnknownPolicyNamesTheKnownOnes) {
+  const auto policy = MakePolicy("nonsense", Options(64));
+  ASSERT_FALSE(policy.ok());
+  EXPECT_NE(Message(policy.status()).find("known are: full"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cairn::compute

@@ -1,0 +1,97 @@
+#include "tests/unit/session/conversation_fixture.h"
+
+namespace cairn::compute {
+namespace {
+
+using ConversationLossTest = ConversationFixture;
+
+TEST_F(ConversationLossTest, LossAtAnyCallOfPrefillGivesTheSameText) {
+  const std::vector<std::int32_t> prompt = Prompt(330);
+  const std::vector<std::int32_t> expected = DenseContinue(prompt, 3);
+  for (std::int64_t call = 1;; ++call) {
+    const SessionId id = Create();
+    const std::unique_ptr<Conversation> conversation = Open(id);
+    node.calls_until_loss = call;
+    const std::int64_t losses = node.loss_count;
+    const std::int64_t calls = node.call_count;
+    EXPECT_EQ(Continue(*conversation, prompt, 3), expected) << "lost at call " << call;
+    node.calls_until_loss = 0;
+    if (node.loss_count == losses) break;  // the turn has fewer calls
+    EXPECT_EQ(conversation->reconnect_count(), 1);
+    EXPECT_EQ(node.sessions[id.value()].committed.token_count, 333);
+    ASSERT_LT(node.call_count - calls, 500);
+  }
+}
+
+TEST_F(ConversationLossTest, LossWhileRecoveringIsOneMoreTry) {
+  const std::vector<std::int32_t> prompt = Prompt(330);
+  const std::unique_ptr<Conversation> conversation = Open(Create());
+  node.calls_until_loss = 12;
+  node.further_losses = {2, 1, 3};
+  EXPECT_EQ(Continue(*conversation, prompt, 3), DenseContinue(prompt, 3));
+  EXPECT_EQ(conversation->reconnect_count(), 4);
+}
+
+TEST_F(ConversationLossTest, RepeatedLossInDecodeGivesTheSameText) {
+  const std::vector<std::int32_t> prompt = Prompt(150);
+  const std::vector<std::int32_t> expected = DenseContinue(prompt, 120);
+  const std::unique_ptr<Conversation> conversation = Open(Create());
+  std::vector<float> logits = Logits();
+  ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+  node.calls_until_loss = 3;
+  node.loss_interval = 11;
+  for (const std::int32_t token : expected) {
+    ASSERT_EQ(Best(logits), token);
+    ASSERT_TRUE(conversation->Step(token, logits, never).ok());
+  }
+  EXPECT_TRUE(conversation->Checkpoint().ok());
+  EXPECT_GE(conversation->reconnect_count(), 20);
+}
+
+TEST_F(ConversationLossTest, CheckpointWhoseAnswerWasLostIsNotComputedAgain) {
+  const std::vector<std::int32_t> prompt = Prompt(300);
+  const std::vector<std::int32_t> expected = DenseContinue(prompt, 5);
+  const SessionId id = Create();
+  const std::unique_ptr<Conversation> conversation = Open(id);
+  node.lose_checkpoint_answer = true;
+  const std::int64_t before = node.checkpoint_count;
+  EXPECT_EQ(Continue(*conversation, prompt, 5), expected);
+  EXPECT_EQ(node.checkpoint_count - before, 4);  // one a chunk, one for the answer
+}
+
+TEST_F(ConversationLossTest, PrefillGivesUpAfterItsTries) {
+  const std::unique_ptr<Conversation> conversation = Open(Create());
+  node.calls_until_loss = 2;
+  node.loss_interval = 2;
+  std::vector<float> logits = Logits();
+  const absl::Status status = conversation->Prefill(Prompt(300), logits, never, nullptr);
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(conversation->reconnect_count(), kPrefillTriesMax);
+}
+
+TEST_F(ConversationLossTest, AnotherOwnerEndsPrefill) {
+  const std::unique_ptr<Conversation> conversation = Open(Create());
+  node.calls_until_loss = 2;
+  node.opened_by_another = true;
+  std::vector<float> logits = Logits();
+  EXPECT_EQ(conversation->Prefill(Prompt(300), logits, never, nullptr).code(),
+            absl::StatusCode::kAborted);
+}
+
+TEST_F(ConversationLossTest, CancelledPrefillKeepsWholeChunks) {
+  const std::vector<std::int32_t> prompt = Prompt(400);
+  const SessionId id = Create();
+  StopSignal stop;
+  std::vector<float> logits = Logits();
+  const absl::Status status = Open(id)->Prefill(prompt, logits, stop, [&](std::int64_t done) {
+    if (done > 200) stop.Cancel();
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  const std::unique_ptr<Conversation> reopened = Open(id);
+  EXPECT_EQ(reopened->token_count(), 200);
+  const std::vector<std::int32_t> rest(prompt.begin() + 200, prompt.end());
+  EXPECT_EQ(Continue(*reopened, rest, 20), DenseContinue(prompt, 20));
+}
+
+}  // namespace
+}  // namespace cairn::compute

@@ -1,0 +1,216 @@
+#include "compute-node/session/conversation.h"
+
+#include "tests/unit/session/conversation_fixture.h"
+
+namespace cairn::compute {
+namespace {
+
+using ConversationTest = ConversationFixture;
+
+TEST_F(ConversationTest, GivesTheBitsOfDenseAttention) {
+  for (const KvFormat format : {KvFormat::kF16, KvFormat::kF32}) {
+    UseFormat(format);
+    const std::vector<std::int32_t> prompt = Prompt(333);
+    std::vector<std::vector<float>> expected;
+    const std::vector<std::int32_t> tokens =
+        DenseContinue(prompt, 70, [&](const auto& logits) { expected.push_back(logits); });
+    const std::unique_ptr<Conversation> conversation = Open(Create());
+    std::vector<float> logits = Logits();
+    ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      ASSERT_EQ(logits, expected[i]) << "token " << i << " " << KvFormatName(format);
+      ASSERT_TRUE(conversation->Step(tokens[i], logits, never).ok());
+    }
+  }
+}
+
+TEST_F(ConversationTest, TextDoesNotDependOnHowEntriesAreStoredAndFetched) {
+  const std::vector<std::int32_t> prompt = Prompt(700);
+  const std::vector<std::int32_t> expected = DenseContinue(prompt, 40);
+  for (const std::int64_t part_bytes : {65536, 4096}) {
+    for (const std::int64_t chunk : {37, 512}) {
+      for (const bool cut : {false, true}) {
+        node.part_bytes = part_bytes;
+        node.cut_spans = cut;
+        options.prefill_chunk_tokens = chunk;
+        options.fetch_slice_bytes = chunk == 37 ? 65536 : std::int64_t{2} << 20;
+        options.window_tokens_max = cut ? 128 : 70;
+        EXPECT_EQ(Continue(*Open(Create()), prompt, 40), expected)
+            << part_bytes << " " << chunk << " " << cut;
+      }
+    }
+  }
+}
+
+TEST_F(ConversationTest, ClustersShorterThanABlockStillGiveTheSameTextEveryTime) {
+  node.part_bytes = 2048;  // 16 entries
+  const std::vector<std::int32_t> prompt = Prompt(300);
+  const std::vector<std::int32_t> first = Continue(*Open(Create()), prompt, 30);
+  options.prefill_chunk_tokens = 51;
+  EXPECT_EQ(Continue(*Open(Create()), prompt, 30), first);
+}
+
+TEST_F(ConversationTest, ReopenedConversationGoesOnWithTheSameBits) {
+  const std::vector<std::int32_t> first = Prompt(250);
+  const std::vector<std::int32_t> second = Prompt(90);
+  std::vector<std::int32_t> all = first;
+  const std::vector<std::int32_t> answer = DenseContinue(first, 20);
+  all.insert(all.end(), answer.begin(), answer.end());
+  all.insert(all.end(), second.begin(), second.end());
+  const std::vector<std::int32_t> expected = DenseContinue(all, 50);
+
+  const SessionId id = Create();
+  EXPECT_EQ(Continue(*Open(id), first, 20), answer);
+  const std::unique_ptr<Conversation> reopened = Open(id);
+  EXPECT_EQ(reopened->token_count(), 270);
+  EXPECT_EQ(Continue(*reopened, second, 50), expected);
+  EXPECT_EQ(reopened->token_count(), 410);
+  all.insert(all.end(), expected.begin(), expected.end());
+  EXPECT_EQ(node.sessions[id.value()].committed.tokens, all);
+}
+
+TEST_F(ConversationTest, WhatNoCheckpointCoversIsGoneAfterReopening) {
+  const SessionId id = Create();
+  std::vector<float> logits = Logits();
+  {
+    const std::unique_ptr<Conversation> conversation = Open(id);
+    ASSERT_TRUE(conversation->Prefill(Prompt(200), logits, never, nullptr).ok());
+    ASSERT_TRUE(conversation->Step(5, logits, never).ok());
+  }
+  EXPECT_EQ(Open(id)->token_count(), 200);
+}
+
+TEST_F(ConversationTest, LongDecodeTakesCheckpointsByItself) {
+  UseFormat(KvFormat::kF32);
+  options.dram_budget_bytes = 1 << 20;  // a checkpoint every 128 KiB: 128 tokens of 1 KiB
+  const std::vector<std::int32_t> prompt = Prompt(120);
+  const SessionId id = Create();
+  const std::unique_ptr<Conversation> conversation = Open(id);
+  const std::int64_t before = node.checkpoint_count;
+  EXPECT_EQ(Continue(*conversation, prompt, 600), DenseContinue(prompt, 600));
+  EXPECT_GE(node.checkpoint_count - before, 5);
+  EXPECT_EQ(node.sessions[id.value()].committed.token_count, 720);
+}
+
+TEST_F(ConversationTest, ProgressCountsLayersOfChunks) {
+  std::vector<std::int64_t> done;
+  std::vector<float> logits = Logits();
+  ASSERT_TRUE(Open(Create())
+                  ->Prefill(Prompt(150), logits, never,
+                            [&](std::int64_t tokens) { done.push_back(tokens); })
+                  .ok());
+  EXPECT_EQ(done, (std::vector<std::int64_t>{50, 100, 125, 150}));
+}
+
+TEST_F(ConversationTest, PromptLongerThanTheContextIsRefusedWithTheNumbers) {
+  options.context_tokens_max = 300;
+  const SessionId id = Create();
+  const std::unique_ptr<Conversation> conversation = Open(id);
+  Continue(*conversation, Prompt(200), 10);
+  std::vector<float> logits = Logits();
+  const absl::Status status = conversation->Prefill(Prompt(91), logits, never, nullptr);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(Message(status).find("91"), std::string::npos);
+  EXPECT_NE(Message(status).find("context is 300"), std::string::npos);
+  EXPECT_EQ(node.sessions[id.value()].committed.token_count, 210);
+  EXPECT_TRUE(conversation->Prefill(Prompt(90), logits, never, nullptr).ok());
+  EXPECT_EQ(conversation->Step(5, logits, never).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ConversationTest, ConversationsOfOtherModelsOrFormatsAreRefused) {
+  const SessionId id = Create();
+  UseFormat(KvFormat::kF32);
+  EXPECT_EQ(Conversation::Open(deps(), id).status().code(), absl::StatusCode::kFailedPrecondition);
+  UseFormat(KvFormat::kF16);
+  identity.key.model_digest = std::string(32, 'x');
+  const absl::Status status = Conversation::Open(deps(), id).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(status).find("another model"), std::string::npos);
+  EXPECT_EQ(Conversation::Open(deps(), SessionId(99)).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ConversationTest, CancelledStepLeavesTheConversationAsItWas) {
+  const std::vector<std::int32_t> prompt = Prompt(200);
+  const std::vector<std::int32_t> expected = DenseContinue(prompt, 60);
+  const SessionId id = Create();
+  const std::unique_ptr<Conversation> conversation = Open(id);
+  std::vector<float> logits = Logits();
+  ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(Best(logits), expected[i]);
+    // Cancelled while layer 1 is fetched: layer 0 has moved on already.
+    StopSignal stop;
+    node.tamper = [&](const Fetch& fetch, FetchReply&) {
+      if (fetch.layer == 0) stop.Cancel();
+    };
+    std::vector<float> ignored = Logits();
+    EXPECT_EQ(conversation->Step(expected[i], ignored, stop).code(), absl::StatusCode::kCancelled);
+    node.tamper = nullptr;
+    if (i % 7 == 0) {
+      ASSERT_TRUE(conversation->Checkpoint().ok());
+    }
+    ASSERT_TRUE(conversation->Step(expected[i], logits, never).ok());
+  }
+  EXPECT_TRUE(conversation->Checkpoint().ok());
+}
+
+TEST_F(ConversationTest, DeadlineEndsAWaitForTheKvNode) {
+  const SessionId id = Create();
+  const std::unique_ptr<Conversation> conversation = Open(id);
+  Continue(*conversation, Prompt(200), 1);
+  node.stall_reads = true;
+  const StopSignal stop(StopSignal::Clock::now() + std::chrono::milliseconds(30));
+  std::vector<float> logits = Logits();
+  EXPECT_EQ(conversation->Step(5, logits, stop).code(), absl::StatusCode::kDeadlineExceeded);
+  node.stall_reads = false;
+  EXPECT_TRUE(conversation->Step(5, logits, never).ok());
+  EXPECT_TRUE(conversation->Checkpoint().ok());
+  EXPECT_EQ(node.sessions[id.value()].committed.token_count, 202);
+}
+
+TEST_F(ConversationTest, LostClusterIsAnErrorThatNamesIt) {
+  const std::unique_ptr<Conversation> conversation = Open(Create());
+  Continue(*conversation, Prompt(400), 1);
+  node.tamper = [](const Fetch& fetch, FetchReply& reply) {
+    if (fetch.layer != 1) return;
+    reply.clusters[3].outcome = FetchOutcome::kLost;
+    reply.clusters[3].spans.clear();
+  };
+  std::vector<float> logits = Logits();
+  const absl::Status status = conversation->Step(5, logits, never);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(Message(status).find("layer 1 head 1 cluster 2"), std::string::npos) << Message(status);
+}
+
+TEST_F(ConversationTest, KvMemoryIsBoundedAndGivenBack) {
+  node.part_bytes = 8192;
+  options.fetch_slice_bytes = 65536;
+  options.prefill_chunk_tokens = 256;
+  {
+    const std::unique_ptr<Conversation> conversation = Open(Create());
+    Continue(*conversation, Prompt(1800), 10);
+    const std::int64_t token_bytes = identity.layout.TokenBytes();
+    const std::int64_t layer_bytes = identity.layout.EntryBytes(kAllHeads);
+    // Window, one layer of a chunk, three slices, what is being sent.
+    EXPECT_LE(memory.peak_bytes(),
+              128 * token_bytes + 256 * layer_bytes + 3 * 65536 + 256 * layer_bytes);
+    EXPECT_GE(memory.peak_bytes(), 128 * token_bytes + 256 * layer_bytes);
+  }
+  EXPECT_EQ(memory.used_bytes(), 0);
+}
+
+class GroupedHeadsTest : public ConversationFixture {
+ protected:
+  GroupedHeadsTest() : ConversationFixture("tiny-mistral") {}
+};
+
+TEST_F(GroupedHeadsTest, LargeMessagesAreSplit) {
+  UseFormat(KvFormat::kF32);
+  options.prefill_chunk_tokens = 512;
+  const std::vector<std::int32_t> prompt = Prompt(1024);
+  EXPECT_EQ(Continue(*Open(Create()), prompt, 5), DenseContinue(prompt, 5));
+  EXPECT_LE(node.append_bytes_max, kAppendBytesMax);
+}
+
+}  // namespace
+}  // namespace cairn::compute

@@ -1,0 +1,346 @@
+#include "tests/unit/session/fake_kv_node.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+
+namespace cairn::compute {
+namespace {
+
+using Entries = FakeKvState::Entries;
+
+class FakeSession : public KvSession {
+ public:
+  FakeSession(FakeKvNode& node, SessionId id) : node_(node) {
+    attachment_.session_id = id;
+    Attach();
+  }
+
+  const Attachment& attachment() const override { return attachment_; }
+
+  absl::Status Send(ChangingOperation operation) override {
+    CAIRN_RETURN_IF_ERROR(BeginCall());
+    if (OperationBytes(operation) > kMessageBytesMax) return Fail(InvalidArgument("too large"));
+    if (mode_ == ReplayMode::kOperations) {
+      replay_bytes_ += OperationBytes(operation);
+      replay_.push_back(operation);
+    }
+    return Fail(Apply(operation));
+  }
+
+  std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) override {
+    std::promise<absl::StatusOr<ReadReply>> promise;
+    std::future<absl::StatusOr<ReadReply>> answer = promise.get_future();
+    const absl::Status status = BeginCall();
+    if (!status.ok()) {
+      promise.set_value(status);
+      return answer;
+    }
+    if (node_.stall_reads && std::holds_alternative<Fetch>(operation)) {
+      stalled_.push_back(std::move(promise));
+      return answer;
+    }
+    promise.set_value(std::visit([this](const auto& read) { return Answer(read); }, operation));
+    return answer;
+  }
+
+  absl::Status StartCheckpoint(Checkpoint checkpoint) override {
+    CAIRN_CHECK(!in_progress_);
+    CAIRN_RETURN_IF_ERROR(Send(checkpoint));
+    in_progress_ = true;
+    acknowledged_.token_count = checkpoint.token_count;
+    if (node_.lose_checkpoint_answer) {
+      node_.lose_checkpoint_answer = false;
+      Lose();
+    }
+    return absl::OkStatus();
+  }
+  bool checkpoint_in_progress() const override { return in_progress_; }
+  absl::StatusOr<Checkpointed> WaitForCheckpoint() override {
+    in_progress_ = false;
+    CAIRN_RETURN_IF_ERROR(BeginCall());
+    return acknowledged_;
+  }
+
+  void SetReplayMode(ReplayMode mode) override { mode_ = mode; }
+  std::int64_t replay_bytes() const override { return replay_bytes_; }
+  std::int32_t reconnect_count() const override { return reconnect_count_; }
+
+  absl::Status Reattach() override {
+    if (node_.opened_by_another) return Aborted("opened by another");
+    lost_ = false;
+    in_progress_ = false;
+    ++reconnect_count_;
+    Attach();
+    return absl::OkStatus();
+  }
+
+ private:
+  void Attach() {
+    const FakeKvRecord& record = node_.sessions.at(attachment_.session_id.value());
+    live_ = record.committed;
+    live_.staged.clear();
+    attachment_.token_count = live_.token_count;
+    attachment_.layout = record.created.layout;
+    attachment_.key = record.created.key;
+    attachment_.next_cluster_ids = live_.next_cluster_ids;
+  }
+
+  absl::Status BeginCall() {
+    ++node_.call_count;
+    if (node_.calls_until_loss > 0 && --node_.calls_until_loss == 0) {
+      node_.calls_until_loss = node_.loss_interval;
+      if (!node_.further_losses.empty()) {
+        node_.calls_until_loss = node_.further_losses.back();
+        node_.further_losses.pop_back();
+      }
+      Lose();
+    }
+    if (lost_) return Aborted("the KV node was lost and nothing is kept");
+    return failure_;
+  }
+
+  absl::Status Fail(absl::Status status) {
+    if (failure_.ok()) failure_ = status;
+    return absl::OkStatus();  // shows at the next call, as promised
+  }
+
+  void Lose() {
+    ++node_.loss_count;
+    if (mode_ == ReplayMode::kNothing) {
+      lost_ = true;
+      return;
+    }
+    ++reconnect_count_;
+    live_ = node_.sessions.at(attachment_.session_id.value()).committed;
+    live_.staged.clear();
+    const std::vector<ChangingOperation> again = replay_;
+    for (const ChangingOperation& operation : again) CAIRN_CHECK(Apply(operation).ok());
+  }
+
+  absl::Status Apply(const ChangingOperation& operation) {
+    return std::visit([this](const auto& change) { return Change(change); }, operation);
+  }
+
+  absl::Status Change(const Append& append) {
+    std::int64_t bytes = 0;
+    for (const ClusterEntries& grown : append.clusters) {
+      Entries& entries = live_.clusters[{append.layer, grown.cluster}];
+      const std::int64_t size = attachment_.layout.EntryBytes(grown.cluster.head);
+      bytes += std::ssize(grown.entries);
+      if (std::ssize(grown.entries) != grown.positions.count() * size) {
+        return InvalidArgument("append has the wrong size");
+      }
+      if (!entries.empty() && entries.rbegin()->first >= grown.positions.first()) {
+        return InvalidArgument("append is not above the cluster's positions");
+      }
+      std::int64_t index = 0;
+      grown.positions.ForEach([&](std::int64_t position) {
+        entries[position] = grown.entries.substr(static_cast<std::size_t>(index++ * size),
+                                                 static_cast<std::size_t>(size));
+      });
+    }
+    node_.append_bytes_max = std::max(node_.append_bytes_max, bytes);
+    return absl::OkStatus();
+  }
+  absl::Status Change(const Replace&) { return Unimplemented("replace"); }
+  absl::Status Change(const PutIndexRows&) { return Unimplemented("index"); }
+  absl::Status Change(const PutPolicyState& state) {
+    live_.staged_policy = state;
+    return absl::OkStatus();
+  }
+
+  absl::Status Change(const StageCarried& stage) {
+    const std::int64_t size = attachment_.layout.EntryBytes(0);
+    for (const CarriedEntries& carried : stage.carried) {
+      Entries& records = live_.records[{stage.layer, carried.head}];
+      if (std::ssize(carried.entries) != carried.brought_positions.count() * size) {
+        return InvalidArgument("carried entries have the wrong size");
+      }
+      std::int64_t index = 0;
+      bool twice = false;
+      carried.brought_positions.ForEach([&](std::int64_t position) {
+        twice |=
+            !records
+                 .emplace(position, carried.entries.substr(static_cast<std::size_t>(index++ * size),
+                                                           static_cast<std::size_t>(size)))
+                 .second;
+      });
+      bool missing = false;
+      carried.positions.ForEach(
+          [&](std::int64_t position) { missing |= !records.contains(position); });
+      if (twice || missing) return InvalidArgument("entries brought twice or never");
+      live_.staged[{stage.layer, carried.head}] = carried.positions;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckPositions(const Checkpoint& checkpoint) {
+    const EntryLayout& layout = attachment_.layout;
+    for (std::int32_t layer = 0; layer < layout.layer_count; ++layer) {
+      for (std::int32_t head = 0; head < layout.head_count; ++head) {
+        std::vector<std::int64_t> all;
+        for (const auto& [key, entries] : live_.clusters) {
+          if (key.first != layer || key.second.head != head) continue;
+          for (const auto& [position, bytes] : entries) all.push_back(position);
+        }
+        live_.staged[{layer, head}].ForEach(
+            [&](std::int64_t position) { all.push_back(position); });
+        std::sort(all.begin(), all.end());
+        for (std::size_t i = 0; i < all.size(); ++i) {
+          if (all[i] != static_cast<std::int64_t>(i)) {
+            return FailedPrecondition("layer {} head {}: position {} where {} belongs", layer, head,
+                                      all[i], i);
+          }
+        }
+        if (std::ssize(all) != checkpoint.token_count) {
+          return FailedPrecondition("layer {} head {}: {} positions of {}", layer, head, all.size(),
+                                    checkpoint.token_count);
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Change(const Checkpoint& checkpoint) {
+    CAIRN_RETURN_IF_ERROR(CheckPositions(checkpoint));
+    if (checkpoint.token_ids_start > live_.token_count ||
+        checkpoint.token_ids_start + std::ssize(checkpoint.token_ids) != checkpoint.token_count) {
+      return InvalidArgument("token ids have a gap");
+    }
+    live_.tokens.resize(static_cast<std::size_t>(checkpoint.token_ids_start));
+    live_.tokens.insert(live_.tokens.end(), checkpoint.token_ids.begin(),
+                        checkpoint.token_ids.end());
+    live_.token_count = checkpoint.token_count;
+    live_.carried = std::exchange(live_.staged, {});
+    for (auto& [key, records] : live_.records) {
+      const Positions& positions = live_.carried[key];
+      std::erase_if(records, [&](const auto& record) { return !positions.Contains(record.first); });
+    }
+    live_.policy = live_.staged_policy;
+    live_.random_state = checkpoint.random_state;
+    live_.next_cluster_ids = checkpoint.next_cluster_ids;
+    node_.sessions.at(attachment_.session_id.value()).committed = live_;
+    ++node_.checkpoint_count;
+    replay_.clear();
+    replay_bytes_ = 0;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<ReadReply> Answer(const Fetch& fetch) {
+    FetchReply reply;
+    for (const ClusterRef& ref : fetch.clusters) {
+      FetchedCluster& cluster = reply.clusters.emplace_back();
+      cluster.cluster = ref;
+      const auto found = live_.clusters.find({fetch.layer, ref});
+      if (found == live_.clusters.end()) {
+        cluster.outcome = FetchOutcome::kUnknown;
+        continue;
+      }
+      const std::vector<std::pair<std::int64_t, std::string>> entries(found->second.begin(),
+                                                                      found->second.end());
+      for (std::size_t first = 0; first < entries.size();) {
+        const std::size_t left = entries.size() - first;
+        const std::size_t count = node_.cut_spans ? 1 + node_.random() % left : left;
+        cluster.spans.push_back(MakeSpan(std::span(entries).subspan(first, count)));
+        first += count;
+      }
+    }
+    if (node_.tamper) node_.tamper(fetch, reply);
+    return reply;
+  }
+
+  Span MakeSpan(std::span<const std::pair<std::int64_t, std::string>> entries) {
+    Span span;
+    span.entry_count = std::ssize(entries);
+    span.direction = node_.cut_spans && node_.random() % 2 == 0 ? Direction::kDown : Direction::kUp;
+    auto bytes = std::make_shared<std::string>();
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      span.positions.Append(entries[i].first);
+      const std::size_t from = span.direction == Direction::kUp ? i : entries.size() - 1 - i;
+      *bytes += entries[from].second;
+    }
+    node_.fetched_bytes += std::ssize(*bytes);
+    span.bytes = std::as_bytes(std::span(*bytes));
+    span.owner = bytes;
+    return span;
+  }
+
+  absl::StatusOr<ReadReply> Answer(const GetIndex&) { return IndexReply(); }
+  absl::StatusOr<ReadReply> Answer(const GetCarried& read) {
+    const FakeKvState& committed = node_.sessions.at(attachment_.session_id.value()).committed;
+    CarriedReply reply;
+    for (const auto& [key, positions] : committed.carried) {
+      if (key.first != read.layer) continue;
+      CarriedEntries& carried = reply.carried.emplace_back();
+      carried.head = key.second;
+      carried.buffer_cluster_id = kWindowBuffer;
+      carried.positions = positions;
+      carried.brought_positions = positions;
+      positions.ForEach([&](std::int64_t position) {
+        carried.entries += committed.records.at(key).at(position);
+      });
+    }
+    return reply;
+  }
+  absl::StatusOr<ReadReply> Answer(const GetTokens& read) {
+    TokensReply reply;
+    for (std::int64_t i = read.first; i < std::min(read.first + read.count, live_.token_count);
+         ++i) {
+      reply.token_ids.push_back(live_.tokens[static_cast<std::size_t>(i)]);
+    }
+    return reply;
+  }
+  absl::StatusOr<ReadReply> Answer(const GetPolicyState&) {
+    return PolicyStateReply{live_.policy.version, live_.policy.state, live_.random_state};
+  }
+  absl::StatusOr<ReadReply> Answer(const GetClusters&) { return ClustersReply(); }
+
+  FakeKvNode& node_;
+  Attachment attachment_;
+  FakeKvState live_;
+  ReplayMode mode_ = ReplayMode::kOperations;
+  std::vector<ChangingOperation> replay_;
+  std::int64_t replay_bytes_ = 0;
+  std::int32_t reconnect_count_ = 0;
+  bool lost_ = false;
+  bool in_progress_ = false;
+  Checkpointed acknowledged_;
+  absl::Status failure_;
+  std::vector<std::promise<absl::StatusOr<ReadReply>>> stalled_;
+};
+
+}  // namespace
+
+absl::StatusOr<SessionId> FakeKvNode::Create(const CreateSession& request) {
+  const std::int64_t id = std::ssize(sessions) + 1;
+  sessions[id].created = request;
+  return SessionId(id);
+}
+
+absl::StatusOr<std::unique_ptr<KvSession>> FakeKvNode::Open(SessionId session) {
+  if (!sessions.contains(session.value())) return NotFound("no session {}", session);
+  return std::make_unique<FakeSession>(*this, session);
+}
+
+absl::Status FakeKvNode::Delete(SessionId session) {
+  if (sessions.erase(session.value()) == 0) return NotFound("no session {}", session);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<SessionInfo>> FakeKvNode::List() {
+  std::vector<SessionInfo> infos;
+  for (const auto& [id, record] : sessions) {
+    SessionInfo& info = infos.emplace_back();
+    info.session_id = SessionId(id);
+    info.token_count = record.committed.token_count;
+    info.key = record.created.key;
+    info.layout = record.created.layout;
+    info.label = record.created.label;
+  }
+  return infos;
+}
+
+absl::StatusOr<SealedSegment> FakeKvNode::Seal(SessionId) { return Unimplemented("seal"); }
+
+}  // namespace cairn::compute

@@ -1,0 +1,46 @@
+#include "compute-node/session/window.h"
+
+#include <gtest/gtest.h>
+
+namespace cairn::compute {
+namespace {
+
+TEST(WindowTest, HoldsBetween97And128OfTheNewestTokens) {
+  for (std::int64_t tokens = 1; tokens < 5000; ++tokens) {
+    const std::int64_t held = tokens - WindowStart(tokens, 128);
+    EXPECT_LE(held, 128) << tokens;
+    EXPECT_GE(held, std::min<std::int64_t>(tokens, 97)) << tokens;
+    EXPECT_EQ(WindowStart(tokens, 128) % kAttentionBlockEntries, 0) << tokens;
+  }
+}
+
+TEST(WindowTest, StartNeverGoesBack) {
+  for (const std::int64_t capacity : {64, 100, 128}) {
+    for (std::int64_t tokens = 1; tokens < 1000; ++tokens) {
+      EXPECT_LE(WindowStart(tokens - 1, capacity), WindowStart(tokens, capacity));
+      EXPECT_LE(tokens - WindowStart(tokens, capacity), capacity);
+    }
+  }
+}
+
+TEST(WindowTest, EntriesOfOneWindowDoNotOverlap) {
+  const EntryLayout layout{
+      .layer_count = 2, .head_count = 3, .head_dim = 8, .kv_format = KvFormat::kF16};
+  Window window(layout, 64);
+  std::byte* last = nullptr;
+  for (std::int32_t layer = 0; layer < 2; ++layer) {
+    for (std::int32_t head = 0; head < 3; ++head) {
+      for (std::int64_t position = 640; position < 704; ++position) {
+        std::byte* entry = window.Entry(layer, head, position);
+        if (last != nullptr) {
+          EXPECT_EQ(entry - last, layout.EntryBytes(0));
+        }
+        last = entry;
+      }
+    }
+  }
+  EXPECT_EQ(window.size_bytes(), 2 * 3 * 64 * layout.EntryBytes(0));
+}
+
+}  // namespace
+}  // namespace cairn::compute
