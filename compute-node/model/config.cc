@@ -134,7 +134,7 @@ absl::Status ReadRope(const GgufFile& file, const Reader& reader, ModelConfig& c
         "model metadata: '{}' is '{}', which Cairn does not run; a file without rope scaling gives "
         "the model's "
         "ordinary context length",
-        type_key, type.substr(0, 32));
+        type_key, PrintableText(type));
   }
   constexpr double kFactorMax = 1e6;
   CAIRN_ASSIGN_OR_RETURN(const double old_factor,
@@ -179,12 +179,12 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   if (*architecture != "llama" && *architecture != "qwen2") {
     return Unimplemented(
         "model architecture '{}' is not supported; Cairn runs llama (also Mistral) and qwen2",
-        architecture->substr(0, 64));
+        PrintableText(*architecture));
   }
   const std::string_view type = file.FindString("general.type").value_or("model");
   if (type != "model") {
     return InvalidArgument("the file is of type '{}', not a model; give the base model's file",
-                           type.substr(0, 32));
+                           PrintableText(type));
   }
   ModelConfig config;
   config.architecture = *architecture;

@@ -81,6 +81,15 @@ std::optional<AnyInteger> LoadInteger(GgufValueType type, const std::byte* data)
 
 }  // namespace
 
+std::string PrintableText(std::string_view text) {
+  constexpr std::size_t kShownBytesMax = 200;
+  std::string shown;
+  for (const char c : text.substr(0, kShownBytesMax)) {
+    shown += c >= ' ' && c <= '~' ? c : '?';
+  }
+  return text.size() > kShownBytesMax ? shown + "..." : shown;
+}
+
 std::string_view GgufValueTypeName(GgufValueType type) {
   constexpr std::string_view kNames[] = {"uint8",  "int8",    "uint16", "int16",  "uint32",
                                          "int32",  "float32", "bool",   "string", "array",

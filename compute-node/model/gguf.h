@@ -76,6 +76,10 @@ bool IsKnownGgufTensorType(GgufTensorType type);
 std::string_view GgufValueTypeName(GgufValueType type);
 std::string_view GgufTensorTypeName(GgufTensorType type);  // "Q8_0"
 
+// Text of a file as errors and reports show it: at most 200 bytes, and no control characters, which
+// a hostile file could use to play with a terminal.
+std::string PrintableText(std::string_view text);
+
 // How a tensor type stores a row: groups of `block_values` values in `block_bytes` bytes.
 struct GgufBlockLayout {
   std::int64_t block_values;

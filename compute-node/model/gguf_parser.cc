@@ -10,17 +10,6 @@ static_assert(std::endian::native == std::endian::little, "GGUF is read in place
 
 constexpr auto kValueTypeCount = static_cast<std::uint32_t>(GgufValueType::kFloat64) + 1;
 
-// Keys and names are printed in errors; a hostile file must not put control characters on a
-// terminal.
-std::string Printable(std::string_view text) {
-  constexpr std::size_t kShownBytesMax = 80;
-  std::string shown;
-  for (const char c : text.substr(0, kShownBytesMax)) {
-    shown += c >= ' ' && c <= '~' ? c : '?';
-  }
-  return text.size() > kShownBytesMax ? shown + "..." : shown;
-}
-
 }  // namespace
 
 std::uint64_t GgufFixedValueBytes(std::uint32_t type) {
@@ -90,7 +79,7 @@ absl::Status GgufParser::ParseHeader(std::uint64_t& tensor_count, std::uint64_t&
 absl::Status GgufParser::ParseValue(std::uint64_t index) {
   std::string_view key;
   CAIRN_RETURN_IF_ERROR(TakeString(key, kGgufKeyBytesMax, fmt::format("key {}", index)));
-  const std::string what = fmt::format("value of key '{}'", Printable(key));
+  const std::string what = fmt::format("value of key '{}'", PrintableText(key));
   if (key.empty()) {
     return InvalidArgument("key {} is empty", index);
   }
@@ -113,7 +102,7 @@ absl::Status GgufParser::ParseValue(std::uint64_t index) {
                               static_cast<std::int64_t>(count), here()};
   CAIRN_RETURN_IF_ERROR(SkipElements(value.element_type, count, what));
   if (!file_.value_index_.emplace(key, file_.values_.size()).second) {
-    return InvalidArgument("key '{}' is there twice", Printable(key));
+    return InvalidArgument("key '{}' is there twice", PrintableText(key));
   }
   file_.values_.push_back(value);
   return absl::OkStatus();
@@ -181,7 +170,7 @@ absl::Status GgufParser::ParseTensorInfo(std::uint64_t index) {
   std::string_view name;
   CAIRN_RETURN_IF_ERROR(
       TakeString(name, kGgufTensorNameBytesMax, fmt::format("name of tensor {}", index)));
-  const std::string what = fmt::format("tensor '{}'", Printable(name));
+  const std::string what = fmt::format("tensor '{}'", PrintableText(name));
   GgufTensor tensor{name, GgufTensorType::kF32, {}, 1, {}};
   CAIRN_RETURN_IF_ERROR(TakeDims(tensor, what));
   std::uint32_t type = 0;
@@ -218,7 +207,7 @@ absl::Status GgufParser::PlaceTensors() {
         static_cast<std::uint64_t>(tensor.value_count / layout.block_values * layout.block_bytes);
     if (offsets_[i] != expected) {
       return InvalidArgument("tensor '{}': offset {} but the tensors before it end at {}",
-                             Printable(tensor.name), offsets_[i], expected);
+                             PrintableText(tensor.name), offsets_[i], expected);
     }
     if (base > data_.size() || expected > data_.size() - base ||
         bytes > data_.size() - base - expected) {
@@ -226,7 +215,7 @@ absl::Status GgufParser::PlaceTensors() {
           "tensor '{}': {} bytes at offset {} of the data section, which begins at byte {}, but "
           "the file has {} "
           "bytes; it is truncated: copy or download it again",
-          Printable(tensor.name), bytes, expected, base, data_.size());
+          PrintableText(tensor.name), bytes, expected, base, data_.size());
     }
     tensor.data = data_.subspan(base + expected, bytes);
     expected += (bytes + mask) & ~mask;

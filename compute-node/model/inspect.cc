@@ -14,22 +14,12 @@
 namespace cairn::compute {
 namespace {
 
-// Text from the file, made safe for a terminal.
-std::string Shown(std::string_view text) {
-  constexpr std::size_t kShownBytesMax = 200;
-  std::string shown;
-  for (const char c : text.substr(0, kShownBytesMax)) {
-    shown += c >= ' ' && c <= '~' ? c : '?';
-  }
-  return shown;
-}
-
 void AddLine(std::string& text, std::string_view name, std::string_view value) {
   fmt::format_to(std::back_inserter(text), "{:<16} {}\n", fmt::format("{}:", name), value);
 }
 
 std::string StringOr(const GgufFile& file, std::string_view key, std::string_view fallback) {
-  return Shown(file.FindString(key).value_or(fallback));
+  return PrintableText(file.FindString(key).value_or(fallback));
 }
 
 absl::Status CheckTensorTypes(const GgufFile& file) {

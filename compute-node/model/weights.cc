@@ -49,7 +49,7 @@ absl::StatusOr<WeightType> ComputableType(const GgufTensor& tensor) {
     default:
       return Unimplemented(
           "tensor '{}' is of type {}; Cairn computes with {}: convert the model to one of them",
-          tensor.name, GgufTensorTypeName(tensor.type), kWeightTypeNames);
+          PrintableText(tensor.name), GgufTensorTypeName(tensor.type), kWeightTypeNames);
   }
 }
 

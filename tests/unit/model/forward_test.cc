@@ -1,0 +1,203 @@
+// What Forward promises beyond its numbers (those are model_reference_test's): the same bits
+// whatever the batch and the thread count, cancellation, and errors.
+#include "compute-node/model/forward.h"
+
+#include <cstring>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "compute-node/model/dense_attention.h"
+#include "tests/tools/model_maker.h"
+#include "tests/tools/reference_forward.h"
+#include "tests/unit/model/small_model.h"
+
+namespace cairn::compute {
+namespace {
+
+using testing::HasSubstr;
+
+std::string TinyModelPath(const std::string& preset, const std::string& type) {
+  const std::string path = testing::TempDir() + "/forward_test_" + preset + "_" + type + ".gguf";
+  const absl::Status written = test::WriteModel({.preset = preset, .type = type, .seed = 5}, path);
+  EXPECT_TRUE(written.ok()) << written;
+  return path;
+}
+
+std::unique_ptr<Model> LoadModel(const std::string& path, int thread_count = 1,
+                                 std::int64_t batch_tokens_max = 512) {
+  ModelOptions options;
+  options.thread_count = thread_count;
+  options.batch_tokens_max = batch_tokens_max;
+  auto model = Model::Load(path, options);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return model.ok() ? *std::move(model) : nullptr;
+}
+
+// Every token's logits, with the sequence cut into batches of the given sizes (the last one
+// repeats).
+std::vector<float> AllLogits(Model& model, const std::vector<std::int32_t>& tokens,
+                             const std::vector<std::size_t>& batches,
+                             KvFormat format = KvFormat::kF16) {
+  DenseAttention attention(model.config(), format, static_cast<std::int64_t>(tokens.size()),
+                           model.pool());
+  std::vector<float> logits;
+  std::size_t first = 0;
+  for (std::size_t i = 0; first < tokens.size(); ++i) {
+    const std::size_t count =
+        std::min(batches[std::min(i, batches.size() - 1)], tokens.size() - first);
+    ForwardOutput output;
+    output.all_logits = [&](std::int64_t, std::span<const float> rows) {
+      logits.insert(logits.end(), rows.begin(), rows.end());
+      return absl::OkStatus();
+    };
+    const absl::Status status =
+        model.Forward(std::span(tokens).subspan(first, count), static_cast<std::int64_t>(first),
+                      attention, output, nullptr);
+    EXPECT_TRUE(status.ok()) << status;
+    first += count;
+  }
+  return logits;
+}
+
+TEST(ForwardTest, TheBatchDoesNotChangeABit) {
+  for (const std::string type : {"f32", "f16", "q8_0", "q4_0"}) {
+    SCOPED_TRACE(type);
+    const auto model = LoadModel(TinyModelPath("tiny-qwen2", type));
+    ASSERT_NE(model, nullptr);
+    const auto tokens = test::ReferencePrompt(165, model->config().vocab_size);
+    const std::vector<float> together = AllLogits(*model, tokens, {165});
+    EXPECT_EQ(AllLogits(*model, tokens, {1}), together);
+    EXPECT_EQ(AllLogits(*model, tokens, {100, 1, 7, 3}), together);
+  }
+}
+
+TEST(ForwardTest, TheThreadCountDoesNotChangeABit) {
+  const std::string path = TinyModelPath("tiny-llama", "q8_0");
+  const auto one = LoadModel(path, 1);
+  const auto three = LoadModel(path, 3);
+  const auto tokens = test::ReferencePrompt(70, one->config().vocab_size);
+  EXPECT_EQ(AllLogits(*one, tokens, {33}), AllLogits(*three, tokens, {33}));
+}
+
+TEST(ForwardTest, LastLogitsAreTheLastOfAllLogits) {
+  const auto model = LoadModel(TinyModelPath("tiny-llama", "f16"));
+  const auto tokens = test::ReferencePrompt(40, model->config().vocab_size);
+  const std::vector<float> all = AllLogits(*model, tokens, {40});
+  DenseAttention attention(model->config(), KvFormat::kF16, 40, model->pool());
+  std::vector<float> last(static_cast<std::size_t>(model->config().vocab_size));
+  // The first part asks for nothing: its last layer is then cut short, which must not show.
+  ASSERT_TRUE(model->Forward(std::span(tokens).first(25), 0, attention, {}, nullptr).ok());
+  ASSERT_TRUE(
+      model->Forward(std::span(tokens).subspan(25), 25, attention, {last, {}}, nullptr).ok());
+  EXPECT_EQ(
+      std::memcmp(last.data(), all.data() + all.size() - last.size(), last.size() * sizeof(float)),
+      0);
+}
+
+TEST(ForwardTest, AFusedQkvTensorIsTheSameModel) {
+  const std::string plain = testing::TempDir() + "/forward_test_plain.gguf";
+  const std::string fused = testing::TempDir() + "/forward_test_fused.gguf";
+  ASSERT_TRUE(SmallModel().Write(plain).ok());
+  ASSERT_TRUE(SmallModel().Fused().Write(fused).ok());
+  const std::vector<std::int32_t> tokens = {1, 36, 5, 9, 9, 2};
+  EXPECT_EQ(AllLogits(*LoadModel(plain), tokens, {6}), AllLogits(*LoadModel(fused), tokens, {6}));
+}
+
+TEST(ForwardTest, RefusesTokensAndPositionsOutOfRange) {
+  const auto model = LoadModel(TinyModelPath("tiny-llama", "f32"), 1, 16);
+  DenseAttention attention(model->config(), KvFormat::kF16, 100, model->pool());
+  const auto run = [&](const std::vector<std::int32_t>& tokens, std::int64_t position) {
+    const absl::Status status = model->Forward(tokens, position, attention, {}, nullptr);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return Message(status);
+  };
+  EXPECT_THAT(run({}, 0), HasSubstr("0 tokens"));
+  EXPECT_THAT(run(std::vector<std::int32_t>(17, 1), 0), HasSubstr("17 tokens"));
+  EXPECT_THAT(run({-1}, 0), HasSubstr("token -1"));
+  EXPECT_THAT(run({static_cast<std::int32_t>(model->config().vocab_size)}, 0),
+              HasSubstr("vocabulary"));
+  EXPECT_THAT(run({1}, -1), HasSubstr("position -1"));
+  EXPECT_THAT(run({1, 2}, model->config().context_length - 1), HasSubstr("context"));
+  EXPECT_THAT(run({1}, 5), HasSubstr("0 tokens are held"));
+}
+
+// Raises the flag while a layer is attended.
+class CancellingAttention : public KvAttention {
+ public:
+  explicit CancellingAttention(std::atomic<bool>& cancel) : cancel_(cancel) {}
+  absl::Status Attend(const AttentionBatch&) override {
+    layers_attended += 1;
+    cancel_ = true;
+    return absl::OkStatus();
+  }
+  int layers_attended = 0;
+
+ private:
+  std::atomic<bool>& cancel_;
+};
+
+TEST(ForwardTest, CancellationEndsItBetweenLayers) {
+  const auto model = LoadModel(TinyModelPath("tiny-llama", "f32"));
+  std::atomic<bool> cancel{false};
+  CancellingAttention attention(cancel);
+  const std::vector<std::int32_t> tokens = {1, 2, 3};
+  EXPECT_EQ(model->Forward(tokens, 0, attention, {}, &cancel).code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(attention.layers_attended, 1);
+}
+
+class FailingAttention : public KvAttention {
+ public:
+  absl::Status Attend(const AttentionBatch&) override { return Unavailable("no KV node"); }
+};
+
+TEST(ForwardTest, TheAttentionsErrorIsTheAnswer) {
+  const auto model = LoadModel(TinyModelPath("tiny-llama", "f32"));
+  FailingAttention attention;
+  const std::vector<std::int32_t> tokens = {1};
+  EXPECT_EQ(model->Forward(tokens, 0, attention, {}, nullptr).code(),
+            absl::StatusCode::kUnavailable);
+}
+
+TEST(ForwardTest, LoadRefusesImpossibleOptions) {
+  const std::string path = TinyModelPath("tiny-llama", "f32");
+  ModelOptions options;
+  options.thread_count = 0;
+  EXPECT_THAT(Message(Model::Load(path, options).status()), HasSubstr("thread_count"));
+  options.thread_count = 1;
+  options.batch_tokens_max = kBatchTokensMax + 1;
+  EXPECT_THAT(Message(Model::Load(path, options).status()), HasSubstr("batch_tokens_max"));
+}
+
+TEST(ForwardTest, LoadReportsProgressUpToTheTotal) {
+  ModelOptions options;
+  std::int64_t last = 0;
+  std::int64_t total = -1;
+  options.progress = [&](std::int64_t done_bytes, std::int64_t total_bytes) {
+    EXPECT_GT(done_bytes, last);
+    last = done_bytes;
+    total = total_bytes;
+  };
+  ASSERT_TRUE(Model::Load(TinyModelPath("tiny-llama", "f32"), options).ok());
+  EXPECT_EQ(last, total);
+}
+
+TEST(DenseAttentionTest, TruncateGoesBackToAnEarlierToken) {
+  const auto model = LoadModel(TinyModelPath("tiny-llama3", "f16"));
+  const auto tokens = test::ReferencePrompt(50, model->config().vocab_size);
+  DenseAttention attention(model->config(), KvFormat::kF16, 50, model->pool());
+  std::vector<float> first(static_cast<std::size_t>(model->config().vocab_size));
+  std::vector<float> again = first;
+  ASSERT_TRUE(model->Forward(tokens, 0, attention, {first, {}}, nullptr).ok());
+  EXPECT_EQ(attention.token_count(), 50);
+  attention.Truncate(20);
+  ASSERT_TRUE(
+      model->Forward(std::span(tokens).subspan(20), 20, attention, {again, {}}, nullptr).ok());
+  EXPECT_EQ(first, again);
+  const std::vector<std::int32_t> more = {1};
+  EXPECT_EQ(model->Forward(more, 50, attention, {}, nullptr).code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace cairn::compute

@@ -1,0 +1,91 @@
+#include "compute-node/model/model_digest.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+namespace cairn::compute {
+namespace {
+
+// SHA-256 of "abc", from FIPS 180-2.
+constexpr char kAbcDigest[] = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+class ModelDigestTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directories(directory_);
+    Write(file_, "abc");
+  }
+  static void Write(const std::filesystem::path& path, const std::string& text) {
+    std::ofstream(path, std::ios::binary) << text;
+  }
+  std::string Digest() {
+    const auto digest = ModelDigestWithCache(file_, cache_);
+    EXPECT_TRUE(digest.ok()) << digest.status();
+    return digest.ok() ? DigestToHex(*digest) : "";
+  }
+  std::filesystem::path CacheFile() {
+    for (const auto& entry : std::filesystem::directory_iterator(cache_)) {
+      return entry.path();
+    }
+    return {};
+  }
+  static std::string Read(const std::filesystem::path& path) {
+    std::ifstream stream(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+
+  const std::filesystem::path directory_ =
+      std::filesystem::path(testing::TempDir()) / "model_digest_test";
+  const std::string file_ = directory_ / "model.gguf";
+  const std::string cache_ = directory_ / "cache";
+};
+
+TEST_F(ModelDigestTest, IsTheSha256OfTheFile) {
+  EXPECT_EQ(Digest(), kAbcDigest);
+  EXPECT_EQ(DigestToHex(*ModelDigestWithCache(file_, "")), kAbcDigest);
+}
+
+TEST_F(ModelDigestTest, TheCacheIsUsed) {
+  Digest();
+  std::string text = Read(CacheFile());
+  ASSERT_FALSE(text.empty());
+  // A well-formed but different digest shows where the answer comes from.
+  const std::size_t at = text.find(kAbcDigest);
+  ASSERT_NE(at, std::string::npos);
+  text[at] = 'c';
+  Write(CacheFile(), text);
+  EXPECT_EQ(Digest()[0], 'c');
+}
+
+TEST_F(ModelDigestTest, ADamagedCacheIsComputedAgain) {
+  Digest();
+  const std::string text = Read(CacheFile());
+  for (const std::string& damaged :
+       {std::string(), std::string("nonsense"), text.substr(0, text.size() - 5),
+        std::string(text.size(), 'x'), text.substr(0, text.size() - 4) + " +5\n"}) {
+    Write(CacheFile(), damaged);
+    EXPECT_EQ(Digest(), kAbcDigest);
+    EXPECT_EQ(Read(CacheFile()), text);
+  }
+}
+
+TEST_F(ModelDigestTest, AChangedFileIsHashedAgain) {
+  Digest();
+  Write(file_, "abcd");
+  EXPECT_NE(Digest(), kAbcDigest);
+}
+
+TEST_F(ModelDigestTest, AnUnwritableCacheDoesNotMatter) {
+  EXPECT_EQ(DigestToHex(*ModelDigestWithCache(file_, file_ + "/not-a-directory")), kAbcDigest);
+}
+
+TEST_F(ModelDigestTest, AMissingFileIsAnError) {
+  EXPECT_EQ(ModelDigestWithCache(directory_ / "none", cache_).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace cairn::compute
