@@ -1,0 +1,68 @@
+#include "common/daemon/config_file.h"
+
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+
+#include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/text_format.h>
+
+namespace cairn {
+namespace {
+
+// Keeps the first problem: later ones mostly follow from it.
+class FirstError : public google::protobuf::io::ErrorCollector {
+ public:
+  void AddError(int line, google::protobuf::io::ColumnNumber column,
+                const std::string& message) override {
+    if (text.empty()) text = fmt::format("{}:{}: {}", line + 1, column + 1, message);
+  }
+  void AddWarning(int line, google::protobuf::io::ColumnNumber column,
+                  const std::string& message) override {
+    AddError(line, column, message);
+  }
+
+  std::string text;
+};
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return ErrnoStatus(errno != 0 ? errno : ENOENT, fmt::format("open configuration {}", path));
+  }
+  std::string text;
+  text.resize(static_cast<std::size_t>(kConfigBytesMax) + 1);
+  file.read(text.data(), std::ssize(text));
+  if (file.bad()) return DataLoss("read configuration {}", path);
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (std::ssize(text) > kConfigBytesMax) {
+    return InvalidArgument("configuration {} has more than {} bytes", path, kConfigBytesMax);
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::Status ReadConfigFile(const std::string& path, google::protobuf::Message& config) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
+  FirstError error;
+  google::protobuf::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&error);
+  parser.AllowUnknownField(false);
+  if (!parser.ParseFromString(text, &config)) {
+    return InvalidArgument("{}:{}; --print-default-config shows every key", path, error.text);
+  }
+  return absl::OkStatus();
+}
+
+std::string PrintConfig(const google::protobuf::Message& config) {
+  google::protobuf::TextFormat::Printer printer;
+  printer.SetUseUtf8StringEscaping(true);
+  std::string text;
+  if (!printer.PrintToString(config, &text)) return "";
+  return text;
+}
+
+}  // namespace cairn

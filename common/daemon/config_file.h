@@ -1,0 +1,22 @@
+// Configuration files of the daemons: one protobuf message in text format, strict: an unknown key,
+// a wrong type or a key given twice is an error that names the line.
+// Threading:  pure functions on the file system.
+#pragma once
+
+#include <string>
+
+#include <google/protobuf/message.h>
+
+#include "common/base/status.h"
+
+namespace cairn {
+
+inline constexpr std::int64_t kConfigBytesMax = std::int64_t{1} << 20;
+
+// Fills `config` from the file. NOT_FOUND no such file; INVALID_ARGUMENT "PATH:LINE:COLUMN: what".
+absl::Status ReadConfigFile(const std::string& path, google::protobuf::Message& config);
+
+// The message as a file that ReadConfigFile reads: what --print-config prints.
+std::string PrintConfig(const google::protobuf::Message& config);
+
+}  // namespace cairn
