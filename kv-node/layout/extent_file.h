@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "common/base/status.h"
 #include "kv-node/layout/superblock.h"
@@ -65,7 +66,9 @@ class ExtentFile {
 
   absl::Status Load();
   absl::Status WriteCopy(const Superblock& superblock);
-  absl::Status CheckDirect(bool opened_direct, bool require_direct);
+  absl::Status CheckDirect(bool require_direct);
+  absl::Status FillAndName(const ExtentFileOptions& options, const ExtentFileCreateOptions& create,
+                           const std::string& temporary);
 
   const int fd_;
   std::string path_;

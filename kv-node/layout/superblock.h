@@ -11,18 +11,17 @@
 #include <type_traits>
 
 #include "common/base/status.h"
+#include "kv-node/layout/free_map.h"
+#include "kv-node/layout/part.h"
 
 namespace cairn::kv {
 
-inline constexpr std::int64_t kPageBytes = 4096;
 inline constexpr int kSuperblockCopyCount = 2;
 // The first page that holds data.
 inline constexpr std::int64_t kFirstDataPage = kSuperblockCopyCount;
 inline constexpr std::uint32_t kFormatVersion = 1;
-inline constexpr std::int64_t kPageCountMin = 16;
-inline constexpr std::int64_t kPageCountMax = std::int64_t{1} << 36;  // 256 TiB
-
-using StoreId = std::array<std::uint8_t, 16>;
+inline constexpr std::int64_t kStorePageCountMin = 16;
+inline constexpr std::int64_t kStorePageCountMax = std::int64_t{1} << 36;  // 256 TiB
 
 // A random store id.
 StoreId NewStoreId();

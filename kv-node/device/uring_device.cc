@@ -1,0 +1,175 @@
+#include "kv-node/device/uring_device.h"
+
+#include <liburing.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "common/base/check.h"
+#include "common/log/log.h"
+
+namespace cairn::kv {
+namespace {
+
+// user_data of the wake-up; transfers carry their slot.
+constexpr std::uint64_t kWakeTag = ~std::uint64_t{0};
+
+__kernel_timespec ToTimespec(std::chrono::microseconds time) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
+  __kernel_timespec result{};
+  result.tv_sec = seconds.count();
+  result.tv_nsec = std::chrono::nanoseconds(time - seconds).count();
+  return result;
+}
+
+std::string ErrnoText(int error_number) { return std::generic_category().message(error_number); }
+
+// Anything else says that the ring is misused, for instance from another thread.
+bool IsPassing(int result) {
+  return result >= 0 || result == -ETIME || result == -EINTR || result == -EAGAIN ||
+         result == -EBUSY || result == -ENOMEM;
+}
+
+void CheckEnter(int result) {
+  if (!IsPassing(result)) LogError("io_uring_enter error={}", ErrnoText(-result));
+  CAIRN_CHECK(IsPassing(result));
+}
+
+}  // namespace
+
+struct UringDevice::Ring {
+  io_uring ring{};
+  bool registered_file = false;
+  bool wake_armed = false;
+};
+
+UringDevice::UringDevice(int fd, std::int64_t size_bytes, int queue_depth)
+    : Device(size_bytes, queue_depth), fd_(fd), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  CAIRN_CHECK_GE(wake_fd_, 0);
+}
+
+UringDevice::~UringDevice() {
+  if (ring_ != nullptr) {
+    // The kernel writes into the buffers of started reads even after the ring is closed.
+    if (started_count() > 0) CheckOwner();
+    while (started_count() > 0) UringDevice::Wait(std::chrono::seconds(1));
+    io_uring_queue_exit(&ring_->ring);
+  }
+  close(wake_fd_);
+}
+
+void UringDevice::MakeRing() {
+  if (ring_ != nullptr || ring_error_ != 0) return;
+  auto ring = std::make_unique<Ring>();
+  // One entry a slot and one for the wake-up, so that the queue is never full.
+  const auto entries = static_cast<unsigned>(queue_depth()) + 1;
+  // Without task interrupts: completions are only wanted inside Poll(). Linux 6.1 or later.
+  int result = io_uring_queue_init(entries, &ring->ring,
+                                   IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+  if (result == -EINVAL) result = io_uring_queue_init(entries, &ring->ring, 0);
+  if (result < 0) {
+    ring_error_ = -result;
+    LogError("io_uring_queue_init entries={} error={}", entries, ErrnoText(ring_error_));
+    return;
+  }
+  const int registered = io_uring_register_files(&ring->ring, &fd_, 1);
+  ring->registered_file = registered == 0;
+  if (registered < 0) LogWarning("io_uring_register_files error={}", ErrnoText(-registered));
+  ring_ = std::move(ring);
+}
+
+void UringDevice::ArmWake() {
+  if (ring_->wake_armed) return;
+  io_uring_sqe* sqe = io_uring_get_sqe(&ring_->ring);
+  CAIRN_CHECK(sqe != nullptr);
+  io_uring_prep_poll_add(sqe, wake_fd_, POLLIN);
+  io_uring_sqe_set_data64(sqe, kWakeTag);
+  ring_->wake_armed = true;
+}
+
+void UringDevice::Wake() {
+  const std::uint64_t one = 1;
+  // The only failure is a counter at its maximum, which is as good as a wake-up.
+  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof one);
+}
+
+void UringDevice::Start(const Transfer& transfer) {
+  MakeRing();
+  if (ring_ == nullptr) {
+    failed_slots_.push_back(transfer.slot);
+    return;
+  }
+  io_uring_sqe* sqe = io_uring_get_sqe(&ring_->ring);
+  CAIRN_CHECK(sqe != nullptr);
+  const int file = ring_->registered_file ? 0 : fd_;
+  const auto size = static_cast<unsigned>(transfer.size_bytes);
+  const auto offset = static_cast<std::uint64_t>(transfer.offset_bytes);
+  switch (transfer.kind) {
+    case IoKind::kRead:
+      io_uring_prep_read(sqe, file, transfer.data, size, offset);
+      break;
+    case IoKind::kWrite:
+      io_uring_prep_write(sqe, file, transfer.data, size, offset);
+      break;
+    case IoKind::kFlush:
+      io_uring_prep_fsync(sqe, file, IORING_FSYNC_DATASYNC);
+      break;
+  }
+  if (ring_->registered_file) sqe->flags |= IOSQE_FIXED_FILE;
+  io_uring_sqe_set_data64(sqe, static_cast<std::uint64_t>(transfer.slot));
+}
+
+void UringDevice::FailStarted() {
+  std::vector<int> slots;
+  slots.swap(failed_slots_);
+  for (const int slot : slots) Finish(slot, -ring_error_);
+}
+
+void UringDevice::Wait(std::chrono::microseconds wait) {
+  MakeRing();
+  if (ring_ == nullptr) {
+    if (failed_slots_.empty()) {
+      pollfd woken{.fd = wake_fd_, .events = POLLIN, .revents = 0};
+      poll(&woken, 1, static_cast<int>(wait.count() / 1000));
+    }
+    FailStarted();
+    return;
+  }
+  ArmWake();
+  if (wait.count() == 0 || io_uring_cq_ready(&ring_->ring) > 0) {
+    CheckEnter(io_uring_submit_and_get_events(&ring_->ring));
+  } else {
+    __kernel_timespec timeout = ToTimespec(wait);
+    io_uring_cqe* first = nullptr;
+    CheckEnter(io_uring_submit_and_wait_timeout(&ring_->ring, &first, 1, &timeout, nullptr));
+  }
+  Reap();
+}
+
+void UringDevice::SubmitStarted() {
+  if (ring_ == nullptr || io_uring_sq_ready(&ring_->ring) == 0) return;
+  CheckEnter(io_uring_submit(&ring_->ring));
+}
+
+void UringDevice::Reap() {
+  io_uring_cqe* cqe = nullptr;
+  // One at a time: Finish() may start the rest of a short transfer.
+  while (io_uring_peek_cqe(&ring_->ring, &cqe) == 0 && cqe != nullptr) {
+    const std::uint64_t tag = io_uring_cqe_get_data64(cqe);
+    const int result = cqe->res;
+    io_uring_cqe_seen(&ring_->ring, cqe);
+    if (tag == kWakeTag) {
+      ring_->wake_armed = false;
+      std::uint64_t count = 0;
+      [[maybe_unused]] const ssize_t got = read(wake_fd_, &count, sizeof count);
+    } else {
+      Finish(static_cast<int>(tag), result);
+    }
+  }
+}
+
+}  // namespace cairn::kv

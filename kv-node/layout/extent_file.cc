@@ -1,0 +1,100 @@
+#include "kv-node/layout/extent_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/io/aligned_buffer.h"
+#include "common/log/log.h"
+#include "kv-node/layout/direct_io.h"
+#include "kv-node/layout/file_calls.h"
+
+namespace cairn::kv {
+
+absl::StatusOr<std::unique_ptr<ExtentFile>> ExtentFile::Open(const ExtentFileOptions& options) {
+  const std::string path = options.directory + "/" + kExtentFileName;
+  absl::StatusOr<int> fd = OpenPreferDirect(path, O_RDWR, 0);
+  if (!fd.ok()) return fd.status();
+  std::unique_ptr<ExtentFile> file(new ExtentFile(*fd, path));
+  CAIRN_RETURN_IF_ERROR(LockExtentFile(*fd, options.directory));
+  CAIRN_RETURN_IF_ERROR(file->Load());
+  CAIRN_RETURN_IF_ERROR(file->CheckDirect(options.require_direct));
+  LogInfo("extent file opened path={} store={} page_count={} direct={} reason=\"{}\"", path,
+          FormatStoreId(file->store_id()), file->page_count(), file->direct_, file->direct_reason_);
+  return file;
+}
+
+ExtentFile::~ExtentFile() { close(fd_); }
+
+absl::Status ExtentFile::Load() {
+  struct stat file {};
+  if (fstat(fd_, &file) != 0) return ErrnoStatus(errno, fmt::format("stat {}", path_));
+  if (!S_ISREG(file.st_mode)) return FailedPrecondition("{} is not a regular file", path_);
+  if (file.st_size < kSuperblockCopyCount * kPageBytes) {
+    return DataLoss(
+        "extent file {} is truncated: {} bytes, its superblocks alone take {}; restore the store's "
+        "directory from a backup, or remove it to begin with an empty store",
+        path_, file.st_size, kSuperblockCopyCount * kPageBytes);
+  }
+  AlignedBuffer pages(kSuperblockCopyCount * kPageBytes);
+  CAIRN_RETURN_IF_ERROR(ReadWhole(fd_, pages.span(), 0, path_));
+  const auto page = static_cast<std::size_t>(kPageBytes);
+  absl::StatusOr<SuperblockChoice> choice =
+      ChooseSuperblock(pages.span().first(page), pages.span().subspan(page, page));
+  if (!choice.ok()) return Annotate(choice.status(), fmt::format("extent file {}", path_));
+  superblock_ = choice->superblock;
+  if (file.st_size < size_bytes()) {
+    return DataLoss(
+        "extent file {} is truncated: {} bytes, its superblock says {} ({} pages); restore the "
+        "store's directory from a backup, or remove it to begin with an empty store",
+        path_, file.st_size, size_bytes(), page_count());
+  }
+  if (!choice->other_copy.ok()) {
+    LogWarning("extent file repaired path={} reason=\"{}\"", path_, Message(choice->other_copy));
+    // The damaged copy is the older one's place, which the next update overwrites.
+    CAIRN_RETURN_IF_ERROR(UpdateSuperblock(superblock_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExtentFile::UpdateSuperblock(Superblock superblock) {
+  CAIRN_CHECK(superblock.store_id == superblock_.store_id);
+  CAIRN_CHECK_EQ(superblock.page_count, superblock_.page_count);
+  superblock.sequence = superblock_.sequence + 1;
+  CAIRN_RETURN_IF_ERROR(WriteCopy(superblock));
+  if (fdatasync(fd_) != 0) {
+    return ErrnoStatus(errno, fmt::format("flush superblock of {}", path_));
+  }
+  superblock_ = superblock;
+  return absl::OkStatus();
+}
+
+absl::Status ExtentFile::WriteCopy(const Superblock& superblock) {
+  const SuperblockBytes bytes = EncodeSuperblock(superblock);
+  AlignedBuffer page(kPageBytes);
+  std::memcpy(page.data(), &bytes, sizeof bytes);
+  const auto copy = static_cast<std::int64_t>(superblock.sequence % kSuperblockCopyCount);
+  return WriteWhole(fd_, page.span(), copy * kPageBytes, path_);
+}
+
+absl::Status ExtentFile::CheckDirect(bool require_direct) {
+  CAIRN_ASSIGN_OR_RETURN(DirectIo seen, VerifyDirect(fd_, path_));
+  direct_ = seen.direct;
+  direct_reason_ = std::move(seen.reason);
+  if (direct_) return absl::OkStatus();
+  if (require_direct) {
+    return FailedPrecondition(
+        "extent file {}: O_DIRECT is demanded, but {}; put the store on another file system (ext4, "
+        "xfs, f2fs), or do not demand it",
+        path_, direct_reason_);
+  }
+  LogWarning("extent file uses the page cache path={} reason=\"{}\"", path_, direct_reason_);
+  return absl::OkStatus();
+}
+
+}  // namespace cairn::kv

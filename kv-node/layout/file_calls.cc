@@ -1,0 +1,57 @@
+#include "kv-node/layout/file_calls.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace cairn::kv {
+
+absl::Status LockExtentFile(int fd, const std::string& directory) {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  // Not a process's lock: that one would be dropped when any descriptor of the file is closed.
+  if (fcntl(fd, F_OFD_SETLK, &lock) == 0) return absl::OkStatus();
+  if (errno == EAGAIN || errno == EACCES) {
+    return Unavailable("another cairn-kv-node uses {}; stop it, or choose another directory",
+                       directory);
+  }
+  return ErrnoStatus(errno, fmt::format("lock the extent file in {}", directory));
+}
+
+absl::Status ReadWhole(int fd, std::span<std::byte> buffer, std::int64_t offset_bytes,
+                       const std::string& path) {
+  while (!buffer.empty()) {
+    const ssize_t got = pread(fd, buffer.data(), buffer.size(), offset_bytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      return ErrnoStatus(errno, fmt::format("read {} bytes at offset {} of {}", buffer.size(),
+                                            offset_bytes, path));
+    }
+    if (got == 0) {
+      return DataLoss("read {} bytes at offset {} of {}: the file ends before", buffer.size(),
+                      offset_bytes, path);
+    }
+    buffer = buffer.subspan(static_cast<std::size_t>(got));
+    offset_bytes += got;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteWhole(int fd, std::span<const std::byte> buffer, std::int64_t offset_bytes,
+                        const std::string& path) {
+  while (!buffer.empty()) {
+    const ssize_t put = pwrite(fd, buffer.data(), buffer.size(), offset_bytes);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) {
+      return ErrnoStatus(put < 0 ? errno : EIO, fmt::format("write {} bytes at offset {} of {}",
+                                                            buffer.size(), offset_bytes, path));
+    }
+    buffer = buffer.subspan(static_cast<std::size_t>(put));
+    offset_bytes += put;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace cairn::kv

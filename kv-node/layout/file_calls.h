@@ -1,0 +1,22 @@
+// System calls that opening and creating an extent file share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "common/base/status.h"
+
+namespace cairn::kv {
+
+// Locks the open file description, until its last descriptor is closed. UNAVAILABLE when another one holds the lock.
+absl::Status LockExtentFile(int fd, const std::string& directory);
+
+// All of it or an error.
+absl::Status ReadWhole(int fd, std::span<std::byte> buffer, std::int64_t offset_bytes,
+                       const std::string& path);
+absl::Status WriteWhole(int fd, std::span<const std::byte> buffer, std::int64_t offset_bytes,
+                        const std::string& path);
+
+}  // namespace cairn::kv
