@@ -2,7 +2,7 @@
 
 #include <cerrno>
 #include <fstream>
-#include <iterator>
+#include <memory>
 #include <string_view>
 
 #include <google/protobuf/io/tokenizer.h>
@@ -51,9 +51,12 @@ absl::Status ReadConfigFile(const std::string& path, google::protobuf::Message& 
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&error);
   parser.AllowUnknownField(false);
-  if (!parser.ParseFromString(text, &config)) {
+  // Into a message of its own: merging at once would let a key be given twice.
+  const std::unique_ptr<google::protobuf::Message> given(config.New());
+  if (!parser.ParseFromString(text, given.get())) {
     return InvalidArgument("{}:{}; --print-default-config shows every key", path, error.text);
   }
+  config.MergeFrom(*given);
   return absl::OkStatus();
 }
 
