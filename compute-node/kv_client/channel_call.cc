@@ -1,0 +1,55 @@
+#include "compute-node/kv_client/channel_call.h"
+
+#include <utility>
+
+#include "common/rpc/status_mapping.h"
+
+namespace cairn::compute {
+
+ChannelCall::ChannelCall(std::shared_ptr<const NodeConnection> connection)
+    : connection_(std::move(connection)) {
+  connection_->Prepare(&context_);
+  stream_ = connection_->stub->Channel(&context_);
+}
+
+ChannelCall::~ChannelCall() {
+  if (finished_) return;
+  Cancel();
+  Finish().IgnoreError();  // nobody asks any more
+}
+
+absl::StatusOr<std::shared_ptr<ChannelCall>> ChannelCall::Open(
+    std::shared_ptr<const NodeConnection> connection, SessionId session, Epoch epoch) {
+  std::shared_ptr<ChannelCall> call(new ChannelCall(std::move(connection)));
+  pb::ChannelRequest hello;
+  hello.mutable_hello()->set_session_id(session.value());
+  hello.mutable_hello()->set_epoch(epoch.value());
+  call->Write(hello);  // a failure shows in Read
+  const std::shared_ptr<pb::ChannelReply> reply = call->Read();
+  if (reply == nullptr) {
+    absl::Status status = call->Finish();
+    if (status.ok()) status = Unavailable("the KV node ended the stream at once");
+    return status;
+  }
+  if (!reply->has_hello()) return Internal("the KV node answered Hello with another reply");
+  return call;
+}
+
+bool ChannelCall::Write(const pb::ChannelRequest& message) {
+  MutexLock lock(write_mutex_);
+  return stream_->Write(message);
+}
+
+std::shared_ptr<pb::ChannelReply> ChannelCall::Read() {
+  auto reply = std::make_shared<pb::ChannelReply>();
+  if (!stream_->Read(reply.get())) return nullptr;
+  return reply;
+}
+
+absl::Status ChannelCall::Finish() {
+  MutexLock lock(write_mutex_);
+  finished_ = true;
+  return rpc::FromGrpcStatus(stream_->Finish());
+}
+
+}  // namespace cairn::compute

@@ -1,0 +1,122 @@
+#include "compute-node/kv_client/grpc_kv_node.h"
+
+#include <thread>
+#include <utility>
+
+#include "common/rpc/kv_codec.h"
+#include "common/rpc/status_mapping.h"
+#include "compute-node/kv_client/grpc_kv_session.h"
+
+namespace cairn::compute {
+namespace {
+
+// The largest page that ListSessions gives, so that few calls are needed.
+constexpr std::int32_t kListPageSize = 1000;
+constexpr std::int64_t kPartBytesMaxLimit = std::int64_t{1} << 30;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GrpcKvNode>> GrpcKvNode::Connect(const std::string& socket_path,
+                                                                const KvClientOptions& options) {
+  auto link = std::make_shared<NodeLink>(socket_path, options);
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<const NodeConnection> connection, link->Get());
+  std::unique_ptr<GrpcKvNode> node(new GrpcKvNode(std::move(link)));
+  node->part_bytes_max_ = connection->capabilities.part_bytes_max();
+  node->io_engine_ = connection->capabilities.io_engine();
+  CAIRN_RETURN_IF_ERROR(
+      rpc::CheckBetween("part_bytes_max", node->part_bytes_max_, 1, kPartBytesMaxLimit));
+  return node;
+}
+
+template <typename MakeCall>
+absl::Status GrpcKvNode::Call(MakeCall call, int* tries) {
+  Backoff backoff(link_->options());
+  while (true) {
+    absl::StatusOr<std::shared_ptr<const NodeConnection>> connection = link_->Get();
+    absl::Status status = connection.status();
+    bool again = IsAway(status);
+    if (connection.ok()) {
+      grpc::ClientContext context;
+      (*connection)->Prepare(&context, kCallTimeMax);
+      if (tries != nullptr) ++*tries;
+      status = rpc::FromGrpcStatus(call((*connection)->stub.get(), &context));
+      again = IsLoss(status);
+      if (again) link_->Drop(*connection);
+    }
+    if (!again) return status;
+    if (backoff.expired()) {
+      return Annotate(status, fmt::format("the KV node did not come back in {} ms",
+                                          link_->options().reconnect_time_max.count()));
+    }
+    std::this_thread::sleep_until(backoff.Next());
+  }
+}
+
+absl::StatusOr<SessionId> GrpcKvNode::Create(const CreateSession& request) {
+  const pb::CreateSessionRequest message = rpc::ToProto(request);
+  pb::CreateSessionResponse response;
+  CAIRN_RETURN_IF_ERROR(Call([&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
+    return stub->CreateSession(context, message, &response);
+  }));
+  CAIRN_RETURN_IF_ERROR(rpc::CheckId("session_id", response.session_id()));
+  return SessionId(response.session_id());
+}
+
+absl::StatusOr<std::unique_ptr<KvSession>> GrpcKvNode::Open(SessionId session) {
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<KvSession> opened, GrpcKvSession::Open(link_, session));
+  return opened;
+}
+
+absl::Status GrpcKvNode::Delete(SessionId session) {
+  pb::DeleteSessionRequest request;
+  request.set_session_id(session.value());
+  int tries = 0;
+  const absl::Status status = Call(
+      [&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
+        pb::DeleteSessionResponse response;
+        return stub->DeleteSession(context, request, &response);
+      },
+      &tries);
+  // An earlier try did it, and its reply was lost.
+  if (tries > 1 && status.code() == absl::StatusCode::kNotFound) return absl::OkStatus();
+  return status;
+}
+
+absl::StatusOr<std::vector<SessionInfo>> GrpcKvNode::List() {
+  std::vector<SessionInfo> sessions;
+  pb::ListSessionsRequest request;
+  request.set_page_size(kListPageSize);
+  do {
+    pb::ListSessionsResponse response;
+    CAIRN_RETURN_IF_ERROR(Call([&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
+      return stub->ListSessions(context, request, &response);
+    }));
+    for (pb::SessionInfo& info : *response.mutable_sessions()) {
+      CAIRN_ASSIGN_OR_RETURN(SessionInfo value, rpc::FromProto(std::move(info)));
+      sessions.push_back(std::move(value));
+    }
+    if (response.sessions_size() == 0) break;
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  return sessions;
+}
+
+absl::StatusOr<SealedSegment> GrpcKvNode::Seal(SessionId session) {
+  pb::SealSessionRequest request;
+  request.set_session_id(session.value());
+  pb::SealSessionResponse response;
+  CAIRN_RETURN_IF_ERROR(Call([&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
+    return stub->SealSession(context, request, &response);
+  }));
+  return rpc::FromProto(response);
+}
+
+absl::StatusOr<KvStats> GrpcKvNode::Stats() {
+  pb::GetStatsResponse response;
+  CAIRN_RETURN_IF_ERROR(Call([&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
+    return stub->GetStats(context, {}, &response);
+  }));
+  return rpc::FromProto(response);
+}
+
+}  // namespace cairn::compute

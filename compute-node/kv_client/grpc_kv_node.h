@@ -1,0 +1,46 @@
+// GrpcKvNode is a KvNode over gRPC and a Unix socket. Calls without a stream are tried again while
+// the node is away, for at most reconnect_time_max; Create may then have made a second session,
+// which nobody uses.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "compute-node/kv_client/kv_client.h"
+#include "compute-node/kv_client/node_link.h"
+
+namespace cairn::compute {
+
+class GrpcKvNode : public KvNode {
+ public:
+  // One attempt. NOT_FOUND or UNAVAILABLE when no KV node serves the socket; INVALID_ARGUMENT a path
+  // that no socket can have; PERMISSION_DENIED its mode; FAILED_PRECONDITION another protocol.
+  static absl::StatusOr<std::unique_ptr<GrpcKvNode>> Connect(const std::string& socket_path,
+                                                             const KvClientOptions& options);
+
+  absl::StatusOr<SessionId> Create(const CreateSession& request) override;
+  absl::StatusOr<std::unique_ptr<KvSession>> Open(SessionId session) override;
+  absl::Status Delete(SessionId session) override;
+  absl::StatusOr<std::vector<SessionInfo>> List() override;
+  absl::StatusOr<SealedSegment> Seal(SessionId session) override;
+  absl::StatusOr<KvStats> Stats() override;
+  std::int64_t part_bytes_max() const override { return part_bytes_max_; }
+
+  // "io_uring", "threads" or "memory", as the node said when it was connected to.
+  const std::string& io_engine() const { return io_engine_; }
+
+ private:
+  explicit GrpcKvNode(std::shared_ptr<NodeLink> link) : link_(std::move(link)) {}
+
+  // Runs `call(connection, context)` until the node answers. `tries` counts the calls made.
+  template <typename MakeCall>
+  absl::Status Call(MakeCall call, int* tries = nullptr);
+
+  const std::shared_ptr<NodeLink> link_;
+  std::int64_t part_bytes_max_ = 0;
+  std::string io_engine_;
+};
+
+}  // namespace cairn::compute

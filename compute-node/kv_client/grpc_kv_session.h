@@ -1,0 +1,109 @@
+// GrpcKvSession is a KvSession over a Channel stream. It keeps what no checkpoint covers, and when
+// the stream ends it connects again, resumes the epoch, sends the rest again and repeats the reads.
+//
+// States: open (calls go out), recovering (calls wait), lost (the node's state is older than what
+// can be sent again: ABORTED until Reattach), failed (the status stays until Reattach).
+// Threading: the caller's thread writes; "kv-replies" reads and recovers; while operations are sent
+//            again, "kv-resend" writes and the caller waits, so that replies are read meanwhile and
+//            the two flow controls cannot block each other. mutex_ guards what they share; it is
+//            never held while writing or reading.
+// Ownership: shares the link.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "compute-node/kv_client/channel_call.h"
+#include "compute-node/kv_client/kv_client.h"
+#include "compute-node/kv_client/node_link.h"
+#include "compute-node/kv_client/pending_reads.h"
+#include "compute-node/kv_client/replay_buffer.h"
+
+namespace cairn::compute {
+
+// How long the destructor waits for the KV node to detach the session.
+inline constexpr std::chrono::milliseconds kCloseTimeMax{5000};
+// One attempt to resume: opening a large session reads its rows from flash.
+inline constexpr std::chrono::milliseconds kResumeTimeMax{10000};
+
+class GrpcKvSession : public KvSession {
+ public:
+  // OpenSession and its stream; tried again while the node is away.
+  static absl::StatusOr<std::unique_ptr<GrpcKvSession>> Open(const std::shared_ptr<NodeLink>& link,
+                                                             SessionId session);
+  ~GrpcKvSession() override;
+  GrpcKvSession(const GrpcKvSession&) = delete;
+  GrpcKvSession& operator=(const GrpcKvSession&) = delete;
+
+  const Attachment& attachment() const override;
+  absl::Status Send(ChangingOperation operation) override;
+  std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) override;
+  absl::Status StartCheckpoint(Checkpoint checkpoint) override;
+  bool checkpoint_in_progress() const override;
+  absl::StatusOr<Checkpointed> WaitForCheckpoint() override;
+  void SetReplayMode(ReplayMode mode) override;
+  std::int64_t replay_bytes() const override;
+  absl::Status Reattach() override;
+  std::int32_t reconnect_count() const override;
+
+ private:
+  enum class State : std::uint8_t { kOpen, kRecovering, kLost, kFailed };
+  // A stream of a new epoch.
+  struct Attached {
+    Attachment attachment;
+    std::shared_ptr<ChannelCall> call;
+  };
+
+  GrpcKvSession(std::shared_ptr<NodeLink> link, Attached attached);
+
+  // OpenSession (epoch 0) or ResumeSession.
+  static absl::StatusOr<Attachment> NewEpoch(const NodeConnection& connection, SessionId session,
+                                             Epoch epoch);
+  // A new epoch and its stream. `epoch` becomes the new one also when only the stream failed;
+  // `again` says whether to try again.
+  static absl::StatusOr<Attached> Attach(NodeLink* link, SessionId session, Epoch* epoch,
+                                         bool* again);
+
+  // The caller's thread.
+  absl::Status AwaitOpenLocked() CAIRN_REQUIRES(mutex_);
+  void Write(const std::shared_ptr<ChannelCall>& call, const pb::ChannelRequest& message);
+
+  // The thread "kv-replies".
+  void Run();
+  absl::Status ReadReplies(const std::shared_ptr<ChannelCall>& call);
+  void HandleReply(const std::shared_ptr<pb::ChannelReply>& reply);
+  void HandleCheckpointed(const pb::ChannelReply& reply);
+  // Ends when the session is attached again, failed, or closing.
+  void Recover(const absl::Status& end);
+  bool MayRecover(const absl::Status& end);
+  void Install(Attached attached);
+  void FailLocked(State state, const absl::Status& status) CAIRN_REQUIRES(mutex_);
+
+  // The thread "kv-resend".
+  void Resend(const std::shared_ptr<ChannelCall>& call, OpSeq covered);
+
+  const std::shared_ptr<NodeLink> link_;
+  mutable Attachment visible_attachment_;  // the caller's copy
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  State state_ CAIRN_GUARDED_BY(mutex_) = State::kOpen;
+  absl::Status status_ CAIRN_GUARDED_BY(mutex_);  // of kLost and kFailed
+  bool closing_ CAIRN_GUARDED_BY(mutex_) = false;
+  bool discard_ CAIRN_GUARDED_BY(mutex_) = false;  // the next recovery sends nothing again
+  Attachment attachment_ CAIRN_GUARDED_BY(mutex_);
+  ReplayMode mode_ CAIRN_GUARDED_BY(mutex_) = ReplayMode::kOperations;
+  ReplayBuffer replay_ CAIRN_GUARDED_BY(mutex_);
+  PendingReads reads_ CAIRN_GUARDED_BY(mutex_);
+  CheckpointWait checkpoint_ CAIRN_GUARDED_BY(mutex_);
+  std::shared_ptr<ChannelCall> call_ CAIRN_GUARDED_BY(mutex_);  // null while there is none
+  std::int32_t reconnect_count_ CAIRN_GUARDED_BY(mutex_) = 0;
+
+  std::thread resend_thread_;  // owned by kv-replies
+  std::thread reply_thread_;
+};
+
+}  // namespace cairn::compute

@@ -1,0 +1,60 @@
+#include "compute-node/kv_client/in_process_kv_node.h"
+
+#include <utility>
+#include <variant>
+
+#include "compute-node/kv_client/in_process_kv_session.h"
+#include "kv-node/device/memory_device.h"
+#include "kv-node/layout/superblock.h"
+
+namespace cairn::compute {
+
+absl::StatusOr<SessionId> InProcessKvNode::Create(const CreateSession& request) {
+  return WaitForEngine<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
+}
+
+absl::StatusOr<std::unique_ptr<KvSession>> InProcessKvNode::Open(SessionId session) {
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<KvSession> opened,
+                         InProcessKvSession::Open(engine_.get(), session));
+  return opened;
+}
+
+absl::Status InProcessKvNode::Delete(SessionId session) {
+  return WaitForEngine<std::monostate>(
+             [&](auto done) { engine_->DeleteSession(session, std::move(done)); })
+      .status();
+}
+
+absl::StatusOr<std::vector<SessionInfo>> InProcessKvNode::List() {
+  return WaitForEngine<std::vector<SessionInfo>>(
+      [&](auto done) { engine_->ListSessions(std::move(done)); });
+}
+
+absl::StatusOr<SealedSegment> InProcessKvNode::Seal(SessionId session) {
+  return WaitForEngine<SealedSegment>(
+      [&](auto done) { engine_->SealSession(session, std::move(done)); });
+}
+
+absl::StatusOr<KvStats> InProcessKvNode::Stats() {
+  return WaitForEngine<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
+}
+
+std::int64_t InProcessKvNode::part_bytes_max() const { return kv::kPartBytesMax; }
+
+absl::StatusOr<std::unique_ptr<KvNode>> MakeRamKvNode(const RamKvNodeOptions& options) {
+  kv::EngineOptions engine_options = options.engine;
+  engine_options.durable = false;
+  kv::MetaOptions meta_options;
+  meta_options.path = "/cairn-ram";
+  meta_options.in_memory = true;
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<kv::MetaStore> meta,
+                         kv::MetaStore::Open(std::move(meta_options)));
+  CAIRN_ASSIGN_OR_RETURN(
+      std::unique_ptr<kv::Engine> engine,
+      kv::Engine::Open(engine_options, kv::NewStoreId(),
+                       std::make_unique<kv::MemoryDevice>(options.size_bytes), std::move(meta)));
+  std::unique_ptr<KvNode> node = std::make_unique<InProcessKvNode>(std::move(engine));
+  return node;
+}
+
+}  // namespace cairn::compute

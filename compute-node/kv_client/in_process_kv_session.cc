@@ -1,0 +1,135 @@
+#include "compute-node/kv_client/in_process_kv_session.h"
+
+#include <utility>
+#include <variant>
+
+#include "common/base/check.h"
+
+namespace cairn::compute {
+
+absl::StatusOr<std::unique_ptr<InProcessKvSession>> InProcessKvSession::Open(kv::Engine* engine,
+                                                                             SessionId session) {
+  CAIRN_ASSIGN_OR_RETURN(Attachment attachment, WaitForEngine<Attachment>([&](auto done) {
+                           engine->OpenSession(session, std::move(done));
+                         }));
+  std::unique_ptr<InProcessKvSession> out(new InProcessKvSession(engine, std::move(attachment)));
+  CAIRN_RETURN_IF_ERROR(out->AttachChannel());
+  return out;
+}
+
+absl::Status InProcessKvSession::AttachChannel() {
+  observer_ = std::make_shared<Observer>();
+  last_ = attachment_.op_seq;
+  CAIRN_ASSIGN_OR_RETURN(channel_, WaitForEngine<std::shared_ptr<kv::Channel>>([&](auto done) {
+                           engine_->Attach(attachment_.session_id, attachment_.epoch, observer_,
+                                           std::move(done));
+                         }));
+  return absl::OkStatus();
+}
+
+InProcessKvSession::~InProcessKvSession() {
+  if (channel_ == nullptr) return;
+  // Waits until the session is detached, so that the caller may seal or delete it next.
+  WaitForEngine<std::monostate>([&](auto done) {
+    engine_->CloseSession(attachment_.session_id, attachment_.epoch, std::move(done));
+  }).IgnoreError();  // it may be deleted or another's by now
+}
+
+absl::Status InProcessKvSession::Send(ChangingOperation operation) {
+  const auto* checkpoint = std::get_if<Checkpoint>(&operation);
+  MutexLock lock(observer_->mutex);
+  CAIRN_RETURN_IF_ERROR(observer_->AwaitRoomLocked());
+  last_ = OpSeq(last_.value() + 1);
+  if (checkpoint != nullptr) {
+    CAIRN_CHECK(!observer_->checkpoint.in_progress());
+    observer_->checkpoint = {last_, checkpoint->token_count, checkpoint->seal, std::nullopt};
+  }
+  ++observer_->queued_count;
+  if (!channel_->Submit(last_, std::move(operation))) {
+    observer_->status = Unavailable("the engine has no room for operation {}", last_);
+    return observer_->status;
+  }
+  return absl::OkStatus();
+}
+
+std::future<absl::StatusOr<ReadReply>> InProcessKvSession::StartRead(ReadOperation operation) {
+  MutexLock lock(observer_->mutex);
+  absl::Status status = observer_->AwaitRoomLocked();
+  while (status.ok() && observer_->reads.full()) {
+    observer_->changed.Wait(observer_->mutex);
+    status = observer_->AwaitRoomLocked();
+  }
+  if (!status.ok()) {
+    std::promise<absl::StatusOr<ReadReply>> promise;
+    promise.set_value(status);
+    return promise.get_future();
+  }
+  // Nothing is asked again here, so the operation itself is not kept.
+  auto [id, answer] = observer_->reads.Add({GetPolicyState{}, last_});
+  ++observer_->queued_count;
+  if (!channel_->Submit(id, last_, std::move(operation))) {
+    observer_->reads.Answer(id, Unavailable("the engine has no room for a read"));
+    --observer_->queued_count;
+  }
+  return std::move(answer);
+}
+
+absl::Status InProcessKvSession::StartCheckpoint(Checkpoint checkpoint) {
+  return Send(std::move(checkpoint));
+}
+
+bool InProcessKvSession::checkpoint_in_progress() const {
+  MutexLock lock(observer_->mutex);
+  return observer_->checkpoint.in_progress();
+}
+
+absl::StatusOr<Checkpointed> InProcessKvSession::WaitForCheckpoint() {
+  MutexLock lock(observer_->mutex);
+  while (observer_->checkpoint.in_progress() && observer_->status.ok()) {
+    observer_->changed.Wait(observer_->mutex);
+  }
+  if (observer_->checkpoint.result) return *observer_->checkpoint.result;
+  CAIRN_RETURN_IF_ERROR(observer_->status);
+  return Checkpointed{attachment_.token_count, SegmentId()};
+}
+
+absl::Status InProcessKvSession::Reattach() {
+  CAIRN_ASSIGN_OR_RETURN(attachment_, WaitForEngine<Attachment>([&](auto done) {
+                           engine_->ResumeSession(attachment_.session_id, attachment_.epoch,
+                                                  std::move(done));
+                         }));
+  return AttachChannel();
+}
+
+absl::Status InProcessKvSession::Observer::AwaitRoomLocked() {
+  while (status.ok() && queued_count >= kv::kChannelQueueMax) changed.Wait(mutex);
+  return status;
+}
+
+void InProcessKvSession::Observer::OnCheckpointed(OpSeq op_seq, const Checkpointed& checkpointed) {
+  MutexLock lock(mutex);
+  if (checkpoint.op_seq == op_seq) checkpoint.result = checkpointed;
+  changed.NotifyAll();
+}
+
+void InProcessKvSession::Observer::OnFailure(OpSeq /*op_seq*/, const absl::Status& failure) {
+  MutexLock lock(mutex);
+  if (!status.ok()) return;  // those behind the first are refused because of it
+  status = failure;
+  reads.FailAll(status);
+  changed.NotifyAll();
+}
+
+void InProcessKvSession::Observer::OnReply(RequestId request_id, absl::StatusOr<ReadReply> reply) {
+  MutexLock lock(mutex);
+  reads.Answer(request_id, std::move(reply));
+  changed.NotifyAll();
+}
+
+void InProcessKvSession::Observer::OnRoom() {
+  MutexLock lock(mutex);
+  --queued_count;
+  changed.NotifyAll();
+}
+
+}  // namespace cairn::compute

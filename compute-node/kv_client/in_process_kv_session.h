@@ -1,0 +1,79 @@
+// InProcessKvSession is a KvSession on an engine's channel in the same process.
+//
+// Threading: the caller's thread submits; the engine thread answers through the Observer, which the
+//            engine shares and which outlives the session.
+// Blocking:  Send and StartRead while the channel holds kChannelQueueMax operations.
+// Errors:    UNAVAILABLE the engine's inbox is full. A failed operation's status stays until
+//            Reattach.
+#pragma once
+
+#include <memory>
+
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "compute-node/kv_client/kv_client.h"
+#include "compute-node/kv_client/pending_reads.h"
+#include "kv-node/engine/engine.h"
+
+namespace cairn::compute {
+
+// Calls `start(callback)` of an engine and waits for its answer.
+template <typename T, typename Start>
+absl::StatusOr<T> WaitForEngine(Start start) {
+  auto promise = std::make_shared<std::promise<absl::StatusOr<T>>>();
+  std::future<absl::StatusOr<T>> future = promise->get_future();
+  start(kv::Callback<T>(
+      [promise](absl::StatusOr<T> result) { promise->set_value(std::move(result)); }));
+  return future.get();
+}
+
+class InProcessKvSession : public KvSession {
+ public:
+  // The engine outlives the session.
+  static absl::StatusOr<std::unique_ptr<InProcessKvSession>> Open(kv::Engine* engine,
+                                                                  SessionId session);
+  ~InProcessKvSession() override;
+  InProcessKvSession(const InProcessKvSession&) = delete;
+  InProcessKvSession& operator=(const InProcessKvSession&) = delete;
+
+  const Attachment& attachment() const override { return attachment_; }
+  absl::Status Send(ChangingOperation operation) override;
+  std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) override;
+  absl::Status StartCheckpoint(Checkpoint checkpoint) override;
+  bool checkpoint_in_progress() const override;
+  absl::StatusOr<Checkpointed> WaitForCheckpoint() override;
+  void SetReplayMode(ReplayMode /*mode*/) override {}
+  std::int64_t replay_bytes() const override { return 0; }
+  absl::Status Reattach() override;
+  std::int32_t reconnect_count() const override { return 0; }
+
+ private:
+  // What the engine thread tells; a new one for each attachment.
+  struct Observer : public kv::ChannelObserver {
+    void OnCheckpointed(OpSeq op_seq, const Checkpointed& checkpointed) override;
+    void OnFailure(OpSeq op_seq, const absl::Status& failure) override;
+    void OnReply(RequestId request_id, absl::StatusOr<ReadReply> reply) override;
+    void OnRoom() override;
+    // Waits for room on the channel; the status of a failed session.
+    absl::Status AwaitRoomLocked() CAIRN_REQUIRES(mutex);
+
+    Mutex mutex;
+    CondVar changed;
+    absl::Status status CAIRN_GUARDED_BY(mutex);
+    std::int32_t queued_count CAIRN_GUARDED_BY(mutex) = 0;
+    PendingReads reads CAIRN_GUARDED_BY(mutex);
+    CheckpointWait checkpoint CAIRN_GUARDED_BY(mutex);
+  };
+
+  InProcessKvSession(kv::Engine* engine, Attachment attachment)
+      : engine_(engine), attachment_(std::move(attachment)) {}
+  absl::Status AttachChannel();
+
+  kv::Engine* const engine_;
+  Attachment attachment_;
+  OpSeq last_;
+  std::shared_ptr<Observer> observer_;
+  std::shared_ptr<kv::Channel> channel_;
+};
+
+}  // namespace cairn::compute

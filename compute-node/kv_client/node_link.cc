@@ -1,0 +1,119 @@
+#include "compute-node/kv_client/node_link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include "common/rpc/status_mapping.h"
+#include "common/rpc/unix_socket.h"
+
+namespace cairn::compute {
+namespace {
+
+constexpr char kTokenMetadataKey[] = "cairn-token";
+constexpr std::int64_t kTokenBytesMax = 256;
+constexpr std::int32_t kProtocolVersion = 1;
+
+absl::StatusOr<std::string> Handshake(const std::string& socket_path) {
+  const std::string path = socket_path + rpc::kHandshakeSuffix;
+  CAIRN_ASSIGN_OR_RETURN(const rpc::UniqueFd socket, rpc::ConnectToSocket(path));
+  absl::StatusOr<std::string> token = rpc::ReadLine(socket, kTokenBytesMax, kConnectTimeMax);
+  if (!token.ok()) return Annotate(token.status(), fmt::format("handshake at {}", path));
+  return token;
+}
+
+grpc::ChannelArguments ChannelArgumentsOf() {
+  grpc::ChannelArguments arguments;
+  // gRPC's default limit of 4 MiB is below a fetch reply.
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  // A restarted daemon must not meet the old connection's state and back-off.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  return arguments;
+}
+
+}  // namespace
+
+void NodeConnection::Prepare(grpc::ClientContext* context) const {
+  context->AddMetadata(kTokenMetadataKey, token);
+}
+
+void NodeConnection::Prepare(grpc::ClientContext* context,
+                             std::chrono::milliseconds time_max) const {
+  Prepare(context);
+  context->set_deadline(std::chrono::system_clock::now() + time_max);
+}
+
+bool IsLoss(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kUnauthenticated:  // a restarted daemon knows no older token
+    case absl::StatusCode::kCancelled:        // a daemon that ends its calls
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kDeadlineExceeded:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool IsAway(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:     // no such path can exist
+    case absl::StatusCode::kPermissionDenied:    // a mode
+    case absl::StatusCode::kFailedPrecondition:  // another protocol
+      return false;
+    default:
+      return !status.ok();
+  }
+}
+
+absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Get() {
+  MutexLock lock(mutex_);
+  if (current_ != nullptr) return current_;
+  absl::StatusOr<std::shared_ptr<const NodeConnection>> connection = Connect();
+  if (!connection.ok()) {
+    return Annotate(connection.status(), fmt::format("connect to the KV node at {}", socket_path_));
+  }
+  current_ = *connection;
+  return connection;
+}
+
+void NodeLink::Drop(const std::shared_ptr<const NodeConnection>& broken) {
+  MutexLock lock(mutex_);
+  if (current_ == broken) current_.reset();
+}
+
+absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Connect() const {
+  CAIRN_RETURN_IF_ERROR(rpc::CheckSocketPath(socket_path_));
+  auto connection = std::make_shared<NodeConnection>();
+  CAIRN_ASSIGN_OR_RETURN(connection->token, Handshake(socket_path_));
+  connection->channel = grpc::CreateCustomChannel(
+      "unix:" + socket_path_, grpc::experimental::LocalCredentials(UDS), ChannelArgumentsOf());
+  if (!connection->channel->WaitForConnected(std::chrono::system_clock::now() + kConnectTimeMax)) {
+    return Unavailable("its handshake answered, but no gRPC connection came about in {} ms",
+                       kConnectTimeMax.count());
+  }
+  connection->stub = pb::KvService::NewStub(connection->channel);
+  grpc::ClientContext context;
+  connection->Prepare(&context, kConnectTimeMax);
+  CAIRN_RETURN_IF_ERROR(rpc::FromGrpcStatus(
+      connection->stub->GetCapabilities(&context, {}, &connection->capabilities)));
+  if (connection->capabilities.protocol_version() != kProtocolVersion) {
+    return FailedPrecondition(
+        "it speaks protocol version {}, this program {}: use programs of one release",
+        connection->capabilities.protocol_version(), kProtocolVersion);
+  }
+  return connection;
+}
+
+std::chrono::steady_clock::time_point Backoff::Next() {
+  const auto due = std::chrono::steady_clock::now() + wait_;
+  wait_ = std::min(2 * wait_, wait_max_);
+  return std::min(due, deadline_);
+}
+
+}  // namespace cairn::compute

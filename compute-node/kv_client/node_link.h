@@ -1,0 +1,86 @@
+// NodeLink reaches one KV node: handshake, gRPC channel, capabilities; and again when the node was
+// restarted. Sessions and the node object share one.
+//
+// Threading: NodeLink is safe from any thread; a NodeConnection is constant.
+// Blocking:  Connect and Get wait for the node, at most kConnectTimeMax.
+// Errors:    NOT_FOUND and UNAVAILABLE: nobody serves the socket; PERMISSION_DENIED: its mode.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include "cairn/kv/v1/kv.grpc.pb.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "compute-node/kv_client/kv_client.h"
+
+namespace cairn::compute {
+
+namespace pb = ::cairn::kv::v1;
+
+// Of one attempt to connect.
+inline constexpr std::chrono::milliseconds kConnectTimeMax{5000};
+// Of one call that has no stream: opening a large session reads its rows from flash.
+inline constexpr std::chrono::milliseconds kCallTimeMax{60000};
+
+struct NodeConnection {
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<pb::KvService::Stub> stub;
+  std::string token;
+  pb::GetCapabilitiesResponse capabilities;
+
+  // Identity and deadline of a call.
+  void Prepare(grpc::ClientContext* context, std::chrono::milliseconds time_max) const;
+  // Identity only: of a stream.
+  void Prepare(grpc::ClientContext* context) const;
+};
+
+// Whether the end of a call says that the node is away or was restarted, so that trying again can
+// help.
+bool IsLoss(const absl::Status& status);
+// The same for an attempt to connect.
+bool IsAway(const absl::Status& status);
+
+class NodeLink {
+ public:
+  NodeLink(std::string socket_path, const KvClientOptions& options)
+      : options_(options), socket_path_(std::move(socket_path)) {}
+
+  const KvClientOptions& options() const { return options_; }
+  // The connection there is, or a new one. One attempt.
+  absl::StatusOr<std::shared_ptr<const NodeConnection>> Get();
+  // The connection is broken: the next Get makes a new one.
+  void Drop(const std::shared_ptr<const NodeConnection>& broken);
+
+ private:
+  absl::StatusOr<std::shared_ptr<const NodeConnection>> Connect() const;
+
+  const KvClientOptions options_;
+  const std::string socket_path_;
+  Mutex mutex_;
+  std::shared_ptr<const NodeConnection> current_ CAIRN_GUARDED_BY(mutex_);
+};
+
+// Waits between tries, longer each time, until a deadline. One thread.
+class Backoff {
+ public:
+  explicit Backoff(const KvClientOptions& options)
+      : wait_(options.backoff_min),
+        wait_max_(options.backoff_max),
+        deadline_(std::chrono::steady_clock::now() + options.reconnect_time_max) {}
+
+  // When the next try is due; past the deadline there is none.
+  std::chrono::steady_clock::time_point Next();
+  bool expired() const { return std::chrono::steady_clock::now() >= deadline_; }
+
+ private:
+  std::chrono::milliseconds wait_;
+  const std::chrono::milliseconds wait_max_;
+  const std::chrono::steady_clock::time_point deadline_;
+};
+
+}  // namespace cairn::compute

@@ -1,0 +1,79 @@
+// PendingReads holds the reads of a session that are not answered yet, with what is needed to ask
+// again after a loss.
+//
+// Threading: not synchronised; its session's mutex guards it. Promises are kept by the caller's
+//            future; answering one wakes its thread.
+// Limits:    kFetchesInFlightMax reads.
+#pragma once
+
+#include <future>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "common/kv/messages.h"
+
+namespace cairn::compute {
+
+class PendingReads {
+ public:
+  struct Read {
+    ReadOperation operation;
+    OpSeq after;  // the read follows this changing operation
+  };
+
+  bool full() const { return reads_.size() >= static_cast<std::size_t>(kFetchesInFlightMax); }
+  bool empty() const { return reads_.empty(); }
+
+  // REQUIRES: not full.
+  std::pair<RequestId, std::future<absl::StatusOr<ReadReply>>> Add(Read read) {
+    CAIRN_CHECK(!full());
+    const RequestId id(++last_id_);
+    Entry& entry = reads_[id];
+    entry.read = std::move(read);
+    return {id, entry.promise.get_future()};
+  }
+
+  // The first read above `id` in the order of asking; nullopt if there is none.
+  std::optional<std::pair<RequestId, Read>> NextAbove(RequestId id) const {
+    const auto next = reads_.upper_bound(id);
+    if (next == reads_.end()) return std::nullopt;
+    return std::make_pair(next->first, next->second.read);
+  }
+
+  // False for a read that is not pending any more.
+  bool Answer(RequestId id, absl::StatusOr<ReadReply> reply) {
+    const auto found = reads_.find(id);
+    if (found == reads_.end()) return false;
+    found->second.promise.set_value(std::move(reply));
+    reads_.erase(found);
+    return true;
+  }
+
+  void FailAll(const absl::Status& status) {
+    for (auto& [id, entry] : reads_) entry.promise.set_value(status);
+    reads_.clear();
+  }
+
+ private:
+  struct Entry {
+    Read read;
+    std::promise<absl::StatusOr<ReadReply>> promise;
+  };
+  std::map<RequestId, Entry> reads_;
+  std::int64_t last_id_ = 0;
+};
+
+// The checkpoint that a session waits for, or the last one that it waited for. Guarded as above.
+struct CheckpointWait {
+  OpSeq op_seq;
+  std::int64_t token_count = 0;
+  bool seal = false;
+  std::optional<Checkpointed> result;
+
+  bool in_progress() const { return op_seq != OpSeq() && !result.has_value(); }
+};
+
+}  // namespace cairn::compute
