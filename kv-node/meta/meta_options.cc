@@ -1,0 +1,129 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include <rocksdb/cache.h>
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+#include <rocksdb/table.h>
+#include <rocksdb/write_buffer_manager.h>
+
+#include "common/log/log.h"
+#include "kv-node/meta/rocksdb_options.h"
+
+namespace cairn::kv {
+namespace {
+
+constexpr std::size_t kReadaheadBytes = std::size_t{64} << 10;
+constexpr std::size_t kFileBufferBytes = std::size_t{64} << 10;
+// Ten families: the default arena block would cost more than their rows.
+constexpr std::size_t kArenaBlockBytes = std::size_t{16} << 10;
+constexpr std::size_t kInfoLogBytes = std::size_t{256} << 10;
+// Open table readers cost some KiB each.
+constexpr int kOpenFileCountMax = 64;
+
+// Some file systems refuse O_DIRECT, and RocksDB then refuses to open.
+bool AcceptsDirectIo(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directory(directory, error);
+  const std::string path = directory + "/direct-io-probe";
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
+  const bool refused = fd < 0 && errno == EINVAL;
+  if (fd >= 0) close(fd);
+  unlink(path.c_str());
+  if (refused) {
+    LogWarning("metadata store uses the page cache path={} reason=\"O_DIRECT is refused\"",
+               directory);
+  }
+  return !refused;
+}
+
+void SetMemoryLimits(const MetaOptions& options, rocksdb::DBOptions& db) {
+  db.max_background_jobs = 2;
+  db.max_file_opening_threads = 1;
+  db.max_open_files = kOpenFileCountMax;
+  db.write_buffer_manager = std::make_shared<rocksdb::WriteBufferManager>(
+      static_cast<std::size_t>(options.memtable_bytes));
+  // A family that is seldom written would otherwise keep every log since its last row.
+  db.max_total_wal_size = static_cast<std::uint64_t>(4 * options.memtable_bytes);
+  db.keep_log_file_num = 2;
+  db.max_log_file_size = kInfoLogBytes;
+  db.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
+  db.stats_dump_period_sec = 0;
+  db.stats_persist_period_sec = 0;
+  db.skip_stats_update_on_db_open = true;
+}
+
+rocksdb::ColumnFamilyOptions FamilyOptions(const MetaOptions& options,
+                                           std::shared_ptr<rocksdb::Cache> block_cache) {
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = std::move(block_cache);
+  table.cache_index_and_filter_blocks = true;
+  table.format_version = 5;
+  rocksdb::ColumnFamilyOptions family;
+  family.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  family.write_buffer_size = static_cast<std::size_t>(options.memtable_bytes / 2);
+  family.arena_block_size = kArenaBlockBytes;
+  family.max_write_buffer_number = 2;
+  family.compression = rocksdb::kNoCompression;  // rows are packed already
+  return family;
+}
+
+}  // namespace
+
+RocksDbSetup MakeRocksDbSetup(const MetaOptions& options) {
+  RocksDbSetup setup;
+  if (options.in_memory) {
+    setup.env.reset(rocksdb::NewMemEnv(rocksdb::Env::Default()));
+  } else if (options.wrap_file_system) {
+    setup.env = rocksdb::NewCompositeEnv(
+        options.wrap_file_system(rocksdb::Env::Default()->GetFileSystem()));
+  }
+  rocksdb::DBOptions& db = setup.options;
+  if (setup.env != nullptr) db.env = setup.env.get();
+  db.create_if_missing = true;
+  db.create_missing_column_families = true;
+  db.paranoid_checks = true;
+  // After a power cut the end of the log holds unsynced batches, torn in any way. Nobody was told that they are durable,
+  // so they must not keep the store from opening, as they would with kAbsoluteConsistency, and with
+  // kTolerateCorruptedTailRecords when a record has its length but not its bytes. A log that is missing or shorter than
+  // what was synced is found by comparing it with the manifest.
+  db.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  db.track_and_verify_wals_in_manifest = true;
+  SetMemoryLimits(options, db);
+  if (!options.in_memory && AcceptsDirectIo(options.path)) {
+    db.use_direct_reads = true;
+    db.use_direct_io_for_flush_and_compaction = true;
+    db.compaction_readahead_size = kReadaheadBytes;
+    db.writable_file_max_buffer_size = kFileBufferBytes;
+  }
+  setup.block_cache = rocksdb::NewLRUCache(static_cast<std::size_t>(options.block_cache_bytes), 0);
+  const rocksdb::ColumnFamilyOptions family = FamilyOptions(options, setup.block_cache);
+  for (int i = 0; i < kFamilyCount; ++i) {
+    setup.families.emplace_back(std::string(FamilyName(static_cast<Family>(i))), family);
+  }
+  setup.families.emplace_back(rocksdb::kDefaultColumnFamilyName, family);
+  return setup;
+}
+
+absl::Status FromRocksDb(const rocksdb::Status& status, std::string_view what) {
+  if (status.ok()) return absl::OkStatus();
+  const std::string text = status.ToString();
+  if (status.IsNotFound()) return NotFound("{}: {}", what, text);
+  if (status.IsNoSpace()) return ResourceExhausted("{}: the disk is full: {}", what, text);
+  if (status.IsIOError() && (text.find("lock file") != std::string::npos ||
+                             text.find("lock hold") != std::string::npos)) {
+    return Unavailable("{}: another process uses it: {}", what, text);
+  }
+  if (status.IsCorruption() || status.IsIOError()) return DataLoss("{}: {}", what, text);
+  // At opening: the files hold families or features that this program does not know.
+  if (status.IsInvalidArgument() || status.IsNotSupported()) {
+    return FailedPrecondition("{}: {}", what, text);
+  }
+  return Internal("{}: {}", what, text);
+}
+
+}  // namespace cairn::kv

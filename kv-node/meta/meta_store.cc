@@ -1,0 +1,296 @@
+#include "kv-node/meta/meta_store.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <deque>
+#include <filesystem>
+#include <future>
+#include <thread>
+
+#include <rocksdb/cache.h>
+#include <rocksdb/db.h>
+#include <rocksdb/write_batch.h>
+
+#include "common/base/check.h"
+#include "common/base/mutex.h"
+#include "common/base/thread.h"
+#include "common/log/log.h"
+#include "kv-node/meta/rocksdb_options.h"
+
+namespace cairn::kv {
+namespace {
+
+constexpr std::string_view kStoreIdKey = "store_id";
+
+// The end of the keys that start with `prefix`; empty when they reach to the last key.
+std::string PrefixEnd(std::string prefix) {
+  while (!prefix.empty() && static_cast<unsigned char>(prefix.back()) == 0xff) prefix.pop_back();
+  if (prefix.empty()) return prefix;
+  prefix.back() = static_cast<char>(static_cast<unsigned char>(prefix.back()) + 1);
+  return prefix;
+}
+
+// A crash must not lose the store's directory after a commit in it was acknowledged.
+absl::Status SyncParent(const std::string& path) {
+  std::filesystem::path parent = std::filesystem::absolute(path + "/.").parent_path().parent_path();
+  const int fd = open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = fd >= 0 && fsync(fd) == 0;
+  const int error_number = errno;
+  if (fd >= 0) close(fd);
+  if (!synced) return ErrnoStatus(error_number, fmt::format("fsync {}", parent.string()));
+  return absl::OkStatus();
+}
+
+std::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
+
+std::string Hex(std::string_view bytes) {
+  std::string text;
+  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
+
+}  // namespace
+
+class MetaStore::Impl final : public MetaReader {
+ public:
+  explicit Impl(const MetaOptions& options)
+      : options_(options), setup_(MakeRocksDbSetup(options)) {}
+  ~Impl() override { Stop(); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  absl::Status Start() {
+    rocksdb::DB* db = nullptr;
+    std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    CAIRN_RETURN_IF_ERROR(FromRocksDb(
+        rocksdb::DB::Open(setup_.options, options_.path, setup_.families, &handles, &db),
+        fmt::format("open the metadata store {}", options_.path)));
+    db_.reset(db);
+    for (rocksdb::ColumnFamilyHandle* handle : handles) {
+      handles_.emplace_back(handle, [db](rocksdb::ColumnFamilyHandle* gone) {
+        // Fails only for a handle of another database.
+        db->DestroyColumnFamilyHandle(gone).PermitUncheckedError();
+      });
+    }
+    if (!options_.in_memory) CAIRN_RETURN_IF_ERROR(SyncParent(options_.path));
+    thread_ = StartThread("kv-meta", [this] { Run(); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Enqueue(MetaBatch batch, CommitDone done, Task task) {
+    MutexLock lock(mutex_);
+    const bool full =
+        static_cast<int>(queue_.size()) >= kMetaQueueCountMax || queued_bytes_ > kMetaQueueBytesMax;
+    if (stopping_) return Unavailable("the metadata store is closing");
+    if (full) {
+      return Unavailable(
+          "the metadata store's queue is full: {} items of {} bytes, at most {} of {}; try again",
+          queue_.size(), queued_bytes_, kMetaQueueCountMax, kMetaQueueBytesMax);
+    }
+    queued_bytes_ += batch.size_bytes();
+    queue_.push_back({std::move(batch), std::move(done), std::move(task)});
+    changed_.NotifyOne();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::optional<std::string>> Get(Family family, std::string_view key) override {
+    std::string value;
+    const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), Handle(family),
+                                            rocksdb::Slice(key.data(), key.size()), &value);
+    if (status.IsNotFound()) return std::optional<std::string>();
+    CAIRN_RETURN_IF_ERROR(FromRocksDb(status, fmt::format("read a row of {}", FamilyName(family))));
+    return std::optional(std::move(value));
+  }
+
+  absl::Status Scan(Family family, std::string_view prefix, const Visit& visit) override {
+    rocksdb::ReadOptions read;
+    read.fill_cache = false;  // a scan must not push out what single reads need
+    const std::string end = PrefixEnd(std::string(prefix));
+    const rocksdb::Slice upper(end);
+    if (!end.empty()) read.iterate_upper_bound = &upper;
+    const std::unique_ptr<rocksdb::Iterator> rows(db_->NewIterator(read, Handle(family)));
+    for (rows->Seek(rocksdb::Slice(prefix.data(), prefix.size())); rows->Valid(); rows->Next()) {
+      CAIRN_RETURN_IF_ERROR(visit(View(rows->key()), View(rows->value())));
+    }
+    return FromRocksDb(rows->status(), fmt::format("scan {}", FamilyName(family)));
+  }
+
+  MetaStats stats() {
+    MetaStats out;
+    {
+      MutexLock lock(mutex_);
+      out = stats_;
+      out.queued_count = static_cast<std::int64_t>(queue_.size());
+    }
+    out.block_cache_bytes = static_cast<std::int64_t>(setup_.block_cache->GetUsage());
+    out.memtable_bytes = Property("rocksdb.cur-size-all-mem-tables");
+    out.table_reader_bytes = Property("rocksdb.estimate-table-readers-mem");
+    return out;
+  }
+
+ private:
+  struct Item {
+    MetaBatch batch;
+    CommitDone done;
+    Task task;  // instead of a batch
+  };
+
+  rocksdb::ColumnFamilyHandle* Handle(Family family) {
+    return handles_[static_cast<std::size_t>(family)].get();
+  }
+
+  std::int64_t Property(const char* name) {
+    std::int64_t sum = 0;
+    for (const auto& handle : handles_) {
+      std::uint64_t value = 0;
+      if (db_->GetIntProperty(handle.get(), name, &value)) sum += static_cast<std::int64_t>(value);
+    }
+    return sum;
+  }
+
+  // Takes a task, or neighbouring batches up to kMetaGroupBytesMax. Empty: the store is closing and
+  // all is done.
+  std::vector<Item> Next() {
+    MutexLock lock(mutex_);
+    while (queue_.empty() && !stopping_) changed_.Wait(mutex_);
+    std::vector<Item> group;
+    std::int64_t bytes = 0;
+    while (!queue_.empty()) {
+      Item& front = queue_.front();
+      if (!group.empty() && (front.task || bytes + front.batch.size_bytes() > kMetaGroupBytesMax)) {
+        break;
+      }
+      const bool is_task = static_cast<bool>(front.task);
+      bytes += front.batch.size_bytes();
+      queued_bytes_ -= front.batch.size_bytes();
+      group.push_back(std::move(front));
+      queue_.pop_front();
+      if (is_task) break;
+    }
+    return group;
+  }
+
+  void Run() {
+    while (true) {
+      // A group is released before the next wait: callbacks may hold what others wait for.
+      const std::vector<Item> group = Next();
+      if (group.empty()) return;
+      if (group.front().task) {
+        group.front().task(*this);
+        continue;
+      }
+      const absl::Status status = Write(group);
+      for (const Item& item : group) item.done(status);
+    }
+  }
+
+  absl::Status Write(const std::vector<Item>& group) {
+    // After a failed write or sync nothing is known about what reached the disk: the store takes no
+    // more.
+    if (!broken_.ok()) return broken_;
+    rocksdb::WriteBatch batch;
+    for (const Item& item : group) {
+      for (const MetaBatch::Change& change : item.batch.changes()) {
+        CAIRN_RETURN_IF_ERROR(FromRocksDb(Add(batch, change), "collect a batch"));
+      }
+    }
+    rocksdb::WriteOptions write;
+    write.sync = !options_.in_memory;
+    const std::size_t bytes = batch.GetDataSize();
+    broken_ = FromRocksDb(db_->Write(write, &batch), "commit to the metadata store");
+    if (!broken_.ok()) LogError("metadata store failed error=\"{}\"", ToStd(broken_.message()));
+    MutexLock lock(mutex_);
+    stats_.batch_count += static_cast<std::int64_t>(group.size());
+    ++stats_.group_count;
+    stats_.written_bytes += static_cast<std::int64_t>(bytes);
+    return broken_;
+  }
+
+  rocksdb::Status Add(rocksdb::WriteBatch& batch, const MetaBatch::Change& change) {
+    switch (change.kind) {
+      case MetaBatch::Kind::kPut:
+        return batch.Put(Handle(change.family), change.key, change.value);
+      case MetaBatch::Kind::kDelete:
+        return batch.Delete(Handle(change.family), change.key);
+      case MetaBatch::Kind::kDeletePrefix:
+        return batch.DeleteRange(Handle(change.family), change.key, PrefixEnd(change.key));
+    }
+    return rocksdb::Status::InvalidArgument("unknown change");
+  }
+
+  void Stop() {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.NotifyOne();
+    }
+    if (thread_.joinable()) thread_.join();
+    handles_.clear();
+  }
+
+  using HandlePtr = std::unique_ptr<rocksdb::ColumnFamilyHandle,
+                                    std::function<void(rocksdb::ColumnFamilyHandle*)>>;
+
+  const MetaOptions options_;
+  RocksDbSetup setup_;
+  std::unique_ptr<rocksdb::DB> db_;
+  std::vector<HandlePtr> handles_;
+  absl::Status broken_;  // of the metadata thread
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Item> queue_ CAIRN_GUARDED_BY(mutex_);
+  std::int64_t queued_bytes_ CAIRN_GUARDED_BY(mutex_) = 0;
+  bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
+  MetaStats stats_ CAIRN_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+MetaStore::MetaStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+MetaStore::~MetaStore() = default;
+
+absl::StatusOr<std::unique_ptr<MetaStore>> MetaStore::Open(MetaOptions options) {
+  auto impl = std::make_unique<Impl>(options);
+  CAIRN_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<MetaStore>(new MetaStore(std::move(impl)));
+}
+
+absl::Status MetaStore::Commit(MetaBatch batch, CommitDone done) {
+  CAIRN_CHECK(done != nullptr);
+  return impl_->Enqueue(std::move(batch), std::move(done), nullptr);
+}
+
+absl::Status MetaStore::Run(Task task) {
+  CAIRN_CHECK(task != nullptr);
+  return impl_->Enqueue({}, nullptr, std::move(task));
+}
+
+absl::Status MetaStore::CommitAndWait(MetaBatch batch) {
+  std::promise<absl::Status> promise;
+  CAIRN_RETURN_IF_ERROR(Commit(
+      std::move(batch), [&promise](absl::Status status) { promise.set_value(std::move(status)); }));
+  return promise.get_future().get();
+}
+
+MetaReader& MetaStore::reader() { return *impl_; }
+MetaStats MetaStore::stats() { return impl_->stats(); }
+
+absl::Status CheckStoreId(MetaStore& store, std::string_view store_id,
+                          std::string_view extent_path) {
+  CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> stored,
+                         store.reader().Get(Family::kConfig, kStoreIdKey));
+  if (!stored) {
+    MetaBatch batch;
+    batch.Put(Family::kConfig, std::string(kStoreIdKey), std::string(store_id));
+    return store.CommitAndWait(std::move(batch));
+  }
+  if (*stored == store_id) return absl::OkStatus();
+  return FailedPrecondition(
+      "extent file {} belongs to another store: its store id is {}, the metadata's is {}; put the "
+      "right file back, or start with an empty directory",
+      extent_path, Hex(store_id), Hex(*stored));
+}
+
+}  // namespace cairn::kv

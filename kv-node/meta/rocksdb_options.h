@@ -1,0 +1,28 @@
+// How RocksDB is set up: small and fixed memory, because it counts in the DRAM budget, and direct
+// reads, because the page cache is memory too.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <rocksdb/db.h>
+#include <rocksdb/options.h>
+
+#include "kv-node/meta/meta_store.h"
+
+namespace cairn::kv {
+
+struct RocksDbSetup {
+  rocksdb::DBOptions options;
+  std::vector<rocksdb::ColumnFamilyDescriptor> families;
+  std::unique_ptr<rocksdb::Env> env;  // outlives the database
+  std::shared_ptr<rocksdb::Cache> block_cache;
+};
+
+RocksDbSetup MakeRocksDbSetup(const MetaOptions& options);
+
+// NOT_FOUND, DATA_LOSS (corruption), RESOURCE_EXHAUSTED (no space), UNAVAILABLE (lock held),
+// INTERNAL.
+absl::Status FromRocksDb(const rocksdb::Status& status, std::string_view what);
+
+}  // namespace cairn::kv
