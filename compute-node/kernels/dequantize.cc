@@ -56,9 +56,9 @@ void DequantizeQ6(const std::byte* row, std::span<float> out) {
 }  // namespace
 
 int Q6Value(const std::byte* block, int index) {
-  const int half = index / 128;
-  const int quarter = index % 128 / 32;
-  const int column = index % 32;
+  const std::ptrdiff_t half = index / 128;
+  const std::ptrdiff_t quarter = index % 128 / 32;
+  const std::ptrdiff_t column = index % 32;
   const int low = LoadU8(block + half * 64 + quarter % 2 * 32 + column) >> (quarter / 2 * 4) & 15;
   const int high = LoadU8(block + 128 + half * 32 + column) >> (quarter * 2) & 3;
   return low | high << 4;
@@ -103,7 +103,7 @@ std::uint16_t F32ToF16Bits(float value) {
 }
 
 std::int64_t WeightBlockValues(WeightType type) {
-  if (type == WeightType::kQ6_K) {
+  if (type == WeightType::kQ6K) {
     return 256;
   }
   return IsQuantised(type) ? 32 : 1;
@@ -116,11 +116,11 @@ std::int64_t WeightRowBytes(WeightType type, std::int64_t column_count) {
     case WeightType::kF16:
     case WeightType::kBF16:
       return column_count * 2;
-    case WeightType::kQ8_0:
+    case WeightType::kQ80:
       return column_count / 32 * 34;
-    case WeightType::kQ4_0:
+    case WeightType::kQ40:
       return column_count / 32 * 18;
-    case WeightType::kQ6_K:
+    case WeightType::kQ6K:
       return column_count / 256 * 210;
   }
   CAIRN_CHECK(false);
@@ -142,13 +142,13 @@ void DequantizeRow(WeightType type, const std::byte* row, std::span<float> out) 
         out[i] = std::bit_cast<float>(static_cast<std::uint32_t>(LoadU16(row + i * 2)) << 16);
       }
       return;
-    case WeightType::kQ8_0:
+    case WeightType::kQ80:
       DequantizeQ8(row, out);
       return;
-    case WeightType::kQ4_0:
+    case WeightType::kQ40:
       DequantizeQ4(row, out);
       return;
-    case WeightType::kQ6_K:
+    case WeightType::kQ6K:
       DequantizeQ6(row, out);
       return;
   }

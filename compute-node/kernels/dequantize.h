@@ -8,7 +8,7 @@
 
 namespace cairn::compute {
 
-enum class WeightType { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ6_K };
+enum class WeightType { kF32, kF16, kBF16, kQ80, kQ40, kQ6K };
 
 inline constexpr std::string_view kWeightTypeNames = "F32, F16, BF16, Q8_0, Q4_0, Q6_K";
 
@@ -18,7 +18,7 @@ std::int64_t WeightRowBytes(WeightType type, std::int64_t column_count);
 
 // Quantised types, whose products are computed with integers.
 constexpr bool IsQuantised(WeightType type) {
-  return type == WeightType::kQ8_0 || type == WeightType::kQ4_0 || type == WeightType::kQ6_K;
+  return type == WeightType::kQ80 || type == WeightType::kQ40 || type == WeightType::kQ6K;
 }
 
 // Decodes one row of out.size() columns at `row`, which need not be aligned.

@@ -367,13 +367,13 @@ void ComputePanel(const ActivationRows& x, const MatMulJob& job, std::int64_t pa
       case WeightType::kBF16:
         FloatPanel<BF16Loader>(pass, x, job, row);
         break;
-      case WeightType::kQ8_0:
+      case WeightType::kQ80:
         QuantisedPanel<Q8Loader>(pass, x, job, row);
         break;
-      case WeightType::kQ4_0:
+      case WeightType::kQ40:
         QuantisedPanel<Q4Loader>(pass, x, job, row);
         break;
-      case WeightType::kQ6_K:
+      case WeightType::kQ6K:
         QuantisedPanel<Q6Loader>(pass, x, job, row);
         break;
     }

@@ -80,13 +80,13 @@ PanelLayout LayoutOfPanel(WeightType type, std::int64_t column_count) {
     case WeightType::kBF16:
       layout.panel_bytes = RoundUp(kPanelRows * WeightRowBytes(type, column_count));
       return layout;
-    case WeightType::kQ8_0:
+    case WeightType::kQ80:
       layout.scales = block_count * 8 * kGroupBytes;
       break;
-    case WeightType::kQ4_0:
+    case WeightType::kQ40:
       layout.scales = block_count * 4 * kGroupBytes;
       break;
-    case WeightType::kQ6_K:
+    case WeightType::kQ6K:
       layout.high_bits = block_count * 4 * kGroupBytes;
       layout.sub_scales = layout.high_bits + block_count * 2 * kGroupBytes;
       layout.scales = layout.sub_scales + block_count * 2 * kPanelRows;
@@ -118,13 +118,13 @@ void PackPanel(WeightType type, const std::byte* rows, std::int64_t row_count,
       case WeightType::kBF16:
         PackFloatRow(2, from, column_count, row, to);
         break;
-      case WeightType::kQ8_0:
+      case WeightType::kQ80:
         PackQ8Row(from, column_count / 32, row, layout, to);
         break;
-      case WeightType::kQ4_0:
+      case WeightType::kQ40:
         PackQ4Row(from, column_count / 32, row, layout, to);
         break;
-      case WeightType::kQ6_K:
+      case WeightType::kQ6K:
         PackQ6Row(from, column_count / 32, row, layout, to);
         break;
     }

@@ -61,12 +61,12 @@ class ThreadPool {
   CondVar work_ready_;
   CondVar work_done_;
   Loop loop_ CAIRN_GUARDED_BY(mutex_);
-  bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
 
-  // Mirrors of the guarded state, which spinning threads watch without the mutex.
-  std::atomic<std::uint64_t> generation_{0};
-  std::atomic<int> active_count_{0};
-  alignas(64) std::atomic<std::int64_t> next_index_{0};
+  // Changed under the mutex, but watched without it by spinning threads.
+  std::atomic<std::uint64_t> generation_{0};  // counts loops
+  std::atomic<std::int64_t> next_index_{0};
+  std::atomic<int> active_count_{0};  // workers that have not finished the loop
+  bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace cairn

@@ -24,15 +24,15 @@ struct TensorTypeInfo {
 };
 
 constexpr TensorTypeInfo kTensorTypes[] = {
-    {GgufTensorType::kF32, "F32", {1, 4}},       {GgufTensorType::kF16, "F16", {1, 2}},
-    {GgufTensorType::kQ4_0, "Q4_0", {32, 18}},   {GgufTensorType::kQ4_1, "Q4_1", {32, 20}},
-    {GgufTensorType::kQ5_0, "Q5_0", {32, 22}},   {GgufTensorType::kQ5_1, "Q5_1", {32, 24}},
-    {GgufTensorType::kQ8_0, "Q8_0", {32, 34}},   {GgufTensorType::kQ2_K, "Q2_K", {256, 84}},
-    {GgufTensorType::kQ3_K, "Q3_K", {256, 110}}, {GgufTensorType::kQ4_K, "Q4_K", {256, 144}},
-    {GgufTensorType::kQ5_K, "Q5_K", {256, 176}}, {GgufTensorType::kQ6_K, "Q6_K", {256, 210}},
-    {GgufTensorType::kI8, "I8", {1, 1}},         {GgufTensorType::kI16, "I16", {1, 2}},
-    {GgufTensorType::kI32, "I32", {1, 4}},       {GgufTensorType::kI64, "I64", {1, 8}},
-    {GgufTensorType::kF64, "F64", {1, 8}},       {GgufTensorType::kBF16, "BF16", {1, 2}},
+    {GgufTensorType::kF32, "F32", {1, 4}},      {GgufTensorType::kF16, "F16", {1, 2}},
+    {GgufTensorType::kQ40, "Q4_0", {32, 18}},   {GgufTensorType::kQ41, "Q4_1", {32, 20}},
+    {GgufTensorType::kQ50, "Q5_0", {32, 22}},   {GgufTensorType::kQ51, "Q5_1", {32, 24}},
+    {GgufTensorType::kQ80, "Q8_0", {32, 34}},   {GgufTensorType::kQ2K, "Q2_K", {256, 84}},
+    {GgufTensorType::kQ3K, "Q3_K", {256, 110}}, {GgufTensorType::kQ4K, "Q4_K", {256, 144}},
+    {GgufTensorType::kQ5K, "Q5_K", {256, 176}}, {GgufTensorType::kQ6K, "Q6_K", {256, 210}},
+    {GgufTensorType::kI8, "I8", {1, 1}},        {GgufTensorType::kI16, "I16", {1, 2}},
+    {GgufTensorType::kI32, "I32", {1, 4}},      {GgufTensorType::kI64, "I64", {1, 8}},
+    {GgufTensorType::kF64, "F64", {1, 8}},      {GgufTensorType::kBF16, "BF16", {1, 2}},
 };
 
 const TensorTypeInfo* FindTensorType(GgufTensorType type) {

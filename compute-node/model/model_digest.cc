@@ -115,17 +115,19 @@ void WriteCache(const std::filesystem::path& cache, const std::string& text) {
   }
 }
 
+// An absolute path from the environment, or empty. Nothing in Cairn changes the environment, so that reading it is safe.
+std::string DirectoryFromEnvironment(const char* variable) {
+  const char* value = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): see above
+  return value != nullptr && *value == '/' ? value : "";
+}
+
 std::string DefaultCacheDirectory() {
-  // Nothing in Cairn changes the environment, so that reading it here is safe.
-  if (const char* cache = std::getenv("XDG_CACHE_HOME");
-      cache != nullptr && *cache == '/') {  // NOLINT(concurrency-mt-unsafe)
-    return fmt::format("{}/cairn", cache);
+  const std::string cache = DirectoryFromEnvironment("XDG_CACHE_HOME");
+  if (!cache.empty()) {
+    return cache + "/cairn";
   }
-  if (const char* home = std::getenv("HOME");
-      home != nullptr && *home == '/') {  // NOLINT(concurrency-mt-unsafe)
-    return fmt::format("{}/.cache/cairn", home);
-  }
-  return "";
+  const std::string home = DirectoryFromEnvironment("HOME");
+  return home.empty() ? "" : home + "/.cache/cairn";
 }
 
 }  // namespace

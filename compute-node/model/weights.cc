@@ -40,12 +40,12 @@ absl::StatusOr<WeightType> ComputableType(const GgufTensor& tensor) {
       return WeightType::kF16;
     case GgufTensorType::kBF16:
       return WeightType::kBF16;
-    case GgufTensorType::kQ8_0:
-      return WeightType::kQ8_0;
-    case GgufTensorType::kQ4_0:
-      return WeightType::kQ4_0;
-    case GgufTensorType::kQ6_K:
-      return WeightType::kQ6_K;
+    case GgufTensorType::kQ80:
+      return WeightType::kQ80;
+    case GgufTensorType::kQ40:
+      return WeightType::kQ40;
+    case GgufTensorType::kQ6K:
+      return WeightType::kQ6K;
     default:
       return Unimplemented(
           "tensor '{}' is of type {}; Cairn computes with {}: convert the model to one of them",

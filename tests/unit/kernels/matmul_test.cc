@@ -22,9 +22,9 @@ constexpr TypePair kTypes[] = {
     {WeightType::kF32, test::TensorType::kF32, "F32"},
     {WeightType::kF16, test::TensorType::kF16, "F16"},
     {WeightType::kBF16, test::TensorType::kBf16, "BF16"},
-    {WeightType::kQ8_0, test::TensorType::kQ8_0, "Q8_0"},
-    {WeightType::kQ4_0, test::TensorType::kQ4_0, "Q4_0"},
-    {WeightType::kQ6_K, test::TensorType::kQ6K, "Q6_K"},
+    {WeightType::kQ80, test::TensorType::kQ8_0, "Q8_0"},
+    {WeightType::kQ40, test::TensorType::kQ4_0, "Q4_0"},
+    {WeightType::kQ6K, test::TensorType::kQ6K, "Q6_K"},
 };
 
 // A matrix as the file stores it and packed.
@@ -138,14 +138,14 @@ TEST(MatMulTest, ExtremeQuantsAreExact) {
   std::vector<std::byte> row(34, std::byte{0x80});
   row[0] = std::byte{0};
   row[1] = std::byte{0x3c};  // scale 1
-  const PanelLayout layout = LayoutOfPanel(WeightType::kQ8_0, 32);
+  const PanelLayout layout = LayoutOfPanel(WeightType::kQ80, 32);
   std::vector<std::byte> panel(static_cast<std::size_t>(layout.panel_bytes));
-  PackPanel(WeightType::kQ8_0, row.data(), 1, 32, 0, panel.data());
+  PackPanel(WeightType::kQ80, row.data(), 1, 32, 0, panel.data());
   ThreadPool pool(1);
   for (const float value : {1.0F, -1.0F}) {
     const std::vector<float> x(32, value);
     ForEachSimdTarget([&] {
-      EXPECT_FLOAT_EQ(Multiply(pool, {WeightType::kQ8_0, 1, 32, panel.data()}, x)[0],
+      EXPECT_FLOAT_EQ(Multiply(pool, {WeightType::kQ80, 1, 32, panel.data()}, x)[0],
                       value * 32 * -128);
     });
   }

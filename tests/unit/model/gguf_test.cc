@@ -19,7 +19,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr auto kF32 = static_cast<std::uint32_t>(GgufTensorType::kF32);
-constexpr auto kQ8 = static_cast<std::uint32_t>(GgufTensorType::kQ8_0);
+constexpr auto kQ8 = static_cast<std::uint32_t>(GgufTensorType::kQ80);
 
 void ExpectRefused(const GgufBytes& file, absl::StatusCode code, const std::string& reason) {
   const auto parsed = file.Parse();

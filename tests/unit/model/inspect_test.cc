@@ -28,7 +28,7 @@ TEST(InspectTest, ShowsShapeTypesAndBytes) {
 TEST(InspectTest, SaysWhyAModelDoesNotRun) {
   GgufBytes bytes;
   bytes.Header(1, 1).Key("general.architecture", GgufValueType::kString).String("mamba\033");
-  bytes.Tensor("t", {256}, static_cast<std::uint32_t>(GgufTensorType::kQ4_K), 0).Pad(32).Zeros(160);
+  bytes.Tensor("t", {256}, static_cast<std::uint32_t>(GgufTensorType::kQ4K), 0).Pad(32).Zeros(160);
   const auto file = bytes.Parse();
   ASSERT_TRUE(file.ok()) << file.status();
   const ModelReport report = InspectModel(**file);

@@ -42,7 +42,7 @@ TEST(WeightsTest, EveryMisshapenTensorIsNamed) {
 }
 
 TEST(WeightsTest, AnUnsupportedTypeIsNamedWithTheSupportedOnes) {
-  GgufTensor tensor{"blk.0.ffn_up.weight", GgufTensorType::kQ4_K, {256}, 256, {}};
+  GgufTensor tensor{"blk.0.ffn_up.weight", GgufTensorType::kQ4K, {256}, 256, {}};
   const auto type = ComputableType(tensor);
   EXPECT_EQ(type.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(Message(type.status()), HasSubstr("blk.0.ffn_up.weight"));
