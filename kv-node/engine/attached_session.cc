@@ -164,14 +164,26 @@ absl::Status AttachedSession::CheckAppend(const Append& op) const {
   return absl::OkStatus();
 }
 
+bool AttachedSession::HasIoRoom() {
+  MemoryAccount& memory = context_.io->memory();
+  if (memory.used_bytes() < context_.options.io_bytes_max) return true;
+  memory.WakeAtRemove();
+  return memory.used_bytes() < context_.options.io_bytes_max;
+}
+
+bool AttachedSession::HasRoom() {
+  if (!HasIoRoom()) return false;
+  if (context_.pending_bytes < context_.options.pending_bytes_max) return true;
+  PlaceForRoom();
+  // A placing that reads will make room. Without one this session has placed what it could, and goes over the limit by one
+  // operation at most.
+  return placing_.empty();
+}
+
 AttachedSession::Applied AttachedSession::ApplyAppend(OpSeq op_seq, Append& op) {
-  if (context_.pending_bytes >= context_.options.pending_bytes_max) {
-    PlaceForRoom();
-    if (context_.pending_bytes >= context_.options.pending_bytes_max) {
-      // Room comes when a placing ends; without one it never comes.
-      if (io_count_ == 0 && !place_error_.ok()) return Finish(op_seq, place_error_);
-      return Applied::kWait;
-    }
+  if (!HasRoom()) return Applied::kWait;
+  if (!place_error_.ok() && context_.pending_bytes >= context_.options.pending_bytes_max) {
+    return Finish(op_seq, place_error_);
   }
   const absl::Status status = CheckAppend(op);
   if (!status.ok()) return Finish(op_seq, status);

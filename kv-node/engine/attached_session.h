@@ -74,6 +74,10 @@ class AttachedSession {
   Applied ApplyHead(QueuedOperation& head);
   Applied ApplyChange(OpSeq op_seq, ChangingOperation& operation);
   Applied ApplyAppend(OpSeq op_seq, Append& op);
+  // Whether pending entries and buffers leave room for more; starts placings if not.
+  bool HasRoom();
+  // Whether buffers of I/O and unsent replies leave room; if not, their release wakes the engine.
+  bool HasIoRoom();
   Applied ApplyStageCarried(OpSeq op_seq, StageCarried& op);
   absl::Status CheckAppend(const Append& op) const;
   absl::Status CheckEntries(std::int32_t layer, std::int32_t head, const Positions& positions,

@@ -37,14 +37,14 @@ struct EngineContext {
     return std::make_shared<Extent>(free_map, kind, *first, page_count, false);
   }
 
-  // Commits a batch and runs `done` on the engine thread.
+  // Commits a batch and runs `done` on the engine thread, where what it holds is released too.
   void Commit(MetaBatch batch, std::function<void(absl::Status)> done) const {
     auto shared = std::make_shared<std::function<void(absl::Status)>>(std::move(done));
     const absl::Status posted =
         meta->Commit(std::move(batch), [post = post, shared](absl::Status status) {
-          post([shared, status = std::move(status)] { (*shared)(status); });
+          post([shared, status = std::move(status)] { std::exchange(*shared, nullptr)(status); });
         });
-    if (!posted.ok()) post([shared, posted] { (*shared)(posted); });
+    if (!posted.ok()) post([shared, posted] { std::exchange(*shared, nullptr)(posted); });
   }
 
   // Reads on the metadata thread, behind all batches posted before, and runs `done` on the engine
@@ -56,9 +56,9 @@ struct EngineContext {
     const absl::Status posted =
         meta->Run([post = post, read = std::move(read), shared](MetaReader& reader) {
           auto result = std::make_shared<absl::StatusOr<T>>(read(reader));
-          post([shared, result] { (*shared)(std::move(*result)); });
+          post([shared, result] { std::exchange(*shared, nullptr)(std::move(*result)); });
         });
-    if (!posted.ok()) post([shared, posted] { (*shared)(posted); });
+    if (!posted.ok()) post([shared, posted] { std::exchange(*shared, nullptr)(posted); });
   }
 };
 

@@ -72,6 +72,7 @@ class EngineImpl final : public Engine {
   void CommitSeal(SessionId session, StoredSession stored, const Callback<SealedSegment>& done);
   // Ends an attachment, if there is one, and goes on when its I/O has ended.
   void StopSession(SessionId session, const absl::Status& why, Task then);
+  bool StopUnbound(SessionId except);
   AttachedSession* Find(SessionId session, Epoch epoch);
   KvStats Stats() const;
 

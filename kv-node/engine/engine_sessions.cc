@@ -107,11 +107,21 @@ void EngineImpl::CommitCreate(const CreateSession& request, const Callback<Sessi
   });
 }
 
+// Ends an attachment whose channel never came: its owner may have died in between.
+bool EngineImpl::StopUnbound(SessionId except) {
+  for (const auto& [id, session] : attached_) {
+    if (id == except || session->bound()) continue;
+    StopSession(id, Cancelled("the channel did not come"), [] {});
+    return true;
+  }
+  return false;
+}
+
 void EngineImpl::StartOpen(SessionId session, std::optional<Epoch> expected,
                            Callback<Attachment> done) {
   const auto open = static_cast<std::int32_t>(attached_.size()) + opening_count_ -
                     (attached_.contains(session) ? 1 : 0);
-  if (open >= context_.options.attached_sessions_max) {
+  if (open >= context_.options.attached_sessions_max && !StopUnbound(session)) {
     return done(ResourceExhausted("{} sessions are open, the most that may be: close one", open));
   }
   // Resume by an owner that has lost its place must not end the newer one's attachment.

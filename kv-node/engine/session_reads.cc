@@ -99,11 +99,7 @@ AttachedSession::Applied AttachedSession::ApplyRead(RequestId request_id,
 
 AttachedSession::Applied AttachedSession::StartFetch(RequestId request_id, const Fetch& op) {
   // Replies that are still being sent count: without room the fetch waits at the head of the queue.
-  MemoryAccount& memory = context_.io->memory();
-  if (memory.used_bytes() >= context_.options.io_bytes_max) {
-    memory.WakeAtRemove();
-    if (memory.used_bytes() >= context_.options.io_bytes_max) return Applied::kWait;
-  }
+  if (!HasIoRoom()) return Applied::kWait;
   auto targets = std::make_shared<std::vector<FetchTarget>>();
   std::vector<PageIndex> pages;
   std::int64_t bytes = 0;
