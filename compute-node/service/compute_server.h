@@ -1,0 +1,58 @@
+// ComputeServer serves a DaemonState on a Unix socket: InferenceService, the standard health
+// service and reflection.
+// Threading:  methods may be called from any thread, one at a time.
+// Blocking:   Start binds the socket; Shutdown waits for generations to be stopped and stored.
+// Errors:     of Start: INVALID_ARGUMENT path too long; ALREADY_EXISTS the socket is taken.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include <grpcpp/server.h>
+
+#include "common/base/status.h"
+#include "common/rpc/unix_socket.h"
+#include "compute-node/service/generation_queue.h"
+#include "compute-node/service/inference_service.h"
+#include "compute-node/service/runtime.h"
+
+namespace cairn::compute {
+
+// Calls at once, the waiting generations among them.
+inline constexpr int kCallThreadsMax = 64;
+
+struct ComputeServerOptions {
+  // Absolute.
+  std::string socket_path;
+  mode_t socket_mode = rpc::kSocketModeDefault;
+};
+
+class ComputeServer {
+ public:
+  // Serves when it returns, but reports NOT_SERVING to health checks until SetServing.
+  static absl::StatusOr<std::unique_ptr<ComputeServer>> Start(const ComputeServerOptions& options,
+                                                              DaemonState& state);
+  ~ComputeServer();  // as Shutdown
+  ComputeServer(const ComputeServer&) = delete;
+  ComputeServer& operator=(const ComputeServer&) = delete;
+
+  void SetServing(bool serving);
+  // Refuses new calls, cancels generations and waits until each has stored what it has; then ends
+  // what is left, at the latest after `time_max`.
+  void Shutdown(std::chrono::milliseconds time_max);
+
+ private:
+  ComputeServer(const ComputeServerOptions& options, DaemonState& state);
+  absl::Status Listen();
+
+  const ComputeServerOptions options_;
+  DaemonState& state_;
+  GenerationQueue queue_;
+  InferenceServiceImpl service_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace cairn::compute

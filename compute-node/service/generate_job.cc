@@ -1,0 +1,264 @@
+#include "compute-node/service/generate_job.h"
+
+#include <random>
+#include <utility>
+
+#include "common/log/log.h"
+
+namespace cairn::compute {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// More often a person would not see it.
+constexpr std::chrono::milliseconds kProgressInterval{50};
+
+std::uint64_t RandomSeed() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32) | device();
+}
+
+google::protobuf::Duration ToProto(std::chrono::nanoseconds time) {
+  google::protobuf::Duration duration;
+  duration.set_seconds(time.count() / 1'000'000'000);
+  duration.set_nanos(static_cast<std::int32_t>(time.count() % 1'000'000'000));
+  return duration;
+}
+
+v1::FinishReason ToProto(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEnd:
+      return v1::FINISH_REASON_END;
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+    case FinishReason::kContext:
+      return v1::FINISH_REASON_CONTEXT;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+absl::Status ReadTokens(const v1::TokenIds& tokens, std::int64_t vocab_size,
+                        std::vector<std::int32_t>& prompt) {
+  for (const std::int32_t id : tokens.ids()) {
+    if (id < 0 || id >= vocab_size) {
+      return InvalidArgument("tokens.ids has {}: ids are 0 to {}", id, vocab_size - 1);
+    }
+  }
+  prompt.assign(tokens.ids().begin(), tokens.ids().end());
+  return absl::OkStatus();
+}
+
+absl::Status ReadSampling(const v1::Sampling& sampling, SamplerOptions& options) {
+  if (!(sampling.temperature() >= 0 && sampling.temperature() <= 10)) {
+    return InvalidArgument("sampling.temperature is {}: it must be 0 to 10",
+                           sampling.temperature());
+  }
+  options.temperature = sampling.temperature();
+  options.top_k = sampling.top_k();
+  options.top_p = sampling.top_p() == 0 ? 1.0 : static_cast<double>(sampling.top_p());
+  options.seed = sampling.seed() != 0 ? sampling.seed() : RandomSeed();
+  return Annotate(options.Validate(), "sampling");
+}
+
+absl::Status ReadStop(const v1::GenerateRequest& request, std::vector<std::string>& stop) {
+  if (request.stop_size() > kStopTextsMax) {
+    return InvalidArgument("stop has {} texts: at most {} are allowed", request.stop_size(),
+                           kStopTextsMax);
+  }
+  for (const std::string& text : request.stop()) {
+    if (text.empty() || std::ssize(text) > kStopTextBytesMax) {
+      return InvalidArgument("a stop text has {} bytes: it must have 1 to {}", text.size(),
+                             kStopTextBytesMax);
+    }
+    stop.push_back(text);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<GenerateJob>> GenerateJob::Make(
+    const v1::GenerateRequest& request, std::shared_ptr<Runtime> runtime, DaemonState& state,
+    StopSignal::Clock::time_point deadline) {
+  std::shared_ptr<GenerateJob> job(new GenerateJob(std::move(runtime), state, deadline));
+  CAIRN_RETURN_IF_ERROR(job->ReadRequest(request));
+  return job;
+}
+
+GenerateJob::GenerateJob(std::shared_ptr<Runtime> runtime, DaemonState& state,
+                         StopSignal::Clock::time_point deadline)
+    : runtime_(std::move(runtime)),
+      state_(state),
+      start_(Clock::now()),
+      stop_(std::make_shared<StopSignal>(deadline)),
+      memory_(&state.memory()) {}
+
+absl::Status GenerateJob::ReadRequest(const v1::GenerateRequest& request) {
+  if (request.conversation_id() < 0) {
+    return InvalidArgument("conversation_id is {}: ids are positive", request.conversation_id());
+  }
+  conversation_ = SessionId(request.conversation_id());
+  label_ = request.label();
+  if (std::ssize(label_) > kLabelBytesMax) {
+    return InvalidArgument("label has {} bytes: at most {}", label_.size(), kLabelBytesMax);
+  }
+  ephemeral_ = request.ephemeral();
+  turn_.ignore_end = request.ignore_eos();
+  turn_.tokens_max = request.tokens_max() == 0 ? kTokensMaxDefault
+                                               : std::max<std::int64_t>(request.tokens_max(), 0);
+  turn_.keep_random_state = request.sampling().seed() == 0;
+  CAIRN_RETURN_IF_ERROR(ReadSampling(request.sampling(), turn_.sampling));
+  CAIRN_RETURN_IF_ERROR(ReadStop(request, turn_.stop));
+  if (request.has_tokens()) {
+    CAIRN_RETURN_IF_ERROR(
+        ReadTokens(request.tokens(), runtime_->model->config().vocab_size, turn_.prompt));
+  } else if (request.has_text()) {
+    if (std::ssize(request.text()) > kPromptBytesMax) {
+      return InvalidArgument("text has {} bytes: at most {}", request.text().size(),
+                             kPromptBytesMax);
+    }
+    turn_.prompt = runtime_->tokenizer->Encode(
+        request.text(),
+        {.add_special = conversation_.value() == 0, .parse_special = request.parse_special()});
+  }
+  if (turn_.prompt.empty()) {
+    return InvalidArgument("the prompt is empty: set text or tokens");
+  }
+  const std::int64_t context = ContextTokensMax(runtime_->options, runtime_->model->config());
+  if (std::ssize(turn_.prompt) > context) {
+    return InvalidArgument(
+        "the prompt has {} tokens, but the context is {} tokens: shorten the prompt",
+        turn_.prompt.size(), context);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GenerateJob::status() const {
+  const MutexLock lock(mutex_);
+  return status_;
+}
+
+void GenerateJob::Run() {
+  absl::Status status = RunTurn();
+  if (status.code() == absl::StatusCode::kCancelled &&
+      state_.phase() == DaemonState::Phase::kStopping) {
+    status =
+        Unavailable("cairn-compute-node is stopping: the conversation keeps what was generated");
+  }
+  {
+    const MutexLock lock(mutex_);
+    status_ = std::move(status);
+  }
+  events_.Close();
+}
+
+absl::Status GenerateJob::RunTurn() {
+  CAIRN_RETURN_IF_ERROR(stop_->Check());
+  SessionId id = conversation_;
+  const bool is_new = id.value() == 0;
+  if (is_new) {
+    CreateSession create;
+    create.key = runtime_->identity.key;
+    create.layout = runtime_->identity.layout;
+    create.label = label_;
+    CAIRN_ASSIGN_OR_RETURN(id, runtime_->node->Create(create));
+  }
+  state_.open_conversations().Take(id);
+  absl::Status status = RunConversation(id);
+  if (ephemeral_) {
+    const absl::Status deleted = runtime_->node->Delete(id);
+    if (status.ok()) status = deleted;
+  } else if (is_new && !status.ok()) {
+    DropIfEmpty(id);
+  }
+  state_.open_conversations().Give(id);
+  LogInfo("generation session={} prompt_tokens={} status={} time_ms={}", id, turn_.prompt.size(),
+          ToStd(absl::StatusCodeToString(status.code())),
+          std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_).count());
+  return status;
+}
+
+absl::Status GenerateJob::RunConversation(SessionId id) {
+  CAIRN_ASSIGN_OR_RETURN(const KvStats before, runtime_->node->Stats());
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Conversation> conversation,
+                         Conversation::Open(runtime_->deps(memory_), id));
+  CAIRN_RETURN_IF_ERROR(conversation->CheckRoom(std::ssize(turn_.prompt)));
+  v1::GenerateEvent event;
+  event.mutable_started()->set_conversation_id(id.value());
+  event.mutable_started()->set_reused_token_count(conversation->token_count());
+  event.mutable_started()->set_prompt_token_count(std::ssize(turn_.prompt));
+  Send(std::move(event));
+  const TurnObserver observer{
+      .prefill = [this](std::int64_t done) { SendProgress(done); },
+      .token = [this](std::int32_t token, std::string_view text) { SendToken(token, text); }};
+  CAIRN_ASSIGN_OR_RETURN(const TurnResult result,
+                         Generate(*conversation, *runtime_->tokenizer, turn_, observer, *stop_));
+  SendFinished(*conversation, result, before);
+  return absl::OkStatus();
+}
+
+void GenerateJob::SendProgress(std::int64_t done_token_count) {
+  const bool last = done_token_count == std::ssize(turn_.prompt);
+  const Clock::time_point now = Clock::now();
+  if (!last && now < next_progress_) return;
+  next_progress_ = now + kProgressInterval;
+  v1::GenerateEvent event;
+  event.mutable_prefill()->set_done_token_count(done_token_count);
+  event.mutable_prefill()->set_prompt_token_count(std::ssize(turn_.prompt));
+  Send(std::move(event));
+}
+
+void GenerateJob::SendToken(std::int32_t id, std::string_view text) {
+  if (first_token_time_.count() == 0) first_token_time_ = Clock::now() - start_;
+  v1::GenerateEvent event;
+  event.mutable_token()->set_id(id);
+  event.mutable_token()->set_text(std::string(text));
+  Send(std::move(event));
+}
+
+void GenerateJob::SendFinished(const Conversation& conversation, const TurnResult& result,
+                               const KvStats& before) {
+  v1::GenerateEvent event;
+  v1::Finished& finished = *event.mutable_finished();
+  finished.set_reason(ToProto(result.reason));
+  finished.set_generated_token_count(result.generated_count);
+  finished.set_conversation_token_count(conversation.token_count());
+  *finished.mutable_first_token_time() = ToProto(first_token_time_);
+  *finished.mutable_prefill_time() = ToProto(result.prefill_time);
+  *finished.mutable_decode_time() = ToProto(result.decode_time);
+  finished.set_reconnect_count(conversation.reconnect_count());
+  finished.set_kv_dram_peak_bytes(memory_.peak_bytes());
+  // The turn is durable: numbers that cannot be had do not make it fail.
+  const absl::StatusOr<KvStats> after = runtime_->node->Stats();
+  if (after.ok()) {
+    finished.set_io_engine(after->io_engine);
+    finished.set_kv_dram_peak_bytes(memory_.peak_bytes() + after->dram_peak_bytes);
+    finished.set_kv_read_bytes(
+        std::max<std::int64_t>(0, after->read_fetch_bytes - before.read_fetch_bytes));
+  }
+  const absl::StatusOr<std::vector<SessionInfo>> sessions = runtime_->node->List();
+  if (sessions.ok()) {
+    for (const SessionInfo& session : *sessions) {
+      if (session.session_id == conversation.id()) finished.set_kv_flash_bytes(session.flash_bytes);
+    }
+  }
+  Send(std::move(event));
+}
+
+void GenerateJob::Send(v1::GenerateEvent event) {
+  if (!events_.Push(std::move(event))) stop_->Cancel();
+}
+
+void GenerateJob::DropIfEmpty(SessionId id) {
+  const absl::StatusOr<std::vector<SessionInfo>> sessions = runtime_->node->List();
+  if (!sessions.ok()) return;
+  for (const SessionInfo& session : *sessions) {
+    if (session.session_id != id || session.token_count != 0) continue;
+    const absl::Status deleted = runtime_->node->Delete(id);
+    if (!deleted.ok()) LogWarning("delete empty session={}: {}", id, Message(deleted));
+  }
+}
+
+}  // namespace cairn::compute

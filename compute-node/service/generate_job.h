@@ -1,0 +1,70 @@
+// GenerateJob is one call of Generate: checked on the call's thread, run on the queue's, its events
+// written by the call's thread again.
+// Threading:  Make and the getters on the call's thread; Run once, on the queue's thread.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "cairn/compute/v1/inference.pb.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "compute-node/service/event_queue.h"
+#include "compute-node/service/runtime.h"
+#include "compute-node/session/generation.h"
+#include "compute-node/session/stop.h"
+
+namespace cairn::compute {
+
+inline constexpr std::int64_t kPromptBytesMax = std::int64_t{16} << 20;
+inline constexpr int kStopTextsMax = 16;
+inline constexpr std::int64_t kStopTextBytesMax = 256;
+inline constexpr std::int64_t kTokensMaxDefault = 256;
+
+class GenerateJob {
+ public:
+  // INVALID_ARGUMENT for a field out of range, or a prompt that no context holds.
+  static absl::StatusOr<std::shared_ptr<GenerateJob>> Make(const v1::GenerateRequest& request,
+                                                           std::shared_ptr<Runtime> runtime,
+                                                           DaemonState& state,
+                                                           StopSignal::Clock::time_point deadline);
+
+  const std::shared_ptr<StopSignal>& stop() { return stop_; }
+  EventQueue& events() { return events_; }
+  // How it ended. REQUIRES: events().done().
+  absl::Status status() const;
+
+  void Run();
+
+ private:
+  GenerateJob(std::shared_ptr<Runtime> runtime, DaemonState& state,
+              StopSignal::Clock::time_point deadline);
+  absl::Status ReadRequest(const v1::GenerateRequest& request);
+  absl::Status RunTurn();
+  absl::Status RunConversation(SessionId id);
+  void SendProgress(std::int64_t done_token_count);
+  void SendToken(std::int32_t id, std::string_view text);
+  void SendFinished(const Conversation& conversation, const TurnResult& result,
+                    const KvStats& before);
+  void Send(v1::GenerateEvent event);
+  void DropIfEmpty(SessionId id);
+
+  const std::shared_ptr<Runtime> runtime_;
+  DaemonState& state_;
+  const std::chrono::steady_clock::time_point start_;
+  const std::shared_ptr<StopSignal> stop_;
+  KvMemory memory_;
+  EventQueue events_;
+  SessionId conversation_;  // 0: a new one
+  std::string label_;
+  bool ephemeral_ = false;
+  TurnRequest turn_;
+
+  std::chrono::nanoseconds first_token_time_{0};
+  std::chrono::steady_clock::time_point next_progress_;
+  mutable Mutex mutex_;
+  absl::Status status_ CAIRN_GUARDED_BY(mutex_);
+};
+
+}  // namespace cairn::compute

@@ -1,0 +1,60 @@
+#include "compute-node/service/generation_queue.h"
+
+#include <utility>
+
+#include "common/base/thread.h"
+
+namespace cairn::compute {
+
+GenerationQueue::GenerationQueue() {
+  thread_ = StartThread("cn-generate", [this] { Run(); });
+}
+
+GenerationQueue::~GenerationQueue() { Stop(); }
+
+absl::Status GenerationQueue::Submit(std::shared_ptr<StopSignal> stop, std::function<void()> job) {
+  const MutexLock lock(mutex_);
+  if (stopping_) return Unavailable("cairn-compute-node is stopping");
+  if (std::ssize(waiting_) >= kGenerationsWaitingMax) {
+    return ResourceExhausted(
+        "{} generations are waiting already, which is the most: try again in some seconds",
+        waiting_.size());
+  }
+  waiting_.push_back({std::move(stop), std::move(job)});
+  changed_.NotifyAll();
+  return absl::OkStatus();
+}
+
+int GenerationQueue::count() const {
+  const MutexLock lock(mutex_);
+  return static_cast<int>(waiting_.size()) + (running_ != nullptr ? 1 : 0);
+}
+
+void GenerationQueue::Stop() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    if (running_ != nullptr) running_->Cancel();
+    for (const Entry& entry : waiting_) entry.stop->Cancel();
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void GenerationQueue::Run() {
+  for (;;) {
+    Entry entry;
+    {
+      const MutexLock lock(mutex_);
+      running_ = nullptr;
+      while (waiting_.empty() && !stopping_) changed_.Wait(mutex_);
+      if (waiting_.empty()) return;
+      entry = std::move(waiting_.front());
+      waiting_.pop_front();
+      running_ = entry.stop;
+    }
+    entry.job();
+  }
+}
+
+}  // namespace cairn::compute

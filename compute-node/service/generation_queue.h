@@ -1,0 +1,52 @@
+// GenerationQueue runs generations one after the other, in the order in which they came: a model
+// computes one forward pass at a time, and turns that alternate would only make all of them late.
+// Threading:  safe from any thread. Jobs run on the thread "cn-generate".
+// Limits:     kGenerationsWaitingMax wait; more are refused with RESOURCE_EXHAUSTED.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "compute-node/session/stop.h"
+
+namespace cairn::compute {
+
+inline constexpr int kGenerationsWaitingMax = 16;
+
+class GenerationQueue {
+ public:
+  GenerationQueue();
+  ~GenerationQueue();  // as Stop
+  GenerationQueue(const GenerationQueue&) = delete;
+  GenerationQueue& operator=(const GenerationQueue&) = delete;
+
+  // Runs `job` when its turn comes; every job that was accepted runs, also after Stop. `stop` is
+  // the signal that job watches; UNAVAILABLE when the queue has stopped.
+  absl::Status Submit(std::shared_ptr<StopSignal> stop, std::function<void()> job);
+
+  // Running and waiting.
+  int count() const;
+
+  // Cancels what runs and waits, and returns when all jobs have ended. Accepts no more.
+  void Stop();
+
+ private:
+  struct Entry {
+    std::shared_ptr<StopSignal> stop;
+    std::function<void()> job;
+  };
+  void Run();
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<Entry> waiting_ CAIRN_GUARDED_BY(mutex_);
+  std::shared_ptr<StopSignal> running_ CAIRN_GUARDED_BY(mutex_);
+  bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace cairn::compute

@@ -1,0 +1,261 @@
+#include "compute-node/service/inference_service.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "common/rpc/status_mapping.h"
+#include "compute-node/service/generate_job.h"
+
+namespace cairn::compute {
+namespace {
+
+// How soon a client that vanished is noticed.
+constexpr std::chrono::milliseconds kCancelCheckInterval{50};
+constexpr const char* kRetryAfterKey = "cairn-retry-after-ms";
+constexpr const char* kRetryAfterMs = "2000";
+// Beyond this a deadline is none: adding it to a clock could overflow.
+constexpr std::chrono::hours kDeadlineMax{24 * 365};
+
+StopSignal::Clock::time_point DeadlineOf(const grpc::ServerContext& context) {
+  const auto left = context.deadline() - std::chrono::system_clock::now();
+  if (left > kDeadlineMax) return StopSignal::Clock::time_point::max();
+  return StopSignal::Clock::now() + std::chrono::duration_cast<StopSignal::Clock::duration>(left);
+}
+
+google::protobuf::Timestamp ToTimestamp(std::int64_t time_us) {
+  google::protobuf::Timestamp time;
+  time.set_seconds(time_us / 1'000'000);
+  time.set_nanos(static_cast<std::int32_t>(time_us % 1'000'000) * 1000);
+  return time;
+}
+
+void ToProto(const SessionInfo& session, const ModelIdentity& identity, v1::Conversation& out) {
+  out.set_conversation_id(session.session_id.value());
+  out.set_label(session.label);
+  out.set_token_count(session.token_count);
+  out.set_flash_bytes(session.flash_bytes);
+  *out.mutable_create_time() = ToTimestamp(session.create_time_us);
+  if (session.checkpoint_time_us != 0) {
+    *out.mutable_update_time() = ToTimestamp(session.checkpoint_time_us);
+  }
+  out.set_usable(session.key == identity.key && session.layout == identity.layout);
+}
+
+// Newest first; ids break ties, so that pages neither repeat nor skip.
+bool IsNewer(const SessionInfo& a, const SessionInfo& b) {
+  if (a.create_time_us != b.create_time_us) return a.create_time_us > b.create_time_us;
+  return a.session_id > b.session_id;
+}
+
+std::string PageToken(const SessionInfo& last) {
+  return fmt::format("{}.{}", last.create_time_us, last.session_id);
+}
+
+absl::StatusOr<SessionInfo> ParsePageToken(const std::string& token) {
+  SessionInfo last;
+  const char* end = token.data() + token.size();
+  std::int64_t id = 0;
+  const auto time = std::from_chars(token.data(), end, last.create_time_us);
+  const bool separated = time.ec == std::errc() && time.ptr != end && *time.ptr == '.';
+  const auto rest = separated ? std::from_chars(time.ptr + 1, end, id) : time;
+  if (!separated || rest.ec != std::errc() || rest.ptr != end) {
+    return InvalidArgument("page_token '{}' is none that this daemon gave", token);
+  }
+  last.session_id = SessionId(id);
+  return last;
+}
+
+absl::StatusOr<SessionInfo> FindSession(KvNode& node, SessionId id) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<SessionInfo> sessions, node.List());
+  for (const SessionInfo& session : sessions) {
+    if (session.session_id == id) return session;
+  }
+  return NotFound("there is no conversation {}: `cairn sessions` lists them", id);
+}
+
+absl::StatusOr<std::vector<std::int32_t>> ReadTokens(KvNode& node, SessionId id) {
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<KvSession> session, node.Open(id));
+  const std::int64_t count = session->attachment().token_count;
+  std::vector<std::int32_t> tokens;
+  while (std::ssize(tokens) < count) {
+    CAIRN_ASSIGN_OR_RETURN(
+        const TokensReply reply,
+        Wait<TokensReply>(session->StartRead(GetTokens{std::ssize(tokens), kGetTokensCountMax})));
+    if (reply.token_ids.empty() || std::ssize(tokens) + std::ssize(reply.token_ids) > count) {
+      return DataLoss("conversation {} has {} tokens, but the store answers {} behind {}", id,
+                      count, reply.token_ids.size(), tokens.size());
+    }
+    tokens.insert(tokens.end(), reply.token_ids.begin(), reply.token_ids.end());
+  }
+  return tokens;
+}
+
+// As FindSession's message, for what the KV node calls a session.
+absl::Status AsConversation(const absl::Status& status, SessionId id) {
+  if (status.code() != absl::StatusCode::kNotFound) return status;
+  return NotFound("there is no conversation {}: `cairn sessions` lists them", id);
+}
+
+}  // namespace
+
+grpc::Status InferenceServiceImpl::Generate(grpc::ServerContext* context,
+                                            const v1::GenerateRequest* request,
+                                            grpc::ServerWriter<v1::GenerateEvent>* writer) {
+  const absl::Status status = RunGenerate(context, *request, writer);
+  if (status.code() == absl::StatusCode::kResourceExhausted ||
+      status.code() == absl::StatusCode::kUnavailable) {
+    context->AddTrailingMetadata(kRetryAfterKey, kRetryAfterMs);
+  }
+  return rpc::ToGrpcStatus(AsConversation(status, SessionId(request->conversation_id())));
+}
+
+absl::Status InferenceServiceImpl::RunGenerate(grpc::ServerContext* context,
+                                               const v1::GenerateRequest& request,
+                                               grpc::ServerWriter<v1::GenerateEvent>* writer) {
+  CAIRN_ASSIGN_OR_RETURN(std::shared_ptr<Runtime> runtime, state_.runtime());
+  CAIRN_ASSIGN_OR_RETURN(
+      const std::shared_ptr<GenerateJob> job,
+      GenerateJob::Make(request, std::move(runtime), state_, DeadlineOf(*context)));
+  CAIRN_RETURN_IF_ERROR(queue_.Submit(job->stop(), [job] { job->Run(); }));
+  bool connected = true;
+  while (!job->events().done()) {
+    const std::optional<v1::GenerateEvent> event = job->events().Pop(kCancelCheckInterval);
+    if (connected && event.has_value()) connected = writer->Write(*event);
+    if (!connected || context->IsCancelled()) {
+      connected = false;
+      job->stop()->Cancel();
+    }
+  }
+  return job->status();
+}
+
+grpc::Status InferenceServiceImpl::ListConversations(grpc::ServerContext*,
+                                                     const v1::ListConversationsRequest* request,
+                                                     v1::ListConversationsResponse* response) {
+  return rpc::ToGrpcStatus(ListPage(*request, *response));
+}
+
+absl::Status InferenceServiceImpl::ListPage(const v1::ListConversationsRequest& request,
+                                            v1::ListConversationsResponse& response) {
+  if (request.page_size() < 0 || request.page_size() > kPageSizeMax) {
+    return InvalidArgument("page_size is {}: it must be 1 to {}", request.page_size(),
+                           kPageSizeMax);
+  }
+  const std::int64_t page_size = request.page_size() == 0 ? kPageSizeDefault : request.page_size();
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
+  CAIRN_ASSIGN_OR_RETURN(std::vector<SessionInfo> sessions, runtime->node->List());
+  std::sort(sessions.begin(), sessions.end(), IsNewer);
+  auto first = sessions.begin();
+  if (!request.page_token().empty()) {
+    CAIRN_ASSIGN_OR_RETURN(const SessionInfo last, ParsePageToken(request.page_token()));
+    first = std::upper_bound(sessions.begin(), sessions.end(), last, IsNewer);
+  }
+  for (; first != sessions.end(); ++first) {
+    if (response.conversations_size() == page_size) {
+      response.set_next_page_token(PageToken(*std::prev(first)));
+      break;
+    }
+    ToProto(*first, runtime->identity, *response.add_conversations());
+  }
+  return absl::OkStatus();
+}
+
+grpc::Status InferenceServiceImpl::DeleteConversation(grpc::ServerContext*,
+                                                      const v1::DeleteConversationRequest* request,
+                                                      v1::DeleteConversationResponse*) {
+  return rpc::ToGrpcStatus(Delete(SessionId(request->conversation_id())));
+}
+
+absl::Status InferenceServiceImpl::Delete(SessionId id) {
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
+  if (!state_.open_conversations().TryTake(id)) {
+    return FailedPrecondition("conversation {} is generating right now: cancel that first", id);
+  }
+  const absl::Status deleted = runtime->node->Delete(id);
+  state_.open_conversations().Give(id);
+  return AsConversation(deleted, id);
+}
+
+grpc::Status InferenceServiceImpl::GetConversation(grpc::ServerContext*,
+                                                   const v1::GetConversationRequest* request,
+                                                   v1::GetConversationResponse* response) {
+  return rpc::ToGrpcStatus(ReadConversation(SessionId(request->conversation_id()), *response));
+}
+
+absl::Status InferenceServiceImpl::ReadConversation(SessionId id,
+                                                    v1::GetConversationResponse& response) {
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
+  CAIRN_ASSIGN_OR_RETURN(const SessionInfo info, FindSession(*runtime->node, id));
+  ToProto(info, runtime->identity, *response.mutable_conversation());
+  if (!response.conversation().usable()) {
+    return FailedPrecondition(
+        "conversation {} belongs to another model or KV format: only that model's tokenizer can "
+        "read it",
+        id);
+  }
+  if (!state_.open_conversations().TryTake(id)) {
+    return FailedPrecondition("conversation {} is generating right now: ask again afterwards", id);
+  }
+  const absl::StatusOr<std::vector<std::int32_t>> tokens = ReadTokens(*runtime->node, id);
+  state_.open_conversations().Give(id);
+  CAIRN_RETURN_IF_ERROR(tokens.status());
+  response.set_text(runtime->tokenizer->Decode(*tokens));
+  return absl::OkStatus();
+}
+
+grpc::Status InferenceServiceImpl::Tokenize(grpc::ServerContext*,
+                                            const v1::TokenizeRequest* request,
+                                            v1::TokenizeResponse* response) {
+  const absl::StatusOr<std::shared_ptr<Runtime>> runtime = state_.runtime();
+  if (!runtime.ok()) return rpc::ToGrpcStatus(runtime.status());
+  if (std::ssize(request->text()) > kTextBytesMax) {
+    return rpc::ToGrpcStatus(
+        InvalidArgument("text has {} bytes: at most {}", request->text().size(), kTextBytesMax));
+  }
+  const std::vector<std::int32_t> ids = (*runtime)->tokenizer->Encode(
+      request->text(), {.add_special = request->special(), .parse_special = request->special()});
+  response->mutable_ids()->Assign(ids.begin(), ids.end());
+  return grpc::Status::OK;
+}
+
+grpc::Status InferenceServiceImpl::ListModels(grpc::ServerContext*, const v1::ListModelsRequest*,
+                                              v1::ListModelsResponse* response) {
+  return rpc::ToGrpcStatus(DescribeModel(*response));
+}
+
+absl::Status InferenceServiceImpl::DescribeModel(v1::ListModelsResponse& response) {
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
+  const ModelConfig& config = runtime->model->config();
+  v1::ModelInfo& model = *response.add_models();
+  model.set_name(rpc::CleanMessage(config.name));
+  model.set_digest(runtime->identity.key.model_digest);
+  model.set_context_token_count(ContextTokensMax(runtime->options, config));
+  model.set_kv_token_bytes(runtime->identity.layout.TokenBytes());
+  model.set_vocab_count(static_cast<std::int32_t>(config.vocab_size));
+  model.set_turn_template(runtime->turn_template);
+  for (const std::string& stop : runtime->turn_stop) model.add_turn_stop(stop);
+  return absl::OkStatus();
+}
+
+grpc::Status InferenceServiceImpl::GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
+                                             v1::GetStatusResponse* response) {
+  switch (state_.phase()) {
+    case DaemonState::Phase::kLoading:
+      response->set_phase(v1::DAEMON_PHASE_LOADING);
+      break;
+    case DaemonState::Phase::kReady:
+      response->set_phase(v1::DAEMON_PHASE_READY);
+      break;
+    case DaemonState::Phase::kStopping:
+      response->set_phase(v1::DAEMON_PHASE_STOPPING);
+      break;
+  }
+  response->set_model_loaded_bytes(state_.loaded_bytes());
+  response->set_model_size_bytes(state_.size_bytes());
+  response->set_generation_count(queue_.count());
+  response->set_kv_dram_bytes(state_.memory().used_bytes());
+  return grpc::Status::OK;
+}
+
+}  // namespace cairn::compute

@@ -1,0 +1,44 @@
+#include "compute-node/service/runtime.h"
+
+namespace cairn::compute {
+
+void OpenConversations::Take(SessionId id) {
+  const MutexLock lock(mutex_);
+  while (!taken_.insert(id).second) changed_.Wait(mutex_);
+}
+
+bool OpenConversations::TryTake(SessionId id) {
+  const MutexLock lock(mutex_);
+  return taken_.insert(id).second;
+}
+
+void OpenConversations::Give(SessionId id) {
+  const MutexLock lock(mutex_);
+  taken_.erase(id);
+  changed_.NotifyAll();
+}
+
+absl::StatusOr<std::shared_ptr<Runtime>> DaemonState::runtime() const {
+  if (phase() == Phase::kStopping) return Unavailable("cairn-compute-node is stopping");
+  const MutexLock lock(mutex_);
+  if (runtime_ == nullptr) {
+    return Unavailable(
+        "cairn-compute-node is still loading the model ({} of {} bytes): try again in a moment",
+        loaded_bytes(), size_bytes());
+  }
+  return runtime_;
+}
+
+void DaemonState::SetLoading(std::int64_t done_bytes, std::int64_t total_bytes) {
+  loaded_bytes_.store(done_bytes);
+  size_bytes_.store(total_bytes);
+}
+
+void DaemonState::SetReady(std::shared_ptr<Runtime> runtime) {
+  const MutexLock lock(mutex_);
+  runtime_ = std::move(runtime);
+  Phase loading = Phase::kLoading;
+  phase_.compare_exchange_strong(loading, Phase::kReady);
+}
+
+}  // namespace cairn::compute

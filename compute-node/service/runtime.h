@@ -1,0 +1,83 @@
+// Runtime is all that a loaded model needs to serve: the model, its tokenizer, the KV node, the
+// options. DaemonState says whether there is one yet.
+// Threading:  a Runtime's parts as their own headers say; DaemonState is safe from any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "compute-node/kv_client/kv_client.h"
+#include "compute-node/model/forward.h"
+#include "compute-node/model/tokenizer.h"
+#include "compute-node/session/attention_scratch.h"
+#include "compute-node/session/conversation.h"
+#include "compute-node/session/kv_memory.h"
+#include "compute-node/session/options.h"
+
+namespace cairn::compute {
+
+struct Runtime {
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<AttentionScratch> scratch;
+  std::unique_ptr<KvNode> node;
+  ModelIdentity identity;
+  SessionOptions options;
+  std::string turn_template;
+  std::vector<std::string> turn_stop;
+
+  ConversationDeps deps(KvMemory& memory) {
+    return {*model, identity, *node, *scratch, options, memory};
+  }
+};
+
+// The conversations that somebody has open: attaching twice would end the older attachment.
+class OpenConversations {
+ public:
+  // Waits until nobody has it, and takes it. Ids that do not exist are fine.
+  void Take(SessionId id);
+  // False if somebody has it.
+  bool TryTake(SessionId id);
+  void Give(SessionId id);
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::set<SessionId> taken_ CAIRN_GUARDED_BY(mutex_);
+};
+
+class DaemonState {
+ public:
+  enum class Phase { kLoading, kReady, kStopping };
+
+  Phase phase() const { return phase_.load(); }
+  // The runtime, or UNAVAILABLE with what is missing.
+  absl::StatusOr<std::shared_ptr<Runtime>> runtime() const;
+  void SetLoading(std::int64_t done_bytes, std::int64_t total_bytes);
+  void SetReady(std::shared_ptr<Runtime> runtime);
+  void SetStopping() { phase_.store(Phase::kStopping); }
+
+  std::int64_t loaded_bytes() const { return loaded_bytes_.load(); }
+  std::int64_t size_bytes() const { return size_bytes_.load(); }
+  // All keys and values in this process.
+  KvMemory& memory() { return memory_; }
+  OpenConversations& open_conversations() { return open_conversations_; }
+
+ private:
+  std::atomic<Phase> phase_{Phase::kLoading};
+  std::atomic<std::int64_t> loaded_bytes_{0};
+  std::atomic<std::int64_t> size_bytes_{0};
+  KvMemory memory_;
+  OpenConversations open_conversations_;
+  mutable Mutex mutex_;
+  std::shared_ptr<Runtime> runtime_ CAIRN_GUARDED_BY(mutex_);
+};
+
+}  // namespace cairn::compute
