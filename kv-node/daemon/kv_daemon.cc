@@ -1,0 +1,122 @@
+#include "kv-node/daemon/kv_daemon.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "common/log/log.h"
+#include "kv-node/device/file_device.h"
+#include "kv-node/meta/meta_store.h"
+#include "kv-node/service/token_registry.h"
+
+namespace cairn::kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::Status MakeDirectory(const std::string& path, std::string_view key) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  // An existing file in its place is no error to create_directories.
+  if (!error && fs::is_directory(path, error)) return absl::OkStatus();
+  const int number = error ? error.value() : ENOTDIR;
+  return ErrnoStatus(number, fmt::format("make directory {} ({})", path, key));
+}
+
+// At most this many lines tell how far the writing of a new extent file is.
+constexpr std::int64_t kProgressLineCount = 10;
+
+std::function<void(std::int64_t, std::int64_t)> LogProgress(const std::string& path) {
+  return [path, told = std::int64_t{0}](std::int64_t done_bytes, std::int64_t total_bytes) mutable {
+    const std::int64_t step = done_bytes * kProgressLineCount / total_bytes;
+    if (step == told) return;
+    told = step;
+    LogInfo("prefill file={} done_bytes={} total_bytes={}", path, done_bytes, total_bytes);
+  };
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KvDaemon>> KvDaemon::Start(const KvNodeConfig& config) {
+  std::unique_ptr<KvDaemon> daemon(new KvDaemon(config));
+  CAIRN_RETURN_IF_ERROR(MakeDirectory(config.data_dir(), "data_dir"));
+  CAIRN_RETURN_IF_ERROR(MakeDirectory(fs::path(config.socket_path()).parent_path().string(),
+                                      "directory of socket_path"));
+  CAIRN_RETURN_IF_ERROR(daemon->OpenExtentFile());
+  CAIRN_RETURN_IF_ERROR(daemon->OpenEngine());
+  CAIRN_RETURN_IF_ERROR(daemon->Serve());
+  return daemon;
+}
+
+absl::Status KvDaemon::OpenExtentFile() {
+  const ExtentFileOptions options{.directory = config_.data_dir()};
+  absl::StatusOr<std::unique_ptr<ExtentFile>> file = ExtentFile::Open(options);
+  if (file.status().code() == absl::StatusCode::kNotFound) {
+    const fs::path meta = fs::path(config_.data_dir()) / kMetaDirectoryName;
+    std::error_code error;
+    if (fs::exists(meta, error)) {
+      return FailedPrecondition(
+          "store {} has metadata ({}) but no extent file {}: put the file back, or move the "
+          "metadata away to begin with an empty store",
+          config_.data_dir(), meta.string(), kExtentFileName);
+    }
+    const fs::path path = fs::path(config_.data_dir()) / kExtentFileName;
+    LogInfo("create file={} size_bytes={} prefill={}", path.string(), config_.extent_file_bytes(),
+            config_.prefill_extent_file());
+    file = ExtentFile::Create(options, {.size_bytes = config_.extent_file_bytes(),
+                                        .prefill = config_.prefill_extent_file(),
+                                        .progress = LogProgress(path.string())});
+  }
+  CAIRN_ASSIGN_OR_RETURN(extent_file_, std::move(file));
+  return absl::OkStatus();
+}
+
+absl::Status KvDaemon::OpenEngine() {
+  FileDeviceOptions device_options;
+  CAIRN_ASSIGN_OR_RETURN(device_options.engine, ParseIoEngine(config_.io_engine()));
+  device_options.size_bytes = extent_file_->size_bytes();
+  device_options.queue_depth = config_.queue_depth();
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
+                         OpenFileDevice(extent_file_->fd(), device_options));
+  identity_.io_engine = device->name();
+
+  MetaOptions meta_options;
+  meta_options.path = (fs::path(config_.data_dir()) / kMetaDirectoryName).string();
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, MetaStore::Open(std::move(meta_options)));
+  const StoreId& store_id = extent_file_->store_id();
+  identity_.store_id.assign(reinterpret_cast<const char*>(store_id.data()), store_id.size());
+  CAIRN_RETURN_IF_ERROR(CheckStoreId(*meta, identity_.store_id, extent_file_->path()));
+
+  EngineOptions engine_options;
+  engine_options.attached_sessions_max = config_.attached_sessions_max();
+  engine_options.pending_bytes_max = config_.pending_bytes_max();
+  engine_options.io_bytes_max = config_.io_bytes_max();
+  CAIRN_ASSIGN_OR_RETURN(
+      engine_, Engine::Open(engine_options, store_id, std::move(device), std::move(meta)));
+  return absl::OkStatus();
+}
+
+absl::Status KvDaemon::Serve() {
+  identity_.boot_token = RandomBytes(kBootTokenBytes);
+  CAIRN_ASSIGN_OR_RETURN(server_, KvServer::Start({.socket_path = config_.socket_path(),
+                                                   .socket_mode = config_.socket_mode()},
+                                                  identity_, engine_.get()));
+  server_->SetServing(true);
+  LogInfo("serving store={} data_dir={} extent_file_bytes={} direct={} boot={}",
+          FormatStoreId(extent_file_->store_id()), config_.data_dir(), extent_file_->size_bytes(),
+          extent_file_->direct(), ToHex(identity_.boot_token));
+  return absl::OkStatus();
+}
+
+KvDaemon::~KvDaemon() {
+  if (server_ != nullptr) Stop();
+}
+
+void KvDaemon::Stop() {
+  server_->Shutdown(kStopTimeMax);
+  server_.reset();
+  engine_.reset();
+  extent_file_.reset();
+}
+
+}  // namespace cairn::kv

@@ -1,0 +1,56 @@
+// KvDaemon puts a KV node together from its configuration and takes it apart again, in order:
+// directory, extent file with its lock, device, metadata, engine, server. docs/architecture.md says
+// why in this order.
+//
+// Threading: one thread.
+// Blocking:  Start does file I/O; making a new extent file takes as long as writing it. Stop waits
+//            for calls in flight, at most kStopTimeMax.
+// Errors:    one message that says what is wrong with which object and what to do: UNAVAILABLE the
+//            directory is in use; FAILED_PRECONDITION of another store or another format; DATA_LOSS
+//            damaged; RESOURCE_EXHAUSTED disk full; ALREADY_EXISTS the socket is taken.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "common/base/status.h"
+#include "kv-node/daemon/config.h"
+#include "kv-node/engine/engine.h"
+#include "kv-node/layout/extent_file.h"
+#include "kv-node/service/kv_server.h"
+
+namespace cairn::kv {
+
+inline constexpr std::chrono::milliseconds kStopTimeMax{5000};
+// Under the data directory.
+inline constexpr char kMetaDirectoryName[] = "meta";
+
+class KvDaemon {
+ public:
+  // Serves, and tells health checks so, when it returns.
+  static absl::StatusOr<std::unique_ptr<KvDaemon>> Start(const KvNodeConfig& config);
+  ~KvDaemon();
+  KvDaemon(const KvDaemon&) = delete;
+  KvDaemon& operator=(const KvDaemon&) = delete;
+
+  // "io_uring" or "threads".
+  const std::string& io_engine() const { return identity_.io_engine; }
+  // Health NOT_SERVING, calls ended, engine closed. Once.
+  void Stop();
+
+ private:
+  explicit KvDaemon(const KvNodeConfig& config) : config_(config) {}
+  absl::Status OpenExtentFile();
+  absl::Status OpenEngine();
+  absl::Status Serve();
+
+  const KvNodeConfig config_;
+  NodeIdentity identity_;
+  // In the order in which they depend on each other.
+  std::unique_ptr<ExtentFile> extent_file_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<KvServer> server_;
+};
+
+}  // namespace cairn::kv

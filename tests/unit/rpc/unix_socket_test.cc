@@ -1,0 +1,125 @@
+#include "common/rpc/unix_socket.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+namespace cairn::rpc {
+namespace {
+
+class UnixSocketTest : public testing::Test {
+ protected:
+  UnixSocketTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "cairn-XXXXXX").string();
+    directory_ = ::mkdtemp(pattern.data());
+  }
+  ~UnixSocketTest() override { std::filesystem::remove_all(directory_); }
+  std::string Path(const std::string& name) const { return directory_ + "/" + name; }
+
+  std::string directory_;
+};
+
+TEST_F(UnixSocketTest, PathThatIsTooLongIsRefusedWithItsLengthAndTheLimit) {
+  const std::string path = "/" + std::string(120, 'x') + "/kv.sock";
+  const absl::Status status = CheckSocketPath(path);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(Message(status).find(path), std::string::npos);
+  EXPECT_NE(Message(status).find(std::to_string(path.size())), std::string::npos);
+  EXPECT_NE(Message(status).find("shorter directory"), std::string::npos);
+}
+
+TEST_F(UnixSocketTest, LongestAllowedPathHoldsWithItsHandshakeSuffix) {
+  const std::string suffix = kHandshakeSuffix;
+  const std::string path =
+      "/" + std::string(static_cast<std::size_t>(kSocketPathBytesMax) - suffix.size() - 1, 'x');
+  EXPECT_TRUE(CheckSocketPath(path).ok());
+  EXPECT_FALSE(CheckSocketPath(path + "x").ok());
+}
+
+TEST_F(UnixSocketTest, RelativePathIsRefused) {
+  EXPECT_EQ(CheckSocketPath("kv.sock").code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(UnixSocketTest, SocketOfALiveServerIsTaken) {
+  const absl::StatusOr<UniqueFd> listener = ListenOnSocket(Path("s"), 0600);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  const absl::Status status = ClaimSocketPath(Path("s"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_NE(Message(status).find("taken"), std::string::npos);
+  EXPECT_TRUE(std::filesystem::exists(Path("s")));
+}
+
+TEST_F(UnixSocketTest, SocketThatNobodyServesIsRemoved) {
+  { ASSERT_TRUE(ListenOnSocket(Path("s"), 0600).ok()); }
+  ASSERT_TRUE(std::filesystem::exists(Path("s")));
+  EXPECT_TRUE(ClaimSocketPath(Path("s")).ok());
+  EXPECT_FALSE(std::filesystem::exists(Path("s")));
+}
+
+TEST_F(UnixSocketTest, FileThatIsNotASocketIsLeftAlone) {
+  std::ofstream(Path("file")) << "precious";
+  const absl::Status status = ClaimSocketPath(Path("file"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(std::filesystem::exists(Path("file")));
+}
+
+TEST_F(UnixSocketTest, ListeningSocketHasTheModeThatWasAskedFor) {
+  const absl::StatusOr<UniqueFd> listener = ListenOnSocket(Path("s"), 0640);
+  ASSERT_TRUE(listener.ok());
+  struct stat info {};
+  ASSERT_EQ(::stat(Path("s").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777U, 0640U);
+}
+
+TEST_F(UnixSocketTest, ConnectTellsAbsentFromUnserved) {
+  EXPECT_EQ(ConnectToSocket(Path("none")).status().code(), absl::StatusCode::kNotFound);
+  { ASSERT_TRUE(ListenOnSocket(Path("s"), 0600).ok()); }
+  EXPECT_EQ(ConnectToSocket(Path("s")).status().code(), absl::StatusCode::kUnavailable);
+}
+
+class ReadLineTest : public UnixSocketTest {
+ protected:
+  ReadLineTest() {
+    int fds[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    reader_ = UniqueFd(fds[0]);
+    writer_ = UniqueFd(fds[1]);
+  }
+  void Write(const std::string& text) const {
+    ASSERT_EQ(::write(writer_.get(), text.data(), text.size()), std::ssize(text));
+  }
+  UniqueFd reader_;
+  UniqueFd writer_;
+};
+
+TEST_F(ReadLineTest, LineComesWithoutItsNewline) {
+  Write("hello\nmore");
+  EXPECT_EQ(*ReadLine(reader_, 64, std::chrono::seconds(10)), "hello");
+}
+
+TEST_F(ReadLineTest, LineOverTheLimitIsRefused) {
+  Write(std::string(200, 'x'));
+  EXPECT_EQ(ReadLine(reader_, 64, std::chrono::seconds(10)).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ReadLineTest, EndWithoutALineIsUnavailable) {
+  Write("half");
+  writer_ = UniqueFd();
+  EXPECT_EQ(ReadLine(reader_, 64, std::chrono::seconds(10)).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+TEST_F(ReadLineTest, SilenceEndsAtTheDeadline) {
+  EXPECT_EQ(ReadLine(reader_, 64, std::chrono::milliseconds(1)).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+}
+
+}  // namespace
+}  // namespace cairn::rpc
