@@ -1,0 +1,394 @@
+#include "tests/unit/engine/history_world.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+namespace cairn::kv {
+namespace {
+
+constexpr std::int64_t kDiskBytes = std::int64_t{16} << 20;
+constexpr std::int64_t kWindowTokens = 6;
+constexpr std::int64_t kTokensMax = 900;
+
+}  // namespace
+
+void Oracle::CutTo(std::int64_t limit) {
+  token_count = limit;
+  window_start = std::min(window_start, limit);
+  truth.resize(static_cast<std::size_t>(limit));
+  for (auto& [layer_head, by_id] : clusters) {
+    for (auto& [id, positions] : by_id) {
+      std::erase_if(positions, [limit](std::int64_t p) { return p >= limit; });
+    }
+    std::erase_if(by_id, [](const auto& cluster) { return cluster.second.empty(); });
+  }
+}
+
+HistoryWorld::HistoryWorld(std::uint64_t seed, const std::string& directory)
+    : random_(seed),
+      directory_(directory),
+      disk_({.size_bytes = kDiskBytes, .seed = seed, .delay_polls_max = 3}) {
+  StartEngine();
+}
+
+HistoryWorld::~HistoryWorld() {
+  chats_.clear();
+  engine_.reset();
+}
+
+std::int64_t HistoryWorld::Random(std::int64_t below) {
+  return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(below));
+}
+
+void HistoryWorld::StartEngine() {
+  MetaOptions meta;
+  meta.path = directory_ + "/meta";
+  auto store = MetaStore::Open(meta);
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  EngineOptions options;
+  options.place_entries_min = 3;
+  options.pending_bytes_max = 64 << 10;
+  auto engine = Engine::Open(options, StoreId{}, disk_.Open(), *std::move(store));
+  ASSERT_TRUE(engine.ok()) << engine.status().ToString();
+  engine_ = *std::move(engine);
+}
+
+// A new KV node process. Compute nodes that survive resume; after a power cut they are gone too.
+void HistoryWorld::Restart(bool power_cut) {
+  if (power_cut) disk_.PowerCut();
+  for (Chat& chat : chats_) {
+    if (chat.session != nullptr) chat.epoch = chat.session->attachment().epoch;
+    chat.session.reset();
+  }
+  engine_.reset();
+  StartEngine();
+  for (Chat& chat : chats_) {
+    if (power_cut) {
+      OpenFresh(chat);
+    } else {
+      ResumeOrOpen(chat);
+    }
+  }
+}
+
+std::vector<std::int32_t> HistoryWorld::HeadsOf(std::int32_t layer) {
+  if (layer == 1) return {kAllHeads};
+  return {0, 1};
+}
+
+std::string HistoryWorld::Entries(const Oracle& oracle, std::int32_t layer, std::int32_t head,
+                                  const Positions& positions) const {
+  std::string out;
+  positions.ForEach([&](std::int64_t p) {
+    out += EntryBytes(layout_, oracle.truth[static_cast<std::size_t>(p)], layer, head, p);
+  });
+  return out;
+}
+
+void HistoryWorld::Create() {
+  CreateSession request;
+  request.key = SmallKey();
+  request.layout = layout_;
+  const auto id = Await<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
+  ASSERT_TRUE(id.ok()) << id.status().ToString();
+  Chat chat;
+  chat.id = *id;
+  chat.at_checkpoint[OpSeq(0)] = Oracle();
+  chats_.push_back(std::move(chat));
+  OpenFresh(chats_.back());
+}
+
+void HistoryWorld::Fork() {
+  if (sealed_.empty()) return;
+  const Sealed& parent =
+      sealed_[static_cast<std::size_t>(Random(static_cast<std::int64_t>(sealed_.size())))];
+  const std::int64_t count = parent.oracle.token_count - parent.start;
+  CreateSession request;
+  request.key = SmallKey();
+  request.layout = layout_;
+  request.parent_segment_id = parent.segment;
+  request.parent_token_count = parent.start + 1 + Random(count);
+  const auto id = Await<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
+  if (id.status().code() == absl::StatusCode::kNotFound) return;  // it went with its sessions
+  ASSERT_TRUE(id.ok()) << id.status().ToString();
+  Chat chat;
+  chat.id = *id;
+  chat.at_checkpoint[OpSeq(0)] = parent.oracle;
+  chat.at_checkpoint[OpSeq(0)].CutTo(request.parent_token_count);
+  chats_.push_back(std::move(chat));
+  OpenFresh(chats_.back());
+  CheckAll(chats_.back());
+}
+
+void HistoryWorld::Send(Chat& chat, ChangingOperation operation) {
+  const OpSeq op_seq = chat.session->Send(operation);
+  chat.replay.emplace_back(op_seq, std::move(operation));
+}
+
+void HistoryWorld::OpenFresh(Chat& chat) {
+  chat.session.reset();
+  auto session = TestSession::Open(*engine_, chat.id);
+  ASSERT_TRUE(session.ok()) << session.status().ToString();
+  chat.session = *std::move(session);
+  const Attachment& attachment = chat.session->attachment();
+  ASSERT_GE(attachment.op_seq, chat.acked) << "an acknowledged checkpoint is gone";
+  ASSERT_TRUE(chat.at_checkpoint.contains(attachment.op_seq)) << attachment.op_seq.value();
+  chat.now = chat.at_checkpoint[attachment.op_seq];
+  chat.replay.clear();
+  chat.acked = attachment.op_seq;
+  ASSERT_EQ(attachment.token_count, chat.now.token_count);
+  chat.recorded.clear();
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    const auto reply = chat.session->Read(GetCarried{layer});
+    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    for (const CarriedEntries& carried : std::get<CarriedReply>(*reply).carried) {
+      EXPECT_EQ(carried.positions, Positions::Range(chat.now.window_start,
+                                                    chat.now.token_count - chat.now.window_start));
+      EXPECT_TRUE(carried.entries == Entries(chat.now, layer, carried.head, carried.positions));
+      carried.brought_positions.ForEach([&](std::int64_t p) { chat.recorded.insert(p); });
+    }
+  }
+}
+
+bool HistoryWorld::ResumeOrOpen(Chat& chat) {
+  auto session = TestSession::Resume(*engine_, chat.id, chat.epoch);
+  if (!session.ok()) {
+    EXPECT_EQ(session.status().code(), absl::StatusCode::kFailedPrecondition);
+    OpenFresh(chat);
+    return false;
+  }
+  ++counts_["resumed"];
+  chat.session = *std::move(session);
+  const OpSeq covered = chat.session->attachment().op_seq;
+  EXPECT_GE(covered, chat.acked) << "an acknowledged checkpoint is gone";
+  std::erase_if(chat.replay, [covered](const auto& op) { return op.first <= covered; });
+  chat.acked = covered;
+  for (const auto& [op_seq, operation] : chat.replay) {
+    EXPECT_EQ(chat.session->Send(operation), op_seq);
+    ++counts_["replayed operations"];
+  }
+  return true;
+}
+
+void HistoryWorld::Assign(Chat& chat, std::int32_t layer, std::int32_t head,
+                          std::int64_t position) {
+  auto& clusters = chat.now.clusters[{layer, head}];
+  std::int64_t& next_id = chat.now.next_id[{layer, head}];
+  std::int64_t id = 0;
+  if (clusters.empty() || Random(8) == 0) {
+    id = ++next_id;
+  } else {
+    auto it = clusters.begin();
+    std::advance(it, Random(static_cast<std::int64_t>(clusters.size())));
+    id = it->first;
+  }
+  clusters[id].push_back(position);
+  Append op;
+  op.layer = layer;
+  const Positions positions = Positions::Range(position, 1);
+  op.clusters.push_back(
+      {{head, ClusterId(id)}, positions, Entries(chat.now, layer, head, positions)});
+  Send(chat, std::move(op));
+}
+
+void HistoryWorld::Decode(Chat& chat) {
+  const std::int64_t count = 1 + Random(12);
+  if (chat.now.token_count + count > kTokensMax) return;
+  for (std::int64_t i = 0; i < count; ++i) {
+    chat.now.truth.push_back(next_truth_++);
+    ++chat.now.token_count;
+    if (chat.now.token_count - chat.now.window_start <= kWindowTokens) continue;
+    const std::int64_t leaves = chat.now.window_start++;
+    for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+      for (const std::int32_t head : HeadsOf(layer)) Assign(chat, layer, head, leaves);
+    }
+  }
+}
+
+void HistoryWorld::Split(Chat& chat) {
+  const auto layer = static_cast<std::int32_t>(Random(2));
+  for (const std::int32_t head : HeadsOf(layer)) {
+    auto& clusters = chat.now.clusters[{layer, head}];
+    const auto large = std::find_if(clusters.begin(), clusters.end(),
+                                    [](const auto& c) { return c.second.size() > 5; });
+    if (large == clusters.end()) continue;
+    std::vector<std::int64_t> halves[2];
+    for (const std::int64_t p : large->second) halves[Random(2)].push_back(p);
+    if (halves[0].empty() || halves[1].empty()) continue;
+    Replace op;
+    op.layer = layer;
+    op.head = head;
+    op.parent_ids = {ClusterId(large->first)};
+    clusters.erase(large);
+    for (std::vector<std::int64_t>& half : halves) {
+      const std::int64_t id = ++chat.now.next_id[{layer, head}];
+      op.children.push_back({ClusterId(id), Positions::FromUnsorted(half)});
+      clusters[id] = std::move(half);
+    }
+    Send(chat, std::move(op));
+    ++counts_["split"];
+  }
+}
+
+void HistoryWorld::Evict(Chat& chat) {
+  auto& clusters = chat.now.clusters[{0, 1}];
+  if (clusters.empty()) return;
+  Replace op;
+  op.layer = 0;
+  op.head = 1;
+  op.parent_ids = {ClusterId(clusters.begin()->first)};
+  op.evicted_positions = Positions::FromUnsorted(clusters.begin()->second);
+  clusters.erase(clusters.begin());
+  Send(chat, std::move(op));
+  ++counts_["evict"];
+}
+
+void HistoryWorld::TakeCheckpoint(Chat& chat) {
+  const Positions window =
+      Positions::Range(chat.now.window_start, chat.now.token_count - chat.now.window_start);
+  Positions brought;
+  window.ForEach([&](std::int64_t p) {
+    if (!chat.recorded.contains(p) || Random(4) == 0) brought.Append(p);
+  });
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    StageCarried stage;
+    stage.layer = layer;
+    for (const std::int32_t head : HeadsOf(layer)) {
+      if (window.empty()) continue;
+      stage.carried.push_back(
+          {head, kWindowBuffer, window, brought, Entries(chat.now, layer, head, brought)});
+    }
+    Send(chat, std::move(stage));
+  }
+  const Oracle& before = chat.at_checkpoint.at(chat.acked);
+  Checkpoint op;
+  op.token_count = chat.now.token_count;
+  op.token_ids_start = std::min(before.token_count, op.token_count);
+  for (std::int64_t p = op.token_ids_start; p < op.token_count; ++p) {
+    op.token_ids.push_back(static_cast<std::int32_t>(chat.now.truth[static_cast<std::size_t>(p)]));
+  }
+  op.seal = Random(5) == 0;
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    for (const std::int32_t head : {0, 1, kAllHeads}) {
+      op.next_cluster_ids.push_back(chat.now.next_id[{layer, head}] + 1);
+    }
+  }
+  const bool seal = op.seal;
+  Send(chat, std::move(op));
+  const OpSeq op_seq = chat.session->last_op_seq();
+  chat.at_checkpoint[op_seq] = chat.now;
+  ++counts_["checkpoint"];
+  if (!seal && Random(3) == 0) {  // the end may come any time: a crash now leaves it in progress
+    chat.recorded.clear();
+    return;
+  }
+  const std::int64_t start = chat.session->attachment().segment_start;
+  const auto done = chat.session->WaitFor(op_seq);
+  ASSERT_TRUE(done.ok()) << done.status().ToString();
+  chat.acked = op_seq;
+  std::erase_if(chat.replay, [op_seq](const auto& sent) { return sent.first <= op_seq; });
+  chat.recorded.clear();
+  if (done->sealed_segment_id.value() != 0) {
+    ++counts_["seal"];
+    sealed_.push_back({done->sealed_segment_id, start, chat.now});
+    OpenFresh(chat);  // the next seal's start is the new segment's
+  } else {
+    window.ForEach([&](std::int64_t p) { chat.recorded.insert(p); });
+  }
+}
+
+void HistoryWorld::CheckCluster(Chat& chat, std::int32_t layer, std::int32_t head,
+                                std::int64_t cluster) {
+  const auto reply = chat.session->Read(
+      cairn::Fetch{layer, {{head, ClusterId(cluster)}}, /*with_positions=*/true});
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  const FetchedCluster& fetched = std::get<FetchReply>(*reply).clusters.at(0);
+  const auto& clusters = chat.now.clusters[{layer, head}];
+  const auto expected = clusters.find(cluster);
+  if (expected == clusters.end()) {
+    EXPECT_EQ(fetched.outcome, FetchOutcome::kUnknown);
+    return;
+  }
+  ASSERT_EQ(fetched.outcome, FetchOutcome::kFound);
+  const JoinedCluster joined = Join(layout_, fetched);
+  const Positions positions = Positions::FromUnsorted(expected->second);
+  ASSERT_EQ(joined.positions, positions);
+  ASSERT_TRUE(joined.entries == Entries(chat.now, layer, head, positions))
+      << "session " << chat.id.value() << " layer " << layer << " head " << head << " cluster "
+      << cluster;
+}
+
+void HistoryWorld::Fetch(Chat& chat) {
+  const auto layer = static_cast<std::int32_t>(Random(2));
+  for (const std::int32_t head : HeadsOf(layer)) {
+    CheckCluster(chat, layer, head, 1 + Random(chat.now.next_id[{layer, head}] + 2));
+  }
+}
+
+void HistoryWorld::CheckAll(Chat& chat) {
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    for (const std::int32_t head : HeadsOf(layer)) {
+      for (std::int64_t id = 1; id <= chat.now.next_id[{layer, head}]; ++id) {
+        CheckCluster(chat, layer, head, id);
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+  const auto tokens = chat.session->Read(
+      GetTokens{0, static_cast<std::int32_t>(chat.at_checkpoint.at(chat.acked).token_count)});
+  ASSERT_TRUE(tokens.ok()) << tokens.status().ToString();
+  const std::vector<std::int64_t>& truth = chat.at_checkpoint.at(chat.acked).truth;
+  const std::vector<std::int32_t>& ids = std::get<TokensReply>(*tokens).token_ids;
+  ASSERT_GE(ids.size(), truth.size());
+  for (std::size_t i = 0; i < truth.size(); ++i) ASSERT_EQ(ids[i], truth[i]) << i;
+}
+
+void HistoryWorld::Delete(std::size_t index) {
+  const SessionId id = chats_[index].id;
+  chats_.erase(chats_.begin() + static_cast<std::ptrdiff_t>(index));
+  const auto done =
+      Await<std::monostate>([&](auto cb) { engine_->DeleteSession(id, std::move(cb)); });
+  ASSERT_TRUE(done.ok()) << done.status().ToString();
+}
+
+void HistoryWorld::Step() {
+  if (chats_.empty()) return Create();
+  const auto index = static_cast<std::size_t>(Random(static_cast<std::int64_t>(chats_.size())));
+  Chat& chat = chats_[index];
+  const std::int64_t dice = Random(100);
+  if (dice < 40) return Decode(chat);
+  if (dice < 55) return Fetch(chat);
+  if (dice < 62) return Split(chat);
+  if (dice < 64) return Evict(chat);
+  if (dice < 79) return TakeCheckpoint(chat);
+  if (dice < 83) return CheckAll(chat);
+  if (dice < 85 && chats_.size() < 4) return Create();
+  if (dice < 89 && chats_.size() < 4) return Fork();
+  if (dice < 92) return OpenFresh(chat);
+  if (dice < 94) {
+    chat.epoch = chat.session->attachment().epoch;
+    chat.session.reset();
+    ResumeOrOpen(chat);
+    return;
+  }
+  if (dice < 95) return Delete(index);
+  if (dice < 97) return Restart(/*power_cut=*/false);
+  if (dice < 99) return Restart(/*power_cut=*/true);
+}
+
+void HistoryWorld::End() {
+  for (Chat& chat : chats_) CheckAll(chat);
+  Restart(/*power_cut=*/true);
+  for (Chat& chat : chats_) {
+    CheckAll(chat);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+  while (!chats_.empty()) Delete(chats_.size() - 1);
+  const auto stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
+  ASSERT_TRUE(stats.ok());
+  EXPECT_EQ(stats->flash_used_bytes, 2 * kPageBytes) << "flash leaked";
+  EXPECT_EQ(stats->lost_part_count, 0);
+}
+
+}  // namespace cairn::kv

@@ -1,0 +1,95 @@
+// Random histories against the real engine, judged by an oracle: sessions that decode, split, evict, checkpoint, seal and
+// fork; connections that break; KV nodes that are killed; power cuts that tear what was not flushed. After each of them
+// every session must show exactly what its last durable checkpoint, and the operations sent again behind it, say.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kv-node/device/faulty_device.h"
+#include "tests/unit/engine/engine_harness.h"
+
+namespace cairn::kv {
+
+// What a session must show: the same for the compute node that sent the operations and for the judge.
+struct Oracle {
+  using LayerHead = std::pair<std::int32_t, std::int32_t>;
+  std::int64_t token_count = 0;
+  std::int64_t window_start = 0;
+  std::vector<std::int64_t> truth;  // position -> a number that its entries are made from
+  std::map<LayerHead, std::map<std::int64_t, std::vector<std::int64_t>>> clusters;
+  std::map<LayerHead, std::int64_t> next_id;
+  void CutTo(std::int64_t limit);
+};
+
+// A compute node's side of one session.
+struct Chat {
+  SessionId id;
+  std::unique_ptr<TestSession> session;
+  Epoch epoch;
+  Oracle now;
+  std::map<OpSeq, Oracle> at_checkpoint;  // by the checkpoint's number; 0: as created
+  std::vector<std::pair<OpSeq, ChangingOperation>> replay;
+  OpSeq acked;
+  std::set<std::int64_t> recorded;  // carried positions that have a record in the open segment
+};
+
+class HistoryWorld {
+ public:
+  HistoryWorld(std::uint64_t seed, const std::string& directory);
+  ~HistoryWorld();
+  HistoryWorld(const HistoryWorld&) = delete;
+  HistoryWorld& operator=(const HistoryWorld&) = delete;
+
+  // One random step. Failures are GoogleTest failures.
+  void Step();
+  // Everything is opened once more and checked, then deleted: no flash may be left in use.
+  void End();
+  const std::map<std::string, int>& counts() const { return counts_; }
+
+ private:
+  std::int64_t Random(std::int64_t below);
+  void StartEngine();
+  void Restart(bool power_cut);
+  void Create();
+  void Fork();
+  void Decode(Chat& chat);
+  void Assign(Chat& chat, std::int32_t layer, std::int32_t head, std::int64_t position);
+  void Split(Chat& chat);
+  void Evict(Chat& chat);
+  void TakeCheckpoint(Chat& chat);
+  void Fetch(Chat& chat);
+  void OpenFresh(Chat& chat);
+  bool ResumeOrOpen(Chat& chat);
+  void Delete(std::size_t index);
+  void Send(Chat& chat, ChangingOperation operation);
+  void CheckAll(Chat& chat);
+  void CheckCluster(Chat& chat, std::int32_t layer, std::int32_t head, std::int64_t cluster);
+  std::string Entries(const Oracle& oracle, std::int32_t layer, std::int32_t head,
+                      const Positions& positions) const;
+  // Heads that hold clusters of their own in a layer: layer 1 has clusters of all heads.
+  static std::vector<std::int32_t> HeadsOf(std::int32_t layer);
+
+  const EntryLayout layout_ = SmallLayout();
+  std::mt19937_64 random_;
+  const std::string directory_;
+  FaultyDisk disk_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<Chat> chats_;
+  struct Sealed {
+    SegmentId segment;
+    std::int64_t start = 0;
+    Oracle oracle;
+  };
+  std::vector<Sealed> sealed_;
+  std::int64_t next_truth_ = 1;
+  std::map<std::string, int> counts_;
+};
+
+}  // namespace cairn::kv
