@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<ExtentFile>> ExtentFile::Open(const ExtentFileOpt
   absl::StatusOr<int> fd = OpenPreferDirect(path, O_RDWR, 0);
   if (!fd.ok()) return fd.status();
   std::unique_ptr<ExtentFile> file(new ExtentFile(*fd, path));
-  CAIRN_RETURN_IF_ERROR(LockExtentFile(*fd, options.directory));
+  CAIRN_RETURN_IF_ERROR(LockExtentFile(*fd, options.directory, options.lock_wait));
   CAIRN_RETURN_IF_ERROR(file->Load());
   CAIRN_RETURN_IF_ERROR(file->CheckDirect(options.require_direct));
   LogInfo("extent file opened path={} store={} page_count={} direct={} reason=\"{}\"", path,

@@ -9,6 +9,7 @@
 //             and not to be had.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -27,6 +28,9 @@ struct ExtentFileOptions {
   // Refuse a file system where O_DIRECT does not bypass the page cache, instead of logging a
   // warning.
   bool require_direct = false;
+  // How long to wait for the lock. The kernel closes the files of a killed process's io_uring some time after the process
+  // is gone.
+  std::chrono::milliseconds lock_wait = std::chrono::seconds(3);
 };
 
 struct ExtentFileCreateOptions {
@@ -34,7 +38,8 @@ struct ExtentFileCreateOptions {
   // Writes the file in full with zeros, so that later writes never allocate and flushes cost less.
   // Otherwise the space is only reserved.
   bool prefill = true;
-  std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)> progress;  // optional
+  // Optional.
+  std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)> progress = nullptr;
 };
 
 class ExtentFile {

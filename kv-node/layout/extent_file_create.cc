@@ -151,7 +151,7 @@ absl::StatusOr<std::unique_ptr<ExtentFile>> ExtentFile::Create(
   if (access(path.c_str(), F_OK) == 0) return AlreadyThere(path);
   CAIRN_ASSIGN_OR_RETURN(const int fd, OpenPreferDirect(temporary, O_RDWR | O_CREAT, 0600));
   std::unique_ptr<ExtentFile> file(new ExtentFile(fd, path));
-  CAIRN_RETURN_IF_ERROR(LockExtentFile(fd, options.directory));
+  CAIRN_RETURN_IF_ERROR(LockExtentFile(fd, options.directory, options.lock_wait));
   if (!IsSameFile(fd, temporary)) return AlreadyThere(path);
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   file->superblock_ = {

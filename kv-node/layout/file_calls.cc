@@ -4,20 +4,32 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <thread>
 
 namespace cairn::kv {
+namespace {
 
-absl::Status LockExtentFile(int fd, const std::string& directory) {
-  struct flock lock {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  // Not a process's lock: that one would be dropped when any descriptor of the file is closed.
-  if (fcntl(fd, F_OFD_SETLK, &lock) == 0) return absl::OkStatus();
-  if (errno == EAGAIN || errno == EACCES) {
-    return Unavailable("another cairn-kv-node uses {}; stop it, or choose another directory",
-                       directory);
+constexpr std::chrono::milliseconds kLockRetry(10);
+
+}  // namespace
+
+absl::Status LockExtentFile(int fd, const std::string& directory, std::chrono::milliseconds wait) {
+  const auto deadline = std::chrono::steady_clock::now() + wait;
+  for (;;) {
+    struct flock lock {};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    // Not a process's lock: that one would be dropped when any descriptor of the file is closed.
+    if (fcntl(fd, F_OFD_SETLK, &lock) == 0) return absl::OkStatus();
+    if (errno != EAGAIN && errno != EACCES) {
+      return ErrnoStatus(errno, fmt::format("lock the extent file in {}", directory));
+    }
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return Unavailable("another cairn-kv-node uses {}; stop it, or choose another directory",
+                         directory);
+    }
+    std::this_thread::sleep_for(kLockRetry);
   }
-  return ErrnoStatus(errno, fmt::format("lock the extent file in {}", directory));
 }
 
 absl::Status ReadWhole(int fd, std::span<std::byte> buffer, std::int64_t offset_bytes,

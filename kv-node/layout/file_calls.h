@@ -1,6 +1,7 @@
 // System calls that opening and creating an extent file share.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -10,8 +11,9 @@
 
 namespace cairn::kv {
 
-// Locks the open file description, until its last descriptor is closed. UNAVAILABLE when another one holds the lock.
-absl::Status LockExtentFile(int fd, const std::string& directory);
+// Locks the open file description, until its last descriptor is closed. UNAVAILABLE when another one holds the lock
+// for `wait`.
+absl::Status LockExtentFile(int fd, const std::string& directory, std::chrono::milliseconds wait);
 
 // All of it or an error.
 absl::Status ReadWhole(int fd, std::span<std::byte> buffer, std::int64_t offset_bytes,

@@ -1,0 +1,275 @@
+// Every device keeps the promises of device.h.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kv-node/device/faulty_device.h"
+#include "kv-node/device/memory_device.h"
+#include "kv-node/device/thread_pool_device.h"
+#include "kv-node/device/uring_device.h"
+#include "kv-node/device/uring_probe.h"
+#include "tests/tools/seed.h"
+#include "tests/tools/temp_dir.h"
+#include "tests/unit/device/device_testing.h"
+
+namespace cairn::kv {
+namespace {
+
+constexpr std::int64_t kDeviceBytes = 256 * kPage;
+constexpr int kDepth = 4;
+
+class DeviceConformance : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    if (GetParam() == "io_uring") {
+      const UringProbe probe = ProbeUring();
+      if (!probe.available) GTEST_SKIP() << "io_uring is refused: " << probe.reason;
+    }
+    device_ = Make();
+  }
+  void TearDown() override {
+    device_.reset();
+    if (fd_ >= 0) close(fd_);
+  }
+
+  std::unique_ptr<Device> Make() {
+    if (GetParam() == "memory") return std::make_unique<MemoryDevice>(kDeviceBytes, kDepth);
+    if (GetParam() == "faulty") {
+      disk_ = std::make_unique<FaultyDisk>(
+          FaultyDiskOptions{.size_bytes = kDeviceBytes, .seed = 7, .delay_polls_max = 5});
+      return disk_->Open();
+    }
+    fd_ = open(dir_.File("device").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    EXPECT_GE(fd_, 0);
+    EXPECT_EQ(ftruncate(fd_, kDeviceBytes), 0);
+    if (GetParam() == "threads") {
+      return std::make_unique<ThreadPoolDevice>(fd_, kDeviceBytes, kDepth, 3);
+    }
+    return std::make_unique<UringDevice>(fd_, kDeviceBytes, kDepth);
+  }
+
+  test::TempDir dir_;
+  std::unique_ptr<FaultyDisk> disk_;
+  int fd_ = -1;
+  std::unique_ptr<Device> device_;
+};
+
+TEST_P(DeviceConformance, ReadsReturnWhatWasWritten) {
+  const AlignedBuffer first = Pattern(kPage, 1);
+  const AlignedBuffer last = Pattern(3 * kPage, 2);
+  ASSERT_TRUE(WriteNow(*device_, 0, first).ok());
+  ASSERT_TRUE(WriteNow(*device_, kDeviceBytes - 3 * kPage, last).ok());
+  AlignedBuffer out(kPage);
+  ASSERT_TRUE(ReadNow(*device_, 0, out).ok());
+  EXPECT_TRUE(SameBytes(out, first));
+  AlignedBuffer tail(3 * kPage);
+  ASSERT_TRUE(ReadNow(*device_, kDeviceBytes - 3 * kPage, tail).ok());
+  EXPECT_TRUE(SameBytes(tail, last));
+}
+
+TEST_P(DeviceConformance, BytesNeverWrittenReadAsZeros) {
+  AlignedBuffer out = Pattern(2 * kPage, 3);
+  ASSERT_TRUE(ReadNow(*device_, 5 * kPage, out).ok());
+  EXPECT_TRUE(SameBytes(out, AlignedBuffer(2 * kPage)));
+}
+
+TEST_P(DeviceConformance, CallbacksRunInsidePollOnly) {
+  AlignedBuffer page(kPage);
+  int run = 0;
+  for (int i = 0; i < 3 * kDepth; ++i) {
+    device_->SubmitRead(DeviceOffset(i * kPage), page.span(), [&](const absl::Status&) { ++run; });
+    EXPECT_EQ(run, 0);
+  }
+  EXPECT_EQ(device_->in_flight_count(), 3 * kDepth);
+  int polled = 0;
+  while (device_->in_flight_count() > 0) polled += device_->Poll(std::chrono::seconds(1));
+  EXPECT_EQ(run, 3 * kDepth);
+  EXPECT_EQ(polled, 3 * kDepth);
+}
+
+TEST_P(DeviceConformance, RequestsAboveTheQueueDepthAllComplete) {
+  constexpr int kCount = 200;
+  std::vector<AlignedBuffer> pages;
+  int ok = 0;
+  for (int i = 0; i < kCount; ++i) {
+    pages.push_back(Pattern(kPage, static_cast<std::uint64_t>(i)));
+    device_->SubmitWrite(DeviceOffset(i * kPage), pages.back().span(),
+                         [&](const absl::Status& status) { ok += status.ok() ? 1 : 0; });
+  }
+  Drain(*device_);
+  EXPECT_EQ(ok, kCount);
+  for (int i = 0; i < kCount; ++i) {
+    AlignedBuffer out(kPage);
+    ASSERT_TRUE(ReadNow(*device_, i * kPage, out).ok());
+    EXPECT_TRUE(SameBytes(out, pages[static_cast<std::size_t>(i)])) << "page " << i;
+  }
+}
+
+TEST_P(DeviceConformance, CallbacksMaySubmitMore) {
+  AlignedBuffer page = Pattern(kPage, 4);
+  int left = 20;
+  std::function<void(absl::Status)> next = [&](const absl::Status& status) {
+    ASSERT_TRUE(status.ok());
+    if (--left > 0) device_->SubmitWrite(DeviceOffset(left * kPage), page.span(), next);
+  };
+  device_->SubmitWrite(DeviceOffset(0), page.span(), next);
+  Drain(*device_);
+  EXPECT_EQ(left, 0);
+}
+
+TEST_P(DeviceConformance, PollComesBackWhenNothingHappens) {
+  EXPECT_EQ(device_->Poll(std::chrono::microseconds(0)), 0);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(device_->Poll(std::chrono::milliseconds(20)), 0);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(15));
+}
+
+TEST_P(DeviceConformance, AWakeBeforePollEndsItsWait) {
+  device_->Wake();
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(device_->Poll(std::chrono::seconds(60)), 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+TEST_P(DeviceConformance, EveryWakeFromAnotherThreadEndsAWait) {
+  std::atomic<int> asked{0};
+  std::thread waker([&] {
+    for (int done = 0; done < 50;) {
+      if (asked.load() > done) {
+        device_->Wake();
+        ++done;
+      } else {
+        std::this_thread::yield();
+      }
+    }
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 50; ++i) {
+    asked.fetch_add(1);
+    device_->Poll(std::chrono::seconds(60));
+  }
+  waker.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+TEST_P(DeviceConformance, StatsCountCompletedRequests) {
+  AlignedBuffer pages = Pattern(2 * kPage, 5);
+  ASSERT_TRUE(WriteNow(*device_, 0, pages).ok());
+  ASSERT_TRUE(ReadNow(*device_, 0, pages).ok());
+  ASSERT_TRUE(ReadNow(*device_, 0, pages).ok());
+  ASSERT_TRUE(FlushNow(*device_).ok());
+  EXPECT_EQ(device_->stats().write_count, 1);
+  EXPECT_EQ(device_->stats().write_bytes, 2 * kPage);
+  EXPECT_EQ(device_->stats().read_count, 2);
+  EXPECT_EQ(device_->stats().read_bytes, 4 * kPage);
+  EXPECT_EQ(device_->stats().flush_count, 1);
+  EXPECT_EQ(device_->stats().error_count, 0);
+  EXPECT_EQ(device_->name(), GetParam());
+}
+
+TEST_P(DeviceConformance, DestructionDropsCallbacksAndWaitsForBuffers) {
+  std::vector<AlignedBuffer> pages;
+  for (int i = 0; i < 10; ++i) pages.emplace_back(kPage);
+  bool ran = false;
+  for (int i = 0; i < 10; ++i) {
+    device_->SubmitRead(DeviceOffset(i * kPage), pages[static_cast<std::size_t>(i)].span(),
+                        [&](const absl::Status&) { ran = true; });
+  }
+  device_.reset();
+  EXPECT_FALSE(ran);
+}
+
+TEST_P(DeviceConformance, RandomRequestsAgreeWithAModel) {
+  const std::uint64_t seed = test::TestSeed();
+  std::mt19937_64 random(seed);
+  const auto below = [&](std::int64_t n) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n));
+  };
+  AlignedBuffer model(kDeviceBytes);
+  // Batches of requests that do not overlap, because the order of those in flight together is open.
+  for (int batch = 0; batch < 60; ++batch) {
+    std::vector<AlignedBuffer> buffers;
+    std::vector<std::pair<std::int64_t, std::size_t>> reads;
+    int ok = 0;
+    for (std::int64_t page = below(8); page < kDeviceBytes / kPage - 8; page += 8 + below(16)) {
+      const std::int64_t size = (1 + below(8)) * kPage;
+      const auto count_ok = [&](const absl::Status& status) { ok += status.ok() ? 1 : 0; };
+      if (below(2) == 0) {
+        buffers.push_back(Pattern(size, random()));
+        std::memcpy(model.data() + page * kPage, buffers.back().data(),
+                    static_cast<std::size_t>(size));
+        device_->SubmitWrite(DeviceOffset(page * kPage), buffers.back().span(), count_ok);
+      } else {
+        reads.emplace_back(page * kPage, buffers.size());
+        buffers.emplace_back(size);
+        device_->SubmitRead(DeviceOffset(page * kPage), buffers.back().span(), count_ok);
+      }
+      if (below(4) == 0) device_->Poll(std::chrono::microseconds(below(2) * 100));
+    }
+    Drain(*device_);
+    ASSERT_EQ(ok, static_cast<int>(buffers.size()));
+    for (const auto& [offset, index] : reads) {
+      const AlignedBuffer& got = buffers[index];
+      ASSERT_EQ(std::memcmp(got.data(), model.data() + offset,
+                            static_cast<std::size_t>(got.size_bytes())),
+                0)
+          << "offset " << offset << " batch " << batch;
+    }
+  }
+}
+
+using DeviceDeathTest = DeviceConformance;
+
+TEST_P(DeviceDeathTest, MisuseEndsTheProcess) {
+  AlignedBuffer page(2 * kPage);
+  const IoDone done = [](const absl::Status&) {};
+  EXPECT_DEATH(device_->SubmitRead(DeviceOffset(512), page.span(), done), "offset");
+  EXPECT_DEATH(device_->SubmitRead(DeviceOffset(0), page.span().first(512), done), "size");
+  EXPECT_DEATH(device_->SubmitRead(DeviceOffset(0), page.span().subspan(512, 4096), done),
+               "address");
+  EXPECT_DEATH(device_->SubmitRead(DeviceOffset(kDeviceBytes), page.span(), done), "offset");
+  EXPECT_DEATH(device_->SubmitWrite(DeviceOffset(kDeviceBytes - kPage), page.span(), done),
+               "offset");
+  EXPECT_DEATH(device_->SubmitRead(DeviceOffset(-kPage), page.span(), done), "offset");
+}
+
+TEST_P(DeviceDeathTest, ASecondThreadIsRefused) {
+  device_->Poll(std::chrono::microseconds(0));
+  EXPECT_DEATH(std::thread([&] { device_->Poll(std::chrono::microseconds(0)); }).join(), "owner_");
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceConformance,
+                         testing::Values("memory", "faulty", "threads", "io_uring"),
+                         [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceDeathTest, testing::Values("memory", "threads", "io_uring"),
+                         [](const auto& test) { return test.param; });
+
+TEST(MemoryDevice, CostsOnlyWhatIsWritten) {
+  MemoryDevice device(std::int64_t{1} << 40);
+  AlignedBuffer page = Pattern(kPage, 6);
+  AlignedBuffer out(kPage);
+  ASSERT_TRUE(ReadNow(device, std::int64_t{1} << 39, out).ok());
+  EXPECT_EQ(device.allocated_bytes(), 0);
+  ASSERT_TRUE(WriteNow(device, std::int64_t{1} << 39, page).ok());
+  EXPECT_LE(device.allocated_bytes(), 1 << 20);
+}
+
+TEST(MemoryDevice, GrowsWithoutLosingBytes) {
+  MemoryDevice device(2 * kPage);
+  const AlignedBuffer page = Pattern(kPage, 7);
+  ASSERT_TRUE(WriteNow(device, kPage, page).ok());
+  device.Grow(1000 * kPage);
+  AlignedBuffer out(kPage);
+  ASSERT_TRUE(ReadNow(device, kPage, out).ok());
+  EXPECT_TRUE(SameBytes(out, page));
+  EXPECT_TRUE(WriteNow(device, 999 * kPage, page).ok());
+}
+
+}  // namespace
+}  // namespace cairn::kv
