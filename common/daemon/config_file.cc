@@ -5,8 +5,11 @@
 #include <memory>
 #include <string_view>
 
+#include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/text_format.h>
+
+#include "common/base/check.h"
 
 namespace cairn {
 namespace {
@@ -25,6 +28,15 @@ class FirstError : public google::protobuf::io::ErrorCollector {
 
   std::string text;
 };
+
+std::string CommentLines(std::string_view text) {
+  std::string out = "# ";
+  for (const char c : text) {
+    out += c;
+    if (c == '\n') out += "# ";
+  }
+  return out + "\n";
+}
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
   errno = 0;
@@ -60,12 +72,31 @@ absl::Status ReadConfigFile(const std::string& path, google::protobuf::Message& 
   return absl::OkStatus();
 }
 
-std::string PrintConfig(const google::protobuf::Message& config) {
+std::string PrintConfig(const google::protobuf::Message& config, std::span<const ConfigKey> keys,
+                        bool comments) {
+  const google::protobuf::Descriptor* descriptor = config.GetDescriptor();
+  const google::protobuf::Reflection* reflection = config.GetReflection();
+  CAIRN_CHECK_EQ(descriptor->field_count(), static_cast<int>(keys.size()));
   google::protobuf::TextFormat::Printer printer;
   printer.SetUseUtf8StringEscaping(true);
-  std::string text;
-  if (!printer.PrintToString(config, &text)) return "";
-  return text;
+  std::string out;
+  for (int i = 0; i < descriptor->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* field = descriptor->field(i);
+    const ConfigKey& key = keys[static_cast<std::size_t>(i)];
+    CAIRN_CHECK_EQ(field->name(), key.name);
+    if (comments) {
+      if (i > 0) out += "\n";
+      out += CommentLines(key.text);
+    }
+    const int count = field->is_repeated() ? reflection->FieldSize(config, field) : 1;
+    for (int element = 0; element < count; ++element) {
+      std::string value;
+      printer.PrintFieldValueToString(config, field, field->is_repeated() ? element : -1, &value);
+      if (key.is_mode) value = fmt::format("0{:o}", reflection->GetUInt32(config, field));
+      out += fmt::format("{}: {}\n", field->name(), value);
+    }
+  }
+  return out;
 }
 
 }  // namespace cairn

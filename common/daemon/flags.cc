@@ -1,0 +1,38 @@
+#include "common/daemon/flags.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cairn {
+
+absl::Status ParseFlags(std::span<const char* const> arguments, std::span<const ValueFlag> values,
+                        std::span<const SwitchFlag> switches) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    const auto is_switch = std::find_if(switches.begin(), switches.end(),
+                                        [&](const auto& flag) { return flag.name == argument; });
+    if (is_switch != switches.end()) {
+      *is_switch->value = true;
+      continue;
+    }
+    const std::size_t equals = argument.find('=');
+    const std::string_view name = argument.substr(0, equals);
+    const auto flag = std::find_if(values.begin(), values.end(),
+                                   [&](const auto& known) { return known.name == name; });
+    if (flag == values.end()) {
+      return InvalidArgument("unknown argument {}: --help shows the flags", argument);
+    }
+    std::string value;
+    if (equals != std::string_view::npos) {
+      value = argument.substr(equals + 1);
+    } else if (i + 1 < arguments.size()) {
+      value = arguments[++i];
+    }
+    if (value.empty()) return InvalidArgument("flag {} needs a value", name);
+    if (flag->value->has_value()) return InvalidArgument("flag {} is given twice", name);
+    *flag->value = std::move(value);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace cairn

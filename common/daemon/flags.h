@@ -1,0 +1,29 @@
+// The few flags of a daemon: "--name value" or "--name=value", and "--name" alone for actions.
+// Threading:  pure function.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+
+namespace cairn {
+
+struct ValueFlag {
+  std::string_view name;  // with its dashes
+  std::optional<std::string>* value;
+};
+
+struct SwitchFlag {
+  std::string_view name;
+  bool* value;
+};
+
+// `arguments` without the program's name. INVALID_ARGUMENT names the flag that is unknown, empty or
+// given twice.
+absl::Status ParseFlags(std::span<const char* const> arguments, std::span<const ValueFlag> values,
+                        std::span<const SwitchFlag> switches);
+
+}  // namespace cairn

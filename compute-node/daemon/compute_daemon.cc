@@ -1,0 +1,167 @@
+#include "compute-node/daemon/compute_daemon.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "common/base/thread.h"
+#include "common/log/log.h"
+#include "compute-node/kv_client/grpc_kv_node.h"
+#include "compute-node/kv_client/in_process_kv_node.h"
+
+namespace cairn::compute {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kConnectInterval{200};
+// How soon a signal is noticed while the model loads.
+constexpr std::chrono::milliseconds kSignalCheckInterval{50};
+
+absl::Status MakeSocketDirectory(const std::string& socket_path) {
+  const fs::path directory = fs::path(socket_path).parent_path();
+  if (directory.empty()) return absl::OkStatus();
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (!error && fs::is_directory(directory, error)) return absl::OkStatus();
+  return ErrnoStatus(error ? error.value() : ENOTDIR,
+                     fmt::format("make directory {} of socket_path", directory.string()));
+}
+
+// Tokens of one pass: a model with a short context needs no more scratch memory than that.
+absl::StatusOr<std::int64_t> BatchTokens(const std::string& model_path,
+                                         const SessionOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, GgufFile::Open(model_path));
+  CAIRN_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(*file));
+  return std::min(options.prefill_chunk_tokens, ContextTokensMax(options, config));
+}
+
+bool MayComeUp(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kNotFound ||
+         status.code() == absl::StatusCode::kUnavailable ||
+         status.code() == absl::StatusCode::kDeadlineExceeded;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ComputeDaemon>> ComputeDaemon::Start(
+    const ComputeNodeConfig& config) {
+  if (config.model_path().empty()) {
+    return InvalidArgument("no model: give --model FILE.gguf, or model_path in the configuration");
+  }
+  std::unique_ptr<ComputeDaemon> daemon(new ComputeDaemon(config));
+  CAIRN_RETURN_IF_ERROR(MakeSocketDirectory(config.socket_path()));
+  CAIRN_ASSIGN_OR_RETURN(daemon->server_,
+                         ComputeServer::Start({.socket_path = config.socket_path(),
+                                               .socket_mode = config.socket_mode()},
+                                              daemon->state_));
+  daemon->load_thread_ = StartThread("cn-load", [raw = daemon.get()] { raw->Load(); });
+  return daemon;
+}
+
+ComputeDaemon::~ComputeDaemon() {
+  if (server_ != nullptr) Stop();
+  if (load_thread_.joinable()) load_thread_.join();
+}
+
+absl::Status ComputeDaemon::WaitUntilReady(const std::atomic<int>& signal) {
+  const MutexLock lock(mutex_);
+  while (!loaded_) {
+    if (signal.load(std::memory_order_relaxed) != 0) return Cancelled("stopped while loading");
+    changed_.WaitUntil(mutex_, Clock::now() + kSignalCheckInterval);
+  }
+  if (load_status_.ok()) server_->SetServing(true);
+  return load_status_;
+}
+
+std::string ComputeDaemon::Description() const {
+  const absl::StatusOr<std::shared_ptr<Runtime>> runtime = state_.runtime();
+  if (!runtime.ok()) return Message(runtime.status());
+  const ModelConfig& config = (*runtime)->model->config();
+  const absl::StatusOr<KvStats> stats = (*runtime)->node->Stats();
+  return fmt::format("socket={} model={} context_tokens={} kv={} io_engine={}",
+                     config_.socket_path(), config_.model_path(),
+                     ContextTokensMax((*runtime)->options, config), config_.kv(),
+                     stats.ok() ? stats->io_engine : "unknown");
+}
+
+void ComputeDaemon::Stop() {
+  stopping_.store(true);
+  server_->Shutdown(kStopTimeMax);
+  server_.reset();
+}
+
+void ComputeDaemon::Load() {
+  const Clock::time_point start = Clock::now();
+  absl::StatusOr<std::shared_ptr<Runtime>> runtime = MakeRuntime();
+  if (runtime.ok()) {
+    LogInfo("loaded model={} bytes={} time_ms={}", config_.model_path(), state_.size_bytes(),
+            std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count());
+    state_.SetReady(*std::move(runtime));
+  }
+  const MutexLock lock(mutex_);
+  loaded_ = true;
+  load_status_ = runtime.status();
+  changed_.NotifyAll();
+}
+
+absl::StatusOr<std::shared_ptr<Runtime>> ComputeDaemon::MakeRuntime() {
+  auto runtime = std::make_shared<Runtime>();
+  runtime->options = ToSessionOptions(config_);
+  runtime->turn_template = config_.turn_template();
+  runtime->turn_stop.assign(config_.turn_stop().begin(), config_.turn_stop().end());
+  ModelOptions model_options;
+  model_options.thread_count =
+      config_.threads() != 0
+          ? config_.threads()
+          : std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kThreadCountMax);
+  CAIRN_ASSIGN_OR_RETURN(model_options.batch_tokens_max,
+                         BatchTokens(config_.model_path(), runtime->options));
+  model_options.progress = [this](std::int64_t done_bytes, std::int64_t total_bytes) {
+    state_.SetLoading(done_bytes, total_bytes);
+  };
+  CAIRN_ASSIGN_OR_RETURN(runtime->node, ReachKvNode());
+  CAIRN_ASSIGN_OR_RETURN(runtime->model, Model::Load(config_.model_path(), model_options));
+  CAIRN_ASSIGN_OR_RETURN(runtime->tokenizer, Tokenizer::FromGguf(runtime->model->file()));
+  runtime->options.prefill_chunk_tokens = model_options.batch_tokens_max;
+  runtime->scratch =
+      std::make_unique<AttentionScratch>(runtime->model->config(), model_options.batch_tokens_max);
+  CAIRN_ASSIGN_OR_RETURN(runtime->identity,
+                         IdentityOf(*runtime->model, runtime->options.kv_format));
+  return runtime;
+}
+
+absl::StatusOr<std::unique_ptr<KvNode>> ComputeDaemon::ReachKvNode() {
+  if (config_.kv() == "ram") {
+    RamKvNodeOptions options;
+    options.size_bytes = config_.kv_ram_bytes();
+    return MakeRamKvNode(options);
+  }
+  KvClientOptions options;
+  options.reconnect_time_max = std::chrono::seconds(config_.kv_wait_seconds());
+  const Clock::time_point deadline = Clock::now() + options.reconnect_time_max;
+  bool told = false;
+  for (;;) {
+    absl::StatusOr<std::unique_ptr<GrpcKvNode>> node =
+        GrpcKvNode::Connect(config_.kv_socket_path(), options);
+    if (node.ok()) return std::unique_ptr<KvNode>(*std::move(node));
+    if (!MayComeUp(node.status())) return node.status();
+    if (Clock::now() >= deadline || stopping_.load()) {
+      return Unavailable(
+          "cannot reach cairn-kv-node at {} after {} s: {}; start it with `cairn-kv-node --socket "
+          "{}`, or keep keys and values in memory with --kv ram",
+          config_.kv_socket_path(), config_.kv_wait_seconds(), Message(node.status()),
+          config_.kv_socket_path());
+    }
+    if (!told) {
+      LogInfo("waiting for cairn-kv-node socket={} seconds_max={}", config_.kv_socket_path(),
+              config_.kv_wait_seconds());
+      told = true;
+    }
+    std::this_thread::sleep_for(kConnectInterval);
+  }
+}
+
+}  // namespace cairn::compute

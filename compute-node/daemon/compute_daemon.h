@@ -1,0 +1,61 @@
+// ComputeDaemon puts a compute node together from its configuration and takes it apart again. The
+// socket is served first, so that apps can ask how far loading is; the model and the KV node follow
+// on the thread "cn-load".
+// Threading: one thread.
+// Blocking:  Start binds a socket. WaitUntilReady waits for the model and the KV node. Stop waits
+//            until running generations are stored, and ends what is left after kStopTimeMax.
+// Errors:    one message that says what is wrong with which object and what to do.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "compute-node/daemon/config.h"
+#include "compute-node/service/compute_server.h"
+#include "compute-node/service/runtime.h"
+
+namespace cairn::compute {
+
+inline constexpr std::chrono::milliseconds kStopTimeMax{5000};
+
+class ComputeDaemon {
+ public:
+  static absl::StatusOr<std::unique_ptr<ComputeDaemon>> Start(const ComputeNodeConfig& config);
+  ~ComputeDaemon();
+  ComputeDaemon(const ComputeDaemon&) = delete;
+  ComputeDaemon& operator=(const ComputeDaemon&) = delete;
+
+  // Returns when generations are served, with the error that prevents it, or with CANCELLED when
+  // `signal` becomes a number: then a model may still be loading, and only leaving the process
+  // ends that.
+  absl::Status WaitUntilReady(const std::atomic<int>& signal);
+
+  // One line of key=value about what is served. REQUIRES: WaitUntilReady returned OK.
+  std::string Description() const;
+
+  // Health NOT_SERVING, generations stopped and stored, calls ended. Once.
+  void Stop();
+
+ private:
+  explicit ComputeDaemon(const ComputeNodeConfig& config) : config_(config) {}
+  void Load();
+  absl::StatusOr<std::shared_ptr<Runtime>> MakeRuntime();
+  absl::StatusOr<std::unique_ptr<KvNode>> ReachKvNode();
+
+  const ComputeNodeConfig config_;
+  DaemonState state_;
+  std::unique_ptr<ComputeServer> server_;
+  std::thread load_thread_;
+  std::atomic<bool> stopping_{false};
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool loaded_ CAIRN_GUARDED_BY(mutex_) = false;
+  absl::Status load_status_ CAIRN_GUARDED_BY(mutex_);
+};
+
+}  // namespace cairn::compute

@@ -1,0 +1,188 @@
+#include "compute-node/daemon/config.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <string_view>
+#include <thread>
+
+#include "common/base/check.h"
+#include "common/daemon/config_file.h"
+#include "common/daemon/flags.h"
+#include "common/daemon/paths.h"
+#include "common/rpc/unix_socket.h"
+#include "compute-node/kernels/thread_pool.h"
+
+namespace cairn::compute {
+namespace {
+
+constexpr std::uint32_t kSocketModeMax = 0777;
+constexpr std::int32_t kKvWaitSecondsDefault = 30;
+constexpr std::int32_t kKvWaitSecondsMax = 3600;
+constexpr std::int64_t kKvRamBytesMin = std::int64_t{1} << 20;
+constexpr std::int64_t kKvRamBytesDefault = std::int64_t{8} << 30;
+constexpr std::int64_t kKvRamBytesMax = std::int64_t{1} << 42;
+
+// In the order of the fields.
+constexpr std::array kKeys = {
+    ConfigKey{"model_path", "The GGUF file to serve. No default: here or --model."},
+    ConfigKey{"socket_path", "Unix socket for apps."},
+    ConfigKey{"socket_mode", "Mode of that socket: who may connect. 0600: only the owner.", true},
+    ConfigKey{
+        "kv",
+        "Where keys and values live: \"node\", the KV node behind kv_socket_path, or \"ram\",\n"
+        "this process's memory: nothing survives it."},
+    ConfigKey{"kv_socket_path", "Unix socket of cairn-kv-node."},
+    ConfigKey{"kv_wait_seconds",
+              "Seconds to wait for the KV node at start, and when it goes away later."},
+    ConfigKey{"kv_ram_bytes",
+              "With kv: \"ram\": memory for all conversations. Used for what is written only."},
+    ConfigKey{"threads", "Threads that compute. 0: one for each processor."},
+    ConfigKey{"context_tokens_max",
+              "Tokens of a conversation, at most. 0: as many as the model was made for."},
+    ConfigKey{"prefill_chunk_tokens",
+              "Tokens of a prompt that are computed in one pass. Larger: faster, more memory."},
+    ConfigKey{"window_tokens_max", "Newest tokens that stay in memory, 64 to 128."},
+    ConfigKey{"fetch_slice_bytes", "One read from the KV node; three of them are in memory."},
+    ConfigKey{"dram_budget_bytes",
+              "All memory for keys and values of a conversation; bounds the replay buffer."},
+    ConfigKey{"kv_format", "How keys and values are stored: \"f16\" or \"f32\"."},
+    ConfigKey{"turn_template", "What `cairn chat` puts around a turn; {} is the turn."},
+    ConfigKey{"turn_stop", "Texts that end a turn in `cairn chat`; one key for each."},
+    ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
+};
+
+absl::Status CheckRange(std::string_view key, std::int64_t value, std::int64_t min,
+                        std::int64_t max) {
+  if (value >= min && value <= max) return absl::OkStatus();
+  return InvalidArgument("{} is {}: it must be {} to {}", key, value, min, max);
+}
+
+absl::Status Validate(const ComputeNodeConfig& config) {
+  CAIRN_RETURN_IF_ERROR(Annotate(rpc::CheckSocketPath(config.socket_path()), "socket_path"));
+  CAIRN_RETURN_IF_ERROR(CheckRange("socket_mode", config.socket_mode(), 0, kSocketModeMax));
+  if (config.kv() != "node" && config.kv() != "ram") {
+    return InvalidArgument("kv is '{}': it must be node or ram", config.kv());
+  }
+  if (config.kv() == "node") {
+    CAIRN_RETURN_IF_ERROR(
+        Annotate(rpc::CheckSocketPath(config.kv_socket_path()), "kv_socket_path"));
+  }
+  CAIRN_RETURN_IF_ERROR(
+      CheckRange("kv_wait_seconds", config.kv_wait_seconds(), 0, kKvWaitSecondsMax));
+  CAIRN_RETURN_IF_ERROR(
+      CheckRange("kv_ram_bytes", config.kv_ram_bytes(), kKvRamBytesMin, kKvRamBytesMax));
+  CAIRN_RETURN_IF_ERROR(CheckRange("threads", config.threads(), 0, kThreadCountMax));
+  if (!ParseKvFormat(config.kv_format()).has_value()) {
+    return InvalidArgument("kv_format is '{}': it must be f16 or f32", config.kv_format());
+  }
+  if (config.turn_template().find("{}") == std::string::npos) {
+    return InvalidArgument("turn_template is '{}': it must contain {{}}, the turn",
+                           config.turn_template());
+  }
+  return ToSessionOptions(config).Validate();
+}
+
+absl::Status SetThreads(const std::string& text, ComputeNodeConfig& config) {
+  std::int32_t threads = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), threads);
+  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) {
+    return InvalidArgument("flag --threads is '{}': it must be a number", text);
+  }
+  config.set_threads(threads);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> arguments) {
+  CommandLine out;
+  const std::array values = {
+      ValueFlag{"--config", &out.config_path},       ValueFlag{"--model", &out.model_path},
+      ValueFlag{"--socket", &out.socket_path},       ValueFlag{"--kv", &out.kv},
+      ValueFlag{"--kv-socket", &out.kv_socket_path}, ValueFlag{"--threads", &out.threads},
+      ValueFlag{"--log-level", &out.log_level}};
+  const std::array switches = {SwitchFlag{"--print-config", &out.print_config},
+                               SwitchFlag{"--print-default-config", &out.print_default_config},
+                               SwitchFlag{"--version", &out.version},
+                               SwitchFlag{"--help", &out.help}};
+  CAIRN_RETURN_IF_ERROR(ParseFlags(arguments, values, switches));
+  return out;
+}
+
+std::string HelpText() {
+  return
+      R"(cairn-compute-node runs a language model and serves text generation to apps; the keys and values
+of conversations are kept by cairn-kv-node.
+
+usage: cairn-compute-node --model FILE [flags]
+  --config FILE            configuration file (protobuf text format)
+  --model FILE             GGUF file to serve; overrides the file, as the following do
+  --socket PATH            Unix socket for apps
+  --kv node|ram            where keys and values live: the KV node, or this process's memory
+  --kv-socket PATH         Unix socket of cairn-kv-node
+  --threads N              threads that compute; 0: one for each processor
+  --log-level LEVEL        trace, debug, info, warn or error
+  --print-config           print the configuration that would be used, and end
+  --print-default-config   print a configuration file with every key and its default, and end
+  --version                print the version, and end
+  --help                   print this, and end
+
+SIGTERM or SIGINT: running generations are stopped and stored, exit code 0. A second one: ends at
+once, exit code 130. Exit code 1: it could not start; the last line on stderr says why.
+)";
+}
+
+ComputeNodeConfig DefaultConfig() {
+  const SessionOptions session;
+  ComputeNodeConfig config;
+  config.set_model_path("");
+  config.set_socket_path(DefaultSocketPath("compute.sock"));
+  config.set_socket_mode(rpc::kSocketModeDefault);
+  config.set_kv("node");
+  config.set_kv_socket_path(DefaultSocketPath("kv.sock"));
+  config.set_kv_wait_seconds(kKvWaitSecondsDefault);
+  config.set_kv_ram_bytes(kKvRamBytesDefault);
+  config.set_threads(0);
+  config.set_context_tokens_max(session.context_tokens_max);
+  config.set_prefill_chunk_tokens(session.prefill_chunk_tokens);
+  config.set_window_tokens_max(session.window_tokens_max);
+  config.set_fetch_slice_bytes(session.fetch_slice_bytes);
+  config.set_dram_budget_bytes(session.dram_budget_bytes);
+  config.set_kv_format(std::string(KvFormatName(session.kv_format)));
+  config.set_turn_template("{}\n");
+  config.set_log_level("info");
+  return config;
+}
+
+absl::StatusOr<ComputeNodeConfig> MakeConfig(const CommandLine& command_line) {
+  ComputeNodeConfig config = DefaultConfig();
+  if (command_line.config_path) {
+    CAIRN_RETURN_IF_ERROR(ReadConfigFile(*command_line.config_path, config));
+  }
+  if (command_line.model_path) config.set_model_path(*command_line.model_path);
+  if (command_line.socket_path) config.set_socket_path(*command_line.socket_path);
+  if (command_line.kv) config.set_kv(*command_line.kv);
+  if (command_line.kv_socket_path) config.set_kv_socket_path(*command_line.kv_socket_path);
+  if (command_line.log_level) config.set_log_level(*command_line.log_level);
+  if (command_line.threads) CAIRN_RETURN_IF_ERROR(SetThreads(*command_line.threads, config));
+  CAIRN_RETURN_IF_ERROR(Validate(config));
+  return config;
+}
+
+std::string ConfigText(const ComputeNodeConfig& config, bool comments) {
+  return PrintConfig(config, kKeys, comments);
+}
+
+SessionOptions ToSessionOptions(const ComputeNodeConfig& config) {
+  SessionOptions options;
+  options.context_tokens_max = config.context_tokens_max();
+  options.kv_format = ParseKvFormat(config.kv_format()).value_or(KvFormat::kF16);
+  options.prefill_chunk_tokens = config.prefill_chunk_tokens();
+  options.window_tokens_max = config.window_tokens_max();
+  options.fetch_slice_bytes = config.fetch_slice_bytes();
+  options.dram_budget_bytes = config.dram_budget_bytes();
+  return options;
+}
+
+}  // namespace cairn::compute
