@@ -58,6 +58,7 @@ CAIRN_STATUS_FACTORY(Unauthenticated, kUnauthenticated)
     }                                         \
   } while (false)
 
+// NOLINTBEGIN(bugprone-macro-parentheses): `target` may be a declaration.
 #define CAIRN_CONCAT_INNER(a, b) a##b
 #define CAIRN_CONCAT(a, b) CAIRN_CONCAT_INNER(a, b)
 #define CAIRN_ASSIGN_OR_RETURN(target, expression) \
@@ -68,3 +69,4 @@ CAIRN_STATUS_FACTORY(Unauthenticated, kUnauthenticated)
     return std::move(temporary).status();                          \
   }                                                                \
   target = std::move(temporary).value()
+// NOLINTEND(bugprone-macro-parentheses)

@@ -1,5 +1,6 @@
 #include "kv-node/layout/rows.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -12,6 +13,7 @@ namespace {
 constexpr std::int64_t kRunCountMax = std::int64_t{1} << 24;  // runs of positions in one list
 constexpr std::int64_t kGroupCountMax = std::int64_t{1} << 20;
 constexpr std::int64_t kPageCountMax = std::int64_t{1} << 40;
+constexpr std::int64_t kPartIdMax = INT64_MAX - kGroupCountMax;  // ids of a group count up
 
 absl::Status Damaged(std::string_view what) {
   return DataLoss("a stored {} row is damaged or of a newer version", what);
@@ -28,8 +30,9 @@ void PutPositions(ByteWriter& out, const Positions& positions) {
 }
 
 Positions GetPositions(ByteReader& in) {
-  std::vector<Positions::Run> runs(static_cast<std::size_t>(
-      std::min(in.Count(kRunCountMax), in.remaining())));  // a run takes at least two bytes
+  // A run takes two bytes at least, so the row's length bounds their count too.
+  std::vector<Positions::Run> runs(
+      static_cast<std::size_t>(in.Count(std::min(kRunCountMax, in.remaining()))));
   std::int64_t end = 0;
   for (Positions::Run& run : runs) {
     run.start = end + in.Count(kPositionMax);
@@ -110,7 +113,7 @@ void GetGroup(ByteReader& in, std::int64_t entry_bytes, std::vector<StoredPart>&
   StoredPart base;
   base.kind = static_cast<ExtentKind>(flags >> 1);
   base.direction = (flags & 1) != 0 ? Direction::kDown : Direction::kUp;
-  base.id = PartId(in.Varint());
+  base.id = PartId(in.Count(kPartIdMax));
   base.first_page = PageIndex(in.Count(kPageCountMax));
   base.page_count = in.Count(kPageCountMax);
   base.offset_bytes = in.Count(base.page_count * kPageBytes);

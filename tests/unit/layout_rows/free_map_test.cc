@@ -1,0 +1,129 @@
+#include "kv-node/layout/free_map.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/tools/seed.h"
+#include "tests/unit/layout_rows/random_rows.h"
+
+namespace cairn::kv {
+namespace {
+
+TEST(FreeMapTest, ReservedPagesAreNeverGiven) {
+  FreeMap map(10, 2);
+  EXPECT_EQ(map.used_count(), 2);
+  EXPECT_EQ(*map.Allocate(8), PageIndex(2));
+  EXPECT_EQ(map.used_count(), 10);
+}
+
+TEST(FreeMapTest, AFullMapSaysHowMuchWasWanted) {
+  FreeMap map(10, 2);
+  const auto refused = map.Allocate(9);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(Message(refused.status()).find("9 free pages"), std::string::npos);
+  EXPECT_EQ(map.used_count(), 2) << "a refused allocation takes nothing";
+}
+
+TEST(FreeMapTest, ASearchThatReachesTheEndBeginsAgain) {
+  FreeMap map(100, 2);
+  ASSERT_TRUE(map.Allocate(90).ok());
+  map.Free(PageIndex(5), 10);
+  EXPECT_EQ(*map.Allocate(10), PageIndex(5)) << "only the freed hole is long enough";
+  EXPECT_EQ(*map.Allocate(8), PageIndex(92));
+  EXPECT_FALSE(map.Allocate(1).ok());
+}
+
+TEST(FreeMapTest, ARangeThatTheCursorCutsIsFound) {
+  FreeMap map(20, 2);
+  ASSERT_TRUE(map.Allocate(10).ok());  // the cursor is at 12
+  map.Free(PageIndex(8), 4);
+  EXPECT_EQ(*map.Allocate(12), PageIndex(8));
+}
+
+TEST(FreeMapTest, MarkUsedRefusesOverlapsAndPagesOutside) {
+  FreeMap map(10, 2);
+  EXPECT_TRUE(map.MarkUsed(PageIndex(4), 2));
+  EXPECT_FALSE(map.MarkUsed(PageIndex(5), 1));
+  EXPECT_FALSE(map.MarkUsed(PageIndex(3), 2));
+  EXPECT_FALSE(map.MarkUsed(PageIndex(0), 1));
+  EXPECT_FALSE(map.MarkUsed(PageIndex(9), 2));
+  EXPECT_FALSE(map.MarkUsed(PageIndex(-1), 1));
+  EXPECT_FALSE(map.MarkUsed(PageIndex(4), -1));
+  EXPECT_FALSE(map.MarkUsed(PageIndex(std::int64_t{1} << 62), std::int64_t{1} << 62));
+  EXPECT_EQ(map.used_count(), 4) << "a refused mark changes nothing";
+  EXPECT_FALSE(map.IsUsed(PageIndex(3)));
+}
+
+TEST(FreeMapDeathTest, FreeingWhatIsFreeIsAProgrammerError) {
+  FreeMap map(10, 2);
+  ASSERT_TRUE(map.MarkUsed(PageIndex(4), 1));
+  EXPECT_DEATH(map.Free(PageIndex(4), 2), "IsUsed");
+}
+
+// A page at a time: whether there is a hole of `count` pages.
+bool HasHole(const std::vector<bool>& used, std::int64_t count) {
+  std::int64_t free = 0;
+  for (const bool in_use : used) {
+    free = in_use ? 0 : free + 1;
+    if (free == count) return true;
+  }
+  return false;
+}
+
+TEST(FreeMapTest, RandomUseAgreesWithAPlainList) {
+  test::Rng rng(test::TestSeed());
+  for (int round = 0; round < 20; ++round) {
+    const std::int64_t page_count = 2 + Draw(rng, 700);
+    FreeMap map(page_count, 2);
+    std::vector<bool> used(static_cast<std::size_t>(page_count));
+    used[0] = used[1] = true;
+    std::vector<std::pair<PageIndex, std::int64_t>> held;
+    const auto mark = [&](PageIndex first, std::int64_t count, bool value) {
+      for (std::int64_t page = first.value(); page < first.value() + count; ++page) {
+        ASSERT_NE(used[static_cast<std::size_t>(page)], value);
+        used[static_cast<std::size_t>(page)] = value;
+      }
+    };
+    for (int step = 0; step < 300; ++step) {
+      if (!held.empty() && rng.Below(5) < 2) {
+        const auto victim = static_cast<std::size_t>(rng.Below(held.size()));
+        map.Free(held[victim].first, held[victim].second);
+        mark(held[victim].first, held[victim].second, false);
+        held.erase(held.begin() + static_cast<std::ptrdiff_t>(victim));
+        continue;
+      }
+      const std::int64_t count = 1 + Draw(rng, 20);
+      const auto first = map.Allocate(count);
+      ASSERT_EQ(first.ok(), HasHole(used, count)) << count << " of " << page_count;
+      if (!first.ok()) continue;
+      mark(*first, count, true);
+      held.emplace_back(*first, count);
+    }
+    std::int64_t used_count = 0;
+    for (std::int64_t page = 0; page < page_count; ++page) {
+      ASSERT_EQ(map.IsUsed(PageIndex(page)), used[static_cast<std::size_t>(page)]);
+      used_count += used[static_cast<std::size_t>(page)] ? 1 : 0;
+    }
+    EXPECT_EQ(map.used_count(), used_count);
+  }
+}
+
+TEST(ExtentTest, FreesItsPagesUnlessARowNamesIt) {
+  const auto map = std::make_shared<FreeMap>(20, 2);
+  ASSERT_TRUE(map->MarkUsed(PageIndex(4), 4));
+  {
+    const Extent temporary(map, ExtentKind::kPool, PageIndex(4), 2, /*committed=*/false);
+    Extent stored(map, ExtentKind::kPool, PageIndex(6), 2, /*committed=*/false);
+    stored.set_committed(true);
+  }
+  EXPECT_FALSE(map->IsUsed(PageIndex(4)));
+  EXPECT_TRUE(map->IsUsed(PageIndex(6)));
+}
+
+}  // namespace
+}  // namespace cairn::kv
