@@ -1,0 +1,333 @@
+#include "clients/cpp/cairn_client.h"
+
+#include <thread>
+#include <utility>
+
+#include <grpcpp/grpcpp.h>
+
+#include "cairn/compute/v1/inference.grpc.pb.h"
+#include "common/base/status.h"
+#include "common/base/thread.h"
+#include "common/daemon/paths.h"
+#include "common/rpc/status_mapping.h"
+
+namespace cairn {
+namespace {
+
+namespace v1 = ::cairn::compute::v1;
+
+// How soon a cancellation is noticed, and how often a loading daemon is asked.
+constexpr std::chrono::milliseconds kPollInterval{50};
+constexpr std::int32_t kPageSize = 1000;
+// Replies hold a conversation's text, requests a prompt of 16 MiB.
+constexpr int kReplyBytesMax = 256 << 20;
+
+std::chrono::nanoseconds FromProto(const google::protobuf::Duration& duration) {
+  return std::chrono::seconds(duration.seconds()) + std::chrono::nanoseconds(duration.nanos());
+}
+
+std::chrono::system_clock::time_point FromProto(const google::protobuf::Timestamp& time) {
+  return std::chrono::system_clock::time_point(
+      std::chrono::duration_cast<std::chrono::system_clock::duration>(
+          std::chrono::seconds(time.seconds()) + std::chrono::nanoseconds(time.nanos())));
+}
+
+ConversationInfo FromProto(const v1::Conversation& conversation) {
+  ConversationInfo info;
+  info.conversation_id = conversation.conversation_id();
+  info.label = conversation.label();
+  info.token_count = conversation.token_count();
+  info.flash_bytes = conversation.flash_bytes();
+  info.create_time = FromProto(conversation.create_time());
+  if (conversation.has_update_time()) info.update_time = FromProto(conversation.update_time());
+  info.usable = conversation.usable();
+  return info;
+}
+
+absl::StatusOr<FinishReason> FromProto(v1::FinishReason reason) {
+  switch (reason) {
+    case v1::FINISH_REASON_END:
+      return FinishReason::kEnd;
+    case v1::FINISH_REASON_LENGTH:
+      return FinishReason::kLength;
+    case v1::FINISH_REASON_STOP:
+      return FinishReason::kStop;
+    case v1::FINISH_REASON_CONTEXT:
+      return FinishReason::kContext;
+    default:
+      return Internal("cairn-compute-node ended a generation for unknown reason {}",
+                      static_cast<int>(reason));
+  }
+}
+
+v1::GenerateRequest ToProto(const GenerateOptions& options) {
+  v1::GenerateRequest request;
+  request.set_conversation_id(options.conversation_id);
+  if (options.prompt_tokens.empty()) {
+    request.set_text(options.prompt);
+  } else {
+    request.mutable_tokens()->mutable_ids()->Assign(options.prompt_tokens.begin(),
+                                                    options.prompt_tokens.end());
+  }
+  request.set_parse_special(options.parse_special);
+  request.set_tokens_max(options.tokens_max == 0 ? -1 : options.tokens_max);
+  request.mutable_sampling()->set_temperature(options.temperature);
+  request.mutable_sampling()->set_top_k(options.top_k);
+  request.mutable_sampling()->set_top_p(options.top_p);
+  request.mutable_sampling()->set_seed(options.seed);
+  request.mutable_stop()->Assign(options.stop.begin(), options.stop.end());
+  request.set_label(options.label);
+  request.set_ephemeral(options.ephemeral);
+  request.set_ignore_eos(options.ignore_end);
+  return request;
+}
+
+absl::Status HandleFinished(const v1::Finished& finished, GenerateResult& result) {
+  CAIRN_ASSIGN_OR_RETURN(result.reason, FromProto(finished.reason()));
+  result.generated_token_count = finished.generated_token_count();
+  result.conversation_token_count = finished.conversation_token_count();
+  result.first_token_time = FromProto(finished.first_token_time());
+  result.prefill_time = FromProto(finished.prefill_time());
+  result.decode_time = FromProto(finished.decode_time());
+  result.kv_flash_bytes = finished.kv_flash_bytes();
+  result.kv_dram_peak_bytes = finished.kv_dram_peak_bytes();
+  result.kv_read_bytes = finished.kv_read_bytes();
+  result.io_engine = finished.io_engine();
+  result.reconnect_count = finished.reconnect_count();
+  return absl::OkStatus();
+}
+
+absl::Status HandleEvent(const GenerateOptions& options, const v1::GenerateEvent& event,
+                         GenerateResult& result) {
+  if (event.has_started()) {
+    result.conversation_id = event.started().conversation_id();
+    result.reused_token_count = event.started().reused_token_count();
+    result.prompt_token_count = event.started().prompt_token_count();
+    if (options.on_started) {
+      options.on_started(result.conversation_id, result.reused_token_count,
+                         result.prompt_token_count);
+    }
+  } else if (event.has_prefill() && options.on_prefill) {
+    options.on_prefill(event.prefill().done_token_count(), event.prefill().prompt_token_count());
+  } else if (event.has_token()) {
+    result.text += event.token().text();
+    if (options.on_token) options.on_token(event.token().id());
+    if (options.on_text && !event.token().text().empty()) options.on_text(event.token().text());
+  } else if (event.has_finished()) {
+    return HandleFinished(event.finished(), result);
+  }
+  return absl::OkStatus();
+}
+
+// Cancels a call when its token says so; gRPC can only be told from a thread that is not waiting
+// for it.
+class CancelWatch {
+ public:
+  CancelWatch(const CancelToken* token, grpc::ClientContext& context) {
+    if (token == nullptr) return;
+    thread_ = StartThread("cancel-watch", [this, token, &context] {
+      while (!ended_.load() && !token->cancelled()) std::this_thread::sleep_for(kPollInterval);
+      if (token->cancelled()) context.TryCancel();
+    });
+  }
+  ~CancelWatch() {
+    ended_.store(true);
+    if (thread_.joinable()) thread_.join();
+  }
+  CancelWatch(const CancelWatch&) = delete;
+  CancelWatch& operator=(const CancelWatch&) = delete;
+
+ private:
+  std::atomic<bool> ended_{false};
+  std::thread thread_;
+};
+
+void SetDeadline(grpc::ClientContext& context) {
+  context.set_deadline(std::chrono::system_clock::now() + kCallTimeMax);
+}
+
+}  // namespace
+
+struct CairnClient::Impl {
+  std::string socket_path;
+  std::unique_ptr<v1::InferenceService::Stub> stub;
+};
+
+double GenerateResult::TokensPerSecond() const {
+  if (generated_token_count < 2 || decode_time.count() <= 0) return 0;
+  return static_cast<double>(generated_token_count - 1) /
+         std::chrono::duration<double>(decode_time).count();
+}
+
+absl::StatusOr<std::unique_ptr<CairnClient>> CairnClient::Connect(const std::string& socket_path) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
+  auto impl = std::make_unique<Impl>();
+  impl->socket_path = socket_path;
+  impl->stub = v1::InferenceService::NewStub(grpc::CreateCustomChannel(
+      "unix:" + socket_path, grpc::InsecureChannelCredentials(), arguments));
+  std::unique_ptr<CairnClient> client(new CairnClient(std::move(impl)));
+  CAIRN_RETURN_IF_ERROR(client->GetStatus().status());
+  return client;
+}
+
+CairnClient::CairnClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CairnClient::~CairnClient() = default;
+
+absl::Status CairnClient::Explain(const absl::Status& status) const {
+  // What the daemon says itself begins with its name; the rest comes from gRPC's transport.
+  const bool from_daemon = Message(status).find("cairn-") != std::string::npos;
+  if (status.code() != absl::StatusCode::kUnavailable || from_daemon) return status;
+  return Unavailable(
+      "cannot reach cairn-compute-node at {}: is it running? Start it with `cairn-compute-node "
+      "--model FILE.gguf --socket {}` ({})",
+      impl_->socket_path, impl_->socket_path, Message(status));
+}
+
+absl::StatusOr<GenerateResult> CairnClient::Generate(const GenerateOptions& options,
+                                                     const CancelToken* cancel) {
+  grpc::ClientContext context;
+  if (options.time_max) context.set_deadline(std::chrono::system_clock::now() + *options.time_max);
+  GenerateResult result;
+  const std::unique_ptr<grpc::ClientReader<v1::GenerateEvent>> reader =
+      impl_->stub->Generate(&context, ToProto(options));
+  absl::Status handled;
+  bool finished = false;
+  {
+    const CancelWatch watch(cancel, context);
+    v1::GenerateEvent event;
+    while (reader->Read(&event)) {
+      if (!handled.ok()) continue;
+      handled = HandleEvent(options, event, result);
+      finished = finished || event.has_finished();
+      if (!handled.ok()) context.TryCancel();
+    }
+  }
+  const absl::Status status = rpc::FromGrpcStatus(reader->Finish());
+  CAIRN_RETURN_IF_ERROR(handled);
+  // A cancellation that came after the end changes nothing.
+  if (finished) return result;
+  if (status.ok()) return Internal("cairn-compute-node ended the stream without a last event");
+  return Explain(status);
+}
+
+absl::StatusOr<std::vector<ConversationInfo>> CairnClient::ListConversations() {
+  std::vector<ConversationInfo> conversations;
+  v1::ListConversationsRequest request;
+  request.set_page_size(kPageSize);
+  do {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    v1::ListConversationsResponse response;
+    const grpc::Status status = impl_->stub->ListConversations(&context, request, &response);
+    CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(status)));
+    for (const v1::Conversation& conversation : response.conversations()) {
+      conversations.push_back(FromProto(conversation));
+    }
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  return conversations;
+}
+
+absl::StatusOr<std::string> CairnClient::ReadConversation(std::int64_t conversation_id,
+                                                          ConversationInfo* info) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::GetConversationRequest request;
+  request.set_conversation_id(conversation_id);
+  v1::GetConversationResponse response;
+  const grpc::Status status = impl_->stub->GetConversation(&context, request, &response);
+  CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(status)));
+  if (info != nullptr) *info = FromProto(response.conversation());
+  return std::move(*response.mutable_text());
+}
+
+absl::Status CairnClient::DeleteConversation(std::int64_t conversation_id) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::DeleteConversationRequest request;
+  request.set_conversation_id(conversation_id);
+  v1::DeleteConversationResponse response;
+  return Explain(
+      rpc::FromGrpcStatus(impl_->stub->DeleteConversation(&context, request, &response)));
+}
+
+absl::StatusOr<std::vector<std::int32_t>> CairnClient::Tokenize(const std::string& text,
+                                                                bool special) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::TokenizeRequest request;
+  request.set_text(text);
+  request.set_special(special);
+  v1::TokenizeResponse response;
+  const grpc::Status status = impl_->stub->Tokenize(&context, request, &response);
+  CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(status)));
+  return std::vector<std::int32_t>(response.ids().begin(), response.ids().end());
+}
+
+absl::StatusOr<ModelDescription> CairnClient::GetModel() {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::ListModelsResponse response;
+  const grpc::Status status = impl_->stub->ListModels(&context, v1::ListModelsRequest(), &response);
+  CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(status)));
+  if (response.models_size() == 0) return Internal("cairn-compute-node serves no model");
+  const v1::ModelInfo& info = response.models(0);
+  ModelDescription model;
+  model.name = info.name();
+  model.digest = info.digest();
+  model.context_token_count = info.context_token_count();
+  model.kv_token_bytes = info.kv_token_bytes();
+  model.vocab_count = info.vocab_count();
+  model.turn_template = info.turn_template();
+  model.turn_stop.assign(info.turn_stop().begin(), info.turn_stop().end());
+  return model;
+}
+
+absl::StatusOr<DaemonStatus> CairnClient::GetStatus() {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::GetStatusResponse response;
+  const grpc::Status called = impl_->stub->GetStatus(&context, v1::GetStatusRequest(), &response);
+  CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(called)));
+  DaemonStatus status;
+  switch (response.phase()) {
+    case v1::DAEMON_PHASE_LOADING:
+      status.phase = DaemonPhase::kLoading;
+      break;
+    case v1::DAEMON_PHASE_READY:
+      status.phase = DaemonPhase::kReady;
+      break;
+    default:
+      status.phase = DaemonPhase::kStopping;
+  }
+  status.model_loaded_bytes = response.model_loaded_bytes();
+  status.model_size_bytes = response.model_size_bytes();
+  status.generation_count = response.generation_count();
+  status.kv_dram_bytes = response.kv_dram_bytes();
+  return status;
+}
+
+absl::Status CairnClient::WaitUntilReady(std::chrono::milliseconds time_max,
+                                         const std::function<void(const DaemonStatus&)>& progress,
+                                         const CancelToken* cancel) {
+  const auto deadline = std::chrono::steady_clock::now() + time_max;
+  for (;;) {
+    CAIRN_ASSIGN_OR_RETURN(const DaemonStatus status, GetStatus());
+    if (status.phase == DaemonPhase::kReady) return absl::OkStatus();
+    if (status.phase == DaemonPhase::kStopping) {
+      return Unavailable("cairn-compute-node is stopping: start it again");
+    }
+    if (progress) progress(status);
+    if (cancel != nullptr && cancel->cancelled()) return Cancelled("cancelled while waiting");
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return DeadlineExceeded("cairn-compute-node is still loading the model ({} of {} bytes)",
+                              status.model_loaded_bytes, status.model_size_bytes);
+    }
+    std::this_thread::sleep_for(kPollInterval);
+  }
+}
+
+std::string DefaultComputeSocket() { return DefaultSocketPath("compute.sock"); }
+
+}  // namespace cairn

@@ -1,0 +1,175 @@
+// CairnClient: text generation with long contexts, from C++. It talks to cairn-compute-node over a
+// Unix socket.
+//
+//   absl::StatusOr<std::unique_ptr<cairn::CairnClient>> client =
+//       cairn::CairnClient::Connect(cairn::DefaultComputeSocket());
+//   cairn::GenerateOptions options;
+//   options.prompt = "Q: What is the code of the red door?\nA:";
+//   options.on_text = [](std::string_view text) { std::cout << text; };
+//   absl::StatusOr<cairn::GenerateResult> result = (*client)->Generate(options);
+//   // Next turn: options.conversation_id = result->conversation_id.
+//
+// Threading:  safe from any thread; callbacks run on the thread that called Generate.
+// Blocking:   every method waits for the daemon's answer: Generate for as long as the text takes,
+//             the others at most kCallTimeMax.
+// Errors:     those of proto/cairn/compute/v1/inference.proto. UNAVAILABLE: nothing serves the
+//             socket, or the daemon is starting or stopping; the message says what to do.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+namespace cairn {
+
+inline constexpr std::chrono::seconds kCallTimeMax{60};
+
+struct GenerateOptions {
+  // The prompt: text, or token ids if `prompt_tokens` is not empty.
+  std::string prompt;
+  std::vector<std::int32_t> prompt_tokens;
+  // Whether the text may contain special tokens such as <|eot_id|>.
+  bool parse_special = false;
+  // 0: a new conversation.
+  std::int64_t conversation_id = 0;
+  // Tokens to generate at most; negative: only store the prompt.
+  std::int32_t tokens_max = 256;
+  // 0: always the most likely token.
+  float temperature = 0;
+  std::int32_t top_k = 0;  // 0: all
+  float top_p = 0;         // 0: all
+  std::uint64_t seed = 0;  // 0: a random one
+  // Generation ends before the first of these texts.
+  std::vector<std::string> stop;
+  // Shown in lists.
+  std::string label;
+  // Whether the conversation is deleted at the end.
+  bool ephemeral = false;
+  // Generate on after the model's end-of-text token.
+  bool ignore_end = false;
+  // The whole generation must end by then.
+  std::optional<std::chrono::milliseconds> time_max;
+
+  // Callbacks; each may be empty. Text comes in whole UTF-8 characters.
+  std::function<void(std::int64_t conversation_id, std::int64_t reused_token_count,
+                     std::int64_t prompt_token_count)>
+      on_started;
+  std::function<void(std::int64_t done_token_count, std::int64_t prompt_token_count)> on_prefill;
+  std::function<void(std::string_view text)> on_text;
+  std::function<void(std::int32_t token_id)> on_token;
+};
+
+enum class FinishReason { kEnd, kLength, kStop, kContext };
+
+struct GenerateResult {
+  std::int64_t conversation_id = 0;
+  FinishReason reason = FinishReason::kLength;
+  std::string text;
+  std::int64_t reused_token_count = 0;
+  std::int64_t prompt_token_count = 0;
+  std::int64_t generated_token_count = 0;
+  std::int64_t conversation_token_count = 0;
+  std::chrono::nanoseconds first_token_time{0};
+  std::chrono::nanoseconds prefill_time{0};
+  std::chrono::nanoseconds decode_time{0};  // of all generated tokens but the first
+  std::int64_t kv_flash_bytes = 0;
+  std::int64_t kv_dram_peak_bytes = 0;
+  std::int64_t kv_read_bytes = 0;
+  std::string io_engine;
+  std::int32_t reconnect_count = 0;
+
+  // Generated tokens a second, without the first; 0 if there were fewer than two.
+  double TokensPerSecond() const;
+};
+
+struct ConversationInfo {
+  std::int64_t conversation_id = 0;
+  std::string label;
+  std::int64_t token_count = 0;
+  std::int64_t flash_bytes = 0;
+  std::chrono::system_clock::time_point create_time;
+  std::optional<std::chrono::system_clock::time_point> update_time;
+  bool usable = false;  // with the daemon's model
+};
+
+struct ModelDescription {
+  std::string name;
+  std::string digest;  // 32 bytes
+  std::int64_t context_token_count = 0;
+  std::int64_t kv_token_bytes = 0;
+  std::int32_t vocab_count = 0;
+  std::string turn_template;  // {} is the turn
+  std::vector<std::string> turn_stop;
+};
+
+enum class DaemonPhase { kLoading, kReady, kStopping };
+
+struct DaemonStatus {
+  DaemonPhase phase = DaemonPhase::kLoading;
+  std::int64_t model_loaded_bytes = 0;
+  std::int64_t model_size_bytes = 0;
+  std::int32_t generation_count = 0;
+  std::int64_t kv_dram_bytes = 0;
+};
+
+// Ends a Generate from another thread or a signal handler.
+class CancelToken {
+ public:
+  void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> cancelled_{false};
+};
+
+class CairnClient {
+ public:
+  // Connects and asks the daemon how it is. UNAVAILABLE if nobody serves the socket.
+  static absl::StatusOr<std::unique_ptr<CairnClient>> Connect(const std::string& socket_path);
+  ~CairnClient();
+  CairnClient(const CairnClient&) = delete;
+  CairnClient& operator=(const CairnClient&) = delete;
+
+  // Appends the prompt and generates. What was generated before an error or a cancellation stays
+  // in the conversation; on_started told its id. `cancel` may be null.
+  absl::StatusOr<GenerateResult> Generate(const GenerateOptions& options,
+                                          const CancelToken* cancel = nullptr);
+
+  // All conversations, newest first.
+  absl::StatusOr<std::vector<ConversationInfo>> ListConversations();
+  // The conversation's text; `info` may be null.
+  absl::StatusOr<std::string> ReadConversation(std::int64_t conversation_id,
+                                               ConversationInfo* info = nullptr);
+  absl::Status DeleteConversation(std::int64_t conversation_id);
+
+  absl::StatusOr<std::vector<std::int32_t>> Tokenize(const std::string& text, bool special);
+  absl::StatusOr<ModelDescription> GetModel();
+  absl::StatusOr<DaemonStatus> GetStatus();
+
+  // Returns when the daemon generates; `progress` (may be empty) hears the model's bytes while they
+  // are loaded. CANCELLED, or DEADLINE_EXCEEDED after `time_max`.
+  absl::Status WaitUntilReady(std::chrono::milliseconds time_max,
+                              const std::function<void(const DaemonStatus&)>& progress = nullptr,
+                              const CancelToken* cancel = nullptr);
+
+ private:
+  struct Impl;
+  explicit CairnClient(std::unique_ptr<Impl> impl);
+  absl::Status Explain(const absl::Status& status) const;
+
+  std::unique_ptr<Impl> impl_;
+};
+
+// Where the daemon listens unless its configuration says otherwise; reads the environment.
+std::string DefaultComputeSocket();
+
+}  // namespace cairn
