@@ -1,0 +1,342 @@
+#include "tests/unit/service/fake_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/thread.h"
+
+namespace cairn::kv::test {
+
+class FakeChannel : public Channel {
+ public:
+  FakeChannel(FakeEngine* engine, SessionId session, Epoch epoch)
+      : engine_(engine), session_(session), epoch_(epoch) {}
+  ~FakeChannel() override {
+    engine_->Post(
+        [engine = engine_, session = session_, epoch = epoch_] { engine->Detach(session, epoch); });
+  }
+  FakeChannel(const FakeChannel&) = delete;
+  FakeChannel& operator=(const FakeChannel&) = delete;
+
+  bool Submit(OpSeq op_seq, ChangingOperation operation) override {
+    engine_->PostOperation([engine = engine_, session = session_, epoch = epoch_, op_seq,
+                            operation] { engine->Apply(session, epoch, op_seq, operation); });
+    return true;
+  }
+  bool Submit(RequestId request_id, OpSeq after, ReadOperation operation) override {
+    engine_->PostOperation(
+        [engine = engine_, session = session_, epoch = epoch_, request_id, after, operation] {
+          engine->Answer(session, epoch, request_id, after, operation);
+        });
+    return true;
+  }
+
+ private:
+  FakeEngine* const engine_;
+  const SessionId session_;
+  const Epoch epoch_;
+};
+
+FakeEngine::FakeEngine(std::shared_ptr<FakeStore> store) : store_(std::move(store)) {
+  thread_ = StartThread("fake-engine", [this] { Run(); });
+}
+
+FakeEngine::~FakeEngine() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+void FakeEngine::Post(Task task) {
+  MutexLock lock(mutex_);
+  tasks_.push_back(std::move(task));
+  changed_.NotifyAll();
+}
+
+void FakeEngine::PostOperation(Task task) {
+  MutexLock lock(mutex_);
+  operations_.push_back(std::move(task));
+  queued_count_max_ = std::max(queued_count_max_, static_cast<int>(operations_.size()));
+  changed_.NotifyAll();
+}
+
+void FakeEngine::Run() {
+  while (true) {
+    Task task;
+    {
+      MutexLock lock(mutex_);
+      while (!stopping_ && tasks_.empty() && (held_ || operations_.empty())) {
+        changed_.Wait(mutex_);
+      }
+      const bool operation_first = !held_ && !operations_.empty();
+      if (stopping_ && tasks_.empty()) return;
+      std::deque<Task>& from = operation_first && !stopping_ ? operations_ : tasks_;
+      task = std::move(from.front());
+      from.pop_front();
+    }
+    task();
+  }
+}
+
+void FakeEngine::HoldOperations() {
+  MutexLock lock(mutex_);
+  held_ = true;
+}
+
+void FakeEngine::ReleaseOperations() {
+  MutexLock lock(mutex_);
+  held_ = false;
+  changed_.NotifyAll();
+}
+
+void FakeEngine::DropCheckpointReplies() {
+  MutexLock lock(mutex_);
+  drop_checkpoint_replies_ = true;
+}
+
+void FakeEngine::WaitForDetachCount(int count) {
+  MutexLock lock(mutex_);
+  while (detach_count_ < count) changed_.Wait(mutex_);
+}
+
+void FakeEngine::WaitForQueuedCount(int count) {
+  MutexLock lock(mutex_);
+  while (static_cast<int>(operations_.size()) < count) changed_.Wait(mutex_);
+}
+
+int FakeEngine::queued_count_max() {
+  MutexLock lock(mutex_);
+  return queued_count_max_;
+}
+
+void FakeEngine::Create(CreateSession request, Callback<SessionId> done) {
+  Post([this, request = std::move(request), done = std::move(done)] {
+    const SessionId id(static_cast<std::int64_t>(store_->sessions.size()) + 1);
+    store_->sessions[id].created = request;
+    done(id);
+  });
+}
+
+Attachment FakeEngine::NewEpoch(SessionId id, FakeSession* session) {
+  const auto old = attached_.find(id);
+  if (old != attached_.end() && old->second.observer != nullptr) {
+    old->second.observer->OnFailure(OpSeq(), FailedPrecondition("a newer epoch of {}", id));
+  }
+  session->epoch = Epoch(session->epoch.value() + 1);
+  attached_[id] = {session->epoch, session->committed, OpSeq(), nullptr};
+  Attachment out;
+  out.session_id = id;
+  out.epoch = session->epoch;
+  out.token_count = session->committed.token_count;
+  out.op_seq = session->committed.op_seq;
+  out.layout = session->created.layout;
+  out.key = session->created.key;
+  out.next_cluster_ids = session->committed.next_cluster_ids;
+  out.segment_id = SegmentId(id.value() * 10);
+  return out;
+}
+
+void FakeEngine::OpenSession(SessionId session, Callback<Attachment> done) {
+  Post([this, session, done = std::move(done)] {
+    const auto found = store_->sessions.find(session);
+    if (found == store_->sessions.end()) {
+      done(NotFound("there is no session {}", session));
+      return;
+    }
+    done(NewEpoch(session, &found->second));
+  });
+}
+
+void FakeEngine::ResumeSession(SessionId session, Epoch epoch, Callback<Attachment> done) {
+  Post([this, session, epoch, done = std::move(done)] {
+    const auto found = store_->sessions.find(session);
+    if (found == store_->sessions.end()) {
+      done(NotFound("there is no session {}", session));
+    } else if (found->second.epoch != epoch) {
+      done(FailedPrecondition("session {} is at epoch {}, not {}", session, found->second.epoch,
+                              epoch));
+    } else {
+      done(NewEpoch(session, &found->second));
+    }
+  });
+}
+
+void FakeEngine::CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) {
+  Post([this, session, epoch, done = std::move(done)] {
+    Detach(session, epoch);
+    done(std::monostate());
+  });
+}
+
+void FakeEngine::DeleteSession(SessionId session, Callback<std::monostate> done) {
+  Post([this, session, done = std::move(done)] {
+    if (store_->sessions.erase(session) == 0) {
+      done(NotFound("there is no session {}", session));
+      return;
+    }
+    done(std::monostate());
+  });
+}
+
+void FakeEngine::ListSessions(Callback<std::vector<SessionInfo>> done) {
+  Post([this, done = std::move(done)] {
+    std::vector<SessionInfo> out;
+    for (auto it = store_->sessions.rbegin(); it != store_->sessions.rend(); ++it) {
+      SessionInfo info;
+      info.session_id = it->first;
+      info.label = it->second.created.label;
+      info.key = it->second.created.key;
+      info.layout = it->second.created.layout;
+      info.token_count = it->second.committed.token_count;
+      info.attached = attached_.contains(it->first);
+      out.push_back(std::move(info));
+    }
+    done(std::move(out));
+  });
+}
+
+void FakeEngine::SealSession(SessionId session, Callback<SealedSegment> done) {
+  Post([this, session, done = std::move(done)] {
+    if (attached_.contains(session)) {
+      done(FailedPrecondition("session {} is attached", session));
+      return;
+    }
+    done(SealedSegment{SegmentId(session.value() * 10),
+                       store_->sessions[session].committed.token_count});
+  });
+}
+
+void FakeEngine::GetStats(Callback<KvStats> done) {
+  Post([this, done = std::move(done)] {
+    KvStats stats;
+    stats.io_engine = "memory";
+    stats.attached_count = static_cast<std::int32_t>(attached_.size());
+    done(stats);
+  });
+}
+
+void FakeEngine::Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
+                        Callback<std::shared_ptr<Channel>> done) {
+  Post([this, session, epoch, observer = std::move(observer), done = std::move(done)] {
+    if (!store_->sessions.contains(session)) {
+      done(NotFound("there is no session {}", session));
+      return;
+    }
+    const auto found = attached_.find(session);
+    if (found == attached_.end() || found->second.epoch != epoch) {
+      done(FailedPrecondition("epoch {} of session {} is an older one", epoch, session));
+      return;
+    }
+    found->second.observer = observer;
+    done(std::make_shared<FakeChannel>(this, session, epoch));
+  });
+}
+
+void FakeEngine::Detach(SessionId session, Epoch epoch) {
+  const auto found = attached_.find(session);
+  if (found == attached_.end() || found->second.epoch != epoch) return;
+  attached_.erase(found);
+  MutexLock lock(mutex_);
+  ++detach_count_;
+  changed_.NotifyAll();
+}
+
+void FakeEngine::Apply(SessionId session, Epoch epoch, OpSeq op_seq, ChangingOperation operation) {
+  const auto found = attached_.find(session);
+  if (found == attached_.end() || found->second.epoch != epoch) return;
+  Attached& attached = found->second;
+  const std::shared_ptr<ChannelObserver> observer = attached.observer;
+  observer->OnRoom();
+  FakeState& state = attached.working;
+  if (op_seq.value() != state.op_seq.value() + 1) {
+    observer->OnFailure(op_seq, FailedPrecondition("operation {} after {}", op_seq, state.op_seq));
+    return;
+  }
+  if (const auto* append = std::get_if<Append>(&operation)) {
+    if (append->layer >= store_->sessions[session].created.layout.layer_count) {
+      observer->OnFailure(op_seq, InvalidArgument("layer {} is out of range", append->layer));
+      return;
+    }
+    for (const ClusterEntries& more : append->clusters) {
+      auto [it, added] = state.clusters.try_emplace(
+          {append->layer, more.cluster.head, more.cluster.cluster_id}, more);
+      if (added) continue;
+      it->second.positions.AppendAll(more.positions);
+      it->second.entries += more.entries;
+    }
+  } else if (const auto* policy = std::get_if<PutPolicyState>(&operation)) {
+    state.policy = *policy;
+  }
+  state.op_seq = op_seq;
+  const auto* checkpoint = std::get_if<Checkpoint>(&operation);
+  if (checkpoint == nullptr) return;
+  state.token_count = checkpoint->token_count;
+  state.token_ids.resize(static_cast<std::size_t>(checkpoint->token_ids_start));
+  state.token_ids.insert(state.token_ids.end(), checkpoint->token_ids.begin(),
+                         checkpoint->token_ids.end());
+  state.next_cluster_ids = checkpoint->next_cluster_ids;
+  store_->sessions[session].committed = state;
+  {
+    MutexLock lock(mutex_);
+    if (drop_checkpoint_replies_) return;
+  }
+  observer->OnCheckpointed(op_seq, {checkpoint->token_count, SegmentId()});
+}
+
+void FakeEngine::Answer(SessionId session, Epoch epoch, RequestId id, OpSeq after,
+                        const ReadOperation& operation) {
+  const auto found = attached_.find(session);
+  if (found == attached_.end() || found->second.epoch != epoch) return;
+  const std::shared_ptr<ChannelObserver> observer = found->second.observer;
+  observer->OnRoom();
+  if (after > found->second.working.op_seq) {
+    observer->OnReply(id, FailedPrecondition("operation {} has not been applied", after));
+    return;
+  }
+  observer->OnReply(id, Read(found->second, operation));
+}
+
+absl::StatusOr<ReadReply> FakeEngine::Read(const Attached& attached,
+                                           const ReadOperation& operation) {
+  const FakeState& state = attached.working;
+  if (const auto* fetch = std::get_if<Fetch>(&operation)) {
+    FetchReply reply;
+    for (const ClusterRef& ref : fetch->clusters) {
+      FetchedCluster cluster;
+      cluster.cluster = ref;
+      const auto found = state.clusters.find({fetch->layer, ref.head, ref.cluster_id});
+      cluster.outcome =
+          found == state.clusters.end() ? FetchOutcome::kUnknown : FetchOutcome::kFound;
+      if (found != state.clusters.end()) {
+        Span span;
+        span.entry_count = found->second.positions.count();
+        if (fetch->with_positions) span.positions = found->second.positions;
+        auto bytes = std::make_shared<const std::string>(found->second.entries);
+        span.bytes = std::as_bytes(std::span<const char>(bytes->data(), bytes->size()));
+        span.owner = bytes;
+        cluster.spans.push_back(std::move(span));
+      }
+      reply.clusters.push_back(std::move(cluster));
+    }
+    return reply;
+  }
+  if (std::holds_alternative<GetPolicyState>(operation)) {
+    return PolicyStateReply{state.policy.version, state.policy.state, ""};
+  }
+  if (const auto* tokens = std::get_if<GetTokens>(&operation)) {
+    const auto size = static_cast<std::int64_t>(state.token_ids.size());
+    TokensReply reply;
+    for (std::int64_t i = tokens->first; i < std::min(size, tokens->first + tokens->count); ++i) {
+      reply.token_ids.push_back(state.token_ids[static_cast<std::size_t>(i)]);
+    }
+    return reply;
+  }
+  if (std::holds_alternative<GetIndex>(operation)) return IndexReply{};
+  if (std::holds_alternative<GetCarried>(operation)) return CarriedReply{};
+  return ClustersReply{};
+}
+
+}  // namespace cairn::kv::test

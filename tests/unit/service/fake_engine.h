@@ -1,0 +1,108 @@
+// FakeEngine answers like an Engine, in a few hundred lines: sessions in maps, operations applied in
+// order on a thread of its own, a checkpoint is a copy. What is durable lies in a FakeStore, which
+// outlives the engine, so that a test can "kill" a KV node and start another on the same store.
+// For tests of what lies in front of the engine.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "kv-node/engine/engine.h"
+
+namespace cairn::kv::test {
+
+struct FakeState {
+  std::int64_t token_count = 0;
+  OpSeq op_seq;
+  std::map<std::tuple<std::int32_t, std::int32_t, ClusterId>, ClusterEntries> clusters;
+  PutPolicyState policy;
+  std::vector<std::int32_t> token_ids;
+  std::vector<std::int64_t> next_cluster_ids;
+};
+
+struct FakeSession {
+  CreateSession created;
+  Epoch epoch;
+  FakeState committed;
+};
+
+// Used by one engine at a time, on its thread.
+struct FakeStore {
+  std::map<SessionId, FakeSession> sessions;
+};
+
+class FakeChannel;
+
+class FakeEngine : public Engine {
+ public:
+  explicit FakeEngine(std::shared_ptr<FakeStore> store);
+  ~FakeEngine() override;
+  FakeEngine(const FakeEngine&) = delete;
+  FakeEngine& operator=(const FakeEngine&) = delete;
+
+  void Create(CreateSession request, Callback<SessionId> done) override;
+  void OpenSession(SessionId session, Callback<Attachment> done) override;
+  void ResumeSession(SessionId session, Epoch epoch, Callback<Attachment> done) override;
+  void CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) override;
+  void DeleteSession(SessionId session, Callback<std::monostate> done) override;
+  void ListSessions(Callback<std::vector<SessionInfo>> done) override;
+  void SealSession(SessionId session, Callback<SealedSegment> done) override;
+  void GetStats(Callback<KvStats> done) override;
+  void Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
+              Callback<std::shared_ptr<Channel>> done) override;
+
+  // Operations of channels wait while held; everything else goes on.
+  void HoldOperations();
+  void ReleaseOperations();
+  // Checkpoints are committed, but nobody hears of it.
+  void DropCheckpointReplies();
+  // Waits until a channel was attached and detached this many times.
+  void WaitForDetachCount(int count);
+  void WaitForQueuedCount(int count);
+  // The most operations that ever waited in a channel.
+  int queued_count_max();
+
+ private:
+  friend class FakeChannel;
+  struct Attached {
+    Epoch epoch;
+    FakeState working;
+    OpSeq refused_from;
+    std::shared_ptr<ChannelObserver> observer;
+  };
+  using Task = std::function<void()>;
+
+  void Post(Task task);
+  void PostOperation(Task task);
+  void Run();
+  void Detach(SessionId session, Epoch epoch);
+  Attachment NewEpoch(SessionId id, FakeSession* session);
+  void Apply(SessionId session, Epoch epoch, OpSeq op_seq, ChangingOperation operation);
+  void Answer(SessionId session, Epoch epoch, RequestId id, OpSeq after,
+              const ReadOperation& operation);
+  static absl::StatusOr<ReadReply> Read(const Attached& attached, const ReadOperation& operation);
+
+  const std::shared_ptr<FakeStore> store_;
+  std::map<SessionId, Attached> attached_;  // on the engine thread
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Task> tasks_ CAIRN_GUARDED_BY(mutex_);
+  std::deque<Task> operations_ CAIRN_GUARDED_BY(mutex_);
+  bool held_ CAIRN_GUARDED_BY(mutex_) = false;
+  bool drop_checkpoint_replies_ CAIRN_GUARDED_BY(mutex_) = false;
+  bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
+  int detach_count_ CAIRN_GUARDED_BY(mutex_) = 0;
+  int queued_count_max_ CAIRN_GUARDED_BY(mutex_) = 0;
+  std::thread thread_;
+};
+
+}  // namespace cairn::kv::test
