@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""House rules of the sources that no compiler checks; CONTRIBUTING.md tells them in prose.
+
+usage: tidy_test.py [ROOT]      prints each breach as FILE:LINE: RULE and fails if there is any
+       tidy_test.py --self-test breaks each rule in a temporary tree and fails if one is not noticed
+To add a rule, add a row to one of the tables, and to BREACHES a file that breaks it.
+"""
+import os
+import re
+import sys
+import tempfile
+
+CODE = (".h", ".cc")
+COLUMNS_MAX = {".h": 100, ".cc": 100, ".py": 100, ".sh": 100, ".txt": 120, ".cmake": 120, ".proto": 130}
+LINES_MAX = {".h": 500, ".cc": 500, ".py": 500, ".sh": 500}
+SKIPPED_FOLDERS = {".git", "build", ".cache", ".cairn", "__pycache__", "golden"}
+SKIPPED_FILES = {"tests/unit/tidy_test.py", "deploy/models/demo-4k.txt"}
+TEXT = (".h", ".cc", ".py", ".sh", ".txt", ".cmake", ".proto", ".md", ".json", ".conf", ".textproto")
+
+# pattern, file suffixes, what to say, path prefixes where it is allowed
+BANNED = [
+    (r"\b(TODO|FIXME|XXX|HACK)\b", TEXT, "finish it or write it down elsewhere", ()),
+    (r"(?<![\w.])/(work|tmp/(build|bash))\b", TEXT, "a path of one machine", ()),
+    (r"\b(sleep_for|sleep_until|usleep|nanosleep|sleep)\(", CODE, "wait for the event instead", (
+        "common/daemon/", "compute-node/kv_client/", "compute-node/daemon/", "clients/",
+        "kv-node/layout/file_calls.cc")),  # retries that no event announces
+    (r"\btime\.sleep\(", (".py",), "wait for the event instead",
+     ("tests/tools/wait.py", "tests/integration/harness", "tests/bench/")),
+    (r"(?<![\w:])s?rand\(", CODE, "use tests/tools/rng.h or a seeded generator", ()),
+    (r"\bsystem_clock\b", CODE, "use steady_clock; wall time only where it is shown or sent", (
+        "kv-node/engine/", "kv-node/layout/extent_file_create.cc", "kv-node/service/", "clients/",
+        "compute-node/kv_client/", "compute-node/service/", "tests/")),
+    (r"(?<!\w)(std::)?(f?printf|puts)\(|\bstd::c(out|err)\b", CODE, "daemons log through common/log",
+     ("clients/", "tests/", "common/base/check.cc", "common/daemon/", "kv-node/main.cc",
+      "compute-node/main.cc", "kv-node/daemon/command_line.cc")),
+    (r"\babsl::(Mutex|MutexLock)\b", CODE, "use common/base/mutex.h, which ThreadSanitizer sees",
+     ("common/base/mutex.h",)),
+    (r"#include <(ranges|coroutine)>", CODE, "clang 14 cannot compile it", ()),
+    # Each of these lives where it can be replaced.
+    (r"#include [<\"]liburing", CODE, "only kv-node/device uses io_uring", ("kv-node/device/",)),
+    (r"#include [<\"]rocksdb/", CODE, "only kv-node/meta uses RocksDB",
+     ("kv-node/meta/", "tests/unit/meta/")),
+    (r"#include [<\"](grpcpp?|google/protobuf)/|#include [<\"]cairn/", CODE,
+     "gRPC and its messages stay at the edges",
+     ("common/rpc/", "common/daemon/", "kv-node/service/", "kv-node/daemon/", "clients/", "tests/",
+      "compute-node/kv_client/", "compute-node/service/", "compute-node/daemon/")),
+    (r"#include [<\"](hwy/|\w*mmintrin|arm_neon)", CODE, "SIMD lives in compute-node/kernels",
+     ("compute-node/kernels/", "tests/unit/kernels/")),
+]
+
+# folder: the folders that it may include, beside itself. The longest prefix counts. clients and
+# tests may include anything.
+BASE = ("common/base", "common/io", "common/kv", "common/log")
+EDGE = BASE + ("common/rpc", "common/daemon")
+MAY_INCLUDE = {
+    "common/base": (), "common/io": BASE, "common/kv": BASE, "common/log": BASE,
+    "common/rpc": BASE, "common/daemon": BASE + ("common/rpc",),
+    "kv-node/device": BASE,
+    "kv-node/layout": BASE + ("kv-node/device",),
+    "kv-node/meta": BASE,
+    "kv-node/engine": BASE + ("kv-node/layout", "kv-node/meta", "kv-node/device"),
+    "kv-node/service": EDGE + ("kv-node/engine",),
+    "kv-node/daemon": EDGE + ("kv-node/",),
+    "kv-node": EDGE + ("kv-node/daemon",),
+    "compute-node/kernels": BASE,
+    "compute-node/model": BASE + ("compute-node/kernels",),
+    "compute-node/retrieval": BASE,
+    # The in-process client hosts an engine over memory.
+    "compute-node/kv_client": EDGE + ("kv-node/engine", "kv-node/device", "kv-node/layout"),
+    "compute-node/session": BASE + ("compute-node/kernels", "compute-node/model",
+                                    "compute-node/retrieval", "compute-node/kv_client"),
+    "compute-node/service": EDGE + ("compute-node/session", "compute-node/model",
+                                    "compute-node/kv_client"),
+    "compute-node/daemon": EDGE + ("compute-node/",),
+    "compute-node": EDGE + ("compute-node/daemon",),
+}
+
+
+def source_files(root):
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(set(folders) - SKIPPED_FOLDERS)
+        for name in sorted(names):
+            path = os.path.relpath(os.path.join(folder, name), root)
+            if path not in SKIPPED_FILES and name.endswith(TEXT):
+                yield path
+
+
+def owner(path):
+    """The longest folder of MAY_INCLUDE that holds `path`, or None."""
+    folder = os.path.dirname(path)
+    while folder and folder not in MAY_INCLUDE:
+        folder = os.path.dirname(folder)
+    return folder or None
+
+
+def check_lines(path, lines):
+    suffix = os.path.splitext(path)[1]
+    if len(lines) > LINES_MAX.get(suffix, len(lines)):
+        yield len(lines), "more than %d lines: split the file" % LINES_MAX[suffix]
+    rules = [(re.compile(pattern), said) for pattern, suffixes, said, allowed in BANNED
+             if suffix in suffixes and not path.startswith(allowed)]
+    for number, line in enumerate(lines, 1):
+        if len(line) > COLUMNS_MAX.get(suffix, len(line)):
+            yield number, "longer than %d columns" % COLUMNS_MAX[suffix]
+        for pattern, said in rules:
+            if pattern.search(line):
+                yield number, "%r: %s" % (pattern.search(line).group(0), said)
+
+
+def check_includes(path, lines):
+    mine = owner(path)
+    for number, line in enumerate(lines, 1):
+        match = re.match(r'#include "([^"]+)"', line)
+        if not match or match.group(1).startswith("cairn/") or not mine:
+            continue
+        theirs = os.path.dirname(match.group(1))
+        allowed = MAY_INCLUDE[mine] + (mine,)
+        if not any((theirs + "/").startswith(a.rstrip("/") + "/") for a in allowed) or (
+                theirs != mine and mine.startswith(theirs + "/")):
+            yield number, "%s may not include %s" % (mine, match.group(1))
+
+
+def check_markdown(path, lines):
+    fenced, titles = False, 0
+    for line in lines:
+        fenced ^= line.startswith("```")
+        titles += not fenced and line.startswith("# ")
+    if titles != 1:
+        yield 1, "%d titles (lines that begin with '# '): a document has one" % titles
+
+
+def check_registered(root, path):
+    """A source that no CMakeLists.txt of its folder or one above names is never built or run."""
+    name = os.path.basename(path)
+    folder = os.path.dirname(path)
+    while True:
+        lists = os.path.join(root, folder, "CMakeLists.txt")
+        if os.path.exists(lists) and re.search(r"(?<![\w-])%s(?![\w-])" % re.escape(name),
+                                               open(lists, encoding="utf-8").read()):
+            return
+        if not folder:
+            yield 1, "in no CMakeLists.txt of its folder: it is never built or run"
+            return
+        folder = os.path.dirname(folder)
+
+
+def check_file(root, path):
+    with open(os.path.join(root, path), encoding="utf-8") as file:
+        lines = file.read().split("\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    yield from check_lines(path, lines)
+    if path.endswith(CODE):
+        yield from check_includes(path, lines)
+    # Highway includes an -inl.h once for each instruction set: it has a guard of another kind.
+    if path.endswith(".h") and not path.endswith("-inl.h") and "#pragma once" not in lines:
+        yield 1, "a header without '#pragma once'"
+    if path.endswith(".md"):
+        yield from check_markdown(path, lines)
+    if path.endswith(".cc") or path.endswith("_test.py"):
+        yield from check_registered(root, path)
+
+
+def check_tree(root):
+    return ["%s:%d: %s" % (path, number, said)
+            for path in source_files(root) for number, said in check_file(root, path)]
+
+
+# file, content that breaks one rule, what must be said of it
+BREACHES = [
+    ("common/io/long.h", "#pragma once\n// " + "x" * 98 + "\n", "longer than 100"),
+    ("common/io/many.h", "#pragma once\n" * 501, "more than 500 lines"),
+    ("common/io/later.h", "#pragma once\n// TO" + "DO\n", "finish it"),
+    ("docs/path.md", "# Title\nsee /wo" + "rk/x\n", "a path of one machine"),
+    ("tests/unit/x/nap_test.cc", "std::this_thread::sleep_for(x);\n", "wait for the event"),
+    ("tests/integration/nap_test.py", "time.sleep(1)\n", "wait for the event"),
+    ("kv-node/engine/random.h", "#pragma once\nint x = rand();\n", "seeded generator"),
+    ("kv-node/device/clock.h", "#pragma once\nstd::chrono::system_clock x;\n", "steady_clock"),
+    ("kv-node/engine/print.h", "#pragma once\nstd::printf(x);\n", "common/log"),
+    ("common/io/mutex.h", "#pragma once\nabsl::Mutex x;\n", "mutex.h"),
+    ("common/io/range.h", "#pragma once\n#include <ranges>\n", "clang 14"),
+    ("kv-node/engine/ring.h", "#pragma once\n#include <liburing.h>\n", "io_uring"),
+    ("kv-node/engine/db.h", "#pragma once\n#include <rocksdb/db.h>\n", "RocksDB"),
+    ("kv-node/engine/rpc.h", "#pragma once\n#include <grpcpp/grpcpp.h>\n", "at the edges"),
+    ("compute-node/model/simd.h", "#pragma once\n#include <hwy/highway.h>\n", "SIMD lives"),
+    ("kv-node/device/up.h", '#pragma once\n#include "kv-node/engine/engine.h"\n', "may not include"),
+    ("kv-node/meta/side.h", '#pragma once\n#include "kv-node/layout/x.h"\n', "may not include"),
+    ("common/kv/up.h", '#pragma once\n#include "common/rpc/x.h"\n', "may not include"),
+    ("docs/titles.md", "# One\n# Two\n", "2 titles"),
+    ("common/io/twice.h", "int x;\n", "pragma once"),
+    ("tests/unit/x/lost_test.cc", "int x;\n", "never built or run"),
+    ("tests/integration/lost_test.py", "x = 1\n", "never built or run"),
+    ("tests/fuzz/lost_fuzz.cc", "int x;\n", "never built or run"),
+]
+
+
+def self_test():
+    failures = 0
+    for path, content, said in BREACHES:
+        with tempfile.TemporaryDirectory() as root:
+            os.makedirs(os.path.join(root, os.path.dirname(path)))
+            with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                file.write(content)
+            registered = "" if "never built" in said else os.path.basename(path)
+            with open(os.path.join(root, "CMakeLists.txt"), "w", encoding="utf-8") as file:
+                file.write(registered)
+            found = check_tree(root)
+            if len(found) != 1 or said not in found[0]:
+                failures += 1
+                print("self-test: %s should give one breach with %r, not %s" % (path, said, found))
+    return failures
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return 1 if self_test() else 0
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../..")
+    found = check_tree(os.path.normpath(root))
+    print("\n".join(found + ["tidy: %d breaches" % len(found)]))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
