@@ -43,6 +43,13 @@ function(cairn_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
+  # cairn_tests_unit and so on: all tests with a label.
+  foreach(label ${ARG_LABELS})
+    if(NOT TARGET cairn_tests_${label})
+      add_custom_target(cairn_tests_${label})
+    endif()
+    add_dependencies(cairn_tests_${label} ${name})
+  endforeach()
   # 77 is the status of a test that could not run here; ctest then reports it as skipped.
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
 endfunction()

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# Installs what is needed, builds, and runs every check of the project; CONTRIBUTING.md has the table of
+# the stages. Ends with ctest's summary of the release build.
+# usage: [CAIRN_STAGES="lint release test"] [CAIRN_JOBS=2] tests/run.sh
+#   CAIRN_STAGES  which stages, in this order: lint release test asan tsan tidy fuzz; default all
+#   CAIRN_JOBS    compilers and tests at once; default one for each processor
+#   CAIRN_FUZZ_SECONDS  how long all fuzz targets run together; default 60
+set -Eeuo pipefail
+cd "$(dirname "$0")/.."
+
+all_stages="lint release test asan tsan tidy fuzz"
+stages=${CAIRN_STAGES:-$all_stages}
+jobs=${CAIRN_JOBS:-$(nproc)}
+logs=build/logs
+mkdir -p "$logs"
+times=()
+tsan_tests=(common_test device_test kernels_test engine_test session_test)
+export CTEST_OUTPUT_ON_FAILURE=1
+
+# What TSan and ASan need to say where; and leaks are errors.
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:detect_stack_use_after_return=1}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan_suppressions.txt:halt_on_error=1}
+
+say() { printf '\n== %s\n' "$*"; }
+
+# Runs a command with its output in a log, which is shown when the command fails.
+quietly() {
+  local log=$logs/$1.log
+  shift
+  if ! "$@" >"$log" 2>&1; then
+    grep -E '(error|FAILED|warning):?|^ninja: ' "$log" | head -n 40 || true
+    tail -n 40 "$log"
+    echo "tests/run.sh: failed: $* (the whole output: $log)" >&2
+    return 1
+  fi
+}
+
+sources() {
+  if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+    git ls-files -co --exclude-standard -- '*.h' '*.cc'
+  else
+    find common kv-node compute-node clients tests -name '*.h' -o -name '*.cc'
+  fi
+}
+
+configure() { quietly "configure-$1" cmake --preset "$1" "${@:2}"; }
+build() { quietly "build-$1" cmake --build "build/$1" -j "$jobs" "${@:2}"; }
+
+stage_lint() {
+  sources | xargs -d '\n' clang-format --dry-run -Werror
+  python3 tests/unit/tidy_test.py --self-test
+  python3 tests/unit/tidy_test.py
+  bash -n deploy/*.sh tests/*.sh
+}
+
+stage_release() {
+  configure release
+  build release
+}
+
+stage_test() {
+  ctest --test-dir build/release -j "$jobs" | tee "$logs/ctest-release.log"
+}
+
+# Sanitizer builds make less of the program: the unit and fault tests, without the daemons' binaries.
+stage_asan() {
+  configure asan
+  build asan --target cairn_tests_unit
+  ctest --test-dir build/asan -j "$jobs" -L '^(unit|fault)$'
+}
+
+# What runs several threads of our own.
+stage_tsan() {
+  configure tsan
+  build tsan --target "${tsan_tests[@]}"
+  ctest --test-dir build/tsan -j "$jobs" -R "^($(IFS='|'; echo "${tsan_tests[*]}"))\$"
+}
+
+stage_tidy() {
+  configure clang
+  build clang --target cairn_generated
+  python3 tests/tools/run_clang_tidy.py build/clang --jobs "$jobs"
+}
+
+stage_fuzz() {
+  configure clang
+  local targets=(gguf_fuzz rows_fuzz)
+  build clang --target "${targets[@]}"
+  local target corpus seconds=$((${CAIRN_FUZZ_SECONDS:-60} / ${#targets[@]}))
+  for target in "${targets[@]}"; do
+    corpus=build/clang/corpus/$target
+    mkdir -p "$corpus"
+    quietly "fuzz-$target" build/clang/bin/"$target" -max_total_time="$seconds" \
+      -artifact_prefix="$corpus-" "$corpus"
+    echo "$target: $(grep -c . < <(ls "$corpus")) inputs kept, no failure in $seconds s"
+  done
+}
+
+# The stage is never part of a condition: bash would ignore errors inside it.
+run_stage() {
+  local stage=$1 begin=$SECONDS
+  say "$stage"
+  trap 'echo "tests/run.sh: stage $stage failed after $((SECONDS - begin)) s" >&2' ERR
+  "stage_$stage"
+  trap - ERR
+  times+=("$(printf '%-8s %5d s' "$stage" $((SECONDS - begin)))")
+}
+
+deploy/install_packages.sh deploy/packages.txt tests/packages.txt
+for stage in $stages; do
+  case " $all_stages " in
+    *" $stage "*) run_stage "$stage" ;;
+    *) echo "tests/run.sh: no stage '$stage'; there are: $all_stages" >&2; exit 2 ;;
+  esac
+done
+
+say "times"
+printf '%s\n' "${times[@]}" "$(printf '%-8s %5d s' all "$SECONDS")"
+if [[ -f $logs/ctest-release.log && " $stages " == *" test "* ]]; then
+  say "skipped cases inside test programs"
+  grep -hoE '^\[  SKIPPED \] [A-Za-z0-9_./]+' build/release/Testing/Temporary/LastTest.log |
+    sort -u || echo "none"
+  say "ctest, release build"
+  sed -n '/tests passed/,$p' "$logs/ctest-release.log"
+fi
