@@ -4,7 +4,8 @@
 // Rules: a command prints its answer on standard output and nothing else there; progress and errors
 // go to standard error.
 //        What the parser can tell (unknown options, values that are not allowed) ends with status
-//        2, what running tells with status 1 and one line "cairn: ...".
+//        2, what running tells with status 1 and one line "cairn: ...". A command that Ctrl-C ended
+//        leaves CANCELLED, which becomes status 130.
 #pragma once
 
 #include <functional>
@@ -26,5 +27,13 @@ inline void SetAction(CLI::App& command, CommandResult& result, std::function<ab
 
 // cairn model inspect | tokenize | logits
 void AddModelCommands(CLI::App& app, CommandResult& result);
+
+// Commands that talk to cairn-compute-node; built where gRPC is.
+// cairn generate
+void AddGenerateCommand(CLI::App& app, CommandResult& result);
+// cairn chat
+void AddChatCommand(CLI::App& app, CommandResult& result);
+// cairn sessions list | show | delete
+void AddSessionsCommands(CLI::App& app, CommandResult& result);
 
 }  // namespace cairn::cli

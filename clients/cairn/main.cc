@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kExitError = 1;
 constexpr int kExitUsage = 2;
+constexpr int kExitInterrupted = 130;  // as shells report a death by Ctrl-C
 
 constexpr const char* kDescription =
     "Cairn runs language models on texts that are longer than memory: the model's memory of a\n"
@@ -48,6 +49,11 @@ int Run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer("Each command explains itself: cairn COMMAND --help");
   CommandResult result;
+#ifdef CAIRN_WITH_DAEMONS
+  AddGenerateCommand(app, result);
+  AddChatCommand(app, result);
+  AddSessionsCommands(app, result);
+#endif
   AddModelCommands(app, result);
   try {
     app.parse(argc, argv);
@@ -55,6 +61,9 @@ int Run(int argc, char** argv) {
     return app.exit(success);  // --help and --version
   } catch (const CLI::ParseError& error) {
     return Fail(kExitUsage, UsageMessage(app, error));
+  }
+  if (result.status.code() == absl::StatusCode::kCancelled) {
+    return Fail(kExitInterrupted, Message(result.status));
   }
   if (!result.status.ok()) {
     return Fail(kExitError, Message(result.status));

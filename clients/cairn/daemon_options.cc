@@ -1,0 +1,99 @@
+#include "clients/cairn/daemon_options.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+namespace cairn::cli {
+namespace {
+
+constexpr std::chrono::minutes kLoadTimeMax{30};
+
+CancelToken& InterruptToken() {
+  static CancelToken token;
+  return token;
+}
+
+void OnInterrupt(int) { InterruptToken().Cancel(); }
+
+}  // namespace
+
+void AddSocketOption(CLI::App& command, std::string& socket) {
+  socket = DefaultComputeSocket();
+  command.add_option("--socket", socket, "Socket of cairn-compute-node")
+      ->envname("CAIRN_SOCKET")
+      ->capture_default_str();
+}
+
+InterruptCancels::InterruptCancels() {
+  InterruptToken().Reset();
+  struct sigaction action {};
+  action.sa_handler = OnInterrupt;
+  // One use: the second Ctrl-C ends the process. Not restarting makes a waiting read return.
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+}
+
+InterruptCancels::~InterruptCancels() { ::signal(SIGINT, SIG_DFL); }
+
+const CancelToken* InterruptCancels::token() const { return &InterruptToken(); }
+
+ProgressLine::ProgressLine(Show show)
+    : terminal_(::isatty(STDERR_FILENO) == 1), shown_(terminal_ || show == Show::kAlways) {}
+
+void ProgressLine::Update(std::string_view what, std::int64_t done, std::int64_t total,
+                          std::string_view unit) {
+  if (!shown_ || total <= 0) return;
+  if (what != what_) {
+    what_ = what;
+    told_tenths_ = -1;
+  }
+  if (terminal_) {
+    constexpr std::int64_t kBarWidth = 24;
+    const auto filled = static_cast<std::size_t>(done * kBarWidth / total);
+    fmt::print(stderr, "\r{} [{:<24}] {}/{} {}\x1b[K", what, std::string(filled, '#'), done, total,
+               unit);
+    std::fflush(stderr);
+    dirty_ = true;
+    return;
+  }
+  const std::int64_t tenths = done * 10 / total;
+  if (tenths == told_tenths_) return;
+  told_tenths_ = tenths;
+  fmt::print(stderr, "{} {}/{} {}\n", what, done, total, unit);
+}
+
+void ProgressLine::Clear() {
+  if (!dirty_) return;
+  fmt::print(stderr, "\r\x1b[K");
+  std::fflush(stderr);
+  dirty_ = false;
+}
+
+absl::StatusOr<std::unique_ptr<CairnClient>> ConnectWhenReady(const std::string& socket,
+                                                              ProgressLine& progress,
+                                                              const CancelToken* cancel) {
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<CairnClient> client, CairnClient::Connect(socket));
+  const auto show = [&](const DaemonStatus& status) {
+    constexpr std::int64_t kMiB = 1 << 20;
+    progress.Update("loading the model", status.model_loaded_bytes / kMiB,
+                    status.model_size_bytes / kMiB, "MiB");
+  };
+  CAIRN_RETURN_IF_ERROR(client->WaitUntilReady(kLoadTimeMax, show, cancel));
+  progress.Clear();
+  return client;
+}
+
+std::string SummaryLine(const GenerateResult& result) {
+  return fmt::format(
+      "summary: tokens_per_s={:.2f} ttft_ms={:.1f} kv_flash_bytes={} kv_dram_bytes={} io_engine={}",
+      result.TokensPerSecond(),
+      std::chrono::duration<double, std::milli>(result.first_token_time).count(),
+      result.kv_flash_bytes, result.kv_dram_peak_bytes, result.io_engine);
+}
+
+}  // namespace cairn::cli

@@ -1,0 +1,99 @@
+// cairn sessions list | show | delete
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "clients/cairn/commands.h"
+#include "clients/cairn/daemon_options.h"
+#include "clients/cairn/text_format.h"
+
+namespace cairn::cli {
+namespace {
+
+struct Options {
+  std::string socket;
+  std::int64_t id = 0;
+  bool json = false;
+};
+
+absl::StatusOr<std::unique_ptr<CairnClient>> Connect(const Options& options) {
+  const InterruptCancels interrupt;
+  ProgressLine progress(ProgressLine::Show::kIfTerminal);
+  return ConnectWhenReady(options.socket, progress, interrupt.token());
+}
+
+void PrintJson(const std::vector<ConversationInfo>& conversations) {
+  fmt::print("[");
+  const char* separator = "\n";
+  for (const ConversationInfo& info : conversations) {
+    const auto seconds = [](std::chrono::system_clock::time_point time) {
+      return std::chrono::duration<double>(time.time_since_epoch()).count();
+    };
+    fmt::print(
+        "{}  {{\"conversation_id\": {}, \"label\": {}, \"token_count\": {}, \"flash_bytes\": {}, "
+        "\"create_time\": {:.6f}, \"update_time\": {}, \"usable\": {}}}",
+        separator, info.conversation_id, JsonString(info.label), info.token_count, info.flash_bytes,
+        seconds(info.create_time),
+        info.update_time ? fmt::format("{:.6f}", seconds(*info.update_time)) : "null", info.usable);
+    separator = ",\n";
+  }
+  fmt::print("\n]\n");
+}
+
+absl::Status List(const Options& options) {
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client, Connect(options));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ConversationInfo> conversations,
+                         client->ListConversations());
+  if (options.json) {
+    PrintJson(conversations);
+    return absl::OkStatus();
+  }
+  fmt::print("{:>8}  {:>9}  {:>10}  {:<19}  {}\n", "ID", "TOKENS", "FLASH", "LAST STORED", "LABEL");
+  for (const ConversationInfo& info : conversations) {
+    fmt::print("{:>8}  {:>9}  {:>10}  {:<19}  {}{}\n", info.conversation_id, info.token_count,
+               HumanBytes(info.flash_bytes),
+               info.update_time ? LocalTime(*info.update_time) : "never", info.label,
+               info.usable ? "" : " (of another model)");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Show(const Options& options) {
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client, Connect(options));
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, client->ReadConversation(options.id));
+  fmt::print("{}\n", text);
+  return absl::OkStatus();
+}
+
+absl::Status Delete(const Options& options) {
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client, Connect(options));
+  return client->DeleteConversation(options.id);
+}
+
+}  // namespace
+
+void AddSessionsCommands(CLI::App& app, CommandResult& result) {
+  CLI::App& sessions = *app.add_subcommand("sessions", "Conversations that are on flash");
+  sessions.require_subcommand(1);
+  auto options = std::make_shared<Options>();
+
+  CLI::App& list = *sessions.add_subcommand("list", "All conversations, newest first");
+  list.add_flag("--json", options->json, "As JSON");
+  AddSocketOption(list, options->socket);
+  SetAction(list, result, [options] { return List(*options); });
+
+  CLI::App& show = *sessions.add_subcommand("show", "The text of a conversation");
+  show.add_option("id", options->id, "Its id")->required()->check(CLI::PositiveNumber);
+  AddSocketOption(show, options->socket);
+  SetAction(show, result, [options] { return Show(*options); });
+
+  CLI::App& remove = *sessions.add_subcommand("delete", "Delete a conversation and free its flash");
+  remove.add_option("id", options->id, "Its id")->required()->check(CLI::PositiveNumber);
+  AddSocketOption(remove, options->socket);
+  SetAction(remove, result, [options] { return Delete(*options); });
+}
+
+}  // namespace cairn::cli
