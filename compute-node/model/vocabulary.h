@@ -33,6 +33,7 @@ enum class TokenKind : std::int32_t {
 class Vocabulary {
  public:
   static absl::StatusOr<std::unique_ptr<const Vocabulary>> FromGguf(const GgufFile& file);
+  ~Vocabulary() = default;
   Vocabulary(const Vocabulary&) = delete;
   Vocabulary& operator=(const Vocabulary&) = delete;
 

@@ -60,7 +60,7 @@ std::string MakeSeed(std::string_view pre, bool with_tensors) {
     writer.AddTensor("token_embd.weight", {16, static_cast<std::int64_t>(vocabulary.tokens.size())},
                      test::TensorType::kF32, zero);
     writer.AddTensor("output_norm.weight", {16}, test::TensorType::kF32, zero);
-    writer.AddTensor("blk.0.attn_q.weight", {32, 16}, test::TensorType::kQ8_0, zero);
+    writer.AddTensor("blk.0.attn_q.weight", {32, 16}, test::TensorType::kQ80, zero);
   }
   return writer.ToString();
 }

@@ -124,9 +124,9 @@ uint32_t FileTypeNumber(TensorType type) {
       return 0;
     case TensorType::kF16:
       return 1;
-    case TensorType::kQ4_0:
+    case TensorType::kQ40:
       return 2;
-    case TensorType::kQ8_0:
+    case TensorType::kQ80:
       return 7;
     case TensorType::kQ6K:
       return 18;
@@ -216,9 +216,9 @@ class TensorMaker {
   // [rows][columns] of normal values. The output matrix (`finer`) of a Q4_0 file is Q6_K.
   void Matrix(const std::string& name, int32_t columns, int32_t rows, double deviation,
               bool finer = false) {
-    TensorType type = type_ == TensorType::kQ4_0 && finer ? TensorType::kQ6K : type_;
+    TensorType type = type_ == TensorType::kQ40 && finer ? TensorType::kQ6K : type_;
     if (columns % InfoOf(type).block_values != 0) {
-      type = columns % 32 == 0 ? TensorType::kQ8_0 : TensorType::kF16;
+      type = columns % 32 == 0 ? TensorType::kQ80 : TensorType::kF16;
     }
     Add(name, {columns, rows}, type, 0.0F, static_cast<float>(deviation));
   }

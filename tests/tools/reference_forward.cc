@@ -278,8 +278,8 @@ absl::StatusOr<ReferenceModel> ReferenceModel::Load(const std::string& path) {
   model.embedding_length_ = integer("embedding_length", {});
   model.head_count_ = integer("attention.head_count", {});
   model.kv_head_count_ = integer("attention.head_count_kv", static_cast<double>(model.head_count_));
-  model.head_dim_ = integer("attention.key_length",
-                            static_cast<double>(model.embedding_length_ / model.head_count_));
+  const int64_t default_head_dim = model.embedding_length_ / model.head_count_;
+  model.head_dim_ = integer("attention.key_length", static_cast<double>(default_head_dim));
   model.norm_epsilon_ = number("attention.layer_norm_rms_epsilon", {});
   const double base = number("rope.freq_base", 10000.0);
   const Vector divisors = tensor("rope_freqs.weight");

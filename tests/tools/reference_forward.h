@@ -37,6 +37,7 @@ struct ReferenceTensor {
 // Not movable: values and tensors point into `bytes`.
 struct ReferenceGguf {
   ReferenceGguf() = default;
+  ~ReferenceGguf() = default;
   ReferenceGguf(const ReferenceGguf&) = delete;
   ReferenceGguf& operator=(const ReferenceGguf&) = delete;
 

@@ -113,9 +113,9 @@ TensorTypeInfo InfoOf(TensorType type) {
     case TensorType::kF16:
     case TensorType::kBf16:
       return {1, 2};
-    case TensorType::kQ4_0:
+    case TensorType::kQ40:
       return {32, 18};
-    case TensorType::kQ8_0:
+    case TensorType::kQ80:
       return {32, 34};
     case TensorType::kQ6K:
       return {256, 210};
@@ -127,7 +127,7 @@ TensorTypeInfo InfoOf(TensorType type) {
 absl::StatusOr<TensorType> TensorTypeFromName(std::string_view name) {
   constexpr std::pair<std::string_view, TensorType> kNames[] = {
       {"f32", TensorType::kF32},   {"f16", TensorType::kF16},   {"bf16", TensorType::kBf16},
-      {"q8_0", TensorType::kQ8_0}, {"q4_0", TensorType::kQ4_0}, {"q6_k", TensorType::kQ6K}};
+      {"q8_0", TensorType::kQ80}, {"q4_0", TensorType::kQ40}, {"q6_k", TensorType::kQ6K}};
   for (const auto& [known, type] : kNames) {
     if (known == name) {
       return type;
@@ -190,10 +190,10 @@ void EncodeValues(std::span<const float> values, TensorType type, std::vector<ui
       case TensorType::kBf16:
         PutHalf(Bf16FromFloat(block[0]), target);
         break;
-      case TensorType::kQ8_0:
+      case TensorType::kQ80:
         EncodeQ8Block(block, target);
         break;
-      case TensorType::kQ4_0:
+      case TensorType::kQ40:
         EncodeQ4Block(block, target);
         break;
       case TensorType::kQ6K:

@@ -16,8 +16,8 @@ namespace cairn::test {
 enum class TensorType : uint32_t {
   kF32 = 0,
   kF16 = 1,
-  kQ4_0 = 2,
-  kQ8_0 = 8,
+  kQ40 = 2,
+  kQ80 = 8,
   kQ6K = 14,
   kBf16 = 30
 };

@@ -259,7 +259,7 @@ Vocabulary MakeBpeVocabulary(int32_t token_count, std::string_view pre) {
   const auto special_count = static_cast<int32_t>(specials.tokens.size());
   const size_t merge_room = static_cast<size_t>(token_count - special_count) - out.tokens.size();
   for (const auto& [left, right] : LearnMerges(words, merge_room)) {
-    out.merges.push_back(left + " " + right);
+    out.merges.push_back(fmt::format("{} {}", left, right));
     out.tokens.push_back(left + right);
   }
   out.kinds.assign(out.tokens.size(), kNormalToken);

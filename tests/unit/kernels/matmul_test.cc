@@ -22,8 +22,8 @@ constexpr TypePair kTypes[] = {
     {WeightType::kF32, test::TensorType::kF32, "F32"},
     {WeightType::kF16, test::TensorType::kF16, "F16"},
     {WeightType::kBF16, test::TensorType::kBf16, "BF16"},
-    {WeightType::kQ80, test::TensorType::kQ8_0, "Q8_0"},
-    {WeightType::kQ40, test::TensorType::kQ4_0, "Q4_0"},
+    {WeightType::kQ80, test::TensorType::kQ80, "Q8_0"},
+    {WeightType::kQ40, test::TensorType::kQ40, "Q4_0"},
     {WeightType::kQ6K, test::TensorType::kQ6K, "Q6_K"},
 };
 

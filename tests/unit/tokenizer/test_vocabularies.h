@@ -50,7 +50,7 @@ inline test::Vocabulary HelloVocabulary(std::string_view pre) {
                                                         {"\u0120w", "or"},
                                                         {"l", "d"},
                                                         {"\u0120wor", "ld"}}) {
-    out.merges.push_back(left + " " + right);
+    out.merges.push_back(fmt::format("{} {}", left, right));
     out.tokens.push_back(left + right);
   }
   out.kinds.assign(out.tokens.size(), test::kNormalToken);

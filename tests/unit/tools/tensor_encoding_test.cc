@@ -40,7 +40,7 @@ TEST(TensorEncodingTest, BlocksHaveTheFormatsLayout) {
   values[1] = -3.0F;
   values[31] = 1.0F;
   std::vector<uint8_t> out;
-  EncodeValues(values, TensorType::kQ8_0, out);
+  EncodeValues(values, TensorType::kQ80, out);
   ASSERT_EQ(out.size(), 34U);
   EXPECT_EQ(out[0] | out[1] << 8, 0x3c00);  // scale 1
   EXPECT_EQ(out[2], 127);
@@ -52,7 +52,7 @@ TEST(TensorEncodingTest, BlocksHaveTheFormatsLayout) {
   values[16] = 7.0F;
   values[1] = 2.0F;
   out.clear();
-  EncodeValues(values, TensorType::kQ4_0, out);
+  EncodeValues(values, TensorType::kQ40, out);
   ASSERT_EQ(out.size(), 18U);
   EXPECT_EQ(out[0] | out[1] << 8, 0x3c00);
   EXPECT_EQ(out[2], 0xf0);  // value 0 low, value 16 high
@@ -66,7 +66,7 @@ TEST(TensorEncodingTest, BlocksHaveTheFormatsLayout) {
 TEST(TensorEncodingTest, SizesFollowTheBlocks) {
   const std::vector<float> values(512, 0.25F);
   for (const TensorType type : {TensorType::kF32, TensorType::kF16, TensorType::kBf16,
-                                TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ6K}) {
+                                TensorType::kQ80, TensorType::kQ40, TensorType::kQ6K}) {
     std::vector<uint8_t> out;
     EncodeValues(values, type, out);
     const TensorTypeInfo info = InfoOf(type);
@@ -75,7 +75,7 @@ TEST(TensorEncodingTest, SizesFollowTheBlocks) {
 }
 
 TEST(TensorEncodingTest, TypeNames) {
-  EXPECT_EQ(*TensorTypeFromName("q8_0"), TensorType::kQ8_0);
+  EXPECT_EQ(*TensorTypeFromName("q8_0"), TensorType::kQ80);
   EXPECT_EQ(TensorTypeFromName("q9").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
