@@ -175,6 +175,10 @@ CairnClient::CairnClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 CairnClient::~CairnClient() = default;
 
 absl::Status CairnClient::Explain(const absl::Status& status) const {
+  if (status.code() == absl::StatusCode::kCancelled) {
+    return Unavailable("cairn-compute-node at {} ended the call: it is stopping ({})",
+                       impl_->socket_path, Message(status));
+  }
   // What the daemon says itself begins with its name; the rest comes from gRPC's transport.
   const bool from_daemon = Message(status).find("cairn-") != std::string::npos;
   if (status.code() != absl::StatusCode::kUnavailable || from_daemon) return status;
@@ -208,6 +212,9 @@ absl::StatusOr<GenerateResult> CairnClient::Generate(const GenerateOptions& opti
   // A cancellation that came after the end changes nothing.
   if (finished) return result;
   if (status.ok()) return Internal("cairn-compute-node ended the stream without a last event");
+  if (cancel != nullptr && cancel->cancelled()) {
+    return Cancelled("cancelled; what was generated is in the conversation");
+  }
   return Explain(status);
 }
 
