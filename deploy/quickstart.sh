@@ -71,9 +71,17 @@ build() {
     --target cairn cairn-kv-node cairn-compute-node
 }
 # Ninja's [n/m] becomes a line for each tenth.
-if ! build 2>&1 | tee "$build_log" | awk -F'[][/]' '
-    /^\[[0-9]+\/[0-9]+\]/ { tenth = int($2 * 10 / $3)
-      if (tenth != told && $3 > 10) { printf "  %d of %d steps\n", $2, $3; fflush(); told = tenth } }'
+show_tenths() {
+  local line told=0
+  while IFS= read -r line; do
+    [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]] || continue
+    if ((BASH_REMATCH[2] > 10 && BASH_REMATCH[1] * 10 / BASH_REMATCH[2] > told)); then
+      told=$((BASH_REMATCH[1] * 10 / BASH_REMATCH[2]))
+      echo "  ${BASH_REMATCH[1]} of ${BASH_REMATCH[2]} steps"
+    fi
+  done
+}
+if ! build 2>&1 | tee "$build_log" | show_tenths
 then
   grep -E 'error|FAILED' "$build_log" | head -n 20 >&2 || tail -n 20 "$build_log" >&2
   fail "the build (whole output: $build_log)." \
