@@ -99,7 +99,7 @@ struct MetaOptions {
   std::int64_t memtable_bytes = std::int64_t{2} << 20;     // of all families together
   // For tests: puts a file system in between.
   std::function<std::shared_ptr<rocksdb::FileSystem>(std::shared_ptr<rocksdb::FileSystem> base)>
-      wrap_file_system;
+      wrap_file_system = nullptr;
 };
 
 struct MetaStats {
