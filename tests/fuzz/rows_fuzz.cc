@@ -1,5 +1,5 @@
-// Fuzzes the decoders of the metadata rows. The first byte chooses the decoder; what it accepts must
-// be encoded again and decoded to the same bytes.
+// Fuzzes the decoders of the metadata rows. The first byte chooses the decoder; what it accepts
+// must be encoded again and decoded to the same bytes.
 #include <cstddef>
 #include <cstdint>
 #include <string>
