@@ -25,7 +25,7 @@ BANNED = [
         "common/daemon/", "compute-node/kv_client/", "compute-node/daemon/", "clients/",
         "kv-node/layout/file_calls.cc")),  # retries that no event announces
     (r"\btime\.sleep\(", (".py",), "wait for the event instead",
-     ("tests/tools/wait.py", "tests/integration/harness", "tests/bench/")),
+     ("tests/integration/daemons.py", "tests/bench/")),
     (r"(?<![\w:])s?rand\(", CODE, "use tests/tools/rng.h or a seeded generator", ()),
     (r"\bsystem_clock\b", CODE, "use steady_clock; wall time only where it is shown or sent", (
         "kv-node/engine/", "kv-node/layout/extent_file_create.cc", "kv-node/service/", "clients/",
