@@ -48,7 +48,6 @@ struct AttachedSession::LogRun {
 struct AttachedSession::CheckpointJob {
   OpSeq op_seq;
   Checkpoint op;
-  std::shared_ptr<void> io;
   std::uint64_t write_seq = 0;  // all writes up to it must have ended
   bool flushing = false;
   MetaBatch batch;

@@ -71,7 +71,6 @@ AttachedSession::Applied AttachedSession::ApplyCheckpoint(OpSeq op_seq, Checkpoi
   auto job = std::make_shared<CheckpointJob>();
   job->op_seq = op_seq;
   job->op = std::move(op);
-  job->io = HoldIo();
   const auto cut = [this, job, plan](const PageSet& pages) {
     const OpSeq seq = job->op_seq;
     head_in_progress_ = false;
@@ -87,7 +86,7 @@ AttachedSession::Applied AttachedSession::ApplyCheckpoint(OpSeq op_seq, Checkpoi
   // Records that are written again are read ahead of the cut; operations behind it wait.
   head_in_progress_ = true;
   context_.io->Read(std::move(plan->pages_to_read), ReadCause::kPlace,
-                    [this, cut](const PageSet& pages) {
+                    [this, cut, io = HoldIo()](const PageSet& pages) {
                       cut(pages);
                       if (stopped_) return;
                       queue_.pop_front();

@@ -1,0 +1,213 @@
+// The engine over a disk that fails: what is lost is said to be lost, and nothing wrong is ever served.
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "common/log/log.h"
+#include "kv-node/device/faulty_device.h"
+#include "tests/unit/engine/engine_harness.h"
+
+namespace cairn::kv {
+namespace {
+
+constexpr std::int64_t kSalt = 3;
+
+class EngineFaultTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(InitLogging("engine_fault_test", "error").ok());
+    directory_ = ::testing::TempDir() + "/cairn-fault-XXXXXX";
+    ASSERT_NE(mkdtemp(directory_.data()), nullptr);
+    Start();
+  }
+  void TearDown() override {
+    session_.reset();
+    engine_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void Start() {
+    session_.reset();
+    engine_.reset();
+    MetaOptions meta;
+    meta.path = directory_ + "/meta";
+    auto store = MetaStore::Open(meta);
+    ASSERT_TRUE(store.ok()) << store.status().ToString();
+    EngineOptions options;
+    options.place_at_idle = false;
+    auto engine = Engine::Open(options, StoreId{}, disk_.Open(), *std::move(store));
+    ASSERT_TRUE(engine.ok()) << engine.status().ToString();
+    engine_ = *std::move(engine);
+  }
+
+  void Create() {
+    CreateSession request;
+    request.key = SmallKey();
+    request.layout = layout_;
+    const auto id = Await<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
+    ASSERT_TRUE(id.ok()) << id.status().ToString();
+    id_ = *id;
+    Open();
+  }
+
+  void Open() {
+    session_.reset();
+    auto session = TestSession::Open(*engine_, id_);
+    ASSERT_TRUE(session.ok()) << session.status().ToString();
+    session_ = *std::move(session);
+  }
+
+  void AppendTokens(std::int64_t cluster, const Positions& positions) {
+    Append op;
+    op.clusters.push_back(
+        {{0, ClusterId(cluster)}, positions, EntriesBytes(layout_, kSalt, 0, 0, positions)});
+    session_->Send(std::move(op));
+  }
+
+  absl::Status TakeCheckpoint(std::int64_t start, std::int64_t count) {
+    Checkpoint op;
+    op.token_count = count;
+    op.token_ids_start = start;
+    op.token_ids.assign(static_cast<std::size_t>(count - start), 1);
+    op.next_cluster_ids.assign(2, 100);
+    return session_->WaitFor(session_->Send(std::move(op))).status();
+  }
+
+  absl::StatusOr<FetchedCluster> FetchCluster(std::int64_t cluster) {
+    CAIRN_ASSIGN_OR_RETURN(const ReadReply reply,
+                           session_->Read(Fetch{0, {{0, ClusterId(cluster)}}, true}));
+    return std::get<FetchReply>(reply).clusters.at(0);
+  }
+
+  void ExpectWhole(std::int64_t cluster, const Positions& positions) {
+    const auto fetched = FetchCluster(cluster);
+    ASSERT_TRUE(fetched.ok()) << fetched.status().ToString();
+    ASSERT_EQ(fetched->outcome, FetchOutcome::kFound);
+    const JoinedCluster joined = Join(layout_, *fetched);
+    EXPECT_EQ(joined.positions, positions);
+    EXPECT_TRUE(joined.entries == EntriesBytes(layout_, kSalt, 0, 0, positions));
+  }
+
+  // All pages that hold data.
+  void CorruptEverything() {
+    for (std::int64_t page = 2; page < 64; ++page) disk_.CorruptPage(page);
+  }
+
+  KvStats Stats() {
+    const auto stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
+    return stats.value_or(KvStats());
+  }
+
+  const EntryLayout layout_{1, 1, 40, KvFormat::kF16};  // 160 bytes
+  FaultyDisk disk_{{.size_bytes = std::int64_t{8} << 20, .seed = 5, .delay_polls_max = 2}};
+  std::string directory_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<TestSession> session_;
+  SessionId id_;
+};
+
+TEST_F(EngineFaultTest, DamagedPartIsReportedLostAndCanBeRepaired) {
+  Create();
+  AppendTokens(1, Positions::Range(0, 40));
+  ASSERT_EQ(TakeCheckpoint(0, 40).ToString(), "OK");
+  CorruptEverything();
+  const auto fetched = FetchCluster(1);
+  ASSERT_TRUE(fetched.ok()) << fetched.status().ToString();
+  EXPECT_EQ(fetched->outcome, FetchOutcome::kLost);
+  EXPECT_TRUE(fetched->spans.empty());
+  EXPECT_GT(Stats().lost_part_count, 0);
+  Replace repair;
+  repair.parent_ids = {ClusterId(1)};
+  repair.children = {{ClusterId(101), Positions::Range(0, 40)}};
+  repair.brought_positions = Positions::Range(0, 40);
+  repair.brought_entries = EntriesBytes(layout_, kSalt, 0, 0, Positions::Range(0, 40));
+  session_->Send(std::move(repair));
+  ExpectWhole(101, Positions::Range(0, 40));
+  EXPECT_TRUE(session_->failure().ok()) << session_->failure().ToString();
+}
+
+TEST_F(EngineFaultTest, ReplaceOfADamagedParentAsksForItsBytes) {
+  Create();
+  AppendTokens(1, Positions::Range(0, 40));
+  ASSERT_EQ(TakeCheckpoint(0, 40).ToString(), "OK");
+  CorruptEverything();
+  Replace split;
+  split.parent_ids = {ClusterId(1)};
+  split.children = {{ClusterId(101), Positions::Range(0, 20)},
+                    {ClusterId(102), Positions::Range(20, 20)}};
+  const OpSeq op_seq = session_->Send(split);
+  EXPECT_FALSE(FetchCluster(101)->outcome == FetchOutcome::kFound);
+  EXPECT_EQ(session_->failure().code(), absl::StatusCode::kDataLoss);
+  split.brought_positions = Positions::Range(0, 40);
+  split.brought_entries = EntriesBytes(layout_, kSalt, 0, 0, Positions::Range(0, 40));
+  session_->SendAs(op_seq, split);
+  ExpectWhole(102, Positions::Range(20, 20));
+}
+
+TEST_F(EngineFaultTest, ReadErrorsAreLostClustersNotWrongOnes) {
+  Create();
+  AppendTokens(1, Positions::Range(0, 40));
+  ASSERT_EQ(TakeCheckpoint(0, 40).ToString(), "OK");
+  disk_.FailNextReads(1);
+  EXPECT_EQ(FetchCluster(1)->outcome, FetchOutcome::kLost);
+  ExpectWhole(1, Positions::Range(0, 40));
+}
+
+TEST_F(EngineFaultTest, MisdirectedAndLostWritesAreFound) {
+  for (const bool misdirect : {false, true}) {
+    Create();
+    misdirect ? disk_.MisdirectNextWrites(1) : disk_.LoseNextWrites(1);
+    AppendTokens(1, Positions::Range(0, 40));
+    ASSERT_EQ(TakeCheckpoint(0, 40).ToString(), "OK");
+    Open();
+    EXPECT_EQ(FetchCluster(1)->outcome, FetchOutcome::kLost);
+  }
+}
+
+TEST_F(EngineFaultTest, FailedWriteEndsTheAttachmentAtItsLastCheckpoint) {
+  Create();
+  AppendTokens(1, Positions::Range(0, 40));
+  ASSERT_EQ(TakeCheckpoint(0, 40).ToString(), "OK");
+  AppendTokens(1, Positions::Range(40, 10));
+  disk_.FailNextWrites(1);
+  EXPECT_FALSE(TakeCheckpoint(40, 50).ok());
+  Open();
+  EXPECT_EQ(session_->attachment().token_count, 40);
+  ExpectWhole(1, Positions::Range(0, 40));
+}
+
+TEST_F(EngineFaultTest, FailedFlushCommitsNothing) {
+  Create();
+  AppendTokens(1, Positions::Range(0, 40));
+  ASSERT_EQ(TakeCheckpoint(0, 40).ToString(), "OK");
+  AppendTokens(1, Positions::Range(40, 10));
+  disk_.FailNextFlushes(1);
+  EXPECT_FALSE(TakeCheckpoint(40, 50).ok());
+  Start();
+  Open();
+  EXPECT_EQ(session_->attachment().token_count, 40);
+}
+
+TEST_F(EngineFaultTest, WhatIsNotCheckpointedIsGoneAfterAPowerCutAndTheRestIsWhole) {
+  Create();
+  AppendTokens(1, Positions::Range(0, 40));
+  ASSERT_EQ(TakeCheckpoint(0, 40).ToString(), "OK");
+  AppendTokens(1, Positions::Range(40, 400));  // fills a pool: it is being written
+  disk_.PowerCut();
+  Start();
+  Open();
+  ExpectWhole(1, Positions::Range(0, 40));
+}
+
+TEST_F(EngineFaultTest, ShortTransfersAreContinued) {
+  Create();
+  disk_.ShortenNext(1);
+  AppendTokens(1, Positions::Range(0, 400));
+  ASSERT_EQ(TakeCheckpoint(0, 400).ToString(), "OK");
+  disk_.ShortenNext(1);
+  Open();
+  ExpectWhole(1, Positions::Range(0, 400));
+}
+
+}  // namespace
+}  // namespace cairn::kv
