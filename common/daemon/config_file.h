@@ -15,8 +15,8 @@ namespace cairn {
 
 inline constexpr std::int64_t kConfigBytesMax = std::int64_t{1} << 20;
 
-// Puts the file's keys into `config`, which holds the defaults (fields are `optional`, so that a zero
-// is a value too). NOT_FOUND no such file; INVALID_ARGUMENT "PATH:LINE:COLUMN: what".
+// Puts the file's keys into `config`, which holds the defaults (fields are `optional`, so that a
+// zero is a value too). NOT_FOUND no such file; INVALID_ARGUMENT "PATH:LINE:COLUMN: what".
 absl::Status ReadConfigFile(const std::string& path, google::protobuf::Message& config);
 
 // What a key means, for somebody who edits the file.

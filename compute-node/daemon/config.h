@@ -1,7 +1,7 @@
 // From defaults, configuration file and flags to what the daemon runs with; and back to text.
 // Threading: pure functions; MakeConfig reads the file and, for defaults, the environment.
-// Errors:    INVALID_ARGUMENT naming file, line and key, or the key and its range; NOT_FOUND no such
-//            file.
+// Errors:    INVALID_ARGUMENT naming file, line and key, or the key and its range; NOT_FOUND no
+//            such file.
 #pragma once
 
 #include <optional>

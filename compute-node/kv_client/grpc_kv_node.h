@@ -15,8 +15,8 @@ namespace cairn::compute {
 
 class GrpcKvNode : public KvNode {
  public:
-  // One attempt. NOT_FOUND or UNAVAILABLE when no KV node serves the socket; INVALID_ARGUMENT a path
-  // that no socket can have; PERMISSION_DENIED its mode; FAILED_PRECONDITION another protocol.
+  // One attempt. NOT_FOUND or UNAVAILABLE when no KV node serves the socket; INVALID_ARGUMENT a
+  // path that no socket can have; PERMISSION_DENIED its mode; FAILED_PRECONDITION another protocol.
   static absl::StatusOr<std::unique_ptr<GrpcKvNode>> Connect(const std::string& socket_path,
                                                              const KvClientOptions& options);
 

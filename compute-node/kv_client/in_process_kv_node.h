@@ -1,5 +1,6 @@
 // InProcessKvNode is a KvNode over an Engine in this process: no socket, no copies, no loss. With
-// MakeRamKvNode the engine keeps everything in memory, which is what `--kv ram` compares flash with.
+// MakeRamKvNode the engine keeps everything in memory, which is what `--kv ram` compares flash
+// with.
 //
 // Threading: as kv_client.h says; replies arrive on the engine thread.
 // Ownership: owns the engine. Sessions must be destroyed before the node.

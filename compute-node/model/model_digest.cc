@@ -115,7 +115,8 @@ void WriteCache(const std::filesystem::path& cache, const std::string& text) {
   }
 }
 
-// An absolute path from the environment, or empty. Nothing in Cairn changes the environment, so that reading it is safe.
+// An absolute path from the environment, or empty. Nothing in Cairn changes the environment, so
+// that reading it is safe.
 std::string DirectoryFromEnvironment(const char* variable) {
   const char* value = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): see above
   return value != nullptr && *value == '/' ? value : "";

@@ -175,8 +175,8 @@ bool AttachedSession::HasRoom() {
   if (!HasIoRoom()) return false;
   if (context_.pending_bytes < context_.options.pending_bytes_max) return true;
   PlaceForRoom();
-  // A placing that reads will make room. Without one this session has placed what it could, and goes over the limit by one
-  // operation at most.
+  // A placing that reads will make room. Without one this session has placed what it could, and
+  // goes over the limit by one operation at most.
   return placing_.empty();
 }
 

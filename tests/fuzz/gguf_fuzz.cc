@@ -126,7 +126,8 @@ void ReadEverything(std::span<const std::byte> data) {
 }  // namespace
 }  // namespace cairn::compute
 
-// libFuzzer's own limit on an input, 4096 bytes, is less than a vocabulary needs. A -max_len that the user gives counts.
+// libFuzzer's own limit on an input, 4096 bytes, is less than a vocabulary needs. A -max_len that
+// the user gives counts.
 int LLVMFuzzerInitialize(int* argc, char*** argv) {
   cairn::compute::CheckSeeds();
   static char max_length[] = "-max_len=65536";

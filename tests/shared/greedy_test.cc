@@ -1,5 +1,6 @@
-// Greedy decoding with F32 and F16 weights against the float64 reference's continuations: a differing token is an error
-// where the gap between the best and the second logit exceeds the tolerance of the logits.
+// Greedy decoding with F32 and F16 weights against the float64 reference's continuations: a
+// differing token is an error where the gap between the best and the second logit exceeds the
+// tolerance of the logits.
 #include <algorithm>
 #include <cstdint>
 #include <sstream>

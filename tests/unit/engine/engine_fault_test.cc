@@ -1,4 +1,5 @@
-// The engine over a disk that fails: what is lost is said to be lost, and nothing wrong is ever served.
+// The engine over a disk that fails: what is lost is said to be lost, and nothing wrong is ever
+// served.
 #include <filesystem>
 
 #include <gtest/gtest.h>

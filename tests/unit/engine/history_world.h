@@ -1,6 +1,7 @@
-// Random histories against the real engine, judged by an oracle: sessions that decode, split, evict, checkpoint, seal and
-// fork; connections that break; KV nodes that are killed; power cuts that tear what was not flushed. After each of them
-// every session must show exactly what its last durable checkpoint, and the operations sent again behind it, say.
+// Random histories against the real engine, judged by an oracle: sessions that decode, split,
+// evict, checkpoint, seal and fork; connections that break; KV nodes that are killed; power cuts
+// that tear what was not flushed. After each of them every session must show exactly what its last
+// durable checkpoint, and the operations sent again behind it, say.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@
 
 namespace cairn::kv {
 
-// What a session must show: the same for the compute node that sent the operations and for the judge.
+// What a session must show: the same for the compute node that sent the operations and for the
+// judge.
 struct Oracle {
   using LayerHead = std::pair<std::int32_t, std::int32_t>;
   std::int64_t token_count = 0;

@@ -1,7 +1,7 @@
-// FakeEngine answers like an Engine, in a few hundred lines: sessions in maps, operations applied in
-// order on a thread of its own, a checkpoint is a copy. What is durable lies in a FakeStore, which
-// outlives the engine, so that a test can "kill" a KV node and start another on the same store.
-// For tests of what lies in front of the engine.
+// FakeEngine answers like an Engine, in a few hundred lines: sessions in maps, operations applied
+// in order on a thread of its own, a checkpoint is a copy. What is durable lies in a FakeStore,
+// which outlives the engine, so that a test can "kill" a KV node and start another on the same
+// store. For tests of what lies in front of the engine.
 #pragma once
 
 #include <deque>
