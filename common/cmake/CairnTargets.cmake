@@ -3,6 +3,9 @@
 add_library(cairn_warnings INTERFACE)
 target_compile_options(cairn_warnings INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Wnon-virtual-dtor -Wold-style-cast -Werror)
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  target_compile_options(cairn_warnings INTERFACE -Wthread-safety)
+endif()
 # GCC 12 reports false positives of these inside libstdc++ when it inlines at -O2 and above.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(cairn_warnings INTERFACE -Wno-restrict -Wno-maybe-uninitialized)
