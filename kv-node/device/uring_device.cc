@@ -57,8 +57,8 @@ UringDevice::~UringDevice() {
     // The kernel writes into the buffers of started reads even after the ring is closed.
     if (started_count() > 0) CheckOwner();
     while (started_count() > 0) UringDevice::Wait(std::chrono::seconds(1));
-    // The kernel takes a ring apart after the call that closes it returned; a file that is still registered stays open,
-    // and locked, until then.
+    // The kernel takes a ring apart after the call that closes it returned; a file that is still
+    // registered stays open, and locked, until then.
     if (ring_->registered_file) io_uring_unregister_files(&ring_->ring);
     io_uring_queue_exit(&ring_->ring);
   }

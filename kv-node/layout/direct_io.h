@@ -1,5 +1,6 @@
-// Whether I/O on a descriptor really bypasses the page cache. A file system may accept O_DIRECT and cache all the same,
-// which would double the memory of a KV cache that was put on flash to save memory.
+// Whether I/O on a descriptor really bypasses the page cache. A file system may accept O_DIRECT and
+// cache all the same, which would double the memory of a KV cache that was put on flash to save
+// memory.
 #pragma once
 
 #include <string>

@@ -28,8 +28,8 @@ struct ExtentFileOptions {
   // Refuse a file system where O_DIRECT does not bypass the page cache, instead of logging a
   // warning.
   bool require_direct = false;
-  // How long to wait for the lock. The kernel closes the files of a killed process's io_uring some time after the process
-  // is gone.
+  // How long to wait for the lock. The kernel closes the files of a killed process's io_uring some
+  // time after the process is gone.
   std::chrono::milliseconds lock_wait = std::chrono::seconds(3);
 };
 

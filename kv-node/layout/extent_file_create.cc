@@ -1,5 +1,6 @@
-// ExtentFile::Create(): the file is made under a temporary name, locked from its first moment, and renamed when it is
-// whole. What a crash leaves under the temporary name is taken over by the next attempt.
+// ExtentFile::Create(): the file is made under a temporary name, locked from its first moment, and
+// renamed when it is whole. What a crash leaves under the temporary name is taken over by the next
+// attempt.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -70,8 +71,8 @@ absl::Status Fill(int fd, const std::string& path, std::int64_t size_bytes,
                   const ExtentFileCreateOptions& create) {
   CAIRN_ASSIGN_OR_RETURN(const std::int64_t free_bytes, FreeBytes(fd, path));
   if (free_bytes < size_bytes) return NoSpace(path, size_bytes, free_bytes);
-  // fallocate() and not posix_fallocate(): that one's emulation writes single bytes, which O_DIRECT refuses. It gives the
-  // file few, large extents before the zeros make them written ones.
+  // fallocate() and not posix_fallocate(): that one's emulation writes single bytes, which O_DIRECT
+  // refuses. It gives the file few, large extents before the zeros make them written ones.
   bool reserved = true;
   while (fallocate(fd, 0, 0, size_bytes) != 0) {
     if (errno == EINTR) continue;

@@ -11,8 +11,8 @@
 
 namespace cairn::kv {
 
-// Locks the open file description, until its last descriptor is closed. UNAVAILABLE when another one holds the lock
-// for `wait`.
+// Locks the open file description, until its last descriptor is closed. UNAVAILABLE when another
+// one holds the lock for `wait`.
 absl::Status LockExtentFile(int fd, const std::string& directory, std::chrono::milliseconds wait);
 
 // All of it or an error.

@@ -87,10 +87,11 @@ RocksDbSetup MakeRocksDbSetup(const MetaOptions& options) {
   db.create_if_missing = true;
   db.create_missing_column_families = true;
   db.paranoid_checks = true;
-  // After a power cut the end of the log holds unsynced batches, torn in any way. Nobody was told that they are durable,
-  // so they must not keep the store from opening, as they would with kAbsoluteConsistency, and with
-  // kTolerateCorruptedTailRecords when a record has its length but not its bytes. A log that is missing or shorter than
-  // what was synced is found by comparing it with the manifest.
+  // After a power cut the end of the log holds unsynced batches, torn in any way. Nobody was told
+  // that they are durable, so they must not keep the store from opening, as they would with
+  // kAbsoluteConsistency, and with kTolerateCorruptedTailRecords when a record has its length but
+  // not its bytes. A log that is missing or shorter than what was synced is found by comparing it
+  // with the manifest.
   db.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   db.track_and_verify_wals_in_manifest = true;
   SetMemoryLimits(options, db);

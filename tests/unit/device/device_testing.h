@@ -14,7 +14,8 @@ namespace cairn::kv {
 
 inline constexpr std::int64_t kPage = kIoAlignmentBytes;
 
-// Runs callbacks until none is left. A device that never completes fails the test instead of hanging it.
+// Runs callbacks until none is left. A device that never completes fails the test instead of
+// hanging it.
 inline void Drain(Device& device) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (device.in_flight_count() > 0) {

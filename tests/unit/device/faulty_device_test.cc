@@ -74,7 +74,8 @@ TEST(FaultyDisk, APowerCutMixesSectorsOfAllVersionsSinceTheFlush) {
 }
 
 TEST(FaultyDisk, AFlushDoesNotCoverWritesSubmittedBesideIt) {
-  // With delays a flush may complete after a write that was submitted with it, and still not hold it.
+  // With delays a flush may complete after a write that was submitted with it, and still not hold
+  // it.
   bool lost = false;
   for (std::uint64_t seed = 0; seed < 200 && !lost; ++seed) {
     FaultyDisk disk(Options(seed, 4));
@@ -211,8 +212,8 @@ TEST(FaultyDisk, CompletionsComeInAnyOrderAndTheSeedRepeatsIt) {
   EXPECT_NE(order, order_of(6));
 }
 
-// Plan: write random pages, flush now and then, cut the power at random; every sector must hold a value that was written
-// since the last flush that completed, or the last one before it.
+// Plan: write random pages, flush now and then, cut the power at random; every sector must hold a
+// value that was written since the last flush that completed, or the last one before it.
 TEST(FaultyDisk, RandomPowerCutsKeepWhatWasFlushed) {
   std::mt19937_64 random(test::TestSeed());
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };

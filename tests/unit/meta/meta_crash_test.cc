@@ -1,4 +1,5 @@
-// What a power cut and a failing disk leave of the metadata: what was acknowledged is there, the rest whole or not at all.
+// What a power cut and a failing disk leave of the metadata: what was acknowledged is there, the
+// rest whole or not at all.
 #include <random>
 #include <vector>
 
@@ -44,8 +45,8 @@ TEST_F(MetaCrash, ACommittedBatchSurvivesAPowerCut) {
   EXPECT_EQ(AllRows(*store, Family::kClusters).size(), 1U);
 }
 
-// Plan: commit some batches, lose the power between the write and the sync of a group, open again. Some rounds in one
-// directory, so that recovery meets what earlier recoveries left.
+// Plan: commit some batches, lose the power between the write and the sync of a group, open again.
+// Some rounds in one directory, so that recovery meets what earlier recoveries left.
 TEST_F(MetaCrash, AnUnsyncedGroupIsCutBetweenBatchesAndNeverInsideOne) {
   std::mt19937_64 random(test::TestSeed());
   int number = 0;
@@ -87,7 +88,8 @@ TEST_F(MetaCrash, AnUnsyncedGroupIsCutBetweenBatchesAndNeverInsideOne) {
   EXPECT_GT(lost_bytes, 0);
 }
 
-// Plan: with small memtables flushes run beside the commits; lose the power as one of them syncs its table or the manifest.
+// Plan: with small memtables flushes run beside the commits; lose the power as one of them syncs
+// its table or the manifest.
 TEST_F(MetaCrash, APowerCutDuringAFlushLosesNothingAcknowledged) {
   std::mt19937_64 random(test::TestSeed());
   for (const char* part : {"MANIFEST", ".sst", "MANIFEST", ".sst", "MANIFEST", ".sst"}) {

@@ -38,7 +38,8 @@ inline MetaBatch PutOne(Family family, std::string key, std::string value) {
   return batch;
 }
 
-// Keeps the metadata thread in a task until it is destroyed, so that what is queued meanwhile stays queued.
+// Keeps the metadata thread in a task until it is destroyed, so that what is queued meanwhile stays
+// queued.
 class HeldThread {
  public:
   explicit HeldThread(MetaStore& store) {

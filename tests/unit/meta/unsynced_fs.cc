@@ -228,7 +228,8 @@ void UnsyncedFs::Tear(const std::string& name, const FileState& file) {
       if (fate < 2) byte = fate == 0 ? '\0' : static_cast<char>(random_() % 256);
     }
   }
-  // A new file in its place: the writer's Close() cuts what it has open to the length that it knows.
+  // A new file in its place: the writer's Close() cuts what it has open to the length that it
+  // knows.
   const std::string torn = name + ".torn";
   std::ofstream(torn, std::ios::binary) << bytes;
   std::filesystem::rename(torn, name);

@@ -1,13 +1,16 @@
 // A RocksDB file system that forgets what was not synced.
 //
 // Fault model, from one seed:
-// - PowerCut() cuts every file at a random length between what was synced and what was written. In what is left of a
-//   log's unsynced bytes, 512-byte sectors may be zeros or garbage; other files are only cut, as a file system leaves them
-//   that lengthens a file after its bytes are on the disk (ext4, xfs). RocksDB need not open a manifest with garbage at its
-//   end. Files whose directory was not synced since they were made disappear. Renames and deletions are durable at once.
-// - After it nothing can be written, renamed, deleted or synced: the store that was open must be closed and opened again
-//   on another file system.
-// - CutAtSyncOf(): the power goes off in place of the next sync of such a file. FailNextLogSync(): it fails with EIO.
+// - PowerCut() cuts every file at a random length between what was synced and what was written. In
+//   what is left of a log's unsynced bytes, 512-byte sectors may be zeros or garbage; other files
+//   are only cut, as a file system leaves them that lengthens a file after its bytes are on the
+//   disk (ext4, xfs). RocksDB need not open a manifest with garbage at its end. Files whose
+//   directory was not synced since they were made disappear. Renames and deletions are durable at
+//   once.
+// - After it nothing can be written, renamed, deleted or synced: the store that was open must be
+//   closed and opened again on another file system.
+// - CutAtSyncOf(): the power goes off in place of the next sync of such a file. FailNextLogSync():
+//   it fails with EIO.
 //
 // Threading: any thread.
 #pragma once
