@@ -88,8 +88,8 @@ struct HalfBlock {
 
 // The dot product of 16 columns with a token's digits, exactly, before scaling.
 template <int kOffset>
-HWY_INLINE FloatVec DotHalf(const HalfBlock& w, const ActivationBlock& x, int half, IntVec& high,
-                            IntVec& low) {
+HWY_INLINE FloatVec DotHalf(const HalfBlock& w, const ActivationBlock& x, std::ptrdiff_t half,
+                            IntVec& high, IntVec& low) {
   const Ints di;
   if (kUnsignedWeights) {
     high = hn::Add(high, hn::Set(di, -kOffset * x.high_sums[half]));

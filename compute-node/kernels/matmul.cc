@@ -19,7 +19,7 @@ namespace {
 
 // Work for one index of a loop: enough that handing it out costs nothing, little enough that a slow
 // thread does not keep the others waiting at the end.
-constexpr std::int64_t kIndexBytes = 96 * 1024;
+constexpr std::int64_t kIndexBytes = 96LL * 1024;
 
 std::int64_t PanelsPerIndex(const PackedMatrix& weights) {
   const std::int64_t panel_bytes = LayoutOfPanel(weights.type, weights.column_count).panel_bytes;

@@ -88,8 +88,7 @@ TEST(AttentionTest, ResultDependsNeitherOnPlacementNorOnOtherRows) {
       const std::vector<float> query(queries.begin() + row * kDim,
                                      queries.begin() + (row + 1) * kDim);
       const std::vector<float> alone = AttendAll(entries.pointers, KvFormat::kF16, kDim, query, 32);
-      EXPECT_EQ(std::memcmp(alone.data(), together.data() + row * kDim, kDim * sizeof(float)), 0)
-          << "row " << row;
+      EXPECT_TRUE(SameBits(alone.data(), together.data() + row * kDim, kDim)) << "row " << row;
     }
   });
 }
@@ -114,9 +113,8 @@ TEST(AttentionTest, HiddenEntriesAreAsIfAbsent) {
       InitAttention(expected, kDim);
       AttendBlock(std::span(entries.pointers).first(static_cast<std::size_t>(row)), KvFormat::kF16,
                   kDim, 0.125F, {queries.data() + row * kDim, 1, kDim}, {}, expected);
-      EXPECT_EQ(std::memcmp(expected.data(), states.data() + row * AttentionStateFloats(kDim),
-                            expected.size() * sizeof(float)),
-                0)
+      EXPECT_TRUE(SameBits(expected.data(), states.data() + row * AttentionStateFloats(kDim),
+                           expected.size()))
           << row << " visible entries";
     }
   });

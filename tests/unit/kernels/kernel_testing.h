@@ -2,6 +2,7 @@
 // that this machine has.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -20,7 +21,8 @@ namespace cairn::compute {
 
 // CAIRN_TEST_SEED repeats a run.
 inline std::uint64_t TestSeed() {
-  const char* text = std::getenv("CAIRN_TEST_SEED");
+  const char* text =
+      std::getenv("CAIRN_TEST_SEED");  // NOLINT(concurrency-mt-unsafe): no test changes it
   const std::uint64_t seed =
       text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
   std::cout << "seed " << seed << " (CAIRN_TEST_SEED repeats it)\n";
@@ -48,6 +50,16 @@ void ForEachSimdTarget(const Body& body) {
     body();
   }
   hwy::GetChosenTarget().Update(supported);
+}
+
+// Equal bit for bit: -0 and 0 differ.
+inline bool SameBits(const float* a, const float* b, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    if (std::bit_cast<std::uint32_t>(a[i]) != std::bit_cast<std::uint32_t>(b[i])) {
+      return false;
+    }
+  }
+  return true;
 }
 
 // |a - b| / |b|.

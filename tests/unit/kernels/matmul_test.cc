@@ -3,8 +3,6 @@
 // company.
 #include "compute-node/kernels/matmul.h"
 
-#include <cstring>
-
 #include "compute-node/kernels/reference.h"
 #include "tests/tools/tensor_encoding.h"
 #include "tests/unit/kernels/kernel_testing.h"
@@ -103,8 +101,7 @@ TEST(MatMulTest, ATokensResultDoesNotDependOnTheBatch) {
         const std::vector<float> alone =
             Multiply(pool, matrix.packed,
                      {x.begin() + token * kColumns, x.begin() + (token + 1) * kColumns});
-        ASSERT_EQ(std::memcmp(alone.data(), together.data() + token * kRows, kRows * sizeof(float)),
-                  0)
+        ASSERT_TRUE(SameBits(alone.data(), together.data() + token * kRows, kRows))
             << "token " << token;
       }
     });
@@ -114,7 +111,7 @@ TEST(MatMulTest, ATokensResultDoesNotDependOnTheBatch) {
 TEST(MatMulTest, TheThreadCountDoesNotChangeTheResult) {
   test::Rng rng(TestSeed());
   const TestMatrix matrix(rng, kTypes[3], 3000, 256);
-  const std::vector<float> x = RandomRow(rng, 3 * 256);
+  const std::vector<float> x = RandomRow(rng, 3UL * 256);
   ThreadPool one(1);
   ThreadPool four(4);
   EXPECT_EQ(Multiply(one, matrix.packed, x), Multiply(four, matrix.packed, x));
@@ -124,7 +121,7 @@ TEST(MatMulTest, AddsTheBias) {
   test::Rng rng(TestSeed());
   ThreadPool pool(1);
   const TestMatrix matrix(rng, kTypes[0], 21, 40);
-  const std::vector<float> x = RandomRow(rng, 2 * 40);
+  const std::vector<float> x = RandomRow(rng, 2UL * 40);
   const std::vector<float> bias = RandomRow(rng, 21);
   std::vector<float> expected = Multiply(pool, matrix.packed, x);
   for (std::size_t i = 0; i < expected.size(); ++i) {
