@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "common/daemon/memory_tuning.h"
 #include "common/daemon/sd_notify.h"
 #include "common/daemon/signals.h"
 #include "common/log/log.h"
@@ -75,6 +76,7 @@ int main(int argc, char** argv) {
   try {
     // Nobody else may read what the daemon writes; the socket gets its own mode.
     ::umask(0077);
+    cairn::TuneMemory();
     return cairn::compute::Run({argv + 1, static_cast<std::size_t>(argc) - 1});
   } catch (const std::exception& error) {
     std::fputs("cairn-compute-node: ", stderr);

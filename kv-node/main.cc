@@ -15,7 +15,7 @@
 #include "kv-node/daemon/command_line.h"
 #include "kv-node/daemon/config.h"
 #include "kv-node/daemon/kv_daemon.h"
-#include "kv-node/daemon/memory_tuning.h"
+#include "common/daemon/memory_tuning.h"
 
 namespace cairn::kv {
 namespace {
@@ -76,7 +76,7 @@ int Run(std::span<const char* const> arguments) {
 
 int main(int argc, char** argv) {
   try {
-    cairn::kv::TuneMemory();
+    cairn::TuneMemory();
     // Nobody else may read what the daemon writes; sockets get their own mode.
     ::umask(0077);
     return cairn::kv::Run({argv + 1, static_cast<std::size_t>(argc) - 1});
