@@ -1,0 +1,159 @@
+"""Starts the two daemons for a measurement, talks to them over gRPC, and measures their memory.
+
+Memory is Pss_Anon + Pss_Shmem of /proc/PID/smaps_rollup: what the process itself holds, without file pages.
+"""
+import os
+import pathlib
+import queue
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import grpc
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def load_protocol(directory):
+    """Generates and imports the Python classes of the compute protocol."""
+    subprocess.run(["protoc", f"--proto_path={ROOT}/proto", f"--python_out={directory}",
+                    "cairn/compute/v1/inference.proto"], check=True)
+    sys.path.insert(0, str(directory))
+    from cairn.compute.v1 import inference_pb2
+    return inference_pb2
+
+
+def memory_bytes(pid):
+    total = 0
+    for line in open(f"/proc/{pid}/smaps_rollup"):
+        if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
+            total += int(line.split()[1]) * 1024
+    return total
+
+
+class Daemon:
+    """A process that logs a line with `ready` when it serves."""
+
+    def __init__(self, command, environment=None):
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        self.lines, self.ready = [], queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        if self.ready.get(timeout=600) is None:
+            raise RuntimeError(f"{command[0]} ended:\n" + "".join(self.lines[-20:]))
+
+    def _read(self):
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if " ready" in line:
+                self.ready.put(True)
+        self.ready.put(None)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(timeout=60)
+
+
+class Cairn:
+    """Both daemons in a directory of their own; kv is "node" (flash) or "ram"."""
+
+    def __init__(self, bin_dir, model, kv="node", extent_bytes=2 << 30, threads=0, context=0, data_dir=None):
+        self.directory = tempfile.TemporaryDirectory(prefix="cairn-bench-", dir=data_dir)
+        base = pathlib.Path(self.directory.name)
+        self.kv_node = None
+        if kv == "node":
+            config = base / "kv.conf"
+            config.write_text(f'data_dir: "{base}/store"\nsocket_path: "{base}/kv.sock"\n'
+                              f"extent_file_bytes: {extent_bytes}\n")
+            self.kv_node = Daemon([f"{bin_dir}/cairn-kv-node", "--config", str(config)])
+        config = base / "compute.conf"
+        config.write_text(f'model_path: "{model}"\nsocket_path: "{base}/c.sock"\nkv: "{kv}"\n'
+                          f'kv_socket_path: "{base}/kv.sock"\nthreads: {threads}\ncontext_tokens_max: {context}\n')
+        self.compute_node = Daemon([f"{bin_dir}/cairn-compute-node", "--config", str(config)])
+        self.protocol = load_protocol(base)
+        self.channel = grpc.insecure_channel(f"unix:{base}/c.sock")
+        self.token = handshake(f"{base}/c.sock.handshake")
+
+    def generate(self, ids, tokens_max, **fields):
+        """Yields the events of one generation."""
+        pb = self.protocol
+        call = self.channel.unary_stream("/cairn.compute.v1.InferenceService/Generate",
+                                         request_serializer=pb.GenerateRequest.SerializeToString,
+                                         response_deserializer=pb.GenerateEvent.FromString)
+        request = pb.GenerateRequest(tokens=pb.TokenIds(ids=ids), tokens_max=tokens_max, ignore_eos=True, **fields)
+        metadata = [("cairn-token", self.token)] if self.token else []
+        yield from call(request, metadata=metadata)
+
+    def models(self):
+        pb = self.protocol
+        call = self.channel.unary_unary("/cairn.compute.v1.InferenceService/ListModels",
+                                        request_serializer=pb.ListModelsRequest.SerializeToString,
+                                        response_deserializer=pb.ListModelsResponse.FromString)
+        return call(pb.ListModelsRequest(), metadata=[("cairn-token", self.token)] if self.token else []).models
+
+    def pids(self):
+        return [d.pid for d in (self.compute_node, self.kv_node) if d]
+
+    def stop(self):
+        self.channel.close()
+        self.compute_node.stop()
+        if self.kv_node:
+            self.kv_node.stop()
+        self.directory.cleanup()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+def handshake(path):
+    """The token that a socket's handshake gives, or "" where there is no such socket."""
+    import socket
+    if not os.path.exists(path):
+        return ""
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(path)
+        return s.makefile().readline().strip()
+
+
+class MemoryPeak:
+    """Samples the memory of processes in a thread of its own until it is closed."""
+
+    def __init__(self, pids):
+        self.pids, self.peaks = pids, [0] * len(pids)
+        self.total, self.done = 0, threading.Event()
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self):
+        while not self.done.wait(0.02):
+            now = [memory_bytes(pid) for pid in self.pids]
+            self.peaks = [max(a, b) for a, b in zip(self.peaks, now)]
+            self.total = max(self.total, sum(now))
+
+    def close(self):
+        self.done.set()
+        self.thread.join()
+
+
+def random_ids(count, vocabulary, seed=1):
+    generator = random.Random(seed)
+    return [generator.randrange(300, vocabulary) for _ in range(count)]
+
+
+def seconds(duration):
+    return duration.seconds + duration.nanos / 1e9
+
+
+def now():
+    return time.monotonic()
