@@ -179,9 +179,9 @@ absl::Status CairnClient::Explain(const absl::Status& status) const {
     return Unavailable("cairn-compute-node at {} ended the call: it is stopping ({})",
                        impl_->socket_path, Message(status));
   }
-  // What the daemon says itself begins with its name; the rest comes from gRPC's transport.
-  const bool from_daemon = Message(status).find("cairn-") != std::string::npos;
-  if (status.code() != absl::StatusCode::kUnavailable || from_daemon) return status;
+  if (status.code() != absl::StatusCode::kUnavailable) return status;
+  // gRPC's own words, which begin all messages about a socket that nobody serves.
+  if (!Message(status).starts_with("failed to connect")) return status;
   return Unavailable(
       "cannot reach cairn-compute-node at {}: is it running? Start it with `cairn-compute-node "
       "--model FILE.gguf --socket {}` ({})",

@@ -1,5 +1,6 @@
 #include "compute-node/service/generation_queue.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/thread.h"
@@ -15,10 +16,14 @@ GenerationQueue::~GenerationQueue() { Stop(); }
 absl::Status GenerationQueue::Submit(std::shared_ptr<StopSignal> stop, std::function<void()> job) {
   const MutexLock lock(mutex_);
   if (stopping_) return Unavailable("cairn-compute-node is stopping");
-  if (std::ssize(waiting_) >= kGenerationsWaitingMax) {
+  // Cancelled ones only wait for their turn to end.
+  const std::int64_t waiting =
+      std::count_if(waiting_.begin(), waiting_.end(),
+                    [](const Entry& entry) { return !entry.stop->cancelled(); });
+  if (waiting >= kGenerationsWaitingMax) {
     return ResourceExhausted(
         "{} generations are waiting already, which is the most: try again in some seconds",
-        waiting_.size());
+        waiting);
   }
   waiting_.push_back({std::move(stop), std::move(job)});
   changed_.NotifyAll();

@@ -11,6 +11,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// For the step that brings a token into the conversation after its generation was stopped.
+constexpr std::chrono::seconds kLastStepTimeMax{10};
+
 bool IsStop(const absl::Status& status) {
   return status.code() == absl::StatusCode::kCancelled ||
          status.code() == absl::StatusCode::kDeadlineExceeded;
@@ -120,10 +123,10 @@ absl::Status Turn::Feed(std::int32_t token, bool last) {
   const std::span<float> logits = last ? std::span<float>() : std::span<float>(logits_);
   const absl::Status status = conversation_.Step(token, logits, stop_);
   if (!IsStop(status)) return status;
-  // The token was shown: the conversation must hold it. One more step, which nothing stops.
-  const StopSignal never;
-  CAIRN_RETURN_IF_ERROR(conversation_.Step(token, {}, never));
-  return status;
+  // The token was shown: the conversation must hold it, if the KV node answers.
+  const StopSignal last_step(Clock::now() + kLastStepTimeMax);
+  const absl::Status kept = conversation_.Step(token, {}, last_step);
+  return kept.ok() || IsStop(kept) ? status : kept;
 }
 
 }  // namespace

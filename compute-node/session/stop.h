@@ -18,6 +18,7 @@ class StopSignal {
   explicit StopSignal(Clock::time_point deadline) : deadline_(deadline) {}
 
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
   // What Model::Forward watches; it does not know deadlines.
   const std::atomic<bool>* flag() const { return &cancelled_; }
 

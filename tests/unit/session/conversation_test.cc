@@ -158,11 +158,10 @@ TEST_F(ConversationTest, DeadlineEndsAWaitForTheKvNode) {
   const SessionId id = Create();
   const std::unique_ptr<Conversation> conversation = Open(id);
   Continue(*conversation, Prompt(200), 1);
-  node.stall_reads = true;
+  node.fetches_to_stall = 1;
   const StopSignal stop(StopSignal::Clock::now() + std::chrono::milliseconds(30));
   std::vector<float> logits = Logits();
   EXPECT_EQ(conversation->Step(5, logits, stop).code(), absl::StatusCode::kDeadlineExceeded);
-  node.stall_reads = false;
   EXPECT_TRUE(conversation->Step(5, logits, never).ok());
   EXPECT_TRUE(conversation->Checkpoint().ok());
   EXPECT_EQ(node.sessions[id.value()].committed.token_count, 202);

@@ -36,7 +36,8 @@ class FakeSession : public KvSession {
       promise.set_value(status);
       return answer;
     }
-    if (node_.stall_reads && std::holds_alternative<Fetch>(operation)) {
+    if (node_.fetches_to_stall > 0 && std::holds_alternative<Fetch>(operation)) {
+      --node_.fetches_to_stall;
       stalled_.push_back(std::move(promise));
       return answer;
     }

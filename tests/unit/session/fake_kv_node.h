@@ -53,7 +53,7 @@ class FakeKvNode : public KvNode {
   std::int64_t part_bytes = 65536;
   bool cut_spans = true;
   std::function<void(const Fetch&, FetchReply&)> tamper;
-  bool stall_reads = false;  // fetches are never answered
+  int fetches_to_stall = 0;  // so many are never answered
   // The connection is lost at this many calls of a session from now; 0: never. Then again every
   // `loss_interval` calls (0: once).
   std::int64_t calls_until_loss = 0;

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Generates text with Cairn, from Python: a complete client of the compute protocol.
+
+    generate.py [--socket PATH] [--conversation ID] [--tokens N] [--stop TEXT] PROMPT
+
+Needs Debian's python3-grpcio, python3-protobuf and protobuf-compiler. Debian's grpc_tools lag behind its protobuf, so
+this file makes the message classes with protoc when it starts, and calls the service by its name: three lines for each
+call, no generated stubs. An application would run protoc once, when it is built.
+"""
+import argparse
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+
+import grpc
+
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROTO = "cairn/compute/v1/inference.proto"
+SERVICE = "/cairn.compute.v1.InferenceService/"
+
+
+def load_messages():
+    """-> the module with the protocol's message classes."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["protoc", f"--proto_path={REPOSITORY}/proto", f"--python_out={folder}", PROTO], check=True)
+        sys.path.insert(0, folder)
+        try:
+            return importlib.import_module("cairn.compute.v1.inference_pb2")
+        finally:
+            sys.path.remove(folder)
+
+
+class CairnClient:
+    """The calls that a chat program needs; the others look the same."""
+
+    def __init__(self, socket):
+        self.pb = load_messages()
+        self.channel = grpc.insecure_channel("unix:" + socket)
+
+    def _unary(self, name, request, reply_class):
+        call = self.channel.unary_unary(SERVICE + name, request_serializer=type(request).SerializeToString,
+                                        response_deserializer=reply_class.FromString)
+        return call(request, timeout=60)
+
+    def status(self):
+        """-> GetStatusResponse"""
+        return self._unary("GetStatus", self.pb.GetStatusRequest(), self.pb.GetStatusResponse)
+
+    def delete(self, conversation_id):
+        """Deletes a conversation."""
+        request = self.pb.DeleteConversationRequest(conversation_id=conversation_id)
+        self._unary("DeleteConversation", request, self.pb.DeleteConversationResponse)
+
+    def generate(self, **fields):
+        """Yields GenerateEvent messages: started, prefill, token, ..., finished. Closing the generator cancels."""
+        call = self.channel.unary_stream(SERVICE + "Generate",
+                                         request_serializer=self.pb.GenerateRequest.SerializeToString,
+                                         response_deserializer=self.pb.GenerateEvent.FromString)
+        return call(self.pb.GenerateRequest(**fields))
+
+
+def default_socket():
+    """-> where cairn-compute-node listens unless its configuration says otherwise."""
+    if "XDG_RUNTIME_DIR" in os.environ:
+        return os.path.join(os.environ["XDG_RUNTIME_DIR"], "cairn", "compute.sock")
+    if os.geteuid() == 0:
+        return "/run/cairn/compute.sock"
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(state, "cairn", "compute.sock")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Generate text with Cairn.")
+    parser.add_argument("prompt")
+    parser.add_argument("--socket", default=default_socket())
+    parser.add_argument("--conversation", type=int, default=0, help="continue this conversation")
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--stop", action="append", default=[])
+    arguments = parser.parse_args()
+
+    client = CairnClient(arguments.socket)
+    events = client.generate(text=arguments.prompt, conversation_id=arguments.conversation,
+                             tokens_max=arguments.tokens, stop=arguments.stop)
+    conversation = 0
+    try:
+        for event in events:
+            kind = event.WhichOneof("event")
+            if kind == "started":
+                conversation = event.started.conversation_id
+            elif kind == "token":
+                print(event.token.text, end="", flush=True)
+            elif kind == "finished":
+                print()
+                print(f"conversation={conversation} tokens={event.finished.generated_token_count} "
+                      f"io_engine={event.finished.io_engine}", file=sys.stderr)
+    except grpc.RpcError as error:
+        print(f"generate.py: {error.code().name}: {error.details()}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        events.cancel()
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""Starts cairn-kv-node and cairn-compute-node in a folder of their own, for the integration tests.
+
+Standard library only. CAIRN_BIN_DIR names the folder of the binaries.
+"""
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+
+BIN_DIR = os.environ["CAIRN_BIN_DIR"]
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MODEL = os.path.join(REPOSITORY, "deploy", "models", "retrieval-3m-f16.gguf")
+DEMO_TEXT = os.path.join(REPOSITORY, "deploy", "models", "demo-4k.txt")
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 30
+RUN_TIMEOUT_S = 240
+POLL_S = 0.01
+
+
+def binary(name):
+    return os.path.join(BIN_DIR, name)
+
+
+def wait_until(condition, what, timeout_s=START_TIMEOUT_S):
+    """Polls: what is waited for happens in another process."""
+    end = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"{what} did not happen within {timeout_s} s")
+        time.sleep(POLL_S)
+
+
+class Daemon:
+    """One daemon process; it can be started again after it ended."""
+
+    def __init__(self, name, arguments, log_path):
+        self.command = [binary(name), *arguments]
+        self.log_path = log_path
+        self.process = None
+
+    def start(self, wait=True):
+        log_start = os.path.getsize(self.log_path) if os.path.exists(self.log_path) else 0
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
+        if wait:
+            wait_until(lambda: self._is_ready(log_start), f"start of {self.command[0]}")
+
+    def _is_ready(self, log_start):
+        if self.process.poll() is not None:
+            raise AssertionError(f"{self.command[0]} ended with {self.process.returncode}:\n{self.log()}")
+        with open(self.log_path, "rb") as log:
+            log.seek(log_start)
+            return b": ready " in log.read()
+
+    def stop(self):
+        """As systemd would; returns the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(STOP_TIMEOUT_S)
+
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def log(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as log:
+            return log.read()
+
+
+class Cairn:
+    """Both daemons over one store, and the command line that talks to them."""
+
+    def __init__(self, model=MODEL, kv="node", compute_config="", kv_config="", extent_file_bytes=64 << 20):
+        self.folder = tempfile.TemporaryDirectory(prefix="cairn-test-")
+        self.socket = self.path("c.sock")
+        self.kv_socket = self.path("kv.sock")
+        self.model = model
+        self._write("kv.conf", f'data_dir: "{self.path("store")}"\nsocket_path: "{self.kv_socket}"\n'
+                               f"extent_file_bytes: {extent_file_bytes}\nprefill_extent_file: false\n{kv_config}")
+        self._write("compute.conf", f'model_path: "{model}"\nsocket_path: "{self.socket}"\n'
+                                    f'kv_socket_path: "{self.kv_socket}"\nkv: "{kv}"\n{compute_config}')
+        self.kv = Daemon("cairn-kv-node", ["--config", self.path("kv.conf")], self.path("kv.log"))
+        self.compute = Daemon("cairn-compute-node", ["--config", self.path("compute.conf")],
+                              self.path("compute.log"))
+        self.uses_kv_node = kv == "node"
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def _write(self, name, text):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def start(self):
+        if self.uses_kv_node:
+            self.kv.start()
+        self.compute.start()
+
+    def stop(self):
+        """Stops both in order; returns their exit statuses."""
+        statuses = [self.compute.stop()]
+        if self.uses_kv_node:
+            statuses.append(self.kv.stop())
+        return statuses
+
+    def __exit__(self, error_type, error, traceback):
+        if error_type is not None:
+            for daemon in (self.compute, self.kv):
+                if daemon.process is not None:
+                    print(f"---- log of {daemon.command[0]}\n{daemon.log()[-6000:]}")
+        for daemon in (self.compute, self.kv):
+            if daemon.running():
+                daemon.kill()
+        self.folder.cleanup()
+
+    def command(self, *arguments):
+        return [binary("cairn"), *arguments, "--socket", self.socket]
+
+    def popen(self, *arguments, **options):
+        return subprocess.Popen(self.command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+    def run(self, *arguments, stdin=b""):
+        return subprocess.run(self.command(*arguments), input=stdin, capture_output=True, timeout=RUN_TIMEOUT_S,
+                              check=False)
+
+    def succeed(self, *arguments, stdin=b""):
+        done = self.run(*arguments, stdin=stdin)
+        if done.returncode != 0:
+            raise AssertionError(f"{arguments} ended with {done.returncode}: {done.stderr.decode()}")
+        return done.stdout.decode()
+
+    def generate(self, prompt, *arguments):
+        """-> the JSON result of `cairn generate`."""
+        return json.loads(self.succeed("generate", prompt, "--json", *arguments))
+
+    def sessions(self):
+        return json.loads(self.succeed("sessions", "list", "--json"))

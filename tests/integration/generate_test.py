@@ -1,0 +1,358 @@
+"""Both daemons together: text with the KV cache on flash, conversations that survive, and every way to be interrupted.
+
+Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3 tests/integration/generate_test.py
+"""
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+import unittest
+
+import daemons
+from daemons import Cairn, DEMO_TEXT, binary, wait_until
+
+QUESTION = "\nQ: What is the code of the green lantern?\nA:"
+ANSWER = " The code of the green lantern is 9605."
+LONG = ["--ignore-end", "--tokens", "200"]
+
+
+class GenerateTest(unittest.TestCase):
+    """One pair of daemons for all tests; tests that stop or kill them have their own."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cairn = Cairn()
+        cls.cairn.start()
+
+    @classmethod
+    def tearDownClass(cls):
+        statuses = cls.cairn.stop()
+        log = cls.cairn.compute.log()
+        cls.cairn.__exit__(None, None, None)
+        assert statuses == [0, 0], (statuses, log)
+
+    def refuse(self, *arguments, words, status=1, cairn=None):
+        done = (cairn or self.cairn).run(*arguments)
+        self.assertEqual(done.returncode, status, done.stderr.decode())
+        for word in words:
+            self.assertIn(word, done.stderr.decode())
+        return done
+
+    def test_finds_the_answer_in_a_text_that_lies_on_flash(self):
+        result = self.cairn.generate(QUESTION, "--file", DEMO_TEXT, "--stop", "\n")
+        self.assertEqual(result["text"], ANSWER)
+        self.assertEqual(result["finish_reason"], "stop")
+        self.assertIn(result["io_engine"], ("io_uring", "threads"))
+        self.assertGreater(result["kv_flash_bytes"], 4000 * 2560)
+        self.assertGreater(result["kv_read_bytes"], 0)
+
+    def test_flash_and_memory_give_the_same_tokens(self):
+        with Cairn(kv="ram") as in_memory:
+            for sampling in ([], ["--temperature", "1.5", "--top-k", "40", "--seed", "7"]):
+                arguments = [QUESTION, "--file", DEMO_TEXT, *LONG, *sampling]
+                on_flash = self.cairn.generate(*arguments)
+                self.assertEqual(on_flash["token_ids"], in_memory.generate(*arguments)["token_ids"])
+                self.assertEqual(len(on_flash["token_ids"]), 200)
+
+    def test_summary_line_has_every_number(self):
+        done = self.cairn.run("generate", "Q: Who?\nA:", "--tokens", "5", "--stats")
+        self.assertRegex(done.stderr.decode().splitlines()[-1],
+                         r"^summary: tokens_per_s=[\d.]+ ttft_ms=[\d.]+ kv_flash_bytes=\d+ kv_dram_bytes=\d+ "
+                         r"io_engine=(io_uring|threads)$")
+
+    def test_prompt_of_a_conversation_is_not_computed_again(self):
+        first = self.cairn.generate("", "--file", DEMO_TEXT, "--tokens", "0")
+        second = self.cairn.generate(QUESTION, "--conversation", str(first["conversation_id"]), "--stop", "\n")
+        self.assertEqual(second["reused_token_count"], first["conversation_token_count"])
+        self.assertEqual(second["text"], ANSWER)
+        self.assertLess(second["prompt_token_count"], 30)
+
+    def test_ephemeral_conversation_is_gone(self):
+        result = self.cairn.generate("Mira", "--ephemeral", "--tokens", "3")
+        self.assertNotIn(result["conversation_id"], [s["conversation_id"] for s in self.cairn.sessions()])
+
+    def test_sessions_are_listed_shown_and_deleted(self):
+        result = self.cairn.generate("Mira keeps the lantern", "--tokens", "4", "--label", "a \"label\"")
+        number = str(result["conversation_id"])
+        listed = {s["conversation_id"]: s for s in self.cairn.sessions()}[result["conversation_id"]]
+        self.assertEqual(listed["label"], 'a "label"')
+        self.assertEqual(listed["token_count"], result["conversation_token_count"])
+        self.assertTrue(listed["usable"])
+        self.assertEqual(self.cairn.succeed("sessions", "show", number), f"Mira keeps the lantern{result['text']}\n")
+        self.cairn.succeed("sessions", "delete", number)
+        self.refuse("sessions", "delete", number, words=["no conversation " + number])
+        self.refuse("sessions", "show", number, words=["no conversation " + number])
+
+    def test_unknown_conversation_is_an_error(self):
+        self.refuse("generate", "x", "--conversation", "987654", words=["no conversation 987654"])
+
+    def test_prompt_longer_than_the_context_says_both_numbers(self):
+        before = self.cairn.sessions()
+        path = self.cairn.path("long.txt")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("river " * 40000)
+        self.refuse("generate", "x", "--file", path, words=["40003 tokens", "32768"])
+        self.assertEqual(self.cairn.sessions(), before)
+
+    def test_conversation_that_is_full_says_what_it_holds(self):
+        with Cairn(compute_config="context_tokens_max: 100\n") as cairn:
+            first = cairn.generate("river " * 60, "--tokens", "0")
+            done = self.refuse("generate", "river " * 60, "--conversation", str(first["conversation_id"]), cairn=cairn,
+                             words=["context is 100"])
+            self.assertIn(str(first["conversation_token_count"]), done.stderr.decode())
+            full = cairn.generate("river", "--conversation", str(first["conversation_id"]), *LONG)
+            self.assertEqual(full["finish_reason"], "context")
+            self.assertEqual(full["conversation_token_count"], 100)
+
+    def test_interrupt_ends_with_130_and_keeps_the_conversation(self):
+        process = self.cairn.popen("generate", QUESTION, "--file", DEMO_TEXT, "--ignore-end", "--tokens", "20000",
+                                   "--label", "interrupted")
+        process.stdout.read(40)  # some text has come
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=daemons.STOP_TIMEOUT_S)
+        self.assertEqual(process.returncode, 130, error.decode())
+        kept = [s for s in self.cairn.sessions() if s["label"] == "interrupted"]
+        self.assertEqual(len(kept), 1)
+        self.assertGreater(kept[0]["token_count"], 4000)
+
+    def test_vanished_client_ends_its_generation(self):
+        process = self.cairn.popen("generate", QUESTION, "--file", DEMO_TEXT, "--ignore-end", "--tokens", "20000",
+                                   "--label", "vanished")
+        process.stdout.read(40)
+        process.kill()
+        process.communicate()
+        # The next generation comes to its turn only when that one has ended.
+        self.cairn.generate("Mira", "--tokens", "2")
+        kept = [s for s in self.cairn.sessions() if s["label"] == "vanished"]
+        self.assertGreater(kept[0]["token_count"], 4000)
+        self.assertLess(kept[0]["token_count"], 24000)
+
+    def test_generations_at_the_same_time_all_end(self):
+        results = [None] * 6
+
+        def one(index):
+            results[index] = self.cairn.generate(f"Record {index} says", "--tokens", "30", "--ignore-end")
+
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(len(results))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for index, result in enumerate(results):
+            alone = self.cairn.generate(f"Record {index} says", "--tokens", "30", "--ignore-end")
+            self.assertEqual(result["token_ids"], alone["token_ids"])
+
+    def test_too_many_generations_are_refused_with_a_hint(self):
+        with Cairn() as cairn:
+            busy = [cairn.popen("generate", QUESTION, "--file", DEMO_TEXT, "--ignore-end", "--tokens", "20000")
+                    for _ in range(20)]
+            try:
+                refused = wait_until(lambda: [p for p in busy if p.poll() is not None], "a refusal")
+                self.assertIn(b"16 generations are waiting", refused[0].stderr.read())
+            finally:
+                for process in busy:
+                    process.kill()
+                    process.communicate()
+
+    def test_no_daemon_is_an_error_that_says_what_to_do(self):
+        done = subprocess.run([binary("cairn"), "generate", "x", "--socket", self.cairn.path("nobody.sock")],
+                              capture_output=True, timeout=daemons.RUN_TIMEOUT_S, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"cannot reach cairn-compute-node at", done.stderr)
+        self.assertIn(b"is it running?", done.stderr)
+
+    def test_missing_prompt_is_an_error(self):
+        self.refuse("generate", words=["no prompt"])
+
+    def test_chat_answers_line_by_line(self):
+        with Cairn(compute_config='turn_template: "Q: {}\\nA:"\nturn_stop: "\\n"\n') as cairn:
+            first = cairn.generate("Mira keeps the lantern in the cellar. The code of the red door is 4821.\n",
+                                   "--tokens", "0")
+            done = cairn.run("chat", "--conversation", str(first["conversation_id"]),
+                             stdin=b"What is the code of the red door?\nWhere does Mira keep the lantern?\n")
+            self.assertEqual(done.returncode, 0, done.stderr.decode())
+            self.assertEqual(done.stdout.decode(), " The code of the red door is 4821.\n"
+                                                   " Mira keeps the lantern in the cellar.\n")
+
+    def test_example_of_the_client_library(self):
+        done = subprocess.run([binary("cairn-client-example"), self.cairn.socket], capture_output=True,
+                              timeout=daemons.RUN_TIMEOUT_S, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        self.assertIn("The code of the red door is 4821.", done.stdout.decode())
+        self.assertIn("49 tokens were reused", done.stdout.decode())
+
+    def test_python_client(self):
+        client = os.path.join(daemons.REPOSITORY, "clients", "python", "generate.py")
+        if subprocess.run(["/usr/bin/python3", "-c", "import grpc, google.protobuf"], check=False).returncode != 0:
+            self.skipTest("python3-grpcio or python3-protobuf is missing")
+        done = subprocess.run(["/usr/bin/python3", client, "--socket", self.cairn.socket, "--stop", "\n",
+                               "The code of the red door is 4821.\nQ: What is the code of the red door?\nA:"],
+                              capture_output=True, timeout=daemons.RUN_TIMEOUT_S, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        self.assertEqual(done.stdout.decode(), " The code of the red door is 4821.\n")
+        done = subprocess.run(["/usr/bin/python3", client, "--socket", self.cairn.path("nobody.sock"), "x"],
+                              capture_output=True, timeout=daemons.RUN_TIMEOUT_S, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"UNAVAILABLE", done.stderr)
+
+
+class RestartTest(unittest.TestCase):
+    """Daemons that are stopped, killed and started again."""
+
+    def test_conversation_goes_on_after_both_daemons_restarted(self):
+        with Cairn() as cairn:
+            first = cairn.generate("", "--file", DEMO_TEXT, "--tokens", "0")
+            undisturbed = cairn.generate(QUESTION, "--file", DEMO_TEXT, *LONG)
+            self.assertEqual(cairn.stop(), [0, 0])
+            cairn.start()
+            second = cairn.generate(QUESTION, "--conversation", str(first["conversation_id"]), *LONG)
+            self.assertEqual(second["reused_token_count"], first["conversation_token_count"])
+            self.assertEqual(second["token_ids"], undisturbed["token_ids"])
+            self.assertEqual(cairn.stop(), [0, 0])
+
+    def test_killed_daemons_leave_every_conversation_at_its_last_checkpoint(self):
+        with Cairn() as cairn:
+            first = cairn.generate(QUESTION, "--file", DEMO_TEXT, "--stop", "\n")
+            process = cairn.popen("generate", "\nQ:", "--conversation", str(first["conversation_id"]),
+                                  "--ignore-end", "--tokens", "20000")
+            process.stdout.read(20)
+            cairn.compute.kill()
+            cairn.kv.kill()
+            process.communicate(timeout=daemons.STOP_TIMEOUT_S)
+            self.assertEqual(process.returncode, 1)
+            cairn.start()
+            listed = cairn.sessions()
+            self.assertEqual(len(listed), 1)
+            self.assertGreaterEqual(listed[0]["token_count"], first["conversation_token_count"])
+            again = cairn.generate(QUESTION, "--conversation", str(first["conversation_id"]), "--stop", "\n")
+            self.assertEqual(again["text"], ANSWER)
+
+    def test_stopping_the_compute_node_stores_what_was_generated(self):
+        with Cairn() as cairn:
+            process = cairn.popen("generate", QUESTION, "--file", DEMO_TEXT, "--ignore-end", "--tokens", "20000")
+            process.stdout.read(40)
+            self.assertEqual(cairn.compute.stop(), 0)
+            _, error = process.communicate(timeout=daemons.STOP_TIMEOUT_S)
+            self.assertEqual(process.returncode, 1)
+            self.assertIn(b"stopping", error)
+            cairn.compute.start()
+            self.assertGreater(cairn.sessions()[0]["token_count"], 4100)
+
+    def test_text_is_the_same_when_the_kv_node_is_killed(self):
+        """At random moments, of the prompt too; CAIRN_KILL_COUNT says how often."""
+        seed = int(os.environ.get("CAIRN_TEST_SEED", random.randrange(1 << 30)))
+        kills = int(os.environ.get("CAIRN_KILL_COUNT", 5))
+        print(f"CAIRN_TEST_SEED={seed}", flush=True)
+        choose = random.Random(seed)
+        arguments = ["generate", QUESTION, "--file", DEMO_TEXT, "--ignore-end", "--tokens", "600", "--json"]
+        # Small chunks and a small replay buffer: many checkpoints to be killed between.
+        config = "prefill_chunk_tokens: 512\ndram_budget_bytes: 1048576\n"
+        with Cairn(compute_config=config) as cairn:
+            expected = cairn.generate(*arguments[1:])
+            end = time.monotonic()
+            done = 0
+            while done < kills:
+                start = time.monotonic()
+                process = cairn.popen(*arguments)
+                output = []
+                reader = threading.Thread(target=lambda p=process, o=output: o.extend(p.communicate()))
+                reader.start()
+                while reader.is_alive() and done < kills:
+                    reader.join(choose.uniform(0.05, 1.5))
+                    if reader.is_alive():
+                        cairn.kv.kill()
+                        cairn.kv.start()
+                        done += 1
+                reader.join(daemons.RUN_TIMEOUT_S)
+                self.assertEqual(process.returncode, 0, output[1].decode())
+                result = daemons.json.loads(output[0])
+                self.assertEqual(result["token_ids"], expected["token_ids"])
+                end = time.monotonic()
+                print(f"killed {done} times, reconnected {result['reconnect_count']}, {end - start:.1f} s", flush=True)
+
+    def test_kv_node_that_stays_away_is_an_error(self):
+        with Cairn(compute_config="kv_wait_seconds: 1\n") as cairn:
+            first = cairn.generate("Mira", "--tokens", "3")
+            cairn.kv.kill()
+            done = cairn.run("generate", "x", "--conversation", str(first["conversation_id"]))
+            self.assertEqual(done.returncode, 1)
+            cairn.kv.start()
+            cairn.generate("x", "--conversation", str(first["conversation_id"]), "--tokens", "3")
+
+    def test_other_models_conversation_is_refused(self):
+        with Cairn() as cairn:
+            first = cairn.generate("Mira", "--tokens", "3")
+            cairn.compute.stop()
+            made = subprocess.run([binary("cairn-make-model"), "--preset", "tiny-llama", "-o", cairn.path("m.gguf")],
+                                  capture_output=True, check=False)
+            self.assertEqual(made.returncode, 0, made.stderr)
+            cairn.compute.command += ["--model", cairn.path("m.gguf")]
+            cairn.compute.start()
+            self.assertFalse(cairn.sessions()[0]["usable"])
+            for command in (("generate", "x", "--conversation"), ("sessions", "show")):
+                done = cairn.run(*command, str(first["conversation_id"]))
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(b"another model", done.stderr)
+
+
+class StartTest(unittest.TestCase):
+    """What prevents the compute node from starting."""
+
+    def start(self, *arguments, timeout=daemons.START_TIMEOUT_S):
+        return subprocess.run([binary("cairn-compute-node"), *arguments], capture_output=True, timeout=timeout,
+                              check=False)
+
+    def refuse(self, *arguments, words):
+        done = self.start(*arguments)
+        last = done.stderr.decode().splitlines()[-1]
+        self.assertEqual(done.returncode, 1, last)
+        self.assertTrue(last.startswith("cairn-compute-node cannot start: "), last)
+        for word in words:
+            self.assertIn(word, last)
+
+    def test_bad_arguments_and_files(self):
+        with Cairn() as cairn:
+            self.refuse(words=["--model"])
+            self.refuse("--nonsense", words=["--nonsense"])
+            self.refuse("--model", "x", "--threads", "many", words=["many"])
+            self.refuse("--model", "x", "--kv", "tape", words=["tape"])
+            socket = ["--socket", cairn.path("other.sock")]
+            self.refuse("--model", cairn.path("none.gguf"), "--kv", "ram", *socket, words=["none.gguf"])
+            self.refuse("--model", cairn.path("kv.conf"), "--kv", "ram", *socket, words=["kv.conf"])
+            self.refuse("--model", cairn.model, "--kv", "ram", "--socket", cairn.socket, words=[cairn.socket])
+            self.refuse("--model", cairn.model, "--kv", "ram", "--socket", "/tmp/" + "x" * 200, words=["bytes"])
+
+    def test_bad_configuration_names_the_line(self):
+        with Cairn() as cairn:
+            path = cairn.path("bad.conf")
+            for text, words in (("threads: 2\nthreds: 3\n", [":2:", "threds"]), ("threads: 99999\n", ["threads"]),
+                                ("threads: 1\nthreads: 2\n", [":2:"]), ('kv_format: "f8"\n', ["f8"])):
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+                self.refuse("--model", cairn.model, "--config", path, words=words)
+
+    def test_kv_node_that_does_not_come_is_named(self):
+        with Cairn() as cairn:
+            path = cairn.path("wait.conf")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("kv_wait_seconds: 1\n")
+            self.refuse("--config", path, "--model", cairn.model, "--socket", cairn.path("o.sock"), "--kv-socket",
+                        cairn.path("no.sock"), words=[cairn.path("no.sock"), "--kv ram", "after 1 s"])
+
+    def test_printed_configuration_can_be_read_again(self):
+        with Cairn() as cairn:
+            default = self.start("--print-default-config")
+            self.assertEqual(default.returncode, 0)
+            path = cairn.path("default.conf")
+            with open(path, "wb") as file:
+                file.write(default.stdout)
+            again = self.start("--config", path, "--model", "m.gguf", "--print-config")
+            self.assertEqual(again.returncode, 0, again.stderr)
+            self.assertIn(b'model_path: "m.gguf"', again.stdout)
+            self.assertIn(b"socket_mode: 0600", again.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

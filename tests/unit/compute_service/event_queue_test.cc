@@ -1,0 +1,52 @@
+#include "compute-node/service/event_queue.h"
+
+#include <thread>
+
+#include <gtest/gtest.h>
+
+namespace cairn::compute {
+namespace {
+
+v1::GenerateEvent Event(std::int32_t id) {
+  v1::GenerateEvent event;
+  event.mutable_token()->set_id(id);
+  return event;
+}
+
+TEST(EventQueueTest, GivesEventsInOrderAndThenIsDone) {
+  EventQueue queue;
+  EXPECT_TRUE(queue.Push(Event(1)));
+  EXPECT_TRUE(queue.Push(Event(2)));
+  queue.Close();
+  EXPECT_FALSE(queue.done());
+  EXPECT_EQ(queue.Pop(std::chrono::seconds(1))->token().id(), 1);
+  EXPECT_EQ(queue.Pop(std::chrono::seconds(1))->token().id(), 2);
+  EXPECT_TRUE(queue.done());
+  EXPECT_FALSE(queue.Pop(std::chrono::seconds(1)).has_value());
+}
+
+TEST(EventQueueTest, EmptyQueueAnswersWhenTheTimeIsUp) {
+  EventQueue queue;
+  EXPECT_FALSE(queue.Pop(std::chrono::milliseconds(1)).has_value());
+  EXPECT_FALSE(queue.done());
+}
+
+TEST(EventQueueTest, FullQueueWaitsForItsReader) {
+  EventQueue queue;
+  std::thread producer([&] {
+    for (int i = 0; i < 3 * kEventsMax; ++i) EXPECT_TRUE(queue.Push(Event(i)));
+    queue.Close();
+  });
+  int expected = 0;
+  while (!queue.done()) {
+    const std::optional<v1::GenerateEvent> event = queue.Pop(std::chrono::seconds(5));
+    if (event.has_value()) {
+      EXPECT_EQ(event->token().id(), expected++);
+    }
+  }
+  EXPECT_EQ(expected, 3 * kEventsMax);
+  producer.join();
+}
+
+}  // namespace
+}  // namespace cairn::compute

@@ -1,0 +1,70 @@
+#include "compute-node/service/generation_queue.h"
+
+#include <future>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace cairn::compute {
+namespace {
+
+std::shared_ptr<StopSignal> NewStop() { return std::make_shared<StopSignal>(); }
+
+TEST(GenerationQueueTest, RunsJobsInTheirOrder) {
+  std::vector<int> order;
+  {
+    GenerationQueue queue;
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_TRUE(queue.Submit(NewStop(), [&order, i] { order.push_back(i); }).ok());
+    }
+  }
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+}
+
+TEST(GenerationQueueTest, RefusesMoreThanItsLimitAndNotForCancelledOnes) {
+  std::promise<void> started;
+  std::promise<void> release;
+  GenerationQueue queue;
+  ASSERT_TRUE(queue
+                  .Submit(NewStop(),
+                          [&] {
+                            started.set_value();
+                            release.get_future().wait();
+                          })
+                  .ok());
+  started.get_future().wait();
+  std::vector<std::shared_ptr<StopSignal>> stops;
+  for (int i = 0; i < kGenerationsWaitingMax; ++i) {
+    stops.push_back(NewStop());
+    EXPECT_TRUE(queue.Submit(stops.back(), [] {}).ok());
+  }
+  EXPECT_EQ(queue.count(), kGenerationsWaitingMax + 1);
+  EXPECT_EQ(queue.Submit(NewStop(), [] {}).code(), absl::StatusCode::kResourceExhausted);
+  stops[3]->Cancel();
+  EXPECT_TRUE(queue.Submit(NewStop(), [] {}).ok());
+  release.set_value();
+}
+
+TEST(GenerationQueueTest, StopCancelsWhatRunsAndWaits) {
+  auto running = NewStop();
+  auto waiting = NewStop();
+  std::promise<void> started;
+  bool waiting_ran = false;
+  GenerationQueue queue;
+  ASSERT_TRUE(queue
+                  .Submit(running,
+                          [&] {
+                            started.set_value();
+                            while (!running->cancelled()) std::this_thread::yield();
+                          })
+                  .ok());
+  ASSERT_TRUE(queue.Submit(waiting, [&] { waiting_ran = true; }).ok());
+  started.get_future().wait();
+  queue.Stop();
+  EXPECT_TRUE(waiting->cancelled());
+  EXPECT_TRUE(waiting_ran);
+  EXPECT_EQ(queue.Submit(NewStop(), [] {}).code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace cairn::compute

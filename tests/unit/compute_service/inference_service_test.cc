@@ -1,0 +1,204 @@
+#include "compute-node/service/inference_service.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include "compute-node/service/compute_server.h"
+#include "tests/tools/model_maker.h"
+#include "tests/unit/session/fake_kv_node.h"
+
+namespace cairn::compute {
+namespace {
+
+// A server over a fake KV node and a tiny model. The fake is made for one thread: tests make one
+// call at a time.
+class InferenceServiceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    socket_ = fmt::format("{}cairn_service_{}.sock", testing::TempDir(), ::getpid());
+    absl::StatusOr<std::unique_ptr<ComputeServer>> server =
+        ComputeServer::Start({.socket_path = socket_}, state_);
+    ASSERT_TRUE(server.ok()) << Message(server.status());
+    server_ = *std::move(server);
+    stub_ = v1::InferenceService::NewStub(
+        grpc::CreateChannel("unix:" + socket_, grpc::InsecureChannelCredentials()));
+  }
+
+  void LoadModel() {
+    const std::string path = fmt::format("{}cairn_service_{}.gguf", testing::TempDir(), ::getpid());
+    test::ModelOptions model_options;
+    model_options.preset = "tiny-llama";
+    ASSERT_TRUE(test::WriteModel(model_options, path).ok());
+    auto runtime = std::make_shared<Runtime>();
+    ModelOptions load;
+    load.batch_tokens_max = 256;
+    runtime->model = Model::Load(path, load).value();
+    runtime->tokenizer = Tokenizer::FromGguf(runtime->model->file()).value();
+    runtime->scratch = std::make_unique<AttentionScratch>(runtime->model->config(), 256);
+    runtime->options.prefill_chunk_tokens = 256;
+    const ModelConfig& config = runtime->model->config();
+    runtime->identity.key.model_digest = std::string(32, 'm');
+    runtime->identity.key.rope_parameters = "test";
+    runtime->identity.layout = {.layer_count = static_cast<std::int32_t>(config.layer_count),
+                                .head_count = static_cast<std::int32_t>(config.kv_head_count),
+                                .head_dim = static_cast<std::int32_t>(config.head_dim),
+                                .kv_format = KvFormat::kF16};
+    auto node = std::make_unique<FakeKvNode>(1);
+    node_ = node.get();
+    runtime->node = std::move(node);
+    ::unlink(path.c_str());
+    state_.SetReady(std::move(runtime));
+  }
+
+  // All events of a generation.
+  grpc::Status Generate(const v1::GenerateRequest& request) {
+    grpc::ClientContext context;
+    events_.clear();
+    const auto reader = stub_->Generate(&context, request);
+    v1::GenerateEvent event;
+    while (reader->Read(&event)) events_.push_back(event);
+    return reader->Finish();
+  }
+
+  grpc::StatusCode CodeFor(const std::function<void(v1::GenerateRequest&)>& change) {
+    v1::GenerateRequest request;
+    request.set_text("hello");
+    request.set_tokens_max(3);
+    change(request);
+    return Generate(request).error_code();
+  }
+
+  std::string socket_;
+  DaemonState state_;
+  FakeKvNode* node_ = nullptr;
+  std::unique_ptr<ComputeServer> server_;
+  std::unique_ptr<v1::InferenceService::Stub> stub_;
+  std::vector<v1::GenerateEvent> events_;
+};
+
+TEST_F(InferenceServiceTest, LoadingDaemonTellsHowFarItIsAndRefusesTheRest) {
+  state_.SetLoading(30, 100);
+  grpc::ClientContext context;
+  v1::GetStatusResponse status;
+  ASSERT_TRUE(stub_->GetStatus(&context, v1::GetStatusRequest(), &status).ok());
+  EXPECT_EQ(status.phase(), v1::DAEMON_PHASE_LOADING);
+  EXPECT_EQ(status.model_loaded_bytes(), 30);
+  v1::GenerateRequest request;
+  request.set_text("hello");
+  const grpc::Status refused = Generate(request);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_NE(refused.error_message().find("30 of 100 bytes"), std::string::npos);
+}
+
+TEST_F(InferenceServiceTest, EventsComeInTheirOrder) {
+  LoadModel();
+  v1::GenerateRequest request;
+  request.set_text("hello world");
+  request.set_tokens_max(5);
+  request.set_ignore_eos(true);
+  ASSERT_TRUE(Generate(request).ok());
+  ASSERT_GE(events_.size(), 8U);
+  EXPECT_TRUE(events_.front().has_started());
+  EXPECT_TRUE(events_.back().has_finished());
+  EXPECT_EQ(std::count_if(events_.begin(), events_.end(),
+                          [](const v1::GenerateEvent& event) { return event.has_token(); }),
+            5);
+  EXPECT_EQ(events_.back().finished().generated_token_count(), 5);
+  EXPECT_EQ(events_.back().finished().conversation_token_count(),
+            events_.front().started().prompt_token_count() + 5);
+}
+
+TEST_F(InferenceServiceTest, FieldsOutOfRangeAreRefusedAndStoreNothing) {
+  LoadModel();
+  using Request = v1::GenerateRequest;
+  const std::vector<std::function<void(Request&)>> changes = {
+      [](Request& r) { r.set_conversation_id(-1); },
+      [](Request& r) { r.clear_prompt(); },
+      [](Request& r) { r.mutable_tokens(); },
+      [](Request& r) { r.mutable_tokens()->add_ids(-1); },
+      [](Request& r) { r.mutable_tokens()->add_ids(512); },
+      [](Request& r) { r.mutable_sampling()->set_temperature(-1); },
+      [](Request& r) { r.mutable_sampling()->set_temperature(11); },
+      [](Request& r) { r.mutable_sampling()->set_top_k(-1); },
+      [](Request& r) { r.mutable_sampling()->set_top_p(1.5F); },
+      [](Request& r) { r.add_stop(""); },
+      [](Request& r) { r.add_stop(std::string(257, 'x')); },
+      [](Request& r) {
+        for (int i = 0; i < 17; ++i) r.add_stop("x");
+      },
+      [](Request& r) { r.set_label(std::string(257, 'x')); },
+      [](Request& r) {
+        for (int i = 0; i < 2049; ++i) r.mutable_tokens()->add_ids(5);
+      },
+  };
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    EXPECT_EQ(CodeFor(changes[i]), grpc::StatusCode::INVALID_ARGUMENT) << i;
+  }
+  EXPECT_TRUE(node_->sessions.empty());
+  EXPECT_EQ(CodeFor([](Request& r) { r.set_conversation_id(9); }), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(InferenceServiceTest, ListIsCutIntoPages) {
+  LoadModel();
+  for (int i = 0; i < 7; ++i) {
+    ASSERT_EQ(CodeFor([](v1::GenerateRequest&) {}), grpc::StatusCode::OK);
+  }
+  std::vector<std::int64_t> ids;
+  v1::ListConversationsRequest request;
+  request.set_page_size(3);
+  int pages = 0;
+  do {
+    grpc::ClientContext context;
+    v1::ListConversationsResponse response;
+    ASSERT_TRUE(stub_->ListConversations(&context, request, &response).ok());
+    EXPECT_LE(response.conversations_size(), 3);
+    for (const v1::Conversation& conversation : response.conversations()) {
+      ids.push_back(conversation.conversation_id());
+    }
+    request.set_page_token(response.next_page_token());
+    ++pages;
+  } while (!request.page_token().empty());
+  EXPECT_EQ(pages, 3);
+  EXPECT_EQ(ids, (std::vector<std::int64_t>{7, 6, 5, 4, 3, 2, 1}));
+  for (const std::string token : {"x", "1", "1.", ".1", "1.2x"}) {
+    grpc::ClientContext context;
+    v1::ListConversationsResponse response;
+    request.set_page_token(token);
+    EXPECT_EQ(stub_->ListConversations(&context, request, &response).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT)
+        << token;
+  }
+}
+
+TEST_F(InferenceServiceTest, DeadlineEndsAGeneration) {
+  LoadModel();
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(300));
+  v1::GenerateRequest request;
+  for (int i = 0; i < 200; ++i) request.mutable_tokens()->add_ids(5);  // more than the window
+  request.set_tokens_max(1 << 20);
+  request.set_ignore_eos(true);
+  node_->fetches_to_stall = 1;  // it would wait for ever
+  const auto reader = stub_->Generate(&context, request);
+  v1::GenerateEvent event;
+  while (reader->Read(&event)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+TEST_F(InferenceServiceTest, EphemeralAndFailedConversationsLeaveNothing) {
+  LoadModel();
+  EXPECT_EQ(CodeFor([](v1::GenerateRequest& r) { r.set_ephemeral(true); }), grpc::StatusCode::OK);
+  EXPECT_TRUE(node_->sessions.empty());
+  node_->opened_by_another = true;
+  node_->calls_until_loss = 2;
+  EXPECT_EQ(CodeFor([](v1::GenerateRequest&) {}), grpc::StatusCode::ABORTED);
+  EXPECT_TRUE(node_->sessions.empty());
+}
+
+}  // namespace
+}  // namespace cairn::compute
