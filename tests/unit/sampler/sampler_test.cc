@@ -27,9 +27,9 @@ std::int32_t Draw(Sampler& sampler, const std::vector<float>& logits) {
 }
 
 std::vector<std::int32_t> DrawMany(Sampler& sampler, const std::vector<float>& logits, int count) {
-  std::vector<std::int32_t> ids;
-  for (int i = 0; i < count; ++i) {
-    ids.push_back(Draw(sampler, logits));
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
+  for (std::int32_t& id : ids) {
+    id = Draw(sampler, logits);
   }
   return ids;
 }

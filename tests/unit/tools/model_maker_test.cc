@@ -20,7 +20,7 @@ std::string TestPath(const std::string& name) {
 
 std::string Make(const std::string& preset, const std::string& type, uint64_t seed = 1,
                  const std::string& vocab_from = "") {
-  const std::string path = TestPath(preset + "_" + type + ".gguf");
+  std::string path = TestPath(preset + "_" + type + ".gguf");
   const absl::Status status =
       WriteModel({.preset = preset, .type = type, .seed = seed, .vocab_from = vocab_from}, path);
   EXPECT_TRUE(status.ok()) << status;
