@@ -129,6 +129,7 @@ void AddGenerateCommand(CLI::App& app, CommandResult& result) {
   command.add_option("--seed", generate.seed, "Equal seeds give equal text; 0: a random one");
   command.add_option("--stop", generate.stop, "End before this text; may be repeated")
       ->expected(1)
+      ->allow_extra_args(false)  // what follows the text is the prompt
       ->take_all();
   command.add_option("--conversation", generate.conversation_id, "Continue this conversation")
       ->check(CLI::PositiveNumber);

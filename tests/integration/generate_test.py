@@ -64,7 +64,7 @@ class GenerateTest(unittest.TestCase):
 
     def test_prompt_of_a_conversation_is_not_computed_again(self):
         first = self.cairn.generate("", "--file", DEMO_TEXT, "--tokens", "0")
-        second = self.cairn.generate(QUESTION, "--conversation", str(first["conversation_id"]), "--stop", "\n")
+        second = self.cairn.generate("--conversation", str(first["conversation_id"]), "--stop", "\n", QUESTION)
         self.assertEqual(second["reused_token_count"], first["conversation_token_count"])
         self.assertEqual(second["text"], ANSWER)
         self.assertLess(second["prompt_token_count"], 30)
