@@ -82,7 +82,7 @@ absl::Status ClaimSocketPath(const std::string& path) {
         "{} exists and is not a socket: it is left alone; remove it or choose another socket path",
         path);
   }
-  absl::StatusOr<UniqueFd> connection = ConnectToSocket(path);
+  absl::StatusOr<UniqueFd> connection = ConnectToSocket(path, std::chrono::milliseconds(0));
   if (connection.ok() || connection.status().code() == absl::StatusCode::kResourceExhausted) {
     return AlreadyExists(
         "socket {} is taken: a running process serves it; stop that one or choose another socket "
@@ -120,10 +120,19 @@ absl::StatusOr<UniqueFd> ListenOnSocket(const std::string& path, mode_t mode) {
   return fd;
 }
 
-absl::StatusOr<UniqueFd> ConnectToSocket(const std::string& path) {
+absl::StatusOr<UniqueFd> ConnectToSocket(const std::string& path,
+                                         std::chrono::milliseconds time_max) {
   CAIRN_RETURN_IF_ERROR(CheckLength(path));
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int flags = SOCK_STREAM | SOCK_CLOEXEC | (time_max.count() == 0 ? SOCK_NONBLOCK : 0);
+  UniqueFd fd(::socket(AF_UNIX, flags, 0));
   if (!fd.valid()) return ErrnoStatus(errno, "create a Unix socket");
+  // Bounds the wait for room in the server's backlog; zero would mean for ever, hence the flag.
+  constexpr std::int64_t kMillisPerSecond = 1000;
+  const timeval timeout{time_max.count() / kMillisPerSecond,
+                        time_max.count() % kMillisPerSecond * kMillisPerSecond};
+  if (::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) != 0) {
+    return ErrnoStatus(errno, "set the time limit of a socket");
+  }
   const sockaddr_un address = AddressOf(path);
   if (::connect(fd.get(), General(address), sizeof(address)) == 0) return fd;
   if (errno == ECONNREFUSED) return Unavailable("connect to socket {}: nobody serves it", path);
@@ -145,7 +154,7 @@ absl::StatusOr<std::string> ReadLine(const UniqueFd& socket, std::int64_t bytes_
     if (ready < 0) return ErrnoStatus(errno, "wait for a line on a socket");
     if (ready == 0) return DeadlineExceeded("no line came within {} ms", time_max.count());
     char bytes[128];
-    const ssize_t count = ::recv(socket.get(), bytes, sizeof(bytes), 0);
+    const ssize_t count = ::recv(socket.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count < 0) return ErrnoStatus(errno, "read a line from a socket");
     if (count == 0) return Unavailable("the connection ended after {} bytes", line.size());

@@ -56,8 +56,10 @@ absl::Status SetSocketMode(const std::string& path, mode_t mode);
 // A listening socket, non-blocking. REQUIRES: ClaimSocketPath succeeded.
 absl::StatusOr<UniqueFd> ListenOnSocket(const std::string& path, mode_t mode);
 
-// A connected socket. NOT_FOUND: nothing is there; UNAVAILABLE: nobody serves it.
-absl::StatusOr<UniqueFd> ConnectToSocket(const std::string& path);
+// A connected socket, blocking. NOT_FOUND: nothing is there; UNAVAILABLE: nobody serves it;
+// RESOURCE_EXHAUSTED: its server accepted nobody for `time_max` (0: does not wait).
+absl::StatusOr<UniqueFd> ConnectToSocket(const std::string& path,
+                                         std::chrono::milliseconds time_max);
 
 // Reads one line without its newline: at most `bytes_max` bytes, within `time_max`.
 absl::StatusOr<std::string> ReadLine(const UniqueFd& socket, std::int64_t bytes_max,

@@ -358,6 +358,7 @@ void GrpcKvSession::Recover(const absl::Status& end) {
       return;
     }
     MutexLock lock(mutex_);
+    attachment_.epoch = epoch;  // a later Reattach resumes from here
     if (!again || backoff.expired()) {
       discard_ = false;
       FailLocked(State::kFailed, again ? Unavailable("the KV node did not come back in {} ms: {}",

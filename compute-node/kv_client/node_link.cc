@@ -6,6 +6,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
+#include "common/rpc/grpc_runtime.h"
 #include "common/rpc/status_mapping.h"
 #include "common/rpc/unix_socket.h"
 
@@ -18,7 +19,7 @@ constexpr std::int32_t kProtocolVersion = 1;
 
 absl::StatusOr<std::string> Handshake(const std::string& socket_path) {
   const std::string path = socket_path + rpc::kHandshakeSuffix;
-  CAIRN_ASSIGN_OR_RETURN(const rpc::UniqueFd socket, rpc::ConnectToSocket(path));
+  CAIRN_ASSIGN_OR_RETURN(const rpc::UniqueFd socket, rpc::ConnectToSocket(path, kConnectTimeMax));
   absl::StatusOr<std::string> token = rpc::ReadLine(socket, kTokenBytesMax, kConnectTimeMax);
   if (!token.ok()) return Annotate(token.status(), fmt::format("handshake at {}", path));
   return token;
@@ -33,6 +34,23 @@ grpc::ChannelArguments ChannelArgumentsOf() {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   return arguments;
+}
+
+// Not WaitForConnected: after a refused attempt it would sit out gRPC's own back-off of a second.
+absl::Status WaitForConnection(grpc::Channel* channel) {
+  const auto deadline = std::chrono::system_clock::now() + kConnectTimeMax;
+  grpc_connectivity_state state = channel->GetState(true);
+  while (state != GRPC_CHANNEL_READY) {
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
+      return Unavailable("its handshake answered, but its gRPC socket refused the connection");
+    }
+    if (!channel->WaitForStateChange(state, deadline)) {
+      return Unavailable("its handshake answered, but no gRPC connection came about in {} ms",
+                         kConnectTimeMax.count());
+    }
+    state = channel->GetState(true);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -89,14 +107,12 @@ void NodeLink::Drop(const std::shared_ptr<const NodeConnection>& broken) {
 
 absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Connect() const {
   CAIRN_RETURN_IF_ERROR(rpc::CheckSocketPath(socket_path_));
+  rpc::KeepGrpcRuntime();
   auto connection = std::make_shared<NodeConnection>();
   CAIRN_ASSIGN_OR_RETURN(connection->token, Handshake(socket_path_));
   connection->channel = grpc::CreateCustomChannel(
       "unix:" + socket_path_, grpc::experimental::LocalCredentials(UDS), ChannelArgumentsOf());
-  if (!connection->channel->WaitForConnected(std::chrono::system_clock::now() + kConnectTimeMax)) {
-    return Unavailable("its handshake answered, but no gRPC connection came about in {} ms",
-                       kConnectTimeMax.count());
-  }
+  CAIRN_RETURN_IF_ERROR(WaitForConnection(connection->channel.get()));
   connection->stub = pb::KvService::NewStub(connection->channel);
   grpc::ClientContext context;
   connection->Prepare(&context, kConnectTimeMax);

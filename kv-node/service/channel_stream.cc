@@ -35,6 +35,11 @@ void StreamSet::Stop() {
   }
 }
 
+bool StreamSet::stopping() const {
+  MutexLock lock(mutex_);
+  return stopping_;
+}
+
 ChannelStream::ChannelStream(Engine* engine, StreamSet* streams, std::string boot_token)
     : engine_(engine), streams_(streams), boot_token_(std::move(boot_token)) {}
 
@@ -61,35 +66,34 @@ void ChannelStream::End(const absl::Status& status) {
 
 void ChannelStream::OnReadDone(bool ok) {
   Message message;
-  absl::Status status = ok ? Decode(&message) : absl::OkStatus();
+  const absl::Status decoded = ok ? Decode(&message) : absl::OkStatus();
   std::shared_ptr<Channel> dropped;
-  bool hello = false;
   {
     MutexLock lock(mutex_);
+    // From here on the next message may arrive, on another thread: this one is handled under the
+    // same lock, so that none overtakes it.
     reading_ = false;
     if (phase_ == Phase::kEnding) return;
+    if (ok && decoded.ok() && phase_ == Phase::kOpen) {
+      dropped = HandleLocked(&message);
+      return;
+    }
     if (!ok && phase_ == Phase::kOpen) {
       half_closed_ = true;
       dropped = EndIfDrainedLocked();
       return;
     }
-    hello = rpc::KindOf(message) == rpc::OperationKind::kHello;
-    if (!ok || !status.ok()) {
-      dropped = EndLocked(status);
+    if (!ok || !decoded.ok()) {
+      dropped = EndLocked(decoded);
       return;
     }
-    if (hello != (phase_ == Phase::kAwaitHello)) {
-      dropped = EndLocked(FailedPrecondition(
-          "the first message of a Channel, and only the first, must be a Hello"));
+    if (rpc::KindOf(message) != rpc::OperationKind::kHello) {
+      dropped = EndLocked(FailedPrecondition("the first message of a Channel must be a Hello"));
       return;
     }
-    if (hello) phase_ = Phase::kAttaching;
+    phase_ = Phase::kAttaching;  // reads nothing until it is attached
   }
-  if (hello) {
-    HandleHello(message);
-  } else {
-    Handle(&message);
-  }
+  HandleHello(message);
 }
 
 absl::Status ChannelStream::Decode(Message* message) {
@@ -133,10 +137,7 @@ void ChannelStream::OnAttached(absl::StatusOr<std::shared_ptr<Channel>> channel)
   ReadNextLocked();
 }
 
-void ChannelStream::Handle(Message* message) {
-  std::shared_ptr<Channel> dropped;
-  MutexLock lock(mutex_);
-  if (phase_ != Phase::kOpen) return;
+std::shared_ptr<Channel> ChannelStream::HandleLocked(Message* message) {
   absl::Status status;
   switch (rpc::KindOf(*message)) {
     case rpc::OperationKind::kChanging:
@@ -151,14 +152,16 @@ void ChannelStream::Handle(Message* message) {
       break;
     case rpc::OperationKind::kHint:
       break;
-    default:
+    case rpc::OperationKind::kHello:
+      status = FailedPrecondition("only the first message of a Channel may be a Hello");
+      break;
+    case rpc::OperationKind::kNone:
       status = InvalidArgument("a message without an operation that this daemon knows");
+      break;
   }
-  if (!status.ok()) {
-    dropped = EndLocked(status);
-    return;
-  }
+  if (!status.ok()) return EndLocked(status);
   ReadNextLocked();
+  return nullptr;
 }
 
 absl::Status ChannelStream::HandleChange(Message* message) {

@@ -43,9 +43,10 @@ class StreamSet {
   void Remove(ChannelStream* stream);
   // Ends every stream with UNAVAILABLE; Add refuses from now on.
   void Stop();
+  bool stopping() const;
 
  private:
-  Mutex mutex_;
+  mutable Mutex mutex_;
   bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
   std::set<std::shared_ptr<ChannelStream>> streams_ CAIRN_GUARDED_BY(mutex_);
 };
@@ -84,7 +85,8 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   ChannelStream(Engine* engine, StreamSet* streams, std::string boot_token);
 
   absl::Status Decode(Message* message);
-  void Handle(Message* message);
+  // Returns the channel when the message ended the stream.
+  std::shared_ptr<Channel> HandleLocked(Message* message) CAIRN_REQUIRES(mutex_);
   void HandleHello(const Message& message);
   void OnAttached(absl::StatusOr<std::shared_ptr<Channel>> channel);
   absl::Status HandleChange(Message* message) CAIRN_REQUIRES(mutex_);

@@ -11,6 +11,7 @@
 #include <grpcpp/server_builder.h>
 
 #include "common/base/check.h"
+#include "common/rpc/grpc_runtime.h"
 
 namespace cairn::kv {
 namespace {
@@ -44,6 +45,7 @@ KvServer::KvServer(const KvServerOptions& options, NodeIdentity identity, Engine
 KvServer::~KvServer() { Shutdown(std::chrono::milliseconds(0)); }
 
 absl::Status KvServer::Listen() {
+  rpc::KeepGrpcRuntime();
   EnableHealthAndReflection();
   CAIRN_RETURN_IF_ERROR(rpc::ClaimSocketPath(options_.socket_path));
   grpc::ServerBuilder builder;

@@ -86,6 +86,9 @@ KvServiceImpl::Call KvServiceImpl::Begin(CallbackServerContext* context,
   Call call{context->DefaultReactor(), false};
   absl::Status status = Authenticate(*context).status();
   if (status.ok()) status = valid;
+  // A session that lost its stream to the stop must not resume here: it would take the new epoch
+  // from a daemon that has no stream for it.
+  if (status.ok() && streams_.stopping()) status = Unavailable("the daemon is stopping");
   if (status.ok() && context->IsCancelled()) status = Cancelled("the caller gave up");
   call.admitted = status.ok();
   if (!call.admitted) call.reactor->Finish(rpc::ToGrpcStatus(status));

@@ -7,11 +7,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 namespace cairn::rpc {
 namespace {
+
+constexpr std::chrono::milliseconds kNow{0};
 
 class UnixSocketTest : public testing::Test {
  protected:
@@ -78,9 +81,24 @@ TEST_F(UnixSocketTest, ListeningSocketHasTheModeThatWasAskedFor) {
 }
 
 TEST_F(UnixSocketTest, ConnectTellsAbsentFromUnserved) {
-  EXPECT_EQ(ConnectToSocket(Path("none")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ConnectToSocket(Path("none"), kNow).status().code(), absl::StatusCode::kNotFound);
   { ASSERT_TRUE(ListenOnSocket(Path("s"), 0600).ok()); }
-  EXPECT_EQ(ConnectToSocket(Path("s")).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ConnectToSocket(Path("s"), kNow).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(UnixSocketTest, ServerThatAcceptsNobodyIsBusy) {
+  const absl::StatusOr<UniqueFd> listener = ListenOnSocket(Path("s"), 0600);
+  ASSERT_TRUE(listener.ok());
+  std::vector<UniqueFd> waiting;
+  absl::Status status;
+  while (status.ok()) {
+    absl::StatusOr<UniqueFd> connection = ConnectToSocket(Path("s"), std::chrono::milliseconds(1));
+    status = connection.status();
+    if (connection.ok()) waiting.push_back(*std::move(connection));
+    ASSERT_LE(waiting.size(), 2U * kHandshakeBacklog);
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_EQ(ClaimSocketPath(Path("s")).code(), absl::StatusCode::kAlreadyExists);
 }
 
 class ReadLineTest : public UnixSocketTest {

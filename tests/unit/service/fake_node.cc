@@ -32,14 +32,13 @@ void FakeNode::Start() {
 }
 
 void FakeNode::Stop() {
-  engine_->ReleaseOperations();
   server_->Shutdown(std::chrono::milliseconds(0));
   server_.reset();
   engine_.reset();
 }
 
 std::string HandshakeToken(const std::string& socket_path) {
-  const auto socket = rpc::ConnectToSocket(socket_path + rpc::kHandshakeSuffix);
+  const auto socket = rpc::ConnectToSocket(socket_path + rpc::kHandshakeSuffix, kTestTimeMax);
   CAIRN_CHECK(socket.ok());
   const auto line = rpc::ReadLine(*socket, 256, kTestTimeMax);
   CAIRN_CHECK(line.ok());

@@ -55,14 +55,12 @@ TEST_F(KvServiceTest, EveryCallRefusesAnUnknownToken) {
 }
 
 TEST_F(KvServiceTest, TokenOfAnEarlierStartIsUnknown) {
-  RawClient client(node_.socket_path());
-  v1::GetStatsResponse stats;
-  ASSERT_TRUE(client.stub().GetStats(client.Context().get(), {}, &stats).ok());
+  const std::string token = test::HandshakeToken(node_.socket_path());
   node_.Stop();
   node_.Start();
-  const auto context = client.Context();
-  context->set_wait_for_ready(true);
-  EXPECT_EQ(client.stub().GetStats(context.get(), {}, &stats).error_code(),
+  RawClient client(node_.socket_path(), token);
+  v1::GetStatsResponse stats;
+  EXPECT_EQ(client.stub().GetStats(client.Context().get(), {}, &stats).error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
 }
 

@@ -1,0 +1,88 @@
+#include "compute-node/kv_client/in_process_kv_node.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/kv_client/client_values.h"
+#include "tests/unit/service/fake_engine.h"
+
+namespace cairn::compute {
+namespace {
+
+class InProcessKvNodeTest : public testing::Test {
+ protected:
+  InProcessKvNodeTest() {
+    auto engine = std::make_unique<kv::test::FakeEngine>(std::make_shared<kv::test::FakeStore>());
+    engine_ = engine.get();
+    node_ = std::make_unique<InProcessKvNode>(std::move(engine));
+    session_id_ = *node_->Create(test::ValidCreateSession());
+    session_ = *node_->Open(session_id_);
+  }
+
+  kv::test::FakeEngine* engine_ = nullptr;
+  std::unique_ptr<InProcessKvNode> node_;
+  SessionId session_id_;
+  std::unique_ptr<KvSession> session_;
+};
+
+TEST_F(InProcessKvNodeTest, ReadSeesAllThatWasSentBefore) {
+  for (int i = 0; i < 200; ++i) ASSERT_TRUE(session_->Send(test::AppendAt(i)).ok());
+  EXPECT_EQ(test::EntriesOf(session_->StartRead(test::FetchAll())), test::EntriesUpTo(200));
+}
+
+TEST_F(InProcessKvNodeTest, SendWaitsWhileTheChannelIsFull) {
+  engine_->HoldOperations();
+  std::thread sender([this] {
+    for (int i = 0; i < 3 * kv::kChannelQueueMax; ++i) {
+      ASSERT_TRUE(session_->Send(test::AppendAt(i)).ok());
+    }
+  });
+  engine_->WaitForQueuedCount(kv::kChannelQueueMax);
+  engine_->ReleaseOperations();
+  sender.join();
+  EXPECT_EQ(test::EntriesOf(session_->StartRead(test::FetchAll())),
+            test::EntriesUpTo(3 * kv::kChannelQueueMax));
+  EXPECT_LE(engine_->queued_count_max(), kv::kChannelQueueMax);
+}
+
+TEST_F(InProcessKvNodeTest, CheckpointOutlivesTheSession) {
+  ASSERT_TRUE(session_->Send(test::AppendAt(0)).ok());
+  ASSERT_TRUE(session_->StartCheckpoint(test::CheckpointAt(1, 0)).ok());
+  ASSERT_TRUE(session_->WaitForCheckpoint().ok());
+  session_.reset();
+  session_ = *node_->Open(session_id_);
+  EXPECT_EQ(session_->attachment().token_count, 1);
+  EXPECT_EQ(test::EntriesOf(session_->StartRead(test::FetchAll())), test::EntriesUpTo(1));
+}
+
+TEST_F(InProcessKvNodeTest, FailedOperationStaysUntilReattach) {
+  Append bad = test::AppendAt(0);
+  bad.layer = 9;
+  ASSERT_TRUE(session_->Send(bad).ok());
+  EXPECT_EQ(session_->StartRead(test::FetchAll()).get().status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(session_->Send(test::AppendAt(0)).code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(session_->Reattach().ok());
+  ASSERT_TRUE(session_->Send(test::AppendAt(0)).ok());
+  EXPECT_EQ(test::EntriesOf(session_->StartRead(test::FetchAll())), test::EntriesUpTo(1));
+}
+
+TEST_F(InProcessKvNodeTest, UnknownSessionIsNotFound) {
+  EXPECT_EQ(node_->Open(SessionId(99)).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(RamKvNodeTest, EngineInMemoryKeepsASession) {
+  const auto node = MakeRamKvNode({});
+  ASSERT_TRUE(node.ok()) << node.status();
+  const auto id = (*node)->Create(test::ValidCreateSession());
+  ASSERT_TRUE(id.ok()) << id.status();
+  const auto session = (*node)->Open(*id);
+  ASSERT_TRUE(session.ok()) << session.status();
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE((*session)->Send(test::AppendAt(i)).ok());
+  EXPECT_EQ(test::EntriesOf((*session)->StartRead(test::FetchAll())), test::EntriesUpTo(20));
+  const auto stats = (*node)->Stats();
+  ASSERT_TRUE(stats.ok());
+  EXPECT_EQ(stats->io_engine, "memory");
+}
+
+}  // namespace
+}  // namespace cairn::compute
