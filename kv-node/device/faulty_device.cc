@@ -48,6 +48,8 @@ class FaultyDevice : public Device {
     std::int64_t result = 0;
   };
 
+  // Tells the analysis that the disk that calls, and holds its mutex, is disk_.
+  void IsCalledByItsDisk() const CAIRN_ANNOTATION(assert_capability(disk_.mutex_)) {}
   std::vector<InFlight> TakeDue() CAIRN_REQUIRES(disk_.mutex_);
   std::int64_t Execute(const InFlight& in_flight) CAIRN_REQUIRES(disk_.mutex_);
   void WaitForWake(std::chrono::microseconds wait) CAIRN_REQUIRES(disk_.mutex_);
@@ -228,9 +230,10 @@ void FaultyDisk::PowerCut() {
     for (const Version& version : versions) candidates[page].push_back(version.bytes);
   }
   if (device_ != nullptr) {
+    device_->IsCalledByItsDisk();
     for (const FaultyDevice::InFlight& in_flight : device_->in_flight_) {
-      const Device::Transfer& transfer = in_flight.transfer;
-      if (transfer.kind != Device::IoKind::kWrite) continue;
+      const FaultyDevice::Transfer& transfer = in_flight.transfer;
+      if (transfer.kind != FaultyDevice::IoKind::kWrite) continue;
       for (std::int64_t done = 0; done < transfer.size_bytes; done += kIoAlignmentBytes) {
         const std::int64_t page = (transfer.offset_bytes + done) / kIoAlignmentBytes;
         candidates[page].emplace_back(transfer.data + done, transfer.data + done + kPage);

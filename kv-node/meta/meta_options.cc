@@ -95,6 +95,8 @@ RocksDbSetup MakeRocksDbSetup(const MetaOptions& options) {
   db.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   db.track_and_verify_wals_in_manifest = true;
   SetMemoryLimits(options, db);
+  setup.memtable_gate = std::make_shared<MemtableGate>(db.write_buffer_manager);
+  db.listeners.push_back(setup.memtable_gate);
   if (!options.in_memory && AcceptsDirectIo(options.path)) {
     db.use_direct_reads = true;
     db.use_direct_io_for_flush_and_compaction = true;

@@ -196,6 +196,7 @@ class MetaStore::Impl final : public MetaReader {
         CAIRN_RETURN_IF_ERROR(FromRocksDb(Add(batch, change), "collect a batch"));
       }
     }
+    setup_.memtable_gate->Wait();
     rocksdb::WriteOptions write;
     write.sync = !options_.in_memory;
     const std::size_t bytes = batch.GetDataSize();

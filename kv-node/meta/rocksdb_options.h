@@ -8,6 +8,7 @@
 #include <rocksdb/db.h>
 #include <rocksdb/options.h>
 
+#include "kv-node/meta/memtable_gate.h"
 #include "kv-node/meta/meta_store.h"
 
 namespace cairn::kv {
@@ -17,6 +18,7 @@ struct RocksDbSetup {
   std::vector<rocksdb::ColumnFamilyDescriptor> families;
   std::unique_ptr<rocksdb::Env> env;  // outlives the database
   std::shared_ptr<rocksdb::Cache> block_cache;
+  std::shared_ptr<MemtableGate> memtable_gate;
 };
 
 RocksDbSetup MakeRocksDbSetup(const MetaOptions& options);
