@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -30,6 +31,8 @@ class Chat {
 
  private:
   absl::Status SetUpTemplate();
+  // A line of standard input; nullopt at its end, CANCELLED on Ctrl-C.
+  static absl::StatusOr<std::optional<std::string>> ReadLine();
   absl::Status Turn(const std::string& line);
   absl::Status CheckForged(const std::string& line);
   absl::StatusOr<bool> HasSpecial(const std::string& text);
@@ -92,32 +95,39 @@ absl::Status Chat::Turn(const std::string& line) {
   return interrupt.interrupted() ? absl::OkStatus() : status;
 }
 
+absl::StatusOr<std::optional<std::string>> Chat::ReadLine() {
+  const InterruptCancels interrupt;
+  const bool terminal = ::isatty(STDIN_FILENO) == 1;
+  if (terminal) {
+    fmt::print(stderr, "> ");
+    std::fflush(stderr);
+  }
+  std::string line;
+  if (std::getline(std::cin, line)) return line;
+  if (terminal) fmt::print(stderr, "\n");
+  if (interrupt.interrupted()) return Cancelled("interrupted");
+  return std::nullopt;
+}
+
 absl::Status Chat::Run() {
   CAIRN_RETURN_IF_ERROR(SetUpTemplate());
-  const bool terminal = ::isatty(STDIN_FILENO) == 1;
   for (;;) {
-    const InterruptCancels interrupt;
-    if (terminal) {
-      fmt::print(stderr, "> ");
-      std::fflush(stderr);
-    }
-    std::string line;
-    if (!std::getline(std::cin, line)) {
-      if (terminal) fmt::print(stderr, "\n");
-      if (generate_.conversation_id != 0) {
-        fmt::print(stderr, "conversation={}: go on with cairn chat --conversation {}\n",
-                   generate_.conversation_id, generate_.conversation_id);
-      }
-      return interrupt.interrupted() ? Cancelled("interrupted") : absl::OkStatus();
-    }
-    if (line.empty()) continue;
-    const absl::Status status = Turn(line);
-    if (status.code() == absl::StatusCode::kInvalidArgument && terminal) {
+    CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> line, ReadLine());
+    if (!line.has_value()) break;
+    if (line->empty()) continue;
+    const absl::Status status = Turn(*line);
+    // A person may try again; a script is told.
+    if (status.code() == absl::StatusCode::kInvalidArgument && ::isatty(STDIN_FILENO) == 1) {
       fmt::print(stderr, "{}\n", Message(status));
       continue;
     }
     CAIRN_RETURN_IF_ERROR(status);
   }
+  if (generate_.conversation_id != 0) {
+    fmt::print(stderr, "conversation={}: go on with cairn chat --conversation {}\n",
+               generate_.conversation_id, generate_.conversation_id);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunChat(const Options& options) {

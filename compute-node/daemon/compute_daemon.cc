@@ -96,14 +96,15 @@ void ComputeDaemon::Stop() {
 void ComputeDaemon::Load() {
   const Clock::time_point start = Clock::now();
   absl::StatusOr<std::shared_ptr<Runtime>> runtime = MakeRuntime();
-  if (runtime.ok()) {
+  const absl::Status status = runtime.status();
+  if (status.ok()) {
     LogInfo("loaded model={} bytes={} time_ms={}", config_.model_path(), state_.size_bytes(),
             std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count());
     state_.SetReady(*std::move(runtime));
   }
   const MutexLock lock(mutex_);
   loaded_ = true;
-  load_status_ = runtime.status();
+  load_status_ = status;
   changed_.NotifyAll();
 }
 

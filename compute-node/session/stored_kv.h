@@ -76,7 +76,7 @@ class StoredKv : public KvAttention {
 
  private:
   std::size_t RowOf(std::int32_t layer, std::int32_t head) const {
-    return static_cast<std::size_t>(layer * options_.layout.head_count + head);
+    return static_cast<std::size_t>(std::int64_t{layer} * options_.layout.head_count + head);
   }
   const std::byte* EntryAt(std::int32_t layer, std::int32_t head, std::int64_t position) const;
   void StoreChunk(const AttentionBatch& batch);
