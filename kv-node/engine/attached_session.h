@@ -120,6 +120,10 @@ class AttachedSession {
   Applied ApplyCheckpoint(OpSeq op_seq, Checkpoint& op);
   absl::Status CheckCheckpoint(const Checkpoint& op) const;
   absl::Status PlanLog(LogPlan& plan) const;
+  absl::Status PlanCarried(
+      const ClusterKey& key, const CarriedEntries& entries,
+      const std::function<const Part*(const ClusterKey&, std::int64_t)>& record_of,
+      LogPlan& plan) const;
   void PlanChunk(const ClusterKey& key, const PendingChunk& chunk,
                  const std::function<const Part*(const ClusterKey&, std::int64_t)>& record_of,
                  std::vector<LogItem>& items, std::int64_t& new_bytes) const;

@@ -41,7 +41,7 @@ struct EngineOptions {
   // Bytes of pending entries (not on flash yet) over all sessions, before placing starts.
   std::int64_t pending_bytes_max = std::int64_t{2} << 20;
   // Bytes of device reads and writes in flight, and of fetch replies that are not sent yet.
-  std::int64_t io_bytes_max = std::int64_t{8} << 20;
+  std::int64_t io_bytes_max = std::int64_t{4} << 20;
   // A cluster is placed at idle when it has this many unplaced entries.
   std::int32_t place_entries_min = 64;
   // Whether to place at idle.

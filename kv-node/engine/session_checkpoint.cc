@@ -118,34 +118,40 @@ absl::Status AttachedSession::PlanLog(LogPlan& plan) const {
     for (const PendingChunk& chunk : chunks)
       PlanChunk(key, chunk, record_of, items, plan.new_bytes);
   }
-  for (const auto& [key, entries] : staged_) {
-    std::vector<LogItem>& items = plan.carried[key];
-    const std::int64_t entry_bytes = state_->EntryBytes(key);
-    absl::Status status;
-    entries.positions.ForEach([&](std::int64_t position) {
-      if (const Part* record = record_of(key, position)) {
-        items.push_back(LogItem::Existing(*record));
-        return;
-      }
-      if (!entries.brought_positions.Contains(position)) {
-        status = InvalidArgument(
-            "checkpoint: position {} of layer {} head {} is carried without its bytes, and it has "
-            "no "
-            "record in this segment",
-            position, key.layer, key.head);
-        return;
-      }
-      const std::int64_t index = entries.brought_positions.CountBelow(position);
-      items.push_back(LogItem::New(Positions::Range(position, 1),
-                                   std::string_view(entries.entries)
-                                       .substr(static_cast<std::size_t>(index * entry_bytes),
-                                               static_cast<std::size_t>(entry_bytes))));
-      plan.new_bytes += entry_bytes;
-    });
-    CAIRN_RETURN_IF_ERROR(status);
+  for (const auto& staged : staged_) {
+    CAIRN_RETURN_IF_ERROR(PlanCarried(staged.first, staged.second, record_of, plan));
   }
   PlanStragglers(plan);
   return absl::OkStatus();
+}
+
+absl::Status AttachedSession::PlanCarried(
+    const ClusterKey& key, const CarriedEntries& entries,
+    const std::function<const Part*(const ClusterKey&, std::int64_t)>& record_of,
+    LogPlan& plan) const {
+  std::vector<LogItem>& items = plan.carried[key];
+  const std::int64_t entry_bytes = state_->EntryBytes(key);
+  absl::Status status;
+  entries.positions.ForEach([&](std::int64_t position) {
+    if (const Part* record = record_of(key, position)) {
+      items.push_back(LogItem::Existing(*record));
+      return;
+    }
+    if (!entries.brought_positions.Contains(position)) {
+      status = InvalidArgument(
+          "checkpoint: position {} of layer {} head {} is carried without its bytes, and it has no "
+          "record in this segment",
+          position, key.layer, key.head);
+      return;
+    }
+    const std::int64_t index = entries.brought_positions.CountBelow(position);
+    const auto offset = static_cast<std::size_t>(index * entry_bytes);
+    items.push_back(LogItem::New(
+        Positions::Range(position, 1),
+        std::string_view(entries.entries).substr(offset, static_cast<std::size_t>(entry_bytes))));
+    plan.new_bytes += entry_bytes;
+  });
+  return status;
 }
 
 void AttachedSession::PlanChunk(

@@ -187,9 +187,8 @@ absl::StatusOr<StoredSession> LoadSession(MetaReader& reader, SessionId session)
   const std::int64_t start = out.chain.back().row.start;
   const std::int64_t token_count = out.row.token_count;
   out.tail_start = std::max(start, token_count / kTokenBlockCount * kTokenBlockCount);
-  CAIRN_ASSIGN_OR_RETURN(out.tail_tokens,
-                         LoadTokens(reader, out.row.segment, token_count, out.tail_start,
-                                    token_count - out.tail_start));
+  CAIRN_ASSIGN_OR_RETURN(out.tail_tokens, LoadTokens(reader, out.row.segment, token_count,
+                                                     out.tail_start, token_count - out.tail_start));
   return out;
 }
 

@@ -307,10 +307,11 @@ absl::Status SessionState::CheckPositions(
     std::int64_t token_count, const std::map<ClusterKey, CarriedEntries>& carried) const {
   std::vector<PositionSum> sums = sums_;
   for (const auto& [key, entries] : carried) {
+    const auto layer_begin =
+        static_cast<std::size_t>(key.layer) * static_cast<std::size_t>(layout_.head_count);
+    const Positions& positions = entries.positions;
     ForEachHead(key.head, [&](std::int32_t head) {
-      sums[static_cast<std::size_t>(key.layer) * static_cast<std::size_t>(layout_.head_count) +
-           static_cast<std::size_t>(head)]
-          .Add(entries.positions);
+      sums[layer_begin + static_cast<std::size_t>(head)].Add(positions);
     });
   }
   PositionSum want;
