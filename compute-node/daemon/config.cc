@@ -112,8 +112,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> argume
 
 std::string HelpText() {
   return
-      R"(cairn-compute-node runs a language model and serves text generation to apps; cairn-kv-node keeps
-the keys and values of conversations.
+      R"(cairn-compute-node runs a language model and serves text generation to apps;
+cairn-kv-node keeps the keys and values of conversations.
 
 usage: cairn-compute-node --model FILE [flags]
   --config FILE            configuration file (protobuf text format)
