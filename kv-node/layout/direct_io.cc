@@ -65,9 +65,10 @@ absl::StatusOr<DirectIo> VerifyDirect(int fd, const std::string& path) {
   do {
     got = pread(fd, page.data(), kIoAlignmentBytes, 0);
   } while (got < 0 && errno == EINTR);
-  if (got < 0)
+  if (got < 0) {
     return ErrnoStatus(errno,
                        fmt::format("read {} bytes of {} with O_DIRECT", kIoAlignmentBytes, path));
+  }
   CAIRN_ASSIGN_OR_RETURN(const bool cached, FirstPageIsCached(fd, path));
   if (cached) return DirectIo{false, "a read with O_DIRECT left the page in the page cache"};
   return DirectIo{true, "a read with O_DIRECT left nothing in the page cache"};

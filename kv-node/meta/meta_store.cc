@@ -55,8 +55,8 @@ std::string Hex(std::string_view bytes) {
 
 class MetaStore::Impl final : public MetaReader {
  public:
-  explicit Impl(const MetaOptions& options)
-      : options_(options), setup_(MakeRocksDbSetup(options)) {}
+  explicit Impl(MetaOptions options)
+      : options_(std::move(options)), setup_(MakeRocksDbSetup(options_)) {}
   ~Impl() override { Stop(); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -253,7 +253,7 @@ MetaStore::MetaStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 MetaStore::~MetaStore() = default;
 
 absl::StatusOr<std::unique_ptr<MetaStore>> MetaStore::Open(MetaOptions options) {
-  auto impl = std::make_unique<Impl>(options);
+  auto impl = std::make_unique<Impl>(std::move(options));
   CAIRN_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<MetaStore>(new MetaStore(std::move(impl)));
 }

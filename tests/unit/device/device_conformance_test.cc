@@ -174,8 +174,8 @@ TEST_P(DeviceConformance, StatsCountCompletedRequests) {
 }
 
 TEST_P(DeviceConformance, DestructionDropsCallbacksAndWaitsForBuffers) {
-  std::vector<AlignedBuffer> pages;
-  for (int i = 0; i < 10; ++i) pages.emplace_back(kPage);
+  std::vector<AlignedBuffer> pages(10);
+  for (AlignedBuffer& page : pages) page = AlignedBuffer(kPage);
   bool ran = false;
   for (int i = 0; i < 10; ++i) {
     device_->SubmitRead(DeviceOffset(i * kPage), pages[static_cast<std::size_t>(i)].span(),

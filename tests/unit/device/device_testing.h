@@ -42,21 +42,21 @@ inline bool SameBytes(const AlignedBuffer& a, const AlignedBuffer& b) {
 // Submits one request, waits for all, and returns its status.
 inline absl::Status WriteNow(Device& device, std::int64_t offset, const AlignedBuffer& data) {
   absl::Status result = absl::UnknownError("the callback did not run");
-  device.SubmitWrite(DeviceOffset(offset), data.span(), [&](absl::Status s) { result = s; });
+  device.SubmitWrite(DeviceOffset(offset), data.span(), [&](const absl::Status& s) { result = s; });
   Drain(device);
   return result;
 }
 
 inline absl::Status ReadNow(Device& device, std::int64_t offset, AlignedBuffer& out) {
   absl::Status result = absl::UnknownError("the callback did not run");
-  device.SubmitRead(DeviceOffset(offset), out.span(), [&](absl::Status s) { result = s; });
+  device.SubmitRead(DeviceOffset(offset), out.span(), [&](const absl::Status& s) { result = s; });
   Drain(device);
   return result;
 }
 
 inline absl::Status FlushNow(Device& device) {
   absl::Status result = absl::UnknownError("the callback did not run");
-  device.SubmitFlush([&](absl::Status s) { result = s; });
+  device.SubmitFlush([&](const absl::Status& s) { result = s; });
   Drain(device);
   return result;
 }

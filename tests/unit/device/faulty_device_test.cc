@@ -109,7 +109,7 @@ TEST(FaultyDisk, ADeviceIsDeadAfterAPowerCut) {
   auto device = disk.Open();
   AlignedBuffer page = Filled(1);
   absl::Status in_flight;
-  device->SubmitRead(DeviceOffset(0), page.span(), [&](absl::Status s) { in_flight = s; });
+  device->SubmitRead(DeviceOffset(0), page.span(), [&](const absl::Status& s) { in_flight = s; });
   disk.PowerCut();
   auto next = disk.Open();
   Drain(*device);

@@ -106,7 +106,7 @@ TEST_F(ExtentFileTest, PagesWrittenThroughADeviceAreThereAfterReopening) {
     ASSERT_TRUE(device.ok()) << device.status();
     absl::Status written = absl::UnknownError("no callback");
     (*device)->SubmitWrite(DeviceOffset((*file)->size_bytes() - kPageBytes), page.span(),
-                           [&](absl::Status status) { written = status; });
+                           [&](const absl::Status& status) { written = status; });
     while ((*device)->in_flight_count() > 0) (*device)->Poll(std::chrono::seconds(1));
     ASSERT_TRUE(written.ok()) << written;
   }
