@@ -9,13 +9,13 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/daemon/memory_tuning.h"
 #include "common/daemon/sd_notify.h"
 #include "common/daemon/signals.h"
 #include "common/log/log.h"
 #include "kv-node/daemon/command_line.h"
 #include "kv-node/daemon/config.h"
 #include "kv-node/daemon/kv_daemon.h"
-#include "common/daemon/memory_tuning.h"
 
 namespace cairn::kv {
 namespace {

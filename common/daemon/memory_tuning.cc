@@ -7,8 +7,9 @@
 namespace cairn {
 
 void TuneMemory() {
-  // The defaults give each of gRPC's threads a heap of its own, and keep what was freed for later: memory that counts
-  // against the budget for keys and values. Two heaps, buffers of some size mapped one by one, and what is free goes back.
+  // The defaults give each of gRPC's threads a heap of its own, and keep what was freed for later:
+  // memory that counts against the budget for keys and values. Two heaps, buffers of some size
+  // mapped one by one, and what is free goes back.
   constexpr int kArenaCount = 2;
   constexpr int kMmapThresholdBytes = 128 << 10;
   constexpr int kTrimThresholdBytes = 256 << 10;

@@ -3,9 +3,10 @@
 
     tests/bench/kv_dram.py --bin build/release/bin --model MODEL.gguf [--lengths 4096,8192,16384]
 
-Measured as the sum of Pss_Anon + Pss_Shmem over both processes, at its highest during prefill and decode, minus the same
-with the model loaded and no conversation. Fails (status 1) when a length needs more than two layers' keys and values plus
-32 MiB, or when memory grows by more than two layers' keys and values do between the first and the last length.
+Measured as the sum of Pss_Anon + Pss_Shmem over both processes, at its highest during prefill and decode,
+minus the same with the model loaded and no conversation. Fails (status 1) when a length needs more than two
+layers' keys and values plus 32 MiB, or when memory grows by more than two layers' keys and values do between
+the first and the last length.
 """
 import argparse
 import sys
@@ -44,12 +45,13 @@ def main():
         model, total, each, finished = measure(arguments, length)
         two_layers = 2 * model.kv_token_bytes * length // arguments.layers
         limit = two_layers + 32 * MIB
-        print(f"| {length} | {two_layers / MIB:.1f} MiB | {limit / MIB:.1f} MiB | {total / MIB:.1f} MiB | {each[0] / MIB:.1f} MiB | "
-              f"{each[1] / MIB:.1f} MiB | {finished.kv_dram_peak_bytes / MIB:.1f} MiB |", flush=True)
+        columns = [two_layers, limit, total, *each, finished.kv_dram_peak_bytes]
+        print(f"| {length} | " + " | ".join(f"{c / MIB:.1f} MiB" for c in columns) + " |", flush=True)
         failed |= total > limit
         first = first or (total, two_layers)
     if total - first[0] > two_layers - first[1]:
-        print(f"memory grows by {(total - first[0]) / MIB:.1f} MiB, two layers' KV by {(two_layers - first[1]) / MIB:.1f} MiB")
+        grown, allowed = (total - first[0]) / MIB, (two_layers - first[1]) / MIB
+        print(f"memory grows by {grown:.1f} MiB, two layers' KV by {allowed:.1f} MiB")
         failed = True
     print("FAILED" if failed else "within the limits")
     return failed

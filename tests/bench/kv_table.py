@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Prefill and decode speed with keys and values in memory and on flash, interleaved, and the disk's bandwidth beside it.
+"""Prefill and decode speed with keys and values in memory and on flash, and the disk's bandwidth beside it.
 
     tests/bench/kv_table.py --bin build/release/bin --model MODEL.gguf [--lengths 1024,4096,8192] [--runs 3]
 
-Prints a table of medians. The disk's bandwidth is fio's: random reads of 64 KiB, 32 at a time, O_DIRECT, in the directory
-where the store lies (--data-dir, default the temporary directory).
+Prints a table of medians over interleaved runs. The disk's bandwidth is fio's: random reads of 64 KiB, 32 at
+a time, O_DIRECT, in the directory where the store lies (--data-dir, default the temporary directory).
 """
 import argparse
 import json
@@ -22,8 +22,9 @@ def disk_bandwidth(directory):
         return None
     with tempfile.TemporaryDirectory(dir=directory) as place:
         output = subprocess.run(
-            ["fio", "--name=read", f"--directory={place}", "--size=1G", "--rw=randread", "--bs=64k", "--iodepth=32",
-             "--ioengine=io_uring", "--direct=1", "--runtime=5", "--time_based", "--output-format=json"],
+            ["fio", "--name=read", f"--directory={place}", "--size=1G", "--rw=randread", "--bs=64k",
+             "--iodepth=32", "--ioengine=io_uring", "--direct=1", "--runtime=5", "--time_based",
+             "--output-format=json"],
             check=True, capture_output=True, text=True).stdout
     return json.loads(output)["jobs"][0]["read"]["bw_bytes"]
 
@@ -33,8 +34,8 @@ def run(arguments, kv, length):
         ids = random_ids(length, cairn.models()[0].vocab_count)
         for event in cairn.generate(ids, arguments.decode, ephemeral=True):
             finished = event.finished
-    return (length / seconds(finished.prefill_time), (finished.generated_token_count - 1) / seconds(finished.decode_time),
-            finished.kv_read_bytes)
+    return (length / seconds(finished.prefill_time),
+            (finished.generated_token_count - 1) / seconds(finished.decode_time), finished.kv_read_bytes)
 
 
 def main():
@@ -47,7 +48,8 @@ def main():
     parser.add_argument("--data-dir")
     arguments = parser.parse_args()
     bandwidth = disk_bandwidth(arguments.data_dir)
-    print(f"disk: {bandwidth / 1e9:.2f} GB/s random reads of 64 KiB (fio)" if bandwidth else "disk: fio is not installed")
+    print(f"disk: {bandwidth / 1e9:.2f} GB/s random reads of 64 KiB (fio)" if bandwidth
+          else "disk: fio is not installed")
     print("| context | prefill tok/s RAM | flash | ratio | decode tok/s RAM | flash | ratio | read a decoded token |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for length in map(int, arguments.lengths.split(",")):
@@ -57,8 +59,8 @@ def main():
                 results[kv].append(run(arguments, kv, length))
         (ram_prefill, ram_decode, _), (prefill, decode, read) = (
             [statistics.median(column) for column in zip(*results[kv])] for kv in ("ram", "node"))
-        print(f"| {length} | {ram_prefill:.1f} | {prefill:.1f} | {prefill / ram_prefill:.2f} | {ram_decode:.2f} | {decode:.2f} | "
-              f"{decode / ram_decode:.2f} | {read / arguments.decode / 1e6:.1f} MB |", flush=True)
+        print(f"| {length} | {ram_prefill:.1f} | {prefill:.1f} | {prefill / ram_prefill:.2f} | {ram_decode:.2f} | "
+              f"{decode:.2f} | {decode / ram_decode:.2f} | {read / arguments.decode / 1e6:.1f} MB |", flush=True)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ TensorTypeInfo InfoOf(TensorType type) {
 
 absl::StatusOr<TensorType> TensorTypeFromName(std::string_view name) {
   constexpr std::pair<std::string_view, TensorType> kNames[] = {
-      {"f32", TensorType::kF32},   {"f16", TensorType::kF16},   {"bf16", TensorType::kBf16},
+      {"f32", TensorType::kF32},  {"f16", TensorType::kF16},  {"bf16", TensorType::kBf16},
       {"q8_0", TensorType::kQ80}, {"q4_0", TensorType::kQ40}, {"q6_k", TensorType::kQ6K}};
   for (const auto& [known, type] : kNames) {
     if (known == name) {

@@ -13,14 +13,7 @@
 namespace cairn::test {
 
 // Values are the type numbers of the GGUF file format.
-enum class TensorType : uint32_t {
-  kF32 = 0,
-  kF16 = 1,
-  kQ40 = 2,
-  kQ80 = 8,
-  kQ6K = 14,
-  kBf16 = 30
-};
+enum class TensorType : uint32_t { kF32 = 0, kF16 = 1, kQ40 = 2, kQ80 = 8, kQ6K = 14, kBf16 = 30 };
 
 struct TensorTypeInfo {
   int64_t block_values = 1;

@@ -1,4 +1,4 @@
-// CAIRN_TEST_SEED=N repeats one history; CAIRN_TEST_HISTORIES says how many are run (default 24).
+// CAIRN_TEST_SEED=N repeats one history; CAIRN_TEST_HISTORIES says how many are run (default 8).
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -22,7 +22,7 @@ TEST(HistoryTest, EverySessionShowsItsLastCheckpointAndWhatFollowedIt) {
   ASSERT_TRUE(InitLogging("history_test", "error").ok());
   const std::int64_t one = FromEnvironment("CAIRN_TEST_SEED", 0);
   const std::int64_t first = one != 0 ? one : static_cast<std::int64_t>(std::random_device()());
-  const std::int64_t count = one != 0 ? 1 : FromEnvironment("CAIRN_TEST_HISTORIES", 24);
+  const std::int64_t count = one != 0 ? 1 : FromEnvironment("CAIRN_TEST_HISTORIES", 8);
   std::map<std::string, int> counts;
   for (std::int64_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE("repeat with CAIRN_TEST_SEED=" + std::to_string(seed));

@@ -1,0 +1,111 @@
+// What a checkpoint's batch holds: the rows of the open segment that changed since the last cut, its
+// allocation records and its token ids, as they are at the cut (rule 8).
+#include <algorithm>
+
+#include "kv-node/engine/checkpoint_job.h"
+
+namespace cairn::kv {
+namespace {
+
+bool IsLog(const Part& part) { return part.extent->kind() == ExtentKind::kLogRun; }
+
+}  // namespace
+
+void AttachedSession::CaptureRows(CheckpointJob& job) {
+  const SegmentRows& open = state_->open();
+  const SessionState::Dirty dirty = state_->TakeDirty();
+  for (const ClusterKey& key : dirty.parts) {
+    std::string row_key = ClusterRowKey(open.id, key, ClusterRowKind::kParts);
+    const auto parts = open.parts.find(key);
+    if (parts == open.parts.end()) {
+      job.batch.Delete(Family::kClusters, std::move(row_key));
+    } else {
+      job.batch.Put(Family::kClusters, std::move(row_key),
+                    EncodeParts(parts->second, state_->EntryBytes(key)));
+    }
+  }
+  for (const ClusterKey& key : dirty.masks) {
+    job.batch.Put(Family::kClusters, ClusterRowKey(open.id, key, ClusterRowKind::kMask), "");
+  }
+  for (const ClusterKey& key : dirty.evicted) {
+    job.batch.Put(Family::kClusters, ClusterRowKey(open.id, key, ClusterRowKind::kEvicted),
+                  EncodePositions(open.evicted.at(key)));
+  }
+  for (const ClusterKey& key : dirty.index) {
+    const auto row = open.index.find(key);
+    if (row == open.index.end()) {
+      job.batch.Delete(Family::kIndex, IndexRowKey(open.id, key));
+    } else {
+      job.batch.Put(Family::kIndex, IndexRowKey(open.id, key), EncodeIndexRow(row->second));
+    }
+  }
+  for (const ClusterKey& key : carried_before_) {
+    if (open.carried.contains(key)) continue;
+    job.batch.Delete(Family::kClusters, ClusterRowKey(open.id, key, ClusterRowKind::kCarried));
+  }
+  carried_before_.clear();
+  for (const auto& [key, parts] : open.carried) {
+    job.batch.Put(Family::kClusters, ClusterRowKey(open.id, key, ClusterRowKind::kCarried),
+                  EncodeParts(parts, state_->EntryBytes(key)));
+  }
+}
+
+void AttachedSession::CaptureAllocation(CheckpointJob& job) {
+  std::set<const Extent*> named_logs;
+  for (const auto* rows : {&state_->open().parts, &state_->open().carried}) {
+    for (const auto& [key, parts] : *rows) {
+      for (const Part& part : parts) {
+        if (IsLog(part)) named_logs.insert(part.extent.get());
+      }
+    }
+  }
+  std::erase_if(log_extents_, [&](const ExtentRef& extent) {
+    if (named_logs.contains(extent.get())) return false;
+    dropped_extents_.push_back(extent);
+    return true;
+  });
+  std::set<std::int64_t> changed;
+  const auto mark = [&](const Extent& extent, bool used) {
+    for (std::int64_t i = 0; i < extent.page_count(); ++i) {
+      const std::int64_t page = extent.first().value() + i;
+      regions_[page / kRegionPages].set(static_cast<std::size_t>(page % kRegionPages), used);
+      changed.insert(page / kRegionPages);
+    }
+  };
+  for (const ExtentRef& extent : new_extents_) mark(*extent, true);
+  for (const ExtentRef& extent : dropped_extents_) mark(*extent, false);
+  for (const std::int64_t region : changed) {
+    const RegionBits& bits = regions_[region];
+    if (bits.any()) {
+      job.batch.Put(Family::kPools, RegionKey(state_->open().id, region), EncodeRegion(bits));
+    } else {
+      job.batch.Delete(Family::kPools, RegionKey(state_->open().id, region));
+      regions_.erase(region);
+    }
+  }
+  job.row.flash_bytes = 0;
+  for (const auto& [region, bits] : regions_) {
+    job.row.flash_bytes += static_cast<std::int64_t>(bits.count()) * kPageBytes;
+  }
+  job.named = std::exchange(new_extents_, {});
+  job.released = std::exchange(dropped_extents_, {});
+}
+
+void AttachedSession::CaptureTokens(CheckpointJob& job) {
+  const SegmentId segment = state_->open().id;
+  tail_tokens_.resize(static_cast<std::size_t>(job.op.token_ids_start - tail_start_));
+  tail_tokens_.insert(tail_tokens_.end(), job.op.token_ids.begin(), job.op.token_ids.end());
+  while (!tail_tokens_.empty()) {
+    const std::int64_t block = tail_start_ / kTokenBlockCount;
+    const std::int64_t room = (block + 1) * kTokenBlockCount - tail_start_;
+    const std::int64_t count = std::min(room, static_cast<std::int64_t>(tail_tokens_.size()));
+    const auto end = tail_tokens_.begin() + static_cast<std::ptrdiff_t>(count);
+    job.batch.Put(Family::kSegments, SegmentTokensKey(segment, block),
+                  EncodeTokens({tail_tokens_.begin(), end}));
+    if (count < room) break;
+    tail_tokens_.erase(tail_tokens_.begin(), end);
+    tail_start_ += count;
+  }
+}
+
+}  // namespace cairn::kv
