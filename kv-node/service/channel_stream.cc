@@ -40,12 +40,16 @@ bool StreamSet::stopping() const {
   return stopping_;
 }
 
-ChannelStream::ChannelStream(Engine* engine, StreamSet* streams, std::string boot_token)
-    : engine_(engine), streams_(streams), boot_token_(std::move(boot_token)) {}
+ChannelStream::ChannelStream(Engine* engine, StreamSet* streams, CallGate* gate,
+                             std::string boot_token)
+    : engine_(engine), streams_(streams), gate_(gate), boot_token_(std::move(boot_token)) {
+  gate_->Enter();
+}
 
-ChannelStream* ChannelStream::Start(Engine* engine, StreamSet* streams, std::string boot_token,
-                                    const absl::Status& admitted) {
-  std::shared_ptr<ChannelStream> stream(new ChannelStream(engine, streams, std::move(boot_token)));
+ChannelStream* ChannelStream::Start(Engine* engine, StreamSet* streams, CallGate* gate,
+                                    std::string boot_token, const absl::Status& admitted) {
+  std::shared_ptr<ChannelStream> stream(
+      new ChannelStream(engine, streams, gate, std::move(boot_token)));
   stream->self_ = stream;
   absl::Status status = admitted;
   if (!streams->Add(stream)) status = Unavailable("the daemon is stopping");
@@ -239,6 +243,7 @@ void ChannelStream::OnCancel() { End(Cancelled("the client cancelled the stream 
 
 void ChannelStream::OnDone() {
   streams_->Remove(this);
+  gate_->Leave();
   // Dropped last: the engine may still hold the observer.
   std::shared_ptr<ChannelStream> self = std::move(self_);
 }

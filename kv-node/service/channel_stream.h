@@ -28,6 +28,7 @@
 #include "common/base/status.h"
 #include "common/kv/messages.h"
 #include "kv-node/engine/engine.h"
+#include "kv-node/service/call_gate.h"
 
 namespace cairn::kv {
 
@@ -56,9 +57,9 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
                       public std::enable_shared_from_this<ChannelStream> {
  public:
   // Starts a stream that lives until gRPC is done with it. `admitted`: whether its caller may use
-  // it at all; otherwise the stream ends with that status. Engine and set outlive the server.
-  static ChannelStream* Start(Engine* engine, StreamSet* streams, std::string boot_token,
-                              const absl::Status& admitted);
+  // it at all; otherwise the stream ends with that status. Engine, set and gate outlive the server.
+  static ChannelStream* Start(Engine* engine, StreamSet* streams, CallGate* gate,
+                              std::string boot_token, const absl::Status& admitted);
 
   // Ends the call once the message that is being written is out.
   void End(const absl::Status& status);
@@ -82,7 +83,7 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   using Message = ::cairn::kv::v1::ChannelRequest;
   using ReplyMessage = ::cairn::kv::v1::ChannelReply;
 
-  ChannelStream(Engine* engine, StreamSet* streams, std::string boot_token);
+  ChannelStream(Engine* engine, StreamSet* streams, CallGate* gate, std::string boot_token);
 
   absl::Status Decode(Message* message);
   // Returns the channel when the message ended the stream.
@@ -105,6 +106,7 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
 
   Engine* const engine_;
   StreamSet* const streams_;
+  CallGate* const gate_;
   const std::string boot_token_;
   std::shared_ptr<ChannelStream> self_;  // until OnDone
   grpc::ByteBuffer incoming_;            // belongs to the read in progress

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -83,8 +84,10 @@ void KvServer::Shutdown(std::chrono::milliseconds time_max) {
   handshake_.reset();
   if (server_ == nullptr) return;
   SetServing(false);
-  service_.StopStreams();
-  server_->Shutdown(std::chrono::system_clock::now() + time_max);
+  service_.Stop(time_max);
+  // gRPC would wait for idle connections too, and a client that makes no call does not notice that
+  // it should close its own: so this waits only until what was finished above has left.
+  server_->Shutdown(std::chrono::system_clock::now() + std::min(time_max, kFlushTimeMax));
   server_->Wait();
   server_.reset();
   ::unlink(options_.socket_path.c_str());

@@ -26,6 +26,8 @@
 namespace cairn::kv {
 
 inline constexpr int kStreamsPerConnectionMax = 256;
+// How long finished calls have to leave the sockets at a shutdown.
+inline constexpr std::chrono::milliseconds kFlushTimeMax{100};
 
 struct KvServerOptions {
   // Absolute.

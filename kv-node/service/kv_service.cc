@@ -19,15 +19,6 @@ constexpr v1::Operation kOperations[] = {v1::OPERATION_APPEND,     v1::OPERATION
                                          v1::OPERATION_CHECKPOINT, v1::OPERATION_FORK,
                                          v1::OPERATION_FETCH};
 
-// The callback of an engine call: fills the response from the value, or maps the error.
-template <typename T, typename Fill>
-Callback<T> Answer(ServerUnaryReactor* reactor, Fill fill) {
-  return [reactor, fill = std::move(fill)](absl::StatusOr<T> result) {
-    if (result.ok()) fill(*std::move(result));
-    reactor->Finish(rpc::ToGrpcStatus(result.status()));
-  };
-}
-
 struct PageRequest {
   std::int32_t size = kPageSizeDefault;
   SessionId below;  // 0: from the newest
@@ -66,6 +57,22 @@ void FillPage(const PageRequest& page, const std::vector<SessionInfo>& sessions,
 
 }  // namespace
 
+// The callback of an engine call: fills the response from the value, or maps the error.
+template <typename T, typename Fill>
+Callback<T> KvServiceImpl::Answer(ServerUnaryReactor* reactor, Fill fill) {
+  return [this, reactor, fill = std::move(fill)](absl::StatusOr<T> result) {
+    if (result.ok()) fill(*std::move(result));
+    reactor->Finish(rpc::ToGrpcStatus(result.status()));
+    gate_.Leave();
+  };
+}
+
+void KvServiceImpl::Stop(std::chrono::milliseconds time_max) {
+  const auto deadline = std::chrono::steady_clock::now() + time_max;
+  streams_.Stop();
+  gate_.WaitIdle(deadline);
+}
+
 KvServiceImpl::KvServiceImpl(NodeIdentity identity, Engine* engine, const TokenRegistry* registry)
     : identity_(std::move(identity)), engine_(engine), registry_(registry) {}
 
@@ -82,7 +89,7 @@ absl::StatusOr<std::string> KvServiceImpl::Authenticate(
 }
 
 KvServiceImpl::Call KvServiceImpl::Begin(CallbackServerContext* context,
-                                         const absl::Status& valid) const {
+                                         const absl::Status& valid) {
   Call call{context->DefaultReactor(), false};
   absl::Status status = Authenticate(*context).status();
   if (status.ok()) status = valid;
@@ -91,7 +98,11 @@ KvServiceImpl::Call KvServiceImpl::Begin(CallbackServerContext* context,
   if (status.ok() && streams_.stopping()) status = Unavailable("the daemon is stopping");
   if (status.ok() && context->IsCancelled()) status = Cancelled("the caller gave up");
   call.admitted = status.ok();
-  if (!call.admitted) call.reactor->Finish(rpc::ToGrpcStatus(status));
+  if (call.admitted) {
+    gate_.Enter();
+  } else {
+    call.reactor->Finish(rpc::ToGrpcStatus(status));
+  }
   return call;
 }
 
@@ -110,6 +121,7 @@ ServerUnaryReactor* KvServiceImpl::GetCapabilities(CallbackServerContext* contex
   response->set_io_engine(identity_.io_engine);
   response->set_store_id(identity_.store_id);
   call.reactor->Finish(grpc::Status::OK);
+  gate_.Leave();
   return call.reactor;
 }
 
@@ -226,7 +238,7 @@ ServerUnaryReactor* KvServiceImpl::GetStats(CallbackServerContext* context,
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* KvServiceImpl::Channel(
     CallbackServerContext* context) {
-  return ChannelStream::Start(engine_, &streams_, identity_.boot_token,
+  return ChannelStream::Start(engine_, &streams_, &gate_, identity_.boot_token,
                               Authenticate(*context).status());
 }
 

@@ -6,6 +6,7 @@
 // Ownership: borrows engine and registry, which outlive the server.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include <grpcpp/support/server_callback.h>
@@ -13,6 +14,7 @@
 #include "cairn/kv/v1/kv.grpc.pb.h"
 #include "common/base/status.h"
 #include "kv-node/engine/engine.h"
+#include "kv-node/service/call_gate.h"
 #include "kv-node/service/channel_stream.h"
 #include "kv-node/service/node_identity.h"
 #include "kv-node/service/token_registry.h"
@@ -39,8 +41,8 @@ class KvServiceImpl final : public KvServiceBase {
  public:
   KvServiceImpl(NodeIdentity identity, Engine* engine, const TokenRegistry* registry);
 
-  // Ends all streams; new ones are refused.
-  void StopStreams() { streams_.Stop(); }
+  // Refuses new calls, ends all streams, and waits for calls in flight, at most `time_max`.
+  void Stop(std::chrono::milliseconds time_max);
 
   grpc::ServerUnaryReactor* GetCapabilities(grpc::CallbackServerContext* context,
                                             const v1::GetCapabilitiesRequest* request,
@@ -83,12 +85,15 @@ class KvServiceImpl final : public KvServiceBase {
     grpc::ServerUnaryReactor* reactor = nullptr;
     bool admitted = false;
   };
-  Call Begin(grpc::CallbackServerContext* context, const absl::Status& valid) const;
+  Call Begin(grpc::CallbackServerContext* context, const absl::Status& valid);
+  template <typename T, typename Fill>
+  Callback<T> Answer(grpc::ServerUnaryReactor* reactor, Fill fill);
 
   const NodeIdentity identity_;
   Engine* const engine_;
   const TokenRegistry* const registry_;
   StreamSet streams_;
+  CallGate gate_;  // unary calls and streams
 };
 
 }  // namespace cairn::kv
