@@ -73,7 +73,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> argume
 
 std::string HelpText() {
   return
-      R"(cairn-kv-node keeps the KV cache of language models on flash and serves it to compute nodes.
+      R"(cairn-kv-node keeps the KV cache of language models on flash and serves it to
+compute nodes.
 
 usage: cairn-kv-node [flags]
   --config FILE            configuration file (protobuf text format)

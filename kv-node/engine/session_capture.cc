@@ -1,5 +1,5 @@
-// What a checkpoint's batch holds: the rows of the open segment that changed since the last cut, its
-// allocation records and its token ids, as they are at the cut (rule 8).
+// What a checkpoint's batch holds: the rows of the open segment that changed since the last cut,
+// its allocation records and its token ids, as they are at the cut (rule 8).
 #include <algorithm>
 
 #include "kv-node/engine/checkpoint_job.h"
