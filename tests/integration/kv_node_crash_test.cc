@@ -1,5 +1,5 @@
-// A KV node that is killed at any moment: the store opens again at the last checkpoint, and a client
-// that is still there goes on as if nothing had happened.
+// A KV node that is killed at any moment: the store opens again at the last checkpoint, and a
+// client that is still there goes on as if nothing had happened.
 #include <atomic>
 #include <csignal>
 #include <thread>
