@@ -49,8 +49,8 @@ build() { quietly "build-$1" cmake --build "build/$1" -j "$jobs" "${@:2}"; }
 
 stage_lint() {
   sources | xargs -d '\n' clang-format --dry-run -Werror
-  python3 tests/unit/tidy_test.py --self-test
-  python3 tests/unit/tidy_test.py
+  /usr/bin/python3 tests/unit/tidy_test.py --self-test
+  /usr/bin/python3 tests/unit/tidy_test.py
   bash -n deploy/*.sh tests/*.sh
 }
 
@@ -80,7 +80,7 @@ stage_tsan() {
 stage_tidy() {
   configure clang
   build clang --target cairn_generated
-  python3 tests/tools/run_clang_tidy.py build/clang --jobs "$jobs"
+  /usr/bin/python3 tests/tools/run_clang_tidy.py build/clang --jobs "$jobs"
 }
 
 stage_fuzz() {

@@ -120,7 +120,7 @@ void PageIo::StartRuns(const std::shared_ptr<ReadJob>& job, ReadCause cause) {
     device_.SubmitRead(
         DeviceOffset(job->pages[i].value() * kPageBytes),
         job->set.buffer()->span().subspan(i * kPageBytes, static_cast<std::size_t>(bytes)),
-        [job, i, end](absl::Status status) {
+        [job, i, end](const absl::Status& status) {
           if (!status.ok()) {
             LogError("read failed first_page={} page_count={} error=\"{}\"", job->pages[i], end - i,
                      ToStd(status.message()));
