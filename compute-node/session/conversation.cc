@@ -130,7 +130,7 @@ absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,
   kv_.StartPass(std::ssize(tokens), stop, layer_done);
   ForwardOutput output;
   output.last_logits = last_logits;
-  const absl::Status status = model_.Forward(tokens, kv_.token_count(), kv_, output, stop.flag());
+  absl::Status status = model_.Forward(tokens, kv_.token_count(), kv_, output, stop.flag());
   if (!status.ok()) {
     kv_.AbandonPass();
     return status;
@@ -146,7 +146,7 @@ absl::Status Conversation::Step(std::int32_t token, std::span<float> logits,
   kv_.StartPass(1, stop, nullptr);
   ForwardOutput output;
   output.last_logits = logits;
-  const absl::Status status =
+  absl::Status status =
       model_.Forward(std::span(&token, 1), kv_.token_count(), kv_, output, stop.flag());
   if (!status.ok()) {
     kv_.AbandonPass();

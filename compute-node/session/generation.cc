@@ -121,11 +121,11 @@ std::optional<FinishReason> Turn::EndAfter(std::int32_t token, std::string& text
 
 absl::Status Turn::Feed(std::int32_t token, bool last) {
   const std::span<float> logits = last ? std::span<float>() : std::span<float>(logits_);
-  const absl::Status status = conversation_.Step(token, logits, stop_);
+  absl::Status status = conversation_.Step(token, logits, stop_);
   if (!IsStop(status)) return status;
   // The token was shown: the conversation must hold it, if the KV node answers.
   const StopSignal last_step(Clock::now() + kLastStepTimeMax);
-  const absl::Status kept = conversation_.Step(token, {}, last_step);
+  absl::Status kept = conversation_.Step(token, {}, last_step);
   return kept.ok() || IsStop(kept) ? status : kept;
 }
 

@@ -140,9 +140,9 @@ class Cairn:
             raise AssertionError(f"{arguments} ended with {done.returncode}: {done.stderr.decode()}")
         return done.stdout.decode()
 
-    def generate(self, prompt, *arguments):
+    def generate(self, *arguments):
         """-> the JSON result of `cairn generate`."""
-        return json.loads(self.succeed("generate", prompt, "--json", *arguments))
+        return json.loads(self.succeed("generate", "--json", *arguments))
 
     def sessions(self):
         return json.loads(self.succeed("sessions", "list", "--json"))
