@@ -23,7 +23,7 @@ class GenerateTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.cairn = Cairn()
+        cls.cairn = Cairn(extent_file_bytes=512 << 20)
         cls.cairn.start()
 
     @classmethod

@@ -101,7 +101,7 @@ class FakeSession : public KvSession {
     return failure_;
   }
 
-  absl::Status Fail(absl::Status status) {
+  absl::Status Fail(const absl::Status& status) {
     if (failure_.ok()) failure_ = status;
     return absl::OkStatus();  // shows at the next call, as promised
   }
@@ -271,7 +271,9 @@ class FakeSession : public KvSession {
   absl::StatusOr<ReadReply> Answer(const GetCarried& read) {
     const FakeKvState& committed = node_.sessions.at(attachment_.session_id.value()).committed;
     CarriedReply reply;
-    for (const auto& [key, positions] : committed.carried) {
+    for (const auto& layer_head : committed.carried) {
+      const auto& key = layer_head.first;
+      const Positions& positions = layer_head.second;
       if (key.first != read.layer) continue;
       CarriedEntries& carried = reply.carried.emplace_back();
       carried.head = key.second;

@@ -16,7 +16,7 @@ class FetchPipelineTest : public ConversationFixture {
       if (fetch.layer == 0) change(reply.clusters[0]);
     };
     std::vector<float> logits = Logits();
-    const absl::Status status = conversation->Step(5, logits, never);
+    absl::Status status = conversation->Step(5, logits, never);
     node.tamper = nullptr;
     return status;
   }
