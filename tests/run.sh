@@ -14,7 +14,8 @@ jobs=${CAIRN_JOBS:-$(nproc)}
 logs=build/logs
 mkdir -p "$logs"
 times=()
-tsan_tests=(common_test device_test kernels_test engine_test history_test cairn_session_test)
+tsan_tests=(common_test device_test kernels_test engine_test history_test session_state_test
+  cairn_session_test)
 export CTEST_OUTPUT_ON_FAILURE=1
 
 # What TSan and ASan need to say where; and leaks are errors.
