@@ -11,7 +11,7 @@ void TuneMemory() {
   // memory that counts against the budget for keys and values. Two heaps, buffers of some size
   // mapped one by one, and what is free goes back.
   constexpr int kArenaCount = 2;
-  constexpr int kMmapThresholdBytes = 128 << 10;
+  constexpr int kMmapThresholdBytes = 32 << 10;
   constexpr int kTrimThresholdBytes = 256 << 10;
   constexpr int kTopPadBytes = 64 << 10;
   CAIRN_CHECK(mallopt(M_ARENA_MAX, kArenaCount) == 1);

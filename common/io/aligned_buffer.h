@@ -12,6 +12,15 @@ namespace cairn {
 
 inline constexpr std::int64_t kIoAlignmentBytes = 4096;
 
+namespace internal {
+
+struct Unmap {
+  std::size_t size_bytes = 0;
+  void operator()(std::byte* data) const;
+};
+
+}  // namespace internal
+
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
@@ -28,10 +37,7 @@ class AlignedBuffer {
   AlignedBuffer Copy() const;
 
  private:
-  struct Free {
-    void operator()(std::byte* data) const;
-  };
-  std::unique_ptr<std::byte[], Free> data_;
+  std::unique_ptr<std::byte[], internal::Unmap> data_;
   std::int64_t size_bytes_ = 0;
 };
 
