@@ -23,6 +23,10 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:detect_stack_use_after_return
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan_suppressions.txt:halt_on_error=1}
 
+# The sanitizers of these compilers cannot live with as much address randomisation as newer kernels use.
+fixed_addresses=(env)
+setarch -R true 2>/dev/null && fixed_addresses=(setarch -R)
+
 say() { printf '\n== %s\n' "$*"; }
 
 # Runs a command with its output in a log, which is shown when the command fails.
@@ -68,14 +72,14 @@ stage_test() {
 stage_asan() {
   configure asan
   build asan --target cairn_tests_unit
-  ctest --test-dir build/asan -j "$jobs" -L '^(unit|fault)$'
+  "${fixed_addresses[@]}" ctest --test-dir build/asan -j "$jobs" -L '^(unit|fault)$'
 }
 
 # What runs several threads of our own.
 stage_tsan() {
   configure tsan
   build tsan --target "${tsan_tests[@]}"
-  ctest --test-dir build/tsan -j "$jobs" -R "^($(IFS='|'; echo "${tsan_tests[*]}"))\$"
+  "${fixed_addresses[@]}" ctest --test-dir build/tsan -j "$jobs" -R "^($(IFS='|'; echo "${tsan_tests[*]}"))\$"
 }
 
 stage_tidy() {
