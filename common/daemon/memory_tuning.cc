@@ -14,10 +14,12 @@ void TuneMemory() {
   constexpr int kMmapThresholdBytes = 32 << 10;
   constexpr int kTrimThresholdBytes = 256 << 10;
   constexpr int kTopPadBytes = 64 << 10;
+  // NOLINTBEGIN(concurrency-mt-unsafe): called before threads start.
   CAIRN_CHECK(mallopt(M_ARENA_MAX, kArenaCount) == 1);
   CAIRN_CHECK(mallopt(M_MMAP_THRESHOLD, kMmapThresholdBytes) == 1);
   CAIRN_CHECK(mallopt(M_TRIM_THRESHOLD, kTrimThresholdBytes) == 1);
   CAIRN_CHECK(mallopt(M_TOP_PAD, kTopPadBytes) == 1);
+  // NOLINTEND(concurrency-mt-unsafe)
 }
 
 }  // namespace cairn

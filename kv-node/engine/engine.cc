@@ -310,7 +310,7 @@ Callback<T> EngineImpl::EndingSerial(SessionId session, Callback<T> done) {
 }
 
 void EngineImpl::OpenSession(SessionId session, Callback<Attachment> done) {
-  PostRequest(std::move(done), [this, session](Callback<Attachment> cb) {
+  PostRequest(std::move(done), [this, session](const Callback<Attachment>& cb) {
     Serialise(session, [this, session, cb] {
       StartOpen(session, std::nullopt, EndingSerial<Attachment>(session, cb));
     });
@@ -318,7 +318,7 @@ void EngineImpl::OpenSession(SessionId session, Callback<Attachment> done) {
 }
 
 void EngineImpl::ResumeSession(SessionId session, Epoch epoch, Callback<Attachment> done) {
-  PostRequest(std::move(done), [this, session, epoch](Callback<Attachment> cb) {
+  PostRequest(std::move(done), [this, session, epoch](const Callback<Attachment>& cb) {
     Serialise(session, [this, session, epoch, cb] {
       StartOpen(session, epoch, EndingSerial<Attachment>(session, cb));
     });
@@ -326,7 +326,7 @@ void EngineImpl::ResumeSession(SessionId session, Epoch epoch, Callback<Attachme
 }
 
 void EngineImpl::CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) {
-  PostRequest(std::move(done), [this, session, epoch](Callback<std::monostate> cb) {
+  PostRequest(std::move(done), [this, session, epoch](const Callback<std::monostate>& cb) {
     const auto found = attached_.find(session);
     if (found != attached_.end() && found->second->epoch() != epoch) {
       return cb(FailedPrecondition("session {} has epoch {}, not {}", session,
@@ -337,7 +337,7 @@ void EngineImpl::CloseSession(SessionId session, Epoch epoch, Callback<std::mono
 }
 
 void EngineImpl::DeleteSession(SessionId session, Callback<std::monostate> done) {
-  PostRequest(std::move(done), [this, session](Callback<std::monostate> cb) {
+  PostRequest(std::move(done), [this, session](const Callback<std::monostate>& cb) {
     // Also one behind the other, and behind forks: they ask who else needs a segment.
     Serialise(kTreeLock, [this, session, cb] {
       Serialise(session, [this, session, cb] {
@@ -349,7 +349,7 @@ void EngineImpl::DeleteSession(SessionId session, Callback<std::monostate> done)
 }
 
 void EngineImpl::SealSession(SessionId session, Callback<SealedSegment> done) {
-  PostRequest(std::move(done), [this, session](Callback<SealedSegment> cb) {
+  PostRequest(std::move(done), [this, session](const Callback<SealedSegment>& cb) {
     Serialise(session, [this, session, cb] {
       StartSeal(session, EndingSerial<SealedSegment>(session, cb));
     });
@@ -357,7 +357,7 @@ void EngineImpl::SealSession(SessionId session, Callback<SealedSegment> done) {
 }
 
 void EngineImpl::Create(CreateSession request, Callback<SessionId> done) {
-  PostRequest(std::move(done), [this, request = std::move(request)](Callback<SessionId> cb) {
+  PostRequest(std::move(done), [this, request = std::move(request)](const Callback<SessionId>& cb) {
     if (request.parent_segment_id.value() == 0) return StartCreate(request, cb);
     Serialise(kTreeLock, [this, request, cb] {
       StartCreate(request, EndingSerial<SessionId>(kTreeLock, cb));
@@ -366,7 +366,7 @@ void EngineImpl::Create(CreateSession request, Callback<SessionId> done) {
 }
 
 void EngineImpl::ListSessions(Callback<std::vector<SessionInfo>> done) {
-  PostRequest(std::move(done), [this](Callback<std::vector<SessionInfo>> cb) {
+  PostRequest(std::move(done), [this](const Callback<std::vector<SessionInfo>>& cb) {
     using Infos = std::vector<SessionInfo>;
     context_.Load<Infos>(
         [](MetaReader& reader) -> absl::StatusOr<Infos> {

@@ -166,7 +166,7 @@ bool AttachedSession::StartPlacing(const ClusterKey& key) {
     WritePlaced(job, PageSet());
   } else {
     context_.io->Read(std::move(pages), ReadCause::kPlace,
-                      [this, job](PageSet set) { FinishPlacing(job, set); });
+                      [this, job](const PageSet& set) { FinishPlacing(job, set); });
   }
   return true;
 }

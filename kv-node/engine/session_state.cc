@@ -131,6 +131,7 @@ std::vector<IndexRow> SessionState::IndexOf(std::int32_t layer) const {
     for (auto it = begin; it != end; ++it) visible[it->first] = it->second;
   }
   std::vector<IndexRow> out;
+  out.reserve(visible.size());
   for (auto& [key, row] : visible) out.push_back(std::move(row));
   return out;
 }

@@ -29,7 +29,7 @@ std::string IdKey(std::int64_t id) {
 std::string LayerHeadKey(SegmentId segment, const ClusterKey& key) {
   std::string out = IdKey(segment.value());
   PutBig(out, static_cast<std::uint64_t>(key.layer), 2);
-  PutBig(out, static_cast<std::uint64_t>(key.head + 1), 2);
+  PutBig(out, static_cast<std::uint64_t>(key.head) + 1, 2);
   return out;
 }
 constexpr std::size_t kLayerHeadKeyBytes = kIdBytes + 4;
