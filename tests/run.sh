@@ -71,7 +71,7 @@ stage_test() {
 # Sanitizer builds make less of the program: the unit and fault tests, without the daemons' binaries.
 stage_asan() {
   configure asan
-  build asan --target cairn_tests_unit
+  build asan --target cairn_tests_unit cairn_tests_fault
   "${fixed_addresses[@]}" ctest --test-dir build/asan -j "$jobs" -L '^(unit|fault)$'
 }
 
