@@ -102,10 +102,13 @@ model_path: "$model"
 socket_path: "$sockets/compute.sock"
 kv_socket_path: "$sockets/kv.sock"
 CONF
-"$bin/cairn-kv-node" --config "$state/kv-node.conf" 2>"$state/logs/kv-node.log" 9>&- &
+# Emptied here, not by the daemons' shells: the last run's logs say "ready" too.
+: >"$state/logs/kv-node.log"
+: >"$state/logs/compute-node.log"
+"$bin/cairn-kv-node" --config "$state/kv-node.conf" 2>>"$state/logs/kv-node.log" 9>&- &
 kv_pid=$!
 wait_ready cairn-kv-node "$kv_pid" "$state/logs/kv-node.log"
-"$bin/cairn-compute-node" --config "$state/compute-node.conf" 2>"$state/logs/compute-node.log" 9>&- &
+"$bin/cairn-compute-node" --config "$state/compute-node.conf" 2>>"$state/logs/compute-node.log" 9>&- &
 compute_pid=$!
 wait_ready cairn-compute-node "$compute_pid" "$state/logs/compute-node.log"
 echo "cairn-kv-node: keys and values in $state/store"

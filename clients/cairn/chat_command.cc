@@ -1,8 +1,8 @@
 // cairn chat
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +12,8 @@
 
 #include "clients/cairn/commands.h"
 #include "clients/cairn/daemon_options.h"
+#include "clients/cairn/output.h"
+#include "clients/cpp/request_check.h"
 
 namespace cairn::cli {
 namespace {
@@ -20,6 +22,30 @@ struct Options {
   std::string socket;
   GenerateOptions generate;
 };
+
+struct Line {
+  std::string text;             // its first kPromptBytesMax bytes
+  std::int64_t size_bytes = 0;  // of all
+};
+
+// A line of standard input; nullopt at its end, CANCELLED on Ctrl-C.
+absl::StatusOr<std::optional<Line>> ReadLine() {
+  const InterruptCancels interrupt;
+  const bool terminal = ::isatty(STDIN_FILENO) == 1;
+  if (terminal) WriteNote("> ");
+  Line line;
+  int c = EOF;
+  while (!interrupt.interrupted() && (c = std::fgetc(stdin)) != EOF && c != '\n') {
+    if (line.size_bytes++ < kPromptBytesMax) line.text += static_cast<char>(c);
+  }
+  const int error = errno;
+  if (c == '\n' && !interrupt.interrupted()) return line;
+  if (terminal) WriteNote("\n");
+  if (interrupt.interrupted()) return Cancelled("interrupted");
+  if (std::ferror(stdin) != 0) return ErrnoStatus(error, "read standard input");
+  if (line.size_bytes > 0) return line;
+  return std::nullopt;
+}
 
 // Talks with one conversation, line by line.
 class Chat {
@@ -31,10 +57,12 @@ class Chat {
 
  private:
   absl::Status SetUpTemplate();
-  // A line of standard input; nullopt at its end, CANCELLED on Ctrl-C.
-  static absl::StatusOr<std::optional<std::string>> ReadLine();
-  absl::Status Turn(const std::string& line);
+  // INVALID_ARGUMENT if the line cannot be sent; the chat can go on without it.
+  absl::Status CheckLine(const Line& line);
   absl::Status CheckForged(const std::string& line);
+  absl::Status Turn(const std::string& line);
+  // One answer, printed as it comes.
+  absl::Status Generate(InterruptCancels& interrupt);
   absl::StatusOr<bool> HasSpecial(const std::string& text);
 
   CairnClient& client_;
@@ -42,6 +70,8 @@ class Chat {
   GenerateOptions generate_;
   std::string before_;
   std::string after_;
+  // The turn that began the conversation was cancelled before its prompt was stored.
+  bool may_be_gone_ = false;
 };
 
 absl::Status Chat::SetUpTemplate() {
@@ -71,11 +101,20 @@ absl::Status Chat::CheckForged(const std::string& line) {
   return InvalidArgument("this line contains a special token's name: put it in other words");
 }
 
-absl::Status Chat::Turn(const std::string& line) {
-  CAIRN_RETURN_IF_ERROR(CheckForged(line));
-  const InterruptCancels interrupt;
+absl::Status Chat::CheckLine(const Line& line) {
+  const std::int64_t bytes_max = kPromptBytesMax - std::ssize(before_) - std::ssize(after_);
+  if (line.size_bytes > bytes_max) {
+    return InvalidArgument("this line has {} bytes: at most {}; send it in parts", line.size_bytes,
+                           bytes_max);
+  }
+  CAIRN_RETURN_IF_ERROR(CheckUtf8("this line", line.text));
+  return CheckForged(line.text);
+}
+
+absl::Status Chat::Generate(InterruptCancels& interrupt) {
+  const bool starts = generate_.conversation_id == 0;
+  bool has_text = false;
   ProgressLine progress(ProgressLine::Show::kIfTerminal);
-  generate_.prompt = before_ + line + after_;
   generate_.on_started = [this](std::int64_t id, std::int64_t, std::int64_t) {
     generate_.conversation_id = id;
   };
@@ -83,54 +122,65 @@ absl::Status Chat::Turn(const std::string& line) {
     progress.Update("reading", done, total, "tokens");
   };
   generate_.on_text = [&](std::string_view text) {
+    has_text = true;
     progress.Clear();
-    fmt::print("{}", text);
-    std::fflush(stdout);
+    if (!WriteOutput(text).ok()) interrupt.Cancel();
   };
-  const absl::Status status = client_.Generate(generate_, interrupt.token()).status();
-  progress.Clear();
-  fmt::print("\n");
-  std::fflush(stdout);
+  absl::Status status = client_.Generate(generate_, interrupt.token()).status();
+  if (status.ok() || has_text) {
+    may_be_gone_ = false;
+  } else if (starts && absl::IsCancelled(status)) {
+    may_be_gone_ = true;
+  }
+  return status;
+}
+
+absl::Status Chat::Turn(const std::string& line) {
+  InterruptCancels interrupt;
+  generate_.prompt = before_ + line + after_;
+  absl::Status status = Generate(interrupt);
+  if (absl::IsNotFound(status) && may_be_gone_) {
+    generate_.conversation_id = 0;
+    status = Generate(interrupt);
+  }
+  CAIRN_RETURN_IF_ERROR(WriteOutput("\n"));
   // Ctrl-C ends the answer, not the chat.
   return interrupt.interrupted() ? absl::OkStatus() : status;
 }
 
-absl::StatusOr<std::optional<std::string>> Chat::ReadLine() {
-  const InterruptCancels interrupt;
-  const bool terminal = ::isatty(STDIN_FILENO) == 1;
-  if (terminal) {
-    fmt::print(stderr, "> ");
-    std::fflush(stderr);
-  }
-  std::string line;
-  if (std::getline(std::cin, line)) return line;
-  if (terminal) fmt::print(stderr, "\n");
-  if (interrupt.interrupted()) return Cancelled("interrupted");
-  return std::nullopt;
-}
-
 absl::Status Chat::Run() {
   CAIRN_RETURN_IF_ERROR(SetUpTemplate());
+  const bool terminal = ::isatty(STDIN_FILENO) == 1;
+  std::int64_t refused_count = 0;
   for (;;) {
-    CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> line, ReadLine());
+    CAIRN_ASSIGN_OR_RETURN(const std::optional<Line> line, ReadLine());
     if (!line.has_value()) break;
-    if (line->empty()) continue;
-    const absl::Status status = Turn(*line);
+    if (line->size_bytes == 0) continue;
+    const absl::Status checked = CheckLine(*line);
+    if (absl::IsInvalidArgument(checked)) {
+      WriteNote(fmt::format("cairn: {}\n", Message(checked)));
+      ++refused_count;
+      continue;
+    }
+    CAIRN_RETURN_IF_ERROR(checked);
+    const absl::Status status = Turn(line->text);
     // A person may try again; a script is told.
-    if (status.code() == absl::StatusCode::kInvalidArgument && ::isatty(STDIN_FILENO) == 1) {
-      fmt::print(stderr, "{}\n", Message(status));
+    if (terminal && absl::IsInvalidArgument(status)) {
+      WriteNote(fmt::format("cairn: {}\n", Message(status)));
       continue;
     }
     CAIRN_RETURN_IF_ERROR(status);
   }
-  if (generate_.conversation_id != 0) {
-    fmt::print(stderr, "conversation={}: go on with cairn chat --conversation {}\n",
-               generate_.conversation_id, generate_.conversation_id);
+  if (generate_.conversation_id != 0 && !may_be_gone_) {
+    WriteNote(fmt::format("conversation={}: go on with cairn chat --conversation {}\n",
+                          generate_.conversation_id, generate_.conversation_id));
   }
-  return absl::OkStatus();
+  if (terminal || refused_count == 0) return absl::OkStatus();
+  return InvalidArgument("lines that were refused: {}", refused_count);
 }
 
 absl::Status RunChat(const Options& options) {
+  CAIRN_RETURN_IF_ERROR(CheckUtf8("--label", options.generate.label));
   std::unique_ptr<CairnClient> client;
   ModelDescription model;
   {
@@ -153,15 +203,11 @@ void AddChatCommand(CLI::App& app, CommandResult& result) {
   GenerateOptions& generate = options->generate;
   generate.tokens_max = 1024;
   command.add_option("--conversation", generate.conversation_id, "Continue this conversation")
-      ->check(CLI::PositiveNumber);
+      ->check(ConversationNumber());
   command.add_option("--tokens", generate.tokens_max, "Tokens of an answer at most")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
-  command.add_option("--temperature", generate.temperature, "0: always the most likely token")
-      ->check(CLI::Range(0.0, 10.0));
-  command.add_option("--top-p", generate.top_p, "Only the likeliest with this probability; 0: all")
-      ->check(CLI::Range(0.0, 1.0));
-  command.add_option("--seed", generate.seed, "Equal seeds give equal text; 0: a random one");
+  AddSamplingOptions(command, generate);
   command.add_option("--label", generate.label, "Shown by `cairn sessions`");
   AddSocketOption(command, options->socket);
   SetAction(command, result, [options] { return RunChat(*options); });

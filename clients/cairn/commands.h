@@ -2,10 +2,11 @@
 // the user chose one of its commands, parsing runs it and leaves its status in the CommandResult.
 //   void AddXCommands(CLI::App& app, CommandResult& result);
 // Rules: a command prints its answer on standard output and nothing else there; progress and errors
-// go to standard error.
+// go to standard error; both through output.h.
 //        What the parser can tell (unknown options, values that are not allowed) ends with status
 //        2, what running tells with status 1 and one line "cairn: ...". A command that Ctrl-C ended
-//        leaves CANCELLED, which becomes status 130.
+//        leaves CANCELLED, which becomes status 130. When nobody reads the answer any more
+//        (cairn ... | head), it stops with status 141, as if SIGPIPE had ended it.
 #pragma once
 
 #include <functional>

@@ -3,10 +3,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <chrono>
-#include <cstdio>
+#include <limits>
 
 #include <fmt/format.h>
+
+#include "clients/cairn/output.h"
 
 namespace cairn::cli {
 namespace {
@@ -22,11 +25,33 @@ void OnInterrupt(int) { InterruptToken().Cancel(); }
 
 }  // namespace
 
+CLI::Validator ConversationNumber() {
+  const auto check = [](const std::string& text) -> std::string {
+    std::int64_t id = 0;
+    const char* end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data(), end, id);
+    if (parsed.ec == std::errc() && parsed.ptr == end && id > 0) return "";
+    return fmt::format("a conversation is a number from 1 to {}",
+                       std::numeric_limits<std::int64_t>::max());
+  };
+  return {check, "", "conversation"};
+}
+
 void AddSocketOption(CLI::App& command, std::string& socket) {
   socket = DefaultComputeSocket();
   command.add_option("--socket", socket, "Socket of cairn-compute-node")
       ->envname("CAIRN_SOCKET")
       ->capture_default_str();
+}
+
+void AddSamplingOptions(CLI::App& command, GenerateOptions& generate) {
+  command.add_option("--temperature", generate.temperature, "0: always the most likely token")
+      ->check(CLI::Range(0.0, 10.0));
+  command.add_option("--top-k", generate.top_k, "Only the K most likely tokens; 0: all")
+      ->check(CLI::Range(0, 1 << 22));
+  command.add_option("--top-p", generate.top_p, "Only the likeliest with this probability; 0: all")
+      ->check(CLI::Range(0.0, 1.0));
+  command.add_option("--seed", generate.seed, "Equal seeds give equal text; 0: a random one");
 }
 
 InterruptCancels::InterruptCancels() {
@@ -39,6 +64,8 @@ InterruptCancels::InterruptCancels() {
 }
 
 InterruptCancels::~InterruptCancels() { ::signal(SIGINT, SIG_DFL); }
+
+void InterruptCancels::Cancel() { InterruptToken().Cancel(); }
 
 const CancelToken* InterruptCancels::token() const { return &InterruptToken(); }
 
@@ -55,22 +82,20 @@ void ProgressLine::Update(std::string_view what, std::int64_t done, std::int64_t
   if (terminal_) {
     constexpr std::int64_t kBarWidth = 24;
     const auto filled = static_cast<std::size_t>(done * kBarWidth / total);
-    fmt::print(stderr, "\r{} [{:<24}] {}/{} {}\x1b[K", what, std::string(filled, '#'), done, total,
-               unit);
-    std::fflush(stderr);
+    WriteNote(fmt::format("\r{} [{:<24}] {}/{} {}\x1b[K", what, std::string(filled, '#'), done,
+                          total, unit));
     dirty_ = true;
     return;
   }
   const std::int64_t tenths = done * 10 / total;
   if (tenths == told_tenths_) return;
   told_tenths_ = tenths;
-  fmt::print(stderr, "{} {}/{} {}\n", what, done, total, unit);
+  WriteNote(fmt::format("{} {}/{} {}\n", what, done, total, unit));
 }
 
 void ProgressLine::Clear() {
   if (!dirty_) return;
-  fmt::print(stderr, "\r\x1b[K");
-  std::fflush(stderr);
+  WriteNote("\r\x1b[K");
   dirty_ = false;
 }
 

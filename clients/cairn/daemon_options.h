@@ -1,4 +1,5 @@
-// What the commands that talk to cairn-compute-node share: the socket flag, Ctrl-C, progress lines.
+// What the commands that talk to cairn-compute-node share: flags, Ctrl-C, progress lines.
+//
 // Threading:  one thread.
 #pragma once
 
@@ -14,8 +15,14 @@
 
 namespace cairn::cli {
 
+// Checks the number of a conversation: decimal digits.
+CLI::Validator ConversationNumber();
+
 // Adds --socket, whose default is the daemon's.
 void AddSocketOption(CLI::App& command, std::string& socket);
+
+// Adds how a token is chosen: --temperature, --top-k, --top-p, --seed.
+void AddSamplingOptions(CLI::App& command, GenerateOptions& generate);
 
 // Turns Ctrl-C into a cancellation for as long as it lives; a second Ctrl-C ends the process as
 // usual. One at a time.
@@ -26,6 +33,8 @@ class InterruptCancels {
   InterruptCancels(const InterruptCancels&) = delete;
   InterruptCancels& operator=(const InterruptCancels&) = delete;
 
+  // As if Ctrl-C had been pressed.
+  void Cancel();
   const CancelToken* token() const;
   bool interrupted() const { return token()->cancelled(); }
 };

@@ -1,5 +1,4 @@
 // cairn generate
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,12 +8,13 @@
 
 #include "clients/cairn/commands.h"
 #include "clients/cairn/daemon_options.h"
+#include "clients/cairn/input.h"
+#include "clients/cairn/output.h"
 #include "clients/cairn/text_format.h"
+#include "clients/cpp/request_check.h"
 
 namespace cairn::cli {
 namespace {
-
-constexpr std::int64_t kFileBytesMax = std::int64_t{16} << 20;
 
 struct Options {
   std::string socket;
@@ -40,11 +40,11 @@ std::string_view ReasonName(FinishReason reason) {
   return "";
 }
 
-void PrintJson(const GenerateResult& result, const std::vector<std::int32_t>& ids) {
+std::string Json(const GenerateResult& result, const std::vector<std::int32_t>& ids) {
   const auto ms = [](std::chrono::nanoseconds time) {
     return std::chrono::duration<double, std::milli>(time).count();
   };
-  fmt::print(
+  return fmt::format(
       "{{\"conversation_id\": {}, \"text\": {}, \"token_ids\": [{}], \"finish_reason\": \"{}\", "
       "\"reused_token_count\": {}, \"prompt_token_count\": {}, \"generated_token_count\": {}, "
       "\"conversation_token_count\": {}, \"tokens_per_s\": {:.3f}, \"ttft_ms\": {:.3f}, "
@@ -59,16 +59,34 @@ void PrintJson(const GenerateResult& result, const std::vector<std::int32_t>& id
       JsonString(result.io_engine), result.reconnect_count);
 }
 
-absl::Status Run(Options& options) {
+// Puts the texts together; each is checked where its source is still known.
+absl::Status ReadPrompt(Options& options) {
   GenerateOptions& generate = options.generate;
+  CAIRN_RETURN_IF_ERROR(CheckUtf8("--label", generate.label));
+  for (const std::string& text : generate.stop) CAIRN_RETURN_IF_ERROR(CheckUtf8("--stop", text));
   if (!options.file.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(generate.prompt, ReadTextFile(options.file, kFileBytesMax));
+    CAIRN_ASSIGN_OR_RETURN(generate.prompt, ReadInput(options.file, kPromptBytesMax));
+    CAIRN_RETURN_IF_ERROR(CheckUtf8(InputName(options.file), generate.prompt));
   }
+  CAIRN_RETURN_IF_ERROR(CheckUtf8("the prompt", options.prompt));
   generate.prompt += options.prompt;
   if (generate.prompt.empty()) {
     return InvalidArgument("there is no prompt: give one, or --file");
   }
-  const InterruptCancels interrupt;
+  return CheckPrompt("the prompt", generate.prompt);
+}
+
+void WriteStats(const GenerateResult& result) {
+  WriteNote(
+      fmt::format("conversation={} prompt_tokens={} reused_tokens={} generated_tokens={}\n{}\n",
+                  result.conversation_id, result.prompt_token_count, result.reused_token_count,
+                  result.generated_token_count, SummaryLine(result)));
+}
+
+absl::Status Run(Options& options) {
+  GenerateOptions& generate = options.generate;
+  CAIRN_RETURN_IF_ERROR(ReadPrompt(options));
+  InterruptCancels interrupt;
   ProgressLine progress(options.progress ? ProgressLine::Show::kAlways
                                          : ProgressLine::Show::kIfTerminal);
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client,
@@ -84,25 +102,22 @@ absl::Status Run(Options& options) {
   generate.on_text = [&](std::string_view text) {
     progress.Clear();
     if (options.json) return;
-    fmt::print("{}", text);
-    std::fflush(stdout);
     text_open = text.back() != '\n';
+    // Nobody gets what would be computed.
+    if (!WriteOutput(text).ok()) interrupt.Cancel();
   };
   const absl::StatusOr<GenerateResult> result = client->Generate(generate, interrupt.token());
   progress.Clear();
-  if (text_open) fmt::print("\n");
-  std::fflush(stdout);
-  if (!result.ok()) {
-    if (conversation == 0 || generate.ephemeral) return result.status();
-    return Annotate(result.status(), fmt::format("conversation {}", conversation));
+  absl::Status status = text_open ? WriteOutput("\n") : OutputStatus();
+  // Without output there is a cancellation that was none of the user's.
+  if (status.ok()) status = result.status();
+  // A cancellation's message names the conversation itself.
+  if (conversation != 0 && !generate.ephemeral && !absl::IsCancelled(status)) {
+    status = Annotate(status, fmt::format("conversation {}", conversation));
   }
-  if (options.json) PrintJson(*result, ids);
-  if (options.stats) {
-    fmt::print(stderr, "conversation={} prompt_tokens={} reused_tokens={} generated_tokens={}\n",
-               result->conversation_id, result->prompt_token_count, result->reused_token_count,
-               result->generated_token_count);
-    fmt::print(stderr, "{}\n", SummaryLine(*result));
-  }
+  CAIRN_RETURN_IF_ERROR(status);
+  if (options.json) CAIRN_RETURN_IF_ERROR(WriteOutput(Json(*result, ids)));
+  if (options.stats) WriteStats(*result);
   return absl::OkStatus();
 }
 
@@ -120,19 +135,13 @@ void AddGenerateCommand(CLI::App& app, CommandResult& result) {
   command.add_option("--tokens", generate.tokens_max, "Tokens to generate at most")
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
-  command.add_option("--temperature", generate.temperature, "0: always the most likely token")
-      ->check(CLI::Range(0.0, 10.0));
-  command.add_option("--top-k", generate.top_k, "Only the K most likely tokens; 0: all")
-      ->check(CLI::Range(0, 1 << 22));
-  command.add_option("--top-p", generate.top_p, "Only the likeliest with this probability; 0: all")
-      ->check(CLI::Range(0.0, 1.0));
-  command.add_option("--seed", generate.seed, "Equal seeds give equal text; 0: a random one");
+  AddSamplingOptions(command, generate);
   command.add_option("--stop", generate.stop, "End before this text; may be repeated")
       ->expected(1)
       ->allow_extra_args(false)  // what follows the text is the prompt
       ->take_all();
   command.add_option("--conversation", generate.conversation_id, "Continue this conversation")
-      ->check(CLI::PositiveNumber);
+      ->check(ConversationNumber());
   command.add_option("--label", generate.label, "Shown by `cairn sessions`");
   command.add_flag("--ephemeral", generate.ephemeral, "Delete the conversation at the end");
   command.add_flag("--special", generate.parse_special,

@@ -1,7 +1,11 @@
 // cairn: the command line. `cairn --help` says what it can do.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -9,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "clients/cairn/commands.h"
+#include "clients/cairn/output.h"
 #include "common/base/status.h"
 
 namespace cairn::cli {
@@ -17,13 +22,14 @@ namespace {
 constexpr int kExitError = 1;
 constexpr int kExitUsage = 2;
 constexpr int kExitInterrupted = 130;  // as shells report a death by Ctrl-C
+constexpr int kExitReaderGone = 141;   // and one by SIGPIPE
 
 constexpr const char* kDescription =
     "Cairn runs language models on texts that are longer than memory: the model's memory of a\n"
     "conversation (its KV cache) lies on flash, and each step reads back only what it needs.";
 
 int Fail(int exit_code, const std::string& message) {
-  fmt::print(stderr, "cairn: {}\n", message);
+  WriteNote(fmt::format("cairn: {}\n", message));
   return exit_code;
 }
 
@@ -43,6 +49,21 @@ std::string UsageMessage(const CLI::App& app, const CLI::ParseError& error) {
   return fmt::format("{}; see {} --help", problem, command);
 }
 
+int ExitCode(const absl::Status& status) {
+  if (OutputReaderIsGone()) return kExitReaderGone;
+  if (status.ok()) return 0;
+  return Fail(absl::IsCancelled(status) ? kExitInterrupted : kExitError, Message(status));
+}
+
+// A standard stream that is closed would otherwise be the next file or socket that is opened.
+void OccupyStandardStreams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    // Opened the wrong way round: using it stays an error.
+    const int flags = fd == STDIN_FILENO ? O_WRONLY : O_RDONLY;
+    if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", flags);
+  }
+}
+
 int Run(int argc, char** argv) {
   CLI::App app{kDescription, "cairn"};
   app.set_version_flag("--version", "cairn " CAIRN_VERSION);
@@ -58,28 +79,22 @@ int Run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
-    return app.exit(success);  // --help and --version
+    std::ostringstream text;  // of --help and --version
+    app.exit(success, text);
+    return ExitCode(WriteOutput(text.str()));
   } catch (const CLI::ParseError& error) {
     return Fail(kExitUsage, UsageMessage(app, error));
   }
-  if (result.status.code() == absl::StatusCode::kCancelled) {
-    return Fail(kExitInterrupted, Message(result.status));
-  }
-  if (!result.status.ok()) {
-    return Fail(kExitError, Message(result.status));
-  }
-  if (std::fflush(stdout) != 0) {
-    return Fail(kExitError, "cannot write to standard output");
-  }
-  return 0;
+  return ExitCode(result.status);
 }
 
 }  // namespace
 }  // namespace cairn::cli
 
 int main(int argc, char** argv) {
-  // A reader that went away (cairn ... | head) is a write error, not a reason to die silently.
+  // A reader that went away (cairn ... | head) is a write error: the generation is cancelled first.
   std::signal(SIGPIPE, SIG_IGN);
+  cairn::cli::OccupyStandardStreams();
   try {
     return cairn::cli::Run(argc, argv);
   } catch (const std::exception& error) {

@@ -15,6 +15,8 @@
 #include <fmt/format.h>
 
 #include "clients/cairn/commands.h"
+#include "clients/cairn/input.h"
+#include "clients/cairn/output.h"
 #include "common/base/status.h"
 #include "common/kv/kv_format.h"
 #include "compute-node/model/dense_attention.h"
@@ -34,11 +36,6 @@ constexpr std::int64_t kTokenFileBytesMax = 1 << 26;
 constexpr std::int64_t kBatchTokens = 512;
 constexpr int kThreadsMax = 256;
 
-struct FileCloser {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-using FileHandle = std::unique_ptr<std::FILE, FileCloser>;
-
 // A message about a model always says which file it is about.
 absl::Status AboutFile(const absl::Status& status, const std::string& path) {
   if (status.ok() || Message(status).find(path) != std::string::npos) {
@@ -47,29 +44,10 @@ absl::Status AboutFile(const absl::Status& status, const std::string& path) {
   return Annotate(status, path);
 }
 
-// Everything up to the end of `file`, at most `bytes_max`.
-absl::StatusOr<std::string> ReadAll(std::FILE* file, const std::string& name,
-                                    std::int64_t bytes_max) {
-  std::string out;
-  char buffer[1 << 16];
-  std::size_t size = 0;
-  while ((size = std::fread(buffer, 1, sizeof(buffer), file)) > 0) {
-    out.append(buffer, size);
-    if (static_cast<std::int64_t>(out.size()) > bytes_max) {
-      return InvalidArgument("read {}: it is larger than {} bytes", name, bytes_max);
-    }
-  }
-  if (std::ferror(file) != 0) {
-    return ErrnoStatus(errno, fmt::format("read {}", name));
-  }
-  return out;
-}
-
 absl::Status Inspect(const std::string& path) {
   auto file = compute::GgufFile::Open(path);
   CAIRN_RETURN_IF_ERROR(AboutFile(file.status(), path));
-  fmt::print("{}", compute::InspectModel(**file).text);
-  return absl::OkStatus();
+  return WriteOutput(compute::InspectModel(**file).text);
 }
 
 absl::Status Tokenize(const std::string& path, bool special) {
@@ -78,11 +56,10 @@ absl::Status Tokenize(const std::string& path, bool special) {
   auto tokenizer = compute::Tokenizer::FromGguf(**file);
   CAIRN_RETURN_IF_ERROR(AboutFile(tokenizer.status(), path));
   std::string text;
-  CAIRN_ASSIGN_OR_RETURN(text, ReadAll(stdin, "standard input", kTextBytesMax));
+  CAIRN_ASSIGN_OR_RETURN(text, ReadInput("-", kTextBytesMax));
   const std::vector<std::int32_t> ids =
       (*tokenizer)->Encode(text, {.add_special = special, .parse_special = special});
-  fmt::print("{}\n", fmt::join(ids, " "));
-  return absl::OkStatus();
+  return WriteOutput(fmt::format("{}\n", fmt::join(ids, " ")));
 }
 
 struct LogitsOptions {
@@ -97,12 +74,8 @@ struct LogitsOptions {
 };
 
 absl::StatusOr<std::vector<std::int32_t>> ReadTokens(const std::string& path) {
-  const FileHandle file(std::fopen(path.c_str(), "rb"));
-  if (file == nullptr) {
-    return ErrnoStatus(errno, fmt::format("open {}", path));
-  }
   std::string bytes;
-  CAIRN_ASSIGN_OR_RETURN(bytes, ReadAll(file.get(), path, kTokenFileBytesMax));
+  CAIRN_ASSIGN_OR_RETURN(bytes, ReadFile(path, kTokenFileBytesMax));
   if (bytes.empty()) {
     return InvalidArgument("read {}: it is empty; write at least one token id", path);
   }

@@ -8,6 +8,7 @@
 
 #include "clients/cairn/commands.h"
 #include "clients/cairn/daemon_options.h"
+#include "clients/cairn/output.h"
 #include "clients/cairn/text_format.h"
 
 namespace cairn::cli {
@@ -25,14 +26,14 @@ absl::StatusOr<std::unique_ptr<CairnClient>> Connect(const Options& options) {
   return ConnectWhenReady(options.socket, progress, interrupt.token());
 }
 
-void PrintJson(const std::vector<ConversationInfo>& conversations) {
-  fmt::print("[");
+std::string Json(const std::vector<ConversationInfo>& conversations) {
+  const auto seconds = [](std::chrono::system_clock::time_point time) {
+    return std::chrono::duration<double>(time.time_since_epoch()).count();
+  };
+  std::string out = "[";
   const char* separator = "\n";
   for (const ConversationInfo& info : conversations) {
-    const auto seconds = [](std::chrono::system_clock::time_point time) {
-      return std::chrono::duration<double>(time.time_since_epoch()).count();
-    };
-    fmt::print(
+    out += fmt::format(
         "{}  {{\"conversation_id\": {}, \"label\": {}, \"token_count\": {}, \"flash_bytes\": {}, "
         "\"create_time\": {:.6f}, \"update_time\": {}, \"usable\": {}}}",
         separator, info.conversation_id, JsonString(info.label), info.token_count, info.flash_bytes,
@@ -40,32 +41,32 @@ void PrintJson(const std::vector<ConversationInfo>& conversations) {
         info.update_time ? fmt::format("{:.6f}", seconds(*info.update_time)) : "null", info.usable);
     separator = ",\n";
   }
-  fmt::print("\n]\n");
+  return out + "\n]\n";
+}
+
+std::string Table(const std::vector<ConversationInfo>& conversations) {
+  std::string out = fmt::format("{:>8}  {:>9}  {:>10}  {:<19}  {}\n", "ID", "TOKENS", "FLASH",
+                                "LAST STORED", "LABEL");
+  for (const ConversationInfo& info : conversations) {
+    out += fmt::format("{:>8}  {:>9}  {:>10}  {:<19}  {}{}\n", info.conversation_id,
+                       info.token_count, HumanBytes(info.flash_bytes),
+                       info.update_time ? LocalTime(*info.update_time) : "never",
+                       EscapeControls(info.label), info.usable ? "" : " (of another model)");
+  }
+  return out;
 }
 
 absl::Status List(const Options& options) {
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client, Connect(options));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ConversationInfo> conversations,
                          client->ListConversations());
-  if (options.json) {
-    PrintJson(conversations);
-    return absl::OkStatus();
-  }
-  fmt::print("{:>8}  {:>9}  {:>10}  {:<19}  {}\n", "ID", "TOKENS", "FLASH", "LAST STORED", "LABEL");
-  for (const ConversationInfo& info : conversations) {
-    fmt::print("{:>8}  {:>9}  {:>10}  {:<19}  {}{}\n", info.conversation_id, info.token_count,
-               HumanBytes(info.flash_bytes),
-               info.update_time ? LocalTime(*info.update_time) : "never", info.label,
-               info.usable ? "" : " (of another model)");
-  }
-  return absl::OkStatus();
+  return WriteOutput(options.json ? Json(conversations) : Table(conversations));
 }
 
 absl::Status Show(const Options& options) {
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client, Connect(options));
   CAIRN_ASSIGN_OR_RETURN(const std::string text, client->ReadConversation(options.id));
-  fmt::print("{}\n", text);
-  return absl::OkStatus();
+  return WriteOutput(text + "\n");
 }
 
 absl::Status Delete(const Options& options) {
@@ -86,12 +87,12 @@ void AddSessionsCommands(CLI::App& app, CommandResult& result) {
   SetAction(list, result, [options] { return List(*options); });
 
   CLI::App& show = *sessions.add_subcommand("show", "The text of a conversation");
-  show.add_option("id", options->id, "Its id")->required()->check(CLI::PositiveNumber);
+  show.add_option("id", options->id, "Its id")->required()->check(ConversationNumber());
   AddSocketOption(show, options->socket);
   SetAction(show, result, [options] { return Show(*options); });
 
   CLI::App& remove = *sessions.add_subcommand("delete", "Delete a conversation and free its flash");
-  remove.add_option("id", options->id, "Its id")->required()->check(CLI::PositiveNumber);
+  remove.add_option("id", options->id, "Its id")->required()->check(ConversationNumber());
   AddSocketOption(remove, options->socket);
   SetAction(remove, result, [options] { return Delete(*options); });
 }

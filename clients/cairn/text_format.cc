@@ -1,15 +1,25 @@
 #include "clients/cairn/text_format.h"
 
+#include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
 #include <ctime>
-#include <fstream>
-#include <iostream>
 
 #include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "common/base/utf8.h"
 
 namespace cairn::cli {
+namespace {
+
+// Control characters, and those that change the direction of text.
+bool IsControl(std::uint32_t code_point) {
+  return code_point < 0x20 || (code_point >= 0x7f && code_point < 0xa0) ||
+         (code_point >= 0x2028 && code_point <= 0x202e) ||
+         (code_point >= 0x2066 && code_point <= 0x2069);
+}
+
+}  // namespace
 
 std::string JsonString(std::string_view text) {
   std::string out = "\"";
@@ -28,6 +38,27 @@ std::string JsonString(std::string_view text) {
   return out + "\"";
 }
 
+std::string EscapeControls(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t good = Utf8CharacterBytes(text);
+    const std::string_view character = text.substr(0, std::max<std::size_t>(good, 1));
+    text.remove_prefix(character.size());
+    if (good == 0) {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(character[0]));
+    } else if (character == "\n") {
+      out += "\\n";
+    } else if (character == "\t") {
+      out += "\\t";
+    } else if (const std::uint32_t code_point = Utf8CodePoint(character); IsControl(code_point)) {
+      out += fmt::format("\\u{:04x}", code_point);
+    } else {
+      out += character;
+    }
+  }
+  return out;
+}
+
 std::string HumanBytes(std::int64_t bytes) {
   constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);
@@ -44,24 +75,6 @@ std::string LocalTime(std::chrono::system_clock::time_point time) {
   std::tm parts{};
   ::localtime_r(&seconds, &parts);
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", parts);
-}
-
-absl::StatusOr<std::string> ReadTextFile(const std::string& path, std::int64_t bytes_max) {
-  std::ifstream file;
-  if (path != "-") {
-    errno = 0;
-    file.open(path, std::ios::binary);
-    if (!file) return ErrnoStatus(errno != 0 ? errno : ENOENT, fmt::format("open '{}'", path));
-  }
-  std::istream& stream = path == "-" ? std::cin : file;
-  std::string text(static_cast<std::size_t>(bytes_max) + 1, '\0');
-  stream.read(text.data(), std::ssize(text));
-  if (stream.bad()) return DataLoss("read '{}'", path);
-  text.resize(static_cast<std::size_t>(stream.gcount()));
-  if (std::ssize(text) > bytes_max) {
-    return InvalidArgument("'{}' has more than {} bytes, which is the most", path, bytes_max);
-  }
-  return text;
 }
 
 }  // namespace cairn::cli

@@ -6,20 +6,18 @@
 #include <string>
 #include <string_view>
 
-#include "common/base/status.h"
-
 namespace cairn::cli {
 
 // A JSON string with its quotes. Bytes that are not UTF-8 cannot occur in what the daemon sends.
 std::string JsonString(std::string_view text);
+
+// One line that a terminal shows as it is: control characters become \n, \u001b and so on.
+std::string EscapeControls(std::string_view text);
 
 // "3.2 MiB".
 std::string HumanBytes(std::int64_t bytes);
 
 // "2026-01-31 17:05:12", local time.
 std::string LocalTime(std::chrono::system_clock::time_point time);
-
-// The whole file as text; "-" is standard input. At most `bytes_max` bytes.
-absl::StatusOr<std::string> ReadTextFile(const std::string& path, std::int64_t bytes_max);
 
 }  // namespace cairn::cli

@@ -1,15 +1,20 @@
 #include "clients/cpp/cairn_client.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <thread>
 #include <utility>
 
 #include <grpcpp/grpcpp.h>
 
 #include "cairn/compute/v1/inference.grpc.pb.h"
+#include "clients/cpp/request_check.h"
 #include "common/base/status.h"
 #include "common/base/thread.h"
 #include "common/daemon/paths.h"
 #include "common/rpc/status_mapping.h"
+#include "common/rpc/unix_socket.h"
 
 namespace cairn {
 namespace {
@@ -19,7 +24,7 @@ namespace v1 = ::cairn::compute::v1;
 // How soon a cancellation is noticed, and how often a loading daemon is asked.
 constexpr std::chrono::milliseconds kPollInterval{50};
 constexpr std::int32_t kPageSize = 1000;
-// Replies hold a conversation's text, requests a prompt of 16 MiB.
+// Replies hold a conversation's text.
 constexpr int kReplyBytesMax = 256 << 20;
 
 std::chrono::nanoseconds FromProto(const google::protobuf::Duration& duration) {
@@ -110,6 +115,7 @@ absl::Status HandleEvent(const GenerateOptions& options, const v1::GenerateEvent
   } else if (event.has_prefill() && options.on_prefill) {
     options.on_prefill(event.prefill().done_token_count(), event.prefill().prompt_token_count());
   } else if (event.has_token()) {
+    ++result.generated_token_count;
     result.text += event.token().text();
     if (options.on_token) options.on_token(event.token().id());
     if (options.on_text && !event.token().text().empty()) options.on_text(event.token().text());
@@ -117,6 +123,21 @@ absl::Status HandleEvent(const GenerateOptions& options, const v1::GenerateEvent
     return HandleFinished(event.finished(), result);
   }
   return absl::OkStatus();
+}
+
+// What a caller that cancelled can count on.
+absl::Status CancelledByCaller(const GenerateOptions& options, const GenerateResult& so_far) {
+  if (options.ephemeral) {
+    return Cancelled("cancelled; nothing was kept, for the conversation is ephemeral");
+  }
+  if (so_far.generated_token_count > 0) {
+    return Cancelled("cancelled; what was generated is in conversation {}", so_far.conversation_id);
+  }
+  if (so_far.conversation_id == 0) return Cancelled("cancelled before the prompt was begun");
+  return Cancelled(
+      "cancelled while the prompt was computed; conversation {} keeps the part that was done, if "
+      "any: cairn sessions show {}",
+      so_far.conversation_id, so_far.conversation_id);
 }
 
 // Cancels a call when its token says so; gRPC can only be told from a thread that is not waiting
@@ -160,6 +181,10 @@ double GenerateResult::TokensPerSecond() const {
 }
 
 absl::StatusOr<std::unique_ptr<CairnClient>> CairnClient::Connect(const std::string& socket_path) {
+  if (std::ssize(socket_path) > rpc::kSocketPathBytesMax) {
+    return InvalidArgument("socket path {} has {} bytes: an address holds {}", socket_path,
+                           socket_path.size(), rpc::kSocketPathBytesMax);
+  }
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
   auto impl = std::make_unique<Impl>();
@@ -174,27 +199,55 @@ absl::StatusOr<std::unique_ptr<CairnClient>> CairnClient::Connect(const std::str
 CairnClient::CairnClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 CairnClient::~CairnClient() = default;
 
-absl::Status CairnClient::Explain(const absl::Status& status) const {
-  if (status.code() == absl::StatusCode::kCancelled) {
-    return Unavailable("cairn-compute-node at {} ended the call: it is stopping ({})",
-                       impl_->socket_path, Message(status));
+absl::Status CairnClient::ExplainUnreachable(const std::string& reason) const {
+  // Connecting writes to a socket.
+  if (::access(impl_->socket_path.c_str(), W_OK) != 0 && errno == EACCES) {
+    return PermissionDenied(
+        "permission denied: this user may not open {}, the socket of cairn-compute-node; run as "
+        "the daemon's user, or give the daemon a socket_mode and a directory that let you in",
+        impl_->socket_path);
   }
-  if (status.code() != absl::StatusCode::kUnavailable) return status;
-  // gRPC's own words, which begin all messages about a socket that nobody serves.
-  if (!Message(status).starts_with("failed to connect")) return status;
   return Unavailable(
       "cannot reach cairn-compute-node at {}: is it running? Start it with `cairn-compute-node "
       "--model FILE.gguf --socket {}` ({})",
-      impl_->socket_path, impl_->socket_path, Message(status));
+      impl_->socket_path, impl_->socket_path, reason);
+}
+
+absl::Status CairnClient::Explain(const absl::Status& status) const {
+  if (status.ok()) return status;
+  const std::string message = Message(status);
+  const std::string reason =
+      message.empty() ? fmt::format("{} without a reason", absl::StatusCodeToString(status.code()))
+                      : message;
+  // Not the caller's doing, so it may not look like it.
+  if (status.code() == absl::StatusCode::kCancelled) {
+    return Unavailable("cairn-compute-node at {} ended the call: {}", impl_->socket_path, reason);
+  }
+  if (message.empty()) {
+    return {status.code(), fmt::format("cairn-compute-node at {} answered {}; its log may say more",
+                                       impl_->socket_path, reason)};
+  }
+  if (status.code() != absl::StatusCode::kUnavailable) return status;
+  // gRPC's own words, which begin all messages about a socket that nobody serves.
+  if (message.starts_with("failed to connect")) return ExplainUnreachable(reason);
+  // And those about a process that died.
+  if (message == "Socket closed") {
+    return Unavailable("cairn-compute-node at {} went away ({}); its log may say why",
+                       impl_->socket_path, reason);
+  }
+  return status;
 }
 
 absl::StatusOr<GenerateResult> CairnClient::Generate(const GenerateOptions& options,
                                                      const CancelToken* cancel) {
+  CAIRN_RETURN_IF_ERROR(CheckTexts(options));
+  const v1::GenerateRequest request = ToProto(options);
+  CAIRN_RETURN_IF_ERROR(CheckRequestBytes(static_cast<std::int64_t>(request.ByteSizeLong())));
   grpc::ClientContext context;
   if (options.time_max) context.set_deadline(std::chrono::system_clock::now() + *options.time_max);
   GenerateResult result;
   const std::unique_ptr<grpc::ClientReader<v1::GenerateEvent>> reader =
-      impl_->stub->Generate(&context, ToProto(options));
+      impl_->stub->Generate(&context, request);
   absl::Status handled;
   bool finished = false;
   {
@@ -212,9 +265,7 @@ absl::StatusOr<GenerateResult> CairnClient::Generate(const GenerateOptions& opti
   // A cancellation that came after the end changes nothing.
   if (finished) return result;
   if (status.ok()) return Internal("cairn-compute-node ended the stream without a last event");
-  if (cancel != nullptr && cancel->cancelled()) {
-    return Cancelled("cancelled; what was generated is in the conversation");
-  }
+  if (cancel != nullptr && cancel->cancelled()) return CancelledByCaller(options, result);
   return Explain(status);
 }
 
@@ -261,6 +312,7 @@ absl::Status CairnClient::DeleteConversation(std::int64_t conversation_id) {
 
 absl::StatusOr<std::vector<std::int32_t>> CairnClient::Tokenize(const std::string& text,
                                                                 bool special) {
+  CAIRN_RETURN_IF_ERROR(CheckPrompt("the text", text));
   grpc::ClientContext context;
   SetDeadline(context);
   v1::TokenizeRequest request;
@@ -335,6 +387,8 @@ absl::Status CairnClient::WaitUntilReady(std::chrono::milliseconds time_max,
   }
 }
 
-std::string DefaultComputeSocket() { return DefaultSocketPath("compute.sock"); }
+std::string DefaultComputeSocket() {
+  return DefaultSocketPath(ProcessEnvironment(), "compute.sock");
+}
 
 }  // namespace cairn

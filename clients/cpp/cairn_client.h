@@ -14,6 +14,8 @@
 //             the others at most kCallTimeMax.
 // Errors:     those of proto/cairn/compute/v1/inference.proto. UNAVAILABLE: nothing serves the
 //             socket, or the daemon is starting or stopping; the message says what to do.
+//             PERMISSION_DENIED: the socket is another user's. CANCELLED: the caller's own
+//             CancelToken. Texts that are not UTF-8 are INVALID_ARGUMENT and never sent.
 #pragma once
 
 #include <atomic>
@@ -32,6 +34,8 @@
 namespace cairn {
 
 inline constexpr std::chrono::seconds kCallTimeMax{60};
+// A prompt's text; a conversation may take several.
+inline constexpr std::int64_t kPromptBytesMax = std::int64_t{16} << 20;
 
 struct GenerateOptions {
   // The prompt: text, or token ids if `prompt_tokens` is not empty.
@@ -121,7 +125,7 @@ struct DaemonStatus {
   std::int64_t kv_dram_bytes = 0;
 };
 
-// Ends a Generate from another thread or a signal handler.
+// Ends a Generate from another thread, a signal handler or one of its callbacks.
 class CancelToken {
  public:
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
@@ -141,7 +145,8 @@ class CairnClient {
   CairnClient& operator=(const CairnClient&) = delete;
 
   // Appends the prompt and generates. What was generated before an error or a cancellation stays
-  // in the conversation; on_started told its id. `cancel` may be null.
+  // in the conversation; on_started told its id. A new conversation that ends before its prompt was
+  // computed may be gone. `cancel` may be null.
   absl::StatusOr<GenerateResult> Generate(const GenerateOptions& options,
                                           const CancelToken* cancel = nullptr);
 
@@ -166,6 +171,7 @@ class CairnClient {
   struct Impl;
   explicit CairnClient(std::unique_ptr<Impl> impl);
   absl::Status Explain(const absl::Status& status) const;
+  absl::Status ExplainUnreachable(const std::string& reason) const;
 
   std::unique_ptr<Impl> impl_;
 };

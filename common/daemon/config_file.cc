@@ -73,7 +73,7 @@ absl::Status ReadConfigFile(const std::string& path, google::protobuf::Message& 
 }
 
 std::string PrintConfig(const google::protobuf::Message& config, std::span<const ConfigKey> keys,
-                        bool comments) {
+                        Comments comments) {
   const google::protobuf::Descriptor* descriptor = config.GetDescriptor();
   const google::protobuf::Reflection* reflection = config.GetReflection();
   CAIRN_CHECK_EQ(descriptor->field_count(), static_cast<int>(keys.size()));
@@ -84,7 +84,7 @@ std::string PrintConfig(const google::protobuf::Message& config, std::span<const
     const google::protobuf::FieldDescriptor* field = descriptor->field(i);
     const ConfigKey& key = keys[static_cast<std::size_t>(i)];
     CAIRN_CHECK_EQ(field->name(), key.name);
-    if (comments) {
+    if (comments == Comments::kYes) {
       if (i > 0) out += "\n";
       out += CommentLines(key.text);
     }

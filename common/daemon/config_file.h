@@ -1,8 +1,10 @@
 // Configuration files of the daemons: one protobuf message in text format, strict: an unknown key,
 // a wrong type or a key given twice is an error that names the line.
+//
 // Threading:  pure functions on the file system.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,10 +28,12 @@ struct ConfigKey {
   bool is_mode = false;   // a file mode: printed in octal
 };
 
-// The message as a file that ReadConfigFile reads: what --print-config prints; with `comments` each
+enum class Comments : std::uint8_t { kNo, kYes };
+
+// The message as a file that ReadConfigFile reads: what --print-config prints; with comments each
 // key's text too, as --print-default-config does. REQUIRES: `keys` are the message's fields in
 // their order; every field that is not repeated is set.
 std::string PrintConfig(const google::protobuf::Message& config, std::span<const ConfigKey> keys,
-                        bool comments);
+                        Comments comments);
 
 }  // namespace cairn

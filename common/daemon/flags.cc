@@ -1,7 +1,9 @@
 #include "common/daemon/flags.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
+#include <vector>
 
 namespace cairn {
 
@@ -33,6 +35,19 @@ absl::Status ParseFlags(std::span<const char* const> arguments, std::span<const 
     *flag->value = std::move(value);
   }
   return absl::OkStatus();
+}
+
+absl::Status ParseDaemonFlags(std::span<const char* const> arguments,
+                              std::span<const ValueFlag> own, DaemonFlags& flags) {
+  std::vector<ValueFlag> values = {{"--config", &flags.config_path},
+                                   {"--socket", &flags.socket_path},
+                                   {"--log-level", &flags.log_level}};
+  values.insert(values.end(), own.begin(), own.end());
+  const std::array switches = {SwitchFlag{"--print-config", &flags.print_config},
+                               SwitchFlag{"--print-default-config", &flags.print_default_config},
+                               SwitchFlag{"--version", &flags.version},
+                               SwitchFlag{"--help", &flags.help}};
+  return ParseFlags(arguments, values, switches);
 }
 
 }  // namespace cairn

@@ -6,18 +6,16 @@
 
 namespace cairn {
 
-void TuneMemory() {
+void TuneMemory(const MemoryTuning& tuning) {
   // The defaults give each of gRPC's threads a heap of its own, and keep what was freed for later:
-  // memory that counts against the budget for keys and values. Two heaps, buffers of some size
-  // mapped one by one, and what is free goes back.
+  // memory that counts against the budget for keys and values. So two heaps, and what is free
+  // beyond a limit goes back.
   constexpr int kArenaCount = 2;
-  constexpr int kMmapThresholdBytes = 32 << 10;
-  constexpr int kTrimThresholdBytes = 256 << 10;
   constexpr int kTopPadBytes = 64 << 10;
   // NOLINTBEGIN(concurrency-mt-unsafe): called before threads start.
   CAIRN_CHECK(mallopt(M_ARENA_MAX, kArenaCount) == 1);
-  CAIRN_CHECK(mallopt(M_MMAP_THRESHOLD, kMmapThresholdBytes) == 1);
-  CAIRN_CHECK(mallopt(M_TRIM_THRESHOLD, kTrimThresholdBytes) == 1);
+  CAIRN_CHECK(mallopt(M_MMAP_THRESHOLD, tuning.mmap_threshold_bytes) == 1);
+  CAIRN_CHECK(mallopt(M_TRIM_THRESHOLD, tuning.trim_threshold_bytes) == 1);
   CAIRN_CHECK(mallopt(M_TOP_PAD, kTopPadBytes) == 1);
   // NOLINTEND(concurrency-mt-unsafe)
 }

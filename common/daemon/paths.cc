@@ -2,12 +2,17 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 
-#include <fmt/format.h>
+#include "common/rpc/unix_socket.h"
 
 namespace cairn {
 namespace {
+
+namespace fs = std::filesystem;
 
 std::string Variable(const char* name) {
   const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before threads start
@@ -16,13 +21,47 @@ std::string Variable(const char* name) {
 
 }  // namespace
 
-std::string DefaultSocketPath(std::string_view name) {
-  const std::string runtime = Variable("XDG_RUNTIME_DIR");
-  if (!runtime.empty()) return fmt::format("{}/cairn/{}", runtime, name);
-  if (::geteuid() == 0) return fmt::format("/run/cairn/{}", name);
-  const std::string state = Variable("XDG_STATE_HOME");
-  if (!state.empty()) return fmt::format("{}/cairn/{}", state, name);
-  return fmt::format("{}/.local/state/cairn/{}", Variable("HOME"), name);
+Environment ProcessEnvironment() {
+  return {Variable("HOME"), Variable("XDG_STATE_HOME"), Variable("XDG_RUNTIME_DIR"),
+          ::geteuid() == 0};
+}
+
+std::string DefaultStateDir(const Environment& environment) {
+  if (environment.is_root) return "/var/lib/cairn";
+  if (!environment.xdg_state_home.empty()) return environment.xdg_state_home + "/cairn";
+  return environment.home + "/.local/state/cairn";
+}
+
+std::string DefaultSocketPath(const Environment& environment, std::string_view name) {
+  return DefaultSocketPath(environment, name, DefaultStateDir(environment));
+}
+
+std::string DefaultSocketPath(const Environment& environment, std::string_view name,
+                              const std::string& state_dir) {
+  if (!environment.xdg_runtime_dir.empty()) {
+    return fmt::format("{}/cairn/{}", environment.xdg_runtime_dir, name);
+  }
+  return fmt::format("{}/{}", environment.is_root ? "/run/cairn" : state_dir, name);
+}
+
+absl::Status CheckSocketKeys(const std::string& socket_path, mode_t socket_mode) {
+  CAIRN_RETURN_IF_ERROR(Annotate(rpc::CheckSocketPath(socket_path), "socket_path"));
+  if (socket_mode <= kSocketModeMax) return absl::OkStatus();
+  return InvalidArgument("socket_mode is 0{:o}: it must be 0 to 0{:o}", socket_mode,
+                         kSocketModeMax);
+}
+
+absl::Status MakeDirectory(const std::string& path, std::string_view key) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  // An existing file in its place is no error to create_directories.
+  if (!error && fs::is_directory(path, error)) return absl::OkStatus();
+  return ErrnoStatus(error ? error.value() : ENOTDIR,
+                     fmt::format("make directory {} ({})", path, key));
+}
+
+absl::Status MakeSocketDirectory(const std::string& socket_path) {
+  return MakeDirectory(fs::path(socket_path).parent_path().string(), "directory of socket_path");
 }
 
 }  // namespace cairn

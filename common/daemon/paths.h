@@ -1,14 +1,45 @@
-// Where daemons and clients meet when nobody says otherwise.
-// Threading:  reads the environment: call before threads start.
+// Where daemons keep things, and where daemons and clients meet, when nobody says otherwise.
+//
+// Threading:  pure functions, but for ProcessEnvironment and what makes directories.
+// Errors:     name the path and the key that it came from.
 #pragma once
+
+#include <sys/types.h>
 
 #include <string>
 #include <string_view>
 
+#include "common/base/status.h"
+
 namespace cairn {
 
-// $XDG_RUNTIME_DIR/cairn/NAME; without that variable /run/cairn/NAME for root, else NAME in the
-// state directory ($XDG_STATE_HOME/cairn, else ~/.local/state/cairn).
-std::string DefaultSocketPath(std::string_view name);
+inline constexpr mode_t kSocketModeMax = 0777;
+
+// What defaults depend on.
+struct Environment {
+  std::string home;
+  std::string xdg_state_home;
+  std::string xdg_runtime_dir;
+  bool is_root = false;
+};
+// Reads the process's environment: call before threads start.
+Environment ProcessEnvironment();
+
+// /var/lib/cairn for root; else $XDG_STATE_HOME/cairn, without that ~/.local/state/cairn.
+std::string DefaultStateDir(const Environment& environment);
+
+// $XDG_RUNTIME_DIR/cairn/NAME; without that variable /run/cairn/NAME for root, else NAME in
+// `state_dir`, which is DefaultStateDir unless the user has chosen another one.
+std::string DefaultSocketPath(const Environment& environment, std::string_view name);
+std::string DefaultSocketPath(const Environment& environment, std::string_view name,
+                              const std::string& state_dir);
+
+// The keys `socket_path` and `socket_mode`. INVALID_ARGUMENT names the key.
+absl::Status CheckSocketKeys(const std::string& socket_path, mode_t socket_mode);
+
+// Makes a directory with those above it; OK when it is there. `key` says what it is for.
+absl::Status MakeDirectory(const std::string& path, std::string_view key);
+// The same for the directory of a socket.
+absl::Status MakeSocketDirectory(const std::string& socket_path);
 
 }  // namespace cairn

@@ -1,5 +1,6 @@
 // Tells systemd how the daemon is doing, if systemd started it (Type=notify): sd_notify(3), whose
 // protocol is one datagram to the socket in $NOTIFY_SOCKET. Does nothing without that variable.
+//
 // Threading:  reads the environment: call from main's thread.
 #pragma once
 

@@ -1,5 +1,6 @@
 // StopSignals receives SIGINT and SIGTERM for a daemon: the first one asks it to end in order, a
 // second one ends the process at once.
+//
 // Threading:  make it first thing in main, before any other thread starts: it blocks both signals,
 //             and threads inherit that. The rest is safe from any thread.
 #pragma once

@@ -1,12 +1,11 @@
 #include "common/kv/messages.h"
 
+#include <cmath>
+
+#include "common/base/range.h"
+
 namespace cairn {
 namespace {
-
-absl::Status CheckRange(const char* what, std::int64_t value, std::int64_t max) {
-  if (value >= 1 && value <= max) return absl::OkStatus();
-  return InvalidArgument("{} is {}: it must be 1 to {}", what, value, max);
-}
 
 std::int64_t PositionsBytes(const Positions& positions) {
   return static_cast<std::int64_t>(positions.runs().size() * sizeof(Positions::Run));
@@ -50,9 +49,9 @@ struct BytesOf {
 }  // namespace
 
 absl::Status EntryLayout::Validate() const {
-  CAIRN_RETURN_IF_ERROR(CheckRange("layer_count", layer_count, kLayerCountMax));
-  CAIRN_RETURN_IF_ERROR(CheckRange("head_count", head_count, kHeadCountMax));
-  CAIRN_RETURN_IF_ERROR(CheckRange("head_dim", head_dim, kHeadDimMax));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("layer_count", layer_count, 1, kLayerCountMax));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("head_count", head_count, 1, kHeadCountMax));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("head_dim", head_dim, 1, kHeadDimMax));
   return absl::OkStatus();
 }
 
@@ -63,6 +62,9 @@ absl::Status SegmentKey::Validate() const {
   if (!adapter_digest.empty() && Size(adapter_digest) != kDigestBytes) {
     return InvalidArgument("adapter_digest has {} bytes, not {}", adapter_digest.size(),
                            kDigestBytes);
+  }
+  if (!std::isfinite(adapter_scale)) {
+    return InvalidArgument("adapter_scale is {}: it must be a finite number", adapter_scale);
   }
   if (rope_parameters.empty() || Size(rope_parameters) > kRopeParametersBytesMax) {
     return InvalidArgument("rope_parameters has {} bytes: it must have 1 to {}",

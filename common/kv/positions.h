@@ -13,7 +13,9 @@ namespace cairn {
 // sum overflows.
 inline constexpr std::int64_t kPositionMax = (std::int64_t{1} << 31) - 1;
 
-// A value type; not synchronised. Invariant: runs are ascending, do not touch, and are not empty.
+// A value type; not synchronised.
+//
+// Invariant:  runs are ascending, do not touch, and are not empty.
 class Positions {
  public:
   struct Run {

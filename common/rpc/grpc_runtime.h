@@ -1,10 +1,16 @@
-// Keeps gRPC's runtime alive until the process ends. Without it the last server or channel that
-// goes shuts the runtime down and waits for its idle poller, which sleeps up to ten seconds.
-// Threading: safe from any thread; only the first call does anything.
+// What all of the process's gRPC servers and channels share.
 #pragma once
 
 namespace cairn::rpc {
 
+// Keeps gRPC's runtime alive until the process ends. Without it the last server or channel that
+// goes shuts the runtime down and waits for its idle poller, which sleeps up to ten seconds.
+//
+// Threading:  safe from any thread; only the first call does anything.
 void KeepGrpcRuntime();
+
+// How often a client of a daemon asks whether it is still there, and how long it waits for the
+// answer.
+inline constexpr int kPingIntervalMs = 10000;
 
 }  // namespace cairn::rpc

@@ -1,11 +1,11 @@
 // Both directions between the messages of proto/cairn/kv/v1/kv.proto and the values of
 // common/kv/messages.h, for the KV node's service and the compute node's client.
 //
-// Threading: pure functions.
-// Ownership: functions that take a message by && or pointer move its byte strings out. A FetchReply
-//            made from a message points into it and keeps it alive.
-// Errors:    INVALID_ARGUMENT naming the field. Every number from the wire is checked against the
-//            protocol's limits; what depends on a session's shapes is the engine's to check.
+// Threading:  pure functions.
+// Ownership:  functions that take a message by && or pointer move its byte strings out. A
+//             FetchReply made from a message points into it and keeps it alive.
+// Errors:     INVALID_ARGUMENT naming the field. Every number from the wire is checked against the
+//             protocol's limits; what depends on a session's shapes is the engine's to check.
 #pragma once
 
 #include <memory>

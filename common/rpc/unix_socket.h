@@ -1,9 +1,9 @@
 // Unix sockets of the daemons: paths that are checked before use, stale files told from live
 // servers, modes set before anybody can connect.
 //
-// Threading: pure functions on the file system; safe from any thread.
-// Blocking:  connecting waits at most the given time; the rest does not wait.
-// Errors:    every message names the path and says what to do.
+// Threading:  pure functions on the file system; safe from any thread.
+// Blocking:   connecting waits at most the given time; the rest does not wait.
+// Errors:     every message names the path and says what to do.
 #pragma once
 
 #include <sys/types.h>

@@ -4,12 +4,6 @@
 
 namespace cairn::rpc {
 
-absl::Status CheckBetween(std::string_view field, std::int64_t value, std::int64_t min,
-                          std::int64_t max) {
-  if (value >= min && value <= max) return absl::OkStatus();
-  return InvalidArgument("{} is {}: it must be {} to {}", field, value, min, max);
-}
-
 absl::Status CheckBytesMax(std::string_view field, const std::string& bytes,
                            std::int64_t bytes_max) {
   if (static_cast<std::int64_t>(bytes.size()) <= bytes_max) return absl::OkStatus();

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cairn/kv/v1/kv.pb.h"
+#include "common/base/range.h"
 #include "common/base/status.h"
 #include "common/kv/messages.h"
 
@@ -15,8 +16,7 @@ namespace cairn::rpc {
 namespace pb = ::cairn::kv::v1;
 
 // All INVALID_ARGUMENT naming `field`.
-absl::Status CheckBetween(std::string_view field, std::int64_t value, std::int64_t min,
-                          std::int64_t max);
+using ::cairn::CheckBetween;
 absl::Status CheckBytesMax(std::string_view field, const std::string& bytes,
                            std::int64_t bytes_max);
 absl::Status CheckCountMax(std::string_view field, std::int64_t count, std::int64_t count_max);

@@ -1,11 +1,10 @@
 #include "compute-node/daemon/compute_daemon.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "common/base/thread.h"
+#include "common/daemon/paths.h"
 #include "common/log/log.h"
 #include "compute-node/kv_client/grpc_kv_node.h"
 #include "compute-node/kv_client/in_process_kv_node.h"
@@ -13,22 +12,11 @@
 namespace cairn::compute {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kConnectInterval{200};
 // How soon a signal is noticed while the model loads.
 constexpr std::chrono::milliseconds kSignalCheckInterval{50};
-
-absl::Status MakeSocketDirectory(const std::string& socket_path) {
-  const fs::path directory = fs::path(socket_path).parent_path();
-  if (directory.empty()) return absl::OkStatus();
-  std::error_code error;
-  fs::create_directories(directory, error);
-  if (!error && fs::is_directory(directory, error)) return absl::OkStatus();
-  return ErrnoStatus(error ? error.value() : ENOTDIR,
-                     fmt::format("make directory {} of socket_path", directory.string()));
-}
 
 // Tokens of one pass: a model with a short context needs no more scratch memory than that.
 absl::StatusOr<std::int64_t> BatchTokens(const std::string& model_path,
@@ -62,7 +50,8 @@ absl::StatusOr<std::unique_ptr<ComputeDaemon>> ComputeDaemon::Start(
 }
 
 ComputeDaemon::~ComputeDaemon() {
-  if (server_ != nullptr) Stop();
+  stopping_.store(true);
+  server_.reset();
   if (load_thread_.joinable()) load_thread_.join();
 }
 
@@ -87,10 +76,11 @@ std::string ComputeDaemon::Description() const {
                      stats.ok() ? stats->io_engine : "unknown");
 }
 
-void ComputeDaemon::Stop() {
+bool ComputeDaemon::Stop() {
   stopping_.store(true);
-  server_->Shutdown(kStopTimeMax);
+  if (!server_->Shutdown(kStopTimeMax)) return false;
   server_.reset();
+  return true;
 }
 
 void ComputeDaemon::Load() {

@@ -1,10 +1,11 @@
 // ComputeDaemon puts a compute node together from its configuration and takes it apart again. The
 // socket is served first, so that apps can ask how far loading is; the model and the KV node follow
 // on the thread "cn-load".
-// Threading: one thread.
-// Blocking:  Start binds a socket. WaitUntilReady waits for the model and the KV node. Stop waits
-//            until running generations are stored, and ends what is left after kStopTimeMax.
-// Errors:    one message that says what is wrong with which object and what to do.
+//
+// Threading:  one thread.
+// Blocking:   Start binds a socket. WaitUntilReady waits for the model and the KV node. Stop waits
+//             until running generations are stored, and ends what is left after kStopTimeMax.
+// Errors:     one message that says what is wrong with which object and what to do.
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,7 @@
 
 namespace cairn::compute {
 
-inline constexpr std::chrono::milliseconds kStopTimeMax{5000};
+inline constexpr std::chrono::milliseconds kStopTimeMax{10000};
 
 class ComputeDaemon {
  public:
@@ -37,8 +38,10 @@ class ComputeDaemon {
   // One line of key=value about what is served. REQUIRES: WaitUntilReady returned OK.
   std::string Description() const;
 
-  // Health NOT_SERVING, generations stopped and stored, calls ended. Once.
-  void Stop();
+  // Health NOT_SERVING, generations stopped and stored, calls ended. False if a generation did not
+  // end within kStopTimeMax: then only leaving the process ends it, and its conversation is at its
+  // last checkpoint. Once.
+  bool Stop();
 
  private:
   explicit ComputeDaemon(const ComputeNodeConfig& config) : config_(config) {}

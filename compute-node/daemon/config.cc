@@ -6,17 +6,13 @@
 #include <string_view>
 #include <thread>
 
-#include "common/base/check.h"
-#include "common/daemon/config_file.h"
-#include "common/daemon/flags.h"
-#include "common/daemon/paths.h"
+#include "common/base/range.h"
 #include "common/rpc/unix_socket.h"
 #include "compute-node/kernels/thread_pool.h"
 
 namespace cairn::compute {
 namespace {
 
-constexpr std::uint32_t kSocketModeMax = 0777;
 constexpr std::int32_t kKvWaitSecondsDefault = 30;
 constexpr std::int32_t kKvWaitSecondsMax = 3600;
 constexpr std::int64_t kKvRamBytesMin = std::int64_t{1} << 20;
@@ -52,15 +48,8 @@ constexpr std::array kKeys = {
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };
 
-absl::Status CheckRange(std::string_view key, std::int64_t value, std::int64_t min,
-                        std::int64_t max) {
-  if (value >= min && value <= max) return absl::OkStatus();
-  return InvalidArgument("{} is {}: it must be {} to {}", key, value, min, max);
-}
-
 absl::Status Validate(const ComputeNodeConfig& config) {
-  CAIRN_RETURN_IF_ERROR(Annotate(rpc::CheckSocketPath(config.socket_path()), "socket_path"));
-  CAIRN_RETURN_IF_ERROR(CheckRange("socket_mode", config.socket_mode(), 0, kSocketModeMax));
+  CAIRN_RETURN_IF_ERROR(CheckSocketKeys(config.socket_path(), config.socket_mode()));
   if (config.kv() != "node" && config.kv() != "ram") {
     return InvalidArgument("kv is '{}': it must be node or ram", config.kv());
   }
@@ -69,10 +58,10 @@ absl::Status Validate(const ComputeNodeConfig& config) {
         Annotate(rpc::CheckSocketPath(config.kv_socket_path()), "kv_socket_path"));
   }
   CAIRN_RETURN_IF_ERROR(
-      CheckRange("kv_wait_seconds", config.kv_wait_seconds(), 0, kKvWaitSecondsMax));
+      CheckBetween("kv_wait_seconds", config.kv_wait_seconds(), 0, kKvWaitSecondsMax));
   CAIRN_RETURN_IF_ERROR(
-      CheckRange("kv_ram_bytes", config.kv_ram_bytes(), kKvRamBytesMin, kKvRamBytesMax));
-  CAIRN_RETURN_IF_ERROR(CheckRange("threads", config.threads(), 0, kThreadCountMax));
+      CheckBetween("kv_ram_bytes", config.kv_ram_bytes(), kKvRamBytesMin, kKvRamBytesMax));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("threads", config.threads(), 0, kThreadCountMax));
   if (!ParseKvFormat(config.kv_format()).has_value()) {
     return InvalidArgument("kv_format is '{}': it must be f16 or f32", config.kv_format());
   }
@@ -97,16 +86,10 @@ absl::Status SetThreads(const std::string& text, ComputeNodeConfig& config) {
 
 absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> arguments) {
   CommandLine out;
-  const std::array values = {
-      ValueFlag{"--config", &out.config_path},       ValueFlag{"--model", &out.model_path},
-      ValueFlag{"--socket", &out.socket_path},       ValueFlag{"--kv", &out.kv},
-      ValueFlag{"--kv-socket", &out.kv_socket_path}, ValueFlag{"--threads", &out.threads},
-      ValueFlag{"--log-level", &out.log_level}};
-  const std::array switches = {SwitchFlag{"--print-config", &out.print_config},
-                               SwitchFlag{"--print-default-config", &out.print_default_config},
-                               SwitchFlag{"--version", &out.version},
-                               SwitchFlag{"--help", &out.help}};
-  CAIRN_RETURN_IF_ERROR(ParseFlags(arguments, values, switches));
+  const std::array own = {ValueFlag{"--model", &out.model_path}, ValueFlag{"--kv", &out.kv},
+                          ValueFlag{"--kv-socket", &out.kv_socket_path},
+                          ValueFlag{"--threads", &out.threads}};
+  CAIRN_RETURN_IF_ERROR(ParseDaemonFlags(arguments, own, out));
   return out;
 }
 
@@ -133,14 +116,14 @@ once, exit code 130. Exit code 1: it could not start; the last line on stderr sa
 )";
 }
 
-ComputeNodeConfig DefaultConfig() {
+ComputeNodeConfig DefaultConfig(const Environment& environment) {
   const SessionOptions session;
   ComputeNodeConfig config;
   config.set_model_path("");
-  config.set_socket_path(DefaultSocketPath("compute.sock"));
+  config.set_socket_path(DefaultSocketPath(environment, "compute.sock"));
   config.set_socket_mode(rpc::kSocketModeDefault);
   config.set_kv("node");
-  config.set_kv_socket_path(DefaultSocketPath("kv.sock"));
+  config.set_kv_socket_path(DefaultSocketPath(environment, "kv.sock"));
   config.set_kv_wait_seconds(kKvWaitSecondsDefault);
   config.set_kv_ram_bytes(kKvRamBytesDefault);
   config.set_threads(0);
@@ -155,8 +138,9 @@ ComputeNodeConfig DefaultConfig() {
   return config;
 }
 
-absl::StatusOr<ComputeNodeConfig> MakeConfig(const CommandLine& command_line) {
-  ComputeNodeConfig config = DefaultConfig();
+absl::StatusOr<ComputeNodeConfig> MakeConfig(const CommandLine& command_line,
+                                             const Environment& environment) {
+  ComputeNodeConfig config = DefaultConfig(environment);
   if (command_line.config_path) {
     CAIRN_RETURN_IF_ERROR(ReadConfigFile(*command_line.config_path, config));
   }
@@ -170,7 +154,7 @@ absl::StatusOr<ComputeNodeConfig> MakeConfig(const CommandLine& command_line) {
   return config;
 }
 
-std::string ConfigText(const ComputeNodeConfig& config, bool comments) {
+std::string ConfigText(const ComputeNodeConfig& config, Comments comments) {
   return PrintConfig(config, kKeys, comments);
 }
 

@@ -1,7 +1,8 @@
 // From defaults, configuration file and flags to what the daemon runs with; and back to text.
-// Threading: pure functions; MakeConfig reads the file and, for defaults, the environment.
-// Errors:    INVALID_ARGUMENT naming file, line and key, or the key and its range; NOT_FOUND no
-//            such file.
+//
+// Threading:  pure functions; MakeConfig reads the file.
+// Errors:     INVALID_ARGUMENT naming file, line and key, or the key and its range; NOT_FOUND no
+//             such file.
 #pragma once
 
 #include <optional>
@@ -10,6 +11,9 @@
 
 #include "cairn/config/v1/compute_node.pb.h"
 #include "common/base/status.h"
+#include "common/daemon/config_file.h"
+#include "common/daemon/flags.h"
+#include "common/daemon/paths.h"
 #include "compute-node/session/options.h"
 
 namespace cairn::compute {
@@ -17,18 +21,11 @@ namespace cairn::compute {
 using config::v1::ComputeNodeConfig;
 
 // The flags; everything else is in the configuration file.
-struct CommandLine {
-  std::optional<std::string> config_path;
+struct CommandLine : DaemonFlags {
   std::optional<std::string> model_path;
-  std::optional<std::string> socket_path;
   std::optional<std::string> kv;
   std::optional<std::string> kv_socket_path;
   std::optional<std::string> threads;
-  std::optional<std::string> log_level;
-  bool print_config = false;
-  bool print_default_config = false;
-  bool version = false;
-  bool help = false;
 };
 
 // `arguments` without the program's name.
@@ -36,11 +33,12 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> argume
 std::string HelpText();
 
 // Every field set.
-ComputeNodeConfig DefaultConfig();
+ComputeNodeConfig DefaultConfig(const Environment& environment);
 // Defaults, then the file, then the flags. Every field within its range; the model is not opened.
-absl::StatusOr<ComputeNodeConfig> MakeConfig(const CommandLine& command_line);
+absl::StatusOr<ComputeNodeConfig> MakeConfig(const CommandLine& command_line,
+                                             const Environment& environment);
 // As a file that MakeConfig reads; with or without what each key means.
-std::string ConfigText(const ComputeNodeConfig& config, bool comments);
+std::string ConfigText(const ComputeNodeConfig& config, Comments comments);
 
 // REQUIRES: `config` comes from MakeConfig.
 SessionOptions ToSessionOptions(const ComputeNodeConfig& config);

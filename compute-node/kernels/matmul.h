@@ -3,8 +3,9 @@
 // Determinism: an output depends only on its token's row and its weight row: not on the number of
 // tokens in the call, the thread count or the place of the row, bit for bit. Each sum runs over the
 // columns in one fixed order (32 columns at a time for quantised weights; four interleaved partial
-// sums for float weights). Accuracy:    relative error of a few 1e-6 against exact products, for
-// every weight type.
+// sums for float weights).
+//
+// Accuracy:   relative error of a few 1e-6 against exact products, for every weight type.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,7 @@
 // The small operations between matrix products, one token row at a time. Each row's result depends
-// on that row only. Threading:  functions of their arguments only.
+// on that row only.
+//
+// Threading:  functions of their arguments only.
 #pragma once
 
 #include <cstdint>

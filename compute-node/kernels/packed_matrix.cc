@@ -20,23 +20,15 @@ void PackFloatRow(std::int64_t value_bytes, const std::byte* from, std::int64_t 
   }
 }
 
-void PackQ8Row(const std::byte* from, std::int64_t block_count, std::int64_t row,
-               const PanelLayout& layout, std::byte* to) {
-  for (std::int64_t b = 0; b < block_count; ++b, from += 34) {
+// A row of Q8_0 or Q4_0: blocks of a scale and `kGroupCount` groups of four bytes. A Q4_0 file
+// already pairs value j with value j + 16 in a byte, which is what the panel wants.
+template <int kGroupCount>
+void PackBlocks(const std::byte* from, std::int64_t block_count, std::int64_t row,
+                const PanelLayout& layout, std::byte* to) {
+  for (std::int64_t b = 0; b < block_count; ++b, from += 2 + kGroupCount * 4) {
     std::memcpy(to + layout.scales + (b * kPanelRows + row) * 2, from, 2);
-    for (std::int64_t g = 0; g < 8; ++g) {
-      std::memcpy(to + (b * 8 + g) * kGroupBytes + row * 4, from + 2 + g * 4, 4);
-    }
-  }
-}
-
-// The file already pairs value j with value j + 16 in a byte, which is what the panel wants.
-void PackQ4Row(const std::byte* from, std::int64_t block_count, std::int64_t row,
-               const PanelLayout& layout, std::byte* to) {
-  for (std::int64_t b = 0; b < block_count; ++b, from += 18) {
-    std::memcpy(to + layout.scales + (b * kPanelRows + row) * 2, from, 2);
-    for (std::int64_t g = 0; g < 4; ++g) {
-      std::memcpy(to + (b * 4 + g) * kGroupBytes + row * 4, from + 2 + g * 4, 4);
+    for (std::int64_t g = 0; g < kGroupCount; ++g) {
+      std::memcpy(to + (b * kGroupCount + g) * kGroupBytes + row * 4, from + 2 + g * 4, 4);
     }
   }
 }
@@ -119,10 +111,10 @@ void PackPanel(WeightType type, const std::byte* rows, std::int64_t row_count,
         PackFloatRow(2, from, column_count, row, to);
         break;
       case WeightType::kQ80:
-        PackQ8Row(from, column_count / 32, row, layout, to);
+        PackBlocks<8>(from, column_count / 32, row, layout, to);
         break;
       case WeightType::kQ40:
-        PackQ4Row(from, column_count / 32, row, layout, to);
+        PackBlocks<4>(from, column_count / 32, row, layout, to);
         break;
       case WeightType::kQ6K:
         PackQ6Row(from, column_count / 32, row, layout, to);

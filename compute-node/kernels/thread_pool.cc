@@ -72,14 +72,18 @@ void ThreadPool::Run(std::int64_t count, Invoke invoke, const void* context) {
   {
     MutexLock lock(mutex_);
     loop_ = loop;
+    open_ = true;
     next_index_.store(0, std::memory_order_relaxed);
-    active_count_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
     generation_.fetch_add(1, std::memory_order_release);
   }
   work_ready_.NotifyAll();
   DrainIndices(loop);
-  // A worker that has not woken up yet must still be waited for: it would otherwise read the next
-  // loop's indices with this loop's body.
+  {
+    // From here on no worker joins: one that woke up late would otherwise take the next loop's
+    // indices with this loop's body, or, on a busy machine, be waited for without having work.
+    MutexLock lock(mutex_);
+    open_ = false;
+  }
   const auto done = [this] { return active_count_.load(std::memory_order_acquire) == 0; };
   if (!SpinUntil(done)) {
     MutexLock lock(mutex_);
@@ -108,6 +112,10 @@ void ThreadPool::WorkerMain() {
         return;
       }
       seen_generation = generation_.load(std::memory_order_relaxed);
+      if (!open_) {
+        continue;
+      }
+      active_count_.fetch_add(1, std::memory_order_relaxed);
       loop = loop_;
     }
     DrainIndices(loop);

@@ -1,11 +1,12 @@
 // ThreadPool runs fork-join loops on a fixed set of threads: the caller and thread_count - 1
 // workers, which sleep between loops. Indices are handed out dynamically, so that a busy core only
-// slows its own share; results must therefore not depend on which thread runs an index. Threading:
-// ParallelFor may be called from any thread; concurrent calls run one after the other. Never call
-// it from
-//             inside a loop body.
+// slows its own share; results must therefore not depend on which thread runs an index. A worker
+// that has not been scheduled by the time the last index is taken is not waited for.
+//
+// Threading:  ParallelFor may be called from any thread; concurrent calls run one after the other.
+//             Never call it from inside a loop body.
 // Blocking:   ParallelFor returns when every index is done. Waiting threads spin for a few
-// microseconds at most.
+//             microseconds at most.
 #pragma once
 
 #include <atomic>
@@ -61,11 +62,12 @@ class ThreadPool {
   CondVar work_ready_;
   CondVar work_done_;
   Loop loop_ CAIRN_GUARDED_BY(mutex_);
+  bool open_ CAIRN_GUARDED_BY(mutex_) = false;  // whether workers may still join the loop
 
   // Changed under the mutex, but watched without it by spinning threads.
   std::atomic<std::uint64_t> generation_{0};  // counts loops
   std::atomic<std::int64_t> next_index_{0};
-  std::atomic<int> active_count_{0};  // workers that have not finished the loop
+  std::atomic<int> active_count_{0};  // workers inside the loop
   bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
 };
 

@@ -1,9 +1,9 @@
 // ChannelCall is one call of KvService.Channel, bound to an attachment by its Hello.
 //
-// Threading: one thread reads and finishes; another may write at the same time, one at a time.
-//            Cancel is for any thread.
-// Blocking:  Write while the KV node has no room; Read until a reply or the end.
-// Ownership: shares the connection.
+// Threading:  one thread reads and finishes; another may write at the same time, one at a time.
+//             Cancel is for any thread.
+// Blocking:   Write while the KV node has no room; Read until a reply or the end.
+// Ownership:  shares the connection.
 #pragma once
 
 #include <memory>

@@ -71,7 +71,7 @@ absl::Status GrpcKvNode::Delete(SessionId session) {
   pb::DeleteSessionRequest request;
   request.set_session_id(session.value());
   int tries = 0;
-  const absl::Status status = Call(
+  absl::Status status = Call(
       [&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
         pb::DeleteSessionResponse response;
         return stub->DeleteSession(context, request, &response);

@@ -133,8 +133,16 @@ const Attachment& GrpcKvSession::attachment() const {
   return visible_attachment_;
 }
 
-absl::Status GrpcKvSession::AwaitOpenLocked() {
-  while (state_ == State::kRecovering) changed_.Wait(mutex_);
+absl::Status GrpcKvSession::AwaitChangeLocked() {
+  changed_.WaitUntil(mutex_, std::chrono::steady_clock::now() + kInterruptCheckInterval);
+  return interrupt_ ? interrupt_() : absl::OkStatus();
+}
+
+absl::Status GrpcKvSession::AwaitOpenLocked(Patience patience) {
+  while (state_ == State::kRecovering) {
+    const absl::Status status = AwaitChangeLocked();
+    if (patience == Patience::kUntilInterrupted) CAIRN_RETURN_IF_ERROR(status);
+  }
   return state_ == State::kOpen ? absl::OkStatus() : status_;
 }
 
@@ -169,7 +177,8 @@ absl::Status GrpcKvSession::Send(ChangingOperation operation) {
   std::shared_ptr<ChannelCall> call;
   {
     MutexLock lock(mutex_);
-    CAIRN_RETURN_IF_ERROR(AwaitOpenLocked());
+    // Not interrupted: the caller could not tell whether the operation counts.
+    CAIRN_RETURN_IF_ERROR(AwaitOpenLocked(Patience::kUnlimited));
     if (keep && !is_checkpoint) CAIRN_RETURN_IF_ERROR(replay_.CheckRoom(bytes));
     const OpSeq op_seq = keep ? replay_.Keep(std::move(kept)) : replay_.Skip();
     message.set_op_seq(op_seq.value());
@@ -196,10 +205,10 @@ std::future<absl::StatusOr<ReadReply>> GrpcKvSession::StartRead(ReadOperation op
   {
     MutexLock lock(mutex_);
     while (true) {
-      const absl::Status status = AwaitOpenLocked();
+      absl::Status status = AwaitOpenLocked(Patience::kUntilInterrupted);
+      if (status.ok() && !reads_.full()) break;
+      if (status.ok()) status = AwaitChangeLocked();
       if (!status.ok()) return Ready(status);
-      if (!reads_.full()) break;
-      changed_.Wait(mutex_);
     }
     auto [id, future] = reads_.Add({std::move(operation), replay_.last()});
     answer = std::move(future);
@@ -219,7 +228,7 @@ bool GrpcKvSession::checkpoint_in_progress() const {
 absl::StatusOr<Checkpointed> GrpcKvSession::WaitForCheckpoint() {
   MutexLock lock(mutex_);
   while (checkpoint_.in_progress() && state_ != State::kLost && state_ != State::kFailed) {
-    changed_.Wait(mutex_);
+    CAIRN_RETURN_IF_ERROR(AwaitChangeLocked());
   }
   if (checkpoint_.result) return *checkpoint_.result;
   if (state_ == State::kLost || state_ == State::kFailed) return status_;
@@ -244,13 +253,13 @@ std::int32_t GrpcKvSession::reconnect_count() const {
 
 absl::Status GrpcKvSession::Reattach() {
   MutexLock lock(mutex_);
-  while (state_ == State::kRecovering) changed_.Wait(mutex_);
+  while (state_ == State::kRecovering) CAIRN_RETURN_IF_ERROR(AwaitChangeLocked());
   if (state_ == State::kFailed) {
     discard_ = true;
     state_ = State::kRecovering;
     if (call_ != nullptr) call_->Cancel();
     changed_.NotifyAll();
-    return AwaitOpenLocked();
+    return AwaitOpenLocked(Patience::kUntilInterrupted);
   }
   if (state_ == State::kLost) {
     // Recovery has resumed the session already; only its numbers start anew.
@@ -258,7 +267,7 @@ absl::Status GrpcKvSession::Reattach() {
     checkpoint_ = {};
     state_ = call_ != nullptr ? State::kOpen : State::kRecovering;
   }
-  return AwaitOpenLocked();
+  return AwaitOpenLocked(Patience::kUntilInterrupted);
 }
 
 void GrpcKvSession::Run() {

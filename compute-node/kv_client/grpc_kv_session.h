@@ -3,16 +3,18 @@
 //
 // States: open (calls go out), recovering (calls wait), lost (the node's state is older than what
 // can be sent again: ABORTED until Reattach), failed (the status stays until Reattach).
-// Threading: the caller's thread writes; "kv-replies" reads and recovers; while operations are sent
-//            again, "kv-resend" writes and the caller waits, so that replies are read meanwhile and
-//            the two flow controls cannot block each other. mutex_ guards what they share; it is
-//            never held while writing or reading.
-// Ownership: shares the link.
+//
+// Threading:  the caller's thread writes; "kv-replies" reads and recovers; while operations are
+//             sent again, "kv-resend" writes and the caller waits, so that replies are read
+//             meanwhile and the two flow controls cannot block each other. mutex_ guards what they
+//             share; it is never held while writing or reading.
+// Ownership:  shares the link.
 #pragma once
 
 #include <chrono>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
@@ -38,6 +40,7 @@ class GrpcKvSession : public KvSession {
   GrpcKvSession(const GrpcKvSession&) = delete;
   GrpcKvSession& operator=(const GrpcKvSession&) = delete;
 
+  void SetInterrupt(Interrupt interrupt) override { interrupt_ = std::move(interrupt); }
   const Attachment& attachment() const override;
   absl::Status Send(ChangingOperation operation) override;
   std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) override;
@@ -68,7 +71,10 @@ class GrpcKvSession : public KvSession {
                                          bool* again);
 
   // The caller's thread.
-  absl::Status AwaitOpenLocked() CAIRN_REQUIRES(mutex_);
+  enum class Patience : std::uint8_t { kUntilInterrupted, kUnlimited };
+  // Waits for a change, or until the next look at the interrupt; what that answers.
+  absl::Status AwaitChangeLocked() CAIRN_REQUIRES(mutex_);
+  absl::Status AwaitOpenLocked(Patience patience) CAIRN_REQUIRES(mutex_);
   void Write(const std::shared_ptr<ChannelCall>& call, const pb::ChannelRequest& message);
 
   // The thread "kv-replies".
@@ -87,6 +93,7 @@ class GrpcKvSession : public KvSession {
 
   const std::shared_ptr<NodeLink> link_;
   mutable Attachment visible_attachment_;  // the caller's copy
+  Interrupt interrupt_;                    // the caller's
 
   mutable Mutex mutex_;
   CondVar changed_;

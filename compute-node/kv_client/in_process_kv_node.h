@@ -2,9 +2,9 @@
 // MakeRamKvNode the engine keeps everything in memory, which is what `--kv ram` compares flash
 // with.
 //
-// Threading: as kv_client.h says; replies arrive on the engine thread.
-// Ownership: owns the engine. Sessions must be destroyed before the node.
-// Errors:    as the engine's. Nothing is lost here, so replay modes make no difference.
+// Threading:  as kv_client.h says; replies arrive on the engine thread.
+// Ownership:  owns the engine. Sessions must be destroyed before the node.
+// Errors:     as the engine's. Nothing is lost here, so replay modes make no difference.
 #pragma once
 
 #include <cstdint>

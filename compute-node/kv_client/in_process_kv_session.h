@@ -1,10 +1,10 @@
 // InProcessKvSession is a KvSession on an engine's channel in the same process.
 //
-// Threading: the caller's thread submits; the engine thread answers through the Observer, which the
-//            engine shares and which outlives the session.
-// Blocking:  Send and StartRead while the channel holds kChannelQueueMax operations.
-// Errors:    UNAVAILABLE the engine's inbox is full. A failed operation's status stays until
-//            Reattach.
+// Threading:  the caller's thread submits; the engine thread answers through the Observer, which
+//             the engine shares and which outlives the session.
+// Blocking:   Send and StartRead while the channel holds kChannelQueueMax operations.
+// Errors:     UNAVAILABLE the engine's inbox is full. A failed operation's status stays until
+//             Reattach.
 #pragma once
 
 #include <memory>
@@ -42,6 +42,8 @@ class InProcessKvSession : public KvSession {
   absl::Status StartCheckpoint(Checkpoint checkpoint) override;
   bool checkpoint_in_progress() const override;
   absl::StatusOr<Checkpointed> WaitForCheckpoint() override;
+  // The engine is in this process: it does not go away.
+  void SetInterrupt(Interrupt /*interrupt*/) override {}
   void SetReplayMode(ReplayMode /*mode*/) override {}
   std::int64_t replay_bytes() const override { return 0; }
   absl::Status Reattach() override;

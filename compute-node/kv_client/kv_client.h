@@ -2,22 +2,21 @@
 // gRPC over a Unix socket (grpc_kv_node.h), one calls an engine in this process
 // (in_process_kv_node.h); the code above does not know which it has.
 //
-// Threading: KvNode is safe from any thread. A KvSession belongs to one thread at a time; replies
-// arrive on threads of its
-//            own, which wake the futures.
-// Loss:      when the KV node goes away, a session reconnects with back-off for at most
-// `reconnect_time_max`, resumes its
-//            epoch, sends what no checkpoint covers again and repeats the reads that are
-//            unanswered: callers see a delay, nothing else. With ReplayMode::kNothing (prefill)
-//            nothing is kept, so the loss shows: every call answers ABORTED until Reattach, and the
-//            caller computes again from the checkpoint.
-// Errors:    ABORTED lost, and nothing kept (see above), or another owner opened the session;
-// UNAVAILABLE the KV node did not
-//            come back in time; others as in proto/cairn/kv/v1/kv.proto.
+// Threading:  KvNode is safe from any thread. A KvSession belongs to one thread at a time; replies
+//             arrive on threads of its own, which wake the futures.
+// Loss:       when the KV node goes away, a session reconnects with back-off for at most
+//             `reconnect_time_max`, resumes its epoch, sends what no checkpoint covers again and
+//             repeats the reads that are unanswered: callers see a delay, nothing else. With
+//             ReplayMode::kNothing (prefill) nothing is kept, so the loss shows: every call answers
+//             ABORTED until Reattach, and the caller computes again from the checkpoint.
+// Errors:     ABORTED lost, and nothing kept (see above), or another owner opened the session;
+//             UNAVAILABLE the KV node did not come back in time; others as in
+//             proto/cairn/kv/v1/kv.proto.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -44,9 +43,19 @@ struct KvClientOptions {
   std::int64_t replay_bytes_max = std::int64_t{64} << 20;
 };
 
+// Why a wait should end now, or OK. Asked on the waiting thread; must not call the session.
+using Interrupt = std::function<absl::Status()>;
+
+inline constexpr std::chrono::milliseconds kInterruptCheckInterval{20};
+
 class KvSession {
  public:
   virtual ~KvSession() = default;  // detaches; what no checkpoint covers is lost
+
+  // Asked every kInterruptCheckInterval while StartRead, WaitForCheckpoint or Reattach waits for
+  // the KV node: an error ends the wait and is its answer; the same call may be made again.
+  // nullptr: wait as long as it takes.
+  virtual void SetInterrupt(Interrupt interrupt) = 0;
 
   // As of the last Open, Reattach or resume.
   virtual const Attachment& attachment() const = 0;

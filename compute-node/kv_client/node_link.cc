@@ -33,6 +33,10 @@ grpc::ChannelArguments ChannelArgumentsOf() {
   // A restarted daemon must not meet the old connection's state and back-off.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  // A daemon that is stopped or hangs closes no socket: without pings a call would wait for ever.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, rpc::kPingIntervalMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, rpc::kPingIntervalMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   return arguments;
 }
 

@@ -1,9 +1,9 @@
 // NodeLink reaches one KV node: handshake, gRPC channel, capabilities; and again when the node was
 // restarted. Sessions and the node object share one.
 //
-// Threading: NodeLink is safe from any thread; a NodeConnection is constant.
-// Blocking:  Connect and Get wait for the node, at most kConnectTimeMax.
-// Errors:    NOT_FOUND and UNAVAILABLE: nobody serves the socket; PERMISSION_DENIED: its mode.
+// Threading:  NodeLink is safe from any thread; a NodeConnection is constant.
+// Blocking:   Connect and Get wait for the node, at most kConnectTimeMax.
+// Errors:     NOT_FOUND and UNAVAILABLE: nobody serves the socket; PERMISSION_DENIED: its mode.
 #pragma once
 
 #include <chrono>

@@ -1,9 +1,9 @@
 // PendingReads holds the reads of a session that are not answered yet, with what is needed to ask
 // again after a loss.
 //
-// Threading: not synchronised; its session's mutex guards it. Promises are kept by the caller's
-//            future; answering one wakes its thread.
-// Limits:    kFetchesInFlightMax reads.
+// Threading:  not synchronised; its session's mutex guards it. Promises are kept by the caller's
+//             future; answering one wakes its thread.
+// Limits:     kFetchesInFlightMax reads.
 #pragma once
 
 #include <future>

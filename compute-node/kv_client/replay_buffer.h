@@ -3,9 +3,9 @@
 // numbered without gaps; one that was sent but not kept (prefill can compute it again) leaves a
 // hole behind which nothing can be replayed.
 //
-// Threading: not synchronised; its session's mutex guards it.
-// Limits:    bytes_max; Keep refuses beyond it. A checkpoint is always accepted: it is what makes
-//            room.
+// Threading:  not synchronised; its session's mutex guards it.
+// Limits:     bytes_max; Keep refuses beyond it. A checkpoint is always accepted: it is what makes
+//             room.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,11 @@
 // BpeTokenizer: byte-level byte-pair encoding, as GPT-2 introduced it and Llama 3 and Qwen 2 use
 // it. The text is cut into pieces (pre_tokenizer.h); the bytes of a piece, each written as one
 // printable character, are merged pair by pair in the order of the merge list. Encoding a piece of
-// n bytes costs O(n log n). Errors: besides those of Tokenizer, INVALID_ARGUMENT for a merge list
-// that is missing, too long, or holds an entry that is not "left right", and for a vocabulary that
-// lacks a byte and has no unknown token.
+// n bytes costs O(n log n).
+//
+// Errors:     besides those of Tokenizer, INVALID_ARGUMENT for a merge list that is missing, too
+//             long, or holds an entry that is not "left right", and for a vocabulary that lacks a
+//             byte and has no unknown token.
 #pragma once
 
 #include <array>

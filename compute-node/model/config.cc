@@ -21,11 +21,7 @@ class Reader {
                                      std::optional<std::int64_t> fallback = std::nullopt) const {
     const std::string key = Key(name);
     if (!file_.Has(key)) {
-      if (fallback) {
-        return *fallback;
-      }
-      return InvalidArgument("model metadata: key '{}' is missing; the file is no complete model",
-                             key);
+      return Absent(key, fallback);
     }
     std::optional<std::int64_t> value = file_.FindInt(key);
     if (file_.FindType(key) == GgufValueType::kArray) {
@@ -45,11 +41,7 @@ class Reader {
                                 std::optional<double> fallback) const {
     const std::string key = Key(name);
     if (!file_.Has(key)) {
-      if (fallback) {
-        return *fallback;
-      }
-      return InvalidArgument("model metadata: key '{}' is missing; the file is no complete model",
-                             key);
+      return Absent(key, fallback);
     }
     const std::optional<double> value = file_.FindFloat(key);
     if (!value) {
@@ -63,6 +55,15 @@ class Reader {
   }
 
  private:
+  template <typename Value>
+  static absl::StatusOr<Value> Absent(const std::string& key, std::optional<Value> fallback) {
+    if (fallback) {
+      return *fallback;
+    }
+    return InvalidArgument("model metadata: key '{}' is missing; the file is no complete model",
+                           key);
+  }
+
   absl::StatusOr<std::optional<std::int64_t>> SameForAllLayers(const std::string& key) const {
     const std::optional<std::vector<std::int32_t>> values = file_.FindInt32Array(key);
     if (!values || values->empty()) {

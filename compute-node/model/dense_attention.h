@@ -1,9 +1,11 @@
 // DenseAttention keeps the whole KV cache of one sequence in memory and attends all of it: the
 // reference for every other way, and what `cairn model logits` uses. Blocks are cut at multiples of
 // kAttentionBlockEntries positions, so the result for a token does not depend on how the sequence
-// was cut into batches. Threading:  as Model::Forward: one call at a time. Errors:
-// RESOURCE_EXHAUSTED beyond `token_count_max`; INVALID_ARGUMENT when a batch does not follow the
-// last one.
+// was cut into batches.
+//
+// Threading:  as Model::Forward: one call at a time.
+// Errors:     RESOURCE_EXHAUSTED beyond `token_count_max`; INVALID_ARGUMENT when a batch does not
+//             follow the last one.
 #pragma once
 
 #include <cstdint>

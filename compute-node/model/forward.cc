@@ -94,6 +94,8 @@ struct Model::Impl {
   template <typename RowOf>
   void Multiply(std::int64_t token_count, std::int64_t column_count, const RowOf& row_of,
                 const float* values, std::span<const MatMulJob> jobs);
+  void MultiplyNormalised(std::int64_t first, std::int64_t count, std::span<const float> norm,
+                          std::span<const MatMulJob> jobs);
   void ProjectQueryKeyValue(const LayerWeights& layer, std::int64_t first, std::int64_t count);
   void ProjectAttended(const LayerWeights& layer, std::int64_t first, std::int64_t count);
   void FeedForward(const LayerWeights& layer, std::int64_t first, std::int64_t count);
@@ -276,15 +278,21 @@ void Model::Impl::Multiply(std::int64_t token_count, std::int64_t column_count, 
          jobs);
 }
 
-void Model::Impl::ProjectQueryKeyValue(const LayerWeights& layer, std::int64_t first,
-                                       std::int64_t count) {
+// Runs `jobs` on the hidden rows from `first` on, normalised with the weights `norm`.
+void Model::Impl::MultiplyNormalised(std::int64_t first, std::int64_t count,
+                                     std::span<const float> norm, std::span<const MatMulJob> jobs) {
   const std::int64_t columns = config.embedding_length;
   const auto normalise = [&](std::int64_t token) {
     const std::span<float> row = Row(scratch->normed, token, columns);
-    RmsNorm(Row(scratch->hidden, first + token, columns), layer.attention_norm,
+    RmsNorm(Row(scratch->hidden, first + token, columns), norm,
             static_cast<float>(config.rms_norm_epsilon), row);
     return row;
   };
+  Multiply(count, columns, normalise, scratch->normed.data(), jobs);
+}
+
+void Model::Impl::ProjectQueryKeyValue(const LayerWeights& layer, std::int64_t first,
+                                       std::int64_t count) {
   const MatMulJob jobs[] = {
       {layer.query, OrNull(layer.query_bias),
        Row(scratch->query, first, config.query_length()).data(), config.query_length()},
@@ -293,7 +301,7 @@ void Model::Impl::ProjectQueryKeyValue(const LayerWeights& layer, std::int64_t f
       {layer.value, OrNull(layer.value_bias), Row(scratch->value, first, config.kv_length()).data(),
        config.kv_length()},
   };
-  Multiply(count, columns, normalise, scratch->normed.data(), jobs);
+  MultiplyNormalised(first, count, layer.attention_norm, jobs);
   pool.ParallelFor(count, [&](std::int64_t token) {
     RotateHeads(scratch->query, first + token, config.head_count);
     RotateHeads(scratch->key, first + token, config.kv_head_count);
@@ -315,15 +323,9 @@ void Model::Impl::ProjectAttended(const LayerWeights& layer, std::int64_t first,
 void Model::Impl::FeedForward(const LayerWeights& layer, std::int64_t first, std::int64_t count) {
   const std::int64_t columns = config.embedding_length;
   const std::int64_t width = config.feed_forward_length;
-  const auto normalise = [&](std::int64_t token) {
-    const std::span<float> row = Row(scratch->normed, token, columns);
-    RmsNorm(Row(scratch->hidden, first + token, columns), layer.feed_forward_norm,
-            static_cast<float>(config.rms_norm_epsilon), row);
-    return row;
-  };
   const MatMulJob into_jobs[] = {{layer.gate, OrNull(layer.gate_bias), scratch->gate.data(), width},
                                  {layer.up, OrNull(layer.up_bias), scratch->up.data(), width}};
-  Multiply(count, columns, normalise, scratch->normed.data(), into_jobs);
+  MultiplyNormalised(first, count, layer.feed_forward_norm, into_jobs);
   const auto activate = [&](std::int64_t token) {
     const std::span<float> row = Row(scratch->gate, token, width);
     SiluMul(Row(scratch->up, token, width), row);
@@ -342,15 +344,8 @@ void Model::Impl::AddProjected(std::int64_t first, std::int64_t count) {
 }
 
 void Model::Impl::ComputeLogits(std::int64_t first, std::int64_t count, float* out) {
-  const std::int64_t columns = config.embedding_length;
-  const auto normalise = [&](std::int64_t token) {
-    const std::span<float> row = Row(scratch->normed, token, columns);
-    RmsNorm(Row(scratch->hidden, first + token, columns), weights->output_norm(),
-            static_cast<float>(config.rms_norm_epsilon), row);
-    return row;
-  };
   const MatMulJob job{weights->output(), nullptr, out, config.vocab_size};
-  Multiply(count, columns, normalise, scratch->normed.data(), {&job, 1});
+  MultiplyNormalised(first, count, weights->output_norm(), {&job, 1});
 }
 
 absl::Status Model::Impl::WriteAllLogits(std::int64_t token_count, const ForwardOutput& output) {

@@ -4,9 +4,12 @@
 //
 // Determinism: the logits of a token depend only on the tokens' hidden states and on what the
 // KvAttention answers, bit for bit: not on the thread count and not on how many other tokens are in
-// the batch. Threading:  one Forward at a time for a Model (it owns scratch memory); everything
-// const is safe from any thread. Ownership:  the weights stay in the file's mapping, or in repacked
-// copies that replace it (weights.h).
+// the batch.
+//
+// Threading:  one Forward at a time for a Model (it owns scratch memory); everything const is safe
+//             from any thread.
+// Ownership:  the weights stay in the file's mapping, or in repacked copies that replace it
+//             (weights.h).
 #pragma once
 
 #include <atomic>
@@ -67,9 +70,9 @@ inline constexpr std::int64_t kBatchTokensMax = 1 << 16;
 
 class Model {
  public:
-  // Errors: those of GgufFile::Open and ReadModelConfig; INVALID_ARGUMENT for a missing or
-  // misshapen tensor, UNIMPLEMENTED for a tensor type that cannot be computed with, both naming the
-  // tensor.
+  // Errors:     those of GgufFile::Open and ReadModelConfig; INVALID_ARGUMENT for a missing or
+  //             misshapen tensor, UNIMPLEMENTED for a tensor type that cannot be computed with,
+  //             both naming the tensor.
   static absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path,
                                                      const ModelOptions& options);
   ~Model();
@@ -85,8 +88,10 @@ class Model {
 
   // Runs `tokens` (1 to batch_tokens_max of one sequence, consecutive from `first_position`)
   // through the model. `cancel` may be null; when it becomes true, Forward ends with CANCELLED
-  // between two layers. Errors: INVALID_ARGUMENT for a token id or position out of range;
-  // CANCELLED; what the KvAttention answered.
+  // between two layers.
+  //
+  // Errors:     INVALID_ARGUMENT for a token id or position out of range; CANCELLED; what the
+  //             KvAttention answered.
   absl::Status Forward(std::span<const std::int32_t> tokens, std::int64_t first_position,
                        KvAttention& attention, const ForwardOutput& output,
                        const std::atomic<bool>* cancel);

@@ -1,15 +1,16 @@
 // GgufFile reads a GGUF container (version 2 or 3): metadata and tensors of one model, over a
 // read-only mapping of the file or over bytes in memory. Every count, length and offset is checked
 // before it is used, so that a damaged or malicious file gives an error and never a read outside
-// the file. Units:      dims are in elements, innermost (row length) first; offsets and sizes in
-// bytes. Threading:  immutable after Open or Parse; safe from any thread. Ownership:  what it
-// returns as string_view or span points into the mapping (Parse: into the caller's bytes) and is
-//             valid as long as the GgufFile (and those bytes) are.
+// the file.
+//
+// Units:      dims are in elements, innermost (row length) first; offsets and sizes in bytes.
+// Threading:  immutable after Open or Parse; safe from any thread.
+// Ownership:  what it returns as string_view or span points into the mapping (Parse: into the
+//             caller's bytes) and is valid as long as the GgufFile (and those bytes) are.
 // Errors:     NOT_FOUND or PERMISSION_DENIED from opening; INVALID_ARGUMENT with the object and the
-// numbers for every
-//             malformed file; UNIMPLEMENTED for a tensor type that this reader does not know.
-// A file that somebody truncates while it is mapped ends the process (SIGBUS): models are replaced,
-// never edited.
+//             numbers for every malformed file; UNIMPLEMENTED for a tensor type that this reader
+//             does not know. A file that somebody truncates while it is mapped ends the process
+//             (SIGBUS): models are replaced, never edited.
 #pragma once
 
 #include <cstddef>

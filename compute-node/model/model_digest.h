@@ -1,7 +1,9 @@
 // The digest that identifies a model: SHA-256 of its whole file. Hashing gigabytes takes seconds,
 // so that the result is kept in a small file under $XDG_CACHE_HOME/cairn (or ~/.cache/cairn), found
 // by device, inode, size and modification time. A cache that is missing, damaged or cannot be
-// written only costs the time. Blocking:   reads the whole file when the cache does not know it.
+// written only costs the time.
+//
+// Blocking:   reads the whole file when the cache does not know it.
 #pragma once
 
 #include <string>
@@ -12,7 +14,9 @@ namespace cairn::compute {
 
 inline constexpr std::size_t kModelDigestBytes = 32;
 
-// 32 bytes. Errors: what opening and reading the file answers.
+// 32 bytes.
+//
+// Errors:     what opening and reading the file answers.
 absl::StatusOr<std::string> ModelDigest(const std::string& path);
 
 // The same with the cache in `cache_directory`; empty means no cache.

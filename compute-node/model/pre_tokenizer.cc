@@ -3,7 +3,7 @@
 #include <string>
 
 #include "common/base/check.h"
-#include "compute-node/model/utf8.h"
+#include "common/base/utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

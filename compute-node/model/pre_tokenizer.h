@@ -1,8 +1,10 @@
 // PreTokenizer cuts a text into the pieces that byte-level BPE merges within: words, numbers,
 // punctuation, white space. Which cuts is a property of the model (tokenizer.ggml.pre); each is one
 // or several regular expressions, run with PCRE2 one after another on the pieces that the one
-// before left. Threading: immutable; safe from any thread. Errors:    UNIMPLEMENTED for a name that
-// Cairn does not know, naming those it does.
+// before left.
+//
+// Threading:  immutable; safe from any thread.
+// Errors:     UNIMPLEMENTED for a name that Cairn does not know, naming those it does.
 #pragma once
 
 #include <memory>

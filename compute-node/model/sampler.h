@@ -4,11 +4,10 @@
 // exponential and
 //              summation are its own, probabilities are 40-bit fixed-point numbers, and equal
 //              logits are ordered by id.
-// Threading:   one thread at a time.
-// Errors:      Create: INVALID_ARGUMENT for options out of range. Sample: INTERNAL for logits
-// without a finite largest value,
-//              which only a broken model gives. RestoreState: DATA_LOSS for bytes that SaveState
-//              did not write.
+// Threading:  one thread at a time.
+// Errors:     Create: INVALID_ARGUMENT for options out of range. Sample: INTERNAL for logits
+//             without a finite largest value, which only a broken model gives. RestoreState:
+//             DATA_LOSS for bytes that SaveState did not write.
 #pragma once
 
 #include <array>

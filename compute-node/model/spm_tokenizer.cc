@@ -5,7 +5,7 @@
 #include <queue>
 #include <utility>
 
-#include "compute-node/model/utf8.h"
+#include "common/base/utf8.h"
 
 namespace cairn::compute {
 namespace {

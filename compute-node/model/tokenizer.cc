@@ -3,9 +3,9 @@
 #include <optional>
 #include <utility>
 
+#include "common/base/utf8.h"
 #include "compute-node/model/bpe_tokenizer.h"
 #include "compute-node/model/spm_tokenizer.h"
-#include "compute-node/model/utf8.h"
 
 namespace cairn::compute {
 namespace {

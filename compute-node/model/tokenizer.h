@@ -1,10 +1,13 @@
 // Tokenizer: text to token ids and back, as the tokenizer.ggml.* keys of a GGUF file describe it.
-// Two families: byte-level BPE ("gpt2") and SentencePiece BPE with scores ("llama"). Units: token
-// ids as the model uses them, 0 to vocab_size() - 1. Threading:  immutable; safe from any thread.
-// StreamingDecoder: one thread. Ownership:  keeps nothing of the GgufFile. Errors:     loading
-// answers INVALID_ARGUMENT for a malformed vocabulary, UNIMPLEMENTED for a tokenizer model or a
-//             pre-tokenizer that Cairn does not know. Encoding and decoding cannot fail: any bytes
-//             can be encoded, UTF-8 or not, and an id that the vocabulary lacks decodes to nothing.
+// Two families: byte-level BPE ("gpt2") and SentencePiece BPE with scores ("llama").
+//
+// Units:      token ids as the model uses them, 0 to vocab_size() - 1.
+// Threading:  immutable; safe from any thread. StreamingDecoder: one thread.
+// Ownership:  keeps nothing of the GgufFile.
+// Errors:     loading answers INVALID_ARGUMENT for a malformed vocabulary, UNIMPLEMENTED for a
+//             tokenizer model or a pre-tokenizer that Cairn does not know. Encoding and decoding
+//             cannot fail: any bytes can be encoded, UTF-8 or not, and an id that the vocabulary
+//             lacks decodes to nothing.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,10 @@
 // Vocabulary: the tokens of a GGUF file's tokenizer (tokenizer.ggml.*) with their kinds, scores and
-// special ids, checked. Threading:  immutable; safe from any thread. Ownership:  keeps its own copy
-// of the texts; views that it returns are valid as long as it is. Errors:     INVALID_ARGUMENT with
-// the key and the numbers for arrays that are missing, too long, of the wrong kind or of
-//             lengths that disagree, and for ids out of range.
+// special ids, checked.
+//
+// Threading:  immutable; safe from any thread.
+// Ownership:  keeps its own copy of the texts; views that it returns are valid as long as it is.
+// Errors:     INVALID_ARGUMENT with the key and the numbers for arrays that are missing, too long,
+//             of the wrong kind or of lengths that disagree, and for ids out of range.
 #pragma once
 
 #include <array>

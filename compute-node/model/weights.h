@@ -2,8 +2,10 @@
 // product kernels (kernels/packed_matrix.h). Packing takes no more memory than the file has bytes
 // of matrices, and the file's own pages are dropped from memory as they are packed: resident memory
 // is that of one copy. Only the embedding rows that tokens ask for are read from the mapping.
-// Packed memory uses huge pages where the kernel offers them. Ownership:  borrows the GgufFile,
-// which outlives it; owns the packed memory. Threading:  immutable after Load.
+// Packed memory uses huge pages where the kernel offers them.
+//
+// Ownership:  borrows the GgufFile, which outlives it; owns the packed memory.
+// Threading:  immutable after Load.
 #pragma once
 
 #include <cstdint>

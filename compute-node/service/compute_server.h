@@ -1,5 +1,6 @@
 // ComputeServer serves a DaemonState on a Unix socket: InferenceService, the standard health
 // service and reflection.
+//
 // Threading:  methods may be called from any thread, one at a time.
 // Blocking:   Start binds the socket; Shutdown waits for generations to be stopped and stored.
 // Errors:     of Start: INVALID_ARGUMENT path too long; ALREADY_EXISTS the socket is taken.
@@ -11,9 +12,8 @@
 #include <memory>
 #include <string>
 
-#include <grpcpp/server.h>
-
 #include "common/base/status.h"
+#include "common/rpc/unix_server.h"
 #include "common/rpc/unix_socket.h"
 #include "compute-node/service/generation_queue.h"
 #include "compute-node/service/inference_service.h"
@@ -35,24 +35,23 @@ class ComputeServer {
   // Serves when it returns, but reports NOT_SERVING to health checks until SetServing.
   static absl::StatusOr<std::unique_ptr<ComputeServer>> Start(const ComputeServerOptions& options,
                                                               DaemonState& state);
-  ~ComputeServer();  // as Shutdown
+  ~ComputeServer();  // stops, and waits for all generations
   ComputeServer(const ComputeServer&) = delete;
   ComputeServer& operator=(const ComputeServer&) = delete;
 
   void SetServing(bool serving);
   // Refuses new calls, cancels generations and waits until each has stored what it has; then ends
-  // what is left, at the latest after `time_max`.
-  void Shutdown(std::chrono::milliseconds time_max);
+  // the calls. False if a generation did not end within `time_max`.
+  bool Shutdown(std::chrono::milliseconds time_max);
 
  private:
-  ComputeServer(const ComputeServerOptions& options, DaemonState& state);
-  absl::Status Listen();
+  explicit ComputeServer(DaemonState& state);
+  absl::Status Listen(const ComputeServerOptions& options);
 
-  const ComputeServerOptions options_;
   DaemonState& state_;
   GenerationQueue queue_;
   InferenceServiceImpl service_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<rpc::UnixServer> server_;
 };
 
 }  // namespace cairn::compute

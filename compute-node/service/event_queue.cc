@@ -4,15 +4,27 @@ namespace cairn::compute {
 
 using Clock = std::chrono::steady_clock;
 
-bool EventQueue::Push(v1::GenerateEvent event) {
+namespace {
+
+// How soon a producer that waits for its client notices that it should stop.
+constexpr std::chrono::milliseconds kStopCheckInterval{20};
+
+}  // namespace
+
+absl::Status EventQueue::Push(v1::GenerateEvent event, const StopSignal& stop) {
   const Clock::time_point deadline = Clock::now() + kSlowClientTimeMax;
   const MutexLock lock(mutex_);
   while (std::ssize(events_) >= kEventsMax) {
-    if (!changed_.WaitUntil(mutex_, deadline) && std::ssize(events_) >= kEventsMax) return false;
+    CAIRN_RETURN_IF_ERROR(stop.Check());
+    if (Clock::now() >= deadline) {
+      return DeadlineExceeded("the client did not read {} events in {} s", kEventsMax,
+                              kSlowClientTimeMax.count());
+    }
+    changed_.WaitUntil(mutex_, Clock::now() + kStopCheckInterval);
   }
   events_.push_back(std::move(event));
   changed_.NotifyAll();
-  return true;
+  return absl::OkStatus();
 }
 
 void EventQueue::Close() {

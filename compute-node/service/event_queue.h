@@ -1,6 +1,7 @@
 // EventQueue carries the events of one generation from the thread that computes to the thread that
 // writes to the client. Bounded: a client that does not read stops its own generation, not the
 // daemon.
+//
 // Threading:  one producer, one consumer.
 #pragma once
 
@@ -11,6 +12,8 @@
 
 #include "cairn/compute/v1/inference.pb.h"
 #include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "compute-node/session/stop.h"
 
 namespace cairn::compute {
 
@@ -20,8 +23,9 @@ inline constexpr std::chrono::seconds kSlowClientTimeMax{10};
 
 class EventQueue {
  public:
-  // False if the queue stayed full: the client does not read.
-  bool Push(v1::GenerateEvent event);
+  // Waits while the queue is full. DEADLINE_EXCEEDED: it stayed full, the client does not read; or
+  // what `stop` answers.
+  absl::Status Push(v1::GenerateEvent event, const StopSignal& stop);
   // No more events come.
   void Close();
 

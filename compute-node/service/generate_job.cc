@@ -105,6 +105,11 @@ absl::Status GenerateJob::ReadRequest(const v1::GenerateRequest& request) {
     return InvalidArgument("label has {} bytes: at most {}", label_.size(), kLabelBytesMax);
   }
   ephemeral_ = request.ephemeral();
+  if (ephemeral_ && conversation_.value() != 0) {
+    return InvalidArgument(
+        "ephemeral is set and conversation_id is {}: only a new conversation can be ephemeral",
+        conversation_);
+  }
   turn_.ignore_end = request.ignore_eos();
   turn_.tokens_max = request.tokens_max() == 0 ? kTokensMaxDefault
                                                : std::max<std::int64_t>(request.tokens_max(), 0);
@@ -142,6 +147,10 @@ absl::Status GenerateJob::status() const {
 
 void GenerateJob::Run() {
   absl::Status status = RunTurn();
+  if (status.code() == absl::StatusCode::kCancelled && !slow_client_.ok()) {
+    status = ResourceExhausted("{}, so the generation was stopped; {}", Message(slow_client_),
+                               Message(status));
+  }
   if (status.code() == absl::StatusCode::kCancelled &&
       state_.phase() == DaemonState::Phase::kStopping) {
     status =
@@ -193,10 +202,16 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
   const TurnObserver observer{
       .prefill = [this](std::int64_t done) { SendProgress(done); },
       .token = [this](std::int32_t token, std::string_view text) { SendToken(token, text); }};
-  CAIRN_ASSIGN_OR_RETURN(const TurnResult result,
-                         Generate(*conversation, *runtime_->tokenizer, turn_, observer, *stop_));
-  SendFinished(*conversation, result, before);
-  return absl::OkStatus();
+  const absl::StatusOr<TurnResult> result =
+      Generate(*conversation, *runtime_->tokenizer, turn_, observer, *stop_);
+  if (result.ok()) {
+    SendFinished(*conversation, *result, before);
+    return absl::OkStatus();
+  }
+  if (ephemeral_) return result.status();
+  return absl::Status(result.status().code(),
+                      fmt::format("{}; conversation {} keeps {} tokens", Message(result.status()),
+                                  id, conversation->durable_token_count()));
 }
 
 void GenerateJob::SendProgress(std::int64_t done_token_count) {
@@ -248,7 +263,10 @@ void GenerateJob::SendFinished(const Conversation& conversation, const TurnResul
 }
 
 void GenerateJob::Send(v1::GenerateEvent event) {
-  if (!events_.Push(std::move(event))) stop_->Cancel();
+  const absl::Status pushed = events_.Push(std::move(event), *stop_);
+  if (pushed.ok() || !stop_->Check().ok()) return;
+  slow_client_ = pushed;
+  stop_->Cancel();
 }
 
 void GenerateJob::DropIfEmpty(SessionId id) {

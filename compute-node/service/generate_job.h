@@ -1,5 +1,6 @@
 // GenerateJob is one call of Generate: checked on the call's thread, run on the queue's, its events
 // written by the call's thread again.
+//
 // Threading:  Make and the getters on the call's thread; Run once, on the queue's thread.
 #pragma once
 
@@ -59,6 +60,7 @@ class GenerateJob {
   SessionId conversation_;  // 0: a new one
   std::string label_;
   bool ephemeral_ = false;
+  absl::Status slow_client_;  // the queue's thread's: what ended it, unless OK
   TurnRequest turn_;
 
   std::chrono::nanoseconds first_token_time_{0};

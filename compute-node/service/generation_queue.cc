@@ -11,7 +11,10 @@ GenerationQueue::GenerationQueue() {
   thread_ = StartThread("cn-generate", [this] { Run(); });
 }
 
-GenerationQueue::~GenerationQueue() { Stop(); }
+GenerationQueue::~GenerationQueue() {
+  CancelAll();
+  thread_.join();
+}
 
 absl::Status GenerationQueue::Submit(std::shared_ptr<StopSignal> stop, std::function<void()> job) {
   const MutexLock lock(mutex_);
@@ -35,15 +38,22 @@ int GenerationQueue::count() const {
   return static_cast<int>(waiting_.size()) + (running_ != nullptr ? 1 : 0);
 }
 
-void GenerationQueue::Stop() {
-  {
-    const MutexLock lock(mutex_);
-    stopping_ = true;
-    if (running_ != nullptr) running_->Cancel();
-    for (const Entry& entry : waiting_) entry.stop->Cancel();
-    changed_.NotifyAll();
+void GenerationQueue::CancelAll() {
+  const MutexLock lock(mutex_);
+  stopping_ = true;
+  if (running_ != nullptr) running_->Cancel();
+  for (const Entry& entry : waiting_) entry.stop->Cancel();
+  changed_.NotifyAll();
+}
+
+bool GenerationQueue::Stop(std::chrono::milliseconds time_max) {
+  const auto deadline = std::chrono::steady_clock::now() + time_max;
+  CancelAll();
+  const MutexLock lock(mutex_);
+  while (!ended_) {
+    if (!changed_.WaitUntil(mutex_, deadline)) break;
   }
-  if (thread_.joinable()) thread_.join();
+  return ended_;
 }
 
 void GenerationQueue::Run() {
@@ -53,7 +63,11 @@ void GenerationQueue::Run() {
       const MutexLock lock(mutex_);
       running_ = nullptr;
       while (waiting_.empty() && !stopping_) changed_.Wait(mutex_);
-      if (waiting_.empty()) return;
+      if (waiting_.empty()) {
+        ended_ = true;
+        changed_.NotifyAll();
+        return;
+      }
       entry = std::move(waiting_.front());
       waiting_.pop_front();
       running_ = entry.stop;

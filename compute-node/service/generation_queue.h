@@ -1,9 +1,11 @@
 // GenerationQueue runs generations one after the other, in the order in which they came: a model
 // computes one forward pass at a time, and turns that alternate would only make all of them late.
+//
 // Threading:  safe from any thread. Jobs run on the thread "cn-generate".
 // Limits:     kGenerationsWaitingMax wait; more are refused with RESOURCE_EXHAUSTED.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -20,7 +22,7 @@ inline constexpr int kGenerationsWaitingMax = 16;
 class GenerationQueue {
  public:
   GenerationQueue();
-  ~GenerationQueue();  // as Stop
+  ~GenerationQueue();  // stops, and waits for all jobs
   GenerationQueue(const GenerationQueue&) = delete;
   GenerationQueue& operator=(const GenerationQueue&) = delete;
 
@@ -31,8 +33,8 @@ class GenerationQueue {
   // Running and waiting.
   int count() const;
 
-  // Cancels what runs and waits, and returns when all jobs have ended. Accepts no more.
-  void Stop();
+  // Cancels what runs and waits. Accepts no more. Whether all jobs ended within `time_max`.
+  bool Stop(std::chrono::milliseconds time_max);
 
  private:
   struct Entry {
@@ -40,12 +42,14 @@ class GenerationQueue {
     std::function<void()> job;
   };
   void Run();
+  void CancelAll();
 
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<Entry> waiting_ CAIRN_GUARDED_BY(mutex_);
   std::shared_ptr<StopSignal> running_ CAIRN_GUARDED_BY(mutex_);
   bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
+  bool ended_ CAIRN_GUARDED_BY(mutex_) = false;  // the thread runs no job any more
   std::thread thread_;
 };
 

@@ -1,7 +1,8 @@
 // InferenceServiceImpl answers the calls of proto/cairn/compute/v1/inference.proto. Generations run
 // on the GenerationQueue; the other calls on gRPC's threads.
-// Threading:  safe from any thread. Blocking: Generate for as long as the generation takes, the
-//             others for a call to the KV node.
+//
+// Threading:  safe from any thread.
+// Blocking:   Generate for as long as the generation takes, the others for a call to the KV node.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

@@ -1,5 +1,6 @@
 // Runtime is all that a loaded model needs to serve: the model, its tokenizer, the KV node, the
 // options. DaemonState says whether there is one yet.
+//
 // Threading:  a Runtime's parts as their own headers say; DaemonState is safe from any thread.
 #pragma once
 

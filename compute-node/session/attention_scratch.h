@@ -1,6 +1,8 @@
 // AttentionScratch is the memory for the running softmax of one chunk's queries: allocated and
 // touched once, when the model is loaded, and shared by the conversations that take turns on it.
-// Holds no keys or values. Threading:  used by one forward pass at a time.
+// Holds no keys or values.
+//
+// Threading:  used by one forward pass at a time.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,7 @@
 //
 // Rows: the states of query head h lie together, token by token, so that a call covers many tokens
 // of one head (prefill) or all heads of a group (one token).
+//
 // Threading:  one layer at a time; REQUIRES that nothing else uses the pool.
 #pragma once
 

@@ -7,6 +7,23 @@
 #include "common/log/log.h"
 
 namespace cairn::compute {
+namespace {
+
+// While it lives, waits for the KV node end when the generation is stopped.
+class InterruptScope {
+ public:
+  InterruptScope(KvSession& session, const StopSignal& stop) : session_(session) {
+    session_.SetInterrupt([&stop] { return stop.Check(); });
+  }
+  ~InterruptScope() { session_.SetInterrupt(nullptr); }
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
+
+ private:
+  KvSession& session_;
+};
+
+}  // namespace
 
 std::int64_t ContextTokensMax(const SessionOptions& options, const ModelConfig& config) {
   if (options.context_tokens_max == 0) return config.context_length;
@@ -71,6 +88,7 @@ absl::Status Conversation::CheckRoom(std::int64_t token_count) const {
 absl::Status Conversation::Restore() {
   CAIRN_RETURN_IF_ERROR(kv_.Restore(stored_random_state_));
   saved_count_ = kv_.token_count();
+  durable_count_ = saved_count_;
   unsaved_tokens_.clear();
   checkpoint_sent_ = false;
   return absl::OkStatus();
@@ -80,8 +98,9 @@ absl::Status Conversation::Prefill(std::span<const std::int32_t> tokens,
                                    std::span<float> last_logits, const StopSignal& stop,
                                    const Progress& progress) {
   CAIRN_RETURN_IF_ERROR(CheckRoom(std::ssize(tokens)));
+  const InterruptScope scope(*session_, stop);
   // What a loss goes back to.
-  CAIRN_RETURN_IF_ERROR(Checkpoint());
+  CAIRN_RETURN_IF_ERROR(SaveAll());
   const std::int64_t first = token_count();
   session_->SetReplayMode(ReplayMode::kNothing);
   int tries = 0;
@@ -137,12 +156,13 @@ absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,
   }
   kv_.CommitPass();
   unsaved_tokens_.insert(unsaved_tokens_.end(), tokens.begin(), tokens.end());
-  return Checkpoint();
+  return SaveAll();
 }
 
 absl::Status Conversation::Step(std::int32_t token, std::span<float> logits,
                                 const StopSignal& stop) {
   CAIRN_RETURN_IF_ERROR(CheckRoom(1));
+  const InterruptScope scope(*session_, stop);
   kv_.StartPass(1, stop, nullptr);
   ForwardOutput output;
   output.last_logits = logits;
@@ -155,10 +175,17 @@ absl::Status Conversation::Step(std::int32_t token, std::span<float> logits,
   kv_.CommitPass();
   unsaved_tokens_.push_back(token);
   CountReplayBytes();
-  return CheckpointIfDue();
+  absl::Status saved = CheckpointIfDue();
+  // The step is done even if a wait for the checkpoint before was stopped.
+  return IsStop(saved) ? absl::OkStatus() : saved;
 }
 
-absl::Status Conversation::Checkpoint() {
+absl::Status Conversation::Checkpoint(const StopSignal& stop) {
+  const InterruptScope scope(*session_, stop);
+  return SaveAll();
+}
+
+absl::Status Conversation::SaveAll() {
   CAIRN_RETURN_IF_ERROR(FinishCheckpoint());
   if (saved_count_ == token_count()) return absl::OkStatus();
   CAIRN_RETURN_IF_ERROR(StartCheckpoint());
@@ -199,6 +226,7 @@ absl::Status Conversation::FinishCheckpoint() {
     return Internal("checkpoint of conversation {}: {} tokens were sent, {} acknowledged", id(),
                     saved_count_, done.token_count);
   }
+  durable_count_ = saved_count_;
   kv_.CheckpointDone();
   CountReplayBytes();
   return absl::OkStatus();

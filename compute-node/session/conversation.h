@@ -4,9 +4,9 @@
 //
 // Durability: Prefill returns with all its tokens durable. Step's tokens are kept by the session
 //             until a checkpoint covers them: a lost KV node is resumed, a lost compute node falls
-//             back to the last checkpoint. Checkpoint makes all tokens durable.
-// Loss in prefill: nothing is kept then; the chunk is computed again from the last checkpoint, at
-//             most kPrefillTriesMax times in a row.
+//             back to the last checkpoint. Checkpoint makes all tokens durable. In prefill
+//             nothing is kept: after a loss the chunk is computed again from the last checkpoint,
+//             at most kPrefillTriesMax times in a row.
 // Threading:  one thread; one forward pass at a time for a model.
 // Errors:     NOT_FOUND no such session; FAILED_PRECONDITION it belongs to another model or format;
 //             INVALID_ARGUMENT the context is too short; CANCELLED, DEADLINE_EXCEEDED; those of
@@ -57,6 +57,8 @@ class Conversation {
 
   SessionId id() const { return session_->attachment().session_id; }
   std::int64_t token_count() const { return kv_.token_count(); }
+  // Of these, what a checkpoint covers.
+  std::int64_t durable_token_count() const { return durable_count_; }
   std::int64_t context_tokens_max() const { return context_tokens_max_; }
   std::int64_t vocab_size() const { return model_.config().vocab_size; }
   // What the last checkpoint stored with the session; empty if there is none.
@@ -78,8 +80,9 @@ class Conversation {
   // Computes one token and the logits for the next one (unless `logits` is empty).
   absl::Status Step(std::int32_t token, std::span<float> logits, const StopSignal& stop);
 
-  // Returns when all tokens are durable.
-  absl::Status Checkpoint();
+  // Returns when all tokens are durable. After CANCELLED or DEADLINE_EXCEEDED it may be called
+  // again.
+  absl::Status Checkpoint(const StopSignal& stop);
 
  private:
   Conversation(const ConversationDeps& deps, std::unique_ptr<KvSession> session,
@@ -91,6 +94,7 @@ class Conversation {
   absl::Status PrefillChunk(std::span<const std::int32_t> tokens, std::span<float> last_logits,
                             const StopSignal& stop, const Progress& progress,
                             std::int64_t done_before);
+  absl::Status SaveAll();
   absl::Status StartCheckpoint();
   absl::Status FinishCheckpoint();
   absl::Status CheckpointIfDue();
@@ -109,6 +113,7 @@ class Conversation {
   std::string stored_random_state_;
   std::string random_state_;
   std::int64_t saved_count_ = 0;              // tokens of the last checkpoint that was sent
+  std::int64_t durable_count_ = 0;            // and of the last one that was acknowledged
   std::vector<std::int32_t> unsaved_tokens_;  // from saved_count_ on
   bool checkpoint_sent_ = false;              // and its end not looked at yet
   std::int64_t replay_bytes_counted_ = 0;

@@ -5,7 +5,8 @@
 // wrong shape or a lost part is an error, never a wrong answer.
 //
 // Memory:     at most slices_in_flight_max slices, counted in a KvMemory from request to release.
-// Threading:  one thread. Blocking: Next waits for the KV node, watching the stop signal.
+// Threading:  one thread.
+// Blocking:   Next waits for the KV node, watching the stop signal.
 // Errors:     DATA_LOSS names layer, head and cluster; CANCELLED, DEADLINE_EXCEEDED; what the
 //             session answers. After an error call Reset.
 #pragma once

@@ -11,13 +11,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// For the step that brings a token into the conversation after its generation was stopped.
-constexpr std::chrono::seconds kLastStepTimeMax{10};
-
-bool IsStop(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kCancelled ||
-         status.code() == absl::StatusCode::kDeadlineExceeded;
-}
+// After a generation was stopped: for the step that brings its last token into the conversation,
+// and again for the checkpoint behind it.
+constexpr std::chrono::seconds kLastWaitMax{4};
 
 // One turn in progress.
 class Turn {
@@ -37,6 +33,8 @@ class Turn {
   absl::StatusOr<TurnResult> Run();
 
  private:
+  // Makes durable what was shown, also after a stop, if the KV node answers.
+  absl::Status Save();
   absl::Status Prefill();
   absl::Status Decode();
   // Why the token just chosen is the last one, if it is.
@@ -60,9 +58,16 @@ absl::StatusOr<TurnResult> Turn::Run() {
   const absl::Status status = Decode();
   if (!status.ok() && !IsStop(status)) return status;
   conversation_.set_random_state(sampler_.SaveState());
-  CAIRN_RETURN_IF_ERROR(conversation_.Checkpoint());
+  CAIRN_RETURN_IF_ERROR(Save());
   if (!status.ok()) return status;
   return result_;
+}
+
+absl::Status Turn::Save() {
+  absl::Status saved = conversation_.Checkpoint(stop_);
+  if (!IsStop(saved)) return saved;
+  absl::Status last = conversation_.Checkpoint(StopSignal(Clock::now() + kLastWaitMax));
+  return IsStop(last) ? saved : last;  // why the turn was stopped, not that the last wait was
 }
 
 absl::Status Turn::Prefill() {
@@ -124,7 +129,7 @@ absl::Status Turn::Feed(std::int32_t token, bool last) {
   absl::Status status = conversation_.Step(token, logits, stop_);
   if (!IsStop(status)) return status;
   // The token was shown: the conversation must hold it, if the KV node answers.
-  const StopSignal last_step(Clock::now() + kLastStepTimeMax);
+  const StopSignal last_step(Clock::now() + kLastWaitMax);
   absl::Status kept = conversation_.Step(token, {}, last_step);
   return kept.ok() || IsStop(kept) ? status : kept;
 }

@@ -1,6 +1,7 @@
 // KvMemory counts the bytes of every buffer that holds keys or values: windows, chunk buffers,
 // fetch replies, messages. The sum is what `kv_dram_peak_bytes` reports for this process. A counter
 // may have a parent (a generation's counts into the daemon's).
+//
 // Threading:  safe from any thread.
 #pragma once
 

@@ -1,5 +1,6 @@
 // StopSignal tells a generation to end: the client cancelled it, or its deadline passed. Checked
 // between layers and between steps.
+//
 // Threading:  Cancel is safe from any thread, also from a signal-free callback; the rest too.
 #pragma once
 
@@ -36,5 +37,11 @@ class StopSignal {
   std::atomic<bool> cancelled_{false};
   const Clock::time_point deadline_ = Clock::time_point::max();
 };
+
+// Whether this is what StopSignal::Check answers; KvSession has no errors with these codes.
+inline bool IsStop(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kCancelled ||
+         status.code() == absl::StatusCode::kDeadlineExceeded;
+}
 
 }  // namespace cairn::compute

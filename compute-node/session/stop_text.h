@@ -1,5 +1,6 @@
 // StopText watches a stream of text for stop texts and lets through only what comes before the
 // first of them: a piece that might still become a stop text is held back until it is clear.
+//
 // Threading:  one thread.
 #pragma once
 

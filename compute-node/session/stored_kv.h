@@ -11,9 +11,9 @@
 //
 // Determinism: attention blocks are cut at multiples of kAttentionBlockEntries positions, whatever
 //              is stored where, as DenseAttention cuts them: both give the same bits.
-// Threading:   one thread.
-// Errors:      DATA_LOSS when the KV node's answer is not what was stored; CANCELLED,
-//              DEADLINE_EXCEEDED; what the session answers.
+// Threading:  one thread.
+// Errors:     DATA_LOSS when the KV node's answer is not what was stored; CANCELLED,
+//             DEADLINE_EXCEEDED; what the session answers.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,16 @@
 // From defaults, configuration file and flags to what the daemon runs with; and back to text.
-// Threading: pure functions; MakeConfig reads the file.
-// Errors:    INVALID_ARGUMENT naming file, line and key, or the key and its range; NOT_FOUND no
-//            such file.
+//
+// Threading:  pure functions; MakeConfig reads the file.
+// Errors:     INVALID_ARGUMENT naming file, line and key, or the key and its range; NOT_FOUND no
+//             such file.
 #pragma once
 
 #include <string>
 
 #include "cairn/config/v1/kv_node.pb.h"
 #include "common/base/status.h"
+#include "common/daemon/config_file.h"
+#include "common/daemon/paths.h"
 #include "kv-node/daemon/command_line.h"
 
 namespace cairn::kv {
@@ -18,16 +21,6 @@ using config::v1::KvNodeConfig;
 inline constexpr std::int64_t kExtentFileBytesMin = std::int64_t{1} << 20;
 inline constexpr std::int64_t kExtentFileBytesDefault = std::int64_t{1} << 30;
 
-// What defaults depend on.
-struct Environment {
-  std::string home;
-  std::string xdg_state_home;
-  std::string xdg_runtime_dir;
-  bool is_root = false;
-};
-// Reads the process's environment: before threads start.
-Environment ProcessEnvironment();
-
 // Every field set.
 KvNodeConfig DefaultConfig(const Environment& environment);
 
@@ -36,7 +29,6 @@ absl::StatusOr<KvNodeConfig> MakeConfig(const CommandLine& command_line,
                                         const Environment& environment);
 
 // As a file that MakeConfig reads; with or without what each key means.
-enum class Comments : std::uint8_t { kNo, kYes };
 std::string ConfigText(const KvNodeConfig& config, Comments comments);
 
 }  // namespace cairn::kv

@@ -4,6 +4,7 @@
 #include <system_error>
 #include <utility>
 
+#include "common/daemon/paths.h"
 #include "common/log/log.h"
 #include "kv-node/device/file_device.h"
 #include "kv-node/meta/meta_store.h"
@@ -13,15 +14,6 @@ namespace cairn::kv {
 namespace {
 
 namespace fs = std::filesystem;
-
-absl::Status MakeDirectory(const std::string& path, std::string_view key) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  // An existing file in its place is no error to create_directories.
-  if (!error && fs::is_directory(path, error)) return absl::OkStatus();
-  const int number = error ? error.value() : ENOTDIR;
-  return ErrnoStatus(number, fmt::format("make directory {} ({})", path, key));
-}
 
 // At most this many lines tell how far the writing of a new extent file is.
 constexpr std::int64_t kProgressLineCount = 10;
@@ -40,8 +32,7 @@ std::function<void(std::int64_t, std::int64_t)> LogProgress(const std::string& p
 absl::StatusOr<std::unique_ptr<KvDaemon>> KvDaemon::Start(const KvNodeConfig& config) {
   std::unique_ptr<KvDaemon> daemon(new KvDaemon(config));
   CAIRN_RETURN_IF_ERROR(MakeDirectory(config.data_dir(), "data_dir"));
-  CAIRN_RETURN_IF_ERROR(MakeDirectory(fs::path(config.socket_path()).parent_path().string(),
-                                      "directory of socket_path"));
+  CAIRN_RETURN_IF_ERROR(MakeSocketDirectory(config.socket_path()));
   CAIRN_RETURN_IF_ERROR(daemon->OpenExtentFile());
   CAIRN_RETURN_IF_ERROR(daemon->OpenEngine());
   CAIRN_RETURN_IF_ERROR(daemon->Serve());
@@ -80,20 +71,27 @@ absl::Status KvDaemon::OpenEngine() {
                          OpenFileDevice(extent_file_->fd(), device_options));
   identity_.io_engine = device->name();
 
-  MetaOptions meta_options;
-  meta_options.path = (fs::path(config_.data_dir()) / kMetaDirectoryName).string();
-  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, MetaStore::Open(std::move(meta_options)));
   const StoreId& store_id = extent_file_->store_id();
   identity_.store_id.assign(reinterpret_cast<const char*>(store_id.data()), store_id.size());
+  MetaOptions meta_options;
+  meta_options.path = (fs::path(config_.data_dir()) / kMetaDirectoryName).string();
+  meta_options.sequence_min = extent_file_->superblock().metadata_sequence;
+  meta_options.extent_path = extent_file_->path();
+  meta_options.store_id = identity_.store_id;
+  meta_options.on_clean_close = [this](std::uint64_t sequence) { closed_sequence_ = sequence; };
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, MetaStore::Open(std::move(meta_options)));
   CAIRN_RETURN_IF_ERROR(CheckStoreId(*meta, identity_.store_id, extent_file_->path()));
 
+  const MetaStore& metadata = *meta;  // the engine's from now on
   EngineOptions engine_options;
   engine_options.attached_sessions_max = config_.attached_sessions_max();
   engine_options.pending_bytes_max = config_.pending_bytes_max();
   engine_options.io_bytes_max = config_.io_bytes_max();
   CAIRN_ASSIGN_OR_RETURN(
       engine_, Engine::Open(engine_options, store_id, std::move(device), std::move(meta)));
-  return absl::OkStatus();
+  // The engine has reserved ids by a change that is only in the log so far: a store that later
+  // comes without this log is found out too.
+  return extent_file_->RecordMetadataSequence(metadata.latest_sequence());
 }
 
 absl::Status KvDaemon::Serve() {
@@ -116,7 +114,16 @@ void KvDaemon::Stop() {
   server_->Shutdown(kStopTimeMax);
   server_.reset();
   engine_.reset();
+  RecordClosedMetadata();
   extent_file_.reset();
+}
+
+void KvDaemon::RecordClosedMetadata() {
+  if (!closed_sequence_) return;
+  const absl::Status status = extent_file_->RecordMetadataSequence(*closed_sequence_);
+  if (status.ok()) return;
+  // What the superblock said at the start holds still.
+  LogWarning("superblock not updated path={} error=\"{}\"", extent_file_->path(), Message(status));
 }
 
 }  // namespace cairn::kv

@@ -2,16 +2,18 @@
 // directory, extent file with its lock, device, metadata, engine, server. docs/architecture.md says
 // why in this order.
 //
-// Threading: one thread.
-// Blocking:  Start does file I/O; making a new extent file takes as long as writing it. Stop waits
-//            for calls in flight, at most kStopTimeMax.
-// Errors:    one message that says what is wrong with which object and what to do: UNAVAILABLE the
-//            directory is in use; FAILED_PRECONDITION of another store or another format; DATA_LOSS
-//            damaged; RESOURCE_EXHAUSTED disk full; ALREADY_EXISTS the socket is taken.
+// Threading:  one thread.
+// Blocking:   Start does file I/O; making a new extent file takes as long as writing it. Stop waits
+//             for calls in flight, at most kStopTimeMax.
+// Errors:     one message that says what is wrong with which object and what to do: UNAVAILABLE the
+//             directory is in use; FAILED_PRECONDITION of another store or another format;
+//             DATA_LOSS damaged; RESOURCE_EXHAUSTED disk full; ALREADY_EXISTS the socket is taken.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/base/status.h"
@@ -44,9 +46,11 @@ class KvDaemon {
   absl::Status OpenExtentFile();
   absl::Status OpenEngine();
   absl::Status Serve();
+  void RecordClosedMetadata();
 
   const KvNodeConfig config_;
   NodeIdentity identity_;
+  std::optional<std::uint64_t> closed_sequence_;  // what the metadata said when it was closed
   // In the order in which they depend on each other.
   std::unique_ptr<ExtentFile> extent_file_;
   std::unique_ptr<Engine> engine_;

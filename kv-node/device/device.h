@@ -1,14 +1,18 @@
 // Device is the flash below the KV node: asynchronous reads, writes and flushes of whole pages,
 // completed from Poll(). Implementations: io_uring and a thread pool (both opened through
-// file_device.h), memory (memory_device.h), and a faulty one for tests (faulty_device.h). Units:
-// offsets and sizes in bytes; offset, size and buffer address are multiples of kIoAlignmentBytes.
+// file_device.h), memory (memory_device.h), and a faulty one for tests (faulty_device.h).
+//
+// Units:      offsets and sizes in bytes; offset, size and buffer address are multiples of
+//             kIoAlignmentBytes.
 // Threading:  one owner, the first thread that submits or polls; every method checks it. Wake() is
-// for any thread. Blocking:   only Poll(), for at most its argument. The destructor waits for I/O
-// that the kernel holds. Ownership:  a buffer belongs to its request until the callback ran.
-// Destroying a device drops callbacks without running
-//             them; it must happen on the owner's thread while requests are in flight.
+//             for any thread.
+// Blocking:   only Poll(), for at most its argument. The destructor waits for I/O that the kernel
+//             holds.
+// Ownership:  a buffer belongs to its request until the callback ran. Destroying a device drops
+//             callbacks without running them; it must happen on the owner's thread while requests
+//             are in flight.
 // Errors:     delivered to the callback: DATA_LOSS for EIO, RESOURCE_EXHAUSTED for ENOSPC, as
-// ErrnoStatus() maps them.
+//             ErrnoStatus() maps them.
 #pragma once
 
 #include <chrono>

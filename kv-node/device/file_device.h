@@ -23,8 +23,9 @@ struct FileDeviceOptions {
 };
 
 // `fd` is borrowed and outlives the device. Logs the engine and why it was chosen.
-// Errors: FAILED_PRECONDITION io_uring demanded but refused (the message says by what);
-// INVALID_ARGUMENT bad options.
+//
+// Errors:     FAILED_PRECONDITION io_uring demanded but refused (the message says by what);
+//             INVALID_ARGUMENT bad options.
 absl::StatusOr<std::unique_ptr<Device>> OpenFileDevice(int fd, const FileDeviceOptions& options);
 
 }  // namespace cairn::kv

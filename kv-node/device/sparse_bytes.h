@@ -1,5 +1,6 @@
 // Zero-initialised bytes whose memory is allocated in chunks when they are first written.
-// Threading: externally synchronised.
+//
+// Threading:  externally synchronised.
 #pragma once
 
 #include <cstddef>

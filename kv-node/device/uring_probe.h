@@ -1,6 +1,8 @@
 // Asks the kernel whether this process may use io_uring. A child process asks, because a seccomp
-// filter may answer with a signal that kills the caller. Threading:  any thread. Blocking: for the
-// life of the child, about a millisecond.
+// filter may answer with a signal that kills the caller.
+//
+// Threading:  any thread.
+// Blocking:   for the life of the child, about a millisecond.
 #pragma once
 
 #include <string>

@@ -122,6 +122,8 @@ AttachedSession::Applied AttachedSession::ApplyChange(OpSeq op_seq, ChangingOper
     if (rows->layer < 0 || rows->layer >= row_.layout.layer_count) {
       return Finish(op_seq, InvalidArgument("layer {} does not exist", rows->layer));
     }
+    const absl::Status status = state_->CheckIndexRows(*rows);
+    if (!status.ok()) return Finish(op_seq, status);
     state_->PutIndexRows(rows->layer, std::move(rows->rows));
     return Finish(op_seq, absl::OkStatus());
   }
@@ -148,6 +150,9 @@ absl::Status AttachedSession::CheckEntries(std::int32_t layer, std::int32_t head
 }
 
 absl::Status AttachedSession::CheckAppend(const Append& op) const {
+  if (op.clusters.empty()) {
+    return InvalidArgument("append to layer {} names no clusters", op.layer);
+  }
   std::set<ClusterRef> seen;
   for (const ClusterEntries& entries : op.clusters) {
     CAIRN_RETURN_IF_ERROR(CheckEntries(op.layer, entries.cluster.head, entries.positions,
@@ -164,11 +169,26 @@ absl::Status AttachedSession::CheckAppend(const Append& op) const {
   return absl::OkStatus();
 }
 
+absl::Status AttachedSession::CheckCarried(std::int32_t layer,
+                                           const CarriedEntries& entries) const {
+  CAIRN_RETURN_IF_ERROR(CheckEntries(layer, entries.head, entries.brought_positions,
+                                     static_cast<std::int64_t>(entries.entries.size())));
+  absl::Status status;
+  entries.brought_positions.ForEach([&](std::int64_t position) {
+    if (!status.ok() || entries.positions.Contains(position)) return;
+    status = InvalidArgument(
+        "carried entries of layer {} head {}: position {} is brought and is not one of the "
+        "positions that are carried",
+        layer, entries.head, position);
+  });
+  return status;
+}
+
 bool AttachedSession::HasIoRoom() {
-  MemoryAccount& memory = context_.io->memory();
-  if (memory.used_bytes() < context_.options.io_bytes_max) return true;
-  memory.WakeAtRemove();
-  return memory.used_bytes() < context_.options.io_bytes_max;
+  BufferPool& buffers = context_.io->buffers();
+  if (buffers.used_bytes() < context_.options.io_bytes_max) return true;
+  buffers.WakeAtRelease();
+  return buffers.used_bytes() < context_.options.io_bytes_max;
 }
 
 bool AttachedSession::HasRoom() {
@@ -202,8 +222,7 @@ AttachedSession::Applied AttachedSession::ApplyAppend(OpSeq op_seq, Append& op) 
 
 AttachedSession::Applied AttachedSession::ApplyStageCarried(OpSeq op_seq, StageCarried& op) {
   for (const CarriedEntries& entries : op.carried) {
-    const absl::Status status = CheckEntries(op.layer, entries.head, entries.brought_positions,
-                                             static_cast<std::int64_t>(entries.entries.size()));
+    const absl::Status status = CheckCarried(op.layer, entries);
     if (!status.ok()) return Finish(op_seq, status);
   }
   for (CarriedEntries& entries : op.carried) {

@@ -4,11 +4,9 @@
 //
 // Threading:  the engine thread.
 // Blocking:   never: an operation that must wait (for room, for I/O, for a checkpoint) stays at the
-// head of the queue, and
-//             Pump tries again.
+//             head of the queue, and Pump tries again.
 // Errors:     an operation that fails is reported to the observer, and those behind it are refused
-// until its number comes
-//             again (rule 14). A failed write ends the attachment.
+//             until its number comes again (rule 14). A failed write ends the attachment.
 #pragma once
 
 #include <deque>
@@ -65,7 +63,7 @@ class AttachedSession {
   struct PlaceJob;
   struct CheckpointJob;
   struct LogPlan;
-  struct LogRun;
+  struct LogRuns;
   // Held by every callback of I/O and commits: Stop waits until all are gone.
   std::shared_ptr<void> HoldIo();
 
@@ -80,6 +78,7 @@ class AttachedSession {
   bool HasIoRoom();
   Applied ApplyStageCarried(OpSeq op_seq, StageCarried& op);
   absl::Status CheckAppend(const Append& op) const;
+  absl::Status CheckCarried(std::int32_t layer, const CarriedEntries& entries) const;
   absl::Status CheckEntries(std::int32_t layer, std::int32_t head, const Positions& positions,
                             std::int64_t bytes) const;
   Applied Finish(OpSeq op_seq, const absl::Status& status);
@@ -130,8 +129,12 @@ class AttachedSession {
   void PlanStragglers(LogPlan& plan) const;
   absl::Status Cut(CheckpointJob& job, LogPlan& plan, const PageSet& pages);
   absl::Status WriteLog(LogPlan& plan, const PageSet& pages);
+  void TakeRecords(LogPlan& plan, const PageSet& pages);
+  static void DropAgain(LogPlan& plan);
+  absl::Status AllocateRuns(LogPlan& plan, LogRuns& runs) const;
+  absl::Status AllocatePieces(LogPlan& plan, std::int64_t left_bytes, LogRuns& runs) const;
   std::vector<Part> MakeRecords(const ClusterKey& key, const std::vector<LogItem>& items,
-                                LogRun& run) const;
+                                LogRuns& runs) const;
   void CaptureRows(CheckpointJob& job);
   void CaptureAllocation(CheckpointJob& job);
   void CaptureTokens(CheckpointJob& job);

@@ -1,6 +1,8 @@
-// What a checkpoint holds between its cut and its acknowledgement, and the plan of its log run.
+// What a checkpoint holds between its cut and its acknowledgement, and the plan of its log runs.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -11,20 +13,25 @@
 
 namespace cairn::kv {
 
+inline bool IsLog(const Part& part) { return part.extent->kind() == ExtentKind::kLogRun; }
+
 // Log runs of one size class that a segment may have (rule 19).
 inline constexpr int kLogRunsMax = 8;
 
-// Entries of one row that get a record in the new run, or keep the one that they have.
+// Entries of one row that get a record in a new run, or keep the one that they have.
 struct LogItem {
-  static LogItem Existing(Part part) { return {std::move(part), false, {}, {}}; }
+  static LogItem Existing(Part part) { return {std::move(part), false, false, {}, {}}; }
   static LogItem New(Positions positions, std::string_view entries) {
-    return {std::nullopt, false, std::move(positions), entries};
+    return {std::nullopt, false, false, std::move(positions), entries};
   }
+
+  bool needs_record() const { return again || !existing.has_value(); }
 
   std::optional<Part> existing;  // keeps its record, or is written again when `again` is set
   bool again = false;
-  Positions positions;       // of new records
-  std::string_view entries;  // of new records
+  bool rest_of_again = false;  // was cut from one that is written again
+  Positions positions;         // of new records
+  std::string_view entries;    // of new records
 };
 
 struct AttachedSession::LogPlan {
@@ -35,13 +42,30 @@ struct AttachedSession::LogPlan {
   std::vector<PageIndex> pages_to_read;                     // of records that are written again
   std::int64_t new_bytes = 0;
   std::int64_t again_bytes = 0;
+
+  // Calls `fn` with the key and the items of every row, always in the same order.
+  void ForEachRow(const std::function<void(const ClusterKey&, std::vector<LogItem>&)>& fn) {
+    for (auto* rows : {&parts, &carried}) {
+      for (auto& [key, items] : *rows) fn(key, items);
+    }
+  }
 };
 
-// The run that a checkpoint writes, while it is filled.
-struct AttachedSession::LogRun {
-  ExtentRef extent;
-  SharedBuffer image;
-  std::int64_t used_bytes = 0;
+// The runs that a checkpoint writes, while they are filled: one, or several where flash has no
+// range of free pages that is long enough.
+struct AttachedSession::LogRuns {
+  struct Run {
+    ExtentRef extent;
+    SharedBuffer image;
+    std::int64_t used_bytes = 0;
+
+    std::int64_t room_bytes() const { return extent->size_bytes() - used_bytes; }
+  };
+  // Where the next record goes. REQUIRES: there is a run with room for it.
+  Run& RunFor(std::int64_t record_bytes);
+
+  std::vector<Run> runs;
+  std::size_t current = 0;
   std::int64_t next_id = 0;
 };
 

@@ -49,6 +49,23 @@ class EngineChannel final : public Channel {
   const std::shared_ptr<std::atomic<std::int32_t>> queued_;
 };
 
+// Ids that are used twice would let an old page pass for a new one.
+absl::StatusOr<std::int64_t> LoadNextId(MetaReader& reader, std::int64_t largest_id) {
+  CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> stored,
+                         reader.Get(Family::kConfig, kNextIdKey));
+  std::int64_t next_id = 1;
+  if (stored) {
+    CAIRN_ASSIGN_OR_RETURN(next_id, DecodeNextId(*stored));
+  }
+  if (next_id > largest_id) return next_id;
+  return DataLoss(
+      "the store's metadata is damaged: sessions or segments up to id {} are stored, but {}; "
+      "restore the store's directory from a backup or start an empty one",
+      largest_id,
+      stored ? fmt::format("the next free id is said to be {}", next_id)
+             : std::string("the row with the next free id is missing"));
+}
+
 // Gives the channel's room back, then tells the observer.
 class CountingObserver final : public ChannelObserver {
  public:
@@ -112,10 +129,12 @@ EngineImpl::EngineImpl(const EngineOptions& options, const StoreId& store_id,
 
 absl::Status EngineImpl::Prepare() {
   MetaReader& reader = meta_->reader();
+  std::int64_t largest_id = 0;  // that a row shows to be in use
   CAIRN_RETURN_IF_ERROR(reader.Scan(
       Family::kPools, "", [&](std::string_view key_bytes, std::string_view value) -> absl::Status {
         CAIRN_ASSIGN_OR_RETURN(const ParsedRegionKey key, ParseRegionKey(key_bytes));
         CAIRN_ASSIGN_OR_RETURN(const RegionBits bits, DecodeRegion(value));
+        largest_id = std::max(largest_id, key.segment.value());
         for (std::int64_t i = 0; i < kRegionPages; ++i) {
           if (!bits[static_cast<std::size_t>(i)]) continue;
           const PageIndex page(key.region * kRegionPages + i);
@@ -129,17 +148,14 @@ absl::Status EngineImpl::Prepare() {
         }
         return absl::OkStatus();
       }));
-  CAIRN_RETURN_IF_ERROR(
-      reader.Scan(Family::kSessions, "", [&](std::string_view, std::string_view) -> absl::Status {
+  CAIRN_RETURN_IF_ERROR(reader.Scan(
+      Family::kSessions, "", [&](std::string_view key, std::string_view) -> absl::Status {
+        CAIRN_ASSIGN_OR_RETURN(const SessionId session, ParseSessionKey(key));
+        largest_id = std::max(largest_id, session.value());
         ++session_count_;
         return absl::OkStatus();
       }));
-  std::int64_t next_id = 1;
-  CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> stored,
-                         reader.Get(Family::kConfig, kNextIdKey));
-  if (stored) {
-    CAIRN_ASSIGN_OR_RETURN(next_id, DecodeNextId(*stored));
-  }
+  CAIRN_ASSIGN_OR_RETURN(const std::int64_t next_id, LoadNextId(reader, largest_id));
   const auto batch_for = [](std::int64_t limit) {
     MetaBatch batch;
     batch.Put(Family::kConfig, std::string(kNextIdKey), EncodeNextId(limit));
@@ -216,7 +232,8 @@ bool EngineImpl::Stopping() {
 }
 
 std::int64_t EngineImpl::DramUsedBytes() const {
-  return context_.io->memory().used_bytes() + context_.pending_bytes;
+  const BufferPool& buffers = context_.io->buffers();
+  return buffers.used_bytes() + buffers.kept_bytes() + context_.pending_bytes;
 }
 
 template <typename T, typename Fn>

@@ -3,15 +3,14 @@
 // app's own process may be another.
 //
 // Threading:  every method may be called from any thread: it posts to the engine thread's bounded
-// inbox and returns. Callbacks
-//             run on the engine thread ("kv-engine"): they must not block and must not call back
-//             into a method that waits.
+//             inbox and returns. Callbacks run on the engine thread ("kv-engine"): they must not
+//             block and must not call back into a method that waits.
 // Limits:     the inbox holds kInboxMax messages; a full one makes Post-like methods answer
-// UNAVAILABLE at once. A channel
-//             holds at most kChannelQueueMax operations that are not applied yet: see
-//             Channel::Submit.
+//             UNAVAILABLE at once. A channel holds at most kChannelQueueMax operations that are not
+//             applied yet: see Channel::Submit.
 // Durability: what a callback promises is said at each method. Session-visible and durable are two
-// things. Errors:     as in proto/cairn/kv/v1/kv.proto.
+//             things.
+// Errors:     as in proto/cairn/kv/v1/kv.proto.
 #pragma once
 
 #include <chrono>

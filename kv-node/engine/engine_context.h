@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "common/base/check.h"
 #include "kv-node/engine/engine.h"
 #include "kv-node/engine/id_source.h"
 #include "kv-node/engine/page_io.h"
@@ -35,6 +36,12 @@ struct EngineContext {
     absl::StatusOr<PageIndex> first = free_map->Allocate(page_count);
     if (!first.ok()) return first.status();
     return std::make_shared<Extent>(free_map, kind, *first, page_count, false);
+  }
+
+  // REQUIRES: the pages are free.
+  ExtentRef AllocateAt(ExtentKind kind, PageIndex first, std::int64_t page_count) const {
+    CAIRN_CHECK(free_map->MarkUsed(first, page_count));
+    return std::make_shared<Extent>(free_map, kind, first, page_count, false);
   }
 
   // Commits a batch and runs `done` on the engine thread, where what it holds is released too.

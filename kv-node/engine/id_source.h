@@ -4,8 +4,7 @@
 //
 // Threading:  the engine thread.
 // Errors:     Next answers UNAVAILABLE while the next block is on its way to the disk (never in
-// practice: it is reserved when
-//             half of the last one is left).
+//             practice: it is reserved when half of the last one is left).
 #pragma once
 
 #include <cstdint>

@@ -15,18 +15,6 @@ constexpr std::int64_t kRequestPagesMax = 64;
 
 }  // namespace
 
-void MemoryAccount::Remove(std::int64_t bytes) {
-  used_bytes_.fetch_sub(bytes);
-  if (!wake_wanted_.exchange(false)) return;
-  MutexLock lock(mutex_);
-  if (wake_) wake_();
-}
-
-void MemoryAccount::SetWake(std::function<void()> wake) {
-  MutexLock lock(mutex_);
-  wake_ = std::move(wake);
-}
-
 const std::byte* PageSet::At(PageIndex page) const {
   const auto found = std::lower_bound(pages_.begin(), pages_.end(), page);
   CAIRN_CHECK(found != pages_.end() && *found == page);
@@ -59,20 +47,11 @@ struct PageIo::ReadJob {
   int open_count = 0;
 };
 
-PageIo::PageIo(Device& device) : device_(device), memory_(std::make_shared<MemoryAccount>()) {
-  memory_->SetWake([this] { device_.Wake(); });
+PageIo::PageIo(Device& device) : device_(device), buffers_(std::make_shared<BufferPool>()) {
+  buffers_->SetWake([this] { device_.Wake(); });
 }
 
-PageIo::~PageIo() { memory_->SetWake(nullptr); }
-
-SharedBuffer PageIo::MakeBuffer(std::int64_t size_bytes) {
-  auto* buffer = new AlignedBuffer(size_bytes);
-  memory_->Add(buffer->size_bytes());
-  return {buffer, [memory = memory_](AlignedBuffer* gone) {
-            memory->Remove(gone->size_bytes());
-            delete gone;
-          }};
-}
+PageIo::~PageIo() { buffers_->SetWake(nullptr); }
 
 void PageIo::Read(std::vector<PageIndex> pages, ReadCause cause, ReadDone done) {
   std::sort(pages.begin(), pages.end());
@@ -80,7 +59,8 @@ void PageIo::Read(std::vector<PageIndex> pages, ReadCause cause, ReadDone done) 
   auto job = std::make_shared<ReadJob>();
   job->pages = std::move(pages);
   job->done = std::move(done);
-  SharedBuffer buffer = MakeBuffer(static_cast<std::int64_t>(job->pages.size()) * kPageBytes);
+  SharedBuffer buffer =
+      buffers_->MakeForRead(static_cast<std::int64_t>(job->pages.size()) * kPageBytes);
   job->set = PageSet(job->pages, buffer);
   job->from_memory.resize(job->pages.size());
   for (std::size_t i = 0; i < job->pages.size(); ++i) {

@@ -1,16 +1,16 @@
 // PageIo moves pages between the device and memory for the engine. It keeps the pages of writes in
-// flight, so that reads are served from memory and never see a torn page, it merges neighbouring
-// pages into one device request, and it accounts the memory of every buffer that holds entries.
+// flight, so that reads are served from memory and never see a torn page, and it merges
+// neighbouring pages into one device request.
 //
 // Units:      pages of kPageBytes.
 // Threading:  the engine thread; buffers may be released on any thread.
 // Blocking:   never.
 // Ownership:  borrows the device. Buffers are shared: the device holds them until its completion
-// ran. Errors:     a read that fails marks its pages as failed, the others are served; a failed
-// write is reported to its caller.
+//             ran.
+// Errors:     a read that fails marks its pages as failed, the others are served; a failed write is
+//             reported to its caller.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -18,34 +18,12 @@
 #include <set>
 #include <vector>
 
-#include "common/base/mutex.h"
 #include "common/base/status.h"
-#include "common/io/aligned_buffer.h"
 #include "kv-node/device/device.h"
+#include "kv-node/engine/buffer_pool.h"
 #include "kv-node/layout/part.h"
 
 namespace cairn::kv {
-
-// Bytes of buffers that hold entries, now and at most. Safe from any thread; outlives the engine
-// with the last buffer.
-class MemoryAccount {
- public:
-  void Add(std::int64_t bytes) { used_bytes_.fetch_add(bytes); }
-  void Remove(std::int64_t bytes);
-  std::int64_t used_bytes() const { return used_bytes_.load(); }
-  // The next Remove calls the wake function.
-  void WakeAtRemove() { wake_wanted_.store(true); }
-  // nullptr: nobody to wake any more.
-  void SetWake(std::function<void()> wake);
-
- private:
-  std::atomic<std::int64_t> used_bytes_{0};
-  std::atomic<bool> wake_wanted_{false};
-  Mutex mutex_;
-  std::function<void()> wake_ CAIRN_GUARDED_BY(mutex_);
-};
-
-using SharedBuffer = std::shared_ptr<AlignedBuffer>;
 
 // Pages that were read together, in ascending order; consecutive pages lie one after the other in
 // the buffer.
@@ -95,7 +73,6 @@ class PageIo {
   PageIo(const PageIo&) = delete;
   PageIo& operator=(const PageIo&) = delete;
 
-  SharedBuffer MakeBuffer(std::int64_t size_bytes);
   // `pages` in any order, duplicates allowed. `done` never runs inside Read.
   void Read(std::vector<PageIndex> pages, ReadCause cause, ReadDone done);
   // Writes the whole buffer at `first`. REQUIRES: none of the pages has a write in flight.
@@ -105,7 +82,7 @@ class PageIo {
 
   // Runs the callbacks of reads that needed no device. Returns whether there were any.
   bool RunReady();
-  MemoryAccount& memory() const { return *memory_; }
+  BufferPool& buffers() const { return *buffers_; }
   const PageIoStats& stats() const { return stats_; }
 
  private:
@@ -117,7 +94,7 @@ class PageIo {
   void StartRuns(const std::shared_ptr<ReadJob>& job, ReadCause cause);
 
   Device& device_;
-  const std::shared_ptr<MemoryAccount> memory_;
+  const std::shared_ptr<BufferPool> buffers_;
   std::map<PageIndex, InFlight> in_flight_;
   std::vector<std::function<void()>> ready_;
   PageIoStats stats_;

@@ -5,11 +5,6 @@
 #include "kv-node/engine/checkpoint_job.h"
 
 namespace cairn::kv {
-namespace {
-
-bool IsLog(const Part& part) { return part.extent->kind() == ExtentKind::kLogRun; }
-
-}  // namespace
 
 void AttachedSession::CaptureRows(CheckpointJob& job) {
   const SegmentRows& open = state_->open();

@@ -3,16 +3,11 @@
 // only then is the checkpoint acknowledged.
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
-#include "common/base/check.h"
-#include "common/log/log.h"
 #include "kv-node/engine/checkpoint_job.h"
 
 namespace cairn::kv {
 namespace {
-
-bool IsLog(const Part& part) { return part.extent->kind() == ExtentKind::kLogRun; }
 
 std::int64_t NowMicroseconds() {
   return std::chrono::duration_cast<std::chrono::microseconds>(
@@ -54,6 +49,7 @@ absl::Status AttachedSession::CheckCheckpoint(const Checkpoint& op) const {
     return InvalidArgument("checkpoint has {} next cluster ids, not {}", op.next_cluster_ids.size(),
                            ids);
   }
+  CAIRN_RETURN_IF_ERROR(state_->CheckNextIds(op.next_cluster_ids));
   return state_->CheckPositions(op.token_count, staged_);
 }
 
@@ -243,83 +239,6 @@ void AttachedSession::PlanStragglers(LogPlan& plan) const {
   };
   for (auto& [key, items] : plan.parts) mark(key, items);
   for (auto& [key, items] : plan.carried) mark(key, items);
-}
-
-absl::Status AttachedSession::WriteLog(LogPlan& plan, const PageSet& pages) {
-  // A record that fails its check keeps its place until the cluster is repaired.
-  const auto settle = [&](const ClusterKey& key, std::vector<LogItem>& items) {
-    const std::int64_t entry_bytes = state_->EntryBytes(key);
-    for (LogItem& item : items) {
-      if (!item.again) continue;
-      const Part& part = *item.existing;
-      if (!PartIsIntact(context_.store_id, part, entry_bytes, part.count(), pages)) {
-        item.again = false;
-        ++context_.lost_part_count;
-        plan.again_bytes -= part.count() * entry_bytes;
-        continue;
-      }
-      const std::span<const std::byte> bytes =
-          pages.Bytes(*part.extent, RangeOf(part, entry_bytes, 0, part.count()));
-      item.positions = part.positions;
-      item.entries = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-    }
-  };
-  for (auto& [key, items] : plan.parts) settle(key, items);
-  for (auto& [key, items] : plan.carried) settle(key, items);
-
-  LogRun run;
-  const std::int64_t bytes = plan.new_bytes + plan.again_bytes;
-  if (bytes > 0) {
-    const std::int64_t page_count = (bytes + kPageBytes - 1) / kPageBytes;
-    CAIRN_ASSIGN_OR_RETURN(run.extent, context_.Allocate(ExtentKind::kLogRun, page_count));
-    std::int64_t record_count = 0;
-    for (const auto* rows : {&plan.parts, &plan.carried}) {
-      for (const auto& [key, items] : *rows)
-        record_count += static_cast<std::int64_t>(items.size());
-    }
-    CAIRN_ASSIGN_OR_RETURN(run.next_id, context_.ids->Next(record_count));
-    run.image = context_.io->MakeBuffer(run.extent->size_bytes());
-  }
-  for (auto& [key, items] : plan.parts) {
-    state_->PutParts(key, MakeRecords(key, items, run));
-  }
-  for (auto& [key, parts] : state_->open().carried) carried_before_.insert(key);
-  state_->open().carried.clear();
-  for (auto& [key, items] : plan.carried) {
-    state_->open().carried[key] = MakeRecords(key, items, run);
-  }
-  if (run.extent != nullptr) {
-    new_extents_.push_back(run.extent);
-    log_extents_.push_back(run.extent);
-    Write(run.extent, run.extent->first(), std::move(run.image),
-          plan.again_bytes > plan.new_bytes ? WriteCause::kRelog : WriteCause::kLog);
-  }
-  context_.pending_bytes -= state_->pending_bytes();
-  state_->TakePending();
-  return absl::OkStatus();
-}
-
-std::vector<Part> AttachedSession::MakeRecords(const ClusterKey& key,
-                                               const std::vector<LogItem>& items,
-                                               LogRun& run) const {
-  const std::int64_t entry_bytes = state_->EntryBytes(key);
-  std::vector<Part> parts;
-  for (const LogItem& item : items) {
-    if (item.existing && !item.again) {
-      parts.push_back(*item.existing);
-      continue;
-    }
-    Part part;
-    part.id = PartId(run.next_id++);
-    part.extent = run.extent;
-    part.offset_bytes = run.used_bytes;
-    part.positions = item.positions;
-    std::memcpy(run.image->data() + run.used_bytes, item.entries.data(), item.entries.size());
-    run.used_bytes += static_cast<std::int64_t>(item.entries.size());
-    SetCrcs(context_.store_id, part, entry_bytes, 0, part.count(), *run.image, 0);
-    parts.push_back(std::move(part));
-  }
-  return parts;
 }
 
 absl::Status AttachedSession::Cut(CheckpointJob& job, LogPlan& plan, const PageSet& pages) {

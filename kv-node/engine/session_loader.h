@@ -1,8 +1,8 @@
 // Reads a session's rows from the metadata store, and makes a session's state of them.
 //
 // Threading:  LoadSession runs on the metadata thread and touches nothing else; BuildState on the
-// engine thread. Errors:     NOT_FOUND no such session; DATA_LOSS a row is damaged or rows
-// contradict each other.
+//             engine thread.
+// Errors:     NOT_FOUND no such session; DATA_LOSS a row is damaged or rows contradict each other.
 #pragma once
 
 #include <map>

@@ -26,8 +26,6 @@ struct AttachedSession::PlaceJob {
 
 namespace {
 
-bool IsLog(const Part& part) { return part.extent->kind() == ExtentKind::kLogRun; }
-
 // The class of a new pool: room for as many entries again, because a cluster that grew so far will
 // grow on.
 std::int64_t NewPoolPages(std::int64_t bytes) {
@@ -219,7 +217,7 @@ void AttachedSession::WritePlaced(const std::shared_ptr<PlaceJob>& job, const Pa
   const ByteRange range = RangeOf(part, entry_bytes, first, job->new_count);
   const std::int64_t image_begin = range.begin / kPageBytes * kPageBytes;
   const std::int64_t image_end = (range.end + kPageBytes - 1) / kPageBytes * kPageBytes;
-  SharedBuffer image = context_.io->MakeBuffer(image_end - image_begin);
+  SharedBuffer image = context_.io->buffers().MakeZeroed(image_end - image_begin);
   if (job->grown) {
     // Old bytes of the tail page stay as they are, also those that no part names.
     const PagePiece tail = PiecesOf(*job->grown, entry_bytes, first - 1, 1).back();

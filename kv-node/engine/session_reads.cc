@@ -176,9 +176,13 @@ AttachedSession::Applied AttachedSession::StartGetCarried(RequestId request_id,
       entries.buffer_cluster_id = key.cluster_id;
       for (const Part& part : parts) {
         if (!PartIsIntact(context_.store_id, part, entry_bytes, part.count(), set)) {
-          return Reply(request_id,
-                       DataLoss("carried entry of layer {} head {} at position {} fails its check",
-                                key.layer, key.head, part.positions.first()));
+          ++context_.lost_part_count;
+          return Reply(
+              request_id,
+              DataLoss("carried entry of layer {} head {} at position {} fails its check; restore "
+                       "the store from a backup, or compute the session's tokens again in a new "
+                       "one and delete this one",
+                       key.layer, key.head, part.positions.first()));
         }
         entries.positions.AppendAll(part.positions);
         const auto bytes = set.Bytes(*part.extent, RangeOf(part, entry_bytes, 0, part.count()));

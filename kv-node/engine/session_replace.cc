@@ -138,7 +138,7 @@ void AttachedSession::FinishReplace(OpSeq op_seq, const std::shared_ptr<Replace>
   for (auto& [key, parts] : children) {
     for (Part& part : parts) {
       const std::int64_t bytes = part.count() * entry_bytes;
-      SharedBuffer image = context_.io->MakeBuffer(bytes);
+      SharedBuffer image = context_.io->buffers().MakeZeroed(bytes);
       std::int64_t at = 0;
       part.positions.ForEach([&](std::int64_t position) {
         const std::string_view entry = entries.at(position);

@@ -210,6 +210,10 @@ void SessionState::Append(const ClusterKey& key, ClusterEntries entries) {
 }
 
 absl::Status SessionState::CheckReplace(const Replace& op) const {
+  if (op.parent_ids.empty()) {
+    return InvalidArgument("replace in layer {} head {} names no parent clusters", op.layer,
+                           op.head);
+  }
   std::vector<std::int64_t> before;
   std::set<ClusterId> parents;
   op.brought_positions.ForEach([&](std::int64_t p) { before.push_back(p); });
@@ -283,6 +287,15 @@ std::vector<Part> SessionState::ApplyReplace(const Replace& op) {
     AddToSums({op.layer, op.head, child.cluster_id}, child.positions, true);
   }
   return dropped;
+}
+
+absl::Status SessionState::CheckIndexRows(const cairn::PutIndexRows& op) const {
+  for (const IndexRow& row : op.rows) {
+    if (Exists({op.layer, row.cluster.head, row.cluster.cluster_id})) continue;
+    return InvalidArgument("index row of layer {} head {}: cluster {} does not exist", op.layer,
+                           row.cluster.head, row.cluster.cluster_id);
+  }
+  return absl::OkStatus();
 }
 
 void SessionState::PutIndexRows(std::int32_t layer, std::vector<IndexRow> rows) {
@@ -368,6 +381,21 @@ std::int64_t SessionState::UsedIdMax(std::int32_t layer, std::int32_t head) cons
 void SessionState::NoteUsedId(std::int32_t layer, std::int32_t head, std::int64_t id) {
   std::int64_t& max = used_[{layer, head}];
   max = std::max(max, id);
+}
+
+absl::Status SessionState::CheckNextIds(const std::vector<std::int64_t>& next_cluster_ids) const {
+  const auto heads = static_cast<std::size_t>(layout_.head_count) + 1;
+  for (std::size_t i = 0; i < next_cluster_ids.size(); ++i) {
+    const auto layer = static_cast<std::int32_t>(i / heads);
+    const auto slot = static_cast<std::int32_t>(i % heads);
+    const std::int32_t head = slot == layout_.head_count ? kAllHeads : slot;
+    if (next_cluster_ids[i] > UsedIdMax(layer, head)) continue;
+    return InvalidArgument(
+        "checkpoint: the next cluster id of layer {} head {} is {}, not above {}, the largest that "
+        "was used",
+        layer, head, next_cluster_ids[i], UsedIdMax(layer, head));
+  }
+  return absl::OkStatus();
 }
 
 std::int64_t SessionState::row_bytes() const {

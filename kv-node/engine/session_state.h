@@ -6,7 +6,7 @@
 // Threading:  the engine thread.
 // Ownership:  parts hold their extents; pending entries hold their bytes.
 // Invariants: for each (layer, head) `sum` is count and hash of the positions that clusters show
-// and that are evicted.
+//             and that are evicted.
 #pragma once
 
 #include <cstdint>
@@ -103,6 +103,8 @@ class SessionState {
   // positions are noted. Dropped parts are returned, so that their extents can be released when a
   // commit no longer names them. Children are added with PutParts by the caller.
   std::vector<Part> ApplyReplace(const Replace& op);
+  // An index row belongs to a cluster that this chain shows.
+  absl::Status CheckIndexRows(const cairn::PutIndexRows& op) const;
   void PutIndexRows(std::int32_t layer, std::vector<IndexRow> rows);
 
   void PutParts(const ClusterKey& key, std::vector<Part> parts);
@@ -124,6 +126,9 @@ class SessionState {
 
   // The largest cluster id that (layer, head) has used (rule 10).
   std::int64_t UsedIdMax(std::int32_t layer, std::int32_t head) const;
+  // INVALID_ARGUMENT unless each of a checkpoint's next ids, layer-major with head -1 last, is
+  // above every id that was used: a lower one would be given out again.
+  absl::Status CheckNextIds(const std::vector<std::int64_t>& next_cluster_ids) const;
   void NoteUsedId(std::int32_t layer, std::int32_t head, std::int64_t id);
 
   std::int64_t row_bytes() const;

@@ -62,6 +62,14 @@ absl::Status ExtentFile::Load() {
   return absl::OkStatus();
 }
 
+absl::Status ExtentFile::RecordMetadataSequence(std::uint64_t sequence) {
+  CAIRN_CHECK_GE(sequence, superblock_.metadata_sequence);
+  if (sequence == superblock_.metadata_sequence) return absl::OkStatus();
+  Superblock next = superblock_;
+  next.metadata_sequence = sequence;
+  return UpdateSuperblock(next);
+}
+
 absl::Status ExtentFile::UpdateSuperblock(Superblock superblock) {
   CAIRN_CHECK(superblock.store_id == superblock_.store_id);
   CAIRN_CHECK_EQ(superblock.page_count, superblock_.page_count);

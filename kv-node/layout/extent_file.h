@@ -1,12 +1,13 @@
 // ExtentFile is the file DIR/extents.cairn that holds all KV pages, opened for the life of a KV
-// node: its superblock, its lock, and its descriptor, on which a Device does the I/O. Threading:
-// one thread at a time. Blocking:   Create() writes the whole file; the others read or write two
-// pages. Ownership:  owns the descriptor; a device opened on fd() must be destroyed before this.
+// node: its superblock, its lock, and its descriptor, on which a Device does the I/O.
+//
+// Threading:  one thread at a time.
+// Blocking:   Create() writes the whole file; the others read or write two pages.
+// Ownership:  owns the descriptor; a device opened on fd() must be destroyed before this.
 // Errors:     UNAVAILABLE another process uses the directory; NOT_FOUND no extent file;
-// ALREADY_EXISTS create over one;
-//             RESOURCE_EXHAUSTED disk full; DATA_LOSS truncated, or both superblocks damaged;
-//             FAILED_PRECONDITION a format that this program does not read, or O_DIRECT demanded
-//             and not to be had.
+//             ALREADY_EXISTS create over one; RESOURCE_EXHAUSTED disk full; DATA_LOSS truncated, or
+//             both superblocks damaged; FAILED_PRECONDITION a format that this program does not
+//             read, or O_DIRECT demanded and not to be had.
 #pragma once
 
 #include <chrono>
@@ -62,6 +63,9 @@ class ExtentFile {
   // True when reads were seen to bypass the page cache.
   bool direct() const { return direct_; }
   const std::string& direct_reason() const { return direct_reason_; }
+
+  // Remembers in the superblock, durably, how far the metadata went. Never less than before.
+  absl::Status RecordMetadataSequence(std::uint64_t sequence);
 
   // Writes the superblock with the next sequence number over the older copy, durably.
   absl::Status UpdateSuperblock(Superblock superblock);

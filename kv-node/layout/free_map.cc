@@ -48,13 +48,35 @@ absl::StatusOr<PageIndex> FreeMap::Allocate(std::int64_t count) {
   if (first < 0) {
     return ResourceExhausted(
         "flash is full: no {} free pages in a row, {} of {} pages are in use; delete conversations "
-        "or "
-        "make the extent file larger",
+        "or make the extent file larger",
         count, used_count_, page_count_);
   }
   Set(first, count, true);
   cursor_ = first + count;
   return PageIndex(first);
+}
+
+std::vector<FreeMap::Range> FreeMap::FreeRanges() const {
+  std::vector<Range> ranges;
+  std::int64_t free = 0;
+  const auto end_at = [&](std::int64_t page) {
+    if (free > 0) ranges.push_back({PageIndex(page - free), free});
+    free = 0;
+  };
+  for (std::int64_t page = 0; page < page_count_; ++page) {
+    if (words_[Word(page)] == ~std::uint64_t{0}) {
+      end_at(page);
+      page |= kWordBits - 1;
+    } else if (IsUsed(PageIndex(page))) {
+      end_at(page);
+    } else {
+      ++free;
+    }
+  }
+  end_at(page_count_);
+  std::stable_sort(ranges.begin(), ranges.end(),
+                   [](const Range& a, const Range& b) { return a.count > b.count; });
+  return ranges;
 }
 
 bool FreeMap::MarkUsed(PageIndex first, std::int64_t count) {

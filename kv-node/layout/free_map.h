@@ -5,7 +5,8 @@
 // Units:      pages of kPageBytes.
 // Threading:  the engine thread; before it starts, the thread that opens the engine.
 // Ownership:  an Extent keeps its map alive. The last reference to an Extent frees its pages unless
-// a committed row names it. Errors:     RESOURCE_EXHAUSTED no free range is long enough.
+//             a committed row names it.
+// Errors:     RESOURCE_EXHAUSTED no free range is long enough.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,12 @@ class FreeMap {
   std::int64_t used_count() const { return used_count_; }
   // First fit from where the last search ended, so that what is written together lies together.
   absl::StatusOr<PageIndex> Allocate(std::int64_t count);
+  // All ranges of free pages, the longest first.
+  struct Range {
+    PageIndex first;
+    std::int64_t count = 0;
+  };
+  std::vector<Range> FreeRanges() const;
   // False (and nothing changed) if one of the pages is out of range or in use already.
   [[nodiscard]] bool MarkUsed(PageIndex first, std::int64_t count);
   // REQUIRES: all of them are in use.

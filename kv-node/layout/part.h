@@ -4,7 +4,8 @@
 // the picture.
 //
 // Units:      bytes within an extent unless said otherwise; `entry_bytes` is
-// EntryLayout::EntryBytes of the part's head. Threading:  values and pure functions.
+//             EntryLayout::EntryBytes of the part's head.
+// Threading:  values and pure functions.
 #pragma once
 
 #include <array>

@@ -4,7 +4,7 @@
 //
 // Threading:  pure functions.
 // Errors:     every Decode answers DATA_LOSS for bytes that no Encode makes: all counts and sizes
-// are bounded before use.
+//             are bounded before use.
 #pragma once
 
 #include <bitset>

@@ -79,6 +79,7 @@ SuperblockBytes EncodeSuperblock(const Superblock& superblock) {
   bytes.store_id = superblock.store_id;
   bytes.page_count = superblock.page_count;
   bytes.create_time_unix_seconds = superblock.create_time_unix_seconds;
+  bytes.metadata_sequence = superblock.metadata_sequence;
   bytes.crc32c = CrcOf(std::as_bytes(std::span(&bytes, 1)));
   return bytes;
 }
@@ -99,7 +100,8 @@ absl::StatusOr<Superblock> DecodeSuperblock(std::span<const std::byte> page, int
   return Superblock{.sequence = bytes.sequence,
                     .store_id = bytes.store_id,
                     .page_count = bytes.page_count,
-                    .create_time_unix_seconds = bytes.create_time_unix_seconds};
+                    .create_time_unix_seconds = bytes.create_time_unix_seconds,
+                    .metadata_sequence = bytes.metadata_sequence};
 }
 
 absl::StatusOr<SuperblockChoice> ChooseSuperblock(std::span<const std::byte> page0,

@@ -33,6 +33,9 @@ struct Superblock {
   StoreId store_id = {};
   std::int64_t page_count = 0;  // of the whole file, superblock pages included
   std::int64_t create_time_unix_seconds = 0;
+  // The metadata's sequence number (MetaStore::latest_sequence()) when it was last told: metadata
+  // that ends before it is not what this extent file was used with. 0: not known.
+  std::uint64_t metadata_sequence = 0;
 
   friend bool operator==(const Superblock&, const Superblock&) = default;
 };
@@ -47,7 +50,8 @@ struct SuperblockBytes {
   StoreId store_id;
   std::int64_t page_count;
   std::int64_t create_time_unix_seconds;
-  std::array<std::uint8_t, 4036> reserved;  // zero
+  std::uint64_t metadata_sequence;
+  std::array<std::uint8_t, 4028> reserved;  // zero
   std::uint32_t crc32c;                     // of all bytes before it
 };
 static_assert(sizeof(SuperblockBytes) == kPageBytes);
@@ -57,15 +61,17 @@ static_assert(offsetof(SuperblockBytes, sequence) == 16);
 static_assert(offsetof(SuperblockBytes, store_id) == 24);
 static_assert(offsetof(SuperblockBytes, page_count) == 40);
 static_assert(offsetof(SuperblockBytes, create_time_unix_seconds) == 48);
-static_assert(offsetof(SuperblockBytes, reserved) == 56);
+static_assert(offsetof(SuperblockBytes, metadata_sequence) == 56);
+static_assert(offsetof(SuperblockBytes, reserved) == 64);
 static_assert(offsetof(SuperblockBytes, crc32c) == 4092);
 static_assert(std::has_unique_object_representations_v<SuperblockBytes>);
 
 SuperblockBytes EncodeSuperblock(const Superblock& superblock);
 
 // `page` is kPageBytes long, `copy_index` says which page it was read from.
-// Errors: DATA_LOSS not a superblock or damaged; FAILED_PRECONDITION intact, but of a format that
-// this program does not read.
+//
+// Errors:     DATA_LOSS not a superblock or damaged; FAILED_PRECONDITION intact, but of a format
+//             that this program does not read.
 absl::StatusOr<Superblock> DecodeSuperblock(std::span<const std::byte> page, int copy_index);
 
 struct SuperblockChoice {
@@ -75,8 +81,8 @@ struct SuperblockChoice {
   absl::Status other_copy;
 };
 
-// Errors: FAILED_PRECONDITION a copy has an unknown format or the copies name different stores;
-// DATA_LOSS both damaged.
+// Errors:     FAILED_PRECONDITION a copy has an unknown format or the copies name different stores;
+//             DATA_LOSS both damaged.
 absl::StatusOr<SuperblockChoice> ChooseSuperblock(std::span<const std::byte> page0,
                                                   std::span<const std::byte> page1);
 

@@ -1,6 +1,7 @@
 // MemtableGate keeps the memtables within their budget when flushes are slower than commits:
 // RocksDB starts a flush when they are full, and goes on filling new ones beside it.
-// Threading: Wait() on the metadata thread; RocksDB calls the listener on its own threads.
+//
+// Threading:  Wait() on the metadata thread; RocksDB calls the listener on its own threads.
 #pragma once
 
 #include <cstdint>

@@ -74,7 +74,7 @@ rocksdb::ColumnFamilyOptions FamilyOptions(const MetaOptions& options,
 
 }  // namespace
 
-RocksDbSetup MakeRocksDbSetup(const MetaOptions& options) {
+RocksDbSetup MakeRocksDbSetup(const MetaOptions& options, MetaAccess access) {
   RocksDbSetup setup;
   if (options.in_memory) {
     setup.env.reset(rocksdb::NewMemEnv(rocksdb::Env::Default()));
@@ -84,8 +84,8 @@ RocksDbSetup MakeRocksDbSetup(const MetaOptions& options) {
   }
   rocksdb::DBOptions& db = setup.options;
   if (setup.env != nullptr) db.env = setup.env.get();
-  db.create_if_missing = true;
-  db.create_missing_column_families = true;
+  db.create_if_missing = access == MetaAccess::kUse;
+  db.create_missing_column_families = access == MetaAccess::kUse;
   db.paranoid_checks = true;
   // After a power cut the end of the log holds unsynced batches, torn in any way. Nobody was told
   // that they are durable, so they must not keep the store from opening, as they would with
@@ -97,7 +97,7 @@ RocksDbSetup MakeRocksDbSetup(const MetaOptions& options) {
   SetMemoryLimits(options, db);
   setup.memtable_gate = std::make_shared<MemtableGate>(db.write_buffer_manager);
   db.listeners.push_back(setup.memtable_gate);
-  if (!options.in_memory && AcceptsDirectIo(options.path)) {
+  if (access == MetaAccess::kUse && !options.in_memory && AcceptsDirectIo(options.path)) {
     db.use_direct_reads = true;
     db.use_direct_io_for_flush_and_compaction = true;
     db.compaction_readahead_size = kReadaheadBytes;

@@ -18,11 +18,12 @@
 #include "common/base/thread.h"
 #include "common/log/log.h"
 #include "kv-node/meta/rocksdb_options.h"
+#include "kv-node/meta/sequence_check.h"
 
 namespace cairn::kv {
 namespace {
 
-constexpr std::string_view kStoreIdKey = "store_id";
+constexpr std::string_view kCleanCloseKey = "clean_close";
 
 // The end of the keys that start with `prefix`; empty when they reach to the last key.
 std::string PrefixEnd(std::string prefix) {
@@ -45,19 +46,19 @@ absl::Status SyncParent(const std::string& path) {
 
 std::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
-std::string Hex(std::string_view bytes) {
-  std::string text;
-  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return text;
-}
-
 }  // namespace
 
 class MetaStore::Impl final : public MetaReader {
  public:
   explicit Impl(MetaOptions options)
-      : options_(std::move(options)), setup_(MakeRocksDbSetup(options_)) {}
-  ~Impl() override { Stop(); }
+      : options_(std::move(options)), setup_(MakeRocksDbSetup(options_, MetaAccess::kUse)) {}
+  ~Impl() override {
+    Stop();
+    const std::optional<std::uint64_t> sequence = FlushAll();
+    handles_.clear();
+    db_.reset();
+    if (sequence && options_.on_clean_close) options_.on_clean_close(*sequence);
+  }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
@@ -94,6 +95,8 @@ class MetaStore::Impl final : public MetaReader {
     changed_.NotifyOne();
     return absl::OkStatus();
   }
+
+  std::uint64_t latest_sequence() const { return db_->GetLatestSequenceNumber(); }
 
   absl::StatusOr<std::optional<std::string>> Get(Family family, std::string_view key) override {
     std::string value;
@@ -200,13 +203,25 @@ class MetaStore::Impl final : public MetaReader {
     rocksdb::WriteOptions write;
     write.sync = !options_.in_memory;
     const std::size_t bytes = batch.GetDataSize();
-    broken_ = FromRocksDb(db_->Write(write, &batch), "commit to the metadata store");
+    broken_ = Explained(FromRocksDb(db_->Write(write, &batch), "commit to the metadata store"));
     if (!broken_.ok()) LogError("metadata store failed error=\"{}\"", ToStd(broken_.message()));
     MutexLock lock(mutex_);
     stats_.batch_count += static_cast<std::int64_t>(group.size());
     ++stats_.group_count;
     stats_.written_bytes += static_cast<std::int64_t>(bytes);
     return broken_;
+  }
+
+  // Every caller gets this answer from now on, so it says how to go on.
+  absl::Status Explained(const absl::Status& status) const {
+    if (status.ok()) return status;
+    const char* const cure = status.code() == absl::StatusCode::kResourceExhausted
+                                 ? "free space on the file system of"
+                                 : "check the disk of";
+    return {
+        status.code(),
+        fmt::format("{}; {} {} and restart cairn-kv-node: nothing that was acknowledged is lost",
+                    Message(status), cure, options_.path)};
   }
 
   rocksdb::Status Add(rocksdb::WriteBatch& batch, const MetaBatch::Change& change) {
@@ -228,7 +243,35 @@ class MetaStore::Impl final : public MetaReader {
       changed_.NotifyOne();
     }
     if (thread_.joinable()) thread_.join();
-    handles_.clear();
+  }
+
+  // The sequence number that all of the table files together reach; none when it did not work out:
+  // then the log still has what they lack.
+  std::optional<std::uint64_t> FlushAll() {
+    if (db_ == nullptr || options_.in_memory || !broken_.ok()) return std::nullopt;
+    if (latest_sequence() == 0) return std::nullopt;  // stays a store that was never used
+    const rocksdb::Status status = TryFlushAll();
+    if (!status.ok()) {
+      LogWarning("metadata store closed without a flush path={} error=\"{}\"", options_.path,
+                 status.ToString());
+      return std::nullopt;
+    }
+    return latest_sequence();
+  }
+
+  rocksdb::Status TryFlushAll() {
+    const rocksdb::FlushOptions flush;
+    std::vector<rocksdb::ColumnFamilyHandle*> families;
+    for (const HandlePtr& handle : handles_) families.push_back(handle.get());
+    if (rocksdb::Status status = db_->Flush(flush, families); !status.ok()) return status;
+    // The manifest's edits of these flushes all carry the same sequence number. One more change
+    // with a higher one comes last, so that a manifest that lost any of them ends before it. It
+    // goes into RocksDB's default family, which nothing else uses.
+    rocksdb::WriteOptions write;
+    write.sync = true;
+    const rocksdb::Slice key(kCleanCloseKey.data(), kCleanCloseKey.size());
+    if (rocksdb::Status status = db_->Put(write, key, ""); !status.ok()) return status;
+    return db_->Flush(flush);
   }
 
   using HandlePtr = std::unique_ptr<rocksdb::ColumnFamilyHandle,
@@ -253,6 +296,8 @@ MetaStore::MetaStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 MetaStore::~MetaStore() = default;
 
 absl::StatusOr<std::unique_ptr<MetaStore>> MetaStore::Open(MetaOptions options) {
+  // Before anything else: opening removes files that the manifest does not name.
+  CAIRN_RETURN_IF_ERROR(CheckSequence(options));
   auto impl = std::make_unique<Impl>(std::move(options));
   CAIRN_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<MetaStore>(new MetaStore(std::move(impl)));
@@ -275,6 +320,7 @@ absl::Status MetaStore::CommitAndWait(MetaBatch batch) {
   return promise.get_future().get();
 }
 
+std::uint64_t MetaStore::latest_sequence() const { return impl_->latest_sequence(); }
 MetaReader& MetaStore::reader() { return *impl_; }
 MetaStats MetaStore::stats() { return impl_->stats(); }
 
@@ -283,15 +329,18 @@ absl::Status CheckStoreId(MetaStore& store, std::string_view store_id,
   CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> stored,
                          store.reader().Get(Family::kConfig, kStoreIdKey));
   if (!stored) {
+    if (const std::uint64_t sequence = store.latest_sequence(); sequence > 0) {
+      return DataLoss(
+          "the metadata of extent file {} is damaged: it has rows up to change {}, but no store "
+          "id; restore both from the same backup, or to give up what is stored remove both",
+          extent_path, sequence);
+    }
     MetaBatch batch;
     batch.Put(Family::kConfig, std::string(kStoreIdKey), std::string(store_id));
     return store.CommitAndWait(std::move(batch));
   }
   if (*stored == store_id) return absl::OkStatus();
-  return FailedPrecondition(
-      "extent file {} belongs to another store: its store id is {}, the metadata's is {}; put the "
-      "right file back, or start with an empty directory",
-      extent_path, Hex(store_id), Hex(*stored));
+  return OtherStore(store_id, *stored, extent_path);
 }
 
 }  // namespace cairn::kv

@@ -1,15 +1,18 @@
 // MetaStore keeps the KV node's metadata in RocksDB: small rows in column families, written in
-// atomic batches by one metadata thread, read directly. Units:      sizes in bytes; counts in
-// items. Threading:  every method is safe from any thread. Callbacks and tasks run on the metadata
-// thread, one at a time, in the
-//             order of Commit() and Run(); they may call Commit() and Run(), and must not throw.
+// atomic batches by one metadata thread, read directly.
+//
+// Units:      sizes in bytes; counts in items.
+// Threading:  every method is safe from any thread. Callbacks and tasks run on the metadata thread,
+//             one at a time, in the order of Commit() and Run(); they may call Commit() and Run(),
+//             and must not throw.
 // Blocking:   Open(), the destructor and the readers do file I/O. Commit() and Run() only queue.
-// Ownership:  the destructor finishes everything queued, callbacks included, then closes the store.
+// Ownership:  the destructor finishes everything queued, callbacks included, moves all rows from
+//             the log into table files, whose blocks have checksums, and closes the store. A
+//             damaged log costs the batches behind the damage; a closed store has an empty one.
 // Errors:     UNAVAILABLE queue full, or the store is locked by another process; DATA_LOSS damaged
-// files or a failed disk;
-//             RESOURCE_EXHAUSTED disk full. After a failed write the store refuses every later
-//             commit with that first error: what of the failed write reached the disk is unknown
-//             until the store is opened again.
+//             files or a failed disk; RESOURCE_EXHAUSTED disk full. After a failed write the store
+//             refuses every later commit with that first error: what of the failed write reached
+//             the disk is unknown until the store is opened again.
 #pragma once
 
 #include <cstddef>
@@ -97,6 +100,15 @@ struct MetaOptions {
   bool in_memory = false;  // nothing reaches a disk, nothing survives; `path` is only a name
   std::int64_t block_cache_bytes = std::int64_t{1} << 20;  // data, index and filter blocks
   std::int64_t memtable_bytes = std::int64_t{2} << 20;     // of all families together
+  // How far the files at `path` must go at least, as latest_sequence() told it; 0: not known. When
+  // they end before, or are another store's, Open() refuses (DATA_LOSS, FAILED_PRECONDITION) and
+  // has changed nothing.
+  std::uint64_t sequence_min = 0;
+  std::string extent_path = "";  // whose superblock gave sequence_min; for the message
+  std::string store_id = "";     // also from there; metadata with another one is another store's
+  // Called at the end of the destructor when all that was committed is in table files, with
+  // latest_sequence(). Not in memory.
+  std::function<void(std::uint64_t sequence)> on_clean_close = nullptr;
   // For tests: puts a file system in between.
   std::function<std::shared_ptr<rocksdb::FileSystem>(std::shared_ptr<rocksdb::FileSystem> base)>
       wrap_file_system = nullptr;
@@ -130,6 +142,10 @@ class MetaStore {
   // Commits and waits. Not on the metadata thread.
   absl::Status CommitAndWait(MetaBatch batch);
 
+  // RocksDB's number of the last change that is durable (in memory: visible). 0: nothing was ever
+  // written.
+  std::uint64_t latest_sequence() const;
+
   MetaReader& reader();
   MetaStats stats();
 
@@ -140,8 +156,9 @@ class MetaStore {
 };
 
 // Ties metadata and extent file together: stores `store_id` (family config, key "store_id") in a
-// store that has none; FAILED_PRECONDITION when it holds another. `extent_path` is for the message.
-// Waits for I/O.
+// store that has no row yet. `extent_path` is for messages. Waits for I/O.
+//
+// Errors:     FAILED_PRECONDITION the store holds another id; DATA_LOSS it holds rows, but no id.
 absl::Status CheckStoreId(MetaStore& store, std::string_view store_id,
                           std::string_view extent_path);
 

@@ -2,6 +2,7 @@
 // reads, because the page cache is memory too.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -21,7 +22,9 @@ struct RocksDbSetup {
   std::shared_ptr<MemtableGate> memtable_gate;
 };
 
-RocksDbSetup MakeRocksDbSetup(const MetaOptions& options);
+// kLook neither writes nor makes anything.
+enum class MetaAccess : std::uint8_t { kUse, kLook };
+RocksDbSetup MakeRocksDbSetup(const MetaOptions& options, MetaAccess access);
 
 // NOT_FOUND, DATA_LOSS (corruption), RESOURCE_EXHAUSTED (no space), UNAVAILABLE (lock held),
 // INTERNAL.

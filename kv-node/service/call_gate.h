@@ -1,7 +1,7 @@
 // CallGate counts calls in flight, so that a stopping server can wait for them.
 //
-// Threading: safe from any thread.
-// Blocking:  only WaitIdle.
+// Threading:  safe from any thread.
+// Blocking:   only WaitIdle.
 #pragma once
 
 #include <chrono>

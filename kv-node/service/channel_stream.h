@@ -2,15 +2,15 @@
 // channel, and writes the replies. It holds no session state beyond what it must not ask the engine
 // for.
 //
-// Threading: reactions run on gRPC threads, observer methods on the engine thread; mutex_ guards
-//            all they share. gRPC never runs a reaction inside Start* or Finish, so these are
-//            called with the mutex held.
-// Blocking:  never.
-// Limits:    a message has at most kMessageBytesMax bytes. It reads the next message only while the
-//            engine's channel has room (kChannelQueueMax), fewer than kFetchesInFlightMax reads are
-//            unanswered, and fewer than kReplyQueueMax replies wait to be written.
-// Ownership: holds itself until OnDone; the engine's channel shares it as the observer. Bytes of a
-//            fetch reply are lent to gRPC until the transport has sent them.
+// Threading:  reactions run on gRPC threads, observer methods on the engine thread; mutex_ guards
+//             all they share. gRPC never runs a reaction inside Start* or Finish, so these are
+//             called with the mutex held.
+// Blocking:   never.
+// Limits:     a message has at most kMessageBytesMax bytes. It reads the next message only while
+//             the engine's channel has room (kChannelQueueMax), fewer than kFetchesInFlightMax
+//             reads are unanswered, and fewer than kReplyQueueMax replies wait to be written.
+// Ownership:  holds itself until OnDone; the engine's channel shares it as the observer. Bytes of a
+//             fetch reply are lent to gRPC until the transport has sent them.
 #pragma once
 
 #include <cstdint>

@@ -3,10 +3,10 @@
 // nothing, so a peer cannot keep it waiting: connections are served one at a time, the ones behind
 // wait in the kernel's bounded backlog.
 //
-// Threading: a thread of its own, "kv-handshake"; the destructor stops and joins it and removes the
-//            socket.
-// Ownership: borrows the registry, which outlives it.
-// Errors:    of Start: ALREADY_EXISTS the socket is taken; others of the file system.
+// Threading:  a thread of its own, "kv-handshake"; the destructor stops and joins it and removes
+//             the socket.
+// Ownership:  borrows the registry, which outlives it.
+// Errors:     of Start: ALREADY_EXISTS the socket is taken; others of the file system.
 #pragma once
 
 #include <sys/types.h>

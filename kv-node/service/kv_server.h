@@ -1,10 +1,10 @@
 // KvServer serves an Engine on a Unix socket: KvService, the standard health service and
 // reflection, and the handshake on a second socket (the path with ".handshake" behind it).
 //
-// Threading: methods may be called from any thread, one at a time.
-// Blocking:  Start binds sockets; Shutdown waits for calls up to its deadline.
-// Ownership: borrows the engine, which must outlive it: calls in flight end through the engine.
-// Errors:    of Start: INVALID_ARGUMENT path too long; ALREADY_EXISTS the socket is taken.
+// Threading:  methods may be called from any thread, one at a time.
+// Blocking:   Start binds sockets; Shutdown waits for calls up to its deadline.
+// Ownership:  borrows the engine, which must outlive it: calls in flight end through the engine.
+// Errors:     of Start: INVALID_ARGUMENT path too long; ALREADY_EXISTS the socket is taken.
 #pragma once
 
 #include <sys/types.h>
@@ -13,9 +13,8 @@
 #include <memory>
 #include <string>
 
-#include <grpcpp/server.h>
-
 #include "common/base/status.h"
+#include "common/rpc/unix_server.h"
 #include "common/rpc/unix_socket.h"
 #include "kv-node/engine/engine.h"
 #include "kv-node/service/handshake_server.h"
@@ -53,14 +52,13 @@ class KvServer {
   void Shutdown(std::chrono::milliseconds time_max);
 
  private:
-  KvServer(const KvServerOptions& options, NodeIdentity identity, Engine* engine);
-  absl::Status Listen();
+  KvServer(NodeIdentity identity, Engine* engine);
+  absl::Status Listen(const KvServerOptions& options);
 
-  const KvServerOptions options_;
   TokenRegistry registry_;
   KvServiceImpl service_;
   std::unique_ptr<HandshakeServer> handshake_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<rpc::UnixServer> server_;
 };
 
 }  // namespace cairn::kv

@@ -61,8 +61,9 @@ void FillPage(const PageRequest& page, const std::vector<SessionInfo>& sessions,
 template <typename T, typename Fill>
 Callback<T> KvServiceImpl::Answer(ServerUnaryReactor* reactor, Fill fill) {
   return [this, reactor, fill = std::move(fill)](absl::StatusOr<T> result) {
+    const grpc::Status status = rpc::ToGrpcStatus(result.status());
     if (result.ok()) fill(*std::move(result));
-    reactor->Finish(rpc::ToGrpcStatus(result.status()));
+    reactor->Finish(status);
     gate_.Leave();
   };
 }

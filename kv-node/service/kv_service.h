@@ -1,9 +1,9 @@
 // KvServiceImpl is KvService of proto/cairn/kv/v1/kv.proto over an Engine: every handler checks the
 // caller's token and the request, calls the engine, and maps the error once. No policy here.
 //
-// Threading: handlers run on gRPC threads and return at once; replies leave on the engine thread.
-// Blocking:  never.
-// Ownership: borrows engine and registry, which outlive the server.
+// Threading:  handlers run on gRPC threads and return at once; replies leave on the engine thread.
+// Blocking:   never.
+// Ownership:  borrows engine and registry, which outlive the server.
 #pragma once
 
 #include <chrono>

@@ -2,9 +2,9 @@
 // handshake and live as long as the daemon: an app has one, so that reconnecting clients do not add
 // up.
 //
-// Threading: safe from any thread.
-// Limits:    kAppCountMax apps.
-// Errors:    UNAUTHENTICATED no token, or one that this process did not give out.
+// Threading:  safe from any thread.
+// Limits:     kAppCountMax apps.
+// Errors:     UNAUTHENTICATED no token, or one that this process did not give out.
 #pragma once
 
 #include <cstdint>

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import unittest
 
 BIN_DIR = os.environ["CAIRN_BIN_DIR"]
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -72,6 +73,23 @@ class Daemon:
     def log(self):
         with open(self.log_path, encoding="utf-8", errors="replace") as log:
             return log.read()
+
+
+class SharedCairnTest(unittest.TestCase):
+    """A case whose tests share one pair of daemons, which must have stopped well at the end."""
+    EXTENT_FILE_BYTES = 256 << 20
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cairn = Cairn(extent_file_bytes=cls.EXTENT_FILE_BYTES)
+        cls.cairn.start()
+
+    @classmethod
+    def tearDownClass(cls):
+        statuses = cls.cairn.stop()
+        log = cls.cairn.compute.log()
+        cls.cairn.__exit__(None, None, None)
+        assert statuses == [0, 0], (statuses, log)
 
 
 class Cairn:

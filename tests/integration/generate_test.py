@@ -18,20 +18,9 @@ ANSWER = " The code of the green lantern is 9605."
 LONG = ["--ignore-end", "--tokens", "200"]
 
 
-class GenerateTest(unittest.TestCase):
-    """One pair of daemons for all tests; tests that stop or kill them have their own."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.cairn = Cairn(extent_file_bytes=512 << 20)
-        cls.cairn.start()
-
-    @classmethod
-    def tearDownClass(cls):
-        statuses = cls.cairn.stop()
-        log = cls.cairn.compute.log()
-        cls.cairn.__exit__(None, None, None)
-        assert statuses == [0, 0], (statuses, log)
+class GenerateTest(daemons.SharedCairnTest):
+    """Tests that stop or kill the daemons have their own."""
+    EXTENT_FILE_BYTES = 512 << 20
 
     def refuse(self, *arguments, words, status=1, cairn=None):
         done = (cairn or self.cairn).run(*arguments)
@@ -72,6 +61,11 @@ class GenerateTest(unittest.TestCase):
     def test_ephemeral_conversation_is_gone(self):
         result = self.cairn.generate("Mira", "--ephemeral", "--tokens", "3")
         self.assertNotIn(result["conversation_id"], [s["conversation_id"] for s in self.cairn.sessions()])
+
+    def test_ephemeral_never_deletes_a_conversation_that_exists(self):
+        number = str(self.cairn.generate("Mira", "--tokens", "3")["conversation_id"])
+        self.refuse("generate", "x", "--ephemeral", "--conversation", number, words=["ephemeral", number])
+        self.cairn.succeed("sessions", "show", number)
 
     def test_sessions_are_listed_shown_and_deleted(self):
         result = self.cairn.generate("Mira keeps the lantern", "--tokens", "4", "--label", "a \"label\"")
@@ -239,6 +233,31 @@ class RestartTest(unittest.TestCase):
             self.assertIn(b"stopping", error)
             cairn.compute.start()
             self.assertGreater(cairn.sessions()[0]["token_count"], 4100)
+
+    def test_compute_node_stops_while_the_kv_node_hangs(self):
+        with Cairn() as cairn:
+            process = cairn.popen("generate", QUESTION, "--file", DEMO_TEXT, "--ignore-end", "--tokens", "20000")
+            process.stdout.read(40)
+            cairn.kv.process.send_signal(signal.SIGSTOP)
+            try:
+                self.assertEqual(cairn.compute.stop(), 0)
+            finally:
+                cairn.kv.process.send_signal(signal.SIGCONT)
+            process.communicate(timeout=daemons.STOP_TIMEOUT_S)
+            cairn.compute.start()
+            number = str(cairn.sessions()[0]["conversation_id"])
+            again = cairn.generate("\n" + QUESTION, "--conversation", number, "--stop", "\n")
+            self.assertEqual(again["text"], ANSWER)
+
+    def test_full_flash_says_what_the_conversation_keeps(self):
+        with Cairn(extent_file_bytes=12 << 20) as cairn:
+            done = cairn.run("generate", QUESTION, "--file", DEMO_TEXT, "--ignore-end", "--tokens", "20000")
+            self.assertEqual(done.returncode, 1)
+            listed = cairn.sessions()[0]
+            self.assertIn(f"keeps {listed['token_count']} tokens".encode(), done.stderr)
+            self.assertGreater(listed["token_count"], 0)
+            cairn.succeed("sessions", "delete", str(listed["conversation_id"]))
+            cairn.generate("Mira", "--tokens", "3")
 
     def test_text_is_the_same_when_the_kv_node_is_killed(self):
         """At random moments, of the prompt too; CAIRN_KILL_COUNT says how often."""

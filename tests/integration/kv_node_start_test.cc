@@ -2,10 +2,13 @@
 // the flags that only print.
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
 
 #include <gtest/gtest.h>
 
 #include "kv-node/daemon/config.h"
+#include "kv-node/layout/extent_file.h"
 #include "tests/integration/kv_node_process.h"
 
 namespace cairn::test {
@@ -50,9 +53,65 @@ class KvNodeStartTest : public testing::Test {
     ASSERT_TRUE(node_.Start().ok());
     ASSERT_EQ(node_.Stop().value_or(-1), 0);
   }
+  // A store that holds a conversation of kTokens tokens, stopped or killed.
+  static constexpr std::int64_t kTokens = 100;
+  void Converse() {
+    auto node = compute::GrpcKvNode::Connect(node_.socket_path(), {});
+    ASSERT_TRUE(node.ok()) << node.status();
+    const auto created = (*node)->Create(Talk::Request());
+    ASSERT_TRUE(created.ok()) << created.status();
+    session_ = *created;
+    const auto session = (*node)->Open(session_);
+    ASSERT_TRUE(session.ok()) << session.status();
+    ASSERT_TRUE(Talk::Append(session->get(), 0, kTokens).ok());
+    ASSERT_TRUE(Talk::TakeCheckpoint(session->get(), kTokens, 0).ok());
+  }
+  void MakeConversation() {
+    ASSERT_TRUE(node_.Start().ok());
+    ASSERT_NO_FATAL_FAILURE(Converse());
+    ASSERT_EQ(node_.Stop().value_or(-1), 0);
+  }
+  void ExpectConversation() {
+    const auto started = node_.Start();
+    ASSERT_TRUE(started.ok()) << started.status();
+    auto node = compute::GrpcKvNode::Connect(node_.socket_path(), {});
+    ASSERT_TRUE(node.ok()) << node.status();
+    const auto session = (*node)->Open(session_);
+    ASSERT_TRUE(session.ok()) << session.status();
+    EXPECT_EQ((*session)->attachment().token_count, kTokens);
+    EXPECT_TRUE(Talk::Holds(session->get(), kTokens));
+  }
+  // Files of the store by path, with their bytes.
+  std::map<std::string, std::string> Files() const {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::recursive_directory_iterator(node_.data_dir())) {
+      std::string& bytes = files[entry.path().string()];
+      if (!entry.is_regular_file()) continue;
+      std::ifstream file(entry.path(), std::ios::binary);
+      bytes.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    }
+    return files;
+  }
+  void ExpectRefusedAndUntouched(const std::vector<std::string>& texts) {
+    const auto before = Files();
+    ExpectRefused(node_, texts);
+    EXPECT_TRUE(Files() == before) << "a refused start changed the store";
+  }
+  std::vector<fs::path> MetaFiles(const std::string& part) const {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(MetaDirectory())) {
+      if (entry.path().filename().string().find(part) != std::string::npos) {
+        found.push_back(entry.path());
+      }
+    }
+    EXPECT_FALSE(found.empty()) << part;
+    return found;
+  }
+  std::string MetaDirectory() const { return node_.data_dir() + "/meta"; }
   std::string ExtentFile() const { return node_.data_dir() + "/extents.cairn"; }
 
   KvNodeProcess node_;
+  SessionId session_;
 };
 
 TEST_F(KvNodeStartTest, BusyDirectoryIsRefusedAndItsOwnerGoesOn) {
@@ -96,7 +155,7 @@ TEST_F(KvNodeStartTest, ExtentFileOfAnotherStoreIsRefused) {
   ASSERT_EQ(other.Stop().value_or(-1), 0);
   fs::remove(ExtentFile());
   fs::copy_file(other.data_dir() + "/extents.cairn", ExtentFile());
-  ExpectRefused(node_, {ExtentFile(), "store"});
+  ExpectRefusedAndUntouched({ExtentFile(), "belongs to another store"});
 }
 
 TEST_F(KvNodeStartTest, TruncatedExtentFileIsRefused) {
@@ -130,6 +189,100 @@ TEST_F(KvNodeStartTest, MetadataWithoutItsExtentFileIsRefused) {
   fs::remove(ExtentFile());
   ExpectRefused(node_, {node_.data_dir(), "extents.cairn", "put the file back"});
   EXPECT_FALSE(fs::exists(ExtentFile()));
+}
+
+TEST_F(KvNodeStartTest, StoppedStoreDoesNotNeedItsMetadataLog) {
+  ASSERT_NO_FATAL_FAILURE(MakeConversation());
+  for (const fs::path& log : MetaFiles(".log")) {
+    EXPECT_EQ(fs::file_size(log), 0U) << log;
+    fs::remove(log);
+  }
+  ExpectConversation();
+}
+
+TEST_F(KvNodeStartTest, DamagedMetadataLogOfAStoppedStoreIsHarmless) {
+  ASSERT_NO_FATAL_FAILURE(MakeConversation());
+  for (const fs::path& log : MetaFiles(".log")) std::ofstream(log) << std::string(5000, 'g');
+  ExpectConversation();
+}
+
+TEST_F(KvNodeStartTest, MissingMetadataIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(MakeConversation());
+  const fs::path aside = node_.directory() + "/aside";
+  fs::rename(MetaDirectory(), aside);
+  ExpectRefusedAndUntouched({MetaDirectory(), ExtentFile(), "missing", "backup", "remove both"});
+  EXPECT_FALSE(fs::exists(MetaDirectory()));
+  fs::create_directory(MetaDirectory());
+  ExpectRefusedAndUntouched({MetaDirectory(), ExtentFile(), "missing", "backup", "remove both"});
+  fs::remove(MetaDirectory());
+  fs::rename(aside, MetaDirectory());
+  ExpectConversation();
+}
+
+TEST_F(KvNodeStartTest, TruncatedManifestIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(MakeConversation());
+  const fs::path manifest = MetaFiles("MANIFEST").front();
+  const fs::path whole = node_.directory() + "/whole";
+  fs::copy_file(manifest, whole);
+  const auto size = fs::file_size(manifest);
+  for (const auto length : {std::uintmax_t{0}, size / 2, size - 1}) {
+    fs::resize_file(manifest, length);
+    ExpectRefusedAndUntouched({MetaDirectory(), ExtentFile(), "restore both"});
+  }
+  fs::copy_file(whole, manifest, fs::copy_options::overwrite_existing);
+  ExpectConversation();
+}
+
+TEST_F(KvNodeStartTest, OlderMetadataIsRefused) {
+  MakeStore();
+  const fs::path aside = node_.directory() + "/aside";
+  fs::copy(MetaDirectory(), aside, fs::copy_options::recursive);
+  ASSERT_NO_FATAL_FAILURE(MakeConversation());
+  fs::remove_all(MetaDirectory());
+  fs::rename(aside, MetaDirectory());
+  ExpectRefusedAndUntouched({MetaDirectory(), ExtentFile(), "is older than", "ends with change"});
+}
+
+TEST_F(KvNodeStartTest, KilledStoreOpensWithWhatWasAcknowledged) {
+  ASSERT_TRUE(node_.Start().ok());
+  ASSERT_NO_FATAL_FAILURE(Converse());
+  node_.Kill();
+  ExpectConversation();
+  node_.Kill();
+  ExpectConversation();
+}
+
+TEST_F(KvNodeStartTest, LogOfAKilledStoreThatIsGoneIsNoticed) {
+  ASSERT_TRUE(node_.Start().ok());
+  ASSERT_NO_FATAL_FAILURE(Converse());
+  node_.Kill();
+  for (const fs::path& log : MetaFiles(".log")) fs::remove(log);
+  ExpectRefusedAndUntouched({MetaDirectory(), ExtentFile(), "restore both"});
+}
+
+// Each of these lines of the log is a point at which to die.
+TEST_F(KvNodeStartTest, FirstStartThatIsKilledAnywhereCanBeRepeated) {
+  for (const char* line : {"create file=", "extent file created", "engine sessions=", "serving "}) {
+    SCOPED_TRACE(line);
+    fs::remove_all(node_.data_dir());
+    {
+      Process process(node_.Command(), {});
+      ASSERT_TRUE(process.WaitForLine(line).ok()) << process.output();
+      process.Kill();
+    }
+    ASSERT_NO_FATAL_FAILURE(MakeConversation());
+    ExpectConversation();
+    ASSERT_EQ(node_.Stop().value_or(-1), 0);
+  }
+}
+
+TEST_F(KvNodeStartTest, ExtentFileThatNeverHadMetadataIsANewStore) {
+  fs::create_directory(node_.data_dir());
+  ASSERT_TRUE(kv::ExtentFile::Create({.directory = node_.data_dir()},
+                                     {.size_bytes = 32 << 20, .prefill = false})
+                  .ok());
+  ASSERT_NO_FATAL_FAILURE(MakeConversation());
+  ExpectConversation();
 }
 
 TEST_F(KvNodeStartTest, DataDirectoryThatCannotBeMadeIsNamed) {
@@ -207,13 +360,13 @@ TEST_F(KvNodeStartTest, DefaultConfigHasEveryKeyAndIsWhatIsUsedWithoutAFile) {
 }
 
 TEST_F(KvNodeStartTest, DefaultsFollowTheEnvironment) {
-  const kv::Environment user{"/home/u", "", "/run/user/7", false};
+  const Environment user{"/home/u", "", "/run/user/7", false};
   EXPECT_EQ(kv::DefaultConfig(user).data_dir(), "/home/u/.local/state/cairn");
   EXPECT_EQ(kv::DefaultConfig(user).socket_path(), "/run/user/7/cairn/kv.sock");
-  const kv::Environment state{"/home/u", "/state", "", false};
+  const Environment state{"/home/u", "/state", "", false};
   EXPECT_EQ(kv::DefaultConfig(state).data_dir(), "/state/cairn");
   EXPECT_EQ(kv::DefaultConfig(state).socket_path(), "/state/cairn/kv.sock");
-  const kv::Environment root{"/root", "", "", true};
+  const Environment root{"/root", "", "", true};
   EXPECT_EQ(kv::DefaultConfig(root).data_dir(), "/var/lib/cairn");
   EXPECT_EQ(kv::DefaultConfig(root).socket_path(), "/run/cairn/kv.sock");
 }

@@ -1,8 +1,10 @@
 // GgufWriter writes GGUF version 3 files for tests: metadata in the order given, then tensors,
 // streamed row by row so that a file larger than memory can be written. Independent of the reader
-// in compute-node, which the tests check with it. Threading: externally synchronised. Ownership:
-// the row sources are called during Write and must stay valid until then. Errors: UNAVAILABLE,
-// RESOURCE_EXHAUSTED and so on from the file system, with the path.
+// in compute-node, which the tests check with it.
+//
+// Threading:  externally synchronised.
+// Ownership:  the row sources are called during Write and must stay valid until then.
+// Errors:     UNAVAILABLE, RESOURCE_EXHAUSTED and so on from the file system, with the path.
 #pragma once
 
 #include <cstdint>

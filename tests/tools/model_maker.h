@@ -1,7 +1,9 @@
 // Writes complete model files with random weights: architecture keys, tensors, tokenizer. The
 // weights mean nothing, but depend only on (seed, tensor name, row), so that files of one preset
 // and seed in different types hold the same weights at different precision. Presets are tiny models
-// of every architecture that Cairn loads and real shapes for timing. Threading: pure functions.
+// of every architecture that Cairn loads and real shapes for timing.
+//
+// Threading:  pure functions.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +52,7 @@ struct ModelOptions {
   std::string vocab_from = {};
 };
 
-// Errors: INVALID_ARGUMENT for an unknown preset or type or an unreadable `vocab_from`.
+// Errors:     INVALID_ARGUMENT for an unknown preset or type or an unreadable `vocab_from`.
 absl::StatusOr<GgufWriter> MakeModel(const ModelOptions& options);
 
 // MakeModel and write to `path`.

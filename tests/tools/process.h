@@ -1,8 +1,8 @@
 // Process starts a program and watches its output, for tests of the real daemons. Waiting is on
 // pipes and on the process itself, never for a guessed time.
 //
-// Threading: one thread.
-// Ownership: a process that still runs is killed by the destructor.
+// Threading:  one thread.
+// Ownership:  a process that still runs is killed by the destructor.
 #pragma once
 
 #include <sys/types.h>

@@ -1,6 +1,7 @@
 // A small fast random generator (xoshiro256++ by Blackman and Vigna, seeded through splitmix64), so
-// that test data depend only on a seed and never on the standard library. Threading: one generator
-// per thread.
+// that test data depend only on a seed and never on the standard library.
+//
+// Threading:  one generator per thread.
 #pragma once
 
 #include <array>

@@ -1,6 +1,8 @@
 // Encodes rows of float weights as GGUF tensor blocks. Only what the model maker writes: F32, F16,
 // BF16, Q8_0, Q4_0, Q6_K. Deliberately shares no code with compute-node, which decodes these blocks
-// and is what the tests check. Threading: pure functions.
+// and is what the tests check.
+//
+// Threading:  pure functions.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,8 @@
 // Builds small vocabularies from a fixed text, so that tests have tokenizers of every kind without
 // any outside file: SentencePiece-like (scores, byte tokens, U+2581 for the space) and byte-level
-// BPE (GPT-2's byte alphabet, merges). Threading: pure functions.
+// BPE (GPT-2's byte alphabet, merges).
+//
+// Threading:  pure functions.
 #pragma once
 
 #include <cstdint>

@@ -14,9 +14,10 @@ v1::GenerateEvent Event(std::int32_t id) {
 }
 
 TEST(EventQueueTest, GivesEventsInOrderAndThenIsDone) {
+  const StopSignal never;
   EventQueue queue;
-  EXPECT_TRUE(queue.Push(Event(1)));
-  EXPECT_TRUE(queue.Push(Event(2)));
+  EXPECT_TRUE(queue.Push(Event(1), never).ok());
+  EXPECT_TRUE(queue.Push(Event(2), never).ok());
   queue.Close();
   EXPECT_FALSE(queue.done());
   EXPECT_EQ(queue.Pop(std::chrono::seconds(1))->token().id(), 1);
@@ -32,9 +33,10 @@ TEST(EventQueueTest, EmptyQueueAnswersWhenTheTimeIsUp) {
 }
 
 TEST(EventQueueTest, FullQueueWaitsForItsReader) {
+  const StopSignal never;
   EventQueue queue;
   std::thread producer([&] {
-    for (int i = 0; i < 3 * kEventsMax; ++i) EXPECT_TRUE(queue.Push(Event(i)));
+    for (int i = 0; i < 3 * kEventsMax; ++i) EXPECT_TRUE(queue.Push(Event(i), never).ok());
     queue.Close();
   });
   int expected = 0;
@@ -46,6 +48,15 @@ TEST(EventQueueTest, FullQueueWaitsForItsReader) {
   }
   EXPECT_EQ(expected, 3 * kEventsMax);
   producer.join();
+}
+
+TEST(EventQueueTest, StopEndsTheWaitForAClientThatDoesNotRead) {
+  EventQueue queue;
+  const StopSignal never;
+  for (int i = 0; i < kEventsMax; ++i) ASSERT_TRUE(queue.Push(Event(i), never).ok());
+  StopSignal stop;
+  stop.Cancel();
+  EXPECT_EQ(queue.Push(Event(0), stop).code(), absl::StatusCode::kCancelled);
 }
 
 }  // namespace

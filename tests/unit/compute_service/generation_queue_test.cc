@@ -60,10 +60,19 @@ TEST(GenerationQueueTest, StopCancelsWhatRunsAndWaits) {
                   .ok());
   ASSERT_TRUE(queue.Submit(waiting, [&] { waiting_ran = true; }).ok());
   started.get_future().wait();
-  queue.Stop();
+  EXPECT_TRUE(queue.Stop(std::chrono::minutes(10)));
   EXPECT_TRUE(waiting->cancelled());
   EXPECT_TRUE(waiting_ran);
   EXPECT_EQ(queue.Submit(NewStop(), [] {}).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(GenerationQueueTest, StopTellsWhenAJobDoesNotEnd) {
+  std::promise<void> release;
+  GenerationQueue queue;
+  ASSERT_TRUE(queue.Submit(NewStop(), [&] { release.get_future().wait(); }).ok());
+  EXPECT_FALSE(queue.Stop(std::chrono::milliseconds(20)));
+  release.set_value();
+  EXPECT_TRUE(queue.Stop(std::chrono::minutes(10)));
 }
 
 }  // namespace

@@ -1,27 +1,24 @@
 #include "common/daemon/config_file.h"
 
-#include <unistd.h>
-
 #include <fstream>
 
 #include <gtest/gtest.h>
 
 #include "cairn/config/v1/compute_node.pb.h"
+#include "tests/tools/temp_dir.h"
 
 namespace cairn {
 namespace {
 
 class ConfigFileTest : public testing::Test {
  protected:
-  ConfigFileTest() : path_(fmt::format("{}cairn_config_{}", testing::TempDir(), ::getpid())) {}
-  ~ConfigFileTest() override { ::unlink(path_.c_str()); }
-
   absl::Status Read(const std::string& text) {
     std::ofstream(path_) << text;
     return ReadConfigFile(path_, config_);
   }
 
-  const std::string path_;
+  const test::TempDir directory_;
+  const std::string path_ = directory_.File("test.conf");
   config::v1::ComputeNodeConfig config_;
 };
 

@@ -43,5 +43,17 @@ TEST_F(FlagsTest, MistakesNameTheFlag) {
   EXPECT_NE(Message(Parse({"--sockets", "a"})).find("--sockets"), std::string::npos);
 }
 
+TEST_F(FlagsTest, DaemonHasItsOwnFlagsBesideThoseOfEveryDaemon) {
+  DaemonFlags flags;
+  std::optional<std::string> model;
+  const std::array own = {ValueFlag{"--model", &model}};
+  const std::vector<const char*> arguments = {"--model=m", "--config", "c", "--print-config"};
+  EXPECT_TRUE(ParseDaemonFlags(arguments, own, flags).ok());
+  EXPECT_EQ(model, "m");
+  EXPECT_EQ(flags.config_path, "c");
+  EXPECT_TRUE(flags.print_config);
+  EXPECT_FALSE(flags.help);
+}
+
 }  // namespace
 }  // namespace cairn

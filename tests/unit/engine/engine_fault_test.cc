@@ -107,6 +107,23 @@ class EngineFaultTest : public ::testing::Test {
   SessionId id_;
 };
 
+TEST_F(EngineFaultTest, DamagedCarriedEntryIsReportedWithWhatToDo) {
+  Create();
+  session_->Send(StageCarried{0,
+                              {{0, kWindowBuffer, Positions::Range(0, 5), Positions::Range(0, 5),
+                                EntriesBytes(layout_, kSalt, 0, 0, Positions::Range(0, 5))}}});
+  ASSERT_EQ(TakeCheckpoint(0, 5).ToString(), "OK");
+  ASSERT_TRUE(session_->Read(GetCarried{0}).ok());
+  CorruptEverything();
+  const absl::Status status = session_->Read(GetCarried{0}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  for (const std::string_view text :
+       {"fails its check", "restore the store", "compute the session's tokens again"}) {
+    EXPECT_NE(ToStd(status.message()).find(text), std::string_view::npos) << status;
+  }
+  EXPECT_EQ(Stats().lost_part_count, 1);
+}
+
 TEST_F(EngineFaultTest, DamagedPartIsReportedLostAndCanBeRepaired) {
   Create();
   AppendTokens(1, Positions::Range(0, 40));

@@ -64,13 +64,13 @@ absl::StatusOr<std::unique_ptr<TestSession>> TestSession::Resume(Engine& engine,
   return Bind(engine, std::move(attachment));
 }
 
-OpSeq TestSession::Send(ChangingOperation operation) {
+OpSeq TestSession::Send(const ChangingOperation& operation) {
   const OpSeq op_seq(next_op_seq_++);
-  SendAs(op_seq, std::move(operation));
+  SendAs(op_seq, operation);
   return op_seq;
 }
 
-void TestSession::SendAs(OpSeq op_seq, ChangingOperation operation) {
+void TestSession::SendAs(OpSeq op_seq, const ChangingOperation& operation) {
   while (true) {
     ChangingOperation copy = operation;
     if (channel_->Submit(op_seq, std::move(copy))) return;
@@ -82,7 +82,7 @@ void TestSession::SendAs(OpSeq op_seq, ChangingOperation operation) {
   }
 }
 
-absl::StatusOr<ReadReply> TestSession::Read(ReadOperation operation) {
+absl::StatusOr<ReadReply> TestSession::Read(const ReadOperation& operation) {
   const RequestId request(next_request_++);
   while (!channel_->Submit(request, OpSeq(0), operation)) {
     MutexLock lock(observer_->mutex);
@@ -112,6 +112,12 @@ absl::StatusOr<Checkpointed> TestSession::WaitFor(OpSeq checkpoint) {
 absl::Status TestSession::failure() {
   MutexLock lock(observer_->mutex);
   return observer_->first_failure;
+}
+
+void TestSession::ForgetFailures() {
+  MutexLock lock(observer_->mutex);
+  observer_->first_failure = absl::OkStatus();
+  observer_->failed.clear();
 }
 
 std::string EntryBytes(const EntryLayout& layout, std::int64_t salt, std::int32_t layer,

@@ -31,14 +31,16 @@ class TestSession {
 
   const Attachment& attachment() const { return attachment_; }
   // Submits and returns the number; waits while the channel is full.
-  OpSeq Send(ChangingOperation operation);
+  OpSeq Send(const ChangingOperation& operation);
   // Submits again under a number that was used before.
-  void SendAs(OpSeq op_seq, ChangingOperation operation);
-  absl::StatusOr<ReadReply> Read(ReadOperation operation);
+  void SendAs(OpSeq op_seq, const ChangingOperation& operation);
+  absl::StatusOr<ReadReply> Read(const ReadOperation& operation);
   // Waits for the checkpoint's end.
   absl::StatusOr<Checkpointed> WaitFor(OpSeq checkpoint);
   // The first failure that was told, or OK.
   absl::Status failure();
+  // After a failure that was expected: later waits are for what comes from now on.
+  void ForgetFailures();
   OpSeq last_op_seq() const { return OpSeq(next_op_seq_ - 1); }
 
  private:

@@ -1,127 +1,11 @@
 #include "kv-node/engine/engine.h"
 
-#include <algorithm>
+#include <optional>
 
-#include <gtest/gtest.h>
-
-#include "kv-node/device/memory_device.h"
-#include "tests/unit/engine/engine_harness.h"
+#include "tests/unit/engine/engine_fixture.h"
 
 namespace cairn::kv {
 namespace {
-
-constexpr std::int64_t kSalt = 7;
-
-class EngineTest : public ::testing::Test {
- protected:
-  void SetUp() override { Start({}); }
-
-  void Start(EngineOptions options, std::int64_t size_bytes = std::int64_t{64} << 20) {
-    engine_.reset();
-    options.durable = false;
-    MetaOptions meta;
-    meta.path = "/engine-test";
-    meta.in_memory = true;
-    auto store = MetaStore::Open(meta);
-    ASSERT_TRUE(store.ok()) << store.status().ToString();
-    auto engine = Engine::Open(options, StoreId{}, std::make_unique<MemoryDevice>(size_bytes),
-                               *std::move(store));
-    ASSERT_TRUE(engine.ok()) << engine.status().ToString();
-    engine_ = *std::move(engine);
-  }
-
-  SessionId Create(SegmentId parent = SegmentId(0), std::int64_t t = 0) {
-    CreateSession request;
-    request.key = SmallKey();
-    request.layout = layout_;
-    request.parent_segment_id = parent;
-    request.parent_token_count = t;
-    const auto id = Await<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
-    EXPECT_TRUE(id.ok()) << id.status().ToString();
-    return id.value_or(SessionId(0));
-  }
-
-  std::unique_ptr<TestSession> Open(SessionId id) {
-    auto session = TestSession::Open(*engine_, id);
-    EXPECT_TRUE(session.ok()) << session.status().ToString();
-    return session.ok() ? *std::move(session) : nullptr;
-  }
-
-  // Appends positions to a cluster in every layer and head.
-  void AppendAll(TestSession& session, std::int64_t cluster, const Positions& positions,
-                 std::int64_t salt = kSalt) {
-    for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-      Append op;
-      op.layer = layer;
-      for (std::int32_t head = 0; head < layout_.head_count; ++head) {
-        op.clusters.push_back({{head, ClusterId(cluster)},
-                               positions,
-                               EntriesBytes(layout_, salt, layer, head, positions)});
-      }
-      session.Send(std::move(op));
-    }
-  }
-
-  void CarryAll(TestSession& session, const Positions& positions, const Positions& brought,
-                std::int64_t salt = kSalt) {
-    for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-      StageCarried op;
-      op.layer = layer;
-      for (std::int32_t head = 0; head < layout_.head_count; ++head) {
-        op.carried.push_back({head, kWindowBuffer, positions, brought,
-                              EntriesBytes(layout_, salt, layer, head, brought)});
-      }
-      session.Send(std::move(op));
-    }
-  }
-
-  absl::StatusOr<Checkpointed> TakeCheckpoint(TestSession& session, std::int64_t start,
-                                              std::int64_t count, bool seal = false) {
-    Checkpoint op;
-    op.token_count = count;
-    op.token_ids_start = start;
-    for (std::int64_t i = start; i < count; ++i) op.token_ids.push_back(static_cast<int>(i * 3));
-    op.seal = seal;
-    op.random_state = "dice";
-    op.next_cluster_ids.assign(6, 100);
-    return session.WaitFor(session.Send(std::move(op)));
-  }
-
-  void ExpectCluster(TestSession& session, std::int64_t cluster, const Positions& positions,
-                     std::int64_t salt = kSalt) {
-    for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-      for (std::int32_t head = 0; head < layout_.head_count; ++head) {
-        const auto reply =
-            session.Read(Fetch{layer, {{head, ClusterId(cluster)}}, /*with_positions=*/true});
-        ASSERT_TRUE(reply.ok()) << reply.status().ToString();
-        const auto& fetched = std::get<FetchReply>(*reply).clusters.at(0);
-        if (positions.empty()) {
-          EXPECT_EQ(fetched.outcome, FetchOutcome::kUnknown);
-          continue;
-        }
-        ASSERT_EQ(fetched.outcome, FetchOutcome::kFound);
-        const JoinedCluster joined = Join(layout_, fetched);
-        EXPECT_EQ(joined.positions, positions);
-        EXPECT_TRUE(joined.entries == EntriesBytes(layout_, salt, layer, head, positions))
-            << "layer " << layer << " head " << head;
-      }
-    }
-  }
-
-  KvStats Stats() {
-    const auto stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
-    EXPECT_TRUE(stats.ok());
-    return stats.value_or(KvStats());
-  }
-
-  absl::Status Delete(SessionId id) {
-    return Await<std::monostate>([&](auto done) { engine_->DeleteSession(id, std::move(done)); })
-        .status();
-  }
-
-  const EntryLayout layout_ = SmallLayout();
-  std::unique_ptr<Engine> engine_;
-};
 
 TEST_F(EngineTest, AppendedEntriesAreReadableAtOnce) {
   auto session = Open(Create());
@@ -352,58 +236,68 @@ TEST_F(EngineTest, ForkSeesItsParentBelowTheForkPointOnly) {
   ExpectCluster(*fork, 200, {});
 }
 
-TEST_F(EngineTest, DeletedSessionsGiveTheirFlashBack) {
-  const std::int64_t empty = Stats().flash_used_bytes;
-  const SessionId id = Create();
-  auto session = Open(id);
-  AppendAll(*session, 1, Positions::Range(0, 500));
-  const auto sealed = TakeCheckpoint(*session, 0, 500, /*seal=*/true);
-  ASSERT_TRUE(sealed.ok());
-  const SessionId fork = Create(sealed->sealed_segment_id, 400);
-  session.reset();
-  EXPECT_GT(Stats().flash_used_bytes, empty);
-  ASSERT_TRUE(Delete(id).ok());
-  ExpectCluster(*Open(fork), 1, Positions::Range(0, 400));  // holds the sealed segment
-  ASSERT_TRUE(Delete(fork).ok());
-  EXPECT_EQ(Stats().flash_used_bytes, empty);
-  EXPECT_EQ(Delete(fork).code(), absl::StatusCode::kNotFound);
+// Row of (layer 0, head 0) and this cluster, nullopt if there is none.
+std::optional<IndexRow> IndexRowOf(TestSession& session, std::int64_t cluster) {
+  const auto reply = session.Read(GetIndex{0});
+  EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+  if (!reply.ok()) return std::nullopt;
+  for (const IndexRow& row : std::get<IndexReply>(*reply).rows) {
+    if (row.cluster == ClusterRef{0, ClusterId(cluster)}) return row;
+  }
+  return std::nullopt;
 }
 
-TEST_F(EngineTest, LogRunsOfASegmentStayBounded) {
-  EngineOptions options;
-  options.place_at_idle = false;
-  Start(options);
-  const SessionId id = Create();
-  auto session = Open(id);
-  for (std::int64_t i = 0; i < 40; ++i) {
-    AppendAll(*session, i + 1, Positions::Range(i * 3, 3));
-    ASSERT_EQ(TakeCheckpoint(*session, i * 3, i * 3 + 3).status().ToString(), "OK");
-  }
-  const KvStats stats = Stats();
-  EXPECT_GT(stats.write_relog_bytes, 0);
-  // 120 tokens of 640 bytes take 19 pages; forty runs of a page would take 40.
-  EXPECT_LE(stats.flash_used_bytes, (2 + 19 + 16) * kPageBytes);
-  session.reset();
-  session = Open(id);
-  for (std::int64_t i = 0; i < 40; ++i) ExpectCluster(*session, i + 1, Positions::Range(i * 3, 3));
+PutIndexRows OneIndexRow(std::int64_t cluster, std::string row, bool stale, std::int64_t count) {
+  return PutIndexRows{0, {{{0, ClusterId(cluster)}, std::move(row), stale, count}}};
 }
 
-TEST_F(EngineTest, FullFlashIsAnErrorThatLosesNothing) {
-  Start({}, std::int64_t{2} << 20);
+// After a fork the owner appends to a cluster that was cut: the counts may fit by chance again, so
+// only the bit tells that the centroid does not (rule 11).
+TEST_F(EngineTest, StaleBitOfAnIndexRowSurvivesThoughItsCountFits) {
+  auto session = Open(Create());
+  AppendAll(*session, 1, Positions::Range(0, 40));
+  session->Send(OneIndexRow(1, "mean of 40", /*stale=*/false, 40));
+  const auto sealed = TakeCheckpoint(*session, 0, 40, /*seal=*/true);
+  ASSERT_TRUE(sealed.ok()) << sealed.status().ToString();
+
+  const SessionId fork_id = Create(sealed->sealed_segment_id, 30);
+  auto fork = Open(fork_id);
+  EXPECT_EQ(IndexRowOf(*fork, 1)->entry_count, 40);  // differs from the 30 that are visible
+  AppendAll(*fork, 1, Positions::Range(30, 10), kSalt);
+  fork->Send(OneIndexRow(1, "mean of 40", /*stale=*/true, 40));
+  ASSERT_EQ(TakeCheckpoint(*fork, 30, 40).status().ToString(), "OK");
+  fork.reset();
+
+  fork = Open(fork_id);
+  const auto row = IndexRowOf(*fork, 1);
+  ASSERT_TRUE(row.has_value());
+  EXPECT_TRUE(row->stale);
+  EXPECT_EQ(row->entry_count, 40);
+  EXPECT_EQ(row->row, "mean of 40");
+  EXPECT_FALSE(IndexRowOf(*session, 1)->stale);  // the parent's row is its own
+}
+
+TEST_F(EngineTest, IndexRowsFollowCheckpointsAndReplace) {
   const SessionId id = Create();
   auto session = Open(id);
-  AppendAll(*session, 1, Positions::Range(0, 200));
-  ASSERT_EQ(TakeCheckpoint(*session, 0, 200).status().ToString(), "OK");
-  for (std::int64_t c = 0; c < 40 && session->failure().ok(); ++c) {
-    AppendAll(*session, c + 2, Positions::Range(200 + c * 100, 100));
-    ExpectCluster(*session, 1, Positions::Range(0, 200));
-  }
-  const auto full = TakeCheckpoint(*session, 200, 4200);
-  EXPECT_EQ(full.status().code(), absl::StatusCode::kResourceExhausted) << full.status().ToString();
+  AppendAll(*session, 1, Positions::Range(0, 20));
+  session->Send(OneIndexRow(1, "old", false, 20));
+  ASSERT_TRUE(TakeCheckpoint(*session, 0, 20).ok());
+  session->Send(OneIndexRow(1, "new", false, 20));
+  session.reset();
+
+  session = Open(id);  // what no checkpoint covers is gone
+  EXPECT_EQ(IndexRowOf(*session, 1)->row, "old");
+  session->Send(
+      Replace{0, 0, {ClusterId(1)}, {{ClusterId(100), Positions::Range(0, 20)}}, {}, {}, {}});
+  EXPECT_FALSE(IndexRowOf(*session, 1).has_value());
+  session->Send(OneIndexRow(100, "child", false, 20));
+  next_cluster_id_ = 101;
+  ASSERT_EQ(TakeCheckpoint(*session, 20, 20).status().ToString(), "OK");
   session.reset();
   session = Open(id);
-  EXPECT_EQ(session->attachment().token_count, 200);
-  ExpectCluster(*session, 1, Positions::Range(0, 200));
+  EXPECT_FALSE(IndexRowOf(*session, 1).has_value());
+  EXPECT_EQ(IndexRowOf(*session, 100)->row, "child");
 }
 
 TEST_F(EngineTest, UnknownSessionsAndBadRequestsAreRefusedClearly) {

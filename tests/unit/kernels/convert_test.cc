@@ -1,5 +1,6 @@
 #include "compute-node/kernels/convert.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -39,10 +40,8 @@ TEST(ConvertTest, RoundsToNearestEven) {
   for (int i = 0; i < 20000; ++i) {
     values.push_back(std::ldexp(rng.Normal(), static_cast<int>(rng.Below(36)) - 24));
   }
-  std::vector<std::uint16_t> expected;
-  for (const float value : values) {
-    expected.push_back(reference::F32ToF16Bits(value));
-  }
+  std::vector<std::uint16_t> expected(values.size());
+  std::transform(values.begin(), values.end(), expected.begin(), reference::F32ToF16Bits);
   ForEachSimdTarget([&] {
     std::vector<std::uint16_t> bits(values.size());
     F32ToF16(values, bits);

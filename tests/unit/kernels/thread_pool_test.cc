@@ -1,5 +1,6 @@
 #include "compute-node/kernels/thread_pool.h"
 
+#include <array>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -27,10 +28,10 @@ TEST(ThreadPoolTest, EveryIndexRunsOnceInEveryLoop) {
 
 TEST(ThreadPoolTest, LoopsOfSeveralCallersDoNotMix) {
   ThreadPool pool(3);
-  std::vector<std::thread> callers;
+  std::array<std::thread, 4> callers;
   std::atomic<int> wrong{0};
-  for (int caller = 0; caller < 4; ++caller) {
-    callers.emplace_back([&] {
+  for (std::thread& caller : callers) {
+    caller = std::thread([&] {
       for (int loop = 0; loop < 300; ++loop) {
         std::atomic<std::int64_t> sum{0};
         pool.ParallelFor(50, [&](std::int64_t index) { sum.fetch_add(index); });

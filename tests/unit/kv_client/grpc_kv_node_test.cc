@@ -1,6 +1,8 @@
 // A node that stays: sessions, data, errors, limits.
 #include "compute-node/kv_client/grpc_kv_node.h"
 
+#include <array>
+
 #include <gtest/gtest.h>
 
 #include "tests/unit/kv_client/client_values.h"
@@ -81,10 +83,8 @@ TEST_F(GrpcKvNodeTest, CheckpointMakesRoomInTheReplayBufferAndOutlivesTheSession
 TEST_F(GrpcKvNodeTest, ManyReadsInFlightAreAllAnswered) {
   const auto session = Open();
   ASSERT_TRUE(session->Send(test::AppendAt(0)).ok());
-  std::vector<std::future<absl::StatusOr<ReadReply>>> answers;
-  for (int i = 0; i < 4 * kFetchesInFlightMax; ++i) {
-    answers.push_back(session->StartRead(test::FetchAll()));
-  }
+  std::array<std::future<absl::StatusOr<ReadReply>>, std::size_t{4} * kFetchesInFlightMax> answers;
+  for (auto& answer : answers) answer = session->StartRead(test::FetchAll());
   for (auto& answer : answers) EXPECT_EQ(test::EntriesOf(std::move(answer)), test::EntryOf(0));
 }
 

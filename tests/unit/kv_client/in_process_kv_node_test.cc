@@ -32,7 +32,7 @@ TEST_F(InProcessKvNodeTest, ReadSeesAllThatWasSentBefore) {
 TEST_F(InProcessKvNodeTest, SendWaitsWhileTheChannelIsFull) {
   engine_->HoldOperations();
   std::thread sender([this] {
-    for (int i = 0; i < 3 * kv::kChannelQueueMax; ++i) {
+    for (int i = 0; i < std::int64_t{3} * kv::kChannelQueueMax; ++i) {
       ASSERT_TRUE(session_->Send(test::AppendAt(i)).ok());
     }
   });
@@ -40,7 +40,7 @@ TEST_F(InProcessKvNodeTest, SendWaitsWhileTheChannelIsFull) {
   engine_->ReleaseOperations();
   sender.join();
   EXPECT_EQ(test::EntriesOf(session_->StartRead(test::FetchAll())),
-            test::EntriesUpTo(3 * kv::kChannelQueueMax));
+            test::EntriesUpTo(std::int64_t{3} * kv::kChannelQueueMax));
   EXPECT_LE(engine_->queued_count_max(), kv::kChannelQueueMax);
 }
 

@@ -1,5 +1,9 @@
 // A node that goes away and comes back: what a session's caller sees.
+#include <array>
+#include <chrono>
+#include <future>
 #include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -114,6 +118,46 @@ TEST_F(ReconnectTest, CheckpointThatWasLostIsTakenAgain) {
   const auto done = session_->WaitForCheckpoint();
   ASSERT_TRUE(done.ok()) << done.status();
   EXPECT_EQ(done->token_count, 1);
+}
+
+TEST_F(ReconnectTest, InterruptEndsEveryWaitForAKvNodeThatDoesNotAnswer) {
+  AppendAndCheckpoint(2);
+  ASSERT_TRUE(session_->Send(test::AppendAt(2)).ok());
+  session_->SetInterrupt([] { return Cancelled("enough"); });
+  node_.engine().HoldOperations();
+  ASSERT_TRUE(session_->StartCheckpoint(test::CheckpointAt(3, 2)).ok());
+  EXPECT_EQ(session_->WaitForCheckpoint().status().code(), absl::StatusCode::kCancelled);
+  std::array<std::future<absl::StatusOr<ReadReply>>, kFetchesInFlightMax> answers;
+  for (auto& answer : answers) answer = session_->StartRead(test::FetchAll());
+  EXPECT_EQ(session_->StartRead(test::FetchAll()).get().status().code(),
+            absl::StatusCode::kCancelled);
+  node_.engine().ReleaseOperations();
+  session_->SetInterrupt(nullptr);
+  EXPECT_EQ(session_->WaitForCheckpoint()->token_count, 3);
+  for (auto& answer : answers) {
+    EXPECT_EQ(test::EntriesOf(std::move(answer)), test::EntriesUpTo(3));
+  }
+}
+
+TEST_F(ReconnectTest, InterruptEndsTheWaitForAKvNodeThatIsGone) {
+  AppendAndCheckpoint(2);
+  session_->SetInterrupt([] { return Cancelled("enough"); });
+  node_.Stop();
+  std::vector<std::future<absl::StatusOr<ReadReply>>> asked_before;  // the loss was noticed
+  while (true) {
+    auto answer = session_->StartRead(test::FetchAll());
+    if (answer.wait_for(std::chrono::milliseconds(10)) == std::future_status::ready) {
+      EXPECT_EQ(answer.get().status().code(), absl::StatusCode::kCancelled);
+      break;
+    }
+    asked_before.push_back(std::move(answer));
+  }
+  session_->SetInterrupt(nullptr);
+  node_.Start();
+  EXPECT_EQ(Fetched(), test::EntriesUpTo(2));
+  for (auto& answer : asked_before) {
+    EXPECT_EQ(test::EntriesOf(std::move(answer)), test::EntriesUpTo(2));
+  }
 }
 
 TEST_F(ReconnectTest, WithNothingKeptALossIsAbortedUntilReattach) {

@@ -252,6 +252,24 @@ TEST_F(ExtentFileTest, UpdatesAlternateBetweenTheCopies) {
   EXPECT_EQ((*file)->superblock().sequence, 7U);  // repaired
 }
 
+TEST_F(ExtentFileTest, TheMetadataSequenceIsRememberedAndOneDamagedCopyLosesOneStepAtMost) {
+  MakeStore();
+  {
+    const auto file = ExtentFile::Open(Options());
+    ASSERT_TRUE(file.ok());
+    EXPECT_EQ((*file)->superblock().metadata_sequence, 0U);
+    ASSERT_TRUE((*file)->RecordMetadataSequence(17).ok());
+    ASSERT_TRUE((*file)->RecordMetadataSequence(17).ok());
+    EXPECT_EQ((*file)->superblock().sequence, 3U) << "nothing new was written";
+    ASSERT_TRUE((*file)->RecordMetadataSequence(90).ok());
+  }
+  EXPECT_EQ((*ExtentFile::Open(Options()))->superblock().metadata_sequence, 90U);
+  Overwrite(56, '!');  // 4 is there; 3 is left
+  const auto file = ExtentFile::Open(Options());
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ((*file)->superblock().metadata_sequence, 17U);
+}
+
 TEST_F(ExtentFileTest, WhatACrashLeftOfACreationIsTakenOver) {
   const int fd = open((Path() + ".new").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   ASSERT_EQ(ftruncate(fd, 7 * kMiB), 0);
@@ -302,7 +320,7 @@ class SmallFileSystem : public ExtentFileTest {
  protected:
   void SetUp() override {
     if (mount("none", dir_.path().c_str(), "tmpfs", 0, "size=4m") != 0) {
-      GTEST_SKIP() << "no right to mount a tmpfs: " << std::strerror(errno);
+      GTEST_SKIP() << ErrnoStatus(errno, "mount a tmpfs");
     }
     mounted_ = true;
   }

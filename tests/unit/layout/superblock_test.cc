@@ -17,8 +17,10 @@ namespace {
 using Copy = std::vector<std::byte>;
 
 Superblock Example(std::uint64_t sequence) {
-  Superblock superblock{
-      .sequence = sequence, .page_count = 4096, .create_time_unix_seconds = 1'700'000'000};
+  Superblock superblock{.sequence = sequence,
+                        .page_count = 4096,
+                        .create_time_unix_seconds = 1'700'000'000,
+                        .metadata_sequence = 0x1122334455667788};
   for (std::size_t i = 0; i < superblock.store_id.size(); ++i) {
     superblock.store_id[i] = static_cast<std::byte>(i + 1);
   }
@@ -56,7 +58,7 @@ TEST(Superblock, DecodesToWhatWasEncoded) {
 TEST(Superblock, BytesOfFormatVersionOneAreFixed) {
   const Copy copy = Of(0x0102030405060708);
   std::string head;
-  for (int i = 0; i < 56; ++i) {
+  for (int i = 0; i < 64; ++i) {
     head += fmt::format("{:02x}", std::to_integer<unsigned>(copy[static_cast<std::size_t>(i)]));
   }
   EXPECT_EQ(head,
@@ -66,7 +68,8 @@ TEST(Superblock, BytesOfFormatVersionOneAreFixed) {
             "0807060504030201"
             "0102030405060708090a0b0c0d0e0f10"
             "0010000000000000"
-            "00f1536500000000");
+            "00f1536500000000"
+            "8877665544332211");
 }
 
 TEST(Superblock, EveryDamagedBitIsFound) {

@@ -45,6 +45,23 @@ TEST(FreeMapTest, ARangeThatTheCursorCutsIsFound) {
   EXPECT_EQ(*map.Allocate(12), PageIndex(8));
 }
 
+TEST(FreeMapTest, FreeRangesComeLongestFirst) {
+  FreeMap map(200, 2);
+  ASSERT_TRUE(map.Allocate(198).ok());
+  EXPECT_TRUE(map.FreeRanges().empty());
+  map.Free(PageIndex(5), 3);
+  map.Free(PageIndex(60), 10);  // over a word's end
+  map.Free(PageIndex(199), 1);
+  const std::vector<FreeMap::Range> ranges = map.FreeRanges();
+  ASSERT_EQ(ranges.size(), 3u);
+  EXPECT_EQ(ranges[0].first, PageIndex(60));
+  EXPECT_EQ(ranges[0].count, 10);
+  EXPECT_EQ(ranges[1].first, PageIndex(5));
+  EXPECT_EQ(ranges[1].count, 3);
+  EXPECT_EQ(ranges[2].first, PageIndex(199));
+  EXPECT_EQ(ranges[2].count, 1);
+}
+
 TEST(FreeMapTest, MarkUsedRefusesOverlapsAndPagesOutside) {
   FreeMap map(10, 2);
   EXPECT_TRUE(map.MarkUsed(PageIndex(4), 2));

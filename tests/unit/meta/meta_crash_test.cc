@@ -14,11 +14,12 @@ namespace {
 class MetaCrash : public testing::Test {
  protected:
   std::unique_ptr<MetaStore> OpenOnFaultyDisk(std::uint64_t seed) {
-    return OpenOrFail({.path = dir_.File("meta"),
-                       .wrap_file_system = [this, seed](std::shared_ptr<rocksdb::FileSystem> base) {
-                         fs_ = std::make_shared<UnsyncedFs>(std::move(base), seed);
-                         return fs_;
-                       }});
+    return OpenOrFail(
+        {.path = dir_.File("meta"),
+         .wrap_file_system = [this, seed](const std::shared_ptr<rocksdb::FileSystem>& base) {
+           fs_ = std::make_shared<UnsyncedFs>(base, seed);
+           return fs_;
+         }});
   }
   std::unique_ptr<MetaStore> OpenAgain() { return OpenOrFail({.path = dir_.File("meta")}); }
 
@@ -95,12 +96,13 @@ TEST_F(MetaCrash, APowerCutDuringAFlushLosesNothingAcknowledged) {
   for (const char* part : {"MANIFEST", ".sst", "MANIFEST", ".sst", "MANIFEST", ".sst"}) {
     const test::TempDir dir;
     std::shared_ptr<UnsyncedFs> fs;
-    auto store = OpenOrFail({.path = dir.File("meta"),
-                             .memtable_bytes = 64 << 10,
-                             .wrap_file_system = [&](std::shared_ptr<rocksdb::FileSystem> base) {
-                               fs = std::make_shared<UnsyncedFs>(std::move(base), random());
-                               return fs;
-                             }});
+    auto store =
+        OpenOrFail({.path = dir.File("meta"),
+                    .memtable_bytes = 64 << 10,
+                    .wrap_file_system = [&](const std::shared_ptr<rocksdb::FileSystem>& base) {
+                      fs = std::make_shared<UnsyncedFs>(base, random());
+                      return fs;
+                    }});
     fs->CutAtSyncOf(part);
     int count = 0;
     while (store->CommitAndWait(TwoFamilies(count)).ok() && count < 1000) ++count;
@@ -113,6 +115,25 @@ TEST_F(MetaCrash, APowerCutDuringAFlushLosesNothingAcknowledged) {
     EXPECT_LE(static_cast<int>(AllRows(*store, Family::kClusters).size()), count + 1);
     EXPECT_EQ(AllRows(*store, Family::kSegments).size(), AllRows(*store, Family::kClusters).size());
   }
+}
+
+TEST_F(MetaCrash, AFullDiskSaysHowToGoOnAndLosesNothingAcknowledged) {
+  auto store = OpenOnFaultyDisk(1);
+  ASSERT_TRUE(store->CommitAndWait(TwoFamilies(1)).ok());
+  fs_->FailNextLogSync(/*disk_full=*/true);
+  for (int i = 2; i < 5; ++i) {
+    const absl::Status status = store->CommitAndWait(TwoFamilies(i));
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    for (const std::string& text :
+         {"free space on the file system of " + dir_.File("meta"),
+          std::string("restart cairn-kv-node: nothing that was acknowledged is lost")}) {
+      EXPECT_NE(ToStd(status.message()).find(text), std::string_view::npos) << status;
+    }
+  }
+  store.reset();
+  store = OpenAgain();
+  EXPECT_NE(*store->reader().Get(Family::kSegments, "0001"), std::nullopt);
+  EXPECT_TRUE(store->CommitAndWait(TwoFamilies(5)).ok());
 }
 
 TEST_F(MetaCrash, AfterAFailedSyncNothingIsAcceptedAnyMore) {

@@ -63,14 +63,8 @@ TEST_P(MetaStoreTest, ChangesOfABatchApplyInTheirOrder) {
 
 TEST_P(MetaStoreTest, PrefixesEndWhereTheyShould) {
   MetaBatch batch;
-  const std::vector<std::string> keys = {"a",
-                                         "a\xff",
-                                         "a\xff\xff",
-                                         "a\xff\xff"
-                                         "b",
-                                         "b",
-                                         "\xff",
-                                         "\xff\xff"};
+  const std::vector<std::string> keys = {"a", "a\xff", "a\xff\xff", std::string("a\xff\xff") + "b",
+                                         "b", "\xff",  "\xff\xff"};
   for (const std::string& key : keys) batch.Put(Family::kIndex, key, "");
   ASSERT_TRUE(store_->CommitAndWait(std::move(batch)).ok());
   EXPECT_EQ(AllRows(*store_, Family::kIndex).size(), keys.size());

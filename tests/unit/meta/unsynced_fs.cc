@@ -105,7 +105,7 @@ class UnsyncedDirectory : public rocksdb::FSDirectoryWrapper {
   const std::string name_;
 };
 
-UnsyncedFs::UnsyncedFs(std::shared_ptr<rocksdb::FileSystem> base, std::uint64_t seed)
+UnsyncedFs::UnsyncedFs(const std::shared_ptr<rocksdb::FileSystem>& base, std::uint64_t seed)
     : FileSystemWrapper(base), random_(seed) {}
 
 IOStatus UnsyncedFs::Alive() {
@@ -170,7 +170,9 @@ void UnsyncedFs::Truncated(const std::string& name, std::int64_t size_bytes) {
 }
 
 IOStatus UnsyncedFs::BeforeSync(const std::string& name) {
-  if (IsLog(name) && std::exchange(fail_log_sync_, false)) return IOStatus::IOError("injected");
+  if (IsLog(name) && std::exchange(fail_log_sync_, false)) {
+    return disk_full_ ? IOStatus::NoSpace("injected") : IOStatus::IOError("injected");
+  }
   if (!cut_at_sync_of_.empty() && name.find(cut_at_sync_of_) != std::string::npos) CutLocked();
   return dead_ ? IOStatus::IOError("the power is off") : IOStatus::OK();
 }
@@ -198,9 +200,10 @@ void UnsyncedFs::CutAtSyncOf(const std::string& part) {
   cut_at_sync_of_ = part;
 }
 
-void UnsyncedFs::FailNextLogSync() {
+void UnsyncedFs::FailNextLogSync(bool disk_full) {
   MutexLock lock(mutex_);
   fail_log_sync_ = true;
+  disk_full_ = disk_full;
 }
 
 std::int64_t UnsyncedFs::lost_bytes() {

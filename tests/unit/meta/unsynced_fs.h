@@ -10,7 +10,7 @@
 // - After it nothing can be written, renamed, deleted or synced: the store that was open must be
 //   closed and opened again on another file system.
 // - CutAtSyncOf(): the power goes off in place of the next sync of such a file. FailNextLogSync():
-//   it fails with EIO.
+//   it fails with EIO or ENOSPC.
 //
 // Threading: any thread.
 #pragma once
@@ -30,12 +30,12 @@ namespace cairn::kv {
 
 class UnsyncedFs : public rocksdb::FileSystemWrapper {
  public:
-  UnsyncedFs(std::shared_ptr<rocksdb::FileSystem> base, std::uint64_t seed);
+  UnsyncedFs(const std::shared_ptr<rocksdb::FileSystem>& base, std::uint64_t seed);
 
   void PowerCut();
   // `part` of the file's name: ".log", "MANIFEST", ".sst".
   void CutAtSyncOf(const std::string& part);
-  void FailNextLogSync();
+  void FailNextLogSync(bool disk_full = false);
   // Bytes that the power cut took away.
   std::int64_t lost_bytes();
 
@@ -77,6 +77,7 @@ class UnsyncedFs : public rocksdb::FileSystemWrapper {
   bool dead_ CAIRN_GUARDED_BY(mutex_) = false;
   std::string cut_at_sync_of_ CAIRN_GUARDED_BY(mutex_);  // empty: no
   bool fail_log_sync_ CAIRN_GUARDED_BY(mutex_) = false;
+  bool disk_full_ CAIRN_GUARDED_BY(mutex_) = false;  // the answer of that failure
   std::int64_t lost_bytes_ CAIRN_GUARDED_BY(mutex_) = 0;
 };
 

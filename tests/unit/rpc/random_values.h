@@ -1,10 +1,7 @@
 // Random operations and replies from a seed, valid as the protocol wants them.
 #pragma once
 
-#include <cstdlib>
 #include <memory>
-#include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -12,6 +9,7 @@
 
 #include "common/kv/messages.h"
 #include "tests/tools/rng.h"
+#include "tests/tools/seed.h"
 
 namespace cairn::rpc::test {
 
@@ -177,16 +175,10 @@ class RandomValues {
   cairn::test::Rng rng_;
 };
 
-// Prints the seed with every failure below it.
+// A test whose values come from a seed, which is printed.
 class SeededTest : public testing::Test {
  protected:
-  SeededTest() {
-    const char* text = std::getenv("CAIRN_TEST_SEED");
-    seed_ = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
-    trace_.emplace(__FILE__, __LINE__, "CAIRN_TEST_SEED=" + std::to_string(seed_));
-  }
-  std::uint64_t seed_ = 0;
-  std::optional<testing::ScopedTrace> trace_;
+  const std::uint64_t seed_ = cairn::test::TestSeed();
 };
 
 }  // namespace cairn::rpc::test

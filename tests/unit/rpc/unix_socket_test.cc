@@ -4,12 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "tests/tools/temp_dir.h"
 
 namespace cairn::rpc {
 namespace {
@@ -18,14 +19,9 @@ constexpr std::chrono::milliseconds kNow{0};
 
 class UnixSocketTest : public testing::Test {
  protected:
-  UnixSocketTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "cairn-XXXXXX").string();
-    directory_ = ::mkdtemp(pattern.data());
-  }
-  ~UnixSocketTest() override { std::filesystem::remove_all(directory_); }
-  std::string Path(const std::string& name) const { return directory_ + "/" + name; }
+  std::string Path(const std::string& name) const { return directory_.File(name); }
 
-  std::string directory_;
+  cairn::test::TempDir directory_;
 };
 
 TEST_F(UnixSocketTest, PathThatIsTooLongIsRefusedWithItsLengthAndTheLimit) {

@@ -1,8 +1,5 @@
 #include "tests/unit/service/fake_node.h"
 
-#include <cstdlib>
-#include <filesystem>
-
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
@@ -10,16 +7,10 @@
 
 namespace cairn::kv::test {
 
-FakeNode::FakeNode() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "cairn-XXXXXX").string();
-  directory_ = ::mkdtemp(pattern.data());
-  socket_path_ = directory_ + "/kv.sock";
-  Start();
-}
+FakeNode::FakeNode() { Start(); }
 
 FakeNode::~FakeNode() {
   if (server_ != nullptr) Stop();
-  std::filesystem::remove_all(directory_);
 }
 
 void FakeNode::Start() {

@@ -11,6 +11,7 @@
 
 #include "cairn/kv/v1/kv.grpc.pb.h"
 #include "kv-node/service/kv_server.h"
+#include "tests/tools/temp_dir.h"
 #include "tests/unit/service/fake_engine.h"
 
 namespace cairn::kv::test {
@@ -25,7 +26,7 @@ class FakeNode {
   FakeNode(const FakeNode&) = delete;
   FakeNode& operator=(const FakeNode&) = delete;
 
-  const std::string& directory() const { return directory_; }
+  const std::string& directory() const { return directory_.path(); }
   const std::string& socket_path() const { return socket_path_; }
   FakeEngine& engine() { return *engine_; }
   KvServer& server() { return *server_; }
@@ -35,8 +36,8 @@ class FakeNode {
   void Stop();
 
  private:
-  std::string directory_;
-  std::string socket_path_;
+  cairn::test::TempDir directory_;
+  const std::string socket_path_ = directory_.File("kv.sock");
   std::shared_ptr<FakeStore> store_ = std::make_shared<FakeStore>();
   std::unique_ptr<FakeEngine> engine_;
   std::unique_ptr<KvServer> server_;

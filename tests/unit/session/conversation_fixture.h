@@ -116,7 +116,7 @@ class ConversationFixture : public testing::Test {
       status = conversation.Step(tokens.back(), logits, never);
       EXPECT_TRUE(status.ok()) << Message(status);
     }
-    status = conversation.Checkpoint();
+    status = conversation.Checkpoint(never);
     EXPECT_TRUE(status.ok()) << Message(status);
     return tokens;
   }

@@ -44,7 +44,7 @@ TEST_F(ConversationLossTest, RepeatedLossInDecodeGivesTheSameText) {
     ASSERT_EQ(Best(logits), token);
     ASSERT_TRUE(conversation->Step(token, logits, never).ok());
   }
-  EXPECT_TRUE(conversation->Checkpoint().ok());
+  EXPECT_TRUE(conversation->Checkpoint(StopSignal()).ok());
   EXPECT_GE(conversation->reconnect_count(), 20);
 }
 

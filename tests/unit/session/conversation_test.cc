@@ -147,11 +147,11 @@ TEST_F(ConversationTest, CancelledStepLeavesTheConversationAsItWas) {
     EXPECT_EQ(conversation->Step(expected[i], ignored, stop).code(), absl::StatusCode::kCancelled);
     node.tamper = nullptr;
     if (i % 7 == 0) {
-      ASSERT_TRUE(conversation->Checkpoint().ok());
+      ASSERT_TRUE(conversation->Checkpoint(StopSignal()).ok());
     }
     ASSERT_TRUE(conversation->Step(expected[i], logits, never).ok());
   }
-  EXPECT_TRUE(conversation->Checkpoint().ok());
+  EXPECT_TRUE(conversation->Checkpoint(StopSignal()).ok());
 }
 
 TEST_F(ConversationTest, DeadlineEndsAWaitForTheKvNode) {
@@ -163,8 +163,41 @@ TEST_F(ConversationTest, DeadlineEndsAWaitForTheKvNode) {
   std::vector<float> logits = Logits();
   EXPECT_EQ(conversation->Step(5, logits, stop).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(conversation->Step(5, logits, never).ok());
-  EXPECT_TRUE(conversation->Checkpoint().ok());
+  EXPECT_TRUE(conversation->Checkpoint(StopSignal()).ok());
   EXPECT_EQ(node.sessions[id.value()].committed.token_count, 202);
+}
+
+TEST_F(ConversationTest, StopEndsAWaitForACheckpointThatCanBeAskedForAgain) {
+  const SessionId id = Create();
+  const std::unique_ptr<Conversation> conversation = Open(id);
+  Continue(*conversation, Prompt(200), 1);
+  std::vector<float> logits = Logits();
+  ASSERT_TRUE(conversation->Step(5, logits, never).ok());
+  StopSignal stop;
+  node.stall_checkpoints = [&] { stop.Cancel(); };
+  EXPECT_EQ(conversation->Checkpoint(stop).code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(conversation->durable_token_count(), 201);
+  node.stall_checkpoints = nullptr;
+  EXPECT_TRUE(conversation->Checkpoint(never).ok());
+  EXPECT_EQ(conversation->durable_token_count(), 202);
+  EXPECT_EQ(node.sessions[id.value()].committed.token_count, 202);
+}
+
+TEST_F(ConversationTest, StepIsDoneThoughItsWaitForACheckpointWasStopped) {
+  options.dram_budget_bytes = 0;  // a checkpoint at every step, waited for in the next
+  const SessionId id = Create();
+  const std::unique_ptr<Conversation> conversation = Open(id);
+  Continue(*conversation, Prompt(200), 1);
+  std::vector<float> logits = Logits();
+  ASSERT_TRUE(conversation->Step(5, logits, never).ok());
+  StopSignal stop;
+  node.stall_checkpoints = [&] { stop.Cancel(); };
+  EXPECT_TRUE(conversation->Step(6, logits, stop).ok());
+  EXPECT_TRUE(stop.cancelled());
+  EXPECT_EQ(conversation->token_count(), 203);
+  node.stall_checkpoints = nullptr;
+  EXPECT_TRUE(conversation->Checkpoint(never).ok());
+  EXPECT_EQ(node.sessions[id.value()].committed.token_count, 203);
 }
 
 TEST_F(ConversationTest, LostClusterIsAnErrorThatNamesIt) {

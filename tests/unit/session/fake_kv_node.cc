@@ -57,7 +57,12 @@ class FakeSession : public KvSession {
     return absl::OkStatus();
   }
   bool checkpoint_in_progress() const override { return in_progress_; }
+  void SetInterrupt(Interrupt interrupt) override { interrupt_ = std::move(interrupt); }
   absl::StatusOr<Checkpointed> WaitForCheckpoint() override {
+    while (node_.stall_checkpoints) {
+      node_.stall_checkpoints();
+      CAIRN_RETURN_IF_ERROR(interrupt_());
+    }
     in_progress_ = false;
     CAIRN_RETURN_IF_ERROR(BeginCall());
     return acknowledged_;
@@ -311,6 +316,7 @@ class FakeSession : public KvSession {
   Checkpointed acknowledged_;
   absl::Status failure_;
   std::vector<std::promise<absl::StatusOr<ReadReply>>> stalled_;
+  Interrupt interrupt_;
 };
 
 }  // namespace

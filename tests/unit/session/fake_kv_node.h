@@ -1,7 +1,9 @@
 // FakeKvNode keeps sessions in memory and is strict: it refuses what the protocol forbids
 // (positions out of order, a checkpoint that does not hold every position exactly once, entries
 // brought twice or never). It can cut replies into spans at random, lose the connection at a chosen
-// call, and tamper with replies. Threading:  one thread, except `stall_reads`.
+// call, and tamper with replies.
+//
+// Threading:  one thread.
 #pragma once
 
 #include <cstdint>
@@ -54,6 +56,8 @@ class FakeKvNode : public KvNode {
   bool cut_spans = true;
   std::function<void(const Fetch&, FetchReply&)> tamper;
   int fetches_to_stall = 0;  // so many are never answered
+  // Set: ends of checkpoints are not told, and this is called when one is waited for.
+  std::function<void()> stall_checkpoints;
   // The connection is lost at this many calls of a session from now; 0: never. Then again every
   // `loss_interval` calls (0: once).
   std::int64_t calls_until_loss = 0;

@@ -102,6 +102,21 @@ TEST_F(GenerationTest, FullContextEndsTheTurn) {
   EXPECT_EQ(Run(*Open(id)).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(GenerationTest, StoppedTurnKeepsItsAnswerThoughItsLastStepIsNotAnswered) {
+  request.prompt = Prompt(300);
+  request.tokens_max = 1000;
+  observer.token = [this](std::int32_t id, std::string_view) {
+    ids.push_back(id);
+    if (ids.size() < 10) return;
+    node.fetches_to_stall = 1000;
+    stop.Cancel();
+  };
+  const SessionId id = Create();
+  EXPECT_EQ(Run(*Open(id)).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(ids.size(), 10U);
+  EXPECT_EQ(node.sessions[id.value()].committed.token_count, 309);
+}
+
 TEST_F(GenerationTest, PromptCanOnlyBeStored) {
   request.prompt = Prompt(90);
   request.tokens_max = 0;

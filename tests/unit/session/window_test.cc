@@ -39,7 +39,7 @@ TEST(WindowTest, EntriesOfOneWindowDoNotOverlap) {
       }
     }
   }
-  EXPECT_EQ(window.size_bytes(), std::int64_t{2 * 3 * 64} * layout.EntryBytes(0));
+  EXPECT_EQ(window.size_bytes(), std::int64_t{2} * 3 * 64 * layout.EntryBytes(0));
 }
 
 }  // namespace

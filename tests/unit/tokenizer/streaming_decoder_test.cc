@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/base/utf8.h"
 #include "compute-node/model/tokenizer.h"
-#include "compute-node/model/utf8.h"
 #include "tests/unit/tokenizer/test_vocabularies.h"
 
 namespace cairn::compute {

@@ -1,6 +1,6 @@
-#include "compute-node/model/utf8.h"
+#include "common/base/utf8.h"
 
-namespace cairn::compute {
+namespace cairn {
 namespace {
 
 std::uint8_t ByteAt(std::string_view text, std::size_t i) {
@@ -66,6 +66,12 @@ bool IsUtf8Prefix(std::string_view text) {
   return text.size() < lead.bytes && GoodBytes(text, lead) == text.size();
 }
 
+std::size_t Utf8GoodBytes(std::string_view text) {
+  std::size_t good = 0;
+  while (const std::size_t bytes = Utf8CharacterBytes(text.substr(good))) good += bytes;
+  return good;
+}
+
 std::uint32_t Utf8CodePoint(std::string_view character) {
   const std::uint32_t first = ByteAt(character, 0);
   if (character.size() == 1) {
@@ -98,4 +104,4 @@ void AppendUtf8(std::uint32_t code_point, std::string& out) {
   put(0x80 | (code_point & 0x3f));
 }
 
-}  // namespace cairn::compute
+}  // namespace cairn

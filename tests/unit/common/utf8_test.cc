@@ -1,4 +1,4 @@
-#include "compute-node/model/utf8.h"
+#include "common/base/utf8.h"
 
 #include <cstdint>
 #include <string>
@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cairn::compute {
+namespace cairn {
 namespace {
 
 TEST(Utf8Test, WellFormedCharactersAreMeasured) {
@@ -49,5 +49,14 @@ TEST(Utf8Test, APrefixIsWhatMoreBytesCanComplete) {
   }
 }
 
+TEST(Utf8Test, GoodBytesEndAtTheFirstBadOne) {
+  EXPECT_EQ(Utf8GoodBytes(""), 0U);
+  EXPECT_EQ(Utf8GoodBytes("a\xc3\xa9\xf0\x9f\x99\x82"), 7U);
+  EXPECT_EQ(Utf8GoodBytes(std::string_view("a\0b", 3)), 3U);
+  EXPECT_EQ(Utf8GoodBytes("\xff\xfe"), 0U);
+  EXPECT_EQ(Utf8GoodBytes("ab\xc3\xa9\xc3"), 4U);
+  EXPECT_EQ(Utf8GoodBytes("ab\xed\xa0\x80 c"), 2U);
+}
+
 }  // namespace
-}  // namespace cairn::compute
+}  // namespace cairn

@@ -1,4 +1,6 @@
-// Strict UTF-8, as far as tokenizers need it. Threading: pure functions.
+// Strict UTF-8, as far as tokenizers and checks of texts from outside need it.
+//
+// Threading:  pure functions.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace cairn::compute {
+namespace cairn {
 
 // Bytes of the well-formed character at the start of `text`: 1 to 4, or 0 when there is none
 // (empty, truncated, overlong, a surrogate, above U+10FFFF).
@@ -16,9 +18,13 @@ std::size_t Utf8CharacterBytes(std::string_view text);
 // well-formed character that is longer than `text`.
 bool IsUtf8Prefix(std::string_view text);
 
+// Bytes of well-formed characters at the start of `text`: all of them when it is UTF-8, else the
+// offset of the first byte that is not.
+std::size_t Utf8GoodBytes(std::string_view text);
+
 // The code point of the character that Utf8CharacterBytes() has found to be there.
 std::uint32_t Utf8CodePoint(std::string_view character);
 
 void AppendUtf8(std::uint32_t code_point, std::string& out);
 
-}  // namespace cairn::compute
+}  // namespace cairn

@@ -1,0 +1,37 @@
+#include "clients/cairn/output.h"
+
+#include <cerrno>
+#include <cstdio>
+
+namespace cairn::cli {
+namespace {
+
+// The errno of the first write that failed; a process has one standard output.
+int& OutputError() {
+  static int error = 0;
+  return error;
+}
+
+}  // namespace
+
+absl::Status WriteOutput(std::string_view text) {
+  if (OutputError() == 0 && (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() ||
+                             std::fflush(stdout) != 0)) {
+    OutputError() = errno;
+  }
+  return OutputStatus();
+}
+
+absl::Status OutputStatus() {
+  if (OutputError() == 0) return absl::OkStatus();
+  return ErrnoStatus(OutputError(), "write to standard output");
+}
+
+bool OutputReaderIsGone() { return OutputError() == EPIPE; }
+
+void WriteNote(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+}  // namespace cairn::cli

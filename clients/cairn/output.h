@@ -1,0 +1,26 @@
+// What commands print. Answers go through WriteOutput, which notices a reader that went away and a
+// full disk; everything for the person goes through WriteNote, where a failure changes nothing.
+//
+// Threading:  one thread at a time.
+#pragma once
+
+#include <string_view>
+
+#include "common/base/status.h"
+
+namespace cairn::cli {
+
+// Writes to standard output and flushes. After the first failure nothing more is written, and
+// every call returns that failure.
+absl::Status WriteOutput(std::string_view text);
+
+// What WriteOutput has failed with so far.
+absl::Status OutputStatus();
+
+// Whether it failed because nobody reads any more (cairn ... | head): not worth a message.
+bool OutputReaderIsGone();
+
+// Writes to standard error.
+void WriteNote(std::string_view text);
+
+}  // namespace cairn::cli

@@ -1,0 +1,65 @@
+#include "kv-node/engine/buffer_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cairn::kv {
+
+SharedBuffer BufferPool::MakeZeroed(std::int64_t size_bytes) {
+  return Share(std::make_unique<AlignedBuffer>(size_bytes));
+}
+
+SharedBuffer BufferPool::MakeForRead(std::int64_t size_bytes) {
+  std::unique_ptr<AlignedBuffer> buffer = TakeKept(size_bytes);
+  if (buffer == nullptr) buffer = std::make_unique<AlignedBuffer>(size_bytes);
+  return Share(std::move(buffer));
+}
+
+SharedBuffer BufferPool::Share(std::unique_ptr<AlignedBuffer> buffer) {
+  used_bytes_.fetch_add(buffer->size_bytes());
+  return {buffer.release(), [pool = shared_from_this()](AlignedBuffer* gone) {
+            pool->Release(std::unique_ptr<AlignedBuffer>(gone));
+          }};
+}
+
+std::unique_ptr<AlignedBuffer> BufferPool::TakeKept(std::int64_t size_bytes) {
+  MutexLock lock(mutex_);
+  // Not one of more than twice the size: it would count against the limit for nothing.
+  const auto fits = [&](const std::unique_ptr<AlignedBuffer>& buffer) {
+    return buffer->size_bytes() >= size_bytes && buffer->size_bytes() / 2 <= size_bytes;
+  };
+  const auto found = std::find_if(kept_.rbegin(), kept_.rend(), fits);
+  if (found == kept_.rend()) return nullptr;
+  std::unique_ptr<AlignedBuffer> buffer = std::move(*found);
+  kept_.erase(std::next(found).base());
+  kept_bytes_ -= buffer->size_bytes();
+  return buffer;
+}
+
+void BufferPool::Release(std::unique_ptr<AlignedBuffer> buffer) {
+  used_bytes_.fetch_sub(buffer->size_bytes());
+  std::vector<std::unique_ptr<AlignedBuffer>> dropped;  // unmapped without the lock
+  MutexLock lock(mutex_);
+  if (buffer->size_bytes() <= kKeptBytesMax / 2) {
+    kept_bytes_ += buffer->size_bytes();
+    kept_.push_back(std::move(buffer));
+    while (kept_bytes_ > kKeptBytesMax) {
+      kept_bytes_ -= kept_.front()->size_bytes();
+      dropped.push_back(std::move(kept_.front()));
+      kept_.erase(kept_.begin());
+    }
+  }
+  if (wake_wanted_.exchange(false) && wake_) wake_();
+}
+
+std::int64_t BufferPool::kept_bytes() const {
+  MutexLock lock(mutex_);
+  return kept_bytes_;
+}
+
+void BufferPool::SetWake(std::function<void()> wake) {
+  MutexLock lock(mutex_);
+  wake_ = std::move(wake);
+}
+
+}  // namespace cairn::kv

@@ -1,0 +1,185 @@
+// Log runs: the records that a checkpoint writes. One run where flash has room for it in one piece;
+// else several, with records cut at their ends.
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/check.h"
+#include "kv-node/engine/checkpoint_job.h"
+
+namespace cairn::kv {
+namespace {
+
+std::int64_t PagesOf(std::int64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes; }
+
+// Keeps the first `count` entries in items[at] and puts the others behind it.
+void SplitItem(std::vector<LogItem>& items, std::size_t at, std::int64_t count,
+               std::int64_t entry_bytes) {
+  LogItem& item = items[at];
+  const auto bytes = static_cast<std::size_t>(count * entry_bytes);
+  LogItem rest = LogItem::New(item.positions.Slice(count, item.positions.count() - count),
+                              item.entries.substr(bytes));
+  rest.rest_of_again = item.again || item.rest_of_again;
+  item.positions = item.positions.Slice(0, count);
+  item.entries = item.entries.substr(0, bytes);
+  items.insert(items.begin() + static_cast<std::ptrdiff_t>(at) + 1, std::move(rest));
+}
+
+}  // namespace
+
+AttachedSession::LogRuns::Run& AttachedSession::LogRuns::RunFor(std::int64_t record_bytes) {
+  while (runs[current].room_bytes() < record_bytes) {
+    ++current;
+    CAIRN_CHECK(current < runs.size());
+  }
+  return runs[current];
+}
+
+absl::Status AttachedSession::WriteLog(LogPlan& plan, const PageSet& pages) {
+  TakeRecords(plan, pages);
+  LogRuns runs;
+  absl::Status status = AllocateRuns(plan, runs);
+  if (!status.ok() && plan.again_bytes > 0) {
+    // The bound on runs (rule 19) gives way to storing what is new.
+    DropAgain(plan);
+    runs = LogRuns();
+    status = AllocateRuns(plan, runs);
+  }
+  CAIRN_RETURN_IF_ERROR(status);
+  for (auto& [key, items] : plan.parts) {
+    state_->PutParts(key, MakeRecords(key, items, runs));
+  }
+  for (auto& [key, parts] : state_->open().carried) carried_before_.insert(key);
+  state_->open().carried.clear();
+  for (auto& [key, items] : plan.carried) {
+    state_->open().carried[key] = MakeRecords(key, items, runs);
+  }
+  for (LogRuns::Run& run : runs.runs) {
+    new_extents_.push_back(run.extent);
+    log_extents_.push_back(run.extent);
+    Write(run.extent, run.extent->first(), std::move(run.image),
+          plan.again_bytes > plan.new_bytes ? WriteCause::kRelog : WriteCause::kLog);
+  }
+  context_.pending_bytes -= state_->pending_bytes();
+  state_->TakePending();
+  return absl::OkStatus();
+}
+
+// Records that are written again, from the pages that were read. One that fails its check keeps its
+// place until the cluster is repaired.
+void AttachedSession::TakeRecords(LogPlan& plan, const PageSet& pages) {
+  plan.ForEachRow([&](const ClusterKey& key, std::vector<LogItem>& items) {
+    const std::int64_t entry_bytes = state_->EntryBytes(key);
+    for (LogItem& item : items) {
+      if (!item.again) continue;
+      const Part& part = *item.existing;
+      if (!PartIsIntact(context_.store_id, part, entry_bytes, part.count(), pages)) {
+        item.again = false;
+        ++context_.lost_part_count;
+        plan.again_bytes -= part.count() * entry_bytes;
+        continue;
+      }
+      const std::span<const std::byte> bytes =
+          pages.Bytes(*part.extent, RangeOf(part, entry_bytes, 0, part.count()));
+      item.positions = part.positions;
+      item.entries = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+    }
+  });
+}
+
+void AttachedSession::DropAgain(LogPlan& plan) {
+  plan.ForEachRow([&](const ClusterKey&, std::vector<LogItem>& items) {
+    // The rests of records that were cut stay with the record that they came from.
+    std::erase_if(items, [](const LogItem& item) { return item.rest_of_again; });
+    for (LogItem& item : items) item.again = false;
+  });
+  plan.again_bytes = 0;
+}
+
+absl::Status AttachedSession::AllocateRuns(LogPlan& plan, LogRuns& runs) const {
+  std::int64_t left_bytes = plan.new_bytes + plan.again_bytes;
+  if (left_bytes == 0) return absl::OkStatus();
+  absl::StatusOr<ExtentRef> whole = context_.Allocate(ExtentKind::kLogRun, PagesOf(left_bytes));
+  if (whole.ok()) {
+    runs.runs.push_back({*std::move(whole), nullptr, 0});
+  } else {
+    CAIRN_RETURN_IF_ERROR(AllocatePieces(plan, left_bytes, runs));
+  }
+  std::int64_t record_count = 0;
+  plan.ForEachRow([&](const ClusterKey&, const std::vector<LogItem>& items) {
+    record_count += std::count_if(items.begin(), items.end(),
+                                  [](const LogItem& item) { return item.needs_record(); });
+  });
+  CAIRN_ASSIGN_OR_RETURN(runs.next_id, context_.ids->Next(record_count));
+  for (LogRuns::Run& run : runs.runs) {
+    run.image = context_.io->buffers().MakeZeroed(run.extent->size_bytes());
+    run.used_bytes = 0;
+  }
+  return absl::OkStatus();
+}
+
+// The longest free ranges, one after the other, and records cut so that each fits into its run.
+absl::Status AttachedSession::AllocatePieces(LogPlan& plan, std::int64_t left_bytes,
+                                             LogRuns& runs) const {
+  const FreeMap& map = *context_.free_map;
+  const auto full = [&, wanted_count = PagesOf(left_bytes)] {
+    return ResourceExhausted(
+        "flash is full: a checkpoint needs {} pages, {} of {} are in use; delete conversations or "
+        "make the extent file larger",
+        wanted_count, map.used_count(), map.page_count());
+  };
+  if (map.page_count() - map.used_count() < PagesOf(left_bytes)) return full();
+  const std::vector<FreeMap::Range> ranges = map.FreeRanges();
+  auto next = ranges.begin();
+  absl::Status status;
+  plan.ForEachRow([&](const ClusterKey& key, std::vector<LogItem>& items) {
+    const std::int64_t entry_bytes = state_->EntryBytes(key);
+    for (std::size_t i = 0; i < items.size() && status.ok(); ++i) {
+      if (!items[i].needs_record()) continue;
+      while (runs.runs.empty() || runs.runs.back().room_bytes() < entry_bytes) {
+        // The ranges that follow are shorter still.
+        if (next == ranges.end() || next->count * kPageBytes < entry_bytes) {
+          status = full();
+          return;
+        }
+        const std::int64_t page_count = std::min(next->count, PagesOf(left_bytes));
+        runs.runs.push_back(
+            {context_.AllocateAt(ExtentKind::kLogRun, next->first, page_count), nullptr, 0});
+        ++next;
+      }
+      LogRuns::Run& run = runs.runs.back();
+      const std::int64_t fit_count = run.room_bytes() / entry_bytes;
+      if (fit_count < items[i].positions.count()) SplitItem(items, i, fit_count, entry_bytes);
+      const std::int64_t bytes = items[i].positions.count() * entry_bytes;
+      run.used_bytes += bytes;
+      left_bytes -= bytes;
+    }
+  });
+  return status;
+}
+
+std::vector<Part> AttachedSession::MakeRecords(const ClusterKey& key,
+                                               const std::vector<LogItem>& items,
+                                               LogRuns& runs) const {
+  const std::int64_t entry_bytes = state_->EntryBytes(key);
+  std::vector<Part> parts;
+  for (const LogItem& item : items) {
+    if (!item.needs_record()) {
+      parts.push_back(*item.existing);
+      continue;
+    }
+    const auto bytes = static_cast<std::int64_t>(item.entries.size());
+    LogRuns::Run& run = runs.RunFor(bytes);
+    Part part;
+    part.id = PartId(runs.next_id++);
+    part.extent = run.extent;
+    part.offset_bytes = run.used_bytes;
+    part.positions = item.positions;
+    std::memcpy(run.image->data() + run.used_bytes, item.entries.data(), item.entries.size());
+    run.used_bytes += bytes;
+    SetCrcs(context_.store_id, part, entry_bytes, 0, part.count(), *run.image, 0);
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+}  // namespace cairn::kv

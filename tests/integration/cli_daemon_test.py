@@ -1,0 +1,211 @@
+"""The commands of `cairn` that talk to the daemons: bad input, output that nobody takes, interruptions, messages.
+
+Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3 tests/integration/cli_daemon_test.py
+"""
+import os
+import signal
+import subprocess
+import unittest
+
+import daemons
+from daemons import Cairn, DEMO_TEXT, binary, wait_until
+
+PROMPT_BYTES_MAX = 16 << 20
+ENDLESS = ["--ignore-end", "--tokens", "20000"]
+NOBODY = 65534
+READER_GONE = 141
+
+
+class CliDaemonTest(daemons.SharedCairnTest):
+    def refuse(self, *arguments, words, status=1, stdin=b""):
+        """The command must end with `status` and one line that holds all of `words`."""
+        done = self.cairn.run(*arguments, stdin=stdin)
+        message = done.stderr.decode()
+        self.assertEqual(done.returncode, status, message)
+        self.assertEqual(done.stdout, b"")
+        self.assertRegex(message, r"\Acairn: .*\n\Z")
+        for word in words:
+            self.assertIn(word, message)
+
+    def labelled(self, label):
+        """-> the conversations with that label."""
+        return [s for s in self.cairn.sessions() if s["label"] == label]
+
+    # Texts
+
+    def test_text_that_is_not_utf8_is_refused_with_its_source(self):
+        bad = self.cairn.path("latin1.txt")
+        with open(bad, "wb") as file:
+            file.write("a café".encode("latin1"))
+        before = self.cairn.sessions()
+        for arguments, source, byte in (
+                (["generate", b"ab\xff\xfe"], "the prompt", "0xff at offset 2"),
+                (["generate", "--file", "-"], "standard input", "0xc3 at offset 3"),
+                (["generate", "x", "--file", bad], bad, "0xe9 at offset 5"),
+                (["generate", "x", "--label", b"\x80"], "--label", "0x80 at offset 0"),
+                (["generate", "x", "--stop", "fine", "--stop", b"a\xf5"], "--stop", "0xf5 at offset 1"),
+                (["chat", "--label", b"\xff"], "--label", "0xff at offset 0")):
+            self.refuse(*arguments, stdin=b"abc\xc3",
+                        words=[f"cairn: {source} is not UTF-8: bad byte {byte};", "iconv"])
+        self.assertEqual(self.cairn.sessions(), before)
+
+    def test_text_above_the_limit_is_refused_with_size_and_limit(self):
+        path = self.cairn.path("large.txt")
+        with open(path, "wb") as file:
+            file.truncate(PROMPT_BYTES_MAX + 5)
+        self.refuse("generate", "--file", path, words=[path, "has 16777221 bytes: at most 16777216"])
+        self.refuse("generate", "--file", "-", stdin=bytes(PROMPT_BYTES_MAX + 1),
+                    words=["standard input", "more than 16777216 bytes"])
+        os.truncate(path, PROMPT_BYTES_MAX)
+        self.refuse("generate", "xyz", "--file", path, words=["the prompt has 16777219 bytes: at most 16777216"])
+
+    def test_folder_is_no_text(self):
+        self.refuse("generate", "--file", self.cairn.folder.name, words=[self.cairn.folder.name, "Is a directory"])
+
+    def test_chat_goes_on_behind_a_line_that_it_refuses(self):
+        with Cairn(compute_config='turn_template: "Q: {}\\nA:"\nturn_stop: "\\n"\n') as cairn:
+            first = cairn.generate("The code of the red door is 4821.\n", "--tokens", "0")
+            lines = [b"\xff\xfe", b"a" * (PROMPT_BYTES_MAX + 1), b"What is the code of the red door?"]
+            done = cairn.run("chat", "--conversation", str(first["conversation_id"]), stdin=b"\n".join(lines))
+        self.assertEqual(done.stdout.decode(), " The code of the red door is 4821.\n")
+        notes = done.stderr.decode().splitlines()
+        self.assertIn("this line is not UTF-8: bad byte 0xff at offset 0", notes[0])
+        self.assertIn("this line has 16777217 bytes: at most 16777210", notes[1])  # with the template 16 MiB
+        self.assertEqual(done.returncode, 1)  # a script must know
+        self.assertEqual(notes[-1], "cairn: lines that were refused: 2")
+
+    # Output
+
+    def run_into_full_disk(self, *arguments, stdin=b""):
+        with open("/dev/full", "wb") as full:
+            return subprocess.run(self.cairn.command(*arguments), input=stdin, stdout=full, stderr=subprocess.PIPE,
+                                  timeout=daemons.RUN_TIMEOUT_S, check=False)
+
+    def test_full_disk_ends_the_generation_with_an_error(self):
+        for command, stdin in (("generate", b""), ("chat", b"Mira\n")):
+            prompt = ["Mira", "--ignore-end"] if command == "generate" else []
+            done = self.run_into_full_disk(command, *prompt, "--tokens", "20000", "--label", "full " + command,
+                                           stdin=stdin)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(b"write to standard output: No space left on device\n", done.stderr)
+            self.assertLess(self.labelled("full " + command)[0]["token_count"], 10000)
+
+    def test_full_disk_is_an_error_of_every_command(self):
+        shown = str(self.cairn.generate("Mira", "--tokens", "1")["conversation_id"])
+        for arguments in (["sessions", "list"], ["sessions", "list", "--json"], ["sessions", "show", shown],
+                          ["generate", "x", "--tokens", "1", "--json"], ["generate", "--help"]):
+            done = self.run_into_full_disk(*arguments)
+            self.assertEqual(done.returncode, 1, arguments)
+            self.assertRegex(done.stderr, rb"\Acairn: .*No space left on device\n\Z")
+
+    def test_reader_that_goes_ends_the_generation_without_a_word(self):
+        process = self.cairn.popen("generate", "Mira", *ENDLESS, "--label", "unread")
+        process.stdout.read(3)
+        process.stdout.close()
+        self.assertEqual(process.stderr.read(), b"")
+        self.assertEqual(process.wait(daemons.STOP_TIMEOUT_S), READER_GONE)
+        process.stderr.close()
+        # The next generation comes to its turn only when that one has ended.
+        self.cairn.generate("Mira", "--tokens", "1")
+        self.assertLess(self.labelled("unread")[0]["token_count"], 10000)
+
+    def test_reader_that_goes_ends_the_chat_without_a_word(self):
+        process = self.cairn.popen("chat", "--tokens", "2000", stdin=subprocess.PIPE)
+        process.stdin.write(b"Mira\n")
+        process.stdin.flush()
+        process.stdout.read(3)
+        process.stdout.close()
+        process.stdin.write(b"Mira\n" * 3)
+        process.stdin.close()
+        self.assertEqual(process.stderr.read(), b"")
+        self.assertEqual(process.wait(daemons.STOP_TIMEOUT_S), READER_GONE)
+        process.stderr.close()
+
+    # Interruptions
+
+    def long_text(self):
+        with open(DEMO_TEXT, encoding="utf-8") as file:
+            return file.read() * 5
+
+    def test_interrupt_while_the_prompt_is_computed_promises_nothing(self):
+        path = self.cairn.path("long.txt")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.long_text())
+        for flags, words in (
+                ([], rb"; conversation (\d+) keeps the part that was done, if any: cairn sessions show \1"),
+                (["--ephemeral"], rb"; nothing was kept, for the conversation is ephemeral")):
+            process = self.cairn.popen("generate", "--file", path, "--progress", *flags)
+            self.assertIn(b"reading the prompt", process.stderr.readline())
+            process.send_signal(signal.SIGINT)
+            text, error = process.communicate(timeout=daemons.STOP_TIMEOUT_S)
+            self.assertEqual((process.returncode, text), (130, b""), error)
+            self.assertRegex(error.splitlines()[-1], rb"\Acairn: cancelled.*" + words + rb"\Z")
+
+    def test_interrupt_behind_the_first_token_names_the_conversation(self):
+        process = self.cairn.popen("generate", "Mira", *ENDLESS, "--label", "kept")
+        process.stdout.read(10)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=daemons.STOP_TIMEOUT_S)
+        number = self.labelled("kept")[0]["conversation_id"]
+        self.assertEqual(error.decode(), f"cairn: cancelled; what was generated is in conversation {number}\n")
+
+    def test_chat_goes_on_behind_an_interrupted_first_line(self):
+        process = self.cairn.popen("chat", "--tokens", "5", "--label", "chat", stdin=subprocess.PIPE)
+        process.stdin.write(self.long_text().replace("\n", " ").encode() + b"\n")
+        process.stdin.flush()
+        wait_until(lambda: self.labelled("chat"), "start of the chat")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.stdout.readline(), b"\n")
+        text, error = process.communicate(b"The code of the red door is\n", timeout=daemons.STOP_TIMEOUT_S)
+        self.assertEqual(process.returncode, 0, error)
+        self.assertRegex(text, rb"\S")
+        kept = self.labelled("chat")
+        self.assertEqual(len(kept), 1)
+        self.assertIn(f"conversation={kept[0]['conversation_id']}:", error.decode())
+
+    # Messages
+
+    def test_number_of_a_conversation_is_checked(self):
+        for number in ("0", "-1", "abc", "", "1x", "0x3", "9223372036854775808", "1" * 300):
+            for arguments in (["sessions", "delete", number], ["sessions", "show", number],
+                              ["generate", "x", "--conversation=" + number], ["chat", "--conversation=" + number]):
+                self.refuse(*arguments, status=2,
+                            words=["a conversation is a number from 1 to 9223372036854775807; see cairn "])
+        self.refuse("sessions", "delete", "9223372036854775807", words=["no conversation 9223372036854775807:"])
+
+    def test_labels_are_shown_without_their_control_characters(self):
+        label = "two\nlines\t\x1b[31mred\x7f\u0085\u202eback é"
+        self.cairn.generate("Mira", "--tokens", "1", "--label", label)
+        self.assertEqual(len(self.labelled(label)), 1)
+        table = self.cairn.succeed("sessions", "list")
+        self.assertEqual(len(table.split("\n")), len(self.cairn.sessions()) + 2)
+        self.assertIn("  two\\nlines\\t\\u001b[31mred\\u007f\\u0085\\u202eback é\n", table)
+
+    def test_socket_of_another_user_is_permission_denied(self):
+        user = {"user": NOBODY} if os.geteuid() == 0 else {}
+        mode = os.stat(self.cairn.socket).st_mode
+        os.chmod(self.cairn.socket, 0)
+        try:
+            done = subprocess.run(self.cairn.command("generate", "x"), capture_output=True, check=False,
+                                  timeout=daemons.RUN_TIMEOUT_S, **user)
+        except PermissionError:
+            self.skipTest(f"user {NOBODY} may not run {binary('cairn')}")
+        finally:
+            os.chmod(self.cairn.socket, mode)
+        self.assertEqual(done.returncode, 1)
+        self.assertTrue(done.stderr.startswith(b"cairn: permission denied: "), done.stderr)
+        self.assertIn(self.cairn.socket.encode(), done.stderr)
+        self.assertNotIn(b"is it running?", done.stderr)
+
+    def test_daemon_that_dies_is_named(self):
+        with Cairn(kv="ram") as cairn:
+            process = cairn.popen("generate", "Mira", *ENDLESS)
+            process.stdout.read(3)
+            cairn.compute.kill()
+            _, error = process.communicate(timeout=daemons.STOP_TIMEOUT_S)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn(f"cairn-compute-node at {cairn.socket} went away", error.decode())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,169 @@
+#include "clients/cpp/cairn_client.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include "cairn/compute/v1/inference.grpc.pb.h"
+#include "common/base/status.h"
+#include "common/rpc/grpc_runtime.h"
+
+namespace cairn {
+namespace {
+
+namespace v1 = ::cairn::compute::v1;
+using Writer = grpc::ServerWriter<v1::GenerateEvent>;
+
+// A daemon that generates what a test says.
+class FakeService final : public v1::InferenceService::Service {
+ public:
+  std::function<grpc::Status(grpc::ServerContext&, Writer&)> generate;
+  std::atomic<int> call_count{0};
+
+  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest*,
+                        Writer* writer) override {
+    ++call_count;
+    return generate(*context, *writer);
+  }
+  grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
+                         v1::GetStatusResponse* response) override {
+    response->set_phase(v1::DAEMON_PHASE_READY);
+    return grpc::Status::OK;
+  }
+};
+
+class CairnClientTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    rpc::KeepGrpcRuntime();
+    socket_ = fmt::format("{}cairn_client_{}.sock", testing::TempDir(), ::getpid());
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("unix:" + socket_, grpc::InsecureServerCredentials());
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr);
+    absl::StatusOr<std::unique_ptr<CairnClient>> client = CairnClient::Connect(socket_);
+    ASSERT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+    options_.prompt = "hello";
+  }
+  void TearDown() override {
+    server_->Shutdown();
+    ::unlink(socket_.c_str());
+  }
+
+  // Sends the events, then waits for the client to cancel.
+  void GenerateUntilCancelled(int event_count) {
+    service_.generate = [event_count](grpc::ServerContext& context, Writer& writer) {
+      v1::GenerateEvent event;
+      event.mutable_started()->set_conversation_id(7);
+      for (int i = 0; i < event_count; ++i) {
+        writer.Write(event);
+        event.mutable_token()->set_text("word");
+      }
+      while (!context.IsCancelled()) std::this_thread::yield();
+      return grpc::Status::CANCELLED;
+    };
+  }
+
+  absl::Status EndWith(const grpc::Status& status) {
+    service_.generate = [status](grpc::ServerContext&, Writer&) { return status; };
+    return client_->Generate(options_).status();
+  }
+
+  std::string socket_;
+  FakeService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<CairnClient> client_;
+  GenerateOptions options_;
+  CancelToken cancel_;
+};
+
+TEST_F(CairnClientTest, CancellationBeforeAnythingPromisesNothing) {
+  GenerateUntilCancelled(0);
+  cancel_.Cancel();
+  const absl::Status status = client_->Generate(options_, &cancel_).status();
+  EXPECT_EQ(status, absl::CancelledError("cancelled before the prompt was begun"));
+}
+
+TEST_F(CairnClientTest, CancellationInThePromptPromisesOnlyWhatWasDone) {
+  GenerateUntilCancelled(1);
+  options_.on_started = [this](std::int64_t, std::int64_t, std::int64_t) { cancel_.Cancel(); };
+  const absl::Status status = client_->Generate(options_, &cancel_).status();
+  EXPECT_EQ(status,
+            absl::CancelledError("cancelled while the prompt was computed; conversation 7 keeps "
+                                 "the part that was done, if any: cairn sessions show 7"));
+}
+
+TEST_F(CairnClientTest, CancellationBehindATokenNamesTheConversationThatHasIt) {
+  GenerateUntilCancelled(2);
+  options_.on_text = [this](std::string_view) { cancel_.Cancel(); };
+  const absl::Status status = client_->Generate(options_, &cancel_).status();
+  EXPECT_EQ(status, absl::CancelledError("cancelled; what was generated is in conversation 7"));
+}
+
+TEST_F(CairnClientTest, CancelledEphemeralConversationKeepsNothing) {
+  GenerateUntilCancelled(2);
+  options_.ephemeral = true;
+  options_.on_text = [this](std::string_view) { cancel_.Cancel(); };
+  const absl::Status status = client_->Generate(options_, &cancel_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_NE(Message(status).find("nothing was kept"), std::string::npos) << status;
+}
+
+TEST_F(CairnClientTest, CancellationByTheDaemonIsToldInItsWordsAndIsNotTheCallers) {
+  const absl::Status status = EndWith({grpc::StatusCode::CANCELLED, "the moon is full"});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(Message(status).ends_with(" ended the call: the moon is full")) << status;
+}
+
+TEST_F(CairnClientTest, FailureWithoutAMessageNamesItsCode) {
+  for (const auto& [code, name] :
+       {std::pair(grpc::StatusCode::INTERNAL, "INTERNAL"),
+        std::pair(grpc::StatusCode::CANCELLED, "CANCELLED"),
+        std::pair(grpc::StatusCode::RESOURCE_EXHAUSTED, "RESOURCE_EXHAUSTED")}) {
+    const absl::Status status = EndWith({code, ""});
+    EXPECT_NE(Message(status).find(fmt::format("{} without a reason", name)), std::string::npos)
+        << status;
+    EXPECT_NE(Message(status).find(socket_), std::string::npos) << status;
+  }
+}
+
+TEST_F(CairnClientTest, BadTextIsRefusedBeforeItIsSent) {
+  EXPECT_EQ(EndWith(grpc::Status::OK).code(), absl::StatusCode::kInternal);  // without a last event
+  const int calls = service_.call_count;
+  options_.prompt = "\xff";
+  EXPECT_EQ(client_->Generate(options_).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(client_->Tokenize("\xff", false).status().code(), absl::StatusCode::kInvalidArgument);
+  options_.prompt.assign(kPromptBytesMax + 1, 'a');
+  EXPECT_EQ(client_->Generate(options_).status().code(), absl::StatusCode::kInvalidArgument);
+  options_.prompt = "hello";
+  options_.label.assign(kPromptBytesMax * 2, 'a');
+  EXPECT_EQ(client_->Generate(options_).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(service_.call_count, calls);
+}
+
+TEST(CairnClientConnectTest, MissingSocketSaysWhatToStart) {
+  const std::string path = testing::TempDir() + "cairn_client_nobody.sock";
+  const absl::Status status = CairnClient::Connect(path).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(Message(status).find("is it running?"), std::string::npos) << status;
+}
+
+TEST(CairnClientConnectTest, PathThatNoAddressHoldsIsRefusedWithBothSizes) {
+  const absl::Status status = CairnClient::Connect("/" + std::string(107, 'x')).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(Message(status).find("108 bytes: an address holds 107"), std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace cairn

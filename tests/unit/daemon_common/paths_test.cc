@@ -1,0 +1,50 @@
+#include "common/daemon/paths.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "tests/tools/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+TEST(PathsTest, DefaultsFollowTheEnvironment) {
+  const Environment session{"/home/u", "/state", "/run/user/7", false};
+  EXPECT_EQ(DefaultStateDir(session), "/state/cairn");
+  EXPECT_EQ(DefaultSocketPath(session, "a.sock"), "/run/user/7/cairn/a.sock");
+  const Environment user{"/home/u", "", "", false};
+  EXPECT_EQ(DefaultSocketPath(user, "a.sock"), "/home/u/.local/state/cairn/a.sock");
+  EXPECT_EQ(DefaultSocketPath(user, "a.sock", "/data"), "/data/a.sock");
+  const Environment root{"/root", "/state", "", true};
+  EXPECT_EQ(DefaultStateDir(root), "/var/lib/cairn");
+  EXPECT_EQ(DefaultSocketPath(root, "a.sock", "/data"), "/run/cairn/a.sock");
+}
+
+TEST(PathsTest, SocketKeysAreNamed) {
+  EXPECT_TRUE(CheckSocketKeys("/run/a.sock", 0777).ok());
+  EXPECT_EQ(Message(CheckSocketKeys("/run/a.sock", 01000)),
+            "socket_mode is 01000: it must be 0 to 0777");
+  EXPECT_EQ(Message(CheckSocketKeys("a.sock", 0600)).find("socket_path: "), 0U);
+}
+
+TEST(PathsTest, DirectoryIsMadeWithThoseAboveIt) {
+  const test::TempDir directory;
+  const std::string path = directory.File("a/b/c.sock");
+  EXPECT_TRUE(MakeSocketDirectory(path).ok());
+  EXPECT_TRUE(MakeSocketDirectory(path).ok());
+  EXPECT_TRUE(std::filesystem::is_directory(directory.File("a/b")));
+}
+
+TEST(PathsTest, FileInPlaceOfTheDirectoryIsNamedWithItsKey) {
+  const test::TempDir directory;
+  std::ofstream(directory.File("file")) << "x";
+  for (const std::string& path : {directory.File("file"), directory.File("file/below")}) {
+    const std::string message = Message(MakeDirectory(path, "data_dir"));
+    EXPECT_NE(message.find(path + " (data_dir)"), std::string::npos) << message;
+  }
+}
+
+}  // namespace
+}  // namespace cairn
