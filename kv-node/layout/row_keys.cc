@@ -19,6 +19,13 @@ std::uint64_t GetBig(std::string_view bytes) {
   return value;
 }
 
+// Ids are not negative: a set top bit is damage.
+bool StartsWithId(std::string_view key) { return static_cast<std::uint8_t>(key[0]) < 0x80; }
+
+std::int64_t GetId(std::string_view key) {
+  return static_cast<std::int64_t>(GetBig(key.substr(0, kIdBytes)));
+}
+
 std::string IdKey(std::int64_t id) {
   std::string out;
   PutBig(out, static_cast<std::uint64_t>(id), kIdBytes);
@@ -79,18 +86,22 @@ std::string RegionKey(SegmentId segment, std::int64_t region) {
 }
 
 absl::StatusOr<SessionId> ParseSessionKey(std::string_view key) {
-  if (key.size() != kIdBytes) return BadKey("sessions", key);
-  return SessionId(static_cast<std::int64_t>(GetBig(key)));
+  if (key.size() != kIdBytes || !StartsWithId(key)) return BadKey("sessions", key);
+  return SessionId(GetId(key));
 }
 
 absl::StatusOr<std::optional<SegmentId>> ParseSegmentHeadKey(std::string_view key) {
-  if (key.size() <= kIdBytes) return BadKey("segments", key);
+  if (key.size() <= kIdBytes || !StartsWithId(key)) return BadKey("segments", key);
   if (key[kIdBytes] != kHeadKind) return std::optional<SegmentId>();
-  return std::optional(SegmentId(static_cast<std::int64_t>(GetBig(key.substr(0, kIdBytes)))));
+  if (key.size() != kIdBytes + 1) return BadKey("segments", key);
+  return std::optional(SegmentId(GetId(key)));
 }
 
 absl::StatusOr<ParsedClusterRowKey> ParseClusterRowKey(std::string_view key) {
-  if (key.size() != kLayerHeadKeyBytes + 1 + kIdBytes) return BadKey("clusters", key);
+  if (key.size() != kLayerHeadKeyBytes + 1 + kIdBytes || !StartsWithId(key) ||
+      !StartsWithId(key.substr(kLayerHeadKeyBytes + 1))) {
+    return BadKey("clusters", key);
+  }
   ParsedClusterRowKey out;
   out.key = ParseLayerHead(key);
   out.kind = static_cast<ClusterRowKind>(key[kLayerHeadKeyBytes]);
@@ -98,22 +109,24 @@ absl::StatusOr<ParsedClusterRowKey> ParseClusterRowKey(std::string_view key) {
       out.kind != ClusterRowKind::kEvicted && out.kind != ClusterRowKind::kCarried) {
     return BadKey("clusters", key);
   }
-  const auto id = static_cast<std::int64_t>(GetBig(key.substr(kLayerHeadKeyBytes + 1)));
-  out.key.cluster_id = ClusterId(id - 1);
+  out.key.cluster_id = ClusterId(GetId(key.substr(kLayerHeadKeyBytes + 1)) - 1);
   return out;
 }
 
 absl::StatusOr<ClusterKey> ParseIndexRowKey(std::string_view key) {
-  if (key.size() != kLayerHeadKeyBytes + kIdBytes) return BadKey("index", key);
+  if (key.size() != kLayerHeadKeyBytes + kIdBytes || !StartsWithId(key) ||
+      !StartsWithId(key.substr(kLayerHeadKeyBytes))) {
+    return BadKey("index", key);
+  }
   ClusterKey out = ParseLayerHead(key);
-  out.cluster_id = ClusterId(static_cast<std::int64_t>(GetBig(key.substr(kLayerHeadKeyBytes))));
+  out.cluster_id = ClusterId(GetId(key.substr(kLayerHeadKeyBytes)));
   return out;
 }
 
 absl::StatusOr<ParsedRegionKey> ParseRegionKey(std::string_view key) {
-  if (key.size() != kIdBytes + 4) return BadKey("pools", key);
+  if (key.size() != kIdBytes + 4 || !StartsWithId(key)) return BadKey("pools", key);
   ParsedRegionKey out;
-  out.segment = SegmentId(static_cast<std::int64_t>(GetBig(key.substr(0, kIdBytes))));
+  out.segment = SegmentId(GetId(key));
   out.region = static_cast<std::int64_t>(GetBig(key.substr(kIdBytes)));
   return out;
 }

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -152,7 +151,7 @@ std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::s
   if (seed % kSeedEvery == 0) {
     const std::string& replacement = seeds[seed / kSeedEvery % seeds.size()];
     if (replacement.size() <= max_size) {
-      std::memcpy(data, replacement.data(), replacement.size());
+      std::copy(replacement.begin(), replacement.end(), data);
       size = replacement.size();
     }
   }

@@ -101,6 +101,32 @@ TEST(RowKeysTest, KeysOfAnotherLengthOrKindAreDataLoss) {
   EXPECT_EQ(ParseSegmentHeadKey("12345678").status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(ParseIndexRowKey("").status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(ParseRegionKey("123456789012+").status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(ParseSegmentHeadKey(SegmentHeadKey(segment) + "+").status().code(),
+            absl::StatusCode::kDataLoss);
+}
+
+// A flipped top bit must not become a negative id.
+TEST(RowKeysTest, NegativeIdsAreDataLoss) {
+  const SegmentId segment(1);
+  const ClusterKey key = {0, 0, ClusterId(0)};
+  const auto flipped = [](std::string bytes, std::size_t at) {
+    bytes[at] = static_cast<char>(static_cast<std::uint8_t>(bytes[at]) ^ 0x80);
+    return bytes;
+  };
+  const std::string cluster = ClusterRowKey(segment, key, ClusterRowKind::kParts);
+  const std::string index = IndexRowKey(segment, key);
+  const absl::Status answers[] = {
+      ParseSessionKey(flipped(SessionKeyBytes(SessionId(1)), 0)).status(),
+      ParseSegmentHeadKey(flipped(SegmentHeadKey(segment), 0)).status(),
+      ParseClusterRowKey(flipped(cluster, 0)).status(),
+      ParseClusterRowKey(flipped(cluster, cluster.size() - 8)).status(),
+      ParseIndexRowKey(flipped(index, 0)).status(),
+      ParseIndexRowKey(flipped(index, index.size() - 8)).status(),
+      ParseRegionKey(flipped(RegionKey(segment, 0), 0)).status(),
+  };
+  for (const absl::Status& answer : answers) {
+    EXPECT_EQ(answer.code(), absl::StatusCode::kDataLoss) << answer;
+  }
 }
 
 }  // namespace
