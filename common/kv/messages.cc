@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "common/base/range.h"
+#include "common/kv/arena_layout.h"
 
 namespace cairn {
 namespace {
@@ -47,6 +48,11 @@ struct BytesOf {
 };
 
 }  // namespace
+
+bool Span::WasIntact() const {
+  return arena.granule == nullptr ||
+         HasArenaGeneration(arena.granule, arena.offset_bytes, std::ssize(bytes), arena.generation);
+}
 
 absl::Status EntryLayout::Validate() const {
   CAIRN_RETURN_IF_ERROR(CheckBetween("layer_count", layer_count, 1, kLayerCountMax));

@@ -182,7 +182,17 @@ using ReadOperation =
 // ---- replies ----
 enum class Direction : std::uint8_t { kUp = 1, kDown = 2 };
 
-// Consecutive entries of one part. `owner` keeps `bytes` alive.
+// Where bytes lie in the KV node's shared memory; granule 0: they do not. arena_layout.h says what
+// the generation is.
+struct ArenaRange {
+  std::int32_t granule_id = 0;
+  std::int64_t offset_bytes = 0;
+  std::int64_t generation = 0;
+  // Of the KV node's memory in another process: where the granule is mapped.
+  const std::byte* granule = nullptr;
+};
+
+// Consecutive entries of one part. `owner` keeps `bytes` alive: in the arena it is the lease.
 struct Span {
   PartId part_id;  // 0: no place on flash yet
   std::int64_t first_entry = 0;
@@ -190,7 +200,12 @@ struct Span {
   Direction direction = Direction::kUp;
   Positions positions;
   std::span<const std::byte> bytes;
+  ArenaRange arena;
   std::shared_ptr<const void> owner;
+
+  // Whether `bytes` were what they should be until now. False only behind a lost connection, when
+  // the KV node ended the lease and used the memory again: what was computed from `bytes` is void.
+  bool WasIntact() const;
 
   // The i-th entry of the span.
   const std::byte* Entry(std::int64_t i, std::int64_t entry_bytes) const {
@@ -294,6 +309,14 @@ struct KvStats {
   std::int64_t append_bytes = 0;
   std::int64_t lost_part_count = 0;
   std::int32_t attached_count = 0;
+  std::int64_t arena_bytes = 0;
+  std::int64_t cache_hit_count = 0;
+  std::int64_t cache_hit_bytes = 0;
+  std::int64_t cache_miss_count = 0;
+  std::int64_t cache_miss_bytes = 0;
+  std::int64_t cache_evicted_count = 0;
+  std::int64_t cache_no_room_count = 0;
+  std::int64_t leased_slot_count = 0;
 };
 
 }  // namespace cairn

@@ -33,7 +33,9 @@ struct ClusterFrame {
   std::size_t bytes = 0;
 };
 
-ClusterFrame MeasureCluster(const FetchedCluster& cluster) {
+bool IsInline(const SpanFrame& frame) { return !frame.header.has_arena(); }
+
+ClusterFrame MeasureCluster(const FetchedCluster& cluster, bool uses_arena) {
   ClusterFrame frame;
   frame.header.set_head(cluster.cluster.head);
   frame.header.set_cluster_id(cluster.cluster.cluster_id.value());
@@ -42,9 +44,11 @@ ClusterFrame MeasureCluster(const FetchedCluster& cluster) {
   frame.spans.reserve(cluster.spans.size());
   for (const Span& span : cluster.spans) {
     SpanFrame& span_frame = frame.spans.emplace_back();
-    SpanToProto(span, &span_frame.header);
-    span_frame.bytes = span_frame.header.ByteSizeLong() +
-                       FieldBytes(pb::Span::kEntriesFieldNumber, span.bytes.size());
+    SpanToProto(span, uses_arena, &span_frame.header);
+    span_frame.bytes = span_frame.header.ByteSizeLong();
+    if (IsInline(span_frame)) {
+      span_frame.bytes += FieldBytes(pb::Span::kEntriesFieldNumber, span.bytes.size());
+    }
     frame.bytes += FieldBytes(pb::FetchedCluster::kSpansFieldNumber, span_frame.bytes);
   }
   return frame;
@@ -99,6 +103,7 @@ void WriteCluster(const FetchedCluster& cluster, const ClusterFrame& frame, Slic
     const Span& span = cluster.spans[i];
     writer->BeginField(pb::FetchedCluster::kSpansFieldNumber, frame.spans[i].bytes);
     writer->AddMessage(frame.spans[i].header);
+    if (!IsInline(frame.spans[i])) continue;
     writer->BeginField(pb::Span::kEntriesFieldNumber, span.bytes.size());
     writer->AddLent(span.bytes, span.owner);
   }
@@ -107,12 +112,12 @@ void WriteCluster(const FetchedCluster& cluster, const ClusterFrame& frame, Slic
 }  // namespace
 
 grpc::ByteBuffer FrameFetchReply(const std::string& boot_token, RequestId request,
-                                 const FetchReply& reply) {
+                                 const FetchReply& reply, bool uses_arena) {
   std::vector<ClusterFrame> frames;
   frames.reserve(reply.clusters.size());
   std::size_t fetch_bytes = 0;
   for (const FetchedCluster& cluster : reply.clusters) {
-    frames.push_back(MeasureCluster(cluster));
+    frames.push_back(MeasureCluster(cluster, uses_arena));
     fetch_bytes += FieldBytes(pb::FetchReply::kClustersFieldNumber, frames.back().bytes);
   }
   pb::ChannelReply header;

@@ -16,7 +16,8 @@ namespace cairn::rpc {
 // Spans below this are copied: lending costs an allocation and a slice each.
 inline constexpr std::int64_t kLendBytesMin = 4096;
 
+// With `uses_arena` spans in the arena go as ranges; their owners are the caller's to keep.
 grpc::ByteBuffer FrameFetchReply(const std::string& boot_token, RequestId request,
-                                 const FetchReply& reply);
+                                 const FetchReply& reply, bool uses_arena);
 
 }  // namespace cairn::rpc

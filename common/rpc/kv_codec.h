@@ -36,7 +36,7 @@ absl::StatusOr<SealedSegment> FromProto(const pb::SealSessionResponse& response)
 
 // ---- operations: kv_codec_operations.cc ----
 // kHint: has no reply and may be ignored. kUnbuiltRead: pinned in the protocol, not built yet.
-enum class OperationKind { kNone, kHello, kChanging, kRead, kHint, kUnbuiltRead };
+enum class OperationKind { kNone, kHello, kChanging, kRead, kRelease, kHint, kUnbuiltRead };
 OperationKind KindOf(const pb::ChannelRequest& request);
 
 void SetOperation(ChangingOperation operation, pb::ChannelRequest* request);
@@ -47,6 +47,18 @@ absl::StatusOr<ChangingOperation> TakeChangingOperation(pb::ChannelRequest* requ
 absl::StatusOr<ReadOperation> ReadOperationFromProto(const pb::ChannelRequest& request);
 
 // ---- replies: kv_codec_replies.cc ----
+// Finds the memory of a range that a reply names.
+struct ArenaMemory {
+  const std::byte* granule = nullptr;  // where the whole granule is mapped
+  std::shared_ptr<const void> owner;   // keeps it mapped
+};
+class ArenaResolver {
+ public:
+  virtual ~ArenaResolver() = default;
+  // INVALID_ARGUMENT unless the granule is known and holds the range.
+  virtual absl::StatusOr<ArenaMemory> Resolve(std::int32_t granule_id, std::int64_t offset_bytes,
+                                              std::int64_t size_bytes) = 0;
+};
 // fetch_frame.h does the same for fetches without copying the entries.
 void SetReply(ReadReply reply, pb::ChannelReply* out);
 void SetFailure(const absl::Status& status, pb::ChannelReply* out);
@@ -54,9 +66,14 @@ absl::Status FailureStatus(const pb::Failure& failure);
 void ToProto(const Checkpointed& checkpointed, pb::Checkpointed* out);
 absl::StatusOr<Checkpointed> FromProto(const pb::Checkpointed& checkpointed);
 // The answer to a read. A Failure becomes its status; INTERNAL for a message that answers no read.
-absl::StatusOr<ReadReply> ReadReplyFromProto(const std::shared_ptr<pb::ChannelReply>& reply);
-// A span without its bytes.
-void SpanToProto(const Span& span, pb::Span* out);
+// `arena` null: the caller has no shared memory. Spans in the arena hold `lease` too.
+absl::StatusOr<ReadReply> ReadReplyFromProto(const std::shared_ptr<pb::ChannelReply>& reply,
+                                             ArenaResolver* arena = nullptr,
+                                             const std::shared_ptr<const void>& lease = nullptr);
+// Whether a span of the reply lies in the arena.
+bool HasArenaSpans(const pb::ChannelReply& reply);
+// A span without its bytes; with its range if it lies in the arena and `uses_arena`.
+void SpanToProto(const Span& span, bool uses_arena, pb::Span* out);
 
 // Shared by operations and replies: kv_codec_operations.cc.
 void ToProto(IndexRow row, pb::IndexRow* out);

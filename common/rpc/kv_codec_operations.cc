@@ -26,7 +26,8 @@ absl::StatusOr<ClusterEntries> EntriesFromProto(pb::ClusterEntries&& cluster) {
   CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", cluster.cluster_id()));
   CAIRN_ASSIGN_OR_RETURN(out.positions, PositionsFromProto("positions", cluster.positions()));
   if (out.positions.empty()) return InvalidArgument("positions is empty");
-  CAIRN_RETURN_IF_ERROR(CheckEntries("entries", cluster.entries(), out.positions.count()));
+  CAIRN_RETURN_IF_ERROR(
+      CheckEntryBytes("entries", std::ssize(cluster.entries()), out.positions.count()));
   out.cluster = {cluster.head(), ClusterId(cluster.cluster_id())};
   out.entries = std::move(*cluster.mutable_entries());
   return out;
@@ -64,8 +65,8 @@ absl::StatusOr<ChangingOperation> ChangeFromProto(pb::Replace* replace) {
       ConvertAll("children", replace->mutable_children(), &out.children, ChildFromProto));
   CAIRN_ASSIGN_OR_RETURN(out.brought_positions,
                          PositionsFromProto("brought_positions", replace->brought_positions()));
-  CAIRN_RETURN_IF_ERROR(
-      CheckEntries("brought_entries", replace->brought_entries(), out.brought_positions.count()));
+  CAIRN_RETURN_IF_ERROR(CheckEntryBytes("brought_entries", std::ssize(replace->brought_entries()),
+                                        out.brought_positions.count()));
   CAIRN_ASSIGN_OR_RETURN(out.evicted_positions,
                          PositionsFromProto("evicted_positions", replace->evicted_positions()));
   out.brought_entries = std::move(*replace->mutable_brought_entries());
@@ -252,9 +253,10 @@ OperationKind KindOf(const pb::ChannelRequest& request) {
     case Case::kGetPolicyState:
     case Case::kGetClusters:
       return OperationKind::kRead;
+    case Case::kRelease:
+      return OperationKind::kRelease;
     case Case::kPrefetch:
     case Case::kLayerHint:
-    case Case::kRelease:
     case Case::kCancel:
       return OperationKind::kHint;
     case Case::kGetNeighbours:
@@ -354,7 +356,8 @@ absl::StatusOr<CarriedEntries> FromProto(pb::CarriedEntries&& carried, CarriedUs
                          PositionsFromProto("brought_positions", carried.brought_positions()));
   const Positions& with_bytes =
       use == CarriedUse::kOperation ? out.brought_positions : out.positions;
-  CAIRN_RETURN_IF_ERROR(CheckEntries("entries", carried.entries(), with_bytes.count()));
+  CAIRN_RETURN_IF_ERROR(
+      CheckEntryBytes("entries", std::ssize(carried.entries()), with_bytes.count()));
   out.head = carried.head();
   out.buffer_cluster_id = buffer;
   out.entries = std::move(*carried.mutable_entries());

@@ -20,7 +20,7 @@ struct ReplyToProto {
       message->set_outcome(static_cast<pb::FetchOutcome>(cluster.outcome));
       for (const Span& span : cluster.spans) {
         pb::Span* span_message = message->add_spans();
-        SpanToProto(span, span_message);
+        SpanToProto(span, /*uses_arena=*/false, span_message);
         span_message->set_entries(span.bytes.data(), span.bytes.size());
       }
     }
@@ -60,7 +60,9 @@ absl::Status CheckSpanCounts(const pb::Span& span, std::int64_t position_count) 
   CAIRN_RETURN_IF_ERROR(CheckBetween("first_entry", span.first_entry(), 0, kPositionMax));
   CAIRN_RETURN_IF_ERROR(CheckBetween("entry_count", span.entry_count(), 0, kPositionMax));
   CAIRN_RETURN_IF_ERROR(CheckBetween("direction", span.direction(), 1, 2));
-  CAIRN_RETURN_IF_ERROR(CheckEntries("entries", span.entries(), span.entry_count()));
+  const std::int64_t bytes =
+      span.has_arena() ? span.arena().size_bytes() : std::ssize(span.entries());
+  CAIRN_RETURN_IF_ERROR(CheckEntryBytes("entries", bytes, span.entry_count()));
   if (position_count != 0 && position_count != span.entry_count()) {
     return InvalidArgument("positions has {} positions for {} entries", position_count,
                            span.entry_count());
@@ -68,9 +70,32 @@ absl::Status CheckSpanCounts(const pb::Span& span, std::int64_t position_count) 
   return absl::OkStatus();
 }
 
-absl::StatusOr<Span> SpanFromProto(const pb::Span& span,
-                                   const std::shared_ptr<const pb::ChannelReply>& owner) {
-  if (span.has_arena()) return InvalidArgument("arena: this client has no shared memory");
+// What the spans of one reply are made with.
+struct ReplySource {
+  std::shared_ptr<const pb::ChannelReply> reply;
+  ArenaResolver* arena = nullptr;
+  std::shared_ptr<const void> lease;
+};
+
+// Keeps a range of the arena: its mapping and the right to read it.
+struct RangeOwner {
+  std::shared_ptr<const void> memory;
+  std::shared_ptr<const void> lease;
+};
+
+absl::Status TakeRange(const pb::ArenaRange& range, const ReplySource& source, Span& span) {
+  if (source.arena == nullptr) return InvalidArgument("arena: this client has no shared memory");
+  CAIRN_ASSIGN_OR_RETURN(
+      ArenaMemory memory,
+      source.arena->Resolve(range.granule_id(), range.offset_bytes(), range.size_bytes()));
+  span.arena = {range.granule_id(), range.offset_bytes(), range.generation(), memory.granule};
+  span.bytes = {memory.granule + range.offset_bytes(),
+                static_cast<std::size_t>(range.size_bytes())};
+  span.owner = std::make_shared<RangeOwner>(RangeOwner{std::move(memory.owner), source.lease});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Span> SpanFromProto(const pb::Span& span, const ReplySource& source) {
   Span out;
   CAIRN_ASSIGN_OR_RETURN(out.positions, PositionsFromProto("positions", span.positions()));
   CAIRN_RETURN_IF_ERROR(CheckSpanCounts(span, out.positions.count()));
@@ -78,13 +103,18 @@ absl::StatusOr<Span> SpanFromProto(const pb::Span& span,
   out.first_entry = span.first_entry();
   out.entry_count = span.entry_count();
   out.direction = static_cast<Direction>(span.direction());
+  if (span.has_arena()) {
+    const absl::Status status = TakeRange(span.arena(), source, out);
+    if (!status.ok()) return Annotate(status, "arena");
+    return out;
+  }
   out.bytes = std::as_bytes(std::span<const char>(span.entries().data(), span.entries().size()));
-  out.owner = owner;
+  out.owner = source.reply;
   return out;
 }
 
-absl::StatusOr<FetchedCluster> ClusterFromProto(
-    const pb::FetchedCluster& cluster, const std::shared_ptr<const pb::ChannelReply>& owner) {
+absl::StatusOr<FetchedCluster> ClusterFromProto(const pb::FetchedCluster& cluster,
+                                                const ReplySource& source) {
   CAIRN_RETURN_IF_ERROR(CheckHead(cluster.head()));
   CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", cluster.cluster_id()));
   CAIRN_RETURN_IF_ERROR(CheckBetween("outcome", cluster.outcome(), 1, 3));
@@ -93,20 +123,20 @@ absl::StatusOr<FetchedCluster> ClusterFromProto(
   out.outcome = static_cast<FetchOutcome>(cluster.outcome());
   out.spans.reserve(static_cast<std::size_t>(cluster.spans_size()));
   for (int i = 0; i < cluster.spans_size(); ++i) {
-    absl::StatusOr<Span> span = SpanFromProto(cluster.spans(i), owner);
+    absl::StatusOr<Span> span = SpanFromProto(cluster.spans(i), source);
     if (!span.ok()) return Annotate(span.status(), Element("spans", i));
     out.spans.push_back(*std::move(span));
   }
   return out;
 }
 
-absl::StatusOr<ReadReply> FetchFromProto(const std::shared_ptr<const pb::ChannelReply>& reply) {
+absl::StatusOr<ReadReply> FetchFromProto(const ReplySource& source) {
   FetchReply out;
-  const pb::FetchReply& fetch = reply->fetch();
+  const pb::FetchReply& fetch = source.reply->fetch();
   CAIRN_RETURN_IF_ERROR(CheckCountMax("clusters", fetch.clusters_size(), kFetchClusterCountMax));
   out.clusters.reserve(static_cast<std::size_t>(fetch.clusters_size()));
   for (int i = 0; i < fetch.clusters_size(); ++i) {
-    absl::StatusOr<FetchedCluster> cluster = ClusterFromProto(fetch.clusters(i), reply);
+    absl::StatusOr<FetchedCluster> cluster = ClusterFromProto(fetch.clusters(i), source);
     if (!cluster.ok()) return Annotate(cluster.status(), Element("clusters", i));
     out.clusters.push_back(*std::move(cluster));
   }
@@ -170,12 +200,27 @@ absl::StatusOr<ReadReply> ClustersFromProto(const pb::ClustersReply& clusters) {
 
 }  // namespace
 
-void SpanToProto(const Span& span, pb::Span* out) {
+void SpanToProto(const Span& span, bool uses_arena, pb::Span* out) {
   out->set_part_id(span.part_id.value());
   out->set_first_entry(span.first_entry);
   out->set_entry_count(span.entry_count);
   out->set_direction(static_cast<pb::Direction>(span.direction));
   if (!span.positions.empty()) PositionsToProto(span.positions, out->mutable_positions());
+  if (!uses_arena || span.arena.granule_id == 0) return;
+  pb::ArenaRange* range = out->mutable_arena();
+  range->set_granule_id(span.arena.granule_id);
+  range->set_offset_bytes(span.arena.offset_bytes);
+  range->set_size_bytes(std::ssize(span.bytes));
+  range->set_generation(span.arena.generation);
+}
+
+bool HasArenaSpans(const pb::ChannelReply& reply) {
+  for (const pb::FetchedCluster& cluster : reply.fetch().clusters()) {
+    for (const pb::Span& span : cluster.spans()) {
+      if (span.has_arena()) return true;
+    }
+  }
+  return false;
 }
 
 void SetReply(ReadReply reply, pb::ChannelReply* out) { std::visit(ReplyToProto{out}, reply); }
@@ -202,10 +247,12 @@ absl::StatusOr<Checkpointed> FromProto(const pb::Checkpointed& checkpointed) {
   return Checkpointed{checkpointed.token_count(), SegmentId(checkpointed.sealed_segment_id())};
 }
 
-absl::StatusOr<ReadReply> ReadReplyFromProto(const std::shared_ptr<pb::ChannelReply>& reply) {
+absl::StatusOr<ReadReply> ReadReplyFromProto(const std::shared_ptr<pb::ChannelReply>& reply,
+                                             ArenaResolver* arena,
+                                             const std::shared_ptr<const void>& lease) {
   switch (reply->reply_case()) {
     case Case::kFetch:
-      return FetchFromProto(reply);
+      return FetchFromProto({reply, arena, lease});
     case Case::kIndex:
       return IndexFromProto(reply->mutable_index());
     case Case::kCarried:

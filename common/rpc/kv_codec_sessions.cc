@@ -197,6 +197,14 @@ void ToProto(const KvStats& stats, pb::GetStatsResponse* out) {
   out->set_append_bytes(stats.append_bytes);
   out->set_attached_count(stats.attached_count);
   out->set_lost_part_count(stats.lost_part_count);
+  out->set_arena_bytes(stats.arena_bytes);
+  out->set_cache_hit_count(stats.cache_hit_count);
+  out->set_cache_hit_bytes(stats.cache_hit_bytes);
+  out->set_cache_miss_count(stats.cache_miss_count);
+  out->set_cache_miss_bytes(stats.cache_miss_bytes);
+  out->set_cache_evicted_count(stats.cache_evicted_count);
+  out->set_cache_no_room_count(stats.cache_no_room_count);
+  out->set_leased_slot_count(stats.leased_slot_count);
 }
 
 absl::StatusOr<KvStats> FromProto(const pb::GetStatsResponse& stats) {
@@ -219,6 +227,14 @@ absl::StatusOr<KvStats> FromProto(const pb::GetStatsResponse& stats) {
   out.append_bytes = stats.append_bytes();
   out.attached_count = stats.attached_count();
   out.lost_part_count = stats.lost_part_count();
+  out.arena_bytes = stats.arena_bytes();
+  out.cache_hit_count = stats.cache_hit_count();
+  out.cache_hit_bytes = stats.cache_hit_bytes();
+  out.cache_miss_count = stats.cache_miss_count();
+  out.cache_miss_bytes = stats.cache_miss_bytes();
+  out.cache_evicted_count = stats.cache_evicted_count();
+  out.cache_no_room_count = stats.cache_no_room_count();
+  out.leased_slot_count = stats.leased_slot_count();
   return out;
 }
 

@@ -28,9 +28,8 @@ absl::Status CheckId(std::string_view field, std::int64_t id) {
   return InvalidArgument("{} is {}: it must be at least 1", field, id);
 }
 
-absl::Status CheckEntries(std::string_view field, const std::string& entries,
-                          std::int64_t position_count) {
-  const auto bytes = static_cast<std::int64_t>(entries.size());
+absl::Status CheckEntryBytes(std::string_view field, std::int64_t bytes,
+                             std::int64_t position_count) {
   const bool fits = position_count == 0 ? bytes == 0 : bytes > 0 && bytes % position_count == 0;
   if (fits) return absl::OkStatus();
   return InvalidArgument("{} has {} bytes: that is not {} entries of one size", field, bytes,

@@ -25,8 +25,8 @@ absl::Status CheckHead(std::int64_t head);
 // Ids count from 1.
 absl::Status CheckId(std::string_view field, std::int64_t id);
 // The bytes of `position_count` entries: a multiple of it, and none without positions.
-absl::Status CheckEntries(std::string_view field, const std::string& entries,
-                          std::int64_t position_count);
+absl::Status CheckEntryBytes(std::string_view field, std::int64_t bytes,
+                             std::int64_t position_count);
 
 absl::StatusOr<KvFormat> FormatFromProto(std::string_view field, std::int64_t number);
 absl::StatusOr<Positions> PositionsFromProto(std::string_view field,

@@ -24,6 +24,7 @@ absl::StatusOr<std::shared_ptr<ChannelCall>> ChannelCall::Open(
   pb::ChannelRequest hello;
   hello.mutable_hello()->set_session_id(session.value());
   hello.mutable_hello()->set_epoch(epoch.value());
+  hello.mutable_hello()->set_uses_arena(call->connection_->arena != nullptr);
   call->Write(hello);  // a failure shows in Read
   const std::shared_ptr<pb::ChannelReply> reply = call->Read();
   if (reply == nullptr) {

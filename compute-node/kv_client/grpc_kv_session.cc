@@ -146,8 +146,10 @@ absl::Status GrpcKvSession::AwaitOpenLocked(Patience patience) {
   return state_ == State::kOpen ? absl::OkStatus() : status_;
 }
 
-void GrpcKvSession::Write(const std::shared_ptr<ChannelCall>& call,
-                          const pb::ChannelRequest& message) {
+void GrpcKvSession::Write(const std::shared_ptr<ChannelCall>& call, pb::ChannelRequest& message) {
+  for (const RequestId fetch : lease_returns_->Take()) {
+    message.add_released_request_ids(fetch.value());
+  }
   if (call->Write(message)) return;
   // kv-replies sees the end too and recovers; until then nothing more is to be written.
   MutexLock lock(mutex_);
@@ -218,6 +220,19 @@ std::future<absl::StatusOr<ReadReply>> GrpcKvSession::StartRead(ReadOperation op
   }
   Write(call, message);
   return answer;
+}
+
+void GrpcKvSession::ReturnLeases() {
+  if (lease_returns_->empty()) return;
+  std::shared_ptr<ChannelCall> call;
+  {
+    MutexLock lock(mutex_);
+    if (state_ != State::kOpen) return;  // they ended with the stream
+    call = call_;
+  }
+  pb::ChannelRequest message;
+  message.mutable_release();  // the ids come with every message
+  Write(call, message);
 }
 
 bool GrpcKvSession::checkpoint_in_progress() const {
@@ -292,7 +307,7 @@ void GrpcKvSession::Run() {
 }
 
 absl::Status GrpcKvSession::ReadReplies(const std::shared_ptr<ChannelCall>& call) {
-  while (const std::shared_ptr<pb::ChannelReply> reply = call->Read()) HandleReply(reply);
+  while (const std::shared_ptr<pb::ChannelReply> reply = call->Read()) HandleReply(*call, reply);
   const absl::Status end = call->Finish();
   MutexLock lock(mutex_);
   call_.reset();
@@ -300,7 +315,8 @@ absl::Status GrpcKvSession::ReadReplies(const std::shared_ptr<ChannelCall>& call
   return end.ok() ? Unavailable("the KV node ended the stream") : end;
 }
 
-void GrpcKvSession::HandleReply(const std::shared_ptr<pb::ChannelReply>& reply) {
+void GrpcKvSession::HandleReply(const ChannelCall& call,
+                                const std::shared_ptr<pb::ChannelReply>& reply) {
   if (reply->has_checkpointed()) {
     HandleCheckpointed(*reply);
     return;
@@ -313,7 +329,10 @@ void GrpcKvSession::HandleReply(const std::shared_ptr<pb::ChannelReply>& reply) 
     }
     return;
   }
-  absl::StatusOr<ReadReply> answer = rpc::ReadReplyFromProto(reply);
+  std::shared_ptr<const void> lease;
+  if (rpc::HasArenaSpans(*reply)) lease = lease_returns_->Hold(RequestId(reply->request_id()));
+  absl::StatusOr<ReadReply> answer =
+      rpc::ReadReplyFromProto(reply, call.connection()->arena.get(), lease);
   if (!answer.ok() && !reply->has_failure()) {
     answer = Internal("a reply of the KV node is malformed: {}", Message(answer.status()));
   }

@@ -20,6 +20,7 @@
 #include "common/base/status.h"
 #include "compute-node/kv_client/channel_call.h"
 #include "compute-node/kv_client/kv_client.h"
+#include "compute-node/kv_client/lease_returns.h"
 #include "compute-node/kv_client/node_link.h"
 #include "compute-node/kv_client/pending_reads.h"
 #include "compute-node/kv_client/replay_buffer.h"
@@ -44,6 +45,7 @@ class GrpcKvSession : public KvSession {
   const Attachment& attachment() const override;
   absl::Status Send(ChangingOperation operation) override;
   std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) override;
+  void ReturnLeases() override;
   absl::Status StartCheckpoint(Checkpoint checkpoint) override;
   bool checkpoint_in_progress() const override;
   absl::StatusOr<Checkpointed> WaitForCheckpoint() override;
@@ -75,12 +77,12 @@ class GrpcKvSession : public KvSession {
   // Waits for a change, or until the next look at the interrupt; what that answers.
   absl::Status AwaitChangeLocked() CAIRN_REQUIRES(mutex_);
   absl::Status AwaitOpenLocked(Patience patience) CAIRN_REQUIRES(mutex_);
-  void Write(const std::shared_ptr<ChannelCall>& call, const pb::ChannelRequest& message);
+  void Write(const std::shared_ptr<ChannelCall>& call, pb::ChannelRequest& message);
 
   // The thread "kv-replies".
   void Run();
   absl::Status ReadReplies(const std::shared_ptr<ChannelCall>& call);
-  void HandleReply(const std::shared_ptr<pb::ChannelReply>& reply);
+  void HandleReply(const ChannelCall& call, const std::shared_ptr<pb::ChannelReply>& reply);
   void HandleCheckpointed(const pb::ChannelReply& reply);
   // Ends when the session is attached again, failed, or closing.
   void Recover(const absl::Status& end);
@@ -94,6 +96,7 @@ class GrpcKvSession : public KvSession {
   const std::shared_ptr<NodeLink> link_;
   mutable Attachment visible_attachment_;  // the caller's copy
   Interrupt interrupt_;                    // the caller's
+  const std::shared_ptr<LeaseReturns> lease_returns_ = std::make_shared<LeaseReturns>();
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -44,6 +44,7 @@ std::int64_t InProcessKvNode::part_bytes_max() const { return kv::kPartBytesMax;
 absl::StatusOr<std::unique_ptr<KvNode>> MakeRamKvNode(const RamKvNodeOptions& options) {
   kv::EngineOptions engine_options = options.engine;
   engine_options.durable = false;
+  engine_options.arena_bytes_max = 0;  // the device is memory: a cache would hold it twice
   kv::MetaOptions meta_options;
   meta_options.path = "/cairn-ram";
   meta_options.in_memory = true;

@@ -41,6 +41,9 @@ struct KvClientOptions {
   // The replay buffer's hard limit: Send answers RESOURCE_EXHAUSTED beyond it. Callers checkpoint
   // well before.
   std::int64_t replay_bytes_max = std::int64_t{64} << 20;
+  // Whether fetched entries are read where the KV node has them, in shared memory; otherwise they
+  // come through the socket.
+  bool use_arena = true;
 };
 
 // Why a wait should end now, or OK. Asked on the waiting thread; must not call the session.
@@ -67,6 +70,10 @@ class KvSession {
   // Asks; the answer sees all that was sent before. At most kFetchesInFlightMax reads may be
   // unanswered.
   virtual std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) = 0;
+
+  // Gives back the memory of replies that were dropped. The next call that sends something does so
+  // too; this is for a caller that may not send anything for long.
+  virtual void ReturnLeases() = 0;
 
   // Sends a checkpoint and returns at once; its end shows in WaitForCheckpoint. REQUIRES: none is
   // in progress.

@@ -14,15 +14,14 @@ namespace cairn::compute {
 namespace {
 
 constexpr char kTokenMetadataKey[] = "cairn-token";
-constexpr std::int64_t kTokenBytesMax = 256;
 constexpr std::int32_t kProtocolVersion = 1;
 
-absl::StatusOr<std::string> Handshake(const std::string& socket_path) {
+absl::StatusOr<rpc::HandshakeMessage> Handshake(const std::string& socket_path) {
   const std::string path = socket_path + rpc::kHandshakeSuffix;
   CAIRN_ASSIGN_OR_RETURN(const rpc::UniqueFd socket, rpc::ConnectToSocket(path, kConnectTimeMax));
-  absl::StatusOr<std::string> token = rpc::ReadLine(socket, kTokenBytesMax, kConnectTimeMax);
-  if (!token.ok()) return Annotate(token.status(), fmt::format("handshake at {}", path));
-  return token;
+  absl::StatusOr<rpc::HandshakeMessage> message = rpc::ReceiveHandshake(socket, kConnectTimeMax);
+  if (!message.ok()) return Annotate(message.status(), fmt::format("handshake at {}", path));
+  return message;
 }
 
 grpc::ChannelArguments ChannelArgumentsOf() {
@@ -113,7 +112,12 @@ absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Connect() const 
   CAIRN_RETURN_IF_ERROR(rpc::CheckSocketPath(socket_path_));
   rpc::KeepGrpcRuntime();
   auto connection = std::make_shared<NodeConnection>();
-  CAIRN_ASSIGN_OR_RETURN(connection->token, Handshake(socket_path_));
+  CAIRN_ASSIGN_OR_RETURN(rpc::HandshakeMessage handshake, Handshake(socket_path_));
+  connection->token = std::move(handshake.token);
+  if (options_.use_arena) {
+    connection->arena =
+        std::make_shared<ArenaMap>([path = socket_path_] { return Handshake(path); });
+  }
   connection->channel = grpc::CreateCustomChannel(
       "unix:" + socket_path_, grpc::experimental::LocalCredentials(UDS), ChannelArgumentsOf());
   CAIRN_RETURN_IF_ERROR(WaitForConnection(connection->channel.get()));

@@ -16,6 +16,7 @@
 #include "cairn/kv/v1/kv.grpc.pb.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "compute-node/kv_client/arena_map.h"
 #include "compute-node/kv_client/kv_client.h"
 
 namespace cairn::compute {
@@ -32,6 +33,7 @@ struct NodeConnection {
   std::unique_ptr<pb::KvService::Stub> stub;
   std::string token;
   pb::GetCapabilitiesResponse capabilities;
+  std::shared_ptr<ArenaMap> arena;  // null: entries come through the socket
 
   // Identity and deadline of a call.
   void Prepare(grpc::ClientContext* context, std::chrono::milliseconds time_max) const;

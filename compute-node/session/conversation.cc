@@ -159,20 +159,32 @@ absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,
   return SaveAll();
 }
 
-absl::Status Conversation::Step(std::int32_t token, std::span<float> logits,
-                                const StopSignal& stop) {
-  CAIRN_RETURN_IF_ERROR(CheckRoom(1));
-  const InterruptScope scope(*session_, stop);
+absl::Status Conversation::ComputeStep(std::int32_t token, std::span<float> logits,
+                                       const StopSignal& stop) {
   kv_.StartPass(1, stop, nullptr);
   ForwardOutput output;
   output.last_logits = logits;
   absl::Status status =
       model_.Forward(std::span(&token, 1), kv_.token_count(), kv_, output, stop.flag());
-  if (!status.ok()) {
+  if (status.ok()) {
+    kv_.CommitPass();
+  } else {
     kv_.AbandonPass();
-    return status;
   }
-  kv_.CommitPass();
+  return status;
+}
+
+absl::Status Conversation::Step(std::int32_t token, std::span<float> logits,
+                                const StopSignal& stop) {
+  CAIRN_RETURN_IF_ERROR(CheckRoom(1));
+  const InterruptScope scope(*session_, stop);
+  absl::Status status = ComputeStep(token, logits, stop);
+  // Memory that a lost connection took away under the attention: the step is computed again.
+  for (int tries = 1; status.code() == absl::StatusCode::kAborted && tries < kStepTriesMax;
+       ++tries) {
+    status = ComputeStep(token, logits, stop);
+  }
+  CAIRN_RETURN_IF_ERROR(status);
   unsaved_tokens_.push_back(token);
   CountReplayBytes();
   absl::Status saved = CheckpointIfDue();

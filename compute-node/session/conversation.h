@@ -35,6 +35,8 @@
 namespace cairn::compute {
 
 inline constexpr int kPrefillTriesMax = 16;
+// How often a step is computed when its answer is void.
+inline constexpr int kStepTriesMax = 3;
 
 // What conversations of one model share; all outlive them.
 struct ConversationDeps {
@@ -91,6 +93,7 @@ class Conversation {
   // Goes back to the last checkpoint after `lost`; returns `lost` if that is no loss or the tries
   // are used up.
   absl::Status Recover(absl::Status lost, const StopSignal& stop, int& tries);
+  absl::Status ComputeStep(std::int32_t token, std::span<float> logits, const StopSignal& stop);
   absl::Status PrefillChunk(std::span<const std::int32_t> tokens, std::span<float> last_logits,
                             const StopSignal& stop, const Progress& progress,
                             std::int64_t done_before);

@@ -119,6 +119,16 @@ void StoredKv::StartPass(std::int64_t token_count, const StopSignal& stop, Layer
   pipeline_.StartPass(session_, plan, policy_.selects_without_queries());
 }
 
+// Behind the attention over a slice: whether its bytes were there all the time.
+absl::Status StoredKv::CheckIntact(const FetchReply& reply) {
+  for (const FetchedCluster& cluster : reply.clusters) {
+    for (const Span& span : cluster.spans) {
+      if (!span.WasIntact()) return Aborted("the KV node took back memory that was being read");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status StoredKv::Attend(const AttentionBatch& batch) {
   CAIRN_CHECK_EQ(batch.first_position, token_count_);
   CAIRN_CHECK_EQ(batch.token_count, pass_tokens_);
@@ -130,6 +140,7 @@ absl::Status StoredKv::Attend(const AttentionBatch& batch) {
   while (pipeline_.HasNext()) {
     CAIRN_ASSIGN_OR_RETURN(const ArrivedSlice slice, pipeline_.Next(*stop_));
     attention_.AttendAll(slice.clusters);
+    CAIRN_RETURN_IF_ERROR(CheckIntact(slice.reply));
   }
   AttendRecent(batch);
   attention_.Finish();
@@ -154,6 +165,7 @@ void StoredKv::CommitPass() {
 
 void StoredKv::AbandonPass() {
   pipeline_.Reset();
+  session_.ReturnLeases();
   // A buffer for one token is kept for the next step; one for a chunk is not worth its memory.
   if (pass_tokens_ != 1) {
     chunk_ = std::vector<std::byte>();

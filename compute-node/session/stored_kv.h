@@ -75,6 +75,7 @@ class StoredKv : public KvAttention {
   void CheckpointDone();
 
  private:
+  static absl::Status CheckIntact(const FetchReply& reply);
   std::size_t RowOf(std::int32_t layer, std::int32_t head) const {
     return static_cast<std::size_t>(std::int64_t{layer} * options_.layout.head_count + head);
   }

@@ -45,6 +45,12 @@ constexpr std::array kKeys = {
               "Memory for reads and writes in flight and for replies that are not sent yet."},
     ConfigKey{"attached_sessions_max",
               "Conversations that may be in use at once; each costs memory for its rows."},
+    ConfigKey{"arena_bytes_max",
+              "Shared memory that keeps what was read last, and from which compute nodes read in\n"
+              "place. 0: none, everything goes through the socket. Else 1 MiB or more."},
+    ConfigKey{"cache_replacement",
+              "What leaves that memory first: \"cluster_aligned\" (small clusters and those that\n"
+              "changed lately stay longest), \"lru\", \"lfu\" or \"fifo\"."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };
 
@@ -62,6 +68,12 @@ absl::Status Validate(const KvNodeConfig& config) {
                                      kMemoryBytesMin, kMemoryBytesMax));
   CAIRN_RETURN_IF_ERROR(
       CheckBetween("io_bytes_max", config.io_bytes_max(), kMemoryBytesMin, kMemoryBytesMax));
+  if (config.arena_bytes_max() != 0) {
+    CAIRN_RETURN_IF_ERROR(
+        CheckBetween("arena_bytes_max", config.arena_bytes_max(), kArenaBytesMin, kMemoryBytesMax));
+  }
+  const absl::Status replacement = ParseReplacementPolicy(config.cache_replacement()).status();
+  if (!replacement.ok()) return Annotate(replacement, "cache_replacement");
   return CheckBetween("attached_sessions_max", config.attached_sessions_max(), 1,
                       kAttachedSessionsMaxMax);
 }
@@ -81,6 +93,8 @@ KvNodeConfig DefaultConfig(const Environment& environment) {
   config.set_pending_bytes_max(engine.pending_bytes_max);
   config.set_io_bytes_max(engine.io_bytes_max);
   config.set_attached_sessions_max(engine.attached_sessions_max);
+  config.set_arena_bytes_max(engine.arena_bytes_max);
+  config.set_cache_replacement(std::string(ReplacementPolicyName(engine.replacement)));
   config.set_log_level("info");
   return config;
 }

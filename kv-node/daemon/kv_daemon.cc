@@ -87,6 +87,9 @@ absl::Status KvDaemon::OpenEngine() {
   engine_options.attached_sessions_max = config_.attached_sessions_max();
   engine_options.pending_bytes_max = config_.pending_bytes_max();
   engine_options.io_bytes_max = config_.io_bytes_max();
+  engine_options.arena_bytes_max = config_.arena_bytes_max();
+  CAIRN_ASSIGN_OR_RETURN(engine_options.replacement,
+                         ParseReplacementPolicy(config_.cache_replacement()));
   CAIRN_ASSIGN_OR_RETURN(
       engine_, Engine::Open(engine_options, store_id, std::move(device), std::move(meta)));
   // The engine has reserved ids by a change that is only in the log so far: a store that later

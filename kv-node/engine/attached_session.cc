@@ -17,7 +17,9 @@ AttachedSession::AttachedSession(EngineContext& context, SessionId id, LoadedSta
       tail_tokens_(std::move(loaded.tail_tokens)),
       tail_start_(loaded.tail_start),
       regions_(std::move(loaded.regions)),
-      log_extents_(std::move(loaded.log_extents)) {}
+      log_extents_(std::move(loaded.log_extents)) {
+  NoteAllUnplaced();
+}
 
 AttachedSession::~AttachedSession() {
   CAIRN_CHECK_EQ(io_count_, 0);
@@ -212,6 +214,7 @@ AttachedSession::Applied AttachedSession::ApplyAppend(OpSeq op_seq, Append& op) 
     context_.pending_bytes += static_cast<std::int64_t>(entries.entries.size());
     context_.append_bytes += static_cast<std::int64_t>(entries.entries.size());
     state_->Append(key, std::move(entries));
+    NoteUnplaced(key);
     // A cluster that fills a pool has nothing to wait for.
     if (state_->PendingCount(key) * state_->EntryBytes(key) >= kPartBytesMax) {
       StartPlacing(key);

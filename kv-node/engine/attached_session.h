@@ -33,6 +33,8 @@ struct QueuedOperation {
 };
 
 struct LogItem;
+struct FetchRun;
+struct WantedPart;
 
 class AttachedSession {
  public:
@@ -60,6 +62,7 @@ class AttachedSession {
   bool idle() const { return queue_.empty() && io_count_ == 0 && checkpoint_ == nullptr; }
 
  private:
+  struct FetchJob;
   struct PlaceJob;
   struct CheckpointJob;
   struct LogPlan;
@@ -86,9 +89,19 @@ class AttachedSession {
 
   // ---- session_reads.cc ----
   Applied ApplyRead(RequestId request_id, const ReadOperation& operation);
-  Applied StartFetch(RequestId request_id, const Fetch& op);
   Applied StartGetCarried(RequestId request_id, const GetCarried& op);
   void Reply(RequestId request_id, absl::StatusOr<ReadReply> reply);
+
+  // ---- session_fetch.cc ----
+  Applied StartFetch(RequestId request_id, const Fetch& op);
+  // Serves what is there, reads what is not, and answers when all has come.
+  void AdvanceFetch(const std::shared_ptr<FetchJob>& job);
+  bool FindPart(const std::shared_ptr<FetchJob>& job, WantedPart& wanted);
+  void NoteServed(WantedPart& wanted);
+  void ReadMissing(const std::shared_ptr<FetchJob>& job, std::vector<WantedPart*> missing);
+  // Into the slot, or into a buffer without one.
+  void ReadRun(const std::shared_ptr<FetchJob>& job, FetchRun run, const SlotRef& slot);
+  void FinishFetch(FetchJob& job);
 
   // ---- session_place.cc ----
   // Places the fullest clusters until pending entries are below the limit again, as far as jobs can
@@ -101,6 +114,8 @@ class AttachedSession {
   void FinishPlacing(const std::shared_ptr<PlaceJob>& job, const PageSet& pages);
   void WritePlaced(const std::shared_ptr<PlaceJob>& job, const PageSet& pages);
   std::int64_t UnplacedCount(const ClusterKey& key) const;
+  void NoteUnplaced(const ClusterKey& key);
+  void NoteAllUnplaced();
   // Pages [first, first + buffer) are written; a failure ends the attachment.
   void Write(const ExtentRef& extent, PageIndex first, SharedBuffer buffer, WriteCause cause);
   void NoteDropped(const std::vector<Part>& parts);
@@ -167,6 +182,7 @@ class AttachedSession {
   std::int64_t tail_start_ = 0;
 
   std::set<ClusterKey> placing_;
+  std::set<ClusterKey> idle_candidates_;  // those with place_entries_min unplaced entries or more
   absl::Status place_error_;  // why the last placing could not begin, e.g. flash is full
   std::set<std::uint64_t> writes_in_flight_;
   std::uint64_t write_seq_ = 0;

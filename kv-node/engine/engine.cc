@@ -102,6 +102,9 @@ absl::Status EngineOptions::Validate() const {
     return InvalidArgument("pending_bytes_max must be {} or more, io_bytes_max {} or more",
                            kPartBytesMax, 2 * kPartBytesMax);
   }
+  if (arena_bytes_max != 0 && arena_bytes_max < kArenaBytesMin) {
+    return InvalidArgument("arena_bytes_max must be 0 or {} or more", kArenaBytesMin);
+  }
   return absl::OkStatus();
 }
 
@@ -123,6 +126,13 @@ EngineImpl::EngineImpl(const EngineOptions& options, const StoreId& store_id,
   context_.store_id = store_id;
   context_.free_map = std::make_shared<FreeMap>(device_->size_bytes() / kPageBytes, kReservedPages);
   context_.io = std::make_unique<PageIo>(*device_);
+  if (options.arena_bytes_max > 0) {
+    context_.cache = std::make_unique<SlotCache>(options.arena_bytes_max, options.replacement);
+    context_.io->SetOnWrite(
+        [cache = context_.cache.get()](PageIndex first, std::span<const std::byte> bytes) {
+          cache->OnWrite(first, bytes);
+        });
+  }
   context_.meta = meta_.get();
   context_.post = [this](Task task) { Post(std::move(task)); };
 }
@@ -233,7 +243,9 @@ bool EngineImpl::Stopping() {
 
 std::int64_t EngineImpl::DramUsedBytes() const {
   const BufferPool& buffers = context_.io->buffers();
-  return buffers.used_bytes() + buffers.kept_bytes() + context_.pending_bytes;
+  const std::int64_t arena_bytes =
+      context_.cache == nullptr ? 0 : context_.cache->arena().size_bytes();
+  return buffers.used_bytes() + buffers.kept_bytes() + context_.pending_bytes + arena_bytes;
 }
 
 template <typename T, typename Fn>
@@ -294,9 +306,22 @@ void EngineImpl::StopSession(SessionId session, const absl::Status& why, Task th
   ending = std::move(found->second);
   attached_.erase(found);
   ending->Stop(why, [this, session, then = std::move(then)] {
-    ending_.erase(session);
+    EndAttachment(session);
     then();
   });
+}
+
+void EngineImpl::EndAttachment(SessionId session) {
+  ending_.erase(session);
+  if (context_.cache == nullptr) return;
+  // Rule 5: what comes behind a rollback has the same parts with other bytes.
+  context_.cache->ForgetAllOf(session);
+  if (attached_.empty() && ending_.empty()) context_.cache->Trim();
+}
+
+std::vector<std::shared_ptr<const ArenaGranule>> EngineImpl::ArenaGranules() const {
+  if (context_.cache == nullptr) return {};
+  return context_.cache->arena().granules();
 }
 
 void EngineImpl::Serialise(SessionId session, Task task) {
@@ -437,6 +462,17 @@ KvStats EngineImpl::Stats() const {
   stats.append_bytes = context_.append_bytes;
   stats.lost_part_count = context_.lost_part_count;
   stats.attached_count = static_cast<std::int32_t>(attached_.size());
+  if (context_.cache != nullptr) {
+    const SlotCacheStats& cache = context_.cache->stats();
+    stats.arena_bytes = context_.cache->arena().size_bytes();
+    stats.cache_hit_count = cache.hit_count;
+    stats.cache_hit_bytes = cache.hit_bytes;
+    stats.cache_miss_count = cache.miss_count;
+    stats.cache_miss_bytes = cache.miss_bytes;
+    stats.cache_evicted_count = cache.evicted_count;
+    stats.cache_no_room_count = cache.no_room_count;
+    stats.leased_slot_count = context_.cache->leased_count();
+  }
   for (const auto& [id, session] : attached_) stats.row_bytes += session->state().row_bytes();
   return stats;
 }

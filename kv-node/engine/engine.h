@@ -23,6 +23,8 @@
 
 #include "common/base/status.h"
 #include "common/kv/messages.h"
+#include "kv-node/cache/arena.h"
+#include "kv-node/cache/replacement.h"
 #include "kv-node/device/device.h"
 #include "kv-node/layout/part.h"
 #include "kv-node/meta/meta_store.h"
@@ -41,6 +43,10 @@ struct EngineOptions {
   std::int64_t pending_bytes_max = std::int64_t{2} << 20;
   // Bytes of device reads and writes in flight, and of fetch replies that are not sent yet.
   std::int64_t io_bytes_max = std::int64_t{4} << 20;
+  // Shared memory for the cache of what was read; 0: none, every fetch reads. Else kArenaBytesMin
+  // or more.
+  std::int64_t arena_bytes_max = std::int64_t{16} << 20;
+  ReplacementPolicy replacement = ReplacementPolicy::kClusterAligned;
   // A cluster is placed at idle when it has this many unplaced entries.
   std::int32_t place_entries_min = 64;
   // Whether to place at idle.
@@ -80,6 +86,8 @@ class Channel {
 
 inline constexpr std::int32_t kChannelQueueMax = 64;
 inline constexpr std::int32_t kInboxMax = 4096;
+// Below this a fetch of a few large parts has no room.
+inline constexpr std::int64_t kArenaBytesMin = std::int64_t{1} << 20;
 
 template <typename T>
 using Callback = std::function<void(absl::StatusOr<T>)>;
@@ -107,6 +115,11 @@ class Engine {
   virtual void SealSession(SessionId session,
                            Callback<SealedSegment> done) = 0;  // durable at callback
   virtual void GetStats(Callback<KvStats> done) = 0;
+  // The shared memory that spans of fetch replies may lie in, for other processes to map. Answers
+  // at once; spans of a later reply may name a granule that is not in the answer yet.
+  virtual std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules() const = 0;
+  // Whether fetch replies may lie in shared memory at all.
+  virtual bool has_arena() const = 0;
 
   // Binds an attachment (from Open or Resume) to a channel. `observer` outlives the channel's last
   // callback: both are kept by shared_ptr.

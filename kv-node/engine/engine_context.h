@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "kv-node/cache/slot_cache.h"
 #include "kv-node/engine/engine.h"
 #include "kv-node/engine/id_source.h"
 #include "kv-node/engine/page_io.h"
@@ -20,6 +21,7 @@ struct EngineContext {
   StoreId store_id{};
   std::shared_ptr<FreeMap> free_map;
   std::unique_ptr<PageIo> io;
+  std::unique_ptr<SlotCache> cache;  // null: without an arena
   MetaStore* meta = nullptr;
   std::unique_ptr<IdSource> ids;
   // Runs a function on the engine thread; from any thread, never refused: for completions, whose

@@ -36,6 +36,8 @@ class EngineImpl final : public Engine {
   void ListSessions(Callback<std::vector<SessionInfo>> done) override;
   void SealSession(SessionId session, Callback<SealedSegment> done) override;
   void GetStats(Callback<KvStats> done) override;
+  std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules() const override;
+  bool has_arena() const override { return context_.cache != nullptr; }
   void Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
               Callback<std::shared_ptr<Channel>> done) override;
 
@@ -72,6 +74,7 @@ class EngineImpl final : public Engine {
   void CommitSeal(SessionId session, StoredSession stored, const Callback<SealedSegment>& done);
   // Ends an attachment, if there is one, and goes on when its I/O has ended.
   void StopSession(SessionId session, const absl::Status& why, Task then);
+  void EndAttachment(SessionId session);
   bool StopUnbound(SessionId except);
   AttachedSession* Find(SessionId session, Epoch epoch);
   KvStats Stats() const;

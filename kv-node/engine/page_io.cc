@@ -90,12 +90,7 @@ void PageIo::StartRuns(const std::shared_ptr<ReadJob>& job, ReadCause cause) {
       ++end;
     }
     const auto bytes = static_cast<std::int64_t>(end - i) * kPageBytes;
-    if (cause == ReadCause::kFetch) {
-      stats_.read_fetch_bytes += bytes;
-      ++stats_.read_fetch_count;
-    } else {
-      stats_.read_place_bytes += bytes;
-    }
+    CountRead(bytes, cause);
     ++job->open_count;
     device_.SubmitRead(
         DeviceOffset(job->pages[i].value() * kPageBytes),
@@ -112,6 +107,60 @@ void PageIo::StartRuns(const std::shared_ptr<ReadJob>& job, ReadCause cause) {
   }
 }
 
+void PageIo::CountRead(std::int64_t bytes, ReadCause cause) {
+  if (cause == ReadCause::kFetch) {
+    stats_.read_fetch_bytes += bytes;
+    ++stats_.read_fetch_count;
+  } else {
+    stats_.read_place_bytes += bytes;
+  }
+}
+
+struct PageIo::RunJob {
+  std::set<PageIndex> failed;
+  ReadRunDone done;
+  int open_count = 0;
+};
+
+void PageIo::ReadRun(PageIndex first, std::span<std::byte> memory, ReadCause cause,
+                     ReadRunDone done) {
+  auto job = std::make_shared<RunJob>();
+  job->done = std::move(done);
+  const std::int64_t count = std::ssize(memory) / kPageBytes;
+  const auto page_at = [&](std::int64_t i) { return PageIndex(first.value() + i); };
+  const auto bytes_at = [&](std::int64_t i, std::int64_t pages) {
+    return memory.subspan(static_cast<std::size_t>(i * kPageBytes),
+                          static_cast<std::size_t>(pages * kPageBytes));
+  };
+  for (std::int64_t i = 0; i < count;) {
+    if (const auto writing = in_flight_.find(page_at(i)); writing != in_flight_.end()) {
+      std::memcpy(bytes_at(i, 1).data(),
+                  writing->second.buffer->data() + writing->second.offset_bytes, kPageBytes);
+      ++i;
+      continue;
+    }
+    std::int64_t end = i + 1;
+    while (end < count && end - i < kRequestPagesMax && !in_flight_.contains(page_at(end))) ++end;
+    CountRead((end - i) * kPageBytes, cause);
+    ++job->open_count;
+    device_.SubmitRead(DeviceOffset(page_at(i).value() * kPageBytes), bytes_at(i, end - i),
+                       [job, begin = page_at(i), pages = end - i](const absl::Status& status) {
+                         if (!status.ok()) {
+                           LogError("read failed first_page={} page_count={} error=\"{}\"", begin,
+                                    pages, ToStd(status.message()));
+                           for (std::int64_t p = 0; p < pages; ++p) {
+                             job->failed.insert(PageIndex(begin.value() + p));
+                           }
+                         }
+                         if (--job->open_count == 0) job->done(job->failed);
+                       });
+    i = end;
+  }
+  if (job->open_count == 0) {
+    ready_.push_back([job] { job->done(job->failed); });
+  }
+}
+
 void PageIo::Write(PageIndex first, SharedBuffer buffer, WriteCause cause, WriteDone done) {
   const std::int64_t count = buffer->size_bytes() / kPageBytes;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -119,6 +168,7 @@ void PageIo::Write(PageIndex first, SharedBuffer buffer, WriteCause cause, Write
     const bool fresh = in_flight_.emplace(page, InFlight{buffer, i * kPageBytes}).second;
     CAIRN_CHECK(fresh);
   }
+  if (on_write_) on_write_(first, buffer->span());
   (cause == WriteCause::kPool  ? stats_.write_pool_bytes
    : cause == WriteCause::kLog ? stats_.write_log_bytes
                                : stats_.write_relog_bytes) += buffer->size_bytes();

@@ -16,6 +16,8 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -66,6 +68,7 @@ struct PageIoStats {
 class PageIo {
  public:
   using ReadDone = std::function<void(PageSet)>;
+  using ReadRunDone = std::function<void(const std::set<PageIndex>& failed)>;
   using WriteDone = std::function<void(absl::Status)>;
 
   explicit PageIo(Device& device);
@@ -75,6 +78,13 @@ class PageIo {
 
   // `pages` in any order, duplicates allowed. `done` never runs inside Read.
   void Read(std::vector<PageIndex> pages, ReadCause cause, ReadDone done);
+  // Consecutive pages from `first` on into the caller's memory, which stays until `done` ran.
+  // `done` never runs inside ReadRun.
+  void ReadRun(PageIndex first, std::span<std::byte> memory, ReadCause cause, ReadRunDone done);
+  // Tells the function of every write, before it starts.
+  void SetOnWrite(std::function<void(PageIndex first, std::span<const std::byte> bytes)> on_write) {
+    on_write_ = std::move(on_write);
+  }
   // Writes the whole buffer at `first`. REQUIRES: none of the pages has a write in flight.
   void Write(PageIndex first, SharedBuffer buffer, WriteCause cause, WriteDone done);
   bool IsBeingWritten(PageIndex page) const { return in_flight_.contains(page); }
@@ -87,15 +97,18 @@ class PageIo {
 
  private:
   struct ReadJob;
+  struct RunJob;
   struct InFlight {
     SharedBuffer buffer;
     std::int64_t offset_bytes = 0;
   };
+  void CountRead(std::int64_t bytes, ReadCause cause);
   void StartRuns(const std::shared_ptr<ReadJob>& job, ReadCause cause);
 
   Device& device_;
   const std::shared_ptr<BufferPool> buffers_;
   std::map<PageIndex, InFlight> in_flight_;
+  std::function<void(PageIndex, std::span<const std::byte>)> on_write_;
   std::vector<std::function<void()>> ready_;
   PageIoStats stats_;
 };

@@ -1,5 +1,4 @@
-// Reads: fetches of clusters, and what an attach needs. A fetch takes its parts and pending entries
-// when it is applied; what is appended later is not in its answer.
+// Reads that an attach needs; those of clusters are in session_fetch.cc.
 #include <algorithm>
 
 #include "common/base/check.h"
@@ -9,34 +8,6 @@
 
 namespace cairn::kv {
 namespace {
-
-// One cluster of a fetch as it was when the fetch was applied.
-struct FetchTarget {
-  ClusterKey key;
-  std::vector<std::pair<Part, std::int64_t>> parts;  // with visible counts; they hold their extents
-  std::vector<PendingChunk> pending;
-};
-
-Span SpanOf(const Part& part, std::int64_t entry_bytes, std::int64_t count, const PageSet& pages,
-            bool with_positions) {
-  Span span;
-  span.part_id = part.id;
-  span.entry_count = count;
-  span.direction = part.direction;
-  if (with_positions) span.positions = part.positions.Slice(0, count);
-  span.bytes = pages.Bytes(*part.extent, RangeOf(part, entry_bytes, 0, count));
-  span.owner = pages.buffer();
-  return span;
-}
-
-Span SpanOf(const PendingChunk& chunk, bool with_positions) {
-  Span span;
-  span.entry_count = chunk.positions.count();
-  if (with_positions) span.positions = chunk.positions;
-  span.bytes = std::as_bytes(std::span(chunk.bytes->data(), chunk.bytes->size()));
-  span.owner = chunk.bytes;
-  return span;
-}
 
 void AddPages(const Part& part, std::int64_t entry_bytes, std::int64_t count,
               std::vector<PageIndex>& pages) {
@@ -93,66 +64,6 @@ AttachedSession::Applied AttachedSession::ApplyRead(RequestId request_id,
     Reply(request_id, ReadReply(ClustersReply{state_->ClustersOf(layer)}));
   } else {
     Reply(request_id, ReadReply(IndexReply{state_->IndexOf(layer)}));
-  }
-  return Applied::kYes;
-}
-
-AttachedSession::Applied AttachedSession::StartFetch(RequestId request_id, const Fetch& op) {
-  // Replies that are still being sent count: without room the fetch waits at the head of the queue.
-  if (!HasIoRoom()) return Applied::kWait;
-  auto targets = std::make_shared<std::vector<FetchTarget>>();
-  std::vector<PageIndex> pages;
-  std::int64_t bytes = 0;
-  for (const ClusterRef& cluster : op.clusters) {
-    FetchTarget target;
-    target.key = {op.layer, cluster.head, cluster.cluster_id};
-    const std::int64_t entry_bytes = state_->EntryBytes(target.key);
-    for (const VisiblePart& visible : state_->PartsOf(target.key)) {
-      AddPages(*visible.part, entry_bytes, visible.count, pages);
-      target.parts.emplace_back(*visible.part, visible.count);
-      bytes += visible.count * entry_bytes;
-    }
-    const auto pending = state_->pending().find(target.key);
-    if (pending != state_->pending().end()) target.pending = pending->second;
-    bytes += state_->PendingCount(target.key) * entry_bytes;
-    targets->push_back(std::move(target));
-  }
-  if (bytes > kFetchBytesMax) {
-    Reply(request_id,
-          InvalidArgument("fetch of {} bytes: at most {} in one", bytes, kFetchBytesMax));
-    return Applied::kYes;
-  }
-  const auto answer = [this, request_id, targets, with_positions = op.with_positions,
-                       io = HoldIo()](const PageSet& set) {
-    if (stopped_) return;
-    FetchReply reply;
-    for (const FetchTarget& target : *targets) {
-      const std::int64_t entry_bytes = state_->EntryBytes(target.key);
-      FetchedCluster cluster;
-      cluster.cluster = {target.key.head, target.key.cluster_id};
-      if (target.parts.empty() && target.pending.empty()) cluster.outcome = FetchOutcome::kUnknown;
-      for (const auto& [part, count] : target.parts) {
-        if (!PartIsIntact(context_.store_id, part, entry_bytes, count, set)) {
-          cluster.outcome = FetchOutcome::kLost;
-          cluster.spans.clear();
-          ++context_.lost_part_count;
-          break;
-        }
-        cluster.spans.push_back(SpanOf(part, entry_bytes, count, set, with_positions));
-      }
-      if (cluster.outcome == FetchOutcome::kFound) {
-        for (const PendingChunk& chunk : target.pending) {
-          cluster.spans.push_back(SpanOf(chunk, with_positions));
-        }
-      }
-      reply.clusters.push_back(std::move(cluster));
-    }
-    Reply(request_id, ReadReply(std::move(reply)));
-  };
-  if (pages.empty()) {
-    answer(PageSet());
-  } else {
-    context_.io->Read(std::move(pages), ReadCause::kFetch, answer);
   }
   return Applied::kYes;
 }

@@ -41,19 +41,23 @@ std::int64_t FreeMap::Search(std::int64_t from, std::int64_t to, std::int64_t co
   return -1;
 }
 
-absl::StatusOr<PageIndex> FreeMap::Allocate(std::int64_t count) {
+std::optional<PageIndex> FreeMap::TryAllocate(std::int64_t count) {
   CAIRN_CHECK_GE(count, 1);
+  if (page_count_ - used_count_ < count) return std::nullopt;
   std::int64_t first = Search(cursor_, page_count_, count);
   if (first < 0) first = Search(0, cursor_, count);
-  if (first < 0) {
-    return ResourceExhausted(
-        "flash is full: no {} free pages in a row, {} of {} pages are in use; delete conversations "
-        "or make the extent file larger",
-        count, used_count_, page_count_);
-  }
+  if (first < 0) return std::nullopt;
   Set(first, count, true);
   cursor_ = first + count;
   return PageIndex(first);
+}
+
+absl::StatusOr<PageIndex> FreeMap::Allocate(std::int64_t count) {
+  if (const std::optional<PageIndex> first = TryAllocate(count)) return *first;
+  return ResourceExhausted(
+      "flash is full: no {} free pages in a row, {} of {} pages are in use; delete conversations "
+      "or make the extent file larger",
+      count, used_count_, page_count_);
 }
 
 std::vector<FreeMap::Range> FreeMap::FreeRanges() const {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "common/base/status.h"
@@ -31,6 +32,8 @@ class FreeMap {
   std::int64_t used_count() const { return used_count_; }
   // First fit from where the last search ended, so that what is written together lies together.
   absl::StatusOr<PageIndex> Allocate(std::int64_t count);
+  // The same for maps of memory, where having no room is a plain answer.
+  std::optional<PageIndex> TryAllocate(std::int64_t count);
   // All ranges of free pages, the longest first.
   struct Range {
     PageIndex first;

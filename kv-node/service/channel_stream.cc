@@ -95,6 +95,7 @@ void ChannelStream::OnReadDone(bool ok) {
       dropped = EndLocked(FailedPrecondition("the first message of a Channel must be a Hello"));
       return;
     }
+    uses_arena_ = message.hello().uses_arena();
     phase_ = Phase::kAttaching;  // reads nothing until it is attached
   }
   HandleHello(message);
@@ -143,6 +144,7 @@ void ChannelStream::OnAttached(absl::StatusOr<std::shared_ptr<Channel>> channel)
 
 std::shared_ptr<Channel> ChannelStream::HandleLocked(Message* message) {
   absl::Status status;
+  for (const std::int64_t fetch : message->released_request_ids()) leases_.erase(RequestId(fetch));
   switch (rpc::KindOf(*message)) {
     case rpc::OperationKind::kChanging:
       status = HandleChange(message);
@@ -153,6 +155,9 @@ std::shared_ptr<Channel> ChannelStream::HandleLocked(Message* message) {
     case rpc::OperationKind::kUnbuiltRead:
       FailReadLocked(RequestId(message->request_id()),
                      Unimplemented("this daemon does not have the operation: see GetCapabilities"));
+      break;
+    case rpc::OperationKind::kRelease:
+      leases_.erase(RequestId(message->release().fetch_request_id()));
       break;
     case rpc::OperationKind::kHint:
       break;
@@ -267,12 +272,9 @@ void ChannelStream::OnFailure(OpSeq op_seq, const absl::Status& status) {
 }
 
 void ChannelStream::OnReply(RequestId request_id, absl::StatusOr<ReadReply> reply) {
-  Reply queued;
-  queued.answers = request_id;
   if (reply.ok() && std::holds_alternative<FetchReply>(*reply)) {
-    queued.message = rpc::FrameFetchReply(boot_token_, request_id, std::get<FetchReply>(*reply));
     MutexLock lock(mutex_);
-    QueueLocked(std::move(queued));
+    QueueFetchReplyLocked(request_id, std::get<FetchReply>(*reply));
     return;
   }
   ReplyMessage message = NewReply();
@@ -284,6 +286,20 @@ void ChannelStream::OnReply(RequestId request_id, absl::StatusOr<ReadReply> repl
   }
   MutexLock lock(mutex_);
   WriteLocked(message, request_id);
+}
+
+void ChannelStream::QueueFetchReplyLocked(RequestId request_id, const FetchReply& reply) {
+  if (phase_ == Phase::kEnding) return;
+  const bool uses_arena =
+      uses_arena_ && static_cast<std::int64_t>(leases_.size()) < kLeasedFetchesMax;
+  if (uses_arena) {
+    for (const FetchedCluster& cluster : reply.clusters) {
+      for (const Span& span : cluster.spans) {
+        if (span.arena.granule_id != 0) leases_[request_id].push_back(span.owner);
+      }
+    }
+  }
+  QueueLocked({rpc::FrameFetchReply(boot_token_, request_id, reply, uses_arena), request_id});
 }
 
 void ChannelStream::OnRoom() {
@@ -341,6 +357,7 @@ std::shared_ptr<Channel> ChannelStream::EndLocked(const absl::Status& status) {
   if (phase_ == Phase::kEnding) return nullptr;
   phase_ = Phase::kEnding;
   end_status_ = status;
+  leases_.clear();
   // The reply that is being written stays until OnWriteDone; the others will not be.
   replies_.resize(writing_ ? 1 : 0);
   if (!writing_) {

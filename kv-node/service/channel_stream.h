@@ -16,9 +16,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
@@ -33,6 +35,8 @@
 namespace cairn::kv {
 
 inline constexpr std::int64_t kReplyQueueMax = 128;
+// Fetches whose leases one stream may hold; beyond, replies carry their bytes.
+inline constexpr std::int64_t kLeasedFetchesMax = 64;
 
 class ChannelStream;
 
@@ -92,6 +96,7 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   void OnAttached(absl::StatusOr<std::shared_ptr<Channel>> channel);
   absl::Status HandleChange(Message* message) CAIRN_REQUIRES(mutex_);
   absl::Status HandleRead(const Message& message) CAIRN_REQUIRES(mutex_);
+  void QueueFetchReplyLocked(RequestId request_id, const FetchReply& reply) CAIRN_REQUIRES(mutex_);
 
   void ReadNextLocked() CAIRN_REQUIRES(mutex_);
   void WriteLocked(const ReplyMessage& message, RequestId answers) CAIRN_REQUIRES(mutex_);
@@ -126,6 +131,9 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   std::set<OpSeq> checkpoints_ CAIRN_GUARDED_BY(mutex_);  // submitted, not durable
   std::set<RequestId> unanswered_ CAIRN_GUARDED_BY(mutex_);
   std::deque<Reply> replies_ CAIRN_GUARDED_BY(mutex_);  // the first is being written
+  bool uses_arena_ CAIRN_GUARDED_BY(mutex_) = false;
+  // Owners of ranges that the client may read, by fetch.
+  std::map<RequestId, std::vector<std::shared_ptr<const void>>> leases_ CAIRN_GUARDED_BY(mutex_);
 };
 
 }  // namespace cairn::kv

@@ -7,10 +7,12 @@
 
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "common/base/check.h"
 #include "common/base/thread.h"
 #include "common/log/log.h"
+#include "common/rpc/handshake.h"
 
 namespace cairn::kv {
 namespace {
@@ -22,23 +24,25 @@ constexpr int kNoDescriptorPauseMs = 100;
 
 absl::StatusOr<std::unique_ptr<HandshakeServer>> HandshakeServer::Start(std::string socket_path,
                                                                         mode_t mode,
-                                                                        TokenRegistry* registry) {
+                                                                        TokenRegistry* registry,
+                                                                        const Engine* engine) {
   CAIRN_RETURN_IF_ERROR(rpc::ClaimSocketPath(socket_path));
   CAIRN_ASSIGN_OR_RETURN(rpc::UniqueFd listener, rpc::ListenOnSocket(socket_path, mode));
   rpc::UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop.valid()) return ErrnoStatus(errno, "create an eventfd");
-  std::unique_ptr<HandshakeServer> server(
-      new HandshakeServer(std::move(socket_path), std::move(listener), std::move(stop), registry));
+  std::unique_ptr<HandshakeServer> server(new HandshakeServer(
+      std::move(socket_path), std::move(listener), std::move(stop), registry, engine));
   server->thread_ = StartThread("kv-handshake", [raw = server.get()] { raw->Run(); });
   return server;
 }
 
 HandshakeServer::HandshakeServer(std::string socket_path, rpc::UniqueFd listener,
-                                 rpc::UniqueFd stop, TokenRegistry* registry)
+                                 rpc::UniqueFd stop, TokenRegistry* registry, const Engine* engine)
     : socket_path_(std::move(socket_path)),
       listener_(std::move(listener)),
       stop_(std::move(stop)),
-      registry_(registry) {}
+      registry_(registry),
+      engine_(engine) {}
 
 HandshakeServer::~HandshakeServer() {
   const std::uint64_t one = 1;
@@ -84,11 +88,17 @@ void HandshakeServer::Answer(const rpc::UniqueFd& connection) {
     LogWarning("handshake pid={} uid={} error=\"{}\"", peer.pid, peer.uid, Message(token.status()));
     return;
   }
-  // A fresh socket's buffer holds a line, so this neither waits nor sends half of it.
-  const std::string line = *token + "\n";
-  const ssize_t sent = ::send(connection.get(), line.data(), line.size(), MSG_NOSIGNAL);
-  LogDebug("handshake pid={} uid={} gid={} app={} sent_bytes={}", peer.pid, peer.uid, peer.gid,
-           kDefaultApp, sent);
+  const std::vector<std::shared_ptr<const ArenaGranule>> granules = engine_->ArenaGranules();
+  std::vector<std::int32_t> ids;
+  std::vector<int> descriptors;
+  for (const std::shared_ptr<const ArenaGranule>& granule : granules) {
+    ids.push_back(granule->id());
+    descriptors.push_back(granule->fd());
+  }
+  const std::int64_t granule_bytes = granules.empty() ? 0 : granules.front()->size_bytes();
+  const absl::Status sent = rpc::SendHandshake(connection, *token, granule_bytes, ids, descriptors);
+  LogDebug("handshake pid={} uid={} gid={} app={} granule_count={} result=\"{}\"", peer.pid,
+           peer.uid, peer.gid, kDefaultApp, ids.size(), sent.ok() ? "sent" : Message(sent));
 }
 
 }  // namespace cairn::kv

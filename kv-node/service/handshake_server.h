@@ -1,11 +1,12 @@
 // HandshakeServer gives tokens to processes that may open the socket: whoever connects is looked at
-// with SO_PEERCRED and gets one line, the token of its app, and the connection is closed. It reads
+// with SO_PEERCRED and gets one message (common/rpc/handshake.h): the token of its app and the
+// descriptors of the app's shared memory. Then the connection is closed. It reads
 // nothing, so a peer cannot keep it waiting: connections are served one at a time, the ones behind
 // wait in the kernel's bounded backlog.
 //
 // Threading:  a thread of its own, "kv-handshake"; the destructor stops and joins it and removes
 //             the socket.
-// Ownership:  borrows the registry, which outlives it.
+// Ownership:  borrows the registry and the engine, which outlive it.
 // Errors:     of Start: ALREADY_EXISTS the socket is taken; others of the file system.
 #pragma once
 
@@ -17,6 +18,7 @@
 
 #include "common/base/status.h"
 #include "common/rpc/unix_socket.h"
+#include "kv-node/engine/engine.h"
 #include "kv-node/service/token_registry.h"
 
 namespace cairn::kv {
@@ -25,14 +27,15 @@ class HandshakeServer {
  public:
   static absl::StatusOr<std::unique_ptr<HandshakeServer>> Start(std::string socket_path,
                                                                 mode_t mode,
-                                                                TokenRegistry* registry);
+                                                                TokenRegistry* registry,
+                                                                const Engine* engine);
   ~HandshakeServer();
   HandshakeServer(const HandshakeServer&) = delete;
   HandshakeServer& operator=(const HandshakeServer&) = delete;
 
  private:
   HandshakeServer(std::string socket_path, rpc::UniqueFd listener, rpc::UniqueFd stop,
-                  TokenRegistry* registry);
+                  TokenRegistry* registry, const Engine* engine);
   void Run();
   // False when the process has no descriptor left for another connection.
   bool AcceptOne();
@@ -42,6 +45,7 @@ class HandshakeServer {
   const rpc::UniqueFd listener_;
   const rpc::UniqueFd stop_;  // an eventfd
   TokenRegistry* const registry_;
+  const Engine* const engine_;
   std::thread thread_;
 };
 

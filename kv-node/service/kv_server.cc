@@ -20,7 +20,7 @@ absl::StatusOr<std::unique_ptr<KvServer>> KvServer::Start(const KvServerOptions&
 }
 
 KvServer::KvServer(NodeIdentity identity, Engine* engine)
-    : service_(std::move(identity), engine, &registry_) {}
+    : engine_(engine), service_(std::move(identity), engine, &registry_) {}
 
 KvServer::~KvServer() { Shutdown(std::chrono::milliseconds(0)); }
 
@@ -38,7 +38,7 @@ absl::Status KvServer::Listen(const KvServerOptions& options) {
                                                 &service_));
   CAIRN_ASSIGN_OR_RETURN(handshake_,
                          HandshakeServer::Start(options.socket_path + rpc::kHandshakeSuffix,
-                                                options.socket_mode, &registry_));
+                                                options.socket_mode, &registry_, engine_));
   return absl::OkStatus();
 }
 

@@ -55,6 +55,7 @@ class KvServer {
   KvServer(NodeIdentity identity, Engine* engine);
   absl::Status Listen(const KvServerOptions& options);
 
+  Engine* const engine_;
   TokenRegistry registry_;
   KvServiceImpl service_;
   std::unique_ptr<HandshakeServer> handshake_;

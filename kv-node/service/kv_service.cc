@@ -115,6 +115,7 @@ ServerUnaryReactor* KvServiceImpl::GetCapabilities(CallbackServerContext* contex
   response->set_boot_token(identity_.boot_token);
   response->set_protocol_version(kProtocolVersion);
   for (const v1::Operation operation : kOperations) response->add_operations(operation);
+  if (engine_->has_arena()) response->add_operations(v1::OPERATION_ARENA);
   response->set_page_bytes(kPageBytes);
   response->set_message_bytes_max(kMessageBytesMax);
   response->set_part_bytes_max(kPartBytesMax);

@@ -56,6 +56,8 @@ class FakeEngine : public Engine {
   void ListSessions(Callback<std::vector<SessionInfo>> done) override;
   void SealSession(SessionId session, Callback<SealedSegment> done) override;
   void GetStats(Callback<KvStats> done) override;
+  std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules() const override { return {}; }
+  bool has_arena() const override { return false; }
   void Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
               Callback<std::shared_ptr<Channel>> done) override;
 

@@ -45,6 +45,7 @@ class FakeSession : public KvSession {
     return answer;
   }
 
+  void ReturnLeases() override {}
   absl::Status StartCheckpoint(Checkpoint checkpoint) override {
     CAIRN_CHECK(!in_progress_);
     CAIRN_RETURN_IF_ERROR(Send(checkpoint));

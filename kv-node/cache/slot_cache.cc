@@ -1,0 +1,223 @@
+#include "kv-node/cache/slot_cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace cairn::kv {
+namespace {
+
+// Pages that may leave for one page that comes.
+constexpr std::int64_t kEvictedTimesMax = 8;
+
+}  // namespace
+
+bool Slot::IsChecked(PartId part, std::int64_t count) const {
+  const auto found = checked_.find(part);
+  return found != checked_.end() && found->second >= count;
+}
+
+SlotCache::SlotCache(std::int64_t bytes_max, ReplacementPolicy policy)
+    : arena_(bytes_max),
+      replacement_(policy),
+      updated_pages_max_(policy == ReplacementPolicy::kClusterAligned
+                             ? static_cast<std::int64_t>(static_cast<double>(bytes_max) *
+                                                         kUpdatedShare / kPageBytes)
+                             : 0) {}
+
+// Slots may share pages: clusters that lie side by side share the page between them.
+template <typename Fn>
+void SlotCache::ForEachTouching(std::int64_t first, std::int64_t end, Fn&& fn) const {
+  for (auto it = by_first_page_.upper_bound(first - kSlotPagesMax);
+       it != by_first_page_.end() && it->first < end; ++it) {
+    if (it->first + it->second->page_count() > first) fn(it->second);
+  }
+}
+
+SlotRef SlotCache::Find(PageIndex first, std::int64_t count) const {
+  SlotRef newest;
+  ForEachTouching(first.value(), first.value() + 1, [&](const SlotRef& slot) {
+    if (!slot->Holds(first, count)) return;
+    if (newest == nullptr || newest->generation_ < slot->generation_) newest = slot;
+  });
+  return newest;
+}
+
+SlotRef SlotCache::Load(SessionId owner, PageIndex first, std::int64_t page_count) {
+  CAIRN_CHECK_LE(page_count, kSlotPagesMax);
+  std::optional<ArenaBlock> block = MakeRoom(page_count);
+  if (!block) {
+    ++stats_.no_room_count;
+    return nullptr;
+  }
+  auto slot = std::make_shared<Slot>();
+  slot->first_page_ = first;
+  slot->block_ = *std::move(block);
+  slot->generation_ = ++last_generation_;
+  slot->block_.SetGeneration(slot->generation_);
+  slot->owner_ = owner;
+  std::vector<SlotRef> covered;
+  ForEachTouching(first.value(), first.value() + page_count, [&](const SlotRef& older) {
+    if (slot->Holds(older->first_page_, older->page_count())) covered.push_back(older);
+  });
+  for (const SlotRef& older : covered) Forget(older);
+  by_first_page_.emplace(first.value(), slot);
+  slot->indexed_ = true;
+  const auto key = static_cast<std::uint64_t>(slot->generation_);
+  slots_.emplace(key, slot);
+  replacement_.Insert(key, page_count, slot->rank_);
+  return slot;
+}
+
+void SlotCache::Loaded(const SlotRef& slot, bool ok) {
+  CAIRN_CHECK(slot->loading_);
+  slot->loading_ = false;
+  if (!ok) Forget(slot);
+  for (const std::function<void()>& run : std::exchange(slot->waiters_, {})) run();
+}
+
+void SlotCache::Touch(Slot& slot) {
+  if (!slot.indexed_) return;
+  replacement_.Touch(static_cast<std::uint64_t>(slot.generation_), slot.page_count(), slot.rank_);
+}
+
+SlotLease SlotCache::Lease(const SlotRef& slot) {
+  slot->lease_count_.fetch_add(1, std::memory_order_relaxed);
+  return {slot.get(), [slot](const void*) {
+            // What the lease's holder read is behind it when the memory is given out again.
+            slot->lease_count_.fetch_sub(1, std::memory_order_release);
+          }};
+}
+
+void SlotCache::Remove(const SlotRef& slot) {
+  if (!slot->indexed_) return;
+  slot->indexed_ = false;
+  auto found = by_first_page_.lower_bound(slot->first_page_.value());
+  while (found->second != slot) ++found;
+  by_first_page_.erase(found);
+  if (std::exchange(slot->updated_, false)) {
+    updated_pages_ -= slot->page_count();
+    std::erase(updated_, slot);
+  }
+  const auto key = static_cast<std::uint64_t>(slot->generation_);
+  replacement_.Erase(key, slot->rank_);
+  slots_.erase(key);
+}
+
+void SlotCache::Forget(const SlotRef& slot) {
+  if (!slot->indexed_) return;
+  const SlotRef keep = slot;
+  Remove(keep);
+  if (InUse(*keep)) {
+    forgotten_.push_back(keep);
+  } else {
+    arena_.Free(keep->block_);
+  }
+}
+
+void SlotCache::ForgetAllOf(SessionId owner) {
+  std::vector<SlotRef> gone;
+  for (const auto& [generation, slot] : slots_) {
+    if (slot->owner_ == owner) gone.push_back(slot);
+  }
+  for (const SlotRef& slot : gone) Forget(slot);
+}
+
+void SlotCache::Reap() {
+  std::erase_if(forgotten_, [&](const SlotRef& slot) {
+    if (InUse(*slot)) return false;
+    arena_.Free(slot->block_);
+    return true;
+  });
+}
+
+std::optional<ArenaBlock> SlotCache::MakeRoom(std::int64_t page_count) {
+  if (!forgotten_.empty()) Reap();
+  if (std::optional<ArenaBlock> block = arena_.Allocate(page_count)) return block;
+  // Slots of other sizes leave holes: a block that still finds no room behind so many of them is
+  // not worth the cache. Its caller asks for smaller ones.
+  std::int64_t pages_left = kEvictedTimesMax * page_count;
+  while (pages_left > 0) {
+    const SlotRef victim = Victim();
+    if (victim == nullptr) break;
+    pages_left -= victim->page_count();
+    replacement_.Evicted(victim->rank_);
+    ++stats_.evicted_count;
+    Forget(victim);
+    if (std::optional<ArenaBlock> block = arena_.AllocateNear(victim->block_, page_count)) {
+      return block;
+    }
+  }
+  return std::nullopt;
+}
+
+// The share of updated slots is left alone until nothing else may leave.
+SlotRef SlotCache::Victim() {
+  for (const bool spare_updated : {true, false}) {
+    const Replacement::Key key = replacement_.Victim([&](Replacement::Key candidate) {
+      const Slot& slot = *slots_.at(candidate);
+      return !InUse(slot) && !(spare_updated && slot.updated_);
+    });
+    if (key != 0) return slots_.at(key);
+  }
+  return nullptr;
+}
+
+void SlotCache::MarkUpdated(Slot& slot) {
+  if (updated_pages_max_ < slot.page_count()) return;
+  const auto key = static_cast<std::uint64_t>(slot.generation_);
+  const SlotRef ref = slots_.at(key);
+  if (std::exchange(slot.updated_, true)) {
+    std::erase(updated_, ref);
+  } else {
+    updated_pages_ += slot.page_count();
+  }
+  updated_.push_back(ref);
+  while (updated_pages_ > updated_pages_max_) {
+    const SlotRef oldest = updated_.front();
+    updated_.erase(updated_.begin());
+    oldest->updated_ = false;
+    updated_pages_ -= oldest->page_count();
+  }
+}
+
+void SlotCache::OnWrite(PageIndex first, std::span<const std::byte> bytes) {
+  const std::int64_t end = first.value() + std::ssize(bytes) / kPageBytes;
+  std::vector<SlotRef> touched;
+  ForEachTouching(first.value(), end, [&](const SlotRef& slot) { touched.push_back(slot); });
+  for (const SlotRef& slot : touched) {
+    // New bytes land only where nobody reads (rule 18), and not under a read of the device.
+    if (InUse(*slot)) {
+      Forget(slot);
+    } else {
+      Overwrite(*slot, first, bytes);
+    }
+  }
+}
+
+void SlotCache::Overwrite(Slot& slot, PageIndex first, std::span<const std::byte> bytes) {
+  const std::int64_t end = first.value() + std::ssize(bytes) / kPageBytes;
+  const std::int64_t from = std::max(first, slot.first_page_).value();
+  const std::int64_t to = std::min(end, slot.first_page_.value() + slot.page_count());
+  std::memcpy(slot.block_.bytes().data() + (from - slot.first_page_.value()) * kPageBytes,
+              bytes.data() + (from - first.value()) * kPageBytes,
+              static_cast<std::size_t>((to - from) * kPageBytes));
+  slot.checked_.clear();
+  MarkUpdated(slot);
+}
+
+void SlotCache::Trim() {
+  Reap();
+  arena_.Trim();
+}
+
+std::int64_t SlotCache::leased_count() const {
+  const auto leased = [](const SlotRef& slot) { return slot->lease_count_.load() != 0; };
+  std::int64_t count = std::count_if(forgotten_.begin(), forgotten_.end(), leased);
+  for (const auto& [generation, slot] : slots_) count += leased(slot) ? 1 : 0;
+  return count;
+}
+
+}  // namespace cairn::kv

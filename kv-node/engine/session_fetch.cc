@@ -1,0 +1,309 @@
+// Fetches. A fetch takes its parts and pending entries when it is applied; what is appended later
+// is not in its answer. Each part is served from one slot of the cache or, without room there, from
+// one buffer; what neither holds is read, parts that lie side by side in one request, and checked
+// before it is served. A part that another read is bringing is waited for, not read twice.
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "common/log/log.h"
+#include "kv-node/engine/attached_session.h"
+#include "kv-node/engine/checkpoint_job.h"
+
+namespace cairn::kv {
+
+// The pages that entries 0 .. count - 1 of a part touch, in memory or to be brought there.
+struct WantedPart {
+  Part part;  // holds its extent
+  std::int64_t entry_bytes = 0;
+  std::int64_t count = 0;
+  PageIndex first_page;
+  std::int64_t page_count = 0;
+
+  enum class Outcome : std::uint8_t { kOpen, kServed, kLost };
+  Outcome outcome = Outcome::kOpen;
+  bool read_here = false;  // this fetch has read it: it is not read again
+  bool read_failed = false;
+  SlotRef slot;                       // null: not in the arena
+  const std::byte* pages = nullptr;   // the first page
+  std::shared_ptr<const void> owner;  // keeps `pages`
+};
+
+// Consecutive pages that are read together, for some of the wanted parts.
+struct FetchRun {
+  PageIndex first_page;
+  std::int64_t page_count = 0;
+  std::vector<WantedPart*> parts;  // by first page
+};
+
+namespace {
+
+WantedPart Want(const Part& part, std::int64_t entry_bytes, std::int64_t count) {
+  WantedPart wanted;
+  wanted.part = part;
+  wanted.entry_bytes = entry_bytes;
+  wanted.count = count;
+  const ByteRange range = RangeOf(part, entry_bytes, 0, count);
+  const std::int64_t first = range.begin / kPageBytes;
+  wanted.first_page = PageIndex(part.extent->first().value() + first);
+  wanted.page_count = (range.end - 1) / kPageBytes + 1 - first;
+  return wanted;
+}
+
+bool IsIntact(const StoreId& store, const WantedPart& wanted) {
+  const std::vector<PagePiece> pieces = PiecesOf(wanted.part, wanted.entry_bytes, 0, wanted.count);
+  return std::all_of(pieces.begin(), pieces.end(), [&](const PagePiece& piece) {
+    const std::int64_t page = piece.page.value() - wanted.first_page.value();
+    return PieceIsIntact(store, wanted.part, piece,
+                         PageBytes(wanted.pages + page * kPageBytes, kPageBytes));
+  });
+}
+
+void TakeFromSlot(WantedPart& wanted, const SlotRef& slot, SlotLease lease) {
+  wanted.slot = slot;
+  wanted.pages = slot->At(wanted.first_page);
+  wanted.owner = std::move(lease);
+}
+
+Span SpanOf(const WantedPart& wanted, bool with_positions) {
+  Span span;
+  span.part_id = wanted.part.id;
+  span.entry_count = wanted.count;
+  span.direction = wanted.part.direction;
+  if (with_positions) span.positions = wanted.part.positions.Slice(0, wanted.count);
+  const ByteRange range = RangeOf(wanted.part, wanted.entry_bytes, 0, wanted.count);
+  const std::int64_t offset = range.begin % kPageBytes;
+  span.bytes = {wanted.pages + offset, static_cast<std::size_t>(range.end - range.begin)};
+  span.owner = wanted.owner;
+  if (wanted.slot != nullptr) {
+    span.arena.granule_id = wanted.slot->block().granule->id();
+    span.arena.offset_bytes = wanted.slot->OffsetInArena(span.bytes.data());
+    span.arena.generation = wanted.slot->generation();
+  }
+  return span;
+}
+
+Span SpanOf(const PendingChunk& chunk, bool with_positions) {
+  Span span;
+  span.entry_count = chunk.positions.count();
+  if (with_positions) span.positions = chunk.positions;
+  span.bytes = std::as_bytes(std::span(chunk.bytes->data(), chunk.bytes->size()));
+  span.owner = chunk.bytes;
+  return span;
+}
+
+// Parts whose pages overlap or touch share a run. A part is never cut.
+std::vector<FetchRun> MergeRuns(std::vector<WantedPart*> parts) {
+  std::sort(parts.begin(), parts.end(), [](const WantedPart* a, const WantedPart* b) {
+    return std::pair(a->first_page, a->page_count) < std::pair(b->first_page, b->page_count);
+  });
+  std::vector<FetchRun> runs;
+  for (WantedPart* part : parts) {
+    const std::int64_t end = part->first_page.value() + part->page_count;
+    if (!runs.empty()) {
+      FetchRun& run = runs.back();
+      const std::int64_t run_end = run.first_page.value() + run.page_count;
+      const std::int64_t merged = std::max(run_end, end) - run.first_page.value();
+      if (part->first_page.value() <= run_end && merged <= kSlotPagesMax) {
+        run.page_count = merged;
+        run.parts.push_back(part);
+        continue;
+      }
+    }
+    runs.push_back({part->first_page, part->page_count, {part}});
+  }
+  return runs;
+}
+
+// Two runs of half of the parts each.
+void SplitRun(FetchRun run, std::vector<FetchRun>& runs) {
+  const auto middle = run.parts.begin() + std::ssize(run.parts) / 2;
+  for (std::vector<WantedPart*> half : {std::vector<WantedPart*>(run.parts.begin(), middle),
+                                        std::vector<WantedPart*>(middle, run.parts.end())}) {
+    std::int64_t end = 0;
+    for (const WantedPart* part : half) {
+      end = std::max(end, part->first_page.value() + part->page_count);
+    }
+    const PageIndex first = half.front()->first_page;
+    runs.push_back({first, end - first.value(), std::move(half)});
+  }
+}
+
+}  // namespace
+
+struct AttachedSession::FetchJob {
+  struct Cluster {
+    ClusterKey key;
+    std::size_t part_count = 0;
+    std::vector<PendingChunk> pending;
+  };
+  RequestId request_id;
+  bool with_positions = false;
+  std::vector<Cluster> clusters;
+  std::vector<WantedPart> parts;  // of the clusters, one behind the other
+  int open_count = 0;             // reads that this waits for
+  std::shared_ptr<void> io;
+};
+
+AttachedSession::Applied AttachedSession::StartFetch(RequestId request_id, const Fetch& op) {
+  // Replies that are still being sent count: without room the fetch waits at the head of the queue.
+  if (!HasIoRoom()) return Applied::kWait;
+  auto job = std::make_shared<FetchJob>();
+  job->request_id = request_id;
+  job->with_positions = op.with_positions;
+  std::int64_t bytes = 0;
+  for (const ClusterRef& ref : op.clusters) {
+    FetchJob::Cluster cluster;
+    cluster.key = {op.layer, ref.head, ref.cluster_id};
+    const std::int64_t entry_bytes = state_->EntryBytes(cluster.key);
+    for (const VisiblePart& visible : state_->PartsOf(cluster.key)) {
+      job->parts.push_back(Want(*visible.part, entry_bytes, visible.count));
+      ++cluster.part_count;
+      bytes += visible.count * entry_bytes;
+    }
+    const auto pending = state_->pending().find(cluster.key);
+    if (pending != state_->pending().end()) cluster.pending = pending->second;
+    bytes += state_->PendingCount(cluster.key) * entry_bytes;
+    job->clusters.push_back(std::move(cluster));
+  }
+  if (bytes > kFetchBytesMax) {
+    Reply(request_id,
+          InvalidArgument("fetch of {} bytes: at most {} in one", bytes, kFetchBytesMax));
+    return Applied::kYes;
+  }
+  job->io = HoldIo();
+  AdvanceFetch(job);
+  return Applied::kYes;
+}
+
+void AttachedSession::AdvanceFetch(const std::shared_ptr<FetchJob>& job) {
+  if (stopped_) return;  // rule 5: reads of an ended epoch are dropped unchecked
+  std::vector<WantedPart*> missing;
+  for (WantedPart& wanted : job->parts) {
+    if (wanted.outcome != WantedPart::Outcome::kOpen) continue;
+    if (!FindPart(job, wanted)) missing.push_back(&wanted);
+  }
+  if (!missing.empty()) ReadMissing(job, std::move(missing));
+  if (job->open_count == 0) FinishFetch(*job);
+}
+
+// Whether there is nothing to be read here: the part is served or lost, or another read brings it.
+bool AttachedSession::FindPart(const std::shared_ptr<FetchJob>& job, WantedPart& wanted) {
+  SlotCache* cache = context_.cache.get();
+  if (wanted.owner == nullptr) {
+    const SlotRef slot =
+        cache == nullptr ? nullptr : cache->Find(wanted.first_page, wanted.page_count);
+    if (slot == nullptr) return false;
+    TakeFromSlot(wanted, slot, cache->Lease(slot));
+    if (slot->loading()) {
+      ++job->open_count;
+      slot->WhenLoaded([this, job] {
+        if (--job->open_count == 0) AdvanceFetch(job);
+      });
+      return true;
+    }
+  }
+  const bool checked =
+      wanted.slot != nullptr && wanted.slot->IsChecked(wanted.part.id, wanted.count);
+  if (!wanted.read_failed && (checked || IsIntact(context_.store_id, wanted))) {
+    NoteServed(wanted);
+    return true;
+  }
+  if (wanted.read_here) {
+    LogWarning("lost part={} first_page={} page_count={} read_error={}", wanted.part.id,
+               wanted.first_page, wanted.page_count, wanted.read_failed);
+    wanted.outcome = WantedPart::Outcome::kLost;
+    ++context_.lost_part_count;
+    return true;
+  }
+  // What the slot holds is older than the part: flash has the truth.
+  wanted.slot = nullptr;
+  wanted.owner = nullptr;
+  return false;
+}
+
+void AttachedSession::NoteServed(WantedPart& wanted) {
+  wanted.outcome = WantedPart::Outcome::kServed;
+  const std::int64_t bytes = wanted.count * wanted.entry_bytes;
+  if (wanted.slot != nullptr) {
+    wanted.slot->SetChecked(wanted.part.id, wanted.count);
+    if (!wanted.read_here) context_.cache->Touch(*wanted.slot);
+  }
+  if (context_.cache == nullptr) return;
+  SlotCacheStats& stats = context_.cache->stats();
+  (wanted.read_here ? stats.miss_count : stats.hit_count) += 1;
+  (wanted.read_here ? stats.miss_bytes : stats.hit_bytes) += bytes;
+}
+
+void AttachedSession::ReadMissing(const std::shared_ptr<FetchJob>& job,
+                                  std::vector<WantedPart*> missing) {
+  std::vector<FetchRun> runs = MergeRuns(std::move(missing));
+  while (!runs.empty()) {
+    FetchRun run = std::move(runs.back());
+    runs.pop_back();
+    SlotRef slot;
+    if (context_.cache != nullptr) {
+      slot = context_.cache->Load(id_, run.first_page, run.page_count);
+      if (slot == nullptr && run.parts.size() > 1) {
+        SplitRun(std::move(run), runs);
+        continue;
+      }
+    }
+    ReadRun(job, std::move(run), slot);
+  }
+}
+
+void AttachedSession::ReadRun(const std::shared_ptr<FetchJob>& job, FetchRun run,
+                              const SlotRef& slot) {
+  std::span<std::byte> memory;
+  SharedBuffer buffer;
+  if (slot != nullptr) {
+    memory = slot->block().bytes();
+  } else {
+    buffer = context_.io->buffers().MakeForRead(run.page_count * kPageBytes);
+    memory = buffer->span().first(static_cast<std::size_t>(run.page_count * kPageBytes));
+  }
+  for (WantedPart* wanted : run.parts) {
+    wanted->read_here = true;
+    wanted->slot = slot;
+    wanted->pages =
+        memory.data() + (wanted->first_page.value() - run.first_page.value()) * kPageBytes;
+    wanted->owner = buffer;
+    if (slot != nullptr) wanted->owner = context_.cache->Lease(slot);
+  }
+  ++job->open_count;
+  const auto done = [this, job, slot, buffer,
+                     parts = std::move(run.parts)](const std::set<PageIndex>& failed) {
+    for (WantedPart* wanted : parts) {
+      const auto bad = failed.lower_bound(wanted->first_page);
+      const PageIndex end(wanted->first_page.value() + wanted->page_count);
+      wanted->read_failed = bad != failed.end() && *bad < end;
+    }
+    if (slot != nullptr) context_.cache->Loaded(slot, failed.empty());
+    if (--job->open_count == 0) AdvanceFetch(job);
+  };
+  context_.io->ReadRun(run.first_page, memory, ReadCause::kFetch, done);
+}
+
+void AttachedSession::FinishFetch(FetchJob& job) {
+  FetchReply reply;
+  reply.clusters.reserve(job.clusters.size());
+  auto wanted = job.parts.begin();
+  for (const FetchJob::Cluster& source : job.clusters) {
+    FetchedCluster cluster;
+    cluster.cluster = {source.key.head, source.key.cluster_id};
+    if (source.part_count == 0 && source.pending.empty()) cluster.outcome = FetchOutcome::kUnknown;
+    for (std::size_t i = 0; i < source.part_count; ++i, ++wanted) {
+      if (wanted->outcome == WantedPart::Outcome::kLost) cluster.outcome = FetchOutcome::kLost;
+      cluster.spans.push_back(SpanOf(*wanted, job.with_positions));
+    }
+    for (const PendingChunk& chunk : source.pending) {
+      cluster.spans.push_back(SpanOf(chunk, job.with_positions));
+    }
+    if (cluster.outcome != FetchOutcome::kFound) cluster.spans.clear();
+    reply.clusters.push_back(std::move(cluster));
+  }
+  job.parts.clear();  // the reply's spans hold what they need
+  Reply(job.request_id, ReadReply(std::move(reply)));
+}
+
+}  // namespace cairn::kv

@@ -1,0 +1,184 @@
+// Fetches with and without an arena: what is served from memory, and what must not be.
+#include <string>
+#include <vector>
+
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace cairn::kv {
+namespace {
+
+class EngineCacheTest : public EngineTest {
+ protected:
+  // Everything that is appended goes to a pool as soon as the session is idle.
+  static EngineOptions Placing(std::int64_t arena_bytes_max = kArenaBytesMin) {
+    EngineOptions options;
+    options.place_entries_min = 1;
+    options.arena_bytes_max = arena_bytes_max;
+    return options;
+  }
+  // Waits until no entry is in memory only.
+  void AwaitPlaced(std::int64_t written_bytes_before) {
+    while (Stats().write_pool_bytes == written_bytes_before) {
+    }
+  }
+  absl::StatusOr<ReadReply> FetchOne(TestSession& session, std::int64_t cluster) {
+    return session.Read(Fetch{0, {{0, ClusterId(cluster)}}, true});
+  }
+  const Span& OnlySpan(const absl::StatusOr<ReadReply>& reply) {
+    return std::get<FetchReply>(*reply).clusters.at(0).spans.at(0);
+  }
+  // Appends a cluster of `count` entries and waits until all of them are in the log.
+  void Store(TestSession& session, std::int64_t cluster, std::int64_t first, std::int64_t count,
+             std::int64_t salt = kSalt) {
+    AppendAll(session, cluster, Positions::Range(first, count), salt);
+    ASSERT_TRUE(TakeCheckpoint(session, first, first + count).ok());
+  }
+};
+
+TEST_F(EngineCacheTest, ASecondFetchReadsNothing) {
+  auto session = Open(Create());
+  Store(*session, 1, 0, 40);
+  ExpectCluster(*session, 1, Positions::Range(0, 40));
+  const KvStats first = Stats();
+  EXPECT_GT(first.read_fetch_count, 0);
+  EXPECT_EQ(first.cache_hit_count, 0);
+  ExpectCluster(*session, 1, Positions::Range(0, 40));
+  const KvStats second = Stats();
+  EXPECT_EQ(second.read_fetch_count, first.read_fetch_count);
+  EXPECT_EQ(second.cache_hit_count, first.cache_miss_count);
+  EXPECT_EQ(second.cache_hit_bytes, first.cache_miss_bytes);
+}
+
+TEST_F(EngineCacheTest, WithoutAnArenaEveryFetchReads) {
+  EngineOptions options;
+  options.arena_bytes_max = 0;
+  Start(options);
+  auto session = Open(Create());
+  Store(*session, 1, 0, 40);
+  ExpectCluster(*session, 1, Positions::Range(0, 40));
+  const KvStats first = Stats();
+  ExpectCluster(*session, 1, Positions::Range(0, 40));
+  EXPECT_EQ(Stats().read_fetch_count, 2 * first.read_fetch_count);
+  EXPECT_EQ(Stats().arena_bytes, 0);
+  EXPECT_FALSE(engine_->has_arena());
+}
+
+TEST_F(EngineCacheTest, SpansLieInTheArenaUntilTheReplyIsDropped) {
+  auto session = Open(Create());
+  Store(*session, 1, 0, 40);
+  {
+    const auto reply = FetchOne(*session, 1);
+    ASSERT_TRUE(reply.ok());
+    const Span& span = OnlySpan(reply);
+    ASSERT_NE(span.arena.granule_id, 0);
+    const auto granules = engine_->ArenaGranules();
+    ASSERT_EQ(granules.size(), 1U);
+    EXPECT_EQ(granules[0]->id(), span.arena.granule_id);
+    EXPECT_EQ(granules[0]->data() + span.arena.offset_bytes, span.bytes.data());
+    EXPECT_EQ(Stats().leased_slot_count, 1);
+  }
+  EXPECT_EQ(Stats().leased_slot_count, 0);
+}
+
+// Rule 5: behind a rollback the same part holds other bytes.
+TEST_F(EngineCacheTest, BehindARollbackNothingIsServedFromOldSlots) {
+  Start(Placing());
+  const SessionId id = Create();
+  {
+    auto session = Open(id);
+    Store(*session, 1, 0, 8);
+    const std::int64_t before = Stats().write_pool_bytes;
+    AppendAll(*session, 1, Positions::Range(8, 4), /*salt=*/1000);
+    AwaitPlaced(before);
+    const auto reply = FetchOne(*session, 1);  // the grown part is in a slot now
+    ASSERT_TRUE(reply.ok());
+  }
+  auto session = Open(id);
+  EXPECT_EQ(session->attachment().token_count, 8);
+  const std::int64_t before = Stats().write_pool_bytes;
+  AppendAll(*session, 1, Positions::Range(8, 4));
+  AwaitPlaced(before);
+  ExpectCluster(*session, 1, Positions::Range(0, 12));
+}
+
+TEST_F(EngineCacheTest, WhatIsPlacedBehindAFetchIsServedToo) {
+  Start(Placing());
+  auto session = Open(Create());
+  std::int64_t count = 0;
+  for (int round = 0; round < 30; ++round) {
+    const std::int64_t before = Stats().write_pool_bytes;
+    AppendAll(*session, 1, Positions::Range(count, 3));
+    count += 3;
+    AwaitPlaced(before);
+    ExpectCluster(*session, 1, Positions::Range(0, count));
+  }
+  EXPECT_GT(Stats().cache_hit_count, 0);
+}
+
+TEST_F(EngineCacheTest, WhatIsHeldStaysWhileOthersComeAndGo) {
+  Start(Placing());
+  auto session = Open(Create());
+  // Clusters of one part of 16 pages each, over all layers and heads far more than the arena.
+  const std::int64_t entries = 16 * kPageBytes / layout_.EntryBytes(0);
+  const std::int64_t cluster_count = 12;
+  for (std::int64_t cluster = 1; cluster <= cluster_count; ++cluster) {
+    Store(*session, cluster, (cluster - 1) * entries, entries);
+  }
+  const auto held = FetchOne(*session, 1);
+  ASSERT_TRUE(held.ok());
+  const std::string want = EntriesBytes(layout_, kSalt, 0, 0, Positions::Range(0, entries));
+  for (int round = 0; round < 2; ++round) {
+    for (std::int64_t cluster = 1; cluster <= cluster_count; ++cluster) {
+      ExpectCluster(*session, cluster, Positions::Range((cluster - 1) * entries, entries));
+    }
+  }
+  const KvStats stats = Stats();
+  EXPECT_GT(stats.cache_evicted_count, 0);
+  EXPECT_LE(stats.arena_bytes, kArenaBytesMin);
+  EXPECT_TRUE(Join(layout_, std::get<FetchReply>(*held).clusters.at(0)).entries == want);
+}
+
+TEST_F(EngineCacheTest, WhenAllIsHeldRepliesComeInBuffers) {
+  EngineOptions options = Placing();
+  options.io_bytes_max = std::int64_t{64} << 20;
+  Start(options);
+  auto session = Open(Create());
+  const std::int64_t entries = 16 * kPageBytes / layout_.EntryBytes(0);
+  std::vector<absl::StatusOr<ReadReply>> held;
+  for (std::int64_t cluster = 1; cluster <= 24; ++cluster) {
+    Store(*session, cluster, (cluster - 1) * entries, entries);
+    held.push_back(FetchOne(*session, cluster));
+    ASSERT_TRUE(held.back().ok());
+  }
+  EXPECT_GT(Stats().cache_no_room_count, 0);
+  EXPECT_EQ(OnlySpan(held.back()).arena.granule_id, 0);
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    const auto first = static_cast<std::int64_t>(i) * entries;
+    const JoinedCluster joined = Join(layout_, std::get<FetchReply>(*held[i]).clusters.at(0));
+    EXPECT_TRUE(joined.entries ==
+                EntriesBytes(layout_, kSalt, 0, 0, Positions::Range(first, entries)));
+  }
+}
+
+TEST_F(EngineCacheTest, WithoutSessionsTheMemoryGoesBack) {
+  const SessionId id = Create();
+  {
+    auto session = Open(id);
+    Store(*session, 1, 0, 40);
+    ExpectCluster(*session, 1, Positions::Range(0, 40));
+    EXPECT_GT(Stats().arena_bytes, 0);
+  }
+  ASSERT_TRUE(Delete(id).ok());  // behind the end of the attachment
+  EXPECT_EQ(Stats().arena_bytes, 0);
+}
+
+TEST_F(EngineCacheTest, TooSmallAnArenaIsRefused) {
+  EngineOptions options;
+  options.arena_bytes_max = kArenaBytesMin - 1;
+  EXPECT_EQ(options.Validate().code(), absl::StatusCode::kInvalidArgument);
+  options.arena_bytes_max = 0;
+  EXPECT_TRUE(options.Validate().ok());
+}
+
+}  // namespace
+}  // namespace cairn::kv
