@@ -57,6 +57,8 @@ stage_lint() {
   sources | xargs -d '\n' clang-format --dry-run -Werror
   /usr/bin/python3 tests/unit/tidy_test.py --self-test
   /usr/bin/python3 tests/unit/tidy_test.py
+  /usr/bin/python3 tests/unit/proto_lint_test.py --self-test
+  /usr/bin/python3 tests/unit/proto_lint_test.py
   bash -n deploy/*.sh tests/*.sh
 }
 
