@@ -16,6 +16,7 @@ constexpr std::int64_t kMemoryBytesMin = std::int64_t{64} << 10;
 constexpr std::int64_t kMemoryBytesMax = std::int64_t{64} << 30;
 constexpr std::int32_t kAttachedSessionsMaxMax = 1024;
 constexpr std::string_view kSocketName = "kv.sock";
+constexpr std::string_view kNoDeviceProfile = "none";
 
 // In the order of the fields.
 constexpr std::array kKeys = {
@@ -37,6 +38,9 @@ constexpr std::array kKeys = {
               "checkpoint's flush is about three times faster."},
     ConfigKey{"io_engine", "How to reach the flash: \"auto\", \"io_uring\" or \"threads\"."},
     ConfigKey{"queue_depth", "Requests that the flash works on at once, 1 to 4096."},
+    ConfigKey{"device_profile",
+              "Makes the flash as slow as other flash, for measurements: \"emmc\", \"ufs3.1\" or\n"
+              "\"ufs4.0\"; it must be faster than that."},
     ConfigKey{
         "pending_bytes_max",
         "Memory for entries that are not on flash yet, over all conversations. Smaller: more and\n"
@@ -63,6 +67,7 @@ absl::Status Validate(const KvNodeConfig& config) {
                                      kExtentFileBytesMin, kStorePageCountMax * kPageBytes));
   const absl::Status engine = ParseIoEngine(config.io_engine()).status();
   if (!engine.ok()) return Annotate(engine, "io_engine");
+  CAIRN_RETURN_IF_ERROR(Annotate(DeviceModelOf(config).status(), "device_profile"));
   CAIRN_RETURN_IF_ERROR(CheckBetween("queue_depth", config.queue_depth(), 1, kQueueDepthMax));
   CAIRN_RETURN_IF_ERROR(CheckBetween("pending_bytes_max", config.pending_bytes_max(),
                                      kMemoryBytesMin, kMemoryBytesMax));
@@ -80,6 +85,12 @@ absl::Status Validate(const KvNodeConfig& config) {
 
 }  // namespace
 
+absl::StatusOr<std::optional<DeviceModel>> DeviceModelOf(const KvNodeConfig& config) {
+  if (config.device_profile() == kNoDeviceProfile) return std::nullopt;
+  CAIRN_ASSIGN_OR_RETURN(const DeviceModel model, FindDeviceModel(config.device_profile()));
+  return model;
+}
+
 KvNodeConfig DefaultConfig(const Environment& environment) {
   const EngineOptions engine;
   KvNodeConfig config;
@@ -90,6 +101,7 @@ KvNodeConfig DefaultConfig(const Environment& environment) {
   config.set_prefill_extent_file(true);
   config.set_io_engine("auto");
   config.set_queue_depth(kQueueDepthDefault);
+  config.set_device_profile(std::string(kNoDeviceProfile));
   config.set_pending_bytes_max(engine.pending_bytes_max);
   config.set_io_bytes_max(engine.io_bytes_max);
   config.set_attached_sessions_max(engine.attached_sessions_max);

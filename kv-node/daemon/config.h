@@ -5,6 +5,7 @@
 //             such file.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "cairn/config/v1/kv_node.pb.h"
@@ -12,6 +13,7 @@
 #include "common/daemon/config_file.h"
 #include "common/daemon/paths.h"
 #include "kv-node/daemon/command_line.h"
+#include "kv-node/device/modelled_device.h"
 
 namespace cairn::kv {
 
@@ -27,6 +29,9 @@ KvNodeConfig DefaultConfig(const Environment& environment);
 // Defaults, then the file, then the flags. Every field set and within its range.
 absl::StatusOr<KvNodeConfig> MakeConfig(const CommandLine& command_line,
                                         const Environment& environment);
+
+// What device_profile names; nullopt: "none".
+absl::StatusOr<std::optional<DeviceModel>> DeviceModelOf(const KvNodeConfig& config);
 
 // As a file that MakeConfig reads; with or without what each key means.
 std::string ConfigText(const KvNodeConfig& config, Comments comments);

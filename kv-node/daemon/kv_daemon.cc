@@ -67,6 +67,7 @@ absl::Status KvDaemon::OpenEngine() {
   CAIRN_ASSIGN_OR_RETURN(device_options.engine, ParseIoEngine(config_.io_engine()));
   device_options.size_bytes = extent_file_->size_bytes();
   device_options.queue_depth = config_.queue_depth();
+  CAIRN_ASSIGN_OR_RETURN(device_options.model, DeviceModelOf(config_));
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                          OpenFileDevice(extent_file_->fd(), device_options));
   identity_.io_engine = device->name();

@@ -36,7 +36,7 @@ class KvDaemon {
   KvDaemon(const KvDaemon&) = delete;
   KvDaemon& operator=(const KvDaemon&) = delete;
 
-  // "io_uring" or "threads".
+  // "io_uring" or "threads"; "+" and the modelled device profile behind it.
   const std::string& io_engine() const { return identity_.io_engine; }
   // Health NOT_SERVING, calls ended, engine closed. Once.
   void Stop();

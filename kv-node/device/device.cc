@@ -137,6 +137,12 @@ void Device::Finish(int slot, std::int64_t result) {
   StartSlot(slot);
 }
 
+void Device::FinishWhole(int slot, absl::Status status) {
+  CAIRN_CHECK_GE(started_count_, 1);
+  --started_count_;
+  Complete(slot, std::move(status));
+}
+
 void Device::Complete(int slot, absl::Status status) {
   Request& request = slots_[static_cast<std::size_t>(slot)];
   if (!status.ok()) {

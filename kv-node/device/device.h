@@ -1,6 +1,7 @@
 // Device is the flash below the KV node: asynchronous reads, writes and flushes of whole pages,
 // completed from Poll(). Implementations: io_uring and a thread pool (both opened through
-// file_device.h), memory (memory_device.h), and a faulty one for tests (faulty_device.h).
+// file_device.h), memory (memory_device.h), a slower one modelled above another
+// (modelled_device.h), and a faulty one for tests (faulty_device.h).
 //
 // Units:      offsets and sizes in bytes; offset, size and buffer address are multiples of
 //             kIoAlignmentBytes.
@@ -103,6 +104,8 @@ class Device {
 
   // `result`: bytes transferred (0 of a flush), or a negative errno.
   void Finish(int slot, std::int64_t result);
+  // For a device above another one, which continues short transfers: the whole transfer ended.
+  void FinishWhole(int slot, absl::Status status);
 
   int queue_depth() const { return queue_depth_; }
   // Transfers that the implementation holds: started and not finished.

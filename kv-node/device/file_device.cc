@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <string>
+#include <utility>
 
 #include "common/log/log.h"
 #include "kv-node/device/thread_pool_device.h"
@@ -59,6 +60,10 @@ absl::StatusOr<std::unique_ptr<Device>> OpenFileDevice(int fd, const FileDeviceO
   } else {
     device = std::make_unique<ThreadPoolDevice>(fd, size_bytes, options.queue_depth,
                                                 options.thread_count);
+  }
+  if (options.model) {
+    device =
+        std::make_unique<ModelledDevice>(std::move(device), *options.model, options.queue_depth);
   }
   LogInfo("device opened engine={} reason=\"{}\" size_bytes={} queue_depth={}", device->name(),
           probe.reason, size_bytes, options.queue_depth);

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "common/base/status.h"
 #include "kv-node/device/device.h"
+#include "kv-node/device/modelled_device.h"
 
 namespace cairn::kv {
 
@@ -20,6 +22,8 @@ struct FileDeviceOptions {
   std::int64_t size_bytes = 0;  // 0: the file's size
   int queue_depth = kQueueDepthDefault;
   int thread_count = 4;  // of the thread pool
+  // Delivers completions as such a device would.
+  std::optional<DeviceModel> model = std::nullopt;
 };
 
 // `fd` is borrowed and outlives the device. Logs the engine and why it was chosen.

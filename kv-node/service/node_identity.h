@@ -12,7 +12,7 @@ inline constexpr std::int32_t kProtocolVersion = 1;
 struct NodeIdentity {
   std::string boot_token;  // kBootTokenBytes random bytes, new at every start
   std::string store_id;    // 16 bytes, as in the superblock
-  std::string io_engine;   // "io_uring", "threads" or "memory"
+  std::string io_engine;   // the device's name
 };
 
 }  // namespace cairn::kv

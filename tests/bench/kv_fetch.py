@@ -39,7 +39,7 @@ def measure(arguments, arena, results):
         spinning = [subprocess.Popen(["python3", "-c", SPIN]) for _ in range(2 if arguments.busy else 0)]
         try:
             output = subprocess.run(
-                [f"{arguments.bin}/cairn-kv-fetch-bench", "--socket", f"{base}/kv.sock", "--node-pid", str(node.pid),
+                [f"{arguments.bin}/kv_fetch_bench", "--socket", f"{base}/kv.sock", "--node-pid", str(node.pid),
                  "--store-mib", str(arguments.store_mib), "--seconds", str(arguments.seconds)] +
                 ([] if arena else ["--inline"]),
                 check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -10,6 +10,7 @@
 
 #include "kv-node/device/faulty_device.h"
 #include "kv-node/device/memory_device.h"
+#include "kv-node/device/modelled_device.h"
 #include "kv-node/device/thread_pool_device.h"
 #include "kv-node/device/uring_device.h"
 #include "kv-node/device/uring_probe.h"
@@ -40,6 +41,10 @@ class DeviceConformance : public testing::TestWithParam<std::string> {
 
   std::unique_ptr<Device> Make() {
     if (GetParam() == "memory") return std::make_unique<MemoryDevice>(kDeviceBytes, kDepth);
+    if (GetParam() == "modelled") {
+      return std::make_unique<ModelledDevice>(std::make_unique<MemoryDevice>(kDeviceBytes),
+                                              *FindDeviceModel("ufs4.0"), kDepth);
+    }
     if (GetParam() == "faulty") {
       disk_ = std::make_unique<FaultyDisk>(
           FaultyDiskOptions{.size_bytes = kDeviceBytes, .seed = 7, .delay_polls_max = 5});
@@ -170,7 +175,7 @@ TEST_P(DeviceConformance, StatsCountCompletedRequests) {
   EXPECT_EQ(device_->stats().read_bytes, 4 * kPage);
   EXPECT_EQ(device_->stats().flush_count, 1);
   EXPECT_EQ(device_->stats().error_count, 0);
-  EXPECT_EQ(device_->name(), GetParam());
+  EXPECT_EQ(device_->name(), GetParam() == "modelled" ? "memory+ufs4.0" : GetParam());
 }
 
 TEST_P(DeviceConformance, DestructionDropsCallbacksAndWaitsForBuffers) {
@@ -245,7 +250,7 @@ TEST_P(DeviceDeathTest, ASecondThreadIsRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, DeviceConformance,
-                         testing::Values("memory", "faulty", "threads", "io_uring"),
+                         testing::Values("memory", "modelled", "faulty", "threads", "io_uring"),
                          [](const auto& test) { return test.param; });
 INSTANTIATE_TEST_SUITE_P(Devices, DeviceDeathTest, testing::Values("memory", "threads", "io_uring"),
                          [](const auto& test) { return test.param; });
