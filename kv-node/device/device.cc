@@ -47,16 +47,19 @@ void Device::CheckRange(DeviceOffset offset, const std::byte* data, std::size_t 
   CAIRN_CHECK_LE(offset.value(), size_bytes_ - size_bytes);
 }
 
-void Device::SubmitRead(DeviceOffset offset, std::span<std::byte> buffer, IoDone done) {
+void Device::SubmitRead(DeviceOffset offset, std::span<std::byte> buffer, IoDone done,
+                        IoClass io_class) {
   CheckRange(offset, buffer.data(), buffer.size());
   Submit({.kind = IoKind::kRead,
           .offset_bytes = offset.value(),
           .data = buffer.data(),
           .size_bytes = static_cast<std::int64_t>(buffer.size()),
-          .done = std::move(done)});
+          .done = std::move(done)},
+         io_class);
 }
 
-void Device::SubmitWrite(DeviceOffset offset, std::span<const std::byte> buffer, IoDone done) {
+void Device::SubmitWrite(DeviceOffset offset, std::span<const std::byte> buffer, IoDone done,
+                         IoClass io_class) {
   CheckRange(offset, buffer.data(), buffer.size());
   Submit({.kind = IoKind::kWrite,
           .offset_bytes = offset.value(),
@@ -64,26 +67,48 @@ void Device::SubmitWrite(DeviceOffset offset, std::span<const std::byte> buffer,
           // slots simple.
           .data = const_cast<std::byte*>(buffer.data()),
           .size_bytes = static_cast<std::int64_t>(buffer.size()),
-          .done = std::move(done)});
+          .done = std::move(done)},
+         io_class);
 }
 
-void Device::SubmitFlush(IoDone done) { Submit({.kind = IoKind::kFlush, .done = std::move(done)}); }
+void Device::SubmitFlush(IoDone done, IoClass io_class) {
+  Submit({.kind = IoKind::kFlush, .done = std::move(done)}, io_class);
+}
 
-void Device::Submit(Request request) {
+void Device::Submit(Request request, IoClass io_class) {
   CheckOwner();
   CAIRN_CHECK(request.done != nullptr);
   CAIRN_CHECK_LT(in_flight_count_, kRequestCountMax);
   ++in_flight_count_;
-  queue_.push_back(std::move(request));
+  queues_[static_cast<std::size_t>(io_class)].requests.push_back(std::move(request));
   StartQueued();
 }
 
+Device::Queue* Device::NextQueue() {
+  Queue* next = nullptr;
+  for (Queue& queue : queues_) {
+    if (queue.requests.empty()) continue;
+    const bool starved = queue.passed_over_count >= kPassedOverMax;
+    if (next == nullptr || (starved && queue.passed_over_count > next->passed_over_count)) {
+      next = &queue;
+    }
+  }
+  return next;
+}
+
 void Device::StartQueued() {
-  while (!queue_.empty() && !free_slots_.empty()) {
+  while (!free_slots_.empty()) {
+    Queue* const next = NextQueue();
+    if (next == nullptr) return;
+    next->passed_over_count = 0;
+    // Less urgent ones lie behind it.
+    for (Queue* queue = next + 1; queue != queues_.data() + queues_.size(); ++queue) {
+      if (!queue->requests.empty()) ++queue->passed_over_count;
+    }
     const int slot = free_slots_.back();
     free_slots_.pop_back();
-    slots_[static_cast<std::size_t>(slot)] = std::move(queue_.front());
-    queue_.pop_front();
+    slots_[static_cast<std::size_t>(slot)] = std::move(next->requests.front());
+    next->requests.pop_front();
     StartSlot(slot);
   }
 }

@@ -16,6 +16,7 @@
 //             ErrnoStatus() maps them.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +35,12 @@ namespace cairn::kv {
 
 using DeviceOffset = StrongId<struct DeviceOffsetTag>;  // bytes from the start of the device
 using IoDone = std::function<void(absl::Status)>;
+
+// Who waits for a request, the most urgent first. See SubmitRead.
+enum class IoClass : std::uint8_t { kDemand, kPrefetch, kWriteBack, kDefragment };
+inline constexpr int kIoClassCount = 4;
+// See SubmitRead.
+inline constexpr int kPassedOverMax = 16;
 
 inline constexpr int kQueueDepthDefault = 32;
 inline constexpr int kQueueDepthMax = 4096;
@@ -59,13 +66,19 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   // Whole or nothing: a short transfer is continued; what cannot be completed is an error. `done`
-  // runs inside Poll(), never inside Submit*(), and may submit more. Requests above the queue depth
-  // wait their turn in order of submission. Requests in flight together may complete in any order.
-  void SubmitRead(DeviceOffset offset, std::span<std::byte> buffer, IoDone done);
-  void SubmitWrite(DeviceOffset offset, std::span<const std::byte> buffer, IoDone done);
+  // runs inside Poll(), never inside Submit*(), and may submit more. Requests in flight together
+  // may complete in any order.
+  // Requests above the queue depth wait: those of the most urgent class start first, those of one
+  // class in order of submission. No class starves: when kPassedOverMax requests of more urgent
+  // classes have started while a class waited, its first request is next (of several such classes,
+  // the one that was passed over most often).
+  void SubmitRead(DeviceOffset offset, std::span<std::byte> buffer, IoDone done,
+                  IoClass io_class = IoClass::kDemand);
+  void SubmitWrite(DeviceOffset offset, std::span<const std::byte> buffer, IoDone done,
+                   IoClass io_class = IoClass::kDemand);
   // fdatasync: every write whose callback ran before this call is durable when `done` gets an OK
   // status.
-  void SubmitFlush(IoDone done);
+  void SubmitFlush(IoDone done, IoClass io_class = IoClass::kDemand);
 
   // Runs the callbacks of completed requests. With nothing completed it waits up to `wait` for a
   // completion or Wake(). Returns the number of callbacks run. Not to be called from a callback.
@@ -75,6 +88,8 @@ class Device {
   virtual void Wake() = 0;
 
   std::int64_t size_bytes() const { return size_bytes_; }
+  // Requests that are worked on at once.
+  int queue_depth() const { return queue_depth_; }
   // Submitted requests whose callback has not run.
   int in_flight_count() const { return in_flight_count_; }
   const DeviceStats& stats() const { return stats_; }
@@ -107,7 +122,6 @@ class Device {
   // For a device above another one, which continues short transfers: the whole transfer ended.
   void FinishWhole(int slot, absl::Status status);
 
-  int queue_depth() const { return queue_depth_; }
   // Transfers that the implementation holds: started and not finished.
   int started_count() const { return started_count_; }
   void CheckOwner();
@@ -123,14 +137,20 @@ class Device {
     int retry_count = 0;
     IoDone done;
   };
+  // Requests of one class that wait for a slot.
+  struct Queue {
+    std::deque<Request> requests;
+    int passed_over_count = 0;  // more urgent requests that started since its first one waits
+  };
   struct Completed {
     absl::Status status;
     IoDone done;
   };
 
-  void Submit(Request request);
+  void Submit(Request request, IoClass io_class);
   void CheckRange(DeviceOffset offset, const std::byte* data, std::size_t size) const;
   void StartQueued();
+  Queue* NextQueue();
   void StartSlot(int slot);
   void Complete(int slot, absl::Status status);
   int RunCallbacks();
@@ -144,8 +164,8 @@ class Device {
   int started_count_ = 0;
   std::vector<Request> slots_;
   std::vector<int> free_slots_;
-  std::deque<Request> queue_;         // waits for a slot; bounded by kRequestCountMax
-  std::vector<Completed> completed_;  // its callbacks run next
+  std::array<Queue, kIoClassCount> queues_;  // all together bounded by kRequestCountMax
+  std::vector<Completed> completed_;         // its callbacks run next
   DeviceStats stats_;
 };
 
