@@ -13,6 +13,8 @@ namespace {
 constexpr std::int64_t kRunCountMax = std::int64_t{1} << 24;  // runs of positions in one list
 constexpr std::int64_t kGroupCountMax = std::int64_t{1} << 20;
 constexpr std::int64_t kPageCountMax = std::int64_t{1} << 40;
+constexpr std::int64_t kDeviceNameBytesMax = 64;
+constexpr std::int64_t kLatencyUsMax = std::int64_t{1} << 40;
 constexpr std::int64_t kPartIdMax = INT64_MAX - kGroupCountMax;  // ids of a group count up
 
 absl::Status Damaged(std::string_view what) {
@@ -349,6 +351,52 @@ absl::StatusOr<std::int64_t> DecodeNextId(std::string_view bytes) {
   const std::int64_t next_id = in.Varint();
   if (!in.ok() || !in.at_end()) return Damaged("id");
   return next_id;
+}
+
+std::string DeviceProfileKey(std::string_view model) {
+  std::string key = "device_profile";
+  if (!model.empty()) key += '+';
+  return key.append(model);
+}
+
+std::string EncodeDeviceProfile(const DeviceProfile& profile) {
+  ByteWriter out;
+  out.Byte(kRowVersion);
+  out.Bytes(profile.device_name);
+  out.Varint(profile.page_latency.count());
+  out.Varint(profile.knee_bytes);
+  out.Varint(profile.break_even_gap_bytes);
+  out.Varint(profile.queue_depth);
+  for (const auto* points : {&profile.by_size, &profile.by_depth}) {
+    out.Varint(static_cast<std::int64_t>(points->size()));
+    for (const ProfilePoint& point : *points) {
+      out.Varint(point.request_bytes);
+      out.Varint(point.depth);
+      out.Varint(point.bytes_per_second);
+    }
+  }
+  return out.Take();
+}
+
+absl::StatusOr<DeviceProfile> DecodeDeviceProfile(std::string_view bytes) {
+  ByteReader in(bytes);
+  if (in.Byte() != kRowVersion) return Damaged("device profile");
+  DeviceProfile profile;
+  profile.device_name = in.Bytes(kDeviceNameBytesMax);
+  profile.page_latency = std::chrono::microseconds(in.Count(kLatencyUsMax));
+  profile.knee_bytes = in.Count(kRequestBytesMax);
+  profile.break_even_gap_bytes = in.Count(kRequestBytesMax);
+  profile.queue_depth = static_cast<int>(in.Count(kQueueDepthMax));
+  for (auto* points : {&profile.by_size, &profile.by_depth}) {
+    points->resize(static_cast<std::size_t>(in.Count(kProfilePointsMax)));
+    for (ProfilePoint& point : *points) {
+      point.request_bytes = in.Count(kRequestBytesMax);
+      point.depth = static_cast<int>(in.Count(kQueueDepthMax));
+      point.bytes_per_second = in.Varint();
+    }
+  }
+  if (!in.ok() || !in.at_end() || profile.queue_depth < 1) return Damaged("device profile");
+  return profile;
 }
 
 }  // namespace cairn::kv

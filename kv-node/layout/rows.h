@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/kv/messages.h"
+#include "kv-node/device/calibrate.h"
 #include "kv-node/layout/part.h"
 
 namespace cairn::kv {
@@ -132,5 +133,10 @@ absl::StatusOr<RegionBits> DecodeRegion(std::string_view bytes);
 inline constexpr std::string_view kNextIdKey = "next_id";
 std::string EncodeNextId(std::int64_t next_id);
 absl::StatusOr<std::int64_t> DecodeNextId(std::string_view bytes);
+// What a calibration found (family `config`). `model`: the name of the DeviceModel that was above
+// the device; empty: none. A measurement of one never stands in for one of the other.
+std::string DeviceProfileKey(std::string_view model);
+std::string EncodeDeviceProfile(const DeviceProfile& profile);
+absl::StatusOr<DeviceProfile> DecodeDeviceProfile(std::string_view bytes);
 
 }  // namespace cairn::kv

@@ -57,7 +57,7 @@ void ParseKeys(std::string_view bytes) {
 }
 
 void Decode(std::uint8_t kind, std::string_view bytes) {
-  switch (kind % 10) {
+  switch (kind % 11) {
     case 0:
       return RoundTrip(bytes, DecodeSessionRow, EncodeSessionRow);
     case 1:
@@ -77,6 +77,8 @@ void Decode(std::uint8_t kind, std::string_view bytes) {
       return RoundTrip(bytes, DecodeTokens, EncodeTokens);
     case 8:
       return RoundTrip(bytes, DecodeRegion, EncodeRegion);
+    case 9:
+      return RoundTrip(bytes, DecodeDeviceProfile, EncodeDeviceProfile);
     default:
       ParseKeys(bytes);
       return RoundTrip(bytes, DecodeNextId, EncodeNextId);

@@ -84,6 +84,24 @@ inline SegmentRow RandomSegmentRow(test::Rng& rng) {
   return row;
 }
 
+inline DeviceProfile RandomProfile(test::Rng& rng) {
+  DeviceProfile profile;
+  profile.device_name = RandomBytes(rng, Draw(rng, 65));
+  profile.page_latency = std::chrono::microseconds(Draw(rng, 1 << 20));
+  profile.knee_bytes = Draw(rng, kRequestBytesMax + 1);
+  profile.break_even_gap_bytes = Draw(rng, kRequestBytesMax + 1);
+  profile.queue_depth = static_cast<int>(1 + Draw(rng, kQueueDepthMax));
+  for (auto* points : {&profile.by_size, &profile.by_depth}) {
+    points->resize(static_cast<std::size_t>(Draw(rng, kProfilePointsMax + 1)));
+    for (ProfilePoint& point : *points) {
+      point = {.request_bytes = Draw(rng, kRequestBytesMax + 1),
+               .depth = static_cast<int>(Draw(rng, kQueueDepthMax + 1)),
+               .bytes_per_second = RandomNumber(rng)};
+    }
+  }
+  return profile;
+}
+
 // Parts that EncodeParts may be given: pool parts of both directions, and in runs groups of
 // neighbouring one-entry records among others.
 inline std::vector<Part> RandomParts(test::Rng& rng, std::int64_t entry_bytes) {

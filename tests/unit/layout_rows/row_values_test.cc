@@ -117,7 +117,7 @@ TEST(RowValuesTest, PolicyAndIndexRowsRoundTrip) {
   }
 }
 
-TEST(RowValuesTest, PositionsTokensRegionsAndIdsRoundTrip) {
+TEST(RowValuesTest, PositionsTokensRegionsProfilesAndIdsRoundTrip) {
   test::Rng rng(test::TestSeed());
   for (int round = 0; round < kRounds; ++round) {
     const Positions positions = RandomPositions(rng, Draw(rng, 50));
@@ -130,6 +130,9 @@ TEST(RowValuesTest, PositionsTokensRegionsAndIdsRoundTrip) {
     RegionBits bits;
     for (std::size_t i = 0; i < bits.size(); ++i) bits[i] = rng.Below(2) == 0;
     EXPECT_EQ(*DecodeRegion(EncodeRegion(bits)), bits);
+
+    const DeviceProfile profile = RandomProfile(rng);
+    EXPECT_EQ(*DecodeDeviceProfile(EncodeDeviceProfile(profile)), profile);
 
     const std::int64_t id = RandomNumber(rng);
     EXPECT_EQ(*DecodeNextId(EncodeNextId(id)), id);

@@ -59,6 +59,8 @@ std::vector<Kind> Kinds() {
        [](std::string_view bytes) { return DecodeRegion(bytes).status(); }},
       {"next id", [](test::Rng& rng) { return EncodeNextId(RandomNumber(rng)); },
        [](std::string_view bytes) { return DecodeNextId(bytes).status(); }},
+      {"device profile", [](test::Rng& rng) { return EncodeDeviceProfile(RandomProfile(rng)); },
+       [](std::string_view bytes) { return DecodeDeviceProfile(bytes).status(); }},
   };
 }
 

@@ -97,6 +97,29 @@ TEST(RowsGoldenTest, SmallRows) {
             "057374617465"
             "0172");
   EXPECT_EQ(Hex(EncodeNextId(300)), "01ac02");
+  EXPECT_EQ(DeviceProfileKey(""), "device_profile");
+  EXPECT_EQ(DeviceProfileKey("emmc"), "device_profile+emmc");
+  EXPECT_EQ(Hex(EncodeDeviceProfile({.device_name = "dev",
+                                     .by_size = {{4096, 32, 300}},
+                                     .by_depth = {{16384, 1, 301}},
+                                     .page_latency = std::chrono::microseconds(80),
+                                     .knee_bytes = 32768,
+                                     .break_even_gap_bytes = 24576,
+                                     .queue_depth = 8})),
+            "01"
+            "03646576"
+            "50"
+            "808002"
+            "80c001"
+            "08"
+            "01"
+            "8020"
+            "20"
+            "ac02"
+            "01"
+            "808001"
+            "01"
+            "ad02");
   RegionBits bits;
   bits[0] = bits[9] = bits[255] = true;
   EXPECT_EQ(Hex(EncodeRegion(bits)),
