@@ -38,7 +38,7 @@ BANNED = [
     # Each of these lives where it can be replaced.
     (r"#include [<\"]liburing", CODE, "only kv-node/device uses io_uring", ("kv-node/device/",)),
     (r"#include [<\"]rocksdb/", CODE, "only kv-node/meta uses RocksDB",
-     ("kv-node/meta/", "tests/unit/meta/")),
+     ("kv-node/meta/", "tests/unit/meta/", "tests/tools/unsynced_fs.")),
     (r"#include [<\"](grpcpp?|google/protobuf)/|#include [<\"]cairn/", CODE,
      "gRPC and its messages stay at the edges",
      ("common/rpc/", "common/daemon/", "kv-node/service/", "kv-node/daemon/", "clients/", "tests/",

@@ -44,6 +44,10 @@ std::int64_t HistoryWorld::Random(std::int64_t below) {
 void HistoryWorld::StartEngine() {
   MetaOptions meta;
   meta.path = directory_ + "/meta";
+  meta.wrap_file_system = [this](std::shared_ptr<rocksdb::FileSystem> base) {
+    files_ = std::make_shared<UnsyncedFs>(base, random_());
+    return files_;
+  };
   auto store = MetaStore::Open(meta);
   ASSERT_TRUE(store.ok()) << store.status().ToString();
   EngineOptions options;
@@ -54,9 +58,25 @@ void HistoryWorld::StartEngine() {
   engine_ = *std::move(engine);
 }
 
+// Half of the time in the middle of a checkpoint: in place of a sync of the metadata, where a batch
+// may be there in part, in full or not at all. The others come between two syncs, when RocksDB has
+// nothing to lose.
+void HistoryWorld::CutPower() {
+  if (!chats_.empty() && Random(2) == 0) {
+    files_->CutAtSyncOf(".log");
+    Chat& chat = chats_[static_cast<std::size_t>(Random(static_cast<std::int64_t>(chats_.size())))];
+    TakeCheckpoint(chat, Power::kFails);
+  }
+  // What the metadata says by now is about pages that a flush has made durable: so it does not
+  // matter that these are two moments.
+  disk_.PowerCut();
+  files_->PowerCut();
+  counts_["metadata torn"] += files_->lost_bytes() > 0 ? 1 : 0;
+}
+
 // A new KV node process. Compute nodes that survive resume; after a power cut they are gone too.
 void HistoryWorld::Restart(bool power_cut) {
-  if (power_cut) disk_.PowerCut();
+  if (power_cut) CutPower();
   for (Chat& chat : chats_) {
     if (chat.session != nullptr) chat.epoch = chat.session->attachment().epoch;
     chat.session.reset();
@@ -244,7 +264,7 @@ void HistoryWorld::Evict(Chat& chat) {
   ++counts_["evict"];
 }
 
-void HistoryWorld::TakeCheckpoint(Chat& chat) {
+void HistoryWorld::TakeCheckpoint(Chat& chat, Power power) {
   const Positions window =
       Positions::Range(chat.now.window_start, chat.now.token_count - chat.now.window_start);
   Positions brought;
@@ -268,7 +288,7 @@ void HistoryWorld::TakeCheckpoint(Chat& chat) {
   for (std::int64_t p = op.token_ids_start; p < op.token_count; ++p) {
     op.token_ids.push_back(static_cast<std::int32_t>(chat.now.truth[static_cast<std::size_t>(p)]));
   }
-  op.seal = Random(5) == 0;
+  op.seal = power == Power::kStays && Random(5) == 0;
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     for (const std::int32_t head : {0, 1, kAllHeads}) {
       op.next_cluster_ids.push_back(chat.now.next_id[{layer, head}] + 1);
@@ -278,6 +298,10 @@ void HistoryWorld::TakeCheckpoint(Chat& chat) {
   Send(chat, std::move(op));
   const OpSeq op_seq = chat.session->last_op_seq();
   chat.at_checkpoint[op_seq] = chat.now;
+  if (power == Power::kFails) {
+    EXPECT_FALSE(chat.session->WaitFor(op_seq).ok()) << "acknowledged without a sync";
+    return;
+  }
   ++counts_["checkpoint"];
   if (!seal && Random(3) == 0) {  // the end may come any time: a crash now leaves it in progress
     chat.recorded.clear();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kv-node/device/faulty_device.h"
+#include "tests/tools/unsynced_fs.h"
 #include "tests/unit/engine/engine_harness.h"
 
 namespace cairn::kv {
@@ -65,7 +66,10 @@ class HistoryWorld {
   void Assign(Chat& chat, std::int32_t layer, std::int32_t head, std::int64_t position);
   void Split(Chat& chat);
   void Evict(Chat& chat);
-  void TakeCheckpoint(Chat& chat);
+  enum class Power { kStays, kFails };
+  // With Power::kFails the next sync of the metadata's log never happens.
+  void TakeCheckpoint(Chat& chat, Power power = Power::kStays);
+  void CutPower();
   void Fetch(Chat& chat);
   void OpenFresh(Chat& chat);
   bool ResumeOrOpen(Chat& chat);
@@ -82,6 +86,7 @@ class HistoryWorld {
   std::mt19937_64 random_;
   const std::string directory_;
   FaultyDisk disk_;
+  std::shared_ptr<UnsyncedFs> files_;  // below the metadata of the engine that runs
   std::unique_ptr<Engine> engine_;
   std::vector<Chat> chats_;
   struct Sealed {

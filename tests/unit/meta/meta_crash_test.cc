@@ -5,8 +5,8 @@
 
 #include "tests/tools/seed.h"
 #include "tests/tools/temp_dir.h"
+#include "tests/tools/unsynced_fs.h"
 #include "tests/unit/meta/meta_testing.h"
-#include "tests/unit/meta/unsynced_fs.h"
 
 namespace cairn::kv {
 namespace {

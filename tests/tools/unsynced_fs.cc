@@ -1,4 +1,4 @@
-#include "tests/unit/meta/unsynced_fs.h"
+#include "tests/tools/unsynced_fs.h"
 
 #include <algorithm>
 #include <filesystem>
