@@ -105,6 +105,11 @@ absl::Status EngineOptions::Validate() const {
   if (arena_bytes_max != 0 && arena_bytes_max < kArenaBytesMin) {
     return InvalidArgument("arena_bytes_max must be 0 or {} or more", kArenaBytesMin);
   }
+  if (merge_gap_bytes < 0 || merge_gap_bytes > kMergeGapBytesMax || merge_piece_bytes_max < 0) {
+    return InvalidArgument(
+        "merge_gap_bytes must be 0 to {}, and merge_piece_bytes_max not negative",
+        kMergeGapBytesMax);
+  }
   return absl::OkStatus();
 }
 
@@ -125,7 +130,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, const StoreId& store_id,
   context_.options = options;
   context_.store_id = store_id;
   context_.free_map = std::make_shared<FreeMap>(device_->size_bytes() / kPageBytes, kReservedPages);
-  context_.io = std::make_unique<PageIo>(*device_);
+  context_.io = std::make_unique<PageIo>(
+      *device_, MergeLimits{options.merge_gap_bytes, options.merge_piece_bytes_max});
   if (options.arena_bytes_max > 0) {
     context_.cache = std::make_unique<SlotCache>(options.arena_bytes_max, options.replacement);
     context_.io->SetOnWrite(

@@ -51,6 +51,11 @@ struct EngineOptions {
   std::int32_t place_entries_min = 64;
   // Whether to place at idle.
   bool place_at_idle = true;
+  // A fetch reads through a hole of up to this many bytes between two pieces that it needs, instead
+  // of asking the device twice; 0: never. Larger: fewer requests, more bytes and memory.
+  std::int64_t merge_gap_bytes = 0;
+  // The longest piece behind a hole that is read like this.
+  std::int64_t merge_piece_bytes_max = std::int64_t{64} << 10;
   // False for a memory-only engine: no flush, no durable epochs.
   bool durable = true;
 
@@ -84,6 +89,8 @@ class Channel {
   virtual bool Submit(RequestId request_id, OpSeq after, ReadOperation operation) = 0;
 };
 
+// Of EngineOptions::merge_gap_bytes.
+inline constexpr std::int64_t kMergeGapBytesMax = std::int64_t{256} << 10;
 inline constexpr std::int32_t kChannelQueueMax = 64;
 inline constexpr std::int32_t kInboxMax = 4096;
 // Below this a fetch of a few large parts has no room.

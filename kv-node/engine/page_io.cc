@@ -13,12 +13,16 @@ namespace {
 // together.
 constexpr std::int64_t kRequestPagesMax = 64;
 
+IoClass ClassOf(ReadCause cause) {
+  return cause == ReadCause::kFetch ? IoClass::kDemand : IoClass::kWriteBack;
+}
+
 }  // namespace
 
-const std::byte* PageSet::At(PageIndex page) const {
+std::int64_t PageSet::OffsetOf(PageIndex page) const {
   const auto found = std::lower_bound(pages_.begin(), pages_.end(), page);
   CAIRN_CHECK(found != pages_.end() && *found == page);
-  return buffer_->data() + (found - pages_.begin()) * kPageBytes;
+  return (found - pages_.begin()) * kPageBytes;
 }
 
 std::span<const std::byte> PageSet::Bytes(const Extent& extent, ByteRange range) const {
@@ -40,14 +44,15 @@ bool PartIsIntact(const StoreId& store, const Part& part, std::int64_t entry_byt
 }
 
 struct PageIo::ReadJob {
-  std::vector<PageIndex> pages;
-  std::vector<bool> from_memory;
+  std::vector<PageIndex> asked;
+  ReadCause cause = ReadCause::kFetch;
   PageSet set;
   ReadDone done;
   int open_count = 0;
 };
 
-PageIo::PageIo(Device& device) : device_(device), buffers_(std::make_shared<BufferPool>()) {
+PageIo::PageIo(Device& device, const MergeLimits& merge)
+    : device_(device), merge_(merge), buffers_(std::make_shared<BufferPool>()) {
   buffers_->SetWake([this] { device_.Wake(); });
 }
 
@@ -56,55 +61,116 @@ PageIo::~PageIo() { buffers_->SetWake(nullptr); }
 void PageIo::Read(std::vector<PageIndex> pages, ReadCause cause, ReadDone done) {
   std::sort(pages.begin(), pages.end());
   pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
+  const std::vector<Run> runs = PlanRuns(pages);
   auto job = std::make_shared<ReadJob>();
-  job->pages = std::move(pages);
+  job->cause = cause;
   job->done = std::move(done);
-  SharedBuffer buffer =
-      buffers_->MakeForRead(static_cast<std::int64_t>(job->pages.size()) * kPageBytes);
-  job->set = PageSet(job->pages, buffer);
-  job->from_memory.resize(job->pages.size());
-  for (std::size_t i = 0; i < job->pages.size(); ++i) {
-    const auto writing = in_flight_.find(job->pages[i]);
-    if (writing == in_flight_.end()) continue;
-    std::memcpy(buffer->data() + static_cast<std::int64_t>(i) * kPageBytes,
-                writing->second.buffer->data() + writing->second.offset_bytes, kPageBytes);
-    job->from_memory[i] = true;
+  // A run with holes brings pages that were not asked for.
+  std::vector<PageIndex> brought;
+  std::size_t next = 0;
+  for (const Run& run : runs) {
+    while (pages[next] < run.first) brought.push_back(pages[next++]);
+    for (PageIndex page = run.first; page < run.end(); page = PageIndex(page.value() + 1)) {
+      brought.push_back(page);
+    }
+    while (next < pages.size() && pages[next] < run.end()) ++next;
   }
-  StartRuns(job, cause);
+  brought.insert(brought.end(), pages.begin() + static_cast<std::ptrdiff_t>(next), pages.end());
+  const SharedBuffer buffer =
+      buffers_->MakeForRead(static_cast<std::int64_t>(brought.size()) * kPageBytes);
+  job->set = PageSet(std::move(brought), buffer);
+  for (const PageIndex page : pages) {
+    const auto writing = in_flight_.find(page);
+    if (writing == in_flight_.end()) continue;
+    std::memcpy(buffer->data() + job->set.OffsetOf(page),
+                writing->second.buffer->data() + writing->second.offset_bytes, kPageBytes);
+  }
+  job->asked = std::move(pages);
+  for (const Run& run : runs) StartRun(job, run);
   if (job->open_count == 0) {
     ready_.push_back([job] { job->done(std::move(job->set)); });
   }
 }
 
-void PageIo::StartRuns(const std::shared_ptr<ReadJob>& job, ReadCause cause) {
-  const std::size_t count = job->pages.size();
-  for (std::size_t i = 0; i < count;) {
-    if (job->from_memory[i]) {
-      ++i;
-      continue;
+std::vector<PageIo::Run> PageIo::PlanRuns(const std::vector<PageIndex>& pages) const {
+  std::vector<Run> pieces;
+  for (const PageIndex page : pages) {
+    if (in_flight_.contains(page)) continue;
+    if (!pieces.empty() && pieces.back().end() == page &&
+        pieces.back().page_count < kRequestPagesMax) {
+      ++pieces.back().page_count;
+    } else {
+      pieces.push_back({page, 1});
     }
-    std::size_t end = i + 1;
-    while (end < count && !job->from_memory[end] &&
-           job->pages[end].value() == job->pages[end - 1].value() + 1 &&
-           static_cast<std::int64_t>(end - i) < kRequestPagesMax) {
-      ++end;
-    }
-    const auto bytes = static_cast<std::int64_t>(end - i) * kPageBytes;
-    CountRead(bytes, cause);
-    ++job->open_count;
-    device_.SubmitRead(
-        DeviceOffset(job->pages[i].value() * kPageBytes),
-        job->set.buffer()->span().subspan(i * kPageBytes, static_cast<std::size_t>(bytes)),
-        [job, i, end](const absl::Status& status) {
-          if (!status.ok()) {
-            LogError("read failed first_page={} page_count={} error=\"{}\"", job->pages[i], end - i,
-                     ToStd(status.message()));
-            for (std::size_t p = i; p < end; ++p) job->set.MarkFailed(job->pages[p]);
-          }
-          if (--job->open_count == 0) job->done(std::move(job->set));
-        });
-    i = end;
   }
+  return merge_.gap_bytes == 0 ? pieces : MergeOverHoles(pieces);
+}
+
+std::vector<PageIo::Run> PageIo::MergeOverHoles(const std::vector<Run>& pieces) const {
+  std::vector<Run> runs;
+  std::int64_t hole_bytes_left = kHoleBytesMax;
+  for (const Run& piece : pieces) {
+    if (!runs.empty()) {
+      Run& run = runs.back();
+      const std::int64_t hole_pages = piece.first.value() - run.end().value();
+      const std::int64_t hole_bytes = hole_pages * kPageBytes;
+      // A page that is being written must not be read from the device over its copy in the buffer.
+      if (hole_pages > 0 && hole_bytes <= std::min(merge_.gap_bytes, hole_bytes_left) &&
+          piece.page_count * kPageBytes <= merge_.piece_bytes_max &&
+          run.page_count + hole_pages + piece.page_count <= kRequestPagesMax &&
+          !AnyBeingWritten(run.end(), piece.first)) {
+        run.page_count += hole_pages + piece.page_count;
+        run.has_holes = true;
+        hole_bytes_left -= hole_bytes;
+        continue;
+      }
+    }
+    runs.push_back(piece);
+  }
+  return runs;
+}
+
+bool PageIo::AnyBeingWritten(PageIndex first, PageIndex end) const {
+  const auto found = in_flight_.lower_bound(first);
+  return found != in_flight_.end() && found->first < end;
+}
+
+void PageIo::StartRun(const std::shared_ptr<ReadJob>& job, const Run& run) {
+  const std::int64_t bytes = run.page_count * kPageBytes;
+  CountRead(bytes, job->cause);
+  if (run.has_holes) {
+    const auto begin = std::lower_bound(job->asked.begin(), job->asked.end(), run.first);
+    const auto end = std::lower_bound(begin, job->asked.end(), run.end());
+    stats_.hole_bytes += bytes - (end - begin) * kPageBytes;
+  }
+  ++job->open_count;
+  const auto offset = static_cast<std::size_t>(job->set.OffsetOf(run.first));
+  device_.SubmitRead(
+      DeviceOffset(run.first.value() * kPageBytes),
+      job->set.buffer()->span().subspan(offset, static_cast<std::size_t>(bytes)),
+      [this, job, run](const absl::Status& status) { FinishRun(job, run, status); },
+      ClassOf(job->cause));
+}
+
+void PageIo::FinishRun(const std::shared_ptr<ReadJob>& job, const Run& run,
+                       const absl::Status& status) {
+  if (!status.ok()) {
+    LogError("read failed first_page={} page_count={} holes={} error=\"{}\"", run.first,
+             run.page_count, run.has_holes, ToStd(status.message()));
+    const auto begin = std::lower_bound(job->asked.begin(), job->asked.end(), run.first);
+    const auto end = std::lower_bound(begin, job->asked.end(), run.end());
+    if (run.has_holes) {
+      // What failed may lie in a hole, which nobody asked for.
+      for (auto page = begin; page != end;) {
+        Run piece{*page, 0};
+        for (; page != end && *page == piece.end(); ++page) ++piece.page_count;
+        StartRun(job, piece);
+      }
+    } else {
+      for (auto page = begin; page != end; ++page) job->set.MarkFailed(*page);
+    }
+  }
+  if (--job->open_count == 0) job->done(std::move(job->set));
 }
 
 void PageIo::CountRead(std::int64_t bytes, ReadCause cause) {
@@ -153,7 +219,8 @@ void PageIo::ReadRun(PageIndex first, std::span<std::byte> memory, ReadCause cau
                            }
                          }
                          if (--job->open_count == 0) job->done(job->failed);
-                       });
+                       },
+                       ClassOf(cause));
     i = end;
   }
   if (job->open_count == 0) {
@@ -173,17 +240,19 @@ void PageIo::Write(PageIndex first, SharedBuffer buffer, WriteCause cause, Write
    : cause == WriteCause::kLog ? stats_.write_log_bytes
                                : stats_.write_relog_bytes) += buffer->size_bytes();
   const std::span<const std::byte> bytes = buffer->span();
-  device_.SubmitWrite(DeviceOffset(first.value() * kPageBytes), bytes,
-                      [this, first, count, buffer = std::move(buffer),
-                       done = std::move(done)](absl::Status status) {
-                        for (std::int64_t i = 0; i < count; ++i) {
-                          in_flight_.erase(PageIndex(first.value() + i));
-                        }
-                        done(std::move(status));
-                      });
+  device_.SubmitWrite(
+      DeviceOffset(first.value() * kPageBytes), bytes,
+      [this, first, count, buffer = std::move(buffer),
+       done = std::move(done)](absl::Status status) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          in_flight_.erase(PageIndex(first.value() + i));
+        }
+        done(std::move(status));
+      },
+      IoClass::kWriteBack);
 }
 
-void PageIo::Flush(WriteDone done) { device_.SubmitFlush(std::move(done)); }
+void PageIo::Flush(WriteDone done) { device_.SubmitFlush(std::move(done), IoClass::kWriteBack); }
 
 bool PageIo::RunReady() {
   std::vector<std::function<void()>> ready;

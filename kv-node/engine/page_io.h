@@ -1,6 +1,7 @@
 // PageIo moves pages between the device and memory for the engine. It keeps the pages of writes in
-// flight, so that reads are served from memory and never see a torn page, and it merges
-// neighbouring pages into one device request.
+// flight, so that reads are served from memory and never see a torn page, and it merges pages that
+// are neighbours, or nearly so, into one device request: a hole between them is read too when that
+// costs less than another request.
 //
 // Units:      pages of kPageBytes.
 // Threading:  the engine thread; buffers may be released on any thread.
@@ -28,7 +29,7 @@
 namespace cairn::kv {
 
 // Pages that were read together, in ascending order; consecutive pages lie one after the other in
-// the buffer.
+// the buffer. Pages that nobody asked for, in holes, may be among them: nothing is known of them.
 class PageSet {
  public:
   PageSet() = default;
@@ -37,7 +38,9 @@ class PageSet {
   const SharedBuffer& buffer() const { return buffer_; }
   // REQUIRES: the page is in the set.
   PageBytes Page(PageIndex page) const { return {At(page), kPageBytes}; }
-  const std::byte* At(PageIndex page) const;
+  const std::byte* At(PageIndex page) const { return buffer_->data() + OffsetOf(page); }
+  // Of the page in the buffer, in bytes.
+  std::int64_t OffsetOf(PageIndex page) const;
   bool Failed(PageIndex page) const { return failed_.contains(page); }
   void MarkFailed(PageIndex page) { failed_.insert(page); }
   // Bytes [range.begin, range.end) of an extent. REQUIRES: all pages of the range are in the set.
@@ -53,13 +56,24 @@ class PageSet {
 bool PartIsIntact(const StoreId& store, const Part& part, std::int64_t entry_bytes,
                   std::int64_t count, const PageSet& pages);
 
+// When a hole between two asked pieces is read with them. A longer piece behind the hole gains
+// nothing: its own request uses the device's bandwidth in full.
+struct MergeLimits {
+  std::int64_t gap_bytes = 0;        // the largest hole; 0: none is read
+  std::int64_t piece_bytes_max = 0;  // of the piece behind the hole
+};
+
+// Fetches go first (IoClass::kDemand); what placing and checkpoints read and write follows
+// (kWriteBack).
 enum class ReadCause { kFetch, kPlace };
 enum class WriteCause { kPool, kLog, kRelog };
 
+// Holes that are read count as read, too.
 struct PageIoStats {
   std::int64_t read_fetch_bytes = 0;
   std::int64_t read_fetch_count = 0;
   std::int64_t read_place_bytes = 0;
+  std::int64_t hole_bytes = 0;  // of both
   std::int64_t write_pool_bytes = 0;
   std::int64_t write_log_bytes = 0;
   std::int64_t write_relog_bytes = 0;
@@ -71,7 +85,10 @@ class PageIo {
   using ReadRunDone = std::function<void(const std::set<PageIndex>& failed)>;
   using WriteDone = std::function<void(absl::Status)>;
 
-  explicit PageIo(Device& device);
+  // Bytes of holes in one read at most: they take memory beside what was asked for.
+  static constexpr std::int64_t kHoleBytesMax = std::int64_t{1} << 20;
+
+  explicit PageIo(Device& device, const MergeLimits& merge = {});
   ~PageIo();
   PageIo(const PageIo&) = delete;
   PageIo& operator=(const PageIo&) = delete;
@@ -98,14 +115,27 @@ class PageIo {
  private:
   struct ReadJob;
   struct RunJob;
+  // Pages that one device request reads.
+  struct Run {
+    PageIndex first;
+    std::int64_t page_count = 0;
+    bool has_holes = false;
+    PageIndex end() const { return PageIndex(first.value() + page_count); }
+  };
   struct InFlight {
     SharedBuffer buffer;
     std::int64_t offset_bytes = 0;
   };
   void CountRead(std::int64_t bytes, ReadCause cause);
-  void StartRuns(const std::shared_ptr<ReadJob>& job, ReadCause cause);
+  // The requests for those of the pages that are not in memory. `pages` ascends.
+  std::vector<Run> PlanRuns(const std::vector<PageIndex>& pages) const;
+  std::vector<Run> MergeOverHoles(const std::vector<Run>& pieces) const;
+  bool AnyBeingWritten(PageIndex first, PageIndex end) const;
+  void StartRun(const std::shared_ptr<ReadJob>& job, const Run& run);
+  void FinishRun(const std::shared_ptr<ReadJob>& job, const Run& run, const absl::Status& status);
 
   Device& device_;
+  const MergeLimits merge_;
   const std::shared_ptr<BufferPool> buffers_;
   std::map<PageIndex, InFlight> in_flight_;
   std::function<void(PageIndex, std::span<const std::byte>)> on_write_;

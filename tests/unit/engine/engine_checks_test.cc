@@ -33,6 +33,17 @@ absl::Status OpenOver(Family family, const std::string& key, const std::string& 
       .status();
 }
 
+TEST(EngineOptionsTest, HolesOutOfRangeAreRefused) {
+  EngineOptions options;
+  EXPECT_TRUE(options.Validate().ok());
+  for (const std::int64_t gap_bytes : {std::int64_t{-1}, kMergeGapBytesMax + 1}) {
+    options.merge_gap_bytes = gap_bytes;
+    const absl::Status status = options.Validate();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(Says(status, "merge_gap_bytes")) << status;
+  }
+}
+
 TEST(EngineStoredIds, ASessionWhoseIdIsNotBelowTheNextOneIsRefused) {
   const std::string key = SessionKeyBytes(SessionId(70));
   SessionRow session;

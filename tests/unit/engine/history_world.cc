@@ -53,6 +53,7 @@ void HistoryWorld::StartEngine() {
   EngineOptions options;
   options.place_entries_min = 3;
   options.pending_bytes_max = 64 << 10;
+  options.merge_gap_bytes = Random(3) * 2 * kPageBytes;
   auto engine = Engine::Open(options, StoreId{}, disk_.Open(), *std::move(store));
   ASSERT_TRUE(engine.ok()) << engine.status().ToString();
   engine_ = *std::move(engine);
