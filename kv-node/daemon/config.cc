@@ -37,10 +37,17 @@ constexpr std::array kKeys = {
               "Whether to write the extent file in full when it is created: slow once, and every\n"
               "checkpoint's flush is about three times faster."},
     ConfigKey{"io_engine", "How to reach the flash: \"auto\", \"io_uring\" or \"threads\"."},
-    ConfigKey{"queue_depth", "Requests that the flash works on at once, 1 to 4096."},
+    ConfigKey{
+        "queue_depth",
+        "Requests that the flash works on at once, up to 4096. 0: as many as it was measured to\n"
+        "need at the store's first start; 32 where nothing was measured."},
     ConfigKey{"device_profile",
               "Makes the flash as slow as other flash, for measurements: \"emmc\", \"ufs3.1\" or\n"
               "\"ufs4.0\"; it must be faster than that."},
+    ConfigKey{
+        "merge_gap_bytes",
+        "Holes of up to this many bytes between two pieces are read with them in one request,\n"
+        "up to 262144. -1: as the flash was measured; 0: never."},
     ConfigKey{
         "pending_bytes_max",
         "Memory for entries that are not on flash yet, over all conversations. Smaller: more and\n"
@@ -68,7 +75,10 @@ absl::Status Validate(const KvNodeConfig& config) {
   const absl::Status engine = ParseIoEngine(config.io_engine()).status();
   if (!engine.ok()) return Annotate(engine, "io_engine");
   CAIRN_RETURN_IF_ERROR(Annotate(DeviceModelOf(config).status(), "device_profile"));
-  CAIRN_RETURN_IF_ERROR(CheckBetween("queue_depth", config.queue_depth(), 1, kQueueDepthMax));
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween("queue_depth", config.queue_depth(), kQueueDepthFromProfile, kQueueDepthMax));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("merge_gap_bytes", config.merge_gap_bytes(),
+                                     kMergeGapFromProfile, kMergeGapBytesMax));
   CAIRN_RETURN_IF_ERROR(CheckBetween("pending_bytes_max", config.pending_bytes_max(),
                                      kMemoryBytesMin, kMemoryBytesMax));
   CAIRN_RETURN_IF_ERROR(
@@ -100,7 +110,8 @@ KvNodeConfig DefaultConfig(const Environment& environment) {
   config.set_extent_file_bytes(kExtentFileBytesDefault);
   config.set_prefill_extent_file(true);
   config.set_io_engine("auto");
-  config.set_queue_depth(kQueueDepthDefault);
+  config.set_queue_depth(kQueueDepthFromProfile);
+  config.set_merge_gap_bytes(kMergeGapFromProfile);
   config.set_device_profile(std::string(kNoDeviceProfile));
   config.set_pending_bytes_max(engine.pending_bytes_max);
   config.set_io_bytes_max(engine.io_bytes_max);

@@ -5,6 +5,7 @@
 //             such file.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -22,6 +23,10 @@ using config::v1::KvNodeConfig;
 // The smallest store: enough for a conversation of a tiny model.
 inline constexpr std::int64_t kExtentFileBytesMin = std::int64_t{1} << 20;
 inline constexpr std::int64_t kExtentFileBytesDefault = std::int64_t{1} << 30;
+
+// queue_depth and merge_gap_bytes when the store's device profile decides.
+inline constexpr std::int32_t kQueueDepthFromProfile = 0;
+inline constexpr std::int64_t kMergeGapFromProfile = -1;
 
 // Every field set.
 KvNodeConfig DefaultConfig(const Environment& environment);

@@ -1,12 +1,13 @@
 #include "kv-node/daemon/kv_daemon.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "common/daemon/paths.h"
 #include "common/log/log.h"
-#include "kv-node/device/file_device.h"
+#include "kv-node/daemon/calibration.h"
 #include "kv-node/meta/meta_store.h"
 #include "kv-node/service/token_registry.h"
 
@@ -62,26 +63,56 @@ absl::Status KvDaemon::OpenExtentFile() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<MetaStore>> KvDaemon::OpenMetadata() {
+  const StoreId& store_id = extent_file_->store_id();
+  identity_.store_id.assign(reinterpret_cast<const char*>(store_id.data()), store_id.size());
+  MetaOptions options;
+  options.path = (fs::path(config_.data_dir()) / kMetaDirectoryName).string();
+  options.sequence_min = extent_file_->superblock().metadata_sequence;
+  options.extent_path = extent_file_->path();
+  options.store_id = identity_.store_id;
+  options.on_clean_close = [this](std::uint64_t sequence) { closed_sequence_ = sequence; };
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, MetaStore::Open(std::move(options)));
+  CAIRN_RETURN_IF_ERROR(CheckStoreId(*meta, identity_.store_id, extent_file_->path()));
+  return meta;
+}
+
+absl::StatusOr<std::optional<DeviceProfile>> KvDaemon::FindProfile(const FileDeviceOptions& options,
+                                                                   MetaStore& meta) {
+  CAIRN_ASSIGN_OR_RETURN(
+      std::optional<DeviceProfile> stored,
+      LoadDeviceProfile(meta.reader(), options.model ? options.model->name : ""));
+  if (stored) return stored;
+  if (!config_.prefill_extent_file()) {
+    LogInfo("device not calibrated reason=\"prefill_extent_file is false\"");
+    return std::nullopt;
+  }
+  absl::StatusOr<DeviceProfile> measured = MeasureDeviceProfile(extent_file_->fd(), options, meta);
+  if (!measured.ok()) {
+    // Serving comes first; the next start tries again.
+    LogWarning("device not calibrated error=\"{}\"", Message(measured.status()));
+    return std::nullopt;
+  }
+  LogInfo("device calibrated {}", ProfileSummary(*measured));
+  return *std::move(measured);
+}
+
 absl::Status KvDaemon::OpenEngine() {
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, OpenMetadata());
   FileDeviceOptions device_options;
   CAIRN_ASSIGN_OR_RETURN(device_options.engine, ParseIoEngine(config_.io_engine()));
   device_options.size_bytes = extent_file_->size_bytes();
-  device_options.queue_depth = config_.queue_depth();
   CAIRN_ASSIGN_OR_RETURN(device_options.model, DeviceModelOf(config_));
+  CAIRN_ASSIGN_OR_RETURN(const std::optional<DeviceProfile> profile,
+                         FindProfile(device_options, *meta));
+  if (config_.queue_depth() != kQueueDepthFromProfile) {
+    device_options.queue_depth = config_.queue_depth();
+  } else if (profile) {
+    device_options.queue_depth = profile->queue_depth;
+  }
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                          OpenFileDevice(extent_file_->fd(), device_options));
   identity_.io_engine = device->name();
-
-  const StoreId& store_id = extent_file_->store_id();
-  identity_.store_id.assign(reinterpret_cast<const char*>(store_id.data()), store_id.size());
-  MetaOptions meta_options;
-  meta_options.path = (fs::path(config_.data_dir()) / kMetaDirectoryName).string();
-  meta_options.sequence_min = extent_file_->superblock().metadata_sequence;
-  meta_options.extent_path = extent_file_->path();
-  meta_options.store_id = identity_.store_id;
-  meta_options.on_clean_close = [this](std::uint64_t sequence) { closed_sequence_ = sequence; };
-  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, MetaStore::Open(std::move(meta_options)));
-  CAIRN_RETURN_IF_ERROR(CheckStoreId(*meta, identity_.store_id, extent_file_->path()));
 
   const MetaStore& metadata = *meta;  // the engine's from now on
   EngineOptions engine_options;
@@ -91,8 +122,15 @@ absl::Status KvDaemon::OpenEngine() {
   engine_options.arena_bytes_max = config_.arena_bytes_max();
   CAIRN_ASSIGN_OR_RETURN(engine_options.replacement,
                          ParseReplacementPolicy(config_.cache_replacement()));
-  CAIRN_ASSIGN_OR_RETURN(
-      engine_, Engine::Open(engine_options, store_id, std::move(device), std::move(meta)));
+  if (profile) {
+    engine_options.merge_gap_bytes = std::min(profile->break_even_gap_bytes, kMergeGapBytesMax);
+    engine_options.merge_piece_bytes_max = profile->knee_bytes;
+  }
+  if (config_.merge_gap_bytes() != kMergeGapFromProfile) {
+    engine_options.merge_gap_bytes = config_.merge_gap_bytes();
+  }
+  CAIRN_ASSIGN_OR_RETURN(engine_, Engine::Open(engine_options, extent_file_->store_id(),
+                                               std::move(device), std::move(meta)));
   // The engine has reserved ids by a change that is only in the log so far: a store that later
   // comes without this log is found out too.
   return extent_file_->RecordMetadataSequence(metadata.latest_sequence());

@@ -1,10 +1,10 @@
 // KvDaemon puts a KV node together from its configuration and takes it apart again, in order:
-// directory, extent file with its lock, device, metadata, engine, server. docs/architecture.md says
+// directory, extent file with its lock, metadata, device, engine, server. docs/architecture.md says
 // why in this order.
 //
 // Threading:  one thread.
-// Blocking:   Start does file I/O; making a new extent file takes as long as writing it. Stop waits
-//             for calls in flight, at most kStopTimeMax.
+// Blocking:   Start does file I/O; making a new extent file takes as long as writing it, and
+//             measuring its flash a second. Stop waits for calls in flight, at most kStopTimeMax.
 // Errors:     one message that says what is wrong with which object and what to do: UNAVAILABLE the
 //             directory is in use; FAILED_PRECONDITION of another store or another format;
 //             DATA_LOSS damaged; RESOURCE_EXHAUSTED disk full; ALREADY_EXISTS the socket is taken.
@@ -18,6 +18,8 @@
 
 #include "common/base/status.h"
 #include "kv-node/daemon/config.h"
+#include "kv-node/device/calibrate.h"
+#include "kv-node/device/file_device.h"
 #include "kv-node/engine/engine.h"
 #include "kv-node/layout/extent_file.h"
 #include "kv-node/service/kv_server.h"
@@ -44,6 +46,10 @@ class KvDaemon {
  private:
   explicit KvDaemon(const KvNodeConfig& config) : config_(config) {}
   absl::Status OpenExtentFile();
+  absl::StatusOr<std::unique_ptr<MetaStore>> OpenMetadata();
+  // The store's profile of its flash; measured when it has none. nullopt: there is none.
+  absl::StatusOr<std::optional<DeviceProfile>> FindProfile(const FileDeviceOptions& options,
+                                                           MetaStore& meta);
   absl::Status OpenEngine();
   absl::Status Serve();
   void RecordClosedMetadata();

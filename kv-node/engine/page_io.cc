@@ -209,18 +209,19 @@ void PageIo::ReadRun(PageIndex first, std::span<std::byte> memory, ReadCause cau
     while (end < count && end - i < kRequestPagesMax && !in_flight_.contains(page_at(end))) ++end;
     CountRead((end - i) * kPageBytes, cause);
     ++job->open_count;
-    device_.SubmitRead(DeviceOffset(page_at(i).value() * kPageBytes), bytes_at(i, end - i),
-                       [job, begin = page_at(i), pages = end - i](const absl::Status& status) {
-                         if (!status.ok()) {
-                           LogError("read failed first_page={} page_count={} error=\"{}\"", begin,
-                                    pages, ToStd(status.message()));
-                           for (std::int64_t p = 0; p < pages; ++p) {
-                             job->failed.insert(PageIndex(begin.value() + p));
-                           }
-                         }
-                         if (--job->open_count == 0) job->done(job->failed);
-                       },
-                       ClassOf(cause));
+    device_.SubmitRead(
+        DeviceOffset(page_at(i).value() * kPageBytes), bytes_at(i, end - i),
+        [job, begin = page_at(i), pages = end - i](const absl::Status& status) {
+          if (!status.ok()) {
+            LogError("read failed first_page={} page_count={} error=\"{}\"", begin, pages,
+                     ToStd(status.message()));
+            for (std::int64_t p = 0; p < pages; ++p) {
+              job->failed.insert(PageIndex(begin.value() + p));
+            }
+          }
+          if (--job->open_count == 0) job->done(job->failed);
+        },
+        ClassOf(cause));
     i = end;
   }
   if (job->open_count == 0) {

@@ -298,12 +298,18 @@ TEST_F(KvNodeStartTest, UnknownKeyNamesFileAndLine) {
 }
 
 TEST_F(KvNodeStartTest, ValueOutOfItsRangeNamesTheKey) {
-  node_.SetConfig("queue_depth", "0");
-  ExpectRefused(node_, {"queue_depth is 0", "1 to 4096"});
+  node_.SetConfig("queue_depth", "-1");
+  ExpectRefused(node_, {"queue_depth is -1", "0 to 4096"});
   node_.SetConfig("queue_depth", "32");
   node_.SetConfig("io_engine", "\"fast\"");
   ExpectRefused(node_, {"io_engine", "fast"});
   node_.SetConfig("io_engine", "\"auto\"");
+  node_.SetConfig("device_profile", "\"nvme\"");
+  ExpectRefused(node_, {"device_profile", "nvme", "ufs3.1"});
+  node_.SetConfig("device_profile", "\"none\"");
+  node_.SetConfig("merge_gap_bytes", "262145");
+  ExpectRefused(node_, {"merge_gap_bytes is 262145", "-1 to 262144"});
+  node_.SetConfig("merge_gap_bytes", "0");
   node_.SetConfig("log_level", "\"loud\"");
   ExpectRefused(node_, {"log level 'loud'"});
 }
@@ -336,7 +342,7 @@ TEST_F(KvNodeStartTest, PrintConfigShowsWhatWouldBeUsedAndCanBeReadAgain) {
   for (const std::string& line :
        {"data_dir: \"" + node_.data_dir() + "\"", std::string("socket_mode: 0660"),
         std::string("extent_file_bytes: 33554432"), std::string("log_level: \"debug\""),
-        std::string("queue_depth: 32")}) {
+        std::string("queue_depth: 0")}) {
     EXPECT_NE(printed.output.find(line + "\n"), std::string::npos) << line;
   }
   const std::string path = node_.directory() + "/printed.conf";

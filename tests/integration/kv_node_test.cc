@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kv-node/util/calibrate.h"
 #include "tests/integration/kv_node_process.h"
 
 namespace cairn::test {
@@ -145,6 +146,72 @@ TEST(KvNodeIoEngineTest, StoreOfOneEngineIsReadByTheOther) {
   client = GrpcKvNode::Connect(node.socket_path(), {});
   ASSERT_TRUE(client.ok()) << client.status();
   const auto session = (*client)->Open(id).value();
+  EXPECT_TRUE(Talk::Holds(session.get(), 300));
+}
+
+TEST(KvNodeCalibrationTest, TheFlashIsMeasuredAtTheFirstStartOnly) {
+  KvNodeProcess node;
+  node.SetConfig("prefill_extent_file", "true");
+  const std::string measured = "device calibrated device=";
+  for (const bool first : {true, false}) {
+    ASSERT_TRUE(node.Start().ok());
+    ASSERT_EQ(node.Stop().value_or(-1), 0);
+    const std::string output = node.process().output();
+    EXPECT_EQ(output.find(measured) != std::string::npos, first) << output;
+  }
+  // With a model above it it is another device, which is measured as what it is.
+  node.SetConfig("device_profile", "\"emmc\"");
+  ASSERT_TRUE(node.Start().ok());
+  ASSERT_EQ(node.Stop().value_or(-1), 0);
+  const std::string output = node.process().output();
+  const std::size_t line = output.find(measured);
+  ASSERT_NE(line, std::string::npos) << output;
+  EXPECT_NE(output.substr(line, output.find('\n', line) - line).find("+emmc "), std::string::npos)
+      << output;
+}
+
+TEST(KvNodeCalibrationTest, SpaceThatIsOnlyReservedIsNotMeasured) {
+  KvNodeProcess node;  // prefill_extent_file is false
+  ASSERT_TRUE(node.Start().ok());
+  ASSERT_EQ(node.Stop().value_or(-1), 0);
+  EXPECT_NE(node.process().output().find("device not calibrated"), std::string::npos);
+}
+
+TEST(KvNodeCalibrationTest, TheOfflineToolMeasuresWhatTheNextStartUses) {
+  KvNodeProcess node;
+  ASSERT_TRUE(node.Start().ok());
+  const kv::CalibrateCommand command{.data_dir = node.data_dir(), .device_profile = "emmc"};
+  EXPECT_EQ(kv::RunCalibrate(command).status().code(), absl::StatusCode::kUnavailable);
+  ASSERT_EQ(node.Stop().value_or(-1), 0);
+  const absl::StatusOr<std::string> report = kv::RunCalibrate(command);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_NE(report->find("+emmc"), std::string::npos) << *report;
+  EXPECT_NE(report->find("queue depth"), std::string::npos) << *report;
+  node.SetConfig("prefill_extent_file", "true");
+  node.SetConfig("device_profile", "\"emmc\"");
+  ASSERT_TRUE(node.Start().ok());
+  EXPECT_EQ(node.process().output().find("calibrated"), std::string::npos)
+      << node.process().output();
+  ASSERT_EQ(node.Stop().value_or(-1), 0);
+  EXPECT_EQ(kv::RunCalibrate({.data_dir = node.directory() + "/none", .device_profile = ""})
+                .status()
+                .code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST(KvNodeIoEngineTest, ModelledFlashKeepsConversationsAndIsNamedAsWhatItIs) {
+  KvNodeProcess node("threads");
+  node.SetConfig("device_profile", "\"emmc\"");
+  const auto ready = node.Start();
+  ASSERT_TRUE(ready.ok()) << ready.status();
+  EXPECT_NE(ready->find("io_engine=threads+emmc"), std::string::npos) << *ready;
+  auto client = GrpcKvNode::Connect(node.socket_path(), {});
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_EQ((*client)->Stats()->io_engine, "threads+emmc");
+  const SessionId id = (*client)->Create(Talk::Request()).value();
+  const auto session = (*client)->Open(id).value();
+  ASSERT_TRUE(Talk::Append(session.get(), 0, 300).ok());
+  ASSERT_TRUE(Talk::TakeCheckpoint(session.get(), 300, 0).ok());
   EXPECT_TRUE(Talk::Holds(session.get(), 300));
 }
 

@@ -62,6 +62,7 @@ MAY_INCLUDE = {
                               "kv-node/device"),
     "kv-node/service": EDGE + ("kv-node/engine",),
     "kv-node/daemon": EDGE + ("kv-node/",),
+    "kv-node/util": EDGE + ("kv-node/",),
     "kv-node": EDGE + ("kv-node/daemon",),
     "compute-node/kernels": BASE,
     "compute-node/model": BASE + ("compute-node/kernels",),

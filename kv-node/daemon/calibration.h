@@ -1,0 +1,34 @@
+// The device profile of a store: measured once, kept as a row of family `config`.
+//
+// Threading:  one thread; not the engine's device: measuring opens one of its own.
+// Blocking:   MeasureDeviceProfile reads for about a second and commits a row.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+#include "kv-node/device/calibrate.h"
+#include "kv-node/device/file_device.h"
+#include "kv-node/meta/meta_store.h"
+
+namespace cairn::kv {
+
+// What was measured below this model (empty: none); nullopt when nothing was. A row that cannot be
+// read counts as none, with a logged warning: it can be measured again.
+absl::StatusOr<std::optional<DeviceProfile>> LoadDeviceProfile(MetaReader& reader,
+                                                               std::string_view model);
+
+// Measures the file's device, with options.model above it if there is one, and stores the profile
+// durably. REQUIRES: nobody else reads or writes the file meanwhile, and it was written in full:
+// from space that is only reserved the file system answers without the device.
+//
+// Errors:     of OpenFileDevice and CalibrateDevice, and of a commit.
+absl::StatusOr<DeviceProfile> MeasureDeviceProfile(int fd, const FileDeviceOptions& options,
+                                                   MetaStore& meta);
+
+// One line: "device=io_uring knee_bytes=65536 ...".
+std::string ProfileSummary(const DeviceProfile& profile);
+
+}  // namespace cairn::kv

@@ -1,0 +1,67 @@
+#include "kv-node/util/calibrate.h"
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "kv-node/daemon/calibration.h"
+#include "kv-node/daemon/kv_daemon.h"
+#include "kv-node/layout/extent_file.h"
+#include "kv-node/meta/meta_store.h"
+
+namespace cairn::kv {
+namespace {
+
+std::string PointLine(const ProfilePoint& point) {
+  const double seconds_each =
+      static_cast<double>(point.request_bytes) / static_cast<double>(point.bytes_per_second);
+  return fmt::format("{:>14} {:>10} {:>12.1f} {:>14.0f}\n", point.request_bytes, point.depth,
+                     static_cast<double>(point.bytes_per_second) / 1e6, 1 / seconds_each);
+}
+
+std::string Report(const DeviceProfile& profile) {
+  std::string text =
+      fmt::format("device {}: random reads\n{:>14} {:>10} {:>12} {:>14}\n", profile.device_name,
+                  "request bytes", "in flight", "MB/s", "requests/s");
+  for (const ProfilePoint& point : profile.by_size) text += PointLine(point);
+  text += "\n";
+  for (const ProfilePoint& point : profile.by_depth) text += PointLine(point);
+  text += fmt::format(
+      "\none page: {} us; knee: {} bytes; holes up to {} bytes are read through; queue depth {}\n",
+      profile.page_latency.count(), profile.knee_bytes, profile.break_even_gap_bytes,
+      profile.queue_depth);
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> RunCalibrate(const CalibrateCommand& command) {
+  FileDeviceOptions device_options{.engine = command.engine};
+  if (!command.device_profile.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(device_options.model, FindDeviceModel(command.device_profile));
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<ExtentFile> file,
+                         ExtentFile::Open({.directory = command.data_dir}));
+  device_options.size_bytes = file->size_bytes();
+  const StoreId& id = file->store_id();
+  std::optional<std::uint64_t> closed_sequence;
+  MetaOptions options;
+  options.path = (std::filesystem::path(command.data_dir) / kMetaDirectoryName).string();
+  options.sequence_min = file->superblock().metadata_sequence;
+  options.extent_path = file->path();
+  options.store_id.assign(reinterpret_cast<const char*>(id.data()), id.size());
+  options.on_clean_close = [&closed_sequence](std::uint64_t sequence) {
+    closed_sequence = sequence;
+  };
+  const std::string store_id = options.store_id;
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, MetaStore::Open(std::move(options)));
+  CAIRN_RETURN_IF_ERROR(CheckStoreId(*meta, store_id, file->path()));
+  CAIRN_ASSIGN_OR_RETURN(const DeviceProfile profile,
+                         MeasureDeviceProfile(file->fd(), device_options, *meta));
+  meta.reset();
+  if (closed_sequence) CAIRN_RETURN_IF_ERROR(file->RecordMetadataSequence(*closed_sequence));
+  return Report(profile);
+}
+
+}  // namespace cairn::kv
