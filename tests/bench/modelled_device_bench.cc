@@ -36,16 +36,16 @@ class Bench {
     for (int i = 0; i < kFetchCount; ++i) {
       device_.Poll(microseconds(2000));  // idle before it
       const auto begin = Clock::now();
-      Read(16, 64 * 1024);
+      Read(16, 65536);
       fetches.push_back(Microseconds(Clock::now() - begin));
     }
     std::sort(fetches.begin(), fetches.end());
-    const double ideal = 16 * Microseconds(model_.Cost(/*writing=*/false, 64 * 1024));
-    std::printf(
-        "%-8s %10.0f %10.0f %10.0f %12.1f %12.1f %10.2f %10.2f\n", std::string(model_.name).c_str(),
-        ideal, fetches[kFetchCount / 2], fetches[kFetchCount * 99 / 100], Rate(4096) / 1e3,
-        static_cast<double>(model_.read_count_per_second) / 1e3, Rate(64 * 1024) * 65536 / 1e9,
-        static_cast<double>(model_.read_bytes_per_second) / 1e9);
+    const double ideal = 16 * Microseconds(model_.Cost(/*writing=*/false, 65536));
+    std::printf("%-8s %10.0f %10.0f %10.0f %12.1f %12.1f %10.2f %10.2f\n",
+                std::string(model_.name).c_str(), ideal, fetches[kFetchCount / 2],
+                fetches[kFetchCount * 99 / 100], Rate(4096) / 1e3,
+                static_cast<double>(model_.read_count_per_second) / 1e3, Rate(65536) * 65536 / 1e9,
+                static_cast<double>(model_.read_bytes_per_second) / 1e9);
   }
 
  private:
@@ -78,7 +78,7 @@ class Bench {
 
   const DeviceModel model_;
   ModelledDevice device_;
-  AlignedBuffer buffer_{64 * 1024};
+  AlignedBuffer buffer_{65536};
 };
 
 }  // namespace

@@ -81,7 +81,7 @@ TEST_F(ModelledDeviceTest, AFetchOfSixteenRequestsTakesTheirBytesAtTheBandwidth)
     RunFor(microseconds(20000));  // idle time is not saved up
     const nanoseconds start = now_ - begin_;
     done_at_.clear();
-    for (int i = 0; i < 16; ++i) Submit(/*write=*/false, 64 * 1024);
+    for (int i = 0; i < 16; ++i) Submit(/*write=*/false, 65536);
     RunUntilIdle();
     ExpectNear(done_at_.back() - start, ideal);
     ExpectNear(done_at_[7] - start, std::max(ideal / 2, nanoseconds(microseconds(80))));

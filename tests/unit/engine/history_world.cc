@@ -44,7 +44,7 @@ std::int64_t HistoryWorld::Random(std::int64_t below) {
 void HistoryWorld::StartEngine() {
   MetaOptions meta;
   meta.path = directory_ + "/meta";
-  meta.wrap_file_system = [this](std::shared_ptr<rocksdb::FileSystem> base) {
+  meta.wrap_file_system = [this](const std::shared_ptr<rocksdb::FileSystem>& base) {
     files_ = std::make_shared<UnsyncedFs>(base, random_());
     return files_;
   };

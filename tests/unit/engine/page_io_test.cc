@@ -48,6 +48,7 @@ class PageIoTest : public testing::Test {
   }
   void Submit(const std::vector<std::int64_t>& pages) {
     std::vector<PageIndex> asked;
+    asked.reserve(pages.size());
     for (const std::int64_t page : pages) asked.emplace_back(page);
     io_->Read(asked, ReadCause::kFetch, [this](PageSet set) { set_ = std::move(set); });
     EXPECT_FALSE(set_.has_value());
