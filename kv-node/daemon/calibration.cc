@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/log/log.h"
+#include "kv-node/engine/engine.h"
 #include "kv-node/layout/rows.h"
 
 namespace cairn::kv {
@@ -33,16 +34,41 @@ absl::StatusOr<DeviceProfile> MeasureDeviceProfile(int fd, const FileDeviceOptio
   return profile;
 }
 
+MergeLimits MergeLimitsOf(const DeviceProfile& profile) {
+  std::int64_t highest = 0;
+  for (const ProfilePoint& point : profile.by_size) {
+    highest = std::max(highest, point.bytes_per_second);
+  }
+  MergeLimits limits;
+  double page_gap = 0;
+  double smallest_gap = 0;
+  for (const ProfilePoint& point : profile.by_size) {
+    if (point.bytes_per_second <= 0) break;
+    const double ratio = static_cast<double>(highest) / static_cast<double>(point.bytes_per_second);
+    const double gap = static_cast<double>(point.request_bytes) * (ratio - 1);
+    if (limits.piece_bytes_max == 0) page_gap = smallest_gap = gap;
+    if (gap < page_gap / 2 || gap < kPageBytes) break;
+    limits.piece_bytes_max = point.request_bytes;
+    smallest_gap = std::min(smallest_gap, gap);
+  }
+  if (limits.piece_bytes_max > 0) {
+    const double most = std::min(smallest_gap, static_cast<double>(kMergeGapBytesMax));
+    limits.gap_bytes = static_cast<std::int64_t>(most) / kPageBytes * kPageBytes;
+  }
+  return limits;
+}
+
 std::string ProfileSummary(const DeviceProfile& profile) {
   std::int64_t highest = 0;
   for (const ProfilePoint& point : profile.by_size) {
     highest = std::max(highest, point.bytes_per_second);
   }
+  const MergeLimits merge = MergeLimitsOf(profile);
   return fmt::format(
       "device={} page_latency_us={} bytes_per_second={} knee_bytes={} break_even_gap_bytes={} "
-      "queue_depth={}",
+      "merge_gap_bytes={} merge_piece_bytes_max={} queue_depth={}",
       profile.device_name, profile.page_latency.count(), highest, profile.knee_bytes,
-      profile.break_even_gap_bytes, profile.queue_depth);
+      profile.break_even_gap_bytes, merge.gap_bytes, merge.piece_bytes_max, profile.queue_depth);
 }
 
 }  // namespace cairn::kv

@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "kv-node/device/calibrate.h"
 #include "kv-node/device/file_device.h"
+#include "kv-node/engine/page_io.h"
 #include "kv-node/meta/meta_store.h"
 
 namespace cairn::kv {
@@ -27,6 +28,13 @@ absl::StatusOr<std::optional<DeviceProfile>> LoadDeviceProfile(MetaReader& reade
 // Errors:     of OpenFileDevice and CalibrateDevice, and of a commit.
 absl::StatusOr<DeviceProfile> MeasureDeviceProfile(int fd, const FileDeviceOptions& options,
                                                    MetaStore& meta);
+
+// Which holes a fetch may read through. In front of a piece of n bytes a hole of up to
+// bandwidth * time(n) - n bytes costs no more than a request for the piece alone. Where a request
+// has a fixed cost that is the same for all n; where a device is limited by requests a second it
+// falls to 0 at the knee. So: pieces up to the largest size that has at least half of a page's gap,
+// and the smallest gap of these sizes.
+MergeLimits MergeLimitsOf(const DeviceProfile& profile);
 
 // One line: "device=io_uring knee_bytes=65536 ...".
 std::string ProfileSummary(const DeviceProfile& profile);

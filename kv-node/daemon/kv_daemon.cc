@@ -1,6 +1,5 @@
 #include "kv-node/daemon/kv_daemon.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -123,8 +122,9 @@ absl::Status KvDaemon::OpenEngine() {
   CAIRN_ASSIGN_OR_RETURN(engine_options.replacement,
                          ParseReplacementPolicy(config_.cache_replacement()));
   if (profile) {
-    engine_options.merge_gap_bytes = std::min(profile->break_even_gap_bytes, kMergeGapBytesMax);
-    engine_options.merge_piece_bytes_max = profile->knee_bytes;
+    const MergeLimits merge = MergeLimitsOf(*profile);
+    engine_options.merge_gap_bytes = merge.gap_bytes;
+    engine_options.merge_piece_bytes_max = merge.piece_bytes_max;
   }
   if (config_.merge_gap_bytes() != kMergeGapFromProfile) {
     engine_options.merge_gap_bytes = config_.merge_gap_bytes();

@@ -12,6 +12,9 @@ namespace {
 // Larger requests gain nothing on any device that was measured, and smaller ones can be in flight
 // together.
 constexpr std::int64_t kRequestPagesMax = 64;
+// Asked pages and holes of one read: the buffers up to this size are kept for the next read, and
+// mapping a fresh one costs more than its holes gain.
+constexpr std::int64_t kReadBytesWithHolesMax = BufferPool::kKeptBytesMax / 2;
 
 IoClass ClassOf(ReadCause cause) {
   return cause == ReadCause::kFetch ? IoClass::kDemand : IoClass::kWriteBack;
@@ -108,7 +111,9 @@ std::vector<PageIo::Run> PageIo::PlanRuns(const std::vector<PageIndex>& pages) c
 
 std::vector<PageIo::Run> PageIo::MergeOverHoles(const std::vector<Run>& pieces) const {
   std::vector<Run> runs;
-  std::int64_t hole_bytes_left = kHoleBytesMax;
+  std::int64_t asked_bytes = 0;
+  for (const Run& piece : pieces) asked_bytes += piece.page_count * kPageBytes;
+  std::int64_t hole_bytes_left = std::min(kHoleBytesMax, kReadBytesWithHolesMax - asked_bytes);
   for (const Run& piece : pieces) {
     if (!runs.empty()) {
       Run& run = runs.back();

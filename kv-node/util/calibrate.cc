@@ -26,11 +26,14 @@ std::string Report(const DeviceProfile& profile) {
                   "request bytes", "in flight", "MB/s", "requests/s");
   for (const ProfilePoint& point : profile.by_size) text += PointLine(point);
   text += "\n";
+  const MergeLimits merge = MergeLimitsOf(profile);
   for (const ProfilePoint& point : profile.by_depth) text += PointLine(point);
   text += fmt::format(
-      "\none page: {} us; knee: {} bytes; holes up to {} bytes are read through; queue depth {}\n",
-      profile.page_latency.count(), profile.knee_bytes, profile.break_even_gap_bytes,
-      profile.queue_depth);
+      "\none page: {} us; knee: {} bytes; queue depth {}; holes up to {} bytes are read through, "
+      "in "
+      "front of pieces up to {}\n",
+      profile.page_latency.count(), profile.knee_bytes, profile.queue_depth, merge.gap_bytes,
+      merge.piece_bytes_max);
   return text;
 }
 

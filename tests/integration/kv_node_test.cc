@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kv-node/daemon/calibration.h"
 #include "kv-node/util/calibrate.h"
 #include "tests/integration/kv_node_process.h"
 
@@ -147,6 +148,31 @@ TEST(KvNodeIoEngineTest, StoreOfOneEngineIsReadByTheOther) {
   ASSERT_TRUE(client.ok()) << client.status();
   const auto session = (*client)->Open(id).value();
   EXPECT_TRUE(Talk::Holds(session.get(), 300));
+}
+
+TEST(KvNodeCalibrationTest, HolesAreReadWhereThatCostsNoMoreThanARequest) {
+  kv::DeviceProfile profile;
+  const auto gap_and_piece = [&profile] {
+    const kv::MergeLimits limits = kv::MergeLimitsOf(profile);
+    return std::pair(limits.gap_bytes, limits.piece_bytes_max);
+  };
+  EXPECT_EQ(gap_and_piece(), std::pair(std::int64_t{0}, std::int64_t{0}));
+  // Limited by 8,000 requests a second below 31,250 bytes, as eMMC is.
+  for (std::int64_t size = 4096; size <= 1 << 20; size *= 2) {
+    profile.by_size.push_back({size, 32, std::min<std::int64_t>(size * 8000, 250'000'000)});
+  }
+  EXPECT_EQ(gap_and_piece(), std::pair(std::int64_t{12288}, std::int64_t{16384}));
+  // 11 us for each request and 3 GB/s.
+  profile.by_size.clear();
+  for (std::int64_t size = 4096; size <= 1 << 20; size *= 2) {
+    const double seconds = 11e-6 + static_cast<double>(size) / 3e9;
+    profile.by_size.push_back(
+        {size, 32, static_cast<std::int64_t>(static_cast<double>(size) / seconds)});
+  }
+  const auto [gap, piece] = gap_and_piece();
+  EXPECT_GE(gap, 12288);
+  EXPECT_LE(gap, 32768);
+  EXPECT_GE(piece, 262144);
 }
 
 TEST(KvNodeCalibrationTest, TheFlashIsMeasuredAtTheFirstStartOnly) {

@@ -128,11 +128,19 @@ TEST_F(PageIoTest, ARequestHasSixtyFourPagesAtMostWithItsHoles) {
 }
 
 TEST_F(PageIoTest, HolesOfOneReadAreBoundedInAll) {
-  Start({.gap_bytes = kPageBytes, .piece_bytes_max = kPiecesOfAnySize});
+  Start({.gap_bytes = 2 * kPageBytes, .piece_bytes_max = kPiecesOfAnySize});
   std::vector<std::int64_t> pages;
-  for (std::int64_t page = 2; page < kPageCount; page += 2) pages.push_back(page);
+  for (std::int64_t page = 2; page < 600; page += 3) pages.push_back(page);
   Read(pages);
   EXPECT_EQ(io_->stats().hole_bytes, PageIo::kHoleBytesMax);
+}
+
+TEST_F(PageIoTest, AReadWhoseBufferWouldNotBeKeptReadsNoHoles) {
+  Start({.gap_bytes = kPageBytes, .piece_bytes_max = kPiecesOfAnySize});
+  std::vector<std::int64_t> pages;
+  for (std::int64_t page = 2; page < 1100; page += 2) pages.push_back(page);
+  EXPECT_EQ(Read(pages), static_cast<std::int64_t>(pages.size()));
+  EXPECT_EQ(io_->stats().hole_bytes, 0);
 }
 
 TEST_F(PageIoTest, APageThatIsBeingWrittenComesFromMemoryAndIsNotReadOver) {
