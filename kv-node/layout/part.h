@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -36,6 +37,9 @@ struct Part {
   Direction direction = Direction::kUp;
   Positions positions;
   std::vector<std::uint32_t> crcs;  // one for each page number in the part
+  // Shared by all copies of a part in a pool that is still written: as long as one exists, its end
+  // of the pool is in use (kv-node/engine/pool_table.h). Null elsewhere.
+  std::shared_ptr<void> hold;
 
   std::int64_t count() const { return positions.count(); }
 };

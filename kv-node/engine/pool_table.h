@@ -1,0 +1,141 @@
+// PoolTable knows the pools of a session's open segment: which part lies at each of their two ends,
+// what still names an end, and so where a part may grow and where a new one may begin. Two parts
+// share the room of a pool; they may meet in one page. docs/on-disk-format.md, "Pools, runs and
+// parts"; rules 6 and 15 of docs/architecture.md.
+//
+// An end is named as long as a copy of its part exists anywhere, because all copies share one
+// `Part::hold`: rows in memory, and what reads in flight took from them. What a commit still names
+// though memory has dropped it is held here until TakeChanges, and then by the checkpoint.
+//
+// Units:      bytes within a pool; `entry_bytes` as in layout/part.h.
+// Threading:  the engine thread.
+// Ownership:  holds the pools' extents until no row in memory names one of their ends.
+// Invariants: the parts of a pool belong to one (layer, head); what names its two ends never
+//             overlaps.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kv-node/engine/page_io.h"
+#include "kv-node/layout/part.h"
+
+namespace cairn::kv {
+
+using LayerHead = std::pair<std::int32_t, std::int32_t>;
+
+// Pools of a (layer, head) that are looked at for a free end, the newest ones: those behind them
+// have been passed over often.
+inline constexpr int kFreeEndTriesMax = 32;
+
+class PoolTable {
+ public:
+  // Whether a write of the page is in flight.
+  using WriteCheck = std::function<bool(PageIndex)>;
+
+  PoolTable() = default;
+  PoolTable(const PoolTable&) = delete;
+  PoolTable& operator=(const PoolTable&) = delete;
+
+  // A part that committed rows name, at the start of an attachment. DATA_LOSS if it overlaps the
+  // part at the other end, or if another one lies at its end.
+  absl::Status Adopt(LayerHead owner, std::int64_t entry_bytes, Part& part);
+  // A new part. REQUIRES: nothing names its end, as in a fresh pool or at an end from FindEnd.
+  void Add(LayerHead owner, std::int64_t entry_bytes, Part& part);
+  // The part has more entries than before.
+  void NoteGrowth(std::int64_t entry_bytes, const Part& part);
+  // No row in memory names the part any more. Its end stays in use until a commit ceases to name
+  // it.
+  void Drop(const Part& part);
+
+  // ---- where entries may go ----
+  // Bytes that the part may have, with those that it has: up to the longest that anything names at
+  // the other end, a read in flight too.
+  std::int64_t RoomBytes(const Part& part) const;
+  struct FreeEnd {
+    ExtentRef extent;
+    Direction direction = Direction::kUp;
+  };
+  // An end for a new part of `bytes`, beside another part: in one of the `preferred` pools in their
+  // order, else in the newest pool that has one. Only ends that nothing names and where `bytes` can
+  // be written now.
+  std::optional<FreeEnd> FindEnd(LayerHead owner, std::int64_t bytes,
+                                 std::span<const PageIndex> preferred,
+                                 const WriteCheck& is_being_written) const;
+
+  // ---- rule 6: a page has one writer, from the read before its write to the write's end ----
+  // Whether `count` entries behind those of the part must wait: a placing holds the pool, or a page
+  // that they go to is being written. A write to other pages of the pool is no reason to wait, and
+  // neither is a read: the bytes that it is about do not change.
+  bool IsBusy(const Part& part, std::int64_t entry_bytes, std::int64_t count,
+              const WriteCheck& is_being_written) const;
+  // Keeps other placings from the pool until the result is gone: from the read of its pages to the
+  // start of the write. REQUIRES: nothing else holds it; the table outlives the result.
+  std::shared_ptr<void> Hold(const ExtentRef& pool);
+  // Pages that `count` entries behind those of the part share with what is named in the pool. They
+  // are read and checked before they are written again.
+  std::vector<PageIndex> PagesToCheck(const Part& part, std::int64_t entry_bytes,
+                                      std::int64_t count) const;
+  // Whether both parts' bytes in those pages pass their checks. REQUIRES: the pages are in the set.
+  bool AreIntact(const StoreId& store, const Part& part, std::int64_t entry_bytes,
+                 std::int64_t count, const PageSet& pages) const;
+  // A page of it failed its check: no new part begins there.
+  void NoteDamage(const Extent& pool);
+
+  // ---- checkpoints ----
+  struct Changes {
+    std::vector<ExtentRef> named;             // pools that the rows begin to name
+    std::vector<ExtentRef> released;          // and cease to name
+    std::vector<std::shared_ptr<void>> ends;  // that the rows cease to name: kept until the commit
+  };
+  // What differs since the last call, at a cut.
+  Changes TakeChanges();
+  // The segment was sealed: its pools are written no more. REQUIRES: TakeChanges just before.
+  void Clear();
+
+  std::int64_t pool_count() const { return static_cast<std::int64_t>(pools_.size()); }
+  std::int64_t memory_bytes() const;
+
+ private:
+  // What is named at one end; shared by all copies of the part.
+  struct End {
+    PartId part;
+    std::int64_t bytes = 0;  // the longest that it was: every older count is a prefix of it
+    // Of the page that its last entry ends in, the only one that the other end's part can share.
+    // None: the row has too few checksums.
+    std::optional<std::uint32_t> last_crc;
+  };
+  struct Pool {
+    ExtentRef extent;
+    LayerHead owner;
+    std::array<std::weak_ptr<End>, 2> ends;  // low, high
+    int live_count = 0;                      // parts that rows in memory name
+    bool recorded = false;                   // the last cut's rows named it
+    bool held = false;
+    bool damaged = false;
+  };
+
+  static std::size_t Slot(Direction direction) { return direction == Direction::kUp ? 0 : 1; }
+  const Pool& At(const Extent& extent) const { return pools_.at(extent.first()); }
+  std::shared_ptr<End> Other(const Part& part) const;
+  void Put(Pool& pool, std::int64_t entry_bytes, Part& part);
+  void UpdateHalfFull(const Pool& pool);
+  static bool IsBusy(const Pool& pool, const ByteRange& range, const WriteCheck& is_being_written);
+  std::optional<FreeEnd> EndIn(PageIndex first, LayerHead owner, std::int64_t bytes,
+                               const WriteCheck& is_being_written) const;
+
+  std::map<PageIndex, Pool> pools_;
+  std::map<LayerHead, std::vector<PageIndex>> half_full_;  // pools with one live part, newest last
+  std::set<PageIndex> touched_;                            // since the last cut
+  std::vector<std::shared_ptr<void>> dropped_;             // since the last cut
+};
+
+}  // namespace cairn::kv
