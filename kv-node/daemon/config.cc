@@ -62,6 +62,9 @@ constexpr std::array kKeys = {
     ConfigKey{"cache_replacement",
               "What leaves that memory first: \"cluster_aligned\" (small clusters and those that\n"
               "changed lately stay longest), \"lru\", \"lfu\" or \"fifo\"."},
+    ConfigKey{
+        "pool_sharing",
+        "Whether two clusters share a pool of pages. False: one cluster a pool, for comparison."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };
 
@@ -118,6 +121,7 @@ KvNodeConfig DefaultConfig(const Environment& environment) {
   config.set_attached_sessions_max(engine.attached_sessions_max);
   config.set_arena_bytes_max(engine.arena_bytes_max);
   config.set_cache_replacement(std::string(ReplacementPolicyName(engine.replacement)));
+  config.set_pool_sharing(engine.pool_sharing);
   config.set_log_level("info");
   return config;
 }

@@ -118,6 +118,7 @@ absl::Status KvDaemon::OpenEngine() {
   engine_options.attached_sessions_max = config_.attached_sessions_max();
   engine_options.pending_bytes_max = config_.pending_bytes_max();
   engine_options.io_bytes_max = config_.io_bytes_max();
+  engine_options.pool_sharing = config_.pool_sharing();
   engine_options.arena_bytes_max = config_.arena_bytes_max();
   CAIRN_ASSIGN_OR_RETURN(engine_options.replacement,
                          ParseReplacementPolicy(config_.cache_replacement()));

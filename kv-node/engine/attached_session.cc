@@ -12,6 +12,7 @@ AttachedSession::AttachedSession(EngineContext& context, SessionId id, LoadedSta
       row_(std::move(loaded.row)),
       segment_row_(std::move(loaded.segment_row)),
       state_(std::move(loaded.state)),
+      pools_(std::move(loaded.pools)),
       applied_(row_.op_seq),
       policy_(std::move(loaded.policy)),
       tail_tokens_(std::move(loaded.tail_tokens)),
@@ -197,9 +198,9 @@ bool AttachedSession::HasRoom() {
   if (!HasIoRoom()) return false;
   if (context_.pending_bytes < context_.options.pending_bytes_max) return true;
   PlaceForRoom();
-  // A placing that reads will make room. Without one this session has placed what it could, and
-  // goes over the limit by one operation at most.
-  return placing_.empty();
+  // A placing that reads will make room, and so will one that waits for a write to end. Without one
+  // this session has placed what it could, and goes over the limit by one operation at most.
+  return placing_.empty() && !place_waits_;
 }
 
 AttachedSession::Applied AttachedSession::ApplyAppend(OpSeq op_seq, Append& op) {

@@ -14,11 +14,13 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "kv-node/engine/engine_context.h"
+#include "kv-node/engine/pool_table.h"
 #include "kv-node/engine/session_loader.h"
 #include "kv-node/engine/session_state.h"
 
@@ -47,6 +49,8 @@ class AttachedSession {
   Epoch epoch() const { return row_.epoch; }
   const SessionRow& row() const { return row_; }
   const SessionState& state() const { return *state_; }
+  // Memory of its rows.
+  std::int64_t row_bytes() const { return state_->row_bytes() + pools_->memory_bytes(); }
   Attachment attachment(std::int64_t policy_token_count) const;
 
   void BindObserver(std::shared_ptr<ChannelObserver> observer) { observer_ = std::move(observer); }
@@ -67,6 +71,7 @@ class AttachedSession {
   struct CheckpointJob;
   struct LogPlan;
   struct LogRuns;
+  struct ChildPart;
   // Held by every callback of I/O and commits: Stop waits until all are gone.
   std::shared_ptr<void> HoldIo();
 
@@ -109,8 +114,12 @@ class AttachedSession {
   void PlaceForRoom();
   // Begins to place a cluster's log parts and pending entries. False if it cannot be done now.
   bool StartPlacing(const ClusterKey& key);
+  // Takes what is to be placed into the job. False if there is nothing.
+  bool TakeEntries(PlaceJob& job) const;
   static void TakePendingChunks(const std::vector<PendingChunk>& chunks, std::int64_t entry_bytes,
                                 std::int64_t room_max, PlaceJob& job);
+  // Where they go. False: later, because the pool is being written.
+  bool ChoosePlace(PlaceJob& job);
   void FinishPlacing(const std::shared_ptr<PlaceJob>& job, const PageSet& pages);
   void WritePlaced(const std::shared_ptr<PlaceJob>& job, const PageSet& pages);
   std::int64_t UnplacedCount(const ClusterKey& key) const;
@@ -118,6 +127,14 @@ class AttachedSession {
   void NoteAllUnplaced();
   // Pages [first, first + buffer) are written; a failure ends the attachment.
   void Write(const ExtentRef& extent, PageIndex first, SharedBuffer buffer, WriteCause cause);
+  bool IsBeingWritten(PageIndex page) const { return context_.io->IsBeingWritten(page); }
+  PoolTable::WriteCheck write_check() const {
+    return [this](PageIndex page) { return IsBeingWritten(page); };
+  }
+  // A fresh pool with room for `times` as many bytes, as far as the largest has it; on nearly full
+  // flash one that just holds them.
+  absl::StatusOr<ExtentRef> AllocatePool(std::int64_t bytes, std::int64_t times) const;
+  std::int64_t TimesForOnePart() const;
   void NoteDropped(const std::vector<Part>& parts);
 
   // ---- session_replace.cc ----
@@ -127,8 +144,10 @@ class AttachedSession {
   absl::Status CollectReplaced(const Replace& op, const PageSet& pages,
                                std::map<std::int64_t, std::string_view>& entries,
                                std::vector<PendingChunk>& keep) const;
-  absl::StatusOr<std::vector<Part>> AllocateChild(const ChildCluster& child,
-                                                  std::int64_t entry_bytes);
+  // The children's parts, in their pools, two to a pool where they fit.
+  absl::StatusOr<std::vector<ChildPart>> AllocateChildren(const Replace& op) const;
+  void WriteChildren(const std::map<std::int64_t, std::string_view>& entries,
+                     std::int64_t entry_bytes, std::span<ChildPart> sharing);
 
   // ---- session_checkpoint.cc ----
   Applied ApplyCheckpoint(OpSeq op_seq, Checkpoint& op);
@@ -162,6 +181,7 @@ class AttachedSession {
   SessionRow row_;          // as committed, but for the epoch of this attach
   SegmentRow segment_row_;  // of the open segment
   std::unique_ptr<SessionState> state_;
+  std::unique_ptr<PoolTable> pools_;  // of the open segment
   std::shared_ptr<ChannelObserver> observer_;
 
   std::deque<QueuedOperation> queue_;
@@ -183,12 +203,13 @@ class AttachedSession {
 
   std::set<ClusterKey> placing_;
   std::set<ClusterKey> idle_candidates_;  // those with place_entries_min unplaced entries or more
+  bool place_waits_ = false;  // a placing that would make room waits for a write to end
   absl::Status place_error_;  // why the last placing could not begin, e.g. flash is full
   std::set<std::uint64_t> writes_in_flight_;
   std::uint64_t write_seq_ = 0;
   std::unique_ptr<CheckpointJob> checkpoint_;
 
-  // Space of the open segment: what its last cut named, and what came and went since.
+  // Space of the open segment: what its last cut named, and the log runs that came and went since.
   std::map<std::int64_t, RegionBits> regions_;
   std::vector<ExtentRef> new_extents_;
   std::vector<ExtentRef> dropped_extents_;

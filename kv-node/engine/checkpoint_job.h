@@ -81,6 +81,8 @@ struct AttachedSession::CheckpointJob {
   SegmentId sealed;
   std::vector<ExtentRef> named;     // extents that committed rows begin to name
   std::vector<ExtentRef> released;  // and those that they cease to name
+  // Ends of pools that committed rows cease to name: in use until then.
+  std::vector<std::shared_ptr<void>> released_ends;
 };
 
 // Recomputes the checksums of the pages that entries first .. first + count - 1 of a part touch.

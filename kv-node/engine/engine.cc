@@ -479,7 +479,7 @@ KvStats EngineImpl::Stats() const {
     stats.cache_no_room_count = cache.no_room_count;
     stats.leased_slot_count = context_.cache->leased_count();
   }
-  for (const auto& [id, session] : attached_) stats.row_bytes += session->state().row_bytes();
+  for (const auto& [id, session] : attached_) stats.row_bytes += session->row_bytes();
   return stats;
 }
 

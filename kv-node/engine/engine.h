@@ -56,6 +56,8 @@ struct EngineOptions {
   std::int64_t merge_gap_bytes = 0;
   // The longest piece behind a hole that is read like this.
   std::int64_t merge_piece_bytes_max = std::int64_t{64} << 10;
+  // Whether two parts share a pool. False: one part a pool; what shares one already stays as it is.
+  bool pool_sharing = true;
   // False for a memory-only engine: no flush, no durable epochs.
   bool durable = true;
 

@@ -67,6 +67,10 @@ void AttachedSession::CaptureAllocation(CheckpointJob& job) {
       changed.insert(page / kRegionPages);
     }
   };
+  PoolTable::Changes pools = pools_->TakeChanges();
+  new_extents_.insert(new_extents_.end(), pools.named.begin(), pools.named.end());
+  dropped_extents_.insert(dropped_extents_.end(), pools.released.begin(), pools.released.end());
+  job.released_ends = std::move(pools.ends);
   for (const ExtentRef& extent : new_extents_) mark(*extent, true);
   for (const ExtentRef& extent : dropped_extents_) mark(*extent, false);
   for (const std::int64_t region : changed) {

@@ -281,6 +281,7 @@ absl::Status AttachedSession::Cut(CheckpointJob& job, LogPlan& plan, const PageS
     state_->Roll(job.op.token_count, next);
     regions_.clear();
     log_extents_.clear();
+    pools_->Clear();
     tail_tokens_.clear();
     tail_start_ = job.op.token_count;
   }

@@ -74,6 +74,18 @@ absl::Status CheckAscending(const SessionState& state) {
   return absl::OkStatus();
 }
 
+// The ends of pools that a segment's rows leave free are known from the rows alone: allocation
+// records have whole pools.
+absl::Status AdoptPools(const EntryLayout& layout, SegmentRows& rows, PoolTable& pools) {
+  for (auto& [key, parts] : rows.parts) {
+    for (Part& part : parts) {
+      if (part.extent->kind() != ExtentKind::kPool) continue;
+      CAIRN_RETURN_IF_ERROR(pools.Adopt({key.layer, key.head}, layout.EntryBytes(key.head), part));
+    }
+  }
+  return absl::OkStatus();
+}
+
 class ExtentTable {
  public:
   explicit ExtentTable(std::shared_ptr<FreeMap> free_map) : free_map_(std::move(free_map)) {}
@@ -216,6 +228,8 @@ absl::StatusOr<LoadedState> BuildState(const std::shared_ptr<FreeMap>& free_map,
   out.tail_start = stored.tail_start;
   // A new segment goes on with its parent's ids (rule 10).
   out.segment_row.next_cluster_ids = next_ids;
+  out.pools = std::make_unique<PoolTable>();
+  CAIRN_RETURN_IF_ERROR(AdoptPools(layout, chain.back(), *out.pools));
   out.state = std::make_unique<SessionState>(layout, std::move(chain));
   for (const SegmentRows& rows : out.state->chain()) {
     for (const auto& [key, parts] : rows.parts) {

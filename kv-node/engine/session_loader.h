@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kv-node/engine/pool_table.h"
 #include "kv-node/engine/session_state.h"
 #include "kv-node/meta/meta_store.h"
 
@@ -46,6 +47,7 @@ absl::StatusOr<StoredSession> LoadSession(MetaReader& reader, SessionId session)
 // created as committed: their pages are in use already.
 struct LoadedState {
   std::unique_ptr<SessionState> state;
+  std::unique_ptr<PoolTable> pools;    // of the open segment
   std::vector<ExtentRef> log_extents;  // log runs of the open segment
   SessionRow row;
   SegmentRow segment_row;  // of the open segment

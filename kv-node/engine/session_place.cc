@@ -1,7 +1,10 @@
 // Placing: entries move from pending and log parts into pools. architecture "Write path": whole log
-// parts, oldest entries first; only a cluster's last placed part grows; what does not fit, or whose
-// page fails its check, becomes a new part. Rule 6: a page has one writer at a time, from the read
-// before its write to the write's end.
+// parts, oldest entries first; only a cluster's last placed part grows, into the room that the part
+// at the other end leaves. What does not fit there, or whose page fails the check of either part,
+// becomes one new part: at a free end beside another cluster of the (layer, head), else in a fresh
+// pool. A part never exceeds the largest pool, so a cluster that outgrows it has several. Rule 6: a
+// page has one writer at a time, from the read before its write to the write's end; both parts'
+// bytes in it are checked and written again.
 #include <algorithm>
 #include <cstring>
 
@@ -14,23 +17,19 @@ namespace cairn::kv {
 
 struct AttachedSession::PlaceJob {
   ClusterKey key;
-  std::vector<Part> keep;     // placed parts before the one that is written
-  std::optional<Part> grown;  // the part that grows; none: a new one
-  std::vector<Part> logged;   // log parts whose entries are placed
-  std::vector<Part> rest;     // log parts behind them
+  std::vector<Part> keep;    // placed parts before the one that is written
+  std::vector<Part> logged;  // log parts whose entries are placed
+  std::vector<Part> rest;    // log parts behind them
   std::vector<PendingChunk> pending;
   std::int64_t pending_count = 0;
   std::int64_t new_count = 0;  // entries that are written
+  // The part that grows, or one without entries at a free end; none: a fresh pool.
+  std::optional<Part> target;
+  std::shared_ptr<void> pool_hold;  // of the target's pool
   std::shared_ptr<void> io;
 };
 
 namespace {
-
-// The class of a new pool: room for as many entries again, because a cluster that grew so far will
-// grow on.
-std::int64_t NewPoolPages(std::int64_t bytes) {
-  return PoolClassPages(std::min(2 * bytes, kPartBytesMax));
-}
 
 // Copies entries into their places. `first` is the first entry's index in the part; `image` begins
 // at extent byte `image_begin`.
@@ -92,6 +91,7 @@ void AttachedSession::PlaceForRoom() {
   std::sort(fullest.begin(), fullest.end(),
             [](const auto& a, const auto& b) { return a.first > b.first; });
   std::int64_t coming = context_.pending_bytes;
+  place_waits_ = false;
   for (const auto& [bytes, key] : fullest) {
     if (coming <= context_.options.pending_bytes_max / 2) break;
     if (placing_.contains(key) || StartPlacing(key)) coming -= bytes;
@@ -131,41 +131,62 @@ bool AttachedSession::PlaceAtIdle() {
   return true;
 }
 
-bool AttachedSession::StartPlacing(const ClusterKey& key) {
-  if (placing_.contains(key)) return false;
-  const std::int64_t entry_bytes = state_->EntryBytes(key);
+bool AttachedSession::TakeEntries(PlaceJob& job) const {
+  const std::int64_t entry_bytes = state_->EntryBytes(job.key);
   const std::int64_t room_max = kPartBytesMax / entry_bytes;
-  auto job = std::make_shared<PlaceJob>();
-  job->key = key;
-  const auto own = state_->open().parts.find(key);
+  const auto own = state_->open().parts.find(job.key);
   std::vector<Part> parts = own == state_->open().parts.end() ? std::vector<Part>() : own->second;
   // Logged parts before a placed one stay: the order of positions is the order of the row.
   std::size_t placed = parts.size();
   while (placed > 0 && IsLog(parts[placed - 1])) --placed;
   std::size_t next = placed;
-  for (; next < parts.size() && job->new_count + parts[next].count() <= room_max; ++next) {
-    job->new_count += parts[next].count();
-    job->logged.push_back(parts[next]);
+  for (; next < parts.size() && job.new_count + parts[next].count() <= room_max; ++next) {
+    job.new_count += parts[next].count();
+    job.logged.push_back(parts[next]);
   }
-  job->rest.assign(parts.begin() + static_cast<std::ptrdiff_t>(next), parts.end());
-  job->keep.assign(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(placed));
-  const auto pending = state_->pending().find(key);
-  if (job->rest.empty() && pending != state_->pending().end()) {
-    TakePendingChunks(pending->second, entry_bytes, room_max, *job);
+  job.rest.assign(parts.begin() + static_cast<std::ptrdiff_t>(next), parts.end());
+  job.keep.assign(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(placed));
+  const auto pending = state_->pending().find(job.key);
+  if (job.rest.empty() && pending != state_->pending().end()) {
+    TakePendingChunks(pending->second, entry_bytes, room_max, job);
   }
-  if (job->new_count == 0) return false;
-  std::vector<PageIndex> pages;
-  if (!job->keep.empty()) {
-    const Part& last = job->keep.back();
-    const std::int64_t bytes = (last.count() + job->new_count) * entry_bytes;
-    if (last.extent->kind() == ExtentKind::kPool && bytes <= last.extent->size_bytes()) {
-      const std::vector<PagePiece> tail = PiecesOf(last, entry_bytes, last.count() - 1, 1);
-      if (context_.io->IsBeingWritten(tail.back().page)) return false;  // rule 6: later
-      pages.push_back(tail.back().page);
-      job->grown = last;
-      job->keep.pop_back();
+  return job.new_count > 0;
+}
+
+bool AttachedSession::ChoosePlace(PlaceJob& job) {
+  const std::int64_t entry_bytes = state_->EntryBytes(job.key);
+  const std::int64_t new_bytes = job.new_count * entry_bytes;
+  const PoolTable::WriteCheck check = write_check();
+  if (!job.keep.empty() && job.keep.back().extent->kind() == ExtentKind::kPool) {
+    const Part& last = job.keep.back();
+    if (last.count() * entry_bytes + new_bytes <= pools_->RoomBytes(last)) {
+      if (pools_->IsBusy(last, entry_bytes, job.new_count, check)) {
+        place_waits_ = true;
+        return false;
+      }
+      job.target = last;
+      job.keep.pop_back();
     }
   }
+  if (!job.target && context_.options.pool_sharing) {
+    if (auto end = pools_->FindEnd({job.key.layer, job.key.head}, new_bytes, {}, check)) {
+      job.target.emplace();
+      job.target->extent = std::move(end->extent);
+      job.target->direction = end->direction;
+    }
+  }
+  if (job.target) job.pool_hold = pools_->Hold(job.target->extent);
+  return true;
+}
+
+bool AttachedSession::StartPlacing(const ClusterKey& key) {
+  if (placing_.contains(key)) return false;
+  auto job = std::make_shared<PlaceJob>();
+  job->key = key;
+  if (!TakeEntries(*job) || !ChoosePlace(*job)) return false;
+  const std::int64_t entry_bytes = state_->EntryBytes(key);
+  std::vector<PageIndex> pages;
+  if (job->target) pages = pools_->PagesToCheck(*job->target, entry_bytes, job->new_count);
   for (const Part& part : job->logged) {
     for (const PagePiece& piece : PiecesOf(part, entry_bytes, 0, part.count())) {
       pages.push_back(piece.page);
@@ -194,52 +215,67 @@ void AttachedSession::FinishPlacing(const std::shared_ptr<PlaceJob>& job, const 
     placing_.erase(job->key);  // stays logged until the cluster is repaired
     return;
   }
-  if (job->grown) {
-    const PagePiece tail = PiecesOf(*job->grown, entry_bytes, job->grown->count() - 1, 1).back();
-    if (pages.Failed(tail.page) ||
-        !PieceIsIntact(context_.store_id, *job->grown, tail, pages.Page(tail.page))) {
-      // The page is left alone, and the entries go elsewhere.
-      ++context_.lost_part_count;
-      job->keep.push_back(*job->grown);
-      job->grown.reset();
-    }
+  if (job->target &&
+      !pools_->AreIntact(context_.store_id, *job->target, entry_bytes, job->new_count, pages)) {
+    // The page is left alone, whichever part failed: what is still right in it, or was only read
+    // wrong, stays. The entries go elsewhere.
+    ++context_.lost_part_count;
+    pools_->NoteDamage(*job->target->extent);
+    if (job->target->count() > 0) job->keep.push_back(*job->target);
+    job->target.reset();
+    job->pool_hold.reset();
   }
   WritePlaced(job, pages);
+}
+
+// Room for as many entries again, because a cluster that grew so far will grow on, and as much for
+// the cluster that will share the pool.
+std::int64_t AttachedSession::TimesForOnePart() const {
+  return context_.options.pool_sharing ? 4 : 2;
+}
+
+absl::StatusOr<ExtentRef> AttachedSession::AllocatePool(std::int64_t bytes,
+                                                        std::int64_t times) const {
+  const std::int64_t roomy = PoolClassPages(std::min(times * bytes, kPartBytesMax));
+  absl::StatusOr<ExtentRef> extent = context_.Allocate(ExtentKind::kPool, roomy);
+  if (extent.ok()) return extent;
+  return context_.Allocate(ExtentKind::kPool, PoolClassPages(bytes));
 }
 
 void AttachedSession::WritePlaced(const std::shared_ptr<PlaceJob>& job, const PageSet& pages) {
   const std::int64_t entry_bytes = state_->EntryBytes(job->key);
   placing_.erase(job->key);
-  Part part;
-  if (job->grown) {
-    part = *job->grown;
-  } else {
+  const bool fresh = !job->target;
+  place_error_ = absl::OkStatus();
+  if (fresh) {
     absl::StatusOr<ExtentRef> extent =
-        context_.Allocate(ExtentKind::kPool, NewPoolPages(job->new_count * entry_bytes));
-    const absl::StatusOr<std::int64_t> id = context_.ids->Next();
-    place_error_ = extent.ok() ? id.status() : extent.status();
-    if (!place_error_.ok()) return;  // what is pending or logged stays so
-    part.id = PartId(*id);
-    part.extent = *extent;
-    new_extents_.push_back(*std::move(extent));
+        AllocatePool(job->new_count * entry_bytes, TimesForOnePart());
+    place_error_ = extent.status();
+    if (!extent.ok()) return;  // what is pending or logged stays so
+    job->target.emplace();
+    job->target->extent = *std::move(extent);
   }
+  Part part = *job->target;
   const std::int64_t first = part.count();
-  for (const Part& logged : job->logged) part.positions.AppendAll(logged.positions);
-  for (const PendingChunk& chunk : job->pending) part.positions.AppendAll(chunk.positions);
-
+  if (first == 0) {
+    const absl::StatusOr<std::int64_t> id = context_.ids->Next();
+    place_error_ = id.status();
+    if (!id.ok()) return;
+    part.id = PartId(*id);
+  }
   const ByteRange range = RangeOf(part, entry_bytes, first, job->new_count);
   const std::int64_t image_begin = range.begin / kPageBytes * kPageBytes;
   const std::int64_t image_end = (range.end + kPageBytes - 1) / kPageBytes * kPageBytes;
   SharedBuffer image = context_.io->buffers().MakeZeroed(image_end - image_begin);
-  if (job->grown) {
-    // Old bytes of the tail page stay as they are, also those that no part names.
-    const PagePiece tail = PiecesOf(*job->grown, entry_bytes, first - 1, 1).back();
-    const std::int64_t at =
-        (tail.page.value() - part.extent->first().value()) * kPageBytes - image_begin;
-    if (at >= 0 && at < image->size_bytes()) {
-      std::memcpy(image->data() + at, pages.Page(tail.page).data(), kPageBytes);
+  if (!fresh) {
+    // All bytes of a page that was read stay, also those of a part that memory has dropped.
+    for (const PageIndex page : pools_->PagesToCheck(part, entry_bytes, job->new_count)) {
+      const std::int64_t begin = (page.value() - part.extent->first().value()) * kPageBytes;
+      std::memcpy(image->data() + begin - image_begin, pages.Page(page).data(), kPageBytes);
     }
   }
+  for (const Part& logged : job->logged) part.positions.AppendAll(logged.positions);
+  for (const PendingChunk& chunk : job->pending) part.positions.AppendAll(chunk.positions);
   std::int64_t at = first;
   for (const Part& logged : job->logged) {
     const ByteRange bytes = RangeOf(logged, entry_bytes, 0, logged.count());
@@ -254,6 +290,11 @@ void AttachedSession::WritePlaced(const std::shared_ptr<PlaceJob>& job, const Pa
   SetCrcs(context_.store_id, part, entry_bytes, first, job->new_count, *image, image_begin);
   Write(part.extent, PageIndex(part.extent->first().value() + image_begin / kPageBytes),
         std::move(image), WriteCause::kPool);
+  if (first == 0) {
+    pools_->Add({job->key.layer, job->key.head}, entry_bytes, part);
+  } else {
+    pools_->NoteGrowth(entry_bytes, part);
+  }
 
   std::vector<Part> row = std::move(job->keep);
   row.push_back(std::move(part));
@@ -279,7 +320,7 @@ void AttachedSession::Write(const ExtentRef& extent, PageIndex first, SharedBuff
 void AttachedSession::NoteDropped(const std::vector<Part>& parts) {
   // Log runs are found at the next cut: other rows may name their other records.
   for (const Part& part : parts) {
-    if (part.extent->kind() == ExtentKind::kPool) dropped_extents_.push_back(part.extent);
+    if (part.extent->kind() == ExtentKind::kPool) pools_->Drop(part);
   }
 }
 

@@ -1,5 +1,5 @@
-// Replace: split, merge, repair and eviction. Children are written to fresh pools, so that a crash
-// finds the parents' bytes untouched (architecture "Replace").
+// Replace: split, merge, repair and eviction. Children are written to a fresh pool, two to a pool,
+// so that a crash finds the parents' bytes untouched (architecture "Replace").
 #include <algorithm>
 #include <cstring>
 
@@ -8,6 +8,13 @@
 #include "kv-node/engine/checkpoint_job.h"
 
 namespace cairn::kv {
+
+// A part of a child cluster, on its way to a pool.
+struct AttachedSession::ChildPart {
+  ClusterKey key;
+  Part part;
+};
+
 namespace {
 
 using EntryMap = std::map<std::int64_t, std::string_view>;  // position -> bytes
@@ -95,22 +102,78 @@ absl::Status AttachedSession::CollectReplaced(const Replace& op, const PageSet& 
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Part>> AttachedSession::AllocateChild(const ChildCluster& child,
-                                                                 std::int64_t entry_bytes) {
-  std::vector<Part> parts;
-  const std::int64_t room_max = kPartBytesMax / entry_bytes;
-  for (std::int64_t first = 0; first < child.positions.count(); first += room_max) {
-    const std::int64_t count = std::min(room_max, child.positions.count() - first);
-    const std::int64_t bytes = std::min(2 * count * entry_bytes, kPartBytesMax);
-    Part part;
-    CAIRN_ASSIGN_OR_RETURN(part.extent,
-                           context_.Allocate(ExtentKind::kPool, PoolClassPages(bytes)));
-    CAIRN_ASSIGN_OR_RETURN(const std::int64_t id, context_.ids->Next());
-    part.id = PartId(id);
-    part.positions = child.positions.Slice(first, count);
-    parts.push_back(std::move(part));
+// Children are cut into parts that fit the largest pool. Neighbours share a pool, of the smallest
+// class that holds both twice over: they will grow, and be fetched together more often than others,
+// because they come from one cluster.
+absl::StatusOr<std::vector<AttachedSession::ChildPart>> AttachedSession::AllocateChildren(
+    const Replace& op) const {
+  const std::int64_t entry_bytes = row_.layout.EntryBytes(op.head);
+  const std::int64_t part_count_max = kPartBytesMax / entry_bytes;
+  std::vector<ChildPart> out;
+  for (const ChildCluster& child : op.children) {
+    for (std::int64_t first = 0; first < child.positions.count(); first += part_count_max) {
+      const std::int64_t count = std::min(part_count_max, child.positions.count() - first);
+      ChildPart made;
+      made.key = {op.layer, op.head, child.cluster_id};
+      made.part.positions = child.positions.Slice(first, count);
+      CAIRN_ASSIGN_OR_RETURN(const std::int64_t id, context_.ids->Next());
+      made.part.id = PartId(id);
+      out.push_back(std::move(made));
+    }
   }
-  return parts;
+  for (std::size_t i = 0; i < out.size();) {
+    const std::int64_t bytes = out[i].part.count() * entry_bytes;
+    std::int64_t both_bytes = kPartBytesMax + 1;
+    if (context_.options.pool_sharing && i + 1 < out.size()) {
+      both_bytes = bytes + out[i + 1].part.count() * entry_bytes;
+    }
+    const bool two = both_bytes <= kPartBytesMax;
+    CAIRN_ASSIGN_OR_RETURN(out[i].part.extent, two ? AllocatePool(both_bytes, 2)
+                                                   : AllocatePool(bytes, TimesForOnePart()));
+    if (two) {
+      out[i + 1].part.extent = out[i].part.extent;
+      out[i + 1].part.direction = Direction::kDown;
+    }
+    i += two ? 2 : 1;
+  }
+  return out;
+}
+
+// Writes the parts of one fresh pool: every page once, with the bytes of all of them.
+void AttachedSession::WriteChildren(const std::map<std::int64_t, std::string_view>& entries,
+                                    std::int64_t entry_bytes, std::span<ChildPart> sharing) {
+  const ExtentRef extent = sharing.front().part.extent;
+  // Page ranges that are written, joined where the parts meet.
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
+  for (const ChildPart& child : sharing) {
+    const ByteRange range = RangeOf(child.part, entry_bytes, 0, child.part.count());
+    const std::int64_t begin = range.begin / kPageBytes;
+    const std::int64_t end = (range.end + kPageBytes - 1) / kPageBytes;
+    if (!ranges.empty() && begin <= ranges.back().second) {
+      ranges.back().second = end;
+    } else {
+      ranges.emplace_back(begin, end);
+    }
+  }
+  for (const auto& range : ranges) {
+    const std::int64_t image_begin = range.first * kPageBytes;
+    SharedBuffer image =
+        context_.io->buffers().MakeZeroed((range.second - range.first) * kPageBytes);
+    for (ChildPart& child : sharing) {
+      Part& part = child.part;
+      const ByteRange whole = RangeOf(part, entry_bytes, 0, part.count());
+      if (whole.begin < image_begin || whole.end > range.second * kPageBytes) continue;
+      std::int64_t i = 0;
+      part.positions.ForEach([&](std::int64_t position) {
+        const std::int64_t at = RangeOf(part, entry_bytes, i++, 1).begin - image_begin;
+        const std::string_view entry = entries.at(position);
+        std::memcpy(image->data() + at, entry.data(), entry.size());
+      });
+      SetCrcs(context_.store_id, part, entry_bytes, 0, part.count(), *image, image_begin);
+    }
+    Write(extent, PageIndex(extent->first().value() + range.first), std::move(image),
+          WriteCause::kPool);
+  }
 }
 
 void AttachedSession::FinishReplace(OpSeq op_seq, const std::shared_ptr<Replace>& op,
@@ -119,14 +182,10 @@ void AttachedSession::FinishReplace(OpSeq op_seq, const std::shared_ptr<Replace>
   EntryMap entries;
   std::vector<PendingChunk> keep;
   absl::Status status = CollectReplaced(*op, pages, entries, keep);
-  std::vector<std::pair<ClusterKey, std::vector<Part>>> children;
-  for (const ChildCluster& child : op->children) {
-    if (!status.ok()) break;
-    absl::StatusOr<std::vector<Part>> parts = AllocateChild(child, entry_bytes);
-    status = parts.status();
-    if (parts.ok()) {
-      children.emplace_back(ClusterKey{op->layer, op->head, child.cluster_id}, *std::move(parts));
-    }
+  absl::StatusOr<std::vector<ChildPart>> made = std::vector<ChildPart>();
+  if (status.ok()) {
+    made = AllocateChildren(*op);
+    status = made.status();
   }
   if (!status.ok()) {  // nothing has changed; the extents free themselves
     Finish(op_seq, status);
@@ -135,22 +194,18 @@ void AttachedSession::FinishReplace(OpSeq op_seq, const std::shared_ptr<Replace>
   context_.pending_bytes -= state_->pending_bytes();
   NoteDropped(state_->ApplyReplace(*op));
   context_.pending_bytes += state_->pending_bytes();
-  for (auto& [key, parts] : children) {
-    for (Part& part : parts) {
-      const std::int64_t bytes = part.count() * entry_bytes;
-      SharedBuffer image = context_.io->buffers().MakeZeroed(bytes);
-      std::int64_t at = 0;
-      part.positions.ForEach([&](std::int64_t position) {
-        const std::string_view entry = entries.at(position);
-        std::memcpy(image->data() + at, entry.data(), entry.size());
-        at += entry_bytes;
-      });
-      SetCrcs(context_.store_id, part, entry_bytes, 0, part.count(), *image, 0);
-      new_extents_.push_back(part.extent);
-      Write(part.extent, part.extent->first(), std::move(image), WriteCause::kPool);
+  std::map<ClusterKey, std::vector<Part>> rows;
+  for (std::span<ChildPart> left(*made); !left.empty();) {
+    const bool two = left.size() > 1 && left[0].part.extent == left[1].part.extent;
+    const std::span<ChildPart> sharing = left.first(two ? 2 : 1);
+    WriteChildren(entries, entry_bytes, sharing);
+    for (ChildPart& child : sharing) {
+      pools_->Add({child.key.layer, child.key.head}, entry_bytes, child.part);
+      rows[child.key].push_back(std::move(child.part));
     }
-    state_->PutParts(key, std::move(parts));
+    left = left.subspan(sharing.size());
   }
+  for (auto& [key, parts] : rows) state_->PutParts(key, std::move(parts));
   Finish(op_seq, absl::OkStatus());
 }
 

@@ -1,5 +1,6 @@
 // The engine over a disk that fails: what is lost is said to be lost, and nothing wrong is ever
 // served.
+#include <algorithm>
 #include <filesystem>
 
 #include <gtest/gtest.h>
@@ -27,7 +28,7 @@ class EngineFaultTest : public ::testing::Test {
     std::filesystem::remove_all(directory_);
   }
 
-  void Start() {
+  void Start(bool place_at_idle = false) {
     session_.reset();
     engine_.reset();
     MetaOptions meta;
@@ -35,7 +36,8 @@ class EngineFaultTest : public ::testing::Test {
     auto store = MetaStore::Open(meta);
     ASSERT_TRUE(store.ok()) << store.status().ToString();
     EngineOptions options;
-    options.place_at_idle = false;
+    options.place_at_idle = place_at_idle;
+    options.place_entries_min = 1;
     auto engine = Engine::Open(options, StoreId{}, disk_.Open(), *std::move(store));
     ASSERT_TRUE(engine.ok()) << engine.status().ToString();
     engine_ = *std::move(engine);
@@ -94,6 +96,54 @@ class EngineFaultTest : public ::testing::Test {
     for (std::int64_t page = 2; page < 64; ++page) disk_.CorruptPage(page);
   }
 
+  // Two clusters of two entries each in one page, as a checkpoint has them.
+  void MakeTwoClustersInOnePage() {
+    Start(/*place_at_idle=*/true);
+    Create();
+    for (std::int64_t cluster = 1; cluster <= 2; ++cluster) {
+      AppendTokens(cluster, Positions::Range(2 * cluster - 2, 2));
+      WaitUntilPlaced(cluster);
+    }
+    ASSERT_EQ(TakeCheckpoint(0, 4).ToString(), "OK");
+    ASSERT_EQ(FetchCluster(1)->spans.at(0).direction, Direction::kUp);
+    ASSERT_EQ(FetchCluster(2)->spans.at(0).direction, Direction::kDown);
+    for (page_of_two_ = 2; disk_.PageBytes(page_of_two_)[0] == std::byte{0}; ++page_of_two_) {
+      ASSERT_LT(page_of_two_, 64);
+    }
+  }
+
+  // What is added to the first cluster goes elsewhere.
+  void DamageOneAndAppendToTheFirst(std::int64_t damaged) {
+    const std::vector<std::byte> page = disk_.PageBytes(page_of_two_);
+    const auto only_it = [&] {
+      return FetchCluster(damaged)->outcome == FetchOutcome::kLost &&
+             FetchCluster(3 - damaged)->outcome == FetchOutcome::kFound;
+    };
+    for (int tries = 0; tries < 1000 && !only_it(); ++tries) disk_.CorruptPage(page_of_two_);
+    ASSERT_TRUE(only_it());
+    const std::int64_t before = Stats().write_pool_bytes;
+    AppendTokens(1, Positions::Range(4, 1));
+    WaitForPoolWrite(before);
+    EXPECT_EQ(disk_.PageBytes(page_of_two_), page);
+    EXPECT_TRUE(only_it());
+  }
+
+  // Until the engine has written more to pools than `before`.
+  void WaitForPoolWrite(std::int64_t before) {
+    while (Stats().write_pool_bytes == before) {
+    }
+  }
+
+  // Asks until the cluster has no pending entries.
+  void WaitUntilPlaced(std::int64_t cluster) {
+    for (bool placed = false; !placed && !HasFailure();) {
+      const auto fetched = FetchCluster(cluster);
+      ASSERT_TRUE(fetched.ok()) << fetched.status().ToString();
+      placed = std::all_of(fetched->spans.begin(), fetched->spans.end(),
+                           [](const Span& span) { return span.part_id.value() != 0; });
+    }
+  }
+
   KvStats Stats() {
     const auto stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
     return stats.value_or(KvStats());
@@ -105,6 +155,7 @@ class EngineFaultTest : public ::testing::Test {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<TestSession> session_;
   SessionId id_;
+  std::int64_t page_of_two_ = 0;
 };
 
 TEST_F(EngineFaultTest, DamagedCarriedEntryIsReportedWithWhatToDo) {
@@ -215,6 +266,35 @@ TEST_F(EngineFaultTest, WhatIsNotCheckpointedIsGoneAfterAPowerCutAndTheRestIsWho
   Start();
   Open();
   ExpectWhole(1, Positions::Range(0, 40));
+}
+
+// Rule 6: a page that could not be read is not written again: the other part's bytes would go.
+TEST_F(EngineFaultTest, APageOfTwoPartsThatCannotBeReadIsLeftAlone) {
+  MakeTwoClustersInOnePage();
+  const std::int64_t before = Stats().write_pool_bytes;
+  disk_.FailNextReads(1);
+  AppendTokens(1, Positions::Range(4, 1));
+  WaitForPoolWrite(before);
+  Positions first = Positions::Range(0, 2);
+  first.Append(4);
+  ExpectWhole(1, first);
+  ExpectWhole(2, Positions::Range(2, 2));
+  EXPECT_EQ(FetchCluster(1)->spans.size(), 2U);
+}
+
+// Bytes that come wrong from the disk are not written again: they would be wrong for ever.
+TEST_F(EngineFaultTest, APageWhereTheOtherPartIsDamagedIsLeftAlone) {
+  MakeTwoClustersInOnePage();
+  DamageOneAndAppendToTheFirst(/*damaged=*/2);
+  Positions first = Positions::Range(0, 2);
+  first.Append(4);
+  ExpectWhole(1, first);
+}
+
+TEST_F(EngineFaultTest, APageWhereTheGrowingPartIsDamagedIsLeftAlone) {
+  MakeTwoClustersInOnePage();
+  DamageOneAndAppendToTheFirst(/*damaged=*/1);
+  ExpectWhole(2, Positions::Range(2, 2));
 }
 
 TEST_F(EngineFaultTest, ShortTransfersAreContinued) {

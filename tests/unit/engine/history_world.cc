@@ -336,6 +336,9 @@ void HistoryWorld::CheckCluster(Chat& chat, std::int32_t layer, std::int32_t hea
     return;
   }
   ASSERT_EQ(fetched.outcome, FetchOutcome::kFound);
+  for (const Span& span : fetched.spans) {
+    if (span.direction == Direction::kDown) ++counts_["read from a high end"];
+  }
   const JoinedCluster joined = Join(layout_, fetched);
   const Positions positions = Positions::FromUnsorted(expected->second);
   ASSERT_EQ(joined.positions, positions);
