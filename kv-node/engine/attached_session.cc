@@ -89,7 +89,12 @@ AttachedSession::Applied AttachedSession::ApplyHead(QueuedOperation& head) {
                                head.after, applied_));
       return Applied::kYes;
     }
-    return ApplyRead(head.request_id, *read);
+    const Applied applied = ApplyRead(head.request_id, *read);
+    const auto* fetch = std::get_if<Fetch>(read);
+    if (fetch != nullptr && applied == Applied::kYes) {
+      co_fetches_.Note(fetch->layer, fetch->clusters);
+    }
+    return applied;
   }
   const std::int64_t next = applied_.value() + 1;
   if (head.op_seq.value() < next) return Applied::kYes;  // sent again, and applied before

@@ -19,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "kv-node/engine/co_fetches.h"
 #include "kv-node/engine/engine_context.h"
 #include "kv-node/engine/pool_table.h"
 #include "kv-node/engine/session_loader.h"
@@ -49,8 +50,10 @@ class AttachedSession {
   Epoch epoch() const { return row_.epoch; }
   const SessionRow& row() const { return row_; }
   const SessionState& state() const { return *state_; }
-  // Memory of its rows.
-  std::int64_t row_bytes() const { return state_->row_bytes() + pools_->memory_bytes(); }
+  // Memory of its rows, and of what is known of their places.
+  std::int64_t row_bytes() const {
+    return state_->row_bytes() + pools_->memory_bytes() + co_fetches_.memory_bytes();
+  }
   Attachment attachment(std::int64_t policy_token_count) const;
 
   void BindObserver(std::shared_ptr<ChannelObserver> observer) { observer_ = std::move(observer); }
@@ -118,6 +121,8 @@ class AttachedSession {
   bool TakeEntries(PlaceJob& job) const;
   static void TakePendingChunks(const std::vector<PendingChunk>& chunks, std::int64_t entry_bytes,
                                 std::int64_t room_max, PlaceJob& job);
+  // Pools of the clusters that are fetched together with this one, strongest first.
+  std::vector<PageIndex> RelatedPools(const ClusterKey& key) const;
   // Where they go. False: later, because the pool is being written.
   bool ChoosePlace(PlaceJob& job);
   void FinishPlacing(const std::shared_ptr<PlaceJob>& job, const PageSet& pages);
@@ -182,6 +187,7 @@ class AttachedSession {
   SegmentRow segment_row_;  // of the open segment
   std::unique_ptr<SessionState> state_;
   std::unique_ptr<PoolTable> pools_;  // of the open segment
+  CoFetches co_fetches_;
   std::shared_ptr<ChannelObserver> observer_;
 
   std::deque<QueuedOperation> queue_;

@@ -1,10 +1,10 @@
 // Placing: entries move from pending and log parts into pools. architecture "Write path": whole log
 // parts, oldest entries first; only a cluster's last placed part grows, into the room that the part
 // at the other end leaves. What does not fit there, or whose page fails the check of either part,
-// becomes one new part: at a free end beside another cluster of the (layer, head), else in a fresh
-// pool. A part never exceeds the largest pool, so a cluster that outgrows it has several. Rule 6: a
-// page has one writer at a time, from the read before its write to the write's end; both parts'
-// bytes in it are checked and written again.
+// becomes one new part: at a free end beside another cluster of the (layer, head), if possible one
+// that it is fetched with, else in a fresh pool. A part never exceeds the largest pool, so a
+// cluster that outgrows it has several. Rule 6: a page has one writer at a time, from the read
+// before its write to the write's end; both parts' bytes in it are checked and written again.
 #include <algorithm>
 #include <cstring>
 
@@ -153,6 +153,18 @@ bool AttachedSession::TakeEntries(PlaceJob& job) const {
   return job.new_count > 0;
 }
 
+std::vector<PageIndex> AttachedSession::RelatedPools(const ClusterKey& key) const {
+  std::vector<PageIndex> pools;
+  for (const ClusterId id : co_fetches_.RelatedTo(key)) {
+    const auto own = state_->open().parts.find({key.layer, key.head, id});
+    if (own == state_->open().parts.end()) continue;
+    for (const Part& part : own->second) {
+      if (part.extent->kind() == ExtentKind::kPool) pools.push_back(part.extent->first());
+    }
+  }
+  return pools;
+}
+
 bool AttachedSession::ChoosePlace(PlaceJob& job) {
   const std::int64_t entry_bytes = state_->EntryBytes(job.key);
   const std::int64_t new_bytes = job.new_count * entry_bytes;
@@ -169,7 +181,8 @@ bool AttachedSession::ChoosePlace(PlaceJob& job) {
     }
   }
   if (!job.target && context_.options.pool_sharing) {
-    if (auto end = pools_->FindEnd({job.key.layer, job.key.head}, new_bytes, {}, check)) {
+    const LayerHead owner{job.key.layer, job.key.head};
+    if (auto end = pools_->FindEnd(owner, new_bytes, RelatedPools(job.key), check)) {
       job.target.emplace();
       job.target->extent = std::move(end->extent);
       job.target->direction = end->direction;

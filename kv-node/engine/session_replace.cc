@@ -193,6 +193,7 @@ void AttachedSession::FinishReplace(OpSeq op_seq, const std::shared_ptr<Replace>
   }
   context_.pending_bytes -= state_->pending_bytes();
   NoteDropped(state_->ApplyReplace(*op));
+  for (const ClusterId parent : op->parent_ids) co_fetches_.Forget({op->layer, op->head, parent});
   context_.pending_bytes += state_->pending_bytes();
   std::map<ClusterKey, std::vector<Part>> rows;
   for (std::span<ChildPart> left(*made); !left.empty();) {

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kv-node/engine/co_fetches.h"
 #include "kv-node/engine/engine.h"
 #include "tests/unit/engine/engine_harness.h"
 #include "tests/unit/engine/gated_device.h"
@@ -32,7 +33,9 @@ class EnginePoolTest : public ::testing::Test {
     session_.reset();
     engine_.reset();
     options.durable = false;
-    options.place_entries_min = 1;
+    if (options.place_entries_min == EngineOptions().place_entries_min) {
+      options.place_entries_min = 1;
+    }
     MetaOptions meta;
     meta.path = "/engine-pool-test";
     meta.in_memory = true;
@@ -284,6 +287,29 @@ TEST_F(EnginePoolTest, WithoutSharingEveryPoolHasOnePart) {
   session_->Send(std::move(split));
   EXPECT_EQ(DirectionsOf(3), std::vector{Direction::kUp});
   EXPECT_EQ(DirectionsOf(4), std::vector{Direction::kUp});
+}
+
+// The third cluster's part goes to the first one's pool, though the second one's is newer: so the
+// first cannot grow there to its full length.
+TEST_F(EnginePoolTest, ANewPartGoesBesideTheClusterThatItIsFetchedWith) {
+  for (const bool related : {true, false}) {
+    EngineOptions options;
+    options.place_entries_min = 3;
+    Start(options);
+    Positions a = Place(1, 3);         // two pages: 16 entries
+    const Positions b = Place(2, 14);  // does not fit beside it
+    Positions c = AppendNext(3, 2);
+    for (std::uint64_t i = 0; related && i < 10 * kCoFetchSample; ++i) {
+      EXPECT_TRUE(
+          session_->Read(cairn::Fetch{0, {{0, ClusterId(1)}, {0, ClusterId(3)}}, true}).ok());
+    }
+    c.AppendAll(Place(3, 1));
+    a.AppendAll(Place(1, 11));
+    EXPECT_EQ(Fetch(1).spans.size(), related ? 2U : 1U);
+    ExpectWhole(1, a);
+    ExpectWhole(2, b);
+    ExpectWhole(3, c);
+  }
 }
 
 TEST_F(EnginePoolTest, AnEndThatACheckpointFreedIsUsedAgain) {
