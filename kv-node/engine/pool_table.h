@@ -42,6 +42,7 @@ class PoolTable {
   using WriteCheck = std::function<bool(PageIndex)>;
 
   PoolTable() = default;
+  ~PoolTable() = default;
   PoolTable(const PoolTable&) = delete;
   PoolTable& operator=(const PoolTable&) = delete;
 
