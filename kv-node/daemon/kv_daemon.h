@@ -27,8 +27,6 @@
 namespace cairn::kv {
 
 inline constexpr std::chrono::milliseconds kStopTimeMax{5000};
-// Under the data directory.
-inline constexpr char kMetaDirectoryName[] = "meta";
 
 class KvDaemon {
  public:

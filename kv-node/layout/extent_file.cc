@@ -18,11 +18,13 @@ namespace cairn::kv {
 
 absl::StatusOr<std::unique_ptr<ExtentFile>> ExtentFile::Open(const ExtentFileOptions& options) {
   const std::string path = options.directory + "/" + kExtentFileName;
-  absl::StatusOr<int> fd = OpenPreferDirect(path, O_RDWR, 0);
+  absl::StatusOr<int> fd = OpenPreferDirect(path, options.read_only ? O_RDONLY : O_RDWR, 0);
   if (!fd.ok()) return fd.status();
   std::unique_ptr<ExtentFile> file(new ExtentFile(*fd, path));
-  CAIRN_RETURN_IF_ERROR(LockExtentFile(*fd, options.directory, options.lock_wait));
-  CAIRN_RETURN_IF_ERROR(file->Load());
+  CAIRN_RETURN_IF_ERROR(
+      LockExtentFile(*fd, options.directory, options.lock_wait,
+                     options.read_only ? LockKind::kShared : LockKind::kExclusive));
+  CAIRN_RETURN_IF_ERROR(file->Load(options.read_only));
   CAIRN_RETURN_IF_ERROR(file->CheckDirect(options.require_direct));
   LogInfo("extent file opened path={} store={} page_count={} direct={} reason=\"{}\"", path,
           FormatStoreId(file->store_id()), file->page_count(), file->direct_, file->direct_reason_);
@@ -31,7 +33,7 @@ absl::StatusOr<std::unique_ptr<ExtentFile>> ExtentFile::Open(const ExtentFileOpt
 
 ExtentFile::~ExtentFile() { close(fd_); }
 
-absl::Status ExtentFile::Load() {
+absl::Status ExtentFile::Load(bool read_only) {
   struct stat file {};
   if (fstat(fd_, &file) != 0) return ErrnoStatus(errno, fmt::format("stat {}", path_));
   if (!S_ISREG(file.st_mode)) return FailedPrecondition("{} is not a regular file", path_);
@@ -54,8 +56,9 @@ absl::Status ExtentFile::Load() {
         "store's directory from a backup, or remove it to begin with an empty store",
         path_, file.st_size, size_bytes(), page_count());
   }
-  if (!choice->other_copy.ok()) {
-    LogWarning("extent file repaired path={} reason=\"{}\"", path_, Message(choice->other_copy));
+  damaged_copy_ = choice->other_copy;
+  if (!damaged_copy_.ok() && !read_only) {
+    LogWarning("extent file repaired path={} reason=\"{}\"", path_, Message(damaged_copy_));
     // The damaged copy is the older one's place, which the next update overwrites.
     CAIRN_RETURN_IF_ERROR(UpdateSuperblock(superblock_));
   }

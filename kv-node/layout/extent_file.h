@@ -22,13 +22,17 @@
 
 namespace cairn::kv {
 
+// Under the store's directory.
 inline constexpr char kExtentFileName[] = "extents.cairn";
+inline constexpr char kMetaDirectoryName[] = "meta";
 
 struct ExtentFileOptions {
   std::string directory;  // must exist
   // Refuse a file system where O_DIRECT does not bypass the page cache, instead of logging a
   // warning.
   bool require_direct = false;
+  // To look at a stopped store: nothing is written, and the lock is shared with others that look.
+  bool read_only = false;
   // How long to wait for the lock. The kernel closes the files of a killed process's io_uring some
   // time after the process is gone.
   std::chrono::milliseconds lock_wait = std::chrono::seconds(3);
@@ -48,7 +52,8 @@ class ExtentFile {
   // Makes the file under a temporary name and renames it when it is complete and durable.
   static absl::StatusOr<std::unique_ptr<ExtentFile>> Create(const ExtentFileOptions& options,
                                                             const ExtentFileCreateOptions& create);
-  // A damaged superblock copy is rewritten from the other, with a logged warning.
+  // A damaged superblock copy is rewritten from the other, with a logged warning, unless
+  // options.read_only.
   static absl::StatusOr<std::unique_ptr<ExtentFile>> Open(const ExtentFileOptions& options);
   ~ExtentFile();
   ExtentFile(const ExtentFile&) = delete;
@@ -57,6 +62,8 @@ class ExtentFile {
   int fd() const { return fd_; }
   const std::string& path() const { return path_; }
   const Superblock& superblock() const { return superblock_; }
+  // Why Open() could not use one of the superblock's copies; OK when both were whole.
+  const absl::Status& damaged_copy() const { return damaged_copy_; }
   const StoreId& store_id() const { return superblock_.store_id; }
   std::int64_t page_count() const { return superblock_.page_count; }
   std::int64_t size_bytes() const { return superblock_.page_count * kPageBytes; }
@@ -73,7 +80,7 @@ class ExtentFile {
  private:
   ExtentFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
 
-  absl::Status Load();
+  absl::Status Load(bool read_only);
   absl::Status WriteCopy(const Superblock& superblock);
   absl::Status CheckDirect(bool require_direct);
   absl::Status FillAndName(const ExtentFileOptions& options, const ExtentFileCreateOptions& create,
@@ -82,6 +89,7 @@ class ExtentFile {
   const int fd_;
   std::string path_;
   Superblock superblock_;
+  absl::Status damaged_copy_;
   bool direct_ = false;
   std::string direct_reason_;
 };

@@ -13,11 +13,12 @@ constexpr std::chrono::milliseconds kLockRetry(10);
 
 }  // namespace
 
-absl::Status LockExtentFile(int fd, const std::string& directory, std::chrono::milliseconds wait) {
+absl::Status LockExtentFile(int fd, const std::string& directory, std::chrono::milliseconds wait,
+                            LockKind kind) {
   const auto deadline = std::chrono::steady_clock::now() + wait;
   for (;;) {
     struct flock lock {};
-    lock.l_type = F_WRLCK;
+    lock.l_type = kind == LockKind::kShared ? F_RDLCK : F_WRLCK;
     lock.l_whence = SEEK_SET;
     // Not a process's lock: that one would be dropped when any descriptor of the file is closed.
     if (fcntl(fd, F_OFD_SETLK, &lock) == 0) return absl::OkStatus();
@@ -25,8 +26,11 @@ absl::Status LockExtentFile(int fd, const std::string& directory, std::chrono::m
       return ErrnoStatus(errno, fmt::format("lock the extent file in {}", directory));
     }
     if (std::chrono::steady_clock::now() >= deadline) {
-      return Unavailable("another cairn-kv-node uses {}; stop it, or choose another directory",
-                         directory);
+      return Unavailable(
+          "another cairn-kv-node uses {} (or cairn-kv-util looks at it); stop it, or choose "
+          "another "
+          "directory",
+          directory);
     }
     std::this_thread::sleep_for(kLockRetry);
   }

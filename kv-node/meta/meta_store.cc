@@ -18,20 +18,13 @@
 #include "common/base/thread.h"
 #include "common/log/log.h"
 #include "kv-node/meta/rocksdb_options.h"
+#include "kv-node/meta/rocksdb_reader.h"
 #include "kv-node/meta/sequence_check.h"
 
 namespace cairn::kv {
 namespace {
 
 constexpr std::string_view kCleanCloseKey = "clean_close";
-
-// The end of the keys that start with `prefix`; empty when they reach to the last key.
-std::string PrefixEnd(std::string prefix) {
-  while (!prefix.empty() && static_cast<unsigned char>(prefix.back()) == 0xff) prefix.pop_back();
-  if (prefix.empty()) return prefix;
-  prefix.back() = static_cast<char>(static_cast<unsigned char>(prefix.back()) + 1);
-  return prefix;
-}
 
 // A crash must not lose the store's directory after a commit in it was acknowledged.
 absl::Status SyncParent(const std::string& path) {
@@ -44,19 +37,16 @@ absl::Status SyncParent(const std::string& path) {
   return absl::OkStatus();
 }
 
-std::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
-
 }  // namespace
 
-class MetaStore::Impl final : public MetaReader {
+class MetaStore::Impl final : public RocksDbReader {
  public:
   explicit Impl(MetaOptions options)
       : options_(std::move(options)), setup_(MakeRocksDbSetup(options_, MetaAccess::kUse)) {}
   ~Impl() override {
     Stop();
     const std::optional<std::uint64_t> sequence = FlushAll();
-    handles_.clear();
-    db_.reset();
+    Close();
     if (sequence && options_.on_clean_close) options_.on_clean_close(*sequence);
   }
   Impl(const Impl&) = delete;
@@ -68,13 +58,7 @@ class MetaStore::Impl final : public MetaReader {
     CAIRN_RETURN_IF_ERROR(FromRocksDb(
         rocksdb::DB::Open(setup_.options, options_.path, setup_.families, &handles, &db),
         fmt::format("open the metadata store {}", options_.path)));
-    db_.reset(db);
-    for (rocksdb::ColumnFamilyHandle* handle : handles) {
-      handles_.emplace_back(handle, [db](rocksdb::ColumnFamilyHandle* gone) {
-        // Fails only for a handle of another database.
-        db->DestroyColumnFamilyHandle(gone).PermitUncheckedError();
-      });
-    }
+    Attach(db, handles);
     if (!options_.in_memory) CAIRN_RETURN_IF_ERROR(SyncParent(options_.path));
     thread_ = StartThread("kv-meta", [this] { Run(); });
     return absl::OkStatus();
@@ -96,29 +80,7 @@ class MetaStore::Impl final : public MetaReader {
     return absl::OkStatus();
   }
 
-  std::uint64_t latest_sequence() const { return db_->GetLatestSequenceNumber(); }
-
-  absl::StatusOr<std::optional<std::string>> Get(Family family, std::string_view key) override {
-    std::string value;
-    const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), Handle(family),
-                                            rocksdb::Slice(key.data(), key.size()), &value);
-    if (status.IsNotFound()) return std::optional<std::string>();
-    CAIRN_RETURN_IF_ERROR(FromRocksDb(status, fmt::format("read a row of {}", FamilyName(family))));
-    return std::optional(std::move(value));
-  }
-
-  absl::Status Scan(Family family, std::string_view prefix, const Visit& visit) override {
-    rocksdb::ReadOptions read;
-    read.fill_cache = false;  // a scan must not push out what single reads need
-    const std::string end = PrefixEnd(std::string(prefix));
-    const rocksdb::Slice upper(end);
-    if (!end.empty()) read.iterate_upper_bound = &upper;
-    const std::unique_ptr<rocksdb::Iterator> rows(db_->NewIterator(read, Handle(family)));
-    for (rows->Seek(rocksdb::Slice(prefix.data(), prefix.size())); rows->Valid(); rows->Next()) {
-      CAIRN_RETURN_IF_ERROR(visit(View(rows->key()), View(rows->value())));
-    }
-    return FromRocksDb(rows->status(), fmt::format("scan {}", FamilyName(family)));
-  }
+  std::uint64_t latest_sequence() const { return db().GetLatestSequenceNumber(); }
 
   MetaStats stats() {
     MetaStats out;
@@ -140,15 +102,11 @@ class MetaStore::Impl final : public MetaReader {
     Task task;  // instead of a batch
   };
 
-  rocksdb::ColumnFamilyHandle* Handle(Family family) {
-    return handles_[static_cast<std::size_t>(family)].get();
-  }
-
   std::int64_t Property(const char* name) {
     std::int64_t sum = 0;
-    for (const auto& handle : handles_) {
+    for (rocksdb::ColumnFamilyHandle* handle : Handles()) {
       std::uint64_t value = 0;
-      if (db_->GetIntProperty(handle.get(), name, &value)) sum += static_cast<std::int64_t>(value);
+      if (db().GetIntProperty(handle, name, &value)) sum += static_cast<std::int64_t>(value);
     }
     return sum;
   }
@@ -203,7 +161,7 @@ class MetaStore::Impl final : public MetaReader {
     rocksdb::WriteOptions write;
     write.sync = !options_.in_memory;
     const std::size_t bytes = batch.GetDataSize();
-    broken_ = Explained(FromRocksDb(db_->Write(write, &batch), "commit to the metadata store"));
+    broken_ = Explained(FromRocksDb(db().Write(write, &batch), "commit to the metadata store"));
     if (!broken_.ok()) LogError("metadata store failed error=\"{}\"", ToStd(broken_.message()));
     MutexLock lock(mutex_);
     stats_.batch_count += static_cast<std::int64_t>(group.size());
@@ -248,7 +206,7 @@ class MetaStore::Impl final : public MetaReader {
   // The sequence number that all of the table files together reach; none when it did not work out:
   // then the log still has what they lack.
   std::optional<std::uint64_t> FlushAll() {
-    if (db_ == nullptr || options_.in_memory || !broken_.ok()) return std::nullopt;
+    if (!attached() || options_.in_memory || !broken_.ok()) return std::nullopt;
     if (latest_sequence() == 0) return std::nullopt;  // stays a store that was never used
     const rocksdb::Status status = TryFlushAll();
     if (!status.ok()) {
@@ -261,26 +219,19 @@ class MetaStore::Impl final : public MetaReader {
 
   rocksdb::Status TryFlushAll() {
     const rocksdb::FlushOptions flush;
-    std::vector<rocksdb::ColumnFamilyHandle*> families;
-    for (const HandlePtr& handle : handles_) families.push_back(handle.get());
-    if (rocksdb::Status status = db_->Flush(flush, families); !status.ok()) return status;
+    if (rocksdb::Status status = db().Flush(flush, Handles()); !status.ok()) return status;
     // The manifest's edits of these flushes all carry the same sequence number. One more change
     // with a higher one comes last, so that a manifest that lost any of them ends before it. It
     // goes into RocksDB's default family, which nothing else uses.
     rocksdb::WriteOptions write;
     write.sync = true;
     const rocksdb::Slice key(kCleanCloseKey.data(), kCleanCloseKey.size());
-    if (rocksdb::Status status = db_->Put(write, key, ""); !status.ok()) return status;
-    return db_->Flush(flush);
+    if (rocksdb::Status status = db().Put(write, key, ""); !status.ok()) return status;
+    return db().Flush(flush);
   }
-
-  using HandlePtr = std::unique_ptr<rocksdb::ColumnFamilyHandle,
-                                    std::function<void(rocksdb::ColumnFamilyHandle*)>>;
 
   const MetaOptions options_;
   RocksDbSetup setup_;
-  std::unique_ptr<rocksdb::DB> db_;
-  std::vector<HandlePtr> handles_;
   absl::Status broken_;  // of the metadata thread
 
   Mutex mutex_;

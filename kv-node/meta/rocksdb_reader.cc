@@ -1,0 +1,63 @@
+#include "kv-node/meta/rocksdb_reader.h"
+
+#include "kv-node/meta/rocksdb_options.h"
+
+namespace cairn::kv {
+namespace {
+
+std::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
+
+}  // namespace
+
+std::string PrefixEnd(std::string prefix) {
+  while (!prefix.empty() && static_cast<unsigned char>(prefix.back()) == 0xff) prefix.pop_back();
+  if (prefix.empty()) return prefix;
+  prefix.back() = static_cast<char>(static_cast<unsigned char>(prefix.back()) + 1);
+  return prefix;
+}
+
+void RocksDbReader::Attach(rocksdb::DB* db,
+                           const std::vector<rocksdb::ColumnFamilyHandle*>& handles) {
+  db_.reset(db);
+  for (rocksdb::ColumnFamilyHandle* handle : handles) {
+    handles_.emplace_back(handle, [db](rocksdb::ColumnFamilyHandle* gone) {
+      // Fails only for a handle of another database.
+      db->DestroyColumnFamilyHandle(gone).PermitUncheckedError();
+    });
+  }
+}
+
+void RocksDbReader::Close() {
+  handles_.clear();
+  db_.reset();
+}
+
+absl::StatusOr<std::optional<std::string>> RocksDbReader::Get(Family family, std::string_view key) {
+  std::string value;
+  const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), Handle(family),
+                                          rocksdb::Slice(key.data(), key.size()), &value);
+  if (status.IsNotFound()) return std::optional<std::string>();
+  CAIRN_RETURN_IF_ERROR(FromRocksDb(status, fmt::format("read a row of {}", FamilyName(family))));
+  return std::optional(std::move(value));
+}
+
+absl::Status RocksDbReader::Scan(Family family, std::string_view prefix, const Visit& visit) {
+  rocksdb::ReadOptions read;
+  read.fill_cache = false;  // a scan must not push out what single reads need
+  const std::string end = PrefixEnd(std::string(prefix));
+  const rocksdb::Slice upper(end);
+  if (!end.empty()) read.iterate_upper_bound = &upper;
+  const std::unique_ptr<rocksdb::Iterator> rows(db_->NewIterator(read, Handle(family)));
+  for (rows->Seek(rocksdb::Slice(prefix.data(), prefix.size())); rows->Valid(); rows->Next()) {
+    CAIRN_RETURN_IF_ERROR(visit(View(rows->key()), View(rows->value())));
+  }
+  return FromRocksDb(rows->status(), fmt::format("scan {}", FamilyName(family)));
+}
+
+std::vector<rocksdb::ColumnFamilyHandle*> RocksDbReader::Handles() const {
+  std::vector<rocksdb::ColumnFamilyHandle*> out;
+  for (const HandlePtr& handle : handles_) out.push_back(handle.get());
+  return out;
+}
+
+}  // namespace cairn::kv

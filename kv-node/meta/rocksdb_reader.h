@@ -1,0 +1,48 @@
+// RocksDbReader reads the rows of an open database; MetaStore and MetaLook are such readers.
+//
+// Threading:  Get() and Scan() from any thread, between Attach() and Close().
+// Ownership:  owns the database and its handles.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <rocksdb/db.h>
+
+#include "kv-node/meta/meta_store.h"
+
+namespace cairn::kv {
+
+// The end of the keys that start with `prefix`; empty when they reach to the last key.
+std::string PrefixEnd(std::string prefix);
+
+class RocksDbReader : public MetaReader {
+ public:
+  // `handles` in the order of the families, the default one last.
+  void Attach(rocksdb::DB* db, const std::vector<rocksdb::ColumnFamilyHandle*>& handles);
+  void Close();
+
+  absl::StatusOr<std::optional<std::string>> Get(Family family, std::string_view key) override;
+  absl::Status Scan(Family family, std::string_view prefix, const Visit& visit) override;
+
+  bool attached() const { return db_ != nullptr; }
+  rocksdb::DB& db() { return *db_; }
+  const rocksdb::DB& db() const { return *db_; }
+  rocksdb::ColumnFamilyHandle* Handle(Family family) {
+    return handles_[static_cast<std::size_t>(family)].get();
+  }
+  std::vector<rocksdb::ColumnFamilyHandle*> Handles() const;
+
+ private:
+  using HandlePtr = std::unique_ptr<rocksdb::ColumnFamilyHandle,
+                                    std::function<void(rocksdb::ColumnFamilyHandle*)>>;
+
+  std::unique_ptr<rocksdb::DB> db_;
+  std::vector<HandlePtr> handles_;  // destroyed first
+};
+
+}  // namespace cairn::kv
