@@ -49,14 +49,6 @@ absl::Status CheckParent(const CreateSession& request, const SegmentRow& parent)
   return absl::OkStatus();
 }
 
-// Deletes all rows of a segment.
-void DeleteSegmentRows(MetaBatch& batch, SegmentId segment) {
-  for (const Family family :
-       {Family::kSegments, Family::kClusters, Family::kPools, Family::kRuns, Family::kIndex}) {
-    batch.DeletePrefix(family, SegmentPrefix(segment));
-  }
-}
-
 }  // namespace
 
 void EngineImpl::StartCreate(const CreateSession& request, const Callback<SessionId>& done) {

@@ -296,4 +296,11 @@ absl::StatusOr<PolicyRow> LoadPolicy(MetaReader& reader, SegmentId open_segment)
   return PolicyRow{};
 }
 
+void DeleteSegmentRows(MetaBatch& batch, SegmentId segment) {
+  for (const Family family :
+       {Family::kSegments, Family::kClusters, Family::kPools, Family::kRuns, Family::kIndex}) {
+    batch.DeletePrefix(family, SegmentPrefix(segment));
+  }
+}
+
 }  // namespace cairn::kv

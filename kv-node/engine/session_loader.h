@@ -70,4 +70,7 @@ absl::StatusOr<PolicyRow> LoadPolicy(MetaReader& reader, SegmentId open_segment)
 
 absl::StatusOr<SegmentRow> LoadSegmentRow(MetaReader& reader, SegmentId segment);
 
+// Adds the deletion of all rows of a segment, in every family.
+void DeleteSegmentRows(MetaBatch& batch, SegmentId segment);
+
 }  // namespace cairn::kv

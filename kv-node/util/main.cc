@@ -1,0 +1,81 @@
+// cairn-kv-util: looks after the store of a KV node that does not run.
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <exception>
+#include <sstream>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "common/daemon/program.h"
+#include "common/log/log.h"
+#include "kv-node/util/store_tool.h"
+
+namespace cairn::kv {
+namespace {
+
+constexpr char kName[] = "cairn-kv-util";
+constexpr int kExitFindings = 1;
+constexpr int kExitCannotRun = 2;
+
+constexpr const char* kDescription =
+    "Checks and repairs the store of a cairn-kv-node that does not run.\n"
+    "Exit code: 0 the store is whole, 1 something is wrong with it, 2 this could not be found out.";
+
+int CannotRun(const std::string& message) {
+  fmt::print(stderr, "{}: {}\n", kName, message);
+  return kExitCannotRun;
+}
+
+int Run(int argc, char** argv) {
+  CLI::App app{kDescription, kName};
+  app.set_version_flag("--version", std::string(kName) + " " CAIRN_VERSION);
+  app.require_subcommand(1);
+  ToolOptions options;
+  bool dry_run = false;
+  CLI::App& verify =
+      *app.add_subcommand("verify", "Read everything and report what is wrong; changes nothing");
+  CLI::App& repair = *app.add_subcommand(
+      "repair", "Drop what is lost, and say what that was; a store that is whole is left as it is");
+  for (CLI::App* command : {&verify, &repair}) {
+    command->add_option("--store", options.directory, "Directory of the store (data_dir)")
+        ->required();
+  }
+  repair.add_flag("--dry-run", dry_run, "Only say what would be lost and changed");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    std::ostringstream text;  // of --help and --version
+    app.exit(success, text);
+    return PrintText(text.str()).ok() ? 0 : kExitCannotRun;
+  } catch (const CLI::ParseError& error) {
+    return CannotRun(fmt::format("{}; see {} --help", error.what(), kName));
+  }
+  const absl::Status logging = InitLogging(kName, "error");
+  if (!logging.ok()) return CannotRun(Message(logging));
+  absl::Status printed;
+  const LineSink print = [&printed](const std::string& line) {
+    if (printed.ok()) printed = PrintText(line + "\n");
+  };
+  const absl::StatusOr<std::int64_t> findings =
+      verify.parsed()
+          ? VerifyStore(options, print)
+          : RepairStore(options, dry_run ? RepairMode::kDryRun : RepairMode::kRepair, print);
+  if (!findings.ok()) return CannotRun(Message(findings.status()));
+  if (!printed.ok()) return CannotRun(Message(printed));
+  return *findings == 0 ? 0 : kExitFindings;
+}
+
+}  // namespace
+}  // namespace cairn::kv
+
+int main(int argc, char** argv) {
+  // What a repair writes is as private as what the daemon writes.
+  ::umask(0077);
+  try {
+    return cairn::kv::Run(argc, argv);
+  } catch (const std::exception& error) {
+    return cairn::kv::CannotRun(error.what());
+  }
+}

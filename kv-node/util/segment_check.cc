@@ -1,0 +1,328 @@
+#include "kv-node/util/segment_check.h"
+
+#include <algorithm>
+#include <bit>
+#include <set>
+#include <tuple>
+
+#include "kv-node/layout/superblock.h"
+#include "kv-node/util/page_window.h"
+
+namespace cairn::kv {
+namespace {
+
+// A part with what its row says about it.
+struct Placed {
+  ParsedClusterRowKey row;
+  Part part;
+  std::int64_t entry_bytes = 0;
+  ByteRange range;  // in the extent
+};
+
+std::int64_t EndPage(const Extent& extent) { return extent.first().value() + extent.page_count(); }
+
+class SegmentCheck {
+ public:
+  SegmentCheck(const StoreView& store, SegmentId segment, const SegmentRow& row, FreeMap& named,
+               const FindingSink& sink, StoreSurvey& survey)
+      : store_(store), id_(segment), row_(row), named_(named), sink_(sink), survey_(survey) {}
+
+  void Run() {
+    ReadRows();
+    CheckExtents();
+    CheckParts();
+    CheckAllocation();
+    CheckPages();
+    survey_.part_count += static_cast<std::int64_t>(parts_.size());
+  }
+
+ private:
+  SegmentEntry& entry() { return survey_.segments[id_]; }
+
+  Finding About(FindingKind kind, std::string reason) const {
+    Finding finding;
+    finding.kind = kind;
+    finding.reason = std::move(reason);
+    finding.segment = id_;
+    return finding;
+  }
+  Finding About(FindingKind kind, const Placed& placed, std::string reason) const {
+    Finding finding = About(kind, std::move(reason));
+    finding.cluster = placed.row.key;
+    finding.part = placed.part.id;
+    finding.page = placed.part.extent->first().value();
+    finding.page_count = placed.part.extent->page_count();
+    return finding;
+  }
+  // Says what is wrong, and that no session may show this segment.
+  void Lose(const Finding& finding) {
+    entry().lost = true;
+    sink_(finding);
+  }
+
+  void MissRows(const absl::Status& status) {
+    survey_.incomplete = true;
+    sink_(About(FindingKind::kMetadata, Message(status)));
+  }
+
+  void ReadRows();
+  absl::Status ReadClusterRow(std::string_view key_bytes, std::string_view value);
+  absl::Status ReadIndexRow(std::string_view key_bytes, std::string_view value) const;
+  absl::Status CheckLayerAndHead(const ClusterKey& key) const;
+  void Place(const ParsedClusterRowKey& key, StoredPart stored, std::int64_t entry_bytes);
+  void CheckExtents();
+  void CheckParts();
+  void CheckPart(const Placed& placed);
+  void CheckAllocation();
+  void CheckPages();
+  void CheckPartPages(const Placed& placed, PageWindow& window);
+
+  const StoreView& store_;
+  const SegmentId id_;
+  const SegmentRow& row_;
+  FreeMap& named_;
+  const FindingSink& sink_;
+  StoreSurvey& survey_;
+
+  const std::shared_ptr<FreeMap> unused_map_ = UnusedMap();
+  std::vector<Placed> parts_;
+  std::map<PageIndex, ExtentRef> extents_;
+};
+
+void SegmentCheck::ReadRows() {
+  const auto read_all = [&](Family family, auto&& read) {
+    const absl::Status scanned =
+        store_.meta->Scan(family, SegmentPrefix(id_),
+                          [&](std::string_view key, std::string_view value) -> absl::Status {
+                            const absl::Status status = read(key, value);
+                            if (status.ok()) return status;
+                            Finding finding = About(FindingKind::kRow, Message(status));
+                            finding.row = RowName(family, key);
+                            Lose(finding);
+                            return absl::OkStatus();
+                          });
+    if (!scanned.ok()) MissRows(scanned);
+  };
+  read_all(Family::kClusters, [this](std::string_view key, std::string_view value) {
+    return ReadClusterRow(key, value);
+  });
+  read_all(Family::kIndex, [this](std::string_view key, std::string_view value) {
+    return ReadIndexRow(key, value);
+  });
+}
+
+absl::Status SegmentCheck::CheckLayerAndHead(const ClusterKey& key) const {
+  if (key.layer < row_.layout.layer_count && key.head < row_.layout.head_count) {
+    return absl::OkStatus();
+  }
+  return DataLoss("layer {} head {} of a segment with {} layers and {} heads", key.layer, key.head,
+                  row_.layout.layer_count, row_.layout.head_count);
+}
+
+absl::Status SegmentCheck::ReadClusterRow(std::string_view key_bytes, std::string_view value) {
+  CAIRN_ASSIGN_OR_RETURN(const ParsedClusterRowKey key, ParseClusterRowKey(key_bytes));
+  CAIRN_RETURN_IF_ERROR(CheckLayerAndHead(key.key));
+  switch (key.kind) {
+    case ClusterRowKind::kMask:
+      return value.empty() ? absl::OkStatus() : DataLoss("a mask has {} bytes", value.size());
+    case ClusterRowKind::kEvicted:
+      return DecodePositions(value).status();
+    case ClusterRowKind::kParts:
+    case ClusterRowKind::kCarried: {
+      const std::int64_t entry_bytes = row_.layout.EntryBytes(key.key.head);
+      CAIRN_ASSIGN_OR_RETURN(std::vector<StoredPart> parts, DecodeParts(value, entry_bytes));
+      if (parts.empty()) return DataLoss("the row names no part");
+      for (StoredPart& part : parts) Place(key, std::move(part), entry_bytes);
+      return absl::OkStatus();
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SegmentCheck::ReadIndexRow(std::string_view key_bytes, std::string_view value) const {
+  CAIRN_ASSIGN_OR_RETURN(const ClusterKey key, ParseIndexRowKey(key_bytes));
+  CAIRN_RETURN_IF_ERROR(CheckLayerAndHead(key));
+  return DecodeIndexRow(key, value).status();
+}
+
+void SegmentCheck::Place(const ParsedClusterRowKey& key, StoredPart stored,
+                         std::int64_t entry_bytes) {
+  survey_.largest_id = std::max(survey_.largest_id, stored.id.value());
+  ExtentRef& extent = extents_[stored.first_page];
+  const bool known = extent != nullptr;
+  if (!known) {
+    extent = std::make_shared<Extent>(unused_map_, stored.kind, stored.first_page,
+                                      stored.page_count, /*committed=*/true);
+  }
+  Placed placed;
+  placed.row = key;
+  placed.entry_bytes = entry_bytes;
+  placed.part.id = stored.id;
+  placed.part.extent = extent;
+  placed.part.offset_bytes = stored.offset_bytes;
+  placed.part.direction = stored.direction;
+  placed.part.positions = std::move(stored.positions);
+  placed.part.crcs = std::move(stored.crcs);
+  if (known && (extent->page_count() != stored.page_count || extent->kind() != stored.kind)) {
+    return Lose(About(FindingKind::kExtent, placed,
+                      fmt::format("the part's row gives it {} pages, another row {}, or another "
+                                  "kind",
+                                  stored.page_count, extent->page_count())));
+  }
+  placed.range = RangeOf(placed.part, entry_bytes, 0, placed.part.count());
+  parts_.push_back(std::move(placed));
+}
+
+// Extents inside the file, and none over another; what is wrong is forgotten, with its parts.
+void SegmentCheck::CheckExtents() {
+  std::set<const Extent*> wrong;
+  const auto refuse = [&](const Extent& extent, const char* reason) {
+    wrong.insert(&extent);
+    Finding finding = About(FindingKind::kExtent, reason);
+    finding.page = extent.first().value();
+    finding.page_count = extent.page_count();
+    Lose(finding);
+  };
+  for (const auto& [first, extent] : extents_) {
+    if (first.value() < kFirstDataPage || EndPage(*extent) > store_.page_count) {
+      refuse(*extent, "the extent does not lie inside the extent file");
+    } else if (!named_.MarkUsed(first, extent->page_count())) {
+      refuse(*extent, "rows of this or an older segment name pages of the extent as another's");
+    }
+  }
+  std::erase_if(parts_, [&](const Placed& p) { return wrong.contains(p.part.extent.get()); });
+  std::erase_if(extents_, [&](const auto& e) { return wrong.contains(e.second.get()); });
+}
+
+void SegmentCheck::CheckParts() {
+  // By place, so that what overlaps are neighbours, and pages are read in order.
+  std::sort(parts_.begin(), parts_.end(), [](const Placed& a, const Placed& b) {
+    return std::tuple(a.part.extent->first(), a.range.begin, a.part.id) <
+           std::tuple(b.part.extent->first(), b.range.begin, b.part.id);
+  });
+  std::set<PartId> ids;
+  for (const Placed& placed : parts_) {
+    CheckPart(placed);
+    if (!ids.insert(placed.part.id).second) {
+      Lose(About(FindingKind::kPart, placed, "the segment has two parts of this id"));
+    }
+  }
+  // The part that reaches farthest of those before.
+  const Placed* farthest = nullptr;
+  for (const Placed& placed : parts_) {
+    const bool same = farthest != nullptr && farthest->part.extent == placed.part.extent;
+    if (same && placed.range.begin < farthest->range.end) {
+      Lose(About(FindingKind::kPartOverlap, placed,
+                 fmt::format("bytes {} to {} of the extent; part {} has {} to {}",
+                             placed.range.begin, placed.range.end, farthest->part.id,
+                             farthest->range.begin, farthest->range.end)));
+    }
+    if (!same || placed.range.end > farthest->range.end) farthest = &placed;
+  }
+}
+
+void SegmentCheck::CheckPart(const Placed& placed) {
+  const Part& part = placed.part;
+  const Extent& extent = *part.extent;
+  if (extent.kind() == ExtentKind::kPool) {
+    const bool is_class = extent.page_count() <= kPoolPagesMax &&
+                          std::has_single_bit(static_cast<std::uint64_t>(extent.page_count()));
+    if (!is_class || part.offset_bytes != 0) {
+      Lose(About(
+          FindingKind::kPart, placed,
+          fmt::format("offset {} in a pool of {} pages", part.offset_bytes, extent.page_count())));
+    }
+  } else if (part.direction != Direction::kUp) {
+    Lose(About(FindingKind::kPart, placed, "a part in a run that grows downwards"));
+  }
+  const auto piece_count = PiecesOf(part, placed.entry_bytes, 0, part.count()).size();
+  if (part.crcs.size() != piece_count) {
+    Lose(About(FindingKind::kPart, placed,
+               fmt::format("{} checksums for {} pages", part.crcs.size(), piece_count)));
+  }
+}
+
+// The free map, segment by segment: the pages of the allocation records are those of the extents.
+void SegmentCheck::CheckAllocation() {
+  Regions stored;
+  bool readable = true;
+  const absl::Status scanned = store_.meta->Scan(
+      Family::kPools, SegmentPrefix(id_), [&](std::string_view key, std::string_view value) {
+        const absl::StatusOr<ParsedRegionKey> parsed = ParseRegionKey(key);
+        const absl::StatusOr<RegionBits> bits = DecodeRegion(value);
+        // The scan of all records has told of one that is damaged.
+        readable = readable && parsed.ok() && bits.ok();
+        if (parsed.ok() && bits.ok()) stored[parsed->region] = *bits;
+        return absl::OkStatus();
+      });
+  if (!scanned.ok()) return MissRows(scanned);
+  Regions right;
+  for (const auto& [first, extent] : extents_) {
+    for (std::int64_t page = first.value(); page < EndPage(*extent); ++page) {
+      right[page / kRegionPages].set(static_cast<std::size_t>(page % kRegionPages));
+    }
+    survey_.named_page_count += extent->page_count();
+  }
+  std::set<std::int64_t> regions;
+  for (const Regions* both : {&stored, &right}) {
+    for (const auto& region : *both) regions.insert(region.first);
+  }
+  for (const std::int64_t region : regions) {
+    const RegionBits was = stored.contains(region) ? stored[region] : RegionBits();
+    const RegionBits is = right.contains(region) ? right[region] : RegionBits();
+    const auto tell = [&](const RegionBits& bits, FindingKind kind, const char* reason) {
+      for (std::int64_t i = 0; i < kRegionPages; ++i) {
+        if (!bits[static_cast<std::size_t>(i)]) continue;
+        Finding finding = About(kind, reason);
+        finding.page = region * kRegionPages + i;
+        while (i + 1 < kRegionPages && bits[static_cast<std::size_t>(i + 1)]) {
+          ++i;
+          ++finding.page_count;
+        }
+        sink_(finding);
+      }
+    };
+    tell(is & ~was, FindingKind::kPageUnallocated,
+         "the extent of a part, and not in the segment's allocation record");
+    tell(was & ~is, FindingKind::kPageUnreferenced,
+         "in the segment's allocation record, and in no part's extent");
+  }
+  if (stored != right || !readable) entry().right_regions = std::move(right);
+}
+
+void SegmentCheck::CheckPages() {
+  PageWindow window(store_);
+  for (const Placed& placed : parts_) CheckPartPages(placed, window);
+}
+
+void SegmentCheck::CheckPartPages(const Placed& placed, PageWindow& window) {
+  const Part& part = placed.part;
+  const PageIndex end(EndPage(*part.extent));
+  std::vector<PagePiece> pieces = PiecesOf(part, placed.entry_bytes, 0, part.count());
+  std::sort(pieces.begin(), pieces.end(),
+            [](const PagePiece& a, const PagePiece& b) { return a.page < b.page; });
+  for (const PagePiece& piece : pieces) {
+    ++survey_.checked_page_count;
+    const absl::StatusOr<PageBytes> bytes = window.Page(piece.page, end);
+    if (bytes.ok() && PieceIsIntact(store_.store_id, part, piece, *bytes)) continue;
+    Finding finding =
+        bytes.ok() ? About(FindingKind::kPageDamaged, placed,
+                           fmt::format("bytes {} to {} of the page fail the part's checksum {}",
+                                       piece.begin, piece.end, piece.page_number))
+                   : About(FindingKind::kPageUnreadable, placed, Message(bytes.status()));
+    finding.page = piece.page.value();
+    finding.page_count = 1;
+    Lose(finding);
+  }
+}
+
+}  // namespace
+
+void CheckSegment(const StoreView& store, SegmentId segment, const SegmentRow& row, FreeMap& named,
+                  const FindingSink& sink, StoreSurvey& survey) {
+  SegmentCheck(store, segment, row, named, sink, survey).Run();
+}
+
+std::shared_ptr<FreeMap> UnusedMap() { return std::make_shared<FreeMap>(0, 0); }
+
+}  // namespace cairn::kv

@@ -1,0 +1,140 @@
+// cairn-kv-util verify: what it says of a whole store, and of one that is damaged in one way.
+#include "tests/unit/util/damages.h"
+
+namespace cairn::kv {
+namespace {
+
+TEST_F(StoreTest, WholeStoreIsCleanAndNotAByteChanges) {
+  const auto before = Files();
+  const std::vector<std::string> lines = Verify();
+  EXPECT_EQ(finding_count_, 0) << Joined(lines);
+  ASSERT_EQ(lines.size(), 1U) << Joined(lines);
+  EXPECT_TRUE(Has(lines, "summary findings=0 sessions=3 segments=4 ")) << Joined(lines);
+  EXPECT_EQ(Files(), before);
+}
+
+TEST_F(StoreTest, DamagedStoreIsNotChangedEither) {
+  EditRows([this](MetaReader&, MetaBatch& batch) {
+    batch.Delete(Family::kSegments, SegmentHeadKey(sealed_));
+  });
+  const auto before = Files();
+  Verify();
+  EXPECT_GT(finding_count_, 0);
+  EXPECT_EQ(Files(), before);
+}
+
+TEST_F(StoreTest, StoreInUseIsRefused) {
+  const auto file = ExtentFile::Open({.directory = dir_.path()});
+  ASSERT_TRUE(file.ok());
+  const auto count = VerifyStore(Tool(), [](const std::string&) {});
+  EXPECT_EQ(count.status().code(), absl::StatusCode::kUnavailable) << count.status();
+  EXPECT_NE(Message(count.status()).find("another cairn-kv-node uses"), std::string::npos);
+}
+
+TEST_F(StoreTest, TwoMayLookAtOnceAndNoDaemonStartsMeanwhile) {
+  const auto looks = ExtentFile::Open({.directory = dir_.path(), .read_only = true});
+  ASSERT_TRUE(looks.ok());
+  Verify();
+  EXPECT_EQ(finding_count_, 0);
+  const auto daemon =
+      ExtentFile::Open({.directory = dir_.path(), .lock_wait = std::chrono::milliseconds(0)});
+  EXPECT_EQ(daemon.status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(StoreTest, DirectoryWithoutAStoreCannotBeChecked) {
+  const test::TempDir empty;
+  const auto count = VerifyStore({.directory = empty.path()}, [](const std::string&) {});
+  EXPECT_EQ(count.status().code(), absl::StatusCode::kNotFound) << count.status();
+}
+
+TEST_F(StoreTest, EveryBitOfAPartIsCovered) {
+  // One byte in every piece of every part: its first.
+  std::vector<std::int64_t> offsets;
+  EditRows([&](MetaReader& reader, MetaBatch& batch) {
+    for (const Row& row : RowsOf(reader, Family::kClusters)) {
+      const ClusterRowKind kind = ParseClusterRowKey(row.first)->kind;
+      if (kind != ClusterRowKind::kParts && kind != ClusterRowKind::kCarried) continue;
+      const StoredPart part = PartsIn(row).back();
+      offsets.push_back(part.first_page.value() * kPageBytes + part.offset_bytes);
+    }
+    batch.Put(Family::kConfig, "note", "");  // an edit must change something
+    batch.Delete(Family::kConfig, "note");
+  });
+  ASSERT_GT(offsets.size(), 20U);
+  for (const std::int64_t offset : offsets) {
+    FlipByte(offset);
+    const std::vector<std::string> lines = Verify();
+    EXPECT_EQ(finding_count_, 1) << Joined(lines);
+    EXPECT_TRUE(Has(lines, fmt::format("page={} ", offset / kPageBytes))) << Joined(lines);
+    EXPECT_TRUE(Has(lines, "kind=page_damaged")) << Joined(lines);
+    FlipByte(offset);
+  }
+  Verify();
+  EXPECT_EQ(finding_count_, 0);
+}
+
+TEST_F(StoreTest, DamagedSuperblockCopyIsNamed) {
+  FlipByte(kPageBytes + 30);
+  const std::vector<std::string> lines = Verify();
+  EXPECT_EQ(finding_count_, 1);
+  EXPECT_TRUE(Has(lines, "kind=superblock")) << Joined(lines);
+}
+
+TEST_F(StoreTest, TwoDamagedSuperblockCopiesAreAFinding) {
+  FlipByte(30);
+  FlipByte(kPageBytes + 30);
+  const std::vector<std::string> lines = Verify();
+  EXPECT_EQ(finding_count_, 1);
+  EXPECT_TRUE(Has(lines, "both superblock copies are damaged")) << Joined(lines);
+}
+
+TEST_F(StoreTest, MetadataOfAnotherStoreIsAFinding) {
+  EditRows([](MetaReader&, MetaBatch& batch) {
+    batch.Put(Family::kConfig, "store_id", std::string(16, 'o'));
+  });
+  const std::vector<std::string> lines = Verify();
+  EXPECT_EQ(finding_count_, 1);
+  EXPECT_TRUE(Has(lines, "kind=metadata")) << Joined(lines);
+}
+
+TEST_F(StoreTest, MissingStoreIdIsAFinding) {
+  EditRows([](MetaReader&, MetaBatch& batch) { batch.Delete(Family::kConfig, "store_id"); });
+  const std::vector<std::string> lines = Verify();
+  EXPECT_EQ(finding_count_, 1);
+  EXPECT_TRUE(Has(lines, "no store id")) << Joined(lines);
+}
+
+TEST_F(StoreTest, MissingMetadataIsAFinding) {
+  std::filesystem::remove_all(dir_.File(kMetaDirectoryName));
+  const std::vector<std::string> lines = Verify();
+  EXPECT_EQ(finding_count_, 1);
+  EXPECT_TRUE(Has(lines, "kind=metadata")) << Joined(lines);
+}
+
+TEST_F(StoreTest, TwoSessionsOnOneSegmentAreNamed) {
+  EditRows([this](MetaReader& reader, MetaBatch& batch) {
+    SessionRow row = SessionOf(reader, alone_);
+    row.segment = OpenSegmentOf(reader, talk_);
+    row.token_count = kTokens;
+    batch.Put(Family::kSessions, SessionKeyBytes(alone_), EncodeSessionRow(row));
+  });
+  const std::vector<std::string> lines = Verify();
+  EXPECT_TRUE(Has(lines, "is another session's too")) << Joined(lines);
+  EXPECT_TRUE(Has(lines, "kind=orphan")) << Joined(lines);
+}
+
+class NamedDamage : public DamagedStoreTest,
+                    public testing::WithParamInterface<DamagedStoreTest::Damage> {};
+
+TEST_P(NamedDamage, IsFound) {
+  EditRows([this](MetaReader& reader, MetaBatch& batch) { GetParam().edit(*this, reader, batch); });
+  const std::vector<std::string> lines = Verify();
+  EXPECT_GT(finding_count_, 0);
+  EXPECT_TRUE(Has(lines, GetParam().finding)) << Joined(lines);
+}
+
+INSTANTIATE_TEST_SUITE_P(, NamedDamage, testing::ValuesIn(DamagedStoreTest::Damages()),
+                         [](const auto& tested) { return tested.param.name; });
+
+}  // namespace
+}  // namespace cairn::kv
