@@ -13,18 +13,6 @@ constexpr std::int64_t kTokensMax = 900;
 
 }  // namespace
 
-void Oracle::CutTo(std::int64_t limit) {
-  token_count = limit;
-  window_start = std::min(window_start, limit);
-  truth.resize(static_cast<std::size_t>(limit));
-  for (auto& [layer_head, by_id] : clusters) {
-    for (auto& [id, positions] : by_id) {
-      std::erase_if(positions, [limit](std::int64_t p) { return p >= limit; });
-    }
-    std::erase_if(by_id, [](const auto& cluster) { return cluster.second.empty(); });
-  }
-}
-
 HistoryWorld::HistoryWorld(std::uint64_t seed, const std::string& directory)
     : random_(seed),
       directory_(directory),

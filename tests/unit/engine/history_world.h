@@ -16,20 +16,9 @@
 #include "kv-node/device/faulty_device.h"
 #include "tests/tools/unsynced_fs.h"
 #include "tests/unit/engine/engine_harness.h"
+#include "tests/unit/engine/oracle.h"
 
 namespace cairn::kv {
-
-// What a session must show: the same for the compute node that sent the operations and for the
-// judge.
-struct Oracle {
-  using LayerHead = std::pair<std::int32_t, std::int32_t>;
-  std::int64_t token_count = 0;
-  std::int64_t window_start = 0;
-  std::vector<std::int64_t> truth;  // position -> a number that its entries are made from
-  std::map<LayerHead, std::map<std::int64_t, std::vector<std::int64_t>>> clusters;
-  std::map<LayerHead, std::int64_t> next_id;
-  void CutTo(std::int64_t limit);
-};
 
 // A compute node's side of one session.
 struct Chat {

@@ -1,0 +1,415 @@
+#include "tests/crash/crash_world.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace cairn::kv {
+namespace {
+
+constexpr std::int64_t kWindowTokens = 6;
+constexpr std::int64_t kTokensMax = 900;
+constexpr std::size_t kChatsMax = 5;
+constexpr std::size_t kSealedMax = 8;
+
+// What the store shows and should not.
+template <typename... Args>
+absl::Status Wrong(const fmt::format_string<Args...>& format, Args&&... args) {
+  return absl::InternalError("WRONG: " + fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace
+
+std::vector<std::int32_t> CrashWorld::HeadsOf(std::int32_t layer) {
+  if (layer == 1) return {kAllHeads};
+  return {0, 1};
+}
+
+std::string CrashWorld::Entries(const Oracle& oracle, std::int32_t layer, std::int32_t head,
+                                const Positions& positions) const {
+  std::string out;
+  positions.ForEach([&](std::int64_t p) {
+    out += EntryBytes(layout_, oracle.truth[static_cast<std::size_t>(p)], layer, head, p);
+  });
+  return out;
+}
+
+void CrashWorld::Disconnect() {
+  for (Chat& chat : chats_) chat.session.reset();
+  node_.reset();
+}
+
+absl::Status CrashWorld::Connect(const std::string& socket_path) {
+  compute::KvClientOptions options;
+  // A node that does not answer was killed: nobody starts it before this client has given up.
+  options.reconnect_time_max = std::chrono::milliseconds(50);
+  CAIRN_ASSIGN_OR_RETURN(node_, compute::GrpcKvNode::Connect(socket_path, options));
+  CAIRN_RETURN_IF_ERROR(DropUnknownSessions());
+  for (Chat& chat : chats_) {
+    CAIRN_RETURN_IF_ERROR(Open(chat));
+    CAIRN_RETURN_IF_ERROR(CheckAll(chat));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CrashWorld::DropUnknownSessions() {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<SessionInfo> infos, node_->List());
+  std::set<SessionId> there;
+  for (const SessionInfo& info : infos) there.insert(info.session_id);
+  std::size_t unknown = there.size();
+  for (const Chat& chat : chats_) {
+    if (there.contains(chat.id)) {
+      --unknown;
+      if (!chat.deleting) there.erase(chat.id);
+    } else if (!chat.deleting) {
+      return Wrong("session {} is gone", chat.id);
+    } else {
+      ++counts_["delete that a dying node finished"];
+    }
+  }
+  std::erase_if(chats_, [](const Chat& chat) { return chat.deleting; });
+  if (unknown > (creating_ ? 1U : 0U)) {
+    return Wrong("{} sessions are there that nobody asked for", unknown);
+  }
+  for (const SessionId id : there) CAIRN_RETURN_IF_ERROR(node_->Delete(id));
+  creating_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status CrashWorld::Open(Chat& chat) {
+  chat.session.reset();
+  CAIRN_ASSIGN_OR_RETURN(chat.session, node_->Open(chat.id));
+  chat.session->SetReplayMode(compute::ReplayMode::kNothing);
+  CAIRN_ASSIGN_OR_RETURN(
+      const PolicyStateReply policy,
+      compute::Wait<PolicyStateReply>(chat.session->StartRead(GetPolicyState{})));
+  const std::int64_t number = policy.state.empty() ? 0 : std::stoll(policy.state);
+  const auto saved = chat.saved.find(number);
+  if (saved == chat.saved.end()) {
+    return Wrong("session {} shows checkpoint {}; the last that was acknowledged is {}", chat.id,
+                 number, chat.acked);
+  }
+  if (number != chat.acked) ++counts_["checkpoint that a dying node finished"];
+  chat.acked = number;
+  chat.now = saved->second;
+  chat.saved = {{number, chat.now}};
+  if (chat.session->attachment().token_count != chat.now.token_count) {
+    return Wrong("session {} has {} tokens at checkpoint {}, not {}", chat.id,
+                 chat.session->attachment().token_count, number, chat.now.token_count);
+  }
+  return ReadCarried(chat);
+}
+
+absl::Status CrashWorld::ReadCarried(Chat& chat) {
+  chat.recorded.clear();
+  const Positions window =
+      Positions::Range(chat.now.window_start, chat.now.token_count - chat.now.window_start);
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    CAIRN_ASSIGN_OR_RETURN(const CarriedReply reply,
+                           compute::Wait<CarriedReply>(chat.session->StartRead(GetCarried{layer})));
+    if (reply.carried.empty() != window.empty()) {
+      return Wrong("session {} carries {} buffers in layer {}", chat.id, reply.carried.size(),
+                   layer);
+    }
+    for (const CarriedEntries& carried : reply.carried) {
+      if (carried.positions != window ||
+          carried.entries != Entries(chat.now, layer, carried.head, window)) {
+        return Wrong("session {} carries other entries in layer {}", chat.id, layer);
+      }
+      carried.brought_positions.ForEach([&](std::int64_t p) { chat.recorded.insert(p); });
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CrashWorld::Create() {
+  CreateSession request;
+  request.key = SmallKey();
+  request.layout = layout_;
+  creating_ = true;
+  CAIRN_ASSIGN_OR_RETURN(const SessionId id, node_->Create(request));
+  creating_ = false;
+  Chat chat;
+  chat.id = id;
+  chat.saved[0] = Oracle();
+  chats_.push_back(std::move(chat));
+  return Open(chats_.back());
+}
+
+absl::Status CrashWorld::Fork() {
+  if (sealed_.empty()) return absl::OkStatus();
+  const Sealed& parent =
+      sealed_[static_cast<std::size_t>(Random(static_cast<std::int64_t>(sealed_.size())))];
+  CreateSession request;
+  request.key = SmallKey();
+  request.layout = layout_;
+  request.parent_segment_id = parent.segment;
+  request.parent_token_count = parent.start + 1 + Random(parent.oracle.token_count - parent.start);
+  creating_ = true;
+  const absl::StatusOr<SessionId> id = node_->Create(request);
+  if (!id.ok() && !absl::IsNotFound(id.status())) return id.status();
+  creating_ = false;
+  if (!id.ok()) return absl::OkStatus();  // it went with its sessions
+  Chat chat;
+  chat.id = *id;
+  chat.acked = parent.number;
+  chat.saved[parent.number] = parent.oracle;
+  chat.saved[parent.number].CutTo(request.parent_token_count);
+  chats_.push_back(std::move(chat));
+  ++counts_["fork"];
+  CAIRN_RETURN_IF_ERROR(Open(chats_.back()));
+  return CheckAll(chats_.back());
+}
+
+absl::Status CrashWorld::Assign(Chat& chat, std::int32_t layer, std::int32_t head,
+                                std::int64_t position) {
+  auto& clusters = chat.now.clusters[{layer, head}];
+  std::int64_t& next_id = chat.now.next_id[{layer, head}];
+  std::int64_t id = 0;
+  if (clusters.empty() || Random(12) == 0) {
+    id = ++next_id;
+  } else {
+    auto it = clusters.begin();
+    std::advance(it, Random(static_cast<std::int64_t>(clusters.size())));
+    id = it->first;
+  }
+  clusters[id].push_back(position);
+  Append op;
+  op.layer = layer;
+  const Positions positions = Positions::Range(position, 1);
+  op.clusters.push_back(
+      {{head, ClusterId(id)}, positions, Entries(chat.now, layer, head, positions)});
+  return chat.session->Send(std::move(op));
+}
+
+absl::Status CrashWorld::Decode(Chat& chat) {
+  const std::int64_t count = 1 + Random(Random(4) == 0 ? 80 : 10);
+  if (chat.now.token_count + count > kTokensMax) return absl::OkStatus();
+  for (std::int64_t i = 0; i < count; ++i) {
+    chat.now.truth.push_back(next_truth_++);
+    ++chat.now.token_count;
+    if (chat.now.token_count - chat.now.window_start <= kWindowTokens) continue;
+    const std::int64_t leaves = chat.now.window_start++;
+    for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+      for (const std::int32_t head : HeadsOf(layer)) {
+        CAIRN_RETURN_IF_ERROR(Assign(chat, layer, head, leaves));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CrashWorld::Split(Chat& chat) {
+  const auto layer = static_cast<std::int32_t>(Random(2));
+  for (const std::int32_t head : HeadsOf(layer)) {
+    auto& clusters = chat.now.clusters[{layer, head}];
+    const auto large = std::find_if(clusters.begin(), clusters.end(),
+                                    [](const auto& c) { return c.second.size() > 5; });
+    if (large == clusters.end()) continue;
+    std::vector<std::int64_t> halves[2];
+    for (const std::int64_t p : large->second) halves[Random(2)].push_back(p);
+    if (halves[0].empty() || halves[1].empty()) continue;
+    Replace op;
+    op.layer = layer;
+    op.head = head;
+    op.parent_ids = {ClusterId(large->first)};
+    clusters.erase(large);
+    for (std::vector<std::int64_t>& half : halves) {
+      const std::int64_t id = ++chat.now.next_id[{layer, head}];
+      op.children.push_back({ClusterId(id), Positions::FromUnsorted(half)});
+      clusters[id] = std::move(half);
+    }
+    CAIRN_RETURN_IF_ERROR(chat.session->Send(std::move(op)));
+    ++counts_["split"];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CrashWorld::Evict(Chat& chat) {
+  auto& clusters = chat.now.clusters[{0, 1}];
+  if (clusters.empty()) return absl::OkStatus();
+  Replace op;
+  op.layer = 0;
+  op.head = 1;
+  op.parent_ids = {ClusterId(clusters.begin()->first)};
+  op.evicted_positions = Positions::FromUnsorted(clusters.begin()->second);
+  clusters.erase(clusters.begin());
+  ++counts_["evict"];
+  return chat.session->Send(std::move(op));
+}
+
+absl::Status CrashWorld::StageWindow(Chat& chat, const Positions& window) {
+  Positions brought;
+  window.ForEach([&](std::int64_t p) {
+    if (!chat.recorded.contains(p) || Random(4) == 0) brought.Append(p);
+  });
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    StageCarried stage;
+    stage.layer = layer;
+    for (const std::int32_t head : HeadsOf(layer)) {
+      if (window.empty()) continue;
+      stage.carried.push_back(
+          {head, kWindowBuffer, window, brought, Entries(chat.now, layer, head, brought)});
+    }
+    CAIRN_RETURN_IF_ERROR(chat.session->Send(std::move(stage)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CrashWorld::TakeCheckpoint(Chat& chat) {
+  const Positions window =
+      Positions::Range(chat.now.window_start, chat.now.token_count - chat.now.window_start);
+  CAIRN_RETURN_IF_ERROR(StageWindow(chat, window));
+  const std::int64_t number = next_number_++;
+  PutPolicyState policy;
+  policy.version = 1;
+  policy.state = fmt::format("{}", number);
+  CAIRN_RETURN_IF_ERROR(chat.session->Send(std::move(policy)));
+  const Oracle& before = chat.saved.at(chat.acked);
+  Checkpoint op;
+  op.token_count = chat.now.token_count;
+  op.token_ids_start = std::min(before.token_count, op.token_count);
+  for (std::int64_t p = op.token_ids_start; p < op.token_count; ++p) {
+    op.token_ids.push_back(static_cast<std::int32_t>(chat.now.truth[static_cast<std::size_t>(p)]));
+  }
+  op.seal = Random(5) == 0;
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    for (const std::int32_t head : {0, 1, kAllHeads}) {
+      op.next_cluster_ids.push_back(chat.now.next_id[{layer, head}] + 1);
+    }
+  }
+  chat.saved[number] = chat.now;
+  CAIRN_RETURN_IF_ERROR(chat.session->StartCheckpoint(std::move(op)));
+  ++counts_["checkpoint"];
+  // Others go on while it is under way: the kill may come then.
+  if (Random(2) == 0) {
+    CAIRN_RETURN_IF_ERROR(
+        Decode(chats_[static_cast<std::size_t>(Random(static_cast<std::int64_t>(chats_.size())))]));
+  }
+  return FinishCheckpoint(chat, number, window);
+}
+
+absl::Status CrashWorld::FinishCheckpoint(Chat& chat, std::int64_t number,
+                                          const Positions& window) {
+  const std::int64_t start = chat.session->attachment().segment_start;
+  CAIRN_ASSIGN_OR_RETURN(const Checkpointed done, chat.session->WaitForCheckpoint());
+  ++counts_["acknowledged"];
+  chat.acked = number;
+  chat.saved = {{number, chat.saved.at(number)}};
+  chat.recorded.clear();
+  if (done.sealed_segment_id.value() == 0) {
+    window.ForEach([&](std::int64_t p) { chat.recorded.insert(p); });
+    return absl::OkStatus();
+  }
+  ++counts_["seal"];
+  if (sealed_.size() >= kSealedMax) sealed_.erase(sealed_.begin());
+  sealed_.push_back({done.sealed_segment_id, start, number, chat.saved.at(number)});
+  return Open(chat);  // the next seal's start is the new segment's
+}
+
+absl::Status CrashWorld::SealClosed(Chat& chat) {
+  chat.session.reset();
+  const absl::StatusOr<SealedSegment> sealed = node_->Seal(chat.id);
+  // The stream's end may not have reached the node yet: then it says that the session is open.
+  if (!sealed.ok() && !absl::IsFailedPrecondition(sealed.status())) return sealed.status();
+  if (sealed.ok()) ++counts_["seal of a closed session"];
+  return Open(chat);
+}
+
+absl::Status CrashWorld::CheckCluster(const Chat& chat, std::int32_t layer,
+                                      const FetchedCluster& fetched) const {
+  const auto [head, id] = fetched.cluster;
+  const auto clusters = chat.now.clusters.find({layer, head});
+  Positions positions;
+  if (clusters != chat.now.clusters.end() && clusters->second.contains(id.value())) {
+    positions = Positions::FromUnsorted(clusters->second.at(id.value()));
+  }
+  if (positions.empty()) {
+    if (fetched.outcome == FetchOutcome::kUnknown) return absl::OkStatus();
+    return Wrong("session {} layer {} head {} shows cluster {}, which it does not have", chat.id,
+                 layer, head, id);
+  }
+  const JoinedCluster joined = Join(layout_, fetched);
+  if (fetched.outcome == FetchOutcome::kFound && joined.positions == positions &&
+      joined.entries == Entries(chat.now, layer, head, positions)) {
+    return absl::OkStatus();
+  }
+  return Wrong("session {} layer {} head {} cluster {}: outcome {}, {} positions of {}, or bytes",
+               chat.id, layer, head, id, static_cast<int>(fetched.outcome),
+               joined.positions.count(), positions.count());
+}
+
+// Clusters of one layer, in one fetch.
+absl::Status CrashWorld::CheckClusters(Chat& chat, std::int32_t layer,
+                                       std::vector<ClusterRef> clusters) {
+  const std::size_t count = clusters.size();
+  CAIRN_ASSIGN_OR_RETURN(const FetchReply reply,
+                         compute::Wait<FetchReply>(chat.session->StartRead(
+                             Fetch{layer, std::move(clusters), /*with_positions=*/true})));
+  if (reply.clusters.size() != count) return Wrong("{} clusters answered", reply.clusters.size());
+  for (const FetchedCluster& fetched : reply.clusters) {
+    CAIRN_RETURN_IF_ERROR(CheckCluster(chat, layer, fetched));
+    ++counts_["cluster compared"];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CrashWorld::CheckSome(Chat& chat) {
+  const auto layer = static_cast<std::int32_t>(Random(2));
+  std::vector<ClusterRef> clusters;
+  for (const std::int32_t head : HeadsOf(layer)) {
+    clusters.push_back({head, ClusterId(1 + Random(chat.now.next_id[{layer, head}] + 2))});
+  }
+  return CheckClusters(chat, layer, std::move(clusters));
+}
+
+absl::Status CrashWorld::CheckAll(Chat& chat) {
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    std::vector<ClusterRef> clusters;
+    for (const std::int32_t head : HeadsOf(layer)) {
+      // One more than there should be.
+      for (std::int64_t id = 1; id <= chat.now.next_id[{layer, head}] + 1; ++id) {
+        clusters.push_back({head, ClusterId(id)});
+      }
+    }
+    CAIRN_RETURN_IF_ERROR(CheckClusters(chat, layer, std::move(clusters)));
+  }
+  const std::vector<std::int64_t>& truth = chat.saved.at(chat.acked).truth;
+  CAIRN_ASSIGN_OR_RETURN(const TokensReply tokens,
+                         compute::Wait<TokensReply>(chat.session->StartRead(
+                             GetTokens{0, static_cast<std::int32_t>(truth.size())})));
+  if (!std::equal(truth.begin(), truth.end(), tokens.token_ids.begin(), tokens.token_ids.end())) {
+    return Wrong("session {} has other token ids", chat.id);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CrashWorld::Delete(std::size_t index) {
+  Chat& chat = chats_[index];
+  chat.session.reset();
+  chat.deleting = true;
+  CAIRN_RETURN_IF_ERROR(node_->Delete(chat.id));
+  chats_.erase(chats_.begin() + static_cast<std::ptrdiff_t>(index));
+  ++counts_["delete"];
+  return absl::OkStatus();
+}
+
+absl::Status CrashWorld::Step() {
+  if (chats_.empty()) return Create();
+  const auto index = static_cast<std::size_t>(Random(static_cast<std::int64_t>(chats_.size())));
+  Chat& chat = chats_[index];
+  const bool old = chat.now.token_count > kTokensMax * 3 / 4;
+  const std::int64_t dice = Random(100);
+  if (dice < 35) return Decode(chat);
+  if (dice < 42) return CheckSome(chat);
+  if (dice < 52) return Split(chat);
+  if (dice < 54) return Evict(chat);
+  if (dice < 80) return TakeCheckpoint(chat);
+  if (dice < 84 && chats_.size() < kChatsMax) return Create();
+  if (dice < 90 && chats_.size() < kChatsMax) return Fork();
+  if (dice < 93) return Open(chat);
+  if (dice < 95) return SealClosed(chat);
+  if (dice < (old ? 100 : 98)) return Delete(index);
+  return Decode(chat);
+}
+
+}  // namespace cairn::kv

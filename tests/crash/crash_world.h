@@ -1,0 +1,94 @@
+// A compute node's work on a real KV node that may be killed at any moment: conversations that
+// decode, split, evict, checkpoint, seal, fork and are deleted, through gRPC. Beside it, in this
+// process, what each of them must show after the node is back: its last acknowledged checkpoint, or
+// one that was under way when the node died.
+//
+// Threading:  one thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "compute-node/kv_client/grpc_kv_node.h"
+#include "tests/tools/rng.h"
+#include "tests/unit/engine/engine_harness.h"
+#include "tests/unit/engine/oracle.h"
+
+namespace cairn::kv {
+
+class CrashWorld {
+ public:
+  explicit CrashWorld(std::uint64_t seed) : rng_(seed) {}
+
+  // The node is back: everything is opened and compared. Not OK: something is lost or wrong.
+  absl::Status Connect(const std::string& socket_path);
+  // One random operation. Not OK: the node is gone, or something is wrong with it.
+  absl::Status Step();
+  // Forgets what only lived in the connection.
+  void Disconnect();
+
+  std::int64_t Random(std::int64_t below) {
+    return static_cast<std::int64_t>(rng_.Below(static_cast<std::uint64_t>(below)));
+  }
+  const std::map<std::string, int>& counts() const { return counts_; }
+
+ private:
+  struct Chat {
+    SessionId id;
+    std::unique_ptr<compute::KvSession> session;
+    Oracle now;
+    // States that the store may show: the number is in the policy's state. The first is the last
+    // one that was acknowledged.
+    std::map<std::int64_t, Oracle> saved;
+    std::int64_t acked = 0;
+    std::set<std::int64_t> recorded;  // carried positions that have a record in the open segment
+    bool deleting = false;            // asked for, and not answered
+  };
+  struct Sealed {
+    SegmentId segment;
+    std::int64_t start = 0;
+    std::int64_t number = 0;
+    Oracle oracle;
+  };
+
+  absl::Status DropUnknownSessions();
+  absl::Status Open(Chat& chat);
+  absl::Status ReadCarried(Chat& chat);
+  absl::Status Create();
+  absl::Status Fork();
+  absl::Status Decode(Chat& chat);
+  absl::Status Assign(Chat& chat, std::int32_t layer, std::int32_t head, std::int64_t position);
+  absl::Status Split(Chat& chat);
+  absl::Status Evict(Chat& chat);
+  absl::Status TakeCheckpoint(Chat& chat);
+  absl::Status StageWindow(Chat& chat, const Positions& window);
+  absl::Status FinishCheckpoint(Chat& chat, std::int64_t number, const Positions& window);
+  absl::Status SealClosed(Chat& chat);
+  absl::Status Delete(std::size_t index);
+  absl::Status CheckSome(Chat& chat);
+  absl::Status CheckAll(Chat& chat);
+  absl::Status CheckClusters(Chat& chat, std::int32_t layer, std::vector<ClusterRef> clusters);
+  absl::Status CheckCluster(const Chat& chat, std::int32_t layer,
+                            const FetchedCluster& fetched) const;
+  std::string Entries(const Oracle& oracle, std::int32_t layer, std::int32_t head,
+                      const Positions& positions) const;
+  // Heads that hold clusters of their own in a layer: layer 1 has clusters of all heads.
+  static std::vector<std::int32_t> HeadsOf(std::int32_t layer);
+
+  const EntryLayout layout_ = SmallLayout();
+  test::Rng rng_;
+  std::unique_ptr<compute::GrpcKvNode> node_;
+  std::vector<Chat> chats_;
+  std::vector<Sealed> sealed_;
+  bool creating_ = false;  // a session that nobody knows may be there
+  std::int64_t next_truth_ = 1;
+  std::int64_t next_number_ = 1;
+  std::map<std::string, int> counts_;
+};
+
+}  // namespace cairn::kv
