@@ -75,7 +75,9 @@ TEST_F(StoreTest, EveryBitOfAPartIsCovered) {
 
 TEST_F(StoreTest, DamagedSuperblockCopyIsNamed) {
   FlipByte(kPageBytes + 30);
+  const auto before = Files();
   const std::vector<std::string> lines = Verify();
+  EXPECT_EQ(Files(), before);
   EXPECT_EQ(finding_count_, 1);
   EXPECT_TRUE(Has(lines, "kind=superblock")) << Joined(lines);
 }

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Breaks the sources of the KV node one line at a time and expects a test to notice.
+
+usage: mutations.py [BUILD_DIR] [NAME...]      default: build/release and all mutations
+
+Not part of CI: each mutation is a build. It works in the tree that it lies in, which must have no changes of its
+own in the mutated files; every file is put back, also after Ctrl-C. Prints a table, and fails if a mutation
+survives, or if its text is no longer in the source (then the table here is what is out of date).
+"""
+import os
+import subprocess
+import sys
+
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
+ENGINE = "kv-node/engine/"
+UTIL = "kv-node/util/"
+HISTORY = ("history_test", "tests/unit/engine/history_test", {"CAIRN_TEST_HISTORIES": "20"})
+STATE = ("session_state_test", "tests/unit/session_state/session_state_test", {})
+CHECK = ("util_test", "tests/unit/util/util_test", {})
+PARTS = ("layout_rows_test", "tests/unit/layout_rows/layout_rows_test", {})
+KILLS = ("kill_loop_test", "tests/crash/kill_loop_test", {})
+META = ("meta_test", "tests/unit/meta/meta_test", {})
+
+# name, file, text that is there once, what takes its place, the test that must fail
+MUTATIONS = [
+    ("no flush before the commit", ENGINE + "session_checkpoint.cc",
+     "if (!context_.options.durable) return CommitCheckpoint();",
+     "if (context_.options.durable) return CommitCheckpoint();", HISTORY),
+    ("commit before the writes have ended", ENGINE + "session_checkpoint.cc",
+     "if (!writes_in_flight_.empty() && *writes_in_flight_.begin() <= checkpoint_->write_seq) return;",
+     "", HISTORY),
+    ("acknowledge before the commit", ENGINE + "session_checkpoint.cc",
+     "  context_.Commit(std::move(checkpoint_->batch),",
+     "  observer_->OnCheckpointed(checkpoint_->op_seq, {checkpoint_->op.token_count, checkpoint_->sealed});\n"
+     "  context_.Commit(std::move(checkpoint_->batch),", KILLS),
+    ("no position rule at a checkpoint", ENGINE + "session_checkpoint.cc",
+     "return state_->CheckPositions(op.token_count, staged_);", "return absl::OkStatus();",
+     ("engine_test", "tests/unit/engine/engine_test", {})),
+    ("the log is not synced", "kv-node/meta/meta_store.cc", "write.sync = !options_.in_memory;",
+     "write.sync = false;", META),
+    ("new extents are not in the allocation record", ENGINE + "session_capture.cc",
+     "for (const ExtentRef& extent : new_extents_) mark(*extent, true);", "", CHECK),
+    ("dropped extents stay in the allocation record", ENGINE + "session_capture.cc",
+     "for (const ExtentRef& extent : dropped_extents_) mark(*extent, false);", "", HISTORY),
+    ("masks are not stored", ENGINE + "session_capture.cc",
+     "job.batch.Put(Family::kClusters, ClusterRowKey(open.id, key, ClusterRowKind::kMask), \"\");",
+     "static_cast<void>(key);", CHECK),
+    ("carried rows of all segments count", ENGINE + "session_state.cc",
+     "if (rows.has_checkpoint) last = &rows;",
+     "if (rows.has_checkpoint && last == nullptr) last = &rows;", STATE),
+    ("a cluster id may be used again", ENGINE + "session_state.cc",
+     "if (held.empty() && key.cluster_id.value() <= UsedIdMax(key.layer, key.head)) {", "if (false) {", STATE),
+    ("positions may be out of order", ENGINE + "session_state.cc",
+     "if (!held.empty() && positions.first() <= held.last()) {", "if (false) {", STATE),
+    ("the checksum has no part id in its seed", "kv-node/layout/part.cc",
+     "const auto id = static_cast<std::uint64_t>(part.value());",
+     "const auto id = static_cast<std::uint64_t>(part.value() & 0);", PARTS),
+    ("the checksum has no page number in its seed", "kv-node/layout/part.cc",
+     "const auto number = static_cast<std::uint64_t>(page_number);",
+     "const auto number = static_cast<std::uint64_t>(page_number & 0);", PARTS),
+    ("the checksum has no store id in its seed", "kv-node/layout/part.cc",
+     "std::memcpy(seed.data(), store.data(), store.size());",
+     "std::memset(seed.data(), 0, store.size());", PARTS),
+    ("verify: checksums are not compared", UTIL + "segment_check.cc",
+     "if (bytes.ok() && PieceIsIntact(store_.store_id, part, piece, *bytes)) continue;",
+     "if (bytes.ok()) continue;", CHECK),
+    ("verify: overlapping parts pass", UTIL + "segment_check.cc",
+     "if (same && placed.range.begin < farthest->range.end) {",
+     "if (same && placed.range.end < farthest->range.begin) {", CHECK),
+    ("verify: leaked pages pass", UTIL + "segment_check.cc", "tell(was & ~is,", "tell(was & is & ~is,", CHECK),
+    ("verify: positions are not counted", UTIL + "session_check.cc",
+     "return state.CheckPositions(token_count, carried);", "return absl::OkStatus();", CHECK),
+    ("verify: orphans pass", UTIL + "store_check.cc", "} else if (!entry.needed) {", "} else if (false) {",
+     CHECK),
+    ("repair: half read metadata is repaired", UTIL + "repair_plan.cc",
+     "if (survey.incomplete) return plan;", "", CHECK),
+    ("repair: a dry run commits", UTIL + "store_tool.cc", "if (mode == RepairMode::kDryRun) break;", "", CHECK),
+]
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def write(path, text):
+    with open(os.path.join(ROOT, path), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def run(command, environment=None, seconds=600):
+    """True when the command succeeded; a hang is a failure, as a test that notices by waiting is."""
+    try:
+        done = subprocess.run(command, cwd=ROOT, env={**os.environ, **(environment or {})}, timeout=seconds,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        return done.returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def judge(build, file, old, new, test):
+    target, binary, environment = test
+    before = read(file)
+    if before.count(old) != 1:
+        return "NOT APPLIED"
+    try:
+        write(file, before.replace(old, new))
+        # Warnings are errors, so a mutation must leave nothing unused.
+        if not run(["cmake", "--build", build, "--target", target]):
+            return "NOT BUILT"
+        return "SURVIVED" if run([os.path.join(build, binary)], environment) else "caught"
+    finally:
+        write(file, before)
+
+
+def main():
+    arguments = sys.argv[1:]
+    build = arguments.pop(0) if arguments and os.path.isdir(os.path.join(ROOT, arguments[0])) else "build/release"
+    wanted = [row for row in MUTATIONS if not arguments or row[0] in arguments]
+    survived = 0
+    print("| mutation | file | test | outcome |\n| --- | --- | --- | --- |")
+    for name, file, old, new, test in wanted:
+        outcome = judge(build, file, old, new, test)
+        survived += outcome != "caught"
+        print("| %s | %s | %s | %s |" % (name, file, test[0], outcome), flush=True)
+    print("%d mutations, %d not caught" % (len(wanted), survived))
+    return 1 if survived or not wanted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
