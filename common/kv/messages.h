@@ -302,6 +302,7 @@ struct KvStats {
   std::int64_t read_fetch_bytes = 0;
   std::int64_t read_fetch_count = 0;
   std::int64_t read_place_bytes = 0;
+  std::int64_t read_hole_bytes = 0;
   std::int64_t write_pool_bytes = 0;
   std::int64_t write_log_bytes = 0;
   std::int64_t write_relog_bytes = 0;

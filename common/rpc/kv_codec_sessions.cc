@@ -189,6 +189,7 @@ void ToProto(const KvStats& stats, pb::GetStatsResponse* out) {
   out->set_row_bytes(stats.row_bytes);
   out->set_read_fetch_bytes(stats.read_fetch_bytes);
   out->set_read_place_bytes(stats.read_place_bytes);
+  out->set_read_hole_bytes(stats.read_hole_bytes);
   out->set_write_pool_bytes(stats.write_pool_bytes);
   out->set_write_log_bytes(stats.write_log_bytes);
   out->set_write_relog_bytes(stats.write_relog_bytes);
@@ -219,6 +220,7 @@ absl::StatusOr<KvStats> FromProto(const pb::GetStatsResponse& stats) {
   out.row_bytes = stats.row_bytes();
   out.read_fetch_bytes = stats.read_fetch_bytes();
   out.read_place_bytes = stats.read_place_bytes();
+  out.read_hole_bytes = stats.read_hole_bytes();
   out.write_pool_bytes = stats.write_pool_bytes();
   out.write_log_bytes = stats.write_log_bytes();
   out.write_relog_bytes = stats.write_relog_bytes();

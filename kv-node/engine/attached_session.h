@@ -109,6 +109,7 @@ class AttachedSession {
   void ReadMissing(const std::shared_ptr<FetchJob>& job, std::vector<WantedPart*> missing);
   // Into the slot, or into a buffer without one.
   void ReadRun(const std::shared_ptr<FetchJob>& job, FetchRun run, const SlotRef& slot);
+  void RetryAlone(const std::shared_ptr<FetchJob>& job, WantedPart& wanted);
   void FinishFetch(FetchJob& job);
 
   // ---- session_place.cc ----
@@ -209,7 +210,7 @@ class AttachedSession {
 
   std::set<ClusterKey> placing_;
   std::set<ClusterKey> idle_candidates_;  // those with place_entries_min unplaced entries or more
-  bool place_waits_ = false;  // a placing that would make room waits for a write to end
+  bool place_waits_ = false;              // a placing that would make room waits for a write to end
   absl::Status place_error_;  // why the last placing could not begin, e.g. flash is full
   std::set<std::uint64_t> writes_in_flight_;
   std::uint64_t write_seq_ = 0;

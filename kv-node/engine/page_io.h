@@ -96,7 +96,7 @@ class PageIo {
   // `pages` in any order, duplicates allowed. `done` never runs inside Read.
   void Read(std::vector<PageIndex> pages, ReadCause cause, ReadDone done);
   // Consecutive pages from `first` on into the caller's memory, which stays until `done` ran.
-  // `done` never runs inside ReadRun.
+  // `done` never runs inside ReadRun. Whoever put runs together over holes says so by NoteHoles.
   void ReadRun(PageIndex first, std::span<std::byte> memory, ReadCause cause, ReadRunDone done);
   // Tells the function of every write, before it starts.
   void SetOnWrite(std::function<void(PageIndex first, std::span<const std::byte> bytes)> on_write) {
@@ -109,6 +109,8 @@ class PageIo {
 
   // Runs the callbacks of reads that needed no device. Returns whether there were any.
   bool RunReady();
+  const MergeLimits& merge_limits() const { return merge_; }
+  void NoteHoles(std::int64_t page_count) { stats_.hole_bytes += page_count * kPageBytes; }
   BufferPool& buffers() const { return *buffers_; }
   const PageIoStats& stats() const { return stats_; }
 

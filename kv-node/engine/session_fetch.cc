@@ -3,6 +3,7 @@
 // one buffer; what neither holds is read, parts that lie side by side in one request, and checked
 // before it is served. A part that another read is bringing is waited for, not read twice.
 #include <algorithm>
+#include <cstring>
 
 #include "common/base/check.h"
 #include "common/log/log.h"
@@ -32,7 +33,8 @@ struct WantedPart {
 struct FetchRun {
   PageIndex first_page;
   std::int64_t page_count = 0;
-  std::vector<WantedPart*> parts;  // by first page
+  std::int64_t hole_page_count = 0;  // of them, that no part asked for
+  std::vector<WantedPart*> parts;    // by first page
 };
 
 namespace {
@@ -91,25 +93,33 @@ Span SpanOf(const PendingChunk& chunk, bool with_positions) {
   return span;
 }
 
-// Parts whose pages overlap or touch share a run. A part is never cut.
-std::vector<FetchRun> MergeRuns(std::vector<WantedPart*> parts) {
+// Parts whose pages overlap or touch share a run, and those behind a hole that costs less than
+// another request. A part is never cut.
+std::vector<FetchRun> MergeRuns(std::vector<WantedPart*> parts, const MergeLimits& limits) {
   std::sort(parts.begin(), parts.end(), [](const WantedPart* a, const WantedPart* b) {
     return std::pair(a->first_page, a->page_count) < std::pair(b->first_page, b->page_count);
   });
   std::vector<FetchRun> runs;
+  std::int64_t hole_bytes_left = PageIo::kHoleBytesMax;
   for (WantedPart* part : parts) {
     const std::int64_t end = part->first_page.value() + part->page_count;
     if (!runs.empty()) {
       FetchRun& run = runs.back();
       const std::int64_t run_end = run.first_page.value() + run.page_count;
       const std::int64_t merged = std::max(run_end, end) - run.first_page.value();
-      if (part->first_page.value() <= run_end && merged <= kSlotPagesMax) {
+      const std::int64_t hole_bytes =
+          std::max<std::int64_t>(0, part->first_page.value() - run_end) * kPageBytes;
+      const bool is_cheap = hole_bytes <= std::min(limits.gap_bytes, hole_bytes_left) &&
+                            part->page_count * kPageBytes <= limits.piece_bytes_max;
+      if (merged <= kSlotPagesMax && (hole_bytes == 0 || is_cheap)) {
+        hole_bytes_left -= hole_bytes;
+        run.hole_page_count += hole_bytes / kPageBytes;
         run.page_count = merged;
         run.parts.push_back(part);
         continue;
       }
     }
-    runs.push_back({part->first_page, part->page_count, {part}});
+    runs.push_back({part->first_page, part->page_count, 0, {part}});
   }
   return runs;
 }
@@ -119,12 +129,35 @@ void SplitRun(FetchRun run, std::vector<FetchRun>& runs) {
   const auto middle = run.parts.begin() + std::ssize(run.parts) / 2;
   for (std::vector<WantedPart*> half : {std::vector<WantedPart*>(run.parts.begin(), middle),
                                         std::vector<WantedPart*>(middle, run.parts.end())}) {
-    std::int64_t end = 0;
-    for (const WantedPart* part : half) {
-      end = std::max(end, part->first_page.value() + part->page_count);
-    }
     const PageIndex first = half.front()->first_page;
-    runs.push_back({first, end - first.value(), std::move(half)});
+    FetchRun out{first, 0, 0, {}};
+    for (const WantedPart* part : half) {
+      const std::int64_t begin = part->first_page.value() - first.value();
+      out.hole_page_count += std::max<std::int64_t>(0, begin - out.page_count);
+      out.page_count = std::max(out.page_count, begin + part->page_count);
+    }
+    out.parts = std::move(half);
+    runs.push_back(std::move(out));
+  }
+}
+
+void EndRun(const FetchRun& run, const std::set<PageIndex>& failed) {
+  for (WantedPart* wanted : run.parts) {
+    const auto bad = failed.lower_bound(wanted->first_page);
+    const PageIndex end(wanted->first_page.value() + wanted->page_count);
+    wanted->read_failed = bad != failed.end() && *bad < end;
+  }
+}
+
+// A hole may hold other sessions' entries, and clients read the arena.
+void ClearHoles(const FetchRun& run, std::span<std::byte> memory) {
+  if (run.hole_page_count == 0) return;
+  std::int64_t end = 0;
+  const auto at = [](std::int64_t page) { return static_cast<std::size_t>(page * kPageBytes); };
+  for (const WantedPart* wanted : run.parts) {
+    const std::int64_t begin = wanted->first_page.value() - run.first_page.value();
+    if (begin > end) std::memset(memory.data() + at(end), 0, at(begin - end));
+    end = std::max(end, begin + wanted->page_count);
   }
 }
 
@@ -236,7 +269,7 @@ void AttachedSession::NoteServed(WantedPart& wanted) {
 
 void AttachedSession::ReadMissing(const std::shared_ptr<FetchJob>& job,
                                   std::vector<WantedPart*> missing) {
-  std::vector<FetchRun> runs = MergeRuns(std::move(missing));
+  std::vector<FetchRun> runs = MergeRuns(std::move(missing), context_.io->merge_limits());
   while (!runs.empty()) {
     FetchRun run = std::move(runs.back());
     runs.pop_back();
@@ -271,17 +304,29 @@ void AttachedSession::ReadRun(const std::shared_ptr<FetchJob>& job, FetchRun run
     if (slot != nullptr) wanted->owner = context_.cache->Lease(slot);
   }
   ++job->open_count;
-  const auto done = [this, job, slot, buffer,
-                     parts = std::move(run.parts)](const std::set<PageIndex>& failed) {
-    for (WantedPart* wanted : parts) {
-      const auto bad = failed.lower_bound(wanted->first_page);
-      const PageIndex end(wanted->first_page.value() + wanted->page_count);
-      wanted->read_failed = bad != failed.end() && *bad < end;
-    }
-    if (slot != nullptr) context_.cache->Loaded(slot, failed.empty());
-    if (--job->open_count == 0) AdvanceFetch(job);
-  };
-  context_.io->ReadRun(run.first_page, memory, ReadCause::kFetch, done);
+  context_.io->NoteHoles(run.hole_page_count);
+  const PageIndex first_page = run.first_page;
+  context_.io->ReadRun(
+      first_page, memory, ReadCause::kFetch,
+      [this, job, run = std::move(run), slot, buffer](const std::set<PageIndex>& failed) {
+        if (!failed.empty() && run.hole_page_count > 0) {
+          // What failed may lie in a hole, which nobody asked for.
+          for (WantedPart* wanted : run.parts) RetryAlone(job, *wanted);
+          if (slot != nullptr) context_.cache->Loaded(slot, false);
+        } else {
+          EndRun(run, failed);
+          if (slot != nullptr) {
+            ClearHoles(run, slot->block().bytes());
+            context_.cache->Loaded(slot, failed.empty());
+          }
+        }
+        if (--job->open_count == 0) AdvanceFetch(job);
+      });
+}
+
+// Reads a part again into a buffer of its own.
+void AttachedSession::RetryAlone(const std::shared_ptr<FetchJob>& job, WantedPart& wanted) {
+  ReadRun(job, {wanted.first_page, wanted.page_count, 0, {&wanted}}, nullptr);
 }
 
 void AttachedSession::FinishFetch(FetchJob& job) {

@@ -5,11 +5,13 @@
 #include <exception>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
 #include "common/daemon/program.h"
 #include "common/log/log.h"
+#include "kv-node/util/calibrate.h"
 #include "kv-node/util/store_tool.h"
 
 namespace cairn::kv {
@@ -20,12 +22,22 @@ constexpr int kExitFindings = 1;
 constexpr int kExitCannotRun = 2;
 
 constexpr const char* kDescription =
-    "Checks and repairs the store of a cairn-kv-node that does not run.\n"
+    "Checks and repairs the store of a cairn-kv-node that does not run, and measures its flash.\n"
     "Exit code: 0 the store is whole, 1 something is wrong with it, 2 this could not be found out.";
 
 int CannotRun(const std::string& message) {
   fmt::print(stderr, "{}: {}\n", kName, message);
   return kExitCannotRun;
+}
+
+int Calibrate(CalibrateCommand command, const std::string& engine_name) {
+  const absl::StatusOr<IoEngine> engine = ParseIoEngine(engine_name);
+  if (!engine.ok()) return CannotRun(Message(engine.status()));
+  command.engine = *engine;
+  const absl::StatusOr<std::string> report = RunCalibrate(command);
+  if (!report.ok()) return CannotRun(Message(report.status()));
+  const absl::Status printed = PrintText(*report);
+  return printed.ok() ? 0 : CannotRun(Message(printed));
 }
 
 int Run(int argc, char** argv) {
@@ -36,6 +48,16 @@ int Run(int argc, char** argv) {
   bool dry_run = false;
   CLI::App& verify =
       *app.add_subcommand("verify", "Read everything and report what is wrong; changes nothing");
+  CalibrateCommand calibration;
+  std::string engine_name = "auto";
+  CLI::App& calibrate = *app.add_subcommand(
+      "calibrate",
+      "Measure the flash again, for a second; the daemon works by it from its next start");
+  calibrate.add_option("--store", calibration.data_dir, "Directory of the store (data_dir)")
+      ->required();
+  calibrate.add_option("--io-engine", engine_name, "\"auto\", \"io_uring\" or \"threads\"");
+  calibrate.add_option("--device-profile", calibration.device_profile,
+                       "As the flash is below this device_profile: emmc, ufs3.1 or ufs4.0");
   CLI::App& repair = *app.add_subcommand(
       "repair", "Drop what is lost, and say what that was; a store that is whole is left as it is");
   for (CLI::App* command : {&verify, &repair}) {
@@ -54,6 +76,7 @@ int Run(int argc, char** argv) {
   }
   const absl::Status logging = InitLogging(kName, "error");
   if (!logging.ok()) return CannotRun(Message(logging));
+  if (calibrate.parsed()) return Calibrate(std::move(calibration), engine_name);
   absl::Status printed;
   const LineSink print = [&printed](const std::string& line) {
     if (printed.ok()) printed = PrintText(line + "\n");

@@ -172,6 +172,44 @@ TEST_F(EngineCacheTest, WithoutSessionsTheMemoryGoesBack) {
   EXPECT_EQ(Stats().arena_bytes, 0);
 }
 
+// Three clusters side by side; the first and the last are fetched.
+TEST_F(EngineCacheTest, CheapHolesAreReadThroughAndNotLeftInTheArena) {
+  for (const std::int64_t gap_bytes : {std::int64_t{0}, std::int64_t{64} << 10}) {
+    EngineOptions options;
+    options.merge_gap_bytes = gap_bytes;
+    Start(options);
+    auto session = Open(Create());
+    const std::int64_t count = 4 * kPageBytes / layout_.EntryBytes(0);
+    for (std::int64_t cluster = 1; cluster <= 3; ++cluster) {
+      AppendAll(*session, cluster, Positions::Range((cluster - 1) * count, count));
+    }
+    ASSERT_TRUE(TakeCheckpoint(*session, 0, 3 * count).ok());
+    const KvStats before = Stats();
+    const auto reply = session->Read(Fetch{0, {{0, ClusterId(1)}, {0, ClusterId(3)}}, false});
+    ASSERT_TRUE(reply.ok());
+    const KvStats after = Stats();
+    EXPECT_EQ(after.read_fetch_count - before.read_fetch_count, gap_bytes == 0 ? 2 : 1);
+    EXPECT_EQ(after.read_hole_bytes > before.read_hole_bytes, gap_bytes != 0);
+    const auto& clusters = std::get<FetchReply>(*reply).clusters;
+    EXPECT_TRUE(Join(layout_, clusters.at(0)).entries ==
+                EntriesBytes(layout_, kSalt, 0, 0, Positions::Range(0, count)));
+    EXPECT_TRUE(Join(layout_, clusters.at(1)).entries ==
+                EntriesBytes(layout_, kSalt, 0, 0, Positions::Range(2 * count, count)));
+    if (gap_bytes == 0) continue;
+    const Span& first = clusters.at(0).spans.at(0);
+    const Span& last = clusters.at(1).spans.at(0);
+    ASSERT_EQ(first.arena.granule_id, last.arena.granule_id);
+    const auto page_of = [](std::int64_t offset) { return offset / kPageBytes * kPageBytes; };
+    const std::int64_t begin =
+        page_of(first.arena.offset_bytes + std::ssize(first.bytes) - 1) + kPageBytes;
+    const std::int64_t end = page_of(last.arena.offset_bytes);
+    ASSERT_GT(end, begin);
+    const std::byte* granule = engine_->ArenaGranules().at(0)->data();
+    EXPECT_TRUE(std::all_of(granule + begin, granule + end,
+                            [](std::byte byte) { return byte == std::byte{0}; }));
+  }
+}
+
 TEST_F(EngineCacheTest, TooSmallAnArenaIsRefused) {
   EngineOptions options;
   options.arena_bytes_max = kArenaBytesMin - 1;

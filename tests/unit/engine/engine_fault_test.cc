@@ -28,7 +28,8 @@ class EngineFaultTest : public ::testing::Test {
     std::filesystem::remove_all(directory_);
   }
 
-  void Start(bool place_at_idle = false) {
+  void Start(bool place_at_idle = false,
+             std::int64_t arena_bytes_max = EngineOptions().arena_bytes_max) {
     session_.reset();
     engine_.reset();
     MetaOptions meta;
@@ -38,6 +39,7 @@ class EngineFaultTest : public ::testing::Test {
     EngineOptions options;
     options.place_at_idle = place_at_idle;
     options.place_entries_min = 1;
+    options.arena_bytes_max = arena_bytes_max;
     auto engine = Engine::Open(options, StoreId{}, disk_.Open(), *std::move(store));
     ASSERT_TRUE(engine.ok()) << engine.status().ToString();
     engine_ = *std::move(engine);
@@ -98,7 +100,7 @@ class EngineFaultTest : public ::testing::Test {
 
   // Two clusters of two entries each in one page, as a checkpoint has them.
   void MakeTwoClustersInOnePage() {
-    Start(/*place_at_idle=*/true);
+    Start(/*place_at_idle=*/true, /*arena_bytes_max=*/0);  // every fetch reads the disk
     Create();
     for (std::int64_t cluster = 1; cluster <= 2; ++cluster) {
       AppendTokens(cluster, Positions::Range(2 * cluster - 2, 2));

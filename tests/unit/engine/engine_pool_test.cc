@@ -33,9 +33,9 @@ class EnginePoolTest : public ::testing::Test {
     session_.reset();
     engine_.reset();
     options.durable = false;
-    if (options.place_entries_min == EngineOptions().place_entries_min) {
-      options.place_entries_min = 1;
-    }
+    options.arena_bytes_max = 0;  // every fetch reads the device
+    const bool is_default = options.place_entries_min == EngineOptions().place_entries_min;
+    if (is_default) options.place_entries_min = 1;
     MetaOptions meta;
     meta.path = "/engine-pool-test";
     meta.in_memory = true;

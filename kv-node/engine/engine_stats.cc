@@ -1,0 +1,47 @@
+// What the engine counts: GetStats.
+#include "kv-node/engine/engine_impl.h"
+
+namespace cairn::kv {
+
+std::int64_t EngineImpl::DramUsedBytes() const {
+  const BufferPool& buffers = context_.io->buffers();
+  const std::int64_t arena_bytes =
+      context_.cache == nullptr ? 0 : context_.cache->arena().size_bytes();
+  return buffers.used_bytes() + buffers.kept_bytes() + context_.pending_bytes + arena_bytes;
+}
+
+KvStats EngineImpl::Stats() const {
+  KvStats stats;
+  const PageIoStats& io = context_.io->stats();
+  stats.io_engine = std::string(device_->name());
+  stats.flash_used_bytes = context_.free_map->used_count() * kPageBytes;
+  stats.flash_size_bytes = context_.free_map->page_count() * kPageBytes;
+  stats.dram_used_bytes = DramUsedBytes();
+  stats.dram_peak_bytes = dram_peak_bytes_;
+  stats.read_fetch_bytes = io.read_fetch_bytes;
+  stats.read_fetch_count = io.read_fetch_count;
+  stats.read_place_bytes = io.read_place_bytes;
+  stats.write_pool_bytes = io.write_pool_bytes;
+  stats.write_log_bytes = io.write_log_bytes;
+  stats.write_relog_bytes = io.write_relog_bytes;
+  stats.read_hole_bytes = io.hole_bytes;
+  stats.checkpoint_count = context_.checkpoint_count;
+  stats.append_bytes = context_.append_bytes;
+  stats.lost_part_count = context_.lost_part_count;
+  stats.attached_count = static_cast<std::int32_t>(attached_.size());
+  if (context_.cache != nullptr) {
+    const SlotCacheStats& cache = context_.cache->stats();
+    stats.arena_bytes = context_.cache->arena().size_bytes();
+    stats.cache_hit_count = cache.hit_count;
+    stats.cache_hit_bytes = cache.hit_bytes;
+    stats.cache_miss_count = cache.miss_count;
+    stats.cache_miss_bytes = cache.miss_bytes;
+    stats.cache_evicted_count = cache.evicted_count;
+    stats.cache_no_room_count = cache.no_room_count;
+    stats.leased_slot_count = context_.cache->leased_count();
+  }
+  for (const auto& [id, session] : attached_) stats.row_bytes += session->row_bytes();
+  return stats;
+}
+
+}  // namespace cairn::kv
