@@ -28,6 +28,7 @@ constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(int) * kHandshakeGranule
 struct Received {
   std::string text;
   std::vector<UniqueFd> descriptors;
+  bool truncated = false;  // this process could not take all descriptors
 };
 
 void TakeDescriptors(msghdr& message, std::vector<UniqueFd>& descriptors) {
@@ -57,11 +58,7 @@ absl::StatusOr<bool> ReceiveSome(const UniqueFd& socket, Received& received) {
   if (count < 0 && (errno == EINTR || errno == EAGAIN)) return true;
   if (count < 0) return ErrnoStatus(errno, "read the handshake");
   TakeDescriptors(message, received.descriptors);
-  if ((message.msg_flags & MSG_CTRUNC) != 0) {
-    return ResourceExhausted(
-        "this process has no descriptor left for the KV node's shared memory: raise the limit of "
-        "open files");
-  }
+  if ((message.msg_flags & MSG_CTRUNC) != 0) received.truncated = true;
   received.text.append(bytes, static_cast<std::size_t>(count));
   return count > 0;
 }
@@ -96,11 +93,12 @@ absl::StatusOr<HandshakeMessage> Parse(Received received) {
       out.granule_bytes = number;
       continue;
     }
+    if (received.truncated) continue;  // the token counts
     if (fd == received.descriptors.size()) return BadMessage();
     out.granules.push_back(
         {static_cast<std::int32_t>(number), std::move(received.descriptors[fd++])});
   }
-  if (fd != received.descriptors.size()) return BadMessage();
+  if (!received.truncated && fd != received.descriptors.size()) return BadMessage();
   return out;
 }
 

@@ -8,6 +8,8 @@
 // Threading: pure functions on a socket.
 // Blocking:  receiving waits at most the given time; sending never waits, a fresh socket's buffer
 //            holds the message.
+// Without descriptors to spare, the message comes without granules.
+//
 // Errors:    of receiving: DEADLINE_EXCEEDED, UNAVAILABLE the other side closed early,
 //            INVALID_ARGUMENT a message of another form.
 #pragma once

@@ -70,6 +70,11 @@ absl::Status ArenaMap::Refresh() {
   return absl::OkStatus();
 }
 
+void ArenaMap::Forget() {
+  MutexLock lock(mutex_);
+  granules_.clear();
+}
+
 absl::StatusOr<rpc::ArenaMemory> ArenaMap::Resolve(std::int32_t granule_id,
                                                    std::int64_t offset_bytes,
                                                    std::int64_t size_bytes) {
@@ -77,7 +82,11 @@ absl::StatusOr<rpc::ArenaMemory> ArenaMap::Resolve(std::int32_t granule_id,
   if (!granules_.contains(granule_id)) CAIRN_RETURN_IF_ERROR(Refresh());
   const auto found = granules_.find(granule_id);
   if (found == granules_.end()) {
-    return InvalidArgument("granule {} is not one that the KV node lists", granule_id);
+    return InvalidArgument(
+        "granule {} is not one that the KV node lists; if the limit of open files of this process "
+        "or "
+        "of the KV node is low, raise it",
+        granule_id);
   }
   const std::int64_t granule_bytes = found->second->size_bytes();
   if (offset_bytes < 0 || size_bytes < 1 || offset_bytes > granule_bytes ||

@@ -29,6 +29,8 @@ class ArenaMap : public rpc::ArenaResolver {
 
   absl::StatusOr<rpc::ArenaMemory> Resolve(std::int32_t granule_id, std::int64_t offset_bytes,
                                            std::int64_t size_bytes) override;
+  // Unmaps what no reply points into. The next range comes with another handshake.
+  void Forget();
 
  private:
   class Granule;

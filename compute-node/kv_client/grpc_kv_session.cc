@@ -28,6 +28,13 @@ std::future<absl::StatusOr<ReadReply>> Ready(const absl::Status& status) {
   return promise.get_future();
 }
 
+// Of taking a reply: the handshake for its memory found nobody, or another daemon.
+bool IsAwayUnderReply(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable ||
+         status.code() == absl::StatusCode::kNotFound ||
+         status.code() == absl::StatusCode::kDeadlineExceeded;
+}
+
 // What the end of a session means to its caller.
 absl::Status EndStatus(const absl::Status& end) {
   // Of Resume or Channel: the stored epoch is not ours any more.
@@ -122,6 +129,8 @@ GrpcKvSession::~GrpcKvSession() {
     pb::CloseSessionResponse response;
     call->connection()->stub->CloseSession(&context, request, &response);
     call->Cancel();
+    // Memory that the KV node gives back stays in use as long as it is mapped here.
+    if (call->connection()->arena != nullptr) call->connection()->arena->Forget();
   }
   reply_thread_.join();
   if (resend_thread_.joinable()) resend_thread_.join();
@@ -315,8 +324,7 @@ absl::Status GrpcKvSession::ReadReplies(const std::shared_ptr<ChannelCall>& call
   return end.ok() ? Unavailable("the KV node ended the stream") : end;
 }
 
-void GrpcKvSession::HandleReply(const ChannelCall& call,
-                                const std::shared_ptr<pb::ChannelReply>& reply) {
+void GrpcKvSession::HandleReply(ChannelCall& call, const std::shared_ptr<pb::ChannelReply>& reply) {
   if (reply->has_checkpointed()) {
     HandleCheckpointed(*reply);
     return;
@@ -333,6 +341,11 @@ void GrpcKvSession::HandleReply(const ChannelCall& call,
   if (rpc::HasArenaSpans(*reply)) lease = lease_returns_->Hold(RequestId(reply->request_id()));
   absl::StatusOr<ReadReply> answer =
       rpc::ReadReplyFromProto(reply, call.connection()->arena.get(), lease);
+  if (!reply->has_failure() && IsAwayUnderReply(answer.status())) {
+    // The KV node went away between its reply and the mapping of its memory: the read is repeated.
+    call.Cancel();
+    return;
+  }
   if (!answer.ok() && !reply->has_failure()) {
     answer = Internal("a reply of the KV node is malformed: {}", Message(answer.status()));
   }

@@ -82,7 +82,7 @@ class GrpcKvSession : public KvSession {
   // The thread "kv-replies".
   void Run();
   absl::Status ReadReplies(const std::shared_ptr<ChannelCall>& call);
-  void HandleReply(const ChannelCall& call, const std::shared_ptr<pb::ChannelReply>& reply);
+  void HandleReply(ChannelCall& call, const std::shared_ptr<pb::ChannelReply>& reply);
   void HandleCheckpointed(const pb::ChannelReply& reply);
   // Ends when the session is attached again, failed, or closing.
   void Recover(const absl::Status& end);

@@ -115,8 +115,14 @@ absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Connect() const 
   CAIRN_ASSIGN_OR_RETURN(rpc::HandshakeMessage handshake, Handshake(socket_path_));
   connection->token = std::move(handshake.token);
   if (options_.use_arena) {
-    connection->arena =
-        std::make_shared<ArenaMap>([path = socket_path_] { return Handshake(path); });
+    connection->arena = std::make_shared<ArenaMap>(
+        [path = socket_path_,
+         token = connection->token]() -> absl::StatusOr<rpc::HandshakeMessage> {
+          CAIRN_ASSIGN_OR_RETURN(rpc::HandshakeMessage message, Handshake(path));
+          // Another daemon: its granules have the same names and other bytes.
+          if (message.token != token) return Unavailable("the KV node was restarted");
+          return message;
+        });
   }
   connection->channel = grpc::CreateCustomChannel(
       "unix:" + socket_path_, grpc::experimental::LocalCredentials(UDS), ChannelArgumentsOf());

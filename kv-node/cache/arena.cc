@@ -67,8 +67,7 @@ std::optional<ArenaBlock> Arena::Allocate(std::int64_t page_count) {
   for (auto& [id, pages] : pages_) {
     if (std::optional<ArenaBlock> block = AllocateIn(pages, page_count)) return block;
   }
-  const std::int64_t usable_bytes = granule_bytes_ - ArenaTablePages(granule_bytes_) * kPageBytes;
-  if (page_count * kPageBytes > usable_bytes || !Grow()) return std::nullopt;
+  if (page_count > block_pages_max() || !Grow()) return std::nullopt;
   return AllocateIn(pages_.rbegin()->second, page_count);
 }
 

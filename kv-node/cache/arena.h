@@ -88,6 +88,10 @@ class Arena {
 
   std::int64_t bytes_max() const { return granule_count_max_ * granule_bytes_; }
   std::int64_t granule_bytes() const { return granule_bytes_; }
+  // Of the largest block that can ever have room.
+  std::int64_t block_pages_max() const {
+    return granule_bytes_ / kPageBytes - ArenaTablePages(granule_bytes_);
+  }
   // Of granules that exist; their pages count as memory once they were touched.
   std::int64_t size_bytes() const;
   std::vector<std::shared_ptr<const ArenaGranule>> granules() const;

@@ -55,8 +55,6 @@ SlotRef SlotCache::Load(SessionId owner, PageIndex first, std::int64_t page_coun
   auto slot = std::make_shared<Slot>();
   slot->first_page_ = first;
   slot->block_ = *std::move(block);
-  slot->generation_ = ++last_generation_;
-  slot->block_.SetGeneration(slot->generation_);
   slot->owner_ = owner;
   std::vector<SlotRef> covered;
   ForEachTouching(first.value(), first.value() + page_count, [&](const SlotRef& older) {
@@ -65,10 +63,16 @@ SlotRef SlotCache::Load(SessionId owner, PageIndex first, std::int64_t page_coun
   for (const SlotRef& older : covered) Forget(older);
   by_first_page_.emplace(first.value(), slot);
   slot->indexed_ = true;
+  StartGeneration(slot);
+  return slot;
+}
+
+void SlotCache::StartGeneration(const SlotRef& slot) {
+  slot->generation_ = ++last_generation_;
+  slot->block_.SetGeneration(slot->generation_);
   const auto key = static_cast<std::uint64_t>(slot->generation_);
   slots_.emplace(key, slot);
-  replacement_.Insert(key, page_count, slot->rank_);
-  return slot;
+  replacement_.Insert(key, slot->page_count(), slot->rank_);
 }
 
 void SlotCache::Loaded(const SlotRef& slot, bool ok) {
@@ -108,19 +112,17 @@ void SlotCache::Remove(const SlotRef& slot) {
 
 void SlotCache::Forget(const SlotRef& slot) {
   if (!slot->indexed_) return;
-  const SlotRef keep = slot;
-  Remove(keep);
-  if (InUse(*keep)) {
-    forgotten_.push_back(keep);
-  } else {
-    arena_.Free(keep->block_);
-  }
+  forgotten_.push_back(slot);  // `slot` may be a reference into what Remove erases
+  Remove(forgotten_.back());
+  if (InUse(*forgotten_.back())) return;
+  arena_.Free(forgotten_.back()->block_);
+  forgotten_.pop_back();
 }
 
 void SlotCache::ForgetAllOf(SessionId owner) {
   std::vector<SlotRef> gone;
   for (const auto& [generation, slot] : slots_) {
-    if (slot->owner_ == owner) gone.push_back(slot);
+    if (slot->owner_ == owner || slot->written_) gone.push_back(slot);
   }
   for (const SlotRef& slot : gone) Forget(slot);
 }
@@ -134,6 +136,7 @@ void SlotCache::Reap() {
 }
 
 std::optional<ArenaBlock> SlotCache::MakeRoom(std::int64_t page_count) {
+  if (page_count > arena_.block_pages_max()) return std::nullopt;
   if (!forgotten_.empty()) Reap();
   if (std::optional<ArenaBlock> block = arena_.Allocate(page_count)) return block;
   // Slots of other sizes leave holes: a block that still finds no room behind so many of them is
@@ -165,16 +168,14 @@ SlotRef SlotCache::Victim() {
   return nullptr;
 }
 
-void SlotCache::MarkUpdated(Slot& slot) {
-  if (updated_pages_max_ < slot.page_count()) return;
-  const auto key = static_cast<std::uint64_t>(slot.generation_);
-  const SlotRef ref = slots_.at(key);
-  if (std::exchange(slot.updated_, true)) {
-    std::erase(updated_, ref);
+void SlotCache::MarkUpdated(const SlotRef& slot) {
+  if (updated_pages_max_ < slot->page_count()) return;
+  if (std::exchange(slot->updated_, true)) {
+    std::erase(updated_, slot);
   } else {
-    updated_pages_ += slot.page_count();
+    updated_pages_ += slot->page_count();
   }
-  updated_.push_back(ref);
+  updated_.push_back(slot);
   while (updated_pages_ > updated_pages_max_) {
     const SlotRef oldest = updated_.front();
     updated_.erase(updated_.begin());
@@ -192,19 +193,25 @@ void SlotCache::OnWrite(PageIndex first, std::span<const std::byte> bytes) {
     if (InUse(*slot)) {
       Forget(slot);
     } else {
-      Overwrite(*slot, first, bytes);
+      Overwrite(slot, first, bytes);
     }
   }
 }
 
-void SlotCache::Overwrite(Slot& slot, PageIndex first, std::span<const std::byte> bytes) {
+void SlotCache::Overwrite(const SlotRef& slot, PageIndex first, std::span<const std::byte> bytes) {
+  const auto key = static_cast<std::uint64_t>(slot->generation_);
+  replacement_.Erase(key, slot->rank_);
+  slots_.erase(key);
+  // A reader whose lease ended under it must find out.
+  StartGeneration(slot);
   const std::int64_t end = first.value() + std::ssize(bytes) / kPageBytes;
-  const std::int64_t from = std::max(first, slot.first_page_).value();
-  const std::int64_t to = std::min(end, slot.first_page_.value() + slot.page_count());
-  std::memcpy(slot.block_.bytes().data() + (from - slot.first_page_.value()) * kPageBytes,
+  const std::int64_t from = std::max(first, slot->first_page_).value();
+  const std::int64_t to = std::min(end, slot->first_page_.value() + slot->page_count());
+  std::memcpy(slot->block_.bytes().data() + (from - slot->first_page_.value()) * kPageBytes,
               bytes.data() + (from - first.value()) * kPageBytes,
               static_cast<std::size_t>((to - from) * kPageBytes));
-  slot.checked_.clear();
+  slot->checked_.clear();
+  slot->written_ = true;
   MarkUpdated(slot);
 }
 

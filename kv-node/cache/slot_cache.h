@@ -65,7 +65,8 @@ class Slot {
   SessionId owner_;
   bool loading_ = true;
   bool indexed_ = false;
-  bool updated_ = false;
+  bool updated_ = false;  // has a place in the share of updated slots
+  bool written_ = false;
   ReplacementRank rank_;
   std::atomic<std::int32_t> lease_count_{0};
   std::map<PartId, std::int64_t> checked_;
@@ -87,6 +88,7 @@ struct SlotCacheStats {
 class SlotCache {
  public:
   SlotCache(std::int64_t bytes_max, ReplacementPolicy policy);
+  ~SlotCache() = default;
   SlotCache(const SlotCache&) = delete;
   SlotCache& operator=(const SlotCache&) = delete;
 
@@ -103,6 +105,7 @@ class SlotCache {
   SlotLease Lease(const SlotRef& slot);
   // Not found any more; its memory is free when its leases have ended.
   void Forget(const SlotRef& slot);
+  // Also what was written to: by which session, a slot does not know.
   void ForgetAllOf(SessionId owner);
   // Pages from `first` on are being written with `bytes`.
   void OnWrite(PageIndex first, std::span<const std::byte> bytes);
@@ -117,15 +120,17 @@ class SlotCache {
 
  private:
   void Remove(const SlotRef& slot);
+  // A new generation, told to readers before other bytes are in the memory.
+  void StartGeneration(const SlotRef& slot);
   // Slots that hold at least one of the pages [first, end).
   template <typename Fn>
   void ForEachTouching(std::int64_t first, std::int64_t end, Fn&& fn) const;
-  void Overwrite(Slot& slot, PageIndex first, std::span<const std::byte> bytes);
+  void Overwrite(const SlotRef& slot, PageIndex first, std::span<const std::byte> bytes);
   std::optional<ArenaBlock> MakeRoom(std::int64_t page_count);
   SlotRef Victim();
   // Frees the memory of forgotten slots whose leases have ended.
   void Reap();
-  void MarkUpdated(Slot& slot);
+  void MarkUpdated(const SlotRef& slot);
   static bool InUse(const Slot& slot) {
     return slot.loading_ || slot.lease_count_.load(std::memory_order_acquire) != 0;
   }

@@ -5,6 +5,12 @@
 #include "kv-node/engine/checkpoint_job.h"
 
 namespace cairn::kv {
+namespace {
+
+// Far below what a device takes; one fetch has at most kFetchClusterCountMax requests more.
+constexpr int kRequestsInFlightMax = 8192;
+
+}  // namespace
 
 AttachedSession::AttachedSession(EngineContext& context, SessionId id, LoadedState loaded)
     : context_(context),
@@ -193,6 +199,8 @@ absl::Status AttachedSession::CheckCarried(std::int32_t layer,
 }
 
 bool AttachedSession::HasIoRoom() {
+  // The engine tries again when some have ended.
+  if (context_.io->in_flight_count() >= kRequestsInFlightMax) return false;
   BufferPool& buffers = context_.io->buffers();
   if (buffers.used_bytes() < context_.options.io_bytes_max) return true;
   buffers.WakeAtRelease();

@@ -104,6 +104,8 @@ class PageIo {
   }
   // Writes the whole buffer at `first`. REQUIRES: none of the pages has a write in flight.
   void Write(PageIndex first, SharedBuffer buffer, WriteCause cause, WriteDone done);
+  // Requests at the device or waiting for it.
+  int in_flight_count() const { return device_.in_flight_count(); }
   bool IsBeingWritten(PageIndex page) const { return in_flight_.contains(page); }
   void Flush(WriteDone done);
 

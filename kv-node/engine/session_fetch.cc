@@ -270,16 +270,19 @@ void AttachedSession::NoteServed(WantedPart& wanted) {
 void AttachedSession::ReadMissing(const std::shared_ptr<FetchJob>& job,
                                   std::vector<WantedPart*> missing) {
   std::vector<FetchRun> runs = MergeRuns(std::move(missing), context_.io->merge_limits());
+  bool has_room = context_.cache != nullptr;
   while (!runs.empty()) {
     FetchRun run = std::move(runs.back());
     runs.pop_back();
     SlotRef slot;
-    if (context_.cache != nullptr) {
+    if (has_room) {
       slot = context_.cache->Load(id_, run.first_page, run.page_count);
       if (slot == nullptr && run.parts.size() > 1) {
         SplitRun(std::move(run), runs);
         continue;
       }
+      // Not even one part has room: what is left is read in as few requests as without a cache.
+      has_room = slot != nullptr;
     }
     ReadRun(job, std::move(run), slot);
   }

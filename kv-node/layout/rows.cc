@@ -354,7 +354,7 @@ absl::StatusOr<std::int64_t> DecodeNextId(std::string_view bytes) {
 }
 
 std::string DeviceProfileKey(std::string_view model) {
-  std::string key = "device_profile";
+  std::string key(kDeviceProfileKeyPrefix);
   if (!model.empty()) key += '+';
   return key.append(model);
 }

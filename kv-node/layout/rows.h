@@ -136,6 +136,7 @@ absl::StatusOr<std::int64_t> DecodeNextId(std::string_view bytes);
 // What a calibration found (family `config`). `model`: the name of the DeviceModel that was above
 // the device; empty: none. A measurement of one never stands in for one of the other.
 std::string DeviceProfileKey(std::string_view model);
+inline constexpr std::string_view kDeviceProfileKeyPrefix = "device_profile";  // of all of them
 std::string EncodeDeviceProfile(const DeviceProfile& profile);
 absl::StatusOr<DeviceProfile> DecodeDeviceProfile(std::string_view bytes);
 

@@ -290,8 +290,9 @@ void ChannelStream::OnReply(RequestId request_id, absl::StatusOr<ReadReply> repl
 
 void ChannelStream::QueueFetchReplyLocked(RequestId request_id, const FetchReply& reply) {
   if (phase_ == Phase::kEnding) return;
-  const bool uses_arena =
-      uses_arena_ && static_cast<std::int64_t>(leases_.size()) < kLeasedFetchesMax;
+  // A request id that still has leases of an older fetch would add to them without end.
+  const bool uses_arena = uses_arena_ && !leases_.contains(request_id) &&
+                          static_cast<std::int64_t>(leases_.size()) < kLeasedFetchesMax;
   if (uses_arena) {
     for (const FetchedCluster& cluster : reply.clusters) {
       for (const Span& span : cluster.spans) {

@@ -96,7 +96,12 @@ void HandshakeServer::Answer(const rpc::UniqueFd& connection) {
     descriptors.push_back(granule->fd());
   }
   const std::int64_t granule_bytes = granules.empty() ? 0 : granules.front()->size_bytes();
-  const absl::Status sent = rpc::SendHandshake(connection, *token, granule_bytes, ids, descriptors);
+  absl::Status sent = rpc::SendHandshake(connection, *token, granule_bytes, ids, descriptors);
+  if (!sent.ok() && !ids.empty()) {
+    // Unread messages of others may hold all descriptors that this process may have under way.
+    LogWarning("handshake pid={} without shared memory error=\"{}\"", peer.pid, Message(sent));
+    sent = rpc::SendHandshake(connection, *token, granule_bytes, {}, {});
+  }
   LogDebug("handshake pid={} uid={} gid={} app={} granule_count={} result=\"{}\"", peer.pid,
            peer.uid, peer.gid, kDefaultApp, ids.size(), sent.ok() ? "sent" : Message(sent));
 }

@@ -111,6 +111,11 @@ class StoreCheck {
 void StoreCheck::ReadConfig() {
   ScanAll(Family::kConfig, [&](std::string_view key, std::string_view value) {
     if (key == kStoreIdKey) return;  // compared when the store was opened
+    if (key.starts_with(kDeviceProfileKeyPrefix)) {
+      // A damaged one may go: the next start measures again.
+      const absl::Status profile = DecodeDeviceProfile(value).status();
+      return profile.ok() ? void() : Stray(Family::kConfig, key, profile);
+    }
     if (key != kNextIdKey) return Stray(Family::kConfig, key, DataLoss("no row has this key"));
     const absl::StatusOr<std::int64_t> next_id = DecodeNextId(value);
     if (!next_id.ok()) return TellRow(Family::kConfig, key, next_id.status());

@@ -8,6 +8,7 @@
 
 #include "kv-node/daemon/calibration.h"
 #include "kv-node/util/calibrate.h"
+#include "kv-node/util/store_tool.h"
 #include "tests/integration/kv_node_process.h"
 
 namespace cairn::test {
@@ -194,6 +195,11 @@ TEST(KvNodeCalibrationTest, TheFlashIsMeasuredAtTheFirstStartOnly) {
   ASSERT_NE(line, std::string::npos) << output;
   EXPECT_NE(output.substr(line, output.find('\n', line) - line).find("+emmc "), std::string::npos)
       << output;
+  std::string said;
+  const auto findings = kv::VerifyStore({.directory = node.data_dir()},
+                                        [&](const std::string& text) { said += text + "\n"; });
+  ASSERT_TRUE(findings.ok()) << findings.status();
+  EXPECT_EQ(*findings, 0) << said;
 }
 
 TEST(KvNodeCalibrationTest, SpaceThatIsOnlyReservedIsNotMeasured) {

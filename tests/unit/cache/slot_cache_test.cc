@@ -163,6 +163,35 @@ TEST_F(SlotCacheTest, TheEndOfASessionForgetsWhatItLoaded) {
   EXPECT_EQ(Find(20, 4), other);
 }
 
+// Also what another session has written there since.
+TEST_F(SlotCacheTest, TheEndOfASessionForgetsWhatWasWritten) {
+  Add(10, 4, 'a', SessionId(1));
+  Write(10, 1, 'b');
+  cache_.ForgetAllOf(SessionId(2));
+  EXPECT_EQ(Find(10, 4), nullptr);
+}
+
+TEST_F(SlotCacheTest, AWriteStartsANewGeneration) {
+  const SlotRef slot = Add(10, 4);
+  const std::int64_t generation = slot->generation();
+  const ArenaBlock& block = slot->block();
+  Write(12, 1, 'b');
+  EXPECT_GT(slot->generation(), generation);
+  EXPECT_FALSE(
+      HasArenaGeneration(block.granule->data(), block.offset_bytes(), kPageBytes, generation));
+  EXPECT_TRUE(HasArenaGeneration(block.granule->data(), block.offset_bytes(), 4 * kPageBytes,
+                                 slot->generation()));
+  EXPECT_EQ(Find(10, 4), slot);
+}
+
+TEST_F(SlotCacheTest, WhatCanNeverHaveRoomEvictsNothing) {
+  SlotCache small(std::int64_t{1} << 20, ReplacementPolicy::kLru);
+  small.Loaded(small.Load(kOwner, PageIndex(1), 1), true);
+  ASSERT_LT(small.arena().block_pages_max(), kSlotPagesMax);
+  EXPECT_EQ(small.Load(kOwner, PageIndex(100), kSlotPagesMax), nullptr);
+  EXPECT_NE(small.Find(PageIndex(1), 1), nullptr);
+}
+
 TEST_F(SlotCacheTest, EachUseOfMemoryHasAnotherGeneration) {
   const SlotRef slot = Add(10, 4);
   const std::int64_t generation = slot->generation();

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include "common/rpc/kv_codec.h"
 #include "compute-node/kv_client/arena_map.h"
+#include "compute-node/kv_client/channel_call.h"
 #include "compute-node/kv_client/grpc_kv_node.h"
 #include "kv-node/device/memory_device.h"
 #include "kv-node/layout/part.h"
@@ -191,6 +193,38 @@ TEST_F(ArenaTest, AReplyOutlivesItsSessionUntilTheMemoryIsUsedAgain) {
     ASSERT_LT(round, 200);
   }
   EXPECT_FALSE(span.WasIntact());
+}
+
+TEST_F(ArenaTest, ARequestIdUsedAgainUnderItsLeaseGetsItsBytesInline) {
+  const auto node = Connect(/*use_arena=*/true);
+  const SessionId id = *node->Create(WideSession());
+  {
+    const auto session = *node->Open(id);
+    Store(*session, 0, 40);
+  }
+  NodeLink link(socket_path_, KvClientOptions());
+  const auto connection = *link.Get();
+  kv::v1::KvService::Stub* const stub = connection->stub.get();
+  kv::v1::OpenSessionRequest open;
+  open.set_session_id(id.value());
+  kv::v1::OpenSessionResponse opened;
+  grpc::ClientContext context;
+  connection->Prepare(&context, std::chrono::milliseconds(20000));
+  ASSERT_TRUE(stub->OpenSession(&context, open, &opened).ok());
+  const auto call = *ChannelCall::Open(connection, id, Epoch(opened.attachment().epoch()));
+  kv::v1::ChannelRequest fetch;
+  fetch.set_request_id(7);
+  kv::v1::ClusterRef* cluster = fetch.mutable_fetch()->add_clusters();
+  cluster->set_cluster_id(1);
+  for (const bool in_arena : {true, false, false}) {
+    ASSERT_TRUE(call->Write(fetch));
+    const auto reply = call->Read();
+    ASSERT_NE(reply, nullptr);
+    EXPECT_EQ(rpc::HasArenaSpans(*reply), in_arena);
+  }
+  fetch.add_released_request_ids(7);
+  ASSERT_TRUE(call->Write(fetch));
+  EXPECT_TRUE(rpc::HasArenaSpans(*call->Read()));
 }
 
 // ---- ranges that no honest KV node names ----
