@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <deque>
+#include <exception>
 #include <fstream>
 #include <future>
 #include <iostream>
@@ -242,16 +243,22 @@ void RunAll(const Settings& settings) {
 }  // namespace cairn::compute
 
 int main(int argc, char** argv) {
-  cairn::compute::Settings settings;
-  CLI::App app("Measure fetches of a running KV node; prints one JSON object a line.");
-  app.add_option("--socket", settings.socket_path, "Socket of the KV node")->required();
-  app.add_option("--node-pid", settings.node_pid, "Its process")->required();
-  app.add_option("--store-mib", settings.store_bytes, "MiB of each of the two sessions")
-      ->transform([](const std::string& mib) { return std::to_string(std::stoll(mib) << 20); });
-  app.add_option("--seconds", settings.seconds, "Time of each measurement");
-  app.add_option("--only", settings.only, "Only cases with this in their name");
-  app.add_flag("!--inline", settings.use_arena, "Entries through the socket, no shared memory");
-  CLI11_PARSE(app, argc, argv);
-  cairn::compute::RunAll(settings);
-  return 0;
+  try {
+    cairn::compute::Settings settings;
+    CLI::App app("Measure fetches of a running KV node; prints one JSON object a line.");
+    app.add_option("--socket", settings.socket_path, "Socket of the KV node")->required();
+    app.add_option("--node-pid", settings.node_pid, "Its process")->required();
+    std::int64_t store_mib = settings.store_bytes >> 20;
+    app.add_option("--store-mib", store_mib, "MiB of each of the two sessions");
+    app.add_option("--seconds", settings.seconds, "Time of each measurement");
+    app.add_option("--only", settings.only, "Only cases with this in their name");
+    app.add_flag("!--inline", settings.use_arena, "Entries through the socket, no shared memory");
+    CLI11_PARSE(app, argc, argv);
+    settings.store_bytes = store_mib << 20;
+    cairn::compute::RunAll(settings);
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
 }

@@ -42,21 +42,21 @@ using Keys = std::vector<Replacement::Key>;
 
 TEST(ReplacementTest, LruForgetsWhatWasNotUsedLongest) {
   Order order(ReplacementPolicy::kLru);
-  for (const Replacement::Key key : {1, 2, 3}) order.Insert(key);
+  for (const Replacement::Key key : Keys{1, 2, 3}) order.Insert(key);
   order.Touch(1);
   EXPECT_EQ(order.Leave(3), (Keys{2, 3, 1}));
 }
 
 TEST(ReplacementTest, FifoForgetsWhatCameFirst) {
   Order order(ReplacementPolicy::kFifo);
-  for (const Replacement::Key key : {1, 2, 3}) order.Insert(key);
+  for (const Replacement::Key key : Keys{1, 2, 3}) order.Insert(key);
   order.Touch(1);
   EXPECT_EQ(order.Leave(3), (Keys{1, 2, 3}));
 }
 
 TEST(ReplacementTest, LfuForgetsWhatWasUsedLeast) {
   Order order(ReplacementPolicy::kLfu);
-  for (const Replacement::Key key : {1, 2, 3}) order.Insert(key);
+  for (const Replacement::Key key : Keys{1, 2, 3}) order.Insert(key);
   order.Touch(1);
   order.Touch(1);
   order.Touch(2);

@@ -216,11 +216,18 @@ TEST_F(ArenaTest, ARequestIdUsedAgainUnderItsLeaseGetsItsBytesInline) {
   fetch.set_request_id(7);
   kv::v1::ClusterRef* cluster = fetch.mutable_fetch()->add_clusters();
   cluster->set_cluster_id(1);
+  std::int64_t next_id = 8;
   for (const bool in_arena : {true, false, false}) {
     ASSERT_TRUE(call->Write(fetch));
     const auto reply = call->Read();
     ASSERT_NE(reply, nullptr);
     EXPECT_EQ(rpc::HasArenaSpans(*reply), in_arena);
+    // An id may be used again once its answer was written, which the next answer shows.
+    kv::v1::ChannelRequest next;
+    next.set_request_id(next_id++);
+    next.mutable_get_policy_state();
+    ASSERT_TRUE(call->Write(next));
+    ASSERT_NE(call->Read(), nullptr);
   }
   fetch.add_released_request_ids(7);
   ASSERT_TRUE(call->Write(fetch));
