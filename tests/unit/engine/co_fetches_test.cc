@@ -16,6 +16,7 @@ ClusterKey Key(std::int64_t id, std::int32_t layer = 0, std::int32_t head = 0) {
 
 std::vector<ClusterRef> Refs(const std::vector<std::int64_t>& ids, std::int32_t head = 0) {
   std::vector<ClusterRef> out;
+  out.reserve(ids.size());
   for (const std::int64_t id : ids) out.push_back({head, ClusterId(id)});
   return out;
 }

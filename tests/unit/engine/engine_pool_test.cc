@@ -18,7 +18,6 @@ namespace cairn::kv {
 namespace {
 
 constexpr std::int64_t kSalt = 11;
-constexpr std::int64_t kEntryBytes = 512;
 
 class EnginePoolTest : public ::testing::Test {
  protected:
@@ -67,7 +66,7 @@ class EnginePoolTest : public ::testing::Test {
 
   // The next `count` positions go to a cluster, as pending entries.
   Positions AppendNext(std::int64_t cluster, std::int64_t count) {
-    const Positions positions = Positions::Range(token_count_, count);
+    Positions positions = Positions::Range(token_count_, count);
     token_count_ += count;
     next_cluster_id_ = std::max(next_cluster_id_, cluster + 1);
     cairn::Append op;
