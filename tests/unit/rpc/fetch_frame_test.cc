@@ -59,11 +59,11 @@ TEST_F(FetchFrameTest, SpansOfTheArenaGoAsRangesOnlyToThoseWhoReadThere) {
   const std::string bytes(kLendBytesMin, 'x');
   FetchReply reply;
   reply.clusters.emplace_back().cluster = {0, ClusterId(1)};
-  for (const std::int32_t granule : {3, 0}) {
+  for (const std::int64_t granule : {3, 0}) {
     Span& span = reply.clusters[0].spans.emplace_back();
     span.entry_count = 1;
     span.bytes = std::as_bytes(std::span<const char>(bytes.data(), bytes.size()));
-    span.arena = {granule, granule * 100, granule * 10, nullptr};
+    span.arena = {static_cast<std::int32_t>(granule), granule * 100, granule * 10, nullptr};
   }
   for (const bool uses_arena : {true, false}) {
     pb::ChannelReply framed;

@@ -12,7 +12,7 @@ constexpr Left kFamilyDropped{-1, -1, 30};  // all that stands on the sealed seg
 
 const std::vector<DamagedStoreTest::Damage>& DamagedStoreTest::Damages() {
   using Kind = ClusterRowKind;
-  static const std::vector<Damage> kDamages = {
+  static const std::vector<Damage> damages = {
       // A row of each kind that does not decode.
       {"SessionRow", "kind=row row=sessions/", Garble(Family::kSessions, TalkRow), kTalkDropped},
       {"SegmentHead", "kind=row row=segments/", Garble(Family::kSegments, OpenHead), kTalkDropped},
@@ -142,7 +142,7 @@ const std::vector<DamagedStoreTest::Damage>& DamagedStoreTest::Damages() {
                      }),
        kFamilyDropped},
   };
-  return kDamages;
+  return damages;
 }
 
 }  // namespace cairn::kv

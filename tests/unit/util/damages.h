@@ -30,7 +30,7 @@ class DamagedStoreTest : public StoreTest {
 
   // ---- what edits are made of ----
   static Edit Garble(Family family,
-                     std::function<std::string(DamagedStoreTest&, MetaReader&)> key) {
+                     const std::function<std::string(DamagedStoreTest&, MetaReader&)>& key) {
     return [family, key](DamagedStoreTest& test, MetaReader& reader, MetaBatch& batch) {
       const std::string row = key(test, reader);
       std::string value = *reader.Get(family, row).value();
@@ -39,13 +39,13 @@ class DamagedStoreTest : public StoreTest {
     };
   }
   static Edit Remove(Family family,
-                     std::function<std::string(DamagedStoreTest&, MetaReader&)> key) {
+                     const std::function<std::string(DamagedStoreTest&, MetaReader&)>& key) {
     return [family, key](DamagedStoreTest& test, MetaReader& reader, MetaBatch& batch) {
       batch.Delete(family, key(test, reader));
     };
   }
   // Changes the first parts row of a segment.
-  static Edit ChangePart(std::function<void(StoredPart&)> change) {
+  static Edit ChangePart(const std::function<void(StoredPart&)>& change) {
     return [change](DamagedStoreTest& test, MetaReader& reader, MetaBatch& batch) {
       const SegmentId segment = test.OpenSegmentOf(reader, test.talk_);
       const Row row = ClusterRows(reader, segment, ClusterRowKind::kParts).front();
@@ -54,7 +54,7 @@ class DamagedStoreTest : public StoreTest {
       batch.Put(Family::kClusters, row.first, test.PartsValue(parts));
     };
   }
-  static Edit ChangeSegment(bool sealed_one, std::function<void(SegmentRow&)> change) {
+  static Edit ChangeSegment(bool sealed_one, const std::function<void(SegmentRow&)>& change) {
     return [=](DamagedStoreTest& test, MetaReader& reader, MetaBatch& batch) {
       const SegmentId segment = sealed_one ? test.sealed_ : test.OpenSegmentOf(reader, test.talk_);
       SegmentRow row =
