@@ -91,8 +91,8 @@ absl::StatusOr<rpc::ArenaMemory> ArenaMap::Resolve(std::int32_t granule_id,
   const std::int64_t granule_bytes = found->second->size_bytes();
   if (offset_bytes < 0 || size_bytes < 1 || offset_bytes > granule_bytes ||
       size_bytes > granule_bytes - offset_bytes) {
-    return InvalidArgument("bytes {} to {} of granule {}, which has {}", offset_bytes,
-                           offset_bytes + size_bytes, granule_id, granule_bytes);
+    return InvalidArgument("{} bytes from {} on of granule {}, which has {}", size_bytes,
+                           offset_bytes, granule_id, granule_bytes);
   }
   return rpc::ArenaMemory{found->second->data(), found->second};
 }
