@@ -11,6 +11,13 @@ std::atomic_ref<std::int64_t> CellOf(const std::byte* granule, std::int64_t page
   return std::atomic_ref<std::int64_t>(cells[page]);
 }
 
+// ThreadSanitizer does not know fences, and the compiler says so as an error.
+void Fence([[maybe_unused]] std::memory_order order) {
+#if !defined(__SANITIZE_THREAD__)
+  std::atomic_thread_fence(order);
+#endif
+}
+
 }  // namespace
 
 void SetArenaGeneration(std::byte* granule, std::int64_t first_page, std::int64_t page_count,
@@ -18,12 +25,12 @@ void SetArenaGeneration(std::byte* granule, std::int64_t first_page, std::int64_
   for (std::int64_t page = first_page; page < first_page + page_count; ++page) {
     CellOf(granule, page).store(generation, std::memory_order_relaxed);
   }
-  std::atomic_thread_fence(std::memory_order_release);
+  Fence(std::memory_order_release);
 }
 
 bool HasArenaGeneration(const std::byte* granule, std::int64_t offset_bytes,
                         std::int64_t size_bytes, std::int64_t generation) {
-  std::atomic_thread_fence(std::memory_order_acquire);
+  Fence(std::memory_order_acquire);
   const std::int64_t last = (offset_bytes + size_bytes - 1) / kArenaPageBytes;
   for (std::int64_t page = offset_bytes / kArenaPageBytes; page <= last; ++page) {
     if (CellOf(granule, page).load(std::memory_order_relaxed) != generation) return false;
