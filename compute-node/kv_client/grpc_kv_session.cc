@@ -341,6 +341,7 @@ void GrpcKvSession::HandleReply(ChannelCall& call, const std::shared_ptr<pb::Cha
   if (rpc::HasArenaSpans(*reply)) lease = lease_returns_->Hold(RequestId(reply->request_id()));
   absl::StatusOr<ReadReply> answer =
       rpc::ReadReplyFromProto(reply, call.connection()->arena.get(), lease);
+  lease.reset();  // from here on only who waits for the answer decides when the lease ends
   if (!reply->has_failure() && IsAwayUnderReply(answer.status())) {
     // The KV node went away between its reply and the mapping of its memory: the read is repeated.
     call.Cancel();
