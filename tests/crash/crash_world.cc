@@ -6,7 +6,6 @@
 namespace cairn::kv {
 namespace {
 
-constexpr std::int64_t kWindowTokens = 6;
 constexpr std::int64_t kTokensMax = 900;
 constexpr std::size_t kChatsMax = 5;
 constexpr std::size_t kSealedMax = 8;
@@ -19,20 +18,6 @@ absl::Status Wrong(const fmt::format_string<Args...>& format, Args&&... args) {
 
 }  // namespace
 
-std::vector<std::int32_t> CrashWorld::HeadsOf(std::int32_t layer) {
-  if (layer == 1) return {kAllHeads};
-  return {0, 1};
-}
-
-std::string CrashWorld::Entries(const Oracle& oracle, std::int32_t layer, std::int32_t head,
-                                const Positions& positions) const {
-  std::string out;
-  positions.ForEach([&](std::int64_t p) {
-    out += EntryBytes(layout_, oracle.truth[static_cast<std::size_t>(p)], layer, head, p);
-  });
-  return out;
-}
-
 void CrashWorld::Disconnect() {
   for (Chat& chat : chats_) chat.session.reset();
   node_.reset();
@@ -42,6 +27,7 @@ absl::Status CrashWorld::Connect(const std::string& socket_path) {
   compute::KvClientOptions options;
   // A node that does not answer was killed: nobody starts it before this client has given up.
   options.reconnect_time_max = std::chrono::milliseconds(50);
+  options.use_arena = Random(3) != 0;
   CAIRN_ASSIGN_OR_RETURN(node_, compute::GrpcKvNode::Connect(socket_path, options));
   CAIRN_RETURN_IF_ERROR(DropUnknownSessions());
   for (Chat& chat : chats_) {
@@ -101,8 +87,7 @@ absl::Status CrashWorld::Open(Chat& chat) {
 
 absl::Status CrashWorld::ReadCarried(Chat& chat) {
   chat.recorded.clear();
-  const Positions window =
-      Positions::Range(chat.now.window_start, chat.now.token_count - chat.now.window_start);
+  const Positions window = chat.now.Window();
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     CAIRN_ASSIGN_OR_RETURN(const CarriedReply reply,
                            compute::Wait<CarriedReply>(chat.session->StartRead(GetCarried{layer})));
@@ -112,7 +97,7 @@ absl::Status CrashWorld::ReadCarried(Chat& chat) {
     }
     for (const CarriedEntries& carried : reply.carried) {
       if (carried.positions != window ||
-          carried.entries != Entries(chat.now, layer, carried.head, window)) {
+          carried.entries != operations_.Entries(chat.now, layer, carried.head, window)) {
         return Wrong("session {} carries other entries in layer {}", chat.id, layer);
       }
       carried.brought_positions.ForEach([&](std::int64_t p) { chat.recorded.insert(p); });
@@ -160,64 +145,19 @@ absl::Status CrashWorld::Fork() {
   return CheckAll(chats_.back());
 }
 
-absl::Status CrashWorld::Assign(Chat& chat, std::int32_t layer, std::int32_t head,
-                                std::int64_t position) {
-  auto& clusters = chat.now.clusters[{layer, head}];
-  std::int64_t& next_id = chat.now.next_id[{layer, head}];
-  std::int64_t id = 0;
-  if (clusters.empty() || Random(12) == 0) {
-    id = ++next_id;
-  } else {
-    auto it = clusters.begin();
-    std::advance(it, Random(static_cast<std::int64_t>(clusters.size())));
-    id = it->first;
-  }
-  clusters[id].push_back(position);
-  Append op;
-  op.layer = layer;
-  const Positions positions = Positions::Range(position, 1);
-  op.clusters.push_back(
-      {{head, ClusterId(id)}, positions, Entries(chat.now, layer, head, positions)});
-  return chat.session->Send(std::move(op));
-}
-
 absl::Status CrashWorld::Decode(Chat& chat) {
   const std::int64_t count = 1 + Random(Random(4) == 0 ? 80 : 10);
   if (chat.now.token_count + count > kTokensMax) return absl::OkStatus();
   for (std::int64_t i = 0; i < count; ++i) {
-    chat.now.truth.push_back(next_truth_++);
-    ++chat.now.token_count;
-    if (chat.now.token_count - chat.now.window_start <= kWindowTokens) continue;
-    const std::int64_t leaves = chat.now.window_start++;
-    for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-      for (const std::int32_t head : HeadsOf(layer)) {
-        CAIRN_RETURN_IF_ERROR(Assign(chat, layer, head, leaves));
-      }
+    for (Append& op : operations_.Decode(chat.now, /*fresh_one_in=*/12)) {
+      CAIRN_RETURN_IF_ERROR(chat.session->Send(std::move(op)));
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status CrashWorld::Split(Chat& chat) {
-  const auto layer = static_cast<std::int32_t>(Random(2));
-  for (const std::int32_t head : HeadsOf(layer)) {
-    auto& clusters = chat.now.clusters[{layer, head}];
-    const auto large = std::find_if(clusters.begin(), clusters.end(),
-                                    [](const auto& c) { return c.second.size() > 5; });
-    if (large == clusters.end()) continue;
-    std::vector<std::int64_t> halves[2];
-    for (const std::int64_t p : large->second) halves[Random(2)].push_back(p);
-    if (halves[0].empty() || halves[1].empty()) continue;
-    Replace op;
-    op.layer = layer;
-    op.head = head;
-    op.parent_ids = {ClusterId(large->first)};
-    clusters.erase(large);
-    for (std::vector<std::int64_t>& half : halves) {
-      const std::int64_t id = ++chat.now.next_id[{layer, head}];
-      op.children.push_back({ClusterId(id), Positions::FromUnsorted(half)});
-      clusters[id] = std::move(half);
-    }
+  for (Replace& op : operations_.Split(chat.now)) {
     CAIRN_RETURN_IF_ERROR(chat.session->Send(std::move(op)));
     ++counts_["split"];
   }
@@ -225,58 +165,24 @@ absl::Status CrashWorld::Split(Chat& chat) {
 }
 
 absl::Status CrashWorld::Evict(Chat& chat) {
-  auto& clusters = chat.now.clusters[{0, 1}];
-  if (clusters.empty()) return absl::OkStatus();
-  Replace op;
-  op.layer = 0;
-  op.head = 1;
-  op.parent_ids = {ClusterId(clusters.begin()->first)};
-  op.evicted_positions = Positions::FromUnsorted(clusters.begin()->second);
-  clusters.erase(clusters.begin());
+  std::optional<Replace> op = operations_.Evict(chat.now);
+  if (!op) return absl::OkStatus();
   ++counts_["evict"];
-  return chat.session->Send(std::move(op));
-}
-
-absl::Status CrashWorld::StageWindow(Chat& chat, const Positions& window) {
-  Positions brought;
-  window.ForEach([&](std::int64_t p) {
-    if (!chat.recorded.contains(p) || Random(4) == 0) brought.Append(p);
-  });
-  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-    StageCarried stage;
-    stage.layer = layer;
-    for (const std::int32_t head : HeadsOf(layer)) {
-      if (window.empty()) continue;
-      stage.carried.push_back(
-          {head, kWindowBuffer, window, brought, Entries(chat.now, layer, head, brought)});
-    }
-    CAIRN_RETURN_IF_ERROR(chat.session->Send(std::move(stage)));
-  }
-  return absl::OkStatus();
+  return chat.session->Send(*std::move(op));
 }
 
 absl::Status CrashWorld::TakeCheckpoint(Chat& chat) {
-  const Positions window =
-      Positions::Range(chat.now.window_start, chat.now.token_count - chat.now.window_start);
-  CAIRN_RETURN_IF_ERROR(StageWindow(chat, window));
+  const Positions window = chat.now.Window();
+  for (StageCarried& stage : operations_.StageWindow(chat.now, chat.recorded)) {
+    CAIRN_RETURN_IF_ERROR(chat.session->Send(std::move(stage)));
+  }
   const std::int64_t number = next_number_++;
   PutPolicyState policy;
   policy.version = 1;
   policy.state = fmt::format("{}", number);
   CAIRN_RETURN_IF_ERROR(chat.session->Send(std::move(policy)));
-  const Oracle& before = chat.saved.at(chat.acked);
-  Checkpoint op;
-  op.token_count = chat.now.token_count;
-  op.token_ids_start = std::min(before.token_count, op.token_count);
-  for (std::int64_t p = op.token_ids_start; p < op.token_count; ++p) {
-    op.token_ids.push_back(static_cast<std::int32_t>(chat.now.truth[static_cast<std::size_t>(p)]));
-  }
-  op.seal = Random(5) == 0;
-  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-    for (const std::int32_t head : {0, 1, kAllHeads}) {
-      op.next_cluster_ids.push_back(chat.now.next_id[{layer, head}] + 1);
-    }
-  }
+  Checkpoint op = operations_.TakeCheckpoint(chat.now, chat.saved.at(chat.acked).token_count,
+                                             /*seal=*/Random(5) == 0);
   chat.saved[number] = chat.now;
   CAIRN_RETURN_IF_ERROR(chat.session->StartCheckpoint(std::move(op)));
   ++counts_["checkpoint"];
@@ -330,7 +236,7 @@ absl::Status CrashWorld::CheckCluster(const Chat& chat, std::int32_t layer,
   }
   const JoinedCluster joined = Join(layout_, fetched);
   if (fetched.outcome == FetchOutcome::kFound && joined.positions == positions &&
-      joined.entries == Entries(chat.now, layer, head, positions)) {
+      joined.entries == operations_.Entries(chat.now, layer, head, positions)) {
     return absl::OkStatus();
   }
   return Wrong("session {} layer {} head {} cluster {}: outcome {}, {} positions of {}, or bytes",
@@ -356,7 +262,7 @@ absl::Status CrashWorld::CheckClusters(Chat& chat, std::int32_t layer,
 absl::Status CrashWorld::CheckSome(Chat& chat) {
   const auto layer = static_cast<std::int32_t>(Random(2));
   std::vector<ClusterRef> clusters;
-  for (const std::int32_t head : HeadsOf(layer)) {
+  for (const std::int32_t head : RandomOperations::HeadsOf(layer)) {
     clusters.push_back({head, ClusterId(1 + Random(chat.now.next_id[{layer, head}] + 2))});
   }
   return CheckClusters(chat, layer, std::move(clusters));
@@ -365,7 +271,7 @@ absl::Status CrashWorld::CheckSome(Chat& chat) {
 absl::Status CrashWorld::CheckAll(Chat& chat) {
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     std::vector<ClusterRef> clusters;
-    for (const std::int32_t head : HeadsOf(layer)) {
+    for (const std::int32_t head : RandomOperations::HeadsOf(layer)) {
       // One more than there should be.
       for (std::int64_t id = 1; id <= chat.now.next_id[{layer, head}] + 1; ++id) {
         clusters.push_back({head, ClusterId(id)});

@@ -23,7 +23,12 @@ namespace cairn::kv {
 
 class CrashWorld {
  public:
-  explicit CrashWorld(std::uint64_t seed) : rng_(seed) {}
+  explicit CrashWorld(std::uint64_t seed)
+      : rng_(seed), operations_([this](std::int64_t below) { return Random(below); }) {}
+
+  ~CrashWorld() = default;
+  CrashWorld(const CrashWorld&) = delete;
+  CrashWorld& operator=(const CrashWorld&) = delete;
 
   // The node is back: everything is opened and compared. Not OK: something is lost or wrong.
   absl::Status Connect(const std::string& socket_path);
@@ -62,11 +67,9 @@ class CrashWorld {
   absl::Status Create();
   absl::Status Fork();
   absl::Status Decode(Chat& chat);
-  absl::Status Assign(Chat& chat, std::int32_t layer, std::int32_t head, std::int64_t position);
   absl::Status Split(Chat& chat);
   absl::Status Evict(Chat& chat);
   absl::Status TakeCheckpoint(Chat& chat);
-  absl::Status StageWindow(Chat& chat, const Positions& window);
   absl::Status FinishCheckpoint(Chat& chat, std::int64_t number, const Positions& window);
   absl::Status SealClosed(Chat& chat);
   absl::Status Delete(std::size_t index);
@@ -75,18 +78,14 @@ class CrashWorld {
   absl::Status CheckClusters(Chat& chat, std::int32_t layer, std::vector<ClusterRef> clusters);
   absl::Status CheckCluster(const Chat& chat, std::int32_t layer,
                             const FetchedCluster& fetched) const;
-  std::string Entries(const Oracle& oracle, std::int32_t layer, std::int32_t head,
-                      const Positions& positions) const;
-  // Heads that hold clusters of their own in a layer: layer 1 has clusters of all heads.
-  static std::vector<std::int32_t> HeadsOf(std::int32_t layer);
 
   const EntryLayout layout_ = SmallLayout();
   test::Rng rng_;
+  RandomOperations operations_;
   std::unique_ptr<compute::GrpcKvNode> node_;
   std::vector<Chat> chats_;
   std::vector<Sealed> sealed_;
   bool creating_ = false;  // a session that nobody knows may be there
-  std::int64_t next_truth_ = 1;
   std::int64_t next_number_ = 1;
   std::map<std::string, int> counts_;
 };

@@ -8,13 +8,13 @@ namespace cairn::kv {
 namespace {
 
 constexpr std::int64_t kDiskBytes = std::int64_t{16} << 20;
-constexpr std::int64_t kWindowTokens = 6;
 constexpr std::int64_t kTokensMax = 900;
 
 }  // namespace
 
 HistoryWorld::HistoryWorld(std::uint64_t seed, const std::string& directory)
     : random_(seed),
+      operations_([this](std::int64_t below) { return Random(below); }),
       directory_(directory),
       disk_({.size_bytes = kDiskBytes, .seed = seed, .delay_polls_max = 3}) {
   StartEngine();
@@ -42,6 +42,7 @@ void HistoryWorld::StartEngine() {
   options.place_entries_min = 3;
   options.pending_bytes_max = 64 << 10;
   options.merge_gap_bytes = Random(3) * 2 * kPageBytes;
+  if (Random(3) == 0) options.arena_bytes_max = 0;
   auto engine = Engine::Open(options, StoreId{}, disk_.Open(), *std::move(store));
   ASSERT_TRUE(engine.ok()) << engine.status().ToString();
   engine_ = *std::move(engine);
@@ -79,20 +80,6 @@ void HistoryWorld::Restart(bool power_cut) {
       ResumeOrOpen(chat);
     }
   }
-}
-
-std::vector<std::int32_t> HistoryWorld::HeadsOf(std::int32_t layer) {
-  if (layer == 1) return {kAllHeads};
-  return {0, 1};
-}
-
-std::string HistoryWorld::Entries(const Oracle& oracle, std::int32_t layer, std::int32_t head,
-                                  const Positions& positions) const {
-  std::string out;
-  positions.ForEach([&](std::int64_t p) {
-    out += EntryBytes(layout_, oracle.truth[static_cast<std::size_t>(p)], layer, head, p);
-  });
-  return out;
 }
 
 void HistoryWorld::Create() {
@@ -152,9 +139,9 @@ void HistoryWorld::OpenFresh(Chat& chat) {
     const auto reply = chat.session->Read(GetCarried{layer});
     ASSERT_TRUE(reply.ok()) << reply.status().ToString();
     for (const CarriedEntries& carried : std::get<CarriedReply>(*reply).carried) {
-      EXPECT_EQ(carried.positions, Positions::Range(chat.now.window_start,
-                                                    chat.now.token_count - chat.now.window_start));
-      EXPECT_TRUE(carried.entries == Entries(chat.now, layer, carried.head, carried.positions));
+      EXPECT_EQ(carried.positions, chat.now.Window());
+      EXPECT_TRUE(carried.entries ==
+                  operations_.Entries(chat.now, layer, carried.head, carried.positions));
       carried.brought_positions.ForEach([&](std::int64_t p) { chat.recorded.insert(p); });
     }
   }
@@ -180,109 +167,35 @@ bool HistoryWorld::ResumeOrOpen(Chat& chat) {
   return true;
 }
 
-void HistoryWorld::Assign(Chat& chat, std::int32_t layer, std::int32_t head,
-                          std::int64_t position) {
-  auto& clusters = chat.now.clusters[{layer, head}];
-  std::int64_t& next_id = chat.now.next_id[{layer, head}];
-  std::int64_t id = 0;
-  if (clusters.empty() || Random(8) == 0) {
-    id = ++next_id;
-  } else {
-    auto it = clusters.begin();
-    std::advance(it, Random(static_cast<std::int64_t>(clusters.size())));
-    id = it->first;
-  }
-  clusters[id].push_back(position);
-  Append op;
-  op.layer = layer;
-  const Positions positions = Positions::Range(position, 1);
-  op.clusters.push_back(
-      {{head, ClusterId(id)}, positions, Entries(chat.now, layer, head, positions)});
-  Send(chat, std::move(op));
-}
-
 void HistoryWorld::Decode(Chat& chat) {
   const std::int64_t count = 1 + Random(12);
   if (chat.now.token_count + count > kTokensMax) return;
   for (std::int64_t i = 0; i < count; ++i) {
-    chat.now.truth.push_back(next_truth_++);
-    ++chat.now.token_count;
-    if (chat.now.token_count - chat.now.window_start <= kWindowTokens) continue;
-    const std::int64_t leaves = chat.now.window_start++;
-    for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-      for (const std::int32_t head : HeadsOf(layer)) Assign(chat, layer, head, leaves);
-    }
+    for (Append& op : operations_.Decode(chat.now, /*fresh_one_in=*/8)) Send(chat, std::move(op));
   }
 }
 
 void HistoryWorld::Split(Chat& chat) {
-  const auto layer = static_cast<std::int32_t>(Random(2));
-  for (const std::int32_t head : HeadsOf(layer)) {
-    auto& clusters = chat.now.clusters[{layer, head}];
-    const auto large = std::find_if(clusters.begin(), clusters.end(),
-                                    [](const auto& c) { return c.second.size() > 5; });
-    if (large == clusters.end()) continue;
-    std::vector<std::int64_t> halves[2];
-    for (const std::int64_t p : large->second) halves[Random(2)].push_back(p);
-    if (halves[0].empty() || halves[1].empty()) continue;
-    Replace op;
-    op.layer = layer;
-    op.head = head;
-    op.parent_ids = {ClusterId(large->first)};
-    clusters.erase(large);
-    for (std::vector<std::int64_t>& half : halves) {
-      const std::int64_t id = ++chat.now.next_id[{layer, head}];
-      op.children.push_back({ClusterId(id), Positions::FromUnsorted(half)});
-      clusters[id] = std::move(half);
-    }
+  for (Replace& op : operations_.Split(chat.now)) {
     Send(chat, std::move(op));
     ++counts_["split"];
   }
 }
 
 void HistoryWorld::Evict(Chat& chat) {
-  auto& clusters = chat.now.clusters[{0, 1}];
-  if (clusters.empty()) return;
-  Replace op;
-  op.layer = 0;
-  op.head = 1;
-  op.parent_ids = {ClusterId(clusters.begin()->first)};
-  op.evicted_positions = Positions::FromUnsorted(clusters.begin()->second);
-  clusters.erase(clusters.begin());
-  Send(chat, std::move(op));
+  std::optional<Replace> op = operations_.Evict(chat.now);
+  if (!op) return;
+  Send(chat, *std::move(op));
   ++counts_["evict"];
 }
 
 void HistoryWorld::TakeCheckpoint(Chat& chat, Power power) {
-  const Positions window =
-      Positions::Range(chat.now.window_start, chat.now.token_count - chat.now.window_start);
-  Positions brought;
-  window.ForEach([&](std::int64_t p) {
-    if (!chat.recorded.contains(p) || Random(4) == 0) brought.Append(p);
-  });
-  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-    StageCarried stage;
-    stage.layer = layer;
-    for (const std::int32_t head : HeadsOf(layer)) {
-      if (window.empty()) continue;
-      stage.carried.push_back(
-          {head, kWindowBuffer, window, brought, Entries(chat.now, layer, head, brought)});
-    }
+  for (StageCarried& stage : operations_.StageWindow(chat.now, chat.recorded)) {
     Send(chat, std::move(stage));
   }
-  const Oracle& before = chat.at_checkpoint.at(chat.acked);
-  Checkpoint op;
-  op.token_count = chat.now.token_count;
-  op.token_ids_start = std::min(before.token_count, op.token_count);
-  for (std::int64_t p = op.token_ids_start; p < op.token_count; ++p) {
-    op.token_ids.push_back(static_cast<std::int32_t>(chat.now.truth[static_cast<std::size_t>(p)]));
-  }
-  op.seal = power == Power::kStays && Random(5) == 0;
-  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-    for (const std::int32_t head : {0, 1, kAllHeads}) {
-      op.next_cluster_ids.push_back(chat.now.next_id[{layer, head}] + 1);
-    }
-  }
+  Checkpoint op =
+      operations_.TakeCheckpoint(chat.now, chat.at_checkpoint.at(chat.acked).token_count,
+                                 power == Power::kStays && Random(5) == 0);
   const bool seal = op.seal;
   Send(chat, std::move(op));
   const OpSeq op_seq = chat.session->last_op_seq();
@@ -307,7 +220,7 @@ void HistoryWorld::TakeCheckpoint(Chat& chat, Power power) {
     sealed_.push_back({done->sealed_segment_id, start, chat.now});
     OpenFresh(chat);  // the next seal's start is the new segment's
   } else {
-    window.ForEach([&](std::int64_t p) { chat.recorded.insert(p); });
+    chat.now.Window().ForEach([&](std::int64_t p) { chat.recorded.insert(p); });
   }
 }
 
@@ -330,21 +243,21 @@ void HistoryWorld::CheckCluster(Chat& chat, std::int32_t layer, std::int32_t hea
   const JoinedCluster joined = Join(layout_, fetched);
   const Positions positions = Positions::FromUnsorted(expected->second);
   ASSERT_EQ(joined.positions, positions);
-  ASSERT_TRUE(joined.entries == Entries(chat.now, layer, head, positions))
+  ASSERT_TRUE(joined.entries == operations_.Entries(chat.now, layer, head, positions))
       << "session " << chat.id.value() << " layer " << layer << " head " << head << " cluster "
       << cluster;
 }
 
 void HistoryWorld::Fetch(Chat& chat) {
   const auto layer = static_cast<std::int32_t>(Random(2));
-  for (const std::int32_t head : HeadsOf(layer)) {
+  for (const std::int32_t head : RandomOperations::HeadsOf(layer)) {
     CheckCluster(chat, layer, head, 1 + Random(chat.now.next_id[{layer, head}] + 2));
   }
 }
 
 void HistoryWorld::CheckAll(Chat& chat) {
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-    for (const std::int32_t head : HeadsOf(layer)) {
+    for (const std::int32_t head : RandomOperations::HeadsOf(layer)) {
       for (std::int64_t id = 1; id <= chat.now.next_id[{layer, head}]; ++id) {
         CheckCluster(chat, layer, head, id);
         if (::testing::Test::HasFatalFailure()) return;

@@ -52,7 +52,6 @@ class HistoryWorld {
   void Create();
   void Fork();
   void Decode(Chat& chat);
-  void Assign(Chat& chat, std::int32_t layer, std::int32_t head, std::int64_t position);
   void Split(Chat& chat);
   void Evict(Chat& chat);
   enum class Power { kStays, kFails };
@@ -66,13 +65,10 @@ class HistoryWorld {
   void Send(Chat& chat, ChangingOperation operation);
   void CheckAll(Chat& chat);
   void CheckCluster(Chat& chat, std::int32_t layer, std::int32_t head, std::int64_t cluster);
-  std::string Entries(const Oracle& oracle, std::int32_t layer, std::int32_t head,
-                      const Positions& positions) const;
-  // Heads that hold clusters of their own in a layer: layer 1 has clusters of all heads.
-  static std::vector<std::int32_t> HeadsOf(std::int32_t layer);
 
   const EntryLayout layout_ = SmallLayout();
   std::mt19937_64 random_;
+  RandomOperations operations_;
   const std::string directory_;
   FaultyDisk disk_;
   std::shared_ptr<UnsyncedFs> files_;  // below the metadata of the engine that runs
@@ -84,7 +80,6 @@ class HistoryWorld {
     Oracle oracle;
   };
   std::vector<Sealed> sealed_;
-  std::int64_t next_truth_ = 1;
   std::map<std::string, int> counts_;
 };
 

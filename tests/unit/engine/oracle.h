@@ -1,10 +1,17 @@
-// What a session must show, kept beside the store by whoever drives it.
+// What a session must show, kept beside the store by whoever drives it, and random operations that
+// change both alike.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <optional>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
+
+#include "common/kv/messages.h"
 
 namespace cairn::kv {
 
@@ -18,6 +25,43 @@ struct Oracle {
   std::map<LayerHead, std::map<std::int64_t, std::vector<std::int64_t>>> clusters;
   std::map<LayerHead, std::int64_t> next_id;
   void CutTo(std::int64_t limit);
+  // Positions that are in no cluster yet.
+  Positions Window() const { return Positions::Range(window_start, token_count - window_start); }
+};
+
+// A compute node's operations, drawn at random. Each changes the oracle as it changes the session
+// that it is sent to.
+class RandomOperations {
+ public:
+  using Random = std::function<std::int64_t(std::int64_t below)>;
+
+  explicit RandomOperations(Random random);
+
+  // One token more; the entries that leave the window for it go to clusters, one in `fresh_one_in`
+  // to a new one.
+  std::vector<Append> Decode(Oracle& oracle, std::int64_t fresh_one_in);
+  // A cluster of a random layer in each of its heads, where one is large enough.
+  std::vector<Replace> Split(Oracle& oracle);
+  std::optional<Replace> Evict(Oracle& oracle);
+  // The window, for a checkpoint. Entries with a record in the open segment are mostly not brought.
+  std::vector<StageCarried> StageWindow(const Oracle& oracle,
+                                        const std::set<std::int64_t>& recorded);
+  // `stored_count`: tokens that the session has stored.
+  Checkpoint TakeCheckpoint(const Oracle& oracle, std::int64_t stored_count, bool seal) const;
+
+  // Heads that hold clusters of their own in a layer: layer 1 has clusters of all heads.
+  static std::vector<std::int32_t> HeadsOf(std::int32_t layer);
+  std::string Entries(const Oracle& oracle, std::int32_t layer, std::int32_t head,
+                      const Positions& positions) const;
+  const EntryLayout& layout() const { return layout_; }
+
+ private:
+  Append Assign(Oracle& oracle, std::int32_t layer, std::int32_t head, std::int64_t position,
+                std::int64_t fresh_one_in);
+
+  const EntryLayout layout_;
+  const Random random_;
+  std::int64_t next_truth_ = 1;
 };
 
 }  // namespace cairn::kv
