@@ -101,6 +101,23 @@ TEST_F(EngineCacheTest, BehindARollbackNothingIsServedFromOldSlots) {
   ExpectCluster(*session, 1, Positions::Range(0, 12));
 }
 
+TEST_F(EngineCacheTest, TheEndOfAnAttachmentForgetsItsSlotsOnly) {
+  const SessionId id = Create();
+  auto other = Open(Create());
+  Store(*other, 1, 0, 40);
+  {
+    auto session = Open(id);
+    Store(*session, 1, 0, 40);
+    for (TestSession* one : {session.get(), other.get()}) ASSERT_TRUE(FetchOne(*one, 1).ok());
+  }
+  auto session = Open(id);
+  const KvStats before = Stats();
+  ASSERT_TRUE(FetchOne(*session, 1).ok());
+  EXPECT_EQ(Stats().cache_miss_count, before.cache_miss_count + 1);
+  ASSERT_TRUE(FetchOne(*other, 1).ok());
+  EXPECT_EQ(Stats().cache_hit_count, before.cache_hit_count + 1);
+}
+
 TEST_F(EngineCacheTest, WhatIsPlacedBehindAFetchIsServedToo) {
   Start(Placing());
   auto session = Open(Create());
