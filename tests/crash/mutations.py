@@ -19,6 +19,9 @@ STATE = ("session_state_test", "tests/unit/session_state/session_state_test", {}
 CHECK = ("util_test", "tests/unit/util/util_test", {})
 PARTS = ("layout_rows_test", "tests/unit/layout_rows/layout_rows_test", {})
 KILLS = ("kill_loop_test", "tests/crash/kill_loop_test", {})
+ENGINE_TEST = ("engine_test", "tests/unit/engine/engine_test", {})
+FAULTS = ("engine_fault_test", "tests/unit/engine/engine_fault_test", {})
+CACHE = ("cache_test", "tests/unit/cache/cache_test", {})
 META = ("meta_test", "tests/unit/meta/meta_test", {})
 
 # name, file, text that is there once, what takes its place, the test that must fail
@@ -34,8 +37,7 @@ MUTATIONS = [
      "  observer_->OnCheckpointed(checkpoint_->op_seq, {checkpoint_->op.token_count, checkpoint_->sealed});\n"
      "  context_.Commit(std::move(checkpoint_->batch),", KILLS),
     ("no position rule at a checkpoint", ENGINE + "session_checkpoint.cc",
-     "return state_->CheckPositions(op.token_count, staged_);", "return absl::OkStatus();",
-     ("engine_test", "tests/unit/engine/engine_test", {})),
+     "return state_->CheckPositions(op.token_count, staged_);", "return absl::OkStatus();", ENGINE_TEST),
     ("the log is not synced", "kv-node/meta/meta_store.cc", "write.sync = !options_.in_memory;",
      "write.sync = false;", META),
     ("new extents are not in the allocation record", ENGINE + "session_capture.cc",
@@ -61,6 +63,24 @@ MUTATIONS = [
     ("the checksum has no store id in its seed", "kv-node/layout/part.cc",
      "std::memcpy(seed.data(), store.data(), store.size());",
      "std::memset(seed.data(), 0, store.size());", PARTS),
+    ("slots outlive their attachment", ENGINE + "engine.cc", "context_.cache->ForgetAllOf(session);", "",
+     ENGINE_TEST),
+    ("a write lands under a lease", "kv-node/cache/slot_cache.cc", "    if (InUse(*slot)) {\n      Forget(slot);",
+     "    if (slot->loading_) {\n      Forget(slot);", CACHE),
+    ("a write lands under a load", "kv-node/cache/slot_cache.cc", "    if (InUse(*slot)) {\n      Forget(slot);",
+     "    if (slot->lease_count_.load() != 0) {\n      Forget(slot);", CACHE),
+    ("a written slot keeps its checks", "kv-node/cache/slot_cache.cc", "  slot->checked_.clear();\n", "", CACHE),
+    ("a write keeps the generation", "kv-node/cache/slot_cache.cc",
+     "  slot->generation_ = ++last_generation_;",
+     "  if (slot->generation_ == 0) slot->generation_ = ++last_generation_;", CACHE),
+    ("holes stay in the arena", ENGINE + "session_fetch.cc", "            ClearHoles(run, slot->block().bytes());\n",
+     "            if (slot == nullptr) ClearHoles(run, {});\n", ENGINE_TEST),
+    ("parts are served unchecked", ENGINE + "session_fetch.cc", "(checked || IsIntact(context_.store_id, wanted))",
+     "(checked || IsIntact(context_.store_id, wanted) || true)", FAULTS),
+    ("two writers of a pool's page", ENGINE + "pool_table.cc", "  if (pool.held) return true;\n", "", ENGINE_TEST),
+    ("the other part of a page is not checked", ENGINE + "pool_table.cc",
+     "if (other->last_crc != PartCrc(store, other->part, number, bytes)) return false;",
+     "static_cast<void>(PartCrc(store, other->part, number, bytes));", FAULTS),
     ("verify: checksums are not compared", UTIL + "segment_check.cc",
      "if (bytes.ok() && PieceIsIntact(store_.store_id, part, piece, *bytes)) continue;",
      "if (bytes.ok()) continue;", CHECK),
