@@ -6,6 +6,7 @@
 
 #include "common/log/log.h"
 #include "kv-node/engine/engine.h"
+#include "kv-node/layout/file_calls.h"
 #include "kv-node/layout/rows.h"
 
 namespace cairn::kv {
@@ -25,6 +26,11 @@ absl::StatusOr<std::optional<DeviceProfile>> LoadDeviceProfile(MetaReader& reade
 
 absl::StatusOr<DeviceProfile> MeasureDeviceProfile(int fd, const FileDeviceOptions& options,
                                                    MetaStore& meta) {
+  if (HasUnwrittenSpace(fd, options.size_bytes)) {
+    return FailedPrecondition(
+        "the extent file was not written in full when it was created (prefill_extent_file): reads "
+        "of it are answered without the device, so measuring it says nothing");
+  }
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, OpenFileDevice(fd, options));
   CAIRN_ASSIGN_OR_RETURN(DeviceProfile profile, CalibrateDevice(*device, {}));
   MetaBatch batch;

@@ -22,10 +22,11 @@ absl::StatusOr<std::optional<DeviceProfile>> LoadDeviceProfile(MetaReader& reade
                                                                std::string_view model);
 
 // Measures the file's device, with options.model above it if there is one, and stores the profile
-// durably. REQUIRES: nobody else reads or writes the file meanwhile, and it was written in full:
-// from space that is only reserved the file system answers without the device.
+// durably. REQUIRES: nobody else reads or writes the file meanwhile.
 //
-// Errors:     of OpenFileDevice and CalibrateDevice, and of a commit.
+// Errors:     FAILED_PRECONDITION the file was not written in full (a file system answers a read of
+//             space that is only reserved without the device); those of OpenFileDevice, of
+//             CalibrateDevice and of a commit.
 absl::StatusOr<DeviceProfile> MeasureDeviceProfile(int fd, const FileDeviceOptions& options,
                                                    MetaStore& meta);
 

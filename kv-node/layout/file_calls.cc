@@ -1,10 +1,15 @@
 #include "kv-node/layout/file_calls.h"
 
 #include <fcntl.h>
+#include <linux/fiemap.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <new>
 #include <thread>
+#include <vector>
 
 namespace cairn::kv {
 namespace {
@@ -68,6 +73,28 @@ absl::Status WriteWhole(int fd, std::span<const std::byte> buffer, std::int64_t 
     offset_bytes += put;
   }
   return absl::OkStatus();
+}
+
+bool HasUnwrittenSpace(int fd, std::int64_t size_bytes) {
+  constexpr std::uint32_t kExtentsEach = 256;
+  std::vector<std::byte> memory(sizeof(fiemap) + kExtentsEach * sizeof(fiemap_extent));
+  std::uint64_t at = 0;
+  while (at < static_cast<std::uint64_t>(size_bytes)) {
+    auto* map = new (memory.data()) fiemap{};
+    map->fm_start = at;
+    map->fm_length = static_cast<std::uint64_t>(size_bytes) - at;
+    map->fm_extent_count = kExtentsEach;
+    if (::ioctl(fd, FS_IOC_FIEMAP, map) != 0) return false;
+    const auto* extents = reinterpret_cast<const fiemap_extent*>(memory.data() + sizeof(fiemap));
+    if (map->fm_mapped_extents == 0) return true;
+    for (std::uint32_t i = 0; i < map->fm_mapped_extents; ++i) {
+      if ((extents[i].fe_flags & FIEMAP_EXTENT_UNWRITTEN) != 0 || extents[i].fe_logical > at) {
+        return true;
+      }
+      at = extents[i].fe_logical + extents[i].fe_length;
+    }
+  }
+  return false;
 }
 
 }  // namespace cairn::kv

@@ -25,4 +25,8 @@ absl::Status ReadWhole(int fd, std::span<std::byte> buffer, std::int64_t offset_
 absl::Status WriteWhole(int fd, std::span<const std::byte> buffer, std::int64_t offset_bytes,
                         const std::string& path);
 
+// Whether the file system says that a part of the file's first `size_bytes` was never written: it
+// reads as zeros without the device. False also where the file system does not say.
+bool HasUnwrittenSpace(int fd, std::int64_t size_bytes);
+
 }  // namespace cairn::kv

@@ -3,7 +3,8 @@
 //
 // Blocking:   for about a second, and as long as opening and closing the store takes.
 // Errors:     NOT_FOUND no store there; UNAVAILABLE a daemon uses it; FAILED_PRECONDITION io_uring
-//             is demanded but refused; as opening a store for damage.
+//             is demanded but refused, or the extent file was not written in full; as opening a
+//             store for damage.
 #pragma once
 
 #include <string>
