@@ -59,6 +59,7 @@ stage_lint() {
   /usr/bin/python3 tests/unit/tidy_test.py
   /usr/bin/python3 tests/unit/proto_lint_test.py --self-test
   /usr/bin/python3 tests/unit/proto_lint_test.py
+  /usr/bin/python3 tests/unit/proto_pin_test.py
   bash -n deploy/*.sh tests/*.sh
 }
 
