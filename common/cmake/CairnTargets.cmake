@@ -54,5 +54,15 @@ function(cairn_test name)
     add_dependencies(cairn_tests_${label} ${name})
   endforeach()
   # 77 is the status of a test that could not run here; ctest then reports it as skipped.
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
+    CAIRN_COMMAND $<TARGET_FILE:${name}>)
+endfunction()
+
+# cairn_test_with(NAME SUFFIX variable=value...): a test once more, as NAME_SUFFIX, in another environment.
+function(cairn_test_with name suffix)
+  get_test_property(${name} LABELS labels)
+  get_test_property(${name} TIMEOUT timeout)
+  get_test_property(${name} CAIRN_COMMAND command)
+  add_test(NAME ${name}_${suffix} COMMAND ${CMAKE_COMMAND} -E env ${ARGN} ${command})
+  set_tests_properties(${name}_${suffix} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout})
 endfunction()

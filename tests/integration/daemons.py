@@ -1,6 +1,7 @@
 """Starts cairn-kv-node and cairn-compute-node in a folder of their own, for the integration tests.
 
-Standard library only. CAIRN_BIN_DIR names the folder of the binaries.
+Standard library only. CAIRN_BIN_DIR names the folder of the binaries. CAIRN_TEST_KV_CONFIG: lines of the KV
+node's configuration, with "," between them, for what a test does not set itself.
 """
 import json
 import os
@@ -11,6 +12,7 @@ import time
 import unittest
 
 BIN_DIR = os.environ["CAIRN_BIN_DIR"]
+KV_CONFIG = [line.strip() for line in os.environ.get("CAIRN_TEST_KV_CONFIG", "").split(",") if line.strip()]
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MODEL = os.path.join(REPOSITORY, "deploy", "models", "retrieval-3m-f16.gguf")
 DEMO_TEXT = os.path.join(REPOSITORY, "deploy", "models", "demo-4k.txt")
@@ -100,6 +102,9 @@ class Cairn:
         self.socket = self.path("c.sock")
         self.kv_socket = self.path("kv.sock")
         self.model = model
+        for line in KV_CONFIG:
+            if line.split(":")[0] not in kv_config:
+                kv_config += line + "\n"
         self._write("kv.conf", f'data_dir: "{self.path("store")}"\nsocket_path: "{self.kv_socket}"\n'
                                f"extent_file_bytes: {extent_file_bytes}\nprefill_extent_file: false\n{kv_config}")
         self._write("compute.conf", f'model_path: "{model}"\nsocket_path: "{self.socket}"\n'

@@ -1,17 +1,33 @@
 #include "tests/integration/kv_node_process.h"
 
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
-#include <utility>
+#include <sstream>
+
+#include "common/base/check.h"
 
 namespace cairn::test {
 
-KvNodeProcess::KvNodeProcess(std::string io_engine) {
+KvNodeProcess::KvNodeProcess(const std::string& io_engine) {
   SetConfig("data_dir", '"' + data_dir() + '"');
   SetConfig("socket_path", '"' + socket_path() + '"');
   SetConfig("extent_file_bytes", "33554432");
   SetConfig("prefill_extent_file", "false");
-  SetConfig("io_engine", '"' + std::move(io_engine) + '"');
+  SetConfig("io_engine", '"' + io_engine + '"');
+  if (io_engine == "auto") SetConfigOfEnvironment();
+}
+
+void KvNodeProcess::SetConfigOfEnvironment() {
+  const char* const lines = std::getenv("CAIRN_TEST_KV_CONFIG");  // NOLINT(concurrency-mt-unsafe)
+  if (lines == nullptr) return;
+  std::istringstream in(lines);
+  for (std::string line; std::getline(in, line, ',');) {
+    const std::size_t colon = line.find(':');
+    CAIRN_CHECK(colon != std::string::npos);
+    const std::size_t begin = line.find_first_not_of(' ');
+    SetConfig(line.substr(begin, colon - begin), line.substr(colon + 1));
+  }
 }
 
 void KvNodeProcess::SetConfig(const std::string& key, const std::string& value) {

@@ -15,14 +15,16 @@ namespace cairn::test {
 
 class KvNodeProcess {
  public:
-  // `io_engine` as in the configuration file.
-  explicit KvNodeProcess(std::string io_engine = "auto");
+  // `io_engine` as in the configuration file. With "auto", CAIRN_TEST_KV_CONFIG may
+  // have lines of the configuration, with commas between them.
+  explicit KvNodeProcess(const std::string& io_engine = "auto");
 
   const std::string& directory() const { return directory_.path(); }
   std::string data_dir() const { return directory_.File("store"); }
   std::string socket_path() const { return directory_.File("kv.sock"); }
   // Writes key: value over what was set before.
   void SetConfig(const std::string& key, const std::string& value);
+  std::int64_t config_line_count() const { return std::ssize(config_); }
   std::vector<std::string> Command() const;
 
   // Waits for its ready line, which it returns.
@@ -34,6 +36,7 @@ class KvNodeProcess {
 
  private:
   void WriteConfig() const;
+  void SetConfigOfEnvironment();
 
   TempDir directory_;
   std::vector<std::pair<std::string, std::string>> config_;

@@ -293,8 +293,9 @@ TEST_F(KvNodeStartTest, DataDirectoryThatCannotBeMadeIsNamed) {
 
 TEST_F(KvNodeStartTest, UnknownKeyNamesFileAndLine) {
   node_.SetConfig("extent_bytes", "5");
-  const std::string path = node_.directory() + "/kv.conf";
-  ExpectRefused(node_, {path + ":6:", "extent_bytes"});
+  const std::string place =
+      fmt::format("{}/kv.conf:{}:", node_.directory(), node_.config_line_count());
+  ExpectRefused(node_, {place, "extent_bytes"});
 }
 
 TEST_F(KvNodeStartTest, ValueOutOfItsRangeNamesTheKey) {
