@@ -87,7 +87,7 @@ void FaultyDevice::Start(const Transfer& transfer) {
 std::int64_t FaultyDevice::Execute(const InFlight& in_flight) {
   const Transfer& transfer = in_flight.transfer;
   const auto size = static_cast<std::size_t>(transfer.size_bytes);
-  if (dead_) return -ENODEV;
+  if (dead_ || !disk_.TakeStep(transfer.kind == IoKind::kRead)) return -ENODEV;
   switch (transfer.kind) {
     case IoKind::kRead:
       return disk_.Read(transfer.offset_bytes, {transfer.data, size});
@@ -247,6 +247,19 @@ void FaultyDisk::PowerCut() {
   unflushed_.clear();
   for (auto& [page, versions] : candidates) Tear(page, std::move(versions));
   faults_ = {};
+}
+
+void FaultyDisk::DieAfter(std::int64_t step_count) {
+  CAIRN_CHECK_GE(step_count, 0);
+  MutexLock lock(mutex_);
+  faults_.steps_left = step_count;
+}
+
+// Whether the device still answers.
+bool FaultyDisk::TakeStep(bool is_read) {
+  if (faults_.steps_left == 0) return false;
+  if (faults_.steps_left > 0 && !is_read) --faults_.steps_left;
+  return true;
 }
 
 void FaultyDisk::CorruptPage(std::int64_t page) {

@@ -11,6 +11,8 @@
 // - In-flight writes are invisible until they complete; completions come late and in any order
 // (`delay_polls_max`).
 // - CorruptPage(): bits of a page flip as it is read, until it is written again.
+// - DieAfter(): the device goes away between two steps of whoever uses it; what it had not flushed
+//   is torn by the PowerCut() that must follow.
 // - FailNextReads/Writes/Flushes(): EIO, nothing transferred.
 // - ShortenNext(): a transfer ends early, also within a page.
 // - LoseNextWrites(): completes, but stores nothing. MisdirectNextWrites(): stores at another place
@@ -55,6 +57,8 @@ class FaultyDisk {
   // A device that is open answers every request in flight and to come with an error (ENODEV).
   // Injected failures that did not happen yet are forgotten.
   void PowerCut();
+  // After so many more writes and flushes every transfer fails with ENODEV, until PowerCut().
+  void DieAfter(std::int64_t step_count);
   void CorruptPage(std::int64_t page);
   void FailNextReads(int count);
   void FailNextWrites(int count);
@@ -82,6 +86,7 @@ class FaultyDisk {
     int shorten = 0;
     int lose_writes = 0;
     int misdirect_writes = 0;
+    std::int64_t steps_left = -1;  // until the device dies; -1: never
   };
 
   // Of one transfer; the result is that of the system call.
@@ -96,6 +101,7 @@ class FaultyDisk {
   void Tear(std::int64_t page, std::vector<Page> versions) CAIRN_REQUIRES(mutex_);
   std::size_t Shortened(std::size_t size) CAIRN_REQUIRES(mutex_);
   std::int64_t Random(std::int64_t below) CAIRN_REQUIRES(mutex_);
+  bool TakeStep(bool is_read) CAIRN_REQUIRES(mutex_);
   static bool Take(int& count) { return count > 0 && count-- > 0; }
 
   const FaultyDiskOptions options_;

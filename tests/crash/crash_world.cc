@@ -1,7 +1,7 @@
 #include "tests/crash/crash_world.h"
 
 #include <algorithm>
-#include <chrono>
+#include <utility>
 
 namespace cairn::kv {
 namespace {
@@ -23,12 +23,8 @@ void CrashWorld::Disconnect() {
   node_.reset();
 }
 
-absl::Status CrashWorld::Connect(const std::string& socket_path) {
-  compute::KvClientOptions options;
-  // A node that does not answer was killed: nobody starts it before this client has given up.
-  options.reconnect_time_max = std::chrono::milliseconds(50);
-  options.use_arena = Random(3) != 0;
-  CAIRN_ASSIGN_OR_RETURN(node_, compute::GrpcKvNode::Connect(socket_path, options));
+absl::Status CrashWorld::Connect(std::unique_ptr<compute::KvNode> node) {
+  node_ = std::move(node);
   CAIRN_RETURN_IF_ERROR(DropUnknownSessions());
   for (Chat& chat : chats_) {
     CAIRN_RETURN_IF_ERROR(Open(chat));
@@ -297,6 +293,16 @@ absl::Status CrashWorld::Delete(std::size_t index) {
   chats_.erase(chats_.begin() + static_cast<std::ptrdiff_t>(index));
   ++counts_["delete"];
   return absl::OkStatus();
+}
+
+absl::Status CrashWorld::End() {
+  while (!chats_.empty()) CAIRN_RETURN_IF_ERROR(Delete(chats_.size() - 1));
+  CAIRN_ASSIGN_OR_RETURN(const KvStats stats, node_->Stats());
+  if (stats.flash_used_bytes == 2 * kPageBytes && stats.lost_part_count == 0) {
+    return absl::OkStatus();
+  }
+  return Wrong("{} bytes of flash are in use without a session, {} parts are lost",
+               stats.flash_used_bytes, stats.lost_part_count);
 }
 
 absl::Status CrashWorld::Step() {

@@ -1,7 +1,6 @@
-// A compute node's work on a real KV node that may be killed at any moment: conversations that
-// decode, split, evict, checkpoint, seal, fork and are deleted, through gRPC. Beside it, in this
-// process, what each of them must show after the node is back: its last acknowledged checkpoint, or
-// one that was under way when the node died.
+// A compute node's work on a KV node that may die at any moment: conversations that decode, split,
+// evict, checkpoint, seal, fork and are deleted. Beside it what each of them must show after the
+// node is back: its last acknowledged checkpoint, or one that was under way when the node died.
 //
 // Threading:  one thread.
 #pragma once
@@ -14,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "compute-node/kv_client/grpc_kv_node.h"
+#include "compute-node/kv_client/kv_client.h"
 #include "tests/tools/rng.h"
 #include "tests/unit/engine/engine_harness.h"
 #include "tests/unit/engine/oracle.h"
@@ -31,9 +30,11 @@ class CrashWorld {
   CrashWorld& operator=(const CrashWorld&) = delete;
 
   // The node is back: everything is opened and compared. Not OK: something is lost or wrong.
-  absl::Status Connect(const std::string& socket_path);
+  absl::Status Connect(std::unique_ptr<compute::KvNode> node);
   // One random operation. Not OK: the node is gone, or something is wrong with it.
   absl::Status Step();
+  // Deletes all sessions: nothing may be left on flash.
+  absl::Status End();
   // Forgets what only lived in the connection.
   void Disconnect();
 
@@ -82,7 +83,7 @@ class CrashWorld {
   const EntryLayout layout_ = SmallLayout();
   test::Rng rng_;
   RandomOperations operations_;
-  std::unique_ptr<compute::GrpcKvNode> node_;
+  std::unique_ptr<compute::KvNode> node_;
   std::vector<Chat> chats_;
   std::vector<Sealed> sealed_;
   bool creating_ = false;  // a session that nobody knows may be there

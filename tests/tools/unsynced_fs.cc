@@ -173,7 +173,10 @@ IOStatus UnsyncedFs::BeforeSync(const std::string& name) {
   if (IsLog(name) && std::exchange(fail_log_sync_, false)) {
     return disk_full_ ? IOStatus::NoSpace("injected") : IOStatus::IOError("injected");
   }
-  if (!cut_at_sync_of_.empty() && name.find(cut_at_sync_of_) != std::string::npos) CutLocked();
+  if (!cut_at_sync_of_.empty() && name.find(cut_at_sync_of_) != std::string::npos &&
+      syncs_before_cut_-- == 0) {
+    CutLocked();
+  }
   return dead_ ? IOStatus::IOError("the power is off") : IOStatus::OK();
 }
 
@@ -195,8 +198,9 @@ void UnsyncedFs::PowerCut() {
   CutLocked();
 }
 
-void UnsyncedFs::CutAtSyncOf(const std::string& part) {
+void UnsyncedFs::CutAtSyncOf(const std::string& part, std::int64_t syncs_before) {
   MutexLock lock(mutex_);
+  syncs_before_cut_ = syncs_before;
   cut_at_sync_of_ = part;
 }
 

@@ -9,8 +9,8 @@
 //   once.
 // - After it nothing can be written, renamed, deleted or synced: the store that was open must be
 //   closed and opened again on another file system.
-// - CutAtSyncOf(): the power goes off in place of the next sync of such a file. FailNextLogSync():
-//   it fails with EIO or ENOSPC.
+// - CutAtSyncOf(): the power goes off in place of the next sync of such a file, or of a later one.
+//   FailNextLogSync(): it fails with EIO or ENOSPC.
 //
 // Threading: any thread.
 #pragma once
@@ -34,7 +34,7 @@ class UnsyncedFs : public rocksdb::FileSystemWrapper {
 
   void PowerCut();
   // `part` of the file's name: ".log", "MANIFEST", ".sst".
-  void CutAtSyncOf(const std::string& part);
+  void CutAtSyncOf(const std::string& part, std::int64_t syncs_before = 0);
   void FailNextLogSync(bool disk_full = false);
   // Bytes that the power cut took away.
   std::int64_t lost_bytes();
@@ -76,6 +76,7 @@ class UnsyncedFs : public rocksdb::FileSystemWrapper {
   std::map<std::string, FileState> files_ CAIRN_GUARDED_BY(mutex_);
   bool dead_ CAIRN_GUARDED_BY(mutex_) = false;
   std::string cut_at_sync_of_ CAIRN_GUARDED_BY(mutex_);  // empty: no
+  std::int64_t syncs_before_cut_ CAIRN_GUARDED_BY(mutex_) = 0;
   bool fail_log_sync_ CAIRN_GUARDED_BY(mutex_) = false;
   bool disk_full_ CAIRN_GUARDED_BY(mutex_) = false;  // the answer of that failure
   std::int64_t lost_bytes_ CAIRN_GUARDED_BY(mutex_) = 0;
