@@ -80,6 +80,12 @@ class Device {
   // status.
   void SubmitFlush(IoDone done, IoClass io_class = IoClass::kDemand);
 
+  // Memory that many reads will go to, aligned as a buffer is: a device that can keeps its pages
+  // ready for them. A hint of speed: whether it was taken makes no other difference. Between the
+  // two calls the memory stays mapped; at the second no request may use it.
+  virtual void AddReadMemory(std::span<std::byte> memory) { static_cast<void>(memory); }
+  virtual void RemoveReadMemory(std::span<std::byte> memory) { static_cast<void>(memory); }
+
   // Runs the callbacks of completed requests. With nothing completed it waits up to `wait` for a
   // completion or Wake(). Returns the number of callbacks run. Not to be called from a callback.
   int Poll(std::chrono::microseconds wait);

@@ -55,6 +55,8 @@ class ModelledDevice : public Device {
                  Clock clock = std::chrono::steady_clock::now);
 
   void Wake() override;
+  void AddReadMemory(std::span<std::byte> memory) override { below_->AddReadMemory(memory); }
+  void RemoveReadMemory(std::span<std::byte> memory) override { below_->RemoveReadMemory(memory); }
   // Of the device below, "+", the model's: "io_uring+emmc".
   std::string_view name() const override { return name_; }
 

@@ -5,6 +5,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -44,6 +46,8 @@ void CheckEnter(int result) {
 struct UringDevice::Ring {
   io_uring ring{};
   bool registered_file = false;
+  bool registers_memory = false;
+  std::array<std::span<std::byte>, kReadMemoriesMax> memories;  // empty: the entry is free
   bool wake_armed = false;
 };
 
@@ -82,7 +86,61 @@ void UringDevice::MakeRing() {
   const int registered = io_uring_register_files(&ring->ring, &fd_, 1);
   ring->registered_file = registered == 0;
   if (registered < 0) LogWarning("io_uring_register_files error={}", ErrnoText(-registered));
+  ring->registers_memory = io_uring_register_buffers_sparse(&ring->ring, kReadMemoriesMax) == 0;
   ring_ = std::move(ring);
+}
+
+int UringDevice::SetRegistered(int index, std::span<std::byte> memory) {
+  const iovec vector{.iov_base = memory.data(), .iov_len = memory.size()};
+  const __u64 tag = 0;
+  const int result = io_uring_register_buffers_update_tag(
+      &ring_->ring, static_cast<unsigned>(index), &vector, &tag, 1);
+  if (result >= 0) ring_->memories[static_cast<std::size_t>(index)] = memory;
+  return result;
+}
+
+void UringDevice::AddReadMemory(std::span<std::byte> memory) {
+  CheckOwner();
+  MakeRing();
+  if (ring_ == nullptr || !ring_->registers_memory) return;
+  const auto& memories = ring_->memories;
+  const auto free = std::find_if(memories.begin(), memories.end(),
+                                 [](const auto& taken) { return taken.empty(); });
+  if (free == memories.end()) return;
+  const int result = SetRegistered(static_cast<int>(free - memories.begin()), memory);
+  if (result >= 0) return;
+  LogInfo("reads pin their memory each time: io_uring registers no more, error=\"{}\"",
+          ErrnoText(-result));
+  ring_->registers_memory = false;
+}
+
+void UringDevice::RemoveReadMemory(std::span<std::byte> memory) {
+  CheckOwner();
+  if (ring_ == nullptr) return;
+  const auto& memories = ring_->memories;
+  const auto found = std::find_if(memories.begin(), memories.end(), [&](const auto& registered) {
+    return registered.data() == memory.data();
+  });
+  if (found == memories.end() || memory.empty()) return;
+  // The memory may be unmapped now, and other memory lie at its address.
+  CAIRN_CHECK_GE(SetRegistered(static_cast<int>(found - memories.begin()), {}), 0);
+}
+
+int UringDevice::registered_memory_count() const {
+  if (ring_ == nullptr) return 0;
+  return static_cast<int>(std::count_if(ring_->memories.begin(), ring_->memories.end(),
+                                        [](const auto& memory) { return !memory.empty(); }));
+}
+
+int UringDevice::RegisteredIndex(const Transfer& transfer) const {
+  for (std::size_t i = 0; i < ring_->memories.size(); ++i) {
+    const std::span<std::byte> memory = ring_->memories[i];
+    if (transfer.data >= memory.data() &&
+        transfer.data + transfer.size_bytes <= memory.data() + memory.size()) {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
 }
 
 void UringDevice::ArmWake() {
@@ -113,7 +171,11 @@ void UringDevice::Start(const Transfer& transfer) {
   const auto offset = static_cast<std::uint64_t>(transfer.offset_bytes);
   switch (transfer.kind) {
     case IoKind::kRead:
-      io_uring_prep_read(sqe, file, transfer.data, size, offset);
+      if (const int index = RegisteredIndex(transfer); index >= 0) {
+        io_uring_prep_read_fixed(sqe, file, transfer.data, size, offset, index);
+      } else {
+        io_uring_prep_read(sqe, file, transfer.data, size, offset);
+      }
       break;
     case IoKind::kWrite:
       io_uring_prep_write(sqe, file, transfer.data, size, offset);

@@ -4,12 +4,16 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "kv-node/device/device.h"
 
 namespace cairn::kv {
+
+// Arenas are some granules.
+inline constexpr int kReadMemoriesMax = 64;
 
 class UringDevice : public Device {
  public:
@@ -23,7 +27,12 @@ class UringDevice : public Device {
   UringDevice& operator=(const UringDevice&) = delete;
 
   void Wake() override;
+  // Registered buffers: their pages are pinned once instead of for each read. At most
+  // kReadMemoriesMax, and as much as RLIMIT_MEMLOCK allows; what is beyond is used as any memory.
+  void AddReadMemory(std::span<std::byte> memory) override;
+  void RemoveReadMemory(std::span<std::byte> memory) override;
   std::string_view name() const override { return "io_uring"; }
+  int registered_memory_count() const;
 
  protected:
   void Start(const Transfer& transfer) override;
@@ -34,6 +43,10 @@ class UringDevice : public Device {
   struct Ring;
 
   void MakeRing();
+  // Changes an entry of the table of registered buffers; empty: none. A negative errno.
+  int SetRegistered(int index, std::span<std::byte> memory);
+  // Of the registered buffer that holds all of the transfer's; -1: none does.
+  int RegisteredIndex(const Transfer& transfer) const;
   void ArmWake();
   void Reap();
   void FailStarted();

@@ -2,8 +2,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -76,6 +78,48 @@ TEST_P(DeviceConformance, ReadsReturnWhatWasWritten) {
   AlignedBuffer tail(3 * kPage);
   ASSERT_TRUE(ReadNow(*device_, kDeviceBytes - 3 * kPage, tail).ok());
   EXPECT_TRUE(SameBytes(tail, last));
+}
+
+TEST_P(DeviceConformance, ReadMemoryChangesNothingButSpeed) {
+  const AlignedBuffer data = Pattern(8 * kPage, 3);
+  ASSERT_TRUE(WriteNow(*device_, 5 * kPage, data).ok());
+  AlignedBuffer memory(64 * kPage);
+  const std::span<std::byte> within =
+      memory.span().subspan(9 * kPage, static_cast<std::size_t>(data.size_bytes()));
+  const auto read = [&](std::span<std::byte> into) {
+    std::fill(into.begin(), into.end(), std::byte{0});
+    absl::Status result = absl::UnknownError("the callback did not run");
+    device_->SubmitRead(DeviceOffset(5 * kPage), into, [&](const absl::Status& s) { result = s; });
+    Drain(*device_);
+    EXPECT_TRUE(result.ok()) << result;
+    EXPECT_TRUE(std::equal(into.begin(), into.end(), data.span().begin()));
+  };
+  for (int round = 0; round < 3; ++round) {  // added, removed, and added again
+    device_->AddReadMemory(memory.span());
+    if (const auto* uring = dynamic_cast<const UringDevice*>(device_.get())) {
+      EXPECT_EQ(uring->registered_memory_count(), 1);
+    }
+    read(within);
+    AlignedBuffer elsewhere(8 * kPage);
+    read(elsewhere.span());
+    device_->RemoveReadMemory(memory.span());
+  }
+  read(within);
+}
+
+TEST_P(DeviceConformance, MoreReadMemoryThanIsKeptReadyIsUsedLikeAny) {
+  const AlignedBuffer data = Pattern(kPage, 4);
+  ASSERT_TRUE(WriteNow(*device_, 0, data).ok());
+  std::vector<AlignedBuffer> memories;
+  for (int i = 0; i < kReadMemoriesMax + 3; ++i) {
+    memories.emplace_back(kPage);
+    device_->AddReadMemory(memories.back().span());
+  }
+  for (AlignedBuffer& memory : memories) {
+    ASSERT_TRUE(ReadNow(*device_, 0, memory).ok());
+    EXPECT_TRUE(SameBytes(memory, data));
+    device_->RemoveReadMemory(memory.span());
+  }
 }
 
 TEST_P(DeviceConformance, BytesNeverWrittenReadAsZeros) {
