@@ -86,6 +86,7 @@ bool Arena::Grow() {
                Message(granule.status()));
     return false;
   }
+  if (watch_.comes) watch_.comes((*granule)->memory());
   pages_.emplace(last_id_, Pages{*granule, FreeMap(granule_bytes_ / kPageBytes,
                                                    ArenaTablePages(granule_bytes_))});
   MutexLock lock(mutex_);
@@ -102,6 +103,7 @@ void Arena::Free(const ArenaBlock& block) {
 void Arena::Trim() {
   for (auto it = pages_.begin(); it != pages_.end();) {
     const bool empty = it->second.map.used_count() == ArenaTablePages(granule_bytes_);
+    if (empty && watch_.goes) watch_.goes(it->second.granule->memory());
     it = empty ? pages_.erase(it) : std::next(it);
   }
   refused_ = false;

@@ -13,10 +13,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/mutex.h"
@@ -46,6 +48,7 @@ class ArenaGranule {
   int fd() const { return fd_; }
   std::int64_t size_bytes() const { return size_bytes_; }
   std::byte* data() const { return data_; }
+  std::span<std::byte> memory() const { return {data_, static_cast<std::size_t>(size_bytes_)}; }
 
  private:
   ArenaGranule(std::int32_t id, std::int64_t size_bytes, int fd) noexcept
@@ -73,11 +76,19 @@ struct ArenaBlock {
   }
 };
 
+// Told of each granule's memory: when it comes, and before it goes.
+struct GranuleWatch {
+  std::function<void(std::span<std::byte>)> comes;
+  std::function<void(std::span<std::byte>)> goes;
+};
+
 class Arena {
  public:
   // The granules' size follows from `bytes_max`: an eighth of it, within the bounds above.
   explicit Arena(std::int64_t bytes_max);
 
+  // Before the first block. `watch` outlives the arena, and does not hear of the arena's own end.
+  void SetWatch(GranuleWatch watch) { watch_ = std::move(watch); }
   // nullopt when there is no room.
   std::optional<ArenaBlock> Allocate(std::int64_t page_count);
   // Tries only where `freed` lay: what a caller that makes room block by block wants.
@@ -106,6 +117,7 @@ class Arena {
 
   const std::int64_t granule_bytes_;
   const std::int64_t granule_count_max_;
+  GranuleWatch watch_;
   std::int32_t last_id_ = 0;
   bool refused_ = false;                 // the system has no memory for another granule
   std::map<std::int32_t, Pages> pages_;  // by granule id

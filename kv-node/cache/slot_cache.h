@@ -113,6 +113,7 @@ class SlotCache {
   void Trim();
 
   const Arena& arena() const { return arena_; }
+  void SetWatch(GranuleWatch watch) { arena_.SetWatch(std::move(watch)); }
   std::int64_t leased_count() const;
   std::int64_t slot_count() const { return static_cast<std::int64_t>(slots_.size()); }
   SlotCacheStats& stats() { return stats_; }

@@ -134,6 +134,9 @@ EngineImpl::EngineImpl(const EngineOptions& options, const StoreId& store_id,
       *device_, MergeLimits{options.merge_gap_bytes, options.merge_piece_bytes_max});
   if (options.arena_bytes_max > 0) {
     context_.cache = std::make_unique<SlotCache>(options.arena_bytes_max, options.replacement);
+    context_.cache->SetWatch(
+        {.comes = [this](std::span<std::byte> memory) { device_->AddReadMemory(memory); },
+         .goes = [this](std::span<std::byte> memory) { device_->RemoveReadMemory(memory); }});
     context_.io->SetOnWrite(
         [cache = context_.cache.get()](PageIndex first, std::span<const std::byte> bytes) {
           cache->OnWrite(first, bytes);

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <set>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -60,6 +61,22 @@ TEST(ArenaTest, TrimReturnsEmptyGranulesAndNewOnesHaveNewNames) {
   EXPECT_TRUE(arena.granules().empty());
   EXPECT_FALSE(watch.expired()) << "whoever holds a granule keeps its memory";
   EXPECT_GT(arena.Allocate(1)->granule->id(), id);
+}
+
+TEST(ArenaTest, TheWatchHearsOfEveryGranuleUntilItGoes) {
+  std::set<const std::byte*> there;
+  Arena arena(kArenaBytes);
+  arena.SetWatch({.comes = [&](auto memory) { EXPECT_TRUE(there.insert(memory.data()).second); },
+                  .goes = [&](auto memory) { EXPECT_EQ(there.erase(memory.data()), 1U); }});
+  const std::optional<ArenaBlock> first = arena.Allocate(arena.block_pages_max());
+  const std::optional<ArenaBlock> second = arena.Allocate(1);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(there.size(), 2U);
+  EXPECT_TRUE(there.contains(first->granule->data()));
+  arena.Free(*first);
+  arena.Trim();
+  EXPECT_EQ(there.size(), 1U);
+  EXPECT_TRUE(there.contains(second->granule->data()));
 }
 
 TEST(ArenaTest, WhoGetsADescriptorCanReadAndNothingElse) {
