@@ -176,6 +176,7 @@ TEST_F(ModelledDeviceTest, NothingCompletesBeforeTheDeviceBelowHasDoneIt) {
   RunUntilIdle();
   EXPECT_TRUE(done);
   EXPECT_GT(now_ - begin_, microseconds(90));  // of this seed: the disk was the slower one
+  device_.reset();                             // before its disk
 }
 
 TEST_F(ModelledDeviceTest, ErrorsOfTheDeviceBelowArePassedOn) {
@@ -188,6 +189,7 @@ TEST_F(ModelledDeviceTest, ErrorsOfTheDeviceBelowArePassedOn) {
   RunUntilIdle();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(device_->stats().error_count, 1);
+  device_.reset();  // before its disk
 }
 
 TEST(DeviceModel, IsFoundByItsName) {
