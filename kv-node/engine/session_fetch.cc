@@ -3,62 +3,15 @@
 // one buffer; what neither holds is read, parts that lie side by side in one request, and checked
 // before it is served. A part that another read is bringing is waited for, not read twice.
 #include <algorithm>
-#include <cstring>
 
 #include "common/base/check.h"
 #include "common/log/log.h"
 #include "kv-node/engine/attached_session.h"
 #include "kv-node/engine/checkpoint_job.h"
+#include "kv-node/engine/wanted_part.h"
 
 namespace cairn::kv {
-
-// The pages that entries 0 .. count - 1 of a part touch, in memory or to be brought there.
-struct WantedPart {
-  Part part;  // holds its extent
-  std::int64_t entry_bytes = 0;
-  std::int64_t count = 0;
-  PageIndex first_page;
-  std::int64_t page_count = 0;
-
-  enum class Outcome : std::uint8_t { kOpen, kServed, kLost };
-  Outcome outcome = Outcome::kOpen;
-  bool read_here = false;  // this fetch has read it: it is not read again
-  bool read_failed = false;
-  SlotRef slot;                       // null: not in the arena
-  const std::byte* pages = nullptr;   // the first page
-  std::shared_ptr<const void> owner;  // keeps `pages`
-};
-
-// Consecutive pages that are read together, for some of the wanted parts.
-struct FetchRun {
-  PageIndex first_page;
-  std::int64_t page_count = 0;
-  std::int64_t hole_page_count = 0;  // of them, that no part asked for
-  std::vector<WantedPart*> parts;    // by first page
-};
-
 namespace {
-
-WantedPart Want(const Part& part, std::int64_t entry_bytes, std::int64_t count) {
-  WantedPart wanted;
-  wanted.part = part;
-  wanted.entry_bytes = entry_bytes;
-  wanted.count = count;
-  const ByteRange range = RangeOf(part, entry_bytes, 0, count);
-  const std::int64_t first = range.begin / kPageBytes;
-  wanted.first_page = PageIndex(part.extent->first().value() + first);
-  wanted.page_count = (range.end - 1) / kPageBytes + 1 - first;
-  return wanted;
-}
-
-bool IsIntact(const StoreId& store, const WantedPart& wanted) {
-  const std::vector<PagePiece> pieces = PiecesOf(wanted.part, wanted.entry_bytes, 0, wanted.count);
-  return std::all_of(pieces.begin(), pieces.end(), [&](const PagePiece& piece) {
-    const std::int64_t page = piece.page.value() - wanted.first_page.value();
-    return PieceIsIntact(store, wanted.part, piece,
-                         PageBytes(wanted.pages + page * kPageBytes, kPageBytes));
-  });
-}
 
 void TakeFromSlot(WantedPart& wanted, const SlotRef& slot, SlotLease lease) {
   wanted.slot = slot;
@@ -91,74 +44,6 @@ Span SpanOf(const PendingChunk& chunk, bool with_positions) {
   span.bytes = std::as_bytes(std::span(chunk.bytes->data(), chunk.bytes->size()));
   span.owner = chunk.bytes;
   return span;
-}
-
-// Parts whose pages overlap or touch share a run, and those behind a hole that costs less than
-// another request. A part is never cut.
-std::vector<FetchRun> MergeRuns(std::vector<WantedPart*> parts, const MergeLimits& limits) {
-  std::sort(parts.begin(), parts.end(), [](const WantedPart* a, const WantedPart* b) {
-    return std::pair(a->first_page, a->page_count) < std::pair(b->first_page, b->page_count);
-  });
-  std::vector<FetchRun> runs;
-  std::int64_t hole_bytes_left = PageIo::kHoleBytesMax;
-  for (WantedPart* part : parts) {
-    const std::int64_t end = part->first_page.value() + part->page_count;
-    if (!runs.empty()) {
-      FetchRun& run = runs.back();
-      const std::int64_t run_end = run.first_page.value() + run.page_count;
-      const std::int64_t merged = std::max(run_end, end) - run.first_page.value();
-      const std::int64_t hole_bytes =
-          std::max<std::int64_t>(0, part->first_page.value() - run_end) * kPageBytes;
-      const bool is_cheap = hole_bytes <= std::min(limits.gap_bytes, hole_bytes_left) &&
-                            part->page_count * kPageBytes <= limits.piece_bytes_max;
-      if (merged <= kSlotPagesMax && (hole_bytes == 0 || is_cheap)) {
-        hole_bytes_left -= hole_bytes;
-        run.hole_page_count += hole_bytes / kPageBytes;
-        run.page_count = merged;
-        run.parts.push_back(part);
-        continue;
-      }
-    }
-    runs.push_back({part->first_page, part->page_count, 0, {part}});
-  }
-  return runs;
-}
-
-// Two runs of half of the parts each.
-void SplitRun(FetchRun run, std::vector<FetchRun>& runs) {
-  const auto middle = run.parts.begin() + std::ssize(run.parts) / 2;
-  for (std::vector<WantedPart*> half : {std::vector<WantedPart*>(run.parts.begin(), middle),
-                                        std::vector<WantedPart*>(middle, run.parts.end())}) {
-    const PageIndex first = half.front()->first_page;
-    FetchRun out{first, 0, 0, {}};
-    for (const WantedPart* part : half) {
-      const std::int64_t begin = part->first_page.value() - first.value();
-      out.hole_page_count += std::max<std::int64_t>(0, begin - out.page_count);
-      out.page_count = std::max(out.page_count, begin + part->page_count);
-    }
-    out.parts = std::move(half);
-    runs.push_back(std::move(out));
-  }
-}
-
-void EndRun(const FetchRun& run, const std::set<PageIndex>& failed) {
-  for (WantedPart* wanted : run.parts) {
-    const auto bad = failed.lower_bound(wanted->first_page);
-    const PageIndex end(wanted->first_page.value() + wanted->page_count);
-    wanted->read_failed = bad != failed.end() && *bad < end;
-  }
-}
-
-// A hole may hold other sessions' entries, and clients read the arena.
-void ClearHoles(const FetchRun& run, std::span<std::byte> memory) {
-  if (run.hole_page_count == 0) return;
-  std::int64_t end = 0;
-  const auto at = [](std::int64_t page) { return static_cast<std::size_t>(page * kPageBytes); };
-  for (const WantedPart* wanted : run.parts) {
-    const std::int64_t begin = wanted->first_page.value() - run.first_page.value();
-    if (begin > end) std::memset(memory.data() + at(end), 0, at(begin - end));
-    end = std::max(end, begin + wanted->page_count);
-  }
 }
 
 }  // namespace
@@ -269,7 +154,8 @@ void AttachedSession::NoteServed(WantedPart& wanted) {
 
 void AttachedSession::ReadMissing(const std::shared_ptr<FetchJob>& job,
                                   std::vector<WantedPart*> missing) {
-  std::vector<FetchRun> runs = MergeRuns(std::move(missing), context_.io->merge_limits());
+  std::vector<FetchRun> runs =
+      MergeRuns(std::move(missing), context_.io->merge_limits(), PageIo::kHoleBytesMax);
   bool has_room = context_.cache != nullptr;
   while (!runs.empty()) {
     FetchRun run = std::move(runs.back());

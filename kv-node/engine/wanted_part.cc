@@ -1,0 +1,95 @@
+#include "kv-node/engine/wanted_part.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace cairn::kv {
+
+WantedPart Want(const Part& part, std::int64_t entry_bytes, std::int64_t count) {
+  WantedPart wanted;
+  wanted.part = part;
+  wanted.entry_bytes = entry_bytes;
+  wanted.count = count;
+  const ByteRange range = RangeOf(part, entry_bytes, 0, count);
+  const std::int64_t first = range.begin / kPageBytes;
+  wanted.first_page = PageIndex(part.extent->first().value() + first);
+  wanted.page_count = (range.end - 1) / kPageBytes + 1 - first;
+  return wanted;
+}
+
+bool IsIntact(const StoreId& store, const WantedPart& wanted) {
+  const std::vector<PagePiece> pieces = PiecesOf(wanted.part, wanted.entry_bytes, 0, wanted.count);
+  return std::all_of(pieces.begin(), pieces.end(), [&](const PagePiece& piece) {
+    const std::int64_t page = piece.page.value() - wanted.first_page.value();
+    return PieceIsIntact(store, wanted.part, piece,
+                         PageBytes(wanted.pages + page * kPageBytes, kPageBytes));
+  });
+}
+
+std::vector<FetchRun> MergeRuns(std::vector<WantedPart*> parts, const MergeLimits& limits,
+                                std::int64_t hole_bytes_max) {
+  std::sort(parts.begin(), parts.end(), [](const WantedPart* a, const WantedPart* b) {
+    return std::pair(a->first_page, a->page_count) < std::pair(b->first_page, b->page_count);
+  });
+  std::vector<FetchRun> runs;
+  std::int64_t hole_bytes_left = hole_bytes_max;
+  for (WantedPart* part : parts) {
+    const std::int64_t end = part->first_page.value() + part->page_count;
+    if (!runs.empty()) {
+      FetchRun& run = runs.back();
+      const std::int64_t run_end = run.first_page.value() + run.page_count;
+      const std::int64_t merged = std::max(run_end, end) - run.first_page.value();
+      const std::int64_t hole_bytes =
+          std::max<std::int64_t>(0, part->first_page.value() - run_end) * kPageBytes;
+      const bool is_cheap = hole_bytes <= std::min(limits.gap_bytes, hole_bytes_left) &&
+                            part->page_count * kPageBytes <= limits.piece_bytes_max;
+      if (merged <= kSlotPagesMax && (hole_bytes == 0 || is_cheap)) {
+        hole_bytes_left -= hole_bytes;
+        run.hole_page_count += hole_bytes / kPageBytes;
+        run.page_count = merged;
+        run.parts.push_back(part);
+        continue;
+      }
+    }
+    runs.push_back({part->first_page, part->page_count, 0, {part}});
+  }
+  return runs;
+}
+
+void SplitRun(FetchRun run, std::vector<FetchRun>& runs) {
+  const auto middle = run.parts.begin() + std::ssize(run.parts) / 2;
+  for (std::vector<WantedPart*> half : {std::vector<WantedPart*>(run.parts.begin(), middle),
+                                        std::vector<WantedPart*>(middle, run.parts.end())}) {
+    const PageIndex first = half.front()->first_page;
+    FetchRun out{first, 0, 0, {}};
+    for (const WantedPart* part : half) {
+      const std::int64_t begin = part->first_page.value() - first.value();
+      out.hole_page_count += std::max<std::int64_t>(0, begin - out.page_count);
+      out.page_count = std::max(out.page_count, begin + part->page_count);
+    }
+    out.parts = std::move(half);
+    runs.push_back(std::move(out));
+  }
+}
+
+void EndRun(const FetchRun& run, const std::set<PageIndex>& failed) {
+  for (WantedPart* wanted : run.parts) {
+    const auto bad = failed.lower_bound(wanted->first_page);
+    const PageIndex end(wanted->first_page.value() + wanted->page_count);
+    wanted->read_failed = bad != failed.end() && *bad < end;
+  }
+}
+
+void ClearHoles(const FetchRun& run, std::span<std::byte> memory) {
+  if (run.hole_page_count == 0) return;
+  std::int64_t end = 0;
+  const auto at = [](std::int64_t page) { return static_cast<std::size_t>(page * kPageBytes); };
+  for (const WantedPart* wanted : run.parts) {
+    const std::int64_t begin = wanted->first_page.value() - run.first_page.value();
+    if (begin > end) std::memset(memory.data() + at(end), 0, at(begin - end));
+    end = std::max(end, begin + wanted->page_count);
+  }
+}
+
+}  // namespace cairn::kv
