@@ -179,6 +179,20 @@ struct GetClusters {
 using ReadOperation =
     std::variant<Fetch, GetIndex, GetCarried, GetTokens, GetPolicyState, GetClusters>;
 
+// ---- hints: they have no reply, and may be ignored ----
+struct Prefetch {
+  std::int32_t layer = 0;
+  std::vector<ClusterRef> clusters;
+};
+struct LayerHint {
+  std::int32_t layer = 0;
+};
+// Withdraws a prefetch, as far as it has not begun.
+struct Cancel {
+  RequestId request_id;
+};
+using HintOperation = std::variant<Prefetch, LayerHint, Cancel>;
+
 // ---- replies ----
 enum class Direction : std::uint8_t { kUp = 1, kDown = 2 };
 
@@ -318,6 +332,12 @@ struct KvStats {
   std::int64_t cache_evicted_count = 0;
   std::int64_t cache_no_room_count = 0;
   std::int64_t leased_slot_count = 0;
+  std::int64_t prefetched_bytes = 0;
+  std::int64_t staged_bytes = 0;
+  std::int64_t prefetch_read_count = 0;
+  std::int64_t prefetch_used_bytes = 0;
+  std::int64_t prefetch_wasted_bytes = 0;
+  std::int64_t prefetch_dropped_count = 0;
 };
 
 }  // namespace cairn

@@ -41,10 +41,13 @@ OperationKind KindOf(const pb::ChannelRequest& request);
 
 void SetOperation(ChangingOperation operation, pb::ChannelRequest* request);
 void SetOperation(const ReadOperation& operation, pb::ChannelRequest* request);
+void SetOperation(const HintOperation& hint, pb::ChannelRequest* request);
 // REQUIRES: KindOf(*request) is kChanging.
 absl::StatusOr<ChangingOperation> TakeChangingOperation(pb::ChannelRequest* request);
 // REQUIRES: KindOf(request) is kRead.
 absl::StatusOr<ReadOperation> ReadOperationFromProto(const pb::ChannelRequest& request);
+// REQUIRES: KindOf(request) is kHint.
+absl::StatusOr<HintOperation> HintFromProto(const pb::ChannelRequest& request);
 
 // ---- replies: kv_codec_replies.cc ----
 // Finds the memory of a range that a reply names.

@@ -128,18 +128,35 @@ absl::StatusOr<ChangingOperation> ChangeFromProto(pb::Checkpoint* checkpoint) {
   return out;
 }
 
-absl::StatusOr<ReadOperation> FetchFromProto(const pb::Fetch& fetch) {
-  Fetch out;
-  CAIRN_RETURN_IF_ERROR(CheckLayer(fetch.layer()));
-  CAIRN_RETURN_IF_ERROR(CheckCountMax("clusters", fetch.clusters_size(), kFetchClusterCountMax));
-  out.layer = fetch.layer();
-  out.with_positions = fetch.with_positions();
-  out.clusters.reserve(static_cast<std::size_t>(fetch.clusters_size()));
-  for (const pb::ClusterRef& cluster : fetch.clusters()) {
+// A Fetch or a Prefetch.
+template <typename Message>
+absl::StatusOr<std::vector<ClusterRef>> NamedClusters(const Message& message) {
+  std::vector<ClusterRef> out;
+  CAIRN_RETURN_IF_ERROR(CheckLayer(message.layer()));
+  CAIRN_RETURN_IF_ERROR(CheckCountMax("clusters", message.clusters_size(), kFetchClusterCountMax));
+  out.reserve(static_cast<std::size_t>(message.clusters_size()));
+  for (const pb::ClusterRef& cluster : message.clusters()) {
     CAIRN_RETURN_IF_ERROR(CheckHead(cluster.head()));
     CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", cluster.cluster_id()));
-    out.clusters.push_back({cluster.head(), ClusterId(cluster.cluster_id())});
+    out.push_back({cluster.head(), ClusterId(cluster.cluster_id())});
   }
+  return out;
+}
+
+template <typename Message>
+void ClustersToProto(const std::vector<ClusterRef>& clusters, Message* out) {
+  for (const ClusterRef& cluster : clusters) {
+    pb::ClusterRef* message = out->add_clusters();
+    message->set_head(cluster.head);
+    message->set_cluster_id(cluster.cluster_id.value());
+  }
+}
+
+absl::StatusOr<ReadOperation> FetchFromProto(const pb::Fetch& fetch) {
+  Fetch out;
+  CAIRN_ASSIGN_OR_RETURN(out.clusters, NamedClusters(fetch));
+  out.layer = fetch.layer();
+  out.with_positions = fetch.with_positions();
   return out;
 }
 
@@ -213,11 +230,18 @@ struct OperationToProto {
     pb::Fetch* out = request->mutable_fetch();
     out->set_layer(fetch.layer);
     out->set_with_positions(fetch.with_positions);
-    for (const ClusterRef& cluster : fetch.clusters) {
-      pb::ClusterRef* message = out->add_clusters();
-      message->set_head(cluster.head);
-      message->set_cluster_id(cluster.cluster_id.value());
-    }
+    ClustersToProto(fetch.clusters, out);
+  }
+  void operator()(const Prefetch& prefetch) const {
+    pb::Prefetch* out = request->mutable_prefetch();
+    out->set_layer(prefetch.layer);
+    ClustersToProto(prefetch.clusters, out);
+  }
+  void operator()(const LayerHint& hint) const {
+    request->mutable_layer_hint()->set_layer(hint.layer);
+  }
+  void operator()(const Cancel& cancel) const {
+    request->mutable_cancel()->set_fetch_request_id(cancel.request_id.value());
   }
   void operator()(const GetIndex& get) const { request->mutable_get_index()->set_layer(get.layer); }
   void operator()(const GetCarried& get) const {
@@ -276,6 +300,10 @@ void SetOperation(const ReadOperation& operation, pb::ChannelRequest* request) {
   std::visit(OperationToProto{request}, operation);
 }
 
+void SetOperation(const HintOperation& hint, pb::ChannelRequest* request) {
+  std::visit(OperationToProto{request}, hint);
+}
+
 absl::StatusOr<ChangingOperation> TakeChangingOperation(pb::ChannelRequest* request) {
   switch (request->operation_case()) {
     case Case::kAppend:
@@ -312,6 +340,25 @@ absl::StatusOr<ReadOperation> ReadOperationFromProto(const pb::ChannelRequest& r
       return LayerFromProto<GetClusters>(request.get_clusters());
     default:
       return Internal("operation {} is not a read", static_cast<int>(request.operation_case()));
+  }
+}
+
+absl::StatusOr<HintOperation> HintFromProto(const pb::ChannelRequest& request) {
+  switch (request.operation_case()) {
+    case Case::kPrefetch: {
+      Prefetch out;
+      CAIRN_ASSIGN_OR_RETURN(out.clusters, NamedClusters(request.prefetch()));
+      out.layer = request.prefetch().layer();
+      return out;
+    }
+    case Case::kLayerHint:
+      CAIRN_RETURN_IF_ERROR(CheckLayer(request.layer_hint().layer()));
+      return LayerHint{request.layer_hint().layer()};
+    case Case::kCancel:
+      CAIRN_RETURN_IF_ERROR(CheckId("fetch_request_id", request.cancel().fetch_request_id()));
+      return Cancel{RequestId(request.cancel().fetch_request_id())};
+    default:
+      return Internal("operation {} is not a hint", static_cast<int>(request.operation_case()));
   }
 }
 

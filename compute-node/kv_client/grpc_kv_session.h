@@ -32,6 +32,9 @@ inline constexpr std::chrono::milliseconds kCloseTimeMax{5000};
 // One attempt to resume: opening a large session reads its rows from flash.
 inline constexpr std::chrono::milliseconds kResumeTimeMax{10000};
 
+// Numbers of hints are above those of reads.
+inline constexpr std::int64_t kHintIdsFrom = std::int64_t{1} << 62;
+
 class GrpcKvSession : public KvSession {
  public:
   // OpenSession and its stream; tried again while the node is away.
@@ -45,6 +48,7 @@ class GrpcKvSession : public KvSession {
   const Attachment& attachment() const override;
   absl::Status Send(ChangingOperation operation) override;
   std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) override;
+  RequestId SendHint(HintOperation hint) override;
   void ReturnLeases() override;
   absl::Status StartCheckpoint(Checkpoint checkpoint) override;
   bool checkpoint_in_progress() const override;
@@ -78,6 +82,11 @@ class GrpcKvSession : public KvSession {
   absl::Status AwaitChangeLocked() CAIRN_REQUIRES(mutex_);
   absl::Status AwaitOpenLocked(Patience patience) CAIRN_REQUIRES(mutex_);
   void Write(const std::shared_ptr<ChannelCall>& call, pb::ChannelRequest& message);
+  // Null while the session recovers or is lost.
+  std::shared_ptr<ChannelCall> OpenCall() const {
+    MutexLock lock(mutex_);
+    return state_ == State::kOpen ? call_ : nullptr;
+  }
 
   // The thread "kv-replies".
   void Run();
@@ -94,8 +103,9 @@ class GrpcKvSession : public KvSession {
   void Resend(const std::shared_ptr<ChannelCall>& call, OpSeq covered);
 
   const std::shared_ptr<NodeLink> link_;
-  mutable Attachment visible_attachment_;  // the caller's copy
-  Interrupt interrupt_;                    // the caller's
+  mutable Attachment visible_attachment_;     // the caller's copy
+  Interrupt interrupt_;                       // the caller's
+  std::int64_t last_hint_id_ = kHintIdsFrom;  // the caller's
   const std::shared_ptr<LeaseReturns> lease_returns_ = std::make_shared<LeaseReturns>();
 
   mutable Mutex mutex_;

@@ -74,6 +74,15 @@ std::future<absl::StatusOr<ReadReply>> InProcessKvSession::StartRead(ReadOperati
   return std::move(answer);
 }
 
+RequestId InProcessKvSession::SendHint(HintOperation hint) {
+  MutexLock lock(observer_->mutex);
+  const RequestId id = observer_->reads.NewId();
+  if (!engine_->follows_hints()) return id;
+  if (!observer_->status.ok() || observer_->queued_count >= kv::kChannelQueueMax) return id;
+  if (channel_->Submit(id, std::move(hint))) ++observer_->queued_count;
+  return id;
+}
+
 absl::Status InProcessKvSession::StartCheckpoint(Checkpoint checkpoint) {
   return Send(std::move(checkpoint));
 }

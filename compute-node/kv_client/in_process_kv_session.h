@@ -39,6 +39,7 @@ class InProcessKvSession : public KvSession {
   const Attachment& attachment() const override { return attachment_; }
   absl::Status Send(ChangingOperation operation) override;
   std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) override;
+  RequestId SendHint(HintOperation hint) override;
   void ReturnLeases() override {}  // they end with the reply
   absl::Status StartCheckpoint(Checkpoint checkpoint) override;
   bool checkpoint_in_progress() const override;

@@ -6,6 +6,7 @@
 // Errors:     NOT_FOUND and UNAVAILABLE: nobody serves the socket; PERMISSION_DENIED: its mode.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -33,6 +34,10 @@ struct NodeConnection {
   std::unique_ptr<pb::KvService::Stub> stub;
   std::string token;
   pb::GetCapabilitiesResponse capabilities;
+  bool Has(pb::Operation operation) const {
+    const auto& listed = capabilities.operations();
+    return std::find(listed.begin(), listed.end(), operation) != listed.end();
+  }
   std::shared_ptr<ArenaMap> arena;  // null: entries come through the socket
 
   // Identity and deadline of a call.

@@ -27,10 +27,13 @@ class PendingReads {
   bool full() const { return reads_.size() >= static_cast<std::size_t>(kFetchesInFlightMax); }
   bool empty() const { return reads_.empty(); }
 
+  // A number for what has no reply.
+  RequestId NewId() { return RequestId(++last_id_); }
+
   // REQUIRES: not full.
   std::pair<RequestId, std::future<absl::StatusOr<ReadReply>>> Add(Read read) {
     CAIRN_CHECK(!full());
-    const RequestId id(++last_id_);
+    const RequestId id = NewId();
     Entry& entry = reads_[id];
     entry.read = std::move(read);
     return {id, entry.promise.get_future()};

@@ -111,6 +111,16 @@ void Arena::Trim() {
   std::erase_if(granules_, [&](const auto& granule) { return !pages_.contains(granule->id()); });
 }
 
+std::int64_t Arena::free_bytes() const {
+  const std::int64_t may_be_made =
+      refused_ ? 0 : granule_count_max_ - static_cast<std::int64_t>(pages_.size());
+  std::int64_t page_count = may_be_made * block_pages_max();
+  for (const auto& [id, pages] : pages_) {
+    page_count += pages.map.page_count() - pages.map.used_count();
+  }
+  return page_count * kPageBytes;
+}
+
 std::int64_t Arena::size_bytes() const {
   return static_cast<std::int64_t>(pages_.size()) * granule_bytes_;
 }

@@ -103,6 +103,8 @@ class Arena {
   std::int64_t block_pages_max() const {
     return granule_bytes_ / kPageBytes - ArenaTablePages(granule_bytes_);
   }
+  // Of pages that no block has, in granules that exist or may be made.
+  std::int64_t free_bytes() const;
   // Of granules that exist; their pages count as memory once they were touched.
   std::int64_t size_bytes() const;
   std::vector<std::shared_ptr<const ArenaGranule>> granules() const;

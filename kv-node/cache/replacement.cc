@@ -37,7 +37,7 @@ void Replacement::Insert(Key key, std::int64_t page_count, ReplacementRank& rank
 
 void Replacement::Touch(Key key, std::int64_t page_count, ReplacementRank& rank) {
   ++rank.use_count;
-  if (policy_ == ReplacementPolicy::kFifo) return;
+  if (policy_ == ReplacementPolicy::kFifo && rank.rank >= 0) return;
   Erase(key, rank);
   Place(key, page_count, rank);
 }
@@ -56,6 +56,13 @@ void Replacement::Place(Key key, std::int64_t page_count, ReplacementRank& rank)
       rank.rank = 0;  // the sequence decides
       break;
   }
+  CAIRN_CHECK(order_.insert({rank.rank, rank.sequence, key}).second);
+}
+
+void Replacement::MoveToFront(Key key, ReplacementRank& rank) {
+  Erase(key, rank);
+  rank.rank = -1;
+  rank.sequence = ++last_sequence_;
   CAIRN_CHECK(order_.insert({rank.rank, rank.sequence, key}).second);
 }
 

@@ -26,7 +26,7 @@ std::string_view ReplacementPolicyName(ReplacementPolicy policy);
 
 // An item's place in the order. The item holds it; only Replacement reads it.
 struct ReplacementRank {
-  double rank = 0;
+  double rank = 0;             // below 0: moved to the front
   std::uint64_t sequence = 0;  // breaks ties: the older leaves first
   std::int64_t use_count = 0;
 };
@@ -40,12 +40,15 @@ class Replacement {
   void Insert(Key key, std::int64_t page_count, ReplacementRank& rank);
   // The item was used once more.
   void Touch(Key key, std::int64_t page_count, ReplacementRank& rank);
+  // The item is first in the order until it is used again; of two such the older is.
+  void MoveToFront(Key key, ReplacementRank& rank);
   void Erase(Key key, const ReplacementRank& rank);
-  // The first item in the order for which `may_leave(key)` holds; 0: none. It stays in the order
-  // until it is erased.
+  // The first item in the order for which `may_leave(key)` holds; 0: none of the first `tries_max`.
+  // It stays in the order until it is erased.
   template <typename Fn>
-  Key Victim(Fn&& may_leave) {
+  Key Victim(Fn&& may_leave, std::int64_t tries_max = INT64_MAX) {
     for (const Entry& entry : order_) {
+      if (tries_max-- == 0) break;
       if (may_leave(entry.key)) return entry.key;
     }
     return 0;

@@ -11,6 +11,8 @@ namespace {
 
 // Pages that may leave for one page that comes.
 constexpr std::int64_t kEvictedTimesMax = 8;
+// The same for what is read ahead, which may be of no use.
+constexpr std::int64_t kEvictedTimesMaxAhead = 2;
 
 }  // namespace
 
@@ -45,22 +47,37 @@ SlotRef SlotCache::Find(PageIndex first, std::int64_t count) const {
   return newest;
 }
 
-SlotRef SlotCache::Load(SessionId owner, PageIndex first, std::int64_t page_count) {
+std::vector<SlotRef> SlotCache::CoveredBy(PageIndex first, std::int64_t page_count) const {
+  std::vector<SlotRef> covered;
+  ForEachTouching(first.value(), first.value() + page_count, [&](const SlotRef& slot) {
+    const bool within =
+        slot->first_page_ >= first &&
+        slot->first_page_.value() + slot->page_count() <= first.value() + page_count;
+    if (within) covered.push_back(slot);
+  });
+  return covered;
+}
+
+SlotRef SlotCache::Load(SessionId owner, PageIndex first, std::int64_t page_count,
+                        LoadCause cause) {
   CAIRN_CHECK_LE(page_count, kSlotPagesMax);
-  std::optional<ArenaBlock> block = MakeRoom(page_count);
+  if (cause == LoadCause::kReadAhead) {
+    const std::vector<SlotRef> in_the_way = CoveredBy(first, page_count);
+    const bool taken = std::any_of(in_the_way.begin(), in_the_way.end(), [&](const SlotRef& slot) {
+      return InUse(*slot) || IsRecent(*slot);
+    });
+    if (taken) return nullptr;
+  }
+  std::optional<ArenaBlock> block = MakeRoom(page_count, cause);
   if (!block) {
-    ++stats_.no_room_count;
+    stats_.no_room_count += cause == LoadCause::kDemand ? 1 : 0;
     return nullptr;
   }
   auto slot = std::make_shared<Slot>();
   slot->first_page_ = first;
   slot->block_ = *std::move(block);
   slot->owner_ = owner;
-  std::vector<SlotRef> covered;
-  ForEachTouching(first.value(), first.value() + page_count, [&](const SlotRef& older) {
-    if (slot->Holds(older->first_page_, older->page_count())) covered.push_back(older);
-  });
-  for (const SlotRef& older : covered) Forget(older);
+  for (const SlotRef& older : CoveredBy(first, page_count)) Forget(older);
   by_first_page_.emplace(first.value(), slot);
   slot->indexed_ = true;
   StartGeneration(slot);
@@ -80,11 +97,50 @@ void SlotCache::Loaded(const SlotRef& slot, bool ok) {
   slot->loading_ = false;
   if (!ok) Forget(slot);
   for (const std::function<void()>& run : std::exchange(slot->waiters_, {})) run();
+  // Forgotten while it was loading: nobody will find it.
+  if (!slot->indexed_) WasteUnused(*slot);
+}
+
+void SlotCache::NoteUse(Slot& slot, SessionId session, std::int32_t layer) const {
+  const auto count = fetch_counts_.find(session);
+  slot.user_ = session;
+  slot.used_at_ = count == fetch_counts_.end() ? 0 : count->second;
+  slot.used_layer_ = layer;
+}
+
+// A slot without a user was released, its user's attachment has ended, or nothing in it has passed
+// its check.
+bool SlotCache::IsRecent(const Slot& slot) const {
+  if (slot.user_ == SessionId()) return false;
+  const auto count = fetch_counts_.find(slot.user_);
+  const std::int64_t now = count == fetch_counts_.end() ? 0 : count->second;
+  return now - slot.used_at_ < kRecentFetches;
+}
+
+bool SlotCache::TakeReadAhead(Slot& slot, PartId part) {
+  const auto found = slot.unused_.find(part);
+  if (found == slot.unused_.end()) return false;
+  stats_.prefetch_used_bytes += found->second;
+  slot.unused_.erase(found);
+  return true;
+}
+
+void SlotCache::WasteUnused(Slot& slot) {
+  for (const auto& [part, bytes] : slot.unused_) stats_.prefetch_wasted_bytes += bytes;
+  slot.unused_.clear();
 }
 
 void SlotCache::Touch(Slot& slot) {
   if (!slot.indexed_) return;
   replacement_.Touch(static_cast<std::uint64_t>(slot.generation_), slot.page_count(), slot.rank_);
+}
+
+void SlotCache::Release(SessionId session, std::int32_t layer) {
+  for (const auto& [generation, slot] : slots_) {
+    if (slot->user_ != session || slot->used_layer_ != layer) continue;
+    slot->user_ = SessionId();
+    replacement_.MoveToFront(generation, slot->rank_);
+  }
 }
 
 SlotLease SlotCache::Lease(const SlotRef& slot) {
@@ -105,6 +161,7 @@ void SlotCache::Remove(const SlotRef& slot) {
     updated_pages_ -= slot->page_count();
     std::erase(updated_, slot);
   }
+  WasteUnused(*slot);
   const auto key = static_cast<std::uint64_t>(slot->generation_);
   replacement_.Erase(key, slot->rank_);
   slots_.erase(key);
@@ -123,8 +180,10 @@ void SlotCache::ForgetAllOf(SessionId owner) {
   std::vector<SlotRef> gone;
   for (const auto& [generation, slot] : slots_) {
     if (slot->owner_ == owner || slot->written_) gone.push_back(slot);
+    if (slot->user_ == owner) slot->user_ = SessionId();
   }
   for (const SlotRef& slot : gone) Forget(slot);
+  fetch_counts_.erase(owner);
 }
 
 void SlotCache::Reap() {
@@ -135,15 +194,16 @@ void SlotCache::Reap() {
   });
 }
 
-std::optional<ArenaBlock> SlotCache::MakeRoom(std::int64_t page_count) {
+std::optional<ArenaBlock> SlotCache::MakeRoom(std::int64_t page_count, LoadCause cause) {
   if (page_count > arena_.block_pages_max()) return std::nullopt;
   if (!forgotten_.empty()) Reap();
   if (std::optional<ArenaBlock> block = arena_.Allocate(page_count)) return block;
   // Slots of other sizes leave holes: a block that still finds no room behind so many of them is
   // not worth the cache. Its caller asks for smaller ones.
-  std::int64_t pages_left = kEvictedTimesMax * page_count;
+  std::int64_t pages_left =
+      page_count * (cause == LoadCause::kDemand ? kEvictedTimesMax : kEvictedTimesMaxAhead);
   while (pages_left > 0) {
-    const SlotRef victim = Victim();
+    const SlotRef victim = Victim(cause);
     if (victim == nullptr) break;
     pages_left -= victim->page_count();
     replacement_.Evicted(victim->rank_);
@@ -157,12 +217,15 @@ std::optional<ArenaBlock> SlotCache::MakeRoom(std::int64_t page_count) {
 }
 
 // The share of updated slots is left alone until nothing else may leave.
-SlotRef SlotCache::Victim() {
+SlotRef SlotCache::Victim(LoadCause cause) {
+  const bool ahead = cause == LoadCause::kReadAhead;
   for (const bool spare_updated : {true, false}) {
-    const Replacement::Key key = replacement_.Victim([&](Replacement::Key candidate) {
-      const Slot& slot = *slots_.at(candidate);
-      return !InUse(slot) && !(spare_updated && slot.updated_);
-    });
+    const Replacement::Key key = replacement_.Victim(
+        [&](Replacement::Key candidate) {
+          const Slot& slot = *slots_.at(candidate);
+          return !InUse(slot) && !(spare_updated && slot.updated_) && !(ahead && IsRecent(slot));
+        },
+        ahead ? kVictimTriesMax : INT64_MAX);
     if (key != 0) return slots_.at(key);
   }
   return nullptr;

@@ -7,6 +7,12 @@
 // before it is served from there. Slots carry the session that loaded them: its end forgets them,
 // because what comes behind a rollback has the same part ids and other bytes (rule 5).
 //
+// A slot is recent while the session that used it last (fetched from it, or had it read ahead) has
+// not made kRecentFetches fetches since. What is read ahead takes the place of a slot only if that
+// is neither leased nor loading nor recent: so it harms neither a fetch that is under way nor those
+// that come next, and what one prefetch brought is not lost to the next before its use. Release
+// ends that for the slots of a layer.
+//
 // Units:      pages of kPageBytes.
 // Threading:  the engine thread. Leases end on any thread.
 // Ownership:  a lease keeps the memory mapped, also behind the cache's end.
@@ -32,6 +38,13 @@ namespace cairn::kv {
 inline constexpr std::int64_t kSlotPagesMax = 64;
 // Of the arena, for slots that were updated lately; ReplacementPolicy::kClusterAligned only.
 inline constexpr double kUpdatedShare = 0.25;
+// A policy's fetch of one layer is one fetch or, of the largest kind, a few; so the layer that is
+// attended and the one before are recent.
+inline constexpr std::int64_t kRecentFetches = 4;
+// Slots that one load of what is read ahead looks at to find one that may leave.
+inline constexpr std::int64_t kVictimTriesMax = 256;
+
+enum class LoadCause : std::uint8_t { kDemand, kReadAhead };
 
 class Slot {
  public:
@@ -70,6 +83,11 @@ class Slot {
   ReplacementRank rank_;
   std::atomic<std::int32_t> lease_count_{0};
   std::map<PartId, std::int64_t> checked_;
+  // Bytes of parts that were read ahead and not fetched since.
+  std::map<PartId, std::int64_t> unused_;
+  SessionId user_;            // who used it last
+  std::int64_t used_at_ = 0;  // the user's fetches by then
+  std::int32_t used_layer_ = 0;
   std::vector<std::function<void()>> waiters_;
 };
 using SlotRef = std::shared_ptr<Slot>;
@@ -82,7 +100,9 @@ struct SlotCacheStats {
   std::int64_t miss_count = 0;
   std::int64_t miss_bytes = 0;
   std::int64_t evicted_count = 0;
-  std::int64_t no_room_count = 0;  // loads that found every slot leased
+  std::int64_t no_room_count = 0;          // loads for fetches that found every slot leased
+  std::int64_t prefetch_used_bytes = 0;    // of parts that were read ahead, then fetched
+  std::int64_t prefetch_wasted_bytes = 0;  // ... and left before anybody fetched them
 };
 
 class SlotCache {
@@ -97,12 +117,27 @@ class SlotCache {
   // A new slot for pages that are about to be read, found from now on. Older slots within these
   // pages are forgotten, others that share some of them stay. Null when there is no room: too much
   // is leased or loading, or what may leave lies too scattered; fewer pages may still have room.
+  // For kReadAhead also null when a slot that is in the way is in use or recent.
   // REQUIRES: page_count <= kSlotPagesMax.
-  SlotRef Load(SessionId owner, PageIndex first, std::int64_t page_count);
+  SlotRef Load(SessionId owner, PageIndex first, std::int64_t page_count,
+               LoadCause cause = LoadCause::kDemand);
   // The read has ended: runs the waiters. A slot whose read failed is forgotten.
   void Loaded(const SlotRef& slot, bool ok);
   void Touch(Slot& slot);
+  // The session has made one fetch more.
+  void NoteFetch(SessionId session) { ++fetch_counts_[session]; }
+  // The session has used the slot for something of a layer.
+  void NoteUse(Slot& slot, SessionId session, std::int32_t layer) const;
+  // The part was read ahead into the slot and passed its check. REQUIRES: slot.loading().
+  static void NoteReadAhead(Slot& slot, PartId part, std::int64_t bytes) {
+    slot.unused_[part] = bytes;
+  }
+  // Whether the part was read ahead and is fetched for the first time now: counts it as used.
+  bool TakeReadAhead(Slot& slot, PartId part);
   SlotLease Lease(const SlotRef& slot);
+  // The session is done with the layer for now: the slots that it used for it last are not recent
+  // any more, and the first to leave, until they are used again.
+  void Release(SessionId session, std::int32_t layer);
   // Not found any more; its memory is free when its leases have ended.
   void Forget(const SlotRef& slot);
   // Also what was written to: by which session, a slot does not know.
@@ -127,8 +162,12 @@ class SlotCache {
   template <typename Fn>
   void ForEachTouching(std::int64_t first, std::int64_t end, Fn&& fn) const;
   void Overwrite(const SlotRef& slot, PageIndex first, std::span<const std::byte> bytes);
-  std::optional<ArenaBlock> MakeRoom(std::int64_t page_count);
-  SlotRef Victim();
+  std::optional<ArenaBlock> MakeRoom(std::int64_t page_count, LoadCause cause);
+  SlotRef Victim(LoadCause cause);
+  bool IsRecent(const Slot& slot) const;
+  // Older slots within these pages.
+  std::vector<SlotRef> CoveredBy(PageIndex first, std::int64_t page_count) const;
+  void WasteUnused(Slot& slot);
   // Frees the memory of forgotten slots whose leases have ended.
   void Reap();
   void MarkUpdated(const SlotRef& slot);
@@ -145,6 +184,7 @@ class SlotCache {
   std::multimap<std::int64_t, SlotRef> by_first_page_;  // the same
   std::vector<SlotRef> updated_;                        // oldest first; within updated_pages_max_
   std::vector<SlotRef> forgotten_;                      // leased or loading still
+  std::map<SessionId, std::int64_t> fetch_counts_;      // of attached sessions
   SlotCacheStats stats_;
 };
 

@@ -40,11 +40,16 @@ absl::StatusOr<DeviceProfile> MeasureDeviceProfile(int fd, const FileDeviceOptio
   return profile;
 }
 
-MergeLimits MergeLimitsOf(const DeviceProfile& profile) {
+std::int64_t BandwidthOf(const DeviceProfile& profile) {
   std::int64_t highest = 0;
   for (const ProfilePoint& point : profile.by_size) {
     highest = std::max(highest, point.bytes_per_second);
   }
+  return highest;
+}
+
+MergeLimits MergeLimitsOf(const DeviceProfile& profile) {
+  const std::int64_t highest = BandwidthOf(profile);
   MergeLimits limits;
   double page_gap = 0;
   double smallest_gap = 0;
@@ -65,10 +70,7 @@ MergeLimits MergeLimitsOf(const DeviceProfile& profile) {
 }
 
 std::string ProfileSummary(const DeviceProfile& profile) {
-  std::int64_t highest = 0;
-  for (const ProfilePoint& point : profile.by_size) {
-    highest = std::max(highest, point.bytes_per_second);
-  }
+  const std::int64_t highest = BandwidthOf(profile);
   const MergeLimits merge = MergeLimitsOf(profile);
   return fmt::format(
       "device={} page_latency_us={} bytes_per_second={} knee_bytes={} break_even_gap_bytes={} "

@@ -37,6 +37,9 @@ absl::StatusOr<DeviceProfile> MeasureDeviceProfile(int fd, const FileDeviceOptio
 // and the smallest gap of these sizes.
 MergeLimits MergeLimitsOf(const DeviceProfile& profile);
 
+// The highest that was measured at any size.
+std::int64_t BandwidthOf(const DeviceProfile& profile);
+
 // One line: "device=io_uring knee_bytes=65536 ...".
 std::string ProfileSummary(const DeviceProfile& profile);
 

@@ -65,6 +65,10 @@ constexpr std::array kKeys = {
     ConfigKey{
         "pool_sharing",
         "Whether two clusters share a pool of pages. False: one cluster a pool, for comparison."},
+    ConfigKey{
+        "staging",
+        "Whether compute nodes' hints are followed: what they will need next is read into the\n"
+        "shared memory ahead of time. False: hints are ignored."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };
 
@@ -122,6 +126,7 @@ KvNodeConfig DefaultConfig(const Environment& environment) {
   config.set_arena_bytes_max(engine.arena_bytes_max);
   config.set_cache_replacement(std::string(ReplacementPolicyName(engine.replacement)));
   config.set_pool_sharing(engine.pool_sharing);
+  config.set_staging(engine.staging);
   config.set_log_level("info");
   return config;
 }

@@ -119,10 +119,12 @@ absl::Status KvDaemon::OpenEngine() {
   engine_options.pending_bytes_max = config_.pending_bytes_max();
   engine_options.io_bytes_max = config_.io_bytes_max();
   engine_options.pool_sharing = config_.pool_sharing();
+  engine_options.staging = config_.staging();
   engine_options.arena_bytes_max = config_.arena_bytes_max();
   CAIRN_ASSIGN_OR_RETURN(engine_options.replacement,
                          ParseReplacementPolicy(config_.cache_replacement()));
   if (profile) {
+    engine_options.device_bytes_per_second = BandwidthOf(*profile);
     const MergeLimits merge = MergeLimitsOf(*profile);
     engine_options.merge_gap_bytes = merge.gap_bytes;
     engine_options.merge_piece_bytes_max = merge.piece_bytes_max;

@@ -19,6 +19,7 @@ AttachedSession::AttachedSession(EngineContext& context, SessionId id, LoadedSta
       segment_row_(std::move(loaded.segment_row)),
       state_(std::move(loaded.state)),
       pools_(std::move(loaded.pools)),
+      hot_clusters_(row_.layout.layer_count),
       applied_(row_.op_seq),
       policy_(std::move(loaded.policy)),
       tail_tokens_(std::move(loaded.tail_tokens)),
@@ -85,6 +86,7 @@ void AttachedSession::Pump() {
     observer_->OnRoom();
   }
   AdvanceCheckpoint();
+  StartPrefetches();
 }
 
 AttachedSession::Applied AttachedSession::ApplyHead(QueuedOperation& head) {
@@ -101,6 +103,10 @@ AttachedSession::Applied AttachedSession::ApplyHead(QueuedOperation& head) {
       co_fetches_.Note(fetch->layer, fetch->clusters);
     }
     return applied;
+  }
+  if (const auto* hint = std::get_if<HintOperation>(&head.operation)) {
+    ApplyHint(head.request_id, *hint);
+    return Applied::kYes;
   }
   const std::int64_t next = applied_.value() + 1;
   if (head.op_seq.value() < next) return Applied::kYes;  // sent again, and applied before

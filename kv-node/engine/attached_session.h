@@ -21,7 +21,9 @@
 
 #include "kv-node/engine/co_fetches.h"
 #include "kv-node/engine/engine_context.h"
+#include "kv-node/engine/hot_clusters.h"
 #include "kv-node/engine/pool_table.h"
+#include "kv-node/engine/prefetch_queue.h"
 #include "kv-node/engine/session_loader.h"
 #include "kv-node/engine/session_state.h"
 
@@ -30,9 +32,9 @@ namespace cairn::kv {
 // What came with Submit.
 struct QueuedOperation {
   OpSeq op_seq;          // of a changing operation; 0 for a read
-  RequestId request_id;  // of a read
+  RequestId request_id;  // of a read or a hint
   OpSeq after;           // of a read
-  std::variant<ChangingOperation, ReadOperation> operation;
+  std::variant<ChangingOperation, ReadOperation, HintOperation> operation;
 };
 
 struct LogItem;
@@ -52,7 +54,8 @@ class AttachedSession {
   const SessionState& state() const { return *state_; }
   // Memory of its rows, and of what is known of their places.
   std::int64_t row_bytes() const {
-    return state_->row_bytes() + pools_->memory_bytes() + co_fetches_.memory_bytes();
+    return state_->row_bytes() + pools_->memory_bytes() + co_fetches_.memory_bytes() +
+           hot_clusters_.memory_bytes();
   }
   Attachment attachment(std::int64_t policy_token_count) const;
 
@@ -70,6 +73,7 @@ class AttachedSession {
 
  private:
   struct FetchJob;
+  struct PrefetchJob;
   struct PlaceJob;
   struct CheckpointJob;
   struct LogPlan;
@@ -105,12 +109,31 @@ class AttachedSession {
   // Serves what is there, reads what is not, and answers when all has come.
   void AdvanceFetch(const std::shared_ptr<FetchJob>& job);
   bool FindPart(const std::shared_ptr<FetchJob>& job, WantedPart& wanted);
-  void NoteServed(WantedPart& wanted);
+  void NoteServed(WantedPart& wanted, std::int32_t layer);
   void ReadMissing(const std::shared_ptr<FetchJob>& job, std::vector<WantedPart*> missing);
   // Into the slot, or into a buffer without one.
   void ReadRun(const std::shared_ptr<FetchJob>& job, FetchRun run, const SlotRef& slot);
   void RetryAlone(const std::shared_ptr<FetchJob>& job, WantedPart& wanted);
   void FinishFetch(FetchJob& job);
+
+  // ---- session_prefetch.cc ----
+  void ApplyHint(RequestId request_id, const HintOperation& hint);
+  void QueuePrefetch(RequestId request_id, const Prefetch& op);
+  // Queues the parts of the cluster that are not in the cache, as many as have at most these bytes.
+  // Returns the bytes queued.
+  std::int64_t QueueMissing(QueuedPrefetch prefetch, std::int64_t bytes_max);
+  void StageLayer(std::int32_t layer);
+  // Begins queued prefetches, as far as the device is idle and the bounds allow.
+  void StartPrefetches();
+  std::int64_t PrefetchRoomBytes() const;
+  // Takes parts from the queue that together have at most these bytes.
+  std::shared_ptr<PrefetchJob> TakePrefetches(std::int64_t bytes_max, std::int64_t part_count_max);
+  // Reads at most these bytes, holes too.
+  void ReadPrefetched(const std::shared_ptr<PrefetchJob>& job, std::int64_t bytes_max);
+  void ReadPrefetchedRun(const std::shared_ptr<PrefetchJob>& job, FetchRun run,
+                         const SlotRef& slot);
+  void FinishPrefetchedRun(const PrefetchJob& job, const FetchRun& run, const SlotRef& slot,
+                           bool ok);
 
   // ---- session_place.cc ----
   // Places the fullest clusters until pending entries are below the limit again, as far as jobs can
@@ -189,6 +212,11 @@ class AttachedSession {
   std::unique_ptr<SessionState> state_;
   std::unique_ptr<PoolTable> pools_;  // of the open segment
   CoFetches co_fetches_;
+  HotClusters hot_clusters_;
+  StageBudget stage_budget_;
+  std::int64_t fetch_read_bytes_ = 0;  // of the device
+  PrefetchQueue prefetches_;
+  std::int64_t prefetch_in_flight_bytes_ = 0;
   std::shared_ptr<ChannelObserver> observer_;
 
   std::deque<QueuedOperation> queue_;

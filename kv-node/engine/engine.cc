@@ -32,6 +32,9 @@ class EngineChannel final : public Channel {
   bool Submit(RequestId request_id, OpSeq after, ReadOperation operation) override {
     return Post({OpSeq(0), request_id, after, std::move(operation)});
   }
+  bool Submit(RequestId request_id, HintOperation hint) override {
+    return Post({OpSeq(0), request_id, OpSeq(0), std::move(hint)});
+  }
 
  private:
   bool Post(QueuedOperation operation) {

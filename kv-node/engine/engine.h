@@ -56,6 +56,11 @@ struct EngineOptions {
   std::int64_t merge_gap_bytes = 0;
   // The longest piece behind a hole that is read like this.
   std::int64_t merge_piece_bytes_max = std::int64_t{64} << 10;
+  // Whether hints are followed: prefetches and layer hints read ahead into the arena.
+  bool staging = true;
+  // What the device reads a second at most, as it was measured: the bound of what a layer hint
+  // stages. 0: unknown, and layer hints stage nothing.
+  std::int64_t device_bytes_per_second = 0;
   // Whether two parts share a pool. False: one part a pool; what shares one already stays as it is.
   bool pool_sharing = true;
   // False for a memory-only engine: no flush, no durable epochs.
@@ -89,6 +94,9 @@ class Channel {
   virtual bool Submit(OpSeq op_seq, ChangingOperation operation) = 0;
   // A read is refused (FAILED_PRECONDITION through OnReply) unless `after` has been applied.
   virtual bool Submit(RequestId request_id, OpSeq after, ReadOperation operation) = 0;
+  // Queues a hint; its effect is one of speed only. `request_id`: what a later Cancel names; 0:
+  // none does.
+  virtual bool Submit(RequestId request_id, HintOperation hint) = 0;
 };
 
 // Of EngineOptions::merge_gap_bytes.
@@ -129,6 +137,8 @@ class Engine {
   virtual std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules() const = 0;
   // Whether fetch replies may lie in shared memory at all.
   virtual bool has_arena() const = 0;
+  // Whether hints have any effect.
+  virtual bool follows_hints() const = 0;
 
   // Binds an attachment (from Open or Resume) to a channel. `observer` outlives the channel's last
   // callback: both are kept by shared_ptr.

@@ -32,6 +32,12 @@ struct EngineContext {
   std::int64_t checkpoint_count = 0;
   std::int64_t append_bytes = 0;
   std::int64_t lost_part_count = 0;
+  std::int64_t prefetch_dropped_count = 0;
+
+  // Of all sessions' prefetches, now.
+  std::int64_t prefetch_in_flight_bytes = 0;
+
+  bool follows_hints() const { return options.staging && cache != nullptr; }
 
   // A new extent. RESOURCE_EXHAUSTED when flash is full.
   absl::StatusOr<ExtentRef> Allocate(ExtentKind kind, std::int64_t page_count) const {

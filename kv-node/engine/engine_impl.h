@@ -38,6 +38,7 @@ class EngineImpl final : public Engine {
   void GetStats(Callback<KvStats> done) override;
   std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules() const override;
   bool has_arena() const override { return context_.cache != nullptr; }
+  bool follows_hints() const override { return context_.follows_hints(); }
   void Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
               Callback<std::shared_ptr<Channel>> done) override;
 

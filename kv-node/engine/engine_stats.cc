@@ -28,6 +28,10 @@ KvStats EngineImpl::Stats() const {
   stats.checkpoint_count = context_.checkpoint_count;
   stats.append_bytes = context_.append_bytes;
   stats.lost_part_count = context_.lost_part_count;
+  stats.prefetched_bytes = io.read_prefetch_bytes;
+  stats.staged_bytes = io.read_stage_bytes;
+  stats.prefetch_read_count = io.read_ahead_count;
+  stats.prefetch_dropped_count = context_.prefetch_dropped_count;
   stats.attached_count = static_cast<std::int32_t>(attached_.size());
   if (context_.cache != nullptr) {
     const SlotCacheStats& cache = context_.cache->stats();
@@ -39,6 +43,8 @@ KvStats EngineImpl::Stats() const {
     stats.cache_evicted_count = cache.evicted_count;
     stats.cache_no_room_count = cache.no_room_count;
     stats.leased_slot_count = context_.cache->leased_count();
+    stats.prefetch_used_bytes = cache.prefetch_used_bytes;
+    stats.prefetch_wasted_bytes = cache.prefetch_wasted_bytes;
   }
   for (const auto& [id, session] : attached_) stats.row_bytes += session->row_bytes();
   return stats;

@@ -17,7 +17,16 @@ constexpr std::int64_t kRequestPagesMax = 64;
 constexpr std::int64_t kReadBytesWithHolesMax = BufferPool::kKeptBytesMax / 2;
 
 IoClass ClassOf(ReadCause cause) {
-  return cause == ReadCause::kFetch ? IoClass::kDemand : IoClass::kWriteBack;
+  switch (cause) {
+    case ReadCause::kFetch:
+      return IoClass::kDemand;
+    case ReadCause::kPrefetch:
+    case ReadCause::kStage:
+      return IoClass::kPrefetch;
+    case ReadCause::kPlace:
+      break;
+  }
+  return IoClass::kWriteBack;
 }
 
 }  // namespace
@@ -179,11 +188,20 @@ void PageIo::FinishRun(const std::shared_ptr<ReadJob>& job, const Run& run,
 }
 
 void PageIo::CountRead(std::int64_t bytes, ReadCause cause) {
-  if (cause == ReadCause::kFetch) {
-    stats_.read_fetch_bytes += bytes;
-    ++stats_.read_fetch_count;
-  } else {
-    stats_.read_place_bytes += bytes;
+  switch (cause) {
+    case ReadCause::kFetch:
+      stats_.read_fetch_bytes += bytes;
+      ++stats_.read_fetch_count;
+      break;
+    case ReadCause::kPrefetch:
+    case ReadCause::kStage:
+      (cause == ReadCause::kPrefetch ? stats_.read_prefetch_bytes : stats_.read_stage_bytes) +=
+          bytes;
+      ++stats_.read_ahead_count;
+      break;
+    case ReadCause::kPlace:
+      stats_.read_place_bytes += bytes;
+      break;
   }
 }
 

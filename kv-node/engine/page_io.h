@@ -63,17 +63,21 @@ struct MergeLimits {
   std::int64_t piece_bytes_max = 0;  // of the piece behind the hole
 };
 
-// Fetches go first (IoClass::kDemand); what placing and checkpoints read and write follows
+// Fetches go first (IoClass::kDemand), then what is read ahead (kPrefetch): kPrefetch for a
+// Prefetch, kStage for a LayerHint. What placing and checkpoints read and write follows
 // (kWriteBack).
-enum class ReadCause { kFetch, kPlace };
+enum class ReadCause { kFetch, kPrefetch, kStage, kPlace };
 enum class WriteCause { kPool, kLog, kRelog };
 
 // Holes that are read count as read, too.
 struct PageIoStats {
   std::int64_t read_fetch_bytes = 0;
   std::int64_t read_fetch_count = 0;
+  std::int64_t read_prefetch_bytes = 0;
+  std::int64_t read_stage_bytes = 0;
+  std::int64_t read_ahead_count = 0;  // requests of both
   std::int64_t read_place_bytes = 0;
-  std::int64_t hole_bytes = 0;  // of both
+  std::int64_t hole_bytes = 0;  // of all of them
   std::int64_t write_pool_bytes = 0;
   std::int64_t write_log_bytes = 0;
   std::int64_t write_relog_bytes = 0;
@@ -106,7 +110,10 @@ class PageIo {
   void Write(PageIndex first, SharedBuffer buffer, WriteCause cause, WriteDone done);
   // Requests at the device or waiting for it.
   int in_flight_count() const { return device_.in_flight_count(); }
+  int queue_depth() const { return device_.queue_depth(); }
   bool IsBeingWritten(PageIndex page) const { return in_flight_.contains(page); }
+  // Whether one of the pages [first, end) is.
+  bool AnyBeingWritten(PageIndex first, PageIndex end) const;
   void Flush(WriteDone done);
 
   // Runs the callbacks of reads that needed no device. Returns whether there were any.
@@ -134,7 +141,6 @@ class PageIo {
   // The requests for those of the pages that are not in memory. `pages` ascends.
   std::vector<Run> PlanRuns(const std::vector<PageIndex>& pages) const;
   std::vector<Run> MergeOverHoles(const std::vector<Run>& pieces) const;
-  bool AnyBeingWritten(PageIndex first, PageIndex end) const;
   void StartRun(const std::shared_ptr<ReadJob>& job, const Run& run);
   void FinishRun(const std::shared_ptr<ReadJob>& job, const Run& run, const absl::Status& status);
 

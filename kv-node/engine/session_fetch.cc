@@ -55,6 +55,7 @@ struct AttachedSession::FetchJob {
     std::vector<PendingChunk> pending;
   };
   RequestId request_id;
+  std::int32_t layer = 0;
   bool with_positions = false;
   std::vector<Cluster> clusters;
   std::vector<WantedPart> parts;  // of the clusters, one behind the other
@@ -67,6 +68,7 @@ AttachedSession::Applied AttachedSession::StartFetch(RequestId request_id, const
   if (!HasIoRoom()) return Applied::kWait;
   auto job = std::make_shared<FetchJob>();
   job->request_id = request_id;
+  job->layer = op.layer;
   job->with_positions = op.with_positions;
   std::int64_t bytes = 0;
   for (const ClusterRef& ref : op.clusters) {
@@ -89,6 +91,8 @@ AttachedSession::Applied AttachedSession::StartFetch(RequestId request_id, const
     return Applied::kYes;
   }
   job->io = HoldIo();
+  if (context_.cache != nullptr) context_.cache->NoteFetch(id_);
+  if (context_.follows_hints()) hot_clusters_.Note(op.layer, op.clusters);
   AdvanceFetch(job);
   return Applied::kYes;
 }
@@ -123,7 +127,7 @@ bool AttachedSession::FindPart(const std::shared_ptr<FetchJob>& job, WantedPart&
   const bool checked =
       wanted.slot != nullptr && wanted.slot->IsChecked(wanted.part.id, wanted.count);
   if (!wanted.read_failed && (checked || IsIntact(context_.store_id, wanted))) {
-    NoteServed(wanted);
+    NoteServed(wanted, job->layer);
     return true;
   }
   if (wanted.read_here) {
@@ -139,14 +143,17 @@ bool AttachedSession::FindPart(const std::shared_ptr<FetchJob>& job, WantedPart&
   return false;
 }
 
-void AttachedSession::NoteServed(WantedPart& wanted) {
+void AttachedSession::NoteServed(WantedPart& wanted, std::int32_t layer) {
   wanted.outcome = WantedPart::Outcome::kServed;
   const std::int64_t bytes = wanted.count * wanted.entry_bytes;
+  if (context_.cache == nullptr) return;
   if (wanted.slot != nullptr) {
     wanted.slot->SetChecked(wanted.part.id, wanted.count);
     if (!wanted.read_here) context_.cache->Touch(*wanted.slot);
+    context_.cache->NoteUse(*wanted.slot, id_, layer);
+    // What was read ahead counts as such when it is fetched first, and as a hit from then on.
+    if (context_.cache->TakeReadAhead(*wanted.slot, wanted.part.id)) return;
   }
-  if (context_.cache == nullptr) return;
   SlotCacheStats& stats = context_.cache->stats();
   (wanted.read_here ? stats.miss_count : stats.hit_count) += 1;
   (wanted.read_here ? stats.miss_bytes : stats.hit_bytes) += bytes;
@@ -193,6 +200,7 @@ void AttachedSession::ReadRun(const std::shared_ptr<FetchJob>& job, FetchRun run
     if (slot != nullptr) wanted->owner = context_.cache->Lease(slot);
   }
   ++job->open_count;
+  fetch_read_bytes_ += run.page_count * kPageBytes;
   context_.io->NoteHoles(run.hole_page_count);
   const PageIndex first_page = run.first_page;
   context_.io->ReadRun(

@@ -160,6 +160,7 @@ std::shared_ptr<Channel> ChannelStream::HandleLocked(Message* message) {
       leases_.erase(RequestId(message->release().fetch_request_id()));
       break;
     case rpc::OperationKind::kHint:
+      HandleHint(*message);
       break;
     case rpc::OperationKind::kHello:
       status = FailedPrecondition("only the first message of a Channel may be a Hello");
@@ -215,6 +216,13 @@ absl::Status ChannelStream::HandleRead(const Message& message) {
   unanswered_.insert(request_id);
   ++submitted_count_;
   return absl::OkStatus();
+}
+
+// Nobody waits for an answer: a hint that is malformed or finds no room is dropped.
+void ChannelStream::HandleHint(const Message& message) {
+  absl::StatusOr<HintOperation> hint = rpc::HintFromProto(message);
+  if (!hint.ok() || !engine_->follows_hints()) return;
+  if (channel_->Submit(RequestId(message.request_id()), *std::move(hint))) ++submitted_count_;
 }
 
 void ChannelStream::OnWriteDone(bool ok) {

@@ -96,6 +96,7 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   void OnAttached(absl::StatusOr<std::shared_ptr<Channel>> channel);
   absl::Status HandleChange(Message* message) CAIRN_REQUIRES(mutex_);
   absl::Status HandleRead(const Message& message) CAIRN_REQUIRES(mutex_);
+  void HandleHint(const Message& message) CAIRN_REQUIRES(mutex_);
   void QueueFetchReplyLocked(RequestId request_id, const FetchReply& reply) CAIRN_REQUIRES(mutex_);
 
   void ReadNextLocked() CAIRN_REQUIRES(mutex_);

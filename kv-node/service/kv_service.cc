@@ -116,6 +116,7 @@ ServerUnaryReactor* KvServiceImpl::GetCapabilities(CallbackServerContext* contex
   response->set_protocol_version(kProtocolVersion);
   for (const v1::Operation operation : kOperations) response->add_operations(operation);
   if (engine_->has_arena()) response->add_operations(v1::OPERATION_ARENA);
+  if (engine_->follows_hints()) response->add_operations(v1::OPERATION_PREFETCH);
   response->set_page_bytes(kPageBytes);
   response->set_message_bytes_max(kMessageBytesMax);
   response->set_part_bytes_max(kPartBytesMax);

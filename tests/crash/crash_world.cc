@@ -310,6 +310,9 @@ absl::Status CrashWorld::Step() {
   const auto index = static_cast<std::size_t>(Random(static_cast<std::int64_t>(chats_.size())));
   Chat& chat = chats_[index];
   const bool old = chat.now.token_count > kTokensMax * 3 / 4;
+  if (chat.session != nullptr && Random(3) == 0) {
+    chat.last_hint = chat.session->SendHint(operations_.Hint(chat.now, chat.last_hint));
+  }
   const std::int64_t dice = Random(100);
   if (dice < 35) return Decode(chat);
   if (dice < 42) return CheckSome(chat);

@@ -52,6 +52,7 @@ class CrashWorld {
     // one that was acknowledged.
     std::map<std::int64_t, Oracle> saved;
     std::int64_t acked = 0;
+    RequestId last_hint;
     std::set<std::int64_t> recorded;  // carried positions that have a record in the open segment
     bool deleting = false;            // asked for, and not answered
   };

@@ -99,6 +99,16 @@ absl::StatusOr<ReadReply> TestSession::Read(const ReadOperation& operation) {
   return reply;
 }
 
+RequestId TestSession::Hint(const HintOperation& hint) {
+  const RequestId request(next_request_++);
+  while (!channel_->Submit(request, hint)) {
+    MutexLock lock(observer_->mutex);
+    observer_->changed.WaitUntil(observer_->mutex,
+                                 std::chrono::steady_clock::now() + std::chrono::milliseconds(10));
+  }
+  return request;
+}
+
 absl::StatusOr<Checkpointed> TestSession::WaitFor(OpSeq checkpoint) {
   MutexLock lock(observer_->mutex);
   while (true) {

@@ -35,6 +35,8 @@ class TestSession {
   // Submits again under a number that was used before.
   void SendAs(OpSeq op_seq, const ChangingOperation& operation);
   absl::StatusOr<ReadReply> Read(const ReadOperation& operation);
+  // Submits a hint and returns its number; waits while the channel is full.
+  RequestId Hint(const HintOperation& hint);
   // Waits for the checkpoint's end.
   absl::StatusOr<Checkpointed> WaitFor(OpSeq checkpoint);
   // The first failure that was told, or OK.

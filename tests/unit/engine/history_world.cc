@@ -43,6 +43,8 @@ void HistoryWorld::StartEngine() {
   options.pending_bytes_max = 64 << 10;
   options.merge_gap_bytes = Random(3) * 2 * kPageBytes;
   if (Random(3) == 0) options.arena_bytes_max = 0;
+  options.staging = Random(4) != 0;
+  options.device_bytes_per_second = std::int64_t{100} << 20;
   auto engine = Engine::Open(options, StoreId{}, disk_.Open(), *std::move(store));
   ASSERT_TRUE(engine.ok()) << engine.status().ToString();
   engine_ = *std::move(engine);
@@ -285,6 +287,10 @@ void HistoryWorld::Step() {
   if (chats_.empty()) return Create();
   const auto index = static_cast<std::size_t>(Random(static_cast<std::int64_t>(chats_.size())));
   Chat& chat = chats_[index];
+  if (Random(3) == 0) {
+    chat.last_hint = chat.session->Hint(operations_.Hint(chat.now, chat.last_hint));
+    ++counts_["hint"];
+  }
   const std::int64_t dice = Random(100);
   if (dice < 40) return Decode(chat);
   if (dice < 55) return Fetch(chat);

@@ -29,6 +29,7 @@ struct Chat {
   std::map<OpSeq, Oracle> at_checkpoint;  // by the checkpoint's number; 0: as created
   std::vector<std::pair<OpSeq, ChangingOperation>> replay;
   OpSeq acked;
+  RequestId last_hint;
   std::set<std::int64_t> recorded;  // carried positions that have a record in the open segment
 };
 

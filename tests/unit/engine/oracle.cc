@@ -137,6 +137,23 @@ std::vector<StageCarried> RandomOperations::StageWindow(const Oracle& oracle,
   return out;
 }
 
+HintOperation RandomOperations::Hint(const Oracle& oracle, RequestId last) const {
+  const auto layer = static_cast<std::int32_t>(random_(layout_.layer_count));
+  const std::int64_t dice = random_(10);
+  if (dice == 0) return Cancel{last};
+  if (dice < 4) return LayerHint{layer};
+  Prefetch op;
+  op.layer = layer;
+  for (const std::int32_t head : HeadsOf(layer)) {
+    const auto used = oracle.next_id.find({layer, head});
+    const std::int64_t next_id = used == oracle.next_id.end() ? 1 : used->second + 2;
+    for (std::int64_t i = random_(6); i > 0; --i) {
+      op.clusters.push_back({head, ClusterId(1 + random_(next_id))});
+    }
+  }
+  return op;
+}
+
 Checkpoint RandomOperations::TakeCheckpoint(const Oracle& oracle, std::int64_t stored_count,
                                             bool seal) const {
   Checkpoint op;

@@ -49,6 +49,9 @@ class RandomOperations {
   // `stored_count`: tokens that the session has stored.
   Checkpoint TakeCheckpoint(const Oracle& oracle, std::int64_t stored_count, bool seal) const;
 
+  // What changes nothing that is shown. `last`: the hint before.
+  HintOperation Hint(const Oracle& oracle, RequestId last) const;
+
   // Heads that hold clusters of their own in a layer: layer 1 has clusters of all heads.
   static std::vector<std::int32_t> HeadsOf(std::int32_t layer);
   std::string Entries(const Oracle& oracle, std::int32_t layer, std::int32_t head,

@@ -61,6 +61,24 @@ TEST_F(KvCodecTest, ReadsSurviveTheRoundTrip) {
   }
 }
 
+TEST_F(KvCodecTest, HintsSurviveTheRoundTrip) {
+  const auto there_and_back = [](const HintOperation& hint) {
+    pb::ChannelRequest request;
+    SetOperation(hint, &request);
+    request = Wire(request);
+    EXPECT_EQ(KindOf(request), OperationKind::kHint);
+    const absl::StatusOr<HintOperation> back = HintFromProto(request);
+    EXPECT_TRUE(back.ok()) << back.status();
+    return back.value_or(HintOperation());
+  };
+  const Prefetch prefetch{3, {{0, ClusterId(7)}, {kAllHeads, ClusterId(9)}}};
+  const auto back = std::get<Prefetch>(there_and_back(prefetch));
+  EXPECT_EQ(back.layer, prefetch.layer);
+  EXPECT_EQ(back.clusters, prefetch.clusters);
+  EXPECT_EQ(std::get<LayerHint>(there_and_back(LayerHint{5})).layer, 5);
+  EXPECT_EQ(std::get<Cancel>(there_and_back(Cancel{RequestId(8)})).request_id, RequestId(8));
+}
+
 TEST_F(KvCodecTest, FetchRepliesSurviveTheRoundTrip) {
   RandomValues random(seed_);
   for (int round = 0; round < kRounds; ++round) {
@@ -250,6 +268,21 @@ TEST(KvCodecErrorsTest, FetchOfTooManyClustersIsRefused) {
   const absl::Status status = ReadOperationFromProto(request).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(Message(status).find("clusters has 4097 elements"), std::string::npos) << status;
+}
+
+TEST(KvCodecErrorsTest, HintsAreBoundedAsReadsAre) {
+  pb::ChannelRequest request;
+  for (int i = 0; i <= kFetchClusterCountMax; ++i) {
+    request.mutable_prefetch()->add_clusters()->set_cluster_id(i + 1);
+  }
+  EXPECT_FALSE(HintFromProto(request).ok());
+  request.mutable_prefetch()->clear_clusters();
+  request.mutable_prefetch()->add_clusters()->set_head(-2);
+  EXPECT_FALSE(HintFromProto(request).ok());
+  request.mutable_layer_hint()->set_layer(-1);
+  EXPECT_FALSE(HintFromProto(request).ok());
+  request.mutable_cancel()->set_fetch_request_id(0);
+  EXPECT_FALSE(HintFromProto(request).ok());
 }
 
 TEST(KvCodecErrorsTest, UnknownKvFormatIsRefused) {

@@ -106,7 +106,7 @@ TEST_F(ChannelTest, BadOperationRefusesThoseBehindUntilItIsSentAgain) {
   EXPECT_EQ(reply.fetch().clusters(0).spans(0).entries(), "0000000000000001");
 }
 
-TEST_F(ChannelTest, UnbuiltReadAndHintsLeaveTheStreamUsable) {
+TEST_F(ChannelTest, UnbuiltReadLeavesTheStreamUsable) {
   RawStream stream(&client_, session_, epoch_);
   v1::ChannelRequest request;
   request.set_request_id(1);
@@ -116,14 +116,50 @@ TEST_F(ChannelTest, UnbuiltReadAndHintsLeaveTheStreamUsable) {
   ASSERT_TRUE(stream.Read(&reply));
   EXPECT_EQ(reply.request_id(), 1);
   EXPECT_EQ(reply.failure().code(), grpc::StatusCode::UNIMPLEMENTED);
-  request.mutable_layer_hint()->set_layer(1);
-  ASSERT_TRUE(stream.Write(request));
-  request.mutable_prefetch()->set_layer(1);
-  ASSERT_TRUE(stream.Write(request));
   ASSERT_TRUE(stream.Write(FetchRequest(2, 0)));
   ASSERT_TRUE(stream.Read(&reply));
   EXPECT_EQ(reply.request_id(), 2);
   EXPECT_EQ(reply.fetch().clusters(0).outcome(), v1::FETCH_OUTCOME_UNKNOWN);
+}
+
+TEST_F(ChannelTest, HintsReachTheEngineInOrderAndMalformedOnesDoNot) {
+  RawStream stream(&client_, session_, epoch_);
+  v1::ChannelRequest request;
+  request.set_request_id(5);
+  request.mutable_prefetch()->add_clusters()->set_cluster_id(3);
+  ASSERT_TRUE(stream.Write(request));
+  request.set_request_id(6);
+  request.mutable_prefetch()->mutable_clusters(0)->set_cluster_id(0);
+  ASSERT_TRUE(stream.Write(request));
+  request.set_request_id(0);
+  request.mutable_cancel()->set_fetch_request_id(5);
+  ASSERT_TRUE(stream.Write(request));
+  request.mutable_layer_hint()->set_layer(1);
+  ASSERT_TRUE(stream.Write(request));
+  ASSERT_TRUE(stream.Write(FetchRequest(2, 0)));
+  v1::ChannelReply reply;
+  ASSERT_TRUE(stream.Read(&reply));
+  EXPECT_EQ(reply.request_id(), 2);
+  const auto hints = node_.engine().hints();
+  ASSERT_EQ(hints.size(), 3U);
+  EXPECT_EQ(hints[0].first, RequestId(5));
+  EXPECT_EQ(std::get<Prefetch>(hints[0].second).clusters,
+            (std::vector<ClusterRef>{{0, ClusterId(3)}}));
+  EXPECT_EQ(std::get<Cancel>(hints[1].second).request_id, RequestId(5));
+  EXPECT_EQ(std::get<LayerHint>(hints[2].second).layer, 1);
+}
+
+TEST_F(ChannelTest, HintsStayOutsideAnEngineThatFollowsNone) {
+  node_.engine().SetFollowsHints(false);
+  RawStream stream(&client_, session_, epoch_);
+  v1::ChannelRequest request;
+  request.mutable_layer_hint()->set_layer(1);
+  for (int i = 0; i < 2 * kChannelQueueMax; ++i) ASSERT_TRUE(stream.Write(request));
+  ASSERT_TRUE(stream.Write(FetchRequest(2, 0)));
+  v1::ChannelReply reply;
+  ASSERT_TRUE(stream.Read(&reply));
+  EXPECT_EQ(reply.request_id(), 2);
+  EXPECT_TRUE(node_.engine().hints().empty());
 }
 
 TEST_F(ChannelTest, DaemonStopsReadingWhileTheEngineHasNoRoom) {

@@ -23,6 +23,11 @@ class FakeChannel : public Channel {
                             operation] { engine->Apply(session, epoch, op_seq, operation); });
     return true;
   }
+  bool Submit(RequestId request_id, HintOperation hint) override {
+    engine_->PostOperation([engine = engine_, session = session_, epoch = epoch_, request_id,
+                            hint] { engine->Note(session, epoch, request_id, hint); });
+    return true;
+  }
   bool Submit(RequestId request_id, OpSeq after, ReadOperation operation) override {
     engine_->PostOperation(
         [engine = engine_, session = session_, epoch = epoch_, request_id, after, operation] {
@@ -105,6 +110,21 @@ void FakeEngine::WaitForDetachCount(int count) {
 void FakeEngine::WaitForQueuedCount(int count) {
   MutexLock lock(mutex_);
   while (static_cast<int>(operations_.size()) < count) changed_.Wait(mutex_);
+}
+
+void FakeEngine::Note(SessionId session, Epoch epoch, RequestId id, const HintOperation& hint) {
+  const auto found = attached_.find(session);
+  if (found == attached_.end() || found->second.epoch != epoch) return;
+  {
+    MutexLock lock(mutex_);
+    hints_.emplace_back(id, hint);
+  }
+  found->second.observer->OnRoom();
+}
+
+std::vector<std::pair<RequestId, HintOperation>> FakeEngine::hints() {
+  MutexLock lock(mutex_);
+  return hints_;
 }
 
 int FakeEngine::queued_count_max() {

@@ -4,6 +4,7 @@
 // store. For tests of what lies in front of the engine.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -58,12 +59,16 @@ class FakeEngine : public Engine {
   void GetStats(Callback<KvStats> done) override;
   std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules() const override { return {}; }
   bool has_arena() const override { return false; }
+  bool follows_hints() const override { return follows_hints_; }
   void Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
               Callback<std::shared_ptr<Channel>> done) override;
 
   // Operations of channels wait while held; everything else goes on.
   void HoldOperations();
   void ReleaseOperations();
+  void SetFollowsHints(bool follows) { follows_hints_ = follows; }
+  // What came, with its request number; in order.
+  std::vector<std::pair<RequestId, HintOperation>> hints();
   // Checkpoints are committed, but nobody hears of it.
   void DropCheckpointReplies();
   // Waits until a channel was attached and detached this many times.
@@ -88,6 +93,7 @@ class FakeEngine : public Engine {
   void Detach(SessionId session, Epoch epoch);
   Attachment NewEpoch(SessionId id, FakeSession* session);
   void Apply(SessionId session, Epoch epoch, OpSeq op_seq, ChangingOperation operation);
+  void Note(SessionId session, Epoch epoch, RequestId id, const HintOperation& hint);
   void Answer(SessionId session, Epoch epoch, RequestId id, OpSeq after,
               const ReadOperation& operation);
   static absl::StatusOr<ReadReply> Read(const Attached& attached, const ReadOperation& operation);
@@ -100,10 +106,12 @@ class FakeEngine : public Engine {
   std::deque<Task> tasks_ CAIRN_GUARDED_BY(mutex_);
   std::deque<Task> operations_ CAIRN_GUARDED_BY(mutex_);
   bool held_ CAIRN_GUARDED_BY(mutex_) = false;
+  std::vector<std::pair<RequestId, HintOperation>> hints_ CAIRN_GUARDED_BY(mutex_);
   bool drop_checkpoint_replies_ CAIRN_GUARDED_BY(mutex_) = false;
   bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
   int detach_count_ CAIRN_GUARDED_BY(mutex_) = 0;
   int queued_count_max_ CAIRN_GUARDED_BY(mutex_) = 0;
+  std::atomic<bool> follows_hints_ = true;
   std::thread thread_;
 };
 

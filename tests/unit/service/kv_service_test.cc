@@ -80,7 +80,17 @@ TEST_F(KvServiceTest, CapabilitiesTellLimitsAndLackWhatIsNotBuilt) {
     EXPECT_NE(operation, v1::OPERATION_ARENA);
     EXPECT_NE(operation, v1::OPERATION_NEIGHBOURS);
     EXPECT_NE(operation, v1::OPERATION_MATCH_PREFIX);
-    EXPECT_NE(operation, v1::OPERATION_PREFETCH);
+  }
+}
+
+TEST_F(KvServiceTest, CapabilitiesListPrefetchWhereHintsAreFollowed) {
+  RawClient client(node_.socket_path());
+  for (const bool follows : {true, false}) {
+    node_.engine().SetFollowsHints(follows);
+    v1::GetCapabilitiesResponse response;
+    ASSERT_TRUE(client.stub().GetCapabilities(client.Context().get(), {}, &response).ok());
+    const auto& listed = response.operations();
+    EXPECT_EQ(std::count(listed.begin(), listed.end(), v1::OPERATION_PREFETCH), follows ? 1 : 0);
   }
 }
 

@@ -45,6 +45,11 @@ class FakeSession : public KvSession {
     return answer;
   }
 
+  RequestId SendHint(HintOperation hint) override {
+    if (const auto* layer = std::get_if<LayerHint>(&hint))
+      node_.hinted_layers.push_back(layer->layer);
+    return RequestId(0);
+  }
   void ReturnLeases() override {}
   absl::Status StartCheckpoint(Checkpoint checkpoint) override {
     CAIRN_CHECK(!in_progress_);
