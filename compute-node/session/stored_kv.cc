@@ -135,6 +135,7 @@ absl::Status StoredKv::Attend(const AttentionBatch& batch) {
   CAIRN_RETURN_IF_ERROR(stop_->Check());
   StoreChunk(batch);
   queries_ = batch.q;
+  HintNextLayer(batch.layer);
   attention_.Start(batch);
   pipeline_.StartLayer(batch.layer);
   while (pipeline_.HasNext()) {
@@ -156,6 +157,14 @@ absl::Status StoredKv::Attend(const AttentionBatch& batch) {
   }
   if (layer_done_) layer_done_(batch.layer + 1);
   return absl::OkStatus();
+}
+
+// A policy that needs a layer's queries cannot ask for its clusters before they are there; what the
+// KV node guesses can be read meanwhile. One that needs none has asked for them already. Behind the
+// last layer comes the first one of the next pass.
+void StoredKv::HintNextLayer(std::int32_t layer) {
+  if (policy_.selects_without_queries()) return;
+  session_.SendHint(LayerHint{(layer + 1) % options_.layout.layer_count});
 }
 
 void StoredKv::CommitPass() {

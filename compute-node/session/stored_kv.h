@@ -82,6 +82,7 @@ class StoredKv : public KvAttention {
   const std::byte* EntryAt(std::int32_t layer, std::int32_t head, std::int64_t position) const;
   void StoreChunk(const AttentionBatch& batch);
   void AttendRecent(const AttentionBatch& batch);
+  void HintNextLayer(std::int32_t layer);
   absl::Status AppendLeaving(std::int32_t layer, std::int64_t stored_until);
   absl::Status RestoreLayer(std::int32_t layer, const CarriedReply& reply);
 
