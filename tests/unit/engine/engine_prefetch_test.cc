@@ -11,7 +11,6 @@
 
 #include "kv-node/cache/slot_cache.h"
 #include "kv-node/engine/engine.h"
-#include "kv-node/engine/prefetch_queue.h"
 #include "tests/unit/engine/engine_harness.h"
 #include "tests/unit/engine/gated_device.h"
 
@@ -465,41 +464,6 @@ TEST_F(EngineLayerHintTest, WhatIsLeasedStaysAlsoWhenItsLayerIsDone) {
   Hint(2);
   Hint(0);
   EXPECT_GE(Stats().staged_bytes, 8 * kClusterBytes);
-}
-
-TEST(PrefetchQueueTest, HoldsSoManyBytesAndSoManyParts) {
-  PrefetchQueue queue;
-  QueuedPrefetch prefetch;
-  prefetch.bytes = kPrefetchQueueBytesMax / 2;
-  EXPECT_TRUE(queue.Add(prefetch));
-  EXPECT_TRUE(queue.Add(prefetch));
-  prefetch.bytes = kPageBytes;
-  EXPECT_FALSE(queue.Add(prefetch));
-  EXPECT_EQ(queue.Clear(), 2);
-  for (std::int64_t i = 0; i < kPrefetchQueueCountMax; ++i) EXPECT_TRUE(queue.Add(prefetch));
-  EXPECT_FALSE(queue.Add(prefetch));
-  EXPECT_EQ(queue.bytes(), kPrefetchQueueCountMax * kPageBytes);
-}
-
-TEST(PrefetchQueueTest, CancelTakesOutOneRequestsPartsOnly) {
-  PrefetchQueue queue;
-  for (const std::int64_t request : {0, 1, 2, 1, 0}) {
-    QueuedPrefetch prefetch;
-    prefetch.request_id = RequestId(request);
-    prefetch.staged = request == 0;
-    prefetch.bytes = kPageBytes;
-    EXPECT_TRUE(queue.Add(prefetch));
-  }
-  queue.Cancel(RequestId(0));
-  EXPECT_EQ(queue.bytes(), 5 * kPageBytes);
-  queue.Cancel(RequestId(1));
-  EXPECT_EQ(queue.bytes(), 3 * kPageBytes);
-  queue.DropStaged();
-  EXPECT_EQ(queue.bytes(), kPageBytes);
-  EXPECT_EQ(queue.front().request_id, RequestId(2));
-  queue.PopFront();
-  EXPECT_TRUE(queue.empty());
-  EXPECT_EQ(queue.bytes(), 0);
 }
 
 }  // namespace
