@@ -45,6 +45,13 @@ struct BytesOf {
     return static_cast<std::int64_t>(op.token_ids.size() * sizeof(std::int32_t) +
                                      op.next_cluster_ids.size() * sizeof(std::int64_t));
   }
+  std::int64_t operator()(const PutNeighbours& op) const {
+    std::size_t bytes = op.clusters.size() * sizeof(ClusterNeighbours);
+    for (const ClusterNeighbours& cluster : op.clusters) {
+      bytes += cluster.neighbours.size() * sizeof(Neighbour);
+    }
+    return static_cast<std::int64_t>(bytes);
+  }
 };
 
 }  // namespace

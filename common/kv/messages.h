@@ -44,6 +44,9 @@ inline constexpr std::int64_t kRandomStateBytesMax = 4096;
 inline constexpr std::int64_t kRopeParametersBytesMax = 1024;
 inline constexpr std::int64_t kDigestBytes = 32;
 inline constexpr std::int32_t kFetchClusterCountMax = 4096;
+inline constexpr std::int32_t kNeighbourClusterCountMax =
+    4096;                                              // of one PutNeighbours or GetNeighbours
+inline constexpr std::int32_t kNeighbourCountMax = 8;  // of one cluster
 inline constexpr std::int32_t kGetTokensCountMax = 65536;
 inline constexpr std::int64_t kMessageBytesMax = std::int64_t{16} << 20;
 inline constexpr std::int64_t kFetchBytesMax = std::int64_t{8} << 20;
@@ -149,8 +152,21 @@ struct Checkpoint {
   std::vector<std::int64_t> next_cluster_ids;
 };
 
-using ChangingOperation =
-    std::variant<Append, Replace, PutIndexRows, PutPolicyState, StageCarried, Checkpoint>;
+struct Neighbour {
+  ClusterId cluster_id;
+  float weight = 0;
+};
+struct ClusterNeighbours {
+  ClusterRef cluster;
+  std::vector<Neighbour> neighbours;
+};
+struct PutNeighbours {
+  std::int32_t layer = 0;
+  std::vector<ClusterNeighbours> clusters;
+};
+
+using ChangingOperation = std::variant<Append, Replace, PutIndexRows, PutPolicyState, StageCarried,
+                                       Checkpoint, PutNeighbours>;
 
 // Bytes that the operation holds: what a replay buffer and an inbox count.
 std::int64_t OperationBytes(const ChangingOperation& operation);
@@ -175,9 +191,13 @@ struct GetPolicyState {};
 struct GetClusters {
   std::int32_t layer = 0;
 };
+struct GetNeighbours {
+  std::int32_t layer = 0;
+  std::vector<ClusterRef> clusters;
+};
 
-using ReadOperation =
-    std::variant<Fetch, GetIndex, GetCarried, GetTokens, GetPolicyState, GetClusters>;
+using ReadOperation = std::variant<Fetch, GetIndex, GetCarried, GetTokens, GetPolicyState,
+                                   GetClusters, GetNeighbours>;
 
 // ---- hints: they have no reply, and may be ignored ----
 struct Prefetch {
@@ -257,8 +277,11 @@ struct ClusterInfo {
 struct ClustersReply {
   std::vector<ClusterInfo> clusters;
 };
+struct NeighboursReply {
+  std::vector<std::vector<ClusterRef>> neighbours;  // of each cluster asked about, strongest first
+};
 using ReadReply = std::variant<FetchReply, IndexReply, CarriedReply, TokensReply, PolicyStateReply,
-                               ClustersReply>;
+                               ClustersReply, NeighboursReply>;
 
 struct Checkpointed {
   std::int64_t token_count = 0;

@@ -35,8 +35,8 @@ absl::StatusOr<KvStats> FromProto(const pb::GetStatsResponse& stats);
 absl::StatusOr<SealedSegment> FromProto(const pb::SealSessionResponse& response);
 
 // ---- operations: kv_codec_operations.cc ----
-// kHint: has no reply and may be ignored. kUnbuiltRead: pinned in the protocol, not built yet.
-enum class OperationKind { kNone, kHello, kChanging, kRead, kRelease, kHint, kUnbuiltRead };
+// kHint: has no reply and may be ignored.
+enum class OperationKind { kNone, kHello, kChanging, kRead, kRelease, kHint };
 OperationKind KindOf(const pb::ChannelRequest& request);
 
 void SetOperation(ChangingOperation operation, pb::ChannelRequest* request);

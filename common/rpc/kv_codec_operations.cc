@@ -128,12 +128,39 @@ absl::StatusOr<ChangingOperation> ChangeFromProto(pb::Checkpoint* checkpoint) {
   return out;
 }
 
-// A Fetch or a Prefetch.
+absl::StatusOr<ClusterNeighbours> NeighboursOfFromProto(pb::ClusterNeighbours&& cluster) {
+  ClusterNeighbours out;
+  CAIRN_RETURN_IF_ERROR(CheckHead(cluster.head()));
+  CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", cluster.cluster_id()));
+  CAIRN_RETURN_IF_ERROR(CheckCountMax("neighbours", cluster.neighbours_size(), kNeighbourCountMax));
+  out.cluster = {cluster.head(), ClusterId(cluster.cluster_id())};
+  for (const pb::Neighbour& neighbour : cluster.neighbours()) {
+    CAIRN_RETURN_IF_ERROR(CheckId("neighbours.cluster_id", neighbour.cluster_id()));
+    if (!(neighbour.weight() > 0 && neighbour.weight() <= 1)) {  // nor is it a number
+      return InvalidArgument("weight is {}: it must be above 0 and at most 1", neighbour.weight());
+    }
+    out.neighbours.push_back({ClusterId(neighbour.cluster_id()), neighbour.weight()});
+  }
+  return out;
+}
+
+absl::StatusOr<ChangingOperation> ChangeFromProto(pb::PutNeighbours* put) {
+  PutNeighbours out;
+  CAIRN_RETURN_IF_ERROR(CheckLayer(put->layer()));
+  CAIRN_RETURN_IF_ERROR(CheckCountMax("clusters", put->clusters_size(), kNeighbourClusterCountMax));
+  out.layer = put->layer();
+  CAIRN_RETURN_IF_ERROR(
+      ConvertAll("clusters", put->mutable_clusters(), &out.clusters, NeighboursOfFromProto));
+  return out;
+}
+
+// A Fetch, a Prefetch or a GetNeighbours.
 template <typename Message>
-absl::StatusOr<std::vector<ClusterRef>> NamedClusters(const Message& message) {
+absl::StatusOr<std::vector<ClusterRef>> NamedClusters(const Message& message,
+                                                      std::int64_t count_max) {
   std::vector<ClusterRef> out;
   CAIRN_RETURN_IF_ERROR(CheckLayer(message.layer()));
-  CAIRN_RETURN_IF_ERROR(CheckCountMax("clusters", message.clusters_size(), kFetchClusterCountMax));
+  CAIRN_RETURN_IF_ERROR(CheckCountMax("clusters", message.clusters_size(), count_max));
   out.reserve(static_cast<std::size_t>(message.clusters_size()));
   for (const pb::ClusterRef& cluster : message.clusters()) {
     CAIRN_RETURN_IF_ERROR(CheckHead(cluster.head()));
@@ -154,9 +181,16 @@ void ClustersToProto(const std::vector<ClusterRef>& clusters, Message* out) {
 
 absl::StatusOr<ReadOperation> FetchFromProto(const pb::Fetch& fetch) {
   Fetch out;
-  CAIRN_ASSIGN_OR_RETURN(out.clusters, NamedClusters(fetch));
+  CAIRN_ASSIGN_OR_RETURN(out.clusters, NamedClusters(fetch, kFetchClusterCountMax));
   out.layer = fetch.layer();
   out.with_positions = fetch.with_positions();
+  return out;
+}
+
+absl::StatusOr<ReadOperation> NeighboursFromProto(const pb::GetNeighbours& get) {
+  GetNeighbours out;
+  CAIRN_ASSIGN_OR_RETURN(out.clusters, NamedClusters(get, kNeighbourClusterCountMax));
+  out.layer = get.layer();
   return out;
 }
 
@@ -226,6 +260,20 @@ struct OperationToProto {
     out->mutable_next_cluster_ids()->Add(checkpoint.next_cluster_ids.begin(),
                                          checkpoint.next_cluster_ids.end());
   }
+  void operator()(const PutNeighbours& put) const {
+    pb::PutNeighbours* out = request->mutable_put_neighbours();
+    out->set_layer(put.layer);
+    for (const ClusterNeighbours& cluster : put.clusters) {
+      pb::ClusterNeighbours* message = out->add_clusters();
+      message->set_head(cluster.cluster.head);
+      message->set_cluster_id(cluster.cluster.cluster_id.value());
+      for (const Neighbour& neighbour : cluster.neighbours) {
+        pb::Neighbour* one = message->add_neighbours();
+        one->set_cluster_id(neighbour.cluster_id.value());
+        one->set_weight(neighbour.weight);
+      }
+    }
+  }
   void operator()(const Fetch& fetch) const {
     pb::Fetch* out = request->mutable_fetch();
     out->set_layer(fetch.layer);
@@ -242,6 +290,11 @@ struct OperationToProto {
   }
   void operator()(const Cancel& cancel) const {
     request->mutable_cancel()->set_fetch_request_id(cancel.request_id.value());
+  }
+  void operator()(const GetNeighbours& get) const {
+    pb::GetNeighbours* out = request->mutable_get_neighbours();
+    out->set_layer(get.layer);
+    ClustersToProto(get.clusters, out);
   }
   void operator()(const GetIndex& get) const { request->mutable_get_index()->set_layer(get.layer); }
   void operator()(const GetCarried& get) const {
@@ -269,6 +322,7 @@ OperationKind KindOf(const pb::ChannelRequest& request) {
     case Case::kPutPolicyState:
     case Case::kStageCarried:
     case Case::kCheckpoint:
+    case Case::kPutNeighbours:
       return OperationKind::kChanging;
     case Case::kFetch:
     case Case::kGetIndex:
@@ -276,6 +330,7 @@ OperationKind KindOf(const pb::ChannelRequest& request) {
     case Case::kGetTokens:
     case Case::kGetPolicyState:
     case Case::kGetClusters:
+    case Case::kGetNeighbours:
       return OperationKind::kRead;
     case Case::kRelease:
       return OperationKind::kRelease;
@@ -283,8 +338,6 @@ OperationKind KindOf(const pb::ChannelRequest& request) {
     case Case::kLayerHint:
     case Case::kCancel:
       return OperationKind::kHint;
-    case Case::kGetNeighbours:
-      return OperationKind::kUnbuiltRead;
     case Case::OPERATION_NOT_SET:
       break;
   }
@@ -318,6 +371,8 @@ absl::StatusOr<ChangingOperation> TakeChangingOperation(pb::ChannelRequest* requ
       return ChangeFromProto(request->mutable_stage_carried());
     case Case::kCheckpoint:
       return ChangeFromProto(request->mutable_checkpoint());
+    case Case::kPutNeighbours:
+      return ChangeFromProto(request->mutable_put_neighbours());
     default:
       return Internal("operation {} is not a changing one",
                       static_cast<int>(request->operation_case()));
@@ -338,6 +393,8 @@ absl::StatusOr<ReadOperation> ReadOperationFromProto(const pb::ChannelRequest& r
       return GetPolicyState{};
     case Case::kGetClusters:
       return LayerFromProto<GetClusters>(request.get_clusters());
+    case Case::kGetNeighbours:
+      return NeighboursFromProto(request.get_neighbours());
     default:
       return Internal("operation {} is not a read", static_cast<int>(request.operation_case()));
   }

@@ -19,6 +19,7 @@ AttachedSession::AttachedSession(EngineContext& context, SessionId id, LoadedSta
       segment_row_(std::move(loaded.segment_row)),
       state_(std::move(loaded.state)),
       pools_(std::move(loaded.pools)),
+      co_fetches_(std::move(loaded.co_fetches)),
       hot_clusters_(row_.layout.layer_count),
       applied_(row_.op_seq),
       policy_(std::move(loaded.policy)),
@@ -146,6 +147,11 @@ AttachedSession::Applied AttachedSession::ApplyChange(OpSeq op_seq, ChangingOper
     if (!status.ok()) return Finish(op_seq, status);
     state_->PutIndexRows(rows->layer, std::move(rows->rows));
     return Finish(op_seq, absl::OkStatus());
+  }
+  if (const auto* put = std::get_if<PutNeighbours>(&operation)) {
+    const absl::Status status = CheckNeighbours(row_.layout, *put);
+    if (status.ok()) co_fetches_.Give(*put);
+    return Finish(op_seq, status);
   }
   auto& policy = std::get<PutPolicyState>(operation);
   policy_.version = policy.version;

@@ -102,6 +102,7 @@ class AttachedSession {
   // ---- session_reads.cc ----
   Applied ApplyRead(RequestId request_id, const ReadOperation& operation);
   Applied StartGetCarried(RequestId request_id, const GetCarried& op);
+  absl::StatusOr<ReadReply> NeighboursOf(const GetNeighbours& op) const;
   void Reply(RequestId request_id, absl::StatusOr<ReadReply> reply);
 
   // ---- session_fetch.cc ----
@@ -199,6 +200,7 @@ class AttachedSession {
   std::vector<Part> MakeRecords(const ClusterKey& key, const std::vector<LogItem>& items,
                                 LogRuns& runs) const;
   void CaptureRows(CheckpointJob& job);
+  void CaptureLinks(CheckpointJob& job);
   void CaptureAllocation(CheckpointJob& job);
   void CaptureTokens(CheckpointJob& job);
   void AdvanceCheckpoint();

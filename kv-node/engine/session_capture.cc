@@ -45,6 +45,18 @@ void AttachedSession::CaptureRows(CheckpointJob& job) {
   }
 }
 
+void AttachedSession::CaptureLinks(CheckpointJob& job) {
+  const SegmentId segment = state_->open().id;
+  const CoFetches::Changes changes =
+      co_fetches_.TakeChanges([this](const ClusterKey& key) { return state_->Exists(key); });
+  for (const ClusterKey& key : changes.gone) {
+    job.batch.Delete(Family::kCoretrieval, LinkRowKey(segment, key));
+  }
+  for (const auto& [key, links] : changes.put) {
+    job.batch.Put(Family::kCoretrieval, LinkRowKey(segment, key), EncodeLinks(links));
+  }
+}
+
 void AttachedSession::CaptureAllocation(CheckpointJob& job) {
   std::set<const Extent*> named_logs;
   for (const auto* rows : {&state_->open().parts, &state_->open().carried}) {

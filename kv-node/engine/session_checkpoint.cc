@@ -264,6 +264,7 @@ absl::Status AttachedSession::Cut(CheckpointJob& job, LogPlan& plan, const PageS
   job.segment_row.sealed = seal;
   job.segment_row.next_cluster_ids = job.op.next_cluster_ids;
   CaptureRows(job);
+  CaptureLinks(job);
   CaptureAllocation(job);
   CaptureTokens(job);
   const SegmentId segment = state_->open().id;
@@ -282,6 +283,7 @@ absl::Status AttachedSession::Cut(CheckpointJob& job, LogPlan& plan, const PageS
     regions_.clear();
     log_extents_.clear();
     pools_->Clear();
+    co_fetches_.BeginSegment();
     tail_tokens_.clear();
     tail_start_ = job.op.token_count;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/log/log.h"
 
 namespace cairn::kv {
 namespace {
@@ -54,6 +55,29 @@ absl::Status LoadIndexRows(MetaReader& reader, StoredSegment& segment) {
                        segment.index_layers.push_back(key.layer);
                        return absl::OkStatus();
                      });
+}
+
+// What is wrong here costs places only: it is told and passed over.
+absl::Status LoadLinkRows(MetaReader& reader, const StoredSegment& segment, bool own,
+                          std::vector<StoredLinks>& links) {
+  const EntryLayout& layout = segment.row.layout;
+  return reader.Scan(
+      Family::kCoretrieval, SegmentPrefix(segment.id),
+      [&](std::string_view key_bytes, std::string_view value) -> absl::Status {
+        if (links.size() >= kCoFetchClustersMax) return absl::OkStatus();
+        const absl::StatusOr<ClusterKey> key = ParseLinkRowKey(key_bytes);
+        if (!key.ok() || key->layer >= layout.layer_count || key->head >= layout.head_count) {
+          LogWarning("segment={} has a co-retrieval row with a wrong key", segment.id);
+          return absl::OkStatus();
+        }
+        absl::StatusOr<std::vector<ClusterLink>> row = DecodeLinks(value);
+        if (!row.ok()) {
+          LogWarning("segment={} error=\"{}\"", segment.id, Message(row.status()));
+          row = std::vector<ClusterLink>();
+        }
+        links.push_back({*key, *std::move(row), own});
+        return absl::OkStatus();
+      });
 }
 
 // Positions of a cluster must ascend over the chain's parts (rule 9); a store that breaks this is
@@ -183,6 +207,7 @@ absl::StatusOr<StoredSession> LoadSession(MetaReader& reader, SessionId session)
     CAIRN_ASSIGN_OR_RETURN(segment.row, LoadSegmentRow(reader, id));
     CAIRN_RETURN_IF_ERROR(LoadClusterRows(reader, segment));
     CAIRN_RETURN_IF_ERROR(LoadIndexRows(reader, segment));
+    CAIRN_RETURN_IF_ERROR(LoadLinkRows(reader, segment, id == out.row.segment, out.links));
     limit = segment.row.start;
     id = segment.row.parent;
     out.chain.push_back(std::move(segment));
@@ -203,6 +228,22 @@ absl::StatusOr<StoredSession> LoadSession(MetaReader& reader, SessionId session)
                                                      out.tail_start, token_count - out.tail_start));
   return out;
 }
+
+namespace {
+
+// Links of and to clusters that the chain does not show are of no use: rows of sealed segments stay
+// when their clusters are replaced.
+void LoadLinks(const SessionState& state, std::vector<StoredLinks> stored, CoFetches& co_fetches) {
+  for (StoredLinks& row : stored) {
+    const bool shown = state.Exists(row.key);
+    std::erase_if(row.links, [&](const ClusterLink& link) {
+      return !shown || !state.Exists({row.key.layer, row.key.head, link.cluster});
+    });
+    co_fetches.Load(row.key, std::move(row.links), row.own);
+  }
+}
+
+}  // namespace
 
 absl::StatusOr<LoadedState> BuildState(const std::shared_ptr<FreeMap>& free_map,
                                        StoredSession stored) {
@@ -244,6 +285,7 @@ absl::StatusOr<LoadedState> BuildState(const std::shared_ptr<FreeMap>& free_map,
   }
   CAIRN_RETURN_IF_ERROR(CheckAscending(*out.state));
   CAIRN_RETURN_IF_ERROR(out.state->RecomputeSums());
+  LoadLinks(*out.state, std::move(stored.links), out.co_fetches);
   return out;
 }
 
@@ -297,8 +339,8 @@ absl::StatusOr<PolicyRow> LoadPolicy(MetaReader& reader, SegmentId open_segment)
 }
 
 void DeleteSegmentRows(MetaBatch& batch, SegmentId segment) {
-  for (const Family family :
-       {Family::kSegments, Family::kClusters, Family::kPools, Family::kRuns, Family::kIndex}) {
+  for (const Family family : {Family::kSegments, Family::kClusters, Family::kPools, Family::kRuns,
+                              Family::kIndex, Family::kCoretrieval}) {
     batch.DeletePrefix(family, SegmentPrefix(segment));
   }
 }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kv-node/engine/co_fetches.h"
 #include "kv-node/engine/pool_table.h"
 #include "kv-node/engine/session_state.h"
 #include "kv-node/meta/meta_store.h"
@@ -30,12 +31,20 @@ struct StoredSegment {
   std::vector<std::int32_t> index_layers;  // of index[i]
 };
 
+// A stored row about neighbours. One that could not be read has no links: it goes.
+struct StoredLinks {
+  ClusterKey key;
+  std::vector<ClusterLink> links;
+  bool own = false;  // of the open segment
+};
+
 struct StoredSession {
   SessionId id;
   SessionRow row;
   std::vector<StoredSegment> chain;            // from the root; the last one is open
   std::map<std::int64_t, RegionBits> regions;  // of the open segment
   PolicyRow policy;
+  std::vector<StoredLinks> links;  // of the newest segments first, kCoFetchClustersMax at most
   // Token ids of the open segment from its last partly filled block on.
   std::vector<std::int32_t> tail_tokens;
   std::int64_t tail_start = 0;
@@ -47,7 +56,8 @@ absl::StatusOr<StoredSession> LoadSession(MetaReader& reader, SessionId session)
 // created as committed: their pages are in use already.
 struct LoadedState {
   std::unique_ptr<SessionState> state;
-  std::unique_ptr<PoolTable> pools;    // of the open segment
+  std::unique_ptr<PoolTable> pools;  // of the open segment
+  CoFetches co_fetches;
   std::vector<ExtentRef> log_extents;  // log runs of the open segment
   SessionRow row;
   SegmentRow segment_row;  // of the open segment

@@ -155,8 +155,8 @@ bool AttachedSession::TakeEntries(PlaceJob& job) const {
 
 std::vector<PageIndex> AttachedSession::RelatedPools(const ClusterKey& key) const {
   std::vector<PageIndex> pools;
-  for (const ClusterId id : co_fetches_.RelatedTo(key)) {
-    const auto own = state_->open().parts.find({key.layer, key.head, id});
+  for (const ClusterLink& link : co_fetches_.LinksOf(key)) {
+    const auto own = state_->open().parts.find({key.layer, key.head, link.cluster});
     if (own == state_->open().parts.end()) continue;
     for (const Part& part : own->second) {
       if (part.extent->kind() == ExtentKind::kPool) pools.push_back(part.extent->first());

@@ -60,12 +60,33 @@ AttachedSession::Applied AttachedSession::ApplyRead(RequestId request_id,
   if (std::get_if<GetPolicyState>(&operation) != nullptr) {
     Reply(request_id,
           ReadReply(PolicyStateReply{policy_.version, policy_.state, policy_.random_state}));
+  } else if (const auto* get = std::get_if<GetNeighbours>(&operation)) {
+    Reply(request_id, NeighboursOf(*get));
   } else if (std::get_if<GetClusters>(&operation) != nullptr) {
     Reply(request_id, ReadReply(ClustersReply{state_->ClustersOf(layer)}));
   } else {
     Reply(request_id, ReadReply(IndexReply{state_->IndexOf(layer)}));
   }
   return Applied::kYes;
+}
+
+absl::StatusOr<ReadReply> AttachedSession::NeighboursOf(const GetNeighbours& op) const {
+  if (std::ssize(op.clusters) > kNeighbourClusterCountMax) {
+    return InvalidArgument("neighbours of {} clusters: at most {} a call", op.clusters.size(),
+                           kNeighbourClusterCountMax);
+  }
+  NeighboursReply reply;
+  for (const ClusterRef& cluster : op.clusters) {
+    std::vector<ClusterRef>& found = reply.neighbours.emplace_back();
+    const ClusterKey key{op.layer, cluster.head, cluster.cluster_id};
+    if (!state_->Exists(key)) continue;
+    for (const ClusterLink& link : co_fetches_.LinksOf(key)) {
+      if (state_->Exists({op.layer, cluster.head, link.cluster})) {
+        found.push_back({cluster.head, link.cluster});
+      }
+    }
+  }
+  return ReadReply(std::move(reply));
 }
 
 AttachedSession::Applied AttachedSession::StartGetCarried(RequestId request_id,

@@ -52,6 +52,16 @@ absl::Status BadKey(std::string_view family, std::string_view key) {
   return DataLoss("a key of family {} with {} bytes is damaged", family, key.size());
 }
 
+absl::StatusOr<ClusterKey> ParseClusterKey(std::string_view family, std::string_view key) {
+  if (key.size() != kLayerHeadKeyBytes + kIdBytes || !StartsWithId(key) ||
+      !StartsWithId(key.substr(kLayerHeadKeyBytes))) {
+    return BadKey(family, key);
+  }
+  ClusterKey out = ParseLayerHead(key);
+  out.cluster_id = ClusterId(GetId(key.substr(kLayerHeadKeyBytes)));
+  return out;
+}
+
 }  // namespace
 
 std::string SessionKeyBytes(SessionId session) { return IdKey(session.value()); }
@@ -77,6 +87,10 @@ std::string IndexRowKey(SegmentId segment, const ClusterKey& key) {
   std::string out = LayerHeadKey(segment, key);
   PutBig(out, static_cast<std::uint64_t>(key.cluster_id.value()), kIdBytes);
   return out;
+}
+
+std::string LinkRowKey(SegmentId segment, const ClusterKey& key) {
+  return IndexRowKey(segment, key);  // of the same form, in a family of its own
 }
 
 std::string RegionKey(SegmentId segment, std::int64_t region) {
@@ -114,13 +128,11 @@ absl::StatusOr<ParsedClusterRowKey> ParseClusterRowKey(std::string_view key) {
 }
 
 absl::StatusOr<ClusterKey> ParseIndexRowKey(std::string_view key) {
-  if (key.size() != kLayerHeadKeyBytes + kIdBytes || !StartsWithId(key) ||
-      !StartsWithId(key.substr(kLayerHeadKeyBytes))) {
-    return BadKey("index", key);
-  }
-  ClusterKey out = ParseLayerHead(key);
-  out.cluster_id = ClusterId(GetId(key.substr(kLayerHeadKeyBytes)));
-  return out;
+  return ParseClusterKey("index", key);
+}
+
+absl::StatusOr<ClusterKey> ParseLinkRowKey(std::string_view key) {
+  return ParseClusterKey("coretrieval", key);
 }
 
 absl::StatusOr<ParsedRegionKey> ParseRegionKey(std::string_view key) {

@@ -296,6 +296,34 @@ absl::StatusOr<IndexRow> DecodeIndexRow(const ClusterKey& key, std::string_view 
   return row;
 }
 
+std::string EncodeLinks(const std::vector<ClusterLink>& links) {
+  ByteWriter out;
+  out.Byte(kRowVersion);
+  out.Varint(static_cast<std::int64_t>(links.size()));
+  for (const ClusterLink& link : links) {
+    out.Varint(link.cluster.value());
+    out.Varint(link.count);
+  }
+  return out.Take();
+}
+
+absl::StatusOr<std::vector<ClusterLink>> DecodeLinks(std::string_view bytes) {
+  ByteReader in(bytes);
+  if (in.Byte() != kRowVersion) return Damaged("co-retrieval");
+  std::vector<ClusterLink> links(static_cast<std::size_t>(in.Count(kNeighbourCountMax)));
+  for (ClusterLink& link : links) {
+    link.cluster = ClusterId(in.Varint());
+    link.count = static_cast<std::int32_t>(in.Count(kLinkCountMax));
+    const auto same = [&](const ClusterLink& other) { return other.cluster == link.cluster; };
+    if (link.cluster.value() < 1 || link.count < 1 ||
+        std::count_if(links.begin(), links.end(), same) > 1) {
+      in.MarkBad();
+    }
+  }
+  if (!in.ok() || !in.at_end() || links.empty()) return Damaged("co-retrieval");
+  return links;
+}
+
 std::string EncodeTokens(const std::vector<std::int32_t>& tokens) {
   ByteWriter out;
   out.Byte(kRowVersion);

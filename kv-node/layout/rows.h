@@ -83,6 +83,15 @@ struct StoredPart {
   std::vector<std::uint32_t> crcs;
 };
 
+// That a cluster of the same layer and head is fetched together with another one, and how often, as
+// far as it was counted.
+struct ClusterLink {
+  ClusterId cluster;
+  std::int32_t count = 0;
+  friend bool operator==(const ClusterLink&, const ClusterLink&) = default;
+};
+inline constexpr std::int32_t kLinkCountMax = 65535;
+
 using RegionBits = std::bitset<kRegionPages>;
 
 // ---- keys ----
@@ -93,6 +102,7 @@ std::string SegmentTokensKey(SegmentId segment, std::int64_t block);
 std::string SegmentPrefix(SegmentId segment);  // of every key of a segment, in every family
 std::string ClusterRowKey(SegmentId segment, const ClusterKey& key, ClusterRowKind kind);
 std::string IndexRowKey(SegmentId segment, const ClusterKey& key);
+std::string LinkRowKey(SegmentId segment, const ClusterKey& key);
 std::string RegionKey(SegmentId segment, std::int64_t region);
 
 struct ParsedClusterRowKey {
@@ -104,6 +114,7 @@ absl::StatusOr<SessionId> ParseSessionKey(std::string_view key);
 absl::StatusOr<std::optional<SegmentId>> ParseSegmentHeadKey(std::string_view key);
 absl::StatusOr<ParsedClusterRowKey> ParseClusterRowKey(std::string_view key);
 absl::StatusOr<ClusterKey> ParseIndexRowKey(std::string_view key);
+absl::StatusOr<ClusterKey> ParseLinkRowKey(std::string_view key);
 struct ParsedRegionKey {
   SegmentId segment;
   std::int64_t region = 0;
@@ -125,6 +136,9 @@ std::string EncodePositions(const Positions& positions);
 absl::StatusOr<Positions> DecodePositions(std::string_view bytes);
 std::string EncodeIndexRow(const IndexRow& row);
 absl::StatusOr<IndexRow> DecodeIndexRow(const ClusterKey& key, std::string_view bytes);
+// 1 to kNeighbourCountMax links with counts of 1 to kLinkCountMax, each to another cluster.
+std::string EncodeLinks(const std::vector<ClusterLink>& links);
+absl::StatusOr<std::vector<ClusterLink>> DecodeLinks(std::string_view bytes);
 std::string EncodeTokens(const std::vector<std::int32_t>& tokens);
 absl::StatusOr<std::vector<std::int32_t>> DecodeTokens(std::string_view bytes);
 std::string EncodeRegion(const RegionBits& bits);

@@ -152,10 +152,6 @@ std::shared_ptr<Channel> ChannelStream::HandleLocked(Message* message) {
     case rpc::OperationKind::kRead:
       status = HandleRead(*message);
       break;
-    case rpc::OperationKind::kUnbuiltRead:
-      FailReadLocked(RequestId(message->request_id()),
-                     Unimplemented("this daemon does not have the operation: see GetCapabilities"));
-      break;
     case rpc::OperationKind::kRelease:
       leases_.erase(RequestId(message->release().fetch_request_id()));
       break;

@@ -31,6 +31,7 @@ class StoreCheck {
     CAIRN_RETURN_IF_ERROR(ReadSegments());
     ReadOwners(Family::kClusters);
     ReadOwners(Family::kIndex);
+    ReadLinks();
     ReadAllocation();
     CheckSegmentLinks();
     CheckSessionLinks();
@@ -92,6 +93,7 @@ class StoreCheck {
   absl::Status ReadSegments();
   void ReadSegmentsRow(std::string_view key, std::string_view value);
   void ReadOwners(Family family);
+  void ReadLinks();
   void ReadAllocation();
   void TellClashes(const std::set<std::int64_t>& pages);
   void CheckSegmentLinks();
@@ -124,8 +126,7 @@ void StoreCheck::ReadConfig() {
 }
 
 void StoreCheck::ReadReserved() {
-  for (const Family family :
-       {Family::kApps, Family::kRuns, Family::kAdapters, Family::kCoretrieval}) {
+  for (const Family family : {Family::kApps, Family::kRuns, Family::kAdapters}) {
     ScanAll(family, [&](std::string_view key, std::string_view) {
       Stray(family, key, DataLoss("this release writes no row of this family"));
     });
@@ -197,6 +198,18 @@ void StoreCheck::ReadOwners(Family family) {
     if (!id.ok()) return Stray(family, key, id.status());
     survey_.largest_id = std::max(survey_.largest_id, id->value());
     survey_.segments[SegmentId(id->value())];
+  });
+}
+
+// A damaged one may go: it says where clusters are better placed, and nothing about what they hold.
+void StoreCheck::ReadLinks() {
+  ReadOwners(Family::kCoretrieval);
+  ScanAll(Family::kCoretrieval, [&](std::string_view key_bytes, std::string_view value) {
+    const absl::StatusOr<ClusterKey> key = ParseLinkRowKey(key_bytes);
+    // A key without a segment was told with the owners.
+    if (!key.ok() && key_bytes.size() <= kIdBytes) return;
+    const absl::Status status = key.ok() ? DecodeLinks(value).status() : key.status();
+    if (!status.ok()) Stray(Family::kCoretrieval, key_bytes, status);
   });
 }
 

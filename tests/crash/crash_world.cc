@@ -172,6 +172,7 @@ absl::Status CrashWorld::TakeCheckpoint(Chat& chat) {
   for (StageCarried& stage : operations_.StageWindow(chat.now, chat.recorded)) {
     CAIRN_RETURN_IF_ERROR(chat.session->Send(std::move(stage)));
   }
+  if (Random(3) == 0) CAIRN_RETURN_IF_ERROR(chat.session->Send(operations_.Relate(chat.now)));
   const std::int64_t number = next_number_++;
   PutPolicyState policy;
   policy.version = 1;

@@ -46,7 +46,7 @@ void ParseKeys(std::string_view bytes) {
     CAIRN_CHECK(RegionKey(key->segment, key->region) == bytes);
   }
   if (bytes.size() < SegmentPrefix(SegmentId(0)).size()) return;
-  // these two leave it to the caller which segment the key's prefix names
+  // these leave it to the caller which segment the key's prefix names
   const SegmentId segment = PrefixOf(bytes);
   if (const auto key = ParseClusterRowKey(bytes); key.ok()) {
     CAIRN_CHECK(ClusterRowKey(segment, key->key, key->kind) == bytes);
@@ -54,10 +54,13 @@ void ParseKeys(std::string_view bytes) {
   if (const auto key = ParseIndexRowKey(bytes); key.ok()) {
     CAIRN_CHECK(IndexRowKey(segment, *key) == bytes);
   }
+  if (const auto key = ParseLinkRowKey(bytes); key.ok()) {
+    CAIRN_CHECK(LinkRowKey(segment, *key) == bytes);
+  }
 }
 
 void Decode(std::uint8_t kind, std::string_view bytes) {
-  switch (kind % 11) {
+  switch (kind % 12) {
     case 0:
       return RoundTrip(bytes, DecodeSessionRow, EncodeSessionRow);
     case 1:
@@ -79,6 +82,8 @@ void Decode(std::uint8_t kind, std::string_view bytes) {
       return RoundTrip(bytes, DecodeRegion, EncodeRegion);
     case 9:
       return RoundTrip(bytes, DecodeDeviceProfile, EncodeDeviceProfile);
+    case 10:
+      return RoundTrip(bytes, DecodeLinks, EncodeLinks);
     default:
       ParseKeys(bytes);
       return RoundTrip(bytes, DecodeNextId, EncodeNextId);

@@ -191,6 +191,31 @@ void HistoryWorld::Evict(Chat& chat) {
   ++counts_["evict"];
 }
 
+void HistoryWorld::Relate(Chat& chat) {
+  Send(chat, operations_.Relate(chat.now));
+  ++counts_["relate"];
+}
+
+// Neighbours that are stored cost places when they are lost; whichever are known exist.
+void HistoryWorld::CheckNeighbours(Chat& chat) {
+  GetNeighbours get;
+  for (std::int64_t id = 1; id <= chat.now.next_id[{0, 0}] + 1; ++id) {
+    get.clusters.push_back({0, ClusterId(id)});
+  }
+  const auto reply = chat.session->Read(get);
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  const auto& neighbours = std::get<NeighboursReply>(*reply).neighbours;
+  ASSERT_EQ(neighbours.size(), get.clusters.size());
+  const auto& clusters = chat.now.clusters[{0, 0}];
+  for (std::size_t i = 0; i < neighbours.size(); ++i) {
+    for (const ClusterRef& other : neighbours[i]) {
+      EXPECT_TRUE(clusters.contains(get.clusters[i].cluster_id.value()));
+      EXPECT_TRUE(clusters.contains(other.cluster_id.value()));
+      ++counts_["neighbour"];
+    }
+  }
+}
+
 void HistoryWorld::TakeCheckpoint(Chat& chat, Power power) {
   for (StageCarried& stage : operations_.StageWindow(chat.now, chat.recorded)) {
     Send(chat, std::move(stage));
@@ -258,6 +283,7 @@ void HistoryWorld::Fetch(Chat& chat) {
 }
 
 void HistoryWorld::CheckAll(Chat& chat) {
+  CheckNeighbours(chat);
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     for (const std::int32_t head : RandomOperations::HeadsOf(layer)) {
       for (std::int64_t id = 1; id <= chat.now.next_id[{layer, head}]; ++id) {
@@ -296,6 +322,7 @@ void HistoryWorld::Step() {
   if (dice < 55) return Fetch(chat);
   if (dice < 62) return Split(chat);
   if (dice < 64) return Evict(chat);
+  if (dice < 68) return Relate(chat);
   if (dice < 79) return TakeCheckpoint(chat);
   if (dice < 83) return CheckAll(chat);
   if (dice < 85 && chats_.size() < 4) return Create();

@@ -55,6 +55,8 @@ class HistoryWorld {
   void Decode(Chat& chat);
   void Split(Chat& chat);
   void Evict(Chat& chat);
+  void Relate(Chat& chat);
+  void CheckNeighbours(Chat& chat);
   enum class Power { kStays, kFails };
   // With Power::kFails the next sync of the metadata's log never happens.
   void TakeCheckpoint(Chat& chat, Power power = Power::kStays);

@@ -116,6 +116,24 @@ std::optional<Replace> RandomOperations::Evict(Oracle& oracle) {
   return op;
 }
 
+PutNeighbours RandomOperations::Relate(const Oracle& oracle) {
+  PutNeighbours op;
+  op.layer = static_cast<std::int32_t>(random_(layout_.layer_count));
+  for (const std::int32_t head : HeadsOf(op.layer)) {
+    const auto next_id = oracle.next_id.find({op.layer, head});
+    const std::int64_t id_max = 2 + (next_id == oracle.next_id.end() ? 0 : next_id->second);
+    for (std::int64_t id = 1; id <= id_max; ++id) {
+      if (random_(2) == 0) continue;
+      ClusterNeighbours cluster{{head, ClusterId(id)}, {}};
+      const std::int64_t other = 1 + random_(id_max);
+      const float weight = static_cast<float>(1 + random_(8)) / 8.0F;
+      if (other != id) cluster.neighbours.push_back({ClusterId(other), weight});
+      op.clusters.push_back(std::move(cluster));
+    }
+  }
+  return op;
+}
+
 std::vector<StageCarried> RandomOperations::StageWindow(const Oracle& oracle,
                                                         const std::set<std::int64_t>& recorded) {
   const Positions window = oracle.Window();

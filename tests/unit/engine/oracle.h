@@ -43,6 +43,9 @@ class RandomOperations {
   // A cluster of a random layer in each of its heads, where one is large enough.
   std::vector<Replace> Split(Oracle& oracle);
   std::optional<Replace> Evict(Oracle& oracle);
+  // Neighbours of a layer's clusters, also of one that does not exist yet. The oracle does not know
+  // them: they change no answer.
+  PutNeighbours Relate(const Oracle& oracle);
   // The window, for a checkpoint. Entries with a record in the open segment are mostly not brought.
   std::vector<StageCarried> StageWindow(const Oracle& oracle,
                                         const std::set<std::int64_t>& recorded);

@@ -84,6 +84,16 @@ inline SegmentRow RandomSegmentRow(test::Rng& rng) {
   return row;
 }
 
+inline std::vector<ClusterLink> RandomLinks(test::Rng& rng) {
+  std::vector<ClusterLink> links;
+  std::int64_t id = 0;
+  for (std::int64_t i = 1 + Draw(rng, kNeighbourCountMax); i > 0; --i) {
+    id += 1 + Draw(rng, std::int64_t{1} << (1 + Draw(rng, 40)));
+    links.push_back({ClusterId(id), static_cast<std::int32_t>(1 + Draw(rng, kLinkCountMax))});
+  }
+  return links;
+}
+
 inline DeviceProfile RandomProfile(test::Rng& rng) {
   DeviceProfile profile;
   profile.device_name = RandomBytes(rng, Draw(rng, 65));

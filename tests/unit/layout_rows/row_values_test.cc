@@ -73,6 +73,16 @@ TEST(RowValuesTest, PartsRoundTripWhetherGroupedOrNot) {
   }
 }
 
+TEST(RowValuesTest, LinksRoundTrip) {
+  test::Rng rng(test::TestSeed());
+  for (int round = 0; round < kRounds; ++round) {
+    const std::vector<ClusterLink> links = RandomLinks(rng);
+    const auto decoded = DecodeLinks(EncodeLinks(links));
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(*decoded, links);
+  }
+}
+
 TEST(RowValuesTest, AGroupOfRecordsCostsAFewBytesARecord) {
   const auto map = std::make_shared<FreeMap>(1000, 2);
   const auto run =

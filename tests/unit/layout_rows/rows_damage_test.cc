@@ -50,6 +50,8 @@ std::vector<Kind> Kinds() {
          return EncodeIndexRow({{}, RandomBytes(rng, Draw(rng, 40)), true, Draw(rng, 99)});
        },
        [](std::string_view bytes) { return DecodeIndexRow({}, bytes).status(); }},
+      {"links", [](test::Rng& rng) { return EncodeLinks(RandomLinks(rng)); },
+       [](std::string_view bytes) { return DecodeLinks(bytes).status(); }},
       {"tokens",
        [](test::Rng& rng) {
          return EncodeTokens(std::vector<std::int32_t>(static_cast<std::size_t>(Draw(rng, 9))));
@@ -119,6 +121,22 @@ TEST(RowsDamageTest, BytesBehindTheEndAreDataLoss) {
     const std::string row = kind.encode(rng) + '\0';
     EXPECT_EQ(kind.decode(row).code(), absl::StatusCode::kDataLoss) << kind.name;
   }
+}
+
+TEST(RowsDamageTest, LinksThatNoWriterMakesAreDataLoss) {
+  const auto decode = [](std::vector<ClusterLink> links) {
+    return DecodeLinks(EncodeLinks(links)).status().code();
+  };
+  EXPECT_EQ(decode({{ClusterId(2), kLinkCountMax}}), absl::StatusCode::kOk);
+  EXPECT_EQ(decode({}), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(decode({{ClusterId(0), 1}}), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(decode({{ClusterId(2), 0}}), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(decode({{ClusterId(2), kLinkCountMax + 1}}), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(decode({{ClusterId(2), 2}, {ClusterId(3), 1}, {ClusterId(2), 1}}),
+            absl::StatusCode::kDataLoss);
+  std::vector<ClusterLink> nine;
+  for (std::int64_t id = 1; id <= 9; ++id) nine.push_back({ClusterId(id), 1});
+  EXPECT_EQ(decode(nine), absl::StatusCode::kDataLoss);
 }
 
 TEST(RowsDamageTest, IdsThatCountBeyondTheLargestAreDataLoss) {

@@ -33,6 +33,9 @@ TEST(RowsGoldenTest, Keys) {
   EXPECT_EQ(Hex(IndexRowKey(SegmentId(9), key)),
             "000000000000000900030002"
             "0000000000000039");
+  EXPECT_EQ(Hex(LinkRowKey(SegmentId(9), key)),
+            "000000000000000900030002"
+            "0000000000000039");
   EXPECT_EQ(Hex(RegionKey(SegmentId(9), 2)), "000000000000000900000002");
 }
 
@@ -87,6 +90,11 @@ TEST(RowsGoldenTest, SmallRows) {
             "01"
             "ac02"
             "03616263");
+  EXPECT_EQ(Hex(EncodeLinks({{ClusterId(300), 64}, {ClusterId(58), 1}})),
+            "01"
+            "02"
+            "ac0240"
+            "3a01");
   EXPECT_EQ(Hex(EncodeTokens({1, 1023})),
             "01"
             "01000000"

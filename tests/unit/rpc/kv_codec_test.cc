@@ -102,6 +102,7 @@ TEST_F(KvCodecTest, OtherRepliesSurviveTheRoundTrip) {
     CarriedReply carried;
     ClustersReply clusters;
     TokensReply tokens;
+    NeighboursReply neighbours;
     for (std::int64_t i = random.Between(0, 6); i > 0; --i) {
       index.rows.push_back(random.Row());
       CarriedEntries entries = random.Carried();
@@ -110,10 +111,12 @@ TEST_F(KvCodecTest, OtherRepliesSurviveTheRoundTrip) {
       carried.carried.push_back(std::move(entries));
       clusters.clusters.push_back({random.Ref(), random.RandomPositions(0)});
       tokens.token_ids.push_back(static_cast<std::int32_t>(random.Between(-1, 1 << 20)));
+      neighbours.neighbours.emplace_back(static_cast<std::size_t>(random.Between(0, 8)),
+                                         random.Ref());
     }
     const PolicyStateReply state{3, random.Bytes(50), random.Bytes(8)};
     for (const ReadReply& reply : {ReadReply(index), ReadReply(carried), ReadReply(clusters),
-                                   ReadReply(tokens), ReadReply(state)}) {
+                                   ReadReply(tokens), ReadReply(state), ReadReply(neighbours)}) {
       pb::ChannelReply message;
       SetReply(reply, &message);
       absl::StatusOr<ReadReply> back =

@@ -67,7 +67,7 @@ class RandomValues {
   }
 
   ChangingOperation Change() {
-    switch (Between(0, 5)) {
+    switch (Between(0, 6)) {
       case 0: {
         Append append{Layer(), {}};
         for (std::int64_t i = Between(0, 5); i > 0; --i) {
@@ -107,6 +107,18 @@ class RandomValues {
         }
         return stage;
       }
+      case 5: {
+        PutNeighbours put{Layer(), {}};
+        for (std::int64_t i = Between(0, 5); i > 0; --i) {
+          ClusterNeighbours cluster{Ref(), {}};
+          for (std::int64_t k = Between(0, kNeighbourCountMax); k > 0; --k) {
+            cluster.neighbours.push_back(
+                {ClusterId(Between(1, 1000)), static_cast<float>(Between(1, 64)) / 64.0F});
+          }
+          put.clusters.push_back(std::move(cluster));
+        }
+        return put;
+      }
       default: {
         Checkpoint checkpoint;
         checkpoint.token_ids_start = Between(0, 100);
@@ -125,7 +137,7 @@ class RandomValues {
   }
 
   ReadOperation ReadOf() {
-    switch (Between(0, 5)) {
+    switch (Between(0, 6)) {
       case 0: {
         Fetch fetch{Layer(), {}, Coin()};
         for (std::int64_t i = Between(0, 9); i > 0; --i) fetch.clusters.push_back(Ref());
@@ -140,6 +152,11 @@ class RandomValues {
                          static_cast<std::int32_t>(Between(0, kGetTokensCountMax))};
       case 4:
         return GetPolicyState{};
+      case 5: {
+        GetNeighbours get{Layer(), {}};
+        for (std::int64_t i = Between(0, 9); i > 0; --i) get.clusters.push_back(Ref());
+        return get;
+      }
       default:
         return GetClusters{Layer()};
     }

@@ -106,20 +106,30 @@ TEST_F(ChannelTest, BadOperationRefusesThoseBehindUntilItIsSentAgain) {
   EXPECT_EQ(reply.fetch().clusters(0).spans(0).entries(), "0000000000000001");
 }
 
-TEST_F(ChannelTest, UnbuiltReadLeavesTheStreamUsable) {
+TEST_F(ChannelTest, NeighboursArePutAndRead) {
   RawStream stream(&client_, session_, epoch_);
   v1::ChannelRequest request;
-  request.set_request_id(1);
-  request.mutable_get_neighbours()->set_layer(0);
-  ASSERT_TRUE(stream.Write(request));
+  request.set_op_seq(1);
+  v1::ClusterNeighbours* cluster = request.mutable_put_neighbours()->add_clusters();
+  cluster->set_cluster_id(1);
+  cluster->add_neighbours()->set_cluster_id(2);
   v1::ChannelReply reply;
+  ASSERT_TRUE(stream.Write(request));  // without a weight
+  ASSERT_TRUE(stream.Read(&reply));
+  EXPECT_EQ(reply.op_seq(), 1);
+  EXPECT_EQ(reply.failure().code(), grpc::StatusCode::INVALID_ARGUMENT);
+  cluster->mutable_neighbours(0)->set_weight(0.5F);
+  ASSERT_TRUE(stream.Write(request));
+  request.Clear();
+  request.set_request_id(1);
+  request.set_after_op_seq(1);
+  request.mutable_get_neighbours()->add_clusters()->set_cluster_id(1);
+  ASSERT_TRUE(stream.Write(request));
   ASSERT_TRUE(stream.Read(&reply));
   EXPECT_EQ(reply.request_id(), 1);
-  EXPECT_EQ(reply.failure().code(), grpc::StatusCode::UNIMPLEMENTED);
-  ASSERT_TRUE(stream.Write(FetchRequest(2, 0)));
-  ASSERT_TRUE(stream.Read(&reply));
-  EXPECT_EQ(reply.request_id(), 2);
-  EXPECT_EQ(reply.fetch().clusters(0).outcome(), v1::FETCH_OUTCOME_UNKNOWN);
+  ASSERT_EQ(reply.neighbours().neighbours_size(), 1) << reply.ShortDebugString();
+  ASSERT_EQ(reply.neighbours().neighbours(0).clusters_size(), 1);
+  EXPECT_EQ(reply.neighbours().neighbours(0).clusters(0).cluster_id(), 2);
 }
 
 TEST_F(ChannelTest, HintsReachTheEngineInOrderAndMalformedOnesDoNot) {

@@ -287,6 +287,12 @@ void FakeEngine::Apply(SessionId session, Epoch epoch, OpSeq op_seq, ChangingOpe
       it->second.positions.AppendAll(more.positions);
       it->second.entries += more.entries;
     }
+  } else if (const auto* put = std::get_if<PutNeighbours>(&operation)) {
+    for (const ClusterNeighbours& cluster : put->clusters) {
+      for (const Neighbour& neighbour : cluster.neighbours) {
+        state.neighbours[cluster.cluster].push_back({cluster.cluster.head, neighbour.cluster_id});
+      }
+    }
   } else if (const auto* policy = std::get_if<PutPolicyState>(&operation)) {
     state.policy = *policy;
   }
@@ -352,6 +358,12 @@ absl::StatusOr<ReadReply> FakeEngine::Read(const Attached& attached,
     for (std::int64_t i = tokens->first; i < std::min(size, tokens->first + tokens->count); ++i) {
       reply.token_ids.push_back(state.token_ids[static_cast<std::size_t>(i)]);
     }
+    return reply;
+  }
+  if (const auto* get = std::get_if<GetNeighbours>(&operation)) {
+    NeighboursReply reply;
+    for (const ClusterRef& ref : get->clusters)
+      reply.neighbours.push_back(state.neighbours.at(ref));
     return reply;
   }
   if (std::holds_alternative<GetIndex>(operation)) return IndexReply{};

@@ -25,6 +25,7 @@ struct FakeState {
   OpSeq op_seq;
   std::map<std::tuple<std::int32_t, std::int32_t, ClusterId>, ClusterEntries> clusters;
   PutPolicyState policy;
+  std::map<ClusterRef, std::vector<ClusterRef>> neighbours;  // of every layer
   std::vector<std::int32_t> token_ids;
   std::vector<std::int64_t> next_cluster_ids;
 };

@@ -157,6 +157,7 @@ class FakeSession : public KvSession {
   }
   absl::Status Change(const Replace&) { return Unimplemented("replace"); }
   absl::Status Change(const PutIndexRows&) { return Unimplemented("index"); }
+  absl::Status Change(const PutNeighbours&) { return Unimplemented("neighbours"); }
   absl::Status Change(const PutPolicyState& state) {
     live_.staged_policy = state;
     return absl::OkStatus();
@@ -309,6 +310,7 @@ class FakeSession : public KvSession {
     return PolicyStateReply{live_.policy.version, live_.policy.state, live_.random_state};
   }
   absl::StatusOr<ReadReply> Answer(const GetClusters&) { return ClustersReply(); }
+  absl::StatusOr<ReadReply> Answer(const GetNeighbours&) { return NeighboursReply(); }
 
   FakeKvNode& node_;
   Attachment attachment_;

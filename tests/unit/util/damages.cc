@@ -29,6 +29,8 @@ const std::vector<DamagedStoreTest::Damage>& DamagedStoreTest::Damages() {
       {"EvictedRow", "kind=row segment=", Garble(Family::kClusters, OpenCluster<Kind::kEvicted>),
        kTalkGoesBack},
       {"IndexRow", "kind=row segment=", Garble(Family::kIndex, OpenIndex), kTalkGoesBack},
+      {"LinkRow", "kind=row row=coretrieval/", Garble(Family::kCoretrieval, OpenLinks),
+       kNothingLost},
       {"RegionRow", "kind=row row=pools/", Garble(Family::kPools, OpenRegion), kNothingLost},
       {"NextIdRow", "kind=row row=config/", Garble(Family::kConfig, NextId), kNothingLost},
       // A row that is gone.
@@ -84,6 +86,11 @@ const std::vector<DamagedStoreTest::Damage>& DamagedStoreTest::Damages() {
          const std::string head = *reader.Get(Family::kSegments, SealedHead(test, reader)).value();
          batch.Put(Family::kSegments, SegmentHeadKey(SegmentId(77)), head);
          batch.Put(Family::kSegments, SegmentPolicyKey(SegmentId(77)), EncodePolicyRow({}));
+       },
+       kNothingLost},
+      {"LinkRowKeyOfNoKind", "kind=row row=coretrieval/",
+       [](DamagedStoreTest& test, MetaReader& reader, MetaBatch& batch) {
+         batch.Put(Family::kCoretrieval, OpenLinks(test, reader) + "x", "x");
        },
        kNothingLost},
       {"RowOfAReservedFamily", "kind=row row=runs/",

@@ -89,6 +89,9 @@ class DamagedStoreTest : public StoreTest {
         .front()
         .first;
   }
+  static std::string OpenLinks(DamagedStoreTest& test, MetaReader& reader) {
+    return LinkRowKey(test.OpenSegmentOf(reader, test.talk_), {0, 0, ClusterId(10)});
+  }
   static std::string OpenRegion(DamagedStoreTest& test, MetaReader& reader) {
     return RowsOf(reader, Family::kPools, SegmentPrefix(test.OpenSegmentOf(reader, test.talk_)))
         .front()

@@ -139,6 +139,7 @@ class StoreTest : public EngineTest {
     PutIndexRows index;
     index.rows = {{{0, ClusterId(10)}, "centroid", false, 15}};
     session->Send(index);
+    session->Send(PutNeighbours{0, {{{0, ClusterId(10)}, {{ClusterId(11), 0.5F}}}}});
     PutPolicyState policy;
     policy.version = 1;
     policy.state = "state";

@@ -1,0 +1,210 @@
+// Neighbours: what a session knows of them, and what a restart leaves.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kv-node/engine/co_fetches.h"
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace cairn::kv {
+namespace {
+
+using Ids = std::vector<std::int64_t>;
+
+constexpr std::int64_t kEntryCount = 4;  // of a cluster
+
+class EngineRelatedTest : public EngineTest {
+ protected:
+  void SetUp() override { StartPlacing({}); }
+
+  void StartPlacing(EngineOptions options) {
+    session_.reset();
+    options.arena_bytes_max = 0;  // every fetch reads the device
+    if (options.place_entries_min == EngineOptions().place_entries_min) {
+      options.place_entries_min = kEntryCount;
+    }
+    Start(options);
+    id_ = CreateOne(SegmentId(0), 0);
+    token_count_ = checkpointed_ = 0;
+    next_cluster_id_ = 1;
+    Reopen();
+  }
+
+  SessionId CreateOne(SegmentId parent, std::int64_t token_count) {
+    CreateSession request;
+    request.key = SmallKey();
+    request.layout = one_head_;
+    request.parent_segment_id = parent;
+    request.parent_token_count = token_count;
+    const auto id = Await<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
+    EXPECT_TRUE(id.ok()) << id.status().ToString();
+    return id.value_or(SessionId(0));
+  }
+
+  // What no checkpoint covers is gone, as after a crash.
+  void Reopen() {
+    session_.reset();
+    session_ = Open(id_);
+    ASSERT_NE(session_, nullptr);
+    token_count_ = checkpointed_;
+  }
+
+  void Relate(std::int64_t cluster, const std::vector<std::pair<std::int64_t, float>>& others) {
+    related_.clusters.push_back({{0, ClusterId(cluster)}, {}});
+    for (const auto& [other, weight] : others) {
+      related_.clusters.back().neighbours.push_back({ClusterId(other), weight});
+    }
+  }
+  void SendRelated() { session_->Send(std::exchange(related_, {})); }
+  void Link(std::int64_t a, std::int64_t b, float weight = 0.5F) {
+    Relate(a, {{b, weight}});
+    Relate(b, {{a, weight}});
+  }
+
+  Ids NeighboursOf(std::int64_t cluster) { return NeighboursOf(*session_, cluster); }
+  static Ids NeighboursOf(TestSession& session, std::int64_t cluster) {
+    const auto reply = session.Read(GetNeighbours{0, {{0, ClusterId(cluster)}}});
+    EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+    Ids out;
+    if (!reply.ok()) return out;
+    for (const ClusterRef& ref : std::get<NeighboursReply>(*reply).neighbours.at(0)) {
+      out.push_back(ref.cluster_id.value());
+    }
+    return out;
+  }
+
+  // New clusters in one operation: they are placed when all of them are there.
+  void AppendClusters(const Ids& clusters) {
+    cairn::Append op;
+    for (const std::int64_t cluster : clusters) {
+      const Positions positions = Positions::Range(token_count_, kEntryCount);
+      token_count_ += kEntryCount;
+      next_cluster_id_ = std::max(next_cluster_id_, cluster + 1);
+      op.clusters.push_back(
+          {{0, ClusterId(cluster)}, positions, EntriesBytes(one_head_, kSalt, 0, 0, positions)});
+    }
+    session_->Send(std::move(op));
+  }
+
+  FetchReply FetchAll(const Ids& clusters) {
+    cairn::Fetch fetch{0, {}, true};
+    for (const std::int64_t cluster : clusters) fetch.clusters.push_back({0, ClusterId(cluster)});
+    const auto reply = session_->Read(fetch);
+    EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+    return reply.ok() ? std::get<FetchReply>(*reply) : FetchReply();
+  }
+  absl::StatusOr<Checkpointed> Checkpoint(bool seal = false) {
+    cairn::Checkpoint op;
+    op.token_count = token_count_;
+    op.token_ids_start = checkpointed_;
+    op.token_ids.assign(static_cast<std::size_t>(token_count_ - checkpointed_), 1);
+    op.next_cluster_ids.assign(2, next_cluster_id_);
+    op.seal = seal;
+    const auto done = session_->WaitFor(session_->Send(std::move(op)));
+    EXPECT_TRUE(done.ok()) << done.status().ToString();
+    checkpointed_ = token_count_;
+    return done;
+  }
+
+  const EntryLayout one_head_{1, 1, 128, KvFormat::kF16};
+  SessionId id_;
+  std::unique_ptr<TestSession> session_;
+  PutNeighbours related_;
+  std::int64_t token_count_ = 0;
+  std::int64_t checkpointed_ = 0;
+};
+
+TEST_F(EngineRelatedTest, GivenNeighboursAreAnsweredStrongestFirst) {
+  Relate(1, {{2, 0.1F}, {3, 0.4F}, {9, 0.5F}});
+  SendRelated();
+  AppendClusters({1, 2, 3});
+  EXPECT_EQ(NeighboursOf(1), (Ids{3, 2})) << "there is no cluster 9";
+  EXPECT_EQ(NeighboursOf(2), Ids());
+  EXPECT_EQ(NeighboursOf(9), Ids());
+}
+
+TEST_F(EngineRelatedTest, WhatIsFetchedRefreshesThem) {
+  Relate(1, {{2, 0.5F}});
+  SendRelated();
+  AppendClusters({1, 2, 3});
+  for (std::uint64_t i = 0; i < 2 * kCoFetchSample * kGivenCountMax; ++i) FetchAll({1, 3});
+  EXPECT_EQ(NeighboursOf(1), (Ids{3, 2}));
+  EXPECT_EQ(NeighboursOf(3), Ids{1});
+}
+
+TEST_F(EngineRelatedTest, BadNeighboursAreRefusedAndChangeNothing) {
+  AppendClusters({1, 2});
+  Relate(1, {{2, 0.5F}});
+  SendRelated();
+  Relate(2, {{1, 0.5F}});
+  Relate(1, {{1, 0.5F}});
+  SendRelated();
+  EXPECT_EQ(NeighboursOf(1), Ids{2});
+  EXPECT_EQ(NeighboursOf(2), Ids()) << "the operation as a whole is refused";
+  EXPECT_EQ(session_->failure().code(), absl::StatusCode::kInvalidArgument);
+  session_->ForgetFailures();
+  EXPECT_EQ(session_->Read(GetNeighbours{1, {}}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  GetNeighbours many{0, {}};
+  many.clusters.assign(kNeighbourClusterCountMax + 1, {0, ClusterId(1)});
+  EXPECT_EQ(session_->Read(many).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(EngineRelatedTest, NeighboursOfACheckpointAreKnownAgain) {
+  Relate(1, {{3, 0.5F}, {2, 0.25F}});
+  Relate(2, {{1, 0.5F}});
+  SendRelated();
+  AppendClusters({1, 2, 3});
+  ASSERT_TRUE(Checkpoint().ok());
+  Relate(2, {{3, 0.5F}});
+  SendRelated();
+  EXPECT_EQ(NeighboursOf(2), Ids{3});
+  Reopen();
+  EXPECT_EQ(NeighboursOf(1), (Ids{3, 2}));
+  EXPECT_EQ(NeighboursOf(2), Ids{1}) << "no checkpoint has seen what came later";
+}
+
+TEST_F(EngineRelatedTest, NeighboursThatAreGoneAreNotKnownAfterAnOpen) {
+  Relate(1, {{3, 0.5F}, {2, 0.25F}});
+  Relate(3, {{1, 0.5F}});
+  SendRelated();
+  AppendClusters({1, 2, 3});
+  ASSERT_TRUE(Checkpoint().ok());
+  Replace evict;
+  evict.parent_ids = {ClusterId(3)};
+  evict.evicted_positions = Positions::Range(2 * kEntryCount, kEntryCount);
+  session_->Send(std::move(evict));
+  EXPECT_EQ(NeighboursOf(1), Ids{2});
+  ASSERT_TRUE(Checkpoint().ok());
+  Reopen();
+  EXPECT_EQ(NeighboursOf(1), Ids{2});
+  EXPECT_EQ(NeighboursOf(3), Ids());
+}
+
+TEST_F(EngineRelatedTest, ForksAndTheNextSegmentKnowWhatWasSealed) {
+  Link(1, 2);
+  SendRelated();
+  AppendClusters({1, 2, 3});
+  const auto sealed = Checkpoint(/*seal=*/true);
+  ASSERT_TRUE(sealed.ok());
+  Reopen();
+  EXPECT_EQ(NeighboursOf(1), Ids{2});
+  Relate(1, {{3, 0.5F}});
+  SendRelated();
+  AppendClusters({4});
+  ASSERT_TRUE(Checkpoint().ok());
+  Reopen();
+  EXPECT_EQ(NeighboursOf(1), Ids{3}) << "the newer segment's row counts";
+  const SessionId fork = CreateOne(sealed->sealed_segment_id, 3 * kEntryCount);
+  EXPECT_EQ(NeighboursOf(*Open(fork), 1), Ids{2});
+  const SessionId shorter = CreateOne(sealed->sealed_segment_id, kEntryCount);
+  EXPECT_EQ(NeighboursOf(*Open(shorter), 1), Ids()) << "it does not show cluster 2";
+}
+
+}  // namespace
+}  // namespace cairn::kv
