@@ -62,12 +62,16 @@ constexpr std::array kKeys = {
     ConfigKey{"cache_replacement",
               "What leaves that memory first: \"cluster_aligned\" (small clusters and those that\n"
               "changed lately stay longest), \"lru\", \"lfu\" or \"fifo\"."},
-    ConfigKey{
-        "pool_sharing",
-        "Whether two clusters share a pool of pages. False: one cluster a pool, for comparison."},
+    ConfigKey{"pool_sharing",
+              "Whether two clusters share a pool of pages, and those that are fetched together
+"
+              "lie beside each other. False: one cluster a pool, in the order of placing, for
+"
+              "comparison."},
     ConfigKey{
         "staging",
-        "Whether compute nodes' hints are followed: what they will need next is read into the\n"
+        "Whether compute nodes' hints are followed: what they will need next is read into the
+"
         "shared memory ahead of time. False: hints are ignored."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };

@@ -146,8 +146,8 @@ class AttachedSession {
   bool TakeEntries(PlaceJob& job) const;
   static void TakePendingChunks(const std::vector<PendingChunk>& chunks, std::int64_t entry_bytes,
                                 std::int64_t room_max, PlaceJob& job);
-  // Pools of the clusters that are fetched together with this one, strongest first.
-  std::vector<PageIndex> RelatedPools(const ClusterKey& key) const;
+  // Takes the place that was kept for the cluster if it is still right. False: it is written now.
+  bool TakePlanned(PlaceJob& job, std::int64_t new_bytes);
   // Where they go. False: later, because the pool is being written.
   bool ChoosePlace(PlaceJob& job);
   void FinishPlacing(const std::shared_ptr<PlaceJob>& job, const PageSet& pages);
@@ -167,6 +167,19 @@ class AttachedSession {
   std::int64_t TimesForOnePart() const;
   void NoteDropped(const std::vector<Part>& parts);
 
+  // ---- session_related.cc ----
+  // Places beside the clusters that are fetched together with this one, strongest first.
+  std::vector<PoolTable::Place> RelatedPlaces(const ClusterKey& key) const;
+  // Whether the cluster has a part in a pool of the open segment.
+  bool HasPoolPart(const ClusterKey& key) const;
+  // Whether a place for its first part in a pool should be chosen together with others'.
+  bool WantsPlan(const ClusterKey& key) const;
+  // Chooses places for those of the candidates that want it and are linked to each other. Returns
+  // them in the order of their places.
+  std::vector<ClusterKey> PlanTogether(LayerHead owner, const std::vector<ClusterKey>& candidates);
+  void KeepPools(LayerHead owner, std::span<const ClusterId> run,
+                 const std::map<ClusterId, std::int64_t>& bytes_of);
+
   // ---- session_replace.cc ----
   Applied ApplyReplace(OpSeq op_seq, Replace& op);
   void FinishReplace(OpSeq op_seq, const std::shared_ptr<Replace>& op, const PageSet& pages);
@@ -174,6 +187,7 @@ class AttachedSession {
   absl::Status CollectReplaced(const Replace& op, const PageSet& pages,
                                std::map<std::int64_t, std::string_view>& entries,
                                std::vector<PendingChunk>& keep) const;
+  std::vector<std::size_t> OrderOfChildren(const Replace& op) const;
   // The children's parts, in their pools, two to a pool where they fit.
   absl::StatusOr<std::vector<ChildPart>> AllocateChildren(const Replace& op) const;
   void WriteChildren(const std::map<std::int64_t, std::string_view>& entries,
@@ -238,6 +252,14 @@ class AttachedSession {
   std::vector<std::int32_t> tail_tokens_;
   std::int64_t tail_start_ = 0;
 
+  // Places that are kept for clusters whose first part in a pool is to come. Kept until the next
+  // cut or Replace at most.
+  struct PlannedEnd {
+    ExtentRef extent;
+    Direction direction = Direction::kUp;
+    std::shared_ptr<void> kept;
+  };
+  std::map<ClusterKey, PlannedEnd> planned_;
   std::set<ClusterKey> placing_;
   std::set<ClusterKey> idle_candidates_;  // those with place_entries_min unplaced entries or more
   bool place_waits_ = false;              // a placing that would make room waits for a write to end

@@ -126,39 +126,96 @@ bool PoolTable::IsBusy(const Part& part, std::int64_t entry_bytes, std::int64_t 
                 is_being_written);
 }
 
-std::optional<PoolTable::FreeEnd> PoolTable::EndIn(PageIndex first, LayerHead owner,
+PoolTable::EndState PoolTable::StateOf(const Pool& pool, Direction direction, std::int64_t bytes,
+                                       const WriteCheck& is_being_written) const {
+  const std::shared_ptr<End> other = pool.ends[Slot(Opposite(direction))].lock();
+  const std::int64_t taken = other == nullptr ? 0 : other->bytes;
+  if (pool.damaged || !pool.ends[Slot(direction)].expired() ||
+      taken + bytes > pool.extent->size_bytes()) {
+    return EndState::kTaken;
+  }
+  const ByteRange range = RangeAt(*pool.extent, direction, bytes);
+  return IsBusy(pool, range, is_being_written) ? EndState::kBusy : EndState::kFree;
+}
+
+PoolTable::EndState PoolTable::StateOf(const ExtentRef& pool, Direction direction,
+                                       std::int64_t bytes,
+                                       const WriteCheck& is_being_written) const {
+  return StateOf(At(*pool), direction, bytes, is_being_written);
+}
+
+std::optional<PoolTable::FreeEnd> PoolTable::EndIn(const Place& place, LayerHead owner,
                                                    std::int64_t bytes,
                                                    const WriteCheck& is_being_written) const {
-  const auto found = pools_.find(first);
+  const auto found = pools_.find(place.pool);
   if (found == pools_.end()) return std::nullopt;
   const Pool& pool = found->second;
-  if (pool.owner != owner || pool.live_count != 1 || pool.damaged) return std::nullopt;
+  if (pool.owner != owner || pool.live_count != 1) return std::nullopt;
   for (const Direction direction : {Direction::kUp, Direction::kDown}) {
-    if (!pool.ends[Slot(direction)].expired()) continue;
-    const std::shared_ptr<End> other = pool.ends[Slot(Opposite(direction))].lock();
-    const std::int64_t taken = other == nullptr ? 0 : other->bytes;
-    if (taken + bytes > pool.extent->size_bytes()) continue;
-    if (IsBusy(pool, RangeAt(*pool.extent, direction, bytes), is_being_written)) continue;
+    if (place.end.value_or(direction) != direction || pool.kept[Slot(direction)]) continue;
+    if (StateOf(pool, direction, bytes, is_being_written) != EndState::kFree) continue;
     return FreeEnd{pool.extent, direction};
   }
   return std::nullopt;
 }
 
+std::vector<PoolTable::Place> PoolTable::PlacesBeside(const Part& part) const {
+  std::vector<Place> places;
+  const PageIndex first = part.extent->first();
+  if (part.direction == Direction::kDown) {
+    places.push_back({PageIndex(first.value() + part.extent->page_count()), Direction::kUp});
+  } else if (auto before = pools_.lower_bound(first); before != pools_.begin()) {
+    --before;
+    const Extent& extent = *before->second.extent;
+    if (extent.first().value() + extent.page_count() == first.value()) {
+      places.push_back({extent.first(), Direction::kDown});
+    }
+  }
+  places.push_back({first, std::nullopt});
+  return places;
+}
+
 std::optional<PoolTable::FreeEnd> PoolTable::FindEnd(LayerHead owner, std::int64_t bytes,
-                                                     std::span<const PageIndex> preferred,
+                                                     std::span<const Place> preferred,
                                                      const WriteCheck& is_being_written) const {
-  for (const PageIndex first : preferred) {
-    if (auto end = EndIn(first, owner, bytes, is_being_written)) return end;
+  for (const Place& place : preferred) {
+    if (auto end = EndIn(place, owner, bytes, is_being_written)) return end;
   }
   const auto found = half_full_.find(owner);
   if (found == half_full_.end()) return std::nullopt;
   const std::vector<PageIndex>& pools = found->second;
   int tries = 0;
   for (auto first = pools.rbegin(); first != pools.rend() && tries < kFreeEndTriesMax; ++first) {
-    if (auto end = EndIn(*first, owner, bytes, is_being_written)) return end;
+    if (auto end = EndIn({*first, std::nullopt}, owner, bytes, is_being_written)) return end;
     ++tries;
   }
   return std::nullopt;
+}
+
+std::shared_ptr<void> PoolTable::Keep(LayerHead owner, const ExtentRef& pool, Direction direction) {
+  Pool& known = pools_[pool->first()];
+  if (known.extent == nullptr) {
+    known.extent = pool;
+    known.owner = owner;
+  }
+  CAIRN_CHECK(known.extent == pool && known.owner == owner);
+  CAIRN_CHECK(!known.kept[Slot(direction)]);
+  known.kept[Slot(direction)] = true;
+  return {this, [first = pool->first(), direction](PoolTable* table) {
+            const auto found = table->pools_.find(first);
+            if (found == table->pools_.end()) return;
+            found->second.kept[Slot(direction)] = false;
+            table->ForgetUnused(first);
+          }};
+}
+
+void PoolTable::ForgetUnused(PageIndex first) {
+  const auto found = pools_.find(first);
+  if (found == pools_.end()) return;
+  const Pool& pool = found->second;
+  const bool used = pool.live_count > 0 || pool.recorded || pool.held || pool.kept[0] ||
+                    pool.kept[1] || touched_.contains(first);
+  if (!used) pools_.erase(found);
 }
 
 std::shared_ptr<void> PoolTable::Hold(const ExtentRef& pool) {
@@ -167,7 +224,9 @@ std::shared_ptr<void> PoolTable::Hold(const ExtentRef& pool) {
   held = true;
   return {this, [first = pool->first()](PoolTable* table) {
             const auto found = table->pools_.find(first);
-            if (found != table->pools_.end()) found->second.held = false;
+            if (found == table->pools_.end()) return;
+            found->second.held = false;
+            table->ForgetUnused(first);
           }};
 }
 

@@ -65,12 +65,32 @@ class PoolTable {
     ExtentRef extent;
     Direction direction = Direction::kUp;
   };
-  // An end for a new part of `bytes`, beside another part: in one of the `preferred` pools in their
-  // order, else in the newest pool that has one. Only ends that nothing names and where `bytes` can
-  // be written now.
+  // A pool, or one end of it.
+  struct Place {
+    PageIndex pool;
+    std::optional<Direction> end;
+  };
+  // Where a new part would lie next to this one: across the seam, in the pool that touches its end,
+  // where both are read at once; then in its own pool, with the room to grow between them.
+  std::vector<Place> PlacesBeside(const Part& part) const;
+  // An end for a new part of `bytes`, beside another part: one of the `preferred` places in their
+  // order, else in the newest pool that has one. Only ends that nothing names or keeps and where
+  // `bytes` can be written now.
   std::optional<FreeEnd> FindEnd(LayerHead owner, std::int64_t bytes,
-                                 std::span<const PageIndex> preferred,
+                                 std::span<const Place> preferred,
                                  const WriteCheck& is_being_written) const;
+  // Keeps an end for a part that is to come, from FindEnd, until the result is gone. The pool may
+  // be a fresh one, which then belongs to `owner`. REQUIRES: nothing else keeps it; the table
+  // outlives the result.
+  std::shared_ptr<void> Keep(LayerHead owner, const ExtentRef& pool, Direction direction);
+  enum class EndState {
+    kFree,   // a part of `bytes` can be written there now
+    kBusy,   // later
+    kTaken,  // something names it, or the part at the other end leaves less room
+  };
+  // For who keeps it.
+  EndState StateOf(const ExtentRef& pool, Direction direction, std::int64_t bytes,
+                   const WriteCheck& is_being_written) const;
 
   // ---- rule 6: a page has one writer, from the read before its write to the write's end ----
   // Whether `count` entries behind those of the part must wait: a placing holds the pool, or a page
@@ -121,6 +141,7 @@ class PoolTable {
     int live_count = 0;                      // parts that rows in memory name
     bool recorded = false;                   // the last cut's rows named it
     bool held = false;
+    std::array<bool, 2> kept{};  // low, high
     bool damaged = false;
   };
 
@@ -130,8 +151,12 @@ class PoolTable {
   void Put(Pool& pool, std::int64_t entry_bytes, Part& part);
   void UpdateHalfFull(const Pool& pool);
   static bool IsBusy(const Pool& pool, const ByteRange& range, const WriteCheck& is_being_written);
-  std::optional<FreeEnd> EndIn(PageIndex first, LayerHead owner, std::int64_t bytes,
+  std::optional<FreeEnd> EndIn(const Place& place, LayerHead owner, std::int64_t bytes,
                                const WriteCheck& is_being_written) const;
+  EndState StateOf(const Pool& pool, Direction direction, std::int64_t bytes,
+                   const WriteCheck& is_being_written) const;
+  // Forgets a pool that has no part, never had one, and that nobody keeps or holds any more.
+  void ForgetUnused(PageIndex first);
 
   std::map<PageIndex, Pool> pools_;
   std::map<LayerHead, std::vector<PageIndex>> half_full_;  // pools with one live part, newest last

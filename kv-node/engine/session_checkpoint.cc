@@ -242,6 +242,7 @@ void AttachedSession::PlanStragglers(LogPlan& plan) const {
 }
 
 absl::Status AttachedSession::Cut(CheckpointJob& job, LogPlan& plan, const PageSet& pages) {
+  planned_.clear();  // what was not placed by now is logged, and may wait for long
   // A seal without new positions is a plain checkpoint (rule 2).
   const bool seal = job.op.seal && job.op.token_count > state_->open().start;
   SegmentId next;

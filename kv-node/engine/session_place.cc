@@ -1,8 +1,9 @@
 // Placing: entries move from pending and log parts into pools. architecture "Write path": whole log
 // parts, oldest entries first; only a cluster's last placed part grows, into the room that the part
 // at the other end leaves. What does not fit there, or whose page fails the check of either part,
-// becomes one new part: at a free end beside another cluster of the (layer, head), if possible one
-// that it is fetched with, else in a fresh pool. A part never exceeds the largest pool, so a
+// becomes one new part: at the place that was planned for it with others, at a free end beside
+// another cluster of the (layer, head), if possible one that it is fetched with, else in a fresh
+// pool. A part never exceeds the largest pool, so a
 // cluster that outgrows it has several. Rule 6: a page has one writer at a time, from the read
 // before its write to the write's end; both parts' bytes in it are checked and written again.
 #include <algorithm>
@@ -25,6 +26,7 @@ struct AttachedSession::PlaceJob {
   std::int64_t new_count = 0;  // entries that are written
   // The part that grows, or one without entries at a free end; none: a fresh pool.
   std::optional<Part> target;
+  std::shared_ptr<void> kept;       // the end that was kept for it, until the part is there
   std::shared_ptr<void> pool_hold;  // of the target's pool
   std::shared_ptr<void> io;
 };
@@ -88,13 +90,29 @@ void AttachedSession::PlaceForRoom() {
   for (const auto& [key, chunks] : state_->pending()) {
     fullest.emplace_back(state_->PendingCount(key) * state_->EntryBytes(key), key);
   }
-  std::sort(fullest.begin(), fullest.end(),
-            [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::stable_sort(fullest.begin(), fullest.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<ClusterKey> candidates;
+  candidates.reserve(fullest.size());
+  for (const auto& [bytes, key] : fullest) candidates.push_back(key);
+  std::set<LayerHead> planned;
+  std::set<ClusterKey> done;
   std::int64_t coming = context_.pending_bytes;
   place_waits_ = false;
-  for (const auto& [bytes, key] : fullest) {
-    if (coming <= context_.options.pending_bytes_max / 2) break;
+  const auto place = [&](const ClusterKey& key) {
+    if (coming <= context_.options.pending_bytes_max / 2 || !done.insert(key).second) return;
+    const std::int64_t bytes = state_->PendingCount(key) * state_->EntryBytes(key);
     if (placing_.contains(key) || StartPlacing(key)) coming -= bytes;
+  };
+  for (const ClusterKey& key : candidates) {
+    if (coming <= context_.options.pending_bytes_max / 2) break;
+    if (WantsPlan(key) && planned.emplace(key.layer, key.head).second) {
+      // One after the other, so that pools are not left half empty.
+      for (const ClusterKey& together : PlanTogether({key.layer, key.head}, candidates)) {
+        place(together);
+      }
+    }
+    place(key);
   }
 }
 
@@ -125,7 +143,11 @@ bool AttachedSession::PlaceAtIdle() {
     }
     return false;
   });
-  if (!best || !StartPlacing(*best)) return false;
+  if (!best) return false;
+  if (WantsPlan(*best)) {
+    PlanTogether({best->layer, best->head}, {idle_candidates_.begin(), idle_candidates_.end()});
+  }
+  if (!StartPlacing(*best)) return false;
   // Back with its next entries: what cannot be placed now is not tried for ever.
   idle_candidates_.erase(*best);
   return true;
@@ -153,16 +175,25 @@ bool AttachedSession::TakeEntries(PlaceJob& job) const {
   return job.new_count > 0;
 }
 
-std::vector<PageIndex> AttachedSession::RelatedPools(const ClusterKey& key) const {
-  std::vector<PageIndex> pools;
-  for (const ClusterLink& link : co_fetches_.LinksOf(key)) {
-    const auto own = state_->open().parts.find({key.layer, key.head, link.cluster});
-    if (own == state_->open().parts.end()) continue;
-    for (const Part& part : own->second) {
-      if (part.extent->kind() == ExtentKind::kPool) pools.push_back(part.extent->first());
-    }
+bool AttachedSession::TakePlanned(PlaceJob& job, std::int64_t new_bytes) {
+  const auto found = planned_.find(job.key);
+  if (found == planned_.end()) return true;
+  PlannedEnd& planned = found->second;
+  switch (pools_->StateOf(planned.extent, planned.direction, new_bytes, write_check())) {
+    case PoolTable::EndState::kBusy:
+      place_waits_ = true;
+      return false;
+    case PoolTable::EndState::kFree:
+      job.target.emplace();
+      job.target->extent = planned.extent;
+      job.target->direction = planned.direction;
+      job.kept = std::move(planned.kept);
+      break;
+    case PoolTable::EndState::kTaken:  // the cluster has grown over the room
+      break;
   }
-  return pools;
+  planned_.erase(found);
+  return true;
 }
 
 bool AttachedSession::ChoosePlace(PlaceJob& job) {
@@ -180,9 +211,10 @@ bool AttachedSession::ChoosePlace(PlaceJob& job) {
       job.keep.pop_back();
     }
   }
+  if (!job.target && !TakePlanned(job, new_bytes)) return false;
   if (!job.target && context_.options.pool_sharing) {
     const LayerHead owner{job.key.layer, job.key.head};
-    if (auto end = pools_->FindEnd(owner, new_bytes, RelatedPools(job.key), check)) {
+    if (auto end = pools_->FindEnd(owner, new_bytes, RelatedPlaces(job.key), check)) {
       job.target.emplace();
       job.target->extent = std::move(end->extent);
       job.target->direction = end->direction;
@@ -236,6 +268,7 @@ void AttachedSession::FinishPlacing(const std::shared_ptr<PlaceJob>& job, const 
     pools_->NoteDamage(*job->target->extent);
     if (job->target->count() > 0) job->keep.push_back(*job->target);
     job->target.reset();
+    job->kept.reset();
     job->pool_hold.reset();
   }
   WritePlaced(job, pages);
@@ -263,6 +296,10 @@ void AttachedSession::WritePlaced(const std::shared_ptr<PlaceJob>& job, const Pa
   if (fresh) {
     absl::StatusOr<ExtentRef> extent =
         AllocatePool(job->new_count * entry_bytes, TimesForOnePart());
+    if (!extent.ok() && !planned_.empty()) {  // kept places give way to what comes now
+      planned_.clear();
+      extent = AllocatePool(job->new_count * entry_bytes, TimesForOnePart());
+    }
     place_error_ = extent.status();
     if (!extent.ok()) return;  // what is pending or logged stays so
     job->target.emplace();

@@ -6,6 +6,7 @@
 #include "common/base/check.h"
 #include "kv-node/engine/attached_session.h"
 #include "kv-node/engine/checkpoint_job.h"
+#include "kv-node/engine/placement_order.h"
 
 namespace cairn::kv {
 
@@ -102,15 +103,40 @@ absl::Status AttachedSession::CollectReplaced(const Replace& op, const PageSet& 
   return absl::OkStatus();
 }
 
-// Children are cut into parts that fit the largest pool. Neighbours share a pool, of the smallest
-// class that holds both twice over: they will grow, and be fetched together more often than others,
-// because they come from one cluster.
+// Linked ones by their links, then the others in the order of the operation.
+std::vector<std::size_t> AttachedSession::OrderOfChildren(const Replace& op) const {
+  std::map<ClusterId, std::size_t> index_of;
+  for (std::size_t i = 0; i < op.children.size(); ++i) index_of[op.children[i].cluster_id] = i;
+  std::vector<ClusterPair> links;
+  for (const ChildCluster& child : op.children) {
+    for (const ClusterLink& link : co_fetches_.LinksOf({op.layer, op.head, child.cluster_id})) {
+      if (index_of.contains(link.cluster)) {
+        links.push_back({child.cluster_id, link.cluster, link.count});
+      }
+    }
+  }
+  std::vector<std::size_t> order;
+  if (context_.options.pool_sharing) {
+    for (const ClusterId id : OrderByLinks(std::move(links))) {
+      order.push_back(index_of.extract(id).mapped());
+    }
+  }
+  for (std::size_t i = 0; i < op.children.size(); ++i) {
+    if (index_of.contains(op.children[i].cluster_id)) order.push_back(i);
+  }
+  return order;
+}
+
+// Children are cut into parts that fit the largest pool. Those that follow each other share a pool,
+// of the smallest class that holds both twice over: they will grow, and be fetched together more
+// often than others, because they come from one cluster.
 absl::StatusOr<std::vector<AttachedSession::ChildPart>> AttachedSession::AllocateChildren(
     const Replace& op) const {
   const std::int64_t entry_bytes = row_.layout.EntryBytes(op.head);
   const std::int64_t part_count_max = kPartBytesMax / entry_bytes;
   std::vector<ChildPart> out;
-  for (const ChildCluster& child : op.children) {
+  for (const std::size_t index : OrderOfChildren(op)) {
+    const ChildCluster& child = op.children[index];
     for (std::int64_t first = 0; first < child.positions.count(); first += part_count_max) {
       const std::int64_t count = std::min(part_count_max, child.positions.count() - first);
       ChildPart made;
@@ -178,6 +204,7 @@ void AttachedSession::WriteChildren(const std::map<std::int64_t, std::string_vie
 
 void AttachedSession::FinishReplace(OpSeq op_seq, const std::shared_ptr<Replace>& op,
                                     const PageSet& pages) {
+  planned_.clear();  // of the parents too
   const std::int64_t entry_bytes = row_.layout.EntryBytes(op->head);
   EntryMap entries;
   std::vector<PendingChunk> keep;

@@ -77,6 +77,16 @@ MUTATIONS = [
      "            if (slot == nullptr) ClearHoles(run, {});\n", ENGINE_TEST),
     ("parts are served unchecked", ENGINE + "session_fetch.cc", "(checked || IsIntact(context_.store_id, wanted))",
      "(checked || IsIntact(context_.store_id, wanted) || true)", FAULTS),
+    ("kept places outlive the cut", ENGINE + "session_checkpoint.cc", "  planned_.clear();", "  //", ENGINE_TEST),
+    ("others take a kept end", ENGINE + "pool_table.cc", " || pool.kept[Slot(direction)]", "", ENGINE_TEST),
+    ("pairs do not lie across a seam", ENGINE + "session_related.cc",
+     "if (pool > 0) keep(2 * pool - 1, Direction::kUp);\n"
+     "    if (2 * pool < run.size()) keep(2 * pool, Direction::kDown);",
+     "if (2 * pool + 1 < run.size()) keep(2 * pool + 1, Direction::kDown);\n"
+     "    if (2 * pool < run.size()) keep(2 * pool, Direction::kUp);", ENGINE_TEST),
+    ("neighbours are not stored", ENGINE + "session_capture.cc",
+     "job.batch.Put(Family::kCoretrieval, LinkRowKey(segment, key), EncodeLinks(links));",
+     "static_cast<void>(links);", ENGINE_TEST),
     ("two writers of a pool's page", ENGINE + "pool_table.cc", "  if (pool.held) return true;\n", "", ENGINE_TEST),
     ("the other part of a page is not checked", ENGINE + "pool_table.cc",
      "if (other->last_crc != PartCrc(store, other->part, number, bytes)) return false;",

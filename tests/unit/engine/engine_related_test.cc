@@ -1,6 +1,8 @@
-// Neighbours: what a session knows of them, and what a restart leaves.
+// Neighbours: what a session knows of them, what a restart leaves, and where clusters are placed by
+// them. Entries have 512 bytes, eight to a page.
 #include <algorithm>
 #include <cstdint>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -98,6 +100,39 @@ class EngineRelatedTest : public EngineTest {
     EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return reply.ok() ? std::get<FetchReply>(*reply) : FetchReply();
   }
+  void ExpectWhole(const Ids& clusters) {
+    for (const FetchedCluster& fetched : FetchAll(clusters).clusters) {
+      ASSERT_EQ(fetched.outcome, FetchOutcome::kFound);
+      const JoinedCluster joined = Join(one_head_, fetched);
+      EXPECT_TRUE(joined.entries == EntriesBytes(one_head_, kSalt, 0, 0, joined.positions));
+    }
+  }
+
+  // Asks until nothing is pending; one by one, because what is asked for together is counted.
+  void WaitUntilPlaced(const Ids& clusters) {
+    const auto is_pending = [](const Span& span) { return span.part_id.value() == 0; };
+    for (const std::int64_t cluster : clusters) {
+      bool pending = true;
+      while (pending && !::testing::Test::HasFailure()) {
+        const FetchReply reply = FetchAll({cluster});
+        if (reply.clusters.empty()) return;
+        const std::vector<Span>& spans = reply.clusters[0].spans;
+        pending = std::any_of(spans.begin(), spans.end(), is_pending);
+      }
+    }
+  }
+  void Place(const Ids& clusters) {
+    AppendClusters(clusters);
+    WaitUntilPlaced(clusters);
+  }
+
+  // Device reads of one fetch.
+  std::int64_t ReadsFor(const Ids& clusters) {
+    const std::int64_t before = Stats().read_fetch_count;
+    FetchAll(clusters);
+    return Stats().read_fetch_count - before;
+  }
+
   absl::StatusOr<Checkpointed> Checkpoint(bool seal = false) {
     cairn::Checkpoint op;
     op.token_count = token_count_;
@@ -204,6 +239,124 @@ TEST_F(EngineRelatedTest, ForksAndTheNextSegmentKnowWhatWasSealed) {
   EXPECT_EQ(NeighboursOf(*Open(fork), 1), Ids{2});
   const SessionId shorter = CreateOne(sealed->sealed_segment_id, kEntryCount);
   EXPECT_EQ(NeighboursOf(*Open(shorter), 1), Ids()) << "it does not show cluster 2";
+}
+
+// Pairs that the order of appends keeps apart: with their links each takes one read, without two.
+TEST_F(EngineRelatedTest, ClustersThatAreFetchedTogetherAreReadAtOnce) {
+  constexpr std::int64_t kPairCount = 24;
+  Ids all;
+  for (std::int64_t id = 1; id <= 2 * kPairCount; ++id) all.push_back(id);
+  struct Run {
+    const char* name;
+    bool sharing;
+    bool related;
+    std::int64_t reads;
+  };
+  for (const Run& run : {Run{"single, in order", false, true, 2 * kPairCount},
+                         Run{"two to a pool", true, false, 2 * kPairCount},
+                         Run{"related", true, true, kPairCount}}) {
+    EngineOptions options;
+    options.pool_sharing = run.sharing;
+    StartPlacing(options);
+    for (std::int64_t id = 1; run.related && id <= kPairCount; ++id) Link(id, id + kPairCount);
+    SendRelated();
+    Place(all);
+    std::int64_t reads = 0;
+    for (std::int64_t id = 1; id <= kPairCount; ++id) reads += ReadsFor({id, id + kPairCount});
+    EXPECT_EQ(reads, run.reads) << run.name;
+    std::cout << run.name << ": " << reads << " device reads for " << kPairCount << " fetches, "
+              << 2 * kPairCount * kEntryCount / static_cast<double>(reads)
+              << " entries a read, flash_used_bytes=" << Stats().flash_used_bytes << "\n";
+    ExpectWhole(all);
+    ASSERT_TRUE(Checkpoint().ok());
+    Reopen();
+    ExpectWhole(all);
+  }
+}
+
+// The same when they come as log parts, after a restart that placed nothing before.
+TEST_F(EngineRelatedTest, LoggedClustersArePlacedByTheirStoredNeighbours) {
+  EngineOptions options;
+  options.place_entries_min = 2 * kEntryCount;
+  StartPlacing(options);
+  Link(1, 5);
+  Link(2, 6);
+  SendRelated();
+  AppendClusters({1, 2, 3, 4, 5, 6});
+  ASSERT_TRUE(Checkpoint().ok());
+  Reopen();
+  AppendClusters({1, 2, 3, 4, 5, 6});  // the second half: now they are worth a place
+  WaitUntilPlaced({1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(ReadsFor({1, 5}), 1);
+  EXPECT_EQ(ReadsFor({2, 6}), 1);
+  ExpectWhole({1, 2, 3, 4, 5, 6});
+}
+
+TEST_F(EngineRelatedTest, ASingleNewClusterGoesAcrossTheSeam) {
+  Link(1, 2);
+  Relate(6, {{2, 0.5F}});
+  SendRelated();
+  Place({1, 2});  // [  1] [2  ]
+  Place({4});
+  Place({5});  // [5 1] [2 4]
+  for (const std::int64_t i : {0, 2}) {
+    Replace evict;
+    evict.parent_ids = {ClusterId(i == 0 ? 1 : 4)};
+    evict.evicted_positions = Positions::Range(i * kEntryCount, kEntryCount);
+    session_->Send(std::move(evict));
+  }
+  ASSERT_TRUE(Checkpoint().ok());
+  EXPECT_EQ(ReadsFor({2, 5}), 2) << "in two pools";
+  Place({6});
+  EXPECT_EQ(ReadsFor({2, 6}), 1);
+  EXPECT_EQ(ReadsFor({5, 6}), 1) << "in the pool that was left free across the seam";
+  ExpectWhole({2, 5, 6});
+}
+
+// Places that were kept and not used go back to the free pages with the next checkpoint.
+TEST_F(EngineRelatedTest, KeptPlacesAreGivenBack) {
+  EngineOptions options;
+  options.place_at_idle = false;
+  options.pending_bytes_max = kPartBytesMax;
+  StartPlacing(options);
+  Ids many;
+  for (std::int64_t id = 1; id <= 40; ++id) many.push_back(id);
+  for (std::int64_t id = 1; id <= 20; ++id) Link(id, id + 20);
+  SendRelated();
+  AppendClusters(many);  // 80 KiB: above the limit
+  AppendClusters({41});  // makes room: half of them are placed
+  ExpectWhole(many);
+  const std::int64_t with_kept = Stats().flash_used_bytes;
+  ASSERT_TRUE(Checkpoint().ok());  // in their stead a log run of fewer pages
+  EXPECT_LT(Stats().flash_used_bytes, with_kept);
+  Reopen();
+  const std::int64_t after = Stats().flash_used_bytes;
+  EXPECT_LT(after, with_kept);
+  ExpectWhole(many);
+  session_.reset();
+  ASSERT_TRUE(Delete(id_).ok());
+  EXPECT_EQ(Stats().flash_used_bytes, 2 * kPageBytes);
+}
+
+TEST_F(EngineRelatedTest, LinkedChildrenOfAReplaceShareAPool) {
+  Place({1, 2});
+  Relate(3, {{5, 0.5F}});
+  Relate(4, {{6, 0.5F}});
+  SendRelated();
+  Replace split;
+  split.parent_ids = {ClusterId(1), ClusterId(2)};
+  for (std::int64_t i = 0; i < 4; ++i) {
+    split.children.push_back({ClusterId(3 + i), Positions::Range(2 * i, 2)});
+  }
+  next_cluster_id_ = std::max<std::int64_t>(next_cluster_id_, 7);
+  session_->Send(std::move(split));
+  std::vector<Direction> directions;
+  for (const FetchedCluster& fetched : FetchAll({3, 4, 5, 6}).clusters) {
+    directions.push_back(fetched.spans.at(0).direction);
+  }
+  EXPECT_EQ(directions,
+            (std::vector{Direction::kUp, Direction::kUp, Direction::kDown, Direction::kDown}));
+  ExpectWhole({3, 4, 5, 6});
 }
 
 }  // namespace

@@ -41,8 +41,11 @@ class PoolTableTest : public ::testing::Test {
     return part;
   }
   std::optional<PoolTable::FreeEnd> Find(std::int64_t count, LayerHead owner = kOwner,
-                                         const std::vector<PageIndex>& preferred = {}) {
+                                         const std::vector<PoolTable::Place>& preferred = {}) {
     return table_.FindEnd(owner, count * kEntryBytes, preferred, check_);
+  }
+  static std::vector<PoolTable::Place> In(const ExtentRef& pool) {
+    return {{pool->first(), std::nullopt}};
   }
   // The rows cease to name it, and a checkpoint commits that.
   void Remove(Part part) {
@@ -109,8 +112,8 @@ TEST_F(PoolTableTest, PreferredPoolsComeFirstThenTheNewest) {
                              Add(third, Direction::kUp, 7)};
   EXPECT_EQ(Find(1)->extent, third);
   EXPECT_EQ(Find(2)->extent, second) << "the third has no room for it";
-  EXPECT_EQ(Find(2, kOwner, {first->first()})->extent, first);
-  EXPECT_EQ(Find(7, kOwner, {first->first()}), std::nullopt);
+  EXPECT_EQ(Find(2, kOwner, In(first))->extent, first);
+  EXPECT_EQ(Find(7, kOwner, In(first)), std::nullopt);
   parts.push_back(Add(second, Direction::kDown, 2));
   EXPECT_EQ(Find(2)->extent, first) << "the second is taken on both ends";
 }
@@ -120,7 +123,7 @@ TEST_F(PoolTableTest, AnEndIsGivenToTheSameLayerAndHeadOnly) {
   const Part part = Add(pool, Direction::kUp, 2);
   EXPECT_FALSE(Find(1, {3, 0}));
   EXPECT_FALSE(Find(1, {2, 1}));
-  EXPECT_FALSE(Find(1, {3, 0}, {pool->first()}));
+  EXPECT_FALSE(Find(1, {3, 0}, In(pool)));
   EXPECT_TRUE(Find(1));
 }
 
@@ -196,7 +199,7 @@ TEST_F(PoolTableTest, ADamagedPoolTakesNoNewPart) {
   const Part low = Add(pool, Direction::kUp, 2);
   table_.NoteDamage(*pool);
   EXPECT_FALSE(Find(1));
-  EXPECT_FALSE(Find(1, kOwner, {pool->first()}));
+  EXPECT_FALSE(Find(1, kOwner, In(pool)));
 }
 
 TEST_F(PoolTableTest, ChangesNameWholePoolsOnce) {
@@ -259,6 +262,60 @@ TEST_F(PoolTableTest, AdoptedPoolsHaveFreeEnds) {
   Remove(high);
   high = Part();
   EXPECT_EQ(table_.pool_count(), 0);
+}
+
+TEST_F(PoolTableTest, AKeptEndIsFoundByNobodyElse) {
+  const ExtentRef pool = MakePool(1);
+  std::shared_ptr<void> low = table_.Keep(kOwner, pool, Direction::kUp);
+  std::shared_ptr<void> high = table_.Keep(kOwner, pool, Direction::kDown);
+  EXPECT_EQ(table_.StateOf(pool, Direction::kUp, 2 * kEntryBytes, check_),
+            PoolTable::EndState::kFree);
+  const Part part = Add(pool, Direction::kUp, 2);
+  low.reset();
+  EXPECT_EQ(Find(1), std::nullopt);
+  EXPECT_EQ(Find(1, kOwner, In(pool)), std::nullopt);
+  EXPECT_EQ(table_.StateOf(pool, Direction::kUp, kEntryBytes, check_), PoolTable::EndState::kTaken);
+  EXPECT_EQ(table_.StateOf(pool, Direction::kDown, 6 * kEntryBytes, check_),
+            PoolTable::EndState::kFree);
+  EXPECT_EQ(table_.StateOf(pool, Direction::kDown, 7 * kEntryBytes, check_),
+            PoolTable::EndState::kTaken);
+  writing_ = {pool->first()};
+  EXPECT_EQ(table_.StateOf(pool, Direction::kDown, kEntryBytes, check_),
+            PoolTable::EndState::kBusy);
+  writing_.clear();
+  high.reset();
+  EXPECT_EQ(Find(1)->extent, pool);
+}
+
+TEST_F(PoolTableTest, AKeptPoolWithoutPartsIsForgotten) {
+  ExtentRef pool = MakePool(1);
+  const std::int64_t used = map_->used_count();
+  std::shared_ptr<void> low = table_.Keep(kOwner, pool, Direction::kUp);
+  std::shared_ptr<void> high = table_.Keep(kOwner, pool, Direction::kDown);
+  std::shared_ptr<void> hold = table_.Hold(pool);
+  pool.reset();
+  low.reset();
+  high.reset();
+  EXPECT_EQ(table_.pool_count(), 1) << "a placing is about to write to it";
+  hold.reset();
+  EXPECT_EQ(table_.pool_count(), 0);
+  EXPECT_EQ(map_->used_count(), used - 1);
+  EXPECT_TRUE(table_.TakeChanges().named.empty());
+}
+
+TEST_F(PoolTableTest, TheSeamIsTheBestPlaceBesideAPart) {
+  const ExtentRef first = MakePool(1);
+  const ExtentRef second = MakePool(2);
+  const Part a = Add(first, Direction::kUp, 1);
+  const Part b = Add(second, Direction::kUp, 1);
+  const auto places = table_.PlacesBeside(b);
+  ASSERT_EQ(places.size(), 2U);
+  EXPECT_EQ(Find(1, kOwner, places)->extent, first);
+  EXPECT_EQ(Find(1, kOwner, places)->direction, Direction::kDown);
+  EXPECT_EQ(Find(8, kOwner, places)->extent, second) << "too long for the seam";
+  const Part c = Add(second, Direction::kDown, 1);
+  EXPECT_EQ(table_.PlacesBeside(c).front().pool.value(), second->first().value() + 2);
+  EXPECT_EQ(table_.PlacesBeside(a).size(), 1U) << "nothing lies before it";
 }
 
 }  // namespace

@@ -1,0 +1,27 @@
+// In which order new clusters of one (layer, head) are placed, so that those that are fetched
+// together touch. docs/architecture.md, "Where entries are placed".
+//
+// Threading:  pure functions.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/kv/messages.h"
+
+namespace cairn::kv {
+
+// Two clusters that are fetched together, and how often.
+struct ClusterPair {
+  ClusterId a;
+  ClusterId b;
+  std::int64_t count = 0;
+};
+
+// The clusters of the links that are paired, each once: the first with the second, the third with
+// the fourth, and so on. Pairs are made greedily by count, over all links: a cluster is in one pair
+// at most. Pairs follow each other along the strongest of the links that are left. A cluster whose
+// partners all have others is not in the result. The same links give the same order.
+std::vector<ClusterId> OrderByLinks(std::vector<ClusterPair> links);
+
+}  // namespace cairn::kv
