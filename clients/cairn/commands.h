@@ -26,8 +26,10 @@ inline void SetAction(CLI::App& command, CommandResult& result, std::function<ab
   command.callback([&result, run = std::move(run)] { result.status = run(); });
 }
 
-// cairn model inspect | tokenize | logits
+// cairn model inspect | tokenize | logits | trace
 void AddModelCommands(CLI::App& app, CommandResult& result);
+// Adds `trace` to `cairn model`.
+void AddModelTraceCommand(CLI::App& group, CommandResult& result);
 
 // Commands that talk to cairn-compute-node; built where gRPC is.
 // cairn generate

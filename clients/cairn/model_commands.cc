@@ -8,7 +8,6 @@
 #include <span>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +15,7 @@
 
 #include "clients/cairn/commands.h"
 #include "clients/cairn/input.h"
+#include "clients/cairn/model_input.h"
 #include "clients/cairn/output.h"
 #include "common/base/status.h"
 #include "common/kv/kv_format.h"
@@ -28,21 +28,10 @@
 namespace cairn::cli {
 namespace {
 
-// Ids and logits go between files and memory as they are.
+// Logits go between files and memory as they are.
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::int64_t kTextBytesMax = 1 << 28;
-constexpr std::int64_t kTokenFileBytesMax = 1 << 26;
-constexpr std::int64_t kBatchTokens = 512;
-constexpr int kThreadsMax = 256;
-
-// A message about a model always says which file it is about.
-absl::Status AboutFile(const absl::Status& status, const std::string& path) {
-  if (status.ok() || Message(status).find(path) != std::string::npos) {
-    return status;
-  }
-  return Annotate(status, path);
-}
 
 absl::Status Inspect(const std::string& path) {
   auto file = compute::GgufFile::Open(path);
@@ -72,38 +61,6 @@ struct LogitsOptions {
   double lora_scale = 1.0;
   int threads = 0;  // 0: one for each processor
 };
-
-absl::StatusOr<std::vector<std::int32_t>> ReadTokens(const std::string& path) {
-  std::string bytes;
-  CAIRN_ASSIGN_OR_RETURN(bytes, ReadFile(path, kTokenFileBytesMax));
-  if (bytes.empty()) {
-    return InvalidArgument("read {}: it is empty; write at least one token id", path);
-  }
-  if (bytes.size() % sizeof(std::int32_t) != 0) {
-    return InvalidArgument(
-        "read {}: {} bytes are no whole number of token ids; write each as a little-endian int32 "
-        "of 4 bytes",
-        path, bytes.size());
-  }
-  std::vector<std::int32_t> tokens(bytes.size() / sizeof(std::int32_t));
-  bytes.copy(reinterpret_cast<char*>(tokens.data()), bytes.size());
-  return tokens;
-}
-
-absl::Status CheckTokens(std::span<const std::int32_t> tokens, const std::string& path,
-                         const compute::ModelConfig& config) {
-  if (static_cast<std::int64_t>(tokens.size()) > config.context_length) {
-    return InvalidArgument("read {}: {} tokens are more than the model's context of {}", path,
-                           tokens.size(), config.context_length);
-  }
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] < 0 || tokens[i] >= config.vocab_size) {
-      return InvalidArgument("read {}: token {} is id {}, but the model's ids are 0 to {}", path, i,
-                             tokens[i], config.vocab_size - 1);
-    }
-  }
-  return absl::OkStatus();
-}
 
 absl::Status WriteFloats(std::FILE* file, const std::string& path, std::span<const float> values) {
   if (std::fwrite(values.data(), sizeof(float), values.size(), file) != values.size()) {
@@ -142,34 +99,24 @@ absl::Status Logits(const LogitsOptions& options) {
         "that file",
         options.lora);
   }
-  std::error_code ignored;  // a file that is not there is no other's equivalent
-  for (const std::string& input : {options.model, options.tokens}) {
-    if (std::filesystem::equivalent(options.output, input, ignored)) {
-      return InvalidArgument("write {}: it is the same file as the input {}", options.output,
-                             input);
-    }
-  }
+  const std::string inputs[] = {options.model, options.tokens};
+  CAIRN_RETURN_IF_ERROR(CheckIsNoInput(options.output, inputs));
   const KvFormat format = ParseKvFormat(options.kv_format).value_or(KvFormat::kF16);
   std::vector<std::int32_t> tokens;
   CAIRN_ASSIGN_OR_RETURN(tokens, ReadTokens(options.tokens));
-  compute::ModelOptions model_options;
-  model_options.thread_count =
-      options.threads > 0
-          ? options.threads
-          : std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kThreadsMax);
-  model_options.batch_tokens_max = kBatchTokens;
-  auto model = compute::Model::Load(options.model, model_options);
-  CAIRN_RETURN_IF_ERROR(AboutFile(model.status(), options.model));
-  CAIRN_RETURN_IF_ERROR(CheckTokens(tokens, options.tokens, (*model)->config()));
+  std::unique_ptr<compute::Model> model;
+  CAIRN_ASSIGN_OR_RETURN(model, LoadModel(options.model, options.threads));
+  CAIRN_RETURN_IF_ERROR(CheckTokens(tokens, 0, options.tokens, model->config()));
 
   FileHandle file(std::fopen(options.output.c_str(), "wb"));
   if (file == nullptr) {
     return ErrnoStatus(errno, fmt::format("create {}", options.output));
   }
-  absl::Status status = RunForward(**model, tokens, format, options, file.get());
+  absl::Status status = RunForward(*model, tokens, format, options, file.get());
   if (std::fclose(file.release()) != 0 && status.ok()) {
     status = ErrnoStatus(errno, fmt::format("close {}", options.output));
   }
+  std::error_code ignored;
   if (!status.ok() && std::filesystem::is_regular_file(options.output, ignored)) {
     std::filesystem::remove(options.output, ignored);
   }
@@ -247,6 +194,7 @@ void AddModelCommands(CLI::App& app, CommandResult& result) {
   AddInspect(*group, result);
   AddTokenize(*group, result);
   AddLogits(*group, result);
+  AddModelTraceCommand(*group, result);
 }
 
 }  // namespace cairn::cli

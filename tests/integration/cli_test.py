@@ -72,7 +72,7 @@ class CliTest(unittest.TestCase):
     def test_version_and_help(self):
         self.assertRegex(self.succeed("--version"), r"^cairn \d+\.\d+\.\d+\n$")
         self.assertIn("model", self.succeed("--help"))
-        for command in ("inspect", "tokenize", "logits"):
+        for command in ("inspect", "tokenize", "logits", "trace"):
             self.assertIn(command, self.succeed("model", "--help"))
             self.assertIn("MODEL", self.succeed("model", command, "--help"))
 
@@ -219,6 +219,59 @@ class CliTest(unittest.TestCase):
         self.fail(1, "model", "logits", self.model, self.tokens, self.model,
                   words=[self.model, "same file"])
         self.assertEqual(os.path.getsize(self.model), before)
+
+    # trace: docs/trace-format.md has the bytes. The model has 2 layers, 8 heads, 2 KV heads of 32.
+    HEADER = struct.Struct("<8s12I")
+
+    def trace(self, *options, tokens=None):
+        out = self.path("trace")
+        self.succeed("model", "trace", self.model, tokens or self.tokens, out, *options)
+        with open(out, "rb") as file:
+            data = file.read()
+        return self.HEADER.unpack(data[:56]), data[56:]
+
+    def test_trace_records_all_layers_of_the_tokens(self):
+        header, rest = self.trace("--prompt", "3")
+        self.assertEqual(header[:11], (b"CAIRNTRC", 1, 2, 2, 4, 32, 2, 2, 5, 3, 2))
+        lists = header[11] + 4 * (2 + 2 + 2)
+        self.assertEqual(struct.unpack("<6i", rest[header[11]:lists]), (0, 1, 0, 1, 3, 4))
+        self.assertEqual(len(rest), lists + 2 * 2 * (5 + 2 * 4) * 32 * 2 + 4)
+
+    def test_trace_of_a_part_has_the_same_rows(self):
+        tokens = ids_file(self.path("long.i32"), [(7 * i) % self.VOCAB for i in range(700)])
+        header, rest = self.trace("--prompt", "600", tokens=tokens)
+        keys = rest[header[11] + 4 * (2 + 2 + 100):][:2 * 2 * 700 * 64]
+        queries = rest[header[11] + 4 * (2 + 2 + 100) + len(keys):]
+        header, part = self.trace("--prompt", "600", "--layers", "1", "--kv-heads", "0", "--query-every", "10",
+                                  "--threads", "3", tokens=tokens)
+        part = part[header[11] + 4 * (1 + 1 + 10):]
+        self.assertEqual(part[:700 * 64], keys[2 * 700 * 64:3 * 700 * 64])
+        row = 4 * 64  # queries of one step, layer and KV head
+        for step in range(10):
+            self.assertEqual(part[700 * 64 + step * row:][:row], queries[(step * 10 * 4 + 2) * row:][:row])
+
+    def test_trace_goes_on_behind_the_tokens(self):
+        header, short = self.trace("--generate", "4")
+        self.assertEqual(header[8:11], (9, 5, 4))
+        keys = short[header[11] + 4 * (2 + 2 + 4):]
+        header, given = self.trace()
+        self.assertEqual(header[8:11], (5, 5, 0))
+        given = given[header[11] + 4 * (2 + 2):]
+        for head in range(4):
+            self.assertEqual(keys[head * 9 * 64:][:5 * 64], given[head * 5 * 64:][:5 * 64])
+
+    def test_trace_refuses_what_the_model_does_not_have(self):
+        out = self.path("refused.trace")
+        arguments = ("model", "trace", self.model, self.tokens, out)
+        self.fail(1, *arguments, "--layers", "2", words=["layers 0 to 1"])
+        self.fail(1, *arguments, "--kv-heads", "1,5", words=["KV heads 0 to 1"])
+        self.fail(1, *arguments, "--prompt", "6", words=["--prompt 6", "only 5 tokens"])
+        self.fail(1, *arguments, "--generate", "2044", words=["2049 tokens", "context of 2048"])
+        self.fail(1, *arguments, "--layers", "1,1", words=["layer 1 is not above 1"])
+        self.assertFalse(os.path.exists(out))
+        self.fail(1, "model", "trace", self.model, self.tokens, "/dev/full", words=["/dev/full", "No space left"])
+        self.assertTrue(os.path.exists("/dev/full"))
+        self.fail(1, "model", "trace", self.model, self.tokens, self.model, words=["same file"])
 
 
 if __name__ == "__main__":

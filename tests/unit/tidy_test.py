@@ -53,6 +53,7 @@ BASE = ("common/base", "common/io", "common/kv", "common/log")
 EDGE = BASE + ("common/rpc", "common/daemon")
 MAY_INCLUDE = {
     "common/base": (), "common/io": BASE, "common/kv": BASE, "common/log": BASE,
+    "common/trace": BASE,
     "common/rpc": BASE, "common/daemon": BASE + ("common/rpc",),
     "kv-node/device": BASE,
     "kv-node/layout": BASE + ("kv-node/device",),
