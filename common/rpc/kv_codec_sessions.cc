@@ -193,6 +193,10 @@ void ToProto(const KvStats& stats, pb::GetStatsResponse* out) {
   out->set_write_pool_bytes(stats.write_pool_bytes);
   out->set_write_log_bytes(stats.write_log_bytes);
   out->set_write_relog_bytes(stats.write_relog_bytes);
+  out->set_write_split_bytes(stats.write_split_bytes);
+  out->set_write_meta_log_bytes(stats.write_meta_log_bytes);
+  out->set_write_meta_table_bytes(stats.write_meta_table_bytes);
+  out->set_index_row_bytes(stats.index_row_bytes);
   out->set_read_fetch_count(stats.read_fetch_count);
   out->set_checkpoint_count(stats.checkpoint_count);
   out->set_append_bytes(stats.append_bytes);
@@ -230,6 +234,10 @@ absl::StatusOr<KvStats> FromProto(const pb::GetStatsResponse& stats) {
   out.write_pool_bytes = stats.write_pool_bytes();
   out.write_log_bytes = stats.write_log_bytes();
   out.write_relog_bytes = stats.write_relog_bytes();
+  out.write_split_bytes = stats.write_split_bytes();
+  out.write_meta_log_bytes = stats.write_meta_log_bytes();
+  out.write_meta_table_bytes = stats.write_meta_table_bytes();
+  out.index_row_bytes = stats.index_row_bytes();
   out.read_fetch_count = stats.read_fetch_count();
   out.checkpoint_count = stats.checkpoint_count();
   out.append_bytes = stats.append_bytes();

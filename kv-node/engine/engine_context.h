@@ -31,6 +31,7 @@ struct EngineContext {
   std::int64_t pending_bytes = 0;  // over all sessions
   std::int64_t checkpoint_count = 0;
   std::int64_t append_bytes = 0;
+  std::int64_t index_row_bytes = 0;  // of index rows that were captured, with their keys
   std::int64_t lost_part_count = 0;
   std::int64_t prefetch_dropped_count = 0;
 

@@ -24,6 +24,11 @@ KvStats EngineImpl::Stats() const {
   stats.write_pool_bytes = io.write_pool_bytes;
   stats.write_log_bytes = io.write_log_bytes;
   stats.write_relog_bytes = io.write_relog_bytes;
+  stats.write_split_bytes = io.write_split_bytes;
+  const MetaWriteStats meta = context_.meta->write_stats();
+  stats.write_meta_log_bytes = meta.log_bytes;
+  stats.write_meta_table_bytes = meta.table_bytes;
+  stats.index_row_bytes = context_.index_row_bytes;
   stats.read_hole_bytes = io.hole_bytes;
   stats.checkpoint_count = context_.checkpoint_count;
   stats.append_bytes = context_.append_bytes;

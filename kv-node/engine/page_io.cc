@@ -205,6 +205,23 @@ void PageIo::CountRead(std::int64_t bytes, ReadCause cause) {
   }
 }
 
+void PageIo::CountWrite(std::int64_t bytes, WriteCause cause) {
+  switch (cause) {
+    case WriteCause::kSplit:
+      stats_.write_split_bytes += bytes;
+      [[fallthrough]];
+    case WriteCause::kPool:
+      stats_.write_pool_bytes += bytes;
+      break;
+    case WriteCause::kLog:
+      stats_.write_log_bytes += bytes;
+      break;
+    case WriteCause::kRelog:
+      stats_.write_relog_bytes += bytes;
+      break;
+  }
+}
+
 struct PageIo::RunJob {
   std::set<PageIndex> failed;
   ReadRunDone done;
@@ -260,9 +277,7 @@ void PageIo::Write(PageIndex first, SharedBuffer buffer, WriteCause cause, Write
     CAIRN_CHECK(fresh);
   }
   if (on_write_) on_write_(first, buffer->span());
-  (cause == WriteCause::kPool  ? stats_.write_pool_bytes
-   : cause == WriteCause::kLog ? stats_.write_log_bytes
-                               : stats_.write_relog_bytes) += buffer->size_bytes();
+  CountWrite(buffer->size_bytes(), cause);
   const std::span<const std::byte> bytes = buffer->span();
   device_.SubmitWrite(
       DeviceOffset(first.value() * kPageBytes), bytes,

@@ -67,7 +67,8 @@ struct MergeLimits {
 // Prefetch, kStage for a LayerHint. What placing and checkpoints read and write follows
 // (kWriteBack).
 enum class ReadCause { kFetch, kPrefetch, kStage, kPlace };
-enum class WriteCause { kPool, kLog, kRelog };
+// kSplit goes to a pool, too.
+enum class WriteCause { kPool, kSplit, kLog, kRelog };
 
 // Holes that are read count as read, too.
 struct PageIoStats {
@@ -79,6 +80,7 @@ struct PageIoStats {
   std::int64_t read_place_bytes = 0;
   std::int64_t hole_bytes = 0;  // of all of them
   std::int64_t write_pool_bytes = 0;
+  std::int64_t write_split_bytes = 0;  // of them
   std::int64_t write_log_bytes = 0;
   std::int64_t write_relog_bytes = 0;
 };
@@ -138,6 +140,7 @@ class PageIo {
     std::int64_t offset_bytes = 0;
   };
   void CountRead(std::int64_t bytes, ReadCause cause);
+  void CountWrite(std::int64_t bytes, WriteCause cause);
   // The requests for those of the pages that are not in memory. `pages` ascends.
   std::vector<Run> PlanRuns(const std::vector<PageIndex>& pages) const;
   std::vector<Run> MergeOverHoles(const std::vector<Run>& pieces) const;

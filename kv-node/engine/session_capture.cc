@@ -31,7 +31,10 @@ void AttachedSession::CaptureRows(CheckpointJob& job) {
     if (row == open.index.end()) {
       job.batch.Delete(Family::kIndex, IndexRowKey(open.id, key));
     } else {
-      job.batch.Put(Family::kIndex, IndexRowKey(open.id, key), EncodeIndexRow(row->second));
+      std::string index_key = IndexRowKey(open.id, key);
+      std::string value = EncodeIndexRow(row->second);
+      context_.index_row_bytes += std::ssize(index_key) + std::ssize(value);
+      job.batch.Put(Family::kIndex, std::move(index_key), std::move(value));
     }
   }
   for (const ClusterKey& key : carried_before_) {

@@ -198,7 +198,7 @@ void AttachedSession::WriteChildren(const std::map<std::int64_t, std::string_vie
       SetCrcs(context_.store_id, part, entry_bytes, 0, part.count(), *image, image_begin);
     }
     Write(extent, PageIndex(extent->first().value() + range.first), std::move(image),
-          WriteCause::kPool);
+          WriteCause::kSplit);
   }
 }
 

@@ -97,6 +97,8 @@ RocksDbSetup MakeRocksDbSetup(const MetaOptions& options, MetaAccess access) {
   SetMemoryLimits(options, db);
   setup.memtable_gate = std::make_shared<MemtableGate>(db.write_buffer_manager);
   db.listeners.push_back(setup.memtable_gate);
+  setup.written_tables = std::make_shared<WrittenTables>();
+  db.listeners.push_back(setup.written_tables);
   if (access == MetaAccess::kUse && !options.in_memory && AcceptsDirectIo(options.path)) {
     db.use_direct_reads = true;
     db.use_direct_io_for_flush_and_compaction = true;

@@ -82,6 +82,14 @@ class MetaStore::Impl final : public RocksDbReader {
 
   std::uint64_t latest_sequence() const { return db().GetLatestSequenceNumber(); }
 
+  MetaWriteStats write_stats() {
+    MetaWriteStats out;
+    out.table_bytes = setup_.written_tables->bytes();
+    MutexLock lock(mutex_);
+    out.log_bytes = stats_.written_bytes;
+    return out;
+  }
+
   MetaStats stats() {
     MetaStats out;
     {
@@ -274,6 +282,7 @@ absl::Status MetaStore::CommitAndWait(MetaBatch batch) {
 std::uint64_t MetaStore::latest_sequence() const { return impl_->latest_sequence(); }
 MetaReader& MetaStore::reader() { return *impl_; }
 MetaStats MetaStore::stats() { return impl_->stats(); }
+MetaWriteStats MetaStore::write_stats() { return impl_->write_stats(); }
 
 absl::Status CheckStoreId(MetaStore& store, std::string_view store_id,
                           std::string_view extent_path) {

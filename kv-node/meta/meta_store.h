@@ -124,6 +124,12 @@ struct MetaStats {
   std::int64_t table_reader_bytes = 0;
 };
 
+// What reached files since the store was opened.
+struct MetaWriteStats {
+  std::int64_t log_bytes = 0;    // batches, without the log's own headers
+  std::int64_t table_bytes = 0;  // table files, of flushes and compactions
+};
+
 class MetaStore {
  public:
   using CommitDone = std::function<void(absl::Status)>;
@@ -148,6 +154,8 @@ class MetaStore {
 
   MetaReader& reader();
   MetaStats stats();
+  // Waits for nothing but a lock that is held for moments.
+  MetaWriteStats write_stats();
 
  private:
   class Impl;

@@ -11,6 +11,7 @@
 
 #include "kv-node/meta/memtable_gate.h"
 #include "kv-node/meta/meta_store.h"
+#include "kv-node/meta/written_tables.h"
 
 namespace cairn::kv {
 
@@ -20,6 +21,7 @@ struct RocksDbSetup {
   std::unique_ptr<rocksdb::Env> env;  // outlives the database
   std::shared_ptr<rocksdb::Cache> block_cache;
   std::shared_ptr<MemtableGate> memtable_gate;
+  std::shared_ptr<WrittenTables> written_tables;
 };
 
 // kLook neither writes nor makes anything.

@@ -24,6 +24,39 @@ TEST_F(EngineTest, DeletedSessionsGiveTheirFlashBack) {
   EXPECT_EQ(Delete(fork).code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(EngineTest, WritesAreCountedByCause) {
+  EngineOptions options;
+  options.place_at_idle = false;
+  Start(options);
+  auto session = Open(Create());
+  AppendAll(*session, 1, Positions::Range(0, 40));
+  ASSERT_EQ(TakeCheckpoint(*session, 0, 40).status().ToString(), "OK");
+  const KvStats logged = Stats();
+  EXPECT_GT(logged.write_log_bytes, 0);
+  EXPECT_EQ(logged.write_pool_bytes, 0);
+  EXPECT_EQ(logged.index_row_bytes, 0);
+  EXPECT_GT(logged.write_meta_log_bytes, 0);
+
+  session->Send(
+      Replace{0,
+              0,
+              {ClusterId(1)},
+              {{ClusterId(2), Positions::Range(0, 30)}, {ClusterId(3), Positions::Range(30, 10)}},
+              {},
+              {},
+              {}});
+  session->Send(PutIndexRows{0, {{{0, ClusterId(2)}, std::string(100, 'r'), false, 30}}});
+  ASSERT_EQ(TakeCheckpoint(*session, 40, 40).status().ToString(), "OK");
+  const KvStats split = Stats();
+  EXPECT_GT(split.write_split_bytes, 0);
+  EXPECT_EQ(split.write_split_bytes, split.write_pool_bytes);
+  EXPECT_EQ(split.write_log_bytes, logged.write_log_bytes);
+  // The row, its key, and what says how long it is.
+  EXPECT_GT(split.index_row_bytes, 100);
+  EXPECT_LT(split.index_row_bytes, 150);
+  EXPECT_GT(split.write_meta_log_bytes, logged.write_meta_log_bytes + split.index_row_bytes);
+}
+
 TEST_F(EngineTest, LogRunsOfASegmentStayBounded) {
   EngineOptions options;
   options.place_at_idle = false;

@@ -308,6 +308,10 @@ TEST(MetaStoreOnDisk, MemoryStaysBoundedWhileRowsGrow) {
   }
   std::cout << "most memory: " << most << " bytes for 40 MB of rows\n";
   EXPECT_LE(most, std::int64_t{6} << 20);
+  // All of it went through the log, and most of it has left the memtables.
+  const MetaWriteStats written = store->write_stats();
+  EXPECT_GT(written.log_bytes, std::int64_t{40} * 1000 * 1000);
+  EXPECT_GT(written.table_bytes, std::int64_t{30} * 1000 * 1000);
 }
 
 }  // namespace
