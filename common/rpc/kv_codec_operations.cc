@@ -404,7 +404,8 @@ absl::StatusOr<HintOperation> HintFromProto(const pb::ChannelRequest& request) {
   switch (request.operation_case()) {
     case Case::kPrefetch: {
       Prefetch out;
-      CAIRN_ASSIGN_OR_RETURN(out.clusters, NamedClusters(request.prefetch()));
+      CAIRN_ASSIGN_OR_RETURN(out.clusters,
+                             NamedClusters(request.prefetch(), kFetchClusterCountMax));
       out.layer = request.prefetch().layer();
       return out;
     }

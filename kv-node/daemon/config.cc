@@ -63,15 +63,12 @@ constexpr std::array kKeys = {
               "What leaves that memory first: \"cluster_aligned\" (small clusters and those that\n"
               "changed lately stay longest), \"lru\", \"lfu\" or \"fifo\"."},
     ConfigKey{"pool_sharing",
-              "Whether two clusters share a pool of pages, and those that are fetched together
-"
-              "lie beside each other. False: one cluster a pool, in the order of placing, for
-"
+              "Whether two clusters share a pool of pages, and those that are fetched together\n"
+              "lie beside each other. False: one cluster a pool, in the order of placing, for\n"
               "comparison."},
     ConfigKey{
         "staging",
-        "Whether compute nodes' hints are followed: what they will need next is read into the
-"
+        "Whether compute nodes' hints are followed: what they will need next is read into the\n"
         "shared memory ahead of time. False: hints are ignored."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };
