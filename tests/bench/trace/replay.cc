@@ -96,7 +96,8 @@ class Driver {
 
   std::string Entry(std::int32_t layer, std::int32_t head, std::int64_t position) const;
   Head& At(std::int32_t layer, std::int32_t head) {
-    return *heads_[static_cast<std::size_t>(layer * layout_.head_count + head)];
+    const std::int64_t index = std::int64_t{layer} * layout_.head_count + head;
+    return *heads_[static_cast<std::size_t>(index)];
   }
 
   const Trace& trace_;

@@ -98,7 +98,10 @@ TEST(TraceTest, TheBytesAreTheDocumentedOnes) {
   trace.queries = {0x3800, 0x3c00};
   std::string hex;
   for (const char c : EncodeTrace(trace)) hex += fmt::format("{:02x}", static_cast<uint8_t>(c));
-  EXPECT_EQ(hex.substr(0, 2 * (kHeaderBytes + 1 + 3 * 4 + 6 * 2)),
+  constexpr std::size_t kListBytes = 3 * sizeof(std::uint32_t);
+  constexpr std::size_t kNumberBytes = 6 * sizeof(std::uint16_t);
+  constexpr std::size_t kCheckedBytes = kHeaderBytes + 1 + kListBytes + kNumberBytes;
+  EXPECT_EQ(hex.substr(0, 2 * kCheckedBytes),
             "434149524e545243"  // magic
             "01000000"          // version
             "05000000"
@@ -119,7 +122,7 @@ TEST(TraceTest, TheBytesAreTheDocumentedOnes) {
             "003c0040"
             "00bc0000"    // two keys
             "0038003c");  // one query
-  EXPECT_EQ(hex.size(), 2 * (kHeaderBytes + 1 + 3 * 4 + 6 * 2 + 4));
+  EXPECT_EQ(hex.size(), 2 * (kCheckedBytes + sizeof(std::uint32_t)));
 }
 
 TEST(TraceTest, AFileCutAnywhereIsRefused) {

@@ -30,7 +30,8 @@ Ids RelatedTo(const CoFetches& counts, const ClusterKey& key) {
 }
 
 // A cluster's neighbours with their weights.
-ClusterNeighbours Given(std::int64_t id, std::vector<std::pair<std::int64_t, float>> neighbours,
+ClusterNeighbours Given(std::int64_t id,
+                        const std::vector<std::pair<std::int64_t, float>>& neighbours,
                         std::int32_t head = 0) {
   ClusterNeighbours out{{head, ClusterId(id)}, {}};
   for (const auto& [neighbour, weight] : neighbours) {

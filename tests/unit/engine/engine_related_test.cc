@@ -140,7 +140,7 @@ class EngineRelatedTest : public EngineTest {
     op.token_ids.assign(static_cast<std::size_t>(token_count_ - checkpointed_), 1);
     op.next_cluster_ids.assign(2, next_cluster_id_);
     op.seal = seal;
-    const auto done = session_->WaitFor(session_->Send(std::move(op)));
+    auto done = session_->WaitFor(session_->Send(std::move(op)));
     EXPECT_TRUE(done.ok()) << done.status().ToString();
     checkpointed_ = token_count_;
     return done;

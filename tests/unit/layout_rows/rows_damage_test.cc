@@ -124,7 +124,7 @@ TEST(RowsDamageTest, BytesBehindTheEndAreDataLoss) {
 }
 
 TEST(RowsDamageTest, LinksThatNoWriterMakesAreDataLoss) {
-  const auto decode = [](std::vector<ClusterLink> links) {
+  const auto decode = [](const std::vector<ClusterLink>& links) {
     return DecodeLinks(EncodeLinks(links)).status().code();
   };
   EXPECT_EQ(decode({{ClusterId(2), kLinkCountMax}}), absl::StatusCode::kOk);
