@@ -206,6 +206,8 @@ TEST_F(EnginePrefetchTest, AFetchWaitsForAReadThatIsUnderWay) {
   Store(1);
   device_->HoldNextReads(1);
   SendPrefetch(1, 1);
+  while (device_->held_count() == 0) {
+  }
   auto fetched = std::async(std::launch::async, [&] { return Read(1, 1); });
   while (Stats().leased_slot_count == 0) {
   }
