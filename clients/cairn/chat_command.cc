@@ -18,7 +18,7 @@
 namespace cairn::cli {
 namespace {
 
-struct Options {
+struct ChatArguments {
   std::string socket;
   GenerateOptions generate;
 };
@@ -179,7 +179,7 @@ absl::Status Chat::Run() {
   return InvalidArgument("lines that were refused: {}", refused_count);
 }
 
-absl::Status RunChat(const Options& options) {
+absl::Status RunChat(const ChatArguments& options) {
   CAIRN_RETURN_IF_ERROR(CheckUtf8("--label", options.generate.label));
   std::unique_ptr<CairnClient> client;
   ModelDescription model;
@@ -199,7 +199,7 @@ void AddChatCommand(CLI::App& app, CommandResult& result) {
       "chat",
       "Talk with the model, line by line; Ctrl-D ends. The conversation stays on flash and can be "
       "continued, also after a restart of the daemons.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ChatArguments>();
   GenerateOptions& generate = options->generate;
   generate.tokens_max = 1024;
   command.add_option("--conversation", generate.conversation_id, "Continue this conversation")

@@ -16,7 +16,7 @@
 namespace cairn::cli {
 namespace {
 
-struct Options {
+struct GenerateArguments {
   std::string socket;
   std::string prompt;
   std::string file;
@@ -60,7 +60,7 @@ std::string Json(const GenerateResult& result, const std::vector<std::int32_t>& 
 }
 
 // Puts the texts together; each is checked where its source is still known.
-absl::Status ReadPrompt(Options& options) {
+absl::Status ReadPrompt(GenerateArguments& options) {
   GenerateOptions& generate = options.generate;
   CAIRN_RETURN_IF_ERROR(CheckUtf8("--label", generate.label));
   for (const std::string& text : generate.stop) CAIRN_RETURN_IF_ERROR(CheckUtf8("--stop", text));
@@ -83,7 +83,7 @@ void WriteStats(const GenerateResult& result) {
                   result.generated_token_count, SummaryLine(result)));
 }
 
-absl::Status Run(Options& options) {
+absl::Status Run(GenerateArguments& options) {
   GenerateOptions& generate = options.generate;
   CAIRN_RETURN_IF_ERROR(ReadPrompt(options));
   InterruptCancels interrupt;
@@ -128,7 +128,7 @@ void AddGenerateCommand(CLI::App& app, CommandResult& result) {
       "generate",
       "Generate text. The keys and values of the conversation go to flash; it can be continued "
       "later with --conversation.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateArguments>();
   GenerateOptions& generate = options->generate;
   command.add_option("prompt", options->prompt, "The prompt");
   command.add_option("--file", options->file, "A text to put before the prompt; -: standard input");

@@ -14,13 +14,13 @@
 namespace cairn::cli {
 namespace {
 
-struct Options {
+struct SessionsArguments {
   std::string socket;
   std::int64_t id = 0;
   bool json = false;
 };
 
-absl::StatusOr<std::unique_ptr<CairnClient>> Connect(const Options& options) {
+absl::StatusOr<std::unique_ptr<CairnClient>> Connect(const SessionsArguments& options) {
   const InterruptCancels interrupt;
   ProgressLine progress(ProgressLine::Show::kIfTerminal);
   return ConnectWhenReady(options.socket, progress, interrupt.token());
@@ -56,20 +56,20 @@ std::string Table(const std::vector<ConversationInfo>& conversations) {
   return out;
 }
 
-absl::Status List(const Options& options) {
+absl::Status List(const SessionsArguments& options) {
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client, Connect(options));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ConversationInfo> conversations,
                          client->ListConversations());
   return WriteOutput(options.json ? Json(conversations) : Table(conversations));
 }
 
-absl::Status Show(const Options& options) {
+absl::Status Show(const SessionsArguments& options) {
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client, Connect(options));
   CAIRN_ASSIGN_OR_RETURN(const std::string text, client->ReadConversation(options.id));
   return WriteOutput(text + "\n");
 }
 
-absl::Status Delete(const Options& options) {
+absl::Status Delete(const SessionsArguments& options) {
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client, Connect(options));
   return client->DeleteConversation(options.id);
 }
@@ -79,7 +79,7 @@ absl::Status Delete(const Options& options) {
 void AddSessionsCommands(CLI::App& app, CommandResult& result) {
   CLI::App& sessions = *app.add_subcommand("sessions", "Conversations that are on flash");
   sessions.require_subcommand(1);
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SessionsArguments>();
 
   CLI::App& list = *sessions.add_subcommand("list", "All conversations, newest first");
   list.add_flag("--json", options->json, "As JSON");

@@ -11,7 +11,7 @@ namespace cairn::compute {
 namespace {
 
 constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581
-constexpr std::int32_t kNone = -1;
+constexpr std::int32_t kNoSymbol = -1;
 
 // A stretch of the text, in a list linked by index.
 struct Symbol {
@@ -56,7 +56,7 @@ std::vector<Symbol> SplitCharacters(std::string_view text) {
     begin += size;
   }
   if (!symbols.empty()) {
-    symbols.back().next = kNone;
+    symbols.back().next = kNoSymbol;
   }
   return symbols;
 }
@@ -124,12 +124,12 @@ absl::Status SpmTokenizer::IndexBytes() {
 std::int32_t SpmTokenizer::FindPiece(std::string_view text) const {
   const std::optional<std::int32_t> id = vocabulary().Find(text);
   if (!id.has_value()) {
-    return kNone;
+    return kNoSymbol;
   }
   // Plain text never becomes a control token, not even by merging "</" and "s>".
   const TokenKind kind = vocabulary().Kind(*id);
   return kind == TokenKind::kControl || kind == TokenKind::kUnknown || kind == TokenKind::kByte
-             ? kNone
+             ? kNoSymbol
              : *id;
 }
 
@@ -144,12 +144,12 @@ void SpmTokenizer::EncodeText(std::string_view text, bool starts_text,
 
   std::priority_queue<Merge> merges;
   const auto consider = [&](std::int32_t left) {
-    if (left == kNone || at(left).next == kNone) {
+    if (left == kNoSymbol || at(left).next == kNoSymbol) {
       return;
     }
     const std::size_t size = at(left).size + at(at(left).next).size;
     const std::int32_t id = FindPiece(whole.substr(at(left).begin, size));
-    if (id != kNone) {
+    if (id != kNoSymbol) {
       merges.push({vocabulary().Score(id), left, size});
     }
   };
@@ -160,14 +160,14 @@ void SpmTokenizer::EncodeText(std::string_view text, bool starts_text,
     const Merge merge = merges.top();
     merges.pop();
     Symbol& left = at(merge.left);
-    if (left.size == 0 || left.next == kNone || left.size + at(left.next).size != merge.size) {
+    if (left.size == 0 || left.next == kNoSymbol || left.size + at(left.next).size != merge.size) {
       continue;
     }
     Symbol& right = at(left.next);
     left.size += right.size;
     right.size = 0;
     left.next = right.next;
-    if (left.next != kNone) {
+    if (left.next != kNoSymbol) {
       at(left.next).previous = merge.left;
     }
     consider(left.previous);
@@ -179,7 +179,7 @@ void SpmTokenizer::EncodeText(std::string_view text, bool starts_text,
       continue;
     }
     const std::string_view piece = whole.substr(symbol.begin, symbol.size);
-    if (const std::int32_t id = FindPiece(piece); id != kNone) {
+    if (const std::int32_t id = FindPiece(piece); id != kNoSymbol) {
       ids.push_back(id);
       continue;
     }

@@ -1,19 +1,12 @@
 // Operations on whole sessions: create, open and resume, delete, seal. Each is: what is attached
 // ends, rows are read on the metadata thread, one batch is committed, the caller is answered.
-#include <chrono>
-
 #include "common/base/check.h"
+#include "common/base/clock.h"
 #include "common/log/log.h"
 #include "kv-node/engine/engine_impl.h"
 
 namespace cairn::kv {
 namespace {
-
-std::int64_t NowMicroseconds() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 absl::Status CheckCreate(const CreateSession& request) {
   CAIRN_RETURN_IF_ERROR(request.key.Validate());
@@ -79,7 +72,7 @@ void EngineImpl::CommitCreate(const CreateSession& request, const Callback<Sessi
   row.key = request.key;
   row.label = request.label;
   row.token_count = request.parent_token_count;
-  row.create_time_us = NowMicroseconds();
+  row.create_time_us = UnixMicroseconds();
   SegmentRow segment;
   segment.parent = request.parent_segment_id;
   segment.start = request.parent_token_count;

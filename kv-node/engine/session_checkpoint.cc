@@ -2,21 +2,11 @@
 // cut (rule 8), all writes that they name end, the device is flushed, the batch is committed, and
 // only then is the checkpoint acknowledged.
 #include <algorithm>
-#include <chrono>
 
+#include "common/base/clock.h"
 #include "kv-node/engine/checkpoint_job.h"
 
 namespace cairn::kv {
-namespace {
-
-std::int64_t NowMicroseconds() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
-}  // namespace
-
 void SetCrcs(const StoreId& store, Part& part, std::int64_t entry_bytes, std::int64_t first,
              std::int64_t count, const AlignedBuffer& image, std::int64_t image_begin) {
   for (const PagePiece& piece : PiecesOf(part, entry_bytes, first, count)) {
@@ -258,7 +248,7 @@ absl::Status AttachedSession::Cut(CheckpointJob& job, LogPlan& plan, const PageS
   job.row = row_;
   job.row.op_seq = job.op_seq;
   job.row.token_count = job.op.token_count;
-  job.row.checkpoint_time_us = NowMicroseconds();
+  job.row.checkpoint_time_us = UnixMicroseconds();
   job.segment_row = segment_row_;
   job.segment_row.token_count = job.op.token_count;
   job.segment_row.has_checkpoint = true;

@@ -5,6 +5,7 @@
 
 #include "kv-node/engine/session_loader.h"
 #include "kv-node/layout/superblock.h"
+#include "kv-node/meta/sequence_check.h"
 #include "kv-node/util/segment_check.h"
 #include "kv-node/util/session_check.h"
 
@@ -14,7 +15,6 @@ namespace {
 constexpr std::size_t kIdBytes = 8;
 // Pages whose second owner is looked up; more say nothing new.
 constexpr std::size_t kClashingPagesMax = 4096;
-constexpr std::string_view kStoreIdKey = "store_id";
 
 class StoreCheck {
  public:

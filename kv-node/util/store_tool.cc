@@ -7,6 +7,7 @@
 #include "kv-node/layout/extent_file.h"
 #include "kv-node/meta/meta_look.h"
 #include "kv-node/meta/meta_store.h"
+#include "kv-node/meta/sequence_check.h"
 #include "kv-node/util/repair_plan.h"
 #include "kv-node/util/store_check.h"
 
@@ -15,7 +16,6 @@ namespace {
 
 // Every round leaves a chain shorter; a store that needs more is repaired by a second call.
 constexpr int kRepairRoundsMax = 64;
-constexpr std::string_view kStoreIdKey = "store_id";
 
 std::string StoreIdBytes(const ExtentFile& file) {
   return {reinterpret_cast<const char*>(file.store_id().data()), file.store_id().size()};

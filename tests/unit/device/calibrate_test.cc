@@ -12,14 +12,14 @@
 namespace cairn::kv {
 namespace {
 
-constexpr std::int64_t kDeviceBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kCalibratedBytes = std::int64_t{64} << 20;
 
 class CalibrateTest : public testing::Test {
  protected:
   ModelledDevice::TimePoint Now() { return now_ += std::chrono::nanoseconds(250); }
   absl::StatusOr<DeviceProfile> Calibrate(const DeviceModel& model) {
-    ModelledDevice device(std::make_unique<MemoryDevice>(kDeviceBytes), model, kQueueDepthDefault,
-                          [this] { return Now(); });
+    ModelledDevice device(std::make_unique<MemoryDevice>(kCalibratedBytes), model,
+                          kQueueDepthDefault, [this] { return Now(); });
     return CalibrateDevice(
         device, {.clock = [this] { return Now(); }, .poll_wait = std::chrono::microseconds(0)});
   }
@@ -92,7 +92,7 @@ TEST_F(CalibrateTest, ADeviceTooSmallIsRefused) {
 }
 
 TEST_F(CalibrateTest, AReadThatFailsIsReported) {
-  FaultyDisk disk({.size_bytes = kDeviceBytes, .seed = 1});
+  FaultyDisk disk({.size_bytes = kCalibratedBytes, .seed = 1});
   const std::unique_ptr<Device> device = disk.Open();
   disk.FailNextReads(1);
   EXPECT_EQ(CalibrateDevice(*device, {}).status().code(), absl::StatusCode::kDataLoss);
@@ -100,7 +100,7 @@ TEST_F(CalibrateTest, AReadThatFailsIsReported) {
 }
 
 TEST_F(CalibrateTest, RealClockCalibrationEndsInTime) {
-  MemoryDevice device(kDeviceBytes);
+  MemoryDevice device(kCalibratedBytes);
   const auto begin = std::chrono::steady_clock::now();
   const absl::StatusOr<DeviceProfile> profile = CalibrateDevice(device, {});
   ASSERT_TRUE(profile.ok()) << profile.status();

@@ -20,13 +20,13 @@ using std::chrono::duration_cast;
 using std::chrono::microseconds;
 using std::chrono::nanoseconds;
 
-constexpr std::int64_t kDeviceBytes = 4096 * kPage;
+constexpr std::int64_t kModelledBytes = 4096 * kPage;
 constexpr microseconds kStep{1};
 
 class ModelledDeviceTest : public testing::Test {
  protected:
   void Make(const DeviceModel& model, std::unique_ptr<Device> below = nullptr) {
-    if (below == nullptr) below = std::make_unique<MemoryDevice>(kDeviceBytes);
+    if (below == nullptr) below = std::make_unique<MemoryDevice>(kModelledBytes);
     device_ = std::make_unique<ModelledDevice>(std::move(below), model, kQueueDepthMax,
                                                [this] { return now_; });
   }
@@ -164,7 +164,7 @@ TEST_F(ModelledDeviceTest, RandomRequestsCompleteAtTheFormulasTimes) {
 }
 
 TEST_F(ModelledDeviceTest, NothingCompletesBeforeTheDeviceBelowHasDoneIt) {
-  FaultyDisk disk({.size_bytes = kDeviceBytes, .seed = 1, .delay_polls_max = 100'000});
+  FaultyDisk disk({.size_bytes = kModelledBytes, .seed = 1, .delay_polls_max = 100'000});
   Make(*FindDeviceModel("ufs4.0"), disk.Open());
   const AlignedBuffer data = Pattern(kPage, 1);
   bool done = false;
@@ -180,7 +180,7 @@ TEST_F(ModelledDeviceTest, NothingCompletesBeforeTheDeviceBelowHasDoneIt) {
 }
 
 TEST_F(ModelledDeviceTest, ErrorsOfTheDeviceBelowArePassedOn) {
-  FaultyDisk disk({.size_bytes = kDeviceBytes, .seed = 1});
+  FaultyDisk disk({.size_bytes = kModelledBytes, .seed = 1});
   Make(*FindDeviceModel("ufs4.0"), disk.Open());
   disk.FailNextReads(1);
   absl::Status status;
@@ -204,7 +204,7 @@ TEST(DeviceModel, IsFoundByItsName) {
 }
 
 TEST(DeviceModel, TheNameOfAModelledDeviceSaysSo) {
-  const ModelledDevice device(std::make_unique<MemoryDevice>(kDeviceBytes),
+  const ModelledDevice device(std::make_unique<MemoryDevice>(kModelledBytes),
                               *FindDeviceModel("emmc"), kQueueDepthDefault);
   EXPECT_EQ(device.name(), "memory+emmc");
 }

@@ -10,7 +10,7 @@
 namespace cairn::kv {
 namespace {
 
-using Ids = std::vector<ClusterId>;
+using Clusters = std::vector<ClusterId>;
 
 ClusterKey Key(std::int64_t id, std::int32_t layer = 0, std::int32_t head = 0) {
   return {layer, head, ClusterId(id)};
@@ -23,8 +23,8 @@ std::vector<ClusterRef> Refs(const std::vector<std::int64_t>& ids, std::int32_t 
   return out;
 }
 
-Ids RelatedTo(const CoFetches& counts, const ClusterKey& key) {
-  Ids out;
+Clusters RelatedTo(const CoFetches& counts, const ClusterKey& key) {
+  Clusters out;
   for (const ClusterLink& link : counts.LinksOf(key)) out.push_back(link.cluster);
   return out;
 }
@@ -47,9 +47,9 @@ TEST(CoFetchesTest, TheMostFrequentComesFirst) {
   counts.Count(0, Refs({1, 2}));
   for (int i = 0; i < 3; ++i) counts.Count(0, Refs({1, 3}));
   counts.Count(0, Refs({1, 2, 4}));
-  EXPECT_EQ(RelatedTo(counts, Key(1)), (Ids{ClusterId(3), ClusterId(2), ClusterId(4)}));
-  EXPECT_EQ(RelatedTo(counts, Key(3)), Ids{ClusterId(1)});
-  EXPECT_EQ(RelatedTo(counts, Key(9)), Ids());
+  EXPECT_EQ(RelatedTo(counts, Key(1)), (Clusters{ClusterId(3), ClusterId(2), ClusterId(4)}));
+  EXPECT_EQ(RelatedTo(counts, Key(3)), Clusters{ClusterId(1)});
+  EXPECT_EQ(RelatedTo(counts, Key(9)), Clusters());
 }
 
 // As a decoding session fetches: sixteen layers, one after the other, over and over.
@@ -64,7 +64,7 @@ TEST(CoFetchesTest, OneFetchInSixteenIsCountedInEveryLayer) {
   EXPECT_GT(counted, 900);
   EXPECT_LT(counted, 1100);
   for (std::int32_t layer = 0; layer < 16; ++layer) {
-    EXPECT_EQ(RelatedTo(counts, Key(1, layer)), Ids{ClusterId(2)}) << "layer " << layer;
+    EXPECT_EQ(RelatedTo(counts, Key(1, layer)), Clusters{ClusterId(2)}) << "layer " << layer;
   }
 }
 
@@ -73,16 +73,16 @@ TEST(CoFetchesTest, LayersAndHeadsAreApart) {
   std::vector<ClusterRef> both = Refs({1, 2}, 0);
   both.push_back({1, ClusterId(3)});
   counts.Count(1, both);
-  EXPECT_EQ(RelatedTo(counts, Key(1, 1, 0)), Ids{ClusterId(2)});
-  EXPECT_EQ(RelatedTo(counts, Key(3, 1, 1)), Ids());
-  EXPECT_EQ(RelatedTo(counts, Key(1, 0, 0)), Ids());
+  EXPECT_EQ(RelatedTo(counts, Key(1, 1, 0)), Clusters{ClusterId(2)});
+  EXPECT_EQ(RelatedTo(counts, Key(3, 1, 1)), Clusters());
+  EXPECT_EQ(RelatedTo(counts, Key(1, 0, 0)), Clusters());
 }
 
 TEST(CoFetchesTest, AClusterKeepsItsStrongestLinksOnly) {
   CoFetches counts;
   for (int i = 0; i < 4; ++i) counts.Count(0, Refs({1, 2}));
   for (std::int64_t id = 3; id < 30; ++id) counts.Count(0, Refs({1, id}));
-  const Ids related = RelatedTo(counts, Key(1));
+  const Clusters related = RelatedTo(counts, Key(1));
   EXPECT_EQ(related.size(), static_cast<std::size_t>(kNeighbourCountMax));
   EXPECT_EQ(related.front(), ClusterId(2));
 }
@@ -104,9 +104,9 @@ TEST(CoFetchesTest, AFullTableLetsTheRareOnesGo) {
   for (std::size_t i = 0; i < kCoFetchClustersMax; ++i) {
     const auto id = static_cast<std::int64_t>(10 + 2 * i);
     counts.Count(0, Refs({id, id + 1}));
-    ASSERT_EQ(RelatedTo(counts, Key(id)), Ids{ClusterId(id + 1)});
+    ASSERT_EQ(RelatedTo(counts, Key(id)), Clusters{ClusterId(id + 1)});
   }
-  EXPECT_EQ(RelatedTo(counts, Key(1)), Ids{ClusterId(2)});
+  EXPECT_EQ(RelatedTo(counts, Key(1)), Clusters{ClusterId(2)});
   EXPECT_TRUE(RelatedTo(counts, Key(10)).empty());
 }
 
@@ -121,7 +121,7 @@ TEST(CoFetchesTest, NoClusterIsLinkedToOneThatIsGone) {
   CoFetches counts;
   counts.Count(0, Refs({1, 2, 3}));
   counts.Forget(Key(1));
-  EXPECT_EQ(RelatedTo(counts, Key(2)), Ids{ClusterId(3)});
+  EXPECT_EQ(RelatedTo(counts, Key(2)), Clusters{ClusterId(3)});
   counts.Forget(Key(3));
   EXPECT_TRUE(RelatedTo(counts, Key(2)).empty());
 }
@@ -138,16 +138,16 @@ TEST(CoFetchesTest, GivenWeightsAreTheFirstCounts) {
                                       {ClusterId(2), kGivenCountMax / 8}}));
   EXPECT_EQ(counts.LinksOf(Key(4)).front().count, kGivenCountMax);
   EXPECT_EQ(counts.LinksOf(Key(1, 0, 1)).front().count, kGivenCountMax) << "of its own head";
-  EXPECT_EQ(RelatedTo(counts, Key(9)), Ids{ClusterId(1)}) << "was not named";
+  EXPECT_EQ(RelatedTo(counts, Key(9)), Clusters{ClusterId(1)}) << "was not named";
 }
 
 TEST(CoFetchesTest, WhatIsFetchedOutweighsWhatWasGiven) {
   CoFetches counts;
   counts.Give({0, {Given(1, {{2, 0.5F}})}});
   for (int i = 0; i < kGivenCountMax; ++i) counts.Count(0, Refs({1, 3}));
-  EXPECT_EQ(RelatedTo(counts, Key(1)), (Ids{ClusterId(2), ClusterId(3)}));
+  EXPECT_EQ(RelatedTo(counts, Key(1)), (Clusters{ClusterId(2), ClusterId(3)}));
   counts.Count(0, Refs({1, 3}));
-  EXPECT_EQ(RelatedTo(counts, Key(1)), (Ids{ClusterId(3), ClusterId(2)}));
+  EXPECT_EQ(RelatedTo(counts, Key(1)), (Clusters{ClusterId(3), ClusterId(2)}));
 }
 
 TEST(CoFetchesTest, AGivenClusterWithoutNeighboursHasNone) {
@@ -155,7 +155,7 @@ TEST(CoFetchesTest, AGivenClusterWithoutNeighboursHasNone) {
   counts.Count(0, Refs({1, 2}));
   counts.Give({0, {Given(1, {})}});
   EXPECT_TRUE(RelatedTo(counts, Key(1)).empty());
-  EXPECT_EQ(RelatedTo(counts, Key(2)), Ids{ClusterId(1)});
+  EXPECT_EQ(RelatedTo(counts, Key(2)), Clusters{ClusterId(1)});
 }
 
 TEST(CoFetchesTest, CountsStopAtWhatARowCanHold) {
@@ -267,8 +267,8 @@ TEST(CoFetchesTest, StoredRowsAreKnownAgain) {
   counts.Load(Key(1), {{ClusterId(2), 5}}, /*own=*/true);
   counts.Load(Key(1), {{ClusterId(3), 9}}, /*own=*/false);  // older
   counts.Load(Key(4), {{ClusterId(3), 9}}, /*own=*/false);
-  EXPECT_EQ(RelatedTo(counts, Key(1)), Ids{ClusterId(2)});
-  EXPECT_EQ(RelatedTo(counts, Key(4)), Ids{ClusterId(3)});
+  EXPECT_EQ(RelatedTo(counts, Key(1)), Clusters{ClusterId(2)});
+  EXPECT_EQ(RelatedTo(counts, Key(4)), Clusters{ClusterId(3)});
   EXPECT_TRUE(counts.TakeChanges(Always).put.empty());
   counts.Forget(Key(1));
   counts.Forget(Key(4));  // its row belongs to another segment

@@ -8,14 +8,13 @@
 #include "kv-node/device/memory_device.h"
 #include "kv-node/engine/engine.h"
 #include "kv-node/layout/rows.h"
+#include "tests/tools/says.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace cairn::kv {
 namespace {
 
-bool Says(const absl::Status& status, std::string_view text) {
-  return ToStd(status.message()).find(text) != std::string_view::npos;
-}
+using test::Says;
 
 // Opens an engine over a store with one row of `family` and perhaps a row with the next id.
 absl::Status OpenOver(Family family, const std::string& key, const std::string& value,

@@ -12,7 +12,7 @@
 namespace cairn::kv {
 namespace {
 
-constexpr std::int64_t kSalt = 3;
+constexpr std::int64_t kFaultSalt = 3;
 
 class EngineFaultTest : public ::testing::Test {
  protected:
@@ -65,7 +65,7 @@ class EngineFaultTest : public ::testing::Test {
   void AppendTokens(std::int64_t cluster, const Positions& positions) {
     Append op;
     op.clusters.push_back(
-        {{0, ClusterId(cluster)}, positions, EntriesBytes(layout_, kSalt, 0, 0, positions)});
+        {{0, ClusterId(cluster)}, positions, EntriesBytes(layout_, kFaultSalt, 0, 0, positions)});
     session_->Send(std::move(op));
   }
 
@@ -90,7 +90,7 @@ class EngineFaultTest : public ::testing::Test {
     ASSERT_EQ(fetched->outcome, FetchOutcome::kFound);
     const JoinedCluster joined = Join(layout_, *fetched);
     EXPECT_EQ(joined.positions, positions);
-    EXPECT_TRUE(joined.entries == EntriesBytes(layout_, kSalt, 0, 0, positions));
+    EXPECT_TRUE(joined.entries == EntriesBytes(layout_, kFaultSalt, 0, 0, positions));
   }
 
   // All pages that hold data.
@@ -194,7 +194,7 @@ TEST_F(EngineFaultTest, DamagedCarriedEntryIsReportedWithWhatToDo) {
   Create();
   session_->Send(StageCarried{0,
                               {{0, kWindowBuffer, Positions::Range(0, 5), Positions::Range(0, 5),
-                                EntriesBytes(layout_, kSalt, 0, 0, Positions::Range(0, 5))}}});
+                                EntriesBytes(layout_, kFaultSalt, 0, 0, Positions::Range(0, 5))}}});
   ASSERT_EQ(TakeCheckpoint(0, 5).ToString(), "OK");
   ASSERT_TRUE(session_->Read(GetCarried{0}).ok());
   CorruptEverything();
@@ -221,7 +221,7 @@ TEST_F(EngineFaultTest, DamagedPartIsReportedLostAndCanBeRepaired) {
   repair.parent_ids = {ClusterId(1)};
   repair.children = {{ClusterId(101), Positions::Range(0, 40)}};
   repair.brought_positions = Positions::Range(0, 40);
-  repair.brought_entries = EntriesBytes(layout_, kSalt, 0, 0, Positions::Range(0, 40));
+  repair.brought_entries = EntriesBytes(layout_, kFaultSalt, 0, 0, Positions::Range(0, 40));
   session_->Send(std::move(repair));
   ExpectWhole(101, Positions::Range(0, 40));
   EXPECT_TRUE(session_->failure().ok()) << session_->failure().ToString();
@@ -240,7 +240,7 @@ TEST_F(EngineFaultTest, ReplaceOfADamagedParentAsksForItsBytes) {
   EXPECT_FALSE(FetchCluster(101)->outcome == FetchOutcome::kFound);
   EXPECT_EQ(session_->failure().code(), absl::StatusCode::kDataLoss);
   split.brought_positions = Positions::Range(0, 40);
-  split.brought_entries = EntriesBytes(layout_, kSalt, 0, 0, Positions::Range(0, 40));
+  split.brought_entries = EntriesBytes(layout_, kFaultSalt, 0, 0, Positions::Range(0, 40));
   session_->SendAs(op_seq, split);
   ExpectWhole(102, Positions::Range(20, 20));
 }

@@ -17,7 +17,7 @@
 namespace cairn::kv {
 namespace {
 
-constexpr std::int64_t kSalt = 11;
+constexpr std::int64_t kPoolSalt = 11;
 
 class EnginePoolTest : public ::testing::Test {
  protected:
@@ -71,7 +71,7 @@ class EnginePoolTest : public ::testing::Test {
     next_cluster_id_ = std::max(next_cluster_id_, cluster + 1);
     cairn::Append op;
     op.clusters.push_back(
-        {{0, ClusterId(cluster)}, positions, EntriesBytes(layout_, kSalt, 0, 0, positions)});
+        {{0, ClusterId(cluster)}, positions, EntriesBytes(layout_, kPoolSalt, 0, 0, positions)});
     session_->Send(std::move(op));
     return positions;
   }
@@ -102,7 +102,7 @@ class EnginePoolTest : public ::testing::Test {
     ASSERT_EQ(fetched.outcome, FetchOutcome::kFound);
     const JoinedCluster joined = Join(layout_, fetched);
     EXPECT_EQ(joined.positions, positions);
-    EXPECT_TRUE(joined.entries == EntriesBytes(layout_, kSalt, 0, 0, positions));
+    EXPECT_TRUE(joined.entries == EntriesBytes(layout_, kPoolSalt, 0, 0, positions));
   }
   void ExpectWhole(std::int64_t cluster, const Positions& positions) {
     SCOPED_TRACE("cluster " + std::to_string(cluster));

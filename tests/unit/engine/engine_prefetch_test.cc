@@ -17,7 +17,7 @@
 namespace cairn::kv {
 namespace {
 
-constexpr std::int64_t kSalt = 13;
+constexpr std::int64_t kPrefetchSalt = 13;
 constexpr std::int64_t kClusterEntries = 120;
 constexpr std::int64_t kClusterBytes = kClusterEntries * 512;
 // In the smallest arena: four in each granule of 256 KiB. They share a slot when they are read
@@ -91,8 +91,9 @@ class EnginePrefetchTest : public ::testing::Test {
     for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
       cairn::Append op;
       op.layer = layer;
-      op.clusters.push_back(
-          {{0, ClusterId(cluster)}, positions, EntriesBytes(layout_, kSalt, layer, 0, positions)});
+      op.clusters.push_back({{0, ClusterId(cluster)},
+                             positions,
+                             EntriesBytes(layout_, kPrefetchSalt, layer, 0, positions)});
       session_->Send(std::move(op));
     }
   }
@@ -120,7 +121,7 @@ class EnginePrefetchTest : public ::testing::Test {
     ASSERT_EQ(fetched.outcome, FetchOutcome::kFound);
     const JoinedCluster joined = Join(layout_, fetched);
     EXPECT_EQ(joined.positions, positions);
-    EXPECT_TRUE(joined.entries == EntriesBytes(layout_, kSalt, 0, 0, positions));
+    EXPECT_TRUE(joined.entries == EntriesBytes(layout_, kPrefetchSalt, 0, 0, positions));
   }
 
   // Asks until the cluster has no pending entries; it must have these at any time.
@@ -130,7 +131,8 @@ class EnginePrefetchTest : public ::testing::Test {
       ASSERT_TRUE(reply.ok()) << reply.status().ToString();
       const FetchedCluster& fetched = std::get<FetchReply>(*reply).clusters.at(0);
       ASSERT_EQ(fetched.outcome, FetchOutcome::kFound);
-      ASSERT_TRUE(Join(layout_, fetched).entries == EntriesBytes(layout_, kSalt, 0, 0, positions));
+      ASSERT_TRUE(Join(layout_, fetched).entries ==
+                  EntriesBytes(layout_, kPrefetchSalt, 0, 0, positions));
       placed = std::all_of(fetched.spans.begin(), fetched.spans.end(),
                            [](const Span& span) { return span.part_id.value() != 0; });
     }

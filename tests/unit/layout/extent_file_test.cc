@@ -21,16 +21,15 @@
 
 #include "common/io/aligned_buffer.h"
 #include "kv-node/device/file_device.h"
+#include "tests/tools/says.h"
 #include "tests/tools/temp_dir.h"
 
 namespace cairn::kv {
 namespace {
 
-constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+using test::Says;
 
-bool Says(const absl::Status& status, const std::string& text) {
-  return ToStd(status.message()).find(text) != std::string_view::npos;
-}
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
 class ExtentFileTest : public testing::Test {
  protected:

@@ -9,11 +9,13 @@
 #include <gtest/gtest.h>
 
 #include "common/io/checksum.h"
+#include "tests/tools/says.h"
 #include "tests/tools/seed.h"
 
 namespace cairn::kv {
 namespace {
 
+using test::Says;
 using Copy = std::vector<std::byte>;
 
 Superblock Example(std::uint64_t sequence) {
@@ -43,10 +45,6 @@ Copy Forged(std::uint64_t sequence, const std::function<void(SuperblockBytes&)>&
 }
 
 Copy Of(std::uint64_t sequence) { return ToCopy(EncodeSuperblock(Example(sequence))); }
-
-bool Says(const absl::Status& status, std::string_view text) {
-  return ToStd(status.message()).find(text) != std::string_view::npos;
-}
 
 TEST(Superblock, DecodesToWhatWasEncoded) {
   const absl::StatusOr<Superblock> decoded = DecodeSuperblock(Of(8), 0);

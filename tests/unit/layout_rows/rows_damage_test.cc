@@ -15,7 +15,7 @@ namespace cairn::kv {
 namespace {
 
 constexpr std::int64_t kEntryBytes = 256;
-constexpr int kRounds = 60;
+constexpr int kDamageRounds = 60;
 
 struct Kind {
   const char* name;
@@ -75,7 +75,7 @@ void ExpectOkOrDataLoss(const absl::Status& status, const char* name) {
 TEST(RowsDamageTest, ARowCutShortOrOfAnotherVersionIsDataLoss) {
   test::Rng rng(test::TestSeed());
   for (const Kind& kind : Kinds()) {
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kDamageRounds; ++round) {
       std::string row = kind.encode(rng);
       ASSERT_TRUE(kind.decode(row).ok()) << kind.name << ": " << kind.decode(row);
       EXPECT_EQ(kind.decode("").code(), absl::StatusCode::kDataLoss) << kind.name;
@@ -96,7 +96,7 @@ TEST(RowsDamageTest, ARowCutShortOrOfAnotherVersionIsDataLoss) {
 TEST(RowsDamageTest, ChangedBytesAreNeverMoreThanDataLoss) {
   test::Rng rng(test::TestSeed());
   for (const Kind& kind : Kinds()) {
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kDamageRounds; ++round) {
       const std::string row = kind.encode(rng);
       for (int damage = 0; damage < 50; ++damage) {
         std::string bytes = row;

@@ -16,16 +16,6 @@
 namespace cairn::compute {
 namespace {
 
-using Ids = std::vector<std::int32_t>;
-constexpr EncodeOptions kPlain{.add_special = false, .parse_special = false};
-constexpr EncodeOptions kSpecial{.add_special = true, .parse_special = true};
-
-std::unique_ptr<Tokenizer> Load(const test::Vocabulary& vocabulary) {
-  auto tokenizer = LoadTokenizer(vocabulary);
-  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
-  return *std::move(tokenizer);
-}
-
 TEST(BpeTokenizerTest, MergesInTheOrderOfTheList) {
   const auto tokenizer = Load(HelloVocabulary("llama-bpe"));
   EXPECT_EQ(tokenizer->Encode("hello world", kPlain), (Ids{259, 264}));

@@ -14,10 +14,6 @@
 namespace cairn::compute {
 namespace {
 
-using Ids = std::vector<std::int32_t>;
-constexpr EncodeOptions kPlain{.add_special = false, .parse_special = false};
-constexpr EncodeOptions kSpecial{.add_special = true, .parse_special = true};
-
 // 0 <unk>, 1 <s>, 2 </s>, 3..258 bytes, then pieces with scores.
 constexpr std::int32_t kFirstPiece = 259;
 
@@ -32,12 +28,6 @@ test::Vocabulary SmallVocabulary(const std::vector<std::pair<std::string, float>
     out.scores.push_back(score);
   }
   return out;
-}
-
-std::unique_ptr<Tokenizer> Load(const test::Vocabulary& vocabulary) {
-  auto tokenizer = LoadTokenizer(vocabulary);
-  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
-  return *std::move(tokenizer);
 }
 
 constexpr std::int32_t ByteId(int byte) { return 3 + byte; }

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -17,6 +18,10 @@
 #include "tests/tools/tokenizer_maker.h"
 
 namespace cairn::compute {
+
+using Ids = std::vector<std::int32_t>;
+inline constexpr EncodeOptions kPlain{.add_special = false, .parse_special = false};
+inline constexpr EncodeOptions kSpecial{.add_special = true, .parse_special = true};
 
 inline absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const test::GgufWriter& writer) {
   const std::string bytes = writer.ToString();
@@ -30,6 +35,12 @@ inline absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(
   test::GgufWriter writer;
   test::AddVocabulary(vocabulary, writer);
   return LoadTokenizer(writer);
+}
+
+inline std::unique_ptr<Tokenizer> Load(const test::Vocabulary& vocabulary) {
+  auto tokenizer = LoadTokenizer(vocabulary);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return *std::move(tokenizer);
 }
 
 // Three tokens of the control kind and the pieces of "hello world" that the merges below make.
