@@ -123,6 +123,23 @@ def check_includes(path, lines):
             yield number, "%s may not include %s" % (mine, match.group(1))
 
 
+CONSTANT = re.compile(r"(?:inline )?constexpr [\w:<>]+ (k[A-Z]\w*)\b")
+
+
+def check_constants(root, path, lines):
+    """In a unity build a source's own constant would hide the one of the header, in other sources too."""
+    folder = os.path.join(root, os.path.dirname(path))
+    theirs = {}
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".h"):
+            with open(os.path.join(folder, name), encoding="utf-8") as header:
+                theirs.update((constant, name) for constant in CONSTANT.findall(header.read()))
+    for number, line in enumerate(lines, 1):
+        match = CONSTANT.match(line)
+        if match and match.group(1) in theirs:
+            yield number, "%s is a constant of %s too" % (match.group(1), theirs[match.group(1)])
+
+
 def check_markdown(path, lines):
     fenced, titles = False, 0
     for line in lines:
@@ -160,6 +177,8 @@ def check_file(root, path):
         yield 1, "a header without '#pragma once'"
     if path.endswith(".md"):
         yield from check_markdown(path, lines)
+    if path.endswith(".cc"):
+        yield from check_constants(root, path, lines)
     if path.endswith(".cc") or path.endswith("_test.py"):
         yield from check_registered(root, path)
 
@@ -194,7 +213,10 @@ BREACHES = [
     ("tests/unit/x/lost_test.cc", "int x;\n", "never built or run"),
     ("tests/integration/lost_test.py", "x = 1\n", "never built or run"),
     ("tests/fuzz/lost_fuzz.cc", "int x;\n", "never built or run"),
+    ("kv-node/cache/slot.cc", "constexpr int kSlots = 1;\n", "constant of slot.h too"),
 ]
+# what lies beside that file, where that breaks the rule
+BESIDE = {"kv-node/cache/slot.cc": ("slot.h", "#pragma once\ninline constexpr int kSlots = 2;\n")}
 
 
 def self_test():
@@ -204,6 +226,10 @@ def self_test():
             os.makedirs(os.path.join(root, os.path.dirname(path)))
             with open(os.path.join(root, path), "w", encoding="utf-8") as file:
                 file.write(content)
+            if path in BESIDE:
+                name, text = BESIDE[path]
+                with open(os.path.join(root, os.path.dirname(path), name), "w", encoding="utf-8") as file:
+                    file.write(text)
             registered = "" if "never built" in said else os.path.basename(path)
             with open(os.path.join(root, "CMakeLists.txt"), "w", encoding="utf-8") as file:
                 file.write(registered)
