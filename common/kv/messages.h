@@ -347,6 +347,7 @@ struct KvStats {
   std::int64_t write_meta_log_bytes = 0;
   std::int64_t write_meta_table_bytes = 0;
   std::int64_t index_row_bytes = 0;
+  std::int64_t spill_count = 0;
   std::int64_t checkpoint_count = 0;
   std::int64_t append_bytes = 0;
   std::int64_t lost_part_count = 0;

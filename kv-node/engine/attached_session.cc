@@ -222,10 +222,18 @@ bool AttachedSession::HasIoRoom() {
 bool AttachedSession::HasRoom() {
   if (!HasIoRoom()) return false;
   if (context_.pending_bytes < context_.options.pending_bytes_max) return true;
+  if (std::exchange(spill_failed_, false)) return true;
   PlaceForRoom();
-  // A placing that reads will make room, and so will one that waits for a write to end. Without one
-  // this session has placed what it could, and goes over the limit by one operation at most.
-  return placing_.empty() && !place_waits_;
+  // A placing that reads will make room, and so will one that waits for a write to end.
+  if (!placing_.empty() || place_waits_) return false;
+  if (WantsSpill()) Spill();
+  return !head_in_progress_;
+}
+
+bool AttachedSession::WantsSpill() const {
+  const std::int64_t full_bytes = context_.options.pending_bytes_max;
+  if (context_.pending_bytes < full_bytes) return false;
+  return state_->pending_bytes() >= full_bytes / kSpillShare || !place_error_.ok();
 }
 
 AttachedSession::Applied AttachedSession::ApplyAppend(OpSeq op_seq, Append& op) {

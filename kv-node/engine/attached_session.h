@@ -37,6 +37,11 @@ struct QueuedOperation {
   std::variant<ChangingOperation, ReadOperation, HintOperation> operation;
 };
 
+// A session spills when the table of pending entries is full and it has this share of it: with
+// less, every operation would write a page. So the table holds 1 + sessions / kSpillShare times its
+// limit at most.
+inline constexpr std::int64_t kSpillShare = 16;
+
 struct LogItem;
 struct FetchRun;
 struct WantedPart;
@@ -87,8 +92,10 @@ class AttachedSession {
   Applied ApplyHead(QueuedOperation& head);
   Applied ApplyChange(OpSeq op_seq, ChangingOperation& operation);
   Applied ApplyAppend(OpSeq op_seq, Append& op);
-  // Whether pending entries and buffers leave room for more; starts placings if not.
+  // Whether pending entries and buffers leave room for more; if not, starts placings, and a spill
+  // where they are not enough.
   bool HasRoom();
+  bool WantsSpill() const;
   // Whether buffers of I/O and unsent replies leave room; if not, their release wakes the engine.
   bool HasIoRoom();
   Applied ApplyStageCarried(OpSeq op_seq, StageCarried& op);
@@ -137,8 +144,8 @@ class AttachedSession {
                            bool ok);
 
   // ---- session_place.cc ----
-  // Places the fullest clusters until pending entries are below the limit again, as far as jobs can
-  // start.
+  // Places the fullest of the clusters that have enough for it, or fill a page, until half of what
+  // may be pending is, as far as jobs can start.
   void PlaceForRoom();
   // Begins to place a cluster's log parts and pending entries. False if it cannot be done now.
   bool StartPlacing(const ClusterKey& key);
@@ -196,30 +203,43 @@ class AttachedSession {
   // ---- session_checkpoint.cc ----
   Applied ApplyCheckpoint(OpSeq op_seq, Checkpoint& op);
   absl::Status CheckCheckpoint(const Checkpoint& op) const;
+  void AdvanceCheckpoint();
+  void CommitCheckpoint();
+  void Committed(const absl::Status& status);
+  absl::Status Cut(CheckpointJob& job, LogPlan& plan, const PageSet& pages);
+  // ---- session_capture.cc ----
+  void CaptureRows(CheckpointJob& job);
+  void CaptureLinks(CheckpointJob& job);
+  void CaptureAllocation(CheckpointJob& job);
+  void CaptureTokens(CheckpointJob& job);
+
+  // ---- session_plan.cc: what goes to the log ----
+  // The record of a carried entry of the open segment, found by its layer, head and position; null:
+  // it has none.
+  using RecordOf = std::function<const Part*(const ClusterKey& key, std::int64_t position)>;
+  RecordOf CarriedRecords() const;
+  // For a checkpoint: what is pending and what is staged to be carried.
   absl::Status PlanLog(LogPlan& plan) const;
-  absl::Status PlanCarried(
-      const ClusterKey& key, const CarriedEntries& entries,
-      const std::function<const Part*(const ClusterKey&, std::int64_t)>& record_of,
-      LogPlan& plan) const;
-  void PlanChunk(const ClusterKey& key, const PendingChunk& chunk,
-                 const std::function<const Part*(const ClusterKey&, std::int64_t)>& record_of,
+  // For a spill: what is pending; carried rows stay.
+  void PlanSpill(LogPlan& plan) const;
+  void PlanPending(const RecordOf& record_of, LogPlan& plan) const;
+  absl::Status PlanCarried(const ClusterKey& key, const CarriedEntries& entries,
+                           const RecordOf& record_of, LogPlan& plan) const;
+  void PlanChunk(const ClusterKey& key, const PendingChunk& chunk, const RecordOf& record_of,
                  std::vector<LogItem>& items, std::int64_t& new_bytes) const;
   void PlanStragglers(LogPlan& plan) const;
-  absl::Status Cut(CheckpointJob& job, LogPlan& plan, const PageSet& pages);
+
+  // ---- session_log.cc ----
   absl::Status WriteLog(LogPlan& plan, const PageSet& pages);
+  // Moves all pending entries to a log run, ahead of the checkpoint.
+  void Spill();
+  void FinishSpill(LogPlan& plan, const PageSet& pages);
   void TakeRecords(LogPlan& plan, const PageSet& pages);
   static void DropAgain(LogPlan& plan);
   absl::Status AllocateRuns(LogPlan& plan, LogRuns& runs) const;
   absl::Status AllocatePieces(LogPlan& plan, std::int64_t left_bytes, LogRuns& runs) const;
   std::vector<Part> MakeRecords(const ClusterKey& key, const std::vector<LogItem>& items,
                                 LogRuns& runs) const;
-  void CaptureRows(CheckpointJob& job);
-  void CaptureLinks(CheckpointJob& job);
-  void CaptureAllocation(CheckpointJob& job);
-  void CaptureTokens(CheckpointJob& job);
-  void AdvanceCheckpoint();
-  void CommitCheckpoint();
-  void Committed(const absl::Status& status);
 
   EngineContext& context_;
   const SessionId id_;
@@ -263,7 +283,9 @@ class AttachedSession {
   std::set<ClusterKey> placing_;
   std::set<ClusterKey> idle_candidates_;  // those with place_entries_min unplaced entries or more
   bool place_waits_ = false;              // a placing that would make room waits for a write to end
-  absl::Status place_error_;  // why the last placing could not begin, e.g. flash is full
+  absl::Status place_error_;  // why the last placing or spill could not begin: flash is full
+  bool spill_failed_ =
+      false;  // after it had read; the operation that waits for it is to be refused
   std::set<std::uint64_t> writes_in_flight_;
   std::uint64_t write_seq_ = 0;
   std::unique_ptr<CheckpointJob> checkpoint_;

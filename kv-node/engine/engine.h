@@ -39,7 +39,8 @@ struct EngineOptions {
   std::int32_t sessions_max = 10000;
 
   // Performance.
-  // Bytes of pending entries (not on flash yet) over all sessions, before placing starts.
+  // Bytes of pending entries (not on flash yet) over all sessions, before clusters with a page
+  // of them are placed, and else a session's are logged ahead of its checkpoint.
   std::int64_t pending_bytes_max = std::int64_t{2} << 20;
   // Bytes of device reads and writes in flight, and of fetch replies that are not sent yet.
   std::int64_t io_bytes_max = std::int64_t{4} << 20;
@@ -47,7 +48,7 @@ struct EngineOptions {
   // or more.
   std::int64_t arena_bytes_max = std::int64_t{16} << 20;
   ReplacementPolicy replacement = ReplacementPolicy::kClusterAligned;
-  // A cluster is placed at idle when it has this many unplaced entries.
+  // A cluster is placed, at idle or for room, when it has this many unplaced entries.
   std::int32_t place_entries_min = 64;
   // Whether to place at idle.
   bool place_at_idle = true;

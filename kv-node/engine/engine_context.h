@@ -32,6 +32,7 @@ struct EngineContext {
   std::int64_t checkpoint_count = 0;
   std::int64_t append_bytes = 0;
   std::int64_t index_row_bytes = 0;  // of index rows that were captured, with their keys
+  std::int64_t spill_count = 0;
   std::int64_t lost_part_count = 0;
   std::int64_t prefetch_dropped_count = 0;
 

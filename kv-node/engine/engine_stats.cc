@@ -29,6 +29,7 @@ KvStats EngineImpl::Stats() const {
   stats.write_meta_log_bytes = meta.log_bytes;
   stats.write_meta_table_bytes = meta.table_bytes;
   stats.index_row_bytes = context_.index_row_bytes;
+  stats.spill_count = context_.spill_count;
   stats.read_hole_bytes = io.hole_bytes;
   stats.checkpoint_count = context_.checkpoint_count;
   stats.append_bytes = context_.append_bytes;

@@ -1,5 +1,6 @@
-// Log runs: the records that a checkpoint writes. One run where flash has room for it in one piece;
-// else several, with records cut at their ends.
+// Log runs: the records that a checkpoint writes, or a spill, when the table of pending entries is
+// full ahead of it. One run where flash has room for it in one piece; else several, with records
+// cut at their ends.
 #include <algorithm>
 #include <cstring>
 
@@ -64,6 +65,32 @@ absl::Status AttachedSession::WriteLog(LogPlan& plan, const PageSet& pages) {
   return absl::OkStatus();
 }
 
+// The rows name the run at once; a commit names it with the next checkpoint, and a crash before
+// that leaves its pages free.
+void AttachedSession::Spill() {
+  auto plan = std::make_shared<LogPlan>();
+  PlanSpill(*plan);
+  if (plan->pages_to_read.empty()) {
+    FinishSpill(*plan, PageSet());
+    return;
+  }
+  head_in_progress_ = true;
+  std::vector<PageIndex> pages = std::move(plan->pages_to_read);
+  context_.io->Read(std::move(pages), ReadCause::kPlace,
+                    [this, plan, io = HoldIo()](const PageSet& set) {
+                      head_in_progress_ = false;
+                      if (stopped_ || failed_) return;
+                      FinishSpill(*plan, set);
+                      spill_failed_ = !place_error_.ok();
+                    });
+}
+
+void AttachedSession::FinishSpill(LogPlan& plan, const PageSet& pages) {
+  planned_.clear();  // as at a cut
+  if (!plan.pending.empty()) ++context_.spill_count;
+  place_error_ = WriteLog(plan, pages);
+}
+
 // Records that are written again, from the pages that were read. One that fails its check keeps its
 // place until the cluster is repaired.
 void AttachedSession::TakeRecords(LogPlan& plan, const PageSet& pages) {
@@ -123,8 +150,9 @@ absl::Status AttachedSession::AllocatePieces(LogPlan& plan, std::int64_t left_by
   const FreeMap& map = *context_.free_map;
   const auto full = [&, wanted_count = PagesOf(left_bytes)] {
     return ResourceExhausted(
-        "flash is full: a checkpoint needs {} pages, {} of {} are in use; delete conversations or "
-        "make the extent file larger",
+        "flash is full: a log run needs {} pages, {} of {} are in use; delete conversations or "
+        "make "
+        "the extent file larger",
         wanted_count, map.used_count(), map.page_count());
   };
   if (map.page_count() - map.used_count() < PagesOf(left_bytes)) return full();

@@ -88,7 +88,9 @@ std::int64_t AttachedSession::UnplacedCount(const ClusterKey& key) const {
 void AttachedSession::PlaceForRoom() {
   std::vector<std::pair<std::int64_t, ClusterKey>> fullest;
   for (const auto& [key, chunks] : state_->pending()) {
-    fullest.emplace_back(state_->PendingCount(key) * state_->EntryBytes(key), key);
+    const std::int64_t bytes = state_->PendingCount(key) * state_->EntryBytes(key);
+    const bool enough = UnplacedCount(key) >= context_.options.place_entries_min;
+    if (enough || bytes >= kPageBytes) fullest.emplace_back(bytes, key);
   }
   std::stable_sort(fullest.begin(), fullest.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });

@@ -94,7 +94,7 @@ def writes(bench):
     for pair in (False, True):
         for entries in (8, 32):
             for pending in (bench.options.pending_tokens, 0):
-                for place in (64,) if pending else (1, 4, 8, 16, 32, 64):
+                for place in (16, 64) if pending else (1, 4, 8, 16, 32, 64):
                     arguments = ["--arena-bytes", 0, "--cluster-entries", entries, "--place-entries-min", place]
                     if pending:
                         arguments += ["--pending-bytes", pending * bench.options.token_bytes]

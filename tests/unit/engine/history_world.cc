@@ -39,7 +39,7 @@ void HistoryWorld::StartEngine() {
   auto store = MetaStore::Open(meta);
   ASSERT_TRUE(store.ok()) << store.status().ToString();
   EngineOptions options;
-  options.place_entries_min = 3;
+  options.place_entries_min = Random(2) == 0 ? 3 : 40;
   options.pending_bytes_max = 64 << 10;
   options.merge_gap_bytes = Random(3) * 2 * kPageBytes;
   if (Random(3) == 0) options.arena_bytes_max = 0;
@@ -66,8 +66,14 @@ void HistoryWorld::CutPower() {
   counts_["metadata torn"] += files_->lost_bytes() > 0 ? 1 : 0;
 }
 
+void HistoryWorld::CountSpills() {
+  const auto stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
+  if (stats.ok()) counts_["spill"] += static_cast<int>(stats->spill_count);
+}
+
 // A new KV node process. Compute nodes that survive resume; after a power cut they are gone too.
 void HistoryWorld::Restart(bool power_cut) {
+  CountSpills();
   if (power_cut) CutPower();
   for (Chat& chat : chats_) {
     if (chat.session != nullptr) chat.epoch = chat.session->attachment().epoch;
@@ -170,7 +176,8 @@ bool HistoryWorld::ResumeOrOpen(Chat& chat) {
 }
 
 void HistoryWorld::Decode(Chat& chat) {
-  const std::int64_t count = 1 + Random(12);
+  // A long one is more than memory holds.
+  const std::int64_t count = Random(12) == 0 ? 60 + Random(90) : 1 + Random(12);
   if (chat.now.token_count + count > kTokensMax) return;
   for (std::int64_t i = 0; i < count; ++i) {
     for (Append& op : operations_.Decode(chat.now, /*fresh_one_in=*/8)) Send(chat, std::move(op));

@@ -61,6 +61,7 @@ class HistoryWorld {
   // With Power::kFails the next sync of the metadata's log never happens.
   void TakeCheckpoint(Chat& chat, Power power = Power::kStays);
   void CutPower();
+  void CountSpills();  // of the engine that runs
   void Fetch(Chat& chat);
   void OpenFresh(Chat& chat);
   bool ResumeOrOpen(Chat& chat);

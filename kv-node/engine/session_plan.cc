@@ -1,0 +1,173 @@
+// What a checkpoint or a spill writes to the log: entries without a record, and, where the runs of
+// a segment would become too many, records that are still named (rule 19).
+#include <algorithm>
+
+#include "kv-node/engine/checkpoint_job.h"
+
+namespace cairn::kv {
+
+// Records that carried entries have in this segment: any row may name them (architecture "Write
+// path").
+AttachedSession::RecordOf AttachedSession::CarriedRecords() const {
+  std::map<std::pair<ClusterKey, std::int64_t>, const Part*> records;  // key without the id
+  for (const auto& [key, parts] : state_->open().carried) {
+    for (const Part& part : parts) {
+      records[{{key.layer, key.head, ClusterId(0)}, part.positions.first()}] = &part;
+    }
+  }
+  return [records = std::move(records)](const ClusterKey& key, std::int64_t position) {
+    const auto found = records.find({{key.layer, key.head, ClusterId(0)}, position});
+    return found == records.end() ? nullptr : found->second;
+  };
+}
+
+absl::Status AttachedSession::PlanLog(LogPlan& plan) const {
+  const RecordOf record_of = CarriedRecords();
+  PlanPending(record_of, plan);
+  for (const auto& staged : staged_) {
+    CAIRN_RETURN_IF_ERROR(PlanCarried(staged.first, staged.second, record_of, plan));
+  }
+  PlanStragglers(plan);
+  return absl::OkStatus();
+}
+
+void AttachedSession::PlanSpill(LogPlan& plan) const {
+  PlanPending(CarriedRecords(), plan);
+  for (const auto& [key, parts] : state_->open().carried) {
+    for (const Part& part : parts) plan.carried[key].push_back(LogItem::Existing(part));
+  }
+  PlanStragglers(plan);
+}
+
+void AttachedSession::PlanPending(const RecordOf& record_of, LogPlan& plan) const {
+  plan.pending = state_->pending();  // shares the bytes
+  for (const auto& [key, chunks] : plan.pending) {
+    std::vector<LogItem>& items = plan.parts[key];
+    const auto own = state_->open().parts.find(key);
+    if (own != state_->open().parts.end()) {
+      for (const Part& part : own->second) items.push_back(LogItem::Existing(part));
+    }
+    for (const PendingChunk& chunk : chunks) {
+      PlanChunk(key, chunk, record_of, items, plan.new_bytes);
+    }
+  }
+}
+
+absl::Status AttachedSession::PlanCarried(const ClusterKey& key, const CarriedEntries& entries,
+                                          const RecordOf& record_of, LogPlan& plan) const {
+  std::vector<LogItem>& items = plan.carried[key];
+  const std::int64_t entry_bytes = state_->EntryBytes(key);
+  absl::Status status;
+  entries.positions.ForEach([&](std::int64_t position) {
+    if (const Part* record = record_of(key, position)) {
+      items.push_back(LogItem::Existing(*record));
+      return;
+    }
+    if (!entries.brought_positions.Contains(position)) {
+      status = InvalidArgument(
+          "checkpoint: position {} of layer {} head {} is carried without its bytes, and it has no "
+          "record in this segment",
+          position, key.layer, key.head);
+      return;
+    }
+    const std::int64_t index = entries.brought_positions.CountBelow(position);
+    const auto offset = static_cast<std::size_t>(index * entry_bytes);
+    items.push_back(LogItem::New(
+        Positions::Range(position, 1),
+        std::string_view(entries.entries).substr(offset, static_cast<std::size_t>(entry_bytes))));
+    plan.new_bytes += entry_bytes;
+  });
+  return status;
+}
+
+void AttachedSession::PlanChunk(const ClusterKey& key, const PendingChunk& chunk,
+                                const RecordOf& record_of, std::vector<LogItem>& items,
+                                std::int64_t& new_bytes) const {
+  const std::int64_t entry_bytes = state_->EntryBytes(key);
+  const std::int64_t record_entries_max = kPartBytesMax / entry_bytes;
+  std::int64_t index = 0;
+  std::int64_t first = 0;  // of the entries that have no record yet
+  const auto flush = [&] {
+    for (; first < index;) {
+      const std::int64_t count = std::min(index - first, record_entries_max);
+      items.push_back(LogItem::New(chunk.positions.Slice(first, count),
+                                   std::string_view(*chunk.bytes)
+                                       .substr(static_cast<std::size_t>(first * entry_bytes),
+                                               static_cast<std::size_t>(count * entry_bytes))));
+      new_bytes += count * entry_bytes;
+      first += count;
+    }
+  };
+  chunk.positions.ForEach([&](std::int64_t position) {
+    if (const Part* record = record_of(key, position)) {
+      flush();
+      items.push_back(LogItem::Existing(*record));
+      first = index + 1;
+    }
+    ++index;
+  });
+  flush();
+}
+
+// Rule 19: when the new run would be one too many of its size class, what is still named in the
+// runs of that class is written again in it.
+void AttachedSession::PlanStragglers(LogPlan& plan) const {
+  std::map<const Extent*, std::int64_t> named_bytes;  // log runs that stay named
+  const auto count_items = [&](const ClusterKey& key, const std::vector<LogItem>& items) {
+    for (const LogItem& item : items) {
+      if (item.existing && IsLog(*item.existing)) {
+        named_bytes[item.existing->extent.get()] +=
+            item.existing->count() * state_->EntryBytes(key);
+      }
+    }
+  };
+  for (const auto& [key, parts] : state_->open().parts) {
+    if (plan.parts.contains(key)) continue;
+    for (const Part& part : parts) {
+      if (IsLog(part)) named_bytes[part.extent.get()] += part.count() * state_->EntryBytes(key);
+    }
+  }
+  for (const auto& [key, items] : plan.parts) count_items(key, items);
+  for (const auto& [key, items] : plan.carried) count_items(key, items);
+
+  std::set<const Extent*> again;
+  for (bool more = plan.new_bytes > 0; more;) {
+    more = false;
+    const std::int64_t bytes = plan.new_bytes + plan.again_bytes;
+    const int size_class = LogRunClass((bytes + kPageBytes - 1) / kPageBytes);
+    std::vector<const Extent*> same;
+    for (const auto& [extent, named] : named_bytes) {
+      if (!again.contains(extent) && LogRunClass(extent->page_count()) == size_class) {
+        same.push_back(extent);
+      }
+    }
+    if (static_cast<int>(same.size()) + 1 <= kLogRunsMax) break;
+    for (const Extent* extent : same) {
+      again.insert(extent);
+      plan.again_bytes += named_bytes[extent];
+      more = true;
+    }
+  }
+  if (again.empty()) return;
+  for (const auto& [key, parts] : state_->open().parts) {
+    const bool names_one = std::any_of(parts.begin(), parts.end(), [&](const Part& part) {
+      return again.contains(part.extent.get());
+    });
+    if (!names_one || plan.parts.contains(key)) continue;
+    for (const Part& part : parts) plan.parts[key].push_back(LogItem::Existing(part));
+  }
+  const auto mark = [&](const ClusterKey& key, std::vector<LogItem>& items) {
+    for (LogItem& item : items) {
+      if (!item.existing || !again.contains(item.existing->extent.get())) continue;
+      item.again = true;
+      const Part& part = *item.existing;
+      for (const PagePiece& piece : PiecesOf(part, state_->EntryBytes(key), 0, part.count())) {
+        plan.pages_to_read.push_back(piece.page);
+      }
+    }
+  };
+  for (auto& [key, items] : plan.parts) mark(key, items);
+  for (auto& [key, items] : plan.carried) mark(key, items);
+}
+
+}  // namespace cairn::kv

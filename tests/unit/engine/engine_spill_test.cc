@@ -1,0 +1,169 @@
+// The table of pending entries is full, and no cluster has enough of them to be placed: they are
+// logged ahead of the checkpoint.
+#include <vector>
+
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace cairn::kv {
+namespace {
+
+class EngineSpillTest : public EngineTest {
+ protected:
+  static constexpr std::int64_t kClusterEntries = 3;
+
+  // A table of 102 tokens.
+  void StartSmall(std::int64_t size_bytes = std::int64_t{64} << 20) {
+    EngineOptions options;
+    options.place_at_idle = false;
+    options.pending_bytes_max = kPartBytesMax;
+    Start(options, size_bytes);
+    id_ = Create();
+    session_ = Open(id_);
+  }
+  // Clusters of three entries: the n-th has positions 3 * (n - 1) on.
+  static Positions PositionsOf(std::int64_t cluster) {
+    return Positions::Range((cluster - 1) * kClusterEntries, kClusterEntries);
+  }
+  void AppendClusters(std::int64_t first, std::int64_t last) {
+    for (std::int64_t cluster = first; cluster <= last; ++cluster) {
+      AppendAll(*session_, cluster, PositionsOf(cluster));
+    }
+  }
+  void ExpectClusters(std::int64_t first, std::int64_t last) {
+    for (std::int64_t cluster = first; cluster <= last; ++cluster) {
+      ExpectCluster(*session_, cluster, PositionsOf(cluster));
+    }
+  }
+  void Evict(std::int64_t cluster) {
+    for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+      for (std::int32_t head = 0; head < layout_.head_count; ++head) {
+        Replace evict{layer, head, {ClusterId(cluster)}, {}, {}, {}, PositionsOf(cluster)};
+        session_->Send(std::move(evict));
+      }
+    }
+  }
+  void Reopen() {
+    session_.reset();
+    session_ = Open(id_);
+  }
+
+  SessionId id_;
+  std::unique_ptr<TestSession> session_;
+};
+
+TEST_F(EngineSpillTest, EntriesTooFewToPlaceAreLoggedOnce) {
+  StartSmall();
+  AppendClusters(1, 150);  // 450 tokens
+  ExpectClusters(1, 150);
+  EXPECT_GE(Stats().spill_count, 3);
+  EXPECT_GT(Stats().write_log_bytes, 0);
+  ASSERT_EQ(TakeCheckpoint(*session_, 0, 450).status().ToString(), "OK");
+  const KvStats stats = Stats();
+  EXPECT_EQ(stats.write_pool_bytes, 0);
+  EXPECT_EQ(stats.write_relog_bytes, 0);
+  // Every entry once, and less than a page for each run.
+  EXPECT_LT(stats.write_log_bytes, 450 * layout_.TokenBytes() + 6 * kPageBytes);
+  Reopen();
+  ExpectClusters(1, 150);
+}
+
+TEST_F(EngineSpillTest, ClustersWithEnoughEntriesArePlacedInstead) {
+  StartSmall();
+  for (std::int64_t at = 0; at < 128; at += 16) {
+    AppendAll(*session_, 1, Positions::Range(at, 16));
+  }
+  ExpectCluster(*session_, 1, Positions::Range(0, 128));
+  EXPECT_GT(Stats().write_pool_bytes, 0);
+  EXPECT_EQ(Stats().write_log_bytes, 0);
+}
+
+TEST_F(EngineSpillTest, WithoutACheckpointNothingOfItStays) {
+  StartSmall();
+  AppendClusters(1, 20);
+  ASSERT_EQ(TakeCheckpoint(*session_, 0, 60).status().ToString(), "OK");
+  const std::int64_t used = Stats().flash_used_bytes;
+  AppendClusters(21, 150);
+  ExpectClusters(1, 150);
+  EXPECT_GT(Stats().flash_used_bytes, used);
+  Reopen();
+  EXPECT_EQ(session_->attachment().token_count, 60);
+  EXPECT_EQ(Stats().flash_used_bytes, used);
+  ExpectClusters(1, 20);
+  ExpectCluster(*session_, 21, {});
+}
+
+TEST_F(EngineSpillTest, RunsStayBoundedBetweenCheckpoints) {
+  StartSmall();
+  // Forty runs of 16 pages; of each one cluster stays.
+  const std::int64_t count = 40 * 34;
+  for (std::int64_t last = 34; last <= count; last += 34) {
+    AppendClusters(last - 33, last);
+    if (last == 34) continue;
+    for (std::int64_t cluster = last - 67; cluster < last - 34; ++cluster) Evict(cluster);
+  }
+  ASSERT_EQ(TakeCheckpoint(*session_, 0, count * kClusterEntries).status().ToString(), "OK");
+  EXPECT_GT(Stats().write_relog_bytes, 0);
+  EXPECT_LT(Stats().flash_used_bytes, 20 * 16 * kPageBytes);
+  Reopen();
+  for (std::int64_t cluster = 34; cluster <= count; cluster += 34) ExpectClusters(cluster, cluster);
+  ExpectCluster(*session_, 1, {});
+}
+
+TEST_F(EngineSpillTest, CarriedEntriesKeepTheirRecords) {
+  StartSmall();
+  const Positions window = Positions::Range(0, 9);
+  CarryAll(*session_, window, window);
+  ASSERT_EQ(TakeCheckpoint(*session_, 0, 9).status().ToString(), "OK");
+  AppendClusters(1, 1);    // had records as carried ones
+  AppendClusters(4, 400);  // many spills, so that runs are written again
+  EXPECT_GT(Stats().write_relog_bytes, 0);
+  CarryAll(*session_, Positions::Range(3, 6), {});
+  ASSERT_EQ(TakeCheckpoint(*session_, 9, 1200).status().ToString(), "OK");
+  Reopen();
+  ExpectClusters(1, 1);
+  ExpectClusters(4, 400);
+  const auto reply = session_->Read(GetCarried{1});
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  for (const CarriedEntries& entries : std::get<CarriedReply>(*reply).carried) {
+    EXPECT_EQ(entries.positions, Positions::Range(3, 6));
+    EXPECT_TRUE(entries.entries ==
+                EntriesBytes(layout_, kSalt, 1, entries.head, Positions::Range(3, 6)));
+  }
+}
+
+TEST_F(EngineSpillTest, FullFlashRefusesTheAppendAndLosesNothing) {
+  StartSmall(std::int64_t{1} << 20);
+  AppendClusters(1, 100);
+  ASSERT_EQ(TakeCheckpoint(*session_, 0, 300).status().ToString(), "OK");
+  std::int64_t last = 100;
+  while (last < 1000 && session_->failure().ok()) {
+    ++last;
+    AppendClusters(last, last);
+    ExpectClusters(1, 1);  // behind the append
+  }
+  EXPECT_EQ(session_->failure().code(), absl::StatusCode::kResourceExhausted)
+      << session_->failure().ToString();
+  ExpectClusters(1, last - 1);
+  // What a deleted session held makes room again.
+  Reopen();
+  EXPECT_EQ(session_->attachment().token_count, 300);
+  ExpectClusters(1, 100);
+}
+
+// Pages for single operations would wear the flash out.
+TEST_F(EngineSpillTest, WhoHasLittleOfTheTableDoesNotSpill) {
+  StartSmall();
+  const SessionId other_id = Create();
+  auto other = Open(other_id);
+  AppendAll(*other, 1, Positions::Range(0, 1));
+  AppendClusters(1, 34);  // full
+  for (std::int64_t at = 1; at < 5; ++at) AppendAll(*other, 1, Positions::Range(at, 1));
+  ExpectCluster(*other, 1, Positions::Range(0, 5));
+  EXPECT_EQ(Stats().write_log_bytes, 0);
+  AppendClusters(35, 35);
+  ExpectClusters(1, 35);
+  EXPECT_GT(Stats().write_log_bytes, 0);
+}
+
+}  // namespace
+}  // namespace cairn::kv
