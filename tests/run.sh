@@ -94,7 +94,7 @@ stage_tidy() {
 
 stage_fuzz() {
   configure clang
-  local -A run_counts=([gguf_fuzz]=200000 [rows_fuzz]=2000000)
+  local -A run_counts=([gguf_fuzz]=200000 [rows_fuzz]=2000000) running
   build clang --target "${!run_counts[@]}"
   local target corpus how
   for target in "${!run_counts[@]}"; do
@@ -106,7 +106,11 @@ stage_fuzz() {
       mkdir -p "$(dirname "$corpus")"
       how=("-runs=${run_counts[$target]}" -seed=1)
     fi
-    quietly "fuzz-$target" build/clang/bin/"$target" "-artifact_prefix=$corpus-" "${how[@]}"
+    quietly "fuzz-$target" build/clang/bin/"$target" "-artifact_prefix=$corpus-" "${how[@]}" &
+    running[$target]=$!
+  done
+  for target in "${!run_counts[@]}"; do
+    wait "${running[$target]}"
     echo "$target: no failure; $(grep -a '^Done' "$logs/fuzz-$target.log")"
   done
 }

@@ -182,14 +182,18 @@ std::vector<double> Decode(const ReferenceTensor& tensor) {
 
 // Four partial sums, so that the compiler may keep them in one register.
 double Dot(const double* a, const double* b, size_t size) {
-  double sums[4] = {0, 0, 0, 0};
+  double sum_0 = 0;
+  double sum_1 = 0;
+  double sum_2 = 0;
+  double sum_3 = 0;
   size_t i = 0;
   for (; i + 4 <= size; i += 4) {
-    for (size_t j = 0; j < 4; ++j) {
-      sums[j] += a[i + j] * b[i + j];
-    }
+    sum_0 += a[i] * b[i];
+    sum_1 += a[i + 1] * b[i + 1];
+    sum_2 += a[i + 2] * b[i + 2];
+    sum_3 += a[i + 3] * b[i + 3];
   }
-  double sum = sums[0] + sums[1] + sums[2] + sums[3];
+  double sum = sum_0 + sum_1 + sum_2 + sum_3;
   for (; i < size; ++i) {
     sum += a[i] * b[i];
   }

@@ -31,7 +31,7 @@ class InferenceServiceTest : public testing::Test {
   void LoadModel() {
     const std::string path = fmt::format("{}cairn_service_{}.gguf", testing::TempDir(), ::getpid());
     test::ModelOptions model_options;
-    model_options.preset = "tiny-llama";
+    model_options.preset = "narrow-llama";
     ASSERT_TRUE(test::WriteModel(model_options, path).ok());
     auto runtime = std::make_shared<Runtime>();
     ModelOptions load;

@@ -16,7 +16,7 @@ constexpr std::int64_t kCalibratedBytes = std::int64_t{64} << 20;
 
 class CalibrateTest : public testing::Test {
  protected:
-  ModelledDevice::TimePoint Now() { return now_ += std::chrono::nanoseconds(250); }
+  ModelledDevice::TimePoint Now() { return now_ += std::chrono::nanoseconds(1000); }
   absl::StatusOr<DeviceProfile> Calibrate(const DeviceModel& model) {
     ModelledDevice device(std::make_unique<MemoryDevice>(kCalibratedBytes), model,
                           kQueueDepthDefault, [this] { return Now(); });

@@ -95,7 +95,7 @@ TEST_F(EngineSpillTest, WithoutACheckpointNothingOfItStays) {
 TEST_F(EngineSpillTest, RunsStayBoundedBetweenCheckpoints) {
   StartSmall();
   // Forty runs of 16 pages; of each one cluster stays.
-  const std::int64_t count = 40 * 34;
+  const std::int64_t count = std::int64_t{40} * 34;
   for (std::int64_t last = 34; last <= count; last += 34) {
     AppendClusters(last - 33, last);
     if (last == 34) continue;
@@ -103,7 +103,7 @@ TEST_F(EngineSpillTest, RunsStayBoundedBetweenCheckpoints) {
   }
   ASSERT_EQ(TakeCheckpoint(*session_, 0, count * kClusterEntries).status().ToString(), "OK");
   EXPECT_GT(Stats().write_relog_bytes, 0);
-  EXPECT_LT(Stats().flash_used_bytes, 20 * 16 * kPageBytes);
+  EXPECT_LT(Stats().flash_used_bytes, 320 * kPageBytes);
   Reopen();
   for (std::int64_t cluster = 34; cluster <= count; cluster += 34) ExpectClusters(cluster, cluster);
   ExpectCluster(*session_, 1, {});

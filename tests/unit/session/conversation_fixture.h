@@ -49,7 +49,7 @@ inline Model& TestModel(const std::string& preset) {
 
 class ConversationFixture : public testing::Test {
  protected:
-  explicit ConversationFixture(const std::string& preset = "tiny-llama")
+  explicit ConversationFixture(const std::string& preset = "narrow-llama")
       : seed(TestSeed()),
         model(TestModel(preset)),
         scratch(model.config(), 512),
