@@ -221,8 +221,8 @@ bool AttachedSession::HasIoRoom() {
 
 bool AttachedSession::HasRoom() {
   if (!HasIoRoom()) return false;
-  if (context_.pending_bytes < context_.options.pending_bytes_max) return true;
-  if (std::exchange(spill_failed_, false)) return true;
+  const bool was_refused = std::exchange(spill_failed_, false);
+  if (context_.pending_bytes < context_.options.pending_bytes_max || was_refused) return true;
   PlaceForRoom();
   // A placing that reads will make room, and so will one that waits for a write to end.
   if (!placing_.empty() || place_waits_) return false;

@@ -18,6 +18,11 @@ inline bool IsLog(const Part& part) { return part.extent->kind() == ExtentKind::
 // Log runs of one size class that a segment may have (rule 19).
 inline constexpr int kLogRunsMax = 8;
 
+// Bytes of runs whose records are written again in one, because those are read into memory for it;
+// a single run may be longer. Classes of longer runs have more than kLogRunsMax, and each of those
+// is written again once half of it is free.
+inline constexpr std::int64_t kRelogReadBytesMax = std::int64_t{4} << 20;
+
 // Entries of one row that get a record in a new run, or keep the one that they have.
 struct LogItem {
   static LogItem Existing(Part part) { return {std::move(part), false, false, {}, {}}; }

@@ -110,7 +110,7 @@ void AttachedSession::PlanChunk(const ClusterKey& key, const PendingChunk& chunk
 }
 
 // Rule 19: when the new run would be one too many of its size class, what is still named in the
-// runs of that class is written again in it.
+// runs of that class is written again in it, as far as memory has room for it.
 void AttachedSession::PlanStragglers(LogPlan& plan) const {
   std::map<const Extent*, std::int64_t> named_bytes;  // log runs that stay named
   const auto count_items = [&](const ClusterKey& key, const std::vector<LogItem>& items) {
@@ -131,20 +131,30 @@ void AttachedSession::PlanStragglers(LogPlan& plan) const {
   for (const auto& [key, items] : plan.carried) count_items(key, items);
 
   std::set<const Extent*> again;
+  std::int64_t read_bytes = 0;
   for (bool more = plan.new_bytes > 0; more;) {
     more = false;
     const std::int64_t bytes = plan.new_bytes + plan.again_bytes;
     const int size_class = LogRunClass((bytes + kPageBytes - 1) / kPageBytes);
-    std::vector<const Extent*> same;
+    std::vector<std::pair<std::int64_t, const Extent*>> same;  // by what they name
+    std::int64_t same_bytes = 0;
     for (const auto& [extent, named] : named_bytes) {
       if (!again.contains(extent) && LogRunClass(extent->page_count()) == size_class) {
-        same.push_back(extent);
+        same.emplace_back(named, extent);
+        same_bytes += extent->size_bytes();
       }
     }
     if (static_cast<int>(same.size()) + 1 <= kLogRunsMax) break;
-    for (const Extent* extent : same) {
+    const bool all = read_bytes + same_bytes <= kRelogReadBytesMax;
+    std::sort(same.begin(), same.end());
+    for (const auto& [named, extent] : same) {
+      // Of runs that are too long to be merged, those that free more than they write.
+      const bool pays = 2 * named <= extent->size_bytes();
+      const bool fits = again.empty() || read_bytes + extent->size_bytes() <= kRelogReadBytesMax;
+      if (!all && (!pays || !fits)) break;
       again.insert(extent);
-      plan.again_bytes += named_bytes[extent];
+      plan.again_bytes += named;
+      read_bytes += extent->size_bytes();
       more = true;
     }
   }

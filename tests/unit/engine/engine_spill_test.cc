@@ -109,6 +109,31 @@ TEST_F(EngineSpillTest, RunsStayBoundedBetweenCheckpoints) {
   ExpectCluster(*session_, 1, {});
 }
 
+// Merging them would take their bytes twice in memory.
+TEST_F(EngineSpillTest, LongRunsAreWrittenAgainWhenHalfOfThemIsFree) {
+  EngineOptions options;
+  options.place_at_idle = false;
+  options.pending_bytes_max = std::int64_t{1} << 20;  // 1638 tokens: 546 clusters
+  options.arena_bytes_max = 0;
+  Start(options);
+  id_ = Create();
+  session_ = Open(id_);
+  AppendClusters(1, 6600);
+  EXPECT_GE(Stats().spill_count, 12);
+  EXPECT_EQ(Stats().write_relog_bytes, 0);
+  for (std::int64_t cluster = 1; cluster <= 6000; ++cluster) {
+    if (cluster % 5 != 0) Evict(cluster);
+  }
+  const std::int64_t before = Stats().flash_used_bytes;
+  AppendClusters(6601, 8400);
+  ASSERT_EQ(TakeCheckpoint(*session_, 0, 8400 * kClusterEntries).status().ToString(), "OK");
+  EXPECT_LT(Stats().flash_used_bytes, before * 3 / 4);
+  EXPECT_LT(Stats().dram_peak_bytes, std::int64_t{12} << 20);
+  Reopen();
+  for (std::int64_t cluster = 5; cluster <= 6000; cluster += 55) ExpectClusters(cluster, cluster);
+  ExpectClusters(8300, 8400);
+}
+
 TEST_F(EngineSpillTest, CarriedEntriesKeepTheirRecords) {
   StartSmall();
   const Positions window = Positions::Range(0, 9);
