@@ -222,7 +222,11 @@ bool AttachedSession::HasIoRoom() {
 bool AttachedSession::HasRoom() {
   if (!HasIoRoom()) return false;
   const bool was_refused = std::exchange(spill_failed_, false);
-  if (context_.pending_bytes < context_.options.pending_bytes_max || was_refused) return true;
+  if (context_.pending_bytes < context_.options.pending_bytes_max) {
+    tried_for_room_.clear();
+    return true;
+  }
+  if (was_refused) return true;
   PlaceForRoom();
   // A placing that reads will make room, and so will one that waits for a write to end.
   if (!placing_.empty() || place_waits_) return false;

@@ -211,6 +211,7 @@ class AttachedSession {
   void CaptureRows(CheckpointJob& job);
   void CaptureLinks(CheckpointJob& job);
   void CaptureAllocation(CheckpointJob& job);
+  std::set<const Extent*> NamedLogRuns() const;
   void CaptureTokens(CheckpointJob& job);
 
   // ---- session_plan.cc: what goes to the log ----
@@ -234,6 +235,8 @@ class AttachedSession {
   // Moves all pending entries to a log run, ahead of the checkpoint.
   void Spill();
   void FinishSpill(LogPlan& plan, const PageSet& pages);
+  // Runs that came and went since the last cut: no checkpoint is needed to give them back.
+  void ForgetUnnamedRuns();
   void TakeRecords(LogPlan& plan, const PageSet& pages);
   static void DropAgain(LogPlan& plan);
   absl::Status AllocateRuns(LogPlan& plan, LogRuns& runs) const;
@@ -282,7 +285,10 @@ class AttachedSession {
   std::map<ClusterKey, PlannedEnd> planned_;
   std::set<ClusterKey> placing_;
   std::set<ClusterKey> idle_candidates_;  // those with place_entries_min unplaced entries or more
-  bool place_waits_ = false;              // a placing that would make room waits for a write to end
+  // Since the table was full, so that one that cannot be placed (flash is full, its record is
+  // damaged) is not tried for ever.
+  std::set<ClusterKey> tried_for_room_;
+  bool place_waits_ = false;  // a placing that would make room waits for a write to end
   absl::Status place_error_;  // why the last placing or spill could not begin: flash is full
   bool spill_failed_ =
       false;  // after it had read; the operation that waits for it is to be refused

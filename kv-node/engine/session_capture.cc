@@ -60,15 +60,20 @@ void AttachedSession::CaptureLinks(CheckpointJob& job) {
   }
 }
 
-void AttachedSession::CaptureAllocation(CheckpointJob& job) {
-  std::set<const Extent*> named_logs;
+std::set<const Extent*> AttachedSession::NamedLogRuns() const {
+  std::set<const Extent*> named;
   for (const auto* rows : {&state_->open().parts, &state_->open().carried}) {
     for (const auto& [key, parts] : *rows) {
       for (const Part& part : parts) {
-        if (IsLog(part)) named_logs.insert(part.extent.get());
+        if (IsLog(part)) named.insert(part.extent.get());
       }
     }
   }
+  return named;
+}
+
+void AttachedSession::CaptureAllocation(CheckpointJob& job) {
+  const std::set<const Extent*> named_logs = NamedLogRuns();
   std::erase_if(log_extents_, [&](const ExtentRef& extent) {
     if (named_logs.contains(extent.get())) return false;
     dropped_extents_.push_back(extent);

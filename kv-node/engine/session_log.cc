@@ -89,6 +89,16 @@ void AttachedSession::FinishSpill(LogPlan& plan, const PageSet& pages) {
   planned_.clear();  // as at a cut
   if (!plan.pending.empty()) ++context_.spill_count;
   place_error_ = WriteLog(plan, pages);
+  if (place_error_.ok()) ForgetUnnamedRuns();
+}
+
+void AttachedSession::ForgetUnnamedRuns() {
+  const std::set<const Extent*> named = NamedLogRuns();
+  std::erase_if(new_extents_, [&](const ExtentRef& extent) {
+    if (extent->kind() != ExtentKind::kLogRun || named.contains(extent.get())) return false;
+    std::erase(log_extents_, extent);
+    return true;
+  });
 }
 
 // Records that are written again, from the pages that were read. One that fails its check keeps its

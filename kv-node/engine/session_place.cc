@@ -90,7 +90,8 @@ void AttachedSession::PlaceForRoom() {
   for (const auto& [key, chunks] : state_->pending()) {
     const std::int64_t bytes = state_->PendingCount(key) * state_->EntryBytes(key);
     const bool enough = UnplacedCount(key) >= context_.options.place_entries_min;
-    if (enough || bytes >= kPageBytes) fullest.emplace_back(bytes, key);
+    if (tried_for_room_.contains(key) || (!enough && bytes < kPageBytes)) continue;
+    fullest.emplace_back(bytes, key);
   }
   std::stable_sort(fullest.begin(), fullest.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
@@ -104,7 +105,12 @@ void AttachedSession::PlaceForRoom() {
   const auto place = [&](const ClusterKey& key) {
     if (coming <= context_.options.pending_bytes_max / 2 || !done.insert(key).second) return;
     const std::int64_t bytes = state_->PendingCount(key) * state_->EntryBytes(key);
-    if (placing_.contains(key) || StartPlacing(key)) coming -= bytes;
+    if (placing_.contains(key)) {
+      coming -= bytes;
+    } else if (StartPlacing(key)) {
+      tried_for_room_.insert(key);
+      coming -= bytes;
+    }
   };
   for (const ClusterKey& key : candidates) {
     if (coming <= context_.options.pending_bytes_max / 2) break;

@@ -38,7 +38,8 @@ class EngineFaultTest : public ::testing::Test {
     ASSERT_TRUE(store.ok()) << store.status().ToString();
     EngineOptions options;
     options.place_at_idle = place_at_idle;
-    options.place_entries_min = 1;
+    options.place_entries_min = place_entries_min_;
+    options.pending_bytes_max = pending_bytes_max_;
     options.arena_bytes_max = arena_bytes_max;
     auto engine = Engine::Open(options, StoreId{}, disk_.Open(), *std::move(store));
     ASSERT_TRUE(engine.ok()) << engine.status().ToString();
@@ -153,6 +154,8 @@ class EngineFaultTest : public ::testing::Test {
 
   const EntryLayout layout_{1, 1, 40, KvFormat::kF16};  // 160 bytes
   FaultyDisk disk_{{.size_bytes = std::int64_t{8} << 20, .seed = 5, .delay_polls_max = 2}};
+  std::int32_t place_entries_min_ = 1;
+  std::int64_t pending_bytes_max_ = EngineOptions().pending_bytes_max;
   std::string directory_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<TestSession> session_;
@@ -337,6 +340,22 @@ TEST_F(EngineFaultTest, ShortTransfersAreContinued) {
   disk_.ShortenNext(1);
   Open();
   ExpectWhole(1, Positions::Range(0, 400));
+}
+
+// What cannot be placed because its record is damaged must not keep the others from being logged.
+TEST_F(EngineFaultTest, ADamagedRecordDoesNotHoldUpAFullTable) {
+  place_entries_min_ = 4;
+  pending_bytes_max_ = kPartBytesMax;
+  Start(/*place_at_idle=*/false, /*arena_bytes_max=*/0);
+  Create();
+  AppendTokens(1, Positions::Range(0, 2));
+  ASSERT_EQ(TakeCheckpoint(0, 2).ToString(), "OK");
+  CorruptEverything();
+  AppendTokens(1, Positions::Range(2, 3));  // enough to be placed with the damaged ones
+  const std::int64_t count = kPartBytesMax / layout_.EntryBytes(0) + 2;
+  for (std::int64_t i = 0; i < count; ++i) AppendTokens(2 + i, Positions::Range(5 + i, 1));
+  for (std::int64_t i = 0; i < count; ++i) ExpectWhole(2 + i, Positions::Range(5 + i, 1));
+  EXPECT_EQ(FetchCluster(1)->outcome, FetchOutcome::kLost);
 }
 
 }  // namespace

@@ -175,6 +175,46 @@ TEST_F(EngineSpillTest, FullFlashRefusesTheAppendAndLosesNothing) {
   ExpectClusters(1, 100);
 }
 
+// Clusters grow from the log, until flash has no pool for one of them.
+TEST_F(EngineSpillTest, AClusterThatCannotBePlacedDoesNotHoldUpTheOthers) {
+  for (std::int64_t page_count = 200; page_count < 300; page_count += 20) {
+    EngineOptions options;
+    options.place_at_idle = false;
+    options.pending_bytes_max = kPartBytesMax;
+    options.place_entries_min = 8;
+    session_.reset();
+    Start(options, page_count * kPageBytes);
+    id_ = Create();
+    session_ = Open(id_);
+    std::int64_t at = 0;
+    for (std::int64_t step = 0; session_->failure().ok() && step < 20000; ++step) {
+      const std::int64_t cluster = 1 + step / 160 * 40 + step % 40;  // each four times
+      AppendAll(*session_, cluster, Positions::Range(at, kClusterEntries));
+      at += kClusterEntries;
+      if (step % 20 == 0) {
+        ASSERT_TRUE(session_->Read(GetCarried{0}).ok());  // behind the appends
+      }
+    }
+    EXPECT_EQ(session_->failure().code(), absl::StatusCode::kResourceExhausted);
+  }
+}
+
+TEST_F(EngineSpillTest, RunsThatNothingNamesNeedNoCheckpointToBeGivenBack) {
+  StartSmall(std::int64_t{1} << 20);
+  const std::int64_t count = std::int64_t{40} * 34;  // 640 pages of 256, if all stayed
+  for (std::int64_t last = 34; last <= count; last += 34) {
+    AppendClusters(last - 33, last);
+    if (last == 34) continue;
+    for (std::int64_t cluster = last - 67; cluster <= last - 34; ++cluster) Evict(cluster);
+    ExpectClusters(last, last);
+    ASSERT_EQ(session_->failure().ToString(), "OK") << last;
+  }
+  ASSERT_EQ(TakeCheckpoint(*session_, 0, count * kClusterEntries).status().ToString(), "OK");
+  EXPECT_LT(Stats().flash_used_bytes, 64 * kPageBytes);
+  Reopen();
+  ExpectClusters(count - 33, count);
+}
+
 // Pages for single operations would wear the flash out.
 TEST_F(EngineSpillTest, WhoHasLittleOfTheTableDoesNotSpill) {
   StartSmall();
