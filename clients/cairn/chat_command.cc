@@ -56,6 +56,8 @@ class Chat {
   absl::Status Run();
 
  private:
+  // To the end of standard input. A line that is refused does not end it.
+  absl::Status Talk();
   absl::Status SetUpTemplate();
   // INVALID_ARGUMENT if the line cannot be sent; the chat can go on without it.
   absl::Status CheckLine(const Line& line);
@@ -143,40 +145,41 @@ absl::Status Chat::Turn(const std::string& line) {
     generate_.conversation_id = 0;
     status = Generate(interrupt);
   }
+  if (absl::IsInvalidArgument(status)) return status;  // nothing came
   CAIRN_RETURN_IF_ERROR(WriteOutput("\n"));
   // Ctrl-C ends the answer, not the chat.
   return interrupt.interrupted() ? absl::OkStatus() : status;
 }
 
-absl::Status Chat::Run() {
-  CAIRN_RETURN_IF_ERROR(SetUpTemplate());
+absl::Status Chat::Talk() {
   const bool terminal = ::isatty(STDIN_FILENO) == 1;
   std::int64_t refused_count = 0;
   for (;;) {
     CAIRN_ASSIGN_OR_RETURN(const std::optional<Line> line, ReadLine());
     if (!line.has_value()) break;
     if (line->size_bytes == 0) continue;
-    const absl::Status checked = CheckLine(*line);
-    if (absl::IsInvalidArgument(checked)) {
-      WriteNote(fmt::format("cairn: {}\n", Message(checked)));
-      ++refused_count;
-      continue;
-    }
-    CAIRN_RETURN_IF_ERROR(checked);
-    const absl::Status status = Turn(line->text);
-    // A person may try again; a script is told.
-    if (terminal && absl::IsInvalidArgument(status)) {
+    absl::Status status = CheckLine(*line);
+    if (status.ok()) status = Turn(line->text);
+    if (absl::IsInvalidArgument(status)) {
       WriteNote(fmt::format("cairn: {}\n", Message(status)));
+      ++refused_count;
       continue;
     }
     CAIRN_RETURN_IF_ERROR(status);
   }
-  if (generate_.conversation_id != 0 && !may_be_gone_) {
+  // A person has seen it; a script is told.
+  if (terminal || refused_count == 0) return absl::OkStatus();
+  return InvalidArgument("lines that were refused: {}", refused_count);
+}
+
+absl::Status Chat::Run() {
+  CAIRN_RETURN_IF_ERROR(SetUpTemplate());
+  const absl::Status status = Talk();
+  if (generate_.conversation_id != 0 && !may_be_gone_ && !OutputReaderIsGone()) {
     WriteNote(fmt::format("conversation={}: go on with cairn chat --conversation {}\n",
                           generate_.conversation_id, generate_.conversation_id));
   }
-  if (terminal || refused_count == 0) return absl::OkStatus();
-  return InvalidArgument("lines that were refused: {}", refused_count);
+  return status;
 }
 
 absl::Status RunChat(const ChatArguments& options) {
@@ -208,7 +211,7 @@ void AddChatCommand(CLI::App& app, CommandResult& result) {
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
   AddSamplingOptions(command, generate);
-  command.add_option("--label", generate.label, "Shown by `cairn sessions`");
+  command.add_option("--label", generate.label, "Shown by `cairn sessions list`");
   AddSocketOption(command, options->socket);
   SetAction(command, result, [options] { return RunChat(*options); });
 }

@@ -142,7 +142,7 @@ void AddGenerateCommand(CLI::App& app, CommandResult& result) {
       ->take_all();
   command.add_option("--conversation", generate.conversation_id, "Continue this conversation")
       ->check(ConversationNumber());
-  command.add_option("--label", generate.label, "Shown by `cairn sessions`");
+  command.add_option("--label", generate.label, "Shown by `cairn sessions list`");
   command.add_flag("--ephemeral", generate.ephemeral, "Delete the conversation at the end");
   command.add_flag("--special", generate.parse_special,
                    "Take special tokens such as <|eot_id|> in the prompt as tokens");

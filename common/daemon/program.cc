@@ -24,12 +24,14 @@ int RunProgram(std::string_view name, int argc, const char* const* argv,
     ::umask(0077);
     const absl::Status status = run({argv + 1, static_cast<std::size_t>(argc) - 1});
     if (status.ok()) return kExitOk;
-    fmt::print(stderr, "{} cannot start: {}\n", name, Message(status));
+    PrintError(fmt::format("{} cannot start: {}\n", name, Message(status)));
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", name, error.what());
+    PrintError(fmt::format("{}: {}\n", name, error.what()));
   }
   return kExitCannotStart;
 }
+
+void PrintError(const std::string& text) { std::fputs(text.c_str(), stderr); }
 
 absl::Status PrintText(const std::string& text) {
   if (std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return absl::OkStatus();

@@ -24,6 +24,8 @@ int RunProgram(std::string_view name, int argc, const char* const* argv,
 
 // To standard output.
 absl::Status PrintText(const std::string& text);
+// To standard error, whether anybody reads it or not.
+void PrintError(const std::string& text);
 
 // Tells the log and systemd that the daemon is ready, waits for a signal, tells them so, and stops
 // the daemon. `description` is key=value pairs.

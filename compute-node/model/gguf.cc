@@ -112,7 +112,8 @@ GgufBlockLayout GgufTensorLayout(GgufTensorType type) {
 }
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a pipe without a writer is refused below instead of waited for.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     return ErrnoStatus(errno, fmt::format("open model file '{}'", path));
   }

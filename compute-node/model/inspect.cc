@@ -9,6 +9,7 @@
 
 #include "common/kv/kv_format.h"
 #include "compute-node/model/config.h"
+#include "compute-node/model/tokenizer.h"
 #include "compute-node/model/weights.h"
 
 namespace cairn::compute {
@@ -22,11 +23,10 @@ std::string StringOr(const GgufFile& file, std::string_view key, std::string_vie
   return PrintableText(file.FindString(key).value_or(fallback));
 }
 
-absl::Status CheckTensorTypes(const GgufFile& file) {
-  for (const GgufTensor& tensor : file.tensors()) {
-    CAIRN_RETURN_IF_ERROR(ComputableType(tensor).status());
-  }
-  return absl::OkStatus();
+absl::Status CheckRuns(const GgufFile& file, const absl::StatusOr<ModelConfig>& config) {
+  CAIRN_RETURN_IF_ERROR(config.status());
+  CAIRN_RETURN_IF_ERROR(Weights::Check(file, *config));
+  return Tokenizer::FromGguf(file).status();
 }
 
 void AddTensorTypes(const GgufFile& file, std::string& text) {
@@ -93,7 +93,7 @@ ModelReport InspectModel(const GgufFile& file) {
                       StringOr(file, "tokenizer.ggml.model", "(none)"),
                       StringOr(file, "tokenizer.ggml.pre", "(none)"),
                       file.FindArrayCount("tokenizer.ggml.tokens").value_or(0)));
-  report.runnable = config.ok() ? CheckTensorTypes(file) : config.status();
+  report.runnable = CheckRuns(file, config);
   AddLine(text, "runs",
           report.runnable.ok() ? "yes" : fmt::format("no: {}", Message(report.runnable)));
   return report;

@@ -55,17 +55,22 @@ absl::StatusOr<WeightType> ComputableType(const GgufTensor& tensor) {
 
 class WeightsLoader {
  public:
-  WeightsLoader(const GgufFile& file, const ModelConfig& config, ThreadPool& pool, Weights& weights)
-      : file_(file), config_(config), pool_(pool), weights_(weights) {}
+  WeightsLoader(const GgufFile& file, const ModelConfig& config, Weights& weights)
+      : file_(file), config_(config), weights_(weights) {}
 
-  absl::Status Load(const Weights::Progress& progress) {
+  // Finds and checks every tensor; reads the vectors.
+  absl::Status Plan() {
     weights_.layers_.resize(static_cast<std::size_t>(config_.layer_count));
     for (std::int64_t i = 0; i < config_.layer_count; ++i) {
       CAIRN_RETURN_IF_ERROR(PlanLayer(i));
     }
-    CAIRN_RETURN_IF_ERROR(PlanEnds());
+    return PlanEnds();
+  }
+
+  absl::Status Load(ThreadPool& pool, const Weights::Progress& progress) {
+    CAIRN_RETURN_IF_ERROR(Plan());
     CAIRN_RETURN_IF_ERROR(Allocate());
-    return PackAll(progress);
+    return PackAll(pool, progress);
   }
 
  private:
@@ -217,7 +222,7 @@ class WeightsLoader {
     return absl::OkStatus();
   }
 
-  absl::Status PackAll(const Weights::Progress& progress) {
+  absl::Status PackAll(ThreadPool& pool, const Weights::Progress& progress) {
     std::int64_t total = 0;
     for (const PackTask& task : tasks_) {
       total += task.row_count * task.tensor->row_bytes();
@@ -231,7 +236,7 @@ class WeightsLoader {
       const std::byte* rows = task.tensor->data.data() + task.first_row * task.tensor->row_bytes();
       *task.target = {task.type, task.row_count, columns, to};
       const std::int64_t panel_bytes = LayoutOfPanel(task.type, columns).panel_bytes;
-      pool_.ParallelFor(task.target->panel_count(), [&](std::int64_t panel) {
+      pool.ParallelFor(task.target->panel_count(), [&](std::int64_t panel) {
         PackPanel(task.type, rows, task.row_count, columns, panel, to + panel * panel_bytes);
       });
       to += PackedBytes(task.type, task.row_count, columns);
@@ -246,7 +251,6 @@ class WeightsLoader {
 
   const GgufFile& file_;
   const ModelConfig& config_;
-  ThreadPool& pool_;
   Weights& weights_;
   std::vector<PackTask> tasks_;
 };
@@ -255,8 +259,13 @@ absl::StatusOr<std::unique_ptr<Weights>> Weights::Load(const GgufFile& file,
                                                        const ModelConfig& config, ThreadPool& pool,
                                                        const Progress& progress) {
   std::unique_ptr<Weights> weights(new Weights());
-  CAIRN_RETURN_IF_ERROR(WeightsLoader(file, config, pool, *weights).Load(progress));
+  CAIRN_RETURN_IF_ERROR(WeightsLoader(file, config, *weights).Load(pool, progress));
   return weights;
+}
+
+absl::Status Weights::Check(const GgufFile& file, const ModelConfig& config) {
+  Weights weights;
+  return WeightsLoader(file, config, weights).Plan();
 }
 
 Weights::~Weights() {

@@ -54,6 +54,9 @@ class Weights {
   static absl::StatusOr<std::unique_ptr<Weights>> Load(const GgufFile& file,
                                                        const ModelConfig& config, ThreadPool& pool,
                                                        const Progress& progress);
+  // Whether Load would take the file: every tensor is there, has its shape, and is of a type that
+  // can be computed with.
+  static absl::Status Check(const GgufFile& file, const ModelConfig& config);
   ~Weights();
   Weights(const Weights&) = delete;
   Weights& operator=(const Weights&) = delete;

@@ -71,7 +71,7 @@ absl::StatusOr<SessionInfo> FindSession(KvNode& node, SessionId id) {
   for (const SessionInfo& session : sessions) {
     if (session.session_id == id) return session;
   }
-  return NotFound("there is no conversation {}: `cairn sessions` lists them", id);
+  return NotFound("there is no conversation {}: `cairn sessions list` lists them", id);
 }
 
 absl::StatusOr<std::vector<std::int32_t>> ReadTokens(KvNode& node, SessionId id) {
@@ -94,7 +94,7 @@ absl::StatusOr<std::vector<std::int32_t>> ReadTokens(KvNode& node, SessionId id)
 // As FindSession's message, for what the KV node calls a session.
 absl::Status AsConversation(const absl::Status& status, SessionId id) {
   if (status.code() != absl::StatusCode::kNotFound) return status;
-  return NotFound("there is no conversation {}: `cairn sessions` lists them", id);
+  return NotFound("there is no conversation {}: `cairn sessions list` lists them", id);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ constexpr const char* kDescription =
     "Exit code: 0 the store is whole, 1 something is wrong with it, 2 this could not be found out.";
 
 int CannotRun(const std::string& message) {
-  fmt::print(stderr, "{}: {}\n", kName, message);
+  PrintError(fmt::format("{}: {}\n", kName, message));
   return kExitCannotRun;
 }
 

@@ -65,14 +65,16 @@ class CliDaemonTest(daemons.SharedCairnTest):
     def test_chat_goes_on_behind_a_line_that_it_refuses(self):
         with Cairn(compute_config='turn_template: "Q: {}\\nA:"\nturn_stop: "\\n"\n') as cairn:
             first = cairn.generate("The code of the red door is 4821.\n", "--tokens", "0")
-            lines = [b"\xff\xfe", b"a" * (PROMPT_BYTES_MAX + 1), b"What is the code of the red door?"]
+            too_many = b"x " * 40000  # tokens
+            lines = [b"\xff\xfe", b"a" * (PROMPT_BYTES_MAX + 1), too_many, b"What is the code of the red door?"]
             done = cairn.run("chat", "--conversation", str(first["conversation_id"]), stdin=b"\n".join(lines))
         self.assertEqual(done.stdout.decode(), " The code of the red door is 4821.\n")
         notes = done.stderr.decode().splitlines()
         self.assertIn("this line is not UTF-8: bad byte 0xff at offset 0", notes[0])
         self.assertIn("this line has 16777217 bytes: at most 16777210", notes[1])  # with the template 16 MiB
+        self.assertRegex(notes[2], r"the prompt has \d+ tokens, but the context is \d+ tokens")
         self.assertEqual(done.returncode, 1)  # a script must know
-        self.assertEqual(notes[-1], "cairn: lines that were refused: 2")
+        self.assertEqual(notes[-1], "cairn: lines that were refused: 3")
 
     # Output
 

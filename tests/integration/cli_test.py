@@ -106,6 +106,10 @@ class CliTest(unittest.TestCase):
         self.fail(1, "model", "logits", other, self.tokens, self.path("x"),
                   words=[other, "'mamba'", "not supported"])
 
+    def test_inspect_does_not_wait_for_a_pipe(self):
+        os.mkfifo(self.path("pipe"))
+        self.fail(1, "model", "inspect", self.path("pipe"), words=["pipe", "not a regular file"])
+
     def test_inspect_errors(self):
         missing = self.path("missing.gguf")
         self.fail(1, "model", "inspect", missing, words=[missing, "No such file"])

@@ -9,7 +9,7 @@ namespace {
 
 class EngineSpillTest : public EngineTest {
  protected:
-  static constexpr std::int64_t kClusterEntries = 3;
+  std::int64_t entry_count_ = 3;  // of a cluster, for each layer and head
 
   // A table of 102 tokens.
   void StartSmall(std::int64_t size_bytes = std::int64_t{64} << 20) {
@@ -20,9 +20,9 @@ class EngineSpillTest : public EngineTest {
     id_ = Create();
     session_ = Open(id_);
   }
-  // Clusters of three entries: the n-th has positions 3 * (n - 1) on.
-  static Positions PositionsOf(std::int64_t cluster) {
-    return Positions::Range((cluster - 1) * kClusterEntries, kClusterEntries);
+  // The n-th cluster has the positions from entry_count_ * (n - 1) on.
+  Positions PositionsOf(std::int64_t cluster) const {
+    return Positions::Range((cluster - 1) * entry_count_, entry_count_);
   }
   void AppendClusters(std::int64_t first, std::int64_t last) {
     for (std::int64_t cluster = first; cluster <= last; ++cluster) {
@@ -101,7 +101,7 @@ TEST_F(EngineSpillTest, RunsStayBoundedBetweenCheckpoints) {
     if (last == 34) continue;
     for (std::int64_t cluster = last - 67; cluster < last - 34; ++cluster) Evict(cluster);
   }
-  ASSERT_EQ(TakeCheckpoint(*session_, 0, count * kClusterEntries).status().ToString(), "OK");
+  ASSERT_EQ(TakeCheckpoint(*session_, 0, count * entry_count_).status().ToString(), "OK");
   EXPECT_GT(Stats().write_relog_bytes, 0);
   EXPECT_LT(Stats().flash_used_bytes, 320 * kPageBytes);
   Reopen();
@@ -113,25 +113,28 @@ TEST_F(EngineSpillTest, RunsStayBoundedBetweenCheckpoints) {
 TEST_F(EngineSpillTest, LongRunsAreWrittenAgainWhenHalfOfThemIsFree) {
   EngineOptions options;
   options.place_at_idle = false;
-  options.pending_bytes_max = std::int64_t{1} << 20;  // 1638 tokens: 546 clusters
+  options.pending_bytes_max = std::int64_t{1} << 20;  // 1638 tokens: 68 clusters
   options.arena_bytes_max = 0;
   Start(options);
+  entry_count_ = 24;
   id_ = Create();
   session_ = Open(id_);
-  AppendClusters(1, 6600);
+  AppendClusters(1, 830);
+  ExpectClusters(830, 830);
   EXPECT_GE(Stats().spill_count, 12);
   EXPECT_EQ(Stats().write_relog_bytes, 0);
-  for (std::int64_t cluster = 1; cluster <= 6000; ++cluster) {
+  for (std::int64_t cluster = 1; cluster <= 750; ++cluster) {
     if (cluster % 5 != 0) Evict(cluster);
   }
+  ExpectClusters(750, 750);
   const std::int64_t before = Stats().flash_used_bytes;
-  AppendClusters(6601, 8400);
-  ASSERT_EQ(TakeCheckpoint(*session_, 0, 8400 * kClusterEntries).status().ToString(), "OK");
+  AppendClusters(831, 1050);
+  ASSERT_EQ(TakeCheckpoint(*session_, 0, 1050 * entry_count_).status().ToString(), "OK");
   EXPECT_LT(Stats().flash_used_bytes, before * 3 / 4);
   EXPECT_LT(Stats().dram_peak_bytes, std::int64_t{12} << 20);
   Reopen();
-  for (std::int64_t cluster = 5; cluster <= 6000; cluster += 55) ExpectClusters(cluster, cluster);
-  ExpectClusters(8300, 8400);
+  for (std::int64_t cluster = 5; cluster <= 750; cluster += 15) ExpectClusters(cluster, cluster);
+  ExpectClusters(1040, 1050);
 }
 
 TEST_F(EngineSpillTest, CarriedEntriesKeepTheirRecords) {
@@ -189,8 +192,8 @@ TEST_F(EngineSpillTest, AClusterThatCannotBePlacedDoesNotHoldUpTheOthers) {
     std::int64_t at = 0;
     for (std::int64_t step = 0; session_->failure().ok() && step < 20000; ++step) {
       const std::int64_t cluster = 1 + step / 160 * 40 + step % 40;  // each four times
-      AppendAll(*session_, cluster, Positions::Range(at, kClusterEntries));
-      at += kClusterEntries;
+      AppendAll(*session_, cluster, Positions::Range(at, entry_count_));
+      at += entry_count_;
       if (step % 20 == 0) {
         ASSERT_TRUE(session_->Read(GetCarried{0}).ok());  // behind the appends
       }
@@ -209,7 +212,7 @@ TEST_F(EngineSpillTest, RunsThatNothingNamesNeedNoCheckpointToBeGivenBack) {
     ExpectClusters(last, last);
     ASSERT_EQ(session_->failure().ToString(), "OK") << last;
   }
-  ASSERT_EQ(TakeCheckpoint(*session_, 0, count * kClusterEntries).status().ToString(), "OK");
+  ASSERT_EQ(TakeCheckpoint(*session_, 0, count * entry_count_).status().ToString(), "OK");
   EXPECT_LT(Stats().flash_used_bytes, 64 * kPageBytes);
   Reopen();
   ExpectClusters(count - 33, count);

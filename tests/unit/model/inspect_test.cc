@@ -38,5 +38,22 @@ TEST(InspectTest, SaysWhyAModelDoesNotRun) {
   EXPECT_EQ(report.text.find('\033'), std::string::npos);
 }
 
+// A model whose metadata was changed at `offset` bytes behind a key's name and type.
+std::string WhyNot(std::string_view key, std::size_t offset, std::string_view value) {
+  std::string bytes = test::MakeModel({.preset = "tiny-qwen2"})->ToString();
+  bytes.replace(bytes.find(key) + key.size() + 4 + offset, value.size(), value);
+  const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes)));
+  EXPECT_TRUE(file.ok()) << file.status();
+  return file.ok() ? std::string(InspectModel(**file).runnable.message()) : "";
+}
+
+TEST(InspectTest, ChecksWhatLoadingChecks) {
+  EXPECT_THAT(WhyNot("qwen2.block_count", 0, "\003"),
+              HasSubstr("'blk.2.attn_norm.weight' is missing"));
+  EXPECT_THAT(WhyNot("qwen2.feed_forward_length", 0, "\003"),
+              HasSubstr("'blk.0.ffn_gate.weight' has shape"));
+  EXPECT_THAT(WhyNot("tokenizer.ggml.model", 8, "gpt3"), HasSubstr("'gpt3'"));
+}
+
 }  // namespace
 }  // namespace cairn::compute
