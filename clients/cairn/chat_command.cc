@@ -174,7 +174,7 @@ absl::Status Chat::Talk() {
 
 absl::Status Chat::Run() {
   CAIRN_RETURN_IF_ERROR(SetUpTemplate());
-  const absl::Status status = Talk();
+  absl::Status status = Talk();
   if (generate_.conversation_id != 0 && !may_be_gone_ && !OutputReaderIsGone()) {
     WriteNote(fmt::format("conversation={}: go on with cairn chat --conversation {}\n",
                           generate_.conversation_id, generate_.conversation_id));
