@@ -231,6 +231,8 @@ bool AttachedSession::HasRoom() {
   // A placing that reads will make room, and so will one that waits for a write to end.
   if (!placing_.empty() || place_waits_) return false;
   if (WantsSpill()) Spill();
+  // Done, or refused with place_error_; or the table is full of what other sessions have, and this
+  // one goes over the limit by one operation.
   return !head_in_progress_;
 }
 

@@ -160,9 +160,8 @@ absl::Status AttachedSession::AllocatePieces(LogPlan& plan, std::int64_t left_by
   const FreeMap& map = *context_.free_map;
   const auto full = [&, wanted_count = PagesOf(left_bytes)] {
     return ResourceExhausted(
-        "flash is full: a log run needs {} pages, {} of {} are in use; delete conversations or "
-        "make "
-        "the extent file larger",
+        "flash is full: a log run needs {} pages, {} of {} are in use; "
+        "delete conversations or make the extent file larger",
         wanted_count, map.used_count(), map.page_count());
   };
   if (map.page_count() - map.used_count() < PagesOf(left_bytes)) return full();

@@ -172,10 +172,13 @@ TEST_F(EngineSpillTest, FullFlashRefusesTheAppendAndLosesNothing) {
   EXPECT_EQ(session_->failure().code(), absl::StatusCode::kResourceExhausted)
       << session_->failure().ToString();
   ExpectClusters(1, last - 1);
-  // What a deleted session held makes room again.
+  // What no checkpoint has is gone with its pages.
   Reopen();
   EXPECT_EQ(session_->attachment().token_count, 300);
-  ExpectClusters(1, 100);
+  AppendClusters(101, 110);
+  ASSERT_EQ(TakeCheckpoint(*session_, 300, 330).status().ToString(), "OK");
+  Reopen();
+  ExpectClusters(1, 110);
 }
 
 // Clusters grow from the log, until flash has no pool for one of them.
