@@ -4,7 +4,7 @@
 # usage: [CAIRN_STAGES="lint release test"] [CAIRN_JOBS=2] tests/run.sh
 #   CAIRN_STAGES  which stages, in this order: lint release test asan tsan tidy fuzz; default all
 #   CAIRN_JOBS    compilers and tests at once; default one for each processor
-#   CAIRN_FUZZ_SECONDS  fuzz so long, all targets together, with a new seed; default: a fixed number of
+#   CAIRN_FUZZ_SECONDS  fuzz so long, all targets at once, with a new seed; default: a fixed number of
 #                 inputs and a fixed seed, so that the stage repeats itself
 set -Eeuo pipefail
 cd "$(dirname "$0")/.."
@@ -101,7 +101,7 @@ stage_fuzz() {
     corpus=build/clang/corpus/$target
     if [[ -n ${CAIRN_FUZZ_SECONDS:-} ]]; then
       mkdir -p "$corpus"
-      how=("-max_total_time=$((CAIRN_FUZZ_SECONDS / ${#run_counts[@]}))" "$corpus")
+      how=("-max_total_time=$CAIRN_FUZZ_SECONDS" "$corpus")
     else
       mkdir -p "$(dirname "$corpus")"
       how=("-runs=${run_counts[$target]}" -seed=1)

@@ -31,6 +31,7 @@ int RunProgram(std::string_view name, int argc, const char* const* argv,
   return kExitCannotStart;
 }
 
+// Not fmt::print, which throws where nobody reads.
 void PrintError(const std::string& text) { std::fputs(text.c_str(), stderr); }
 
 absl::Status PrintText(const std::string& text) {

@@ -15,39 +15,37 @@
 namespace cairn::test {
 namespace {
 
+constexpr ModelPreset kTinyLlama = {
+    .name = "tiny-llama",
+    .description = "Llama 2 style: SPM tokenizer, output matrix of its own",
+    .architecture = "llama",
+    .tokenizer = "spm",
+    .layer_count = 2,
+    .embedding_length = 256,
+    .head_count = 8,
+    .kv_head_count = 2,
+    .head_dim = 32,
+    .feed_forward_length = 512,
+    .vocab_size = 512,
+    .context_length = 2048,
+    .rope_base = 10000.0F,
+    .norm_epsilon = 1e-5F,
+    .tied = false,
+    .biased = false};
+
+// A seventh of the weights, with the same keys and values.
+constexpr ModelPreset Narrow(ModelPreset preset) {
+  preset.name = "narrow-llama";
+  preset.description = "tiny-llama with a seventh of its weights, for many tokens; not q4_0";
+  preset.embedding_length = 64;
+  preset.head_count = 4;
+  preset.feed_forward_length = 128;
+  return preset;
+}
+
 constexpr ModelPreset kPresets[] = {
-    {.name = "tiny-llama",
-     .description = "Llama 2 style: SPM tokenizer, output matrix of its own",
-     .architecture = "llama",
-     .tokenizer = "spm",
-     .layer_count = 2,
-     .embedding_length = 256,
-     .head_count = 8,
-     .kv_head_count = 2,
-     .head_dim = 32,
-     .feed_forward_length = 512,
-     .vocab_size = 512,
-     .context_length = 2048,
-     .rope_base = 10000.0F,
-     .norm_epsilon = 1e-5F,
-     .tied = false,
-     .biased = false},
-    {.name = "narrow-llama",
-     .description = "tiny-llama with a seventh of its weights, for many tokens; not q4_0",
-     .architecture = "llama",
-     .tokenizer = "spm",
-     .layer_count = 2,
-     .embedding_length = 64,
-     .head_count = 4,
-     .kv_head_count = 2,
-     .head_dim = 32,
-     .feed_forward_length = 128,
-     .vocab_size = 512,
-     .context_length = 2048,
-     .rope_base = 10000.0F,
-     .norm_epsilon = 1e-5F,
-     .tied = false,
-     .biased = false},
+    kTinyLlama,
+    Narrow(kTinyLlama),
     {.name = "tiny-llama3",
      .description = "Llama 3 style: llama-bpe tokenizer, rope_freqs tensor, tied embeddings",
      .architecture = "llama",
