@@ -1,6 +1,7 @@
 #include "common/kv/positions.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/check.h"
 
@@ -25,6 +26,18 @@ absl::StatusOr<Positions> Positions::FromRuns(std::span<const Run> runs) {
     }
     out.AppendRun(run);
   }
+  return out;
+}
+
+Positions Positions::FromOwnRuns(std::vector<Run> runs) {
+  Positions out;
+  std::int64_t end = -1;
+  for (const Run& run : runs) {
+    CAIRN_CHECK(run.length > 0 && run.start > end);
+    end = run.start + run.length;
+    out.count_ += run.length;
+  }
+  out.runs_ = std::move(runs);
   return out;
 }
 

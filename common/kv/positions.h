@@ -30,6 +30,8 @@ class Positions {
   // From runs that came from outside: INVALID_ARGUMENT unless ascending, without overlap, within 0
   // .. kPositionMax.
   static absl::StatusOr<Positions> FromRuns(std::span<const Run> runs);
+  // From runs() of another one.
+  static Positions FromOwnRuns(std::vector<Run> runs);
   // Sorts. REQUIRES: no position twice.
   static Positions FromUnsorted(std::vector<std::int64_t> positions);
 

@@ -117,6 +117,7 @@ class AttachedSession {
   // Serves what is there, reads what is not, and answers when all has come.
   void AdvanceFetch(const std::shared_ptr<FetchJob>& job);
   bool FindPart(const std::shared_ptr<FetchJob>& job, WantedPart& wanted);
+  void Hold(WantedPart& wanted);
   void NoteServed(WantedPart& wanted, std::int32_t layer);
   void ReadMissing(const std::shared_ptr<FetchJob>& job, std::vector<WantedPart*> missing);
   // Into the slot, or into a buffer without one.
@@ -249,7 +250,7 @@ class AttachedSession {
   SessionRow row_;          // as committed, but for the epoch of this attach
   SegmentRow segment_row_;  // of the open segment
   std::unique_ptr<SessionState> state_;
-  std::unique_ptr<PoolTable> pools_;  // of the open segment
+  std::shared_ptr<PoolTable> pools_;  // of the open segment
   CoFetches co_fetches_;
   HotClusters hot_clusters_;
   StageBudget stage_budget_;

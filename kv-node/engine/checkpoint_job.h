@@ -13,7 +13,7 @@
 
 namespace cairn::kv {
 
-inline bool IsLog(const Part& part) { return part.extent->kind() == ExtentKind::kLogRun; }
+inline bool IsLog(const StoredPart& part) { return part.kind == ExtentKind::kLogRun; }
 
 // Log runs of one size class that a segment may have (rule 19).
 inline constexpr int kLogRunsMax = 8;
@@ -86,8 +86,7 @@ struct AttachedSession::CheckpointJob {
   SegmentId sealed;
   std::vector<ExtentRef> named;     // extents that committed rows begin to name
   std::vector<ExtentRef> released;  // and those that they cease to name
-  // Ends of pools that committed rows cease to name: in use until then.
-  std::vector<std::shared_ptr<void>> released_ends;
+  std::vector<ExtentRef> dropped;   // with an end that they cease to name: in use until then
 };
 
 // Recomputes the checksums of the pages that entries first .. first + count - 1 of a part touch.

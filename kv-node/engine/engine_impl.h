@@ -67,7 +67,7 @@ class EngineImpl final : public Engine {
   void StartCreate(const CreateSession& request, const Callback<SessionId>& done);
   void CommitCreate(const CreateSession& request, const Callback<SessionId>& done);
   void StartOpen(SessionId session, std::optional<Epoch> expected, Callback<Attachment> done);
-  void FinishOpen(SessionId session, std::optional<Epoch> expected, StoredSession stored,
+  void FinishOpen(SessionId session, std::optional<Epoch> expected, LoadedState loaded,
                   const Callback<Attachment>& done);
   void StartDelete(SessionId session, const Callback<std::monostate>& done);
   void CommitDelete(SessionId session, Deletion deletion, const Callback<std::monostate>& done);

@@ -118,30 +118,32 @@ void EngineImpl::StartOpen(SessionId session, std::optional<Epoch> expected,
   ++opening_count_;
   StopSession(session, FailedPrecondition("session {} was opened by another owner", session),
               [this, session, expected, done = std::move(done)] {
-                context_.Load<StoredSession>(
-                    [session](MetaReader& reader) { return LoadSession(reader, session); },
-                    [this, session, expected, done](absl::StatusOr<StoredSession> stored) {
+                context_.Load<LoadedState>(
+                    [session, free_map = context_.free_map](
+                        MetaReader& reader) -> absl::StatusOr<LoadedState> {
+                      CAIRN_ASSIGN_OR_RETURN(StoredSession stored, LoadSession(reader, session));
+                      absl::StatusOr<LoadedState> state = BuildState(free_map, std::move(stored));
+                      if (state.ok()) return state;
+                      return Annotate(state.status(), fmt::format("session {}", session));
+                    },
+                    [this, session, expected, done](absl::StatusOr<LoadedState> loaded) {
                       --opening_count_;
-                      if (!stored.ok()) return done(stored.status());
-                      FinishOpen(session, expected, *std::move(stored), done);
+                      if (!loaded.ok()) return done(loaded.status());
+                      FinishOpen(session, expected, *std::move(loaded), done);
                     });
               });
 }
 
-void EngineImpl::FinishOpen(SessionId session, std::optional<Epoch> expected, StoredSession stored,
+void EngineImpl::FinishOpen(SessionId session, std::optional<Epoch> expected, LoadedState loaded,
                             const Callback<Attachment>& done) {
-  if (expected && stored.row.epoch != *expected) {  // rule 13
+  if (expected && loaded.row.epoch != *expected) {  // rule 13
     return done(FailedPrecondition("session {} has epoch {}, not {}: another owner opened it",
-                                   session, stored.row.epoch, *expected));
+                                   session, loaded.row.epoch, *expected));
   }
-  stored.row.epoch = Epoch(stored.row.epoch.value() + 1);
+  loaded.row.epoch = Epoch(loaded.row.epoch.value() + 1);
   MetaBatch batch;
-  batch.Put(Family::kSessions, SessionKeyBytes(session), EncodeSessionRow(stored.row));
-  absl::StatusOr<LoadedState> loaded = BuildState(context_.free_map, std::move(stored));
-  if (!loaded.ok()) {
-    return done(Annotate(loaded.status(), fmt::format("session {}", session)));
-  }
-  auto shared = std::make_shared<LoadedState>(*std::move(loaded));
+  batch.Put(Family::kSessions, SessionKeyBytes(session), EncodeSessionRow(loaded.row));
+  auto shared = std::make_shared<LoadedState>(std::move(loaded));
   ++opening_count_;
   // Rule 4: the epoch is durable, behind the old epoch's batches, before the reply.
   context_.Commit(std::move(batch), [this, session, shared, done](const absl::Status& status) {

@@ -11,12 +11,12 @@ void AttachedSession::CaptureRows(CheckpointJob& job) {
   const SessionState::Dirty dirty = state_->TakeDirty();
   for (const ClusterKey& key : dirty.parts) {
     std::string row_key = ClusterRowKey(open.id, key, ClusterRowKind::kParts);
-    const auto parts = open.parts.find(key);
-    if (parts == open.parts.end()) {
+    const std::vector<Part> parts = open.parts.Find(key);
+    if (parts.empty()) {
       job.batch.Delete(Family::kClusters, std::move(row_key));
     } else {
       job.batch.Put(Family::kClusters, std::move(row_key),
-                    EncodeParts(parts->second, state_->EntryBytes(key)));
+                    EncodeParts(parts, state_->EntryBytes(key)));
     }
   }
   for (const ClusterKey& key : dirty.masks) {
@@ -62,11 +62,10 @@ void AttachedSession::CaptureLinks(CheckpointJob& job) {
 
 std::set<const Extent*> AttachedSession::NamedLogRuns() const {
   std::set<const Extent*> named;
-  for (const auto* rows : {&state_->open().parts, &state_->open().carried}) {
-    for (const auto& [key, parts] : *rows) {
-      for (const Part& part : parts) {
-        if (IsLog(part)) named.insert(part.extent.get());
-      }
+  for (const auto& [first, run] : state_->open().parts.log_runs()) named.insert(run.extent.get());
+  for (const auto& [key, parts] : state_->open().carried) {
+    for (const Part& part : parts) {
+      if (IsLog(part)) named.insert(part.extent.get());
     }
   }
   return named;
@@ -90,7 +89,7 @@ void AttachedSession::CaptureAllocation(CheckpointJob& job) {
   PoolTable::Changes pools = pools_->TakeChanges();
   new_extents_.insert(new_extents_.end(), pools.named.begin(), pools.named.end());
   dropped_extents_.insert(dropped_extents_.end(), pools.released.begin(), pools.released.end());
-  job.released_ends = std::move(pools.ends);
+  job.dropped = std::move(pools.dropped);
   for (const ExtentRef& extent : new_extents_) mark(*extent, true);
   for (const ExtentRef& extent : dropped_extents_) mark(*extent, false);
   for (const std::int64_t region : changed) {

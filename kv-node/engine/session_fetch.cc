@@ -75,10 +75,10 @@ AttachedSession::Applied AttachedSession::StartFetch(RequestId request_id, const
     FetchJob::Cluster cluster;
     cluster.key = {op.layer, ref.head, ref.cluster_id};
     const std::int64_t entry_bytes = state_->EntryBytes(cluster.key);
-    for (const VisiblePart& visible : state_->PartsOf(cluster.key)) {
-      job->parts.push_back(Want(*visible.part, entry_bytes, visible.count));
-      ++cluster.part_count;
+    for (Visible<StoredPart>& visible : state_->StoredPartsOf(cluster.key)) {
       bytes += visible.count * entry_bytes;
+      job->parts.push_back(Want(std::move(visible), entry_bytes));
+      ++cluster.part_count;
     }
     const auto pending = state_->pending().find(cluster.key);
     if (pending != state_->pending().end()) cluster.pending = pending->second;
@@ -103,9 +103,17 @@ void AttachedSession::AdvanceFetch(const std::shared_ptr<FetchJob>& job) {
   for (WantedPart& wanted : job->parts) {
     if (wanted.outcome != WantedPart::Outcome::kOpen) continue;
     if (!FindPart(job, wanted)) missing.push_back(&wanted);
+    // What is served at once needs no more than its slot.
+    if (wanted.outcome == WantedPart::Outcome::kOpen) Hold(wanted);
   }
   if (!missing.empty()) ReadMissing(job, std::move(missing));
   if (job->open_count == 0) FinishFetch(*job);
+}
+
+// The first look at a part comes while rows name it. Pages of a sealed segment stay in use.
+void AttachedSession::Hold(WantedPart& wanted) {
+  if (wanted.extent != nullptr || !wanted.of_open_segment) return;
+  wanted.extent = state_->open().parts.Hold(wanted.part);
 }
 
 // Whether there is nothing to be read here: the part is served or lost, or another read brings it.

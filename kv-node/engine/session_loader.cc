@@ -15,6 +15,22 @@ absl::Status Bad(absl::StatusOr<T> decoded, std::string_view what, std::int64_t 
   return Annotate(decoded.status(), fmt::format("{} {}", what, id));
 }
 
+absl::Status LoadParts(const ParsedClusterRowKey& key, std::string_view value,
+                       StoredSegment& segment) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<StoredPart> parts,
+                         DecodeParts(value, segment.row.layout.EntryBytes(key.key.head)));
+  if (key.kind == ClusterRowKind::kCarried) {
+    segment.carried.emplace_back(key.key, std::move(parts));
+    return absl::OkStatus();
+  }
+  if (key.key.cluster_id.value() < 1 || parts.empty()) {
+    return DataLoss("segment {} layer {} head {} has a row of cluster {} with {} parts", segment.id,
+                    key.key.layer, key.key.head, key.key.cluster_id, parts.size());
+  }
+  segment.parts.Put(key.key, parts);
+  return absl::OkStatus();
+}
+
 absl::Status LoadClusterRows(MetaReader& reader, StoredSegment& segment) {
   return reader.Scan(
       Family::kClusters, SegmentPrefix(segment.id),
@@ -35,12 +51,8 @@ absl::Status LoadClusterRows(MetaReader& reader, StoredSegment& segment) {
             return absl::OkStatus();
           }
           case ClusterRowKind::kParts:
-          case ClusterRowKind::kCarried: {
-            CAIRN_ASSIGN_OR_RETURN(std::vector<StoredPart> parts,
-                                   DecodeParts(value, layout.EntryBytes(key.key.head)));
-            segment.parts.emplace_back(key, std::move(parts));
-            return absl::OkStatus();
-          }
+          case ClusterRowKind::kCarried:
+            return LoadParts(key, value, segment);
         }
         return absl::OkStatus();
       });
@@ -80,92 +92,105 @@ absl::Status LoadLinkRows(MetaReader& reader, const StoredSegment& segment, bool
       });
 }
 
-// Positions of a cluster must ascend over the chain's parts (rule 9); a store that breaks this is
-// not shown.
-absl::Status CheckAscending(const SessionState& state) {
-  for (const SegmentRows& rows : state.chain()) {
-    for (const auto& [key, parts] : rows.parts) {
-      std::int64_t last = -1;
-      for (const VisiblePart& visible : state.PartsOf(key)) {
-        if (visible.part->positions.first() <= last) {
-          return DataLoss("layer {} head {} cluster {} holds position {} twice", key.layer,
-                          key.head, key.cluster_id, visible.part->positions.first());
-        }
-        last = visible.part->positions.at(visible.count - 1);
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-// The ends of pools that a segment's rows leave free are known from the rows alone: allocation
-// records have whole pools.
-absl::Status AdoptPools(const EntryLayout& layout, SegmentRows& rows, PoolTable& pools) {
-  for (auto& [key, parts] : rows.parts) {
-    for (Part& part : parts) {
-      if (part.extent->kind() != ExtentKind::kPool) continue;
-      CAIRN_RETURN_IF_ERROR(pools.Adopt({key.layer, key.head}, layout.EntryBytes(key.head), part));
-    }
-  }
-  return absl::OkStatus();
-}
-
+// Which extents some segments' rows name. Runs are shared by all parts in them, and exist as long
+// as one does; they are committed: their pages are in use already.
 class ExtentTable {
  public:
   explicit ExtentTable(std::shared_ptr<FreeMap> free_map) : free_map_(std::move(free_map)) {}
 
-  absl::StatusOr<Part> ToPart(StoredPart stored) {
-    if (stored.first_page.value() < 2 ||
-        stored.first_page.value() + stored.page_count > free_map_->page_count()) {
-      return DataLoss("part {} names pages {} + {}, beyond the extent file's {}", stored.id,
-                      stored.first_page, stored.page_count, free_map_->page_count());
+  absl::Status Add(const StoredPart& part) {
+    if (part.first_page.value() < 2 ||
+        part.first_page.value() + part.page_count > free_map_->page_count()) {
+      return DataLoss("part {} names pages {} + {}, beyond the extent file's {}", part.id,
+                      part.first_page, part.page_count, free_map_->page_count());
     }
-    ExtentRef& extent = extents_[stored.first_page];
-    if (extent == nullptr) {
-      extent = std::make_shared<Extent>(free_map_, stored.kind, stored.first_page,
-                                        stored.page_count, true);
+    if (part.kind != ExtentKind::kLogRun) {
+      others_.push_back({part.first_page, part.page_count, part.kind});
+      return absl::OkStatus();
     }
-    if (extent->page_count() != stored.page_count || extent->kind() != stored.kind) {
-      return DataLoss("part {} names the extent at page {} with another size or kind", stored.id,
-                      stored.first_page);
+    ExtentRef& run = runs_[part.first_page];
+    if (run == nullptr) {
+      run = std::make_shared<Extent>(free_map_, part.kind, part.first_page, part.page_count, true);
     }
-    Part part;
-    part.id = stored.id;
-    part.extent = extent;
-    part.offset_bytes = stored.offset_bytes;
-    part.direction = stored.direction;
-    part.positions = std::move(stored.positions);
-    part.crcs = std::move(stored.crcs);
-    return part;
+    if (run->page_count() != part.page_count) return NamedTwice(part.first_page);
+    return absl::OkStatus();
   }
 
+  // REQUIRES: all parts were added.
+  absl::Status Check() {
+    std::sort(others_.begin(), others_.end());
+    for (std::size_t i = 0; i < others_.size(); ++i) {
+      const bool differs = i > 0 && others_[i].first_page == others_[i - 1].first_page &&
+                           others_[i] != others_[i - 1];
+      if (differs || runs_.contains(others_[i].first_page))
+        return NamedTwice(others_[i].first_page);
+    }
+    return absl::OkStatus();
+  }
+
+  const std::map<PageIndex, ExtentRef>& runs() const { return runs_; }
   std::vector<ExtentRef> LogExtents() const {
     std::vector<ExtentRef> out;
-    for (const auto& [page, extent] : extents_) {
-      if (extent->kind() == ExtentKind::kLogRun) out.push_back(extent);
-    }
+    for (const auto& [page, extent] : runs_) out.push_back(extent);
     return out;
   }
 
  private:
+  struct Named {
+    PageIndex first_page;
+    std::int64_t page_count = 0;
+    ExtentKind kind = ExtentKind::kPool;
+    friend auto operator<=>(const Named&, const Named&) = default;
+  };
+  static absl::Status NamedTwice(PageIndex first_page) {
+    return DataLoss("two parts name the extent at page {} with different sizes or kinds",
+                    first_page);
+  }
+
   const std::shared_ptr<FreeMap> free_map_;
-  std::map<PageIndex, ExtentRef> extents_;
+  std::map<PageIndex, ExtentRef> runs_;  // log runs
+  std::vector<Named> others_;
 };
 
-absl::StatusOr<SegmentRows> BuildRows(StoredSegment stored, ExtentTable& extents) {
+// Checks what the rows name. The ends of pools that they leave free are known from the rows alone:
+// allocation records have whole pools. `pools` is null for a sealed segment.
+absl::Status AddExtents(const StoredSegment& segment, ExtentTable& extents, PoolTable* pools) {
+  absl::Status status;
+  segment.parts.ForEach([&](const ClusterKey& key, const std::vector<StoredPart>& parts) {
+    for (const StoredPart& part : parts) {
+      status.Update(extents.Add(part));
+      if (part.kind != ExtentKind::kPool || pools == nullptr || !status.ok()) continue;
+      status.Update(
+          pools->Adopt({key.layer, key.head}, segment.row.layout.EntryBytes(key.head), part));
+    }
+  });
+  for (const auto& [key, parts] : segment.carried) {
+    for (const StoredPart& part : parts) status.Update(extents.Add(part));
+  }
+  return status;
+}
+
+absl::StatusOr<SegmentRows> BuildRows(StoredSegment stored, ExtentTable& extents,
+                                      const std::shared_ptr<PoolTable>& pools) {
+  const EntryLayout& layout = stored.row.layout;
+  CAIRN_RETURN_IF_ERROR(AddExtents(stored, extents, pools.get()));
   SegmentRows rows;
   rows.id = stored.id;
   rows.parent = stored.row.parent;
   rows.start = stored.row.start;
   rows.limit = stored.limit;
   rows.has_checkpoint = stored.row.has_checkpoint;
+  rows.parts = SegmentParts(layout, pools, std::move(stored.parts), extents.runs());
   rows.masks.insert(stored.masks.begin(), stored.masks.end());
   for (auto& [key, positions] : stored.evicted) rows.evicted.emplace(key, std::move(positions));
-  for (auto& [key, stored_parts] : stored.parts) {
-    auto& parts = (key.kind == ClusterRowKind::kParts ? rows.parts : rows.carried)[key.key];
-    for (StoredPart& stored_part : stored_parts) {
-      CAIRN_ASSIGN_OR_RETURN(Part part, extents.ToPart(std::move(stored_part)));
-      parts.push_back(std::move(part));
+  for (auto& [key, parts] : stored.carried) {
+    std::vector<Part>& records = rows.carried[key];
+    for (StoredPart& part : parts) {
+      const auto run = extents.runs().find(part.first_page);
+      if (run == extents.runs().end()) {
+        return DataLoss("segment {} has a carried entry outside of a log run", stored.id);
+      }
+      records.emplace_back(std::move(part), run->second);
     }
   }
   for (std::size_t i = 0; i < stored.index.size(); ++i) {
@@ -250,6 +275,7 @@ absl::StatusOr<LoadedState> BuildState(const std::shared_ptr<FreeMap>& free_map,
   LoadedState out;
   ExtentTable parents(free_map);
   ExtentTable own(free_map);
+  out.pools = std::make_shared<PoolTable>(free_map);
   std::vector<SegmentRows> chain;
   std::vector<std::int64_t> next_ids;
   const EntryLayout layout = stored.row.layout;
@@ -258,9 +284,12 @@ absl::StatusOr<LoadedState> BuildState(const std::shared_ptr<FreeMap>& free_map,
     if (!segment.row.next_cluster_ids.empty()) next_ids = segment.row.next_cluster_ids;
     if (segment.row.has_checkpoint) out.policy_token_count = segment.row.token_count;
     if (open) out.segment_row = segment.row;
-    CAIRN_ASSIGN_OR_RETURN(SegmentRows rows, BuildRows(std::move(segment), open ? own : parents));
+    CAIRN_ASSIGN_OR_RETURN(SegmentRows rows, BuildRows(std::move(segment), open ? own : parents,
+                                                       open ? out.pools : nullptr));
     chain.push_back(std::move(rows));
   }
+  CAIRN_RETURN_IF_ERROR(parents.Check());
+  CAIRN_RETURN_IF_ERROR(own.Check());
   out.log_extents = own.LogExtents();
   out.row = std::move(stored.row);
   out.regions = std::move(stored.regions);
@@ -269,13 +298,11 @@ absl::StatusOr<LoadedState> BuildState(const std::shared_ptr<FreeMap>& free_map,
   out.tail_start = stored.tail_start;
   // A new segment goes on with its parent's ids (rule 10).
   out.segment_row.next_cluster_ids = next_ids;
-  out.pools = std::make_unique<PoolTable>();
-  CAIRN_RETURN_IF_ERROR(AdoptPools(layout, chain.back(), *out.pools));
   out.state = std::make_unique<SessionState>(layout, std::move(chain));
   for (const SegmentRows& rows : out.state->chain()) {
-    for (const auto& [key, parts] : rows.parts) {
+    rows.parts.rows().ForEachKey([&](const ClusterKey& key) {
       out.state->NoteUsedId(key.layer, key.head, key.cluster_id.value());
-    }
+    });
   }
   for (std::size_t i = 0; i < next_ids.size(); ++i) {
     const auto heads = static_cast<std::size_t>(layout.head_count) + 1;
@@ -283,7 +310,6 @@ absl::StatusOr<LoadedState> BuildState(const std::shared_ptr<FreeMap>& free_map,
     out.state->NoteUsedId(static_cast<std::int32_t>(i / heads),
                           head == layout.head_count ? kAllHeads : head, next_ids[i] - 1);
   }
-  CAIRN_RETURN_IF_ERROR(CheckAscending(*out.state));
   CAIRN_RETURN_IF_ERROR(out.state->RecomputeSums());
   LoadLinks(*out.state, std::move(stored.links), out.co_fetches);
   return out;

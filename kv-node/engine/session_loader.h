@@ -1,7 +1,7 @@
 // Reads a session's rows from the metadata store, and makes a session's state of them.
 //
-// Threading:  LoadSession runs on the metadata thread and touches nothing else; BuildState on the
-//             engine thread.
+// Threading:  both run on the metadata thread and touch nothing else: a long session's rows take a
+//             second, in which the engine thread serves others.
 // Errors:     NOT_FOUND no such session; DATA_LOSS a row is damaged or rows contradict each other.
 #pragma once
 
@@ -23,8 +23,8 @@ struct StoredSegment {
   SegmentId id;
   SegmentRow row;
   std::int64_t limit = kNoLimit;
-  std::vector<std::pair<ParsedClusterRowKey, std::vector<StoredPart>>>
-      parts;  // kParts and kCarried
+  PartRows parts;
+  std::vector<std::pair<ClusterKey, std::vector<StoredPart>>> carried;
   std::vector<std::pair<ClusterKey, Positions>> evicted;
   std::vector<ClusterKey> masks;
   std::vector<IndexRow> index;
@@ -52,11 +52,11 @@ struct StoredSession {
 
 absl::StatusOr<StoredSession> LoadSession(MetaReader& reader, SessionId session);
 
-// The stored parts of one cluster or buffer become parts: parts of one extent share it. Extents are
-// created as committed: their pages are in use already.
+// What the stored rows name is checked: that it lies in the extent file, that two rows do not mean
+// two extents by one page, and that parts in pools of the open segment do not overlap.
 struct LoadedState {
   std::unique_ptr<SessionState> state;
-  std::unique_ptr<PoolTable> pools;  // of the open segment
+  std::shared_ptr<PoolTable> pools;  // of the open segment
   CoFetches co_fetches;
   std::vector<ExtentRef> log_extents;  // log runs of the open segment
   SessionRow row;

@@ -208,7 +208,7 @@ std::vector<Part> AttachedSession::MakeRecords(const ClusterKey& key,
     LogRuns::Run& run = runs.RunFor(bytes);
     Part part;
     part.id = PartId(runs.next_id++);
-    part.extent = run.extent;
+    part.SetExtent(run.extent);
     part.offset_bytes = run.used_bytes;
     part.positions = item.positions;
     std::memcpy(run.image->data() + run.used_bytes, item.entries.data(), item.entries.size());

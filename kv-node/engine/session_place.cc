@@ -77,10 +77,10 @@ void AttachedSession::TakePendingChunks(const std::vector<PendingChunk>& chunks,
 
 std::int64_t AttachedSession::UnplacedCount(const ClusterKey& key) const {
   std::int64_t count = state_->PendingCount(key);
-  const auto found = state_->open().parts.find(key);
-  if (found == state_->open().parts.end()) return count;
-  for (auto part = found->second.rbegin(); part != found->second.rend() && IsLog(*part); ++part) {
-    count += part->count();
+  const std::vector<StoredPart> parts = state_->open().parts.FindStored(key);
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+    if (part->kind != ExtentKind::kLogRun) break;
+    count += part->positions.count();
   }
   return count;
 }
@@ -135,7 +135,8 @@ void AttachedSession::NoteUnplaced(const ClusterKey& key) {
 }
 
 void AttachedSession::NoteAllUnplaced() {
-  for (const auto& [key, parts] : state_->open().parts) NoteUnplaced(key);
+  state_->open().parts.rows().ForEachLogged(
+      [this](const ClusterKey& key, const std::vector<StoredPart>&) { NoteUnplaced(key); });
 }
 
 bool AttachedSession::PlaceAtIdle() {
@@ -164,8 +165,7 @@ bool AttachedSession::PlaceAtIdle() {
 bool AttachedSession::TakeEntries(PlaceJob& job) const {
   const std::int64_t entry_bytes = state_->EntryBytes(job.key);
   const std::int64_t room_max = kPartBytesMax / entry_bytes;
-  const auto own = state_->open().parts.find(job.key);
-  std::vector<Part> parts = own == state_->open().parts.end() ? std::vector<Part>() : own->second;
+  const std::vector<Part> parts = state_->open().parts.Find(job.key);
   // Logged parts before a placed one stay: the order of positions is the order of the row.
   std::size_t placed = parts.size();
   while (placed > 0 && IsLog(parts[placed - 1])) --placed;
@@ -193,7 +193,7 @@ bool AttachedSession::TakePlanned(PlaceJob& job, std::int64_t new_bytes) {
       return false;
     case PoolTable::EndState::kFree:
       job.target.emplace();
-      job.target->extent = planned.extent;
+      job.target->SetExtent(planned.extent);
       job.target->direction = planned.direction;
       job.kept = std::move(planned.kept);
       break;
@@ -224,11 +224,11 @@ bool AttachedSession::ChoosePlace(PlaceJob& job) {
     const LayerHead owner{job.key.layer, job.key.head};
     if (auto end = pools_->FindEnd(owner, new_bytes, RelatedPlaces(job.key), check)) {
       job.target.emplace();
-      job.target->extent = std::move(end->extent);
+      job.target->SetExtent(std::move(end->extent));
       job.target->direction = end->direction;
     }
   }
-  if (job.target) job.pool_hold = pools_->Hold(job.target->extent);
+  if (job.target) job.pool_hold = pools_->HoldForPlacing(job.target->extent);
   return true;
 }
 
@@ -311,7 +311,7 @@ void AttachedSession::WritePlaced(const std::shared_ptr<PlaceJob>& job, const Pa
     place_error_ = extent.status();
     if (!extent.ok()) return;  // what is pending or logged stays so
     job->target.emplace();
-    job->target->extent = *std::move(extent);
+    job->target->SetExtent(*std::move(extent));
   }
   Part part = *job->target;
   const std::int64_t first = part.count();
@@ -357,7 +357,7 @@ void AttachedSession::WritePlaced(const std::shared_ptr<PlaceJob>& job, const Pa
   std::vector<Part> row = std::move(job->keep);
   row.push_back(std::move(part));
   row.insert(row.end(), job->rest.begin(), job->rest.end());
-  state_->PutParts(job->key, std::move(row));
+  state_->PutParts(job->key, row);
   context_.pending_bytes -= job->pending_count * entry_bytes;
   state_->DropPending(job->key, job->pending_count);
   NoteUnplaced(job->key);

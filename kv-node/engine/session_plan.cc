@@ -43,9 +43,8 @@ void AttachedSession::PlanPending(const RecordOf& record_of, LogPlan& plan) cons
   plan.pending = state_->pending();  // shares the bytes
   for (const auto& [key, chunks] : plan.pending) {
     std::vector<LogItem>& items = plan.parts[key];
-    const auto own = state_->open().parts.find(key);
-    if (own != state_->open().parts.end()) {
-      for (const Part& part : own->second) items.push_back(LogItem::Existing(part));
+    for (Part& part : state_->open().parts.Find(key)) {
+      items.push_back(LogItem::Existing(std::move(part)));
     }
     for (const PendingChunk& chunk : chunks) {
       PlanChunk(key, chunk, record_of, items, plan.new_bytes);
@@ -121,14 +120,18 @@ void AttachedSession::PlanStragglers(LogPlan& plan) const {
       }
     }
   };
-  for (const auto& [key, parts] : state_->open().parts) {
-    if (plan.parts.contains(key)) continue;
-    for (const Part& part : parts) {
-      if (IsLog(part)) named_bytes[part.extent.get()] += part.count() * state_->EntryBytes(key);
+  const SegmentParts& rows = state_->open().parts;
+  for (const auto& [first, run] : rows.log_runs()) named_bytes[run.extent.get()] = run.named_bytes;
+  for (const auto& [key, items] : plan.parts) {  // these rows are replaced
+    for (const StoredPart& part : rows.FindStored(key)) {
+      if (part.kind != ExtentKind::kLogRun) continue;
+      named_bytes[rows.log_runs().at(part.first_page).extent.get()] -=
+          part.positions.count() * state_->EntryBytes(key);
     }
   }
   for (const auto& [key, items] : plan.parts) count_items(key, items);
   for (const auto& [key, items] : plan.carried) count_items(key, items);
+  std::erase_if(named_bytes, [](const auto& run) { return run.second == 0; });
 
   std::set<const Extent*> again;
   std::int64_t read_bytes = 0;
@@ -159,13 +162,14 @@ void AttachedSession::PlanStragglers(LogPlan& plan) const {
     }
   }
   if (again.empty()) return;
-  for (const auto& [key, parts] : state_->open().parts) {
-    const bool names_one = std::any_of(parts.begin(), parts.end(), [&](const Part& part) {
-      return again.contains(part.extent.get());
+  rows.rows().ForEachLogged([&](const ClusterKey& key, const std::vector<StoredPart>& parts) {
+    const bool names_one = std::any_of(parts.begin(), parts.end(), [&](const StoredPart& part) {
+      return part.kind == ExtentKind::kLogRun &&
+             again.contains(rows.log_runs().at(part.first_page).extent.get());
     });
-    if (!names_one || plan.parts.contains(key)) continue;
-    for (const Part& part : parts) plan.parts[key].push_back(LogItem::Existing(part));
-  }
+    if (!names_one || plan.parts.contains(key)) return;
+    for (Part& part : rows.Find(key)) plan.parts[key].push_back(LogItem::Existing(std::move(part)));
+  });
   const auto mark = [&](const ClusterKey& key, std::vector<LogItem>& items) {
     for (LogItem& item : items) {
       if (!item.existing || !again.contains(item.existing->extent.get())) continue;

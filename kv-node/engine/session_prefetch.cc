@@ -73,10 +73,10 @@ void AttachedSession::QueuePrefetch(RequestId request_id, const Prefetch& op) {
 std::int64_t AttachedSession::QueueMissing(QueuedPrefetch prefetch, std::int64_t bytes_max) {
   const std::int64_t entry_bytes = state_->EntryBytes(prefetch.key);
   std::int64_t bytes = 0;
-  for (const VisiblePart& visible : state_->PartsOf(prefetch.key)) {
-    const WantedPart wanted = Want(*visible.part, entry_bytes, visible.count);
+  for (Visible<StoredPart>& visible : state_->StoredPartsOf(prefetch.key)) {
+    const WantedPart wanted = Want(std::move(visible), entry_bytes);
     if (context_.cache->Find(wanted.first_page, wanted.page_count) != nullptr) continue;
-    prefetch.part_id = visible.part->id;
+    prefetch.part_id = wanted.part.id;
     prefetch.bytes = wanted.page_count * kPageBytes;
     if (prefetch.bytes > bytes_max - bytes) break;
     if (prefetches_.Add(prefetch)) {
@@ -114,14 +114,15 @@ std::shared_ptr<AttachedSession::PrefetchJob> AttachedSession::TakePrefetches(
     const QueuedPrefetch next = prefetches_.front();
     if (next.staged != job->staged || next.key.layer != job->layer || next.bytes > bytes_max) break;
     const std::int64_t entry_bytes = state_->EntryBytes(next.key);
-    for (const VisiblePart& visible : state_->PartsOf(next.key)) {
-      if (visible.part->id != next.part_id) continue;
-      const WantedPart wanted = Want(*visible.part, entry_bytes, visible.count);
+    for (Visible<StoredPart>& visible : state_->StoredPartsOf(next.key)) {
+      if (visible.part.id != next.part_id) continue;
+      WantedPart wanted = Want(std::move(visible), entry_bytes);
       // A fetch may have brought it meanwhile, or it has grown.
       if (context_.cache->Find(wanted.first_page, wanted.page_count) != nullptr) break;
       if (wanted.page_count * kPageBytes <= bytes_max) {
         bytes_max -= wanted.page_count * kPageBytes;
-        job->parts.push_back(wanted);
+        Hold(wanted);
+        job->parts.push_back(std::move(wanted));
       } else {
         ++context_.prefetch_dropped_count;
       }

@@ -20,9 +20,7 @@ constexpr std::size_t kPlannedRunMax = 64;
 std::vector<PoolTable::Place> AttachedSession::RelatedPlaces(const ClusterKey& key) const {
   std::vector<PoolTable::Place> places;
   for (const ClusterLink& link : co_fetches_.LinksOf(key)) {
-    const auto own = state_->open().parts.find({key.layer, key.head, link.cluster});
-    if (own == state_->open().parts.end()) continue;
-    for (const Part& part : own->second) {
+    for (const Part& part : state_->open().parts.Find({key.layer, key.head, link.cluster})) {
       if (part.extent->kind() != ExtentKind::kPool) continue;
       for (const PoolTable::Place& place : pools_->PlacesBeside(part)) places.push_back(place);
     }
@@ -31,10 +29,9 @@ std::vector<PoolTable::Place> AttachedSession::RelatedPlaces(const ClusterKey& k
 }
 
 bool AttachedSession::HasPoolPart(const ClusterKey& key) const {
-  const auto own = state_->open().parts.find(key);
-  if (own == state_->open().parts.end()) return false;
-  return std::any_of(own->second.begin(), own->second.end(),
-                     [](const Part& part) { return part.extent->kind() == ExtentKind::kPool; });
+  const std::vector<StoredPart> parts = state_->open().parts.FindStored(key);
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const StoredPart& part) { return part.kind == ExtentKind::kPool; });
 }
 
 bool AttachedSession::WantsPlan(const ClusterKey& key) const {

@@ -43,7 +43,7 @@ AttachedSession::Applied AttachedSession::ApplyReplace(OpSeq op_seq, Replace& op
     const ClusterKey key{op.layer, op.head, parent};
     for (const VisiblePart& visible : state_->PartsOf(key)) {
       for (const PagePiece& piece :
-           PiecesOf(*visible.part, state_->EntryBytes(key), 0, visible.count)) {
+           PiecesOf(visible.part, state_->EntryBytes(key), 0, visible.count)) {
         pages.push_back(piece.page);
       }
     }
@@ -79,7 +79,7 @@ absl::Status AttachedSession::CollectReplaced(const Replace& op, const PageSet& 
     });
     if (all_brought) continue;
     for (const VisiblePart& visible : state_->PartsOf(key)) {
-      const Part& part = *visible.part;
+      const Part& part = visible.part;
       if (!PartIsIntact(context_.store_id, part, entry_bytes, visible.count, pages)) {
         ++context_.lost_part_count;
         return DataLoss(
@@ -154,10 +154,11 @@ absl::StatusOr<std::vector<AttachedSession::ChildPart>> AttachedSession::Allocat
       both_bytes = bytes + out[i + 1].part.count() * entry_bytes;
     }
     const bool two = both_bytes <= kPartBytesMax;
-    CAIRN_ASSIGN_OR_RETURN(out[i].part.extent, two ? AllocatePool(both_bytes, 2)
-                                                   : AllocatePool(bytes, TimesForOnePart()));
+    CAIRN_ASSIGN_OR_RETURN(
+        ExtentRef pool, two ? AllocatePool(both_bytes, 2) : AllocatePool(bytes, TimesForOnePart()));
+    out[i].part.SetExtent(std::move(pool));
     if (two) {
-      out[i + 1].part.extent = out[i].part.extent;
+      out[i + 1].part.SetExtent(out[i].part.extent);
       out[i + 1].part.direction = Direction::kDown;
     }
     i += two ? 2 : 1;
@@ -233,7 +234,7 @@ void AttachedSession::FinishReplace(OpSeq op_seq, const std::shared_ptr<Replace>
     }
     left = left.subspan(sharing.size());
   }
-  for (auto& [key, parts] : rows) state_->PutParts(key, std::move(parts));
+  for (const auto& [key, parts] : rows) state_->PutParts(key, parts);
   Finish(op_seq, absl::OkStatus());
 }
 

@@ -1,6 +1,8 @@
 #include "kv-node/engine/session_state.h"
 
 #include <algorithm>
+#include <type_traits>
+#include <utility>
 
 #include "common/base/check.h"
 
@@ -50,6 +52,7 @@ void SessionState::Roll(std::int64_t limit, SegmentId next) {
   rows.id = next;
   rows.parent = open().id;
   rows.start = limit;
+  rows.parts = open().parts.Seal();
   open().limit = limit;
   chain_.push_back(std::move(rows));
 }
@@ -72,27 +75,35 @@ void SessionState::AddToSums(const ClusterKey& key, const Positions& positions, 
   });
 }
 
-std::vector<VisiblePart> SessionState::PartsOf(const ClusterKey& key) const {
-  std::vector<VisiblePart> out;
+template <typename P>
+std::vector<Visible<P>> SessionState::PartsIn(const ClusterKey& key) const {
+  std::vector<Visible<P>> out;
+  const auto add = [&](const SegmentRows& rows, std::vector<P> parts) {
+    for (P& part : parts) {
+      const std::int64_t count = part.positions.CountBelow(rows.limit);
+      if (count > 0) out.push_back({std::move(part), count, &rows == &chain_.back()});
+    }
+  };
   for (const SegmentRows& rows : chain_) {
     if (rows.masks.contains(key)) out.clear();
-    const auto found = rows.parts.find(key);
-    if (found == rows.parts.end()) continue;
-    for (const Part& part : found->second) {
-      const std::int64_t count = part.positions.CountBelow(rows.limit);
-      if (count > 0) out.push_back({&part, count});
+    if constexpr (std::is_same_v<P, Part>) {
+      add(rows, rows.parts.Find(key));
+    } else {
+      add(rows, rows.parts.FindStored(key));
     }
   }
-  std::sort(out.begin(), out.end(), [](const VisiblePart& a, const VisiblePart& b) {
-    return a.part->positions.first() < b.part->positions.first();
+  std::sort(out.begin(), out.end(), [](const Visible<P>& a, const Visible<P>& b) {
+    return a.part.positions.first() < b.part.positions.first();
   });
   return out;
 }
+template std::vector<Visible<Part>> SessionState::PartsIn(const ClusterKey& key) const;
+template std::vector<Visible<StoredPart>> SessionState::PartsIn(const ClusterKey& key) const;
 
 Positions SessionState::PositionsOf(const ClusterKey& key) const {
   Positions out;
-  for (const VisiblePart& visible : PartsOf(key)) {
-    out.AppendAll(visible.part->positions.Slice(0, visible.count));
+  for (const Visible<StoredPart>& visible : StoredPartsOf(key)) {
+    out.AppendAll(visible.part.positions.Slice(0, visible.count));
   }
   const auto pending = pending_.find(key);
   if (pending != pending_.end()) {
@@ -102,22 +113,30 @@ Positions SessionState::PositionsOf(const ClusterKey& key) const {
 }
 
 bool SessionState::Exists(const ClusterKey& key) const {
-  return pending_.contains(key) || !PartsOf(key).empty();
+  return pending_.contains(key) || open().parts.Contains(key) || !StoredPartsOf(key).empty();
 }
 
-std::vector<ClusterInfo> SessionState::ClustersOf(std::int32_t layer) const {
+template <typename Fn>
+void SessionState::ForEachCluster(std::int32_t layer, Fn&& fn) const {
+  if (chain_.size() == 1 && pending_.empty()) {
+    open().parts.rows().ForEachKeyOfLayer(layer, fn);
+    return;
+  }
   std::set<ClusterKey> keys;
   for (const SegmentRows& rows : chain_) {
-    const auto [begin, end] = LayerRange(rows.parts, layer);
-    for (auto it = begin; it != end; ++it) keys.insert(it->first);
+    rows.parts.rows().ForEachKeyOfLayer(layer, [&](const ClusterKey& key) { keys.insert(key); });
   }
   const auto [begin, end] = LayerRange(pending_, layer);
   for (auto it = begin; it != end; ++it) keys.insert(it->first);
+  for (const ClusterKey& key : keys) fn(key);
+}
+
+std::vector<ClusterInfo> SessionState::ClustersOf(std::int32_t layer) const {
   std::vector<ClusterInfo> out;
-  for (const ClusterKey& key : keys) {
+  ForEachCluster(layer, [&](const ClusterKey& key) {
     Positions positions = PositionsOf(key);
     if (!positions.empty()) out.push_back({{key.head, key.cluster_id}, std::move(positions)});
-  }
+  });
   return out;
 }
 
@@ -260,14 +279,12 @@ std::vector<Part> SessionState::ApplyReplace(const Replace& op) {
     const ClusterKey key{op.layer, op.head, parent};
     AddToSums(key, PositionsOf(key), false);
     DropPending(key, PendingCount(key));
-    const auto own = open().parts.find(key);
-    if (own != open().parts.end()) {
-      std::move(own->second.begin(), own->second.end(), std::back_inserter(dropped));
-      open().parts.erase(own);
-      dirty_.parts.insert(key);
+    if (open().parts.Contains(key)) {
+      for (Part& part : open().parts.Find(key)) dropped.push_back(std::move(part));
+      PutParts(key, {});
     }
     if (open().index.erase(key) > 0) dirty_.index.insert(key);
-    if (!PartsOf(key).empty()) {  // what is left lies in older segments
+    if (!StoredPartsOf(key).empty()) {  // what is left lies in older segments
       open().masks.insert(key);
       dirty_.masks.insert(key);
     }
@@ -306,12 +323,8 @@ void SessionState::PutIndexRows(std::int32_t layer, std::vector<IndexRow> rows) 
   }
 }
 
-void SessionState::PutParts(const ClusterKey& key, std::vector<Part> parts) {
-  if (parts.empty()) {
-    open().parts.erase(key);
-  } else {
-    open().parts[key] = std::move(parts);
-  }
+void SessionState::PutParts(const ClusterKey& key, const std::vector<Part>& parts) {
+  open().parts.Put(key, parts);
   dirty_.parts.insert(key);
 }
 
@@ -346,29 +359,47 @@ absl::Status SessionState::CheckPositions(
   return absl::OkStatus();
 }
 
+absl::Status SessionState::SumCluster(const ClusterKey& key, std::vector<Seen>& seen) {
+  std::int64_t last = -1;
+  for (const Visible<StoredPart>& visible : StoredPartsOf(key)) {
+    const Positions positions = visible.part.positions.Slice(0, visible.count);
+    if (positions.first() <= last) {
+      return DataLoss("layer {} head {} cluster {} holds position {} twice", key.layer, key.head,
+                      key.cluster_id, positions.first());
+    }
+    last = positions.last();
+    SumPositions(key, positions, seen);
+  }
+  return absl::OkStatus();
+}
+
+void SessionState::SumPositions(const ClusterKey& key, const Positions& positions,
+                                std::vector<Seen>& seen) {
+  AddToSums(key, positions, true);
+  ForEachHead(key.head, [&](std::int32_t head) {
+    Seen& of_head = seen[static_cast<std::size_t>(head)];
+    positions.ForEach([&](std::int64_t p) { of_head.push_back(static_cast<std::int32_t>(p)); });
+  });
+}
+
 absl::Status SessionState::RecomputeSums() {
   std::fill(sums_.begin(), sums_.end(), PositionSum());
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-    std::vector<std::set<std::int64_t>> seen(static_cast<std::size_t>(layout_.head_count));
-    bool twice = false;
-    const auto note = [&](const ClusterKey& key, const Positions& positions) {
-      AddToSums(key, positions, true);
-      ForEachHead(key.head, [&](std::int32_t head) {
-        positions.ForEach([&](std::int64_t p) {
-          twice = twice || !seen[static_cast<std::size_t>(head)].insert(p).second;
-        });
-      });
-    };
-    for (const ClusterInfo& info : ClustersOf(layer)) {
-      note({layer, info.cluster.head, info.cluster.cluster_id}, info.positions);
-    }
+    std::vector<Seen> seen(static_cast<std::size_t>(layout_.head_count));
+    absl::Status status;
+    ForEachCluster(layer, [&](const ClusterKey& key) { status.Update(SumCluster(key, seen)); });
+    CAIRN_RETURN_IF_ERROR(status);
     for (const SegmentRows& rows : chain_) {
       const auto [begin, end] = LayerRange(rows.evicted, layer);
       for (auto it = begin; it != end; ++it) {
-        note(it->first, it->second.Slice(0, it->second.CountBelow(rows.limit)));
+        SumPositions(it->first, it->second.Slice(0, it->second.CountBelow(rows.limit)), seen);
       }
     }
-    if (twice) return DataLoss("segment {} shows a position of layer {} twice", open().id, layer);
+    for (Seen& positions : seen) {
+      std::sort(positions.begin(), positions.end());
+      if (std::adjacent_find(positions.begin(), positions.end()) == positions.end()) continue;
+      return DataLoss("segment {} shows a position of layer {} twice", open().id, layer);
+    }
   }
   return absl::OkStatus();
 }
@@ -400,19 +431,16 @@ absl::Status SessionState::CheckNextIds(const std::vector<std::int64_t>& next_cl
 
 std::int64_t SessionState::row_bytes() const {
   std::int64_t bytes = 0;
-  const auto add = [&bytes](const std::map<ClusterKey, std::vector<Part>>& rows) {
-    constexpr std::int64_t kNodeBytes = 96;  // of a map node and its vector
-    for (const auto& [key, parts] : rows) {
+  for (const SegmentRows& rows : chain_) {
+    bytes += rows.parts.memory_bytes();
+    for (const auto& [key, parts] : rows.carried) {
+      constexpr std::int64_t kNodeBytes = 96;  // of a map node and its vector
       bytes += kNodeBytes;
       for (const Part& part : parts) {
         bytes += static_cast<std::int64_t>(sizeof(Part) + part.crcs.size() * sizeof(std::uint32_t) +
                                            part.positions.runs().size() * sizeof(Positions::Run));
       }
     }
-  };
-  for (const SegmentRows& rows : chain_) {
-    add(rows.parts);
-    add(rows.carried);
     for (const auto& [key, row] : rows.index) {
       bytes += static_cast<std::int64_t>(sizeof(IndexRow) + row.row.size());
     }

@@ -4,7 +4,7 @@
 // rules of the store by their numbers are in docs/architecture.md.
 //
 // Threading:  the engine thread.
-// Ownership:  parts hold their extents; pending entries hold their bytes.
+// Ownership:  parts that are given out hold their extents; pending entries hold their bytes.
 // Invariants: for each (layer, head) `sum` is count and hash of the positions that clusters show
 //             and that are evicted.
 #pragma once
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "common/kv/messages.h"
+#include "kv-node/engine/segment_parts.h"
 #include "kv-node/layout/part.h"
 #include "kv-node/layout/rows.h"
 
@@ -33,7 +34,7 @@ struct SegmentRows {
   std::int64_t start = 0;
   std::int64_t limit = kNoLimit;  // positions below it count; kNoLimit in the open segment
   bool has_checkpoint = false;
-  std::map<ClusterKey, std::vector<Part>> parts;  // in ascending position order
+  SegmentParts parts;
   std::map<ClusterKey, std::vector<Part>>
       carried;  // the key's id is the buffer's; one record an entry
   std::set<ClusterKey> masks;
@@ -47,11 +48,15 @@ struct PendingChunk {
   std::shared_ptr<const std::string> bytes;
 };
 
-// A part and how many of its first entries the chain's limit leaves visible.
-struct VisiblePart {
-  const Part* part = nullptr;
+// A part and how many of its first entries the chain's limit leaves visible. P: Part, or StoredPart
+// for who looks at positions only.
+template <typename P>
+struct Visible {
+  P part;
   std::int64_t count = 0;
+  bool of_open_segment = false;
 };
+using VisiblePart = Visible<Part>;
 
 // Count and 64-bit hash sum of a set of positions: equal sums mean equal sets, but for a chance of
 // about 2^-64.
@@ -76,7 +81,10 @@ class SessionState {
   void Roll(std::int64_t limit, SegmentId next);
 
   // ---- views of the chain ----
-  std::vector<VisiblePart> PartsOf(const ClusterKey& key) const;
+  std::vector<VisiblePart> PartsOf(const ClusterKey& key) const { return PartsIn<Part>(key); }
+  std::vector<Visible<StoredPart>> StoredPartsOf(const ClusterKey& key) const {
+    return PartsIn<StoredPart>(key);
+  }
   Positions PositionsOf(const ClusterKey& key) const;  // with pending ones
   bool Exists(const ClusterKey& key) const;
   std::vector<ClusterInfo> ClustersOf(std::int32_t layer) const;
@@ -107,7 +115,7 @@ class SessionState {
   absl::Status CheckIndexRows(const cairn::PutIndexRows& op) const;
   void PutIndexRows(std::int32_t layer, std::vector<IndexRow> rows);
 
-  void PutParts(const ClusterKey& key, std::vector<Part> parts);
+  void PutParts(const ClusterKey& key, const std::vector<Part>& parts);  // none: the row goes
 
   // Rows of the open segment that differ from the last cut; cleared by TakeDirty.
   struct Dirty {
@@ -121,7 +129,8 @@ class SessionState {
   // exactly once for every layer and head.
   absl::Status CheckPositions(std::int64_t token_count,
                               const std::map<ClusterKey, CarriedEntries>& carried) const;
-  // Recomputes the sums by walking all rows; DATA_LOSS if a position is shown twice.
+  // Recomputes the sums by walking all rows. DATA_LOSS if a position is shown twice, or positions
+  // do not ascend over a cluster's parts (rule 9). REQUIRES: nothing is pending.
   absl::Status RecomputeSums();
 
   // The largest cluster id that (layer, head) has used (rule 10).
@@ -134,6 +143,13 @@ class SessionState {
   std::int64_t row_bytes() const;
 
  private:
+  template <typename P>
+  std::vector<Visible<P>> PartsIn(const ClusterKey& key) const;
+  template <typename Fn>
+  void ForEachCluster(std::int32_t layer, Fn&& fn) const;  // in ascending order of keys
+  using Seen = std::vector<std::int32_t>;                  // positions that a head shows
+  absl::Status SumCluster(const ClusterKey& key, std::vector<Seen>& seen);
+  void SumPositions(const ClusterKey& key, const Positions& positions, std::vector<Seen>& seen);
   template <typename Fn>
   void ForEachHead(std::int32_t head, Fn&& fn) const;
   PositionSum& Sum(std::int32_t layer, std::int32_t head);

@@ -6,15 +6,16 @@
 
 namespace cairn::kv {
 
-WantedPart Want(const Part& part, std::int64_t entry_bytes, std::int64_t count) {
+WantedPart Want(Visible<StoredPart> visible, std::int64_t entry_bytes) {
   WantedPart wanted;
-  wanted.part = part;
   wanted.entry_bytes = entry_bytes;
-  wanted.count = count;
-  const ByteRange range = RangeOf(part, entry_bytes, 0, count);
+  wanted.count = visible.count;
+  wanted.of_open_segment = visible.of_open_segment;
+  const ByteRange range = RangeOf(visible.part, entry_bytes, 0, visible.count);
   const std::int64_t first = range.begin / kPageBytes;
-  wanted.first_page = PageIndex(part.extent->first().value() + first);
+  wanted.first_page = PageIndex(visible.part.first_page.value() + first);
   wanted.page_count = (range.end - 1) / kPageBytes + 1 - first;
+  wanted.part = std::move(visible.part);
   return wanted;
 }
 

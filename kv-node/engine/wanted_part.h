@@ -14,13 +14,16 @@
 
 #include "kv-node/cache/slot_cache.h"
 #include "kv-node/engine/page_io.h"
+#include "kv-node/engine/session_state.h"
 #include "kv-node/layout/part.h"
 
 namespace cairn::kv {
 
 // The pages that entries 0 .. count - 1 of a part touch, in memory or to be brought there.
 struct WantedPart {
-  Part part;  // holds its extent
+  StoredPart part;
+  bool of_open_segment = false;
+  ExtentRef extent;  // keeps the pages in use from when the part is read or waited for
   std::int64_t entry_bytes = 0;
   std::int64_t count = 0;
   PageIndex first_page;
@@ -35,7 +38,7 @@ struct WantedPart {
   std::shared_ptr<const void> owner;  // keeps `pages`
 };
 
-WantedPart Want(const Part& part, std::int64_t entry_bytes, std::int64_t count);
+WantedPart Want(Visible<StoredPart> visible, std::int64_t entry_bytes);
 // Whether `pages` pass the part's checks. REQUIRES: wanted.pages.
 bool IsIntact(const StoreId& store, const WantedPart& wanted);
 

@@ -5,13 +5,14 @@
 // Units:      pages of kPageBytes.
 // Threading:  the engine thread; before it starts, the thread that opens the engine.
 // Ownership:  an Extent keeps its map alive. The last reference to an Extent frees its pages unless
-//             a committed row names it.
+//             a committed row names it, or its keeper takes them back.
 // Errors:     RESOURCE_EXHAUSTED no free range is long enough.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -65,8 +66,23 @@ enum class ExtentKind : std::uint8_t {
   kIndexRun = 4,   // index rows, written once
 };
 
+class Extent;
+
+// Owns extents for which no Extent exists for the time being.
+class ExtentKeeper {
+ public:
+  ExtentKeeper() = default;
+  virtual ~ExtentKeeper() = default;
+  ExtentKeeper(const ExtentKeeper&) = delete;
+  ExtentKeeper& operator=(const ExtentKeeper&) = delete;
+
+  // The last reference to the extent is gone. False: it is not kept here.
+  virtual bool TakeBack(const Extent& extent) = 0;
+};
+
 class Extent {
  public:
+  // `map` may be null for one that is committed and stays so.
   Extent(std::shared_ptr<FreeMap> map, ExtentKind kind, PageIndex first, std::int64_t page_count,
          bool committed)
       : map_(std::move(map)),
@@ -75,6 +91,8 @@ class Extent {
         page_count_(page_count),
         committed_(committed) {}
   ~Extent() {
+    const std::shared_ptr<ExtentKeeper> keeper = keeper_.lock();
+    if (keeper != nullptr && keeper->TakeBack(*this)) return;
     if (!committed_) map_->Free(first_, page_count_);
   }
   Extent(const Extent&) = delete;
@@ -86,7 +104,12 @@ class Extent {
   std::int64_t size_bytes() const { return page_count_ * kPageBytes; }
   // Whether a committed row names it: then its pages stay in use when memory forgets it.
   bool committed() const { return committed_; }
-  void set_committed(bool committed) { committed_ = committed; }
+  void set_committed(bool committed) {
+    committed_ = committed;
+    changed_ = true;
+  }
+  bool changed() const { return changed_; }  // whether set_committed was called
+  void set_keeper(std::weak_ptr<ExtentKeeper> keeper) { keeper_ = std::move(keeper); }
 
  private:
   const std::shared_ptr<FreeMap> map_;
@@ -94,6 +117,8 @@ class Extent {
   const PageIndex first_;
   const std::int64_t page_count_;
   bool committed_;
+  bool changed_ = false;
+  std::weak_ptr<ExtentKeeper> keeper_;
 };
 using ExtentRef = std::shared_ptr<Extent>;
 

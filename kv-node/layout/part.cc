@@ -21,18 +21,18 @@ int LogRunClass(std::int64_t page_count) {
   return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(page_count))) - 1;
 }
 
-ByteRange RangeOf(const Part& part, std::int64_t entry_bytes, std::int64_t first,
+ByteRange RangeOf(const StoredPart& part, std::int64_t entry_bytes, std::int64_t first,
                   std::int64_t count) {
   if (part.direction == Direction::kUp) {
     const std::int64_t begin = part.offset_bytes + first * entry_bytes;
     return {begin, begin + count * entry_bytes};
   }
-  const std::int64_t end = part.extent->size_bytes() - first * entry_bytes;
+  const std::int64_t end = part.extent_bytes() - first * entry_bytes;
   return {end - count * entry_bytes, end};
 }
 
-std::vector<PagePiece> PiecesOf(const Part& part, std::int64_t entry_bytes, std::int64_t first,
-                                std::int64_t count) {
+std::vector<PagePiece> PiecesOf(const StoredPart& part, std::int64_t entry_bytes,
+                                std::int64_t first, std::int64_t count) {
   std::vector<PagePiece> pieces;
   if (count == 0) return pieces;
   const ByteRange touched = RangeOf(part, entry_bytes, first, count);
@@ -40,8 +40,8 @@ std::vector<PagePiece> PiecesOf(const Part& part, std::int64_t entry_bytes, std:
   for (std::int64_t q = touched.begin / kPageBytes; q * kPageBytes < touched.end; ++q) {
     PagePiece piece;
     piece.page_number = part.direction == Direction::kUp ? q - part.offset_bytes / kPageBytes
-                                                         : part.extent->page_count() - 1 - q;
-    piece.page = PageIndex(part.extent->first().value() + q);
+                                                         : part.page_count - 1 - q;
+    piece.page = PageIndex(part.first_page.value() + q);
     piece.begin = std::max<std::int64_t>(whole.begin - q * kPageBytes, 0);
     piece.end = std::min(whole.end - q * kPageBytes, kPageBytes);
     pieces.push_back(piece);
@@ -63,7 +63,8 @@ std::uint32_t PartCrc(const StoreId& store, PartId part, std::int64_t page_numbe
   return Crc32c(bytes, Crc32c(seed));
 }
 
-bool PieceIsIntact(const StoreId& store, const Part& part, const PagePiece& piece, PageBytes page) {
+bool PieceIsIntact(const StoreId& store, const StoredPart& part, const PagePiece& piece,
+                   PageBytes page) {
   const auto number = static_cast<std::size_t>(piece.page_number);
   if (number >= part.crcs.size()) return false;
   const auto bytes = page.subspan(static_cast<std::size_t>(piece.begin),

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/kv/messages.h"
@@ -30,18 +31,34 @@ std::int64_t PoolClassPages(std::int64_t bytes);
 // Log runs are bounded for each size class: class i has 2^i to 2^(i+1) - 1 pages.
 int LogRunClass(std::int64_t page_count);
 
-struct Part {
+// A part as rows have it: its pages by number, which nothing keeps in use.
+struct StoredPart {
   PartId id;
-  ExtentRef extent;
+  ExtentKind kind = ExtentKind::kPool;
+  PageIndex first_page;           // of its extent
+  std::int64_t page_count = 0;    // of its extent
   std::int64_t offset_bytes = 0;  // of the first byte in a run; 0 in a pool
   Direction direction = Direction::kUp;
   Positions positions;
   std::vector<std::uint32_t> crcs;  // one for each page number in the part
-  // Shared by all copies of a part in a pool that is still written: as long as one exists, its end
-  // of the pool is in use (kv-node/engine/pool_table.h). Null elsewhere.
-  std::shared_ptr<void> hold;
 
   std::int64_t count() const { return positions.count(); }
+  std::int64_t extent_bytes() const { return page_count * kPageBytes; }
+};
+
+// A part that keeps its extent in use.
+struct Part : StoredPart {
+  ExtentRef extent;
+
+  Part() = default;
+  Part(StoredPart stored, ExtentRef in_use)
+      : StoredPart(std::move(stored)), extent(std::move(in_use)) {}
+  void SetExtent(ExtentRef in_use) {
+    extent = std::move(in_use);
+    kind = extent->kind();
+    first_page = extent->first();
+    page_count = extent->page_count();
+  }
 };
 
 // Bytes [begin, end) of an extent.
@@ -50,7 +67,7 @@ struct ByteRange {
   std::int64_t end = 0;
 };
 // Entries first .. first + count - 1 of the part.
-ByteRange RangeOf(const Part& part, std::int64_t entry_bytes, std::int64_t first,
+ByteRange RangeOf(const StoredPart& part, std::int64_t entry_bytes, std::int64_t first,
                   std::int64_t count);
 
 // The part's bytes in one page.
@@ -63,8 +80,8 @@ struct PagePiece {
 };
 // In order of page_number. All of the part's bytes in each page that entries first .. first + count
 // - 1 touch, because a checksum covers all of them.
-std::vector<PagePiece> PiecesOf(const Part& part, std::int64_t entry_bytes, std::int64_t first,
-                                std::int64_t count);
+std::vector<PagePiece> PiecesOf(const StoredPart& part, std::int64_t entry_bytes,
+                                std::int64_t first, std::int64_t count);
 
 // CRC32C of a part's bytes in one page, seeded with store id, part id and page number, so that a
 // page of another store, part or place fails too.
@@ -75,6 +92,7 @@ std::uint32_t PartCrc(const StoreId& store, PartId part, std::int64_t page_numbe
 using PageBytes = std::span<const std::byte>;
 
 // Whether the part's bytes in a page pass their check.
-bool PieceIsIntact(const StoreId& store, const Part& part, const PagePiece& piece, PageBytes page);
+bool PieceIsIntact(const StoreId& store, const StoredPart& part, const PagePiece& piece,
+                   PageBytes page);
 
 }  // namespace cairn::kv

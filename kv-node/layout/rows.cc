@@ -91,8 +91,8 @@ SegmentKey GetKey(ByteReader& in) {
 
 // Whether `next` continues a group of one-entry records: the next id, place and position.
 bool Continues(const Part& last, const Part& next, std::int64_t entry_bytes) {
-  return last.count() == 1 && next.count() == 1 && last.extent == next.extent &&
-         last.extent->kind() != ExtentKind::kPool && next.id.value() == last.id.value() + 1 &&
+  return last.count() == 1 && next.count() == 1 && last.first_page == next.first_page &&
+         last.kind != ExtentKind::kPool && next.id.value() == last.id.value() + 1 &&
          next.offset_bytes == last.offset_bytes + entry_bytes &&
          next.positions.first() == last.positions.first() + 1;
 }
@@ -238,11 +238,11 @@ std::string EncodeParts(const std::vector<Part>& parts, std::int64_t entry_bytes
     while (end < parts.size() && Continues(parts[end - 1], parts[end], entry_bytes)) ++end;
     const Part& base = parts[i];
     out.Varint(static_cast<std::int64_t>(end - i));
-    out.Byte(static_cast<std::uint8_t>(static_cast<int>(base.extent->kind()) << 1 |
+    out.Byte(static_cast<std::uint8_t>(static_cast<int>(base.kind) << 1 |
                                        (base.direction == Direction::kDown ? 1 : 0)));
     out.Varint(base.id.value());
-    out.Varint(base.extent->first().value());
-    out.Varint(base.extent->page_count());
+    out.Varint(base.first_page.value());
+    out.Varint(base.page_count);
     out.Varint(base.offset_bytes);
     PutPositions(out, base.positions);
     for (; i < end; ++i) PutCrcs(out, parts[i].crcs);

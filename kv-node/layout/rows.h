@@ -71,18 +71,6 @@ struct PolicyRow {
   std::string random_state;
 };
 
-// A part as its row has it: pages by number, without the extent's bookkeeping.
-struct StoredPart {
-  PartId id;
-  ExtentKind kind = ExtentKind::kPool;
-  PageIndex first_page;
-  std::int64_t page_count = 0;
-  std::int64_t offset_bytes = 0;
-  Direction direction = Direction::kUp;
-  Positions positions;
-  std::vector<std::uint32_t> crcs;
-};
-
 // That a cluster of the same layer and head is fetched together with another one, and how often, as
 // far as it was counted.
 struct ClusterLink {

@@ -158,7 +158,7 @@ void SegmentCheck::Place(const ParsedClusterRowKey& key, StoredPart stored,
   placed.row = key;
   placed.entry_bytes = entry_bytes;
   placed.part.id = stored.id;
-  placed.part.extent = extent;
+  placed.part.SetExtent(extent);
   placed.part.offset_bytes = stored.offset_bytes;
   placed.part.direction = stored.direction;
   placed.part.positions = std::move(stored.positions);

@@ -5,6 +5,8 @@
 #include <exception>
 #include <iostream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -18,6 +20,7 @@ namespace {
 constexpr EntryLayout kLayout{16, 8, 64, KvFormat::kF16};
 constexpr std::int64_t kClusterEntries = 8;
 constexpr std::int64_t kTokensEach = 512;  // of a checkpoint
+constexpr std::int64_t kClustersEach = kTokensEach / kClusterEntries;
 
 std::unique_ptr<KvNode> Connect(const std::string& socket_path) {
   auto node = GrpcKvNode::Connect(socket_path, {});
@@ -32,10 +35,14 @@ void AppendTokens(KvSession& session, std::int64_t first) {
     Append append;
     append.layer = layer;
     for (std::int32_t head = 0; head < kLayout.head_count; ++head) {
-      for (std::int64_t p = first; p < first + kTokensEach; p += kClusterEntries) {
+      for (std::int64_t i = 0; i < kClustersEach; ++i) {
+        // Scattered, as entries of one cluster are: none beside another.
+        std::vector<std::int64_t> positions;
+        for (std::int64_t p = i; p < kTokensEach; p += kClustersEach)
+          positions.push_back(first + p);
         const std::int64_t bytes = kClusterEntries * kLayout.EntryBytes(head);
-        append.clusters.push_back({{head, ClusterId(p / kClusterEntries + 1)},
-                                   Positions::Range(p, kClusterEntries),
+        append.clusters.push_back({{head, ClusterId(first / kClusterEntries + i + 1)},
+                                   Positions::FromUnsorted(std::move(positions)),
                                    std::string(static_cast<std::size_t>(bytes), 'k')});
       }
       checkpoint.next_cluster_ids.push_back((first + kTokensEach) / kClusterEntries + 1);

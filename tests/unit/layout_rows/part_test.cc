@@ -23,8 +23,8 @@ Part MakePart(ExtentKind kind, std::int64_t page_count, Direction direction,
               std::int64_t entry_count, std::int64_t offset_bytes = 0) {
   Part part;
   part.id = PartId(7);
-  part.extent = std::make_shared<Extent>(std::make_shared<FreeMap>(1000, 2), kind,
-                                         PageIndex(kFirstPage), page_count, /*committed=*/true);
+  part.SetExtent(std::make_shared<Extent>(std::make_shared<FreeMap>(1000, 2), kind,
+                                          PageIndex(kFirstPage), page_count, /*committed=*/true));
   part.offset_bytes = offset_bytes;
   part.direction = direction;
   part.positions = Positions::Range(0, entry_count);

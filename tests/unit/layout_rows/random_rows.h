@@ -132,7 +132,7 @@ inline std::vector<Part> RandomParts(test::Rng& rng, std::int64_t entry_bytes) {
     for (std::int64_t j = 0; j < record_count; ++j) {
       Part part;
       part.id = PartId(id++);
-      part.extent = extent;
+      part.SetExtent(extent);
       part.offset_bytes = offset_bytes;
       part.direction = pool && rng.Below(2) == 0 ? Direction::kDown : Direction::kUp;
       const std::int64_t count = pool ? 1 + Draw(rng, room) : 1;

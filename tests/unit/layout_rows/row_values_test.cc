@@ -91,7 +91,7 @@ TEST(RowValuesTest, AGroupOfRecordsCostsAFewBytesARecord) {
   for (std::int64_t i = 0; i < 100; ++i) {
     Part part;
     part.id = PartId(81002 + i);
-    part.extent = run;
+    part.SetExtent(run);
     part.offset_bytes = i * 512;
     part.positions = Positions::Range(4711 + i, 1);
     part.crcs = {static_cast<std::uint32_t>(i)};

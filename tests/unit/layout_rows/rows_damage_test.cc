@@ -150,7 +150,7 @@ TEST(RowsDamageTest, APartBeyondItsExtentIsDataLoss) {
   const auto map = std::make_shared<FreeMap>(100, 2);
   Part part;
   part.id = PartId(5);
-  part.extent = std::make_shared<Extent>(map, ExtentKind::kPool, PageIndex(8), 1, true);
+  part.SetExtent(std::make_shared<Extent>(map, ExtentKind::kPool, PageIndex(8), 1, true));
   part.positions = Positions::Range(0, 16);
   part.crcs = {1};
   EXPECT_TRUE(DecodeParts(EncodeParts({part}, kEntryBytes), kEntryBytes).ok());

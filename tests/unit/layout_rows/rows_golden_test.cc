@@ -43,12 +43,12 @@ TEST(RowsGoldenTest, PartsOfACluster) {
   const auto map = std::make_shared<FreeMap>(20000, 2);
   Part placed;
   placed.id = PartId(80411);
-  placed.extent = std::make_shared<Extent>(map, ExtentKind::kPool, PageIndex(212), 2, true);
+  placed.SetExtent(std::make_shared<Extent>(map, ExtentKind::kPool, PageIndex(212), 2, true));
   placed.positions = Positions::FromUnsorted({4100, 4101, 4102, 4300, 4301});
   placed.crcs = {0x11223344};
   Part logged;
   logged.id = PartId(81002);
-  logged.extent = std::make_shared<Extent>(map, ExtentKind::kLogRun, PageIndex(9000), 12, true);
+  logged.SetExtent(std::make_shared<Extent>(map, ExtentKind::kLogRun, PageIndex(9000), 12, true));
   logged.offset_bytes = 1536;
   logged.positions = Positions::Range(4711, 1);
   logged.crcs = {0xaabbccdd};

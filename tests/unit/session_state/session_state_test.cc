@@ -39,7 +39,7 @@ Part MakePart(std::int64_t id, const Positions& positions) {
   static const auto map = std::make_shared<FreeMap>(1000, 2);
   Part part;
   part.id = PartId(id);
-  part.extent = std::make_shared<Extent>(map, ExtentKind::kPool, PageIndex(10), 1, true);
+  part.SetExtent(std::make_shared<Extent>(map, ExtentKind::kPool, PageIndex(10), 1, true));
   part.positions = positions;
   return part;
 }
@@ -50,7 +50,8 @@ SessionState Child(std::int64_t limit) {
   parent.id = SegmentId(1);
   parent.has_checkpoint = true;
   parent.limit = limit;
-  parent.parts[Key(1)] = {MakePart(5, Positions::Range(0, 6)), MakePart(6, Positions::Range(6, 4))};
+  parent.parts.Put(Key(1),
+                   {MakePart(5, Positions::Range(0, 6)), MakePart(6, Positions::Range(6, 4))});
   parent.carried[{0, 0, kWindowBuffer}] = {MakePart(7, Positions::Range(10, 1)),
                                            MakePart(8, Positions::Range(11, 1))};
   SegmentRows open;
@@ -123,7 +124,7 @@ TEST(SessionStateTest, AReplacedClusterOfAParentIsMaskedForThisChainOnly) {
   EXPECT_TRUE(state.ApplyReplace(op).empty()) << "the parent segment's parts stay";
   EXPECT_FALSE(state.Exists(Key(1)));
   EXPECT_TRUE(state.open().masks.contains(Key(1)));
-  EXPECT_EQ(state.chain().front().parts.at(Key(1)).size(), 2U);
+  EXPECT_EQ(state.chain().front().parts.Find(Key(1)).size(), 2U);
 }
 
 TEST(SessionStateTest, ReplaceMustAccountForEveryPosition) {
@@ -166,8 +167,8 @@ TEST(SessionStateTest, ACheckpointNeedsEveryPositionOnceInEveryLayerAndHead) {
 TEST(SessionStateTest, RowsThatShowAPositionTwiceAreDataLoss) {
   SegmentRows rows;
   rows.id = SegmentId(1);
-  rows.parts[Key(1)] = {MakePart(5, Positions::Range(0, 6))};
-  rows.parts[Key(2)] = {MakePart(6, Positions::Range(5, 2))};
+  rows.parts.Put(Key(1), {MakePart(5, Positions::Range(0, 6))});
+  rows.parts.Put(Key(2), {MakePart(6, Positions::Range(5, 2))});
   SessionState state(kLayout, {rows});
   EXPECT_EQ(state.RecomputeSums().code(), absl::StatusCode::kDataLoss);
 }

@@ -39,7 +39,7 @@ class TwoEndedPool : public testing::Test {
   Part Write(PartId id, Direction direction, std::int64_t first, std::int64_t count) {
     Part part;
     part.id = id;
-    part.extent = extent_;
+    part.SetExtent(extent_);
     part.direction = direction;
     part.positions = Positions::Range(first, count);
     const ByteRange range = RangeOf(part, kEntryBytes, 0, count);

@@ -195,8 +195,9 @@ class StoreTest : public EngineTest {
     for (const StoredPart& stored : parts) {
       Part part;
       part.id = stored.id;
-      part.extent = std::make_shared<Extent>(map, stored.kind, stored.first_page, stored.page_count,
-                                             /*committed=*/true);
+      part.SetExtent(std::make_shared<Extent>(map, stored.kind, stored.first_page,
+                                              stored.page_count,
+                                              /*committed=*/true));
       part.offset_bytes = stored.offset_bytes;
       part.direction = stored.direction;
       part.positions = stored.positions;

@@ -1,0 +1,78 @@
+// PartRows: the parts of a segment's clusters, by cluster, as rows of bytes: a part of eight
+// scattered entries takes about 38 bytes, where a Part takes 400. In memory only; what a store
+// holds is in layout/rows.h.
+//
+// Threading:  a value type; not synchronised.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "kv-node/engine/packed_map.h"
+#include "kv-node/layout/rows.h"
+
+namespace cairn::kv {
+
+using LayerHead = std::pair<std::int32_t, std::int32_t>;
+
+class PartRows {
+ public:
+  // None: the cluster has no row.
+  std::vector<StoredPart> Find(const ClusterKey& key) const;
+  bool Contains(const ClusterKey& key) const { return Bytes(key).has_value(); }
+  // REQUIRES: there are parts, and the cluster's id is not negative.
+  void Put(const ClusterKey& key, const std::vector<StoredPart>& parts);
+  void Erase(const ClusterKey& key);
+
+  // In ascending order of keys. `fn` changes nothing here.
+  template <typename Fn>
+  void ForEachKey(Fn&& fn) const {
+    for (const auto& [owner, rows] : rows_) ForEachKeyIn(owner, rows, fn);
+  }
+  template <typename Fn>
+  void ForEachKeyOfLayer(std::int32_t layer, Fn&& fn) const {
+    for (auto it = rows_.lower_bound({layer, kAllHeads}); it != rows_.end(); ++it) {
+      if (it->first.first != layer) return;
+      ForEachKeyIn(it->first, it->second, fn);
+    }
+  }
+  template <typename Fn>
+  void ForEach(Fn&& fn) const {
+    Walk(false, fn);
+  }
+  // Only rows that name a log run: the others are passed over without a look at their parts.
+  template <typename Fn>
+  void ForEachLogged(Fn&& fn) const {
+    Walk(true, fn);
+  }
+
+  std::int64_t memory_bytes() const;
+
+ private:
+  static ClusterKey KeyOf(LayerHead owner, std::int64_t id) {
+    return {owner.first, owner.second, ClusterId(id)};
+  }
+  static std::vector<StoredPart> Decode(std::string_view bytes);
+  static bool NamesLog(std::string_view bytes) { return bytes.front() != 0; }
+  std::optional<std::string_view> Bytes(const ClusterKey& key) const;
+
+  template <typename Fn>
+  static void ForEachKeyIn(LayerHead owner, const PackedMap& rows, Fn&& fn) {
+    rows.ForEach([&](std::int64_t id, std::string_view) { fn(KeyOf(owner, id)); });
+  }
+  template <typename Fn>
+  void Walk(bool logged_only, Fn&& fn) const {
+    for (const auto& [owner, rows] : rows_) {
+      rows.ForEach([&, owner = owner](std::int64_t id, std::string_view bytes) {
+        if (logged_only && !NamesLog(bytes)) return;
+        fn(KeyOf(owner, id), Decode(bytes));
+      });
+    }
+  }
+
+  std::map<LayerHead, PackedMap> rows_;  // by cluster id
+};
+
+}  // namespace cairn::kv
