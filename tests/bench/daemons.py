@@ -18,13 +18,14 @@ import grpc
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def load_protocol(directory):
-    """Generates and imports the Python classes of the compute protocol."""
+def load_protocols(directory):
+    """Generates and imports the Python classes of the compute node's and the KV node's protocol."""
     subprocess.run(["protoc", f"--proto_path={ROOT}/proto", f"--python_out={directory}",
-                    "cairn/compute/v1/inference.proto"], check=True)
+                    "cairn/compute/v1/inference.proto", "cairn/kv/v1/kv.proto"], check=True)
     sys.path.insert(0, str(directory))
     from cairn.compute.v1 import inference_pb2
-    return inference_pb2
+    from cairn.kv.v1 import kv_pb2
+    return inference_pb2, kv_pb2
 
 
 def memory_bytes(pid):
@@ -65,22 +66,25 @@ class Daemon:
 class Cairn:
     """Both daemons in a directory of their own; kv is "node" (flash) or "ram"."""
 
-    def __init__(self, bin_dir, model, kv="node", extent_bytes=2 << 30, threads=0, context=0, data_dir=None):
+    def __init__(self, bin_dir, model, kv="node", extent_bytes=2 << 30, threads=0, context=0, data_dir=None,
+                 kv_settings=None):
         self.directory = tempfile.TemporaryDirectory(prefix="cairn-bench-", dir=data_dir)
         base = pathlib.Path(self.directory.name)
         self.kv_node = None
         if kv == "node":
             config = base / "kv.conf"
             config.write_text(f'data_dir: "{base}/store"\nsocket_path: "{base}/kv.sock"\n'
-                              f"extent_file_bytes: {extent_bytes}\n")
+                              f"extent_file_bytes: {extent_bytes}\n"
+                              + "".join(f"{name}: {value}\n" for name, value in (kv_settings or {}).items()))
             self.kv_node = Daemon([f"{bin_dir}/cairn-kv-node", "--config", str(config)])
         config = base / "compute.conf"
         config.write_text(f'model_path: "{model}"\nsocket_path: "{base}/c.sock"\nkv: "{kv}"\n'
                           f'kv_socket_path: "{base}/kv.sock"\nthreads: {threads}\ncontext_tokens_max: {context}\n')
         self.compute_node = Daemon([f"{bin_dir}/cairn-compute-node", "--config", str(config)])
-        self.protocol = load_protocol(base)
+        self.protocol, self.kv_protocol = load_protocols(base)
         self.channel = grpc.insecure_channel(f"unix:{base}/c.sock")
         self.token = handshake(f"{base}/c.sock.handshake")
+        self.kv_socket = f"{base}/kv.sock"
 
     def generate(self, ids, tokens_max, **fields):
         """Yields the events of one generation."""
@@ -98,6 +102,16 @@ class Cairn:
                                         request_serializer=pb.ListModelsRequest.SerializeToString,
                                         response_deserializer=pb.ListModelsResponse.FromString)
         return call(pb.ListModelsRequest(), metadata=[("cairn-token", self.token)] if self.token else []).models
+
+    def kv_stats(self):
+        """The KV node's counters."""
+        pb = self.kv_protocol
+        token = handshake(f"{self.kv_socket}.handshake")
+        with grpc.insecure_channel(f"unix:{self.kv_socket}") as channel:
+            call = channel.unary_unary("/cairn.kv.v1.KvService/GetStats",
+                                       request_serializer=pb.GetStatsRequest.SerializeToString,
+                                       response_deserializer=pb.GetStatsResponse.FromString)
+            return call(pb.GetStatsRequest(), metadata=[("cairn-token", token)] if token else [])
 
     def pids(self):
         return [d.pid for d in (self.compute_node, self.kv_node) if d]
