@@ -284,7 +284,7 @@ TEST_F(PoolTableTest, PagesOfUncommittedPoolsAreFreedOnceNothingIsInFlight) {
   const std::int64_t used = map_->used_count();
   std::shared_ptr<PoolTable> table = std::make_shared<PoolTable>(map_);
   ExtentRef in_flight = MakePool(1);
-  for (ExtentRef pool : {in_flight, MakePool(2), MakePool(4), MakePool(8)}) {
+  for (const ExtentRef& pool : {in_flight, MakePool(2), MakePool(4), MakePool(8)}) {
     Part part = MakePart(pool, Direction::kUp, 1);
     table->Add(kOwner, kEntryBytes, part);
     if (pool->page_count() == 4) pool->set_committed(true);
