@@ -94,7 +94,7 @@ stage_tidy() {
 
 stage_fuzz() {
   configure clang
-  local -A run_counts=([gguf_fuzz]=200000 [rows_fuzz]=2000000) running
+  local -A run_counts=([gguf_fuzz]=100000 [rows_fuzz]=2000000) running
   build clang --target "${!run_counts[@]}"
   local target corpus how
   for target in "${!run_counts[@]}"; do

@@ -79,7 +79,8 @@ MUTATIONS = [
      "(checked || IsIntact(context_.store_id, wanted) || true)", FAULTS),
     ("kept places outlive the cut", ENGINE + "session_checkpoint.cc", "  planned_.clear();", "  //", ENGINE_TEST),
     ("others take a kept end", ENGINE + "pool_table.cc",
-     "    if (live != nullptr && live->kept[Slot(direction)]) continue;\n", "", ENGINE_TEST),
+     "    if (live != nullptr && live->kept[Slot(direction)]) continue;\n",
+     "    static_cast<void>(live);\n", ENGINE_TEST),
     ("pairs do not lie across a seam", ENGINE + "session_related.cc",
      "if (pool > 0) keep(2 * pool - 1, Direction::kUp);\n"
      "    if (2 * pool < run.size()) keep(2 * pool, Direction::kDown);",
@@ -108,8 +109,6 @@ MUTATIONS = [
      "static_cast<void>(PartCrc(store, other.part, number, bytes));", FAULTS),
     ("a fetch does not hold what it reads", ENGINE + "session_fetch.cc",
      "if (wanted.outcome == WantedPart::Outcome::kOpen) Hold(wanted);", "", ENGINE_TEST),
-    ("a prefetch does not hold what it reads", ENGINE + "session_prefetch.cc", "        Hold(wanted);\n", "",
-     ENGINE_TEST),
     ("an end that a commit still names is free", ENGINE + "pool_table.cc", "  dropped_.push_back(part.extent);\n", "",
      ENGINE_TEST),
     ("an end that was dropped is never free", ENGINE + "pool_table.cc",
