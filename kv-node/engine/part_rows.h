@@ -1,5 +1,5 @@
 // PartRows: the parts of a segment's clusters, by cluster, as rows of bytes: a part of eight
-// scattered entries takes about 38 bytes, where a Part takes 400. In memory only; what a store
+// scattered entries takes about 39 bytes, where a Part takes 400. In memory only; what a store
 // holds is in layout/rows.h.
 //
 // Threading:  a value type; not synchronised.

@@ -7,7 +7,7 @@
 // Extent exists: reads in flight have it. What a commit still names though memory has dropped it is
 // held here until TakeChanges, and then by the checkpoint.
 //
-// A session may have 10^5 pools, so what is known of them is packed: about 30 bytes each. Of those
+// A session may have 10^5 pools, so what is known of them is packed: about 33 bytes each. Of those
 // that something holds there is more, in `live_`.
 //
 // Units:      bytes within a pool; `entry_bytes` as in layout/part.h.
