@@ -17,9 +17,14 @@ if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 
 if(CAIRN_SANITIZE STREQUAL "address")
-  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  # AddressSanitizer sees what null and object-size see; vptr is about casts to derived classes, of which there are
+  # none. Without the three everything compiles in four fifths of the time.
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize=null,object-size,vptr -fno-sanitize-recover=all
+    -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
 elseif(CAIRN_SANITIZE STREQUAL "thread")
+  # Not below -O1: the members of std::string would be copies of ours, and librocksdb, which is not instrumented, would
+  # call them; ThreadSanitizer then reports races inside RocksDB that are none.
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
   add_link_options(-fsanitize=thread)
 endif()
@@ -54,10 +59,9 @@ function(cairn_test name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gtest_main cairn_warnings)
   # The tests are a third of all code to compile; what they test is optimised as ever.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  # These checks, at every pointer of GoogleTest's macros, double the time that a test takes to compile.
-  # AddressSanitizer sees null and object-size too; libraries keep all four.
+  # At every pointer of GoogleTest's macros; libraries keep it.
   if(CAIRN_SANITIZE STREQUAL "address")
-    target_compile_options(${name} PRIVATE -fno-sanitize=null,alignment,object-size,vptr)
+    target_compile_options(${name} PRIVATE -fno-sanitize=alignment)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   if(NOT ARG_LABELS)

@@ -5,7 +5,7 @@
 namespace cairn::rpc {
 namespace {
 
-using Case = pb::ChannelRequest::OperationCase;
+using RequestCase = pb::ChannelRequest::OperationCase;
 
 // Runs `convert` for each element and names the element in its error.
 template <typename Value, typename Message, typename Convert>
@@ -314,31 +314,31 @@ struct OperationToProto {
 
 OperationKind KindOf(const pb::ChannelRequest& request) {
   switch (request.operation_case()) {
-    case Case::kHello:
+    case RequestCase::kHello:
       return OperationKind::kHello;
-    case Case::kAppend:
-    case Case::kReplace:
-    case Case::kPutIndexRows:
-    case Case::kPutPolicyState:
-    case Case::kStageCarried:
-    case Case::kCheckpoint:
-    case Case::kPutNeighbours:
+    case RequestCase::kAppend:
+    case RequestCase::kReplace:
+    case RequestCase::kPutIndexRows:
+    case RequestCase::kPutPolicyState:
+    case RequestCase::kStageCarried:
+    case RequestCase::kCheckpoint:
+    case RequestCase::kPutNeighbours:
       return OperationKind::kChanging;
-    case Case::kFetch:
-    case Case::kGetIndex:
-    case Case::kGetCarried:
-    case Case::kGetTokens:
-    case Case::kGetPolicyState:
-    case Case::kGetClusters:
-    case Case::kGetNeighbours:
+    case RequestCase::kFetch:
+    case RequestCase::kGetIndex:
+    case RequestCase::kGetCarried:
+    case RequestCase::kGetTokens:
+    case RequestCase::kGetPolicyState:
+    case RequestCase::kGetClusters:
+    case RequestCase::kGetNeighbours:
       return OperationKind::kRead;
-    case Case::kRelease:
+    case RequestCase::kRelease:
       return OperationKind::kRelease;
-    case Case::kPrefetch:
-    case Case::kLayerHint:
-    case Case::kCancel:
+    case RequestCase::kPrefetch:
+    case RequestCase::kLayerHint:
+    case RequestCase::kCancel:
       return OperationKind::kHint;
-    case Case::OPERATION_NOT_SET:
+    case RequestCase::OPERATION_NOT_SET:
       break;
   }
   return OperationKind::kNone;
@@ -359,19 +359,19 @@ void SetOperation(const HintOperation& hint, pb::ChannelRequest* request) {
 
 absl::StatusOr<ChangingOperation> TakeChangingOperation(pb::ChannelRequest* request) {
   switch (request->operation_case()) {
-    case Case::kAppend:
+    case RequestCase::kAppend:
       return ChangeFromProto(request->mutable_append());
-    case Case::kReplace:
+    case RequestCase::kReplace:
       return ChangeFromProto(request->mutable_replace());
-    case Case::kPutIndexRows:
+    case RequestCase::kPutIndexRows:
       return ChangeFromProto(request->mutable_put_index_rows());
-    case Case::kPutPolicyState:
+    case RequestCase::kPutPolicyState:
       return ChangeFromProto(request->mutable_put_policy_state());
-    case Case::kStageCarried:
+    case RequestCase::kStageCarried:
       return ChangeFromProto(request->mutable_stage_carried());
-    case Case::kCheckpoint:
+    case RequestCase::kCheckpoint:
       return ChangeFromProto(request->mutable_checkpoint());
-    case Case::kPutNeighbours:
+    case RequestCase::kPutNeighbours:
       return ChangeFromProto(request->mutable_put_neighbours());
     default:
       return Internal("operation {} is not a changing one",
@@ -381,19 +381,19 @@ absl::StatusOr<ChangingOperation> TakeChangingOperation(pb::ChannelRequest* requ
 
 absl::StatusOr<ReadOperation> ReadOperationFromProto(const pb::ChannelRequest& request) {
   switch (request.operation_case()) {
-    case Case::kFetch:
+    case RequestCase::kFetch:
       return FetchFromProto(request.fetch());
-    case Case::kGetIndex:
+    case RequestCase::kGetIndex:
       return LayerFromProto<GetIndex>(request.get_index());
-    case Case::kGetCarried:
+    case RequestCase::kGetCarried:
       return LayerFromProto<GetCarried>(request.get_carried());
-    case Case::kGetTokens:
+    case RequestCase::kGetTokens:
       return TokensFromProto(request.get_tokens());
-    case Case::kGetPolicyState:
+    case RequestCase::kGetPolicyState:
       return GetPolicyState{};
-    case Case::kGetClusters:
+    case RequestCase::kGetClusters:
       return LayerFromProto<GetClusters>(request.get_clusters());
-    case Case::kGetNeighbours:
+    case RequestCase::kGetNeighbours:
       return NeighboursFromProto(request.get_neighbours());
     default:
       return Internal("operation {} is not a read", static_cast<int>(request.operation_case()));
@@ -402,17 +402,17 @@ absl::StatusOr<ReadOperation> ReadOperationFromProto(const pb::ChannelRequest& r
 
 absl::StatusOr<HintOperation> HintFromProto(const pb::ChannelRequest& request) {
   switch (request.operation_case()) {
-    case Case::kPrefetch: {
+    case RequestCase::kPrefetch: {
       Prefetch out;
       CAIRN_ASSIGN_OR_RETURN(out.clusters,
                              NamedClusters(request.prefetch(), kFetchClusterCountMax));
       out.layer = request.prefetch().layer();
       return out;
     }
-    case Case::kLayerHint:
+    case RequestCase::kLayerHint:
       CAIRN_RETURN_IF_ERROR(CheckLayer(request.layer_hint().layer()));
       return LayerHint{request.layer_hint().layer()};
-    case Case::kCancel:
+    case RequestCase::kCancel:
       CAIRN_RETURN_IF_ERROR(CheckId("fetch_request_id", request.cancel().fetch_request_id()));
       return Cancel{RequestId(request.cancel().fetch_request_id())};
     default:

@@ -6,7 +6,7 @@
 namespace cairn::rpc {
 namespace {
 
-using Case = pb::ChannelReply::ReplyCase;
+using ReplyCase = pb::ChannelReply::ReplyCase;
 
 struct ReplyToProto {
   pb::ChannelReply* out;
@@ -279,21 +279,21 @@ absl::StatusOr<ReadReply> ReadReplyFromProto(const std::shared_ptr<pb::ChannelRe
                                              ArenaResolver* arena,
                                              const std::shared_ptr<const void>& lease) {
   switch (reply->reply_case()) {
-    case Case::kFetch:
+    case ReplyCase::kFetch:
       return FetchFromProto({reply, arena, lease});
-    case Case::kIndex:
+    case ReplyCase::kIndex:
       return IndexFromProto(reply->mutable_index());
-    case Case::kCarried:
+    case ReplyCase::kCarried:
       return CarriedFromProto(reply->mutable_carried());
-    case Case::kTokens:
+    case ReplyCase::kTokens:
       return TokensFromProto(reply->tokens());
-    case Case::kPolicyState:
+    case ReplyCase::kPolicyState:
       return PolicyStateFromProto(reply->mutable_policy_state());
-    case Case::kClusters:
+    case ReplyCase::kClusters:
       return ClustersFromProto(reply->clusters());
-    case Case::kNeighbours:
+    case ReplyCase::kNeighbours:
       return NeighboursFromProto(reply->neighbours());
-    case Case::kFailure:
+    case ReplyCase::kFailure:
       return FailureStatus(reply->failure());
     default:
       return Internal("reply {} of the KV node answers no read",

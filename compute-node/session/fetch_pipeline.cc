@@ -9,7 +9,7 @@ namespace cairn::compute {
 namespace {
 
 // How often a waiting pass looks at its stop signal.
-constexpr std::chrono::milliseconds kStopCheckInterval{20};
+constexpr std::chrono::milliseconds kFetchStopCheckInterval{20};
 
 absl::Status ClusterError(std::int32_t layer, const ClusterRef& cluster, std::string_view what) {
   return DataLoss(
@@ -42,7 +42,7 @@ bool FetchPipeline::HasNext() const {
 
 absl::StatusOr<ArrivedSlice> FetchPipeline::Next(const StopSignal& stop) {
   CAIRN_CHECK(HasNext());
-  while (in_flight_.front().answer.wait_for(kStopCheckInterval) != std::future_status::ready) {
+  while (in_flight_.front().answer.wait_for(kFetchStopCheckInterval) != std::future_status::ready) {
     CAIRN_RETURN_IF_ERROR(stop.Check());
   }
   InFlight request = std::move(in_flight_.front());

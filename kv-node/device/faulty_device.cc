@@ -10,13 +10,13 @@
 namespace cairn::kv {
 namespace {
 
-constexpr std::size_t kPage = kIoAlignmentBytes;
+constexpr std::size_t kPageSize = kIoAlignmentBytes;
 // A corrupt page differs in one byte of each of this many parts of it.
 constexpr std::size_t kFlipCount = 3;
 
 void Flip(std::span<std::byte> page, std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  const std::size_t part = kPage / kFlipCount;
+  const std::size_t part = kPageSize / kFlipCount;
   for (std::size_t i = 0; i < kFlipCount; ++i) {
     page[i * part + random() % part] ^= static_cast<std::byte>(1 + random() % 255);
   }
@@ -155,7 +155,7 @@ std::size_t FaultyDisk::Shortened(std::size_t size) {
 FaultyDisk::Page FaultyDisk::Pristine(std::int64_t page) {
   const auto unflushed = unflushed_.find(page);
   if (unflushed != unflushed_.end()) return unflushed->second.back().bytes;
-  Page bytes(kPage);
+  Page bytes(kPageSize);
   durable_.Read(page * kIoAlignmentBytes, bytes);
   return bytes;
 }
@@ -163,12 +163,12 @@ FaultyDisk::Page FaultyDisk::Pristine(std::int64_t page) {
 std::int64_t FaultyDisk::Read(std::int64_t offset_bytes, std::span<std::byte> out) {
   if (Take(faults_.fail_reads)) return -EIO;
   out = out.first(Shortened(out.size()));
-  for (std::size_t done = 0; done < out.size(); done += kPage) {
+  for (std::size_t done = 0; done < out.size(); done += kPageSize) {
     const std::int64_t page = (offset_bytes + static_cast<std::int64_t>(done)) / kIoAlignmentBytes;
     Page bytes = Pristine(page);
     const auto corrupt = corrupt_.find(page);
     if (corrupt != corrupt_.end()) Flip(bytes, corrupt->second);
-    std::memcpy(out.data() + done, bytes.data(), std::min(kPage, out.size() - done));
+    std::memcpy(out.data() + done, bytes.data(), std::min(kPageSize, out.size() - done));
   }
   return static_cast<std::int64_t>(out.size());
 }
@@ -177,7 +177,7 @@ std::int64_t FaultyDisk::Write(std::int64_t offset_bytes, std::span<const std::b
   if (Take(faults_.fail_writes)) return -EIO;
   data = data.first(Shortened(data.size()));
   if (Take(faults_.misdirect_writes)) {
-    const auto size = static_cast<std::int64_t>(data.size() + kPage - 1);
+    const auto size = static_cast<std::int64_t>(data.size() + kPageSize - 1);
     offset_bytes = Random((options_.size_bytes - size) / kIoAlignmentBytes + 1) * kIoAlignmentBytes;
   }
   if (!Take(faults_.lose_writes)) Store(offset_bytes, data);
@@ -185,10 +185,10 @@ std::int64_t FaultyDisk::Write(std::int64_t offset_bytes, std::span<const std::b
 }
 
 void FaultyDisk::Store(std::int64_t offset_bytes, std::span<const std::byte> data) {
-  for (std::size_t done = 0; done < data.size(); done += kPage) {
+  for (std::size_t done = 0; done < data.size(); done += kPageSize) {
     const std::int64_t page = (offset_bytes + static_cast<std::int64_t>(done)) / kIoAlignmentBytes;
     Page bytes = Pristine(page);
-    std::memcpy(bytes.data(), data.data() + done, std::min(kPage, data.size() - done));
+    std::memcpy(bytes.data(), data.data() + done, std::min(kPageSize, data.size() - done));
     unflushed_[page].push_back({std::move(bytes), ++last_sequence_});
     corrupt_.erase(page);
   }
@@ -211,11 +211,11 @@ std::int64_t FaultyDisk::Flush(std::int64_t sequence) {
 }
 
 void FaultyDisk::Tear(std::int64_t page, std::vector<Page> versions) {
-  Page durable(kPage);
+  Page durable(kPageSize);
   durable_.Read(page * kIoAlignmentBytes, durable);
   versions.push_back(durable);
   constexpr auto kSector = static_cast<std::size_t>(kSectorBytes);
-  for (std::size_t sector = 0; sector < kPage; sector += kSector) {
+  for (std::size_t sector = 0; sector < kPageSize; sector += kSector) {
     const auto chosen =
         static_cast<std::size_t>(Random(static_cast<std::int64_t>(versions.size())));
     std::memcpy(durable.data() + sector, versions[chosen].data() + sector, kSector);
@@ -236,7 +236,7 @@ void FaultyDisk::PowerCut() {
       if (transfer.kind != FaultyDevice::IoKind::kWrite) continue;
       for (std::int64_t done = 0; done < transfer.size_bytes; done += kIoAlignmentBytes) {
         const std::int64_t page = (transfer.offset_bytes + done) / kIoAlignmentBytes;
-        candidates[page].emplace_back(transfer.data + done, transfer.data + done + kPage);
+        candidates[page].emplace_back(transfer.data + done, transfer.data + done + kPageSize);
       }
     }
     device_->dead_ = true;

@@ -21,8 +21,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-constexpr std::int64_t kDeviceBytes = std::int64_t{256} << 20;
-constexpr int kFetchCount = 100;
+constexpr std::int64_t kPageIoDeviceBytes = std::int64_t{256} << 20;
+constexpr int kPageIoFetchCount = 100;
 constexpr int kPieceCount = 64;
 constexpr std::int64_t kHolePagesMax = 5;
 
@@ -34,11 +34,11 @@ struct Result {
 };
 
 // Pieces of `piece_pages` pages, each behind a hole of 1 to kHolePagesMax pages.
-Result Fetch(Device& device, const MergeLimits& merge, std::int64_t piece_pages) {
+Result FetchOnce(Device& device, const MergeLimits& merge, std::int64_t piece_pages) {
   PageIo io(device, merge);
   std::mt19937_64 random(1);
   std::vector<double> times;
-  for (int i = 0; i < kFetchCount; ++i) {
+  for (int i = 0; i < kPageIoFetchCount; ++i) {
     std::vector<PageIndex> pages;
     std::int64_t page = 2 + static_cast<std::int64_t>(random() % 50'000);
     for (int piece = 0; piece < kPieceCount; ++piece) {
@@ -53,16 +53,16 @@ Result Fetch(Device& device, const MergeLimits& merge, std::int64_t piece_pages)
   }
   std::sort(times.begin(), times.end());
   const PageIoStats& stats = io.stats();
-  return {times[kFetchCount / 2], stats.read_fetch_count / kFetchCount,
-          stats.read_fetch_bytes / kFetchCount, stats.hole_bytes / kFetchCount};
+  return {times[kPageIoFetchCount / 2], stats.read_fetch_count / kPageIoFetchCount,
+          stats.read_fetch_bytes / kPageIoFetchCount, stats.hole_bytes / kPageIoFetchCount};
 }
 
-int Run() {
+int MeasurePageIo() {
   std::printf("%-8s %10s %10s %12s | %10s %10s | %10s %10s %12s\n", "", "gap bytes", "piece max",
               "piece bytes", "off: us", "requests", "on: us", "requests", "hole bytes");
   for (const char* name : {"emmc", "ufs3.1", "ufs4.0"}) {
-    ModelledDevice device(std::make_unique<MemoryDevice>(kDeviceBytes), *FindDeviceModel(name),
-                          kQueueDepthDefault);
+    ModelledDevice device(std::make_unique<MemoryDevice>(kPageIoDeviceBytes),
+                          *FindDeviceModel(name), kQueueDepthDefault);
     const absl::StatusOr<DeviceProfile> profile = CalibrateDevice(device, {});
     if (!profile.ok()) {
       std::printf("%s\n", Message(profile.status()).c_str());
@@ -70,8 +70,8 @@ int Run() {
     }
     const MergeLimits merge = MergeLimitsOf(*profile);
     for (const std::int64_t piece_pages : {1, 2, 4, 8, 16}) {
-      const Result off = Fetch(device, {}, piece_pages);
-      const Result on = Fetch(device, merge, piece_pages);
+      const Result off = FetchOnce(device, {}, piece_pages);
+      const Result on = FetchOnce(device, merge, piece_pages);
       std::printf("%-8s %10ld %10ld %12ld | %10.0f %10ld | %10.0f %10ld %12ld\n", name,
                   merge.gap_bytes, merge.piece_bytes_max, piece_pages * kPageBytes, off.p50_us,
                   off.request_count, on.p50_us, on.request_count, on.hole_bytes);
@@ -83,4 +83,4 @@ int Run() {
 }  // namespace
 }  // namespace cairn::kv
 
-int main() { return cairn::kv::Run(); }
+int main() { return cairn::kv::MeasurePageIo(); }

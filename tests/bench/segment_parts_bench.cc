@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 constexpr EntryLayout kLayout{1, 1, 64, KvFormat::kF16};
 constexpr std::int64_t kClusterCount = 16384;
 constexpr std::int64_t kFetchedTogether = 64;
-constexpr int kFetchCount = 500;
+constexpr int kPartFetchCount = 500;
 constexpr int kRoundCount = 21;
 
 ClusterKey KeyOf(std::int64_t id) { return {0, 0, ClusterId(id)}; }
@@ -55,7 +55,7 @@ double Measure(std::mt19937_64& random, Fn&& find) {
   std::vector<double> rounds;
   for (int round = 0; round < kRoundCount; ++round) {
     const auto begin = Clock::now();
-    for (int fetch = 0; fetch < kFetchCount; ++fetch) {
+    for (int fetch = 0; fetch < kPartFetchCount; ++fetch) {
       std::vector<P> kept;
       for (std::int64_t i = 0; i < kFetchedTogether; ++i) {
         find(KeyOf(1 + static_cast<std::int64_t>(random() % kClusterCount)), kept);
@@ -63,13 +63,13 @@ double Measure(std::mt19937_64& random, Fn&& find) {
       CAIRN_CHECK(std::ssize(kept) == kFetchedTogether);
     }
     const std::chrono::duration<double, std::nano> time = Clock::now() - begin;
-    rounds.push_back(time.count() / (kFetchCount * static_cast<double>(kFetchedTogether)));
+    rounds.push_back(time.count() / (kPartFetchCount * static_cast<double>(kFetchedTogether)));
   }
   std::nth_element(rounds.begin(), rounds.begin() + kRoundCount / 2, rounds.end());
   return rounds[kRoundCount / 2];
 }
 
-int Run() {
+int MeasureSegmentParts() {
   std::mt19937_64 random(1);  // NOLINT(bugprone-random-generator-seed): the same in every run
   const auto map = std::make_shared<FreeMap>(kClusterCount, 2);
   const auto pools = std::make_shared<PoolTable>(map);
@@ -92,4 +92,4 @@ int Run() {
 }  // namespace
 }  // namespace cairn::kv
 
-int main() { return cairn::kv::Run(); }
+int main() { return cairn::kv::MeasureSegmentParts(); }

@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::microseconds;
 
-constexpr std::int64_t kDeviceBytes = std::int64_t{256} << 20;
+constexpr std::int64_t kStageDeviceBytes = std::int64_t{256} << 20;
 constexpr std::int64_t kStagedBytes = std::int64_t{2} << 20;
 constexpr std::int64_t kImageRequestBytes = std::int64_t{256} << 10;
 
@@ -25,7 +25,7 @@ constexpr std::int64_t kImageRequestBytes = std::int64_t{256} << 10;
 class StagedDevice {
  public:
   explicit StagedDevice(const DeviceModel& model)
-      : device_(std::make_unique<MemoryDevice>(kDeviceBytes), model, kQueueDepthDefault,
+      : device_(std::make_unique<MemoryDevice>(kStageDeviceBytes), model, kQueueDepthDefault,
                 [this] { return now_; }) {}
 
   // Time to read kStagedBytes in requests of `request_bytes`, all in flight at once as far as the
@@ -35,7 +35,7 @@ class StagedDevice {
     AlignedBuffer buffer(kStagedBytes);
     std::mt19937_64 random(1);
     const auto place = [&](std::int64_t bytes) {
-      const auto count = static_cast<std::uint64_t>((kDeviceBytes - bytes) / page);
+      const auto count = static_cast<std::uint64_t>((kStageDeviceBytes - bytes) / page);
       return static_cast<std::int64_t>(random() % count) * page;
     };
     const std::int64_t image = place(kStagedBytes);
@@ -60,7 +60,7 @@ class StagedDevice {
   ModelledDevice device_;
 };
 
-int Run() {
+int MeasureStage() {
   std::printf("%ld bytes staged; us by the model's clock\n%-8s %8s %8s %8s %8s %8s\n",
               static_cast<long>(kStagedBytes), "", "4 KiB", "8 KiB", "16 KiB", "64 KiB", "image");
   for (const char* name : {"emmc", "ufs3.1", "ufs4.0"}) {
@@ -77,4 +77,4 @@ int Run() {
 }  // namespace
 }  // namespace cairn::kv
 
-int main() { return cairn::kv::Run(); }
+int main() { return cairn::kv::MeasureStage(); }

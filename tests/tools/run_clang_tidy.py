@@ -26,8 +26,9 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OURS = ("common", "kv-node", "compute-node", "clients", "tests")
 INCLUDE = re.compile(rb'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-MAIN = re.compile(r"^int main\(", re.MULTILINE)
+ENTRY = re.compile(r'^((?:extern "C" )?int) (?:main|LLVMFuzzerTestOneInput)\(', re.MULTILINE)
 BATCH_FILES_MAX = 20
+CANNOT_READ = "[clang-diagnostic-error]"
 # Two thirds of the time would be the analyzer's. It runs in its quick mode, with fewer states of each
 # function than that mode allows (75000), and not over tests; a full run is plain clang-tidy.
 ANALYZER = ["--extra-arg=-Xclang", "--extra-arg=-analyzer-config", "--extra-arg=-Xclang"]
@@ -98,9 +99,11 @@ class Batch:
         self.paths, self.flags, self.folder = paths, flags, folder
 
     def write(self):
-        texts = [path.read_text() for path in self.paths]
-        if is_test(self.paths[0]):
-            texts = [MAIN.sub(rf"int Main{index}(", text) for index, text in enumerate(texts)]
+        texts, has_entry = [], False
+        for index, text in enumerate(path.read_text() for path in self.paths):
+            # The first entry keeps its name, which some checks know.
+            texts.append(ENTRY.sub(rf"\1 Entry{index}(", text) if has_entry else text)
+            has_entry = has_entry or bool(ENTRY.search(text))
         name = hashlib.sha256("".join(map(str, self.paths)).encode()).hexdigest()[:16]
         self.file = self.folder / f"{name}.cc"
         self.file.write_text("".join(texts))
@@ -116,11 +119,9 @@ class Batch:
 
     def misfits(self):
         """Those of several sources that cannot be read behind the others."""
-        if len(self.paths) == 1:
-            return set()
         result = subprocess.run(["clang++", *self.flags, "-fsyntax-only", "-w", "-ferror-limit=0", str(self.file)],
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
-        if result.returncode == 0:
+        if len(self.paths) == 1 or result.returncode == 0:
             return set()
         errors = [line for line in result.stderr.splitlines() if ": error:" in line or ": fatal error:" in line]
         matches = map(self.spelled.match, errors)
@@ -157,15 +158,14 @@ def batches_of(paths, commands, folder):
 def look_at(batch):
     """Runs the batch, and what did not fit into it behind it, as (paths, status, output)."""
     batch.write()
-    results, left = [], []
-    while misfits := batch.misfits():
-        left.extend(path for path in batch.paths if path in misfits)
-        batch = Batch([path for path in batch.paths if path not in misfits], batch.flags, batch.folder)
-        batch.write()
-    results.append((batch.paths, *batch.run()))
-    if left:
-        results.extend(look_at(Batch(left, batch.flags, batch.folder)))
-    return results
+    status, output = batch.run()
+    misfits = batch.misfits() if CANNOT_READ in output else set()
+    if not misfits:
+        return [(batch.paths, status, output)]
+    print("clang-tidy: does not fit behind its neighbours, which takes time: "
+          + " ".join(str(path.relative_to(ROOT)) for path in sorted(misfits)), flush=True)
+    parts = [path for path in batch.paths if path not in misfits], [path for path in batch.paths if path in misfits]
+    return [result for part in parts for result in look_at(Batch(part, batch.flags, batch.folder))]
 
 
 def main():

@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t kEntryBytes = 512;  // so that a part of few entries fills pages
 
 CreateSession WideSession() {
-  CreateSession create = test::ValidCreateSession();
+  CreateSession create = values::ValidCreateSession();
   create.layout = {1, 1, 128, KvFormat::kF16};
   return create;
 }
@@ -73,7 +73,7 @@ class ArenaTest : public testing::Test {
                                Positions::Range(first, count),
                                ::cairn::compute::EntriesOf(first, count)});
     ASSERT_TRUE(session.Send(std::move(append)).ok());
-    Checkpoint checkpoint = test::CheckpointAt(first + count, first);
+    Checkpoint checkpoint = values::CheckpointAt(first + count, first);
     checkpoint.next_cluster_ids = {2, 2};
     ASSERT_TRUE(session.StartCheckpoint(std::move(checkpoint)).ok());
     const auto done = session.WaitForCheckpoint();
@@ -91,7 +91,7 @@ class ArenaTest : public testing::Test {
   }
 
   static FetchReply FetchOf(KvSession& session) {
-    auto reply = Wait<FetchReply>(session.StartRead(test::FetchAll()));
+    auto reply = Wait<FetchReply>(session.StartRead(values::FetchAll()));
     EXPECT_TRUE(reply.ok()) << reply.status();
     return *std::move(reply);
   }

@@ -7,7 +7,7 @@
 #include "common/kv/messages.h"
 #include "compute-node/kv_client/kv_client.h"
 
-namespace cairn::compute::test {
+namespace cairn::compute::values {
 
 inline CreateSession ValidCreateSession() {
   CreateSession create;
@@ -62,4 +62,4 @@ inline std::string EntriesUpTo(std::int64_t count) {
   return out;
 }
 
-}  // namespace cairn::compute::test
+}  // namespace cairn::compute::values

@@ -11,7 +11,7 @@
 namespace cairn::compute {
 namespace {
 
-using kv::test::FakeNode;
+using kv::fake::FakeNode;
 
 KvClientOptions QuickOptions() {
   KvClientOptions options;
@@ -27,7 +27,7 @@ class GrpcKvNodeTest : public testing::Test {
     auto connected = GrpcKvNode::Connect(node_.socket_path(), QuickOptions());
     EXPECT_TRUE(connected.ok()) << connected.status();
     client_ = *std::move(connected);
-    session_id_ = *client_->Create(test::ValidCreateSession());
+    session_id_ = *client_->Create(values::ValidCreateSession());
   }
   std::unique_ptr<KvSession> Open() {
     auto session = client_->Open(session_id_);
@@ -50,31 +50,32 @@ TEST_F(GrpcKvNodeTest, ConnectSaysThatNobodyServesTheSocket) {
 TEST_F(GrpcKvNodeTest, ReadSeesAllThatWasSentBefore) {
   const auto session = Open();
   for (int i = 0; i < 200; ++i) {
-    ASSERT_TRUE(session->Send(test::AppendAt(i)).ok());
+    ASSERT_TRUE(session->Send(values::AppendAt(i)).ok());
     if (i % 50 == 0) {
-      EXPECT_EQ(test::EntriesOf(session->StartRead(test::FetchAll())), test::EntriesUpTo(i + 1));
+      EXPECT_EQ(values::EntriesOf(session->StartRead(values::FetchAll())),
+                values::EntriesUpTo(i + 1));
     }
   }
-  EXPECT_EQ(test::EntriesOf(session->StartRead(test::FetchAll())), test::EntriesUpTo(200));
+  EXPECT_EQ(values::EntriesOf(session->StartRead(values::FetchAll())), values::EntriesUpTo(200));
 }
 
 TEST_F(GrpcKvNodeTest, CheckpointMakesRoomInTheReplayBufferAndOutlivesTheSession) {
   {
     const auto session = Open();
     EXPECT_EQ(session->replay_bytes(), 0);
-    ASSERT_TRUE(session->Send(test::AppendAt(0)).ok());
+    ASSERT_TRUE(session->Send(values::AppendAt(0)).ok());
     EXPECT_GT(session->replay_bytes(), 0);
-    ASSERT_TRUE(session->StartCheckpoint(test::CheckpointAt(1, 0)).ok());
+    ASSERT_TRUE(session->StartCheckpoint(values::CheckpointAt(1, 0)).ok());
     const absl::StatusOr<Checkpointed> done = session->WaitForCheckpoint();
     ASSERT_TRUE(done.ok()) << done.status();
     EXPECT_EQ(done->token_count, 1);
     EXPECT_FALSE(session->checkpoint_in_progress());
     EXPECT_EQ(session->replay_bytes(), 0);
-    ASSERT_TRUE(session->Send(test::AppendAt(1)).ok());  // no checkpoint covers it
+    ASSERT_TRUE(session->Send(values::AppendAt(1)).ok());  // no checkpoint covers it
   }
   const auto session = Open();
   EXPECT_EQ(session->attachment().token_count, 1);
-  EXPECT_EQ(test::EntriesOf(session->StartRead(test::FetchAll())), test::EntriesUpTo(1));
+  EXPECT_EQ(values::EntriesOf(session->StartRead(values::FetchAll())), values::EntriesUpTo(1));
   const auto tokens = Wait<TokensReply>(session->StartRead(GetTokens{0, 10}));
   ASSERT_TRUE(tokens.ok());
   EXPECT_EQ(tokens->token_ids, std::vector<std::int32_t>{0});
@@ -82,31 +83,31 @@ TEST_F(GrpcKvNodeTest, CheckpointMakesRoomInTheReplayBufferAndOutlivesTheSession
 
 TEST_F(GrpcKvNodeTest, ManyReadsInFlightAreAllAnswered) {
   const auto session = Open();
-  ASSERT_TRUE(session->Send(test::AppendAt(0)).ok());
+  ASSERT_TRUE(session->Send(values::AppendAt(0)).ok());
   std::array<std::future<absl::StatusOr<ReadReply>>, std::size_t{4} * kFetchesInFlightMax> answers;
-  for (auto& answer : answers) answer = session->StartRead(test::FetchAll());
-  for (auto& answer : answers) EXPECT_EQ(test::EntriesOf(std::move(answer)), test::EntryOf(0));
+  for (auto& answer : answers) answer = session->StartRead(values::FetchAll());
+  for (auto& answer : answers) EXPECT_EQ(values::EntriesOf(std::move(answer)), values::EntryOf(0));
 }
 
 TEST_F(GrpcKvNodeTest, FailedOperationShowsInEveryLaterCallUntilReattach) {
   const auto session = Open();
-  ASSERT_TRUE(session->Send(test::AppendAt(0)).ok());
-  ASSERT_TRUE(session->StartCheckpoint(test::CheckpointAt(1, 0)).ok());
+  ASSERT_TRUE(session->Send(values::AppendAt(0)).ok());
+  ASSERT_TRUE(session->StartCheckpoint(values::CheckpointAt(1, 0)).ok());
   ASSERT_TRUE(session->WaitForCheckpoint().ok());
-  Append bad = test::AppendAt(1);
+  Append bad = values::AppendAt(1);
   bad.layer = 2;  // the model has layers 0 and 1
   ASSERT_TRUE(session->Send(bad).ok());
-  const auto answer = session->StartRead(test::FetchAll()).get();
+  const auto answer = session->StartRead(values::FetchAll()).get();
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kInvalidArgument) << answer.status();
-  EXPECT_EQ(session->Send(test::AppendAt(1)).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(session->StartCheckpoint(test::CheckpointAt(2, 1)).code(),
+  EXPECT_EQ(session->Send(values::AppendAt(1)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(session->StartCheckpoint(values::CheckpointAt(2, 1)).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(session->replay_bytes(), 0);
 
   ASSERT_TRUE(session->Reattach().ok());
   EXPECT_EQ(session->attachment().token_count, 1);
-  ASSERT_TRUE(session->Send(test::AppendAt(1)).ok());
-  EXPECT_EQ(test::EntriesOf(session->StartRead(test::FetchAll())), test::EntriesUpTo(2));
+  ASSERT_TRUE(session->Send(values::AppendAt(1)).ok());
+  EXPECT_EQ(values::EntriesOf(session->StartRead(values::FetchAll())), values::EntriesUpTo(2));
 }
 
 TEST_F(GrpcKvNodeTest, ReplayBufferHasAHardLimitThatACheckpointClears) {
@@ -120,27 +121,28 @@ TEST_F(GrpcKvNodeTest, ReplayBufferHasAHardLimitThatACheckpointClears) {
   std::int64_t sent = 0;
   absl::Status status;
   while (status.ok()) {
-    status = session.Send(test::AppendAt(sent));
+    status = session.Send(values::AppendAt(sent));
     if (status.ok()) ++sent;
     ASSERT_LT(sent, 1000);
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_LE(session.replay_bytes(), 1000);
-  ASSERT_TRUE(session.StartCheckpoint(test::CheckpointAt(sent, 0)).ok());
+  ASSERT_TRUE(session.StartCheckpoint(values::CheckpointAt(sent, 0)).ok());
   ASSERT_TRUE(session.WaitForCheckpoint().ok());
-  EXPECT_TRUE(session.Send(test::AppendAt(sent)).ok());
-  EXPECT_EQ(test::EntriesOf(session.StartRead(test::FetchAll())), test::EntriesUpTo(sent + 1));
+  EXPECT_TRUE(session.Send(values::AppendAt(sent)).ok());
+  EXPECT_EQ(values::EntriesOf(session.StartRead(values::FetchAll())),
+            values::EntriesUpTo(sent + 1));
 }
 
 TEST_F(GrpcKvNodeTest, OperationOverTheMessageLimitIsRefusedAndTheSessionGoesOn) {
   const auto session = Open();
-  Append large = test::AppendAt(0);
+  Append large = values::AppendAt(0);
   large.clusters[0].entries.assign(static_cast<std::size_t>(kMessageBytesMax), 'x');
   const absl::Status status = session->Send(std::move(large));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(Message(status).find("message_bytes_max"), std::string::npos);
-  ASSERT_TRUE(session->Send(test::AppendAt(0)).ok());
-  EXPECT_EQ(test::EntriesOf(session->StartRead(test::FetchAll())), test::EntryOf(0));
+  ASSERT_TRUE(session->Send(values::AppendAt(0)).ok());
+  EXPECT_EQ(values::EntriesOf(session->StartRead(values::FetchAll())), values::EntryOf(0));
 }
 
 TEST_F(GrpcKvNodeTest, UnknownSessionIsNotFound) {
@@ -150,12 +152,12 @@ TEST_F(GrpcKvNodeTest, UnknownSessionIsNotFound) {
 
 TEST_F(GrpcKvNodeTest, SessionThatAnotherOpenedIsAborted) {
   const auto session = Open();
-  ASSERT_TRUE(session->Send(test::AppendAt(0)).ok());
+  ASSERT_TRUE(session->Send(values::AppendAt(0)).ok());
   const auto other = Open();
-  const absl::Status status = session->StartRead(test::FetchAll()).get().status();
+  const absl::Status status = session->StartRead(values::FetchAll()).get().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
-  EXPECT_EQ(session->Send(test::AppendAt(1)).code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(test::EntriesOf(other->StartRead(GetPolicyState{})).substr(0, 8), "INTERNAL");
+  EXPECT_EQ(session->Send(values::AppendAt(1)).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(values::EntriesOf(other->StartRead(GetPolicyState{})).substr(0, 8), "INTERNAL");
 }
 
 TEST_F(GrpcKvNodeTest, ClosedSessionCanBeSealedAtOnce) {

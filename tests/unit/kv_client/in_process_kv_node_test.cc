@@ -11,59 +11,59 @@ namespace {
 class InProcessKvNodeTest : public testing::Test {
  protected:
   InProcessKvNodeTest() {
-    auto engine = std::make_unique<kv::test::FakeEngine>(std::make_shared<kv::test::FakeStore>());
+    auto engine = std::make_unique<kv::fake::FakeEngine>(std::make_shared<kv::fake::FakeStore>());
     engine_ = engine.get();
     node_ = std::make_unique<InProcessKvNode>(std::move(engine));
-    session_id_ = *node_->Create(test::ValidCreateSession());
+    session_id_ = *node_->Create(values::ValidCreateSession());
     session_ = *node_->Open(session_id_);
   }
 
-  kv::test::FakeEngine* engine_ = nullptr;
+  kv::fake::FakeEngine* engine_ = nullptr;
   std::unique_ptr<InProcessKvNode> node_;
   SessionId session_id_;
   std::unique_ptr<KvSession> session_;
 };
 
 TEST_F(InProcessKvNodeTest, ReadSeesAllThatWasSentBefore) {
-  for (int i = 0; i < 200; ++i) ASSERT_TRUE(session_->Send(test::AppendAt(i)).ok());
-  EXPECT_EQ(test::EntriesOf(session_->StartRead(test::FetchAll())), test::EntriesUpTo(200));
+  for (int i = 0; i < 200; ++i) ASSERT_TRUE(session_->Send(values::AppendAt(i)).ok());
+  EXPECT_EQ(values::EntriesOf(session_->StartRead(values::FetchAll())), values::EntriesUpTo(200));
 }
 
 TEST_F(InProcessKvNodeTest, SendWaitsWhileTheChannelIsFull) {
   engine_->HoldOperations();
   std::thread sender([this] {
     for (int i = 0; i < std::int64_t{3} * kv::kChannelQueueMax; ++i) {
-      ASSERT_TRUE(session_->Send(test::AppendAt(i)).ok());
+      ASSERT_TRUE(session_->Send(values::AppendAt(i)).ok());
     }
   });
   engine_->WaitForQueuedCount(kv::kChannelQueueMax);
   engine_->ReleaseOperations();
   sender.join();
-  EXPECT_EQ(test::EntriesOf(session_->StartRead(test::FetchAll())),
-            test::EntriesUpTo(std::int64_t{3} * kv::kChannelQueueMax));
+  EXPECT_EQ(values::EntriesOf(session_->StartRead(values::FetchAll())),
+            values::EntriesUpTo(std::int64_t{3} * kv::kChannelQueueMax));
   EXPECT_LE(engine_->queued_count_max(), kv::kChannelQueueMax);
 }
 
 TEST_F(InProcessKvNodeTest, CheckpointOutlivesTheSession) {
-  ASSERT_TRUE(session_->Send(test::AppendAt(0)).ok());
-  ASSERT_TRUE(session_->StartCheckpoint(test::CheckpointAt(1, 0)).ok());
+  ASSERT_TRUE(session_->Send(values::AppendAt(0)).ok());
+  ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(1, 0)).ok());
   ASSERT_TRUE(session_->WaitForCheckpoint().ok());
   session_.reset();
   session_ = *node_->Open(session_id_);
   EXPECT_EQ(session_->attachment().token_count, 1);
-  EXPECT_EQ(test::EntriesOf(session_->StartRead(test::FetchAll())), test::EntriesUpTo(1));
+  EXPECT_EQ(values::EntriesOf(session_->StartRead(values::FetchAll())), values::EntriesUpTo(1));
 }
 
 TEST_F(InProcessKvNodeTest, FailedOperationStaysUntilReattach) {
-  Append bad = test::AppendAt(0);
+  Append bad = values::AppendAt(0);
   bad.layer = 9;
   ASSERT_TRUE(session_->Send(bad).ok());
-  EXPECT_EQ(session_->StartRead(test::FetchAll()).get().status().code(),
+  EXPECT_EQ(session_->StartRead(values::FetchAll()).get().status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(session_->Send(test::AppendAt(0)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(session_->Send(values::AppendAt(0)).code(), absl::StatusCode::kInvalidArgument);
   ASSERT_TRUE(session_->Reattach().ok());
-  ASSERT_TRUE(session_->Send(test::AppendAt(0)).ok());
-  EXPECT_EQ(test::EntriesOf(session_->StartRead(test::FetchAll())), test::EntriesUpTo(1));
+  ASSERT_TRUE(session_->Send(values::AppendAt(0)).ok());
+  EXPECT_EQ(values::EntriesOf(session_->StartRead(values::FetchAll())), values::EntriesUpTo(1));
 }
 
 TEST_F(InProcessKvNodeTest, UnknownSessionIsNotFound) {
@@ -73,12 +73,12 @@ TEST_F(InProcessKvNodeTest, UnknownSessionIsNotFound) {
 TEST(RamKvNodeTest, EngineInMemoryKeepsASession) {
   const auto node = MakeRamKvNode({});
   ASSERT_TRUE(node.ok()) << node.status();
-  const auto id = (*node)->Create(test::ValidCreateSession());
+  const auto id = (*node)->Create(values::ValidCreateSession());
   ASSERT_TRUE(id.ok()) << id.status();
   const auto session = (*node)->Open(*id);
   ASSERT_TRUE(session.ok()) << session.status();
-  for (int i = 0; i < 20; ++i) ASSERT_TRUE((*session)->Send(test::AppendAt(i)).ok());
-  EXPECT_EQ(test::EntriesOf((*session)->StartRead(test::FetchAll())), test::EntriesUpTo(20));
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE((*session)->Send(values::AppendAt(i)).ok());
+  EXPECT_EQ(values::EntriesOf((*session)->StartRead(values::FetchAll())), values::EntriesUpTo(20));
   const auto stats = (*node)->Stats();
   ASSERT_TRUE(stats.ok());
   EXPECT_EQ(stats->io_engine, "memory");

@@ -14,7 +14,7 @@
 namespace cairn::compute {
 namespace {
 
-using kv::test::FakeNode;
+using kv::fake::FakeNode;
 
 class ReconnectTest : public testing::Test {
  protected:
@@ -23,7 +23,7 @@ class ReconnectTest : public testing::Test {
     options_.backoff_min = std::chrono::milliseconds(1);
     options_.backoff_max = std::chrono::milliseconds(20);
     Connect();
-    session_id_ = *client_->Create(test::ValidCreateSession());
+    session_id_ = *client_->Create(values::ValidCreateSession());
     session_ = *client_->Open(session_id_);
   }
   void Connect() {
@@ -36,11 +36,11 @@ class ReconnectTest : public testing::Test {
     node_.Start();
   }
   void AppendAndCheckpoint(std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i) ASSERT_TRUE(session_->Send(test::AppendAt(i)).ok());
-    ASSERT_TRUE(session_->StartCheckpoint(test::CheckpointAt(count, 0)).ok());
+    for (std::int64_t i = 0; i < count; ++i) ASSERT_TRUE(session_->Send(values::AppendAt(i)).ok());
+    ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(count, 0)).ok());
     ASSERT_TRUE(session_->WaitForCheckpoint().ok());
   }
-  std::string Fetched() { return test::EntriesOf(session_->StartRead(test::FetchAll())); }
+  std::string Fetched() { return values::EntriesOf(session_->StartRead(values::FetchAll())); }
 
   FakeNode node_;
   KvClientOptions options_;
@@ -51,9 +51,9 @@ class ReconnectTest : public testing::Test {
 
 TEST_F(ReconnectTest, OperationsThatNoCheckpointCoversAreSentAgain) {
   AppendAndCheckpoint(3);
-  for (int i = 3; i < 300; ++i) ASSERT_TRUE(session_->Send(test::AppendAt(i)).ok());
+  for (int i = 3; i < 300; ++i) ASSERT_TRUE(session_->Send(values::AppendAt(i)).ok());
   Restart();
-  EXPECT_EQ(Fetched(), test::EntriesUpTo(300));
+  EXPECT_EQ(Fetched(), values::EntriesUpTo(300));
   EXPECT_EQ(session_->reconnect_count(), 1);
 }
 
@@ -64,10 +64,10 @@ TEST_F(ReconnectTest, SendingGoesOnThroughManyRestarts) {
   std::int64_t sent = 0;
   std::int64_t covered = 0;
   for (int round = 0; round < 200; ++round) {
-    for (int i = 0; i < 5; ++i) ASSERT_TRUE(session_->Send(test::AppendAt(sent++)).ok());
-    ASSERT_EQ(Fetched(), test::EntriesUpTo(sent)) << "round " << round;
+    for (int i = 0; i < 5; ++i) ASSERT_TRUE(session_->Send(values::AppendAt(sent++)).ok());
+    ASSERT_EQ(Fetched(), values::EntriesUpTo(sent)) << "round " << round;
     if (round % 7 == 0) {
-      ASSERT_TRUE(session_->StartCheckpoint(test::CheckpointAt(sent, covered)).ok());
+      ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(sent, covered)).ok());
       const auto done = session_->WaitForCheckpoint();
       ASSERT_TRUE(done.ok()) << done.status();
       EXPECT_EQ(done->token_count, sent);
@@ -75,32 +75,32 @@ TEST_F(ReconnectTest, SendingGoesOnThroughManyRestarts) {
     }
   }
   killer.join();
-  EXPECT_EQ(Fetched(), test::EntriesUpTo(sent));
+  EXPECT_EQ(Fetched(), values::EntriesUpTo(sent));
 }
 
 TEST_F(ReconnectTest, UnansweredReadsAreAskedAgain) {
   AppendAndCheckpoint(2);
-  ASSERT_TRUE(session_->Send(test::AppendAt(2)).ok());
+  ASSERT_TRUE(session_->Send(values::AppendAt(2)).ok());
   node_.engine().HoldOperations();
   std::vector<std::future<absl::StatusOr<ReadReply>>> answers;
   for (int i = 0; i < kFetchesInFlightMax; ++i) {
-    answers.push_back(session_->StartRead(test::FetchAll()));
-    ASSERT_TRUE(session_->Send(test::AppendAt(3 + i)).ok());
+    answers.push_back(session_->StartRead(values::FetchAll()));
+    ASSERT_TRUE(session_->Send(values::AppendAt(3 + i)).ok());
   }
   Restart();
   // Each sees at least what was sent before it, and what came behind it no earlier than that.
   for (int i = 0; i < kFetchesInFlightMax; ++i) {
-    EXPECT_EQ(test::EntriesOf(std::move(answers[static_cast<std::size_t>(i)])),
-              test::EntriesUpTo(3 + i));
+    EXPECT_EQ(values::EntriesOf(std::move(answers[static_cast<std::size_t>(i)])),
+              values::EntriesUpTo(3 + i));
   }
 }
 
 TEST_F(ReconnectTest, CheckpointWhoseReplyWasLostIsDone) {
   node_.engine().DropCheckpointReplies();
-  ASSERT_TRUE(session_->Send(test::AppendAt(0)).ok());
-  ASSERT_TRUE(session_->StartCheckpoint(test::CheckpointAt(1, 0)).ok());
+  ASSERT_TRUE(session_->Send(values::AppendAt(0)).ok());
+  ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(1, 0)).ok());
   // The read behind it shows that it was committed.
-  EXPECT_EQ(Fetched(), test::EntriesUpTo(1));
+  EXPECT_EQ(Fetched(), values::EntriesUpTo(1));
   EXPECT_TRUE(session_->checkpoint_in_progress());
   Restart();
   const auto done = session_->WaitForCheckpoint();
@@ -111,9 +111,9 @@ TEST_F(ReconnectTest, CheckpointWhoseReplyWasLostIsDone) {
 }
 
 TEST_F(ReconnectTest, CheckpointThatWasLostIsTakenAgain) {
-  ASSERT_TRUE(session_->Send(test::AppendAt(0)).ok());
+  ASSERT_TRUE(session_->Send(values::AppendAt(0)).ok());
   node_.engine().HoldOperations();
-  ASSERT_TRUE(session_->StartCheckpoint(test::CheckpointAt(1, 0)).ok());
+  ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(1, 0)).ok());
   Restart();
   const auto done = session_->WaitForCheckpoint();
   ASSERT_TRUE(done.ok()) << done.status();
@@ -122,20 +122,20 @@ TEST_F(ReconnectTest, CheckpointThatWasLostIsTakenAgain) {
 
 TEST_F(ReconnectTest, InterruptEndsEveryWaitForAKvNodeThatDoesNotAnswer) {
   AppendAndCheckpoint(2);
-  ASSERT_TRUE(session_->Send(test::AppendAt(2)).ok());
+  ASSERT_TRUE(session_->Send(values::AppendAt(2)).ok());
   session_->SetInterrupt([] { return Cancelled("enough"); });
   node_.engine().HoldOperations();
-  ASSERT_TRUE(session_->StartCheckpoint(test::CheckpointAt(3, 2)).ok());
+  ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(3, 2)).ok());
   EXPECT_EQ(session_->WaitForCheckpoint().status().code(), absl::StatusCode::kCancelled);
   std::array<std::future<absl::StatusOr<ReadReply>>, kFetchesInFlightMax> answers;
-  for (auto& answer : answers) answer = session_->StartRead(test::FetchAll());
-  EXPECT_EQ(session_->StartRead(test::FetchAll()).get().status().code(),
+  for (auto& answer : answers) answer = session_->StartRead(values::FetchAll());
+  EXPECT_EQ(session_->StartRead(values::FetchAll()).get().status().code(),
             absl::StatusCode::kCancelled);
   node_.engine().ReleaseOperations();
   session_->SetInterrupt(nullptr);
   EXPECT_EQ(session_->WaitForCheckpoint()->token_count, 3);
   for (auto& answer : answers) {
-    EXPECT_EQ(test::EntriesOf(std::move(answer)), test::EntriesUpTo(3));
+    EXPECT_EQ(values::EntriesOf(std::move(answer)), values::EntriesUpTo(3));
   }
 }
 
@@ -145,7 +145,7 @@ TEST_F(ReconnectTest, InterruptEndsTheWaitForAKvNodeThatIsGone) {
   node_.Stop();
   std::vector<std::future<absl::StatusOr<ReadReply>>> asked_before;  // the loss was noticed
   while (true) {
-    auto answer = session_->StartRead(test::FetchAll());
+    auto answer = session_->StartRead(values::FetchAll());
     if (answer.wait_for(std::chrono::milliseconds(10)) == std::future_status::ready) {
       EXPECT_EQ(answer.get().status().code(), absl::StatusCode::kCancelled);
       break;
@@ -154,34 +154,35 @@ TEST_F(ReconnectTest, InterruptEndsTheWaitForAKvNodeThatIsGone) {
   }
   session_->SetInterrupt(nullptr);
   node_.Start();
-  EXPECT_EQ(Fetched(), test::EntriesUpTo(2));
+  EXPECT_EQ(Fetched(), values::EntriesUpTo(2));
   for (auto& answer : asked_before) {
-    EXPECT_EQ(test::EntriesOf(std::move(answer)), test::EntriesUpTo(2));
+    EXPECT_EQ(values::EntriesOf(std::move(answer)), values::EntriesUpTo(2));
   }
 }
 
 TEST_F(ReconnectTest, WithNothingKeptALossIsAbortedUntilReattach) {
   AppendAndCheckpoint(2);
   session_->SetReplayMode(ReplayMode::kNothing);
-  ASSERT_TRUE(session_->Send(test::AppendAt(2)).ok());
+  ASSERT_TRUE(session_->Send(values::AppendAt(2)).ok());
   EXPECT_EQ(session_->replay_bytes(), 0);
   Restart();
-  EXPECT_EQ(session_->StartRead(test::FetchAll()).get().status().code(),
+  EXPECT_EQ(session_->StartRead(values::FetchAll()).get().status().code(),
             absl::StatusCode::kAborted);
-  EXPECT_EQ(session_->Send(test::AppendAt(3)).code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(session_->StartCheckpoint(test::CheckpointAt(3, 2)).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(session_->Send(values::AppendAt(3)).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(session_->StartCheckpoint(values::CheckpointAt(3, 2)).code(),
+            absl::StatusCode::kAborted);
   ASSERT_TRUE(session_->Reattach().ok());
   EXPECT_EQ(session_->attachment().token_count, 2);
-  EXPECT_EQ(Fetched(), test::EntriesUpTo(2));
-  ASSERT_TRUE(session_->Send(test::AppendAt(2)).ok());
-  EXPECT_EQ(Fetched(), test::EntriesUpTo(3));
+  EXPECT_EQ(Fetched(), values::EntriesUpTo(2));
+  ASSERT_TRUE(session_->Send(values::AppendAt(2)).ok());
+  EXPECT_EQ(Fetched(), values::EntriesUpTo(3));
 }
 
 TEST_F(ReconnectTest, WithNothingKeptACheckpointInProgressIsAborted) {
   session_->SetReplayMode(ReplayMode::kNothing);
-  ASSERT_TRUE(session_->Send(test::AppendAt(0)).ok());
+  ASSERT_TRUE(session_->Send(values::AppendAt(0)).ok());
   node_.engine().HoldOperations();
-  ASSERT_TRUE(session_->StartCheckpoint(test::CheckpointAt(1, 0)).ok());
+  ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(1, 0)).ok());
   Restart();
   EXPECT_EQ(session_->WaitForCheckpoint().status().code(), absl::StatusCode::kAborted);
   ASSERT_TRUE(session_->Reattach().ok());
@@ -192,21 +193,21 @@ TEST_F(ReconnectTest, WithNothingKeptAndAllCoveredNobodyNotices) {
   session_->SetReplayMode(ReplayMode::kNothing);
   AppendAndCheckpoint(2);
   Restart();
-  EXPECT_EQ(Fetched(), test::EntriesUpTo(2));
+  EXPECT_EQ(Fetched(), values::EntriesUpTo(2));
 }
 
 TEST_F(ReconnectTest, KeepingAgainAfterACheckpointReplaysFromThere) {
   session_->SetReplayMode(ReplayMode::kNothing);
   AppendAndCheckpoint(2);
   session_->SetReplayMode(ReplayMode::kOperations);
-  ASSERT_TRUE(session_->Send(test::AppendAt(2)).ok());
+  ASSERT_TRUE(session_->Send(values::AppendAt(2)).ok());
   Restart();
-  EXPECT_EQ(Fetched(), test::EntriesUpTo(3));
+  EXPECT_EQ(Fetched(), values::EntriesUpTo(3));
 }
 
 TEST_F(ReconnectTest, OwnerInBetweenAbortsTheSession) {
   AppendAndCheckpoint(1);
-  ASSERT_TRUE(session_->Send(test::AppendAt(1)).ok());
+  ASSERT_TRUE(session_->Send(values::AppendAt(1)).ok());
   node_.Stop();
   // Nobody else can open it while the node is away, so the other owner opens it first thing after.
   node_.Start();
@@ -215,7 +216,7 @@ TEST_F(ReconnectTest, OwnerInBetweenAbortsTheSession) {
   ASSERT_TRUE(other.ok());
   // Either the resume or the stream that it had already made is refused.
   absl::Status status;
-  while (status.ok()) status = session_->StartRead(test::FetchAll()).get().status();
+  while (status.ok()) status = session_->StartRead(values::FetchAll()).get().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
 }
 
@@ -225,15 +226,15 @@ TEST_F(ReconnectTest, NodeThatDoesNotComeBackIsUnavailable) {
   Connect();
   session_ = *client_->Open(session_id_);
   node_.Stop();
-  const absl::Status status = session_->StartRead(test::FetchAll()).get().status();
+  const absl::Status status = session_->StartRead(values::FetchAll()).get().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  EXPECT_EQ(session_->Send(test::AppendAt(0)).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(session_->Send(values::AppendAt(0)).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(client_->Stats().status().code(), absl::StatusCode::kNotFound);
   node_.Start();
   const absl::Status reattached = session_->Reattach();
   ASSERT_TRUE(reattached.ok()) << reattached;
-  ASSERT_TRUE(session_->Send(test::AppendAt(0)).ok());
-  EXPECT_EQ(Fetched(), test::EntriesUpTo(1));
+  ASSERT_TRUE(session_->Send(values::AppendAt(0)).ok());
+  EXPECT_EQ(Fetched(), values::EntriesUpTo(1));
 }
 
 TEST_F(ReconnectTest, SessionThatWasDeletedMeanwhileIsNotFound) {
@@ -245,14 +246,14 @@ TEST_F(ReconnectTest, SessionThatWasDeletedMeanwhileIsNotFound) {
   // It may have resumed before the deletion; then the next loss shows it.
   Restart();
   absl::Status status;
-  while (status.ok()) status = session_->StartRead(test::FetchAll()).get().status();
+  while (status.ok()) status = session_->StartRead(values::FetchAll()).get().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
 }
 
 TEST_F(ReconnectTest, CallsWithoutAStreamWaitForTheNode) {
   node_.Stop();
   std::thread starter([this] { node_.Start(); });
-  const auto created = client_->Create(test::ValidCreateSession());
+  const auto created = client_->Create(values::ValidCreateSession());
   EXPECT_TRUE(created.ok()) << created.status();
   starter.join();
 }

@@ -9,11 +9,11 @@
 namespace cairn::kv {
 namespace {
 
-using test::AppendRequest;
-using test::FakeNode;
-using test::FetchRequest;
-using test::RawClient;
-using test::RawStream;
+using fake::AppendRequest;
+using fake::FakeNode;
+using fake::FetchRequest;
+using fake::RawClient;
+using fake::RawStream;
 
 class ChannelTest : public testing::Test {
  protected:

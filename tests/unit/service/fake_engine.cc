@@ -5,7 +5,7 @@
 
 #include "common/base/thread.h"
 
-namespace cairn::kv::test {
+namespace cairn::kv::fake {
 
 class FakeChannel : public Channel {
  public:
@@ -371,4 +371,4 @@ absl::StatusOr<ReadReply> FakeEngine::Read(const Attached& attached,
   return ClustersReply{};
 }
 
-}  // namespace cairn::kv::test
+}  // namespace cairn::kv::fake

@@ -18,7 +18,7 @@
 #include "common/base/mutex.h"
 #include "kv-node/engine/engine.h"
 
-namespace cairn::kv::test {
+namespace cairn::kv::fake {
 
 struct FakeState {
   std::int64_t token_count = 0;
@@ -116,4 +116,4 @@ class FakeEngine : public Engine {
   std::thread thread_;
 };
 
-}  // namespace cairn::kv::test
+}  // namespace cairn::kv::fake

@@ -5,7 +5,7 @@
 
 #include "common/base/check.h"
 
-namespace cairn::kv::test {
+namespace cairn::kv::fake {
 
 FakeNode::FakeNode() { Start(); }
 
@@ -114,4 +114,4 @@ v1::ChannelRequest FetchRequest(std::int64_t request_id, std::int64_t after_op_s
   return request;
 }
 
-}  // namespace cairn::kv::test
+}  // namespace cairn::kv::fake

@@ -14,7 +14,7 @@
 #include "tests/tools/temp_dir.h"
 #include "tests/unit/service/fake_engine.h"
 
-namespace cairn::kv::test {
+namespace cairn::kv::fake {
 
 // No test waits this long unless something is broken.
 inline constexpr std::chrono::seconds kTestTimeMax{60};
@@ -87,4 +87,4 @@ class RawStream {
 v1::ChannelRequest AppendRequest(std::int64_t op_seq, std::int64_t position);
 v1::ChannelRequest FetchRequest(std::int64_t request_id, std::int64_t after_op_seq);
 
-}  // namespace cairn::kv::test
+}  // namespace cairn::kv::fake

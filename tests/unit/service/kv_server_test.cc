@@ -14,8 +14,8 @@
 namespace cairn::kv {
 namespace {
 
-using test::FakeNode;
-using test::RawClient;
+using fake::FakeNode;
+using fake::RawClient;
 
 class KvServerTest : public testing::Test {
  protected:
@@ -64,18 +64,18 @@ TEST_F(KvServerTest, SocketsAreForTheOwnerOnly) {
 }
 
 TEST_F(KvServerTest, TokenIsLongAndTheSameForOneApp) {
-  const std::string token = test::HandshakeToken(node_.socket_path());
+  const std::string token = fake::HandshakeToken(node_.socket_path());
   EXPECT_EQ(token.size(), 64U);
   EXPECT_EQ(token.find_first_not_of("0123456789abcdef"), std::string::npos);
-  EXPECT_EQ(test::HandshakeToken(node_.socket_path()), token);
+  EXPECT_EQ(fake::HandshakeToken(node_.socket_path()), token);
 }
 
 TEST_F(KvServerTest, HandshakeSurvivesPeersThatLeaveAtOnce) {
   for (int i = 0; i < 100; ++i) {
     ASSERT_TRUE(
-        rpc::ConnectToSocket(node_.socket_path() + rpc::kHandshakeSuffix, test::kTestTimeMax).ok());
+        rpc::ConnectToSocket(node_.socket_path() + rpc::kHandshakeSuffix, fake::kTestTimeMax).ok());
   }
-  EXPECT_EQ(test::HandshakeToken(node_.socket_path()).size(), 64U);
+  EXPECT_EQ(fake::HandshakeToken(node_.socket_path()).size(), 64U);
 }
 
 TEST_F(KvServerTest, SocketOfARunningServerIsTaken) {

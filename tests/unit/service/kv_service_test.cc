@@ -10,8 +10,8 @@
 namespace cairn::kv {
 namespace {
 
-using test::FakeNode;
-using test::RawClient;
+using fake::FakeNode;
+using fake::RawClient;
 
 class KvServiceTest : public testing::Test {
  protected:
@@ -33,7 +33,7 @@ TEST_F(KvServiceTest, EveryCallRefusesAnUnknownToken) {
   };
   v1::CreateSessionResponse create;
   expect_refused(
-      client.stub().CreateSession(client.Context().get(), test::ValidCreateSession(), &create));
+      client.stub().CreateSession(client.Context().get(), fake::ValidCreateSession(), &create));
   v1::OpenSessionResponse open;
   expect_refused(client.stub().OpenSession(client.Context().get(), {}, &open));
   v1::ResumeSessionResponse resume;
@@ -55,7 +55,7 @@ TEST_F(KvServiceTest, EveryCallRefusesAnUnknownToken) {
 }
 
 TEST_F(KvServiceTest, TokenOfAnEarlierStartIsUnknown) {
-  const std::string token = test::HandshakeToken(node_.socket_path());
+  const std::string token = fake::HandshakeToken(node_.socket_path());
   node_.Stop();
   node_.Start();
   RawClient client(node_.socket_path(), token);
@@ -111,7 +111,7 @@ TEST_F(KvServiceTest, EveryReplyCarriesTheBootTokenWhichARestartChanges) {
     ASSERT_TRUE(client.stub().GetStats(client.Context().get(), {}, &stats).ok());
     v1::CreateSessionResponse created;
     ASSERT_TRUE(client.stub()
-                    .CreateSession(client.Context().get(), test::ValidCreateSession(), &created)
+                    .CreateSession(client.Context().get(), fake::ValidCreateSession(), &created)
                     .ok());
     boot = stats.boot_token();
     EXPECT_EQ(boot.size(), 16U);
@@ -127,7 +127,7 @@ TEST_F(KvServiceTest, EveryReplyCarriesTheBootTokenWhichARestartChanges) {
 
 TEST_F(KvServiceTest, InvalidRequestNamesItsField) {
   RawClient client(node_.socket_path());
-  v1::CreateSessionRequest request = test::ValidCreateSession();
+  v1::CreateSessionRequest request = fake::ValidCreateSession();
   request.mutable_layout()->set_head_dim(0);
   v1::CreateSessionResponse response;
   const grpc::Status status =
@@ -151,7 +151,7 @@ TEST_F(KvServiceTest, ListGoesThroughAllSessionsByPages) {
   for (int i = 0; i < 5; ++i) {
     v1::CreateSessionResponse created;
     ASSERT_TRUE(client.stub()
-                    .CreateSession(client.Context().get(), test::ValidCreateSession(), &created)
+                    .CreateSession(client.Context().get(), fake::ValidCreateSession(), &created)
                     .ok());
   }
   std::vector<std::int64_t> ids;

@@ -28,7 +28,7 @@ SessionState Empty() {
   return {kLayout, {rows}};
 }
 
-void Append(SessionState& state, const ClusterKey& key, const Positions& positions) {
+void AppendTo(SessionState& state, const ClusterKey& key, const Positions& positions) {
   ASSERT_TRUE(state.CheckAppend(key, positions).ok()) << state.CheckAppend(key, positions);
   state.Append(key, {{key.head, key.cluster_id},
                      positions,
@@ -67,7 +67,7 @@ SessionState Child(std::int64_t limit) {
 // Rule 9.
 TEST(SessionStateTest, AppendMustGoAboveTheClustersLastPosition) {
   SessionState state = Empty();
-  Append(state, Key(1), Positions::Range(4, 3));
+  AppendTo(state, Key(1), Positions::Range(4, 3));
   for (const std::int64_t first : {0, 4, 6}) {
     EXPECT_EQ(state.CheckAppend(Key(1), Positions::Range(first, 1)).code(),
               absl::StatusCode::kInvalidArgument)
@@ -81,7 +81,7 @@ TEST(SessionStateTest, AppendMustGoAboveTheClustersLastPosition) {
 // Rule 10.
 TEST(SessionStateTest, ANewClusterIdIsAboveEveryIdThatWasUsed) {
   SessionState state = Empty();
-  Append(state, Key(3), Positions::Range(0, 2));
+  AppendTo(state, Key(3), Positions::Range(0, 2));
   EXPECT_FALSE(state.CheckAppend(Key(2), Positions::Range(2, 1)).ok());
   EXPECT_TRUE(state.CheckAppend(Key(2, 0, 1), Positions::Range(2, 1)).ok()) << "another head";
   Replace op;
@@ -129,7 +129,7 @@ TEST(SessionStateTest, AReplacedClusterOfAParentIsMaskedForThisChainOnly) {
 
 TEST(SessionStateTest, ReplaceMustAccountForEveryPosition) {
   SessionState state = Empty();
-  Append(state, Key(1), Positions::Range(0, 4));
+  AppendTo(state, Key(1), Positions::Range(0, 4));
   Replace op;
   op.parent_ids = {ClusterId(1)};
   op.children = {{ClusterId(2), Positions::Range(0, 3)}};
@@ -149,12 +149,12 @@ TEST(SessionStateTest, ACheckpointNeedsEveryPositionOnceInEveryLayerAndHead) {
   SessionState state = Empty();
   const std::map<ClusterKey, CarriedEntries> nothing;
   for (std::int32_t layer = 0; layer < 2; ++layer) {
-    Append(state, Key(1, layer, kAllHeads), Positions::Range(0, 4));  // counts for both heads
+    AppendTo(state, Key(1, layer, kAllHeads), Positions::Range(0, 4));  // counts for both heads
   }
   EXPECT_TRUE(state.CheckPositions(4, nothing).ok());
   EXPECT_EQ(state.CheckPositions(5, nothing).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(state.CheckPositions(3, nothing).code(), absl::StatusCode::kFailedPrecondition);
-  Append(state, Key(1, 0, 0), Positions::Range(4, 1));
+  AppendTo(state, Key(1, 0, 0), Positions::Range(4, 1));
   EXPECT_FALSE(state.CheckPositions(5, nothing).ok()) << "only one head has position 4";
   std::map<ClusterKey, CarriedEntries> carried;
   carried[{0, 1, kWindowBuffer}].positions = Positions::Range(4, 1);
@@ -175,8 +175,8 @@ TEST(SessionStateTest, RowsThatShowAPositionTwiceAreDataLoss) {
 
 TEST(SessionStateTest, DroppingPendingEntriesCutsChunks) {
   SessionState state = Empty();
-  Append(state, Key(1), Positions::Range(0, 3));
-  Append(state, Key(1), Positions::Range(3, 3));
+  AppendTo(state, Key(1), Positions::Range(0, 3));
+  AppendTo(state, Key(1), Positions::Range(3, 3));
   state.DropPending(Key(1), 4);
   EXPECT_EQ(state.PendingCount(Key(1)), 2);
   EXPECT_EQ(state.pending_bytes(), 2 * kEntryBytes);
