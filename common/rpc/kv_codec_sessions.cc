@@ -198,6 +198,8 @@ void ToProto(const KvStats& stats, pb::GetStatsResponse* out) {
   out->set_write_meta_table_bytes(stats.write_meta_table_bytes);
   out->set_index_row_bytes(stats.index_row_bytes);
   out->set_spill_count(stats.spill_count);
+  out->set_read_defragment_bytes(stats.read_defragment_bytes);
+  out->set_write_defragment_bytes(stats.write_defragment_bytes);
   out->set_read_fetch_count(stats.read_fetch_count);
   out->set_checkpoint_count(stats.checkpoint_count);
   out->set_append_bytes(stats.append_bytes);
@@ -240,6 +242,8 @@ absl::StatusOr<KvStats> FromProto(const pb::GetStatsResponse& stats) {
   out.write_meta_table_bytes = stats.write_meta_table_bytes();
   out.index_row_bytes = stats.index_row_bytes();
   out.spill_count = stats.spill_count();
+  out.read_defragment_bytes = stats.read_defragment_bytes();
+  out.write_defragment_bytes = stats.write_defragment_bytes();
   out.read_fetch_count = stats.read_fetch_count();
   out.checkpoint_count = stats.checkpoint_count();
   out.append_bytes = stats.append_bytes();

@@ -70,6 +70,10 @@ constexpr std::array kKeys = {
         "staging",
         "Whether compute nodes' hints are followed: what they will need next is read into the\n"
         "shared memory ahead of time. False: hints are ignored."},
+    ConfigKey{"defragment",
+              "Whether sealed segments are placed again while nothing else is to be done, which\n"
+              "makes reads fewer and writes every sealed byte once more: \"on\", \"off\", or\n"
+              "\"auto\": on, but not with a battery or the device_profile of a phone."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };
 
@@ -95,6 +99,10 @@ absl::Status Validate(const KvNodeConfig& config) {
     CAIRN_RETURN_IF_ERROR(
         CheckBetween("arena_bytes_max", config.arena_bytes_max(), kArenaBytesMin, kMemoryBytesMax));
   }
+  const std::string& defragment = config.defragment();
+  if (defragment != "auto" && defragment != "on" && defragment != "off") {
+    return InvalidArgument("defragment is \"{}\", not auto, on or off", defragment);
+  }
   const absl::Status replacement = ParseReplacementPolicy(config.cache_replacement()).status();
   if (!replacement.ok()) return Annotate(replacement, "cache_replacement");
   return CheckBetween("attached_sessions_max", config.attached_sessions_max(), 1,
@@ -107,6 +115,11 @@ absl::StatusOr<std::optional<DeviceModel>> DeviceModelOf(const KvNodeConfig& con
   if (config.device_profile() == kNoDeviceProfile) return std::nullopt;
   CAIRN_ASSIGN_OR_RETURN(const DeviceModel model, FindDeviceModel(config.device_profile()));
   return model;
+}
+
+bool Defragments(const KvNodeConfig& config, const std::string& power_supply_dir) {
+  if (config.defragment() != "auto") return config.defragment() == "on";
+  return config.device_profile() == kNoDeviceProfile && !HasBattery(power_supply_dir);
 }
 
 KvNodeConfig DefaultConfig(const Environment& environment) {
@@ -128,6 +141,7 @@ KvNodeConfig DefaultConfig(const Environment& environment) {
   config.set_cache_replacement(std::string(ReplacementPolicyName(engine.replacement)));
   config.set_pool_sharing(engine.pool_sharing);
   config.set_staging(engine.staging);
+  config.set_defragment("auto");
   config.set_log_level("info");
   return config;
 }

@@ -38,6 +38,9 @@ absl::StatusOr<KvNodeConfig> MakeConfig(const CommandLine& command_line,
 // What device_profile names; nullopt: "none".
 absl::StatusOr<std::optional<DeviceModel>> DeviceModelOf(const KvNodeConfig& config);
 
+// What `defragment` comes to on this system. Reads the files of HasBattery.
+bool Defragments(const KvNodeConfig& config, const std::string& power_supply_dir);
+
 // As a file that MakeConfig reads; with or without what each key means.
 std::string ConfigText(const KvNodeConfig& config, Comments comments);
 

@@ -120,6 +120,7 @@ absl::Status KvDaemon::OpenEngine() {
   engine_options.io_bytes_max = config_.io_bytes_max();
   engine_options.pool_sharing = config_.pool_sharing();
   engine_options.staging = config_.staging();
+  engine_options.defragment = Defragments(config_, kPowerSupplyDir);
   engine_options.arena_bytes_max = config_.arena_bytes_max();
   CAIRN_ASSIGN_OR_RETURN(engine_options.replacement,
                          ParseReplacementPolicy(config_.cache_replacement()));

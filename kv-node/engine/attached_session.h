@@ -58,6 +58,10 @@ class AttachedSession {
   const SessionRow& row() const { return row_; }
   const SessionState& state() const { return *state_; }
   // Memory of its rows, and of what is known of their places.
+  bool HasInChain(SegmentId segment) const {
+    return std::any_of(state_->chain().begin(), state_->chain().end(),
+                       [segment](const SegmentRows& rows) { return rows.id == segment; });
+  }
   std::int64_t row_bytes() const {
     return state_->row_bytes() + pools_->memory_bytes() + co_fetches_.memory_bytes() +
            hot_clusters_.memory_bytes();

@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::int64_t kReservedPages = 2;  // the two copies of the superblock
 // Not a session: serialises what changes or reads the tree of segments.
-constexpr SessionId kTreeLock{0};
 
 // A channel's end on the caller's side. Counts what is queued, so that Submit can refuse without
 // asking the engine thread.
@@ -145,6 +144,12 @@ EngineImpl::EngineImpl(const EngineOptions& options, const StoreId& store_id,
           cache->OnWrite(first, bytes);
         });
   }
+  context_.on_sealed = [this](SegmentId segment) {
+    if (defragmenter_ != nullptr) defragmenter_->NoteSealed(segment);
+  };
+  if (options.defragment) {
+    defragmenter_ = std::make_unique<Defragmenter>(context_, SessionsForDefragmenter());
+  }
   context_.meta = meta_.get();
   context_.post = [this](Task task) { Post(std::move(task)); };
 }
@@ -233,9 +238,10 @@ void EngineImpl::Run() {
     bool busy = RunInbox();
     busy = context_.io->RunReady() || busy;
     for (auto& [id, session] : attached_) session->Pump();
-    // Placing has the lowest priority: only while the device has nothing else to do.
+    // Placing has the lowest priority but one: only while the device has nothing else to do.
     if (!busy && device_->in_flight_count() == 0) {
       for (auto& [id, session] : attached_) busy = session->PlaceAtIdle() || busy;
+      if (!busy && defragmenter_ != nullptr && !Stopping()) busy = defragmenter_->Step();
     }
     dram_peak_bytes_ = std::max(dram_peak_bytes_, DramUsedBytes());
     busy = device_->Poll(busy ? std::chrono::microseconds(0) : kWaitMax) > 0 || busy;
@@ -243,7 +249,11 @@ void EngineImpl::Run() {
       while (!attached_.empty()) {
         StopSession(attached_.begin()->first, Unavailable("the KV node is stopping"), [] {});
       }
-      if (!busy && ending_.empty() && serial_.empty() && device_->in_flight_count() == 0) return;
+      const bool moving = defragmenter_ != nullptr && defragmenter_->active();
+      if (!busy && ending_.empty() && serial_.empty() && !moving &&
+          device_->in_flight_count() == 0) {
+        return;
+      }
     }
   }
 }

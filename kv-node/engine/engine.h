@@ -59,6 +59,9 @@ struct EngineOptions {
   std::int64_t merge_piece_bytes_max = std::int64_t{64} << 10;
   // Whether hints are followed: prefetches and layer hints read ahead into the arena.
   bool staging = true;
+  // Whether sealed segments are placed again in packed runs, while nothing else is to be done: it
+  // takes fewer reads to fetch from them, and every sealed byte is written once more.
+  bool defragment = false;
   // What the device reads a second at most, as it was measured: the bound of what a layer hint
   // stages. 0: unknown, and layer hints stage nothing.
   std::int64_t device_bytes_per_second = 0;

@@ -28,6 +28,9 @@ struct EngineContext {
   // number the engine bounds.
   std::function<void(std::function<void()>)> post;
 
+  // A segment was sealed, and that is committed.
+  std::function<void(SegmentId)> on_sealed;
+
   std::int64_t pending_bytes = 0;  // over all sessions
   std::int64_t checkpoint_count = 0;
   std::int64_t append_bytes = 0;

@@ -11,10 +11,14 @@
 
 #include "common/base/mutex.h"
 #include "kv-node/engine/attached_session.h"
+#include "kv-node/engine/defragmenter.h"
 #include "kv-node/engine/engine.h"
 #include "kv-node/engine/engine_context.h"
 
 namespace cairn::kv {
+
+// In `serial_`, what asks or changes who needs a segment: forks, deletions, defragmentation.
+inline constexpr SessionId kTreeLock{0};
 
 class EngineImpl final : public Engine {
  public:
@@ -78,6 +82,7 @@ class EngineImpl final : public Engine {
   void EndAttachment(SessionId session);
   bool StopUnbound(SessionId except);
   AttachedSession* Find(SessionId session, Epoch epoch);
+  Defragmenter::Sessions SessionsForDefragmenter();
   KvStats Stats() const;
 
   EngineContext context_;
@@ -93,6 +98,7 @@ class EngineImpl final : public Engine {
   std::map<SessionId, std::unique_ptr<AttachedSession>> attached_;
   std::map<SessionId, std::unique_ptr<AttachedSession>> ending_;  // their last I/O is in flight
   std::map<SessionId, std::deque<Task>> serial_;
+  std::unique_ptr<Defragmenter> defragmenter_;  // null: switched off
   std::int32_t opening_count_ = 0;
   std::int32_t session_count_ = 0;
   std::int64_t dram_peak_bytes_ = 0;

@@ -1,5 +1,7 @@
 // Operations on whole sessions: create, open and resume, delete, seal. Each is: what is attached
 // ends, rows are read on the metadata thread, one batch is committed, the caller is answered.
+#include <algorithm>
+
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/log/log.h"
@@ -263,10 +265,30 @@ void EngineImpl::CommitSeal(SessionId session, StoredSession stored,
   batch.Put(Family::kSegments, SegmentPolicyKey(stored.row.segment),
             EncodePolicyRow(stored.policy));
   batch.Put(Family::kSessions, SessionKeyBytes(session), EncodeSessionRow(stored.row));
-  context_.Commit(std::move(batch), [sealed, done](const absl::Status& status) {
+  context_.Commit(std::move(batch), [this, sealed, done](const absl::Status& status) {
     if (!status.ok()) return done(status);
+    context_.on_sealed(sealed.segment_id);
     done(sealed);
   });
+}
+
+Defragmenter::Sessions EngineImpl::SessionsForDefragmenter() {
+  return {
+      .is_opening = [this] { return opening_count_ > 0; },
+      .is_attached =
+          [this](SegmentId segment) {
+            const auto has = [segment](const auto& entry) {
+              return entry.second->HasInChain(segment);
+            };
+            return std::any_of(attached_.begin(), attached_.end(), has) ||
+                   std::any_of(ending_.begin(), ending_.end(), has);
+          },
+      .with_tree_lock =
+          [this](std::function<void(std::function<void()>)> task) {
+            Serialise(kTreeLock,
+                      [this, task = std::move(task)] { task([this] { EndSerial(kTreeLock); }); });
+          },
+  };
 }
 
 }  // namespace cairn::kv

@@ -24,6 +24,8 @@ KvStats EngineImpl::Stats() const {
   stats.write_pool_bytes = io.write_pool_bytes;
   stats.write_log_bytes = io.write_log_bytes;
   stats.write_relog_bytes = io.write_relog_bytes;
+  stats.read_defragment_bytes = io.read_defragment_bytes;
+  stats.write_defragment_bytes = io.write_defragment_bytes;
   stats.write_split_bytes = io.write_split_bytes;
   const MetaWriteStats meta = context_.meta->write_stats();
   stats.write_meta_log_bytes = meta.log_bytes;

@@ -23,10 +23,16 @@ IoClass ClassOf(ReadCause cause) {
     case ReadCause::kPrefetch:
     case ReadCause::kStage:
       return IoClass::kPrefetch;
+    case ReadCause::kDefragment:
+      return IoClass::kDefragment;
     case ReadCause::kPlace:
       break;
   }
   return IoClass::kWriteBack;
+}
+
+IoClass ClassOf(WriteCause cause) {
+  return cause == WriteCause::kDefragment ? IoClass::kDefragment : IoClass::kWriteBack;
 }
 
 }  // namespace
@@ -202,6 +208,9 @@ void PageIo::CountRead(std::int64_t bytes, ReadCause cause) {
     case ReadCause::kPlace:
       stats_.read_place_bytes += bytes;
       break;
+    case ReadCause::kDefragment:
+      stats_.read_defragment_bytes += bytes;
+      break;
   }
 }
 
@@ -218,6 +227,9 @@ void PageIo::CountWrite(std::int64_t bytes, WriteCause cause) {
       break;
     case WriteCause::kRelog:
       stats_.write_relog_bytes += bytes;
+      break;
+    case WriteCause::kDefragment:
+      stats_.write_defragment_bytes += bytes;
       break;
   }
 }
@@ -288,7 +300,7 @@ void PageIo::Write(PageIndex first, SharedBuffer buffer, WriteCause cause, Write
         }
         done(std::move(status));
       },
-      IoClass::kWriteBack);
+      ClassOf(cause));
 }
 
 void PageIo::Flush(WriteDone done) { device_.SubmitFlush(std::move(done), IoClass::kWriteBack); }

@@ -65,10 +65,10 @@ struct MergeLimits {
 
 // Fetches go first (IoClass::kDemand), then what is read ahead (kPrefetch): kPrefetch for a
 // Prefetch, kStage for a LayerHint. What placing and checkpoints read and write follows
-// (kWriteBack).
-enum class ReadCause { kFetch, kPrefetch, kStage, kPlace };
+// (kWriteBack), and kDefragment comes last.
+enum class ReadCause { kFetch, kPrefetch, kStage, kPlace, kDefragment };
 // kSplit goes to a pool, too.
-enum class WriteCause { kPool, kSplit, kLog, kRelog };
+enum class WriteCause { kPool, kSplit, kLog, kRelog, kDefragment };
 
 // Holes that are read count as read, too.
 struct PageIoStats {
@@ -78,11 +78,13 @@ struct PageIoStats {
   std::int64_t read_stage_bytes = 0;
   std::int64_t read_ahead_count = 0;  // requests of both
   std::int64_t read_place_bytes = 0;
+  std::int64_t read_defragment_bytes = 0;
   std::int64_t hole_bytes = 0;  // of all of them
   std::int64_t write_pool_bytes = 0;
   std::int64_t write_split_bytes = 0;  // of them
   std::int64_t write_log_bytes = 0;
   std::int64_t write_relog_bytes = 0;
+  std::int64_t write_defragment_bytes = 0;
 };
 
 class PageIo {

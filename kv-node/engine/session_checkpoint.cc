@@ -163,6 +163,7 @@ void AttachedSession::Committed(const absl::Status& status) {
   row_ = job->row;
   row_.epoch = epoch;
   ++context_.checkpoint_count;
+  if (job->sealed.value() != 0) context_.on_sealed(job->sealed);
   if (stopped_ || observer_ == nullptr) return;
   observer_->OnCheckpointed(job->op_seq, {job->op.token_count, job->sealed});
 }

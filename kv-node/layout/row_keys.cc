@@ -75,6 +75,10 @@ std::string SegmentTokensKey(SegmentId segment, std::int64_t block) {
   return out;
 }
 
+std::string SegmentLayerPrefix(SegmentId segment, std::int32_t layer) {
+  return LayerHeadKey(segment, {layer, 0, ClusterId()}).substr(0, kIdBytes + 2);
+}
+
 std::string ClusterRowKey(SegmentId segment, const ClusterKey& key, ClusterRowKind kind) {
   std::string out = LayerHeadKey(segment, key);
   out.push_back(static_cast<char>(kind));

@@ -88,6 +88,8 @@ std::string SegmentHeadKey(SegmentId segment);
 std::string SegmentPolicyKey(SegmentId segment);
 std::string SegmentTokensKey(SegmentId segment, std::int64_t block);
 std::string SegmentPrefix(SegmentId segment);  // of every key of a segment, in every family
+// The same of one layer, in the families of clusters, index rows and links.
+std::string SegmentLayerPrefix(SegmentId segment, std::int32_t layer);
 std::string ClusterRowKey(SegmentId segment, const ClusterKey& key, ClusterRowKind kind);
 std::string IndexRowKey(SegmentId segment, const ClusterKey& key);
 std::string LinkRowKey(SegmentId segment, const ClusterKey& key);

@@ -74,6 +74,7 @@ class CrashWorld {
   absl::Status TakeCheckpoint(Chat& chat);
   absl::Status FinishCheckpoint(Chat& chat, std::int64_t number, const Positions& window);
   absl::Status SealClosed(Chat& chat);
+  absl::Status Rest();
   absl::Status Delete(std::size_t index);
   absl::Status CheckSome(Chat& chat);
   absl::Status CheckAll(Chat& chat);

@@ -49,6 +49,7 @@ class Machine {
     EngineOptions options;
     options.place_entries_min = 3;
     options.pending_bytes_max = 64 << 10;
+    options.defragment = true;
     auto engine = Engine::Open(options, StoreId{}, disk_.Open(), *std::move(store));
     ASSERT_TRUE(engine.ok()) << engine.status();
     const absl::Status connected =

@@ -366,6 +366,32 @@ TEST_F(KvNodeStartTest, DefaultConfigHasEveryKeyAndIsWhatIsUsedWithoutAFile) {
             RunToEnd({program, "--print-config"}).output);
 }
 
+TEST_F(KvNodeStartTest, DefragmentationIsOffWithABatteryOrAPhonesFlash) {
+  const fs::path supplies = fs::path(node_.directory()) / "supplies";
+  const auto supply = [&](const std::string& name, const std::string& file,
+                          const std::string& content) {
+    fs::create_directories(supplies / name);
+    std::ofstream(supplies / name / file) << content << "\n";
+  };
+  kv::KvNodeConfig config = kv::DefaultConfig({"/home/u", "", "", false});
+  const auto defragments = [&] { return kv::Defragments(config, supplies.string()); };
+  EXPECT_TRUE(defragments());  // there is no such folder
+  supply("AC", "type", "Mains");
+  supply("mouse", "type", "Battery");
+  supply("mouse", "scope", "Device");
+  EXPECT_TRUE(defragments());
+  config.set_device_profile("ufs40");
+  EXPECT_FALSE(defragments());
+  config.set_device_profile("none");
+  supply("BAT0", "type", "Battery");
+  EXPECT_FALSE(defragments());
+  config.set_defragment("on");
+  EXPECT_TRUE(defragments());
+  fs::remove_all(supplies);
+  config.set_defragment("off");
+  EXPECT_FALSE(defragments());
+}
+
 TEST_F(KvNodeStartTest, DefaultsFollowTheEnvironment) {
   const Environment user{"/home/u", "", "/run/user/7", false};
   EXPECT_EQ(kv::DefaultConfig(user).data_dir(), "/home/u/.local/state/cairn");

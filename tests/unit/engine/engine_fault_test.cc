@@ -41,6 +41,7 @@ class EngineFaultTest : public ::testing::Test {
     options.place_entries_min = place_entries_min_;
     options.pending_bytes_max = pending_bytes_max_;
     options.arena_bytes_max = arena_bytes_max;
+    options.defragment = defragment_;
     auto engine = Engine::Open(options, StoreId{}, disk_.Open(), *std::move(store));
     ASSERT_TRUE(engine.ok()) << engine.status().ToString();
     engine_ = *std::move(engine);
@@ -92,6 +93,23 @@ class EngineFaultTest : public ::testing::Test {
     const JoinedCluster joined = Join(layout_, *fetched);
     EXPECT_EQ(joined.positions, positions);
     EXPECT_TRUE(joined.entries == EntriesBytes(layout_, kFaultSalt, 0, 0, positions));
+  }
+
+  // A sealed segment with a cluster that lies in two places, and nobody attached.
+  void SealOneForDefragmentation() {
+    Create();
+    AppendTokens(1, Positions::Range(0, 20));
+    ASSERT_EQ(TakeCheckpoint(0, 20).ToString(), "OK");
+    AppendTokens(1, Positions::Range(20, 20));
+    ASSERT_EQ(TakeCheckpoint(20, 40).ToString(), "OK");
+    const auto closed = Await<std::monostate>([&](auto done) {
+      engine_->CloseSession(id_, session_->attachment().epoch, std::move(done));
+    });
+    ASSERT_TRUE(closed.ok()) << closed.status();
+    session_.reset();
+    const auto sealed =
+        Await<SealedSegment>([&](auto done) { engine_->SealSession(id_, std::move(done)); });
+    ASSERT_TRUE(sealed.ok()) << sealed.status();
   }
 
   // All pages that hold data.
@@ -161,6 +179,7 @@ class EngineFaultTest : public ::testing::Test {
   std::unique_ptr<TestSession> session_;
   SessionId id_;
   std::int64_t page_of_two_ = 0;
+  bool defragment_ = false;
 };
 
 TEST_F(EngineFaultTest, APrefetchThatFailsSaysNothingAndTheFetchReadsAgain) {
@@ -228,6 +247,41 @@ TEST_F(EngineFaultTest, DamagedPartIsReportedLostAndCanBeRepaired) {
   session_->Send(std::move(repair));
   ExpectWhole(101, Positions::Range(0, 40));
   EXPECT_TRUE(session_->failure().ok()) << session_->failure().ToString();
+}
+
+TEST_F(EngineFaultTest, DefragmentationLeavesDamagedClustersWhereTheyAre) {
+  SealOneForDefragmentation();
+  CorruptEverything();
+  defragment_ = true;
+  Start();
+  while (Stats().read_defragment_bytes == 0) {
+  }
+  for (int round = 0; round < 50; ++round) Stats();
+  EXPECT_EQ(Stats().write_defragment_bytes, 0);
+  Open();
+  EXPECT_EQ(FetchCluster(1)->outcome, FetchOutcome::kLost);
+}
+
+TEST_F(EngineFaultTest, DefragmentationThatCannotReadOrWriteChangesNothing) {
+  for (const bool reads : {true, false}) {
+    SealOneForDefragmentation();
+    const std::int64_t used = Stats().flash_used_bytes;
+    defragment_ = true;
+    if (reads) {
+      disk_.FailNextReads(1);
+    } else {
+      disk_.FailNextWrites(1);
+    }
+    Start();
+    while (Stats().read_defragment_bytes == 0) {
+    }
+    for (int round = 0; round < 50; ++round) Stats();
+    EXPECT_EQ(Stats().flash_used_bytes, used);
+    Open();
+    ExpectWhole(1, Positions::Range(0, 40));
+    defragment_ = false;
+    Start();
+  }
 }
 
 TEST_F(EngineFaultTest, ReplaceOfADamagedParentAsksForItsBytes) {

@@ -118,6 +118,16 @@ class EngineTest : public ::testing::Test {
     return stats.value_or(KvStats());
   }
 
+  // Asks until the numbers are right. False: they never were.
+  template <typename Fn>
+  bool WaitForStats(const Fn& are_right) {
+    constexpr int kTriesMax = 200000;
+    for (int tries = 0; tries < kTriesMax; ++tries) {
+      if (are_right(Stats())) return true;
+    }
+    return false;
+  }
+
   absl::Status Delete(SessionId id) {
     return Await<std::monostate>([&](auto done) { engine_->DeleteSession(id, std::move(done)); })
         .status();

@@ -42,7 +42,7 @@ TEST(HistoryTest, EverySessionShowsItsLastCheckpointAndWhatFollowedIt) {
   std::cout << "\n";
   if (one == 0) {
     for (const char* name : {"split", "evict", "checkpoint", "seal", "resumed", "metadata torn",
-                             "read from a high end", "neighbour", "spill"}) {
+                             "read from a high end", "neighbour", "spill", "page packed"}) {
       EXPECT_GT(counts[name], 0) << "the histories do not reach: " << name;
     }
   }

@@ -44,6 +44,7 @@ void HistoryWorld::StartEngine() {
   options.merge_gap_bytes = Random(3) * 2 * kPageBytes;
   if (Random(3) == 0) options.arena_bytes_max = 0;
   options.staging = Random(4) != 0;
+  options.defragment = Random(4) != 0;
   options.device_bytes_per_second = std::int64_t{100} << 20;
   auto engine = Engine::Open(options, StoreId{}, disk_.Open(), *std::move(store));
   ASSERT_TRUE(engine.ok()) << engine.status().ToString();
@@ -66,21 +67,39 @@ void HistoryWorld::CutPower() {
   counts_["metadata torn"] += files_->lost_bytes() > 0 ? 1 : 0;
 }
 
-void HistoryWorld::CountSpills() {
+void HistoryWorld::CountWork() {
   const auto stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
-  if (stats.ok()) counts_["spill"] += static_cast<int>(stats->spill_count);
+  if (!stats.ok()) return;
+  counts_["spill"] += static_cast<int>(stats->spill_count);
+  counts_["page packed"] += static_cast<int>(stats->write_defragment_bytes / kPageBytes);
 }
 
-// A new KV node process. Compute nodes that survive resume; after a power cut they are gone too.
-void HistoryWorld::Restart(bool power_cut) {
-  CountSpills();
-  if (power_cut) CutPower();
+// Everybody leaves: sealed segments are placed again, until somebody comes back or the power goes,
+// at any moment of that.
+void HistoryWorld::Rest() {
   for (Chat& chat : chats_) {
-    if (chat.session != nullptr) chat.epoch = chat.session->attachment().epoch;
+    if (chat.session == nullptr) continue;
+    chat.epoch = chat.session->attachment().epoch;
     chat.session.reset();
   }
-  engine_.reset();
-  StartEngine();
+  // Often in the middle of it, sometimes behind its end.
+  for (std::int64_t rounds = Random(Random(4) == 0 ? 4000 : 300); rounds > 0; --rounds) {
+    Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); }).IgnoreError();
+  }
+  CountWork();
+  const bool power_cut = Random(3) == 0;
+  if (power_cut) {
+    disk_.PowerCut();
+    files_->PowerCut();
+  }
+  if (power_cut || Random(2) == 0) {
+    engine_.reset();
+    StartEngine();
+  }
+  ComeBack(power_cut);
+}
+
+void HistoryWorld::ComeBack(bool power_cut) {
   for (Chat& chat : chats_) {
     if (power_cut) {
       OpenFresh(chat);
@@ -88,6 +107,19 @@ void HistoryWorld::Restart(bool power_cut) {
       ResumeOrOpen(chat);
     }
   }
+}
+
+// A new KV node process. Compute nodes that survive resume; after a power cut they are gone too.
+void HistoryWorld::Restart(bool power_cut) {
+  CountWork();
+  if (power_cut) CutPower();
+  for (Chat& chat : chats_) {
+    if (chat.session != nullptr) chat.epoch = chat.session->attachment().epoch;
+    chat.session.reset();
+  }
+  engine_.reset();
+  StartEngine();
+  ComeBack(power_cut);
 }
 
 void HistoryWorld::Create() {
@@ -325,7 +357,8 @@ void HistoryWorld::Step() {
     ++counts_["hint"];
   }
   const std::int64_t dice = Random(100);
-  if (dice < 40) return Decode(chat);
+  if (dice < 38) return Decode(chat);
+  if (dice < 40) return Rest();
   if (dice < 55) return Fetch(chat);
   if (dice < 62) return Split(chat);
   if (dice < 64) return Evict(chat);
@@ -343,7 +376,8 @@ void HistoryWorld::Step() {
   }
   if (dice < 95) return Delete(index);
   if (dice < 97) return Restart(/*power_cut=*/false);
-  if (dice < 99) return Restart(/*power_cut=*/true);
+  if (dice < 98) return Restart(/*power_cut=*/true);
+  return Rest();
 }
 
 void HistoryWorld::End() {
@@ -354,8 +388,13 @@ void HistoryWorld::End() {
     if (::testing::Test::HasFatalFailure()) return;
   }
   while (!chats_.empty()) Delete(chats_.size() - 1);
-  const auto stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
-  ASSERT_TRUE(stats.ok());
+  absl::StatusOr<KvStats> stats;
+  // What was on its way to a new place is given back when its write has ended.
+  for (int tries = 0; tries < 10000; ++tries) {
+    stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
+    ASSERT_TRUE(stats.ok());
+    if (stats->flash_used_bytes == 2 * kPageBytes) break;
+  }
   EXPECT_EQ(stats->flash_used_bytes, 2 * kPageBytes) << "flash leaked";
   EXPECT_EQ(stats->lost_part_count, 0);
 }

@@ -50,6 +50,8 @@ class HistoryWorld {
   std::int64_t Random(std::int64_t below);
   void StartEngine();
   void Restart(bool power_cut);
+  void Rest();
+  void ComeBack(bool power_cut);
   void Create();
   void Fork();
   void Decode(Chat& chat);
@@ -61,7 +63,7 @@ class HistoryWorld {
   // With Power::kFails the next sync of the metadata's log never happens.
   void TakeCheckpoint(Chat& chat, Power power = Power::kStays);
   void CutPower();
-  void CountSpills();  // of the engine that runs
+  void CountWork();  // of the engine that runs
   void Fetch(Chat& chat);
   void OpenFresh(Chat& chat);
   bool ResumeOrOpen(Chat& chat);

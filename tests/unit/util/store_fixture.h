@@ -70,6 +70,7 @@ class StoreTest : public EngineTest {
     ASSERT_TRUE(CheckStoreId(**store, Meta().store_id, file_->path()).ok());
     EngineOptions options;
     options.place_entries_min = 3;
+    options.defragment = defragment_;
     auto engine = Engine::Open(options, file_->store_id(), *std::move(device), *std::move(store));
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
@@ -263,6 +264,7 @@ class StoreTest : public EngineTest {
   SegmentId sealed_;
   SessionId talk_, fork_, alone_;
   std::int64_t finding_count_ = 0;
+  bool defragment_ = false;  // for engines that are opened from now on
 };
 
 }  // namespace cairn::kv

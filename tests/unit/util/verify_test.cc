@@ -13,6 +13,34 @@ TEST_F(StoreTest, WholeStoreIsCleanAndNotAByteChanges) {
   EXPECT_EQ(Files(), before);
 }
 
+TEST_F(StoreTest, StoreWithPackedRunsIsWhole) {
+  // Links are a reason in each layer, wherever the clusters lie.
+  EditRows([this](MetaReader&, MetaBatch& batch) {
+    for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+      batch.Put(Family::kCoretrieval, LinkRowKey(sealed_, {layer, 0, ClusterId(1)}),
+                EncodeLinks({{ClusterId(2), 5}}));
+    }
+  });
+  defragment_ = true;
+  ASSERT_NO_FATAL_FAILURE(OpenEngine());
+  // Clusters of 20 and 40 entries in each of two heads of two layers.
+  const std::int64_t layer_bytes = 2 * 60 * layout_.EntryBytes(0);
+  const std::int64_t packed_bytes = 2 * ((layer_bytes + kPageBytes - 1) / kPageBytes) * kPageBytes;
+  ASSERT_TRUE(WaitForStats(
+      [&](const KvStats& stats) { return stats.write_defragment_bytes == packed_bytes; }));
+  CloseEngine();
+  const std::vector<std::string> lines = Verify();
+  EXPECT_EQ(finding_count_, 0) << Joined(lines);
+  EXPECT_TRUE(Has(lines, "summary findings=0 sessions=3 segments=4 ")) << Joined(lines);
+  defragment_ = false;
+  ASSERT_NO_FATAL_FAILURE(OpenEngine());
+  Positions grown = Positions::Range(0, 20);
+  grown.AppendAll(Positions::Range(60, 20));
+  ExpectCluster(*Open(talk_), 1, grown);
+  ExpectCluster(*Open(fork_), 2, Positions::Range(20, 30));
+  EXPECT_EQ(Stats().write_defragment_bytes, 0);
+}
+
 TEST_F(StoreTest, DamagedStoreIsNotChangedEither) {
   EditRows([this](MetaReader&, MetaBatch& batch) {
     batch.Delete(Family::kSegments, SegmentHeadKey(sealed_));
