@@ -5,6 +5,7 @@
 
 #include "common/base/range.h"
 #include "common/rpc/unix_socket.h"
+#include "kv-node/daemon/battery.h"
 #include "kv-node/device/file_device.h"
 #include "kv-node/engine/engine.h"
 #include "kv-node/layout/superblock.h"

@@ -6,6 +6,7 @@
 
 #include "common/daemon/paths.h"
 #include "common/log/log.h"
+#include "kv-node/daemon/battery.h"
 #include "kv-node/daemon/calibration.h"
 #include "kv-node/meta/meta_store.h"
 #include "kv-node/service/token_registry.h"

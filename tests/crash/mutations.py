@@ -134,6 +134,18 @@ MUTATIONS = [
     ("repair: half read metadata is repaired", UTIL + "repair_plan.cc",
      "if (survey.incomplete) return plan;", "", CHECK),
     ("repair: a dry run commits", UTIL + "store_tool.cc", "if (mode == RepairMode::kDryRun) break;", "", CHECK),
+    ("defragmentation frees pools that others lie in", ENGINE + "defragmenter.cc",
+     "if (--named.at(part.first_page) == 0)", "if (--named.at(part.first_page) >= 0)", ENGINE_TEST),
+    ("defragmentation moves what a session reads", ENGINE + "engine_sessions.cc",
+     "return entry.second->HasInChain(segment);", "return entry.second->HasInChain(segment) && false;", ENGINE_TEST),
+    ("defragmentation moves what fails its check", ENGINE + "defragmenter.cc",
+     "return PartIsIntact(context_.store_id, part, entry_bytes, part.count(), pages);",
+     "return PartIsIntact(context_.store_id, part, entry_bytes, part.count(), pages) || part.count() > 0;", FAULTS),
+    ("defragmented pages stay in the allocation record", ENGINE + "defragmenter.cc",
+     "for (const FreeMap::Range& range : unnamed) mark(range, false);", "", CHECK),
+    ("packed runs are not flushed before the commit", ENGINE + "defragmenter.cc",
+     "if (!context_.options.durable) return LockUnit(unit);",
+     "if (context_.options.durable) return LockUnit(unit);", HISTORY),
 ]
 
 

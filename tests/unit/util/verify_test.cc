@@ -24,7 +24,7 @@ TEST_F(StoreTest, StoreWithPackedRunsIsWhole) {
   defragment_ = true;
   ASSERT_NO_FATAL_FAILURE(OpenEngine());
   // Clusters of 20 and 40 entries in each of two heads of two layers.
-  const std::int64_t layer_bytes = 2 * 60 * layout_.EntryBytes(0);
+  const std::int64_t layer_bytes = std::int64_t{2} * 60 * layout_.EntryBytes(0);
   const std::int64_t packed_bytes = 2 * ((layer_bytes + kPageBytes - 1) / kPageBytes) * kPageBytes;
   ASSERT_TRUE(WaitForStats(
       [&](const KvStats& stats) { return stats.write_defragment_bytes == packed_bytes; }));
