@@ -1,8 +1,10 @@
 #include "common/rpc/fetch_frame.h"
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
+#include <google/protobuf/arena.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/slice.h>
@@ -22,36 +24,42 @@ std::size_t FieldBytes(int field, std::size_t size) {
          CodedOutputStream::VarintSize64(size) + size;
 }
 
-// The messages without their entries, and the sizes with them.
+// The messages without their entries, in a protobuf arena, and the sizes with them.
 struct SpanFrame {
-  pb::Span header;
+  const pb::Span* header = nullptr;
   std::size_t bytes = 0;
 };
 struct ClusterFrame {
-  pb::FetchedCluster header;
-  std::vector<SpanFrame> spans;
+  const pb::FetchedCluster* header = nullptr;
   std::size_t bytes = 0;
 };
+struct ReplyFrames {
+  google::protobuf::Arena arena;
+  std::vector<ClusterFrame> clusters;
+  std::vector<SpanFrame> spans;  // of the clusters, one behind the other
+};
 
-bool IsInline(const SpanFrame& frame) { return !frame.header.has_arena(); }
+bool IsInline(const SpanFrame& frame) { return !frame.header->has_arena(); }
 
-ClusterFrame MeasureCluster(const FetchedCluster& cluster, bool uses_arena) {
-  ClusterFrame frame;
-  frame.header.set_head(cluster.cluster.head);
-  frame.header.set_cluster_id(cluster.cluster.cluster_id.value());
-  frame.header.set_outcome(static_cast<pb::FetchOutcome>(cluster.outcome));
-  frame.bytes = frame.header.ByteSizeLong();
-  frame.spans.reserve(cluster.spans.size());
+// Adds the cluster and returns its size.
+std::size_t MeasureCluster(const FetchedCluster& cluster, bool uses_arena, ReplyFrames* frames) {
+  auto* header = google::protobuf::Arena::CreateMessage<pb::FetchedCluster>(&frames->arena);
+  header->set_head(cluster.cluster.head);
+  header->set_cluster_id(cluster.cluster.cluster_id.value());
+  header->set_outcome(static_cast<pb::FetchOutcome>(cluster.outcome));
+  std::size_t bytes = header->ByteSizeLong();
   for (const Span& span : cluster.spans) {
-    SpanFrame& span_frame = frame.spans.emplace_back();
-    SpanToProto(span, uses_arena, &span_frame.header);
-    span_frame.bytes = span_frame.header.ByteSizeLong();
-    if (IsInline(span_frame)) {
-      span_frame.bytes += FieldBytes(pb::Span::kEntriesFieldNumber, span.bytes.size());
+    auto* span_header = google::protobuf::Arena::CreateMessage<pb::Span>(&frames->arena);
+    SpanToProto(span, uses_arena, span_header);
+    SpanFrame& frame = frames->spans.emplace_back(SpanFrame{span_header, 0});
+    frame.bytes = span_header->ByteSizeLong();
+    if (IsInline(frame)) {
+      frame.bytes += FieldBytes(pb::Span::kEntriesFieldNumber, span.bytes.size());
     }
-    frame.bytes += FieldBytes(pb::FetchedCluster::kSpansFieldNumber, span_frame.bytes);
+    bytes += FieldBytes(pb::FetchedCluster::kSpansFieldNumber, frame.bytes);
   }
-  return frame;
+  frames->clusters.push_back({header, bytes});
+  return bytes;
 }
 
 // Collects slices: its own bytes, and lent ones between them.
@@ -97,13 +105,15 @@ class SliceWriter {
   std::vector<grpc::Slice> slices_;
 };
 
-void WriteCluster(const FetchedCluster& cluster, const ClusterFrame& frame, SliceWriter* writer) {
-  writer->AddMessage(frame.header);
-  for (std::size_t i = 0; i < cluster.spans.size(); ++i) {
-    const Span& span = cluster.spans[i];
-    writer->BeginField(pb::FetchedCluster::kSpansFieldNumber, frame.spans[i].bytes);
-    writer->AddMessage(frame.spans[i].header);
-    if (!IsInline(frame.spans[i])) continue;
+// `frames`: of the cluster's spans.
+void WriteCluster(const FetchedCluster& cluster, const ClusterFrame& frame, const SpanFrame* frames,
+                  SliceWriter* writer) {
+  writer->AddMessage(*frame.header);
+  for (const Span& span : cluster.spans) {
+    const SpanFrame& span_frame = *frames++;
+    writer->BeginField(pb::FetchedCluster::kSpansFieldNumber, span_frame.bytes);
+    writer->AddMessage(*span_frame.header);
+    if (!IsInline(span_frame)) continue;
     writer->BeginField(pb::Span::kEntriesFieldNumber, span.bytes.size());
     writer->AddLent(span.bytes, span.owner);
   }
@@ -113,12 +123,13 @@ void WriteCluster(const FetchedCluster& cluster, const ClusterFrame& frame, Slic
 
 grpc::ByteBuffer FrameFetchReply(const std::string& boot_token, RequestId request,
                                  const FetchReply& reply, bool uses_arena) {
-  std::vector<ClusterFrame> frames;
-  frames.reserve(reply.clusters.size());
+  ReplyFrames frames;
+  frames.clusters.reserve(reply.clusters.size());
+  frames.spans.reserve(reply.clusters.size());
   std::size_t fetch_bytes = 0;
   for (const FetchedCluster& cluster : reply.clusters) {
-    frames.push_back(MeasureCluster(cluster, uses_arena));
-    fetch_bytes += FieldBytes(pb::FetchReply::kClustersFieldNumber, frames.back().bytes);
+    fetch_bytes += FieldBytes(pb::FetchReply::kClustersFieldNumber,
+                              MeasureCluster(cluster, uses_arena, &frames));
   }
   pb::ChannelReply header;
   header.set_boot_token(boot_token);
@@ -126,9 +137,11 @@ grpc::ByteBuffer FrameFetchReply(const std::string& boot_token, RequestId reques
   SliceWriter writer;
   writer.AddMessage(header);
   writer.BeginField(pb::ChannelReply::kFetchFieldNumber, fetch_bytes);
-  for (std::size_t i = 0; i < frames.size(); ++i) {
-    writer.BeginField(pb::FetchReply::kClustersFieldNumber, frames[i].bytes);
-    WriteCluster(reply.clusters[i], frames[i], &writer);
+  const SpanFrame* spans = frames.spans.data();
+  for (std::size_t i = 0; i < frames.clusters.size(); ++i) {
+    writer.BeginField(pb::FetchReply::kClustersFieldNumber, frames.clusters[i].bytes);
+    WriteCluster(reply.clusters[i], frames.clusters[i], spans, &writer);
+    spans += reply.clusters[i].spans.size();
   }
   return writer.Finish();
 }

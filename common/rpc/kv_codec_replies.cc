@@ -81,20 +81,21 @@ absl::Status CheckSpanCounts(const pb::Span& span, std::int64_t position_count) 
   return absl::OkStatus();
 }
 
-// What the spans of one reply are made with.
-struct ReplySource {
-  std::shared_ptr<const pb::ChannelReply> reply;
-  ArenaResolver* arena = nullptr;
-  std::shared_ptr<const void> lease;
-};
-
-// Keeps a range of the arena: its mapping and the right to read it.
+// Keeps ranges of one granule: its mapping and the right to read it.
 struct RangeOwner {
   std::shared_ptr<const void> memory;
   std::shared_ptr<const void> lease;
 };
 
-absl::Status TakeRange(const pb::ArenaRange& range, const ReplySource& source, Span& span) {
+// What the spans of one reply are made with.
+struct ReplySource {
+  std::shared_ptr<const pb::ChannelReply> reply;
+  ArenaResolver* arena = nullptr;
+  std::shared_ptr<const void> lease;
+  std::shared_ptr<const RangeOwner> last_owner;  // neighbours mostly lie in the same granule
+};
+
+absl::Status TakeRange(const pb::ArenaRange& range, ReplySource& source, Span& span) {
   if (source.arena == nullptr) return InvalidArgument("arena: this client has no shared memory");
   CAIRN_ASSIGN_OR_RETURN(
       ArenaMemory memory,
@@ -102,11 +103,15 @@ absl::Status TakeRange(const pb::ArenaRange& range, const ReplySource& source, S
   span.arena = {range.granule_id(), range.offset_bytes(), range.generation(), memory.granule};
   span.bytes = {memory.granule + range.offset_bytes(),
                 static_cast<std::size_t>(range.size_bytes())};
-  span.owner = std::make_shared<RangeOwner>(RangeOwner{std::move(memory.owner), source.lease});
+  if (source.last_owner == nullptr || source.last_owner->memory != memory.owner) {
+    source.last_owner =
+        std::make_shared<const RangeOwner>(RangeOwner{std::move(memory.owner), source.lease});
+  }
+  span.owner = source.last_owner;
   return absl::OkStatus();
 }
 
-absl::StatusOr<Span> SpanFromProto(const pb::Span& span, const ReplySource& source) {
+absl::StatusOr<Span> SpanFromProto(const pb::Span& span, ReplySource& source) {
   Span out;
   CAIRN_ASSIGN_OR_RETURN(out.positions, PositionsFromProto("positions", span.positions()));
   CAIRN_RETURN_IF_ERROR(CheckSpanCounts(span, out.positions.count()));
@@ -125,7 +130,7 @@ absl::StatusOr<Span> SpanFromProto(const pb::Span& span, const ReplySource& sour
 }
 
 absl::StatusOr<FetchedCluster> ClusterFromProto(const pb::FetchedCluster& cluster,
-                                                const ReplySource& source) {
+                                                ReplySource& source) {
   CAIRN_RETURN_IF_ERROR(CheckHead(cluster.head()));
   CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", cluster.cluster_id()));
   CAIRN_RETURN_IF_ERROR(CheckBetween("outcome", cluster.outcome(), 1, 3));
@@ -141,7 +146,7 @@ absl::StatusOr<FetchedCluster> ClusterFromProto(const pb::FetchedCluster& cluste
   return out;
 }
 
-absl::StatusOr<ReadReply> FetchFromProto(const ReplySource& source) {
+absl::StatusOr<ReadReply> FetchFromProto(ReplySource source) {
   FetchReply out;
   const pb::FetchReply& fetch = source.reply->fetch();
   CAIRN_RETURN_IF_ERROR(CheckCountMax("clusters", fetch.clusters_size(), kFetchClusterCountMax));
@@ -280,7 +285,7 @@ absl::StatusOr<ReadReply> ReadReplyFromProto(const std::shared_ptr<pb::ChannelRe
                                              const std::shared_ptr<const void>& lease) {
   switch (reply->reply_case()) {
     case ReplyCase::kFetch:
-      return FetchFromProto({reply, arena, lease});
+      return FetchFromProto({reply, arena, lease, nullptr});
     case ReplyCase::kIndex:
       return IndexFromProto(reply->mutable_index());
     case ReplyCase::kCarried:

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "common/base/range.h"
+#include "common/base/thread.h"
 #include "common/rpc/unix_socket.h"
 #include "compute-node/kernels/thread_pool.h"
 
@@ -43,6 +44,9 @@ constexpr std::array kKeys = {
     ConfigKey{"dram_budget_bytes",
               "All memory for keys and values of a conversation; bounds the replay buffer."},
     ConfigKey{"kv_format", "How keys and values are stored: \"f16\" or \"f32\"."},
+    ConfigKey{"realtime_priority",
+              "1 to 99: the thread that takes the KV node's answers runs with this realtime\n"
+              "priority (SCHED_RR); needs CAP_SYS_NICE or RLIMIT_RTPRIO. 0: no."},
     ConfigKey{"turn_template", "What `cairn chat` puts around a turn; {} is the turn."},
     ConfigKey{"turn_stop", "Texts that end a turn in `cairn chat`; one key for each."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
@@ -62,6 +66,8 @@ absl::Status Validate(const ComputeNodeConfig& config) {
   CAIRN_RETURN_IF_ERROR(
       CheckBetween("kv_ram_bytes", config.kv_ram_bytes(), kKvRamBytesMin, kKvRamBytesMax));
   CAIRN_RETURN_IF_ERROR(CheckBetween("threads", config.threads(), 0, kThreadCountMax));
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween("realtime_priority", config.realtime_priority(), 0, kRealtimePriorityMax));
   if (!ParseKvFormat(config.kv_format()).has_value()) {
     return InvalidArgument("kv_format is '{}': it must be f16 or f32", config.kv_format());
   }
@@ -133,6 +139,7 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_fetch_slice_bytes(session.fetch_slice_bytes);
   config.set_dram_budget_bytes(session.dram_budget_bytes);
   config.set_kv_format(std::string(KvFormatName(session.kv_format)));
+  config.set_realtime_priority(0);
   config.set_turn_template("{}\n");
   config.set_log_level("info");
   return config;

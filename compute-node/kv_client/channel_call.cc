@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <google/protobuf/arena.h>
+
 #include "common/rpc/status_mapping.h"
 
 namespace cairn::compute {
@@ -42,9 +44,11 @@ bool ChannelCall::Write(const pb::ChannelRequest& message) {
 }
 
 std::shared_ptr<pb::ChannelReply> ChannelCall::Read() {
-  auto reply = std::make_shared<pb::ChannelReply>();
-  if (!stream_->Read(reply.get())) return nullptr;
-  return reply;
+  // A fetch reply is hundreds of small messages: they are made, and go, together.
+  auto arena = std::make_shared<google::protobuf::Arena>();
+  auto* reply = google::protobuf::Arena::CreateMessage<pb::ChannelReply>(arena.get());
+  if (!stream_->Read(reply)) return nullptr;
+  return {std::move(arena), reply};
 }
 
 absl::Status ChannelCall::Finish() {

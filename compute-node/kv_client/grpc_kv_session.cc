@@ -302,6 +302,7 @@ absl::Status GrpcKvSession::Reattach() {
 }
 
 void GrpcKvSession::Run() {
+  const RealtimePriority realtime(link_->options().realtime_priority);
   while (true) {
     std::shared_ptr<ChannelCall> call;
     {

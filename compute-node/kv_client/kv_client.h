@@ -44,6 +44,9 @@ struct KvClientOptions {
   // Whether fetched entries are read where the KV node has them, in shared memory; otherwise they
   // come through the socket.
   bool use_arena = true;
+  // Of the thread that takes a session's answers; 0: none. Where the system does not allow it the
+  // thread runs as usual.
+  int realtime_priority = 0;
 };
 
 // Why a wait should end now, or OK. Asked on the waiting thread; must not call the session.

@@ -39,6 +39,11 @@ void SlotCache::ForEachTouching(std::int64_t first, std::int64_t end, Fn&& fn) c
 }
 
 SlotRef SlotCache::Find(PageIndex first, std::int64_t count) const {
+  // A cluster is mostly fetched again as it was before.
+  const auto [begin, end] = by_first_page_.equal_range(first.value());
+  for (auto it = begin; it != end; ++it) {
+    if (it->second->page_count() == count) return it->second;
+  }
   SlotRef newest;
   ForEachTouching(first.value(), first.value() + 1, [&](const SlotRef& slot) {
     if (!slot->Holds(first, count)) return;

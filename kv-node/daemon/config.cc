@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "common/base/range.h"
+#include "common/base/thread.h"
 #include "common/rpc/unix_socket.h"
 #include "kv-node/daemon/battery.h"
 #include "kv-node/device/file_device.h"
@@ -75,6 +76,11 @@ constexpr std::array kKeys = {
               "Whether sealed segments are placed again while nothing else is to be done, which\n"
               "makes reads fewer and writes every sealed byte once more: \"on\", \"off\", or\n"
               "\"auto\": on, but not with a battery or the device_profile of a phone."},
+    ConfigKey{
+        "realtime_priority",
+        "1 to 99: the threads that serve fetches run with this realtime priority (SCHED_RR), so\n"
+        "that programs that compute on every processor do not delay them; needs CAP_SYS_NICE or\n"
+        "RLIMIT_RTPRIO. 0: no."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };
 
@@ -100,6 +106,8 @@ absl::Status Validate(const KvNodeConfig& config) {
     CAIRN_RETURN_IF_ERROR(
         CheckBetween("arena_bytes_max", config.arena_bytes_max(), kArenaBytesMin, kMemoryBytesMax));
   }
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween("realtime_priority", config.realtime_priority(), 0, kRealtimePriorityMax));
   const std::string& defragment = config.defragment();
   if (defragment != "auto" && defragment != "on" && defragment != "off") {
     return InvalidArgument("defragment is \"{}\", not auto, on or off", defragment);
@@ -143,6 +151,7 @@ KvNodeConfig DefaultConfig(const Environment& environment) {
   config.set_pool_sharing(engine.pool_sharing);
   config.set_staging(engine.staging);
   config.set_defragment("auto");
+  config.set_realtime_priority(0);
   config.set_log_level("info");
   return config;
 }

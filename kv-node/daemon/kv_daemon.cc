@@ -4,6 +4,7 @@
 #include <system_error>
 #include <utility>
 
+#include "common/base/thread.h"
 #include "common/daemon/paths.h"
 #include "common/log/log.h"
 #include "kv-node/daemon/battery.h"
@@ -35,7 +36,11 @@ absl::StatusOr<std::unique_ptr<KvDaemon>> KvDaemon::Start(const KvNodeConfig& co
   CAIRN_RETURN_IF_ERROR(MakeDirectory(config.data_dir(), "data_dir"));
   CAIRN_RETURN_IF_ERROR(MakeSocketDirectory(config.socket_path()));
   CAIRN_RETURN_IF_ERROR(daemon->OpenExtentFile());
-  CAIRN_RETURN_IF_ERROR(daemon->OpenEngine());
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, daemon->OpenMetadata());
+  // The threads of the engine and the server inherit it, those of the metadata do not.
+  const RealtimePriority realtime(config.realtime_priority());
+  CAIRN_RETURN_IF_ERROR(Annotate(realtime.status(), "realtime_priority"));
+  CAIRN_RETURN_IF_ERROR(daemon->OpenEngine(std::move(meta)));
   CAIRN_RETURN_IF_ERROR(daemon->Serve());
   return daemon;
 }
@@ -97,8 +102,7 @@ absl::StatusOr<std::optional<DeviceProfile>> KvDaemon::FindProfile(const FileDev
   return *std::move(measured);
 }
 
-absl::Status KvDaemon::OpenEngine() {
-  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, OpenMetadata());
+absl::Status KvDaemon::OpenEngine(std::unique_ptr<MetaStore> meta) {
   FileDeviceOptions device_options;
   CAIRN_ASSIGN_OR_RETURN(device_options.engine, ParseIoEngine(config_.io_engine()));
   device_options.size_bytes = extent_file_->size_bytes();

@@ -48,7 +48,7 @@ class KvDaemon {
   // The store's profile of its flash; measured when it has none. nullopt: there is none.
   absl::StatusOr<std::optional<DeviceProfile>> FindProfile(const FileDeviceOptions& options,
                                                            MetaStore& meta);
-  absl::Status OpenEngine();
+  absl::Status OpenEngine(std::unique_ptr<MetaStore> meta);
   absl::Status Serve();
   void RecordClosedMetadata();
 

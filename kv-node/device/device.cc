@@ -187,28 +187,39 @@ void Device::Complete(int slot, absl::Status status) {
 }
 
 int Device::RunCallbacks() {
-  std::vector<Completed> ready;
-  ready.swap(completed_);
+  running_.swap(completed_);  // both keep their memory
   in_callbacks_ = true;
-  for (Completed& completed : ready) {
+  for (Completed& completed : running_) {
     --in_flight_count_;
     completed.done(std::move(completed.status));
     completed.done = nullptr;  // what the callback holds is freed before the next one runs
   }
   in_callbacks_ = false;
-  return static_cast<int>(ready.size());
+  const int count = static_cast<int>(running_.size());
+  running_.clear();
+  return count;
 }
 
 int Device::Poll(std::chrono::microseconds wait) {
   CheckOwner();
   CAIRN_CHECK(!in_callbacks_);
   CAIRN_CHECK_GE(wait.count(), 0);
-  Wait(completed_.empty() ? wait : std::chrono::microseconds(0));
+  const bool waits = completed_.empty() && !std::exchange(kept_busy_, false);
+  Wait(waits ? wait : std::chrono::microseconds(0));
   StartQueued();
   const int count = RunCallbacks();
   // What callbacks submitted should reach the device before the caller turns to other work.
   SubmitStarted();
   return count;
+}
+
+void Device::KeepBusy() {
+  CheckOwner();
+  if (started_count_ == 0) return;
+  kept_busy_ = true;
+  Wait(std::chrono::microseconds(0));
+  StartQueued();
+  SubmitStarted();
 }
 
 }  // namespace cairn::kv

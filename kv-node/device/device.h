@@ -90,6 +90,10 @@ class Device {
   // completion or Wake(). Returns the number of callbacks run. Not to be called from a callback.
   int Poll(std::chrono::microseconds wait);
 
+  // Takes in what has completed and starts what waits for that, so that the device has work during
+  // a long piece of the owner's. Runs no callback, and may be called from one.
+  void KeepBusy();
+
   // Ends the current or the next wait of Poll().
   virtual void Wake() = 0;
 
@@ -130,6 +134,10 @@ class Device {
 
   // Transfers that the implementation holds: started and not finished.
   int started_count() const { return started_count_; }
+  // Every slot is taken and more requests wait for one.
+  bool has_backlog() const {
+    return in_flight_count_ - static_cast<int>(completed_.size()) > queue_depth_;
+  }
   void CheckOwner();
   void set_size_bytes(std::int64_t size_bytes) { size_bytes_ = size_bytes; }
 
@@ -166,12 +174,14 @@ class Device {
   const int queue_depth_;
   std::thread::id owner_;  // set by the first submit or poll
   bool in_callbacks_ = false;
+  bool kept_busy_ = false;  // since the last Poll: a Wake() may have come meanwhile
   int in_flight_count_ = 0;
   int started_count_ = 0;
   std::vector<Request> slots_;
   std::vector<int> free_slots_;
   std::array<Queue, kIoClassCount> queues_;  // all together bounded by kRequestCountMax
   std::vector<Completed> completed_;         // its callbacks run next
+  std::vector<Completed> running_;           // its callbacks run now
   DeviceStats stats_;
 };
 

@@ -19,6 +19,10 @@ namespace {
 
 // user_data of the wake-up; transfers carry their slot.
 constexpr std::uint64_t kWakeTag = ~std::uint64_t{0};
+// While requests wait for a free slot, one wake-up and one call take in several completions and
+// start as many requests: this share of the slots, or what came in this time.
+constexpr int kGatherShare = 8;
+constexpr std::chrono::microseconds kGatherTime{100};
 
 __kernel_timespec ToTimespec(std::chrono::microseconds time) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
@@ -208,9 +212,12 @@ void UringDevice::Wait(std::chrono::microseconds wait) {
   if (wait.count() == 0 || io_uring_cq_ready(&ring_->ring) > 0) {
     CheckEnter(io_uring_submit_and_get_events(&ring_->ring));
   } else {
-    __kernel_timespec timeout = ToTimespec(wait);
+    const bool gathers = has_backlog();
+    const int count = gathers ? std::max(1, queue_depth() / kGatherShare) : 1;
+    __kernel_timespec timeout = ToTimespec(gathers ? std::min(wait, kGatherTime) : wait);
     io_uring_cqe* first = nullptr;
-    CheckEnter(io_uring_submit_and_wait_timeout(&ring_->ring, &first, 1, &timeout, nullptr));
+    CheckEnter(io_uring_submit_and_wait_timeout(&ring_->ring, &first, static_cast<unsigned>(count),
+                                                &timeout, nullptr));
   }
   Reap();
 }

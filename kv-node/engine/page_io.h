@@ -116,6 +116,8 @@ class PageIo {
   int in_flight_count() const { return device_.in_flight_count(); }
   int queue_depth() const { return device_.queue_depth(); }
   bool IsBeingWritten(PageIndex page) const { return in_flight_.contains(page); }
+  // See Device::KeepBusy.
+  void KeepBusy() { device_.KeepBusy(); }
   // Whether one of the pages [first, end) is.
   bool AnyBeingWritten(PageIndex first, PageIndex end) const;
   void Flush(WriteDone done);

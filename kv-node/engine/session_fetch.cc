@@ -13,6 +13,9 @@
 namespace cairn::kv {
 namespace {
 
+// Parts, or runs, that are worked on between two looks at the device.
+constexpr std::size_t kKeepBusyEvery = 16;
+
 void TakeFromSlot(WantedPart& wanted, const SlotRef& slot, SlotLease lease) {
   wanted.slot = slot;
   wanted.pages = slot->At(wanted.first_page);
@@ -71,6 +74,8 @@ AttachedSession::Applied AttachedSession::StartFetch(RequestId request_id, const
   job->layer = op.layer;
   job->with_positions = op.with_positions;
   std::int64_t bytes = 0;
+  job->clusters.reserve(op.clusters.size());
+  job->parts.reserve(op.clusters.size());
   for (const ClusterRef& ref : op.clusters) {
     FetchJob::Cluster cluster;
     cluster.key = {op.layer, ref.head, ref.cluster_id};
@@ -100,7 +105,9 @@ AttachedSession::Applied AttachedSession::StartFetch(RequestId request_id, const
 void AttachedSession::AdvanceFetch(const std::shared_ptr<FetchJob>& job) {
   if (stopped_) return;  // rule 5: reads of an ended epoch are dropped unchecked
   std::vector<WantedPart*> missing;
+  std::size_t looked_at = 0;
   for (WantedPart& wanted : job->parts) {
+    if (++looked_at % kKeepBusyEvery == 0) context_.io->KeepBusy();
     if (wanted.outcome != WantedPart::Outcome::kOpen) continue;
     if (!FindPart(job, wanted)) missing.push_back(&wanted);
     // What is served at once needs no more than its slot.
@@ -172,6 +179,7 @@ void AttachedSession::ReadMissing(const std::shared_ptr<FetchJob>& job,
   std::vector<FetchRun> runs =
       MergeRuns(std::move(missing), context_.io->merge_limits(), PageIo::kHoleBytesMax);
   bool has_room = context_.cache != nullptr;
+  std::size_t begun = 0;
   while (!runs.empty()) {
     FetchRun run = std::move(runs.back());
     runs.pop_back();
@@ -186,6 +194,7 @@ void AttachedSession::ReadMissing(const std::shared_ptr<FetchJob>& job,
       has_room = slot != nullptr;
     }
     ReadRun(job, std::move(run), slot);
+    if (++begun % kKeepBusyEvery == 0) context_.io->KeepBusy();
   }
 }
 

@@ -20,6 +20,7 @@
 #include <CLI/CLI.hpp>
 
 #include "common/base/check.h"
+#include "common/base/thread.h"
 #include "compute-node/kv_client/grpc_kv_node.h"
 #include "tests/tools/rng.h"
 
@@ -37,6 +38,7 @@ struct Settings {
   std::int64_t store_bytes = std::int64_t{256} << 20;
   double seconds = 2;
   bool use_arena = true;
+  int realtime_priority = 0;
   std::string only;  // part of the names of the cases to run
 };
 
@@ -217,6 +219,9 @@ class Measurement {
 void RunAll(const Settings& settings) {
   KvClientOptions options;
   options.use_arena = settings.use_arena;
+  options.realtime_priority = settings.realtime_priority;
+  const RealtimePriority realtime(settings.realtime_priority);
+  CAIRN_CHECK(realtime.status().ok());
   auto node = GrpcKvNode::Connect(settings.socket_path, options);
   if (!node.ok()) std::cerr << node.status() << '\n';
   CAIRN_CHECK(node.ok());
@@ -252,6 +257,8 @@ int main(int argc, char** argv) {
     app.add_option("--store-mib", store_mib, "MiB of each of the two sessions");
     app.add_option("--seconds", settings.seconds, "Time of each measurement");
     app.add_option("--only", settings.only, "Only cases with this in their name");
+    app.add_option("--realtime-priority", settings.realtime_priority,
+                   "Of this program's threads that wait for answers");
     app.add_flag("!--inline", settings.use_arena, "Entries through the socket, no shared memory");
     CLI11_PARSE(app, argc, argv);
     settings.store_bytes = store_mib << 20;

@@ -1,13 +1,17 @@
 // Starts that fail: one line says what is wrong with which object and what to do; exit code 1. And
 // the flags that only print.
+#include <sched.h>
+
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "kv-node/daemon/config.h"
+#include "common/base/thread.h"
 #include "kv-node/layout/extent_file.h"
 #include "tests/integration/kv_node_process.h"
 
@@ -311,6 +315,9 @@ TEST_F(KvNodeStartTest, ValueOutOfItsRangeNamesTheKey) {
   node_.SetConfig("merge_gap_bytes", "262145");
   ExpectRefused(node_, {"merge_gap_bytes is 262145", "-1 to 262144"});
   node_.SetConfig("merge_gap_bytes", "0");
+  node_.SetConfig("realtime_priority", "100");
+  ExpectRefused(node_, {"realtime_priority is 100", "0 to 99"});
+  node_.SetConfig("realtime_priority", "0");
   node_.SetConfig("log_level", "\"loud\"");
   ExpectRefused(node_, {"log level 'loud'"});
 }
@@ -318,6 +325,27 @@ TEST_F(KvNodeStartTest, ValueOutOfItsRangeNamesTheKey) {
 TEST_F(KvNodeStartTest, BadFlagsAreNamed) {
   const std::string program = BinaryPath("cairn-kv-node");
   for (const auto& [arguments, text] :
+TEST_F(KvNodeStartTest, RealtimePriorityIsOfTheThreadsThatServe) {
+  node_.SetConfig("realtime_priority", "1");
+  if (!RealtimePriority(1).status().ok()) {
+    ExpectRefused(node_, {"realtime_priority", "1"});
+    GTEST_SKIP() << "no realtime priorities here";
+  }
+  ASSERT_TRUE(node_.Start().ok());
+  std::map<std::string, int> policies;  // by the thread's name
+  for (const auto& thread :
+       fs::directory_iterator(fmt::format("/proc/{}/task", node_.process().pid()))) {
+    std::ifstream file(thread.path() / "comm");
+    std::string name;
+    std::getline(file, name);
+    policies[name] = sched_getscheduler(std::stoi(thread.path().filename().string()));
+  }
+  EXPECT_EQ(policies.at("kv-engine"), SCHED_RR);
+  EXPECT_EQ(policies.at("kv-handshake"), SCHED_RR);
+  EXPECT_EQ(policies.at("kv-meta"), SCHED_OTHER);
+  EXPECT_EQ(node_.Stop().value_or(-1), 0);
+}
+
        std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--frobnicate"}, "--frobnicate"},
            {{"--config"}, "--config needs a value"},

@@ -37,6 +37,7 @@ class Process {
   // Waits for the end: the exit code, or minus the signal's number. DEADLINE_EXCEEDED kills it.
   absl::StatusOr<int> Wait();
   bool running() const { return pid_ > 0; }
+  pid_t pid() const { return pid_; }
   // What it has printed as far as it was read: all of it after Wait.
   const std::string& output() const { return output_; }
 

@@ -29,7 +29,7 @@ NOT_AMOUNTS = {
     "token_ids_start": "a position", "starts": "positions, packed", "lengths": "of runs of positions, packed",
     "page_size": "the name that paginated calls have everywhere", "top_k": "the sampler's usual name",
     "head_dim": "numbers in a head, as models call it", "queue_depth": "requests, as devices call it",
-    "threads": "a count, as every program calls it",
+    "threads": "a count, as every program calls it", "realtime_priority": "a rank, as the scheduler calls it",
 }
 CAMEL = re.compile(r"([A-Z][a-z0-9]*)+$")
 SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*$")

@@ -1,6 +1,7 @@
 #include "common/base/thread.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #include <array>
 #include <chrono>
@@ -29,6 +30,29 @@ TEST(ThreadTest, CarriesItsNameAndBlocksSignals) {
   thread.join();
   EXPECT_EQ(name, "kv-engine");
   EXPECT_EQ(term_blocked, 1);
+}
+
+TEST(ThreadTest, RealtimePriorityIsOfItsThreadAndThoseThatItStarts) {
+  const auto policy = [] {
+    sched_param parameters{};
+    int now = -1;
+    EXPECT_EQ(pthread_getschedparam(pthread_self(), &now, &parameters), 0);
+    return now;
+  };
+  EXPECT_TRUE(RealtimePriority(0).status().ok());
+  int inherited = -1;
+  {
+    const RealtimePriority realtime(1);
+    if (!realtime.status().ok()) {
+      EXPECT_EQ(realtime.status().code(), absl::StatusCode::kPermissionDenied);
+      EXPECT_EQ(policy(), SCHED_OTHER);
+      GTEST_SKIP() << "no realtime priorities here: " << realtime.status();
+    }
+    EXPECT_EQ(policy(), SCHED_RR);
+    StartThread("inherits", [&] { inherited = policy(); }).join();
+  }
+  EXPECT_EQ(inherited, SCHED_RR);
+  EXPECT_EQ(policy(), SCHED_OTHER);
 }
 
 TEST(ThreadDeathTest, ANameThatTheKernelWouldCutIsAProgrammerError) {

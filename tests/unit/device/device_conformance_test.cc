@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -70,7 +73,19 @@ class DeviceConformance : public testing::TestWithParam<std::string> {
     return std::make_unique<UringDevice>(fd_, kDeviceBytes, kDepth);
   }
 
+  // Reads of one page each, and what each calls.
+  void SubmitReads(int count, const std::function<void()>& done) {
+    for (int i = 0; i < count; ++i) {
+      device_->SubmitRead(DeviceOffset(i * kPage), buffers_.emplace_back(kPage).span(),
+                          [done](const absl::Status& status) {
+                            EXPECT_TRUE(status.ok()) << status;
+                            done();
+                          });
+    }
+  }
+
   test::TempDir dir_;
+  std::deque<AlignedBuffer> buffers_;
   std::unique_ptr<FaultyDisk> disk_;
   int fd_ = -1;
   std::unique_ptr<Device> device_;
@@ -180,6 +195,40 @@ TEST_P(DeviceConformance, CallbacksMaySubmitMore) {
   device_->SubmitWrite(DeviceOffset(0), page.span(), next);
   Drain(*device_);
   EXPECT_EQ(left, 0);
+}
+
+TEST_P(DeviceConformance, KeepBusyWorksOffWhatWaitsAndRunsNoCallback) {
+  constexpr int kCount = 3 * kDepth;
+  int called_count = 0;
+  SubmitReads(kCount, [&] {
+    ++called_count;
+    device_->KeepBusy();  // may be called from here
+  });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (device_->stats().read_count < kCount) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "requests were not started";
+    device_->KeepBusy();
+  }
+  EXPECT_EQ(called_count, 0);
+  EXPECT_EQ(device_->in_flight_count(), kCount);
+  EXPECT_EQ(device_->Poll(std::chrono::microseconds(0)), kCount);
+  EXPECT_EQ(called_count, kCount);
+}
+
+TEST_P(DeviceConformance, KeepBusyInACallbackLosesNoCompletionAndNoWake) {
+  constexpr int kCount = 4 * kDepth;
+  int called_count = 0;
+  SubmitReads(kCount, [&] {
+    ++called_count;
+    device_->Wake();
+    device_->KeepBusy();  // others are in flight
+  });
+  Drain(*device_);
+  EXPECT_EQ(called_count, kCount);
+  // The last wake came behind the last wait of Poll().
+  const auto begin = std::chrono::steady_clock::now();
+  device_->Poll(std::chrono::seconds(100));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(50));
 }
 
 TEST_P(DeviceConformance, PollComesBackWhenNothingHappens) {
