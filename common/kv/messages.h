@@ -344,6 +344,7 @@ struct KvStats {
   std::int64_t write_log_bytes = 0;
   std::int64_t write_relog_bytes = 0;
   std::int64_t write_split_bytes = 0;
+  std::int64_t write_index_bytes = 0;
   std::int64_t read_defragment_bytes = 0;
   std::int64_t write_defragment_bytes = 0;
   std::int64_t write_meta_log_bytes = 0;

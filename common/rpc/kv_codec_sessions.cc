@@ -198,6 +198,7 @@ void ToProto(const KvStats& stats, pb::GetStatsResponse* out) {
   out->set_write_meta_table_bytes(stats.write_meta_table_bytes);
   out->set_index_row_bytes(stats.index_row_bytes);
   out->set_spill_count(stats.spill_count);
+  out->set_write_index_bytes(stats.write_index_bytes);
   out->set_read_defragment_bytes(stats.read_defragment_bytes);
   out->set_write_defragment_bytes(stats.write_defragment_bytes);
   out->set_read_fetch_count(stats.read_fetch_count);
@@ -242,6 +243,7 @@ absl::StatusOr<KvStats> FromProto(const pb::GetStatsResponse& stats) {
   out.write_meta_table_bytes = stats.write_meta_table_bytes();
   out.index_row_bytes = stats.index_row_bytes();
   out.spill_count = stats.spill_count();
+  out.write_index_bytes = stats.write_index_bytes();
   out.read_defragment_bytes = stats.read_defragment_bytes();
   out.write_defragment_bytes = stats.write_defragment_bytes();
   out.read_fetch_count = stats.read_fetch_count();

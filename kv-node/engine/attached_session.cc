@@ -145,7 +145,7 @@ AttachedSession::Applied AttachedSession::ApplyChange(OpSeq op_seq, ChangingOper
     }
     const absl::Status status = state_->CheckIndexRows(*rows);
     if (!status.ok()) return Finish(op_seq, status);
-    state_->PutIndexRows(rows->layer, std::move(rows->rows));
+    state_->PutIndexRows(rows->layer, rows->rows);
     return Finish(op_seq, absl::OkStatus());
   }
   if (const auto* put = std::get_if<PutNeighbours>(&operation)) {

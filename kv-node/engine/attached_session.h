@@ -116,6 +116,24 @@ class AttachedSession {
   absl::StatusOr<ReadReply> NeighboursOf(const GetNeighbours& op) const;
   void Reply(RequestId request_id, absl::StatusOr<ReadReply> reply);
 
+  // ---- session_index.cc ----
+  Applied StartGetIndex(RequestId request_id, const GetIndex& op);
+  std::int64_t PutIndexOf(const IndexSource& source, std::int32_t layer, const PageSet& pages,
+                          std::map<ClusterKey, IndexRow>& rows) const;
+  // Takes the rows.
+  static absl::StatusOr<ReadReply> IndexReplyOf(std::map<ClusterKey, IndexRow>& rows);
+  std::optional<std::int32_t> LayerToPack() const;
+  // Packs the layers whose turn it is, as far as memory allows. Whether it waits for the device: a
+  // checkpoint comes again.
+  bool PackIndex();
+  void PackLayer(std::int32_t layer, const PageSet& pages);
+  // `pages`: of the layer's old run.
+  absl::Status WriteIndexRun(std::int32_t layer, const PageSet& pages);
+  void DropIndexRun(const IndexRun& run);
+  std::int64_t LogPageCountMax() const;
+  // Makes the parts of `run` and writes them. REQUIRES: there are rows.
+  absl::Status PackRecords(const std::map<ClusterKey, IndexRow>& rows, IndexRun& run);
+
   // ---- session_fetch.cc ----
   Applied StartFetch(RequestId request_id, const Fetch& op);
   // Serves what is there, reads what is not, and answers when all has come.
@@ -288,6 +306,8 @@ class AttachedSession {
     std::shared_ptr<void> kept;
   };
   std::map<ClusterKey, PlannedEnd> planned_;
+  // Layers that could not be packed -> checkpoints until they are tried again.
+  std::map<std::int32_t, int> index_refused_;
   std::set<ClusterKey> placing_;
   std::set<ClusterKey> idle_candidates_;  // those with place_entries_min unplaced entries or more
   // Since the table was full, so that one that cannot be placed (flash is full, its record is

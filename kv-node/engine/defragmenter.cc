@@ -138,6 +138,8 @@ void Defragmenter::StartLayer() {
         return LoadSealedLayer(reader, segment, layout, layer);
       },
       [this](SealedLayer loaded) {
+        const absl::Status status = CheckAllocated(loaded, *segment_);
+        if (!status.ok()) return GiveUp(status);
         layer_ = std::move(loaded);
         next_ = 0;
       });
@@ -150,11 +152,14 @@ void Defragmenter::StartUnit() {
   for (; next_ < layer_->order.size(); ++next_) {
     const ClusterKey& key = layer_->order[next_];
     std::vector<Part> parts = WithExtents(layer_->parts.Find(key));
-    const std::set<PageIndex> these = PagesOf(parts, segment_->layout.EntryBytes(key.head));
+    const std::int64_t entry_bytes = segment_->layout.EntryBytes(key.head);
+    if (EntryCount(parts) * entry_bytes > kFetchBytesMax) continue;
+    const std::set<PageIndex> these = PagesOf(parts, entry_bytes);
     if (!pages.empty() && std::ssize(pages) + std::ssize(these) > kDefragmentPagesMax) break;
     pages.insert(these.begin(), these.end());
     unit->clusters.push_back({key, std::move(parts), {}});
   }
+  if (pages.empty()) return;
   active_ = true;
   context_.io->Read({pages.begin(), pages.end()}, ReadCause::kDefragment,
                     [this, unit](const PageSet& read) { WriteUnit(unit, read); });
@@ -162,6 +167,10 @@ void Defragmenter::StartUnit() {
 
 void Defragmenter::WriteUnit(const UnitRef& unit, const PageSet& pages) {
   active_ = false;
+  if (sessions_.is_opening() || sessions_.is_attached(segment_->id)) {
+    next_ = unit->first;
+    return;
+  }
   std::erase_if(unit->clusters, [&](const Unit::Cluster& cluster) {
     const std::int64_t entry_bytes = segment_->layout.EntryBytes(cluster.key.head);
     return !std::all_of(cluster.from.begin(), cluster.from.end(), [&](const Part& part) {
@@ -188,8 +197,13 @@ absl::Status Defragmenter::MakeRun(Unit& unit, const PageSet& pages) {
     bytes += count * entry_bytes_of(cluster);
     part_count += (count + count_max - 1) / count_max;
   }
-  CAIRN_ASSIGN_OR_RETURN(
-      unit.run, context_.Allocate(ExtentKind::kPackedRun, (bytes + kPageBytes - 1) / kPageBytes));
+  const std::int64_t page_count = (bytes + kPageBytes - 1) / kPageBytes;
+  // The last pages are for those who have new entries to store.
+  const FreeMap& map = *context_.free_map;
+  if (map.page_count() - map.used_count() < page_count + kDefragmentPagesMax) {
+    return ResourceExhausted("flash is nearly full");
+  }
+  CAIRN_ASSIGN_OR_RETURN(unit.run, context_.Allocate(ExtentKind::kPackedRun, page_count));
   CAIRN_ASSIGN_OR_RETURN(std::int64_t next_id, context_.ids->Next(part_count));
   unit.image = context_.io->buffers().MakeZeroed(unit.run->size_bytes());
   std::int64_t at = 0;
@@ -258,6 +272,9 @@ void Defragmenter::CommitUnit(const UnitRef& unit, const std::function<void()>& 
       for (const FreeMap::Range& range : unnamed) context_.free_map->Free(range.first, range.count);
       moved_bytes_ += unit->run->size_bytes();
     } else {
+      // Whether the batch is there is not known before the next start: until then nobody may write
+      // to what it names.
+      unit->run->set_committed(true);
       GiveUp(status);
     }
     release();

@@ -212,6 +212,7 @@ EngineImpl::~EngineImpl() {
   }
   device_->Wake();
   thread_.join();
+  meta_.reset();  // what it still tells goes to the inbox
 }
 
 void EngineImpl::Post(Task task) {
@@ -241,7 +242,7 @@ void EngineImpl::Run() {
     // Placing has the lowest priority but one: only while the device has nothing else to do.
     if (!busy && device_->in_flight_count() == 0) {
       for (auto& [id, session] : attached_) busy = session->PlaceAtIdle() || busy;
-      if (!busy && defragmenter_ != nullptr && !Stopping()) busy = defragmenter_->Step();
+      if (!busy && IsTimeToDefragment()) busy = defragmenter_->Step();
     }
     dram_peak_bytes_ = std::max(dram_peak_bytes_, DramUsedBytes());
     busy = device_->Poll(busy ? std::chrono::microseconds(0) : kWaitMax) > 0 || busy;
@@ -256,6 +257,11 @@ void EngineImpl::Run() {
       }
     }
   }
+}
+
+bool EngineImpl::IsTimeToDefragment() {
+  return defragmenter_ != nullptr && !Stopping() &&
+         std::chrono::steady_clock::now() - last_operation_ >= context_.options.defragment_idle;
 }
 
 bool EngineImpl::Stopping() {
@@ -293,6 +299,7 @@ void EngineImpl::PostOperation(SessionId session, Epoch epoch, QueuedOperation o
   Post([this, session, epoch, shared] {
     // Rule 12: the epoch is checked when the operation is applied; an ended channel has been told
     // so.
+    last_operation_ = std::chrono::steady_clock::now();
     if (AttachedSession* attached = Find(session, epoch)) attached->Enqueue(std::move(*shared));
   });
 }
@@ -395,6 +402,7 @@ void EngineImpl::CloseSession(SessionId session, Epoch epoch, Callback<std::mono
 
 void EngineImpl::DeleteSession(SessionId session, Callback<std::monostate> done) {
   PostRequest(std::move(done), [this, session](const Callback<std::monostate>& cb) {
+    if (session == kTreeLock) return cb(NotFound("session {} is not in the store", session));
     // Also one behind the other, and behind forks: they ask who else needs a segment.
     Serialise(kTreeLock, [this, session, cb] {
       Serialise(session, [this, session, cb] {

@@ -48,6 +48,8 @@ struct EngineOptions {
   // or more.
   std::int64_t arena_bytes_max = std::int64_t{16} << 20;
   ReplacementPolicy replacement = ReplacementPolicy::kClusterAligned;
+  // Index rows of a layer that are kept unpacked before they are packed into a run.
+  std::int64_t index_changed_min = 64;
   // A cluster is placed, at idle or for room, when it has this many unplaced entries.
   std::int32_t place_entries_min = 64;
   // Whether to place at idle.
@@ -62,6 +64,8 @@ struct EngineOptions {
   // Whether sealed segments are placed again in packed runs, while nothing else is to be done: it
   // takes fewer reads to fetch from them, and every sealed byte is written once more.
   bool defragment = false;
+  // How long no operation must have come before that goes on.
+  std::chrono::milliseconds defragment_idle{100};
   // What the device reads a second at most, as it was measured: the bound of what a layer hint
   // stages. 0: unknown, and layer hints stage nothing.
   std::int64_t device_bytes_per_second = 0;

@@ -60,6 +60,7 @@ class EngineImpl final : public Engine {
   void Run();
   bool RunInbox();
   bool Stopping();
+  bool IsTimeToDefragment();
   std::int64_t DramUsedBytes() const;
 
   // Operations on one session run one after the other.
@@ -87,7 +88,7 @@ class EngineImpl final : public Engine {
 
   EngineContext context_;
   const std::unique_ptr<Device> device_;
-  const std::unique_ptr<MetaStore> meta_;
+  std::unique_ptr<MetaStore> meta_;
 
   Mutex mutex_;
   std::vector<Task> inbox_ CAIRN_GUARDED_BY(mutex_);
@@ -99,6 +100,7 @@ class EngineImpl final : public Engine {
   std::map<SessionId, std::unique_ptr<AttachedSession>> ending_;  // their last I/O is in flight
   std::map<SessionId, std::deque<Task>> serial_;
   std::unique_ptr<Defragmenter> defragmenter_;  // null: switched off
+  std::chrono::steady_clock::time_point last_operation_;
   std::int32_t opening_count_ = 0;
   std::int32_t session_count_ = 0;
   std::int64_t dram_peak_bytes_ = 0;

@@ -24,6 +24,7 @@ KvStats EngineImpl::Stats() const {
   stats.write_pool_bytes = io.write_pool_bytes;
   stats.write_log_bytes = io.write_log_bytes;
   stats.write_relog_bytes = io.write_relog_bytes;
+  stats.write_index_bytes = io.write_index_bytes;
   stats.read_defragment_bytes = io.read_defragment_bytes;
   stats.write_defragment_bytes = io.write_defragment_bytes;
   stats.write_split_bytes = io.write_split_bytes;

@@ -228,6 +228,9 @@ void PageIo::CountWrite(std::int64_t bytes, WriteCause cause) {
     case WriteCause::kRelog:
       stats_.write_relog_bytes += bytes;
       break;
+    case WriteCause::kIndex:
+      stats_.write_index_bytes += bytes;
+      break;
     case WriteCause::kDefragment:
       stats_.write_defragment_bytes += bytes;
       break;

@@ -68,7 +68,7 @@ struct MergeLimits {
 // (kWriteBack), and kDefragment comes last.
 enum class ReadCause { kFetch, kPrefetch, kStage, kPlace, kDefragment };
 // kSplit goes to a pool, too.
-enum class WriteCause { kPool, kSplit, kLog, kRelog, kDefragment };
+enum class WriteCause { kPool, kSplit, kLog, kRelog, kIndex, kDefragment };
 
 // Holes that are read count as read, too.
 struct PageIoStats {
@@ -84,6 +84,7 @@ struct PageIoStats {
   std::int64_t write_split_bytes = 0;  // of them
   std::int64_t write_log_bytes = 0;
   std::int64_t write_relog_bytes = 0;
+  std::int64_t write_index_bytes = 0;
   std::int64_t write_defragment_bytes = 0;
 };
 
@@ -115,9 +116,9 @@ class PageIo {
   // Requests at the device or waiting for it.
   int in_flight_count() const { return device_.in_flight_count(); }
   int queue_depth() const { return device_.queue_depth(); }
-  bool IsBeingWritten(PageIndex page) const { return in_flight_.contains(page); }
   // See Device::KeepBusy.
   void KeepBusy() { device_.KeepBusy(); }
+  bool IsBeingWritten(PageIndex page) const { return in_flight_.contains(page); }
   // Whether one of the pages [first, end) is.
   bool AnyBeingWritten(PageIndex first, PageIndex end) const;
   void Flush(WriteDone done);

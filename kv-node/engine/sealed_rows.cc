@@ -10,6 +10,20 @@
 namespace cairn::kv {
 namespace {
 
+// What opening a session checks too.
+absl::Status CheckParts(const ParsedClusterRowKey& key, const std::vector<StoredPart>& parts) {
+  const bool is_cluster = key.kind == ClusterRowKind::kParts;
+  std::int64_t last = -1;
+  bool ok = !parts.empty() && (!is_cluster || key.key.cluster_id.value() >= 1);
+  for (const StoredPart& part : parts) {
+    ok = ok && part.kind != ExtentKind::kIndexRun && part.positions.first() > last;
+    last = part.positions.last();
+  }
+  if (ok) return absl::OkStatus();
+  return DataLoss("the row of layer {} head {} cluster {} is damaged", key.key.layer, key.key.head,
+                  key.key.cluster_id);
+}
+
 // Rows of clusters and carried entries under a prefix, as (key, parts).
 template <typename Fn>
 absl::Status ScanParts(MetaReader& reader, const std::string& prefix, const EntryLayout& layout,
@@ -27,6 +41,7 @@ absl::Status ScanParts(MetaReader& reader, const std::string& prefix, const Entr
         }
         CAIRN_ASSIGN_OR_RETURN(const std::vector<StoredPart> parts,
                                DecodeParts(value, layout.EntryBytes(key.key.head)));
+        CAIRN_RETURN_IF_ERROR(CheckParts(key, parts));
         fn(key, parts);
         return absl::OkStatus();
       });
@@ -110,8 +125,8 @@ absl::StatusOr<std::vector<SegmentId>> LoadSealedSegments(MetaReader& reader) {
       Family::kSegments, "", [&](std::string_view key, std::string_view value) -> absl::Status {
         CAIRN_ASSIGN_OR_RETURN(const std::optional<SegmentId> id, ParseSegmentHeadKey(key));
         if (!id) return absl::OkStatus();
-        CAIRN_ASSIGN_OR_RETURN(const SegmentRow row, DecodeSegmentRow(value));
-        if (row.sealed) out.push_back(*id);
+        const absl::StatusOr<SegmentRow> row = DecodeSegmentRow(value);
+        if (row.ok() && row->sealed) out.push_back(*id);
         return absl::OkStatus();
       }));
   return out;
@@ -166,6 +181,25 @@ absl::StatusOr<SealedLayer> LoadSealedLayer(MetaReader& reader, SegmentId segmen
   if (links.empty() && use.IsTight()) return out;
   out.order = OrderOf(out, std::move(links));
   return out;
+}
+
+absl::Status CheckAllocated(const SealedLayer& layer, const SealedRows& segment) {
+  absl::Status status;
+  layer.parts.ForEach([&](const ClusterKey& key, const std::vector<StoredPart>& parts) {
+    for (const StoredPart& part : parts) {
+      for (std::int64_t i = 0; i < part.page_count && status.ok(); ++i) {
+        const std::int64_t page = part.first_page.value() + i;
+        const auto region = segment.regions.find(page / kRegionPages);
+        if (region != segment.regions.end() &&
+            region->second[static_cast<std::size_t>(page % kRegionPages)]) {
+          continue;
+        }
+        status = DataLoss("layer {} head {} cluster {}: page {} is not in the allocation records",
+                          key.layer, key.head, key.cluster_id, page);
+      }
+    }
+  });
+  return status;
 }
 
 }  // namespace cairn::kv

@@ -36,5 +36,8 @@ absl::StatusOr<std::vector<SegmentId>> LoadSealedSegments(MetaReader& reader);
 absl::StatusOr<SealedRows> LoadSealedRows(MetaReader& reader, SegmentId segment);
 absl::StatusOr<SealedLayer> LoadSealedLayer(MetaReader& reader, SegmentId segment,
                                             const EntryLayout& layout, std::int32_t layer);
+// DATA_LOSS unless all pages that the layer's parts name are in the segment's records: what is not
+// may be another's.
+absl::Status CheckAllocated(const SealedLayer& layer, const SealedRows& segment);
 
 }  // namespace cairn::kv

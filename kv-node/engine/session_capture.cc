@@ -26,15 +26,23 @@ void AttachedSession::CaptureRows(CheckpointJob& job) {
     job.batch.Put(Family::kClusters, ClusterRowKey(open.id, key, ClusterRowKind::kEvicted),
                   EncodePositions(open.evicted.at(key)));
   }
-  for (const ClusterKey& key : dirty.index) {
-    const auto row = open.index.find(key);
-    if (row == open.index.end()) {
-      job.batch.Delete(Family::kIndex, IndexRowKey(open.id, key));
+  for (const std::int32_t layer : dirty.index_runs) {
+    job.batch.DeletePrefix(Family::kIndex, SegmentLayerPrefix(open.id, layer));
+    const auto run = open.index_runs.find(layer);
+    if (run == open.index_runs.end()) {
+      job.batch.Delete(Family::kRuns, IndexRunKey(open.id, layer));
     } else {
-      std::string index_key = IndexRowKey(open.id, key);
-      std::string value = EncodeIndexRow(row->second);
-      context_.index_row_bytes += std::ssize(index_key) + std::ssize(value);
-      job.batch.Put(Family::kIndex, std::move(index_key), std::move(value));
+      job.batch.Put(Family::kRuns, IndexRunKey(open.id, layer), EncodeIndexRun(run->second));
+    }
+  }
+  for (const ClusterKey& key : dirty.index) {
+    const std::optional<std::string_view> value = open.index.Find(key);
+    std::string index_key = IndexRowKey(open.id, key);
+    if (value) {
+      context_.index_row_bytes += std::ssize(index_key) + std::ssize(*value);
+      job.batch.Put(Family::kIndex, std::move(index_key), std::string(*value));
+    } else {
+      job.batch.Delete(Family::kIndex, std::move(index_key));
     }
   }
   for (const ClusterKey& key : carried_before_) {

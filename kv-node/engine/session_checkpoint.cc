@@ -49,6 +49,7 @@ AttachedSession::Applied AttachedSession::ApplyCheckpoint(OpSeq op_seq, Checkpoi
   // author.
   if (checkpoint_ != nullptr || !placing_.empty()) return Applied::kWait;
   absl::Status status = CheckCheckpoint(op);
+  if (status.ok() && PackIndex()) return Applied::kWait;
   auto plan = std::make_shared<LogPlan>();
   if (status.ok()) status = PlanLog(*plan);
   if (!status.ok()) {
@@ -84,6 +85,8 @@ AttachedSession::Applied AttachedSession::ApplyCheckpoint(OpSeq op_seq, Checkpoi
 
 absl::Status AttachedSession::Cut(CheckpointJob& job, LogPlan& plan, const PageSet& pages) {
   planned_.clear();  // what was not placed by now is logged, and may wait for long
+  for (auto& [layer, checkpoint_count] : index_refused_) --checkpoint_count;
+  std::erase_if(index_refused_, [](const auto& layer) { return layer.second == 0; });
   // A seal without new positions is a plain checkpoint (rule 2).
   const bool seal = job.op.seal && job.op.token_count > state_->open().start;
   SegmentId next;
@@ -155,6 +158,9 @@ void AttachedSession::CommitCheckpoint() {
 void AttachedSession::Committed(const absl::Status& status) {
   const std::unique_ptr<CheckpointJob> job = std::move(checkpoint_);
   if (!status.ok()) {
+    // Whether the batch is there is not known before the next start: until then nobody may write to
+    // what it names.
+    for (const ExtentRef& extent : job->named) extent->set_committed(true);
     return Fail(Annotate(status, fmt::format("session {}: checkpoint", id_)));
   }
   for (const ExtentRef& extent : job->named) extent->set_committed(true);

@@ -59,12 +59,23 @@ absl::Status LoadClusterRows(MetaReader& reader, StoredSegment& segment) {
 }
 
 absl::Status LoadIndexRows(MetaReader& reader, StoredSegment& segment) {
+  CAIRN_RETURN_IF_ERROR(reader.Scan(
+      Family::kRuns, SegmentPrefix(segment.id),
+      [&](std::string_view key, std::string_view value) -> absl::Status {
+        CAIRN_ASSIGN_OR_RETURN(const std::int32_t layer, ParseIndexRunKey(key));
+        CAIRN_ASSIGN_OR_RETURN(StoredIndexRun run, DecodeIndexRun(value));
+        if (layer >= segment.row.layout.layer_count) {
+          return DataLoss("segment {} has an index run of layer {}, which it does not have",
+                          segment.id, layer);
+        }
+        segment.index_runs.emplace_back(layer, std::move(run));
+        return absl::OkStatus();
+      }));
   return reader.Scan(Family::kIndex, SegmentPrefix(segment.id),
                      [&](std::string_view key_bytes, std::string_view value) -> absl::Status {
                        CAIRN_ASSIGN_OR_RETURN(const ClusterKey key, ParseIndexRowKey(key_bytes));
-                       CAIRN_ASSIGN_OR_RETURN(IndexRow row, DecodeIndexRow(key, value));
-                       segment.index.push_back(std::move(row));
-                       segment.index_layers.push_back(key.layer);
+                       CAIRN_RETURN_IF_ERROR(CheckIndexChange(key, value));
+                       segment.index.Put(key, value);
                        return absl::OkStatus();
                      });
 }
@@ -116,6 +127,13 @@ class ExtentTable {
     return absl::OkStatus();
   }
 
+  // A run whose parts one row names, all of them.
+  absl::Status AddRunOfOne(const StoredPart& part) {
+    CAIRN_RETURN_IF_ERROR(Add(part));
+    return runs_of_one_.insert(part.first_page).second ? absl::OkStatus()
+                                                       : NamedTwice(part.first_page);
+  }
+
   // REQUIRES: all parts were added.
   absl::Status Check() {
     std::sort(others_.begin(), others_.end());
@@ -128,6 +146,10 @@ class ExtentTable {
     return absl::OkStatus();
   }
 
+  // Of a part of an index run. Its pages stay in use until a commit ceases to name them.
+  ExtentRef Committed(const StoredPart& part) const {
+    return std::make_shared<Extent>(free_map_, part.kind, part.first_page, part.page_count, true);
+  }
   const std::map<PageIndex, ExtentRef>& runs() const { return runs_; }
   std::vector<ExtentRef> LogExtents() const {
     std::vector<ExtentRef> out;
@@ -149,6 +171,7 @@ class ExtentTable {
 
   const std::shared_ptr<FreeMap> free_map_;
   std::map<PageIndex, ExtentRef> runs_;  // log runs
+  std::set<PageIndex> runs_of_one_;
   std::vector<Named> others_;
 };
 
@@ -167,7 +190,18 @@ absl::Status AddExtents(const StoredSegment& segment, ExtentTable& extents, Pool
   for (const auto& [key, parts] : segment.carried) {
     for (const StoredPart& part : parts) status.Update(extents.Add(part));
   }
+  for (const auto& [layer, run] : segment.index_runs) {
+    status.Update(extents.AddRunOfOne(run.parts.front()));
+  }
   return status;
+}
+
+IndexRun WithExtent(StoredIndexRun stored, const ExtentTable& extents) {
+  const ExtentRef extent = extents.Committed(stored.parts.front());
+  IndexRun run;
+  run.record_bytes = stored.record_bytes;
+  for (StoredPart& part : stored.parts) run.parts.emplace_back(std::move(part), extent);
+  return run;
 }
 
 absl::StatusOr<SegmentRows> BuildRows(StoredSegment stored, ExtentTable& extents,
@@ -193,10 +227,9 @@ absl::StatusOr<SegmentRows> BuildRows(StoredSegment stored, ExtentTable& extents
       records.emplace_back(std::move(part), run->second);
     }
   }
-  for (std::size_t i = 0; i < stored.index.size(); ++i) {
-    const ClusterRef& cluster = stored.index[i].cluster;
-    rows.index[{stored.index_layers[i], cluster.head, cluster.cluster_id}] =
-        std::move(stored.index[i]);
+  rows.index = std::move(stored.index);
+  for (auto& [layer, run] : stored.index_runs) {
+    rows.index_runs.emplace(layer, WithExtent(std::move(run), extents));
   }
   return rows;
 }

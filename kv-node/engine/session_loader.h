@@ -27,8 +27,8 @@ struct StoredSegment {
   std::vector<std::pair<ClusterKey, std::vector<StoredPart>>> carried;
   std::vector<std::pair<ClusterKey, Positions>> evicted;
   std::vector<ClusterKey> masks;
-  std::vector<IndexRow> index;
-  std::vector<std::int32_t> index_layers;  // of index[i]
+  IndexRows index;
+  std::vector<std::pair<std::int32_t, StoredIndexRun>> index_runs;  // by layer
 };
 
 // A stored row about neighbours. One that could not be read has no links: it goes.

@@ -41,6 +41,9 @@ AttachedSession::Applied AttachedSession::ApplyRead(RequestId request_id,
   if (const auto* carried = std::get_if<GetCarried>(&operation)) {
     return StartGetCarried(request_id, *carried);
   }
+  if (const auto* index = std::get_if<GetIndex>(&operation)) {
+    return StartGetIndex(request_id, *index);
+  }
   if (const auto* tokens = std::get_if<GetTokens>(&operation)) {
     if (tokens->first < 0 || tokens->count < 0 || tokens->count > kGetTokensCountMax) {
       Reply(request_id, InvalidArgument("tokens from {}, {} of them: at most {} a call",
@@ -62,10 +65,8 @@ AttachedSession::Applied AttachedSession::ApplyRead(RequestId request_id,
           ReadReply(PolicyStateReply{policy_.version, policy_.state, policy_.random_state}));
   } else if (const auto* get = std::get_if<GetNeighbours>(&operation)) {
     Reply(request_id, NeighboursOf(*get));
-  } else if (std::get_if<GetClusters>(&operation) != nullptr) {
-    Reply(request_id, ReadReply(ClustersReply{state_->ClustersOf(layer)}));
   } else {
-    Reply(request_id, ReadReply(IndexReply{state_->IndexOf(layer)}));
+    Reply(request_id, ReadReply(ClustersReply{state_->ClustersOf(layer)}));
   }
   return Applied::kYes;
 }

@@ -1,6 +1,7 @@
 #include "kv-node/engine/session_state.h"
 
 #include <algorithm>
+#include <iterator>
 #include <type_traits>
 #include <utility>
 
@@ -140,18 +141,18 @@ std::vector<ClusterInfo> SessionState::ClustersOf(std::int32_t layer) const {
   return out;
 }
 
-std::vector<IndexRow> SessionState::IndexOf(std::int32_t layer) const {
-  std::map<ClusterKey, IndexRow> visible;
+std::vector<IndexSource> SessionState::IndexSourcesOf(std::int32_t layer) const {
+  std::vector<IndexSource> out;
   for (const SegmentRows& rows : chain_) {
-    for (const ClusterKey& mask : rows.masks) {
-      if (OfLayer(mask, layer)) visible.erase(mask);
-    }
-    const auto [begin, end] = LayerRange(rows.index, layer);
-    for (auto it = begin; it != end; ++it) visible[it->first] = it->second;
+    IndexSource& source = out.emplace_back();
+    std::copy_if(rows.masks.begin(), rows.masks.end(), std::back_inserter(source.masks),
+                 [layer](const ClusterKey& mask) { return OfLayer(mask, layer); });
+    const auto run = rows.index_runs.find(layer);
+    if (run != rows.index_runs.end()) source.run = run->second;
+    rows.index.ForEachOfLayer(layer, [&](const ClusterKey& key, std::string_view value) {
+      source.changed.emplace_back(key, value);
+    });
   }
-  std::vector<IndexRow> out;
-  out.reserve(visible.size());
-  for (auto& [key, row] : visible) out.push_back(std::move(row));
   return out;
 }
 
@@ -283,7 +284,7 @@ std::vector<Part> SessionState::ApplyReplace(const Replace& op) {
       for (Part& part : open().parts.Find(key)) dropped.push_back(std::move(part));
       PutParts(key, {});
     }
-    if (open().index.erase(key) > 0) dirty_.index.insert(key);
+    RemoveIndexRow(key);
     if (!StoredPartsOf(key).empty()) {  // what is left lies in older segments
       open().masks.insert(key);
       dirty_.masks.insert(key);
@@ -315,12 +316,29 @@ absl::Status SessionState::CheckIndexRows(const cairn::PutIndexRows& op) const {
   return absl::OkStatus();
 }
 
-void SessionState::PutIndexRows(std::int32_t layer, std::vector<IndexRow> rows) {
-  for (IndexRow& row : rows) {
+void SessionState::PutIndexRows(std::int32_t layer, const std::vector<IndexRow>& rows) {
+  for (const IndexRow& row : rows) {
     const ClusterKey key{layer, row.cluster.head, row.cluster.cluster_id};
-    open().index[key] = std::move(row);
+    open().index.Put(key, EncodeIndexRow(row));
     dirty_.index.insert(key);
   }
+}
+
+void SessionState::RemoveIndexRow(const ClusterKey& key) {
+  if (open().index_runs.contains(key.layer)) {
+    open().index.Put(key, GoneIndexRow());  // whether the run has a record is not known here
+  } else if (!open().index.Erase(key)) {
+    return;
+  }
+  dirty_.index.insert(key);
+}
+
+void SessionState::SetIndexRun(std::int32_t layer, IndexRun run) {
+  open().index_runs.erase(layer);
+  if (!run.parts.empty()) open().index_runs.emplace(layer, std::move(run));
+  open().index.EraseLayer(layer);
+  std::erase_if(dirty_.index, [layer](const ClusterKey& key) { return OfLayer(key, layer); });
+  dirty_.index_runs.insert(layer);
 }
 
 void SessionState::PutParts(const ClusterKey& key, const std::vector<Part>& parts) {
@@ -441,8 +459,11 @@ std::int64_t SessionState::row_bytes() const {
                                            part.positions.runs().size() * sizeof(Positions::Run));
       }
     }
-    for (const auto& [key, row] : rows.index) {
-      bytes += static_cast<std::int64_t>(sizeof(IndexRow) + row.row.size());
+    bytes += rows.index.memory_bytes();
+    for (const auto& [layer, run] : rows.index_runs) {
+      for (const Part& part : run.parts) {
+        bytes += static_cast<std::int64_t>(sizeof(Part) + part.crcs.size() * sizeof(std::uint32_t));
+      }
     }
   }
   return bytes;

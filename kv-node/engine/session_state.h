@@ -16,10 +16,13 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/kv/messages.h"
+#include "kv-node/engine/index_rows.h"
 #include "kv-node/engine/segment_parts.h"
+#include "kv-node/layout/index_run.h"
 #include "kv-node/layout/part.h"
 #include "kv-node/layout/rows.h"
 
@@ -38,8 +41,16 @@ struct SegmentRows {
   std::map<ClusterKey, std::vector<Part>>
       carried;  // the key's id is the buffer's; one record an entry
   std::set<ClusterKey> masks;
-  std::map<ClusterKey, Positions> evicted;  // cluster id 0
-  std::map<ClusterKey, IndexRow> index;
+  std::map<ClusterKey, Positions> evicted;      // cluster id 0
+  std::map<std::int32_t, IndexRun> index_runs;  // by layer
+  IndexRows index;                              // changes since, in front of the runs
+};
+
+// Where the index rows of a layer are that one segment adds to those of older ones.
+struct IndexSource {
+  std::vector<ClusterKey> masks;  // hide rows of older segments
+  IndexRun run;
+  std::vector<std::pair<ClusterKey, std::string>> changed;  // as family `index` has them
 };
 
 // Entries of one Append to one cluster, not on flash yet.
@@ -88,7 +99,8 @@ class SessionState {
   Positions PositionsOf(const ClusterKey& key) const;  // with pending ones
   bool Exists(const ClusterKey& key) const;
   std::vector<ClusterInfo> ClustersOf(std::int32_t layer) const;
-  std::vector<IndexRow> IndexOf(std::int32_t layer) const;
+  // From the root; the last one is of the open segment.
+  std::vector<IndexSource> IndexSourcesOf(std::int32_t layer) const;
   // Carried records that count: those of the last segment with a checkpoint, below its limit (rule
   // 1).
   std::map<ClusterKey, std::vector<Part>> CarriedOf(std::int32_t layer) const;
@@ -113,13 +125,16 @@ class SessionState {
   std::vector<Part> ApplyReplace(const Replace& op);
   // An index row belongs to a cluster that this chain shows.
   absl::Status CheckIndexRows(const cairn::PutIndexRows& op) const;
-  void PutIndexRows(std::int32_t layer, std::vector<IndexRow> rows);
+  void PutIndexRows(std::int32_t layer, const std::vector<IndexRow>& rows);
+  // All rows of the open segment's layer are in the run now; one without parts: there are none.
+  void SetIndexRun(std::int32_t layer, IndexRun run);
 
   void PutParts(const ClusterKey& key, const std::vector<Part>& parts);  // none: the row goes
 
   // Rows of the open segment that differ from the last cut; cleared by TakeDirty.
   struct Dirty {
     std::set<ClusterKey> parts, masks, evicted, index;
+    std::set<std::int32_t> index_runs;  // by layer
   };
   Dirty TakeDirty();
   void MarkPartsDirty(const ClusterKey& key) { dirty_.parts.insert(key); }
@@ -153,6 +168,7 @@ class SessionState {
   template <typename Fn>
   void ForEachHead(std::int32_t head, Fn&& fn) const;
   PositionSum& Sum(std::int32_t layer, std::int32_t head);
+  void RemoveIndexRow(const ClusterKey& key);
   void AddToSums(const ClusterKey& key, const Positions& positions, bool add);
 
   const EntryLayout layout_;

@@ -34,6 +34,7 @@ std::vector<FetchRun> MergeRuns(std::vector<WantedPart*> parts, const MergeLimit
     return std::pair(a->first_page, a->page_count) < std::pair(b->first_page, b->page_count);
   });
   std::vector<FetchRun> runs;
+  runs.reserve(parts.size());
   std::int64_t hole_bytes_left = hole_bytes_max;
   for (WantedPart* part : parts) {
     const std::int64_t end = part->first_page.value() + part->page_count;

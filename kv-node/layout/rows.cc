@@ -289,10 +289,11 @@ absl::StatusOr<IndexRow> DecodeIndexRow(const ClusterKey& key, std::string_view 
   if (in.Byte() != kRowVersion) return Damaged("index");
   IndexRow row;
   row.cluster = {key.head, key.cluster_id};
-  row.stale = in.Byte() != 0;
-  row.entry_count = in.Count(kPositionMax);
+  const std::uint8_t flags = in.Byte();
+  row.stale = flags == 1;
+  row.entry_count = in.Count(kPositionMax + 1);
   row.row = in.Bytes(kIndexRowBytesMax);
-  if (!in.ok() || !in.at_end()) return Damaged("index");
+  if (!in.ok() || !in.at_end() || flags > 1) return Damaged("index");
   return row;
 }
 

@@ -23,11 +23,11 @@ std::uint32_t CrcOf(std::span<const std::byte> page) {
 }
 
 absl::Status CheckFields(const SuperblockBytes& bytes, int copy_index) {
-  if (bytes.format_version != kFormatVersion) {
+  if (bytes.format_version < kFormatVersionMin || bytes.format_version > kFormatVersion) {
     return FailedPrecondition(
-        "superblock copy {}: format version {}, this program reads version {}; use the release "
-        "that wrote it",
-        copy_index, bytes.format_version, kFormatVersion);
+        "superblock copy {}: format version {}, this program reads versions {} to {}; use the "
+        "release that wrote it",
+        copy_index, bytes.format_version, kFormatVersionMin, kFormatVersion);
   }
   if (bytes.page_bytes != kPageBytes) {
     return FailedPrecondition("superblock copy {}: pages of {} bytes, this program uses {}",

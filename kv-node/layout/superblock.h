@@ -19,7 +19,10 @@ namespace cairn::kv {
 inline constexpr int kSuperblockCopyCount = 2;
 // The first page that holds data.
 inline constexpr std::int64_t kFirstDataPage = kSuperblockCopyCount;
-inline constexpr std::uint32_t kFormatVersion = 1;
+inline constexpr std::uint32_t kFormatVersion = 2;
+// The oldest that this program reads; what it writes is of kFormatVersion. Version 1 has no index
+// runs.
+inline constexpr std::uint32_t kFormatVersionMin = 1;
 inline constexpr std::int64_t kStorePageCountMin = 16;
 inline constexpr std::int64_t kStorePageCountMax = std::int64_t{1} << 36;  // 256 TiB
 

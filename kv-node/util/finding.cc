@@ -8,7 +8,7 @@ namespace cairn::kv {
 namespace {
 
 // In the order of the enumerators.
-constexpr std::array<std::string_view, 19> kNames = {"superblock",
+constexpr std::array<std::string_view, 20> kNames = {"superblock",
                                                      "metadata",
                                                      "row",
                                                      "next_id",
@@ -24,6 +24,7 @@ constexpr std::array<std::string_view, 19> kNames = {"superblock",
                                                      "part_overlap",
                                                      "page_damaged",
                                                      "page_unreadable",
+                                                     "index_run",
                                                      "session",
                                                      "positions",
                                                      "tokens"};

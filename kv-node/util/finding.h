@@ -30,6 +30,7 @@ enum class FindingKind : std::uint8_t {
   kPartOverlap,       // two parts share bytes
   kPageDamaged,       // a part's bytes there fail their check
   kPageUnreadable,    // the disk cannot read it
+  kIndexRun,          // index rows of a layer are damaged: clusters of it have none
   kSession,           // the engine would not open it
   kPositions,         // some layer and head do not show each of 0 .. T-1 once
   kTokens,            // token ids are missing

@@ -19,8 +19,12 @@ std::size_t LostCount(const StoreSurvey& survey, const SessionEntry& session,
     if (survey.segments.at(chain[i]).lost) lost = i + 1;
   }
   if (lost > 0 || !session.lost) return lost;
-  // Damaged allocation records keep a session from being opened too; they are written anew first.
+  // Damaged allocation records keep a session from being opened too, and so do damaged rows of
+  // index runs: the ones are written anew first, the others go.
   if (survey.segments.at(chain.front()).right_regions) return 0;
+  for (const SegmentId id : chain) {
+    if (survey.segments.at(id).drops_rows) return 0;
+  }
   // Which one is wrong is not known: the newest that holds tokens. The next round looks at what is
   // left.
   while (lost < chain.size()) {

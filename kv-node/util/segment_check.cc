@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
+#include <optional>
 #include <set>
 #include <tuple>
 
+#include "kv-node/layout/index_run.h"
 #include "kv-node/layout/superblock.h"
 #include "kv-node/util/page_window.h"
 
@@ -16,7 +19,8 @@ struct Placed {
   ParsedClusterRowKey row;
   Part part;
   std::int64_t entry_bytes = 0;
-  ByteRange range;  // in the extent
+  ByteRange range;                          // in the extent
+  std::optional<std::int32_t> index_layer;  // of a part of this layer's index run
 };
 
 std::int64_t EndPage(const Extent& extent) { return extent.first().value() + extent.page_count(); }
@@ -31,6 +35,7 @@ class SegmentCheck {
     ReadRows();
     CheckExtents();
     CheckParts();
+    CheckIndexRuns();
     CheckAllocation();
     CheckPages();
     survey_.part_count += static_cast<std::int64_t>(parts_.size());
@@ -68,14 +73,20 @@ class SegmentCheck {
   void ReadRows();
   absl::Status ReadClusterRow(std::string_view key_bytes, std::string_view value);
   absl::Status ReadIndexRow(std::string_view key_bytes, std::string_view value) const;
+  void ReadIndexRuns();
+  absl::Status ReadIndexRun(std::string_view key_bytes, std::string_view value);
+  void CheckIndexRuns();
   absl::Status CheckLayerAndHead(const ClusterKey& key) const;
-  void Place(const ParsedClusterRowKey& key, StoredPart stored, std::int64_t entry_bytes);
+  void Place(const ParsedClusterRowKey& key, StoredPart stored, std::int64_t entry_bytes,
+             std::optional<std::int32_t> index_layer = std::nullopt);
   void CheckExtents();
   void CheckParts();
   void CheckPart(const Placed& placed);
   void CheckAllocation();
   void CheckPages();
-  void CheckPartPages(const Placed& placed, PageWindow& window);
+  // Calls `fn` with what is wrong with each page of the part.
+  void ForEachBadPage(const Placed& placed, PageWindow& window,
+                      const std::function<void(const Finding&)>& fn);
 
   const StoreView& store_;
   const SegmentId id_;
@@ -109,6 +120,7 @@ void SegmentCheck::ReadRows() {
   read_all(Family::kIndex, [this](std::string_view key, std::string_view value) {
     return ReadIndexRow(key, value);
   });
+  ReadIndexRuns();
 }
 
 absl::Status SegmentCheck::CheckLayerAndHead(const ClusterKey& key) const {
@@ -142,11 +154,58 @@ absl::Status SegmentCheck::ReadClusterRow(std::string_view key_bytes, std::strin
 absl::Status SegmentCheck::ReadIndexRow(std::string_view key_bytes, std::string_view value) const {
   CAIRN_ASSIGN_OR_RETURN(const ClusterKey key, ParseIndexRowKey(key_bytes));
   CAIRN_RETURN_IF_ERROR(CheckLayerAndHead(key));
-  return DecodeIndexRow(key, value).status();
+  return CheckIndexChange(key, value);
+}
+
+// Clusters may be without index rows: a damaged run goes, and its segment stays.
+void SegmentCheck::ReadIndexRuns() {
+  const absl::Status scanned = store_.meta->Scan(
+      Family::kRuns, SegmentPrefix(id_), [&](std::string_view key, std::string_view value) {
+        const absl::Status status = ReadIndexRun(key, value);
+        if (status.ok()) return absl::OkStatus();
+        Finding finding = About(FindingKind::kRow, Message(status));
+        finding.row = RowName(Family::kRuns, key);
+        sink_(finding);
+        survey_.stray_rows.emplace_back(Family::kRuns, std::string(key));
+        entry().drops_rows = true;
+        return absl::OkStatus();
+      });
+  if (!scanned.ok()) MissRows(scanned);
+}
+
+absl::Status SegmentCheck::ReadIndexRun(std::string_view key_bytes, std::string_view value) {
+  CAIRN_ASSIGN_OR_RETURN(const std::int32_t layer, ParseIndexRunKey(key_bytes));
+  CAIRN_RETURN_IF_ERROR(CheckLayerAndHead({layer, 0, ClusterId()}));
+  CAIRN_ASSIGN_OR_RETURN(StoredIndexRun run, DecodeIndexRun(value));
+  for (StoredPart& part : run.parts) {
+    Place({{layer, 0, ClusterId()}, ClusterRowKind::kParts}, std::move(part), run.record_bytes,
+          layer);
+  }
+  return absl::OkStatus();
+}
+
+void SegmentCheck::CheckIndexRuns() {
+  PageWindow window(store_);
+  std::set<std::int32_t> damaged;
+  std::set<const Extent*> dropped;
+  for (const Placed& placed : parts_) {
+    if (!placed.index_layer) continue;
+    ForEachBadPage(placed, window, [&](Finding finding) {
+      finding.kind = FindingKind::kIndexRun;
+      sink_(finding);
+      damaged.insert(*placed.index_layer);
+      dropped.insert(placed.part.extent.get());
+    });
+  }
+  for (const std::int32_t layer : damaged) {
+    survey_.stray_rows.emplace_back(Family::kRuns, IndexRunKey(id_, layer));
+  }
+  std::erase_if(parts_, [&](const Placed& p) { return dropped.contains(p.part.extent.get()); });
+  std::erase_if(extents_, [&](const auto& e) { return dropped.contains(e.second.get()); });
 }
 
 void SegmentCheck::Place(const ParsedClusterRowKey& key, StoredPart stored,
-                         std::int64_t entry_bytes) {
+                         std::int64_t entry_bytes, std::optional<std::int32_t> index_layer) {
   survey_.largest_id = std::max(survey_.largest_id, stored.id.value());
   ExtentRef& extent = extents_[stored.first_page];
   const bool known = extent != nullptr;
@@ -157,6 +216,7 @@ void SegmentCheck::Place(const ParsedClusterRowKey& key, StoredPart stored,
   Placed placed;
   placed.row = key;
   placed.entry_bytes = entry_bytes;
+  placed.index_layer = index_layer;
   placed.part.id = stored.id;
   placed.part.SetExtent(extent);
   placed.part.offset_bytes = stored.offset_bytes;
@@ -292,10 +352,14 @@ void SegmentCheck::CheckAllocation() {
 
 void SegmentCheck::CheckPages() {
   PageWindow window(store_);
-  for (const Placed& placed : parts_) CheckPartPages(placed, window);
+  for (const Placed& placed : parts_) {
+    if (placed.index_layer) continue;
+    ForEachBadPage(placed, window, [this](const Finding& finding) { Lose(finding); });
+  }
 }
 
-void SegmentCheck::CheckPartPages(const Placed& placed, PageWindow& window) {
+void SegmentCheck::ForEachBadPage(const Placed& placed, PageWindow& window,
+                                  const std::function<void(const Finding&)>& fn) {
   const Part& part = placed.part;
   const PageIndex end(EndPage(*part.extent));
   std::vector<PagePiece> pieces = PiecesOf(part, placed.entry_bytes, 0, part.count());
@@ -312,7 +376,7 @@ void SegmentCheck::CheckPartPages(const Placed& placed, PageWindow& window) {
                    : About(FindingKind::kPageUnreadable, placed, Message(bytes.status()));
     finding.page = piece.page.value();
     finding.page_count = 1;
-    Lose(finding);
+    fn(finding);
   }
 }
 

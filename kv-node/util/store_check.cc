@@ -31,6 +31,7 @@ class StoreCheck {
     CAIRN_RETURN_IF_ERROR(ReadSegments());
     ReadOwners(Family::kClusters);
     ReadOwners(Family::kIndex);
+    ReadOwners(Family::kRuns);
     ReadLinks();
     ReadAllocation();
     CheckSegmentLinks();
@@ -126,7 +127,7 @@ void StoreCheck::ReadConfig() {
 }
 
 void StoreCheck::ReadReserved() {
-  for (const Family family : {Family::kApps, Family::kRuns, Family::kAdapters}) {
+  for (const Family family : {Family::kApps, Family::kAdapters}) {
     ScanAll(family, [&](std::string_view key, std::string_view) {
       Stray(family, key, DataLoss("this release writes no row of this family"));
     });

@@ -50,8 +50,9 @@ struct SegmentEntry {
   bool sealed = false;
   bool has_checkpoint = false;
   bool has_policy = false;
-  bool needed = false;  // by a session
-  bool lost = false;    // something of it is damaged: no session may show it
+  bool needed = false;      // by a session
+  bool lost = false;        // something of it is damaged: no session may show it
+  bool drops_rows = false;  // that it can do without, and that keep it from being opened
   // Its allocation records are wrong, and these would be right. Empty records: nothing to say.
   std::optional<Regions> right_regions;
 };

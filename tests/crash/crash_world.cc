@@ -173,6 +173,7 @@ absl::Status CrashWorld::TakeCheckpoint(Chat& chat) {
     CAIRN_RETURN_IF_ERROR(chat.session->Send(std::move(stage)));
   }
   if (Random(3) == 0) CAIRN_RETURN_IF_ERROR(chat.session->Send(operations_.Relate(chat.now)));
+  CAIRN_RETURN_IF_ERROR(chat.session->Send(operations_.PutRows(chat.now)));
   const std::int64_t number = next_number_++;
   PutPolicyState policy;
   policy.version = 1;
@@ -289,6 +290,11 @@ absl::Status CrashWorld::CheckAll(Chat& chat) {
       }
     }
     CAIRN_RETURN_IF_ERROR(CheckClusters(chat, layer, std::move(clusters)));
+    CAIRN_ASSIGN_OR_RETURN(const IndexReply index,
+                           compute::Wait<IndexReply>(chat.session->StartRead(GetIndex{layer})));
+    if (!RandomOperations::AreRowsOf(chat.now, layer, index.rows)) {
+      return Wrong("session {} layer {} has other index rows", chat.id, layer);
+    }
   }
   const std::vector<std::int64_t>& truth = chat.saved.at(chat.acked).truth;
   CAIRN_ASSIGN_OR_RETURN(const TokensReply tokens,

@@ -48,8 +48,10 @@ class Machine {
     ASSERT_TRUE(store.ok()) << store.status();
     EngineOptions options;
     options.place_entries_min = 3;
+    options.index_changed_min = 3;
     options.pending_bytes_max = 64 << 10;
     options.defragment = true;
+    options.defragment_idle = std::chrono::milliseconds(0);
     auto engine = Engine::Open(options, StoreId{}, disk_.Open(), *std::move(store));
     ASSERT_TRUE(engine.ok()) << engine.status();
     const absl::Status connected =

@@ -2,10 +2,14 @@
 // must be encoded again and decoded to the same bytes.
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/check.h"
+#include "kv-node/layout/index_run.h"
 #include "kv-node/layout/rows.h"
 
 namespace cairn::kv {
@@ -59,8 +63,17 @@ void ParseKeys(std::string_view bytes) {
   }
 }
 
+void DecodeRecord(std::string_view bytes) {
+  if (std::ssize(bytes) < kIndexRecordHeaderBytes) return;
+  const auto row = DecodeIndexRecord(std::as_bytes(std::span(bytes.data(), bytes.size())));
+  if (!row.ok()) return;
+  std::vector<std::byte> record(static_cast<std::size_t>(IndexRecordBytes(*row)));
+  EncodeIndexRecord(*row, record);
+  CAIRN_CHECK(std::memcmp(record.data(), bytes.data(), record.size()) == 0);
+}
+
 void Decode(std::uint8_t kind, std::string_view bytes) {
-  switch (kind % 12) {
+  switch (kind % 14) {
     case 0:
       return RoundTrip(bytes, DecodeSessionRow, EncodeSessionRow);
     case 1:
@@ -84,6 +97,10 @@ void Decode(std::uint8_t kind, std::string_view bytes) {
       return RoundTrip(bytes, DecodeDeviceProfile, EncodeDeviceProfile);
     case 10:
       return RoundTrip(bytes, DecodeLinks, EncodeLinks);
+    case 11:
+      return DecodeIndexRun(bytes).status().IgnoreError();
+    case 12:
+      return DecodeRecord(bytes);
     default:
       ParseKeys(bytes);
       return RoundTrip(bytes, DecodeNextId, EncodeNextId);

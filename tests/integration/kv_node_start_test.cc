@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "kv-node/daemon/config.h"
 #include "common/base/thread.h"
+#include "kv-node/daemon/config.h"
 #include "kv-node/layout/extent_file.h"
 #include "tests/integration/kv_node_process.h"
 
@@ -322,9 +322,6 @@ TEST_F(KvNodeStartTest, ValueOutOfItsRangeNamesTheKey) {
   ExpectRefused(node_, {"log level 'loud'"});
 }
 
-TEST_F(KvNodeStartTest, BadFlagsAreNamed) {
-  const std::string program = BinaryPath("cairn-kv-node");
-  for (const auto& [arguments, text] :
 TEST_F(KvNodeStartTest, RealtimePriorityIsOfTheThreadsThatServe) {
   node_.SetConfig("realtime_priority", "1");
   if (!RealtimePriority(1).status().ok()) {
@@ -346,6 +343,9 @@ TEST_F(KvNodeStartTest, RealtimePriorityIsOfTheThreadsThatServe) {
   EXPECT_EQ(node_.Stop().value_or(-1), 0);
 }
 
+TEST_F(KvNodeStartTest, BadFlagsAreNamed) {
+  const std::string program = BinaryPath("cairn-kv-node");
+  for (const auto& [arguments, text] :
        std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--frobnicate"}, "--frobnicate"},
            {{"--config"}, "--config needs a value"},
@@ -436,7 +436,7 @@ TEST_F(KvNodeStartTest, VersionAndHelpEndWithZero) {
   const std::string program = BinaryPath("cairn-kv-node");
   const Ended version = RunToEnd({program, "--version"});
   EXPECT_EQ(version.code, 0);
-  EXPECT_NE(version.output.find("store format 1"), std::string::npos);
+  EXPECT_NE(version.output.find("store format 2"), std::string::npos);
   const Ended help = RunToEnd({program, "--help"});
   EXPECT_EQ(help.code, 0);
   EXPECT_NE(help.output.find("--print-default-config"), std::string::npos);

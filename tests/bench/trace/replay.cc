@@ -50,9 +50,9 @@ KvStats Difference(const KvStats& after, const KvStats& before) {
        {&KvStats::read_fetch_bytes, &KvStats::read_fetch_count, &KvStats::read_place_bytes,
         &KvStats::read_hole_bytes, &KvStats::write_pool_bytes, &KvStats::write_split_bytes,
         &KvStats::write_log_bytes, &KvStats::write_relog_bytes, &KvStats::write_meta_log_bytes,
-        &KvStats::write_meta_table_bytes, &KvStats::index_row_bytes, &KvStats::append_bytes,
-        &KvStats::cache_hit_count, &KvStats::cache_hit_bytes, &KvStats::cache_miss_count,
-        &KvStats::cache_miss_bytes, &KvStats::checkpoint_count}) {
+        &KvStats::write_meta_table_bytes, &KvStats::index_row_bytes, &KvStats::write_index_bytes,
+        &KvStats::append_bytes, &KvStats::cache_hit_count, &KvStats::cache_hit_bytes,
+        &KvStats::cache_miss_count, &KvStats::cache_miss_bytes, &KvStats::checkpoint_count}) {
     out.*field -= before.*field;
   }
   return out;
@@ -430,7 +430,8 @@ absl::Status Driver::TakeCheckpoint(std::int64_t token_count) {
 }  // namespace
 
 std::int64_t Phase::written_bytes() const {
-  return stats.write_pool_bytes + stats.write_log_bytes + stats.write_relog_bytes + meta_bytes();
+  return stats.write_pool_bytes + stats.write_log_bytes + stats.write_relog_bytes +
+         stats.write_index_bytes + meta_bytes();
 }
 
 std::int64_t ReplayResult::read_count() const {

@@ -48,7 +48,8 @@ void AddPhase(Fields& fields, const std::string& name, const Phase& phase) {
   Add(fields, name + "_wa_merge", Ratio(phase.stats.write_relog_bytes, entry_bytes));
   Add(fields, name + "_wa_page", Ratio(phase.page_bytes(), entry_bytes));
   Add(fields, name + "_wa_split", Ratio(phase.stats.write_split_bytes, entry_bytes));
-  Add(fields, name + "_wa_index", Ratio(phase.stats.index_row_bytes, entry_bytes));
+  Add(fields, name + "_wa_index",
+      Ratio(phase.stats.index_row_bytes + phase.stats.write_index_bytes, entry_bytes));
   Add(fields, name + "_wa_metadata",
       Ratio(phase.meta_bytes() - phase.stats.index_row_bytes, entry_bytes));
   Add(fields, name + "_read_place_bytes", phase.stats.read_place_bytes);

@@ -18,6 +18,7 @@ class EngineDefragmentTest : public EngineTest {
 
   void StartWith(EngineOptions options) {
     options.defragment = true;
+    options.defragment_idle = std::chrono::milliseconds(0);
     options.place_entries_min = 2;
     Start(options);
   }

@@ -42,6 +42,7 @@ class EngineFaultTest : public ::testing::Test {
     options.pending_bytes_max = pending_bytes_max_;
     options.arena_bytes_max = arena_bytes_max;
     options.defragment = defragment_;
+    options.defragment_idle = std::chrono::milliseconds(0);
     auto engine = Engine::Open(options, StoreId{}, disk_.Open(), *std::move(store));
     ASSERT_TRUE(engine.ok()) << engine.status().ToString();
     engine_ = *std::move(engine);
@@ -227,6 +228,77 @@ TEST_F(EngineFaultTest, DamagedCarriedEntryIsReportedWithWhatToDo) {
     EXPECT_NE(ToStd(status.message()).find(text), std::string_view::npos) << status;
   }
   EXPECT_EQ(Stats().lost_part_count, 1);
+}
+
+TEST_F(EngineFaultTest, ADamagedIndexRunCostsItsRowsOnly) {
+  Create();
+  constexpr std::int64_t kClusters = 90;  // enough for a run
+  PutIndexRows put;
+  for (std::int64_t id = 1; id <= kClusters; ++id) {
+    AppendTokens(id, Positions::Range(id - 1, 1));
+    put.rows.push_back({{0, ClusterId(id)}, std::string(40, 'r'), false, 1});
+  }
+  session_->Send(put);
+  ASSERT_EQ(TakeCheckpoint(0, kClusters).ToString(), "OK");
+  ASSERT_GT(Stats().write_index_bytes, 0);
+  const auto row_count = [this] {
+    const auto reply = session_->Read(GetIndex{0});
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return reply.ok() ? std::ssize(std::get<IndexReply>(*reply).rows) : -1;
+  };
+  EXPECT_EQ(row_count(), kClusters);
+  CorruptEverything();
+  EXPECT_EQ(row_count(), 0);
+  EXPECT_EQ(Stats().lost_part_count, 1);
+  put.rows.resize(20);
+  session_->Send(put);
+  EXPECT_EQ(row_count(), 20);
+  ASSERT_EQ(TakeCheckpoint(kClusters, kClusters).ToString(), "OK");  // reads the damaged run
+  EXPECT_EQ(row_count(), 20);
+  Open();
+  EXPECT_EQ(row_count(), 20);
+}
+
+// A fork's rows are newer than those of the segment that it stands on.
+TEST_F(EngineFaultTest, BehindADamagedIndexRunNoOlderRowShows) {
+  Create();
+  constexpr std::int64_t kClusters = 90;
+  PutIndexRows put;
+  for (std::int64_t id = 1; id <= kClusters; ++id) {
+    AppendTokens(id, Positions::Range(id - 1, 1));
+    put.rows.push_back({{0, ClusterId(id)}, std::string(40, 'o'), false, 1});
+  }
+  session_->Send(put);
+  Checkpoint seal;
+  seal.token_count = kClusters;
+  seal.token_ids.assign(kClusters, 1);
+  seal.next_cluster_ids.assign(2, 100);
+  seal.seal = true;
+  ASSERT_TRUE(session_->WaitFor(session_->Send(std::move(seal))).ok());
+  std::vector<std::int64_t> free_pages;
+  for (std::int64_t page = 2; page < 64; ++page) {
+    const auto bytes = disk_.PageBytes(page);
+    if (std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; })) {
+      free_pages.push_back(page);
+    }
+  }
+  for (IndexRow& row : put.rows) row.row.assign(40, 'n');
+  session_->Send(put);
+  ASSERT_EQ(TakeCheckpoint(kClusters, kClusters).ToString(), "OK");
+  const auto rows = [this] {
+    const auto reply = session_->Read(GetIndex{0});
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return reply.ok() ? std::get<IndexReply>(*reply).rows : std::vector<IndexRow>();
+  };
+  EXPECT_EQ(rows().front().row, std::string(40, 'n'));
+  for (const std::int64_t page : free_pages) disk_.CorruptPage(page);
+  EXPECT_TRUE(rows().empty());
+  put.rows.resize(80);
+  session_->Send(put);
+  ASSERT_EQ(TakeCheckpoint(kClusters, kClusters).ToString(), "OK");
+  EXPECT_EQ(rows().size(), 80U);
+  Open();
+  EXPECT_EQ(rows().size(), 80U);
 }
 
 TEST_F(EngineFaultTest, DamagedPartIsReportedLostAndCanBeRepaired) {

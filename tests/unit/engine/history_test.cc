@@ -41,8 +41,9 @@ TEST(HistoryTest, EverySessionShowsItsLastCheckpointAndWhatFollowedIt) {
   for (const auto& [name, n] : counts) std::cout << " " << name << "=" << n;
   std::cout << "\n";
   if (one == 0) {
-    for (const char* name : {"split", "evict", "checkpoint", "seal", "resumed", "metadata torn",
-                             "read from a high end", "neighbour", "spill", "page packed"}) {
+    for (const char* name :
+         {"split", "evict", "checkpoint", "seal", "resumed", "metadata torn",
+          "read from a high end", "neighbour", "spill", "page packed", "index page"}) {
       EXPECT_GT(counts[name], 0) << "the histories do not reach: " << name;
     }
   }

@@ -41,10 +41,12 @@ void HistoryWorld::StartEngine() {
   EngineOptions options;
   options.place_entries_min = Random(2) == 0 ? 3 : 40;
   options.pending_bytes_max = 64 << 10;
+  options.index_changed_min = Random(3) * 3;
   options.merge_gap_bytes = Random(3) * 2 * kPageBytes;
   if (Random(3) == 0) options.arena_bytes_max = 0;
   options.staging = Random(4) != 0;
   options.defragment = Random(4) != 0;
+  options.defragment_idle = std::chrono::milliseconds(0);
   options.device_bytes_per_second = std::int64_t{100} << 20;
   auto engine = Engine::Open(options, StoreId{}, disk_.Open(), *std::move(store));
   ASSERT_TRUE(engine.ok()) << engine.status().ToString();
@@ -71,6 +73,7 @@ void HistoryWorld::CountWork() {
   const auto stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
   if (!stats.ok()) return;
   counts_["spill"] += static_cast<int>(stats->spill_count);
+  counts_["index page"] += static_cast<int>(stats->write_index_bytes / kPageBytes);
   counts_["page packed"] += static_cast<int>(stats->write_defragment_bytes / kPageBytes);
 }
 
@@ -235,6 +238,13 @@ void HistoryWorld::Relate(Chat& chat) {
   ++counts_["relate"];
 }
 
+void HistoryWorld::CheckIndex(Chat& chat, std::int32_t layer) {
+  const auto reply = chat.session->Read(GetIndex{layer});
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_TRUE(RandomOperations::AreRowsOf(chat.now, layer, std::get<IndexReply>(*reply).rows))
+      << "session " << chat.id.value() << " layer " << layer;
+}
+
 // Neighbours that are stored cost places when they are lost; whichever are known exist.
 void HistoryWorld::CheckNeighbours(Chat& chat) {
   GetNeighbours get;
@@ -259,6 +269,7 @@ void HistoryWorld::TakeCheckpoint(Chat& chat, Power power) {
   for (StageCarried& stage : operations_.StageWindow(chat.now, chat.recorded)) {
     Send(chat, std::move(stage));
   }
+  if (Random(3) != 0) Send(chat, operations_.PutRows(chat.now));
   Checkpoint op =
       operations_.TakeCheckpoint(chat.now, chat.at_checkpoint.at(chat.acked).token_count,
                                  power == Power::kStays && Random(5) == 0);
@@ -316,6 +327,7 @@ void HistoryWorld::CheckCluster(Chat& chat, std::int32_t layer, std::int32_t hea
 
 void HistoryWorld::Fetch(Chat& chat) {
   const auto layer = static_cast<std::int32_t>(Random(2));
+  CheckIndex(chat, layer);
   for (const std::int32_t head : RandomOperations::HeadsOf(layer)) {
     CheckCluster(chat, layer, head, 1 + Random(chat.now.next_id[{layer, head}] + 2));
   }
@@ -324,6 +336,7 @@ void HistoryWorld::Fetch(Chat& chat) {
 void HistoryWorld::CheckAll(Chat& chat) {
   CheckNeighbours(chat);
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    CheckIndex(chat, layer);
     for (const std::int32_t head : RandomOperations::HeadsOf(layer)) {
       for (std::int64_t id = 1; id <= chat.now.next_id[{layer, head}]; ++id) {
         CheckCluster(chat, layer, head, id);
@@ -362,7 +375,8 @@ void HistoryWorld::Step() {
   if (dice < 55) return Fetch(chat);
   if (dice < 62) return Split(chat);
   if (dice < 64) return Evict(chat);
-  if (dice < 68) return Relate(chat);
+  if (dice < 66) return Relate(chat);
+  if (dice < 68) return Send(chat, operations_.PutRows(chat.now));
   if (dice < 79) return TakeCheckpoint(chat);
   if (dice < 83) return CheckAll(chat);
   if (dice < 85 && chats_.size() < 4) return Create();

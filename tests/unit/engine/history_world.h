@@ -59,6 +59,7 @@ class HistoryWorld {
   void Evict(Chat& chat);
   void Relate(Chat& chat);
   void CheckNeighbours(Chat& chat);
+  void CheckIndex(Chat& chat, std::int32_t layer);
   enum class Power { kStays, kFails };
   // With Power::kFails the next sync of the metadata's log never happens.
   void TakeCheckpoint(Chat& chat, Power power = Power::kStays);

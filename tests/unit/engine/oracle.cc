@@ -93,6 +93,7 @@ std::vector<Replace> RandomOperations::Split(Oracle& oracle) {
     op.layer = layer;
     op.head = head;
     op.parent_ids = {ClusterId(large->first)};
+    oracle.index[layer].erase({head, large->first});
     clusters.erase(large);
     for (std::vector<std::int64_t>& half : halves) {
       const std::int64_t id = ++oracle.next_id[{layer, head}];
@@ -112,6 +113,7 @@ std::optional<Replace> RandomOperations::Evict(Oracle& oracle) {
   op.head = 1;
   op.parent_ids = {ClusterId(clusters.begin()->first)};
   op.evicted_positions = Positions::FromUnsorted(clusters.begin()->second);
+  oracle.index[0].erase({1, clusters.begin()->first});
   clusters.erase(clusters.begin());
   return op;
 }
@@ -132,6 +134,35 @@ PutNeighbours RandomOperations::Relate(const Oracle& oracle) {
     }
   }
   return op;
+}
+
+PutIndexRows RandomOperations::PutRows(Oracle& oracle) {
+  PutIndexRows op;
+  op.layer = static_cast<std::int32_t>(random_(layout_.layer_count));
+  for (const std::int32_t head : HeadsOf(op.layer)) {
+    for (const auto& [id, positions] : oracle.clusters[{op.layer, head}]) {
+      if (random_(3) == 0) continue;
+      // Often of one size, as they should be.
+      const std::string bytes(static_cast<std::size_t>(random_(4) == 0 ? random_(300) : 24),
+                              static_cast<char>('a' + random_(26)));
+      IndexRow row{{head, ClusterId(id)}, bytes, random_(2) == 0, std::ssize(positions)};
+      oracle.index[op.layer][{head, id}] = row;
+      op.rows.push_back(std::move(row));
+    }
+  }
+  return op;
+}
+
+bool RandomOperations::AreRowsOf(const Oracle& oracle, std::int32_t layer,
+                                 const std::vector<IndexRow>& rows) {
+  const auto found = oracle.index.find(layer);
+  if (found == oracle.index.end()) return rows.empty();
+  return std::equal(rows.begin(), rows.end(), found->second.begin(), found->second.end(),
+                    [](const IndexRow& shown, const auto& expected) {
+                      const IndexRow& row = expected.second;
+                      return shown.cluster == row.cluster && shown.row == row.row &&
+                             shown.stale == row.stale && shown.entry_count == row.entry_count;
+                    });
 }
 
 std::vector<StageCarried> RandomOperations::StageWindow(const Oracle& oracle,

@@ -24,6 +24,8 @@ struct Oracle {
   std::vector<std::int64_t> truth;  // position -> a number that its entries are made from
   std::map<LayerHead, std::map<std::int64_t, std::vector<std::int64_t>>> clusters;
   std::map<LayerHead, std::int64_t> next_id;
+  // By layer, then head and cluster: also of clusters that a fork cut away.
+  std::map<std::int32_t, std::map<std::pair<std::int32_t, std::int64_t>, IndexRow>> index;
   void CutTo(std::int64_t limit);
   // Positions that are in no cluster yet.
   Positions Window() const { return Positions::Range(window_start, token_count - window_start); }
@@ -46,6 +48,8 @@ class RandomOperations {
   // Neighbours of a layer's clusters, also of one that does not exist yet. The oracle does not know
   // them: they change no answer.
   PutNeighbours Relate(const Oracle& oracle);
+  // Index rows for some of a layer's clusters.
+  PutIndexRows PutRows(Oracle& oracle);
   // The window, for a checkpoint. Entries with a record in the open segment are mostly not brought.
   std::vector<StageCarried> StageWindow(const Oracle& oracle,
                                         const std::set<std::int64_t>& recorded);
@@ -59,6 +63,9 @@ class RandomOperations {
   static std::vector<std::int32_t> HeadsOf(std::int32_t layer);
   std::string Entries(const Oracle& oracle, std::int32_t layer, std::int32_t head,
                       const Positions& positions) const;
+  // Whether these are the index rows that the layer must show.
+  static bool AreRowsOf(const Oracle& oracle, std::int32_t layer,
+                        const std::vector<IndexRow>& rows);
   const EntryLayout& layout() const { return layout_; }
 
  private:

@@ -53,7 +53,7 @@ TEST(Superblock, DecodesToWhatWasEncoded) {
 }
 
 // These bytes are on disks already: a change of them needs a new format version.
-TEST(Superblock, BytesOfFormatVersionOneAreFixed) {
+TEST(Superblock, BytesOfFormatVersionTwoAreFixed) {
   const Copy copy = Of(0x0102030405060708);
   std::string head;
   for (int i = 0; i < 64; ++i) {
@@ -61,13 +61,21 @@ TEST(Superblock, BytesOfFormatVersionOneAreFixed) {
   }
   EXPECT_EQ(head,
             "434149524e4b5600"
-            "01000000"
+            "02000000"
             "00100000"
             "0807060504030201"
             "0102030405060708090a0b0c0d0e0f10"
             "0010000000000000"
             "00f1536500000000"
             "8877665544332211");
+}
+
+TEST(Superblock, OfFormatVersionOneIsRead) {
+  const Copy old = Forged(8, [](auto& b) { b.format_version = 1; });
+  const absl::StatusOr<Superblock> decoded = DecodeSuperblock(old, 0);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(*decoded, Example(8));
+  EXPECT_FALSE(DecodeSuperblock(Forged(8, [](auto& b) { b.format_version = 0; }), 0).ok());
 }
 
 TEST(Superblock, EveryDamagedBitIsFound) {
@@ -94,7 +102,7 @@ TEST(Superblock, AnIntactCopyOfAnotherFormatIsRefusedAndNotCalledDamaged) {
   const absl::Status newer =
       DecodeSuperblock(Forged(2, [](auto& b) { b.format_version = 7; }), 0).status();
   EXPECT_EQ(newer.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(Says(newer, "format version 7, this program reads version 1")) << newer;
+  EXPECT_TRUE(Says(newer, "format version 7, this program reads versions 1 to 2")) << newer;
   const absl::Status pages =
       DecodeSuperblock(Forged(2, [](auto& b) { b.page_bytes = 16384; }), 0).status();
   EXPECT_EQ(pages.code(), absl::StatusCode::kFailedPrecondition);
@@ -146,7 +154,7 @@ TEST(ChooseSuperblock, TwoDamagedCopiesAreDataLossWithAdvice) {
 }
 
 TEST(ChooseSuperblock, NeverFallsBackFromANewerFormatToAnOlderCopy) {
-  const Copy newer = Forged(3, [](auto& b) { b.format_version = 2; });
+  const Copy newer = Forged(3, [](auto& b) { b.format_version = 3; });
   EXPECT_EQ(ChooseSuperblock(Of(2), newer).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 

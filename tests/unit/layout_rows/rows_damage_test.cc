@@ -2,11 +2,14 @@
 // with that value; never with anything else. Sanitizer builds make this test sharper.
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "kv-node/layout/index_run.h"
 #include "kv-node/layout/rows.h"
 #include "tests/tools/seed.h"
 #include "tests/unit/layout_rows/random_rows.h"
@@ -27,6 +30,25 @@ std::string RandomPartsRow(test::Rng& rng) {
   std::vector<Part> parts = RandomParts(rng, kEntryBytes);
   while (parts.empty()) parts = RandomParts(rng, kEntryBytes);
   return EncodeParts(parts, kEntryBytes);
+}
+
+std::string RandomIndexRun(test::Rng& rng) {
+  IndexRun run;
+  run.record_bytes = kIndexRecordHeaderBytes + Draw(rng, 100);
+  const auto extent =
+      std::make_shared<Extent>(nullptr, ExtentKind::kIndexRun, PageIndex(9), 40, true);
+  std::int64_t record = 0;
+  for (std::int64_t parts = 1 + Draw(rng, 3); parts > 0; --parts) {
+    Part part;
+    part.id = PartId(1 + record);
+    part.SetExtent(extent);
+    part.offset_bytes = record * run.record_bytes;
+    part.positions = Positions::Range(record, 1 + Draw(rng, 50));
+    part.crcs.resize(static_cast<std::size_t>(1 + Draw(rng, 4)));
+    record += part.count();
+    run.parts.push_back(std::move(part));
+  }
+  return EncodeIndexRun(run);
 }
 
 std::vector<Kind> Kinds() {
@@ -50,6 +72,8 @@ std::vector<Kind> Kinds() {
          return EncodeIndexRow({{}, RandomBytes(rng, Draw(rng, 40)), true, Draw(rng, 99)});
        },
        [](std::string_view bytes) { return DecodeIndexRow({}, bytes).status(); }},
+      {"index run", RandomIndexRun,
+       [](std::string_view bytes) { return DecodeIndexRun(bytes).status(); }},
       {"links", [](test::Rng& rng) { return EncodeLinks(RandomLinks(rng)); },
        [](std::string_view bytes) { return DecodeLinks(bytes).status(); }},
       {"tokens",

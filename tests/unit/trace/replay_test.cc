@@ -64,7 +64,8 @@ void ExpectSums(const Trace& trace, const ReplayResult& result) {
   for (const Phase* phase : {&result.prompt, &result.decode}) {
     EXPECT_EQ(phase->written_bytes(), phase->stats.write_log_bytes +
                                           phase->stats.write_relog_bytes + phase->page_bytes() +
-                                          phase->stats.write_split_bytes + phase->meta_bytes());
+                                          phase->stats.write_split_bytes +
+                                          phase->stats.write_index_bytes + phase->meta_bytes());
     EXPECT_GE(phase->page_bytes(), 0);
     EXPECT_GE(phase->WriteAmplification(), 1);
     EXPECT_GT(phase->stats.write_meta_log_bytes, phase->stats.index_row_bytes);

@@ -29,6 +29,18 @@ const std::vector<DamagedStoreTest::Damage>& DamagedStoreTest::Damages() {
       {"EvictedRow", "kind=row segment=", Garble(Family::kClusters, OpenCluster<Kind::kEvicted>),
        kTalkGoesBack},
       {"IndexRow", "kind=row segment=", Garble(Family::kIndex, OpenIndex), kTalkGoesBack},
+      {"IndexRunRow", "kind=row segment=", Garble(Family::kRuns, OpenIndexRun), kNothingLost},
+      {"SealedIndexRunRow", "kind=row segment=",
+       [](DamagedStoreTest& test, MetaReader&, MetaBatch& batch) {
+         batch.Put(Family::kRuns, IndexRunKey(test.sealed_, 1), "x");
+       },
+       kNothingLost},
+      {"IndexRunOfALayerThatIsNot", "kind=row segment=",
+       [](DamagedStoreTest& test, MetaReader& reader, MetaBatch& batch) {
+         batch.Put(Family::kRuns, IndexRunKey(test.OpenSegmentOf(reader, test.talk_), 9),
+                   *reader.Get(Family::kRuns, OpenIndexRun(test, reader)).value());
+       },
+       kNothingLost},
       {"LinkRow", "kind=row row=coretrieval/", Garble(Family::kCoretrieval, OpenLinks),
        kNothingLost},
       {"RegionRow", "kind=row row=pools/", Garble(Family::kPools, OpenRegion), kNothingLost},
@@ -93,9 +105,9 @@ const std::vector<DamagedStoreTest::Damage>& DamagedStoreTest::Damages() {
          batch.Put(Family::kCoretrieval, OpenLinks(test, reader) + "x", "x");
        },
        kNothingLost},
-      {"RowOfAReservedFamily", "kind=row row=runs/",
+      {"RowOfAReservedFamily", "kind=row row=adapters/",
        [](DamagedStoreTest&, MetaReader&, MetaBatch& batch) {
-         batch.Put(Family::kRuns, "123456789", "x");
+         batch.Put(Family::kAdapters, "123456789", "x");
        },
        kNothingLost},
       {"KeyOfNoKind", "kind=row row=clusters/",

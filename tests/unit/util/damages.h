@@ -89,6 +89,9 @@ class DamagedStoreTest : public StoreTest {
         .front()
         .first;
   }
+  static std::string OpenIndexRun(DamagedStoreTest& test, MetaReader& reader) {
+    return IndexRunKey(test.OpenSegmentOf(reader, test.talk_), 1);
+  }
   static std::string OpenLinks(DamagedStoreTest& test, MetaReader& reader) {
     return LinkRowKey(test.OpenSegmentOf(reader, test.talk_), {0, 0, ClusterId(10)});
   }

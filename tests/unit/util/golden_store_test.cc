@@ -70,6 +70,13 @@ class GoldenStoreTest : public StoreTest, public testing::WithParamInterface<std
     ASSERT_EQ(rows.size(), 1U);
     EXPECT_EQ(rows[0].row, "centroid");
     EXPECT_EQ(rows[0].entry_count, 15);
+    const auto packed = Read<IndexReply>(*session, GetIndex{1}).rows;
+    ASSERT_EQ(std::ssize(packed), GetParam() == "store_v1.tar.gz" ? 0 : 2 * layout_.head_count);
+    for (const IndexRow& row : packed) {
+      EXPECT_EQ(row.row, row.cluster.cluster_id == ClusterId(1) ? "sealed" : "packed");
+      EXPECT_TRUE(row.stale);
+      EXPECT_EQ(row.entry_count, 20);
+    }
     const auto policy = Read<PolicyStateReply>(*session, GetPolicyState{});
     EXPECT_EQ(policy.version, 1);
     EXPECT_EQ(policy.state, "state");
@@ -132,7 +139,7 @@ TEST_P(GoldenStoreTest, GoesOn) {
   CloseEngine();
 }
 
-INSTANTIATE_TEST_SUITE_P(, GoldenStoreTest, testing::Values("store_v1.tar.gz"),
+INSTANTIATE_TEST_SUITE_P(, GoldenStoreTest, testing::Values("store_v1.tar.gz", "store_v2.tar.gz"),
                          [](const auto& tested) { return tested.param.substr(0, 8); });
 
 class GoldenStoreWriter : public StoreTest {};

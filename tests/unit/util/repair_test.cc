@@ -98,6 +98,31 @@ TEST_F(RepairTest, SaysWhatIsLost) {
       << Joined(lines);
 }
 
+TEST_F(RepairTest, DropsADamagedIndexRunAndKeepsItsSegment) {
+  std::int64_t offset = 0;
+  EditRows([&](MetaReader& reader, MetaBatch& batch) {
+    const std::string run = *reader.Get(Family::kRuns, OpenIndexRun(*this, reader)).value();
+    offset = DecodeIndexRun(run)->parts.front().first_page.value() * kPageBytes + 3;
+    batch.Put(Family::kConfig, "note", "");  // an edit must change something
+    batch.Delete(Family::kConfig, "note");
+  });
+  FlipByte(offset);
+  const std::vector<std::string> lines = Verify();
+  EXPECT_TRUE(Has(lines, "kind=index_run")) << Joined(lines);
+  EXPECT_TRUE(Has(lines, fmt::format("page={} ", offset / kPageBytes))) << Joined(lines);
+  Repair();
+  Verify();
+  EXPECT_EQ(finding_count_, 0);
+  ASSERT_NO_FATAL_FAILURE(OpenEngine());
+  {
+    const auto session = Open(talk_);
+    EXPECT_EQ(session->attachment().token_count, kTokens);
+    EXPECT_EQ(std::get<IndexReply>(*session->Read(GetIndex{1})).rows.front().row, "sealed");
+    EXPECT_EQ(std::get<IndexReply>(*session->Read(GetIndex{0})).rows.size(), 1U);
+  }
+  CloseEngine();
+}
+
 TEST_F(RepairTest, DamagedSuperblockCopyIsWrittenAgain) {
   FlipByte(kPageBytes + 30);
   const std::vector<std::string> lines = Repair();

@@ -17,6 +17,7 @@
 
 #include "kv-node/device/file_device.h"
 #include "kv-node/layout/extent_file.h"
+#include "kv-node/layout/index_run.h"
 #include "kv-node/layout/rows.h"
 #include "kv-node/util/store_tool.h"
 #include "tests/tools/temp_dir.h"
@@ -70,7 +71,9 @@ class StoreTest : public EngineTest {
     ASSERT_TRUE(CheckStoreId(**store, Meta().store_id, file_->path()).ok());
     EngineOptions options;
     options.place_entries_min = 3;
+    options.index_changed_min = 1;
     options.defragment = defragment_;
+    options.defragment_idle = std::chrono::milliseconds(0);
     auto engine = Engine::Open(options, file_->store_id(), *std::move(device), *std::move(store));
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
@@ -101,6 +104,7 @@ class StoreTest : public EngineTest {
     AppendAll(*first, 1, Positions::Range(0, 20));
     AppendAll(*first, 2, Positions::Range(20, 40));
     CarryAll(*first, Positions::Range(60, 4), Positions::Range(60, 4));
+    first->Send(RowsOfLayer1(1, "sealed", 20));
     const auto sealed = TakeCheckpoint(*first, 0, kSealedTokens, /*seal=*/true);
     ASSERT_TRUE(sealed.ok()) << sealed.status();
     sealed_ = sealed->sealed_segment_id;
@@ -118,6 +122,17 @@ class StoreTest : public EngineTest {
     talk_ = talk;
     fork_ = fork;
     alone_ = alone;
+  }
+
+  // A row for each head: enough for a run.
+  PutIndexRows RowsOfLayer1(std::int64_t cluster, const std::string& row,
+                            std::int64_t entry_count) const {
+    PutIndexRows put;
+    put.layer = 1;
+    for (std::int32_t head = 0; head < layout_.head_count; ++head) {
+      put.rows.push_back({{head, ClusterId(cluster)}, row, true, entry_count});
+    }
+    return put;
   }
 
   // An old cluster grows, another is split (and masked), one of the children evicted.
@@ -140,6 +155,7 @@ class StoreTest : public EngineTest {
     PutIndexRows index;
     index.rows = {{{0, ClusterId(10)}, "centroid", false, 15}};
     session->Send(index);
+    session->Send(RowsOfLayer1(11, "packed", 20));
     session->Send(PutNeighbours{0, {{{0, ClusterId(10)}, {{ClusterId(11), 0.5F}}}}});
     PutPolicyState policy;
     policy.version = 1;

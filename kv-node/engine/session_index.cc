@@ -1,0 +1,264 @@
+// Index rows: what GetIndex shows of a chain, and the runs that they are packed into. A checkpoint
+// packs the layers whose turn it is, one after the other, before its cut; operations behind it
+// wait.
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <map>
+
+#include "common/base/check.h"
+#include "common/log/log.h"
+#include "kv-node/engine/checkpoint_job.h"
+
+namespace cairn::kv {
+namespace {
+
+// A layer's run is written anew when this share of it has changed.
+constexpr std::int64_t kIndexChangedShare = 4;
+// A larger layer stays unpacked: a run is in memory while it is written.
+constexpr std::int64_t kIndexRunBytesMax = std::int64_t{64} << 20;
+// What records may take beyond their rows: one of them is as large as the largest.
+constexpr std::int64_t kIndexPaddingBytesMax = std::int64_t{1} << 20;
+// Checkpoints until a layer that could not be packed is tried again.
+constexpr int kIndexRetryCheckpoints = 16;
+// All rows of an answer.
+constexpr std::int64_t kIndexReplyBytesMax = std::int64_t{256} << 20;
+
+using RowsByKey = std::map<ClusterKey, IndexRow>;
+
+// Behind all that there are.
+const ClusterKey kLastKey{std::numeric_limits<std::int32_t>::max(), 0, ClusterId(0)};
+
+std::vector<PageIndex> PagesOfRun(const IndexRun& run) {
+  std::vector<PageIndex> pages;
+  for (const Part& part : run.parts) {
+    for (const PagePiece& piece : PiecesOf(part, run.record_bytes, 0, part.count())) {
+      pages.push_back(piece.page);
+    }
+  }
+  return pages;
+}
+
+bool ReadFailed(const IndexRun& run, const PageSet& pages) {
+  const std::vector<PageIndex> read = PagesOfRun(run);
+  return std::any_of(read.begin(), read.end(), [&](PageIndex page) { return pages.Failed(page); });
+}
+
+// The rows of a part that passed its check.
+std::vector<IndexRow> RecordsOf(const Part& part, std::int64_t record_bytes, const PageSet& pages) {
+  std::vector<IndexRow> rows;
+  for (std::int64_t i = 0; i < part.count(); ++i) {
+    absl::StatusOr<IndexRow> row =
+        DecodeIndexRecord(pages.Bytes(*part.extent, RangeOf(part, record_bytes, i, 1)));
+    if (row.ok()) rows.push_back(*std::move(row));
+  }
+  return rows;
+}
+
+// `value`: as family `index` has it, and as it was checked when it came.
+void PutChange(const ClusterKey& key, std::string_view value, RowsByKey& rows) {
+  if (value == GoneIndexRow()) {
+    rows.erase(key);
+    return;
+  }
+  absl::StatusOr<IndexRow> row = DecodeIndexRow(key, value);
+  CAIRN_CHECK(row.ok());
+  rows[key] = *std::move(row);
+}
+
+std::int64_t BytesOf(const RowsByKey& rows) {
+  std::int64_t bytes = 0;
+  for (const auto& [key, row] : rows) bytes += IndexRecordBytes(row);
+  return bytes;
+}
+
+}  // namespace
+
+// The rows that a segment's run and its changes add to those of older segments, `rows`. Returns the
+// number of parts that are lost: the clusters in them have no row, also none of an older segment,
+// which may say something else by now.
+std::int64_t AttachedSession::PutIndexOf(const IndexSource& source, std::int32_t layer,
+                                         const PageSet& pages, RowsByKey& rows) const {
+  for (const ClusterKey& mask : source.masks) rows.erase(mask);
+  std::int64_t lost_count = 0;
+  bool lost_before = false;
+  // Records ascend: what is lost lies between the last one that is there and the next.
+  ClusterKey last{layer, kAllHeads, ClusterId(std::numeric_limits<std::int64_t>::min())};
+  const auto forget_between = [&](const ClusterKey& next) {
+    if (lost_before) rows.erase(rows.upper_bound(last), rows.lower_bound(next));
+    lost_before = false;
+  };
+  for (const Part& part : source.run.parts) {
+    const std::int64_t record_bytes = source.run.record_bytes;
+    if (!PartIsIntact(context_.store_id, part, record_bytes, part.count(), pages)) {
+      ++lost_count;
+      lost_before = true;
+      continue;
+    }
+    for (IndexRow& row : RecordsOf(part, record_bytes, pages)) {
+      const ClusterKey key{layer, row.cluster.head, row.cluster.cluster_id};
+      forget_between(key);
+      last = key;
+      rows[key] = std::move(row);
+    }
+  }
+  forget_between(kLastKey);
+  for (const auto& [key, value] : source.changed) PutChange(key, value, rows);
+  return lost_count;
+}
+
+AttachedSession::Applied AttachedSession::StartGetIndex(RequestId request_id, const GetIndex& op) {
+  if (!HasIoRoom()) return Applied::kWait;
+  auto sources = std::make_shared<std::vector<IndexSource>>(state_->IndexSourcesOf(op.layer));
+  std::vector<PageIndex> pages;
+  for (const IndexSource& source : *sources) {
+    const std::vector<PageIndex> run = PagesOfRun(source.run);
+    pages.insert(pages.end(), run.begin(), run.end());
+  }
+  const auto answer = [this, request_id, sources, layer = op.layer,
+                       io = HoldIo()](const PageSet& set) {
+    if (stopped_) return;
+    RowsByKey rows;
+    for (const IndexSource& source : *sources) {
+      context_.lost_part_count += PutIndexOf(source, layer, set, rows);
+    }
+    Reply(request_id, IndexReplyOf(rows));
+  };
+  if (pages.empty()) {
+    answer(PageSet());
+  } else {
+    context_.io->Read(std::move(pages), ReadCause::kFetch, answer);
+  }
+  return Applied::kYes;
+}
+
+absl::StatusOr<ReadReply> AttachedSession::IndexReplyOf(RowsByKey& rows) {
+  if (const std::int64_t bytes = BytesOf(rows); bytes > kIndexReplyBytesMax) {
+    return ResourceExhausted("the index rows of a layer take {} bytes: at most {} in one answer",
+                             bytes, kIndexReplyBytesMax);
+  }
+  IndexReply reply;
+  reply.rows.reserve(rows.size());
+  for (auto& [key, row] : rows) reply.rows.push_back(std::move(row));
+  return ReadReply(std::move(reply));
+}
+
+// The layer that changed most, of those whose rows are to be packed.
+std::optional<std::int32_t> AttachedSession::LayerToPack() const {
+  const SegmentRows& open = state_->open();
+  std::optional<std::int32_t> layer_to_pack;
+  std::int64_t most = 0;
+  for (std::int32_t layer = 0; layer < row_.layout.layer_count; ++layer) {
+    const std::int64_t changed_count = open.index.CountOfLayer(layer);
+    const auto run = open.index_runs.find(layer);
+    const std::int64_t packed_count = run == open.index_runs.end() ? 0 : run->second.record_count();
+    if (index_refused_.contains(layer)) continue;
+    if (changed_count >
+        std::max({context_.options.index_changed_min, packed_count / kIndexChangedShare, most})) {
+      most = changed_count;
+      layer_to_pack = layer;
+    }
+  }
+  return layer_to_pack;
+}
+
+bool AttachedSession::PackIndex() {
+  while (const std::optional<std::int32_t> layer = LayerToPack()) {
+    if (!HasIoRoom()) return true;  // one layer at a time is in memory
+    const auto run = state_->open().index_runs.find(*layer);
+    if (run == state_->open().index_runs.end()) {
+      PackLayer(*layer, PageSet());
+      continue;
+    }
+    head_in_progress_ = true;
+    context_.io->Read(PagesOfRun(run->second), ReadCause::kPlace,
+                      [this, layer, io = HoldIo()](const PageSet& pages) {
+                        head_in_progress_ = false;
+                        if (stopped_ || failed_) return;
+                        PackLayer(*layer, pages);
+                      });
+    return true;
+  }
+  return false;
+}
+
+void AttachedSession::PackLayer(std::int32_t layer, const PageSet& pages) {
+  const absl::Status written = WriteIndexRun(layer, pages);
+  if (written.ok()) return;
+  // What changed stays where it is, in memory and in the family `index`.
+  index_refused_[layer] = kIndexRetryCheckpoints;
+  LogInfo("session={} layer={} index run not written error=\"{}\"", id_, layer, Message(written));
+}
+
+absl::Status AttachedSession::WriteIndexRun(std::int32_t layer, const PageSet& pages) {
+  IndexSource source = state_->IndexSourcesOf(layer).back();
+  source.masks.clear();  // of older segments' clusters
+  if (ReadFailed(source.run, pages)) return DataLoss("the layer's run cannot be read");
+  RowsByKey rows;
+  const std::int64_t lost_count = PutIndexOf(source, layer, pages, rows);
+  context_.lost_part_count += lost_count;
+  // Without its damaged part the run would let rows of older segments show.
+  if (lost_count > 0 && state_->chain().size() > 1) return DataLoss("the layer's run is damaged");
+  IndexRun run;
+  for (const auto& [key, row] : rows) {
+    run.record_bytes = std::max(run.record_bytes, IndexRecordBytes(row));
+  }
+  if (!rows.empty()) CAIRN_RETURN_IF_ERROR(PackRecords(rows, run));
+  const auto old = state_->open().index_runs.find(layer);
+  if (old != state_->open().index_runs.end()) DropIndexRun(old->second);
+  state_->SetIndexRun(layer, std::move(run));
+  return absl::OkStatus();
+}
+
+// A run that no cut has named yet is nothing that a commit ceases to name.
+void AttachedSession::DropIndexRun(const IndexRun& run) {
+  const ExtentRef& extent = run.parts.front().extent;
+  if (std::erase(new_extents_, extent) == 0) dropped_extents_.push_back(extent);
+}
+
+// The new entries of the checkpoint that packs: rows can do without a run, entries cannot.
+std::int64_t AttachedSession::LogPageCountMax() const {
+  std::int64_t bytes = state_->pending_bytes();
+  for (const auto& [key, entries] : staged_) bytes += std::ssize(entries.entries);
+  return bytes / kPageBytes + 1;
+}
+
+absl::Status AttachedSession::PackRecords(const RowsByKey& rows, IndexRun& run) {
+  const auto record_count = static_cast<std::int64_t>(rows.size());
+  const std::int64_t bytes = record_count * run.record_bytes;
+  if (bytes > kIndexRunBytesMax || bytes > 2 * BytesOf(rows) + kIndexPaddingBytesMax) {
+    return ResourceExhausted("{} rows of up to {} bytes: too many, or too different in size",
+                             record_count, run.record_bytes);
+  }
+  const std::int64_t page_count = (bytes + kPageBytes - 1) / kPageBytes;
+  const FreeMap& map = *context_.free_map;
+  if (map.page_count() - map.used_count() < page_count + LogPageCountMax()) {
+    return ResourceExhausted("flash is nearly full");
+  }
+  const std::int64_t count_max = kPartBytesMax / run.record_bytes;
+  CAIRN_ASSIGN_OR_RETURN(const ExtentRef extent,
+                         context_.Allocate(ExtentKind::kIndexRun, page_count));
+  CAIRN_ASSIGN_OR_RETURN(std::int64_t next_id,
+                         context_.ids->Next((record_count + count_max - 1) / count_max));
+  SharedBuffer image = context_.io->buffers().MakeZeroed(extent->size_bytes());
+  std::int64_t at = 0;
+  for (const auto& [key, row] : rows) {
+    EncodeIndexRecord(row, image->span().subspan(static_cast<std::size_t>(at),
+                                                 static_cast<std::size_t>(run.record_bytes)));
+    at += run.record_bytes;
+  }
+  for (std::int64_t first = 0; first < record_count; first += count_max) {
+    Part part;
+    part.id = PartId(next_id++);
+    part.SetExtent(extent);
+    part.offset_bytes = first * run.record_bytes;
+    part.positions = Positions::Range(first, std::min(count_max, record_count - first));
+    SetCrcs(context_.store_id, part, run.record_bytes, 0, part.count(), *image, 0);
+    run.parts.push_back(std::move(part));
+  }
+  new_extents_.push_back(extent);
+  Write(extent, extent->first(), std::move(image), WriteCause::kIndex);
+  return absl::OkStatus();
+}
+
+}  // namespace cairn::kv
