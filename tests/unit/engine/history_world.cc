@@ -9,6 +9,8 @@ namespace {
 
 constexpr std::int64_t kDiskBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kTokensMax = 900;
+// Rounds in which sealed segments begin to be packed, if there are any.
+constexpr int kRoundsToPack = 3000;
 
 }  // namespace
 
@@ -85,9 +87,18 @@ void HistoryWorld::Rest() {
     chat.epoch = chat.session->attachment().epoch;
     chat.session.reset();
   }
-  // Often in the middle of it, sometimes behind its end.
+  const auto packed_bytes = [this] {
+    const auto stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
+    return stats.ok() ? stats->write_defragment_bytes : 0;
+  };
+  // Mostly in the middle of it, sometimes before it has begun or behind its end.
+  if (Random(4) != 0) {
+    const std::int64_t before = packed_bytes();
+    for (int rounds = 0; rounds < kRoundsToPack && packed_bytes() == before; ++rounds) {
+    }
+  }
   for (std::int64_t rounds = Random(Random(4) == 0 ? 4000 : 300); rounds > 0; --rounds) {
-    Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); }).IgnoreError();
+    packed_bytes();
   }
   CountWork();
   const bool power_cut = Random(3) == 0;
