@@ -26,6 +26,7 @@ struct TraceOptions {
   std::vector<std::int32_t> kv_heads;  // empty: all
   std::int64_t prompt_count = -1;      // -1: all tokens of the file
   std::int64_t generate_count = 0;
+  std::int64_t query_from = -1;  // -1: behind the prompt
   std::int64_t query_every = 1;
   int threads = 0;
 };
@@ -38,6 +39,10 @@ std::vector<std::int32_t> Chosen(std::vector<std::int32_t> asked, std::int64_t c
   }
   std::sort(asked.begin(), asked.end());
   return asked;
+}
+
+std::int64_t QueryFrom(const TraceOptions& options, const Trace& trace) {
+  return options.query_from < 0 ? trace.prompt_count : options.query_from;
 }
 
 // The shape of the run, before there are any rows.
@@ -58,8 +63,13 @@ absl::StatusOr<Trace> ShapeOf(const TraceOptions& options, const compute::ModelC
     return InvalidArgument("--prompt {}: only {} tokens are given", trace.prompt_count,
                            given_count);
   }
+  const std::int64_t query_from = QueryFrom(options, trace);
+  if (query_from > trace.token_count) {
+    return InvalidArgument("--query-from {}: the trace has {} tokens", query_from,
+                           trace.token_count);
+  }
   const std::int64_t step_count =
-      (trace.token_count - trace.prompt_count + options.query_every - 1) / options.query_every;
+      (trace.token_count - query_from + options.query_every - 1) / options.query_every;
   const std::int64_t values = std::ssize(trace.layers) * std::ssize(trace.kv_heads) *
                               config.head_dim *
                               (trace.token_count + step_count * config.group_size());
@@ -81,7 +91,7 @@ absl::Status Run(compute::Model& model, std::vector<std::int32_t> tokens,
                  const TraceOptions& options, Trace& trace) {
   compute::DenseAttention attention(model.config(), KvFormat::kF16, trace.token_count,
                                     model.pool());
-  TraceRecorder recorder(attention, options.query_every, trace);
+  TraceRecorder recorder(attention, QueryFrom(options, trace), options.query_every, trace);
   std::vector<float> logits(static_cast<std::size_t>(model.config().vocab_size));
   for (std::int64_t first = 0; first < trace.token_count;) {
     const std::int64_t count = std::min(kBatchTokens, std::ssize(tokens) - first);
@@ -152,8 +162,13 @@ void AddModelTraceCommand(CLI::App& group, CommandResult& result) {
       ->check(CLI::Range(std::int64_t{0}, kTraceTokensMax))
       ->capture_default_str();
   command
+      ->add_option("--query-from", options->query_from,
+                   "The first position whose queries are recorded. Without it that behind the "
+                   "prompt")
+      ->check(CLI::Range(std::int64_t{0}, kTraceTokensMax));
+  command
       ->add_option("--query-every", options->query_every,
-                   "Of the decoded tokens, record the queries of every so manieth")
+                   "From there on, record the queries of every so manieth token")
       ->check(CLI::Range(std::int64_t{1}, kTraceTokensMax))
       ->capture_default_str();
   command

@@ -6,10 +6,10 @@
 
 namespace cairn::cli {
 
-TraceRecorder::TraceRecorder(compute::KvAttention& attention, std::int64_t query_every,
-                             Trace& trace)
-    : attention_(attention), query_every_(query_every), trace_(trace) {
-  for (std::int64_t at = trace.prompt_count; at < trace.token_count; at += query_every) {
+TraceRecorder::TraceRecorder(compute::KvAttention& attention, std::int64_t query_from,
+                             std::int64_t query_every, Trace& trace)
+    : attention_(attention), query_from_(query_from), query_every_(query_every), trace_(trace) {
+  for (std::int64_t at = query_from; at < trace.token_count; at += query_every) {
     trace.steps.push_back(static_cast<std::int32_t>(at));
   }
   trace.keys.resize(static_cast<std::size_t>(trace.key_value_count()));
@@ -30,7 +30,7 @@ absl::Status TraceRecorder::Attend(const compute::AttentionBatch& batch) {
   };
   for (std::int64_t token = 0; token < batch.token_count; ++token) {
     const std::int64_t position = batch.first_position + token;
-    const std::int64_t since = position - trace_.prompt_count;
+    const std::int64_t since = position - query_from_;
     for (std::int64_t head = 0; head < std::ssize(trace_.kv_heads); ++head) {
       const std::int64_t kv_head = trace_.kv_heads[static_cast<std::size_t>(head)];
       keep(batch.k, (token * trace_.kv_head_count + kv_head) * dim,

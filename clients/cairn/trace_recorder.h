@@ -15,13 +15,15 @@ namespace cairn::cli {
 
 class TraceRecorder : public compute::KvAttention {
  public:
-  // Queries are kept of every `query_every`-th position from trace.prompt_count on.
-  TraceRecorder(compute::KvAttention& attention, std::int64_t query_every, Trace& trace);
+  // Queries are kept of every `query_every`-th position from `query_from` on.
+  TraceRecorder(compute::KvAttention& attention, std::int64_t query_from, std::int64_t query_every,
+                Trace& trace);
 
   absl::Status Attend(const compute::AttentionBatch& batch) override;
 
  private:
   compute::KvAttention& attention_;
+  const std::int64_t query_from_;
   const std::int64_t query_every_;
   Trace& trace_;
 };

@@ -2,8 +2,8 @@
 """Records a trace of a model that reads a text, with no daemon: docs/trace-format.md. Without --model and --text, of
 those that ship with Cairn. A text shorter than --tokens is repeated behind a number.
 
-usage: record_trace.py OUT.trace [--tokens N] [--prompt N] [--layers 0,3] [--kv-heads 0] [--query-every N]
-                       [--generate N]
+usage: record_trace.py OUT.trace [--tokens N] [--prompt N] [--layers 0,3] [--kv-heads 0] [--query-from N]
+                       [--query-every N] [--generate N]
 The traces of the tests are made by:
   record_trace.py tests/data/retrieval-layer2.trace --layers 2 --tokens 960 --prompt 640 --query-every 16
   record_trace.py tests/data/retrieval-head0.trace --layers 1,3 --kv-heads 0 --tokens 900 --prompt 512 --query-every 16
@@ -39,14 +39,14 @@ def main():
     parser.add_argument("--text", default=os.path.join(MODELS, "demo-4k.txt"))
     parser.add_argument("--tokens", type=int, default=0, help="0: those of the text")
     parser.add_argument("--prompt", type=int, default=1024)
-    for name in ("layers", "kv-heads", "query-every", "generate"):
+    for name in ("layers", "kv-heads", "query-from", "query-every", "generate"):
         parser.add_argument("--" + name)
     options = parser.parse_args()
     cairn = os.path.join(options.bin, "cairn")
     with open(options.text, encoding="utf-8") as file:
         ids = tokens_of(cairn, options.model, file.read(), options.tokens)
     passed = ["--prompt", str(min(options.prompt, len(ids)))]
-    for name in ("layers", "kv_heads", "query_every", "generate"):
+    for name in ("layers", "kv_heads", "query_from", "query_every", "generate"):
         if getattr(options, name) is not None:
             passed += ["--" + name.replace("_", "-"), getattr(options, name)]
     with tempfile.NamedTemporaryFile(suffix=".i32") as file:

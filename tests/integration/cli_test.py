@@ -254,6 +254,14 @@ class CliTest(unittest.TestCase):
         for step in range(10):
             self.assertEqual(part[700 * 64 + step * row:][:row], queries[(step * 10 * 4 + 2) * row:][:row])
 
+    def test_trace_has_queries_from_where_it_is_told(self):
+        every, rest = self.trace("--prompt", "3", "--query-from", "0")
+        steps = every[11] + 4 * (2 + 2)
+        self.assertEqual(struct.unpack("<5i", rest[steps:][:20]), (0, 1, 2, 3, 4))
+        last, short = self.trace("--prompt", "3")
+        row = 2 * 2 * 4 * 64  # queries of one step
+        self.assertEqual(rest[-4 - 2 * row:-4], short[-4 - 2 * row:-4])
+
     def test_trace_goes_on_behind_the_tokens(self):
         header, short = self.trace("--generate", "4")
         self.assertEqual(header[8:11], (9, 5, 4))
@@ -270,6 +278,7 @@ class CliTest(unittest.TestCase):
         self.fail(1, *arguments, "--layers", "2", words=["layers 0 to 1"])
         self.fail(1, *arguments, "--kv-heads", "1,5", words=["KV heads 0 to 1"])
         self.fail(1, *arguments, "--prompt", "6", words=["--prompt 6", "only 5 tokens"])
+        self.fail(1, *arguments, "--query-from", "6", words=["--query-from 6", "5 tokens"])
         self.fail(1, *arguments, "--generate", "2044", words=["2049 tokens", "context of 2048"])
         self.fail(1, *arguments, "--layers", "1,1", words=["layer 1 is not above 1"])
         self.assertFalse(os.path.exists(out))

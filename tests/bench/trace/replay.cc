@@ -11,6 +11,7 @@
 
 #include "common/base/check.h"
 #include "compute-node/kernels/convert.h"
+#include "tests/bench/trace/co_selection.h"
 #include "tests/bench/trace/packed_layout.h"
 #include "tests/unit/engine/engine_harness.h"
 
@@ -87,6 +88,8 @@ class Driver {
   void CountReads(const FetchReply& reply);
   // Entries below `stored_until` leave the window.
   void AppendLeaving(std::int32_t layer, std::int64_t stored_until, bool is_prompt);
+  // The clusters of the prompt below `prompt_end`.
+  void SendLinks(std::int32_t layer, std::int32_t head, std::int64_t prompt_end);
   void SendAppend(std::int32_t layer, const std::vector<ClusterEntries>& entries);
   void SplitClusters(std::int32_t layer, std::int32_t head, const std::set<std::int64_t>& ids);
   absl::Status TakeCheckpoint(std::int64_t token_count);
@@ -95,6 +98,11 @@ class Driver {
   absl::StatusOr<KvStats> Stats();
 
   std::string Entry(std::int32_t layer, std::int32_t head, std::int64_t position) const;
+  // Entries that a query selects.
+  std::int64_t Wanted(const KeyClusters& clusters) const {
+    return static_cast<std::int64_t>(
+        std::ceil(options_.select_share * static_cast<double>(clusters.entry_count())));
+  }
   Head& At(std::int32_t layer, std::int32_t head) {
     const std::int64_t index = std::int64_t{layer} * layout_.head_count + head;
     return *heads_[static_cast<std::size_t>(index)];
@@ -227,11 +235,9 @@ absl::Status Driver::FetchLayer(std::int64_t step, std::int32_t layer) {
   fetch.with_positions = true;
   for (std::int32_t head = 0; head < layout_.head_count; ++head) {
     const KeyClusters& clusters = At(layer, head).clusters;
-    const auto wanted = static_cast<std::int64_t>(
-        std::ceil(options_.select_share * static_cast<double>(clusters.entry_count())));
     std::vector<std::int64_t> selected;
     for (const std::int64_t id :
-         clusters.Select(Floats(trace_.Queries(step, layer, head)), wanted)) {
+         clusters.Select(Floats(trace_.Queries(step, layer, head)), Wanted(clusters))) {
       fetch.clusters.push_back({head, ClusterId(id)});
       const std::vector<std::int64_t>& positions = clusters.clusters().at(id).positions;
       selected.insert(selected.end(), positions.begin(), positions.end());
@@ -315,6 +321,7 @@ void Driver::AppendLeaving(std::int32_t layer, std::int64_t stored_until, bool i
         // In sequence order the first may have entries of the chunk before.
         added[id] = {std::lower_bound(all.begin(), all.end(), stored_), all.end()};
       }
+      if (options_.links) SendLinks(layer, head, stored_until);
     } else {
       for (std::int64_t p = stored_; p < stored_until; ++p) added[at.clusters.Add(p)].push_back(p);
     }
@@ -338,6 +345,22 @@ void Driver::AppendLeaving(std::int32_t layer, std::int64_t stored_until, bool i
     SendAppend(layer, entries);
     at.changed.insert(ids.begin(), ids.end());
     SplitClusters(layer, head, ids);
+  }
+}
+
+void Driver::SendLinks(std::int32_t layer, std::int32_t head, std::int64_t prompt_end) {
+  const KeyClusters& clusters = At(layer, head).clusters;
+  CoSelection selected;
+  for (std::int64_t step = 0;
+       step < std::ssize(trace_.steps) && trace_.steps[static_cast<std::size_t>(step)] < prompt_end;
+       ++step) {
+    selected.Count(clusters.Select(Floats(trace_.Queries(step, layer, head)), Wanted(clusters)));
+  }
+  std::vector<ClusterNeighbours> neighbours = selected.StrongestNeighbours(head);
+  for (std::span<const ClusterNeighbours> left(neighbours); !left.empty();) {
+    const auto piece = left.first(std::min<std::size_t>(left.size(), kNeighbourClusterCountMax));
+    session_->Send(PutNeighbours{layer, {piece.begin(), piece.end()}});
+    left = left.subspan(piece.size());
   }
 }
 

@@ -25,6 +25,9 @@ struct ReplayOptions {
   std::int64_t chunk_tokens = 4096;  // of the prompt, grouped together and made durable
   std::int64_t checkpoint_tokens = 1024;  // between two checkpoints in decode
   bool index_rows = true;                 // whether changed clusters' centroids are stored, too
+  // Whether the store is told which clusters the prompt's queries select together, before it gets
+  // them. The trace must have queries of the prompt.
+  bool links = true;
 };
 
 // What one phase did, from the engine's counters before and after it.

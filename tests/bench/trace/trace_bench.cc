@@ -27,6 +27,7 @@ struct Settings {
   std::string replacement = "cluster_aligned";
   std::string io_engine = "auto";
   bool no_index = false;
+  bool no_links = false;
   bool no_sharing = false;
   bool json = false;
   ReplayOptions replay;
@@ -39,6 +40,9 @@ void AddOptions(CLI::App& app, Settings& s) {
   app.add_option("--dim", s.made.head_dim, "Head size of a synthetic trace")->capture_default_str();
   app.add_option("--tokens", s.made.token_count, "Its tokens")->capture_default_str();
   app.add_option("--prompt", s.made.prompt_count, "Of them, prompt")->capture_default_str();
+  app.add_option("--query-from", s.made.query_from,
+                 "Its first position with queries; -1: that behind the prompt")
+      ->capture_default_str();
   app.add_option("--layers", s.made.layer_count, "Its layers")->capture_default_str();
   app.add_option("--kv-heads", s.made.kv_head_count, "Its KV heads")->capture_default_str();
   app.add_option("--seed", s.made.seed, "Its seed")->capture_default_str();
@@ -60,6 +64,8 @@ void AddOptions(CLI::App& app, Settings& s) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_flag("--no-index", s.no_index, "Store no index rows");
+  app.add_flag("--no-links", s.no_links,
+               "Do not tell which clusters the queries of the prompt select together");
   kv::EngineOptions& engine = s.store.engine;
   app.add_option("--arena-bytes", engine.arena_bytes_max, "Cache; 0: every fetch reads")
       ->capture_default_str();
@@ -97,6 +103,7 @@ absl::Status Run(Settings& settings) {
                          kv::ParseReplacementPolicy(settings.replacement));
   CAIRN_ASSIGN_OR_RETURN(settings.store.io_engine, kv::ParseIoEngine(settings.io_engine));
   settings.replay.index_rows = !settings.no_index;
+  settings.replay.links = !settings.no_links;
   settings.store.engine.pool_sharing = !settings.no_sharing;
   CAIRN_ASSIGN_OR_RETURN(const Trace trace, LoadTrace(settings));
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, Store::Open(settings.store));

@@ -112,7 +112,8 @@ absl::StatusOr<Trace> SyntheticTrace(const SyntheticOptions& options) {
       std::clamp<std::int64_t>(options.kv_head_count, 0, std::int64_t{1} << 10)));
   std::iota(trace.layers.begin(), trace.layers.end(), 0);
   std::iota(trace.kv_heads.begin(), trace.kv_heads.end(), 0);
-  for (std::int64_t at = trace.prompt_count; at < trace.token_count; at += options.query_every) {
+  const std::int64_t query_from = options.query_from < 0 ? trace.prompt_count : options.query_from;
+  for (std::int64_t at = query_from; at < trace.token_count; at += options.query_every) {
     trace.steps.push_back(static_cast<std::int32_t>(at));
   }
   SizeRows(trace);

@@ -17,6 +17,7 @@ struct SyntheticOptions {
   std::int64_t head_dim = 128;
   std::int64_t token_count = 8192;
   std::int64_t prompt_count = 4096;
+  std::int64_t query_from = -1;  // -1: behind the prompt
   std::int64_t query_every = 4;
   std::uint64_t seed = 1;
 };

@@ -25,6 +25,15 @@ TEST(TraceSourceTest, ASyntheticTraceDependsOnItsSeedOnly) {
   EXPECT_NE(one->keys, SyntheticTrace(options)->keys);
 }
 
+TEST(TraceSourceTest, QueriesMayBeginInThePrompt) {
+  SyntheticOptions options = Small();
+  options.query_from = 5;
+  const auto trace = SyntheticTrace(options);
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->steps.front(), 5);
+  EXPECT_EQ(trace->steps.size(), 14u);
+}
+
 TEST(TraceSourceTest, ShapesThatNoTraceHasAreRefused) {
   SyntheticOptions options = Small();
   options.head_dim = 0;
