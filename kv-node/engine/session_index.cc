@@ -79,6 +79,7 @@ std::int64_t BytesOf(const RowsByKey& rows) {
 // which may say something else by now.
 std::int64_t AttachedSession::PutIndexOf(const IndexSource& source, std::int32_t layer,
                                          const PageSet& pages, RowsByKey& rows) const {
+  if (source.run.hides_older) rows.clear();
   for (const ClusterKey& mask : source.masks) rows.erase(mask);
   std::int64_t lost_count = 0;
   bool lost_before = false;
@@ -166,7 +167,7 @@ bool AttachedSession::PackIndex() {
   while (const std::optional<std::int32_t> layer = LayerToPack()) {
     if (!HasIoRoom()) return true;  // one layer at a time is in memory
     const auto run = state_->open().index_runs.find(*layer);
-    if (run == state_->open().index_runs.end()) {
+    if (run == state_->open().index_runs.end() || run->second.parts.empty()) {
       PackLayer(*layer, PageSet());
       continue;
     }
@@ -200,6 +201,7 @@ absl::Status AttachedSession::WriteIndexRun(std::int32_t layer, const PageSet& p
   // Without its damaged part the run would let rows of older segments show.
   if (lost_count > 0 && state_->chain().size() > 1) return DataLoss("the layer's run is damaged");
   IndexRun run;
+  run.hides_older = source.run.hides_older;
   for (const auto& [key, row] : rows) {
     run.record_bytes = std::max(run.record_bytes, IndexRecordBytes(row));
   }
@@ -212,6 +214,7 @@ absl::Status AttachedSession::WriteIndexRun(std::int32_t layer, const PageSet& p
 
 // A run that no cut has named yet is nothing that a commit ceases to name.
 void AttachedSession::DropIndexRun(const IndexRun& run) {
+  if (run.parts.empty()) return;
   const ExtentRef& extent = run.parts.front().extent;
   if (std::erase(new_extents_, extent) == 0) dropped_extents_.push_back(extent);
 }

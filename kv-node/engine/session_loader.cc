@@ -191,15 +191,17 @@ absl::Status AddExtents(const StoredSegment& segment, ExtentTable& extents, Pool
     for (const StoredPart& part : parts) status.Update(extents.Add(part));
   }
   for (const auto& [layer, run] : segment.index_runs) {
-    status.Update(extents.AddRunOfOne(run.parts.front()));
+    if (!run.parts.empty()) status.Update(extents.AddRunOfOne(run.parts.front()));
   }
   return status;
 }
 
 IndexRun WithExtent(StoredIndexRun stored, const ExtentTable& extents) {
-  const ExtentRef extent = extents.Committed(stored.parts.front());
   IndexRun run;
   run.record_bytes = stored.record_bytes;
+  run.hides_older = stored.hides_older;
+  if (stored.parts.empty()) return run;
+  const ExtentRef extent = extents.Committed(stored.parts.front());
   for (StoredPart& part : stored.parts) run.parts.emplace_back(std::move(part), extent);
   return run;
 }

@@ -335,7 +335,7 @@ void SessionState::RemoveIndexRow(const ClusterKey& key) {
 
 void SessionState::SetIndexRun(std::int32_t layer, IndexRun run) {
   open().index_runs.erase(layer);
-  if (!run.parts.empty()) open().index_runs.emplace(layer, std::move(run));
+  if (!run.parts.empty() || run.hides_older) open().index_runs.emplace(layer, std::move(run));
   open().index.EraseLayer(layer);
   std::erase_if(dirty_.index, [layer](const ClusterKey& key) { return OfLayer(key, layer); });
   dirty_.index_runs.insert(layer);

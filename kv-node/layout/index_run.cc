@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::uint16_t kStaleBit = 1;
 constexpr std::uint8_t kGoneFlags = 2;
+constexpr std::uint8_t kHidesOlder = 1;
 
 absl::Status DamagedIndexRun() {
   return DataLoss("a stored row of an index run is damaged or of a newer version");
@@ -54,9 +55,10 @@ absl::StatusOr<std::int32_t> ParseIndexRunKey(std::string_view key) {
 std::string EncodeIndexRun(const IndexRun& run) {
   ByteWriter out;
   out.Byte(kRowVersion);
+  out.Byte(run.hides_older ? kHidesOlder : 0);
   out.Varint(run.record_bytes);
   out.Varint(run.record_count());
-  out.Raw(EncodeParts(run.parts, run.record_bytes));
+  if (!run.parts.empty()) out.Raw(EncodeParts(run.parts, run.record_bytes));
   return out.Take();
 }
 
@@ -64,9 +66,15 @@ absl::StatusOr<StoredIndexRun> DecodeIndexRun(std::string_view bytes) {
   ByteReader in(bytes);
   if (in.Byte() != kRowVersion) return DamagedIndexRun();
   StoredIndexRun run;
+  const std::uint8_t flags = in.Byte();
+  run.hides_older = flags == kHidesOlder;
   run.record_bytes = in.Count(kIndexRecordBytesMax);
   const std::int64_t record_count = in.Count(kPositionMax);
-  if (!in.ok() || run.record_bytes < kIndexRecordHeaderBytes) return DamagedIndexRun();
+  if (!in.ok() || flags > kHidesOlder) return DamagedIndexRun();
+  if (run.hides_older && run.record_bytes == 0 && record_count == 0 && in.remaining() == 0) {
+    return run;
+  }
+  if (run.record_bytes < kIndexRecordHeaderBytes) return DamagedIndexRun();
   CAIRN_ASSIGN_OR_RETURN(run.parts, DecodeParts(in.Raw(in.remaining()), run.record_bytes));
   if (run.parts.empty()) return DamagedIndexRun();
   std::int64_t record = 0;

@@ -27,6 +27,9 @@ inline constexpr std::int64_t kIndexRecordBytesMax = kIndexRecordHeaderBytes + k
 template <typename P>
 struct PartsOfIndex {
   std::int64_t record_bytes = 0;
+  // Rows of older segments do not show: what this run had to say of their clusters is lost. Such a
+  // run may be without records.
+  bool hides_older = false;
   std::vector<P> parts;  // side by side in one extent
 
   std::int64_t record_count() const {

@@ -6,6 +6,7 @@
 
 #include "kv-node/engine/id_source.h"
 #include "kv-node/engine/session_loader.h"
+#include "kv-node/layout/index_run.h"
 
 namespace cairn::kv {
 namespace {
@@ -95,6 +96,7 @@ RepairPlan PlanRepair(const StoreSurvey& survey) {
     }
   }
   plan.stray_rows = survey.stray_rows;
+  plan.lost_index_runs = survey.lost_index_runs;
   if (store_next_id) plan.next_id = next_id;
   return plan;
 }
@@ -125,6 +127,10 @@ std::vector<std::string> DescribePlan(const RepairPlan& plan, const StoreSurvey&
   for (const auto& row : plan.stray_rows) {
     lines.push_back(
         fmt::format("repair action=row_removed row={}", RowName(row.first, row.second)));
+  }
+  for (const std::string& key : plan.lost_index_runs) {
+    lines.push_back(
+        fmt::format("repair action=index_run_dropped row={}", RowName(Family::kRuns, key)));
   }
   if (plan.next_id && (!survey.next_id || *survey.next_id <= survey.largest_id)) {
     lines.push_back(fmt::format("repair action=next_id_written next_id={}", *plan.next_id));
@@ -169,6 +175,11 @@ absl::StatusOr<MetaBatch> MakeRepairBatch(const RepairPlan& plan, MetaReader& re
     }
   }
   for (const auto& [family, key] : plan.stray_rows) batch.Delete(family, key);
+  IndexRun lost;
+  lost.hides_older = true;
+  for (const std::string& key : plan.lost_index_runs) {
+    batch.Put(Family::kRuns, key, EncodeIndexRun(lost));
+  }
   if (plan.next_id) {
     batch.Put(Family::kConfig, std::string(kNextIdKey), EncodeNextId(*plan.next_id));
   }

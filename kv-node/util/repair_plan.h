@@ -30,15 +30,18 @@ struct RepairPlan {
     SegmentId segment;  // the new, empty one; 0 when there is no parent
   };
   std::vector<Cut> cuts;
-  std::vector<SessionId> unreadable_sessions;  // their rows go
-  std::vector<SegmentId> removed_segments;     // all their rows go
-  std::map<SegmentId, Regions> right_regions;  // allocation records written anew
-  std::vector<std::pair<Family, std::string>> stray_rows;
+  std::vector<SessionId> unreadable_sessions;              // their rows go
+  std::vector<SegmentId> removed_segments;                 // all their rows go
+  std::map<SegmentId, Regions> right_regions;              // allocation records written anew
+  std::vector<std::pair<Family, std::string>> stray_rows;  // they go
+  // Keys of the family `runs`. Rows of older segments, which may say something else than those that
+  // are lost, do not take their place.
+  std::vector<std::string> lost_index_runs;
   std::optional<std::int64_t> next_id;  // to be stored
 
   bool empty() const {
     return cuts.empty() && unreadable_sessions.empty() && removed_segments.empty() &&
-           right_regions.empty() && stray_rows.empty() && !next_id;
+           right_regions.empty() && stray_rows.empty() && lost_index_runs.empty() && !next_id;
   }
 };
 

@@ -74,6 +74,7 @@ class SegmentCheck {
   absl::Status ReadClusterRow(std::string_view key_bytes, std::string_view value);
   absl::Status ReadIndexRow(std::string_view key_bytes, std::string_view value) const;
   void ReadIndexRuns();
+  void LoseIndexRun(std::string_view key);
   absl::Status ReadIndexRun(std::string_view key_bytes, std::string_view value);
   void CheckIndexRuns();
   absl::Status CheckLayerAndHead(const ClusterKey& key) const;
@@ -166,7 +167,7 @@ void SegmentCheck::ReadIndexRuns() {
         Finding finding = About(FindingKind::kRow, Message(status));
         finding.row = RowName(Family::kRuns, key);
         sink_(finding);
-        survey_.stray_rows.emplace_back(Family::kRuns, std::string(key));
+        LoseIndexRun(key);
         entry().drops_rows = true;
         return absl::OkStatus();
       });
@@ -198,10 +199,19 @@ void SegmentCheck::CheckIndexRuns() {
     });
   }
   for (const std::int32_t layer : damaged) {
-    survey_.stray_rows.emplace_back(Family::kRuns, IndexRunKey(id_, layer));
+    LoseIndexRun(IndexRunKey(id_, layer));
   }
   std::erase_if(parts_, [&](const Placed& p) { return dropped.contains(p.part.extent.get()); });
   std::erase_if(extents_, [&](const auto& e) { return dropped.contains(e.second.get()); });
+}
+
+void SegmentCheck::LoseIndexRun(std::string_view key) {
+  const absl::StatusOr<std::int32_t> layer = ParseIndexRunKey(key);
+  if (layer.ok() && CheckLayerAndHead({*layer, 0, ClusterId()}).ok()) {
+    survey_.lost_index_runs.emplace_back(key);
+  } else {
+    survey_.stray_rows.emplace_back(Family::kRuns, std::string(key));
+  }
 }
 
 void SegmentCheck::Place(const ParsedClusterRowKey& key, StoredPart stored,

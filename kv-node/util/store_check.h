@@ -68,6 +68,7 @@ struct StoreSurvey {
   std::map<SegmentId, SegmentEntry> segments;
   std::map<SessionId, SessionEntry> sessions;
   std::vector<std::pair<Family, std::string>> stray_rows;
+  std::vector<std::string> lost_index_runs;  // keys of the family `runs`
   bool incomplete = false;  // RocksDB could not read some rows: what is not seen may be whole
   std::optional<std::int64_t> next_id;
   std::int64_t largest_id = 0;  // of a session, segment or part

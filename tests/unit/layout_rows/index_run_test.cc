@@ -76,6 +76,16 @@ TEST(IndexRunTest, ARowThatEndsBehindItsRecordIsDataLoss) {
   EXPECT_EQ(DecodeIndexRecord(bytes).status().code(), absl::StatusCode::kDataLoss);
 }
 
+TEST(IndexRunTest, ARunThatOnlyHidesRoundTrips) {
+  IndexRun run;
+  run.hides_older = true;
+  const absl::StatusOr<StoredIndexRun> back = DecodeIndexRun(EncodeIndexRun(run));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_TRUE(back->hides_older);
+  EXPECT_EQ(back->record_count(), 0);
+  EXPECT_FALSE(DecodeIndexRun(EncodeIndexRun(IndexRun())).ok());
+}
+
 TEST(IndexRunTest, RowsRoundTrip) {
   const IndexRun run = TwoParts();
   EXPECT_EQ(run.record_count(), 70);
