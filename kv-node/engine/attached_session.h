@@ -254,6 +254,8 @@ class AttachedSession {
   void PlanStragglers(LogPlan& plan) const;
 
   // ---- session_log.cc ----
+  // Of plan.parts, for a log run: what is linked goes first, along the links.
+  std::vector<ClusterKey> OrderOfRows(const LogPlan& plan) const;
   absl::Status WriteLog(LogPlan& plan, const PageSet& pages);
   // Moves all pending entries to a log run, ahead of the checkpoint.
   void Spill();

@@ -42,17 +42,18 @@ struct LogItem {
 struct AttachedSession::LogPlan {
   // Rows of the open segment as they will be; a row that is not here stays.
   std::map<ClusterKey, std::vector<LogItem>> parts;
+  std::vector<ClusterKey> order;  // of `parts`: what is fetched together is next to each other
   std::map<ClusterKey, std::vector<LogItem>> carried;
   std::map<ClusterKey, std::vector<PendingChunk>> pending;  // keeps `entries` of parts alive
   std::vector<PageIndex> pages_to_read;                     // of records that are written again
   std::int64_t new_bytes = 0;
   std::int64_t again_bytes = 0;
 
-  // Calls `fn` with the key and the items of every row, always in the same order.
+  // Calls `fn` with the key and the items of every row, always in the same order. REQUIRES: `order`
+  // has been set.
   void ForEachRow(const std::function<void(const ClusterKey&, std::vector<LogItem>&)>& fn) {
-    for (auto* rows : {&parts, &carried}) {
-      for (auto& [key, items] : *rows) fn(key, items);
-    }
+    for (const ClusterKey& key : order) fn(key, parts.at(key));
+    for (auto& [key, items] : carried) fn(key, items);
   }
 };
 

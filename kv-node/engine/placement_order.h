@@ -24,4 +24,10 @@ struct ClusterPair {
 // partners all have others is not in the result. The same links give the same order.
 std::vector<ClusterId> OrderByLinks(std::vector<ClusterPair> links);
 
+// All of `ids`, for places that follow each other without seams: chains along the links, the
+// strongest taken first, and a cluster is next to two others at most; then what has no link, as it
+// comes. REQUIRES: links are between members of `ids`.
+std::vector<ClusterId> OrderInChains(const std::vector<ClusterId>& ids,
+                                     std::vector<ClusterPair> links);
+
 }  // namespace cairn::kv

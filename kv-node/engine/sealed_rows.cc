@@ -78,11 +78,8 @@ std::vector<ClusterKey> OrderOf(const SealedLayer& layer,
   layer.parts.ForEachKey([&](const ClusterKey& key) { heads[key.head].push_back(key.cluster_id); });
   std::vector<ClusterKey> order;
   for (const auto& [head, ids] : heads) {
-    const std::vector<ClusterId> linked = OrderByLinks(std::move(links[head]));
-    const std::set<ClusterId> done(linked.begin(), linked.end());
-    for (const ClusterId id : linked) order.push_back({layer.layer, head, id});
-    for (const ClusterId id : ids) {
-      if (!done.contains(id)) order.push_back({layer.layer, head, id});
+    for (const ClusterId id : OrderInChains(ids, std::move(links[head]))) {
+      order.push_back({layer.layer, head, id});
     }
   }
   return order;

@@ -36,6 +36,7 @@ AttachedSession::LogRuns::Run& AttachedSession::LogRuns::RunFor(std::int64_t rec
 }
 
 absl::Status AttachedSession::WriteLog(LogPlan& plan, const PageSet& pages) {
+  plan.order = OrderOfRows(plan);
   TakeRecords(plan, pages);
   LogRuns runs;
   absl::Status status = AllocateRuns(plan, runs);
@@ -46,8 +47,8 @@ absl::Status AttachedSession::WriteLog(LogPlan& plan, const PageSet& pages) {
     status = AllocateRuns(plan, runs);
   }
   CAIRN_RETURN_IF_ERROR(status);
-  for (auto& [key, items] : plan.parts) {
-    state_->PutParts(key, MakeRecords(key, items, runs));
+  for (const ClusterKey& key : plan.order) {
+    state_->PutParts(key, MakeRecords(key, plan.parts.at(key), runs));
   }
   for (auto& [key, parts] : state_->open().carried) carried_before_.insert(key);
   state_->open().carried.clear();

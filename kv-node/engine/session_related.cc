@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "kv-node/engine/attached_session.h"
+#include "kv-node/engine/checkpoint_job.h"
 #include "kv-node/engine/placement_order.h"
 
 namespace cairn::kv {
@@ -99,6 +99,28 @@ void AttachedSession::KeepPools(LayerHead owner, std::span<const ClusterId> run,
     if (pool > 0) keep(2 * pool - 1, Direction::kUp);
     if (2 * pool < run.size()) keep(2 * pool, Direction::kDown);
   }
+}
+
+std::vector<ClusterKey> AttachedSession::OrderOfRows(const LogPlan& plan) const {
+  std::map<LayerHead, std::vector<ClusterId>> owners;
+  std::map<LayerHead, std::vector<ClusterPair>> links;
+  for (const auto& [key, items] : plan.parts) {
+    const LayerHead owner(key.layer, key.head);
+    owners[owner].push_back(key.cluster_id);
+    if (!context_.options.pool_sharing) continue;
+    for (const ClusterLink& link : co_fetches_.LinksOf(key)) {
+      if (!plan.parts.contains({key.layer, key.head, link.cluster})) continue;
+      links[owner].push_back({key.cluster_id, link.cluster, link.count});
+    }
+  }
+  std::vector<ClusterKey> order;
+  order.reserve(plan.parts.size());
+  for (const auto& [owner, ids] : owners) {
+    for (const ClusterId id : OrderInChains(ids, std::move(links[owner]))) {
+      order.push_back({owner.first, owner.second, id});
+    }
+  }
+  return order;
 }
 
 }  // namespace cairn::kv

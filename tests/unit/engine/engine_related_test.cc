@@ -292,6 +292,26 @@ TEST_F(EngineRelatedTest, LoggedClustersArePlacedByTheirStoredNeighbours) {
   ExpectWhole({1, 2, 3, 4, 5, 6});
 }
 
+// A log run costs nothing more for being in an order.
+TEST_F(EngineRelatedTest, ALogRunFollowsTheLinks) {
+  for (const bool related : {false, true}) {
+    EngineOptions options;
+    options.place_at_idle = false;
+    options.merge_gap_bytes = 0;
+    StartPlacing(options);
+    Ids all;
+    for (std::int64_t id = 1; id <= 24; ++id) all.push_back(id);
+    for (std::int64_t id = 1; related && id <= 12; ++id) Link(id, 25 - id);
+    SendRelated();
+    AppendClusters(all);
+    ASSERT_TRUE(Checkpoint().ok());
+    std::int64_t reads = 0;
+    for (std::int64_t id = 1; id <= 10; ++id) reads += ReadsFor({id, 25 - id});
+    EXPECT_EQ(reads, related ? 10 : 20);
+    ExpectWhole(all);
+  }
+}
+
 TEST_F(EngineRelatedTest, ASingleNewClusterGoesAcrossTheSeam) {
   Link(1, 2);
   Relate(6, {{2, 0.5F}});

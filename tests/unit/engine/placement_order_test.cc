@@ -44,6 +44,22 @@ TEST(PlacementOrderTest, AClusterWhosePartnersHaveOthersIsLeftOut) {
   EXPECT_EQ(Order({Link(1, 1, 9)}), Ids());
 }
 
+TEST(PlacementOrderTest, ChainsHaveAllClustersAndTheUnlinkedLast) {
+  const auto chains = [](const Ids& ids, std::vector<ClusterPair> links) {
+    std::vector<ClusterId> all;
+    for (const std::int64_t id : ids) all.emplace_back(id);
+    Ids out;
+    for (const ClusterId id : OrderInChains(all, std::move(links))) out.push_back(id.value());
+    return out;
+  };
+  // 2 is next to 1 and 3, so 4 goes to an end.
+  EXPECT_EQ(chains({1, 2, 3, 4, 5, 6},
+                   {Link(1, 2, 9), Link(2, 3, 8), Link(2, 4, 7), Link(6, 4, 1), Link(3, 1, 5)}),
+            (Ids{1, 2, 3, 6, 4, 5}));
+  EXPECT_EQ(chains({3, 1, 2}, {}), (Ids{3, 1, 2}));
+  EXPECT_EQ(chains({1, 2}, {Link(1, 1, 9), Link(2, 1, 1), Link(1, 2, 1)}), (Ids{1, 2}));
+}
+
 TEST(PlacementOrderTest, AnyLinksMakeEachClusterComeOnceAndTheBestPairFirst) {
   test::Rng rng(test::TestSeed());
   for (int round = 0; round < 200; ++round) {
