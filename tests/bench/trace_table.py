@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs trace_bench over its settings and prints the tables of docs/benchmarks.md. Everything is counted, nothing timed;
-the store is in memory.
+"""Runs trace_bench over its settings and prints the tables of docs/benchmarks.md. The store is in memory unless --store is
+given. All is counted but the times of fetches (the last number in a cell of the table of hits, us).
 
-usage: trace_table.py TRACE [--bin DIR] [--only reads,hits,writes,sequence] [--jobs N]
+usage: trace_table.py TRACE [--bin DIR] [--only reads,rest,moves,hits,writes,sequence] [--jobs N]
 TRACE has an even number of KV heads: for head size 128 they are taken in pairs.
 """
 import argparse
@@ -20,7 +20,8 @@ class Bench:
         self.pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
 
     def start(self, *arguments, pair=False):
-        command = [os.path.join(self.options.bin, "trace_bench"), self.options.trace, "--json", *map(str, arguments)]
+        command = [os.path.join(self.options.bin, "trace_bench"), self.options.trace, "--json", "--checkpoint-tokens",
+                   str(self.options.checkpoint_tokens), *map(str, arguments)]
         return self.pool.submit(self.run, command + (["--pair-heads"] if pair else []))
 
     @staticmethod
@@ -41,7 +42,7 @@ def table(columns, rows):
 
 def reads(bench):
     layouts = [("sequence", ["--order", "sequence"]), ("one cluster a pool", ["--no-pool-sharing"]),
-               ("two clusters a pool", [])]
+               ("two clusters a pool", ["--no-links"]), ("along the links", [])]
     jobs = []
     for pair in (False, True):
         for entries in (8, 32):
@@ -64,17 +65,50 @@ def reads(bench):
            "neighbours in sequence"), rows)
 
 
+def rest(bench):
+    jobs = [(entries, bench.start("--rest", "--arena-bytes", 0, "--cluster-entries", entries, pair=pair))
+            for pair in (False, True) for entries in (8, 32)]
+    rows = []
+    for entries, job in jobs:
+        r = job.result()
+        rows.append((str(r["head_dim"]), str(entries),
+                     *("%.1f" % r[when + "_entries_per_piece"] for when in ("sealed", "rested")),
+                     *("%.2f" % r[when + "_pieces_per_cluster"] for when in ("sealed", "rested")),
+                     *("%.2f" % r[when + "_space_overhead"] for when in ("sealed", "rested")),
+                     "%.2f" % r["rest_written"]))
+    table(("head size", "entries wanted", "selected entries a read", "packed", "reads a cluster", "packed", "space",
+           "packed", "written for it"), rows)
+
+
+def moves(bench):
+    jobs = [(entries, bench.start("--arena-bytes", 0, "--cluster-entries", entries, pair=pair))
+            for pair in (False, True) for entries in (8, 32)]
+    rows = []
+    for entries, job in jobs:
+        r = job.result()
+        rows.append((str(r["head_dim"]), str(entries), *("%.1f MB" % (r[name + "moved_bytes"] / 1e6)
+                                                         for name in ("", "in_place_", "packed_")),
+                     "%.0f" % (r["packed_moved_bytes"] / r["moved_bytes"])))
+    table(("head size", "entries wanted", "moved", "one child in place", "packed layout", "packed / moved"), rows)
+
+
 def hits(bench):
     jobs = []
     for entries in (8, 32):
         for arena in (1, 2):
             for policy in ("cluster_aligned", "lru", "lfu", "fifo"):
+                with_store = []
+                if bench.options.store:
+                    directory = os.path.join(bench.options.store, "%d-%d-%s" % (entries, arena, policy))
+                    with_store = ["--store", directory, "--store-bytes", 256 * MIB]
                 jobs.append((entries, arena, policy, bench.start(
-                    "--arena-bytes", arena * MIB, "--cluster-entries", entries, "--cache-replacement", policy)))
+                    "--arena-bytes", arena * MIB, "--cluster-entries", entries, "--cache-replacement", policy,
+                    *with_store)))
     rows = {}
     for entries, arena, policy, job in jobs:
         r = job.result()
-        rows.setdefault((entries, arena), []).append("%.3f / %.3f" % (r["hit_rate"], r["hit_rate_bytes"]))
+        rows.setdefault((entries, arena), []).append("%.3f / %.3f, %d" % (r["hit_rate"], r["hit_rate_bytes"],
+                                                                          round(r["fetch_p50_us"])))
     table(("entries wanted", "cache", "cluster_aligned", "lru", "lfu", "fifo"),
           [(str(entries), "%d MiB" % arena, *cells) for (entries, arena), cells in rows.items()])
 
@@ -124,7 +158,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace")
     parser.add_argument("--bin", default="build/release/bin")
-    parser.add_argument("--only", default="reads,hits,writes,sequence")
+    parser.add_argument("--only", default="reads,rest,moves,hits,writes,sequence")
+    parser.add_argument("--store", help="a new directory: stores of the table of hits are files there, not in memory")
+    parser.add_argument("--checkpoint-tokens", type=int, default=1024, help="decoded tokens between two checkpoints")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--pending-tokens", type=int, default=64,
                         help="what 2 MiB hold of a model with 16 layers and 8 KV heads of size 64")
@@ -133,7 +169,7 @@ def main():
     bench = Bench(options)
     for name in options.only.split(","):
         print("## " + name)
-        {"reads": reads, "hits": hits, "writes": writes, "sequence": sequence}[name](bench)
+        {"reads": reads, "rest": rest, "moves": moves, "hits": hits, "writes": writes, "sequence": sequence}[name](bench)
 
 
 if __name__ == "__main__":

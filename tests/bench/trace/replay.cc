@@ -8,6 +8,7 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "common/base/check.h"
 #include "compute-node/kernels/convert.h"
@@ -81,18 +82,20 @@ class Driver {
   absl::Status Open();
   absl::Status StorePrompt();
   absl::Status Decode();
-  absl::Status FetchStep(std::int64_t step);
-  absl::Status FetchLayer(std::int64_t step, std::int32_t layer);
-  absl::Status Check(std::int32_t layer, const FetchReply& reply);
+  absl::Status Rest();
+  // For all steps of decode.
+  absl::Status FetchAgain(FetchCounts& counts);
+  absl::Status AwaitDefragmented();
+  absl::Status FetchStep(std::int64_t step, FetchCounts& counts);
+  absl::Status FetchLayer(std::int64_t step, std::int32_t layer, FetchCounts& counts);
   absl::Status CheckCluster(std::int32_t layer, const FetchedCluster& cluster);
-  void CountReads(const FetchReply& reply);
   // Entries below `stored_until` leave the window.
   void AppendLeaving(std::int32_t layer, std::int64_t stored_until, bool is_prompt);
   // The clusters of the prompt below `prompt_end`.
   void SendLinks(std::int32_t layer, std::int32_t head, std::int64_t prompt_end);
   void SendAppend(std::int32_t layer, const std::vector<ClusterEntries>& entries);
   void SplitClusters(std::int32_t layer, std::int32_t head, const std::set<std::int64_t>& ids);
-  absl::Status TakeCheckpoint(std::int64_t token_count);
+  absl::Status TakeCheckpoint(std::int64_t token_count, bool seal = false);
   void StageWindow(std::int32_t layer, std::int64_t token_count);
   void SendIndexRows(std::int32_t layer);
   absl::StatusOr<KvStats> Stats();
@@ -114,6 +117,7 @@ class Driver {
   EntryLayout layout_;
   std::int64_t entry_bytes_ = 0;
   std::vector<std::unique_ptr<Head>> heads_;
+  SessionId id_;
   std::unique_ptr<kv::TestSession> session_;
   std::int64_t stored_ = 0;        // positions below are in clusters
   std::int64_t checkpointed_ = 0;  // tokens of the last checkpoint
@@ -127,6 +131,7 @@ absl::StatusOr<ReplayResult> Driver::Run() {
   CAIRN_ASSIGN_OR_RETURN(const KvStats stored, Stats());
   CAIRN_RETURN_IF_ERROR(Decode());
   CAIRN_ASSIGN_OR_RETURN(const KvStats after, Stats());
+  if (options_.rest) CAIRN_RETURN_IF_ERROR(Rest());
   const std::int64_t token_bytes = layout_.TokenBytes();
   const std::int64_t decoded = trace_.token_count - trace_.prompt_count;
   result_.layout = layout_;
@@ -159,10 +164,9 @@ absl::Status Driver::Open() {
   request.key.rope_parameters = "of no model";
   request.layout = layout_;
   request.label = "trace";
-  CAIRN_ASSIGN_OR_RETURN(const SessionId id, kv::Await<SessionId>([&](auto done) {
-                           engine_.Create(request, std::move(done));
-                         }));
-  CAIRN_ASSIGN_OR_RETURN(session_, kv::TestSession::Open(engine_, id));
+  CAIRN_ASSIGN_OR_RETURN(
+      id_, kv::Await<SessionId>([&](auto done) { engine_.Create(request, std::move(done)); }));
+  CAIRN_ASSIGN_OR_RETURN(session_, kv::TestSession::Open(engine_, id_));
   return absl::OkStatus();
 }
 
@@ -205,7 +209,7 @@ absl::Status Driver::Decode() {
   }
   for (std::int64_t at = trace_.prompt_count; at < trace_.token_count; ++at) {
     if (step < std::ssize(trace_.steps) && trace_.steps[static_cast<std::size_t>(step)] == at) {
-      CAIRN_RETURN_IF_ERROR(FetchStep(step++));
+      CAIRN_RETURN_IF_ERROR(FetchStep(step++, result_));
     }
     const std::int64_t token_count = at + 1;
     const std::int64_t start = WindowStart(token_count);
@@ -222,14 +226,49 @@ absl::Status Driver::Decode() {
                                              : TakeCheckpoint(trace_.token_count);
 }
 
-absl::Status Driver::FetchStep(std::int64_t step) {
-  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-    CAIRN_RETURN_IF_ERROR(FetchLayer(step, layer));
+absl::Status Driver::Rest() {
+  CAIRN_RETURN_IF_ERROR(TakeCheckpoint(trace_.token_count, /*seal=*/true));
+  CAIRN_RETURN_IF_ERROR(FetchAgain(result_.rest.before));
+  CAIRN_ASSIGN_OR_RETURN(const KvStats before, Stats());
+  session_.reset();
+  CAIRN_RETURN_IF_ERROR(AwaitDefragmented());
+  CAIRN_ASSIGN_OR_RETURN(const KvStats after, Stats());
+  result_.rest.flash_used_before_bytes = before.flash_used_bytes;
+  result_.rest.flash_used_after_bytes = after.flash_used_bytes;
+  result_.rest.written_bytes = after.write_defragment_bytes - before.write_defragment_bytes;
+  CAIRN_ASSIGN_OR_RETURN(session_, kv::TestSession::Open(engine_, id_));
+  return FetchAgain(result_.rest.after);
+}
+
+absl::Status Driver::FetchAgain(FetchCounts& counts) {
+  for (std::int64_t step = 0; step < std::ssize(trace_.steps); ++step) {
+    if (trace_.steps[static_cast<std::size_t>(step)] < trace_.prompt_count) continue;
+    CAIRN_RETURN_IF_ERROR(FetchStep(step, counts));
   }
   return absl::OkStatus();
 }
 
-absl::Status Driver::FetchLayer(std::int64_t step, std::int32_t layer) {
+// The engine does not say when it has nothing left to place again: it has when it writes nothing for
+// a second.
+absl::Status Driver::AwaitDefragmented() {
+  std::int64_t written_bytes = -1;
+  for (auto changed = Clock::now(); Clock::now() - changed < std::chrono::seconds(1);) {
+    CAIRN_ASSIGN_OR_RETURN(const KvStats stats, Stats());
+    if (stats.write_defragment_bytes != written_bytes) changed = Clock::now();
+    written_bytes = stats.write_defragment_bytes;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Driver::FetchStep(std::int64_t step, FetchCounts& counts) {
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    CAIRN_RETURN_IF_ERROR(FetchLayer(step, layer, counts));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Driver::FetchLayer(std::int64_t step, std::int32_t layer, FetchCounts& counts) {
   Fetch fetch;
   fetch.layer = layer;
   fetch.with_positions = true;
@@ -242,26 +281,21 @@ absl::Status Driver::FetchLayer(std::int64_t step, std::int32_t layer) {
       const std::vector<std::int64_t>& positions = clusters.clusters().at(id).positions;
       selected.insert(selected.end(), positions.begin(), positions.end());
     }
-    result_.sequence_run_count += std::ssize(Positions::FromUnsorted(std::move(selected)).runs());
+    counts.sequence_run_count += std::ssize(Positions::FromUnsorted(std::move(selected)).runs());
   }
   if (fetch.clusters.empty()) return absl::OkStatus();
   const auto begin = Clock::now();
   CAIRN_ASSIGN_OR_RETURN(ReadReply reply, session_->Read(fetch));
-  result_.fetch_us.push_back(
+  counts.fetch_us.push_back(
       std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
   const auto* fetched = std::get_if<FetchReply>(&reply);
   if (fetched == nullptr || fetched->clusters.size() != fetch.clusters.size()) {
     return Internal("a fetch was answered with something else");
   }
-  ++result_.fetch_count;
-  return Check(layer, *fetched);
-}
-
-absl::Status Driver::Check(std::int32_t layer, const FetchReply& reply) {
-  for (const FetchedCluster& cluster : reply.clusters) {
+  for (const FetchedCluster& cluster : fetched->clusters) {
     CAIRN_RETURN_IF_ERROR(CheckCluster(layer, cluster));
   }
-  CountReads(reply);
+  counts.Count(*fetched);
   return absl::OkStatus();
 }
 
@@ -286,29 +320,7 @@ absl::Status Driver::CheckCluster(std::int32_t layer, const FetchedCluster& clus
   if (positions != At(layer, head).clusters.clusters().at(id).positions) {
     return wrong("other positions than were stored");
   }
-  ++result_.fetched_cluster_count;
-  result_.fetched_entry_count += std::ssize(positions);
   return absl::OkStatus();
-}
-
-// Spans of one device read (or one slot of the cache) have one owner.
-void Driver::CountReads(const FetchReply& reply) {
-  std::map<const void*, std::int64_t> entries;
-  for (const FetchedCluster& cluster : reply.clusters) {
-    std::set<const void*> pieces;
-    for (const Span& span : cluster.spans) {
-      if (span.part_id.value() == 0) {
-        result_.pending_entry_count += span.entry_count;
-        continue;
-      }
-      entries[span.owner.get()] += span.entry_count;
-      pieces.insert(span.owner.get());
-    }
-    if (pieces.empty()) continue;
-    ++result_.flash_cluster_count;
-    result_.extra_read_count += std::ssize(pieces) - 1;
-  }
-  for (const auto& [owner, count] : entries) ++result_.reads[count];
 }
 
 void Driver::AppendLeaving(std::int32_t layer, std::int64_t stored_until, bool is_prompt) {
@@ -390,6 +402,7 @@ void Driver::SplitClusters(std::int32_t layer, std::int32_t head,
     at.changed.erase(id);
     at.packed.Split(id, split->child_ids[0], counts[0], split->child_ids[1], counts[1]);
     ++result_.split_count;
+    result_.in_place_moved_bytes += counts[1] * entry_bytes_;
     session_->Send(replace);
   }
 }
@@ -431,8 +444,9 @@ void Driver::SendIndexRows(std::int32_t layer) {
   if (!rows.rows.empty()) session_->Send(rows);
 }
 
-absl::Status Driver::TakeCheckpoint(std::int64_t token_count) {
+absl::Status Driver::TakeCheckpoint(std::int64_t token_count, bool seal) {
   Checkpoint checkpoint;
+  checkpoint.seal = seal;
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     StageWindow(layer, token_count);
     if (options_.index_rows) SendIndexRows(layer);
@@ -455,17 +469,6 @@ absl::Status Driver::TakeCheckpoint(std::int64_t token_count) {
 std::int64_t Phase::written_bytes() const {
   return stats.write_pool_bytes + stats.write_log_bytes + stats.write_relog_bytes +
          stats.write_index_bytes + meta_bytes();
-}
-
-std::int64_t ReplayResult::read_count() const {
-  return std::accumulate(reads.begin(), reads.end(), std::int64_t{0},
-                         [](std::int64_t sum, const auto& item) { return sum + item.second; });
-}
-
-std::int64_t ReplayResult::read_entry_count() const {
-  return std::accumulate(
-      reads.begin(), reads.end(), std::int64_t{0},
-      [](std::int64_t sum, const auto& item) { return sum + item.first * item.second; });
 }
 
 absl::StatusOr<ReplayResult> Replay(const Trace& trace, const ReplayOptions& options,

@@ -7,13 +7,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <vector>
 
 #include "common/base/status.h"
 #include "common/kv/messages.h"
 #include "common/trace/trace.h"
 #include "kv-node/engine/engine.h"
+#include "tests/bench/trace/fetch_counts.h"
 #include "tests/bench/trace/key_clusters.h"
 
 namespace cairn::bench {
@@ -28,6 +27,9 @@ struct ReplayOptions {
   // Whether the store is told which clusters the prompt's queries select together, before it gets
   // them. The trace must have queries of the prompt.
   bool links = true;
+  // Whether the segment is sealed at the end and left to the defragmenter, which must be switched
+  // on.
+  bool rest = false;
 };
 
 // What one phase did, from the engine's counters before and after it.
@@ -50,7 +52,18 @@ struct Phase {
   }
 };
 
-struct ReplayResult {
+// A segment that was sealed at the end, and what the defragmenter made of it. The same clusters are
+// fetched for all steps before and after.
+struct RestResult {
+  FetchCounts before;
+  FetchCounts after;
+  std::int64_t flash_used_before_bytes = 0;
+  std::int64_t flash_used_after_bytes = 0;
+  std::int64_t written_bytes = 0;
+};
+
+// The fetches are those of decode.
+struct ReplayResult : FetchCounts {
   EntryLayout layout;
   std::int64_t entry_bytes = 0;
   Phase prompt;
@@ -59,22 +72,11 @@ struct ReplayResult {
   std::int64_t split_count = 0;
   std::int64_t cluster_count = 0;       // at the end
   std::int64_t stored_entry_count = 0;  // in clusters, at the end
-  // Fetches.
-  std::int64_t fetch_count = 0;
-  std::int64_t fetched_cluster_count = 0;
-  std::int64_t fetched_entry_count = 0;
-  std::int64_t pending_entry_count = 0;        // of them, that had no place on flash
-  std::int64_t flash_cluster_count = 0;        // clusters of which something lay on flash
-  std::int64_t extra_read_count = 0;           // pieces of such clusters beyond the first
-  std::map<std::int64_t, std::int64_t> reads;  // entries in one piece -> pieces
-  // What a layout in order of positions would have: runs of neighbours among the selected.
-  std::int64_t sequence_run_count = 0;
-  std::vector<double> fetch_us;
   // What a layout without room between clusters would have moved for appends and splits.
   std::int64_t packed_moved_bytes = 0;
-
-  std::int64_t read_count() const;
-  std::int64_t read_entry_count() const;
+  // And what splits would have moved if the child that stays were left where its parent was.
+  std::int64_t in_place_moved_bytes = 0;
+  RestResult rest;
 };
 
 // Errors:     those of the engine; DATA_LOSS when a fetch does not bring what was stored.

@@ -55,6 +55,21 @@ void AddPhase(Fields& fields, const std::string& name, const Phase& phase) {
   Add(fields, name + "_read_place_bytes", phase.stats.read_place_bytes);
 }
 
+void AddReads(Fields& fields, const std::string& name, const FetchCounts& counts) {
+  Add(fields, name + "_entries_per_piece", Ratio(counts.read_entry_count(), counts.read_count()));
+  Add(fields, name + "_pieces_per_cluster",
+      Ratio(counts.read_count(), counts.fetched_cluster_count));
+}
+
+void AddRest(Fields& fields, const RestResult& rest, std::int64_t all_bytes) {
+  if (rest.after.fetch_count == 0) return;
+  AddReads(fields, "sealed", rest.before);
+  AddReads(fields, "rested", rest.after);
+  Add(fields, "sealed_space_overhead", Ratio(rest.flash_used_before_bytes, all_bytes));
+  Add(fields, "rested_space_overhead", Ratio(rest.flash_used_after_bytes, all_bytes));
+  Add(fields, "rest_written", Ratio(rest.written_bytes, all_bytes));
+}
+
 Fields FieldsOf(const ReplayResult& result) {
   Fields fields;
   const KvStats& stats = result.decode.stats;
@@ -102,6 +117,8 @@ Fields FieldsOf(const ReplayResult& result) {
   Add(fields, "space_overhead", Ratio(stats.flash_used_bytes, all_bytes));
   Add(fields, "moved_bytes", data_bytes - all_bytes);
   Add(fields, "packed_moved_bytes", result.packed_moved_bytes);
+  Add(fields, "in_place_moved_bytes", result.in_place_moved_bytes);
+  AddRest(fields, result.rest, all_bytes);
   Add(fields, "fetch_p50_us", Quantile(result.fetch_us, 0.5));
   Add(fields, "fetch_p99_us", Quantile(result.fetch_us, 0.99));
   return fields;

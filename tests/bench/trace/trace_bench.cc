@@ -66,6 +66,8 @@ void AddOptions(CLI::App& app, Settings& s) {
   app.add_flag("--no-index", s.no_index, "Store no index rows");
   app.add_flag("--no-links", s.no_links,
                "Do not tell which clusters the queries of the prompt select together");
+  app.add_flag("--rest", s.replay.rest,
+               "At the end, seal the segment and let the defragmenter pack it");
   kv::EngineOptions& engine = s.store.engine;
   app.add_option("--arena-bytes", engine.arena_bytes_max, "Cache; 0: every fetch reads")
       ->capture_default_str();
@@ -105,6 +107,8 @@ absl::Status Run(Settings& settings) {
   settings.replay.index_rows = !settings.no_index;
   settings.replay.links = !settings.no_links;
   settings.store.engine.pool_sharing = !settings.no_sharing;
+  settings.store.engine.defragment = settings.replay.rest;
+  settings.store.engine.defragment_idle = std::chrono::milliseconds(0);
   CAIRN_ASSIGN_OR_RETURN(const Trace trace, LoadTrace(settings));
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, Store::Open(settings.store));
   CAIRN_ASSIGN_OR_RETURN(const ReplayResult result,

@@ -161,6 +161,23 @@ TEST(ReplayTest, LinkedClustersAreReadTogether) {
   EXPECT_LT(with.read_count(), without.read_count());
 }
 
+TEST(ReplayTest, ASealedSegmentIsPackedWhileItRests) {
+  const Trace trace = Recorded("retrieval-layer2.trace");
+  ReplayOptions options = Options(8);
+  options.rest = true;
+  StoreOptions in = InMemory();
+  in.engine.defragment = true;
+  in.engine.defragment_idle = std::chrono::milliseconds(0);
+  const ReplayResult result = RunReplay(trace, options, in);
+  ExpectSums(trace, result);
+  const RestResult& rest = result.rest;
+  EXPECT_EQ(rest.before.fetch_count, result.fetch_count);
+  EXPECT_EQ(rest.after.fetched_entry_count, rest.before.fetched_entry_count);
+  EXPECT_LT(rest.after.read_count(), rest.before.read_count());
+  EXPECT_LT(rest.flash_used_after_bytes, rest.flash_used_before_bytes);
+  EXPECT_GT(rest.written_bytes, 0);
+}
+
 TEST(ReplayTest, ReportsNameTheSameNumbers) {
   const Trace trace = Recorded("retrieval-head0.trace");
   const ReplayResult result = RunReplay(trace, {}, InMemory());
