@@ -50,8 +50,13 @@ struct EngineOptions {
   ReplacementPolicy replacement = ReplacementPolicy::kClusterAligned;
   // Index rows of a layer that are kept unpacked before they are packed into a run.
   std::int64_t index_changed_min = 64;
+  // Memory of a session's unpacked rows. Above it the layers that changed most are packed, however
+  // little that is.
+  std::int64_t index_changed_bytes_max = std::int64_t{5} << 20;
   // A cluster is placed, at idle or for room, when it has this many unplaced entries.
   std::int32_t place_entries_min = 64;
+  // Whether clusters that are fetched together are placed together.
+  bool co_retrieval = true;
   // Whether to place at idle.
   bool place_at_idle = true;
   // A fetch reads through a hole of up to this many bytes between two pieces that it needs, instead

@@ -14,7 +14,7 @@ namespace cairn::kv {
 namespace {
 
 // A layer's run is written anew when this share of it has changed.
-constexpr std::int64_t kIndexChangedShare = 4;
+constexpr std::int64_t kIndexChangedShare = 2;
 // A larger layer stays unpacked: a run is in memory while it is written.
 constexpr std::int64_t kIndexRunBytesMax = std::int64_t{64} << 20;
 // What records may take beyond their rows: one of them is as large as the largest.
@@ -149,13 +149,14 @@ std::optional<std::int32_t> AttachedSession::LayerToPack() const {
   const SegmentRows& open = state_->open();
   std::optional<std::int32_t> layer_to_pack;
   std::int64_t most = 0;
+  const bool too_much = open.index.memory_bytes() > context_.options.index_changed_bytes_max;
   for (std::int32_t layer = 0; layer < row_.layout.layer_count; ++layer) {
     const std::int64_t changed_count = open.index.CountOfLayer(layer);
     const auto run = open.index_runs.find(layer);
     const std::int64_t packed_count = run == open.index_runs.end() ? 0 : run->second.record_count();
     if (index_refused_.contains(layer)) continue;
-    if (changed_count >
-        std::max({context_.options.index_changed_min, packed_count / kIndexChangedShare, most})) {
+    if (changed_count > std::max({context_.options.index_changed_min,
+                                  too_much ? 0 : packed_count / kIndexChangedShare, most})) {
       most = changed_count;
       layer_to_pack = layer;
     }

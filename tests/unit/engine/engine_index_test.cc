@@ -17,7 +17,10 @@ class EngineIndexTest : public EngineTest {
 
   void SetUp() override {
     EngineTest::SetUp();
-    EngineOptions options;
+    StartWith({});
+  }
+  void StartWith(EngineOptions options) {
+    session_.reset();
     options.place_at_idle = false;
     options.index_changed_min = 4;
     Start(options);
@@ -106,20 +109,37 @@ TEST_F(EngineIndexTest, RowsArePackedAndLeaveMemoryAndMetadata) {
 TEST_F(EngineIndexTest, WhatChangesLittleStaysBesideTheRun) {
   Fill();
   const KvStats packed = Stats();
-  PutRows(*session_, 10, 34, "second");  // a quarter
+  PutRows(*session_, 10, 59, "second");  // half
   TakeCheckpointAt(*session_, 2 * kClusters);
   EXPECT_EQ(Stats().write_index_bytes, packed.write_index_bytes);
-  EXPECT_GT(Stats().index_row_bytes, 25 * 64);
+  EXPECT_GT(Stats().index_row_bytes, 50 * 64);
   EXPECT_EQ(Shown(*session_), rows_);
   Reopen();
   EXPECT_EQ(Shown(*session_), rows_);
 
-  PutRows(*session_, 35, 35, "third");
+  PutRows(*session_, 60, 60, "third");
   const std::int64_t used = Stats().flash_used_bytes;
   TakeCheckpointAt(*session_, 2 * kClusters);
   EXPECT_EQ(Stats().write_index_bytes, 2 * packed.write_index_bytes);
   EXPECT_EQ(Shown(*session_), rows_);
   EXPECT_EQ(Stats().flash_used_bytes, used);  // the old run is free
+  Reopen();
+  EXPECT_EQ(Shown(*session_), rows_);
+}
+
+TEST_F(EngineIndexTest, WhatTakesTooMuchMemoryIsPackedEarlier) {
+  EngineOptions options;
+  options.index_changed_bytes_max = 2000;
+  StartWith(options);
+  Fill();
+  const KvStats packed = Stats();
+  PutRows(*session_, 10, 10, "second");
+  TakeCheckpointAt(*session_, 2 * kClusters);
+  EXPECT_EQ(Stats().write_index_bytes, packed.write_index_bytes);
+  PutRows(*session_, 11, 49, "third");
+  TakeCheckpointAt(*session_, 2 * kClusters);
+  EXPECT_EQ(Stats().write_index_bytes, 2 * packed.write_index_bytes);
+  EXPECT_EQ(Shown(*session_), rows_);
   Reopen();
   EXPECT_EQ(Shown(*session_), rows_);
 }
