@@ -1,6 +1,6 @@
 // CAIRN_CHECK ends the process when the program itself is wrong, in every build. What the world can
 // get wrong (files, devices, requests) is an absl::Status instead. CAIRN_DCHECK is for checks that
-// cost more than O(1): debug builds only.
+// cost more than O(1): debug builds and AddressSanitizer's, which defines CAIRN_DEEP_CHECKS.
 #pragma once
 
 #include <string>
@@ -38,7 +38,7 @@ namespace cairn::internal {
 #define CAIRN_CHECK_LE(a, b) CAIRN_CHECK_OP(<=, a, b)
 #define CAIRN_CHECK_GE(a, b) CAIRN_CHECK_OP(>=, a, b)
 
-#ifdef NDEBUG
+#if defined(NDEBUG) && !defined(CAIRN_DEEP_CHECKS)
 #define CAIRN_DCHECK(condition) \
   do {                          \
   } while (false)

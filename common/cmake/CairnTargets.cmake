@@ -22,6 +22,7 @@ if(CAIRN_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize=null,object-size,vptr -fno-sanitize-recover=all
     -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
+  add_compile_definitions(CAIRN_DEEP_CHECKS)
 elseif(CAIRN_SANITIZE STREQUAL "thread")
   # Not below -O1: the members of std::string would be copies of ours, and librocksdb, which is not instrumented, would
   # call them; ThreadSanitizer then reports races inside RocksDB that are none.

@@ -3,6 +3,7 @@
 // only then is the checkpoint acknowledged.
 #include <algorithm>
 
+#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "kv-node/engine/checkpoint_job.h"
 
@@ -41,6 +42,7 @@ absl::Status AttachedSession::CheckCheckpoint(const Checkpoint& op) const {
                            ids);
   }
   CAIRN_RETURN_IF_ERROR(state_->CheckNextIds(op.next_cluster_ids));
+  CAIRN_DCHECK(state_->SumsAreRight());
   return state_->CheckPositions(op.token_count, staged_);
 }
 

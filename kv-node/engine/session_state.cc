@@ -422,6 +422,27 @@ absl::Status SessionState::RecomputeSums() {
   return absl::OkStatus();
 }
 
+bool SessionState::SumsAreRight() const {
+  std::vector<PositionSum> sums(sums_.size());
+  const auto add = [&](const ClusterKey& key, const Positions& positions) {
+    ForEachHead(key.head, [&](std::int32_t head) {
+      sums[static_cast<std::size_t>(key.layer) * static_cast<std::size_t>(layout_.head_count) +
+           static_cast<std::size_t>(head)]
+          .Add(positions);
+    });
+  };
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    ForEachCluster(layer, [&](const ClusterKey& key) { add(key, PositionsOf(key)); });
+    for (const SegmentRows& rows : chain_) {
+      const auto [begin, end] = LayerRange(rows.evicted, layer);
+      for (auto it = begin; it != end; ++it) {
+        add(it->first, it->second.Slice(0, it->second.CountBelow(rows.limit)));
+      }
+    }
+  }
+  return sums == sums_;
+}
+
 std::int64_t SessionState::UsedIdMax(std::int32_t layer, std::int32_t head) const {
   const auto found = used_.find({layer, head});
   return found == used_.end() ? 0 : found->second;

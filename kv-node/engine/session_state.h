@@ -144,6 +144,8 @@ class SessionState {
   // exactly once for every layer and head.
   absl::Status CheckPositions(std::int64_t token_count,
                               const std::map<ClusterKey, CarriedEntries>& carried) const;
+  // Whether the sums that CheckPositions trusts are what a walk over all that is shown gives.
+  bool SumsAreRight() const;
   // Recomputes the sums by walking all rows. DATA_LOSS if a position is shown twice, or positions
   // do not ascend over a cluster's parts (rule 9). REQUIRES: nothing is pending.
   absl::Status RecomputeSums();
