@@ -218,6 +218,8 @@ class AttachedSession {
                                std::map<std::int64_t, std::string_view>& entries,
                                std::vector<PendingChunk>& keep) const;
   std::vector<std::size_t> OrderOfChildren(const Replace& op) const;
+  // What a cluster is placed by: none with co_retrieval switched off.
+  std::span<const ClusterLink> PlacementLinks(const ClusterKey& key) const;
   // The children's parts, in their pools, two to a pool where they fit.
   absl::StatusOr<std::vector<ChildPart>> AllocateChildren(const Replace& op) const;
   void WriteChildren(const std::map<std::int64_t, std::string_view>& entries,
@@ -252,6 +254,10 @@ class AttachedSession {
   void PlanChunk(const ClusterKey& key, const PendingChunk& chunk, const RecordOf& record_of,
                  std::vector<LogItem>& items, std::int64_t& new_bytes) const;
   void PlanStragglers(LogPlan& plan) const;
+  std::map<const Extent*, std::int64_t> NamedLogBytes(const LogPlan& plan) const;
+  std::set<const Extent*> RunsToWriteAgain(LogPlan& plan) const;
+  std::set<const Extent*> SettledRuns(
+      const LogPlan& plan, const std::map<const Extent*, std::int64_t>& named_bytes) const;
 
   // ---- session_log.cc ----
   // Of plan.parts, for a log run: what is linked goes first, along the links.

@@ -15,7 +15,8 @@ namespace cairn::kv {
 
 inline bool IsLog(const StoredPart& part) { return part.kind == ExtentKind::kLogRun; }
 
-// Log runs of one size class that a segment may have (rule 19).
+// Log runs of one size class that a segment may have, beside those that are full of clusters which
+// lie nowhere else (rule 19).
 inline constexpr int kLogRunsMax = 8;
 
 // Bytes of runs whose records are written again in one, because those are read into memory for it;

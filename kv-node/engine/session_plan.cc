@@ -1,6 +1,8 @@
 // What a checkpoint or a spill writes to the log: entries without a record, and, where the runs of
 // a segment would become too many, records that are still named (rule 19).
 #include <algorithm>
+#include <numeric>
+#include <optional>
 
 #include "kv-node/engine/checkpoint_job.h"
 
@@ -108,10 +110,36 @@ void AttachedSession::PlanChunk(const ClusterKey& key, const PendingChunk& chunk
   flush();
 }
 
-// Rule 19: when the new run would be one too many of its size class, what is still named in the
-// runs of that class is written again in it, as far as memory has room for it.
-void AttachedSession::PlanStragglers(LogPlan& plan) const {
-  std::map<const Extent*, std::int64_t> named_bytes;  // log runs that stay named
+// Runs that are not worth writing again: three quarters of their bytes are named, and at most one
+// quarter by clusters that lie elsewhere too, which fewer runs would bring together.
+std::set<const Extent*> AttachedSession::SettledRuns(
+    const LogPlan& plan, const std::map<const Extent*, std::int64_t>& named_bytes) const {
+  const SegmentParts& rows = state_->open().parts;
+  std::map<const Extent*, std::int64_t> scattered_bytes;
+  rows.rows().ForEachLogged([&](const ClusterKey& key, const std::vector<StoredPart>& parts) {
+    const bool together = std::all_of(parts.begin(), parts.end(), [&](const StoredPart& part) {
+      return part.first_page == parts.front().first_page;
+    });
+    if (together && !plan.parts.contains(key)) return;
+    for (const StoredPart& part : parts) {
+      if (part.kind != ExtentKind::kLogRun) continue;
+      scattered_bytes[rows.log_runs().at(part.first_page).extent.get()] +=
+          part.positions.count() * state_->EntryBytes(key);
+    }
+  });
+  std::set<const Extent*> settled;
+  for (const auto& [extent, named] : named_bytes) {
+    const std::int64_t quarter_bytes = extent->size_bytes() / 4;
+    if (named >= 3 * quarter_bytes && scattered_bytes[extent] <= quarter_bytes) {
+      settled.insert(extent);
+    }
+  }
+  return settled;
+}
+
+// Bytes that will be named in each log run once the plan is carried out.
+std::map<const Extent*, std::int64_t> AttachedSession::NamedLogBytes(const LogPlan& plan) const {
+  std::map<const Extent*, std::int64_t> named_bytes;
   const auto count_items = [&](const ClusterKey& key, const std::vector<LogItem>& items) {
     for (const LogItem& item : items) {
       if (item.existing && IsLog(*item.existing)) {
@@ -132,26 +160,38 @@ void AttachedSession::PlanStragglers(LogPlan& plan) const {
   for (const auto& [key, items] : plan.parts) count_items(key, items);
   for (const auto& [key, items] : plan.carried) count_items(key, items);
   std::erase_if(named_bytes, [](const auto& run) { return run.second == 0; });
+  return named_bytes;
+}
 
+// Rule 19: when the new run would be one too many of its size class, what is still named in the
+// runs of that class is written again in it, as far as memory has room for it. Of settled ones there
+// are as many as the entries in them need: they stay, and when the others alone are not too many,
+// those stay too that are more than half full.
+std::set<const Extent*> AttachedSession::RunsToWriteAgain(LogPlan& plan) const {
+  const std::map<const Extent*, std::int64_t> named_bytes = NamedLogBytes(plan);
   std::set<const Extent*> again;
+  std::optional<std::set<const Extent*>> settled;
   std::int64_t read_bytes = 0;
   for (bool more = plan.new_bytes > 0; more;) {
     more = false;
     const std::int64_t bytes = plan.new_bytes + plan.again_bytes;
     const int size_class = LogRunClass((bytes + kPageBytes - 1) / kPageBytes);
     std::vector<std::pair<std::int64_t, const Extent*>> same;  // by what they name
-    std::int64_t same_bytes = 0;
     for (const auto& [extent, named] : named_bytes) {
-      if (!again.contains(extent) && LogRunClass(extent->page_count()) == size_class) {
-        same.emplace_back(named, extent);
-        same_bytes += extent->size_bytes();
-      }
+      if (again.contains(extent) || LogRunClass(extent->page_count()) != size_class) continue;
+      same.emplace_back(named, extent);
     }
     if (static_cast<int>(same.size()) + 1 <= kLogRunsMax) break;
-    const bool all = read_bytes + same_bytes <= kRelogReadBytesMax;
+    if (!settled) settled = SettledRuns(plan, named_bytes);
+    std::erase_if(same, [&](const auto& run) { return settled->contains(run.second); });
+    const std::int64_t same_bytes = std::accumulate(
+        same.begin(), same.end(), std::int64_t{0},
+        [](std::int64_t sum, const auto& run) { return sum + run.second->size_bytes(); });
+    const bool too_many = static_cast<int>(same.size()) + 1 > kLogRunsMax;
+    const bool all = too_many && read_bytes + same_bytes <= kRelogReadBytesMax;
     std::sort(same.begin(), same.end());
     for (const auto& [named, extent] : same) {
-      // Of runs that are too long to be merged, those that free more than they write.
+      // Of runs that are too long to be merged, or too few, those that free more than they write.
       const bool pays = 2 * named <= extent->size_bytes();
       const bool fits = again.empty() || read_bytes + extent->size_bytes() <= kRelogReadBytesMax;
       if (!all && (!pays || !fits)) break;
@@ -161,7 +201,13 @@ void AttachedSession::PlanStragglers(LogPlan& plan) const {
       more = true;
     }
   }
+  return again;
+}
+
+void AttachedSession::PlanStragglers(LogPlan& plan) const {
+  const std::set<const Extent*> again = RunsToWriteAgain(plan);
   if (again.empty()) return;
+  const SegmentParts& rows = state_->open().parts;
   rows.rows().ForEachLogged([&](const ClusterKey& key, const std::vector<StoredPart>& parts) {
     const bool names_one = std::any_of(parts.begin(), parts.end(), [&](const StoredPart& part) {
       return part.kind == ExtentKind::kLogRun &&

@@ -76,6 +76,26 @@ TEST_F(EngineTest, LogRunsOfASegmentStayBounded) {
   for (std::int64_t i = 0; i < 40; ++i) ExpectCluster(*session, i + 1, Positions::Range(i * 3, 3));
 }
 
+// Clusters that are complete, each in one full run: to write them again gains nothing.
+TEST_F(EngineTest, FullLogRunsOfWholeClustersAreNotWrittenAgain) {
+  EngineOptions options;
+  options.place_at_idle = false;
+  Start(options);
+  const SessionId id = Create();
+  auto session = Open(id);
+  constexpr std::int64_t kTokens = 32;  // of 640 bytes: five pages
+  for (std::int64_t i = 0; i < 40; ++i) {
+    AppendAll(*session, i + 1, Positions::Range(i * kTokens, kTokens));
+    ASSERT_EQ(TakeCheckpoint(*session, i * kTokens, (i + 1) * kTokens).status().ToString(), "OK");
+  }
+  EXPECT_EQ(Stats().write_relog_bytes, 0);
+  session.reset();
+  session = Open(id);
+  for (std::int64_t i = 0; i < 40; ++i) {
+    ExpectCluster(*session, i + 1, Positions::Range(i * kTokens, kTokens));
+  }
+}
+
 TEST_F(EngineTest, FullFlashIsAnErrorThatLosesNothing) {
   Start({}, std::int64_t{2} << 20);
   const SessionId id = Create();
