@@ -17,6 +17,7 @@ namespace {
 constexpr std::int64_t kMemoryBytesMin = std::int64_t{64} << 10;
 constexpr std::int64_t kMemoryBytesMax = std::int64_t{64} << 30;
 constexpr std::int32_t kAttachedSessionsMaxMax = 1024;
+constexpr std::int32_t kPlaceEntriesMax = 65536;
 constexpr std::string_view kSocketName = "kv.sock";
 constexpr std::string_view kNoDeviceProfile = "none";
 
@@ -68,6 +69,12 @@ constexpr std::array kKeys = {
               "Whether two clusters share a pool of pages, and those that are fetched together\n"
               "lie beside each other. False: one cluster a pool, in the order of placing, for\n"
               "comparison."},
+    ConfigKey{"co_retrieval",
+              "Whether clusters that are fetched together are placed together, so that one read\n"
+              "serves several."},
+    ConfigKey{"place_entries_min_count",
+              "Unplaced entries of a cluster from which on it gets a place of its own on flash.\n"
+              "Larger: fewer bytes are written; smaller: a cluster lies in fewer places."},
     ConfigKey{
         "staging",
         "Whether compute nodes' hints are followed: what they will need next is read into the\n"
@@ -100,6 +107,8 @@ absl::Status Validate(const KvNodeConfig& config) {
                                      kMergeGapFromProfile, kMergeGapBytesMax));
   CAIRN_RETURN_IF_ERROR(CheckBetween("pending_bytes_max", config.pending_bytes_max(),
                                      kMemoryBytesMin, kMemoryBytesMax));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("place_entries_min_count", config.place_entries_min_count(), 1,
+                                     kPlaceEntriesMax));
   CAIRN_RETURN_IF_ERROR(
       CheckBetween("io_bytes_max", config.io_bytes_max(), kMemoryBytesMin, kMemoryBytesMax));
   if (config.arena_bytes_max() != 0) {
@@ -149,6 +158,8 @@ KvNodeConfig DefaultConfig(const Environment& environment) {
   config.set_arena_bytes_max(engine.arena_bytes_max);
   config.set_cache_replacement(std::string(ReplacementPolicyName(engine.replacement)));
   config.set_pool_sharing(engine.pool_sharing);
+  config.set_co_retrieval(engine.co_retrieval);
+  config.set_place_entries_min_count(engine.place_entries_min);
   config.set_staging(engine.staging);
   config.set_defragment("auto");
   config.set_realtime_priority(0);

@@ -124,6 +124,8 @@ absl::Status KvDaemon::OpenEngine(std::unique_ptr<MetaStore> meta) {
   engine_options.pending_bytes_max = config_.pending_bytes_max();
   engine_options.io_bytes_max = config_.io_bytes_max();
   engine_options.pool_sharing = config_.pool_sharing();
+  engine_options.co_retrieval = config_.co_retrieval();
+  engine_options.place_entries_min = config_.place_entries_min_count();
   engine_options.staging = config_.staging();
   engine_options.defragment = Defragments(config_, kPowerSupplyDir);
   engine_options.arena_bytes_max = config_.arena_bytes_max();

@@ -237,6 +237,11 @@ void PageIo::CountWrite(std::int64_t bytes, WriteCause cause) {
   }
 }
 
+void PageIo::CountAsRelog(std::int64_t bytes) {
+  stats_.write_log_bytes -= bytes;
+  stats_.write_relog_bytes += bytes;
+}
+
 struct PageIo::RunJob {
   std::set<PageIndex> failed;
   ReadRunDone done;

@@ -113,6 +113,8 @@ class PageIo {
   }
   // Writes the whole buffer at `first`. REQUIRES: none of the pages has a write in flight.
   void Write(PageIndex first, SharedBuffer buffer, WriteCause cause, WriteDone done);
+  // Of what was written as kLog, so many bytes were in the log before.
+  void CountAsRelog(std::int64_t bytes);
   // Requests at the device or waiting for it.
   int in_flight_count() const { return device_.in_flight_count(); }
   int queue_depth() const { return device_.queue_depth(); }

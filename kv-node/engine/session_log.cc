@@ -55,11 +55,17 @@ absl::Status AttachedSession::WriteLog(LogPlan& plan, const PageSet& pages) {
   for (auto& [key, items] : plan.carried) {
     state_->open().carried[key] = MakeRecords(key, items, runs);
   }
+  std::int64_t written_bytes = 0;
   for (LogRuns::Run& run : runs.runs) {
     new_extents_.push_back(run.extent);
     log_extents_.push_back(run.extent);
-    Write(run.extent, run.extent->first(), std::move(run.image),
-          plan.again_bytes > plan.new_bytes ? WriteCause::kRelog : WriteCause::kLog);
+    written_bytes += run.extent->size_bytes();
+    Write(run.extent, run.extent->first(), std::move(run.image), WriteCause::kLog);
+  }
+  if (plan.again_bytes > 0) {
+    // Rounded up to pages, in proportion.
+    context_.io->CountAsRelog(written_bytes * plan.again_bytes /
+                              (plan.again_bytes + plan.new_bytes));
   }
   context_.pending_bytes -= state_->pending_bytes();
   state_->TakePending();

@@ -17,9 +17,14 @@ constexpr std::size_t kPlannedRunMax = 64;
 
 }  // namespace
 
+std::span<const ClusterLink> AttachedSession::PlacementLinks(const ClusterKey& key) const {
+  if (!context_.options.co_retrieval) return {};
+  return co_fetches_.LinksOf(key);
+}
+
 std::vector<PoolTable::Place> AttachedSession::RelatedPlaces(const ClusterKey& key) const {
   std::vector<PoolTable::Place> places;
-  for (const ClusterLink& link : co_fetches_.LinksOf(key)) {
+  for (const ClusterLink& link : PlacementLinks(key)) {
     for (const Part& part : state_->open().parts.Find({key.layer, key.head, link.cluster})) {
       if (part.extent->kind() != ExtentKind::kPool) continue;
       for (const PoolTable::Place& place : pools_->PlacesBeside(part)) places.push_back(place);
@@ -36,7 +41,7 @@ bool AttachedSession::HasPoolPart(const ClusterKey& key) const {
 
 bool AttachedSession::WantsPlan(const ClusterKey& key) const {
   return context_.options.pool_sharing && !planned_.contains(key) && !placing_.contains(key) &&
-         !co_fetches_.LinksOf(key).empty() && !HasPoolPart(key);
+         !PlacementLinks(key).empty() && !HasPoolPart(key);
 }
 
 std::vector<ClusterKey> AttachedSession::PlanTogether(LayerHead owner,
@@ -52,7 +57,7 @@ std::vector<ClusterKey> AttachedSession::PlanTogether(LayerHead owner,
   }
   std::map<std::pair<ClusterId, ClusterId>, std::int64_t> counts;  // both ways
   for (const auto& [id, bytes] : bytes_of) {
-    for (const ClusterLink& link : co_fetches_.LinksOf({owner.first, owner.second, id})) {
+    for (const ClusterLink& link : PlacementLinks({owner.first, owner.second, id})) {
       if (bytes_of.contains(link.cluster)) counts[std::minmax(id, link.cluster)] += link.count;
     }
   }
@@ -107,8 +112,7 @@ std::vector<ClusterKey> AttachedSession::OrderOfRows(const LogPlan& plan) const 
   for (const auto& [key, items] : plan.parts) {
     const LayerHead owner(key.layer, key.head);
     owners[owner].push_back(key.cluster_id);
-    if (!context_.options.pool_sharing) continue;
-    for (const ClusterLink& link : co_fetches_.LinksOf(key)) {
+    for (const ClusterLink& link : PlacementLinks(key)) {
       if (!plan.parts.contains({key.layer, key.head, link.cluster})) continue;
       links[owner].push_back({key.cluster_id, link.cluster, link.count});
     }

@@ -109,7 +109,7 @@ std::vector<std::size_t> AttachedSession::OrderOfChildren(const Replace& op) con
   for (std::size_t i = 0; i < op.children.size(); ++i) index_of[op.children[i].cluster_id] = i;
   std::vector<ClusterPair> links;
   for (const ChildCluster& child : op.children) {
-    for (const ClusterLink& link : co_fetches_.LinksOf({op.layer, op.head, child.cluster_id})) {
+    for (const ClusterLink& link : PlacementLinks({op.layer, op.head, child.cluster_id})) {
       if (index_of.contains(link.cluster)) {
         links.push_back({child.cluster_id, link.cluster, link.count});
       }

@@ -17,6 +17,7 @@ from daemons import Cairn, random_ids, seconds
 VARIANTS = {
     "all on": {},
     "`pool_sharing: false`": {"pool_sharing": "false"},
+    "`co_retrieval: false`": {"co_retrieval": "false"},
     "`staging: false`": {"staging": "false"},
     "`merge_gap_bytes: 0`": {"merge_gap_bytes": 0},
     "`cache_replacement: lru`": {"cache_replacement": '"lru"'},

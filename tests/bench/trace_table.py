@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs trace_bench over its settings and prints the tables of docs/benchmarks.md. The store is in memory unless --store is
-given. All is counted but the times of fetches (the last number in a cell of the table of hits, us).
+"""Runs trace_bench over its settings and prints the tables of docs/benchmarks.md. The store is in memory unless --store
+is given. All is counted but the times of fetches (the last number in a cell of the table of hits, us).
 
 usage: trace_table.py TRACE [--bin DIR] [--only reads,rest,moves,hits,writes,sequence] [--jobs N]
 TRACE has an even number of KV heads: for head size 128 they are taken in pairs.
@@ -169,7 +169,8 @@ def main():
     bench = Bench(options)
     for name in options.only.split(","):
         print("## " + name)
-        {"reads": reads, "rest": rest, "moves": moves, "hits": hits, "writes": writes, "sequence": sequence}[name](bench)
+        tables = {"reads": reads, "rest": rest, "moves": moves, "hits": hits, "writes": writes, "sequence": sequence}
+        tables[name](bench)
 
 
 if __name__ == "__main__":

@@ -315,6 +315,9 @@ TEST_F(KvNodeStartTest, ValueOutOfItsRangeNamesTheKey) {
   node_.SetConfig("merge_gap_bytes", "262145");
   ExpectRefused(node_, {"merge_gap_bytes is 262145", "-1 to 262144"});
   node_.SetConfig("merge_gap_bytes", "0");
+  node_.SetConfig("place_entries_min_count", "0");
+  ExpectRefused(node_, {"place_entries_min_count is 0", "1 to 65536"});
+  node_.SetConfig("place_entries_min_count", "64");
   node_.SetConfig("realtime_priority", "100");
   ExpectRefused(node_, {"realtime_priority is 100", "0 to 99"});
   node_.SetConfig("realtime_priority", "0");

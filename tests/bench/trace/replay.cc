@@ -8,7 +8,6 @@
 #include <numeric>
 #include <set>
 #include <string>
-#include <thread>
 
 #include "common/base/check.h"
 #include "compute-node/kernels/convert.h"
@@ -248,15 +247,14 @@ absl::Status Driver::FetchAgain(FetchCounts& counts) {
   return absl::OkStatus();
 }
 
-// The engine does not say when it has nothing left to place again: it has when it writes nothing for
-// a second.
+// The engine does not say when it has nothing left to place again: that is so when it has written
+// nothing for a second.
 absl::Status Driver::AwaitDefragmented() {
   std::int64_t written_bytes = -1;
   for (auto changed = Clock::now(); Clock::now() - changed < std::chrono::seconds(1);) {
     CAIRN_ASSIGN_OR_RETURN(const KvStats stats, Stats());
     if (stats.write_defragment_bytes != written_bytes) changed = Clock::now();
     written_bytes = stats.write_defragment_bytes;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return absl::OkStatus();
 }

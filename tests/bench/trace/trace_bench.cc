@@ -64,8 +64,7 @@ void AddOptions(CLI::App& app, Settings& s) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_flag("--no-index", s.no_index, "Store no index rows");
-  app.add_flag("--no-links", s.no_links,
-               "Do not tell which clusters the queries of the prompt select together");
+  app.add_flag("--no-links", s.no_links, "Do not place clusters by what is selected together");
   app.add_flag("--rest", s.replay.rest,
                "At the end, seal the segment and let the defragmenter pack it");
   kv::EngineOptions& engine = s.store.engine;
@@ -107,6 +106,7 @@ absl::Status Run(Settings& settings) {
   settings.replay.index_rows = !settings.no_index;
   settings.replay.links = !settings.no_links;
   settings.store.engine.pool_sharing = !settings.no_sharing;
+  settings.store.engine.co_retrieval = !settings.no_links;
   settings.store.engine.defragment = settings.replay.rest;
   settings.store.engine.defragment_idle = std::chrono::milliseconds(0);
   CAIRN_ASSIGN_OR_RETURN(const Trace trace, LoadTrace(settings));

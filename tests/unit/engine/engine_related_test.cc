@@ -294,10 +294,11 @@ TEST_F(EngineRelatedTest, LoggedClustersArePlacedByTheirStoredNeighbours) {
 
 // A log run costs nothing more for being in an order.
 TEST_F(EngineRelatedTest, ALogRunFollowsTheLinks) {
-  for (const bool related : {false, true}) {
+  for (const auto& [related, used] : {std::pair(false, true), {true, false}, {true, true}}) {
     EngineOptions options;
     options.place_at_idle = false;
     options.merge_gap_bytes = 0;
+    options.co_retrieval = used;
     StartPlacing(options);
     Ids all;
     for (std::int64_t id = 1; id <= 24; ++id) all.push_back(id);
@@ -307,7 +308,7 @@ TEST_F(EngineRelatedTest, ALogRunFollowsTheLinks) {
     ASSERT_TRUE(Checkpoint().ok());
     std::int64_t reads = 0;
     for (std::int64_t id = 1; id <= 10; ++id) reads += ReadsFor({id, 25 - id});
-    EXPECT_EQ(reads, related ? 10 : 20);
+    EXPECT_EQ(reads, related && used ? 10 : 20);
     ExpectWhole(all);
   }
 }
