@@ -166,11 +166,10 @@ absl::Status EngineImpl::Prepare() {
           if (!bits[static_cast<std::size_t>(i)]) continue;
           const PageIndex page(key.region * kRegionPages + i);
           if (context_.free_map->MarkUsed(page, 1)) continue;
-          return FailedPrecondition(
-              "the store is damaged: page {} of segment {} is outside the extent file or belongs "
-              "to "
-              "another segment too; nothing was changed, restore it from a copy or start an empty "
-              "one",
+          return DataLoss(
+              "the store's metadata is damaged: page {} of segment {} is outside the extent file "
+              "or belongs to another segment too; nothing was changed; `cairn-kv-util verify` "
+              "says more, `cairn-kv-util repair` writes such records anew",
               page, key.segment);
         }
         return absl::OkStatus();

@@ -45,6 +45,10 @@ MUTATIONS = [
      "std::erase(new_extents_, extent);", ENGINE_TEST),
     ("rows that a new index run has stay beside it", ENGINE + "session_capture.cc",
      "    job.batch.DeletePrefix(Family::kIndex, SegmentLayerPrefix(open.id, layer));\n", "", HISTORY),
+    ("two segments may have the same page", ENGINE + "engine.cc",
+     "          return DataLoss(\n              \"the store's metadata is damaged: page {} of segment {} is",
+     "          if (page.value() < 0) return DataLoss(\n"
+     "              \"the store's metadata is damaged: page {} of segment {} is", ENGINE_TEST),
     ("a replaced cluster's record stays", ENGINE + "session_state.cc",
      "    open().index.Put(key, GoneIndexRow());  // whether the run has a record is not known here\n",
      "    open().index.Erase(key);\n", ENGINE_TEST),

@@ -16,20 +16,44 @@ namespace {
 
 using test::Says;
 
-// Opens an engine over a store with one row of `family` and perhaps a row with the next id.
-absl::Status OpenOver(Family family, const std::string& key, const std::string& value,
-                      std::optional<std::int64_t> next_id) {
+constexpr std::int64_t kSmallStoreBytes = std::int64_t{64} << 20;
+
+// Opens an engine over a store with these rows.
+absl::Status OpenOver(MetaBatch rows) {
   auto store = MetaStore::Open({.path = "/engine-checks-test", .in_memory = true});
   EXPECT_TRUE(store.ok());
+  EXPECT_TRUE((*store)->CommitAndWait(std::move(rows)).ok());
+  EngineOptions options;
+  options.durable = false;
+  return Engine::Open(options, StoreId{}, std::make_unique<MemoryDevice>(kSmallStoreBytes),
+                      *std::move(store))
+      .status();
+}
+
+// The same with one row of `family` and perhaps a row with the next id.
+absl::Status OpenOver(Family family, const std::string& key, const std::string& value,
+                      std::optional<std::int64_t> next_id) {
   MetaBatch batch;
   batch.Put(family, key, value);
   if (next_id) batch.Put(Family::kConfig, std::string(kNextIdKey), EncodeNextId(*next_id));
-  EXPECT_TRUE((*store)->CommitAndWait(std::move(batch)).ok());
-  EngineOptions options;
-  options.durable = false;
-  return Engine::Open(options, StoreId{}, std::make_unique<MemoryDevice>(64 << 20),
-                      *std::move(store))
-      .status();
+  return OpenOver(std::move(batch));
+}
+
+// Allocation records of one page each.
+struct NamedPage {
+  std::int64_t segment;
+  std::int64_t page;
+};
+MetaBatch AllocationRecords(const std::vector<NamedPage>& pages) {
+  MetaBatch batch;
+  batch.Put(Family::kConfig, std::string(kNextIdKey), EncodeNextId(100));
+  for (const NamedPage& named : pages) {
+    RegionBits bits;
+    bits.set(static_cast<std::size_t>(named.page % kRegionPages));
+    batch.Put(Family::kPools, RegionKey(SegmentId(named.segment), named.page / kRegionPages),
+              EncodeRegion(bits));
+  }
+  return batch;
 }
 
 TEST(EngineOptionsTest, HolesOutOfRangeAreRefused) {
@@ -64,6 +88,31 @@ TEST(EngineStoredIds, ASegmentWhoseIdIsNotBelowTheNextOneIsRefused) {
   EXPECT_EQ(OpenOver(Family::kPools, key, row, std::nullopt).code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(OpenOver(Family::kPools, key, row, 9).code(), absl::StatusCode::kDataLoss);
   EXPECT_TRUE(OpenOver(Family::kPools, key, row, 10).ok());
+}
+
+TEST(EngineStoredAllocation, APageOfTwoSegmentsRefusesToStart) {
+  EXPECT_TRUE(OpenOver(AllocationRecords({{7, 600}, {9, 601}})).ok());
+  const absl::Status status = OpenOver(AllocationRecords({{7, 600}, {9, 600}}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  for (const std::string_view text :
+       {"page 600 of segment 9", "belongs to another segment", "cairn-kv-util repair"}) {
+    EXPECT_TRUE(Says(status, text)) << status;
+  }
+}
+
+TEST(EngineStoredAllocation, APageOfTheSuperblockRefusesToStart) {
+  EXPECT_TRUE(OpenOver(AllocationRecords({{7, 2}})).ok());
+  const absl::Status status = OpenOver(AllocationRecords({{7, 1}}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_TRUE(Says(status, "page 1 of segment 7")) << status;
+}
+
+TEST(EngineStoredAllocation, APageOutsideTheFileRefusesToStart) {
+  constexpr std::int64_t kPageCount = kSmallStoreBytes / kPageBytes;
+  EXPECT_TRUE(OpenOver(AllocationRecords({{7, kPageCount - 1}})).ok());
+  const absl::Status status = OpenOver(AllocationRecords({{7, kPageCount}}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_TRUE(Says(status, fmt::format("page {} of segment 7 is outside", kPageCount))) << status;
 }
 
 class EngineRulesTest : public EngineTest {
