@@ -125,12 +125,14 @@ void Device::StartSlot(int slot) {
   Start(transfer);
 }
 
-absl::Status Device::Failure(const Request& request, int error_number) {
+absl::Status Device::Failure(const Request& request, int error_number) const {
   const char* kind = KindName(request.kind == IoKind::kRead, request.kind == IoKind::kWrite);
-  if (request.kind == IoKind::kFlush) return ErrnoStatus(error_number, "flush device");
-  return ErrnoStatus(error_number, fmt::format("{} {} bytes at offset {} ({} bytes done)", kind,
-                                               request.size_bytes, request.offset_bytes,
-                                               request.transferred_bytes));
+  if (request.kind == IoKind::kFlush) {
+    return ErrnoStatus(error_number, fmt::format("flush {}", path_));
+  }
+  return ErrnoStatus(error_number, fmt::format("{} {} bytes at offset {} of {} ({} bytes done)",
+                                               kind, request.size_bytes, request.offset_bytes,
+                                               path_, request.transferred_bytes));
 }
 
 void Device::Finish(int slot, std::int64_t result) {

@@ -23,8 +23,10 @@
 #include <deque>
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -104,6 +106,8 @@ class Device {
   int in_flight_count() const { return in_flight_count_; }
   const DeviceStats& stats() const { return stats_; }
   virtual std::string_view name() const = 0;
+  // What errors call the device: the path of its file.
+  void set_path(std::string path) { path_ = std::move(path); }
 
  protected:
   enum class IoKind : std::uint8_t { kRead, kWrite, kFlush };
@@ -168,10 +172,11 @@ class Device {
   void StartSlot(int slot);
   void Complete(int slot, absl::Status status);
   int RunCallbacks();
-  static absl::Status Failure(const Request& request, int error_number);
+  absl::Status Failure(const Request& request, int error_number) const;
 
   std::int64_t size_bytes_;
   const int queue_depth_;
+  std::string path_ = "the device";
   std::thread::id owner_;  // set by the first submit or poll
   bool in_callbacks_ = false;
   bool kept_busy_ = false;  // since the last Poll: a Wake() may have come meanwhile

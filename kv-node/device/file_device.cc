@@ -3,7 +3,9 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "common/log/log.h"
@@ -25,6 +27,13 @@ absl::StatusOr<std::int64_t> DeviceSize(int fd, std::int64_t wanted_bytes) {
         kIoAlignmentBytes, file.st_size);
   }
   return wanted_bytes;
+}
+
+// For errors. The name that the file was opened by, or what the kernel says of it.
+std::string PathOf(int fd) {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), error);
+  return error ? fmt::format("descriptor {}", fd) : path.string();
 }
 
 }  // namespace
@@ -61,6 +70,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenFileDevice(int fd, const FileDeviceO
     device = std::make_unique<ThreadPoolDevice>(fd, size_bytes, options.queue_depth,
                                                 options.thread_count);
   }
+  device->set_path(PathOf(fd));
   if (options.model) {
     device =
         std::make_unique<ModelledDevice>(std::move(device), *options.model, options.queue_depth);

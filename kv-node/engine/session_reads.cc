@@ -14,6 +14,21 @@ void AddPages(const Part& part, std::int64_t entry_bytes, std::int64_t count,
   for (const PagePiece& piece : PiecesOf(part, entry_bytes, 0, count)) pages.push_back(piece.page);
 }
 
+// A disk that does not answer may still have the entry: then nothing should be deleted.
+absl::Status LostCarried(const ClusterKey& key, const Part& part, std::int64_t entry_bytes,
+                         const PageSet& set) {
+  const std::vector<PagePiece> pieces = PiecesOf(part, entry_bytes, 0, part.count());
+  const bool read_failed = std::any_of(
+      pieces.begin(), pieces.end(), [&](const PagePiece& piece) { return set.Failed(piece.page); });
+  return DataLoss("carried entry of layer {} head {} at position {} {}", key.layer, key.head,
+                  part.positions.first(),
+                  read_failed
+                      ? "cannot be read: check the disk of the KV node, whose log says what "
+                        "it answered, and open the session again"
+                      : "fails its check; restore the store from a backup, or compute the "
+                        "session's tokens again in a new one and delete this one");
+}
+
 }  // namespace
 
 void AttachedSession::Reply(RequestId request_id, absl::StatusOr<ReadReply> reply) {
@@ -110,12 +125,7 @@ AttachedSession::Applied AttachedSession::StartGetCarried(RequestId request_id,
       for (const Part& part : parts) {
         if (!PartIsIntact(context_.store_id, part, entry_bytes, part.count(), set)) {
           ++context_.lost_part_count;
-          return Reply(
-              request_id,
-              DataLoss("carried entry of layer {} head {} at position {} fails its check; restore "
-                       "the store from a backup, or compute the session's tokens again in a new "
-                       "one and delete this one",
-                       key.layer, key.head, part.positions.first()));
+          return Reply(request_id, LostCarried(key, part, entry_bytes, set));
         }
         entries.positions.AppendAll(part.positions);
         const auto bytes = set.Bytes(*part.extent, RangeOf(part, entry_bytes, 0, part.count()));

@@ -14,6 +14,7 @@ import sys
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
 ENGINE = "kv-node/engine/"
 UTIL = "kv-node/util/"
+DEVICE_DIR = "kv-node/device/"
 HISTORY = ("history_test", "tests/unit/engine/history_test", {"CAIRN_TEST_HISTORIES": "20"})
 STATE = ("session_state_test", "tests/unit/session_state/session_state_test", {})
 CHECK = ("util_test", "tests/unit/util/util_test", {})
@@ -22,6 +23,7 @@ KILLS = ("kill_loop_test", "tests/crash/kill_loop_test", {})
 ENGINE_TEST = ("engine_test", "tests/unit/engine/engine_test", {})
 FAULTS = ("engine_fault_test", "tests/unit/engine/engine_fault_test", {})
 CACHE = ("cache_test", "tests/unit/cache/cache_test", {})
+DEVICE = ("device_test", "tests/unit/device/device_test", {})
 META = ("meta_test", "tests/unit/meta/meta_test", {})
 
 # name, file, text that is there once, what takes its place, the test that must fail
@@ -29,6 +31,18 @@ MUTATIONS = [
     ("no flush before the commit", ENGINE + "session_checkpoint.cc",
      "if (!context_.options.durable) return CommitCheckpoint();",
      "if (context_.options.durable) return CommitCheckpoint();", HISTORY),
+    ("a flush of the thread pool's device does nothing", DEVICE_DIR + "thread_pool_device.cc",
+     "result = fdatasync(fd_);", "result = 0;", DEVICE),
+    ("a flush of io_uring's device does nothing", DEVICE_DIR + "uring_device.cc",
+     "io_uring_prep_fsync(sqe, file, IORING_FSYNC_DATASYNC);", "io_uring_prep_nop(sqe);", DEVICE),
+    ("a write that failed is forgotten", ENGINE + "session_place.cc",
+     "if (!status.ok()) Fail(Annotate(status, fmt::format(\"session {}\", id_)));",
+     "static_cast<void>(status);", FAULTS),
+    ("a flush that failed is forgotten", ENGINE + "session_checkpoint.cc",
+     "    if (!status.ok()) return Fail(Annotate(status, fmt::format(\"session {}: flush\", id_)));\n",
+     "    static_cast<void>(status);\n", FAULTS),
+    ("a disk that does not answer is taken for damage", ENGINE + "session_reads.cc",
+     "    return set.Failed(piece.page);\n", "    return set.Failed(piece.page) && piece.begin < 0;\n", FAULTS),
     ("commit before the writes have ended", ENGINE + "session_checkpoint.cc",
      "if (!writes_in_flight_.empty() && *writes_in_flight_.begin() <= checkpoint_->write_seq) return;",
      "", HISTORY),

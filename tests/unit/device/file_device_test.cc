@@ -94,10 +94,23 @@ TEST_P(FileDevice, AReadOnlyDescriptorFailsWritesWithTheReason) {
   ASSERT_TRUE(device.ok()) << device.status();
   const absl::Status status = WriteNow(**device, kPage, Pattern(kPage, 1));
   EXPECT_FALSE(status.ok());
-  EXPECT_NE(ToStd(status.message()).find("write 4096 bytes at offset 4096"), std::string_view::npos)
-      << status;
+  const std::string what = "write 4096 bytes at offset 4096 of " + dir_.File("device");
+  EXPECT_NE(ToStd(status.message()).find(what), std::string_view::npos) << status;
   device->reset();
   close(read_only);
+}
+
+// Only the kernel knows that a pipe cannot be synced: a flush that does not ask it would succeed.
+TEST_P(FileDevice, AFlushIsTheKernelsAnswer) {
+  std::array<int, 2> pipe_fds{};
+  ASSERT_EQ(pipe2(pipe_fds.data(), O_CLOEXEC), 0);
+  auto device = OpenFileDevice(pipe_fds[1], {.engine = GetParam()});
+  ASSERT_TRUE(device.ok()) << device.status();
+  const absl::Status status = FlushNow(**device);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(ToStd(status.message()).find("flush pipe:"), std::string_view::npos) << status;
+  device->reset();
+  for (const int fd : pipe_fds) close(fd);
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, FileDevice,
