@@ -15,6 +15,7 @@ ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)),
 ENGINE = "kv-node/engine/"
 UTIL = "kv-node/util/"
 DEVICE_DIR = "kv-node/device/"
+LAYOUT_DIR = "kv-node/layout/"
 HISTORY = ("history_test", "tests/unit/engine/history_test", {"CAIRN_TEST_HISTORIES": "20"})
 STATE = ("session_state_test", "tests/unit/session_state/session_state_test", {})
 CHECK = ("util_test", "tests/unit/util/util_test", {})
@@ -24,6 +25,7 @@ ENGINE_TEST = ("engine_test", "tests/unit/engine/engine_test", {})
 FAULTS = ("engine_fault_test", "tests/unit/engine/engine_fault_test", {})
 CACHE = ("cache_test", "tests/unit/cache/cache_test", {})
 DEVICE = ("device_test", "tests/unit/device/device_test", {})
+LAYOUT = ("layout_test", "tests/unit/layout/layout_test", {})
 META = ("meta_test", "tests/unit/meta/meta_test", {})
 
 # name, file, text that is there once, what takes its place, the test that must fail
@@ -42,7 +44,7 @@ MUTATIONS = [
      "    if (!status.ok()) return Fail(Annotate(status, fmt::format(\"session {}: flush\", id_)));\n",
      "    static_cast<void>(status);\n", FAULTS),
     ("a disk that does not answer is taken for damage", ENGINE + "session_reads.cc",
-     "    return set.Failed(piece.page);\n", "    return set.Failed(piece.page) && piece.begin < 0;\n", FAULTS),
+     "return set.Failed(piece.page);", "return set.Failed(piece.page) && piece.begin < 0;", FAULTS),
     ("commit before the writes have ended", ENGINE + "session_checkpoint.cc",
      "if (!writes_in_flight_.empty() && *writes_in_flight_.begin() <= checkpoint_->write_seq) return;",
      "", HISTORY),
@@ -76,6 +78,22 @@ MUTATIONS = [
      "return state_->CheckPositions(op.token_count, staged_);", "return absl::OkStatus();", ENGINE_TEST),
     ("the log is not synced", "kv-node/meta/meta_store.cc", "write.sync = !options_.in_memory;",
      "write.sync = false;", META),
+    ("a superblock is not synced", LAYOUT_DIR + "extent_file.cc",
+     "if (fdatasync(fd_) != 0) {", "if (fd_ < 0) {", LAYOUT),
+    ("a new extent file is not synced", LAYOUT_DIR + "extent_file_create.cc",
+     "if (fsync(fd_) != 0) return", "if (fd_ < 0) return", LAYOUT),
+    ("the name of a new extent file is not synced", LAYOUT_DIR + "extent_file_create.cc",
+     "  const int result = fsync(fd);\n", "  const int result = 0;\n", LAYOUT),
+    ("the name of the metadata's directory is not synced", "kv-node/meta/meta_store.cc",
+     "const bool synced = fd >= 0 && fsync(fd) == 0;", "const bool synced = fd >= 0;", META),
+    # That its last change is written with sync = true has no mutation: the flush behind it makes it durable too.
+    ("a clean close leaves rows in the log", "kv-node/meta/meta_store.cc",
+     "if (rocksdb::Status status = db().Flush(flush, Handles()); !status.ok()) return status;", "", META),
+    ("a clean close leaves its last change in the log", "kv-node/meta/meta_store.cc",
+     "    return db().Flush(flush);\n", "    return rocksdb::Status::OK();\n", META),
+    ("a clean close tells no last change", "kv-node/meta/meta_store.cc",
+     "if (rocksdb::Status status = db().Put(write, key, \"\"); !status.ok()) return status;",
+     "if (write.sync && key.empty()) return {};", META),
     ("new extents are not in the allocation record", ENGINE + "session_capture.cc",
      "for (const ExtentRef& extent : new_extents_) mark(*extent, true);", "", CHECK),
     ("dropped extents stay in the allocation record", ENGINE + "session_capture.cc",

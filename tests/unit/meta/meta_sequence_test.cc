@@ -5,6 +5,7 @@
 #include <iterator>
 #include <random>
 
+#include "tests/tools/recorded_syncs.h"
 #include "tests/tools/seed.h"
 #include "tests/tools/temp_dir.h"
 #include "tests/unit/meta/meta_testing.h"
@@ -113,6 +114,18 @@ TEST_F(MetaSequence, AClosedStoreNeedsNoLog) {
   ASSERT_NE(store, nullptr);
   EXPECT_TRUE(HasAll(*store));
   EXPECT_EQ(store->latest_sequence(), closed_);
+}
+
+// Otherwise a power cut takes the directory away, with all that was committed in it.
+TEST_F(MetaSequence, ANewStoresDirectoryIsSyncedBeforeAnythingIsCommitted) {
+  const fs::path parent = fs::canonical(dir_.path());
+  bool synced = false;
+  const test::RecordedSyncs syncs([&](const std::string& path) {
+    synced = synced || (path == parent && fs::exists(Path() + "/CURRENT"));
+  });
+  const auto store = OpenOrFail(Options());
+  ASSERT_NE(store, nullptr);
+  EXPECT_TRUE(synced);
 }
 
 TEST_F(MetaSequence, GarbageInTheLogOfAClosedStoreIsHarmless) {
