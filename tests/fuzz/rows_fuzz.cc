@@ -1,5 +1,6 @@
-// Fuzzes the decoders of the metadata rows. The first byte chooses the decoder; what it accepts
-// must be encoded again and decoded to the same bytes.
+// Fuzzes the decoders of the metadata rows, their keys and the superblock. The first byte chooses
+// the decoder; what it accepts must be encoded again and decoded to the same bytes.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -9,8 +10,10 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/io/checksum.h"
 #include "kv-node/layout/index_run.h"
 #include "kv-node/layout/rows.h"
+#include "kv-node/layout/superblock.h"
 
 namespace cairn::kv {
 namespace {
@@ -61,6 +64,9 @@ void ParseKeys(std::string_view bytes) {
   if (const auto key = ParseLinkRowKey(bytes); key.ok()) {
     CAIRN_CHECK(LinkRowKey(segment, *key) == bytes);
   }
+  if (const auto layer = ParseIndexRunKey(bytes); layer.ok()) {
+    CAIRN_CHECK(IndexRunKey(segment, *layer) == bytes);
+  }
 }
 
 void DecodeRecord(std::string_view bytes) {
@@ -72,8 +78,46 @@ void DecodeRecord(std::string_view bytes) {
   CAIRN_CHECK(std::memcmp(record.data(), bytes.data(), record.size()) == 0);
 }
 
+// A copy that begins with these bytes, and is intact: the checksum would refuse nearly all others.
+std::vector<std::byte> CopyOf(std::string_view bytes) {
+  SuperblockBytes copy = EncodeSuperblock({.sequence = 2, .page_count = kStorePageCountMin});
+  std::vector<std::byte> page(sizeof copy);
+  std::memcpy(page.data(), &copy, sizeof copy);
+  std::memcpy(page.data(), bytes.data(), std::min(bytes.size(), page.size()));
+  const std::uint32_t crc = Crc32c(std::span(page).first(offsetof(SuperblockBytes, crc32c)));
+  std::memcpy(page.data() + offsetof(SuperblockBytes, crc32c), &crc, sizeof crc);
+  return page;
+}
+
+// What a copy says is written again as it was; of two one is chosen, or both are refused.
+void DecodeSuperblocks(std::string_view bytes) {
+  const std::vector<std::byte> first = CopyOf(bytes.substr(0, bytes.size() / 2));
+  const std::vector<std::byte> second = CopyOf(bytes.substr(bytes.size() / 2));
+  for (const int copy : {0, 1}) {
+    const auto decoded = DecodeSuperblock(copy == 0 ? first : second, copy);
+    if (!decoded.ok()) continue;
+    const SuperblockBytes encoded = EncodeSuperblock(*decoded);
+    const auto again = DecodeSuperblock(std::as_bytes(std::span(&encoded, 1)), copy);
+    CAIRN_CHECK(again.ok());
+    CAIRN_CHECK(*again == *decoded);
+  }
+  const auto choice = ChooseSuperblock(first, second);
+  if (!choice.ok()) return;
+  const bool has_first = DecodeSuperblock(first, 0).ok();
+  const bool has_second = DecodeSuperblock(second, 1).ok();
+  CAIRN_CHECK(has_first || has_second);
+  CAIRN_CHECK(choice->other_copy.ok() == (has_first && has_second));
+}
+
+// As it is read: any bytes.
+void DecodeRawSuperblock(std::string_view bytes) {
+  std::vector<std::byte> page(kPageBytes);
+  std::memcpy(page.data(), bytes.data(), std::min(bytes.size(), page.size()));
+  DecodeSuperblock(page, 0).status().IgnoreError();
+}
+
 void Decode(std::uint8_t kind, std::string_view bytes) {
-  switch (kind % 14) {
+  switch (kind % 16) {
     case 0:
       return RoundTrip(bytes, DecodeSessionRow, EncodeSessionRow);
     case 1:
@@ -101,6 +145,10 @@ void Decode(std::uint8_t kind, std::string_view bytes) {
       return DecodeIndexRun(bytes).status().IgnoreError();
     case 12:
       return DecodeRecord(bytes);
+    case 13:
+      return DecodeSuperblocks(bytes);
+    case 14:
+      return DecodeRawSuperblock(bytes);
     default:
       ParseKeys(bytes);
       return RoundTrip(bytes, DecodeNextId, EncodeNextId);
