@@ -82,6 +82,7 @@ class SegmentCheck {
              std::optional<std::int32_t> index_layer = std::nullopt);
   void CheckExtents();
   void CheckParts();
+  bool MayName(ClusterRowKind row, ExtentKind extent) const;
   void CheckPart(const Placed& placed);
   void CheckAllocation();
   void CheckPages();
@@ -291,6 +292,13 @@ void SegmentCheck::CheckParts() {
   }
 }
 
+// Carried entries stay where a checkpoint has logged them, and only what is sealed is packed.
+bool SegmentCheck::MayName(ClusterRowKind row, ExtentKind extent) const {
+  if (extent == ExtentKind::kLogRun) return true;
+  if (row == ClusterRowKind::kCarried) return false;
+  return extent == ExtentKind::kPool || (extent == ExtentKind::kPackedRun && row_.sealed);
+}
+
 void SegmentCheck::CheckPart(const Placed& placed) {
   const Part& part = placed.part;
   const Extent& extent = *part.extent;
@@ -304,6 +312,9 @@ void SegmentCheck::CheckPart(const Placed& placed) {
     }
   } else if (part.direction != Direction::kUp) {
     Lose(About(FindingKind::kPart, placed, "a part in a run that grows downwards"));
+  }
+  if (!placed.index_layer && !MayName(placed.row.kind, extent.kind())) {
+    Lose(About(FindingKind::kPart, placed, "such a row names no extent of this kind"));
   }
   const auto piece_count = PiecesOf(part, placed.entry_bytes, 0, part.count()).size();
   if (part.crcs.size() != piece_count) {

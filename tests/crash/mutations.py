@@ -199,6 +199,8 @@ MUTATIONS = [
     ("verify: overlapping parts pass", UTIL + "segment_check.cc",
      "if (same && placed.range.begin < farthest->range.end) {",
      "if (same && placed.range.end < farthest->range.begin) {", CHECK),
+    ("verify: kinds of extents pass", UTIL + "segment_check.cc",
+     "extent == ExtentKind::kPackedRun && row_.sealed);", "extent == ExtentKind::kPackedRun);", CHECK),
     ("verify: leaked pages pass", UTIL + "segment_check.cc", "tell(was & ~is,", "tell(was & is & ~is,", CHECK),
     ("verify: positions are not counted", UTIL + "session_check.cc",
      "return state.CheckPositions(token_count, carried);",

@@ -36,11 +36,13 @@ class TwoEndedPool : public testing::Test {
   void TearDown() override { close(fd_); }
 
   // A part of `count` entries at one end, with its bytes on the disk.
-  Part Write(PartId id, Direction direction, std::int64_t first, std::int64_t count) {
+  Part Write(PartId id, Direction direction, std::int64_t first, std::int64_t count,
+             std::int64_t offset_bytes = 0) {
     Part part;
     part.id = id;
     part.SetExtent(extent_);
     part.direction = direction;
+    part.offset_bytes = offset_bytes;
     part.positions = Positions::Range(first, count);
     const ByteRange range = RangeOf(part, kEntryBytes, 0, count);
     const std::string bytes(static_cast<std::size_t>(range.end - range.begin),
@@ -140,6 +142,18 @@ TEST_F(TwoEndedPool, OnePartIdTwiceIsNamed) {
   const auto lines = Check();
   ASSERT_FALSE(lines.empty());
   EXPECT_NE(lines[0].find("two parts of this id"), std::string::npos) << lines[0];
+}
+
+TEST_F(TwoEndedPool, APackedRunOfAnOpenSegmentIsNamed) {
+  extent_ = std::make_shared<Extent>(UnusedMap(), ExtentKind::kPackedRun, PageIndex(4), 2, true);
+  Store(Write(PartId(1), Direction::kUp, 0, 30),
+        Write(PartId(2), Direction::kUp, 30, 20, /*offset_bytes=*/30 * kEntryBytes));
+  const auto lines = Check();
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_NE(lines[0].find("kind=part "), std::string::npos) << lines[0];
+  EXPECT_NE(lines[0].find("no extent of this kind"), std::string::npos) << lines[0];
+  row_.sealed = true;
+  EXPECT_TRUE(Check().empty());
 }
 
 }  // namespace
