@@ -19,7 +19,8 @@ namespace {
 // Llama-3.2-1B in f16, clusters of 8 entries: 512 MiB and 262,144 clusters at 16K tokens.
 constexpr EntryLayout kLayout{16, 8, 64, KvFormat::kF16};
 constexpr std::int64_t kClusterEntries = 8;
-constexpr std::int64_t kTokensEach = 512;  // of a checkpoint
+constexpr std::size_t kIndexRowBytes = 64;  // a centroid of int8
+constexpr std::int64_t kTokensEach = 512;   // of a checkpoint
 constexpr std::int64_t kClustersEach = kTokensEach / kClusterEntries;
 
 std::unique_ptr<KvNode> Connect(const std::string& socket_path) {
@@ -34,6 +35,8 @@ void AppendTokens(KvSession& session, std::int64_t first) {
   for (std::int32_t layer = 0; layer < kLayout.layer_count; ++layer) {
     Append append;
     append.layer = layer;
+    PutIndexRows index;
+    index.layer = layer;
     for (std::int32_t head = 0; head < kLayout.head_count; ++head) {
       for (std::int64_t i = 0; i < kClustersEach; ++i) {
         // Scattered, as entries of one cluster are: none beside another.
@@ -44,11 +47,14 @@ void AppendTokens(KvSession& session, std::int64_t first) {
         append.clusters.push_back({{head, ClusterId(first / kClusterEntries + i + 1)},
                                    Positions::FromUnsorted(std::move(positions)),
                                    std::string(static_cast<std::size_t>(bytes), 'k')});
+        index.rows.push_back({append.clusters.back().cluster, std::string(kIndexRowBytes, 'c'),
+                              false, kClusterEntries});
       }
       checkpoint.next_cluster_ids.push_back((first + kTokensEach) / kClusterEntries + 1);
     }
     checkpoint.next_cluster_ids.push_back(1);  // of all heads together
     CAIRN_CHECK(session.Send(std::move(append)).ok());
+    CAIRN_CHECK(session.Send(std::move(index)).ok());
   }
   checkpoint.token_ids_start = first;
   checkpoint.token_ids.resize(static_cast<std::size_t>(kTokensEach));

@@ -1,6 +1,7 @@
 #include "tests/unit/engine/history_world.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include <gtest/gtest.h>
 
@@ -9,8 +10,8 @@ namespace {
 
 constexpr std::int64_t kDiskBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kTokensMax = 900;
-// Rounds in which sealed segments begin to be packed, if there are any.
-constexpr int kRoundsToPack = 3000;
+// In which sealed segments mostly begin to be packed, if there are any.
+constexpr std::chrono::milliseconds kTimeToPack{150};
 
 }  // namespace
 
@@ -94,7 +95,8 @@ void HistoryWorld::Rest() {
   // Mostly in the middle of it, sometimes before it has begun or behind its end.
   if (Random(4) != 0) {
     const std::int64_t before = packed_bytes();
-    for (int rounds = 0; rounds < kRoundsToPack && packed_bytes() == before; ++rounds) {
+    const auto end = std::chrono::steady_clock::now() + kTimeToPack;
+    while (packed_bytes() == before && std::chrono::steady_clock::now() < end) {
     }
   }
   for (std::int64_t rounds = Random(Random(4) == 0 ? 4000 : 300); rounds > 0; --rounds) {
