@@ -164,9 +164,9 @@ std::map<const Extent*, std::int64_t> AttachedSession::NamedLogBytes(const LogPl
 }
 
 // Rule 19: when the new run would be one too many of its size class, what is still named in the
-// runs of that class is written again in it, as far as memory has room for it. Of settled ones there
-// are as many as the entries in them need: they stay, and when the others alone are not too many,
-// those stay too that are more than half full.
+// runs of that class is written again in it, as far as memory has room for it. Of settled ones
+// there are as many as the entries in them need: they stay, and when the others alone are not too
+// many, those stay too that are more than half full.
 std::set<const Extent*> AttachedSession::RunsToWriteAgain(LogPlan& plan) const {
   const std::map<const Extent*, std::int64_t> named_bytes = NamedLogBytes(plan);
   std::set<const Extent*> again;

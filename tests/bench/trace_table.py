@@ -41,7 +41,7 @@ def table(columns, rows):
 
 
 def reads(bench):
-    layouts = [("sequence", ["--order", "sequence"]), ("one cluster a pool", ["--no-pool-sharing"]),
+    layouts = [("sequence", ["--order", "sequence"]), ("one cluster a pool", ["--no-pool-sharing", "--no-links"]),
                ("two clusters a pool", ["--no-links"]), ("along the links", [])]
     jobs = []
     for pair in (False, True):
