@@ -83,19 +83,14 @@ absl::Status CrashWorld::Open(Chat& chat) {
 
 absl::Status CrashWorld::ReadCarried(Chat& chat) {
   chat.recorded.clear();
-  const Positions window = chat.now.Window();
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     CAIRN_ASSIGN_OR_RETURN(const CarriedReply reply,
                            compute::Wait<CarriedReply>(chat.session->StartRead(GetCarried{layer})));
-    if (reply.carried.empty() != window.empty()) {
-      return Wrong("session {} carries {} buffers in layer {}", chat.id, reply.carried.size(),
-                   layer);
+    if (!operations_.AreCarriedOf(chat.now, layer, reply.carried)) {
+      return Wrong("session {} carries other entries in layer {}", chat.id, layer);
     }
     for (const CarriedEntries& carried : reply.carried) {
-      if (carried.positions != window ||
-          carried.entries != operations_.Entries(chat.now, layer, carried.head, window)) {
-        return Wrong("session {} carries other entries in layer {}", chat.id, layer);
-      }
+      if (carried.buffer_cluster_id != kWindowBuffer) ++counts_["buffer read"];
       carried.brought_positions.ForEach([&](std::int64_t p) { chat.recorded.insert(p); });
     }
   }
@@ -154,10 +149,25 @@ absl::Status CrashWorld::Decode(Chat& chat) {
 
 absl::Status CrashWorld::Split(Chat& chat) {
   for (Replace& op : operations_.Split(chat.now)) {
+    if (!op.brought_positions.empty()) ++counts_["delayed split"];
     CAIRN_RETURN_IF_ERROR(chat.session->Send(std::move(op)));
     ++counts_["split"];
   }
   return absl::OkStatus();
+}
+
+absl::Status CrashWorld::MergeOrRepair(Chat& chat) {
+  if (Random(2) == 0) {
+    for (Replace& op : operations_.Merge(chat.now)) {
+      CAIRN_RETURN_IF_ERROR(chat.session->Send(std::move(op)));
+      ++counts_["merge"];
+    }
+    return absl::OkStatus();
+  }
+  std::optional<Replace> op = operations_.Repair(chat.now);
+  if (!op) return absl::OkStatus();
+  ++counts_["repair"];
+  return chat.session->Send(*std::move(op));
 }
 
 absl::Status CrashWorld::Evict(Chat& chat) {
@@ -168,8 +178,8 @@ absl::Status CrashWorld::Evict(Chat& chat) {
 }
 
 absl::Status CrashWorld::TakeCheckpoint(Chat& chat) {
-  const Positions window = chat.now.Window();
-  for (StageCarried& stage : operations_.StageWindow(chat.now, chat.recorded)) {
+  const std::set<std::int64_t> carried = chat.now.CarriedPositions();
+  for (StageCarried& stage : operations_.StageAllCarried(chat.now, chat.recorded)) {
     CAIRN_RETURN_IF_ERROR(chat.session->Send(std::move(stage)));
   }
   if (Random(3) == 0) CAIRN_RETURN_IF_ERROR(chat.session->Send(operations_.Relate(chat.now)));
@@ -189,11 +199,11 @@ absl::Status CrashWorld::TakeCheckpoint(Chat& chat) {
     CAIRN_RETURN_IF_ERROR(
         Decode(chats_[static_cast<std::size_t>(Random(static_cast<std::int64_t>(chats_.size())))]));
   }
-  return FinishCheckpoint(chat, number, window);
+  return FinishCheckpoint(chat, number, carried);
 }
 
 absl::Status CrashWorld::FinishCheckpoint(Chat& chat, std::int64_t number,
-                                          const Positions& window) {
+                                          const std::set<std::int64_t>& carried) {
   const std::int64_t start = chat.session->attachment().segment_start;
   CAIRN_ASSIGN_OR_RETURN(const Checkpointed done, chat.session->WaitForCheckpoint());
   ++counts_["acknowledged"];
@@ -201,7 +211,7 @@ absl::Status CrashWorld::FinishCheckpoint(Chat& chat, std::int64_t number,
   chat.saved = {{number, chat.saved.at(number)}};
   chat.recorded.clear();
   if (done.sealed_segment_id.value() == 0) {
-    window.ForEach([&](std::int64_t p) { chat.recorded.insert(p); });
+    chat.recorded = carried;
     return absl::OkStatus();
   }
   ++counts_["seal"];
@@ -341,7 +351,8 @@ absl::Status CrashWorld::Step() {
   const std::int64_t dice = Random(100);
   if (dice < 35) return Decode(chat);
   if (dice < 42) return CheckSome(chat);
-  if (dice < 52) return Split(chat);
+  if (dice < 49) return Split(chat);
+  if (dice < 52) return MergeOrRepair(chat);
   if (dice < 54) return Evict(chat);
   if (dice < 80) return TakeCheckpoint(chat);
   if (dice < 84 && chats_.size() < kChatsMax) return Create();

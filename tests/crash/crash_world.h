@@ -70,9 +70,11 @@ class CrashWorld {
   absl::Status Fork();
   absl::Status Decode(Chat& chat);
   absl::Status Split(Chat& chat);
+  absl::Status MergeOrRepair(Chat& chat);
   absl::Status Evict(Chat& chat);
   absl::Status TakeCheckpoint(Chat& chat);
-  absl::Status FinishCheckpoint(Chat& chat, std::int64_t number, const Positions& window);
+  absl::Status FinishCheckpoint(Chat& chat, std::int64_t number,
+                                const std::set<std::int64_t>& carried);
   absl::Status SealClosed(Chat& chat);
   absl::Status Rest();
   absl::Status Delete(std::size_t index);

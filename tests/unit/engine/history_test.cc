@@ -42,8 +42,9 @@ TEST(HistoryTest, EverySessionShowsItsLastCheckpointAndWhatFollowedIt) {
   std::cout << "\n";
   if (one == 0) {
     for (const char* name :
-         {"split", "evict", "checkpoint", "seal", "resumed", "metadata torn",
-          "read from a high end", "neighbour", "spill", "page packed", "index page"}) {
+         {"split", "delayed split", "merge", "repair", "evict", "buffer read", "checkpoint", "seal",
+          "resumed", "metadata torn", "read from a high end", "neighbour", "spill", "page packed",
+          "index page"}) {
       EXPECT_GT(counts[name], 0) << "the histories do not reach: " << name;
     }
   }

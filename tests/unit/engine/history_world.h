@@ -56,6 +56,7 @@ class HistoryWorld {
   void Fork();
   void Decode(Chat& chat);
   void Split(Chat& chat);
+  void MergeOrRepair(Chat& chat);
   void Evict(Chat& chat);
   void Relate(Chat& chat);
   void CheckNeighbours(Chat& chat);

@@ -10,6 +10,19 @@ namespace {
 
 constexpr std::int64_t kWindowTokens = 6;
 constexpr std::size_t kSplitEntriesMin = 6;
+// Of the entries that come to a cluster which is large enough: one in so many begins a buffer.
+constexpr std::int64_t kBufferOneIn = 8;
+
+void CutClusters(
+    std::int64_t limit,
+    std::map<Oracle::LayerHead, std::map<std::int64_t, std::vector<std::int64_t>>>& clusters) {
+  for (auto& [layer_head, by_id] : clusters) {
+    for (auto& [id, positions] : by_id) {
+      std::erase_if(positions, [limit](std::int64_t p) { return p >= limit; });
+    }
+    std::erase_if(by_id, [](const auto& cluster) { return cluster.second.empty(); });
+  }
+}
 
 }  // namespace
 
@@ -17,12 +30,17 @@ void Oracle::CutTo(std::int64_t limit) {
   token_count = limit;
   window_start = std::min(window_start, limit);
   truth.resize(static_cast<std::size_t>(limit));
-  for (auto& [layer_head, by_id] : clusters) {
-    for (auto& [id, positions] : by_id) {
-      std::erase_if(positions, [limit](std::int64_t p) { return p >= limit; });
-    }
-    std::erase_if(by_id, [](const auto& cluster) { return cluster.second.empty(); });
+  CutClusters(limit, clusters);
+  CutClusters(limit, buffers);
+}
+
+std::set<std::int64_t> Oracle::CarriedPositions() const {
+  std::set<std::int64_t> out;
+  Window().ForEach([&](std::int64_t p) { out.insert(p); });
+  for (const auto& [layer_head, by_id] : buffers) {
+    for (const auto& [id, positions] : by_id) out.insert(positions.begin(), positions.end());
   }
+  return out;
 }
 
 RandomOperations::RandomOperations(Random random)
@@ -42,8 +60,9 @@ std::string RandomOperations::Entries(const Oracle& oracle, std::int32_t layer, 
   return out;
 }
 
-Append RandomOperations::Assign(Oracle& oracle, std::int32_t layer, std::int32_t head,
-                                std::int64_t position, std::int64_t fresh_one_in) {
+std::optional<Append> RandomOperations::Assign(Oracle& oracle, std::int32_t layer,
+                                               std::int32_t head, std::int64_t position,
+                                               std::int64_t fresh_one_in) {
   auto& clusters = oracle.clusters[{layer, head}];
   std::int64_t& next_id = oracle.next_id[{layer, head}];
   std::int64_t id = 0;
@@ -53,6 +72,12 @@ Append RandomOperations::Assign(Oracle& oracle, std::int32_t layer, std::int32_t
     auto it = clusters.begin();
     std::advance(it, random_(std::ssize(clusters)));
     id = it->first;
+    auto& buffers = oracle.buffers[{layer, head}];
+    const bool large = it->second.size() >= kSplitEntriesMin;
+    if (buffers.contains(id) || (large && random_(kBufferOneIn) == 0)) {
+      buffers[id].push_back(position);
+      return std::nullopt;
+    }
   }
   clusters[id].push_back(position);
   Append op;
@@ -71,50 +96,128 @@ std::vector<Append> RandomOperations::Decode(Oracle& oracle, std::int64_t fresh_
   const std::int64_t leaves = oracle.window_start++;
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     for (const std::int32_t head : HeadsOf(layer)) {
-      out.push_back(Assign(oracle, layer, head, leaves, fresh_one_in));
+      std::optional<Append> op = Assign(oracle, layer, head, leaves, fresh_one_in);
+      if (op) out.push_back(*std::move(op));
     }
   }
   return out;
+}
+
+std::vector<std::int64_t> RandomOperations::TakeParent(Oracle& oracle, std::int64_t id,
+                                                       Replace& op) const {
+  op.parent_ids.emplace_back(id);
+  oracle.index[op.layer].erase({op.head, id});
+  auto cluster = oracle.clusters[{op.layer, op.head}].extract(id);
+  std::vector<std::int64_t> all = std::move(cluster.mapped());
+  auto buffer = oracle.buffers[{op.layer, op.head}].extract(id);
+  if (buffer.empty()) return all;
+  std::vector<std::int64_t> brought = std::move(buffer.mapped());
+  all.insert(all.end(), brought.begin(), brought.end());
+  op.brought_positions.ForEach([&](std::int64_t p) { brought.push_back(p); });
+  op.brought_positions = Positions::FromUnsorted(std::move(brought));
+  op.brought_entries = Entries(oracle, op.layer, op.head, op.brought_positions);
+  return all;
+}
+
+void RandomOperations::AddChild(Oracle& oracle, std::vector<std::int64_t> positions,
+                                Replace& op) const {
+  const std::int64_t id = ++oracle.next_id[{op.layer, op.head}];
+  std::sort(positions.begin(), positions.end());
+  op.children.push_back({ClusterId(id), Positions::FromUnsorted(positions)});
+  oracle.clusters[{op.layer, op.head}][id] = std::move(positions);
 }
 
 std::vector<Replace> RandomOperations::Split(Oracle& oracle) {
   std::vector<Replace> out;
   const auto layer = static_cast<std::int32_t>(random_(layout_.layer_count));
   for (const std::int32_t head : HeadsOf(layer)) {
-    auto& clusters = oracle.clusters[{layer, head}];
+    const auto& clusters = oracle.clusters[{layer, head}];
     const auto large = std::find_if(clusters.begin(), clusters.end(), [](const auto& cluster) {
       return cluster.second.size() >= kSplitEntriesMin;
     });
     if (large == clusters.end()) continue;
-    std::vector<std::int64_t> halves[2];
-    for (const std::int64_t p : large->second) halves[random_(2)].push_back(p);
-    if (halves[0].empty() || halves[1].empty()) continue;
     Replace op;
     op.layer = layer;
     op.head = head;
-    op.parent_ids = {ClusterId(large->first)};
-    oracle.index[layer].erase({head, large->first});
-    clusters.erase(large);
+    std::vector<std::int64_t> halves[2];
+    for (const std::int64_t p : TakeParent(oracle, large->first, op)) {
+      halves[random_(2)].push_back(p);
+    }
     for (std::vector<std::int64_t>& half : halves) {
-      const std::int64_t id = ++oracle.next_id[{layer, head}];
-      op.children.push_back({ClusterId(id), Positions::FromUnsorted(half)});
-      clusters[id] = std::move(half);
+      if (!half.empty()) AddChild(oracle, std::move(half), op);
     }
     out.push_back(std::move(op));
   }
   return out;
 }
 
+std::vector<Replace> RandomOperations::Merge(Oracle& oracle) {
+  std::vector<Replace> out;
+  const auto layer = static_cast<std::int32_t>(random_(layout_.layer_count));
+  const auto parent_count = static_cast<std::size_t>(2 + random_(2));
+  for (const std::int32_t head : HeadsOf(layer)) {
+    const auto& clusters = oracle.clusters[{layer, head}];
+    if (clusters.size() < parent_count) continue;
+    Replace op;
+    op.layer = layer;
+    op.head = head;
+    std::vector<std::int64_t> all;
+    while (op.parent_ids.size() < parent_count) {
+      auto parent = clusters.begin();
+      std::advance(parent, random_(std::ssize(clusters)));
+      const std::vector<std::int64_t> positions = TakeParent(oracle, parent->first, op);
+      all.insert(all.end(), positions.begin(), positions.end());
+    }
+    AddChild(oracle, std::move(all), op);
+    out.push_back(std::move(op));
+  }
+  return out;
+}
+
+std::optional<Replace> RandomOperations::Repair(Oracle& oracle, std::int32_t layer,
+                                                std::int32_t head, bool all) {
+  const auto& clusters = oracle.clusters[{layer, head}];
+  if (clusters.empty()) return std::nullopt;
+  auto parent = clusters.begin();
+  std::advance(parent, random_(std::ssize(clusters)));
+  Replace op;
+  op.layer = layer;
+  op.head = head;
+  std::vector<std::int64_t> positions = TakeParent(oracle, parent->first, op);
+  std::vector<std::int64_t> brought;
+  for (const std::int64_t p : positions) {
+    if (all || op.brought_positions.Contains(p) || random_(2) == 0) brought.push_back(p);
+  }
+  op.brought_positions = Positions::FromUnsorted(std::move(brought));
+  op.brought_entries = Entries(oracle, layer, head, op.brought_positions);
+  AddChild(oracle, std::move(positions), op);
+  return op;
+}
+
+std::optional<Replace> RandomOperations::Repair(Oracle& oracle) {
+  const auto layer = static_cast<std::int32_t>(random_(layout_.layer_count));
+  const std::vector<std::int32_t> heads = HeadsOf(layer);
+  const std::int32_t head = heads[static_cast<std::size_t>(random_(std::ssize(heads)))];
+  return Repair(oracle, layer, head, /*all=*/random_(4) == 0);
+}
+
+Replace RandomOperations::WithAllBrought(const Oracle& oracle, Replace op) const {
+  std::vector<std::int64_t> all;
+  const auto add = [&](std::int64_t p) { all.push_back(p); };
+  for (const ChildCluster& child : op.children) child.positions.ForEach(add);
+  op.evicted_positions.ForEach(add);
+  op.brought_positions = Positions::FromUnsorted(std::move(all));
+  op.brought_entries = Entries(oracle, op.layer, op.head, op.brought_positions);
+  return op;
+}
+
 std::optional<Replace> RandomOperations::Evict(Oracle& oracle) {
-  auto& clusters = oracle.clusters[{0, 1}];
+  const auto& clusters = oracle.clusters[{0, 1}];
   if (clusters.empty()) return std::nullopt;
   Replace op;
   op.layer = 0;
   op.head = 1;
-  op.parent_ids = {ClusterId(clusters.begin()->first)};
-  op.evicted_positions = Positions::FromUnsorted(clusters.begin()->second);
-  oracle.index[0].erase({1, clusters.begin()->first});
-  clusters.erase(clusters.begin());
+  op.evicted_positions = Positions::FromUnsorted(TakeParent(oracle, clusters.begin()->first, op));
   return op;
 }
 
@@ -165,25 +268,49 @@ bool RandomOperations::AreRowsOf(const Oracle& oracle, std::int32_t layer,
                     });
 }
 
-std::vector<StageCarried> RandomOperations::StageWindow(const Oracle& oracle,
-                                                        const std::set<std::int64_t>& recorded) {
-  const Positions window = oracle.Window();
-  Positions brought;
-  window.ForEach([&](std::int64_t p) {
-    if (!recorded.contains(p) || random_(4) == 0) brought.Append(p);
-  });
+RandomOperations::CarriedOfLayer RandomOperations::CarriedOf(const Oracle& oracle,
+                                                             std::int32_t layer) {
+  CarriedOfLayer out;
+  for (const std::int32_t head : HeadsOf(layer)) {
+    if (!oracle.Window().empty()) out[{head, kWindowBuffer.value()}] = oracle.Window();
+    const auto buffers = oracle.buffers.find({layer, head});
+    if (buffers == oracle.buffers.end()) continue;
+    for (const auto& [id, positions] : buffers->second) {
+      out[{head, id}] = Positions::FromUnsorted(positions);
+    }
+  }
+  return out;
+}
+
+std::vector<StageCarried> RandomOperations::StageAllCarried(
+    const Oracle& oracle, const std::set<std::int64_t>& recorded) {
   std::vector<StageCarried> out;
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     StageCarried stage;
     stage.layer = layer;
-    for (const std::int32_t head : HeadsOf(layer)) {
-      if (window.empty()) continue;
+    for (auto& [key, positions] : CarriedOf(oracle, layer)) {
+      const auto& [head, buffer] = key;
+      Positions brought;
+      positions.ForEach([&](std::int64_t p) {
+        if (!recorded.contains(p) || random_(4) == 0) brought.Append(p);
+      });
       stage.carried.push_back(
-          {head, kWindowBuffer, window, brought, Entries(oracle, layer, head, brought)});
+          {head, ClusterId(buffer), positions, brought, Entries(oracle, layer, head, brought)});
     }
     out.push_back(std::move(stage));
   }
   return out;
+}
+
+bool RandomOperations::AreCarriedOf(const Oracle& oracle, std::int32_t layer,
+                                    const std::vector<CarriedEntries>& carried) const {
+  const CarriedOfLayer expected = CarriedOf(oracle, layer);
+  if (carried.size() != expected.size()) return false;
+  return std::all_of(carried.begin(), carried.end(), [&](const CarriedEntries& shown) {
+    const auto found = expected.find({shown.head, shown.buffer_cluster_id.value()});
+    return found != expected.end() && shown.positions == found->second &&
+           shown.entries == Entries(oracle, layer, shown.head, shown.positions);
+  });
 }
 
 HintOperation RandomOperations::Hint(const Oracle& oracle, RequestId last) const {

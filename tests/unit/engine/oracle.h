@@ -23,12 +23,16 @@ struct Oracle {
   std::int64_t window_start = 0;
   std::vector<std::int64_t> truth;  // position -> a number that its entries are made from
   std::map<LayerHead, std::map<std::int64_t, std::vector<std::int64_t>>> clusters;
+  // By cluster: positions that are carried until the cluster's next Replace takes them in.
+  std::map<LayerHead, std::map<std::int64_t, std::vector<std::int64_t>>> buffers;
   std::map<LayerHead, std::int64_t> next_id;
   // By layer, then head and cluster: also of clusters that a fork cut away.
   std::map<std::int32_t, std::map<std::pair<std::int32_t, std::int64_t>, IndexRow>> index;
   void CutTo(std::int64_t limit);
   // Positions that are in no cluster yet.
   Positions Window() const { return Positions::Range(window_start, token_count - window_start); }
+  // Those of the window, and those of a buffer in any layer and head.
+  std::set<std::int64_t> CarriedPositions() const;
 };
 
 // A compute node's operations, drawn at random. Each changes the oracle as it changes the session
@@ -40,19 +44,28 @@ class RandomOperations {
   explicit RandomOperations(Random random);
 
   // One token more; the entries that leave the window for it go to clusters, one in `fresh_one_in`
-  // to a new one.
+  // to a new one, or to the buffer of a large cluster.
   std::vector<Append> Decode(Oracle& oracle, std::int64_t fresh_one_in);
   // A cluster of a random layer in each of its heads, where one is large enough.
   std::vector<Replace> Split(Oracle& oracle);
   std::optional<Replace> Evict(Oracle& oracle);
+  // Two or three clusters of a random layer become one, in each of its heads that has as many.
+  std::vector<Replace> Merge(Oracle& oracle);
+  // Entries of a cluster of the layer and head are brought again: `all` of them, or some.
+  std::optional<Replace> Repair(Oracle& oracle, std::int32_t layer, std::int32_t head, bool all);
+  // The same with a random layer and head, mostly not all.
+  std::optional<Replace> Repair(Oracle& oracle);
+  // The same operation for parents of which the store has lost entries: it brings all of them.
+  Replace WithAllBrought(const Oracle& oracle, Replace op) const;
   // Neighbours of a layer's clusters, also of one that does not exist yet. The oracle does not know
   // them: they change no answer.
   PutNeighbours Relate(const Oracle& oracle);
   // Index rows for some of a layer's clusters.
   PutIndexRows PutRows(Oracle& oracle);
-  // The window, for a checkpoint. Entries with a record in the open segment are mostly not brought.
-  std::vector<StageCarried> StageWindow(const Oracle& oracle,
-                                        const std::set<std::int64_t>& recorded);
+  // The window and the buffers, for a checkpoint. Entries with a record in the open segment are
+  // mostly not brought.
+  std::vector<StageCarried> StageAllCarried(const Oracle& oracle,
+                                            const std::set<std::int64_t>& recorded);
   // `stored_count`: tokens that the session has stored.
   Checkpoint TakeCheckpoint(const Oracle& oracle, std::int64_t stored_count, bool seal) const;
 
@@ -63,14 +76,26 @@ class RandomOperations {
   static std::vector<std::int32_t> HeadsOf(std::int32_t layer);
   std::string Entries(const Oracle& oracle, std::int32_t layer, std::int32_t head,
                       const Positions& positions) const;
+  // Whether these are the carried entries that the layer must show.
+  bool AreCarriedOf(const Oracle& oracle, std::int32_t layer,
+                    const std::vector<CarriedEntries>& carried) const;
   // Whether these are the index rows that the layer must show.
   static bool AreRowsOf(const Oracle& oracle, std::int32_t layer,
                         const std::vector<IndexRow>& rows);
   const EntryLayout& layout() const { return layout_; }
 
  private:
-  Append Assign(Oracle& oracle, std::int32_t layer, std::int32_t head, std::int64_t position,
-                std::int64_t fresh_one_in);
+  using CarriedOfLayer = std::map<std::pair<std::int32_t, std::int64_t>, Positions>;
+
+  // None: the entry goes to a buffer.
+  std::optional<Append> Assign(Oracle& oracle, std::int32_t layer, std::int32_t head,
+                               std::int64_t position, std::int64_t fresh_one_in);
+  // Makes a cluster a parent: the oracle forgets it, and what its buffer holds is brought. Returns
+  // all its positions, sorted.
+  std::vector<std::int64_t> TakeParent(Oracle& oracle, std::int64_t id, Replace& op) const;
+  void AddChild(Oracle& oracle, std::vector<std::int64_t> positions, Replace& op) const;
+  // By head and buffer.
+  static CarriedOfLayer CarriedOf(const Oracle& oracle, std::int32_t layer);
 
   const EntryLayout layout_;
   const Random random_;
