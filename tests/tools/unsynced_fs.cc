@@ -69,7 +69,8 @@ class UnsyncedFile : public rocksdb::FSWritableFileOwnerWrapper {
   IOStatus Sync(const IOOptions& options, IODebugContext* debug) override {
     const MutexLock lock(fs_.mutex_);
     IOStatus status = fs_.BeforeSync(name_);
-    if (status.ok()) status = target()->Sync(options, debug);
+    // What is durable is the model's to say: the disk below has nothing to wait for.
+    if (status.ok()) status = target()->Flush(options, debug);
     if (status.ok()) fs_.Synced(name_);
     return status;
   }
@@ -91,11 +92,10 @@ class UnsyncedDirectory : public rocksdb::FSDirectoryWrapper {
   IOStatus Fsync(const IOOptions& options, IODebugContext* debug) override {
     return FsyncWithDirOptions(options, debug, rocksdb::DirFsyncOptions());
   }
-  IOStatus FsyncWithDirOptions(const IOOptions& options, IODebugContext* debug,
-                               const rocksdb::DirFsyncOptions& sync_options) override {
+  IOStatus FsyncWithDirOptions(const IOOptions& /*options*/, IODebugContext* /*debug*/,
+                               const rocksdb::DirFsyncOptions& /*sync_options*/) override {
     const MutexLock lock(fs_.mutex_);  // an operation happens before the cut or not at all
     IOStatus status = fs_.Alive();
-    if (status.ok()) status = FSDirectoryWrapper::FsyncWithDirOptions(options, debug, sync_options);
     if (status.ok()) fs_.DirectorySynced(name_);
     return status;
   }

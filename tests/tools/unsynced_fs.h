@@ -1,4 +1,5 @@
-// A RocksDB file system that forgets what was not synced.
+// A RocksDB file system that forgets what was not synced. It syncs nothing itself: the files are as
+// durable as a test needs them, and it need not wait for the machine's disk.
 //
 // Fault model, from one seed:
 // - PowerCut() cuts every file at a random length between what was synced and what was written. In
