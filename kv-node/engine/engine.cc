@@ -244,18 +244,20 @@ void EngineImpl::Run() {
       if (!busy && IsTimeToDefragment()) busy = defragmenter_->Step();
     }
     dram_peak_bytes_ = std::max(dram_peak_bytes_, DramUsedBytes());
-    busy = device_->Poll(busy ? std::chrono::microseconds(0) : kWaitMax) > 0 || busy;
+    if (!busy && HasStopped()) return;  // nothing would end the wait
+    device_->Poll(busy ? std::chrono::microseconds(0) : kWaitMax);
     if (Stopping()) {
       while (!attached_.empty()) {
         StopSession(attached_.begin()->first, Unavailable("the KV node is stopping"), [] {});
       }
-      const bool moving = defragmenter_ != nullptr && defragmenter_->active();
-      if (!busy && ending_.empty() && serial_.empty() && !moving &&
-          device_->in_flight_count() == 0) {
-        return;
-      }
     }
   }
+}
+
+bool EngineImpl::HasStopped() {
+  const bool moving = defragmenter_ != nullptr && defragmenter_->active();
+  return Stopping() && attached_.empty() && ending_.empty() && serial_.empty() && !moving &&
+         device_->in_flight_count() == 0;
 }
 
 bool EngineImpl::IsTimeToDefragment() {

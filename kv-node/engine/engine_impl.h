@@ -60,6 +60,8 @@ class EngineImpl final : public Engine {
   void Run();
   bool RunInbox();
   bool Stopping();
+  // Stopping, and nothing is left to be done.
+  bool HasStopped();
   bool IsTimeToDefragment();
   std::int64_t DramUsedBytes() const;
 
