@@ -149,8 +149,15 @@ std::int64_t FaultyDisk::Random(std::int64_t below) {
   return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(below));
 }
 
+bool FaultyDisk::Take(int& count, int& hit_count) {
+  if (count == 0) return false;
+  --count;
+  ++hit_count;
+  return true;
+}
+
 std::size_t FaultyDisk::Shortened(std::size_t size) {
-  if (!Take(faults_.shorten)) return size;
+  if (!Take(faults_.shorten, hits_.shortened)) return size;
   const std::int64_t sector_count = static_cast<std::int64_t>(size) / kSectorBytes;
   return static_cast<std::size_t>((1 + Random(sector_count - 1)) * kSectorBytes);
 }
@@ -164,26 +171,29 @@ FaultyDisk::Page FaultyDisk::Pristine(std::int64_t page) {
 }
 
 std::int64_t FaultyDisk::Read(std::int64_t offset_bytes, std::span<std::byte> out) {
-  if (Take(faults_.fail_reads)) return -EIO;
+  if (Take(faults_.fail_reads, hits_.failed_reads)) return -EIO;
   out = out.first(Shortened(out.size()));
   for (std::size_t done = 0; done < out.size(); done += kPageSize) {
     const std::int64_t page = (offset_bytes + static_cast<std::int64_t>(done)) / kIoAlignmentBytes;
     Page bytes = Pristine(page);
     const auto corrupt = corrupt_.find(page);
-    if (corrupt != corrupt_.end()) Flip(bytes, corrupt->second);
+    if (corrupt != corrupt_.end()) {
+      Flip(bytes, corrupt->second);
+      ++hits_.corrupt_pages_read;
+    }
     std::memcpy(out.data() + done, bytes.data(), std::min(kPageSize, out.size() - done));
   }
   return static_cast<std::int64_t>(out.size());
 }
 
 std::int64_t FaultyDisk::Write(std::int64_t offset_bytes, std::span<const std::byte> data) {
-  if (Take(faults_.fail_writes)) return -EIO;
+  if (Take(faults_.fail_writes, hits_.failed_writes)) return -EIO;
   data = data.first(Shortened(data.size()));
-  if (Take(faults_.misdirect_writes)) {
+  if (Take(faults_.misdirect_writes, hits_.misdirected_writes)) {
     const auto size = static_cast<std::int64_t>(data.size() + kPageSize - 1);
     offset_bytes = Random((options_.size_bytes - size) / kIoAlignmentBytes + 1) * kIoAlignmentBytes;
   }
-  if (!Take(faults_.lose_writes)) Store(offset_bytes, data);
+  if (!Take(faults_.lose_writes, hits_.lost_writes)) Store(offset_bytes, data);
   return static_cast<std::int64_t>(data.size());
 }
 
@@ -198,7 +208,7 @@ void FaultyDisk::Store(std::int64_t offset_bytes, std::span<const std::byte> dat
 }
 
 std::int64_t FaultyDisk::Flush(std::int64_t sequence) {
-  if (Take(faults_.fail_flushes)) return -EIO;
+  if (Take(faults_.fail_flushes, hits_.failed_flushes)) return -EIO;
   for (auto entry = unflushed_.begin(); entry != unflushed_.end();) {
     std::vector<Version>& versions = entry->second;
     const auto later = std::find_if(versions.begin(), versions.end(), [&](const Version& version) {
@@ -300,6 +310,16 @@ void FaultyDisk::LoseNextWrites(int count) {
 void FaultyDisk::MisdirectNextWrites(int count) {
   MutexLock lock(mutex_);
   faults_.misdirect_writes = count;
+}
+
+FaultyDiskHits FaultyDisk::hits() {
+  MutexLock lock(mutex_);
+  return hits_;
+}
+
+void FaultyDisk::ForgetFaults() {
+  MutexLock lock(mutex_);
+  faults_ = {};
 }
 
 std::vector<std::byte> FaultyDisk::PageBytes(std::int64_t page) {

@@ -46,6 +46,17 @@ struct FaultyDiskOptions {
   int delay_polls_max = 0;
 };
 
+// Faults that happened, of all that were asked for.
+struct FaultyDiskHits {
+  int failed_reads = 0;
+  int failed_writes = 0;
+  int failed_flushes = 0;
+  int shortened = 0;
+  int lost_writes = 0;
+  int misdirected_writes = 0;
+  int corrupt_pages_read = 0;
+};
+
 class FaultyDisk {
  public:
   explicit FaultyDisk(const FaultyDiskOptions& options);
@@ -66,6 +77,9 @@ class FaultyDisk {
   void ShortenNext(int count);
   void LoseNextWrites(int count);
   void MisdirectNextWrites(int count);
+  FaultyDiskHits hits();
+  // Forgets injected failures that did not happen yet; damaged pages stay damaged.
+  void ForgetFaults();
 
   // What a read of the page would give, without corruption.
   std::vector<std::byte> PageBytes(std::int64_t page);
@@ -102,7 +116,8 @@ class FaultyDisk {
   std::size_t Shortened(std::size_t size) CAIRN_REQUIRES(mutex_);
   std::int64_t Random(std::int64_t below) CAIRN_REQUIRES(mutex_);
   bool TakeStep(bool is_read) CAIRN_REQUIRES(mutex_);
-  static bool Take(int& count) { return count > 0 && count-- > 0; }
+  // Whether one of `count` happens now.
+  static bool Take(int& count, int& hit_count);
 
   const FaultyDiskOptions options_;
   Mutex mutex_;
@@ -114,6 +129,7 @@ class FaultyDisk {
   std::map<std::int64_t, std::uint64_t> corrupt_
       CAIRN_GUARDED_BY(mutex_);  // page: seed of its flips
   Faults faults_ CAIRN_GUARDED_BY(mutex_);
+  FaultyDiskHits hits_ CAIRN_GUARDED_BY(mutex_);
   FaultyDevice* device_ CAIRN_GUARDED_BY(mutex_) = nullptr;
 };
 
