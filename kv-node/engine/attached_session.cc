@@ -77,10 +77,18 @@ void AttachedSession::Fail(const absl::Status& status) {
   if (stopped_ || failed_) return;
   LogError("session={} failed error=\"{}\"", id_, ToStd(status.message()));
   failed_ = true;
-  if (observer_ != nullptr) observer_->OnFailure(OpSeq(0), status);
+  // What was logged is placed as soon as the session is open: the channel may not be there yet.
+  untold_failure_ = status;
+  TellFailure();
+}
+
+void AttachedSession::TellFailure() {
+  if (observer_ == nullptr || untold_failure_.ok()) return;
+  observer_->OnFailure(OpSeq(0), std::exchange(untold_failure_, absl::OkStatus()));
 }
 
 void AttachedSession::Pump() {
+  if (!stopped_) TellFailure();
   while (!stopped_ && !head_in_progress_ && !queue_.empty()) {
     if (!failed_ && ApplyHead(queue_.front()) == Applied::kWait) break;
     queue_.pop_front();

@@ -109,6 +109,7 @@ class AttachedSession {
                             std::int64_t bytes) const;
   Applied Finish(OpSeq op_seq, const absl::Status& status);
   void Fail(const absl::Status& status);
+  void TellFailure();
 
   // ---- session_reads.cc ----
   Applied ApplyRead(RequestId request_id, const ReadOperation& operation);
@@ -294,7 +295,8 @@ class AttachedSession {
   OpSeq refused_;                  // the failed operation; 0: none
   bool head_in_progress_ = false;  // the head of the queue waits for its own I/O
   bool stopped_ = false;
-  bool failed_ = false;  // a write failed: everything is refused until the channel ends
+  bool failed_ = false;          // a write failed: everything is refused until the channel ends
+  absl::Status untold_failure_;  // from before there was a channel
   std::function<void()> stop_then_;
   int io_count_ = 0;
 
