@@ -126,8 +126,9 @@ absl::Status TestSession::failure() {
 
 void TestSession::ForgetFailures() {
   MutexLock lock(observer_->mutex);
-  observer_->first_failure = absl::OkStatus();
-  observer_->failed.clear();
+  std::erase_if(observer_->failed, [](const auto& failed) { return failed.first != OpSeq(0); });
+  const auto end = observer_->failed.find(OpSeq(0));
+  observer_->first_failure = end == observer_->failed.end() ? absl::OkStatus() : end->second;
 }
 
 std::string EntryBytes(const EntryLayout& layout, std::int64_t salt, std::int32_t layer,

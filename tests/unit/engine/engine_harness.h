@@ -41,7 +41,8 @@ class TestSession {
   absl::StatusOr<Checkpointed> WaitFor(OpSeq checkpoint);
   // The first failure that was told, or OK.
   absl::Status failure();
-  // After a failure that was expected: later waits are for what comes from now on.
+  // After a failure that was expected: later waits are for what comes from now on. The channel's
+  // end stays.
   void ForgetFailures();
   OpSeq last_op_seq() const { return OpSeq(next_op_seq_ - 1); }
 

@@ -174,22 +174,18 @@ std::vector<Replace> RandomOperations::Merge(Oracle& oracle) {
   return out;
 }
 
-std::optional<Replace> RandomOperations::Repair(Oracle& oracle, std::int32_t layer,
-                                                std::int32_t head, bool all) {
-  const auto& clusters = oracle.clusters[{layer, head}];
-  if (clusters.empty()) return std::nullopt;
-  auto parent = clusters.begin();
-  std::advance(parent, random_(std::ssize(clusters)));
+Replace RandomOperations::Repair(Oracle& oracle, const Oracle::LayerHead& layer_head,
+                                 std::int64_t cluster, bool all) {
   Replace op;
-  op.layer = layer;
-  op.head = head;
-  std::vector<std::int64_t> positions = TakeParent(oracle, parent->first, op);
+  op.layer = layer_head.first;
+  op.head = layer_head.second;
+  std::vector<std::int64_t> positions = TakeParent(oracle, cluster, op);
   std::vector<std::int64_t> brought;
   for (const std::int64_t p : positions) {
     if (all || op.brought_positions.Contains(p) || random_(2) == 0) brought.push_back(p);
   }
   op.brought_positions = Positions::FromUnsorted(std::move(brought));
-  op.brought_entries = Entries(oracle, layer, head, op.brought_positions);
+  op.brought_entries = Entries(oracle, op.layer, op.head, op.brought_positions);
   AddChild(oracle, std::move(positions), op);
   return op;
 }
@@ -198,7 +194,11 @@ std::optional<Replace> RandomOperations::Repair(Oracle& oracle) {
   const auto layer = static_cast<std::int32_t>(random_(layout_.layer_count));
   const std::vector<std::int32_t> heads = HeadsOf(layer);
   const std::int32_t head = heads[static_cast<std::size_t>(random_(std::ssize(heads)))];
-  return Repair(oracle, layer, head, /*all=*/random_(4) == 0);
+  const auto& clusters = oracle.clusters[{layer, head}];
+  if (clusters.empty()) return std::nullopt;
+  auto parent = clusters.begin();
+  std::advance(parent, random_(std::ssize(clusters)));
+  return Repair(oracle, {layer, head}, parent->first, /*all=*/random_(4) == 0);
 }
 
 Replace RandomOperations::WithAllBrought(const Oracle& oracle, Replace op) const {

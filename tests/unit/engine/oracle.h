@@ -51,9 +51,10 @@ class RandomOperations {
   std::optional<Replace> Evict(Oracle& oracle);
   // Two or three clusters of a random layer become one, in each of its heads that has as many.
   std::vector<Replace> Merge(Oracle& oracle);
-  // Entries of a cluster of the layer and head are brought again: `all` of them, or some.
-  std::optional<Replace> Repair(Oracle& oracle, std::int32_t layer, std::int32_t head, bool all);
-  // The same with a random layer and head, mostly not all.
+  // A cluster's entries are brought again: `all` of them, or some.
+  Replace Repair(Oracle& oracle, const Oracle::LayerHead& layer_head, std::int64_t cluster,
+                 bool all);
+  // The same with a random cluster, mostly not all.
   std::optional<Replace> Repair(Oracle& oracle);
   // The same operation for parents of which the store has lost entries: it brings all of them.
   Replace WithAllBrought(const Oracle& oracle, Replace op) const;
