@@ -21,10 +21,12 @@ HotClusters::HotClusters(std::int32_t layer_count)
 void HotClusters::Note(std::int32_t layer, std::span<const ClusterRef> clusters) {
   Layer& hot = layers_[static_cast<std::size_t>(layer)];
   hot.unit *= std::exp2(1 / kHeatHalfLife);
+  hot.total += hot.unit;
   for (const ClusterRef& cluster : clusters) hot.heat[cluster] += hot.unit;
   if (hot.heat.size() > layer_count_max_) Trim(hot);
   if (hot.unit < kUnitMax) return;
   for (auto& [cluster, heat] : hot.heat) heat /= hot.unit;
+  hot.total /= hot.unit;
   hot.unit = 1;
 }
 
@@ -43,11 +45,14 @@ void HotClusters::Trim(Layer& layer) const {
   }
 }
 
-std::vector<ClusterRef> HotClusters::Of(std::int32_t layer) const {
+std::vector<ClusterRef> HotClusters::Of(std::int32_t layer, double share_min) const {
   const Layer& hot = layers_[static_cast<std::size_t>(layer)];
   std::vector<std::pair<double, ClusterRef>> by_heat;
   by_heat.reserve(hot.heat.size());
-  for (const auto& [cluster, heat] : hot.heat) by_heat.emplace_back(heat, cluster);
+  const double least = share_min * hot.total;
+  for (const auto& [cluster, heat] : hot.heat) {
+    if (heat >= least) by_heat.emplace_back(heat, cluster);
+  }
   std::stable_sort(by_heat.begin(), by_heat.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<ClusterRef> out;

@@ -26,6 +26,9 @@ inline constexpr std::int64_t kHotClustersMaxOfLayer = 512;
 inline constexpr std::int64_t kHotClustersMinOfLayer = 4;
 // Fetches of a layer after which a fetch counts half.
 inline constexpr double kHeatHalfLife = 8;
+// The share of the last fetches that named a cluster, from which on it is staged. What is named more
+// seldom costs more reads than it saves (docs/benchmarks.md, "Staging").
+inline constexpr double kStageShareMin = 0.25;
 // Weight of the newest measurement.
 inline constexpr double kStageFollow = 0.125;
 // A longer time between two hints is a pause of the session and says nothing about its layers.
@@ -37,8 +40,8 @@ class HotClusters {
 
   // A fetch names these clusters. REQUIRES: the layer exists.
   void Note(std::int32_t layer, std::span<const ClusterRef> clusters);
-  // Hottest first.
-  std::vector<ClusterRef> Of(std::int32_t layer) const;
+  // Those that at least this share of the last fetches named, hottest first.
+  std::vector<ClusterRef> Of(std::int32_t layer, double share_min) const;
 
   std::int64_t memory_bytes() const;
 
@@ -46,6 +49,7 @@ class HotClusters {
   struct Layer {
     double unit =
         1;  // what a fetch adds: it grows, which makes all that was added before weigh less
+    double total = 0;  // what all fetches have added: the heat of a cluster that each of them named
     std::map<ClusterRef, double> heat;
   };
   void Trim(Layer& layer) const;

@@ -53,7 +53,7 @@ void AttachedSession::StageLayer(std::int32_t layer) {
       stage_budget_.OnHint(std::chrono::steady_clock::now(), fetch_read_bytes_,
                            context_.options.device_bytes_per_second);
   std::int64_t bytes = 0;
-  for (const ClusterRef& ref : hot_clusters_.Of(layer)) {
+  for (const ClusterRef& ref : hot_clusters_.Of(layer, kStageShareMin)) {
     if (budget - bytes < kPageBytes) break;
     bytes += QueueMissing({RequestId(), /*staged=*/true, {layer, ref.head, ref.cluster_id}, {}, 0},
                           budget - bytes);

@@ -6,6 +6,7 @@
 // Threading:  one thread drives; the engine has its own.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 
 #include "common/base/status.h"
@@ -27,6 +28,10 @@ struct ReplayOptions {
   // Whether the store is told which clusters the prompt's queries select together, before it gets
   // them. The trace must have queries of the prompt.
   bool links = true;
+  // Whether the store is told before each layer's pause which layer comes next; and how long each
+  // layer of a step takes to compute.
+  bool hints = false;
+  std::chrono::microseconds layer_time{0};
   // Whether the segment is sealed at the end and left to the defragmenter, which must be switched
   // on.
   bool rest = false;

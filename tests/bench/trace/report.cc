@@ -1,6 +1,7 @@
 #include "tests/bench/trace/report.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -95,6 +96,7 @@ Fields FieldsOf(const ReplayResult& result) {
   Add(fields, "fetched_pending_entries", result.pending_entry_count);
   Add(fields, "device_reads", stats.read_fetch_count);
   Add(fields, "device_read_bytes", stats.read_fetch_bytes);
+  Add(fields, "staged_bytes", stats.staged_bytes);
   Add(fields, "hole_bytes", stats.read_hole_bytes);
   Add(fields, "pieces", result.read_count());
   Add(fields, "entries_per_piece", Ratio(result.read_entry_count(), result.read_count()));
@@ -119,6 +121,8 @@ Fields FieldsOf(const ReplayResult& result) {
   Add(fields, "packed_moved_bytes", result.packed_moved_bytes);
   Add(fields, "in_place_moved_bytes", result.in_place_moved_bytes);
   AddRest(fields, result.rest, all_bytes);
+  const double fetch_us = std::accumulate(result.fetch_us.begin(), result.fetch_us.end(), 0.0);
+  Add(fields, "fetch_mean_us", fetch_us / static_cast<double>(std::ssize(result.fetch_us)));
   Add(fields, "fetch_p50_us", Quantile(result.fetch_us, 0.5));
   Add(fields, "fetch_p99_us", Quantile(result.fetch_us, 0.99));
   return fields;

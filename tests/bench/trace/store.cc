@@ -1,15 +1,22 @@
 #include "tests/bench/trace/store.h"
 
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "kv-node/device/memory_device.h"
+#include "kv-node/device/modelled_device.h"
 #include "kv-node/meta/meta_store.h"
 #include "tests/unit/engine/engine_harness.h"
 
 namespace cairn::bench {
 
-absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
+absl::StatusOr<std::unique_ptr<Store>> Store::Open(StoreOptions options) {
+  std::optional<kv::DeviceModel> model;
+  if (!options.device_profile.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(model, kv::FindDeviceModel(options.device_profile));
+    options.engine.device_bytes_per_second = model->read_bytes_per_second;
+  }
   std::unique_ptr<Store> store(new Store());
   kv::MetaOptions meta_options;
   std::unique_ptr<kv::Device> device;
@@ -18,6 +25,10 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
     meta_options.path = "/cairn-trace";
     meta_options.in_memory = true;
     device = std::make_unique<kv::MemoryDevice>(options.size_bytes);
+    if (model) {
+      device =
+          std::make_unique<kv::ModelledDevice>(std::move(device), *model, kv::kQueueDepthDefault);
+    }
   } else {
     CAIRN_ASSIGN_OR_RETURN(store->file_,
                            kv::ExtentFile::Create({.directory = options.directory},
@@ -27,6 +38,7 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
         (std::filesystem::path(options.directory) / kv::kMetaDirectoryName).string();
     kv::FileDeviceOptions device_options;
     device_options.engine = options.io_engine;
+    device_options.model = model;
     CAIRN_ASSIGN_OR_RETURN(device, kv::OpenFileDevice(store->file_->fd(), device_options));
   }
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<kv::MetaStore> meta,

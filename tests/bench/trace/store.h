@@ -21,11 +21,12 @@ struct StoreOptions {
   std::int64_t size_bytes = std::int64_t{1} << 30;
   std::string directory;  // empty: memory; else of a store that is not there yet
   kv::IoEngine io_engine = kv::IoEngine::kAuto;
+  std::string device_profile;  // of a modelled device; empty: none
 };
 
 class Store {
  public:
-  static absl::StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options);
+  static absl::StatusOr<std::unique_ptr<Store>> Open(StoreOptions options);
 
   kv::Engine& engine() { return *engine_; }
   absl::StatusOr<KvStats> Stats();

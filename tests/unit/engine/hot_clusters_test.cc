@@ -15,22 +15,36 @@ TEST(HotClustersTest, WhatIsFetchedOftenIsHotter) {
   HotClusters hot(2);
   for (int i = 0; i < 3; ++i) hot.Note(0, std::vector<ClusterRef>{Cluster(1), Cluster(2)});
   hot.Note(0, std::vector<ClusterRef>{Cluster(2), Cluster(3)});
-  EXPECT_EQ(hot.Of(0), (std::vector<ClusterRef>{Cluster(2), Cluster(1), Cluster(3)}));
-  EXPECT_TRUE(hot.Of(1).empty());
+  EXPECT_EQ(hot.Of(0, 0), (std::vector<ClusterRef>{Cluster(2), Cluster(1), Cluster(3)}));
+  EXPECT_TRUE(hot.Of(1, 0).empty());
 }
 
 TEST(HotClustersTest, WhatWasFetchedLongAgoCools) {
   HotClusters hot(1);
   for (int i = 0; i < 4; ++i) hot.Note(0, std::vector<ClusterRef>{Cluster(1)});
   for (int i = 0; i < 32; ++i) hot.Note(0, std::vector<ClusterRef>{Cluster(100 + i)});
-  EXPECT_EQ(hot.Of(0).front(), Cluster(131));
+  EXPECT_EQ(hot.Of(0, 0).front(), Cluster(131));
   // Those of the last 18 fetches weigh more than all four of the first.
-  EXPECT_EQ(hot.Of(0).at(18), Cluster(1));
+  EXPECT_EQ(hot.Of(0, 0).at(18), Cluster(1));
   // Thousands of fetches: the numbers stay within their range.
   for (int i = 0; i < 10'000; ++i) hot.Note(0, std::vector<ClusterRef>{Cluster(5)});
   hot.Note(0, std::vector<ClusterRef>{Cluster(6)});
-  EXPECT_EQ(hot.Of(0).at(0), Cluster(5));
-  EXPECT_EQ(hot.Of(0).at(1), Cluster(6));
+  EXPECT_EQ(hot.Of(0, 0).at(0), Cluster(5));
+  EXPECT_EQ(hot.Of(0, 0).at(1), Cluster(6));
+}
+
+TEST(HotClustersTest, WhatIsSeldomNamedIsLeftOut) {
+  HotClusters hot(1);
+  hot.Note(0, std::vector<ClusterRef>{Cluster(1), Cluster(2)});
+  EXPECT_EQ(hot.Of(0, 1).size(), 2U);
+  for (int i = 0; i < 100; ++i) {
+    std::vector<ClusterRef> named = {Cluster(2)};
+    if (i % 3 == 0) named.push_back(Cluster(3));
+    if (i % 10 == 0) named.push_back(Cluster(4));
+    hot.Note(0, named);
+  }
+  EXPECT_EQ(hot.Of(0, 0.25), (std::vector<ClusterRef>{Cluster(2), Cluster(3)}));
+  EXPECT_EQ(hot.Of(0, 0.99), (std::vector<ClusterRef>{Cluster(2)}));
 }
 
 TEST(HotClustersTest, TheColdestGoSoThatMemoryIsBounded) {
@@ -41,16 +55,16 @@ TEST(HotClustersTest, TheColdestGoSoThatMemoryIsBounded) {
   }
   for (int i = 0; i < 100; ++i) hot.Note(8, std::vector<ClusterRef>{Cluster(i + 1)});
   hot.Note(7, std::vector<ClusterRef>{Cluster(99)});
-  EXPECT_EQ(std::ssize(hot.Of(7)), room);
-  EXPECT_EQ(std::ssize(hot.Of(8)), room);
-  const auto kept = hot.Of(7);
+  EXPECT_EQ(std::ssize(hot.Of(7, 0)), room);
+  EXPECT_EQ(std::ssize(hot.Of(8, 0)), room);
+  const auto kept = hot.Of(7, 0);
   EXPECT_NE(std::find(kept.begin(), kept.end(), Cluster(room)), kept.end());
   EXPECT_LT(hot.memory_bytes(), 128 << 10);
   // All equally hot.
   std::vector<ClusterRef> many;
   for (std::int64_t id = 1; id <= kFetchClusterCountMax; ++id) many.push_back(Cluster(id));
   hot.Note(9, many);
-  EXPECT_EQ(std::ssize(hot.Of(9)), room);
+  EXPECT_EQ(std::ssize(hot.Of(9, 0)), room);
 }
 
 class StageBudgetTest : public ::testing::Test {
