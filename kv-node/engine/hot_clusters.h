@@ -26,8 +26,8 @@ inline constexpr std::int64_t kHotClustersMaxOfLayer = 512;
 inline constexpr std::int64_t kHotClustersMinOfLayer = 4;
 // Fetches of a layer after which a fetch counts half.
 inline constexpr double kHeatHalfLife = 8;
-// The share of the last fetches that named a cluster, from which on it is staged. What is named more
-// seldom costs more reads than it saves (docs/benchmarks.md, "Staging").
+// The share of the last fetches that named a cluster, from which on it is staged. What is named
+// more seldom costs more reads than it saves (docs/benchmarks.md, "Staging").
 inline constexpr double kStageShareMin = 0.25;
 // Weight of the newest measurement.
 inline constexpr double kStageFollow = 0.125;

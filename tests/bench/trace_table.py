@@ -83,17 +83,16 @@ def rest(bench):
 def staging(bench):
     rows = []
     for profile in ("emmc", "ufs4.0"):
-        for arena in (2, 4):
+        for arena in (1, 2):
             for entries in (8, 32):
                 cells = []
                 for hints in ([], ["--hints"]):
                     r = bench.start("--device-profile", profile, "--arena-bytes", arena * MIB, "--cluster-entries",
                                     entries, "--layer-us", bench.options.layer_us, *hints).result()
-                    cells.append(("%.2f" % r["hit_rate_bytes"], "%d" % r["fetch_mean_us"],
-                                  "%.0f" % (r["device_read_bytes"] / MIB), "%.0f" % (r["staged_bytes"] / MIB)))
-                rows.append((profile, "%d MiB" % arena, str(entries), *(" -> ".join(pair) for pair in zip(*cells))))
-    table(("device", "cache", "entries wanted", "hits by bytes", "a layer's fetch, us", "read for fetches, MiB",
-           "staged, MiB"), rows)
+                    cells.append(["%.1f" % (r[name] / MIB)
+                                  for name in ("device_read_bytes", "staged_bytes", "staged_used_bytes")])
+                rows.append((profile, "%d MiB" % arena, str(entries), cells[0][0], *cells[1]))
+    table(("device", "cache", "entries wanted", "read for fetches, MiB", "with hints", "staged", "of it fetched"), rows)
 
 
 def moves(bench):

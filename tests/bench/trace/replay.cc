@@ -48,13 +48,16 @@ KeyRows RowsOf(const Trace& trace, std::int64_t layer, std::int64_t head) {
 KvStats Difference(const KvStats& after, const KvStats& before) {
   KvStats out = after;
   for (std::int64_t KvStats::*field :
-       {&KvStats::read_fetch_bytes, &KvStats::read_fetch_count, &KvStats::staged_bytes,
-        &KvStats::read_place_bytes, &KvStats::read_hole_bytes, &KvStats::write_pool_bytes,
-        &KvStats::write_split_bytes, &KvStats::write_log_bytes, &KvStats::write_relog_bytes,
-        &KvStats::write_meta_log_bytes, &KvStats::write_meta_table_bytes, &KvStats::index_row_bytes,
-        &KvStats::write_index_bytes, &KvStats::append_bytes, &KvStats::cache_hit_count,
-        &KvStats::cache_hit_bytes, &KvStats::cache_miss_count, &KvStats::cache_miss_bytes,
-        &KvStats::checkpoint_count}) {
+       {&KvStats::read_fetch_bytes,     &KvStats::read_fetch_count,
+        &KvStats::staged_bytes,         &KvStats::prefetch_used_bytes,
+        &KvStats::read_place_bytes,     &KvStats::read_hole_bytes,
+        &KvStats::write_pool_bytes,     &KvStats::write_split_bytes,
+        &KvStats::write_log_bytes,      &KvStats::write_relog_bytes,
+        &KvStats::write_meta_log_bytes, &KvStats::write_meta_table_bytes,
+        &KvStats::index_row_bytes,      &KvStats::write_index_bytes,
+        &KvStats::append_bytes,         &KvStats::cache_hit_count,
+        &KvStats::cache_hit_bytes,      &KvStats::cache_miss_count,
+        &KvStats::cache_miss_bytes,     &KvStats::checkpoint_count}) {
     out.*field -= before.*field;
   }
   return out;
