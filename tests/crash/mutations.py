@@ -223,6 +223,20 @@ MUTATIONS = [
     ("packed runs are not flushed before the commit", ENGINE + "defragmenter.cc",
      "if (!context_.options.durable) return LockUnit(unit);",
      "if (context_.options.durable) return LockUnit(unit);", HISTORY),
+    ("rows of older segments show where a run was lost", ENGINE + "session_index.cc",
+     "if (source.run.hides_older) rows.clear();", "if (source.run.hides_older) rows = RowsByKey(rows);", CHECK),
+    ("packing forgets that a run was lost", ENGINE + "session_index.cc",
+     "run.hides_older = source.run.hides_older;", "run.hides_older = false;", CHECK),
+    ("unpacked index rows may take any memory", ENGINE + "session_index.cc",
+     "open.index.memory_bytes() > context_.options.index_changed_bytes_max;",
+     "open.index.memory_bytes() > 1000 * context_.options.index_changed_bytes_max;", ENGINE_TEST),
+    ("full log runs of whole clusters are merged", ENGINE + "session_plan.cc",
+     "return settled->contains(run.second); });", "return !settled->contains(run.second); });", ENGINE_TEST),
+    ("log runs do not follow the links", ENGINE + "session_related.cc",
+     "links[owner].push_back({key.cluster_id, link.cluster, link.count});",
+     "links[owner].push_back({key.cluster_id, key.cluster_id, link.count});", ENGINE_TEST),
+    ("hints stage what is seldom fetched", ENGINE + "hot_clusters.cc",
+     "const double least = share_min * hot.total;", "const double least = 0 * share_min * hot.total;", ENGINE_TEST),
 ]
 
 
