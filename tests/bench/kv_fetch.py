@@ -4,10 +4,10 @@
     tests/bench/kv_fetch.py --bin build/release/bin [--data-dir DIR] [--runs 5] [--seconds 2] [--busy [--realtime]]
 
 Starts a KV node of its own in DIR (default: the temporary directory). fio reads the same file system at random with
-O_DIRECT in the same request sizes, 32 at a time, in the same run, and a gRPC stream that does nothing is measured;
-what counts are the ratios. --busy runs two
-processes beside that do nothing but compute; --realtime gives the threads that serve and take fetches a realtime
-priority. Prints a table of medians.
+O_DIRECT in the same request sizes, as many at a time as two fetches have in flight (32, the KV node's queue depth, or
+8 of 256 KiB), in the same run, and a gRPC stream that does nothing is measured; what counts are the ratios. --busy
+runs two processes beside that do nothing but compute; --realtime gives the threads that serve and take fetches a
+realtime priority. Prints a table of medians.
 """
 import argparse
 import collections
@@ -19,6 +19,8 @@ import tempfile
 
 from daemons import Daemon
 
+# What two fetches in flight ask of the device at once, at most the KV node's queue depth, by KiB of a request.
+FIO_DEPTHS = {4: 32, 16: 32, 256: 8}
 FIO_BYTES = {"16 x 4 KiB": 4, "400 x 4 KiB": 4, "64 x 16 KiB": 16, "4 x 256 KiB": 256}
 SPIN = "while True: pass"
 
@@ -26,7 +28,7 @@ SPIN = "while True: pass"
 def fio_bandwidth(directory, kib, seconds):
     output = subprocess.run(
         ["fio", "--name=read", f"--filename={directory}/fio.dat", "--size=1G", "--rw=randread", f"--bs={kib}k",
-         "--iodepth=32", "--ioengine=io_uring", "--direct=1", f"--runtime={seconds}", "--time_based",
+         f"--iodepth={FIO_DEPTHS[kib]}", "--ioengine=io_uring", "--direct=1", f"--runtime={seconds}", "--time_based",
          "--output-format=json"],
         check=True, capture_output=True, text=True).stdout
     return json.loads(output)["jobs"][0]["read"]["bw_bytes"] / 1e9
