@@ -83,8 +83,11 @@ class Machine {
   CrashWorld world_;
 };
 
-// Tries every step until there is none left, and says how many there were.
+// Tries every step until there is none left, and says how many there were. How many a run has
+// depends on how far placing and defragmenting come meanwhile: so several runs must end before.
 int CutAtEveryStep(const std::function<void(Machine&, int step)>& arm) {
+  constexpr int kEndedMax = 4;
+  int ended_count = 0;
   for (int step = 0;; ++step) {
     SCOPED_TRACE(fmt::format("step {} with CAIRN_TEST_SEED={}", step, Seed()));
     Machine machine(Seed());
@@ -102,7 +105,8 @@ int CutAtEveryStep(const std::function<void(Machine&, int step)>& arm) {
     if (testing::Test::HasFailure()) return step;
     const absl::Status ended = machine.world().End();
     EXPECT_TRUE(ended.ok()) << ended;
-    if (end.ok() || testing::Test::HasFailure()) return step;
+    if (end.ok()) ++ended_count;
+    if (ended_count == kEndedMax || testing::Test::HasFailure()) return step;
   }
 }
 
@@ -111,7 +115,7 @@ TEST(PowerCutTest, AfterEveryWriteAndFlushOfTheExtentFile) {
   const int step_count =
       CutAtEveryStep([](Machine& machine, int step) { machine.disk().DieAfter(step); });
   std::cout << "writes and flushes: " << step_count << "\n";
-  EXPECT_GT(step_count, 40);
+  EXPECT_GT(step_count, 20);  // without any that placing and defragmenting add
 }
 
 TEST(PowerCutTest, InPlaceOfEverySyncOfTheMetadata) {
@@ -119,7 +123,7 @@ TEST(PowerCutTest, InPlaceOfEverySyncOfTheMetadata) {
   const int step_count =
       CutAtEveryStep([](Machine& machine, int step) { machine.files().CutAtSyncOf(".log", step); });
   std::cout << "syncs: " << step_count << "\n";
-  EXPECT_GT(step_count, 10);  // some of them are the defragmenter's, which has more time or less
+  EXPECT_GT(step_count, 10);
 }
 
 }  // namespace
