@@ -13,7 +13,7 @@
 namespace cairn::kv {
 namespace {
 
-constexpr int kStepCount = 150;
+constexpr int kFaultStepCount = 150;
 
 std::int64_t FromEnvironment(const char* name, std::int64_t fallback) {
   const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before any thread
@@ -28,7 +28,7 @@ void RunHistory(std::int64_t seed, std::map<std::string, int>& counts) {
     const auto faults = seed % 2 == 0 ? FaultWorld::Faults::kPassing : FaultWorld::Faults::kLasting;
     FaultWorld world(static_cast<std::uint64_t>(seed), directory, faults);
     absl::Status status;
-    for (int i = 0; i < kStepCount && status.ok(); ++i) status = world.Step();
+    for (int i = 0; i < kFaultStepCount && status.ok(); ++i) status = world.Step();
     if (status.ok()) status = world.End();
     EXPECT_TRUE(status.ok()) << status;
     for (const auto& [name, n] : world.counts()) counts[name] += n;

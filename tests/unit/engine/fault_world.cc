@@ -6,8 +6,8 @@
 namespace cairn::kv {
 namespace {
 
-constexpr std::int64_t kDiskBytes = std::int64_t{8} << 20;
-constexpr std::int64_t kTokensMax = 400;
+constexpr std::int64_t kFaultDiskBytes = std::int64_t{8} << 20;
+constexpr std::int64_t kFaultTokensMax = 400;
 constexpr std::size_t kChatsMax = 4;
 // Where data lies mostly: places are given from the front.
 constexpr std::int64_t kRottenPagesMax = 300;
@@ -19,7 +19,7 @@ FaultWorld::FaultWorld(std::uint64_t seed, const std::string& directory, Faults 
       random_(seed),
       operations_([this](std::int64_t below) { return Random(below); }),
       directory_(directory),
-      disk_({.size_bytes = kDiskBytes, .seed = seed, .delay_polls_max = 3}) {}
+      disk_({.size_bytes = kFaultDiskBytes, .seed = seed, .delay_polls_max = 3}) {}
 
 FaultWorld::~FaultWorld() {
   chats_.clear();
@@ -116,7 +116,7 @@ absl::Status FaultWorld::JudgeEnd(Chat& chat, const absl::Status& why) {
 
 absl::Status FaultWorld::Open(std::size_t index) {
   while (true) {
-    const absl::Status end = OpenOnce(chats_[index]);
+    absl::Status end = OpenOnce(chats_[index]);
     if (end.ok()) return end;
     if (Says(end, kCarriedLost)) {
       ++counts_["carried entries lost"];
@@ -151,7 +151,7 @@ absl::Status FaultWorld::OpenAll() {
 
 absl::Status FaultWorld::Decode(Chat& chat) {
   const std::int64_t count = Random(8) == 0 ? 40 + Random(60) : 1 + Random(12);
-  if (chat.now.token_count + count > kTokensMax) return absl::OkStatus();
+  if (chat.now.token_count + count > kFaultTokensMax) return absl::OkStatus();
   for (std::int64_t i = 0; i < count; ++i) {
     for (Append& op : operations_.Decode(chat.now, /*fresh_one_in=*/8)) {
       chat.session->Send(std::move(op));
@@ -165,7 +165,7 @@ absl::Status FaultWorld::SendReplace(Chat& chat, Replace op) {
   const FaultyDiskHits before = disk_.hits();
   const OpSeq op_seq = chat.session->Send(op);
   CAIRN_RETURN_IF_ERROR(chat.session->Read(GetClusters{0}).status());  // behind it
-  const absl::Status failure = chat.session->failure();
+  absl::Status failure = chat.session->failure();
   if (failure.ok()) return absl::OkStatus();
   if (!Says(failure, "send the operation again")) return failure;
   if (!MayBeLost(before)) return Wrong("replace refused: {}", failure.ToString());
