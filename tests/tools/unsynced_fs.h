@@ -8,8 +8,9 @@
 //   disk (ext4, xfs). RocksDB need not open a manifest with garbage at its end. Files whose
 //   directory was not synced since they were made disappear. Renames and deletions are durable at
 //   once.
-// - After it nothing can be written, renamed, deleted or synced: the store that was open must be
-//   closed and opened again on another file system.
+// - After it nothing can be written, renamed, deleted or synced (of tables that were being written
+//   it only seems so): the store that was open must be closed and opened again on another file
+//   system.
 // - CutAtSyncOf(): the power goes off in place of the next sync of such a file, or of a later one.
 //   FailNextLogSync(): it fails with EIO or ENOSPC.
 //
