@@ -298,7 +298,8 @@ absl::Status FaultWorld::Rest() {
   CAIRN_ASSIGN_OR_RETURN(KvStats stats, Stats());
   const std::int64_t packed_bytes = stats.write_defragment_bytes;
   const FaultyDiskHits before = disk_.hits();
-  for (std::int64_t rounds = Random(400); rounds > 0; --rounds) {
+  if (!ending_ && Random(2) == 0) disk_.FailNextWrites(1);
+  for (std::int64_t rounds = 100 + Random(500); rounds > 0; --rounds) {
     if (!ending_ && rounds % 50 == 0) Arm();
     CAIRN_ASSIGN_OR_RETURN(stats, Stats());
   }
