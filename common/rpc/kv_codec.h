@@ -75,8 +75,6 @@ absl::StatusOr<ReadReply> ReadReplyFromProto(const std::shared_ptr<pb::ChannelRe
                                              const std::shared_ptr<const void>& lease = nullptr);
 // Whether a span of the reply lies in the arena.
 bool HasArenaSpans(const pb::ChannelReply& reply);
-// A span without its bytes; with its range if it lies in the arena and `uses_arena`.
-void SpanToProto(const Span& span, bool uses_arena, pb::Span* out);
 
 // Shared by operations and replies: kv_codec_operations.cc.
 void ToProto(IndexRow row, pb::IndexRow* out);

@@ -20,7 +20,13 @@ struct ReplyToProto {
       message->set_outcome(static_cast<pb::FetchOutcome>(cluster.outcome));
       for (const Span& span : cluster.spans) {
         pb::Span* span_message = message->add_spans();
-        SpanToProto(span, /*uses_arena=*/false, span_message);
+        span_message->set_part_id(span.part_id.value());
+        span_message->set_first_entry(span.first_entry);
+        span_message->set_entry_count(span.entry_count);
+        span_message->set_direction(static_cast<pb::Direction>(span.direction));
+        if (!span.positions.empty()) {
+          PositionsToProto(span.positions, span_message->mutable_positions());
+        }
         span_message->set_entries(span.bytes.data(), span.bytes.size());
       }
     }
@@ -232,20 +238,6 @@ absl::StatusOr<ReadReply> NeighboursFromProto(const pb::NeighboursReply& neighbo
 }
 
 }  // namespace
-
-void SpanToProto(const Span& span, bool uses_arena, pb::Span* out) {
-  out->set_part_id(span.part_id.value());
-  out->set_first_entry(span.first_entry);
-  out->set_entry_count(span.entry_count);
-  out->set_direction(static_cast<pb::Direction>(span.direction));
-  if (!span.positions.empty()) PositionsToProto(span.positions, out->mutable_positions());
-  if (!uses_arena || span.arena.granule_id == 0) return;
-  pb::ArenaRange* range = out->mutable_arena();
-  range->set_granule_id(span.arena.granule_id);
-  range->set_offset_bytes(span.arena.offset_bytes);
-  range->set_size_bytes(std::ssize(span.bytes));
-  range->set_generation(span.arena.generation);
-}
 
 bool HasArenaSpans(const pb::ChannelReply& reply) {
   for (const pb::FetchedCluster& cluster : reply.fetch().clusters()) {

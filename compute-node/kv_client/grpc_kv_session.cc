@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <google/protobuf/arena.h>
+
 #include "common/base/check.h"
 #include "common/base/thread.h"
 #include "common/log/log.h"
@@ -209,7 +211,9 @@ absl::Status GrpcKvSession::StartCheckpoint(Checkpoint checkpoint) {
 }
 
 std::future<absl::StatusOr<ReadReply>> GrpcKvSession::StartRead(ReadOperation operation) {
-  pb::ChannelRequest message;
+  // A fetch names hundreds of clusters: they are made, and go, together.
+  google::protobuf::Arena arena;
+  auto& message = *google::protobuf::Arena::CreateMessage<pb::ChannelRequest>(&arena);
   rpc::SetOperation(operation, &message);
   std::shared_ptr<ChannelCall> call;
   std::future<absl::StatusOr<ReadReply>> answer;
@@ -270,16 +274,6 @@ void GrpcKvSession::SetReplayMode(ReplayMode mode) {
   MutexLock lock(mutex_);
   mode_ = mode;
   if (mode == ReplayMode::kNothing) replay_.Forget();
-}
-
-std::int64_t GrpcKvSession::replay_bytes() const {
-  MutexLock lock(mutex_);
-  return replay_.bytes();
-}
-
-std::int32_t GrpcKvSession::reconnect_count() const {
-  MutexLock lock(mutex_);
-  return reconnect_count_;
 }
 
 absl::Status GrpcKvSession::Reattach() {

@@ -54,9 +54,15 @@ class GrpcKvSession : public KvSession {
   bool checkpoint_in_progress() const override;
   absl::StatusOr<Checkpointed> WaitForCheckpoint() override;
   void SetReplayMode(ReplayMode mode) override;
-  std::int64_t replay_bytes() const override;
+  std::int64_t replay_bytes() const override {
+    MutexLock lock(mutex_);
+    return replay_.bytes();
+  }
   absl::Status Reattach() override;
-  std::int32_t reconnect_count() const override;
+  std::int32_t reconnect_count() const override {
+    MutexLock lock(mutex_);
+    return reconnect_count_;
+  }
 
  private:
   enum class State : std::uint8_t { kOpen, kRecovering, kLost, kFailed };

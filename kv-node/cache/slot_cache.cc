@@ -16,11 +16,6 @@ constexpr std::int64_t kEvictedTimesMaxAhead = 2;
 
 }  // namespace
 
-bool Slot::IsChecked(PartId part, std::int64_t count) const {
-  const auto found = checked_.find(part);
-  return found != checked_.end() && found->second >= count;
-}
-
 SlotCache::SlotCache(std::int64_t bytes_max, ReplacementPolicy policy)
     : arena_(bytes_max),
       replacement_(policy),
@@ -29,32 +24,9 @@ SlotCache::SlotCache(std::int64_t bytes_max, ReplacementPolicy policy)
                                                          kUpdatedShare / kPageBytes)
                              : 0) {}
 
-// Slots may share pages: clusters that lie side by side share the page between them.
-template <typename Fn>
-void SlotCache::ForEachTouching(std::int64_t first, std::int64_t end, Fn&& fn) const {
-  for (auto it = by_first_page_.upper_bound(first - kSlotPagesMax);
-       it != by_first_page_.end() && it->first < end; ++it) {
-    if (it->first + it->second->page_count() > first) fn(it->second);
-  }
-}
-
-SlotRef SlotCache::Find(PageIndex first, std::int64_t count) const {
-  // A cluster is mostly fetched again as it was before.
-  const auto [begin, end] = by_first_page_.equal_range(first.value());
-  for (auto it = begin; it != end; ++it) {
-    if (it->second->page_count() == count) return it->second;
-  }
-  SlotRef newest;
-  ForEachTouching(first.value(), first.value() + 1, [&](const SlotRef& slot) {
-    if (!slot->Holds(first, count)) return;
-    if (newest == nullptr || newest->generation_ < slot->generation_) newest = slot;
-  });
-  return newest;
-}
-
 std::vector<SlotRef> SlotCache::CoveredBy(PageIndex first, std::int64_t page_count) const {
   std::vector<SlotRef> covered;
-  ForEachTouching(first.value(), first.value() + page_count, [&](const SlotRef& slot) {
+  index_.ForEachTouching(first.value(), first.value() + page_count, [&](const SlotRef& slot) {
     const bool within =
         slot->first_page_ >= first &&
         slot->first_page_.value() + slot->page_count() <= first.value() + page_count;
@@ -83,7 +55,7 @@ SlotRef SlotCache::Load(SessionId owner, PageIndex first, std::int64_t page_coun
   slot->block_ = *std::move(block);
   slot->owner_ = owner;
   for (const SlotRef& older : CoveredBy(first, page_count)) Forget(older);
-  by_first_page_.emplace(first.value(), slot);
+  index_.Insert(slot);
   slot->indexed_ = true;
   StartGeneration(slot);
   return slot;
@@ -123,16 +95,14 @@ bool SlotCache::IsRecent(const Slot& slot) const {
 }
 
 bool SlotCache::TakeReadAhead(Slot& slot, PartId part) {
-  const auto found = slot.unused_.find(part);
-  if (found == slot.unused_.end()) return false;
-  stats_.prefetch_used_bytes += found->second;
-  slot.unused_.erase(found);
-  return true;
+  const std::int64_t bytes = slot.unused_.Take(part);
+  stats_.prefetch_used_bytes += bytes;
+  return bytes > 0;
 }
 
 void SlotCache::WasteUnused(Slot& slot) {
-  for (const auto& [part, bytes] : slot.unused_) stats_.prefetch_wasted_bytes += bytes;
-  slot.unused_.clear();
+  stats_.prefetch_wasted_bytes += slot.unused_.Sum();
+  slot.unused_.Clear();
 }
 
 void SlotCache::Touch(Slot& slot) {
@@ -148,20 +118,10 @@ void SlotCache::Release(SessionId session, std::int32_t layer) {
   }
 }
 
-SlotLease SlotCache::Lease(const SlotRef& slot) {
-  slot->lease_count_.fetch_add(1, std::memory_order_relaxed);
-  return {slot.get(), [slot](const void*) {
-            // What the lease's holder read is behind it when the memory is given out again.
-            slot->lease_count_.fetch_sub(1, std::memory_order_release);
-          }};
-}
-
 void SlotCache::Remove(const SlotRef& slot) {
   if (!slot->indexed_) return;
   slot->indexed_ = false;
-  auto found = by_first_page_.lower_bound(slot->first_page_.value());
-  while (found->second != slot) ++found;
-  by_first_page_.erase(found);
+  index_.Erase(slot);
   if (std::exchange(slot->updated_, false)) {
     updated_pages_ -= slot->page_count();
     std::erase(updated_, slot);
@@ -255,7 +215,7 @@ void SlotCache::MarkUpdated(const SlotRef& slot) {
 void SlotCache::OnWrite(PageIndex first, std::span<const std::byte> bytes) {
   const std::int64_t end = first.value() + std::ssize(bytes) / kPageBytes;
   std::vector<SlotRef> touched;
-  ForEachTouching(first.value(), end, [&](const SlotRef& slot) { touched.push_back(slot); });
+  index_.ForEachTouching(first.value(), end, [&](const SlotRef& slot) { touched.push_back(slot); });
   for (const SlotRef& slot : touched) {
     // New bytes land only where nobody reads (rule 18), and not under a read of the device.
     if (InUse(*slot)) {
@@ -278,7 +238,7 @@ void SlotCache::Overwrite(const SlotRef& slot, PageIndex first, std::span<const 
   std::memcpy(slot->block_.bytes().data() + (from - slot->first_page_.value()) * kPageBytes,
               bytes.data() + (from - first.value()) * kPageBytes,
               static_cast<std::size_t>((to - from) * kPageBytes));
-  slot->checked_.clear();
+  slot->checked_.Clear();
   slot->written_ = true;
   MarkUpdated(slot);
 }
@@ -289,7 +249,7 @@ void SlotCache::Trim() {
 }
 
 std::int64_t SlotCache::leased_count() const {
-  const auto leased = [](const SlotRef& slot) { return slot->lease_count_.load() != 0; };
+  const auto leased = [](const SlotRef& slot) { return slot->leased(); };
   std::int64_t count = std::count_if(forgotten_.begin(), forgotten_.end(), leased);
   for (const auto& [generation, slot] : slots_) count += leased(slot) ? 1 : 0;
   return count;

@@ -20,9 +20,7 @@
 // Errors:     none: no slot is an answer.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -31,11 +29,11 @@
 #include "common/kv/messages.h"
 #include "kv-node/cache/arena.h"
 #include "kv-node/cache/replacement.h"
+#include "kv-node/cache/slot.h"
+#include "kv-node/cache/slot_index.h"
 
 namespace cairn::kv {
 
-// As large as a device request: larger ones gain nothing.
-inline constexpr std::int64_t kSlotPagesMax = 64;
 // Of the arena, for slots that were updated lately; ReplacementPolicy::kClusterAligned only.
 inline constexpr double kUpdatedShare = 0.25;
 // A policy's fetch of one layer is one fetch or, of the largest kind, a few; so the layer that is
@@ -45,54 +43,6 @@ inline constexpr std::int64_t kRecentFetches = 4;
 inline constexpr std::int64_t kVictimTriesMax = 256;
 
 enum class LoadCause : std::uint8_t { kDemand, kReadAhead };
-
-class Slot {
- public:
-  PageIndex first_page() const { return first_page_; }
-  std::int64_t page_count() const { return block_.page_count; }
-  const ArenaBlock& block() const { return block_; }
-  // Of this use of the memory: another use has another one.
-  std::int64_t generation() const { return generation_; }
-  bool Holds(PageIndex first, std::int64_t count) const {
-    return first >= first_page_ && first.value() + count <= first_page_.value() + page_count();
-  }
-  const std::byte* At(PageIndex page) const {
-    return block_.bytes().data() + (page.value() - first_page_.value()) * kPageBytes;
-  }
-  std::int64_t OffsetInArena(const std::byte* bytes) const {
-    return block_.offset_bytes() + (bytes - block_.bytes().data());
-  }
-
-  bool loading() const { return loading_; }
-  // Called on the engine thread when the load has ended. REQUIRES: loading().
-  void WhenLoaded(std::function<void()> then) { waiters_.push_back(std::move(then)); }
-  // The first `count` entries of the part passed their check here.
-  bool IsChecked(PartId part, std::int64_t count) const;
-  void SetChecked(PartId part, std::int64_t count) { checked_[part] = count; }
-
- private:
-  friend class SlotCache;
-  PageIndex first_page_;
-  ArenaBlock block_;
-  std::int64_t generation_ = 0;
-  SessionId owner_;
-  bool loading_ = true;
-  bool indexed_ = false;
-  bool updated_ = false;  // has a place in the share of updated slots
-  bool written_ = false;
-  ReplacementRank rank_;
-  std::atomic<std::int32_t> lease_count_{0};
-  std::map<PartId, std::int64_t> checked_;
-  // Bytes of parts that were read ahead and not fetched since.
-  std::map<PartId, std::int64_t> unused_;
-  SessionId user_;            // who used it last
-  std::int64_t used_at_ = 0;  // the user's fetches by then
-  std::int32_t used_layer_ = 0;
-  std::vector<std::function<void()>> waiters_;
-};
-using SlotRef = std::shared_ptr<Slot>;
-// Bytes of a slot may be read as long as it lives.
-using SlotLease = std::shared_ptr<const void>;
 
 struct SlotCacheStats {
   std::int64_t hit_count = 0;  // parts that were served without a read
@@ -113,7 +63,7 @@ class SlotCache {
   SlotCache& operator=(const SlotCache&) = delete;
 
   // The slot that holds all of the pages, loading or not; null if none does.
-  SlotRef Find(PageIndex first, std::int64_t count) const;
+  SlotRef Find(PageIndex first, std::int64_t count) const { return index_.Find(first, count); }
   // A new slot for pages that are about to be read, found from now on. Older slots within these
   // pages are forgotten, others that share some of them stay. Null when there is no room: too much
   // is leased or loading, or what may leave lies too scattered; fewer pages may still have room.
@@ -130,11 +80,10 @@ class SlotCache {
   void NoteUse(Slot& slot, SessionId session, std::int32_t layer) const;
   // The part was read ahead into the slot and passed its check. REQUIRES: slot.loading().
   static void NoteReadAhead(Slot& slot, PartId part, std::int64_t bytes) {
-    slot.unused_[part] = bytes;
+    slot.unused_.Set(part, bytes);
   }
   // Whether the part was read ahead and is fetched for the first time now: counts it as used.
   bool TakeReadAhead(Slot& slot, PartId part);
-  SlotLease Lease(const SlotRef& slot);
   // The session is done with the layer for now: the slots that it used for it last are not recent
   // any more, and the first to leave, until they are used again.
   void Release(SessionId session, std::int32_t layer);
@@ -158,9 +107,6 @@ class SlotCache {
   void Remove(const SlotRef& slot);
   // A new generation, told to readers before other bytes are in the memory.
   void StartGeneration(const SlotRef& slot);
-  // Slots that hold at least one of the pages [first, end).
-  template <typename Fn>
-  void ForEachTouching(std::int64_t first, std::int64_t end, Fn&& fn) const;
   void Overwrite(const SlotRef& slot, PageIndex first, std::span<const std::byte> bytes);
   std::optional<ArenaBlock> MakeRoom(std::int64_t page_count, LoadCause cause);
   SlotRef Victim(LoadCause cause);
@@ -171,20 +117,18 @@ class SlotCache {
   // Frees the memory of forgotten slots whose leases have ended.
   void Reap();
   void MarkUpdated(const SlotRef& slot);
-  static bool InUse(const Slot& slot) {
-    return slot.loading_ || slot.lease_count_.load(std::memory_order_acquire) != 0;
-  }
+  static bool InUse(const Slot& slot) { return slot.loading_ || slot.leased(); }
 
   Arena arena_;
   Replacement replacement_;
   const std::int64_t updated_pages_max_;
   std::int64_t updated_pages_ = 0;
   std::int64_t last_generation_ = 0;
-  std::map<std::uint64_t, SlotRef> slots_;              // by generation: all that can be found
-  std::multimap<std::int64_t, SlotRef> by_first_page_;  // the same
-  std::vector<SlotRef> updated_;                        // oldest first; within updated_pages_max_
-  std::vector<SlotRef> forgotten_;                      // leased or loading still
-  std::map<SessionId, std::int64_t> fetch_counts_;      // of attached sessions
+  std::map<std::uint64_t, SlotRef> slots_;          // by generation: all that can be found
+  SlotIndex index_;                                 // the same
+  std::vector<SlotRef> updated_;                    // oldest first; within updated_pages_max_
+  std::vector<SlotRef> forgotten_;                  // leased or loading still
+  std::map<SessionId, std::int64_t> fetch_counts_;  // of attached sessions
   SlotCacheStats stats_;
 };
 

@@ -16,12 +16,6 @@ namespace {
 // Parts, or runs, that are worked on between two looks at the device.
 constexpr std::size_t kKeepBusyEvery = 16;
 
-void TakeFromSlot(WantedPart& wanted, const SlotRef& slot, SlotLease lease) {
-  wanted.slot = slot;
-  wanted.pages = slot->At(wanted.first_page);
-  wanted.owner = std::move(lease);
-}
-
 Span SpanOf(const WantedPart& wanted, bool with_positions) {
   Span span;
   span.part_id = wanted.part.id;
@@ -62,7 +56,8 @@ struct AttachedSession::FetchJob {
   bool with_positions = false;
   std::vector<Cluster> clusters;
   std::vector<WantedPart> parts;  // of the clusters, one behind the other
-  int open_count = 0;             // reads that this waits for
+  std::shared_ptr<SlotLeases> leases = std::make_shared<SlotLeases>();
+  int open_count = 0;  // reads that this waits for
   std::shared_ptr<void> io;
 };
 
@@ -87,7 +82,8 @@ AttachedSession::Applied AttachedSession::StartFetch(RequestId request_id, const
     }
     const auto pending = state_->pending().find(cluster.key);
     if (pending != state_->pending().end()) cluster.pending = pending->second;
-    bytes += state_->PendingCount(cluster.key) * entry_bytes;
+    for (const PendingChunk& chunk : cluster.pending)
+      bytes += chunk.positions.count() * entry_bytes;
     job->clusters.push_back(std::move(cluster));
   }
   if (bytes > kFetchBytesMax) {
@@ -130,7 +126,10 @@ bool AttachedSession::FindPart(const std::shared_ptr<FetchJob>& job, WantedPart&
     const SlotRef slot =
         cache == nullptr ? nullptr : cache->Find(wanted.first_page, wanted.page_count);
     if (slot == nullptr) return false;
-    TakeFromSlot(wanted, slot, cache->Lease(slot));
+    job->leases->Add(slot);
+    wanted.slot = slot;
+    wanted.pages = slot->At(wanted.first_page);
+    wanted.owner = job->leases;
     if (slot->loading()) {
       ++job->open_count;
       slot->WhenLoaded([this, job] {
@@ -208,13 +207,13 @@ void AttachedSession::ReadRun(const std::shared_ptr<FetchJob>& job, FetchRun run
     buffer = context_.io->buffers().MakeForRead(run.page_count * kPageBytes);
     memory = buffer->span().first(static_cast<std::size_t>(run.page_count * kPageBytes));
   }
+  if (slot != nullptr) job->leases->Add(slot);
   for (WantedPart* wanted : run.parts) {
     wanted->read_here = true;
     wanted->slot = slot;
     wanted->pages =
         memory.data() + (wanted->first_page.value() - run.first_page.value()) * kPageBytes;
-    wanted->owner = buffer;
-    if (slot != nullptr) wanted->owner = context_.cache->Lease(slot);
+    wanted->owner = slot != nullptr ? std::shared_ptr<const void>(job->leases) : buffer;
   }
   ++job->open_count;
   fetch_read_bytes_ += run.page_count * kPageBytes;

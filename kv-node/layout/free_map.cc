@@ -1,6 +1,7 @@
 #include "kv-node/layout/free_map.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "common/base/check.h"
 
@@ -27,16 +28,17 @@ bool FreeMap::IsUsed(PageIndex page) const {
 }
 
 std::int64_t FreeMap::Search(std::int64_t from, std::int64_t to, std::int64_t count) const {
-  std::int64_t free = 0;
-  for (std::int64_t page = from; page < std::min(page_count_, to + count - 1); ++page) {
-    const std::uint64_t word = words_[Word(page)];
-    if (word == ~std::uint64_t{0}) {
-      page |= kWordBits - 1;
-      free = 0;
-      continue;
-    }
-    free = (word & Bit(page)) != 0 ? 0 : free + 1;
-    if (free == count) return page + 1 - count;
+  const std::int64_t end = std::min(page_count_, to + count - 1);
+  std::int64_t free = 0;  // pages up to here
+  for (std::int64_t page = from; page < end;) {
+    // The pages from here to the end of the word, and how many of them are alike.
+    const std::uint64_t word = words_[Word(page)] >> (page % kWordBits);
+    const bool used = (word & 1) != 0;
+    const std::int64_t alike = std::min<std::int64_t>(
+        used ? std::countr_one(word) : std::countr_zero(word), kWordBits - page % kWordBits);
+    page += alike;
+    free = used ? 0 : free + alike;
+    if (free >= count) return page - free + count <= end ? page - free : -1;
   }
   return -1;
 }

@@ -3,6 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include <google/protobuf/arena.h>
+
 #include "cairn/kv/v1/kv.grpc.pb.h"
 #include "common/base/check.h"
 #include "common/rpc/fetch_frame.h"
@@ -69,8 +71,10 @@ void ChannelStream::End(const absl::Status& status) {
 }
 
 void ChannelStream::OnReadDone(bool ok) {
-  Message message;
-  const absl::Status decoded = ok ? Decode(&message) : absl::OkStatus();
+  // A fetch names hundreds of clusters: they are made, and go, together.
+  google::protobuf::Arena arena;
+  auto* message = google::protobuf::Arena::CreateMessage<Message>(&arena);
+  const absl::Status decoded = ok ? Decode(message) : absl::OkStatus();
   std::shared_ptr<Channel> dropped;
   {
     MutexLock lock(mutex_);
@@ -79,7 +83,7 @@ void ChannelStream::OnReadDone(bool ok) {
     reading_ = false;
     if (phase_ == Phase::kEnding) return;
     if (ok && decoded.ok() && phase_ == Phase::kOpen) {
-      dropped = HandleLocked(&message);
+      dropped = HandleLocked(message);
       return;
     }
     if (!ok && phase_ == Phase::kOpen) {
@@ -91,14 +95,14 @@ void ChannelStream::OnReadDone(bool ok) {
       dropped = EndLocked(decoded);
       return;
     }
-    if (rpc::KindOf(message) != rpc::OperationKind::kHello) {
+    if (rpc::KindOf(*message) != rpc::OperationKind::kHello) {
       dropped = EndLocked(FailedPrecondition("the first message of a Channel must be a Hello"));
       return;
     }
-    uses_arena_ = message.hello().uses_arena();
+    uses_arena_ = message->hello().uses_arena();
     phase_ = Phase::kAttaching;  // reads nothing until it is attached
   }
-  HandleHello(message);
+  HandleHello(*message);
 }
 
 absl::Status ChannelStream::Decode(Message* message) {
@@ -297,14 +301,20 @@ void ChannelStream::QueueFetchReplyLocked(RequestId request_id, const FetchReply
   // A request id that still has leases of an older fetch would add to them without end.
   const bool uses_arena = uses_arena_ && !leases_.contains(request_id) &&
                           static_cast<std::int64_t>(leases_.size()) < kLeasedFetchesMax;
-  if (uses_arena) {
-    for (const FetchedCluster& cluster : reply.clusters) {
-      for (const Span& span : cluster.spans) {
-        if (span.arena.granule_id != 0) leases_[request_id].push_back(span.owner);
-      }
+  if (uses_arena) HoldLeasesLocked(request_id, reply);
+  QueueLocked({rpc::FrameFetchReply(boot_token_, request_id, reply, uses_arena), request_id});
+}
+
+void ChannelStream::HoldLeasesLocked(RequestId request_id, const FetchReply& reply) {
+  std::vector<std::shared_ptr<const void>> owners;
+  for (const FetchedCluster& cluster : reply.clusters) {
+    for (const Span& span : cluster.spans) {
+      // Mostly one for the whole fetch.
+      const bool known = !owners.empty() && owners.back() == span.owner;
+      if (span.arena.granule_id != 0 && !known) owners.push_back(span.owner);
     }
   }
-  QueueLocked({rpc::FrameFetchReply(boot_token_, request_id, reply, uses_arena), request_id});
+  if (!owners.empty()) leases_.emplace(request_id, std::move(owners));
 }
 
 void ChannelStream::OnRoom() {

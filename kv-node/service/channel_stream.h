@@ -98,6 +98,7 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   absl::Status HandleRead(const Message& message) CAIRN_REQUIRES(mutex_);
   void HandleHint(const Message& message) CAIRN_REQUIRES(mutex_);
   void QueueFetchReplyLocked(RequestId request_id, const FetchReply& reply) CAIRN_REQUIRES(mutex_);
+  void HoldLeasesLocked(RequestId request_id, const FetchReply& reply) CAIRN_REQUIRES(mutex_);
 
   void ReadNextLocked() CAIRN_REQUIRES(mutex_);
   void WriteLocked(const ReplyMessage& message, RequestId answers) CAIRN_REQUIRES(mutex_);

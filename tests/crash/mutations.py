@@ -143,7 +143,7 @@ MUTATIONS = [
      "    if (slot->loading_) {\n      Forget(slot);", CACHE),
     ("a write lands under a load", "kv-node/cache/slot_cache.cc", "    if (InUse(*slot)) {\n      Forget(slot);",
      "    if (slot->lease_count_.load() != 0) {\n      Forget(slot);", CACHE),
-    ("a written slot keeps its checks", "kv-node/cache/slot_cache.cc", "  slot->checked_.clear();\n", "", CACHE),
+    ("a written slot keeps its checks", "kv-node/cache/slot_cache.cc", "  slot->checked_.Clear();\n", "", CACHE),
     ("a write keeps the generation", "kv-node/cache/slot_cache.cc",
      "  slot->generation_ = ++last_generation_;",
      "  if (slot->generation_ == 0) slot->generation_ = ++last_generation_;", CACHE),

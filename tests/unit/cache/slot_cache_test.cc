@@ -1,6 +1,7 @@
 #include "kv-node/cache/slot_cache.h"
 
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,12 @@ class SlotCacheTest : public testing::Test {
     std::memset(slot->block().bytes().data(), fill, slot->block().bytes().size());
     cache_.Loaded(slot, true);
     return slot;
+  }
+  using Leases = std::unique_ptr<SlotLeases>;
+  static Leases Lease(const SlotRef& slot) {
+    auto leases = std::make_unique<SlotLeases>();
+    leases->Add(slot);
+    return leases;
   }
   char At(const SlotRef& slot, std::int64_t page) {
     return static_cast<char>(*slot->At(PageIndex(page)));
@@ -72,7 +79,7 @@ TEST_F(SlotCacheTest, WhatIsReadAheadTakesNoRecentSlotUntilItsLayerIsReleased) {
 TEST_F(SlotCacheTest, WhatIsReadAheadForgetsNothingThatIsInUse) {
   const SlotRef slot = Add(10, 1);
   {
-    const SlotLease lease = cache_.Lease(slot);
+    const Leases lease = Lease(slot);
     EXPECT_EQ(cache_.Load(kOwner, PageIndex(9), 3, LoadCause::kReadAhead), nullptr);
     EXPECT_EQ(Find(10, 1), slot);
   }
@@ -139,7 +146,7 @@ TEST_F(SlotCacheTest, AFailedLoadIsForgotten) {
 
 TEST_F(SlotCacheTest, MemoryIsUsedAgainButNotUnderALease) {
   const SlotRef leased = Add(10, 16, 'l');
-  const SlotLease lease = cache_.Lease(leased);
+  const Leases lease = Lease(leased);
   Fill();
   EXPECT_GT(cache_.stats().evicted_count, 0);
   EXPECT_LE(cache_.arena().size_bytes(), kCacheBytes);
@@ -147,10 +154,10 @@ TEST_F(SlotCacheTest, MemoryIsUsedAgainButNotUnderALease) {
 }
 
 TEST_F(SlotCacheTest, WithoutRoomThereIsNoSlot) {
-  std::vector<SlotLease> leases;
+  std::vector<Leases> leases;
   std::int64_t page = 0;
   while (const SlotRef slot = Add(page, 16)) {
-    leases.push_back(cache_.Lease(slot));
+    leases.push_back(Lease(slot));
     page += 16;
   }
   EXPECT_EQ(cache_.leased_count(), std::ssize(leases));
@@ -161,10 +168,10 @@ TEST_F(SlotCacheTest, WithoutRoomThereIsNoSlot) {
 }
 
 TEST_F(SlotCacheTest, AForgottenSlotsMemoryIsFreeWhenItsLeaseEnds) {
-  SlotLease lease;
+  Leases lease;
   {
     const SlotRef slot = Add(10, 16, 'l');
-    lease = cache_.Lease(slot);
+    lease = Lease(slot);
     cache_.Forget(slot);
   }
   EXPECT_EQ(cache_.leased_count(), 1);
@@ -189,7 +196,7 @@ TEST_F(SlotCacheTest, AWriteReachesAnUnleasedSlotAndItsPartsAreCheckedAgain) {
 // Rule 18.
 TEST_F(SlotCacheTest, AWriteDoesNotLandUnderALease) {
   const SlotRef slot = Add(10, 4, 'a');
-  const SlotLease lease = cache_.Lease(slot);
+  const Leases lease = Lease(slot);
   Write(10, 1, 'b');
   EXPECT_EQ(At(slot, 10), 'a');
   EXPECT_EQ(Find(10, 1), nullptr);
