@@ -13,6 +13,8 @@
 #include <variant>
 #include <vector>
 
+#include <absl/container/inlined_vector.h>
+
 #include "common/base/status.h"
 #include "common/base/strong_id.h"
 #include "common/kv/kv_format.h"
@@ -251,7 +253,7 @@ enum class FetchOutcome : std::uint8_t { kFound = 1, kUnknown = 2, kLost = 3 };
 struct FetchedCluster {
   ClusterRef cluster;
   FetchOutcome outcome = FetchOutcome::kFound;
-  std::vector<Span> spans;
+  absl::InlinedVector<Span, 1> spans;  // mostly one
 };
 struct FetchReply {
   std::vector<FetchedCluster> clusters;

@@ -29,7 +29,7 @@ absl::StatusOr<Positions> Positions::FromRuns(std::span<const Run> runs) {
   return out;
 }
 
-Positions Positions::FromOwnRuns(std::vector<Run> runs) {
+Positions Positions::FromOwnRuns(Runs runs) {
   Positions out;
   std::int64_t end = -1;
   for (const Run& run : runs) {

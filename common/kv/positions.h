@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include <absl/container/inlined_vector.h>
+
 #include "common/base/status.h"
 
 namespace cairn {
@@ -23,6 +25,8 @@ class Positions {
     std::int64_t length = 0;
     friend bool operator==(const Run&, const Run&) = default;
   };
+  // One needs no memory of its own.
+  using Runs = absl::InlinedVector<Run, 1>;
 
   Positions() = default;
   // first, first + 1, ... count of them.
@@ -31,7 +35,7 @@ class Positions {
   // .. kPositionMax.
   static absl::StatusOr<Positions> FromRuns(std::span<const Run> runs);
   // From runs() of another one.
-  static Positions FromOwnRuns(std::vector<Run> runs);
+  static Positions FromOwnRuns(Runs runs);
   // Sorts. REQUIRES: no position twice.
   static Positions FromUnsorted(std::vector<std::int64_t> positions);
 
@@ -42,7 +46,7 @@ class Positions {
   std::int64_t last() const { return runs_.back().start + runs_.back().length - 1; }
   // The i-th position.
   std::int64_t at(std::int64_t index) const;
-  const std::vector<Run>& runs() const { return runs_; }
+  const Runs& runs() const { return runs_; }
 
   // How many are below `limit`: they are the first ones, because positions ascend.
   std::int64_t CountBelow(std::int64_t limit) const;
@@ -63,7 +67,7 @@ class Positions {
  private:
   void AppendRun(Run run);
 
-  std::vector<Run> runs_;
+  Runs runs_;
   std::int64_t count_ = 0;
 };
 

@@ -10,6 +10,7 @@
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/slice.h>
 
+#include "common/base/check.h"
 #include "common/rpc/kv_codec.h"
 
 namespace cairn::rpc {
@@ -22,23 +23,35 @@ std::uint32_t TagOf(int field, WireFormatLite::WireType type) {
   return WireFormatLite::MakeTag(field, type);
 }
 
-void AppendVarint(std::uint64_t value, std::string* out) {
-  std::uint8_t bytes[10];
-  const std::uint8_t* end = CodedOutputStream::WriteVarint64ToArray(value, bytes);
-  out->append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(end - bytes));
-}
+// A few fields of one message, without memory of their own.
+class FieldBuffer {
+ public:
+  // Of an integer or an enum; zero is what is not there.
+  void AddNumber(int field, std::int64_t value) {
+    if (value == 0) return;
+    AddVarint(TagOf(field, WireFormatLite::WIRETYPE_VARINT));
+    AddVarint(static_cast<std::uint64_t>(value));
+  }
+  // Of a field with `size` bytes inside, which are not added.
+  void AddHeader(int field, std::size_t size) {
+    AddVarint(TagOf(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
+    AddVarint(size);
+  }
+  std::string_view bytes() const {
+    return {reinterpret_cast<const char*>(bytes_), static_cast<std::size_t>(end_ - bytes_)};
+  }
 
-// Of an integer or an enum; zero is what is not there.
-void AppendNumber(int field, std::int64_t value, std::string* out) {
-  if (value == 0) return;
-  AppendVarint(TagOf(field, WireFormatLite::WIRETYPE_VARINT), out);
-  AppendVarint(static_cast<std::uint64_t>(value), out);
-}
+ private:
+  static constexpr int kNumbersMax = 5;
 
-void AppendFieldHeader(int field, std::size_t size, std::string* out) {
-  AppendVarint(TagOf(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED), out);
-  AppendVarint(size, out);
-}
+  void AddVarint(std::uint64_t value) {
+    CAIRN_CHECK_LE(end_ - bytes_ + 10, std::ssize(bytes_));
+    end_ = CodedOutputStream::WriteVarint64ToArray(value, end_);
+  }
+
+  std::uint8_t bytes_[kNumbersMax * 20];  // the longest varints
+  std::uint8_t* end_ = bytes_;
+};
 
 // Bytes of a length-delimited field with `size` bytes inside.
 std::size_t FieldBytes(int field, std::size_t size) {
@@ -65,13 +78,23 @@ struct ReplyFrames {
 };
 
 void AppendArenaRange(const Span& span, std::string* out) {
-  std::string range;  // within a string's own room, mostly
-  AppendNumber(pb::ArenaRange::kGranuleIdFieldNumber, span.arena.granule_id, &range);
-  AppendNumber(pb::ArenaRange::kOffsetBytesFieldNumber, span.arena.offset_bytes, &range);
-  AppendNumber(pb::ArenaRange::kSizeBytesFieldNumber, std::ssize(span.bytes), &range);
-  AppendNumber(pb::ArenaRange::kGenerationFieldNumber, span.arena.generation, &range);
-  AppendFieldHeader(pb::Span::kArenaFieldNumber, range.size(), out);
-  out->append(range);
+  FieldBuffer range;
+  range.AddNumber(pb::ArenaRange::kGranuleIdFieldNumber, span.arena.granule_id);
+  range.AddNumber(pb::ArenaRange::kOffsetBytesFieldNumber, span.arena.offset_bytes);
+  range.AddNumber(pb::ArenaRange::kSizeBytesFieldNumber, std::ssize(span.bytes));
+  range.AddNumber(pb::ArenaRange::kGenerationFieldNumber, span.arena.generation);
+  FieldBuffer header;
+  header.AddHeader(pb::Span::kArenaFieldNumber, range.bytes().size());
+  out->append(header.bytes()).append(range.bytes());
+}
+
+void AppendPositions(const Positions& positions, std::string* out) {
+  pb::Positions message;
+  PositionsToProto(positions, &message);
+  FieldBuffer header;
+  header.AddHeader(pb::Span::kPositionsFieldNumber, message.ByteSizeLong());
+  out->append(header.bytes());
+  message.AppendToString(out);
 }
 
 void AddSpan(const Span& span, bool uses_arena, ReplyFrames* frames) {
@@ -79,16 +102,13 @@ void AddSpan(const Span& span, bool uses_arena, ReplyFrames* frames) {
   Frame& frame = frames->spans.emplace_back();
   frame.header_begin = out.size();
   frame.is_inline = !uses_arena || span.arena.granule_id == 0;
-  AppendNumber(pb::Span::kPartIdFieldNumber, span.part_id.value(), &out);
-  AppendNumber(pb::Span::kFirstEntryFieldNumber, span.first_entry, &out);
-  AppendNumber(pb::Span::kEntryCountFieldNumber, span.entry_count, &out);
-  AppendNumber(pb::Span::kDirectionFieldNumber, static_cast<std::int64_t>(span.direction), &out);
-  if (!span.positions.empty()) {
-    pb::Positions positions;
-    PositionsToProto(span.positions, &positions);
-    AppendFieldHeader(pb::Span::kPositionsFieldNumber, positions.ByteSizeLong(), &out);
-    positions.AppendToString(&out);
-  }
+  FieldBuffer numbers;
+  numbers.AddNumber(pb::Span::kPartIdFieldNumber, span.part_id.value());
+  numbers.AddNumber(pb::Span::kFirstEntryFieldNumber, span.first_entry);
+  numbers.AddNumber(pb::Span::kEntryCountFieldNumber, span.entry_count);
+  numbers.AddNumber(pb::Span::kDirectionFieldNumber, static_cast<std::int64_t>(span.direction));
+  out.append(numbers.bytes());
+  if (!span.positions.empty()) AppendPositions(span.positions, &out);
   if (!frame.is_inline) AppendArenaRange(span, &out);
   frame.header_end = out.size();
   frame.bytes = frame.header_end - frame.header_begin;
@@ -100,10 +120,12 @@ std::size_t AddCluster(const FetchedCluster& cluster, bool uses_arena, ReplyFram
   std::string& out = frames->headers;
   Frame frame;
   frame.header_begin = out.size();
-  AppendNumber(pb::FetchedCluster::kHeadFieldNumber, cluster.cluster.head, &out);
-  AppendNumber(pb::FetchedCluster::kClusterIdFieldNumber, cluster.cluster.cluster_id.value(), &out);
-  AppendNumber(pb::FetchedCluster::kOutcomeFieldNumber, static_cast<std::int64_t>(cluster.outcome),
-               &out);
+  FieldBuffer numbers;
+  numbers.AddNumber(pb::FetchedCluster::kHeadFieldNumber, cluster.cluster.head);
+  numbers.AddNumber(pb::FetchedCluster::kClusterIdFieldNumber, cluster.cluster.cluster_id.value());
+  numbers.AddNumber(pb::FetchedCluster::kOutcomeFieldNumber,
+                    static_cast<std::int64_t>(cluster.outcome));
+  out.append(numbers.bytes());
   frame.header_end = out.size();
   frame.bytes = frame.header_end - frame.header_begin;
   for (const Span& span : cluster.spans) {
@@ -118,7 +140,11 @@ std::size_t AddCluster(const FetchedCluster& cluster, bool uses_arena, ReplyFram
 class SliceWriter {
  public:
   void Add(std::string_view bytes) { own_.append(bytes); }
-  void BeginField(int field, std::size_t size) { AppendFieldHeader(field, size, &own_); }
+  void BeginField(int field, std::size_t size) {
+    FieldBuffer header;
+    header.AddHeader(field, size);
+    own_.append(header.bytes());
+  }
   void AddLent(std::span<const std::byte> bytes, const std::shared_ptr<const void>& owner) {
     if (static_cast<std::int64_t>(bytes.size()) < kLendBytesMin || owner == nullptr) {
       own_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());

@@ -38,7 +38,9 @@ void HotClusters::Trim(Layer& layer) const {
   std::nth_element(heats.begin(), last, heats.end(), std::greater<>());
   const double coldest = *last;
   // Of those that are as hot as the coldest that stays, some must go too.
-  std::erase_if(layer.heat, [&](const auto& entry) { return entry.second < coldest; });
+  for (auto it = layer.heat.begin(); it != layer.heat.end();) {
+    it = it->second < coldest ? layer.heat.erase(it) : std::next(it);
+  }
   for (auto it = layer.heat.begin();
        layer.heat.size() > layer_count_max_ && it != layer.heat.end();) {
     it = it->second == coldest ? layer.heat.erase(it) : std::next(it);
@@ -62,7 +64,8 @@ std::vector<ClusterRef> HotClusters::Of(std::int32_t layer, double share_min) co
 }
 
 std::int64_t HotClusters::memory_bytes() const {
-  constexpr std::size_t kEntryBytes = 48 + sizeof(std::pair<ClusterRef, double>);  // of a map
+  // A tree's nodes are half full at least.
+  constexpr std::size_t kEntryBytes = 2 * sizeof(std::pair<ClusterRef, double>);
   std::size_t count = 0;
   for (const Layer& layer : layers_) count += layer.heat.size();
   return static_cast<std::int64_t>(count * kEntryBytes + layers_.size() * sizeof(Layer));

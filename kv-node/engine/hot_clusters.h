@@ -12,9 +12,10 @@
 
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <span>
 #include <vector>
+
+#include <absl/container/btree_map.h>
 
 #include "common/kv/messages.h"
 
@@ -50,7 +51,7 @@ class HotClusters {
     double unit =
         1;  // what a fetch adds: it grows, which makes all that was added before weigh less
     double total = 0;  // what all fetches have added: the heat of a cluster that each of them named
-    std::map<ClusterRef, double> heat;
+    absl::btree_map<ClusterRef, double> heat;
   };
   void Trim(Layer& layer) const;
 

@@ -19,7 +19,7 @@ void PutPositions(ByteWriter& out, const Positions& positions) {
 }
 
 Positions GetPositions(ByteReader& in) {
-  std::vector<Positions::Run> runs(static_cast<std::size_t>(in.Varint()));
+  Positions::Runs runs(static_cast<std::size_t>(in.Varint()));
   std::int64_t end = 0;
   for (Positions::Run& run : runs) {
     const std::int64_t head = in.Varint();

@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include <absl/container/inlined_vector.h>
+
 #include "common/kv/messages.h"
 #include "kv-node/layout/free_map.h"
 
@@ -31,6 +33,9 @@ std::int64_t PoolClassPages(std::int64_t bytes);
 // Log runs are bounded for each size class: class i has 2^i to 2^(i+1) - 1 pages.
 int LogRunClass(std::int64_t page_count);
 
+// One for each page number in a part. Few have more than four pages.
+using PartCrcs = absl::InlinedVector<std::uint32_t, 4>;
+
 // A part as rows have it: its pages by number, which nothing keeps in use.
 struct StoredPart {
   PartId id;
@@ -40,7 +45,7 @@ struct StoredPart {
   std::int64_t offset_bytes = 0;  // of the first byte in a run; 0 in a pool
   Direction direction = Direction::kUp;
   Positions positions;
-  std::vector<std::uint32_t> crcs;  // one for each page number in the part
+  PartCrcs crcs;  // one for each page number in the part
 
   std::int64_t count() const { return positions.count(); }
   std::int64_t extent_bytes() const { return page_count * kPageBytes; }

@@ -33,8 +33,7 @@ void PutPositions(ByteWriter& out, const Positions& positions) {
 
 Positions GetPositions(ByteReader& in) {
   // A run takes two bytes at least, so the row's length bounds their count too.
-  std::vector<Positions::Run> runs(
-      static_cast<std::size_t>(in.Count(std::min(kRunCountMax, in.remaining()))));
+  Positions::Runs runs(static_cast<std::size_t>(in.Count(std::min(kRunCountMax, in.remaining()))));
   std::int64_t end = 0;
   for (Positions::Run& run : runs) {
     run.start = end + in.Count(kPositionMax);
@@ -97,13 +96,13 @@ bool Continues(const Part& last, const Part& next, std::int64_t entry_bytes) {
          next.positions.first() == last.positions.first() + 1;
 }
 
-void PutCrcs(ByteWriter& out, const std::vector<std::uint32_t>& crcs) {
+void PutCrcs(ByteWriter& out, const PartCrcs& crcs) {
   out.Varint(static_cast<std::int64_t>(crcs.size()));
   for (const std::uint32_t crc : crcs) out.Fixed32(crc);
 }
 
-std::vector<std::uint32_t> GetCrcs(ByteReader& in) {
-  std::vector<std::uint32_t> crcs(static_cast<std::size_t>(in.Count(in.remaining() / 4)));
+PartCrcs GetCrcs(ByteReader& in) {
+  PartCrcs crcs(static_cast<std::size_t>(in.Count(in.remaining() / 4)));
   for (std::uint32_t& crc : crcs) crc = in.Fixed32();
   return crcs;
 }

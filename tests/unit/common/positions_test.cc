@@ -14,7 +14,7 @@
 namespace cairn {
 namespace {
 
-using Runs = std::vector<Positions::Run>;
+using Runs = Positions::Runs;
 
 std::vector<std::int64_t> ToVector(const Positions& positions) {
   std::vector<std::int64_t> out;

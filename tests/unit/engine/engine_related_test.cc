@@ -116,7 +116,7 @@ class EngineRelatedTest : public EngineTest {
       while (pending && !::testing::Test::HasFailure()) {
         const FetchReply reply = FetchAll({cluster});
         if (reply.clusters.empty()) return;
-        const std::vector<Span>& spans = reply.clusters[0].spans;
+        const auto& spans = reply.clusters[0].spans;
         pending = std::any_of(spans.begin(), spans.end(), is_pending);
       }
     }
