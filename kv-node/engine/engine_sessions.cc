@@ -258,6 +258,7 @@ void EngineImpl::CommitSeal(SessionId session, StoredSession stored,
   next.has_checkpoint = false;
   open.row.sealed = true;
   stored.row.segment = SegmentId(*id);
+  stored.row.flash_bytes = 0;
   stored.row.epoch = Epoch(stored.row.epoch.value() + 1);
   MetaBatch batch;
   batch.Put(Family::kSegments, SegmentHeadKey(open.id), EncodeSegmentRow(open.row));

@@ -120,6 +120,7 @@ absl::Status AttachedSession::Cut(CheckpointJob& job, LogPlan& plan, const PageS
   if (seal) {
     job.sealed = segment;
     job.row.segment = next;
+    job.row.flash_bytes = 0;
     job.segment_row.parent = segment;
     job.segment_row.start = job.op.token_count;
     job.segment_row.sealed = false;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "common/base/check.h"
 #include "tests/unit/engine/engine_fixture.h"
 #include "tests/unit/engine/gated_device.h"
 
@@ -69,6 +70,12 @@ class EngineEpochTest : public EngineTest {
   }
   absl::StatusOr<SealedSegment> Seal() {
     return Await<SealedSegment>([&](auto done) { engine_->SealSession(id_, std::move(done)); });
+  }
+  std::int64_t FlashBytes() {
+    const auto sessions = Await<std::vector<SessionInfo>>(
+        [&](auto done) { engine_->ListSessions(std::move(done)); });
+    CAIRN_CHECK(sessions.ok() && sessions->size() == 1);
+    return sessions->front().flash_bytes;
   }
   Append Entries(const Positions& positions) const {
     return {0, {{{0, ClusterId(1)}, positions, EntriesBytes(layout_, kSalt + 1, 0, 0, positions)}}};
@@ -163,9 +170,11 @@ TEST_F(EngineEpochTest, ASealByTheNodeEndsTheEpoch) {
   ASSERT_TRUE(TakeCheckpoint(*session_, 0, 4).ok());
   const Epoch epoch = session_->attachment().epoch;
   ASSERT_TRUE(Close(epoch).ok());
+  EXPECT_GT(FlashBytes(), 0);
   const auto sealed = Seal();
   ASSERT_TRUE(sealed.ok()) << sealed.status();
   EXPECT_EQ(sealed->token_count, 4);
+  EXPECT_EQ(FlashBytes(), 0) << "what the sealed segment holds is not the session's own";
   const auto resumed = TestSession::Resume(*engine_, id_, epoch);
   EXPECT_EQ(resumed.status().code(), absl::StatusCode::kFailedPrecondition) << resumed.status();
   session_ = Open(id_);
@@ -195,6 +204,7 @@ TEST_F(EngineEpochTest, ASealWithoutNewPositionsIsAPlainCheckpoint) {
   const auto first = TakeCheckpoint(*session_, 0, 4, /*seal=*/true);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_NE(first->sealed_segment_id.value(), 0);
+  EXPECT_EQ(FlashBytes(), 0) << "what the sealed segment holds is not the session's own";
   const auto second = TakeCheckpoint(*session_, 4, 4, /*seal=*/true);
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_EQ(second->sealed_segment_id.value(), 0);
