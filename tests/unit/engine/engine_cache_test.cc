@@ -21,6 +21,13 @@ class EngineCacheTest : public EngineTest {
     while (Stats().write_pool_bytes == written_bytes_before) {
     }
   }
+  // Appends some entries, and waits until their page is written in every layer and head.
+  void Place(TestSession& session, const Positions& positions, std::int64_t salt = kSalt) {
+    const std::int64_t page_count = std::int64_t{layout_.layer_count} * layout_.head_count;
+    const std::int64_t end = Stats().write_pool_bytes + page_count * kPageBytes;
+    AppendAll(session, 1, positions, salt);
+    EXPECT_TRUE(WaitForStats([&](const KvStats& stats) { return stats.write_pool_bytes == end; }));
+  }
   absl::StatusOr<ReadReply> FetchOne(TestSession& session, std::int64_t cluster) {
     return session.Read(Fetch{0, {{0, ClusterId(cluster)}}, true});
   }
@@ -84,20 +91,20 @@ TEST_F(EngineCacheTest, SpansLieInTheArenaUntilTheReplyIsDropped) {
 TEST_F(EngineCacheTest, BehindARollbackNothingIsServedFromOldSlots) {
   Start(Placing());
   const SessionId id = Create();
+  PartId part;
   {
     auto session = Open(id);
-    Store(*session, 1, 0, 8);
-    const std::int64_t before = Stats().write_pool_bytes;
-    AppendAll(*session, 1, Positions::Range(8, 4), /*salt=*/1000);
-    AwaitPlaced(before);
+    Place(*session, Positions::Range(0, 8));
+    ASSERT_TRUE(TakeCheckpoint(*session, 0, 8).ok());
+    Place(*session, Positions::Range(8, 4), /*salt=*/1000);
     const auto reply = FetchOne(*session, 1);  // the grown part is in a slot now
     ASSERT_TRUE(reply.ok());
+    part = OnlySpan(reply).part_id;
   }
   auto session = Open(id);
   EXPECT_EQ(session->attachment().token_count, 8);
-  const std::int64_t before = Stats().write_pool_bytes;
-  AppendAll(*session, 1, Positions::Range(8, 4));
-  AwaitPlaced(before);
+  Place(*session, Positions::Range(8, 4));
+  EXPECT_EQ(OnlySpan(FetchOne(*session, 1)).part_id, part);
   ExpectCluster(*session, 1, Positions::Range(0, 12));
 }
 

@@ -82,9 +82,9 @@ void TestSession::SendAs(OpSeq op_seq, const ChangingOperation& operation) {
   }
 }
 
-absl::StatusOr<ReadReply> TestSession::Read(const ReadOperation& operation) {
+absl::StatusOr<ReadReply> TestSession::Read(const ReadOperation& operation, OpSeq after) {
   const RequestId request(next_request_++);
-  while (!channel_->Submit(request, OpSeq(0), operation)) {
+  while (!channel_->Submit(request, after, operation)) {
     MutexLock lock(observer_->mutex);
     observer_->changed.WaitUntil(observer_->mutex,
                                  std::chrono::steady_clock::now() + std::chrono::milliseconds(10));

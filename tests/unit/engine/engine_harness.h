@@ -34,7 +34,7 @@ class TestSession {
   OpSeq Send(const ChangingOperation& operation);
   // Submits again under a number that was used before.
   void SendAs(OpSeq op_seq, const ChangingOperation& operation);
-  absl::StatusOr<ReadReply> Read(const ReadOperation& operation);
+  absl::StatusOr<ReadReply> Read(const ReadOperation& operation, OpSeq after = OpSeq(0));
   // Submits a hint and returns its number; waits while the channel is full.
   RequestId Hint(const HintOperation& hint);
   // Waits for the checkpoint's end.

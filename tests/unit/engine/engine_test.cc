@@ -111,6 +111,21 @@ TEST_F(EngineTest, OperationsBehindAFailedOneAreRefusedUntilItComesAgain) {
   EXPECT_EQ(std::get<FetchReply>(*reply).clusters.at(0).outcome, FetchOutcome::kFound);
 }
 
+// Rule 14.
+TEST_F(EngineTest, NumbersHaveNoGapsAndAReadNamesWhatItFollows) {
+  auto session = Open(Create());
+  AppendAll(*session, 1, Positions::Range(0, 5));  // operations 1 and 2
+  EXPECT_TRUE(session->Read(GetTokens{0, 1}, OpSeq(2)).ok());
+  const auto early = session->Read(GetTokens{0, 1}, OpSeq(3));
+  EXPECT_EQ(early.status().code(), absl::StatusCode::kFailedPrecondition) << early.status();
+  session->SendAs(OpSeq(4), PutPolicyState{1, "fourth"});
+  session->SendAs(OpSeq(2), PutPolicyState{1, "second again"});  // was applied before
+  const auto reply = session->Read(GetPolicyState{});
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(std::get<PolicyStateReply>(*reply).state, "");
+  EXPECT_EQ(session->failure().code(), absl::StatusCode::kInvalidArgument) << session->failure();
+}
+
 TEST_F(EngineTest, CarriedEntriesComeBackAndAreLoggedOnce) {
   const SessionId id = Create();
   auto session = Open(id);

@@ -196,6 +196,16 @@ TEST_F(PoolTableTest, PagesWithNamedBytesAreReadAndBothPartsChecked) {
   EXPECT_FALSE(table_->AreIntact(store, low, kEntryBytes, 1, failed));
 }
 
+// Rule 6. The rows have dropped what lies in the second page, and a commit may still name it.
+TEST_F(PoolTableTest, PagesWithDroppedBytesAreReadToo) {
+  const ExtentRef pool = MakePool(2);
+  const Part low = Add(pool, Direction::kUp, 8);
+  const Part high = Add(pool, Direction::kDown, 2);
+  table_->Drop(high);
+  const std::vector second{PageIndex(pool->first().value() + 1)};
+  EXPECT_EQ(table_->PagesToCheck(low, kEntryBytes, 1), second);
+}
+
 TEST_F(PoolTableTest, ADamagedPoolTakesNoNewPart) {
   const ExtentRef pool = MakePool(1);
   const Part low = Add(pool, Direction::kUp, 2);
