@@ -3,6 +3,7 @@
 
 usage: mutations.py [BUILD_DIR] [NAME...]      default: build/release and all mutations
 
+Those that rules.py names for a rule of the store must be noticed by the very tests that it names.
 Not part of CI: each mutation is a build. It works in the tree that it lies in, which must have no changes of its
 own in the mutated files; every file is put back, also after Ctrl-C. Prints a table, and fails if a mutation
 survives, or if its text is no longer in the source (then the table here is what is out of date).
@@ -10,6 +11,8 @@ survives, or if its text is no longer in the source (then the table here is what
 import os
 import subprocess
 import sys
+
+import rules
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
 ENGINE = "kv-node/engine/"
@@ -27,8 +30,9 @@ CACHE = ("cache_test", "tests/unit/cache/cache_test", {})
 DEVICE = ("device_test", "tests/unit/device/device_test", {})
 LAYOUT = ("layout_test", "tests/unit/layout/layout_test", {})
 META = ("meta_test", "tests/unit/meta/meta_test", {})
+PAGES = ("page_io_test", "tests/unit/engine/page_io_test", {})
 
-# name, file, text that is there once, what takes its place, the test that must fail
+# name, file, text that is there once, what takes its place (or two lists of as many), the test that must fail
 MUTATIONS = [
     ("no flush before the commit", ENGINE + "session_checkpoint.cc",
      "if (!context_.options.durable) return CommitCheckpoint();",
@@ -65,6 +69,35 @@ MUTATIONS = [
     ("the bit of a stale index row is not stored (rule 11)", "kv-node/layout/rows.cc",
      "  out.Byte(row.stale ? 1 : 0);\n  out.Varint(row.entry_count);",
      "  out.Byte(0);\n  out.Varint(row.entry_count);", ENGINE_TEST),
+    ("a checkpoint does not wait for the one before (rule 8)", ENGINE + "session_checkpoint.cc",
+     "if (checkpoint_ != nullptr || !placing_.empty()) return", "if (!placing_.empty()) return", ENGINE_TEST),
+    ("a seal goes over to the next segment at its commit (rule 2)", ENGINE + "session_checkpoint.cc",
+     ["    state_->Roll(job.op.token_count, next);\n    regions_.clear();\n    log_extents_.clear();\n"
+      "    pools_->Clear();\n",
+      "  if (job->sealed.value() != 0) context_.on_sealed(job->sealed);\n"],
+     ["", "  if (job->sealed.value() != 0) {\n    state_->Roll(job->op.token_count, job->row.segment);\n"
+      "    regions_.clear();\n    log_extents_.clear();\n    pools_->Clear();\n  }\n"], ENGINE_TEST),
+    ("a sealed segment's log runs stay the session's (rule 3)", ENGINE + "session_checkpoint.cc",
+     "    log_extents_.clear();\n", "", ENGINE_TEST),
+    ("a sealed segment goes while others stand on it (rule 3)", ENGINE + "engine_sessions.cc",
+     "if (--child_count[parent_of[id]] > 0) break;", "--child_count[parent_of[id]];", ENGINE_TEST),
+    ("an open goes on with the attachment that is there (rule 4)", ENGINE + "engine_sessions.cc",
+     "  ++opening_count_;\n  StopSession(",
+     "  if (!expected && attached != attached_.end()) return done(attached->second->attachment(0));\n"
+     "  ++opening_count_;\n  StopSession(", ENGINE_TEST),
+    ("the epoch of an attachment is not stored (rule 4)", ENGINE + "engine_sessions.cc",
+     "  batch.Put(Family::kSessions, SessionKeyBytes(session), EncodeSessionRow(loaded.row));\n", "", ENGINE_TEST),
+    ("a resume ends a newer owner's attachment (rule 13)", ENGINE + "engine_sessions.cc",
+     "attached->second->epoch() != *expected) {", "attached->second->epoch() < *expected) {", ENGINE_TEST),
+    ("a resume needs no epoch (rule 13)", ENGINE + "engine_sessions.cc",
+     "if (expected && loaded.row.epoch != *expected) {", "if (expected && loaded.row.epoch < *expected) {",
+     ENGINE_TEST),
+    ("an operation that failed counts as applied (rule 14)", ENGINE + "attached_session.cc",
+     "    refused_ = op_seq;\n", "    applied_ = op_seq;\n", ENGINE_TEST),
+    ("operations may be missing (rule 14)", ENGINE + "attached_session.cc",
+     "if (head.op_seq.value() > next) {", "if (head.op_seq.value() > next && refused_.value() != 0) {", ENGINE_TEST),
+    ("a read comes before what it follows (rule 14)", ENGINE + "attached_session.cc",
+     "if (head.after > applied_) {", "if (head.after < OpSeq(0)) {", ENGINE_TEST),
     ("commit before the writes have ended", ENGINE + "session_checkpoint.cc",
      "if (!writes_in_flight_.empty() && *writes_in_flight_.begin() <= checkpoint_->write_seq) return;",
      "", HISTORY),
@@ -124,6 +157,15 @@ MUTATIONS = [
     ("carried rows of all segments count", ENGINE + "session_state.cc",
      "if (rows.has_checkpoint) last = &rows;",
      "if (rows.has_checkpoint && last == nullptr) last = &rows;", STATE),
+    ("carried rows behind the limit count (rule 1)", ENGINE + "session_state.cc",
+     "if (part.positions.first() < last->limit) out", "out", STATE),
+    ("a fork has its parent's records (rule 1)", ENGINE + "session_reads.cc",
+     "const bool own = state_->open().has_checkpoint;", "const bool own = state_ != nullptr;", ENGINE_TEST),
+    ("a child of a Replace may have a used id (rule 10)", ENGINE + "session_state.cc",
+     "if (child.cluster_id.value() <= last_id || child.positions.empty()) {", "if (child.positions.empty()) {", STATE),
+    ("ids that are not to be seen may be used again (rule 10)", ENGINE + "session_loader.cc",
+     "head == layout.head_count ? kAllHeads : head, next_ids[i] - 1);",
+     "head == layout.head_count ? kAllHeads : head, 0);", ENGINE_TEST),
     ("a cluster id may be used again", ENGINE + "session_state.cc",
      "if (held.empty() && key.cluster_id.value() <= UsedIdMax(key.layer, key.head)) {", "if (false) {", STATE),
     ("positions may be out of order", ENGINE + "session_state.cc",
@@ -139,6 +181,14 @@ MUTATIONS = [
      "std::memset(seed.data(), 0, store.size());", PARTS),
     ("slots outlive their attachment", ENGINE + "engine.cc", "context_.cache->ForgetAllOf(session);", "",
      ENGINE_TEST),
+    ("slots outlive their attachment and what is written there (rule 5)", ENGINE + "engine.cc",
+     ["context_.cache->ForgetAllOf(session);", "cache->OnWrite(first, bytes);"],
+     ["", "if (first.value() < 0) cache->OnWrite(first, bytes);"], ENGINE_TEST),
+    ("a read of an ended attachment is served (rule 5)", ENGINE + "session_fetch.cc",
+     "  if (stopped_) return;  // rule 5: reads of an ended epoch are dropped unchecked\n", "", ENGINE_TEST),
+    ("a lease holds flash (rule 16)", ENGINE + "session_fetch.cc", "  span.owner = wanted.owner;\n",
+     "  span.owner = std::make_shared<std::pair<std::shared_ptr<const void>, ExtentRef>>(\n"
+     "      wanted.owner, wanted.extent);\n", ENGINE_TEST),
     ("a write lands under a lease", "kv-node/cache/slot_cache.cc", "    if (InUse(*slot)) {\n      Forget(slot);",
      "    if (slot->loading_) {\n      Forget(slot);", CACHE),
     ("a write lands under a load", "kv-node/cache/slot_cache.cc", "    if (InUse(*slot)) {\n      Forget(slot);",
@@ -178,6 +228,43 @@ MUTATIONS = [
      "static_cast<void>(links);", ENGINE_TEST),
     ("two writers of a pool's page", ENGINE + "pool_table.cc",
      "if (live != nullptr && live->held) return true;", "static_cast<void>(live);", ENGINE_TEST),
+    ("a page that is being written is written again (rule 6)", ENGINE + "pool_table.cc",
+     "if (is_being_written(PageIndex(pool.first.value() + i))) return true;",
+     "static_cast<void>(is_being_written(PageIndex(pool.first.value() + i)));", ENGINE_TEST),
+    ("a page is read for what memory names only (rule 6)", ENGINE + "pool_table.cc",
+     "facing, At(*part.extent).ends[Slot(facing)].bytes);",
+     "facing,\n              At(*part.extent).ends[Slot(facing)].by_row\n"
+     "                  ? At(*part.extent).ends[Slot(facing)].bytes : 0);", ENGINE_TEST),
+    ("a page is written again with the growing part only (rule 6)", ENGINE + "session_place.cc",
+     "      std::memcpy(image->data() + begin - image_begin, pages.Page(page).data(), kPageBytes);\n",
+     "      const ByteRange own = RangeOf(part, entry_bytes, 0, first);\n"
+     "      const std::int64_t from = std::max(own.begin, begin);\n"
+     "      const std::int64_t to = std::min(own.end, begin + kPageBytes);\n"
+     "      if (from >= to) continue;\n"
+     "      std::memcpy(image->data() + from - image_begin, pages.Page(page).data() + from - begin,\n"
+     "                  static_cast<std::size_t>(to - from));\n", ENGINE_TEST),
+    ("the growing part of a page is not checked (rule 6)", ENGINE + "pool_table.cc",
+     "if (!PieceIsIntact(store, part, last, pages.Page(page))) return false;",
+     "static_cast<void>(PieceIsIntact(store, part, last, pages.Page(page)));", FAULTS),
+    ("a page that is being written is read from the device (rule 6)", ENGINE + "page_io.cc",
+     "    if (in_flight_.contains(page)) continue;\n    if (!pieces", "    if (!pieces", PAGES),
+    ("a fetch reads what is being written from the device (rule 6)", ENGINE + "page_io.cc",
+     "if (const auto writing = in_flight_.find(page_at(i)); writing != in_flight_.end()) {",
+     "if (const auto writing = in_flight_.find(page_at(i)); writing != in_flight_.end() && i < 0) {", ENGINE_TEST),
+    ("a write does not hold its pages (rule 15)", ENGINE + "session_place.cc",
+     "  // Rule 15: space is in use while a write in flight names it.\n"
+     "  context_.io->Write(first, std::move(buffer), cause,\n"
+     "                     [this, seq, extent, io = HoldIo()]",
+     "  static_cast<void>(extent);\n"
+     "  context_.io->Write(first, std::move(buffer), cause,\n"
+     "                     [this, seq, io = HoldIo()]", ENGINE_TEST),
+    ("a part grows over what a commit names (rule 15)", ENGINE + "pool_table.cc",
+     "  return part.extent->size_bytes() - At(*part.extent).ends[Slot(Opposite(part.direction))].bytes;\n",
+     "  const End other = At(*part.extent).ends[Slot(Opposite(part.direction))];\n"
+     "  return part.extent->size_bytes() - (other.by_row ? other.bytes : 0);\n", ENGINE_TEST),
+    ("the lock is the process's (rule 7)", LAYOUT_DIR + "file_calls.cc", "F_OFD_SETLK", "F_SETLK", LAYOUT),
+    ("checkpoints do not bound log runs (rule 19)", ENGINE + "session_plan.cc",
+     "  PlanStragglers(plan);\n  return absl::OkStatus();\n", "  return absl::OkStatus();\n", ENGINE_TEST),
     ("the other part of a page is not checked", ENGINE + "pool_table.cc",
      "if (other.last_crc != PartCrc(store, other.part, number, bytes)) return false;",
      "static_cast<void>(PartCrc(store, other.part, number, bytes));", FAULTS),
@@ -260,17 +347,30 @@ def run(command, environment=None, seconds=600):
         return False
 
 
-def judge(build, file, old, new, test):
+def mutated(text, old, new):
+    """The text with its mutation, or None where it does not apply."""
+    for one_old, one_new in zip(old, new) if isinstance(old, list) else [(old, new)]:
+        if text.count(one_old) != 1:
+            return None
+        text = text.replace(one_old, one_new)
+    return text
+
+
+def judge(build, name, file, old, new, test):
     target, binary, environment = test
     before = read(file)
-    if before.count(old) != 1:
+    after = mutated(before, old, new)
+    if after is None:
         return "NOT APPLIED"
     try:
-        write(file, before.replace(old, new))
+        write(file, after)
         # Warnings are errors, so a mutation must leave nothing unused.
         if not run(["cmake", "--build", build, "--target", target]):
             return "NOT BUILT"
-        return "SURVIVED" if run([os.path.join(build, binary)], environment) else "caught"
+        command = [os.path.join(build, binary)]
+        survived = [only for only in rules.tests_of(name) or ["*"]
+                    if run(command + ["--gtest_filter=" + only], environment)]
+        return "SURVIVED " + ", ".join(survived) if survived else "caught"
     finally:
         write(file, before)
 
@@ -282,7 +382,7 @@ def main():
     survived = 0
     print("| mutation | file | test | outcome |\n| --- | --- | --- | --- |")
     for name, file, old, new, test in wanted:
-        outcome = judge(build, file, old, new, test)
+        outcome = judge(build, name, file, old, new, test)
         survived += outcome != "caught"
         print("| %s | %s | %s | %s |" % (name, file, test[0], outcome), flush=True)
     print("%d mutations, %d not caught" % (len(wanted), survived))
