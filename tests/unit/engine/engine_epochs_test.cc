@@ -85,8 +85,8 @@ class EngineEpochTest : public EngineTest {
     return Await<SealedSegment>([&](auto done) { engine_->SealSession(id_, std::move(done)); });
   }
   std::int64_t FlashBytes() {
-    const auto sessions = Await<std::vector<SessionInfo>>(
-        [&](auto done) { engine_->ListSessions(std::move(done)); });
+    const auto sessions =
+        Await<std::vector<SessionInfo>>([&](auto done) { engine_->ListSessions(std::move(done)); });
     CAIRN_CHECK(sessions.ok() && sessions->size() == 1);
     return sessions->front().flash_bytes;
   }
