@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 
+#include "common/base/check.h"
 #include "kv-node/cache/slot.h"
 
 namespace cairn::kv {
@@ -56,6 +57,7 @@ class SlotIndex {
   using Class = std::multimap<std::int64_t, SlotRef>;  // by first page
 
   static std::size_t NumberOf(std::int64_t page_count) {
+    CAIRN_CHECK(page_count >= 1 && page_count <= kSlotPagesMax);
     return static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(page_count)) - 1);
   }
   Class& ClassOf(std::int64_t page_count) { return by_class_[NumberOf(page_count)]; }
