@@ -12,6 +12,7 @@
 #include <rocksdb/write_buffer_manager.h>
 
 #include "common/log/log.h"
+#include "kv-node/meta/info_log.h"
 #include "kv-node/meta/rocksdb_options.h"
 
 namespace cairn::kv {
@@ -21,7 +22,6 @@ constexpr std::size_t kReadaheadBytes = std::size_t{64} << 10;
 constexpr std::size_t kFileBufferBytes = std::size_t{64} << 10;
 // Ten families: the default arena block would cost more than their rows.
 constexpr std::size_t kArenaBlockBytes = std::size_t{16} << 10;
-constexpr std::size_t kInfoLogBytes = std::size_t{256} << 10;
 // Open table readers cost some KiB each.
 constexpr int kOpenFileCountMax = 64;
 
@@ -49,9 +49,6 @@ void SetMemoryLimits(const MetaOptions& options, rocksdb::DBOptions& db) {
       static_cast<std::size_t>(options.memtable_bytes));
   // A family that is seldom written would otherwise keep every log since its last row.
   db.max_total_wal_size = static_cast<std::uint64_t>(4 * options.memtable_bytes);
-  db.keep_log_file_num = 2;
-  db.max_log_file_size = kInfoLogBytes;
-  db.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
   db.stats_dump_period_sec = 0;
   db.stats_persist_period_sec = 0;
   db.skip_stats_update_on_db_open = true;
@@ -87,6 +84,8 @@ RocksDbSetup MakeRocksDbSetup(const MetaOptions& options, MetaAccess access) {
   db.create_if_missing = access == MetaAccess::kUse;
   db.create_missing_column_families = access == MetaAccess::kUse;
   db.paranoid_checks = true;
+  db.info_log = std::make_shared<InfoLog>();
+  db.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
   // After a power cut the end of the log holds unsynced batches, torn in any way. Nobody was told
   // that they are durable, so they must not keep the store from opening, as they would with
   // kAbsoluteConsistency, and with kTolerateCorruptedTailRecords when a record has its length but

@@ -117,6 +117,7 @@ UnsyncedFs::UnsyncedFs(const std::shared_ptr<rocksdb::FileSystem>& base, std::ui
     : FileSystemWrapper(base), random_(seed) {}
 
 IOStatus UnsyncedFs::Alive() {
+  if (full_) return IOStatus::NoSpace("injected");
   return dead_ ? IOStatus::IOError("the power is off") : IOStatus::OK();
 }
 
@@ -210,6 +211,11 @@ void UnsyncedFs::CutAtSyncOf(const std::string& part, std::int64_t syncs_before)
   MutexLock lock(mutex_);
   syncs_before_cut_ = syncs_before;
   cut_at_sync_of_ = part;
+}
+
+void UnsyncedFs::FillDisk() {
+  MutexLock lock(mutex_);
+  full_ = true;
 }
 
 void UnsyncedFs::FailNextLogSync(bool disk_full) {

@@ -13,6 +13,7 @@
 //   system.
 // - CutAtSyncOf(): the power goes off in place of the next sync of such a file, or of a later one.
 //   FailNextLogSync(): it fails with EIO or ENOSPC.
+// - FillDisk(): nothing has room from now on, in no file.
 //
 // Threading: any thread.
 #pragma once
@@ -38,6 +39,7 @@ class UnsyncedFs : public rocksdb::FileSystemWrapper {
   // `part` of the file's name: ".log", "MANIFEST", ".sst".
   void CutAtSyncOf(const std::string& part, std::int64_t syncs_before = 0);
   void FailNextLogSync(bool disk_full = false);
+  void FillDisk();
   // Bytes that the power cut took away.
   std::int64_t lost_bytes();
 
@@ -77,6 +79,7 @@ class UnsyncedFs : public rocksdb::FileSystemWrapper {
   std::mt19937_64 random_ CAIRN_GUARDED_BY(mutex_);
   std::map<std::string, FileState> files_ CAIRN_GUARDED_BY(mutex_);
   bool dead_ CAIRN_GUARDED_BY(mutex_) = false;
+  bool full_ CAIRN_GUARDED_BY(mutex_) = false;
   std::string cut_at_sync_of_ CAIRN_GUARDED_BY(mutex_);  // empty: no
   std::int64_t syncs_before_cut_ CAIRN_GUARDED_BY(mutex_) = 0;
   bool fail_log_sync_ CAIRN_GUARDED_BY(mutex_) = false;

@@ -1,5 +1,6 @@
 // What a power cut and a failing disk leave of the metadata: what was acknowledged is there, the
 // rest whole or not at all.
+#include <filesystem>
 #include <random>
 #include <vector>
 
@@ -134,6 +135,21 @@ TEST_F(MetaCrash, AFullDiskSaysHowToGoOnAndLosesNothingAcknowledged) {
   store = OpenAgain();
   EXPECT_NE(*store->reader().Get(Family::kSegments, "0001"), std::nullopt);
   EXPECT_TRUE(store->CommitAndWait(TwoFamilies(5)).ok());
+}
+
+TEST_F(MetaCrash, WithoutRoomForAnyFileTheStoreStaysReadable) {
+  auto store = OpenOnFaultyDisk(1);
+  ASSERT_TRUE(store->CommitAndWait(TwoFamilies(1)).ok());
+  fs_->FillDisk();
+  for (int i = 2; i < 5; ++i) {
+    const absl::Status status = store->CommitAndWait(TwoFamilies(i));
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_NE(*store->reader().Get(Family::kSegments, "0001"), std::nullopt);
+  }
+  store.reset();
+  EXPECT_FALSE(std::filesystem::exists(dir_.File("meta") + "/LOG"));
+  store = OpenAgain();
+  EXPECT_NE(*store->reader().Get(Family::kSegments, "0001"), std::nullopt);
 }
 
 TEST_F(MetaCrash, AfterAFailedSyncNothingIsAcceptedAnyMore) {
