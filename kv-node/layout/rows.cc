@@ -133,7 +133,7 @@ void GetGroup(ByteReader& in, std::int64_t entry_bytes, std::vector<StoredPart>&
     if (i > 0) part.positions = Positions::Range(base.positions.first() + i, 1);
     part.crcs = GetCrcs(in);
     const std::int64_t bytes = part.positions.count() * entry_bytes;
-    if (part.offset_bytes + bytes > part.page_count * kPageBytes ||
+    if (bytes > kPartBytesMax || part.offset_bytes + bytes > part.page_count * kPageBytes ||
         part.positions.last() > kPositionMax) {
       in.MarkBad();
     }

@@ -170,6 +170,18 @@ TEST(RowsDamageTest, IdsThatCountBeyondTheLargestAreDataLoss) {
   EXPECT_EQ(DecodeParts(row, kEntryBytes).status().code(), absl::StatusCode::kDataLoss);
 }
 
+// The cache has no slot for one: a fetch of it would end the process.
+TEST(RowsDamageTest, APartLargerThanAnyIsDataLoss) {
+  for (const std::int64_t excess : {0, 1}) {
+    Part part;
+    part.id = PartId(5);
+    part.SetExtent(std::make_shared<Extent>(nullptr, ExtentKind::kLogRun, PageIndex(9), 40, true));
+    part.positions = Positions::Range(0, kPartBytesMax / kEntryBytes + excess);
+    part.crcs.resize(17);
+    EXPECT_EQ(DecodeParts(EncodeParts({part}, kEntryBytes), kEntryBytes).ok(), excess == 0);
+  }
+}
+
 TEST(RowsDamageTest, APartBeyondItsExtentIsDataLoss) {
   const auto map = std::make_shared<FreeMap>(100, 2);
   Part part;
