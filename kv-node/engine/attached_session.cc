@@ -118,13 +118,13 @@ AttachedSession::Applied AttachedSession::ApplyHead(QueuedOperation& head) {
     return Applied::kYes;
   }
   const std::int64_t next = applied_.value() + 1;
-  if (head.op_seq.value() < next) return Applied::kYes;  // sent again, and applied before
-  if (head.op_seq.value() > next) {
-    if (refused_.value() == 0) {
-      return Finish(OpSeq(next),
-                    InvalidArgument("operation {} is missing: {} came", next, head.op_seq));
-    }
-    return Applied::kYes;  // refused with the one that failed
+  if (head.op_seq.value() > next && refused_.value() == 0) {
+    Finish(OpSeq(next), InvalidArgument("operation {} is missing: {} came", next, head.op_seq));
+  }
+  if (head.op_seq.value() != next) {
+    // Sent again, and applied before; or refused with the one that failed.
+    observer_->OnPassedOver(head.op_seq);
+    return Applied::kYes;
   }
   refused_ = OpSeq(0);
   return ApplyChange(head.op_seq, std::get<ChangingOperation>(head.operation));

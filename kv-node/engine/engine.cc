@@ -80,6 +80,7 @@ class CountingObserver final : public ChannelObserver {
   void OnFailure(OpSeq op_seq, const absl::Status& status) override {
     observer_->OnFailure(op_seq, status);
   }
+  void OnPassedOver(OpSeq op_seq) override { observer_->OnPassedOver(op_seq); }
   void OnReply(RequestId request_id, absl::StatusOr<ReadReply> reply) override {
     observer_->OnReply(request_id, std::move(reply));
   }

@@ -92,6 +92,9 @@ class ChannelObserver {
   // 0: the channel ended (the session was opened by another, deleted, or the engine stops); nothing
   // more will come.
   virtual void OnFailure(OpSeq op_seq, const absl::Status& status) = 0;
+  // Nothing else will be said of the changing operation: it was applied before, or is refused with
+  // one that failed.
+  virtual void OnPassedOver(OpSeq /*op_seq*/) {}
   virtual void OnReply(RequestId request_id, absl::StatusOr<ReadReply> reply) = 0;
   // An operation left the queue: there is room again. Used for back-pressure.
   virtual void OnRoom() = 0;

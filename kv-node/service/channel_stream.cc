@@ -266,8 +266,15 @@ void ChannelStream::OnCheckpointed(OpSeq op_seq, const Checkpointed& checkpointe
   reply.set_op_seq(op_seq.value());
   rpc::ToProto(checkpointed, reply.mutable_checkpointed());
   MutexLock lock(mutex_);
-  checkpoints_.erase(op_seq);
+  EndCheckpointLocked(op_seq);
   WriteLocked(reply, RequestId());
+}
+
+void ChannelStream::OnPassedOver(OpSeq op_seq) {
+  std::shared_ptr<Channel> dropped;
+  MutexLock lock(mutex_);
+  EndCheckpointLocked(op_seq);
+  dropped = EndIfDrainedLocked();
 }
 
 void ChannelStream::OnFailure(OpSeq op_seq, const absl::Status& status) {
@@ -276,6 +283,7 @@ void ChannelStream::OnFailure(OpSeq op_seq, const absl::Status& status) {
     return;
   }
   MutexLock lock(mutex_);
+  EndCheckpointLocked(op_seq);
   FailChangeLocked(op_seq, status);
 }
 
@@ -353,8 +361,12 @@ void ChannelStream::QueueLocked(Reply reply) {
   StartWrite(&replies_.front().message);
 }
 
+void ChannelStream::EndCheckpointLocked(OpSeq op_seq) {
+  const auto found = checkpoints_.find(op_seq);
+  if (found != checkpoints_.end()) checkpoints_.erase(found);
+}
+
 void ChannelStream::FailChangeLocked(OpSeq op_seq, const absl::Status& status) {
-  checkpoints_.erase(op_seq);
   ReplyMessage reply = NewReply();
   reply.set_op_seq(op_seq.value());
   rpc::SetFailure(status, &reply);

@@ -75,6 +75,7 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
 
   void OnCheckpointed(OpSeq op_seq, const Checkpointed& checkpointed) override;
   void OnFailure(OpSeq op_seq, const absl::Status& status) override;
+  void OnPassedOver(OpSeq op_seq) override;
   void OnReply(RequestId request_id, absl::StatusOr<ReadReply> reply) override;
   void OnRoom() override;
 
@@ -104,6 +105,7 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   void WriteLocked(const ReplyMessage& message, RequestId answers) CAIRN_REQUIRES(mutex_);
   void QueueLocked(Reply reply) CAIRN_REQUIRES(mutex_);
   void FailChangeLocked(OpSeq op_seq, const absl::Status& status) CAIRN_REQUIRES(mutex_);
+  void EndCheckpointLocked(OpSeq op_seq) CAIRN_REQUIRES(mutex_);
   void FailReadLocked(RequestId request_id, const absl::Status& status) CAIRN_REQUIRES(mutex_);
   // Returns the channel, to be dropped without the mutex.
   std::shared_ptr<Channel> EndLocked(const absl::Status& status) CAIRN_REQUIRES(mutex_);
@@ -130,7 +132,8 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   // until its number is sent again. 0: none.
   OpSeq refused_from_ CAIRN_GUARDED_BY(mutex_);
   bool half_closed_ CAIRN_GUARDED_BY(mutex_) = false;
-  std::set<OpSeq> checkpoints_ CAIRN_GUARDED_BY(mutex_);  // submitted, not durable
+  // Submitted, and nothing was said of them yet. A number may be sent again meanwhile.
+  std::multiset<OpSeq> checkpoints_ CAIRN_GUARDED_BY(mutex_);
   std::set<RequestId> unanswered_ CAIRN_GUARDED_BY(mutex_);
   std::deque<Reply> replies_ CAIRN_GUARDED_BY(mutex_);  // the first is being written
   bool uses_arena_ CAIRN_GUARDED_BY(mutex_) = false;

@@ -267,6 +267,21 @@ TEST_F(ChannelTest, ClientThatWillSendNoMoreStillGetsItsAnswers) {
   node_.engine().WaitForDetachCount(1);
 }
 
+TEST_F(ChannelTest, ACheckpointThatWasAppliedBeforeKeepsNoStreamOpen) {
+  RawStream stream(&client_, session_, epoch_);
+  v1::ChannelRequest checkpoint;
+  checkpoint.set_op_seq(1);
+  checkpoint.mutable_checkpoint()->set_token_count(1);
+  checkpoint.mutable_checkpoint()->add_token_ids(42);
+  ASSERT_TRUE(stream.Write(checkpoint));
+  v1::ChannelReply reply;
+  ASSERT_TRUE(stream.Read(&reply));
+  EXPECT_TRUE(reply.has_checkpointed());
+  ASSERT_TRUE(stream.Write(checkpoint));
+  stream.WritesDone();
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
 TEST_F(ChannelTest, NewerOwnerEndsTheStream) {
   RawStream stream(&client_, session_, epoch_);
   v1::OpenSessionRequest request;

@@ -271,6 +271,10 @@ void FakeEngine::Apply(SessionId session, Epoch epoch, OpSeq op_seq, ChangingOpe
   const std::shared_ptr<ChannelObserver> observer = attached.observer;
   observer->OnRoom();
   FakeState& state = attached.working;
+  if (op_seq <= state.op_seq) {
+    observer->OnPassedOver(op_seq);
+    return;
+  }
   if (op_seq.value() != state.op_seq.value() + 1) {
     observer->OnFailure(op_seq, FailedPrecondition("operation {} after {}", op_seq, state.op_seq));
     return;
