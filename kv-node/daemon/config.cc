@@ -9,12 +9,15 @@
 #include "kv-node/daemon/battery.h"
 #include "kv-node/device/file_device.h"
 #include "kv-node/engine/engine.h"
+#include "kv-node/layout/part.h"
 #include "kv-node/layout/superblock.h"
 
 namespace cairn::kv {
 namespace {
 
 constexpr std::int64_t kMemoryBytesMin = std::int64_t{64} << 10;
+// Two of the longest parts, which is what the engine needs.
+constexpr std::int64_t kIoBytesMin = 2 * kPartBytesMax;
 constexpr std::int64_t kMemoryBytesMax = std::int64_t{64} << 30;
 constexpr std::int32_t kAttachedSessionsMaxMax = 1024;
 constexpr std::int32_t kPlaceEntriesMax = 65536;
@@ -56,7 +59,9 @@ constexpr std::array kKeys = {
         "Memory for entries that are not on flash yet, over all conversations. Smaller: more and\n"
         "shorter writes."},
     ConfigKey{"io_bytes_max",
-              "Memory for reads and writes in flight and for replies that are not sent yet."},
+              "Memory for reads and writes in flight and for replies that are not sent yet; one\n"
+              "fetch goes beyond. A client that does not read its replies holds as much for\n"
+              "itself and stops no other. 131072 or more."},
     ConfigKey{"attached_sessions_max",
               "Conversations that may be in use at once; each costs memory for its rows."},
     ConfigKey{"arena_bytes_max",
@@ -110,7 +115,7 @@ absl::Status Validate(const KvNodeConfig& config) {
   CAIRN_RETURN_IF_ERROR(CheckBetween("place_entries_min_count", config.place_entries_min_count(), 1,
                                      kPlaceEntriesMax));
   CAIRN_RETURN_IF_ERROR(
-      CheckBetween("io_bytes_max", config.io_bytes_max(), kMemoryBytesMin, kMemoryBytesMax));
+      CheckBetween("io_bytes_max", config.io_bytes_max(), kIoBytesMin, kMemoryBytesMax));
   if (config.arena_bytes_max() != 0) {
     CAIRN_RETURN_IF_ERROR(
         CheckBetween("arena_bytes_max", config.arena_bytes_max(), kArenaBytesMin, kMemoryBytesMax));

@@ -222,9 +222,15 @@ bool AttachedSession::HasIoRoom() {
   // The engine tries again when some have ended.
   if (context_.io->in_flight_count() >= kRequestsInFlightMax) return false;
   BufferPool& buffers = context_.io->buffers();
-  if (buffers.used_bytes() < context_.options.io_bytes_max) return true;
+  // A client that reads no more must not stop the others: what it leaves unsent counts against its
+  // own session only.
+  const auto has_room = [&] {
+    const std::int64_t unsent_by_others = buffers.unsent_bytes() - unsent_bytes_->load();
+    return buffers.used_bytes() - unsent_by_others < context_.options.io_bytes_max;
+  };
+  if (has_room()) return true;
   buffers.WakeAtRelease();
-  return buffers.used_bytes() < context_.options.io_bytes_max;
+  return has_room();
 }
 
 bool AttachedSession::HasRoom() {

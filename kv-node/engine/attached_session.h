@@ -299,6 +299,9 @@ class AttachedSession {
   absl::Status untold_failure_;  // from before there was a channel
   std::function<void()> stop_then_;
   int io_count_ = 0;
+  // Bytes of buffers in fetch replies that somebody still reads or sends.
+  const std::shared_ptr<std::atomic<std::int64_t>> unsent_bytes_ =
+      std::make_shared<std::atomic<std::int64_t>>(0);
 
   // Entries staged for the next checkpoint, and the policy's state.
   std::map<ClusterKey, CarriedEntries> staged_;

@@ -62,4 +62,18 @@ void BufferPool::SetWake(std::function<void()> wake) {
   wake_ = std::move(wake);
 }
 
+void ReplyBuffers::HandOver(std::shared_ptr<std::atomic<std::int64_t>> session_bytes) {
+  session_bytes_ = std::move(session_bytes);
+  for (const SharedBuffer& buffer : buffers_) unsent_bytes_ += buffer->size_bytes();
+  session_bytes_->fetch_add(unsent_bytes_);
+  pool_->unsent_bytes_.fetch_add(unsent_bytes_);
+}
+
+// The counts go before the buffers, whose release wakes who waits for room.
+ReplyBuffers::~ReplyBuffers() {
+  if (session_bytes_ == nullptr) return;
+  pool_->unsent_bytes_.fetch_sub(unsent_bytes_);
+  session_bytes_->fetch_sub(unsent_bytes_);
+}
+
 }  // namespace cairn::kv

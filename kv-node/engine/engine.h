@@ -42,7 +42,8 @@ struct EngineOptions {
   // Bytes of pending entries (not on flash yet) over all sessions, before clusters with a page
   // of them are placed, and else a session's are logged ahead of its checkpoint.
   std::int64_t pending_bytes_max = std::int64_t{2} << 20;
-  // Bytes of device reads and writes in flight, and of fetch replies that are not sent yet.
+  // Bytes of device reads and writes in flight, and of a session's fetch replies that are not sent
+  // yet; one fetch goes beyond. What other sessions' clients leave unread does not count.
   std::int64_t io_bytes_max = std::int64_t{4} << 20;
   // Shared memory for the cache of what was read; 0: none, every fetch reads. Else kArenaBytesMin
   // or more.

@@ -57,7 +57,8 @@ struct AttachedSession::FetchJob {
   std::vector<Cluster> clusters;
   std::vector<WantedPart> parts;  // of the clusters, one behind the other
   std::shared_ptr<SlotLeases> leases = std::make_shared<SlotLeases>();
-  int open_count = 0;  // reads that this waits for
+  std::shared_ptr<ReplyBuffers> buffers;  // of what found no slot; null: all did
+  int open_count = 0;                     // reads that this waits for
   std::shared_ptr<void> io;
 };
 
@@ -206,6 +207,10 @@ void AttachedSession::ReadRun(const std::shared_ptr<FetchJob>& job, FetchRun run
   } else {
     buffer = context_.io->buffers().MakeForRead(run.page_count * kPageBytes);
     memory = buffer->span().first(static_cast<std::size_t>(run.page_count * kPageBytes));
+    if (job->buffers == nullptr) {
+      job->buffers = std::make_shared<ReplyBuffers>(context_.io->buffers());
+    }
+    job->buffers->Add(buffer);
   }
   if (slot != nullptr) job->leases->Add(slot);
   for (WantedPart* wanted : run.parts) {
@@ -213,7 +218,7 @@ void AttachedSession::ReadRun(const std::shared_ptr<FetchJob>& job, FetchRun run
     wanted->slot = slot;
     wanted->pages =
         memory.data() + (wanted->first_page.value() - run.first_page.value()) * kPageBytes;
-    wanted->owner = slot != nullptr ? std::shared_ptr<const void>(job->leases) : buffer;
+    wanted->owner = slot != nullptr ? std::shared_ptr<const void>(job->leases) : job->buffers;
   }
   ++job->open_count;
   fetch_read_bytes_ += run.page_count * kPageBytes;
@@ -261,6 +266,7 @@ void AttachedSession::FinishFetch(FetchJob& job) {
     reply.clusters.push_back(std::move(cluster));
   }
   job.parts.clear();  // the reply's spans hold what they need
+  if (job.buffers != nullptr) job.buffers->HandOver(unsent_bytes_);
   Reply(job.request_id, ReadReply(std::move(reply)));
 }
 

@@ -1,4 +1,6 @@
 // Fetches with and without an arena: what is served from memory, and what must not be.
+#include <chrono>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -182,6 +184,34 @@ TEST_F(EngineCacheTest, WhenAllIsHeldRepliesComeInBuffers) {
     EXPECT_TRUE(joined.entries ==
                 EntriesBytes(layout_, kSalt, 0, 0, Positions::Range(first, entries)));
   }
+}
+
+// What a client leaves unread is its own session's.
+TEST_F(EngineCacheTest, AClientThatReadsNoMoreStopsNoOther) {
+  EngineOptions options = Placing();
+  options.arena_bytes_max = 0;  // replies are in buffers
+  options.io_bytes_max = 2 * kPartBytesMax;
+  Start(options);
+  const std::int64_t entries = kPartBytesMax / layout_.EntryBytes(0);
+  auto stopped = Open(Create());
+  std::vector<absl::StatusOr<ReadReply>> unread;
+  for (std::int64_t cluster = 1; cluster <= 2; ++cluster) {
+    Store(*stopped, cluster, (cluster - 1) * entries, entries);
+  }
+  for (std::int64_t cluster = 1; cluster <= 2; ++cluster) {
+    unread.push_back(FetchOne(*stopped, cluster));
+    ASSERT_TRUE(unread.back().ok());
+  }
+  auto third = std::async(std::launch::async, [&] { return FetchOne(*stopped, 1); });
+  auto session = Open(Create());
+  for (std::int64_t cluster = 1; cluster <= 4; ++cluster) {
+    Store(*session, cluster, (cluster - 1) * entries, entries);
+    ExpectCluster(*session, cluster, Positions::Range((cluster - 1) * entries, entries));
+  }
+  EXPECT_EQ(third.wait_for(std::chrono::seconds(0)), std::future_status::timeout)
+      << "beyond its own limit";
+  unread.clear();
+  EXPECT_TRUE(third.get().ok());
 }
 
 TEST_F(EngineCacheTest, WithoutSessionsTheMemoryGoesBack) {
