@@ -47,7 +47,9 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   std::string text;
   text.resize(static_cast<std::size_t>(kConfigBytesMax) + 1);
   file.read(text.data(), std::ssize(text));
-  if (file.bad()) return DataLoss("read configuration {}", path);
+  if (file.bad()) {
+    return ErrnoStatus(errno != 0 ? errno : EIO, fmt::format("read configuration {}", path));
+  }
   text.resize(static_cast<std::size_t>(file.gcount()));
   if (std::ssize(text) > kConfigBytesMax) {
     return InvalidArgument("configuration {} has more than {} bytes", path, kConfigBytesMax);

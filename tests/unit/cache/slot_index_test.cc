@@ -24,7 +24,7 @@ SlotRef NewestOf(const std::vector<SlotRef>& slots, Fn&& counts) {
 
 // By a walk over all slots.
 SlotRef FoundAmong(const std::vector<SlotRef>& slots, PageIndex first, std::int64_t count) {
-  const SlotRef same = NewestOf(slots, [&](const Slot& slot) {
+  SlotRef same = NewestOf(slots, [&](const Slot& slot) {
     return slot.first_page() == first && slot.page_count() == count;
   });
   if (same != nullptr) return same;

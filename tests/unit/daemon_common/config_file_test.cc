@@ -47,5 +47,10 @@ TEST_F(ConfigFileTest, MissingOrHugeFileIsAnError) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(ConfigFileTest, ADirectoryIsNoConfiguration) {
+  const absl::Status status = ReadConfigFile(directory_.path(), config_);
+  EXPECT_NE(Message(status).find("Is a directory"), std::string::npos) << Message(status);
+}
+
 }  // namespace
 }  // namespace cairn
