@@ -36,7 +36,7 @@ constexpr ModelPreset kTinyLlama = {
 // A seventh of the weights, with the same keys and values.
 constexpr ModelPreset Narrow(ModelPreset preset) {
   preset.name = "narrow-llama";
-  preset.description = "tiny-llama with a seventh of its weights, for many tokens; not q4_0";
+  preset.description = "tiny-llama with a seventh of its weights, for many tokens";
   preset.embedding_length = 64;
   preset.head_count = 4;
   preset.feed_forward_length = 128;
@@ -132,31 +132,86 @@ constexpr ModelPreset kPresets[] = {
 
 uint32_t Unsigned(int32_t value) { return static_cast<uint32_t>(value); }
 
-uint32_t FileTypeNumber(TensorType type) {
+// Which type each matrix of a file has.
+struct TypeMix {
+  TensorType type = TensorType::kF32;
+  // token_embd and output in Q6_K, as in the files that users have.
+  bool fine_embedding = false;
+  // As Q4_K_M: the output matrix, attn_v and ffn_down of about half of the layers in Q6_K.
+  bool medium = false;
+};
+
+absl::StatusOr<TypeMix> TypeMixFromName(std::string_view name) {
+  if (name == "q4_k_m") return TypeMix{.type = TensorType::kQ4K, .medium = true};
+  TypeMix mix;
+  CAIRN_ASSIGN_OR_RETURN(mix.type, TensorTypeFromName(name));
+  mix.fine_embedding = mix.type == TensorType::kQ40;
+  return mix;
+}
+
+// The first and last eighth of the layers and every third of the others.
+bool IsFinerLayer(int32_t layer, int32_t layer_count) {
+  const int32_t eighth = layer_count / 8;
+  return layer < eighth || layer >= 7 * layer_count / 8 || (layer - eighth) % 3 == 2;
+}
+
+// What a matrix is stored as whose rows are no whole number of blocks.
+TensorType NarrowerType(TensorType type, int32_t columns) {
+  if (columns % 32 != 0) return TensorType::kF16;
   switch (type) {
+    case TensorType::kQ2K:
+    case TensorType::kQ3K:
+      return TensorType::kIq4Nl;
+    case TensorType::kQ4K:
+      return TensorType::kQ50;
+    case TensorType::kQ5K:
+      return TensorType::kQ51;
+    default:
+      return TensorType::kQ80;
+  }
+}
+
+uint32_t FileTypeNumber(const TypeMix& mix) {
+  switch (mix.type) {
     case TensorType::kF32:
       return 0;
     case TensorType::kF16:
       return 1;
     case TensorType::kQ40:
       return 2;
+    case TensorType::kQ41:
+      return 3;
     case TensorType::kQ80:
       return 7;
+    case TensorType::kQ50:
+      return 8;
+    case TensorType::kQ51:
+      return 9;
+    case TensorType::kQ2K:
+      return 10;
+    case TensorType::kQ3K:
+      return 11;
+    case TensorType::kQ4K:
+      return mix.medium ? 15 : 14;
+    case TensorType::kQ5K:
+      return 16;
     case TensorType::kQ6K:
       return 18;
+    case TensorType::kIq4Nl:
+      return 25;
     case TensorType::kBf16:
       return 32;
   }
   return 0;
 }
 
-void AddModelKeys(const ModelPreset& preset, TensorType type, uint64_t seed, int32_t vocab_size,
+void AddModelKeys(const ModelPreset& preset, const TypeMix& mix, uint64_t seed, int32_t vocab_size,
                   GgufWriter& writer) {
   const std::string prefix = std::string(preset.architecture) + ".";
   writer.AddString("general.architecture", preset.architecture);
   writer.AddString("general.type", "model");
   writer.AddString("general.name", fmt::format("{}-random-{}", preset.name, seed));
-  writer.AddU32("general.file_type", FileTypeNumber(type));
+  writer.AddU32("general.file_type", FileTypeNumber(mix));
   writer.AddU32("general.quantization_version", 2);
   writer.AddU32("general.alignment", 32);
   writer.AddU32(prefix + "block_count", Unsigned(preset.layer_count));
@@ -224,16 +279,16 @@ uint64_t HashName(std::string_view name) {
 // Adds the tensors of a model one after another.
 class TensorMaker {
  public:
-  TensorMaker(TensorType type, uint64_t seed, GgufWriter& writer)
-      : type_(type), seed_(seed), writer_(writer) {}
+  TensorMaker(const TypeMix& mix, uint64_t seed, GgufWriter& writer)
+      : mix_(mix), seed_(seed), writer_(writer) {}
 
-  // [rows][columns] of normal values. The output matrix (`finer`) of a Q4_0 file is Q6_K.
+  const TypeMix& mix() const { return mix_; }
+
+  // [rows][columns] of normal values; `finer` ones are Q6_K.
   void Matrix(const std::string& name, int32_t columns, int32_t rows, double deviation,
               bool finer = false) {
-    TensorType type = type_ == TensorType::kQ40 && finer ? TensorType::kQ6K : type_;
-    if (columns % InfoOf(type).block_values != 0) {
-      type = columns % 32 == 0 ? TensorType::kQ80 : TensorType::kF16;
-    }
+    TensorType type = finer ? TensorType::kQ6K : mix_.type;
+    if (columns % InfoOf(type).block_values != 0) type = NarrowerType(type, columns);
     Add(name, {columns, rows}, type, 0.0F, static_cast<float>(deviation));
   }
 
@@ -282,7 +337,7 @@ class TensorMaker {
     });
   }
 
-  TensorType type_;
+  TypeMix mix_;
   uint64_t seed_;
   GgufWriter& writer_;
 };
@@ -294,16 +349,19 @@ void AddTensors(const ModelPreset& preset, int32_t vocab_size, TensorMaker& make
   const int32_t kv_size = preset.kv_head_count * preset.head_dim;
   const int32_t ffn = preset.feed_forward_length;
   const double d_scale = 1 / std::sqrt(static_cast<double>(d));
-  maker.Matrix("token_embd.weight", d, vocab_size, preset.tied ? d_scale : 1.0, true);
+  const TypeMix& mix = maker.mix();
+  maker.Matrix("token_embd.weight", d, vocab_size, preset.tied ? d_scale : 1.0,
+               mix.fine_embedding || (mix.medium && preset.tied));
   if (preset.rope_factor > 0) {
     maker.RopeDivisors(preset);
   }
   for (int32_t layer = 0; layer < preset.layer_count; ++layer) {
     const std::string block = fmt::format("blk.{}.", layer);
+    const bool finer = mix.medium && IsFinerLayer(layer, preset.layer_count);
     maker.NormWeight(block + "attn_norm.weight", d);
     maker.Matrix(block + "attn_q.weight", d, q_size, d_scale);
     maker.Matrix(block + "attn_k.weight", d, kv_size, d_scale);
-    maker.Matrix(block + "attn_v.weight", d, kv_size, d_scale);
+    maker.Matrix(block + "attn_v.weight", d, kv_size, d_scale, finer);
     maker.Matrix(block + "attn_output.weight", q_size, d, 1 / std::sqrt(q_size));
     if (preset.biased) {
       maker.Bias(block + "attn_q.bias", q_size, 0.5F);
@@ -313,11 +371,11 @@ void AddTensors(const ModelPreset& preset, int32_t vocab_size, TensorMaker& make
     maker.NormWeight(block + "ffn_norm.weight", d);
     maker.Matrix(block + "ffn_gate.weight", d, ffn, d_scale);
     maker.Matrix(block + "ffn_up.weight", d, ffn, d_scale);
-    maker.Matrix(block + "ffn_down.weight", ffn, d, 1.5 / std::sqrt(ffn));
+    maker.Matrix(block + "ffn_down.weight", ffn, d, 1.5 / std::sqrt(ffn), finer);
   }
   maker.NormWeight("output_norm.weight", d);
   if (!preset.tied) {
-    maker.Matrix("output.weight", d, vocab_size, 2 * d_scale, true);
+    maker.Matrix("output.weight", d, vocab_size, 2 * d_scale, mix.fine_embedding || mix.medium);
   }
 }
 
@@ -335,8 +393,8 @@ absl::StatusOr<GgufWriter> MakeModel(const ModelOptions& options) {
   if (preset == nullptr) {
     return InvalidArgument("unknown preset '{}': --list names them", options.preset);
   }
-  TensorType type = TensorType::kF32;
-  CAIRN_ASSIGN_OR_RETURN(type, TensorTypeFromName(options.type));
+  TypeMix mix;
+  CAIRN_ASSIGN_OR_RETURN(mix, TypeMixFromName(options.type));
 
   // The tokenizer comes first: a copied vocabulary decides the size of the model's.
   int32_t vocab_size = preset->vocab_size;
@@ -352,8 +410,8 @@ absl::StatusOr<GgufWriter> MakeModel(const ModelOptions& options) {
   } else {
     CAIRN_ASSIGN_OR_RETURN(vocab_size, CopyVocabulary(options.vocab_from, vocab_size, writer));
   }
-  AddModelKeys(*preset, type, options.seed, vocab_size, writer);
-  TensorMaker maker(type, options.seed, writer);
+  AddModelKeys(*preset, mix, options.seed, vocab_size, writer);
+  TensorMaker maker(mix, options.seed, writer);
   AddTensors(*preset, vocab_size, maker);
   return writer;
 }

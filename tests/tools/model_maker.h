@@ -43,8 +43,10 @@ std::span<const ModelPreset> ModelPresets();
 
 struct ModelOptions {
   std::string preset = {};
-  std::string type =
-      "f32";  // f32, f16, bf16, q8_0; q4_0 keeps the embedding and the output matrix as Q6_K
+  // A name of TensorTypeFromName; q4_0 keeps the embedding and the output matrix as Q6_K. Or
+  // "q4_k_m", Q4_K with some matrices in Q6_K. Rows that no block divides are stored in another
+  // type of about as many bits.
+  std::string type = "f32";
   uint64_t seed = 1;
   // A GGUF file whose tokenizer is copied instead of a small one being built. A vocabulary larger
   // than the preset's makes the model's vocabulary as large; a smaller one is filled with unused

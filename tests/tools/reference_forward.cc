@@ -10,6 +10,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "tests/tools/tensor_decoding.h"
 
 namespace cairn::test {
 namespace {
@@ -93,62 +94,6 @@ class Cursor {
   size_t position_ = 0;
 };
 
-uint8_t ByteAt(std::string_view data, size_t offset) { return static_cast<uint8_t>(data[offset]); }
-int8_t SignedAt(std::string_view data, size_t offset) { return static_cast<int8_t>(data[offset]); }
-
-double HalfAt(std::string_view data, size_t offset) {
-  const int half = ByteAt(data, offset) | ByteAt(data, offset + 1) << 8;
-  const int exponent = half >> 10 & 31;
-  const double mantissa = half & 1023;
-  const double sign = (half & 0x8000) != 0 ? -1 : 1;
-  CAIRN_CHECK_LT(exponent, 31);
-  return sign *
-         (exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(mantissa + 1024, exponent - 25));
-}
-
-double BrainAt(std::string_view data, size_t offset) {
-  const char padded[4] = {0, 0, data[offset], data[offset + 1]};
-  float value = 0;
-  std::memcpy(&value, padded, 4);
-  return static_cast<double>(value);
-}
-
-double FloatAt(std::string_view data, size_t offset) {
-  float value = 0;
-  std::memcpy(&value, data.data() + offset, 4);
-  return static_cast<double>(value);
-}
-
-// Value i of a Q8_0 row: blocks of f16 scale and 32 int8.
-double Q8At(std::string_view data, size_t i) {
-  const size_t block = i / 32 * 34;
-  return HalfAt(data, block) * SignedAt(data, block + 2 + i % 32);
-}
-
-// Value i of a Q4_0 row: blocks of f16 scale and 16 bytes, value j low and value j + 16 high in
-// byte j, less 8.
-double Q4At(std::string_view data, size_t i) {
-  const size_t block = i / 32 * 18;
-  const uint8_t byte = ByteAt(data, block + 2 + i % 16);
-  const int q = i % 32 < 16 ? byte & 15 : byte >> 4;
-  return HalfAt(data, block) * (q - 8);
-}
-
-// Value i of a Q6_K row: blocks of 128 bytes of low nibbles, 64 of high bit pairs, 16 int8 scales,
-// f16 d.
-double Q6At(std::string_view data, size_t i) {
-  const size_t block = i / 256 * 210;
-  const size_t in_block = i % 256;
-  const size_t half = in_block / 128;
-  const size_t quarter = in_block % 128 / 32;
-  const size_t lane = in_block % 32;
-  const int low_byte = ByteAt(data, block + half * 64 + quarter % 2 * 32 + lane);
-  const int low = quarter < 2 ? low_byte & 15 : low_byte >> 4;
-  const int high = ByteAt(data, block + 128 + half * 32 + lane) >> (2 * quarter) & 3;
-  const double scale = HalfAt(data, block + 208) * SignedAt(data, block + 192 + in_block / 16);
-  return scale * ((low | high << 4) - 32);
-}
-
 std::vector<double> Decode(const ReferenceTensor& tensor) {
   size_t count = 1;
   for (const int64_t dimension : tensor.shape) {
@@ -156,26 +101,7 @@ std::vector<double> Decode(const ReferenceTensor& tensor) {
   }
   std::vector<double> out(count);
   for (size_t i = 0; i < count; ++i) {
-    switch (tensor.type) {
-      case 0:
-        out[i] = FloatAt(tensor.data, i * 4);
-        break;
-      case 1:
-        out[i] = HalfAt(tensor.data, i * 2);
-        break;
-      case 30:
-        out[i] = BrainAt(tensor.data, i * 2);
-        break;
-      case 8:
-        out[i] = Q8At(tensor.data, i);
-        break;
-      case 2:
-        out[i] = Q4At(tensor.data, i);
-        break;
-      default:
-        CAIRN_CHECK_EQ(tensor.type, 14U);
-        out[i] = Q6At(tensor.data, i);
-    }
+    out[i] = DecodedValue(static_cast<TensorType>(tensor.type), tensor.data, i);
   }
   return out;
 }

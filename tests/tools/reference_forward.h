@@ -1,7 +1,7 @@
 // The reference that Cairn's forward pass is tested against: a plain llama/qwen2 forward pass in
-// float64 with its own GGUF reader, written to be read. Weights are decoded exactly (F32, F16,
-// BF16, Q8_0, Q4_0, Q6_K); nothing is rounded afterwards, so its logits are those of an engine
-// without arithmetic error. Shares no code with compute-node. It trusts its files (tests write
+// float64 with its own GGUF reader, written to be read. Weights are decoded exactly
+// (tensor_decoding.h); nothing is rounded afterwards, so its logits are those of an engine without
+// arithmetic error. Shares no code with compute-node. It trusts its files (tests write
 // them): malformed input ends the process through CAIRN_CHECK.
 //
 // Threading:  a ReferenceModel is immutable; safe from any thread.

@@ -1,102 +1,112 @@
 #include "tests/tools/tensor_encoding.h"
 
-#include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "tests/tools/encoding_math.h"
+#include "tests/tools/k_quant_encoding.h"
 
 namespace cairn::test {
 namespace {
 
-uint8_t Low8(int value) { return static_cast<uint8_t>(value & 0xff); }
+struct NamedType {
+  std::string_view name;
+  TensorType type;
+  TensorTypeInfo info;
+};
 
-void PutHalf(uint16_t half, uint8_t* out) {
-  out[0] = Low8(half);
-  out[1] = Low8(half >> 8);
-}
-
-float AbsoluteMax(std::span<const float> values) {
-  float largest = 0;
-  for (const float value : values) {
-    largest = std::max(largest, std::fabs(value));
-  }
-  return largest;
-}
-
-// The value of the largest magnitude, with its sign.
-float SignedExtreme(std::span<const float> values) {
-  float extreme = 0;
-  for (const float value : values) {
-    if (std::fabs(value) > std::fabs(extreme)) {
-      extreme = value;
-    }
-  }
-  return extreme;
-}
-
-// Half away from zero, as a plain conversion so that it vectorises.
-int RoundToInt(float value) { return static_cast<int>(value + (value < 0 ? -0.5F : 0.5F)); }
+constexpr NamedType kNamedTypes[] = {
+    {"f32", TensorType::kF32, {1, 4}},        {"f16", TensorType::kF16, {1, 2}},
+    {"bf16", TensorType::kBf16, {1, 2}},      {"q8_0", TensorType::kQ80, {32, 34}},
+    {"q4_0", TensorType::kQ40, {32, 18}},     {"q4_1", TensorType::kQ41, {32, 20}},
+    {"q5_0", TensorType::kQ50, {32, 22}},     {"q5_1", TensorType::kQ51, {32, 24}},
+    {"iq4_nl", TensorType::kIq4Nl, {32, 18}}, {"q2_k", TensorType::kQ2K, {256, 84}},
+    {"q3_k", TensorType::kQ3K, {256, 110}},   {"q4_k", TensorType::kQ4K, {256, 144}},
+    {"q5_k", TensorType::kQ5K, {256, 176}},   {"q6_k", TensorType::kQ6K, {256, 210}},
+};
 
 // 32 values: f16 scale, then 32 int8; value = scale * q.
 void EncodeQ8Block(std::span<const float> x, uint8_t* out) {
   const float scale = AbsoluteMax(x) / 127.0F;
-  const float inverse = scale > 0 ? 1.0F / scale : 0.0F;
-  PutHalf(HalfFromFloat(scale), out);
+  const float inverse = InverseOf(scale);
+  PutHalf(scale, out);
   for (size_t i = 0; i < 32; ++i) {
     out[2 + i] = Low8(RoundToInt(x[i] * inverse));
   }
 }
 
-// 32 values: f16 scale, then 16 bytes; byte j holds values j (low nibble) and j + 16; value = scale
-// * (q - 8).
-void EncodeQ4Block(std::span<const float> x, uint8_t* out) {
-  const float scale = SignedExtreme(x) / -8.0F;
-  const float inverse = scale != 0 ? 1.0F / scale : 0.0F;
-  PutHalf(HalfFromFloat(scale), out);
-  const auto quantise = [&](size_t i) {
-    return std::clamp(static_cast<int>(x[i] * inverse + 8.5F), 0, 15);
-  };
+// The numbers of 32 values, as 16 bytes of nibbles: byte j holds values j (low) and j + 16.
+template <class Number>
+void PutNibblesOf32(const Number& number, uint8_t* out) {
   for (size_t j = 0; j < 16; ++j) {
-    out[2 + j] = Low8(quantise(j) | quantise(j + 16) << 4);
+    out[j] = Low8((number(j) & 15) | (number(j + 16) & 15) << 4);
   }
 }
 
-// 256 values in 16 groups of 16; value = d * group_scale * (q - 32) with q of 6 bits. 128 bytes of
-// low nibbles, 64 bytes of high bit pairs, 16 int8 group scales, f16 d. Within each half of 128
-// values, value l of quarter k (32 each) has its low nibble in byte l of nibble row k % 2 (rows 0
-// and 1 hold quarters 0 and 1 low, 2 and 3 high) and its high bits at 2k.
-void EncodeQ6Block(std::span<const float> x, uint8_t* out) {
-  float group_scale[16];
-  for (size_t g = 0; g < 16; ++g) {
-    group_scale[g] = SignedExtreme(x.subspan(g * 16, 16)) / -32.0F;
+// The same of numbers of five bits: before the nibbles, bit i of four bytes is value i's fifth.
+template <class Number>
+void PutFiveBitsOf32(const Number& number, uint8_t* out) {
+  std::fill(out, out + 4, uint8_t{0});
+  for (size_t i = 0; i < 32; ++i) {
+    out[i / 8] |= Low8((number(i) >> 4) << (i % 8));
   }
-  const uint16_t d_half = HalfFromFloat(AbsoluteMax(group_scale) / 127.0F);
-  const float d = FloatFromHalf(d_half);
-  const float inverse_d = d > 0 ? 1.0F / d : 0.0F;
-  int q[256];
-  for (size_t g = 0; g < 16; ++g) {
-    const int scale = std::clamp(RoundToInt(group_scale[g] * inverse_d), -127, 127);
-    out[192 + g] = Low8(scale);
-    const float step = d * static_cast<float>(scale);
-    const float inverse = step != 0 ? 1.0F / step : 0.0F;
-    for (size_t i = g * 16; i < g * 16 + 16; ++i) {
-      q[i] = std::clamp(RoundToInt(x[i] * inverse), -32, 31) + 32;
-    }
+  PutNibblesOf32(number, out + 4);
+}
+
+// 32 values: f16 scale, then numbers of 4 or 5 bits; value = scale * (q - offset).
+void EncodeAroundZero(std::span<const float> x, bool five, uint8_t* out) {
+  const int offset = five ? 16 : 8;
+  const float scale = SignedExtreme(x) / static_cast<float>(-offset);
+  const float inverse = InverseOf(scale);
+  PutHalf(scale, out);
+  const float shift = static_cast<float>(offset) + 0.5F;
+  const auto number = [&](size_t i) {
+    return std::clamp(static_cast<int>(x[i] * inverse + shift), 0, 2 * offset - 1);
+  };
+  if (five) {
+    PutFiveBitsOf32(number, out + 2);
+  } else {
+    PutNibblesOf32(number, out + 2);
   }
-  for (size_t half = 0; half < 2; ++half) {
-    const int* v = q + half * 128;
-    for (size_t l = 0; l < 32; ++l) {
-      out[half * 64 + l] = Low8((v[l] & 15) | (v[l + 64] & 15) << 4);
-      out[half * 64 + 32 + l] = Low8((v[l + 32] & 15) | (v[l + 96] & 15) << 4);
-      out[128 + half * 32 + l] =
-          Low8(v[l] >> 4 | (v[l + 32] >> 4) << 2 | (v[l + 64] >> 4) << 4 | (v[l + 96] >> 4) << 6);
-    }
+}
+
+// 32 values: f16 scale, f16 minimum, then numbers of 4 or 5 bits; value = scale * q + minimum.
+void EncodeFromMin(std::span<const float> x, bool five, uint8_t* out) {
+  const int largest = five ? 31 : 15;
+  const float low = *std::min_element(x.begin(), x.end());
+  const float high = *std::max_element(x.begin(), x.end());
+  const float scale = PutHalf((high - low) / static_cast<float>(largest), out);
+  const float min = PutHalf(low, out + 2);
+  const float inverse = InverseOf(scale);
+  const auto number = [&](size_t i) {
+    return std::clamp(RoundToInt((x[i] - min) * inverse), 0, largest);
+  };
+  if (five) {
+    PutFiveBitsOf32(number, out + 4);
+  } else {
+    PutNibblesOf32(number, out + 4);
   }
-  PutHalf(d_half, out + 208);
+}
+
+// 32 values: f16 scale, then nibbles; value = scale * kValues[q].
+void EncodeIq4NlBlock(std::span<const float> x, uint8_t* out) {
+  constexpr float kValues[] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                               1,    13,   25,  38,  53,  69,  89,  113};
+  const float scale = PutHalf(SignedExtreme(x) / kValues[0], out);
+  const float inverse = InverseOf(scale);
+  PutNibblesOf32(
+      [&](size_t i) {
+        const auto farther = [value = x[i] * inverse](float a, float b) {
+          return std::fabs(a - value) < std::fabs(b - value);
+        };
+        return static_cast<int>(std::min_element(std::begin(kValues), std::end(kValues), farther) -
+                                kValues);
+      },
+      out + 2);
 }
 
 uint16_t Bf16FromFloat(float value) {
@@ -107,33 +117,20 @@ uint16_t Bf16FromFloat(float value) {
 }  // namespace
 
 TensorTypeInfo InfoOf(TensorType type) {
-  switch (type) {
-    case TensorType::kF32:
-      return {1, 4};
-    case TensorType::kF16:
-    case TensorType::kBf16:
-      return {1, 2};
-    case TensorType::kQ40:
-      return {32, 18};
-    case TensorType::kQ80:
-      return {32, 34};
-    case TensorType::kQ6K:
-      return {256, 210};
+  for (const NamedType& named : kNamedTypes) {
+    if (named.type == type) return named.info;
   }
   CAIRN_CHECK(false);
   return {};
 }
 
 absl::StatusOr<TensorType> TensorTypeFromName(std::string_view name) {
-  constexpr std::pair<std::string_view, TensorType> kNames[] = {
-      {"f32", TensorType::kF32},  {"f16", TensorType::kF16},  {"bf16", TensorType::kBf16},
-      {"q8_0", TensorType::kQ80}, {"q4_0", TensorType::kQ40}, {"q6_k", TensorType::kQ6K}};
-  for (const auto& [known, type] : kNames) {
-    if (known == name) {
-      return type;
-    }
+  std::string known;
+  for (const NamedType& named : kNamedTypes) {
+    if (named.name == name) return named.type;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", named.name);
   }
-  return InvalidArgument("unknown weight type '{}': use f32, f16, bf16, q8_0, q4_0 or q6_k", name);
+  return InvalidArgument("unknown weight type '{}': use one of {}", name, known);
 }
 
 uint16_t HalfFromFloat(float value) {
@@ -185,19 +182,41 @@ void EncodeValues(std::span<const float> values, TensorType type, std::vector<ui
     const std::span<const float> block = values.subspan(i * block_values, block_values);
     switch (type) {
       case TensorType::kF16:
-        PutHalf(HalfFromFloat(block[0]), target);
+        PutHalf(block[0], target);
         break;
-      case TensorType::kBf16:
-        PutHalf(Bf16FromFloat(block[0]), target);
+      case TensorType::kBf16: {
+        const uint16_t bits = Bf16FromFloat(block[0]);
+        std::memcpy(target, &bits, sizeof(bits));
         break;
+      }
       case TensorType::kQ80:
         EncodeQ8Block(block, target);
         break;
       case TensorType::kQ40:
-        EncodeQ4Block(block, target);
+      case TensorType::kQ50:
+        EncodeAroundZero(block, type == TensorType::kQ50, target);
+        break;
+      case TensorType::kQ41:
+      case TensorType::kQ51:
+        EncodeFromMin(block, type == TensorType::kQ51, target);
+        break;
+      case TensorType::kIq4Nl:
+        EncodeIq4NlBlock(block, target);
+        break;
+      case TensorType::kQ2K:
+        EncodeQ2KBlock(block, target);
+        break;
+      case TensorType::kQ3K:
+        EncodeQ3KBlock(block, target);
+        break;
+      case TensorType::kQ4K:
+        EncodeQ4KBlock(block, target);
+        break;
+      case TensorType::kQ5K:
+        EncodeQ5KBlock(block, target);
         break;
       case TensorType::kQ6K:
-        EncodeQ6Block(block, target);
+        EncodeQ6KBlock(block, target);
         break;
       case TensorType::kF32:
         break;

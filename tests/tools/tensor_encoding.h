@@ -1,6 +1,6 @@
-// Encodes rows of float weights as GGUF tensor blocks. Only what the model maker writes: F32, F16,
-// BF16, Q8_0, Q4_0, Q6_K. Deliberately shares no code with compute-node, which decodes these blocks
-// and is what the tests check.
+// Encodes rows of float weights as GGUF tensor blocks, of every type that Cairn computes with.
+// Deliberately shares no code with compute-node, which decodes these blocks and is what the tests
+// check.
 //
 // Threading:  pure functions.
 #pragma once
@@ -15,7 +15,22 @@
 namespace cairn::test {
 
 // Values are the type numbers of the GGUF file format.
-enum class TensorType : uint32_t { kF32 = 0, kF16 = 1, kQ40 = 2, kQ80 = 8, kQ6K = 14, kBf16 = 30 };
+enum class TensorType : uint32_t {
+  kF32 = 0,
+  kF16 = 1,
+  kQ40 = 2,
+  kQ41 = 3,
+  kQ50 = 6,
+  kQ51 = 7,
+  kQ80 = 8,
+  kQ2K = 10,
+  kQ3K = 11,
+  kQ4K = 12,
+  kQ5K = 13,
+  kQ6K = 14,
+  kIq4Nl = 20,
+  kBf16 = 30,
+};
 
 struct TensorTypeInfo {
   int64_t block_values = 1;
@@ -23,7 +38,8 @@ struct TensorTypeInfo {
 };
 TensorTypeInfo InfoOf(TensorType type);
 
-// "f32", "f16", "bf16", "q8_0", "q4_0", "q6_k". INVALID_ARGUMENT for another name.
+// "f32", "q4_0", "iq4_nl", "q4_k": the format's names in small letters. INVALID_ARGUMENT for
+// another name.
 absl::StatusOr<TensorType> TensorTypeFromName(std::string_view name);
 
 // IEEE half precision, round to nearest even.

@@ -64,6 +64,36 @@ TEST(ModelMakerTest, QuantisedFilesKeepTheOutputFiner) {
   EXPECT_EQ((*deep)->tensors.at("output.weight").type, 8U);
 }
 
+TEST(ModelMakerTest, AMixHoldsSomeMatricesFiner) {
+  const auto file = ReadReferenceGguf(Make("tiny-llama", "q4_k_m"));
+  ASSERT_TRUE(file.ok());
+  const auto type_of = [&](const std::string& name) { return (*file)->tensors.at(name).type; };
+  EXPECT_EQ(type_of("token_embd.weight"), 12U);  // Q4_K
+  EXPECT_EQ(type_of("output.weight"), 14U);
+  EXPECT_EQ(type_of("blk.0.attn_v.weight"), 12U);
+  EXPECT_EQ(type_of("blk.0.ffn_down.weight"), 12U);
+  EXPECT_EQ(type_of("blk.1.attn_v.weight"), 14U);
+  EXPECT_EQ(type_of("blk.1.ffn_down.weight"), 14U);
+  EXPECT_EQ(type_of("blk.1.ffn_up.weight"), 12U);
+  EXPECT_EQ((*file)->values.at("general.file_type").number, 15.0);
+  // An embedding that is the output matrix too.
+  const auto tied = ReadReferenceGguf(Make("tiny-qwen2", "q4_k_m"));
+  ASSERT_TRUE(tied.ok());
+  EXPECT_EQ((*tied)->tensors.at("token_embd.weight").type, 14U);
+}
+
+TEST(ModelMakerTest, RowsThatNoBlockDividesAreStoredInShorterBlocks) {
+  for (const auto& [type, expected] : {std::pair<std::string, uint32_t>{"q2_k", 20},
+                                       {"q3_k", 20},
+                                       {"q4_k", 6},
+                                       {"q5_k", 7},
+                                       {"q6_k", 8}}) {
+    const auto file = ReadReferenceGguf(Make("tiny-deep", type));
+    ASSERT_TRUE(file.ok());
+    EXPECT_EQ((*file)->tensors.at("blk.0.attn_q.weight").type, expected) << type;
+  }
+}
+
 TEST(ModelMakerTest, ACopiedVocabularySetsTheSizeOfTheModel) {
   const std::string source = Make("tiny-llama3", "f32");
   const std::string path = Make("tiny-qwen2", "q8_0", 1, source);

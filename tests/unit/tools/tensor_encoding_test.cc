@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tests/tools/rng.h"
+#include "tests/tools/tensor_decoding.h"
 
 namespace cairn::test {
 namespace {
@@ -63,19 +66,56 @@ TEST(TensorEncodingTest, BlocksHaveTheFormatsLayout) {
   EXPECT_EQ(out, (std::vector<uint8_t>{0x80, 0x3f, 0x00, 0xc0}));
 }
 
-TEST(TensorEncodingTest, SizesFollowTheBlocks) {
-  const std::vector<float> values(512, 0.25F);
-  for (const TensorType type : {TensorType::kF32, TensorType::kF16, TensorType::kBf16,
-                                TensorType::kQ80, TensorType::kQ40, TensorType::kQ6K}) {
+// How far rounding moves normal values, relative to their size; the types' bits decide. Numbers
+// in another order would be above 1.
+TEST(TensorEncodingTest, ValuesSurviveAsFarAsTheTypesBitsGo) {
+  const std::pair<std::string_view, double> tolerances[] = {
+      {"f32", 0},     {"f16", 3e-4},   {"bf16", 3e-3},  {"q8_0", 6e-3},  {"q4_0", 0.1},
+      {"q4_1", 0.09}, {"q5_0", 0.05},  {"q5_1", 0.045}, {"iq4_nl", 0.1}, {"q2_k", 0.34},
+      {"q3_k", 0.19}, {"q4_k", 0.085}, {"q5_k", 0.045}, {"q6_k", 0.022},
+  };
+  Rng rng(5);
+  std::vector<float> values(2048);
+  for (float& value : values) {
+    value = rng.Normal();
+  }
+  for (const auto& [name, tolerance] : tolerances) {
+    const TensorType type = *TensorTypeFromName(name);
     std::vector<uint8_t> out;
     EncodeValues(values, type, out);
     const TensorTypeInfo info = InfoOf(type);
-    EXPECT_EQ(static_cast<int64_t>(out.size()), 512 / info.block_values * info.block_bytes);
+    ASSERT_EQ(static_cast<int64_t>(out.size()), 2048 / info.block_values * info.block_bytes);
+    const std::string_view bytes(reinterpret_cast<const char*>(out.data()), out.size());
+    double error = 0;
+    double size = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto value = static_cast<double>(values[i]);
+      const double delta = DecodedValue(type, bytes, i) - value;
+      error += delta * delta;
+      size += value * value;
+    }
+    EXPECT_LE(std::sqrt(error / size), tolerance) << name;
+  }
+}
+
+TEST(TensorEncodingTest, ConstantsAndZerosAreHeldExactly) {
+  for (const float value : {0.0F, -2.0F}) {
+    const std::vector<float> values(256, value);
+    for (const std::string_view name : {"q8_0", "q4_1", "q5_1", "q2_k", "q3_k", "q4_k", "q6_k"}) {
+      const TensorType type = *TensorTypeFromName(name);
+      std::vector<uint8_t> out;
+      EncodeValues(values, type, out);
+      const std::string_view bytes(reinterpret_cast<const char*>(out.data()), out.size());
+      for (size_t i = 0; i < values.size(); ++i) {
+        ASSERT_NEAR(DecodedValue(type, bytes, i), static_cast<double>(value), 1e-3) << name;
+      }
+    }
   }
 }
 
 TEST(TensorEncodingTest, TypeNames) {
   EXPECT_EQ(*TensorTypeFromName("q8_0"), TensorType::kQ80);
+  EXPECT_EQ(*TensorTypeFromName("iq4_nl"), TensorType::kIq4Nl);
   EXPECT_EQ(TensorTypeFromName("q9").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
