@@ -3,6 +3,8 @@
 #include <bit>
 #include <utility>
 
+#include "compute-node/kernels/dequantize.h"
+
 namespace cairn::compute {
 namespace {
 
@@ -179,8 +181,9 @@ absl::Status GgufParser::ParseTensorInfo(std::uint64_t index) {
   CAIRN_RETURN_IF_ERROR(Take(offset, what));
   tensor.type = static_cast<GgufTensorType>(type);
   if (!IsKnownGgufTensorType(tensor.type)) {
-    return Unimplemented("{}: tensor type {} is unknown; convert the model to F16 or Q8_0", what,
-                         type);
+    return Unimplemented(
+        "{}: tensor type {} is unknown; Cairn computes with {}: convert the model to one of them",
+        what, type, kWeightTypeNames);
   }
   const std::int64_t block_values = GgufTensorLayout(tensor.type).block_values;
   if (tensor.row_length() % block_values != 0) {
