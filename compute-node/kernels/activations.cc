@@ -32,7 +32,8 @@ void QuantizeBlock(const float* HWY_RESTRICT from, ActivationBlock& block) {
   constexpr float kRangeMin = 1e-30F;
   const float inverse = range > kRangeMin ? kNumberMax / range : 0.0F;
   block.scale = range / kNumberMax;
-  block.padding = 0;
+  std::int32_t high_total = 0;
+  std::int32_t low_total = 0;
   for (std::size_t half = 0; half < 2; ++half) {
     auto high_sum = hn::Zero(di);
     auto low_sum = hn::Zero(di);
@@ -47,9 +48,14 @@ void QuantizeBlock(const float* HWY_RESTRICT from, ActivationBlock& block) {
       hn::StoreU(hn::DemoteTo(d8, high_int), d8, block.high + i);
       hn::StoreU(hn::DemoteTo(d8, low_int), d8, block.low + i);
     }
-    block.high_sums[half] = static_cast<std::int16_t>(hn::GetLane(hn::SumOfLanes(di, high_sum)));
-    block.low_sums[half] = static_cast<std::int16_t>(hn::GetLane(hn::SumOfLanes(di, low_sum)));
+    const std::int32_t high_half = hn::GetLane(hn::SumOfLanes(di, high_sum));
+    const std::int32_t low_half = hn::GetLane(hn::SumOfLanes(di, low_sum));
+    block.sums[half] = 254 * high_half + low_half;
+    high_total += high_half;
+    low_total += low_half;
   }
+  block.high_sum = static_cast<std::int16_t>(high_total);
+  block.low_sum = static_cast<std::int16_t>(low_total);
 }
 
 void QuantizeRow(const float* HWY_RESTRICT row, ActivationBlock* HWY_RESTRICT blocks,

@@ -14,11 +14,11 @@ inline constexpr std::int64_t kActivationBlock = 32;
 
 struct ActivationBlock {
   float scale;
-  // Sums of the digits over each half of the block: they undo the offset that unsigned weights
-  // carry.
-  std::int16_t high_sums[2];
-  std::int16_t low_sums[2];
-  std::int32_t padding;
+  // Sums of the numbers 254 * high + low over each half of the block, and of its digits: they undo
+  // the offset that unsigned weights carry, and multiply the minimum that some types have.
+  std::int32_t sums[2];
+  std::int16_t high_sum;
+  std::int16_t low_sum;
   std::int8_t high[kActivationBlock];
   std::int8_t low[kActivationBlock];
 };

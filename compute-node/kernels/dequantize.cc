@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstring>
 
-#include "common/base/check.h"
+#include "compute-node/kernels/quant_block.h"
 
 namespace cairn::compute {
 namespace {
@@ -13,8 +13,6 @@ std::uint16_t LoadU16(const std::byte* data) {
   std::memcpy(&value, data, sizeof(value));
   return value;
 }
-
-int LoadU8(const std::byte* data) { return std::to_integer<int>(*data); }
 
 float LoadF16(const std::byte* data) { return F16BitsToF32(LoadU16(data)); }
 
@@ -28,41 +26,26 @@ void DequantizeQ8(const std::byte* row, std::span<float> out) {
   }
 }
 
-// Block: f16 scale, 16 bytes; byte j holds value j in its low and value j + 16 in its high half,
-// offset by 8.
-void DequantizeQ4(const std::byte* row, std::span<float> out) {
-  for (std::size_t i = 0; i < out.size(); i += 32, row += 18) {
-    const float scale = LoadF16(row);
-    for (std::size_t j = 0; j < 16; ++j) {
-      const int pair = LoadU8(row + 2 + j);
-      out[i + j] = scale * static_cast<float>((pair & 15) - 8);
-      out[i + j + 16] = scale * static_cast<float>((pair >> 4) - 8);
-    }
-  }
-}
-
-// Block of 256: 128 bytes of low halves, 64 bytes of high bit pairs, 16 int8 scales, f16 scale of
-// those.
-void DequantizeQ6(const std::byte* row, std::span<float> out) {
-  for (std::size_t i = 0; i < out.size(); i += 256, row += 210) {
-    const float scale = LoadF16(row + 208);
-    for (std::size_t j = 0; j < 256; ++j) {
-      const auto sub_scale = static_cast<float>(static_cast<std::int8_t>(row[192 + j / 16]));
-      out[i + j] = scale * sub_scale * static_cast<float>(Q6Value(row, static_cast<int>(j)) - 32);
+template <WeightType kType>
+void DequantizeBlocks(const std::byte* row, std::span<float> out) {
+  constexpr QuantLayout kLayout = QuantLayoutOf(kType);
+  constexpr auto kValues = static_cast<std::size_t>(kLayout.values);
+  for (std::size_t i = 0; i < out.size(); i += kValues, row += kLayout.bytes) {
+    GroupScale group;
+    for (std::size_t j = 0; j < kValues; j += 4) {
+      if (j % kGroupValues == 0) group = GroupScaleOf(kType, row, static_cast<int>(j));
+      const std::uint32_t numbers = FourNumbers<kType>(row, static_cast<int>(j));
+      for (std::size_t k = 0; k < 4; ++k) {
+        const std::uint32_t number = numbers >> (k * 8) & 255;
+        const int value = kType == WeightType::kIq4Nl ? kIq4NlTable[number]
+                                                      : static_cast<int>(number) - kLayout.offset;
+        out[i + j + k] = group.scale * static_cast<float>(value) + group.min;
+      }
     }
   }
 }
 
 }  // namespace
-
-int Q6Value(const std::byte* block, int index) {
-  const std::ptrdiff_t half = index / 128;
-  const std::ptrdiff_t quarter = index % 128 / 32;
-  const std::ptrdiff_t column = index % 32;
-  const int low = LoadU8(block + half * 64 + quarter % 2 * 32 + column) >> (quarter / 2 * 4) & 15;
-  const int high = LoadU8(block + 128 + half * 32 + column) >> (quarter * 2) & 3;
-  return low | high << 4;
-}
 
 float F16BitsToF32(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000) << 16;
@@ -103,28 +86,14 @@ std::uint16_t F32ToF16Bits(float value) {
 }
 
 std::int64_t WeightBlockValues(WeightType type) {
-  if (type == WeightType::kQ6K) {
-    return 256;
-  }
-  return IsQuantised(type) ? 32 : 1;
+  return IsQuantised(type) ? QuantLayoutOf(type).values : 1;
 }
 
 std::int64_t WeightRowBytes(WeightType type, std::int64_t column_count) {
-  switch (type) {
-    case WeightType::kF32:
-      return column_count * 4;
-    case WeightType::kF16:
-    case WeightType::kBF16:
-      return column_count * 2;
-    case WeightType::kQ80:
-      return column_count / 32 * 34;
-    case WeightType::kQ40:
-      return column_count / 32 * 18;
-    case WeightType::kQ6K:
-      return column_count / 256 * 210;
-  }
-  CAIRN_CHECK(false);
-  return 0;
+  if (type == WeightType::kF32) return column_count * 4;
+  if (!IsQuantised(type)) return column_count * 2;
+  const QuantLayout layout = QuantLayoutOf(type);
+  return column_count / layout.values * layout.bytes;
 }
 
 void DequantizeRow(WeightType type, const std::byte* row, std::span<float> out) {
@@ -142,15 +111,14 @@ void DequantizeRow(WeightType type, const std::byte* row, std::span<float> out) 
         out[i] = std::bit_cast<float>(static_cast<std::uint32_t>(LoadU16(row + i * 2)) << 16);
       }
       return;
-    case WeightType::kQ80:
-      DequantizeQ8(row, out);
-      return;
-    case WeightType::kQ40:
-      DequantizeQ4(row, out);
-      return;
-    case WeightType::kQ6K:
-      DequantizeQ6(row, out);
-      return;
+    default:
+      ForQuantType(type, [&]<WeightType kType>() {
+        if constexpr (kType == WeightType::kQ80) {
+          DequantizeQ8(row, out);
+        } else {
+          DequantizeBlocks<kType>(row, out);
+        }
+      });
   }
 }
 

@@ -44,6 +44,22 @@ absl::StatusOr<WeightType> ComputableType(const GgufTensor& tensor) {
       return WeightType::kQ80;
     case GgufTensorType::kQ40:
       return WeightType::kQ40;
+    case GgufTensorType::kQ41:
+      return WeightType::kQ41;
+    case GgufTensorType::kQ50:
+      return WeightType::kQ50;
+    case GgufTensorType::kQ51:
+      return WeightType::kQ51;
+    case GgufTensorType::kIq4Nl:
+      return WeightType::kIq4Nl;
+    case GgufTensorType::kQ2K:
+      return WeightType::kQ2K;
+    case GgufTensorType::kQ3K:
+      return WeightType::kQ3K;
+    case GgufTensorType::kQ4K:
+      return WeightType::kQ4K;
+    case GgufTensorType::kQ5K:
+      return WeightType::kQ5K;
     case GgufTensorType::kQ6K:
       return WeightType::kQ6K;
     default:

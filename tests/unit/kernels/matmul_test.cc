@@ -3,34 +3,19 @@
 // company.
 #include "compute-node/kernels/matmul.h"
 
+#include <array>
+
 #include "compute-node/kernels/reference.h"
-#include "tests/tools/tensor_encoding.h"
-#include "tests/unit/kernels/kernel_testing.h"
+#include "tests/unit/kernels/quant_testing.h"
 
 namespace cairn::compute {
 namespace {
 
-struct TypePair {
-  WeightType type;
-  test::TensorType encoded;
-  const char* name;
-};
-
-constexpr TypePair kTypes[] = {
-    {WeightType::kF32, test::TensorType::kF32, "F32"},
-    {WeightType::kF16, test::TensorType::kF16, "F16"},
-    {WeightType::kBF16, test::TensorType::kBf16, "BF16"},
-    {WeightType::kQ80, test::TensorType::kQ80, "Q8_0"},
-    {WeightType::kQ40, test::TensorType::kQ40, "Q4_0"},
-    {WeightType::kQ6K, test::TensorType::kQ6K, "Q6_K"},
-};
-
 // A matrix as the file stores it and packed.
 struct TestMatrix {
-  TestMatrix(test::Rng& rng, const TypePair& type, std::int64_t row_count,
-             std::int64_t column_count) {
-    test::EncodeValues(RandomRow(rng, static_cast<std::size_t>(row_count * column_count)),
-                       type.encoded, encoded);
+  TestMatrix(const TypePair& type, std::vector<std::byte> rows_of_file, std::int64_t row_count,
+             std::int64_t column_count)
+      : rows(std::move(rows_of_file)) {
     const std::int64_t bytes = PackedBytes(type.type, row_count, column_count);
     storage.resize(static_cast<std::size_t>(bytes + kPanelAlignBytes));
     const auto misaligned = reinterpret_cast<std::uintptr_t>(storage.data()) % kPanelAlignBytes;
@@ -38,12 +23,14 @@ struct TestMatrix {
     packed = {type.type, row_count, column_count, data};
     const std::int64_t panel_bytes = LayoutOfPanel(type.type, column_count).panel_bytes;
     for (std::int64_t panel = 0; panel < packed.panel_count(); ++panel) {
-      PackPanel(type.type, rows(), row_count, column_count, panel, data + panel * panel_bytes);
+      PackPanel(type.type, rows.data(), row_count, column_count, panel, data + panel * panel_bytes);
     }
   }
-  const std::byte* rows() const { return reinterpret_cast<const std::byte*>(encoded.data()); }
+  TestMatrix(test::Rng& rng, const TypePair& type, std::int64_t row_count,
+             std::int64_t column_count)
+      : TestMatrix(type, RandomRows(rng, type, row_count, column_count), row_count, column_count) {}
 
-  std::vector<std::uint8_t> encoded;
+  std::vector<std::byte> rows;
   std::vector<std::byte> storage;
   PackedMatrix packed;
 };
@@ -76,7 +63,8 @@ TEST(MatMulTest, MatchesTheReferenceForEveryType) {
       const TestMatrix matrix(rng, type, row_count, column_count);
       const std::vector<float> x =
           RandomRow(rng, static_cast<std::size_t>(token_count * column_count));
-      const auto expected = reference::MatMul(type.type, matrix.rows(), row_count, column_count, x);
+      const auto expected =
+          reference::MatMul(type.type, matrix.rows.data(), row_count, column_count, x);
       ForEachSimdTarget([&] {
         EXPECT_LT(Distance(Multiply(pool, matrix.packed, x), expected),
                   IsQuantised(type.type) ? 2e-4 : 2e-6);
@@ -130,21 +118,58 @@ TEST(MatMulTest, AddsTheBias) {
   EXPECT_EQ(Multiply(pool, matrix.packed, x, bias.data()), expected);
 }
 
-TEST(MatMulTest, ExtremeQuantsAreExact) {
-  // Weights of -128 and the largest digits meet the edges of the 8-bit products.
-  std::vector<std::byte> row(34, std::byte{0x80});
-  row[0] = std::byte{0};
-  row[1] = std::byte{0x3c};  // scale 1
-  const PanelLayout layout = LayoutOfPanel(WeightType::kQ80, 32);
-  std::vector<std::byte> panel(static_cast<std::size_t>(layout.panel_bytes));
-  PackPanel(WeightType::kQ80, row.data(), 1, 32, 0, panel.data());
+// Blocks of the largest and smallest numbers meet the edges of the 8-bit products, and f32 holds
+// their sums.
+TEST(MatMulTest, ExtremeNumbersAreExact) {
   ThreadPool pool(1);
-  for (const float value : {1.0F, -1.0F}) {
-    const std::vector<float> x(32, value);
-    ForEachSimdTarget([&] {
-      EXPECT_FLOAT_EQ(Multiply(pool, {WeightType::kQ80, 1, 32, panel.data()}, x)[0],
-                      value * 32 * -128);
-    });
+  for (const TypePair& type : kTypes) {
+    if (!IsQuantised(type.type)) continue;
+    const std::int64_t columns = WeightBlockValues(type.type);
+    for (const int fill : {0x00, 0x7f, 0x80, 0x88, 0xff}) {
+      std::vector<std::byte> row(static_cast<std::size_t>(WeightRowBytes(type.type, columns)),
+                                 static_cast<std::byte>(fill));
+      PutHalfAt(row.data(), type.half_at, 0x3c00);        // 1
+      PutHalfAt(row.data(), type.other_half_at, 0xc000);  // -2
+      const TestMatrix matrix(type, row, 1, columns);
+      for (const float value : {1.0F, -1.0F}) {
+        SCOPED_TRACE(testing::Message() << type.name << " of bytes " << fill << " times " << value);
+        const std::vector<float> x(static_cast<std::size_t>(columns), value);
+        const double expected = reference::MatMul(type.type, row.data(), 1, columns, x)[0];
+        ForEachSimdTarget([&] {
+          const auto product = static_cast<double>(Multiply(pool, matrix.packed, x)[0]);
+          EXPECT_NEAR(product, expected, 4e-7 * std::abs(expected));
+        });
+      }
+    }
+  }
+}
+
+TEST(MatMulTest, AScaleThatIsNoNumberSpoilsItsRowOnly) {
+  test::Rng rng(TestSeed());
+  ThreadPool pool(1);
+  constexpr std::int64_t kColumns = 256;
+  constexpr std::int64_t kRows = 20;
+  const std::vector<float> x = RandomRow(rng, 3 * kColumns);
+  for (const TypePair& type : kTypes) {
+    if (!IsQuantised(type.type)) continue;
+    for (const std::uint16_t bits : std::array<std::uint16_t, 3>{0x7e00, 0x7c00, 0xfc00}) {
+      SCOPED_TRACE(testing::Message() << type.name << " " << bits);
+      std::vector<std::byte> rows = RandomRows(rng, type, kRows, kColumns);
+      const TestMatrix good(type, rows, kRows, kColumns);
+      std::byte* bad_row = rows.data() + 5 * WeightRowBytes(type.type, kColumns);
+      PutHalfAt(bad_row, type.half_at, bits);
+      PutHalfAt(bad_row, type.other_half_at, bits);
+      const TestMatrix bad(type, rows, kRows, kColumns);
+      ForEachSimdTarget([&] {
+        const std::vector<float> expected = Multiply(pool, good.packed, x);
+        const std::vector<float> product = Multiply(pool, bad.packed, x);
+        for (std::size_t i = 0; i < product.size(); ++i) {
+          if (i % kRows != 5) {
+            ASSERT_EQ(product[i], expected[i]) << i;
+          }
+        }
+      });
+    }
   }
 }
 
@@ -160,16 +185,16 @@ TEST(QuantizeActivationsTest, KeepsSixteenBits) {
       EXPECT_NEAR(static_cast<float>(number) * block.scale, row[i], block.scale * 0.51F);
     }
     for (const ActivationBlock& block : blocks) {
-      for (int half = 0; half < 2; ++half) {
-        int high = 0;
-        int low = 0;
-        for (int i = half * 16; i < half * 16 + 16; ++i) {
-          high += block.high[i];
-          low += block.low[i];
-        }
-        EXPECT_EQ(block.high_sums[half], high);
-        EXPECT_EQ(block.low_sums[half], low);
+      int high[2] = {};
+      int low[2] = {};
+      for (int i = 0; i < 32; ++i) {
+        high[i / 16] += block.high[i];
+        low[i / 16] += block.low[i];
       }
+      EXPECT_EQ(block.sums[0], 254 * high[0] + low[0]);
+      EXPECT_EQ(block.sums[1], 254 * high[1] + low[1]);
+      EXPECT_EQ(block.high_sum, high[0] + high[1]);
+      EXPECT_EQ(block.low_sum, low[0] + low[1]);
     }
   });
 }

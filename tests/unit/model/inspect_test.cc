@@ -25,6 +25,34 @@ TEST(InspectTest, ShowsShapeTypesAndBytes) {
   EXPECT_THAT(report.text, HasSubstr("runs:            yes"));
 }
 
+TEST(InspectTest, NamesEveryTypeOfAMix) {
+  const std::string bytes = test::MakeModel({.preset = "tiny-llama", .type = "q4_k_m"})->ToString();
+  const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes)));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const ModelReport report = InspectModel(**file);
+  EXPECT_TRUE(report.runnable.ok()) << report.runnable;
+  for (const std::string_view line : {"  F32:", "  Q4_K:", "  Q6_K:"}) {
+    EXPECT_THAT(report.text, HasSubstr(line));
+  }
+}
+
+// A type of the format that Cairn does not compute with: the file can be inspected all the same.
+TEST(InspectTest, ATypeThatCannotBeComputedWithIsNamedWithItsTensor) {
+  std::string bytes = test::MakeModel({.preset = "tiny-llama", .type = "q3_k"})->ToString();
+  constexpr std::string_view kName = "blk.1.ffn_up.weight";
+  // Behind the name: the number of dimensions, two of them, the type. IQ3_S blocks are as long as
+  // those of Q3_K.
+  bytes[bytes.find(kName) + kName.size() + 4 + 16] = static_cast<char>(GgufTensorType::kIq3S);
+  const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes)));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const ModelReport report = InspectModel(**file);
+  EXPECT_THAT(report.text, HasSubstr("  IQ3_S:"));
+  EXPECT_EQ(report.runnable.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(
+      Message(report.runnable),
+      HasSubstr("tensor 'blk.1.ffn_up.weight' is of type IQ3_S; Cairn computes with F32, "));
+}
+
 TEST(InspectTest, SaysWhyAModelDoesNotRun) {
   GgufBytes bytes;
   bytes.Header(1, 1).Key("general.architecture", GgufValueType::kString).String("mamba\033");

@@ -42,12 +42,12 @@ TEST(WeightsTest, EveryMisshapenTensorIsNamed) {
 }
 
 TEST(WeightsTest, AnUnsupportedTypeIsNamedWithTheSupportedOnes) {
-  GgufTensor tensor{"blk.0.ffn_up.weight", GgufTensorType::kQ4K, {256}, 256, {}};
+  GgufTensor tensor{"blk.0.ffn_up.weight", GgufTensorType::kIq2Xxs, {256}, 256, {}};
   const auto type = ComputableType(tensor);
   EXPECT_EQ(type.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(Message(type.status()), HasSubstr("blk.0.ffn_up.weight"));
-  EXPECT_THAT(Message(type.status()), HasSubstr("Q4_K"));
-  EXPECT_THAT(Message(type.status()), HasSubstr("F32, F16, BF16, Q8_0, Q4_0, Q6_K"));
+  EXPECT_THAT(Message(type.status()), HasSubstr("IQ2_XXS"));
+  EXPECT_THAT(Message(type.status()), HasSubstr("IQ4_NL, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K"));
 }
 
 TEST(WeightsTest, RopeFactorsMustBePositive) {

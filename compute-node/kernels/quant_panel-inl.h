@@ -1,0 +1,314 @@
+// What the product kernels take from a panel of quantised weights: integers for 8-bit dot products,
+// and the scales that belong to them. Compiled once for each instruction set, for matmul-inl.h.
+#if defined(CAIRN_QUANT_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef CAIRN_QUANT_PANEL_INL_H_
+#undef CAIRN_QUANT_PANEL_INL_H_
+#else
+#define CAIRN_QUANT_PANEL_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include "compute-node/kernels/activations.h"
+#include "compute-node/kernels/packed_matrix.h"
+#include "compute-node/kernels/quant_block.h"
+
+// Highway's AVX3_DL is only chosen where AVX512_VNNI is there, but it does not let the compiler use
+// it.
+#if HWY_TARGET == HWY_AVX3_DL
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
+#else
+HWY_BEFORE_NAMESPACE();
+#endif
+namespace cairn::compute::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Vectors of at most a panel's 16 rows; shorter ones take a panel in several passes.
+using Floats = hn::CappedTag<float, kPanelRows>;
+using Ints = hn::RebindToSigned<Floats>;
+using Words = hn::Repartition<std::uint16_t, Ints>;
+using Bytes = hn::Repartition<std::int8_t, Ints>;
+using FloatVec = hn::Vec<Floats>;
+using IntVec = hn::Vec<Ints>;
+using ByteVec = hn::Vec<Bytes>;
+
+// A byte for each row.
+using RowBytes = hn::Rebind<std::uint8_t, Floats>;
+using RowByteVec = hn::Vec<RowBytes>;
+
+// 8-bit dot products of VNNI take one unsigned factor: signed weights then carry an offset of 128
+// that the digit sums undo. Numbers below 128 need none.
+#if HWY_TARGET == HWY_AVX3_DL
+inline constexpr bool kUnsignedWeights = true;
+#else
+inline constexpr bool kUnsignedWeights = false;
+#endif
+
+template <WeightType kType>
+inline constexpr bool kSignedNumbers = kType == WeightType::kQ80 || kType == WeightType::kIq4Nl;
+
+template <WeightType kType>
+inline constexpr int kWeightOffset = !kSignedNumbers<kType> ? QuantLayoutOf(kType).offset
+                                     : kUnsignedWeights     ? 128
+                                                            : 0;
+
+// sum + the products of each lane's four bytes, exactly. `kSigned`: there are weights below 0.
+template <bool kSigned>
+HWY_INLINE IntVec DotAccumulate(IntVec sum, ByteVec weights, ByteVec digits) {
+#if HWY_TARGET == HWY_AVX3_DL
+  return IntVec{_mm512_dpbusd_epi32(sum.raw, weights.raw, digits.raw)};
+#elif HWY_TARGET == HWY_AVX2
+  // |weight| <= 128 and |digit| <= 127, so that negating a digit is exact and a pair of products
+  // fits 16 bits.
+  const __m256i pairs = kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(weights.raw),
+                                                       _mm256_sign_epi8(digits.raw, weights.raw))
+                                : _mm256_maddubs_epi16(weights.raw, digits.raw);
+  return hn::Add(sum, IntVec{_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))});
+#else
+  const Ints di;
+  const hn::Repartition<std::int16_t, Ints> d16;
+  const auto w = hn::BitCast(d16, weights);
+  const auto x = hn::BitCast(d16, digits);
+  const auto even =
+      hn::Mul(hn::ShiftRight<8>(hn::ShiftLeft<8>(w)), hn::ShiftRight<8>(hn::ShiftLeft<8>(x)));
+  const auto odd = hn::Mul(hn::ShiftRight<8>(w), hn::ShiftRight<8>(x));
+  const auto pairs = hn::BitCast(di, hn::Add(even, odd));
+  return hn::Add(sum,
+                 hn::Add(hn::ShiftRight<16>(hn::ShiftLeft<16>(pairs)), hn::ShiftRight<16>(pairs)));
+#endif
+}
+
+HWY_INLINE ByteVec LoadBytes(const std::byte* HWY_RESTRICT from) {
+  return hn::LoadU(Bytes(), reinterpret_cast<const std::int8_t*>(from));
+}
+
+// Four consecutive digits in every lane.
+HWY_INLINE ByteVec BroadcastDigits(const std::int8_t* HWY_RESTRICT digits) {
+  std::int32_t four;
+  hwy::CopyBytes<4>(digits, &four);
+  return hn::BitCast(Bytes(), hn::Set(Ints(), four));
+}
+
+HWY_INLINE FloatVec LoadHalves(const std::byte* HWY_RESTRICT from) {
+  const hn::Rebind<hwy::float16_t, Floats> d16;
+  return hn::PromoteTo(Floats(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
+}
+
+// Where this pass's lanes begin: `lane` is the first row of the pass in the panel.
+struct PanelPass {
+  const std::byte* panel;
+  PanelLayout layout;
+  std::int64_t block_count;  // of activations: runs of 32 columns
+  std::int64_t lane;
+};
+
+// The weights of 16 columns: four groups of four.
+struct HalfBlock {
+  ByteVec g0, g1, g2, g3;
+};
+
+HWY_INLINE ByteVec MaskBytes(ByteVec v, int mask) {
+  return hn::And(v, hn::Set(Bytes(), static_cast<std::int8_t>(mask)));
+}
+HWY_INLINE ByteVec LowNibbles(ByteVec v) { return MaskBytes(v, 15); }
+HWY_INLINE ByteVec HighNibbles(ByteVec v) {
+  return LowNibbles(hn::BitCast(Bytes(), hn::ShiftRight<4>(hn::BitCast(Words(), v))));
+}
+
+// v | the `kMask` bits of `from` at bit kFrom, moved to bit kTo.
+template <int kMask, int kFrom, int kTo>
+HWY_INLINE ByteVec JoinBits(ByteVec v, ByteVec from) {
+  auto words = hn::BitCast(Words(), from);
+  if constexpr (kFrom > kTo) {
+    words = hn::ShiftRight<kFrom - kTo>(words);
+  } else if constexpr (kFrom < kTo) {
+    words = hn::ShiftLeft<kTo - kFrom>(words);
+  }
+  return hn::OrAnd(v, hn::BitCast(Bytes(), words),
+                   hn::Set(Bytes(), static_cast<std::int8_t>(kMask << kTo)));
+}
+
+HWY_INLINE ByteVec LoadSignedBytes(const std::byte* HWY_RESTRICT from) {
+  const ByteVec v = LoadBytes(from);
+  return kUnsignedWeights ? hn::Xor(v, hn::Set(Bytes(), static_cast<std::int8_t>(-128))) : v;
+}
+
+HWY_INLINE void LoadSigned(const std::byte* HWY_RESTRICT from, HalfBlock& first,
+                           HalfBlock& second) {
+  first = {LoadSignedBytes(from), LoadSignedBytes(from + 64), LoadSignedBytes(from + 128),
+           LoadSignedBytes(from + 192)};
+  second = {LoadSignedBytes(from + 256), LoadSignedBytes(from + 320), LoadSignedBytes(from + 384),
+            LoadSignedBytes(from + 448)};
+}
+
+HWY_INLINE void LoadNibbles(const std::byte* HWY_RESTRICT from, HalfBlock& first,
+                            HalfBlock& second) {
+  const ByteVec v0 = LoadBytes(from);
+  const ByteVec v1 = LoadBytes(from + 64);
+  const ByteVec v2 = LoadBytes(from + 128);
+  const ByteVec v3 = LoadBytes(from + 192);
+  first = {LowNibbles(v0), LowNibbles(v1), LowNibbles(v2), LowNibbles(v3)};
+  second = {HighNibbles(v0), HighNibbles(v1), HighNibbles(v2), HighNibbles(v3)};
+}
+
+// Joins pairs of bits to the weights, at bit kTo.
+template <int kTo>
+HWY_INLINE void JoinPairs(const std::byte* HWY_RESTRICT from, HalfBlock& first, HalfBlock& second) {
+  const ByteVec even = LoadBytes(from);
+  const ByteVec odd = LoadBytes(from + 64);
+  first = {JoinBits<3, 0, kTo>(first.g0, even), JoinBits<3, 0, kTo>(first.g1, odd),
+           JoinBits<3, 2, kTo>(first.g2, even), JoinBits<3, 2, kTo>(first.g3, odd)};
+  second = {JoinBits<3, 4, kTo>(second.g0, even), JoinBits<3, 4, kTo>(second.g1, odd),
+            JoinBits<3, 6, kTo>(second.g2, even), JoinBits<3, 6, kTo>(second.g3, odd)};
+}
+
+template <int kTo>
+HWY_INLINE void JoinSingleBits(const std::byte* HWY_RESTRICT from, HalfBlock& first,
+                               HalfBlock& second) {
+  const ByteVec v = LoadBytes(from);
+  first = {JoinBits<1, 0, kTo>(first.g0, v), JoinBits<1, 1, kTo>(first.g1, v),
+           JoinBits<1, 2, kTo>(first.g2, v), JoinBits<1, 3, kTo>(first.g3, v)};
+  second = {JoinBits<1, 4, kTo>(second.g0, v), JoinBits<1, 5, kTo>(second.g1, v),
+            JoinBits<1, 6, kTo>(second.g2, v), JoinBits<1, 7, kTo>(second.g3, v)};
+}
+
+HWY_INLINE HalfBlock LookUp(ByteVec table, const HalfBlock& v) {
+  return {hn::TableLookupBytes(table, v.g0), hn::TableLookupBytes(table, v.g1),
+          hn::TableLookupBytes(table, v.g2), hn::TableLookupBytes(table, v.g3)};
+}
+
+HWY_INLINE void LookUpIq4Nl(HalfBlock& first, HalfBlock& second) {
+  ByteVec table = hn::LoadDup128(Bytes(), kIq4NlTable.data());
+  if (kUnsignedWeights) {
+    table = hn::Xor(table, hn::Set(Bytes(), static_cast<std::int8_t>(-128)));
+  }
+  first = LookUp(table, first);
+  second = LookUp(table, second);
+}
+
+// The weights of one run of 32 columns, with their offset.
+template <WeightType kType>
+HWY_INLINE void LoadWeights(const PanelPass& pass, std::int64_t run, HalfBlock& first,
+                            HalfBlock& second) {
+  constexpr QuantLayout kLayout = QuantLayoutOf(kType);
+  const std::byte* rows = pass.panel + pass.lane * 4;
+  if constexpr (kType == WeightType::kQ80) {
+    LoadSigned(rows + run * 512, first, second);
+    return;
+  }
+  if constexpr (kLayout.nibbles) {
+    LoadNibbles(rows + run * 256, first, second);
+  } else {
+    const ByteVec zero = hn::Zero(Bytes());
+    first = second = {zero, zero, zero, zero};
+  }
+  if constexpr (kLayout.pairs) {
+    JoinPairs<kLayout.nibbles ? 4 : 0>(rows + pass.layout.pairs + run * 128, first, second);
+  }
+  if constexpr (kLayout.bits) {
+    JoinSingleBits<kLayout.nibbles ? 4 : 2>(rows + pass.layout.bits + run * 64, first, second);
+  }
+  if constexpr (kType == WeightType::kIq4Nl) {
+    LookUpIq4Nl(first, second);
+  }
+}
+
+// A run's scales, of which types have different ones: a weight of half h is
+// scale * halves[h] * (number - offset) + mins[h].
+struct RunScales {
+  FloatVec scale;
+  FloatVec half_0, half_1;  // where kHalfScales
+  FloatVec min_0, min_1;    // where kMins; min_1 only where each half has its own
+};
+
+template <WeightType kType>
+inline constexpr bool kHalfScales = QuantLayoutOf(kType).sub_scales == SubScales::kSigned ||
+                                    QuantLayoutOf(kType).sub_scales == SubScales::kNibbles ||
+                                    QuantLayoutOf(kType).sub_scales == SubScales::kSixBitScales;
+template <WeightType kType>
+inline constexpr bool kMins = QuantLayoutOf(kType).min_at >= 0;
+template <WeightType kType>
+inline constexpr bool kHalfMins = QuantLayoutOf(kType).sub_scales == SubScales::kNibbles;
+
+HWY_INLINE RowByteVec LoadRowBytes(const std::byte* HWY_RESTRICT from) {
+  return hn::LoadU(RowBytes(), reinterpret_cast<const std::uint8_t*>(from));
+}
+HWY_INLINE FloatVec RowFloats(RowByteVec v) {
+  return hn::ConvertTo(Floats(), hn::PromoteTo(Ints(), v));
+}
+HWY_INLINE FloatVec SignedRowFloats(RowByteVec v) {
+  const hn::RebindToSigned<RowBytes> d8;
+  return hn::ConvertTo(Floats(), hn::PromoteTo(Ints(), hn::BitCast(d8, v)));
+}
+
+HWY_INLINE RowByteVec MaskRowBytes(RowByteVec v, int mask) {
+  return hn::And(v, hn::Set(RowBytes(), static_cast<std::uint8_t>(mask)));
+}
+template <int kBits>
+HWY_INLINE RowByteVec ShiftRowBytes(RowByteVec v) {
+  const hn::Repartition<std::uint16_t, RowBytes> d16;
+  const auto words = hn::BitCast(d16, v);
+  if constexpr (kBits > 0) {
+    return hn::BitCast(RowBytes(), hn::ShiftLeft<kBits>(words));
+  } else {
+    return hn::BitCast(RowBytes(), hn::ShiftRight<-kBits>(words));
+  }
+}
+
+// The two six-bit numbers of a run.
+HWY_INLINE void LoadSixBits(const PanelPass& pass, std::int64_t run, RowByteVec& first,
+                            RowByteVec& second) {
+  const std::byte* rows = pass.panel + pass.layout.sub_scales + run / 8 * kSixBitBytes + pass.lane;
+  const RowByteVec low = LoadRowBytes(rows + run % 8 * kPanelRows);
+  const RowByteVec both = LoadRowBytes(rows + (8 + run % 8 / 2) * kPanelRows);
+  const hn::Repartition<std::uint16_t, RowBytes> d16;
+  const RowByteVec high = hn::BitCast(
+      RowBytes(), hn::ShiftRightSame(hn::BitCast(d16, both), static_cast<int>(run % 2 * 4)));
+  first = hn::Or(MaskRowBytes(low, 15), MaskRowBytes(ShiftRowBytes<4>(high), 48));
+  second =
+      hn::Or(MaskRowBytes(ShiftRowBytes<-4>(low), 15), MaskRowBytes(ShiftRowBytes<2>(high), 48));
+}
+
+template <WeightType kType>
+HWY_INLINE RunScales LoadRunScales(const PanelPass& pass, std::int64_t run) {
+  constexpr QuantLayout kLayout = QuantLayoutOf(kType);
+  const std::int64_t at = run / (kLayout.values / 32) * kPanelRows * 2 + pass.lane * 2;
+  RunScales out;
+  out.scale = LoadHalves(pass.panel + pass.layout.scales + at);
+  if constexpr (kLayout.min_at >= 0) {
+    out.min_0 = LoadHalves(pass.panel + pass.layout.mins + at);
+  }
+  const std::byte* rows = pass.panel + pass.layout.sub_scales + run * 2 * kPanelRows + pass.lane;
+  if constexpr (kLayout.sub_scales == SubScales::kSigned) {
+    out.half_0 = SignedRowFloats(LoadRowBytes(rows));
+    out.half_1 = SignedRowFloats(LoadRowBytes(rows + kPanelRows));
+  } else if constexpr (kLayout.sub_scales == SubScales::kNibbles) {
+    const RowByteVec v0 = LoadRowBytes(rows);
+    const RowByteVec v1 = LoadRowBytes(rows + kPanelRows);
+    out.half_0 = RowFloats(MaskRowBytes(v0, 15));
+    out.half_1 = RowFloats(MaskRowBytes(v1, 15));
+    const FloatVec min = hn::Neg(out.min_0);
+    out.min_0 = hn::Mul(min, RowFloats(MaskRowBytes(ShiftRowBytes<-4>(v0), 15)));
+    out.min_1 = hn::Mul(min, RowFloats(MaskRowBytes(ShiftRowBytes<-4>(v1), 15)));
+  } else if constexpr (kLayout.sub_scales == SubScales::kSixBitScales) {
+    RowByteVec first;
+    RowByteVec second;
+    LoadSixBits(pass, run, first, second);
+    const RowByteVec offset = hn::Set(RowBytes(), std::uint8_t{32});
+    out.half_0 = SignedRowFloats(hn::Sub(first, offset));
+    out.half_1 = SignedRowFloats(hn::Sub(second, offset));
+  } else if constexpr (kLayout.sub_scales == SubScales::kSixBitPairs) {
+    RowByteVec first;
+    RowByteVec second;
+    LoadSixBits(pass, run, first, second);
+    out.scale = hn::Mul(out.scale, RowFloats(first));
+    out.min_0 = hn::Neg(hn::Mul(out.min_0, RowFloats(second)));
+  }
+  return out;
+}
+
+}  // namespace cairn::compute::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
