@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include "compute-node/kernels/matmul.h"
@@ -22,6 +23,30 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
 HWY_BEFORE_NAMESPACE();
 #endif
 namespace cairn::compute::HWY_NAMESPACE {
+
+// How far before its use a product asks for memory. A product of one token has a few runs in flight
+// at most, too little to cover the memory's latency, and the processor's own prefetching stops at
+// every page. From 3 to 8 KiB do equally well: the types reach what a plain read does, and the ones
+// of two and three bits read up to 1.7 times as fast as without.
+inline constexpr std::int64_t kPrefetchBytes = 4096;
+
+// Asks for `kBytes`, that far behind `use`. They may lie behind the last weights.
+template <std::int64_t kBytes>
+HWY_INLINE void PrefetchAhead(const std::byte* use) {
+  for (std::int64_t at = 0; at < kBytes; at += 64) {
+    hwy::Prefetch(use + kPrefetchBytes + at);
+  }
+}
+
+// `lane` is the first row of this pass in the panel.
+struct PanelPass {
+  const std::byte* panel;
+  std::int64_t block_count;  // of activations: runs of 32 columns
+  std::int64_t lane;
+
+  // Whether the tile that begins with this token is the first to read the panel.
+  bool IsFirstRead(std::int64_t first_token) const { return lane == 0 && first_token == 0; }
+};
 
 // Adds the products of 16 columns with a token's digits.
 template <bool kSigned>
@@ -130,13 +155,23 @@ void QuantisedTile(const PanelPass& pass, const ActivationRows& x, const MatMulJ
     sums[t] = hn::Zero(Floats());
   }
   const ActivationBlock* HWY_RESTRICT blocks = x.blocks + first_token * pass.block_count;
-  for (std::int64_t b = 0; b < pass.block_count; ++b) {
-    HalfBlock first;
-    HalfBlock second;
-    LoadWeights<kType>(pass, b, first, second);
-    const RunScales scales = LoadRunScales<kType>(pass, b);
-    for (int t = 0; t < kTokens; ++t) {
-      sums[t] = AddRun<kType>(first, second, scales, blocks[t * pass.block_count + b], sums[t]);
+  constexpr StretchLayout kStretch = StretchLayoutOf(kType);
+  constexpr std::int64_t kShareBytes = kStretch.bytes / kStretch.runs;
+  const bool is_first_read = pass.IsFirstRead(first_token);
+  const std::byte* HWY_RESTRICT stretch = pass.panel;
+  for (std::int64_t b = 0; b < pass.block_count; b += kStretch.runs, stretch += kStretch.bytes) {
+    const std::int64_t run_count = std::min<std::int64_t>(kStretch.runs, pass.block_count - b);
+    for (std::int64_t run = 0; run < run_count; ++run) {
+      if (is_first_read) PrefetchAhead<kShareBytes>(stretch + run * kShareBytes);
+      HalfBlock first;
+      HalfBlock second;
+      LoadWeights<kType>(stretch + kStretch.runs_at + run * kStretch.run_bytes + pass.lane * 4,
+                         first, second);
+      const RunScales scales = LoadRunScales<kType>(stretch, run, pass.lane);
+      for (int t = 0; t < kTokens; ++t) {
+        const ActivationBlock& block = blocks[t * pass.block_count + b + run];
+        sums[t] = AddRun<kType>(first, second, scales, block, sums[t]);
+      }
     }
   }
   StoreSums<kTokens>(sums, job, first_token, row);
@@ -158,18 +193,21 @@ void QuantisedPanel(const PanelPass& pass, const ActivationRows& x, const MatMul
 }
 
 struct F32Loader {
+  static constexpr int kBytes = 4;
   static HWY_INLINE FloatVec Load(const std::byte* panel, std::int64_t index) {
     return hn::LoadU(Floats(), reinterpret_cast<const float*>(panel) + index);
   }
 };
 
 struct F16Loader {
+  static constexpr int kBytes = 2;
   static HWY_INLINE FloatVec Load(const std::byte* panel, std::int64_t index) {
     return LoadHalves(panel + index * 2);
   }
 };
 
 struct BF16Loader {
+  static constexpr int kBytes = 2;
   static HWY_INLINE FloatVec Load(const std::byte* panel, std::int64_t index) {
     const hn::Rebind<std::uint16_t, Floats> d16;
     const hn::RebindToUnsigned<Floats> du;
@@ -193,7 +231,10 @@ void FloatTile(const PanelPass& pass, const ActivationRows& x, const MatMulJob& 
   }
   const float* HWY_RESTRICT values = x.values + first_token * x.column_count;
   std::int64_t k = 0;
+  constexpr int kStepBytes = kChains * kPanelRows * Loader::kBytes;
+  const bool is_first_read = pass.IsFirstRead(first_token);
   for (; k + kChains <= x.column_count; k += kChains) {
+    if (is_first_read) PrefetchAhead<kStepBytes>(pass.panel + k / kChains * kStepBytes);
     for (int c = 0; c < kChains; ++c) {
       const FloatVec w = Loader::Load(pass.panel, (k + c) * kPanelRows + pass.lane);
       for (int t = 0; t < kTokens; ++t) {
@@ -230,8 +271,7 @@ void ComputePanel(const ActivationRows& x, const MatMulJob& job, std::int64_t pa
   const PackedMatrix& weights = job.weights;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(Floats()));
   PanelPass pass{};
-  pass.layout = LayoutOfPanel(weights.type, weights.column_count);
-  pass.panel = weights.data + panel * pass.layout.panel_bytes;
+  pass.panel = weights.data + panel * PanelBytes(weights.type, weights.column_count);
   pass.block_count = weights.column_count / kActivationBlock;
   for (pass.lane = 0; pass.lane < kPanelRows; pass.lane += lanes) {
     const std::int64_t row = panel * kPanelRows + pass.lane;

@@ -22,7 +22,7 @@ namespace {
 constexpr std::int64_t kIndexBytes = 96LL * 1024;
 
 std::int64_t PanelsPerIndex(const PackedMatrix& weights) {
-  const std::int64_t panel_bytes = LayoutOfPanel(weights.type, weights.column_count).panel_bytes;
+  const std::int64_t panel_bytes = PanelBytes(weights.type, weights.column_count);
   return std::max<std::int64_t>(1, kIndexBytes / std::max<std::int64_t>(1, panel_bytes));
 }
 

@@ -6,33 +6,34 @@
 //
 // A panel of float weights (rows past the last are zero): for each column 16 values.
 //
-// A panel of quantised weights consists of these parts, as far as the type has them
-// (quant_block.h); a run is 32 columns, and a group is 16 rows x 4 bytes.
-//   bytes:       for each run 8 groups; byte j of group g is column 4g + j. Q8_0 only.
-//   nibbles:     for each run 4 groups; byte j of group g: columns 4g + j low, 16 + 4g + j high.
-//   pairs:       for each run 2 groups; byte j of group g: bits 2i hold column 4 (2i + g) + j.
-//   bits:        for each run 1 group; byte j: bit i holds column 4i + j.
-//   sub-scales:  bytes for 16 rows each. In bytes (Q6_K, Q2_K): for each run 2, of its halves. In
-//                six bits (Q3_K, Q4_K, Q5_K): for each 256 columns 8 with the low four bits of the
-//                two numbers of a run (SixBits), the first one's low, then 4 with the high two: of
-//                an even run in the low half of the byte, of an odd one in the high half.
+// A panel of quantised weights is a row of stretches, so that a product reads one stream from its
+// first byte to its last. A stretch is the 256 columns of a block, or two blocks of 32 columns. It
+// begins with what its scales are made of, as far as the type has it (quant_block.h):
 //   scales:      for each block 16 f16.
 //   minimums:    for each block 16 f16.
-// A panel's size is rounded up to 64 bytes.
+//   sub-scales:  bytes for 16 rows each. In bytes (Q6_K, Q2_K): for each run of 32 columns 2, of
+//                its halves. In six bits (Q3_K, Q4_K, Q5_K): 8 with the low four bits of the two
+//                numbers of a run (SixBits), the first one's low, then 4 with the high two: of an
+//                even run in the low half of the byte, of an odd one in the high half.
+// Then comes for each run what its numbers are made of; a group is 16 rows x 4 bytes:
+//   bytes:       8 groups; byte j of group g is column 4g + j. Q8_0 only.
+//   nibbles:     4 groups; byte j of group g: columns 4g + j low, 16 + 4g + j high.
+//   pairs:       2 groups; byte j of group g: bits 2i hold column 4 (2i + g) + j.
+//   bits:        1 group; byte j: bit i holds column 4i + j.
+// A panel of an odd number of blocks of 32 ends with half a stretch of zeros. Its size is rounded
+// up to 64 bytes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "compute-node/kernels/dequantize.h"
+#include "compute-node/kernels/quant_block.h"
 
 namespace cairn::compute {
 
 inline constexpr std::int64_t kPanelRows = 16;
 inline constexpr std::int64_t kPanelAlignBytes = 64;
-// Of all rows for 256 columns, where sub-scales have six bits.
-inline constexpr std::int64_t kSixBitBytes = 12 * kPanelRows;
-
+inline constexpr std::int64_t kGroupBytes = 4 * kPanelRows;
 // A view; the bytes belong to whoever packed them.
 struct PackedMatrix {
   WeightType type = WeightType::kF32;
@@ -43,17 +44,39 @@ struct PackedMatrix {
   std::int64_t panel_count() const { return (row_count + kPanelRows - 1) / kPanelRows; }
 };
 
-// Where the parts of a panel begin, in bytes; bytes or nibbles, or else pairs, come first.
-struct PanelLayout {
-  std::int64_t pairs;
-  std::int64_t bits;
-  std::int64_t sub_scales;
-  std::int64_t scales;
-  std::int64_t mins;
-  std::int64_t panel_bytes;
+// A stretch of quantised weights: where its parts begin, in bytes. The scales come first.
+struct StretchLayout {
+  std::int64_t runs = 0;
+  std::int64_t mins_at = 0;
+  std::int64_t sub_scales_at = 0;
+  std::int64_t runs_at = 0;
+  // In a run; its bytes or nibbles come first.
+  std::int64_t pairs_at = 0;
+  std::int64_t bits_at = 0;
+  std::int64_t run_bytes = 0;
+  std::int64_t bytes = 0;
 };
-PanelLayout LayoutOfPanel(WeightType type, std::int64_t column_count);
 
+constexpr StretchLayout StretchLayoutOf(WeightType type) {
+  const QuantLayout block = QuantLayoutOf(type);
+  const bool long_block = block.values == 256;
+  const bool six_bits =
+      block.sub_scales == SubScales::kSixBitPairs || block.sub_scales == SubScales::kSixBitScales;
+  StretchLayout out;
+  out.runs = long_block ? 8 : 2;
+  const std::int64_t half_bytes = kPanelRows * (long_block ? 2 : 4);
+  out.mins_at = half_bytes;
+  out.sub_scales_at = out.mins_at + (block.min_at < 0 ? 0 : half_bytes);
+  out.runs_at = out.sub_scales_at;
+  if (block.sub_scales != SubScales::kNone) out.runs_at += (six_bits ? 12 : 16) * kPanelRows;
+  out.pairs_at = kGroupBytes * (block.nibbles ? 4 : block.pairs ? 0 : 8);
+  out.bits_at = out.pairs_at + kGroupBytes * (block.pairs ? 2 : 0);
+  out.run_bytes = out.bits_at + kGroupBytes * (block.bits ? 1 : 0);
+  out.bytes = out.runs_at + out.runs * out.run_bytes;
+  return out;
+}
+
+std::int64_t PanelBytes(WeightType type, std::int64_t column_count);
 std::int64_t PackedBytes(WeightType type, std::int64_t row_count, std::int64_t column_count);
 
 // Packs panel `panel` of the row-major matrix at `rows` (as GGUF stores it) to `to`, which holds a

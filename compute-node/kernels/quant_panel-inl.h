@@ -95,14 +95,6 @@ HWY_INLINE FloatVec LoadHalves(const std::byte* HWY_RESTRICT from) {
   return hn::PromoteTo(Floats(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
 }
 
-// Where this pass's lanes begin: `lane` is the first row of the pass in the panel.
-struct PanelPass {
-  const std::byte* panel;
-  PanelLayout layout;
-  std::int64_t block_count;  // of activations: runs of 32 columns
-  std::int64_t lane;
-};
-
 // The weights of 16 columns: four groups of four.
 struct HalfBlock {
   ByteVec g0, g1, g2, g3;
@@ -187,27 +179,28 @@ HWY_INLINE void LookUpIq4Nl(HalfBlock& first, HalfBlock& second) {
   second = LookUp(table, second);
 }
 
-// The weights of one run of 32 columns, with their offset.
+// The weights of a run of 32 columns, with their offset. `run` is the run's first byte, plus four
+// bytes for each row before the first lane.
 template <WeightType kType>
-HWY_INLINE void LoadWeights(const PanelPass& pass, std::int64_t run, HalfBlock& first,
+HWY_INLINE void LoadWeights(const std::byte* HWY_RESTRICT run, HalfBlock& first,
                             HalfBlock& second) {
   constexpr QuantLayout kLayout = QuantLayoutOf(kType);
-  const std::byte* rows = pass.panel + pass.lane * 4;
+  constexpr StretchLayout kStretch = StretchLayoutOf(kType);
   if constexpr (kType == WeightType::kQ80) {
-    LoadSigned(rows + run * 512, first, second);
+    LoadSigned(run, first, second);
     return;
   }
   if constexpr (kLayout.nibbles) {
-    LoadNibbles(rows + run * 256, first, second);
+    LoadNibbles(run, first, second);
   } else {
     const ByteVec zero = hn::Zero(Bytes());
     first = second = {zero, zero, zero, zero};
   }
   if constexpr (kLayout.pairs) {
-    JoinPairs<kLayout.nibbles ? 4 : 0>(rows + pass.layout.pairs + run * 128, first, second);
+    JoinPairs<kLayout.nibbles ? 4 : 0>(run + kStretch.pairs_at, first, second);
   }
   if constexpr (kLayout.bits) {
-    JoinSingleBits<kLayout.nibbles ? 4 : 2>(rows + pass.layout.bits + run * 64, first, second);
+    JoinSingleBits<kLayout.nibbles ? 4 : 2>(run + kStretch.bits_at, first, second);
   }
   if constexpr (kType == WeightType::kIq4Nl) {
     LookUpIq4Nl(first, second);
@@ -256,12 +249,11 @@ HWY_INLINE RowByteVec ShiftRowBytes(RowByteVec v) {
   }
 }
 
-// The two six-bit numbers of a run.
-HWY_INLINE void LoadSixBits(const PanelPass& pass, std::int64_t run, RowByteVec& first,
-                            RowByteVec& second) {
-  const std::byte* rows = pass.panel + pass.layout.sub_scales + run / 8 * kSixBitBytes + pass.lane;
-  const RowByteVec low = LoadRowBytes(rows + run % 8 * kPanelRows);
-  const RowByteVec both = LoadRowBytes(rows + (8 + run % 8 / 2) * kPanelRows);
+// The two six-bit numbers of run `run` of a stretch.
+HWY_INLINE void LoadSixBits(const std::byte* HWY_RESTRICT sub_scales, std::int64_t run,
+                            RowByteVec& first, RowByteVec& second) {
+  const RowByteVec low = LoadRowBytes(sub_scales + run * kPanelRows);
+  const RowByteVec both = LoadRowBytes(sub_scales + (8 + run / 2) * kPanelRows);
   const hn::Repartition<std::uint16_t, RowBytes> d16;
   const RowByteVec high = hn::BitCast(
       RowBytes(), hn::ShiftRightSame(hn::BitCast(d16, both), static_cast<int>(run % 2 * 4)));
@@ -270,16 +262,20 @@ HWY_INLINE void LoadSixBits(const PanelPass& pass, std::int64_t run, RowByteVec&
       hn::Or(MaskRowBytes(ShiftRowBytes<-4>(low), 15), MaskRowBytes(ShiftRowBytes<2>(high), 48));
 }
 
+// Of run `run` of a stretch, for the rows from `lane` on.
 template <WeightType kType>
-HWY_INLINE RunScales LoadRunScales(const PanelPass& pass, std::int64_t run) {
+HWY_INLINE RunScales LoadRunScales(const std::byte* HWY_RESTRICT stretch, std::int64_t run,
+                                   std::int64_t lane) {
   constexpr QuantLayout kLayout = QuantLayoutOf(kType);
-  const std::int64_t at = run / (kLayout.values / 32) * kPanelRows * 2 + pass.lane * 2;
+  constexpr StretchLayout kStretch = StretchLayoutOf(kType);
+  const std::byte* halves = stretch + (run / (kLayout.values / 32) * kPanelRows + lane) * 2;
+  const std::byte* sub_scales = stretch + kStretch.sub_scales_at + lane;
   RunScales out;
-  out.scale = LoadHalves(pass.panel + pass.layout.scales + at);
+  out.scale = LoadHalves(halves);
   if constexpr (kLayout.min_at >= 0) {
-    out.min_0 = LoadHalves(pass.panel + pass.layout.mins + at);
+    out.min_0 = LoadHalves(halves + kStretch.mins_at);
   }
-  const std::byte* rows = pass.panel + pass.layout.sub_scales + run * 2 * kPanelRows + pass.lane;
+  const std::byte* rows = sub_scales + run * 2 * kPanelRows;
   if constexpr (kLayout.sub_scales == SubScales::kSigned) {
     out.half_0 = SignedRowFloats(LoadRowBytes(rows));
     out.half_1 = SignedRowFloats(LoadRowBytes(rows + kPanelRows));
@@ -294,14 +290,14 @@ HWY_INLINE RunScales LoadRunScales(const PanelPass& pass, std::int64_t run) {
   } else if constexpr (kLayout.sub_scales == SubScales::kSixBitScales) {
     RowByteVec first;
     RowByteVec second;
-    LoadSixBits(pass, run, first, second);
+    LoadSixBits(sub_scales, run, first, second);
     const RowByteVec offset = hn::Set(RowBytes(), std::uint8_t{32});
     out.half_0 = SignedRowFloats(hn::Sub(first, offset));
     out.half_1 = SignedRowFloats(hn::Sub(second, offset));
   } else if constexpr (kLayout.sub_scales == SubScales::kSixBitPairs) {
     RowByteVec first;
     RowByteVec second;
-    LoadSixBits(pass, run, first, second);
+    LoadSixBits(sub_scales, run, first, second);
     out.scale = hn::Mul(out.scale, RowFloats(first));
     out.min_0 = hn::Neg(hn::Mul(out.min_0, RowFloats(second)));
   }

@@ -251,7 +251,7 @@ class WeightsLoader {
       const std::int64_t columns = task.tensor->row_length();
       const std::byte* rows = task.tensor->data.data() + task.first_row * task.tensor->row_bytes();
       *task.target = {task.type, task.row_count, columns, to};
-      const std::int64_t panel_bytes = LayoutOfPanel(task.type, columns).panel_bytes;
+      const std::int64_t panel_bytes = PanelBytes(task.type, columns);
       pool.ParallelFor(task.target->panel_count(), [&](std::int64_t panel) {
         PackPanel(task.type, rows, task.row_count, columns, panel, to + panel * panel_bytes);
       });

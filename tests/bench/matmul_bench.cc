@@ -101,7 +101,7 @@ class Products {
   // Bytes of weights a second.
   double Rate(ThreadPool& pool, WeightType type, std::int64_t token_count) {
     const std::int64_t bytes = token_count == 1 ? kWeightBytes : kPrefillBytes;
-    const std::int64_t rows = bytes / LayoutOfPanel(type, kColumns).panel_bytes * kPanelRows;
+    const std::int64_t rows = bytes / PanelBytes(type, kColumns) * kPanelRows;
     out_.resize(static_cast<std::size_t>(rows * token_count));
     const MatMulJob job{{type, rows, kColumns, data_}, nullptr, out_.data(), rows};
     const ActivationRows x{token_count, kColumns, values_.data(), blocks_.data()};
@@ -135,7 +135,7 @@ void MeasureType(Products& products, ThreadPool& pool, const BenchType& type, in
   }
   const double read = Median(reads);
   const double one = Median(rates[0]);
-  const double row_bytes = static_cast<double>(LayoutOfPanel(type.type, kColumns).panel_bytes) / 16;
+  const double row_bytes = static_cast<double>(PanelBytes(type.type, kColumns)) / 16;
   std::printf("%-8s %10.1f %10.1f %8.0f %%", std::string(type.name).c_str(), read / 1e9, one / 1e9,
               100 * one / read);
   for (std::size_t i = 1; i < std::size(kTokenCounts); ++i) {

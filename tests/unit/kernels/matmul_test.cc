@@ -21,7 +21,7 @@ struct TestMatrix {
     const auto misaligned = reinterpret_cast<std::uintptr_t>(storage.data()) % kPanelAlignBytes;
     std::byte* data = storage.data() + (misaligned == 0 ? 0 : kPanelAlignBytes - misaligned);
     packed = {type.type, row_count, column_count, data};
-    const std::int64_t panel_bytes = LayoutOfPanel(type.type, column_count).panel_bytes;
+    const std::int64_t panel_bytes = PanelBytes(type.type, column_count);
     for (std::int64_t panel = 0; panel < packed.panel_count(); ++panel) {
       PackPanel(type.type, rows.data(), row_count, column_count, panel, data + panel * panel_bytes);
     }
@@ -54,9 +54,11 @@ TEST(MatMulTest, MatchesTheReferenceForEveryType) {
   for (const TypePair& type : kTypes) {
     for (int round = 0; round < 4; ++round) {
       const auto row_count = static_cast<std::int64_t>(1 + rng.Below(70));
-      const std::int64_t column_count = IsQuantised(type.type)
-                                            ? 256 * static_cast<std::int64_t>(1 + rng.Below(4))
-                                            : static_cast<std::int64_t>(1 + rng.Below(300));
+      const std::int64_t values = WeightBlockValues(type.type);
+      const auto column_count =
+          values * static_cast<std::int64_t>(1 + rng.Below(values == 256  ? 4
+                                                           : values == 32 ? 35
+                                                                          : 300));
       const auto token_count = static_cast<std::int64_t>(1 + rng.Below(21));
       SCOPED_TRACE(testing::Message() << type.name << " " << row_count << " x " << column_count
                                       << ", " << token_count << " tokens");
@@ -69,6 +71,18 @@ TEST(MatMulTest, MatchesTheReferenceForEveryType) {
         EXPECT_LT(Distance(Multiply(pool, matrix.packed, x), expected),
                   IsQuantised(type.type) ? 2e-4 : 2e-6);
       });
+    }
+  }
+}
+
+TEST(PackedMatrixTest, APanelHasTheBytesOfItsRowsRoundedUp) {
+  for (const TypePair& type : kTypes) {
+    for (const std::int64_t columns : {256, 512, 896, 4864}) {
+      if (columns % WeightBlockValues(type.type) != 0) continue;
+      const std::int64_t bytes = PackedBytes(type.type, kPanelRows, columns);
+      const std::int64_t file_bytes = kPanelRows * WeightRowBytes(type.type, columns);
+      EXPECT_GE(bytes, file_bytes) << type.name;
+      EXPECT_LT(bytes, file_bytes + kPanelAlignBytes) << type.name;
     }
   }
 }
