@@ -130,7 +130,7 @@ bool AttachedSession::FindPart(const std::shared_ptr<FetchJob>& job, WantedPart&
     job->leases->Add(slot);
     wanted.slot = slot;
     wanted.pages = slot->At(wanted.first_page);
-    wanted.owner = job->leases;
+    wanted.owner = {job->leases, slot.get()};
     if (slot->loading()) {
       ++job->open_count;
       slot->WhenLoaded([this, job] {
@@ -218,7 +218,9 @@ void AttachedSession::ReadRun(const std::shared_ptr<FetchJob>& job, FetchRun run
     wanted->slot = slot;
     wanted->pages =
         memory.data() + (wanted->first_page.value() - run.first_page.value()) * kPageBytes;
-    wanted->owner = slot != nullptr ? std::shared_ptr<const void>(job->leases) : job->buffers;
+    // Kept together; told apart by what one read has brought.
+    wanted->owner = slot != nullptr ? std::shared_ptr<const void>(job->leases, slot.get())
+                                    : std::shared_ptr<const void>(job->buffers, buffer.get());
   }
   ++job->open_count;
   fetch_read_bytes_ += run.page_count * kPageBytes;

@@ -317,8 +317,9 @@ void ChannelStream::HoldLeasesLocked(RequestId request_id, const FetchReply& rep
   std::vector<std::shared_ptr<const void>> owners;
   for (const FetchedCluster& cluster : reply.clusters) {
     for (const Span& span : cluster.spans) {
-      // Mostly one for the whole fetch.
-      const bool known = !owners.empty() && owners.back() == span.owner;
+      // Mostly one for the whole fetch, whatever it points to.
+      const bool known = !owners.empty() && !owners.back().owner_before(span.owner) &&
+                         !span.owner.owner_before(owners.back());
       if (span.arena.granule_id != 0 && !known) owners.push_back(span.owner);
     }
   }

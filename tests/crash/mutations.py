@@ -95,7 +95,7 @@ MUTATIONS = [
     ("an operation that failed counts as applied (rule 14)", ENGINE + "attached_session.cc",
      "    refused_ = op_seq;\n", "    applied_ = op_seq;\n", ENGINE_TEST),
     ("operations may be missing (rule 14)", ENGINE + "attached_session.cc",
-     "if (head.op_seq.value() > next) {", "if (head.op_seq.value() > next && refused_.value() != 0) {", ENGINE_TEST),
+     "if (head.op_seq.value() > next && refused_.value() == 0) {", "if (head.op_seq < applied_) {", ENGINE_TEST),
     ("a read comes before what it follows (rule 14)", ENGINE + "attached_session.cc",
      "if (head.after > applied_) {", "if (head.after < OpSeq(0)) {", ENGINE_TEST),
     ("commit before the writes have ended", ENGINE + "session_checkpoint.cc",
