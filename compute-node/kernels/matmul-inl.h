@@ -38,6 +38,8 @@ HWY_INLINE void PrefetchAhead(const std::byte* use) {
   }
 }
 
+inline constexpr std::int64_t kLanes = hn::MaxLanes(Floats());
+
 // `lane` is the first row of this pass in the panel.
 struct PanelPass {
   const std::byte* panel;
@@ -147,12 +149,15 @@ HWY_INLINE FloatVec AddRun(const HalfBlock& first, const HalfBlock& second, cons
   }
 }
 
-template <WeightType kType, int kTokens>
+// Products of `kTokens` tokens with the rows of `kSteps` vectors, one behind the other.
+template <WeightType kType, int kTokens, int kSteps>
 void QuantisedTile(const PanelPass& pass, const ActivationRows& x, const MatMulJob& job,
                    std::int64_t first_token, std::int64_t row) {
-  FloatVec sums[kTokens];
-  for (int t = 0; t < kTokens; ++t) {
-    sums[t] = hn::Zero(Floats());
+  FloatVec sums[kSteps][kTokens];
+  for (int step = 0; step < kSteps; ++step) {
+    for (int t = 0; t < kTokens; ++t) {
+      sums[step][t] = hn::Zero(Floats());
+    }
   }
   const ActivationBlock* HWY_RESTRICT blocks = x.blocks + first_token * pass.block_count;
   constexpr StretchLayout kStretch = StretchLayoutOf(kType);
@@ -163,32 +168,43 @@ void QuantisedTile(const PanelPass& pass, const ActivationRows& x, const MatMulJ
     const std::int64_t run_count = std::min<std::int64_t>(kStretch.runs, pass.block_count - b);
     for (std::int64_t run = 0; run < run_count; ++run) {
       if (is_first_read) PrefetchAhead<kShareBytes>(stretch + run * kShareBytes);
-      HalfBlock first;
-      HalfBlock second;
-      LoadWeights<kType>(stretch + kStretch.runs_at + run * kStretch.run_bytes + pass.lane * 4,
-                         first, second);
-      const RunScales scales = LoadRunScales<kType>(stretch, run, pass.lane);
-      for (int t = 0; t < kTokens; ++t) {
-        const ActivationBlock& block = blocks[t * pass.block_count + b + run];
-        sums[t] = AddRun<kType>(first, second, scales, block, sums[t]);
+      for (int step = 0; step < kSteps; ++step) {
+        const std::int64_t lane = pass.lane + step * kLanes;
+        HalfBlock first;
+        HalfBlock second;
+        LoadWeights<kType>(stretch + kStretch.runs_at + run * kStretch.run_bytes + lane * 4, first,
+                           second);
+        const RunScales scales = LoadRunScales<kType>(stretch, run, lane);
+        for (int t = 0; t < kTokens; ++t) {
+          const ActivationBlock& block = blocks[t * pass.block_count + b + run];
+          sums[step][t] = AddRun<kType>(first, second, scales, block, sums[step][t]);
+        }
       }
     }
   }
-  StoreSums<kTokens>(sums, job, first_token, row);
+  for (int step = 0; step < kSteps; ++step) {
+    StoreSums<kTokens>(sums[step], job, first_token, row + step * kLanes);
+  }
 }
 
+// One token by itself takes all rows at once: it waits for memory, which a second pass would not
+// use. More tokens need the registers, and read the panel from the cache.
 template <WeightType kType>
-void QuantisedPanel(const PanelPass& pass, const ActivationRows& x, const MatMulJob& job,
+void QuantisedPanel(PanelPass pass, const ActivationRows& x, const MatMulJob& job,
                     std::int64_t row) {
-  std::int64_t token = 0;
-  for (; token + 8 <= x.token_count; token += 8) {
-    QuantisedTile<kType, 8>(pass, x, job, token, row);
+  const std::int64_t last_token = x.token_count - x.token_count % 2;
+  for (; last_token > 0 && pass.lane < kPanelRows; pass.lane += kLanes) {
+    std::int64_t token = 0;
+    for (; token + 8 <= last_token; token += 8) {
+      QuantisedTile<kType, 8, 1>(pass, x, job, token, row + pass.lane);
+    }
+    for (; token < last_token; token += 2) {
+      QuantisedTile<kType, 2, 1>(pass, x, job, token, row + pass.lane);
+    }
   }
-  for (; token + 2 <= x.token_count; token += 2) {
-    QuantisedTile<kType, 2>(pass, x, job, token, row);
-  }
-  for (; token < x.token_count; ++token) {
-    QuantisedTile<kType, 1>(pass, x, job, token, row);
+  if (last_token < x.token_count) {
+    pass.lane = 0;
+    QuantisedTile<kType, 1, kPanelRows / kLanes>(pass, x, job, last_token, row);
   }
 }
 
@@ -256,40 +272,33 @@ void FloatTile(const PanelPass& pass, const ActivationRows& x, const MatMulJob& 
 }
 
 template <class Loader>
-void FloatPanel(const PanelPass& pass, const ActivationRows& x, const MatMulJob& job,
-                std::int64_t row) {
-  std::int64_t token = 0;
-  for (; token + 4 <= x.token_count; token += 4) {
-    FloatTile<Loader, 4>(pass, x, job, token, row);
-  }
-  for (; token < x.token_count; ++token) {
-    FloatTile<Loader, 1>(pass, x, job, token, row);
+void FloatPanel(PanelPass pass, const ActivationRows& x, const MatMulJob& job, std::int64_t row) {
+  for (; pass.lane < kPanelRows; pass.lane += kLanes) {
+    std::int64_t token = 0;
+    for (; token + 4 <= x.token_count; token += 4) {
+      FloatTile<Loader, 4>(pass, x, job, token, row + pass.lane);
+    }
+    for (; token < x.token_count; ++token) {
+      FloatTile<Loader, 1>(pass, x, job, token, row + pass.lane);
+    }
   }
 }
 
 void ComputePanel(const ActivationRows& x, const MatMulJob& job, std::int64_t panel) {
   const PackedMatrix& weights = job.weights;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Floats()));
-  PanelPass pass{};
-  pass.panel = weights.data + panel * PanelBytes(weights.type, weights.column_count);
-  pass.block_count = weights.column_count / kActivationBlock;
-  for (pass.lane = 0; pass.lane < kPanelRows; pass.lane += lanes) {
-    const std::int64_t row = panel * kPanelRows + pass.lane;
-    switch (weights.type) {
-      case WeightType::kF32:
-        FloatPanel<F32Loader>(pass, x, job, row);
-        break;
-      case WeightType::kF16:
-        FloatPanel<F16Loader>(pass, x, job, row);
-        break;
-      case WeightType::kBF16:
-        FloatPanel<BF16Loader>(pass, x, job, row);
-        break;
-      default:
-        ForQuantType(weights.type,
-                     [&]<WeightType kType>() { QuantisedPanel<kType>(pass, x, job, row); });
-        break;
-    }
+  const std::byte* data = weights.data + panel * PanelBytes(weights.type, weights.column_count);
+  const PanelPass pass{data, weights.column_count / kActivationBlock, 0};
+  const std::int64_t row = panel * kPanelRows;
+  switch (weights.type) {
+    case WeightType::kF32:
+      return FloatPanel<F32Loader>(pass, x, job, row);
+    case WeightType::kF16:
+      return FloatPanel<F16Loader>(pass, x, job, row);
+    case WeightType::kBF16:
+      return FloatPanel<BF16Loader>(pass, x, job, row);
+    default:
+      ForQuantType(weights.type,
+                   [&]<WeightType kType>() { QuantisedPanel<kType>(pass, x, job, row); });
   }
 }
 

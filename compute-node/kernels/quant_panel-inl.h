@@ -54,17 +54,34 @@ inline constexpr int kWeightOffset = !kSignedNumbers<kType> ? QuantLayoutOf(kTyp
                                                             : 0;
 
 // sum + the products of each lane's four bytes, exactly. `kSigned`: there are weights below 0.
+// Without VNNI |weight| <= 128 and |digit| <= 127, so that negating a digit is exact and a pair of
+// products fits 16 bits.
 template <bool kSigned>
 HWY_INLINE IntVec DotAccumulate(IntVec sum, ByteVec weights, ByteVec digits) {
 #if HWY_TARGET == HWY_AVX3_DL
   return IntVec{_mm512_dpbusd_epi32(sum.raw, weights.raw, digits.raw)};
 #elif HWY_TARGET == HWY_AVX2
-  // |weight| <= 128 and |digit| <= 127, so that negating a digit is exact and a pair of products
-  // fits 16 bits.
   const __m256i pairs = kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(weights.raw),
                                                        _mm256_sign_epi8(digits.raw, weights.raw))
                                 : _mm256_maddubs_epi16(weights.raw, digits.raw);
   return hn::Add(sum, IntVec{_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))});
+#elif HWY_TARGET == HWY_AVX3
+  const __m512i negated = kSigned
+                              ? _mm512_mask_sub_epi8(digits.raw, _mm512_movepi8_mask(weights.raw),
+                                                     _mm512_setzero_si512(), digits.raw)
+                              : digits.raw;
+  const __m512i pairs =
+      _mm512_maddubs_epi16(kSigned ? _mm512_abs_epi8(weights.raw) : weights.raw, negated);
+  return hn::Add(sum, IntVec{_mm512_madd_epi16(pairs, _mm512_set1_epi16(1))});
+#elif HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4
+  const __m128i pairs =
+      kSigned ? _mm_maddubs_epi16(_mm_abs_epi8(weights.raw), _mm_sign_epi8(digits.raw, weights.raw))
+              : _mm_maddubs_epi16(weights.raw, digits.raw);
+  return hn::Add(sum, IntVec{_mm_madd_epi16(pairs, _mm_set1_epi16(1))});
+#elif HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64
+  const int16x8_t low = vmull_s8(vget_low_s8(weights.raw), vget_low_s8(digits.raw));
+  const int16x8_t high = vmull_high_s8(weights.raw, digits.raw);
+  return IntVec{vpadalq_s16(sum.raw, vpaddq_s16(low, high))};
 #else
   const Ints di;
   const hn::Repartition<std::int16_t, Ints> d16;
