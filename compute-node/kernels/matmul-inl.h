@@ -51,19 +51,11 @@ struct PanelPass {
 };
 
 // Adds the products of 16 columns with a token's digits.
-template <bool kSigned>
+template <WeightType kType>
 HWY_INLINE void DotHalf(const HalfBlock& w, const ActivationBlock& x, std::ptrdiff_t half,
                         IntVec& high, IntVec& low) {
-  const std::int8_t* h = x.high + half * 16;
-  const std::int8_t* l = x.low + half * 16;
-  high = DotAccumulate<kSigned>(high, w.g0, BroadcastDigits(h));
-  low = DotAccumulate<kSigned>(low, w.g0, BroadcastDigits(l));
-  high = DotAccumulate<kSigned>(high, w.g1, BroadcastDigits(h + 4));
-  low = DotAccumulate<kSigned>(low, w.g1, BroadcastDigits(l + 4));
-  high = DotAccumulate<kSigned>(high, w.g2, BroadcastDigits(h + 8));
-  low = DotAccumulate<kSigned>(low, w.g2, BroadcastDigits(l + 8));
-  high = DotAccumulate<kSigned>(high, w.g3, BroadcastDigits(h + 12));
-  low = DotAccumulate<kSigned>(low, w.g3, BroadcastDigits(l + 12));
+  high = DotDigits<kType>(high, w, x.high + half * 16);
+  low = DotDigits<kType>(low, w, x.low + half * 16);
 }
 
 // The number that digits make, before scaling.
@@ -89,7 +81,7 @@ HWY_INLINE FloatVec DotOneHalf(const HalfBlock& w, const ActivationBlock& x, std
   static_assert(kWeightOffset<kType> <= 32);
   IntVec high = hn::Zero(Ints());
   IntVec low = hn::Set(Ints(), -kWeightOffset<kType> * x.sums[half]);
-  DotHalf<kSignedNumbers<kType>>(w, x, half, high, low);
+  DotHalf<kType>(w, x, half, high, low);
   return JoinDigits(high, low);
 }
 
@@ -131,8 +123,8 @@ HWY_INLINE FloatVec AddRun(const HalfBlock& first, const HalfBlock& second, cons
     IntVec high;
     IntVec low;
     StartBlock<kType>(x, high, low);
-    DotHalf<kSignedNumbers<kType>>(first, x, 0, high, low);
-    DotHalf<kSignedNumbers<kType>>(second, x, 1, high, low);
+    DotHalf<kType>(first, x, 0, high, low);
+    DotHalf<kType>(second, x, 1, high, low);
     dot = JoinDigits(high, low);
   }
   if constexpr (kHalfMins<kType>) {

@@ -53,49 +53,6 @@ inline constexpr int kWeightOffset = !kSignedNumbers<kType> ? QuantLayoutOf(kTyp
                                      : kUnsignedWeights     ? 128
                                                             : 0;
 
-// sum + the products of each lane's four bytes, exactly. `kSigned`: there are weights below 0.
-// Without VNNI |weight| <= 128 and |digit| <= 127, so that negating a digit is exact and a pair of
-// products fits 16 bits.
-template <bool kSigned>
-HWY_INLINE IntVec DotAccumulate(IntVec sum, ByteVec weights, ByteVec digits) {
-#if HWY_TARGET == HWY_AVX3_DL
-  return IntVec{_mm512_dpbusd_epi32(sum.raw, weights.raw, digits.raw)};
-#elif HWY_TARGET == HWY_AVX2
-  const __m256i pairs = kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(weights.raw),
-                                                       _mm256_sign_epi8(digits.raw, weights.raw))
-                                : _mm256_maddubs_epi16(weights.raw, digits.raw);
-  return hn::Add(sum, IntVec{_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))});
-#elif HWY_TARGET == HWY_AVX3
-  const __m512i negated = kSigned
-                              ? _mm512_mask_sub_epi8(digits.raw, _mm512_movepi8_mask(weights.raw),
-                                                     _mm512_setzero_si512(), digits.raw)
-                              : digits.raw;
-  const __m512i pairs =
-      _mm512_maddubs_epi16(kSigned ? _mm512_abs_epi8(weights.raw) : weights.raw, negated);
-  return hn::Add(sum, IntVec{_mm512_madd_epi16(pairs, _mm512_set1_epi16(1))});
-#elif HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4
-  const __m128i pairs =
-      kSigned ? _mm_maddubs_epi16(_mm_abs_epi8(weights.raw), _mm_sign_epi8(digits.raw, weights.raw))
-              : _mm_maddubs_epi16(weights.raw, digits.raw);
-  return hn::Add(sum, IntVec{_mm_madd_epi16(pairs, _mm_set1_epi16(1))});
-#elif HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64
-  const int16x8_t low = vmull_s8(vget_low_s8(weights.raw), vget_low_s8(digits.raw));
-  const int16x8_t high = vmull_high_s8(weights.raw, digits.raw);
-  return IntVec{vpadalq_s16(sum.raw, vpaddq_s16(low, high))};
-#else
-  const Ints di;
-  const hn::Repartition<std::int16_t, Ints> d16;
-  const auto w = hn::BitCast(d16, weights);
-  const auto x = hn::BitCast(d16, digits);
-  const auto even =
-      hn::Mul(hn::ShiftRight<8>(hn::ShiftLeft<8>(w)), hn::ShiftRight<8>(hn::ShiftLeft<8>(x)));
-  const auto odd = hn::Mul(hn::ShiftRight<8>(w), hn::ShiftRight<8>(x));
-  const auto pairs = hn::BitCast(di, hn::Add(even, odd));
-  return hn::Add(sum,
-                 hn::Add(hn::ShiftRight<16>(hn::ShiftLeft<16>(pairs)), hn::ShiftRight<16>(pairs)));
-#endif
-}
-
 HWY_INLINE ByteVec LoadBytes(const std::byte* HWY_RESTRICT from) {
   return hn::LoadU(Bytes(), reinterpret_cast<const std::int8_t*>(from));
 }
@@ -116,6 +73,103 @@ HWY_INLINE FloatVec LoadHalves(const std::byte* HWY_RESTRICT from) {
 struct HalfBlock {
   ByteVec g0, g1, g2, g3;
 };
+
+// Exact dot products of bytes. VNNI adds four of a lane at once. Elsewhere pairs of products are
+// added in 16 bits first: |weight| <= 128 and |digit| <= 127, so that negating a digit is exact and
+// a pair fits; of smaller numbers several pairs do.
+#if HWY_TARGET == HWY_AVX3_DL
+
+HWY_INLINE IntVec DotAccumulate(IntVec sum, ByteVec weights, ByteVec digits) {
+  return IntVec{_mm512_dpbusd_epi32(sum.raw, weights.raw, digits.raw)};
+}
+
+template <WeightType kType>
+HWY_INLINE IntVec DotDigits(IntVec sum, const HalfBlock& w,
+                            const std::int8_t* HWY_RESTRICT digits) {
+  sum = DotAccumulate(sum, w.g0, BroadcastDigits(digits));
+  sum = DotAccumulate(sum, w.g1, BroadcastDigits(digits + 4));
+  sum = DotAccumulate(sum, w.g2, BroadcastDigits(digits + 8));
+  return DotAccumulate(sum, w.g3, BroadcastDigits(digits + 12));
+}
+
+#else
+
+using Pairs = hn::Repartition<std::int16_t, Ints>;
+using PairVec = hn::Vec<Pairs>;
+
+template <WeightType kType>
+HWY_INLINE PairVec MultiplyPairs(ByteVec weights, ByteVec digits) {
+  [[maybe_unused]] constexpr bool kSigned = kSignedNumbers<kType>;
+#if HWY_TARGET == HWY_AVX3
+  const __m512i negated = kSigned
+                              ? _mm512_mask_sub_epi8(digits.raw, _mm512_movepi8_mask(weights.raw),
+                                                     _mm512_setzero_si512(), digits.raw)
+                              : digits.raw;
+  return PairVec{
+      _mm512_maddubs_epi16(kSigned ? _mm512_abs_epi8(weights.raw) : weights.raw, negated)};
+#elif HWY_TARGET == HWY_AVX2
+  return PairVec{kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(weights.raw),
+                                                _mm256_sign_epi8(digits.raw, weights.raw))
+                         : _mm256_maddubs_epi16(weights.raw, digits.raw)};
+#elif HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4
+  return PairVec{
+      kSigned ? _mm_maddubs_epi16(_mm_abs_epi8(weights.raw), _mm_sign_epi8(digits.raw, weights.raw))
+              : _mm_maddubs_epi16(weights.raw, digits.raw)};
+#elif HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64
+  return PairVec{vpaddq_s16(vmull_s8(vget_low_s8(weights.raw), vget_low_s8(digits.raw)),
+                            vmull_high_s8(weights.raw, digits.raw))};
+#else
+  const auto w = hn::BitCast(Pairs(), weights);
+  const auto x = hn::BitCast(Pairs(), digits);
+  const auto even =
+      hn::Mul(hn::ShiftRight<8>(hn::ShiftLeft<8>(w)), hn::ShiftRight<8>(hn::ShiftLeft<8>(x)));
+  return hn::Add(even, hn::Mul(hn::ShiftRight<8>(w), hn::ShiftRight<8>(x)));
+#endif
+}
+
+// sum + the two numbers of each lane.
+HWY_INLINE IntVec AddPairs(IntVec sum, PairVec pairs) {
+#if HWY_TARGET == HWY_AVX3
+  return hn::Add(sum, IntVec{_mm512_madd_epi16(pairs.raw, _mm512_set1_epi16(1))});
+#elif HWY_TARGET == HWY_AVX2
+  return hn::Add(sum, IntVec{_mm256_madd_epi16(pairs.raw, _mm256_set1_epi16(1))});
+#elif HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4
+  return hn::Add(sum, IntVec{_mm_madd_epi16(pairs.raw, _mm_set1_epi16(1))});
+#elif HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64
+  return IntVec{vpadalq_s16(sum.raw, pairs.raw)};
+#else
+  const auto both = hn::BitCast(Ints(), pairs);
+  return hn::Add(sum,
+                 hn::Add(hn::ShiftRight<16>(hn::ShiftLeft<16>(both)), hn::ShiftRight<16>(both)));
+#endif
+}
+
+// How many pairs of products fit 16 bits together.
+template <WeightType kType>
+constexpr int PairsThatFit() {
+  constexpr QuantLayout kLayout = QuantLayoutOf(kType);
+  constexpr int kBits =
+      (kLayout.nibbles ? 4 : 0) + (kLayout.pairs ? 2 : 0) + (kLayout.bits ? 1 : 0);
+  return 32767 / (2 * 127 * (kSignedNumbers<kType> ? 128 : (1 << kBits) - 1));
+}
+
+template <WeightType kType>
+HWY_INLINE IntVec DotDigits(IntVec sum, const HalfBlock& w,
+                            const std::int8_t* HWY_RESTRICT digits) {
+  const PairVec p0 = MultiplyPairs<kType>(w.g0, BroadcastDigits(digits));
+  const PairVec p1 = MultiplyPairs<kType>(w.g1, BroadcastDigits(digits + 4));
+  const PairVec p2 = MultiplyPairs<kType>(w.g2, BroadcastDigits(digits + 8));
+  const PairVec p3 = MultiplyPairs<kType>(w.g3, BroadcastDigits(digits + 12));
+  if constexpr (PairsThatFit<kType>() >= 4) {
+    return AddPairs(sum, hn::Add(hn::Add(p0, p1), hn::Add(p2, p3)));
+  } else if constexpr (PairsThatFit<kType>() >= 2) {
+    return AddPairs(AddPairs(sum, hn::Add(p0, p1)), hn::Add(p2, p3));
+  } else {
+    return AddPairs(AddPairs(AddPairs(AddPairs(sum, p0), p1), p2), p3);
+  }
+}
+
+#endif
 
 HWY_INLINE ByteVec MaskBytes(ByteVec v, int mask) {
   return hn::And(v, hn::Set(Bytes(), static_cast<std::int8_t>(mask)));
