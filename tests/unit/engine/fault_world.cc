@@ -118,7 +118,7 @@ absl::Status FaultWorld::Open(std::size_t index) {
   while (true) {
     absl::Status end = OpenOnce(chats_[index]);
     if (end.ok()) return end;
-    if (Says(end, kCarriedLost)) {
+    if (Tells(end, kCarriedLost)) {
       ++counts_["carried entries lost"];
       return Delete(index);
     }
@@ -167,7 +167,7 @@ absl::Status FaultWorld::SendReplace(Chat& chat, Replace op) {
   CAIRN_RETURN_IF_ERROR(chat.session->Read(GetClusters{0}).status());  // behind it
   absl::Status failure = chat.session->failure();
   if (failure.ok()) return absl::OkStatus();
-  if (!Says(failure, "send the operation again")) return failure;
+  if (!Tells(failure, "send the operation again")) return failure;
   if (!MayBeLost(before)) return Wrong("replace refused: {}", failure.ToString());
   ++counts_["replace refused"];
   chat.session->ForgetFailures();

@@ -33,11 +33,11 @@ absl::Status Wrong(const fmt::format_string<Args...>& format, Args&&... args) {
 }
 
 // An error of the disk has no code of its own.
-inline bool Says(const absl::Status& status, std::string_view what) {
+inline bool Tells(const absl::Status& status, std::string_view what) {
   return Message(status).find(what) != std::string::npos;
 }
 
-inline bool IsWrong(const absl::Status& status) { return Says(status, "WRONG"); }
+inline bool IsWrong(const absl::Status& status) { return Tells(status, "WRONG"); }
 
 class FaultWorld {
  public:

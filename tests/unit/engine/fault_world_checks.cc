@@ -17,7 +17,7 @@ absl::Status FaultWorld::ReadCarried(Chat& chat) {
       reply = chat.session->Read(GetCarried{layer});
       if (reply.ok()) break;
     }
-    if (Says(reply.status(), kCarriedLost) && !MayBeLost(before)) {
+    if (Tells(reply.status(), kCarriedLost) && !MayBeLost(before)) {
       return Wrong("without a reason: {}", reply.status().ToString());
     }
     CAIRN_RETURN_IF_ERROR(reply.status());
