@@ -23,12 +23,6 @@ constexpr std::uint64_t kWakeTag = ~std::uint64_t{0};
 // start as many requests: this share of the slots, or what came in this time.
 constexpr int kGatherShare = 8;
 constexpr std::chrono::microseconds kGatherTime{100};
-// Completions of requests that were started together come a few microseconds apart: falling asleep
-// and waking up takes longer, on both cores. So where the last wait was short this one begins by
-// looking again and again, for so long.
-constexpr std::chrono::microseconds kSpinTime{50};
-// With the time that waking up takes.
-constexpr std::chrono::microseconds kShortWait{100};
 
 __kernel_timespec ToTimespec(std::chrono::microseconds time) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
@@ -37,8 +31,6 @@ __kernel_timespec ToTimespec(std::chrono::microseconds time) {
   result.tv_nsec = std::chrono::nanoseconds(time - seconds).count();
   return result;
 }
-
-using Clock = std::chrono::steady_clock;
 
 std::string ErrnoText(int error_number) { return std::generic_category().message(error_number); }
 
@@ -219,28 +211,15 @@ void UringDevice::Wait(std::chrono::microseconds wait) {
   ArmWake();
   if (wait.count() == 0 || io_uring_cq_ready(&ring_->ring) > 0) {
     CheckEnter(io_uring_submit_and_get_events(&ring_->ring));
-  } else if (wait < kSpinTime || !SpinForCompletion()) {
+  } else {
     const bool gathers = has_backlog();
     const int count = gathers ? std::max(1, queue_depth() / kGatherShare) : 1;
     __kernel_timespec timeout = ToTimespec(gathers ? std::min(wait, kGatherTime) : wait);
     io_uring_cqe* first = nullptr;
-    const auto begin = Clock::now();
     CheckEnter(io_uring_submit_and_wait_timeout(&ring_->ring, &first, static_cast<unsigned>(count),
                                                 &timeout, nullptr));
-    last_wait_was_short_ = Clock::now() - begin < kShortWait;
   }
   Reap();
-}
-
-// Whether something has completed. Not with a single request: its time is the device's.
-bool UringDevice::SpinForCompletion() {
-  if (!last_wait_was_short_ || started_count() < 2) return false;
-  const auto end = Clock::now() + kSpinTime;
-  do {
-    CheckEnter(io_uring_submit_and_get_events(&ring_->ring));
-    if (io_uring_cq_ready(&ring_->ring) > 0) return true;
-  } while (Clock::now() < end);
-  return false;
 }
 
 void UringDevice::SubmitStarted() {

@@ -48,15 +48,13 @@ class UringDevice : public Device {
   // Of the registered buffer that holds all of the transfer's; -1: none does.
   int RegisteredIndex(const Transfer& transfer) const;
   void ArmWake();
-  bool SpinForCompletion();
   void Reap();
   void FailStarted();
 
   const int fd_;
   int wake_fd_ = -1;
-  std::unique_ptr<Ring> ring_;  // null before the first use and when ring_error_ is set
-  int ring_error_ = 0;          // errno of making the ring
-  bool last_wait_was_short_ = false;
+  std::unique_ptr<Ring> ring_;     // null before the first use and when ring_error_ is set
+  int ring_error_ = 0;             // errno of making the ring
   std::vector<int> failed_slots_;  // started without a ring; finished by Wait() with ring_error_
 };
 
