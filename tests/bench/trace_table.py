@@ -115,6 +115,7 @@ def hits(bench):
                 with_store = []
                 if bench.options.store:
                     directory = os.path.join(bench.options.store, "%d-%d-%s" % (entries, arena, policy))
+                    os.makedirs(directory, exist_ok=True)
                     with_store = ["--store", directory, "--store-bytes", 256 * MIB]
                 jobs.append((entries, arena, policy, bench.start(
                     "--arena-bytes", arena * MIB, "--cluster-entries", entries, "--cache-replacement", policy,
