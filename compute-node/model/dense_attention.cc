@@ -44,16 +44,16 @@ std::byte* DenseAttention::EntryAt(std::int64_t layer, std::int64_t kv_head,
          position * entry_bytes_;
 }
 
-absl::Status DenseAttention::Attend(const AttentionBatch& batch) {
+absl::Status DenseAttention::Store(const AttentionBatch& batch) {
   std::int64_t& held = layer_token_counts_[static_cast<std::size_t>(batch.layer)];
   if (batch.first_position != held) {
     return InvalidArgument(
-        "attend layer {}: the batch begins at position {}, but {} tokens are held", batch.layer,
+        "store layer {}: the batch begins at position {}, but {} tokens are held", batch.layer,
         batch.first_position, held);
   }
   const std::int64_t end = batch.first_position + batch.token_count;
   if (end > token_count_max_) {
-    return ResourceExhausted("attend layer {}: {} tokens are over this cache's limit {}",
+    return ResourceExhausted("store layer {}: {} tokens are over this cache's limit {}",
                              batch.layer, end, token_count_max_);
   }
   for (std::int64_t head = 0; head < config_.kv_head_count; ++head) {
@@ -65,6 +65,11 @@ absl::Status DenseAttention::Attend(const AttentionBatch& batch) {
   }
   StoreEntries(batch);
   held = end;
+  return absl::OkStatus();
+}
+
+absl::Status DenseAttention::Attend(const AttentionBatch& batch) {
+  CAIRN_RETURN_IF_ERROR(Store(batch));
   const std::int64_t index_count = (batch.token_count + kTokensPerIndex - 1) / kTokensPerIndex;
   pool_.ParallelFor(index_count * config_.kv_head_count, [&](std::int64_t index) {
     const std::int64_t first = index / config_.kv_head_count * kTokensPerIndex;

@@ -26,6 +26,9 @@ class DenseAttention : public KvAttention {
                  ThreadPool& pool);
 
   absl::Status Attend(const AttentionBatch& batch) override;
+  // Takes a batch's keys and values and attends nothing; the queries and the output are not used.
+  // For a cache that is filled without a forward pass.
+  absl::Status Store(const AttentionBatch& batch);
 
   // Tokens held, by the layer that has fewest.
   std::int64_t token_count() const;

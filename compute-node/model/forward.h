@@ -2,11 +2,14 @@
 // as the papers write it, and leaves to a KvAttention where keys and values live and how they are
 // attended.
 //
-// Determinism: the logits of a token depend only on the tokens' hidden states and on what the
-// KvAttention answers, bit for bit: not on the thread count and not on how many other tokens are in
-// the batch.
+// One pass takes tokens of several sequences: each weight that is read serves all of them.
 //
-// Threading:  one Forward at a time for a Model (it owns scratch memory); everything const is safe
+// Determinism: the logits of a token depend only on the tokens' hidden states and on what the
+// KvAttention answers, bit for bit: not on the thread count and not on how many other tokens, of
+// this sequence or of others, are in the pass.
+//
+// Threading:  one Forward at a time for a Model (it owns scratch memory), but for one of at most
+//             kStepTokensMax tokens from the `between` of a longer one; everything const is safe
 //             from any thread.
 // Ownership:  the weights stay in the file's mapping, or in repacked copies that replace it
 //             (weights.h).
@@ -57,6 +60,22 @@ struct ForwardOutput {
   std::function<absl::Status(std::int64_t first_token, std::span<const float> logits)> all_logits;
 };
 
+// What one sequence has in a pass.
+struct SequencePass {
+  std::span<const std::int32_t> tokens;  // consecutive from first_position
+  std::int64_t first_position = 0;
+  KvAttention* attention = nullptr;
+  ForwardOutput output;
+  // May be null; when it becomes true, the sequence ends with CANCELLED between two layers.
+  const std::atomic<bool>* cancel = nullptr;
+  // How it ended: OK; INVALID_ARGUMENT for a token id or position out of range; CANCELLED; what the
+  // KvAttention answered. Set by Forward.
+  absl::Status status;
+};
+
+// A pass of at most so many tokens is a step: short, and allowed within a longer pass.
+inline constexpr std::int64_t kStepTokensMax = 128;
+
 struct ModelOptions {
   int thread_count = 1;  // threads that compute, the caller included; at most kThreadCountMax
   // The most tokens that one Forward takes. Scratch memory for that many is allocated and touched
@@ -86,12 +105,11 @@ class Model {
   // (model_digest.h).
   absl::StatusOr<std::string> Digest() const;
 
-  // Runs `tokens` (1 to batch_tokens_max of one sequence, consecutive from `first_position`)
-  // through the model. `cancel` may be null; when it becomes true, Forward ends with CANCELLED
-  // between two layers.
-  //
-  // Errors:     INVALID_ARGUMENT for a token id or position out of range; CANCELLED; what the
-  //             KvAttention answered.
+  // Runs 1 to batch_tokens_max tokens in all through the model. A sequence that fails does not
+  // disturb the others. `between`, if set, is called by a pass of more than kStepTokensMax tokens
+  // between its pieces of work, some tens of milliseconds apart; the pool is idle then.
+  void Forward(std::span<SequencePass* const> sequences, const std::function<void()>& between);
+  // The same for one sequence; answers its status.
   absl::Status Forward(std::span<const std::int32_t> tokens, std::int64_t first_position,
                        KvAttention& attention, const ForwardOutput& output,
                        const std::atomic<bool>* cancel);

@@ -157,6 +157,111 @@ TEST(ForwardTest, TheAttentionsErrorIsTheAnswer) {
             absl::StatusCode::kUnavailable);
 }
 
+// A sequence of its own, with its tokens and what a pass answers for it.
+struct TestSequence {
+  TestSequence(Model& model, std::vector<std::int32_t> some_tokens, bool wants_logits)
+      : tokens(std::move(some_tokens)),
+        attention(model.config(), KvFormat::kF16, 512, model.pool()),
+        logits(wants_logits ? static_cast<std::size_t>(model.config().vocab_size) : 0) {}
+
+  // Its next `count` tokens.
+  SequencePass* Next(std::size_t count) {
+    const std::int64_t position = attention.token_count();
+    pass = {std::span(tokens).subspan(static_cast<std::size_t>(position), count),
+            position,
+            &attention,
+            {logits, {}},
+            nullptr,
+            absl::OkStatus()};
+    return &pass;
+  }
+
+  std::vector<std::int32_t> tokens;
+  DenseAttention attention;
+  std::vector<float> logits;
+  SequencePass pass;
+};
+
+TEST(ForwardTest, SequencesInOnePassGetTheBitsThatTheyGetApart) {
+  const auto model = LoadModel(TinyModelPath("tiny-qwen2", "q4_0"), 2);
+  std::vector<std::unique_ptr<TestSequence>> together;
+  std::vector<std::unique_ptr<TestSequence>> apart;
+  for (std::int32_t i = 0; i < 5; ++i) {
+    auto tokens = test::ReferencePrompt(60, model->config().vocab_size);
+    std::rotate(tokens.begin(), tokens.begin() + i, tokens.end());
+    // One only fills its cache.
+    together.push_back(std::make_unique<TestSequence>(*model, tokens, i != 2));
+    apart.push_back(std::make_unique<TestSequence>(*model, tokens, i != 2));
+  }
+  // Prompts of different lengths beside steps.
+  const std::size_t counts[][5] = {{40, 1, 7, 3, 20}, {1, 1, 1, 1, 1}, {1, 30, 1, 1, 9}};
+  for (const auto& round : counts) {
+    std::vector<SequencePass*> passes;
+    for (std::size_t i = 0; i < 5; ++i) {
+      passes.push_back(together[i]->Next(round[i]));
+      SequencePass* const alone[] = {apart[i]->Next(round[i])};
+      model->Forward(alone, nullptr);
+      ASSERT_TRUE(alone[0]->status.ok()) << alone[0]->status;
+    }
+    model->Forward(passes, nullptr);
+    for (std::size_t i = 0; i < 5; ++i) {
+      ASSERT_TRUE(passes[i]->status.ok()) << passes[i]->status;
+      EXPECT_EQ(together[i]->logits, apart[i]->logits) << i;
+    }
+  }
+}
+
+TEST(ForwardTest, ASequenceThatFailsDoesNotDisturbTheOthers) {
+  const auto model = LoadModel(TinyModelPath("tiny-llama", "q8_0"));
+  const auto tokens = test::ReferencePrompt(30, model->config().vocab_size);
+  TestSequence good(*model, tokens, true);
+  TestSequence alone(*model, tokens, true);
+  TestSequence failing(*model, tokens, true);
+  TestSequence invalid(*model, {-1}, true);
+  TestSequence cancelled(*model, tokens, true);
+  FailingAttention no_node;
+  failing.Next(9)->attention = &no_node;
+  const std::atomic<bool> cancel{true};
+  cancelled.Next(5)->cancel = &cancel;
+  SequencePass* const passes[] = {&failing.pass, invalid.Next(1), good.Next(30), &cancelled.pass};
+  model->Forward(passes, nullptr);
+  EXPECT_EQ(failing.pass.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(invalid.pass.status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cancelled.pass.status.code(), absl::StatusCode::kCancelled);
+  ASSERT_TRUE(good.pass.status.ok()) << good.pass.status;
+  SequencePass* const only[] = {alone.Next(30)};
+  model->Forward(only, nullptr);
+  EXPECT_EQ(good.logits, alone.logits);
+  EXPECT_EQ(failing.attention.token_count(), 0);
+}
+
+TEST(ForwardTest, StepsRunWithinALongPassWithoutChangingIt) {
+  const auto model = LoadModel(TinyModelPath("tiny-llama", "q4_0"), 2);
+  const auto tokens = test::ReferencePrompt(300, model->config().vocab_size);
+  TestSequence undisturbed(*model, tokens, true);
+  SequencePass* const first[] = {undisturbed.Next(300)};
+  model->Forward(first, nullptr);
+
+  TestSequence prompt(*model, tokens, true);
+  TestSequence steps(*model, tokens, true);
+  int step_count = 0;
+  SequencePass* const second[] = {prompt.Next(300)};
+  model->Forward(second, [&] {
+    SequencePass* const step[] = {steps.Next(1)};
+    model->Forward(step, [] { FAIL() << "a step is not interrupted"; });
+    ASSERT_TRUE(step[0]->status.ok()) << step[0]->status;
+    ++step_count;
+  });
+  EXPECT_EQ(prompt.logits, undisturbed.logits);
+  // Three pieces of 300 tokens before the attention of each layer, and three behind it but for the
+  // last layer, of which one token is wanted.
+  EXPECT_EQ(step_count, model->config().layer_count * 6 - 2);
+  TestSequence alone(*model, tokens, true);
+  SequencePass* const again[] = {alone.Next(static_cast<std::size_t>(step_count))};
+  model->Forward(again, nullptr);
+  EXPECT_EQ(steps.logits, alone.logits);
+}
+
 TEST(ForwardTest, LoadRefusesImpossibleOptions) {
   const std::string path = TinyModelPath("tiny-llama", "f32");
   ModelOptions options;

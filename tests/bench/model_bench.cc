@@ -1,0 +1,168 @@
+// Speed of a model by itself: tokens a second of decoding and of prefill at several depths of
+// context, with all keys and values in memory as f16. The context is filled with keys and values
+// that nothing computed, so that a depth of 16384 takes a moment: speed does not depend on them.
+//
+// usage: model_bench MODEL.gguf [--depths 128,4096,16384] [--threads 2] [--steps 24] [--chunk 128]
+//                    [--sequences 1]
+// Prints a line for each depth: depth, decode tokens/s (the median of --steps steps), prefill
+// tokens/s (the median of 3 chunks, from depth 0 for the first line).
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/check.h"
+#include "compute-node/model/dense_attention.h"
+#include "compute-node/model/forward.h"
+#include "tests/tools/rng.h"
+
+namespace cairn::compute {
+namespace {
+
+struct BenchOptions {
+  std::string model;
+  std::vector<std::int64_t> depths = {128, 4096, 16384};
+  int threads = 2;
+  int steps = 24;
+  std::int64_t chunk = 128;
+};
+
+BenchOptions ParseBenchOptions(int argc, char** argv) {
+  BenchOptions options;
+  if (argc < 2 || argc % 2 != 0) {
+    std::fprintf(stderr,
+                 "usage: model_bench MODEL.gguf [--depths 128,4096,16384] [--threads 2] "
+                 "[--steps 24] [--chunk 128]\n");
+    std::exit(2);
+  }
+  options.model = argv[1];
+  for (int i = 2; i < argc; i += 2) {
+    const std::string_view name = argv[i];
+    const char* value = argv[i + 1];
+    if (name == "--threads") {
+      options.threads = std::atoi(value);
+    } else if (name == "--steps") {
+      options.steps = std::atoi(value);
+    } else if (name == "--chunk") {
+      options.chunk = std::atoll(value);
+    } else if (name == "--depths") {
+      options.depths.clear();
+      for (char* at = const_cast<char*>(value); *at != '\0'; at += *at == ',' ? 1 : 0) {
+        options.depths.push_back(std::strtoll(at, &at, 10));
+      }
+    }
+  }
+  return options;
+}
+
+double SecondsSince(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double MedianOf(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Brings the sequence to `depth` tokens.
+void Fill(const ModelConfig& config, DenseAttention& attention, std::int64_t depth) {
+  constexpr std::int64_t kTokens = 128;
+  std::vector<float> rows(static_cast<std::size_t>(kTokens * config.kv_length()));
+  test::Rng rng(1);
+  for (float& value : rows) {
+    value = static_cast<float>(static_cast<std::int64_t>(rng.Next() % 2001) - 1000) * 0.001F;
+  }
+  for (std::int64_t first = attention.token_count(); first < depth; first += kTokens) {
+    const std::int64_t count = std::min(kTokens, depth - first);
+    const std::span<const float> some(rows.data(),
+                                      static_cast<std::size_t>(count * config.kv_length()));
+    for (std::int64_t layer = 0; layer < config.layer_count; ++layer) {
+      const AttentionBatch batch{static_cast<int>(layer), first, count, {}, some, some, {}};
+      CAIRN_CHECK(attention.Store(batch).ok());
+    }
+  }
+}
+
+class ModelBench {
+ public:
+  explicit ModelBench(const BenchOptions& options) : options_(options) {
+    ModelOptions model;
+    model.thread_count = options.threads;
+    model.batch_tokens_max = options.chunk;
+    auto loaded = Model::Load(options.model, model);
+    if (!loaded.ok()) {
+      std::fprintf(stderr, "%s\n", std::string(loaded.status().message()).c_str());
+      std::exit(1);
+    }
+    model_ = *std::move(loaded);
+    logits_.resize(static_cast<std::size_t>(model_->config().vocab_size));
+  }
+
+  void Run() {
+    const std::int64_t deepest = *std::max_element(options_.depths.begin(), options_.depths.end());
+    DenseAttention attention(model_->config(), KvFormat::kF16, deepest + options_.chunk,
+                             model_->pool());
+    std::printf("depth,decode_tokens_per_s,prefill_tokens_per_s\n");
+    bool first = true;
+    for (const std::int64_t depth : options_.depths) {
+      // The first line's prefill begins with an empty context.
+      const double prefill = Prefill(attention, first ? 0 : depth);
+      first = false;
+      Fill(model_->config(), attention, depth);
+      const double decode = Decode(attention, depth);
+      std::printf("%lld,%.2f,%.1f\n", static_cast<long long>(depth), decode, prefill);
+      std::fflush(stdout);
+    }
+  }
+
+ private:
+  // Seconds for one pass of `tokens` at `depth`; the context is as before afterwards.
+  double Pass(DenseAttention& attention, std::int64_t depth, std::span<const std::int32_t> tokens) {
+    const auto begin = std::chrono::steady_clock::now();
+    ForwardOutput output;
+    output.last_logits = logits_;
+    CAIRN_CHECK(model_->Forward(tokens, depth, attention, output, nullptr).ok());
+    const double seconds = SecondsSince(begin);
+    attention.Truncate(depth);
+    return seconds;
+  }
+
+  double Prefill(DenseAttention& attention, std::int64_t depth) {
+    Fill(model_->config(), attention, depth);
+    std::vector<std::int32_t> tokens;
+    for (std::int64_t i = 0; i < options_.chunk; ++i) {
+      tokens.push_back(static_cast<std::int32_t>(i * 7 % model_->config().vocab_size));
+    }
+    std::vector<double> rates;
+    for (int i = 0; i < 3; ++i) {
+      rates.push_back(static_cast<double>(options_.chunk) / Pass(attention, depth, tokens));
+    }
+    return MedianOf(rates);
+  }
+
+  double Decode(DenseAttention& attention, std::int64_t depth) {
+    std::vector<double> rates;
+    for (std::int32_t i = 0; i < options_.steps; ++i) {
+      rates.push_back(1.0 / Pass(attention, depth, {&i, 1}));
+    }
+    return MedianOf(rates);
+  }
+
+  const BenchOptions options_;
+  std::unique_ptr<Model> model_;
+  std::vector<float> logits_;
+};
+
+}  // namespace
+}  // namespace cairn::compute
+
+int main(int argc, char** argv) {
+  cairn::compute::ModelBench(cairn::compute::ParseBenchOptions(argc, argv)).Run();
+  return 0;
+}
