@@ -41,10 +41,11 @@ absl::StatusOr<std::unique_ptr<ComputeDaemon>> ComputeDaemon::Start(
   }
   std::unique_ptr<ComputeDaemon> daemon(new ComputeDaemon(config));
   CAIRN_RETURN_IF_ERROR(MakeSocketDirectory(config.socket_path()));
-  CAIRN_ASSIGN_OR_RETURN(daemon->server_,
-                         ComputeServer::Start({.socket_path = config.socket_path(),
-                                               .socket_mode = config.socket_mode()},
-                                              daemon->state_));
+  CAIRN_ASSIGN_OR_RETURN(
+      daemon->server_, ComputeServer::Start({.socket_path = config.socket_path(),
+                                             .socket_mode = config.socket_mode(),
+                                             .generation_count_max = config.generation_count_max()},
+                                            daemon->state_));
   daemon->load_thread_ = StartThread("cn-load", [raw = daemon.get()] { raw->Load(); });
   return daemon;
 }
@@ -117,8 +118,8 @@ absl::StatusOr<std::shared_ptr<Runtime>> ComputeDaemon::MakeRuntime() {
   CAIRN_ASSIGN_OR_RETURN(runtime->model, Model::Load(config_.model_path(), model_options));
   CAIRN_ASSIGN_OR_RETURN(runtime->tokenizer, Tokenizer::FromGguf(runtime->model->file()));
   runtime->options.prefill_chunk_tokens = model_options.batch_tokens_max;
-  runtime->scratch =
-      std::make_unique<AttentionScratch>(runtime->model->config(), model_options.batch_tokens_max);
+  runtime->scheduler =
+      std::make_unique<ForwardScheduler>(*runtime->model, model_options.batch_tokens_max);
   CAIRN_ASSIGN_OR_RETURN(runtime->identity,
                          IdentityOf(*runtime->model, runtime->options.kv_format));
   return runtime;

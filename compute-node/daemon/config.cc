@@ -10,6 +10,7 @@
 #include "common/base/thread.h"
 #include "common/rpc/unix_socket.h"
 #include "compute-node/kernels/thread_pool.h"
+#include "compute-node/session/forward_scheduler.h"
 
 namespace cairn::compute {
 namespace {
@@ -19,6 +20,7 @@ constexpr std::int32_t kKvWaitSecondsMax = 3600;
 constexpr std::int64_t kKvRamBytesMin = std::int64_t{1} << 20;
 constexpr std::int64_t kKvRamBytesDefault = std::int64_t{8} << 30;
 constexpr std::int64_t kKvRamBytesMax = std::int64_t{1} << 42;
+constexpr std::int32_t kGenerationsMaxDefault = 8;
 
 // In the order of the fields.
 constexpr std::array kKeys = {
@@ -47,6 +49,10 @@ constexpr std::array kKeys = {
     ConfigKey{"realtime_priority",
               "1 to 99: the thread that takes the KV node's answers runs with this realtime\n"
               "priority (SCHED_RR); needs CAP_SYS_NICE or RLIMIT_RTPRIO. 0: no."},
+    ConfigKey{
+        "generation_count_max",
+        "Generations that are computed at once, 1 to 16; more wait. Each has the memory of its\n"
+        "own conversation."},
     ConfigKey{"turn_template", "What `cairn chat` puts around a turn; {} is the turn."},
     ConfigKey{"turn_stop", "Texts that end a turn in `cairn chat`; one key for each."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
@@ -68,6 +74,8 @@ absl::Status Validate(const ComputeNodeConfig& config) {
   CAIRN_RETURN_IF_ERROR(CheckBetween("threads", config.threads(), 0, kThreadCountMax));
   CAIRN_RETURN_IF_ERROR(
       CheckBetween("realtime_priority", config.realtime_priority(), 0, kRealtimePriorityMax));
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween("generation_count_max", config.generation_count_max(), 1, kStepSequencesMax));
   if (!ParseKvFormat(config.kv_format()).has_value()) {
     return InvalidArgument("kv_format is '{}': it must be f16 or f32", config.kv_format());
   }
@@ -140,6 +148,7 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_dram_budget_bytes(session.dram_budget_bytes);
   config.set_kv_format(std::string(KvFormatName(session.kv_format)));
   config.set_realtime_priority(0);
+  config.set_generation_count_max(kGenerationsMaxDefault);
   config.set_turn_template("{}\n");
   config.set_log_level("info");
   return config;

@@ -39,6 +39,8 @@ struct AttentionBatch {
   std::span<const float> k;  // (token, kv_head, head_dim), rotated
   std::span<const float> v;  // (token, kv_head, head_dim)
   std::span<float> out;      // (token, head, head_dim)
+  // If not null: to be called between pieces of long work, from the thread that called Attend.
+  const std::function<void()>* between = nullptr;
 };
 
 // Where keys and values live and how they are attended is not the model's business: Forward calls

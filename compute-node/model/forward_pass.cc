@@ -107,7 +107,7 @@ void ForwardPass::Attend(std::int64_t layer, const Sequence& sequence) {
     pass.status = pass.attention->Attend(
         {static_cast<int>(layer), pass.first_position, sequence.rows.count,
          rows(scratch_.query, config_.query_length()), rows(scratch_.key, config_.kv_length()),
-         rows(scratch_.value, config_.kv_length()), out});
+         rows(scratch_.value, config_.kv_length()), out, between_ ? &between_ : nullptr});
   }
   if (!pass.status.ok()) std::fill(out.begin(), out.end(), 0.0F);
 }

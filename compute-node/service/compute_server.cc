@@ -14,12 +14,13 @@ constexpr int kMessageLimitBytes = static_cast<int>(kPromptBytesMax) + (1 << 20)
 
 absl::StatusOr<std::unique_ptr<ComputeServer>> ComputeServer::Start(
     const ComputeServerOptions& options, DaemonState& state) {
-  std::unique_ptr<ComputeServer> server(new ComputeServer(state));
+  std::unique_ptr<ComputeServer> server(new ComputeServer(options, state));
   CAIRN_RETURN_IF_ERROR(server->Listen(options));
   return server;
 }
 
-ComputeServer::ComputeServer(DaemonState& state) : state_(state), service_(state, queue_) {}
+ComputeServer::ComputeServer(const ComputeServerOptions& options, DaemonState& state)
+    : state_(state), queue_(options.generation_count_max), service_(state, queue_) {}
 
 ComputeServer::~ComputeServer() {
   state_.SetStopping();

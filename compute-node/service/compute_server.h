@@ -28,6 +28,8 @@ struct ComputeServerOptions {
   // Absolute.
   std::string socket_path;
   mode_t socket_mode = rpc::kSocketModeDefault;
+  // Generations at once; more wait.
+  int generation_count_max = 1;
 };
 
 class ComputeServer {
@@ -45,7 +47,7 @@ class ComputeServer {
   bool Shutdown(std::chrono::milliseconds time_max);
 
  private:
-  explicit ComputeServer(DaemonState& state);
+  ComputeServer(const ComputeServerOptions& options, DaemonState& state);
   absl::Status Listen(const ComputeServerOptions& options);
 
   DaemonState& state_;

@@ -174,7 +174,7 @@ absl::Status GenerateJob::RunTurn() {
     create.label = label_;
     CAIRN_ASSIGN_OR_RETURN(id, runtime_->node->Create(create));
   }
-  state_.open_conversations().Take(id);
+  CAIRN_RETURN_IF_ERROR(state_.open_conversations().Take(id, *stop_));
   absl::Status status = RunConversation(id);
   if (ephemeral_) {
     const absl::Status deleted = runtime_->node->Delete(id);

@@ -3,17 +3,23 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "common/base/check.h"
 #include "common/base/thread.h"
 
 namespace cairn::compute {
 
-GenerationQueue::GenerationQueue() {
-  thread_ = StartThread("cn-generate", [this] { Run(); });
+GenerationQueue::GenerationQueue(int running_max) : live_thread_count_(running_max) {
+  CAIRN_CHECK_GE(running_max, 1);
+  for (int i = 0; i < running_max; ++i) {
+    threads_.push_back(StartThread(fmt::format("cn-turn-{}", i), [this] { Run(); }));
+  }
 }
 
 GenerationQueue::~GenerationQueue() {
   CancelAll();
-  thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 absl::Status GenerationQueue::Submit(std::shared_ptr<StopSignal> stop, std::function<void()> job) {
@@ -35,13 +41,13 @@ absl::Status GenerationQueue::Submit(std::shared_ptr<StopSignal> stop, std::func
 
 int GenerationQueue::count() const {
   const MutexLock lock(mutex_);
-  return static_cast<int>(waiting_.size()) + (running_ != nullptr ? 1 : 0);
+  return static_cast<int>(waiting_.size() + running_.size());
 }
 
 void GenerationQueue::CancelAll() {
   const MutexLock lock(mutex_);
   stopping_ = true;
-  if (running_ != nullptr) running_->Cancel();
+  for (const std::shared_ptr<StopSignal>& stop : running_) stop->Cancel();
   for (const Entry& entry : waiting_) entry.stop->Cancel();
   changed_.NotifyAll();
 }
@@ -50,10 +56,10 @@ bool GenerationQueue::Stop(std::chrono::milliseconds time_max) {
   const auto deadline = std::chrono::steady_clock::now() + time_max;
   CancelAll();
   const MutexLock lock(mutex_);
-  while (!ended_) {
+  while (live_thread_count_ > 0) {
     if (!changed_.WaitUntil(mutex_, deadline)) break;
   }
-  return ended_;
+  return live_thread_count_ == 0;
 }
 
 void GenerationQueue::Run() {
@@ -61,18 +67,19 @@ void GenerationQueue::Run() {
     Entry entry;
     {
       const MutexLock lock(mutex_);
-      running_ = nullptr;
       while (waiting_.empty() && !stopping_) changed_.Wait(mutex_);
       if (waiting_.empty()) {
-        ended_ = true;
+        --live_thread_count_;
         changed_.NotifyAll();
         return;
       }
       entry = std::move(waiting_.front());
       waiting_.pop_front();
-      running_ = entry.stop;
+      running_.push_back(entry.stop);
     }
     entry.job();
+    const MutexLock lock(mutex_);
+    running_.erase(std::find(running_.begin(), running_.end(), entry.stop));
   }
 }
 

@@ -1,7 +1,7 @@
-// GenerationQueue runs generations one after the other, in the order in which they came: a model
-// computes one forward pass at a time, and turns that alternate would only make all of them late.
+// GenerationQueue runs generations, some of them at once, and begins them in the order in which
+// they came. Their forward passes meet in the ForwardScheduler.
 //
-// Threading:  safe from any thread. Jobs run on the thread "cn-generate".
+// Threading:  safe from any thread. Each job runs on a thread of the queue, "cn-turn-N".
 // Limits:     kGenerationsWaitingMax wait; more are refused with RESOURCE_EXHAUSTED.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
@@ -21,7 +22,8 @@ inline constexpr int kGenerationsWaitingMax = 16;
 
 class GenerationQueue {
  public:
-  GenerationQueue();
+  // Runs `running_max` jobs at once, at least 1.
+  explicit GenerationQueue(int running_max);
   ~GenerationQueue();  // stops, and waits for all jobs
   GenerationQueue(const GenerationQueue&) = delete;
   GenerationQueue& operator=(const GenerationQueue&) = delete;
@@ -47,10 +49,10 @@ class GenerationQueue {
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<Entry> waiting_ CAIRN_GUARDED_BY(mutex_);
-  std::shared_ptr<StopSignal> running_ CAIRN_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<StopSignal>> running_ CAIRN_GUARDED_BY(mutex_);
   bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
-  bool ended_ CAIRN_GUARDED_BY(mutex_) = false;  // the thread runs no job any more
-  std::thread thread_;
+  int live_thread_count_ CAIRN_GUARDED_BY(mutex_) = 0;  // that may still run a job
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace cairn::compute

@@ -1,10 +1,20 @@
 #include "compute-node/service/runtime.h"
 
 namespace cairn::compute {
+namespace {
 
-void OpenConversations::Take(SessionId id) {
+// How soon one that waits for a conversation notices that it was stopped.
+constexpr std::chrono::milliseconds kTakeStopInterval{50};
+
+}  // namespace
+
+absl::Status OpenConversations::Take(SessionId id, const StopSignal& stop) {
   const MutexLock lock(mutex_);
-  while (!taken_.insert(id).second) changed_.Wait(mutex_);
+  while (!taken_.insert(id).second) {
+    CAIRN_RETURN_IF_ERROR(stop.Check());
+    changed_.WaitUntil(mutex_, StopSignal::Clock::now() + kTakeStopInterval);
+  }
+  return absl::OkStatus();
 }
 
 bool OpenConversations::TryTake(SessionId id) {

@@ -17,33 +17,33 @@
 #include "compute-node/kv_client/kv_client.h"
 #include "compute-node/model/forward.h"
 #include "compute-node/model/tokenizer.h"
-#include "compute-node/session/attention_scratch.h"
 #include "compute-node/session/conversation.h"
+#include "compute-node/session/forward_scheduler.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/options.h"
+#include "compute-node/session/stop.h"
 
 namespace cairn::compute {
 
 struct Runtime {
   std::unique_ptr<Model> model;
   std::unique_ptr<Tokenizer> tokenizer;
-  std::unique_ptr<AttentionScratch> scratch;
+  std::unique_ptr<ForwardScheduler> scheduler;
   std::unique_ptr<KvNode> node;
   ModelIdentity identity;
   SessionOptions options;
   std::string turn_template;
   std::vector<std::string> turn_stop;
 
-  ConversationDeps deps(KvMemory& memory) {
-    return {*model, identity, *node, *scratch, options, memory};
-  }
+  ConversationDeps deps(KvMemory& memory) { return {identity, *node, *scheduler, options, memory}; }
 };
 
 // The conversations that somebody has open: attaching twice would end the older attachment.
 class OpenConversations {
  public:
-  // Waits until nobody has it, and takes it. Ids that do not exist are fine.
-  void Take(SessionId id);
+  // Waits until nobody has it, and takes it; or answers what `stop` says. Ids that do not exist are
+  // fine.
+  absl::Status Take(SessionId id, const StopSignal& stop);
   // False if somebody has it.
   bool TryTake(SessionId id);
   void Give(SessionId id);

@@ -1,6 +1,7 @@
-// AttentionScratch is the memory for the running softmax of one chunk's queries: allocated and
+// AttentionScratch is the memory for the running softmax of one pass's queries: allocated and
 // touched once, when the model is loaded, and shared by the conversations that take turns on it.
-// Holds no keys or values.
+// Holds no keys or values. PassScratch has one for chunks and one for the steps that are computed
+// between a chunk's pieces.
 //
 // Threading:  used by one forward pass at a time.
 #pragma once
@@ -34,6 +35,25 @@ class AttentionScratch {
  private:
   const std::int64_t head_dim_;
   std::vector<float> states_;
+};
+
+class PassScratch {
+ public:
+  PassScratch(const ModelConfig& config, std::int64_t chunk_tokens_max,
+              std::int64_t step_tokens_max)
+      : step_tokens_max_(step_tokens_max),
+        chunk_(config, chunk_tokens_max),
+        step_(config, step_tokens_max) {}
+
+  // For a pass of so many tokens of one sequence.
+  AttentionScratch& For(std::int64_t token_count) {
+    return token_count > step_tokens_max_ ? chunk_ : step_;
+  }
+
+ private:
+  const std::int64_t step_tokens_max_;
+  AttentionScratch chunk_;
+  AttentionScratch step_;
 };
 
 }  // namespace cairn::compute

@@ -24,22 +24,21 @@ std::span<const std::byte* const> BlockOf(const EntryRun& run, std::int64_t firs
 
 }  // namespace
 
-BlockAttention::BlockAttention(const ModelConfig& config, KvFormat format, ThreadPool& pool,
-                               AttentionScratch& scratch)
+BlockAttention::BlockAttention(const ModelConfig& config, KvFormat format, ThreadPool& pool)
     : config_(config),
       format_(format),
       pool_(pool),
-      scratch_(scratch),
       scale_(1.0F / std::sqrt(static_cast<float>(config.head_dim))) {}
 
-void BlockAttention::Start(const AttentionBatch& batch) {
-  CAIRN_CHECK_LE(batch.token_count * config_.head_count, scratch_.row_count_max());
+void BlockAttention::Start(const AttentionBatch& batch, AttentionScratch& scratch) {
+  CAIRN_CHECK_LE(batch.token_count * config_.head_count, scratch.row_count_max());
+  scratch_ = &scratch;
   batch_ = &batch;
   token_blocks_ = CeilDivide(batch.token_count, kTaskTokens);
   const std::int64_t tasks = token_blocks_ * config_.kv_head_count;
   head_splits_ = std::min(config_.group_size(), CeilDivide(pool_.thread_count(), tasks));
   pool_.ParallelFor(config_.head_count, [&](std::int64_t head) {
-    InitAttention(scratch_.Rows(head * batch.token_count, batch.token_count), config_.head_dim);
+    InitAttention(scratch_->Rows(head * batch.token_count, batch.token_count), config_.head_dim);
   });
 }
 
@@ -65,7 +64,7 @@ void BlockAttention::AttendOne(const Task& task, std::span<const std::byte* cons
   if (batch_->token_count == 1) {
     AttendBlock(entries, format_, config_.head_dim, scale_,
                 {q + task.first_head * config_.head_dim, task.head_count, config_.head_dim},
-                visible_counts, scratch_.Rows(task.first_head, task.head_count));
+                visible_counts, scratch_->Rows(task.first_head, task.head_count));
     return;
   }
   for (std::int64_t i = 0; i < task.head_count; ++i) {
@@ -74,7 +73,7 @@ void BlockAttention::AttendOne(const Task& task, std::span<const std::byte* cons
                 {q + task.first_token * config_.query_length() + head * config_.head_dim,
                  task.token_count, config_.query_length()},
                 visible_counts,
-                scratch_.Rows(head * batch_->token_count + task.first_token, task.token_count));
+                scratch_->Rows(head * batch_->token_count + task.first_token, task.token_count));
   }
 }
 
@@ -130,7 +129,7 @@ void BlockAttention::Finish() {
     for (std::int64_t i = 0; i < task.head_count; ++i) {
       const std::int64_t head = task.first_head + i;
       FinishAttention(
-          scratch_.Rows(head * batch_->token_count + task.first_token, task.token_count),
+          scratch_->Rows(head * batch_->token_count + task.first_token, task.token_count),
           config_.head_dim,
           batch_->out.data() + task.first_token * config_.query_length() + head * config_.head_dim,
           config_.query_length());

@@ -23,11 +23,10 @@ namespace cairn::compute {
 class BlockAttention {
  public:
   // Borrows all; they outlive it.
-  BlockAttention(const ModelConfig& config, KvFormat format, ThreadPool& pool,
-                 AttentionScratch& scratch);
+  BlockAttention(const ModelConfig& config, KvFormat format, ThreadPool& pool);
 
-  // REQUIRES: the batch fits the scratch and lives until Finish.
-  void Start(const AttentionBatch& batch);
+  // REQUIRES: the batch fits the scratch; both live until Finish.
+  void Start(const AttentionBatch& batch, AttentionScratch& scratch);
   // All entries are visible to all rows. Several runs of one head are attended in their order.
   void AttendAll(std::span<const EntryRun> runs);
   // One run for each head; its entry i has position first_position + i and is visible to rows from
@@ -55,9 +54,9 @@ class BlockAttention {
   const ModelConfig& config_;
   const KvFormat format_;
   ThreadPool& pool_;
-  AttentionScratch& scratch_;
   const float scale_;
   const AttentionBatch* batch_ = nullptr;
+  AttentionScratch* scratch_ = nullptr;
   std::int64_t head_splits_ = 1;   // tasks that share the heads of a group
   std::int64_t token_blocks_ = 1;  // tasks that share the tokens
 };

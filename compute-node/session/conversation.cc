@@ -62,17 +62,20 @@ absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(const Conversat
 
 Conversation::Conversation(const ConversationDeps& deps, std::unique_ptr<KvSession> session,
                            std::unique_ptr<RetrievalPolicy> policy)
-    : model_(deps.model),
+    : scheduler_(deps.scheduler),
+      member_(scheduler_),
+      model_(scheduler_.model()),
       memory_(deps.memory),
       chunk_tokens_(deps.options.prefill_chunk_tokens),
-      context_tokens_max_(ContextTokensMax(deps.options, deps.model.config())),
+      context_tokens_max_(ContextTokensMax(deps.options, model_.config())),
       checkpoint_bytes_(CheckpointReplayBytes(deps.options, deps.identity.layout)),
       session_(std::move(session)),
       policy_(std::move(policy)),
       kv_({.layout = deps.identity.layout,
            .window_tokens_max = deps.options.window_tokens_max,
            .slices_in_flight_max = deps.options.slices_in_flight_max},
-          deps.model.config(), deps.model.pool(), deps.scratch, *session_, *policy_, deps.memory),
+          model_.config(), scheduler_.model().pool(), scheduler_.scratch(), *session_, *policy_,
+          deps.memory),
       first_reconnects_(session_->reconnect_count()) {}
 
 Conversation::~Conversation() { memory_.Remove(replay_bytes_counted_); }
@@ -143,29 +146,26 @@ absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,
                                         std::span<float> last_logits, const StopSignal& stop,
                                         const Progress& progress, std::int64_t done_before) {
   const std::int64_t layer_count = model_.config().layer_count;
-  const auto layer_done = [&](std::int32_t layers) {
-    if (progress) progress(done_before + std::ssize(tokens) * layers / layer_count);
-  };
-  kv_.StartPass(std::ssize(tokens), stop, layer_done);
-  ForwardOutput output;
-  output.last_logits = last_logits;
-  absl::Status status = model_.Forward(tokens, kv_.token_count(), kv_, output, stop.flag());
-  if (!status.ok()) {
-    kv_.AbandonPass();
-    return status;
+  StoredKv::LayerDone layer_done;
+  // A step may be computed on another turn's thread, which must not wait for this turn's observer.
+  if (progress && std::ssize(tokens) > kStepTokensMax) {
+    layer_done = [&](std::int32_t layers) {
+      progress(done_before + std::ssize(tokens) * layers / layer_count);
+    };
   }
-  kv_.CommitPass();
+  CAIRN_RETURN_IF_ERROR(Compute(tokens, last_logits, stop, layer_done));
+  if (progress && !layer_done) progress(done_before + std::ssize(tokens));
   unsaved_tokens_.insert(unsaved_tokens_.end(), tokens.begin(), tokens.end());
   return SaveAll();
 }
 
-absl::Status Conversation::ComputeStep(std::int32_t token, std::span<float> logits,
-                                       const StopSignal& stop) {
-  kv_.StartPass(1, stop, nullptr);
-  ForwardOutput output;
-  output.last_logits = logits;
-  absl::Status status =
-      model_.Forward(std::span(&token, 1), kv_.token_count(), kv_, output, stop.flag());
+absl::Status Conversation::Compute(std::span<const std::int32_t> tokens,
+                                   std::span<float> last_logits, const StopSignal& stop,
+                                   StoredKv::LayerDone layer_done) {
+  kv_.StartPass(std::ssize(tokens), stop, std::move(layer_done));
+  SequencePass pass{tokens,      kv_.token_count(), &kv_, {last_logits, {}},
+                    stop.flag(), absl::OkStatus()};
+  absl::Status status = scheduler_.Run(member_, pass, stop);
   if (status.ok()) {
     kv_.CommitPass();
   } else {
@@ -178,11 +178,11 @@ absl::Status Conversation::Step(std::int32_t token, std::span<float> logits,
                                 const StopSignal& stop) {
   CAIRN_RETURN_IF_ERROR(CheckRoom(1));
   const InterruptScope scope(*session_, stop);
-  absl::Status status = ComputeStep(token, logits, stop);
+  absl::Status status = Compute({&token, 1}, logits, stop, nullptr);
   // Memory that a lost connection took away under the attention: the step is computed again.
   for (int tries = 1; status.code() == absl::StatusCode::kAborted && tries < kStepTriesMax;
        ++tries) {
-    status = ComputeStep(token, logits, stop);
+    status = Compute({&token, 1}, logits, stop, nullptr);
   }
   CAIRN_RETURN_IF_ERROR(status);
   unsaved_tokens_.push_back(token);
@@ -198,6 +198,7 @@ absl::Status Conversation::Checkpoint(const StopSignal& stop) {
 }
 
 absl::Status Conversation::SaveAll() {
+  member_.Leave();
   CAIRN_RETURN_IF_ERROR(FinishCheckpoint());
   if (saved_count_ == token_count()) return absl::OkStatus();
   CAIRN_RETURN_IF_ERROR(StartCheckpoint());

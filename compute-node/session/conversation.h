@@ -7,7 +7,8 @@
 //             back to the last checkpoint. Checkpoint makes all tokens durable. In prefill
 //             nothing is kept: after a loss the chunk is computed again from the last checkpoint,
 //             at most kPrefillTriesMax times in a row.
-// Threading:  one thread; one forward pass at a time for a model.
+// Threading:  one thread; passes of several conversations are computed together, on one of their
+//             threads (forward_scheduler.h).
 // Errors:     NOT_FOUND no such session; FAILED_PRECONDITION it belongs to another model or format;
 //             INVALID_ARGUMENT the context is too short; CANCELLED, DEADLINE_EXCEEDED; those of
 //             KvSession. After an error of Prefill only destruction is allowed; after CANCELLED or
@@ -26,7 +27,7 @@
 #include "compute-node/kv_client/kv_client.h"
 #include "compute-node/model/forward.h"
 #include "compute-node/retrieval/policy.h"
-#include "compute-node/session/attention_scratch.h"
+#include "compute-node/session/forward_scheduler.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/options.h"
 #include "compute-node/session/stop.h"
@@ -40,10 +41,9 @@ inline constexpr int kStepTriesMax = 3;
 
 // What conversations of one model share; all outlive them.
 struct ConversationDeps {
-  Model& model;
   const ModelIdentity& identity;
   KvNode& node;
-  AttentionScratch& scratch;
+  ForwardScheduler& scheduler;
   const SessionOptions& options;
   KvMemory& memory;
 };
@@ -93,7 +93,8 @@ class Conversation {
   // Goes back to the last checkpoint after `lost`; returns `lost` if that is no loss or the tries
   // are used up.
   absl::Status Recover(absl::Status lost, const StopSignal& stop, int& tries);
-  absl::Status ComputeStep(std::int32_t token, std::span<float> logits, const StopSignal& stop);
+  absl::Status Compute(std::span<const std::int32_t> tokens, std::span<float> last_logits,
+                       const StopSignal& stop, StoredKv::LayerDone layer_done);
   absl::Status PrefillChunk(std::span<const std::int32_t> tokens, std::span<float> last_logits,
                             const StopSignal& stop, const Progress& progress,
                             std::int64_t done_before);
@@ -103,7 +104,9 @@ class Conversation {
   absl::Status CheckpointIfDue();
   void CountReplayBytes();
 
-  Model& model_;
+  ForwardScheduler& scheduler_;
+  ForwardScheduler::Member member_;
+  const Model& model_;
   KvMemory& memory_;
   const std::int64_t chunk_tokens_;
   const std::int64_t context_tokens_max_;

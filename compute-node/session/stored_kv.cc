@@ -17,7 +17,7 @@ constexpr std::int64_t kConvertTokens = 64;
 }  // namespace
 
 StoredKv::StoredKv(const Options& options, const ModelConfig& config, ThreadPool& pool,
-                   AttentionScratch& scratch, KvSession& session, RetrievalPolicy& policy,
+                   PassScratch& scratch, KvSession& session, RetrievalPolicy& policy,
                    KvMemory& memory)
     : options_(options),
       entry_bytes_(options.layout.EntryBytes(0)),
@@ -25,7 +25,8 @@ StoredKv::StoredKv(const Options& options, const ModelConfig& config, ThreadPool
       session_(session),
       policy_(policy),
       memory_(memory),
-      attention_(config, options.layout.kv_format, pool, scratch),
+      scratch_(scratch),
+      attention_(config, options.layout.kv_format, pool),
       pipeline_({.layer_count = options.layout.layer_count,
                  .entry_bytes = options.layout.EntryBytes(0),
                  .slices_in_flight_max = options.slices_in_flight_max},
@@ -136,12 +137,13 @@ absl::Status StoredKv::Attend(const AttentionBatch& batch) {
   StoreChunk(batch);
   queries_ = batch.q;
   HintNextLayer(batch.layer);
-  attention_.Start(batch);
+  attention_.Start(batch, scratch_.For(batch.token_count));
   pipeline_.StartLayer(batch.layer);
   while (pipeline_.HasNext()) {
     CAIRN_ASSIGN_OR_RETURN(const ArrivedSlice slice, pipeline_.Next(*stop_));
     attention_.AttendAll(slice.clusters);
     CAIRN_RETURN_IF_ERROR(CheckIntact(slice.reply));
+    if (batch.between != nullptr) (*batch.between)();
   }
   AttendRecent(batch);
   attention_.Finish();

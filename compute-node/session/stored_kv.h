@@ -51,8 +51,7 @@ class StoredKv : public KvAttention {
 
   // Borrows all; they outlive it. Starts without tokens: call Restore for what the session holds.
   StoredKv(const Options& options, const ModelConfig& config, ThreadPool& pool,
-           AttentionScratch& scratch, KvSession& session, RetrievalPolicy& policy,
-           KvMemory& memory);
+           PassScratch& scratch, KvSession& session, RetrievalPolicy& policy, KvMemory& memory);
 
   // Goes to the session's last checkpoint: window, policy, token count. Fills `random_state` with
   // the stored one.
@@ -92,6 +91,7 @@ class StoredKv : public KvAttention {
   KvSession& session_;
   RetrievalPolicy& policy_;
   KvMemory& memory_;
+  PassScratch& scratch_;
   BlockAttention attention_;
   FetchPipeline pipeline_;
   Window window_;

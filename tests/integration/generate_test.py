@@ -112,16 +112,17 @@ class GenerateTest(daemons.SharedCairnTest):
         self.assertGreater(kept[0]["token_count"], 4000)
 
     def test_vanished_client_ends_its_generation(self):
-        process = self.cairn.popen("generate", QUESTION, "--file", DEMO_TEXT, "--ignore-end", "--tokens", "20000",
-                                   "--label", "vanished")
-        process.stdout.read(40)
-        process.kill()
-        process.communicate()
-        # The next generation comes to its turn only when that one has ended.
-        self.cairn.generate("Mira", "--tokens", "2")
-        kept = [s for s in self.cairn.sessions() if s["label"] == "vanished"]
-        self.assertGreater(kept[0]["token_count"], 4000)
-        self.assertLess(kept[0]["token_count"], 24000)
+        with Cairn(compute_config="generation_count_max: 1\n") as cairn:
+            process = cairn.popen("generate", QUESTION, "--file", DEMO_TEXT, "--ignore-end", "--tokens", "20000",
+                                  "--label", "vanished")
+            process.stdout.read(40)
+            process.kill()
+            process.communicate()
+            # The next generation comes to its turn only when that one has ended.
+            cairn.generate("Mira", "--tokens", "2")
+            kept = [s for s in cairn.sessions() if s["label"] == "vanished"]
+            self.assertGreater(kept[0]["token_count"], 4000)
+            self.assertLess(kept[0]["token_count"], 24000)
 
     def test_generations_at_the_same_time_all_end(self):
         results = [None] * 6
@@ -139,7 +140,7 @@ class GenerateTest(daemons.SharedCairnTest):
             self.assertEqual(result["token_ids"], alone["token_ids"])
 
     def test_too_many_generations_are_refused_with_a_hint(self):
-        with Cairn() as cairn:
+        with Cairn(compute_config="generation_count_max: 1\n") as cairn:
             busy = [cairn.popen("generate", QUESTION, "--file", DEMO_TEXT, "--ignore-end", "--tokens", "20000")
                     for _ in range(20)]
             try:

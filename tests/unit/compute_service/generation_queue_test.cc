@@ -1,5 +1,6 @@
 #include "compute-node/service/generation_queue.h"
 
+#include <atomic>
 #include <future>
 #include <vector>
 
@@ -13,7 +14,7 @@ std::shared_ptr<StopSignal> NewStop() { return std::make_shared<StopSignal>(); }
 TEST(GenerationQueueTest, RunsJobsInTheirOrder) {
   std::vector<int> order;
   {
-    GenerationQueue queue;
+    GenerationQueue queue(1);
     for (int i = 0; i < 10; ++i) {
       EXPECT_TRUE(queue.Submit(NewStop(), [&order, i] { order.push_back(i); }).ok());
     }
@@ -21,10 +22,31 @@ TEST(GenerationQueueTest, RunsJobsInTheirOrder) {
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
 }
 
+TEST(GenerationQueueTest, RunsAsManyAtOnceAsItMay) {
+  constexpr int kAtOnce = 3;
+  std::promise<void> all_started;
+  std::shared_future<void> release = all_started.get_future().share();
+  std::atomic<int> started{0};
+  GenerationQueue queue(kAtOnce);
+  for (int i = 0; i < kAtOnce; ++i) {
+    ASSERT_TRUE(queue
+                    .Submit(NewStop(),
+                            [&] {
+                              if (++started == kAtOnce) all_started.set_value();
+                              release.wait();
+                            })
+                    .ok());
+  }
+  release.wait();
+  EXPECT_TRUE(queue.Stop(std::chrono::minutes(10)));
+  EXPECT_EQ(started, kAtOnce);
+  EXPECT_EQ(queue.count(), 0);
+}
+
 TEST(GenerationQueueTest, RefusesMoreThanItsLimitAndNotForCancelledOnes) {
   std::promise<void> started;
   std::promise<void> release;
-  GenerationQueue queue;
+  GenerationQueue queue(1);
   ASSERT_TRUE(queue
                   .Submit(NewStop(),
                           [&] {
@@ -50,7 +72,7 @@ TEST(GenerationQueueTest, StopCancelsWhatRunsAndWaits) {
   auto waiting = NewStop();
   std::promise<void> started;
   bool waiting_ran = false;
-  GenerationQueue queue;
+  GenerationQueue queue(1);
   ASSERT_TRUE(queue
                   .Submit(running,
                           [&] {
@@ -68,7 +90,7 @@ TEST(GenerationQueueTest, StopCancelsWhatRunsAndWaits) {
 
 TEST(GenerationQueueTest, StopTellsWhenAJobDoesNotEnd) {
   std::promise<void> release;
-  GenerationQueue queue;
+  GenerationQueue queue(1);
   ASSERT_TRUE(queue.Submit(NewStop(), [&] { release.get_future().wait(); }).ok());
   EXPECT_FALSE(queue.Stop(std::chrono::milliseconds(20)));
   release.set_value();

@@ -38,7 +38,7 @@ class InferenceServiceTest : public testing::Test {
     load.batch_tokens_max = 256;
     runtime->model = Model::Load(path, load).value();
     runtime->tokenizer = Tokenizer::FromGguf(runtime->model->file()).value();
-    runtime->scratch = std::make_unique<AttentionScratch>(runtime->model->config(), 256);
+    runtime->scheduler = std::make_unique<ForwardScheduler>(*runtime->model, 256);
     runtime->options.prefill_chunk_tokens = 256;
     const ModelConfig& config = runtime->model->config();
     runtime->identity.key.model_digest = std::string(32, 'm');

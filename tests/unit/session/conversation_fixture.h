@@ -52,7 +52,7 @@ class ConversationFixture : public testing::Test {
   explicit ConversationFixture(const std::string& preset = "narrow-llama")
       : seed(TestSeed()),
         model(TestModel(preset)),
-        scratch(model.config(), 512),
+        scheduler(model, 512),
         node(seed),
         prompt_random(7) {
     RecordProperty("seed", std::to_string(seed));
@@ -74,7 +74,7 @@ class ConversationFixture : public testing::Test {
                        .kv_format = format};
   }
 
-  ConversationDeps deps() { return {model, identity, node, scratch, options, memory}; }
+  ConversationDeps deps() { return {identity, node, scheduler, options, memory}; }
 
   SessionId Create() {
     CreateSession request;
@@ -153,7 +153,7 @@ class ConversationFixture : public testing::Test {
   Model& model;
   ModelIdentity identity;
   SessionOptions options;
-  AttentionScratch scratch;
+  ForwardScheduler scheduler;
   KvMemory memory;
   FakeKvNode node;
   StopSignal never;

@@ -86,7 +86,8 @@ TEST_F(ConversationLossTest, AnotherOwnerEndsPrefill) {
 }
 
 TEST_F(ConversationLossTest, CancelledPrefillKeepsWholeChunks) {
-  const std::vector<std::int32_t> prompt = Prompt(400);
+  options.prefill_chunk_tokens = 200;
+  const std::vector<std::int32_t> prompt = Prompt(500);
   const SessionId id = Create();
   StopSignal stop;
   std::vector<float> logits = Logits();

@@ -93,13 +93,15 @@ TEST_F(ConversationTest, LongDecodeTakesCheckpointsByItself) {
 }
 
 TEST_F(ConversationTest, ProgressCountsLayersOfChunks) {
+  options.prefill_chunk_tokens = 200;
   std::vector<std::int64_t> done;
   std::vector<float> logits = Logits();
+  // The last one is as short as a step, which reports its end only.
   ASSERT_TRUE(Open(Create())
-                  ->Prefill(Prompt(150), logits, never,
+                  ->Prefill(Prompt(450), logits, never,
                             [&](std::int64_t tokens) { done.push_back(tokens); })
                   .ok());
-  EXPECT_EQ(done, (std::vector<std::int64_t>{50, 100, 125, 150}));
+  EXPECT_EQ(done, (std::vector<std::int64_t>{100, 200, 300, 400, 450}));
 }
 
 TEST_F(ConversationTest, PromptLongerThanTheContextIsRefusedWithTheNumbers) {

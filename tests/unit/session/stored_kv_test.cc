@@ -20,8 +20,8 @@ class StoredKvTest : public ConversationFixture {
   void Run(RetrievalPolicy& policy) {
     const auto session = node.Open(Create());
     ASSERT_TRUE(session.ok()) << session.status();
-    StoredKv kv({.layout = identity.layout}, model.config(), model.pool(), scratch, **session,
-                policy, memory);
+    StoredKv kv({.layout = identity.layout}, model.config(), model.pool(), scheduler.scratch(),
+                **session, policy, memory);
     std::string random_state;
     ASSERT_TRUE(kv.Restore(random_state).ok());
     std::vector<float> logits = Logits();

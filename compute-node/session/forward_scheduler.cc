@@ -1,0 +1,130 @@
+#include "compute-node/session/forward_scheduler.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+
+namespace cairn::compute {
+namespace {
+
+// How soon a chunk that waits for its turn notices that it was stopped.
+constexpr std::chrono::milliseconds kChunkStopInterval{50};
+
+}  // namespace
+
+ForwardScheduler::ForwardScheduler(Model& model, std::int64_t chunk_tokens_max)
+    : model_(model), scratch_(model.config(), chunk_tokens_max, kStepTokensMax) {}
+
+void ForwardScheduler::Member::Leave() {
+  const MutexLock lock(scheduler_.mutex_);
+  scheduler_.SetExpected(*this, false);
+}
+
+void ForwardScheduler::SetExpected(Member& member, bool expected) {
+  if (member.expected_ == expected) return;
+  member.expected_ = expected;
+  expected_count_ += expected ? 1 : -1;
+  if (expected_count_ == 0) changed_.NotifyAll();
+}
+
+std::int64_t ForwardScheduler::waiting_step_count() const {
+  const MutexLock lock(mutex_);
+  return std::ssize(steps_);
+}
+
+absl::Status ForwardScheduler::Run(Member& member, SequencePass& pass, const StopSignal& stop) {
+  Request request{&pass, &member, Clock::now()};
+  const MutexLock lock(mutex_);
+  SetExpected(member, false);
+  if (std::ssize(pass.tokens) > kStepTokensMax) {
+    CAIRN_RETURN_IF_ERROR(RunChunk(request, stop));
+  } else {
+    RunStep(request);
+  }
+  return pass.status;
+}
+
+void ForwardScheduler::RunStep(Request& request) {
+  steps_.push_back(&request);
+  while (!request.done) {
+    if (computing_ || !chunks_.empty()) {
+      changed_.Wait(mutex_);
+    } else if (const Clock::time_point due = StepDue(); Clock::now() < due) {
+      changed_.WaitUntil(mutex_, due);
+    } else {
+      computing_ = true;
+      ComputeSteps();
+      computing_ = false;
+      changed_.NotifyAll();
+    }
+  }
+}
+
+absl::Status ForwardScheduler::RunChunk(Request& request, const StopSignal& stop) {
+  chunks_.push_back(&request);
+  absl::Status stopped;
+  while (computing_ || chunks_.front() != &request) {
+    stopped = stop.Check();
+    if (!stopped.ok()) break;
+    changed_.WaitUntil(mutex_, Clock::now() + kChunkStopInterval);
+  }
+  if (stopped.ok()) {
+    computing_ = true;
+    mutex_.Unlock();
+    SequencePass* const passes[] = {request.pass};
+    model_.Forward(passes, [this] { ComputeStepsBetween(); });
+    mutex_.Lock();
+    computing_ = false;
+  }
+  chunks_.erase(std::find(chunks_.begin(), chunks_.end(), &request));
+  changed_.NotifyAll();
+  return stopped;
+}
+
+void ForwardScheduler::ComputeStepsBetween() {
+  const MutexLock lock(mutex_);
+  if (steps_.empty()) return;
+  const Clock::time_point now = Clock::now();
+  if (now < StepDue() || now - step_end_ < step_time_) return;
+  ComputeSteps();
+  changed_.NotifyAll();
+}
+
+ForwardScheduler::Clock::time_point ForwardScheduler::StepDue() const {
+  if (expected_count_ == 0 || std::ssize(steps_) >= kStepSequencesMax) {
+    return Clock::time_point::min();
+  }
+  return steps_.front()->since + std::min<Clock::duration>(step_time_ / 4, kJoinTimeMax);
+}
+
+std::vector<ForwardScheduler::Request*> ForwardScheduler::TakeSteps() {
+  std::vector<Request*> taken;
+  std::int64_t token_count = 0;
+  while (!steps_.empty() && std::ssize(taken) < kStepSequencesMax) {
+    token_count += std::ssize(steps_.front()->pass->tokens);
+    if (!taken.empty() && token_count > kStepTokensMax) break;
+    taken.push_back(steps_.front());
+    steps_.pop_front();
+  }
+  return taken;
+}
+
+void ForwardScheduler::ComputeSteps() {
+  const std::vector<Request*> requests = TakeSteps();
+  std::vector<SequencePass*> passes;
+  passes.reserve(requests.size());
+  for (const Request* request : requests) passes.push_back(request->pass);
+  mutex_.Unlock();
+  const Clock::time_point start = Clock::now();
+  model_.Forward(passes, nullptr);
+  const Clock::time_point end = Clock::now();
+  mutex_.Lock();
+  step_time_ = end - start;
+  step_end_ = end;
+  for (Request* request : requests) {
+    request->done = true;
+    SetExpected(*request->member, true);
+  }
+}
+
+}  // namespace cairn::compute
