@@ -190,6 +190,9 @@ void QuantisedPanel(PanelPass pass, const ActivationRows& x, const MatMulJob& jo
     for (; token + 8 <= last_token; token += 8) {
       QuantisedTile<kType, 8, 1>(pass, x, job, token, row + pass.lane);
     }
+    for (; token + 4 <= last_token; token += 4) {
+      QuantisedTile<kType, 4, 1>(pass, x, job, token, row + pass.lane);
+    }
     for (; token < last_token; token += 2) {
       QuantisedTile<kType, 2, 1>(pass, x, job, token, row + pass.lane);
     }

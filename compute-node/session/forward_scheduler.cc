@@ -94,7 +94,10 @@ ForwardScheduler::Clock::time_point ForwardScheduler::StepDue() const {
   if (expected_count_ == 0 || std::ssize(steps_) >= kStepSequencesMax) {
     return Clock::time_point::min();
   }
-  return steps_.front()->since + std::min<Clock::duration>(step_time_ / 4, kJoinTimeMax);
+  // What waited during the last step also waits for those who had a part in it: two groups would
+  // otherwise alternate for ever.
+  return std::max(steps_.front()->since, step_end_) +
+         std::min<Clock::duration>(step_time_ / 4, kJoinTimeMax);
 }
 
 std::vector<ForwardScheduler::Request*> ForwardScheduler::TakeSteps() {

@@ -35,7 +35,7 @@
 namespace cairn::compute {
 
 inline constexpr int kStepSequencesMax = 16;
-inline constexpr std::chrono::microseconds kJoinTimeMax{2000};
+inline constexpr std::chrono::microseconds kJoinTimeMax{4000};
 
 class ForwardScheduler {
  public:

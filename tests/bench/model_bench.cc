@@ -4,13 +4,15 @@
 //
 // usage: model_bench MODEL.gguf [--depths 128,4096,16384] [--threads 2] [--steps 24] [--chunk 128]
 //                    [--sequences 1]
-// Prints a line for each depth: depth, decode tokens/s (the median of --steps steps), prefill
-// tokens/s (the median of 3 chunks, from depth 0 for the first line).
+// Prints a line for each depth: depth, decode tokens/s of all sequences together (from the median
+// of --steps steps), prefill tokens/s of one (the median of 3 chunks, from depth 0 for the first
+// line).
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -30,6 +32,7 @@ struct BenchOptions {
   int threads = 2;
   int steps = 24;
   std::int64_t chunk = 128;
+  int sequences = 1;
 };
 
 BenchOptions ParseBenchOptions(int argc, char** argv) {
@@ -37,7 +40,7 @@ BenchOptions ParseBenchOptions(int argc, char** argv) {
   if (argc < 2 || argc % 2 != 0) {
     std::fprintf(stderr,
                  "usage: model_bench MODEL.gguf [--depths 128,4096,16384] [--threads 2] "
-                 "[--steps 24] [--chunk 128]\n");
+                 "[--steps 24] [--chunk 128] [--sequences 1]\n");
     std::exit(2);
   }
   options.model = argv[1];
@@ -48,6 +51,8 @@ BenchOptions ParseBenchOptions(int argc, char** argv) {
       options.threads = std::atoi(value);
     } else if (name == "--steps") {
       options.steps = std::atoi(value);
+    } else if (name == "--sequences") {
+      options.sequences = std::atoi(value);
     } else if (name == "--chunk") {
       options.chunk = std::atoll(value);
     } else if (name == "--depths") {
@@ -106,16 +111,19 @@ class ModelBench {
 
   void Run() {
     const std::int64_t deepest = *std::max_element(options_.depths.begin(), options_.depths.end());
-    DenseAttention attention(model_->config(), KvFormat::kF16, deepest + options_.chunk,
+    std::deque<DenseAttention> sequences;
+    for (int i = 0; i < options_.sequences; ++i) {
+      sequences.emplace_back(model_->config(), KvFormat::kF16, deepest + options_.chunk,
                              model_->pool());
+    }
     std::printf("depth,decode_tokens_per_s,prefill_tokens_per_s\n");
     bool first = true;
     for (const std::int64_t depth : options_.depths) {
       // The first line's prefill begins with an empty context.
-      const double prefill = Prefill(attention, first ? 0 : depth);
+      const double prefill = Prefill(sequences.front(), first ? 0 : depth);
       first = false;
-      Fill(model_->config(), attention, depth);
-      const double decode = Decode(attention, depth);
+      for (DenseAttention& attention : sequences) Fill(model_->config(), attention, depth);
+      const double decode = Decode(sequences, depth);
       std::printf("%lld,%.2f,%.1f\n", static_cast<long long>(depth), decode, prefill);
       std::fflush(stdout);
     }
@@ -146,10 +154,25 @@ class ModelBench {
     return MedianOf(rates);
   }
 
-  double Decode(DenseAttention& attention, std::int64_t depth) {
+  // One token of every sequence in a pass.
+  double Decode(std::deque<DenseAttention>& sequences, std::int64_t depth) {
+    std::vector<std::vector<float>> logits(sequences.size(), logits_);
     std::vector<double> rates;
     for (std::int32_t i = 0; i < options_.steps; ++i) {
-      rates.push_back(1.0 / Pass(attention, depth, {&i, 1}));
+      std::deque<SequencePass> passes;
+      std::vector<SequencePass*> pointers;
+      for (std::size_t s = 0; s < sequences.size(); ++s) {
+        passes.push_back(
+            {{&i, 1}, depth, &sequences[s], {logits[s], {}}, nullptr, absl::OkStatus()});
+        pointers.push_back(&passes.back());
+      }
+      const auto begin = std::chrono::steady_clock::now();
+      model_->Forward(pointers, nullptr);
+      rates.push_back(static_cast<double>(sequences.size()) / SecondsSince(begin));
+      for (std::size_t s = 0; s < sequences.size(); ++s) {
+        CAIRN_CHECK(passes[s].status.ok());
+        sequences[s].Truncate(depth);
+      }
     }
     return MedianOf(rates);
   }
