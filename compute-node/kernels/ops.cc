@@ -180,14 +180,14 @@ void RopeHalves(const RopeAngles& angles, std::span<float> head) {
   (angles.cosines.data(), angles.sines.data(), angles.cosines.size(), head.data());
 }
 
-void ComputeRopeAngles(std::int64_t position, std::span<const double> frequencies,
+void ComputeRopeAngles(std::int64_t position, std::span<const double> frequencies, double magnitude,
                        std::span<float> cosines, std::span<float> sines) {
   CAIRN_CHECK_EQ(frequencies.size(), cosines.size());
   CAIRN_CHECK_EQ(frequencies.size(), sines.size());
   for (std::size_t i = 0; i < frequencies.size(); ++i) {
     const double angle = static_cast<double>(position) * frequencies[i];
-    cosines[i] = static_cast<float>(std::cos(angle));
-    sines[i] = static_cast<float>(std::sin(angle));
+    cosines[i] = static_cast<float>(magnitude * std::cos(angle));
+    sines[i] = static_cast<float>(magnitude * std::sin(angle));
   }
 }
 

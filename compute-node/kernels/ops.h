@@ -33,9 +33,10 @@ struct RopeAngles {
 void RopeAdjacent(const RopeAngles& angles, std::span<float> head);
 void RopeHalves(const RopeAngles& angles, std::span<float> head);
 
-// Angles of `position`: cosines[i], sines[i] of position * frequencies[i], computed in double
-// precision, because f32 angles of long contexts are off by more than the weights are.
-void ComputeRopeAngles(std::int64_t position, std::span<const double> frequencies,
+// Angles of `position`: cosines[i], sines[i] of position * frequencies[i], times `magnitude`,
+// computed in double precision, because f32 angles of long contexts are off by more than the
+// weights are.
+void ComputeRopeAngles(std::int64_t position, std::span<const double> frequencies, double magnitude,
                        std::span<float> cosines, std::span<float> sines);
 
 }  // namespace cairn::compute

@@ -1,35 +1,16 @@
 #include "compute-node/model/forward.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/mutex.h"
 #include "compute-node/model/forward_pass.h"
 #include "compute-node/model/model_digest.h"
+#include "compute-node/model/rope.h"
 #include "compute-node/model/weights.h"
 
 namespace cairn::compute {
-namespace {
-
-// Frequencies of the rotary embedding: base^(-2i / head_dim), scaled and divided by the model's
-// factors.
-std::vector<double> RopeFrequencies(const ModelConfig& config, const std::vector<float>& factors) {
-  std::vector<double> frequencies;
-  for (std::int64_t i = 0; i < config.head_dim / 2; ++i) {
-    const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(config.head_dim);
-    double frequency = std::pow(config.rope_freq_base, exponent) * config.rope_frequency_scale;
-    if (!factors.empty()) {
-      frequency /= static_cast<double>(factors[static_cast<std::size_t>(i)]);
-    }
-    frequencies.push_back(frequency);
-  }
-  return frequencies;
-}
-
-}  // namespace
-
 struct Model::Impl {
   Impl(std::string model_path, const ModelOptions& options)
       : path(std::move(model_path)), pool(options.thread_count) {}
@@ -41,7 +22,7 @@ struct Model::Impl {
   std::unique_ptr<GgufFile> file;
   ModelConfig config;
   std::unique_ptr<Weights> weights;
-  std::vector<double> rope_frequencies;
+  RotaryAngles rope;
   std::int64_t batch_tokens_max = 0;
   std::unique_ptr<ForwardScratch> scratch;
   std::unique_ptr<ForwardScratch> step_scratch;
@@ -89,7 +70,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& path,
     return in_file(weights.status());
   }
   impl->weights = *std::move(weights);
-  impl->rope_frequencies = RopeFrequencies(impl->config, impl->weights->rope_factors());
+  impl->rope = MakeRotaryAngles(impl->config, impl->weights->rope_factors());
   impl->batch_tokens_max = options.batch_tokens_max;
   impl->scratch = std::make_unique<ForwardScratch>(impl->config, options.batch_tokens_max);
   impl->step_scratch = std::make_unique<ForwardScratch>(
@@ -111,7 +92,7 @@ void Model::Forward(std::span<SequencePass* const> sequences,
   CAIRN_CHECK_LE(token_count, model.batch_tokens_max);
   if (valid.empty()) return;
   const bool step = token_count <= kStepTokensMax;
-  const ModelParts parts{model.config, *model.weights, model.pool, model.rope_frequencies};
+  const ModelParts parts{model.config, *model.weights, model.pool, model.rope};
   ForwardPass pass(parts, step ? *model.step_scratch : *model.scratch, valid,
                    step ? nullptr : between);
   pass.Run();

@@ -48,7 +48,7 @@ ForwardPass::ForwardPass(const ModelParts& parts, ForwardScratch& scratch,
     : config_(parts.config),
       weights_(parts.weights),
       pool_(parts.pool),
-      rope_frequencies_(parts.rope_frequencies),
+      rope_(parts.rope),
       scratch_(scratch),
       between_(std::move(between)) {
   for (SequencePass* sequence : sequences) {
@@ -138,7 +138,7 @@ void ForwardPass::ComputeAngles() {
     pool_.ParallelFor(sequence.rows.count, [&](std::int64_t token) {
       const std::int64_t half = config_.head_dim / 2;
       const std::int64_t row = sequence.rows.first + token;
-      ComputeRopeAngles(sequence.pass->first_position + token, rope_frequencies_,
+      ComputeRopeAngles(sequence.pass->first_position + token, rope_.frequencies, rope_.magnitude,
                         Row(scratch_.cosines, row, half), Row(scratch_.sines, row, half));
     });
   }

@@ -14,6 +14,7 @@
 #include "compute-node/kernels/thread_pool.h"
 #include "compute-node/model/config.h"
 #include "compute-node/model/forward.h"
+#include "compute-node/model/rope.h"
 #include "compute-node/model/weights.h"
 
 namespace cairn::compute {
@@ -45,7 +46,7 @@ struct ModelParts {
   const ModelConfig& config;
   const Weights& weights;
   ThreadPool& pool;
-  const std::vector<double>& rope_frequencies;
+  const RotaryAngles& rope;
 };
 
 class ForwardPass {
@@ -94,7 +95,7 @@ class ForwardPass {
   const ModelConfig& config_;
   const Weights& weights_;
   ThreadPool& pool_;
-  const std::vector<double>& rope_frequencies_;
+  const RotaryAngles& rope_;
   ForwardScratch& scratch_;
   const std::function<void()> between_;
   std::vector<Sequence> sequences_;

@@ -43,9 +43,64 @@ constexpr ModelPreset Narrow(ModelPreset preset) {
   return preset;
 }
 
+constexpr ModelPreset Biased(ModelPreset preset) {
+  preset.name = "biased-llama";
+  preset.description = "tiny-llama with a bias on every matrix of a layer";
+  preset.biased = true;
+  preset.biased_everywhere = true;
+  return preset;
+}
+
+constexpr ModelPreset kTinyQwen2 = {
+    .name = "tiny-qwen2",
+    .description = "Qwen 2 style: biases, qwen2 tokenizer, tied embeddings",
+    .architecture = "qwen2",
+    .tokenizer = "qwen2",
+    .layer_count = 2,
+    .embedding_length = 256,
+    .head_count = 4,
+    .kv_head_count = 2,
+    .head_dim = 64,
+    .feed_forward_length = 512,
+    .vocab_size = 576,
+    .context_length = 4096,
+    .rope_base = 1000000.0F,
+    .norm_epsilon = 1e-6F,
+    .tied = true,
+    .biased = true};
+
+constexpr ModelPreset Linear(ModelPreset preset) {
+  preset.name = "linear-llama";
+  preset.description = "tiny-llama with positions divided by 4";
+  preset.rope_scaling = "linear";
+  preset.rope_scaling_factor = 4;
+  return preset;
+}
+
+constexpr ModelPreset Yarn(ModelPreset preset, std::string_view name) {
+  preset.name = name;
+  preset.description = "with YaRN, four times its original context";
+  preset.rope_scaling = "yarn";
+  preset.rope_scaling_factor = 4;
+  preset.rope_original_context = preset.context_length / 4;
+  return preset;
+}
+
+// With the keys that files mostly leave out.
+constexpr ModelPreset TunedYarn(ModelPreset preset) {
+  preset.rope_attention_factor = 0.75F;
+  preset.rope_beta_fast = 16;
+  return preset;
+}
+
 constexpr ModelPreset kPresets[] = {
     kTinyLlama,
     Narrow(kTinyLlama),
+    Biased(kTinyLlama),
+    Linear(kTinyLlama),
+    TunedYarn(Yarn(kTinyLlama, "yarn-llama")),
+    kTinyQwen2,
+    Yarn(kTinyQwen2, "yarn-qwen2"),
     {.name = "tiny-llama3",
      .description = "Llama 3 style: llama-bpe tokenizer, rope_freqs tensor, tied embeddings",
      .architecture = "llama",
@@ -64,22 +119,6 @@ constexpr ModelPreset kPresets[] = {
      .biased = false,
      .rope_factor = 32.0F,
      .rope_original_context = 1024},
-    {.name = "tiny-qwen2",
-     .description = "Qwen 2 style: biases, qwen2 tokenizer, tied embeddings",
-     .architecture = "qwen2",
-     .tokenizer = "qwen2",
-     .layer_count = 2,
-     .embedding_length = 256,
-     .head_count = 4,
-     .kv_head_count = 2,
-     .head_dim = 64,
-     .feed_forward_length = 512,
-     .vocab_size = 576,
-     .context_length = 4096,
-     .rope_base = 1000000.0F,
-     .norm_epsilon = 1e-6F,
-     .tied = true,
-     .biased = true},
     {.name = "tiny-mistral",
      .description = "Mistral Nemo style: head size 128 although embedding / heads is 64",
      .architecture = "llama",
@@ -205,6 +244,22 @@ uint32_t FileTypeNumber(const TypeMix& mix) {
   return 0;
 }
 
+void AddRopeScaling(const ModelPreset& preset, const std::string& prefix, GgufWriter& writer) {
+  if (preset.rope_scaling.empty()) return;
+  writer.AddString(prefix + "rope.scaling.type", preset.rope_scaling);
+  writer.AddF32(prefix + "rope.scaling.factor", preset.rope_scaling_factor);
+  if (preset.rope_original_context > 0) {
+    writer.AddU32(prefix + "rope.scaling.original_context_length",
+                  Unsigned(preset.rope_original_context));
+  }
+  if (preset.rope_attention_factor > 0) {
+    writer.AddF32(prefix + "rope.scaling.attn_factor", preset.rope_attention_factor);
+  }
+  if (preset.rope_beta_fast > 0) {
+    writer.AddF32(prefix + "rope.scaling.yarn_beta_fast", preset.rope_beta_fast);
+  }
+}
+
 void AddModelKeys(const ModelPreset& preset, const TypeMix& mix, uint64_t seed, int32_t vocab_size,
                   GgufWriter& writer) {
   const std::string prefix = std::string(preset.architecture) + ".";
@@ -226,6 +281,7 @@ void AddModelKeys(const ModelPreset& preset, const TypeMix& mix, uint64_t seed, 
   writer.AddU32(prefix + "rope.dimension_count", Unsigned(preset.head_dim));
   writer.AddF32(prefix + "rope.freq_base", preset.rope_base);
   writer.AddU32(prefix + "vocab_size", Unsigned(vocab_size));
+  AddRopeScaling(preset, prefix, writer);
 }
 
 // Copies the tokenizer of another file. Returns the number of its tokens.
@@ -367,6 +423,12 @@ void AddTensors(const ModelPreset& preset, int32_t vocab_size, TensorMaker& make
       maker.Bias(block + "attn_q.bias", q_size, 0.5F);
       maker.Bias(block + "attn_k.bias", kv_size, 0.5F);
       maker.Bias(block + "attn_v.bias", kv_size, 0.1F);
+    }
+    if (preset.biased_everywhere) {
+      maker.Bias(block + "attn_output.bias", d, 0.5F);
+      maker.Bias(block + "ffn_gate.bias", ffn, 0.5F);
+      maker.Bias(block + "ffn_up.bias", ffn, 0.5F);
+      maker.Bias(block + "ffn_down.bias", d, 0.5F);
     }
     maker.NormWeight(block + "ffn_norm.weight", d);
     maker.Matrix(block + "ffn_gate.weight", d, ffn, d_scale);

@@ -37,6 +37,11 @@ struct ModelPreset {
   bool biased;            // biases on q, k, v
   float rope_factor = 0;  // > 0: a rope_freqs tensor as Llama 3.1 defines it
   int32_t rope_original_context = 0;
+  bool biased_everywhere = false;      // on every matrix of a layer
+  std::string_view rope_scaling = {};  // "linear" or "yarn" by metadata, with the next two
+  float rope_scaling_factor = 0;
+  float rope_attention_factor = 0;  // 0: the key is left out
+  float rope_beta_fast = 0;         // the same
 };
 
 std::span<const ModelPreset> ModelPresets();

@@ -145,6 +145,36 @@ void AddTo(std::vector<double>& target, const std::vector<double>& addend) {
   }
 }
 
+double PairFrequency(double base, int64_t pair, int64_t head_dim) {
+  return std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(head_dim));
+}
+
+// Pairs up to `first` keep their frequency, from `last` on it is divided by the factor. Without
+// YaRN every one's is.
+struct YarnRange {
+  double first = -1;
+  double last = -1;
+  double InterpolatedShare(int64_t pair) const {
+    const auto at = static_cast<double>(pair);
+    if (at <= first) return 0;
+    return at >= last ? 1 : (at - first) / (last - first);
+  }
+};
+
+// From the last pair that turns `fast` times over the original context to the first that turns no
+// more than `slow` times.
+YarnRange FindYarnRange(double base, int64_t head_dim, double original_context, double fast,
+                        double slow) {
+  const auto turns = [&](int64_t pair) {
+    return original_context * PairFrequency(base, pair, head_dim) / (2 * std::acos(-1.0));
+  };
+  int64_t first = 0;
+  while (turns(first + 1) >= fast) ++first;
+  int64_t last = 0;
+  while (turns(last) > slow && last < head_dim - 1) ++last;
+  return {static_cast<double>(first), static_cast<double>(last)};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ReferenceGguf>> ReadReferenceGguf(const std::string& path) {
@@ -212,12 +242,22 @@ absl::StatusOr<ReferenceModel> ReferenceModel::Load(const std::string& path) {
   model.head_dim_ = integer("attention.key_length", static_cast<double>(default_head_dim));
   model.norm_epsilon_ = number("attention.layer_norm_rms_epsilon", {});
   const double base = number("rope.freq_base", 10000.0);
+  const double factor = number("rope.scaling.factor", 1.0);
+  const auto scaling = file->values.find(architecture + ".rope.scaling.type");
+  YarnRange range;
+  model.rope_magnitude_ = number("rope.scaling.attn_factor", 1.0);
+  if (scaling != file->values.end() && scaling->second.text == "yarn") {
+    range = FindYarnRange(base, model.head_dim_, number("rope.scaling.original_context_length", {}),
+                          number("rope.scaling.yarn_beta_fast", 32.0),
+                          number("rope.scaling.yarn_beta_slow", 1.0));
+    model.rope_magnitude_ *= 1 + std::log(factor) / 10;
+  }
   const Vector divisors = tensor("rope_freqs.weight");
   for (int64_t i = 0; i < model.head_dim_ / 2; ++i) {
     const double divisor = divisors.empty() ? 1.0 : divisors[static_cast<size_t>(i)];
-    model.rope_frequencies_.push_back(
-        std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(model.head_dim_)) /
-        divisor);
+    const double share = range.InterpolatedShare(i);
+    model.rope_frequencies_.push_back(PairFrequency(base, i, model.head_dim_) *
+                                      (1 - share + share / factor) / divisor);
   }
   model.token_embedding_ = tensor("token_embd.weight");
   model.vocab_size_ = static_cast<int64_t>(model.token_embedding_.size()) / model.embedding_length_;
@@ -225,12 +265,20 @@ absl::StatusOr<ReferenceModel> ReferenceModel::Load(const std::string& path) {
   model.output_norm_ = tensor("output_norm.weight");
   for (int64_t i = 0; i < integer("block_count", {}); ++i) {
     const std::string block = fmt::format("blk.{}.", i);
-    model.layers_.push_back({tensor(block + "attn_norm.weight"), tensor(block + "attn_q.weight"),
-                             tensor(block + "attn_k.weight"), tensor(block + "attn_v.weight"),
-                             tensor(block + "attn_q.bias"), tensor(block + "attn_k.bias"),
-                             tensor(block + "attn_v.bias"), tensor(block + "attn_output.weight"),
-                             tensor(block + "ffn_norm.weight"), tensor(block + "ffn_gate.weight"),
-                             tensor(block + "ffn_up.weight"), tensor(block + "ffn_down.weight")});
+    Layer& layer = model.layers_.emplace_back();
+    const auto load = [&](const std::string& name, Vector& weight, Vector* bias) {
+      weight = tensor(block + name + ".weight");
+      if (bias != nullptr) *bias = tensor(block + name + ".bias");
+    };
+    load("attn_norm", layer.attn_norm, nullptr);
+    load("attn_q", layer.q, &layer.q_bias);
+    load("attn_k", layer.k, &layer.k_bias);
+    load("attn_v", layer.v, &layer.v_bias);
+    load("attn_output", layer.attn_output, &layer.attn_output_bias);
+    load("ffn_norm", layer.ffn_norm, nullptr);
+    load("ffn_gate", layer.gate, &layer.gate_bias);
+    load("ffn_up", layer.up, &layer.up_bias);
+    load("ffn_down", layer.down, &layer.down_bias);
   }
   return model;
 }
@@ -253,8 +301,8 @@ void ReferenceModel::Rotate(std::span<double> heads, int64_t position) const {
       double& a = heads[head + (rotate_halves_ ? i : 2 * i)];
       double& b = heads[head + (rotate_halves_ ? i + dim / 2 : 2 * i + 1)];
       const double rotated = a * std::cos(angle) - b * std::sin(angle);
-      b = a * std::sin(angle) + b * std::cos(angle);
-      a = rotated;
+      b = rope_magnitude_ * (a * std::sin(angle) + b * std::cos(angle));
+      a = rope_magnitude_ * rotated;
     }
   }
 }
@@ -292,19 +340,19 @@ void ReferenceModel::AttendLayer(const Layer& layer, std::vector<Vector>& states
         }
       }
     }
-    AddTo(states[position], Linear(layer.attn_output, attended, {}));
+    AddTo(states[position], Linear(layer.attn_output, attended, layer.attn_output_bias));
   }
 }
 
 void ReferenceModel::FeedForwardLayer(const Layer& layer, std::vector<Vector>& states) const {
   for (Vector& state : states) {
     const Vector x = Normalise(state, layer.ffn_norm);
-    Vector gate = Linear(layer.gate, x, {});
-    const Vector up = Linear(layer.up, x, {});
+    Vector gate = Linear(layer.gate, x, layer.gate_bias);
+    const Vector up = Linear(layer.up, x, layer.up_bias);
     for (size_t i = 0; i < gate.size(); ++i) {
       gate[i] = gate[i] / (1.0 + std::exp(-gate[i])) * up[i];
     }
-    AddTo(state, Linear(layer.down, gate, {}));
+    AddTo(state, Linear(layer.down, gate, layer.down_bias));
   }
 }
 

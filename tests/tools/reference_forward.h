@@ -63,7 +63,8 @@ class ReferenceModel {
  private:
   using Vector = std::vector<double>;
   struct Layer {
-    Vector attn_norm, q, k, v, q_bias, k_bias, v_bias, attn_output, ffn_norm, gate, up, down;
+    Vector attn_norm, q, k, v, q_bias, k_bias, v_bias, attn_output, attn_output_bias;
+    Vector ffn_norm, gate, up, down, gate_bias, up_bias, down_bias;
   };
 
   void AttendLayer(const Layer& layer, std::vector<Vector>& states) const;
@@ -78,7 +79,8 @@ class ReferenceModel {
   int64_t head_dim_ = 0;
   int64_t vocab_size_ = 0;
   double norm_epsilon_ = 0;
-  Vector rope_frequencies_;  // head_dim / 2, radians a position
+  Vector rope_frequencies_;    // head_dim / 2, radians a position
+  double rope_magnitude_ = 1;  // of sines and cosines
   Vector token_embedding_;
   Vector output_;  // empty: tied to token_embedding_
   Vector output_norm_;

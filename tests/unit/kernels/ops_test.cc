@@ -75,7 +75,7 @@ TEST(RopeTest, BothPairingsRotateByTheAngle) {
   std::vector<float> cosines(4);
   std::vector<float> sines(4);
   constexpr std::int64_t kPosition = 1'000'003;
-  ComputeRopeAngles(kPosition, frequencies, cosines, sines);
+  ComputeRopeAngles(kPosition, frequencies, 1.0, cosines, sines);
   const std::vector<float> head = {1, 2, 3, 4, 5, 6, 7, 8};
   std::vector<float> adjacent = head;
   std::vector<float> halves = head;
@@ -94,6 +94,18 @@ TEST(RopeTest, BothPairingsRotateByTheAngle) {
     };
     check(adjacent, 2 * i, 2 * i + 1);
     check(halves, i, i + 4);
+  }
+}
+
+TEST(RopeTest, TheMagnitudeIsThatOfSinesAndCosines) {
+  const std::vector<double> frequencies = {0.5, 0.25};
+  std::vector<float> cosines(2);
+  std::vector<float> sines(2);
+  ComputeRopeAngles(7, frequencies, 1.25, cosines, sines);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const double angle = 7 * frequencies[i];
+    EXPECT_NEAR(static_cast<double>(cosines[i]), 1.25 * std::cos(angle), 1e-6);
+    EXPECT_NEAR(static_cast<double>(sines[i]), 1.25 * std::sin(angle), 1e-6);
   }
 }
 

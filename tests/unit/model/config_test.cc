@@ -39,12 +39,27 @@ class MetadataBuilder {
     return Set(
         key, [=, this](test::GgufWriter& w) { w.AddI32Array(architecture_ + "." + key, values); });
   }
+  MetadataBuilder& Flag(const std::string& key, bool value) {
+    return Set(key,
+               [=, this](test::GgufWriter& w) { w.AddBool(architecture_ + "." + key, value); });
+  }
+  MetadataBuilder& Tokens(std::size_t count) {
+    return Set("tokens", [=](test::GgufWriter& w) {
+      w.AddStringArray("tokenizer.ggml.tokens", std::vector<std::string>(count, "t"));
+    });
+  }
   MetadataBuilder& Without(const std::string& key) {
     entries_.erase(key);
     return *this;
   }
 
   absl::StatusOr<ModelConfig> Read() const {
+    ModelConfigReport report = Report();
+    if (!report.problems.empty()) return report.problems.front();
+    return report.config;
+  }
+
+  ModelConfigReport Report() const {
     test::GgufWriter writer;
     writer.AddString("general.architecture", architecture_);
     for (const auto& [key, add] : entries_) {
@@ -54,8 +69,11 @@ class MetadataBuilder {
         "token_embd.weight", {64, 10}, test::TensorType::kF32,
         [](std::int64_t, std::span<float> row) { std::fill(row.begin(), row.end(), 0.0F); });
     const std::string bytes = writer.ToString();
-    CAIRN_ASSIGN_OR_RETURN(const auto file, GgufFile::Parse(std::as_bytes(std::span(bytes))));
-    return ReadModelConfig(*file);
+    const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes)));
+    EXPECT_TRUE(file.ok()) << file.status();
+    ModelConfigReport report = ReportModelConfig(**file);
+    EXPECT_EQ(ReadModelConfig(**file).ok(), report.problems.empty());
+    return report;
   }
 
   void ExpectRefused(absl::StatusCode code, const std::string& reason) const {
@@ -105,6 +123,15 @@ TEST(ConfigTest, AcceptsPerLayerArraysWhenAllLayersAgree) {
   MetadataBuilder()
       .Counts("attention.head_count_kv", {4, 2})
       .ExpectUnsupported("differs between layers");
+  EXPECT_EQ(MetadataBuilder().Counts("attention.head_count", {8, 8}).Read()->head_count, 8);
+  EXPECT_EQ(MetadataBuilder().Counts("feed_forward_length", {9, 9}).Read()->feed_forward_length, 9);
+  MetadataBuilder()
+      .Counts("feed_forward_length", {96, 64})
+      .ExpectUnsupported("feed_forward_length' differs between layers (96 and 64)");
+  MetadataBuilder()
+      .Counts("attention.head_count", {4, 4, 4})
+      .ExpectInvalid("has 3 elements for 2 layers");
+  MetadataBuilder().Counts("attention.head_count", {}).ExpectInvalid("has 0 elements for 2 layers");
 }
 
 TEST(ConfigTest, LinearRopeScalingDividesTheFrequencies) {
@@ -119,10 +146,95 @@ TEST(ConfigTest, LinearRopeScalingDividesTheFrequencies) {
             1.0);
 }
 
+TEST(ConfigTest, ReadsYarnScaling) {
+  MetadataBuilder file("qwen2");
+  file.Text("rope.scaling.type", "yarn").Number("rope.scaling.factor", 4.0F);
+  auto config = file.Read();
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->rope_frequency_scale, 0.25);
+  EXPECT_EQ(config->yarn_ext_factor, 1.0);
+  EXPECT_EQ(config->yarn_original_context, 128.0);  // the context length, for want of a key
+  EXPECT_EQ(config->yarn_beta_fast, 32.0);
+  EXPECT_EQ(config->yarn_beta_slow, 1.0);
+  EXPECT_EQ(config->rope_magnitude, 1.0);
+  file.Count("rope.scaling.original_context_length", 32)
+      .Number("rope.scaling.attn_factor", 2.0F)
+      .Number("rope.scaling.yarn_attn_factor", 0.75F)
+      .Number("rope.scaling.yarn_ext_factor", 0.5F)
+      .Number("rope.scaling.yarn_beta_fast", 16.0F)
+      .Number("rope.scaling.yarn_beta_slow", 2.0F);
+  config = file.Read();
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->yarn_ext_factor, 0.5);
+  EXPECT_EQ(config->yarn_original_context, 32.0);
+  EXPECT_EQ(config->yarn_beta_fast, 16.0);
+  EXPECT_EQ(config->yarn_beta_slow, 2.0);
+  EXPECT_EQ(config->rope_magnitude, 1.5);
+  // Other scaling has nothing of it.
+  config = file.Text("rope.scaling.type", "linear").Read();
+  EXPECT_EQ(config->yarn_ext_factor, 0.0);
+  EXPECT_EQ(config->rope_magnitude, 2.0);
+}
+
+TEST(ConfigTest, RefusesImpossibleScaling) {
+  const auto yarn = [](const std::string& key, float value) {
+    return MetadataBuilder().Text("rope.scaling.type", "yarn").Number("rope." + key, value);
+  };
+  yarn("scaling.yarn_beta_slow", 64.0F).ExpectInvalid("yarn_beta_fast' is 32");
+  yarn("scaling.yarn_beta_fast", 0.0F).ExpectInvalid("yarn_beta_fast' is 0");
+  yarn("scaling.yarn_ext_factor", 2.0F).ExpectInvalid("yarn_ext_factor' is 2");
+  yarn("freq_base", 1.0F).ExpectInvalid("freq_base' is 1");
+  yarn("scaling.factor", -1.0F).ExpectInvalid("factor' is -1");
+  for (const std::string type : {"longrope", "su", ""}) {
+    MetadataBuilder()
+        .Text("rope.scaling.type", type)
+        .ExpectUnsupported("'llama.rope.scaling.type' is '" + type + "'; Cairn runs none, linear");
+  }
+  MetadataBuilder().Count("rope.scaling.type", 1).ExpectInvalid("scaling.type' is no string");
+}
+
+TEST(ConfigTest, TheVocabularyHasAsManyTokensAsTheEmbeddingRows) {
+  EXPECT_TRUE(MetadataBuilder().Count("vocab_size", 10).Tokens(10).Read().ok());
+  MetadataBuilder()
+      .Count("vocab_size", 11)
+      .ExpectInvalid("key 'llama.vocab_size' is 11, but tensor 'token_embd.weight' has 10 rows");
+  MetadataBuilder().Tokens(9).ExpectInvalid("tokenizer has 9 tokens");
+  MetadataBuilder().Tokens(11).ExpectInvalid("tokenizer has 11 tokens");
+}
+
+TEST(ConfigTest, ReportsEveryProblem) {
+  const ModelConfigReport report = MetadataBuilder()
+                                       .Text("rope.scaling.type", "longrope")
+                                       .Count("attention.sliding_window", 64)
+                                       .Count("expert_count", 8)
+                                       .Count("vocab_size", 11)
+                                       .Without("attention.layer_norm_rms_epsilon")
+                                       .Report();
+  ASSERT_EQ(report.problems.size(), 5U);
+  EXPECT_TRUE(report.shape_is_known);
+  EXPECT_EQ(report.config.head_dim, 16);
+  EXPECT_FALSE(MetadataBuilder().Without("block_count").Report().shape_is_known);
+}
+
+// The shape of another architecture is for the reader only.
+TEST(ConfigTest, AnotherArchitectureIsOneProblem) {
+  const ModelConfigReport report =
+      MetadataBuilder("mistral3").Without("attention.layer_norm_rms_epsilon").Report();
+  ASSERT_EQ(report.problems.size(), 1U);
+  EXPECT_THAT(Message(report.problems[0]),
+              HasSubstr("'mistral3' is not supported; Cairn runs llama (also Mistral and Llama 3) "
+                        "and qwen2"));
+  EXPECT_TRUE(report.shape_is_known);
+  EXPECT_FALSE(report.architecture_is_known);
+}
+
 TEST(ConfigTest, RefusesWhatCairnDoesNotCompute) {
   MetadataBuilder("falcon").ExpectUnsupported("architecture 'falcon' is not supported");
-  MetadataBuilder().Text("rope.scaling.type", "yarn").ExpectUnsupported("'yarn'");
-  MetadataBuilder().Number("rope.scaling.attn_factor", 1.5F).ExpectUnsupported("attn_factor");
+  MetadataBuilder().Flag("attention.causal", false).ExpectUnsupported("attention.causal' is false");
+  EXPECT_TRUE(MetadataBuilder().Flag("attention.causal", true).Read().ok());
+  MetadataBuilder().Number("attention.scale", 0.5F).ExpectUnsupported("attention.scale' is 0.5");
+  MetadataBuilder().Number("logit_scale", 8.0F).ExpectUnsupported("logit_scale' is 8");
+  EXPECT_TRUE(MetadataBuilder().Number("logit_scale", 1.0F).Read().ok());
   MetadataBuilder().Count("attention.sliding_window", 64).ExpectUnsupported("sliding-window");
   MetadataBuilder().Count("expert_count", 8).ExpectUnsupported("8 experts");
   MetadataBuilder()
@@ -141,6 +253,10 @@ TEST(ConfigTest, RefusesMissingAndImpossibleValues) {
   MetadataBuilder().Count("block_count", 0).ExpectInvalid("'llama.block_count' is 0");
   MetadataBuilder().Count("block_count", 4'000'000'000).ExpectInvalid("must be 1 to 512");
   MetadataBuilder().Count("embedding_length", 4'000'000'000).ExpectInvalid("embedding_length");
+  MetadataBuilder()
+      .Without("attention.head_count_kv")
+      .Count("attention.head_count", 65)
+      .ExpectInvalid("65 heads in an embedding of 64");
   MetadataBuilder().Count("attention.head_count_kv", 3).ExpectInvalid("cannot share");
   MetadataBuilder().Count("attention.head_count_kv", 8).ExpectInvalid("head_count_kv");
   MetadataBuilder().Text("block_count", "two").ExpectInvalid("is no integer");

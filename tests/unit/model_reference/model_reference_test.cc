@@ -74,6 +74,13 @@ INSTANTIATE_TEST_SUITE_P(Models, ModelReferenceTest,
                                           testing::ValuesIn(kCommonTypes)),
                          TestName);
 
+// What is added to the same shapes: rotary scaling, biases.
+INSTANTIATE_TEST_SUITE_P(Additions, ModelReferenceTest,
+                         testing::Combine(testing::Values("linear-llama", "yarn-llama",
+                                                          "yarn-qwen2", "biased-llama"),
+                                          testing::Values(kCommonTypes[0], kCommonTypes[3])),
+                         TestName);
+
 // Not the shapes of heads again. Rows of tiny-deep are too short for blocks of 256: its files hold
 // several types.
 INSTANTIATE_TEST_SUITE_P(Types, ModelReferenceTest,
