@@ -12,12 +12,10 @@
 
 namespace cairn::compute {
 struct Model::Impl {
-  Impl(std::string model_path, const ModelOptions& options)
-      : path(std::move(model_path)), pool(options.thread_count) {}
+  explicit Impl(const ModelOptions& options) : pool(options.thread_count) {}
 
   absl::Status CheckSequence(const SequencePass& sequence) const;
 
-  const std::string path;
   ThreadPool pool;
   std::unique_ptr<GgufFile> file;
   ModelConfig config;
@@ -40,7 +38,7 @@ ThreadPool& Model::pool() { return impl_->pool; }
 absl::StatusOr<std::string> Model::Digest() const {
   MutexLock lock(impl_->digest_mutex);
   if (impl_->digest.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(impl_->digest, ModelDigest(impl_->path));
+    CAIRN_ASSIGN_OR_RETURN(impl_->digest, ModelDigest(impl_->file->paths()));
   }
   return impl_->digest;
 }
@@ -55,7 +53,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& path,
     return InvalidArgument("load model: batch_tokens_max is {}, it must be 1 to {}",
                            options.batch_tokens_max, kBatchTokensMax);
   }
-  auto impl = std::make_unique<Impl>(path, options);
+  auto impl = std::make_unique<Impl>(options);
   CAIRN_ASSIGN_OR_RETURN(impl->file, GgufFile::Open(path));
   const auto in_file = [&](const absl::Status& status) {
     return Annotate(status, fmt::format("model file '{}'", path));

@@ -103,8 +103,8 @@ class Model {
   const ModelConfig& config() const;
   const GgufFile& file() const;
   ThreadPool& pool();
-  // SHA-256 of the whole file, 32 bytes; computed when first asked for, then cached on disk
-  // (model_digest.h).
+  // The digest of the whole file, or of all parts, 32 bytes; computed when first asked for, then
+  // cached on disk (model_digest.h).
   absl::StatusOr<std::string> Digest() const;
 
   // Runs 1 to batch_tokens_max tokens in all through the model. A sequence that fails does not

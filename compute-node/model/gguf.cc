@@ -13,6 +13,7 @@
 
 #include "common/base/check.h"
 #include "compute-node/model/gguf_parser.h"
+#include "compute-node/model/gguf_split.h"
 
 namespace cairn::compute {
 namespace {
@@ -136,6 +137,12 @@ GgufBlockLayout GgufTensorLayout(GgufTensorType type) {
 }
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path) {
+  std::unique_ptr<GgufFile> file;
+  CAIRN_ASSIGN_OR_RETURN(file, OpenOne(path));
+  return GgufJoiner::Join(std::move(file));
+}
+
+absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenOne(const std::string& path) {
   // O_NONBLOCK: a pipe without a writer is refused below instead of waited for.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
@@ -195,10 +202,27 @@ void GgufFile::DropFromMemory(std::span<const std::byte> bytes) const {
   const auto end =
       reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size()) / page_bytes * page_bytes;
   if (begin < end) {
-    const std::size_t offset = begin - reinterpret_cast<std::uintptr_t>(data_.data());
-    static_cast<void>(
-        madvise(const_cast<std::byte*>(data_.data() + offset), end - begin, MADV_DONTNEED));
+    // The mapping is ours, whichever part's it is.
+    static_cast<void>(madvise(const_cast<std::byte*>(bytes.data()) +
+                                  (begin - reinterpret_cast<std::uintptr_t>(bytes.data())),
+                              end - begin, MADV_DONTNEED));
   }
+}
+
+std::vector<std::string> GgufFile::paths() const {
+  std::vector<std::string> paths = {path_};
+  for (const auto& part : more_parts_) {
+    paths.push_back(part->path_);
+  }
+  return paths;
+}
+
+std::int64_t GgufFile::byte_count() const {
+  auto count = static_cast<std::int64_t>(data_.size());
+  for (const auto& part : more_parts_) {
+    count += static_cast<std::int64_t>(part->data_.size());
+  }
+  return count;
 }
 
 const GgufFile::Value* GgufFile::FindValue(std::string_view key) const {

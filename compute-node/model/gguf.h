@@ -1,5 +1,6 @@
 // GgufFile reads a GGUF container (version 2 or 3): metadata and tensors of one model, over a
-// read-only mapping of the file or over bytes in memory. Every count, length and offset is checked
+// read-only mapping of the file, or of the files if the model was split, or over bytes in memory.
+// Every count, length and offset is checked
 // before it is used, so that a damaged or malicious file gives an error and never a read outside
 // the file.
 //
@@ -116,10 +117,12 @@ struct GgufTensor {
 
 class GgufFile {
  public:
-  // Maps `path` read-only.
+  // Maps `path` read-only. If it is a part of a split model, whichever ("-00002-of-00003.gguf"),
+  // the others are opened from the same folder, and the result is the whole model: the first part's
+  // metadata and the tensors of all parts. gguf_split.h says what must fit.
   static absl::StatusOr<std::unique_ptr<GgufFile>> Open(const std::string& path);
   // Reads from `data`, which must outlive the result and be at least 8-byte aligned if tensor data
-  // is to be used.
+  // is to be used. A part of a split model stays a part.
   static absl::StatusOr<std::unique_ptr<GgufFile>> Parse(std::span<const std::byte> data);
   ~GgufFile();
   GgufFile(const GgufFile&) = delete;
@@ -155,11 +158,15 @@ class GgufFile {
 
   std::uint32_t version() const { return version_; }
   std::uint64_t alignment() const { return alignment_; }
-  std::span<const std::byte> data() const { return data_; }  // the whole file
+  std::span<const std::byte> data() const { return data_; }  // the whole file, or the first part
   const std::string& path() const { return path_; }          // empty after Parse
+  // Of every part, in order: one for a model that is not split.
+  std::vector<std::string> paths() const;
+  std::int64_t byte_count() const;  // of all parts
 
  private:
   friend class GgufParser;
+  friend class GgufJoiner;
 
   // One metadata value, still in the file's bytes.
   struct Value {
@@ -171,6 +178,8 @@ class GgufFile {
   };
 
   GgufFile() = default;
+  // One file, whatever it is a part of.
+  static absl::StatusOr<std::unique_ptr<GgufFile>> OpenOne(const std::string& path);
   const Value* FindValue(std::string_view key) const;
 
   std::string path_;
@@ -182,6 +191,7 @@ class GgufFile {
   std::unordered_map<std::string_view, std::size_t> value_index_;
   std::vector<GgufTensor> tensors_;
   std::unordered_map<std::string_view, std::size_t> tensor_index_;
+  std::vector<std::unique_ptr<GgufFile>> more_parts_;  // own the bytes of their tensors
 };
 
 }  // namespace cairn::compute

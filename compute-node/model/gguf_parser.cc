@@ -19,6 +19,18 @@ std::uint64_t GgufFixedValueBytes(std::uint32_t type) {
   return type < std::size(kBytes) ? kBytes[type] : 0;
 }
 
+std::uint64_t GgufElementsBytes(GgufValueType type, std::int64_t count, const std::byte* data) {
+  if (type != GgufValueType::kString) {
+    return static_cast<std::uint64_t>(count) *
+           GgufFixedValueBytes(static_cast<std::uint32_t>(type));
+  }
+  std::uint64_t bytes = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    bytes += sizeof(std::uint64_t) + LoadGgufNumber<std::uint64_t>(data + bytes);
+  }
+  return bytes;
+}
+
 absl::Status GgufParser::Parse() {
   std::uint64_t tensor_count = 0;
   std::uint64_t key_count = 0;

@@ -25,6 +25,9 @@ T LoadGgufNumber(const std::byte* data) {
 // are no type.
 std::uint64_t GgufFixedValueBytes(std::uint32_t type);
 
+// Bytes of `count` checked elements at `data`, strings with their lengths.
+std::uint64_t GgufElementsBytes(GgufValueType type, std::int64_t count, const std::byte* data);
+
 // Walks the bytes once, front to back. `position_` never passes `data_.size()`.
 class GgufParser {
  public:

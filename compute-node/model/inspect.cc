@@ -80,7 +80,7 @@ void AddShape(const ModelConfig& config, std::string& text) {
 ModelReport InspectModel(const GgufFile& file) {
   ModelReport report;
   std::string& text = report.text;
-  AddLine(text, "format", fmt::format("GGUF {}, {} bytes", file.version(), file.data().size()));
+  AddLine(text, "format", fmt::format("GGUF {}, {} bytes", file.version(), file.byte_count()));
   AddLine(text, "architecture", StringOr(file, "general.architecture", "(none)"));
   AddLine(text, "name", StringOr(file, "general.name", "(none)"));
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(file);

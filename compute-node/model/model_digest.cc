@@ -14,10 +14,15 @@
 
 #include <openssl/evp.h>
 
+#include "common/base/check.h"
+
 namespace cairn::compute {
 namespace {
 
 constexpr std::size_t kReadBytes = 1 << 20;
+// Before the digests of a split model's parts, which together are hashed: no file's digest is made
+// this way. Stored conversations are found by what comes out: never change it.
+constexpr std::string_view kPartsHeader = "cairn-split-model 1\n";
 constexpr std::string_view kCacheHeader = "cairn-model-digest 1 ";
 
 struct Descriptor {
@@ -131,22 +136,8 @@ std::string DefaultCacheDirectory() {
   return home.empty() ? "" : home + "/.cache/cairn";
 }
 
-}  // namespace
-
-std::string DigestToHex(const std::string& digest) {
-  std::string hex;
-  for (const char byte : digest) {
-    hex += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  }
-  return hex;
-}
-
-absl::StatusOr<std::string> ModelDigest(const std::string& path) {
-  return ModelDigestWithCache(path, DefaultCacheDirectory());
-}
-
-absl::StatusOr<std::string> ModelDigestWithCache(const std::string& path,
-                                                 const std::string& cache_directory) {
+absl::StatusOr<std::string> FileDigest(const std::string& path,
+                                       const std::string& cache_directory) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.fd < 0) {
     return ErrnoStatus(errno, fmt::format("open '{}' for its digest", path));
@@ -167,6 +158,38 @@ absl::StatusOr<std::string> ModelDigestWithCache(const std::string& path,
   CAIRN_ASSIGN_OR_RETURN(const std::string digest, HashFile(file.fd, path));
   if (!cache_directory.empty()) {
     WriteCache(cache, CacheText(identity, digest));
+  }
+  return digest;
+}
+
+}  // namespace
+
+std::string DigestToHex(const std::string& digest) {
+  std::string hex;
+  for (const char byte : digest) {
+    hex += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  }
+  return hex;
+}
+
+absl::StatusOr<std::string> ModelDigest(const std::vector<std::string>& paths) {
+  return ModelDigestWithCache(paths, DefaultCacheDirectory());
+}
+
+absl::StatusOr<std::string> ModelDigestWithCache(const std::vector<std::string>& paths,
+                                                 const std::string& cache_directory) {
+  CAIRN_CHECK(!paths.empty());
+  if (paths.size() == 1) return FileDigest(paths.front(), cache_directory);
+  std::string text(kPartsHeader);
+  for (const std::string& path : paths) {
+    CAIRN_ASSIGN_OR_RETURN(const std::string digest, FileDigest(path, cache_directory));
+    text += digest;
+  }
+  std::string digest(kModelDigestBytes, '\0');
+  if (EVP_Digest(text.data(), text.size(), reinterpret_cast<unsigned char*>(digest.data()), nullptr,
+                 EVP_sha256(), nullptr) != 1) {
+    return Internal("hash the digests of the {} parts of '{}': OpenSSL refused", paths.size(),
+                    paths.front());
   }
   return digest;
 }

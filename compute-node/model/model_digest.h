@@ -1,12 +1,14 @@
-// The digest that identifies a model: SHA-256 of its whole file. Hashing gigabytes takes seconds,
+// The digest that identifies a model: SHA-256 of its whole file, or, of a split model, of the
+// digests of its parts. Hashing gigabytes takes seconds,
 // so that the result is kept in a small file under $XDG_CACHE_HOME/cairn (or ~/.cache/cairn), found
 // by device, inode, size and modification time. A cache that is missing, damaged or cannot be
 // written only costs the time.
 //
-// Blocking:   reads the whole file when the cache does not know it.
+// Blocking:   reads the whole files when the cache does not know them.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "common/base/status.h"
 
@@ -14,13 +16,13 @@ namespace cairn::compute {
 
 inline constexpr std::size_t kModelDigestBytes = 32;
 
-// 32 bytes.
+// 32 bytes. `paths`: the file, or the parts of a split model in order.
 //
-// Errors:     what opening and reading the file answers.
-absl::StatusOr<std::string> ModelDigest(const std::string& path);
+// Errors:     what opening and reading the files answers.
+absl::StatusOr<std::string> ModelDigest(const std::vector<std::string>& paths);
 
 // The same with the cache in `cache_directory`; empty means no cache.
-absl::StatusOr<std::string> ModelDigestWithCache(const std::string& path,
+absl::StatusOr<std::string> ModelDigestWithCache(const std::vector<std::string>& paths,
                                                  const std::string& cache_directory);
 
 // Lower-case hexadecimal, for people.

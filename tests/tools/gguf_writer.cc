@@ -190,4 +190,38 @@ std::string GgufWriter::ToString() const {
   return out;
 }
 
+GgufWriter GgufWriter::Part(int64_t index, int64_t part_count) const {
+  constexpr uint32_t kU16 = 2;
+  const auto u16 = [](int64_t value) {
+    std::string bytes;
+    Put(bytes, static_cast<uint16_t>(value));
+    return bytes;
+  };
+  GgufWriter part;
+  if (index == 0) {
+    part.metadata_ = metadata_;
+    part.metadata_count_ = metadata_count_;
+  }
+  part.AddRaw("split.no", kU16, u16(index));
+  part.AddRaw("split.count", kU16, u16(part_count));
+  std::string tensor_count;
+  Put(tensor_count, static_cast<int32_t>(tensors_.size()));
+  part.AddRaw("split.tensors.count", kI32, tensor_count);
+  const auto bound = [&](int64_t of) {
+    return tensors_.begin() + static_cast<int64_t>(tensors_.size()) * of / part_count;
+  };
+  part.tensors_.assign(bound(index), bound(index + 1));
+  return part;
+}
+
+absl::Status GgufWriter::WriteParts(const std::string& prefix, int64_t part_count,
+                                    std::vector<std::string>& paths) const {
+  paths.clear();
+  for (int64_t i = 0; i < part_count; ++i) {
+    paths.push_back(fmt::format("{}-{:05}-of-{:05}.gguf", prefix, i + 1, part_count));
+    CAIRN_RETURN_IF_ERROR(Part(i, part_count).WriteFile(paths.back()));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace cairn::test

@@ -47,6 +47,13 @@ class GgufWriter {
   // The same bytes in memory.
   std::string ToString() const;
 
+  // Part `index`, from 0, of this model split into `part_count` files: the first has all metadata,
+  // each about as many tensors.
+  GgufWriter Part(int64_t index, int64_t part_count) const;
+  // PREFIX-00001-of-00003.gguf and so on. Returns the paths in `paths`.
+  absl::Status WriteParts(const std::string& prefix, int64_t part_count,
+                          std::vector<std::string>& paths) const;
+
  private:
   struct Tensor {
     std::string name;

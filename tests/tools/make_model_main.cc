@@ -1,6 +1,9 @@
 // cairn-make-model: writes a GGUF model with random weights, for tests and timing.
+#include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -20,10 +23,19 @@ void PrintPresets() {
   }
 }
 
+absl::Status WriteParts(const cairn::test::ModelOptions& options, const std::string& prefix,
+                        int64_t part_count) {
+  const auto model = cairn::test::MakeModel(options);
+  if (!model.ok()) return model.status();
+  std::vector<std::string> paths;
+  return model->WriteParts(prefix, part_count, paths);
+}
+
 int Run(int argc, char** argv) {
   CLI::App app{"Write a complete GGUF model with random weights. Its text means nothing."};
   cairn::test::ModelOptions options;
   std::string output;
+  int64_t parts = 1;
   bool list = false;
   app.add_option("--preset", options.preset, "Which model; --list names them");
   app.add_option("--type", options.type,
@@ -34,6 +46,10 @@ int Run(int argc, char** argv) {
   app.add_option("--vocab-from", options.vocab_from,
                  "Copy the tokenizer of this GGUF file instead of building a small one");
   app.add_option("-o,--output", output, "The file to write");
+  app.add_option("--parts", parts,
+                 "Split into so many files, OUTPUT-00001-of-00003.gguf and so on, as OUTPUT names "
+                 "what is before")
+      ->check(CLI::Range(1, 1000));
   app.add_flag("--list", list, "Print the presets and leave");
   try {
     app.parse(argc, argv);
@@ -48,7 +64,8 @@ int Run(int argc, char** argv) {
     fmt::print(stderr, "cairn-make-model: give --preset and -o (or --list)\n");
     return 2;
   }
-  const absl::Status status = cairn::test::WriteModel(options, output);
+  const absl::Status status =
+      parts > 1 ? WriteParts(options, output, parts) : cairn::test::WriteModel(options, output);
   if (!status.ok()) {
     fmt::print(stderr, "cairn-make-model: {}\n", cairn::Message(status));
     return 1;

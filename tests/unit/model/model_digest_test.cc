@@ -22,7 +22,7 @@ class ModelDigestTest : public testing::Test {
     std::ofstream(path, std::ios::binary) << text;
   }
   std::string Digest() {
-    const auto digest = ModelDigestWithCache(file_, cache_);
+    const auto digest = ModelDigestWithCache({file_}, cache_);
     EXPECT_TRUE(digest.ok()) << digest.status();
     return digest.ok() ? DigestToHex(*digest) : "";
   }
@@ -45,7 +45,7 @@ class ModelDigestTest : public testing::Test {
 
 TEST_F(ModelDigestTest, IsTheSha256OfTheFile) {
   EXPECT_EQ(Digest(), kAbcDigest);
-  EXPECT_EQ(DigestToHex(*ModelDigestWithCache(file_, "")), kAbcDigest);
+  EXPECT_EQ(DigestToHex(*ModelDigestWithCache({file_}, "")), kAbcDigest);
 }
 
 TEST_F(ModelDigestTest, TheCacheIsUsed) {
@@ -79,11 +79,31 @@ TEST_F(ModelDigestTest, AChangedFileIsHashedAgain) {
 }
 
 TEST_F(ModelDigestTest, AnUnwritableCacheDoesNotMatter) {
-  EXPECT_EQ(DigestToHex(*ModelDigestWithCache(file_, file_ + "/not-a-directory")), kAbcDigest);
+  EXPECT_EQ(DigestToHex(*ModelDigestWithCache({file_}, file_ + "/not-a-directory")), kAbcDigest);
+}
+
+// Stored conversations are found by it: the value is for ever. Computed beforehand, with Python:
+// sha256(b"cairn-split-model 1\n" + sha256(b"abc").digest() + sha256(b"def").digest()).
+TEST_F(ModelDigestTest, ASplitModelsCoversAllPartsInOrder) {
+  const std::string second = directory_ / "second.gguf";
+  Write(second, "def");
+  const auto digest = [&](const std::vector<std::string>& paths) {
+    return DigestToHex(*ModelDigestWithCache(paths, cache_));
+  };
+  EXPECT_EQ(digest({file_, second}),
+            "34fba5866a92f6962ce7ae57acc696693f60994649bf3ec6cbf3e5325cb4483c");
+  EXPECT_EQ(digest({file_, second}), digest({file_, second}));  // from the cache
+  EXPECT_NE(digest({second, file_}), digest({file_, second}));
+  EXPECT_EQ(digest({file_}), kAbcDigest);
+  Write(second, "deg2");
+  EXPECT_NE(digest({file_, second}),
+            "34fba5866a92f6962ce7ae57acc696693f60994649bf3ec6cbf3e5325cb4483c");
 }
 
 TEST_F(ModelDigestTest, AMissingFileIsAnError) {
-  EXPECT_EQ(ModelDigestWithCache(directory_ / "none", cache_).status().code(),
+  EXPECT_EQ(ModelDigestWithCache({file_, directory_ / "none"}, cache_).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(ModelDigestWithCache({directory_ / "none"}, cache_).status().code(),
             absl::StatusCode::kNotFound);
 }
 
