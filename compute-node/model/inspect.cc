@@ -25,7 +25,8 @@ std::string StringOr(const GgufFile& file, std::string_view key, std::string_vie
 
 absl::Status CheckRuns(const GgufFile& file, const absl::StatusOr<ModelConfig>& config) {
   CAIRN_RETURN_IF_ERROR(config.status());
-  CAIRN_RETURN_IF_ERROR(Weights::Check(file, *config));
+  const WeightsSurvey survey = Weights::Survey(file, *config);
+  if (!survey.problems.empty()) return survey.problems.front();
   return Tokenizer::FromGguf(file).status();
 }
 

@@ -2,11 +2,14 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <optional>
+#include <charconv>
+#include <set>
 #include <utility>
 
 #include "common/base/check.h"
+#include "compute-node/model/finite_check.h"
 
 namespace cairn::compute {
 namespace {
@@ -19,6 +22,27 @@ std::string Shape(const GgufTensor& tensor) {
     text += fmt::format("{}{}", text.empty() ? "" : " x ", *dim);
   }
   return text;
+}
+
+// Whether a model of `layer_count` layers computes with a tensor of this name.
+bool IsModelTensor(std::string_view name, std::int64_t layer_count) {
+  constexpr std::string_view kModelNames[] = {"token_embd.weight", "output_norm.weight",
+                                              "output.weight", "rope_freqs.weight"};
+  constexpr std::string_view kMatrices[] = {"attn_q",      "attn_k",   "attn_v", "attn_qkv",
+                                            "attn_output", "ffn_gate", "ffn_up", "ffn_down"};
+  const auto is = [&](std::string_view other) { return name == other; };
+  if (std::any_of(std::begin(kModelNames), std::end(kModelNames), is)) return true;
+  constexpr std::string_view kBlock = "blk.";
+  if (!name.starts_with(kBlock)) return false;
+  name.remove_prefix(kBlock.size());
+  std::int64_t layer = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+  if (error != std::errc() || layer < 0 || layer >= layer_count) return false;
+  name.remove_prefix(static_cast<std::size_t>(end - name.data()));
+  if (name == ".attn_norm.weight" || name == ".ffn_norm.weight") return true;
+  return std::any_of(std::begin(kMatrices), std::end(kMatrices), [&](std::string_view matrix) {
+    return name == fmt::format(".{}.weight", matrix) || name == fmt::format(".{}.bias", matrix);
+  });
 }
 
 // A matrix that is still to be packed: rows of a tensor, and where the packed view goes.
@@ -74,34 +98,61 @@ class WeightsLoader {
   WeightsLoader(const GgufFile& file, const ModelConfig& config, Weights& weights)
       : file_(file), config_(config), weights_(weights) {}
 
+  WeightsSurvey Survey() {
+    WeightsSurvey survey;
+    problems_ = &survey.problems;
+    const absl::Status status = Plan();
+    CAIRN_CHECK(status.ok());  // all went to the problems
+    survey.packed_bytes = PackedTotal();
+    return survey;
+  }
+
   // Finds and checks every tensor; reads the vectors.
   absl::Status Plan() {
     weights_.layers_.resize(static_cast<std::size_t>(config_.layer_count));
     for (std::int64_t i = 0; i < config_.layer_count; ++i) {
       CAIRN_RETURN_IF_ERROR(PlanLayer(i));
     }
-    return PlanEnds();
+    CAIRN_RETURN_IF_ERROR(PlanEnds());
+    for (const GgufTensor& tensor : file_.tensors()) {
+      if (IsModelTensor(tensor.name, config_.layer_count)) continue;
+      CAIRN_RETURN_IF_ERROR(Refuse(Unimplemented(
+          "tensor '{}' is not part of a {} model as Cairn knows it; without it the answers would "
+          "be wrong",
+          PrintableText(tensor.name), config_.architecture)));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Load(ThreadPool& pool, const Weights::Progress& progress) {
     CAIRN_RETURN_IF_ERROR(Plan());
     CAIRN_RETURN_IF_ERROR(Allocate());
+    CAIRN_RETURN_IF_ERROR(CheckEmbedding(pool));
     return PackAll(pool, progress);
   }
 
  private:
-  absl::StatusOr<const GgufTensor*> Find(const std::string& name) const {
-    const GgufTensor* tensor = file_.FindTensor(name);
-    if (tensor == nullptr) {
-      return InvalidArgument("tensor '{}' is missing; the file is no complete {} model", name,
-                             config_.architecture);
-    }
-    return tensor;
+  // An error ends loading; a survey goes on and keeps it.
+  absl::Status Refuse(absl::Status status) {
+    if (problems_ == nullptr) return status;
+    problems_->push_back(std::move(status));
+    return absl::OkStatus();
+  }
+
+  absl::Status RefuseType(const GgufTensor& tensor, absl::Status status) {
+    const bool again = !refused_types_.insert(tensor.type).second;
+    return problems_ != nullptr && again ? absl::OkStatus() : Refuse(std::move(status));
+  }
+
+  absl::Status RefuseMissing(const std::string& name) {
+    return Refuse(InvalidArgument("tensor '{}' is missing; the file is no complete {} model", name,
+                                  config_.architecture));
   }
 
   absl::Status PlanMatrix(const std::string& name, std::int64_t row_count,
                           std::int64_t column_count, PackedMatrix& target) {
-    CAIRN_ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(name));
+    const GgufTensor* tensor = file_.FindTensor(name);
+    if (tensor == nullptr) return RefuseMissing(name);
     return PlanRows(*tensor, row_count, 0, row_count, column_count, target);
   }
 
@@ -111,11 +162,12 @@ class WeightsLoader {
                         PackedMatrix& target) {
     if (tensor.dims.size() != 2 || tensor.dims[0] != column_count ||
         tensor.dims[1] != tensor_row_count) {
-      return InvalidArgument("tensor '{}' has shape {}, the model's metadata needs {} x {}",
-                             tensor.name, Shape(tensor), tensor_row_count, column_count);
+      return Refuse(InvalidArgument("tensor '{}' has shape {}, the model's metadata needs {} x {}",
+                                    tensor.name, Shape(tensor), tensor_row_count, column_count));
     }
-    CAIRN_ASSIGN_OR_RETURN(const WeightType type, ComputableType(tensor));
-    tasks_.push_back({&tensor, type, first_row, row_count, &target});
+    const absl::StatusOr<WeightType> type = ComputableType(tensor);
+    if (!type.ok()) return RefuseType(tensor, type.status());
+    tasks_.push_back({&tensor, *type, first_row, row_count, &target});
     return absl::OkStatus();
   }
 
@@ -123,18 +175,21 @@ class WeightsLoader {
   absl::Status ReadVector(const std::string& name, std::int64_t count, bool required,
                           std::vector<float>& out) {
     const GgufTensor* tensor = file_.FindTensor(name);
-    if (tensor == nullptr && !required) {
-      return absl::OkStatus();
+    if (tensor == nullptr) {
+      return required ? RefuseMissing(name) : absl::OkStatus();
     }
-    CAIRN_ASSIGN_OR_RETURN(tensor, Find(name));
     if (tensor->value_count != count || tensor->dims[0] != count) {
-      return InvalidArgument("tensor '{}' has shape {}, the model's metadata needs {}",
-                             tensor->name, Shape(*tensor), count);
+      return Refuse(InvalidArgument("tensor '{}' has shape {}, the model's metadata needs {}",
+                                    tensor->name, Shape(*tensor), count));
     }
-    CAIRN_ASSIGN_OR_RETURN(const WeightType type, ComputableType(*tensor));
+    const absl::StatusOr<WeightType> type = ComputableType(*tensor);
+    if (!type.ok()) return RefuseType(*tensor, type.status());
     out.resize(static_cast<std::size_t>(count));
-    DequantizeRow(type, tensor->data.data(), out);
-    return absl::OkStatus();
+    DequantizeRow(*type, tensor->data.data(), out);
+    FiniteCheck check(*tensor, *type);
+    check.CheckRows(0, 1);
+    const absl::Status finite = check.status();
+    return finite.ok() ? finite : Refuse(finite);
   }
 
   absl::Status PlanLayer(std::int64_t index) {
@@ -195,6 +250,21 @@ class WeightsLoader {
     return absl::OkStatus();
   }
 
+  absl::Status PlanEmbedding() {
+    weights_.embedding_ = file_.FindTensor("token_embd.weight");
+    if (weights_.embedding_ == nullptr) return RefuseMissing("token_embd.weight");
+    const GgufTensor& embedding = *weights_.embedding_;
+    if (embedding.dims.size() != 2 || embedding.dims[0] != config_.embedding_length) {
+      return Refuse(InvalidArgument(
+          "tensor 'token_embd.weight' has shape {}, the model's metadata needs rows of {}",
+          Shape(embedding), config_.embedding_length));
+    }
+    const absl::StatusOr<WeightType> type = ComputableType(embedding);
+    if (!type.ok()) return RefuseType(embedding, type.status());
+    weights_.embedding_type_ = *type;
+    return absl::OkStatus();
+  }
+
   absl::Status PlanEnds() {
     CAIRN_RETURN_IF_ERROR(
         ReadVector("output_norm.weight", config_.embedding_length, true, weights_.output_norm_));
@@ -202,30 +272,28 @@ class WeightsLoader {
         ReadVector("rope_freqs.weight", config_.head_dim / 2, false, weights_.rope_factors_));
     for (const float factor : weights_.rope_factors_) {
       if (!(factor > 0.0F)) {
-        return InvalidArgument(
-            "tensor 'rope_freqs.weight' holds the divisor {}; all must be positive", factor);
+        CAIRN_RETURN_IF_ERROR(Refuse(InvalidArgument(
+            "tensor 'rope_freqs.weight' holds the divisor {}; all must be positive", factor)));
+        break;
       }
     }
-    CAIRN_ASSIGN_OR_RETURN(weights_.embedding_, Find("token_embd.weight"));
-    const GgufTensor& embedding = *weights_.embedding_;
-    CAIRN_ASSIGN_OR_RETURN(weights_.embedding_type_, ComputableType(embedding));
-    if (embedding.dims.size() != 2 || embedding.dims[0] != config_.embedding_length) {
-      return InvalidArgument(
-          "tensor 'token_embd.weight' has shape {}, the model's metadata needs rows of {}",
-          Shape(embedding), config_.embedding_length);
-    }
+    CAIRN_RETURN_IF_ERROR(PlanEmbedding());
     const bool tied = file_.FindTensor("output.weight") == nullptr;
     return PlanMatrix(tied ? "token_embd.weight" : "output.weight", config_.vocab_size,
                       config_.embedding_length, weights_.output_);
   }
 
-  absl::Status Allocate() {
+  std::int64_t PackedTotal() const {
     std::int64_t total = 0;
     for (const PackTask& task : tasks_) {
       total += PackedBytes(task.type, task.row_count, task.tensor->row_length());
     }
+    return total;
+  }
+
+  absl::Status Allocate() {
     // One huge page more than needed, so that the weights can begin on a huge page's boundary.
-    const auto mapped = static_cast<std::size_t>(total + kHugePageBytes);
+    const auto mapped = static_cast<std::size_t>(PackedTotal() + kHugePageBytes);
     void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
@@ -236,6 +304,21 @@ class WeightsLoader {
     // Advice only: without huge pages the weights still work, some 10 % slower.
     static_cast<void>(madvise(memory, mapped, MADV_HUGEPAGE));
     return absl::OkStatus();
+  }
+
+  // Where the output matrix has weights of its own, nothing packs the embedding's.
+  absl::Status CheckEmbedding(ThreadPool& pool) const {
+    const GgufTensor& embedding = *weights_.embedding_;
+    if (file_.FindTensor("output.weight") == nullptr) return absl::OkStatus();
+    FiniteCheck check(embedding, weights_.embedding_type_);
+    const std::int64_t row_count = embedding.row_count();
+    constexpr std::int64_t kRowsAtOnce = 256;
+    pool.ParallelFor((row_count + kRowsAtOnce - 1) / kRowsAtOnce, [&](std::int64_t index) {
+      const std::int64_t first = index * kRowsAtOnce;
+      check.CheckRows(first, std::min(kRowsAtOnce, row_count - first));
+    });
+    file_.DropFromMemory(embedding.data);
+    return check.status();
   }
 
   absl::Status PackAll(ThreadPool& pool, const Weights::Progress& progress) {
@@ -252,9 +335,14 @@ class WeightsLoader {
       const std::byte* rows = task.tensor->data.data() + task.first_row * task.tensor->row_bytes();
       *task.target = {task.type, task.row_count, columns, to};
       const std::int64_t panel_bytes = PanelBytes(task.type, columns);
+      FiniteCheck check(*task.tensor, task.type);
       pool.ParallelFor(task.target->panel_count(), [&](std::int64_t panel) {
         PackPanel(task.type, rows, task.row_count, columns, panel, to + panel * panel_bytes);
+        // Now, because the rows are in the caches.
+        const std::int64_t first = panel * kPanelRows;
+        check.CheckRows(task.first_row + first, std::min(kPanelRows, task.row_count - first));
       });
+      CAIRN_RETURN_IF_ERROR(check.status());
       to += PackedBytes(task.type, task.row_count, columns);
       file_.DropFromMemory(task.tensor->data);
       done += task.row_count * task.tensor->row_bytes();
@@ -269,6 +357,9 @@ class WeightsLoader {
   const ModelConfig& config_;
   Weights& weights_;
   std::vector<PackTask> tasks_;
+  // Set while surveying.
+  std::vector<absl::Status>* problems_ = nullptr;
+  std::set<GgufTensorType> refused_types_;
 };
 
 absl::StatusOr<std::unique_ptr<Weights>> Weights::Load(const GgufFile& file,
@@ -279,9 +370,9 @@ absl::StatusOr<std::unique_ptr<Weights>> Weights::Load(const GgufFile& file,
   return weights;
 }
 
-absl::Status Weights::Check(const GgufFile& file, const ModelConfig& config) {
+WeightsSurvey Weights::Survey(const GgufFile& file, const ModelConfig& config) {
   Weights weights;
-  return WeightsLoader(file, config, weights).Plan();
+  return WeightsLoader(file, config, weights).Survey();
 }
 
 Weights::~Weights() {

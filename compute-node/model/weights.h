@@ -2,7 +2,8 @@
 // product kernels (kernels/packed_matrix.h). Packing takes no more memory than the file has bytes
 // of matrices, and the file's own pages are dropped from memory as they are packed: resident memory
 // is that of one copy. Only the embedding rows that tokens ask for are read from the mapping.
-// Packed memory uses huge pages where the kernel offers them.
+// Packed memory uses huge pages where the kernel offers them. All weights are looked through for
+// NaN and infinity.
 //
 // Ownership:  borrows the GgufFile, which outlives it; owns the packed memory.
 // Threading:  immutable after Load.
@@ -47,6 +48,14 @@ struct LayerWeights {
 // ones.
 absl::StatusOr<WeightType> ComputableType(const GgufTensor& tensor);
 
+struct WeightsSurvey {
+  // Reasons against the file: tensors that are missing, misshapen or of another model, each type
+  // that cannot be computed with once.
+  std::vector<absl::Status> problems;
+  // What the packed matrices take. A token that is decoded by itself reads all of it once.
+  std::int64_t packed_bytes = 0;
+};
+
 class Weights {
  public:
   using Progress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
@@ -54,9 +63,8 @@ class Weights {
   static absl::StatusOr<std::unique_ptr<Weights>> Load(const GgufFile& file,
                                                        const ModelConfig& config, ThreadPool& pool,
                                                        const Progress& progress);
-  // Whether Load would take the file: every tensor is there, has its shape, and is of a type that
-  // can be computed with.
-  static absl::Status Check(const GgufFile& file, const ModelConfig& config);
+  // What Load would say, before it packs anything.
+  static WeightsSurvey Survey(const GgufFile& file, const ModelConfig& config);
   ~Weights();
   Weights(const Weights&) = delete;
   Weights& operator=(const Weights&) = delete;

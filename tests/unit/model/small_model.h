@@ -56,6 +56,15 @@ class SmallModel {
     Add("rope_freqs.weight", {kHeadDim / 2});
     return *this;
   }
+  SmallModel& With(const std::string& name, std::vector<std::int64_t> shape) {
+    Add(name, std::move(shape));
+    return *this;
+  }
+  // Row and column of `name` hold `value`.
+  SmallModel& Holding(float value, const std::string& name, std::int64_t row, std::size_t column) {
+    held_[name] = {value, row, column};
+    return *this;
+  }
   // Puts attn_q, attn_k and attn_v in one tensor, whose rows are theirs one after the other.
   SmallModel& Fused() {
     Without("blk.0.attn_q.weight").Without("blk.0.attn_k.weight").Without("blk.0.attn_v.weight");
@@ -74,9 +83,14 @@ class SmallModel {
     writer.AddU32("llama.attention.head_count_kv", kKv / kHeadDim);
     writer.AddF32("llama.attention.layer_norm_rms_epsilon", 1e-5F);
     for (const auto& [name, shape] : shapes_) {
-      writer.AddTensor(
-          name, shape, test::TensorType::kF32,
-          [this, name = name](std::int64_t row, std::span<float> out) { FillRow(name, row, out); });
+      writer.AddTensor(name, shape, test::TensorType::kF32,
+                       [this, name = name](std::int64_t row, std::span<float> out) {
+                         FillRow(name, row, out);
+                         const auto held = held_.find(name);
+                         if (held != held_.end() && held->second.row == row) {
+                           out[held->second.column] = held->second.value;
+                         }
+                       });
     }
     return writer.WriteFile(path);
   }
@@ -106,7 +120,14 @@ class SmallModel {
     }
   }
 
+  struct Held {
+    float value;
+    std::int64_t row;
+    std::size_t column;
+  };
+
   std::map<std::string, std::vector<std::int64_t>> shapes_;
+  std::map<std::string, Held> held_;
   float rope_factor_ = 1.0F;
 };
 
