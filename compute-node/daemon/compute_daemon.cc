@@ -111,6 +111,9 @@ absl::StatusOr<std::shared_ptr<Runtime>> ComputeDaemon::MakeRuntime() {
           : std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kThreadCountMax);
   CAIRN_ASSIGN_OR_RETURN(model_options.batch_tokens_max,
                          BatchTokens(config_.model_path(), runtime->options));
+  if (config_.packed_weights_dir() != "none") {
+    model_options.packed_directory = config_.packed_weights_dir();
+  }
   model_options.progress = [this](std::int64_t done_bytes, std::int64_t total_bytes) {
     state_.SetLoading(done_bytes, total_bytes);
   };

@@ -10,6 +10,7 @@
 #include "common/base/thread.h"
 #include "common/rpc/unix_socket.h"
 #include "compute-node/kernels/thread_pool.h"
+#include "compute-node/model/model_digest.h"
 #include "compute-node/session/forward_scheduler.h"
 
 namespace cairn::compute {
@@ -53,6 +54,10 @@ constexpr std::array kKeys = {
         "generation_count_max",
         "Generations that are computed at once, 1 to 16; more wait. Each has the memory of its\n"
         "own conversation."},
+    ConfigKey{
+        "packed_weights_dir",
+        "Folder for the model's weights as the kernels read them: packed once, then mapped; safe\n"
+        "to delete. \"none\": packed in memory at every start."},
     ConfigKey{"turn_template", "What `cairn chat` puts around a turn; {} is the turn."},
     ConfigKey{"turn_stop", "Texts that end a turn in `cairn chat`; one key for each."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
@@ -149,6 +154,7 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_kv_format(std::string(KvFormatName(session.kv_format)));
   config.set_realtime_priority(0);
   config.set_generation_count_max(kGenerationsMaxDefault);
+  config.set_packed_weights_dir(DefaultCacheDirectory());
   config.set_turn_template("{}\n");
   config.set_log_level("info");
   return config;

@@ -11,6 +11,7 @@
 #include "compute-node/model/weights.h"
 
 namespace cairn::compute {
+
 struct Model::Impl {
   explicit Impl(const ModelOptions& options) : pool(options.thread_count) {}
 
@@ -63,7 +64,13 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& path,
     return in_file(config.status());
   }
   impl->config = *std::move(config);
-  auto weights = Weights::Load(*impl->file, impl->config, impl->pool, options.progress);
+  PackedCache cache;
+  if (!options.packed_directory.empty()) {
+    cache.directory = options.packed_directory;
+    cache.size_bytes_min = options.packed_bytes_min;
+    CAIRN_ASSIGN_OR_RETURN(cache.model_digest, ModelDigest(impl->file->paths()));
+  }
+  auto weights = Weights::Load(*impl->file, impl->config, impl->pool, cache, options.progress);
   if (!weights.ok()) {
     return in_file(weights.status());
   }

@@ -27,6 +27,7 @@
 #include "compute-node/kernels/thread_pool.h"
 #include "compute-node/model/config.h"
 #include "compute-node/model/gguf.h"
+#include "compute-node/model/packed_file.h"
 
 namespace cairn::compute {
 
@@ -83,6 +84,10 @@ struct ModelOptions {
   // The most tokens that one Forward takes. Scratch memory for that many is allocated and touched
   // by Load.
   std::int64_t batch_tokens_max = 4096;
+  // Where packed weights are kept from one load to the next (weights.h); empty: nowhere.
+  std::string packed_directory;
+  // Models with fewer bytes of packed weights are packed in memory all the same.
+  std::int64_t packed_bytes_min = kPackedFileBytesMin;
   // Called during Load with the bytes of weights done and the total; may be empty.
   std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)> progress;
 };

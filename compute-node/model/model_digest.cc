@@ -127,15 +127,6 @@ std::string DirectoryFromEnvironment(const char* variable) {
   return value != nullptr && *value == '/' ? value : "";
 }
 
-std::string DefaultCacheDirectory() {
-  const std::string cache = DirectoryFromEnvironment("XDG_CACHE_HOME");
-  if (!cache.empty()) {
-    return cache + "/cairn";
-  }
-  const std::string home = DirectoryFromEnvironment("HOME");
-  return home.empty() ? "" : home + "/.cache/cairn";
-}
-
 absl::StatusOr<std::string> FileDigest(const std::string& path,
                                        const std::string& cache_directory) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -163,6 +154,15 @@ absl::StatusOr<std::string> FileDigest(const std::string& path,
 }
 
 }  // namespace
+
+std::string DefaultCacheDirectory() {
+  const std::string cache = DirectoryFromEnvironment("XDG_CACHE_HOME");
+  if (!cache.empty()) {
+    return cache + "/cairn";
+  }
+  const std::string home = DirectoryFromEnvironment("HOME");
+  return home.empty() ? "" : home + "/.cache/cairn";
+}
 
 std::string DigestToHex(const std::string& digest) {
   std::string hex;

@@ -25,6 +25,9 @@ absl::StatusOr<std::string> ModelDigest(const std::vector<std::string>& paths);
 absl::StatusOr<std::string> ModelDigestWithCache(const std::vector<std::string>& paths,
                                                  const std::string& cache_directory);
 
+// $XDG_CACHE_HOME/cairn or ~/.cache/cairn; empty if the environment names neither.
+std::string DefaultCacheDirectory();
+
 // Lower-case hexadecimal, for people.
 std::string DigestToHex(const std::string& digest);
 

@@ -1,20 +1,20 @@
 #include "compute-node/model/weights.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <set>
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/io/checksum.h"
+#include "common/log/log.h"
 #include "compute-node/model/finite_check.h"
 
 namespace cairn::compute {
 namespace {
 
-constexpr std::int64_t kHugePageBytes = 2 << 20;
+// Of packed weights at a time.
+constexpr std::int64_t kPackBytes = 8 << 20;
 
 std::string Shape(const GgufTensor& tensor) {
   std::string text;
@@ -124,11 +124,11 @@ class WeightsLoader {
     return absl::OkStatus();
   }
 
-  absl::Status Load(ThreadPool& pool, const Weights::Progress& progress) {
+  absl::Status Load(ThreadPool& pool, const PackedCache& cache, const Weights::Progress& progress) {
     CAIRN_RETURN_IF_ERROR(Plan());
-    CAIRN_RETURN_IF_ERROR(Allocate());
-    CAIRN_RETURN_IF_ERROR(CheckEmbedding(pool));
-    return PackAll(pool, progress);
+    CAIRN_ASSIGN_OR_RETURN(weights_.packed_, LoadPacked(pool, cache, progress));
+    PointAt(weights_.packed_.data());
+    return absl::OkStatus();
   }
 
  private:
@@ -291,21 +291,6 @@ class WeightsLoader {
     return total;
   }
 
-  absl::Status Allocate() {
-    // One huge page more than needed, so that the weights can begin on a huge page's boundary.
-    const auto mapped = static_cast<std::size_t>(PackedTotal() + kHugePageBytes);
-    void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
-      return ErrnoStatus(errno, fmt::format("allocate {} bytes for the weights", mapped));
-    }
-    weights_.packed_ = static_cast<std::byte*>(memory);
-    weights_.packed_bytes_ = mapped;
-    // Advice only: without huge pages the weights still work, some 10 % slower.
-    static_cast<void>(madvise(memory, mapped, MADV_HUGEPAGE));
-    return absl::OkStatus();
-  }
-
   // Where the output matrix has weights of its own, nothing packs the embedding's.
   absl::Status CheckEmbedding(ThreadPool& pool) const {
     const GgufTensor& embedding = *weights_.embedding_;
@@ -321,36 +306,110 @@ class WeightsLoader {
     return check.status();
   }
 
-  absl::Status PackAll(ThreadPool& pool, const Weights::Progress& progress) {
-    std::int64_t total = 0;
-    for (const PackTask& task : tasks_) {
-      total += task.row_count * task.tensor->row_bytes();
+  absl::StatusOr<AlignedMapping> LoadPacked(ThreadPool& pool, const PackedCache& cache,
+                                            const Weights::Progress& progress) {
+    if (!cache.directory.empty() && PackedTotal() >= cache.size_bytes_min) {
+      absl::StatusOr<AlignedMapping> cached = MapCached(pool, cache, progress);
+      if (cached.ok() || cached.status().code() == absl::StatusCode::kInvalidArgument) {
+        return cached;
+      }
+      LogWarning("packing weights in memory, at every start: {}", Message(cached.status()));
     }
+    CAIRN_ASSIGN_OR_RETURN(AlignedMapping memory, AlignedMapping::Memory(PackedTotal()));
+    std::byte* to = memory.data();
+    CAIRN_RETURN_IF_ERROR(PackAll(
+        pool, progress, [&](std::int64_t) { return to; },
+        [&](std::int64_t size_bytes) {
+          to += size_bytes;
+          return absl::OkStatus();
+        }));
+    return memory;
+  }
+
+  // INVALID_ARGUMENT only for the model itself.
+  absl::StatusOr<AlignedMapping> MapCached(ThreadPool& pool, const PackedCache& cache,
+                                           const Weights::Progress& progress) {
+    const PackedKey key{cache.model_digest, PlanCrc(), PackedTotal()};
+    const std::string path = PackedFilePath(cache.directory, key.model_digest);
+    absl::StatusOr<AlignedMapping> mapped = OpenPackedFile(path, key, pool);
+    if (mapped.ok()) {
+      if (progress) progress(SourceTotal(), SourceTotal());
+      return mapped;
+    }
+    if (mapped.status().code() != absl::StatusCode::kNotFound) {
+      LogWarning("packing weights again: {}", Message(mapped.status()));
+    }
+    LogInfo("packing weights once for this model path={} bytes={}", path, key.size_bytes);
+    CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<PackedFileWriter> writer,
+                           PackedFileWriter::Create(cache.directory, key));
+    std::vector<std::byte> buffer;
+    CAIRN_RETURN_IF_ERROR(PackAll(
+        pool, progress,
+        [&](std::int64_t size_bytes) {
+          buffer.resize(static_cast<std::size_t>(size_bytes));
+          return buffer.data();
+        },
+        [&](std::int64_t) { return writer->Append(buffer); }));
+    CAIRN_RETURN_IF_ERROR(writer->Finish());
+    return OpenPackedFile(path, key, pool);
+  }
+
+  // Packs all matrices one behind the other, some panels at a time: room(size_bytes) says where
+  // the next ones go, packed(size_bytes) takes them.
+  template <typename Room, typename Packed>
+  absl::Status PackAll(ThreadPool& pool, const Weights::Progress& progress, const Room& room,
+                       const Packed& packed) {
+    CAIRN_RETURN_IF_ERROR(CheckEmbedding(pool));
     std::int64_t done = 0;
-    std::byte* to = weights_.packed_ + kHugePageBytes -
-                    static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(weights_.packed_) %
-                                              static_cast<std::uintptr_t>(kHugePageBytes));
     for (const PackTask& task : tasks_) {
       const std::int64_t columns = task.tensor->row_length();
       const std::byte* rows = task.tensor->data.data() + task.first_row * task.tensor->row_bytes();
-      *task.target = {task.type, task.row_count, columns, to};
       const std::int64_t panel_bytes = PanelBytes(task.type, columns);
+      const std::int64_t panel_count = PackedMatrix{task.type, task.row_count}.panel_count();
+      const std::int64_t panels_at_once = std::max<std::int64_t>(1, kPackBytes / panel_bytes);
       FiniteCheck check(*task.tensor, task.type);
-      pool.ParallelFor(task.target->panel_count(), [&](std::int64_t panel) {
-        PackPanel(task.type, rows, task.row_count, columns, panel, to + panel * panel_bytes);
-        // Now, because the rows are in the caches.
-        const std::int64_t first = panel * kPanelRows;
-        check.CheckRows(task.first_row + first, std::min(kPanelRows, task.row_count - first));
-      });
-      CAIRN_RETURN_IF_ERROR(check.status());
-      to += PackedBytes(task.type, task.row_count, columns);
+      for (std::int64_t first = 0; first < panel_count; first += panels_at_once) {
+        const std::int64_t count = std::min(panels_at_once, panel_count - first);
+        std::byte* to = room(count * panel_bytes);
+        pool.ParallelFor(count, [&](std::int64_t index) {
+          const std::int64_t panel = first + index;
+          PackPanel(task.type, rows, task.row_count, columns, panel, to + index * panel_bytes);
+          // Now, because the rows are in the caches.
+          const std::int64_t row = panel * kPanelRows;
+          check.CheckRows(task.first_row + row, std::min(kPanelRows, task.row_count - row));
+        });
+        CAIRN_RETURN_IF_ERROR(check.status());
+        CAIRN_RETURN_IF_ERROR(packed(count * panel_bytes));
+      }
       file_.DropFromMemory(task.tensor->data);
       done += task.row_count * task.tensor->row_bytes();
-      if (progress) {
-        progress(done, total);
-      }
+      if (progress) progress(done, SourceTotal());
     }
     return absl::OkStatus();
+  }
+
+  void PointAt(const std::byte* data) {
+    for (const PackTask& task : tasks_) {
+      const std::int64_t columns = task.tensor->row_length();
+      *task.target = {task.type, task.row_count, columns, data};
+      data += PackedBytes(task.type, task.row_count, columns);
+    }
+  }
+
+  std::int64_t SourceTotal() const {
+    std::int64_t total = 0;
+    for (const PackTask& task : tasks_) total += task.row_count * task.tensor->row_bytes();
+    return total;
+  }
+
+  // Of which matrices lie where in the packed weights.
+  std::uint32_t PlanCrc() const {
+    std::string plan;
+    for (const PackTask& task : tasks_) {
+      plan += fmt::format("{} {} {} {} {}\n", task.tensor->name, static_cast<int>(task.type),
+                          task.first_row, task.row_count, task.tensor->row_length());
+    }
+    return Crc32c(std::as_bytes(std::span(plan)), 0);
   }
 
   const GgufFile& file_;
@@ -364,21 +423,16 @@ class WeightsLoader {
 
 absl::StatusOr<std::unique_ptr<Weights>> Weights::Load(const GgufFile& file,
                                                        const ModelConfig& config, ThreadPool& pool,
+                                                       const PackedCache& cache,
                                                        const Progress& progress) {
   std::unique_ptr<Weights> weights(new Weights());
-  CAIRN_RETURN_IF_ERROR(WeightsLoader(file, config, *weights).Load(pool, progress));
+  CAIRN_RETURN_IF_ERROR(WeightsLoader(file, config, *weights).Load(pool, cache, progress));
   return weights;
 }
 
 WeightsSurvey Weights::Survey(const GgufFile& file, const ModelConfig& config) {
   Weights weights;
   return WeightsLoader(file, config, weights).Survey();
-}
-
-Weights::~Weights() {
-  if (packed_ != nullptr) {
-    munmap(packed_, packed_bytes_);
-  }
 }
 
 void Weights::ReadEmbedding(std::int64_t token, std::span<float> out) const {

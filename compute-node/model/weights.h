@@ -5,6 +5,9 @@
 // Packed memory uses huge pages where the kernel offers them. All weights are looked through for
 // NaN and infinity.
 //
+// With a cache folder the packed weights are kept in a file (packed_file.h) and mapped from there;
+// where that fails they are packed in memory, and the log says why.
+//
 // Ownership:  borrows the GgufFile, which outlives it; owns the packed memory.
 // Threading:  immutable after Load.
 #pragma once
@@ -21,6 +24,7 @@
 #include "compute-node/kernels/thread_pool.h"
 #include "compute-node/model/config.h"
 #include "compute-node/model/gguf.h"
+#include "compute-node/model/packed_file.h"
 
 namespace cairn::compute {
 
@@ -56,16 +60,23 @@ struct WeightsSurvey {
   std::int64_t packed_bytes = 0;
 };
 
+// Where packed weights are kept.
+struct PackedCache {
+  std::string directory;     // empty: nowhere
+  std::string model_digest;  // 32 bytes
+  std::int64_t size_bytes_min = kPackedFileBytesMin;
+};
+
 class Weights {
  public:
   using Progress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
 
   static absl::StatusOr<std::unique_ptr<Weights>> Load(const GgufFile& file,
                                                        const ModelConfig& config, ThreadPool& pool,
+                                                       const PackedCache& cache,
                                                        const Progress& progress);
   // What Load would say, before it packs anything.
   static WeightsSurvey Survey(const GgufFile& file, const ModelConfig& config);
-  ~Weights();
   Weights(const Weights&) = delete;
   Weights& operator=(const Weights&) = delete;
 
@@ -90,8 +101,7 @@ class Weights {
   PackedMatrix output_;
   WeightType embedding_type_ = WeightType::kF32;
   const GgufTensor* embedding_ = nullptr;
-  std::byte* packed_ = nullptr;
-  std::size_t packed_bytes_ = 0;
+  AlignedMapping packed_;
 };
 
 }  // namespace cairn::compute

@@ -3,7 +3,7 @@
 // that nothing computed, so that a depth of 16384 takes a moment: speed does not depend on them.
 //
 // usage: model_bench MODEL.gguf [--depths 128,4096,16384] [--threads 2] [--steps 24] [--chunk 128]
-//                    [--sequences 1]
+//                    [--sequences 1] [--packed DIRECTORY]
 // Prints a line for each depth: depth, decode tokens/s of all sequences together (from the median
 // of --steps steps), prefill tokens/s of one (the median of 3 chunks, from depth 0 for the first
 // line).
@@ -33,6 +33,7 @@ struct BenchOptions {
   int steps = 24;
   std::int64_t chunk = 128;
   int sequences = 1;
+  std::string packed_directory;
 };
 
 BenchOptions ParseBenchOptions(int argc, char** argv) {
@@ -40,7 +41,7 @@ BenchOptions ParseBenchOptions(int argc, char** argv) {
   if (argc < 2 || argc % 2 != 0) {
     std::fprintf(stderr,
                  "usage: model_bench MODEL.gguf [--depths 128,4096,16384] [--threads 2] "
-                 "[--steps 24] [--chunk 128] [--sequences 1]\n");
+                 "[--steps 24] [--chunk 128] [--sequences 1] [--packed DIRECTORY]\n");
     std::exit(2);
   }
   options.model = argv[1];
@@ -51,6 +52,8 @@ BenchOptions ParseBenchOptions(int argc, char** argv) {
       options.threads = std::atoi(value);
     } else if (name == "--steps") {
       options.steps = std::atoi(value);
+    } else if (name == "--packed") {
+      options.packed_directory = value;
     } else if (name == "--sequences") {
       options.sequences = std::atoi(value);
     } else if (name == "--chunk") {
@@ -100,12 +103,15 @@ class ModelBench {
     ModelOptions model;
     model.thread_count = options.threads;
     model.batch_tokens_max = options.chunk;
+    model.packed_directory = options.packed_directory;
+    const auto begin = std::chrono::steady_clock::now();
     auto loaded = Model::Load(options.model, model);
     if (!loaded.ok()) {
       std::fprintf(stderr, "%s\n", std::string(loaded.status().message()).c_str());
       std::exit(1);
     }
     model_ = *std::move(loaded);
+    std::fprintf(stderr, "loaded in %.3f s\n", SecondsSince(begin));
     logits_.resize(static_cast<std::size_t>(model_->config().vocab_size));
   }
 

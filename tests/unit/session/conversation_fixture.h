@@ -38,8 +38,10 @@ inline Model& TestModel(const std::string& preset) {
         testing::TempDir() + fmt::format("cairn_session_{}_{}.gguf", ::getpid(), preset);
     const absl::Status written = test::WriteModel(ModelFile(preset), path);
     EXPECT_TRUE(written.ok()) << Message(written);
-    absl::StatusOr<std::unique_ptr<Model>> loaded =
-        Model::Load(path, {.thread_count = 2, .batch_tokens_max = 512, .progress = {}});
+    ModelOptions options;
+    options.thread_count = 2;
+    options.batch_tokens_max = 512;
+    absl::StatusOr<std::unique_ptr<Model>> loaded = Model::Load(path, options);
     EXPECT_TRUE(loaded.ok()) << Message(loaded.status());
     model = std::move(loaded).value();
     ::unlink(path.c_str());
