@@ -1,5 +1,7 @@
 #include "compute-node/model/pre_tokenizer.h"
 
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "common/base/check.h"
@@ -26,18 +28,36 @@ namespace {
   "]*[\\r\\n]+"                    \
   "|[" CAIRN_SPACE "]+(?![^" CAIRN_SPACE "])|[" CAIRN_SPACE "]+"
 
+#define CAIRN_UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define CAIRN_LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+
 constexpr const char* kLlama3 = CAIRN_LLAMA3_LIKE("\\p{N}{1,3}");
 constexpr const char* kQwen2 = CAIRN_LLAMA3_LIKE("\\p{N}");
 constexpr const char* kGpt2 = "\\x27(?:s|t|re|ve|m|ll|d)| ?\\p{L}+| ?\\p{N}+| ?[^" CAIRN_SPACE
                               "\\p{L}\\p{N}]+"
                               "|[" CAIRN_SPACE "]+(?![^" CAIRN_SPACE "])|[" CAIRN_SPACE "]+";
 
+// Mistral's Tekken tells capitals from small letters, so that "helloWorld" is two words; letters
+// without case and marks count as both.
+constexpr const char* kTekken = "[^\\r\\n\\p{L}\\p{N}]?" CAIRN_UPPER "*" CAIRN_LOWER
+                                "+"
+                                "|[^\\r\\n\\p{L}\\p{N}]?" CAIRN_UPPER "+" CAIRN_LOWER
+                                "*"
+                                "|\\p{N}| ?[^" CAIRN_SPACE
+                                "\\p{L}\\p{N}]+[\\r\\n/]*"
+                                "|[" CAIRN_SPACE
+                                "]*[\\r\\n]+"
+                                "|[" CAIRN_SPACE "]+(?![^" CAIRN_SPACE "])|[" CAIRN_SPACE "]+";
+
+#undef CAIRN_UPPER
+#undef CAIRN_LOWER
 #undef CAIRN_LLAMA3_LIKE
 #undef CAIRN_CONTRACTIONS
 #undef CAIRN_SPACE
 
 constexpr const char* kPunctuation = "[\\p{P}$+<=>^~|]+";
 constexpr const char* kNumbers = "\\p{N}+";
+constexpr const char* kOneNumber = "\\p{N}";
 constexpr const char* kThreeDigits = "[0-9][0-9][0-9]";
 
 struct Family {
@@ -50,8 +70,11 @@ struct Family {
 const std::vector<Family>& Families() {
   static const auto* families = new std::vector<Family>{
       {{"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"}, {kLlama3}, true, true},
-      {{"qwen2", "deepseek-r1-qwen"}, {kQwen2}, false, false},
+      {{"smaug-bpe"}, {kLlama3}, false, false},
+      {{"qwen2", "deepseek-r1-qwen", "megrez"}, {kQwen2}, false, false},
+      {{"tekken"}, {kTekken}, true, true},
       {{"gpt-2"}, {kGpt2}, false, false},
+      {{"smollm", "starcoder", "refact"}, {kOneNumber, kGpt2}, false, false},
       {{"default"}, {kPunctuation, kGpt2, kNumbers, kThreeDigits}, false, false},
   };
   return *families;
@@ -95,8 +118,17 @@ class PreTokenizer::Regex {
     CAIRN_CHECK(code_ != nullptr);
     // Only an optimisation: without it the interpreter matches the same.
     pcre2_jit_compile(code_, PCRE2_JIT_COMPLETE);
+    // The limits are for expressions whose work explodes. These repeat single characters only, so
+    // an attempt gives back each character of a run once at most: work is linear and no stack
+    // grows. But the default limit of ten million steps is less than a run of spaces may have.
+    context_ = pcre2_match_context_create(nullptr);
+    CAIRN_CHECK(context_ != nullptr);
+    pcre2_set_match_limit(context_, std::numeric_limits<std::uint32_t>::max());
   }
-  ~Regex() { pcre2_code_free(code_); }
+  ~Regex() {
+    pcre2_match_context_free(context_);
+    pcre2_code_free(code_);
+  }
   Regex(const Regex&) = delete;
   Regex& operator=(const Regex&) = delete;
 
@@ -110,13 +142,12 @@ class PreTokenizer::Regex {
     while (done < text.size()) {
       // The text was checked once; checking it again for every piece would make this quadratic.
       const int count =
-          pcre2_match(code_, subject, text.size(), done, PCRE2_NO_UTF_CHECK, match, nullptr);
-      if (count == PCRE2_ERROR_NOMATCH) {
+          pcre2_match(code_, subject, text.size(), done, PCRE2_NO_UTF_CHECK, match, context_);
+      // Anything else that is no match is PCRE2 out of memory: the rest stays one piece, which
+      // costs tokens but no text.
+      if (count <= 0) {
         break;
       }
-      // The expressions repeat single characters only, never groups, so they stay within PCRE2's
-      // limits.
-      CAIRN_CHECK_LT(0, count);
       const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(match);
       CAIRN_CHECK_LT(bounds[0], bounds[1]);
       if (bounds[0] > done) {
@@ -133,6 +164,7 @@ class PreTokenizer::Regex {
 
  private:
   pcre2_code* code_ = nullptr;
+  pcre2_match_context* context_ = nullptr;
 };
 
 PreTokenizer::PreTokenizer() = default;

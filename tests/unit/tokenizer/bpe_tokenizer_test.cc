@@ -181,7 +181,7 @@ TEST(BpeTokenizerTest, AMissingByteIsRefused) {
 
 TEST(BpeTokenizerTest, UnknownPreTokenizerAndModelAreRefused) {
   test::Vocabulary vocabulary = HelloVocabulary("gpt-2");
-  vocabulary.pre = "tekken";
+  vocabulary.pre = "no-such-name";
   EXPECT_EQ(LoadTokenizer(vocabulary).status().code(), absl::StatusCode::kUnimplemented);
   vocabulary = HelloVocabulary("gpt-2");
   vocabulary.model = "bert";

@@ -31,6 +31,16 @@ TEST(PreTokenizerTest, NumbersAreCutAsEachFamilyDoes) {
   EXPECT_EQ(Split("qwen2", "12345"), (Pieces{"1", "2", "3", "4", "5"}));
   EXPECT_EQ(Split("gpt-2", "a 12345"), (Pieces{"a", " 12345"}));
   EXPECT_EQ(Split("default", "a 12345"), (Pieces{"a", " ", "123", "45"}));
+  EXPECT_EQ(Split("tekken", "a 12"), (Pieces{"a", " ", "1", "2"}));
+  EXPECT_EQ(Split("smollm", "a 12"), (Pieces{"a", " ", "1", "2"}));
+}
+
+TEST(PreTokenizerTest, TekkenTellsCapitalsFromSmallLetters) {
+  EXPECT_EQ(Split("tekken", "helloWorld HTTPServer"), (Pieces{"hello", "World", " HTTPServer"}));
+  EXPECT_EQ(Split("tekken", "it's"), (Pieces{"it", "'s"}));
+  EXPECT_EQ(Split("tekken", "a //\n//b"), (Pieces{"a", " //\n//", "b"}));
+  // A mark continues a word.
+  EXPECT_EQ(Split("tekken", "e\u0301a"), (Pieces{"e\u0301a"}));
 }
 
 TEST(PreTokenizerTest, ContractionsIgnoreCaseExceptInGpt2) {
@@ -62,10 +72,20 @@ TEST(PreTokenizerTest, BytesThatAreNotUtf8ArePiecesOfTheirOwn) {
 TEST(PreTokenizerTest, EmptyTextHasNoPieces) { EXPECT_TRUE(Split("gpt-2", "").empty()); }
 
 TEST(PreTokenizerTest, AnUnknownNameIsRefusedAndTheKnownOnesNamed) {
-  const auto status = PreTokenizer::Create("tekken").status();
+  const auto status = PreTokenizer::Create("no-such-name").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_NE(status.ToString().find("'tekken'"), std::string::npos);
+  EXPECT_NE(status.ToString().find("'no-such-name'"), std::string::npos);
   EXPECT_NE(status.ToString().find("llama-bpe"), std::string::npos);
+}
+
+// More steps back than the regular expressions' engine makes by default; a prompt may have 16 MiB.
+TEST(PreTokenizerTest, TheLongestRunsComeBackWhole) {
+  for (const std::string_view name : {"llama-bpe", "qwen2", "gpt-2", "default", "tekken"}) {
+    for (const char c : {' ', 'A'}) {
+      const std::string run(std::size_t{11} << 20, c);
+      EXPECT_EQ(Split(name, run), Pieces{run}) << name;
+    }
+  }
 }
 
 TEST(PreTokenizerTest, OneHugePieceOrManySmallOnesStayQuick) {
