@@ -167,14 +167,19 @@ void BpeTokenizer::EncodeText(std::string_view text, bool /*starts_text*/,
   }
 }
 
+// Plain text never becomes a control token, not even by merging "</" and "s>": it would be lost.
+bool BpeTokenizer::IsTextToken(std::int32_t id) const {
+  const TokenKind kind = vocabulary().Kind(id);
+  return kind != TokenKind::kControl && kind != TokenKind::kUnknown;
+}
+
 bool BpeTokenizer::EncodeWhole(std::string_view piece, std::vector<std::int32_t>& ids) const {
   std::string written;
   for (const char c : piece) {
     written += Alphabet().characters[static_cast<unsigned char>(c)];
   }
   const std::optional<std::int32_t> id = vocabulary().Find(written);
-  // Plain text never becomes a control token.
-  if (!id.has_value() || vocabulary().Kind(*id) == TokenKind::kControl) {
+  if (!id.has_value() || !IsTextToken(*id)) {
     return false;
   }
   ids.push_back(*id);
@@ -232,7 +237,7 @@ void BpeTokenizer::EncodePiece(std::string_view piece, std::vector<std::int32_t>
 
 void BpeTokenizer::AppendSymbol(std::int32_t symbol, std::string_view bytes,
                                 std::vector<std::int32_t>& ids) const {
-  if (vocabulary().Contains(symbol)) {
+  if (vocabulary().Contains(symbol) && IsTextToken(symbol)) {
     ids.push_back(symbol);
     return;
   }

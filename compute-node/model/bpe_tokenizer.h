@@ -46,6 +46,7 @@ class BpeTokenizer final : public Tokenizer {
                   std::vector<std::int32_t>& ids) const override;
   void AppendBytes(std::int32_t id, std::string& out) const override;
   void EncodePiece(std::string_view piece, std::vector<std::int32_t>& ids) const;
+  bool IsTextToken(std::int32_t id) const;
   bool EncodeWhole(std::string_view piece, std::vector<std::int32_t>& ids) const;
   void AppendSymbol(std::int32_t symbol, std::string_view bytes,
                     std::vector<std::int32_t>& ids) const;

@@ -135,8 +135,20 @@ std::int32_t SpmTokenizer::FindPiece(std::string_view text) const {
 
 void SpmTokenizer::EncodeText(std::string_view text, bool starts_text,
                               std::vector<std::int32_t>& ids) const {
-  const std::string escaped = EscapeSpaces(text, space_prefix_ && starts_text);
-  const std::string_view whole = escaped;
+  bool prefix = space_prefix_ && starts_text;
+  for (;;) {
+    const std::size_t end = text.find(kSpace);
+    EncodeEscaped(EscapeSpaces(text.substr(0, end), prefix), ids);
+    if (end == std::string_view::npos) {
+      return;
+    }
+    AppendByteTokens(kSpace, ids);
+    text.remove_prefix(end + kSpace.size());
+    prefix = false;
+  }
+}
+
+void SpmTokenizer::EncodeEscaped(std::string_view whole, std::vector<std::int32_t>& ids) const {
   std::vector<Symbol> symbols = SplitCharacters(whole);
   const auto at = [&symbols](std::int32_t i) -> Symbol& {
     return symbols[static_cast<std::size_t>(i)];
@@ -183,9 +195,13 @@ void SpmTokenizer::EncodeText(std::string_view text, bool starts_text,
       ids.push_back(id);
       continue;
     }
-    for (const char c : piece) {
-      ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);
-    }
+    AppendByteTokens(piece, ids);
+  }
+}
+
+void SpmTokenizer::AppendByteTokens(std::string_view bytes, std::vector<std::int32_t>& ids) const {
+  for (const char c : bytes) {
+    ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);
   }
 }
 

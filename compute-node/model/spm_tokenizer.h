@@ -1,7 +1,8 @@
 // SpmTokenizer: SentencePiece's BPE with scores, as Llama 2 and Mistral use it. Of all adjacent
 // pairs whose concatenation is a token, the one with the highest score is merged first, the
 // leftmost among equals. A space is U+2581; one is put in front of a text
-// (tokenizer.ggml.add_space_prefix). What no token covers becomes byte tokens <0xXX>. Encoding n
+// (tokenizer.ggml.add_space_prefix). What no token covers becomes byte tokens <0xXX>. So does a
+// U+2581 of the text, where SentencePiece itself would take it for a space and lose it. Encoding n
 // bytes costs O(n log n).
 #pragma once
 
@@ -27,6 +28,8 @@ class SpmTokenizer final : public Tokenizer {
 
   void EncodeText(std::string_view text, bool starts_text,
                   std::vector<std::int32_t>& ids) const override;
+  void EncodeEscaped(std::string_view whole, std::vector<std::int32_t>& ids) const;
+  void AppendByteTokens(std::string_view bytes, std::vector<std::int32_t>& ids) const;
   void AppendBytes(std::int32_t id, std::string& out) const override;
   bool puts_space_in_front() const override { return space_prefix_; }
 

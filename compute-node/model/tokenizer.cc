@@ -75,9 +75,10 @@ std::vector<std::int32_t> Tokenizer::Encode(std::string_view text,
       starts_text = false;
     }
   };
-  std::size_t position = options.parse_special ? 0 : text.size();
+  std::size_t position = vocabulary_->HasSpecial(options.parse_special) ? 0 : text.size();
   while (position < text.size()) {
-    const std::optional<std::int32_t> special = vocabulary_->SpecialAt(text.substr(position));
+    const std::optional<std::int32_t> special =
+        vocabulary_->SpecialAt(text.substr(position), options.parse_special);
     if (!special.has_value()) {
       ++position;
       continue;
@@ -126,8 +127,8 @@ std::string Tokenizer::Decode(std::span<const std::int32_t> ids, bool render_spe
   bool at_start = true;
   for (const std::int32_t id : ids) {
     const std::string piece = DecodePiece(id, render_special);
-    const bool control = vocabulary_->Contains(id) && vocabulary_->Kind(id) == TokenKind::kControl;
-    if (control) {
+    const TokenKind kind = vocabulary_->Contains(id) ? vocabulary_->Kind(id) : TokenKind::kUnused;
+    if (kind == TokenKind::kControl || kind == TokenKind::kUserDefined) {
       out += piece;
       at_start = true;
       continue;

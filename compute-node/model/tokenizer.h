@@ -1,6 +1,10 @@
 // Tokenizer: text to token ids and back, as the tokenizer.ggml.* keys of a GGUF file describe it.
 // Two families: byte-level BPE ("gpt2") and SentencePiece BPE with scores ("llama").
 //
+// Decode(Encode(text)) == text for all bytes, if nothing special is parsed. So nothing is
+// normalised, and there is no "clean-up of spaces", which other engines do when they detokenise
+// some vocabularies (" ," becomes ",").
+//
 // Units:      token ids as the model uses them, 0 to vocab_size() - 1.
 // Threading:  immutable; safe from any thread. StreamingDecoder: one thread.
 // Ownership:  keeps nothing of the GgufFile.
@@ -26,9 +30,9 @@ namespace cairn::compute {
 struct EncodeOptions {
   // Add what the model expects around a text: usually a beginning-of-text token.
   bool add_special = true;
-  // Take the text of control and user-defined tokens ("<|eot_id|>") as the tokens that they name.
-  // Leave it off for text from outside, which could otherwise forge the structure of a
-  // conversation.
+  // Take the text of control tokens ("<|eot_id|>") as the tokens that they name. Leave it off for
+  // text from outside, which could otherwise forge the structure of a conversation. User-defined
+  // tokens ("<tool_call>"), which are text, are always taken.
   bool parse_special = false;
 };
 
@@ -45,8 +49,8 @@ class Tokenizer {
   // spread over several tokens.
   std::string DecodePiece(std::int32_t id, bool render_special = false) const;
 
-  // The bytes of a whole text, so that Decode(Encode(text)) == text: the space that Encode put in
-  // front is taken off.
+  // The bytes of a whole text: the space that Encode put in front, or behind a special token, is
+  // taken off.
   std::string Decode(std::span<const std::int32_t> ids, bool render_special = false) const;
 
   // True for every token after which a model has nothing more to say.

@@ -15,8 +15,9 @@ constexpr std::string_view kScoresKey = "tokenizer.ggml.scores";
 
 // Tokens that end a turn or a text in the models that Cairn runs. Their files name only one of them
 // as eos.
-constexpr std::string_view kEndTexts[] = {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|endoftext|>",
-                                          "<|end_of_text|>"};
+constexpr std::string_view kEndTexts[] = {
+    "<|eot_id|>",    "<|eom_id|>",      "<|im_end|>",
+    "<|endoftext|>", "<|end_of_text|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"};
 
 // The id under `key`; `fallback` when the key is absent. -1 stands for none.
 absl::StatusOr<std::int32_t> ReadId(const GgufFile& file, std::string_view key,
@@ -158,14 +159,12 @@ void Vocabulary::IndexSpecials() {
     const bool special = Kind(id) == TokenKind::kControl || Kind(id) == TokenKind::kUserDefined ||
                          Kind(id) == TokenKind::kUnknown;
     if (special && !Text(id).empty()) {
-      specials_[static_cast<unsigned char>(Text(id)[0])].push_back(id);
+      specials_.push_back(id);
+      has_user_defined_ = has_user_defined_ || Kind(id) == TokenKind::kUserDefined;
     }
   }
-  for (std::vector<std::int32_t>& ids : specials_) {
-    std::stable_sort(ids.begin(), ids.end(), [this](std::int32_t a, std::int32_t b) {
-      return Text(a).size() > Text(b).size();
-    });
-  }
+  std::stable_sort(specials_.begin(), specials_.end(),
+                   [this](std::int32_t a, std::int32_t b) { return Text(a) < Text(b); });
 }
 
 std::optional<std::int32_t> Vocabulary::Find(std::string_view text) const {
@@ -173,16 +172,31 @@ std::optional<std::int32_t> Vocabulary::Find(std::string_view text) const {
   return it == ids_.end() ? std::nullopt : std::optional(it->second);
 }
 
-std::optional<std::int32_t> Vocabulary::SpecialAt(std::string_view text) const {
-  if (text.empty()) {
-    return std::nullopt;
-  }
-  for (const std::int32_t id : specials_[static_cast<unsigned char>(text[0])]) {
-    if (text.starts_with(Text(id))) {
-      return id;
+std::optional<std::int32_t> Vocabulary::SpecialAt(std::string_view text, bool control) const {
+  std::optional<std::int32_t> found;
+  auto begin = specials_.begin();
+  auto end = specials_.end();
+  // [begin, end) are the tokens that agree with `text` in `same` bytes; of them those that are no
+  // longer come first.
+  for (std::size_t same = 0; begin != end; ++same) {
+    bool taken = false;
+    for (; begin != end && Text(*begin).size() == same; ++begin) {
+      if (!taken && (control || Kind(*begin) == TokenKind::kUserDefined)) {
+        found = *begin;
+        taken = true;
+      }
     }
+    if (same == text.size()) {
+      break;
+    }
+    const auto byte = static_cast<unsigned char>(text[same]);
+    const auto byte_of = [this, same](std::int32_t id) {
+      return static_cast<unsigned char>(Text(id)[same]);
+    };
+    begin = std::partition_point(begin, end, [&](std::int32_t id) { return byte_of(id) < byte; });
+    end = std::partition_point(begin, end, [&](std::int32_t id) { return byte_of(id) == byte; });
   }
-  return std::nullopt;
+  return found;
 }
 
 bool Vocabulary::IsEndOfGeneration(std::int32_t id) const {

@@ -7,7 +7,6 @@
 //             of the wrong kind or of lengths that disagree, and for ids out of range.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -49,8 +48,11 @@ class Vocabulary {
   // The token with this text; the lowest id if several have it.
   std::optional<std::int32_t> Find(std::string_view text) const;
 
-  // The control or user-defined token at the start of `text`, the longest if several fit.
-  std::optional<std::int32_t> SpecialAt(std::string_view text) const;
+  // The user-defined token at the start of `text`, with `control` also a control or unknown token;
+  // the longest if several fit. Costs as many steps as characters agree, whatever their number.
+  std::optional<std::int32_t> SpecialAt(std::string_view text, bool control) const;
+  // Whether SpecialAt can find anything.
+  bool HasSpecial(bool control) const { return control ? !specials_.empty() : has_user_defined_; }
 
   // -1 where the vocabulary has none.
   std::int32_t bos_id() const { return bos_id_; }
@@ -74,8 +76,9 @@ class Vocabulary {
   std::vector<float> scores_;
   bool has_scores_ = false;
   std::unordered_map<std::string_view, std::int32_t> ids_;
-  std::array<std::vector<std::int32_t>, 256> specials_;  // by first byte, longest first
-  std::vector<std::int32_t> end_ids_;                    // sorted
+  std::vector<std::int32_t> specials_;  // sorted by text, then by id
+  bool has_user_defined_ = false;
+  std::vector<std::int32_t> end_ids_;  // sorted
   std::int32_t bos_id_ = -1;
   std::int32_t eos_id_ = -1;
   std::int32_t unknown_id_ = -1;

@@ -1,4 +1,5 @@
 // Compares with token ids that a widely used engine gives for the published vocabularies.
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <sstream>
@@ -9,7 +10,10 @@
 
 #include "compute-node/model/gguf.h"
 #include "compute-node/model/tokenizer.h"
+#include "tests/tools/random_text.h"
+#include "tests/tools/seed.h"
 #include "tests/tools/shared_folder.h"
+#include "tests/tools/tokenizer_maker.h"
 
 namespace cairn::compute {
 namespace {
@@ -69,6 +73,25 @@ TEST_P(TokenizerCasesTest, AgreesOnEveryCase) {
       EXPECT_EQ((*tokenizer)->Decode(ids), item.text);
     }
   }
+}
+
+TEST_P(TokenizerCasesTest, HardTextsComeBackAndLongRunsAreQuick) {
+  auto file = GgufFile::Open(test::SharedFolder() + "/models/vocab/" + GetParam() + ".gguf");
+  ASSERT_TRUE(file.ok()) << file.status();
+  auto tokenizer = Tokenizer::FromGguf(**file);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const EncodeOptions plain{.add_special = false, .parse_special = false};
+  test::Rng rng(test::TestSeed());
+  for (int round = 0; round < 2000; ++round) {
+    const std::string text = test::HardText(rng, test::VocabularyText());
+    ASSERT_EQ((*tokenizer)->Decode((*tokenizer)->Encode(text, plain)), text);
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  for (const char c : {'a', 'A', ' ', '7', '\n', '<', '\xff'}) {
+    const std::string text(1 << 20, c);
+    EXPECT_EQ((*tokenizer)->Decode((*tokenizer)->Encode(text, plain)), text);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
 }
 
 INSTANTIATE_TEST_SUITE_P(Vocabularies, TokenizerCasesTest,

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -10,7 +9,6 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/tools/rng.h"
 #include "tests/unit/tokenizer/test_vocabularies.h"
 
 namespace cairn::compute {
@@ -26,13 +24,14 @@ TEST(BpeTokenizerTest, MergesInTheOrderOfTheList) {
   EXPECT_EQ(tokenizer->Encode("lll", kPlain), (Ids{257, 'l'}));
 }
 
-TEST(BpeTokenizerTest, SpecialTokensOnlyWhenAsked) {
+TEST(BpeTokenizerTest, ControlTokensOnlyWhenAskedUserDefinedOnesAlways) {
   const auto tokenizer = Load(HelloVocabulary("llama-bpe"));
   EXPECT_EQ(tokenizer->Encode("hello<|eot_id|>hello", kSpecial), (Ids{265, 259, 266, 259}));
   EXPECT_EQ(tokenizer->Encode("hello<tool>", kSpecial), (Ids{265, 259, 267}));
-  for (const std::int32_t id : tokenizer->Encode("hello<|eot_id|><tool>", kPlain)) {
+  for (const std::int32_t id : tokenizer->Encode("hello<|eot_id|>", kPlain)) {
     EXPECT_LT(id, 265);
   }
+  EXPECT_EQ(tokenizer->Encode("hello<tool>", kPlain), (Ids{259, 267}));
   EXPECT_EQ(tokenizer->Encode("hello", EncodeOptions{.add_special = true, .parse_special = false}),
             (Ids{265, 259}));
 }
@@ -66,6 +65,9 @@ TEST(BpeTokenizerTest, PlainTextNeverBecomesAControlToken) {
   vocabulary.tokens.push_back("stop");
   vocabulary.kinds.push_back(test::kControlToken);
   EXPECT_EQ(Load(vocabulary)->Encode("stop", kPlain), (Ids{'s', 't', 'o', 'p'}));
+  // Nor by merging.
+  vocabulary.merges.insert(vocabulary.merges.end(), {"s t", "o p", "st op"});
+  EXPECT_EQ(Load(vocabulary)->Encode(" stop", kPlain), (Ids{' ', 's', 't', 'o', 'p'}));
 }
 
 TEST(BpeTokenizerTest, AMergedTextThatIsNoTokenFallsBackToItsBytes) {
@@ -105,37 +107,6 @@ TEST(BpeTokenizerTest, EndOfGenerationIsEosAndTheKnownTurnEnds) {
   EXPECT_EQ(tokenizer->bos_id(), 265);
   EXPECT_EQ(tokenizer->eos_id(), 264);
   EXPECT_EQ(tokenizer->vocab_size(), 268);
-}
-
-TEST(BpeTokenizerTest, AnyBytesRoundTrip) {
-  const char* variable = std::getenv("CAIRN_TEST_SEED");  // NOLINT(concurrency-mt-unsafe)
-  const std::uint64_t seed = variable != nullptr ? std::strtoull(variable, nullptr, 10) : 20240607;
-  SCOPED_TRACE("CAIRN_TEST_SEED=" + std::to_string(seed));
-  test::Rng rng(seed);
-  for (const std::string_view pre : {"llama-bpe", "qwen2", "gpt-2", "default"}) {
-    const auto tokenizer = Load(test::MakeBpeVocabulary(600, pre));
-    for (int round = 0; round < 300; ++round) {
-      std::string text;
-      const std::uint64_t size = rng.Below(60);
-      for (std::uint64_t i = 0; i < size; ++i) {
-        const std::string_view words = test::VocabularyText();
-        const std::uint64_t begin = rng.Below(words.size() - 8);
-        switch (rng.Below(4)) {
-          case 0:
-            text.push_back(static_cast<char>(rng.Below(256)));
-            break;
-          case 1:
-            text.append(rng.Below(4), ' ');
-            break;
-          default:
-            text += words.substr(begin, rng.Below(8));
-        }
-      }
-      EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text, kPlain)), text);
-    }
-    EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(test::VocabularyText(), kPlain)),
-              test::VocabularyText());
-  }
 }
 
 TEST(BpeTokenizerTest, TheTextOfTheVocabularyIsCompressed) {
