@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "common/kv/kv_format.h"
+#include "compute-node/model/chat_template.h"
 #include "compute-node/model/config.h"
 #include "compute-node/model/tokenizer.h"
 #include "compute-node/model/weights.h"
@@ -21,6 +22,15 @@ void AddLine(std::string& text, std::string_view name, std::string_view value) {
 
 std::string StringOr(const GgufFile& file, std::string_view key, std::string_view fallback) {
   return PrintableText(file.FindString(key).value_or(fallback));
+}
+
+std::string ChatFamily(const GgufFile& file) {
+  const absl::StatusOr<ChatTemplate> chat =
+      ChatTemplate::Recognise(file.FindString(kChatTemplateKey).value_or(""));
+  if (chat.ok()) {
+    return std::string(chat->name());
+  }
+  return absl::IsNotFound(chat.status()) ? "(none)" : "(of no family that Cairn knows)";
 }
 
 absl::Status CheckRuns(const GgufFile& file, const absl::StatusOr<ModelConfig>& config) {
@@ -94,6 +104,7 @@ ModelReport InspectModel(const GgufFile& file) {
                       StringOr(file, "tokenizer.ggml.model", "(none)"),
                       StringOr(file, "tokenizer.ggml.pre", "(none)"),
                       file.FindArrayCount("tokenizer.ggml.tokens").value_or(0)));
+  AddLine(text, "chat_template", ChatFamily(file));
   report.runnable = CheckRuns(file, config);
   AddLine(text, "runs",
           report.runnable.ok() ? "yes" : fmt::format("no: {}", Message(report.runnable)));

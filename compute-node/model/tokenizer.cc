@@ -23,6 +23,32 @@ absl::StatusOr<bool> ReadFlag(const GgufFile& file, std::string_view key, bool f
   return *value;
 }
 
+// Calls on_text for each stretch of text and on_special for each special token, in order.
+template <typename OnText, typename OnSpecial>
+void ForEachPart(const Vocabulary& vocabulary, std::string_view text, bool control,
+                 const OnText& on_text, const OnSpecial& on_special) {
+  std::size_t begin = 0;  // of the text not yet told
+  const auto tell_until = [&](std::size_t end) {
+    if (end > begin) {
+      on_text(text.substr(begin, end - begin));
+    }
+  };
+  std::size_t position = vocabulary.HasSpecial(control) ? 0 : text.size();
+  while (position < text.size()) {
+    const std::optional<std::int32_t> special =
+        vocabulary.SpecialAt(text.substr(position), control);
+    if (!special.has_value()) {
+      ++position;
+      continue;
+    }
+    tell_until(position);
+    on_special(*special);
+    position += vocabulary.Text(*special).size();
+    begin = position;
+  }
+  tell_until(text.size());
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufFile& file) {
@@ -68,31 +94,51 @@ std::vector<std::int32_t> Tokenizer::Encode(std::string_view text,
     ids.push_back(bos_id());
   }
   bool starts_text = true;
-  std::size_t begin = 0;  // of the text not yet encoded
-  const auto encode_until = [&](std::size_t end) {
-    if (end > begin) {
-      EncodeText(text.substr(begin, end - begin), starts_text, ids);
-      starts_text = false;
-    }
-  };
-  std::size_t position = vocabulary_->HasSpecial(options.parse_special) ? 0 : text.size();
-  while (position < text.size()) {
-    const std::optional<std::int32_t> special =
-        vocabulary_->SpecialAt(text.substr(position), options.parse_special);
-    if (!special.has_value()) {
-      ++position;
-      continue;
-    }
-    encode_until(position);
-    ids.push_back(*special);
-    starts_text = true;
-    position += vocabulary_->Text(*special).size();
-    begin = position;
-  }
-  encode_until(text.size());
+  ForEachPart(
+      *vocabulary_, text, options.parse_special,
+      [&](std::string_view part) {
+        EncodeText(part, starts_text, ids);
+        starts_text = false;
+      },
+      [&](std::int32_t special) {
+        ids.push_back(special);
+        starts_text = true;
+      });
   if (options.add_special && adds_eos_) {
     ids.push_back(eos_id());
   }
+  return ids;
+}
+
+std::vector<std::int32_t> Tokenizer::EncodePieces(std::span<const PromptPiece> pieces) const {
+  std::vector<std::int32_t> ids;
+  std::string stretch;
+  const auto add_special = [&](std::int32_t id) {
+    if (!stretch.empty()) {
+      EncodeText(stretch, !stretch.starts_with(' '), ids);
+      stretch.clear();
+    }
+    if (id >= 0) {
+      ids.push_back(id);
+    }
+  };
+  for (const PromptPiece& piece : pieces) {
+    switch (piece.kind) {
+      case PromptPiece::Kind::kText:
+      case PromptPiece::Kind::kMarkup:
+        ForEachPart(
+            *vocabulary_, piece.text, piece.kind == PromptPiece::Kind::kMarkup,
+            [&stretch](std::string_view part) { stretch += part; }, add_special);
+        break;
+      case PromptPiece::Kind::kBos:
+        add_special(bos_id());
+        break;
+      case PromptPiece::Kind::kEos:
+        add_special(eos_id());
+        break;
+    }
+  }
+  add_special(-1);
   return ids;
 }
 

@@ -23,6 +23,7 @@
 
 #include "common/base/status.h"
 #include "compute-node/model/gguf.h"
+#include "compute-node/model/prompt_piece.h"
 #include "compute-node/model/vocabulary.h"
 
 namespace cairn::compute {
@@ -44,6 +45,11 @@ class Tokenizer {
   Tokenizer& operator=(const Tokenizer&) = delete;
 
   std::vector<std::int32_t> Encode(std::string_view text, const EncodeOptions& options) const;
+
+  // All pieces in a row, with nothing added. Tokens are merged across pieces, but special tokens
+  // are found within one only. No space is put in front of a stretch that begins with one:
+  // templates spell theirs out.
+  std::vector<std::int32_t> EncodePieces(std::span<const PromptPiece> pieces) const;
 
   // The bytes of one token. Control tokens are empty unless `render_special`. A character may be
   // spread over several tokens.

@@ -25,6 +25,21 @@ TEST(InspectTest, ShowsShapeTypesAndBytes) {
   EXPECT_THAT(report.text, HasSubstr("runs:            yes"));
 }
 
+TEST(InspectTest, NamesTheFamilyOfTheChatTemplate) {
+  for (const auto& [text, line] : std::vector<std::pair<std::string, std::string>>{
+           {"", "chat_template:   (none)\n"},
+           {"{{ '<|im_start|>' }}", "chat_template:   chatml\n"},
+           {"{{ messages }}", "chat_template:   (of no family that Cairn knows)\n"}}) {
+    auto writer = test::MakeModel({.preset = "tiny-qwen2"});
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    writer->AddString("tokenizer.chat_template", text);
+    const std::string bytes = writer->ToString();
+    const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes)));
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_THAT(InspectModel(**file).text, HasSubstr(line));
+  }
+}
+
 TEST(InspectTest, NamesEveryTypeOfAMix) {
   const std::string bytes = test::MakeModel({.preset = "tiny-llama", .type = "q4_k_m"})->ToString();
   const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes)));
