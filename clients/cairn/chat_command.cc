@@ -21,6 +21,7 @@ namespace {
 struct ChatArguments {
   std::string socket;
   GenerateOptions generate;
+  std::string system;
 };
 
 struct Line {
@@ -50,15 +51,20 @@ absl::StatusOr<std::optional<Line>> ReadLine() {
 // Talks with one conversation, line by line.
 class Chat {
  public:
-  Chat(CairnClient& client, ModelDescription model, GenerateOptions generate)
-      : client_(client), model_(std::move(model)), generate_(std::move(generate)) {}
+  Chat(CairnClient& client, ModelDescription model, ChatArguments arguments)
+      : client_(client),
+        model_(std::move(model)),
+        system_(std::move(arguments.system)),
+        generate_(std::move(arguments.generate)) {}
 
   absl::Status Run();
 
  private:
   // To the end of standard input. A line that is refused does not end it.
   absl::Status Talk();
+  // How a line becomes a prompt: a message if the model has a chat template.
   absl::Status SetUpTemplate();
+  void SetPrompt(const std::string& line);
   // INVALID_ARGUMENT if the line cannot be sent; the chat can go on without it.
   absl::Status CheckLine(const Line& line);
   absl::Status CheckForged(const std::string& line);
@@ -69,6 +75,7 @@ class Chat {
 
   CairnClient& client_;
   const ModelDescription model_;
+  const std::string system_;
   GenerateOptions generate_;
   std::string before_;
   std::string after_;
@@ -77,6 +84,13 @@ class Chat {
 };
 
 absl::Status Chat::SetUpTemplate() {
+  generate_.stop = model_.turn_stop;
+  if (!model_.chat_template.empty()) return absl::OkStatus();
+  if (!system_.empty()) {
+    return InvalidArgument(
+        "--system needs a chat template, and the model has none that cairn-compute-node knows: "
+        "choose one with cairn-compute-node --chat-template NAME");
+  }
   const std::size_t turn = model_.turn_template.find("{}");
   if (turn == std::string::npos) {
     return Internal("the turn template of cairn-compute-node has no {{}}");
@@ -84,8 +98,19 @@ absl::Status Chat::SetUpTemplate() {
   before_ = model_.turn_template.substr(0, turn);
   after_ = model_.turn_template.substr(turn + 2);
   CAIRN_ASSIGN_OR_RETURN(generate_.parse_special, HasSpecial(before_ + after_));
-  generate_.stop = model_.turn_stop;
   return absl::OkStatus();
+}
+
+void Chat::SetPrompt(const std::string& line) {
+  if (model_.chat_template.empty()) {
+    generate_.prompt = before_ + line + after_;
+    return;
+  }
+  generate_.messages.clear();
+  if (generate_.conversation_id == 0 && !system_.empty()) {
+    generate_.messages.push_back({"system", system_});
+  }
+  generate_.messages.push_back({"user", line});
 }
 
 // Whether some of the text is the name of a special token.
@@ -104,7 +129,8 @@ absl::Status Chat::CheckForged(const std::string& line) {
 }
 
 absl::Status Chat::CheckLine(const Line& line) {
-  const std::int64_t bytes_max = kPromptBytesMax - std::ssize(before_) - std::ssize(after_);
+  const std::int64_t bytes_max =
+      kPromptBytesMax - std::ssize(before_) - std::ssize(after_) - std::ssize(system_);
   if (line.size_bytes > bytes_max) {
     return InvalidArgument("this line has {} bytes: at most {}; send it in parts", line.size_bytes,
                            bytes_max);
@@ -139,10 +165,11 @@ absl::Status Chat::Generate(InterruptCancels& interrupt) {
 
 absl::Status Chat::Turn(const std::string& line) {
   InterruptCancels interrupt;
-  generate_.prompt = before_ + line + after_;
+  SetPrompt(line);
   absl::Status status = Generate(interrupt);
   if (absl::IsNotFound(status) && may_be_gone_) {
     generate_.conversation_id = 0;
+    SetPrompt(line);
     status = Generate(interrupt);
   }
   if (absl::IsInvalidArgument(status)) return status;  // nothing came
@@ -184,6 +211,12 @@ absl::Status Chat::Run() {
 
 absl::Status RunChat(const ChatArguments& options) {
   CAIRN_RETURN_IF_ERROR(CheckUtf8("--label", options.generate.label));
+  CAIRN_RETURN_IF_ERROR(CheckPrompt("--system", options.system));
+  if (!options.system.empty() && options.generate.conversation_id != 0) {
+    return InvalidArgument(
+        "--system is for a new conversation: conversation {} has its beginning already",
+        options.generate.conversation_id);
+  }
   std::unique_ptr<CairnClient> client;
   ModelDescription model;
   {
@@ -192,7 +225,7 @@ absl::Status RunChat(const ChatArguments& options) {
     CAIRN_ASSIGN_OR_RETURN(client, ConnectWhenReady(options.socket, progress, interrupt.token()));
     CAIRN_ASSIGN_OR_RETURN(model, client->GetModel());
   }
-  return Chat(*client, std::move(model), options.generate).Run();
+  return Chat(*client, std::move(model), options).Run();
 }
 
 }  // namespace
@@ -210,6 +243,9 @@ void AddChatCommand(CLI::App& app, CommandResult& result) {
   command.add_option("--tokens", generate.tokens_max, "Tokens of an answer at most")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
+  command.add_option(
+      "--system", options->system,
+      "What the model is told before your first line; for models with a chat template");
   AddSamplingOptions(command, generate);
   command.add_option("--label", generate.label, "Shown by `cairn sessions list`");
   AddSocketOption(command, options->socket);

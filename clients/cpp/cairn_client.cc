@@ -68,7 +68,13 @@ absl::StatusOr<FinishReason> FromProto(v1::FinishReason reason) {
 v1::GenerateRequest ToProto(const GenerateOptions& options) {
   v1::GenerateRequest request;
   request.set_conversation_id(options.conversation_id);
-  if (options.prompt_tokens.empty()) {
+  if (!options.messages.empty()) {
+    for (const ChatMessage& message : options.messages) {
+      v1::ChatMessage& out = *request.mutable_messages()->add_messages();
+      out.set_role(message.role);
+      out.set_content(message.content);
+    }
+  } else if (options.prompt_tokens.empty()) {
     request.set_text(options.prompt);
   } else {
     request.mutable_tokens()->mutable_ids()->Assign(options.prompt_tokens.begin(),
@@ -340,6 +346,7 @@ absl::StatusOr<ModelDescription> CairnClient::GetModel() {
   model.vocab_count = info.vocab_count();
   model.turn_template = info.turn_template();
   model.turn_stop.assign(info.turn_stop().begin(), info.turn_stop().end());
+  model.chat_template = info.chat_template();
   return model;
 }
 

@@ -37,10 +37,18 @@ inline constexpr std::chrono::seconds kCallTimeMax{60};
 // A prompt's text; a conversation may take several.
 inline constexpr std::int64_t kPromptBytesMax = std::int64_t{16} << 20;
 
+struct ChatMessage {
+  std::string role;  // "system", "user" or "assistant"
+  std::string content;
+};
+
 struct GenerateOptions {
-  // The prompt: text, or token ids if `prompt_tokens` is not empty.
+  // The prompt: text; token ids if `prompt_tokens` is not empty; messages if `messages` is not
+  // empty, for models with a chat template. Messages are those that the conversation does not hold
+  // yet.
   std::string prompt;
   std::vector<std::int32_t> prompt_tokens;
+  std::vector<ChatMessage> messages;
   // Whether the text may contain special tokens such as <|eot_id|>.
   bool parse_special = false;
   // 0: a new conversation.
@@ -113,6 +121,7 @@ struct ModelDescription {
   std::int32_t vocab_count = 0;
   std::string turn_template;  // {} is the turn
   std::vector<std::string> turn_stop;
+  std::string chat_template;  // name of its family; empty: it takes no messages
 };
 
 enum class DaemonPhase { kLoading, kReady, kStopping };

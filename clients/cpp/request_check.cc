@@ -24,6 +24,16 @@ absl::Status CheckPrompt(std::string_view what, std::string_view text) {
 
 absl::Status CheckTexts(const GenerateOptions& options) {
   CAIRN_RETURN_IF_ERROR(CheckPrompt("the prompt", options.prompt));
+  std::int64_t message_bytes = 0;
+  for (const ChatMessage& message : options.messages) {
+    CAIRN_RETURN_IF_ERROR(CheckUtf8("a message's role", message.role));
+    CAIRN_RETURN_IF_ERROR(CheckPrompt("a message", message.content));
+    message_bytes += std::ssize(message.content);
+  }
+  if (message_bytes > kPromptBytesMax) {
+    return InvalidArgument("the messages have {} bytes: at most {}", message_bytes,
+                           kPromptBytesMax);
+  }
   CAIRN_RETURN_IF_ERROR(CheckUtf8("the label", options.label));
   for (const std::string& text : options.stop) {
     CAIRN_RETURN_IF_ERROR(CheckUtf8("a stop text", text));

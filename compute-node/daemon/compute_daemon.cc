@@ -32,6 +32,23 @@ bool MayComeUp(const absl::Status& status) {
          status.code() == absl::StatusCode::kDeadlineExceeded;
 }
 
+absl::StatusOr<ChatTemplate> ChooseChatTemplate(const std::string& chosen, const GgufFile& file) {
+  if (chosen == kNoChatTemplate) {
+    return NotFound("cairn-compute-node was started with chat_template \"none\": send text");
+  }
+  if (!chosen.empty()) return ChatTemplate::ByName(chosen);
+  absl::StatusOr<ChatTemplate> found =
+      ChatTemplate::Recognise(file.FindString(kChatTemplateKey).value_or(""));
+  if (found.ok()) return found;
+  // Many models were not trained on conversations.
+  if (absl::IsNotFound(found.status())) {
+    LogInfo("chat template: {}", Message(found.status()));
+  } else {
+    LogWarning("chat template: {}", Message(found.status()));
+  }
+  return found;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ComputeDaemon>> ComputeDaemon::Start(
@@ -120,6 +137,7 @@ absl::StatusOr<std::shared_ptr<Runtime>> ComputeDaemon::MakeRuntime() {
   CAIRN_ASSIGN_OR_RETURN(runtime->node, ReachKvNode());
   CAIRN_ASSIGN_OR_RETURN(runtime->model, Model::Load(config_.model_path(), model_options));
   CAIRN_ASSIGN_OR_RETURN(runtime->tokenizer, Tokenizer::FromGguf(runtime->model->file()));
+  runtime->chat = ChooseChatTemplate(config_.chat_template(), runtime->model->file());
   runtime->options.prefill_chunk_tokens = model_options.batch_tokens_max;
   runtime->scheduler =
       std::make_unique<ForwardScheduler>(*runtime->model, model_options.batch_tokens_max);

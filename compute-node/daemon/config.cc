@@ -10,6 +10,7 @@
 #include "common/base/thread.h"
 #include "common/rpc/unix_socket.h"
 #include "compute-node/kernels/thread_pool.h"
+#include "compute-node/model/chat_template.h"
 #include "compute-node/model/model_digest.h"
 #include "compute-node/session/forward_scheduler.h"
 
@@ -58,8 +59,14 @@ constexpr std::array kKeys = {
         "packed_weights_dir",
         "Folder for the model's weights as the kernels read them: packed once, then mapped; safe\n"
         "to delete. \"none\": packed in memory at every start."},
-    ConfigKey{"turn_template", "What `cairn chat` puts around a turn; {} is the turn."},
+    ConfigKey{"turn_template",
+              "What `cairn chat` puts around a turn of a model without a chat template; {} is the\n"
+              "turn."},
     ConfigKey{"turn_stop", "Texts that end a turn in `cairn chat`; one key for each."},
+    ConfigKey{"chat_template",
+              "How messages become a prompt: \"chatml\", \"llama2\", \"llama3\", \"mistral-v1\",\n"
+              "\"mistral-v3\", \"mistral-v3-tekken\", \"mistral-v7\", \"mistral-v7-tekken\",\n"
+              "\"zephyr\", \"deepseek3\"; \"none\": no messages. Empty: as the model file says."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };
 
@@ -88,6 +95,10 @@ absl::Status Validate(const ComputeNodeConfig& config) {
     return InvalidArgument("turn_template is '{}': it must contain {{}}, the turn",
                            config.turn_template());
   }
+  if (!config.chat_template().empty() && config.chat_template() != kNoChatTemplate) {
+    CAIRN_RETURN_IF_ERROR(
+        Annotate(ChatTemplate::ByName(config.chat_template()).status(), "chat_template"));
+  }
   return ToSessionOptions(config).Validate();
 }
 
@@ -107,7 +118,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> argume
   CommandLine out;
   const std::array own = {ValueFlag{"--model", &out.model_path}, ValueFlag{"--kv", &out.kv},
                           ValueFlag{"--kv-socket", &out.kv_socket_path},
-                          ValueFlag{"--threads", &out.threads}};
+                          ValueFlag{"--threads", &out.threads},
+                          ValueFlag{"--chat-template", &out.chat_template}};
   CAIRN_RETURN_IF_ERROR(ParseDaemonFlags(arguments, own, out));
   return out;
 }
@@ -124,6 +136,9 @@ usage: cairn-compute-node --model FILE [flags]
   --kv node|ram            where keys and values live: the KV node, or this process's memory
   --kv-socket PATH         Unix socket of cairn-kv-node
   --threads N              threads that compute; 0: one for each processor
+  --chat-template NAME     how messages become a prompt: chatml, llama2, llama3, mistral-v1,
+                           mistral-v3, mistral-v3-tekken, mistral-v7, mistral-v7-tekken, zephyr,
+                           deepseek3; none; without the flag as the model file says
   --log-level LEVEL        trace, debug, info, warn or error
   --print-config           print the configuration that would be used, and end
   --print-default-config   print a configuration file with every key and its default, and end
@@ -156,6 +171,7 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_generation_count_max(kGenerationsMaxDefault);
   config.set_packed_weights_dir(DefaultCacheDirectory());
   config.set_turn_template("{}\n");
+  config.set_chat_template("");
   config.set_log_level("info");
   return config;
 }
@@ -170,6 +186,7 @@ absl::StatusOr<ComputeNodeConfig> MakeConfig(const CommandLine& command_line,
   if (command_line.socket_path) config.set_socket_path(*command_line.socket_path);
   if (command_line.kv) config.set_kv(*command_line.kv);
   if (command_line.kv_socket_path) config.set_kv_socket_path(*command_line.kv_socket_path);
+  if (command_line.chat_template) config.set_chat_template(*command_line.chat_template);
   if (command_line.log_level) config.set_log_level(*command_line.log_level);
   if (command_line.threads) CAIRN_RETURN_IF_ERROR(SetThreads(*command_line.threads, config));
   CAIRN_RETURN_IF_ERROR(Validate(config));

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "cairn/config/v1/compute_node.pb.h"
 #include "common/base/status.h"
@@ -20,12 +21,16 @@ namespace cairn::compute {
 
 using config::v1::ComputeNodeConfig;
 
+// chat_template's value for a daemon that takes no messages.
+inline constexpr std::string_view kNoChatTemplate = "none";
+
 // The flags; everything else is in the configuration file.
 struct CommandLine : DaemonFlags {
   std::optional<std::string> model_path;
   std::optional<std::string> kv;
   std::optional<std::string> kv_socket_path;
   std::optional<std::string> threads;
+  std::optional<std::string> chat_template;
 };
 
 // `arguments` without the program's name.

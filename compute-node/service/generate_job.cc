@@ -127,9 +127,14 @@ absl::Status GenerateJob::ReadRequest(const v1::GenerateRequest& request) {
     turn_.prompt = runtime_->tokenizer->Encode(
         request.text(),
         {.add_special = conversation_.value() == 0, .parse_special = request.parse_special()});
+  } else if (request.has_messages()) {
+    CAIRN_RETURN_IF_ERROR(ReadMessages(request.messages()));
+    // How they follow a conversation shows when it is open.
+    if (conversation_.value() != 0) return absl::OkStatus();
+    CAIRN_RETURN_IF_ERROR(WriteMessages(ChatPosition::kFirst));
   }
   if (turn_.prompt.empty()) {
-    return InvalidArgument("the prompt is empty: set text or tokens");
+    return InvalidArgument("the prompt is empty: set text, tokens or messages");
   }
   const std::int64_t context = ContextTokensMax(runtime_->options, runtime_->model->config());
   if (std::ssize(turn_.prompt) > context) {
@@ -138,6 +143,50 @@ absl::Status GenerateJob::ReadRequest(const v1::GenerateRequest& request) {
         turn_.prompt.size(), context);
   }
   return absl::OkStatus();
+}
+
+absl::Status GenerateJob::ReadMessages(const v1::ChatMessages& messages) {
+  if (!runtime_->chat.ok()) {
+    return FailedPrecondition("messages cannot be taken: {}", Message(runtime_->chat.status()));
+  }
+  std::int64_t bytes = 0;
+  for (const v1::ChatMessage& message : messages.messages()) {
+    bytes += std::ssize(message.content());
+    messages_.push_back({message.role(), message.content()});
+  }
+  if (bytes > kPromptBytesMax) {
+    return InvalidArgument("messages have {} bytes: at most {}", bytes, kPromptBytesMax);
+  }
+  if (messages_.empty()) return InvalidArgument("messages has none: give at least one");
+  return absl::OkStatus();
+}
+
+absl::Status GenerateJob::WriteMessages(ChatPosition position) {
+  const ChatTemplate& chat = *runtime_->chat;
+  const Tokenizer& tokenizer = *runtime_->tokenizer;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<PromptPiece> pieces,
+                         chat.Render(messages_, position, turn_.tokens_max > 0));
+  turn_.prompt = tokenizer.EncodePieces(pieces);
+  // Some templates leave it to the tokenizer.
+  const bool has_bos = !pieces.empty() && pieces.front().kind == PromptPiece::Kind::kBos;
+  if (position == ChatPosition::kFirst && tokenizer.adds_bos() && !has_bos) {
+    turn_.prompt.insert(turn_.prompt.begin(), tokenizer.bos_id());
+  }
+  // A template that was chosen for a model may end its turns with a text that is no token of it.
+  const std::string end(chat.end_of_turn());
+  if (!end.empty() && !turn_.ignore_end) {
+    const std::vector<std::int32_t> ids =
+        tokenizer.EncodePieces(std::vector<PromptPiece>{{PromptPiece::Kind::kMarkup, end}});
+    if (ids.size() != 1 || !tokenizer.IsEndOfGeneration(ids[0])) turn_.stop.push_back(end);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GenerateJob::WriteMessagesBehind(Conversation& conversation) {
+  if (conversation.token_count() == 0) return WriteMessages(ChatPosition::kFirst);
+  CAIRN_ASSIGN_OR_RETURN(const std::int32_t last, conversation.LastToken(*stop_));
+  return WriteMessages(runtime_->tokenizer->IsEndOfGeneration(last) ? ChatPosition::kAfterEnd
+                                                                    : ChatPosition::kOpen);
 }
 
 absl::Status GenerateJob::status() const {
@@ -193,6 +242,9 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
   CAIRN_ASSIGN_OR_RETURN(const KvStats before, runtime_->node->Stats());
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Conversation> conversation,
                          Conversation::Open(runtime_->deps(memory_), id));
+  if (!messages_.empty() && turn_.prompt.empty()) {
+    CAIRN_RETURN_IF_ERROR(WriteMessagesBehind(*conversation));
+  }
   CAIRN_RETURN_IF_ERROR(conversation->CheckRoom(std::ssize(turn_.prompt)));
   v1::GenerateEvent event;
   event.mutable_started()->set_conversation_id(id.value());

@@ -42,6 +42,11 @@ class GenerateJob {
   GenerateJob(std::shared_ptr<Runtime> runtime, DaemonState& state,
               StopSignal::Clock::time_point deadline);
   absl::Status ReadRequest(const v1::GenerateRequest& request);
+  absl::Status ReadMessages(const v1::ChatMessages& messages);
+  // Makes the prompt of messages_, and sees that their end ends a generation.
+  absl::Status WriteMessages(ChatPosition position);
+  // The same behind what the conversation holds.
+  absl::Status WriteMessagesBehind(Conversation& conversation);
   absl::Status RunTurn();
   absl::Status RunConversation(SessionId id);
   void SendProgress(std::int64_t done_token_count);
@@ -62,6 +67,7 @@ class GenerateJob {
   bool ephemeral_ = false;
   absl::Status slow_client_;  // the queue's thread's: what ended it, unless OK
   TurnRequest turn_;
+  std::vector<ChatMessage> messages_;  // empty: the prompt is text or tokens
 
   std::chrono::nanoseconds first_token_time_{0};
   std::chrono::steady_clock::time_point next_progress_;

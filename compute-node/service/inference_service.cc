@@ -235,6 +235,7 @@ absl::Status InferenceServiceImpl::DescribeModel(v1::ListModelsResponse& respons
   model.set_vocab_count(static_cast<std::int32_t>(config.vocab_size));
   model.set_turn_template(runtime->turn_template);
   for (const std::string& stop : runtime->turn_stop) model.add_turn_stop(stop);
+  if (runtime->chat.ok()) model.set_chat_template(std::string(runtime->chat->name()));
   return absl::OkStatus();
 }
 

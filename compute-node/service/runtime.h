@@ -15,6 +15,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "compute-node/kv_client/kv_client.h"
+#include "compute-node/model/chat_template.h"
 #include "compute-node/model/forward.h"
 #include "compute-node/model/tokenizer.h"
 #include "compute-node/session/conversation.h"
@@ -34,6 +35,8 @@ struct Runtime {
   SessionOptions options;
   std::string turn_template;
   std::vector<std::string> turn_stop;
+  // Or why messages are not taken.
+  absl::StatusOr<ChatTemplate> chat = NotFound("the model has no chat template");
 
   ConversationDeps deps(KvMemory& memory) { return {identity, *node, *scheduler, options, memory}; }
 };

@@ -88,6 +88,19 @@ absl::Status Conversation::CheckRoom(std::int64_t token_count) const {
       token_count, this->token_count(), token_count + this->token_count(), context_tokens_max_);
 }
 
+absl::StatusOr<std::int32_t> Conversation::LastToken(const StopSignal& stop) {
+  CAIRN_CHECK_LT(0, token_count());
+  if (!unsaved_tokens_.empty()) return unsaved_tokens_.back();
+  const InterruptScope scope(*session_, stop);
+  CAIRN_ASSIGN_OR_RETURN(const TokensReply reply,
+                         Wait<TokensReply>(session_->StartRead(GetTokens{token_count() - 1, 1})));
+  if (reply.token_ids.size() != 1) {
+    return DataLoss("conversation {} has {} tokens, but the store answers {} for the last", id(),
+                    token_count(), reply.token_ids.size());
+  }
+  return reply.token_ids[0];
+}
+
 absl::Status Conversation::Restore() {
   CAIRN_RETURN_IF_ERROR(kv_.Restore(stored_random_state_));
   saved_count_ = kv_.token_count();

@@ -63,6 +63,8 @@ class Conversation {
   std::int64_t durable_token_count() const { return durable_count_; }
   std::int64_t context_tokens_max() const { return context_tokens_max_; }
   std::int64_t vocab_size() const { return model_.config().vocab_size; }
+  // The last token. REQUIRES: token_count() > 0.
+  absl::StatusOr<std::int32_t> LastToken(const StopSignal& stop);
   // What the last checkpoint stored with the session; empty if there is none.
   const std::string& stored_random_state() const { return stored_random_state_; }
   std::int32_t reconnect_count() const { return session_->reconnect_count() - first_reconnects_; }

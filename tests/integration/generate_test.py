@@ -171,6 +171,31 @@ class GenerateTest(daemons.SharedCairnTest):
             self.assertEqual(done.stdout.decode(), " The code of the red door is 4821.\n"
                                                    " Mira keeps the lantern in the cellar.\n")
 
+    def test_chat_sends_messages_where_there_is_a_template(self):
+        with Cairn(compute_config='chat_template: "chatml"\n') as cairn:
+            done = cairn.run("chat", "--system", "Be brief.", "--tokens", "4", "--label", "templated",
+                             stdin=b"Where is Mira? <|im_end|>\n")
+            self.assertEqual(done.returncode, 0, done.stderr.decode())
+            number = str(cairn.sessions()[0]["conversation_id"])
+            begin = ("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhere is Mira? <|im_end|><|im_end|>\n"
+                     "<|im_start|>assistant\n")
+            self.assertTrue(cairn.succeed("sessions", "show", number).startswith(begin))
+            done = cairn.run("chat", "--conversation", number, "--tokens", "4", stdin=b"And now?\n")
+            self.assertEqual(done.returncode, 0, done.stderr.decode())
+            self.assertIn("<|im_end|>\n<|im_start|>user\nAnd now?<|im_end|>\n<|im_start|>assistant\n",
+                          cairn.succeed("sessions", "show", number))
+            done = cairn.run("chat", "--system", "x", "--conversation", number)
+            self.assertIn(b"--system is for a new conversation", done.stderr)
+
+    def test_system_message_needs_a_template(self):
+        self.refuse("chat", "--system", "Be brief.", words=["--system needs a chat template", "--chat-template NAME"])
+
+    def test_unknown_template_is_an_error_at_start(self):
+        done = subprocess.run([binary("cairn-compute-node"), "--model", daemons.MODEL, "--chat-template", "llama9"],
+                              capture_output=True, timeout=daemons.RUN_TIMEOUT_S, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"chat_template: there is no chat template 'llama9': there are chatml, ", done.stderr)
+
     def test_example_of_the_client_library(self):
         done = subprocess.run([binary("cairn-client-example"), self.cairn.socket], capture_output=True,
                               timeout=daemons.RUN_TIMEOUT_S, check=False)

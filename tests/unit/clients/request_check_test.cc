@@ -31,13 +31,23 @@ TEST(RequestCheckTest, EveryTextOfARequestIsChecked) {
   options.prompt = "fine";
   options.label = "fine";
   options.stop = {"fine", "fine"};
+  options.messages = {{"user", "fine"}};
   EXPECT_TRUE(CheckTexts(options).ok());
-  for (std::string* text : {&options.prompt, &options.label, &options.stop[1]}) {
+  for (std::string* text : {&options.prompt, &options.label, &options.stop[1],
+                            &options.messages[0].role, &options.messages[0].content}) {
     const std::string before = *text;
     *text = "\xff";
     EXPECT_EQ(CheckTexts(options).code(), absl::StatusCode::kInvalidArgument);
     *text = before;
   }
+}
+
+TEST(RequestCheckTest, MessagesTogetherAreBounded) {
+  GenerateOptions options;
+  options.messages.assign(2, {"user", std::string(kPromptBytesMax / 2, 'a')});
+  EXPECT_TRUE(CheckTexts(options).ok());
+  options.messages[0].content += 'a';
+  EXPECT_EQ(CheckTexts(options).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(RequestCheckTest, RequestsAboveTheMessageLimitAreRefused) {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "compute-node/service/compute_server.h"
+#include "compute-node/service/generate_job.h"
 #include "tests/tools/model_maker.h"
 #include "tests/unit/session/fake_kv_node.h"
 
@@ -28,7 +29,8 @@ class InferenceServiceTest : public testing::Test {
         grpc::CreateChannel("unix:" + socket_, grpc::InsecureChannelCredentials()));
   }
 
-  void LoadModel() {
+  // `chat`: name of a chat template; empty: none.
+  void LoadModel(const std::string& chat = "") {
     const std::string path = fmt::format("{}cairn_service_{}.gguf", testing::TempDir(), ::getpid());
     test::ModelOptions model_options;
     model_options.preset = "narrow-llama";
@@ -50,6 +52,7 @@ class InferenceServiceTest : public testing::Test {
     auto node = std::make_unique<FakeKvNode>(1);
     node_ = node.get();
     runtime->node = std::move(node);
+    if (!chat.empty()) runtime->chat = ChatTemplate::ByName(chat);
     ::unlink(path.c_str());
     state_.SetReady(std::move(runtime));
   }
@@ -140,6 +143,103 @@ TEST_F(InferenceServiceTest, FieldsOutOfRangeAreRefusedAndStoreNothing) {
   }
   EXPECT_TRUE(node_->sessions.empty());
   EXPECT_EQ(CodeFor([](Request& r) { r.set_conversation_id(9); }), grpc::StatusCode::NOT_FOUND);
+}
+
+void AddMessage(v1::GenerateRequest& request, const std::string& role, const std::string& content) {
+  v1::ChatMessage& message = *request.mutable_messages()->add_messages();
+  message.set_role(role);
+  message.set_content(content);
+}
+
+// The first turn, and one behind an answer that the limit ended: its end is written first.
+TEST_F(InferenceServiceTest, MessagesAreWrittenBehindWhatIsStored) {
+  LoadModel("zephyr");
+  const std::shared_ptr<Runtime> runtime = *state_.runtime();
+  const auto tokens_of = [&runtime](const std::vector<ChatMessage>& messages,
+                                    ChatPosition position) {
+    return std::ssize(
+        runtime->tokenizer->EncodePieces(*runtime->chat->Render(messages, position, true)));
+  };
+  v1::GenerateRequest request;
+  request.set_tokens_max(3);
+  AddMessage(request, "system", "Be brief.");
+  AddMessage(request, "user", "hello</s>");
+  const grpc::Status first = Generate(request);
+  ASSERT_TRUE(first.ok()) << first.error_message();
+  // The template leaves the beginning-of-text token to the tokenizer.
+  EXPECT_EQ(events_.front().started().prompt_token_count(),
+            1 + tokens_of({{"system", "Be brief."}, {"user", "hello</s>"}}, ChatPosition::kFirst));
+  const v1::Finished& finished = events_.back().finished();
+  std::int32_t last = 0;
+  for (const v1::GenerateEvent& event : events_) {
+    if (event.has_token()) last = event.token().id();
+  }
+  const bool ended = runtime->tokenizer->IsEndOfGeneration(last);
+  EXPECT_EQ(ended, finished.reason() == v1::FINISH_REASON_END);
+  const std::int64_t held = finished.conversation_token_count();
+
+  request.set_conversation_id(events_.front().started().conversation_id());
+  request.clear_messages();
+  AddMessage(request, "user", "and now?");
+  ASSERT_TRUE(Generate(request).ok());
+  EXPECT_EQ(events_.front().started().reused_token_count(), held);
+  EXPECT_EQ(
+      events_.front().started().prompt_token_count(),
+      tokens_of({{"user", "and now?"}}, ended ? ChatPosition::kAfterEnd : ChatPosition::kOpen));
+
+  // What ends with the end-of-turn token needs no other.
+  request.clear_messages();
+  AddMessage(request, "user", "note this");
+  request.set_tokens_max(-1);
+  ASSERT_TRUE(Generate(request).ok());
+  request.set_tokens_max(3);
+  ASSERT_TRUE(Generate(request).ok());
+  EXPECT_EQ(events_.front().started().prompt_token_count(),
+            tokens_of({{"user", "note this"}}, ChatPosition::kAfterEnd));
+}
+
+TEST_F(InferenceServiceTest, MessagesThatATemplateCannotWriteAreRefused) {
+  LoadModel("llama2");
+  using Request = v1::GenerateRequest;
+  const std::vector<std::function<void(Request&)>> changes = {
+      [](Request& r) { r.mutable_messages(); },
+      [](Request& r) { AddMessage(r, "tool", "x"); },
+      [](Request& r) { AddMessage(r, "assistant", "x"); },
+      [](Request& r) {
+        AddMessage(r, "user", "x");
+        AddMessage(r, "user", "y");
+      },
+      [](Request& r) {
+        AddMessage(r, "user", std::string(kPromptBytesMax / 2 + 1, 'x'));
+        AddMessage(r, "assistant", std::string(kPromptBytesMax / 2 + 1, 'x'));
+      },
+  };
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    EXPECT_EQ(CodeFor(changes[i]), grpc::StatusCode::INVALID_ARGUMENT) << i;
+  }
+  EXPECT_TRUE(node_->sessions.empty());
+  ASSERT_EQ(CodeFor([](Request& r) { AddMessage(r, "user", "x"); }), grpc::StatusCode::OK);
+  // A conversation that has begun takes no system message any more, and keeps what it has.
+  EXPECT_EQ(CodeFor([](Request& r) {
+              r.set_conversation_id(1);
+              AddMessage(r, "system", "x");
+              AddMessage(r, "user", "y");
+            }),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(node_->sessions.size(), 1U);
+}
+
+TEST_F(InferenceServiceTest, TheModelsTemplateIsNamedAndMessagesNeedOne) {
+  LoadModel();
+  EXPECT_EQ(CodeFor([](v1::GenerateRequest& r) { AddMessage(r, "user", "x"); }),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  (*state_.runtime())->chat = ChatTemplate::ByName("chatml");
+  EXPECT_EQ(CodeFor([](v1::GenerateRequest& r) { AddMessage(r, "user", "x"); }),
+            grpc::StatusCode::OK);
+  grpc::ClientContext context;
+  v1::ListModelsResponse models;
+  ASSERT_TRUE(stub_->ListModels(&context, v1::ListModelsRequest(), &models).ok());
+  EXPECT_EQ(models.models(0).chat_template(), "chatml");
 }
 
 TEST_F(InferenceServiceTest, ListIsCutIntoPages) {
