@@ -1,5 +1,6 @@
 #include "compute-node/model/chat_template.h"
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <string>
