@@ -172,7 +172,13 @@ TEST(SamplerTest, OptionsOutOfRangeAreRefused) {
                                                                    {.top_k = 1 << 30},
                                                                    {.top_p = 0.0},
                                                                    {.top_p = 1.5},
-                                                                   {.top_p = nan}}) {
+                                                                   {.top_p = nan},
+                                                                   {.typical_p = 0.0},
+                                                                   {.typical_p = 1.5},
+                                                                   {.typical_p = nan},
+                                                                   {.min_p = -0.1},
+                                                                   {.min_p = 1.5},
+                                                                   {.min_p = nan}}) {
     EXPECT_EQ(Sampler::Create(options).status().code(), absl::StatusCode::kInvalidArgument);
   }
 }
