@@ -23,15 +23,23 @@ StopText::StopText(std::vector<std::string> stops) : stops_(std::move(stops)) {
 std::string StopText::Append(std::string_view piece) {
   if (matched_) return "";
   held_ += piece;
-  std::size_t first_match = std::string::npos;
+  std::size_t match = std::string::npos;
+  std::size_t match_end = std::string::npos;
   std::size_t keep = 0;
   for (const std::string& stop : stops_) {
-    first_match = std::min(first_match, held_.find(stop));
-    keep = std::max(keep, PartialMatch(held_, stop));
+    const std::size_t begin = held_.find(stop);
+    if (begin == std::string::npos) {
+      keep = std::max(keep, PartialMatch(held_, stop));
+      continue;
+    }
+    const std::size_t end = begin + stop.size();
+    if (end > match_end || (end == match_end && begin > match)) continue;
+    match = begin;
+    match_end = end;
   }
-  if (first_match != std::string::npos) {
+  if (match != std::string::npos) {
     matched_ = true;
-    held_.resize(first_match);
+    held_.resize(match);
     return std::exchange(held_, "");
   }
   std::string shown = held_.substr(0, held_.size() - keep);

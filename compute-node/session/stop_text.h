@@ -1,5 +1,8 @@
 // StopText watches a stream of text for stop texts and lets through only what comes before the
-// first of them: a piece that might still become a stop text is held back until it is clear.
+// first of them: a piece that might still become a stop text is held back until it is clear. The
+// first is the one that is complete first, and of those that end together the longest: so the
+// result does not depend on how the text is cut into pieces. Texts and pieces of whole UTF-8
+// characters come out as whole characters.
 //
 // Threading:  one thread.
 #pragma once

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/base/utf8.h"
+
 namespace cairn::compute {
 namespace {
 
@@ -34,6 +36,56 @@ TEST(StopTextTest, HoldsBackOnlyWhatMayBecomeAMatch) {
   EXPECT_EQ(stop.Append("b"), "");
   EXPECT_TRUE(stop.matched());
   EXPECT_EQ(stop.Append("more"), "");
+}
+
+// "bc" is complete before "abcd", wherever the pieces end.
+TEST(StopTextTest, TheStopThatIsCompleteFirstCounts) {
+  for (const std::size_t piece : {1U, 2U, 3U, 4U, 100U}) {
+    StopText stop({"abcd", "bc"});
+    EXPECT_EQ(Feed(stop, "xabcd", piece), "xa") << piece;
+    EXPECT_TRUE(stop.matched());
+    StopText longest({"c", "abc", "bc"});
+    EXPECT_EQ(Feed(longest, "xabcd", piece), "x") << piece;
+    StopText first({"aba"});
+    EXPECT_EQ(Feed(first, "xababa", piece), "x") << piece;
+  }
+}
+
+TEST(StopTextTest, AMatchMayBeginInAPartialOne) {
+  for (const std::size_t piece : {1U, 2U, 3U, 100U}) {
+    StopText stop({"aabaac"});
+    EXPECT_EQ(Feed(stop, "aabaabaac", piece), "aab") << piece;
+    EXPECT_TRUE(stop.matched());
+  }
+}
+
+TEST(StopTextTest, TheFirstPieceMayBeTheStop) {
+  StopText stop({"x"});
+  EXPECT_EQ(stop.Append("xyz"), "");
+  EXPECT_TRUE(stop.matched());
+  EXPECT_EQ(stop.Finish(), "");
+}
+
+TEST(StopTextTest, AStopLongerThanTheTextIsHeldBackAndThenShown) {
+  StopText stop({"abcdef"});
+  EXPECT_EQ(stop.Append("abc"), "");
+  EXPECT_EQ(stop.Append("de"), "");
+  EXPECT_EQ(stop.Finish(), "abcde");
+  EXPECT_FALSE(stop.matched());
+}
+
+TEST(StopTextTest, CharactersStayWhole) {
+  // U+00E9 and U+00E8 begin with one byte, U+20AC has three.
+  const std::vector<std::string_view> pieces = {"caf\xc3\xa9", " \xe2\x82\xac", "\xc3\xa8", "!"};
+  StopText stop({"\xc3\xa9 \xe2\x82\xac?", "\xc3\xa8!"});
+  std::string shown;
+  for (const std::string_view piece : pieces) {
+    const std::string out = stop.Append(piece);
+    EXPECT_EQ(Utf8GoodBytes(out), out.size()) << out;
+    shown += out;
+  }
+  EXPECT_TRUE(stop.matched());
+  EXPECT_EQ(shown, "caf\xc3\xa9 \xe2\x82\xac");
 }
 
 TEST(StopTextTest, WithoutStopsEverythingPasses) {
