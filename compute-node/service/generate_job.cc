@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/log/log.h"
+#include "compute-node/service/stored_tokens.h"
 
 namespace cairn::compute {
 namespace {
@@ -18,14 +19,14 @@ std::uint64_t RandomSeed() {
   return (std::uint64_t{device()} << 32) | device();
 }
 
-google::protobuf::Duration ToProto(std::chrono::nanoseconds time) {
+google::protobuf::Duration ToDuration(std::chrono::nanoseconds time) {
   google::protobuf::Duration duration;
   duration.set_seconds(time.count() / 1'000'000'000);
   duration.set_nanos(static_cast<std::int32_t>(time.count() % 1'000'000'000));
   return duration;
 }
 
-v1::FinishReason ToProto(FinishReason reason) {
+v1::FinishReason ToReason(FinishReason reason) {
   switch (reason) {
     case FinishReason::kEnd:
       return v1::FINISH_REASON_END;
@@ -50,16 +51,59 @@ absl::Status ReadTokens(const v1::TokenIds& tokens, std::int64_t vocab_size,
   return absl::OkStatus();
 }
 
-absl::Status ReadSampling(const v1::Sampling& sampling, SamplerOptions& options) {
+// proto3 has no other default.
+double OneIfNotSet(float value) { return value == 0 ? 1.0 : static_cast<double>(value); }
+
+absl::Status ReadPenalties(const v1::Sampling& sampling, std::int64_t vocab_size,
+                           PenaltyOptions& options) {
+  options.repetition_penalty = OneIfNotSet(sampling.repetition_penalty());
+  options.presence_penalty = static_cast<double>(sampling.presence_penalty());
+  options.frequency_penalty = static_cast<double>(sampling.frequency_penalty());
+  if (sampling.penalty_last_tokens() != 0) {
+    options.penalty_last_tokens = sampling.penalty_last_tokens();
+  }
+  if (sampling.logit_bias_size() > kLogitBiasCountMax) {
+    return InvalidArgument("sampling.logit_bias has {} tokens: at most {} are allowed",
+                           sampling.logit_bias_size(), kLogitBiasCountMax);
+  }
+  for (const v1::LogitBias& bias : sampling.logit_bias()) {
+    if (bias.id() < 0 || bias.id() >= vocab_size) {
+      return InvalidArgument("sampling.logit_bias has token {}: ids are 0 to {}", bias.id(),
+                             vocab_size - 1);
+    }
+    options.logit_bias.push_back({bias.id(), static_cast<double>(bias.bias())});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSampling(const v1::Sampling& sampling, std::int64_t vocab_size,
+                          SamplerOptions& options) {
   if (!(sampling.temperature() >= 0 && sampling.temperature() <= 10)) {
     return InvalidArgument("sampling.temperature is {}: it must be 0 to 10",
                            sampling.temperature());
   }
   options.temperature = sampling.temperature();
   options.top_k = sampling.top_k();
-  options.top_p = sampling.top_p() == 0 ? 1.0 : static_cast<double>(sampling.top_p());
+  options.top_p = OneIfNotSet(sampling.top_p());
+  options.min_p = static_cast<double>(sampling.min_p());
+  options.typical_p = OneIfNotSet(sampling.typical_p());
   options.seed = sampling.seed() != 0 ? sampling.seed() : RandomSeed();
+  CAIRN_RETURN_IF_ERROR(ReadPenalties(sampling, vocab_size, options.penalties));
   return Annotate(options.Validate(), "sampling");
+}
+
+absl::Status ReadLogProbabilities(const v1::GenerateRequest& request, TurnRequest& turn) {
+  const std::int32_t count = request.top_logprob_count();
+  if (count < 0 || count > kTopLogProbabilitiesMax) {
+    return InvalidArgument("top_logprob_count is {}: it must be 0 to {}", count,
+                           kTopLogProbabilitiesMax);
+  }
+  if (count > 0 && !request.logprobs()) {
+    return InvalidArgument("top_logprob_count is {}, but logprobs is not set: set it too", count);
+  }
+  turn.log_probabilities = request.logprobs();
+  turn.top_log_probability_count = count;
+  return absl::OkStatus();
 }
 
 absl::Status ReadStop(const v1::GenerateRequest& request, std::vector<std::string>& stop) {
@@ -84,6 +128,7 @@ absl::StatusOr<std::shared_ptr<GenerateJob>> GenerateJob::Make(
     StopSignal::Clock::time_point deadline) {
   std::shared_ptr<GenerateJob> job(new GenerateJob(std::move(runtime), state, deadline));
   CAIRN_RETURN_IF_ERROR(job->ReadRequest(request));
+  job->ready_ = Clock::now();
   return job;
 }
 
@@ -114,7 +159,9 @@ absl::Status GenerateJob::ReadRequest(const v1::GenerateRequest& request) {
   turn_.tokens_max = request.tokens_max() == 0 ? kTokensMaxDefault
                                                : std::max<std::int64_t>(request.tokens_max(), 0);
   turn_.keep_random_state = request.sampling().seed() == 0;
-  CAIRN_RETURN_IF_ERROR(ReadSampling(request.sampling(), turn_.sampling));
+  CAIRN_RETURN_IF_ERROR(
+      ReadSampling(request.sampling(), runtime_->model->config().vocab_size, turn_.sampling));
+  CAIRN_RETURN_IF_ERROR(ReadLogProbabilities(request, turn_));
   CAIRN_RETURN_IF_ERROR(ReadStop(request, turn_.stop));
   if (request.has_tokens()) {
     CAIRN_RETURN_IF_ERROR(
@@ -195,6 +242,7 @@ absl::Status GenerateJob::status() const {
 }
 
 void GenerateJob::Run() {
+  queue_time_ = Clock::now() - ready_;
   absl::Status status = RunTurn();
   if (status.code() == absl::StatusCode::kCancelled && !slow_client_.ok()) {
     status = ResourceExhausted("{}, so the generation was stopped; {}", Message(slow_client_),
@@ -238,8 +286,24 @@ absl::Status GenerateJob::RunTurn() {
   return status;
 }
 
+absl::Status GenerateJob::ReadHistory(SessionId id) {
+  const std::int64_t count = turn_.sampling.penalties.HistoryTokens() - std::ssize(turn_.prompt);
+  if (conversation_.value() == 0 || count <= 0) return absl::OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(
+      turn_.history, ReadLastTokens(*runtime_->node, id, count, [this] { return stop_->Check(); }));
+  const std::int64_t vocab_size = runtime_->model->config().vocab_size;
+  for (const std::int32_t token : turn_.history) {
+    if (token >= 0 && token < vocab_size) continue;
+    // Conversation::Open says what is wrong if it is another model's.
+    turn_.history.clear();
+    break;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status GenerateJob::RunConversation(SessionId id) {
   CAIRN_ASSIGN_OR_RETURN(const KvStats before, runtime_->node->Stats());
+  CAIRN_RETURN_IF_ERROR(ReadHistory(id));
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Conversation> conversation,
                          Conversation::Open(runtime_->deps(memory_), id));
   if (!messages_.empty() && turn_.prompt.empty()) {
@@ -248,16 +312,18 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
   CAIRN_RETURN_IF_ERROR(conversation->CheckRoom(std::ssize(turn_.prompt)));
   v1::GenerateEvent event;
   event.mutable_started()->set_conversation_id(id.value());
-  event.mutable_started()->set_reused_token_count(conversation->token_count());
+  const std::int64_t reused_token_count = conversation->token_count();
+  event.mutable_started()->set_reused_token_count(reused_token_count);
   event.mutable_started()->set_prompt_token_count(std::ssize(turn_.prompt));
   Send(std::move(event));
   const TurnObserver observer{
       .prefill = [this](std::int64_t done) { SendProgress(done); },
-      .token = [this](std::int32_t token, std::string_view text) { SendToken(token, text); }};
+      .token = [this](std::int32_t token, std::string_view text,
+                      const LogProbabilities* likely) { SendToken(token, text, likely); }};
   const absl::StatusOr<TurnResult> result =
       Generate(*conversation, *runtime_->tokenizer, turn_, observer, *stop_);
   if (result.ok()) {
-    SendFinished(*conversation, *result, before);
+    SendFinished(*conversation, *result, before, reused_token_count);
     return absl::OkStatus();
   }
   if (ephemeral_) return result.status();
@@ -277,24 +343,42 @@ void GenerateJob::SendProgress(std::int64_t done_token_count) {
   Send(std::move(event));
 }
 
-void GenerateJob::SendToken(std::int32_t id, std::string_view text) {
+v1::TokenLogprob GenerateJob::ToProto(const TokenLogProbability& token) const {
+  v1::TokenLogprob out;
+  out.set_id(token.id);
+  out.set_text(runtime_->tokenizer->DecodePiece(token.id, /*render_special=*/true));
+  out.set_logprob(token.value);
+  return out;
+}
+
+void GenerateJob::SendToken(std::int32_t id, std::string_view text,
+                            const LogProbabilities* likely) {
   if (first_token_time_.count() == 0) first_token_time_ = Clock::now() - start_;
   v1::GenerateEvent event;
   event.mutable_token()->set_id(id);
   event.mutable_token()->set_text(std::string(text));
+  if (likely != nullptr) {
+    *event.mutable_token()->mutable_logprob() = ToProto(likely->chosen);
+    for (const TokenLogProbability& token : likely->top) {
+      *event.mutable_token()->add_top_logprobs() = ToProto(token);
+    }
+  }
   Send(std::move(event));
 }
 
 void GenerateJob::SendFinished(const Conversation& conversation, const TurnResult& result,
-                               const KvStats& before) {
+                               const KvStats& before, std::int64_t reused_token_count) {
   v1::GenerateEvent event;
   v1::Finished& finished = *event.mutable_finished();
-  finished.set_reason(ToProto(result.reason));
+  finished.set_reason(ToReason(result.reason));
   finished.set_generated_token_count(result.generated_count);
   finished.set_conversation_token_count(conversation.token_count());
-  *finished.mutable_first_token_time() = ToProto(first_token_time_);
-  *finished.mutable_prefill_time() = ToProto(result.prefill_time);
-  *finished.mutable_decode_time() = ToProto(result.decode_time);
+  finished.set_prompt_token_count(std::ssize(turn_.prompt));
+  finished.set_reused_token_count(reused_token_count);
+  *finished.mutable_queue_time() = ToDuration(queue_time_);
+  *finished.mutable_first_token_time() = ToDuration(first_token_time_);
+  *finished.mutable_prefill_time() = ToDuration(result.prefill_time);
+  *finished.mutable_decode_time() = ToDuration(result.decode_time);
   finished.set_reconnect_count(conversation.reconnect_count());
   finished.set_kv_dram_peak_bytes(memory_.peak_bytes());
   // The turn is durable: numbers that cannot be had do not make it fail.

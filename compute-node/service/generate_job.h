@@ -50,9 +50,12 @@ class GenerateJob {
   absl::Status RunTurn();
   absl::Status RunConversation(SessionId id);
   void SendProgress(std::int64_t done_token_count);
-  void SendToken(std::int32_t id, std::string_view text);
+  void SendToken(std::int32_t id, std::string_view text, const LogProbabilities* likely);
+  v1::TokenLogprob ToProto(const TokenLogProbability& token) const;
+  // Reads what the penalties count of an existing conversation.
+  absl::Status ReadHistory(SessionId id);
   void SendFinished(const Conversation& conversation, const TurnResult& result,
-                    const KvStats& before);
+                    const KvStats& before, std::int64_t reused_token_count);
   void Send(v1::GenerateEvent event);
   void DropIfEmpty(SessionId id);
 
@@ -69,6 +72,8 @@ class GenerateJob {
   TurnRequest turn_;
   std::vector<ChatMessage> messages_;  // empty: the prompt is text or tokens
 
+  std::chrono::steady_clock::time_point ready_;  // to be submitted
+  std::chrono::nanoseconds queue_time_{0};
   std::chrono::nanoseconds first_token_time_{0};
   std::chrono::steady_clock::time_point next_progress_;
   mutable Mutex mutex_;

@@ -6,6 +6,7 @@
 
 #include "common/rpc/status_mapping.h"
 #include "compute-node/service/generate_job.h"
+#include "compute-node/service/stored_tokens.h"
 
 namespace cairn::compute {
 namespace {
@@ -72,23 +73,6 @@ absl::StatusOr<SessionInfo> FindSession(KvNode& node, SessionId id) {
     if (session.session_id == id) return session;
   }
   return NotFound("there is no conversation {}: `cairn sessions list` lists them", id);
-}
-
-absl::StatusOr<std::vector<std::int32_t>> ReadTokens(KvNode& node, SessionId id) {
-  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<KvSession> session, node.Open(id));
-  const std::int64_t count = session->attachment().token_count;
-  std::vector<std::int32_t> tokens;
-  while (std::ssize(tokens) < count) {
-    CAIRN_ASSIGN_OR_RETURN(
-        const TokensReply reply,
-        Wait<TokensReply>(session->StartRead(GetTokens{std::ssize(tokens), kGetTokensCountMax})));
-    if (reply.token_ids.empty() || std::ssize(tokens) + std::ssize(reply.token_ids) > count) {
-      return DataLoss("conversation {} has {} tokens, but the store answers {} behind {}", id,
-                      count, reply.token_ids.size(), tokens.size());
-    }
-    tokens.insert(tokens.end(), reply.token_ids.begin(), reply.token_ids.end());
-  }
-  return tokens;
 }
 
 // As FindSession's message, for what the KV node calls a session.
@@ -197,7 +181,7 @@ absl::Status InferenceServiceImpl::ReadConversation(SessionId id,
   if (!state_.open_conversations().TryTake(id)) {
     return FailedPrecondition("conversation {} is generating right now: ask again afterwards", id);
   }
-  const absl::StatusOr<std::vector<std::int32_t>> tokens = ReadTokens(*runtime->node, id);
+  const absl::StatusOr<std::vector<std::int32_t>> tokens = ReadAllTokens(*runtime->node, id);
   state_.open_conversations().Give(id);
   CAIRN_RETURN_IF_ERROR(tokens.status());
   response.set_text(runtime->tokenizer->Decode(*tokens));

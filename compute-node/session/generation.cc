@@ -91,9 +91,13 @@ absl::Status Turn::Decode() {
     CAIRN_ASSIGN_OR_RETURN(const std::int32_t token, sampler_.Sample(logits_));
     conversation_.set_random_state(sampler_.SaveState());
     ++result_.generated_count;
+    std::optional<LogProbabilities> likely;
+    if (request_.log_probabilities) {
+      likely = ComputeLogProbabilities(logits_, token, request_.top_log_probability_count);
+    }
     std::string text;
     const std::optional<FinishReason> end = EndAfter(token, text);
-    if (observer_.token) observer_.token(token, text);
+    if (observer_.token) observer_.token(token, text, likely ? &*likely : nullptr);
     const Clock::time_point now = Clock::now();
     if (result_.generated_count == 1) first_token = now;
     result_.decode_time = now - first_token;
@@ -120,6 +124,7 @@ std::optional<FinishReason> Turn::EndAfter(std::int32_t token, std::string& text
   if (end.has_value()) {
     text += stop_text_.Append(decoder_.Finish());
     text += stop_text_.Finish();
+    if (stop_text_.matched()) end = FinishReason::kStop;
   }
   return end;
 }
@@ -147,6 +152,8 @@ absl::StatusOr<TurnResult> Generate(Conversation& conversation, const Tokenizer&
   if (request.keep_random_state && !conversation.stored_random_state().empty()) {
     CAIRN_RETURN_IF_ERROR(sampler.RestoreState(conversation.stored_random_state()));
   }
+  sampler.Observe(request.history);
+  sampler.Observe(request.prompt);
   Turn turn(conversation, tokenizer, request, observer, stop, std::move(sampler));
   return turn.Run();
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "compute-node/model/log_probabilities.h"
 #include "compute-node/model/sampler.h"
 #include "compute-node/model/tokenizer.h"
 #include "compute-node/session/conversation.h"
@@ -28,6 +29,13 @@ struct TurnRequest {
   // Tokens to generate at most; 0: only store the prompt.
   std::int64_t tokens_max = 256;
   SamplerOptions sampling;
+  // Tokens that are right before the prompt, the newest last: the penalties count them. As many as
+  // sampling.penalties.HistoryTokens() says, less the prompt, make a turn as it would be with the
+  // whole conversation as its prompt.
+  std::vector<std::int32_t> history;
+  // Whether the observer hears how likely each token was, and so many most likely ones.
+  bool log_probabilities = false;
+  std::int32_t top_log_probability_count = 0;  // to kTopLogProbabilitiesMax
   // Go on with the random numbers of the conversation's last turn instead of the seed.
   bool keep_random_state = false;
   std::vector<std::string> stop;
@@ -45,7 +53,8 @@ struct TurnResult {
 
 struct TurnObserver {
   std::function<void(std::int64_t done_token_count)> prefill;
-  std::function<void(std::int32_t id, std::string_view text)> token;
+  // `likely` is null unless the request asks for it.
+  std::function<void(std::int32_t id, std::string_view text, const LogProbabilities* likely)> token;
 };
 
 absl::StatusOr<TurnResult> Generate(Conversation& conversation, const Tokenizer& tokenizer,

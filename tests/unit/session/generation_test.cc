@@ -1,5 +1,7 @@
 #include "compute-node/session/generation.h"
 
+#include <set>
+
 #include "tests/unit/session/conversation_fixture.h"
 
 namespace cairn::compute {
@@ -8,9 +10,11 @@ namespace {
 class GenerationTest : public ConversationFixture {
  protected:
   GenerationTest() : tokenizer(Tokenizer::FromGguf(model.file()).value()) {
-    observer.token = [this](std::int32_t id, std::string_view piece) {
+    observer.token = [this](std::int32_t id, std::string_view piece,
+                            const LogProbabilities* of_token) {
       ids.push_back(id);
       text += piece;
+      if (of_token != nullptr) likely.push_back(*of_token);
     };
     request.ignore_end = true;
   }
@@ -18,6 +22,7 @@ class GenerationTest : public ConversationFixture {
   absl::StatusOr<TurnResult> Run(Conversation& conversation) {
     ids.clear();
     text.clear();
+    likely.clear();
     return Generate(conversation, *tokenizer, request, observer, stop);
   }
 
@@ -27,6 +32,7 @@ class GenerationTest : public ConversationFixture {
   StopSignal stop;
   std::vector<std::int32_t> ids;
   std::string text;
+  std::vector<LogProbabilities> likely;
 };
 
 TEST_F(GenerationTest, GreedyTurnHoldsPromptAndAnswer) {
@@ -73,6 +79,95 @@ TEST_F(GenerationTest, RandomStateGoesOnInTheNextTurn) {
   EXPECT_EQ(ids, first);
 }
 
+TEST_F(GenerationTest, PenaltiesCountTheAnswer) {
+  request.prompt = Prompt(50);
+  request.tokens_max = 30;
+  ASSERT_TRUE(Run(*Open(Create())).ok());
+  const auto different = [this] { return std::set<std::int32_t>(ids.begin(), ids.end()).size(); };
+  const std::size_t plain = different();
+  ASSERT_LT(plain, 30U);
+  request.sampling.penalties = {.repetition_penalty = 10.0, .penalty_last_tokens = -1};
+  ASSERT_TRUE(Run(*Open(Create())).ok());
+  EXPECT_GT(different(), plain);
+}
+
+TEST_F(GenerationTest, ATurnWithHistoryIsThatOfTheWholeConversation) {
+  const std::vector<std::int32_t> whole = Prompt(60);
+  request.sampling = {.temperature = 1.0, .seed = 5};
+  request.sampling.penalties = {.repetition_penalty = 3.0, .penalty_last_tokens = 40};
+  request.tokens_max = 20;
+  request.prompt = whole;
+  ASSERT_TRUE(Run(*Open(Create())).ok());
+  const std::vector<std::int32_t> expected = ids;
+
+  const SessionId id = Create();
+  request.prompt.assign(whole.begin(), whole.begin() + 55);
+  request.tokens_max = 0;
+  ASSERT_TRUE(Run(*Open(id)).ok());
+  const FakeKvRecord saved = node.sessions[id.value()];
+  request.prompt.assign(whole.begin() + 55, whole.end());
+  request.history.assign(whole.begin() + 20, whole.begin() + 55);
+  request.tokens_max = 20;
+  ASSERT_TRUE(Run(*Open(id)).ok());
+  EXPECT_EQ(ids, expected);
+  node.sessions[id.value()] = saved;
+  request.history.clear();
+  ASSERT_TRUE(Run(*Open(id)).ok());
+  EXPECT_NE(ids, expected);
+}
+
+TEST_F(GenerationTest, LogProbabilitiesAreTheModelsOwnAndOnlyOnRequest) {
+  request.prompt = Prompt(40);
+  request.tokens_max = 5;
+  ASSERT_TRUE(Run(*Open(Create())).ok());
+  EXPECT_TRUE(likely.empty());
+  const std::vector<std::int32_t> greedy = ids;
+  request.log_probabilities = true;
+  request.top_log_probability_count = 3;
+  ASSERT_TRUE(Run(*Open(Create())).ok());
+  ASSERT_EQ(likely.size(), 5U);
+  const float first = likely[0].chosen.value;
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(likely[i].chosen.id, greedy[i]);
+    ASSERT_EQ(likely[i].top.size(), 3U);
+    EXPECT_EQ(likely[i].top[0].id, greedy[i]);
+    EXPECT_EQ(likely[i].top[0].value, likely[i].chosen.value);
+  }
+  // Neither temperature nor a bias that makes another token certain changes them.
+  request.sampling.temperature = 0.1;
+  request.sampling.penalties.logit_bias = {{greedy[0], -100}};
+  ASSERT_TRUE(Run(*Open(Create())).ok());
+  EXPECT_NE(ids[0], greedy[0]);
+  EXPECT_EQ(likely[0].chosen.id, ids[0]);
+  EXPECT_EQ(likely[0].top[0].id, greedy[0]);
+  EXPECT_EQ(likely[0].top[0].value, first);
+  EXPECT_LT(likely[0].chosen.value, first);
+}
+
+TEST_F(GenerationTest, StopTextOfTheFirstTokenLeavesNothingToShow) {
+  request.prompt = Prompt(60);
+  request.tokens_max = 40;
+  ASSERT_TRUE(Run(*Open(Create())).ok());
+  request.stop = {text.substr(0, 1)};
+  const absl::StatusOr<TurnResult> result = Run(*Open(Create()));
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->reason, FinishReason::kStop);
+  EXPECT_EQ(text, "");
+  EXPECT_GE(result->generated_count, 1);
+}
+
+TEST_F(GenerationTest, StopTextThatNeverEndsIsShownAtTheEnd) {
+  request.prompt = Prompt(60);
+  request.tokens_max = 10;
+  ASSERT_TRUE(Run(*Open(Create())).ok());
+  const std::string whole = text;
+  request.stop = {whole + "x", whole.substr(whole.size() / 2) + "y"};  // longer than the output
+  const absl::StatusOr<TurnResult> result = Run(*Open(Create()));
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->reason, FinishReason::kLength);
+  EXPECT_EQ(text, whole);
+}
+
 TEST_F(GenerationTest, StopTextEndsTheTurnAndIsNotShown) {
   request.prompt = Prompt(60);
   request.tokens_max = 40;
@@ -105,7 +200,7 @@ TEST_F(GenerationTest, FullContextEndsTheTurn) {
 TEST_F(GenerationTest, StoppedTurnKeepsItsAnswerThoughItsLastStepIsNotAnswered) {
   request.prompt = Prompt(300);
   request.tokens_max = 1000;
-  observer.token = [this](std::int32_t id, std::string_view) {
+  observer.token = [this](std::int32_t id, std::string_view, const LogProbabilities*) {
     ids.push_back(id);
     if (ids.size() < 10) return;
     node.fetches_to_stall = 1000;
@@ -135,7 +230,7 @@ TEST_F(GenerationTest, CancelledTurnKeepsEveryTokenThatWasShown) {
   request.prompt = Prompt(140);
   request.tokens_max = 100;
   int count = 0;
-  observer.token = [&](std::int32_t id, std::string_view) {
+  observer.token = [&](std::int32_t id, std::string_view, const LogProbabilities*) {
     ids.push_back(id);
     if (++count == 17) stop.Cancel();
   };
