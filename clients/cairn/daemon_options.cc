@@ -6,6 +6,8 @@
 #include <charconv>
 #include <chrono>
 #include <limits>
+#include <optional>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -22,6 +24,57 @@ CancelToken& InterruptToken() {
 }
 
 void OnInterrupt(int) { InterruptToken().Cancel(); }
+
+// "ID=BIAS"; nullopt for anything else.
+std::optional<LogitBias> ParseLogitBias(const std::string& text) {
+  LogitBias bias;
+  const char* end = text.data() + text.size();
+  const auto id = std::from_chars(text.data(), end, bias.token_id);
+  if (id.ec != std::errc() || id.ptr == end || *id.ptr != '=' || bias.token_id < 0) {
+    return std::nullopt;
+  }
+  const auto value = std::from_chars(id.ptr + 1, end, bias.bias);
+  if (value.ec != std::errc() || value.ptr != end || !(bias.bias <= 100)) return std::nullopt;
+  return bias;
+}
+
+void AddPenaltyOptions(CLI::App& command, GenerateOptions& generate) {
+  command
+      .add_option("--repeat-penalty", generate.repetition_penalty,
+                  "Makes tokens that came already less likely; 1: no")
+      ->check(CLI::Range(0.1, 10.0));
+  command
+      .add_option("--presence-penalty", generate.presence_penalty,
+                  "Taken from the logits of tokens that came already")
+      ->check(CLI::Range(-2.0, 2.0));
+  command
+      .add_option("--frequency-penalty", generate.frequency_penalty,
+                  "The same, for each time that they came")
+      ->check(CLI::Range(-2.0, 2.0));
+  command
+      .add_option("--repeat-last-n", generate.penalty_last_tokens,
+                  "How many of the newest tokens these three count; 0: 64, -1: all")
+      ->check(CLI::Range(-1, 1 << 24));
+  const auto check_bias = [](const std::string& text) -> std::string {
+    if (ParseLogitBias(text).has_value()) return "";
+    return fmt::format("{} is not ID=BIAS: a token's id, and a number up to 100; -100 bans it",
+                       text);
+  };
+  const auto read_biases = [&generate](const std::vector<std::string>& texts) {
+    generate.logit_bias.clear();
+    for (const std::string& text : texts) {
+      generate.logit_bias.push_back(ParseLogitBias(text).value_or(LogitBias()));
+    }
+  };
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--logit-bias", read_biases,
+          "ID=BIAS: add this to the logit of a token, -100 bans it; may be repeated")
+      ->check(CLI::Validator(check_bias, "", "logit bias"))
+      ->expected(1)
+      ->allow_extra_args(false)  // what follows is the prompt
+      ->take_all();
+}
 
 }  // namespace
 
@@ -51,7 +104,16 @@ void AddSamplingOptions(CLI::App& command, GenerateOptions& generate) {
       ->check(CLI::Range(0, 1 << 22));
   command.add_option("--top-p", generate.top_p, "Only the likeliest with this probability; 0: all")
       ->check(CLI::Range(0.0, 1.0));
+  command
+      .add_option("--min-p", generate.min_p,
+                  "Only tokens with this share of the likeliest one's probability; 0: all")
+      ->check(CLI::Range(0.0, 1.0));
+  command
+      .add_option("--typical", generate.typical_p,
+                  "Only the most typical tokens with this probability; 0: all")
+      ->check(CLI::Range(0.0, 1.0));
   command.add_option("--seed", generate.seed, "Equal seeds give equal text; 0: a random one");
+  AddPenaltyOptions(command, generate);
 }
 
 InterruptCancels::InterruptCancels() {

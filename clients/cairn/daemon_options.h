@@ -21,7 +21,7 @@ CLI::Validator ConversationNumber();
 // Adds --socket, whose default is the daemon's.
 void AddSocketOption(CLI::App& command, std::string& socket);
 
-// Adds how a token is chosen: --temperature, --top-k, --top-p, --seed.
+// Adds how a token is chosen: --temperature, --top-k, --seed, the penalties and so on.
 void AddSamplingOptions(CLI::App& command, GenerateOptions& generate);
 
 // Turns Ctrl-C into a cancellation for as long as it lives; a second Ctrl-C ends the process as

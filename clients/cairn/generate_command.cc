@@ -21,6 +21,7 @@ struct GenerateArguments {
   std::string prompt;
   std::string file;
   GenerateOptions generate;
+  std::int32_t logprob_count = -1;  // likely tokens to show; -1: no log probabilities at all
   bool json = false;
   bool stats = false;
   bool progress = false;
@@ -40,23 +41,67 @@ std::string_view ReasonName(FinishReason reason) {
   return "";
 }
 
-std::string Json(const GenerateResult& result, const std::vector<std::int32_t>& ids) {
+// What was told of one token.
+struct LikelyToken {
+  TokenLogprob token;
+  std::vector<TokenLogprob> top;
+};
+
+// 1234 " door" -0.1053
+std::string Readable(const TokenLogprob& token) {
+  return fmt::format("{} \"{}\" {:.4f}", token.token_id, EscapeControls(token.bytes),
+                     token.logprob);
+}
+
+// The token, and behind it those that were likely in its place.
+std::string ReadableLine(const LikelyToken& likely) {
+  std::string line = Readable(likely.token);
+  for (std::size_t i = 0; i < likely.top.size(); ++i) {
+    line += (i == 0 ? "  | " : ", ") + Readable(likely.top[i]);
+  }
+  return line + "\n";
+}
+
+std::string JsonLogprob(const TokenLogprob& token) {
+  // Bytes, because a token may end within a character.
+  const std::vector<int> bytes(
+      reinterpret_cast<const unsigned char*>(token.bytes.data()),
+      reinterpret_cast<const unsigned char*>(token.bytes.data()) + token.bytes.size());
+  return fmt::format("\"id\": {}, \"bytes\": [{}], \"logprob\": {:.6f}", token.token_id,
+                     fmt::join(bytes, ", "), token.logprob);
+}
+
+std::string JsonLogprobs(const std::vector<LikelyToken>& tokens) {
+  std::vector<std::string> parts;
+  for (const LikelyToken& likely : tokens) {
+    std::vector<std::string> top;
+    for (const TokenLogprob& token : likely.top) top.push_back("{" + JsonLogprob(token) + "}");
+    parts.push_back(
+        fmt::format("{{{}, \"top\": [{}]}}", JsonLogprob(likely.token), fmt::join(top, ", ")));
+  }
+  return fmt::format("\"logprobs\": [{}], ", fmt::join(parts, ", "));
+}
+
+// `logprobs` is empty or a field with its comma.
+std::string Json(const GenerateResult& result, const std::vector<std::int32_t>& ids,
+                 const std::string& logprobs) {
   const auto ms = [](std::chrono::nanoseconds time) {
     return std::chrono::duration<double, std::milli>(time).count();
   };
   return fmt::format(
-      "{{\"conversation_id\": {}, \"text\": {}, \"token_ids\": [{}], \"finish_reason\": \"{}\", "
+      "{{\"conversation_id\": {}, \"text\": {}, \"token_ids\": [{}], {}\"finish_reason\": \"{}\", "
       "\"reused_token_count\": {}, \"prompt_token_count\": {}, \"generated_token_count\": {}, "
-      "\"conversation_token_count\": {}, \"tokens_per_s\": {:.3f}, \"ttft_ms\": {:.3f}, "
+      "\"conversation_token_count\": {}, \"tokens_per_s\": {:.3f}, \"queue_ms\": {:.3f}, "
+      "\"ttft_ms\": {:.3f}, "
       "\"prefill_ms\": {:.3f}, \"decode_ms\": {:.3f}, \"kv_flash_bytes\": {}, "
       "\"kv_dram_bytes\": {}, \"kv_read_bytes\": {}, \"io_engine\": {}, "
       "\"reconnect_count\": {}}}\n",
-      result.conversation_id, JsonString(result.text), fmt::join(ids, ", "),
+      result.conversation_id, JsonString(result.text), fmt::join(ids, ", "), logprobs,
       ReasonName(result.reason), result.reused_token_count, result.prompt_token_count,
       result.generated_token_count, result.conversation_token_count, result.TokensPerSecond(),
-      ms(result.first_token_time), ms(result.prefill_time), ms(result.decode_time),
-      result.kv_flash_bytes, result.kv_dram_peak_bytes, result.kv_read_bytes,
-      JsonString(result.io_engine), result.reconnect_count);
+      ms(result.queue_time), ms(result.first_token_time), ms(result.prefill_time),
+      ms(result.decode_time), result.kv_flash_bytes, result.kv_dram_peak_bytes,
+      result.kv_read_bytes, JsonString(result.io_engine), result.reconnect_count);
 }
 
 // Puts the texts together; each is checked where its source is still known.
@@ -99,9 +144,22 @@ absl::Status Run(GenerateArguments& options) {
     progress.Update("reading the prompt", done, total, "tokens");
   };
   generate.on_token = [&](std::int32_t id) { ids.push_back(id); };
+  std::vector<LikelyToken> likely;
+  const bool lines = options.logprob_count >= 0 && !options.json;  // one for each token
+  if (options.logprob_count >= 0) {
+    generate.top_logprob_count = options.logprob_count;
+    generate.on_logprob = [&](const TokenLogprob& token, const std::vector<TokenLogprob>& top) {
+      progress.Clear();
+      if (!lines) {
+        likely.push_back({token, top});
+      } else if (!WriteOutput(ReadableLine({token, top})).ok()) {
+        interrupt.Cancel();
+      }
+    };
+  }
   generate.on_text = [&](std::string_view text) {
     progress.Clear();
-    if (options.json) return;
+    if (options.json || lines) return;
     text_open = text.back() != '\n';
     // Nobody gets what would be computed.
     if (!WriteOutput(text).ok()) interrupt.Cancel();
@@ -116,7 +174,9 @@ absl::Status Run(GenerateArguments& options) {
     status = Annotate(status, fmt::format("conversation {}", conversation));
   }
   CAIRN_RETURN_IF_ERROR(status);
-  if (options.json) CAIRN_RETURN_IF_ERROR(WriteOutput(Json(*result, ids)));
+  if (options.json)
+    CAIRN_RETURN_IF_ERROR(
+        WriteOutput(Json(*result, ids, options.logprob_count >= 0 ? JsonLogprobs(likely) : "")));
   if (options.stats) WriteStats(*result);
   return absl::OkStatus();
 }
@@ -148,6 +208,12 @@ void AddGenerateCommand(CLI::App& app, CommandResult& result) {
                    "Take special tokens such as <|eot_id|> in the prompt as tokens");
   command.add_flag("--ignore-end", generate.ignore_end,
                    "Generate on after the model's end-of-text token");
+  command
+      .add_option(
+          "--logprobs", options->logprob_count,
+          "Print a line for each token instead of text: its id, itself, the logarithm of its "
+          "probability, and the same of the N most likely tokens")
+      ->check(CLI::Range(0, 20));
   command.add_flag("--json", options->json, "Print one JSON object at the end instead of text");
   command.add_flag("--stats", options->stats, "Print a summary on standard error");
   command.add_flag("--progress", options->progress, "Show progress also without a terminal");

@@ -65,6 +65,28 @@ absl::StatusOr<FinishReason> FromProto(v1::FinishReason reason) {
   }
 }
 
+void SetSampling(const GenerateOptions& options, v1::Sampling& sampling) {
+  sampling.set_temperature(options.temperature);
+  sampling.set_top_k(options.top_k);
+  sampling.set_top_p(options.top_p);
+  sampling.set_seed(options.seed);
+  sampling.set_min_p(options.min_p);
+  sampling.set_typical_p(options.typical_p);
+  sampling.set_repetition_penalty(options.repetition_penalty);
+  sampling.set_presence_penalty(options.presence_penalty);
+  sampling.set_frequency_penalty(options.frequency_penalty);
+  sampling.set_penalty_last_tokens(options.penalty_last_tokens);
+  for (const LogitBias& bias : options.logit_bias) {
+    v1::LogitBias& out = *sampling.add_logit_bias();
+    out.set_id(bias.token_id);
+    out.set_bias(bias.bias);
+  }
+}
+
+TokenLogprob FromProto(const v1::TokenLogprob& token) {
+  return {token.id(), token.text(), token.logprob()};
+}
+
 v1::GenerateRequest ToProto(const GenerateOptions& options) {
   v1::GenerateRequest request;
   request.set_conversation_id(options.conversation_id);
@@ -82,14 +104,13 @@ v1::GenerateRequest ToProto(const GenerateOptions& options) {
   }
   request.set_parse_special(options.parse_special);
   request.set_tokens_max(options.tokens_max == 0 ? -1 : options.tokens_max);
-  request.mutable_sampling()->set_temperature(options.temperature);
-  request.mutable_sampling()->set_top_k(options.top_k);
-  request.mutable_sampling()->set_top_p(options.top_p);
-  request.mutable_sampling()->set_seed(options.seed);
+  SetSampling(options, *request.mutable_sampling());
   request.mutable_stop()->Assign(options.stop.begin(), options.stop.end());
   request.set_label(options.label);
   request.set_ephemeral(options.ephemeral);
   request.set_ignore_eos(options.ignore_end);
+  request.set_logprobs(static_cast<bool>(options.on_logprob));
+  request.set_top_logprob_count(options.on_logprob ? options.top_logprob_count : 0);
   return request;
 }
 
@@ -97,6 +118,7 @@ absl::Status HandleFinished(const v1::Finished& finished, GenerateResult& result
   CAIRN_ASSIGN_OR_RETURN(result.reason, FromProto(finished.reason()));
   result.generated_token_count = finished.generated_token_count();
   result.conversation_token_count = finished.conversation_token_count();
+  result.queue_time = FromProto(finished.queue_time());
   result.first_token_time = FromProto(finished.first_token_time());
   result.prefill_time = FromProto(finished.prefill_time());
   result.decode_time = FromProto(finished.decode_time());
@@ -124,6 +146,13 @@ absl::Status HandleEvent(const GenerateOptions& options, const v1::GenerateEvent
     ++result.generated_token_count;
     result.text += event.token().text();
     if (options.on_token) options.on_token(event.token().id());
+    if (options.on_logprob && event.token().has_logprob()) {
+      std::vector<TokenLogprob> top;
+      for (const v1::TokenLogprob& token : event.token().top_logprobs()) {
+        top.push_back(FromProto(token));
+      }
+      options.on_logprob(FromProto(event.token().logprob()), top);
+    }
     if (options.on_text && !event.token().text().empty()) options.on_text(event.token().text());
   } else if (event.has_finished()) {
     return HandleFinished(event.finished(), result);

@@ -42,6 +42,21 @@ struct ChatMessage {
   std::string content;
 };
 
+// A token to choose more or less often: `bias` is added to its logit. Up to 100; -100 and less,
+// also -infinity: never this token.
+struct LogitBias {
+  std::int32_t token_id = 0;
+  float bias = 0;
+};
+
+// How likely a token was in the model's own distribution, before bias, penalties and temperature.
+struct TokenLogprob {
+  std::int32_t token_id = 0;
+  std::string bytes;  // its own, which may be a part of a UTF-8 character
+  float logprob = 0;  // natural
+};
+
+// See inference.proto's Sampling for what the numbers of the sampler mean and may be.
 struct GenerateOptions {
   // The prompt: text; token ids if `prompt_tokens` is not empty; messages if `messages` is not
   // empty, for models with a chat template. Messages are those that the conversation does not hold
@@ -57,9 +72,16 @@ struct GenerateOptions {
   std::int32_t tokens_max = 256;
   // 0: always the most likely token.
   float temperature = 0;
-  std::int32_t top_k = 0;  // 0: all
-  float top_p = 0;         // 0: all
-  std::uint64_t seed = 0;  // 0: a random one
+  std::int32_t top_k = 0;        // 0: all
+  float top_p = 0;               // 0: all
+  float min_p = 0;               // 0: all
+  float typical_p = 0;           // 0: all
+  float repetition_penalty = 0;  // 0 and 1: none
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  std::int32_t penalty_last_tokens = 0;  // 0: 64, -1: all
+  std::vector<LogitBias> logit_bias;     // at most 1024
+  std::uint64_t seed = 0;                // 0: a random one
   // Generation ends before the first of these texts.
   std::vector<std::string> stop;
   // Shown in lists.
@@ -78,6 +100,10 @@ struct GenerateOptions {
   std::function<void(std::int64_t done_token_count, std::int64_t prompt_token_count)> on_prefill;
   std::function<void(std::string_view text)> on_text;
   std::function<void(std::int32_t token_id)> on_token;
+  // Behind on_token, if set: how likely the token was, and the `top_logprob_count` (at most 20)
+  // most likely ones in its place.
+  std::function<void(const TokenLogprob& token, const std::vector<TokenLogprob>& top)> on_logprob;
+  std::int32_t top_logprob_count = 0;
 };
 
 enum class FinishReason { kEnd, kLength, kStop, kContext };
@@ -90,6 +116,7 @@ struct GenerateResult {
   std::int64_t prompt_token_count = 0;
   std::int64_t generated_token_count = 0;
   std::int64_t conversation_token_count = 0;
+  std::chrono::nanoseconds queue_time{0};  // until its turn came; a part of first_token_time
   std::chrono::nanoseconds first_token_time{0};
   std::chrono::nanoseconds prefill_time{0};
   std::chrono::nanoseconds decode_time{0};  // of all generated tokens but the first

@@ -45,6 +45,53 @@ class GenerateTest(daemons.SharedCairnTest):
                 self.assertEqual(on_flash["token_ids"], in_memory.generate(*arguments)["token_ids"])
                 self.assertEqual(len(on_flash["token_ids"]), 200)
 
+    def test_fixed_seed_gives_fixed_text_also_over_a_restart(self):
+        sampling = ["--temperature", "1.3", "--seed", "11", "--min-p", "0.02", "--typical", "0.95", "--top-k", "50",
+                    "--repeat-penalty", "1.2", "--presence-penalty", "0.3", "--frequency-penalty", "0.2",
+                    "--repeat-last-n", "100", "--logit-bias", "300=1.5", "--logit-bias", "301=-100",
+                    "--ignore-end", "--tokens", "40"]
+        with Cairn() as cairn:
+            first = cairn.generate("Mira keeps", *sampling)
+            self.assertEqual(cairn.generate("Mira keeps", *sampling)["token_ids"], first["token_ids"])
+            self.assertNotIn(301, first["token_ids"])
+            other = cairn.generate("Mira keeps", *["12" if word == "11" else word for word in sampling])
+            self.assertNotEqual(other["token_ids"], first["token_ids"])
+            number = str(first["conversation_id"])
+            again = cairn.generate("Mira keeps", *sampling)
+            second = cairn.generate(" the", "--conversation", number, *sampling)
+            cairn.compute.stop()
+            cairn.kv.stop()
+            cairn.kv.start()
+            cairn.compute.start()
+            # The penalties count what the conversation holds, wherever it was computed.
+            after = cairn.generate(" the", "--conversation", str(again["conversation_id"]), *sampling)
+            self.assertEqual(after["token_ids"], second["token_ids"])
+
+    def test_penalties_end_repetitions_of_greedy_text(self):
+        plain = self.cairn.generate("river " * 20, *LONG)["token_ids"]
+        penalised = self.cairn.generate("river " * 20, "--repeat-penalty", "1.5", *LONG)["token_ids"]
+        self.assertGreater(len(set(penalised)), 2 * len(set(plain)))
+
+    def test_logit_bias_must_be_a_token_and_a_number(self):
+        for text in ("5", "5=", "=1", "x=1", "-5=1", "5=1x", "5=nan", "5=100.5"):
+            self.refuse("generate", "x", "--logit-bias", text, words=["--logit-bias", text, "ID=BIAS"], status=2)
+        self.refuse("generate", "x", "--logit-bias", "99999999=1", words=["sampling.logit_bias", "99999999"])
+
+    def test_log_probabilities_are_lines_or_json(self):
+        arguments = [QUESTION, "--file", DEMO_TEXT, "--tokens", "4"]
+        result = self.cairn.generate(*arguments, "--logprobs", "2")
+        self.assertEqual([token["id"] for token in result["logprobs"]], result["token_ids"])
+        self.assertEqual(b"".join(bytes(token["bytes"]) for token in result["logprobs"]).decode(), result["text"])
+        lines = self.cairn.succeed("generate", *arguments, "--logprobs", "2").splitlines()
+        self.assertEqual(len(lines), 4)
+        for line, token in zip(lines, result["logprobs"]):
+            self.assertEqual([top["id"] for top in token["top"]][0], token["id"])
+            self.assertEqual(len(token["top"]), 2)
+            self.assertLess(token["logprob"], 0)
+            self.assertRegex(line, r'^%d ".*" -?[\d.]+  \| %d ".*" -?[\d.]+, \d+ ".*" -[\d.]+$' %
+                             (token["id"], token["id"]))
+        self.assertNotIn("logprobs", self.cairn.generate(*arguments))
+
     def test_summary_line_has_every_number(self):
         done = self.cairn.run("generate", "Q: Who?\nA:", "--tokens", "5", "--stats")
         self.assertRegex(done.stderr.decode().splitlines()[-1],
