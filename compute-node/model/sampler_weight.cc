@@ -33,7 +33,7 @@ constexpr std::array<double, kStepCount> kSteps = MakeSteps();
 // exp(x) * 2^40 for kSamplerExponentMin <= x <= 0, less than 2^-8 from SamplerExp's: a table and a
 // short polynomial take a tenth of its time.
 double ScaledExp(double x) {
-  const int step = static_cast<int>(x * (-1.0 / kStep) + 0.5);
+  const int step = static_cast<int>(0.5 - x * (1.0 / kStep));
   const double rest = x + step * kStep;  // at most kStep / 2 from 0: error below 2^-54
   double sum = 1.0 / 120;
   for (const double coefficient : {1.0 / 24, 1.0 / 6, 1.0 / 2, 1.0, 1.0}) {

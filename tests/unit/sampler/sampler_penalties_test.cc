@@ -84,8 +84,8 @@ TEST(SamplerPenaltiesTest, GreedyDecodingHasThemToo) {
   const std::vector<float> logits = {1.0F, 3.0F, 2.9F, 2.8F};
   Sampler sampler =
       Sampler::Create({.penalties = {.presence_penalty = 1.0, .logit_bias = {{2, -100}}}}).value();
-  std::vector<std::int32_t> ids;
-  for (int i = 0; i < 4; ++i) ids.push_back(sampler.Sample(logits).value());
+  std::vector<std::int32_t> ids(4);
+  for (std::int32_t& id : ids) id = sampler.Sample(logits).value();
   EXPECT_EQ(ids, (std::vector<std::int32_t>{1, 3, 1, 1}));
 }
 
