@@ -6,26 +6,35 @@
 #define CAIRN_ATTENTION_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstring>
 
+#include <hwy/cache_control.h>
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
 #include "compute-node/kernels/attention.h"
-#include "compute-node/kernels/convert.h"
+#include "compute-node/kernels/kv_block-inl.h"
 
 // Not per target: the arguments that cross the dispatch.
 #ifndef CAIRN_ATTENTION_ARGUMENTS_
 #define CAIRN_ATTENTION_ARGUMENTS_
 namespace cairn::compute {
 struct AttendArguments {
-  std::span<const std::byte* const> entries;
-  KvFormat format;
-  std::int64_t head_dim;
+  const KvBlock& block;
   float scale;
   QueryRows queries;
   std::span<const std::int32_t> visible_counts;
   float* states;
+};
+
+// Query rows that are computed together: what a row needs, found once.
+struct RowTile {
+  static constexpr int kRowsMax = 8;
+  const float* queries[kRowsMax];
+  float* states[kRowsMax];
+  std::int64_t visible[kRowsMax];
+  int row_count = 0;
 };
 }  // namespace cairn::compute
 #endif
@@ -35,205 +44,246 @@ namespace cairn::compute::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Vectors divide a head: 8 lanes at most where head_dim is an odd multiple of 8.
-template <std::size_t kLanesMax>
-struct AttentionKernel {
-  using Floats = hn::CappedTag<float, kLanesMax>;
-  using Vec = hn::Vec<Floats>;
+// Accumulators take two thirds of the registers; the rest are operands.
+inline constexpr bool kManyRegisters = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL ||
+                                       (HWY_ARCH_ARM_A64 && HWY_TARGET != HWY_SCALAR);
+inline constexpr int kTileRows = kManyRegisters ? 8 : 4;
+inline constexpr int kValueRows = 4;
+inline constexpr int kValueVectors = kManyRegisters ? 4 : 2;
 
-  static HWY_INLINE void ConvertRow(const std::byte* HWY_RESTRICT from, KvFormat format,
-                                    std::int64_t count, float* HWY_RESTRICT to) {
-    const Floats df;
-    if (format == KvFormat::kF32) {
-      std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
-      return;
-    }
-    if (HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SCALAR) {
-      LoadKvRow(from, format, {to, static_cast<std::size_t>(count)});
-      return;
-    }
-    const hn::Rebind<hwy::float16_t, Floats> dh;
-    const auto lanes = static_cast<std::int64_t>(hn::Lanes(df));
-    HWY_ALIGN hwy::float16_t halves[kLanesMax];
-    for (std::int64_t i = 0; i < count; i += lanes) {
-      hwy::CopyBytes<sizeof(hwy::float16_t) * hn::MaxLanes(df)>(from + i * 2, halves);
-      hn::Store(hn::PromoteTo(df, hn::Load(dh, halves)), df, to + i);
+// scores[r][e] = keys[e] . query[r] for two vectors of entries: for each pair one chain of sums
+// over the elements in their order, so that it matters neither how many rows are computed together
+// nor how long a vector is.
+template <int kRows>
+HWY_INLINE void ScoreTile(const KvBlock& block, const RowTile& tile, int first_row,
+                          std::int64_t first_entry, float* HWY_RESTRICT scores) {
+  const AttentionFloats df;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(df));
+  AttentionVec low[kRows];
+  AttentionVec high[kRows];
+  const float* queries[kRows];
+  HWY_UNROLL(8)
+  for (int r = 0; r < kRows; ++r) {
+    low[r] = hn::Zero(df);
+    high[r] = hn::Zero(df);
+    queries[r] = tile.queries[first_row + r];
+  }
+  const float* HWY_RESTRICT keys = block.keys + first_entry;
+  for (std::int64_t i = 0; i < block.head_dim; ++i) {
+    const auto key_low = hn::Load(df, keys);
+    const auto key_high = hn::Load(df, keys + lanes);
+    keys += kAttentionBlockEntries;
+    HWY_UNROLL(8)
+    for (int r = 0; r < kRows; ++r) {
+      const auto q = hn::Set(df, queries[r][i]);
+      low[r] = hn::MulAdd(q, key_low, low[r]);
+      high[r] = hn::MulAdd(q, key_high, high[r]);
     }
   }
-
-  // The sums of the lanes of four vectors, in the four lanes of the result: a tree of shuffles,
-  // shorter than four separate sums.
-  static HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> SumFour(Vec a, Vec b, Vec c, Vec d) {
-    const Floats df;
-    const hn::Repartition<double, Floats> dd;
-    const auto ab = hn::Add(hn::InterleaveLower(df, a, b), hn::InterleaveUpper(df, a, b));
-    const auto cd = hn::Add(hn::InterleaveLower(df, c, d), hn::InterleaveUpper(df, c, d));
-    const auto low =
-        hn::BitCast(df, hn::InterleaveLower(dd, hn::BitCast(dd, ab), hn::BitCast(dd, cd)));
-    const auto high =
-        hn::BitCast(df, hn::InterleaveUpper(dd, hn::BitCast(dd, ab), hn::BitCast(dd, cd)));
-    return FoldBlocks(df, hn::Add(low, high));
-  }
-
-  template <class D>
-  static HWY_INLINE auto FoldBlocks(D /*d*/, hn::Vec<D> v) {
-    if constexpr (hn::MaxLanes(D()) > 4) {
-      const hn::Half<D> half;
-      return FoldBlocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
-    } else {
-      return v;
-    }
-  }
-
-  // scores[e] = keys[e] . query, for a number of entries that is a multiple of 4.
-  static HWY_INLINE void Scores(const float* HWY_RESTRICT keys, const float* HWY_RESTRICT query,
-                                std::int64_t head_dim, std::int64_t entry_count,
-                                float* HWY_RESTRICT scores) {
-    const Floats df;
-    const hn::CappedTag<float, 4> d4;
-    const auto lanes = static_cast<std::int64_t>(hn::Lanes(df));
-    for (std::int64_t e = 0; e < entry_count; e += 4) {
-      const float* HWY_RESTRICT k = keys + e * head_dim;
-      auto a = hn::Zero(df);
-      auto b = hn::Zero(df);
-      auto c = hn::Zero(df);
-      auto d = hn::Zero(df);
-      for (std::int64_t i = 0; i < head_dim; i += lanes) {
-        const auto q = hn::LoadU(df, query + i);
-        a = hn::MulAdd(q, hn::LoadU(df, k + i), a);
-        b = hn::MulAdd(q, hn::LoadU(df, k + head_dim + i), b);
-        c = hn::MulAdd(q, hn::LoadU(df, k + 2 * head_dim + i), c);
-        d = hn::MulAdd(q, hn::LoadU(df, k + 3 * head_dim + i), d);
-      }
-      hn::StoreU(SumFour(a, b, c, d), d4, scores + e);
-    }
-  }
-
-  // Turns the first `visible` scores into weights exp(scale * score - max) and the rest into 0;
-  // updates max and sum and answers what the accumulator so far must be multiplied by.
-  static HWY_INLINE float UpdateSoftmax(float scale, std::int64_t visible,
-                                        float* HWY_RESTRICT scores, float& max, float& sum) {
-    const Floats df;
-    const auto lanes = static_cast<std::int64_t>(hn::Lanes(df));
-    float largest = max;
-    for (std::int64_t e = 0; e < visible; ++e) {
-      scores[e] *= scale;
-      largest = scores[e] > largest ? scores[e] : largest;
-    }
-    for (std::int64_t e = visible; e < kAttentionBlockEntries; ++e) {
-      scores[e] = -1e30F;
-    }
-    auto weights_sum = hn::Zero(df);
-    for (std::int64_t e = 0; e < kAttentionBlockEntries; e += lanes) {
-      const auto weights = hn::Exp(df, hn::Sub(hn::LoadU(df, scores + e), hn::Set(df, largest)));
-      weights_sum = hn::Add(weights_sum, weights);
-      hn::StoreU(weights, df, scores + e);
-    }
-    // Of the first block max is -inf and the factor 0.
-    const float factor = ScalarExp(max - largest);
-    sum = sum * factor + hn::GetLane(hn::SumOfLanes(df, weights_sum));
-    max = largest;
-    return factor;
-  }
-
-  static HWY_INLINE float ScalarExp(float x) {
-    const hn::CappedTag<float, 4> d4;
-    return x < -100.0F ? 0.0F : hn::GetLane(hn::Exp(d4, hn::Set(d4, x)));
-  }
-
-  // acc = acc * factor + sum of weights[e] * values[e], over even and odd entries apart for shorter
-  // dependency chains.
-  template <int kVectors>
-  static HWY_INLINE void AddValues(const float* HWY_RESTRICT values,
-                                   const float* HWY_RESTRICT weights, float factor,
-                                   std::int64_t head_dim, std::int64_t entry_count,
-                                   float* HWY_RESTRICT acc) {
-    const Floats df;
-    const auto lanes = static_cast<std::int64_t>(hn::Lanes(df));
-    Vec even[kVectors];
-    Vec odd[kVectors];
-    for (int i = 0; i < kVectors; ++i) {
-      even[i] = hn::Mul(hn::LoadU(df, acc + i * lanes), hn::Set(df, factor));
-      odd[i] = hn::Zero(df);
-    }
-    std::int64_t e = 0;
-    for (; e + 2 <= entry_count; e += 2) {
-      const auto w0 = hn::Set(df, weights[e]);
-      const auto w1 = hn::Set(df, weights[e + 1]);
-      const float* HWY_RESTRICT v = values + e * head_dim;
-      for (int i = 0; i < kVectors; ++i) {
-        even[i] = hn::MulAdd(w0, hn::LoadU(df, v + i * lanes), even[i]);
-        odd[i] = hn::MulAdd(w1, hn::LoadU(df, v + head_dim + i * lanes), odd[i]);
-      }
-    }
-    if (e < entry_count) {
-      const auto w0 = hn::Set(df, weights[e]);
-      for (int i = 0; i < kVectors; ++i) {
-        even[i] = hn::MulAdd(w0, hn::LoadU(df, values + e * head_dim + i * lanes), even[i]);
-      }
-    }
-    for (int i = 0; i < kVectors; ++i) {
-      hn::StoreU(hn::Add(even[i], odd[i]), df, acc + i * lanes);
-    }
-  }
-
-  static void Attend(const AttendArguments& arguments) {
-    const std::int64_t head_dim = arguments.head_dim;
-    const auto entry_count = static_cast<std::int64_t>(arguments.entries.size());
-    // Converted once, used by every query row. Rows up to the next multiple of 4 are zero.
-    HWY_ALIGN float keys[kAttentionBlockEntries * kHeadDimMax];
-    HWY_ALIGN float values[kAttentionBlockEntries * kHeadDimMax];
-    const std::int64_t padded_count = (entry_count + 3) / 4 * 4;
-    for (std::int64_t e = 0; e < entry_count; ++e) {
-      const std::byte* entry = arguments.entries[static_cast<std::size_t>(e)];
-      ConvertRow(entry, arguments.format, head_dim, keys + e * head_dim);
-      ConvertRow(entry + head_dim * KvElementBytes(arguments.format), arguments.format, head_dim,
-                 values + e * head_dim);
-    }
-    for (std::int64_t i = entry_count * head_dim; i < padded_count * head_dim; ++i) {
-      keys[i] = 0.0F;
-    }
-    const auto lanes = static_cast<std::int64_t>(hn::Lanes(Floats()));
-    HWY_ALIGN float scores[kAttentionBlockEntries];
-    for (std::int64_t row = 0; row < arguments.queries.row_count; ++row) {
-      const std::int64_t visible =
-          arguments.visible_counts.empty()
-              ? entry_count
-              : std::clamp<std::int64_t>(arguments.visible_counts[static_cast<std::size_t>(row)], 0,
-                                         entry_count);
-      if (visible == 0) {
-        continue;
-      }
-      float* state = arguments.states + row * AttentionStateFloats(head_dim);
-      const float* query = arguments.queries.data + row * arguments.queries.stride;
-      Scores(keys, query, head_dim, (visible + 3) / 4 * 4, scores);
-      const float factor = UpdateSoftmax(arguments.scale, visible, scores, state[0], state[1]);
-      std::int64_t i = 0;
-      for (; i + 4 * lanes <= head_dim; i += 4 * lanes) {
-        AddValues<4>(values + i, scores, factor, head_dim, visible, state + 2 + i);
-      }
-      for (; i < head_dim; i += lanes) {
-        AddValues<1>(values + i, scores, factor, head_dim, visible, state + 2 + i);
-      }
-    }
-  }
-};
-
-void AttendBlockRows(const AttendArguments& arguments) {
-  if (arguments.head_dim % 16 == 0) {
-    AttentionKernel<16>::Attend(arguments);
-  } else {
-    AttentionKernel<8>::Attend(arguments);
+  HWY_UNROLL(8)
+  for (int r = 0; r < kRows; ++r) {
+    float* HWY_RESTRICT to = scores + (first_row + r) * kAttentionBlockEntries + first_entry;
+    hn::Store(low[r], df, to);
+    hn::Store(high[r], df, to + lanes);
   }
 }
 
+HWY_INLINE float ScalarExp(float x) {
+  const hn::CappedTag<float, 4> d4;
+  return x < -100.0F ? 0.0F : hn::GetLane(hn::Exp(d4, hn::Set(d4, x)));
+}
+
+// Turns the first `visible` scores into weights exp(scale * score - max) and the rest into 0;
+// updates max and sum and answers what the accumulator so far must be multiplied by.
+HWY_NOINLINE float UpdateSoftmax(float scale, std::int64_t visible, float* HWY_RESTRICT scores,
+                                 float& max, float& sum) {
+  const AttentionFloats df;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(df));
+  const auto limit = hn::Set(df, static_cast<float>(visible));
+  const auto hidden = hn::Set(df, -1e30F);
+  auto largest_lanes = hidden;
+  for (std::int64_t e = 0; e < kAttentionBlockEntries; e += lanes) {
+    const auto seen = hn::Lt(hn::Iota(df, static_cast<float>(e)), limit);
+    const auto scaled = hn::Mul(hn::Load(df, scores + e), hn::Set(df, scale));
+    const auto score = hn::IfThenElse(seen, scaled, hidden);
+    largest_lanes = hn::Max(largest_lanes, score);
+    hn::Store(score, df, scores + e);
+  }
+  const float block_max = hn::GetLane(hn::MaxOfLanes(df, largest_lanes));
+  const float largest = block_max > max ? block_max : max;
+  auto weights_sum = hn::Zero(df);
+  for (std::int64_t e = 0; e < kAttentionBlockEntries; e += lanes) {
+    const auto weights = hn::Exp(df, hn::Sub(hn::Load(df, scores + e), hn::Set(df, largest)));
+    weights_sum = hn::Add(weights_sum, weights);
+    hn::Store(weights, df, scores + e);
+  }
+  // Of the first block max is -inf and the factor 0. Far into a context the maximum seldom rises.
+  const float factor = largest > max ? ScalarExp(max - largest) : 1.0F;
+  sum = sum * factor + hn::GetLane(hn::SumOfLanes(df, weights_sum));
+  max = largest;
+  return factor;
+}
+
+// acc[r] = acc[r] * factors[r] + sum of weights[r][e] * values[e] over entries [begin, end) and
+// kVectors vectors of elements from `first` on: for each element one chain of sums, in the order of
+// the entries.
+template <class D, int kRows, int kVectors>
+HWY_INLINE void AddValues(D d, const KvBlock& block, const RowTile& tile, int first_row,
+                          std::int64_t begin, std::int64_t end, std::int64_t first,
+                          const float* HWY_RESTRICT factors, const float* HWY_RESTRICT weights) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  hn::Vec<D> sums[kRows][kVectors];
+  HWY_UNROLL(8)
+  for (int r = 0; r < kRows; ++r) {
+    const float* acc = tile.states[first_row + r] + 2 + first;
+    const auto factor = hn::Set(d, factors[first_row + r]);
+    HWY_UNROLL(8)
+    for (int v = 0; v < kVectors; ++v) {
+      sums[r][v] = hn::Mul(hn::LoadU(d, acc + v * lanes), factor);
+    }
+  }
+  const float* HWY_RESTRICT row_weights = weights + first_row * kAttentionBlockEntries;
+  const float* HWY_RESTRICT values = block.values + begin * block.head_dim + first;
+  for (std::int64_t e = begin; e < end; ++e) {
+    hn::Vec<D> value[kVectors];
+    HWY_UNROLL(8)
+    for (int v = 0; v < kVectors; ++v) {
+      value[v] = hn::LoadU(d, values + v * lanes);
+    }
+    values += block.head_dim;
+    HWY_UNROLL(8)
+    for (int r = 0; r < kRows; ++r) {
+      const auto weight = hn::Set(d, row_weights[r * kAttentionBlockEntries + e]);
+      HWY_UNROLL(8)
+      for (int v = 0; v < kVectors; ++v) {
+        sums[r][v] = hn::MulAdd(weight, value[v], sums[r][v]);
+      }
+    }
+  }
+  HWY_UNROLL(8)
+  for (int r = 0; r < kRows; ++r) {
+    float* acc = tile.states[first_row + r] + 2 + first;
+    HWY_UNROLL(8)
+    for (int v = 0; v < kVectors; ++v) {
+      hn::StoreU(sums[r][v], d, acc + v * lanes);
+    }
+  }
+}
+
+template <int kRows>
+HWY_NOINLINE void AddAllValues(const KvBlock& block, const RowTile& tile, int first_row,
+                               std::int64_t begin, std::int64_t end,
+                               const float* HWY_RESTRICT factors,
+                               const float* HWY_RESTRICT weights) {
+  const AttentionFloats df;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(df));
+  std::int64_t i = 0;
+  for (; i + kValueVectors * lanes <= block.head_dim; i += kValueVectors * lanes) {
+    AddValues<AttentionFloats, kRows, kValueVectors>(df, block, tile, first_row, begin, end, i,
+                                                     factors, weights);
+  }
+  for (; i + lanes <= block.head_dim; i += lanes) {
+    AddValues<AttentionFloats, kRows, 1>(df, block, tile, first_row, begin, end, i, factors,
+                                         weights);
+  }
+  if (i < block.head_dim) {
+    // An odd multiple of 8, and vectors of 16.
+    using Eight = hn::CappedTag<float, 8>;
+    AddValues<Eight, kRows, 1>(Eight(), block, tile, first_row, begin, end, i, factors, weights);
+  }
+}
+
+template <int kRows>
+HWY_NOINLINE void AttendRows(const KvBlock& block, float scale, const RowTile& tile, int first_row,
+                             float* HWY_RESTRICT weights) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(AttentionFloats()));
+  const std::int64_t* visible = tile.visible + first_row;
+  const std::int64_t most = *std::max_element(visible, visible + kRows);
+  const std::int64_t common = *std::min_element(visible, visible + kRows);
+  for (std::int64_t e = 0; e < most; e += 2 * lanes) {
+    ScoreTile<kRows>(block, tile, first_row, e, weights);
+  }
+  float factors[RowTile::kRowsMax];
+  for (int r = first_row; r < first_row + kRows; ++r) {
+    factors[r] = UpdateSoftmax(scale, tile.visible[r], weights + r * kAttentionBlockEntries,
+                               tile.states[r][0], tile.states[r][1]);
+  }
+  if constexpr (kRows > kValueRows) {
+    AddAllValues<kValueRows>(block, tile, first_row, 0, common, factors, weights);
+    AddAllValues<kRows - kValueRows>(block, tile, first_row + kValueRows, 0, common, factors,
+                                     weights);
+  } else {
+    AddAllValues<kRows>(block, tile, first_row, 0, common, factors, weights);
+  }
+  if (most == common) return;
+  // Entries that only some rows see: a hidden one must not even be multiplied by zero, as it may
+  // hold an infinity.
+  for (int r = first_row; r < first_row + kRows; ++r) {
+    factors[r] = 1.0F;
+    if (tile.visible[r] > common) {
+      AddAllValues<1>(block, tile, r, common, tile.visible[r], factors, weights);
+    }
+  }
+}
+
+// Rows [first_row, tile.row_count), kRows at a time as far as they go, then all that are left.
+template <int kRows>
+HWY_INLINE void AttendTile(const KvBlock& block, float scale, const RowTile& tile, int first_row,
+                           float* HWY_RESTRICT weights) {
+  for (; first_row + kRows <= tile.row_count; first_row += kRows) {
+    AttendRows<kRows>(block, scale, tile, first_row, weights);
+  }
+  if constexpr (kRows > 1) {
+    AttendTile<kRows - 1>(block, scale, tile, first_row, weights);
+  }
+}
+
+// Rows of a chunk of tokens are more than the nearest cache holds, at distances that the processor
+// does not guess.
+HWY_INLINE void PrefetchRow(const AttendArguments& arguments, std::int64_t row) {
+  if (row >= arguments.queries.row_count) return;
+  constexpr std::int64_t kLineFloats = 16;
+  const std::int64_t state_floats = AttentionStateFloats(arguments.block.head_dim);
+  const float* query = arguments.queries.data + row * arguments.queries.stride;
+  const float* state = arguments.states + row * state_floats;
+  for (std::int64_t i = 0; i < arguments.block.head_dim; i += kLineFloats) {
+    hwy::Prefetch(query + i);
+  }
+  for (std::int64_t i = 0; i < state_floats; i += kLineFloats) {
+    hwy::Prefetch(state + i);
+  }
+}
+
+void AttendBlockRows(const AttendArguments& arguments) {
+  const std::int64_t entry_count = arguments.block.entry_count;
+  HWY_ALIGN float weights[RowTile::kRowsMax * kAttentionBlockEntries];
+  RowTile tile;
+  for (std::int64_t row = 0; row < arguments.queries.row_count; ++row) {
+    const std::int64_t visible =
+        arguments.visible_counts.empty()
+            ? entry_count
+            : std::clamp<std::int64_t>(arguments.visible_counts[static_cast<std::size_t>(row)], 0,
+                                       entry_count);
+    PrefetchRow(arguments, row + RowTile::kRowsMax);
+    if (visible == 0) continue;
+    tile.queries[tile.row_count] = arguments.queries.data + row * arguments.queries.stride;
+    tile.states[tile.row_count] =
+        arguments.states + row * AttentionStateFloats(arguments.block.head_dim);
+    tile.visible[tile.row_count] = visible;
+    if (++tile.row_count == RowTile::kRowsMax) {
+      AttendTile<kTileRows>(arguments.block, arguments.scale, tile, 0, weights);
+      tile.row_count = 0;
+    }
+  }
+  AttendTile<kTileRows>(arguments.block, arguments.scale, tile, 0, weights);
+}
+
 void MergeRow(const float* HWY_RESTRICT from, std::int64_t head_dim, float* HWY_RESTRICT into) {
-  using Kernel = AttentionKernel<8>;
-  const Kernel::Floats df;
+  const hn::CappedTag<float, 8> df;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(df));
   const float largest = from[0] > into[0] ? from[0] : into[0];
-  const float from_factor = Kernel::ScalarExp(from[0] - largest);
-  const float into_factor = Kernel::ScalarExp(into[0] - largest);
+  const float from_factor = ScalarExp(from[0] - largest);
+  const float into_factor = ScalarExp(into[0] - largest);
   into[0] = largest;
   into[1] = into[1] * into_factor + from[1] * from_factor;
   for (std::int64_t i = 2; i < 2 + head_dim; i += lanes) {

@@ -14,6 +14,7 @@
 #if HWY_ONCE
 namespace cairn::compute {
 
+HWY_EXPORT(LoadBlockEntries);
 HWY_EXPORT(AttendBlockRows);
 HWY_EXPORT(MergeRow);
 
@@ -26,21 +27,33 @@ void InitAttention(std::span<float> states, std::int64_t head_dim) {
   }
 }
 
+void LoadBlock(std::span<const std::byte* const> entries,
+               std::span<const std::byte* const> next_entries, KvFormat format,
+               std::int64_t head_dim, KvBlock& block) {
+  CAIRN_CHECK_LE(entries.size(), static_cast<std::size_t>(kAttentionBlockEntries));
+  CAIRN_CHECK(head_dim > 0 && head_dim <= kHeadDimMax && head_dim % 8 == 0);
+  block.entry_count = std::ssize(entries);
+  block.head_dim = head_dim;
+  if (entries.empty()) return;
+  HWY_DYNAMIC_DISPATCH(LoadBlockEntries)(entries, next_entries, format, block);
+}
+
+void AttendBlock(const KvBlock& block, float scale, const QueryRows& queries,
+                 std::span<const std::int32_t> visible_counts, std::span<float> states) {
+  CAIRN_CHECK_EQ(states.size(), static_cast<std::size_t>(queries.row_count *
+                                                         AttentionStateFloats(block.head_dim)));
+  CAIRN_CHECK(visible_counts.empty() ||
+              visible_counts.size() == static_cast<std::size_t>(queries.row_count));
+  if (block.entry_count == 0) return;
+  HWY_DYNAMIC_DISPATCH(AttendBlockRows)({block, scale, queries, visible_counts, states.data()});
+}
+
 void AttendBlock(std::span<const std::byte* const> entries, KvFormat format, std::int64_t head_dim,
                  float scale, const QueryRows& queries,
                  std::span<const std::int32_t> visible_counts, std::span<float> states) {
-  CAIRN_CHECK_LE(entries.size(), static_cast<std::size_t>(kAttentionBlockEntries));
-  CAIRN_CHECK(head_dim > 0 && head_dim <= kHeadDimMax && head_dim % 8 == 0);
-  CAIRN_CHECK_EQ(states.size(),
-                 static_cast<std::size_t>(queries.row_count * AttentionStateFloats(head_dim)));
-  CAIRN_CHECK(visible_counts.empty() ||
-              visible_counts.size() == static_cast<std::size_t>(queries.row_count));
-  if (entries.empty() || queries.row_count == 0) {
-    return;
-  }
-  const AttendArguments arguments{entries, format,         head_dim,     scale,
-                                  queries, visible_counts, states.data()};
-  HWY_DYNAMIC_DISPATCH(AttendBlockRows)(arguments);
+  KvBlock block;
+  LoadBlock(entries, {}, format, head_dim, block);
+  AttendBlock(block, scale, queries, visible_counts, states);
 }
 
 void FinishAttention(std::span<const float> states, std::int64_t head_dim, float* out,
@@ -49,7 +62,8 @@ void FinishAttention(std::span<const float> states, std::int64_t head_dim, float
   const std::int64_t row_count = static_cast<std::int64_t>(states.size()) / floats;
   for (std::int64_t row = 0; row < row_count; ++row) {
     const float* state = states.data() + row * floats;
-    const float inverse = state[1] > 0.0F ? 1.0F / state[1] : 0.0F;
+    // A sum that is not a number stays one: the caller must not take it for nothing attended.
+    const float inverse = state[1] == 0.0F ? 0.0F : 1.0F / state[1];
     for (std::int64_t i = 0; i < head_dim; ++i) {
       out[row * out_stride + i] = state[2 + i] * inverse;
     }
@@ -59,7 +73,7 @@ void FinishAttention(std::span<const float> states, std::int64_t head_dim, float
 void MergeAttention(std::span<const float> from, std::int64_t head_dim, std::span<float> into) {
   CAIRN_CHECK_EQ(from.size(), static_cast<std::size_t>(AttentionStateFloats(head_dim)));
   CAIRN_CHECK_EQ(into.size(), from.size());
-  if (from[1] > 0.0F) {
+  if (from[1] != 0.0F) {
     HWY_DYNAMIC_DISPATCH(MergeRow)(from.data(), head_dim, into.data());
   }
 }

@@ -40,10 +40,31 @@ struct QueryRows {
 // AttentionStateFloats(head_dim).
 void InitAttention(std::span<float> states, std::int64_t head_dim);
 
-// Attends one block of at most kAttentionBlockEntries entries. `scale` multiplies the scores (1 /
-// sqrt(head_dim)). `visible_counts` is empty (all entries are visible to every row) or says for
-// each row how many of the leading entries it sees; 0 leaves that row's state untouched. REQUIRES:
-// head_dim is a multiple of 8, at most kHeadDimMax.
+// A block of entries as the kernels use it: f32, keys by element. Written by LoadBlock and then
+// read by any number of AttendBlock calls. Large, and mostly untouched: about as much of it as
+// entries of 8 * head_dim bytes are.
+struct KvBlock {
+  std::int64_t entry_count;
+  std::int64_t head_dim;
+  alignas(64) float keys[kHeadDimMax * kAttentionBlockEntries];    // (element, entry)
+  alignas(64) float values[kAttentionBlockEntries * kHeadDimMax];  // (entry, element)
+};
+
+// Converts at most kAttentionBlockEntries entries, and asks for the bytes of `next_entries`, the
+// block after this one or nothing, to be brought near. REQUIRES: head_dim is a multiple of 8, at
+// most kHeadDimMax.
+void LoadBlock(std::span<const std::byte* const> entries,
+               std::span<const std::byte* const> next_entries, KvFormat format,
+               std::int64_t head_dim, KvBlock& block);
+
+// Attends one block. `scale` multiplies the scores (1 / sqrt(head_dim)). `visible_counts` is empty
+// (all entries are visible to every row) or says for each row how many of the leading entries it
+// sees; 0 leaves that row's state untouched. What a row does not see has no influence on it,
+// whatever it holds.
+void AttendBlock(const KvBlock& block, float scale, const QueryRows& queries,
+                 std::span<const std::int32_t> visible_counts, std::span<float> states);
+
+// Both at once, for a block that only these rows attend.
 void AttendBlock(std::span<const std::byte* const> entries, KvFormat format, std::int64_t head_dim,
                  float scale, const QueryRows& queries,
                  std::span<const std::int32_t> visible_counts, std::span<float> states);

@@ -9,13 +9,15 @@
 namespace cairn::compute {
 namespace {
 
-// Tokens of one task: enough rows to pay for converting a block of entries, few enough that the
-// rows' states stay in the cache.
+// Tokens of one task: with the heads of a group enough rows to pay for converting a block of
+// entries, few enough that the rows' states stay in the cache.
 constexpr std::int64_t kTaskTokens = 64;
 
 constexpr std::int64_t CeilDivide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+// Empty behind the last one.
 std::span<const std::byte* const> BlockOf(const EntryRun& run, std::int64_t first) {
+  first = std::min(first, std::ssize(run.entries));
   const std::int64_t count =
       std::min<std::int64_t>(kAttentionBlockEntries, std::ssize(run.entries) - first);
   return std::span(run.entries)
@@ -58,18 +60,18 @@ BlockAttention::Task BlockAttention::TaskAt(std::int64_t index) const {
           .token_count = std::min(kTaskTokens, batch_->token_count - first_token)};
 }
 
-void BlockAttention::AttendOne(const Task& task, std::span<const std::byte* const> entries,
+void BlockAttention::AttendOne(const Task& task, const KvBlock& block,
                                std::span<const std::int32_t> visible_counts) {
   const float* q = batch_->q.data();
   if (batch_->token_count == 1) {
-    AttendBlock(entries, format_, config_.head_dim, scale_,
+    AttendBlock(block, scale_,
                 {q + task.first_head * config_.head_dim, task.head_count, config_.head_dim},
                 visible_counts, scratch_->Rows(task.first_head, task.head_count));
     return;
   }
   for (std::int64_t i = 0; i < task.head_count; ++i) {
     const std::int64_t head = task.first_head + i;
-    AttendBlock(entries, format_, config_.head_dim, scale_,
+    AttendBlock(block, scale_,
                 {q + task.first_token * config_.query_length() + head * config_.head_dim,
                  task.token_count, config_.query_length()},
                 visible_counts,
@@ -81,10 +83,13 @@ void BlockAttention::AttendAll(std::span<const EntryRun> runs) {
   const std::int64_t tasks = token_blocks_ * config_.kv_head_count * head_splits_;
   pool_.ParallelFor(tasks, [&](std::int64_t index) {
     const Task task = TaskAt(index);
+    KvBlock block;
     for (const EntryRun& run : runs) {
       if (run.head != task.kv_head) continue;
       for (std::int64_t i = 0; i < std::ssize(run.entries); i += kAttentionBlockEntries) {
-        AttendOne(task, BlockOf(run, i), {});
+        LoadBlock(BlockOf(run, i), BlockOf(run, i + kAttentionBlockEntries), format_,
+                  config_.head_dim, block);
+        AttendOne(task, block, {});
       }
     }
   });
@@ -103,9 +108,11 @@ void BlockAttention::AttendCausalTask(const Task& task, const EntryRun& run,
   // Entries that the first row of the task sees, and the last.
   const std::int64_t visible_first = batch_->first_position + task.first_token + 1 - first_position;
   const std::int64_t visible_last = visible_first + task.token_count - 1;
+  KvBlock block;
   for (std::int64_t i = 0; i < visible_last; i += kAttentionBlockEntries) {
-    const std::span<const std::byte* const> block = BlockOf(run, i);
-    if (i + std::ssize(block) <= visible_first) {
+    LoadBlock(BlockOf(run, i), BlockOf(run, i + kAttentionBlockEntries), format_, config_.head_dim,
+              block);
+    if (i + block.entry_count <= visible_first) {
       AttendOne(task, block, {});
       continue;
     }
@@ -115,7 +122,7 @@ void BlockAttention::AttendCausalTask(const Task& task, const EntryRun& run,
     std::array<std::int32_t, kTaskTokens> visible_counts;
     for (std::int64_t row = 0; row < task.token_count; ++row) {
       visible_counts[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(
-          std::clamp<std::int64_t>(visible_first + row - i, 0, std::ssize(block)));
+          std::clamp<std::int64_t>(visible_first + row - i, 0, block.entry_count));
     }
     AttendOne(task, block,
               std::span(visible_counts).first(static_cast<std::size_t>(task.token_count)));

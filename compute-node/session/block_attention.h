@@ -47,7 +47,7 @@ class BlockAttention {
   };
 
   Task TaskAt(std::int64_t index) const;
-  void AttendOne(const Task& task, std::span<const std::byte* const> entries,
+  void AttendOne(const Task& task, const KvBlock& block,
                  std::span<const std::int32_t> visible_counts);
   void AttendCausalTask(const Task& task, const EntryRun& run, std::int64_t first_position);
 

@@ -1,0 +1,214 @@
+// Entries of every format become a KvBlock; compiled once for each instruction set, with
+// attention-inl.h.
+//
+// Keys are transposed in their stored form, whose elements are small, and converted afterwards:
+// shuffles are what limits this.
+#if defined(CAIRN_KV_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef CAIRN_KV_BLOCK_INL_H_
+#undef CAIRN_KV_BLOCK_INL_H_
+#else
+#define CAIRN_KV_BLOCK_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstring>
+
+#include <hwy/highway.h>
+
+#include "compute-node/kernels/attention.h"
+#include "compute-node/kernels/convert.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cairn::compute::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using AttentionFloats = hn::CappedTag<float, 16>;
+using AttentionVec = hn::Vec<AttentionFloats>;
+
+// `from` holds as many f16 numbers as d has lanes.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadHalves(D d, const void* from) {
+  if constexpr (HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SCALAR) {
+    // Without instructions for it, Highway knows no infinities.
+    HWY_ALIGN float converted[hn::MaxLanes(D())];
+    LoadKvRow(static_cast<const std::byte*>(from), KvFormat::kF16, {converted, hn::Lanes(d)});
+    return hn::Load(d, converted);
+  } else {
+    const hn::Rebind<hwy::float16_t, D> dh;
+    return hn::PromoteTo(d, hn::LoadU(dh, static_cast<const hwy::float16_t*>(from)));
+  }
+}
+
+// The formats: how a column of keys (of one element, for consecutive entries) and a row of values
+// become floats.
+struct F32Entries {
+  using Key = std::uint32_t;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Keys(D d, const Key* column) {
+    return hn::LoadU(d, reinterpret_cast<const float*>(column));
+  }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Values(D d, const std::byte* row, std::int64_t i) {
+    return hn::LoadU(d, reinterpret_cast<const float*>(row) + i);
+  }
+};
+
+struct F16Entries {
+  using Key = std::uint16_t;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Keys(D d, const Key* column) {
+    return LoadHalves(d, column);
+  }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Values(D d, const std::byte* row, std::int64_t i) {
+    return LoadHalves(d, row + i * 2);
+  }
+};
+
+// Asks for the bytes of the entries that come next, a few lines at a time between the steps of a
+// conversion, so that memory is busy while this block is computed with.
+class NextEntries {
+ public:
+  NextEntries(std::span<const std::byte* const> entries, std::int64_t entry_bytes,
+              std::int64_t step_count)
+      : entries_(entries),
+        entry_bytes_(entry_bytes),
+        step_lines_(std::ssize(entries) * (entry_bytes / kLineBytes + 1) / step_count + 1) {}
+
+  HWY_INLINE void Step() {
+    for (std::int64_t i = 0; i < step_lines_ && at_ < entries_.size(); ++i) {
+      __builtin_prefetch(entries_[at_] + offset_, 0, 2);
+      offset_ += kLineBytes;
+      if (offset_ >= entry_bytes_) {
+        offset_ = 0;
+        ++at_;
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLineBytes = 64;
+
+  const std::span<const std::byte* const> entries_;
+  const std::int64_t entry_bytes_;
+  const std::int64_t step_lines_;
+  std::size_t at_ = 0;
+  std::int64_t offset_ = 0;
+};
+
+// The vector whose 128-bit blocks lie at offset in entries[0], entries[step], ...
+template <class D>
+HWY_INLINE hn::Vec<D> LoadBlocks(D d, const std::byte* const* entries, std::size_t step,
+                                 std::int64_t offset) {
+  constexpr std::size_t kBlockLanes = 16 / sizeof(hn::TFromD<D>);
+  if constexpr (hn::MaxLanes(D()) <= kBlockLanes) {
+    return hn::LoadU(d, reinterpret_cast<const hn::TFromD<D>*>(entries[0] + offset));
+  } else {
+    const hn::Half<D> half;
+    constexpr std::size_t kHalfBlocks = hn::MaxLanes(D()) / kBlockLanes / 2;
+    return hn::Combine(d, LoadBlocks(half, entries + kHalfBlocks * step, step, offset),
+                       LoadBlocks(half, entries, step, offset));
+  }
+}
+
+// Transposes the square that the i-th blocks of `kSize` vectors are, for each i: every stage
+// interleaves the first half of the vectors with the second.
+template <class D, std::size_t kSize>
+HWY_INLINE void TransposeBlocks(D d, hn::Vec<D> (&v)[kSize]) {
+  for (std::size_t stage = 1; stage < kSize; stage *= 2) {
+    hn::Vec<D> mixed[kSize];
+    HWY_UNROLL(8)
+    for (std::size_t j = 0; j < kSize / 2; ++j) {
+      mixed[2 * j] = hn::InterleaveLower(d, v[j], v[j + kSize / 2]);
+      mixed[2 * j + 1] = hn::InterleaveUpper(d, v[j], v[j + kSize / 2]);
+    }
+    HWY_UNROLL(16)
+    for (std::size_t j = 0; j < kSize; ++j) {
+      v[j] = mixed[j];
+    }
+  }
+}
+
+// Key rows of kAttentionBlockEntries entries to columns.
+template <class Format>
+HWY_INLINE void LoadKeys(const Format& format, const std::byte* const* entries,
+                         std::int64_t key_offset, NextEntries& next, KvBlock& block) {
+  using Key = typename Format::Key;
+  const hn::CappedTag<Key, std::min<std::size_t>(kAttentionBlockEntries, 64 / sizeof(Key))> d;
+  using D = decltype(d);
+  constexpr std::size_t kSize = 16 / sizeof(Key);
+  const AttentionFloats df;
+  for (std::size_t first = 0; first < kAttentionBlockEntries; first += hn::Lanes(d)) {
+    for (std::int64_t i = 0; i < block.head_dim; i += kSize) {
+      next.Step();
+      hn::Vec<D> v[kSize];
+      HWY_UNROLL(16)
+      for (std::size_t j = 0; j < kSize; ++j) {
+        v[j] = LoadBlocks(d, entries + first + j, kSize,
+                          key_offset + i * static_cast<std::int64_t>(sizeof(Key)));
+      }
+      TransposeBlocks(d, v);
+      HWY_ALIGN Key columns[kSize][hn::MaxLanes(D())];
+      HWY_UNROLL(16)
+      for (std::size_t j = 0; j < kSize; ++j) {
+        hn::Store(v[j], d, columns[j]);
+      }
+      const auto count = std::min<std::size_t>(kSize, block.head_dim - i);
+      float* HWY_RESTRICT to = block.keys + i * kAttentionBlockEntries + first;
+      for (std::size_t j = 0; j < count; ++j) {
+        for (std::size_t e = 0; e < hn::Lanes(d); e += hn::Lanes(df)) {
+          hn::Store(format.Keys(df, columns[j] + e), df, to + e);
+        }
+        to += kAttentionBlockEntries;
+      }
+    }
+  }
+}
+
+template <class Format>
+HWY_INLINE void LoadValues(const Format& format, std::span<const std::byte* const> entries,
+                           std::int64_t value_offset, NextEntries& next, KvBlock& block) {
+  const AttentionFloats df;
+  const hn::CappedTag<float, 8> d8;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(df));
+  float* HWY_RESTRICT to = block.values;
+  for (const std::byte* entry : entries) {
+    next.Step();
+    std::int64_t i = 0;
+    for (; i + lanes <= block.head_dim; i += lanes) {
+      hn::StoreU(format.Values(df, entry + value_offset, i), df, to + i);
+    }
+    // An odd multiple of 8, and vectors of 16.
+    if (i < block.head_dim) hn::StoreU(format.Values(d8, entry + value_offset, i), d8, to + i);
+    to += block.head_dim;
+  }
+}
+
+void LoadBlockEntries(std::span<const std::byte* const> entries,
+                      std::span<const std::byte* const> next_entries, KvFormat format,
+                      KvBlock& block) {
+  // Columns without an entry repeat the last one: their scores are computed and not used.
+  const std::byte* padded[kAttentionBlockEntries];
+  for (std::size_t e = 0; e < kAttentionBlockEntries; ++e) {
+    padded[e] = entries[std::min(e, entries.size() - 1)];
+  }
+  const std::int64_t value_offset = block.head_dim * KvElementBytes(format);
+  NextEntries next(next_entries, KvEntryBytes(format, block.head_dim),
+                   kAttentionBlockEntries + block.head_dim / 8);
+  switch (format) {
+    case KvFormat::kF32:
+      LoadKeys(F32Entries(), padded, 0, next, block);
+      LoadValues(F32Entries(), entries, value_offset, next, block);
+      break;
+    case KvFormat::kF16:
+      LoadKeys(F16Entries(), padded, 0, next, block);
+      LoadValues(F16Entries(), entries, value_offset, next, block);
+      break;
+  }
+}
+
+}  // namespace cairn::compute::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
