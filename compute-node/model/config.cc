@@ -179,7 +179,8 @@ void Reader::ReadRope() {
   const double factor = Number("rope.scaling.factor", 0.0, kFactorMax, old_factor);
   // Files write 0 for "not set".
   config_.rope_frequency_scale = type == "none" || factor == 0.0 ? 1.0 : 1.0 / factor;
-  config_.rope_magnitude = Number("rope.scaling.attn_factor", 0.0, kFactorMax, 1.0);
+  const double attention_factor = Number("rope.scaling.attn_factor", 0.0, kFactorMax, 1.0);
+  config_.rope_magnitude = attention_factor == 0.0 ? 1.0 : attention_factor;
   if (type == "yarn") ReadYarn();
 }
 
@@ -188,7 +189,8 @@ void Reader::ReadYarn() {
   // Negative stands for "not set".
   const double ext_factor = Number("rope.scaling.yarn_ext_factor", -1.0, 1.0, -1.0);
   config_.yarn_ext_factor = ext_factor < 0 ? 1.0 : ext_factor;
-  config_.rope_magnitude *= Number("rope.scaling.yarn_attn_factor", 0.0, kFactorMax, 1.0);
+  const double attention_factor = Number("rope.scaling.yarn_attn_factor", 0.0, kFactorMax, 1.0);
+  config_.rope_magnitude *= attention_factor == 0.0 ? 1.0 : attention_factor;
   constexpr double kTurnsMin = 1e-3;
   constexpr double kTurnsMax = 1e6;
   config_.yarn_beta_fast = Number("rope.scaling.yarn_beta_fast", kTurnsMin, kTurnsMax, 32.0);

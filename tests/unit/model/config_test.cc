@@ -170,6 +170,9 @@ TEST(ConfigTest, ReadsYarnScaling) {
   EXPECT_EQ(config->yarn_beta_fast, 16.0);
   EXPECT_EQ(config->yarn_beta_slow, 2.0);
   EXPECT_EQ(config->rope_magnitude, 1.5);
+  config = file.Number("rope.scaling.yarn_attn_factor", 0.0F).Read();
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->rope_magnitude, 2.0);  // 0 is "not set"
   // Other scaling has nothing of it.
   config = file.Text("rope.scaling.type", "linear").Read();
   EXPECT_EQ(config->yarn_ext_factor, 0.0);
