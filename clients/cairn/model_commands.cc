@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -19,6 +20,8 @@
 #include "clients/cairn/output.h"
 #include "common/base/status.h"
 #include "common/kv/kv_format.h"
+#include "compute-node/kernels/read_bandwidth.h"
+#include "compute-node/kernels/thread_pool.h"
 #include "compute-node/model/dense_attention.h"
 #include "compute-node/model/forward.h"
 #include "compute-node/model/gguf.h"
@@ -33,10 +36,25 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::int64_t kTextBytesMax = 1 << 28;
 
-absl::Status Inspect(const std::string& path) {
-  auto file = compute::GgufFile::Open(path);
-  CAIRN_RETURN_IF_ERROR(AboutFile(file.status(), path));
-  return WriteOutput(compute::InspectModel(**file).text);
+struct InspectCommandOptions {
+  std::string model;
+  int threads = 0;
+  bool no_probe = false;
+};
+
+absl::Status Inspect(const InspectCommandOptions& options) {
+  auto file = compute::GgufFile::Open(options.model);
+  CAIRN_RETURN_IF_ERROR(AboutFile(file.status(), options.model));
+  compute::InspectOptions inspect;
+  if (!options.no_probe) {
+    inspect.probe = [&options] {
+      // With filling the buffer about 0.3 s.
+      constexpr std::chrono::milliseconds kProbeTime{100};
+      ThreadPool pool(ThreadCount(options.threads));
+      return compute::MeasureReadBandwidth(pool, compute::ReadProbeBufferBytes(), kProbeTime);
+    };
+  }
+  return WriteOutput(compute::InspectModel(**file, inspect).text);
 }
 
 absl::Status Tokenize(const std::string& path, bool special) {
@@ -127,11 +145,22 @@ void AddInspect(CLI::App& group, CommandResult& result) {
   CLI::App* command =
       group.add_subcommand("inspect",
                            "Print what a model file holds: its architecture, sizes, weight types "
-                           "and tokenizer, how many\n"
-                           "bytes of KV cache a token takes, and whether Cairn can run it.");
-  auto path = std::make_shared<std::string>();
-  command->add_option("MODEL", *path, "A model in GGUF format")->required();
-  SetAction(*command, result, [path] { return Inspect(*path); });
+                           "and tokenizer; whether\n"
+                           "Cairn can run it, or all reasons why not; and what running it takes: "
+                           "memory, flash, and the\n"
+                           "speed that this machine's memory allows at most.");
+  auto options = std::make_shared<InspectCommandOptions>();
+  command->add_option("MODEL", options->model, "A model in GGUF format, or any part of a split one")
+      ->required();
+  command->add_flag("--no-probe", options->no_probe,
+                    "Do not measure how fast memory is read, which takes up to 512 MiB of it for "
+                    "some 0.3 s");
+  command
+      ->add_option("--threads", options->threads,
+                   "Threads that measure it; 0: one for each processor")
+      ->check(CLI::Range(0, kThreadsMax))
+      ->capture_default_str();
+  SetAction(*command, result, [options] { return Inspect(*options); });
 }
 
 void AddTokenize(CLI::App& group, CommandResult& result) {

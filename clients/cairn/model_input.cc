@@ -25,12 +25,15 @@ absl::Status AboutFile(const absl::Status& status, const std::string& path) {
   return Annotate(status, path);
 }
 
+int ThreadCount(int threads) {
+  return threads > 0
+             ? threads
+             : std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kThreadsMax);
+}
+
 absl::StatusOr<std::unique_ptr<compute::Model>> LoadModel(const std::string& path, int threads) {
   compute::ModelOptions options;
-  options.thread_count =
-      threads > 0
-          ? threads
-          : std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kThreadsMax);
+  options.thread_count = ThreadCount(threads);
   options.batch_tokens_max = kBatchTokens;
   auto model = compute::Model::Load(path, options);
   if (!model.ok()) return AboutFile(model.status(), path);

@@ -23,7 +23,9 @@ inline constexpr int kThreadsMax = 256;
 // A message about a model always says which file it is about.
 absl::Status AboutFile(const absl::Status& status, const std::string& path);
 
-// `threads` 0: one for each processor.
+// `threads`, or, for 0, one for each processor.
+int ThreadCount(int threads);
+
 absl::StatusOr<std::unique_ptr<compute::Model>> LoadModel(const std::string& path, int threads);
 
 // At least one id; each a little-endian int32. INVALID_ARGUMENT for anything else.

@@ -94,6 +94,9 @@ struct ModelOptions {
 
 inline constexpr std::int64_t kBatchTokensMax = 1 << 16;
 
+// Bytes of scratch memory that Load allocates for passes of `batch_tokens`.
+std::int64_t ForwardScratchBytes(const ModelConfig& config, std::int64_t batch_tokens);
+
 class Model {
  public:
   // Errors:     those of GgufFile::Open and ReadModelConfig; INVALID_ARGUMENT for a missing or

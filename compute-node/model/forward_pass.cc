@@ -20,27 +20,55 @@ std::span<float> Row(std::vector<float>& rows, std::int64_t row, std::int64_t co
 
 const float* OrNull(const std::vector<float>& bias) { return bias.empty() ? nullptr : bias.data(); }
 
+// How many elements each buffer of a ForwardScratch has.
+struct ScratchCounts {
+  ScratchCounts(const ModelConfig& config, std::int64_t tokens_max) {
+    const std::int64_t piece = std::min(tokens_max, kPieceTokens);
+    const std::int64_t widest =
+        std::max({config.embedding_length, config.query_length(), config.feed_forward_length});
+    hidden = tokens_max * config.embedding_length;
+    query = tokens_max * config.query_length();
+    key = tokens_max * config.kv_length();
+    cosines = tokens_max * (config.head_dim / 2);
+    normed = piece * config.embedding_length;
+    gate = piece * config.feed_forward_length;
+    blocks = piece * ((widest + kActivationBlock - 1) / kActivationBlock);
+  }
+
+  std::int64_t Bytes() const {
+    return (hidden + 2 * (query + key + cosines + normed + gate)) *
+               static_cast<std::int64_t>(sizeof(float)) +
+           blocks * static_cast<std::int64_t>(sizeof(ActivationBlock));
+  }
+
+  std::int64_t hidden;
+  std::int64_t query;    // also attended
+  std::int64_t key;      // also value
+  std::int64_t cosines;  // also sines
+  std::int64_t normed;   // also projected
+  std::int64_t gate;     // also up
+  std::int64_t blocks;
+};
+
 }  // namespace
 
+std::int64_t ForwardScratchBytes(const ModelConfig& config, std::int64_t batch_tokens) {
+  return ScratchCounts(config, batch_tokens).Bytes() +
+         ScratchCounts(config, std::min(batch_tokens, kStepTokensMax)).Bytes();
+}
+
 ForwardScratch::ForwardScratch(const ModelConfig& config, std::int64_t tokens_max) {
-  const auto floats = [](std::int64_t rows, std::int64_t columns) {
-    return static_cast<std::size_t>(rows * columns);
+  const ScratchCounts counts(config, tokens_max);
+  const auto resize = [](std::int64_t count, auto&... buffers) {
+    (buffers.resize(static_cast<std::size_t>(count)), ...);
   };
-  const std::int64_t piece = std::min(tokens_max, kPieceTokens);
-  const std::int64_t widest =
-      std::max({config.embedding_length, config.query_length(), config.feed_forward_length});
-  hidden.resize(floats(tokens_max, config.embedding_length));
-  query.resize(floats(tokens_max, config.query_length()));
-  attended.resize(floats(tokens_max, config.query_length()));
-  key.resize(floats(tokens_max, config.kv_length()));
-  value.resize(floats(tokens_max, config.kv_length()));
-  cosines.resize(floats(tokens_max, config.head_dim / 2));
-  sines.resize(floats(tokens_max, config.head_dim / 2));
-  normed.resize(floats(piece, config.embedding_length));
-  projected.resize(floats(piece, config.embedding_length));
-  gate.resize(floats(piece, config.feed_forward_length));
-  up.resize(floats(piece, config.feed_forward_length));
-  blocks.resize(floats(piece, (widest + kActivationBlock - 1) / kActivationBlock));
+  resize(counts.hidden, hidden);
+  resize(counts.query, query, attended);
+  resize(counts.key, key, value);
+  resize(counts.cosines, cosines, sines);
+  resize(counts.normed, normed, projected);
+  resize(counts.gate, gate, up);
+  resize(counts.blocks, blocks);
 }
 
 ForwardPass::ForwardPass(const ModelParts& parts, ForwardScratch& scratch,

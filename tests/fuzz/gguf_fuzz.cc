@@ -5,6 +5,7 @@
 // Small valid files that the tests' model maker writes are always in the corpus: libFuzzer would
 // take very long to find a valid vocabulary by itself, so that mutations start from those.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include "compute-node/model/config.h"
 #include "compute-node/model/gguf.h"
 #include "compute-node/model/inspect.h"
+#include "compute-node/model/rope.h"
 #include "compute-node/model/tokenizer.h"
 #include "tests/tools/gguf_writer.h"
 #include "tests/tools/tokenizer_maker.h"
@@ -49,6 +51,12 @@ std::string MakeSeed(std::string_view pre, bool with_tensors) {
   writer.AddU32(architecture + ".attention.key_length", 16);
   writer.AddF32(architecture + ".attention.layer_norm_rms_epsilon", 1e-5F);
   writer.AddF32(architecture + ".rope.freq_base", 10000.0F);
+  if (pre == "qwen2") {
+    writer.AddString(architecture + ".rope.scaling.type", "yarn");
+    writer.AddF32(architecture + ".rope.scaling.factor", 4.0F);
+    writer.AddU32(architecture + ".rope.scaling.original_context_length", 16);
+    writer.AddF32(architecture + ".rope.scaling.yarn_beta_fast", 16.0F);
+  }
   const test::Vocabulary vocabulary =
       pre == "spm" ? test::MakeSpmVocabulary(384) : test::MakeBpeVocabulary(300, pre);
   test::AddVocabulary(vocabulary, writer);
@@ -102,13 +110,29 @@ void CheckTokenizer(const Tokenizer& tokenizer) {
   }
 }
 
+// Ends the process for an angle that is no number: a configuration that is taken must have sense.
+void CheckAngles(const ModelConfig& config) {
+  const RotaryAngles angles = MakeRotaryAngles(config, {});
+  for (const double frequency : angles.frequencies) {
+    if (!std::isfinite(frequency) || frequency <= 0) {
+      std::abort();
+    }
+  }
+  if (!std::isfinite(angles.magnitude) || angles.magnitude <= 0) {
+    std::abort();
+  }
+}
+
 void ReadEverything(std::span<const std::byte> data) {
   const auto file = GgufFile::Parse(data);
   if (!file.ok()) {
     return;
   }
-  ReadModelConfig(**file).IgnoreError();  // any answer is right
-  InspectModel(**file).runnable.IgnoreError();
+  const auto config = ReadModelConfig(**file);
+  if (config.ok()) {
+    CheckAngles(*config);
+  }
+  InspectModel(**file);
   for (const std::string_view key : (*file)->Keys()) {
     (*file)->FindUint(key);
     (*file)->FindFloat(key);

@@ -95,6 +95,30 @@ class CliTest(unittest.TestCase):
                      r"context: +2048 tokens", r"runs: +yes"):
             self.assertRegex(text, line)
 
+    def test_inspect_estimates_what_running_takes(self):
+        text = self.succeed("model", "inspect", self.model, "--no-probe")
+        for line in (r"weights_memory: +\d+ bytes", r"scratch_memory: +\d+ bytes",
+                     r"flash_1k_tokens: bytes 524288 in f16", r"decode_reads: +\d+ bytes"):
+            self.assertRegex(text, line)
+        self.assertNotIn("bandwidth", text)
+        self.assertEqual(text, self.succeed("model", "inspect", self.model, "--no-probe"))
+        text = self.succeed("model", "inspect", self.model, "--threads", "1")
+        self.assertRegex(text, r"read_bandwidth: +\d+\.\d GB/s with 1 threads")
+        self.assertRegex(text, r"decode_bound: +tokens/s at most \d+\.\d after 0 tokens\n")
+
+    def test_any_part_of_a_split_model_is_the_model(self):
+        made = run("cairn-make-model", "--preset", "tiny-llama", "--type", "f32", "--parts", "3",
+                   "-o", self.path("split"))
+        self.assertEqual(made.returncode, 0, made.stderr)
+        parts = [self.path(f"split-0000{number}-of-00003.gguf") for number in (1, 2, 3)]
+        self.assertRegex(self.succeed("model", "inspect", parts[2]), r"format: .* in 3 files\n")
+        for part in parts:
+            self.succeed("model", "logits", part, self.tokens, self.path("split.f32"))
+        self.succeed("model", "logits", self.model, self.tokens, self.path("whole.f32"))
+        self.assertEqual(floats(self.path("split.f32")), floats(self.path("whole.f32")))
+        os.remove(parts[1])
+        self.fail(1, "model", "inspect", parts[0], words=[parts[1], "part 2 of 3", "No such file"])
+
     def test_inspect_says_why_a_model_does_not_run(self):
         with open(self.model, "rb") as file:
             data = file.read()
