@@ -174,9 +174,10 @@ absl::Status Run(GenerateArguments& options) {
     status = Annotate(status, fmt::format("conversation {}", conversation));
   }
   CAIRN_RETURN_IF_ERROR(status);
-  if (options.json)
+  if (options.json) {
     CAIRN_RETURN_IF_ERROR(
         WriteOutput(Json(*result, ids, options.logprob_count >= 0 ? JsonLogprobs(likely) : "")));
+  }
   if (options.stats) WriteStats(*result);
   return absl::OkStatus();
 }
