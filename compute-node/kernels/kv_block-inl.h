@@ -154,9 +154,9 @@ HWY_INLINE void LoadKeys(const Format& format, const std::byte* const* entries,
       for (std::size_t j = 0; j < kSize; ++j) {
         hn::Store(v[j], d, columns[j]);
       }
-      const auto count = std::min<std::size_t>(kSize, block.head_dim - i);
+      const auto count = std::min<std::int64_t>(kSize, block.head_dim - i);
       float* HWY_RESTRICT to = block.keys + i * kAttentionBlockEntries + first;
-      for (std::size_t j = 0; j < count; ++j) {
+      for (std::int64_t j = 0; j < count; ++j) {
         for (std::size_t e = 0; e < hn::Lanes(d); e += hn::Lanes(df)) {
           hn::Store(format.Keys(df, columns[j] + e), df, to + e);
         }
