@@ -198,9 +198,9 @@ void AddLogits(CLI::App& group, CommandResult& result) {
                     "Write the logits of every position, in order, not only the last");
   command
       ->add_option("--kv-format", options->kv_format,
-                   "How keys and values are kept: f16 (what Cairn stores) or f32 (twice as large, "
-                   "more exact)")
-      ->check(CLI::IsMember({"f16", "f32"}))
+                   "How keys and values are kept, as the compute node's kv_format: f32, f16, q8 or "
+                   "q4, each about half as large as the one before and less exact")
+      ->check(CLI::IsMember({"f32", "f16", "q8", "q4"}))
       ->capture_default_str();
   command->add_option("--lora", options->lora, "LoRA adapter in GGUF format (not supported yet)");
   command->add_option("--lora-scale", options->lora_scale, "Strength of the adapter")

@@ -38,8 +38,10 @@ absl::Status CheckEntryBytes(std::string_view field, std::int64_t bytes,
 
 absl::StatusOr<KvFormat> FormatFromProto(std::string_view field, std::int64_t number) {
   const std::optional<KvFormat> format = KvFormatFromNumber(number);
-  if (!format)
-    return InvalidArgument("{} is {}: this build knows F32 (1) and F16 (2)", field, number);
+  if (!format) {
+    return InvalidArgument("{} is {}: this build knows F32 (1), F16 (2), Q8 (3) and Q4 (4)", field,
+                           number);
+  }
   return *format;
 }
 

@@ -47,7 +47,10 @@ constexpr std::array kKeys = {
     ConfigKey{"fetch_slice_bytes", "One read from the KV node; three of them are in memory."},
     ConfigKey{"dram_budget_bytes",
               "All memory for keys and values of a conversation; bounds the replay buffer."},
-    ConfigKey{"kv_format", "How keys and values are stored: \"f16\" or \"f32\"."},
+    ConfigKey{"kv_format",
+              "How keys and values are stored: \"f16\", \"f32\", \"q8\" (8 bits a number) or "
+              "\"q4\" (keys "
+              "of 8 bits, values of 4)."},
     ConfigKey{"realtime_priority",
               "1 to 99: the thread that takes the KV node's answers runs with this realtime\n"
               "priority (SCHED_RR); needs CAP_SYS_NICE or RLIMIT_RTPRIO. 0: no."},
@@ -89,7 +92,7 @@ absl::Status Validate(const ComputeNodeConfig& config) {
   CAIRN_RETURN_IF_ERROR(
       CheckBetween("generation_count_max", config.generation_count_max(), 1, kStepSequencesMax));
   if (!ParseKvFormat(config.kv_format()).has_value()) {
-    return InvalidArgument("kv_format is '{}': it must be f16 or f32", config.kv_format());
+    return InvalidArgument("kv_format is '{}': it must be {}", config.kv_format(), kKvFormatNames);
   }
   if (config.turn_template().find("{}") == std::string::npos) {
     return InvalidArgument("turn_template is '{}': it must contain {{}}, the turn",

@@ -93,19 +93,11 @@ void F16ToF32(std::span<const std::uint16_t> from, std::span<float> to) {
   HWY_DYNAMIC_DISPATCH(ToF32)(std::as_bytes(from).data(), from.size(), to.data());
 }
 
-void StoreKvRow(std::span<const float> from, KvFormat format, std::byte* to) {
-  if (format == KvFormat::kF32) {
-    std::memcpy(to, from.data(), from.size_bytes());
-    return;
-  }
+void StoreF16Row(std::span<const float> from, std::byte* to) {
   HWY_DYNAMIC_DISPATCH(ToF16)(from.data(), from.size(), to);
 }
 
-void LoadKvRow(const std::byte* from, KvFormat format, std::span<float> to) {
-  if (format == KvFormat::kF32) {
-    std::memcpy(to.data(), from, to.size_bytes());
-    return;
-  }
+void LoadF16Row(const std::byte* from, std::span<float> to) {
   HWY_DYNAMIC_DISPATCH(ToF32)(from, to.size(), to.data());
 }
 

@@ -32,7 +32,7 @@ HWY_INLINE hn::Vec<D> LoadHalves(D d, const void* from) {
   if constexpr (HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SCALAR) {
     // Without instructions for it, Highway knows no infinities.
     HWY_ALIGN float converted[hn::MaxLanes(D())];
-    LoadKvRow(static_cast<const std::byte*>(from), KvFormat::kF16, {converted, hn::Lanes(d)});
+    LoadF16Row(static_cast<const std::byte*>(from), {converted, hn::Lanes(d)});
     return hn::Load(d, converted);
   } else {
     const hn::Rebind<hwy::float16_t, D> dh;
@@ -40,30 +40,100 @@ HWY_INLINE hn::Vec<D> LoadHalves(D d, const void* from) {
   }
 }
 
-// The formats: how a column of keys (of one element, for consecutive entries) and a row of values
-// become floats.
+// The formats: how a column of keys (of one element, for entries from the e-th on) and a piece of a
+// row of values (of entry e, from element i on) become floats.
 struct F32Entries {
   using Key = std::uint32_t;
+  static constexpr std::int64_t kKeyOffset = 0;  // of the first key in its row
   template <class D>
-  static HWY_INLINE hn::Vec<D> Keys(D d, const Key* column) {
+  HWY_INLINE hn::Vec<D> Keys(D d, const Key* column, std::size_t /*e*/) const {
     return hn::LoadU(d, reinterpret_cast<const float*>(column));
   }
   template <class D>
-  static HWY_INLINE hn::Vec<D> Values(D d, const std::byte* row, std::int64_t i) {
+  HWY_INLINE hn::Vec<D> Values(D d, const std::byte* row, std::size_t /*e*/, std::int64_t i) const {
     return hn::LoadU(d, reinterpret_cast<const float*>(row) + i);
   }
 };
 
 struct F16Entries {
   using Key = std::uint16_t;
+  static constexpr std::int64_t kKeyOffset = 0;
   template <class D>
-  static HWY_INLINE hn::Vec<D> Keys(D d, const Key* column) {
+  HWY_INLINE hn::Vec<D> Keys(D d, const Key* column, std::size_t /*e*/) const {
     return LoadHalves(d, column);
   }
   template <class D>
-  static HWY_INLINE hn::Vec<D> Values(D d, const std::byte* row, std::int64_t i) {
+  HWY_INLINE hn::Vec<D> Values(D d, const std::byte* row, std::size_t /*e*/, std::int64_t i) const {
     return LoadHalves(d, row + i * 2);
   }
+};
+
+// The f16 numbers at `offset` of all entries, converted together.
+HWY_INLINE void LoadScales(const std::byte* const* entries, std::int64_t offset,
+                           float* HWY_RESTRICT scales) {
+  const AttentionFloats df;
+  HWY_ALIGN std::uint16_t halves[kAttentionBlockEntries];
+  for (std::size_t e = 0; e < kAttentionBlockEntries; ++e) {
+    std::memcpy(&halves[e], entries[e] + offset, sizeof(halves[e]));
+  }
+  for (std::size_t e = 0; e < kAttentionBlockEntries; e += hn::Lanes(df)) {
+    hn::Store(LoadHalves(df, halves + e), df, scales + e);
+  }
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> LoadSignedBytes(D d, const void* from) {
+  const hn::Rebind<std::int32_t, D> d32;
+  const hn::Rebind<std::int8_t, D> d8;
+  return hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, static_cast<const std::int8_t*>(from))));
+}
+
+// Keys of 8 bits.
+struct Q8Keys {
+  using Key = std::uint8_t;
+  static constexpr std::int64_t kKeyOffset = 2;
+  explicit Q8Keys(const std::byte* const* entries) { LoadScales(entries, 0, key_scales); }
+  template <class D>
+  HWY_INLINE hn::Vec<D> Keys(D d, const Key* column, std::size_t e) const {
+    return hn::Mul(LoadSignedBytes(d, column), hn::LoadU(d, key_scales + e));
+  }
+  HWY_ALIGN float key_scales[kAttentionBlockEntries];
+};
+
+struct Q8Entries : Q8Keys {
+  Q8Entries(const std::byte* const* entries, std::int64_t value_offset) : Q8Keys(entries) {
+    LoadScales(entries, value_offset, value_scales);
+  }
+  template <class D>
+  HWY_INLINE hn::Vec<D> Values(D d, const std::byte* row, std::size_t e, std::int64_t i) const {
+    return hn::Mul(LoadSignedBytes(d, row + 2 + i), hn::Set(d, value_scales[e]));
+  }
+  HWY_ALIGN float value_scales[kAttentionBlockEntries];
+};
+
+// Values of 4 bits: a group's scale and minimum stand together in front of the row.
+struct Q4Entries : Q8Keys {
+  Q4Entries(const std::byte* const* entries, std::int64_t head_dim)
+      : Q8Keys(entries), header_bytes(KvValueBytes(KvFormat::kQ4, head_dim) - head_dim / 2) {}
+  template <class D>
+  HWY_INLINE hn::Vec<D> Values(D d, const std::byte* row, std::size_t /*e*/, std::int64_t i) const {
+    const hn::Rebind<std::int32_t, D> d32;
+    const hn::Rebind<std::uint8_t, D> d8;
+    const hn::Half<hn::Rebind<std::uint16_t, D>> d16;
+    const hn::Rebind<std::uint8_t, decltype(d16)> d_pairs;
+    const auto* pairs = reinterpret_cast<const std::uint8_t*>(row) + header_bytes + i / 2;
+    // A byte becomes two: its low half, then its high one.
+    const auto wide = hn::PromoteTo(d16, hn::LoadU(d_pairs, pairs));
+    const auto apart = hn::And(hn::Or(wide, hn::ShiftLeft<4>(wide)), hn::Set(d16, 0x0f0f));
+    const auto numbers = hn::ConvertTo(d, hn::PromoteTo(d32, hn::BitCast(d8, apart)));
+    const std::byte* header = row + i / kKvGroupNumbers * 4;
+    // Two groups' headers, or what follows the last one: a row has 8 bytes at least.
+    const hn::CappedTag<float, 4> d4;
+    HWY_ALIGN float scale_and_minimum[4];
+    hn::Store(LoadHalves(d4, header), d4, scale_and_minimum);
+    return hn::MulAdd(numbers, hn::Set(d, scale_and_minimum[0]), hn::Set(d, scale_and_minimum[1]));
+  }
+  std::int64_t header_bytes;
 };
 
 // Asks for the bytes of the entries that come next, a few lines at a time between the steps of a
@@ -132,8 +202,8 @@ HWY_INLINE void TransposeBlocks(D d, hn::Vec<D> (&v)[kSize]) {
 
 // Key rows of kAttentionBlockEntries entries to columns.
 template <class Format>
-HWY_INLINE void LoadKeys(const Format& format, const std::byte* const* entries,
-                         std::int64_t key_offset, NextEntries& next, KvBlock& block) {
+HWY_INLINE void LoadKeys(const Format& format, const std::byte* const* entries, NextEntries& next,
+                         KvBlock& block) {
   using Key = typename Format::Key;
   const hn::CappedTag<Key, std::min<std::size_t>(kAttentionBlockEntries, 64 / sizeof(Key))> d;
   using D = decltype(d);
@@ -146,7 +216,7 @@ HWY_INLINE void LoadKeys(const Format& format, const std::byte* const* entries,
       HWY_UNROLL(16)
       for (std::size_t j = 0; j < kSize; ++j) {
         v[j] = LoadBlocks(d, entries + first + j, kSize,
-                          key_offset + i * static_cast<std::int64_t>(sizeof(Key)));
+                          Format::kKeyOffset + i * static_cast<std::int64_t>(sizeof(Key)));
       }
       TransposeBlocks(d, v);
       HWY_ALIGN Key columns[kSize][hn::MaxLanes(D())];
@@ -158,7 +228,7 @@ HWY_INLINE void LoadKeys(const Format& format, const std::byte* const* entries,
       float* HWY_RESTRICT to = block.keys + i * kAttentionBlockEntries + first;
       for (std::int64_t j = 0; j < count; ++j) {
         for (std::size_t e = 0; e < hn::Lanes(d); e += hn::Lanes(df)) {
-          hn::Store(format.Keys(df, columns[j] + e), df, to + e);
+          hn::Store(format.Keys(df, columns[j] + e, first + e), df, to + e);
         }
         to += kAttentionBlockEntries;
       }
@@ -173,14 +243,15 @@ HWY_INLINE void LoadValues(const Format& format, std::span<const std::byte* cons
   const hn::CappedTag<float, 8> d8;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(df));
   float* HWY_RESTRICT to = block.values;
-  for (const std::byte* entry : entries) {
+  for (std::size_t e = 0; e < entries.size(); ++e) {
+    const std::byte* row = entries[e] + value_offset;
     next.Step();
     std::int64_t i = 0;
     for (; i + lanes <= block.head_dim; i += lanes) {
-      hn::StoreU(format.Values(df, entry + value_offset, i), df, to + i);
+      hn::StoreU(format.Values(df, row, e, i), df, to + i);
     }
     // An odd multiple of 8, and vectors of 16.
-    if (i < block.head_dim) hn::StoreU(format.Values(d8, entry + value_offset, i), d8, to + i);
+    if (i < block.head_dim) hn::StoreU(format.Values(d8, row, e, i), d8, to + i);
     to += block.head_dim;
   }
 }
@@ -193,18 +264,22 @@ void LoadBlockEntries(std::span<const std::byte* const> entries,
   for (std::size_t e = 0; e < kAttentionBlockEntries; ++e) {
     padded[e] = entries[std::min(e, entries.size() - 1)];
   }
-  const std::int64_t value_offset = block.head_dim * KvElementBytes(format);
+  const std::int64_t value_offset = KvKeyBytes(format, block.head_dim);
   NextEntries next(next_entries, KvEntryBytes(format, block.head_dim),
                    kAttentionBlockEntries + block.head_dim / 8);
+  const auto load = [&](const auto& stored) {
+    LoadKeys(stored, padded, next, block);
+    LoadValues(stored, entries, value_offset, next, block);
+  };
   switch (format) {
     case KvFormat::kF32:
-      LoadKeys(F32Entries(), padded, 0, next, block);
-      LoadValues(F32Entries(), entries, value_offset, next, block);
-      break;
+      return load(F32Entries());
     case KvFormat::kF16:
-      LoadKeys(F16Entries(), padded, 0, next, block);
-      LoadValues(F16Entries(), entries, value_offset, next, block);
-      break;
+      return load(F16Entries());
+    case KvFormat::kQ8:
+      return load(Q8Entries(padded, value_offset));
+    case KvFormat::kQ4:
+      return load(Q4Entries(padded, block.head_dim));
   }
 }
 

@@ -6,17 +6,9 @@
 #include <cstring>
 #include <limits>
 
+#include "compute-node/kernels/kv_entry.h"
+
 namespace cairn::compute::reference {
-namespace {
-
-std::vector<double> DecodeKvRow(const std::byte* row, KvFormat format, std::int64_t count) {
-  std::vector<float> values(static_cast<std::size_t>(count));
-  DequantizeRow(format == KvFormat::kF32 ? WeightType::kF32 : WeightType::kF16, row, values);
-  return {values.begin(), values.end()};
-}
-
-}  // namespace
-
 std::vector<double> MatMul(WeightType type, const std::byte* rows, std::int64_t row_count,
                            std::int64_t column_count, std::span<const float> x) {
   const auto columns = static_cast<std::size_t>(column_count);
@@ -40,13 +32,15 @@ std::vector<double> MatMul(WeightType type, const std::byte* rows, std::int64_t 
 
 std::vector<double> Attention(std::span<const std::byte* const> entries, KvFormat format,
                               std::int64_t head_dim, double scale, std::span<const float> query) {
+  std::vector<float> key(static_cast<std::size_t>(head_dim));
+  std::vector<float> value(key.size());
   std::vector<double> scores;
   double largest = -std::numeric_limits<double>::infinity();
   for (const std::byte* entry : entries) {
-    const std::vector<double> key = DecodeKvRow(entry, format, head_dim);
+    LoadKvEntry(entry, format, key, value);
     double score = 0.0;
     for (std::size_t i = 0; i < key.size(); ++i) {
-      score += key[i] * static_cast<double>(query[i]);
+      score += static_cast<double>(key[i]) * static_cast<double>(query[i]);
     }
     scores.push_back(score * scale);
     largest = std::max(largest, scores.back());
@@ -55,11 +49,10 @@ std::vector<double> Attention(std::span<const std::byte* const> entries, KvForma
   double sum = 0.0;
   for (std::size_t e = 0; e < entries.size(); ++e) {
     const double weight = std::exp(scores[e] - largest);
-    const std::vector<double> value =
-        DecodeKvRow(entries[e] + head_dim * KvElementBytes(format), format, head_dim);
+    LoadKvEntry(entries[e], format, key, value);
     sum += weight;
     for (std::size_t i = 0; i < out.size(); ++i) {
-      out[i] += weight * value[i];
+      out[i] += weight * static_cast<double>(value[i]);
     }
   }
   for (double& element : out) {

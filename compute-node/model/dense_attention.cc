@@ -6,7 +6,7 @@
 
 #include "common/base/check.h"
 #include "compute-node/kernels/attention.h"
-#include "compute-node/kernels/convert.h"
+#include "compute-node/kernels/kv_entry.h"
 
 namespace cairn::compute {
 namespace {
@@ -81,14 +81,12 @@ absl::Status DenseAttention::Attend(const AttentionBatch& batch) {
 
 void DenseAttention::StoreEntries(const AttentionBatch& batch) {
   const auto row = static_cast<std::size_t>(config_.head_dim);
-  const std::int64_t row_bytes = config_.head_dim * KvElementBytes(format_);
   for (std::int64_t token = 0; token < batch.token_count; ++token) {
     for (std::int64_t head = 0; head < config_.kv_head_count; ++head) {
       const auto from =
           static_cast<std::size_t>(token * config_.kv_length() + head * config_.head_dim);
-      std::byte* entry = EntryAt(batch.layer, head, batch.first_position + token);
-      StoreKvRow(batch.k.subspan(from, row), format_, entry);
-      StoreKvRow(batch.v.subspan(from, row), format_, entry + row_bytes);
+      StoreKvEntry(batch.k.subspan(from, row), batch.v.subspan(from, row), format_,
+                   EntryAt(batch.layer, head, batch.first_position + token));
     }
   }
 }

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "compute-node/kernels/convert.h"
+#include "compute-node/kernels/kv_entry.h"
 
 namespace cairn::compute {
 namespace {
@@ -199,7 +199,6 @@ void StoredKv::StoreChunk(const AttentionBatch& batch) {
   const std::int64_t head_count = options_.layout.head_count;
   const std::int64_t head_dim = options_.layout.head_dim;
   const KvFormat format = options_.layout.kv_format;
-  const std::int64_t row_bytes = entry_bytes_ / 2;
   const std::int64_t blocks = (batch.token_count + kConvertTokens - 1) / kConvertTokens;
   pool_.ParallelFor(blocks, [&](std::int64_t block) {
     const std::int64_t end = std::min(batch.token_count, (block + 1) * kConvertTokens);
@@ -208,8 +207,7 @@ void StoredKv::StoreChunk(const AttentionBatch& batch) {
         std::byte* entry = chunk_.data() + (head * pass_tokens_ + token) * entry_bytes_;
         const std::size_t from = static_cast<std::size_t>((token * head_count + head) * head_dim);
         const std::size_t count = static_cast<std::size_t>(head_dim);
-        StoreKvRow(batch.k.subspan(from, count), format, entry);
-        StoreKvRow(batch.v.subspan(from, count), format, entry + row_bytes);
+        StoreKvEntry(batch.k.subspan(from, count), batch.v.subspan(from, count), format, entry);
       }
     }
   });

@@ -19,7 +19,7 @@
 
 #include "common/base/check.h"
 #include "compute-node/kernels/attention.h"
-#include "compute-node/kernels/convert.h"
+#include "compute-node/kernels/kv_entry.h"
 #include "compute-node/kernels/thread_pool.h"
 #include "tests/tools/rng.h"
 
@@ -38,7 +38,7 @@ struct BenchShape {
 
 constexpr BenchShape kBenchShapes[] = {{64, 1}, {64, 4}, {64, 7}, {128, 1}, {128, 4}, {128, 6}};
 constexpr std::int64_t kTokenCounts[] = {1, 64, 128};
-constexpr KvFormat kBenchFormats[] = {KvFormat::kF16};
+constexpr KvFormat kBenchFormats[] = {KvFormat::kF16, KvFormat::kQ8, KvFormat::kQ4};
 
 double Seconds(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -63,12 +63,10 @@ void FillEntries(KvFormat format, std::int64_t head_dim, std::byte* data) {
       std::copy_n(entry - kDistinct * entry_bytes, entry_bytes, entry);
       continue;
     }
-    for (const std::int64_t offset : {std::int64_t{0}, entry_bytes / 2}) {
-      for (float& value : row) {
-        value = rng.Normal();
-      }
-      StoreKvRow(row, format, entry + offset);
+    for (float& value : row) {
+      value = rng.Normal();
     }
+    StoreKvEntry(row, row, format, entry);
   }
 }
 

@@ -83,7 +83,7 @@ class CliTest(unittest.TestCase):
         self.fail(2, "model", "inspect", words=["MODEL is required", "cairn model inspect --help"])
         self.fail(2, "model", "inspect", self.model, "--frob", words=["--frob"])
         self.fail(2, "model", "logits", self.model, self.tokens, self.path("x"), "--kv-format",
-                  "q8", words=["--kv-format", "f16"])
+                  "q5", words=["--kv-format", "f16"])
         self.fail(2, "model", "logits", self.model, self.tokens, self.path("x"), "--threads",
                   "9999", words=["--threads"])
 
@@ -205,11 +205,13 @@ class CliTest(unittest.TestCase):
         self.assertEqual(every[699 * self.VOCAB:700 * self.VOCAB], self.logits(tokens=short))
 
     def test_kv_formats_differ_a_little(self):
-        half, single = self.logits(), self.logits("--kv-format", "f32")
-        self.assertEqual(half, self.logits("--kv-format", "f16"))
-        self.assertNotEqual(half, single)
+        single = self.logits("--kv-format", "f32")
         norm = sum(x * x for x in single) ** 0.5
-        self.assertLess(sum((a - b) ** 2 for a, b in zip(half, single)) ** 0.5, 1e-3 * norm)
+        self.assertEqual(self.logits(), self.logits("--kv-format", "f16"))
+        for name, most in (("f16", 1e-3), ("q8", 1e-2), ("q4", 0.1)):
+            other = self.logits("--kv-format", name)
+            self.assertNotEqual(other, single)
+            self.assertLess(sum((a - b) ** 2 for a, b in zip(other, single)) ** 0.5, most * norm, name)
 
     def test_logits_refuses_bad_token_files(self):
         out = self.path("refused.f32")

@@ -279,6 +279,29 @@ class RestartTest(unittest.TestCase):
             self.assertEqual(second["token_ids"], undisturbed["token_ids"])
             self.assertEqual(cairn.stop(), [0, 0])
 
+    def test_quantised_conversations_go_on_after_both_daemons_restarted(self):
+        for name, others in (("q8", ("q4", "f16")), ("q4", ("f32", "q8"))):
+            with self.subTest(name), Cairn(compute_config=f'kv_format: "{name}"\n') as cairn:
+                first = cairn.generate("", "--file", DEMO_TEXT, "--tokens", "0")
+                number = str(first["conversation_id"])
+                undisturbed = cairn.generate(QUESTION, "--file", DEMO_TEXT, *LONG)
+                self.assertTrue(undisturbed["text"].startswith(ANSWER), undisturbed["text"])
+                self.assertEqual(cairn.stop(), [0, 0])
+                for other in others:
+                    cairn.write_compute_config(f'kv_format: "{other}"\n')
+                    cairn.start()
+                    self.assertEqual([s["usable"] for s in cairn.sessions()], [False, False])
+                    done = cairn.run("generate", "x", "--conversation", number)
+                    self.assertEqual(done.returncode, 1)
+                    self.assertIn(f"start it with kv_format {name}".encode(), done.stderr)
+                    self.assertEqual(cairn.stop(), [0, 0])
+                cairn.write_compute_config(f'kv_format: "{name}"\n')
+                cairn.start()
+                second = cairn.generate(QUESTION, "--conversation", number, *LONG)
+                self.assertEqual(second["reused_token_count"], first["conversation_token_count"])
+                self.assertEqual(second["token_ids"], undisturbed["token_ids"])
+                self.assertEqual(cairn.stop(), [0, 0])
+
     def test_killed_daemons_leave_every_conversation_at_its_last_checkpoint(self):
         with Cairn() as cairn:
             first = cairn.generate(QUESTION, "--file", DEMO_TEXT, "--stop", "\n")

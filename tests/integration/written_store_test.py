@@ -51,6 +51,18 @@ class WrittenStoreTest(unittest.TestCase):
         self.assertEqual(chain.tokens[-TOKENS:], told["token_ids"])
         self.assertFalse(chain.lost)
 
+    def test_quantised_entries_lie_as_the_page_says(self):
+        told = []
+        for name in ("q8", "q4"):
+            self.assertEqual(self.cairn.compute.stop(), 0)
+            self.cairn.write_compute_config(f'kv_format: "{name}"\n')
+            self.cairn.compute.start()
+            told.append(self.generate(self.prompt))
+        self.assertEqual(self.cairn.stop(), [0, 0])
+        store = self.read()
+        for one in told:
+            self.expect(store, one)
+
     def test_a_stopped_store_is_whole_and_says_what_was_generated(self):
         first = self.generate(self.prompt)
         other = self.generate("--label", "other", "A short one.")

@@ -23,6 +23,10 @@ TEST(EntryLayoutTest, SizesFollowFromTheFormat) {
   EXPECT_EQ(layout.TokenBytes(), 2560);
   layout.kv_format = KvFormat::kF32;
   EXPECT_EQ(layout.EntryBytes(0), 512);
+  layout.kv_format = KvFormat::kQ8;
+  EXPECT_EQ(layout.EntryBytes(0), 132);
+  layout.kv_format = KvFormat::kQ4;
+  EXPECT_EQ(layout.EntryBytes(kAllHeads), 212);
 }
 
 TEST(EntryLayoutTest, TheLargestShapeDoesNotOverflow) {
@@ -87,12 +91,17 @@ TEST(SegmentKeyTest, EveryFieldDecidesWhetherEntriesCanBeShared) {
 }
 
 TEST(KvFormatTest, NamesAndNumbersRoundTrip) {
-  for (const KvFormat format : {KvFormat::kF16, KvFormat::kF32}) {
+  for (const KvFormat format : kKvFormats) {
     EXPECT_EQ(ParseKvFormat(KvFormatName(format)), format);
     EXPECT_EQ(KvFormatFromNumber(static_cast<std::int64_t>(format)), format);
   }
-  EXPECT_EQ(ParseKvFormat("q8"), std::nullopt);
+  EXPECT_EQ(static_cast<int>(KvFormat::kF32), 1);  // on disk
+  EXPECT_EQ(static_cast<int>(KvFormat::kF16), 2);
+  EXPECT_EQ(static_cast<int>(KvFormat::kQ8), 3);
+  EXPECT_EQ(static_cast<int>(KvFormat::kQ4), 4);
+  EXPECT_EQ(ParseKvFormat("f8"), std::nullopt);
   EXPECT_EQ(KvFormatFromNumber(0), std::nullopt);
+  EXPECT_EQ(KvFormatFromNumber(5), std::nullopt);
   EXPECT_EQ(KvFormatFromNumber(std::int64_t{1} << 40), std::nullopt);
 }
 

@@ -7,7 +7,7 @@
 #include <limits>
 #include <numeric>
 
-#include "compute-node/kernels/convert.h"
+#include "compute-node/kernels/kv_entry.h"
 #include "compute-node/kernels/reference.h"
 #include "tests/unit/kernels/kernel_testing.h"
 
@@ -20,8 +20,8 @@ struct TestEntries {
     storage.resize(static_cast<std::size_t>(count * bytes));
     for (std::int64_t e = 0; e < count; ++e) {
       std::byte* entry = storage.data() + e * bytes;
-      StoreKvRow(RandomRow(rng, static_cast<std::size_t>(head_dim)), format, entry);
-      StoreKvRow(RandomRow(rng, static_cast<std::size_t>(head_dim)), format, entry + bytes / 2);
+      const auto dim = static_cast<std::size_t>(head_dim);
+      StoreKvEntry(RandomRow(rng, dim), RandomRow(rng, dim), format, entry);
       pointers.push_back(entry);
     }
   }
@@ -48,7 +48,7 @@ std::vector<float> AttendAll(std::span<const std::byte* const> entries, KvFormat
 
 TEST(AttentionTest, MatchesTheReference) {
   test::Rng rng(TestSeed());
-  for (const KvFormat format : {KvFormat::kF32, KvFormat::kF16}) {
+  for (const KvFormat format : kKvFormats) {
     for (const std::int64_t head_dim : {8, 24, 32, 64, 80, 128, 256, 512}) {
       const auto count = static_cast<std::int64_t>(1 + rng.Below(100));
       SCOPED_TRACE(testing::Message()
@@ -141,7 +141,8 @@ TEST(AttentionTest, HiddenEntriesMayHoldAnything) {
     std::vector<std::vector<float>> results;
     for (const float content : {1.0F, std::numeric_limits<float>::infinity()}) {
       std::byte* entry = entries.storage.data() + kBad * KvEntryBytes(KvFormat::kF32, kDim);
-      StoreKvRow(std::vector<float>(2 * kDim, content), KvFormat::kF32, entry);
+      const std::vector<float> row(kDim, content);
+      StoreKvEntry(row, row, KvFormat::kF32, entry);
       std::vector<float> states(static_cast<std::size_t>(kRows * AttentionStateFloats(kDim)));
       InitAttention(states, kDim);
       AttendBlock(entries.pointers, KvFormat::kF32, kDim, 0.125F, rows, visible, states);

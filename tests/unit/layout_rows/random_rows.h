@@ -41,7 +41,7 @@ inline EntryLayout RandomLayout(test::Rng& rng) {
   return {.layer_count = static_cast<std::int32_t>(1 + Draw(rng, kLayerCountMax)),
           .head_count = static_cast<std::int32_t>(1 + Draw(rng, kHeadCountMax)),
           .head_dim = static_cast<std::int32_t>(1 + Draw(rng, kHeadDimMax)),
-          .kv_format = rng.Below(2) == 0 ? KvFormat::kF16 : KvFormat::kF32};
+          .kv_format = kKvFormats[rng.Below(kKvFormats.size())]};
 }
 
 inline SegmentKey RandomKey(test::Rng& rng) {
@@ -50,7 +50,7 @@ inline SegmentKey RandomKey(test::Rng& rng) {
           .adapter_digest = adapted ? RandomBytes(rng, kDigestBytes) : std::string(),
           .adapter_scale = adapted ? 0.75F : 0.0F,
           .rope_parameters = RandomBytes(rng, 1 + Draw(rng, 40)),
-          .kv_format = rng.Below(2) == 0 ? KvFormat::kF16 : KvFormat::kF32,
+          .kv_format = kKvFormats[rng.Below(kKvFormats.size())],
           .sharing_domain = RandomBytes(rng, Draw(rng, 20))};
 }
 

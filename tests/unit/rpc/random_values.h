@@ -45,7 +45,7 @@ class RandomValues {
     return {static_cast<std::int32_t>(Between(1, kLayerCountMax)),
             static_cast<std::int32_t>(Between(1, kHeadCountMax)),
             static_cast<std::int32_t>(Between(1, kHeadDimMax)),
-            Coin() ? KvFormat::kF16 : KvFormat::kF32};
+            kKvFormats[static_cast<std::size_t>(Between(0, std::ssize(kKvFormats) - 1))]};
   }
   SegmentKey Key(KvFormat format) {
     SegmentKey key;

@@ -8,7 +8,7 @@ namespace {
 using ConversationTest = ConversationFixture;
 
 TEST_F(ConversationTest, GivesTheBitsOfDenseAttention) {
-  for (const KvFormat format : {KvFormat::kF16, KvFormat::kF32}) {
+  for (const KvFormat format : kKvFormats) {
     UseFormat(format);
     const std::vector<std::int32_t> prompt = Prompt(333);
     std::vector<std::vector<float>> expected;
@@ -121,9 +121,16 @@ TEST_F(ConversationTest, PromptLongerThanTheContextIsRefusedWithTheNumbers) {
 
 TEST_F(ConversationTest, ConversationsOfOtherModelsOrFormatsAreRefused) {
   const SessionId id = Create();
-  UseFormat(KvFormat::kF32);
-  EXPECT_EQ(Conversation::Open(deps(), id).status().code(), absl::StatusCode::kFailedPrecondition);
-  UseFormat(KvFormat::kF16);
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kQ8, KvFormat::kQ4}) {
+    UseFormat(format);
+    EXPECT_EQ(Conversation::Open(deps(), id).status().code(),
+              absl::StatusCode::kFailedPrecondition);
+    const SessionId own = Create();
+    EXPECT_TRUE(Conversation::Open(deps(), own).ok());
+    UseFormat(KvFormat::kF16);
+    EXPECT_EQ(Conversation::Open(deps(), own).status().code(),
+              absl::StatusCode::kFailedPrecondition);
+  }
   identity.key.model_digest = std::string(32, 'x');
   const absl::Status status = Conversation::Open(deps(), id).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);

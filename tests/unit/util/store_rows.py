@@ -13,7 +13,8 @@ REGION_PAGES = 256
 TOKENS_PER_ROW = 1024
 POOL, LOG_RUN, PACKED_RUN, INDEX_RUN = 1, 2, 3, 4
 POOL_PAGES = (1, 2, 4, 8, 16)
-NUMBER_BYTES = {1: 4, 2: 2}  # by KV format: f32, f16
+# Of one K row, by KV format: f32, f16, q8, q4.
+KEY_BYTES = {1: lambda dim: 4 * dim, 2: lambda dim: 2 * dim, 3: lambda dim: dim + 2, 4: lambda dim: dim + 2}
 
 
 class StoreError(Exception):
@@ -80,7 +81,9 @@ class Layout:
     kv_format: int
 
     def entry_bytes(self, head):
-        return (self.heads if head == -1 else 1) * 2 * self.head_dim * NUMBER_BYTES[self.kv_format]
+        key_bytes = KEY_BYTES[self.kv_format](self.head_dim)
+        value_bytes = -(-self.head_dim // 32) * 4 + (self.head_dim + 1) // 2 if self.kv_format == 4 else key_bytes
+        return (self.heads if head == -1 else 1) * (key_bytes + value_bytes)
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ class Run:
 def layout(cursor):
     out = Layout(cursor.count(1, 1024, "layers"), cursor.count(1, 1024, "KV heads"),
                  cursor.count(1, 1024, "head size"), cursor.varint())
-    need(out.kv_format in NUMBER_BYTES, f"KV format {out.kv_format}")
+    need(out.kv_format in KEY_BYTES, f"KV format {out.kv_format}")
     return out
 
 

@@ -1,0 +1,27 @@
+// KV entries in their stored form: what is written when a token is appended, and the plain reading
+// of it, which the attention kernels' own is tested against. docs/on-disk-format.md, "Entries",
+// has the bytes.
+//
+// What a format cannot hold becomes not a number, never a plausible one: in f16 numbers from 65520
+// on are infinite; in q8 a row that has an infinity, a NaN or a number beyond +-8.3e6 is NaN
+// throughout, and so is in q4 a group of values that has one or whose least number is below -65504.
+// Everything else is off by at most half of a row's (group's) scale.
+//
+// Threading:  functions of their arguments only.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "common/kv/kv_format.h"
+
+namespace cairn::compute {
+
+// Writes KvEntryBytes(format, k.size()) bytes at `entry`, which need not be aligned. REQUIRES: k
+// and v have the same length.
+void StoreKvEntry(std::span<const float> k, std::span<const float> v, KvFormat format,
+                  std::byte* entry);
+// The reverse.
+void LoadKvEntry(const std::byte* entry, KvFormat format, std::span<float> k, std::span<float> v);
+
+}  // namespace cairn::compute
