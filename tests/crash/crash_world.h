@@ -23,7 +23,7 @@ namespace cairn::kv {
 class CrashWorld {
  public:
   explicit CrashWorld(std::uint64_t seed)
-      : rng_(seed), operations_([this](std::int64_t below) { return Random(below); }) {}
+      : rng_(seed), operations_(layout_, [this](std::int64_t below) { return Random(below); }) {}
 
   ~CrashWorld() = default;
   CrashWorld(const CrashWorld&) = delete;

@@ -17,7 +17,7 @@ constexpr std::int64_t kRottenPagesMax = 300;
 FaultWorld::FaultWorld(std::uint64_t seed, const std::string& directory, Faults faults)
     : faults_(faults),
       random_(seed),
-      operations_([this](std::int64_t below) { return Random(below); }),
+      operations_(layout_, [this](std::int64_t below) { return Random(below); }),
       directory_(directory),
       disk_({.size_bytes = kFaultDiskBytes, .seed = seed, .delay_polls_max = 3}) {}
 

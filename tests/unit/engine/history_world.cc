@@ -13,11 +13,19 @@ constexpr std::int64_t kTokensMax = 900;
 // In which sealed segments mostly begin to be packed, if there are any.
 constexpr std::chrono::milliseconds kTimeToPack{150};
 
+// Entries of 70 to 320 bytes.
+EntryLayout LayoutOf(std::uint64_t seed) {
+  EntryLayout layout = SmallLayout();
+  layout.kv_format = kKvFormats[seed % kKvFormats.size()];
+  return layout;
+}
+
 }  // namespace
 
 HistoryWorld::HistoryWorld(std::uint64_t seed, const std::string& directory)
-    : random_(seed),
-      operations_([this](std::int64_t below) { return Random(below); }),
+    : layout_(LayoutOf(seed)),
+      random_(seed),
+      operations_(layout_, [this](std::int64_t below) { return Random(below); }),
       directory_(directory),
       disk_({.size_bytes = kDiskBytes, .seed = seed, .delay_polls_max = 3}) {
   StartEngine();
@@ -141,6 +149,7 @@ void HistoryWorld::Restart(bool power_cut) {
 void HistoryWorld::Create() {
   CreateSession request;
   request.key = SmallKey();
+  request.key.kv_format = layout_.kv_format;
   request.layout = layout_;
   const auto id = Await<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
   ASSERT_TRUE(id.ok()) << id.status().ToString();
@@ -158,6 +167,7 @@ void HistoryWorld::Fork() {
   const std::int64_t count = parent.oracle.token_count - parent.start;
   CreateSession request;
   request.key = SmallKey();
+  request.key.kv_format = layout_.kv_format;
   request.layout = layout_;
   request.parent_segment_id = parent.segment;
   request.parent_token_count = parent.start + 1 + Random(count);

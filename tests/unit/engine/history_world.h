@@ -74,7 +74,7 @@ class HistoryWorld {
   void CheckAll(Chat& chat);
   void CheckCluster(Chat& chat, std::int32_t layer, std::int32_t head, std::int64_t cluster);
 
-  const EntryLayout layout_ = SmallLayout();
+  const EntryLayout layout_;  // SmallLayout in the format that the seed says
   std::mt19937_64 random_;
   RandomOperations operations_;
   const std::string directory_;

@@ -43,8 +43,8 @@ std::set<std::int64_t> Oracle::CarriedPositions() const {
   return out;
 }
 
-RandomOperations::RandomOperations(Random random)
-    : layout_(SmallLayout()), random_(std::move(random)) {}
+RandomOperations::RandomOperations(const EntryLayout& layout, Random random)
+    : layout_(layout), random_(std::move(random)) {}
 
 std::vector<std::int32_t> RandomOperations::HeadsOf(std::int32_t layer) {
   if (layer == 1) return {kAllHeads};

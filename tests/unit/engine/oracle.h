@@ -41,7 +41,7 @@ class RandomOperations {
  public:
   using Random = std::function<std::int64_t(std::int64_t below)>;
 
-  explicit RandomOperations(Random random);
+  RandomOperations(const EntryLayout& layout, Random random);
 
   // One token more; the entries that leave the window for it go to clusters, one in `fresh_one_in`
   // to a new one, or to the buffer of a large cluster.
