@@ -18,8 +18,6 @@
 namespace cairn::compute {
 namespace {
 
-// The formats that entries are stored in, the default first.
-constexpr KvFormat kKvFormats[] = {KvFormat::kF16, KvFormat::kF32};
 // Damage can make every tensor a problem of its own.
 constexpr std::size_t kWeightProblemsShownMax = 16;
 
@@ -129,7 +127,7 @@ void AddSpeed(const ModelConfig& config, std::int64_t weight_bytes, const Inspec
   std::string bounds;
   for (const std::int64_t depth : {std::int64_t{0}, std::int64_t{4096}, std::int64_t{16384}}) {
     if (depth >= config.context_length) break;
-    const std::int64_t bytes = weight_bytes + depth * KvTokenBytes(config, kKvFormats[0]);
+    const std::int64_t bytes = weight_bytes + depth * KvTokenBytes(config, KvFormat::kF16);
     bounds += fmt::format("{}{:.1f} after {} tokens", bounds.empty() ? "" : ", ",
                           bandwidth->bytes_per_second / static_cast<double>(bytes), depth);
   }
