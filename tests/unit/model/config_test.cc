@@ -26,22 +26,27 @@ class MetadataBuilder {
     Number("attention.layer_norm_rms_epsilon", 1e-5F);
   }
   MetadataBuilder& Count(const std::string& key, std::uint32_t value) {
-    return Set(key, [=, this](test::GgufWriter& w) { w.AddU32(architecture_ + "." + key, value); });
+    return Set(
+        key, [=, name = architecture_ + "." + key](test::GgufWriter& w) { w.AddU32(name, value); });
   }
   MetadataBuilder& Number(const std::string& key, float value) {
-    return Set(key, [=, this](test::GgufWriter& w) { w.AddF32(architecture_ + "." + key, value); });
+    return Set(
+        key, [=, name = architecture_ + "." + key](test::GgufWriter& w) { w.AddF32(name, value); });
   }
   MetadataBuilder& Text(const std::string& key, const std::string& value) {
-    return Set(key,
-               [=, this](test::GgufWriter& w) { w.AddString(architecture_ + "." + key, value); });
+    return Set(key, [=, name = architecture_ + "." + key](test::GgufWriter& w) {
+      w.AddString(name, value);
+    });
   }
   MetadataBuilder& Counts(const std::string& key, const std::vector<std::int32_t>& values) {
-    return Set(
-        key, [=, this](test::GgufWriter& w) { w.AddI32Array(architecture_ + "." + key, values); });
+    return Set(key, [=, name = architecture_ + "." + key](test::GgufWriter& w) {
+      w.AddI32Array(name, values);
+    });
   }
   MetadataBuilder& Flag(const std::string& key, bool value) {
-    return Set(key,
-               [=, this](test::GgufWriter& w) { w.AddBool(architecture_ + "." + key, value); });
+    return Set(key, [=, name = architecture_ + "." + key](test::GgufWriter& w) {
+      w.AddBool(name, value);
+    });
   }
   MetadataBuilder& Tokens(std::size_t count) {
     return Set("tokens", [=](test::GgufWriter& w) {
