@@ -33,11 +33,11 @@ struct ModelPreset {
   int32_t context_length;
   float rope_base;
   float norm_epsilon;
-  bool tied;              // no output.weight
-  bool biased;            // biases on q, k, v
-  float rope_factor = 0;  // > 0: a rope_freqs tensor as Llama 3.1 defines it
+  bool tied;                       // no output.weight
+  bool biased;                     // biases on q, k, v
+  bool biased_everywhere = false;  // on every matrix of a layer
+  float rope_factor = 0;           // > 0: a rope_freqs tensor as Llama 3.1 defines it
   int32_t rope_original_context = 0;
-  bool biased_everywhere = false;      // on every matrix of a layer
   std::string_view rope_scaling = {};  // "linear" or "yarn" by metadata, with the next two
   float rope_scaling_factor = 0;
   float rope_attention_factor = 0;  // 0: the key is left out
