@@ -111,7 +111,7 @@ std::string Report(const std::string& preset, const std::string& type,
 TEST(InspectTest, EstimatesWhatRunningTakes) {
   const std::string text = Report("tiny-llama", "f16");
   // q 256, k and v 64, output 256, gate and up 512 rows of 256; down 256 of 512; output 512 of 256.
-  const std::int64_t weights = (2 * ((256 + 128 + 256 + 1024) * 256 + 256 * 512) + 512 * 256) * 2;
+  const int weights = (2 * ((256 + 128 + 256 + 1024) * 256 + 256 * 512) + 512 * 256) * 2;
   EXPECT_THAT(text, HasSubstr(fmt::format("weights_memory:  {} bytes (", weights)));
   EXPECT_THAT(text, HasSubstr("kv_bytes_token:  512 in f16, 1024 in f32\n"));
   EXPECT_THAT(text, HasSubstr("flash_1k_tokens: bytes 524288 in f16, 1048576 in f32\n"));

@@ -103,8 +103,8 @@ TEST(WeightsTest, ABadScaleOfAQuantisedBlockIsFound) {
     EXPECT_THAT(Message(status),
                 HasSubstr(fmt::format("'blk.1.ffn_down.weight': value {} (row 100, column {}, with "
                                       "its block of {} values)",
-                                      100 * 512 + layout.block_values, layout.block_values,
-                                      layout.block_values)));
+                                      std::int64_t{100} * 512 + layout.block_values,
+                                      layout.block_values, layout.block_values)));
   }
 }
 
@@ -147,7 +147,7 @@ TEST(WeightsTest, ASurveyHasAllProblemsAndTheBytes) {
   EXPECT_TRUE(survey.problems.empty());
   // Rows in sixteens; the embedding is not packed beside an output matrix of its own.
   const std::int64_t rows = 32 + 16 + 16 + 32 + 48 + 48;
-  EXPECT_EQ(survey.packed_bytes, (rows * 32 + 32 * 48 + 48 * 32) * 4);
+  EXPECT_EQ(survey.packed_bytes, (rows * 32 + std::int64_t{2} * 32 * 48) * 4);
 }
 
 }  // namespace
