@@ -30,7 +30,7 @@ class BlockAttention {
   // All entries are visible to all rows. Several runs of one head are attended in their order.
   void AttendAll(std::span<const EntryRun> runs);
   // One run for each head; its entry i has position first_position + i and is visible to rows from
-  // that position on.
+  // that position on. Calls the batch's `between` from time to time.
   void AttendCausal(std::span<const EntryRun> runs, std::int64_t first_position);
   // Writes the batch's output.
   void Finish();
@@ -49,7 +49,9 @@ class BlockAttention {
   Task TaskAt(std::int64_t index) const;
   void AttendOne(const Task& task, const KvBlock& block,
                  std::span<const std::int32_t> visible_counts);
-  void AttendCausalTask(const Task& task, const EntryRun& run, std::int64_t first_position);
+  // Attends entries [first, end) of the run.
+  void AttendCausalTask(const Task& task, const EntryRun& run, std::int64_t first_position,
+                        std::int64_t first, std::int64_t end);
 
   const ModelConfig& config_;
   const KvFormat format_;

@@ -179,8 +179,13 @@ class CliDaemonTest(daemons.SharedCairnTest):
         label = "two\nlines\t\x1b[31mred\x7f\u0085\u202eback é"
         self.cairn.generate("Mira", "--tokens", "1", "--label", label)
         self.assertEqual(len(self.labelled(label)), 1)
-        table = self.cairn.succeed("sessions", "list")
-        self.assertEqual(len(table.split("\n")), len(self.cairn.sessions()) + 2)
+
+        def whole_table():
+            table = self.cairn.succeed("sessions", "list")
+            return table if len(table.split("\n")) == len(self.cairn.sessions()) + 2 else None
+
+        # An ephemeral conversation of an interrupted generation goes when it may.
+        table = wait_until(whole_table, "a table with one line for each conversation")
         self.assertIn("  two\\nlines\\t\\u001b[31mred\\u007f\\u0085\\u202eback é\n", table)
 
     def test_socket_of_another_user_is_permission_denied(self):

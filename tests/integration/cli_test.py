@@ -98,7 +98,7 @@ class CliTest(unittest.TestCase):
     def test_inspect_estimates_what_running_takes(self):
         text = self.succeed("model", "inspect", self.model, "--no-probe")
         for line in (r"weights_memory: +\d+ bytes", r"scratch_memory: +\d+ bytes",
-                     r"flash_1k_tokens: bytes 524288 in f16", r"decode_reads: +\d+ bytes"):
+                     r"flash_1k_tokens: bytes 1048576 in f32, 524288 in f16", r"decode_reads: +\d+ bytes"):
             self.assertRegex(text, line)
         self.assertNotIn("bandwidth", text)
         self.assertEqual(text, self.succeed("model", "inspect", self.model, "--no-probe"))

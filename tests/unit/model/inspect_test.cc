@@ -113,11 +113,11 @@ TEST(InspectTest, EstimatesWhatRunningTakes) {
   // q 256, k and v 64, output 256, gate and up 512 rows of 256; down 256 of 512; output 512 of 256.
   const int weights = (2 * ((256 + 128 + 256 + 1024) * 256 + 256 * 512) + 512 * 256) * 2;
   EXPECT_THAT(text, HasSubstr(fmt::format("weights_memory:  {} bytes (", weights)));
-  EXPECT_THAT(text, HasSubstr("kv_bytes_token:  512 in f16, 1024 in f32\n"));
-  EXPECT_THAT(text, HasSubstr("flash_1k_tokens: bytes 524288 in f16, 1048576 in f32\n"));
+  EXPECT_THAT(text, HasSubstr("kv_bytes_token:  1024 in f32, 512 in f16, 272 in q8, 216 in q4\n"));
+  EXPECT_THAT(text, HasSubstr("flash_1k_tokens: bytes 1048576 in f32, 524288 in f16, "));
   EXPECT_THAT(text, HasSubstr(fmt::format("decode_reads:    {} bytes of weights a token, and of "
-                                          "keys and values for each token before it 512 in f16, "
-                                          "1024 in f32\n",
+                                          "keys and values for each token before it 1024 in f32, "
+                                          "512 in f16, 272 in q8, 216 in q4\n",
                                           weights)));
   EXPECT_THAT(text, HasSubstr(" for passes of 2048 tokens\n"));  // the context's length
   EXPECT_EQ(text.find("bandwidth"), std::string::npos);
