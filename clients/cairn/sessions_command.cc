@@ -1,4 +1,4 @@
-// cairn sessions list | show | delete
+// cairn sessions list | show | fork | delete
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +17,8 @@ namespace {
 struct SessionsArguments {
   std::string socket;
   std::int64_t id = 0;
+  std::int64_t token_count = 0;
+  std::string label;
   bool json = false;
 };
 
@@ -74,6 +76,13 @@ absl::Status Delete(const SessionsArguments& options) {
   return client->DeleteConversation(options.id);
 }
 
+absl::Status Fork(const SessionsArguments& options) {
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client, Connect(options));
+  CAIRN_ASSIGN_OR_RETURN(const std::int64_t fork,
+                         client->ForkConversation(options.id, options.token_count, options.label));
+  return WriteOutput(fmt::format("{}\n", fork));
+}
+
 }  // namespace
 
 void AddSessionsCommands(CLI::App& app, CommandResult& result) {
@@ -90,6 +99,15 @@ void AddSessionsCommands(CLI::App& app, CommandResult& result) {
   show.add_option("id", options->id, "Its id")->required()->check(ConversationNumber());
   AddSocketOption(show, options->socket);
   SetAction(show, result, [options] { return Show(*options); });
+
+  CLI::App& fork = *sessions.add_subcommand(
+      "fork", "A new conversation that begins with the first tokens of another; prints its id");
+  fork.add_option("id", options->id, "The other's id")->required()->check(ConversationNumber());
+  fork.add_option("--tokens", options->token_count, "How many tokens; default: all")
+      ->check(CLI::PositiveNumber);
+  fork.add_option("--label", options->label, "Shown by `cairn sessions list`");
+  AddSocketOption(fork, options->socket);
+  SetAction(fork, result, [options] { return Fork(*options); });
 
   CLI::App& remove = *sessions.add_subcommand("delete", "Delete a conversation and free its flash");
   remove.add_option("id", options->id, "Its id")->required()->check(ConversationNumber());

@@ -345,6 +345,21 @@ absl::Status CairnClient::DeleteConversation(std::int64_t conversation_id) {
       rpc::FromGrpcStatus(impl_->stub->DeleteConversation(&context, request, &response)));
 }
 
+absl::StatusOr<std::int64_t> CairnClient::ForkConversation(std::int64_t conversation_id,
+                                                           std::int64_t token_count,
+                                                           const std::string& label) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::ForkConversationRequest request;
+  request.set_conversation_id(conversation_id);
+  request.set_token_count(token_count);
+  request.set_label(label);
+  v1::ForkConversationResponse response;
+  CAIRN_RETURN_IF_ERROR(
+      Explain(rpc::FromGrpcStatus(impl_->stub->ForkConversation(&context, request, &response))));
+  return response.conversation_id();
+}
+
 absl::StatusOr<std::vector<std::int32_t>> CairnClient::Tokenize(const std::string& text,
                                                                 bool special) {
   CAIRN_RETURN_IF_ERROR(CheckPrompt("the text", text));

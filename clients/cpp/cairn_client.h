@@ -192,6 +192,11 @@ class CairnClient {
   absl::StatusOr<std::string> ReadConversation(std::int64_t conversation_id,
                                                ConversationInfo* info = nullptr);
   absl::Status DeleteConversation(std::int64_t conversation_id);
+  // A new conversation that begins with the first `token_count` tokens of this one; 0: with all.
+  // Answers its id.
+  absl::StatusOr<std::int64_t> ForkConversation(std::int64_t conversation_id,
+                                                std::int64_t token_count,
+                                                const std::string& label = "");
 
   absl::StatusOr<std::vector<std::int32_t>> Tokenize(const std::string& text, bool special);
   absl::StatusOr<ModelDescription> GetModel();

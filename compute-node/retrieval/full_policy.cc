@@ -8,7 +8,9 @@
 namespace cairn::compute {
 namespace {
 
-constexpr std::int32_t kStateVersion = 1;
+// Version 1 has the entries of a cluster alone; 2 has the ranges of ids behind it.
+constexpr std::int32_t kPlainVersion = 1;
+constexpr std::int32_t kRangesVersion = 2;
 
 // Whole attention blocks of 32 entries where possible: then no block of a long conversation is
 // shorter than the others, wherever a cluster ends.
@@ -45,7 +47,7 @@ std::vector<FetchSlice> FullPolicy::Select(const SelectionInput& input) {
   for (std::int64_t first = 0; first < input.stored_token_count; first += cluster_entries_) {
     const std::int64_t count = std::min(cluster_entries_, input.stored_token_count - first);
     const std::int64_t bytes = count * entry_bytes;
-    const ClusterId id(first / cluster_entries_ + 1);
+    const ClusterId id = IdAt(first / cluster_entries_);
     for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
       const bool fits = !slices.empty() &&
                         slices.back().bytes + bytes <= options_.fetch_slice_bytes &&
@@ -66,10 +68,10 @@ std::vector<Assignment> FullPolicy::Store(const LeavingEntries& leaving) {
     const std::int64_t cluster = first / cluster_entries_;
     const std::int64_t count = std::min(end, (cluster + 1) * cluster_entries_) - first;
     for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
-      assignments.push_back({{head, ClusterId(cluster + 1)}, first, count});
+      assignments.push_back({{head, IdAt(cluster)}, first, count});
     }
     std::int64_t& next_id = next_ids_[static_cast<std::size_t>(leaving.layer)];
-    next_id = std::max(next_id, cluster + 2);
+    next_id = std::max(next_id, IdAt(cluster).value() + 1);
     first += count;
   }
   return assignments;
@@ -84,45 +86,106 @@ std::vector<std::int64_t> FullPolicy::NextClusterIds() const {
   return ids;
 }
 
+ClusterId FullPolicy::IdAt(std::int64_t index) const {
+  const auto behind =
+      std::upper_bound(id_ranges_.begin(), id_ranges_.end(), index,
+                       [](std::int64_t i, const IdRange& range) { return i < range.first_index; });
+  const IdRange& range = *std::prev(behind);
+  return ClusterId(range.first_id + index - range.first_index);
+}
+
 PutPolicyState FullPolicy::SaveState() const {
   PutPolicyState saved;
-  saved.version = kStateVersion;
-  saved.state.resize(sizeof(cluster_entries_));
-  std::memcpy(saved.state.data(), &cluster_entries_, sizeof(cluster_entries_));
+  std::vector<std::int64_t> numbers = {cluster_entries_};
+  saved.version = kPlainVersion;
+  if (id_ranges_.size() > 1) {
+    saved.version = kRangesVersion;
+    for (const IdRange& range : id_ranges_) {
+      numbers.insert(numbers.end(), {range.first_index, range.first_id});
+    }
+  }
+  saved.state.resize(numbers.size() * sizeof(std::int64_t));
+  std::memcpy(saved.state.data(), numbers.data(), saved.state.size());
   return saved;
 }
 
-absl::Status FullPolicy::RestoreState(std::int32_t version, std::string_view state,
-                                      std::span<const std::int64_t> next_cluster_ids) {
+absl::Status FullPolicy::RestoreState(const StoredPolicyState& stored) {
   const std::size_t layer_count = next_ids_.size();
-  if (version == 0 && next_cluster_ids.empty()) {
+  id_ranges_ = {{0, 1}};
+  if (stored.version == 0 && stored.next_cluster_ids.empty()) {
     cluster_entries_ = ClusterEntries(options_);
     std::fill(next_ids_.begin(), next_ids_.end(), 1);
     return absl::OkStatus();
   }
   const std::size_t ids_a_layer = static_cast<std::size_t>(options_.layout.head_count) + 1;
-  if (next_cluster_ids.size() != layer_count * ids_a_layer) {
+  if (stored.next_cluster_ids.size() != layer_count * ids_a_layer) {
     return InvalidArgument("stored policy state has {} next cluster ids, {} are needed",
-                           next_cluster_ids.size(), layer_count * ids_a_layer);
+                           stored.next_cluster_ids.size(), layer_count * ids_a_layer);
   }
+  CAIRN_RETURN_IF_ERROR(ReadState(stored));
+  for (std::size_t layer = 0; layer < layer_count; ++layer) {
+    next_ids_[layer] = stored.next_cluster_ids[layer * ids_a_layer];
+  }
+  if (stored.token_count < stored.state_token_count) ForgetBehind(stored.token_count);
+  if (std::ssize(id_ranges_) > kIdRangesMax) {
+    return ResourceExhausted(
+        "the conversation was forked from ever earlier tokens {} times: start "
+        "a new one",
+        kIdRangesMax);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FullPolicy::ReadState(const StoredPolicyState& stored) {
+  const auto foreign = [&] {
+    return InvalidArgument(
+        "stored policy state has version {} and {} bytes: not one of policy full", stored.version,
+        stored.state.size());
+  };
+  constexpr std::size_t kNumberBytes = sizeof(std::int64_t);
+  std::vector<std::int64_t> numbers(stored.state.size() / kNumberBytes);
+  const bool plain = stored.version == kPlainVersion && numbers.size() == 1;
+  const bool ranges = stored.version == kRangesVersion && numbers.size() >= 5 &&
+                      numbers.size() % 2 == 1 && std::ssize(numbers) <= 1 + 2 * kIdRangesMax;
+  if (!(plain || ranges) || stored.state.size() % kNumberBytes != 0) return foreign();
+  std::memcpy(numbers.data(), stored.state.data(), stored.state.size());
   // Clusters of the store keep the length that they were made with, whatever the KV node's parts
   // are now.
-  std::int64_t entries = 0;
-  if (version != kStateVersion || state.size() != sizeof(entries)) {
-    return InvalidArgument(
-        "stored policy state has version {} and {} bytes: not one of policy full", version,
-        state.size());
-  }
-  std::memcpy(&entries, state.data(), sizeof(entries));
+  const std::int64_t entries = numbers[0];
   if (entries < kFullClusterEntriesMin || entries > kFullClusterEntriesMax) {
     return InvalidArgument("stored policy state says {} entries in a cluster: it must be {} to {}",
                            entries, kFullClusterEntriesMin, kFullClusterEntriesMax);
   }
   cluster_entries_ = entries;
-  for (std::size_t layer = 0; layer < layer_count; ++layer) {
-    next_ids_[layer] = next_cluster_ids[layer * ids_a_layer];
+  if (plain) return absl::OkStatus();
+  id_ranges_.clear();
+  for (std::size_t i = 1; i < numbers.size(); i += 2) {
+    const IdRange range{numbers[i], numbers[i + 1]};
+    const bool fits = id_ranges_.empty()
+                          ? range.first_index == 0 && range.first_id == 1
+                          : range.first_index > id_ranges_.back().first_index &&
+                                range.first_id >= id_ranges_.back().first_id + range.first_index -
+                                                      id_ranges_.back().first_index;
+    if (!fits) return foreign();
+    id_ranges_.push_back(range);
   }
   return absl::OkStatus();
+}
+
+// A cluster that keeps visible entries keeps its id.
+void FullPolicy::ForgetBehind(std::int64_t token_count) {
+  const std::int64_t first_index = (token_count + cluster_entries_ - 1) / cluster_entries_;
+  const std::int64_t next_id = *std::max_element(next_ids_.begin(), next_ids_.end());
+  if (IdAt(first_index).value() >= next_id) return;
+  while (id_ranges_.back().first_index >= first_index && id_ranges_.size() > 1) {
+    id_ranges_.pop_back();
+  }
+  if (first_index == 0) {
+    id_ranges_.back().first_id = next_id;
+  } else {
+    id_ranges_.push_back({first_index, next_id});
+  }
+  std::fill(next_ids_.begin(), next_ids_.end(), next_id);
 }
 
 absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicy(std::string_view name,

@@ -65,6 +65,17 @@ struct PolicyOptions {
   absl::Status Validate() const;
 };
 
+// What a session goes on from. Version 0 without state and ids: it is new.
+struct StoredPolicyState {
+  std::int32_t version = 0;
+  std::string_view state;
+  std::span<const std::int64_t> next_cluster_ids;
+  // Tokens that the session holds, and those it held when the state was stored: more, if it was
+  // forked from an earlier token. What lay behind is invisible, but its cluster ids stay used.
+  std::int64_t token_count = 0;
+  std::int64_t state_token_count = 0;
+};
+
 class RetrievalPolicy {
  public:
   virtual ~RetrievalPolicy() = default;
@@ -85,10 +96,9 @@ class RetrievalPolicy {
   virtual std::vector<std::int64_t> NextClusterIds() const = 0;
 
   // What a checkpoint stores, and the reverse. INVALID_ARGUMENT for a state that this policy did
-  // not write. An empty state with version 0 and no ids is a new session.
+  // not write.
   virtual PutPolicyState SaveState() const = 0;
-  virtual absl::Status RestoreState(std::int32_t version, std::string_view state,
-                                    std::span<const std::int64_t> next_cluster_ids) = 0;
+  virtual absl::Status RestoreState(const StoredPolicyState& stored) = 0;
 };
 
 // INVALID_ARGUMENT for an unknown name; the message lists the known ones.

@@ -161,6 +161,43 @@ absl::Status InferenceServiceImpl::Delete(SessionId id) {
   return AsConversation(deleted, id);
 }
 
+grpc::Status InferenceServiceImpl::ForkConversation(grpc::ServerContext*,
+                                                    const v1::ForkConversationRequest* request,
+                                                    v1::ForkConversationResponse* response) {
+  return rpc::ToGrpcStatus(Fork(*request, *response));
+}
+
+absl::Status InferenceServiceImpl::Fork(const v1::ForkConversationRequest& request,
+                                        v1::ForkConversationResponse& response) {
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
+  const SessionId id(request.conversation_id());
+  CAIRN_ASSIGN_OR_RETURN(const SessionInfo info, FindSession(*runtime->node, id));
+  if (!(info.key == runtime->identity.key && info.layout == runtime->identity.layout)) {
+    return FailedPrecondition("conversation {} belongs to another model or KV format", id);
+  }
+  const std::int64_t count = request.token_count() == 0 ? info.token_count : request.token_count();
+  if (count < 1 || count > info.token_count) {
+    return InvalidArgument("token_count is {}: conversation {} has {} tokens, it must be 1 to that",
+                           count, id, info.token_count);
+  }
+  if (!state_.open_conversations().TryTake(id)) {
+    return FailedPrecondition("conversation {} is generating right now: ask again afterwards", id);
+  }
+  const absl::StatusOr<SealedSegment> sealed = runtime->node->Seal(id);
+  state_.open_conversations().Give(id);
+  if (!sealed.ok()) return AsConversation(sealed.status(), id);
+  CreateSession create;
+  create.key = info.key;
+  create.layout = info.layout;
+  create.parent_segment_id = sealed->segment_id;
+  create.parent_token_count = count;
+  create.label = request.label();
+  CAIRN_ASSIGN_OR_RETURN(const SessionId fork, runtime->node->Create(create));
+  response.set_conversation_id(fork.value());
+  response.set_token_count(count);
+  return absl::OkStatus();
+}
+
 grpc::Status InferenceServiceImpl::GetConversation(grpc::ServerContext*,
                                                    const v1::GetConversationRequest* request,
                                                    v1::GetConversationResponse* response) {

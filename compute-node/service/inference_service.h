@@ -31,6 +31,9 @@ class InferenceServiceImpl final : public v1::InferenceService::Service {
   grpc::Status DeleteConversation(grpc::ServerContext* context,
                                   const v1::DeleteConversationRequest* request,
                                   v1::DeleteConversationResponse* response) override;
+  grpc::Status ForkConversation(grpc::ServerContext* context,
+                                const v1::ForkConversationRequest* request,
+                                v1::ForkConversationResponse* response) override;
   grpc::Status GetConversation(grpc::ServerContext* context,
                                const v1::GetConversationRequest* request,
                                v1::GetConversationResponse* response) override;
@@ -47,6 +50,8 @@ class InferenceServiceImpl final : public v1::InferenceService::Service {
   absl::Status ListPage(const v1::ListConversationsRequest& request,
                         v1::ListConversationsResponse& response);
   absl::Status Delete(SessionId id);
+  absl::Status Fork(const v1::ForkConversationRequest& request,
+                    v1::ForkConversationResponse& response);
   absl::Status ReadConversation(SessionId id, v1::GetConversationResponse& response);
   absl::Status DescribeModel(v1::ListModelsResponse& response);
 

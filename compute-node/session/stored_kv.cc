@@ -47,12 +47,18 @@ absl::Status StoredKv::Restore(std::string& random_state) {
   if (token_count_ > 0) {
     CAIRN_ASSIGN_OR_RETURN(stored, Wait<PolicyStateReply>(session_.StartRead(GetPolicyState())));
   }
+  const std::vector<std::int64_t> next_ids =
+      token_count_ > 0 ? attachment.next_cluster_ids : std::vector<std::int64_t>();
   CAIRN_RETURN_IF_ERROR(
-      Annotate(policy_.RestoreState(
-                   stored.version, stored.state,
-                   token_count_ > 0 ? attachment.next_cluster_ids : std::vector<std::int64_t>()),
+      Annotate(policy_.RestoreState({.version = stored.version,
+                                     .state = stored.state,
+                                     .next_cluster_ids = next_ids,
+                                     .token_count = token_count_,
+                                     .state_token_count = attachment.policy_token_count}),
                fmt::format("open conversation {}", attachment.session_id)));
-  random_state = std::move(stored.random_state);
+  // A fork from an earlier token begins with random numbers of its own.
+  const bool forked = token_count_ < attachment.policy_token_count;
+  random_state = forked ? std::string() : std::move(stored.random_state);
   if (token_count_ == 0) return absl::OkStatus();
   for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
     CAIRN_ASSIGN_OR_RETURN(const CarriedReply reply,
@@ -67,6 +73,11 @@ absl::Status StoredKv::RestoreLayer(std::int32_t layer, const CarriedReply& repl
     return DataLoss("open conversation {}: window of layer {}: {}",
                     session_.attachment().session_id, layer, what);
   };
+  // Forked from before its window.
+  if (reply.carried.empty() && token_count_ < session_.attachment().policy_token_count) {
+    stored_counts_[static_cast<std::size_t>(layer)] = token_count_;
+    return absl::OkStatus();
+  }
   if (std::ssize(reply.carried) != options_.layout.head_count) {
     return wrong(
         fmt::format("{} heads came, not {}", reply.carried.size(), options_.layout.head_count));

@@ -27,6 +27,18 @@ absl::Status CheckCreate(const CreateSession& request) {
   return absl::OkStatus();
 }
 
+// The segment that holds the last token that the fork sees: the given one, or one above it.
+absl::StatusOr<std::pair<SegmentId, SegmentRow>> LoadParent(MetaReader& reader,
+                                                            const CreateSession& request) {
+  SegmentId id = request.parent_segment_id;
+  CAIRN_ASSIGN_OR_RETURN(SegmentRow row, LoadSegmentRow(reader, id));
+  while (request.parent_token_count <= row.start && row.parent.value() != 0) {
+    id = row.parent;
+    CAIRN_ASSIGN_OR_RETURN(row, LoadSegmentRow(reader, id));
+  }
+  return std::pair(id, std::move(row));
+}
+
 absl::Status CheckParent(const CreateSession& request, const SegmentRow& parent) {
   if (!parent.sealed) {
     return FailedPrecondition("segment {} is not sealed", request.parent_segment_id);
@@ -54,14 +66,16 @@ void EngineImpl::StartCreate(const CreateSession& request, const Callback<Sessio
   }
   if (!status.ok()) return done(status);
   if (request.parent_segment_id.value() == 0) return CommitCreate(request, done);
-  context_.Load<SegmentRow>([segment = request.parent_segment_id](
-                                MetaReader& reader) { return LoadSegmentRow(reader, segment); },
-                            [this, request, done](const absl::StatusOr<SegmentRow>& parent) {
-                              if (!parent.ok()) return done(parent.status());
-                              const absl::Status fits = CheckParent(request, *parent);
-                              if (!fits.ok()) return done(fits);
-                              CommitCreate(request, done);
-                            });
+  using Parent = std::pair<SegmentId, SegmentRow>;
+  context_.Load<Parent>([request](MetaReader& reader) { return LoadParent(reader, request); },
+                        [this, request, done](const absl::StatusOr<Parent>& parent) {
+                          if (!parent.ok()) return done(parent.status());
+                          CreateSession on_parent = request;
+                          on_parent.parent_segment_id = parent->first;
+                          const absl::Status fits = CheckParent(on_parent, parent->second);
+                          if (!fits.ok()) return done(fits);
+                          CommitCreate(on_parent, done);
+                        });
 }
 
 void EngineImpl::CommitCreate(const CreateSession& request, const Callback<SessionId>& done) {

@@ -165,6 +165,39 @@ class CliDaemonTest(daemons.SharedCairnTest):
         self.assertEqual(len(kept), 1)
         self.assertIn(f"conversation={kept[0]['conversation_id']}:", error.decode())
 
+    # Forks
+
+    def test_a_fork_goes_on_as_a_conversation_of_its_own_tokens(self):
+        with open(DEMO_TEXT, encoding="utf-8") as file:
+            lines = file.read().splitlines(keepends=True)
+        question = "Q: what then?\nA:"
+        ask = ("--tokens", "12", "--ignore-end")
+
+        def prefix(count):
+            return "".join(lines[:count])
+
+        whole = self.cairn.generate(prefix(len(lines)), "--tokens", "40", "--ignore-end")
+        source = whole["conversation_id"]
+        # Before the window, within it, and at its very end; then from a fork's own and its source's tokens.
+        for count in (1, len(lines) // 3, len(lines) - 2, len(lines)):
+            fresh = self.cairn.generate(prefix(count) + question, *ask, "--ephemeral")
+            alone = self.cairn.generate(prefix(count), "--tokens", "0", "--ephemeral")
+            fork = self.cairn.fork(source, alone["conversation_token_count"])
+            told = self.cairn.generate(question, *ask, "--conversation", str(fork))
+            self.assertEqual(told["reused_token_count"], alone["conversation_token_count"])
+            self.assertEqual(told["token_ids"], fresh["token_ids"], f"{count} lines")
+        earlier = self.cairn.generate(prefix(5), "--tokens", "0", "--ephemeral")["conversation_token_count"]
+        fresh = self.cairn.generate(prefix(5) + question, *ask, "--ephemeral")
+        for parent in (fork, source):
+            again = self.cairn.generate(question, *ask, "--conversation", str(self.cairn.fork(parent, earlier)))
+            self.assertEqual(again["token_ids"], fresh["token_ids"])
+        # The source does not notice.
+        longer = self.cairn.generate(question, *ask, "--conversation", str(source))
+        self.assertEqual(longer["reused_token_count"], whole["conversation_token_count"])
+        for tokens in ("0", "999999"):
+            done = self.cairn.run("sessions", "fork", str(source), "--tokens", tokens)
+            self.assertNotEqual(done.returncode, 0)
+
     # Messages
 
     def test_number_of_a_conversation_is_checked(self):

@@ -172,5 +172,9 @@ class Cairn:
         """-> the JSON result of `cairn generate`."""
         return json.loads(self.succeed("generate", "--json", *arguments))
 
+    def fork(self, conversation, token_count):
+        """-> the id of a new conversation with the first tokens of this one."""
+        return int(self.succeed("sessions", "fork", str(conversation), "--tokens", str(token_count)))
+
     def sessions(self):
         return json.loads(self.succeed("sessions", "list", "--json"))

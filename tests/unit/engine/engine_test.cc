@@ -251,6 +251,23 @@ TEST_F(EngineTest, ForkSeesItsParentBelowTheForkPointOnly) {
   ExpectCluster(*fork, 200, {});
 }
 
+TEST_F(EngineTest, AForkFromBeforeItsSegmentStartsOnTheOneAbove) {
+  const SessionId id = Create();
+  auto session = Open(id);
+  AppendAll(*session, 1, Positions::Range(0, 40));
+  ASSERT_EQ(TakeCheckpoint(*session, 0, 40, /*seal=*/true).status().ToString(), "OK");
+  AppendAll(*session, 2, Positions::Range(40, 20));
+  const auto sealed = TakeCheckpoint(*session, 40, 60, /*seal=*/true);
+  ASSERT_TRUE(sealed.ok()) << sealed.status().ToString();
+  for (const std::int64_t count : {1, 30, 40, 41, 60}) {
+    SCOPED_TRACE(count);
+    auto fork = Open(Create(sealed->sealed_segment_id, count));
+    EXPECT_EQ(fork->attachment().token_count, count);
+    ExpectCluster(*fork, 1, Positions::Range(0, std::min<std::int64_t>(count, 40)));
+    ExpectCluster(*fork, 2, count > 40 ? Positions::Range(40, count - 40) : Positions());
+  }
+}
+
 // Row of (layer 0, head 0) and this cluster, nullopt if there is none.
 std::optional<IndexRow> IndexRowOf(TestSession& session, std::int64_t cluster) {
   const auto reply = session.Read(GetIndex{0});

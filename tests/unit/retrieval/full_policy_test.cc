@@ -63,6 +63,12 @@ TEST(FullPolicyTest, SlicesKeepTheirLimitAndClusterOrder) {
   EXPECT_EQ(bytes, 1000 * options.layout.EntryBytes(kAllHeads));
 }
 
+absl::Status Restore(FullPolicy& policy, std::int32_t version, std::string_view state,
+                     const std::vector<std::int64_t>& ids, std::int64_t token_count = 0,
+                     std::int64_t state_token_count = 0) {
+  return policy.RestoreState({version, state, ids, token_count, state_token_count});
+}
+
 TEST(FullPolicyTest, NothingStoredNeedsNothing) {
   EXPECT_TRUE(FullPolicy(Options(64)).Select({.layer = 0, .stored_token_count = 0}).empty());
 }
@@ -78,20 +84,63 @@ TEST(FullPolicyTest, RestoredPolicyKeepsTheStoresClusterLength) {
   before.Store({.layer = 0, .first_position = 0, .token_count = 300});
   const PutPolicyState saved = before.SaveState();
   FullPolicy after(Options(128, 8192));  // a KV node with smaller parts
-  ASSERT_TRUE(after.RestoreState(saved.version, saved.state, before.NextClusterIds()).ok());
+  ASSERT_TRUE(Restore(after, saved.version, saved.state, before.NextClusterIds()).ok());
   EXPECT_EQ(after.cluster_entries(), 128);
   EXPECT_EQ(after.NextClusterIds(), before.NextClusterIds());
+}
+
+// Ids of the clusters that a plan of layer 0, head 0 names.
+std::vector<std::int64_t> PlannedIds(FullPolicy& policy, std::int64_t token_count) {
+  std::vector<std::int64_t> ids;
+  for (const FetchSlice& slice : policy.Select({.layer = 0, .stored_token_count = token_count})) {
+    for (const PlannedCluster& cluster : slice.clusters) {
+      if (cluster.cluster.head == 0) ids.push_back(cluster.cluster.cluster_id.value());
+    }
+  }
+  return ids;
+}
+
+TEST(FullPolicyTest, AForkTakesIdsAboveThoseThatItNoLongerSees) {
+  FullPolicy policy(Options(64));
+  const std::int64_t entries = policy.cluster_entries();
+  for (std::int32_t layer = 0; layer < 3; ++layer) {
+    policy.Store({.layer = layer, .first_position = 0, .token_count = 5 * entries});
+  }
+  // In the middle of the third cluster, which keeps its id.
+  PutPolicyState saved = policy.SaveState();
+  FullPolicy fork(Options(64));
+  const std::int64_t at = 2 * entries + 3;
+  ASSERT_TRUE(
+      Restore(fork, saved.version, saved.state, policy.NextClusterIds(), at, 5 * entries + 9).ok());
+  for (std::int32_t layer = 0; layer < 3; ++layer) {
+    fork.Store({.layer = layer, .first_position = at, .token_count = 3 * entries});
+  }
+  EXPECT_EQ(PlannedIds(fork, at + 3 * entries), (std::vector<std::int64_t>{1, 2, 3, 6, 7, 8}));
+  EXPECT_EQ(fork.NextClusterIds()[0], 9);
+  // The state keeps it, also for a fork of the fork, at a cluster's end.
+  saved = fork.SaveState();
+  FullPolicy again(Options(64));
+  const std::int64_t held = at + 3 * entries;
+  ASSERT_TRUE(Restore(again, saved.version, saved.state, fork.NextClusterIds(), held, held).ok());
+  EXPECT_EQ(PlannedIds(again, held), PlannedIds(fork, held));
+  ASSERT_TRUE(
+      Restore(again, saved.version, saved.state, fork.NextClusterIds(), entries, held).ok());
+  EXPECT_EQ(PlannedIds(again, 3 * entries), (std::vector<std::int64_t>{1, 9, 10}));
+  // One that loses no cluster goes on as the others do.
+  ASSERT_TRUE(
+      Restore(again, saved.version, saved.state, fork.NextClusterIds(), held - 1, held).ok());
+  EXPECT_EQ(PlannedIds(again, held + entries), (std::vector<std::int64_t>{1, 2, 3, 6, 7, 8, 9}));
 }
 
 TEST(FullPolicyTest, ForeignStateIsRefused) {
   FullPolicy policy(Options(64));
   const std::vector<std::int64_t> ids = policy.NextClusterIds();
   const std::string state = policy.SaveState().state;
-  EXPECT_EQ(policy.RestoreState(9, state, ids).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(policy.RestoreState(1, "xyz", ids).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(policy.RestoreState(1, std::string(8, '\0'), ids).code(),
+  EXPECT_EQ(Restore(policy, 9, state, ids).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Restore(policy, 1, "xyz", ids).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Restore(policy, 1, std::string(8, '\0'), ids).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(policy.RestoreState(1, state, std::vector<std::int64_t>{1}).code(),
+  EXPECT_EQ(Restore(policy, 1, state, std::vector<std::int64_t>{1}).code(),
             absl::StatusCode::kInvalidArgument);
 }
 
