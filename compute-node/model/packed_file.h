@@ -37,6 +37,8 @@ class AlignedMapping {
   ~AlignedMapping();
   AlignedMapping(AlignedMapping&& other) noexcept;
   AlignedMapping& operator=(AlignedMapping&& other) noexcept;
+  AlignedMapping(const AlignedMapping&) = delete;
+  AlignedMapping& operator=(const AlignedMapping&) = delete;
 
   // Zeroed memory; in huge pages where the kernel offers them.
   static absl::StatusOr<AlignedMapping> Memory(std::int64_t size_bytes);

@@ -77,6 +77,7 @@ class Weights {
                                                        const Progress& progress);
   // What Load would say, before it packs anything.
   static WeightsSurvey Survey(const GgufFile& file, const ModelConfig& config);
+  ~Weights() = default;
   Weights(const Weights&) = delete;
   Weights& operator=(const Weights&) = delete;
 

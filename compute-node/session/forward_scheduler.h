@@ -41,6 +41,7 @@ class ForwardScheduler {
  public:
   // Borrows the model, which outlives it and is loaded for passes of `chunk_tokens_max` tokens.
   ForwardScheduler(Model& model, std::int64_t chunk_tokens_max);
+  ~ForwardScheduler() = default;
   ForwardScheduler(const ForwardScheduler&) = delete;
   ForwardScheduler& operator=(const ForwardScheduler&) = delete;
 
