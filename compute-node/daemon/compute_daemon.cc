@@ -63,12 +63,26 @@ absl::StatusOr<std::unique_ptr<ComputeDaemon>> ComputeDaemon::Start(
                                              .socket_mode = config.socket_mode(),
                                              .generation_count_max = config.generation_count_max()},
                                             daemon->state_));
+  CAIRN_RETURN_IF_ERROR(daemon->StartHttp());
   daemon->load_thread_ = StartThread("cn-load", [raw = daemon.get()] { raw->Load(); });
   return daemon;
 }
 
+absl::Status ComputeDaemon::StartHttp() {
+  if (config_.http_listen().empty()) return absl::OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(config_.http_listen()));
+  std::string key;
+  if (!config_.http_api_key_path().empty()) {
+    CAIRN_ASSIGN_OR_RETURN(key, ReadApiKey(config_.http_api_key_path()));
+  }
+  api_ = std::make_unique<OpenAiApi>(state_, server_->queue(), std::move(key));
+  CAIRN_ASSIGN_OR_RETURN(http_, HttpServer::Start(address, *api_));
+  return absl::OkStatus();
+}
+
 ComputeDaemon::~ComputeDaemon() {
   stopping_.store(true);
+  http_.reset();
   server_.reset();
   if (load_thread_.joinable()) load_thread_.join();
 }
@@ -91,12 +105,16 @@ std::string ComputeDaemon::Description() const {
   return fmt::format("socket={} model={} context_tokens={} kv={} io_engine={}",
                      config_.socket_path(), config_.model_path(),
                      ContextTokensMax((*runtime)->options, config), config_.kv(),
-                     stats.ok() ? stats->io_engine : "unknown");
+                     stats.ok() ? stats->io_engine : "unknown") +
+         (http_ != nullptr ? fmt::format(" http={}", http_->address().ToText()) : "");
 }
 
 bool ComputeDaemon::Stop() {
   stopping_.store(true);
+  if (http_ != nullptr) http_->Refuse();
   if (!server_->Shutdown(kStopTimeMax)) return false;
+  if (http_ != nullptr) http_->Stop(kHttpStopTimeMax);
+  http_.reset();
   server_.reset();
   return true;
 }

@@ -16,12 +16,16 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "compute-node/daemon/config.h"
+#include "compute-node/http/http_server.h"
+#include "compute-node/http/openai_api.h"
 #include "compute-node/service/compute_server.h"
 #include "compute-node/service/runtime.h"
 
 namespace cairn::compute {
 
 inline constexpr std::chrono::milliseconds kStopTimeMax{10000};
+// For HTTP clients to read why their generation ended.
+inline constexpr std::chrono::milliseconds kHttpStopTimeMax{2000};
 
 class ComputeDaemon {
  public:
@@ -45,6 +49,7 @@ class ComputeDaemon {
 
  private:
   explicit ComputeDaemon(const ComputeNodeConfig& config) : config_(config) {}
+  absl::Status StartHttp();
   void Load();
   absl::StatusOr<std::shared_ptr<Runtime>> MakeRuntime();
   absl::StatusOr<std::unique_ptr<KvNode>> ReachKvNode();
@@ -52,6 +57,9 @@ class ComputeDaemon {
   const ComputeNodeConfig config_;
   DaemonState state_;
   std::unique_ptr<ComputeServer> server_;
+  // These two run generations on the server's queue. Null: no HTTP.
+  std::unique_ptr<OpenAiApi> api_;
+  std::unique_ptr<HttpServer> http_;
   std::thread load_thread_;
   std::atomic<bool> stopping_{false};
 

@@ -9,6 +9,7 @@
 #include "common/base/range.h"
 #include "common/base/thread.h"
 #include "common/rpc/unix_socket.h"
+#include "compute-node/http/listen_address.h"
 #include "compute-node/kernels/thread_pool.h"
 #include "compute-node/model/chat_template.h"
 #include "compute-node/model/model_digest.h"
@@ -70,6 +71,12 @@ constexpr std::array kKeys = {
               "How messages become a prompt: \"chatml\", \"llama2\", \"llama3\", \"mistral-v1\",\n"
               "\"mistral-v3\", \"mistral-v3-tekken\", \"mistral-v7\", \"mistral-v7-tekken\",\n"
               "\"zephyr\", \"deepseek3\"; \"none\": no messages. Empty: as the model file says."},
+    ConfigKey{
+        "http_listen",
+        "Loopback address of the OpenAI-compatible HTTP endpoint, as \"127.0.0.1:8080\". Empty:\n"
+        "none."},
+    ConfigKey{"http_api_key_path",
+              "File with the key that HTTP clients must send. Empty: none is asked for."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };
 
@@ -102,6 +109,13 @@ absl::Status Validate(const ComputeNodeConfig& config) {
     CAIRN_RETURN_IF_ERROR(
         Annotate(ChatTemplate::ByName(config.chat_template()).status(), "chat_template"));
   }
+  if (!config.http_listen().empty()) {
+    CAIRN_RETURN_IF_ERROR(
+        Annotate(ParseListenAddress(config.http_listen()).status(), "http_listen"));
+  } else if (!config.http_api_key_path().empty()) {
+    return InvalidArgument("http_api_key_path is '{}', but http_listen is empty: set it too",
+                           config.http_api_key_path());
+  }
   return ToSessionOptions(config).Validate();
 }
 
@@ -119,10 +133,12 @@ absl::Status SetThreads(const std::string& text, ComputeNodeConfig& config) {
 
 absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> arguments) {
   CommandLine out;
-  const std::array own = {ValueFlag{"--model", &out.model_path}, ValueFlag{"--kv", &out.kv},
+  const std::array own = {ValueFlag{"--model", &out.model_path},
+                          ValueFlag{"--kv", &out.kv},
                           ValueFlag{"--kv-socket", &out.kv_socket_path},
                           ValueFlag{"--threads", &out.threads},
-                          ValueFlag{"--chat-template", &out.chat_template}};
+                          ValueFlag{"--chat-template", &out.chat_template},
+                          ValueFlag{"--http", &out.http_listen}};
   CAIRN_RETURN_IF_ERROR(ParseDaemonFlags(arguments, own, out));
   return out;
 }
@@ -142,6 +158,7 @@ usage: cairn-compute-node --model FILE [flags]
   --chat-template NAME     how messages become a prompt: chatml, llama2, llama3, mistral-v1,
                            mistral-v3, mistral-v3-tekken, mistral-v7, mistral-v7-tekken, zephyr,
                            deepseek3; none; without the flag as the model file says
+  --http ADDRESS           serve OpenAI's HTTP API too, on loopback: 127.0.0.1:8080
   --log-level LEVEL        trace, debug, info, warn or error
   --print-config           print the configuration that would be used, and end
   --print-default-config   print a configuration file with every key and its default, and end
@@ -175,6 +192,8 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_packed_weights_dir(DefaultCacheDirectory());
   config.set_turn_template("{}\n");
   config.set_chat_template("");
+  config.set_http_listen("");
+  config.set_http_api_key_path("");
   config.set_log_level("info");
   return config;
 }
@@ -190,6 +209,7 @@ absl::StatusOr<ComputeNodeConfig> MakeConfig(const CommandLine& command_line,
   if (command_line.kv) config.set_kv(*command_line.kv);
   if (command_line.kv_socket_path) config.set_kv_socket_path(*command_line.kv_socket_path);
   if (command_line.chat_template) config.set_chat_template(*command_line.chat_template);
+  if (command_line.http_listen) config.set_http_listen(*command_line.http_listen);
   if (command_line.log_level) config.set_log_level(*command_line.log_level);
   if (command_line.threads) CAIRN_RETURN_IF_ERROR(SetThreads(*command_line.threads, config));
   CAIRN_RETURN_IF_ERROR(Validate(config));

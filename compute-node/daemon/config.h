@@ -31,6 +31,7 @@ struct CommandLine : DaemonFlags {
   std::optional<std::string> kv_socket_path;
   std::optional<std::string> threads;
   std::optional<std::string> chat_template;
+  std::optional<std::string> http_listen;
 };
 
 // `arguments` without the program's name.

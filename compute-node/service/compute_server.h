@@ -42,6 +42,8 @@ class ComputeServer {
   ComputeServer& operator=(const ComputeServer&) = delete;
 
   void SetServing(bool serving);
+  // For generations of other endpoints, which end before the server dies.
+  GenerationQueue& queue() { return queue_; }
   // Refuses new calls, cancels generations and waits until each has stored what it has; then ends
   // the calls. False if a generation did not end within `time_max`.
   bool Shutdown(std::chrono::milliseconds time_max);

@@ -11,6 +11,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// How soon a client that vanished is noticed.
+constexpr std::chrono::milliseconds kCancelCheckInterval{50};
 // More often a person would not see it.
 constexpr std::chrono::milliseconds kProgressInterval{50};
 
@@ -413,6 +415,16 @@ void GenerateJob::DropIfEmpty(SessionId id) {
     const absl::Status deleted = runtime_->node->Delete(id);
     if (!deleted.ok()) LogWarning("delete empty session={}: {}", id, Message(deleted));
   }
+}
+
+std::optional<v1::GenerateEvent> NextEvent(GenerateJob& job,
+                                           const std::function<bool()>& connected) {
+  while (!job.events().done()) {
+    std::optional<v1::GenerateEvent> event = job.events().Pop(kCancelCheckInterval);
+    if (!connected()) job.stop()->Cancel();
+    if (event.has_value()) return event;
+  }
+  return std::nullopt;
 }
 
 }  // namespace cairn::compute

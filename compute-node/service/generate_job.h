@@ -5,7 +5,9 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cairn/compute/v1/inference.pb.h"
@@ -79,5 +81,11 @@ class GenerateJob {
   mutable Mutex mutex_;
   absl::Status status_ CAIRN_GUARDED_BY(mutex_);
 };
+
+// The next event of a job that was submitted; nullopt when it has ended. Asks `connected` from time
+// to time: when it says no, cancels the job, whose last events come all the same.
+// Threading: one thread for each job. Blocking: until there is one.
+std::optional<v1::GenerateEvent> NextEvent(GenerateJob& job,
+                                           const std::function<bool()>& connected);
 
 }  // namespace cairn::compute

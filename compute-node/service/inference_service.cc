@@ -11,8 +11,6 @@
 namespace cairn::compute {
 namespace {
 
-// How soon a client that vanished is noticed.
-constexpr std::chrono::milliseconds kCancelCheckInterval{50};
 constexpr const char* kRetryAfterKey = "cairn-retry-after-ms";
 constexpr const char* kRetryAfterMs = "2000";
 // Beyond this a deadline is none: adding it to a clock could overflow.
@@ -102,14 +100,10 @@ absl::Status InferenceServiceImpl::RunGenerate(grpc::ServerContext* context,
       const std::shared_ptr<GenerateJob> job,
       GenerateJob::Make(request, std::move(runtime), state_, DeadlineOf(*context)));
   CAIRN_RETURN_IF_ERROR(queue_.Submit(job->stop(), [job] { job->Run(); }));
-  bool connected = true;
-  while (!job->events().done()) {
-    const std::optional<v1::GenerateEvent> event = job->events().Pop(kCancelCheckInterval);
-    if (connected && event.has_value()) connected = writer->Write(*event);
-    if (!connected || context->IsCancelled()) {
-      connected = false;
-      job->stop()->Cancel();
-    }
+  bool written = true;
+  const auto connected = [&] { return written && !context->IsCancelled(); };
+  while (const std::optional<v1::GenerateEvent> event = NextEvent(*job, connected)) {
+    written = written && writer->Write(*event);
   }
   return job->status();
 }

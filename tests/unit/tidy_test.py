@@ -29,7 +29,7 @@ BANNED = [
     (r"(?<![\w:])s?rand\(", CODE, "use tests/tools/rng.h or a seeded generator", ()),
     (r"\bsystem_clock\b", CODE, "use steady_clock; wall time only where it is shown or sent", (
         "common/base/clock.h", "kv-node/layout/extent_file_create.cc", "common/rpc/unix_server.cc",
-        "clients/", "compute-node/kv_client/", "compute-node/service/", "tests/")),
+        "clients/", "compute-node/kv_client/", "compute-node/service/", "compute-node/http/", "tests/")),
     (r"(?<!\w)(std::)?(f?printf|puts)\(|\bstd::c(out|err)\b", CODE, "daemons log through common/log",
      ("clients/", "tests/", "common/base/check.cc", "common/daemon/")),
     (r"\babsl::(Mutex|MutexLock)\b", CODE, "use common/base/mutex.h, which ThreadSanitizer sees",
@@ -42,7 +42,11 @@ BANNED = [
     (r"#include [<\"](grpcpp?|google/protobuf)/|#include [<\"]cairn/", CODE,
      "gRPC and its messages stay at the edges",
      ("common/rpc/", "common/daemon/", "kv-node/service/", "kv-node/daemon/", "clients/", "tests/",
-      "compute-node/kv_client/", "compute-node/service/", "compute-node/daemon/")),
+      "compute-node/kv_client/", "compute-node/service/", "compute-node/http/", "compute-node/daemon/")),
+    (r"#include [<\"]httplib", CODE, "only one source compiles the HTTP library",
+     ("compute-node/http/http_server.cc",)),
+    (r"#include [<\"]nlohmann/", CODE, "JSON from outside is read by compute-node/http",
+     ("compute-node/http/", "tests/")),
     (r"#include [<\"](hwy/|\w*mmintrin|arm_neon)", CODE, "SIMD lives in compute-node/kernels",
      ("compute-node/kernels/", "tests/unit/kernels/")),
 ]
@@ -74,6 +78,8 @@ MAY_INCLUDE = {
                                     "compute-node/retrieval", "compute-node/kv_client"),
     "compute-node/service": EDGE + ("compute-node/session", "compute-node/model",
                                     "compute-node/kv_client"),
+    "compute-node/http": EDGE + ("compute-node/service", "compute-node/session",
+                                 "compute-node/model"),
     "compute-node/daemon": EDGE + ("compute-node/",),
     "compute-node": EDGE + ("compute-node/daemon",),
 }

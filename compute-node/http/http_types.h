@@ -1,0 +1,45 @@
+// A request and its reply, apart from the library that reads and writes them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace cairn::compute {
+
+struct HttpRequest {
+  std::string method;
+  std::string path;  // decoded, without the query
+  std::string host;  // these are headers; empty: none
+  std::string authorization;
+  std::string content_type;
+  std::uint16_t port = 0;  // that it came to
+  std::string body;
+};
+
+// Whether the client is still there. Cheap; any time in Answer or a reply's stream.
+using HttpConnected = std::function<bool()>;
+// False: it cannot be written, the client is gone or does not read.
+using HttpWrite = std::function<bool(std::string_view piece)>;
+
+struct HttpReply {
+  int status = 200;
+  std::string body;
+  std::vector<std::pair<std::string, std::string>> headers;
+  // Instead of a body, a stream of server-sent events: called once, on the connection's thread,
+  // writes them as they come. False: it could not be written to its end.
+  std::function<bool(const HttpWrite&, const HttpConnected&)> stream;
+};
+
+class HttpHandler {
+ public:
+  virtual ~HttpHandler() = default;
+  // Asked before the body is read. A reply with status 200: go on.
+  virtual HttpReply Admit(const HttpRequest& request) = 0;
+  virtual HttpReply Answer(const HttpRequest& request, const HttpConnected& connected) = 0;
+};
+
+}  // namespace cairn::compute

@@ -1,0 +1,254 @@
+#include "compute-node/http/openai_api.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <fstream>
+#include <random>
+#include <utility>
+
+#include "common/rpc/status_mapping.h"
+#include "compute-node/http/api_error.h"
+#include "compute-node/http/listen_address.h"
+
+namespace cairn::compute {
+namespace {
+
+constexpr std::string_view kModelsPath = "/v1/models";
+constexpr std::string_view kModelPathStart = "/v1/models/";
+constexpr std::string_view kChatPath = "/v1/chat/completions";
+constexpr std::string_view kCompletionPath = "/v1/completions";
+constexpr std::string_view kHealthPath = "/health";
+constexpr std::string_view kBearer = "Bearer ";
+
+bool IsPost(std::string_view path) { return path == kChatPath || path == kCompletionPath; }
+
+bool IsGet(std::string_view path) {
+  return path == kModelsPath || path == kHealthPath ||
+         (path.starts_with(kModelPathStart) && path.size() > kModelPathStart.size());
+}
+
+// Takes as long whichever byte differs, and says nothing of the key but its length.
+bool EqualInConstantTime(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  unsigned char difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference = static_cast<unsigned char>(difference | (a[i] ^ b[i]));
+  }
+  return difference == 0;
+}
+
+bool IsJson(std::string_view content_type) {
+  const std::string_view media = content_type.substr(0, content_type.find(';'));
+  return media.substr(0, media.find_last_not_of(' ') + 1) == "application/json";
+}
+
+std::int64_t NowSeconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string ModelName(const Runtime& runtime) {
+  std::string name = rpc::CleanMessage(runtime.model->config().name);
+  return name.empty() ? "cairn" : name;
+}
+
+OrderedJson ModelObject(const Runtime& runtime) {
+  return {{"id", ModelName(runtime)},
+          {"object", "model"},
+          {"created", 0},
+          {"owned_by", "cairn"},
+          {"context_length", ContextTokensMax(runtime.options, runtime.model->config())}};
+}
+
+HttpReply JsonReply(const OrderedJson& json) {
+  return {.body = json.dump(), .headers = {}, .stream = {}};
+}
+
+ReplyHead MakeHead(ApiKind kind, const Runtime& runtime) {
+  std::random_device random;
+  ReplyHead head;
+  head.id = fmt::format("{}-{:08x}{:08x}{:08x}", kind == ApiKind::kChat ? "chatcmpl" : "cmpl",
+                        random(), random(), random());
+  head.created_s = NowSeconds();
+  head.model = ModelName(runtime);
+  head.fingerprint = "cairn-";
+  for (const char c : runtime.identity.key.model_digest.substr(0, 4)) {
+    head.fingerprint += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  }
+  return head;
+}
+
+bool IsEnd(const v1::GenerateEvent& event, const Runtime& runtime) {
+  return event.has_token() && runtime.tokenizer->IsEndOfGeneration(event.token().id());
+}
+
+// What a stream needs until its end.
+struct Stream {
+  std::shared_ptr<Runtime> runtime;
+  std::shared_ptr<GenerateJob> job;
+  OpenAiReply reply;
+  v1::GenerateEvent first;
+};
+
+bool WriteStream(Stream& stream, const HttpWrite& write, const HttpConnected& connected) {
+  bool written = true;
+  const auto there = [&] { return written && connected(); };
+  stream.reply.Add(stream.first, /*end_token=*/false);
+  while (const std::optional<v1::GenerateEvent> event = NextEvent(*stream.job, there)) {
+    stream.reply.Add(*event, IsEnd(*event, *stream.runtime));
+    const std::string chunks = stream.reply.TakeChunks();
+    if (!chunks.empty()) written = written && write(chunks);
+  }
+  const absl::Status status = stream.job->status();
+  if (!status.ok()) written = written && write("data: " + ErrorJson(status) + "\n\n");
+  return written;
+}
+
+// A context that is too short has a code of its own.
+absl::Status WithContextCode(absl::Status status) {
+  if (status.code() != absl::StatusCode::kInvalidArgument ||
+      Message(status).find("context is") == std::string::npos) {
+    return status;
+  }
+  return WithApiCode(std::move(status), "context_length_exceeded");
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadApiKey(const std::string& path) {
+  struct stat info {};
+  std::ifstream file(path);
+  std::string key;
+  if (!file || ::stat(path.c_str(), &info) != 0) {
+    return ErrnoStatus(errno, fmt::format("read the API key in {}", path));
+  }
+  if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    return InvalidArgument("the API key in {} has mode {:04o}: others may use it; chmod 600 it",
+                           path, info.st_mode & 07777);
+  }
+  // Read no more than a key has, whatever the file is.
+  key.resize(static_cast<std::size_t>(kApiKeyBytesMax) + 1);
+  file.read(key.data(), std::ssize(key));
+  key.resize(static_cast<std::size_t>(file.gcount()));
+  key.resize(std::min(key.size(), key.find_first_of("\r\n")));
+  const bool printable =
+      std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c <= '~'; });
+  if (!printable || std::ssize(key) < kApiKeyBytesMin || std::ssize(key) > kApiKeyBytesMax) {
+    return InvalidArgument(
+        "the first line of {} is no API key: it must be {} to {} ASCII characters without spaces",
+        path, kApiKeyBytesMin, kApiKeyBytesMax);
+  }
+  return key;
+}
+
+HttpReply OpenAiApi::Admit(const HttpRequest& request) {
+  const absl::Status caller = CheckCaller(request);
+  if (!caller.ok()) return ErrorReply(caller);
+  const bool is_post = IsPost(request.path);
+  if (!is_post && !IsGet(request.path)) {
+    return ErrorReply(
+        WithApiCode(NotFound("there is no '{}': {}, {}, {} and {} are served", request.path,
+                             kChatPath, kCompletionPath, kModelsPath, kHealthPath),
+                    "unknown_url"));
+  }
+  if (request.method != (is_post ? "POST" : "GET")) {
+    HttpReply reply = ErrorReply(
+        405, InvalidArgument("{} takes {} only", request.path, is_post ? "POST" : "GET"));
+    reply.headers.emplace_back("Allow", is_post ? "POST" : "GET");
+    return reply;
+  }
+  // Also because a browser asks first before a web page may send this type elsewhere.
+  if (is_post && !IsJson(request.content_type)) {
+    return ErrorReply(415, InvalidArgument("Content-Type is '{}': it must be application/json",
+                                           request.content_type));
+  }
+  return {};
+}
+
+absl::Status OpenAiApi::CheckCaller(const HttpRequest& request) const {
+  if (!IsLoopbackHost(request.host, request.port)) {
+    return PermissionDenied(
+        "the Host header is '{}': it must be localhost or a loopback address, with port {}, so "
+        "that no web page reaches this through a name of its own",
+        request.host, request.port);
+  }
+  if (api_key_.empty() || request.path == kHealthPath) return absl::OkStatus();
+  const std::string_view given = request.authorization;
+  if (given.starts_with(kBearer) && EqualInConstantTime(given.substr(kBearer.size()), api_key_)) {
+    return absl::OkStatus();
+  }
+  return WithApiCode(Unauthenticated("{}: send the daemon's key as Authorization: Bearer KEY",
+                                     given.empty() ? "no API key" : "wrong API key"),
+                     "invalid_api_key");
+}
+
+HttpReply OpenAiApi::Answer(const HttpRequest& request, const HttpConnected& connected) {
+  if (request.path == kChatPath) return Generate(ApiKind::kChat, request.body, connected);
+  if (request.path == kCompletionPath) {
+    return Generate(ApiKind::kCompletion, request.body, connected);
+  }
+  if (request.path == kHealthPath) return Health();
+  if (request.path == kModelsPath) return ListModels();
+  return DescribeModel(request.path.substr(kModelPathStart.size()));
+}
+
+HttpReply OpenAiApi::Health() {
+  const absl::StatusOr<std::shared_ptr<Runtime>> runtime = state_.runtime();
+  if (!runtime.ok()) return ErrorReply(runtime.status());
+  return JsonReply({{"status", "ok"}});
+}
+
+HttpReply OpenAiApi::ListModels() {
+  const absl::StatusOr<std::shared_ptr<Runtime>> runtime = state_.runtime();
+  if (!runtime.ok()) return ErrorReply(runtime.status());
+  return JsonReply({{"object", "list"}, {"data", OrderedJson::array({ModelObject(**runtime)})}});
+}
+
+HttpReply OpenAiApi::DescribeModel(const std::string& id) {
+  const absl::StatusOr<std::shared_ptr<Runtime>> runtime = state_.runtime();
+  if (!runtime.ok()) return ErrorReply(runtime.status());
+  if (id == ModelName(**runtime)) return JsonReply(ModelObject(**runtime));
+  return ErrorReply(WithApiCode(
+      NotFound("there is no model '{}': this daemon serves '{}'", id, ModelName(**runtime)),
+      "model_not_found"));
+}
+
+HttpReply OpenAiApi::Generate(ApiKind kind, const std::string& body,
+                              const HttpConnected& connected) {
+  absl::StatusOr<std::shared_ptr<Runtime>> runtime = state_.runtime();
+  if (!runtime.ok()) return ErrorReply(runtime.status());
+  absl::StatusOr<ApiRequest> request = ParseApiRequest(kind, body);
+  if (!request.ok()) return ErrorReply(request.status());
+  request->generate.set_ephemeral(true);
+  const absl::StatusOr<std::shared_ptr<GenerateJob>> made =
+      GenerateJob::Make(request->generate, *runtime, state_, StopSignal::Clock::time_point::max());
+  if (!made.ok()) return ErrorReply(WithContextCode(made.status()));
+  const std::shared_ptr<GenerateJob>& job = *made;
+  const absl::Status submitted = queue_.Submit(job->stop(), [job] { job->Run(); });
+  if (!submitted.ok()) return ErrorReply(submitted);
+  // Until the first event an error has a status of its own.
+  const std::optional<v1::GenerateEvent> first = NextEvent(*job, connected);
+  if (!first.has_value()) return ErrorReply(WithContextCode(job->status()));
+  OpenAiReply reply(*request, MakeHead(kind, **runtime));
+  if (request->stream) {
+    const auto stream =
+        std::make_shared<Stream>(Stream{*std::move(runtime), job, std::move(reply), *first});
+    return {.body = "",
+            .headers = {},
+            .stream = [stream](const HttpWrite& write, const HttpConnected& there) {
+              return WriteStream(*stream, write, there);
+            }};
+  }
+  reply.Add(*first, false);
+  while (const std::optional<v1::GenerateEvent> event = NextEvent(*job, connected)) {
+    reply.Add(*event, IsEnd(*event, **runtime));
+  }
+  if (!job->status().ok()) return ErrorReply(job->status());
+  return {.body = reply.WholeAnswer(), .headers = {}, .stream = {}};
+}
+
+}  // namespace cairn::compute
