@@ -50,6 +50,8 @@ inline constexpr bool kManyRegisters = HWY_TARGET == HWY_AVX3 || HWY_TARGET == H
 inline constexpr int kTileRows = kManyRegisters ? 8 : 4;
 inline constexpr int kValueRows = 4;
 inline constexpr int kValueVectors = kManyRegisters ? 4 : 2;
+// From one row's scores, or weights, to the next one's.
+inline constexpr std::int64_t kScoreStride = kAttentionBlockEntries;
 
 // scores[r][e] = keys[e] . query[r] for two vectors of entries: for each pair one chain of sums
 // over the elements in their order, so that it matters neither how many rows are computed together
@@ -82,7 +84,7 @@ HWY_INLINE void ScoreTile(const KvBlock& block, const RowTile& tile, int first_r
   }
   HWY_UNROLL(8)
   for (int r = 0; r < kRows; ++r) {
-    float* HWY_RESTRICT to = scores + (first_row + r) * kAttentionBlockEntries + first_entry;
+    float* HWY_RESTRICT to = scores + (first_row + r) * kScoreStride + first_entry;
     hn::Store(low[r], df, to);
     hn::Store(high[r], df, to + lanes);
   }
@@ -142,7 +144,7 @@ HWY_INLINE void AddValues(D d, const KvBlock& block, const RowTile& tile, int fi
       sums[r][v] = hn::Mul(hn::LoadU(d, acc + v * lanes), factor);
     }
   }
-  const float* HWY_RESTRICT row_weights = weights + first_row * kAttentionBlockEntries;
+  const float* HWY_RESTRICT row_weights = weights + first_row * kScoreStride;
   const float* HWY_RESTRICT values = block.values + begin * block.head_dim + first;
   for (std::int64_t e = begin; e < end; ++e) {
     hn::Vec<D> value[kVectors];
@@ -153,7 +155,7 @@ HWY_INLINE void AddValues(D d, const KvBlock& block, const RowTile& tile, int fi
     values += block.head_dim;
     HWY_UNROLL(8)
     for (int r = 0; r < kRows; ++r) {
-      const auto weight = hn::Set(d, row_weights[r * kAttentionBlockEntries + e]);
+      const auto weight = hn::Set(d, row_weights[r * kScoreStride + e]);
       HWY_UNROLL(8)
       for (int v = 0; v < kVectors; ++v) {
         sums[r][v] = hn::MulAdd(weight, value[v], sums[r][v]);
@@ -205,7 +207,7 @@ HWY_NOINLINE void AttendRows(const KvBlock& block, float scale, const RowTile& t
   }
   float factors[RowTile::kRowsMax];
   for (int r = first_row; r < first_row + kRows; ++r) {
-    factors[r] = UpdateSoftmax(scale, tile.visible[r], weights + r * kAttentionBlockEntries,
+    factors[r] = UpdateSoftmax(scale, tile.visible[r], weights + r * kScoreStride,
                                tile.states[r][0], tile.states[r][1]);
   }
   if constexpr (kRows > kValueRows) {
@@ -256,7 +258,7 @@ HWY_INLINE void PrefetchRow(const AttendArguments& arguments, std::int64_t row) 
 
 void AttendBlockRows(const AttendArguments& arguments) {
   const std::int64_t entry_count = arguments.block.entry_count;
-  HWY_ALIGN float weights[RowTile::kRowsMax * kAttentionBlockEntries];
+  HWY_ALIGN float weights[RowTile::kRowsMax * kScoreStride];
   RowTile tile;
   for (std::int64_t row = 0; row < arguments.queries.row_count; ++row) {
     const std::int64_t visible =

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,14 +37,10 @@ struct BenchOptions {
   std::string packed_directory;
 };
 
-BenchOptions ParseBenchOptions(int argc, char** argv) {
+// nullopt: not as the usage says.
+std::optional<BenchOptions> ParseBenchOptions(int argc, char** argv) {
   BenchOptions options;
-  if (argc < 2 || argc % 2 != 0) {
-    std::fprintf(stderr,
-                 "usage: model_bench MODEL.gguf [--depths 128,4096,16384] [--threads 2] "
-                 "[--steps 24] [--chunk 128] [--sequences 1] [--packed DIRECTORY]\n");
-    std::exit(2);
-  }
+  if (argc < 2 || argc % 2 != 0) return std::nullopt;
   options.model = argv[1];
   for (int i = 2; i < argc; i += 2) {
     const std::string_view name = argv[i];
@@ -61,9 +58,16 @@ BenchOptions ParseBenchOptions(int argc, char** argv) {
     } else if (name == "--depths") {
       options.depths.clear();
       for (char* at = const_cast<char*>(value); *at != '\0'; at += *at == ',' ? 1 : 0) {
+        const char* const number = at;
         options.depths.push_back(std::strtoll(at, &at, 10));
+        if (at == number) return std::nullopt;
       }
+    } else {
+      return std::nullopt;
     }
+  }
+  if (options.threads < 1 || options.steps < 1 || options.chunk < 1 || options.sequences < 1) {
+    return std::nullopt;
   }
   return options;
 }
@@ -99,21 +103,10 @@ void Fill(const ModelConfig& config, DenseAttention& attention, std::int64_t dep
 
 class ModelBench {
  public:
-  explicit ModelBench(const BenchOptions& options) : options_(options) {
-    ModelOptions model;
-    model.thread_count = options.threads;
-    model.batch_tokens_max = options.chunk;
-    model.packed_directory = options.packed_directory;
-    const auto begin = std::chrono::steady_clock::now();
-    auto loaded = Model::Load(options.model, model);
-    if (!loaded.ok()) {
-      std::fprintf(stderr, "%s\n", std::string(loaded.status().message()).c_str());
-      std::exit(1);
-    }
-    model_ = *std::move(loaded);
-    std::fprintf(stderr, "loaded in %.3f s\n", SecondsSince(begin));
-    logits_.resize(static_cast<std::size_t>(model_->config().vocab_size));
-  }
+  ModelBench(const BenchOptions& options, std::unique_ptr<Model> model)
+      : options_(options),
+        model_(std::move(model)),
+        logits_(static_cast<std::size_t>(model_->config().vocab_size)) {}
 
   void Run() {
     const std::int64_t deepest = *std::max_element(options_.depths.begin(), options_.depths.end());
@@ -150,6 +143,7 @@ class ModelBench {
   double Prefill(DenseAttention& attention, std::int64_t depth) {
     Fill(model_->config(), attention, depth);
     std::vector<std::int32_t> tokens;
+    tokens.reserve(static_cast<std::size_t>(options_.chunk));
     for (std::int64_t i = 0; i < options_.chunk; ++i) {
       tokens.push_back(static_cast<std::int32_t>(i * 7 % model_->config().vocab_size));
     }
@@ -184,14 +178,34 @@ class ModelBench {
   }
 
   const BenchOptions options_;
-  std::unique_ptr<Model> model_;
+  const std::unique_ptr<Model> model_;
   std::vector<float> logits_;
 };
+
+absl::Status RunBench(const BenchOptions& options) {
+  ModelOptions model_options;
+  model_options.thread_count = options.threads;
+  model_options.batch_tokens_max = std::max<std::int64_t>(options.chunk, options.sequences);
+  model_options.packed_directory = options.packed_directory;
+  const auto begin = std::chrono::steady_clock::now();
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, Model::Load(options.model, model_options));
+  std::fprintf(stderr, "loaded in %.3f s\n", SecondsSince(begin));
+  ModelBench(options, std::move(model)).Run();
+  return absl::OkStatus();
+}
 
 }  // namespace
 }  // namespace cairn::compute
 
 int main(int argc, char** argv) {
-  cairn::compute::ModelBench(cairn::compute::ParseBenchOptions(argc, argv)).Run();
-  return 0;
+  const auto options = cairn::compute::ParseBenchOptions(argc, argv);
+  if (!options.has_value()) {
+    std::fprintf(stderr,
+                 "usage: model_bench MODEL.gguf [--depths 128,4096,16384] [--threads 2] "
+                 "[--steps 24] [--chunk 128] [--sequences 1] [--packed DIRECTORY]\n");
+    return 2;
+  }
+  const absl::Status status = cairn::compute::RunBench(*options);
+  if (!status.ok()) std::fprintf(stderr, "model_bench: %s\n", cairn::Message(status).c_str());
+  return status.ok() ? 0 : 1;
 }
