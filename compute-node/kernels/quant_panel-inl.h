@@ -69,8 +69,12 @@ HWY_INLINE FloatVec LoadHalves(const std::byte* HWY_RESTRICT from) {
   return hn::PromoteTo(Floats(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
 }
 
-// The weights of 16 columns: four groups of four.
+// The weights of 16 columns: four groups of four. The constructors are written out because GCC
+// compiles implicit ones for the plain processor, into which vectors of arm64 cannot be inlined.
 struct HalfBlock {
+  HWY_INLINE HalfBlock() {}
+  HWY_INLINE HalfBlock(ByteVec v0, ByteVec v1, ByteVec v2, ByteVec v3)
+      : g0(v0), g1(v1), g2(v2), g3(v3) {}
   ByteVec g0, g1, g2, g3;
 };
 
@@ -281,6 +285,7 @@ HWY_INLINE void LoadWeights(const std::byte* HWY_RESTRICT run, HalfBlock& first,
 // A run's scales, of which types have different ones: a weight of half h is
 // scale * halves[h] * (number - offset) + mins[h].
 struct RunScales {
+  HWY_INLINE RunScales() {}  // as in HalfBlock
   FloatVec scale;
   FloatVec half_0, half_1;  // where kHalfScales
   FloatVec min_0, min_1;    // where kMins; min_1 only where each half has its own
