@@ -2,19 +2,21 @@
 # Installs what is needed, builds, and runs every check of the project; CONTRIBUTING.md has the table of
 # the stages. Ends with ctest's summary of the release build.
 # usage: [CAIRN_STAGES="lint release test"] [CAIRN_JOBS=2] tests/run.sh
-#   CAIRN_STAGES  which stages, in this order: lint release test asan tsan tidy fuzz; default all
+#   CAIRN_STAGES  which stages, in this order: lint release test asan tsan tidy fuzz arm; default all
 #   CAIRN_JOBS    compilers and tests at once; default one for each processor
 #   CAIRN_FUZZ_SECONDS  fuzz so long, all targets at once, with a new seed; default: a fixed number of
 #                 inputs and a fixed seed, so that the stage repeats itself
 set -Eeuo pipefail
 cd "$(dirname "$0")/.."
 
-all_stages="lint release test asan tsan tidy fuzz"
+all_stages="lint release test asan tsan tidy fuzz arm"
 stages=${CAIRN_STAGES:-$all_stages}
 jobs=${CAIRN_JOBS:-$(nproc)}
 logs=build/logs
 mkdir -p "$logs"
 times=()
+skipped=
+arm_tests=(common_test kernels_test)
 tsan_tests=(common_test device_test kernels_test engine_test history_test session_state_test
   cairn_session_test)
 export CTEST_OUTPUT_ON_FAILURE=1
@@ -115,14 +117,36 @@ stage_fuzz() {
   done
 }
 
+# The kernels for NEON, and what stands on them, under emulation. A machine without what that needs can
+# do everything else.
+stage_arm() {
+  if [[ $(uname -m) == aarch64 ]]; then
+    skipped="this machine is arm64 itself: the other stages run these tests"
+  elif ! deploy/install_packages.sh tests/packages-arm.txt; then
+    skipped="the packages of tests/packages-arm.txt cannot be installed (see above)"
+  elif ! tests/arm_sysroot.sh; then
+    skipped="the arm64 packages of tests/packages-arm-sysroot.txt cannot be had (see above)"
+  fi
+  if [[ -n $skipped ]]; then
+    echo "SKIPPED: $skipped"
+    return
+  fi
+  configure arm
+  build arm --target "${arm_tests[@]}" model_reference_test
+  ctest --test-dir build/arm -j "$jobs" -R "^($(IFS='|'; echo "${arm_tests[*]}"))\$"
+  # Seconds for a model: one, whose matrices are of several types.
+  GTEST_FILTER='*/tiny_llama_q4_k_m' ctest --test-dir build/arm -R '^model_reference_test$'
+}
+
 # The stage is never part of a condition: bash would ignore errors inside it.
 run_stage() {
   local stage=$1 begin=$SECONDS
+  skipped=
   say "$stage"
   trap 'echo "tests/run.sh: stage $stage failed after $((SECONDS - begin)) s" >&2' ERR
   "stage_$stage"
   trap - ERR
-  times+=("$(printf '%-8s %5d s' "$stage" $((SECONDS - begin)))")
+  times+=("$(printf '%-8s %5d s' "$stage" $((SECONDS - begin)))${skipped:+  SKIPPED: $skipped}")
 }
 
 deploy/install_packages.sh deploy/packages.txt tests/packages.txt
