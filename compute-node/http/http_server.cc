@@ -102,6 +102,8 @@ class LimitedStream final : public httplib::Stream {
       over_limit_ = true;
       return false;
     }
+    // Also of a client that always has more to send.
+    if (Clock::now() >= deadline_) return false;
     if ((Poll(socket_, POLLIN, deadline_) & (POLLIN | POLLHUP)) == 0) return false;
     const auto size = std::min<std::int64_t>(left_bytes_, std::ssize(buffer_));
     const ssize_t got =

@@ -217,6 +217,15 @@ TEST_F(HttpServerTest, AClientThatGoesAwayIsNoticedInTheMiddle) {
   while (!handler_.saw_end) std::this_thread::yield();
 }
 
+TEST_F(HttpServerTest, AClientThatNeverStopsSendingIsCutOff) {
+  const RawClient client(port_);
+  client.Send("POST /refused HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n");
+  const std::string some(1 << 16, 'x');
+  while (client.Send(some)) {
+  }
+  EXPECT_EQ(handler_.answers, 0);
+}
+
 TEST_F(HttpServerTest, StopEndsWaitingConnectionsAndThoseInTheMiddle) {
   const RawClient idle(port_);
   const RawClient busy(port_);
