@@ -182,6 +182,8 @@ class Connection final : private httplib::Server {
     });
   }
   ~Connection() override { svr_sock_ = INVALID_SOCKET; }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
 
   void Run() {
     bool closed = false;

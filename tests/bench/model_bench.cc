@@ -148,6 +148,7 @@ class ModelBench {
       tokens.push_back(static_cast<std::int32_t>(i * 7 % model_->config().vocab_size));
     }
     std::vector<double> rates;
+    rates.reserve(3);
     for (int i = 0; i < 3; ++i) {
       rates.push_back(static_cast<double>(options_.chunk) / Pass(attention, depth, tokens));
     }
@@ -158,9 +159,11 @@ class ModelBench {
   double Decode(std::deque<DenseAttention>& sequences, std::int64_t depth) {
     std::vector<std::vector<float>> logits(sequences.size(), logits_);
     std::vector<double> rates;
+    rates.reserve(static_cast<std::size_t>(options_.steps));
     for (std::int32_t i = 0; i < options_.steps; ++i) {
       std::deque<SequencePass> passes;
       std::vector<SequencePass*> pointers;
+      pointers.reserve(sequences.size());
       for (std::size_t s = 0; s < sequences.size(); ++s) {
         passes.push_back(
             {{&i, 1}, depth, &sequences[s], {logits[s], {}}, nullptr, absl::OkStatus()});
