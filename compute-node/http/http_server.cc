@@ -181,9 +181,6 @@ class Connection final : private httplib::Server {
       FillResponse(ErrorReply(Internal("the request could not be handled")), stream_, response);
     });
   }
-  ~Connection() override { svr_sock_ = INVALID_SOCKET; }
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
 
   void Run() {
     bool closed = false;
