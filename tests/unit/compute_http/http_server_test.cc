@@ -240,6 +240,7 @@ TEST_F(HttpServerTest, StopEndsWaitingConnectionsAndThoseInTheMiddle) {
 
 TEST_F(HttpServerTest, OneConnectionTooManyIsToldSo) {
   std::vector<std::unique_ptr<RawClient>> clients;
+  clients.reserve(kHttpConnectionsMax);
   for (int i = 0; i < kHttpConnectionsMax; ++i) {
     clients.push_back(std::make_unique<RawClient>(port_));
   }

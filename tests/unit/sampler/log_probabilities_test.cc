@@ -15,6 +15,7 @@ namespace {
 
 std::vector<std::int32_t> Ids(const std::vector<TokenLogProbability>& tokens) {
   std::vector<std::int32_t> ids;
+  ids.reserve(tokens.size());
   for (const TokenLogProbability& token : tokens) ids.push_back(token.id);
   return ids;
 }

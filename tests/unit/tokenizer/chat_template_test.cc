@@ -136,8 +136,10 @@ TEST(ChatTemplateTest, TurnsAppendOneByOne) {
     const std::string first = Rendered(chat, {kSystem, kUser});
     const std::string whole = Rendered(chat, {kSystem, kUser, {"assistant", "Yes."}, kSecond});
     if (!thinks) {
-      EXPECT_EQ(first + answer + end + Rendered(chat, {kSecond}, ChatPosition::kAfterEnd), whole)
-          << name;
+      std::string behind_end = first + answer;
+      behind_end += end;
+      behind_end += Rendered(chat, {kSecond}, ChatPosition::kAfterEnd);
+      EXPECT_EQ(behind_end, whole) << name;
       // An answer that a limit ended gets its end first.
       EXPECT_EQ(first + answer + Rendered(chat, {kSecond}, ChatPosition::kOpen), whole) << name;
     }
