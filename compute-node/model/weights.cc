@@ -310,9 +310,8 @@ class WeightsLoader {
                                             const Weights::Progress& progress) {
     if (!cache.directory.empty() && PackedTotal() >= cache.size_bytes_min) {
       absl::StatusOr<AlignedMapping> cached = MapCached(pool, cache, progress);
-      if (cached.ok() || cached.status().code() == absl::StatusCode::kInvalidArgument) {
-        return cached;
-      }
+      if (cached.ok()) return cached;
+      // Of a model that is itself wrong the same is found again below.
       LogWarning("packing weights in memory, at every start: {}", Message(cached.status()));
     }
     CAIRN_ASSIGN_OR_RETURN(AlignedMapping memory, AlignedMapping::Memory(PackedTotal()));
@@ -326,7 +325,6 @@ class WeightsLoader {
     return memory;
   }
 
-  // INVALID_ARGUMENT only for the model itself.
   absl::StatusOr<AlignedMapping> MapCached(ThreadPool& pool, const PackedCache& cache,
                                            const Weights::Progress& progress) {
     const PackedKey key{cache.model_digest, PlanCrc(), PackedTotal()};

@@ -12,6 +12,9 @@ namespace {
 constexpr std::int32_t kPlainVersion = 1;
 constexpr std::int32_t kRangesVersion = 2;
 
+// Of indices and ids in a stored state: more than any conversation has, and sums cannot overflow.
+constexpr std::int64_t kStoredNumberMax = std::int64_t{1} << 48;
+
 // Whole attention blocks of 32 entries where possible: then no block of a long conversation is
 // shorter than the others, wherever a cluster ends.
 constexpr std::int64_t kPreferredMultiple = 32;
@@ -161,6 +164,10 @@ absl::Status FullPolicy::ReadState(const StoredPolicyState& stored) {
   id_ranges_.clear();
   for (std::size_t i = 1; i < numbers.size(); i += 2) {
     const IdRange range{numbers[i], numbers[i + 1]};
+    if (range.first_index > kStoredNumberMax || range.first_id < 1 ||
+        range.first_id > kStoredNumberMax) {
+      return foreign();
+    }
     const bool fits = id_ranges_.empty()
                           ? range.first_index == 0 && range.first_id == 1
                           : range.first_index > id_ranges_.back().first_index &&

@@ -21,6 +21,7 @@
 #include "compute-node/kernels/attention.h"
 #include "compute-node/kernels/kv_entry.h"
 #include "compute-node/kernels/thread_pool.h"
+#include "tests/bench/read_rate.h"
 #include "tests/tools/rng.h"
 
 namespace cairn::compute {
@@ -68,32 +69,6 @@ void FillEntries(KvFormat format, std::int64_t head_dim, std::byte* data) {
     }
     StoreKvEntry(row, row, format, entry);
   }
-}
-
-// Reads the bytes, in pieces as large as the kernels' tasks; bytes a second.
-double ReadRate(ThreadPool& pool, const std::byte* data, std::int64_t piece_bytes) {
-  std::vector<std::uint64_t> sums(static_cast<std::size_t>(kBytes / piece_bytes));
-  const auto begin = std::chrono::steady_clock::now();
-  pool.ParallelFor(std::ssize(sums), [&](std::int64_t piece) {
-    const auto* words = reinterpret_cast<const std::uint64_t*>(data + piece * piece_bytes);
-    std::uint64_t lanes[32] = {};
-    for (std::int64_t i = 0; i + 32 <= piece_bytes / 8; i += 32) {
-      for (std::int64_t lane = 0; lane < 32; ++lane) {
-        lanes[lane] += words[i + lane];
-      }
-    }
-    for (const std::uint64_t lane : lanes) {
-      sums[static_cast<std::size_t>(piece)] += lane;
-    }
-  });
-  const double seconds = Seconds(begin);
-  std::uint64_t total = 0;
-  for (const std::uint64_t sum : sums) {
-    total += sum;
-  }
-  // The comparison keeps the loop: the data is random.
-  CAIRN_CHECK(total != 0);
-  return static_cast<double>(std::ssize(sums) * piece_bytes) / seconds;
 }
 
 class AttentionRun {
@@ -193,7 +168,7 @@ void MeasureShape(ThreadPool& pool, const BenchShape& shape, KvFormat format, st
     std::vector<double> times;
     for (int round = 0; round < round_count; ++round) {
       if (token_count == 1) {
-        reads.push_back(ReadRate(pool, data, depth * KvEntryBytes(format, shape.head_dim)));
+        reads.push_back(ReadRate(pool, data, kBytes, depth * KvEntryBytes(format, shape.head_dim)));
       }
       times.push_back(run.Time(pool));
     }

@@ -16,6 +16,7 @@
 
 #include "common/base/check.h"
 #include "compute-node/kernels/matmul.h"
+#include "tests/bench/read_rate.h"
 #include "tests/tools/rng.h"
 
 namespace cairn::compute {
@@ -26,6 +27,8 @@ constexpr std::int64_t kColumns = 2048;
 constexpr std::int64_t kWeightBytes = std::int64_t{512} << 20;
 // Of which each product of more tokens than one uses so much only, to end in a reasonable time.
 constexpr std::int64_t kPrefillBytes = std::int64_t{32} << 20;
+// One index of a product's loop.
+constexpr std::int64_t kPieceBytes = 96LL * 1024;
 constexpr std::int64_t kTokenCounts[] = {1, 8, 64};
 
 struct BenchType {
@@ -57,33 +60,6 @@ std::byte* AllocateWeights() {
 
 double Seconds(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-// Reads the bytes with `pool`, in pieces as large as the products' ones; bytes a second.
-double ReadRate(ThreadPool& pool, const std::byte* data, std::int64_t bytes) {
-  constexpr std::int64_t kPieceBytes = 96LL * 1024;
-  std::vector<std::uint64_t> sums(static_cast<std::size_t>(bytes / kPieceBytes));
-  const auto begin = std::chrono::steady_clock::now();
-  pool.ParallelFor(std::ssize(sums), [&](std::int64_t piece) {
-    const auto* words = reinterpret_cast<const std::uint64_t*>(data + piece * kPieceBytes);
-    std::uint64_t lanes[32] = {};
-    for (std::int64_t i = 0; i < kPieceBytes / 8; i += 32) {
-      for (std::int64_t lane = 0; lane < 32; ++lane) {
-        lanes[lane] += words[i + lane];
-      }
-    }
-    for (const std::uint64_t lane : lanes) {
-      sums[static_cast<std::size_t>(piece)] += lane;
-    }
-  });
-  const double seconds = Seconds(begin);
-  std::uint64_t total = 0;
-  for (const std::uint64_t sum : sums) {
-    total += sum;
-  }
-  // The comparison keeps the loop: the data is random.
-  CAIRN_CHECK(total != 0);
-  return static_cast<double>(bytes) / seconds;
 }
 
 class Products {
@@ -128,7 +104,7 @@ void MeasureType(Products& products, ThreadPool& pool, const BenchType& type, in
   std::vector<double> reads;
   std::vector<double> rates[std::size(kTokenCounts)];
   for (int round = 0; round < round_count; ++round) {
-    reads.push_back(ReadRate(pool, products.data(), kWeightBytes));
+    reads.push_back(ReadRate(pool, products.data(), kWeightBytes, kPieceBytes));
     for (std::size_t i = 0; i < std::size(kTokenCounts); ++i) {
       rates[i].push_back(products.Rate(pool, type.type, kTokenCounts[i]));
     }

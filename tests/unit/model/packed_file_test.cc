@@ -133,6 +133,23 @@ TEST_F(PackedFileTest, WithoutAFolderThatCanBeWrittenTheModelStillRuns) {
   std::ofstream(directory_) << "a file";
   EXPECT_EQ(Logits(directory_), expected);
   EXPECT_EQ(Logits("/proc/no-such-folder"), expected);
+  EXPECT_EQ(Logits("/tmp/" + std::string(300, 'n')), expected);
+}
+
+TEST_F(PackedFileTest, AModelWithANanIsRefusedAndLeavesNoFile) {
+  {
+    // The scale of the file's last block of weights, whichever type it is of, and what is around.
+    std::fstream file(model_path_, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(-4096, std::ios::end);
+    const std::string nans(4096, '\xff');
+    file << nans;
+  }
+  ModelOptions options;
+  options.packed_directory = directory_;
+  options.packed_bytes_min = 1;
+  const absl::Status status = Model::Load(model_path_, options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_TRUE(!fs::exists(directory_) || Files().empty());
 }
 
 TEST_F(PackedFileTest, TwoThatLoadAtOnceBothGetIt) {

@@ -1,5 +1,6 @@
 #include "compute-node/retrieval/full_policy.h"
 
+#include <limits>
 #include <map>
 
 #include <gtest/gtest.h>
@@ -142,6 +143,32 @@ TEST(FullPolicyTest, ForeignStateIsRefused) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Restore(policy, 1, state, std::vector<std::int64_t>{1}).code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST(FullPolicyTest, ForeignRangesOfIdsAreRefused) {
+  FullPolicy policy(Options(64));
+  const std::vector<std::int64_t> ids = policy.NextClusterIds();
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+  const auto restore = [&](const std::vector<std::int64_t>& numbers) {
+    const std::string state(reinterpret_cast<const char*>(numbers.data()),
+                            numbers.size() * sizeof(std::int64_t));
+    return Restore(policy, 2, state, ids).code();
+  };
+  EXPECT_EQ(restore({64, 0, 1, 3, 6}), absl::StatusCode::kOk);
+  const std::vector<std::vector<std::int64_t>> foreign = {
+      {64},                            // of version 1
+      {64, 0, 1},                      // one range alone needs no version 2
+      {64, 0, 1, 3},                   // half a range
+      {64, 1, 1, 3, 6},                // nothing for cluster 0
+      {64, 0, 1, 3, 3},                // an id twice
+      {64, 0, 1, 3, 6, 3, 9},          // no order
+      {64, 0, 1, kLargest, kLargest},  // overflow
+      {64, 0, 1, 3, -6},               // no id
+      {kLargest, 0, 1, 3, 6},          // no cluster
+  };
+  for (const std::vector<std::int64_t>& numbers : foreign) {
+    EXPECT_EQ(restore(numbers), absl::StatusCode::kInvalidArgument) << numbers.size();
+  }
 }
 
 TEST(FullPolicyTest, UnknownPolicyNamesTheKnownOnes) {
