@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -26,6 +27,16 @@ constexpr std::chrono::milliseconds kPollInterval{50};
 constexpr std::int32_t kPageSize = 1000;
 // Replies hold a conversation's text.
 constexpr int kReplyBytesMax = 256 << 20;
+
+// gRPC's own words when the process at the other end died: which of them depends on whether a read
+// or a write saw it first.
+bool SaysConnectionEnded(std::string_view message) {
+  for (const std::string_view words :
+       {"Socket closed", "Broken pipe", "Connection reset by peer"}) {
+    if (message.find(words) != std::string_view::npos) return true;
+  }
+  return false;
+}
 
 std::chrono::nanoseconds FromProto(const google::protobuf::Duration& duration) {
   return std::chrono::seconds(duration.seconds()) + std::chrono::nanoseconds(duration.nanos());
@@ -265,8 +276,7 @@ absl::Status CairnClient::Explain(const absl::Status& status) const {
   if (status.code() != absl::StatusCode::kUnavailable) return status;
   // gRPC's own words, which begin all messages about a socket that nobody serves.
   if (message.starts_with("failed to connect")) return ExplainUnreachable(reason);
-  // And those about a process that died.
-  if (message == "Socket closed") {
+  if (SaysConnectionEnded(message)) {
     return Unavailable("cairn-compute-node at {} went away ({}); its log may say why",
                        impl_->socket_path, reason);
   }

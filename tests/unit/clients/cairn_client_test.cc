@@ -138,6 +138,20 @@ TEST_F(CairnClientTest, FailureWithoutAMessageNamesItsCode) {
   }
 }
 
+TEST_F(CairnClientTest, ConnectionThatEndsIsADaemonThatWentAway) {
+  for (const char* words : {"Socket closed", "Broken pipe", "recvmsg:Connection reset by peer"}) {
+    const absl::Status status = EndWith({grpc::StatusCode::UNAVAILABLE, words});
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(Message(status),
+              fmt::format("cairn-compute-node at {} went away ({}); its log may say "
+                          "why",
+                          socket_, words));
+  }
+  const absl::Status own =
+      EndWith({grpc::StatusCode::UNAVAILABLE, "cairn-compute-node is stopping"});
+  EXPECT_EQ(Message(own), "cairn-compute-node is stopping");
+}
+
 TEST_F(CairnClientTest, BadTextIsRefusedBeforeItIsSent) {
   EXPECT_EQ(EndWith(grpc::Status::OK).code(), absl::StatusCode::kInternal);  // without a last event
   const int calls = service_.call_count;
