@@ -8,6 +8,7 @@
 #include "common/log/log.h"
 #include "compute-node/kv_client/grpc_kv_node.h"
 #include "compute-node/kv_client/in_process_kv_node.h"
+#include "compute-node/service/stored_sessions.h"
 
 namespace cairn::compute {
 namespace {
@@ -77,6 +78,8 @@ absl::Status ComputeDaemon::StartHttp() {
   }
   api_ = std::make_unique<OpenAiApi>(state_, server_->queue(), std::move(key));
   CAIRN_ASSIGN_OR_RETURN(http_, HttpServer::Start(address, *api_));
+  // Only one process has the port.
+  kept_label_ = fmt::format("{}http {}", kOwnLabelStart, http_->address().ToText());
   return absl::OkStatus();
 }
 
@@ -161,7 +164,16 @@ absl::StatusOr<std::shared_ptr<Runtime>> ComputeDaemon::MakeRuntime() {
       std::make_unique<ForwardScheduler>(*runtime->model, model_options.batch_tokens_max);
   CAIRN_ASSIGN_OR_RETURN(runtime->identity,
                          IdentityOf(*runtime->model, runtime->options.kv_format));
+  KeepConversations(*runtime);
   return runtime;
+}
+
+void ComputeDaemon::KeepConversations(Runtime& runtime) {
+  const int count_max = config_.http_kept_conversation_count_max();
+  if (kept_label_.empty() || count_max == 0) return;
+  runtime.kept = std::make_unique<KeptConversations>(
+      *runtime.node, runtime.identity, state_.open_conversations(), kept_label_, count_max);
+  runtime.kept->Adopt();
 }
 
 absl::StatusOr<std::unique_ptr<KvNode>> ComputeDaemon::ReachKvNode() {

@@ -52,6 +52,8 @@ class ComputeDaemon {
   absl::Status StartHttp();
   void Load();
   absl::StatusOr<std::shared_ptr<Runtime>> MakeRuntime();
+  // What HTTP clients come back to.
+  void KeepConversations(Runtime& runtime);
   absl::StatusOr<std::unique_ptr<KvNode>> ReachKvNode();
 
   const ComputeNodeConfig config_;
@@ -60,6 +62,7 @@ class ComputeDaemon {
   // These two run generations on the server's queue. Null: no HTTP.
   std::unique_ptr<OpenAiApi> api_;
   std::unique_ptr<HttpServer> http_;
+  std::string kept_label_;  // empty: no HTTP
   std::thread load_thread_;
   std::atomic<bool> stopping_{false};
 

@@ -13,6 +13,7 @@
 #include "compute-node/kernels/thread_pool.h"
 #include "compute-node/model/chat_template.h"
 #include "compute-node/model/model_digest.h"
+#include "compute-node/service/kept_conversations.h"
 #include "compute-node/session/forward_scheduler.h"
 
 namespace cairn::compute {
@@ -77,6 +78,10 @@ constexpr std::array kKeys = {
         "none."},
     ConfigKey{"http_api_key_path",
               "File with the key that HTTP clients must send. Empty: none is asked for."},
+    ConfigKey{
+        "http_kept_conversation_count_max",
+        "Conversations of HTTP clients that stay on flash, 0 to 64: a request that begins like\n"
+        "one of them computes only what is new. 0: every request is computed whole."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };
 
@@ -98,6 +103,9 @@ absl::Status Validate(const ComputeNodeConfig& config) {
       CheckBetween("realtime_priority", config.realtime_priority(), 0, kRealtimePriorityMax));
   CAIRN_RETURN_IF_ERROR(
       CheckBetween("generation_count_max", config.generation_count_max(), 1, kStepSequencesMax));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("http_kept_conversation_count_max",
+                                     config.http_kept_conversation_count_max(), 0,
+                                     kKeptConversationsMax));
   if (!ParseKvFormat(config.kv_format()).has_value()) {
     return InvalidArgument("kv_format is '{}': it must be {}", config.kv_format(), kKvFormatNames);
   }
@@ -194,6 +202,7 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_chat_template("");
   config.set_http_listen("");
   config.set_http_api_key_path("");
+  config.set_http_kept_conversation_count_max(kKeptConversationsDefault);
   config.set_log_level("info");
   return config;
 }

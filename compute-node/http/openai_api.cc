@@ -225,7 +225,8 @@ HttpReply OpenAiApi::Generate(ApiKind kind, const std::string& body,
   if (!request.ok()) return ErrorReply(request.status());
   request->generate.set_ephemeral(true);
   const absl::StatusOr<std::shared_ptr<GenerateJob>> made =
-      GenerateJob::Make(request->generate, *runtime, state_, StopSignal::Clock::time_point::max());
+      GenerateJob::Make(request->generate, *runtime, state_, StopSignal::Clock::time_point::max(),
+                        (*runtime)->kept.get());
   if (!made.ok()) return ErrorReply(WithContextCode(made.status()));
   const std::shared_ptr<GenerateJob>& job = *made;
   const absl::Status submitted = queue_.Submit(job->stop(), [job] { job->Run(); });

@@ -3,7 +3,9 @@
 #include <random>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/log/log.h"
+#include "compute-node/service/stored_sessions.h"
 #include "compute-node/service/stored_tokens.h"
 
 namespace cairn::compute {
@@ -15,6 +17,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kCancelCheckInterval{50};
 // More often a person would not see it.
 constexpr std::chrono::milliseconds kProgressInterval{50};
+// Tokens of a kept conversation with which somebody else went on.
+constexpr std::int64_t kNotOurs = -1;
 
 std::uint64_t RandomSeed() {
   std::random_device device;
@@ -127,9 +131,11 @@ absl::Status ReadStop(const v1::GenerateRequest& request, std::vector<std::strin
 
 absl::StatusOr<std::shared_ptr<GenerateJob>> GenerateJob::Make(
     const v1::GenerateRequest& request, std::shared_ptr<Runtime> runtime, DaemonState& state,
-    StopSignal::Clock::time_point deadline) {
+    StopSignal::Clock::time_point deadline, KeptConversations* kept) {
   std::shared_ptr<GenerateJob> job(new GenerateJob(std::move(runtime), state, deadline));
   CAIRN_RETURN_IF_ERROR(job->ReadRequest(request));
+  CAIRN_CHECK(kept == nullptr || job->ephemeral_);
+  job->kept_ = kept;
   job->ready_ = Clock::now();
   return job;
 }
@@ -148,9 +154,7 @@ absl::Status GenerateJob::ReadRequest(const v1::GenerateRequest& request) {
   }
   conversation_ = SessionId(request.conversation_id());
   label_ = request.label();
-  if (std::ssize(label_) > kLabelBytesMax) {
-    return InvalidArgument("label has {} bytes: at most {}", label_.size(), kLabelBytesMax);
-  }
+  CAIRN_RETURN_IF_ERROR(CheckLabel(label_));
   ephemeral_ = request.ephemeral();
   if (ephemeral_ && conversation_.value() != 0) {
     return InvalidArgument(
@@ -246,6 +250,9 @@ absl::Status GenerateJob::status() const {
 void GenerateJob::Run() {
   queue_time_ = Clock::now() - ready_;
   absl::Status status = RunTurn();
+  LogInfo("generation session={} prompt_tokens={} status={} time_ms={}", conversation_,
+          turn_.prompt.size(), ToStd(absl::StatusCodeToString(status.code())),
+          std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_).count());
   if (status.code() == absl::StatusCode::kCancelled && !slow_client_.ok()) {
     status = ResourceExhausted("{}, so the generation was stopped; {}", Message(slow_client_),
                                Message(status));
@@ -264,16 +271,11 @@ void GenerateJob::Run() {
 
 absl::Status GenerateJob::RunTurn() {
   CAIRN_RETURN_IF_ERROR(stop_->Check());
-  SessionId id = conversation_;
-  const bool is_new = id.value() == 0;
-  if (is_new) {
-    CreateSession create;
-    create.key = runtime_->identity.key;
-    create.layout = runtime_->identity.layout;
-    create.label = label_;
-    CAIRN_ASSIGN_OR_RETURN(id, runtime_->node->Create(create));
-  }
-  CAIRN_RETURN_IF_ERROR(state_.open_conversations().Take(id, *stop_));
+  if (kept_ != nullptr) return RunKeptTurn();
+  const bool is_new = conversation_.value() == 0;
+  CAIRN_RETURN_IF_ERROR(is_new ? OpenNew()
+                               : state_.open_conversations().Take(conversation_, *stop_));
+  const SessionId id = conversation_;
   absl::Status status = RunConversation(id);
   if (ephemeral_) {
     const absl::Status deleted = runtime_->node->Delete(id);
@@ -282,15 +284,46 @@ absl::Status GenerateJob::RunTurn() {
     DropIfEmpty(id);
   }
   state_.open_conversations().Give(id);
-  LogInfo("generation session={} prompt_tokens={} status={} time_ms={}", id, turn_.prompt.size(),
-          ToStd(absl::StatusCodeToString(status.code())),
-          std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_).count());
+  return status;
+}
+
+absl::Status GenerateJob::OpenNew() {
+  CreateSession create;
+  create.key = runtime_->identity.key;
+  create.layout = runtime_->identity.layout;
+  create.label = kept_ != nullptr ? kept_->label() : label_;
+  CAIRN_ASSIGN_OR_RETURN(conversation_, runtime_->node->Create(create));
+  // A client that guesses its id may have it.
+  const absl::Status taken = state_.open_conversations().Take(conversation_, *stop_);
+  if (!taken.ok()) DropIfEmpty(conversation_);
+  return taken;
+}
+
+absl::Status GenerateJob::RunKeptTurn() {
+  tokens_ = turn_.prompt;
+  if (const std::optional<KeptConversations::Beginning> kept = kept_->Take(turn_.prompt, *stop_)) {
+    conversation_ = kept->id;
+    turn_.prompt.erase(turn_.prompt.begin(), turn_.prompt.begin() + kept->token_count);
+    held_token_count_ = kept->token_count;
+    // Else an answer that is asked for again would be the same one.
+    turn_.keep_random_state = false;
+  } else {
+    CAIRN_RETURN_IF_ERROR(OpenNew());
+  }
+  const absl::Status status = RunConversation(conversation_);
+  state_.open_conversations().Give(conversation_);
+  // The store is full: what is kept for later goes before what is asked for now.
+  if (absl::IsResourceExhausted(status) && slow_client_.ok()) kept_->DropAll();
+  if (held_token_count_ == kNotOurs) return status;
+  CAIRN_CHECK_LE(held_token_count_, std::ssize(tokens_));
+  tokens_.resize(static_cast<std::size_t>(held_token_count_));
+  kept_->Keep(conversation_, std::move(tokens_));
   return status;
 }
 
 absl::Status GenerateJob::ReadHistory(SessionId id) {
   const std::int64_t count = turn_.sampling.penalties.HistoryTokens() - std::ssize(turn_.prompt);
-  if (conversation_.value() == 0 || count <= 0) return absl::OkStatus();
+  if (count <= 0) return absl::OkStatus();
   CAIRN_ASSIGN_OR_RETURN(
       turn_.history, ReadLastTokens(*runtime_->node, id, count, [this] { return stop_->Check(); }));
   const std::int64_t vocab_size = runtime_->model->config().vocab_size;
@@ -305,16 +338,22 @@ absl::Status GenerateJob::ReadHistory(SessionId id) {
 
 absl::Status GenerateJob::RunConversation(SessionId id) {
   CAIRN_ASSIGN_OR_RETURN(const KvStats before, runtime_->node->Stats());
+  MakeRoom(before);
   CAIRN_RETURN_IF_ERROR(ReadHistory(id));
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Conversation> conversation,
                          Conversation::Open(runtime_->deps(memory_), id));
   if (!messages_.empty() && turn_.prompt.empty()) {
     CAIRN_RETURN_IF_ERROR(WriteMessagesBehind(*conversation));
   }
+  const std::int64_t reused_token_count = conversation->token_count();
+  if (kept_ != nullptr && reused_token_count != held_token_count_) {
+    held_token_count_ = kNotOurs;
+    return Aborted("conversation {} has {} tokens: somebody went on with it just now; ask again",
+                   id, reused_token_count);
+  }
   CAIRN_RETURN_IF_ERROR(conversation->CheckRoom(std::ssize(turn_.prompt)));
   v1::GenerateEvent event;
   event.mutable_started()->set_conversation_id(id.value());
-  const std::int64_t reused_token_count = conversation->token_count();
   event.mutable_started()->set_reused_token_count(reused_token_count);
   event.mutable_started()->set_prompt_token_count(std::ssize(turn_.prompt));
   Send(std::move(event));
@@ -324,6 +363,8 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
                       const LogProbabilities* likely) { SendToken(token, text, likely); }};
   const absl::StatusOr<TurnResult> result =
       Generate(*conversation, *runtime_->tokenizer, turn_, observer, *stop_);
+  held_token_count_ =
+      result.ok() ? conversation->token_count() : conversation->durable_token_count();
   if (result.ok()) {
     SendFinished(*conversation, *result, before, reused_token_count);
     return absl::OkStatus();
@@ -332,6 +373,12 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
   return absl::Status(result.status().code(),
                       fmt::format("{}; conversation {} keeps {} tokens", Message(result.status()),
                                   id, conversation->durable_token_count()));
+}
+
+void GenerateJob::MakeRoom(const KvStats& stats) {
+  if (runtime_->kept == nullptr) return;
+  runtime_->kept->MakeRoom(stats,
+                           std::ssize(turn_.prompt) * runtime_->identity.layout.TokenBytes());
 }
 
 void GenerateJob::SendProgress(std::int64_t done_token_count) {
@@ -355,6 +402,7 @@ v1::TokenLogprob GenerateJob::ToProto(const TokenLogProbability& token) const {
 
 void GenerateJob::SendToken(std::int32_t id, std::string_view text,
                             const LogProbabilities* likely) {
+  if (kept_ != nullptr) tokens_.push_back(id);
   if (first_token_time_.count() == 0) first_token_time_ = Clock::now() - start_;
   v1::GenerateEvent event;
   event.mutable_token()->set_id(id);

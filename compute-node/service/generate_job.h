@@ -27,11 +27,14 @@ inline constexpr std::int64_t kTokensMaxDefault = 256;
 
 class GenerateJob {
  public:
-  // INVALID_ARGUMENT for a field out of range, or a prompt that no context holds.
+  // INVALID_ARGUMENT for a field out of range, or a prompt that no context holds. With `kept` the
+  // conversation, which must be an ephemeral one, is kept there instead of deleted, and goes on
+  // from what is kept.
   static absl::StatusOr<std::shared_ptr<GenerateJob>> Make(const v1::GenerateRequest& request,
                                                            std::shared_ptr<Runtime> runtime,
                                                            DaemonState& state,
-                                                           StopSignal::Clock::time_point deadline);
+                                                           StopSignal::Clock::time_point deadline,
+                                                           KeptConversations* kept = nullptr);
 
   const std::shared_ptr<StopSignal>& stop() { return stop_; }
   EventQueue& events() { return events_; }
@@ -50,6 +53,11 @@ class GenerateJob {
   // The same behind what the conversation holds.
   absl::Status WriteMessagesBehind(Conversation& conversation);
   absl::Status RunTurn();
+  // What RunTurn does for a conversation of `kept_`.
+  absl::Status RunKeptTurn();
+  // Creates conversation_, and has it open.
+  absl::Status OpenNew();
+  void MakeRoom(const KvStats& stats);
   absl::Status RunConversation(SessionId id);
   void SendProgress(std::int64_t done_token_count);
   void SendToken(std::int32_t id, std::string_view text, const LogProbabilities* likely);
@@ -70,7 +78,10 @@ class GenerateJob {
   SessionId conversation_;  // 0: a new one
   std::string label_;
   bool ephemeral_ = false;
-  absl::Status slow_client_;  // the queue's thread's: what ended it, unless OK
+  KeptConversations* kept_ = nullptr;
+  std::vector<std::int32_t> tokens_;   // of a kept conversation: what it holds, and then some
+  std::int64_t held_token_count_ = 0;  // how many tokens the conversation holds
+  absl::Status slow_client_;           // the queue's thread's: what ended it, unless OK
   TurnRequest turn_;
   std::vector<ChatMessage> messages_;  // empty: the prompt is text or tokens
 

@@ -6,6 +6,7 @@
 
 #include "common/rpc/status_mapping.h"
 #include "compute-node/service/generate_job.h"
+#include "compute-node/service/stored_sessions.h"
 #include "compute-node/service/stored_tokens.h"
 
 namespace cairn::compute {
@@ -38,7 +39,7 @@ void ToProto(const SessionInfo& session, const ModelIdentity& identity, v1::Conv
   if (session.checkpoint_time_us != 0) {
     *out.mutable_update_time() = ToTimestamp(session.checkpoint_time_us);
   }
-  out.set_usable(session.key == identity.key && session.layout == identity.layout);
+  out.set_usable(IsUsable(session, identity));
 }
 
 // Newest first; ids break ties, so that pages neither repeat nor skip.
@@ -63,14 +64,6 @@ absl::StatusOr<SessionInfo> ParsePageToken(const std::string& token) {
   }
   last.session_id = SessionId(id);
   return last;
-}
-
-absl::StatusOr<SessionInfo> FindSession(KvNode& node, SessionId id) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<SessionInfo> sessions, node.List());
-  for (const SessionInfo& session : sessions) {
-    if (session.session_id == id) return session;
-  }
-  return NotFound("there is no conversation {}: `cairn sessions list` lists them", id);
 }
 
 // As FindSession's message, for what the KV node calls a session.
@@ -165,8 +158,9 @@ absl::Status InferenceServiceImpl::Fork(const v1::ForkConversationRequest& reque
                                         v1::ForkConversationResponse& response) {
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
   const SessionId id(request.conversation_id());
+  CAIRN_RETURN_IF_ERROR(CheckLabel(request.label()));
   CAIRN_ASSIGN_OR_RETURN(const SessionInfo info, FindSession(*runtime->node, id));
-  if (!(info.key == runtime->identity.key && info.layout == runtime->identity.layout)) {
+  if (!IsUsable(info, runtime->identity)) {
     return FailedPrecondition("conversation {} belongs to another model or KV format", id);
   }
   const std::int64_t count = request.token_count() == 0 ? info.token_count : request.token_count();
@@ -177,17 +171,10 @@ absl::Status InferenceServiceImpl::Fork(const v1::ForkConversationRequest& reque
   if (!state_.open_conversations().TryTake(id)) {
     return FailedPrecondition("conversation {} is generating right now: ask again afterwards", id);
   }
-  const absl::StatusOr<SealedSegment> sealed = runtime->node->Seal(id);
+  const absl::StatusOr<SessionId> fork = ForkSession(*runtime->node, info, count, request.label());
   state_.open_conversations().Give(id);
-  if (!sealed.ok()) return AsConversation(sealed.status(), id);
-  CreateSession create;
-  create.key = info.key;
-  create.layout = info.layout;
-  create.parent_segment_id = sealed->segment_id;
-  create.parent_token_count = count;
-  create.label = request.label();
-  CAIRN_ASSIGN_OR_RETURN(const SessionId fork, runtime->node->Create(create));
-  response.set_conversation_id(fork.value());
+  if (!fork.ok()) return AsConversation(fork.status(), id);
+  response.set_conversation_id(fork->value());
   response.set_token_count(count);
   return absl::OkStatus();
 }

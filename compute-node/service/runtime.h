@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,11 +17,12 @@
 #include "compute-node/model/chat_template.h"
 #include "compute-node/model/forward.h"
 #include "compute-node/model/tokenizer.h"
+#include "compute-node/service/kept_conversations.h"
+#include "compute-node/service/open_conversations.h"
 #include "compute-node/session/conversation.h"
 #include "compute-node/session/forward_scheduler.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/options.h"
-#include "compute-node/session/stop.h"
 
 namespace cairn::compute {
 
@@ -37,24 +37,10 @@ struct Runtime {
   std::vector<std::string> turn_stop;
   // Or why messages are not taken.
   absl::StatusOr<ChatTemplate> chat = NotFound("the model has no chat template");
+  // Of clients that know no conversations; null: nothing of theirs is kept.
+  std::unique_ptr<KeptConversations> kept;
 
   ConversationDeps deps(KvMemory& memory) { return {identity, *node, *scheduler, options, memory}; }
-};
-
-// The conversations that somebody has open: attaching twice would end the older attachment.
-class OpenConversations {
- public:
-  // Waits until nobody has it, and takes it; or answers what `stop` says. Ids that do not exist are
-  // fine.
-  absl::Status Take(SessionId id, const StopSignal& stop);
-  // False if somebody has it.
-  bool TryTake(SessionId id);
-  void Give(SessionId id);
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  std::set<SessionId> taken_ CAIRN_GUARDED_BY(mutex_);
 };
 
 class DaemonState {

@@ -1,0 +1,177 @@
+#include "compute-node/service/kept_conversations.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/log/log.h"
+#include "compute-node/service/stored_sessions.h"
+#include "compute-node/service/stored_tokens.h"
+
+namespace cairn::compute {
+namespace {
+
+// How many tokens of `held` are the prompt's first; one of the prompt's is left to be computed,
+// because only that gives logits.
+std::int64_t SharedTokens(std::span<const std::int32_t> held,
+                          std::span<const std::int32_t> prompt) {
+  const std::span<const std::int32_t> reusable = prompt.first(prompt.size() - 1);
+  return std::mismatch(held.begin(), held.end(), reusable.begin(), reusable.end()).first -
+         held.begin();
+}
+
+}  // namespace
+
+KeptConversations::KeptConversations(KvNode& node, const ModelIdentity& identity,
+                                     OpenConversations& open, std::string label, int count_max)
+    : node_(node),
+      identity_(identity),
+      open_(open),
+      label_(std::move(label)),
+      count_max_(count_max) {}
+
+void KeptConversations::Adopt() {
+  absl::StatusOr<std::vector<SessionInfo>> sessions = node_.List();
+  if (!sessions.ok()) {
+    LogWarning("kept conversations: {}", Message(sessions.status()));
+    return;
+  }
+  std::sort(sessions->begin(), sessions->end(), [](const SessionInfo& a, const SessionInfo& b) {
+    return std::pair(a.checkpoint_time_us, a.session_id) <
+           std::pair(b.checkpoint_time_us, b.session_id);
+  });
+  int count = 0;
+  for (const SessionInfo& session : *sessions) {
+    if (session.label != label_) continue;
+    if (AdoptOne(session)) {
+      ++count;
+    } else {
+      Drop(session.session_id);
+    }
+  }
+  if (count > 0) LogInfo("kept conversations: found={} label={}", count, label_);
+  Trim();
+}
+
+bool KeptConversations::AdoptOne(const SessionInfo& session) {
+  if (!IsUsable(session, identity_) || session.token_count == 0) return false;
+  absl::StatusOr<std::vector<std::int32_t>> tokens = ReadAllTokens(node_, session.session_id);
+  if (!tokens.ok()) {
+    LogWarning("kept conversation session={}: {}", session.session_id, Message(tokens.status()));
+    return false;
+  }
+  Put({session.session_id, *std::move(tokens)});
+  return true;
+}
+
+std::optional<KeptConversations::Beginning> KeptConversations::Take(
+    std::span<const std::int32_t> prompt, const StopSignal& stop) {
+  std::optional<Entry> entry = TakeBest(prompt);
+  if (!entry.has_value()) return std::nullopt;
+  if (!open_.TryTake(entry->id)) {
+    // Somebody reads it by its id.
+    Put(*std::move(entry));
+    return std::nullopt;
+  }
+  const std::int64_t shared_count = SharedTokens(entry->tokens, prompt);
+  const absl::StatusOr<SessionId> id = Begin(*entry, shared_count);
+  if (id.ok() && *id == entry->id) return Beginning{*id, shared_count};
+  open_.Give(entry->id);
+  if (!id.ok()) {
+    LogInfo("kept conversation session={} is not used: {}", entry->id, Message(id.status()));
+    // Gone, or somebody went on with it by its id.
+    if (absl::IsNotFound(id.status()) || absl::IsAborted(id.status())) return std::nullopt;
+  }
+  // Of what is the same for the most part, the fork is what the client goes on with.
+  const bool replaced = id.ok() && shared_count > std::ssize(entry->tokens) / 2;
+  Put(*std::move(entry), replaced ? Age::kOldest : Age::kNewest);
+  if (!id.ok()) return std::nullopt;
+  // A client that guesses its id may have it.
+  if (!open_.Take(*id, stop).ok()) return std::nullopt;
+  return Beginning{*id, shared_count};
+}
+
+// The entry's conversation itself, or a fork of it.
+absl::StatusOr<SessionId> KeptConversations::Begin(const Entry& entry, std::int64_t shared_count) {
+  CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, FindSession(node_, entry.id));
+  if (session.token_count != std::ssize(entry.tokens)) {
+    return Aborted("it has {} tokens, not {}", session.token_count, entry.tokens.size());
+  }
+  if (shared_count == session.token_count) return entry.id;
+  return ForkSession(node_, session, shared_count, label_);
+}
+
+std::optional<KeptConversations::Entry> KeptConversations::TakeBest(
+    std::span<const std::int32_t> prompt) {
+  const MutexLock lock(mutex_);
+  auto best = entries_.end();
+  std::int64_t best_count = kSharedTokensMin - 1;
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    const std::int64_t count = SharedTokens(entry->tokens, prompt);
+    // Of equals the one that needs no fork.
+    const bool better = count > best_count || (count == best_count && best != entries_.end() &&
+                                               entry->tokens.size() < best->tokens.size());
+    if (!better) continue;
+    best = entry;
+    best_count = count;
+  }
+  if (best == entries_.end()) return std::nullopt;
+  Entry taken = std::move(*best);
+  entries_.erase(best);
+  return taken;
+}
+
+void KeptConversations::Keep(SessionId id, std::vector<std::int32_t> tokens) {
+  if (tokens.empty()) return Drop(id);
+  Put({id, std::move(tokens)});
+  Trim();
+}
+
+void KeptConversations::MakeRoom(const KvStats& stats, std::int64_t wanted_bytes) {
+  const auto use_max =
+      static_cast<std::int64_t>(kKeptFlashUseMax * static_cast<double>(stats.flash_size_bytes));
+  std::int64_t excess_bytes = stats.flash_used_bytes + wanted_bytes - use_max;
+  if (excess_bytes <= 0) return;
+  const absl::StatusOr<std::vector<SessionInfo>> sessions = node_.List();
+  if (!sessions.ok()) return;
+  while (excess_bytes > 0) {
+    const std::optional<Entry> oldest = TakeOldest(0);
+    if (!oldest.has_value()) return;
+    for (const SessionInfo& session : *sessions) {
+      if (session.session_id == oldest->id) excess_bytes -= session.flash_bytes;
+    }
+    Drop(oldest->id);
+  }
+}
+
+void KeptConversations::DropAll() {
+  while (const std::optional<Entry> oldest = TakeOldest(0)) Drop(oldest->id);
+}
+
+void KeptConversations::Trim() {
+  while (const std::optional<Entry> oldest = TakeOldest(count_max_)) Drop(oldest->id);
+}
+
+std::optional<KeptConversations::Entry> KeptConversations::TakeOldest(int count_min) {
+  const MutexLock lock(mutex_);
+  if (std::ssize(entries_) <= count_min) return std::nullopt;
+  Entry oldest = std::move(entries_.front());
+  entries_.pop_front();
+  return oldest;
+}
+
+void KeptConversations::Put(Entry entry, Age age) {
+  const MutexLock lock(mutex_);
+  entries_.insert(age == Age::kOldest ? entries_.begin() : entries_.end(), std::move(entry));
+}
+
+void KeptConversations::Drop(SessionId id) {
+  // One that somebody reads by its id goes at the next start.
+  if (!open_.TryTake(id)) return;
+  const absl::Status deleted = node_.Delete(id);
+  open_.Give(id);
+  if (!deleted.ok() && deleted.code() != absl::StatusCode::kNotFound) {
+    LogWarning("delete kept conversation session={}: {}", id, Message(deleted));
+  }
+}
+
+}  // namespace cairn::compute

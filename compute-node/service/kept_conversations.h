@@ -1,0 +1,91 @@
+// KeptConversations serves clients that know no conversations and send their whole history with
+// each request, as those of OpenAI's API do: what a request computed stays on flash, and the next
+// request that begins with the same tokens goes on from there. One that only begins alike (an
+// answer that is asked for again, an edited question, the same system message) goes on with a fork.
+//
+// They are sessions as any, whose label says whose they are, so that the next start finds them
+// again. Only tokens are compared: who sends the beginning of a text has it, and learns from the
+// answer at most how fast it came.
+//
+// Limits:     count_max conversations; the one that was used longest ago goes first. They leave
+//             room: see kKeptFlashUseMax.
+// Threading:  safe from any thread.
+// Blocking:   for the KV node's answers.
+// Errors:     none to the caller: what cannot be kept is computed again. They are logged.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/kv/messages.h"
+#include "compute-node/kv_client/kv_client.h"
+#include "compute-node/service/open_conversations.h"
+#include "compute-node/session/options.h"
+
+namespace cairn::compute {
+
+inline constexpr int kKeptConversationsDefault = 8;
+inline constexpr int kKeptConversationsMax = 64;
+// A shorter common beginning is computed again: that is cheaper than a fork.
+inline constexpr std::int64_t kSharedTokensMin = 16;
+// The share of the flash up to which conversations are kept; beyond it they give way.
+inline constexpr double kKeptFlashUseMax = 0.75;
+
+class KeptConversations {
+ public:
+  // Borrows all; they outlive it. `label` names the endpoint on this machine: no other process
+  // keeps conversations under it.
+  KeptConversations(KvNode& node, const ModelIdentity& identity, OpenConversations& open,
+                    std::string label, int count_max);
+
+  const std::string& label() const { return label_; }
+
+  // Finds what an earlier process kept, and deletes what this model cannot use. Once, at the start.
+  void Adopt();
+
+  struct Beginning {
+    SessionId id;
+    std::int64_t token_count = 0;  // all that the conversation has
+  };
+  // A conversation that holds a beginning of `prompt`, but not all of it; the longest that is kept.
+  // nullopt: none. The caller has it open (OpenConversations) and gives it to Keep afterwards.
+  std::optional<Beginning> Take(std::span<const std::int32_t> prompt, const StopSignal& stop);
+
+  // Keeps a conversation that nobody has open and that holds `tokens`; none: it is deleted.
+  void Keep(SessionId id, std::vector<std::int32_t> tokens);
+
+  // Deletes the oldest until `wanted_bytes` more fit into kKeptFlashUseMax, or none is left.
+  void MakeRoom(const KvStats& stats, std::int64_t wanted_bytes);
+  // Deletes all.
+  void DropAll();
+
+ private:
+  struct Entry {
+    SessionId id;
+    std::vector<std::int32_t> tokens;
+  };
+  enum class Age { kOldest, kNewest };
+  std::optional<Entry> TakeBest(std::span<const std::int32_t> prompt);
+  absl::StatusOr<SessionId> Begin(const Entry& entry, std::int64_t shared_count);
+  std::optional<Entry> TakeOldest(int count_min);
+  bool AdoptOne(const SessionInfo& session);
+  void Put(Entry entry, Age age = Age::kNewest);
+  void Trim();
+  void Drop(SessionId id);
+
+  KvNode& node_;
+  const ModelIdentity& identity_;
+  OpenConversations& open_;
+  const std::string label_;
+  const int count_max_;
+
+  Mutex mutex_;
+  std::deque<Entry> entries_ CAIRN_GUARDED_BY(mutex_);  // the one used longest ago first
+};
+
+}  // namespace cairn::compute

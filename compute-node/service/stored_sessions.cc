@@ -1,0 +1,45 @@
+#include "compute-node/service/stored_sessions.h"
+
+#include <vector>
+
+#include "common/base/check.h"
+
+namespace cairn::compute {
+
+absl::Status CheckLabel(const std::string& label) {
+  if (std::ssize(label) > kLabelBytesMax) {
+    return InvalidArgument("label has {} bytes: at most {}", label.size(), kLabelBytesMax);
+  }
+  if (label.starts_with(kOwnLabelStart)) {
+    return InvalidArgument("label '{}' begins with '{}': such labels are the daemon's own", label,
+                           kOwnLabelStart);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SessionInfo> FindSession(KvNode& node, SessionId id) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<SessionInfo> sessions, node.List());
+  for (const SessionInfo& session : sessions) {
+    if (session.session_id == id) return session;
+  }
+  return NotFound("there is no conversation {}: `cairn sessions list` lists them", id);
+}
+
+bool IsUsable(const SessionInfo& session, const ModelIdentity& identity) {
+  return session.key == identity.key && session.layout == identity.layout;
+}
+
+absl::StatusOr<SessionId> ForkSession(KvNode& node, const SessionInfo& parent,
+                                      std::int64_t token_count, const std::string& label) {
+  CAIRN_CHECK(token_count > 0 && token_count <= parent.token_count);
+  CAIRN_ASSIGN_OR_RETURN(const SealedSegment sealed, node.Seal(parent.session_id));
+  CreateSession create;
+  create.key = parent.key;
+  create.layout = parent.layout;
+  create.parent_segment_id = sealed.segment_id;
+  create.parent_token_count = token_count;
+  create.label = label;
+  return node.Create(create);
+}
+
+}  // namespace cairn::compute

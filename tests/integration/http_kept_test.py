@@ -1,0 +1,180 @@
+"""What HTTP clients come back to: requests that begin like an earlier one compute only what is new.
+
+Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3 tests/integration/http_kept_test.py
+"""
+import concurrent.futures
+import unittest
+
+from daemons import Cairn, DEMO_TEXT
+from http_test import CHAT, COMPLETION, CONFIG, Client
+
+SYSTEM = {"role": "system", "content": "You are asked about lanterns, and answer in few words. " * 3}
+QUESTIONS = ["What is the code of the green lantern?", "And of the red one?", "Who keeps them, and since when?"]
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+class Chat:
+    """A client that sends its whole history each time."""
+
+    def __init__(self, client, messages=()):
+        self.client = client
+        self.messages = list(messages)
+
+    def ask(self, text=None, **fields):
+        """-> usage, answer. Without a text: the last question again."""
+        if text is not None:
+            self.messages.append(user(text))
+        reply = self.client.post(CHAT, messages=self.messages, **{"max_tokens": 24, "temperature": 0, **fields})
+        assert reply.status == 200, reply.text
+        return reply.json["usage"], reply.json["choices"][0]["message"]["content"]
+
+    def answer(self, text, **fields):
+        """Asks, and keeps the answer in the history."""
+        usage, answer = self.ask(text, **fields)
+        self.messages.append({"role": "assistant", "content": answer})
+        return usage, answer
+
+
+def cached(usage):
+    return usage["prompt_tokens_details"]["cached_tokens"]
+
+
+class HttpKeptTest(unittest.TestCase):
+    def kept(self, cairn):
+        return [session for session in cairn.sessions() if session["label"].startswith("cairn:http 127.0.0.1:")]
+
+    def test_each_turn_computes_what_is_new_and_answers_the_same(self):
+        answers = {}
+        for count in (0, 8):
+            with Cairn(compute_config=CONFIG + f"http_kept_conversation_count_max: {count}\n") as cairn:
+                chat = Chat(Client(cairn), [SYSTEM])
+                turns = [chat.answer(question, temperature=1, seed=5) for question in QUESTIONS]
+                answers[count] = [answer for _, answer in turns]
+                if count == 0:
+                    self.assertEqual([cached(usage) for usage, _ in turns], [0, 0, 0])
+                    self.assertEqual(cairn.sessions(), [])
+                    continue
+                self.assertEqual(cached(turns[0][0]), 0)
+                for (before, _), (usage, _) in zip(turns, turns[1:]):
+                    # All but the new question; the answer's own tokens may be cut otherwise in the history.
+                    self.assertGreaterEqual(cached(usage), before["prompt_tokens"] - 1)
+                    self.assertLess(cached(usage), usage["prompt_tokens"])
+                self.assertTrue(self.kept(cairn))
+        self.assertEqual(answers[0], answers[8])
+
+    def test_an_answer_again_and_an_edited_question_share_the_beginning(self):
+        with Cairn(kv="ram", compute_config=CONFIG) as cairn:
+            chat = Chat(Client(cairn), [SYSTEM])
+            usage, first = chat.ask(QUESTIONS[0], temperature=2, seed=3)
+            again_usage, again = chat.ask(temperature=2, seed=3)
+            self.assertEqual((cached(again_usage), again), (usage["prompt_tokens"] - 1, first))
+            # Without a seed each is another one.
+            others = {chat.ask(temperature=4)[1] for _ in range(4)}
+            self.assertEqual(len(others), 4)
+            chat.messages[-1] = user(QUESTIONS[2])
+            edited_usage, _ = chat.ask()
+            self.assertGreater(cached(edited_usage), 16)
+            self.assertLess(cached(edited_usage), usage["prompt_tokens"] - 1)
+
+    def test_a_completion_goes_on_where_its_text_was_kept(self):
+        with Cairn(kv="ram", compute_config=CONFIG) as cairn:
+            client = Client(cairn)
+            with open(DEMO_TEXT, encoding="utf-8") as file:
+                text = file.read()
+            first = client.post(COMPLETION, prompt=text, max_tokens=1).json["usage"]
+            reply = client.post(COMPLETION, prompt=text + "\nQ: What is the code of the green lantern?\nA:",
+                                temperature=0, stop="\n", max_tokens=50).json
+            self.assertGreaterEqual(cached(reply["usage"]), first["prompt_tokens"] - 2)
+            self.assertEqual(reply["choices"][0]["text"], " The code of the green lantern is 9605.")
+
+    def test_a_restart_finds_what_was_kept(self):
+        with Cairn(compute_config=CONFIG) as cairn:
+            client = Client(cairn)
+            chat = Chat(client, [SYSTEM])
+            usage, _ = chat.answer(QUESTIONS[0])
+            for end in (cairn.compute.stop, cairn.compute.kill):
+                end()
+                cairn.write_compute_config(CONFIG.replace(":0", f":{client.port}"))
+                cairn.compute.start()
+                before, (usage, _) = usage, chat.answer(QUESTIONS[1])
+                self.assertGreaterEqual(cached(usage), before["prompt_tokens"] - 1)
+
+    def test_another_kv_format_deletes_what_it_cannot_use(self):
+        with Cairn(compute_config=CONFIG) as cairn:
+            client = Client(cairn)
+            Chat(client).ask(QUESTIONS[0])
+            own = cairn.generate("Mira", "--tokens", "2")["conversation_id"]
+            cairn.compute.stop()
+            cairn.write_compute_config(CONFIG.replace(":0", f":{client.port}") + 'kv_format: "q8"\n')
+            cairn.compute.start()
+            self.assertEqual([session["conversation_id"] for session in cairn.sessions()], [own])
+
+    def test_the_oldest_goes_when_there_are_too_many(self):
+        with Cairn(kv="ram", compute_config=CONFIG + "http_kept_conversation_count_max: 2\n") as cairn:
+            chats = [Chat(Client(cairn), [user(f"{number} " * 40)]) for number in (1, 2, 3)]
+            for chat in chats:
+                chat.ask()
+            self.assertEqual(len(self.kept(cairn)), 2)
+            # Each use makes it the newest, so the newest is asked first.
+            self.assertEqual([cached(chat.ask()[0]) > 0 for chat in reversed(chats)], [True, True, False])
+
+    def test_who_goes_on_with_it_by_its_id_or_deletes_it_takes_it_away(self):
+        with Cairn(kv="ram", compute_config=CONFIG) as cairn:
+            chat = Chat(Client(cairn), [SYSTEM])
+            chat.answer(QUESTIONS[0])
+            session, = self.kept(cairn)
+            number = str(session["conversation_id"])
+            cairn.generate("And more.", "--conversation", number, "--tokens", "2")
+            usage, _ = chat.answer(QUESTIONS[1])
+            self.assertEqual(cached(usage), 0)
+            for session in self.kept(cairn):
+                cairn.succeed("sessions", "delete", str(session["conversation_id"]))
+            usage, _ = chat.answer(QUESTIONS[2])
+            self.assertEqual(cached(usage), 0)
+            usage, _ = chat.answer(QUESTIONS[0])
+            self.assertGreater(cached(usage), 0)
+
+    def test_chats_at_once_answer_as_one_alone(self):
+        with Cairn(compute_config=CONFIG + "http_kept_conversation_count_max: 5\n") as cairn:
+            def talk(number):
+                chat = Chat(Client(cairn), [SYSTEM])
+                return [chat.answer(f"{question} I am number {number % 3}.")[1] for question in QUESTIONS]
+            alone = [talk(number) for number in range(3)]
+            with concurrent.futures.ThreadPoolExecutor(9) as pool:
+                at_once = list(pool.map(talk, range(9)))
+            self.assertEqual(at_once, alone * 3)
+            self.assertLessEqual(len(self.kept(cairn)), 5)
+            self.assertEqual(len(self.kept(cairn)), len(cairn.sessions()))
+
+    def test_labels_of_the_daemon_are_refused(self):
+        with Cairn(kv="ram", compute_config=CONFIG) as cairn:
+            for arguments in (("generate", "Mira", "--label", "cairn:http 127.0.0.1:80"),
+                              ("sessions", "fork", "1", "--label", "cairn:")):
+                done = cairn.run(*arguments)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(b"the daemon's own", done.stderr)
+            self.assertEqual(cairn.sessions(), [])
+
+    def test_kept_conversations_give_way_when_the_flash_fills(self):
+        with Cairn(compute_config=CONFIG + "http_kept_conversation_count_max: 64\n",
+                   extent_file_bytes=16 << 20) as cairn:
+            client = Client(cairn)
+            counts = []
+            for number in range(8):
+                reply = client.post(COMPLETION, prompt=f"{number} " * 1000, max_tokens=1)
+                self.assertEqual(reply.status, 200, reply.text)
+                kept = self.kept(cairn)
+                counts.append(len(kept))
+                self.assertLess(sum(session["flash_bytes"] for session in kept), 12 << 20)
+            self.assertGreater(max(counts), 1, counts)
+            self.assertLess(max(counts), 8, counts)
+            # Also for who comes over gRPC.
+            cairn.generate("x " * 2500, "--tokens", "1")
+            self.assertLess(len(self.kept(cairn)), counts[-1])
+
+
+if __name__ == "__main__":
+    unittest.main()
