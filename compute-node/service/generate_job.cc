@@ -305,8 +305,6 @@ absl::Status GenerateJob::RunKeptTurn() {
     conversation_ = kept->id;
     turn_.prompt.erase(turn_.prompt.begin(), turn_.prompt.begin() + kept->token_count);
     held_token_count_ = kept->token_count;
-    // Else an answer that is asked for again would be the same one.
-    turn_.keep_random_state = false;
   } else {
     CAIRN_RETURN_IF_ERROR(OpenNew());
   }
