@@ -1,12 +1,12 @@
 #include "compute-node/service/generate_job.h"
 
-#include <random>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/log/log.h"
 #include "compute-node/service/stored_sessions.h"
 #include "compute-node/service/stored_tokens.h"
+#include "compute-node/service/turn_request.h"
 
 namespace cairn::compute {
 namespace {
@@ -20,9 +20,19 @@ constexpr std::chrono::milliseconds kProgressInterval{50};
 // Tokens of a kept conversation with which somebody else went on.
 constexpr std::int64_t kNotOurs = -1;
 
-std::uint64_t RandomSeed() {
-  std::random_device device;
-  return (std::uint64_t{device()} << 32) | device();
+// Whether a conversation can be gone on with after a turn that ended so. Others may be damaged, and
+// would fail each time.
+bool IsWholeAfter(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kUnavailable:
+      return true;
+    default:
+      return false;
+  }
 }
 
 google::protobuf::Duration ToDuration(std::chrono::nanoseconds time) {
@@ -44,87 +54,6 @@ v1::FinishReason ToReason(FinishReason reason) {
       return v1::FINISH_REASON_CONTEXT;
   }
   return v1::FINISH_REASON_UNSPECIFIED;
-}
-
-absl::Status ReadTokens(const v1::TokenIds& tokens, std::int64_t vocab_size,
-                        std::vector<std::int32_t>& prompt) {
-  for (const std::int32_t id : tokens.ids()) {
-    if (id < 0 || id >= vocab_size) {
-      return InvalidArgument("tokens.ids has {}: ids are 0 to {}", id, vocab_size - 1);
-    }
-  }
-  prompt.assign(tokens.ids().begin(), tokens.ids().end());
-  return absl::OkStatus();
-}
-
-// proto3 has no other default.
-double OneIfNotSet(float value) { return value == 0 ? 1.0 : static_cast<double>(value); }
-
-absl::Status ReadPenalties(const v1::Sampling& sampling, std::int64_t vocab_size,
-                           PenaltyOptions& options) {
-  options.repetition_penalty = OneIfNotSet(sampling.repetition_penalty());
-  options.presence_penalty = static_cast<double>(sampling.presence_penalty());
-  options.frequency_penalty = static_cast<double>(sampling.frequency_penalty());
-  if (sampling.penalty_last_tokens() != 0) {
-    options.penalty_last_tokens = sampling.penalty_last_tokens();
-  }
-  if (sampling.logit_bias_size() > kLogitBiasCountMax) {
-    return InvalidArgument("sampling.logit_bias has {} tokens: at most {} are allowed",
-                           sampling.logit_bias_size(), kLogitBiasCountMax);
-  }
-  for (const v1::LogitBias& bias : sampling.logit_bias()) {
-    if (bias.id() < 0 || bias.id() >= vocab_size) {
-      return InvalidArgument("sampling.logit_bias has token {}: ids are 0 to {}", bias.id(),
-                             vocab_size - 1);
-    }
-    options.logit_bias.push_back({bias.id(), static_cast<double>(bias.bias())});
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadSampling(const v1::Sampling& sampling, std::int64_t vocab_size,
-                          SamplerOptions& options) {
-  if (!(sampling.temperature() >= 0 && sampling.temperature() <= 10)) {
-    return InvalidArgument("sampling.temperature is {}: it must be 0 to 10",
-                           sampling.temperature());
-  }
-  options.temperature = sampling.temperature();
-  options.top_k = sampling.top_k();
-  options.top_p = OneIfNotSet(sampling.top_p());
-  options.min_p = static_cast<double>(sampling.min_p());
-  options.typical_p = OneIfNotSet(sampling.typical_p());
-  options.seed = sampling.seed() != 0 ? sampling.seed() : RandomSeed();
-  CAIRN_RETURN_IF_ERROR(ReadPenalties(sampling, vocab_size, options.penalties));
-  return Annotate(options.Validate(), "sampling");
-}
-
-absl::Status ReadLogProbabilities(const v1::GenerateRequest& request, TurnRequest& turn) {
-  const std::int32_t count = request.top_logprob_count();
-  if (count < 0 || count > kTopLogProbabilitiesMax) {
-    return InvalidArgument("top_logprob_count is {}: it must be 0 to {}", count,
-                           kTopLogProbabilitiesMax);
-  }
-  if (count > 0 && !request.logprobs()) {
-    return InvalidArgument("top_logprob_count is {}, but logprobs is not set: set it too", count);
-  }
-  turn.log_probabilities = request.logprobs();
-  turn.top_log_probability_count = count;
-  return absl::OkStatus();
-}
-
-absl::Status ReadStop(const v1::GenerateRequest& request, std::vector<std::string>& stop) {
-  if (request.stop_size() > kStopTextsMax) {
-    return InvalidArgument("stop has {} texts: at most {} are allowed", request.stop_size(),
-                           kStopTextsMax);
-  }
-  for (const std::string& text : request.stop()) {
-    if (text.empty() || std::ssize(text) > kStopTextBytesMax) {
-      return InvalidArgument("a stop text has {} bytes: it must have 1 to {}", text.size(),
-                             kStopTextBytesMax);
-    }
-    stop.push_back(text);
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -161,17 +90,10 @@ absl::Status GenerateJob::ReadRequest(const v1::GenerateRequest& request) {
         "ephemeral is set and conversation_id is {}: only a new conversation can be ephemeral",
         conversation_);
   }
-  turn_.ignore_end = request.ignore_eos();
-  turn_.tokens_max = request.tokens_max() == 0 ? kTokensMaxDefault
-                                               : std::max<std::int64_t>(request.tokens_max(), 0);
-  turn_.keep_random_state = request.sampling().seed() == 0;
-  CAIRN_RETURN_IF_ERROR(
-      ReadSampling(request.sampling(), runtime_->model->config().vocab_size, turn_.sampling));
-  CAIRN_RETURN_IF_ERROR(ReadLogProbabilities(request, turn_));
-  CAIRN_RETURN_IF_ERROR(ReadStop(request, turn_.stop));
+  const std::int64_t vocab_size = runtime_->model->config().vocab_size;
+  CAIRN_RETURN_IF_ERROR(ReadTurnOptions(request, vocab_size, turn_));
   if (request.has_tokens()) {
-    CAIRN_RETURN_IF_ERROR(
-        ReadTokens(request.tokens(), runtime_->model->config().vocab_size, turn_.prompt));
+    CAIRN_RETURN_IF_ERROR(ReadTokens(request.tokens(), vocab_size, turn_.prompt));
   } else if (request.has_text()) {
     if (std::ssize(request.text()) > kPromptBytesMax) {
       return InvalidArgument("text has {} bytes: at most {}", request.text().size(),
@@ -300,19 +222,32 @@ absl::Status GenerateJob::OpenNew() {
 }
 
 absl::Status GenerateJob::RunKeptTurn() {
-  tokens_ = turn_.prompt;
-  if (const std::optional<KeptConversations::Beginning> kept = kept_->Take(turn_.prompt, *stop_)) {
+  const std::vector<std::int32_t> prompt = turn_.prompt;
+  if (const std::optional<KeptConversations::Beginning> kept = kept_->Take(prompt, *stop_)) {
     conversation_ = kept->id;
     turn_.prompt.erase(turn_.prompt.begin(), turn_.prompt.begin() + kept->token_count);
     held_token_count_ = kept->token_count;
-  } else {
-    CAIRN_RETURN_IF_ERROR(OpenNew());
+    const absl::Status status = RunAndKeep(prompt);
+    if (IsWholeAfter(status)) return status;
+    LogWarning("kept conversation session={} is given up: {}", conversation_, Message(status));
+    kept_->Remove(kept->origin);
+    if (first_token_time_.count() != 0) return status;
+    turn_.prompt = prompt;
+    turn_.history.clear();
+    held_token_count_ = 0;
   }
+  CAIRN_RETURN_IF_ERROR(OpenNew());
+  return RunAndKeep(prompt);
+}
+
+absl::Status GenerateJob::RunAndKeep(const std::vector<std::int32_t>& prompt) {
+  tokens_ = prompt;
   const absl::Status status = RunConversation(conversation_);
   state_.open_conversations().Give(conversation_);
   // The store is full: what is kept for later goes before what is asked for now.
   if (absl::IsResourceExhausted(status) && slow_client_.ok()) kept_->DropAll();
   if (held_token_count_ == kNotOurs) return status;
+  if (!IsWholeAfter(status)) held_token_count_ = 0;
   CAIRN_CHECK_LE(held_token_count_, std::ssize(tokens_));
   tokens_.resize(static_cast<std::size_t>(held_token_count_));
   kept_->Keep(conversation_, std::move(tokens_));
@@ -350,11 +285,7 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
                    id, reused_token_count);
   }
   CAIRN_RETURN_IF_ERROR(conversation->CheckRoom(std::ssize(turn_.prompt)));
-  v1::GenerateEvent event;
-  event.mutable_started()->set_conversation_id(id.value());
-  event.mutable_started()->set_reused_token_count(reused_token_count);
-  event.mutable_started()->set_prompt_token_count(std::ssize(turn_.prompt));
-  Send(std::move(event));
+  SendStarted(id, reused_token_count);
   const TurnObserver observer{
       .prefill = [this](std::int64_t done) { SendProgress(done); },
       .token = [this](std::int32_t token, std::string_view text,
@@ -377,6 +308,16 @@ void GenerateJob::MakeRoom(const KvStats& stats) {
   if (runtime_->kept == nullptr) return;
   runtime_->kept->MakeRoom(stats,
                            std::ssize(turn_.prompt) * runtime_->identity.layout.TokenBytes());
+}
+
+void GenerateJob::SendStarted(SessionId id, std::int64_t reused_token_count) {
+  // Once, also if what was kept turned out to be damaged and all is computed again.
+  if (std::exchange(started_, true)) return;
+  v1::GenerateEvent event;
+  event.mutable_started()->set_conversation_id(id.value());
+  event.mutable_started()->set_reused_token_count(reused_token_count);
+  event.mutable_started()->set_prompt_token_count(std::ssize(turn_.prompt));
+  Send(std::move(event));
 }
 
 void GenerateJob::SendProgress(std::int64_t done_token_count) {

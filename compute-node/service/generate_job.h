@@ -21,9 +21,6 @@
 namespace cairn::compute {
 
 inline constexpr std::int64_t kPromptBytesMax = std::int64_t{16} << 20;
-inline constexpr int kStopTextsMax = 16;
-inline constexpr std::int64_t kStopTextBytesMax = 256;
-inline constexpr std::int64_t kTokensMaxDefault = 256;
 
 class GenerateJob {
  public:
@@ -55,10 +52,12 @@ class GenerateJob {
   absl::Status RunTurn();
   // What RunTurn does for a conversation of `kept_`.
   absl::Status RunKeptTurn();
+  absl::Status RunAndKeep(const std::vector<std::int32_t>& prompt);
   // Creates conversation_, and has it open.
   absl::Status OpenNew();
   void MakeRoom(const KvStats& stats);
   absl::Status RunConversation(SessionId id);
+  void SendStarted(SessionId id, std::int64_t reused_token_count);
   void SendProgress(std::int64_t done_token_count);
   void SendToken(std::int32_t id, std::string_view text, const LogProbabilities* likely);
   v1::TokenLogprob ToProto(const TokenLogProbability& token) const;
@@ -79,6 +78,7 @@ class GenerateJob {
   std::string label_;
   bool ephemeral_ = false;
   KeptConversations* kept_ = nullptr;
+  bool started_ = false;               // the client has heard of the conversation
   std::vector<std::int32_t> tokens_;   // of a kept conversation: what it holds, and then some
   std::int64_t held_token_count_ = 0;  // how many tokens the conversation holds
   absl::Status slow_client_;           // the queue's thread's: what ended it, unless OK

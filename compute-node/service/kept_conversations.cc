@@ -74,7 +74,7 @@ std::optional<KeptConversations::Beginning> KeptConversations::Take(
   }
   const std::int64_t shared_count = SharedTokens(entry->tokens, prompt);
   const absl::StatusOr<SessionId> id = Begin(*entry, shared_count);
-  if (id.ok() && *id == entry->id) return Beginning{*id, shared_count};
+  if (id.ok() && *id == entry->id) return Beginning{*id, shared_count, *id};
   open_.Give(entry->id);
   if (!id.ok()) {
     LogInfo("kept conversation session={} is not used: {}", entry->id, Message(id.status()));
@@ -82,12 +82,13 @@ std::optional<KeptConversations::Beginning> KeptConversations::Take(
     if (absl::IsNotFound(id.status()) || absl::IsAborted(id.status())) return std::nullopt;
   }
   // Of what is the same for the most part, the fork is what the client goes on with.
+  const SessionId origin = entry->id;
   const bool replaced = id.ok() && shared_count > std::ssize(entry->tokens) / 2;
   Put(*std::move(entry), replaced ? Age::kOldest : Age::kNewest);
   if (!id.ok()) return std::nullopt;
   // A client that guesses its id may have it.
   if (!open_.Take(*id, stop).ok()) return std::nullopt;
-  return Beginning{*id, shared_count};
+  return Beginning{*id, shared_count, origin};
 }
 
 // The entry's conversation itself, or a fork of it.
@@ -124,6 +125,14 @@ void KeptConversations::Keep(SessionId id, std::vector<std::int32_t> tokens) {
   if (tokens.empty()) return Drop(id);
   Put({id, std::move(tokens)});
   Trim();
+}
+
+void KeptConversations::Remove(SessionId id) {
+  {
+    const MutexLock lock(mutex_);
+    if (std::erase_if(entries_, [id](const Entry& entry) { return entry.id == id; }) == 0) return;
+  }
+  Drop(id);
 }
 
 void KeptConversations::MakeRoom(const KvStats& stats, std::int64_t wanted_bytes) {

@@ -51,6 +51,7 @@ class KeptConversations {
   struct Beginning {
     SessionId id;
     std::int64_t token_count = 0;  // all that the conversation has
+    SessionId origin;              // what it is a fork of, or `id`
   };
   // A conversation that holds a beginning of `prompt`, but not all of it; the longest that is kept.
   // nullopt: none. The caller has it open (OpenConversations) and gives it to Keep afterwards.
@@ -58,6 +59,9 @@ class KeptConversations {
 
   // Keeps a conversation that nobody has open and that holds `tokens`; none: it is deleted.
   void Keep(SessionId id, std::vector<std::int32_t> tokens);
+
+  // Deletes the conversation, if it is kept, because it cannot be read.
+  void Remove(SessionId id);
 
   // Deletes the oldest until `wanted_bytes` more fit into kKeptFlashUseMax, or none is left.
   void MakeRoom(const KvStats& stats, std::int64_t wanted_bytes);

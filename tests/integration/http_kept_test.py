@@ -3,6 +3,7 @@
 Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3 tests/integration/http_kept_test.py
 """
 import concurrent.futures
+import os
 import unittest
 
 from daemons import Cairn, DEMO_TEXT
@@ -148,6 +149,29 @@ class HttpKeptTest(unittest.TestCase):
             self.assertEqual(at_once, alone * 3)
             self.assertLessEqual(len(self.kept(cairn)), 5)
             self.assertEqual(len(self.kept(cairn)), len(cairn.sessions()))
+
+    def test_damage_costs_time_and_no_answer(self):
+        with open(DEMO_TEXT, encoding="utf-8") as file:
+            prompt = file.read() + "\nQ: What is the code of the green lantern?\nA:"
+        fields = dict(prompt=prompt, temperature=0, stop="\n", max_tokens=50)
+        # What the opening reads, and only what attention reads.
+        for first_byte, byte_count in ((8192, (64 << 20) - 8192), (2 << 20, 2 << 20)):
+            with self.subTest(first_byte=first_byte), Cairn(compute_config=CONFIG) as cairn:
+                client = Client(cairn)
+                answer = client.post(COMPLETION, **fields).json["choices"][0]["text"]
+                cairn.stop()
+                with open(cairn.path("store/extents.cairn"), "r+b") as file:
+                    file.seek(first_byte)
+                    file.write(os.urandom(byte_count))
+                cairn.write_compute_config(CONFIG.replace(":0", f":{client.port}"))
+                cairn.start()
+                reply = client.post(COMPLETION, **fields)
+                self.assertEqual(reply.status, 200, reply.text)
+                self.assertEqual(reply.json["choices"][0]["text"], answer)
+                self.assertEqual(cached(reply.json["usage"]), 0)
+                self.assertIn("is given up", cairn.compute.log())
+                self.assertEqual(len(self.kept(cairn)), 1)
+                self.assertGreater(cached(client.post(COMPLETION, **fields).json["usage"]), 0)
 
     def test_labels_of_the_daemon_are_refused(self):
         with Cairn(kv="ram", compute_config=CONFIG) as cairn:
