@@ -72,6 +72,21 @@ std::size_t Utf8GoodBytes(std::string_view text) {
   return good;
 }
 
+std::string ReplaceBadUtf8(std::string_view text) {
+  constexpr std::uint32_t kReplacement = 0xfffd;
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t good = Utf8GoodBytes(text);
+    out += text.substr(0, good);
+    text.remove_prefix(good);
+    if (text.empty()) break;
+    AppendUtf8(kReplacement, out);
+    text.remove_prefix(1);
+  }
+  return out;
+}
+
 std::uint32_t Utf8CodePoint(std::string_view character) {
   const std::uint32_t first = ByteAt(character, 0);
   if (character.size() == 1) {

@@ -22,6 +22,9 @@ bool IsUtf8Prefix(std::string_view text);
 // offset of the first byte that is not.
 std::size_t Utf8GoodBytes(std::string_view text);
 
+// `text` with U+FFFD for each byte of it that is part of no well-formed character.
+std::string ReplaceBadUtf8(std::string_view text);
+
 // The code point of the character that Utf8CharacterBytes() has found to be there.
 std::uint32_t Utf8CodePoint(std::string_view character);
 

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <utility>
 
+#include "common/base/utf8.h"
 #include "common/rpc/status_mapping.h"
 #include "compute-node/service/generate_job.h"
 #include "compute-node/service/stored_sessions.h"
@@ -202,7 +203,8 @@ absl::Status InferenceServiceImpl::ReadConversation(SessionId id,
   const absl::StatusOr<std::vector<std::int32_t>> tokens = ReadAllTokens(*runtime->node, id);
   state_.open_conversations().Give(id);
   CAIRN_RETURN_IF_ERROR(tokens.status());
-  response.set_text(runtime->tokenizer->Decode(*tokens));
+  // Byte tokens can be in any order, and a message's string must be UTF-8.
+  response.set_text(ReplaceBadUtf8(runtime->tokenizer->Decode(*tokens)));
   return absl::OkStatus();
 }
 

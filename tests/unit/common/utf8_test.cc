@@ -58,5 +58,12 @@ TEST(Utf8Test, GoodBytesEndAtTheFirstBadOne) {
   EXPECT_EQ(Utf8GoodBytes("ab\xed\xa0\x80 c"), 2U);
 }
 
+TEST(Utf8Test, EachBadByteBecomesOneReplacement) {
+  EXPECT_EQ(ReplaceBadUtf8(""), "");
+  EXPECT_EQ(ReplaceBadUtf8("a\xc3\xa9"), "a\xc3\xa9");
+  EXPECT_EQ(ReplaceBadUtf8("\xff"), "\xef\xbf\xbd");
+  EXPECT_EQ(ReplaceBadUtf8("\xc3\xc3\xa9\xe6\x97"), "\xef\xbf\xbd\xc3\xa9\xef\xbf\xbd\xef\xbf\xbd");
+}
+
 }  // namespace
 }  // namespace cairn

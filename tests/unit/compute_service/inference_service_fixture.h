@@ -32,8 +32,8 @@ class InferenceServiceTest : public testing::Test {
         grpc::CreateChannel("unix:" + socket_, grpc::InsecureChannelCredentials()));
   }
 
-  // `chat`: name of a chat template; empty: none.
-  void LoadModel(const std::string& chat = "") {
+  // `chat`: name of a chat template; empty: none. `other_node`: instead of the fake.
+  void LoadModel(const std::string& chat = "", std::unique_ptr<KvNode> other_node = nullptr) {
     const std::string path = fmt::format("{}cairn_service_{}.gguf", testing::TempDir(), ::getpid());
     test::ModelOptions model_options;
     model_options.preset = "narrow-llama";
@@ -52,9 +52,13 @@ class InferenceServiceTest : public testing::Test {
                                 .head_count = static_cast<std::int32_t>(config.kv_head_count),
                                 .head_dim = static_cast<std::int32_t>(config.head_dim),
                                 .kv_format = KvFormat::kF16};
-    auto node = std::make_unique<FakeKvNode>(1);
-    node_ = node.get();
-    runtime->node = std::move(node);
+    if (other_node == nullptr) {
+      auto node = std::make_unique<FakeKvNode>(1);
+      node_ = node.get();
+      runtime->node = std::move(node);
+    } else {
+      runtime->node = std::move(other_node);
+    }
     if (!chat.empty()) runtime->chat = ChatTemplate::ByName(chat);
     ::unlink(path.c_str());
     state_.SetReady(std::move(runtime));
