@@ -141,6 +141,31 @@ absl::Status StoredKv::CheckIntact(const FetchReply& reply) {
   return absl::OkStatus();
 }
 
+std::int64_t StoredKv::WholeBlocksEnd(std::int32_t layer) const {
+  return stored_counts_[static_cast<std::size_t>(layer)] / kAttentionBlockEntries *
+         kAttentionBlockEntries;
+}
+
+// The slots are free: the window's start is a multiple of its step, so it is at this block or
+// before it as long as what leaves the window has not filled the block up.
+void StoredKv::TakePartialBlock(std::int32_t layer, ArrivedSlice& slice) {
+  const std::int64_t end = WholeBlocksEnd(layer);
+  if (end == stored_counts_[static_cast<std::size_t>(layer)]) return;
+  for (std::size_t i = 0; i < slice.clusters.size(); ++i) {
+    EntryRun& run = slice.clusters[i];
+    std::int64_t kept = 0;
+    for (const Span& span : slice.reply.clusters[i].spans) {
+      const std::int64_t below = span.positions.CountBelow(end);
+      for (std::int64_t j = below; j < span.entry_count; ++j) {
+        std::memcpy(window_.Entry(layer, run.head, span.positions.at(j)),
+                    span.Entry(j, entry_bytes_), static_cast<std::size_t>(entry_bytes_));
+      }
+      kept += below;
+    }
+    run.entries.resize(static_cast<std::size_t>(kept));
+  }
+}
+
 absl::Status StoredKv::Attend(const AttentionBatch& batch) {
   CAIRN_CHECK_EQ(batch.first_position, token_count_);
   CAIRN_CHECK_EQ(batch.token_count, pass_tokens_);
@@ -151,7 +176,8 @@ absl::Status StoredKv::Attend(const AttentionBatch& batch) {
   attention_.Start(batch, scratch_.For(batch.token_count));
   pipeline_.StartLayer(batch.layer);
   while (pipeline_.HasNext()) {
-    CAIRN_ASSIGN_OR_RETURN(const ArrivedSlice slice, pipeline_.Next(*stop_));
+    CAIRN_ASSIGN_OR_RETURN(ArrivedSlice slice, pipeline_.Next(*stop_));
+    TakePartialBlock(batch.layer, slice);
     attention_.AttendAll(slice.clusters);
     CAIRN_RETURN_IF_ERROR(CheckIntact(slice.reply));
     if (batch.between != nullptr) (*batch.between)();
@@ -225,7 +251,7 @@ void StoredKv::StoreChunk(const AttentionBatch& batch) {
 }
 
 void StoredKv::AttendRecent(const AttentionBatch& batch) {
-  const std::int64_t first = stored_counts_[static_cast<std::size_t>(batch.layer)];
+  const std::int64_t first = WholeBlocksEnd(batch.layer);
   std::vector<EntryRun> runs(static_cast<std::size_t>(options_.layout.head_count));
   for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
     EntryRun& run = runs[static_cast<std::size_t>(head)];

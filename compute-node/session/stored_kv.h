@@ -79,6 +79,12 @@ class StoredKv : public KvAttention {
     return static_cast<std::size_t>(std::int64_t{layer} * options_.layout.head_count + head);
   }
   const std::byte* EntryAt(std::int32_t layer, std::int32_t head, std::int64_t position) const;
+  // Where the layer's stored entries end, less a last block that is not whole. Behind a fork from
+  // before the window there is one until the window moves; it is attended with the entries in
+  // memory, so that blocks keep their borders.
+  std::int64_t WholeBlocksEnd(std::int32_t layer) const;
+  // Moves what the slice holds of that block into the window.
+  void TakePartialBlock(std::int32_t layer, ArrivedSlice& slice);
   void StoreChunk(const AttentionBatch& batch);
   void AttendRecent(const AttentionBatch& batch);
   void HintNextLayer(std::int32_t layer);

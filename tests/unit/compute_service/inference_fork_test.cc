@@ -1,8 +1,12 @@
 // Conversations that begin with the tokens of another one, through InferenceService and an engine
 // in memory.
+#include <algorithm>
+#include <random>
+
 #include <gtest/gtest.h>
 
 #include "compute-node/kv_client/in_process_kv_node.h"
+#include "tests/tools/seed.h"
 #include "tests/unit/compute_service/inference_service_fixture.h"
 
 namespace cairn::compute {
@@ -39,7 +43,52 @@ class InferenceForkTest : public InferenceServiceTest {
     }
     return turn;
   }
+
+  std::int64_t Fork(std::int64_t conversation_id, std::int64_t token_count) {
+    v1::ForkConversationRequest request;
+    request.set_conversation_id(conversation_id);
+    request.set_token_count(token_count);
+    v1::ForkConversationResponse response;
+    grpc::ClientContext context;
+    const grpc::Status status = stub_->ForkConversation(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(response.token_count(), token_count);
+    return response.conversation_id();
+  }
 };
+
+// Bit for bit: the log probabilities have no tolerance.
+TEST_F(InferenceForkTest, AForkGoesOnAsAConversationWithTheseTokensDoes) {
+  Load();
+  std::mt19937_64 random(test::TestSeed());
+  const auto some_tokens = [&](std::int64_t count) {
+    Tokens tokens(static_cast<std::size_t>(count));
+    for (std::int32_t& token : tokens) token = 3 + static_cast<std::int32_t>(random() % 500);
+    return tokens;
+  };
+  const Tokens whole = some_tokens(420);
+  const std::int64_t root = Run(0, whole, -1).conversation_id;
+  // At block borders and beside them, before, at and behind the window's start, at both ends.
+  std::vector<std::int64_t> cuts = {1, 31, 32, 33, 127, 128, 129, 255, 257, 300, 330, 419, 420};
+  for (int i = 0; i < 6; ++i) cuts.push_back(1 + static_cast<std::int64_t>(random() % 420));
+  for (const std::int64_t cut : cuts) {
+    SCOPED_TRACE(cut);
+    // A fork, and a fork of it at a token of its own.
+    Tokens tokens(whole.begin(), whole.begin() + cut);
+    const Tokens first = some_tokens(2);
+    const Tokens second = some_tokens(140);
+    const std::int64_t fork = Fork(root, cut);
+    tokens.insert(tokens.end(), first.begin(), first.end());
+    const Turn expected = Run(0, tokens, 4);
+    const Turn turn = Run(fork, first, 4);
+    EXPECT_EQ(turn.ids, expected.ids);
+    EXPECT_EQ(turn.log_probabilities, expected.log_probabilities);
+    tokens.insert(tokens.end(), turn.ids.begin(), turn.ids.begin() + 2);
+    const std::int64_t fork_of_fork = Fork(fork, std::ssize(tokens));
+    tokens.insert(tokens.end(), second.begin(), second.end());
+    EXPECT_EQ(Run(fork_of_fork, second, 4).log_probabilities, Run(0, tokens, 4).log_probabilities);
+  }
+}
 
 TEST_F(InferenceForkTest, TextOfAConversationIsUtf8WhateverItsTokensAre) {
   Load();
