@@ -1,6 +1,7 @@
 #include "compute-node/session/forward_scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/check.h"
 
@@ -12,19 +13,35 @@ constexpr std::chrono::milliseconds kChunkStopInterval{50};
 
 }  // namespace
 
-ForwardScheduler::ForwardScheduler(Model& model, std::int64_t chunk_tokens_max)
-    : model_(model), scratch_(model.config(), chunk_tokens_max, kStepTokensMax) {}
+ForwardScheduler::ForwardScheduler(Model& model, std::int64_t chunk_tokens_max, JoinTime join_time)
+    : model_(model),
+      scratch_(model.config(), chunk_tokens_max, kStepTokensMax),
+      join_time_(std::move(join_time)) {}
+
+ForwardScheduler::Clock::duration ForwardScheduler::DefaultJoinTime(Clock::duration step_time) {
+  return std::min<Clock::duration>(step_time / 4, kJoinTimeMax);
+}
 
 void ForwardScheduler::Member::Leave() {
   const MutexLock lock(scheduler_.mutex_);
-  scheduler_.SetExpected(*this, false);
+  scheduler_.ExpectNoMore(*this);
 }
 
-void ForwardScheduler::SetExpected(Member& member, bool expected) {
-  if (member.expected_ == expected) return;
-  member.expected_ = expected;
-  expected_count_ += expected ? 1 : -1;
-  if (expected_count_ == 0) changed_.NotifyAll();
+void ForwardScheduler::Expect(Member& member) {
+  member.expected_ = true;
+  expected_.push_back(&member);
+}
+
+void ForwardScheduler::ExpectNoMore(Member& member) {
+  if (!member.expected_) return;
+  member.expected_ = false;
+  std::erase(expected_, &member);
+  if (expected_.empty()) changed_.NotifyAll();
+}
+
+std::int64_t ForwardScheduler::expected_turn_count() const {
+  const MutexLock lock(mutex_);
+  return std::ssize(expected_);
 }
 
 std::int64_t ForwardScheduler::waiting_step_count() const {
@@ -35,7 +52,7 @@ std::int64_t ForwardScheduler::waiting_step_count() const {
 absl::Status ForwardScheduler::Run(Member& member, SequencePass& pass, const StopSignal& stop) {
   Request request{&pass, &member, Clock::now()};
   const MutexLock lock(mutex_);
-  SetExpected(member, false);
+  ExpectNoMore(member);
   if (std::ssize(pass.tokens) > kStepTokensMax) {
     CAIRN_RETURN_IF_ERROR(RunChunk(request, stop));
   } else {
@@ -91,13 +108,12 @@ void ForwardScheduler::ComputeStepsBetween() {
 }
 
 ForwardScheduler::Clock::time_point ForwardScheduler::StepDue() const {
-  if (expected_count_ == 0 || std::ssize(steps_) >= kStepSequencesMax) {
+  if (expected_.empty() || std::ssize(steps_) >= kStepSequencesMax) {
     return Clock::time_point::min();
   }
   // What waited during the last step also waits for those who had a part in it: two groups would
   // otherwise alternate for ever.
-  return std::max(steps_.front()->since, step_end_) +
-         std::min<Clock::duration>(step_time_ / 4, kJoinTimeMax);
+  return std::max(steps_.front()->since, step_end_) + join_time_(step_time_);
 }
 
 std::vector<ForwardScheduler::Request*> ForwardScheduler::TakeSteps() {
@@ -114,6 +130,8 @@ std::vector<ForwardScheduler::Request*> ForwardScheduler::TakeSteps() {
 
 void ForwardScheduler::ComputeSteps() {
   const std::vector<Request*> requests = TakeSteps();
+  // They were waited for; from now on they do not hold up the others until they come back.
+  for (Member* late : std::exchange(expected_, {})) late->expected_ = false;
   std::vector<SequencePass*> passes;
   passes.reserve(requests.size());
   for (const Request* request : requests) passes.push_back(request->pass);
@@ -126,7 +144,7 @@ void ForwardScheduler::ComputeSteps() {
   step_end_ = end;
   for (Request* request : requests) {
     request->done = true;
-    SetExpected(*request->member, true);
+    Expect(*request->member);
   }
 }
 

@@ -24,6 +24,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <vector>
 
 #include "common/base/mutex.h"
@@ -39,8 +40,15 @@ inline constexpr std::chrono::microseconds kJoinTimeMax{4000};
 
 class ForwardScheduler {
  public:
+  using Clock = std::chrono::steady_clock;
+  // How long a step waits for late turns, from the time of the last one.
+  using JoinTime = std::function<Clock::duration(Clock::duration step_time)>;
+  // A quarter of it, at most kJoinTimeMax.
+  static Clock::duration DefaultJoinTime(Clock::duration step_time);
+
   // Borrows the model, which outlives it and is loaded for passes of `chunk_tokens_max` tokens.
-  ForwardScheduler(Model& model, std::int64_t chunk_tokens_max);
+  ForwardScheduler(Model& model, std::int64_t chunk_tokens_max,
+                   JoinTime join_time = DefaultJoinTime);
   ~ForwardScheduler() = default;
   ForwardScheduler(const ForwardScheduler&) = delete;
   ForwardScheduler& operator=(const ForwardScheduler&) = delete;
@@ -59,7 +67,7 @@ class ForwardScheduler {
    private:
     friend class ForwardScheduler;
     ForwardScheduler& scheduler_;
-    bool expected_ = false;  // under the scheduler's mutex: it had a part in the last step
+    bool expected_ = false;  // under the scheduler's mutex: it is one of expected_
   };
 
   // Computes `pass` and answers its status. CANCELLED or DEADLINE_EXCEEDED also when `stop` ends
@@ -68,13 +76,13 @@ class ForwardScheduler {
 
   // Steps that wait to be computed.
   std::int64_t waiting_step_count() const;
+  // Turns that the next step waits for.
+  std::int64_t expected_turn_count() const;
 
   Model& model() { return model_; }
   PassScratch& scratch() { return scratch_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   struct Request {
     SequencePass* pass;
     Member* member;
@@ -90,17 +98,20 @@ class ForwardScheduler {
   Clock::time_point StepDue() const CAIRN_REQUIRES(mutex_);
   void ComputeSteps() CAIRN_REQUIRES(mutex_);
   std::vector<Request*> TakeSteps() CAIRN_REQUIRES(mutex_);
-  void SetExpected(Member& member, bool expected) CAIRN_REQUIRES(mutex_);
+  void Expect(Member& member) CAIRN_REQUIRES(mutex_);
+  void ExpectNoMore(Member& member) CAIRN_REQUIRES(mutex_);
 
   Model& model_;
   PassScratch scratch_;
+  const JoinTime join_time_;
   mutable Mutex mutex_;
   CondVar changed_;
   bool computing_ CAIRN_GUARDED_BY(mutex_) = false;
   std::deque<Request*> steps_ CAIRN_GUARDED_BY(mutex_);
   std::deque<Request*> chunks_
       CAIRN_GUARDED_BY(mutex_);  // the first one is being computed, or next
-  int expected_count_ CAIRN_GUARDED_BY(mutex_) = 0;
+  // Had a part in the last step and have not come back.
+  std::vector<Member*> expected_ CAIRN_GUARDED_BY(mutex_);
   Clock::duration step_time_ CAIRN_GUARDED_BY(mutex_){0};  // of the last one
   Clock::time_point step_end_ CAIRN_GUARDED_BY(mutex_);
 };

@@ -62,6 +62,9 @@ class ForwardSchedulerTest : public ConversationFixture {
   std::unique_ptr<TestTurn> NewTurn(const std::vector<std::int32_t>& tokens) {
     return std::make_unique<TestTurn>(scheduler, tokens);
   }
+  std::unique_ptr<TestTurn> NewTurn(ForwardScheduler& other) {
+    return std::make_unique<TestTurn>(other, Prompt(10));
+  }
   // Begins a pass of `count` tokens that is held up until `waiting` steps wait behind it; returns
   // when it is being computed.
   std::future<absl::Status> Hold(TestTurn& turn, std::int64_t count, std::int64_t waiting) {
@@ -127,6 +130,63 @@ TEST_F(ForwardSchedulerTest, AStepWaitsForThoseOfTheLastOneAndNotForOthers) {
   gone->member.Leave();
   EXPECT_TRUE(turn->Run(1).ok());
   EXPECT_EQ(turn->computed_by, std::this_thread::get_id());
+}
+
+TEST_F(ForwardSchedulerTest, ATurnThatIsLateIsWaitedForOnce) {
+  const auto late = NewTurn(Prompt(10));
+  const auto turn = NewTurn(Prompt(10));
+  ASSERT_TRUE(late->Run(1).ok());
+  EXPECT_EQ(scheduler.expected_turn_count(), 1);
+  EXPECT_TRUE(turn->Run(1).ok());
+  EXPECT_EQ(scheduler.expected_turn_count(), 1);
+  turn->member.Leave();
+  EXPECT_EQ(scheduler.expected_turn_count(), 0);
+  EXPECT_TRUE(late->Run(1).ok());
+  EXPECT_EQ(scheduler.expected_turn_count(), 1);
+}
+
+// One turn computes while the other's step waits. Then the one that waited is due since long, but
+// waits for the other's next token all the same: from here on they step together.
+TEST_F(ForwardSchedulerTest, TwoGroupsThatAlternateBecomeOne) {
+  constexpr std::chrono::milliseconds kJoin{500};
+  ForwardScheduler joining(model, 512, [&](auto) { return kJoin; });
+  const auto first = NewTurn(joining);
+  const auto second = NewTurn(joining);
+  std::promise<void> began;
+  first->in_first_layer = [&] {
+    began.set_value();
+    while (joining.waiting_step_count() == 0) std::this_thread::yield();
+    const auto due = ForwardScheduler::Clock::now() + kJoin;
+    while (ForwardScheduler::Clock::now() <= due) std::this_thread::yield();
+  };
+  auto one = std::async(std::launch::async, [&] {
+    EXPECT_TRUE(first->Run(1).ok());
+    first->in_first_layer = nullptr;
+    return first->Run(1);
+  });
+  began.get_future().wait();
+  EXPECT_TRUE(second->Run(1).ok());
+  EXPECT_TRUE(one.get().ok());
+  EXPECT_EQ(first->computed_by, second->computed_by);
+  EXPECT_EQ(joining.expected_turn_count(), 2);
+}
+
+TEST_F(ForwardSchedulerTest, AGroupThatDoesNotComeBackInTimeStaysApart) {
+  ForwardScheduler hasty(model, 512, [](auto) { return ForwardScheduler::Clock::duration(0); });
+  const auto first = NewTurn(hasty);
+  const auto second = NewTurn(hasty);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(first->Run(1).ok());
+    EXPECT_TRUE(second->Run(1).ok());
+    EXPECT_EQ(hasty.expected_turn_count(), 1);
+  }
+}
+
+TEST_F(ForwardSchedulerTest, LateTurnsHoldUpAStepForAQuarterOfItAtMost) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(ForwardScheduler::DefaultJoinTime(milliseconds(0)), milliseconds(0));
+  EXPECT_EQ(ForwardScheduler::DefaultJoinTime(milliseconds(8)), milliseconds(2));
+  EXPECT_EQ(ForwardScheduler::DefaultJoinTime(milliseconds(400)), kJoinTimeMax);
 }
 
 TEST_F(ForwardSchedulerTest, StepsAreComputedBetweenThePiecesOfAChunk) {
