@@ -10,11 +10,12 @@
 
 namespace cairn::compute {
 
-GenerationQueue::GenerationQueue(int running_max) : live_thread_count_(running_max) {
+GenerationQueue::GenerationQueue(int running_max) : live_thread_count_(running_max + 1) {
   CAIRN_CHECK_GE(running_max, 1);
   for (int i = 0; i < running_max; ++i) {
     threads_.push_back(StartThread(fmt::format("cn-turn-{}", i), [this] { Run(); }));
   }
+  threads_.push_back(StartThread("cn-turn-gone", [this] { RunStopped(); }));
 }
 
 GenerationQueue::~GenerationQueue() {
@@ -69,17 +70,58 @@ void GenerationQueue::Run() {
       const MutexLock lock(mutex_);
       while (waiting_.empty() && !stopping_) changed_.Wait(mutex_);
       if (waiting_.empty()) {
-        --live_thread_count_;
-        changed_.NotifyAll();
+        EndThread();
         return;
       }
       entry = std::move(waiting_.front());
       waiting_.pop_front();
       running_.push_back(entry.stop);
     }
-    entry.job();
-    const MutexLock lock(mutex_);
-    running_.erase(std::find(running_.begin(), running_.end(), entry.stop));
+    RunEntry(entry);
+  }
+}
+
+void GenerationQueue::RunEntry(Entry& entry) {
+  entry.job();
+  const MutexLock lock(mutex_);
+  running_.erase(std::find(running_.begin(), running_.end(), entry.stop));
+}
+
+void GenerationQueue::EndThread() {
+  --live_thread_count_;
+  changed_.NotifyAll();
+}
+
+// A caller that has given up still holds a thread of its endpoint until its job ends: clients that
+// ask again and again, each time with a short deadline, would take them all behind a long turn.
+void GenerationQueue::RunStopped() {
+  for (;;) {
+    Entry entry;
+    {
+      const MutexLock lock(mutex_);
+      const auto stopped = [this]() CAIRN_REQUIRES(mutex_) {
+        return std::find_if(waiting_.begin(), waiting_.end(),
+                            [](const Entry& each) { return !each.stop->Check().ok(); });
+      };
+      auto found = stopped();
+      while (found == waiting_.end() && !stopping_) {
+        if (waiting_.empty()) {
+          changed_.Wait(mutex_);
+        } else {
+          changed_.WaitUntil(mutex_, std::chrono::steady_clock::now() + kGoneCheckInterval);
+        }
+        found = stopped();
+      }
+      // Then all are stopped, and every thread takes them.
+      if (stopping_) {
+        EndThread();
+        return;
+      }
+      entry = std::move(*found);
+      waiting_.erase(found);
+      running_.push_back(entry.stop);
+    }
+    RunEntry(entry);
   }
 }
 

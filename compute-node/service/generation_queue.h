@@ -1,7 +1,9 @@
 // GenerationQueue runs generations, some of them at once, and begins them in the order in which
 // they came. Their forward passes meet in the ForwardScheduler.
 //
-// Threading:  safe from any thread. Each job runs on a thread of the queue, "cn-turn-N".
+// Threading:  safe from any thread. Each job runs on a thread of the queue, "cn-turn-N"; one that is
+//             stopped while it waits for its turn on "cn-turn-gone", so that its caller hears of it
+//             within kGoneCheckInterval, whatever else runs.
 // Limits:     kGenerationsWaitingMax wait; more are refused with RESOURCE_EXHAUSTED.
 #pragma once
 
@@ -19,6 +21,7 @@
 namespace cairn::compute {
 
 inline constexpr int kGenerationsWaitingMax = 16;
+inline constexpr std::chrono::milliseconds kGoneCheckInterval{50};
 
 class GenerationQueue {
  public:
@@ -29,7 +32,8 @@ class GenerationQueue {
   GenerationQueue& operator=(const GenerationQueue&) = delete;
 
   // Runs `job` when its turn comes; every job that was accepted runs, also after Stop. `stop` is
-  // the signal that job watches; UNAVAILABLE when the queue has stopped.
+  // the signal that job watches: when it stops, the job runs at once, and must end at once.
+  // UNAVAILABLE when the queue has stopped.
   absl::Status Submit(std::shared_ptr<StopSignal> stop, std::function<void()> job);
 
   // Running and waiting.
@@ -44,6 +48,9 @@ class GenerationQueue {
     std::function<void()> job;
   };
   void Run();
+  void RunStopped();
+  void RunEntry(Entry& entry);
+  void EndThread() CAIRN_REQUIRES(mutex_);
   void CancelAll();
 
   mutable Mutex mutex_;

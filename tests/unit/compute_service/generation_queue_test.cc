@@ -67,6 +67,40 @@ TEST(GenerationQueueTest, RefusesMoreThanItsLimitAndNotForCancelledOnes) {
   release.set_value();
 }
 
+TEST(GenerationQueueTest, WhatIsStoppedWhileItWaitsEndsBeforeItsTurn) {
+  std::promise<void> started;
+  std::promise<void> release;
+  std::promise<void> cancelled_ran;
+  std::promise<void> late_ran;
+  std::atomic<bool> patient_ran{false};
+  GenerationQueue queue(1);
+  ASSERT_TRUE(queue
+                  .Submit(NewStop(),
+                          [&] {
+                            started.set_value();
+                            release.get_future().wait();
+                          })
+                  .ok());
+  started.get_future().wait();
+  const std::shared_ptr<StopSignal> cancelled = NewStop();
+  ASSERT_TRUE(queue.Submit(NewStop(), [&] { patient_ran = true; }).ok());
+  ASSERT_TRUE(queue.Submit(cancelled, [&] { cancelled_ran.set_value(); }).ok());
+  ASSERT_TRUE(queue
+                  .Submit(std::make_shared<StopSignal>(StopSignal::Clock::now()),
+                          [&] { late_ran.set_value(); })
+                  .ok());
+  cancelled->Cancel();
+  const auto ran = [](std::promise<void>& promise) {
+    return promise.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  };
+  EXPECT_TRUE(ran(cancelled_ran));
+  EXPECT_TRUE(ran(late_ran));
+  EXPECT_FALSE(patient_ran);
+  release.set_value();
+  EXPECT_TRUE(queue.Stop(std::chrono::minutes(10)));
+  EXPECT_TRUE(patient_ran);
+}
+
 TEST(GenerationQueueTest, StopCancelsWhatRunsAndWaits) {
   auto running = NewStop();
   auto waiting = NewStop();
