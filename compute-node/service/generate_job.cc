@@ -215,7 +215,7 @@ absl::Status GenerateJob::OpenNew() {
   create.layout = runtime_->identity.layout;
   create.label = kept_ != nullptr ? kept_->label() : label_;
   CAIRN_ASSIGN_OR_RETURN(conversation_, runtime_->node->Create(create));
-  // A client that guesses its id may have it.
+  // Somebody found it in the list, or guessed its id, and has it.
   const absl::Status taken = state_.open_conversations().Take(conversation_, *stop_);
   if (!taken.ok()) DropIfEmpty(conversation_);
   return taken;

@@ -224,6 +224,25 @@ TEST_F(InferenceServiceTest, DeadlineEndsAGeneration) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
 }
 
+TEST_F(InferenceServiceTest, ConversationThatIsStoppedBeforeItIsItsOwnLeavesNothing) {
+  LoadModel();
+  ASSERT_EQ(CodeFor([](v1::GenerateRequest&) {}), grpc::StatusCode::OK);
+  // Somebody reads the next one before its generation has it.
+  const std::size_t before = node_->sessions.size();
+  const SessionId next(node_->sessions.rbegin()->first + 1);
+  ASSERT_TRUE(state_.open_conversations().TryTake(next));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+  v1::GenerateRequest request;
+  request.set_text("hello");
+  const auto reader = stub_->Generate(&context, request);
+  v1::GenerateEvent event;
+  EXPECT_FALSE(reader->Read(&event));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(server_->Shutdown(std::chrono::minutes(10)));  // waits for its end
+  EXPECT_EQ(node_->sessions.size(), before);
+}
+
 TEST_F(InferenceServiceTest, EphemeralAndFailedConversationsLeaveNothing) {
   LoadModel();
   EXPECT_EQ(CodeFor([](v1::GenerateRequest& r) { r.set_ephemeral(true); }), grpc::StatusCode::OK);
