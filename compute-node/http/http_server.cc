@@ -12,6 +12,8 @@
 #include <optional>
 #include <utility>
 
+#include <absl/strings/match.h>
+
 #include "common/base/thread.h"
 #include "common/log/log.h"
 #include "compute-node/http/api_error.h"
@@ -124,7 +126,9 @@ class LimitedStream final : public httplib::Stream {
   bool over_limit_ = false;
 };
 
-void FillResponse(HttpReply reply, LimitedStream& stream, httplib::Response& response) {
+// `chunked`: whether the client knows chunks; to others the end of the connection is the stream's.
+void FillResponse(HttpReply reply, bool chunked, LimitedStream& stream,
+                  httplib::Response& response) {
   response.status = reply.status;
   for (const auto& [name, value] : reply.headers) response.set_header(name, value);
   if (!reply.stream) {
@@ -132,15 +136,50 @@ void FillResponse(HttpReply reply, LimitedStream& stream, httplib::Response& res
     return;
   }
   response.set_header("Cache-Control", "no-cache");
-  response.set_chunked_content_provider(
-      "text/event-stream",
-      [write_all = std::move(reply.stream), &stream](std::size_t, httplib::DataSink& sink) {
-        const bool written = write_all(
-            [&sink](std::string_view piece) { return sink.write(piece.data(), piece.size()); },
-            [&stream] { return stream.connected(); });
-        if (written) sink.done();
-        return written;
-      });
+  auto provider = [write_all = std::move(reply.stream), &stream](std::size_t,
+                                                                 httplib::DataSink& sink) {
+    const bool written = write_all(
+        [&sink](std::string_view piece) { return sink.write(piece.data(), piece.size()); },
+        [&stream] { return stream.connected(); });
+    if (written) sink.done();
+    return written;
+  };
+  if (chunked) {
+    response.set_chunked_content_provider("text/event-stream", std::move(provider));
+  } else {
+    response.set_content_provider("text/event-stream", std::move(provider));
+  }
+}
+
+// A whole number without sign, as the library's own parser does not insist on.
+bool IsLength(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// Where the body of a request ends must be said once and without doubt: this daemon and a proxy in
+// front of it could otherwise take different bytes for the next request.
+HttpReply AdmitFraming(const httplib::Request& request) {
+  const bool has_length = request.has_header("Content-Length");
+  const bool has_encoding = request.has_header("Transfer-Encoding");
+  if (request.get_header_value_count("Host") > 1 ||
+      request.get_header_value_count("Content-Length") > 1 ||
+      request.get_header_value_count("Transfer-Encoding") > 1 || (has_length && has_encoding)) {
+    return ErrorReply(InvalidArgument("the request's header says the same thing twice"));
+  }
+  const std::string length = request.get_header_value("Content-Length");
+  if (has_length && !IsLength(length)) {
+    return ErrorReply(InvalidArgument("Content-Length is '{}': it must be a number", length));
+  }
+  const std::string encoding = request.get_header_value("Transfer-Encoding");
+  if (has_encoding && !absl::EqualsIgnoreCase(encoding, "chunked")) {
+    return ErrorReply(
+        501, Unimplemented("Transfer-Encoding is '{}': only chunked is understood", encoding));
+  }
+  if (!has_length && !has_encoding && request.method == "POST") {
+    return ErrorReply(411, InvalidArgument("the request does not say how long its body is: send "
+                                           "Content-Length"));
+  }
+  return {};
 }
 
 // One connection: the library's parser and writer over a LimitedStream. Its sockets, threads and
@@ -175,10 +214,12 @@ class Connection final : private httplib::Server {
       if (!response.body.empty()) return;
       // The library gave up, perhaps in the middle of a body.
       close_after_ = true;
-      FillResponse(OwnError(response.status), stream_, response);
+      response.set_header("Connection", "close");
+      FillResponse(OwnError(response.status), chunked_, stream_, response);
     }));
     set_exception_handler([this](const httplib::Request&, httplib::Response& response, auto) {
-      FillResponse(ErrorReply(Internal("the request could not be handled")), stream_, response);
+      FillResponse(ErrorReply(Internal("the request could not be handled")), chunked_, stream_,
+                   response);
     });
   }
 
@@ -206,25 +247,28 @@ class Connection final : private httplib::Server {
                 .content_type = request.get_header_value("Content-Type"),
                 .port = port_,
                 .body = ""};
-    HttpReply admitted = AdmitHeader(request);
+    chunked_ = request.version != "HTTP/1.0";
+    HttpReply admitted = AdmitFraming(request);
+    if (admitted.status == 200) admitted = AdmitHeader(request);
     if (admitted.status == 200) admitted = handler_.Admit(request_);
     if (admitted.status != 200) refused_ = std::move(admitted);
-    // What a body that nobody reads would leave behind is not the next request.
-    const bool has_body =
-        request.has_header("Content-Length") || request.has_header("Transfer-Encoding");
-    close_after_ = has_body && (refused_.has_value() || request.method != "POST");
-    if (close_after_) request.headers.emplace("Connection", "close");
+    // What a body that nobody reads would leave behind is not the next request; nor is what follows
+    // chunks, of whose ends the library is not strict.
+    const bool has_chunks = request.has_header("Transfer-Encoding");
+    const bool has_body = has_chunks || request.has_header("Content-Length");
+    const bool is_post = request.method == "POST";
+    const bool is_read = is_post && !refused_.has_value();
+    close_after_ = !chunked_ || has_chunks || (!is_read && (has_body || is_post));
+    if (close_after_) {
+      request.headers.erase("Connection");
+      request.headers.emplace("Connection", "close");
+    }
     // A reply in parts would cost more than the reply, and compression more than loopback.
     request.ranges.clear();
     request.headers.erase("Accept-Encoding");
   }
 
   HttpReply AdmitHeader(const httplib::Request& request) const {
-    if (request.get_header_value_count("Host") > 1 ||
-        request.get_header_value_count("Content-Length") > 1 ||
-        (request.has_header("Content-Length") && request.has_header("Transfer-Encoding"))) {
-      return ErrorReply(InvalidArgument("the request's header says the same thing twice"));
-    }
     if (std::ssize(request_.path) > kHttpPathBytesMax) {
       return ErrorReply(414, InvalidArgument("the path has {} bytes: at most {}",
                                              request_.path.size(), kHttpPathBytesMax));
@@ -257,7 +301,7 @@ class Connection final : private httplib::Server {
                           ? *refused_
                           : handler_.Answer(request_, [this] { return stream_.connected(); });
     request_.body.clear();
-    FillResponse(std::move(reply), stream_, response);
+    FillResponse(std::move(reply), chunked_, stream_, response);
   }
 
   LimitedStream stream_;
@@ -265,6 +309,7 @@ class Connection final : private httplib::Server {
   HttpHandler& handler_;
   HttpRequest request_;
   std::optional<HttpReply> refused_;
+  bool chunked_ = true;  // the client of the last request knows chunks
   bool close_after_ = false;
 };
 
