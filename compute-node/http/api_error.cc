@@ -31,7 +31,7 @@ int ToHttpStatus(absl::StatusCode code) {
     case absl::StatusCode::kNotFound:
       return 404;
     case absl::StatusCode::kResourceExhausted:
-      return 429;
+      return 507;
     case absl::StatusCode::kUnavailable:
       return 503;
     case absl::StatusCode::kDeadlineExceeded:
@@ -48,12 +48,17 @@ const char* TypeOf(int http_status) {
   return http_status >= kServerErrorMin ? "server_error" : "invalid_request_error";
 }
 
+// Of what clients may want to tell from other errors, where the status says it all.
+OrderedJson CodeOf(int http_status, const absl::Status& status) {
+  return http_status == 507 ? "insufficient_storage" : PayloadOrNull(status, kCodePayload);
+}
+
 std::string ToJson(int http_status, const absl::Status& status) {
   const OrderedJson json = {{"error",
                              {{"message", Message(status)},
                               {"type", TypeOf(http_status)},
                               {"param", PayloadOrNull(status, kParamPayload)},
-                              {"code", PayloadOrNull(status, kCodePayload)}}}};
+                              {"code", CodeOf(http_status, status)}}}};
   // A message may quote what the client sent.
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }

@@ -23,10 +23,10 @@ absl::Status FieldError(std::string_view field, std::string_view message);
 absl::Status WithApiCode(absl::Status status, std::string_view code);
 
 // `status` is not OK. INVALID_ARGUMENT and FAILED_PRECONDITION are 400, UNAUTHENTICATED 401,
-// PERMISSION_DENIED 403, NOT_FOUND 404, RESOURCE_EXHAUSTED 429, UNAVAILABLE 503,
+// PERMISSION_DENIED 403, NOT_FOUND 404, RESOURCE_EXHAUSTED 507, UNAVAILABLE 503,
 // DEADLINE_EXCEEDED 504, others 500.
 HttpReply ErrorReply(const absl::Status& status);
-// For what only HTTP has a number for, as 405 or 413.
+// For what only HTTP has a number for, as 405, 413 or 429.
 HttpReply ErrorReply(int http_status, const absl::Status& status);
 // The JSON alone, for an error in the middle of a stream.
 std::string ErrorJson(const absl::Status& status);

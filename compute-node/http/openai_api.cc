@@ -230,6 +230,8 @@ HttpReply OpenAiApi::Generate(ApiKind kind, const std::string& body,
   if (!made.ok()) return ErrorReply(WithContextCode(made.status()));
   const std::shared_ptr<GenerateJob>& job = *made;
   const absl::Status submitted = queue_.Submit(job->stop(), [job] { job->Run(); });
+  // Its limit is one that passes; those of the store do not.
+  if (absl::IsResourceExhausted(submitted)) return ErrorReply(429, submitted);
   if (!submitted.ok()) return ErrorReply(submitted);
   // Until the first event an error has a status of its own.
   const std::optional<v1::GenerateEvent> first = NextEvent(*job, connected);

@@ -237,6 +237,22 @@ class HttpOptionsTest(unittest.TestCase):
             self.assertEqual(cairn.compute.process.wait(daemons.STOP_TIMEOUT_S), 1)
             self.assertIn("not loopback", cairn.compute.log())
 
+    def test_full_store_answers_507(self):
+        with open(DEMO_TEXT, encoding="utf-8") as file:
+            prompt = file.read()
+        with Cairn(kv="ram", compute_config=CONFIG + "kv_ram_bytes: 1048576\n") as cairn:
+            client = Client(cairn)
+            reply = client.post(COMPLETION, prompt=prompt, max_tokens=2)
+            self.assertEqual(reply.status, 507, reply.text)
+            error = reply.json["error"]
+            self.assertEqual((error["type"], error["code"]), ("server_error", "insufficient_storage"), error)
+            # A stream has begun by then.
+            streamed = client.post(COMPLETION, prompt=prompt, max_tokens=2, stream=True)
+            last = json.loads(streamed.text.strip().split("\n\n")[-1][6:])
+            self.assertEqual(last["error"]["code"], "insufficient_storage")
+            # What failed takes no room: a shorter one runs.
+            self.assertEqual(client.post(COMPLETION, prompt="x", max_tokens=2).status, 200)
+
     def test_full_queue_answers_429_and_stopping_ends_streams_with_an_error(self):
         with Cairn(kv="ram", compute_config=CONFIG + "generation_count_max: 1\n") as cairn:
             client = Client(cairn)

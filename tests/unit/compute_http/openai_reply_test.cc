@@ -159,7 +159,7 @@ TEST(ApiErrorTest, EveryCodeHasItsHttpStatus) {
   const std::pair<absl::Status, int> cases[] = {
       {InvalidArgument("x"), 400}, {FailedPrecondition("x"), 400},
       {Unauthenticated("x"), 401}, {PermissionDenied("x"), 403},
-      {NotFound("x"), 404},        {ResourceExhausted("x"), 429},
+      {NotFound("x"), 404},        {ResourceExhausted("x"), 507},
       {Unavailable("x"), 503},     {DeadlineExceeded("x"), 504},
       {Internal("x"), 500},        {DataLoss("x"), 500},
       {Aborted("x"), 500}};
@@ -168,11 +168,14 @@ TEST(ApiErrorTest, EveryCodeHasItsHttpStatus) {
     EXPECT_EQ(reply.status, http_status);
     const Json error = Json::parse(reply.body)["error"];
     EXPECT_EQ(error["message"], "x");
-    EXPECT_TRUE(error["param"].is_null() && error["code"].is_null());
+    EXPECT_TRUE(error["param"].is_null());
+    EXPECT_EQ(error["code"], http_status == 507 ? Json("insufficient_storage") : Json());
     EXPECT_EQ(error["type"] == "server_error", http_status >= 500);
   }
   EXPECT_EQ(ErrorReply(Unavailable("x")).headers.front().first, "Retry-After");
-  EXPECT_EQ(ErrorReply(ResourceExhausted("x")).headers.front().first, "Retry-After");
+  EXPECT_EQ(ErrorReply(429, ResourceExhausted("x")).headers.front().first, "Retry-After");
+  // Waiting frees no storage.
+  EXPECT_TRUE(ErrorReply(ResourceExhausted("x")).headers.empty());
   const Json bad = Json::parse(ErrorReply(InvalidArgument("\xff")).body);
   EXPECT_EQ(bad["error"]["message"], "\uFFFD");
 }
