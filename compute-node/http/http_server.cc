@@ -186,8 +186,7 @@ HttpReply AdmitFraming(const httplib::Request& request) {
 // routes are not used: every request goes to the one handler.
 class Connection final : private httplib::Server {
  public:
-  Connection(int socket, std::uint16_t port, HttpHandler& handler)
-      : stream_(socket), port_(port), handler_(handler) {
+  Connection(int socket, HttpHandler& handler) : stream_(socket), handler_(handler) {
     // Without a listening socket the library believes that it is being stopped.
     svr_sock_ = socket;
     set_keep_alive_timeout(kHttpIdleTimeMax.count());
@@ -245,7 +244,6 @@ class Connection final : private httplib::Server {
                 .host = request.get_header_value("Host"),
                 .authorization = request.get_header_value("Authorization"),
                 .content_type = request.get_header_value("Content-Type"),
-                .port = port_,
                 .body = ""};
     chunked_ = request.version != "HTTP/1.0";
     HttpReply admitted = AdmitFraming(request);
@@ -305,7 +303,6 @@ class Connection final : private httplib::Server {
   }
 
   LimitedStream stream_;
-  const std::uint16_t port_;
   HttpHandler& handler_;
   HttpRequest request_;
   std::optional<HttpReply> refused_;
@@ -426,7 +423,7 @@ void HttpServer::TakeConnection(int socket) {
 }
 
 void HttpServer::RunConnection(Slot& slot, int socket) {
-  Connection(socket, address_.port, handler_).Run();
+  Connection(socket, handler_).Run();
   const MutexLock lock(mutex_);
   ::close(socket);
   slot.socket = -1;

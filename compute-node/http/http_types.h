@@ -1,7 +1,6 @@
 // A request and its reply, apart from the library that reads and writes them.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -16,7 +15,6 @@ struct HttpRequest {
   std::string host;  // these are headers; empty: none
   std::string authorization;
   std::string content_type;
-  std::uint16_t port = 0;  // that it came to
   std::string body;
 };
 

@@ -79,11 +79,10 @@ absl::StatusOr<ListenAddress> ParseListenAddress(std::string_view text) {
       text, *port, *port, *port);
 }
 
-bool IsLoopbackHost(std::string_view header, std::uint16_t port) {
+bool IsLoopbackHost(std::string_view header) {
   std::optional<HostAndPort> parts = Split(header);
   if (!parts.has_value()) return false;
-  // Without a port it is HTTP's own, 80.
-  if (parts->port.empty() ? port != 80 : ParsePort(parts->port) != port) return false;
+  if (!parts->port.empty() && !ParsePort(parts->port).has_value()) return false;
   if (parts->bracketed) return IsLoopbackV6(parts->host);
   std::transform(parts->host.begin(), parts->host.end(), parts->host.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });

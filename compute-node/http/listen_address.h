@@ -26,9 +26,9 @@ struct ListenAddress {
 
 absl::StatusOr<ListenAddress> ParseListenAddress(std::string_view text);
 
-// Whether a request's Host header names this machine's loopback with `port`. Browsers let any web
-// page send requests to a name that its owner points at 127.0.0.1; such a request says the page's
-// own name here.
-bool IsLoopbackHost(std::string_view header, std::uint16_t port);
+// Whether a request's Host header names this machine's loopback. Browsers let any web page send
+// requests to a name that its owner points at 127.0.0.1; such a request says the page's own name
+// here. The port says nothing more, and is another one at the far end of an SSH tunnel.
+bool IsLoopbackHost(std::string_view header);
 
 }  // namespace cairn::compute

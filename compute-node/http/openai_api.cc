@@ -9,6 +9,8 @@
 #include <random>
 #include <utility>
 
+#include <absl/strings/match.h>
+
 #include "common/rpc/status_mapping.h"
 #include "compute-node/http/api_error.h"
 #include "compute-node/http/listen_address.h"
@@ -21,7 +23,7 @@ constexpr std::string_view kModelPathStart = "/v1/models/";
 constexpr std::string_view kChatPath = "/v1/chat/completions";
 constexpr std::string_view kCompletionPath = "/v1/completions";
 constexpr std::string_view kHealthPath = "/health";
-constexpr std::string_view kBearer = "Bearer ";
+constexpr absl::string_view kBearer = "Bearer ";
 
 bool IsPost(std::string_view path) { return path == kChatPath || path == kCompletionPath; }
 
@@ -40,9 +42,10 @@ bool EqualInConstantTime(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-bool IsJson(std::string_view content_type) {
-  const std::string_view media = content_type.substr(0, content_type.find(';'));
-  return media.substr(0, media.find_last_not_of(' ') + 1) == "application/json";
+bool IsJson(const std::string& content_type) {
+  const std::string media = content_type.substr(0, content_type.find(';'));
+  return absl::EqualsIgnoreCase(media.substr(0, media.find_last_not_of(" \t") + 1),
+                                "application/json");
 }
 
 std::int64_t NowSeconds() {
@@ -155,10 +158,12 @@ HttpReply OpenAiApi::Admit(const HttpRequest& request) {
                              kChatPath, kCompletionPath, kModelsPath, kHealthPath),
                     "unknown_url"));
   }
-  if (request.method != (is_post ? "POST" : "GET")) {
+  // The library leaves out the body of a reply to HEAD.
+  const bool is_head = request.method == "HEAD" && !is_post;
+  if (!is_head && request.method != (is_post ? "POST" : "GET")) {
     HttpReply reply = ErrorReply(
         405, InvalidArgument("{} takes {} only", request.path, is_post ? "POST" : "GET"));
-    reply.headers.emplace_back("Allow", is_post ? "POST" : "GET");
+    reply.headers.emplace_back("Allow", is_post ? "POST" : "GET, HEAD");
     return reply;
   }
   // Also because a browser asks first before a web page may send this type elsewhere.
@@ -170,15 +175,16 @@ HttpReply OpenAiApi::Admit(const HttpRequest& request) {
 }
 
 absl::Status OpenAiApi::CheckCaller(const HttpRequest& request) const {
-  if (!IsLoopbackHost(request.host, request.port)) {
+  if (!IsLoopbackHost(request.host)) {
     return PermissionDenied(
-        "the Host header is '{}': it must be localhost or a loopback address, with port {}, so "
-        "that no web page reaches this through a name of its own",
-        request.host, request.port);
+        "the Host header is '{}': it must be localhost or a loopback address, so that no web page "
+        "reaches this through a name of its own",
+        request.host);
   }
   if (api_key_.empty() || request.path == kHealthPath) return absl::OkStatus();
-  const std::string_view given = request.authorization;
-  if (given.starts_with(kBearer) && EqualInConstantTime(given.substr(kBearer.size()), api_key_)) {
+  const std::string& given = request.authorization;
+  if (absl::StartsWithIgnoreCase(given, kBearer) &&
+      EqualInConstantTime(given.substr(kBearer.size()), api_key_)) {
     return absl::OkStatus();
   }
   return WithApiCode(Unauthenticated("{}: send the daemon's key as Authorization: Bearer KEY",

@@ -22,7 +22,7 @@
 
 namespace cairn::compute {
 
-// An API key has 1 to so many bytes.
+// Of an API key.
 inline constexpr std::int64_t kApiKeyBytesMax = 1024;
 inline constexpr std::int64_t kApiKeyBytesMin = 8;
 

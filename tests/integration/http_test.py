@@ -32,7 +32,8 @@ class Reply:
         self.status = response.status
         self.headers = response.headers
         self.text = response.read().decode()
-        self.json = json.loads(self.text) if response.headers["Content-Type"] == "application/json" else None
+        is_json = self.text and response.headers["Content-Type"] == "application/json"
+        self.json = json.loads(self.text) if is_json else None
 
 
 class Client:
@@ -163,12 +164,22 @@ class HttpTest(daemons.SharedCairnTest):
         connection.close()
 
     def test_other_names_of_this_machine_are_refused(self):
-        for host in ("evil.example", f"evil.example:{self.client.port}", "localhost"):
+        for host in ("evil.example", f"evil.example:{self.client.port}", ""):
             self.refuse(self.client.ask("GET", "/v1/models", headers={"Host": host}), 403, ["Host"],
                         kind="permission_error")
-        reply = self.client.ask("GET", "/v1/models", headers={"Host": f"localhost:{self.client.port}"})
-        self.assertEqual(reply.status, 200)
-        self.assertNotIn("Access-Control-Allow-Origin", reply.headers)
+        # The other port: what a client at the end of a tunnel says.
+        for host in (f"localhost:{self.client.port}", "localhost:9", "localhost"):
+            reply = self.client.ask("GET", "/v1/models", headers={"Host": host})
+            self.assertEqual(reply.status, 200, host)
+            self.assertNotIn("Access-Control-Allow-Origin", reply.headers)
+
+    def test_names_of_methods_types_and_schemes_are_understood_as_http_has_them(self):
+        head = self.client.ask("HEAD", "/health")
+        self.assertEqual((head.status, head.text), (200, ""))
+        self.assertEqual(self.client.ask("HEAD", CHAT).status, 405)
+        body = json.dumps({"prompt": "x", "max_tokens": 1})
+        for kind in ("application/json; charset=utf-8", "Application/JSON", "application/json\t;charset=utf-8"):
+            self.assertEqual(self.client.ask("POST", COMPLETION, body, {"Content-Type": kind}).status, 200, kind)
 
     def test_garbage_leaves_the_daemon_serving(self):
         for garbage in (b"\x00" * 100000, os.urandom(50000), b"GET / HTTP/1.1\r\n" * 3000, b"POST " + b"a" * 100000,
@@ -219,8 +230,9 @@ class HttpOptionsTest(unittest.TestCase):
                             {"Authorization": "Basic sk-secret-1234"}, {"Authorization": "sk-secret-1234"}):
                 reply = client.ask("GET", "/v1/models", headers=headers)
                 self.assertEqual((reply.status, reply.json["error"]["code"]), (401, "invalid_api_key"), headers)
-            right = {"Authorization": "Bearer sk-secret-1234"}
-            self.assertEqual(client.ask("GET", "/v1/models", headers=right).status, 200)
+            for scheme in ("Bearer", "bearer"):
+                right = {"Authorization": f"{scheme} sk-secret-1234"}
+                self.assertEqual(client.ask("GET", "/v1/models", headers=right).status, 200, scheme)
             self.assertEqual(client.ask("GET", "/health").status, 200)
             cairn.compute.stop()
             os.chmod(key, 0o640)
