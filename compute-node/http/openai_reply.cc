@@ -89,7 +89,8 @@ OrderedJson OpenAiReply::Timings() const {
 OrderedJson OpenAiReply::LogprobsOrNull() const {
   if (!logprobs_) return nullptr;
   if (kind_ == ApiKind::kChat) {
-    return {{"content", logprobs_list_.is_null() ? OrderedJson::array() : logprobs_list_}};
+    return {{"content", logprobs_list_.is_null() ? OrderedJson::array() : logprobs_list_},
+            {"refusal", nullptr}};
   }
   if (!logprobs_list_.is_null()) return logprobs_list_;
   return {{"tokens", OrderedJson::array()},

@@ -101,6 +101,8 @@ absl::Status ReadMessage(const Json& message, const std::string& name, v1::ChatM
     }
   }
   const Json* content = FindField(message, "content");
+  // How some programs keep an answer of which nothing came.
+  if (content == nullptr && out.role() == "assistant") return absl::OkStatus();
   if (content == nullptr) return FieldError(name + ".content", "it is missing");
   CAIRN_ASSIGN_OR_RETURN(*out.mutable_content(), ReadContent(*content, name + ".content"));
   return absl::OkStatus();
@@ -164,14 +166,12 @@ absl::Status ReadLength(const Json& body, ApiKind kind, v1::GenerateRequest& req
 absl::Status ReadStopTexts(const Json& body, v1::GenerateRequest& request) {
   const Json* stop = FindField(body, "stop");
   if (stop == nullptr) return absl::OkStatus();
-  if (stop->is_string()) {
-    request.add_stop(stop->get<std::string>());
-    return absl::OkStatus();
-  }
-  if (!stop->is_array()) return FieldError("stop", "it must be text or an array of texts");
-  for (const Json& text : *stop) {
+  const Json texts = stop->is_string() ? Json::array({*stop}) : *stop;
+  if (!texts.is_array()) return FieldError("stop", "it must be text or an array of texts");
+  for (const Json& text : texts) {
     if (!text.is_string()) return FieldError("stop", "it must be text or an array of texts");
-    request.add_stop(text.get<std::string>());
+    // An empty one is a field of a form that was not filled in.
+    if (text != "") request.add_stop(text.get<std::string>());
   }
   return absl::OkStatus();
 }

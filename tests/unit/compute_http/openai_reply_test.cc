@@ -135,7 +135,9 @@ TEST(OpenAiReplyTest, LogProbabilitiesOfAChatAreAListWithBytes) {
   reply.Add(TokenEvent("\xc3", -2), false);  // half a character
   reply.Add(TokenEvent("<end>"), /*end_token=*/true);
   reply.Add(FinishedEvent(v1::FINISH_REASON_END), false);
-  const Json content = Json::parse(reply.WholeAnswer())["choices"][0]["logprobs"]["content"];
+  const Json logprobs = Json::parse(reply.WholeAnswer())["choices"][0]["logprobs"];
+  EXPECT_TRUE(logprobs.contains("refusal"));  // typed clients require it
+  const Json content = logprobs["content"];
   ASSERT_EQ(content.size(), 2U);
   EXPECT_EQ(content[0]["token"], "a");
   EXPECT_EQ(content[0]["logprob"], -0.25);

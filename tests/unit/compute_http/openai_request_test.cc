@@ -125,6 +125,27 @@ TEST(OpenAiRequestTest, OtherEnginesWordsForNoLimitAreUnderstood) {
   EXPECT_EQ(off.presence_penalty(), 0);
 }
 
+TEST(OpenAiRequestTest, AWholeNumberMayBeWrittenWithAPoint) {
+  const v1::GenerateRequest generate =
+      Chat(R"(, "max_tokens": 16.0, "seed": 4e1, "top_k": -1.0, "n": 1.0)").generate;
+  EXPECT_EQ(generate.tokens_max(), 16);
+  EXPECT_EQ(generate.sampling().seed(), 40U);
+  EXPECT_EQ(generate.sampling().top_k(), 0);
+  for (const char* number : {"1e300", "-1e300", "1e19", "0.5", "16.000001"}) {
+    EXPECT_EQ(RefusedChat(fmt::format("\"max_tokens\": {}", number)), "max_tokens") << number;
+  }
+}
+
+TEST(OpenAiRequestTest, WhatWasNotFilledInSaysNothing) {
+  EXPECT_EQ(Chat(R"(, "stop": "")").generate.stop_size(), 0);
+  EXPECT_EQ(Chat(R"(, "stop": ["", "a"])").generate.stop_size(), 1);
+  const absl::StatusOr<ApiRequest> request = ParseApiRequest(ApiKind::kChat, R"({"messages": [
+      {"role": "user", "content": "a"}, {"role": "assistant", "content": null},
+      {"role": "user", "content": "b"}]})");
+  ASSERT_TRUE(request.ok()) << Message(request.status());
+  EXPECT_EQ(request->generate.messages().messages(1).content(), "");
+}
+
 TEST(OpenAiRequestTest, AFieldThatCannotBeFollowedIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {R"("tools": [{"type": "function"}])", "tools"},
@@ -196,6 +217,14 @@ TEST(OpenAiRequestTest, WhatIsNoJsonObjectIsRefused) {
         std::string(64, '['), std::string("{\"a\": ") + std::string(1 << 20, '[')}) {
     EXPECT_EQ(Refused(ApiKind::kChat, body), "(none)") << body.substr(0, 40);
   }
+  for (const char* body : {R"({"a": 1, b})", R"({"a": 123456e99999})", R"({"a": "\ud800"})"}) {
+    const std::string message = Message(ParseJsonObject(body).status());
+    const std::string end = fmt::format("of {}", std::string_view(body).size());
+    EXPECT_TRUE(message.ends_with(end)) << message;
+    EXPECT_EQ(message.find("byte 0"), std::string::npos) << message;
+  }
+  EXPECT_EQ(Message(ParseJsonObject(R"({"a": 1, b})").status()),
+            "the body is not valid JSON in UTF-8: see byte 10 of 11");
 }
 
 TEST(OpenAiRequestTest, ABodyOfVeryManyValuesIsRefusedBeforeItIsParsed) {
