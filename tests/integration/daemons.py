@@ -6,6 +6,7 @@ node's configuration, with "," between them, for what a test does not set itself
 import json
 import os
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -24,6 +25,20 @@ POLL_S = 0.01
 
 def binary(name):
     return os.path.join(BIN_DIR, name)
+
+
+def write_model_with_template(path, template):
+    """A copy of the model whose file has this chat template: one more key in front of the others."""
+    with open(MODEL, "rb") as file:
+        model = file.read()
+    version, tensor_count, key_count = struct.unpack_from("<IQQ", model, 4)
+    key = b"tokenizer.chat_template"
+    entry = struct.pack("<Q", len(key)) + key + struct.pack("<I", 8)  # 8: a string
+    # What is behind the metadata stays aligned.
+    text = template.encode() + b" " * (-(len(entry) + 8 + len(template.encode())) % 32)
+    entry += struct.pack("<Q", len(text)) + text
+    with open(path, "wb") as file:
+        file.write(model[:4] + struct.pack("<IQQ", version, tensor_count, key_count + 1) + entry + model[24:])
 
 
 def wait_until(condition, what, timeout_s=START_TIMEOUT_S):

@@ -37,8 +37,8 @@ class Reply:
 
 
 class Client:
-    def __init__(self, cairn, headers=None):
-        self.port = port_of(cairn)
+    def __init__(self, cairn, headers=None, port=None):
+        self.port = port or port_of(cairn)
         self.headers = headers or {}
 
     def connect(self):
@@ -248,6 +248,60 @@ class HttpOptionsTest(unittest.TestCase):
             cairn.compute.start(wait=False)
             self.assertEqual(cairn.compute.process.wait(daemons.STOP_TIMEOUT_S), 1)
             self.assertIn("not loopback", cairn.compute.log())
+
+    def test_while_the_model_loads_everything_is_503(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        # Without its KV node it waits for that before it reads the model.
+        config = f'http_listen: "127.0.0.1:{port}"\nchat_template: "chatml"\nkv_wait_seconds: 60\n'
+        cairn = Cairn(compute_config=config)
+        try:
+            cairn.compute.start(wait=False)
+            wait_until(lambda: "waiting for cairn-kv-node" in cairn.compute.log(), "start")
+            client = Client(cairn, port=port)
+            for reply in (client.ask("GET", "/health"), client.ask("GET", "/v1/models"),
+                          client.post(COMPLETION, prompt="x"), client.post(CHAT, messages=HELLO, stream=True)):
+                self.assertEqual(reply.status, 503, reply.text)
+                self.assertEqual(reply.headers["Retry-After"], "2")
+                self.assertEqual(reply.json["error"]["type"], "server_error")
+                self.assertIn("loading", reply.json["error"]["message"])
+            cairn.kv.start()
+            wait_until(lambda: client.ask("GET", "/health").status == 200, "end of loading")
+            self.assertEqual(client.post(CHAT, messages=HELLO, max_tokens=1).status, 200)
+            self.assertEqual(cairn.stop(), [0, 0])
+            # A client that keeps its connection does not keep the daemon from stopping while it loads.
+            cairn.compute.start(wait=False)
+            wait_until(lambda: cairn.compute.log().count("waiting for cairn-kv-node") == 2, "second start")
+            connection = client.connect()
+            connection.request("GET", "/health")
+            self.assertEqual(Reply(connection.getresponse()).status, 503)
+            cairn.compute.process.terminate()
+            cairn.compute.process.wait(daemons.STOP_TIMEOUT_S)
+            connection.close()
+        finally:
+            cairn.__exit__(None, None, None)
+
+    def test_template_of_no_known_family_is_told_at_start_and_to_those_who_send_messages(self):
+        with Cairn(kv="ram") as cairn:
+            cairn.compute.stop()
+            model = cairn.path("model.gguf")
+            daemons.write_model_with_template(model, "{% for m in messages %}### {{ m.role }}{% endfor %}")
+            cairn.model = model
+            cairn.write_compute_config('http_listen: "127.0.0.1:0"\n')
+            cairn.compute.start()
+            self.assertRegex(cairn.compute.log(), r"warning .*: chat template: .* is of no family that Cairn knows: "
+                                                  r"choose the nearest with --chat-template NAME \(chatml, ")
+            client = Client(cairn)
+            reply = client.post(CHAT, messages=HELLO)
+            self.assertEqual(reply.status, 400, reply.text)
+            self.assertIn("--chat-template NAME", reply.json["error"]["message"])
+            self.assertEqual(client.post(COMPLETION, prompt="x", max_tokens=1).status, 200)
+            cairn.compute.stop()
+            # One that is known needs no choice.
+            daemons.write_model_with_template(model, "{% for m in messages %}<|im_start|>{{ m.role }}{% endfor %}")
+            cairn.compute.start()
+            self.assertEqual(cairn.compute.log().count("chat template: the model file's"), 1)
+            self.assertEqual(Client(cairn).post(CHAT, messages=HELLO, max_tokens=1).status, 200)
 
     def test_full_store_answers_507(self):
         with open(DEMO_TEXT, encoding="utf-8") as file:
