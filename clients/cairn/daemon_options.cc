@@ -38,22 +38,31 @@ std::optional<LogitBias> ParseLogitBias(const std::string& text) {
   return bias;
 }
 
+// The parser would take -1 and what is too large for the largest seed.
+std::string CheckSeed(const std::string& text) {
+  std::uint64_t seed = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, seed);
+  if (parsed.ec == std::errc() && parsed.ptr == end) return "";
+  return fmt::format("a seed is a number from 0 to {}", std::numeric_limits<std::uint64_t>::max());
+}
+
 void AddPenaltyOptions(CLI::App& command, GenerateOptions& generate) {
   command
       .add_option("--repeat-penalty", generate.repetition_penalty,
-                  "Makes tokens that came already less likely; 1: no")
+                  "Makes tokens that came already less likely; 1 (default): not")
       ->check(CLI::Range(0.1, 10.0));
   command
       .add_option("--presence-penalty", generate.presence_penalty,
-                  "Taken from the logits of tokens that came already")
+                  "Taken from the logits of tokens that came already; default 0")
       ->check(CLI::Range(-2.0, 2.0));
   command
       .add_option("--frequency-penalty", generate.frequency_penalty,
-                  "The same, for each time that they came")
+                  "The same, for each time that they came; default 0")
       ->check(CLI::Range(-2.0, 2.0));
   command
       .add_option("--repeat-last-n", generate.penalty_last_tokens,
-                  "How many of the newest tokens these three count; 0: 64, -1: all")
+                  "How many of the newest tokens these three count; 0 (default): 64, -1: all")
       ->check(CLI::Range(-1, 1 << 24));
   const auto check_bias = [](const std::string& text) -> std::string {
     if (ParseLogitBias(text).has_value()) return "";
@@ -98,21 +107,27 @@ void AddSocketOption(CLI::App& command, std::string& socket) {
 }
 
 void AddSamplingOptions(CLI::App& command, GenerateOptions& generate) {
-  command.add_option("--temperature", generate.temperature, "0: always the most likely token")
+  command
+      .add_option("--temperature", generate.temperature,
+                  "0 (default): always the most likely token; 1: as likely as the model says")
       ->check(CLI::Range(0.0, 10.0));
-  command.add_option("--top-k", generate.top_k, "Only the K most likely tokens; 0: all")
+  command.add_option("--top-k", generate.top_k, "Only the K most likely tokens; 0 (default): all")
       ->check(CLI::Range(0, 1 << 22));
-  command.add_option("--top-p", generate.top_p, "Only the likeliest with this probability; 0: all")
+  command
+      .add_option("--top-p", generate.top_p,
+                  "Only the likeliest with this probability; 0 (default): all")
       ->check(CLI::Range(0.0, 1.0));
   command
-      .add_option("--min-p", generate.min_p,
-                  "Only tokens with this share of the likeliest one's probability; 0: all")
+      .add_option(
+          "--min-p", generate.min_p,
+          "Only tokens with this share of the likeliest one's probability; 0 (default): all")
       ->check(CLI::Range(0.0, 1.0));
   command
       .add_option("--typical", generate.typical_p,
-                  "Only the most typical tokens with this probability; 0: all")
+                  "Only the most typical tokens with this probability; 0 (default): all")
       ->check(CLI::Range(0.0, 1.0));
-  command.add_option("--seed", generate.seed, "Equal seeds give equal text; 0: a random one");
+  command.add_option("--seed", generate.seed, "Equal seeds give equal text; 0 (default): random")
+      ->check(CLI::Validator(CheckSeed, "", "seed"));
   AddPenaltyOptions(command, generate);
 }
 

@@ -187,8 +187,9 @@ absl::Status Run(GenerateArguments& options) {
 void AddGenerateCommand(CLI::App& app, CommandResult& result) {
   CLI::App& command = *app.add_subcommand(
       "generate",
-      "Generate text. The keys and values of the conversation go to flash; it can be continued "
-      "later with --conversation.");
+      "Go on with a text. The prompt is taken as it is: to ask a model that was made for "
+      "conversations, use `cairn chat`. Keys and values go to flash; --conversation goes on "
+      "later.");
   auto options = std::make_shared<GenerateArguments>();
   GenerateOptions& generate = options->generate;
   command.add_option("prompt", options->prompt, "The prompt");

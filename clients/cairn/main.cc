@@ -68,7 +68,6 @@ int Run(int argc, char** argv) {
   CLI::App app{kDescription, "cairn"};
   app.set_version_flag("--version", "cairn " CAIRN_VERSION);
   app.require_subcommand(1);
-  app.footer("Each command explains itself: cairn COMMAND --help");
   CommandResult result;
 #ifdef CAIRN_WITH_DAEMONS
   AddGenerateCommand(app, result);
@@ -76,6 +75,16 @@ int Run(int argc, char** argv) {
   AddSessionsCommands(app, result);
 #endif
   AddModelCommands(app, result);
+  // Behind the commands, which would have it too.
+#ifdef CAIRN_WITH_DAEMONS
+  app.footer(
+      "generate, chat and sessions talk to the daemons, which must run:\n"
+      "  cairn-kv-node &\n"
+      "  cairn-compute-node --model MODEL.gguf &\n\n"
+      "Each command explains itself: cairn COMMAND --help");
+#else
+  app.footer("Each command explains itself: cairn COMMAND --help");
+#endif
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {

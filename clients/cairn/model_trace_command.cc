@@ -147,10 +147,10 @@ void AddModelTraceCommand(CLI::App& group, CommandResult& result) {
       ->add_option("--layers", options->layers,
                    "Layers to record, such as 0,5; without it all of them")
       ->delimiter(',')
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 1 << 20));
   command->add_option("--kv-heads", options->kv_heads, "KV heads to record; without it all of them")
       ->delimiter(',')
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 1 << 20));
   command
       ->add_option("--prompt", options->prompt_count,
                    "How many of the tokens are the prompt; those behind count as decoded. "

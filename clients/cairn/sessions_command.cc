@@ -83,36 +83,54 @@ absl::Status Fork(const SessionsArguments& options) {
   return WriteOutput(fmt::format("{}\n", fork));
 }
 
+// Each command has arguments of its own: the parser takes the environment's socket also for those
+// that are not called, and would write it over the one that was given.
+
+void AddList(CLI::App& group, CommandResult& result) {
+  CLI::App& command = *group.add_subcommand("list", "All conversations, newest first");
+  auto options = std::make_shared<SessionsArguments>();
+  command.add_flag("--json", options->json, "As JSON");
+  AddSocketOption(command, options->socket);
+  SetAction(command, result, [options] { return List(*options); });
+}
+
+void AddShow(CLI::App& group, CommandResult& result) {
+  CLI::App& command = *group.add_subcommand("show", "The text of a conversation");
+  auto options = std::make_shared<SessionsArguments>();
+  command.add_option("id", options->id, "Its id")->required()->check(ConversationNumber());
+  AddSocketOption(command, options->socket);
+  SetAction(command, result, [options] { return Show(*options); });
+}
+
+void AddFork(CLI::App& group, CommandResult& result) {
+  CLI::App& command = *group.add_subcommand(
+      "fork", "A new conversation that begins with the first tokens of another; prints its id");
+  auto options = std::make_shared<SessionsArguments>();
+  command.add_option("id", options->id, "The other's id")->required()->check(ConversationNumber());
+  command.add_option("--tokens", options->token_count, "How many tokens; default: all")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31));
+  command.add_option("--label", options->label, "Shown by `cairn sessions list`");
+  AddSocketOption(command, options->socket);
+  SetAction(command, result, [options] { return Fork(*options); });
+}
+
+void AddDelete(CLI::App& group, CommandResult& result) {
+  CLI::App& command = *group.add_subcommand("delete", "Delete a conversation and free its flash");
+  auto options = std::make_shared<SessionsArguments>();
+  command.add_option("id", options->id, "Its id")->required()->check(ConversationNumber());
+  AddSocketOption(command, options->socket);
+  SetAction(command, result, [options] { return Delete(*options); });
+}
+
 }  // namespace
 
 void AddSessionsCommands(CLI::App& app, CommandResult& result) {
   CLI::App& sessions = *app.add_subcommand("sessions", "Conversations that are on flash");
   sessions.require_subcommand(1);
-  auto options = std::make_shared<SessionsArguments>();
-
-  CLI::App& list = *sessions.add_subcommand("list", "All conversations, newest first");
-  list.add_flag("--json", options->json, "As JSON");
-  AddSocketOption(list, options->socket);
-  SetAction(list, result, [options] { return List(*options); });
-
-  CLI::App& show = *sessions.add_subcommand("show", "The text of a conversation");
-  show.add_option("id", options->id, "Its id")->required()->check(ConversationNumber());
-  AddSocketOption(show, options->socket);
-  SetAction(show, result, [options] { return Show(*options); });
-
-  CLI::App& fork = *sessions.add_subcommand(
-      "fork", "A new conversation that begins with the first tokens of another; prints its id");
-  fork.add_option("id", options->id, "The other's id")->required()->check(ConversationNumber());
-  fork.add_option("--tokens", options->token_count, "How many tokens; default: all")
-      ->check(CLI::PositiveNumber);
-  fork.add_option("--label", options->label, "Shown by `cairn sessions list`");
-  AddSocketOption(fork, options->socket);
-  SetAction(fork, result, [options] { return Fork(*options); });
-
-  CLI::App& remove = *sessions.add_subcommand("delete", "Delete a conversation and free its flash");
-  remove.add_option("id", options->id, "Its id")->required()->check(ConversationNumber());
-  AddSocketOption(remove, options->socket);
-  SetAction(remove, result, [options] { return Delete(*options); });
+  AddList(sessions, result);
+  AddShow(sessions, result);
+  AddFork(sessions, result);
+  AddDelete(sessions, result);
 }
 
 }  // namespace cairn::cli

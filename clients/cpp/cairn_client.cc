@@ -231,6 +231,9 @@ absl::StatusOr<std::unique_ptr<CairnClient>> CairnClient::Connect(const std::str
     return InvalidArgument("socket path {} has {} bytes: an address holds {}", socket_path,
                            socket_path.size(), rpc::kSocketPathBytesMax);
   }
+  if (socket_path.empty()) {
+    return InvalidArgument("the socket path is empty: give that of cairn-compute-node");
+  }
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
   auto impl = std::make_unique<Impl>();
@@ -238,7 +241,14 @@ absl::StatusOr<std::unique_ptr<CairnClient>> CairnClient::Connect(const std::str
   impl->stub = v1::InferenceService::NewStub(grpc::CreateCustomChannel(
       "unix:" + socket_path, grpc::InsecureChannelCredentials(), arguments));
   std::unique_ptr<CairnClient> client(new CairnClient(std::move(impl)));
-  CAIRN_RETURN_IF_ERROR(client->GetStatus().status());
+  const absl::Status reached = client->GetStatus().status();
+  // Every compute node has this call.
+  if (absl::IsUnimplemented(reached)) {
+    return FailedPrecondition(
+        "what serves {} is not cairn-compute-node: give its socket, not that of cairn-kv-node",
+        socket_path);
+  }
+  CAIRN_RETURN_IF_ERROR(reached);
   return client;
 }
 

@@ -31,6 +31,39 @@ class CliDaemonTest(daemons.SharedCairnTest):
         """-> the conversations with that label."""
         return [s for s in self.cairn.sessions() if s["label"] == label]
 
+    # Arguments
+
+    def test_socket_that_is_given_counts_and_not_the_environments(self):
+        number = str(self.cairn.generate("Mira", "--tokens", "1")["conversation_id"])
+        environment = {**os.environ, "CAIRN_SOCKET": self.cairn.path("nobody.sock")}
+        for arguments in (["sessions", "list"], ["sessions", "show", number], ["sessions", "fork", number],
+                          ["generate", "x", "--tokens", "1"], ["chat"], ["sessions", "delete", number]):
+            done = subprocess.run(self.cairn.command(*arguments), env=environment, stdin=subprocess.DEVNULL,
+                                  capture_output=True, timeout=daemons.RUN_TIMEOUT_S, check=False)
+            self.assertEqual(done.returncode, 0, (arguments, done.stderr))
+            # And the other way round.
+            done = subprocess.run([binary("cairn"), *arguments], env={**os.environ, "CAIRN_SOCKET": self.cairn.socket},
+                                  stdin=subprocess.DEVNULL, capture_output=True, timeout=daemons.RUN_TIMEOUT_S,
+                                  check=False)
+            missing = arguments[:2] == ["sessions", "delete"]
+            self.assertEqual(done.returncode, 1 if missing else 0, (arguments, done.stderr))
+
+    def test_numbers_out_of_range_are_refused_with_the_range(self):
+        for seed in ("-1", "18446744073709551616", "x", "1.5"):
+            self.refuse("generate", "x", "--seed", seed, status=2,
+                        words=["--seed: a seed is a number from 0 to 18446744073709551615"])
+        for count in ("0", "-1", "1e3"):
+            self.refuse("sessions", "fork", "1", "--tokens", count, status=2,
+                        words=[f"Value {count} not in range 1 to 2147483648"])
+        self.cairn.generate("x", "--tokens", "1", "--seed", "18446744073709551615")
+
+    def test_socket_of_the_other_daemon_is_told_apart(self):
+        for command in (["sessions", "list"], ["generate", "x"]):
+            done = subprocess.run([binary("cairn"), *command, "--socket", self.cairn.kv_socket], capture_output=True,
+                                  timeout=daemons.RUN_TIMEOUT_S, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(b"is not cairn-compute-node: give its socket, not that of cairn-kv-node", done.stderr)
+
     # Texts
 
     def test_text_that_is_not_utf8_is_refused_with_its_source(self):

@@ -179,5 +179,11 @@ TEST(CairnClientConnectTest, PathThatNoAddressHoldsIsRefusedWithBothSizes) {
   EXPECT_NE(Message(status).find("108 bytes: an address holds 107"), std::string::npos) << status;
 }
 
+TEST(CairnClientConnectTest, EmptyPathIsRefused) {
+  const absl::Status status = CairnClient::Connect("").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(Message(status).find("socket path is empty"), std::string::npos) << status;
+}
+
 }  // namespace
 }  // namespace cairn
