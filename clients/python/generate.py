@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """Generates text with Cairn, from Python: a complete client of the compute protocol.
 
-    generate.py [--socket PATH] [--conversation ID] [--tokens N] [--stop TEXT] PROMPT
+    generate.py [--socket PATH] [--conversation ID] [--tokens N] [--stop TEXT] [--temperature T] [--seed N]
+                [--chat] [--system TEXT] [--logprobs N] PROMPT
+
+With --chat the prompt is the user's message, written with the model's chat template, and what follows is the assistant's
+answer; without it the text is gone on with as it is. To go on with a conversation send only what is new.
 
 Needs Debian's python3-grpcio, python3-protobuf and protobuf-compiler. Debian's grpc_tools lag behind its protobuf, so
 this file makes the message classes with protoc when it starts, and calls the service by its name: three lines for each
@@ -77,20 +81,36 @@ def main():
     parser.add_argument("--socket", default=default_socket())
     parser.add_argument("--conversation", type=int, default=0, help="continue this conversation")
     parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--stop", action="append", default=[])
+    parser.add_argument("--stop", action="append", default=[], help="end before this text; may be repeated")
+    parser.add_argument("--temperature", type=float, default=0, help="0: always the most likely token")
+    parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal text; 0: a random one")
+    parser.add_argument("--chat", action="store_true", help="the prompt is a message for the assistant")
+    parser.add_argument("--system", default="", help="with --chat: what the model is told first")
+    parser.add_argument("--logprobs", type=int, help="show how likely each token was, and the N most likely ones")
     arguments = parser.parse_args()
 
     client = CairnClient(arguments.socket)
-    events = client.generate(text=arguments.prompt, conversation_id=arguments.conversation,
-                             tokens_max=arguments.tokens, stop=arguments.stop)
+    if arguments.chat:
+        told = [{"role": "system", "content": arguments.system}] if arguments.system else []
+        prompt = {"messages": {"messages": [*told, {"role": "user", "content": arguments.prompt}]}}
+    else:
+        prompt = {"text": arguments.prompt}
+    events = client.generate(**prompt, conversation_id=arguments.conversation, tokens_max=arguments.tokens,
+                             stop=arguments.stop, logprobs=arguments.logprobs is not None,
+                             top_logprob_count=arguments.logprobs or 0,
+                             sampling={"temperature": arguments.temperature, "seed": arguments.seed})
     conversation = 0
     try:
         for event in events:
             kind = event.WhichOneof("event")
             if kind == "started":
                 conversation = event.started.conversation_id
-            elif kind == "token":
+            elif kind == "token" and arguments.logprobs is None:
                 print(event.token.text, end="", flush=True)
+            elif kind == "token":
+                # A token's own bytes may be a part of a character.
+                print(*(f"{token.text!r} {token.logprob:.3f}"
+                        for token in (event.token.logprob, *event.token.top_logprobs)), sep="  ", flush=True)
             elif kind == "finished":
                 print()
                 print(f"conversation={conversation} tokens={event.finished.generated_token_count} "

@@ -250,19 +250,35 @@ class GenerateTest(daemons.SharedCairnTest):
         self.assertIn("The code of the red door is 4821.", done.stdout.decode())
         self.assertIn("49 tokens were reused", done.stdout.decode())
 
-    def test_python_client(self):
-        client = os.path.join(daemons.REPOSITORY, "clients", "python", "generate.py")
+    def run_python_client(self, *arguments, cairn=None):
         if subprocess.run(["/usr/bin/python3", "-c", "import grpc, google.protobuf"], check=False).returncode != 0:
             self.skipTest("python3-grpcio or python3-protobuf is missing")
-        done = subprocess.run(["/usr/bin/python3", client, "--socket", self.cairn.socket, "--stop", "\n",
-                               "The code of the red door is 4821.\nQ: What is the code of the red door?\nA:"],
+        client = os.path.join(daemons.REPOSITORY, "clients", "python", "generate.py")
+        return subprocess.run(["/usr/bin/python3", client, "--socket", (cairn or self.cairn).socket, *arguments],
                               capture_output=True, timeout=daemons.RUN_TIMEOUT_S, check=False)
+
+    def test_python_client(self):
+        prompt = "The code of the red door is 4821.\nQ: What is the code of the red door?\nA:"
+        done = self.run_python_client("--stop", "\n", prompt)
         self.assertEqual(done.returncode, 0, done.stderr.decode())
         self.assertEqual(done.stdout.decode(), " The code of the red door is 4821.\n")
-        done = subprocess.run(["/usr/bin/python3", client, "--socket", self.cairn.path("nobody.sock"), "x"],
-                              capture_output=True, timeout=daemons.RUN_TIMEOUT_S, check=False)
+        done = self.run_python_client("--tokens", "1", "--logprobs", "2", prompt)
+        self.assertRegex(done.stdout.decode(), r"\Ab' The' -0\.\d{3}  b' The' -0\.\d{3}  b'.+' -\d+\.\d{3}\n\n\Z")
+        drawn = [self.run_python_client("--temperature", "1.5", "--seed", seed, prompt).stdout for seed in "778"]
+        self.assertEqual((drawn[0] == drawn[1], drawn[0] == drawn[2]), (True, False), drawn)
+        done = self.run_python_client("--chat", "x")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"FAILED_PRECONDITION: messages cannot be taken", done.stderr)
+        done = self.run_python_client("--socket", self.cairn.path("nobody.sock"), "x")
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"UNAVAILABLE", done.stderr)
+
+    def test_python_client_sends_messages(self):
+        with Cairn(kv="ram", compute_config='chat_template: "chatml"\n') as cairn:
+            done = self.run_python_client("--chat", "--system", "Be brief.", "--tokens", "2", "Hi", cairn=cairn)
+            self.assertEqual(done.returncode, 0, done.stderr.decode())
+            begin = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+            self.assertTrue(cairn.succeed("sessions", "show", "1").startswith(begin))
 
 
 class RestartTest(unittest.TestCase):
