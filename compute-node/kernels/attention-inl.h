@@ -115,7 +115,9 @@ HWY_NOINLINE float UpdateSoftmax(float scale, std::int64_t visible, float* HWY_R
   const float largest = block_max > max ? block_max : max;
   auto weights_sum = hn::Zero(df);
   for (std::int64_t e = 0; e < kAttentionBlockEntries; e += lanes) {
-    const auto weights = hn::Exp(df, hn::Sub(hn::Load(df, scores + e), hn::Set(df, largest)));
+    const auto below = hn::Sub(hn::Load(df, scores + e), hn::Set(df, largest));
+    // Exp makes 0 of what is no number, and a damaged entry would only seem not to be attended.
+    const auto weights = hn::MulAdd(below, hn::Zero(df), hn::Exp(df, below));
     weights_sum = hn::Add(weights_sum, weights);
     hn::Store(weights, df, scores + e);
   }

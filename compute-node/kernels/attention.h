@@ -60,7 +60,7 @@ void LoadBlock(std::span<const std::byte* const> entries,
 // Attends one block. `scale` multiplies the scores (1 / sqrt(head_dim)). `visible_counts` is empty
 // (all entries are visible to every row) or says for each row how many of the leading entries it
 // sees; 0 leaves that row's state untouched. What a row does not see has no influence on it,
-// whatever it holds.
+// whatever it holds; a visible score that is not finite makes the row's sum NaN.
 void AttendBlock(const KvBlock& block, float scale, const QueryRows& queries,
                  std::span<const std::int32_t> visible_counts, std::span<float> states);
 

@@ -157,6 +157,32 @@ TEST(AttentionTest, HiddenEntriesMayHoldAnything) {
   });
 }
 
+// Numbers that a model overflowed to must not be taken for entries that nobody attends.
+TEST(AttentionTest, AScoreThatIsNoNumberSpoilsTheRow) {
+  test::Rng rng(TestSeed());
+  constexpr std::int64_t kDim = 40;
+  constexpr std::int64_t kCount = 70;
+  const std::vector<float> query = RandomRow(rng, kDim);
+  for (const KvFormat format : kKvFormats) {
+    for (const float content :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      for (const std::int64_t bad : {std::int64_t{0}, std::int64_t{13}, kCount - 1}) {
+        TestEntries entries(rng, kCount, kDim, format);
+        std::vector<float> key = RandomRow(rng, kDim);
+        key[7] = content;
+        StoreKvEntry(key, RandomRow(rng, kDim), format,
+                     entries.storage.data() + bad * KvEntryBytes(format, kDim));
+        ForEachSimdTarget([&] {
+          for (const float out : AttendAll(entries.pointers, format, kDim, query, 32)) {
+            ASSERT_FALSE(std::isfinite(out))
+                << KvFormatName(format) << " " << content << " " << bad;
+          }
+        });
+      }
+    }
+  }
+}
+
 TEST(AttentionTest, LargeScoresDoNotOverflow) {
   test::Rng rng(TestSeed());
   constexpr std::int64_t kDim = 32;
