@@ -1,5 +1,7 @@
 #include "compute-node/kernels/activations.h"
 
+#include <bit>
+
 #include "common/base/check.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -23,11 +25,13 @@ void QuantizeBlock(const float* HWY_RESTRICT from, ActivationBlock& block) {
   const hn::RebindToSigned<Floats> di;
   const hn::Rebind<std::int8_t, Floats> d8;
   const std::size_t lanes = hn::Lanes(df);
-  auto largest = hn::Zero(df);
+  // Magnitudes are ordered like their bits, in which NaN is the largest: a maximum of floats could
+  // lose it.
+  auto largest = hn::Zero(di);
   for (std::size_t i = 0; i < kActivationBlock; i += lanes) {
-    largest = hn::Max(largest, hn::Abs(hn::LoadU(df, from + i)));
+    largest = hn::Max(largest, hn::BitCast(di, hn::Abs(hn::LoadU(df, from + i))));
   }
-  const float range = hn::GetLane(hn::MaxOfLanes(df, largest));
+  const auto range = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(di, largest)));
   // Below this the quotient would overflow; such a row is zero for every purpose.
   constexpr float kRangeMin = 1e-30F;
   const float inverse = range > kRangeMin ? kNumberMax / range : 0.0F;

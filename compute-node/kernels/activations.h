@@ -24,7 +24,8 @@ struct ActivationBlock {
 };
 static_assert(sizeof(ActivationBlock) == 80);
 
-// Quantises one row; its length is a multiple of 32 and blocks.size() is length / 32.
+// Quantises one row; its length is a multiple of 32 and blocks.size() is length / 32. The scale of
+// a block with NaN or infinity is not finite.
 void QuantizeActivations(std::span<const float> row, std::span<ActivationBlock> blocks);
 
 }  // namespace cairn::compute

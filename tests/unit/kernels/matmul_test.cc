@@ -213,6 +213,24 @@ TEST(QuantizeActivationsTest, KeepsSixteenBits) {
   });
 }
 
+TEST(QuantizeActivationsTest, ANumberThatIsNoneShowsInTheScale) {
+  test::Rng rng(TestSeed());
+  ForEachSimdTarget([&] {
+    for (const float content :
+         {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN(),
+          std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+      for (std::size_t i = 0; i < 32; ++i) {
+        std::vector<float> row = RandomRow(rng, 64);
+        row[i] = content;
+        std::vector<ActivationBlock> blocks(2);
+        QuantizeActivations(row, blocks);
+        EXPECT_FALSE(std::isfinite(blocks[0].scale)) << content << " at " << i;
+        EXPECT_TRUE(std::isfinite(blocks[1].scale));
+      }
+    }
+  });
+}
+
 TEST(QuantizeActivationsTest, ZeroRowsStayZero) {
   const std::vector<float> row(32, 0.0F);
   std::vector<ActivationBlock> blocks(1);
