@@ -32,7 +32,14 @@ void RmsNormRow(const float* HWY_RESTRICT x, const float* HWY_RESTRICT weight, f
   for (; i < count; ++i) {
     sum += x[i] * x[i];
   }
-  const float scale = 1.0F / std::sqrt(sum / static_cast<float>(count) + epsilon);
+  float scale = 1.0F / std::sqrt(sum / static_cast<float>(count) + epsilon);
+  if (!std::isfinite(sum)) {
+    double large_sum = 0.0;
+    for (i = 0; i < count; ++i) {
+      large_sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    }
+    scale = static_cast<float>(1.0 / std::sqrt(large_sum / static_cast<double>(count)));
+  }
   for (i = 0; i + lanes <= count; i += lanes) {
     const auto v = hn::Mul(hn::LoadU(df, x + i), hn::Set(df, scale));
     hn::StoreU(hn::Mul(v, hn::LoadU(df, weight + i)), df, out + i);

@@ -1,6 +1,7 @@
 #include "compute-node/kernels/ops.h"
 
 #include <cmath>
+#include <limits>
 
 #include "compute-node/kernels/reference.h"
 #include "tests/unit/kernels/kernel_testing.h"
@@ -21,6 +22,27 @@ TEST(RmsNormTest, MatchesTheReference) {
       std::vector<float> in_place = x;
       RmsNorm(in_place, weight, 1e-5F, in_place);
       EXPECT_EQ(in_place, out);
+    });
+  }
+}
+
+// Their squares are beyond the range of floats.
+TEST(RmsNormTest, LargeNumbersAreNotLost) {
+  test::Rng rng(TestSeed());
+  for (const std::size_t count : {1U, 64U, 100U}) {
+    std::vector<float> x = RandomRow(rng, count, 1e25F);
+    const std::vector<float> weight = RandomRow(rng, count);
+    const auto expected = reference::RmsNorm(x, weight, 1e-5);
+    ForEachSimdTarget([&] {
+      std::vector<float> out(count);
+      RmsNorm(x, weight, 1e-5F, out);
+      EXPECT_LT(Distance(out, expected), 1e-6) << count;
+    });
+    x[count / 2] = std::numeric_limits<float>::infinity();
+    ForEachSimdTarget([&] {
+      std::vector<float> out(count);
+      RmsNorm(x, weight, 1e-5F, out);
+      EXPECT_FALSE(std::isfinite(out[count / 2])) << count;
     });
   }
 }
