@@ -227,11 +227,14 @@ void Reader::ReadRefused() {
     Problem(Unimplemented("model metadata: a mixture of {} experts, which Cairn does not run",
                           expert_count));
   }
-  if (file_.FindBool(Key("attention.causal")) == false) {
+  const std::string causal = Key("attention.causal");
+  if (file_.Has(causal) && !file_.FindBool(causal)) {
+    Problem(InvalidArgument("model metadata: key '{}' is no bool", PrintableText(causal)));
+  } else if (file_.FindBool(causal) == false) {
     Problem(
         Unimplemented("model metadata: '{}' is false: the model makes embeddings of whole texts, "
                       "which Cairn does not run",
-                      PrintableText(Key("attention.causal"))));
+                      PrintableText(causal)));
   }
   constexpr struct {
     std::string_view name;
@@ -246,11 +249,12 @@ void Reader::ReadRefused() {
                  {"embedding_scale", 1},
                  {"residual_scale", 1}};
   for (const auto& scale : kScales) {
-    const std::optional<double> value = file_.FindFloat(Key(scale.name));
+    const double value = Number(scale.name, -std::numeric_limits<double>::infinity(),
+                                std::numeric_limits<double>::infinity(), scale.neutral);
     // Files write 0 for "not set".
-    if (value && *value != 0.0 && *value != scale.neutral) {
+    if (value != 0.0 && value != scale.neutral) {
       Problem(Unimplemented("model metadata: '{}' is {}, which Cairn does not run",
-                            PrintableText(Key(scale.name)), *value));
+                            PrintableText(Key(scale.name)), value));
     }
   }
 }
@@ -288,7 +292,11 @@ void Reader::ReadVocabularySize() {
 
 void Reader::ReadAll() {
   config_.name = file_.FindString("general.name").value_or("");
-  const std::string_view type = file_.FindString("general.type").value_or("model");
+  constexpr std::string_view kTypeKey = "general.type";
+  if (file_.Has(kTypeKey) && !file_.FindString(kTypeKey)) {
+    Problem(InvalidArgument("model metadata: key '{}' is no string", kTypeKey));
+  }
+  const std::string_view type = file_.FindString(kTypeKey).value_or("model");
   if (type != "model") {
     Problem(InvalidArgument("the file is of type '{}', not a model; give the base model's file",
                             PrintableText(type)));

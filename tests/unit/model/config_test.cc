@@ -275,6 +275,24 @@ TEST(ConfigTest, RefusesMissingAndImpossibleValues) {
   MetadataBuilder().Count("attention.layer_norm_rms_epsilon", 1).ExpectInvalid("no floating point");
 }
 
+// As if it were absent, the answers would be wrong.
+TEST(ConfigTest, RefusesValuesOfAnotherKind) {
+  MetadataBuilder().Count("attention.causal", 0).ExpectInvalid("attention.causal' is no bool");
+  for (const char* scale : {"attention.scale", "final_logit_softcapping", "logit_scale"}) {
+    MetadataBuilder().Count(scale, 30).ExpectInvalid("is no floating point number");
+    MetadataBuilder().Text(scale, "30").ExpectInvalid("is no floating point number");
+  }
+  MetadataBuilder()
+      .Number("logit_scale", std::numeric_limits<float>::quiet_NaN())
+      .ExpectInvalid("logit_scale' is nan");
+  test::GgufWriter writer;
+  writer.AddString("general.architecture", "llama");
+  writer.AddU32("general.type", 1);
+  const std::string bytes = writer.ToString();
+  const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes)));
+  EXPECT_THAT(Message(ReadModelConfig(**file).status()), HasSubstr("general.type' is no string"));
+}
+
 TEST(ConfigTest, AnAdapterIsNoModel) {
   test::GgufWriter writer;
   writer.AddString("general.architecture", "llama");
