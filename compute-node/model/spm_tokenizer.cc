@@ -87,6 +87,12 @@ absl::StatusOr<std::unique_ptr<SpmTokenizer>> SpmTokenizer::FromGguf(const GgufF
         "read tokenizer: tokenizer.ggml.scores is missing, which a llama (SentencePiece) "
         "tokenizer needs");
   }
+  // Without them the byte tokens would be ordinary text, and what no piece spells would be lost.
+  if (!vocabulary->has_kinds()) {
+    return InvalidArgument(
+        "read tokenizer: tokenizer.ggml.token_type is missing, which a llama (SentencePiece) "
+        "tokenizer needs");
+  }
   std::unique_ptr<SpmTokenizer> tokenizer(new SpmTokenizer(std::move(vocabulary)));
   CAIRN_RETURN_IF_ERROR(tokenizer->IndexBytes());
   if (constexpr std::string_view kKey = "tokenizer.ggml.add_space_prefix"; file.Has(kKey)) {

@@ -106,6 +106,7 @@ absl::Status Vocabulary::ReadKinds(const GgufFile& file) {
     }
     kinds_[i] = kind == 0 ? TokenKind::kUnused : static_cast<TokenKind>(kind);
   }
+  has_kinds_ = true;
   return absl::OkStatus();
 }
 

@@ -60,6 +60,7 @@ class Vocabulary {
   std::int32_t unknown_id() const { return unknown_id_; }
   bool IsEndOfGeneration(std::int32_t id) const;
 
+  bool has_kinds() const { return has_kinds_; }
   bool has_scores() const { return has_scores_; }
 
  private:
@@ -74,6 +75,7 @@ class Vocabulary {
   std::vector<std::string_view> texts_;
   std::vector<TokenKind> kinds_;
   std::vector<float> scores_;
+  bool has_kinds_ = false;
   bool has_scores_ = false;
   std::unordered_map<std::string_view, std::int32_t> ids_;
   std::vector<std::int32_t> specials_;  // sorted by text, then by id

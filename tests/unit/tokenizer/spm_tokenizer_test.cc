@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/tools/says.h"
 #include "tests/unit/tokenizer/test_vocabularies.h"
 
 namespace cairn::compute {
@@ -121,6 +122,17 @@ TEST(SpmTokenizerTest, AMegabyteWithoutSpacesIsQuick) {
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_GT(tokenizer->Encode(std::string(1 << 20, 't'), kPlain).size(), 1000U);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+TEST(SpmTokenizerTest, KindsMustBeThere) {
+  const test::Vocabulary vocabulary = SmallVocabulary({{"\u2581", -9.0F}});
+  test::GgufWriter writer;
+  writer.AddString("tokenizer.ggml.model", "llama");
+  writer.AddStringArray("tokenizer.ggml.tokens", vocabulary.tokens);
+  writer.AddF32Array("tokenizer.ggml.scores", vocabulary.scores);
+  const auto tokenizer = LoadTokenizer(writer);
+  EXPECT_EQ(tokenizer.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(test::Says(tokenizer.status(), "tokenizer.ggml.token_type is missing"));
 }
 
 TEST(SpmTokenizerTest, MissingScoresAndMisnamedBytesAreRefused) {
