@@ -145,7 +145,7 @@ absl::Status BpeTokenizer::ReadMerges(const GgufFile& file) {
         space == std::string_view::npos || space + 1 == line.size() ||
         line.find(' ', space + 1) != std::string_view::npos) {
       return InvalidArgument("read tokenizer: merge {} is '{}', expected two texts with one space",
-                             rank, line.substr(0, 64));
+                             rank, PrintableText(line));
     }
     const std::string_view left = line.substr(0, space);
     const std::string_view right = line.substr(space + 1);

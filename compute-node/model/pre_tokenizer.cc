@@ -6,6 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/base/utf8.h"
+#include "compute-node/model/gguf.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -186,7 +187,7 @@ absl::StatusOr<std::unique_ptr<const PreTokenizer>> PreTokenizer::Create(std::st
     }
   }
   return Unimplemented("read tokenizer: pre-tokenizer '{}' is not supported; supported are {}",
-                       name.substr(0, 64), KnownNames());
+                       PrintableText(name), KnownNames());
 }
 
 std::vector<std::string_view> PreTokenizer::Split(std::string_view text) const {

@@ -114,7 +114,7 @@ absl::Status SpmTokenizer::IndexBytes() {
     const std::optional<std::uint8_t> byte = ParseByteToken(vocabulary().Text(id));
     if (!byte.has_value()) {
       return InvalidArgument("read tokenizer: byte token {} is '{}', expected <0x00> to <0xFF>", id,
-                             vocabulary().Text(id).substr(0, 64));
+                             PrintableText(vocabulary().Text(id)));
     }
     byte_ids_[*byte] = id;
   }

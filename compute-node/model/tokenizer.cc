@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufFile& f
     return Unimplemented(
         "read tokenizer: model '{}' is not supported; supported are gpt2 (byte-level BPE) and "
         "llama (SentencePiece)",
-        model->substr(0, 64));
+        PrintableText(*model));
   }
   CAIRN_RETURN_IF_ERROR(tokenizer->ReadAdditions(file, adds_bos_default));
   return tokenizer;

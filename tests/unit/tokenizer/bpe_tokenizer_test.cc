@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/tools/says.h"
 #include "tests/unit/tokenizer/test_vocabularies.h"
 
 namespace cairn::compute {
@@ -159,6 +160,26 @@ TEST(BpeTokenizerTest, UnknownPreTokenizerAndModelAreRefused) {
   const auto status = LoadTokenizer(vocabulary).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_NE(status.ToString().find("'bert'"), std::string::npos) << status;
+}
+
+// They could play with a terminal, or begin a line of a report.
+TEST(BpeTokenizerTest, ErrorsShowNoControlCharacters) {
+  constexpr std::string_view kEvil = "\x1b[2J\nruns: yes";
+  const auto expect_printable = [](const absl::Status& status) {
+    EXPECT_TRUE(test::Says(status, "?[2J?runs: yes")) << status;
+    EXPECT_FALSE(test::Says(status, "\x1b") || test::Says(status, "\n")) << status;
+  };
+  test::Vocabulary vocabulary = HelloVocabulary("gpt-2");
+  vocabulary.merges[3] = kEvil;
+  vocabulary.merges[3] += " c";
+  expect_printable(LoadTokenizer(vocabulary).status());
+  expect_printable(LoadTokenizer(HelloVocabulary(kEvil)).status());
+  test::GgufWriter model;
+  model.AddString("tokenizer.ggml.model", std::string(kEvil));
+  expect_printable(LoadTokenizer(model).status());
+  vocabulary = test::MakeSpmVocabulary(384);
+  vocabulary.tokens[5] = kEvil;
+  expect_printable(LoadTokenizer(vocabulary).status());
 }
 
 TEST(BpeTokenizerTest, AliasesAreTheSame) {
