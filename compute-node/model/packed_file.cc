@@ -160,7 +160,8 @@ std::string PackedFilePath(const std::string& directory, const std::string& mode
 
 absl::StatusOr<AlignedMapping> OpenPackedFile(const std::string& path, const PackedKey& key,
                                               ThreadPool& pool) {
-  const PackedDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  // O_NONBLOCK: a pipe is refused below instead of waited for.
+  const PackedDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (file.fd() < 0) {
     return ErrnoStatus(errno, fmt::format("open packed weights '{}'", path));
   }

@@ -1,5 +1,6 @@
 #include "compute-node/model/packed_file.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -126,6 +127,17 @@ TEST_F(PackedFileTest, AFileOfAnotherModelIsNotTaken) {
   const std::vector<float> other = Logits(directory_);
   EXPECT_NE(other, expected);
   EXPECT_EQ(other, Logits(""));
+}
+
+TEST_F(PackedFileTest, WhatIsNoFileIsNotWaitedFor) {
+  const std::vector<float> expected = Logits("");
+  fs::create_directories(directory_);
+  ASSERT_EQ(mkfifo(PackedPath().c_str(), S_IRUSR | S_IWUSR), 0);
+  EXPECT_EQ(Logits(directory_), expected);
+  EXPECT_TRUE(fs::is_regular_file(PackedPath()));
+  fs::remove(PackedPath());
+  fs::create_directories(PackedPath() + "/not-empty");
+  EXPECT_EQ(Logits(directory_), expected);
 }
 
 TEST_F(PackedFileTest, WithoutAFolderThatCanBeWrittenTheModelStillRuns) {
