@@ -72,8 +72,9 @@ absl::StatusOr<std::string> HashFile(int fd, const std::string& path) {
 
 // What must be equal for a cached digest to count.
 std::string FileIdentity(const struct stat& info) {
-  return fmt::format("{}-{}-{}-{}-{}", info.st_dev, info.st_ino, info.st_size, info.st_mtim.tv_sec,
-                     info.st_mtim.tv_nsec);
+  return fmt::format("{}-{}-{}-{}-{}-{}-{}", info.st_dev, info.st_ino, info.st_size,
+                     info.st_mtim.tv_sec, info.st_mtim.tv_nsec, info.st_ctim.tv_sec,
+                     info.st_ctim.tv_nsec);
 }
 
 std::string CacheText(const std::string& identity, const std::string& digest) {
@@ -82,6 +83,8 @@ std::string CacheText(const std::string& identity, const std::string& digest) {
 
 // The digest in the cache file, empty if there is none that can be trusted.
 std::string ReadCache(const std::filesystem::path& cache, const std::string& identity) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(cache, error)) return "";  // a pipe would be waited for
   std::ifstream stream(cache, std::ios::binary);
   const std::string hex_start = fmt::format("{}{} ", kCacheHeader, identity);
   std::string text(hex_start.size() + kModelDigestBytes * 2 + 1, '\0');

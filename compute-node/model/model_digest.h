@@ -1,7 +1,8 @@
 // The digest that identifies a model: SHA-256 of its whole file, or, of a split model, of the
 // digests of its parts. Hashing gigabytes takes seconds,
 // so that the result is kept in a small file under $XDG_CACHE_HOME/cairn (or ~/.cache/cairn), found
-// by device, inode, size and modification time. A cache that is missing, damaged or cannot be
+// by device, inode, size and the times of modification and of change (which, unlike the former, a
+// copy cannot bring along). A cache that is missing, damaged or cannot be
 // written only costs the time.
 //
 // Blocking:   reads the whole files when the cache does not know them.

@@ -1,5 +1,7 @@
 #include "compute-node/model/model_digest.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -76,6 +78,24 @@ TEST_F(ModelDigestTest, AChangedFileIsHashedAgain) {
   Digest();
   Write(file_, "abcd");
   EXPECT_NE(Digest(), kAbcDigest);
+}
+
+// Copies that keep the time of modification, into the file or under a reused inode number.
+TEST_F(ModelDigestTest, AFileOfTheSameSizeAndTimeIsHashedAgain) {
+  Digest();
+  const auto modified = std::filesystem::last_write_time(file_);
+  Write(file_, "abd");
+  std::filesystem::last_write_time(file_, modified);
+  EXPECT_NE(Digest(), kAbcDigest);
+}
+
+TEST_F(ModelDigestTest, APipeInTheCacheIsNotWaitedFor) {
+  Digest();
+  const std::filesystem::path pipe = CacheFile();
+  std::filesystem::remove(pipe);
+  ASSERT_EQ(mkfifo(pipe.c_str(), S_IRUSR | S_IWUSR), 0);
+  EXPECT_EQ(Digest(), kAbcDigest);
+  EXPECT_TRUE(std::filesystem::is_regular_file(pipe));
 }
 
 TEST_F(ModelDigestTest, AnUnwritableCacheDoesNotMatter) {
