@@ -16,6 +16,7 @@ struct Model::Impl {
   explicit Impl(const ModelOptions& options) : pool(options.thread_count) {}
 
   absl::Status CheckSequence(const SequencePass& sequence) const;
+  absl::StatusOr<std::string> Digest() const;
 
   ThreadPool pool;
   std::unique_ptr<GgufFile> file;
@@ -36,12 +37,17 @@ const ModelConfig& Model::config() const { return impl_->config; }
 const GgufFile& Model::file() const { return *impl_->file; }
 ThreadPool& Model::pool() { return impl_->pool; }
 
-absl::StatusOr<std::string> Model::Digest() const {
-  MutexLock lock(impl_->digest_mutex);
-  if (impl_->digest.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(impl_->digest, ModelDigest(impl_->file->paths()));
+absl::StatusOr<std::string> Model::Digest() const { return impl_->Digest(); }
+
+absl::StatusOr<std::string> Model::Impl::Digest() const {
+  MutexLock lock(digest_mutex);
+  if (digest.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(std::string of_paths, ModelDigest(file->paths()));
+    // It must be that of the weights that were mapped.
+    CAIRN_RETURN_IF_ERROR(file->CheckUnchanged());
+    digest = std::move(of_paths);
   }
-  return impl_->digest;
+  return digest;
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& path,
@@ -68,7 +74,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& path,
   if (!options.packed_directory.empty()) {
     cache.directory = options.packed_directory;
     cache.size_bytes_min = options.packed_bytes_min;
-    CAIRN_ASSIGN_OR_RETURN(cache.model_digest, ModelDigest(impl->file->paths()));
+    CAIRN_ASSIGN_OR_RETURN(cache.model_digest, impl->Digest());
   }
   auto weights = Weights::Load(*impl->file, impl->config, impl->pool, cache, options.progress);
   if (!weights.ok()) {

@@ -112,7 +112,7 @@ class Model {
   const GgufFile& file() const;
   ThreadPool& pool();
   // The digest of the whole file, or of all parts, 32 bytes; computed when first asked for, then
-  // cached on disk (model_digest.h).
+  // cached on disk (model_digest.h). FAILED_PRECONDITION if the file is no longer what was loaded.
   absl::StatusOr<std::string> Digest() const;
 
   // Runs 1 to batch_tokens_max tokens in all through the model. A sequence that fails does not

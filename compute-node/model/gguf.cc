@@ -170,6 +170,7 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenOne(const std::string& p
   file->path_ = path;
   file->data_ = {static_cast<const std::byte*>(mapping), size};
   file->mapped_ = true;
+  file->identity_ = IdentityOf(info);
   const absl::Status status = GgufParser(file->data_, *file).Parse();
   if (!status.ok()) {
     return Annotate(status, fmt::format("model file '{}'", path));
@@ -207,6 +208,24 @@ void GgufFile::DropFromMemory(std::span<const std::byte> bytes) const {
                                   (begin - reinterpret_cast<std::uintptr_t>(bytes.data())),
                               end - begin, MADV_DONTNEED));
   }
+}
+
+GgufFile::Identity GgufFile::IdentityOf(const struct stat& info) {
+  return {info.st_dev, info.st_ino, info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
+}
+
+absl::Status GgufFile::CheckUnchanged() const {
+  struct stat info = {};
+  if (mapped_ && (stat(path_.c_str(), &info) != 0 || IdentityOf(info) != identity_)) {
+    return FailedPrecondition(
+        "model file '{}' was removed, replaced or written to while it was read; start again when "
+        "it is complete",
+        path_);
+  }
+  for (const auto& part : more_parts_) {
+    CAIRN_RETURN_IF_ERROR(part->CheckUnchanged());
+  }
+  return absl::OkStatus();
 }
 
 std::vector<std::string> GgufFile::paths() const {

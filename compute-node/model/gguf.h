@@ -26,6 +26,8 @@
 
 #include "common/base/status.h"
 
+struct stat;
+
 namespace cairn::compute {
 
 // Bounds on what a file may declare; a file beyond them is refused.
@@ -164,6 +166,11 @@ class GgufFile {
   std::vector<std::string> paths() const;
   std::int64_t byte_count() const;  // of all parts
 
+  // FAILED_PRECONDITION if another file has taken the place of one that was opened, or one was
+  // written to: what is read by path since then, or was read from the mapping, may not be of this
+  // model. OK after Parse.
+  absl::Status CheckUnchanged() const;
+
  private:
   friend class GgufParser;
   friend class GgufJoiner;
@@ -177,7 +184,18 @@ class GgufFile {
     const std::byte* data;       // first element; for strings their length field
   };
 
+  // Which file was opened, and when it was written.
+  struct Identity {
+    std::uint64_t device = 0;
+    std::uint64_t inode = 0;
+    std::int64_t size_bytes = 0;
+    std::int64_t modified_seconds = 0;
+    std::int64_t modified_nanoseconds = 0;
+    bool operator==(const Identity&) const = default;
+  };
+
   GgufFile() = default;
+  static Identity IdentityOf(const struct stat& info);
   // One file, whatever it is a part of.
   static absl::StatusOr<std::unique_ptr<GgufFile>> OpenOne(const std::string& path);
   const Value* FindValue(std::string_view key) const;
@@ -185,6 +203,7 @@ class GgufFile {
   std::string path_;
   std::span<const std::byte> data_;
   bool mapped_ = false;
+  Identity identity_;
   std::uint32_t version_ = 0;
   std::uint64_t alignment_ = 32;
   std::vector<Value> values_;

@@ -310,7 +310,7 @@ class WeightsLoader {
                                             const Weights::Progress& progress) {
     if (!cache.directory.empty() && PackedTotal() >= cache.size_bytes_min) {
       absl::StatusOr<AlignedMapping> cached = MapCached(pool, cache, progress);
-      if (cached.ok()) return cached;
+      if (cached.ok() || absl::IsFailedPrecondition(cached.status())) return cached;
       // Of a model that is itself wrong the same is found again below.
       LogWarning("packing weights in memory, at every start: {}", Message(cached.status()));
     }
@@ -348,6 +348,8 @@ class WeightsLoader {
           return buffer.data();
         },
         [&](std::int64_t) { return writer->Append(buffer); }));
+    // What is kept must be what the digest says.
+    CAIRN_RETURN_IF_ERROR(file_.CheckUnchanged());
     CAIRN_RETURN_IF_ERROR(writer->Finish());
     return OpenPackedFile(path, key, pool);
   }

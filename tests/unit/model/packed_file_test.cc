@@ -164,6 +164,40 @@ TEST_F(PackedFileTest, AModelWithANanIsRefusedAndLeavesNoFile) {
   EXPECT_TRUE(!fs::exists(directory_) || Files().empty());
 }
 
+// A copy over the model, say, while it is packed: what is kept would be of both.
+TEST_F(PackedFileTest, AModelThatIsWrittenToMeanwhileIsRefusedAndLeavesNoFile) {
+  ModelOptions options;
+  options.packed_directory = directory_;
+  options.packed_bytes_min = 1;
+  options.progress = [&](std::int64_t, std::int64_t) {
+    std::ofstream(model_path_, std::ios::binary | std::ios::app) << '\0';
+  };
+  const absl::Status status = Model::Load(model_path_, options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(Message(status), HasSubstr(model_path_));
+  EXPECT_TRUE(Files().empty());
+}
+
+TEST_F(PackedFileTest, TheDigestIsThatOfTheModelThatWasLoaded) {
+  const std::string digest = ModelDigestWithCache({model_path_}, "").value();
+  for (const bool packed : {false, true}) {
+    ModelOptions options;
+    options.packed_directory = packed ? directory_ : "";
+    options.packed_bytes_min = 1;
+    const auto model = Model::Load(model_path_, options);
+    ASSERT_TRUE(model.ok()) << model.status();
+    const std::string other = model_path_ + ".other";
+    fs::copy_file(model_path_, other);
+    fs::rename(other, model_path_);
+    // Known from loading, or no longer to be had.
+    if (packed) {
+      EXPECT_EQ((*model)->Digest().value(), digest);
+    } else {
+      EXPECT_EQ((*model)->Digest().status().code(), absl::StatusCode::kFailedPrecondition);
+    }
+  }
+}
+
 TEST_F(PackedFileTest, TwoThatLoadAtOnceBothGetIt) {
   auto other = std::async(std::launch::async, [&] { return Logits(directory_); });
   const std::vector<float> mine = Logits(directory_);
