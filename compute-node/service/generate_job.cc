@@ -216,7 +216,7 @@ absl::Status GenerateJob::OpenNew() {
   create.label = kept_ != nullptr ? kept_->label() : label_;
   CAIRN_ASSIGN_OR_RETURN(conversation_, runtime_->node->Create(create));
   // Somebody found it in the list, or guessed its id, and has it.
-  const absl::Status taken = state_.open_conversations().Take(conversation_, *stop_);
+  absl::Status taken = state_.open_conversations().Take(conversation_, *stop_);
   if (!taken.ok()) DropIfEmpty(conversation_);
   return taken;
 }
@@ -227,7 +227,7 @@ absl::Status GenerateJob::RunKeptTurn() {
     conversation_ = kept->id;
     turn_.prompt.erase(turn_.prompt.begin(), turn_.prompt.begin() + kept->token_count);
     held_token_count_ = kept->token_count;
-    const absl::Status status = RunAndKeep(prompt);
+    absl::Status status = RunAndKeep(prompt);
     if (IsWholeAfter(status)) return status;
     LogWarning("kept conversation session={} is given up: {}", conversation_, Message(status));
     kept_->Remove(kept->origin);
@@ -242,7 +242,7 @@ absl::Status GenerateJob::RunKeptTurn() {
 
 absl::Status GenerateJob::RunAndKeep(const std::vector<std::int32_t>& prompt) {
   tokens_ = prompt;
-  const absl::Status status = RunConversation(conversation_);
+  absl::Status status = RunConversation(conversation_);
   state_.open_conversations().Give(conversation_);
   // The store is full: what is kept for later goes before what is asked for now.
   if (absl::IsResourceExhausted(status) && slow_client_.ok()) kept_->DropAll();

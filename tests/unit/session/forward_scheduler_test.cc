@@ -148,7 +148,7 @@ TEST_F(ForwardSchedulerTest, ATurnThatIsLateIsWaitedForOnce) {
 // One turn computes while the other's step waits. Then the one that waited is due since long, but
 // waits for the other's next token all the same: from here on they step together.
 TEST_F(ForwardSchedulerTest, TwoGroupsThatAlternateBecomeOne) {
-  constexpr std::chrono::milliseconds kJoin{500};
+  constexpr std::chrono::milliseconds kJoin{2000};
   ForwardScheduler joining(model, 512, [&](auto) { return kJoin; });
   const auto first = NewTurn(joining);
   const auto second = NewTurn(joining);
