@@ -4,8 +4,8 @@
     generate.py [--socket PATH] [--conversation ID] [--tokens N] [--stop TEXT] [--temperature T] [--seed N]
                 [--chat] [--system TEXT] [--logprobs N] PROMPT
 
-With --chat the prompt is the user's message, written with the model's chat template, and what follows is the assistant's
-answer; without it the text is gone on with as it is. To go on with a conversation send only what is new.
+With --chat the prompt is the user's message, written with the model's chat template, and what follows is the
+assistant's answer; without it the text is gone on with as it is. To go on with a conversation send only what is new.
 
 Needs Debian's python3-grpcio, python3-protobuf and protobuf-compiler. Debian's grpc_tools lag behind its protobuf, so
 this file makes the message classes with protoc when it starts, and calls the service by its name: three lines for each

@@ -1,9 +1,9 @@
 // GenerationQueue runs generations, some of them at once, and begins them in the order in which
 // they came. Their forward passes meet in the ForwardScheduler.
 //
-// Threading:  safe from any thread. Each job runs on a thread of the queue, "cn-turn-N"; one that is
-//             stopped while it waits for its turn on "cn-turn-gone", so that its caller hears of it
-//             within kGoneCheckInterval, whatever else runs.
+// Threading:  safe from any thread. Each job runs on a thread of the queue, "cn-turn-N"; one that
+//             is stopped while it waits for its turn on "cn-turn-gone", so that its caller hears of
+//             it within kGoneCheckInterval, whatever else runs.
 // Limits:     kGenerationsWaitingMax wait; more are refused with RESOURCE_EXHAUSTED.
 #pragma once
 
