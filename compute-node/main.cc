@@ -36,12 +36,7 @@ absl::Status Serve(const ComputeNodeConfig& config) {
   }
   CAIRN_RETURN_IF_ERROR(ready);
   ServeUntilSignal(signals, daemon->Description(), [&daemon] {
-    if (daemon->Stop()) return;
-    LogWarning(
-        "stopping without a generation that did not end in {} ms: its conversation is at its last "
-        "checkpoint",
-        kStopTimeMax.count());
-    ::_exit(0);
+    if (!daemon->Stop()) ::_exit(0);
   });
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 #include "compute-node/daemon/compute_daemon.h"
 
 #include <algorithm>
+#include <future>
 #include <utility>
 
 #include "common/base/thread.h"
@@ -115,11 +116,34 @@ std::string ComputeDaemon::Description() const {
 bool ComputeDaemon::Stop() {
   stopping_.store(true);
   if (http_ != nullptr) http_->Refuse();
-  if (!server_->Shutdown(kStopTimeMax)) return false;
+  if (!server_->StopGenerations(kStopTimeMax)) {
+    LogWarning(
+        "stopping without a generation that did not end in {} ms: its conversation is at its last "
+        "checkpoint",
+        kStopTimeMax.count());
+    return false;
+  }
+  // The libraries wait for their calls without a limit. Nothing is lost with what is cut off.
+  auto stopped = std::make_shared<std::promise<void>>();
+  std::thread thread = StartThread("cn-stop", [this, stopped] {
+    StopCalls();
+    stopped->set_value();
+  });
+  if (stopped->get_future().wait_for(kCallsStopTimeMax) == std::future_status::ready) {
+    thread.join();
+    return true;
+  }
+  thread.detach();
+  LogWarning("stopping without calls that did not end in {} ms: every generation is stored",
+             kCallsStopTimeMax.count());
+  return false;
+}
+
+void ComputeDaemon::StopCalls() {
   if (http_ != nullptr) http_->Stop(kHttpStopTimeMax);
+  server_->EndCalls(kGrpcStopTimeMax);
   http_.reset();
   server_.reset();
-  return true;
 }
 
 void ComputeDaemon::Load() {

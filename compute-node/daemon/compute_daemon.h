@@ -4,7 +4,8 @@
 //
 // Threading:  one thread.
 // Blocking:   Start binds a socket. WaitUntilReady waits for the model and the KV node. Stop waits
-//             until running generations are stored, and ends what is left after kStopTimeMax.
+//             until running generations are stored, at most kStopTimeMax, and then until calls and
+//             connections have ended, at most kCallsStopTimeMax.
 // Errors:     one message that says what is wrong with which object and what to do.
 #pragma once
 
@@ -24,8 +25,12 @@
 namespace cairn::compute {
 
 inline constexpr std::chrono::milliseconds kStopTimeMax{10000};
+// For what is left when every generation is stored. A call may wait for a KV node that is away.
+inline constexpr std::chrono::milliseconds kCallsStopTimeMax{5000};
 // For HTTP clients to read why their generation ended.
 inline constexpr std::chrono::milliseconds kHttpStopTimeMax{2000};
+// For gRPC clients to hang up: some look at an idle connection every five seconds only.
+inline constexpr std::chrono::milliseconds kGrpcStopTimeMax{1000};
 
 class ComputeDaemon {
  public:
@@ -42,14 +47,15 @@ class ComputeDaemon {
   // One line of key=value about what is served. REQUIRES: WaitUntilReady returned OK.
   std::string Description() const;
 
-  // Health NOT_SERVING, generations stopped and stored, calls ended. False if a generation did not
-  // end within kStopTimeMax: then only leaving the process ends it, and its conversation is at its
-  // last checkpoint. Once.
+  // Health NOT_SERVING, generations stopped and stored, calls ended. False if some of that took too
+  // long, which is logged: then only leaving the process ends it, and a generation's conversation
+  // is at its last checkpoint. Once.
   bool Stop();
 
  private:
   explicit ComputeDaemon(const ComputeNodeConfig& config) : config_(config) {}
   absl::Status StartHttp();
+  void StopCalls();
   void Load();
   absl::StatusOr<std::shared_ptr<Runtime>> MakeRuntime();
   // What HTTP clients come back to.

@@ -45,14 +45,16 @@ absl::Status ComputeServer::Listen(const ComputeServerOptions& options) {
 
 void ComputeServer::SetServing(bool serving) { server_->SetServing(serving); }
 
-bool ComputeServer::Shutdown(std::chrono::milliseconds time_max) {
-  if (server_ == nullptr) return true;
-  SetServing(false);
+bool ComputeServer::StopGenerations(std::chrono::milliseconds time_max) {
+  if (server_ != nullptr) SetServing(false);
   state_.SetStopping();
-  if (!queue_.Stop(time_max)) return false;
+  return queue_.Stop(time_max);
+}
+
+void ComputeServer::EndCalls(std::chrono::milliseconds time_max) {
+  if (server_ == nullptr) return;
   server_->Shutdown(time_max);
   server_.reset();
-  return true;
 }
 
 }  // namespace cairn::compute

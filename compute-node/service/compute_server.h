@@ -2,7 +2,8 @@
 // service and reflection.
 //
 // Threading:  methods may be called from any thread, one at a time.
-// Blocking:   Start binds the socket; Shutdown waits for generations to be stopped and stored.
+// Blocking:   Start binds the socket; StopGenerations waits for generations to be stopped and
+//             stored, EndCalls for all calls.
 // Errors:     of Start: INVALID_ARGUMENT path too long; ALREADY_EXISTS the socket is taken.
 #pragma once
 
@@ -44,9 +45,12 @@ class ComputeServer {
   void SetServing(bool serving);
   // For generations of other endpoints, which end before the server dies.
   GenerationQueue& queue() { return queue_; }
-  // Refuses new calls, cancels generations and waits until each has stored what it has; then ends
-  // the calls. False if a generation did not end within `time_max`.
-  bool Shutdown(std::chrono::milliseconds time_max);
+  // Refuses new calls, cancels generations and waits until each has stored what it has. False if
+  // one did not end within `time_max`.
+  bool StopGenerations(std::chrono::milliseconds time_max);
+  // Behind StopGenerations: closes the socket. Calls in progress are cancelled after `time_max`,
+  // and waited for; one that waits for the KV node does not see that.
+  void EndCalls(std::chrono::milliseconds time_max);
 
  private:
   ComputeServer(const ComputeServerOptions& options, DaemonState& state);

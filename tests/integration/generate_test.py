@@ -5,6 +5,7 @@ Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3
 import os
 import random
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -360,6 +361,23 @@ class RestartTest(unittest.TestCase):
             number = str(cairn.sessions()[0]["conversation_id"])
             again = cairn.generate("\n" + QUESTION, "--conversation", number, "--stop", "\n")
             self.assertEqual(again["text"], ANSWER)
+
+    def test_compute_node_stops_while_a_call_waits_for_the_kv_node(self):
+        with Cairn(compute_config="kv_wait_seconds: 3600\n") as cairn:
+            cairn.kv.kill()
+            path = cairn.kv_socket + ".handshake"
+            if os.path.exists(path):
+                os.unlink(path)
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(path)
+                listener.listen()
+                listener.settimeout(daemons.START_TIMEOUT_S)
+                process = cairn.popen("sessions", "list")
+                listener.accept()[0].close()  # the call looks for the KV node
+            self.assertEqual(cairn.compute.stop(), 0)
+            self.assertIn("every generation is stored", cairn.compute.log())
+            process.communicate(timeout=daemons.STOP_TIMEOUT_S)
+            self.assertNotEqual(process.returncode, 0)
 
     def test_full_flash_says_what_the_conversation_keeps(self):
         with Cairn(extent_file_bytes=12 << 20) as cairn:

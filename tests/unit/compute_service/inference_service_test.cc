@@ -239,7 +239,7 @@ TEST_F(InferenceServiceTest, ConversationThatIsStoppedBeforeItIsItsOwnLeavesNoth
   v1::GenerateEvent event;
   EXPECT_FALSE(reader->Read(&event));
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_TRUE(server_->Shutdown(std::chrono::minutes(10)));  // waits for its end
+  EXPECT_TRUE(server_->StopGenerations(std::chrono::minutes(10)));
   EXPECT_EQ(node_->sessions.size(), before);
 }
 
