@@ -1,5 +1,6 @@
 #include "compute-node/model/tokenizer.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -110,9 +111,23 @@ std::vector<std::int32_t> Tokenizer::Encode(std::string_view text,
   return ids;
 }
 
+std::vector<std::int32_t> Tokenizer::FindMarkup(std::span<const PromptPiece> pieces) const {
+  std::vector<std::int32_t> found;
+  for (const PromptPiece& piece : pieces) {
+    if (piece.kind != PromptPiece::Kind::kMarkup) continue;
+    ForEachPart(
+        *vocabulary_, piece.text, /*control=*/true, [](std::string_view) {},
+        [&found](std::int32_t id) { found.push_back(id); });
+  }
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
 std::vector<std::int32_t> Tokenizer::EncodePieces(std::span<const PromptPiece> pieces) const {
   std::vector<std::int32_t> ids;
   std::string stretch;
+  const std::vector<std::int32_t> markup = FindMarkup(pieces);
   const auto add_special = [&](std::int32_t id) {
     if (!stretch.empty()) {
       EncodeText(stretch, !stretch.starts_with(' '), ids);
@@ -122,13 +137,24 @@ std::vector<std::int32_t> Tokenizer::EncodePieces(std::span<const PromptPiece> p
       ids.push_back(id);
     }
   };
+  const auto add_text = [&stretch](std::string_view part) { stretch += part; };
+  // Files exist in which what ends a turn is a user-defined token, which text may contain.
+  const auto add_user_defined = [&](std::int32_t id) {
+    const bool structure = id == bos_id() || IsEndOfGeneration(id) ||
+                           std::binary_search(markup.begin(), markup.end(), id);
+    if (structure) {
+      add_text(vocabulary_->Text(id));
+    } else {
+      add_special(id);
+    }
+  };
   for (const PromptPiece& piece : pieces) {
     switch (piece.kind) {
       case PromptPiece::Kind::kText:
+        ForEachPart(*vocabulary_, piece.text, /*control=*/false, add_text, add_user_defined);
+        break;
       case PromptPiece::Kind::kMarkup:
-        ForEachPart(
-            *vocabulary_, piece.text, piece.kind == PromptPiece::Kind::kMarkup,
-            [&stretch](std::string_view part) { stretch += part; }, add_special);
+        ForEachPart(*vocabulary_, piece.text, /*control=*/true, add_text, add_special);
         break;
       case PromptPiece::Kind::kBos:
         add_special(bos_id());

@@ -47,8 +47,9 @@ class Tokenizer {
   std::vector<std::int32_t> Encode(std::string_view text, const EncodeOptions& options) const;
 
   // All pieces in a row, with nothing added. Tokens are merged across pieces, but special tokens
-  // are found within one only. No space is put in front of a stretch that begins with one:
-  // templates spell theirs out.
+  // are found within one only; in text pieces only user-defined ones, and of them none that is in
+  // the markup or ends a text, whatever kind the file says that it has. No space is put in front of
+  // a stretch that begins with one: templates spell theirs out.
   std::vector<std::int32_t> EncodePieces(std::span<const PromptPiece> pieces) const;
 
   // The bytes of one token. Control tokens are empty unless `render_special`. A character may be
@@ -82,6 +83,8 @@ class Tokenizer {
 
  private:
   absl::Status ReadAdditions(const GgufFile& file, bool adds_bos_default);
+  // The special tokens in the pieces' markup, sorted.
+  std::vector<std::int32_t> FindMarkup(std::span<const PromptPiece> pieces) const;
 
   std::unique_ptr<const Vocabulary> vocabulary_;
   bool adds_bos_ = false;
