@@ -124,16 +124,21 @@ absl::Status WithContextCode(absl::Status status) {
 
 absl::StatusOr<std::string> ReadApiKey(const std::string& path) {
   struct stat info {};
-  std::ifstream file(path);
-  std::string key;
-  if (!file || ::stat(path.c_str(), &info) != 0) {
+  if (::stat(path.c_str(), &info) != 0) {
     return ErrnoStatus(errno, fmt::format("read the API key in {}", path));
   }
+  // Opening a pipe would wait for its other end.
+  if (!S_ISREG(info.st_mode)) {
+    return InvalidArgument("the API key in {}: it is no file", path);
+  }
+  std::ifstream file(path);
+  std::string key;
+  if (!file) return ErrnoStatus(errno, fmt::format("read the API key in {}", path));
   if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     return InvalidArgument("the API key in {} has mode {:04o}: others may use it; chmod 600 it",
                            path, info.st_mode & 07777);
   }
-  // Read no more than a key has, whatever the file is.
+  // Read no more than a key has, however long the file is.
   key.resize(static_cast<std::size_t>(kApiKeyBytesMax) + 1);
   file.read(key.data(), std::ssize(key));
   key.resize(static_cast<std::size_t>(file.gcount()));

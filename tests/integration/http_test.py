@@ -239,6 +239,12 @@ class HttpOptionsTest(unittest.TestCase):
             cairn.compute.start(wait=False)
             self.assertNotEqual(cairn.compute.process.wait(daemons.STOP_TIMEOUT_S), 0)
             self.assertIn("chmod 600", cairn.compute.log())
+            # Nobody writes to a pipe that the configuration names by mistake.
+            os.unlink(key)
+            os.mkfifo(key, 0o600)
+            cairn.compute.start(wait=False)
+            self.assertEqual(cairn.compute.process.wait(daemons.STOP_TIMEOUT_S), 1)
+            self.assertIn("is no file", cairn.compute.log())
 
     def test_only_loopback_is_served_and_nothing_by_default(self):
         with Cairn(kv="ram") as cairn:
