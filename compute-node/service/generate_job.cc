@@ -65,6 +65,8 @@ absl::StatusOr<std::shared_ptr<GenerateJob>> GenerateJob::Make(
   CAIRN_RETURN_IF_ERROR(job->ReadRequest(request));
   CAIRN_CHECK(kept == nullptr || job->ephemeral_);
   job->kept_ = kept;
+  // What an earlier request's seed began is not random.
+  if (kept != nullptr) job->turn_.keep_random_state = false;
   job->ready_ = Clock::now();
   return job;
 }
@@ -243,6 +245,7 @@ absl::Status GenerateJob::RunKeptTurn() {
 absl::Status GenerateJob::RunAndKeep(const std::vector<std::int32_t>& prompt) {
   tokens_ = prompt;
   absl::Status status = RunConversation(conversation_);
+  CountHeldTokens(status);
   state_.open_conversations().Give(conversation_);
   // The store is full: what is kept for later goes before what is asked for now.
   if (absl::IsResourceExhausted(status) && slow_client_.ok()) kept_->DropAll();
@@ -252,6 +255,15 @@ absl::Status GenerateJob::RunAndKeep(const std::vector<std::int32_t>& prompt) {
   tokens_.resize(static_cast<std::size_t>(held_token_count_));
   kept_->Keep(conversation_, std::move(tokens_));
   return status;
+}
+
+void GenerateJob::CountHeldTokens(const absl::Status& status) {
+  if (status.ok() || held_token_count_ == kNotOurs) return;
+  // A checkpoint whose end nobody waited for is there or is not.
+  const absl::StatusOr<SessionInfo> session =
+      absl::IsUnavailable(status) ? status : FindSession(*runtime_->node, conversation_);
+  held_token_count_ = session.ok() ? session->token_count : 0;
+  if (held_token_count_ > std::ssize(tokens_)) held_token_count_ = kNotOurs;
 }
 
 absl::Status GenerateJob::ReadHistory(SessionId id) {
@@ -292,9 +304,8 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
                       const LogProbabilities* likely) { SendToken(token, text, likely); }};
   const absl::StatusOr<TurnResult> result =
       Generate(*conversation, *runtime_->tokenizer, turn_, observer, *stop_);
-  held_token_count_ =
-      result.ok() ? conversation->token_count() : conversation->durable_token_count();
   if (result.ok()) {
+    held_token_count_ = conversation->token_count();
     SendFinished(*conversation, *result, before, reused_token_count);
     return absl::OkStatus();
   }

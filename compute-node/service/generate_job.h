@@ -53,6 +53,8 @@ class GenerateJob {
   // What RunTurn does for a conversation of `kept_`.
   absl::Status RunKeptTurn();
   absl::Status RunAndKeep(const std::vector<std::int32_t>& prompt);
+  // Sets held_token_count_ to what the conversation holds now that its turn ended with `status`.
+  void CountHeldTokens(const absl::Status& status);
   // Creates conversation_, and has it open.
   absl::Status OpenNew();
   void MakeRoom(const KvStats& stats);

@@ -42,10 +42,10 @@ void KeptConversations::Adopt() {
   int count = 0;
   for (const SessionInfo& session : *sessions) {
     if (session.label != label_) continue;
-    if (AdoptOne(session)) {
+    if (count_max_ > 0 && AdoptOne(session)) {
       ++count;
     } else {
-      Drop(session.session_id);
+      Put({session.session_id, {}}, Age::kOldest);
     }
   }
   if (count > 0) LogInfo("kept conversations: found={} label={}", count, label_);
@@ -87,13 +87,15 @@ std::optional<KeptConversations::Beginning> KeptConversations::Take(
   Put(*std::move(entry), replaced ? Age::kOldest : Age::kNewest);
   if (!id.ok()) return std::nullopt;
   // A client that guesses its id may have it.
-  if (!open_.Take(*id, stop).ok()) return std::nullopt;
-  return Beginning{*id, shared_count, origin};
+  if (open_.Take(*id, stop).ok()) return Beginning{*id, shared_count, origin};
+  Put({*id, {prompt.begin(), prompt.begin() + shared_count}});
+  return std::nullopt;
 }
 
 // The entry's conversation itself, or a fork of it.
 absl::StatusOr<SessionId> KeptConversations::Begin(const Entry& entry, std::int64_t shared_count) {
   CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, FindSession(node_, entry.id));
+  if (session.label != label_) return Aborted("it is another store's: '{}'", session.label);
   if (session.token_count != std::ssize(entry.tokens)) {
     return Aborted("it has {} tokens, not {}", session.token_count, entry.tokens.size());
   }
@@ -122,47 +124,64 @@ std::optional<KeptConversations::Entry> KeptConversations::TakeBest(
 }
 
 void KeptConversations::Keep(SessionId id, std::vector<std::int32_t> tokens) {
-  if (tokens.empty()) return Drop(id);
-  Put({id, std::move(tokens)});
+  const Age age = tokens.empty() ? Age::kOldest : Age::kNewest;
+  Put({id, std::move(tokens)}, age);
   Trim();
 }
 
 void KeptConversations::Remove(SessionId id) {
   {
     const MutexLock lock(mutex_);
-    if (std::erase_if(entries_, [id](const Entry& entry) { return entry.id == id; }) == 0) return;
+    const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                    [id](const Entry& entry) { return entry.id == id; });
+    if (found == entries_.end()) return;
+    found->tokens.clear();
+    std::rotate(entries_.begin(), found, found + 1);
   }
-  Drop(id);
+  Trim();
 }
 
 void KeptConversations::MakeRoom(const KvStats& stats, std::int64_t wanted_bytes) {
-  const auto use_max =
-      static_cast<std::int64_t>(kKeptFlashUseMax * static_cast<double>(stats.flash_size_bytes));
-  std::int64_t excess_bytes = stats.flash_used_bytes + wanted_bytes - use_max;
-  if (excess_bytes <= 0) return;
-  const absl::StatusOr<std::vector<SessionInfo>> sessions = node_.List();
-  if (!sessions.ok()) return;
-  while (excess_bytes > 0) {
-    const std::optional<Entry> oldest = TakeOldest(0);
-    if (!oldest.has_value()) return;
-    for (const SessionInfo& session : *sessions) {
-      if (session.session_id == oldest->id) excess_bytes -= session.flash_bytes;
-    }
-    Drop(oldest->id);
-  }
+  const auto fits = [wanted_bytes](const KvStats& now) {
+    return static_cast<double>(now.flash_used_bytes + wanted_bytes) <=
+           kKeptFlashUseMax * static_cast<double>(now.flash_size_bytes);
+  };
+  if (fits(stats)) return;
+  // How much one frees only the KV node knows: forks hold on to what they share.
+  DropOldest(0, [this, &fits] {
+    const absl::StatusOr<KvStats> now = node_.Stats();
+    return now.ok() && !fits(*now);
+  });
 }
 
 void KeptConversations::DropAll() {
-  while (const std::optional<Entry> oldest = TakeOldest(0)) Drop(oldest->id);
+  DropOldest(0, [] { return true; });
 }
 
 void KeptConversations::Trim() {
-  while (const std::optional<Entry> oldest = TakeOldest(count_max_)) Drop(oldest->id);
+  DropOldest(count_max_, [] { return true; });
+}
+
+void KeptConversations::DropOldest(int count_min, const std::function<bool()>& wanted) {
+  std::vector<Entry> left;
+  while (wanted()) {
+    std::optional<Entry> oldest = TakeOldest(count_min);
+    if (!oldest.has_value()) break;
+    const absl::Status dropped = Drop(oldest->id);
+    if (dropped.ok()) continue;
+    LogInfo("kept conversation session={} is not deleted yet: {}", oldest->id, Message(dropped));
+    left.push_back(*std::move(oldest));
+    // Without the KV node the next one would only wait as long.
+    if (!absl::IsFailedPrecondition(dropped)) break;
+  }
+  for (; !left.empty(); left.pop_back()) Put(std::move(left.back()), Age::kOldest);
 }
 
 std::optional<KeptConversations::Entry> KeptConversations::TakeOldest(int count_min) {
   const MutexLock lock(mutex_);
-  if (std::ssize(entries_) <= count_min) return std::nullopt;
+  if (entries_.empty()) return std::nullopt;
+  const bool waits = entries_.front().tokens.empty();
+  if (!waits && std::ssize(entries_) <= count_min) return std::nullopt;
   Entry oldest = std::move(entries_.front());
   entries_.pop_front();
   return oldest;
@@ -173,14 +192,18 @@ void KeptConversations::Put(Entry entry, Age age) {
   entries_.insert(age == Age::kOldest ? entries_.begin() : entries_.end(), std::move(entry));
 }
 
-void KeptConversations::Drop(SessionId id) {
-  // One that somebody reads by its id goes at the next start.
-  if (!open_.TryTake(id)) return;
-  const absl::Status deleted = node_.Delete(id);
+absl::Status KeptConversations::Drop(SessionId id) {
+  if (!open_.TryTake(id)) return FailedPrecondition("somebody reads it by its id");
+  const absl::Status deleted = DeleteOwn(id);
   open_.Give(id);
-  if (!deleted.ok() && deleted.code() != absl::StatusCode::kNotFound) {
-    LogWarning("delete kept conversation session={}: {}", id, Message(deleted));
-  }
+  return absl::IsNotFound(deleted) ? absl::OkStatus() : deleted;
+}
+
+absl::Status KeptConversations::DeleteOwn(SessionId id) {
+  CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, FindSession(node_, id));
+  // A KV node that came back with another store has somebody else's under this id.
+  if (session.label != label_) return absl::OkStatus();
+  return node_.Delete(id);
 }
 
 }  // namespace cairn::compute

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,7 +46,8 @@ class KeptConversations {
 
   const std::string& label() const { return label_; }
 
-  // Finds what an earlier process kept, and deletes what this model cannot use. Once, at the start.
+  // Finds what an earlier process kept, and deletes what this model cannot use, and all if
+  // count_max is 0. Once, at the start.
   void Adopt();
 
   struct Beginning {
@@ -57,13 +59,15 @@ class KeptConversations {
   // nullopt: none. The caller has it open (OpenConversations) and gives it to Keep afterwards.
   std::optional<Beginning> Take(std::span<const std::int32_t> prompt, const StopSignal& stop);
 
-  // Keeps a conversation that nobody has open and that holds `tokens`; none: it is deleted.
+  // Keeps a conversation that nobody has open and that holds `tokens`. None: it is deleted, at once
+  // or, if that cannot be done now, later.
   void Keep(SessionId id, std::vector<std::int32_t> tokens);
 
   // Deletes the conversation, if it is kept, because it cannot be read.
   void Remove(SessionId id);
 
   // Deletes the oldest until `wanted_bytes` more fit into kKeptFlashUseMax, or none is left.
+  // `stats` are the KV node's of just now.
   void MakeRoom(const KvStats& stats, std::int64_t wanted_bytes);
   // Deletes all.
   void DropAll();
@@ -71,16 +75,21 @@ class KeptConversations {
  private:
   struct Entry {
     SessionId id;
-    std::vector<std::int32_t> tokens;
+    std::vector<std::int32_t> tokens;  // empty: it waits to be deleted
   };
   enum class Age { kOldest, kNewest };
   std::optional<Entry> TakeBest(std::span<const std::int32_t> prompt);
   absl::StatusOr<SessionId> Begin(const Entry& entry, std::int64_t shared_count);
+  // Deletes the oldest while `wanted` and more than `count_min` are there. Those that somebody
+  // reads, or all while the KV node is away, stay for the next time.
+  void DropOldest(int count_min, const std::function<bool()>& wanted);
   std::optional<Entry> TakeOldest(int count_min);
   bool AdoptOne(const SessionInfo& session);
   void Put(Entry entry, Age age = Age::kNewest);
   void Trim();
-  void Drop(SessionId id);
+  // FAILED_PRECONDITION while somebody has it open.
+  absl::Status Drop(SessionId id);
+  absl::Status DeleteOwn(SessionId id);
 
   KvNode& node_;
   const ModelIdentity& identity_;

@@ -6,7 +6,7 @@ import concurrent.futures
 import os
 import unittest
 
-from daemons import Cairn, DEMO_TEXT
+from daemons import Cairn, DEMO_TEXT, wait_until
 from http_test import CHAT, COMPLETION, CONFIG, Client
 
 SYSTEM = {"role": "system", "content": "You are asked about lanterns, and answer in few words. " * 3}
@@ -172,6 +172,73 @@ class HttpKeptTest(unittest.TestCase):
                 self.assertIn("is given up", cairn.compute.log())
                 self.assertEqual(len(self.kept(cairn)), 1)
                 self.assertGreater(cached(client.post(COMPLETION, **fields).json["usage"]), 0)
+
+    def test_who_leaves_early_leaves_nothing_behind(self):
+        with Cairn(compute_config=CONFIG + "http_kept_conversation_count_max: 2\nprefill_chunk_tokens: 64\n") as cairn:
+            client = Client(cairn)
+            for number in range(25):
+                messages = [user(f"{number} " * 500)]
+                connection, _ = client.open_stream(messages=messages, max_tokens=1)
+                connection.close()
+                # What the one before has computed is used, whenever it was left.
+                Chat(client, messages).ask(max_tokens=1)
+            self.assertEqual(len(self.kept(cairn)), 2)
+
+    def test_one_that_somebody_reads_is_deleted_later(self):
+        with Cairn(kv="ram", compute_config=CONFIG + "http_kept_conversation_count_max: 1\n") as cairn:
+            chats = [Chat(Client(cairn), [user(f"{number} " * 40)]) for number in range(3)]
+            chats[0].ask()
+            session, = self.kept(cairn)
+            number = str(session["conversation_id"])
+            reader = cairn.popen("generate", "More:", "--conversation", number, "--tokens", "3000", "--ignore-end")
+            self.assertTrue(reader.stdout.read(1))
+            chats[1].ask()
+            self.assertEqual(len(self.kept(cairn)), 2)
+            reader.terminate()
+            reader.communicate()
+            wait_until(lambda: cairn.run("sessions", "show", number).returncode == 0, "end of the generation")
+            chats[2].ask()
+            session, = self.kept(cairn)
+            self.assertNotEqual(str(session["conversation_id"]), number)
+
+    def test_zero_deletes_what_was_kept_before(self):
+        with Cairn(compute_config=CONFIG) as cairn:
+            client = Client(cairn)
+            Chat(client).ask(QUESTIONS[0])
+            own = cairn.generate("Mira", "--tokens", "2")["conversation_id"]
+            cairn.compute.stop()
+            cairn.write_compute_config(CONFIG.replace(":0", f":{client.port}")
+                                       + "http_kept_conversation_count_max: 0\n")
+            cairn.compute.start()
+            self.assertEqual([session["conversation_id"] for session in cairn.sessions()], [own])
+
+    def test_another_store_keeps_what_has_the_same_id(self):
+        with Cairn(compute_config=CONFIG + "http_kept_conversation_count_max: 1\n") as cairn:
+            client = Client(cairn)
+            Chat(client).ask(QUESTIONS[0])
+            session, = self.kept(cairn)
+            cairn.kv.stop()
+            os.rename(cairn.path("store"), cairn.path("other-store"))
+            cairn.kv.start()
+            own = cairn.generate("Mira", "--tokens", "2")["conversation_id"]
+            self.assertEqual(own, session["conversation_id"])
+            self.assertEqual(client.post(COMPLETION, prompt="It rains", max_tokens=1).status, 200)
+            self.assertEqual(len(self.kept(cairn)), 1)
+            self.assertIn(own, [session["conversation_id"] for session in cairn.sessions()])
+
+    def test_without_a_seed_it_is_random_also_behind_a_seed(self):
+        with Cairn(kv="ram", compute_config=CONFIG) as cairn:
+            client = Client(cairn)
+            prompt = list(range(300, 340))
+            answers = []
+            for _ in range(2):
+                client.post(COMPLETION, prompt=prompt, max_tokens=1, seed=5, logit_bias={"350": 100})
+                reply = client.post(COMPLETION, prompt=[*prompt, 350, 351], max_tokens=20, temperature=5).json
+                self.assertEqual(cached(reply["usage"]), len(prompt) + 1)
+                answers.append(reply["choices"][0]["text"])
+                session, = self.kept(cairn)
+                cairn.succeed("sessions", "delete", str(session["conversation_id"]))
+            self.assertNotEqual(*answers)
 
     def test_labels_of_the_daemon_are_refused(self):
         with Cairn(kv="ram", compute_config=CONFIG) as cairn:

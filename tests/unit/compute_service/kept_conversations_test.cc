@@ -1,0 +1,210 @@
+#include "compute-node/service/kept_conversations.h"
+
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "compute-node/service/stored_sessions.h"
+#include "tests/unit/session/fake_kv_node.h"
+
+namespace cairn::compute {
+namespace {
+
+constexpr const char* kLabel = "cairn:http 127.0.0.1:80";
+constexpr std::int64_t kSessionBytes = 100;
+
+using Tokens = std::vector<std::int32_t>;
+
+Tokens Numbers(std::int32_t first, std::int64_t count) {
+  Tokens tokens(static_cast<std::size_t>(count));
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+// Forks, never gives an id twice, and can be away.
+class ForkingNode : public FakeKvNode {
+ public:
+  ForkingNode() : FakeKvNode(1) {}
+
+  absl::StatusOr<SessionId> Create(const CreateSession& request) override {
+    if (is_full) return ResourceExhausted("full");
+    const std::int64_t id = next_id_++;
+    sessions[id].created = request;
+    if (request.parent_segment_id.value() != 0) {
+      SetTokens(id, {sealed_.begin(), sealed_.begin() + request.parent_token_count});
+    }
+    return SessionId(id);
+  }
+  absl::StatusOr<SealedSegment> Seal(SessionId session) override {
+    sealed_ = sessions.at(session.value()).committed.tokens;
+    return SealedSegment{SegmentId(1), std::ssize(sealed_)};
+  }
+  absl::Status Delete(SessionId session) override {
+    if (is_away) return Unavailable("away");
+    return FakeKvNode::Delete(session);
+  }
+  absl::StatusOr<KvStats> Stats() override {
+    KvStats stats;
+    stats.flash_size_bytes = 1000;
+    stats.flash_used_bytes = std::ssize(sessions) * kSessionBytes;
+    return stats;
+  }
+
+  SessionId Add(const std::string& label, const Tokens& tokens) {
+    CreateSession create;
+    create.label = label;
+    const SessionId id = Create(create).value();
+    SetTokens(id.value(), tokens);
+    return id;
+  }
+  void SetTokens(std::int64_t id, const Tokens& tokens) {
+    sessions[id].committed.tokens = tokens;
+    sessions[id].committed.token_count = std::ssize(tokens);
+  }
+  std::vector<std::int64_t> Ids() const {
+    std::vector<std::int64_t> ids;
+    for (const auto& [id, record] : sessions) ids.push_back(id);
+    return ids;
+  }
+
+  bool is_away = false;
+  bool is_full = false;
+
+ private:
+  std::int64_t next_id_ = 1;
+  Tokens sealed_;
+};
+
+class KeptConversationsTest : public testing::Test {
+ protected:
+  KeptConversations Make(int count_max) { return {node_, identity_, open_, kLabel, count_max}; }
+
+  // A conversation of `tokens` that is kept. -> its id
+  std::int64_t Keep(KeptConversations& kept, const Tokens& tokens) {
+    const SessionId id = node_.Add(kLabel, tokens);
+    kept.Keep(id, tokens);
+    return id.value();
+  }
+
+  // The conversation and how much of `prompt` it has; it is given back. 0, 0: none.
+  std::pair<std::int64_t, std::int64_t> Take(KeptConversations& kept, const Tokens& prompt) {
+    const std::optional<KeptConversations::Beginning> taken = kept.Take(prompt, never_);
+    if (!taken.has_value()) return {0, 0};
+    open_.Give(taken->id);
+    kept.Keep(taken->id, {prompt.begin(), prompt.begin() + taken->token_count});
+    return {taken->id.value(), taken->token_count};
+  }
+
+  using Found = std::pair<std::int64_t, std::int64_t>;
+  using Ids = std::vector<std::int64_t>;
+
+  const StopSignal never_;
+  ForkingNode node_;
+  ModelIdentity identity_;
+  OpenConversations open_;
+};
+
+TEST_F(KeptConversationsTest, GoesOnWithWhatThePromptContinuesAndForksTheRest) {
+  KeptConversations kept = Make(8);
+  const std::int64_t id = Keep(kept, Numbers(0, 40));
+  EXPECT_EQ(Take(kept, Numbers(0, 41)), Found(id, 40));
+  // One token of the prompt is left to be computed.
+  EXPECT_EQ(Take(kept, Numbers(0, 40)), Found(id + 1, 39));
+  EXPECT_EQ(Take(kept, Numbers(0, kSharedTokensMin + 1)), Found(id + 2, kSharedTokensMin));
+  EXPECT_EQ(Take(kept, Numbers(0, kSharedTokensMin)), Found(0, 0));
+  EXPECT_EQ(Take(kept, {7}), Found(0, 0));
+  // Of equals the one that needs no fork.
+  EXPECT_EQ(Take(kept, Numbers(0, 40)), Found(id + 1, 39));
+  EXPECT_EQ(node_.Ids(), Ids({id, id + 1, id + 2}));
+}
+
+TEST_F(KeptConversationsTest, DropsTheOldestAndKeepsWhatIsSomebodyElses) {
+  const std::int64_t own = node_.Add("mine", Numbers(0, 40)).value();
+  const std::int64_t other = node_.Add("cairn:http 127.0.0.1:81", Numbers(0, 40)).value();
+  KeptConversations kept = Make(2);
+  kept.Adopt();
+  Keep(kept, Numbers(100, 40));
+  const std::int64_t second = Keep(kept, Numbers(200, 40));
+  const std::int64_t third = Keep(kept, Numbers(300, 40));
+  EXPECT_EQ(node_.Ids(), Ids({own, other, second, third}));
+  // The KV node comes back with another store, where somebody else has these ids.
+  node_.sessions[second].created.label = "mine";
+  EXPECT_EQ(Take(kept, Numbers(200, 50)), Found(0, 0));
+  node_.sessions[third].created.label = "mine";
+  kept.DropAll();
+  EXPECT_EQ(node_.Ids(), Ids({own, other, second, third}));
+}
+
+TEST_F(KeptConversationsTest, ForgetsWhatSomebodyWentOnWithOrDeleted) {
+  KeptConversations kept = Make(8);
+  const std::int64_t longer = Keep(kept, Numbers(100, 40));
+  node_.SetTokens(longer, Numbers(100, 41));
+  EXPECT_EQ(Take(kept, Numbers(100, 50)), Found(0, 0));
+  const std::int64_t gone = Keep(kept, Numbers(200, 40));
+  node_.sessions.erase(gone);
+  EXPECT_EQ(Take(kept, Numbers(200, 50)), Found(0, 0));
+  EXPECT_EQ(node_.Ids(), Ids({longer}));
+}
+
+TEST_F(KeptConversationsTest, DeletesLaterWhatCannotBeDeletedNow) {
+  KeptConversations kept = Make(1);
+  const std::int64_t read = Keep(kept, Numbers(100, 40));
+  EXPECT_TRUE(open_.TryTake(SessionId(read)));
+  const std::int64_t second = Keep(kept, Numbers(200, 40));
+  EXPECT_EQ(node_.Ids(), Ids({read, second}));
+  open_.Give(SessionId(read));
+  node_.is_away = true;
+  const std::int64_t third = Keep(kept, Numbers(300, 40));
+  const std::int64_t empty = Keep(kept, {});
+  EXPECT_EQ(node_.Ids(), Ids({read, second, third, empty}));
+  node_.is_away = false;
+  const std::int64_t fourth = Keep(kept, Numbers(400, 40));
+  EXPECT_EQ(node_.Ids(), Ids({fourth}));
+}
+
+TEST_F(KeptConversationsTest, AForkThatNobodyTookIsKept) {
+  KeptConversations kept = Make(8);
+  const std::int64_t id = Keep(kept, Numbers(0, 40));
+  EXPECT_TRUE(open_.TryTake(SessionId(id + 1)));
+  StopSignal stopped;
+  stopped.Cancel();
+  EXPECT_FALSE(kept.Take(Numbers(0, 30), stopped).has_value());
+  open_.Give(SessionId(id + 1));
+  EXPECT_EQ(Take(kept, Numbers(0, 30)), Found(id + 1, 29));
+}
+
+TEST_F(KeptConversationsTest, WhereNoForkCanBeMadeItStays) {
+  KeptConversations kept = Make(8);
+  const std::int64_t id = Keep(kept, Numbers(0, 40));
+  node_.is_full = true;
+  EXPECT_EQ(Take(kept, Numbers(0, 30)), Found(0, 0));
+  EXPECT_EQ(Take(kept, Numbers(0, 50)), Found(id, 40));
+}
+
+TEST_F(KeptConversationsTest, MakesAsMuchRoomAsIsWanted) {
+  KeptConversations kept = Make(8);
+  for (std::int32_t number = 0; number < 7; ++number) Keep(kept, Numbers(number * 100, 40));
+  kept.MakeRoom(node_.Stats().value(), 50);
+  EXPECT_EQ(node_.Ids(), Ids({1, 2, 3, 4, 5, 6, 7}));
+  // What the KV node frees counts, not what its list says of a conversation.
+  kept.MakeRoom(node_.Stats().value(), 250);
+  EXPECT_EQ(node_.Ids(), Ids({3, 4, 5, 6, 7}));
+  kept.MakeRoom(node_.Stats().value(), 5000);
+  EXPECT_EQ(node_.Ids(), Ids({}));
+}
+
+TEST_F(KeptConversationsTest, TheNextStartFindsWhatIsKeptUnlessNoneMayBe) {
+  const std::int64_t own = node_.Add("mine", Numbers(0, 40)).value();
+  const std::int64_t id = node_.Add(kLabel, Numbers(0, 40)).value();
+  node_.Add(kLabel, {});
+  KeptConversations kept = Make(8);
+  kept.Adopt();
+  EXPECT_EQ(node_.Ids(), Ids({own, id}));
+  EXPECT_EQ(Take(kept, Numbers(0, 50)), Found(id, 40));
+  KeptConversations none = Make(0);
+  none.Adopt();
+  EXPECT_EQ(node_.Ids(), Ids({own}));
+}
+
+}  // namespace
+}  // namespace cairn::compute
