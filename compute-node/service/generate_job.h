@@ -35,6 +35,8 @@ class GenerateJob {
 
   const std::shared_ptr<StopSignal>& stop() { return stop_; }
   EventQueue& events() { return events_; }
+  // 0: a new one.
+  SessionId conversation() const { return conversation_; }
   // How it ended. REQUIRES: events().done().
   absl::Status status() const;
 

@@ -23,7 +23,8 @@ GenerationQueue::~GenerationQueue() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-absl::Status GenerationQueue::Submit(std::shared_ptr<StopSignal> stop, std::function<void()> job) {
+absl::Status GenerationQueue::Submit(std::shared_ptr<StopSignal> stop, std::function<void()> job,
+                                     SessionId conversation) {
   const MutexLock lock(mutex_);
   if (stopping_) return Unavailable("cairn-compute-node is stopping");
   // Cancelled ones only wait for their turn to end.
@@ -35,7 +36,7 @@ absl::Status GenerationQueue::Submit(std::shared_ptr<StopSignal> stop, std::func
         "{} generations are waiting already, which is the most: try again in some seconds",
         waiting);
   }
-  waiting_.push_back({std::move(stop), std::move(job)});
+  waiting_.push_back({std::move(stop), std::move(job), conversation});
   changed_.NotifyAll();
   return absl::OkStatus();
 }
@@ -48,7 +49,7 @@ int GenerationQueue::count() const {
 void GenerationQueue::CancelAll() {
   const MutexLock lock(mutex_);
   stopping_ = true;
-  for (const std::shared_ptr<StopSignal>& stop : running_) stop->Cancel();
+  for (const Running& running : running_) running.stop->Cancel();
   for (const Entry& entry : waiting_) entry.stop->Cancel();
   changed_.NotifyAll();
 }
@@ -68,23 +69,45 @@ void GenerationQueue::Run() {
     Entry entry;
     {
       const MutexLock lock(mutex_);
-      while (waiting_.empty() && !stopping_) changed_.Wait(mutex_);
-      if (waiting_.empty()) {
+      auto next = NextLocked();
+      while (next == waiting_.end() && !(stopping_ && waiting_.empty())) {
+        changed_.Wait(mutex_);
+        next = NextLocked();
+      }
+      if (next == waiting_.end()) {
         EndThread();
         return;
       }
-      entry = std::move(waiting_.front());
-      waiting_.pop_front();
-      running_.push_back(entry.stop);
+      entry = TakeLocked(next);
     }
     RunEntry(entry);
   }
 }
 
+std::deque<GenerationQueue::Entry>::iterator GenerationQueue::NextLocked() {
+  const std::vector<Running>& running = running_;
+  return std::find_if(waiting_.begin(), waiting_.end(), [&running](const Entry& entry) {
+    return entry.conversation == SessionId() ||
+           std::none_of(running.begin(), running.end(), [&entry](const Running& each) {
+             return each.conversation == entry.conversation;
+           });
+  });
+}
+
+GenerationQueue::Entry GenerationQueue::TakeLocked(std::deque<Entry>::iterator entry) {
+  Entry taken = std::move(*entry);
+  waiting_.erase(entry);
+  running_.push_back({taken.stop, taken.conversation});
+  return taken;
+}
+
 void GenerationQueue::RunEntry(Entry& entry) {
   entry.job();
   const MutexLock lock(mutex_);
-  running_.erase(std::find(running_.begin(), running_.end(), entry.stop));
+  running_.erase(std::find_if(running_.begin(), running_.end(), [&entry](const Running& running) {
+    return running.stop == entry.stop;
+  }));
+  changed_.NotifyAll();
 }
 
 void GenerationQueue::EndThread() {
@@ -117,9 +140,7 @@ void GenerationQueue::RunStopped() {
         EndThread();
         return;
       }
-      entry = std::move(*found);
-      waiting_.erase(found);
-      running_.push_back(entry.stop);
+      entry = TakeLocked(found);
     }
     RunEntry(entry);
   }

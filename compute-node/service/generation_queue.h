@@ -1,5 +1,7 @@
 // GenerationQueue runs generations, some of them at once, and begins them in the order in which
-// they came. Their forward passes meet in the ForwardScheduler.
+// they came; but the turns of one conversation run one after the other, and those that wait for the
+// one before them do not hold up other conversations. Their forward passes meet in the
+// ForwardScheduler.
 //
 // Threading:  safe from any thread. Each job runs on a thread of the queue, "cn-turn-N"; one that
 //             is stopped while it waits for its turn on "cn-turn-gone", so that its caller hears of
@@ -16,6 +18,7 @@
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/kv/messages.h"
 #include "compute-node/session/stop.h"
 
 namespace cairn::compute {
@@ -33,8 +36,10 @@ class GenerationQueue {
 
   // Runs `job` when its turn comes; every job that was accepted runs, also after Stop. `stop` is
   // the signal that job watches: when it stops, the job runs at once, and must end at once.
-  // UNAVAILABLE when the queue has stopped.
-  absl::Status Submit(std::shared_ptr<StopSignal> stop, std::function<void()> job);
+  // `conversation` is the one that it goes on with; 0: a new one. UNAVAILABLE when the queue has
+  // stopped.
+  absl::Status Submit(std::shared_ptr<StopSignal> stop, std::function<void()> job,
+                      SessionId conversation = SessionId());
 
   // Running and waiting.
   int count() const;
@@ -46,9 +51,17 @@ class GenerationQueue {
   struct Entry {
     std::shared_ptr<StopSignal> stop;
     std::function<void()> job;
+    SessionId conversation;
+  };
+  struct Running {
+    std::shared_ptr<StopSignal> stop;
+    SessionId conversation;
   };
   void Run();
   void RunStopped();
+  // The first that waits for nothing but a thread.
+  std::deque<Entry>::iterator NextLocked() CAIRN_REQUIRES(mutex_);
+  Entry TakeLocked(std::deque<Entry>::iterator entry) CAIRN_REQUIRES(mutex_);
   void RunEntry(Entry& entry);
   void EndThread() CAIRN_REQUIRES(mutex_);
   void CancelAll();
@@ -56,7 +69,7 @@ class GenerationQueue {
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<Entry> waiting_ CAIRN_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<StopSignal>> running_ CAIRN_GUARDED_BY(mutex_);
+  std::vector<Running> running_ CAIRN_GUARDED_BY(mutex_);
   bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
   int live_thread_count_ CAIRN_GUARDED_BY(mutex_) = 0;  // that may still run a job
   std::vector<std::thread> threads_;

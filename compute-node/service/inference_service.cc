@@ -93,7 +93,8 @@ absl::Status InferenceServiceImpl::RunGenerate(grpc::ServerContext* context,
   CAIRN_ASSIGN_OR_RETURN(
       const std::shared_ptr<GenerateJob> job,
       GenerateJob::Make(request, std::move(runtime), state_, DeadlineOf(*context)));
-  CAIRN_RETURN_IF_ERROR(queue_.Submit(job->stop(), [job] { job->Run(); }));
+  CAIRN_RETURN_IF_ERROR(queue_.Submit(
+      job->stop(), [job] { job->Run(); }, job->conversation()));
   bool written = true;
   const auto connected = [&] { return written && !context->IsCancelled(); };
   while (const std::optional<v1::GenerateEvent> event = NextEvent(*job, connected)) {

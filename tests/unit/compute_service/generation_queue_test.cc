@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/base/mutex.h"
+
 namespace cairn::compute {
 namespace {
 
@@ -65,6 +67,45 @@ TEST(GenerationQueueTest, RefusesMoreThanItsLimitAndNotForCancelledOnes) {
   stops[3]->Cancel();
   EXPECT_TRUE(queue.Submit(NewStop(), [] {}).ok());
   release.set_value();
+}
+
+TEST(GenerationQueueTest, TurnsOfOneConversationRunInOrderAndHoldUpNoOther) {
+  std::promise<void> started;
+  std::promise<void> release;
+  std::promise<void> other_ran;
+  Mutex mutex;
+  std::vector<int> order;
+  const auto note = [&](int turn) {
+    const MutexLock lock(mutex);
+    order.push_back(turn);
+  };
+  GenerationQueue queue(3);
+  ASSERT_TRUE(queue
+                  .Submit(
+                      NewStop(),
+                      [&] {
+                        started.set_value();
+                        release.get_future().wait();
+                        note(0);
+                      },
+                      SessionId(7))
+                  .ok());
+  started.get_future().wait();
+  for (int i = 1; i < 6; ++i) {
+    ASSERT_TRUE(queue
+                    .Submit(
+                        NewStop(), [&note, i] { note(i); }, SessionId(7))
+                    .ok());
+  }
+  ASSERT_TRUE(queue
+                  .Submit(
+                      NewStop(), [&] { other_ran.set_value(); }, SessionId(8))
+                  .ok());
+  EXPECT_EQ(other_ran.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  release.set_value();
+  while (queue.count() > 0) std::this_thread::yield();
+  const MutexLock lock(mutex);
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5}));
 }
 
 TEST(GenerationQueueTest, WhatIsStoppedWhileItWaitsEndsBeforeItsTurn) {
