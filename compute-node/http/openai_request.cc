@@ -117,6 +117,9 @@ absl::Status ReadMessages(const Json& body, v1::GenerateRequest& request) {
     const std::string name = fmt::format("messages[{}]", request.messages().messages_size());
     CAIRN_RETURN_IF_ERROR(ReadMessage(message, name, *request.mutable_messages()->add_messages()));
   }
+  if (request.messages().messages().rbegin()->role() == "assistant") {
+    return FieldError("messages", "the last is the assistant's: end with what it is to answer");
+  }
   return absl::OkStatus();
 }
 

@@ -145,7 +145,8 @@ class HttpTest(daemons.SharedCairnTest):
     def test_refusals_name_the_field_or_the_limit(self):
         self.refuse(self.client.post(CHAT, messages=HELLO, tools=[{}]), 400, ["tools"], param="tools")
         self.refuse(self.client.post(CHAT, messages=HELLO, logit_bias={"99999999": 1}), 400, ["99999999"])
-        self.refuse(self.client.post(CHAT, messages=[{"role": "assistant", "content": "x"}]), 400, ["assistant"])
+        self.refuse(self.client.post(CHAT, messages=[{"role": "assistant", "content": "x"}]), 400, ["assistant"],
+                    param="messages")
         self.refuse(self.client.post(COMPLETION, prompt=[1 << 30]), 400, [str(1 << 30)])
         self.refuse(self.client.post(COMPLETION, prompt="x " * 40000), 400, ["context is 32768"],
                     code="context_length_exceeded")

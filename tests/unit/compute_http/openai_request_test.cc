@@ -204,6 +204,7 @@ TEST(OpenAiRequestTest, AMessageThatCannotBeReadIsNamed) {
       {R"([{"role": "user", "content": [{"type": "image_url"}]}])", "messages[0].content"},
       {R"([{"role": "user", "content": ["x"]}])", "messages[0].content"},
       {R"([{"role": "assistant", "content": "x", "tool_calls": [1]}])", "messages[0].tool_calls"},
+      {R"([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}])", "messages"},
   };
   for (const auto& [messages, name] : cases) {
     EXPECT_EQ(Refused(ApiKind::kChat, fmt::format(R"({{"messages": {}}})", messages)), name);
