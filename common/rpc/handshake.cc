@@ -56,6 +56,8 @@ absl::StatusOr<bool> ReceiveSome(const UniqueFd& socket, Received& received) {
   message.msg_controllen = control.size();
   const ssize_t count = ::recvmsg(socket.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (count < 0 && (errno == EINTR || errno == EAGAIN)) return true;
+  // The KV node ended before it took the connection.
+  if (count < 0 && errno == ECONNRESET) return Unavailable("the KV node closed the handshake");
   if (count < 0) return ErrnoStatus(errno, "read the handshake");
   TakeDescriptors(message, received.descriptors);
   if ((message.msg_flags & MSG_CTRUNC) != 0) received.truncated = true;

@@ -62,6 +62,14 @@ TEST(HandshakeTest, TokenAndDescriptorsArriveInTheirOrder) {
   }
 }
 
+TEST(HandshakeTest, AServerThatEndsBeforeItTakesTheConnectionIsAway) {
+  auto [server, client] = Connected();
+  // The kernel resets a connection whose other side leaves something unread.
+  EXPECT_EQ(::send(client.get(), "x", 1, 0), 1);
+  server = UniqueFd();
+  EXPECT_EQ(ReceiveHandshake(client, kTimeMax).status().code(), absl::StatusCode::kUnavailable);
+}
+
 TEST(HandshakeTest, WhoReadsOneLineGetsTheToken) {
   auto [server, client] = Connected();
   const UniqueFd memory = MemoryOf(1);
