@@ -37,8 +37,8 @@ void DequantizeBlocks(const std::byte* row, std::span<float> out) {
       const std::uint32_t numbers = FourNumbers<kType>(row, static_cast<int>(j));
       for (std::size_t k = 0; k < 4; ++k) {
         const std::uint32_t number = numbers >> (k * 8) & 255;
-        const int value = kType == WeightType::kIq4Nl ? kIq4NlTable[number]
-                                                      : static_cast<int>(number) - kLayout.offset;
+        const int value =
+            kLayout.table ? kIq4NlTable[number] : static_cast<int>(number) - kLayout.offset;
         out[i + j + k] = group.scale * static_cast<float>(value) + group.min;
       }
     }

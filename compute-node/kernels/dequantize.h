@@ -22,14 +22,15 @@ enum class WeightType {
   kQ3K,
   kQ4K,
   kQ5K,
-  kQ6K
+  kQ6K,
+  kIq4Xs
 };
 
 inline constexpr std::string_view kWeightTypeNames =
-    "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K";
+    "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K";
 
-// Quantised types store blocks of 32 values, those with a K in their names of 256; a row is a whole
-// number of blocks.
+// Quantised types store blocks of 32 values, IQ4_XS and those with a K in their names of 256; a row
+// is a whole number of blocks.
 std::int64_t WeightBlockValues(WeightType type);
 std::int64_t WeightRowBytes(WeightType type, std::int64_t column_count);
 

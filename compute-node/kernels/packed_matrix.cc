@@ -64,6 +64,10 @@ void PackSubScales(const std::byte* block, std::int64_t run, std::byte* to) {
     const std::byte* from = block + kLayout.sub_scales_at + run * 2;
     to[run * 2 * kPanelRows] = from[0];
     to[(run * 2 + 1) * kPanelRows] = from[1];
+  } else if constexpr (kLayout.sub_scales == SubScales::kSixBitRuns) {
+    const std::byte* from = block + kLayout.sub_scales_at;
+    to[run / 4 * kPanelRows] = from[run / 4];
+    to[(2 + run / 2) * kPanelRows] = from[2 + run / 2];
   } else if constexpr (kLayout.sub_scales != SubScales::kNone) {
     const SixBits numbers = SixBitsOf(kType, block, static_cast<int>(run));
     to[run * kPanelRows] =

@@ -14,7 +14,9 @@
 //   sub-scales:  bytes for 16 rows each. In bytes (Q6_K, Q2_K): for each run of 32 columns 2, of
 //                its halves. In six bits (Q3_K, Q4_K, Q5_K): 8 with the low four bits of the two
 //                numbers of a run (SixBits), the first one's low, then 4 with the high two: of an
-//                even run in the low half of the byte, of an odd one in the high half.
+//                even run in the low half of the byte, of an odd one in the high half. IQ4_XS: as
+//                in the file, 2 with the high two bits of four runs' numbers each, then 4 with the
+//                low four bits of two.
 // Then comes for each run what its numbers are made of; a group is 16 rows x 4 bytes:
 //   bytes:       8 groups; byte j of group g is column 4g + j. Q8_0 only.
 //   nibbles:     4 groups; byte j of group g: columns 4g + j low, 16 + 4g + j high.
@@ -57,18 +59,32 @@ struct StretchLayout {
   std::int64_t bytes = 0;
 };
 
+// Of a row's sub-scales in a stretch.
+constexpr std::int64_t SubScaleBytes(SubScales sub_scales) {
+  switch (sub_scales) {
+    case SubScales::kNone:
+      return 0;
+    case SubScales::kSigned:
+    case SubScales::kNibbles:
+      return 16;
+    case SubScales::kSixBitPairs:
+    case SubScales::kSixBitScales:
+      return 12;
+    case SubScales::kSixBitRuns:
+      return 6;
+  }
+  return 0;
+}
+
 constexpr StretchLayout StretchLayoutOf(WeightType type) {
   const QuantLayout block = QuantLayoutOf(type);
   const bool long_block = block.values == 256;
-  const bool six_bits =
-      block.sub_scales == SubScales::kSixBitPairs || block.sub_scales == SubScales::kSixBitScales;
   StretchLayout out;
   out.runs = long_block ? 8 : 2;
   const std::int64_t half_bytes = kPanelRows * (long_block ? 2 : 4);
   out.mins_at = half_bytes;
   out.sub_scales_at = out.mins_at + (block.min_at < 0 ? 0 : half_bytes);
-  out.runs_at = out.sub_scales_at;
-  if (block.sub_scales != SubScales::kNone) out.runs_at += (six_bits ? 12 : 16) * kPanelRows;
+  out.runs_at = out.sub_scales_at + SubScaleBytes(block.sub_scales) * kPanelRows;
   out.pairs_at = kGroupBytes * (block.nibbles ? 4 : block.pairs ? 0 : 8);
   out.bits_at = out.pairs_at + kGroupBytes * (block.pairs ? 2 : 0);
   out.run_bytes = out.bits_at + kGroupBytes * (block.bits ? 1 : 0);

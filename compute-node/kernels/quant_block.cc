@@ -33,6 +33,14 @@ SixBits SixBitsOf(WeightType type, const std::byte* block, int run) {
           ByteAt(packed, run + 4) >> 4 | ByteAt(packed, run) >> 6 << 4};
 }
 
+int RunMultiplierOf(WeightType type, const std::byte* block, int run) {
+  const QuantLayout layout = QuantLayoutOf(type);
+  CAIRN_CHECK(layout.sub_scales == SubScales::kSixBitRuns);
+  const int high = ByteAt(block, layout.sub_scales_at + run / 4) >> (run % 4 * 2) & 3;
+  const int low = ByteAt(block, layout.sub_scales_at + 2 + run / 2) >> (run % 2 * 4) & 15;
+  return (low | high << 4) - 32;
+}
+
 GroupScale GroupScaleOf(WeightType type, const std::byte* block, int index) {
   const QuantLayout layout = QuantLayoutOf(type);
   const float scale = HalfAt(block, layout.scale_at);
@@ -53,6 +61,8 @@ GroupScale GroupScaleOf(WeightType type, const std::byte* block, int index) {
       const SixBits numbers = SixBitsOf(type, block, group / 2);
       return {scale * static_cast<float>(numbers.first), -min * static_cast<float>(numbers.second)};
     }
+    case SubScales::kSixBitRuns:
+      return {scale * static_cast<float>(RunMultiplierOf(type, block, group / 2)), 0};
     case SubScales::kSixBitScales: {
       const SixBits numbers = SixBitsOf(type, block, group / 2);
       const int number = group % 2 == 0 ? numbers.first : numbers.second;

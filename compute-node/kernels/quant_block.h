@@ -1,8 +1,8 @@
 // The blocks in which GGUF stores rows of quantised weights: what is where, and how to get at the
 // numbers. A block of 32 or 256 values has an f16 scale and mostly something finer: an f16 minimum,
 // or numbers of 4 to 8 bits for each 16 or 32 of its values, which multiply scale and minimum. A
-// weight is scale * (number - offset), or scale * number + minimum; IQ4_NL looks the number up in a
-// table.
+// weight is scale * (number - offset), or scale * number + minimum; IQ4_NL and IQ4_XS look the
+// number up in a table.
 //
 // Threading:  pure functions.
 #pragma once
@@ -26,6 +26,9 @@ enum class SubScales {
   // the scale, less 32.
   kSixBitPairs,
   kSixBitScales,
+  // 6 bits in 6 bytes, less 32, of each 32 values for the scale: first the high two of all, then
+  // the low four.
+  kSixBitRuns,
 };
 
 struct QuantLayout {
@@ -41,6 +44,8 @@ struct QuantLayout {
   bool pairs = false;
   bool bits = false;
   int offset = 0;  // of the numbers
+  // The numbers stand for those of kIq4NlTable.
+  bool table = false;
 };
 
 constexpr QuantLayout QuantLayoutOf(WeightType type) {
@@ -56,7 +61,14 @@ constexpr QuantLayout QuantLayoutOf(WeightType type) {
     case WeightType::kQ51:
       return {.bytes = 24, .min_at = 2, .nibbles = true, .bits = true};
     case WeightType::kIq4Nl:
-      return {.bytes = 18, .nibbles = true};
+      return {.bytes = 18, .nibbles = true, .table = true};
+    case WeightType::kIq4Xs:
+      return {.values = 256,
+              .bytes = 136,
+              .sub_scales_at = 2,
+              .sub_scales = SubScales::kSixBitRuns,
+              .nibbles = true,
+              .table = true};
     case WeightType::kQ2K:
       return {.values = 256,
               .bytes = 84,
@@ -105,7 +117,7 @@ constexpr QuantLayout QuantLayoutOf(WeightType type) {
   return {};
 }
 
-// What the numbers of IQ4_NL stand for.
+// What the numbers of IQ4_NL and IQ4_XS stand for.
 inline constexpr std::array<std::int8_t, 16> kIq4NlTable = {
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
@@ -134,6 +146,8 @@ std::uint32_t FourNumbers(const std::byte* block, int index) {
       const std::uint32_t bits = static_cast<std::uint32_t>(byte >> index % 8 & 15) * 0x00204081U;
       return nibbles | (bits & 0x01010101U) << 4;
     }
+  } else if constexpr (kType == WeightType::kIq4Xs) {
+    return FourFields(block, 8 + row * 16 + column % 16, column / 16 * 4, 15);
   } else if constexpr (kType == WeightType::kQ2K) {
     return FourFields(block, 16 + row / 4 * 32 + column, row % 4 * 2, 3);
   } else if constexpr (kType == WeightType::kQ3K) {
@@ -158,6 +172,9 @@ struct SixBits {
   int second = 0;
 };
 SixBits SixBitsOf(WeightType type, const std::byte* block, int run);
+
+// The multiplier of the scale of a run of 32 values (IQ4_XS).
+int RunMultiplierOf(WeightType type, const std::byte* block, int run);
 
 // Values that share a scale: in all types 16, or a multiple of it.
 inline constexpr int kGroupValues = 16;
@@ -185,6 +202,8 @@ void ForQuantType(WeightType type, const Fn& fn) {
       return fn.template operator()<WeightType::kQ51>();
     case WeightType::kIq4Nl:
       return fn.template operator()<WeightType::kIq4Nl>();
+    case WeightType::kIq4Xs:
+      return fn.template operator()<WeightType::kIq4Xs>();
     case WeightType::kQ2K:
       return fn.template operator()<WeightType::kQ2K>();
     case WeightType::kQ3K:

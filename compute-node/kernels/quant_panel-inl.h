@@ -46,7 +46,7 @@ inline constexpr bool kUnsignedWeights = false;
 #endif
 
 template <WeightType kType>
-inline constexpr bool kSignedNumbers = kType == WeightType::kQ80 || kType == WeightType::kIq4Nl;
+inline constexpr bool kSignedNumbers = kType == WeightType::kQ80 || QuantLayoutOf(kType).table;
 
 template <WeightType kType>
 inline constexpr int kWeightOffset = !kSignedNumbers<kType> ? QuantLayoutOf(kType).offset
@@ -245,7 +245,7 @@ HWY_INLINE HalfBlock LookUp(ByteVec table, const HalfBlock& v) {
           hn::TableLookupBytes(table, v.g2), hn::TableLookupBytes(table, v.g3)};
 }
 
-HWY_INLINE void LookUpIq4Nl(HalfBlock& first, HalfBlock& second) {
+HWY_INLINE void LookUpTable(HalfBlock& first, HalfBlock& second) {
   ByteVec table = hn::LoadDup128(Bytes(), kIq4NlTable.data());
   if (kUnsignedWeights) {
     table = hn::Xor(table, hn::Set(Bytes(), static_cast<std::int8_t>(-128)));
@@ -277,8 +277,8 @@ HWY_INLINE void LoadWeights(const std::byte* HWY_RESTRICT run, HalfBlock& first,
   if constexpr (kLayout.bits) {
     JoinSingleBits<kLayout.nibbles ? 4 : 2>(run + kStretch.bits_at, first, second);
   }
-  if constexpr (kType == WeightType::kIq4Nl) {
-    LookUpIq4Nl(first, second);
+  if constexpr (kLayout.table) {
+    LookUpTable(first, second);
   }
 }
 
@@ -338,6 +338,22 @@ HWY_INLINE void LoadSixBits(const std::byte* HWY_RESTRICT sub_scales, std::int64
       hn::Or(MaskRowBytes(ShiftRowBytes<-4>(low), 15), MaskRowBytes(ShiftRowBytes<2>(high), 48));
 }
 
+// The 2 or 4 bits from bit `at` on of each of a panel's 16 bytes.
+HWY_INLINE RowByteVec LoadRowBits(const std::byte* HWY_RESTRICT from, std::int64_t at, int mask) {
+  const hn::Repartition<std::uint16_t, RowBytes> d16;
+  const auto words = hn::BitCast(d16, LoadRowBytes(from));
+  return MaskRowBytes(hn::BitCast(RowBytes(), hn::ShiftRightSame(words, static_cast<int>(at))),
+                      mask);
+}
+
+// The multiplier of run `run` of a stretch (IQ4_XS).
+HWY_INLINE FloatVec LoadRunMultiplier(const std::byte* HWY_RESTRICT sub_scales, std::int64_t run) {
+  const RowByteVec high = LoadRowBits(sub_scales + run / 4 * kPanelRows, run % 4 * 2, 3);
+  const RowByteVec low = LoadRowBits(sub_scales + (2 + run / 2) * kPanelRows, run % 2 * 4, 15);
+  const RowByteVec number = hn::Or(low, ShiftRowBytes<4>(high));
+  return SignedRowFloats(hn::Sub(number, hn::Set(RowBytes(), std::uint8_t{32})));
+}
+
 // Of run `run` of a stretch, for the rows from `lane` on.
 template <WeightType kType>
 HWY_INLINE RunScales LoadRunScales(const std::byte* HWY_RESTRICT stretch, std::int64_t run,
@@ -370,6 +386,8 @@ HWY_INLINE RunScales LoadRunScales(const std::byte* HWY_RESTRICT stretch, std::i
     const RowByteVec offset = hn::Set(RowBytes(), std::uint8_t{32});
     out.half_0 = SignedRowFloats(hn::Sub(first, offset));
     out.half_1 = SignedRowFloats(hn::Sub(second, offset));
+  } else if constexpr (kLayout.sub_scales == SubScales::kSixBitRuns) {
+    out.scale = hn::Mul(out.scale, LoadRunMultiplier(sub_scales, run));
   } else if constexpr (kLayout.sub_scales == SubScales::kSixBitPairs) {
     RowByteVec first;
     RowByteVec second;

@@ -76,6 +76,8 @@ absl::StatusOr<WeightType> ComputableType(const GgufTensor& tensor) {
       return WeightType::kQ51;
     case GgufTensorType::kIq4Nl:
       return WeightType::kIq4Nl;
+    case GgufTensorType::kIq4Xs:
+      return WeightType::kIq4Xs;
     case GgufTensorType::kQ2K:
       return WeightType::kQ2K;
     case GgufTensorType::kQ3K:

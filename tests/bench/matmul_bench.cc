@@ -41,6 +41,7 @@ constexpr BenchType kBenchTypes[] = {
     {"Q4_1", WeightType::kQ41},     {"Q5_0", WeightType::kQ50}, {"Q5_1", WeightType::kQ51},
     {"IQ4_NL", WeightType::kIq4Nl}, {"Q2_K", WeightType::kQ2K}, {"Q3_K", WeightType::kQ3K},
     {"Q4_K", WeightType::kQ4K},     {"Q5_K", WeightType::kQ5K}, {"Q6_K", WeightType::kQ6K},
+    {"IQ4_XS", WeightType::kIq4Xs},
 };
 
 // Huge pages, as the loader asks for.

@@ -39,8 +39,8 @@ int Run(int argc, char** argv) {
   bool list = false;
   app.add_option("--preset", options.preset, "Which model; --list names them");
   app.add_option("--type", options.type,
-                 "Weight type: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, q2_k, q3_k, "
-                 "q4_k, q5_k, q6_k or q4_k_m")
+                 "Weight type: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, iq4_xs, "
+                 "q2_k, q3_k, q4_k, q5_k, q6_k or q4_k_m")
       ->capture_default_str();
   app.add_option("--seed", options.seed, "Seed of the weights")->capture_default_str();
   app.add_option("--vocab-from", options.vocab_from,

@@ -200,6 +200,7 @@ TensorType NarrowerType(TensorType type, int32_t columns) {
   switch (type) {
     case TensorType::kQ2K:
     case TensorType::kQ3K:
+    case TensorType::kIq4Xs:
       return TensorType::kIq4Nl;
     case TensorType::kQ4K:
       return TensorType::kQ50;
@@ -238,6 +239,8 @@ uint32_t FileTypeNumber(const TypeMix& mix) {
       return 18;
     case TensorType::kIq4Nl:
       return 25;
+    case TensorType::kIq4Xs:
+      return 30;
     case TensorType::kBf16:
       return 32;
   }

@@ -70,11 +70,22 @@ double Q51At(std::string_view block, size_t i) {
   return HalfAt(block, 0) * FiveBitsAt(block.substr(4), i) + HalfAt(block, 2);
 }
 
+constexpr int kNamedValues[] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                1,    13,   25,  38,  53,  69,  89,  113};
+
 // f16 scale, nibbles that name one of 16 values.
 double Iq4NlAt(std::string_view block, size_t i) {
-  constexpr int kValues[] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                             1,    13,   25,  38,  53,  69,  89,  113};
-  return HalfAt(block, 0) * kValues[NibbleAt(block.substr(2), i)];
+  return HalfAt(block, 0) * kNamedValues[NibbleAt(block.substr(2), i)];
+}
+
+// f16 scale, 8 pairs of bits, 8 nibbles: together a multiplier less 32 for each 32 values, which
+// follow as in IQ4_NL.
+double Iq4XsAt(std::string_view block, size_t i) {
+  const size_t g = i / 32;
+  const int high = ByteAt(block, 2 + g / 4) >> (g % 4 * 2) & 3;
+  const int low = ByteAt(block, 4 + g / 2) >> (g % 2 * 4) & 15;
+  return HalfAt(block, 0) * (low + 16 * high - 32) *
+         kNamedValues[NibbleAt(block.substr(8 + g * 16), i % 32)];
 }
 
 // 16 bytes with a scale (low) and a minimum (high) for each 16 values, 64 bytes of two bits, f16 d,
@@ -153,6 +164,8 @@ double DecodedValue(TensorType type, std::string_view data, size_t index) {
       return Q51At(block, i);
     case TensorType::kIq4Nl:
       return Iq4NlAt(block, i);
+    case TensorType::kIq4Xs:
+      return Iq4XsAt(block, i);
     case TensorType::kQ2K:
       return Q2KAt(block, i);
     case TensorType::kQ3K:

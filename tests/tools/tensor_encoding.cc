@@ -1,7 +1,11 @@
 #include "tests/tools/tensor_encoding.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -20,13 +24,14 @@ struct NamedType {
 };
 
 constexpr NamedType kNamedTypes[] = {
-    {"f32", TensorType::kF32, {1, 4}},        {"f16", TensorType::kF16, {1, 2}},
-    {"bf16", TensorType::kBf16, {1, 2}},      {"q8_0", TensorType::kQ80, {32, 34}},
-    {"q4_0", TensorType::kQ40, {32, 18}},     {"q4_1", TensorType::kQ41, {32, 20}},
-    {"q5_0", TensorType::kQ50, {32, 22}},     {"q5_1", TensorType::kQ51, {32, 24}},
-    {"iq4_nl", TensorType::kIq4Nl, {32, 18}}, {"q2_k", TensorType::kQ2K, {256, 84}},
-    {"q3_k", TensorType::kQ3K, {256, 110}},   {"q4_k", TensorType::kQ4K, {256, 144}},
-    {"q5_k", TensorType::kQ5K, {256, 176}},   {"q6_k", TensorType::kQ6K, {256, 210}},
+    {"f32", TensorType::kF32, {1, 4}},          {"f16", TensorType::kF16, {1, 2}},
+    {"bf16", TensorType::kBf16, {1, 2}},        {"q8_0", TensorType::kQ80, {32, 34}},
+    {"q4_0", TensorType::kQ40, {32, 18}},       {"q4_1", TensorType::kQ41, {32, 20}},
+    {"q5_0", TensorType::kQ50, {32, 22}},       {"q5_1", TensorType::kQ51, {32, 24}},
+    {"iq4_nl", TensorType::kIq4Nl, {32, 18}},   {"q2_k", TensorType::kQ2K, {256, 84}},
+    {"q3_k", TensorType::kQ3K, {256, 110}},     {"q4_k", TensorType::kQ4K, {256, 144}},
+    {"q5_k", TensorType::kQ5K, {256, 176}},     {"q6_k", TensorType::kQ6K, {256, 210}},
+    {"iq4_xs", TensorType::kIq4Xs, {256, 136}},
 };
 
 // 32 values: f16 scale, then 32 int8; value = scale * q.
@@ -92,21 +97,46 @@ void EncodeFromMin(std::span<const float> x, bool five, uint8_t* out) {
   }
 }
 
-// 32 values: f16 scale, then nibbles; value = scale * kValues[q].
-void EncodeIq4NlBlock(std::span<const float> x, uint8_t* out) {
-  constexpr float kValues[] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                               1,    13,   25,  38,  53,  69,  89,  113};
-  const float scale = PutHalf(SignedExtreme(x) / kValues[0], out);
+constexpr float kTableValues[] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                  1,    13,   25,  38,  53,  69,  89,  113};
+
+// The nibbles of 32 values: which of kTableValues is nearest.
+void PutTableNumbersOf32(std::span<const float> x, float scale, uint8_t* out) {
   const float inverse = InverseOf(scale);
   PutNibblesOf32(
       [&](size_t i) {
-        const auto farther = [value = x[i] * inverse](float a, float b) {
+        const auto nearer = [value = x[i] * inverse](float a, float b) {
           return std::fabs(a - value) < std::fabs(b - value);
         };
-        return static_cast<int>(std::min_element(std::begin(kValues), std::end(kValues), farther) -
-                                kValues);
+        return static_cast<int>(
+            std::min_element(std::begin(kTableValues), std::end(kTableValues), nearer) -
+            kTableValues);
       },
-      out + 2);
+      out);
+}
+
+// 32 values: f16 scale, then nibbles; value = scale * kTableValues[q].
+void EncodeIq4NlBlock(std::span<const float> x, uint8_t* out) {
+  PutTableNumbersOf32(x, PutHalf(SignedExtreme(x) / kTableValues[0], out), out + 2);
+}
+
+// 256 values: f16 scale, six bits less 32 for each 32 values (the high two of all, then the low
+// four), then nibbles; value = scale * six bits * kTableValues[q].
+void EncodeIq4XsBlock(std::span<const float> x, uint8_t* out) {
+  std::array<float, 8> wanted = {};
+  for (size_t g = 0; g < 8; ++g) {
+    wanted[g] = SignedExtreme(x.subspan(g * 32, 32)) / kTableValues[0];
+  }
+  const float scale = PutHalf(AbsoluteMax(wanted) / 31.0F, out);
+  const float inverse = InverseOf(scale);
+  std::fill(out + 2, out + 8, uint8_t{0});
+  for (size_t g = 0; g < 8; ++g) {
+    const int number = std::clamp(RoundToInt(wanted[g] * inverse), -32, 31);
+    out[2 + g / 4] |= Low8((number + 32) >> 4 << (g % 4 * 2));
+    out[4 + g / 2] |= Low8(((number + 32) & 15) << (g % 2 * 4));
+    PutTableNumbersOf32(x.subspan(g * 32, 32), scale * static_cast<float>(number),
+                        out + 8 + g * 16);
+  }
 }
 
 uint16_t Bf16FromFloat(float value) {
@@ -202,6 +232,9 @@ void EncodeValues(std::span<const float> values, TensorType type, std::vector<ui
         break;
       case TensorType::kIq4Nl:
         EncodeIq4NlBlock(block, target);
+        break;
+      case TensorType::kIq4Xs:
+        EncodeIq4XsBlock(block, target);
         break;
       case TensorType::kQ2K:
         EncodeQ2KBlock(block, target);

@@ -29,6 +29,7 @@ enum class TensorType : uint32_t {
   kQ5K = 13,
   kQ6K = 14,
   kIq4Nl = 20,
+  kIq4Xs = 23,
   kBf16 = 30,
 };
 

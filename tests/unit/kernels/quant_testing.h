@@ -32,6 +32,7 @@ inline constexpr TypePair kTypes[] = {
     {WeightType::kQ50, test::TensorType::kQ50, "Q5_0", 0},
     {WeightType::kQ51, test::TensorType::kQ51, "Q5_1", 0, 2},
     {WeightType::kIq4Nl, test::TensorType::kIq4Nl, "IQ4_NL", 0},
+    {WeightType::kIq4Xs, test::TensorType::kIq4Xs, "IQ4_XS", 0},
     {WeightType::kQ2K, test::TensorType::kQ2K, "Q2_K", 80, 82},
     {WeightType::kQ3K, test::TensorType::kQ3K, "Q3_K", 108},
     {WeightType::kQ4K, test::TensorType::kQ4K, "Q4_K", 0, 2},

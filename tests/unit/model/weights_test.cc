@@ -51,7 +51,7 @@ TEST(WeightsTest, AnUnsupportedTypeIsNamedWithTheSupportedOnes) {
   EXPECT_EQ(type.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(Message(type.status()), HasSubstr("blk.0.ffn_up.weight"));
   EXPECT_THAT(Message(type.status()), HasSubstr("IQ2_XXS"));
-  EXPECT_THAT(Message(type.status()), HasSubstr("IQ4_NL, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K"));
+  EXPECT_THAT(Message(type.status()), HasSubstr("IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K"));
 }
 
 TEST(WeightsTest, RopeFactorsMustBePositive) {

@@ -31,9 +31,9 @@ constexpr Tolerance kCommonTypes[] = {{"f32", 2e-3, 1e-4},
                                       {"q8_0", 2e-3, 4e-4},
                                       {"q4_0", 2e-3, 4e-4}};
 constexpr Tolerance kOtherTypes[] = {
-    {"q4_1", 2e-3, 4e-4}, {"q5_0", 2e-3, 4e-4}, {"q5_1", 2e-3, 4e-4}, {"iq4_nl", 2e-3, 4e-4},
-    {"q2_k", 2e-3, 4e-4}, {"q3_k", 2e-3, 4e-4}, {"q4_k", 2e-3, 4e-4}, {"q4_k_m", 2e-3, 4e-4},
-    {"q5_k", 2e-3, 4e-4}, {"q6_k", 2e-3, 4e-4}};
+    {"q4_1", 2e-3, 4e-4}, {"q5_0", 2e-3, 4e-4}, {"q5_1", 2e-3, 4e-4},  {"iq4_nl", 2e-3, 4e-4},
+    {"q2_k", 2e-3, 4e-4}, {"q3_k", 2e-3, 4e-4}, {"q4_k", 2e-3, 4e-4},  {"q4_k_m", 2e-3, 4e-4},
+    {"q5_k", 2e-3, 4e-4}, {"q6_k", 2e-3, 4e-4}, {"iq4_xs", 2e-3, 4e-4}};
 
 class ModelReferenceTest : public testing::TestWithParam<std::tuple<const char*, Tolerance>> {};
 

@@ -72,7 +72,7 @@ TEST(TensorEncodingTest, ValuesSurviveAsFarAsTheTypesBitsGo) {
   const std::pair<std::string_view, double> tolerances[] = {
       {"f32", 0},     {"f16", 3e-4},   {"bf16", 3e-3},  {"q8_0", 6e-3},  {"q4_0", 0.1},
       {"q4_1", 0.09}, {"q5_0", 0.05},  {"q5_1", 0.045}, {"iq4_nl", 0.1}, {"q2_k", 0.34},
-      {"q3_k", 0.19}, {"q4_k", 0.085}, {"q5_k", 0.045}, {"q6_k", 0.022},
+      {"q3_k", 0.19}, {"q4_k", 0.085}, {"q5_k", 0.045}, {"q6_k", 0.022}, {"iq4_xs", 0.1},
   };
   Rng rng(5);
   std::vector<float> values(2048);
@@ -116,6 +116,7 @@ TEST(TensorEncodingTest, ConstantsAndZerosAreHeldExactly) {
 TEST(TensorEncodingTest, TypeNames) {
   EXPECT_EQ(*TensorTypeFromName("q8_0"), TensorType::kQ80);
   EXPECT_EQ(*TensorTypeFromName("iq4_nl"), TensorType::kIq4Nl);
+  EXPECT_EQ(*TensorTypeFromName("iq4_xs"), TensorType::kIq4Xs);
   EXPECT_EQ(TensorTypeFromName("q9").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
