@@ -229,7 +229,7 @@ absl::Status GenerateJob::RunKeptTurn() {
     conversation_ = kept->id;
     turn_.prompt.erase(turn_.prompt.begin(), turn_.prompt.begin() + kept->token_count);
     held_token_count_ = kept->token_count;
-    absl::Status status = RunAndKeep(prompt);
+    absl::Status status = RunAndKeep(prompt, kept->fork_depth);
     if (IsWholeAfter(status)) return status;
     LogWarning("kept conversation session={} is given up: {}", conversation_, Message(status));
     kept_->Remove(kept->origin);
@@ -239,21 +239,20 @@ absl::Status GenerateJob::RunKeptTurn() {
     held_token_count_ = 0;
   }
   CAIRN_RETURN_IF_ERROR(OpenNew());
-  return RunAndKeep(prompt);
+  return RunAndKeep(prompt, /*fork_depth=*/0);
 }
 
-absl::Status GenerateJob::RunAndKeep(const std::vector<std::int32_t>& prompt) {
+absl::Status GenerateJob::RunAndKeep(const std::vector<std::int32_t>& prompt,
+                                     std::int64_t fork_depth) {
   tokens_ = prompt;
   absl::Status status = RunConversation(conversation_);
   CountHeldTokens(status);
   state_.open_conversations().Give(conversation_);
-  // The store is full: what is kept for later goes before what is asked for now.
-  if (absl::IsResourceExhausted(status) && slow_client_.ok()) kept_->DropAll();
   if (held_token_count_ == kNotOurs) return status;
   if (!IsWholeAfter(status)) held_token_count_ = 0;
   CAIRN_CHECK_LE(held_token_count_, std::ssize(tokens_));
   tokens_.resize(static_cast<std::size_t>(held_token_count_));
-  kept_->Keep(conversation_, std::move(tokens_));
+  kept_->Keep(conversation_, std::move(tokens_), fork_depth);
   return status;
 }
 
@@ -308,6 +307,10 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
     held_token_count_ = conversation->token_count();
     SendFinished(*conversation, *result, before, reused_token_count);
     return absl::OkStatus();
+  }
+  // The store is full: what is kept for later goes before what is asked for now.
+  if (absl::IsResourceExhausted(result.status()) && runtime_->kept != nullptr) {
+    runtime_->kept->DropAll();
   }
   if (ephemeral_) return result.status();
   return absl::Status(result.status().code(),

@@ -54,7 +54,7 @@ class GenerateJob {
   absl::Status RunTurn();
   // What RunTurn does for a conversation of `kept_`.
   absl::Status RunKeptTurn();
-  absl::Status RunAndKeep(const std::vector<std::int32_t>& prompt);
+  absl::Status RunAndKeep(const std::vector<std::int32_t>& prompt, std::int64_t fork_depth);
   // Sets held_token_count_ to what the conversation holds now that its turn ended with `status`.
   void CountHeldTokens(const absl::Status& status);
   // Creates conversation_, and has it open.

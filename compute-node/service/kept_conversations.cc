@@ -19,6 +19,11 @@ std::int64_t SharedTokens(std::span<const std::int32_t> held,
          held.begin();
 }
 
+// Whether so many forks hold too few tokens for one more.
+bool IsTooDeep(std::int64_t fork_depth, std::int64_t token_count) {
+  return fork_depth >= kForkDepthMin + token_count / kForkTokensMin;
+}
+
 }  // namespace
 
 KeptConversations::KeptConversations(KvNode& node, const ModelIdentity& identity,
@@ -74,7 +79,10 @@ std::optional<KeptConversations::Beginning> KeptConversations::Take(
   }
   const std::int64_t shared_count = SharedTokens(entry->tokens, prompt);
   const absl::StatusOr<SessionId> id = Begin(*entry, shared_count);
-  if (id.ok() && *id == entry->id) return Beginning{*id, shared_count, *id};
+  const std::int64_t fork_depth = entry->fork_depth + 1;
+  if (id.ok() && *id == entry->id) {
+    return Beginning{*id, shared_count, *id, entry->fork_depth};
+  }
   open_.Give(entry->id);
   if (!id.ok()) {
     LogInfo("kept conversation session={} is not used: {}", entry->id, Message(id.status()));
@@ -87,8 +95,8 @@ std::optional<KeptConversations::Beginning> KeptConversations::Take(
   Put(*std::move(entry), replaced ? Age::kOldest : Age::kNewest);
   if (!id.ok()) return std::nullopt;
   // A client that guesses its id may have it.
-  if (open_.Take(*id, stop).ok()) return Beginning{*id, shared_count, origin};
-  Put({*id, {prompt.begin(), prompt.begin() + shared_count}});
+  if (open_.Take(*id, stop).ok()) return Beginning{*id, shared_count, origin, fork_depth};
+  Put({*id, {prompt.begin(), prompt.begin() + shared_count}, fork_depth});
   return std::nullopt;
 }
 
@@ -110,6 +118,7 @@ std::optional<KeptConversations::Entry> KeptConversations::TakeBest(
   std::int64_t best_count = kSharedTokensMin - 1;
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
     const std::int64_t count = SharedTokens(entry->tokens, prompt);
+    if (count < std::ssize(entry->tokens) && IsTooDeep(entry->fork_depth, count)) continue;
     // Of equals the one that needs no fork.
     const bool better = count > best_count || (count == best_count && best != entries_.end() &&
                                                entry->tokens.size() < best->tokens.size());
@@ -123,9 +132,10 @@ std::optional<KeptConversations::Entry> KeptConversations::TakeBest(
   return taken;
 }
 
-void KeptConversations::Keep(SessionId id, std::vector<std::int32_t> tokens) {
+void KeptConversations::Keep(SessionId id, std::vector<std::int32_t> tokens,
+                             std::int64_t fork_depth) {
   const Age age = tokens.empty() ? Age::kOldest : Age::kNewest;
-  Put({id, std::move(tokens)}, age);
+  Put({id, std::move(tokens), fork_depth}, age);
   Trim();
 }
 

@@ -34,6 +34,10 @@ inline constexpr int kKeptConversationsDefault = 8;
 inline constexpr int kKeptConversationsMax = 64;
 // A shorter common beginning is computed again: that is cheaper than a fork.
 inline constexpr std::int64_t kSharedTokensMin = 16;
+// So many forks of forks are made, and one more for each so many tokens; then a conversation is
+// computed anew. A fork takes at least a page for each layer and head, which each token reads.
+inline constexpr std::int64_t kForkDepthMin = 32;
+inline constexpr std::int64_t kForkTokensMin = 64;
 // The share of the flash up to which conversations are kept; beyond it they give way.
 inline constexpr double kKeptFlashUseMax = 0.75;
 
@@ -54,14 +58,15 @@ class KeptConversations {
     SessionId id;
     std::int64_t token_count = 0;  // all that the conversation has
     SessionId origin;              // what it is a fork of, or `id`
+    std::int64_t fork_depth = 0;
   };
   // A conversation that holds a beginning of `prompt`, but not all of it; the longest that is kept.
   // nullopt: none. The caller has it open (OpenConversations) and gives it to Keep afterwards.
   std::optional<Beginning> Take(std::span<const std::int32_t> prompt, const StopSignal& stop);
 
   // Keeps a conversation that nobody has open and that holds `tokens`. None: it is deleted, at once
-  // or, if that cannot be done now, later.
-  void Keep(SessionId id, std::vector<std::int32_t> tokens);
+  // or, if that cannot be done now, later. `fork_depth` is that of the Beginning; 0: it had none.
+  void Keep(SessionId id, std::vector<std::int32_t> tokens, std::int64_t fork_depth = 0);
 
   // Deletes the conversation, if it is kept, because it cannot be read.
   void Remove(SessionId id);
@@ -76,6 +81,8 @@ class KeptConversations {
   struct Entry {
     SessionId id;
     std::vector<std::int32_t> tokens;  // empty: it waits to be deleted
+    // How many forks lie between it and one that was computed whole, or that Adopt found.
+    std::int64_t fork_depth = 0;
   };
   enum class Age { kOldest, kNewest };
   std::optional<Entry> TakeBest(std::span<const std::int32_t> prompt);

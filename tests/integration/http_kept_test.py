@@ -266,6 +266,18 @@ class HttpKeptTest(unittest.TestCase):
             cairn.generate("x " * 2500, "--tokens", "1")
             self.assertLess(len(self.kept(cairn)), counts[-1])
 
+    def test_kept_conversations_go_when_somebody_else_finds_the_flash_full(self):
+        with Cairn(compute_config=CONFIG, extent_file_bytes=8 << 20) as cairn:
+            client = Client(cairn)
+            for number in range(2):
+                client.post(COMPLETION, prompt=f"{number} " * 500, max_tokens=1)
+            self.assertEqual(len(self.kept(cairn)), 2)
+            # Its prompt would fit.
+            arguments = ("generate", "x", "--tokens", "2600", "--ignore-end")
+            done = cairn.run(*arguments)
+            self.assertIn(b"flash is full", done.stderr)
+            self.assertEqual(self.kept(cairn), [])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -91,7 +91,7 @@ class KeptConversationsTest : public testing::Test {
     const std::optional<KeptConversations::Beginning> taken = kept.Take(prompt, never_);
     if (!taken.has_value()) return {0, 0};
     open_.Give(taken->id);
-    kept.Keep(taken->id, {prompt.begin(), prompt.begin() + taken->token_count});
+    kept.Keep(taken->id, {prompt.begin(), prompt.begin() + taken->token_count}, taken->fork_depth);
     return {taken->id.value(), taken->token_count};
   }
 
@@ -179,6 +179,17 @@ TEST_F(KeptConversationsTest, WhereNoForkCanBeMadeItStays) {
   node_.is_full = true;
   EXPECT_EQ(Take(kept, Numbers(0, 30)), Found(0, 0));
   EXPECT_EQ(Take(kept, Numbers(0, 50)), Found(id, 40));
+}
+
+TEST_F(KeptConversationsTest, ManyForksOfFewTokensAreComputedAnew) {
+  KeptConversations kept = Make(1);
+  Keep(kept, Numbers(0, 1000));
+  // Each turn begins with all but the last token of the one before.
+  std::int64_t forks = 0;
+  while (Take(kept, Numbers(0, 1000 - forks)).first != 0) ++forks;
+  EXPECT_EQ(forks, kForkDepthMin + (1000 - 1 - forks) / kForkTokensMin);
+  // What needs no fork goes on.
+  EXPECT_GT(Take(kept, Numbers(0, 1000)).first, 0);
 }
 
 TEST_F(KeptConversationsTest, MakesAsMuchRoomAsIsWanted) {
