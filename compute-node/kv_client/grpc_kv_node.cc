@@ -44,10 +44,7 @@ absl::Status GrpcKvNode::Call(MakeCall call, int* tries) {
       if (again) link_->Drop(*connection);
     }
     if (!again) return status;
-    if (backoff.expired()) {
-      return Annotate(status, fmt::format("the KV node did not come back in {} ms",
-                                          link_->options().reconnect_time_max.count()));
-    }
+    if (backoff.expired()) return DidNotComeBack(link_->options(), status);
     std::this_thread::sleep_until(backoff.Next());
   }
 }

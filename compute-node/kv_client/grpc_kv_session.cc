@@ -100,7 +100,8 @@ absl::StatusOr<std::unique_ptr<GrpcKvSession>> GrpcKvSession::Open(
     if (attached.ok()) {
       return std::unique_ptr<GrpcKvSession>(new GrpcKvSession(link, *std::move(attached)));
     }
-    if (!again || backoff.expired()) return attached.status();
+    if (!again) return attached.status();
+    if (backoff.expired()) return DidNotComeBack(link->options(), attached.status());
     std::this_thread::sleep_until(backoff.Next());
   }
 }
@@ -405,9 +406,7 @@ void GrpcKvSession::Recover(const absl::Status& end) {
     attachment_.epoch = epoch;  // a later Reattach resumes from here
     if (!again || backoff.expired()) {
       discard_ = false;
-      FailLocked(State::kFailed, again ? Unavailable("the KV node did not come back in {} ms: {}",
-                                                     link_->options().reconnect_time_max.count(),
-                                                     Message(attached.status()))
+      FailLocked(State::kFailed, again ? DidNotComeBack(link_->options(), attached.status())
                                        : EndStatus(attached.status()));
       return;
     }

@@ -92,6 +92,11 @@ bool IsAway(const absl::Status& status) {
   }
 }
 
+absl::Status DidNotComeBack(const KvClientOptions& options, const absl::Status& last) {
+  return Unavailable("the KV node did not come back in {} ms: {}",
+                     options.reconnect_time_max.count(), Message(last));
+}
+
 absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Get() {
   MutexLock lock(mutex_);
   if (current_ != nullptr) return current_;

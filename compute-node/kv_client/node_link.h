@@ -51,6 +51,8 @@ struct NodeConnection {
 bool IsLoss(const absl::Status& status);
 // The same for an attempt to connect.
 bool IsAway(const absl::Status& status);
+// UNAVAILABLE: the node was tried for so long as the options allow; `last` says how that ended.
+absl::Status DidNotComeBack(const KvClientOptions& options, const absl::Status& last);
 
 class NodeLink {
  public:

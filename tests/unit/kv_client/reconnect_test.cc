@@ -229,7 +229,9 @@ TEST_F(ReconnectTest, NodeThatDoesNotComeBackIsUnavailable) {
   const absl::Status status = session_->StartRead(values::FetchAll()).get().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_EQ(session_->Send(values::AppendAt(0)).code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(client_->Stats().status().code(), absl::StatusCode::kNotFound);
+  // Not that there is no such session.
+  EXPECT_EQ(client_->Delete(session_id_).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(client_->Open(session_id_).status().code(), absl::StatusCode::kUnavailable);
   node_.Start();
   const absl::Status reattached = session_->Reattach();
   ASSERT_TRUE(reattached.ok()) << reattached;
