@@ -4,6 +4,7 @@ Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3
 """
 import concurrent.futures
 import os
+import random
 import unittest
 
 from daemons import Cairn, DEMO_TEXT, wait_until
@@ -79,6 +80,23 @@ class HttpKeptTest(unittest.TestCase):
             edited_usage, _ = chat.ask()
             self.assertGreater(cached(edited_usage), 16)
             self.assertLess(cached(edited_usage), usage["prompt_tokens"] - 1)
+
+    def test_what_is_reused_gives_the_same_bits(self):
+        seed = int(os.environ.get("CAIRN_TEST_SEED", random.randrange(1 << 32)))
+        print(f"CAIRN_TEST_SEED={seed}")
+        rng = random.Random(seed)
+        small = CONFIG + "prefill_chunk_tokens: 96\n"
+        with Cairn(kv="ram", compute_config=small) as cairn, \
+                Cairn(kv="ram", compute_config=small + "http_kept_conversation_count_max: 0\n") as other:
+            clients = [Client(cairn), Client(other)]
+            prompt = rng.choices(range(300, 900), k=500)
+            for _ in range(15):
+                kept_count = rng.randrange(300, len(prompt))
+                prompt = prompt[:kept_count] + rng.choices(range(300, 900), k=rng.randrange(1, 200))
+                fields = dict(prompt=prompt, max_tokens=rng.choice([1, 8, 40]), temperature=0, logprobs=3)
+                kept, whole = [client.post(COMPLETION, **fields).json for client in clients]
+                self.assertEqual(kept["choices"], whole["choices"])
+            self.assertGreater(cached(kept["usage"]), 0)
 
     def test_a_completion_goes_on_where_its_text_was_kept(self):
         with Cairn(kv="ram", compute_config=CONFIG) as cairn:
