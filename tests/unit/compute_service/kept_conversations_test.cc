@@ -98,7 +98,7 @@ class KeptConversationsTest : public testing::Test {
   using Found = std::pair<std::int64_t, std::int64_t>;
   using Ids = std::vector<std::int64_t>;
 
-  const StopSignal never_;
+  StopSignal never_;
   ForkingNode node_;
   ModelIdentity identity_;
   OpenConversations open_;
