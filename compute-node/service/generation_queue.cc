@@ -85,16 +85,20 @@ void GenerationQueue::Run() {
 }
 
 std::deque<GenerationQueue::Entry>::iterator GenerationQueue::NextLocked() {
-  const std::vector<Running>& running = running_;
-  return std::find_if(waiting_.begin(), waiting_.end(), [&running](const Entry& entry) {
-    return entry.conversation == SessionId() ||
-           std::none_of(running.begin(), running.end(), [&entry](const Running& each) {
-             return each.conversation == entry.conversation;
-           });
-  });
+  auto next = waiting_.begin();
+  while (next != waiting_.end() && RunsLocked(next->conversation)) ++next;
+  return next;
 }
 
-GenerationQueue::Entry GenerationQueue::TakeLocked(std::deque<Entry>::iterator entry) {
+bool GenerationQueue::RunsLocked(SessionId conversation) const {
+  if (conversation == SessionId()) return false;
+  for (const Running& running : running_) {
+    if (running.conversation == conversation) return true;
+  }
+  return false;
+}
+
+GenerationQueue::Entry GenerationQueue::TakeLocked(const std::deque<Entry>::iterator& entry) {
   Entry taken = std::move(*entry);
   waiting_.erase(entry);
   running_.push_back({taken.stop, taken.conversation});

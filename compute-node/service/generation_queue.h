@@ -61,7 +61,8 @@ class GenerationQueue {
   void RunStopped();
   // The first that waits for nothing but a thread.
   std::deque<Entry>::iterator NextLocked() CAIRN_REQUIRES(mutex_);
-  Entry TakeLocked(std::deque<Entry>::iterator entry) CAIRN_REQUIRES(mutex_);
+  bool RunsLocked(SessionId conversation) const CAIRN_REQUIRES(mutex_);
+  Entry TakeLocked(const std::deque<Entry>::iterator& entry) CAIRN_REQUIRES(mutex_);
   void RunEntry(Entry& entry);
   void EndThread() CAIRN_REQUIRES(mutex_);
   void CancelAll();
