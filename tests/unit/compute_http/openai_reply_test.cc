@@ -137,7 +137,7 @@ TEST(OpenAiReplyTest, LogProbabilitiesOfAChatAreAListWithBytes) {
   reply.Add(FinishedEvent(v1::FINISH_REASON_END), false);
   const Json logprobs = Json::parse(reply.WholeAnswer())["choices"][0]["logprobs"];
   EXPECT_TRUE(logprobs.contains("refusal"));  // typed clients require it
-  const Json content = logprobs["content"];
+  const Json& content = logprobs["content"];
   ASSERT_EQ(content.size(), 2U);
   EXPECT_EQ(content[0]["token"], "a");
   EXPECT_EQ(content[0]["logprob"], -0.25);
