@@ -183,8 +183,9 @@ void GenerateJob::Run() {
   }
   if (status.code() == absl::StatusCode::kCancelled &&
       state_.phase() == DaemonState::Phase::kStopping) {
-    status =
-        Unavailable("cairn-compute-node is stopping: the conversation keeps what was generated");
+    status = Unavailable(
+        "cairn-compute-node is stopping: {}",
+        ephemeral_ ? "ask again when it is back" : "the conversation keeps what was generated");
   }
   {
     const MutexLock lock(mutex_);

@@ -346,7 +346,7 @@ class HttpOptionsTest(unittest.TestCase):
             self.assertEqual(reply.json["error"]["type"], "rate_limit_error")
             cairn.compute.process.terminate()
             last = [line for line in response.read().decode().split("\n\n") if line][-1]
-            self.assertIn("stopping", json.loads(last[6:])["error"]["message"])
+            self.assertIn("stopping: ask again", json.loads(last[6:])["error"]["message"])
             for connection in waiting.values():
                 self.assertEqual(connection.getresponse().status, 503)
                 connection.close()
