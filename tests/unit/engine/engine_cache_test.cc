@@ -195,8 +195,13 @@ TEST_F(EngineCacheTest, AClientThatReadsNoMoreStopsNoOther) {
   const std::int64_t entries = kPartBytesMax / layout_.EntryBytes(0);
   auto stopped = Open(Create());
   std::vector<absl::StatusOr<ReadReply>> unread;
+  // In their places, where one is one read of its size. In the log it may begin within a page.
+  const std::int64_t row_count = std::int64_t{layout_.layer_count} * layout_.head_count;
   for (std::int64_t cluster = 1; cluster <= 2; ++cluster) {
-    Store(*stopped, cluster, (cluster - 1) * entries, entries);
+    AppendAll(*stopped, cluster, Positions::Range((cluster - 1) * entries, entries));
+    EXPECT_TRUE(WaitForStats([&](const KvStats& stats) {
+      return stats.write_pool_bytes >= cluster * row_count * kPartBytesMax;
+    }));
   }
   for (std::int64_t cluster = 1; cluster <= 2; ++cluster) {
     unread.push_back(FetchOne(*stopped, cluster));
