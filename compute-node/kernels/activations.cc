@@ -1,6 +1,7 @@
 #include "compute-node/kernels/activations.h"
 
 #include <bit>
+#include <cmath>
 
 #include "common/base/check.h"
 
@@ -32,6 +33,12 @@ void QuantizeBlock(const float* HWY_RESTRICT from, ActivationBlock& block) {
     largest = hn::Max(largest, hn::BitCast(di, hn::Abs(hn::LoadU(df, from + i))));
   }
   const auto range = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(di, largest)));
+  if (!std::isfinite(range)) {
+    // There are no digits for it; a product with the scale is NaN whatever they are.
+    block = {};
+    block.scale = range;
+    return;
+  }
   // Below this the quotient would overflow; such a row is zero for every purpose.
   constexpr float kRangeMin = 1e-30F;
   const float inverse = range > kRangeMin ? kNumberMax / range : 0.0F;

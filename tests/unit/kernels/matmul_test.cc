@@ -225,6 +225,7 @@ TEST(QuantizeActivationsTest, ANumberThatIsNoneShowsInTheScale) {
         std::vector<ActivationBlock> blocks(2);
         QuantizeActivations(row, blocks);
         EXPECT_FALSE(std::isfinite(blocks[0].scale)) << content << " at " << i;
+        EXPECT_EQ(blocks[0].sums[0], 0);
         EXPECT_TRUE(std::isfinite(blocks[1].scale));
       }
     }
