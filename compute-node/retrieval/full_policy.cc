@@ -27,24 +27,12 @@ std::int64_t ClusterEntries(const PolicyOptions& options) {
 
 }  // namespace
 
-absl::Status PolicyOptions::Validate() const {
-  CAIRN_RETURN_IF_ERROR(layout.Validate());
-  if (part_bytes_max < 1) {
-    return InvalidArgument("part_bytes_max is {}: it must be positive", part_bytes_max);
-  }
-  if (fetch_slice_bytes < 1 || fetch_slice_bytes > kFetchBytesMax) {
-    return InvalidArgument("fetch_slice_bytes is {}: it must be 1 to {}", fetch_slice_bytes,
-                           kFetchBytesMax);
-  }
-  return absl::OkStatus();
-}
-
 FullPolicy::FullPolicy(const PolicyOptions& options)
     : options_(options),
       cluster_entries_(ClusterEntries(options)),
       next_ids_(static_cast<std::size_t>(options.layout.layer_count), 1) {}
 
-std::vector<FetchSlice> FullPolicy::Select(const SelectionInput& input) {
+std::vector<FetchSlice> FullPolicy::Select(const SelectionInput& input) const {
   const std::int64_t entry_bytes = options_.layout.EntryBytes(0);
   std::vector<FetchSlice> slices;
   for (std::int64_t first = 0; first < input.stored_token_count; first += cluster_entries_) {
@@ -56,28 +44,30 @@ std::vector<FetchSlice> FullPolicy::Select(const SelectionInput& input) {
                         slices.back().bytes + bytes <= options_.fetch_slice_bytes &&
                         std::ssize(slices.back().clusters) < kFetchClusterCountMax;
       if (!fits) slices.emplace_back();
-      slices.back().clusters.push_back({{head, id}, Positions::Range(first, count)});
+      slices.back().clusters.push_back({.cluster = {head, id},
+                                        .entry_count = count,
+                                        .positions = Positions::Range(first, count)});
       slices.back().bytes += bytes;
     }
   }
   return slices;
 }
 
-std::vector<Assignment> FullPolicy::Store(const LeavingEntries& leaving) {
+StoreActions FullPolicy::Store(const LeavingEntries& leaving) {
   CAIRN_CHECK(leaving.layer >= 0 && leaving.layer < options_.layout.layer_count);
-  std::vector<Assignment> assignments;
+  StoreActions actions;
   const std::int64_t end = leaving.first_position + leaving.token_count;
   for (std::int64_t first = leaving.first_position; first < end;) {
     const std::int64_t cluster = first / cluster_entries_;
     const std::int64_t count = std::min(end, (cluster + 1) * cluster_entries_) - first;
     for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
-      assignments.push_back({{head, IdAt(cluster)}, first, count});
+      actions.appended.push_back({{head, IdAt(cluster)}, Positions::Range(first, count)});
     }
     std::int64_t& next_id = next_ids_[static_cast<std::size_t>(leaving.layer)];
     next_id = std::max(next_id, IdAt(cluster).value() + 1);
     first += count;
   }
-  return assignments;
+  return actions;
 }
 
 std::vector<std::int64_t> FullPolicy::NextClusterIds() const {
@@ -193,13 +183,6 @@ void FullPolicy::ForgetBehind(std::int64_t token_count) {
     id_ranges_.push_back({first_index, next_id});
   }
   std::fill(next_ids_.begin(), next_ids_.end(), next_id);
-}
-
-absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicy(std::string_view name,
-                                                            const PolicyOptions& options) {
-  CAIRN_RETURN_IF_ERROR(options.Validate());
-  if (name == "full") return std::make_unique<FullPolicy>(options);
-  return InvalidArgument("unknown retrieval policy '{}': known are: full", name);
 }
 
 }  // namespace cairn::compute

@@ -27,8 +27,8 @@ class FullPolicy : public RetrievalPolicy {
 
   std::string_view name() const override { return "full"; }
   bool selects_without_queries() const override { return true; }
-  std::vector<FetchSlice> Select(const SelectionInput& input) override;
-  std::vector<Assignment> Store(const LeavingEntries& leaving) override;
+  std::vector<FetchSlice> Select(const SelectionInput& input) const override;
+  StoreActions Store(const LeavingEntries& leaving) override;
   std::vector<std::int64_t> NextClusterIds() const override;
   PutPolicyState SaveState() const override;
   absl::Status RestoreState(const StoredPolicyState& stored) override;

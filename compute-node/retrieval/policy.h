@@ -4,7 +4,8 @@
 // too.
 //
 // Units:      positions and counts in tokens; a plan's bytes are entry bytes.
-// Threading:  one thread at a time, as the conversation that owns it.
+// Threading:  one thread at a time, as the conversation that owns it; but Store without a pool and
+//             Adapt may run for several layers at once.
 // Invariants: the clusters of one Select together hold each position at most once for each head.
 #pragma once
 
@@ -17,13 +18,21 @@
 
 #include "common/base/status.h"
 #include "common/kv/messages.h"
+#include "compute-node/kernels/thread_pool.h"
+#include "compute-node/retrieval/selection_options.h"
 
 namespace cairn::compute {
 
 // A cluster to be read, and what it must hold: anything else in the answer is an error.
 struct PlannedCluster {
   ClusterRef cluster;
-  Positions positions;
+  std::int64_t entry_count = 0;
+  // Empty for a policy that keeps no positions: then only the count is compared.
+  Positions positions{};
+  // Whether Adapt wants to see its entries afterwards.
+  bool adapt = false;
+  // Which of its entries are attended, ascending indices; empty: all of them.
+  std::vector<std::int32_t> attended{};
 };
 
 // What one fetch asks for.
@@ -34,10 +43,16 @@ struct FetchSlice {
 
 struct SelectionInput {
   std::int32_t layer = 0;
-  // Positions [0, stored_token_count) of this layer are in the KV node.
+  // Positions [0, stored_token_count) of this layer have left the window.
   std::int64_t stored_token_count = 0;
+  // Of the first query: all positions before it are there.
+  std::int64_t first_position = 0;
+  // Of the queries' tokens. Of several tokens (a prompt) every one sees everything.
+  std::int64_t token_count = 1;
   // (token, query head, head_dim), rotated; empty for a policy that selects without queries.
   std::span<const float> queries{};
+  // For work that is worth sharing; null: none may be shared.
+  ThreadPool* pool = nullptr;
 };
 
 // Entries that leave the window together, all heads of one layer: consecutive positions, which
@@ -46,21 +61,55 @@ struct LeavingEntries {
   std::int32_t layer = 0;
   std::int64_t first_position = 0;
   std::int64_t token_count = 0;
+  // (KV head, token, head_dim), rotated, as attention will read them; empty unless needs_keys().
+  std::span<const float> keys{};
+  ThreadPool* pool = nullptr;  // as in SelectionInput
 };
 
-// Positions [first_position, first_position + token_count) of the cluster's head go into `cluster`.
+// Positions of the cluster's head that go into `cluster`: of entries that leave now, or that were
+// held back earlier.
 struct Assignment {
   ClusterRef cluster;
-  std::int64_t first_position = 0;
-  std::int64_t token_count = 0;
+  Positions positions;
+};
+
+// An entry that left the window and waits in memory for a cluster: a delayed split's buffer.
+// Attended at every step.
+struct HeldEntry {
+  ClusterRef cluster;  // that it belongs to
+  std::int64_t position = 0;
+};
+
+// Where entries go: every head and position either appended or held, exactly once.
+struct StoreActions {
+  std::vector<Assignment> appended;  // positions ascending within a cluster
+  std::vector<HeldEntry> held;
+};
+
+// The entries of a cluster that was fetched, and behind them those that are held for it.
+struct LoadedCluster {
+  ClusterRef cluster;
+  Positions positions{};
+  std::int64_t stored_count = 0;  // of them in the KV node; the others are held
+  std::vector<float> keys{};      // (position, head_dim)
+};
+
+// Instead of some clusters others of the same entries, and of those that were held for them.
+struct ClusterSplit {
+  std::int32_t head = 0;
+  std::vector<ClusterId> parent_ids;
+  std::vector<ChildCluster> children;
 };
 
 struct PolicyOptions {
   EntryLayout layout;
+  // Query heads that share a KV head.
+  std::int64_t group_size = 1;
   // Of the KV node: a cluster that is to be one read must fit into it.
   std::int64_t part_bytes_max = 0;
   // The most that one slice asks for, at least one cluster.
   std::int64_t fetch_slice_bytes = std::int64_t{2} << 20;
+  SelectionOptions selection;
 
   absl::Status Validate() const;
 };
@@ -85,12 +134,32 @@ class RetrievalPolicy {
   // Whether Select ignores queries. Then a layer's clusters are requested while the layer before
   // computes.
   virtual bool selects_without_queries() const = 0;
+  // Whether Store looks at keys.
+  virtual bool needs_keys() const { return false; }
 
-  // What attention reads for a layer, in the order in which it is attended.
-  virtual std::vector<FetchSlice> Select(const SelectionInput& input) = 0;
+  // Newest tokens that stay out of the clusters when the conversation holds `token_count`; 0: as
+  // many as the session has room for. Never so many more for a longer conversation that the oldest
+  // of them would have to come back.
+  virtual std::int64_t WindowTokens(std::int64_t token_count) const {
+    static_cast<void>(token_count);
+    return 0;
+  }
 
-  // Where leaving entries go: every head and position exactly once, ascending within a cluster.
-  virtual std::vector<Assignment> Store(const LeavingEntries& leaving) = 0;
+  // What attention reads for a layer, in the order in which it is attended. Changes nothing: the
+  // same step may be computed again.
+  virtual std::vector<FetchSlice> Select(const SelectionInput& input) const = 0;
+
+  // Where leaving entries go.
+  virtual StoreActions Store(const LeavingEntries& leaving) = 0;
+
+  // What becomes of clusters that were planned with `adapt`: called between two steps, with those
+  // of one layer in the order of the plan.
+  virtual std::vector<ClusterSplit> Adapt(std::int32_t layer,
+                                          std::span<const LoadedCluster> clusters) {
+    static_cast<void>(layer);
+    static_cast<void>(clusters);
+    return {};
+  }
 
   // The next unused cluster ids, layer-major, head_count + 1 for each layer (the last: all heads).
   virtual std::vector<std::int64_t> NextClusterIds() const = 0;
@@ -99,8 +168,39 @@ class RetrievalPolicy {
   // not write.
   virtual PutPolicyState SaveState() const = 0;
   virtual absl::Status RestoreState(const StoredPolicyState& stored) = 0;
+
+  // Index rows of a layer, for a policy that has an index. TakeChangedRows: those that the next
+  // checkpoint must store. RestoreIndex: what the last one stored; `clusters` are all those that
+  // the session sees, or null when the rows are known to be complete and of whole clusters.
+  virtual bool has_index() const { return false; }
+  virtual std::vector<IndexRow> TakeChangedRows(std::int32_t layer) {
+    static_cast<void>(layer);
+    return {};
+  }
+  virtual absl::Status RestoreIndex(std::int32_t layer, std::span<const IndexRow> rows,
+                                    const std::vector<ClusterInfo>* clusters) {
+    static_cast<void>(layer);
+    static_cast<void>(rows);
+    static_cast<void>(clusters);
+    return absl::OkStatus();
+  }
+  // For a policy that keeps keys instead of an index: whether it must see those of all clusters
+  // again behind RestoreState. Each layer's come in one call, by head, then id.
+  virtual bool rebuilds_from_keys() const { return false; }
+  virtual absl::Status Rebuild(std::int32_t layer, std::span<const LoadedCluster> clusters) {
+    static_cast<void>(layer);
+    static_cast<void>(clusters);
+    return absl::OkStatus();
+  }
+  // A held entry that a checkpoint stored; they come in the order of their positions.
+  virtual absl::Status RestoreHeld(std::int32_t layer, const HeldEntry& held) {
+    return InvalidArgument("policy {} holds nothing back, but layer {} has position {} held",
+                           name(), layer, held.position);
+  }
 };
 
+// Names that MakePolicy knows.
+std::span<const std::string_view> PolicyNames();
 // INVALID_ARGUMENT for an unknown name; the message lists the known ones.
 absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicy(std::string_view name,
                                                             const PolicyOptions& options);

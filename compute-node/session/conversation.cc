@@ -175,7 +175,7 @@ absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,
 absl::Status Conversation::Compute(std::span<const std::int32_t> tokens,
                                    std::span<float> last_logits, const StopSignal& stop,
                                    StoredKv::LayerDone layer_done) {
-  kv_.StartPass(std::ssize(tokens), stop, std::move(layer_done));
+  CAIRN_RETURN_IF_ERROR(kv_.StartPass(std::ssize(tokens), stop, std::move(layer_done)));
   SequencePass pass{tokens,      kv_.token_count(), &kv_, {last_logits, {}},
                     stop.flag(), absl::OkStatus()};
   absl::Status status = scheduler_.Run(member_, pass, stop);

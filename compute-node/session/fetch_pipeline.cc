@@ -107,6 +107,7 @@ absl::StatusOr<ArrivedSlice> FetchPipeline::Check(InFlight request, FetchReply r
     CAIRN_RETURN_IF_ERROR(
         CheckCluster(request.layer, planned[i], arrived.reply.clusters[i], arrived.clusters[i]));
   }
+  arrived.planned = std::move(request.slice.clusters);
   return arrived;
 }
 
@@ -128,7 +129,7 @@ absl::Status FetchPipeline::CheckCluster(std::int32_t layer, const PlannedCluste
   Positions positions;
   for (const Span& span : fetched.spans) {
     const bool whole = span.entry_count >= 1 && span.positions.count() == span.entry_count &&
-                       span.entry_count <= planned.positions.count() &&
+                       span.entry_count <= planned.entry_count &&
                        std::ssize(span.bytes) == span.entry_count * options_.entry_bytes;
     if (!whole) {
       return ClusterError(
@@ -144,7 +145,12 @@ absl::Status FetchPipeline::CheckCluster(std::int32_t layer, const PlannedCluste
       arrived.entries.push_back(span.Entry(i, options_.entry_bytes));
     }
   }
-  if (!(positions == planned.positions)) {
+  if (positions.count() != planned.entry_count) {
+    return ClusterError(
+        layer, cluster,
+        fmt::format("{} entries came, {} were expected", positions.count(), planned.entry_count));
+  }
+  if (!planned.positions.empty() && !(positions == planned.positions)) {
     return ClusterError(
         layer, cluster,
         fmt::format("{} entries came, positions {} to {} were expected", positions.count(),

@@ -29,6 +29,7 @@ namespace cairn::compute {
 
 struct ArrivedSlice {
   std::vector<EntryRun> clusters;  // in the planned order
+  std::vector<PlannedCluster> planned;
   // Keep what the pointers name.
   FetchReply reply;
   KvMemoryCharge charge;

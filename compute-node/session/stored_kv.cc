@@ -31,88 +31,23 @@ StoredKv::StoredKv(const Options& options, const ModelConfig& config, ThreadPool
                  .entry_bytes = options.layout.EntryBytes(0),
                  .slices_in_flight_max = options.slices_in_flight_max},
                 memory),
-      window_(options.layout, options.window_tokens_max),
-      window_charge_(memory, window_.size_bytes()),
-      stored_counts_(static_cast<std::size_t>(options.layout.layer_count), 0),
-      recorded_(stored_counts_.size() * static_cast<std::size_t>(options.layout.head_count)),
-      staged_(recorded_.size()) {}
+      store_(options.layout, options.window_tokens_max, pool, session, policy, memory),
+      loaded_(static_cast<std::size_t>(options.layout.layer_count)),
+      loading_(loaded_.size()) {}
 
 absl::Status StoredKv::Restore(std::string& random_state) {
   AbandonPass();
-  const Attachment& attachment = session_.attachment();
-  token_count_ = attachment.token_count;
-  std::fill(recorded_.begin(), recorded_.end(), Positions());
-  std::fill(stored_counts_.begin(), stored_counts_.end(), 0);
-  PolicyStateReply stored;
-  if (token_count_ > 0) {
-    CAIRN_ASSIGN_OR_RETURN(stored, Wait<PolicyStateReply>(session_.StartRead(GetPolicyState())));
-  }
-  const std::vector<std::int64_t> next_ids =
-      token_count_ > 0 ? attachment.next_cluster_ids : std::vector<std::int64_t>();
-  CAIRN_RETURN_IF_ERROR(
-      Annotate(policy_.RestoreState({.version = stored.version,
-                                     .state = stored.state,
-                                     .next_cluster_ids = next_ids,
-                                     .token_count = token_count_,
-                                     .state_token_count = attachment.policy_token_count}),
-               fmt::format("open conversation {}", attachment.session_id)));
-  // A fork from an earlier token begins with random numbers of its own.
-  const bool forked = token_count_ < attachment.policy_token_count;
-  random_state = forked ? std::string() : std::move(stored.random_state);
-  if (token_count_ == 0) return absl::OkStatus();
-  for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
-    CAIRN_ASSIGN_OR_RETURN(const CarriedReply reply,
-                           Wait<CarriedReply>(session_.StartRead(GetCarried{layer})));
-    CAIRN_RETURN_IF_ERROR(RestoreLayer(layer, reply));
-  }
+  for (std::vector<LoadedCluster>& clusters : loaded_) clusters.clear();
+  CAIRN_RETURN_IF_ERROR(store_.Restore(random_state));
+  token_count_ = session_.attachment().token_count;
   return absl::OkStatus();
 }
 
-absl::Status StoredKv::RestoreLayer(std::int32_t layer, const CarriedReply& reply) {
-  const auto wrong = [&](std::string_view what) {
-    return DataLoss("open conversation {}: window of layer {}: {}",
-                    session_.attachment().session_id, layer, what);
-  };
-  // Forked from before its window.
-  if (reply.carried.empty() && token_count_ < session_.attachment().policy_token_count) {
-    stored_counts_[static_cast<std::size_t>(layer)] = token_count_;
-    return absl::OkStatus();
-  }
-  if (std::ssize(reply.carried) != options_.layout.head_count) {
-    return wrong(
-        fmt::format("{} heads came, not {}", reply.carried.size(), options_.layout.head_count));
-  }
-  std::int64_t first = -1;
-  for (const CarriedEntries& carried : reply.carried) {
-    const Positions& positions = carried.positions;
-    if (carried.head < 0 || carried.head >= options_.layout.head_count ||
-        carried.buffer_cluster_id != kWindowBuffer) {
-      return wrong(
-          fmt::format("unexpected head {} buffer {}", carried.head, carried.buffer_cluster_id));
-    }
-    const bool newest =
-        !positions.empty() && positions.count() <= window_.capacity() &&
-        positions == Positions::Range(token_count_ - positions.count(), positions.count());
-    if (!newest || std::ssize(carried.entries) != positions.count() * entry_bytes_ ||
-        (first >= 0 && positions.first() != first)) {
-      return wrong(fmt::format("{} positions in {} bytes before token {}", positions.count(),
-                               carried.entries.size(), token_count_));
-    }
-    first = positions.first();
-    for (std::int64_t i = 0; i < positions.count(); ++i) {
-      std::memcpy(window_.Entry(layer, carried.head, first + i),
-                  carried.entries.data() + i * entry_bytes_,
-                  static_cast<std::size_t>(entry_bytes_));
-    }
-    recorded_[RowOf(layer, carried.head)] = carried.brought_positions;
-  }
-  stored_counts_[static_cast<std::size_t>(layer)] = first;
-  return absl::OkStatus();
-}
-
-void StoredKv::StartPass(std::int64_t token_count, const StopSignal& stop, LayerDone layer_done) {
+absl::Status StoredKv::StartPass(std::int64_t token_count, const StopSignal& stop,
+                                 LayerDone layer_done) {
   CAIRN_CHECK_EQ(pass_tokens_, 0);
   CAIRN_CHECK_GE(token_count, 1);
+  CAIRN_RETURN_IF_ERROR(store_.Settle(token_count_, loaded_));
   pass_tokens_ = token_count;
   stop_ = &stop;
   layer_done_ = std::move(layer_done);
@@ -125,10 +60,14 @@ void StoredKv::StartPass(std::int64_t token_count, const StopSignal& stop, Layer
   const auto plan = [this](std::int32_t layer) {
     return policy_.Select(
         {.layer = layer,
-         .stored_token_count = stored_counts_[static_cast<std::size_t>(layer)],
-         .queries = policy_.selects_without_queries() ? std::span<const float>() : queries_});
+         .stored_token_count = store_.stored_count(layer),
+         .first_position = token_count_,
+         .token_count = pass_tokens_,
+         .queries = policy_.selects_without_queries() ? std::span<const float>() : queries_,
+         .pool = policy_.selects_without_queries() ? nullptr : &pool_});
   };
   pipeline_.StartPass(session_, plan, policy_.selects_without_queries());
+  return absl::OkStatus();
 }
 
 // Behind the attention over a slice: whether its bytes were there all the time.
@@ -142,22 +81,23 @@ absl::Status StoredKv::CheckIntact(const FetchReply& reply) {
 }
 
 std::int64_t StoredKv::WholeBlocksEnd(std::int32_t layer) const {
-  return stored_counts_[static_cast<std::size_t>(layer)] / kAttentionBlockEntries *
-         kAttentionBlockEntries;
+  const std::int64_t stored = store_.stored_count(layer);
+  if (!policy_.selects_without_queries()) return stored;
+  return stored / kAttentionBlockEntries * kAttentionBlockEntries;
 }
 
 // The slots are free: the window's start is a multiple of its step, so it is at this block or
 // before it as long as what leaves the window has not filled the block up.
 void StoredKv::TakePartialBlock(std::int32_t layer, ArrivedSlice& slice) {
   const std::int64_t end = WholeBlocksEnd(layer);
-  if (end == stored_counts_[static_cast<std::size_t>(layer)]) return;
+  if (end == store_.stored_count(layer)) return;
   for (std::size_t i = 0; i < slice.clusters.size(); ++i) {
     EntryRun& run = slice.clusters[i];
     std::int64_t kept = 0;
     for (const Span& span : slice.reply.clusters[i].spans) {
       const std::int64_t below = span.positions.CountBelow(end);
       for (std::int64_t j = below; j < span.entry_count; ++j) {
-        std::memcpy(window_.Entry(layer, run.head, span.positions.at(j)),
+        std::memcpy(store_.window().Entry(layer, run.head, span.positions.at(j)),
                     span.Entry(j, entry_bytes_), static_cast<std::size_t>(entry_bytes_));
       }
       kept += below;
@@ -178,24 +118,59 @@ absl::Status StoredKv::Attend(const AttentionBatch& batch) {
   while (pipeline_.HasNext()) {
     CAIRN_ASSIGN_OR_RETURN(ArrivedSlice slice, pipeline_.Next(*stop_));
     TakePartialBlock(batch.layer, slice);
-    attention_.AttendAll(slice.clusters);
+    attention_.AttendAll(RunsOf(slice));
+    KeepLoaded(batch.layer, slice);
     CAIRN_RETURN_IF_ERROR(CheckIntact(slice.reply));
     if (batch.between != nullptr) (*batch.between)();
   }
+  AttendHeld(batch.layer);
   AttendRecent(batch);
   attention_.Finish();
-  const std::int64_t end = token_count_ + pass_tokens_;
-  const std::int64_t stored_until = std::max(stored_counts_[static_cast<std::size_t>(batch.layer)],
-                                             WindowStart(end, window_.capacity()));
-  CAIRN_RETURN_IF_ERROR(AppendLeaving(batch.layer, stored_until));
-  for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
-    for (std::int64_t at = std::max(token_count_, stored_until); at < end; ++at) {
-      std::memcpy(window_.Entry(batch.layer, head, at), EntryAt(batch.layer, head, at),
-                  static_cast<std::size_t>(entry_bytes_));
-    }
-  }
+  // A step of a policy that adapts must be able to fail without a trace: its entries leave between
+  // two steps.
+  const std::int64_t stored = store_.stored_count(batch.layer);
+  const bool leaves_now = pass_tokens_ > 1 || policy_.selects_without_queries();
+  const std::int64_t window_start = store_.WindowStartAt(token_count_ + pass_tokens_);
+  CAIRN_RETURN_IF_ERROR(store_.StoreLayer(batch.layer, Chunk(),
+                                          leaves_now ? std::max(stored, window_start) : stored));
   if (layer_done_) layer_done_(batch.layer + 1);
   return absl::OkStatus();
+}
+
+std::vector<EntryRun> StoredKv::RunsOf(ArrivedSlice& slice) const {
+  std::vector<EntryRun> runs(static_cast<std::size_t>(options_.layout.head_count));
+  for (std::size_t i = 0; i < slice.clusters.size(); ++i) {
+    const EntryRun& cluster = slice.clusters[i];
+    EntryRun& run = runs[static_cast<std::size_t>(cluster.head)];
+    run.head = cluster.head;
+    if (slice.planned[i].attended.empty()) {
+      run.entries.insert(run.entries.end(), cluster.entries.begin(), cluster.entries.end());
+    }
+    for (const std::int32_t index : slice.planned[i].attended) {
+      run.entries.push_back(cluster.entries[static_cast<std::size_t>(index)]);
+    }
+  }
+  return runs;
+}
+
+void StoredKv::KeepLoaded(std::int32_t layer, const ArrivedSlice& slice) {
+  const std::size_t dim = static_cast<std::size_t>(options_.layout.head_dim);
+  std::vector<float> value(dim);
+  for (std::size_t i = 0; i < slice.planned.size(); ++i) {
+    if (!slice.planned[i].adapt) continue;
+    LoadedCluster loaded{.cluster = slice.planned[i].cluster};
+    for (const Span& span : slice.reply.clusters[i].spans) {
+      loaded.positions.AppendAll(span.positions);
+    }
+    const std::vector<const std::byte*>& entries = slice.clusters[i].entries;
+    loaded.stored_count = std::ssize(entries);
+    loaded.keys.resize(entries.size() * dim);
+    for (std::size_t entry = 0; entry < entries.size(); ++entry) {
+      LoadKvEntry(entries[entry], options_.layout.kv_format,
+                  std::span(loaded.keys).subspan(entry * dim, dim), value);
+    }
+    loading_[static_cast<std::size_t>(layer)].push_back(std::move(loaded));
+  }
 }
 
 // A policy that needs a layer's queries cannot ask for its clusters before they are there; what the
@@ -208,6 +183,7 @@ void StoredKv::HintNextLayer(std::int32_t layer) {
 
 void StoredKv::CommitPass() {
   token_count_ += pass_tokens_;
+  std::swap(loaded_, loading_);
   AbandonPass();
 }
 
@@ -219,15 +195,15 @@ void StoredKv::AbandonPass() {
     chunk_ = std::vector<std::byte>();
     chunk_charge_.Release();
   }
+  for (std::vector<LoadedCluster>& clusters : loading_) clusters.clear();
   pass_tokens_ = 0;
   stop_ = nullptr;
   layer_done_ = nullptr;
   queries_ = {};
 }
 
-const std::byte* StoredKv::EntryAt(std::int32_t layer, std::int32_t head,
-                                   std::int64_t position) const {
-  if (position < token_count_) return window_.Entry(layer, head, position);
+const std::byte* StoredKv::EntryAt(std::int32_t layer, std::int32_t head, std::int64_t position) {
+  if (position < token_count_) return store_.window().Entry(layer, head, position);
   const std::int64_t index = head * pass_tokens_ + position - token_count_;
   return chunk_.data() + index * entry_bytes_;
 }
@@ -250,6 +226,18 @@ void StoredKv::StoreChunk(const AttentionBatch& batch) {
   });
 }
 
+void StoredKv::AttendHeld(std::int32_t layer) {
+  std::vector<EntryRun> runs;
+  for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+    EntryRun run{.head = head, .entries = {}};
+    for (const HeldEntries::Entry& held : store_.held().Of(layer, head)) {
+      run.entries.push_back(reinterpret_cast<const std::byte*>(held.bytes.data()));
+    }
+    if (!run.entries.empty()) runs.push_back(std::move(run));
+  }
+  if (!runs.empty()) attention_.AttendAll(runs);
+}
+
 void StoredKv::AttendRecent(const AttentionBatch& batch) {
   const std::int64_t first = WholeBlocksEnd(batch.layer);
   std::vector<EntryRun> runs(static_cast<std::size_t>(options_.layout.head_count));
@@ -264,69 +252,10 @@ void StoredKv::AttendRecent(const AttentionBatch& batch) {
   attention_.AttendCausal(runs, first);
 }
 
-absl::Status StoredKv::AppendLeaving(std::int32_t layer, std::int64_t stored_until) {
-  std::int64_t& stored = stored_counts_[static_cast<std::size_t>(layer)];
-  if (stored_until == stored) return absl::OkStatus();
-  const std::vector<Assignment> assignments = policy_.Store(
-      {.layer = layer, .first_position = stored, .token_count = stored_until - stored});
-  Append append;
-  append.layer = layer;
-  std::int64_t bytes = 0;
-  const auto send = [&]() -> absl::Status {
-    const KvMemoryCharge charge(memory_, bytes);
-    bytes = 0;
-    return session_.Send(std::exchange(append, Append{.layer = layer, .clusters = {}}));
-  };
-  for (const Assignment& assignment : assignments) {
-    const std::int64_t size = assignment.token_count * entry_bytes_;
-    if (bytes > 0 && bytes + size > kAppendBytesMax) CAIRN_RETURN_IF_ERROR(send());
-    ClusterEntries entries;
-    entries.cluster = assignment.cluster;
-    entries.positions = Positions::Range(assignment.first_position, assignment.token_count);
-    entries.entries.resize(static_cast<std::size_t>(size));
-    for (std::int64_t i = 0; i < assignment.token_count; ++i) {
-      std::memcpy(entries.entries.data() + i * entry_bytes_,
-                  EntryAt(layer, assignment.cluster.head, assignment.first_position + i),
-                  static_cast<std::size_t>(entry_bytes_));
-    }
-    bytes += size;
-    append.clusters.push_back(std::move(entries));
-  }
-  CAIRN_RETURN_IF_ERROR(send());
-  stored = stored_until;
-  return absl::OkStatus();
-}
-
 absl::Status StoredKv::StageCheckpoint() {
   CAIRN_CHECK_EQ(pass_tokens_, 0);
-  for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
-    const std::int64_t first = stored_counts_[static_cast<std::size_t>(layer)];
-    StageCarried stage;
-    stage.layer = layer;
-    std::int64_t bytes = 0;
-    for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
-      const Positions& recorded = recorded_[RowOf(layer, head)];
-      CarriedEntries carried;
-      carried.head = head;
-      carried.buffer_cluster_id = kWindowBuffer;
-      carried.positions = Positions::Range(first, token_count_ - first);
-      for (std::int64_t at = first; at < token_count_; ++at) {
-        if (recorded.Contains(at)) continue;
-        carried.brought_positions.Append(at);
-        const std::byte* entry = window_.Entry(layer, head, at);
-        carried.entries.append(reinterpret_cast<const char*>(entry),
-                               static_cast<std::size_t>(entry_bytes_));
-      }
-      bytes += std::ssize(carried.entries);
-      staged_[RowOf(layer, head)] = carried.positions;
-      stage.carried.push_back(std::move(carried));
-    }
-    const KvMemoryCharge charge(memory_, bytes);
-    CAIRN_RETURN_IF_ERROR(session_.Send(std::move(stage)));
-  }
-  return session_.Send(policy_.SaveState());
+  CAIRN_RETURN_IF_ERROR(store_.Settle(token_count_, loaded_));
+  return store_.StageCheckpoint(token_count_);
 }
-
-void StoredKv::CheckpointDone() { recorded_ = staged_; }
 
 }  // namespace cairn::compute

@@ -1,7 +1,7 @@
-// StoredKv is the KvAttention of one conversation: newest entries in a window in memory, all others
-// in the KV node, from where they stream by while a layer is attended. It knows which position is
-// where and keeps that true for every layer apart, so that a checkpoint can be taken between any
-// two passes.
+// StoredKv is the KvAttention of one conversation: newest entries in a window in memory, the others
+// in the KV node, from where those that the policy selects stream by while a layer is attended.
+// Which position is where is EntryStore's business; it keeps that true for every layer apart, so
+// that a checkpoint can be taken between any two passes.
 //
 // A pass computes tokens [token_count, token_count + n) in one Model::Forward: StartPass, Forward,
 // CommitPass. A layer's entries live in a chunk buffer until the layer is done; then those that
@@ -9,8 +9,10 @@
 // of one token leaves the conversation as it was (AbandonPass); a failed pass of many needs
 // Restore.
 //
-// Determinism: attention blocks are cut at multiples of kAttentionBlockEntries positions, whatever
-//              is stored where, as DenseAttention cuts them: both give the same bits.
+// Determinism: of a policy that selects without queries attention blocks are cut at multiples of
+//              kAttentionBlockEntries positions, whatever is stored where, as DenseAttention cuts
+//              them: both give the same bits. Of the others blocks follow the plan, and clusters
+//              change between steps only, as the tokens and the policy alone decide.
 // Threading:  one thread.
 // Errors:     DATA_LOSS when the KV node's answer is not what was stored; CANCELLED,
 //             DEADLINE_EXCEEDED; what the session answers.
@@ -29,15 +31,12 @@
 #include "compute-node/retrieval/policy.h"
 #include "compute-node/session/attention_scratch.h"
 #include "compute-node/session/block_attention.h"
+#include "compute-node/session/entry_store.h"
 #include "compute-node/session/fetch_pipeline.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/stop.h"
-#include "compute-node/session/window.h"
 
 namespace cairn::compute {
-
-// Entries' bytes in one Append: a larger message only delays the fetches behind it.
-inline constexpr std::int64_t kAppendBytesMax = std::int64_t{1} << 20;
 
 class StoredKv : public KvAttention {
  public:
@@ -59,9 +58,9 @@ class StoredKv : public KvAttention {
 
   std::int64_t token_count() const { return token_count_; }
 
-  // `stop` lives until the pass ends; `layer_done` may be empty. REQUIRES: no pass; the scratch
-  // has room for `token_count` tokens.
-  void StartPass(std::int64_t token_count, const StopSignal& stop, LayerDone layer_done);
+  // Stores first what has left the window. `stop` lives until the pass ends; `layer_done` may be
+  // empty. REQUIRES: no pass; the scratch has room for `token_count` tokens.
+  absl::Status StartPass(std::int64_t token_count, const StopSignal& stop, LayerDone layer_done);
   absl::Status Attend(const AttentionBatch& batch) override;
   // REQUIRES: every layer was attended.
   void CommitPass();
@@ -71,25 +70,26 @@ class StoredKv : public KvAttention {
   // then sends that, and calls CheckpointDone when it is acknowledged, before the next one.
   // REQUIRES: no pass.
   absl::Status StageCheckpoint();
-  void CheckpointDone();
+  void CheckpointDone() { store_.CheckpointDone(); }
 
  private:
   static absl::Status CheckIntact(const FetchReply& reply);
-  std::size_t RowOf(std::int32_t layer, std::int32_t head) const {
-    return static_cast<std::size_t>(std::int64_t{layer} * options_.layout.head_count + head);
-  }
-  const std::byte* EntryAt(std::int32_t layer, std::int32_t head, std::int64_t position) const;
   // Where the layer's stored entries end, less a last block that is not whole. Behind a fork from
   // before the window there is one until the window moves; it is attended with the entries in
   // memory, so that blocks keep their borders.
   std::int64_t WholeBlocksEnd(std::int32_t layer) const;
   // Moves what the slice holds of that block into the window.
   void TakePartialBlock(std::int32_t layer, ArrivedSlice& slice);
+  // The slice's entries that are attended, one run for each head.
+  std::vector<EntryRun> RunsOf(ArrivedSlice& slice) const;
+  // Keeps the keys of clusters that the policy will adapt behind the pass.
+  void KeepLoaded(std::int32_t layer, const ArrivedSlice& slice);
   void StoreChunk(const AttentionBatch& batch);
+  void AttendHeld(std::int32_t layer);
   void AttendRecent(const AttentionBatch& batch);
   void HintNextLayer(std::int32_t layer);
-  absl::Status AppendLeaving(std::int32_t layer, std::int64_t stored_until);
-  absl::Status RestoreLayer(std::int32_t layer, const CarriedReply& reply);
+  const std::byte* EntryAt(std::int32_t layer, std::int32_t head, std::int64_t position);
+  ChunkEntries Chunk() const { return {chunk_.data(), token_count_, pass_tokens_}; }
 
   const Options options_;
   const std::int64_t entry_bytes_;
@@ -100,13 +100,12 @@ class StoredKv : public KvAttention {
   PassScratch& scratch_;
   BlockAttention attention_;
   FetchPipeline pipeline_;
-  Window window_;
-  KvMemoryCharge window_charge_;
+  EntryStore store_;
 
   std::int64_t token_count_ = 0;
-  std::vector<std::int64_t> stored_counts_;  // by layer: positions below are in clusters
-  std::vector<Positions> recorded_;          // by (layer, head): carried with a record already
-  std::vector<Positions> staged_;            // the same, once the checkpoint is acknowledged
+  // Clusters to adapt, by layer: of the last pass, and of the one in progress.
+  std::vector<std::vector<LoadedCluster>> loaded_;
+  std::vector<std::vector<LoadedCluster>> loading_;
 
   // Of the pass in progress.
   std::int64_t pass_tokens_ = 0;

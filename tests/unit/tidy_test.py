@@ -71,7 +71,7 @@ MAY_INCLUDE = {
     "kv-node": EDGE + ("kv-node/daemon",),
     "compute-node/kernels": BASE,
     "compute-node/model": BASE + ("compute-node/kernels",),
-    "compute-node/retrieval": BASE,
+    "compute-node/retrieval": BASE + ("compute-node/kernels",),
     # The in-process client hosts an engine over memory.
     "compute-node/kv_client": EDGE + ("kv-node/engine", "kv-node/device", "kv-node/layout"),
     "compute-node/session": BASE + ("compute-node/kernels", "compute-node/model",

@@ -30,9 +30,8 @@ TEST(FullPolicyTest, StoreAndSelectAgreeOnEveryPosition) {
   std::map<ClusterRef, Positions> stored;
   for (std::int64_t first = 0; first < 800; first += 32) {
     for (const Assignment& assignment :
-         policy.Store({.layer = 1, .first_position = first, .token_count = 32})) {
-      stored[assignment.cluster].AppendAll(
-          Positions::Range(assignment.first_position, assignment.token_count));
+         policy.Store({.layer = 1, .first_position = first, .token_count = 32}).appended) {
+      stored[assignment.cluster].AppendAll(assignment.positions);
     }
   }
   std::map<ClusterRef, Positions> planned;

@@ -29,7 +29,7 @@ class StoredKvTest : public ConversationFixture {
     output.last_logits = logits;
     for (const std::int64_t count : {5, 1}) {
       const std::vector<std::int32_t> tokens = Prompt(count);
-      kv.StartPass(count, never, nullptr);
+      ASSERT_TRUE(kv.StartPass(count, never, nullptr).ok());
       ASSERT_TRUE(model.Forward(tokens, kv.token_count(), kv, output, nullptr).ok());
       kv.CommitPass();
     }

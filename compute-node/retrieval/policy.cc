@@ -1,0 +1,39 @@
+#include "compute-node/retrieval/policy.h"
+
+#include <array>
+
+#include <fmt/ranges.h>
+
+#include "compute-node/retrieval/full_policy.h"
+
+namespace cairn::compute {
+namespace {
+
+constexpr std::array<std::string_view, 1> kPolicyNames = {"full"};
+
+}  // namespace
+
+absl::Status PolicyOptions::Validate() const {
+  CAIRN_RETURN_IF_ERROR(layout.Validate());
+  if (part_bytes_max < 1) {
+    return InvalidArgument("part_bytes_max is {}: it must be positive", part_bytes_max);
+  }
+  if (fetch_slice_bytes < 1 || fetch_slice_bytes > kFetchBytesMax) {
+    return InvalidArgument("fetch_slice_bytes is {}: it must be 1 to {}", fetch_slice_bytes,
+                           kFetchBytesMax);
+  }
+  if (group_size < 1) return InvalidArgument("group_size is {}: it must be positive", group_size);
+  return selection.Validate();
+}
+
+std::span<const std::string_view> PolicyNames() { return kPolicyNames; }
+
+absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicy(std::string_view name,
+                                                            const PolicyOptions& options) {
+  CAIRN_RETURN_IF_ERROR(options.Validate());
+  if (name == "full") return std::make_unique<FullPolicy>(options);
+  return InvalidArgument("unknown retrieval policy '{}': known are: {}", name,
+                         fmt::join(kPolicyNames, ", "));
+}
+
+}  // namespace cairn::compute

@@ -1,0 +1,225 @@
+// What EntryStore reads back from a session's last checkpoint.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "compute-node/kernels/kv_entry.h"
+#include "compute-node/session/entry_store.h"
+
+namespace cairn::compute {
+namespace {
+
+absl::Status NotAsStored(const KvSession& session, std::int32_t layer, std::string_view what) {
+  return DataLoss("open conversation {}: layer {}: {}", session.attachment().session_id, layer,
+                  what);
+}
+
+}  // namespace
+
+absl::Status EntryStore::Restore(std::string& random_state) {
+  std::fill(recorded_.begin(), recorded_.end(), Positions());
+  std::fill(stored_counts_.begin(), stored_counts_.end(), 0);
+  held_.Clear();
+  CAIRN_RETURN_IF_ERROR(RestorePolicy(random_state));
+  if (session_.attachment().token_count == 0) return absl::OkStatus();
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    CAIRN_ASSIGN_OR_RETURN(const CarriedReply reply,
+                           Wait<CarriedReply>(session_.StartRead(GetCarried{layer})));
+    CAIRN_RETURN_IF_ERROR(RestoreLayer(layer, reply));
+    if (policy_.rebuilds_from_keys()) CAIRN_RETURN_IF_ERROR(RebuildFromKeys(layer));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EntryStore::RestorePolicy(std::string& random_state) {
+  const Attachment& attachment = session_.attachment();
+  const bool is_new = attachment.token_count == 0;
+  PolicyStateReply stored;
+  if (!is_new) {
+    CAIRN_ASSIGN_OR_RETURN(stored, Wait<PolicyStateReply>(session_.StartRead(GetPolicyState())));
+  }
+  const std::vector<std::int64_t> next_ids =
+      is_new ? std::vector<std::int64_t>() : attachment.next_cluster_ids;
+  CAIRN_RETURN_IF_ERROR(
+      Annotate(policy_.RestoreState({.version = stored.version,
+                                     .state = stored.state,
+                                     .next_cluster_ids = next_ids,
+                                     .token_count = attachment.token_count,
+                                     .state_token_count = attachment.policy_token_count}),
+               fmt::format("open conversation {}", attachment.session_id)));
+  // A fork from an earlier token begins with random numbers of its own.
+  const bool forked = attachment.token_count < attachment.policy_token_count;
+  random_state = forked ? std::string() : std::move(stored.random_state);
+  return absl::OkStatus();
+}
+
+absl::Status EntryStore::RestoreLayer(std::int32_t layer, const CarriedReply& reply) {
+  const Attachment& attachment = session_.attachment();
+  // A fork from before the window has none.
+  std::int64_t window_first = attachment.token_count;
+  std::int64_t window_count = 0;
+  for (const CarriedEntries& carried : reply.carried) {
+    if (carried.buffer_cluster_id != kWindowBuffer) continue;
+    CAIRN_RETURN_IF_ERROR(RestoreCarried(layer, carried, window_first));
+    ++window_count;
+  }
+  const bool forked = attachment.token_count < attachment.policy_token_count;
+  if (window_count != layout_.head_count && !(window_count == 0 && forked)) {
+    return NotAsStored(
+        session_, layer,
+        fmt::format("the window of {} heads came, not of {}", window_count, layout_.head_count));
+  }
+  stored_counts_[static_cast<std::size_t>(layer)] = window_first;
+  if (policy_.has_index()) CAIRN_RETURN_IF_ERROR(RestoreIndex(layer, reply));
+  return RestoreHeld(layer, reply);
+}
+
+absl::Status EntryStore::RestoreCarried(std::int32_t layer, const CarriedEntries& carried,
+                                        std::int64_t& window_first) {
+  const std::int64_t token_count = session_.attachment().token_count;
+  const Positions& positions = carried.positions;
+  const std::int64_t count = positions.count();
+  const bool newest = !positions.empty() && count <= window_.capacity() &&
+                      positions == Positions::Range(token_count - count, count);
+  const bool as_the_others =
+      window_first == token_count || positions.empty() || positions.first() == window_first;
+  if (carried.head < 0 || carried.head >= layout_.head_count || !newest || !as_the_others ||
+      std::ssize(carried.entries) != count * entry_bytes_) {
+    return NotAsStored(session_, layer,
+                       fmt::format("window of head {}: {} positions in {} bytes before token {}",
+                                   carried.head, count, carried.entries.size(), token_count));
+  }
+  window_first = positions.first();
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::memcpy(window_.Entry(layer, carried.head, window_first + i),
+                carried.entries.data() + i * entry_bytes_, static_cast<std::size_t>(entry_bytes_));
+  }
+  recorded_[RowOf(layer, carried.head)] = carried.brought_positions;
+  return absl::OkStatus();
+}
+
+absl::Status EntryStore::RestoreHeld(std::int32_t layer, const CarriedReply& reply) {
+  struct Found {
+    HeldEntry held;
+    const char* entry;
+  };
+  std::vector<Found> found;
+  std::vector<std::vector<std::int64_t>> recorded(static_cast<std::size_t>(layout_.head_count));
+  for (const CarriedEntries& carried : reply.carried) {
+    if (carried.buffer_cluster_id == kWindowBuffer) continue;
+    const Positions& positions = carried.positions;
+    if (carried.head < 0 || carried.head >= layout_.head_count || positions.empty() ||
+        positions.last() >= stored_count(layer) ||
+        std::ssize(carried.entries) != positions.count() * entry_bytes_) {
+      return NotAsStored(
+          session_, layer,
+          fmt::format("buffer {} of head {}: {} positions in {} bytes", carried.buffer_cluster_id,
+                      carried.head, positions.count(), carried.entries.size()));
+    }
+    const char* entry = carried.entries.data();
+    positions.ForEach([&](std::int64_t position) {
+      found.push_back({{{carried.head, carried.buffer_cluster_id}, position}, entry});
+      entry += entry_bytes_;
+    });
+    carried.brought_positions.ForEach([&](std::int64_t position) {
+      recorded[static_cast<std::size_t>(carried.head)].push_back(position);
+    });
+  }
+  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
+    return std::pair(a.held.position, a.held.cluster.head) <
+           std::pair(b.held.position, b.held.cluster.head);
+  });
+  for (const Found& each : found) {
+    CAIRN_RETURN_IF_ERROR(policy_.RestoreHeld(layer, each.held));
+    held_.Add(layer, each.held, reinterpret_cast<const std::byte*>(each.entry));
+  }
+  for (std::int32_t head = 0; head < layout_.head_count; ++head) {
+    std::vector<std::int64_t>& more = recorded[static_cast<std::size_t>(head)];
+    Positions& all = recorded_[RowOf(layer, head)];
+    all.ForEach([&](std::int64_t position) { more.push_back(position); });
+    all = Positions::FromUnsorted(std::move(more));
+  }
+  return absl::OkStatus();
+}
+
+bool EntryStore::IsComplete(std::int32_t layer, std::span<const IndexRow> rows,
+                            const CarriedReply& reply) const {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(layout_.head_count), 0);
+  for (const IndexRow& row : rows) {
+    if (row.cluster.head < 0 || row.cluster.head >= layout_.head_count || row.stale) return false;
+    counts[static_cast<std::size_t>(row.cluster.head)] += row.entry_count;
+  }
+  for (const CarriedEntries& carried : reply.carried) {
+    if (carried.buffer_cluster_id == kWindowBuffer) continue;
+    if (carried.head < 0 || carried.head >= layout_.head_count) return false;
+    counts[static_cast<std::size_t>(carried.head)] += carried.positions.count();
+  }
+  return std::all_of(counts.begin(), counts.end(),
+                     [&](std::int64_t count) { return count == stored_count(layer); });
+}
+
+absl::Status EntryStore::RestoreIndex(std::int32_t layer, const CarriedReply& reply) {
+  CAIRN_ASSIGN_OR_RETURN(const IndexReply index,
+                         Wait<IndexReply>(session_.StartRead(GetIndex{layer})));
+  if (IsComplete(layer, index.rows, reply)) {
+    return policy_.RestoreIndex(layer, index.rows, nullptr);
+  }
+  // A fork in the middle of clusters, or a row that was lost.
+  CAIRN_ASSIGN_OR_RETURN(const ClustersReply clusters,
+                         Wait<ClustersReply>(session_.StartRead(GetClusters{layer})));
+  return policy_.RestoreIndex(layer, index.rows, &clusters.clusters);
+}
+
+absl::Status EntryStore::RebuildFromKeys(std::int32_t layer) {
+  CAIRN_ASSIGN_OR_RETURN(const ClustersReply clusters,
+                         Wait<ClustersReply>(session_.StartRead(GetClusters{layer})));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<LoadedCluster> loaded, Load(layer, clusters.clusters));
+  return policy_.Rebuild(layer, loaded);
+}
+
+absl::StatusOr<std::vector<LoadedCluster>> EntryStore::Load(std::int32_t layer,
+                                                            std::span<const ClusterInfo> clusters) {
+  const std::size_t dim = static_cast<std::size_t>(layout_.head_dim);
+  std::vector<LoadedCluster> loaded;
+  std::vector<float> value(dim);
+  std::size_t next = 0;
+  while (next < clusters.size()) {
+    Fetch fetch;
+    fetch.layer = layer;
+    fetch.with_positions = true;
+    const std::size_t first = next;
+    for (std::int64_t bytes = 0; next < clusters.size(); ++next) {
+      bytes += clusters[next].positions.count() * entry_bytes_;
+      const bool full = bytes > kFetchBytesMax / 2 || next - first == kFetchClusterCountMax;
+      if (full && next > first) break;
+      fetch.clusters.push_back(clusters[next].cluster);
+    }
+    CAIRN_ASSIGN_OR_RETURN(const FetchReply reply,
+                           Wait<FetchReply>(session_.StartRead(std::move(fetch))));
+    if (reply.clusters.size() != next - first) {
+      return NotAsStored(session_, layer, "a fetch answered other clusters");
+    }
+    for (std::size_t i = first; i < next; ++i) {
+      LoadedCluster cluster{.cluster = clusters[i].cluster};
+      for (const Span& span : reply.clusters[i - first].spans) {
+        for (std::int64_t entry = 0; entry < span.entry_count; ++entry) {
+          const std::size_t at = cluster.keys.size();
+          cluster.keys.resize(at + dim);
+          LoadKvEntry(span.Entry(entry, entry_bytes_), layout_.kv_format,
+                      std::span(cluster.keys).subspan(at, dim), value);
+        }
+        cluster.positions.AppendAll(span.positions);
+      }
+      cluster.stored_count = cluster.positions.count();
+      if (!(cluster.positions == clusters[i].positions)) {
+        return NotAsStored(session_, layer,
+                           fmt::format("cluster {} of head {} is lost",
+                                       clusters[i].cluster.cluster_id, clusters[i].cluster.head));
+      }
+      loaded.push_back(std::move(cluster));
+    }
+  }
+  return loaded;
+}
+
+}  // namespace cairn::compute

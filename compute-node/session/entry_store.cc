@@ -1,0 +1,268 @@
+#include "compute-node/session/entry_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/base/check.h"
+#include "compute-node/kernels/kv_entry.h"
+
+namespace cairn::compute {
+namespace {
+
+// In a sparse policy's window entries leave in groups of so many, so that a message is sent every
+// few tokens.
+constexpr std::int64_t kSparseWindowStep = 8;
+static_assert(kSparseWindowTokensMax + kSparseWindowStep <= kWindowTokensMax);
+
+}  // namespace
+
+EntryStore::EntryStore(const EntryLayout& layout, std::int64_t window_tokens_max, ThreadPool& pool,
+                       KvSession& session, RetrievalPolicy& policy, KvMemory& memory)
+    : layout_(layout),
+      entry_bytes_(layout.EntryBytes(0)),
+      pool_(pool),
+      session_(session),
+      policy_(policy),
+      memory_(memory),
+      window_(layout, window_tokens_max),
+      window_charge_(memory, window_.size_bytes()),
+      held_(layout, memory),
+      stored_counts_(static_cast<std::size_t>(layout.layer_count), 0),
+      recorded_(stored_counts_.size() * static_cast<std::size_t>(layout.head_count)),
+      staged_(recorded_.size()) {}
+
+std::int64_t EntryStore::WindowStartAt(std::int64_t token_count) const {
+  const std::int64_t wanted = policy_.WindowTokens(token_count);
+  if (wanted == 0) return WindowStart(token_count, window_.capacity());
+  // Room for the token that is being computed.
+  const std::int64_t kept = std::min(wanted, window_.capacity() - kSparseWindowStep);
+  return std::max<std::int64_t>(0, token_count - kept) / kSparseWindowStep * kSparseWindowStep;
+}
+
+const std::byte* EntryStore::EntryAt(std::int32_t layer, std::int32_t head, std::int64_t position,
+                                     const ChunkEntries& chunk) const {
+  if (position < stored_count(layer)) {
+    const HeldEntries::Entry* held = held_.Find(layer, head, position);
+    CAIRN_CHECK(held != nullptr);
+    return reinterpret_cast<const std::byte*>(held->bytes.data());
+  }
+  if (chunk.data == nullptr || position < chunk.first_position) {
+    return window_.Entry(layer, head, position);
+  }
+  const std::int64_t index = head * chunk.token_count + position - chunk.first_position;
+  return chunk.data + index * entry_bytes_;
+}
+
+std::vector<float> EntryStore::KeysOf(std::int32_t layer, const ChunkEntries& chunk,
+                                      std::int64_t first, std::int64_t count) const {
+  const std::size_t dim = static_cast<std::size_t>(layout_.head_dim);
+  std::vector<float> keys(static_cast<std::size_t>(layout_.head_count * count) * dim);
+  std::vector<float> value(dim);
+  std::size_t at = 0;
+  for (std::int32_t head = 0; head < layout_.head_count; ++head) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      LoadKvEntry(EntryAt(layer, head, first + i, chunk), layout_.kv_format,
+                  std::span(keys).subspan(at, dim), value);
+      at += dim;
+    }
+  }
+  return keys;
+}
+
+StoreActions EntryStore::AskPolicy(std::int32_t layer, const ChunkEntries& chunk,
+                                   std::int64_t stored_until, ThreadPool* pool) {
+  const std::int64_t first = stored_count(layer);
+  if (stored_until <= first) return {};
+  LeavingEntries leaving{
+      .layer = layer, .first_position = first, .token_count = stored_until - first, .pool = pool};
+  std::vector<float> keys;
+  if (policy_.needs_keys()) keys = KeysOf(layer, chunk, first, leaving.token_count);
+  leaving.keys = keys;
+  return policy_.Store(leaving);
+}
+
+absl::Status EntryStore::Send(std::int32_t layer, const ChunkEntries& chunk,
+                              std::int64_t stored_until, const StoreActions& actions) {
+  const std::int64_t stored_before = stored_count(layer);
+  if (stored_until <= stored_before) return absl::OkStatus();
+  Append append;
+  append.layer = layer;
+  std::int64_t bytes = 0;
+  const auto send = [&]() -> absl::Status {
+    if (append.clusters.empty()) return absl::OkStatus();
+    const KvMemoryCharge charge(memory_, bytes);
+    bytes = 0;
+    return session_.Send(std::exchange(append, Append{.layer = layer, .clusters = {}}));
+  };
+  for (const Assignment& assignment : actions.appended) {
+    const std::int32_t head = assignment.cluster.head;
+    const std::int64_t size = assignment.positions.count() * entry_bytes_;
+    if (bytes > 0 && bytes + size > kAppendBytesMax) CAIRN_RETURN_IF_ERROR(send());
+    ClusterEntries entries;
+    entries.cluster = assignment.cluster;
+    entries.positions = assignment.positions;
+    entries.entries.reserve(static_cast<std::size_t>(size));
+    assignment.positions.ForEach([&](std::int64_t position) {
+      entries.entries.append(reinterpret_cast<const char*>(EntryAt(layer, head, position, chunk)),
+                             static_cast<std::size_t>(entry_bytes_));
+    });
+    bytes += size;
+    const std::int64_t old_count = assignment.positions.CountBelow(stored_before);
+    held_.Remove(layer, head, assignment.positions.Slice(0, old_count));
+    append.clusters.push_back(std::move(entries));
+  }
+  CAIRN_RETURN_IF_ERROR(send());
+  for (const HeldEntry& held : actions.held) {
+    held_.Add(layer, held, EntryAt(layer, held.cluster.head, held.position, chunk));
+  }
+  stored_counts_[static_cast<std::size_t>(layer)] = stored_until;
+  return absl::OkStatus();
+}
+
+absl::Status EntryStore::StoreLayer(std::int32_t layer, const ChunkEntries& chunk,
+                                    std::int64_t stored_until) {
+  CAIRN_RETURN_IF_ERROR(
+      Send(layer, chunk, stored_until, AskPolicy(layer, chunk, stored_until, &pool_)));
+  const std::int64_t end = chunk.first_position + chunk.token_count;
+  for (std::int32_t head = 0; head < layout_.head_count; ++head) {
+    for (std::int64_t at = std::max(chunk.first_position, stored_until); at < end; ++at) {
+      std::memcpy(window_.Entry(layer, head, at), EntryAt(layer, head, at, chunk),
+                  static_cast<std::size_t>(entry_bytes_));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void EntryStore::AddHeldKeys(std::int32_t layer, LoadedCluster& loaded) const {
+  const std::size_t dim = static_cast<std::size_t>(layout_.head_dim);
+  const Positions held = held_.OfCluster(layer, loaded.cluster);
+  std::vector<float> value(dim);
+  std::size_t at = loaded.keys.size();
+  loaded.keys.resize(at + static_cast<std::size_t>(held.count()) * dim);
+  held.ForEach([&](std::int64_t position) {
+    LoadKvEntry(EntryAt(layer, loaded.cluster.head, position, {}), layout_.kv_format,
+                std::span(loaded.keys).subspan(at, dim), value);
+    at += dim;
+  });
+  loaded.positions.AppendAll(held);
+}
+
+absl::Status EntryStore::SendSplits(std::int32_t layer, std::span<const ClusterSplit> splits) {
+  for (const ClusterSplit& split : splits) {
+    Replace replace;
+    replace.layer = layer;
+    replace.head = split.head;
+    replace.parent_ids = split.parent_ids;
+    replace.children = split.children;
+    std::vector<std::int64_t> brought;
+    for (const ClusterId parent : split.parent_ids) {
+      held_.OfCluster(layer, {split.head, parent}).ForEach([&](std::int64_t position) {
+        brought.push_back(position);
+      });
+    }
+    replace.brought_positions = Positions::FromUnsorted(std::move(brought));
+    replace.brought_positions.ForEach([&](std::int64_t position) {
+      replace.brought_entries += held_.Find(layer, split.head, position)->bytes;
+    });
+    held_.Remove(layer, split.head, replace.brought_positions);
+    CAIRN_RETURN_IF_ERROR(session_.Send(std::move(replace)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EntryStore::Settle(std::int64_t token_count,
+                                std::vector<std::vector<LoadedCluster>>& loaded) {
+  const std::int64_t stored_until = WindowStartAt(token_count);
+  const std::size_t layer_count = stored_counts_.size();
+  std::vector<std::vector<ClusterSplit>> splits(layer_count);
+  std::vector<StoreActions> actions(layer_count);
+  bool nothing = true;
+  for (std::size_t layer = 0; layer < layer_count; ++layer) {
+    if (!loaded[layer].empty() || stored_counts_[layer] < stored_until) nothing = false;
+  }
+  if (nothing) return absl::OkStatus();
+  pool_.ParallelFor(static_cast<std::int64_t>(layer_count), [&](std::int64_t index) {
+    const std::int32_t layer = static_cast<std::int32_t>(index);
+    const std::size_t at = static_cast<std::size_t>(index);
+    for (LoadedCluster& cluster : loaded[at]) AddHeldKeys(layer, cluster);
+    if (!loaded[at].empty()) splits[at] = policy_.Adapt(layer, loaded[at]);
+    actions[at] = AskPolicy(layer, {}, stored_until, nullptr);
+  });
+  for (std::size_t at = 0; at < layer_count; ++at) {
+    const std::int32_t layer = static_cast<std::int32_t>(at);
+    loaded[at].clear();
+    CAIRN_RETURN_IF_ERROR(SendSplits(layer, splits[at]));
+    CAIRN_RETURN_IF_ERROR(Send(layer, {}, stored_until, actions[at]));
+  }
+  return absl::OkStatus();
+}
+
+void EntryStore::Carry(std::int32_t layer, const Positions& positions, CarriedEntries& carried,
+                       const std::function<const std::byte*(std::int64_t)>& entry_at) const {
+  const Positions& recorded = recorded_[RowOf(layer, carried.head)];
+  carried.positions = positions;
+  positions.ForEach([&](std::int64_t at) {
+    if (recorded.Contains(at)) return;
+    carried.brought_positions.Append(at);
+    carried.entries.append(reinterpret_cast<const char*>(entry_at(at)),
+                           static_cast<std::size_t>(entry_bytes_));
+  });
+}
+
+absl::Status EntryStore::SendCarried(std::int32_t layer, std::int64_t token_count) {
+  StageCarried stage;
+  stage.layer = layer;
+  std::int64_t bytes = 0;
+  for (std::int32_t head = 0; head < layout_.head_count; ++head) {
+    std::vector<std::int64_t> carried_here;
+    const auto add = [&](ClusterId buffer, const Positions& positions) {
+      CarriedEntries carried;
+      carried.head = head;
+      carried.buffer_cluster_id = buffer;
+      Carry(layer, positions, carried,
+            [&](std::int64_t position) { return EntryAt(layer, head, position, {}); });
+      bytes += std::ssize(carried.entries);
+      positions.ForEach([&](std::int64_t position) { carried_here.push_back(position); });
+      stage.carried.push_back(std::move(carried));
+    };
+    std::vector<ClusterId> buffers;
+    for (const HeldEntries::Entry& entry : held_.Of(layer, head)) {
+      buffers.push_back(entry.cluster_id);
+    }
+    std::sort(buffers.begin(), buffers.end());
+    buffers.erase(std::unique(buffers.begin(), buffers.end()), buffers.end());
+    for (const ClusterId buffer : buffers) add(buffer, held_.OfCluster(layer, {head, buffer}));
+    const std::int64_t first = stored_count(layer);
+    add(kWindowBuffer, Positions::Range(first, token_count - first));
+    staged_[RowOf(layer, head)] = Positions::FromUnsorted(std::move(carried_here));
+  }
+  const KvMemoryCharge charge(memory_, bytes);
+  return session_.Send(std::move(stage));
+}
+
+absl::Status EntryStore::SendIndexRows(std::int32_t layer) {
+  std::vector<IndexRow> rows = policy_.TakeChangedRows(layer);
+  PutIndexRows put;
+  put.layer = layer;
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    bytes += std::ssize(rows[i].row);
+    put.rows.push_back(std::move(rows[i]));
+    if (bytes < kAppendBytesMax && i + 1 < rows.size()) continue;
+    bytes = 0;
+    CAIRN_RETURN_IF_ERROR(
+        session_.Send(std::exchange(put, PutIndexRows{.layer = layer, .rows = {}})));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EntryStore::StageCheckpoint(std::int64_t token_count) {
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    CAIRN_RETURN_IF_ERROR(SendCarried(layer, token_count));
+    if (policy_.has_index()) CAIRN_RETURN_IF_ERROR(SendIndexRows(layer));
+  }
+  return session_.Send(policy_.SaveState());
+}
+
+}  // namespace cairn::compute

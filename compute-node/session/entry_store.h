@@ -1,0 +1,119 @@
+// EntryStore knows where each entry of a conversation is: the newest in the window, those that wait
+// for a cluster held in memory, all others in clusters of the KV node. It moves entries from one
+// place to the next as the policy says, writes what a checkpoint needs, and reads it back.
+//
+// Every layer keeps its own count of what has left the window, so that a prompt is stored layer by
+// layer.
+//
+// Threading:  one thread.
+// Errors:     DATA_LOSS when the KV node answers what was not stored; what the session and the
+//             policy answer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/kv/messages.h"
+#include "compute-node/kernels/thread_pool.h"
+#include "compute-node/kv_client/kv_client.h"
+#include "compute-node/retrieval/policy.h"
+#include "compute-node/session/held_entries.h"
+#include "compute-node/session/kv_memory.h"
+#include "compute-node/session/window.h"
+
+namespace cairn::compute {
+
+// Entries' bytes in one Append: a larger message only delays the fetches behind it.
+inline constexpr std::int64_t kAppendBytesMax = std::int64_t{1} << 20;
+
+// A layer's entries of a pass in progress: (head, token), from first_position on.
+struct ChunkEntries {
+  const std::byte* data = nullptr;
+  std::int64_t first_position = 0;
+  std::int64_t token_count = 0;
+};
+
+class EntryStore {
+ public:
+  // Borrows all; they outlive it.
+  EntryStore(const EntryLayout& layout, std::int64_t window_tokens_max, ThreadPool& pool,
+             KvSession& session, RetrievalPolicy& policy, KvMemory& memory);
+
+  Window& window() { return window_; }
+  const HeldEntries& held() const { return held_; }
+  // Positions below it have left the window.
+  std::int64_t stored_count(std::int32_t layer) const {
+    return stored_counts_[static_cast<std::size_t>(layer)];
+  }
+
+  // Where the window of a conversation of so many tokens begins, at the latest.
+  std::int64_t WindowStartAt(std::int64_t token_count) const;
+
+  // Goes to what the session's last checkpoint stored, for the policy too. Fills `random_state`.
+  absl::Status Restore(std::string& random_state);
+
+  // Between two passes: adapts the clusters that the last one loaded, then stores what has left
+  // the window of a conversation of `token_count` tokens. Idempotent. `loaded` is by layer and is
+  // emptied.
+  absl::Status Settle(std::int64_t token_count, std::vector<std::vector<LoadedCluster>>& loaded);
+
+  // In a pass, when a layer is done: stores its entries below `stored_until`, in the window or in
+  // the chunk, and keeps the chunk's others in the window.
+  absl::Status StoreLayer(std::int32_t layer, const ChunkEntries& chunk, std::int64_t stored_until);
+
+  // Sends what a checkpoint of `token_count` tokens needs. CheckpointDone: it is acknowledged.
+  absl::Status StageCheckpoint(std::int64_t token_count);
+  void CheckpointDone() { recorded_ = staged_; }
+
+ private:
+  std::size_t RowOf(std::int32_t layer, std::int32_t head) const {
+    return static_cast<std::size_t>(std::int64_t{layer} * layout_.head_count + head);
+  }
+  const std::byte* EntryAt(std::int32_t layer, std::int32_t head, std::int64_t position,
+                           const ChunkEntries& chunk) const;
+  std::vector<float> KeysOf(std::int32_t layer, const ChunkEntries& chunk, std::int64_t first,
+                            std::int64_t count) const;
+  StoreActions AskPolicy(std::int32_t layer, const ChunkEntries& chunk, std::int64_t stored_until,
+                         ThreadPool* pool);
+  absl::Status Send(std::int32_t layer, const ChunkEntries& chunk, std::int64_t stored_until,
+                    const StoreActions& actions);
+  void AddHeldKeys(std::int32_t layer, LoadedCluster& loaded) const;
+  absl::Status SendSplits(std::int32_t layer, std::span<const ClusterSplit> splits);
+  absl::Status SendCarried(std::int32_t layer, std::int64_t token_count);
+  absl::Status SendIndexRows(std::int32_t layer);
+  void Carry(std::int32_t layer, const Positions& positions, CarriedEntries& carried,
+             const std::function<const std::byte*(std::int64_t)>& entry_at) const;
+
+  absl::Status RestorePolicy(std::string& random_state);
+  absl::Status RestoreLayer(std::int32_t layer, const CarriedReply& reply);
+  absl::Status RestoreCarried(std::int32_t layer, const CarriedEntries& carried,
+                              std::int64_t& window_first);
+  absl::Status RestoreHeld(std::int32_t layer, const CarriedReply& reply);
+  absl::Status RestoreIndex(std::int32_t layer, const CarriedReply& reply);
+  absl::Status RebuildFromKeys(std::int32_t layer);
+  absl::StatusOr<std::vector<LoadedCluster>> Load(std::int32_t layer,
+                                                  std::span<const ClusterInfo> clusters);
+  // Whether the rows' entries and those in memory are all that the session has.
+  bool IsComplete(std::int32_t layer, std::span<const IndexRow> rows,
+                  const CarriedReply& reply) const;
+
+  const EntryLayout layout_;
+  const std::int64_t entry_bytes_;
+  ThreadPool& pool_;
+  KvSession& session_;
+  RetrievalPolicy& policy_;
+  KvMemory& memory_;
+  Window window_;
+  KvMemoryCharge window_charge_;
+  HeldEntries held_;
+  std::vector<std::int64_t> stored_counts_;  // by layer
+  std::vector<Positions> recorded_;          // by (layer, head): carried with a record already
+  std::vector<Positions> staged_;            // the same, once the checkpoint is acknowledged
+};
+
+}  // namespace cairn::compute
