@@ -1,21 +1,18 @@
-"""Starts the two daemons for a measurement, talks to them over gRPC, and measures their memory.
-
-Memory is Pss_Anon + Pss_Shmem of /proc/PID/smaps_rollup: what the process itself holds, without file pages.
+"""Starts the two daemons for a measurement and talks to them over gRPC; also what these scripts need of
+clients/bench/cairn_bench/daemons.py.
 """
-import os
 import pathlib
-import queue
 import random
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 import grpc
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "clients" / "bench"))
+from cairn_bench.daemons import Daemon, MemoryPeak, handshake, memory_bytes  # noqa: E402,F401
 
 
 def load_protocols(directory):
@@ -26,41 +23,6 @@ def load_protocols(directory):
     from cairn.compute.v1 import inference_pb2
     from cairn.kv.v1 import kv_pb2
     return inference_pb2, kv_pb2
-
-
-def memory_bytes(pid):
-    total = 0
-    for line in open(f"/proc/{pid}/smaps_rollup"):
-        if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
-            total += int(line.split()[1]) * 1024
-    return total
-
-
-class Daemon:
-    """A process that logs a line with `ready` when it serves."""
-
-    def __init__(self, command, environment=None):
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-        self.lines, self.ready = [], queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-        if self.ready.get(timeout=600) is None:
-            raise RuntimeError(f"{command[0]} ended:\n" + "".join(self.lines[-20:]))
-
-    def _read(self):
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if " ready" in line:
-                self.ready.put(True)
-        self.ready.put(None)
-
-    @property
-    def pid(self):
-        return self.process.pid
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            self.process.wait(timeout=60)
 
 
 class Cairn:
@@ -128,36 +90,6 @@ class Cairn:
 
     def __exit__(self, *_):
         self.stop()
-
-
-def handshake(path):
-    """The token that a socket's handshake gives, or "" where there is no such socket."""
-    import socket
-    if not os.path.exists(path):
-        return ""
-    with socket.socket(socket.AF_UNIX) as s:
-        s.connect(path)
-        return s.makefile().readline().strip()
-
-
-class MemoryPeak:
-    """Samples the memory of processes in a thread of its own until it is closed."""
-
-    def __init__(self, pids):
-        self.pids, self.peaks = pids, [0] * len(pids)
-        self.total, self.done = 0, threading.Event()
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
-
-    def _run(self):
-        while not self.done.wait(0.02):
-            now = [memory_bytes(pid) for pid in self.pids]
-            self.peaks = [max(a, b) for a, b in zip(self.peaks, now)]
-            self.total = max(self.total, sum(now))
-
-    def close(self):
-        self.done.set()
-        self.thread.join()
 
 
 def random_ids(count, vocabulary, seed=1):

@@ -1,0 +1,42 @@
+"""The command line: subcommands, and what becomes of errors and signals."""
+import argparse
+import signal
+import sys
+
+try:
+    import google.protobuf  # noqa: F401  pylint: disable=unused-import
+    import grpc  # noqa: F401  pylint: disable=unused-import
+except ImportError as error:
+    sys.exit(f"cairn-bench: {error}: install Debian's python3-grpcio, python3-protobuf and protobuf-compiler, and run "
+             "it with /usr/bin/python3")
+
+from . import tasks_command  # noqa: E402
+from .client import UnsupportedError  # noqa: E402
+from .daemons import DaemonError  # noqa: E402
+from .results import ResultsError  # noqa: E402
+from .tasks import TasksError  # noqa: E402
+
+FAILED, INTERRUPTED = 1, 130
+ERRORS = (DaemonError, ResultsError, TasksError, UnsupportedError, tasks_command.CommandError)
+
+
+def main(arguments=None):
+    """-> the exit status: 0, 1 an error, 2 a wrong command line, 130 interrupted."""
+    parser = argparse.ArgumentParser(
+        prog="cairn-bench", description="Runs workloads over real daemons of Cairn and reports what each way of "
+        "choosing what is read answers and costs.", epilog="docs/cairn-bench.md describes the results.")
+    tasks_command.add_parser(parser.add_subparsers(required=True, metavar="COMMAND"))
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as Ctrl-C does
+    try:
+        return options.run(options)
+    except ERRORS as error:
+        print(f"cairn-bench: {error}", file=sys.stderr)
+        return FAILED
+    except OSError as error:
+        print(f"cairn-bench: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("cairn-bench: interrupted; the same command goes on from the last document that is in --json",
+              file=sys.stderr)
+        return INTERRUPTED

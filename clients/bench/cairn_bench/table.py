@@ -1,0 +1,76 @@
+"""Tables of results, as text with columns that are aligned."""
+from .results import by, is_counted, ratio, share, summary
+
+REFERENCE = "full"
+
+
+def task_tables(runs):
+    """-> the tables of `tasks`: policy by length, policy by task, and what each policy cost.
+
+    runs: of TaskResults. The seeds of a policy are pooled. Net is what a policy has right more than full attention has
+    of the same questions, in points.
+    """
+    policies = {}
+    for run in runs:
+        policies.setdefault(run["policy"], []).append(run)
+    pooled = {policy: [question for run in some for question in run["questions"]]
+              for policy, some in policies.items()}
+    counted = {policy: list(filter(is_counted, questions)) for policy, questions in pooled.items()}
+    reference = {_key(question): question["correct"] for question in pooled.get(REFERENCE, [])}
+    title = "right/asked" + (f", net against `{REFERENCE}` in points" if REFERENCE in policies else "")
+    return "\n\n".join([
+        f"{title}, without multivalue4\n{_answers(counted, reference, 'length', with_all=True)}",
+        f"the same by task\n{_answers(pooled, reference, 'task', with_all=False)}",
+        _costs(policies)])
+
+
+def _answers(questions, reference, name, with_all):
+    columns = list(by([question for some in questions.values() for question in some], name))
+    rows = [["policy", *columns, *(["all"] if with_all else [])]]
+    for policy, some in questions.items():
+        groups = by(some, name)
+        cells = [_cell(groups.get(column, []), policy, reference) for column in columns]
+        rows.append([policy, *cells, *([_cell(some, policy, reference)] if with_all else [])])
+    return aligned(rows)
+
+
+def _cell(questions, policy, reference):
+    if not questions:
+        return "-"
+    counts = share(questions)
+    text = f"{counts['right']}/{counts['asked']}"
+    shared = [question for question in questions if _key(question) in reference]
+    if policy == REFERENCE or not shared:
+        return text
+    net = sum(question["correct"] - reference[_key(question)] for question in shared)
+    return f"{text} {100 * net / len(shared):+.1f}"
+
+
+def _key(question):
+    return question["document"], question["question"]
+
+
+def _costs(policies):
+    rows = [["policy", "document tokens/s", "decode tokens/s", "read/token", "KV DRAM peak"]]
+    for policy, runs in policies.items():
+        sums = summary({name: [value for run in runs for value in run[name]] for name in ("documents", "questions")})
+        rows.append([policy, _number(ratio(sums["document_tokens"], sums["document_seconds"])),
+                     _number(sums["decode_tokens_per_second"]), _mib(sums["read_bytes_per_token"]),
+                     _mib(sums["kv_dram_peak_bytes"])])
+    return aligned(rows)
+
+
+def _number(value):
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _mib(value):
+    return "-" if value is None else f"{value / (1 << 20):.2f} MiB"
+
+
+def aligned(rows):
+    """-> a table whose first column is text and whose others are numbers."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join([row[0].ljust(widths[0]),
+                                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]).rstrip()
+                     for row in rows)

@@ -1,0 +1,346 @@
+"""What cairn-bench makes of tasks, answers, results and options, without a daemon.
+
+Run through ctest, or by hand:  /usr/bin/python3 tests/unit/clients/cairn_bench_test.py
+"""
+import argparse
+import contextlib
+import fractions
+import io
+import json
+import os
+import sys
+import tempfile
+import threading
+import types
+import unittest
+
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+sys.path.insert(0, os.path.join(REPOSITORY, "clients", "bench"))
+from cairn_bench import main, results, table, tasks, tasks_command  # noqa: E402  pylint: disable=wrong-import-position
+from cairn_bench.client import Retrieval  # noqa: E402  pylint: disable=wrong-import-position
+from cairn_bench.daemons import Daemon, DaemonError  # noqa: E402  pylint: disable=wrong-import-position
+
+KEYS = [("full", 1), ("dynakv", 1), ("dynakv", 2)]
+
+
+def document(number, token_count, kind="single", questions=()):
+    return tasks.Document(number, kind, token_count, "text", tuple(questions))
+
+
+def record(number):
+    return {"document": number, "token_count": 1000, "document_seconds": 2.0, "document_read_bytes": 100,
+            "answer_tokens": 50, "answer_read_bytes": 1 << 20, "decode_tokens": 40, "decode_seconds": 4.0,
+            "kv_dram_peak_bytes": 1000 + number}
+
+
+def question(number, index, correct, task="single", length=1024):
+    return {"document": number, "question": index, "task": task, "token_count": length - 7, "correct": correct,
+            "said": "", "length": length}
+
+
+class FolderTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, text):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            file.write(text)
+        return self.path(name)
+
+
+class AnswerTest(unittest.TestCase):
+    def test_an_answer_is_right_when_every_character_is(self):
+        asked = tasks.Question("single", "What is it?", " It is 12.")
+        self.assertTrue(tasks.is_right(asked, " It is 12."))
+        for said in ("It is 12.", " It is 12", " It is 12. ", " It is 13.", ""):
+            self.assertFalse(tasks.is_right(asked, said), said)
+
+    def test_a_list_may_come_in_any_order_and_must_be_whole(self):
+        asked = tasks.Question("multivalue4", "What did Karl buy?", " Karl bought a cup, a lamp, an axe.")
+        self.assertTrue(tasks.is_right(asked, " Karl bought an axe, a cup, a lamp."))
+        for said in (" Karl bought a cup, a lamp.", " Karl bought a cup, a lamp, a lamp.",
+                     " Nina bought a cup, a lamp, an axe.", " Karl bought a cup, a lamp, an axe, a cup.", ""):
+            self.assertFalse(tasks.is_right(asked, said), said)
+
+    def test_the_order_of_anything_else_counts(self):
+        asked = tasks.Question("chain5", "Which words hold 1?", " Karl bought a cup, a lamp.")
+        self.assertFalse(tasks.is_right(asked, " Karl bought a lamp, a cup."))
+
+    def test_a_right_answer_always_has_room(self):
+        asked = tasks.Question("single", "What?", " é" * 9)
+        self.assertGreaterEqual(asked.tokens_max(), len((" é" * 9).encode()))
+        self.assertEqual(asked.prompt(), "\nQ: What?\nA:")
+
+
+class TasksFileTest(FolderTest):
+    LINE = '{"token_count": 5, "context": "a b", "questions": [{"task": "t", "question": "q", "answer": " a", "x": 1}]}'
+
+    def test_documents_are_numbered_by_line(self):
+        some = tasks.load_documents(self.write("t", self.LINE + "\n" + self.LINE + "\n"))
+        self.assertEqual([each.number for each in some], [0, 1])
+        self.assertEqual(some[1].questions, (tasks.Question("t", "q", " a"),))
+
+    def test_a_line_that_is_no_document_is_named(self):
+        for line in ("", "[]", "{}", "nonsense", self.LINE.replace("5", '"5"'), self.LINE.replace("5", "0"),
+                     self.LINE.replace('"a b"', '""'), self.LINE.replace('" a"', "4"),
+                     self.LINE.replace('"answer"', '"reply"')):
+            with self.assertRaisesRegex(tasks.TasksError, r"t:2: ", msg=line):
+                tasks.load_documents(self.write("t", self.LINE + "\n" + line + "\n"))
+        for path in (self.write("t", ""), self.path("absent")):
+            with self.assertRaises(tasks.TasksError):
+                tasks.load_documents(path)
+
+    def test_documents_are_chosen_by_length_and_in_turn_by_kind(self):
+        some = [document(0, 1009), document(1, 1026), document(2, 1017, "mixed"), document(3, 4085),
+                document(4, 1008, "dense"), document(5, 700)]
+
+        def numbers(*arguments):
+            return {length: [each.number for each in chosen]
+                    for length, chosen in tasks.select_documents(some, *arguments).items()}
+        self.assertEqual(numbers(), {512: [5], 1024: [0, 1, 2, 4], 4096: [3]})
+        self.assertEqual(numbers([4096, 1024]), {4096: [3], 1024: [0, 1, 2, 4]})
+        self.assertEqual(numbers([1024], 3), {1024: [0, 2, 4]})
+        self.assertEqual(numbers([1024], 9), {1024: [0, 2, 4, 1]})
+        with self.assertRaisesRegex(tasks.TasksError, "about 8192 tokens; the file has about 512, 1024, 4096"):
+            numbers([1024, 8192])
+
+
+class ResultsTest(FolderTest):
+    CONFIGURATION = {"model": "m", "prefill": 0, "documents": {"1024": [0, 1]}}
+
+    def make(self, **changes):
+        made = results.TaskResults(self.path("out"), {**self.CONFIGURATION, **changes}, KEYS)
+        made.manifest = {"commit": "c"}
+        return made
+
+    def stored(self):
+        with open(self.path("out"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def test_a_run_goes_on_after_its_last_document(self):
+        first = self.make()
+        first.add(("full", 1), record(0), [question(0, 0, True)])
+        first.add(("dynakv", 2), record(0), [question(0, 0, False)])
+        second = self.make()
+        self.assertEqual(second.done_count(), 2)
+        self.assertTrue(second.done(("full", 1), 0))
+        self.assertFalse(second.done(("full", 1), 1))
+        self.assertFalse(second.done(("dynakv", 1), 0))
+        second.add(("full", 1), record(1), [question(1, 0, False)])
+        stored = self.stored()
+        self.assertEqual(stored["earlier_manifests"], [{"commit": "c"}])
+        self.assertEqual(stored["runs"][0]["accuracy"], 0.5)
+        self.assertEqual([each["document"] for each in stored["runs"][0]["questions"]], [0, 1])
+        self.assertFalse(os.path.exists(self.path("out.tmp")))
+
+    def test_another_configuration_is_refused_and_the_difference_named(self):
+        self.make().write()
+        with self.assertRaisesRegex(results.ResultsError, r"prefill: 0 there, 256 here\nGive another --json"):
+            self.make(prefill=256)
+        with self.assertRaisesRegex(results.ResultsError, r"documents: .* there, .* here"):
+            self.make(documents={"1024": [0]})
+        self.make()
+
+    def test_a_file_of_anything_else_is_refused_and_kept(self):
+        for text in ("", "[]", "{}", '{"program": "tasks"}'):
+            self.write("out", text)
+            with self.assertRaisesRegex(results.ResultsError, "no results that could be gone on with"):
+                self.make()
+        self.make_other("speed", 1)
+        self.make_other("tasks", 2)
+
+    def make_other(self, program, version):
+        value = {"program": program, "format": version, "configuration": self.CONFIGURATION, "runs": [],
+                 "manifest": {}, "earlier_manifests": []}
+        self.write("out", json.dumps(value))
+        with self.assertRaisesRegex(results.ResultsError, f"`{program}` in format {version}"):
+            self.make()
+        self.assertEqual(self.stored(), value)
+
+    def test_a_file_that_cannot_be_written_is_an_error(self):
+        made = results.TaskResults(os.path.join(self.folder, "absent", "out"), self.CONFIGURATION, KEYS)
+        with self.assertRaisesRegex(results.ResultsError, "cannot write the results"):
+            made.write()
+
+    def test_a_single_run_is_on_top_as_well(self):
+        one = results.TaskResults(None, self.CONFIGURATION, KEYS[:1])
+        one.add(KEYS[0], record(0), [question(0, 0, True), question(0, 1, False, "multivalue4")])
+        value = one.to_json()
+        self.assertEqual(value["accuracy"], 1.0)
+        self.assertEqual(value["tasks"]["multivalue4"], {"accuracy": 0.0, "right": 0, "asked": 1})
+        self.assertEqual(value["questions"], value["runs"][0]["questions"])
+        self.assertNotIn("accuracy", self.make().to_json())
+
+    def test_lists_of_four_are_no_part_of_the_accuracy(self):
+        run = {"documents": [record(0), record(1)],
+               "questions": [question(0, 0, True), question(0, 1, False, "multivalue4"),
+                             question(1, 0, False, "dense", 4096)]}
+        said = results.summary(run)
+        self.assertEqual((said["accuracy"], said["right"], said["asked"]), (0.5, 1, 2))
+        self.assertEqual(list(said["lengths"]), ["1024", "4096"])
+        self.assertEqual(said["lengths"]["1024"]["accuracy"], 1.0)
+        self.assertEqual(said["lengths"]["1024"]["tasks"]["multivalue4"]["asked"], 1)
+        self.assertEqual(said["decode_tokens_per_second"], 10)
+        self.assertEqual(said["read_bytes_per_token"], (2 << 20) / 100)
+        self.assertEqual(said["kv_dram_peak_bytes"], 1001)
+        self.assertIsNone(results.summary({"documents": [], "questions": []})["accuracy"])
+
+
+class TableTest(unittest.TestCase):
+    def test_seeds_are_pooled_and_net_is_of_the_same_questions(self):
+        runs = [{"policy": "full", "seed": 1, "documents": [record(0)],
+                 "questions": [question(0, 0, True), question(0, 1, False), question(0, 2, True, "single", 16384)]},
+                {"policy": "dynakv", "seed": 1, "documents": [record(0)],
+                 "questions": [question(0, 0, True), question(0, 1, True)]},
+                {"policy": "dynakv", "seed": 2, "documents": [record(0)],
+                 "questions": [question(0, 0, False), question(0, 1, True)]}]
+        lines = [line.split() for line in table.task_tables(runs).splitlines()]
+        self.assertIn(["full", "1/2", "1/1", "2/3"], lines)
+        # Right 3 of 4 where full has 2 of 4.
+        self.assertIn(["dynakv", "3/4", "+25.0", "-", "3/4", "+25.0"], lines)
+        self.assertIn(["policy", "1024", "16384", "all"], lines)
+        self.assertIn(["full", "500.0", "10.0", "0.02", "MiB", "0.00", "MiB"], lines)
+
+    def test_without_full_there_is_no_net(self):
+        runs = [{"policy": "dynakv", "seed": 1, "documents": [], "questions": [question(0, 0, True)]}]
+        said = table.task_tables(runs)
+        self.assertNotIn("net", said)
+        self.assertIn("1/1", said)
+
+    def test_a_run_without_results_has_a_table(self):
+        self.assertIn("full", table.task_tables([{"policy": "full", "seed": 1, "documents": [], "questions": []}]))
+
+
+class FakeClient:
+    """Answers like a model that knows every answer but one."""
+
+    def __init__(self, wrong):
+        self.wrong, self.lock, self.forking = wrong, threading.Lock(), threading.Lock()
+        self.conversations, self.next, self.stored, self.closed = set(), 0, [], False
+
+    def _new(self):
+        with self.lock:
+            self.next += 1
+            self.conversations.add(self.next)
+            return self.next
+
+    def store(self, text, retrieval, prefill_tokens_max):
+        self.stored.append((text, retrieval, prefill_tokens_max))
+        return self._new(), self._finished(0)
+
+    def fork(self, conversation):
+        assert conversation == 1
+        assert self.forking.acquire(blocking=False), "a fork of a conversation that is being forked"
+        new = self._new()
+        self.forking.release()
+        return new
+
+    def answer(self, conversation, text, tokens_max, stop):
+        assert conversation != 1 and tokens_max > 0 and stop == "\n"
+        if text == self.wrong:
+            raise RuntimeError(text)
+        return f" answer of{text}", self._finished(4)
+
+    def delete(self, conversation):
+        self.conversations.remove(conversation)
+
+    def close(self):
+        self.closed = True
+
+    @staticmethod
+    def _finished(tokens):
+        duration = types.SimpleNamespace(seconds=1, nanos=500_000_000)
+        return types.SimpleNamespace(prefill_time=duration, decode_time=duration, generated_token_count=tokens,
+                                     kv_read_bytes=10, kv_dram_peak_bytes=20, kv_flash_bytes=30, io_engine="memory")
+
+
+class DocumentTest(unittest.TestCase):
+    def setUp(self):
+        asked = [tasks.Question("t", str(number), f" answer of\nQ: {number}\nA:") for number in range(6)]
+        asked[2] = tasks.Question("t", "2", " another")
+        self.document = document(7, 1000, questions=asked)
+        self.retrieval = Retrieval("full", 3, 192, 1024, 8, 1)
+
+    def ask(self, client, parallel):
+        options = types.SimpleNamespace(prefill=256, parallel=parallel)
+        return tasks_command.ask_document(client, self.document, self.retrieval, options)
+
+    def test_questions_stay_in_order_and_no_conversation_is_left(self):
+        for parallel in (1, 4):
+            client = FakeClient(wrong=None)
+            said, questions = self.ask(client, parallel)
+            self.assertEqual([each["question"] for each in questions], list(range(6)))
+            self.assertEqual([each["question"] for each in questions if not each["correct"]], [2])
+            self.assertEqual(client.stored, [("text", self.retrieval, 256)])
+            self.assertEqual(client.conversations, set())
+            self.assertEqual((said["answer_tokens"], said["decode_tokens"], said["decode_seconds"]), (24, 18, 9.0))
+
+    def test_a_failed_question_ends_the_others(self):
+        client = FakeClient(wrong="\nQ: 3\nA:")
+        with self.assertRaises(RuntimeError):
+            self.ask(client, 2)
+        self.assertTrue(client.closed)
+
+
+class OptionsTest(unittest.TestCase):
+    def parse(self, *arguments):
+        parser = argparse.ArgumentParser()
+        tasks_command.add_parser(parser.add_subparsers())
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            try:
+                return parser.parse_args(["tasks", "--model", "m", "--tasks", "t", *arguments])
+            except SystemExit:
+                return said.getvalue()
+
+    def test_lists_shares_and_budgets_are_read(self):
+        options = self.parse("--policy", "full,no-cluster", "--seed", "1,22", "--select", "2.5%", "--dram-budget",
+                             "1/13", "--out", "o")
+        self.assertEqual((options.policy, options.seed, options.select), (["full", "no-cluster"], [1, 22], 2.5))
+        self.assertEqual((options.dram_budget, options.json), (fractions.Fraction(1, 13), "o"))
+        self.assertEqual(self.parse("--select", "3").select, 3)
+
+    def test_what_is_out_of_range_is_refused(self):
+        for name, value in (("--select", "0%"), ("--select", "101"), ("--policy", "full,"), ("--seed", "0"),
+                            ("--dram-budget", "13/1"), ("--dram-budget", "0"), ("--parallel", "17"),
+                            ("--lengths", "1024,"), ("--profile", "floppy"), ("--kv-format", "q2")):
+            self.assertIn(f"argument {name}", self.parse(name, value))
+
+    def test_a_share_of_the_cache_becomes_bytes(self):
+        def settings(budget):
+            options = self.parse(*(["--dram-budget", budget] if budget else []))
+            return tasks_command.daemon_settings(options, 13 << 10, [document(0, 4000), document(1, 4096)])
+        self.assertEqual(settings("1/13")[1]["dram_budget_bytes"], 4 << 20)
+        self.assertEqual(settings("1/1000")[1]["dram_budget_bytes"], tasks_command.DRAM_BUDGET_BYTES_MIN)
+        self.assertEqual(settings("5")[1]["dram_budget_bytes"], 5)
+        self.assertNotIn("dram_budget_bytes", settings(None)[1])
+
+    def test_a_missing_program_and_lists_that_make_no_sense_are_named(self):
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            data = os.path.join(REPOSITORY, "tests", "data", "tasks-dev-4k.jsonl")
+            arguments = ["tasks", "--model", "m", "--tasks", data, "--build", "/absent"]
+            self.assertEqual(main.main(arguments), 1)
+            self.assertEqual(main.main([*arguments, "--select-max", "100"]), 1)
+            self.assertEqual(main.main([*arguments, "--policy", "full,full"]), 1)
+        self.assertIn("no program /absent/bin/cairn: build it", said.getvalue())
+        self.assertIn("--select-max 100 is less than --select-min 192", said.getvalue())
+        self.assertIn("--policy has 2 values: give each once", said.getvalue())
+
+
+class DaemonTest(unittest.TestCase):
+    def test_a_daemon_that_does_not_start_says_why(self):
+        with self.assertRaisesRegex(DaemonError, "sh ended with status 3:\nno room"):
+            Daemon(["sh", "-c", "echo no room >&2; exit 3"])
+
+    def test_the_end_of_a_daemon_is_told(self):
+        ended = threading.Event()
+        daemon = Daemon(["sh", "-c", "echo x: ready 1 >&2; kill -9 $$"], on_end=ended.set)
+        self.assertTrue(ended.wait(60))
+        self.assertIn("sh was ended by signal 9:\nx: ready 1", daemon.why_ended())
+        daemon.stop()
+
+
+if __name__ == "__main__":
+    unittest.main()
