@@ -75,6 +75,32 @@ std::vector<double> RmsNorm(std::span<const float> x, std::span<const float> wei
   return out;
 }
 
+std::vector<double> ScoreCodes(std::span<const float> query, const std::int8_t* codes,
+                               std::span<const float> scales) {
+  std::vector<double> scores;
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    double sum = 0.0;
+    for (std::size_t j = 0; j < query.size(); ++j) {
+      sum += static_cast<double>(query[j]) * static_cast<double>(codes[i * query.size() + j]);
+    }
+    scores.push_back(sum * static_cast<double>(scales[i]));
+  }
+  return scores;
+}
+
+std::vector<double> HalfDistances(std::span<const float> row, std::span<const float> centroids,
+                                  std::span<const float> half_squares) {
+  std::vector<double> distances;
+  for (std::size_t i = 0; i < half_squares.size(); ++i) {
+    double sum = 0.0;
+    for (std::size_t j = 0; j < row.size(); ++j) {
+      sum += static_cast<double>(row[j]) * static_cast<double>(centroids[i * row.size() + j]);
+    }
+    distances.push_back(static_cast<double>(half_squares[i]) - sum);
+  }
+  return distances;
+}
+
 std::uint16_t F32ToF16Bits(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000);

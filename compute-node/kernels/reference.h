@@ -23,6 +23,14 @@ std::vector<double> Attention(std::span<const std::byte* const> entries, KvForma
 std::vector<double> RmsNorm(std::span<const float> x, std::span<const float> weight,
                             double epsilon);
 
+// scales[i] * (query . codes_i); row i of `codes` begins at i * query.size().
+std::vector<double> ScoreCodes(std::span<const float> query, const std::int8_t* codes,
+                               std::span<const float> scales);
+
+// half_squares[i] - row . centroid_i: what the nearest centroid has least of.
+std::vector<double> HalfDistances(std::span<const float> row, std::span<const float> centroids,
+                                  std::span<const float> half_squares);
+
 // f32 to f16 bits, rounding to nearest even.
 std::uint16_t F32ToF16Bits(float value);
 
