@@ -1,5 +1,5 @@
 // Speed of the kernels over centroids, each beside what bounds it: bytes of codes a second beside a
-// plain read of as many bytes, products of floats beside multiply-adds in registers.
+// plain read of as many bytes; then the time of K-means over the heads of a layer.
 //
 // The codes of many heads are gone through in turn, more than any cache holds, as decoding does.
 //
@@ -16,6 +16,7 @@
 
 #include "common/base/check.h"
 #include "compute-node/kernels/centroids.h"
+#include "compute-node/retrieval/kmeans.h"
 #include "tests/bench/read_rate.h"
 #include "tests/tools/rng.h"
 
@@ -125,6 +126,22 @@ void MeasureNearest(ThreadPool& pool, std::int64_t dim, int round_count) {
   std::printf("%4ld %8.1f GFLOP/s, %6.2f ms a head\n", dim, flop / time / 1e9, time / kHeads * 1e3);
 }
 
+void MeasureKMeans(ThreadPool& pool, std::int64_t head_count, std::int64_t dim, int round_count) {
+  constexpr std::int64_t kPoints = 4096;
+  const std::vector<float> points = RandomFloats(head_count * kPoints * dim);
+  std::vector<std::span<const float>> heads;
+  for (std::int64_t head = 0; head < head_count; ++head) {
+    heads.push_back(std::span(points).subspan(static_cast<std::size_t>(head * kPoints * dim),
+                                              static_cast<std::size_t>(kPoints * dim)));
+  }
+  const double time = MedianSeconds(round_count, [&] {
+    const std::vector<PointClusters> clusters = KMeans(pool, heads, dim, {});
+    CAIRN_CHECK(clusters[0].cluster_count() > 0);
+  });
+  std::printf("%ld heads of %ld points, %4ld dimensions: %6.1f ms\n", head_count, kPoints, dim,
+              time * 1e3);
+}
+
 int MeasureCentroids(int round_count) {
   const std::int8_t* codes = MakeCodes();
   for (const int thread_count : {1, 2}) {
@@ -141,6 +158,9 @@ int MeasureCentroids(int round_count) {
     for (const std::int64_t dim : {64, 128}) {
       MeasureNearest(pool, dim, round_count);
     }
+    std::printf("K-means, clusters of 8\n");
+    MeasureKMeans(pool, 8, 64, round_count);
+    MeasureKMeans(pool, 2, 128, round_count);
   }
   return 0;
 }
