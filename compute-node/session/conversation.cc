@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/log/log.h"
+#include "compute-node/session/stored_policy.h"
 
 namespace cairn::compute {
 namespace {
@@ -30,8 +31,8 @@ std::int64_t ContextTokensMax(const SessionOptions& options, const ModelConfig& 
   return std::min(options.context_tokens_max, config.context_length);
 }
 
-absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(const ConversationDeps& deps,
-                                                                 SessionId session) {
+absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(
+    const ConversationDeps& deps, SessionId session, const std::optional<PolicyChoice>& chosen) {
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<KvSession> opened, deps.node.Open(session));
   const Attachment& attachment = opened->attachment();
   if (attachment.key.model_digest != deps.identity.key.model_digest) {
@@ -48,20 +49,23 @@ absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(const Conversat
   if (!(attachment.key == deps.identity.key && attachment.layout == deps.identity.layout)) {
     return FailedPrecondition("conversation {} was made with other model parameters", session);
   }
+  CAIRN_ASSIGN_OR_RETURN(PolicyChoice choice, ChoosePolicy(*opened, chosen, deps.options.policy));
   PolicyOptions policy_options;
   policy_options.layout = attachment.layout;
+  policy_options.group_size = deps.scheduler.model().config().group_size();
+  policy_options.selection = choice.selection;
   policy_options.part_bytes_max = deps.node.part_bytes_max();
   policy_options.fetch_slice_bytes = deps.options.fetch_slice_bytes;
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<RetrievalPolicy> policy,
-                         MakePolicy(deps.options.policy, policy_options));
+                         deps.make_policy(choice.name, policy_options));
   std::unique_ptr<Conversation> conversation(
-      new Conversation(deps, std::move(opened), std::move(policy)));
+      new Conversation(deps, std::move(opened), std::move(choice), std::move(policy)));
   CAIRN_RETURN_IF_ERROR(conversation->Restore());
   return conversation;
 }
 
 Conversation::Conversation(const ConversationDeps& deps, std::unique_ptr<KvSession> session,
-                           std::unique_ptr<RetrievalPolicy> policy)
+                           PolicyChoice choice, std::unique_ptr<RetrievalPolicy> policy)
     : scheduler_(deps.scheduler),
       member_(scheduler_),
       model_(scheduler_.model()),
@@ -70,10 +74,12 @@ Conversation::Conversation(const ConversationDeps& deps, std::unique_ptr<KvSessi
       context_tokens_max_(ContextTokensMax(deps.options, model_.config())),
       checkpoint_bytes_(CheckpointReplayBytes(deps.options, deps.identity.layout)),
       session_(std::move(session)),
+      choice_(std::move(choice)),
       policy_(std::move(policy)),
       kv_({.layout = deps.identity.layout,
            .window_tokens_max = deps.options.window_tokens_max,
-           .slices_in_flight_max = deps.options.slices_in_flight_max},
+           .slices_in_flight_max = deps.options.slices_in_flight_max,
+           .policy = choice_},
           model_.config(), scheduler_.model().pool(), scheduler_.scratch(), *session_, *policy_,
           deps.memory),
       first_reconnects_(session_->reconnect_count()) {}

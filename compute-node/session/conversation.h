@@ -10,16 +10,19 @@
 // Threading:  one thread; passes of several conversations are computed together, on one of their
 //             threads (forward_scheduler.h).
 // Errors:     NOT_FOUND no such session; FAILED_PRECONDITION it belongs to another model or format;
-//             INVALID_ARGUMENT the context is too short; CANCELLED, DEADLINE_EXCEEDED; those of
-//             KvSession. After an error of Prefill only destruction is allowed; after CANCELLED or
-//             DEADLINE_EXCEEDED of Step the conversation is as before the step.
+//             INVALID_ARGUMENT the context is too short, or the session has another policy;
+//             CANCELLED, DEADLINE_EXCEEDED; those of KvSession. After an error of Prefill only
+//             destruction is allowed; after CANCELLED or DEADLINE_EXCEEDED of Step the
+//             conversation is as before the step.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -27,6 +30,7 @@
 #include "compute-node/kv_client/kv_client.h"
 #include "compute-node/model/forward.h"
 #include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/policy_choice.h"
 #include "compute-node/session/forward_scheduler.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/options.h"
@@ -46,13 +50,20 @@ struct ConversationDeps {
   ForwardScheduler& scheduler;
   const SessionOptions& options;
   KvMemory& memory;
+  // Another one brings policies of its own.
+  std::function<absl::StatusOr<std::unique_ptr<RetrievalPolicy>>(std::string_view name,
+                                                                 const PolicyOptions& options)>
+      make_policy = MakePolicy;
 };
 
 class Conversation {
  public:
-  // Attaches to a session and goes to its last checkpoint.
-  static absl::StatusOr<std::unique_ptr<Conversation>> Open(const ConversationDeps& deps,
-                                                            SessionId session);
+  // Attaches to a session and goes to its last checkpoint. `chosen` is the policy of a session that
+  // holds nothing yet, instead of that of the options; for any other one it must be the policy that
+  // the session has.
+  static absl::StatusOr<std::unique_ptr<Conversation>> Open(
+      const ConversationDeps& deps, SessionId session,
+      const std::optional<PolicyChoice>& chosen = std::nullopt);
   ~Conversation();
   Conversation(const Conversation&) = delete;
   Conversation& operator=(const Conversation&) = delete;
@@ -62,6 +73,8 @@ class Conversation {
   // Of these, what a checkpoint covers.
   std::int64_t durable_token_count() const { return durable_count_; }
   std::int64_t context_tokens_max() const { return context_tokens_max_; }
+  const PolicyChoice& policy_choice() const { return choice_; }
+  const RetrievalPolicy& policy() const { return *policy_; }
   std::int64_t vocab_size() const { return model_.config().vocab_size; }
   // The last token. REQUIRES: token_count() > 0.
   absl::StatusOr<std::int32_t> LastToken(const StopSignal& stop);
@@ -90,7 +103,7 @@ class Conversation {
 
  private:
   Conversation(const ConversationDeps& deps, std::unique_ptr<KvSession> session,
-               std::unique_ptr<RetrievalPolicy> policy);
+               PolicyChoice choice, std::unique_ptr<RetrievalPolicy> policy);
   absl::Status Restore();
   // Goes back to the last checkpoint after `lost`; returns `lost` if that is no loss or the tries
   // are used up.
@@ -114,6 +127,7 @@ class Conversation {
   const std::int64_t context_tokens_max_;
   const std::int64_t checkpoint_bytes_;
   std::unique_ptr<KvSession> session_;
+  const PolicyChoice choice_;
   std::unique_ptr<RetrievalPolicy> policy_;
   StoredKv kv_;
   const std::int32_t first_reconnects_;

@@ -5,6 +5,7 @@
 
 #include "compute-node/kernels/kv_entry.h"
 #include "compute-node/session/entry_store.h"
+#include "compute-node/session/stored_policy.h"
 
 namespace cairn::compute {
 namespace {
@@ -34,9 +35,14 @@ absl::Status EntryStore::Restore(std::string& random_state) {
 absl::Status EntryStore::RestorePolicy(std::string& random_state) {
   const Attachment& attachment = session_.attachment();
   const bool is_new = attachment.token_count == 0;
-  PolicyStateReply stored;
+  StoredPolicy stored;
   if (!is_new) {
-    CAIRN_ASSIGN_OR_RETURN(stored, Wait<PolicyStateReply>(session_.StartRead(GetPolicyState())));
+    CAIRN_ASSIGN_OR_RETURN(stored, ReadStoredPolicy(session_));
+    if (!(stored.choice == choice_)) {
+      return DataLoss("open conversation {}: the store says {}, but it was {}",
+                      attachment.session_id, Describe(stored.choice, choice_),
+                      Describe(choice_, stored.choice));
+    }
   }
   const std::vector<std::int64_t> next_ids =
       is_new ? std::vector<std::int64_t>() : attachment.next_cluster_ids;

@@ -18,12 +18,14 @@ static_assert(kSparseWindowTokensMax + kSparseWindowStep <= kWindowTokensMax);
 }  // namespace
 
 EntryStore::EntryStore(const EntryLayout& layout, std::int64_t window_tokens_max, ThreadPool& pool,
-                       KvSession& session, RetrievalPolicy& policy, KvMemory& memory)
+                       KvSession& session, RetrievalPolicy& policy, const PolicyChoice& choice,
+                       KvMemory& memory)
     : layout_(layout),
       entry_bytes_(layout.EntryBytes(0)),
       pool_(pool),
       session_(session),
       policy_(policy),
+      choice_(choice),
       memory_(memory),
       window_(layout, window_tokens_max),
       window_charge_(memory, window_.size_bytes()),
@@ -262,7 +264,7 @@ absl::Status EntryStore::StageCheckpoint(std::int64_t token_count) {
     CAIRN_RETURN_IF_ERROR(SendCarried(layer, token_count));
     if (policy_.has_index()) CAIRN_RETURN_IF_ERROR(SendIndexRows(layer));
   }
-  return session_.Send(policy_.SaveState());
+  return session_.Send(WrapPolicyState(choice_, policy_.SaveState()));
 }
 
 }  // namespace cairn::compute

@@ -22,6 +22,7 @@
 #include "compute-node/kernels/thread_pool.h"
 #include "compute-node/kv_client/kv_client.h"
 #include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/policy_choice.h"
 #include "compute-node/session/held_entries.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/window.h"
@@ -40,9 +41,10 @@ struct ChunkEntries {
 
 class EntryStore {
  public:
-  // Borrows all; they outlive it.
+  // Borrows all but `choice`, which `policy` was made from; they outlive it.
   EntryStore(const EntryLayout& layout, std::int64_t window_tokens_max, ThreadPool& pool,
-             KvSession& session, RetrievalPolicy& policy, KvMemory& memory);
+             KvSession& session, RetrievalPolicy& policy, const PolicyChoice& choice,
+             KvMemory& memory);
 
   Window& window() { return window_; }
   const HeldEntries& held() const { return held_; }
@@ -107,6 +109,7 @@ class EntryStore {
   ThreadPool& pool_;
   KvSession& session_;
   RetrievalPolicy& policy_;
+  const PolicyChoice choice_;
   KvMemory& memory_;
   Window window_;
   KvMemoryCharge window_charge_;

@@ -19,6 +19,7 @@ absl::Status CheckRange(const char* name, std::int64_t value, std::int64_t min, 
 }  // namespace
 
 absl::Status SessionOptions::Validate() const {
+  CAIRN_RETURN_IF_ERROR(policy.Validate());
   CAIRN_RETURN_IF_ERROR(CheckRange("context_tokens_max", context_tokens_max, 0, kContextLengthMax));
   CAIRN_RETURN_IF_ERROR(
       CheckRange("prefill_chunk_tokens", prefill_chunk_tokens, 1, kBatchTokensMax));

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "common/base/status.h"
 #include "common/kv/messages.h"
 #include "compute-node/model/config.h"
 #include "compute-node/model/forward.h"
+#include "compute-node/retrieval/policy_choice.h"
 
 namespace cairn::compute {
 
@@ -18,7 +18,8 @@ struct SessionOptions {
   std::int64_t context_tokens_max = 0;
   // How keys and values are stored. A conversation keeps the format that it was started with.
   KvFormat kv_format = KvFormat::kF16;
-  std::string policy = "full";
+  // Of a new conversation, unless it is made with another one.
+  PolicyChoice policy;
 
   // Performance.
   // Tokens of a prompt that are computed in one pass: larger is faster and takes more memory (one

@@ -31,7 +31,8 @@ StoredKv::StoredKv(const Options& options, const ModelConfig& config, ThreadPool
                  .entry_bytes = options.layout.EntryBytes(0),
                  .slices_in_flight_max = options.slices_in_flight_max},
                 memory),
-      store_(options.layout, options.window_tokens_max, pool, session, policy, memory),
+      store_(options.layout, options.window_tokens_max, pool, session, policy, options.policy,
+             memory),
       loaded_(static_cast<std::size_t>(options.layout.layer_count)),
       loading_(loaded_.size()) {}
 

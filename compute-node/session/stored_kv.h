@@ -44,6 +44,8 @@ class StoredKv : public KvAttention {
     EntryLayout layout;
     std::int64_t window_tokens_max = kWindowTokensMax;
     int slices_in_flight_max = 3;
+    // What the policy was made from.
+    PolicyChoice policy{};
   };
   // Called when a layer of a pass is done, with the number of layers done.
   using LayerDone = std::function<void(std::int32_t layer_count)>;

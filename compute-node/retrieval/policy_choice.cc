@@ -1,0 +1,127 @@
+#include "compute-node/retrieval/policy_choice.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include "common/base/check.h"
+#include "compute-node/retrieval/policy.h"
+
+namespace cairn::compute {
+namespace {
+
+constexpr std::string_view kFullName = "full";
+
+template <typename Number>
+void AppendNumber(std::string& out, Number number) {
+  char bytes[sizeof(Number)];
+  std::memcpy(bytes, &number, sizeof(Number));
+  out.append(bytes, sizeof(Number));
+}
+
+// False if `in` is too short.
+template <typename Number>
+bool TakeNumber(std::string_view& in, Number& number) {
+  if (in.size() < sizeof(Number)) return false;
+  std::memcpy(&number, in.data(), sizeof(Number));
+  in.remove_prefix(sizeof(Number));
+  return true;
+}
+
+bool TakeName(std::string_view& in, std::string& name) {
+  std::uint8_t bytes = 0;
+  if (!TakeNumber(in, bytes) || bytes == 0 || bytes > kPolicyNameBytesMax || bytes > in.size()) {
+    return false;
+  }
+  name = in.substr(0, bytes);
+  in.remove_prefix(bytes);
+  // It comes into messages.
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+  });
+}
+
+bool TakeSelection(std::string_view& in, SelectionOptions& selection) {
+  return TakeNumber(in, selection.select_percent) && TakeNumber(in, selection.select_tokens_min) &&
+         TakeNumber(in, selection.select_tokens_max) &&
+         TakeNumber(in, selection.cluster_target_entries) && TakeNumber(in, selection.seed);
+}
+
+}  // namespace
+
+absl::Status PolicyChoice::Validate() const {
+  const std::span<const std::string_view> names = PolicyNames();
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    return InvalidArgument("policy is '{}': it must be one of {}", name, fmt::join(names, ", "));
+  }
+  return selection.Validate();
+}
+
+std::string Describe(const PolicyChoice& choice, const PolicyChoice& other) {
+  std::string text = fmt::format("policy {}", choice.name);
+  if (choice.name == kFullName) return text;
+  // As somebody wrote it: most come from a 32-bit number.
+  text +=
+      fmt::format(" with select_percent {}", static_cast<float>(choice.selection.select_percent));
+  if (other.name != choice.name) return text;
+  const auto add = [&text](std::string_view what, auto own, auto others) {
+    if (own != others) text += fmt::format(", {} {}", what, own);
+  };
+  const SelectionOptions& a = choice.selection;
+  const SelectionOptions& b = other.selection;
+  add("select_tokens_min", a.select_tokens_min, b.select_tokens_min);
+  add("select_tokens_max", a.select_tokens_max, b.select_tokens_max);
+  add("cluster_target_entries", a.cluster_target_entries, b.cluster_target_entries);
+  add("seed", a.seed, b.seed);
+  return text;
+}
+
+PutPolicyState WrapPolicyState(const PolicyChoice& choice, PutPolicyState own) {
+  if (choice.name == kFullName) {
+    CAIRN_CHECK(own.version < kWrappedPolicyVersion);
+    return own;
+  }
+  const std::int64_t name_bytes = std::ssize(choice.name);
+  CAIRN_CHECK(name_bytes > 0 && name_bytes <= kPolicyNameBytesMax);
+  PutPolicyState wrapped;
+  wrapped.version = kWrappedPolicyVersion;
+  AppendNumber(wrapped.state, static_cast<std::uint8_t>(name_bytes));
+  wrapped.state += choice.name;
+  AppendNumber(wrapped.state, choice.selection.select_percent);
+  AppendNumber(wrapped.state, choice.selection.select_tokens_min);
+  AppendNumber(wrapped.state, choice.selection.select_tokens_max);
+  AppendNumber(wrapped.state, choice.selection.cluster_target_entries);
+  AppendNumber(wrapped.state, choice.selection.seed);
+  AppendNumber(wrapped.state, own.version);
+  wrapped.state += own.state;
+  return wrapped;
+}
+
+absl::StatusOr<UnwrappedPolicyState> UnwrapPolicyState(std::int32_t version,
+                                                       std::string_view state) {
+  UnwrappedPolicyState out;
+  if (version > kWrappedPolicyVersion) {
+    return InvalidArgument("stored policy state has version {}: this Cairn knows those up to {}",
+                           version, kWrappedPolicyVersion);
+  }
+  if (version < kWrappedPolicyVersion) {
+    out.version = version;
+    out.state = state;
+    return out;
+  }
+  std::string_view rest = state;
+  if (!TakeName(rest, out.choice.name) || out.choice.name == kFullName ||
+      !TakeSelection(rest, out.choice.selection) || !TakeNumber(rest, out.version)) {
+    return InvalidArgument(
+        "stored policy state of {} bytes does not begin with a policy's name and options",
+        state.size());
+  }
+  CAIRN_RETURN_IF_ERROR(Annotate(out.choice.selection.Validate(),
+                                 fmt::format("stored options of policy {}", out.choice.name)));
+  out.state = rest;
+  return out;
+}
+
+}  // namespace cairn::compute

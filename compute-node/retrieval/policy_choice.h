@@ -1,0 +1,57 @@
+// PolicyChoice: which retrieval policy a conversation has, and its options. Both are fixed when the
+// conversation is made, and stored with the policy's state, so that every later turn and every fork
+// goes on with them.
+//
+// Stored form: the state of the policy `full` is stored as it is (versions below
+// kWrappedPolicyVersion are its own). That of any other policy is wrapped, with that version and
+// these bytes, numbers in little-endian order:
+//   name: 1 byte for its length, then its bytes
+//   select_percent: IEEE double; select_tokens_min, select_tokens_max, cluster_target_entries: 64
+//   bits each, signed; seed: 64 bits
+//   version of the policy's own state: 32 bits, signed
+//   the policy's own state: the rest
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+#include "common/kv/messages.h"
+#include "compute-node/retrieval/selection_options.h"
+
+namespace cairn::compute {
+
+inline constexpr std::int32_t kWrappedPolicyVersion = 16;
+inline constexpr std::int64_t kPolicyNameBytesMax = 32;
+
+struct PolicyChoice {
+  std::string name = "full";
+  SelectionOptions selection;
+
+  // INVALID_ARGUMENT for a name that MakePolicy does not know, or what SelectionOptions says.
+  absl::Status Validate() const;
+  // The policy `full` has no use for the options, and none are stored for it: they do not count.
+  friend bool operator==(const PolicyChoice& a, const PolicyChoice& b) {
+    return a.name == b.name && (a.name == "full" || a.selection == b.selection);
+  }
+};
+
+// "policy dynakv with select_percent 3", and those of the other options that differ from `other`'s.
+std::string Describe(const PolicyChoice& choice, const PolicyChoice& other);
+
+// What the KV node stores for a policy's own state. REQUIRES: the name has 1 to
+// kPolicyNameBytesMax bytes.
+PutPolicyState WrapPolicyState(const PolicyChoice& choice, PutPolicyState own);
+
+// The reverse. `state` views what was given.
+struct UnwrappedPolicyState {
+  PolicyChoice choice;
+  std::int32_t version = 0;
+  std::string_view state;
+};
+// INVALID_ARGUMENT for what WrapPolicyState does not write. That the name is known is not checked.
+absl::StatusOr<UnwrappedPolicyState> UnwrapPolicyState(std::int32_t version,
+                                                       std::string_view state);
+
+}  // namespace cairn::compute

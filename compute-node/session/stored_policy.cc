@@ -1,0 +1,37 @@
+#include "compute-node/session/stored_policy.h"
+
+#include <utility>
+
+namespace cairn::compute {
+
+absl::StatusOr<StoredPolicy> ReadStoredPolicy(KvSession& session) {
+  CAIRN_ASSIGN_OR_RETURN(PolicyStateReply reply,
+                         Wait<PolicyStateReply>(session.StartRead(GetPolicyState())));
+  absl::StatusOr<UnwrappedPolicyState> unwrapped = UnwrapPolicyState(reply.version, reply.state);
+  CAIRN_RETURN_IF_ERROR(Annotate(
+      unwrapped.status(), fmt::format("open conversation {}", session.attachment().session_id)));
+  StoredPolicy stored;
+  stored.choice = std::move(unwrapped->choice);
+  stored.version = unwrapped->version;
+  stored.state = unwrapped->state;
+  stored.random_state = std::move(reply.random_state);
+  return stored;
+}
+
+absl::StatusOr<PolicyChoice> ChoosePolicy(KvSession& session,
+                                          const std::optional<PolicyChoice>& chosen,
+                                          const PolicyChoice& otherwise) {
+  if (session.attachment().token_count == 0) return chosen.value_or(otherwise);
+  CAIRN_ASSIGN_OR_RETURN(StoredPolicy stored, ReadStoredPolicy(session));
+  if (chosen.has_value() && !(*chosen == stored.choice)) {
+    return InvalidArgument(
+        "conversation {} uses {}, not {}: leave retrieval empty (no --policy, no --select), or "
+        "start "
+        "a new conversation",
+        session.attachment().session_id, Describe(stored.choice, *chosen),
+        Describe(*chosen, stored.choice));
+  }
+  return std::move(stored.choice);
+}
+
+}  // namespace cairn::compute

@@ -1,0 +1,37 @@
+// Which policy a session has, and what its last checkpoint stored of it: the one place where a
+// policy's own state is told from what the session stores with it.
+//
+// Threading:  one thread, the session's.
+// Blocking:   for the KV node's answer.
+// Errors:     INVALID_ARGUMENT a stored state that cannot be read, or another policy than the
+//             session's is asked for; those of KvSession.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/base/status.h"
+#include "compute-node/kv_client/kv_client.h"
+#include "compute-node/retrieval/policy_choice.h"
+
+namespace cairn::compute {
+
+struct StoredPolicy {
+  PolicyChoice choice;
+  // Of the policy alone.
+  std::int32_t version = 0;
+  std::string state;
+  std::string random_state;
+};
+
+// REQUIRES: the session holds tokens.
+absl::StatusOr<StoredPolicy> ReadStoredPolicy(KvSession& session);
+
+// The policy that the session goes on with: its own if it holds tokens, and then `chosen`, if
+// given, must be the same; else `chosen`, or `otherwise` if nothing is chosen.
+absl::StatusOr<PolicyChoice> ChoosePolicy(KvSession& session,
+                                          const std::optional<PolicyChoice>& chosen,
+                                          const PolicyChoice& otherwise);
+
+}  // namespace cairn::compute

@@ -1,0 +1,141 @@
+#include "compute-node/retrieval/policy_choice.h"
+
+#include <gtest/gtest.h>
+
+#include "compute-node/retrieval/policy.h"
+
+namespace cairn::compute {
+namespace {
+
+PolicyChoice Example() {
+  PolicyChoice choice;
+  choice.name = "near";
+  choice.selection = {.select_percent = 12.5,
+                      .select_tokens_min = 64,
+                      .select_tokens_max = 0x0102,
+                      .cluster_target_entries = 9,
+                      .seed = 0xfedcba9876543210};
+  return choice;
+}
+
+std::string Hex(const std::string& bytes) {
+  std::string out;
+  for (const char c : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return out;
+}
+
+absl::Status Unwrapped(std::int32_t version, std::string_view state) {
+  return UnwrapPolicyState(version, state).status();
+}
+
+// Stores of users hold these bytes.
+TEST(PolicyChoiceTest, WrappedStateHasTheseBytes) {
+  const PutPolicyState wrapped = WrapPolicyState(Example(), {0x01020304, "own"});
+  EXPECT_EQ(wrapped.version, 16);
+  EXPECT_EQ(Hex(wrapped.state),
+            "046e656172"
+            "0000000000002940"
+            "4000000000000000"
+            "0201000000000000"
+            "0900000000000000"
+            "1032547698badcfe"
+            "04030201"
+            "6f776e");
+}
+
+TEST(PolicyChoiceTest, UnwrappingGivesTheChoiceAndThePolicysOwnState) {
+  for (const std::string& own : {std::string(), std::string("\0x", 2), std::string(5000, 'a')}) {
+    const PutPolicyState wrapped = WrapPolicyState(Example(), {-7, own});
+    const auto unwrapped = UnwrapPolicyState(wrapped.version, wrapped.state);
+    ASSERT_TRUE(unwrapped.ok()) << unwrapped.status();
+    EXPECT_TRUE(unwrapped->choice == Example());
+    EXPECT_TRUE(unwrapped->choice.selection == Example().selection);
+    EXPECT_EQ(unwrapped->version, -7);
+    EXPECT_EQ(unwrapped->state, own);
+  }
+}
+
+TEST(PolicyChoiceTest, StateOfFullIsStoredAsItIs) {
+  PolicyChoice full;
+  full.selection.select_percent = 5;
+  const PutPolicyState stored = WrapPolicyState(full, {2, "own"});
+  EXPECT_EQ(stored.version, 2);
+  EXPECT_EQ(stored.state, "own");
+  const auto unwrapped = UnwrapPolicyState(2, "own");
+  ASSERT_TRUE(unwrapped.ok());
+  EXPECT_EQ(unwrapped->choice.name, "full");
+  EXPECT_EQ(unwrapped->version, 2);
+  EXPECT_EQ(unwrapped->state, "own");
+}
+
+TEST(PolicyChoiceTest, DamagedStateIsRefused) {
+  const PutPolicyState wrapped = WrapPolicyState(Example(), {1, ""});
+  // On the heap and of that size alone, so that AddressSanitizer sees a read beyond it.
+  for (std::size_t bytes = 0; bytes < wrapped.state.size(); ++bytes) {
+    const std::vector<char> cut(wrapped.state.begin(),
+                                wrapped.state.begin() + static_cast<std::ptrdiff_t>(bytes));
+    EXPECT_EQ(Unwrapped(16, {cut.data(), cut.size()}).code(), absl::StatusCode::kInvalidArgument);
+  }
+  const auto changed = [&](std::size_t at, char to) {
+    std::string state = wrapped.state;
+    state[at] = to;
+    return Unwrapped(16, state);
+  };
+  EXPECT_FALSE(changed(0, 0).ok());
+  EXPECT_FALSE(changed(0, 33).ok());
+  EXPECT_FALSE(changed(0, '\xff').ok());
+  EXPECT_FALSE(changed(1, '\n').ok());
+  EXPECT_FALSE(changed(12, '\xff').ok());  // select_percent below zero
+  EXPECT_FALSE(changed(29, 0x7f).ok());    // cluster_target_entries
+  EXPECT_TRUE(changed(1, 'd').ok());
+  PolicyChoice full;
+  std::string as_full = wrapped.state;
+  as_full.replace(1, 4, full.name);
+  EXPECT_FALSE(Unwrapped(16, as_full).ok());
+}
+
+TEST(PolicyChoiceTest, StateOfALaterVersionSaysSo) {
+  const absl::Status status = Unwrapped(17, "whatever");
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(Message(status).find("version 17"), std::string::npos);
+}
+
+TEST(PolicyChoiceTest, OnlyKnownNamesAndAllowedOptionsAreValid) {
+  for (const std::string_view name : PolicyNames()) {
+    PolicyChoice choice;
+    choice.name = std::string(name);
+    EXPECT_TRUE(choice.Validate().ok()) << name;
+    EXPECT_LE(std::ssize(name), kPolicyNameBytesMax);
+  }
+  const absl::Status unknown = Example().Validate();
+  EXPECT_NE(Message(unknown).find("'near'"), std::string::npos);
+  EXPECT_NE(Message(unknown).find("full"), std::string::npos);
+  PolicyChoice choice;
+  choice.selection.select_percent = 101;
+  EXPECT_FALSE(choice.Validate().ok());
+}
+
+TEST(PolicyChoiceTest, OptionsCountUnlessEverythingIsRead) {
+  PolicyChoice a = Example();
+  PolicyChoice b = Example();
+  EXPECT_TRUE(a == b);
+  b.selection.seed = 1;
+  EXPECT_FALSE(a == b);
+  a.name = b.name = "full";
+  EXPECT_TRUE(a == b);
+}
+
+TEST(PolicyChoiceTest, DescriptionNamesWhatDiffers) {
+  PolicyChoice a = Example();
+  a.selection.select_percent = static_cast<double>(3.3F);
+  EXPECT_EQ(Describe(a, PolicyChoice()), "policy near with select_percent 3.3");
+  EXPECT_EQ(Describe(PolicyChoice(), a), "policy full");
+  PolicyChoice b = a;
+  b.selection.cluster_target_entries = 4;
+  b.selection.seed = 5;
+  EXPECT_EQ(Describe(b, a),
+            "policy near with select_percent 3.3, cluster_target_entries 4, seed 5");
+}
+
+}  // namespace
+}  // namespace cairn::compute
