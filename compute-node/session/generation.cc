@@ -1,5 +1,6 @@
 #include "compute-node/session/generation.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -36,6 +37,8 @@ class Turn {
   // Makes durable what was shown, also after a stop, if the KV node answers.
   absl::Status Save();
   absl::Status Prefill();
+  // Computes the prompt's tokens from `first` on one by one.
+  absl::Status StepThrough(std::size_t first, std::span<float> last_logits);
   absl::Status Decode();
   // Why the token just chosen is the last one, if it is.
   std::optional<FinishReason> EndAfter(std::int32_t token, std::string& text);
@@ -73,10 +76,30 @@ absl::Status Turn::Save() {
 absl::Status Turn::Prefill() {
   const Clock::time_point start = Clock::now();
   conversation_.set_random_state(sampler_.SaveState());
-  CAIRN_RETURN_IF_ERROR(conversation_.Prefill(
-      request_.prompt, request_.tokens_max > 0 ? std::span<float>(logits_) : std::span<float>(),
-      stop_, observer_.prefill));
+  const std::span<const std::int32_t> prompt = request_.prompt;
+  const std::size_t together = static_cast<std::size_t>(PrefilledTokens(conversation_, request_));
+  const std::span<float> last_logits =
+      request_.tokens_max > 0 ? std::span<float>(logits_) : std::span<float>();
+  if (together > 0) {
+    CAIRN_RETURN_IF_ERROR(conversation_.Prefill(
+        prompt.first(together), together == prompt.size() ? last_logits : std::span<float>(), stop_,
+        observer_.prefill));
+  }
+  absl::Status stepped = StepThrough(together, last_logits);
+  if (IsStop(stepped)) CAIRN_RETURN_IF_ERROR(Save());
   result_.prefill_time = Clock::now() - start;
+  return stepped;
+}
+
+absl::Status Turn::StepThrough(std::size_t first, std::span<float> last_logits) {
+  const std::vector<std::int32_t>& prompt = request_.prompt;
+  for (std::size_t i = first; i < prompt.size(); ++i) {
+    CAIRN_RETURN_IF_ERROR(stop_.Check());
+    const bool last = i + 1 == prompt.size();
+    CAIRN_RETURN_IF_ERROR(
+        conversation_.Step(prompt[i], last ? last_logits : std::span<float>(), stop_));
+    if (observer_.prefill) observer_.prefill(static_cast<std::int64_t>(i) + 1);
+  }
   return absl::OkStatus();
 }
 
@@ -140,6 +163,18 @@ absl::Status Turn::Feed(std::int32_t token, bool last) {
 }
 
 }  // namespace
+
+std::int64_t PrefilledTokens(const Conversation& conversation, const TurnRequest& request) {
+  const std::int64_t prompt_count = std::ssize(request.prompt);
+  if (request.prefill_tokens_max > 0) return std::min(prompt_count, request.prefill_tokens_max);
+  // Such a policy reads as much for one token as for many.
+  if (conversation.policy().selects_without_queries()) return prompt_count;
+  // A pass of many tokens attends everything, so it reads the whole conversation once; a step reads
+  // what is selected for its token. A short question behind a long text reads less in steps.
+  const std::int64_t held_count = conversation.token_count();
+  const std::int64_t selected = SelectedTokens(conversation.policy_choice().selection, held_count);
+  return prompt_count * selected < held_count ? 0 : prompt_count;
+}
 
 absl::StatusOr<TurnResult> Generate(Conversation& conversation, const Tokenizer& tokenizer,
                                     const TurnRequest& request, const TurnObserver& observer,

@@ -3,7 +3,7 @@
 //
 // Threading:  one thread; observers are called on it, between layers and steps: they must be quick.
 // Errors:     those of Conversation. CANCELLED and DEADLINE_EXCEEDED come within one layer of
-//             prefill or one step; what had been generated until then is durable, a prompt chunk
+//             prefill or one step; what had been computed until then is durable, a prompt chunk
 //             that was half computed is dropped.
 #pragma once
 
@@ -40,6 +40,8 @@ struct TurnRequest {
   bool keep_random_state = false;
   std::vector<std::string> stop;
   bool ignore_end = false;  // generate on after an end-of-generation token
+  // Of the prompt's first tokens, how many are computed together at most; 0: see PrefilledTokens.
+  std::int64_t prefill_tokens_max = 0;
 };
 
 enum class FinishReason { kEnd, kLength, kStop, kContext };
@@ -56,6 +58,12 @@ struct TurnObserver {
   // `likely` is null unless the request asks for it.
   std::function<void(std::int32_t id, std::string_view text, const LogProbabilities* likely)> token;
 };
+
+// How many of the prompt's first tokens are computed together, in passes over all that the
+// conversation holds; the others follow one by one, as generated tokens do, each reading what the
+// policy selects for it. What the request says, else all of them, unless reading everything would
+// take longer than the steps.
+std::int64_t PrefilledTokens(const Conversation& conversation, const TurnRequest& request);
 
 absl::StatusOr<TurnResult> Generate(Conversation& conversation, const Tokenizer& tokenizer,
                                     const TurnRequest& request, const TurnObserver& observer,

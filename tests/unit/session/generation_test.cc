@@ -3,6 +3,7 @@
 #include <set>
 
 #include "tests/unit/session/conversation_fixture.h"
+#include "tests/unit/session/query_policy.h"
 
 namespace cairn::compute {
 namespace {
@@ -24,6 +25,12 @@ class GenerationTest : public ConversationFixture {
     text.clear();
     likely.clear();
     return Generate(conversation, *tokenizer, request, observer, stop);
+  }
+
+  std::unique_ptr<Conversation> OpenByQueries(SessionId id, QueryPolicy::Log& log) {
+    PolicyChoice choice;
+    choice.name = "query";
+    return Conversation::Open(WithQueryPolicy(deps(), log), id, choice).value();
   }
 
   std::unique_ptr<Tokenizer> tokenizer;
@@ -220,6 +227,71 @@ TEST_F(GenerationTest, PromptCanOnlyBeStored) {
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->generated_count, 0);
   EXPECT_EQ(node.sessions[id.value()].committed.token_count, 90);
+}
+
+TEST_F(GenerationTest, OnlyTheFirstTokensOfAPromptArePrefilled) {
+  request.prompt = Prompt(260);
+  request.tokens_max = 20;
+  request.prefill_tokens_max = 150;
+  std::vector<std::int64_t> done;
+  observer.prefill = [&](std::int64_t count) { done.push_back(count); };
+  QueryPolicy::Log log;
+  const SessionId id = Create();
+  const auto result = Run(*OpenByQueries(id, log));
+  ASSERT_TRUE(result.ok()) << Message(result.status());
+  EXPECT_EQ(ids, DenseContinue(request.prompt, 20));
+  EXPECT_EQ(node.sessions[id.value()].committed.token_count, 280);
+  // Chunks of 100 tokens, then 110 tokens of the prompt and 20 of the answer.
+  std::vector<std::int64_t> passes = {100, 50};
+  passes.insert(passes.end(), 130, 1);
+  EXPECT_EQ(log.passes, passes);
+  std::vector<std::int64_t> expected_done = {100};
+  for (std::int64_t count = 150; count <= 260; ++count) expected_done.push_back(count);
+  EXPECT_EQ(done, expected_done);
+}
+
+TEST_F(GenerationTest, CancelledStepsOfAPromptAreKept) {
+  request.prompt = Prompt(160);
+  request.prefill_tokens_max = 100;
+  observer.prefill = [&](std::int64_t count) {
+    if (count == 120) stop.Cancel();
+  };
+  const SessionId id = Create();
+  EXPECT_EQ(Run(*Open(id)).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(node.sessions[id.value()].committed.token_count, 120);
+  EXPECT_TRUE(ids.empty());
+}
+
+TEST_F(GenerationTest, AShortPromptBehindALongTextIsComputedInSteps) {
+  PolicyChoice choice;
+  choice.name = "query";
+  choice.selection.select_tokens_min = 64;
+  QueryPolicy::Log log;
+  const SessionId id = Create();
+  const ConversationDeps own = WithQueryPolicy(deps(), log);
+  const std::unique_ptr<Conversation> conversation = Conversation::Open(own, id, choice).value();
+  const auto prefilled = [&](std::int64_t prompt_count) {
+    request.prompt = Prompt(prompt_count);
+    return PrefilledTokens(*conversation, request);
+  };
+  EXPECT_EQ(prefilled(1), 1);
+  Continue(*conversation, Prompt(193), 0);
+  // 64 are selected: three steps read 192 tokens, a pass 193.
+  EXPECT_EQ(prefilled(3), 0);
+  EXPECT_EQ(prefilled(4), 4);
+  request.prefill_tokens_max = 2;
+  EXPECT_EQ(prefilled(3), 2);
+  EXPECT_EQ(prefilled(1), 1);
+  request.prefill_tokens_max = 0;
+  request.prompt = Prompt(3);
+  request.tokens_max = 2;
+  log.passes.clear();
+  ASSERT_TRUE(Run(*conversation).ok());
+  EXPECT_EQ(log.passes, std::vector<std::int64_t>(5, 1));
+  // One that reads everything in every step gains nothing.
+  const std::unique_ptr<Conversation> full = Open(Create());
+  Continue(*full, Prompt(193), 0);
+  EXPECT_EQ(PrefilledTokens(*full, request), 3);
 }
 
 TEST_F(GenerationTest, EmptyPromptIsRefused) {
