@@ -211,6 +211,7 @@ absl::Status Chat::Run() {
 
 absl::Status RunChat(const ChatArguments& options) {
   CAIRN_RETURN_IF_ERROR(CheckUtf8("--label", options.generate.label));
+  CAIRN_RETURN_IF_ERROR(CheckUtf8("--policy", options.generate.policy));
   CAIRN_RETURN_IF_ERROR(CheckPrompt("--system", options.system));
   if (!options.system.empty() && options.generate.conversation_id != 0) {
     return InvalidArgument(
@@ -247,6 +248,7 @@ void AddChatCommand(CLI::App& app, CommandResult& result) {
       "--system", options->system,
       "What the model is told before your first line; for models with a chat template");
   AddSamplingOptions(command, generate);
+  AddRetrievalOptions(command, generate);
   command.add_option("--label", generate.label, "Shown by `cairn sessions list`");
   AddSocketOption(command, options->socket);
   SetAction(command, result, [options] { return RunChat(*options); });

@@ -38,6 +38,17 @@ std::optional<LogitBias> ParseLogitBias(const std::string& text) {
   return bias;
 }
 
+// "3%" or "3".
+std::optional<float> ParsePercent(const std::string& text) {
+  float percent = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, percent);
+  if (parsed.ec != std::errc() || !(percent > 0 && percent <= 100)) return std::nullopt;
+  const std::string_view rest(parsed.ptr, static_cast<std::size_t>(end - parsed.ptr));
+  if (!rest.empty() && rest != "%") return std::nullopt;
+  return percent;
+}
+
 // The parser would take -1 and what is too large for the largest seed.
 std::string CheckSeed(const std::string& text) {
   std::uint64_t seed = 0;
@@ -131,6 +142,29 @@ void AddSamplingOptions(CLI::App& command, GenerateOptions& generate) {
   AddPenaltyOptions(command, generate);
 }
 
+void AddRetrievalOptions(CLI::App& command, GenerateOptions& generate) {
+  command.add_option("--policy", generate.policy,
+                     "How a new conversation chooses what each token attends, such as full: "
+                     "everything; default: as cairn-compute-node is configured");
+  const auto read_percent = [&generate](const std::string& text) {
+    generate.select_percent = ParsePercent(text).value_or(0);
+  };
+  const auto check_percent = [](const std::string& text) -> std::string {
+    if (ParsePercent(text).has_value()) return "";
+    return fmt::format("{} is no share: a number above 0, up to 100, such as 3%", text);
+  };
+  command
+      .add_option_function<std::string>(
+          "--select", read_percent,
+          "What each token of a new conversation attends, in percent of its tokens: 3%")
+      ->check(CLI::Validator(check_percent, "", "share"));
+  command
+      .add_option("--prefill", generate.prefill_tokens_max,
+                  "Compute only the first N tokens of the prompt together, the others one by one; "
+                  "for measurements")
+      ->check(CLI::Range(1, 1 << 24));
+}
+
 InterruptCancels::InterruptCancels() {
   InterruptToken().Reset();
   struct sigaction action {};
@@ -192,10 +226,11 @@ absl::StatusOr<std::unique_ptr<CairnClient>> ConnectWhenReady(const std::string&
 
 std::string SummaryLine(const GenerateResult& result) {
   return fmt::format(
-      "summary: tokens_per_s={:.2f} ttft_ms={:.1f} kv_flash_bytes={} kv_dram_bytes={} io_engine={}",
+      "summary: tokens_per_s={:.2f} ttft_ms={:.1f} kv_flash_bytes={} kv_dram_bytes={} io_engine={} "
+      "policy={}",
       result.TokensPerSecond(),
       std::chrono::duration<double, std::milli>(result.first_token_time).count(),
-      result.kv_flash_bytes, result.kv_dram_peak_bytes, result.io_engine);
+      result.kv_flash_bytes, result.kv_dram_peak_bytes, result.io_engine, result.policy);
 }
 
 }  // namespace cairn::cli

@@ -24,6 +24,9 @@ void AddSocketOption(CLI::App& command, std::string& socket);
 // Adds how a token is chosen: --temperature, --top-k, --seed, the penalties and so on.
 void AddSamplingOptions(CLI::App& command, GenerateOptions& generate);
 
+// Adds what of a long conversation each token attends: --policy, --select, --prefill.
+void AddRetrievalOptions(CLI::App& command, GenerateOptions& generate);
+
 // Turns Ctrl-C into a cancellation for as long as it lives; a second Ctrl-C ends the process as
 // usual. One at a time.
 class InterruptCancels {
@@ -66,7 +69,8 @@ absl::StatusOr<std::unique_ptr<CairnClient>> ConnectWhenReady(const std::string&
                                                               ProgressLine& progress,
                                                               const CancelToken* cancel);
 
-// "summary: tokens_per_s=... ttft_ms=... kv_flash_bytes=... kv_dram_bytes=... io_engine=..."
+// "summary: tokens_per_s=... ttft_ms=... kv_flash_bytes=... kv_dram_bytes=... io_engine=...
+// policy=..."
 std::string SummaryLine(const GenerateResult& result);
 
 }  // namespace cairn::cli

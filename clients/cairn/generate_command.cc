@@ -95,19 +95,21 @@ std::string Json(const GenerateResult& result, const std::vector<std::int32_t>& 
       "\"ttft_ms\": {:.3f}, "
       "\"prefill_ms\": {:.3f}, \"decode_ms\": {:.3f}, \"kv_flash_bytes\": {}, "
       "\"kv_dram_bytes\": {}, \"kv_read_bytes\": {}, \"io_engine\": {}, "
-      "\"reconnect_count\": {}}}\n",
+      "\"reconnect_count\": {}, \"policy\": {}}}\n",
       result.conversation_id, JsonString(result.text), fmt::join(ids, ", "), logprobs,
       ReasonName(result.reason), result.reused_token_count, result.prompt_token_count,
       result.generated_token_count, result.conversation_token_count, result.TokensPerSecond(),
       ms(result.queue_time), ms(result.first_token_time), ms(result.prefill_time),
       ms(result.decode_time), result.kv_flash_bytes, result.kv_dram_peak_bytes,
-      result.kv_read_bytes, JsonString(result.io_engine), result.reconnect_count);
+      result.kv_read_bytes, JsonString(result.io_engine), result.reconnect_count,
+      JsonString(result.policy));
 }
 
 // Puts the texts together; each is checked where its source is still known.
 absl::Status ReadPrompt(GenerateArguments& options) {
   GenerateOptions& generate = options.generate;
   CAIRN_RETURN_IF_ERROR(CheckUtf8("--label", generate.label));
+  CAIRN_RETURN_IF_ERROR(CheckUtf8("--policy", generate.policy));
   for (const std::string& text : generate.stop) CAIRN_RETURN_IF_ERROR(CheckUtf8("--stop", text));
   if (!options.file.empty()) {
     CAIRN_ASSIGN_OR_RETURN(generate.prompt, ReadInput(options.file, kPromptBytesMax));
@@ -198,6 +200,7 @@ void AddGenerateCommand(CLI::App& app, CommandResult& result) {
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   AddSamplingOptions(command, generate);
+  AddRetrievalOptions(command, generate);
   command.add_option("--stop", generate.stop, "End before this text; may be repeated")
       ->expected(1)
       ->allow_extra_args(false)  // what follows the text is the prompt

@@ -94,6 +94,18 @@ void SetSampling(const GenerateOptions& options, v1::Sampling& sampling) {
   }
 }
 
+// Nothing if nothing is asked for.
+void SetRetrieval(const GenerateOptions& options, v1::GenerateRequest& request) {
+  v1::Retrieval retrieval;
+  retrieval.set_policy(options.policy);
+  retrieval.set_select_percent(options.select_percent);
+  retrieval.set_select_tokens_min(options.select_tokens_min);
+  retrieval.set_select_tokens_max(options.select_tokens_max);
+  retrieval.set_cluster_target_entries(options.cluster_target_entries);
+  retrieval.set_seed(options.clustering_seed);
+  if (retrieval.ByteSizeLong() > 0) *request.mutable_retrieval() = retrieval;
+}
+
 TokenLogprob FromProto(const v1::TokenLogprob& token) {
   return {token.id(), token.text(), token.logprob()};
 }
@@ -122,6 +134,8 @@ v1::GenerateRequest ToProto(const GenerateOptions& options) {
   request.set_ignore_eos(options.ignore_end);
   request.set_logprobs(static_cast<bool>(options.on_logprob));
   request.set_top_logprob_count(options.on_logprob ? options.top_logprob_count : 0);
+  SetRetrieval(options, request);
+  request.set_prefill_tokens_max(options.prefill_tokens_max);
   return request;
 }
 
@@ -147,6 +161,7 @@ absl::Status HandleEvent(const GenerateOptions& options, const v1::GenerateEvent
     result.conversation_id = event.started().conversation_id();
     result.reused_token_count = event.started().reused_token_count();
     result.prompt_token_count = event.started().prompt_token_count();
+    result.policy = event.started().policy();
     if (options.on_started) {
       options.on_started(result.conversation_id, result.reused_token_count,
                          result.prompt_token_count);

@@ -84,6 +84,16 @@ struct GenerateOptions {
   std::uint64_t seed = 0;                // 0: a random one
   // Generation ends before the first of these texts.
   std::vector<std::string> stop;
+  // Of a new conversation, which keeps it; see inference.proto's Retrieval. Empty or 0: as the
+  // daemon is configured.
+  std::string policy;
+  float select_percent = 0;
+  std::int32_t select_tokens_min = 0;
+  std::int32_t select_tokens_max = 0;
+  std::int32_t cluster_target_entries = 0;
+  std::uint64_t clustering_seed = 0;
+  // For measurements: how many of the prompt's first tokens are prefilled; 0: see inference.proto.
+  std::int32_t prefill_tokens_max = 0;
   // Shown in lists.
   std::string label;
   // Whether the conversation is deleted at the end.
@@ -125,6 +135,7 @@ struct GenerateResult {
   std::int64_t kv_read_bytes = 0;
   std::string io_engine;
   std::int32_t reconnect_count = 0;
+  std::string policy;
 
   // Generated tokens a second, without the first; 0 if there were fewer than two.
   double TokensPerSecond() const;

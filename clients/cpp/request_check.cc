@@ -35,6 +35,7 @@ absl::Status CheckTexts(const GenerateOptions& options) {
                            kPromptBytesMax);
   }
   CAIRN_RETURN_IF_ERROR(CheckUtf8("the label", options.label));
+  CAIRN_RETURN_IF_ERROR(CheckUtf8("the policy", options.policy));
   for (const std::string& text : options.stop) {
     CAIRN_RETURN_IF_ERROR(CheckUtf8("a stop text", text));
   }

@@ -195,8 +195,9 @@ absl::StatusOr<std::shared_ptr<Runtime>> ComputeDaemon::MakeRuntime() {
 void ComputeDaemon::KeepConversations(Runtime& runtime) {
   const int count_max = config_.http_kept_conversation_count_max();
   if (kept_label_.empty()) return;
-  runtime.kept = std::make_unique<KeptConversations>(
-      *runtime.node, runtime.identity, state_.open_conversations(), kept_label_, count_max);
+  runtime.kept =
+      std::make_unique<KeptConversations>(*runtime.node, runtime.identity, runtime.options.policy,
+                                          state_.open_conversations(), kept_label_, count_max);
   runtime.kept->Adopt();
   // It has deleted what an earlier process kept.
   if (count_max == 0) runtime.kept.reset();

@@ -82,6 +82,18 @@ constexpr std::array kKeys = {
         "http_kept_conversation_count_max",
         "Conversations of HTTP clients that stay on flash, 0 to 64: a request that begins like\n"
         "one of them computes only what is new. 0: every request is computed whole."},
+    ConfigKey{
+        "policy",
+        "Which stored keys and values each token of a new conversation attends, unless its client\n"
+        "says otherwise. \"full\": all."},
+    ConfigKey{"select_percent",
+              "What a token attends, in percent of the conversation's tokens; \"full\" has no use\n"
+              "for this and the next four."},
+    ConfigKey{"select_tokens_min", "But at least so many tokens."},
+    ConfigKey{"select_tokens_max", "And at most so many."},
+    ConfigKey{"cluster_target_entries", "Entries of a cluster, on average, 1 to 64."},
+    ConfigKey{"clustering_seed",
+              "Of what is random in clustering: equal seeds give equal clusters."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };
 
@@ -203,6 +215,12 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_http_listen("");
   config.set_http_api_key_path("");
   config.set_http_kept_conversation_count_max(kKeptConversationsDefault);
+  config.set_policy(session.policy.name);
+  config.set_select_percent(static_cast<float>(session.policy.selection.select_percent));
+  config.set_select_tokens_min(session.policy.selection.select_tokens_min);
+  config.set_select_tokens_max(session.policy.selection.select_tokens_max);
+  config.set_cluster_target_entries(session.policy.selection.cluster_target_entries);
+  config.set_clustering_seed(session.policy.selection.seed);
   config.set_log_level("info");
   return config;
 }
@@ -237,6 +255,12 @@ SessionOptions ToSessionOptions(const ComputeNodeConfig& config) {
   options.window_tokens_max = config.window_tokens_max();
   options.fetch_slice_bytes = config.fetch_slice_bytes();
   options.dram_budget_bytes = config.dram_budget_bytes();
+  options.policy.name = config.policy();
+  options.policy.selection = {.select_percent = static_cast<double>(config.select_percent()),
+                              .select_tokens_min = config.select_tokens_min(),
+                              .select_tokens_max = config.select_tokens_max(),
+                              .cluster_target_entries = config.cluster_target_entries(),
+                              .seed = config.clustering_seed()};
   return options;
 }
 

@@ -94,6 +94,7 @@ absl::Status GenerateJob::ReadRequest(const v1::GenerateRequest& request) {
   }
   const std::int64_t vocab_size = runtime_->model->config().vocab_size;
   CAIRN_RETURN_IF_ERROR(ReadTurnOptions(request, vocab_size, turn_));
+  CAIRN_ASSIGN_OR_RETURN(policy_, ReadRetrieval(request.retrieval(), runtime_->options.policy));
   if (request.has_tokens()) {
     CAIRN_RETURN_IF_ERROR(ReadTokens(request.tokens(), vocab_size, turn_.prompt));
   } else if (request.has_text()) {
@@ -286,7 +287,7 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
   MakeRoom(before);
   CAIRN_RETURN_IF_ERROR(ReadHistory(id));
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Conversation> conversation,
-                         Conversation::Open(runtime_->deps(memory_), id));
+                         Conversation::Open(runtime_->deps(memory_), id, policy_));
   if (!messages_.empty() && turn_.prompt.empty()) {
     CAIRN_RETURN_IF_ERROR(WriteMessagesBehind(*conversation));
   }
@@ -297,7 +298,7 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
                    id, reused_token_count);
   }
   CAIRN_RETURN_IF_ERROR(conversation->CheckRoom(std::ssize(turn_.prompt)));
-  SendStarted(id, reused_token_count);
+  SendStarted(*conversation);
   const TurnObserver observer{
       .prefill = [this](std::int64_t done) { SendProgress(done); },
       .token = [this](std::int32_t token, std::string_view text,
@@ -325,12 +326,13 @@ void GenerateJob::MakeRoom(const KvStats& stats) {
                            std::ssize(turn_.prompt) * runtime_->identity.layout.TokenBytes());
 }
 
-void GenerateJob::SendStarted(SessionId id, std::int64_t reused_token_count) {
+void GenerateJob::SendStarted(const Conversation& conversation) {
   // Once, also if what was kept turned out to be damaged and all is computed again.
   if (std::exchange(started_, true)) return;
   v1::GenerateEvent event;
-  event.mutable_started()->set_conversation_id(id.value());
-  event.mutable_started()->set_reused_token_count(reused_token_count);
+  event.mutable_started()->set_conversation_id(conversation.id().value());
+  event.mutable_started()->set_reused_token_count(conversation.token_count());
+  event.mutable_started()->set_policy(conversation.policy_choice().name);
   event.mutable_started()->set_prompt_token_count(std::ssize(turn_.prompt));
   Send(std::move(event));
 }

@@ -61,7 +61,7 @@ class GenerateJob {
   absl::Status OpenNew();
   void MakeRoom(const KvStats& stats);
   absl::Status RunConversation(SessionId id);
-  void SendStarted(SessionId id, std::int64_t reused_token_count);
+  void SendStarted(const Conversation& conversation);
   void SendProgress(std::int64_t done_token_count);
   void SendToken(std::int32_t id, std::string_view text, const LogProbabilities* likely);
   v1::TokenLogprob ToProto(const TokenLogProbability& token) const;
@@ -81,6 +81,7 @@ class GenerateJob {
   SessionId conversation_;  // 0: a new one
   std::string label_;
   bool ephemeral_ = false;
+  std::optional<PolicyChoice> policy_;  // what the request asks for
   KeptConversations* kept_ = nullptr;
   bool started_ = false;               // the client has heard of the conversation
   std::vector<std::int32_t> tokens_;   // of a kept conversation: what it holds, and then some

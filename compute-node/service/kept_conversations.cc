@@ -6,6 +6,7 @@
 #include "common/log/log.h"
 #include "compute-node/service/stored_sessions.h"
 #include "compute-node/service/stored_tokens.h"
+#include "compute-node/session/stored_policy.h"
 
 namespace cairn::compute {
 namespace {
@@ -27,9 +28,11 @@ bool IsTooDeep(std::int64_t fork_depth, std::int64_t token_count) {
 }  // namespace
 
 KeptConversations::KeptConversations(KvNode& node, const ModelIdentity& identity,
-                                     OpenConversations& open, std::string label, int count_max)
+                                     PolicyChoice policy, OpenConversations& open,
+                                     std::string label, int count_max)
     : node_(node),
       identity_(identity),
+      policy_(std::move(policy)),
       open_(open),
       label_(std::move(label)),
       count_max_(count_max) {}
@@ -59,6 +62,13 @@ void KeptConversations::Adopt() {
 
 bool KeptConversations::AdoptOne(const SessionInfo& session) {
   if (!IsUsable(session, identity_) || session.token_count == 0) return false;
+  const absl::StatusOr<PolicyChoice> policy = ReadPolicyChoice(node_, session.session_id);
+  if (!policy.ok()) {
+    LogWarning("kept conversation session={}: {}", session.session_id, Message(policy.status()));
+    return false;
+  }
+  // What it answers would not be what the configured policy does.
+  if (!(*policy == policy_)) return false;
   absl::StatusOr<std::vector<std::int32_t>> tokens = ReadAllTokens(node_, session.session_id);
   if (!tokens.ok()) {
     LogWarning("kept conversation session={}: {}", session.session_id, Message(tokens.status()));

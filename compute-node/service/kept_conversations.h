@@ -43,15 +43,16 @@ inline constexpr double kKeptFlashUseMax = 0.75;
 
 class KeptConversations {
  public:
-  // Borrows all; they outlive it. `label` names the endpoint on this machine: no other process
-  // keeps conversations under it.
-  KeptConversations(KvNode& node, const ModelIdentity& identity, OpenConversations& open,
-                    std::string label, int count_max);
+  // Borrows node, identity and open, which outlive it. `policy` is what new conversations are made
+  // with: those that an earlier process made with another one are not gone on with. `label` names
+  // the endpoint on this machine: no other process keeps conversations under it.
+  KeptConversations(KvNode& node, const ModelIdentity& identity, PolicyChoice policy,
+                    OpenConversations& open, std::string label, int count_max);
 
   const std::string& label() const { return label_; }
 
-  // Finds what an earlier process kept, and deletes what this model cannot use, and all if
-  // count_max is 0. Once, at the start.
+  // Finds what an earlier process kept, and deletes what this model cannot use or another policy
+  // made, and all if count_max is 0. Once, at the start.
   void Adopt();
 
   struct Beginning {
@@ -100,6 +101,7 @@ class KeptConversations {
 
   KvNode& node_;
   const ModelIdentity& identity_;
+  const PolicyChoice policy_;
   OpenConversations& open_;
   const std::string label_;
   const int count_max_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 #include <string>
+#include <type_traits>
 
 namespace cairn::compute {
 namespace {
@@ -89,10 +90,38 @@ absl::Status ReadTurnOptions(const v1::GenerateRequest& request, std::int64_t vo
   turn.ignore_end = request.ignore_eos();
   turn.tokens_max = request.tokens_max() == 0 ? kTokensMaxDefault
                                               : std::max<std::int64_t>(request.tokens_max(), 0);
+  if (request.prefill_tokens_max() < 0) {
+    return InvalidArgument("prefill_tokens_max is {}: it must be at least 1, or 0 for all",
+                           request.prefill_tokens_max());
+  }
+  turn.prefill_tokens_max = request.prefill_tokens_max();
   turn.keep_random_state = request.sampling().seed() == 0;
   CAIRN_RETURN_IF_ERROR(ReadSampling(request.sampling(), vocab_size, turn.sampling));
   CAIRN_RETURN_IF_ERROR(ReadLogProbabilities(request, turn));
   return ReadStop(request, turn.stop);
+}
+
+absl::StatusOr<std::optional<PolicyChoice>> ReadRetrieval(const v1::Retrieval& retrieval,
+                                                          const PolicyChoice& configured) {
+  PolicyChoice choice = configured;
+  bool asked = false;
+  const auto read = [&asked](auto value, auto& to) {
+    if (value == 0) return;
+    asked = true;
+    to = static_cast<std::remove_reference_t<decltype(to)>>(value);
+  };
+  if (!retrieval.policy().empty()) {
+    asked = true;
+    choice.name = retrieval.policy();
+  }
+  read(retrieval.select_percent(), choice.selection.select_percent);
+  read(retrieval.select_tokens_min(), choice.selection.select_tokens_min);
+  read(retrieval.select_tokens_max(), choice.selection.select_tokens_max);
+  read(retrieval.cluster_target_entries(), choice.selection.cluster_target_entries);
+  read(retrieval.seed(), choice.selection.seed);
+  if (!asked) return std::nullopt;
+  CAIRN_RETURN_IF_ERROR(Annotate(choice.Validate(), "retrieval"));
+  return choice;
 }
 
 absl::Status ReadTokens(const v1::TokenIds& tokens, std::int64_t vocab_size,

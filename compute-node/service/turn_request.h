@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "cairn/compute/v1/inference.pb.h"
@@ -17,9 +18,14 @@ inline constexpr int kStopTextsMax = 16;
 inline constexpr std::int64_t kStopTextBytesMax = 256;
 inline constexpr std::int64_t kTokensMaxDefault = 256;
 
-// Sampling, limits, stop texts, log probabilities.
+// Sampling, limits, stop texts, log probabilities, how the prompt is computed.
 absl::Status ReadTurnOptions(const v1::GenerateRequest& request, std::int64_t vocab_size,
                              TurnRequest& turn);
+
+// The policy that the request asks for, from what it has set and, for the rest, `configured`;
+// nullopt if it has set nothing.
+absl::StatusOr<std::optional<PolicyChoice>> ReadRetrieval(const v1::Retrieval& retrieval,
+                                                          const PolicyChoice& configured);
 
 // A prompt of token ids.
 absl::Status ReadTokens(const v1::TokenIds& tokens, std::int64_t vocab_size,

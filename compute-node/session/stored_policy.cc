@@ -1,5 +1,6 @@
 #include "compute-node/session/stored_policy.h"
 
+#include <memory>
 #include <utility>
 
 namespace cairn::compute {
@@ -16,6 +17,12 @@ absl::StatusOr<StoredPolicy> ReadStoredPolicy(KvSession& session) {
   stored.state = unwrapped->state;
   stored.random_state = std::move(reply.random_state);
   return stored;
+}
+
+absl::StatusOr<PolicyChoice> ReadPolicyChoice(KvNode& node, SessionId id) {
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<KvSession> session, node.Open(id));
+  CAIRN_ASSIGN_OR_RETURN(StoredPolicy stored, ReadStoredPolicy(*session));
+  return std::move(stored.choice);
 }
 
 absl::StatusOr<PolicyChoice> ChoosePolicy(KvSession& session,

@@ -40,7 +40,13 @@ class StartTest(unittest.TestCase):
         with Cairn() as cairn:
             path = cairn.path("bad.conf")
             for text, words in (("threads: 2\nthreds: 3\n", [":2:", "threds"]), ("threads: 99999\n", ["threads"]),
-                                ("threads: 1\nthreads: 2\n", [":2:"]), ('kv_format: "f8"\n', ["f8"])):
+                                ("threads: 1\nthreads: 2\n", [":2:"]), ('kv_format: "f8"\n', ["f8"]),
+                                ('policy: "nope"\n', ["policy is 'nope'", "full"]),
+                                ("select_percent: 0\n", ["select_percent is 0"]),
+                                ("select_tokens_min: 500\nselect_tokens_max: 400\n", ["select_tokens_max is 400"]),
+                                ("select_tokens_min: 3\n", ["select_tokens_min is 3"]),
+                                ("cluster_target_entries: 0\n", ["cluster_target_entries is 0"]),
+                                ("clustering_seed: -1\n", [":1:"])):
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(text)
                 self.refuse("--model", cairn.model, "--config", path, words=words)

@@ -97,7 +97,28 @@ class GenerateTest(daemons.SharedCairnTest):
         done = self.cairn.run("generate", "Q: Who?\nA:", "--tokens", "5", "--stats")
         self.assertRegex(done.stderr.decode().splitlines()[-1],
                          r"^summary: tokens_per_s=[\d.]+ ttft_ms=[\d.]+ kv_flash_bytes=\d+ kv_dram_bytes=\d+ "
-                         r"io_engine=(io_uring|threads)$")
+                         r"io_engine=(io_uring|threads) policy=full$")
+
+    def test_policy_is_chosen_for_a_new_conversation_and_kept(self):
+        first = self.cairn.generate("Mira keeps", "--policy", "full", "--select", "3.5%", "--tokens", "3")
+        self.assertEqual(first["policy"], "full")
+        number = str(first["conversation_id"])
+        self.assertEqual(self.cairn.generate(" the", "--conversation", number, "--policy", "full")["policy"], "full")
+        self.refuse("generate", "x", "--policy", "nope", words=["retrieval: policy is 'nope'", "full"])
+        for text in ("0", "0%", "-3%", "101%", "x", "3%%", "3 %", "nan"):
+            self.refuse("generate", "x", f"--select={text}", words=["--select", "such as 3%"], status=2)
+        done = self.cairn.run("chat", "--policy", "full", "--select", "3", "--tokens", "2", stdin=b"Mira\n")
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+
+    def test_prompt_can_be_computed_token_by_token(self):
+        arguments = [QUESTION, "--stop", "\n", "--ephemeral"]
+        with open(DEMO_TEXT, encoding="utf-8") as file:
+            arguments[0] = file.read()[-600:] + QUESTION
+        whole = self.cairn.generate(*arguments)
+        fed = self.cairn.generate(*arguments, "--prefill", "16")
+        self.assertEqual(fed["token_ids"], whole["token_ids"])
+        self.assertEqual(fed["prompt_token_count"], whole["prompt_token_count"])
+        self.refuse("generate", "x", "--prefill", "0", words=["--prefill"], status=2)
 
     def test_prompt_of_a_conversation_is_not_computed_again(self):
         first = self.cairn.generate("", "--file", DEMO_TEXT, "--tokens", "0")

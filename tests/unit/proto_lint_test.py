@@ -20,7 +20,8 @@ import tempfile
 from google.protobuf import descriptor_pb2
 
 # May be followed by _max or _min.
-UNITS = ("bytes", "count", "seconds", "ms", "us", "ns", "tokens", "sessions", "pages", "fetches_in_flight")
+UNITS = ("bytes", "count", "seconds", "ms", "us", "ns", "tokens", "sessions", "pages", "entries",
+         "fetches_in_flight")
 # Last words of integers that name or number something instead of measuring it.
 NAMES = ("id", "ids", "seq", "epoch", "version", "generation", "code", "seed", "mode", "layer", "head")
 # field: why its name has neither

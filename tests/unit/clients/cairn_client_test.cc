@@ -28,10 +28,12 @@ class FakeService final : public v1::InferenceService::Service {
  public:
   std::function<grpc::Status(grpc::ServerContext&, Writer&)> generate;
   std::atomic<int> call_count{0};
+  v1::GenerateRequest request;  // the last one
 
-  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest*,
+  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request_now,
                         Writer* writer) override {
     ++call_count;
+    request = *request_now;
     return generate(*context, *writer);
   }
   grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
@@ -164,6 +166,40 @@ TEST_F(CairnClientTest, BadTextIsRefusedBeforeItIsSent) {
   options_.label.assign(kPromptBytesMax * 2, 'a');
   EXPECT_EQ(client_->Generate(options_).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(service_.call_count, calls);
+}
+
+TEST_F(CairnClientTest, RetrievalIsSentIfSomethingIsSetAndThePolicyIsTold) {
+  service_.generate = [](grpc::ServerContext&, Writer& writer) {
+    v1::GenerateEvent event;
+    event.mutable_started()->set_policy("of the conversation");
+    writer.Write(event);
+    event.mutable_finished()->set_reason(v1::FINISH_REASON_END);
+    writer.Write(event);
+    return grpc::Status::OK;
+  };
+  const absl::StatusOr<GenerateResult> result = client_->Generate(options_);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->policy, "of the conversation");
+  EXPECT_FALSE(service_.request.has_retrieval());
+  EXPECT_EQ(service_.request.prefill_tokens_max(), 0);
+  options_.policy = "some";
+  options_.select_percent = 2.5F;
+  options_.select_tokens_min = 70;
+  options_.select_tokens_max = 80;
+  options_.cluster_target_entries = 9;
+  options_.clustering_seed = ~std::uint64_t{0};
+  options_.prefill_tokens_max = 256;
+  ASSERT_TRUE(client_->Generate(options_).ok());
+  const v1::Retrieval& sent = service_.request.retrieval();
+  EXPECT_EQ(sent.policy(), "some");
+  EXPECT_EQ(sent.select_percent(), 2.5F);
+  EXPECT_EQ(sent.select_tokens_min(), 70);
+  EXPECT_EQ(sent.select_tokens_max(), 80);
+  EXPECT_EQ(sent.cluster_target_entries(), 9);
+  EXPECT_EQ(sent.seed(), ~std::uint64_t{0});
+  EXPECT_EQ(service_.request.prefill_tokens_max(), 256);
+  options_.policy = "\xff";
+  EXPECT_EQ(client_->Generate(options_).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(CairnClientConnectTest, MissingSocketSaysWhatToStart) {

@@ -77,7 +77,9 @@ class ForkingNode : public FakeKvNode {
 
 class KeptConversationsTest : public testing::Test {
  protected:
-  KeptConversations Make(int count_max) { return {node_, identity_, open_, kLabel, count_max}; }
+  KeptConversations Make(int count_max) {
+    return {node_, identity_, policy_, open_, kLabel, count_max};
+  }
 
   // A conversation of `tokens` that is kept. -> its id
   std::int64_t Keep(KeptConversations& kept, const Tokens& tokens) {
@@ -101,6 +103,7 @@ class KeptConversationsTest : public testing::Test {
   StopSignal never_;
   ForkingNode node_;
   ModelIdentity identity_;
+  PolicyChoice policy_;
   OpenConversations open_;
 };
 
@@ -215,6 +218,26 @@ TEST_F(KeptConversationsTest, TheNextStartFindsWhatIsKeptUnlessNoneMayBe) {
   KeptConversations none = Make(0);
   none.Adopt();
   EXPECT_EQ(node_.Ids(), Ids({own}));
+}
+
+TEST_F(KeptConversationsTest, TheNextStartDropsWhatAnotherPolicyMade) {
+  PolicyChoice dense;
+  dense.name = "dense";
+  PolicyChoice denser = dense;
+  denser.selection.select_percent = 6;
+  const std::int64_t full = node_.Add(kLabel, Numbers(0, 40)).value();
+  const std::int64_t wanted = node_.Add(kLabel, Numbers(100, 40)).value();
+  const std::int64_t other = node_.Add(kLabel, Numbers(200, 40)).value();
+  const std::int64_t damaged = node_.Add(kLabel, Numbers(300, 40)).value();
+  node_.sessions[wanted].committed.policy = WrapPolicyState(dense, {1, "state"});
+  node_.sessions[other].committed.policy = WrapPolicyState(denser, {1, "state"});
+  node_.sessions[damaged].committed.policy = {kWrappedPolicyVersion, "x"};
+  EXPECT_EQ(node_.Ids(), Ids({full, wanted, other, damaged}));
+  policy_ = dense;
+  KeptConversations kept = Make(8);
+  kept.Adopt();
+  EXPECT_EQ(node_.Ids(), Ids({wanted}));
+  EXPECT_EQ(Take(kept, Numbers(100, 50)), Found(wanted, 40));
 }
 
 }  // namespace

@@ -1,0 +1,145 @@
+// The retrieval policy in requests and events, and prompts that are not prefilled whole.
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "compute-node/service/turn_request.h"
+#include "tests/unit/compute_service/inference_service_fixture.h"
+
+namespace cairn::compute {
+namespace {
+
+PolicyChoice Configured() {
+  PolicyChoice choice;
+  choice.selection = {.select_percent = 5,
+                      .select_tokens_min = 100,
+                      .select_tokens_max = 900,
+                      .cluster_target_entries = 16,
+                      .seed = 77};
+  return choice;
+}
+
+using InferenceRetrievalTest = InferenceServiceTest;
+
+TEST(ReadRetrievalTest, NothingSetAsksForNothing) {
+  const auto choice = ReadRetrieval(v1::Retrieval(), Configured());
+  ASSERT_TRUE(choice.ok());
+  EXPECT_FALSE(choice->has_value());
+}
+
+TEST(ReadRetrievalTest, WhatIsNotSetIsAsConfigured) {
+  const auto read = [](const std::function<void(v1::Retrieval&)>& change) {
+    v1::Retrieval retrieval;
+    change(retrieval);
+    return ReadRetrieval(retrieval, Configured()).value().value();
+  };
+  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_policy("full"); }).selection, Configured().selection);
+  SelectionOptions expected = Configured().selection;
+  expected.select_percent = static_cast<double>(3.3F);
+  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_select_percent(3.3F); }).selection, expected);
+  expected = Configured().selection;
+  expected.select_tokens_min = 64;
+  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_select_tokens_min(64); }).selection, expected);
+  expected = Configured().selection;
+  expected.select_tokens_max = 200;
+  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_select_tokens_max(200); }).selection, expected);
+  expected = Configured().selection;
+  expected.cluster_target_entries = 3;
+  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_cluster_target_entries(3); }).selection, expected);
+  expected = Configured().selection;
+  expected.seed = ~std::uint64_t{0};
+  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_seed(~std::uint64_t{0}); }).selection, expected);
+}
+
+TEST_F(InferenceRetrievalTest, FieldsOutOfRangeAreRefusedAndNamed) {
+  LoadModel();
+  using Request = v1::GenerateRequest;
+  const auto refused = [this](const std::function<void(Request&)>& change) {
+    Request request;
+    request.set_text("hello");
+    change(request);
+    const grpc::Status status = Generate(request);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return status.error_message();
+  };
+  EXPECT_EQ(refused([](Request& r) {
+              r.mutable_retrieval()->set_policy("nope");
+            }).find("retrieval: policy is 'nope': it must be one of full"),
+            0U);
+  const std::vector<std::pair<std::string, std::function<void(v1::Retrieval&)>>> changes = {
+      {"select_percent is -1", [](v1::Retrieval& r) { r.set_select_percent(-1); }},
+      {"select_percent is nan", [](v1::Retrieval& r) { r.set_select_percent(std::nanf("")); }},
+      {"select_percent is 101", [](v1::Retrieval& r) { r.set_select_percent(101); }},
+      {"select_tokens_min is 63", [](v1::Retrieval& r) { r.set_select_tokens_min(63); }},
+      {"select_tokens_max is 100", [](v1::Retrieval& r) { r.set_select_tokens_max(100); }},
+      {"cluster_target_entries is 65", [](v1::Retrieval& r) { r.set_cluster_target_entries(65); }},
+  };
+  for (const auto& [words, change] : changes) {
+    const std::string message = refused([&change](Request& r) { change(*r.mutable_retrieval()); });
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+  }
+  EXPECT_NE(
+      refused([](Request& r) { r.set_prefill_tokens_max(-1); }).find("prefill_tokens_max is -1"),
+      std::string::npos);
+  EXPECT_TRUE(node_->sessions.empty());
+}
+
+TEST_F(InferenceRetrievalTest, StartedNamesThePolicyOfTheConversation) {
+  LoadModel();
+  v1::GenerateRequest request;
+  request.set_text("hello");
+  request.set_tokens_max(2);
+  ASSERT_TRUE(Generate(request).ok());
+  EXPECT_EQ(events_.front().started().policy(), "full");
+  request.set_conversation_id(events_.front().started().conversation_id());
+  // The same one may be asked for again, whatever options it has no use for.
+  request.mutable_retrieval()->set_policy("full");
+  request.mutable_retrieval()->set_select_percent(50);
+  const grpc::Status again = Generate(request);
+  ASSERT_TRUE(again.ok()) << again.error_message();
+  EXPECT_EQ(events_.front().started().policy(), "full");
+}
+
+TEST_F(InferenceRetrievalTest, AnotherPolicyThanTheConversationsIsRefused) {
+  LoadModel();
+  v1::GenerateRequest request;
+  request.set_text("hello");
+  request.set_tokens_max(2);
+  ASSERT_TRUE(Generate(request).ok());
+  const std::int64_t id = events_.front().started().conversation_id();
+  PolicyChoice other;
+  other.name = "other";
+  node_->sessions[id].committed.policy = WrapPolicyState(other, {1, ""});
+  request.set_conversation_id(id);
+  request.mutable_retrieval()->set_policy("full");
+  const grpc::Status status = Generate(request);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message().find(fmt::format(
+                "conversation {} uses policy other with select_percent 3, not policy full", id)),
+            0U)
+      << status.error_message();
+}
+
+TEST_F(InferenceRetrievalTest, APromptThatIsFedStepByStepGivesTheSameTokensAndProgress) {
+  LoadModel();
+  v1::GenerateRequest request;
+  request.set_tokens_max(6);
+  request.set_ignore_eos(true);
+  for (int i = 0; i < 150; ++i) request.mutable_tokens()->add_ids(3 + i * 7 % 500);
+  ASSERT_TRUE(Generate(request).ok());
+  const std::vector<std::int32_t> whole = Ids();
+  request.set_prefill_tokens_max(100);
+  ASSERT_TRUE(Generate(request).ok());
+  EXPECT_EQ(Ids(), whole);
+  // All in one pass report only their end.
+  std::vector<std::int64_t> done;
+  for (const v1::GenerateEvent& event : events_) {
+    if (event.has_prefill()) done.push_back(event.prefill().done_token_count());
+  }
+  ASSERT_GE(done.size(), 2U);
+  EXPECT_EQ(done.front(), 100);
+  EXPECT_EQ(done.back(), 150);
+}
+
+}  // namespace
+}  // namespace cairn::compute
