@@ -4,12 +4,14 @@
 
 #include <fmt/ranges.h>
 
+#include "compute-node/kernels/centroids.h"
+#include "compute-node/retrieval/dynakv_policy.h"
 #include "compute-node/retrieval/full_policy.h"
 
 namespace cairn::compute {
 namespace {
 
-constexpr std::array<std::string_view, 1> kPolicyNames = {"full"};
+constexpr std::array<std::string_view, 2> kPolicyNames = {"full", "dynakv"};
 
 }  // namespace
 
@@ -32,6 +34,13 @@ absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicy(std::string_view nam
                                                             const PolicyOptions& options) {
   CAIRN_RETURN_IF_ERROR(options.Validate());
   if (name == "full") return std::make_unique<FullPolicy>(options);
+  if (name == "dynakv") {
+    if (options.layout.head_dim > kCodeDimMax) {
+      return InvalidArgument("policy dynakv takes heads of at most {} numbers, the model has {}",
+                             kCodeDimMax, options.layout.head_dim);
+    }
+    return std::make_unique<DynaKvPolicy>(options);
+  }
   return InvalidArgument("unknown retrieval policy '{}': known are: {}", name,
                          fmt::join(kPolicyNames, ", "));
 }

@@ -150,6 +150,8 @@ absl::Status EntryStore::RestoreHeld(std::int32_t layer, const CarriedReply& rep
 
 bool EntryStore::IsComplete(std::int32_t layer, std::span<const IndexRow> rows,
                             const CarriedReply& reply) const {
+  const Attachment& attachment = session_.attachment();
+  if (attachment.token_count < attachment.policy_token_count) return false;
   std::vector<std::int64_t> counts(static_cast<std::size_t>(layout_.head_count), 0);
   for (const IndexRow& row : rows) {
     if (row.cluster.head < 0 || row.cluster.head >= layout_.head_count || row.stale) return false;
@@ -170,7 +172,7 @@ absl::Status EntryStore::RestoreIndex(std::int32_t layer, const CarriedReply& re
   if (IsComplete(layer, index.rows, reply)) {
     return policy_.RestoreIndex(layer, index.rows, nullptr);
   }
-  // A fork in the middle of clusters, or a row that was lost.
+  // A fork, which may lie in the middle of clusters, or a row that was lost.
   CAIRN_ASSIGN_OR_RETURN(const ClustersReply clusters,
                          Wait<ClustersReply>(session_.StartRead(GetClusters{layer})));
   return policy_.RestoreIndex(layer, index.rows, &clusters.clusters);

@@ -1,0 +1,278 @@
+#include "compute-node/retrieval/cluster_index.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "common/base/check.h"
+#include "compute-node/kernels/centroids.h"
+
+namespace cairn::compute {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+// Removed clusters that stay in the arrays, at least.
+constexpr std::int64_t kDeadSlotsMin = 64;
+constexpr std::int64_t kClusterCountMax = std::int64_t{1} << 28;
+
+// What stands before the codes in a row.
+struct RowHead {
+  float scale;
+  float variance;
+  std::uint32_t flags;
+};
+
+}  // namespace
+
+ClusterMoments MomentsOf(std::span<const float> keys, std::int64_t dim) {
+  const std::size_t width = static_cast<std::size_t>(dim);
+  const std::size_t count = keys.size() / width;
+  CAIRN_CHECK_LT(0U, count);
+  std::vector<double> sum(width, 0);
+  for (std::size_t i = 0; i < keys.size(); ++i) sum[i % width] += static_cast<double>(keys[i]);
+  ClusterMoments moments;
+  moments.count = static_cast<std::int64_t>(count);
+  for (const double s : sum) {
+    moments.centroid.push_back(static_cast<float>(s / static_cast<double>(count)));
+  }
+  double squares = 0;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const double off =
+        static_cast<double>(keys[i]) - static_cast<double>(moments.centroid[i % width]);
+    squares += off * off;
+  }
+  moments.variance = static_cast<float>(squares / static_cast<double>(count));
+  return moments;
+}
+
+ClusterIndex::ClusterIndex(std::int64_t dim)
+    : dim_(dim), centre_(static_cast<std::size_t>(dim), 0.0F) {}
+
+std::int64_t ClusterIndex::memory_bytes() const {
+  const std::size_t slot_bytes = sizeof(std::int64_t) + static_cast<std::size_t>(dim_) +
+                                 3 * sizeof(float) + sizeof(std::int32_t) + 1;
+  return static_cast<std::int64_t>(ids_.capacity() * slot_bytes);
+}
+
+void ClusterIndex::SetCentre(std::span<const float> centre) {
+  CAIRN_CHECK(ids_.empty());
+  centre_.assign(centre.begin(), centre.end());
+}
+
+void ClusterIndex::Relative(std::span<const float> key, std::vector<float>& relative) const {
+  relative.resize(key.size());
+  for (std::size_t i = 0; i < key.size(); ++i) relative[i] = key[i] - centre_[i % centre_.size()];
+}
+
+std::size_t ClusterIndex::AddSlot(ClusterId id, std::int64_t count, float variance,
+                                  std::uint8_t flags) {
+  CAIRN_CHECK(ids_.empty() || ids_.back() < id.value());
+  const std::size_t slot = ids_.size();
+  ids_.push_back(id.value());
+  codes_.resize(codes_.size() + static_cast<std::size_t>(dim_), 0);
+  scales_.push_back(0);
+  half_squares_.push_back(kInfinity);
+  variances_.push_back(variance);
+  counts_.push_back(static_cast<std::int32_t>(count));
+  flags_.push_back(flags);
+  entry_count_ += count;
+  return slot;
+}
+
+void ClusterIndex::WriteCentroid(std::size_t slot, std::span<const float> centroid) {
+  const std::size_t width = static_cast<std::size_t>(dim_);
+  float half_square = 0;
+  QuantizeCentroid(centroid, codes_.data() + slot * width, scales_[slot], half_square);
+  SetHalfSquare(slot);
+}
+
+// From what a row holds, so that a restored slot is the same to the last bit.
+void ClusterIndex::SetHalfSquare(std::size_t slot) {
+  std::int32_t square = 0;
+  for (const std::int8_t code : codes(slot)) square += std::int32_t{code} * code;
+  const bool hidden = (flags_[slot] & (kPinned | kMissing)) != 0;
+  half_squares_[slot] =
+      hidden ? kInfinity : 0.5F * scales_[slot] * scales_[slot] * static_cast<float>(square);
+}
+
+std::size_t ClusterIndex::Add(ClusterId id, const ClusterMoments& moments, Flags flags) {
+  const std::size_t slot = AddSlot(id, moments.count, moments.variance, 0);
+  SetFlags(slot, flags);
+  std::vector<float> relative;
+  Relative(moments.centroid, relative);
+  WriteCentroid(slot, relative);
+  return slot;
+}
+
+void ClusterIndex::Set(std::size_t slot, const ClusterMoments& moments) {
+  entry_count_ += moments.count - counts_[slot];
+  counts_[slot] = static_cast<std::int32_t>(moments.count);
+  variances_[slot] = moments.variance;
+  std::vector<float> relative;
+  Relative(moments.centroid, relative);
+  WriteCentroid(slot, relative);
+  flags_[slot] |= kChanged;
+}
+
+void ClusterIndex::Remove(std::size_t slot) {
+  CAIRN_CHECK(alive(slot));
+  entry_count_ -= counts_[slot];
+  counts_[slot] = 0;
+  flags_[slot] = 0;
+  half_squares_[slot] = kInfinity;
+  ++dead_count_;
+}
+
+void ClusterIndex::Compact() {
+  if (dead_count_ < kDeadSlotsMin || dead_count_ * 4 < static_cast<std::int64_t>(ids_.size()))
+    return;
+  const std::size_t width = static_cast<std::size_t>(dim_);
+  std::size_t to = 0;
+  for (std::size_t from = 0; from < ids_.size(); ++from) {
+    if (!alive(from)) continue;
+    ids_[to] = ids_[from];
+    std::memmove(codes_.data() + to * width, codes_.data() + from * width, width);
+    scales_[to] = scales_[from];
+    half_squares_[to] = half_squares_[from];
+    variances_[to] = variances_[from];
+    counts_[to] = counts_[from];
+    flags_[to] = flags_[from];
+    ++to;
+  }
+  ids_.resize(to);
+  codes_.resize(to * width);
+  scales_.resize(to);
+  half_squares_.resize(to);
+  variances_.resize(to);
+  counts_.resize(to);
+  flags_.resize(to);
+  dead_count_ = 0;
+}
+
+std::optional<std::size_t> ClusterIndex::Find(ClusterId id) const {
+  const auto at = std::lower_bound(ids_.begin(), ids_.end(), id.value());
+  if (at == ids_.end() || *at != id.value()) return std::nullopt;
+  const std::size_t slot = static_cast<std::size_t>(at - ids_.begin());
+  return alive(slot) ? std::optional(slot) : std::nullopt;
+}
+
+std::vector<float> ClusterIndex::Centroid(std::size_t slot) const {
+  std::vector<float> centroid = centre_;
+  for (std::size_t i = 0; i < centroid.size(); ++i) {
+    centroid[i] += scales_[slot] * static_cast<float>(codes(slot)[i]);
+  }
+  return centroid;
+}
+
+ClusterIndex::Flags ClusterIndex::flags(std::size_t slot) const {
+  const std::uint8_t bits = flags_[slot];
+  return {.pinned = (bits & kPinned) != 0,
+          .split = (bits & kSplit) != 0,
+          .stale = (bits & kStale) != 0,
+          .missing = (bits & kMissing) != 0};
+}
+
+void ClusterIndex::SetFlags(std::size_t slot, Flags flags) {
+  flags_[slot] = static_cast<std::uint8_t>((flags.pinned ? kPinned : 0) |
+                                           (flags.split ? kSplit : 0) | (flags.stale ? kStale : 0) |
+                                           (flags.missing ? kMissing : 0) | kChanged);
+  SetHalfSquare(slot);
+}
+
+float ClusterIndex::VarianceWith(std::size_t slot, std::span<const float> key) const {
+  const std::span<const std::int8_t> centroid = codes(slot);
+  float distance = 0;
+  for (std::size_t i = 0; i < key.size(); ++i) {
+    const float off = key[i] - centre_[i] - scales_[slot] * static_cast<float>(centroid[i]);
+    distance += off * off;
+  }
+  const float n = static_cast<float>(counts_[slot]);
+  return n / (n + 1) * (variances_[slot] + distance / (n + 1));
+}
+
+void ClusterIndex::SetVariance(std::size_t slot, float variance) {
+  variances_[slot] = variance;
+  flags_[slot] |= kChanged;
+}
+
+void ClusterIndex::Append(std::size_t slot, std::span<const float> key, float variance) {
+  const std::span<const std::int8_t> centroid = codes(slot);
+  const float share = 1.0F / static_cast<float>(counts_[slot] + 1);
+  std::vector<float> moved(key.size());
+  for (std::size_t i = 0; i < key.size(); ++i) {
+    const float old = scales_[slot] * static_cast<float>(centroid[i]);
+    moved[i] = old + (key[i] - centre_[i] - old) * share;
+  }
+  ++counts_[slot];
+  ++entry_count_;
+  variances_[slot] = variance;
+  WriteCentroid(slot, moved);
+  flags_[slot] |= kChanged;
+}
+
+void ClusterIndex::Score(std::span<const float> query, std::span<float> scores) const {
+  ScoreCodes(query, codes_.data(), scales_, scores);
+  for (std::size_t slot = 0; slot < counts_.size(); ++slot) {
+    if (counts_[slot] == 0) scores[slot] = -kInfinity;
+  }
+}
+
+void ClusterIndex::Nearest(std::span<const float> keys, std::span<std::int32_t> slots) const {
+  std::vector<float> relative;
+  Relative(keys, relative);
+  NearestCode(
+      relative,
+      {.dim = dim_, .codes = codes_.data(), .scales = scales_, .half_squares = half_squares_},
+      slots);
+}
+
+std::int64_t ClusterIndex::row_bytes() const {
+  return static_cast<std::int64_t>(sizeof(RowHead)) + dim_;
+}
+
+std::string ClusterIndex::Row(std::size_t slot) const {
+  const RowHead head{.scale = scales_[slot],
+                     .variance = variances_[slot],
+                     .flags = flags_[slot] & static_cast<std::uint32_t>(kPinned | kSplit)};
+  std::string row(static_cast<std::size_t>(row_bytes()), '\0');
+  std::memcpy(row.data(), &head, sizeof(head));
+  std::memcpy(row.data() + sizeof(head), codes(slot).data(), static_cast<std::size_t>(dim_));
+  return row;
+}
+
+absl::Status ClusterIndex::AddRow(ClusterId id, std::int64_t count, bool stale,
+                                  std::string_view row) {
+  const bool fits = std::ssize(row) == row_bytes() && count >= 1 && count <= kPositionMax &&
+                    (ids_.empty() || ids_.back() < id.value()) &&
+                    std::ssize(ids_) < kClusterCountMax;
+  RowHead head{};
+  if (fits) std::memcpy(&head, row.data(), sizeof(head));
+  const bool makes_sense = fits && std::isfinite(head.scale) && head.scale >= 0 &&
+                           std::isfinite(head.variance) && head.variance >= 0 &&
+                           (head.flags & ~static_cast<std::uint32_t>(kPinned | kSplit)) == 0;
+  if (!makes_sense) {
+    return InvalidArgument("index row of cluster {}: {} bytes for {} entries are no row", id,
+                           row.size(), count);
+  }
+  const std::size_t slot =
+      AddSlot(id, count, head.variance,
+              static_cast<std::uint8_t>(head.flags | (stale ? std::uint32_t{kStale} : 0U)));
+  const std::size_t width = static_cast<std::size_t>(dim_);
+  std::memcpy(codes_.data() + slot * width, row.data() + sizeof(head), width);
+  scales_[slot] = head.scale;
+  SetHalfSquare(slot);
+  return absl::OkStatus();
+}
+
+std::vector<std::size_t> ClusterIndex::TakeChanged() {
+  std::vector<std::size_t> changed;
+  for (std::size_t slot = 0; slot < flags_.size(); ++slot) {
+    if ((flags_[slot] & kChanged) == 0) continue;
+    flags_[slot] &= static_cast<std::uint8_t>(~kChanged);
+    if (alive(slot)) changed.push_back(slot);
+  }
+  return changed;
+}
+
+}  // namespace cairn::compute

@@ -1,0 +1,123 @@
+// ClusterIndex is what a policy knows of the clusters of one (layer, KV head): for each the
+// centroid, how many entries it has and how far they lie around it, but not which they are.
+//
+// Centroids are relative to a common centre, the mean of the first keys: keys of some models share
+// large components, which would take all the resolution of 8 bits; queries rank clusters the same
+// without them. A row of the index holds exactly what memory does, so that a conversation goes on
+// after a restart as if there had been none.
+//
+// Order:      by id, which is the order of making; removed clusters leave no trace in any answer.
+// Threading:  one thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/kv/messages.h"
+
+namespace cairn::compute {
+
+// Of some keys: their mean, and the mean squared distance from it.
+struct ClusterMoments {
+  std::vector<float> centroid;
+  float variance = 0;
+  std::int64_t count = 0;
+};
+// `keys` is (key, dim), at least one.
+ClusterMoments MomentsOf(std::span<const float> keys, std::int64_t dim);
+
+class ClusterIndex {
+ public:
+  // What else is known of a cluster.
+  struct Flags {
+    bool pinned = false;   // read by every step, never split
+    bool split = false;    // to be split when it is selected next
+    bool stale = false;    // the moments are of other entries
+    bool missing = false;  // there are no moments: to be read at the next step
+  };
+
+  explicit ClusterIndex(std::int64_t dim);
+
+  std::int64_t dim() const { return dim_; }
+  // Slots are numbered from 0; those of removed clusters count, until Compact.
+  std::size_t slot_count() const { return ids_.size(); }
+  std::int64_t cluster_count() const {
+    return static_cast<std::int64_t>(ids_.size()) - dead_count_;
+  }
+  std::int64_t entry_count() const { return entry_count_; }
+  std::int64_t memory_bytes() const;
+
+  // REQUIRES: no clusters.
+  void SetCentre(std::span<const float> centre);
+  std::span<const float> centre() const { return centre_; }
+
+  // REQUIRES: the id is above all others.
+  std::size_t Add(ClusterId id, const ClusterMoments& moments, Flags flags);
+  // Writes other moments.
+  void Set(std::size_t slot, const ClusterMoments& moments);
+  void Remove(std::size_t slot);
+  // Frees the slots of removed clusters when they are many; slots change.
+  void Compact();
+  std::optional<std::size_t> Find(ClusterId id) const;
+
+  bool alive(std::size_t slot) const { return counts_[slot] > 0; }
+  ClusterId id(std::size_t slot) const { return ClusterId(ids_[slot]); }
+  std::int64_t count(std::size_t slot) const { return counts_[slot]; }
+  float variance(std::size_t slot) const { return variances_[slot]; }
+  std::vector<float> Centroid(std::size_t slot) const;
+  Flags flags(std::size_t slot) const;
+  void SetFlags(std::size_t slot, Flags flags);
+
+  // The variance if `key` were one of the cluster, in O(dim) (Alg. 1 of the paper, UPDATEVAR).
+  float VarianceWith(std::size_t slot, std::span<const float> key) const;
+  void SetVariance(std::size_t slot, float variance);
+  // One entry more: count, centroid, and the given variance.
+  void Append(std::size_t slot, std::span<const float> key, float variance);
+
+  // Scores of all slots: query times centroid, less what is the same for all; lowest for removed
+  // ones. `scores` has slot_count() elements.
+  void Score(std::span<const float> query, std::span<float> scores) const;
+  // The nearest cluster for each key that is not pinned or missing; -1 if there is none. `keys` is
+  // (key, dim).
+  void Nearest(std::span<const float> keys, std::span<std::int32_t> slots) const;
+
+  // The row that a checkpoint stores, and the reverse. INVALID_ARGUMENT for a row of another size
+  // or that is none.
+  std::string Row(std::size_t slot) const;
+  absl::Status AddRow(ClusterId id, std::int64_t count, bool stale, std::string_view row);
+  std::int64_t row_bytes() const;
+  // Clusters whose rows changed since the last call, as slots.
+  std::vector<std::size_t> TakeChanged();
+
+ private:
+  enum FlagBit : std::uint8_t { kPinned = 1, kSplit = 2, kStale = 4, kMissing = 8, kChanged = 128 };
+
+  void Relative(std::span<const float> key, std::vector<float>& relative) const;
+  std::size_t AddSlot(ClusterId id, std::int64_t count, float variance, std::uint8_t flags);
+  void SetHalfSquare(std::size_t slot);
+  void WriteCentroid(std::size_t slot, std::span<const float> centroid);
+  std::span<const std::int8_t> codes(std::size_t slot) const {
+    return std::span(codes_).subspan(slot * static_cast<std::size_t>(dim_),
+                                     static_cast<std::size_t>(dim_));
+  }
+
+  const std::int64_t dim_;
+  std::int64_t dead_count_ = 0;
+  std::int64_t entry_count_ = 0;
+  std::vector<float> centre_;
+  // By slot.
+  std::vector<std::int64_t> ids_;
+  std::vector<std::int8_t> codes_;  // dim of each
+  std::vector<float> scales_;
+  std::vector<float> half_squares_;  // infinite: not to be found by Nearest
+  std::vector<float> variances_;
+  std::vector<std::int32_t> counts_;
+  std::vector<std::uint8_t> flags_;
+};
+
+}  // namespace cairn::compute

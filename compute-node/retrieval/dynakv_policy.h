@@ -1,0 +1,121 @@
+// DynaKvPolicy retrieves by clusters that adapt while the conversation grows (Wang et al., "DynaKV:
+// Enabling Accurate and Efficient Long-Sequence LLM Decoding on Smartphones", sections 4.1, 4.2 and
+// Algorithm 1).
+//
+// - A prompt's keys are clustered by K-means, chunk by chunk, for each layer and KV head.
+// - A key that leaves the window later joins the nearest cluster of the whole conversation. If that
+//   would raise the cluster's variance above the head's threshold, or the cluster is as large as
+//   may be, the cluster is flagged and the entry held back in memory, as are later ones of it.
+// - A flagged cluster is split, with what is held for it, behind the step that selects it: its
+//   entries are in memory then, so that adapting reads nothing. When too many entries are held, the
+//   next step selects the cluster that holds most.
+// - A step selects clusters by the product of their centroid and the query, summed over the heads
+//   that share the KV head, best first, until what it attends is SelectedTokens; sinks, window and
+//   held entries count.
+//
+// Where the paper is silent: the threshold is kThresholdFactor times the mean variance, weighted by
+// size, of what K-means made. A conversation that begins with few tokens keeps them in clusters of
+// neighbours until there are kPartitionEntriesMin, and clusters them in the step that reads them
+// all.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compute-node/retrieval/cluster_index.h"
+#include "compute-node/retrieval/policy.h"
+
+namespace cairn::compute {
+
+inline constexpr float kThresholdFactor = 1.5F;
+// Entries that are clustered by K-means, at least.
+inline constexpr std::int64_t kPartitionEntriesMin = 128;
+// Entries that leave the window at once and become clusters of their own instead of joining others.
+inline constexpr std::int64_t kChunkEntriesMin = 64;
+
+class DynaKvPolicy : public RetrievalPolicy {
+ public:
+  // REQUIRES: options.Validate() is OK.
+  explicit DynaKvPolicy(const PolicyOptions& options);
+
+  std::string_view name() const override { return "dynakv"; }
+  bool selects_without_queries() const override { return false; }
+  bool needs_keys() const override { return true; }
+  std::int64_t WindowTokens(std::int64_t token_count) const override;
+  std::vector<FetchSlice> Select(const SelectionInput& input) const override;
+  StoreActions Store(const LeavingEntries& leaving) override;
+  std::vector<ClusterSplit> Adapt(std::int32_t layer,
+                                  std::span<const LoadedCluster> clusters) override;
+  std::vector<std::int64_t> NextClusterIds() const override;
+  PutPolicyState SaveState() const override;
+  absl::Status RestoreState(const StoredPolicyState& stored) override;
+  bool has_index() const override { return true; }
+  std::vector<IndexRow> TakeChangedRows(std::int32_t layer) override;
+  absl::Status RestoreIndex(std::int32_t layer, std::span<const IndexRow> rows,
+                            const std::vector<ClusterInfo>* clusters) override;
+  absl::Status RestoreHeld(std::int32_t layer, const HeldEntry& held) override;
+
+  // What the index of one (layer, head) holds; for tests and statistics.
+  const ClusterIndex& index(std::int32_t layer, std::int32_t head) const {
+    return heads_[HeadOf(layer, head)].index;
+  }
+
+ private:
+  // Entries that wait for a flagged cluster's split.
+  struct HeldCount {
+    ClusterId cluster_id;
+    std::int64_t count = 0;
+  };
+  // One (layer, head).
+  struct Head {
+    explicit Head(std::int64_t dim) : index(dim) {}
+
+    ClusterIndex index;
+    std::int64_t next_id = 1;
+    bool partitioned = false;  // K-means has made clusters
+    // Of these: the sum of entries times variance, and of entries.
+    double variance_sum = 0;
+    std::int64_t variance_entries = 0;
+    std::vector<HeldCount> held;  // ascending ids
+
+    float Threshold() const;
+    std::int64_t HeldTotal() const;
+    void AddHeld(ClusterId id, std::int64_t count);
+    void DropHeld(ClusterId id);
+    void CountVariance(const ClusterMoments& moments);
+  };
+
+  std::size_t HeadOf(std::int32_t layer, std::int32_t head) const {
+    return static_cast<std::size_t>(std::int64_t{layer} * options_.layout.head_count + head);
+  }
+  void Clear();
+  std::int64_t dim() const { return options_.layout.head_dim; }
+
+  std::vector<PlannedCluster> SelectHead(const SelectionInput& input, std::int32_t head) const;
+  std::vector<std::size_t> Choose(const Head& head, std::span<const float> scores,
+                                  std::int64_t room) const;
+  std::vector<std::size_t> MustRead(const Head& head, std::int64_t token_count,
+                                    std::int64_t& room) const;
+  std::vector<float> GroupQuery(const SelectionInput& input, std::int32_t head) const;
+  PlannedCluster Plan(const Head& head, std::int32_t head_number, std::size_t slot,
+                      bool adapt) const;
+  std::vector<FetchSlice> Slices(std::vector<std::vector<PlannedCluster>> by_head) const;
+
+  void StoreSinks(const LeavingEntries& leaving, std::int64_t sink_count, StoreActions& actions);
+  void StoreChunk(const LeavingEntries& leaving, std::int64_t first_index, StoreActions& actions);
+  void StoreEarly(const LeavingEntries& leaving, std::int32_t head, std::int64_t first_index,
+                  StoreActions& actions);
+  void StoreOne(const LeavingEntries& leaving, std::int32_t head, std::int64_t first_index,
+                StoreActions& actions);
+  void Partition(std::int32_t layer, std::int32_t head_number,
+                 std::span<const LoadedCluster* const> clusters, std::vector<ClusterSplit>& splits);
+  void AdaptOne(Head& head, const LoadedCluster& loaded, std::vector<ClusterSplit>& splits);
+
+  const PolicyOptions options_;
+  std::vector<Head> heads_;  // by (layer, head)
+};
+
+}  // namespace cairn::compute

@@ -1,0 +1,140 @@
+#include "compute-node/retrieval/cluster_index.h"
+
+#include <random>
+
+#include <gtest/gtest.h>
+
+namespace cairn::compute {
+namespace {
+
+constexpr std::int64_t kIndexDim = 24;
+
+std::vector<float> RandomRow(std::mt19937_64& random, float around) {
+  std::normal_distribution<float> noise(around, 1.0F);
+  std::vector<float> row;
+  for (std::int64_t i = 0; i < kIndexDim; ++i) row.push_back(noise(random));
+  return row;
+}
+
+TEST(ClusterIndexTest, AppendedKeysMoveCentroidAndVariance) {
+  std::mt19937_64 random(1);
+  ClusterIndex index(kIndexDim);
+  std::vector<float> keys = RandomRow(random, 2);
+  index.SetCentre(std::vector<float>(kIndexDim, 2.0F));
+  const std::size_t slot = index.Add(ClusterId(4), MomentsOf(keys, kIndexDim), {});
+  for (int i = 0; i < 15; ++i) {
+    const std::vector<float> key = RandomRow(random, 2);
+    index.Append(slot, key, index.VarianceWith(slot, key));
+    keys.insert(keys.end(), key.begin(), key.end());
+  }
+  const ClusterMoments expected = MomentsOf(keys, kIndexDim);
+  EXPECT_EQ(index.count(slot), 16);
+  EXPECT_NEAR(index.variance(slot), expected.variance, 0.02 * expected.variance);
+  for (std::size_t d = 0; d < kIndexDim; ++d) {
+    EXPECT_NEAR(index.Centroid(slot)[d], expected.centroid[d], 0.05);
+  }
+}
+
+TEST(ClusterIndexTest, TheCommonCentreKeepsTheResolutionOfSmallParts) {
+  std::mt19937_64 random(2);
+  ClusterIndex index(kIndexDim);
+  std::vector<float> centre(kIndexDim, 0.0F);
+  centre[3] = 500;  // as keys of Qwen2.5 have
+  index.SetCentre(centre);
+  std::vector<float> key = RandomRow(random, 0);
+  key[3] += 500;
+  const std::size_t slot = index.Add(ClusterId(1), MomentsOf(key, kIndexDim), {});
+  for (std::size_t d = 0; d < kIndexDim; ++d) EXPECT_NEAR(index.Centroid(slot)[d], key[d], 0.02);
+}
+
+TEST(ClusterIndexTest, ScoresRankAndNearestFindsButForHiddenOnes) {
+  ClusterIndex index(kIndexDim);
+  std::vector<float> row(kIndexDim, 0.0F);
+  for (std::int64_t id = 1; id <= 4; ++id) {
+    row[0] = static_cast<float>(id);
+    index.Add(ClusterId(id), MomentsOf(row, kIndexDim), {.pinned = id == 4});
+  }
+  std::vector<float> query(kIndexDim, 0.0F);
+  query[0] = 2;
+  std::vector<float> scores(index.slot_count());
+  index.Score(query, scores);
+  EXPECT_NEAR(scores[2], 6, 0.05);
+  EXPECT_NEAR(scores[3], 8, 0.05);
+  row[0] = 3.9F;
+  std::int32_t nearest = -1;
+  index.Nearest(row, {&nearest, 1});
+  EXPECT_EQ(nearest, 2);  // id 4 is pinned
+  index.Remove(2);
+  index.Nearest(row, {&nearest, 1});
+  EXPECT_EQ(nearest, 1);
+  index.Score(query, scores);
+  EXPECT_TRUE(std::isinf(scores[2]));
+  EXPECT_FALSE(index.Find(ClusterId(3)).has_value());
+  EXPECT_EQ(index.cluster_count(), 3);
+}
+
+TEST(ClusterIndexTest, CompactingChangesNoAnswer) {
+  std::mt19937_64 random(3);
+  ClusterIndex index(kIndexDim);
+  for (std::int64_t id = 1; id <= 300; ++id) {
+    index.Add(ClusterId(id), MomentsOf(RandomRow(random, 0), kIndexDim), {.pinned = id == 1});
+  }
+  for (std::int64_t id = 2; id <= 300; id += 2) index.Remove(*index.Find(ClusterId(id)));
+  const std::vector<float> key = RandomRow(random, 0);
+  std::int32_t before = -1;
+  index.Nearest(key, {&before, 1});
+  const ClusterId nearest = index.id(static_cast<std::size_t>(before));
+  const std::string row = index.Row(static_cast<std::size_t>(before));
+  index.Compact();
+  EXPECT_EQ(index.slot_count(), 150U);
+  std::int32_t after = -1;
+  index.Nearest(key, {&after, 1});
+  EXPECT_EQ(index.id(static_cast<std::size_t>(after)), nearest);
+  EXPECT_EQ(index.Row(static_cast<std::size_t>(after)), row);
+  EXPECT_TRUE(index.flags(0).pinned);
+}
+
+TEST(ClusterIndexTest, ARowHoldsWhatMemoryDoes) {
+  std::mt19937_64 random(4);
+  ClusterIndex index(kIndexDim);
+  ClusterIndex restored(kIndexDim);
+  for (std::int64_t id = 1; id <= 50; ++id) {
+    const std::size_t slot = index.Add(ClusterId(id), MomentsOf(RandomRow(random, 0), kIndexDim),
+                                       {.pinned = id == 1, .split = id % 7 == 0});
+    const std::vector<float> key = RandomRow(random, 0);
+    index.Append(slot, key, index.VarianceWith(slot, key));
+  }
+  EXPECT_EQ(index.TakeChanged().size(), 50U);
+  EXPECT_TRUE(index.TakeChanged().empty());
+  for (std::size_t slot = 0; slot < index.slot_count(); ++slot) {
+    ASSERT_TRUE(restored.AddRow(index.id(slot), index.count(slot), false, index.Row(slot)).ok());
+    EXPECT_EQ(restored.Row(slot), index.Row(slot));
+    EXPECT_EQ(restored.flags(slot).split, index.flags(slot).split);
+  }
+  const std::vector<float> key = RandomRow(random, 0);
+  std::vector<float> scores(50);
+  std::vector<float> restored_scores(50);
+  index.Score(key, scores);
+  restored.Score(key, restored_scores);
+  EXPECT_EQ(scores, restored_scores);
+}
+
+TEST(ClusterIndexTest, RowsThatAreNoneAreRefused) {
+  ClusterIndex index(kIndexDim);
+  index.Add(ClusterId(5), MomentsOf(std::vector<float>(kIndexDim, 1.0F), kIndexDim), {});
+  const std::string good = index.Row(0);
+  ClusterIndex other(kIndexDim);
+  ASSERT_TRUE(other.AddRow(ClusterId(5), 1, false, good).ok());
+  EXPECT_FALSE(other.AddRow(ClusterId(5), 1, false, good).ok());  // not above the last
+  EXPECT_FALSE(other.AddRow(ClusterId(6), 0, false, good).ok());
+  EXPECT_FALSE(other.AddRow(ClusterId(6), 1, false, good.substr(1)).ok());
+  std::string bad = good;
+  bad.replace(0, 4, "\xff\xff\xff\xff");  // a scale that is no number
+  EXPECT_FALSE(other.AddRow(ClusterId(6), 1, false, bad).ok());
+  bad = good;
+  bad[8] = '\x40';  // a flag that is none
+  EXPECT_FALSE(other.AddRow(ClusterId(6), 1, false, bad).ok());
+}
+
+}  // namespace
+}  // namespace cairn::compute

@@ -1,0 +1,220 @@
+#include "compute-node/retrieval/dynakv_policy.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "tests/tools/seed.h"
+#include "tests/unit/retrieval/policy_world.h"
+
+namespace cairn::compute {
+namespace {
+
+PolicyOptions SmallOptions() {
+  PolicyOptions options;
+  options.layout = {.layer_count = 2, .head_count = 2, .head_dim = 16, .kv_format = KvFormat::kF16};
+  options.group_size = 2;
+  options.part_bytes_max = 65536;
+  options.selection.select_tokens_min = 64;
+  options.selection.select_tokens_max = 96;
+  options.selection.seed = 3;
+  return options;
+}
+
+std::unique_ptr<RetrievalPolicy> MakeDynaKv(const PolicyOptions& options) {
+  return MakePolicy("dynakv", options).value();
+}
+
+const DynaKvPolicy& DynaKvOf(PolicyWorld& world) {
+  return dynamic_cast<const DynaKvPolicy&>(world.policy());
+}
+
+// Counts are exact; centroids and variances are those of the entries, up to 8 bits.
+void CheckMoments(PolicyWorld& world) {
+  const EntryLayout& layout = world.options().layout;
+  for (std::int32_t layer = 0; layer < layout.layer_count; ++layer) {
+    for (std::int32_t head = 0; head < layout.head_count; ++head) {
+      std::map<ClusterId, std::vector<float>> keys;
+      for (const auto& [position, id] : world.places(layer, head)) {
+        const std::span<const float> key = world.Key(layer, head, position);
+        keys[id].insert(keys[id].end(), key.begin(), key.end());
+      }
+      const ClusterIndex& index = DynaKvOf(world).index(layer, head);
+      ASSERT_EQ(index.cluster_count(), std::ssize(keys));
+      for (const auto& [id, rows] : keys) {
+        const std::optional<std::size_t> slot = index.Find(id);
+        ASSERT_TRUE(slot.has_value()) << id.value();
+        const ClusterMoments expected = MomentsOf(rows, layout.head_dim);
+        ASSERT_EQ(index.count(*slot), expected.count);
+        const ClusterIndex::Flags flags = index.flags(*slot);
+        if (flags.stale || flags.pinned) continue;
+        const std::vector<float> centroid = index.Centroid(*slot);
+        for (std::size_t d = 0; d < centroid.size(); ++d) {
+          ASSERT_NEAR(centroid[d], expected.centroid[d], 0.2) << "cluster " << id.value();
+        }
+        ASSERT_NEAR(index.variance(*slot), expected.variance, 0.05 * expected.variance + 0.05);
+      }
+    }
+  }
+}
+
+TEST(DynaKvPolicyTest, RandomHistoriesKeepEveryEntryInOnePlace) {
+  const std::uint64_t seed = test::TestSeed();
+  std::mt19937_64 random(seed);
+  for (int history = 0; history < 6; ++history) {
+    PolicyWorld world(SmallOptions(), MakeDynaKv, random());
+    for (int i = 0; i < 25; ++i) {
+      const std::uint64_t kind = random() % 8;
+      if (kind == 0) {
+        world.Prefill(1 + static_cast<std::int64_t>(random() % 300));
+      } else if (kind == 1) {
+        world.FailedStep();
+      } else if (kind == 2) {
+        world.Restart();
+      } else if (kind == 3 && world.token_count() > 1) {
+        const std::uint64_t count = static_cast<std::uint64_t>(world.token_count());
+        world.ForkAt(1 + static_cast<std::int64_t>(random() % count));
+      } else {
+        const int steps = static_cast<int>(random() % 60);
+        for (int step = 0; step < steps; ++step) world.Step();
+        // But for the step that clusters the first keys.
+        if (steps > 0 && world.token_count() > 180) {
+          EXPECT_LE(world.attended_count_max(),
+                    SelectedTokens(world.options().selection, world.token_count()));
+        }
+      }
+      world.CheckPlaces();
+      CheckMoments(world);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+// The clusters of every (layer, head), as text.
+std::string Describe(PolicyWorld& world) {
+  std::string text;
+  for (std::int32_t layer = 0; layer < world.options().layout.layer_count; ++layer) {
+    for (std::int32_t head = 0; head < world.options().layout.head_count; ++head) {
+      for (const auto& [position, id] : world.places(layer, head)) {
+        text += fmt::format("{}:{} ", position, id);
+      }
+      text += "\n";
+    }
+  }
+  return text;
+}
+
+TEST(DynaKvPolicyTest, RestartsAndFailedStepsChangeNothing) {
+  const std::uint64_t seed = test::TestSeed();
+  PolicyWorld through(SmallOptions(), MakeDynaKv, seed);
+  PolicyWorld halting(SmallOptions(), MakeDynaKv, seed);
+  through.Prefill(200);
+  halting.Prefill(200);
+  for (int step = 0; step < 400; ++step) {
+    through.Step();
+    halting.Step();
+    ASSERT_EQ(through.attended(), halting.attended()) << step;
+    if (step % 37 == 5) halting.Restart();
+  }
+  EXPECT_EQ(Describe(through), Describe(halting));
+}
+
+TEST(DynaKvPolicyTest, ClustersAdaptAndStaySmall) {
+  PolicyWorld world(SmallOptions(), MakeDynaKv, 5);
+  world.Prefill(200);
+  const std::int64_t first_next_id = world.policy().NextClusterIds()[0];
+  for (int step = 0; step < 800; ++step) world.Step();
+  const ClusterIndex& index = DynaKvOf(world).index(0, 0);
+  const std::int64_t made = world.policy().NextClusterIds()[0] - first_next_id;
+  EXPECT_GT(made, 40);
+  for (std::size_t slot = 0; slot < index.slot_count(); ++slot) {
+    EXPECT_LE(index.count(slot), world.options().selection.cluster_entries_max());
+  }
+}
+
+TEST(DynaKvPolicyTest, APromptReadsEverything) {
+  PolicyWorld world(SmallOptions(), MakeDynaKv, 6);
+  world.Prefill(400);
+  const std::vector<float> queries(2 * 2 * 16, 1.0F);
+  std::int64_t entries = 0;
+  for (const FetchSlice& slice : world.policy().Select({.layer = 1,
+                                 .stored_token_count = 384,
+                                 .first_position = 400,
+                                 .token_count = 5,
+                                 .queries = queries,
+                                 .pool = nullptr})) {
+    for (const PlannedCluster& planned : slice.clusters) entries += planned.entry_count;
+  }
+  EXPECT_EQ(entries, 2 * std::ssize(world.places(1, 0)));
+}
+
+TEST(DynaKvPolicyTest, AMissingRowIsComputedAgainAtTheNextStep) {
+  PolicyWorld world(SmallOptions(), MakeDynaKv, 7);
+  world.Prefill(400);
+  std::unique_ptr<RetrievalPolicy> other = MakeDynaKv(world.options());
+  const PutPolicyState saved = world.policy().SaveState();
+  const std::vector<std::int64_t> ids = world.policy().NextClusterIds();
+  ASSERT_TRUE(other
+                  ->RestoreState({.version = saved.version,
+                                  .state = saved.state,
+                                  .next_cluster_ids = ids,
+                                  .token_count = 400,
+                                  .state_token_count = 400})
+                  .ok());
+  std::vector<IndexRow> rows = world.policy().TakeChangedRows(0);
+  std::vector<ClusterInfo> clusters;
+  for (const IndexRow& row : rows) {
+    clusters.push_back({row.cluster, Positions::Range(0, row.entry_count)});
+  }
+  const ClusterRef lost = rows[5].cluster;
+  rows.erase(rows.begin() + 5);
+  ASSERT_TRUE(other->RestoreIndex(0, rows, &clusters).ok());
+  const std::vector<float> queries(2 * 2 * 16, 0.0F);
+  bool planned_lost = false;
+  for (const FetchSlice& slice : other->Select({.layer = 0,
+                                 .stored_token_count = 384,
+                                 .first_position = 400,
+                                 .token_count = 1,
+                                 .queries = queries,
+                                 .pool = nullptr})) {
+    for (const PlannedCluster& planned : slice.clusters) {
+      if (planned.cluster == lost) planned_lost = planned.adapt;
+    }
+  }
+  EXPECT_TRUE(planned_lost);
+}
+
+TEST(DynaKvPolicyTest, ForeignStatesAreRefused) {
+  const std::unique_ptr<RetrievalPolicy> policy = MakeDynaKv(SmallOptions());
+  const PutPolicyState saved = policy->SaveState();
+  const std::vector<std::int64_t> ids = policy->NextClusterIds();
+  const auto restore = [&](std::int32_t version, std::string_view state,
+                           std::span<const std::int64_t> next_ids) {
+    return policy
+        ->RestoreState({.version = version,
+                        .state = state,
+                        .next_cluster_ids = next_ids,
+                        .token_count = 9,
+                        .state_token_count = 9})
+        .code();
+  };
+  EXPECT_EQ(restore(saved.version, saved.state, ids), absl::StatusCode::kOk);
+  EXPECT_EQ(restore(saved.version + 1, saved.state, ids), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(restore(saved.version, saved.state.substr(1), ids), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(restore(saved.version, saved.state, std::span(ids).first(2)),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(restore(saved.version, std::string(saved.state.size(), '\xff'), ids),
+            absl::StatusCode::kInvalidArgument);
+  IndexRow row;
+  row.cluster = {0, ClusterId(1)};
+  row.row = "short";
+  row.entry_count = 1;
+  EXPECT_EQ(policy->RestoreIndex(0, {&row, 1}, nullptr).code(), absl::StatusCode::kInvalidArgument);
+  row.cluster.head = 2;
+  EXPECT_EQ(policy->RestoreIndex(0, {&row, 1}, nullptr).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(policy->RestoreHeld(0, {{0, ClusterId(99)}, 5}).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace cairn::compute

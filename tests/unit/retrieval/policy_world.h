@@ -1,0 +1,80 @@
+// PolicyWorld drives a policy as a conversation does, with keys made up, and keeps what the KV node
+// and the window would: it knows where every position is, and checks what the policy says of it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "compute-node/retrieval/policy.h"
+
+namespace cairn::compute {
+
+class PolicyWorld {
+ public:
+  using Make = std::function<std::unique_ptr<RetrievalPolicy>(const PolicyOptions&)>;
+
+  PolicyWorld(const PolicyOptions& options, Make make, std::uint64_t seed);
+
+  RetrievalPolicy& policy() { return *policy_; }
+  const PolicyOptions& options() const { return options_; }
+  std::int64_t token_count() const { return token_count_; }
+  // Position -> cluster, of what was appended.
+  const std::map<std::int64_t, ClusterId>& places(std::int32_t layer, std::int32_t head) const {
+    return places_.at({layer, head});
+  }
+  // The key, without what is made of it in the store: f32.
+  std::span<const float> Key(std::int32_t layer, std::int32_t head, std::int64_t position) const;
+
+  // A prompt of so many tokens, as one chunk.
+  void Prefill(std::int64_t count);
+  // One token: selects by random queries, and adapts.
+  void Step();
+  // A step that was computed but failed.
+  void FailedStep();
+  // Saves the policy's state and goes on with a new one; at an earlier token if it is a fork.
+  void Restart() { ForkAt(token_count_); }
+  void ForkAt(std::int64_t token_count);
+
+  // Of the last step: the most entries that a head attended, window and held ones too.
+  std::int64_t attended_count_max() const { return attended_count_max_; }
+  // Its plan: positions attended in clusters, by (layer, head).
+  const std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int64_t>>& attended()
+      const {
+    return attended_;
+  }
+  // Fails the test unless every position is in exactly one place.
+  void CheckPlaces() const;
+
+ private:
+  using LayerHead = std::pair<std::int32_t, std::int32_t>;
+
+  void MakeKeys(std::int64_t count);
+  void Settle(std::int64_t token_count);
+  void Leave(std::int32_t layer, std::int64_t until);
+  void Split(std::int32_t layer, const ClusterSplit& split);
+  std::vector<LoadedCluster> Select(std::int32_t layer);
+  LoadedCluster Load(std::int32_t layer, const ClusterRef& cluster) const;
+  std::int64_t WindowStartAt(std::int64_t token_count) const;
+
+  PolicyOptions options_;
+  Make make_;
+  std::mt19937_64 random_;
+  std::unique_ptr<RetrievalPolicy> policy_;
+  std::int64_t token_count_ = 0;
+  std::int64_t state_token_count_ = 0;
+  std::vector<std::int64_t> stored_;                               // by layer
+  std::map<LayerHead, std::vector<float>> keys_;                   // (position, dim)
+  std::map<LayerHead, std::map<std::int64_t, ClusterId>> places_;  // appended
+  std::map<LayerHead, std::map<std::int64_t, ClusterId>> held_;    // held for
+  std::map<LayerHead, std::map<std::int64_t, IndexRow>> rows_;     // by cluster id
+  std::vector<std::vector<LoadedCluster>> loaded_;                 // by layer
+  std::map<LayerHead, std::vector<std::int64_t>> attended_;
+  std::int64_t attended_count_max_ = 0;
+};
+
+}  // namespace cairn::compute

@@ -1,0 +1,158 @@
+// Conversations of policy dynakv on a KV node in this process.
+#include <numeric>
+
+#include "compute-node/kernels/kv_entry.h"
+#include "compute-node/kv_client/in_process_kv_node.h"
+#include "compute-node/retrieval/dynakv_policy.h"
+#include "tests/unit/session/conversation_fixture.h"
+
+namespace cairn::compute {
+namespace {
+
+class DynaKvTest : public ConversationFixture {
+ protected:
+  DynaKvTest() : ram(MakeRamKvNode({.size_bytes = std::int64_t{1} << 28, .engine = {}}).value()) {
+    options.policy.name = "dynakv";
+    options.policy.selection.select_tokens_min = 64;
+    options.policy.selection.select_tokens_max = 96;
+  }
+
+  ConversationDeps ram_deps() { return {identity, *ram, scheduler, options, memory}; }
+  SessionId CreateInRam() {
+    CreateSession request;
+    request.key = identity.key;
+    request.layout = identity.layout;
+    return ram->Create(request).value();
+  }
+  std::unique_ptr<Conversation> OpenInRam(SessionId id) {
+    absl::StatusOr<std::unique_ptr<Conversation>> opened =
+        Conversation::Open(ram_deps(), id, std::nullopt);
+    EXPECT_TRUE(opened.ok()) << Message(opened.status());
+    return opened.ok() ? std::move(opened).value() : nullptr;
+  }
+
+  // Logits after each of `tokens`, computed one by one.
+  std::vector<std::vector<float>> Feed(Conversation& conversation,
+                                       std::span<const std::int32_t> tokens) {
+    std::vector<std::vector<float>> all;
+    for (const std::int32_t token : tokens) {
+      all.push_back(Logits());
+      const absl::Status status = conversation.Step(token, all.back(), never);
+      EXPECT_TRUE(status.ok()) << Message(status);
+    }
+    return all;
+  }
+  void Checkpoint(Conversation& conversation) {
+    const absl::Status status = conversation.Checkpoint(never);
+    EXPECT_TRUE(status.ok()) << Message(status);
+  }
+
+  std::unique_ptr<KvNode> ram;
+};
+
+double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
+  double off = 0;
+  double length = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    off += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+    length += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return std::sqrt(off / length);
+}
+
+TEST_F(DynaKvTest, WithEverythingSelectedItIsFullAttention) {
+  UseFormat(KvFormat::kF32);
+  options.policy.selection.select_percent = 100;
+  options.policy.selection.select_tokens_max = 1 << 20;
+  const std::vector<std::int32_t> prompt = Prompt(300);
+  const std::vector<std::int32_t> fed = Prompt(400);
+  std::vector<std::vector<float>> dense;
+  DenseAttention attention(model.config(), options.kv_format, 4096, model.pool());
+  std::vector<float> logits = Logits();
+  ForwardOutput output;
+  output.last_logits = logits;
+  ASSERT_TRUE(model.Forward(prompt, 0, attention, output, nullptr).ok());
+  for (std::size_t i = 0; i < fed.size(); ++i) {
+    const std::int64_t position = 300 + static_cast<std::int64_t>(i);
+    ASSERT_TRUE(model.Forward({&fed[i], 1}, position, attention, output, nullptr).ok());
+    dense.push_back(logits);
+  }
+  const std::unique_ptr<Conversation> conversation = OpenInRam(CreateInRam());
+  ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+  const std::vector<std::vector<float>> sparse = Feed(*conversation, fed);
+  for (std::size_t i = 0; i < fed.size(); ++i) {
+    ASSERT_LT(RelativeDistance(sparse[i], dense[i]), 1e-4) << i;
+  }
+}
+
+TEST_F(DynaKvTest, ADecodeFromNothingSelectsOnlyAPart) {
+  const std::vector<std::int32_t> fed = Prompt(700);
+  const std::unique_ptr<Conversation> conversation = OpenInRam(CreateInRam());
+  Feed(*conversation, fed);
+  Checkpoint(*conversation);
+}
+
+// Checkpoints, closing and opening again change no bit of what follows.
+TEST_F(DynaKvTest, ARestartChangesNothing) {
+  const std::vector<std::int32_t> prompt = Prompt(250);
+  const std::vector<std::int32_t> fed = Prompt(300);
+  std::vector<float> logits = Logits();
+  const std::unique_ptr<Conversation> through = OpenInRam(CreateInRam());
+  ASSERT_TRUE(through->Prefill(prompt, logits, never, nullptr).ok());
+  const std::vector<std::vector<float>> expected = Feed(*through, fed);
+
+  const SessionId id = CreateInRam();
+  std::unique_ptr<Conversation> conversation = OpenInRam(id);
+  ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+  std::mt19937_64 random(seed);
+  for (std::size_t at = 0; at < fed.size();) {
+    const std::size_t count = std::min<std::size_t>(1 + random() % 60, fed.size() - at);
+    const std::vector<std::vector<float>> part =
+        Feed(*conversation, std::span(fed).subspan(at, count));
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(part[i], expected[at + i]) << "seed " << seed << " token " << at + i;
+    }
+    at += count;
+    Checkpoint(*conversation);
+    conversation.reset();
+    conversation = OpenInRam(id);
+    ASSERT_NE(conversation, nullptr);
+  }
+}
+
+TEST_F(DynaKvTest, AForkAtAnyTokenGoesOn) {
+  const std::vector<std::int32_t> prompt = Prompt(250);
+  const std::vector<std::int32_t> fed = Prompt(250);
+  std::vector<float> logits = Logits();
+  const SessionId id = CreateInRam();
+  {
+    const std::unique_ptr<Conversation> conversation = OpenInRam(id);
+    ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+    Feed(*conversation, fed);
+    Checkpoint(*conversation);
+  }
+  const SealedSegment sealed = ram->Seal(id).value();
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 12; ++i) {
+    const std::int64_t at =
+        i == 0 ? sealed.token_count : 1 + static_cast<std::int64_t>(random() % 500U);
+    CreateSession request;
+    request.key = identity.key;
+    request.layout = identity.layout;
+    request.parent_segment_id = sealed.segment_id;
+    request.parent_token_count = at;
+    const SessionId fork = ram->Create(request).value();
+    std::unique_ptr<Conversation> conversation = OpenInRam(fork);
+    ASSERT_NE(conversation, nullptr) << "seed " << seed << " at " << at;
+    EXPECT_EQ(conversation->token_count(), at);
+    const std::vector<std::vector<float>> expected = Feed(*conversation, Prompt(60));
+    Checkpoint(*conversation);
+    conversation = OpenInRam(fork);
+    ASSERT_NE(conversation, nullptr) << "seed " << seed << " at " << at;
+    Feed(*conversation, Prompt(20));
+    Checkpoint(*conversation);
+  }
+}
+
+}  // namespace
+}  // namespace cairn::compute
