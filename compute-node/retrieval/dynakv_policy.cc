@@ -245,6 +245,12 @@ std::vector<FetchSlice> DynaKvPolicy::Slices(
   return slices;
 }
 
+std::int64_t DynaKvPolicy::memory_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Head& head : heads_) bytes += head.index.memory_bytes();
+  return bytes;
+}
+
 std::vector<std::int64_t> DynaKvPolicy::NextClusterIds() const {
   std::vector<std::int64_t> ids;
   for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {

@@ -49,6 +49,7 @@ class DynaKvPolicy : public RetrievalPolicy {
   StoreActions Store(const LeavingEntries& leaving) override;
   std::vector<ClusterSplit> Adapt(std::int32_t layer,
                                   std::span<const LoadedCluster> clusters) override;
+  std::int64_t memory_bytes() const override;
   std::vector<std::int64_t> NextClusterIds() const override;
   PutPolicyState SaveState() const override;
   absl::Status RestoreState(const StoredPolicyState& stored) override;

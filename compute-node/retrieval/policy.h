@@ -161,6 +161,9 @@ class RetrievalPolicy {
     return {};
   }
 
+  // Memory of the index and of all else that a conversation's length decides.
+  virtual std::int64_t memory_bytes() const { return 0; }
+
   // The next unused cluster ids, layer-major, head_count + 1 for each layer (the last: all heads).
   virtual std::vector<std::int64_t> NextClusterIds() const = 0;
 

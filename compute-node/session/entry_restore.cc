@@ -29,6 +29,7 @@ absl::Status EntryStore::Restore(std::string& random_state) {
     CAIRN_RETURN_IF_ERROR(RestoreLayer(layer, reply));
     if (policy_.rebuilds_from_keys()) CAIRN_RETURN_IF_ERROR(RebuildFromKeys(layer));
   }
+  ChargeIndex();
   return absl::OkStatus();
 }
 

@@ -34,6 +34,14 @@ EntryStore::EntryStore(const EntryLayout& layout, std::int64_t window_tokens_max
       recorded_(stored_counts_.size() * static_cast<std::size_t>(layout.head_count)),
       staged_(recorded_.size()) {}
 
+void EntryStore::ChargeIndex() {
+  const std::int64_t bytes = policy_.memory_bytes();
+  if (bytes == index_bytes_) return;
+  index_charge_.Release();
+  index_charge_ = KvMemoryCharge(memory_, bytes);
+  index_bytes_ = bytes;
+}
+
 std::int64_t EntryStore::WindowStartAt(std::int64_t token_count) const {
   const std::int64_t wanted = policy_.WindowTokens(token_count);
   if (wanted == 0) return WindowStart(token_count, window_.capacity());
@@ -126,6 +134,7 @@ absl::Status EntryStore::StoreLayer(std::int32_t layer, const ChunkEntries& chun
                                     std::int64_t stored_until) {
   CAIRN_RETURN_IF_ERROR(
       Send(layer, chunk, stored_until, AskPolicy(layer, chunk, stored_until, &pool_)));
+  ChargeIndex();
   const std::int64_t end = chunk.first_position + chunk.token_count;
   for (std::int32_t head = 0; head < layout_.head_count; ++head) {
     for (std::int64_t at = std::max(chunk.first_position, stored_until); at < end; ++at) {
@@ -197,6 +206,7 @@ absl::Status EntryStore::Settle(std::int64_t token_count,
     CAIRN_RETURN_IF_ERROR(SendSplits(layer, splits[at]));
     CAIRN_RETURN_IF_ERROR(Send(layer, {}, stored_until, actions[at]));
   }
+  ChargeIndex();
   return absl::OkStatus();
 }
 

@@ -73,6 +73,8 @@ class EntryStore {
   void CheckpointDone() { recorded_ = staged_; }
 
  private:
+  // Counts what the policy's index takes by now.
+  void ChargeIndex();
   std::size_t RowOf(std::int32_t layer, std::int32_t head) const {
     return static_cast<std::size_t>(std::int64_t{layer} * layout_.head_count + head);
   }
@@ -113,6 +115,8 @@ class EntryStore {
   KvMemory& memory_;
   Window window_;
   KvMemoryCharge window_charge_;
+  KvMemoryCharge index_charge_;
+  std::int64_t index_bytes_ = 0;
   HeldEntries held_;
   std::vector<std::int64_t> stored_counts_;  // by layer
   std::vector<Positions> recorded_;          // by (layer, head): carried with a record already
