@@ -104,6 +104,12 @@ class GenerateTest(daemons.SharedCairnTest):
         self.assertEqual(first["policy"], "full")
         number = str(first["conversation_id"])
         self.assertEqual(self.cairn.generate(" the", "--conversation", number, "--policy", "full")["policy"], "full")
+        sparse = self.cairn.generate("", "--file", DEMO_TEXT, "--policy", "dynakv", "--select", "50%", "--tokens", "0")
+        number = str(sparse["conversation_id"])
+        again = self.cairn.generate(QUESTION, "--conversation", number, "--stop", "\n")
+        self.assertEqual((again["policy"], again["text"]), ("dynakv", ANSWER))
+        self.refuse("generate", "x", "--conversation", number, "--policy", "full",
+                    words=[f"conversation {number} uses policy dynakv with select_percent 50, not policy full"])
         self.refuse("generate", "x", "--policy", "nope", words=["retrieval: policy is 'nope'", "full"])
         for text in ("0", "0%", "-3%", "101%", "x", "3%%", "3 %", "nan"):
             self.refuse("generate", "x", f"--select={text}", words=["--select", "such as 3%"], status=2)

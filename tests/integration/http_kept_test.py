@@ -131,6 +131,22 @@ class HttpKeptTest(unittest.TestCase):
             cairn.compute.start()
             self.assertEqual([session["conversation_id"] for session in cairn.sessions()], [own])
 
+    def test_another_policy_deletes_what_was_made_with_the_one_before(self):
+        with Cairn(compute_config=CONFIG) as cairn:
+            client = Client(cairn)
+            Chat(client, [SYSTEM]).ask(QUESTIONS[0])
+            self.assertTrue(self.kept(cairn))
+            own = cairn.generate("Mira", "--tokens", "2")["conversation_id"]
+            cairn.compute.stop()
+            cairn.write_compute_config(CONFIG.replace(":0", f":{client.port}") + 'policy: "dynakv"\n')
+            cairn.compute.start()
+            self.assertEqual([session["conversation_id"] for session in cairn.sessions()], [own])
+            self.assertEqual(cached(Chat(client, [SYSTEM]).ask(QUESTIONS[0])[0]), 0)
+            # What was made with the configured one is gone on with; a conversation keeps its own.
+            self.assertGreater(cached(Chat(client, [SYSTEM]).ask(QUESTIONS[0])[0]), 0)
+            self.assertEqual(cairn.generate(" the", "--conversation", str(own))["policy"], "full")
+            self.assertEqual(cairn.generate("Mira", "--ephemeral")["policy"], "dynakv")
+
     def test_the_oldest_goes_when_there_are_too_many(self):
         with Cairn(kv="ram", compute_config=CONFIG + "http_kept_conversation_count_max: 2\n") as cairn:
             chats = [Chat(Client(cairn), [user(f"{number} " * 40)]) for number in (1, 2, 3)]

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "compute-node/kv_client/in_process_kv_node.h"
 #include "compute-node/service/turn_request.h"
 #include "tests/unit/compute_service/inference_service_fixture.h"
 
@@ -118,6 +119,44 @@ TEST_F(InferenceRetrievalTest, AnotherPolicyThanTheConversationsIsRefused) {
                 "conversation {} uses policy other with select_percent 3, not policy full", id)),
             0U)
       << status.error_message();
+}
+
+// Through an engine in memory, with a policy that keeps an index.
+TEST_F(InferenceRetrievalTest, AForkGoesOnWithThePolicyThatTheConversationWasMadeWith) {
+  LoadModel("", MakeRamKvNode({.size_bytes = 64 << 20, .engine = {}}).value());
+  v1::GenerateRequest request;
+  request.set_tokens_max(6);
+  request.set_ignore_eos(true);
+  for (int i = 0; i < 400; ++i) request.mutable_tokens()->add_ids(3 + i * 7 % 500);
+  request.mutable_retrieval()->set_policy("dynakv");
+  request.mutable_retrieval()->set_select_percent(7);
+  const grpc::Status made = Generate(request);
+  ASSERT_TRUE(made.ok()) << made.error_message();
+  EXPECT_EQ(events_.front().started().policy(), "dynakv");
+
+  v1::ForkConversationRequest fork;
+  fork.set_conversation_id(events_.front().started().conversation_id());
+  fork.set_token_count(350);
+  v1::ForkConversationResponse forked;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub_->ForkConversation(&context, fork, &forked).ok());
+  v1::GenerateRequest next;
+  next.set_conversation_id(forked.conversation_id());
+  next.set_text("hello");
+  next.set_tokens_max(3);
+  const grpc::Status gone_on = Generate(next);
+  ASSERT_TRUE(gone_on.ok()) << gone_on.error_message();
+  EXPECT_EQ(events_.front().started().policy(), "dynakv");
+  EXPECT_EQ(events_.front().started().reused_token_count(), 350);
+  *next.mutable_retrieval() = request.retrieval();
+  EXPECT_TRUE(Generate(next).ok());
+  next.mutable_retrieval()->set_select_percent(8);
+  const grpc::Status other = Generate(next);
+  EXPECT_EQ(other.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_NE(other.error_message().find("uses policy dynakv with select_percent 7, not policy "
+                                       "dynakv with select_percent 8"),
+            std::string::npos)
+      << other.error_message();
 }
 
 TEST_F(InferenceRetrievalTest, APromptThatIsFedStepByStepGivesTheSameTokensAndProgress) {
