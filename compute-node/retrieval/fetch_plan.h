@@ -17,4 +17,12 @@ void AddToPlan(const PolicyOptions& options, PlannedCluster cluster, std::vector
 // is `selected`, and everything that has not left the window counts. A prompt reads everything.
 std::int64_t StoredBudget(const SelectionInput& input, std::int64_t selected);
 
+// Calls body(head) for every head, on the pool's threads if there is a pool.
+template <typename Body>
+void ForEachHead(ThreadPool* pool, std::int32_t head_count, const Body& body) {
+  const auto call = [&](std::int64_t head) { body(static_cast<std::int32_t>(head)); };
+  if (pool != nullptr) return pool->ParallelFor(head_count, call);
+  for (std::int64_t head = 0; head < head_count; ++head) call(head);
+}
+
 }  // namespace cairn::compute

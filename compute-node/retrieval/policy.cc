@@ -5,13 +5,14 @@
 #include <fmt/ranges.h>
 
 #include "compute-node/kernels/centroids.h"
+#include "compute-node/retrieval/bound_policies.h"
 #include "compute-node/retrieval/dynakv_policy.h"
 #include "compute-node/retrieval/full_policy.h"
 
 namespace cairn::compute {
 namespace {
 
-constexpr std::array<std::string_view, 2> kPolicyNames = {"full", "dynakv"};
+constexpr std::array<std::string_view, 4> kPolicyNames = {"full", "dynakv", "streaming", "random"};
 
 }  // namespace
 
@@ -41,6 +42,8 @@ absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicy(std::string_view nam
     }
     return std::make_unique<DynaKvPolicy>(options);
   }
+  if (name == "streaming") return std::make_unique<StreamingPolicy>(options);
+  if (name == "random") return std::make_unique<RandomPolicy>(options);
   return InvalidArgument("unknown retrieval policy '{}': known are: {}", name,
                          fmt::join(kPolicyNames, ", "));
 }
