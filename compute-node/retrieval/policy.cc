@@ -8,11 +8,13 @@
 #include "compute-node/retrieval/bound_policies.h"
 #include "compute-node/retrieval/dynakv_policy.h"
 #include "compute-node/retrieval/full_policy.h"
+#include "compute-node/retrieval/token_policy.h"
 
 namespace cairn::compute {
 namespace {
 
-constexpr std::array<std::string_view, 4> kPolicyNames = {"full", "dynakv", "streaming", "random"};
+constexpr std::array<std::string_view, 6> kPolicyNames = {"full",       "dynakv",    "oracle",
+                                                          "no-cluster", "streaming", "random"};
 
 }  // namespace
 
@@ -41,6 +43,12 @@ absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicy(std::string_view nam
                              kCodeDimMax, options.layout.head_dim);
     }
     return std::make_unique<DynaKvPolicy>(options);
+  }
+  if (name == "oracle") {
+    return std::make_unique<TokenPolicy>("oracle", TokenPolicy::Score::kAttention, options);
+  }
+  if (name == "no-cluster") {
+    return std::make_unique<TokenPolicy>("no-cluster", TokenPolicy::Score::kQuerySum, options);
   }
   if (name == "streaming") return std::make_unique<StreamingPolicy>(options);
   if (name == "random") return std::make_unique<RandomPolicy>(options);

@@ -195,6 +195,9 @@ class RetrievalPolicy {
     static_cast<void>(clusters);
     return absl::OkStatus();
   }
+  // Memory for such keys: what a table of policies reports apart from what counts as memory of a
+  // conversation.
+  virtual std::int64_t kept_key_bytes() const { return 0; }
   // A held entry that a checkpoint stored; they come in the order of their positions.
   virtual absl::Status RestoreHeld(std::int32_t layer, const HeldEntry& held) {
     return InvalidArgument("policy {} holds nothing back, but layer {} has position {} held",

@@ -183,6 +183,21 @@ absl::Status EntryStore::RebuildFromKeys(std::int32_t layer) {
   CAIRN_ASSIGN_OR_RETURN(const ClustersReply clusters,
                          Wait<ClustersReply>(session_.StartRead(GetClusters{layer})));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<LoadedCluster> loaded, Load(layer, clusters.clusters));
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(layout_.head_count), 0);
+  for (const LoadedCluster& cluster : loaded) {
+    const std::int32_t head = cluster.cluster.head;
+    if (head >= 0 && head < layout_.head_count) {
+      counts[static_cast<std::size_t>(head)] += cluster.positions.count();
+    }
+  }
+  for (std::int32_t head = 0; head < layout_.head_count; ++head) {
+    const std::int64_t held = std::ssize(held_.Of(layer, head));
+    if (counts[static_cast<std::size_t>(head)] + held == stored_count(layer)) continue;
+    return NotAsStored(
+        session_, layer,
+        fmt::format("head {} has {} entries in clusters and {} held, of {}", head,
+                    counts[static_cast<std::size_t>(head)], held, stored_count(layer)));
+  }
   return policy_.Rebuild(layer, loaded);
 }
 

@@ -128,7 +128,21 @@ TEST_P(BaselinePolicyTest, StatesFromDiskAreChecked) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BaselinePolicyTest, testing::Values("streaming", "random"),
+TEST_P(BaselinePolicyTest, SeesNoMoreAttentionThanTheOracle) {
+  PolicyDriver driver(GetParam(), options, seed);
+  PolicyDriver oracle("oracle", options, seed);
+  driver.Prefill(600);
+  oracle.Prefill(600);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_EQ(driver.stored_count(), oracle.stored_count());
+    EXPECT_LE(driver.Recall(), oracle.Recall() + 1e-6);
+    driver.Step(77);
+    oracle.Step(77);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BaselinePolicyTest,
+                         testing::Values("oracle", "no-cluster", "streaming", "random"),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::replace(name.begin(), name.end(), '-', '_');

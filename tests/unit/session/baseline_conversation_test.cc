@@ -148,7 +148,8 @@ TEST_P(BaselineConversationTest, ForksGoOnFromAnyToken) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BaselineConversationTest, testing::Values("streaming", "random"),
+INSTANTIATE_TEST_SUITE_P(All, BaselineConversationTest,
+                         testing::Values("oracle", "no-cluster", "streaming", "random"),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::replace(name.begin(), name.end(), '-', '_');
