@@ -94,6 +94,13 @@ constexpr std::array kKeys = {
     ConfigKey{"cluster_target_entries", "Entries of a cluster, on average, 1 to 64."},
     ConfigKey{"clustering_seed",
               "Of what is random in clustering: equal seeds give equal clusters."},
+    ConfigKey{
+        "predict_selection",
+        "Whether a token's computation asks for what the next layer will probably need while\n"
+        "it computes this one. Answers do not depend on it."},
+    ConfigKey{"recluster_prompts",
+              "Whether clusters of a prompt longer than prefill_chunk_tokens are made again over\n"
+              "all of it: better answers, and everything is read and written once more."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };
 
@@ -221,6 +228,8 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_select_tokens_max(session.policy.selection.select_tokens_max);
   config.set_cluster_target_entries(session.policy.selection.cluster_target_entries);
   config.set_clustering_seed(session.policy.selection.seed);
+  config.set_predict_selection(session.predict_selection);
+  config.set_recluster_prompts(session.recluster_prompts);
   config.set_log_level("info");
   return config;
 }
@@ -255,6 +264,8 @@ SessionOptions ToSessionOptions(const ComputeNodeConfig& config) {
   options.window_tokens_max = config.window_tokens_max();
   options.fetch_slice_bytes = config.fetch_slice_bytes();
   options.dram_budget_bytes = config.dram_budget_bytes();
+  options.predict_selection = config.predict_selection();
+  options.recluster_prompts = config.recluster_prompts();
   options.policy.name = config.policy();
   options.policy.selection = {.select_percent = static_cast<double>(config.select_percent()),
                               .select_tokens_min = config.select_tokens_min(),

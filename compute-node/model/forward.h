@@ -51,6 +51,17 @@ class KvAttention {
  public:
   virtual ~KvAttention() = default;
   virtual absl::Status Attend(const AttentionBatch& batch) = 0;
+
+  // Whether Predict should be called in a pass of few tokens: it costs the product with each
+  // layer's query weights once more.
+  virtual bool wants_predictions() const { return false; }
+  // About what the queries of `layer` will be, (token, head, head_dim), rotated: projected from
+  // what the layer before has without its feed-forward part, which is computed meanwhile. Called
+  // between the Attend of the layer before and that of `layer`.
+  virtual void Predict(int layer, std::span<const float> queries) {
+    static_cast<void>(layer);
+    static_cast<void>(queries);
+  }
 };
 
 // What Forward computes after the last layer. Without a target Forward only fills the KV cache.

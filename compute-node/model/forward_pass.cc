@@ -115,8 +115,35 @@ void ForwardPass::RunLayer(std::int64_t index) {
   const std::vector<Rows> wanted = last_layer ? WantedRows() : std::vector<Rows>{all};
   ForPieces(wanted, [&](Rows rows) {
     ProjectAttended(layer, rows);
+    if (!last_layer && WantPredictions()) PredictQueries(index + 1, rows);
     FeedForward(layer, rows);
   });
+}
+
+bool ForwardPass::WantPredictions() const {
+  return token_count_ <= kPieceTokens &&
+         std::any_of(sequences_.begin(), sequences_.end(), [](const Sequence& sequence) {
+           return sequence.pass->status.ok() && sequence.pass->attention->wants_predictions();
+         });
+}
+
+// The queries of the layer before are not needed any more. REQUIRES: `rows` are all there are.
+void ForwardPass::PredictQueries(std::int64_t layer, Rows rows) {
+  const LayerWeights& weights = weights_.layer(layer);
+  const std::int64_t query = config_.query_length();
+  const MatMulJob job{weights.query, OrNull(weights.query_bias), scratch_.query.data(), query};
+  MultiplyNormalised(rows.count, [](std::int64_t token) { return token; }, weights.attention_norm,
+                     {&job, 1});
+  for (const Sequence& sequence : sequences_) {
+    const SequencePass& pass = *sequence.pass;
+    if (!pass.status.ok() || !pass.attention->wants_predictions()) continue;
+    for (std::int64_t token = 0; token < sequence.rows.count; ++token) {
+      RotateHeads(scratch_.query, sequence.rows.first + token, config_.head_count);
+    }
+    pass.attention->Predict(static_cast<int>(layer),
+                            {scratch_.query.data() + sequence.rows.first * query,
+                             static_cast<std::size_t>(sequence.rows.count * query)});
+  }
 }
 
 // A sequence that fails goes on with zeros, which nobody sees, rather than move the others' rows.

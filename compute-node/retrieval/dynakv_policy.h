@@ -2,7 +2,10 @@
 // Enabling Accurate and Efficient Long-Sequence LLM Decoding on Smartphones", sections 4.1, 4.2 and
 // Algorithm 1).
 //
-// - A prompt's keys are clustered by K-means, chunk by chunk, for each layer and KV head.
+// - A prompt's keys are clustered by K-means, chunk by chunk, for each layer and KV head; behind
+//   the last of several chunks again over all of them, region by region (Regroup): clusters of
+//   single chunks are as many as those of the whole would be, but wider, because like keys of other
+//   chunks are not there.
 // - A key that leaves the window later joins the nearest cluster of the whole conversation. If that
 //   would raise the cluster's variance above the head's threshold, or the cluster is as large as
 //   may be, the cluster is flagged and the entry held back in memory, as are later ones of it.
@@ -26,6 +29,7 @@
 #include <vector>
 
 #include "compute-node/retrieval/cluster_index.h"
+#include "compute-node/retrieval/kmeans.h"
 #include "compute-node/retrieval/policy.h"
 
 namespace cairn::compute {
@@ -49,6 +53,10 @@ class DynaKvPolicy : public RetrievalPolicy {
   StoreActions Store(const LeavingEntries& leaving) override;
   std::vector<ClusterSplit> Adapt(std::int32_t layer,
                                   std::span<const LoadedCluster> clusters) override;
+  std::vector<ClusterGroup> Regroup(std::int32_t layer) override;
+  std::vector<ClusterSplit> Recluster(std::int32_t layer,
+                                      std::span<const std::vector<LoadedCluster>> groups,
+                                      ThreadPool& pool) override;
   std::int64_t memory_bytes() const override;
   std::vector<std::int64_t> NextClusterIds() const override;
   PutPolicyState SaveState() const override;
@@ -113,6 +121,9 @@ class DynaKvPolicy : public RetrievalPolicy {
                 StoreActions& actions);
   void Partition(std::int32_t layer, std::int32_t head_number,
                  std::span<const LoadedCluster* const> clusters, std::vector<ClusterSplit>& splits);
+  // Makes the clusters that K-means found among the keys of `loaded` instead of these.
+  void Replace(Head& head, std::span<const LoadedCluster* const> loaded,
+               std::span<const float> keys, const PointClusters& found, ClusterSplit& split);
   void AdaptOne(Head& head, const LoadedCluster& loaded, std::vector<ClusterSplit>& splits);
 
   const PolicyOptions options_;

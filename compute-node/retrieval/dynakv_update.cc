@@ -14,6 +14,9 @@ namespace {
 // Neighbours of a conversation's beginning that share a cluster until there are enough keys for
 // K-means.
 constexpr std::int64_t kEarlyClusterEntries = 8;
+// What is clustered anew at a time, of one head: few enough to be in memory, and far more than a
+// cluster holds, so that few clusters feel the region's border.
+constexpr std::int64_t kRegionEntries = 1024;
 
 KMeansOptions ClusteringOf(const SelectionOptions& selection, std::uint64_t salt) {
   KMeansOptions options;
@@ -38,6 +41,14 @@ std::vector<float> Gather(std::span<const float> keys, std::int64_t dim,
     rows.insert(rows.end(), row.begin(), row.end());
   }
   return rows;
+}
+
+std::vector<float> KeysOf(std::span<const LoadedCluster* const> clusters) {
+  std::vector<float> keys;
+  for (const LoadedCluster* cluster : clusters) {
+    keys.insert(keys.end(), cluster->keys.begin(), cluster->keys.end());
+  }
+  return keys;
 }
 
 // Two halves of the rows, as indices; halves of more than `entries_max` are halved again.
@@ -240,23 +251,34 @@ void DynaKvPolicy::Partition(std::int32_t layer, std::int32_t head_number,
                              std::span<const LoadedCluster* const> clusters,
                              std::vector<ClusterSplit>& splits) {
   Head& head = heads_[HeadOf(layer, head_number)];
-  ClusterSplit split{.head = head_number, .parent_ids = {}, .children = {}};
-  std::vector<float> keys;
-  std::vector<std::int64_t> positions;
+  std::vector<const LoadedCluster*> unpinned;
   for (const LoadedCluster* loaded : clusters) {
     const std::optional<std::size_t> slot = head.index.Find(loaded->cluster.cluster_id);
     CAIRN_CHECK(slot.has_value());
-    if (head.index.flags(*slot).pinned) continue;
-    head.index.Remove(*slot);
-    split.parent_ids.push_back(loaded->cluster.cluster_id);
-    keys.insert(keys.end(), loaded->keys.begin(), loaded->keys.end());
-    loaded->positions.ForEach([&](std::int64_t position) { positions.push_back(position); });
+    if (!head.index.flags(*slot).pinned) unpinned.push_back(loaded);
   }
+  const std::vector<float> keys = KeysOf(unpinned);
   const std::span<const float> problem = keys;
   const std::uint64_t salt = static_cast<std::uint64_t>(HeadOf(layer, head_number));
   ThreadPool alone(1);
   const PointClusters found =
       KMeans(alone, {&problem, 1}, dim(), ClusteringOf(options_.selection, salt)).front();
+  ClusterSplit split{.head = head_number, .parent_ids = {}, .children = {}};
+  Replace(head, unpinned, keys, found, split);
+  head.partitioned = true;
+  splits.push_back(std::move(split));
+}
+
+void DynaKvPolicy::Replace(Head& head, std::span<const LoadedCluster* const> loaded,
+                           std::span<const float> keys, const PointClusters& found,
+                           ClusterSplit& split) {
+  std::vector<std::int64_t> positions;
+  for (const LoadedCluster* each : loaded) {
+    head.index.Remove(*head.index.Find(each->cluster.cluster_id));
+    head.DropHeld(each->cluster.cluster_id);
+    split.parent_ids.push_back(each->cluster.cluster_id);
+    each->positions.ForEach([&](std::int64_t position) { positions.push_back(position); });
+  }
   for (std::int64_t cluster = 0; cluster < found.cluster_count(); ++cluster) {
     std::vector<std::int64_t> members;
     for (const std::int64_t member : found.cluster(cluster)) {
@@ -268,8 +290,71 @@ void DynaKvPolicy::Partition(std::int32_t layer, std::int32_t head_number,
     head.CountVariance(moments);
     split.children.push_back({id, Positions::FromUnsorted(std::move(members))});
   }
-  head.partitioned = true;
-  splits.push_back(std::move(split));
+}
+
+// Regions of about kRegionEntries entries: K-means over the centroids that there are.
+std::vector<ClusterGroup> DynaKvPolicy::Regroup(std::int32_t layer) {
+  std::vector<ClusterGroup> groups;
+  ThreadPool alone(1);
+  for (std::int32_t head_number = 0; head_number < options_.layout.head_count; ++head_number) {
+    Head& head = heads_[HeadOf(layer, head_number)];
+    if (!head.partitioned) continue;
+    std::vector<std::size_t> slots;
+    std::vector<float> centroids;
+    for (std::size_t slot = 0; slot < head.index.slot_count(); ++slot) {
+      if (!head.index.alive(slot) || head.index.flags(slot).pinned) continue;
+      const std::vector<float> centroid = head.index.Centroid(slot);
+      slots.push_back(slot);
+      centroids.insert(centroids.end(), centroid.begin(), centroid.end());
+    }
+    if (slots.empty()) continue;
+    KMeansOptions coarse;
+    coarse.target_entries =
+        std::max<std::int64_t>(1, kRegionEntries / options_.selection.cluster_target_entries);
+    coarse.entries_max = 2 * coarse.target_entries;
+    coarse.seed = ClusteringOf(options_.selection, HeadOf(layer, head_number)).seed;
+    const std::span<const float> problem = centroids;
+    const PointClusters found = KMeans(alone, {&problem, 1}, dim(), coarse).front();
+    for (std::int64_t region = 0; region < found.cluster_count(); ++region) {
+      ClusterGroup group;
+      for (const std::int64_t member : found.cluster(region)) {
+        const std::size_t slot = slots[static_cast<std::size_t>(member)];
+        group.clusters.push_back({head_number, head.index.id(slot)});
+        group.entry_counts.push_back(head.index.count(slot));
+      }
+      groups.push_back(std::move(group));
+    }
+    head.variance_sum = 0;
+    head.variance_entries = 0;
+  }
+  return groups;
+}
+
+std::vector<ClusterSplit> DynaKvPolicy::Recluster(
+    std::int32_t layer, std::span<const std::vector<LoadedCluster>> groups, ThreadPool& pool) {
+  std::vector<std::vector<const LoadedCluster*>> loaded(groups.size());
+  std::vector<std::vector<float>> keys;
+  std::vector<std::span<const float>> problems;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    for (const LoadedCluster& cluster : groups[i]) loaded[i].push_back(&cluster);
+    keys.push_back(KeysOf(loaded[i]));
+  }
+  problems.assign(keys.begin(), keys.end());
+  const std::uint64_t salt = static_cast<std::uint64_t>(layer);
+  const std::vector<PointClusters> found =
+      KMeans(pool, problems, dim(), ClusteringOf(options_.selection, salt));
+  std::vector<ClusterSplit> splits;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const std::int32_t head_number = groups[i].front().cluster.head;
+    Head& head = heads_[HeadOf(layer, head_number)];
+    ClusterSplit split{.head = head_number, .parent_ids = {}, .children = {}};
+    Replace(head, loaded[i], keys[i], found[i], split);
+    splits.push_back(std::move(split));
+  }
+  for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+    heads_[HeadOf(layer, head)].index.Compact();
+  }
+  return splits;
 }
 
 void DynaKvPolicy::AdaptOne(Head& head, const LoadedCluster& loaded,

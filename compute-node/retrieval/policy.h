@@ -101,6 +101,12 @@ struct ClusterSplit {
   std::vector<ChildCluster> children;
 };
 
+// Clusters of one layer and head whose entries are clustered anew together.
+struct ClusterGroup {
+  std::vector<ClusterRef> clusters;
+  std::vector<std::int64_t> entry_counts;  // of each, in the KV node
+};
+
 struct PolicyOptions {
   EntryLayout layout;
   // Query heads that share a KV head.
@@ -163,6 +169,22 @@ class RetrievalPolicy {
 
   // Memory of the index and of all else that a conversation's length decides.
   virtual std::int64_t memory_bytes() const { return 0; }
+
+  // Behind a prompt of several chunks: which clusters of a layer are to be clustered anew, and what
+  // becomes of them. Called between two passes; groups are loaded, and given to Recluster, some at
+  // a time, each of them whole.
+  virtual std::vector<ClusterGroup> Regroup(std::int32_t layer) {
+    static_cast<void>(layer);
+    return {};
+  }
+  virtual std::vector<ClusterSplit> Recluster(std::int32_t layer,
+                                              std::span<const std::vector<LoadedCluster>> groups,
+                                              ThreadPool& pool) {
+    static_cast<void>(layer);
+    static_cast<void>(groups);
+    static_cast<void>(pool);
+    return {};
+  }
 
   // The next unused cluster ids, layer-major, head_count + 1 for each layer (the last: all heads).
   virtual std::vector<std::int64_t> NextClusterIds() const = 0;

@@ -71,6 +71,7 @@ Conversation::Conversation(const ConversationDeps& deps, std::unique_ptr<KvSessi
       model_(scheduler_.model()),
       memory_(deps.memory),
       chunk_tokens_(deps.options.prefill_chunk_tokens),
+      recluster_prompts_(deps.options.recluster_prompts),
       context_tokens_max_(ContextTokensMax(deps.options, model_.config())),
       checkpoint_bytes_(CheckpointReplayBytes(deps.options, deps.identity.layout)),
       session_(std::move(session)),
@@ -79,6 +80,7 @@ Conversation::Conversation(const ConversationDeps& deps, std::unique_ptr<KvSessi
       kv_({.layout = deps.identity.layout,
            .window_tokens_max = deps.options.window_tokens_max,
            .slices_in_flight_max = deps.options.slices_in_flight_max,
+           .predict = deps.options.predict_selection,
            .policy = choice_},
           model_.config(), scheduler_.model().pool(), scheduler_.scratch(), *session_, *policy_,
           deps.memory),
@@ -143,8 +145,26 @@ absl::Status Conversation::Prefill(std::span<const std::int32_t> tokens,
                       token_count());
     }
   }
+  const bool many_chunks = std::ssize(tokens) > chunk_tokens_;
+  if (recluster_prompts_ && many_chunks && 2 * std::ssize(tokens) >= token_count()) {
+    CAIRN_RETURN_IF_ERROR(RegroupPrompt(stop));
+  }
   session_->SetReplayMode(ReplayMode::kOperations);
   return absl::OkStatus();
+}
+
+absl::Status Conversation::RegroupPrompt(const StopSignal& stop) {
+  for (int tries = 0;;) {
+    const absl::StatusOr<bool> changed = kv_.Regroup();
+    absl::Status status = changed.status();
+    if (status.ok() && *changed) {
+      // Of the same tokens: what changed are the clusters.
+      status = StartCheckpoint();
+      if (status.ok()) status = FinishCheckpoint();
+    }
+    if (status.ok()) return status;
+    CAIRN_RETURN_IF_ERROR(Recover(status, stop, tries));
+  }
 }
 
 absl::Status Conversation::Recover(absl::Status lost, const StopSignal& stop, int& tries) {

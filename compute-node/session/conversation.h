@@ -82,6 +82,9 @@ class Conversation {
   const std::string& stored_random_state() const { return stored_random_state_; }
   std::int32_t reconnect_count() const { return session_->reconnect_count() - first_reconnects_; }
 
+  // What its steps fetched since it was opened.
+  const FetchCounts& fetch_counts() const { return kv_.fetch_counts(); }
+
   // INVALID_ARGUMENT with the numbers if `token_count` more tokens are more than the context holds.
   absl::Status CheckRoom(std::int64_t token_count) const;
 
@@ -113,6 +116,8 @@ class Conversation {
   absl::Status PrefillChunk(std::span<const std::int32_t> tokens, std::span<float> last_logits,
                             const StopSignal& stop, const Progress& progress,
                             std::int64_t done_before);
+  // Behind a prompt that was computed in several chunks and is most of the conversation.
+  absl::Status RegroupPrompt(const StopSignal& stop);
   absl::Status SaveAll();
   absl::Status StartCheckpoint();
   absl::Status FinishCheckpoint();
@@ -124,6 +129,7 @@ class Conversation {
   const Model& model_;
   KvMemory& memory_;
   const std::int64_t chunk_tokens_;
+  const bool recluster_prompts_;
   const std::int64_t context_tokens_max_;
   const std::int64_t checkpoint_bytes_;
   std::unique_ptr<KvSession> session_;

@@ -180,70 +180,17 @@ absl::Status EntryStore::RestoreIndex(std::int32_t layer, const CarriedReply& re
 }
 
 absl::Status EntryStore::RebuildFromKeys(std::int32_t layer) {
-  CAIRN_ASSIGN_OR_RETURN(const ClustersReply clusters,
+  CAIRN_ASSIGN_OR_RETURN(const ClustersReply reply,
                          Wait<ClustersReply>(session_.StartRead(GetClusters{layer})));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<LoadedCluster> loaded, Load(layer, clusters.clusters));
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(layout_.head_count), 0);
-  for (const LoadedCluster& cluster : loaded) {
-    const std::int32_t head = cluster.cluster.head;
-    if (head >= 0 && head < layout_.head_count) {
-      counts[static_cast<std::size_t>(head)] += cluster.positions.count();
-    }
+  std::vector<ClusterRef> clusters;
+  std::vector<std::int64_t> entry_counts;
+  for (const ClusterInfo& info : reply.clusters) {
+    clusters.push_back(info.cluster);
+    entry_counts.push_back(info.positions.count());
   }
-  for (std::int32_t head = 0; head < layout_.head_count; ++head) {
-    const std::int64_t held = std::ssize(held_.Of(layer, head));
-    if (counts[static_cast<std::size_t>(head)] + held == stored_count(layer)) continue;
-    return NotAsStored(
-        session_, layer,
-        fmt::format("head {} has {} entries in clusters and {} held, of {}", head,
-                    counts[static_cast<std::size_t>(head)], held, stored_count(layer)));
-  }
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<LoadedCluster> loaded,
+                         Load(layer, clusters, entry_counts));
   return policy_.Rebuild(layer, loaded);
-}
-
-absl::StatusOr<std::vector<LoadedCluster>> EntryStore::Load(std::int32_t layer,
-                                                            std::span<const ClusterInfo> clusters) {
-  const std::size_t dim = static_cast<std::size_t>(layout_.head_dim);
-  std::vector<LoadedCluster> loaded;
-  std::vector<float> value(dim);
-  std::size_t next = 0;
-  while (next < clusters.size()) {
-    Fetch fetch;
-    fetch.layer = layer;
-    fetch.with_positions = true;
-    const std::size_t first = next;
-    for (std::int64_t bytes = 0; next < clusters.size(); ++next) {
-      bytes += clusters[next].positions.count() * entry_bytes_;
-      const bool full = bytes > kFetchBytesMax / 2 || next - first == kFetchClusterCountMax;
-      if (full && next > first) break;
-      fetch.clusters.push_back(clusters[next].cluster);
-    }
-    CAIRN_ASSIGN_OR_RETURN(const FetchReply reply,
-                           Wait<FetchReply>(session_.StartRead(std::move(fetch))));
-    if (reply.clusters.size() != next - first) {
-      return NotAsStored(session_, layer, "a fetch answered other clusters");
-    }
-    for (std::size_t i = first; i < next; ++i) {
-      LoadedCluster cluster{.cluster = clusters[i].cluster};
-      for (const Span& span : reply.clusters[i - first].spans) {
-        for (std::int64_t entry = 0; entry < span.entry_count; ++entry) {
-          const std::size_t at = cluster.keys.size();
-          cluster.keys.resize(at + dim);
-          LoadKvEntry(span.Entry(entry, entry_bytes_), layout_.kv_format,
-                      std::span(cluster.keys).subspan(at, dim), value);
-        }
-        cluster.positions.AppendAll(span.positions);
-      }
-      cluster.stored_count = cluster.positions.count();
-      if (!(cluster.positions == clusters[i].positions)) {
-        return NotAsStored(session_, layer,
-                           fmt::format("cluster {} of head {} is lost",
-                                       clusters[i].cluster.cluster_id, clusters[i].cluster.head));
-      }
-      loaded.push_back(std::move(cluster));
-    }
-  }
-  return loaded;
 }
 
 }  // namespace cairn::compute

@@ -64,6 +64,10 @@ class EntryStore {
   // emptied.
   absl::Status Settle(std::int64_t token_count, std::vector<std::vector<LoadedCluster>>& loaded);
 
+  // Between two passes, behind a prompt of several chunks: lets the policy cluster anew, and
+  // answers whether it did. REQUIRES: nothing is left to settle.
+  absl::StatusOr<bool> Regroup();
+
   // In a pass, when a layer is done: stores its entries below `stored_until`, in the window or in
   // the chunk, and keeps the chunk's others in the window.
   absl::Status StoreLayer(std::int32_t layer, const ChunkEntries& chunk, std::int64_t stored_until);
@@ -101,7 +105,9 @@ class EntryStore {
   absl::Status RestoreIndex(std::int32_t layer, const CarriedReply& reply);
   absl::Status RebuildFromKeys(std::int32_t layer);
   absl::StatusOr<std::vector<LoadedCluster>> Load(std::int32_t layer,
-                                                  std::span<const ClusterInfo> clusters);
+                                                  std::span<const ClusterRef> clusters,
+                                                  std::span<const std::int64_t> entry_counts);
+  absl::StatusOr<bool> RegroupLayer(std::int32_t layer);
   // Whether the rows' entries and those in memory are all that the session has.
   bool IsComplete(std::int32_t layer, std::span<const IndexRow> rows,
                   const CarriedReply& reply) const;

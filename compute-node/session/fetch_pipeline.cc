@@ -1,24 +1,11 @@
 #include "compute-node/session/fetch_pipeline.h"
 
-#include <chrono>
 #include <utility>
 
 #include "common/base/check.h"
+#include "compute-node/session/fetch_check.h"
 
 namespace cairn::compute {
-namespace {
-
-// How often a waiting pass looks at its stop signal.
-constexpr std::chrono::milliseconds kFetchStopCheckInterval{20};
-
-absl::Status ClusterError(std::int32_t layer, const ClusterRef& cluster, std::string_view what) {
-  return DataLoss(
-      "fetch layer {} head {} cluster {}: {}; delete the conversation or restore the store", layer,
-      cluster.head, cluster.cluster_id, what);
-}
-
-}  // namespace
-
 void FetchPipeline::StartPass(KvSession& session, Plan plan, bool ahead) {
   Reset();
   session_ = &session;
@@ -42,12 +29,11 @@ bool FetchPipeline::HasNext() const {
 
 absl::StatusOr<ArrivedSlice> FetchPipeline::Next(const StopSignal& stop) {
   CAIRN_CHECK(HasNext());
-  while (in_flight_.front().answer.wait_for(kFetchStopCheckInterval) != std::future_status::ready) {
-    CAIRN_RETURN_IF_ERROR(stop.Check());
-  }
-  InFlight request = std::move(in_flight_.front());
+  InFlight& first = in_flight_.front();
+  CAIRN_ASSIGN_OR_RETURN(
+      FetchReply reply, WaitForFetch(first.layer, first.answer, first.slice.clusters.size(), stop));
+  InFlight request = std::move(first);
   in_flight_.pop_front();
-  CAIRN_ASSIGN_OR_RETURN(FetchReply reply, Wait<FetchReply>(std::move(request.answer)));
   CAIRN_ASSIGN_OR_RETURN(ArrivedSlice arrived, Check(std::move(request), std::move(reply)));
   RequestMore();
   return arrived;
@@ -95,68 +81,16 @@ void FetchPipeline::RequestMore() {
 
 absl::StatusOr<ArrivedSlice> FetchPipeline::Check(InFlight request, FetchReply reply) const {
   const std::vector<PlannedCluster>& planned = request.slice.clusters;
-  if (reply.clusters.size() != planned.size()) {
-    return DataLoss("fetch layer {}: {} clusters were asked for, {} came", request.layer,
-                    planned.size(), reply.clusters.size());
-  }
   ArrivedSlice arrived;
   arrived.reply = std::move(reply);
   arrived.charge = std::move(request.charge);
   arrived.clusters.resize(planned.size());
   for (std::size_t i = 0; i < planned.size(); ++i) {
-    CAIRN_RETURN_IF_ERROR(
-        CheckCluster(request.layer, planned[i], arrived.reply.clusters[i], arrived.clusters[i]));
+    CAIRN_RETURN_IF_ERROR(CheckFetched(request.layer, planned[i], arrived.reply.clusters[i],
+                                       options_.entry_bytes, arrived.clusters[i]));
   }
   arrived.planned = std::move(request.slice.clusters);
   return arrived;
-}
-
-absl::Status FetchPipeline::CheckCluster(std::int32_t layer, const PlannedCluster& planned,
-                                         const FetchedCluster& fetched, EntryRun& arrived) const {
-  const ClusterRef& cluster = planned.cluster;
-  if (fetched.cluster != cluster) {
-    return ClusterError(layer, cluster,
-                        fmt::format("the answer is about head {} cluster {}", fetched.cluster.head,
-                                    fetched.cluster.cluster_id));
-  }
-  if (fetched.outcome == FetchOutcome::kLost) {
-    return ClusterError(layer, cluster, "a part failed its check");
-  }
-  if (fetched.outcome != FetchOutcome::kFound) {
-    return ClusterError(layer, cluster, "the KV node does not know it");
-  }
-  arrived.head = cluster.head;
-  Positions positions;
-  for (const Span& span : fetched.spans) {
-    const bool whole = span.entry_count >= 1 && span.positions.count() == span.entry_count &&
-                       span.entry_count <= planned.entry_count &&
-                       std::ssize(span.bytes) == span.entry_count * options_.entry_bytes;
-    if (!whole) {
-      return ClusterError(
-          layer, cluster,
-          fmt::format("part {}: {} entries in {} bytes with {} positions", span.part_id,
-                      span.entry_count, span.bytes.size(), span.positions.count()));
-    }
-    if (!positions.empty() && span.positions.first() <= positions.last()) {
-      return ClusterError(layer, cluster, "its spans are not in position order");
-    }
-    positions.AppendAll(span.positions);
-    for (std::int64_t i = 0; i < span.entry_count; ++i) {
-      arrived.entries.push_back(span.Entry(i, options_.entry_bytes));
-    }
-  }
-  if (positions.count() != planned.entry_count) {
-    return ClusterError(
-        layer, cluster,
-        fmt::format("{} entries came, {} were expected", positions.count(), planned.entry_count));
-  }
-  if (!planned.positions.empty() && !(positions == planned.positions)) {
-    return ClusterError(
-        layer, cluster,
-        fmt::format("{} entries came, positions {} to {} were expected", positions.count(),
-                    planned.positions.first(), planned.positions.last()));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace cairn::compute

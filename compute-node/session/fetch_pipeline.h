@@ -77,8 +77,6 @@ class FetchPipeline {
   void PlanLayer(std::int32_t layer);
   void RequestMore();
   absl::StatusOr<ArrivedSlice> Check(InFlight request, FetchReply reply) const;
-  absl::Status CheckCluster(std::int32_t layer, const PlannedCluster& planned,
-                            const FetchedCluster& fetched, EntryRun& arrived) const;
 
   const Options options_;
   KvMemory& memory_;

@@ -30,6 +30,12 @@ struct SessionOptions {
   // One read from the KV node, and how many of them at once: their product is what reading takes.
   std::int64_t fetch_slice_bytes = std::int64_t{2} << 20;
   int slices_in_flight_max = 3;
+  // Policies that choose by queries: whether a step asks for what the next layer will probably
+  // select, while it computes this one.
+  bool predict_selection = true;
+  // Policies that cluster: whether the clusters of a prompt that took several chunks are made again
+  // over all of them.
+  bool recluster_prompts = true;
   // All memory for keys and values of a conversation; bounds the replay buffer.
   std::int64_t dram_budget_bytes = std::int64_t{64} << 20;
 

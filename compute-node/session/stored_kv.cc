@@ -7,6 +7,7 @@
 
 #include "common/base/check.h"
 #include "compute-node/kernels/kv_entry.h"
+#include "compute-node/session/fetch_check.h"
 
 namespace cairn::compute {
 namespace {
@@ -31,6 +32,7 @@ StoredKv::StoredKv(const Options& options, const ModelConfig& config, ThreadPool
                  .entry_bytes = options.layout.EntryBytes(0),
                  .slices_in_flight_max = options.slices_in_flight_max},
                 memory),
+      selected_fetch_(options.layout.EntryBytes(0), memory),
       store_(options.layout, options.window_tokens_max, pool, session, policy, options.policy,
              memory),
       loaded_(static_cast<std::size_t>(options.layout.layer_count)),
@@ -58,27 +60,24 @@ absl::Status StoredKv::StartPass(std::int64_t token_count, const StopSignal& sto
     chunk_ = std::vector<std::byte>(static_cast<std::size_t>(chunk_bytes));
     chunk_charge_ = KvMemoryCharge(memory_, chunk_bytes);
   }
-  const auto plan = [this](std::int32_t layer) {
-    return policy_.Select(
-        {.layer = layer,
-         .stored_token_count = store_.stored_count(layer),
-         .first_position = token_count_,
-         .token_count = pass_tokens_,
-         .queries = policy_.selects_without_queries() ? std::span<const float>() : queries_,
-         .pool = policy_.selects_without_queries() ? nullptr : &pool_});
-  };
+  if (IsSelecting()) return absl::OkStatus();
+  const auto plan = [this](std::int32_t layer) { return policy_.Select(InputOf(layer, queries_)); };
   pipeline_.StartPass(session_, plan, policy_.selects_without_queries());
   return absl::OkStatus();
 }
 
-// Behind the attention over a slice: whether its bytes were there all the time.
-absl::Status StoredKv::CheckIntact(const FetchReply& reply) {
-  for (const FetchedCluster& cluster : reply.clusters) {
-    for (const Span& span : cluster.spans) {
-      if (!span.WasIntact()) return Aborted("the KV node took back memory that was being read");
-    }
-  }
-  return absl::OkStatus();
+SelectionInput StoredKv::InputOf(std::int32_t layer, std::span<const float> queries) {
+  const bool by_queries = !policy_.selects_without_queries();
+  return {.layer = layer,
+          .stored_token_count = store_.stored_count(layer),
+          .first_position = token_count_,
+          .token_count = pass_tokens_,
+          .queries = by_queries ? queries : std::span<const float>(),
+          .pool = by_queries ? &pool_ : nullptr};
+}
+
+void StoredKv::Predict(int layer, std::span<const float> queries) {
+  selected_fetch_.Predict(session_, layer, policy_.Select(InputOf(layer, queries)));
 }
 
 std::int64_t StoredKv::WholeBlocksEnd(std::int32_t layer) const {
@@ -115,15 +114,7 @@ absl::Status StoredKv::Attend(const AttentionBatch& batch) {
   queries_ = batch.q;
   HintNextLayer(batch.layer);
   attention_.Start(batch, scratch_.For(batch.token_count));
-  pipeline_.StartLayer(batch.layer);
-  while (pipeline_.HasNext()) {
-    CAIRN_ASSIGN_OR_RETURN(ArrivedSlice slice, pipeline_.Next(*stop_));
-    TakePartialBlock(batch.layer, slice);
-    attention_.AttendAll(RunsOf(slice));
-    KeepLoaded(batch.layer, slice);
-    CAIRN_RETURN_IF_ERROR(CheckIntact(slice.reply));
-    if (batch.between != nullptr) (*batch.between)();
-  }
+  CAIRN_RETURN_IF_ERROR(IsSelecting() ? AttendSelected(batch) : AttendEverything(batch));
   AttendHeld(batch.layer);
   AttendRecent(batch);
   attention_.Finish();
@@ -138,32 +129,55 @@ absl::Status StoredKv::Attend(const AttentionBatch& batch) {
   return absl::OkStatus();
 }
 
-std::vector<EntryRun> StoredKv::RunsOf(ArrivedSlice& slice) const {
+absl::Status StoredKv::AttendEverything(const AttentionBatch& batch) {
+  pipeline_.StartLayer(batch.layer);
+  while (pipeline_.HasNext()) {
+    CAIRN_ASSIGN_OR_RETURN(ArrivedSlice slice, pipeline_.Next(*stop_));
+    TakePartialBlock(batch.layer, slice);
+    attention_.AttendAll(slice.clusters);
+    CAIRN_RETURN_IF_ERROR(CheckIntact(slice.reply));
+    if (batch.between != nullptr) (*batch.between)();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StoredKv::AttendSelected(const AttentionBatch& batch) {
+  CAIRN_ASSIGN_OR_RETURN(
+      const SelectedClusters selected,
+      selected_fetch_.Take(session_, batch.layer, policy_.Select(InputOf(batch.layer, batch.q)),
+                           *stop_));
+  attention_.AttendAll(RunsOf(selected));
+  KeepLoaded(batch.layer, selected);
+  for (const FetchReply& reply : selected.replies) CAIRN_RETURN_IF_ERROR(CheckIntact(reply));
+  return absl::OkStatus();
+}
+
+std::vector<EntryRun> StoredKv::RunsOf(const SelectedClusters& selected) const {
   std::vector<EntryRun> runs(static_cast<std::size_t>(options_.layout.head_count));
-  for (std::size_t i = 0; i < slice.clusters.size(); ++i) {
-    const EntryRun& cluster = slice.clusters[i];
-    EntryRun& run = runs[static_cast<std::size_t>(cluster.head)];
-    run.head = cluster.head;
-    if (slice.planned[i].attended.empty()) {
-      run.entries.insert(run.entries.end(), cluster.entries.begin(), cluster.entries.end());
+  for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+    runs[static_cast<std::size_t>(head)].head = head;
+  }
+  for (const SelectedClusters::Cluster& cluster : selected.clusters) {
+    const std::vector<const std::byte*>& entries = cluster.entries.entries;
+    EntryRun& run = runs[static_cast<std::size_t>(cluster.entries.head)];
+    if (cluster.planned.attended.empty()) {
+      run.entries.insert(run.entries.end(), entries.begin(), entries.end());
     }
-    for (const std::int32_t index : slice.planned[i].attended) {
-      run.entries.push_back(cluster.entries[static_cast<std::size_t>(index)]);
+    for (const std::int32_t index : cluster.planned.attended) {
+      run.entries.push_back(entries[static_cast<std::size_t>(index)]);
     }
   }
   return runs;
 }
 
-void StoredKv::KeepLoaded(std::int32_t layer, const ArrivedSlice& slice) {
+void StoredKv::KeepLoaded(std::int32_t layer, const SelectedClusters& selected) {
   const std::size_t dim = static_cast<std::size_t>(options_.layout.head_dim);
   std::vector<float> value(dim);
-  for (std::size_t i = 0; i < slice.planned.size(); ++i) {
-    if (!slice.planned[i].adapt) continue;
-    LoadedCluster loaded{.cluster = slice.planned[i].cluster};
-    for (const Span& span : slice.reply.clusters[i].spans) {
-      loaded.positions.AppendAll(span.positions);
-    }
-    const std::vector<const std::byte*>& entries = slice.clusters[i].entries;
+  for (const SelectedClusters::Cluster& cluster : selected.clusters) {
+    if (!cluster.planned.adapt) continue;
+    LoadedCluster loaded{.cluster = cluster.planned.cluster};
+    for (const Span& span : cluster.fetched->spans) loaded.positions.AppendAll(span.positions);
+    const std::vector<const std::byte*>& entries = cluster.entries.entries;
     loaded.stored_count = std::ssize(entries);
     loaded.keys.resize(entries.size() * dim);
     for (std::size_t entry = 0; entry < entries.size(); ++entry) {
@@ -190,6 +204,7 @@ void StoredKv::CommitPass() {
 
 void StoredKv::AbandonPass() {
   pipeline_.Reset();
+  selected_fetch_.Reset();
   session_.ReturnLeases();
   // A buffer for one token is kept for the next step; one for a chunk is not worth its memory.
   if (pass_tokens_ != 1) {
@@ -251,6 +266,12 @@ void StoredKv::AttendRecent(const AttentionBatch& batch) {
     }
   }
   attention_.AttendCausal(runs, first);
+}
+
+absl::StatusOr<bool> StoredKv::Regroup() {
+  CAIRN_CHECK_EQ(pass_tokens_, 0);
+  CAIRN_RETURN_IF_ERROR(store_.Settle(token_count_, loaded_));
+  return store_.Regroup();
 }
 
 absl::Status StoredKv::StageCheckpoint() {

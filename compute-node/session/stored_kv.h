@@ -34,6 +34,7 @@
 #include "compute-node/session/entry_store.h"
 #include "compute-node/session/fetch_pipeline.h"
 #include "compute-node/session/kv_memory.h"
+#include "compute-node/session/selected_fetch.h"
 #include "compute-node/session/stop.h"
 
 namespace cairn::compute {
@@ -44,6 +45,8 @@ class StoredKv : public KvAttention {
     EntryLayout layout;
     std::int64_t window_tokens_max = kWindowTokensMax;
     int slices_in_flight_max = 3;
+    // Whether a step asks for what the next layer will probably select.
+    bool predict = true;
     // What the policy was made from.
     PolicyChoice policy{};
   };
@@ -64,28 +67,39 @@ class StoredKv : public KvAttention {
   // empty. REQUIRES: no pass; the scratch has room for `token_count` tokens.
   absl::Status StartPass(std::int64_t token_count, const StopSignal& stop, LayerDone layer_done);
   absl::Status Attend(const AttentionBatch& batch) override;
+  bool wants_predictions() const override { return IsSelecting() && options_.predict; }
+  void Predict(int layer, std::span<const float> queries) override;
   // REQUIRES: every layer was attended.
   void CommitPass();
   void AbandonPass();
+
+  // Lets the policy cluster anew what a prompt of several chunks left, and answers whether it did:
+  // then a checkpoint is due. REQUIRES: no pass.
+  absl::StatusOr<bool> Regroup();
 
   // Sends what a checkpoint of token_count() tokens needs besides the Checkpoint itself. The caller
   // then sends that, and calls CheckpointDone when it is acknowledged, before the next one.
   // REQUIRES: no pass.
   absl::Status StageCheckpoint();
+  const FetchCounts& fetch_counts() const { return selected_fetch_.counts(); }
   void CheckpointDone() { store_.CheckpointDone(); }
 
  private:
-  static absl::Status CheckIntact(const FetchReply& reply);
+  // Whether the pass is a step of a policy that chooses by queries.
+  bool IsSelecting() const { return pass_tokens_ == 1 && !policy_.selects_without_queries(); }
+  SelectionInput InputOf(std::int32_t layer, std::span<const float> queries);
+  absl::Status AttendEverything(const AttentionBatch& batch);
+  absl::Status AttendSelected(const AttentionBatch& batch);
   // Where the layer's stored entries end, less a last block that is not whole. Behind a fork from
   // before the window there is one until the window moves; it is attended with the entries in
   // memory, so that blocks keep their borders.
   std::int64_t WholeBlocksEnd(std::int32_t layer) const;
   // Moves what the slice holds of that block into the window.
   void TakePartialBlock(std::int32_t layer, ArrivedSlice& slice);
-  // The slice's entries that are attended, one run for each head.
-  std::vector<EntryRun> RunsOf(ArrivedSlice& slice) const;
+  // Entries that are attended, one run for each head.
+  std::vector<EntryRun> RunsOf(const SelectedClusters& selected) const;
   // Keeps the keys of clusters that the policy will adapt behind the pass.
-  void KeepLoaded(std::int32_t layer, const ArrivedSlice& slice);
+  void KeepLoaded(std::int32_t layer, const SelectedClusters& selected);
   void StoreChunk(const AttentionBatch& batch);
   void AttendHeld(std::int32_t layer);
   void AttendRecent(const AttentionBatch& batch);
@@ -102,6 +116,7 @@ class StoredKv : public KvAttention {
   PassScratch& scratch_;
   BlockAttention attention_;
   FetchPipeline pipeline_;
+  SelectedFetch selected_fetch_;
   EntryStore store_;
 
   std::int64_t token_count_ = 0;

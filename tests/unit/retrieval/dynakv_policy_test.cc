@@ -64,13 +64,15 @@ TEST(DynaKvPolicyTest, RandomHistoriesKeepEveryEntryInOnePlace) {
   for (int history = 0; history < 6; ++history) {
     PolicyWorld world(SmallOptions(), MakeDynaKv, random());
     for (int i = 0; i < 25; ++i) {
-      const std::uint64_t kind = random() % 8;
+      const std::uint64_t kind = random() % 9;
       if (kind == 0) {
         world.Prefill(1 + static_cast<std::int64_t>(random() % 300));
       } else if (kind == 1) {
         world.FailedStep();
       } else if (kind == 2) {
         world.Restart();
+      } else if (kind == 8) {
+        world.Regroup();
       } else if (kind == 3 && world.token_count() > 1) {
         const std::uint64_t count = static_cast<std::uint64_t>(world.token_count());
         world.ForkAt(1 + static_cast<std::int64_t>(random() % count));
@@ -130,6 +132,28 @@ TEST(DynaKvPolicyTest, ClustersAdaptAndStaySmall) {
   for (std::size_t slot = 0; slot < index.slot_count(); ++slot) {
     EXPECT_LE(index.count(slot), world.options().selection.cluster_entries_max());
   }
+}
+
+// The mean squared distance of all entries from their centroids.
+double MeanVariance(PolicyWorld& world) {
+  const ClusterIndex& index = DynaKvOf(world).index(0, 0);
+  double sum = 0;
+  for (std::size_t slot = 0; slot < index.slot_count(); ++slot) {
+    if (!index.alive(slot) || index.flags(slot).pinned) continue;
+    sum += static_cast<double>(index.variance(slot)) * static_cast<double>(index.count(slot));
+  }
+  return sum / static_cast<double>(index.entry_count());
+}
+
+TEST(DynaKvPolicyTest, ClusteringAPromptAnewMakesTighterClusters) {
+  PolicyWorld world(SmallOptions(), MakeDynaKv, 9);
+  for (int chunk = 0; chunk < 12; ++chunk) world.Prefill(256);
+  const double before = MeanVariance(world);
+  const std::int64_t clusters = DynaKvOf(world).index(0, 0).cluster_count();
+  world.Regroup();
+  EXPECT_LT(MeanVariance(world), 0.985 * before);
+  EXPECT_LT(DynaKvOf(world).index(0, 0).cluster_count(), clusters * 5 / 4);
+  world.CheckPlaces();
 }
 
 TEST(DynaKvPolicyTest, APromptReadsEverything) {

@@ -210,6 +210,23 @@ void PolicyWorld::Step() {
   ++token_count_;
 }
 
+void PolicyWorld::Regroup() {
+  Settle(token_count_);
+  ThreadPool pool(2);
+  for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
+    for (const ClusterGroup& group : policy_->Regroup(layer)) {
+      std::vector<std::vector<LoadedCluster>> loaded(1);
+      for (std::size_t i = 0; i < group.clusters.size(); ++i) {
+        loaded[0].push_back(Load(layer, group.clusters[i]));
+        EXPECT_EQ(loaded[0].back().stored_count, group.entry_counts[i]);
+      }
+      for (const ClusterSplit& split : policy_->Recluster(layer, loaded, pool)) {
+        Split(layer, split);
+      }
+    }
+  }
+}
+
 void PolicyWorld::FailedStep() {
   Settle(token_count_);
   for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) Select(layer);

@@ -34,6 +34,8 @@ class PolicyWorld {
   void Prefill(std::int64_t count);
   // One token: selects by random queries, and adapts.
   void Step();
+  // Clusters anew, as behind a long prompt.
+  void Regroup();
   // A step that was computed but failed.
   void FailedStep();
   // Saves the policy's state and goes on with a new one; at an earlier token if it is a fork.

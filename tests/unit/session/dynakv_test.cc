@@ -120,6 +120,47 @@ TEST_F(DynaKvTest, ARestartChangesNothing) {
   }
 }
 
+TEST_F(DynaKvTest, AskingAheadChangesNothing) {
+  const std::vector<std::int32_t> prompt = Prompt(400);
+  const std::vector<std::int32_t> fed = Prompt(120);
+  std::vector<float> logits = Logits();
+  std::vector<std::vector<std::vector<float>>> results;
+  for (const bool predict : {true, false}) {
+    options.predict_selection = predict;
+    const std::unique_ptr<Conversation> conversation = OpenInRam(CreateInRam());
+    ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+    results.push_back(Feed(*conversation, fed));
+    const FetchCounts& counts = conversation->fetch_counts();
+    EXPECT_GT(counts.selected_count, 0);
+    EXPECT_EQ(counts.predicted_count > 0, predict);
+    EXPECT_EQ(counts.foreseen_count > 0, predict);
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+// A prompt of several chunks is clustered again as a whole, and nothing of it is lost by that.
+TEST_F(DynaKvTest, APromptOfManyChunksIsClusteredAgain) {
+  options.prefill_chunk_tokens = 250;
+  const std::vector<std::int32_t> prompt = Prompt(1000);
+  std::vector<float> logits = Logits();
+  std::vector<std::int64_t> next_ids;
+  for (const bool recluster : {true, false}) {
+    options.recluster_prompts = recluster;
+    const SessionId id = CreateInRam();
+    {
+      const std::unique_ptr<Conversation> conversation = OpenInRam(id);
+      ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+    }
+    next_ids.push_back(ram->Open(id).value()->attachment().next_cluster_ids[0]);
+    const std::unique_ptr<Conversation> again = OpenInRam(id);
+    ASSERT_NE(again, nullptr);
+    EXPECT_EQ(again->token_count(), 1000);
+    Feed(*again, Prompt(50));
+    Checkpoint(*again);
+  }
+  EXPECT_GT(next_ids[0], next_ids[1] * 3 / 2);
+}
+
 TEST_F(DynaKvTest, AForkAtAnyTokenGoesOn) {
   const std::vector<std::int32_t> prompt = Prompt(250);
   const std::vector<std::int32_t> fed = Prompt(250);

@@ -1,0 +1,92 @@
+// How EntryStore brings whole clusters into memory, and lets the policy make others of them.
+#include <algorithm>
+#include <utility>
+
+#include "compute-node/kernels/kv_entry.h"
+#include "compute-node/session/entry_store.h"
+#include "compute-node/session/fetch_check.h"
+
+namespace cairn::compute {
+namespace {
+
+// Entries that are loaded at once for the policy to look at.
+constexpr std::int64_t kLoadBytesMax = std::int64_t{2} << 20;
+
+}  // namespace
+
+absl::StatusOr<std::vector<LoadedCluster>> EntryStore::Load(
+    std::int32_t layer, std::span<const ClusterRef> clusters,
+    std::span<const std::int64_t> entry_counts) {
+  const std::size_t dim = static_cast<std::size_t>(layout_.head_dim);
+  const StopSignal never;
+  std::vector<LoadedCluster> loaded;
+  std::vector<float> value(dim);
+  std::size_t next = 0;
+  while (next < clusters.size()) {
+    Fetch fetch;
+    fetch.layer = layer;
+    fetch.with_positions = true;
+    const std::size_t first = next;
+    for (std::int64_t bytes = 0; next < clusters.size(); ++next) {
+      bytes += entry_counts[next] * entry_bytes_;
+      const bool full = bytes > kLoadBytesMax || next - first == kFetchClusterCountMax;
+      if (full && next > first) break;
+      fetch.clusters.push_back(clusters[next]);
+    }
+    std::future<absl::StatusOr<ReadReply>> answer = session_.StartRead(std::move(fetch));
+    CAIRN_ASSIGN_OR_RETURN(const FetchReply reply,
+                           WaitForFetch(layer, answer, next - first, never));
+    for (std::size_t i = first; i < next; ++i) {
+      PlannedCluster planned;
+      planned.cluster = clusters[i];
+      planned.entry_count = entry_counts[i];
+      const FetchedCluster& fetched = reply.clusters[i - first];
+      EntryRun run;
+      CAIRN_RETURN_IF_ERROR(CheckFetched(layer, planned, fetched, entry_bytes_, run));
+      LoadedCluster cluster{.cluster = clusters[i]};
+      for (const Span& span : fetched.spans) cluster.positions.AppendAll(span.positions);
+      cluster.stored_count = cluster.positions.count();
+      cluster.keys.resize(run.entries.size() * dim);
+      for (std::size_t entry = 0; entry < run.entries.size(); ++entry) {
+        LoadKvEntry(run.entries[entry], layout_.kv_format,
+                    std::span(cluster.keys).subspan(entry * dim, dim), value);
+      }
+      loaded.push_back(std::move(cluster));
+    }
+    CAIRN_RETURN_IF_ERROR(CheckIntact(reply));
+  }
+  return loaded;
+}
+
+absl::StatusOr<bool> EntryStore::RegroupLayer(std::int32_t layer) {
+  const std::vector<ClusterGroup> groups = policy_.Regroup(layer);
+  for (std::size_t next = 0; next < groups.size();) {
+    std::vector<std::vector<LoadedCluster>> loaded;
+    std::int64_t bytes = 0;
+    for (; next < groups.size(); ++next) {
+      std::int64_t entry_count = 0;
+      for (const std::int64_t count : groups[next].entry_counts) entry_count += count;
+      if (!loaded.empty() && bytes + entry_count * entry_bytes_ > kLoadBytesMax) break;
+      bytes += entry_count * entry_bytes_;
+      CAIRN_ASSIGN_OR_RETURN(std::vector<LoadedCluster> group,
+                             Load(layer, groups[next].clusters, groups[next].entry_counts));
+      for (LoadedCluster& cluster : group) AddHeldKeys(layer, cluster);
+      loaded.push_back(std::move(group));
+    }
+    const KvMemoryCharge charge(memory_, bytes);
+    CAIRN_RETURN_IF_ERROR(SendSplits(layer, policy_.Recluster(layer, loaded, pool_)));
+  }
+  return !groups.empty();
+}
+
+absl::StatusOr<bool> EntryStore::Regroup() {
+  bool any = false;
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    CAIRN_ASSIGN_OR_RETURN(const bool changed, RegroupLayer(layer));
+    any = any || changed;
+  }
+  ChargeIndex();
+  return any;
+}
+
+}  // namespace cairn::compute

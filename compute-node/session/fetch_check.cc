@@ -1,0 +1,94 @@
+#include "compute-node/session/fetch_check.h"
+
+#include <chrono>
+#include <utility>
+
+#include "compute-node/kv_client/kv_client.h"
+
+namespace cairn::compute {
+namespace {
+
+// How often a waiting pass looks at its stop signal.
+constexpr std::chrono::milliseconds kFetchStopCheckInterval{20};
+
+absl::Status ClusterError(std::int32_t layer, const ClusterRef& cluster, std::string_view what) {
+  return DataLoss(
+      "fetch layer {} head {} cluster {}: {}; delete the conversation or restore the store", layer,
+      cluster.head, cluster.cluster_id, what);
+}
+
+}  // namespace
+
+absl::Status CheckFetched(std::int32_t layer, const PlannedCluster& planned,
+                          const FetchedCluster& fetched, std::int64_t entry_bytes,
+                          EntryRun& arrived) {
+  const ClusterRef& cluster = planned.cluster;
+  if (fetched.cluster != cluster) {
+    return ClusterError(layer, cluster,
+                        fmt::format("the answer is about head {} cluster {}", fetched.cluster.head,
+                                    fetched.cluster.cluster_id));
+  }
+  if (fetched.outcome == FetchOutcome::kLost) {
+    return ClusterError(layer, cluster, "a part failed its check");
+  }
+  if (fetched.outcome != FetchOutcome::kFound) {
+    return ClusterError(layer, cluster, "the KV node does not know it");
+  }
+  arrived.head = cluster.head;
+  Positions positions;
+  for (const Span& span : fetched.spans) {
+    const bool whole = span.entry_count >= 1 && span.positions.count() == span.entry_count &&
+                       span.entry_count <= planned.entry_count &&
+                       std::ssize(span.bytes) == span.entry_count * entry_bytes;
+    if (!whole) {
+      return ClusterError(
+          layer, cluster,
+          fmt::format("part {}: {} entries in {} bytes with {} positions", span.part_id,
+                      span.entry_count, span.bytes.size(), span.positions.count()));
+    }
+    if (!positions.empty() && span.positions.first() <= positions.last()) {
+      return ClusterError(layer, cluster, "its spans are not in position order");
+    }
+    positions.AppendAll(span.positions);
+    for (std::int64_t i = 0; i < span.entry_count; ++i) {
+      arrived.entries.push_back(span.Entry(i, entry_bytes));
+    }
+  }
+  if (positions.count() != planned.entry_count) {
+    return ClusterError(
+        layer, cluster,
+        fmt::format("{} entries came, {} were expected", positions.count(), planned.entry_count));
+  }
+  if (!planned.positions.empty() && !(positions == planned.positions)) {
+    return ClusterError(
+        layer, cluster,
+        fmt::format("{} entries came, positions {} to {} were expected", positions.count(),
+                    planned.positions.first(), planned.positions.last()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckIntact(const FetchReply& reply) {
+  for (const FetchedCluster& cluster : reply.clusters) {
+    for (const Span& span : cluster.spans) {
+      if (!span.WasIntact()) return Aborted("the KV node took back memory that was being read");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FetchReply> WaitForFetch(std::int32_t layer,
+                                        std::future<absl::StatusOr<ReadReply>>& answer,
+                                        std::size_t cluster_count, const StopSignal& stop) {
+  while (answer.wait_for(kFetchStopCheckInterval) != std::future_status::ready) {
+    CAIRN_RETURN_IF_ERROR(stop.Check());
+  }
+  CAIRN_ASSIGN_OR_RETURN(FetchReply reply, Wait<FetchReply>(std::move(answer)));
+  if (reply.clusters.size() != cluster_count) {
+    return DataLoss("fetch layer {}: {} clusters were asked for, {} came", layer, cluster_count,
+                    reply.clusters.size());
+  }
+  return reply;
+}
+
+}  // namespace cairn::compute

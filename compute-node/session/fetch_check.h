@@ -1,0 +1,32 @@
+// What every answer to a fetch is held against before its bytes are used.
+//
+// Threading:  functions of their arguments only.
+#pragma once
+
+#include <cstdint>
+#include <future>
+
+#include "common/base/status.h"
+#include "common/kv/messages.h"
+#include "compute-node/retrieval/policy.h"
+#include "compute-node/session/entry_run.h"
+#include "compute-node/session/stop.h"
+
+namespace cairn::compute {
+
+// Fills `arrived` with the cluster's entries in position order. DATA_LOSS, naming layer, head and
+// cluster, if they are not what was planned.
+absl::Status CheckFetched(std::int32_t layer, const PlannedCluster& planned,
+                          const FetchedCluster& fetched, std::int64_t entry_bytes,
+                          EntryRun& arrived);
+
+// Behind the attention over it: ABORTED unless the reply's bytes were there all the time.
+absl::Status CheckIntact(const FetchReply& reply);
+
+// Waits for the answer to a fetch, watching the stop signal. DATA_LOSS if it has not
+// `cluster_count` clusters.
+absl::StatusOr<FetchReply> WaitForFetch(std::int32_t layer,
+                                        std::future<absl::StatusOr<ReadReply>>& answer,
+                                        std::size_t cluster_count, const StopSignal& stop);
+
+}  // namespace cairn::compute
