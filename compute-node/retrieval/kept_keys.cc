@@ -19,7 +19,13 @@ KeptKeys::KeptKeys(const EntryLayout& layout)
       keys_(static_cast<std::size_t>(std::int64_t{layout.layer_count} * layout.head_count)) {}
 
 void KeptKeys::Clear() {
-  for (std::vector<float>& keys : keys_) keys = std::vector<float>();
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) ClearLayer(layer);
+}
+
+void KeptKeys::ClearLayer(std::int32_t layer) {
+  for (std::int32_t head = 0; head < layout_.head_count; ++head) {
+    keys_[Row(layer, head)] = std::vector<float>();
+  }
 }
 
 void KeptKeys::Append(const LeavingEntries& leaving) {
@@ -33,7 +39,7 @@ void KeptKeys::Append(const LeavingEntries& leaving) {
 }
 
 absl::Status KeptKeys::Rebuild(std::int32_t layer, std::span<const LoadedCluster> clusters) {
-  for (std::int32_t head = 0; head < layout_.head_count; ++head) keys_[Row(layer, head)].clear();
+  ClearLayer(layer);
   for (const LoadedCluster& cluster : clusters) {
     const std::int32_t head = cluster.cluster.head;
     const std::int64_t floats = cluster.positions.count() * layout_.head_dim;

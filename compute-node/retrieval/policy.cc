@@ -8,13 +8,15 @@
 #include "compute-node/retrieval/bound_policies.h"
 #include "compute-node/retrieval/dynakv_policy.h"
 #include "compute-node/retrieval/full_policy.h"
+#include "compute-node/retrieval/static_policy.h"
 #include "compute-node/retrieval/token_policy.h"
 
 namespace cairn::compute {
 namespace {
 
-constexpr std::array<std::string_view, 6> kPolicyNames = {"full",       "dynakv",    "oracle",
-                                                          "no-cluster", "streaming", "random"};
+constexpr std::array<std::string_view, 8> kPolicyNames = {
+    "full",      "dynakv", "oracle", "no-cluster", "static-cluster", "static-cluster-fixed",
+    "streaming", "random"};
 
 }  // namespace
 
@@ -49,6 +51,14 @@ absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicy(std::string_view nam
   }
   if (name == "no-cluster") {
     return std::make_unique<TokenPolicy>("no-cluster", TokenPolicy::Score::kQuerySum, options);
+  }
+  if (name == "static-cluster") {
+    return std::make_unique<StaticPolicy>("static-cluster", StepBudget::Grows::kWithContext,
+                                          options);
+  }
+  if (name == "static-cluster-fixed") {
+    return std::make_unique<StaticPolicy>("static-cluster-fixed", StepBudget::Grows::kInFirstPrompt,
+                                          options);
   }
   if (name == "streaming") return std::make_unique<StreamingPolicy>(options);
   if (name == "random") return std::make_unique<RandomPolicy>(options);

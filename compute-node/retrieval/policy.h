@@ -64,6 +64,9 @@ struct LeavingEntries {
   // (KV head, token, head_dim), rotated, as attention will read them; empty unless needs_keys().
   std::span<const float> keys{};
   ThreadPool* pool = nullptr;  // as in SelectionInput
+  // Whether they leave in a pass of several tokens, and what the conversation holds then.
+  bool of_prompt = false;
+  std::int64_t conversation_token_count = 0;
 };
 
 // Positions of the cluster's head that go into `cluster`: of entries that leave now, or that were
@@ -217,8 +220,8 @@ class RetrievalPolicy {
     static_cast<void>(clusters);
     return absl::OkStatus();
   }
-  // Memory for such keys: what a table of policies reports apart from what counts as memory of a
-  // conversation.
+  // Memory for such keys, which memory_bytes() leaves out: what a table of policies reports apart
+  // from what counts as memory of a conversation.
   virtual std::int64_t kept_key_bytes() const { return 0; }
   // A held entry that a checkpoint stored; they come in the order of their positions.
   virtual absl::Status RestoreHeld(std::int32_t layer, const HeldEntry& held) {

@@ -1,5 +1,5 @@
-// TokenPolicy chooses the best single tokens of each KV head, with all keys in memory (KeptKeys) and
-// entries in sequence order on flash.
+// TokenPolicy chooses the best single tokens of each KV head, with all keys in memory (KeptKeys)
+// and entries in sequence order on flash.
 //
 // As `no-cluster` a token's score is its key times the query, summed over the heads of the group:
 // the baseline of the DynaKV paper, which pays for every token with a read of its own. As `oracle`

@@ -1,6 +1,7 @@
 // Scores of single tokens against queries, and the best of them.
 //
-// Determinism: the same numbers give the same result on one processor; ties go to the earlier token.
+// Determinism: the same numbers give the same result on one processor; of equal scores the earlier
+//              token is better.
 // Threading:   functions of their arguments only.
 #pragma once
 

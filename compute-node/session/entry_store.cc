@@ -84,8 +84,12 @@ StoreActions EntryStore::AskPolicy(std::int32_t layer, const ChunkEntries& chunk
                                    std::int64_t stored_until, ThreadPool* pool) {
   const std::int64_t first = stored_count(layer);
   if (stored_until <= first) return {};
-  LeavingEntries leaving{
-      .layer = layer, .first_position = first, .token_count = stored_until - first, .pool = pool};
+  LeavingEntries leaving{.layer = layer,
+                         .first_position = first,
+                         .token_count = stored_until - first,
+                         .pool = pool,
+                         .of_prompt = chunk.token_count > 1,
+                         .conversation_token_count = chunk.first_position + chunk.token_count};
   std::vector<float> keys;
   if (policy_.needs_keys()) keys = KeysOf(layer, chunk, first, leaving.token_count);
   leaving.keys = keys;
@@ -198,7 +202,7 @@ absl::Status EntryStore::Settle(std::int64_t token_count,
     const std::size_t at = static_cast<std::size_t>(index);
     for (LoadedCluster& cluster : loaded[at]) AddHeldKeys(layer, cluster);
     if (!loaded[at].empty()) splits[at] = policy_.Adapt(layer, loaded[at]);
-    actions[at] = AskPolicy(layer, {}, stored_until, nullptr);
+    actions[at] = AskPolicy(layer, {.first_position = token_count}, stored_until, nullptr);
   });
   for (std::size_t at = 0; at < layer_count; ++at) {
     const std::int32_t layer = static_cast<std::int32_t>(at);

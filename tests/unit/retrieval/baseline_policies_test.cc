@@ -45,7 +45,7 @@ TEST_P(BaselinePolicyTest, StepsFromTheFirstTokenOn) {
 }
 
 TEST_P(BaselinePolicyTest, ReadsEverythingIfAllIsSelected) {
-  options.selection.select_percent = 100;
+  options.selection.select_tokens_min = 1024;
   PolicyDriver driver(GetParam(), options, seed);
   driver.Prefill(500);
   driver.Step(450);
@@ -129,6 +129,7 @@ TEST_P(BaselinePolicyTest, StatesFromDiskAreChecked) {
 }
 
 TEST_P(BaselinePolicyTest, SeesNoMoreAttentionThanTheOracle) {
+  options.selection.select_percent = 1;  // the least for all lengths: a fixed budget is none here
   PolicyDriver driver(GetParam(), options, seed);
   PolicyDriver oracle("oracle", options, seed);
   driver.Prefill(600);
@@ -142,7 +143,8 @@ TEST_P(BaselinePolicyTest, SeesNoMoreAttentionThanTheOracle) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, BaselinePolicyTest,
-                         testing::Values("oracle", "no-cluster", "streaming", "random"),
+                         testing::Values("oracle", "no-cluster", "static-cluster",
+                                         "static-cluster-fixed", "streaming", "random"),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::replace(name.begin(), name.end(), '-', '_');

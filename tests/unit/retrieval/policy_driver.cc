@@ -140,7 +140,7 @@ std::map<PolicyDriver::LayerHead, PolicyDriver::Attended> PolicyDriver::Plan(
 
 void PolicyDriver::Step(std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
-    Store();
+    Store(false);
     const std::int64_t selected = SelectedTokens(options_.selection, token_count_ + 1);
     const std::int64_t recent = token_count_ + 1 - stored_count_;
     for (const auto& [key, attended] : Plan()) {
@@ -159,7 +159,7 @@ void PolicyDriver::Step(std::int64_t count) {
 }
 
 void PolicyDriver::Prefill(std::int64_t token_count) {
-  Store();
+  Store(false);
   for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
     const std::vector<float> queries = Queries(layer, token_count);
     const std::vector<FetchSlice> plan = policy_->Select(Input(layer, token_count, queries));
@@ -169,19 +169,23 @@ void PolicyDriver::Prefill(std::int64_t token_count) {
     }
   }
   token_count_ += token_count;
-  Store();
+  Store(true);
 }
 
 // All layers: what has left the window of token_count_ tokens.
-void PolicyDriver::Store() {
+void PolicyDriver::Store(bool of_prompt) {
   const std::int64_t until = DriverWindowStart(*policy_, token_count_);
   if (until <= stored_count_) return;
   for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
     const std::int64_t count = until - stored_count_;
     const std::vector<float> keys =
         policy_->needs_keys() ? Keys(layer, stored_count_, count) : std::vector<float>();
-    const StoreActions actions = policy_->Store(
-        {.layer = layer, .first_position = stored_count_, .token_count = count, .keys = keys});
+    const StoreActions actions = policy_->Store({.layer = layer,
+                                                 .first_position = stored_count_,
+                                                 .token_count = count,
+                                                 .keys = keys,
+                                                 .of_prompt = of_prompt,
+                                                 .conversation_token_count = token_count_});
     std::map<LayerHead, std::int64_t> counts;
     for (const Assignment& assignment : actions.appended) {
       const LayerHead key{layer, assignment.cluster.head};

@@ -59,7 +59,7 @@ class PolicyDriver {
   std::vector<float> Queries(std::int32_t layer, std::int64_t token_count) const;
   Attended PlannedFor(const std::vector<FetchSlice>& plan, std::int32_t layer,
                       std::int32_t head) const;
-  void Store();
+  void Store(bool of_prompt);
   absl::Status RebuildFromKeys();
 
   const std::string name_;

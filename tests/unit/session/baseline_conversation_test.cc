@@ -55,7 +55,7 @@ class BaselineConversationTest : public ConversationFixture,
 };
 
 TEST_P(BaselineConversationTest, EverythingSelectedGivesTheLogitsOfFullAttention) {
-  options.policy.selection.select_percent = 100;
+  options.policy.selection.select_tokens_min = 4096;
   options.policy.selection.select_tokens_max = 4096;
   const std::vector<std::int32_t> prompt = Prompt(333);
   std::vector<std::vector<float>> expected;
@@ -149,7 +149,8 @@ TEST_P(BaselineConversationTest, ForksGoOnFromAnyToken) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, BaselineConversationTest,
-                         testing::Values("oracle", "no-cluster", "streaming", "random"),
+                         testing::Values("oracle", "no-cluster", "static-cluster",
+                                         "static-cluster-fixed", "streaming", "random"),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -1,0 +1,86 @@
+#include "compute-node/retrieval/static_policy.h"
+
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "compute-node/retrieval/policy_state.h"
+#include "compute-node/retrieval/token_scores.h"
+
+namespace cairn::compute {
+namespace {
+
+constexpr std::int32_t kStaticStateVersion = 1;
+// The trained count and those of the budget; those of the clusters follow.
+constexpr std::int64_t kStaticNumbers = 1 + StepBudget::kNumbers;
+
+}  // namespace
+
+StaticPolicy::StaticPolicy(std::string_view name, StepBudget::Grows grows,
+                           const PolicyOptions& options)
+    : PagePolicy(name, options),
+      budget_(options.selection, grows),
+      codes_(options.layout, options.selection.seed) {}
+
+void StaticPolicy::Keep(const LeavingEntries& leaving) {
+  budget_.Note(leaving);
+  codes_.Append(leaving);
+}
+
+std::vector<std::int64_t> StaticPolicy::Choose(const SelectionInput& input, std::int32_t head,
+                                               std::int64_t count) const {
+  if (codes_.trained_count(input.layer) == 0) {
+    std::vector<std::int64_t> newest(static_cast<std::size_t>(count));
+    std::iota(newest.begin(), newest.end(), input.stored_token_count - count);
+    return newest;
+  }
+  const std::size_t dim = static_cast<std::size_t>(options().layout.head_dim);
+  const std::span<const float> queries = GroupQueries(input, options(), head);
+  std::vector<float> scores(static_cast<std::size_t>(input.stored_token_count));
+  const std::span<float> candidates = std::span(scores).subspan(kSinkTokens);
+  std::vector<float> masses(candidates.size(), 0.0F);
+  for (std::size_t i = 0; i < queries.size(); i += dim) {
+    codes_.Score(input.layer, head, queries.subspan(i, dim), scores);
+    AddSoftmax(candidates, 1.0F / std::sqrt(static_cast<float>(dim)), masses);
+  }
+  std::vector<std::int64_t> best = BestIndices(masses, count);
+  for (std::int64_t& position : best) position += kSinkTokens;
+  return best;
+}
+
+PutPolicyState StaticPolicy::SaveState() const {
+  // All layers are trained in the same pass, and states are saved between two.
+  std::vector<std::int64_t> numbers = {codes_.trained_count(0)};
+  for (const std::int64_t number : budget_.Numbers()) numbers.push_back(number);
+  for (const std::int64_t number : clusters().Numbers()) numbers.push_back(number);
+  return {.version = kStaticStateVersion, .state = PackNumbers(numbers)};
+}
+
+absl::Status StaticPolicy::RestoreState(const StoredPolicyState& stored) {
+  codes_.Clear();
+  clusters().Clear();
+  budget_.Clear();
+  stored_trained_count_ = 0;
+  if (stored.version == 0 && stored.next_cluster_ids.empty()) return absl::OkStatus();
+  return ReadState(stored);
+}
+
+absl::Status StaticPolicy::ReadState(const StoredPolicyState& stored) {
+  const std::optional<std::vector<std::int64_t>> numbers = UnpackNumbers(
+      stored.state, kStaticNumbers + 1, kStaticNumbers + SequenceClusters::kNumbersMax);
+  if (stored.version != kStaticStateVersion || !numbers.has_value()) {
+    return ForeignState(name(), stored);
+  }
+  const std::span<const std::int64_t> all = *numbers;
+  const std::int64_t trained = all[0];
+  if (trained != 0 && (trained < kTrainingKeysMin || trained > kPositionMax)) {
+    return ForeignState(name(), stored);
+  }
+  if (!budget_.Restore(all.subspan(1, StepBudget::kNumbers), stored.token_count)) {
+    return ForeignState(name(), stored);
+  }
+  stored_trained_count_ = trained;
+  return clusters().Restore(stored, all.subspan(static_cast<std::size_t>(kStaticNumbers)));
+}
+
+}  // namespace cairn::compute
