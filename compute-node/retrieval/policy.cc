@@ -8,15 +8,35 @@
 #include "compute-node/retrieval/bound_policies.h"
 #include "compute-node/retrieval/dynakv_policy.h"
 #include "compute-node/retrieval/full_policy.h"
+#include "compute-node/retrieval/local_policy.h"
 #include "compute-node/retrieval/static_policy.h"
 #include "compute-node/retrieval/token_policy.h"
 
 namespace cairn::compute {
 namespace {
 
-constexpr std::array<std::string_view, 8> kPolicyNames = {
-    "full",      "dynakv", "oracle", "no-cluster", "static-cluster", "static-cluster-fixed",
-    "streaming", "random"};
+constexpr std::array<std::string_view, 12> kPolicyNames = {"full",
+                                                           "dynakv",
+                                                           "oracle",
+                                                           "no-cluster",
+                                                           "static-cluster",
+                                                           "static-cluster-fixed",
+                                                           "local-cluster",
+                                                           "local-cluster-fixed",
+                                                           "local-cluster-40",
+                                                           "local-cluster-40-fixed",
+                                                           "streaming",
+                                                           "random"};
+
+// Each batch becomes 8 clusters, as published, or 40: those of dynakv's size.
+constexpr std::int64_t kPublishedEntries = kLocalBatchEntries / 8;
+constexpr std::int64_t kSmallEntries = kLocalBatchEntries / 40;
+constexpr LocalPolicy::Variant kLocalVariants[] = {
+    {"local-cluster", kPublishedEntries, StepBudget::Grows::kWithContext},
+    {"local-cluster-fixed", kPublishedEntries, StepBudget::Grows::kInFirstPrompt},
+    {"local-cluster-40", kSmallEntries, StepBudget::Grows::kWithContext},
+    {"local-cluster-40-fixed", kSmallEntries, StepBudget::Grows::kInFirstPrompt},
+};
 
 }  // namespace
 
@@ -59,6 +79,9 @@ absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicy(std::string_view nam
   if (name == "static-cluster-fixed") {
     return std::make_unique<StaticPolicy>("static-cluster-fixed", StepBudget::Grows::kInFirstPrompt,
                                           options);
+  }
+  for (const LocalPolicy::Variant& variant : kLocalVariants) {
+    if (name == variant.name) return std::make_unique<LocalPolicy>(variant, options);
   }
   if (name == "streaming") return std::make_unique<StreamingPolicy>(options);
   if (name == "random") return std::make_unique<RandomPolicy>(options);

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -77,7 +78,7 @@ struct Assignment {
 };
 
 // An entry that left the window and waits in memory for a cluster: a delayed split's buffer.
-// Attended at every step.
+// Attended at every step, unless SelectHeld says otherwise.
 struct HeldEntry {
   ClusterRef cluster;  // that it belongs to
   std::int64_t position = 0;
@@ -158,6 +159,12 @@ class RetrievalPolicy {
   // same step may be computed again.
   virtual std::vector<FetchSlice> Select(const SelectionInput& input) const = 0;
 
+  // Which held entries the same input attends, by KV head; nullopt: all of them.
+  virtual std::optional<std::vector<Positions>> SelectHeld(const SelectionInput& input) const {
+    static_cast<void>(input);
+    return std::nullopt;
+  }
+
   // Where leaving entries go.
   virtual StoreActions Store(const LeavingEntries& leaving) = 0;
 
@@ -213,7 +220,8 @@ class RetrievalPolicy {
     return absl::OkStatus();
   }
   // For a policy that keeps keys instead of an index: whether it must see those of all clusters
-  // again behind RestoreState. Each layer's come in one call, by head, then id.
+  // again behind RestoreState. Each layer's come in one call, by head, then id; entries that are
+  // held for no cluster of the KV node come as a cluster of which nothing is stored.
   virtual bool rebuilds_from_keys() const { return false; }
   virtual absl::Status Rebuild(std::int32_t layer, std::span<const LoadedCluster> clusters) {
     static_cast<void>(layer);

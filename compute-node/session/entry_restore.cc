@@ -1,6 +1,7 @@
 // What EntryStore reads back from a session's last checkpoint.
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "compute-node/kernels/kv_entry.h"
@@ -188,9 +189,41 @@ absl::Status EntryStore::RebuildFromKeys(std::int32_t layer) {
     clusters.push_back(info.cluster);
     entry_counts.push_back(info.positions.count());
   }
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<LoadedCluster> loaded,
-                         Load(layer, clusters, entry_counts));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<LoadedCluster> loaded, Load(layer, clusters, entry_counts));
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(layout_.head_count), 0);
+  for (const LoadedCluster& cluster : loaded) {
+    const std::int32_t head = cluster.cluster.head;
+    if (head >= 0 && head < layout_.head_count) {
+      counts[static_cast<std::size_t>(head)] += cluster.positions.count();
+    }
+  }
+  for (std::int32_t head = 0; head < layout_.head_count; ++head) {
+    const std::int64_t held = std::ssize(held_.Of(layer, head));
+    if (counts[static_cast<std::size_t>(head)] + held == stored_count(layer)) continue;
+    return NotAsStored(
+        session_, layer,
+        fmt::format("head {} has {} entries in clusters and {} held, of {}", head,
+                    counts[static_cast<std::size_t>(head)], held, stored_count(layer)));
+  }
+  AddHeld(layer, loaded);
   return policy_.Rebuild(layer, loaded);
+}
+
+void EntryStore::AddHeld(std::int32_t layer, std::vector<LoadedCluster>& loaded) const {
+  std::set<ClusterRef> waited_for;
+  for (std::int32_t head = 0; head < layout_.head_count; ++head) {
+    for (const HeldEntries::Entry& held : held_.Of(layer, head)) {
+      waited_for.insert({head, held.cluster_id});
+    }
+  }
+  for (LoadedCluster& cluster : loaded) {
+    if (waited_for.erase(cluster.cluster) > 0) AddHeldKeys(layer, cluster);
+  }
+  for (const ClusterRef& cluster : waited_for) {
+    AddHeldKeys(layer, loaded.emplace_back(LoadedCluster{.cluster = cluster}));
+  }
+  std::sort(loaded.begin(), loaded.end(),
+            [](const LoadedCluster& a, const LoadedCluster& b) { return a.cluster < b.cluster; });
 }
 
 }  // namespace cairn::compute

@@ -104,6 +104,8 @@ class EntryStore {
   absl::Status RestoreHeld(std::int32_t layer, const CarriedReply& reply);
   absl::Status RestoreIndex(std::int32_t layer, const CarriedReply& reply);
   absl::Status RebuildFromKeys(std::int32_t layer);
+  // Adds what is held, for these clusters and for others.
+  void AddHeld(std::int32_t layer, std::vector<LoadedCluster>& loaded) const;
   absl::StatusOr<std::vector<LoadedCluster>> Load(std::int32_t layer,
                                                   std::span<const ClusterRef> clusters,
                                                   std::span<const std::int64_t> entry_counts);

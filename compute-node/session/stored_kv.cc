@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -243,10 +244,15 @@ void StoredKv::StoreChunk(const AttentionBatch& batch) {
 }
 
 void StoredKv::AttendHeld(std::int32_t layer) {
+  const std::optional<std::vector<Positions>> selected =
+      policy_.SelectHeld(InputOf(layer, queries_));
   std::vector<EntryRun> runs;
   for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
     EntryRun run{.head = head, .entries = {}};
     for (const HeldEntries::Entry& held : store_.held().Of(layer, head)) {
+      if (selected && !(*selected)[static_cast<std::size_t>(head)].Contains(held.position)) {
+        continue;
+      }
       run.entries.push_back(reinterpret_cast<const std::byte*>(held.bytes.data()));
     }
     if (!run.entries.empty()) runs.push_back(std::move(run));

@@ -41,7 +41,7 @@ TEST_P(BaselinePolicyTest, UsesWhatIsSelected) {
 
 TEST_P(BaselinePolicyTest, StepsFromTheFirstTokenOn) {
   PolicyDriver driver(GetParam(), options, seed);
-  driver.Step(900);
+  driver.Step(750);  // two batches of local clusters
 }
 
 TEST_P(BaselinePolicyTest, ReadsEverythingIfAllIsSelected) {
@@ -144,7 +144,9 @@ TEST_P(BaselinePolicyTest, SeesNoMoreAttentionThanTheOracle) {
 
 INSTANTIATE_TEST_SUITE_P(All, BaselinePolicyTest,
                          testing::Values("oracle", "no-cluster", "static-cluster",
-                                         "static-cluster-fixed", "streaming", "random"),
+                                         "static-cluster-fixed", "local-cluster",
+                                         "local-cluster-fixed", "local-cluster-40",
+                                         "local-cluster-40-fixed", "streaming", "random"),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include <gtest/gtest.h>
 
@@ -125,12 +126,16 @@ std::map<PolicyDriver::LayerHead, PolicyDriver::Attended> PolicyDriver::Plan(
     SelectionInput input = Input(layer, 1, queries);
     input.pool = pool;
     const std::vector<FetchSlice> plan = policy_->Select(input);
+    const std::optional<std::vector<Positions>> held_selected = policy_->SelectHeld(input);
     for (const FetchSlice& slice : plan) {
       EXPECT_TRUE(slice.bytes <= options_.fetch_slice_bytes || slice.clusters.size() == 1);
     }
     for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
       Attended& attended = all[{layer, head}] = PlannedFor(plan, layer, head);
       for (const auto& [position, cluster] : held_.at({layer, head})) {
+        if (held_selected && !(*held_selected)[static_cast<std::size_t>(head)].Contains(position)) {
+          continue;
+        }
         EXPECT_TRUE(attended.positions.insert(position).second) << position << " twice";
       }
     }

@@ -1,9 +1,13 @@
 // Conversations with the policies that select, over an engine in memory: a model of random weights,
 // so that texts mean nothing and logits are compared.
 #include <cmath>
+#include <memory>
+#include <optional>
 #include <random>
+#include <utility>
 
 #include "compute-node/kv_client/in_process_kv_node.h"
+#include "compute-node/retrieval/local_policy.h"
 #include "compute-node/session/conversation.h"
 #include "tests/unit/session/conversation_fixture.h"
 
@@ -148,9 +152,54 @@ TEST_P(BaselineConversationTest, ForksGoOnFromAnyToken) {
   }
 }
 
+// Says of held entries what a test says.
+class HeldSelectionPolicy : public LocalPolicy {
+ public:
+  HeldSelectionPolicy(const PolicyOptions& options, std::optional<Positions> attended)
+      : LocalPolicy({.name = "local-cluster", .cluster_entries = 40}, options),
+        attended_(std::move(attended)),
+        head_count_(options.layout.head_count) {}
+
+  std::optional<std::vector<Positions>> SelectHeld(const SelectionInput& input) const override {
+    if (input.token_count > 1 || !attended_.has_value()) return std::nullopt;
+    return std::vector<Positions>(static_cast<std::size_t>(head_count_), *attended_);
+  }
+
+ private:
+  const std::optional<Positions> attended_;
+  const std::int32_t head_count_;
+};
+
+TEST_F(ConversationFixture, OnlySelectedHeldEntriesAreAttended) {
+  options.policy.name = "local-cluster";
+  const auto ram = MakeRamKvNode({.size_bytes = 64 << 20, .engine = {}}).value();
+  const std::vector<std::int32_t> prompt = Prompt(100);
+  const auto logits_with = [&](const std::optional<Positions>& attended) {
+    ConversationDeps deps{identity, *ram, scheduler, options, memory};
+    deps.make_policy = [&](std::string_view, const PolicyOptions& policy_options)
+        -> absl::StatusOr<std::unique_ptr<RetrievalPolicy>> {
+      return std::make_unique<HeldSelectionPolicy>(policy_options, attended);
+    };
+    CreateSession request;
+    request.key = identity.key;
+    request.layout = identity.layout;
+    const auto conversation = Conversation::Open(deps, ram->Create(request).value()).value();
+    std::vector<float> logits = Logits();
+    EXPECT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+    for (int i = 0; i < 60; ++i) EXPECT_TRUE(conversation->Step(5 + i, logits, never).ok());
+    return logits;
+  };
+  const std::vector<float> all = logits_with(std::nullopt);
+  EXPECT_EQ(logits_with(Positions::Range(0, 1000)), all);
+  EXPECT_NE(logits_with(Positions()), all);
+  EXPECT_NE(logits_with(Positions::Range(0, 70)), all);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, BaselineConversationTest,
                          testing::Values("oracle", "no-cluster", "static-cluster",
-                                         "static-cluster-fixed", "streaming", "random"),
+                                         "static-cluster-fixed", "local-cluster",
+                                         "local-cluster-fixed", "local-cluster-40",
+                                         "local-cluster-40-fixed", "streaming", "random"),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::replace(name.begin(), name.end(), '-', '_');
