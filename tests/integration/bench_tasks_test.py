@@ -36,6 +36,7 @@ class BenchTasksTest(unittest.TestCase):
     def start(self, *arguments):
         return subprocess.Popen(
             ["/usr/bin/python3", PROGRAM, "tasks", "--model", daemons.MODEL, "--tasks", TASKS, "--lengths", "1024",
+             "--policy", "full",
              "--build", os.path.dirname(daemons.BIN_DIR), "--json", self.out, *arguments], stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": self.temporary}, start_new_session=True)
 
@@ -143,6 +144,10 @@ class BenchTasksTest(unittest.TestCase):
         _, said = self.run_program("--dram-budget", "1", status=1)
         self.assertIn("dram_budget_bytes is 1: it must be", said)
         self.assertNotIn("Traceback", said)
+        _, said = self.run_program("--policy", "guess", status=1)
+        self.assertIn("INVALID_ARGUMENT", said)
+        self.assertIn("guess", said)
+        self.assertIn("dynakv", said)
         _, said = self.run_program("--store-dir", os.path.join(self.folder, "absent"), status=1)
         self.assertIn("absent", said)
         self.assertNotIn("Traceback", said)

@@ -8,10 +8,6 @@ sys.path.insert(0, os.path.join(REPOSITORY, "clients", "python"))
 from generate import CairnClient  # noqa: E402  pylint: disable=wrong-import-position,import-error
 
 
-class UnsupportedError(Exception):
-    """The daemons of this tree cannot do what is asked for."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Retrieval:
     """How a conversation chooses what it reads; only a new one is told, its forks inherit it."""
@@ -37,7 +33,8 @@ class Client(CairnClient):
         prefill_tokens_max: only so many tokens are prefilled, the others are computed one by one; 0: all are prefilled.
         """
         conversation, finished = 0, None
-        for event in self.generate(text=text, tokens_max=-1, **self._retrieval_fields(retrieval, prefill_tokens_max)):
+        for event in self.generate(text=text, tokens_max=-1, retrieval=dataclasses.asdict(retrieval),
+                                   prefill_tokens_max=prefill_tokens_max):
             kind = event.WhichOneof("event")
             if kind == "started":
                 conversation = event.started.conversation_id
@@ -59,17 +56,6 @@ class Client(CairnClient):
     def close(self):
         """Ends the calls that run: they fail."""
         self.channel.close()
-
-    def _retrieval_fields(self, retrieval, prefill_tokens_max):
-        """-> the fields of GenerateRequest that say how a new conversation chooses what it reads."""
-        if "retrieval" not in self.pb.GenerateRequest.DESCRIPTOR.fields_by_name:
-            if retrieval.policy != "full" or prefill_tokens_max:
-                raise UnsupportedError("this protocol knows only --policy full, without --prefill")
-            return {}
-        fields = {"retrieval": dataclasses.asdict(retrieval)}
-        if prefill_tokens_max:
-            fields["prefill_tokens_max"] = prefill_tokens_max
-        return fields
 
 
 def seconds(duration):

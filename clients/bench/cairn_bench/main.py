@@ -11,13 +11,12 @@ except ImportError as error:
              "it with /usr/bin/python3")
 
 from . import tasks_command  # noqa: E402
-from .client import UnsupportedError  # noqa: E402
 from .daemons import DaemonError  # noqa: E402
 from .results import ResultsError  # noqa: E402
 from .tasks import TasksError  # noqa: E402
 
 FAILED, INTERRUPTED = 1, 130
-ERRORS = (DaemonError, ResultsError, TasksError, UnsupportedError, tasks_command.CommandError)
+ERRORS = (DaemonError, ResultsError, TasksError, tasks_command.CommandError)
 
 
 def main(arguments=None):

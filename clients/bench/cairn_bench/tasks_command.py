@@ -20,6 +20,7 @@ from .table import task_tables
 from .tasks import STOP_TEXT, is_right, load_documents, select_documents
 
 DAEMONS = ("cairn-kv-node", "cairn-compute-node")
+DEFAULT_POLICIES = ["full", "dynakv"]
 # These make no clusters and draw nothing, so that one seed is all of them.
 SEEDLESS_POLICIES = frozenset(["full", "oracle", "streaming", "no-cluster"])
 LIST_MAX = 64
@@ -67,8 +68,9 @@ def add_parser(subparsers):
     add("--tasks", required=True, metavar="FILE", help="the tasks, as JSON lines")
     add("--json", "--out", dest="json", metavar="OUT",
         help="where the results go; a file with results of the same configuration is gone on with")
-    add("--policy", type=names, default=["full"], metavar="P[,P...]",
-        help="how it is chosen what is read; default full. With full among them the others are compared with it")
+    add("--policy", type=names, default=DEFAULT_POLICIES, metavar="P[,P...]",
+        help="how it is chosen what is read; default full,dynakv: DynaKV beside full attention, with "
+        "which all others are compared if it is among them")
     add("--seed", type=integers(1), default=[1], metavar="N[,N...]",
         help="of clustering; each policy runs with each, but for those that draw nothing. Default 1")
     add("--select", type=percent, default=3.0, metavar="S%", help="share of the context that is attended; default 3%%")

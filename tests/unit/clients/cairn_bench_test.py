@@ -301,6 +301,7 @@ class OptionsTest(unittest.TestCase):
         self.assertEqual((options.policy, options.seed, options.select), (["full", "no-cluster"], [1, 22], 2.5))
         self.assertEqual((options.dram_budget, options.json), (fractions.Fraction(1, 13), "o"))
         self.assertEqual(self.parse("--select", "3").select, 3)
+        self.assertEqual(self.parse().policy, ["full", "dynakv"])
 
     def test_what_is_out_of_range_is_refused(self):
         for name, value in (("--select", "0%"), ("--select", "101"), ("--policy", "full,"), ("--seed", "0"),
