@@ -25,13 +25,13 @@ PROTO = "cairn/compute/v1/inference.proto"
 SERVICE = "/cairn.compute.v1.InferenceService/"
 
 
-def load_messages():
-    """-> the module with the protocol's message classes."""
+def load_messages(proto=PROTO):
+    """-> the module with a protocol's message classes."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(["protoc", f"--proto_path={REPOSITORY}/proto", f"--python_out={folder}", PROTO], check=True)
+        subprocess.run(["protoc", f"--proto_path={REPOSITORY}/proto", f"--python_out={folder}", proto], check=True)
         sys.path.insert(0, folder)
         try:
-            return importlib.import_module("cairn.compute.v1.inference_pb2")
+            return importlib.import_module(proto.removesuffix(".proto").replace("/", ".") + "_pb2")
         finally:
             sys.path.remove(folder)
 

@@ -5,7 +5,7 @@ import sys
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(REPOSITORY, "clients", "python"))
-from generate import CairnClient  # noqa: E402  pylint: disable=wrong-import-position,import-error
+from generate import CairnClient, load_messages  # noqa: E402,F401
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,35 +27,48 @@ class Client(CairnClient):
         request = self.pb.ForkConversationRequest(conversation_id=conversation_id)
         return self._unary("ForkConversation", request, self.pb.ForkConversationResponse).conversation_id
 
-    def store(self, text, retrieval, prefill_tokens_max=0):
-        """Computes a text as a new conversation and generates nothing -> its id, the Finished message.
+    def store(self, retrieval, prefill_tokens_max=0, **prompt):
+        """Computes a prompt, text or tokens, as a new conversation, generates nothing -> its id, the Finished message.
 
         prefill_tokens_max: only so many tokens are prefilled, the others are computed one by one; 0: all are prefilled.
         """
-        conversation, finished = 0, None
-        for event in self.generate(text=text, tokens_max=-1, retrieval=dataclasses.asdict(retrieval),
-                                   prefill_tokens_max=prefill_tokens_max):
-            kind = event.WhichOneof("event")
-            if kind == "started":
-                conversation = event.started.conversation_id
-            elif kind == "finished":
-                finished = event.finished
+        conversation, _, finished = _collect(self.generate(
+            tokens_max=-1, retrieval=dataclasses.asdict(retrieval), prefill_tokens_max=prefill_tokens_max, **prompt))
         return conversation, finished
 
     def answer(self, conversation_id, text, tokens_max, stop):
         """Goes on with a conversation, greedily -> the text, the Finished message."""
-        said, finished = [], None
-        for event in self.generate(conversation_id=conversation_id, text=text, tokens_max=tokens_max, stop=[stop]):
-            kind = event.WhichOneof("event")
-            if kind == "token":
-                said.append(event.token.text)
-            elif kind == "finished":
-                finished = event.finished
-        return "".join(said), finished
+        _, said, finished = _collect(self.generate(conversation_id=conversation_id, text=text, tokens_max=tokens_max,
+                                                   stop=[stop]))
+        return said, finished
+
+    def decode(self, conversation_id, token, count):
+        """Appends a token to a conversation and generates exactly count tokens -> the Finished message."""
+        _, _, finished = _collect(self.generate(conversation_id=conversation_id, tokens={"ids": [token]},
+                                                tokens_max=count, ignore_eos=True))
+        return finished
+
+    def vocab_count(self):
+        """-> how many tokens the model knows."""
+        return self._unary("ListModels", self.pb.ListModelsRequest(), self.pb.ListModelsResponse).models[0].vocab_count
 
     def close(self):
         """Ends the calls that run: they fail."""
         self.channel.close()
+
+
+def _collect(events):
+    """-> the conversation's id, the text, the Finished message."""
+    conversation, said, finished = 0, [], None
+    for event in events:
+        kind = event.WhichOneof("event")
+        if kind == "started":
+            conversation = event.started.conversation_id
+        elif kind == "token":
+            said.append(event.token.text)
+        elif kind == "finished":
+            finished = event.finished
+    return conversation, "".join(said), finished
 
 
 def seconds(duration):

@@ -100,22 +100,25 @@ class DaemonPair:
 
     kv and compute: settings of their configuration files, beside what is set here. Texts are quoted. on_end is called
     when one of them ends by itself. The store lies in a temporary folder of store_dir; sockets, whose paths must be
-    short, in one of the temporary directory. Both are removed at the end.
+    short, in one of the temporary directory. Both are removed at the end. store: a folder for the store instead, which
+    stays.
     """
 
-    def __init__(self, bin_dir, model, kv=None, compute=None, store_dir=None, on_end=None):
+    def __init__(self, bin_dir, model, kv=None, compute=None, store_dir=None, on_end=None, store=None):
         self.daemons, self.stopping, self.ended = [], False, threading.Event()
         self.on_end = on_end
         self.folder = tempfile.TemporaryDirectory(prefix="cairn-bench-")
         base = pathlib.Path(self.folder.name)
-        self.socket = f"{base}/c.sock"
+        self.socket, self.kv_socket = f"{base}/c.sock", f"{base}/kv.sock"
         self.store = None
         try:
-            self.store = tempfile.TemporaryDirectory(prefix="cairn-bench-store-", dir=store_dir)
+            if store is None:
+                self.store = new_store(store_dir)
+                store = self.store.name
             self._start(bin_dir, "cairn-kv-node", base / "kv.conf", {
-                "data_dir": f"{self.store.name}/store", "socket_path": f"{base}/kv.sock", **(kv or {})})
+                "data_dir": f"{store}/store", "socket_path": self.kv_socket, **(kv or {})})
             self._start(bin_dir, "cairn-compute-node", base / "compute.conf", {
-                "model_path": os.path.abspath(model), "socket_path": self.socket, "kv_socket_path": f"{base}/kv.sock",
+                "model_path": os.path.abspath(model), "socket_path": self.socket, "kv_socket_path": self.kv_socket,
                 **(compute or {})})
         except BaseException:
             self.stop()
@@ -156,6 +159,11 @@ class DaemonPair:
 
     def __exit__(self, *_):
         self.stop()
+
+
+def new_store(store_dir):
+    """-> a temporary folder for a store, as of tempfile.TemporaryDirectory; store_dir: None: where those lie."""
+    return tempfile.TemporaryDirectory(prefix="cairn-bench-store-", dir=store_dir)
 
 
 def _setting(value):

@@ -12,11 +12,12 @@ except ImportError as error:
 
 from . import tasks_command  # noqa: E402
 from .daemons import DaemonError  # noqa: E402
-from .results import ResultsError  # noqa: E402
+from .options import CommandError  # noqa: E402
+from .result_file import ResultsError  # noqa: E402
 from .tasks import TasksError  # noqa: E402
 
 FAILED, INTERRUPTED = 1, 130
-ERRORS = (DaemonError, ResultsError, TasksError, tasks_command.CommandError)
+ERRORS = (DaemonError, ResultsError, TasksError, CommandError)
 
 
 def main(arguments=None):
@@ -36,6 +37,6 @@ def main(arguments=None):
         print(f"cairn-bench: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
-        print("cairn-bench: interrupted; the same command goes on from the last document that is in --json",
+        print("cairn-bench: interrupted; the same command goes on from what is in --json",
               file=sys.stderr)
         return INTERRUPTED

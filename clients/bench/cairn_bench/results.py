@@ -1,54 +1,18 @@
-"""The results of a run: kept in a JSON file after each document, and gone on with from there.
-
-The file is replaced as a whole, so that it can be read at any time. docs/cairn-bench.md describes its fields.
-"""
-import json
-import os
-
+"""Answers of a run, and what they come to."""
 from .tasks import UNCOUNTED_TASKS
-
-FORMAT = 1
-
-
-class ResultsError(Exception):
-    """The file cannot be gone on with, or not be written."""
 
 
 class TaskResults:
-    """Right and wrong answers of each policy and seed, and what they took.
+    """Right and wrong answers of each policy and seed, and what they took; a part of a ResultFile."""
 
-    configuration: what decides over the results, as JSON has it. A file of another one is refused.
-    path: None: nothing is kept.
-    """
-
-    def __init__(self, path, configuration, keys):
-        self.path, self.configuration = path, json.loads(json.dumps(configuration))
-        self.manifest, self.earlier = {}, []
+    def __init__(self, keys):
         self.runs = {key: {"policy": key[0], "seed": key[1], "documents": [], "questions": []} for key in keys}
-        if path and os.path.exists(path):
-            self._load()
 
-    def _load(self):
-        try:
-            with open(self.path, encoding="utf-8") as file:
-                stored = json.load(file)
-            there, program, version = stored["configuration"], stored["program"], stored["format"]
-            runs = {(run["policy"], run["seed"]): run for run in stored["runs"]}
-            earlier = [*stored["earlier_manifests"], stored["manifest"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ResultsError(f"{self.path} holds no results that could be gone on with "
-                               f"({type(error).__name__}: {error}): remove it, or give another --json") from error
-        if (program, version) != ("tasks", FORMAT):
-            raise ResultsError(f"{self.path} holds results of `{program}` in format {version}, not of `tasks` in "
-                               f"{FORMAT}: give another --json")
-        differences = difference(there, self.configuration)
-        if differences:
-            raise ResultsError(f"{self.path} holds results of another configuration:\n  " + "\n  ".join(differences) +
-                               "\nGive another --json, or remove the file.")
-        self.earlier = earlier
+    def load(self, value):
+        there = {(run["policy"], run["seed"]): run for run in value["runs"]}
         for key, run in self.runs.items():
-            run["documents"] = runs[key]["documents"]
-            run["questions"] = runs[key]["questions"]
+            run["documents"] = there[key]["documents"]
+            run["questions"] = there[key]["questions"]
 
     def done(self, key, document_number):
         return any(document["document"] == document_number for document in self.runs[key]["documents"])
@@ -57,38 +21,18 @@ class TaskResults:
         return sum(len(run["documents"]) for run in self.runs.values())
 
     def add(self, key, document, questions):
-        """One document with all its questions; then the file is replaced."""
+        """One document with all its questions."""
         run = self.runs[key]
         run["documents"].append(document)
         run["questions"].extend(questions)
-        self.write()
-
-    def write(self):
-        if not self.path:
-            return
-        temporary = f"{self.path}.tmp"
-        try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(self.to_json(), file, indent=1)
-                file.write("\n")
-            os.replace(temporary, self.path)
-        except OSError as error:
-            raise ResultsError(f"cannot write the results: {error}") from error
 
     def to_json(self):
         runs = [{**{name: run[name] for name in ("policy", "seed")}, **summary(run),
                  "documents": run["documents"], "questions": run["questions"]} for run in self.runs.values()]
-        value = {"program": "tasks", "format": FORMAT, "manifest": self.manifest,
-                 "earlier_manifests": self.earlier, "configuration": self.configuration}
+        value = {"runs": runs}
         if len(runs) == 1:
             value.update({name: runs[0][name] for name in ("accuracy", "tasks", "lengths", "questions")})
-        return {**value, "runs": runs}
-
-
-def difference(there, here):
-    """-> a line for each field in which two configurations differ."""
-    return [f"{name}: {there.get(name)!r} there, {here.get(name)!r} here"
-            for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
+        return value
 
 
 def summary(run):

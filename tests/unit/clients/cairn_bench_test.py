@@ -16,7 +16,7 @@ import unittest
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(REPOSITORY, "clients", "bench"))
-from cairn_bench import main, results, table, tasks, tasks_command  # noqa: E402  pylint: disable=wrong-import-position
+from cairn_bench import bench, main, result_file, results, table, tasks, tasks_command  # noqa: E402
 from cairn_bench.client import Retrieval  # noqa: E402  pylint: disable=wrong-import-position
 from cairn_bench.daemons import Daemon, DaemonError  # noqa: E402  pylint: disable=wrong-import-position
 
@@ -112,24 +112,28 @@ class ResultsTest(FolderTest):
     CONFIGURATION = {"model": "m", "prefill": 0, "documents": {"1024": [0, 1]}}
 
     def make(self, **changes):
-        made = results.TaskResults(self.path("out"), {**self.CONFIGURATION, **changes}, KEYS)
-        made.manifest = {"commit": "c"}
-        return made
+        """-> a file and the results in it."""
+        made = results.TaskResults(KEYS)
+        file = result_file.ResultFile(self.path("out"), "tasks", {**self.CONFIGURATION, **changes}, made)
+        file.manifest = {"commit": "c"}
+        return file, made
 
     def stored(self):
         with open(self.path("out"), encoding="utf-8") as file:
             return json.load(file)
 
     def test_a_run_goes_on_after_its_last_document(self):
-        first = self.make()
+        file, first = self.make()
         first.add(("full", 1), record(0), [question(0, 0, True)])
         first.add(("dynakv", 2), record(0), [question(0, 0, False)])
-        second = self.make()
+        file.write()
+        file, second = self.make()
         self.assertEqual(second.done_count(), 2)
         self.assertTrue(second.done(("full", 1), 0))
         self.assertFalse(second.done(("full", 1), 1))
         self.assertFalse(second.done(("dynakv", 1), 0))
         second.add(("full", 1), record(1), [question(1, 0, False)])
+        file.write()
         stored = self.stored()
         self.assertEqual(stored["earlier_manifests"], [{"commit": "c"}])
         self.assertEqual(stored["runs"][0]["accuracy"], 0.5)
@@ -137,17 +141,17 @@ class ResultsTest(FolderTest):
         self.assertFalse(os.path.exists(self.path("out.tmp")))
 
     def test_another_configuration_is_refused_and_the_difference_named(self):
-        self.make().write()
-        with self.assertRaisesRegex(results.ResultsError, r"prefill: 0 there, 256 here\nGive another --json"):
+        self.make()[0].write()
+        with self.assertRaisesRegex(result_file.ResultsError, r"prefill: 0 there, 256 here\nGive another --json"):
             self.make(prefill=256)
-        with self.assertRaisesRegex(results.ResultsError, r"documents: .* there, .* here"):
+        with self.assertRaisesRegex(result_file.ResultsError, r"documents: .* there, .* here"):
             self.make(documents={"1024": [0]})
         self.make()
 
     def test_a_file_of_anything_else_is_refused_and_kept(self):
         for text in ("", "[]", "{}", '{"program": "tasks"}'):
             self.write("out", text)
-            with self.assertRaisesRegex(results.ResultsError, "no results that could be gone on with"):
+            with self.assertRaisesRegex(result_file.ResultsError, "no results that could be gone on with"):
                 self.make()
         self.make_other("speed", 1)
         self.make_other("tasks", 2)
@@ -156,23 +160,24 @@ class ResultsTest(FolderTest):
         value = {"program": program, "format": version, "configuration": self.CONFIGURATION, "runs": [],
                  "manifest": {}, "earlier_manifests": []}
         self.write("out", json.dumps(value))
-        with self.assertRaisesRegex(results.ResultsError, f"`{program}` in format {version}"):
+        with self.assertRaisesRegex(result_file.ResultsError, f"`{program}` in format {version}"):
             self.make()
         self.assertEqual(self.stored(), value)
 
     def test_a_file_that_cannot_be_written_is_an_error(self):
-        made = results.TaskResults(os.path.join(self.folder, "absent", "out"), self.CONFIGURATION, KEYS)
-        with self.assertRaisesRegex(results.ResultsError, "cannot write the results"):
+        made = result_file.ResultFile(os.path.join(self.folder, "absent", "out"), "tasks", {},
+                                      results.TaskResults(KEYS))
+        with self.assertRaisesRegex(result_file.ResultsError, "cannot write the results"):
             made.write()
 
     def test_a_single_run_is_on_top_as_well(self):
-        one = results.TaskResults(None, self.CONFIGURATION, KEYS[:1])
+        one = results.TaskResults(KEYS[:1])
         one.add(KEYS[0], record(0), [question(0, 0, True), question(0, 1, False, "multivalue4")])
         value = one.to_json()
         self.assertEqual(value["accuracy"], 1.0)
         self.assertEqual(value["tasks"]["multivalue4"], {"accuracy": 0.0, "right": 0, "asked": 1})
         self.assertEqual(value["questions"], value["runs"][0]["questions"])
-        self.assertNotIn("accuracy", self.make().to_json())
+        self.assertNotIn("accuracy", self.make()[1].to_json())
 
     def test_lists_of_four_are_no_part_of_the_accuracy(self):
         run = {"documents": [record(0), record(1)],
@@ -220,6 +225,7 @@ class FakeClient:
     def __init__(self, wrong):
         self.wrong, self.lock, self.forking = wrong, threading.Lock(), threading.Lock()
         self.conversations, self.next, self.stored, self.closed = set(), 0, [], False
+        self.answered = 0
 
     def _new(self):
         with self.lock:
@@ -227,7 +233,7 @@ class FakeClient:
             self.conversations.add(self.next)
             return self.next
 
-    def store(self, text, retrieval, prefill_tokens_max):
+    def store(self, retrieval, prefill_tokens_max, text):
         self.stored.append((text, retrieval, prefill_tokens_max))
         return self._new(), self._finished(0)
 
@@ -242,7 +248,15 @@ class FakeClient:
         assert conversation != 1 and tokens_max > 0 and stop == "\n"
         if text == self.wrong:
             raise RuntimeError(text)
+        with self.lock:
+            self.answered += 1
         return f" answer of{text}", self._finished(4)
+
+    def counters(self):
+        """The KV node's, which reads ten bytes for each question and five for a document."""
+        with self.lock:
+            read = 5 * len(self.stored) + 10 * self.answered
+            return {"read_fetch_bytes": read, "prefetched_bytes": 0, "staged_bytes": 0}
 
     def delete(self, conversation):
         self.conversations.remove(conversation)
@@ -254,7 +268,7 @@ class FakeClient:
     def _finished(tokens):
         duration = types.SimpleNamespace(seconds=1, nanos=500_000_000)
         return types.SimpleNamespace(prefill_time=duration, decode_time=duration, generated_token_count=tokens,
-                                     kv_read_bytes=10, kv_dram_peak_bytes=20, kv_flash_bytes=30, io_engine="memory")
+                                     kv_dram_peak_bytes=20, kv_flash_bytes=30, io_engine="memory")
 
 
 class DocumentTest(unittest.TestCase):
@@ -265,8 +279,8 @@ class DocumentTest(unittest.TestCase):
         self.retrieval = Retrieval("full", 3, 192, 1024, 8, 1)
 
     def ask(self, client, parallel):
-        options = types.SimpleNamespace(prefill=256, parallel=parallel)
-        return tasks_command.ask_document(client, self.document, self.retrieval, options)
+        chosen = types.SimpleNamespace(prefill=256, parallel=parallel)
+        return tasks_command.ask_document(client, client, self.document, self.retrieval, chosen)
 
     def test_questions_stay_in_order_and_no_conversation_is_left(self):
         for parallel in (1, 4):
@@ -277,6 +291,7 @@ class DocumentTest(unittest.TestCase):
             self.assertEqual(client.stored, [("text", self.retrieval, 256)])
             self.assertEqual(client.conversations, set())
             self.assertEqual((said["answer_tokens"], said["decode_tokens"], said["decode_seconds"]), (24, 18, 9.0))
+            self.assertEqual((said["document_read_bytes"], said["answer_read_bytes"]), (5, 60))
 
     def test_a_failed_question_ends_the_others(self):
         client = FakeClient(wrong="\nQ: 3\nA:")
@@ -310,13 +325,20 @@ class OptionsTest(unittest.TestCase):
             self.assertIn(f"argument {name}", self.parse(name, value))
 
     def test_a_share_of_the_cache_becomes_bytes(self):
-        def settings(budget):
-            options = self.parse(*(["--dram-budget", budget] if budget else []))
-            return tasks_command.daemon_settings(options, 13 << 10, [document(0, 4000), document(1, 4096)])
-        self.assertEqual(settings("1/13")[1]["dram_budget_bytes"], 4 << 20)
-        self.assertEqual(settings("1/1000")[1]["dram_budget_bytes"], tasks_command.DRAM_BUDGET_BYTES_MIN)
-        self.assertEqual(settings("5")[1]["dram_budget_bytes"], 5)
-        self.assertNotIn("dram_budget_bytes", settings(None)[1])
+        self.assertEqual(bench.budget_bytes(fractions.Fraction(1, 13), 13 << 22), 4 << 20)
+        self.assertEqual(bench.budget_bytes(fractions.Fraction(1, 1000), 13 << 22), bench.DRAM_BUDGET_BYTES_MIN)
+        self.assertEqual(bench.budget_bytes(fractions.Fraction(5), 13 << 22), 5)
+
+    def test_daemons_share_the_budget(self):
+        made = bench.Bench.__new__(bench.Bench)
+        made.options, made.model = self.parse("--dram-budget", "1/13", "--parallel", "9"), bench.Model(13 << 10, 1 << 9)
+        kv, compute = made.settings(4096)
+        self.assertEqual((compute["dram_budget_bytes"], kv["arena_bytes_max"]), (4 << 20, 2 << 20))
+        self.assertEqual(compute["generation_count_max"], 9)
+        made.options = self.parse()
+        kv, compute = made.settings(4096)
+        self.assertNotIn("dram_budget_bytes", compute)
+        self.assertNotIn("arena_bytes_max", kv)
 
     def test_a_missing_program_and_lists_that_make_no_sense_are_named(self):
         with contextlib.redirect_stderr(io.StringIO()) as said:

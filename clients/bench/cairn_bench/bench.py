@@ -1,0 +1,117 @@
+"""What every subcommand runs on: the model, the programs, daemons with the settings that were asked for."""
+import collections
+import contextlib
+import os
+import re
+import subprocess
+
+import grpc
+
+from .client import Client
+from .daemons import PROFILES, DaemonPair
+from .kv_stats import KvNode
+from .manifest import sha256
+from .options import CommandError
+
+DAEMONS = ("cairn-kv-node", "cairn-compute-node")
+# The daemon's default, and the least it takes.
+GENERATION_COUNT = 8
+DRAM_BUDGET_BYTES_MIN = 1 << 20
+ARENA_BYTES_MIN = 1 << 20
+# Of the budget: what the KV node keeps of what was read; the compute node has window, index and replies beside it.
+ARENA_BUDGET_SHARE = 2
+# Flash for one conversation: entries move when clusters change, and their old places are freed later.
+EXTENT_FILE_SHARE = 4
+EXTENT_FILE_BYTES_MIN = 256 << 20
+# Beside the stored context: what is asked and generated.
+DECODED_TOKENS_MAX = 4096
+# A daemon that ends closes its connections a little earlier.
+END_WAIT_S = 2
+
+Model = collections.namedtuple("Model", "kv_token_bytes kv_entry_bytes")
+Running = collections.namedtuple("Running", "client kv daemons")
+
+
+class Bench:
+    """options: those of options.add_run_options, and model. Raises CommandError where something is missing."""
+
+    def __init__(self, options):
+        self.options, self.bin_dir = options, os.path.join(options.build, "bin")
+        self.model = inspect(self.bin_dir, options.model, options.kv_format)
+
+    def settings(self, token_count):
+        """-> the settings of the KV node and of the compute node for conversations of so many tokens."""
+        options = self.options
+        longest_bytes = self.model.kv_token_bytes * (token_count + DECODED_TOKENS_MAX)
+        kv = {"extent_file_bytes": max(EXTENT_FILE_BYTES_MIN, EXTENT_FILE_SHARE * longest_bytes),
+              "prefill_extent_file": False, "device_profile": PROFILES[options.profile]}
+        compute = {"kv_format": options.kv_format, "threads": options.threads,
+                   "generation_count_max": max(GENERATION_COUNT, getattr(options, "parallel", 1))}
+        if options.dram_budget:
+            compute["dram_budget_bytes"] = budget_bytes(options.dram_budget, token_count * self.model.kv_token_bytes)
+            kv["arena_bytes_max"] = max(ARENA_BYTES_MIN, compute["dram_budget_bytes"] // ARENA_BUDGET_SHARE)
+        return kv, compute
+
+    def configuration(self, *names):
+        """-> what decides over results, by name: files and options, those of these names too."""
+        files = {"model": self.options.model, **{name: os.path.join(self.bin_dir, name) for name in DAEMONS}}
+        if "tasks" in names:
+            files["tasks"] = self.options.tasks
+        shared = ("policy", "seed", "select", "select_min", "select_max", "cluster_entries", "kv_format", "profile",
+                  "threads")
+        try:
+            digests = {f"{name} (SHA-256)": sha256(path) for name, path in files.items()}
+        except OSError as error:
+            raise CommandError(f"cannot read {error.filename}: {error.strerror}") from error
+        chosen = {name: getattr(self.options, name) for name in (*shared, *names) if name != "tasks"}
+        return {**digests, **chosen, "dram_budget": str(self.options.dram_budget or "default")}
+
+    @contextlib.contextmanager
+    def running(self, token_count, what, store=None):
+        """For a `with` statement: daemons for conversations of so many tokens, and clients -> Running.
+
+        store: a folder with a store that outlives them; None: a new one. An error of a call becomes one of the daemon
+        that ended, or a CommandError that begins with what().
+        """
+        clients = []
+        with DaemonPair(self.bin_dir, self.options.model, *self.settings(token_count), self.options.store_dir,
+                        on_end=lambda: [client.close() for client in clients], store=store) as daemons:
+            client, kv = Client(daemons.socket), KvNode(daemons.kv_socket)
+            clients.extend((client, kv))
+            try:
+                yield Running(client, kv, daemons)
+            # A closed channel refuses a new call with ValueError.
+            except (grpc.RpcError, ValueError) as error:
+                daemons.check(END_WAIT_S)
+                if isinstance(error, ValueError):
+                    raise
+                raise CommandError(f"{what()}: {error.code().name}: {error.details()}") from error
+            finally:
+                client.close()
+                kv.close()
+
+
+def budget_bytes(budget, cache_bytes):
+    """-> the bytes of a budget that is a share of cache_bytes or a number of bytes."""
+    return max(DRAM_BUDGET_BYTES_MIN, int(budget * cache_bytes)) if budget < 1 else int(budget)
+
+
+def inspect(bin_dir, model, kv_format):
+    """-> Model: bytes of keys and values of a token, and of one entry, a layer's and KV head's share of that.
+
+    Raises CommandError for a model that Cairn does not run.
+    """
+    for name in ("cairn", *DAEMONS):
+        if not os.access(os.path.join(bin_dir, name), os.X_OK):
+            raise CommandError(f"no program {os.path.join(bin_dir, name)}: build it (cmake --build --preset release), "
+                               "or say with --build where it is")
+    done = subprocess.run([os.path.join(bin_dir, "cairn"), "model", "inspect", "--no-probe", model],
+                          capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CommandError(done.stderr.strip())
+    fields = dict(re.findall(r"^(\w+):\s+(.*)", done.stdout, re.MULTILINE))
+    sizes = {name: int(size) for size, name in re.findall(r"(\d+) in (\w+)", fields.get("kv_bytes_token", ""))}
+    heads = re.search(r"(\d+) KV", fields.get("heads", ""))
+    if not fields.get("runs", "").startswith("yes") or kv_format not in sizes or not heads:
+        raise CommandError(f"{model} does not run with Cairn: {fields.get('runs', 'no keys and values')}")
+    return Model(sizes[kv_format], sizes[kv_format] // (int(fields["layers"]) * int(heads.group(1))))

@@ -1,0 +1,65 @@
+"""What the KV node says of its device and cache, and what a number of decoded tokens took of them."""
+import grpc
+
+from .client import load_messages
+from .daemons import handshake
+
+SERVICE = "/cairn.kv.v1.KvService/"
+CALL_TIMEOUT_S = 60
+# Reading ahead counts as reading; so does what nobody used of it.
+READ_COUNTERS = ("read_fetch_bytes", "prefetched_bytes", "staged_bytes")
+READ_REQUEST_COUNTERS = ("read_fetch_count", "prefetch_read_count")
+WRITE_COUNTERS = ("write_pool_bytes", "write_log_bytes", "write_relog_bytes", "write_meta_log_bytes",
+                  "write_meta_table_bytes", "write_defragment_bytes", "write_index_bytes")
+FETCHED_COUNTERS = ("cache_hit_bytes", "cache_miss_bytes", "prefetch_used_bytes")
+
+
+class KvNode:
+    """A connection to a KV node, for its counters."""
+
+    def __init__(self, path):
+        self.pb, self.path = load_messages("cairn/kv/v1/kv.proto"), path
+        self.channel = grpc.insecure_channel("unix:" + path)
+
+    def counters(self):
+        """-> {name: value} of its counters since its start, of those that are numbers."""
+        call = self.channel.unary_unary(SERVICE + "GetStats",
+                                        request_serializer=self.pb.GetStatsRequest.SerializeToString,
+                                        response_deserializer=self.pb.GetStatsResponse.FromString)
+        token = handshake(self.path + ".handshake")
+        reply = call(self.pb.GetStatsRequest(), metadata=[("cairn-token", token)] if token else [],
+                     timeout=CALL_TIMEOUT_S)
+        values = {field.name: getattr(reply, field.name) for field in reply.DESCRIPTOR.fields}
+        return {name: value for name, value in values.items() if isinstance(value, int)}
+
+    def close(self):
+        self.channel.close()
+
+
+def read_bytes(before, after):
+    """-> bytes read from the device for conversations between two calls of counters()."""
+    return _grown(before, after, READ_COUNTERS)
+
+
+def io_figures(before, after, token_count, entry_bytes):
+    """-> what decoding token_count tokens between two calls of counters() took of the device and of the cache.
+
+    Rates and means are None where nothing was fetched or read.
+    """
+    read, reads = read_bytes(before, after), _grown(before, after, READ_REQUEST_COUNTERS)
+    fetched = _grown(before, after, FETCHED_COUNTERS)
+    return {
+        "read_bytes_per_token": read / token_count,
+        "staged_bytes_per_token": _grown(before, after, ("staged_bytes", "prefetched_bytes")) / token_count,
+        "staged_used_bytes_per_token": _grown(before, after, ("prefetch_used_bytes",)) / token_count,
+        "fetched_bytes_per_token": fetched / token_count,
+        "write_bytes_per_token": _grown(before, after, WRITE_COUNTERS) / token_count,
+        "reads_per_token": reads / token_count,
+        "read_mean_bytes": read / reads if reads else None,
+        "read_mean_entries": read / reads / entry_bytes if reads else None,
+        "cache_hit_rate": _grown(before, after, ("cache_hit_bytes",)) / fetched if fetched else None,
+    }
+
+
+def _grown(before, after, names):
+    return sum(after[name] - before[name] for name in names)

@@ -1,0 +1,110 @@
+"""Options that subcommands share, the forms of their values, and what becomes of them in a request."""
+import argparse
+import fractions
+import os
+import re
+import sys
+
+from .client import REPOSITORY, Retrieval
+from .daemons import PROFILES
+
+# These make no clusters and draw nothing, so that one seed is all of them.
+SEEDLESS_POLICIES = frozenset(["full", "oracle", "streaming", "no-cluster"])
+LIST_MAX = 64
+PARALLEL_MAX = 16
+THREADS_MAX = 1024
+
+
+class CommandError(Exception):
+    """What the user can change; shown without a traceback."""
+
+
+def add_policy_option(add, default):
+    add("--policy", "--policies", dest="policy", type=names, default=default, metavar="P[,P...]",
+        help=f"how it is chosen what is read; default {','.join(default)}. With full among them the others are "
+        "compared with it")
+
+
+def add_run_options(add):
+    """What decides how daemons run and what they choose."""
+    add("--json", "--out", dest="json", metavar="OUT",
+        help="where the results go; a file with results of the same configuration is gone on with")
+    add("--seed", type=integers(1), default=[1], metavar="N[,N...]",
+        help="of clustering; for answers each policy runs with each, but for those that draw nothing; speed is "
+        "measured with the first. Default 1")
+    add("--select", type=percent, default=3.0, metavar="S%", help="share of the context that is attended; default 3%%")
+    add("--select-min", type=integer(1), default=192, metavar="N", help="tokens attended at least; default 192")
+    add("--select-max", type=integer(1), default=1024, metavar="N", help="tokens attended at most; default 1024")
+    add("--cluster-entries", type=integer(1), default=8, metavar="N", help="mean size of a cluster; default 8")
+    add("--kv-format", choices=("f16", "f32", "q8", "q4"), default="f16", help="of keys and values; default f16")
+    add("--dram-budget", type=budget, metavar="B",
+        help="memory for keys and values: bytes, or a share such as 1/13 of what the context takes")
+    add("--profile", choices=tuple(PROFILES), default="nvme", help="how fast the flash is; default nvme: as it is")
+    add("--threads", type=integer(0, THREADS_MAX), default=0, metavar="N",
+        help="threads that compute; default 0: one for each processor")
+    add("--build", default=os.path.join(REPOSITORY, "build", "release"), metavar="DIR",
+        help="where bin/ with the daemons is; default build/release")
+    add("--store-dir", metavar="DIR", help="where stores are made; default: the temporary directory")
+
+
+def add_task_options(add):
+    add("--prefill", type=integer(0), default=0, metavar="N",
+        help="prefill only the first N tokens of a document and compute the others one by one; default 0: all")
+    add("--lengths", type=integers(1), default=[], metavar="N[,N...]",
+        help="only documents of about so many tokens; default: all, each with the nearest power of two")
+    add("--documents", type=integer(0), default=0, metavar="N",
+        help="so many of each length, in turn one of each kind; default 0: all")
+    add("--parallel", type=integer(1, PARALLEL_MAX), default=1, metavar="N",
+        help=f"questions at once, up to {PARALLEL_MAX}; answers are the same, times are not. Default 1")
+
+
+def check(options):
+    """Raises CommandError for values that make no sense together."""
+    for name in ("policy", "seed", "lengths", "context"):
+        values = getattr(options, name, [])
+        if len(values) != len(set(values)) or len(values) > LIST_MAX:
+            raise CommandError(f"--{name} has {len(values)} values: give each once, at most {LIST_MAX}")
+    if options.select_max < options.select_min:
+        raise CommandError(f"--select-max {options.select_max} is less than --select-min {options.select_min}")
+
+
+def retrieval(options, policy, seed):
+    return Retrieval(policy, options.select, options.select_min, options.select_max, options.cluster_entries, seed)
+
+
+def names(text):
+    values = text.split(",")
+    if not all(re.fullmatch(r"[a-z][a-z0-9-]*", value) for value in values):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of names")
+    return values
+
+
+def integer(least, most=(1 << 63) - 1):
+    def parse(text):
+        if not re.fullmatch(r"\d{1,19}", text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number of {least} to {most}")
+        return int(text)
+    return parse
+
+
+def integers(least):
+    return lambda text: [integer(least)(one) for one in text.split(",")]
+
+
+def percent(text):
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)%?", text)
+    if not found or not 0 < float(found.group(1)) <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share such as 3%")
+    return float(found.group(1))
+
+
+def budget(text):
+    found = re.fullmatch(r"[1-9]\d{0,18}|[1-9]\d{0,8}/[1-9]\d{0,8}", text)
+    value = fractions.Fraction(text) if found else None
+    if not found or ("/" in text and value >= 1):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of bytes nor a share such as 1/13")
+    return value
+
+
+def progress(text):
+    print(text, file=sys.stderr, flush=True)
