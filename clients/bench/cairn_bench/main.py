@@ -10,7 +10,7 @@ except ImportError as error:
     sys.exit(f"cairn-bench: {error}: install Debian's python3-grpcio, python3-protobuf and protobuf-compiler, and run "
              "it with /usr/bin/python3")
 
-from . import tasks_command  # noqa: E402
+from . import compare_command, speed_command, tasks_command  # noqa: E402
 from .daemons import DaemonError  # noqa: E402
 from .options import CommandError  # noqa: E402
 from .result_file import ResultsError  # noqa: E402
@@ -25,7 +25,9 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(
         prog="cairn-bench", description="Runs workloads over real daemons of Cairn and reports what each way of "
         "choosing what is read answers and costs.", epilog="docs/cairn-bench.md describes the results.")
-    tasks_command.add_parser(parser.add_subparsers(required=True, metavar="COMMAND"))
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in (tasks_command, speed_command, compare_command):
+        command.add_parser(subparsers)
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as Ctrl-C does
     try:

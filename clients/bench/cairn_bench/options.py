@@ -12,6 +12,7 @@ from .daemons import PROFILES
 SEEDLESS_POLICIES = frozenset(["full", "oracle", "streaming", "no-cluster"])
 LIST_MAX = 64
 PARALLEL_MAX = 16
+ROUNDS_MAX = 1000
 THREADS_MAX = 1024
 
 
@@ -56,6 +57,18 @@ def add_task_options(add):
         help="so many of each length, in turn one of each kind; default 0: all")
     add("--parallel", type=integer(1, PARALLEL_MAX), default=1, metavar="N",
         help=f"questions at once, up to {PARALLEL_MAX}; answers are the same, times are not. Default 1")
+
+
+def add_speed_options(add, context=None):
+    """context: the default of --context; None: it must be given."""
+    add("--context", type=integers(1), default=context, required=context is None, metavar="N[,N...]",
+        help="tokens of the stored conversation" + (f"; default {','.join(map(str, context))}" if context else ""))
+    add("--tokens", type=integer(2), default=64, metavar="T", help="tokens that a measurement decodes; default 64")
+    add("--rounds", type=integer(1, ROUNDS_MAX), default=3, metavar="N",
+        help="measurements of each policy, one of each policy in turn; default 3")
+    add("--peer", action="append", default=[], metavar="PATH",
+        help="a program that measures another engine, called as PATH MODEL --depths N --threads N --steps T --fa "
+        "on|off, and prints decode_tokens_per_s=X. May be given several times: the best counts")
 
 
 def check(options):

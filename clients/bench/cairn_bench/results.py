@@ -55,6 +55,14 @@ def summary(run):
     }
 
 
+def pooled(runs):
+    """-> {policy: share of the counted answers of all its seeds}"""
+    questions = {}
+    for run in runs:
+        questions.setdefault(run["policy"], []).extend(filter(is_counted, run["questions"]))
+    return {policy: share(some) for policy, some in questions.items()}
+
+
 def is_counted(question):
     return question["task"] not in UNCOUNTED_TASKS
 

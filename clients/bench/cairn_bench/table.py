@@ -1,5 +1,6 @@
 """Tables of results, as text with columns that are aligned."""
 from .results import by, is_counted, ratio, share, summary
+from .speed import best_peer
 
 REFERENCE = "full"
 
@@ -60,12 +61,66 @@ def _costs(policies):
     return aligned(rows)
 
 
-def _number(value):
-    return "-" if value is None else f"{value:.1f}"
+def speed_table(value):
+    """-> the table of `speed`. value: SpeedResults as JSON has them."""
+    rows = [["policy", "context", *(column for column, _, _ in SPEED_COLUMNS)]]
+    for run in value["runs"]:
+        rows.append([run["policy"], str(run["context"]), *speed_cells(run)])
+    return "\n".join([aligned(rows), *peer_lines(value["peers"])])
+
+
+def compare_table(rows, speed):
+    """-> the table of `compare`. rows: of compare_command.comparison, speed: SpeedResults as JSON has them."""
+    lines = [["policy", "context", "right", "of full", *(column for column, _, _ in SPEED_COLUMNS)]]
+    for row in rows:
+        right = "-" if row.get("accuracy") is None else f"{row['right']}/{row['asked']} {row['accuracy']:.1%}"
+        lines.append([row["policy"], str(row["context"]), right, _times(row["speed_to_full"]), *speed_cells(row)])
+    return "\n".join([aligned(lines), *peer_lines(speed["peers"])])
+
+
+def peer_lines(peers):
+    """-> a line for each context length: the best that another engine reached."""
+    lines = []
+    for context in sorted({run["context"] for run in peers}):
+        best = best_peer(peers, context)
+        settings = sum(run["context"] == context for run in peers)
+        if best:
+            lines.append(f"{best['peer']} at {context}: {best['decode_tokens_per_second']:.2f} tokens/s, the best of "
+                         f"{settings} settings")
+    return lines
+
+
+def speed_cells(run):
+    """-> what stands in SPEED_COLUMNS for a run of SpeedResults."""
+    return [show(run.get(field)) for _, field, show in SPEED_COLUMNS]
+
+
+def _times(value):
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def _number(value, digits=1):
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _mib(value):
     return "-" if value is None else f"{value / (1 << 20):.2f} MiB"
+
+
+# (column, field of a run, how it is shown)
+SPEED_COLUMNS = (
+    ("tokens/s", "decode_tokens_per_second", _number),
+    ("ms/token", "milliseconds_per_token", lambda value: _number(value, 2)),
+    ("first token s", "first_token_seconds", lambda value: _number(value, 3)),
+    ("resumed s", "resume_first_token_seconds", lambda value: _number(value, 3)),
+    ("read/token", "read_bytes_per_token", _mib),
+    ("staged/token", "staged_bytes_per_token", _mib),
+    ("written/token", "write_bytes_per_token", _mib),
+    ("reads/token", "reads_per_token", _number),
+    ("mean read KiB", "read_mean_bytes", lambda value: _number(value and value / 1024)),
+    ("hits", "cache_hit_rate", lambda value: "-" if value is None else f"{value:.0%}"),
+    ("KV DRAM", "kv_dram_bytes", _mib),
+    ("KV flash", "kv_flash_bytes", _mib))
 
 
 def aligned(rows):

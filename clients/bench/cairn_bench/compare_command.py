@@ -1,0 +1,100 @@
+"""`cairn-bench compare`: answers and speed of policies on one model, beside each other."""
+import argparse
+import os
+
+from . import plots
+from .bench import Bench
+from .client import REPOSITORY
+from .manifest import manifest
+from .options import add_policy_option, add_run_options, add_speed_options, add_task_options, check, progress
+from .result_file import ResultFile
+from .results import TaskResults, pooled
+from .speed import best_peer
+from .speed_command import SPEED_NAMES, run_speed, speed_results, speed_settings
+from .table import compare_table, task_tables
+from .tasks_command import run_tasks, task_configuration, task_keys, task_settings, task_units
+
+MODEL = os.path.join(REPOSITORY, "deploy", "models", "retrieval-3m-f16.gguf")
+TASKS = os.path.join(REPOSITORY, "tests", "data", "tasks-dev-4k.jsonl")
+
+DESCRIPTION = """\
+Measures what `speed` measures and asks what `tasks` asks, for the same policies with the same model, budget and
+selection, and puts the figures beside each other: a table, JSON, and plots beside OUT. Results are kept in OUT
+after each step: the same command goes on where it was stopped.
+"""
+
+
+def add_parser(subparsers):
+    parser = subparsers.add_parser("compare", help="answers and speed of policies, with plots",
+                                   description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.set_defaults(run=run)
+    add = parser.add_argument
+    add("--model", default=MODEL, metavar="M", help="the GGUF file; default: the model that comes with Cairn")
+    add("--tasks", default=TASKS, metavar="FILE",
+        help="the tasks, as JSON lines; default: tests/data/tasks-dev-4k.jsonl")
+    add_policy_option(add, ["full", "dynakv", "no-cluster"])
+    add_speed_options(add, [4096])
+    add_task_options(add)
+    add_run_options(add)
+    add("--no-plots", action="store_true", help="no PNG files; they need Debian's python3-matplotlib")
+
+
+def run(options):
+    """-> the exit status."""
+    check(options)
+    draws = bool(options.json) and not options.no_plots
+    if draws:
+        plots.check_installed()
+    units = task_units(options)
+    bench = Bench(options)
+    results = CompareResults(speed_results(options), TaskResults(task_keys(options)))
+    file = ResultFile(options.json, "compare",
+                      {**bench.configuration(*SPEED_NAMES), **task_configuration(bench, units)}, results)
+    file.manifest = manifest(options.profile, options.seed, {"speed": speed_settings(bench),
+                                                             "tasks": task_settings(bench, units)})
+    run_speed(bench, results.speed, file)
+    run_tasks(bench, units, results.tasks, file)
+    value = results.to_json()
+    print(task_tables(results.tasks.runs.values()))
+    print("\n" + compare_table(value["comparison"], value["speed"]))
+    if draws:
+        for path in plots.draw(os.path.splitext(options.json)[0], value["comparison"]):
+            progress(f"wrote {path}")
+    return 0
+
+
+class CompareResults:
+    """Speed and answers; a part of a ResultFile."""
+
+    def __init__(self, speed, tasks):
+        self.speed, self.tasks = speed, tasks
+
+    def load(self, value):
+        self.speed.load(value["speed"])
+        self.tasks.load(value["tasks"])
+
+    def to_json(self):
+        speed, tasks = self.speed.to_json(), self.tasks.to_json()
+        return {"comparison": comparison(speed, pooled(tasks["runs"])), "speed": speed, "tasks": tasks}
+
+
+def comparison(speed, answers):
+    """-> an object for each context length and policy: medians of its rounds, its answers with all seeds pooled, and
+    its speed as a share of that of `full` and of the other engine, as far as they are there.
+
+    speed: SpeedResults as JSON has them. answers: {policy: what results.share gives}
+    """
+    rows = []
+    rates = {(run["context"], run["policy"]): run["decode_tokens_per_second"] for run in speed["runs"]}
+    for run in speed["runs"]:
+        peer = best_peer(speed["peers"], run["context"])
+        row = {name: value for name, value in run.items() if name not in ("prefill", "rounds")}
+        row.update(answers.get(run["policy"], {}))
+        row["speed_to_full"] = _ratio(row["decode_tokens_per_second"], rates.get((run["context"], "full")))
+        row["speed_to_peer"] = _ratio(row["decode_tokens_per_second"], peer and peer["decode_tokens_per_second"])
+        rows.append(row)
+    return rows
+
+
+def _ratio(part, whole):
+    return part / whole if part and whole else None

@@ -1,0 +1,185 @@
+"""`cairn-bench speed`: how fast a stored conversation is gone on with, and what that takes, by policy."""
+import argparse
+import contextlib
+import os
+import random
+import subprocess
+
+from .bench import Bench
+from .client import seconds
+from .daemons import MemoryPeak, memory_bytes, new_store
+from .kv_stats import io_figures
+from .manifest import Contention, manifest
+from .options import CommandError, add_policy_option, add_run_options, add_speed_options, check, progress, retrieval
+from .result_file import ResultFile
+from .speed import SpeedResults, parse_peer
+from .table import speed_table
+
+# Decoded in front of what is measured, with daemons that have just started; and behind it, while memory is sampled.
+WARM_TOKENS = 8
+# Below it tokenizers keep special ones; random tokens are drawn from the others.
+FIRST_TOKEN = 300
+PEER_TIMEOUT_S = 3600
+
+DESCRIPTION = """\
+Measures decoding behind long conversations. For each context length and policy a conversation of random tokens (drawn
+with the seed) is computed once and stored. Then, in rounds that take the policies in turn, daemons are started on its
+store, a fork of it is gone on with, and so many tokens are decoded; medians of the rounds are reported. Results are
+kept in OUT after each measurement: the same command goes on where it was stopped.
+"""
+
+
+def add_parser(subparsers):
+    parser = subparsers.add_parser("speed", help="how fast stored conversations are gone on with",
+                                   description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.set_defaults(run=run)
+    add = parser.add_argument
+    add("--model", required=True, metavar="M", help="the GGUF file")
+    add_policy_option(add, ["full", "dynakv"])
+    add_speed_options(add)
+    add_run_options(add)
+
+
+def run(options):
+    """-> the exit status."""
+    check(options)
+    bench = Bench(options)
+    results = speed_results(options)
+    file = ResultFile(options.json, "speed", bench.configuration(*SPEED_NAMES), results)
+    file.manifest = manifest(options.profile, options.seed[:1], speed_settings(bench))
+    run_speed(bench, results, file)
+    print(speed_table(results.to_json()))
+    return 0
+
+
+SPEED_NAMES = ("context", "tokens", "rounds", "peer")
+
+
+def speed_results(options):
+    """-> SpeedResults without results, for what the options ask."""
+    peers = [(context, f"{path} --fa {attention}") for context in options.context for path in options.peer
+             for attention in ("on", "off")]
+    return SpeedResults([(context, policy) for context in options.context for policy in options.policy], peers)
+
+
+def speed_settings(bench):
+    """-> {context: the daemons' settings}"""
+    return {str(context): bench.settings(context) for context in bench.options.context}
+
+
+def run_speed(bench, results, file):
+    """Measures what is missing in results; the file is written after each measurement."""
+    for context in bench.options.context:
+        ContextRunner(bench, results, file, context).run()
+
+
+class ContextRunner:
+    """Measures all policies at one context length."""
+
+    def __init__(self, bench, results, file, context):
+        self.bench, self.results, self.file, self.context = bench, results, file, context
+        self.options, self.contention = bench.options, Contention()
+
+    def run(self):
+        policies = [policy for policy in self.options.policy if self._missing((self.context, policy))]
+        with contextlib.ExitStack() as stack:
+            stored = {}
+            for policy in policies:
+                store = stack.enter_context(new_store(self.options.store_dir))
+                stored[policy] = (store, *self._prefill(policy, store))
+            for number in range(self.options.rounds):
+                for policy, at in stored.items():
+                    self._keep((self.context, policy), number, lambda name=policy, at=at: self._measure(name, *at))
+                for key in self.results.peers:
+                    if key[0] == self.context:
+                        self._keep(key, number, lambda name=key[1]: self._measure_peer(name))
+
+    def _missing(self, key):
+        return not all(self.results.has(key, number) for number in range(self.options.rounds))
+
+    def _keep(self, key, number, measure):
+        """Measures a round of a policy or a peer, unless it is there."""
+        if self.results.has(key, number):
+            return
+        before = Contention()
+        figures = measure()
+        figures["other_cpu_share"] = before.to_json()["other_cpu_share"]
+        self.results.add(key, number, figures)
+        self._write()
+        progress(f"{key[1]} at {key[0]} tokens, round {number + 1} of {self.options.rounds}: "
+                 f"{figures['decode_tokens_per_second']:.2f} tokens/s")
+
+    def _write(self):
+        self.file.manifest["contention"] = self.contention.to_json()
+        self.file.write()
+
+    def _running(self, policy, store):
+        return self.bench.running(self.context, lambda: f"{policy} at {self.context} tokens", store)
+
+    def _prefill(self, policy, store):
+        """Stores the conversation -> its id, its bytes on flash."""
+        with self._running(policy, store) as running:
+            ids = random_tokens(self.context, running.client.vocab_count(), self.options.seed[0])
+            conversation, finished = running.client.store(
+                retrieval(self.options, policy, self.options.seed[0]), tokens={"ids": ids})
+        took = seconds(finished.prefill_time)
+        self.results.runs[self.context, policy]["prefill"] = {
+            "prefill_seconds": took, "prefill_tokens_per_second": self.context / took if took else None,
+            "kv_dram_accounted_bytes": finished.kv_dram_peak_bytes}
+        self._write()
+        progress(f"{policy} at {self.context} tokens: stored in {took:.1f} s")
+        return conversation, finished.kv_flash_bytes
+
+    def _measure(self, policy, store, conversation, flash_bytes):
+        """-> the figures of one round."""
+        with self._running(policy, store) as running:
+            idle = sum(memory_bytes(pid) for pid in running.daemons.pids())
+            token = FIRST_TOKEN % running.client.vocab_count()
+            fork = running.client.fork(conversation)
+            first = running.client.decode(fork, token, WARM_TOKENS)
+            before = running.kv.counters()
+            finished = running.client.decode(fork, token, self.options.tokens)
+            after = running.kv.counters()
+            # Sampling takes time of the processor, so what is timed does without.
+            with contextlib.closing(MemoryPeak(running.daemons.pids())) as peak:
+                running.client.decode(fork, token, WARM_TOKENS)
+            running.client.delete(fork)
+        return {**figures_of(first, finished),
+                **io_figures(before, after, self.options.tokens, self.bench.model.kv_entry_bytes),
+                "kv_dram_bytes": max(0, peak.total - idle),
+                "kv_flash_bytes": flash_bytes + finished.kv_flash_bytes}
+
+    def _measure_peer(self, name):
+        """-> the figures of one round of another engine."""
+        path, _, attention = name.rpartition(" --fa ")
+        command = [path, self.options.model, "--depths", str(self.context), "--steps", str(self.options.tokens),
+                   "--threads", str(self.options.threads or os.cpu_count()), "--fa", attention]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PEER_TIMEOUT_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise CommandError(f"--peer: {error}") from error
+        speed = parse_peer(done.stdout)
+        if done.returncode != 0 or not speed:
+            raise CommandError(f"--peer: {' '.join(command)} ended with status {done.returncode} and no "
+                               f"decode_tokens_per_s:\n{(done.stderr or done.stdout).strip()}")
+        return {"decode_tokens_per_second": speed}
+
+
+def figures_of(first, finished):
+    """-> what the Finished messages of a round's start and of what is measured say."""
+    # The time is that between tokens.
+    per_token = seconds(finished.decode_time) / max(1, finished.generated_token_count - 1)
+    return {
+        "decode_tokens_per_second": 1 / per_token if per_token else None,
+        "milliseconds_per_token": per_token * 1e3,
+        "first_token_seconds": seconds(finished.first_token_time),
+        "resume_first_token_seconds": seconds(first.first_token_time),
+        "kv_dram_accounted_bytes": finished.kv_dram_peak_bytes,
+        "io_engine": finished.io_engine,
+    }
+
+
+def random_tokens(count, vocab_count, seed):
+    """-> token ids; the same for the same arguments."""
+    generator = random.Random(seed)
+    return [generator.randrange(min(FIRST_TOKEN, vocab_count // 2), vocab_count) for _ in range(count)]

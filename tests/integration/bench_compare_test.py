@@ -1,0 +1,126 @@
+"""cairn-bench speed and compare over real daemons: what must be so on every machine, and runs that are stopped.
+
+Nothing here depends on how fast the machine is.
+
+Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3 tests/integration/bench_compare_test.py
+"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import daemons
+from daemons import wait_until
+
+PROGRAM = os.path.join(daemons.REPOSITORY, "clients", "bench", "cairn-bench")
+CONTEXT = 2048
+POLICIES = ["full", "dynakv", "streaming"]
+PEER = "#!/bin/sh\necho depth=$3 decode_tokens_per_s=12.5 prefill_tokens_per_s=3\n"
+
+
+class BenchCompareTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = self.enterContext(tempfile.TemporaryDirectory(prefix="cairn-bench-test-"))
+        self.temporary, self.out = self.path("tmp"), self.path("out.json")
+        os.mkdir(self.temporary)
+
+    def tearDown(self):
+        self.assertEqual(os.listdir(self.temporary), [], "files that stayed behind")
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def start(self, command, *arguments):
+        # A quarter of the cache: full attention cannot find everything in memory.
+        return subprocess.Popen(
+            ["/usr/bin/python3", PROGRAM, command, "--model", daemons.MODEL, "--context", str(CONTEXT), "--tokens", "8",
+             "--dram-budget", "1/4", "--build", os.path.dirname(daemons.BIN_DIR), "--json", self.out, *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": self.temporary},
+            start_new_session=True)
+
+    def finish(self, process, status=0):
+        """-> what it said on stdout and on stderr."""
+        said = process.communicate(timeout=daemons.RUN_TIMEOUT_S)
+        self.assertEqual(process.returncode, status, said)
+        self.assertNotIn("Traceback", said[1])
+        return said
+
+    def results(self):
+        with open(self.out, encoding="utf-8") as file:
+            return json.load(file)
+
+    def rounds_done(self):
+        if not os.path.exists(self.out):
+            return 0
+        value = self.results()
+        return sum(len(run["rounds"]) for run in value.get("speed", value)["runs"])
+
+    def test_compare_orders_policies_by_what_they_read_and_answer(self):
+        said, progress = self.finish(self.start(
+            "compare", "--policies", ",".join(POLICIES), "--profile", "emmc", "--rounds", "1", "--lengths", "1024",
+            "--documents", "2", "--parallel", "4"))
+        value = self.results()
+        rows = {row["policy"]: row for row in value["comparison"]}
+        self.assertEqual(list(rows), POLICIES)
+        reads = [rows[policy]["read_bytes_per_token"] for policy in POLICIES]
+        self.assertGreater(reads[0], reads[1])
+        self.assertGreater(reads[1], reads[2])
+        right = [rows[policy]["right"] for policy in POLICIES]
+        self.assertEqual({rows[policy]["asked"] for policy in POLICIES}, {29})
+        self.assertGreater(right[0], right[2] + 5)
+        self.assertGreater(right[1], right[2] + 5)
+        self.assertEqual(rows["full"]["speed_to_full"], 1)
+        for row in rows.values():
+            for name in ("decode_tokens_per_second", "first_token_seconds", "resume_first_token_seconds",
+                         "reads_per_token", "read_mean_entries", "kv_dram_bytes", "kv_flash_bytes"):
+                self.assertGreater(row[name], 0, (row["policy"], name))
+            self.assertIn(row["policy"], said)
+        self.assertTrue(value["speed"]["runs"][0]["rounds"][0]["io_engine"].endswith("+emmc"))
+        self.assertIn("commit", value["manifest"])
+        for name in ("speed", "bytes", "accuracy"):
+            self.assertIn(f"out-{name}.png", progress)
+            with open(self.path(f"out-{name}.png"), "rb") as file:
+                self.assertEqual(file.read(4), b"\x89PNG")
+
+    def test_a_stopped_comparison_goes_on(self):
+        arguments = ("compare", "--policies", "full,dynakv", "--rounds", "2", "--lengths", "1024", "--documents", "1",
+                     "--no-plots")
+        process = self.start(*arguments)
+        wait_until(self.rounds_done, "the first measurement")
+        os.killpg(process.pid, signal.SIGINT)  # as the terminal does
+        _, said = self.finish(process, status=130)
+        self.assertIn("interrupted", said)
+        there = [run["rounds"] for run in self.results()["speed"]["runs"]]
+        self.finish(self.start(*arguments))
+        value = self.results()
+        self.assertEqual([run["rounds"][:len(some)] for run, some in zip(value["speed"]["runs"], there)], there)
+        self.assertEqual([len(run["rounds"]) for run in value["speed"]["runs"]], [2, 2])
+        self.assertEqual([run["asked"] for run in value["tasks"]["runs"]], [1, 1])
+        self.assertEqual(len(value["earlier_manifests"]), 1)
+        # A finished one measures nothing.
+        _, progress = self.finish(self.start(*arguments))
+        self.assertNotIn("round", progress)
+        _, said = self.finish(self.start(*arguments, "--select", "4%"), status=1)
+        self.assertIn("select: 3.0 there, 4.0 here", said)
+
+    def test_speed_has_the_other_engine_beside_it(self):
+        with open(self.path("peer"), "w", encoding="utf-8") as file:
+            file.write(PEER)
+        os.chmod(self.path("peer"), 0o700)
+        said, _ = self.finish(self.start("speed", "--policy", "full", "--rounds", "1", "--peer", self.path("peer")))
+        self.assertIn("12.50 tokens/s, the best of 2 settings", said)
+        run, = self.results()["runs"]
+        self.assertGreater(run["prefill"]["prefill_seconds"], 0)
+        self.assertEqual([peer["decode_tokens_per_second"] for peer in self.results()["peers"]], [12.5, 12.5])
+
+
+if __name__ == "__main__":
+    try:
+        import grpc  # noqa: F401  pylint: disable=unused-import
+        import matplotlib  # noqa: F401  pylint: disable=unused-import
+    except ImportError as error:
+        sys.exit(f"{error}: deploy/install_packages.sh tests/packages.txt")
+    unittest.main()
