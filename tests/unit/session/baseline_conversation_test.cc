@@ -195,6 +195,16 @@ TEST_F(ConversationFixture, OnlySelectedHeldEntriesAreAttended) {
   EXPECT_NE(logits_with(Positions::Range(0, 70)), all);
 }
 
+// The fake node keeps entries and answers that there are no clusters.
+TEST_F(ConversationFixture, ClustersThatDoNotComeBackAreLostData) {
+  options.policy.name = "oracle";
+  const SessionId id = Create();
+  Continue(*Open(id), Prompt(200), 1);
+  const absl::Status status = Conversation::Open(deps(), id).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(Message(status).find("0 entries in clusters"), std::string::npos) << Message(status);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, BaselineConversationTest,
                          testing::Values("oracle", "no-cluster", "static-cluster",
                                          "static-cluster-fixed", "local-cluster",
