@@ -8,8 +8,8 @@
 // and of the last one the entries that fit, oldest first. An entry that waits is a candidate of its
 // own, by its key. The sinks are a cluster that is always taken.
 //
-// Centroids are the means of the entries: a reopened conversation computes them again from the keys,
-// so that nothing of them is stored.
+// Centroids are the means of the entries: a reopened conversation computes them again from the
+// keys, so that nothing of them is stored.
 //
 // Threading:  as RetrievalPolicy.
 #pragma once
