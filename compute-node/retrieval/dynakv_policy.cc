@@ -91,6 +91,23 @@ void DynaKvPolicy::Head::CountVariance(const ClusterMoments& moments) {
   variance_entries += moments.count;
 }
 
+HeadStatistics DynaKvPolicy::Head::Statistics() const {
+  HeadStatistics statistics{.held_count = HeldTotal(), .split_count = split_count};
+  double sum = 0;
+  double known_count = 0;
+  for (std::size_t slot = 0; slot < index.slot_count(); ++slot) {
+    if (!index.alive(slot) || index.flags(slot).pinned) continue;
+    ++statistics.cluster_count;
+    statistics.entry_count += index.count(slot);
+    if (index.flags(slot).missing) continue;
+    const double count = static_cast<double>(index.count(slot));
+    sum += count * static_cast<double>(index.variance(slot));
+    known_count += count;
+  }
+  if (known_count > 0) statistics.variance = sum / known_count;
+  return statistics;
+}
+
 DynaKvPolicy::DynaKvPolicy(const PolicyOptions& options) : options_(options) { Clear(); }
 
 void DynaKvPolicy::Clear() {
@@ -249,6 +266,12 @@ std::int64_t DynaKvPolicy::memory_bytes() const {
   std::int64_t bytes = 0;
   for (const Head& head : heads_) bytes += head.index.memory_bytes();
   return bytes;
+}
+
+PolicyStatistics DynaKvPolicy::statistics() const {
+  PolicyStatistics statistics;
+  for (const Head& head : heads_) statistics.heads.push_back(head.Statistics());
+  return statistics;
 }
 
 std::vector<std::int64_t> DynaKvPolicy::NextClusterIds() const {

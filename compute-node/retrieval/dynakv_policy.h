@@ -58,6 +58,7 @@ class DynaKvPolicy : public RetrievalPolicy {
                                       std::span<const std::vector<LoadedCluster>> groups,
                                       ThreadPool& pool) override;
   std::int64_t memory_bytes() const override;
+  PolicyStatistics statistics() const override;
   std::vector<std::int64_t> NextClusterIds() const override;
   PutPolicyState SaveState() const override;
   absl::Status RestoreState(const StoredPolicyState& stored) override;
@@ -88,13 +89,15 @@ class DynaKvPolicy : public RetrievalPolicy {
     // Of these: the sum of entries times variance, and of entries.
     double variance_sum = 0;
     std::int64_t variance_entries = 0;
-    std::vector<HeldCount> held;  // ascending ids
+    std::vector<HeldCount> held;   // ascending ids
+    std::int64_t split_count = 0;  // for statistics only, and not stored
 
     float Threshold() const;
     std::int64_t HeldTotal() const;
     void AddHeld(ClusterId id, std::int64_t count);
     void DropHeld(ClusterId id);
     void CountVariance(const ClusterMoments& moments);
+    HeadStatistics Statistics() const;
   };
 
   std::size_t HeadOf(std::int32_t layer, std::int32_t head) const {

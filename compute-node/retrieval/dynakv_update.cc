@@ -373,6 +373,7 @@ void DynaKvPolicy::AdaptOne(Head& head, const LoadedCluster& loaded,
       .head = loaded.cluster.head, .parent_ids = {loaded.cluster.cluster_id}, .children = {}};
   head.index.Remove(*slot);
   head.DropHeld(loaded.cluster.cluster_id);
+  ++head.split_count;
   for (const std::vector<std::int64_t>& part :
        SplitParts(loaded.keys, dim(), options_.selection.cluster_entries_max())) {
     Positions positions;

@@ -135,6 +135,20 @@ struct StoredPolicyState {
   std::int64_t state_token_count = 0;
 };
 
+// What the index of one (layer, head) holds, without sinks.
+struct HeadStatistics {
+  std::int64_t cluster_count = 0;
+  std::int64_t entry_count = 0;
+  // Mean squared distance of an entry from its cluster's centroid, as the index knows it.
+  double variance = 0;
+  std::int64_t held_count = 0;   // entries that wait for a cluster
+  std::int64_t split_count = 0;  // since the policy was made
+};
+
+struct PolicyStatistics {
+  std::vector<HeadStatistics> heads{};  // by (layer, head); empty: the policy has no index
+};
+
 class RetrievalPolicy {
  public:
   virtual ~RetrievalPolicy() = default;
@@ -195,6 +209,8 @@ class RetrievalPolicy {
     static_cast<void>(pool);
     return {};
   }
+
+  virtual PolicyStatistics statistics() const { return {}; }
 
   // The next unused cluster ids, layer-major, head_count + 1 for each layer (the last: all heads).
   virtual std::vector<std::int64_t> NextClusterIds() const = 0;

@@ -156,6 +156,45 @@ TEST(DynaKvPolicyTest, ClusteringAPromptAnewMakesTighterClusters) {
   world.CheckPlaces();
 }
 
+TEST(DynaKvPolicyTest, StatisticsCountEveryEntryButSinksOnce) {
+  PolicyWorld world(SmallOptions(), MakeDynaKv, 11);
+  world.Prefill(200);
+  for (const HeadStatistics& head : world.policy().statistics().heads) {
+    EXPECT_EQ(head.split_count, 0);
+    EXPECT_EQ(head.held_count, 0);
+  }
+  for (int step = 0; step < 400; ++step) world.Step();
+  const EntryLayout& layout = world.options().layout;
+  const PolicyStatistics statistics = world.policy().statistics();
+  ASSERT_EQ(std::ssize(statistics.heads), layout.layer_count * layout.head_count);
+  std::int64_t splits = 0;
+  for (std::int32_t layer = 0; layer < layout.layer_count; ++layer) {
+    for (std::int32_t head = 0; head < layout.head_count; ++head) {
+      const HeadStatistics& counted =
+          statistics.heads[static_cast<std::size_t>(layer * layout.head_count + head)];
+      std::map<ClusterId, std::vector<float>> keys;
+      for (const auto& [position, id] : world.places(layer, head)) {
+        if (position < kSinkTokens) continue;
+        const std::span<const float> key = world.Key(layer, head, position);
+        keys[id].insert(keys[id].end(), key.begin(), key.end());
+      }
+      double sum = 0;
+      double entries = 0;
+      for (const auto& [id, rows] : keys) {
+        const ClusterMoments moments = MomentsOf(rows, layout.head_dim);
+        sum += static_cast<double>(moments.count) * static_cast<double>(moments.variance);
+        entries += static_cast<double>(moments.count);
+      }
+      EXPECT_EQ(counted.cluster_count, std::ssize(keys));
+      EXPECT_EQ(counted.entry_count, static_cast<std::int64_t>(entries));
+      EXPECT_NEAR(counted.variance, sum / entries, 0.05 * sum / entries);
+      EXPECT_EQ(counted.held_count, world.HeldCount(layer, head));
+      splits += counted.split_count;
+    }
+  }
+  EXPECT_GT(splits, 0);
+}
+
 TEST(DynaKvPolicyTest, APromptReadsEverything) {
   PolicyWorld world(SmallOptions(), MakeDynaKv, 6);
   world.Prefill(400);

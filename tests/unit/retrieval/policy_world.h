@@ -27,6 +27,11 @@ class PolicyWorld {
   const std::map<std::int64_t, ClusterId>& places(std::int32_t layer, std::int32_t head) const {
     return places_.at({layer, head});
   }
+  // How many are held back.
+  std::int64_t HeldCount(std::int32_t layer, std::int32_t head) const {
+    const auto held = held_.find({layer, head});
+    return held == held_.end() ? 0 : std::ssize(held->second);
+  }
   // The key, without what is made of it in the store: f32.
   std::span<const float> Key(std::int32_t layer, std::int32_t head, std::int64_t position) const;
 
