@@ -81,7 +81,8 @@ Conversation::Conversation(const ConversationDeps& deps, std::unique_ptr<KvSessi
            .window_tokens_max = deps.options.window_tokens_max,
            .slices_in_flight_max = deps.options.slices_in_flight_max,
            .predict = deps.options.predict_selection,
-           .policy = choice_},
+           .policy = choice_,
+           .observer = deps.observer},
           model_.config(), scheduler_.model().pool(), scheduler_.scratch(), *session_, *policy_,
           deps.memory),
       first_reconnects_(session_->reconnect_count()) {}

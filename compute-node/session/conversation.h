@@ -31,6 +31,7 @@
 #include "compute-node/model/forward.h"
 #include "compute-node/retrieval/policy.h"
 #include "compute-node/retrieval/policy_choice.h"
+#include "compute-node/session/attention_observer.h"
 #include "compute-node/session/forward_scheduler.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/options.h"
@@ -54,6 +55,8 @@ struct ConversationDeps {
   std::function<absl::StatusOr<std::unique_ptr<RetrievalPolicy>>(std::string_view name,
                                                                  const PolicyOptions& options)>
       make_policy = MakePolicy;
+  // Who is told what they attend; null: nobody.
+  AttentionObserver* observer = nullptr;
 };
 
 class Conversation {

@@ -113,12 +113,14 @@ absl::Status StoredKv::Attend(const AttentionBatch& batch) {
   CAIRN_RETURN_IF_ERROR(stop_->Check());
   StoreChunk(batch);
   queries_ = batch.q;
+  attended_.clear();
   HintNextLayer(batch.layer);
   attention_.Start(batch, scratch_.For(batch.token_count));
   CAIRN_RETURN_IF_ERROR(IsSelecting() ? AttendSelected(batch) : AttendEverything(batch));
   AttendHeld(batch.layer);
   AttendRecent(batch);
   attention_.Finish();
+  if (options_.observer != nullptr) TellObserver(batch);
   // A step of a policy that adapts must be able to fail without a trace: its entries leave between
   // two steps.
   const std::int64_t stored = store_.stored_count(batch.layer);
@@ -136,6 +138,9 @@ absl::Status StoredKv::AttendEverything(const AttentionBatch& batch) {
     CAIRN_ASSIGN_OR_RETURN(ArrivedSlice slice, pipeline_.Next(*stop_));
     TakePartialBlock(batch.layer, slice);
     attention_.AttendAll(slice.clusters);
+    for (std::size_t i = 0; options_.observer != nullptr && i < slice.clusters.size(); ++i) {
+      NoteFetched(slice.planned[i], slice.reply.clusters[i], std::ssize(slice.clusters[i].entries));
+    }
     CAIRN_RETURN_IF_ERROR(CheckIntact(slice.reply));
     if (batch.between != nullptr) (*batch.between)();
   }
@@ -148,6 +153,11 @@ absl::Status StoredKv::AttendSelected(const AttentionBatch& batch) {
       selected_fetch_.Take(session_, batch.layer, policy_.Select(InputOf(batch.layer, batch.q)),
                            *stop_));
   attention_.AttendAll(RunsOf(selected));
+  if (options_.observer != nullptr) {
+    for (const SelectedClusters::Cluster& cluster : selected.clusters) {
+      NoteFetched(cluster.planned, *cluster.fetched, std::ssize(cluster.entries.entries));
+    }
+  }
   KeepLoaded(batch.layer, selected);
   for (const FetchReply& reply : selected.replies) CAIRN_RETURN_IF_ERROR(CheckIntact(reply));
   return absl::OkStatus();
@@ -169,6 +179,32 @@ std::vector<EntryRun> StoredKv::RunsOf(const SelectedClusters& selected) const {
     }
   }
   return runs;
+}
+
+void StoredKv::NoteFetched(const PlannedCluster& planned, const FetchedCluster& fetched,
+                           std::int64_t entry_count) {
+  attended_.resize(static_cast<std::size_t>(options_.layout.head_count));
+  Positions positions;
+  for (const Span& span : fetched.spans) positions.AppendAll(span.positions);
+  AttendedEntries& noted = attended_[static_cast<std::size_t>(planned.cluster.head)];
+  noted.arrived_count += positions.count();
+  if (planned.attended.empty()) {
+    // TakePartialBlock left the first ones.
+    positions.Slice(0, entry_count).ForEach([&](std::int64_t at) { noted.fetched.push_back(at); });
+  }
+  for (const std::int32_t index : planned.attended) noted.fetched.push_back(positions.at(index));
+}
+
+void StoredKv::TellObserver(const AttentionBatch& batch) {
+  attended_.resize(static_cast<std::size_t>(options_.layout.head_count));
+  for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+    AttendedEntries& noted = attended_[static_cast<std::size_t>(head)];
+    for (const HeldEntries::Entry& held : store_.held().Of(batch.layer, head)) {
+      noted.held.push_back(held.position);
+    }
+    noted.recent_first = WholeBlocksEnd(batch.layer);
+  }
+  options_.observer->LayerAttended(batch, attended_);
 }
 
 void StoredKv::KeepLoaded(std::int32_t layer, const SelectedClusters& selected) {

@@ -29,6 +29,7 @@
 #include "compute-node/model/config.h"
 #include "compute-node/model/forward.h"
 #include "compute-node/retrieval/policy.h"
+#include "compute-node/session/attention_observer.h"
 #include "compute-node/session/attention_scratch.h"
 #include "compute-node/session/block_attention.h"
 #include "compute-node/session/entry_store.h"
@@ -49,6 +50,8 @@ class StoredKv : public KvAttention {
     bool predict = true;
     // What the policy was made from.
     PolicyChoice policy{};
+    // Who is told what was attended; null: nobody. Outlives the StoredKv.
+    AttentionObserver* observer = nullptr;
   };
   // Called when a layer of a pass is done, with the number of layers done.
   using LayerDone = std::function<void(std::int32_t layer_count)>;
@@ -98,6 +101,10 @@ class StoredKv : public KvAttention {
   void TakePartialBlock(std::int32_t layer, ArrivedSlice& slice);
   // Entries that are attended, one run for each head.
   std::vector<EntryRun> RunsOf(const SelectedClusters& selected) const;
+  // For the observer: which of a cluster's entries are attended.
+  void NoteFetched(const PlannedCluster& planned, const FetchedCluster& fetched,
+                   std::int64_t entry_count);
+  void TellObserver(const AttentionBatch& batch);
   // Keeps the keys of clusters that the policy will adapt behind the pass.
   void KeepLoaded(std::int32_t layer, const SelectedClusters& selected);
   void StoreChunk(const AttentionBatch& batch);
@@ -131,6 +138,7 @@ class StoredKv : public KvAttention {
   std::span<const float> queries_;
   std::vector<std::byte> chunk_;  // one layer: (head, token)
   KvMemoryCharge chunk_charge_;
+  std::vector<AttendedEntries> attended_;  // of one layer, by head; used with an observer only
 };
 
 }  // namespace cairn::compute
