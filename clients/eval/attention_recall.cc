@@ -1,0 +1,111 @@
+#include "clients/eval/attention_recall.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/check.h"
+#include "compute-node/kernels/kv_entry.h"
+#include "compute-node/retrieval/token_scores.h"
+
+namespace cairn::eval {
+namespace {
+
+// The positions that were attended at a step, one a time. That each is there once is checked: a
+// position that counts twice would be recall that is none.
+std::vector<std::int64_t> AllAttended(const compute::AttendedEntries& told, std::int64_t position) {
+  std::vector<std::int64_t> all = told.fetched;
+  all.insert(all.end(), told.held.begin(), told.held.end());
+  for (std::int64_t at = told.recent_first; at <= position; ++at) all.push_back(at);
+  std::sort(all.begin(), all.end());
+  CAIRN_CHECK(std::adjacent_find(all.begin(), all.end()) == all.end());
+  CAIRN_CHECK_GE(all.front(), 0);
+  CAIRN_CHECK_EQ(all.back(), position);
+  return all;
+}
+
+}  // namespace
+
+AttentionRecall::AttentionRecall(const compute::ModelConfig& config, const RecallOptions& options,
+                                 ThreadPool& pool)
+    : config_(config),
+      options_(options),
+      pool_(pool),
+      keys_(static_cast<std::size_t>(config.layer_count * config.kv_head_count)),
+      heads_(keys_.size()) {}
+
+void AttentionRecall::Keep(const compute::AttentionBatch& batch) {
+  const std::size_t dim = static_cast<std::size_t>(config_.head_dim);
+  std::vector<std::byte> entry(
+      static_cast<std::size_t>(KvEntryBytes(options_.kv_format, config_.head_dim)));
+  std::vector<float> value(dim);
+  for (std::int64_t head = 0; head < config_.kv_head_count; ++head) {
+    std::vector<float>& keys = keys_[RowOf(batch.layer, head)];
+    std::size_t to = static_cast<std::size_t>(batch.first_position) * dim;
+    CAIRN_CHECK_LE(to, keys.size());
+    keys.resize(to + static_cast<std::size_t>(batch.token_count) * dim);
+    for (std::int64_t token = 0; token < batch.token_count; ++token) {
+      const std::size_t from = static_cast<std::size_t>(token * config_.kv_head_count + head) * dim;
+      compute::StoreKvEntry(batch.k.subspan(from, dim), batch.v.subspan(from, dim),
+                            options_.kv_format, entry.data());
+      compute::LoadKvEntry(entry.data(), options_.kv_format, std::span(keys).subspan(to, dim),
+                           value);
+      to += dim;
+    }
+  }
+}
+
+double AttentionRecall::Recall(const compute::AttentionBatch& batch, std::int64_t kv_head,
+                               std::span<const std::int64_t> attended) const {
+  const std::vector<float>& keys = keys_[RowOf(batch.layer, kv_head)];
+  const std::int64_t dim = config_.head_dim;
+  const std::int64_t group = config_.group_size();
+  const double scale = 1 / std::sqrt(static_cast<double>(dim));
+  std::vector<double> weights(static_cast<std::size_t>(batch.first_position + 1));
+  double recall = 0;
+  for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      weights[i] = scale * static_cast<double>(
+                               compute::Dot(batch.q.data() + head * dim,
+                                            keys.data() + i * static_cast<std::size_t>(dim), dim));
+    }
+    const double largest = *std::max_element(weights.begin(), weights.end());
+    double all = 0;
+    for (double& weight : weights) {
+      weight = std::exp(weight - largest);
+      all += weight;
+    }
+    double found = 0;
+    for (const std::int64_t position : attended) {
+      found += weights[static_cast<std::size_t>(position)];
+    }
+    recall += found / all;
+  }
+  return recall / static_cast<double>(group);
+}
+
+void AttentionRecall::LayerAttended(const compute::AttentionBatch& batch,
+                                    std::span<const compute::AttendedEntries> heads) {
+  Keep(batch);
+  if (batch.token_count > 1 || batch.first_position < options_.first_position) return;
+  const bool computes = (batch.first_position - options_.first_position) % options_.every == 0;
+  const std::int64_t budget = compute::SelectedTokens(options_.selection, batch.first_position + 1);
+  pool_.ParallelFor(config_.kv_head_count, [&](std::int64_t kv_head) {
+    const compute::AttendedEntries& told = heads[static_cast<std::size_t>(kv_head)];
+    const std::vector<std::int64_t> attended = AllAttended(told, batch.first_position);
+    HeadAttention& head = heads_[RowOf(batch.layer, kv_head)];
+    const std::int64_t count = std::ssize(attended);
+    ++head.step_count;
+    head.attended_sum += count;
+    head.attended_max = std::max(head.attended_max, count);
+    head.over_count += count > budget ? 1 : 0;
+    head.over_max = std::max(head.over_max, count - budget);
+    head.arrived_sum += told.arrived_count;
+    if (!computes) return;
+    const double recall = Recall(batch, kv_head, attended);
+    head.recall_sum += recall;
+    head.recall_min = std::min(head.recall_min, recall);
+    ++head.recall_count;
+  });
+}
+
+}  // namespace cairn::eval

@@ -1,0 +1,148 @@
+#include "clients/eval/report.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace cairn::eval {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+double Ratio(std::int64_t a, std::int64_t b) {
+  return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
+}
+
+OrderedJson StatisticsJson(const compute::HeadStatistics& statistics) {
+  return {{"clusters", statistics.cluster_count},
+          {"entries", statistics.entry_count},
+          {"mean_size", Ratio(statistics.entry_count, statistics.cluster_count)},
+          {"variance", statistics.variance},
+          {"held", statistics.held_count},
+          {"splits", statistics.split_count}};
+}
+
+// Layer and number of a KV head, which every list by head has.
+OrderedJson HeadJson(std::size_t index, const compute::ModelConfig& config) {
+  const std::int64_t number = static_cast<std::int64_t>(index);
+  return {{"layer", number / config.kv_head_count}, {"kv_head", number % config.kv_head_count}};
+}
+
+OrderedJson HeadsJson(std::span<const HeadAttention> heads, const compute::ModelConfig& config) {
+  OrderedJson list = OrderedJson::array();
+  for (std::size_t i = 0; i < heads.size(); ++i) {
+    OrderedJson head = HeadJson(i, config);
+    head["recall"] = heads[i].recall();
+    head["recall_min"] = heads[i].recall_min;
+    head["attended_mean"] = Ratio(heads[i].attended_sum, heads[i].step_count);
+    head["attended_max"] = heads[i].attended_max;
+    list.push_back(std::move(head));
+  }
+  return list;
+}
+
+OrderedJson IndexJson(const IndexSample& sample, const compute::ModelConfig& config) {
+  OrderedJson json = {{"token_count", sample.token_count}};
+  json.update(StatisticsJson(TotalsOf(sample.statistics)));
+  OrderedJson heads = OrderedJson::array();
+  for (std::size_t i = 0; i < sample.statistics.heads.size(); ++i) {
+    OrderedJson head = HeadJson(i, config);
+    head.update(StatisticsJson(sample.statistics.heads[i]));
+    heads.push_back(std::move(head));
+  }
+  json["heads"] = std::move(heads);
+  return json;
+}
+
+std::string IndexCells(const PolicyResult& result) {
+  if (result.index.empty())
+    return fmt::format("{:>10}{:>8}{:>10}{:>8}{:>6}", "-", "-", "-", "-", "-");
+  const compute::HeadStatistics totals = TotalsOf(result.index.back().statistics);
+  return fmt::format("{:>10}{:>8.2f}{:>10.3f}{:>8}{:>6}", totals.cluster_count,
+                     Ratio(totals.entry_count, totals.cluster_count), totals.variance,
+                     totals.split_count, totals.held_count);
+}
+
+}  // namespace
+
+AttentionTotals TotalsOf(std::span<const HeadAttention> heads) {
+  AttentionTotals totals;
+  std::int64_t steps = 0;
+  std::int64_t attended = 0;
+  std::int64_t arrived = 0;
+  for (std::size_t i = 0; i < heads.size(); ++i) {
+    totals.recall += heads[i].recall() / static_cast<double>(heads.size());
+    if (heads[i].recall() < heads[totals.lowest_head].recall()) totals.lowest_head = i;
+    attended += heads[i].attended_sum;
+    steps += heads[i].step_count;
+    arrived += heads[i].arrived_sum;
+    totals.attended_max = std::max(totals.attended_max, heads[i].attended_max);
+    totals.over_count += heads[i].over_count;
+    totals.over_max = std::max(totals.over_max, heads[i].over_max);
+  }
+  totals.attended_mean = Ratio(attended, steps);
+  totals.fetched_entries = Ratio(arrived, heads.empty() ? 0 : heads[0].step_count);
+  return totals;
+}
+
+compute::HeadStatistics TotalsOf(const compute::PolicyStatistics& statistics) {
+  compute::HeadStatistics totals;
+  double sum = 0;
+  for (const compute::HeadStatistics& head : statistics.heads) {
+    totals.cluster_count += head.cluster_count;
+    totals.entry_count += head.entry_count;
+    totals.held_count += head.held_count;
+    totals.split_count += head.split_count;
+    sum += head.variance * static_cast<double>(head.entry_count);
+  }
+  if (totals.entry_count > 0) totals.variance = sum / static_cast<double>(totals.entry_count);
+  return totals;
+}
+
+OrderedJson ToJson(const PolicyResult& result, const compute::ModelConfig& config) {
+  const AttentionTotals totals = TotalsOf(result.heads);
+  OrderedJson json = {{"policy", result.policy}};
+  json["kl"] = {{"mean", result.divergence.mean()},
+                {"median", result.divergence.Quantile(0.5)},
+                {"p99", result.divergence.Quantile(0.99)},
+                {"max", result.divergence.max()}};
+  json["same_best"] = result.divergence.same_best();
+  json["recall"] = {{"mean", totals.recall},
+                    {"lowest", result.heads[totals.lowest_head].recall()},
+                    {"lowest_at", HeadJson(totals.lowest_head, config)},
+                    {"steps", result.heads[0].recall_count}};
+  json["attended"] = {{"mean", totals.attended_mean}, {"max", totals.attended_max}};
+  if (!result.reads_everything) {
+    json["attended"]["over_count"] = totals.over_count;
+    json["attended"]["over_max"] = totals.over_max;
+  }
+  json["heads"] = HeadsJson(result.heads, config);
+  json["fetched_bytes_per_token"] =
+      totals.fetched_entries * static_cast<double>(result.entry_bytes);
+  json["index"] = OrderedJson::array();
+  for (const IndexSample& sample : result.index) {
+    json["index"].push_back(IndexJson(sample, config));
+  }
+  return json;
+}
+
+std::string Table(std::span<const PolicyResult> results) {
+  std::string text = fmt::format(
+      "{:<14}{:>10}{:>10}{:>9}{:>8}{:>8}{:>8}{:>9}{:>6}{:>7}{:>11}{:>10}{:>8}{:>10}{:>8}{:>6}\n",
+      "policy", "KL mean", "median", "p99", "top-1", "recall", "lowest", "attended", "max", "over",
+      "KiB/token", "clusters", "size", "variance", "splits", "held");
+  for (const PolicyResult& result : results) {
+    const AttentionTotals totals = TotalsOf(result.heads);
+    text += fmt::format(
+        "{:<14}{:>10.5f}{:>10.6f}{:>9.4f}{:>8.4f}{:>8.4f}{:>8.4f}{:>9.1f}{:>6}{:>7}{:>11.1f}{}\n",
+        result.policy, result.divergence.mean(), result.divergence.Quantile(0.5),
+        result.divergence.Quantile(0.99), result.divergence.same_best(), totals.recall,
+        result.heads[totals.lowest_head].recall(), totals.attended_mean, totals.attended_max,
+        result.reads_everything ? "-" : fmt::format("{}", totals.over_count),
+        totals.fetched_entries * static_cast<double>(result.entry_bytes) / 1024,
+        IndexCells(result));
+  }
+  return text;
+}
+
+}  // namespace cairn::eval
