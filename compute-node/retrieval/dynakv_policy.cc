@@ -108,7 +108,10 @@ HeadStatistics DynaKvPolicy::Head::Statistics() const {
   return statistics;
 }
 
-DynaKvPolicy::DynaKvPolicy(const PolicyOptions& options) : options_(options) { Clear(); }
+DynaKvPolicy::DynaKvPolicy(const PolicyOptions& options, std::int64_t region_entries)
+    : options_(options), region_entries_(region_entries) {
+  Clear();
+}
 
 void DynaKvPolicy::Clear() {
   const EntryLayout& layout = options_.layout;

@@ -40,10 +40,15 @@ inline constexpr std::int64_t kPartitionEntriesMin = 128;
 // Entries that leave the window at once and become clusters of their own instead of joining others.
 inline constexpr std::int64_t kChunkEntriesMin = 64;
 
+// Entries of one head that are clustered anew at a time: few enough to be in memory, and many,
+// because regions are cut between clusters that are to be made again. (Regions of 1024 made wider
+// clusters than there were before.)
+inline constexpr std::int64_t kRegionEntries = 16384;
+
 class DynaKvPolicy : public RetrievalPolicy {
  public:
   // REQUIRES: options.Validate() is OK.
-  explicit DynaKvPolicy(const PolicyOptions& options);
+  explicit DynaKvPolicy(const PolicyOptions& options, std::int64_t region_entries = kRegionEntries);
 
   std::string_view name() const override { return "dynakv"; }
   bool selects_without_queries() const override { return false; }
@@ -130,6 +135,7 @@ class DynaKvPolicy : public RetrievalPolicy {
   void AdaptOne(Head& head, const LoadedCluster& loaded, std::vector<ClusterSplit>& splits);
 
   const PolicyOptions options_;
+  const std::int64_t region_entries_;
   std::vector<Head> heads_;  // by (layer, head)
 };
 

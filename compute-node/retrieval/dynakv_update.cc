@@ -14,9 +14,6 @@ namespace {
 // Neighbours of a conversation's beginning that share a cluster until there are enough keys for
 // K-means.
 constexpr std::int64_t kEarlyClusterEntries = 8;
-// What is clustered anew at a time, of one head: few enough to be in memory, and far more than a
-// cluster holds, so that few clusters feel the region's border.
-constexpr std::int64_t kRegionEntries = 1024;
 
 KMeansOptions ClusteringOf(const SelectionOptions& selection, std::uint64_t salt) {
   KMeansOptions options;
@@ -292,7 +289,7 @@ void DynaKvPolicy::Replace(Head& head, std::span<const LoadedCluster* const> loa
   }
 }
 
-// Regions of about kRegionEntries entries: K-means over the centroids that there are.
+// One region, or several of about region_entries_ by K-means over the centroids that there are.
 std::vector<ClusterGroup> DynaKvPolicy::Regroup(std::int32_t layer) {
   std::vector<ClusterGroup> groups;
   ThreadPool alone(1);
@@ -309,9 +306,12 @@ std::vector<ClusterGroup> DynaKvPolicy::Regroup(std::int32_t layer) {
     }
     if (slots.empty()) continue;
     KMeansOptions coarse;
-    coarse.target_entries =
-        std::max<std::int64_t>(1, kRegionEntries / options_.selection.cluster_target_entries);
-    coarse.entries_max = 2 * coarse.target_entries;
+    const std::int64_t count = std::ssize(slots);
+    const std::int64_t entries = head.index.entry_count();
+    const std::int64_t regions =
+        entries <= region_entries_ * 5 / 4 ? 1 : (entries + region_entries_ - 1) / region_entries_;
+    coarse.target_entries = (count + regions - 1) / regions;
+    coarse.entries_max = coarse.target_entries * 5 / 4;
     coarse.seed = ClusteringOf(options_.selection, HeadOf(layer, head_number)).seed;
     const std::span<const float> problem = centroids;
     const PointClusters found = KMeans(alone, {&problem, 1}, dim(), coarse).front();

@@ -73,7 +73,9 @@ absl::StatusOr<bool> EntryStore::RegroupLayer(std::int32_t layer) {
       for (LoadedCluster& cluster : group) AddHeldKeys(layer, cluster);
       loaded.push_back(std::move(group));
     }
-    const KvMemoryCharge charge(memory_, bytes);
+    // Keys as floats; the entries themselves are gone again.
+    const std::int64_t key_bytes = bytes / entry_bytes_ * layout_.head_dim * std::int64_t{4};
+    const KvMemoryCharge charge(memory_, key_bytes);
     CAIRN_RETURN_IF_ERROR(SendSplits(layer, policy_.Recluster(layer, loaded, pool_)));
   }
   return !groups.empty();

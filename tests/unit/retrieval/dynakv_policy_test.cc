@@ -156,6 +156,28 @@ TEST(DynaKvPolicyTest, ClusteringAPromptAnewMakesTighterClusters) {
   world.CheckPlaces();
 }
 
+TEST(DynaKvPolicyTest, ALargeHeadIsClusteredAnewInRegions) {
+  const PolicyWorld::Make make = [](const PolicyOptions& options) {
+    return std::make_unique<DynaKvPolicy>(options, 256);
+  };
+  PolicyWorld world(SmallOptions(), make, 10);
+  for (int chunk = 0; chunk < 4; ++chunk) world.Prefill(256);
+  std::int64_t entries = 0;
+  std::int64_t regions = 0;
+  for (const ClusterGroup& group : world.policy().Regroup(0)) {
+    std::int64_t count = 0;
+    for (const std::int64_t each : group.entry_counts) count += each;
+    EXPECT_LE(count, 2 * 256);
+    entries += count;
+    ++regions;
+  }
+  EXPECT_GE(regions, 2 * 4);
+  EXPECT_EQ(entries, 2 * (std::ssize(world.places(0, 0)) - kSinkTokens));
+  world.Regroup();
+  world.CheckPlaces();
+  CheckMoments(world);
+}
+
 TEST(DynaKvPolicyTest, StatisticsCountEveryEntryButSinksOnce) {
   PolicyWorld world(SmallOptions(), MakeDynaKv, 11);
   world.Prefill(200);
