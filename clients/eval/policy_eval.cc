@@ -204,6 +204,7 @@ absl::StatusOr<std::vector<PolicyResult>> Evaluate(compute::Model& model,
     if (progress) progress(static_cast<std::int64_t>(i) + 1, std::ssize(fed));
   }
   std::vector<PolicyResult> results;
+  results.reserve(runs.size());
   for (const std::unique_ptr<PolicyRun>& run : runs) results.push_back(run->Finish());
   return results;
 }

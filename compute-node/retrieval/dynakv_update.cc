@@ -127,6 +127,7 @@ void DynaKvPolicy::StoreChunk(const LeavingEntries& leaving, std::int64_t first_
                               StoreActions& actions) {
   const std::int64_t count = leaving.token_count - first_index;
   std::vector<std::span<const float>> problems;
+  problems.reserve(static_cast<std::size_t>(options_.layout.head_count));
   for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
     problems.push_back(
         RowsOf(leaving.keys, dim(), head * leaving.token_count + first_index, count));
@@ -334,6 +335,7 @@ std::vector<ClusterSplit> DynaKvPolicy::Recluster(
     std::int32_t layer, std::span<const std::vector<LoadedCluster>> groups, ThreadPool& pool) {
   std::vector<std::vector<const LoadedCluster*>> loaded(groups.size());
   std::vector<std::vector<float>> keys;
+  keys.reserve(groups.size());
   std::vector<std::span<const float>> problems;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     for (const LoadedCluster& cluster : groups[i]) loaded[i].push_back(&cluster);

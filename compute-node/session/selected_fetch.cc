@@ -28,7 +28,8 @@ void SelectedFetch::Ask(KvSession& session, std::int32_t layer,
   requests_.push_back(std::move(request));
 }
 
-void SelectedFetch::Predict(KvSession& session, std::int32_t layer, std::vector<FetchSlice> plan) {
+void SelectedFetch::Predict(KvSession& session, std::int32_t layer,
+                            const std::vector<FetchSlice>& plan) {
   Reset();
   layer_ = layer;
   for (const FetchSlice& slice : plan) {

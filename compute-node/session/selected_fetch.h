@@ -55,7 +55,7 @@ class SelectedFetch {
 
   // Asks for the plan's clusters. REQUIRES: `session` lives until Reset; nothing is asked for yet
   // but for a layer that was taken.
-  void Predict(KvSession& session, std::int32_t layer, std::vector<FetchSlice> plan);
+  void Predict(KvSession& session, std::int32_t layer, const std::vector<FetchSlice>& plan);
   absl::StatusOr<SelectedClusters> Take(KvSession& session, std::int32_t layer,
                                         std::vector<FetchSlice> plan, const StopSignal& stop);
   // Forgets what is in flight.

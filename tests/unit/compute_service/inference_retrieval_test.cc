@@ -75,9 +75,10 @@ TEST_F(InferenceRetrievalTest, FieldsOutOfRangeAreRefusedAndNamed) {
       {"select_tokens_max is 100", [](v1::Retrieval& r) { r.set_select_tokens_max(100); }},
       {"cluster_target_entries is 65", [](v1::Retrieval& r) { r.set_cluster_target_entries(65); }},
   };
-  for (const auto& [words, change] : changes) {
-    const std::string message = refused([&change](Request& r) { change(*r.mutable_retrieval()); });
-    EXPECT_NE(message.find(words), std::string::npos) << message;
+  for (const auto& each : changes) {
+    const std::string message =
+        refused([&each](Request& r) { each.second(*r.mutable_retrieval()); });
+    EXPECT_NE(message.find(each.first), std::string::npos) << message;
   }
   EXPECT_NE(
       refused([](Request& r) { r.set_prefill_tokens_max(-1); }).find("prefill_tokens_max is -1"),

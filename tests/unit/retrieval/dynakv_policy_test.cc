@@ -193,7 +193,8 @@ TEST(DynaKvPolicyTest, StatisticsCountEveryEntryButSinksOnce) {
   for (std::int32_t layer = 0; layer < layout.layer_count; ++layer) {
     for (std::int32_t head = 0; head < layout.head_count; ++head) {
       const HeadStatistics& counted =
-          statistics.heads[static_cast<std::size_t>(layer * layout.head_count + head)];
+          statistics
+              .heads[static_cast<std::size_t>(std::int64_t{layer} * layout.head_count + head)];
       std::map<ClusterId, std::vector<float>> keys;
       for (const auto& [position, id] : world.places(layer, head)) {
         if (position < kSinkTokens) continue;
@@ -220,7 +221,7 @@ TEST(DynaKvPolicyTest, StatisticsCountEveryEntryButSinksOnce) {
 TEST(DynaKvPolicyTest, APromptReadsEverything) {
   PolicyWorld world(SmallOptions(), MakeDynaKv, 6);
   world.Prefill(400);
-  const std::vector<float> queries(2 * 2 * 16, 1.0F);
+  const std::vector<float> queries(std::size_t{2} * 2 * 16, 1.0F);
   std::int64_t entries = 0;
   for (const FetchSlice& slice : world.policy().Select({.layer = 1,
                                  .stored_token_count = 384,
@@ -248,13 +249,14 @@ TEST(DynaKvPolicyTest, AMissingRowIsComputedAgainAtTheNextStep) {
                   .ok());
   std::vector<IndexRow> rows = world.policy().TakeChangedRows(0);
   std::vector<ClusterInfo> clusters;
+  clusters.reserve(rows.size());
   for (const IndexRow& row : rows) {
     clusters.push_back({row.cluster, Positions::Range(0, row.entry_count)});
   }
   const ClusterRef lost = rows[5].cluster;
   rows.erase(rows.begin() + 5);
   ASSERT_TRUE(other->RestoreIndex(0, rows, &clusters).ok());
-  const std::vector<float> queries(2 * 2 * 16, 0.0F);
+  const std::vector<float> queries(std::size_t{2} * 2 * 16, 0.0F);
   bool planned_lost = false;
   for (const FetchSlice& slice : other->Select({.layer = 0,
                                  .stored_token_count = 384,

@@ -284,13 +284,15 @@ absl::Status PolicyDriver::RebuildFromKeys() {
     for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
       for (const auto& [position, cluster] : held_.at({layer, head})) {
         loaded[{head, cluster}].positions.Append(position);
-        const absl::Status status = policy_->RestoreHeld(layer, {{head, cluster}, position});
+        absl::Status status = policy_->RestoreHeld(layer, {{head, cluster}, position});
         if (!status.ok()) return status;
       }
     }
     if (!policy_->rebuilds_from_keys()) continue;
     std::vector<LoadedCluster> clusters;
-    for (auto& [ref, cluster] : loaded) {
+    for (auto& each : loaded) {
+      const ClusterRef& ref = each.first;
+      LoadedCluster& cluster = each.second;
       cluster.cluster = ref;
       cluster.positions.ForEach([&](std::int64_t position) {
         const std::vector<float> row =

@@ -76,7 +76,7 @@ TEST_F(ProductCodesTest, NumbersThatAreNoneChangeNothingElse) {
   std::vector<float> keys = Keys(100);
   keys[5] = std::numeric_limits<float>::quiet_NaN();
   keys[6] = std::numeric_limits<float>::infinity();
-  keys[40 * 16] = 1e30F;  // its square is too large
+  keys[std::size_t{40} * 16] = 1e30F;  // its square is too large
   ProductCodes codes(kCodesLayout, 1);
   Append(codes, 0, keys);
   std::vector<float> later(32, std::numeric_limits<float>::infinity());
