@@ -55,8 +55,9 @@ std::int64_t ClusterIndex::memory_bytes() const {
   return static_cast<std::int64_t>(ids_.capacity() * slot_bytes);
 }
 
-void ClusterIndex::SetCentre(std::span<const float> centre) {
+void ClusterIndex::SetCentre(std::span<const float> centre, bool transformed) {
   CAIRN_CHECK(ids_.empty());
+  transformed_ = transformed;
   centre_.assign(centre.begin(), centre.end());
 }
 
@@ -103,6 +104,25 @@ std::size_t ClusterIndex::Add(ClusterId id, const ClusterMoments& moments, Flags
   Relative(moments.centroid, relative);
   WriteCentroid(slot, relative);
   return slot;
+}
+
+void ClusterIndex::Transform(const std::function<void(std::span<float>)>& change) {
+  CAIRN_CHECK(!transformed_);
+  transformed_ = true;
+  const std::vector<float> old_centre = centre_;
+  change(centre_);
+  std::vector<float> relative;
+  for (std::size_t slot = 0; slot < ids_.size(); ++slot) {
+    if (!alive(slot)) continue;
+    std::vector<float> centroid = old_centre;
+    for (std::size_t i = 0; i < centroid.size(); ++i) {
+      centroid[i] += scales_[slot] * static_cast<float>(codes(slot)[i]);
+    }
+    change(centroid);
+    Relative(centroid, relative);
+    WriteCentroid(slot, relative);
+    flags_[slot] |= kStale | kChanged;
+  }
 }
 
 void ClusterIndex::Set(std::size_t slot, const ClusterMoments& moments) {
@@ -234,7 +254,8 @@ std::int64_t ClusterIndex::row_bytes() const {
 std::string ClusterIndex::Row(std::size_t slot) const {
   const RowHead head{.scale = scales_[slot],
                      .variance = variances_[slot],
-                     .flags = flags_[slot] & static_cast<std::uint32_t>(kPinned | kSplit)};
+                     .flags = (flags_[slot] & static_cast<std::uint32_t>(kPinned | kSplit)) |
+                              (transformed_ ? std::uint32_t{kTransformed} : 0U)};
   std::string row(static_cast<std::size_t>(row_bytes()), '\0');
   std::memcpy(row.data(), &head, sizeof(head));
   std::memcpy(row.data() + sizeof(head), codes(slot).data(), static_cast<std::size_t>(dim_));
@@ -248,16 +269,19 @@ absl::Status ClusterIndex::AddRow(ClusterId id, std::int64_t count, bool stale,
                     std::ssize(ids_) < kClusterCountMax;
   RowHead head{};
   if (fits) std::memcpy(&head, row.data(), sizeof(head));
-  const bool makes_sense = fits && std::isfinite(head.scale) && head.scale >= 0 &&
-                           std::isfinite(head.variance) && head.variance >= 0 &&
-                           (head.flags & ~static_cast<std::uint32_t>(kPinned | kSplit)) == 0;
+  const bool makes_sense =
+      fits && std::isfinite(head.scale) && head.scale >= 0 && std::isfinite(head.variance) &&
+      head.variance >= 0 &&
+      (head.flags & ~static_cast<std::uint32_t>(kPinned | kSplit | kTransformed)) == 0;
   if (!makes_sense) {
     return InvalidArgument("index row of cluster {}: {} bytes for {} entries are no row", id,
                            row.size(), count);
   }
-  const std::size_t slot =
-      AddSlot(id, count, head.variance,
-              static_cast<std::uint8_t>(head.flags | (stale ? std::uint32_t{kStale} : 0U)));
+  const bool transformed = (head.flags & kTransformed) != 0;
+  std::uint32_t flags = head.flags & static_cast<std::uint32_t>(kPinned | kSplit);
+  if (stale) flags |= kStale;
+  if (transformed != transformed_) flags |= kMissing;
+  const std::size_t slot = AddSlot(id, count, head.variance, static_cast<std::uint8_t>(flags));
   const std::size_t width = static_cast<std::size_t>(dim_);
   std::memcpy(codes_.data() + slot * width, row.data() + sizeof(head), width);
   scales_[slot] = head.scale;

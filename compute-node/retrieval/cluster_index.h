@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,12 +53,16 @@ class ClusterIndex {
   std::int64_t entry_count() const { return entry_count_; }
   std::int64_t memory_bytes() const;
 
-  // REQUIRES: no clusters.
-  void SetCentre(std::span<const float> centre);
+  // REQUIRES: no clusters. `transformed`: the centre is as Transform makes it; rows from before
+  // that are as if they were not there.
+  void SetCentre(std::span<const float> centre, bool transformed);
   std::span<const float> centre() const { return centre_; }
 
   // REQUIRES: the id is above all others.
   std::size_t Add(ClusterId id, const ClusterMoments& moments, Flags flags);
+  // Sets the centre and all centroids to what `change` makes of them, in place; the variances
+  // become those of other entries. Once at most.
+  void Transform(const std::function<void(std::span<float>)>& change);
   // Writes other moments.
   void Set(std::size_t slot, const ClusterMoments& moments);
   void Remove(std::size_t slot);
@@ -87,7 +92,7 @@ class ClusterIndex {
   void Nearest(std::span<const float> keys, std::span<std::int32_t> slots) const;
 
   // The row that a checkpoint stores, and the reverse. INVALID_ARGUMENT for a row of another size
-  // or that is none.
+  // or that is none. A row from before Transform is that of a cluster whose moments are missing.
   std::string Row(std::size_t slot) const;
   absl::Status AddRow(ClusterId id, std::int64_t count, bool stale, std::string_view row);
   std::int64_t row_bytes() const;
@@ -95,7 +100,14 @@ class ClusterIndex {
   std::vector<std::size_t> TakeChanged();
 
  private:
-  enum FlagBit : std::uint8_t { kPinned = 1, kSplit = 2, kStale = 4, kMissing = 8, kChanged = 128 };
+  enum FlagBit : std::uint8_t {
+    kPinned = 1,
+    kSplit = 2,
+    kStale = 4,
+    kMissing = 8,
+    kTransformed = 16,
+    kChanged = 128
+  };
 
   void Relative(std::span<const float> key, std::vector<float>& relative) const;
   std::size_t AddSlot(ClusterId id, std::int64_t count, float variance, std::uint8_t flags);
@@ -107,6 +119,7 @@ class ClusterIndex {
   }
 
   const std::int64_t dim_;
+  bool transformed_ = false;
   std::int64_t dead_count_ = 0;
   std::int64_t entry_count_ = 0;
   std::vector<float> centre_;

@@ -12,17 +12,18 @@
 namespace cairn::compute {
 namespace {
 
-constexpr std::int32_t kDynaKvVersion = 1;
+constexpr std::int32_t kDynaKvVersion = 2;
 // Clusters in a row that do not fit what is left to attend: then what is left stays free.
 constexpr int kMisfitsMax = 64;
 // The best clusters are sorted so many at a time.
 constexpr std::size_t kSortedAtOnce = 64;
 
-// Of one (layer, head) in the stored state; the centre's numbers follow.
+// Of one (layer, head) in the stored state; the numbers of centre and metric follow.
 struct HeadState {
   double variance_sum;
   std::int64_t variance_entries;
-  std::int64_t partitioned;
+  std::int32_t partitioned;
+  std::int32_t has_learned;
 };
 
 // Gives slots best first, sorting only as far as is asked for. Equal scores: lowest slot first.
@@ -91,6 +92,12 @@ void DynaKvPolicy::Head::CountVariance(const ClusterMoments& moments) {
   variance_entries += moments.count;
 }
 
+std::vector<float> DynaKvPolicy::Head::Stretched(std::span<const float> keys) const {
+  std::vector<float> stretched(keys.begin(), keys.end());
+  metric.StretchKeys(stretched);
+  return stretched;
+}
+
 HeadStatistics DynaKvPolicy::Head::Statistics() const {
   HeadStatistics statistics{.held_count = HeldTotal(), .split_count = split_count};
   double sum = 0;
@@ -119,20 +126,20 @@ void DynaKvPolicy::Clear() {
       static_cast<std::size_t>(std::int64_t{layout.layer_count} * layout.head_count);
   heads_.clear();
   heads_.reserve(count);
-  while (heads_.size() < count) heads_.emplace_back(layout.head_dim);
+  while (heads_.size() < count) heads_.emplace_back(layout.head_dim, options_.rotary_pairs);
 }
 
 std::int64_t DynaKvPolicy::WindowTokens(std::int64_t token_count) const {
   return SparseWindowTokens(options_.selection, token_count);
 }
 
-std::vector<float> DynaKvPolicy::GroupQuery(const SelectionInput& input, std::int32_t head) const {
+std::vector<float> DynaKvPolicy::GroupSum(std::span<const float> queries, std::int32_t head) const {
   const std::size_t width = static_cast<std::size_t>(dim());
   const std::size_t group = static_cast<std::size_t>(options_.group_size);
   const std::size_t first = static_cast<std::size_t>(head) * group * width;
-  CAIRN_CHECK_LE(first + group * width, input.queries.size());
+  CAIRN_CHECK_LE(first + group * width, queries.size());
   std::vector<float> sum(width, 0.0F);
-  for (std::size_t i = 0; i < group * width; ++i) sum[i % width] += input.queries[first + i];
+  for (std::size_t i = 0; i < group * width; ++i) sum[i % width] += queries[first + i];
   return sum;
 }
 
@@ -213,8 +220,10 @@ std::vector<PlannedCluster> DynaKvPolicy::SelectHead(const SelectionInput& input
   std::int64_t room = SelectedTokens(options_.selection, token_count) -
                       (token_count - input.stored_token_count) - head.HeldTotal();
   std::vector<std::size_t> slots = MustRead(head, token_count, room);
+  std::vector<float> query = GroupSum(input.queries, head_number);
+  head.metric.StretchQuery(query);
   std::vector<float> scores(slot_count);
-  head.index.Score(GroupQuery(input, head_number), scores);
+  head.index.Score(query, scores);
   for (const std::size_t slot : slots) scores[slot] = -std::numeric_limits<float>::infinity();
   const std::vector<std::size_t> chosen = Choose(head, scores, room);
   slots.insert(slots.end(), chosen.begin(), chosen.end());
@@ -294,10 +303,13 @@ PutPolicyState DynaKvPolicy::SaveState() const {
   for (const Head& head : heads_) {
     const HeadState state{.variance_sum = head.variance_sum,
                           .variance_entries = head.variance_entries,
-                          .partitioned = head.partitioned ? 1 : 0};
+                          .partitioned = head.partitioned ? 1 : 0,
+                          .has_learned = head.metric.has_learned() ? 1 : 0};
     saved.state.append(reinterpret_cast<const char*>(&state), sizeof(state));
     saved.state.append(reinterpret_cast<const char*>(head.index.centre().data()),
                        head.index.centre().size_bytes());
+    saved.state.append(reinterpret_cast<const char*>(head.metric.numbers().data()),
+                       head.metric.numbers().size_bytes());
   }
   return saved;
 }
@@ -305,8 +317,9 @@ PutPolicyState DynaKvPolicy::SaveState() const {
 absl::Status DynaKvPolicy::RestoreState(const StoredPolicyState& stored) {
   Clear();
   if (stored.version == 0 && stored.next_cluster_ids.empty()) return absl::OkStatus();
-  const std::size_t centre_bytes = static_cast<std::size_t>(dim()) * sizeof(float);
-  const std::size_t head_bytes = sizeof(HeadState) + centre_bytes;
+  const std::size_t number_count =
+      static_cast<std::size_t>(dim() + heads_.front().metric.number_count());
+  const std::size_t head_bytes = sizeof(HeadState) + number_count * sizeof(float);
   const std::size_t ids_a_layer = static_cast<std::size_t>(options_.layout.head_count) + 1;
   if (stored.version != kDynaKvVersion || stored.state.size() != heads_.size() * head_bytes ||
       stored.next_cluster_ids.size() !=
@@ -315,21 +328,24 @@ absl::Status DynaKvPolicy::RestoreState(const StoredPolicyState& stored) {
         "stored policy state has version {}, {} bytes and {} cluster ids: not one of policy dynakv",
         stored.version, stored.state.size(), stored.next_cluster_ids.size());
   }
-  std::vector<float> centre(static_cast<std::size_t>(dim()));
+  std::vector<float> numbers(number_count);
+  const std::span<const float> centre(numbers.data(), static_cast<std::size_t>(dim()));
   for (std::size_t i = 0; i < heads_.size(); ++i) {
     HeadState state{};
     std::memcpy(&state, stored.state.data() + i * head_bytes, sizeof(state));
-    std::memcpy(centre.data(), stored.state.data() + i * head_bytes + sizeof(state), centre_bytes);
+    std::memcpy(numbers.data(), stored.state.data() + i * head_bytes + sizeof(state),
+                number_count * sizeof(float));
+    Head& head = heads_[i];
     const bool makes_sense =
         std::isfinite(state.variance_sum) && state.variance_sum >= 0 &&
         state.variance_entries >= 0 &&
-        std::all_of(centre.begin(), centre.end(), [](float x) { return std::isfinite(x); });
+        std::all_of(centre.begin(), centre.end(), [](float x) { return std::isfinite(x); }) &&
+        head.metric.Restore(state.has_learned != 0, std::span(numbers).subspan(centre.size()));
     if (!makes_sense) return InvalidArgument("stored policy state of dynakv: head {} is none", i);
-    Head& head = heads_[i];
     head.variance_sum = state.variance_sum;
     head.variance_entries = state.variance_entries;
     head.partitioned = state.partitioned != 0;
-    head.index.SetCentre(centre);
+    head.index.SetCentre(centre, head.metric.has_learned());
     const std::size_t head_count = static_cast<std::size_t>(options_.layout.head_count);
     head.next_id = stored.next_cluster_ids[i / head_count * ids_a_layer + i % head_count];
   }

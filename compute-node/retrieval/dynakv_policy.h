@@ -12,6 +12,7 @@
 // - A flagged cluster is split, with what is held for it, behind the step that selects it: its
 //   entries are in memory then, so that adapting reads nothing. When too many entries are held, the
 //   next step selects the cluster that holds most.
+// - Distances between keys are those that the queries of the first prompt see (query_metric.h).
 // - A step selects clusters by the product of their centroid and the query, summed over the heads
 //   that share the KV head, best first, until what it attends is SelectedTokens; sinks, window and
 //   held entries count.
@@ -31,6 +32,7 @@
 #include "compute-node/retrieval/cluster_index.h"
 #include "compute-node/retrieval/kmeans.h"
 #include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/query_metric.h"
 
 namespace cairn::compute {
 
@@ -39,6 +41,9 @@ inline constexpr float kThresholdFactor = 1.5F;
 inline constexpr std::int64_t kPartitionEntriesMin = 128;
 // Entries that leave the window at once and become clusters of their own instead of joining others.
 inline constexpr std::int64_t kChunkEntriesMin = 64;
+// Tokens of a pass whose queries the metric learns from: at least, and about at most.
+inline constexpr std::int64_t kMetricTokensMin = 64;
+inline constexpr std::int64_t kMetricTokensMax = 512;
 
 // Entries of one head that are clustered anew at a time: few enough to be in memory, and many,
 // because regions are cut between clusters that are to be made again. (Regions of 1024 made wider
@@ -73,9 +78,13 @@ class DynaKvPolicy : public RetrievalPolicy {
                             const std::vector<ClusterInfo>* clusters) override;
   absl::Status RestoreHeld(std::int32_t layer, const HeldEntry& held) override;
 
-  // What the index of one (layer, head) holds; for tests and statistics.
+  // What the index of one (layer, head) holds, and how its keys are stretched; for tests and
+  // statistics.
   const ClusterIndex& index(std::int32_t layer, std::int32_t head) const {
     return heads_[HeadOf(layer, head)].index;
+  }
+  const QueryMetric& metric(std::int32_t layer, std::int32_t head) const {
+    return heads_[HeadOf(layer, head)].metric;
   }
 
  private:
@@ -86,9 +95,10 @@ class DynaKvPolicy : public RetrievalPolicy {
   };
   // One (layer, head).
   struct Head {
-    explicit Head(std::int64_t dim) : index(dim) {}
+    Head(std::int64_t dim, RotaryPairs pairs) : index(dim), metric(dim, pairs) {}
 
-    ClusterIndex index;
+    ClusterIndex index;  // of stretched keys
+    QueryMetric metric;
     std::int64_t next_id = 1;
     bool partitioned = false;  // K-means has made clusters
     // Of these: the sum of entries times variance, and of entries.
@@ -102,6 +112,7 @@ class DynaKvPolicy : public RetrievalPolicy {
     void AddHeld(ClusterId id, std::int64_t count);
     void DropHeld(ClusterId id);
     void CountVariance(const ClusterMoments& moments);
+    std::vector<float> Stretched(std::span<const float> keys) const;
     HeadStatistics Statistics() const;
   };
 
@@ -116,11 +127,14 @@ class DynaKvPolicy : public RetrievalPolicy {
                                   std::int64_t room) const;
   std::vector<std::size_t> MustRead(const Head& head, std::int64_t token_count,
                                     std::int64_t& room) const;
-  std::vector<float> GroupQuery(const SelectionInput& input, std::int32_t head) const;
+  // Of one token's queries, the sum of those that share the KV head.
+  std::vector<float> GroupSum(std::span<const float> queries, std::int32_t head) const;
   PlannedCluster Plan(const Head& head, std::int32_t head_number, std::size_t slot,
                       bool adapt) const;
   std::vector<FetchSlice> Slices(std::vector<std::vector<PlannedCluster>> by_head) const;
 
+  void LearnMetrics(const LeavingEntries& leaving);
+  StoreActions StoreStretched(const LeavingEntries& leaving);
   void StoreSinks(const LeavingEntries& leaving, std::int64_t sink_count, StoreActions& actions);
   void StoreChunk(const LeavingEntries& leaving, std::int64_t first_index, StoreActions& actions);
   void StoreEarly(const LeavingEntries& leaving, std::int32_t head, std::int64_t first_index,

@@ -73,6 +73,47 @@ std::vector<std::vector<std::int64_t>> SplitParts(std::span<const float> keys, s
 }  // namespace
 
 StoreActions DynaKvPolicy::Store(const LeavingEntries& leaving) {
+  LearnMetrics(leaving);
+  std::vector<float> keys(leaving.keys.begin(), leaving.keys.end());
+  const std::size_t head_keys = static_cast<std::size_t>(leaving.token_count * dim());
+  for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+    heads_[HeadOf(leaving.layer, head)].metric.StretchKeys(
+        std::span(keys).subspan(static_cast<std::size_t>(head) * head_keys, head_keys));
+  }
+  LeavingEntries stretched = leaving;
+  stretched.keys = keys;
+  return StoreStretched(stretched);
+}
+
+// From the first prompt that becomes clusters of its own. What there was before is stretched too.
+void DynaKvPolicy::LearnMetrics(const LeavingEntries& leaving) {
+  const std::size_t width = static_cast<std::size_t>(dim());
+  const std::size_t token_numbers =
+      static_cast<std::size_t>(options_.layout.head_count * options_.group_size) * width;
+  const std::int64_t token_count =
+      std::ssize(leaving.queries) / static_cast<std::int64_t>(token_numbers);
+  if (token_count < kMetricTokensMin || leaving.token_count < kChunkEntriesMin) return;
+  const std::int64_t step = (token_count + kMetricTokensMax - 1) / kMetricTokensMax;
+  for (std::int32_t head_number = 0; head_number < options_.layout.head_count; ++head_number) {
+    Head& head = heads_[HeadOf(leaving.layer, head_number)];
+    if (head.metric.has_learned()) continue;
+    std::vector<float> sums;
+    // The first tokens' queries are like no others.
+    for (std::int64_t token = kSinkTokens; token < token_count; token += step) {
+      const std::vector<float> sum = GroupSum(
+          leaving.queries.subspan(static_cast<std::size_t>(token) * token_numbers), head_number);
+      sums.insert(sums.end(), sum.begin(), sum.end());
+    }
+    head.metric.Learn(sums);
+    if (!head.metric.has_learned()) continue;
+    head.index.Transform([&](std::span<float> key) { head.metric.StretchKeys(key); });
+    // The threshold is of clusters with such distances.
+    head.variance_sum = 0;
+    head.variance_entries = 0;
+  }
+}
+
+StoreActions DynaKvPolicy::StoreStretched(const LeavingEntries& leaving) {
   StoreActions actions;
   const std::int64_t count = leaving.token_count;
   const std::int64_t sinks =
@@ -103,8 +144,8 @@ void DynaKvPolicy::StoreSinks(const LeavingEntries& leaving, std::int64_t sink_c
     const std::span<const float> keys = RowsOf(leaving.keys, dim(), head_number * count, count);
     if (head.index.slot_count() == 0) {
       const std::int64_t skipped = sink_count < count ? sink_count : 0;
-      head.index.SetCentre(
-          MomentsOf(RowsOf(keys, dim(), skipped, count - skipped), dim()).centroid);
+      head.index.SetCentre(MomentsOf(RowsOf(keys, dim(), skipped, count - skipped), dim()).centroid,
+                           head.metric.has_learned());
     }
     if (sink_count == 0) continue;
     const ClusterId id(1);
@@ -255,7 +296,7 @@ void DynaKvPolicy::Partition(std::int32_t layer, std::int32_t head_number,
     CAIRN_CHECK(slot.has_value());
     if (!head.index.flags(*slot).pinned) unpinned.push_back(loaded);
   }
-  const std::vector<float> keys = KeysOf(unpinned);
+  const std::vector<float> keys = head.Stretched(KeysOf(unpinned));
   const std::span<const float> problem = keys;
   const std::uint64_t salt = static_cast<std::uint64_t>(HeadOf(layer, head_number));
   ThreadPool alone(1);
@@ -339,7 +380,8 @@ std::vector<ClusterSplit> DynaKvPolicy::Recluster(
   std::vector<std::span<const float>> problems;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     for (const LoadedCluster& cluster : groups[i]) loaded[i].push_back(&cluster);
-    keys.push_back(KeysOf(loaded[i]));
+    keys.push_back(
+        heads_[HeadOf(layer, groups[i].front().cluster.head)].Stretched(KeysOf(loaded[i])));
   }
   problems.assign(keys.begin(), keys.end());
   const std::uint64_t salt = static_cast<std::uint64_t>(layer);
@@ -363,11 +405,12 @@ void DynaKvPolicy::AdaptOne(Head& head, const LoadedCluster& loaded,
                             std::vector<ClusterSplit>& splits) {
   const std::optional<std::size_t> slot = head.index.Find(loaded.cluster.cluster_id);
   CAIRN_CHECK(slot.has_value());
+  const std::vector<float> keys = head.Stretched(loaded.keys);
   if (!head.index.flags(*slot).split) {
     // Only the moments were those of other entries.
     ClusterIndex::Flags flags;
     flags.pinned = head.index.flags(*slot).pinned;
-    head.index.Set(*slot, MomentsOf(loaded.keys, dim()));
+    head.index.Set(*slot, MomentsOf(keys, dim()));
     head.index.SetFlags(*slot, flags);
     return;
   }
@@ -377,11 +420,11 @@ void DynaKvPolicy::AdaptOne(Head& head, const LoadedCluster& loaded,
   head.DropHeld(loaded.cluster.cluster_id);
   ++head.split_count;
   for (const std::vector<std::int64_t>& part :
-       SplitParts(loaded.keys, dim(), options_.selection.cluster_entries_max())) {
+       SplitParts(keys, dim(), options_.selection.cluster_entries_max())) {
     Positions positions;
     for (const std::int64_t member : part) positions.Append(loaded.positions.at(member));
     const ClusterId id(head.next_id++);
-    head.index.Add(id, MomentsOf(Gather(loaded.keys, dim(), part), dim()), {});
+    head.index.Add(id, MomentsOf(Gather(keys, dim(), part), dim()), {});
     split.children.push_back({id, std::move(positions)});
   }
   splits.push_back(std::move(split));

@@ -20,6 +20,7 @@
 #include "common/base/status.h"
 #include "common/kv/messages.h"
 #include "compute-node/kernels/thread_pool.h"
+#include "compute-node/retrieval/query_metric.h"
 #include "compute-node/retrieval/selection_options.h"
 
 namespace cairn::compute {
@@ -64,6 +65,8 @@ struct LeavingEntries {
   std::int64_t token_count = 0;
   // (KV head, token, head_dim), rotated, as attention will read them; empty unless needs_keys().
   std::span<const float> keys{};
+  // Of the pass in which they leave, (token, query head, head_dim), rotated; empty between passes.
+  std::span<const float> queries{};
   ThreadPool* pool = nullptr;  // as in SelectionInput
   // Whether they leave in a pass of several tokens, and what the conversation holds then.
   bool of_prompt = false;
@@ -115,6 +118,7 @@ struct PolicyOptions {
   EntryLayout layout;
   // Query heads that share a KV head.
   std::int64_t group_size = 1;
+  RotaryPairs rotary_pairs = RotaryPairs::kAdjacent;
   // Of the KV node: a cluster that is to be one read must fit into it.
   std::int64_t part_bytes_max = 0;
   // The most that one slice asks for, at least one cluster.
@@ -139,7 +143,8 @@ struct StoredPolicyState {
 struct HeadStatistics {
   std::int64_t cluster_count = 0;
   std::int64_t entry_count = 0;
-  // Mean squared distance of an entry from its cluster's centroid, as the index knows it.
+  // Mean squared distance of an entry from its cluster's centroid, as the index knows it (for
+  // dynakv: between stretched keys, query_metric.h).
   double variance = 0;
   std::int64_t held_count = 0;   // entries that wait for a cluster
   std::int64_t split_count = 0;  // since the policy was made

@@ -53,6 +53,9 @@ absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(
   PolicyOptions policy_options;
   policy_options.layout = attachment.layout;
   policy_options.group_size = deps.scheduler.model().config().group_size();
+  policy_options.rotary_pairs = deps.scheduler.model().config().rope_pairing == RopePairing::kHalves
+                                    ? RotaryPairs::kHalves
+                                    : RotaryPairs::kAdjacent;
   policy_options.selection = choice.selection;
   policy_options.part_bytes_max = deps.node.part_bytes_max();
   policy_options.fetch_slice_bytes = deps.options.fetch_slice_bytes;

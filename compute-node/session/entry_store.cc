@@ -87,6 +87,7 @@ StoreActions EntryStore::AskPolicy(std::int32_t layer, const ChunkEntries& chunk
   LeavingEntries leaving{.layer = layer,
                          .first_position = first,
                          .token_count = stored_until - first,
+                         .queries = chunk.queries,
                          .pool = pool,
                          .of_prompt = chunk.token_count > 1,
                          .conversation_token_count = chunk.first_position + chunk.token_count};

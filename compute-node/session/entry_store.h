@@ -37,6 +37,7 @@ struct ChunkEntries {
   const std::byte* data = nullptr;
   std::int64_t first_position = 0;
   std::int64_t token_count = 0;
+  std::span<const float> queries{};  // (token, query head, head_dim)
 };
 
 class EntryStore {

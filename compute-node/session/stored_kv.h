@@ -112,7 +112,7 @@ class StoredKv : public KvAttention {
   void AttendRecent(const AttentionBatch& batch);
   void HintNextLayer(std::int32_t layer);
   const std::byte* EntryAt(std::int32_t layer, std::int32_t head, std::int64_t position);
-  ChunkEntries Chunk() const { return {chunk_.data(), token_count_, pass_tokens_}; }
+  ChunkEntries Chunk() const { return {chunk_.data(), token_count_, pass_tokens_, queries_}; }
 
   const Options options_;
   const std::int64_t entry_bytes_;

@@ -20,7 +20,7 @@ TEST(ClusterIndexTest, AppendedKeysMoveCentroidAndVariance) {
   std::mt19937_64 random(1);
   ClusterIndex index(kIndexDim);
   std::vector<float> keys = RandomRow(random, 2);
-  index.SetCentre(std::vector<float>(kIndexDim, 2.0F));
+  index.SetCentre(std::vector<float>(kIndexDim, 2.0F), false);
   const std::size_t slot = index.Add(ClusterId(4), MomentsOf(keys, kIndexDim), {});
   for (int i = 0; i < 15; ++i) {
     const std::vector<float> key = RandomRow(random, 2);
@@ -40,7 +40,7 @@ TEST(ClusterIndexTest, TheCommonCentreKeepsTheResolutionOfSmallParts) {
   ClusterIndex index(kIndexDim);
   std::vector<float> centre(kIndexDim, 0.0F);
   centre[3] = 500;  // as keys of Qwen2.5 have
-  index.SetCentre(centre);
+  index.SetCentre(centre, false);
   std::vector<float> key = RandomRow(random, 0);
   key[3] += 500;
   const std::size_t slot = index.Add(ClusterId(1), MomentsOf(key, kIndexDim), {});
@@ -134,6 +134,26 @@ TEST(ClusterIndexTest, RowsThatAreNoneAreRefused) {
   bad = good;
   bad[8] = '\x40';  // a flag that is none
   EXPECT_FALSE(other.AddRow(ClusterId(6), 1, false, bad).ok());
+}
+
+TEST(ClusterIndexTest, TransformingChangesCentroidsAndOutdatesRows) {
+  ClusterIndex index(8);
+  index.SetCentre(std::vector<float>(8, 1), false);
+  index.Add(ClusterId(1), {.centroid = {3, 5, 0, 0, 0, 0, 0, 1}, .variance = 1, .count = 2}, {});
+  const std::string before = index.Row(0);
+  index.Transform([](std::span<float> key) { key[0] *= 2; });
+  const std::vector<float> centroid = index.Centroid(0);
+  EXPECT_NEAR(centroid[0], 6, 0.1);
+  EXPECT_NEAR(centroid[1], 5, 0.1);
+  EXPECT_TRUE(index.flags(0).stale);
+  const std::string after = index.Row(0);
+  ClusterIndex restored(8);
+  restored.SetCentre(index.centre(), true);
+  ASSERT_TRUE(restored.AddRow(ClusterId(1), 2, false, after).ok());
+  ASSERT_TRUE(restored.AddRow(ClusterId(2), 2, false, before).ok());
+  EXPECT_FALSE(restored.flags(0).missing);
+  EXPECT_EQ(restored.Centroid(0), centroid);
+  EXPECT_TRUE(restored.flags(1).missing);
 }
 
 }  // namespace

@@ -39,6 +39,7 @@ void CheckMoments(PolicyWorld& world) {
         const std::span<const float> key = world.Key(layer, head, position);
         keys[id].insert(keys[id].end(), key.begin(), key.end());
       }
+      for (auto& [id, rows] : keys) DynaKvOf(world).metric(layer, head).StretchKeys(rows);
       const ClusterIndex& index = DynaKvOf(world).index(layer, head);
       ASSERT_EQ(index.cluster_count(), std::ssize(keys));
       for (const auto& [id, rows] : keys) {
@@ -50,9 +51,9 @@ void CheckMoments(PolicyWorld& world) {
         if (flags.stale || flags.pinned) continue;
         const std::vector<float> centroid = index.Centroid(*slot);
         for (std::size_t d = 0; d < centroid.size(); ++d) {
-          ASSERT_NEAR(centroid[d], expected.centroid[d], 0.2) << "cluster " << id.value();
+          ASSERT_NEAR(centroid[d], expected.centroid[d], 0.5) << "cluster " << id.value();
         }
-        ASSERT_NEAR(index.variance(*slot), expected.variance, 0.05 * expected.variance + 0.05);
+        ASSERT_NEAR(index.variance(*slot), expected.variance, 0.05 * expected.variance + 0.3);
       }
     }
   }
@@ -156,6 +157,42 @@ TEST(DynaKvPolicyTest, ClusteringAPromptAnewMakesTighterClusters) {
   world.CheckPlaces();
 }
 
+// The mean squared distance from centroids of dimensions [first, end), for the keys as they are.
+double VarianceOf(PolicyWorld& world, std::size_t first, std::size_t end) {
+  std::map<ClusterId, std::vector<std::int64_t>> members;
+  for (const auto& [position, id] : world.places(0, 0)) {
+    if (position >= kSinkTokens) members[id].push_back(position);
+  }
+  double sum = 0;
+  for (const auto& [id, positions] : members) {
+    for (std::size_t d = first; d < end; ++d) {
+      double mean = 0;
+      for (const std::int64_t at : positions) mean += static_cast<double>(world.Key(0, 0, at)[d]);
+      mean /= static_cast<double>(positions.size());
+      for (const std::int64_t at : positions) {
+        sum += std::pow(static_cast<double>(world.Key(0, 0, at)[d]) - mean, 2);
+      }
+    }
+  }
+  return sum / static_cast<double>(end - first);
+}
+
+// PolicyWorld's queries are larger in the first quarter of the dimensions, its keys are not.
+TEST(DynaKvPolicyTest, KeysAreNearWhereQueriesSeeNoDifference) {
+  PolicyWorld world(SmallOptions(), MakeDynaKv, 12);
+  world.Prefill(30);
+  EXPECT_FALSE(DynaKvOf(world).metric(0, 0).has_learned());
+  world.Prefill(600);
+  ASSERT_TRUE(DynaKvOf(world).metric(0, 0).has_learned());
+  EXPECT_LT(VarianceOf(world, 0, 4), 0.85 * VarianceOf(world, 4, 16));
+  const std::vector<float> learned(DynaKvOf(world).metric(0, 0).numbers().begin(),
+                                   DynaKvOf(world).metric(0, 0).numbers().end());
+  world.Restart();
+  world.Prefill(300);
+  const std::span<const float> later = DynaKvOf(world).metric(0, 0).numbers();
+  EXPECT_EQ(learned, std::vector<float>(later.begin(), later.end()));
+}
+
 TEST(DynaKvPolicyTest, ALargeHeadIsClusteredAnewInRegions) {
   const PolicyWorld::Make make = [](const PolicyOptions& options) {
     return std::make_unique<DynaKvPolicy>(options, 256);
@@ -201,6 +238,7 @@ TEST(DynaKvPolicyTest, StatisticsCountEveryEntryButSinksOnce) {
         const std::span<const float> key = world.Key(layer, head, position);
         keys[id].insert(keys[id].end(), key.begin(), key.end());
       }
+      for (auto& [id, rows] : keys) DynaKvOf(world).metric(layer, head).StretchKeys(rows);
       double sum = 0;
       double entries = 0;
       for (const auto& [id, rows] : keys) {

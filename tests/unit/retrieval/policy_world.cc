@@ -93,7 +93,18 @@ void PolicyWorld::Split(std::int32_t layer, const ClusterSplit& split) {
   EXPECT_EQ(before, after);
 }
 
-void PolicyWorld::Leave(std::int32_t layer, std::int64_t until) {
+std::vector<float> PolicyWorld::MakeQueries(std::int64_t token_count) {
+  std::normal_distribution<float> noise;
+  const std::int64_t dim = options_.layout.head_dim;
+  const std::int64_t length = options_.layout.head_count * options_.group_size * dim;
+  std::vector<float> queries;
+  for (std::int64_t i = 0; i < token_count * length; ++i) {
+    queries.push_back(noise(random_) * (i % dim < dim / 4 ? 3.0F : 0.5F));
+  }
+  return queries;
+}
+
+void PolicyWorld::Leave(std::int32_t layer, std::int64_t until, std::span<const float> queries) {
   std::int64_t& stored = stored_[static_cast<std::size_t>(layer)];
   if (until <= stored) return;
   std::vector<float> keys;
@@ -107,6 +118,7 @@ void PolicyWorld::Leave(std::int32_t layer, std::int64_t until) {
                                                .first_position = stored,
                                                .token_count = until - stored,
                                                .keys = keys,
+                                               .queries = queries,
                                                .pool = nullptr});
   for (const Assignment& assignment : actions.appended) {
     const std::int32_t head = assignment.cluster.head;
@@ -148,16 +160,12 @@ void PolicyWorld::Prefill(std::int64_t count) {
   MakeKeys(count);
   token_count_ += count;
   for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
-    Leave(layer, WindowStartAt(token_count_));
+    Leave(layer, WindowStartAt(token_count_), MakeQueries(count));
   }
 }
 
 std::vector<LoadedCluster> PolicyWorld::Select(std::int32_t layer) {
-  std::normal_distribution<float> noise;
-  std::vector<float> queries;
-  const std::int64_t length =
-      options_.layout.head_count * options_.group_size * options_.layout.head_dim;
-  for (std::int64_t i = 0; i < length; ++i) queries.push_back(noise(random_));
+  const std::vector<float> queries = MakeQueries(1);
   const std::int64_t stored = stored_[static_cast<std::size_t>(layer)];
   const std::vector<FetchSlice> slices = policy_->Select({.layer = layer,
                                                           .stored_token_count = stored,

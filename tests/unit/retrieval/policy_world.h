@@ -62,7 +62,10 @@ class PolicyWorld {
 
   void MakeKeys(std::int64_t count);
   void Settle(std::int64_t token_count);
-  void Leave(std::int32_t layer, std::int64_t until);
+  // `queries` are those of the pass.
+  void Leave(std::int32_t layer, std::int64_t until, std::span<const float> queries = {});
+  // Some dimensions' larger than others'.
+  std::vector<float> MakeQueries(std::int64_t token_count);
   void Split(std::int32_t layer, const ClusterSplit& split);
   std::vector<LoadedCluster> Select(std::int32_t layer);
   LoadedCluster Load(std::int32_t layer, const ClusterRef& cluster) const;

@@ -1,4 +1,5 @@
 // Conversations of policy dynakv on a KV node in this process.
+#include <algorithm>
 #include <numeric>
 
 #include "compute-node/kernels/kv_entry.h"
@@ -83,6 +84,26 @@ TEST_F(DynaKvTest, WithEverythingSelectedItIsFullAttention) {
   for (std::size_t i = 0; i < fed.size(); ++i) {
     ASSERT_LT(RelativeDistance(sparse[i], dense[i]), 1e-4) << i;
   }
+}
+
+TEST_F(DynaKvTest, APromptsQueriesDecideWhatIsNear) {
+  ConversationDeps deps = ram_deps();
+  const DynaKvPolicy* policy = nullptr;
+  deps.make_policy = [&policy](std::string_view name, const PolicyOptions& policy_options) {
+    absl::StatusOr<std::unique_ptr<RetrievalPolicy>> made = MakePolicy(name, policy_options);
+    policy = dynamic_cast<const DynaKvPolicy*>(made->get());
+    return made;
+  };
+  const std::unique_ptr<Conversation> conversation =
+      Conversation::Open(deps, CreateInRam(), std::nullopt).value();
+  std::vector<float> logits = Logits();
+  ASSERT_TRUE(conversation->Prefill(Prompt(300), logits, never, nullptr).ok());
+  for (std::int32_t layer = 0; layer < identity.layout.layer_count; ++layer) {
+    for (std::int32_t head = 0; head < identity.layout.head_count; ++head) {
+      EXPECT_TRUE(policy->metric(layer, head).has_learned()) << layer << " " << head;
+    }
+  }
+  EXPECT_FALSE(std::ranges::equal(policy->metric(0, 0).numbers(), policy->metric(1, 0).numbers()));
 }
 
 TEST_F(DynaKvTest, ADecodeFromNothingSelectsOnlyAPart) {
