@@ -26,8 +26,9 @@ namespace cairn::compute {
 
 // Entries that are clustered together behind a prompt.
 inline constexpr std::int64_t kLocalBatchEntries = 320;
-// Instead of the cluster that a waiting entry belongs to: it has none yet.
-inline constexpr ClusterId kWaitingBuffer{0};
+// Instead of the cluster that a waiting entry belongs to, which it has not yet: an id that no
+// cluster gets.
+inline constexpr ClusterId kWaitingBuffer{1};
 
 class LocalPolicy : public RetrievalPolicy {
  public:
@@ -68,7 +69,7 @@ class LocalPolicy : public RetrievalPolicy {
     std::vector<float> centroids;   // of `clusters`
     Positions waiting;              // for a cluster
     std::vector<float> waiting_keys;
-    std::int64_t next_id = 1;
+    std::int64_t next_id = kWaitingBuffer.value() + 1;
     std::int64_t run_bytes = 0;  // of the clusters' positions
   };
   // What a step attends of a head.

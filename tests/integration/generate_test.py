@@ -4,6 +4,7 @@ Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3
 """
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -115,6 +116,22 @@ class GenerateTest(daemons.SharedCairnTest):
             self.refuse("generate", "x", f"--select={text}", words=["--select", "such as 3%"], status=2)
         done = self.cairn.run("chat", "--policy", "full", "--select", "3", "--tokens", "2", stdin=b"Mira\n")
         self.assertEqual(done.returncode, 0, done.stderr.decode())
+
+    def test_every_policy_stores_what_it_needs_to_go_on(self):
+        with open(DEMO_TEXT, encoding="utf-8") as file:
+            text = file.read()[-1500:]
+        refused = self.cairn.run("generate", "x", "--policy", "nope").stderr.decode()
+        names = re.search(r"must be one of ([a-z0-9, -]+)", refused).group(1).strip().split(", ")
+        self.assertIn("local-cluster", names)
+        for name in names:
+            with self.subTest(policy=name):
+                # Most tokens are fed, so that entries wait for clusters.
+                first = self.cairn.generate(text, "--policy", name, "--prefill", "100", "--tokens", "0")
+                self.assertGreater(first["prompt_token_count"], 300)
+                number = str(first["conversation_id"])
+                again = self.cairn.generate(QUESTION, "--conversation", number, "--tokens", "3")
+                self.assertEqual(again["policy"], name)
+                self.assertEqual(again["reused_token_count"], first["conversation_token_count"])
 
     def test_prompt_can_be_computed_token_by_token(self):
         arguments = [QUESTION, "--stop", "\n", "--ephemeral"]

@@ -173,21 +173,21 @@ TEST_F(LocalPolicyTest, WhatTheStoreCannotHaveIsRefused) {
                          .keys = std::vector<float>(static_cast<std::size_t>(count * kDim))};
   };
   using Clusters = std::vector<LoadedCluster>;
-  const std::vector<std::int64_t> ids = {5, 1};
+  const std::vector<std::int64_t> ids = {6, 1};
   const auto rebuild = [&](const Clusters& clusters) {
     const PutPolicyState saved = policy->SaveState();
     EXPECT_TRUE(policy->RestoreState({saved.version, saved.state, ids, 100, 100}).ok());
     return policy->Rebuild(0, clusters).code();
   };
-  EXPECT_EQ(rebuild({cluster(0, 0, 30, 5, 0), cluster(0, 1, 0, 4, 4), cluster(0, 4, 4, 26, 26)}),
+  EXPECT_EQ(rebuild({cluster(0, 1, 30, 5, 0), cluster(0, 2, 0, 4, 4), cluster(0, 5, 4, 26, 26)}),
             absl::StatusCode::kOk);
-  EXPECT_EQ(rebuild({cluster(0, 5, 4, 3, 3)}), absl::StatusCode::kDataLoss);  // no such id yet
+  EXPECT_EQ(rebuild({cluster(0, 6, 4, 3, 3)}), absl::StatusCode::kDataLoss);  // no such id yet
   EXPECT_EQ(rebuild({cluster(0, -3, 4, 3, 3)}), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(rebuild({cluster(1, 2, 4, 3, 3)}), absl::StatusCode::kDataLoss);  // no such head
-  EXPECT_EQ(rebuild({cluster(0, 2, 2, 6, 6)}), absl::StatusCode::kDataLoss);  // sinks and others
-  EXPECT_EQ(rebuild({cluster(0, 2, 4, 3, 2)}), absl::StatusCode::kDataLoss);  // held for a cluster
-  EXPECT_EQ(rebuild({cluster(0, 0, 4, 3, 3)}), absl::StatusCode::kDataLoss);  // stored, and waits
-  EXPECT_EQ(rebuild({cluster(0, 1, 0, 2, 2), cluster(0, 2, 2, 2, 2)}),
+  EXPECT_EQ(rebuild({cluster(1, 3, 4, 3, 3)}), absl::StatusCode::kDataLoss);  // no such head
+  EXPECT_EQ(rebuild({cluster(0, 3, 2, 6, 6)}), absl::StatusCode::kDataLoss);  // sinks and others
+  EXPECT_EQ(rebuild({cluster(0, 3, 4, 3, 2)}), absl::StatusCode::kDataLoss);  // held for a cluster
+  EXPECT_EQ(rebuild({cluster(0, 1, 4, 3, 3)}), absl::StatusCode::kDataLoss);  // stored, and waits
+  EXPECT_EQ(rebuild({cluster(0, 2, 0, 2, 2), cluster(0, 3, 2, 2, 2)}),
             absl::StatusCode::kDataLoss);  // sinks twice
   EXPECT_EQ(policy->RestoreHeld(0, {{0, ClusterId(3)}, 9}).code(), absl::StatusCode::kDataLoss);
 }
