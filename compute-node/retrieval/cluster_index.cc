@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "common/base/check.h"
 #include "compute-node/kernels/centroids.h"
@@ -15,6 +16,17 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // Removed clusters that stay in the arrays, at least.
 constexpr std::int64_t kDeadSlotsMin = 64;
 constexpr std::int64_t kClusterCountMax = std::int64_t{1} << 28;
+
+// Leaves an eighth of room to grow where there is more than a quarter: what a vector that doubles
+// holds in vain is up to half of an index.
+template <typename Value>
+void Trim(std::vector<Value>& values) {
+  if (values.capacity() <= values.size() + values.size() / 4) return;
+  std::vector<Value> trimmed;
+  trimmed.reserve(values.size() + values.size() / 8);
+  trimmed.insert(trimmed.end(), values.begin(), values.end());
+  values = std::move(trimmed);
+}
 
 // What stands before the codes in a row.
 struct RowHead {
@@ -145,8 +157,17 @@ void ClusterIndex::Remove(std::size_t slot) {
 }
 
 void ClusterIndex::Compact() {
-  if (dead_count_ < kDeadSlotsMin || dead_count_ * 4 < static_cast<std::int64_t>(ids_.size()))
-    return;
+  if (dead_count_ >= kDeadSlotsMin && dead_count_ * 4 >= std::ssize(ids_)) RemoveDeadSlots();
+  Trim(ids_);
+  Trim(codes_);
+  Trim(scales_);
+  Trim(half_squares_);
+  Trim(variances_);
+  Trim(counts_);
+  Trim(flags_);
+}
+
+void ClusterIndex::RemoveDeadSlots() {
   const std::size_t width = static_cast<std::size_t>(dim_);
   std::size_t to = 0;
   for (std::size_t from = 0; from < ids_.size(); ++from) {

@@ -66,7 +66,8 @@ class ClusterIndex {
   // Writes other moments.
   void Set(std::size_t slot, const ClusterMoments& moments);
   void Remove(std::size_t slot);
-  // Frees the slots of removed clusters when they are many; slots change.
+  // Frees the slots of removed clusters when they are many, and memory that is not used; slots
+  // change.
   void Compact();
   std::optional<std::size_t> Find(ClusterId id) const;
 
@@ -112,6 +113,7 @@ class ClusterIndex {
   void Relative(std::span<const float> key, std::vector<float>& relative) const;
   std::size_t AddSlot(ClusterId id, std::int64_t count, float variance, std::uint8_t flags);
   void SetHalfSquare(std::size_t slot);
+  void RemoveDeadSlots();
   void WriteCentroid(std::size_t slot, std::span<const float> centroid);
   std::span<const std::int8_t> codes(std::size_t slot) const {
     return std::span(codes_).subspan(slot * static_cast<std::size_t>(dim_),

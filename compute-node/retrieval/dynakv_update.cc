@@ -195,6 +195,7 @@ void DynaKvPolicy::StoreChunk(const LeavingEntries& leaving, std::int64_t first_
       actions.appended.push_back({{head_number, id}, std::move(positions)});
     }
     head.partitioned = true;
+    head.index.Compact();
   }
 }
 

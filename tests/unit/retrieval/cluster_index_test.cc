@@ -94,6 +94,24 @@ TEST(ClusterIndexTest, CompactingChangesNoAnswer) {
   EXPECT_TRUE(index.flags(0).pinned);
 }
 
+TEST(ClusterIndexTest, CompactKeepsLittleMemoryThatIsNotUsed) {
+  std::mt19937_64 random(5);
+  ClusterIndex index(kIndexDim);
+  ClusterIndex one(kIndexDim);
+  one.Add(ClusterId(1), MomentsOf(RandomRow(random, 0), kIndexDim), {});
+  for (std::int64_t id = 1; id <= 1100; ++id) {
+    index.Add(ClusterId(id), MomentsOf(RandomRow(random, 0), kIndexDim), {});
+  }
+  const std::string row = index.Row(1099);
+  index.Compact();
+  EXPECT_LE(index.memory_bytes(), 1100 * 5 / 4 * one.memory_bytes());
+  EXPECT_EQ(index.Row(1099), row);
+  for (std::size_t slot = 0; slot < 1000; ++slot) index.Remove(slot);
+  index.Compact();
+  EXPECT_LE(index.memory_bytes(), 100 * 5 / 4 * one.memory_bytes());
+  EXPECT_EQ(index.Row(99), row);
+}
+
 TEST(ClusterIndexTest, ARowHoldsWhatMemoryDoes) {
   std::mt19937_64 random(4);
   ClusterIndex index(kIndexDim);
