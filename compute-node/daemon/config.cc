@@ -101,6 +101,9 @@ constexpr std::array kKeys = {
     ConfigKey{"recluster_prompts",
               "Whether clusters of a prompt longer than prefill_chunk_tokens are made again over\n"
               "all of it: better answers, and everything is read and written once more."},
+    ConfigKey{"local_prompts",
+              "For measurements: tokens of a prompt attend only the piece of it that is computed\n"
+              "with them, so that very long ones take little time. Answers are wrong."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };
 
@@ -230,6 +233,7 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_clustering_seed(session.policy.selection.seed);
   config.set_predict_selection(session.predict_selection);
   config.set_recluster_prompts(session.recluster_prompts);
+  config.set_local_prompts(session.local_prompts);
   config.set_log_level("info");
   return config;
 }
@@ -266,6 +270,7 @@ SessionOptions ToSessionOptions(const ComputeNodeConfig& config) {
   options.dram_budget_bytes = config.dram_budget_bytes();
   options.predict_selection = config.predict_selection();
   options.recluster_prompts = config.recluster_prompts();
+  options.local_prompts = config.local_prompts();
   options.policy.name = config.policy();
   options.policy.selection = {.select_percent = static_cast<double>(config.select_percent()),
                               .select_tokens_min = config.select_tokens_min(),

@@ -36,6 +36,8 @@ struct SessionOptions {
   // Policies that cluster: whether the clusters of a prompt that took several chunks are made again
   // over all of them.
   bool recluster_prompts = true;
+  // For measurements only: tokens of a prompt attend their own chunk and what is in memory.
+  bool local_prompts = false;
   // All memory for keys and values of a conversation; bounds the replay buffer.
   std::int64_t dram_budget_bytes = std::int64_t{64} << 20;
 

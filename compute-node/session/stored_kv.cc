@@ -61,7 +61,7 @@ absl::Status StoredKv::StartPass(std::int64_t token_count, const StopSignal& sto
     chunk_ = std::vector<std::byte>(static_cast<std::size_t>(chunk_bytes));
     chunk_charge_ = KvMemoryCharge(memory_, chunk_bytes);
   }
-  if (IsSelecting()) return absl::OkStatus();
+  if (IsSelecting() || IsLocal()) return absl::OkStatus();
   const auto plan = [this](std::int32_t layer) { return policy_.Select(InputOf(layer, queries_)); };
   pipeline_.StartPass(session_, plan, policy_.selects_without_queries());
   return absl::OkStatus();
@@ -83,7 +83,7 @@ void StoredKv::Predict(int layer, std::span<const float> queries) {
 
 std::int64_t StoredKv::WholeBlocksEnd(std::int32_t layer) const {
   const std::int64_t stored = store_.stored_count(layer);
-  if (!policy_.selects_without_queries()) return stored;
+  if (!policy_.selects_without_queries() || IsLocal()) return stored;
   return stored / kAttentionBlockEntries * kAttentionBlockEntries;
 }
 
@@ -116,7 +116,7 @@ absl::Status StoredKv::Attend(const AttentionBatch& batch) {
   attended_.clear();
   HintNextLayer(batch.layer);
   attention_.Start(batch, scratch_.For(batch.token_count));
-  CAIRN_RETURN_IF_ERROR(IsSelecting() ? AttendSelected(batch) : AttendEverything(batch));
+  CAIRN_RETURN_IF_ERROR(AttendStored(batch));
   AttendHeld(batch.layer);
   AttendRecent(batch);
   attention_.Finish();
@@ -130,6 +130,11 @@ absl::Status StoredKv::Attend(const AttentionBatch& batch) {
                                           leaves_now ? std::max(stored, window_start) : stored));
   if (layer_done_) layer_done_(batch.layer + 1);
   return absl::OkStatus();
+}
+
+absl::Status StoredKv::AttendStored(const AttentionBatch& batch) {
+  if (IsLocal()) return absl::OkStatus();
+  return IsSelecting() ? AttendSelected(batch) : AttendEverything(batch);
 }
 
 absl::Status StoredKv::AttendEverything(const AttentionBatch& batch) {

@@ -48,6 +48,8 @@ class StoredKv : public KvAttention {
     int slices_in_flight_max = 3;
     // Whether a step asks for what the next layer will probably select.
     bool predict = true;
+    // Whether tokens of a pass of several attend only each other and what is in memory.
+    bool local_prompts = false;
     // What the policy was made from.
     PolicyChoice policy{};
     // Who is told what was attended; null: nobody. Outlives the StoredKv.
@@ -90,6 +92,8 @@ class StoredKv : public KvAttention {
  private:
   // Whether the pass is a step of a policy that chooses by queries.
   bool IsSelecting() const { return pass_tokens_ == 1 && !policy_.selects_without_queries(); }
+  bool IsLocal() const { return pass_tokens_ > 1 && options_.local_prompts; }
+  absl::Status AttendStored(const AttentionBatch& batch);
   SelectionInput InputOf(std::int32_t layer, std::span<const float> queries);
   absl::Status AttendEverything(const AttentionBatch& batch);
   absl::Status AttendSelected(const AttentionBatch& batch);

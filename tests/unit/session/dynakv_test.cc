@@ -182,6 +182,32 @@ TEST_F(DynaKvTest, APromptOfManyChunksIsClusteredAgain) {
   EXPECT_GT(next_ids[0], next_ids[1] * 3 / 2);
 }
 
+TEST_F(DynaKvTest, ALocalPromptAttendsItsOwnChunk) {
+  options.prefill_chunk_tokens = 250;
+  const std::vector<std::int32_t> prompt = Prompt(1000);
+  for (const char* policy : {"dynakv", "full"}) {
+    options.policy.name = policy;
+    std::vector<std::vector<float>> first_chunk;
+    std::vector<std::vector<float>> last_chunk;
+    for (const bool local : {false, true}) {
+      options.local_prompts = local;
+      const std::unique_ptr<Conversation> conversation = OpenInRam(CreateInRam());
+      for (const std::size_t first : {0, 250}) {
+        std::vector<std::vector<float>>& logits = first == 0 ? first_chunk : last_chunk;
+        logits.push_back(Logits());
+        const std::span<const std::int32_t> part =
+            std::span(prompt).subspan(first, first == 0 ? 250 : 750);
+        ASSERT_TRUE(conversation->Prefill(part, logits.back(), never, nullptr).ok());
+      }
+      EXPECT_EQ(conversation->token_count(), 1000);
+      Checkpoint(*conversation);
+      Feed(*conversation, Prompt(20));
+    }
+    EXPECT_EQ(first_chunk[0], first_chunk[1]);
+    EXPECT_NE(last_chunk[0], last_chunk[1]);
+  }
+}
+
 TEST_F(DynaKvTest, AForkAtAnyTokenGoesOn) {
   const std::vector<std::int32_t> prompt = Prompt(250);
   const std::vector<std::int32_t> fed = Prompt(250);
