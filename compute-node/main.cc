@@ -9,6 +9,7 @@
 #include "common/daemon/program.h"
 #include "common/daemon/signals.h"
 #include "common/log/log.h"
+#include "common/timeline/timeline.h"
 #include "compute-node/daemon/compute_daemon.h"
 #include "compute-node/daemon/config.h"
 
@@ -21,12 +22,20 @@ constexpr char kName[] = "cairn-compute-node";
 constexpr MemoryTuning kMemoryTuning{.mmap_threshold_bytes = 1 << 20,
                                      .trim_threshold_bytes = 4 << 20};
 
+void EndTimeline() {
+  const absl::Status status = StopTimeline();
+  if (!status.ok()) LogWarning("{}", Message(status));
+}
+
 absl::Status Serve(const ComputeNodeConfig& config) {
   TuneMemory(kMemoryTuning);
   CAIRN_RETURN_IF_ERROR(InitLogging(kName, config.log_level()));
+  if (!config.trace_path().empty()) {
+    CAIRN_RETURN_IF_ERROR(Annotate(StartTimeline(config.trace_path()), "trace_path"));
+  }
   // Before any other thread: threads inherit the blocked signals.
   StopSignals signals;
-  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<ComputeDaemon> daemon, ComputeDaemon::Start(config));
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<ComputeDaemon> daemon, ComputeDaemon::Start(config));
   const absl::Status ready = daemon->WaitUntilReady(signals.number());
   if (signals.requested()) {
     LogInfo("stopped while loading signal={}", signals.number().load());
@@ -36,8 +45,12 @@ absl::Status Serve(const ComputeNodeConfig& config) {
   }
   CAIRN_RETURN_IF_ERROR(ready);
   ServeUntilSignal(signals, daemon->Description(), [&daemon] {
-    if (!daemon->Stop()) ::_exit(0);
+    if (daemon->Stop()) return;
+    EndTimeline();
+    ::_exit(0);
   });
+  daemon.reset();
+  EndTimeline();
   return absl::OkStatus();
 }
 

@@ -104,6 +104,9 @@ constexpr std::array kKeys = {
     ConfigKey{"local_prompts",
               "For measurements: tokens of a prompt attend only the piece of it that is computed\n"
               "with them, so that very long ones take little time. Answers are wrong."},
+    ConfigKey{"trace_path",
+              "File for a timeline of what is computed, waited for and read, for Chrome's trace\n"
+              "viewer or Perfetto; at most 256 MiB. Empty: none."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };
 
@@ -168,7 +171,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> argume
                           ValueFlag{"--kv-socket", &out.kv_socket_path},
                           ValueFlag{"--threads", &out.threads},
                           ValueFlag{"--chat-template", &out.chat_template},
-                          ValueFlag{"--http", &out.http_listen}};
+                          ValueFlag{"--http", &out.http_listen},
+                          ValueFlag{"--trace", &out.trace_path}};
   CAIRN_RETURN_IF_ERROR(ParseDaemonFlags(arguments, own, out));
   return out;
 }
@@ -189,6 +193,7 @@ usage: cairn-compute-node --model FILE [flags]
                            mistral-v3, mistral-v3-tekken, mistral-v7, mistral-v7-tekken, zephyr,
                            deepseek3; none; without the flag as the model file says
   --http ADDRESS           serve OpenAI's HTTP API too, on loopback: 127.0.0.1:8080
+  --trace FILE             write a timeline of each generation to FILE, for Perfetto
   --log-level LEVEL        trace, debug, info, warn or error
   --print-config           print the configuration that would be used, and end
   --print-default-config   print a configuration file with every key and its default, and end
@@ -234,6 +239,7 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_predict_selection(session.predict_selection);
   config.set_recluster_prompts(session.recluster_prompts);
   config.set_local_prompts(session.local_prompts);
+  config.set_trace_path("");
   config.set_log_level("info");
   return config;
 }
@@ -250,6 +256,7 @@ absl::StatusOr<ComputeNodeConfig> MakeConfig(const CommandLine& command_line,
   if (command_line.kv_socket_path) config.set_kv_socket_path(*command_line.kv_socket_path);
   if (command_line.chat_template) config.set_chat_template(*command_line.chat_template);
   if (command_line.http_listen) config.set_http_listen(*command_line.http_listen);
+  if (command_line.trace_path) config.set_trace_path(*command_line.trace_path);
   if (command_line.log_level) config.set_log_level(*command_line.log_level);
   if (command_line.threads) CAIRN_RETURN_IF_ERROR(SetThreads(*command_line.threads, config));
   CAIRN_RETURN_IF_ERROR(Validate(config));

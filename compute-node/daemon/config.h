@@ -32,6 +32,7 @@ struct CommandLine : DaemonFlags {
   std::optional<std::string> threads;
   std::optional<std::string> chat_template;
   std::optional<std::string> http_listen;
+  std::optional<std::string> trace_path;
 };
 
 // `arguments` without the program's name.

@@ -64,8 +64,11 @@ std::future<absl::StatusOr<ReadReply>> InProcessKvSession::StartRead(ReadOperati
     promise.set_value(status);
     return promise.get_future();
   }
-  // Nothing is asked again here, so the operation itself is not kept.
-  auto [id, answer] = observer_->reads.Add({GetPolicyState{}, last_});
+  // Nothing is asked again here, so of the operation only its kind is kept.
+  const Fetch* fetch = std::get_if<Fetch>(&operation);
+  ReadOperation kind = GetPolicyState{};
+  if (fetch != nullptr) kind.emplace<Fetch>().layer = fetch->layer;
+  auto [id, answer] = observer_->reads.Add({std::move(kind), last_});
   ++observer_->queued_count;
   if (!channel_->Submit(id, last_, std::move(operation))) {
     observer_->reads.Answer(id, Unavailable("the engine has no room for a read"));

@@ -1,5 +1,5 @@
 // PendingReads holds the reads of a session that are not answered yet, with what is needed to ask
-// again after a loss.
+// again after a loss. It tells the timeline how long each was under way.
 //
 // Threading:  not synchronised; its session's mutex guards it. Promises are kept by the caller's
 //             future; answering one wakes its thread.
@@ -14,6 +14,7 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/kv/messages.h"
+#include "common/timeline/timeline.h"
 
 namespace cairn::compute {
 
@@ -36,6 +37,7 @@ class PendingReads {
     const RequestId id = NewId();
     Entry& entry = reads_[id];
     entry.read = std::move(read);
+    entry.start = TimelineClock::now();
     return {id, entry.promise.get_future()};
   }
 
@@ -50,6 +52,7 @@ class PendingReads {
   bool Answer(RequestId id, absl::StatusOr<ReadReply> reply) {
     const auto found = reads_.find(id);
     if (found == reads_.end()) return false;
+    if (TimelineIsOn()) TellTimeline(found->second, reply);
     found->second.promise.set_value(std::move(reply));
     reads_.erase(found);
     return true;
@@ -64,7 +67,28 @@ class PendingReads {
   struct Entry {
     Read read;
     std::promise<absl::StatusOr<ReadReply>> promise;
+    TimelineClock::time_point start;
   };
+
+  static void TellTimeline(const Entry& entry, const absl::StatusOr<ReadReply>& reply) {
+    const TimelineClock::time_point now = TimelineClock::now();
+    const Fetch* fetch = std::get_if<Fetch>(&entry.read.operation);
+    if (fetch == nullptr) {
+      AddTimelineFlight(TimelineKind::kIo, "read", entry.start, now, {});
+      return;
+    }
+    std::int64_t bytes = 0;
+    std::int64_t cluster_count = 0;
+    if (reply.ok() && std::holds_alternative<FetchReply>(*reply)) {
+      for (const FetchedCluster& cluster : std::get<FetchReply>(*reply).clusters) {
+        ++cluster_count;
+        for (const Span& span : cluster.spans) bytes += std::ssize(span.bytes);
+      }
+    }
+    AddTimelineFlight(TimelineKind::kIo, "fetch", entry.start, now,
+                      {{"layer", fetch->layer}, {"clusters", cluster_count}, {"bytes", bytes}});
+  }
+
   std::map<RequestId, Entry> reads_;
   std::int64_t last_id_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/timeline/timeline.h"
 #include "compute-node/kernels/ops.h"
 
 namespace cairn::compute {
@@ -87,6 +88,8 @@ ForwardPass::ForwardPass(const ModelParts& parts, ForwardScratch& scratch,
 }
 
 void ForwardPass::Run() {
+  const TimelineSpan span(TimelineKind::kCompute, "forward",
+                          {{"tokens", token_count_}, {"sequences", std::ssize(sequences_)}});
   Embed();
   ComputeAngles();
   for (std::int64_t i = 0; i < config_.layer_count && !AllFailed(); ++i) {
@@ -104,9 +107,13 @@ bool ForwardPass::AllFailed() const {
 }
 
 void ForwardPass::RunLayer(std::int64_t index) {
+  const TimelineSpan span(TimelineKind::kCompute, "layer", {{"layer", index}});
   const LayerWeights& layer = weights_.layer(index);
   const Rows all{0, token_count_};
-  ForPieces({&all, 1}, [&](Rows rows) { ProjectQueryKeyValue(layer, rows); });
+  ForPieces({&all, 1}, [&](Rows rows) {
+    const TimelineSpan piece(TimelineKind::kCompute, "project", {{"layer", index}});
+    ProjectQueryKeyValue(layer, rows);
+  });
   for (const Sequence& sequence : sequences_) {
     Attend(index, sequence);
   }
@@ -114,8 +121,12 @@ void ForwardPass::RunLayer(std::int64_t index) {
   const bool last_layer = index + 1 == config_.layer_count;
   const std::vector<Rows> wanted = last_layer ? WantedRows() : std::vector<Rows>{all};
   ForPieces(wanted, [&](Rows rows) {
-    ProjectAttended(layer, rows);
+    {
+      const TimelineSpan piece(TimelineKind::kCompute, "project_attended", {{"layer", index}});
+      ProjectAttended(layer, rows);
+    }
     if (!last_layer && WantPredictions()) PredictQueries(index + 1, rows);
+    const TimelineSpan piece(TimelineKind::kCompute, "feed_forward", {{"layer", index}});
     FeedForward(layer, rows);
   });
 }
@@ -129,6 +140,7 @@ bool ForwardPass::WantPredictions() const {
 
 // The queries of the layer before are not needed any more. REQUIRES: `rows` are all there are.
 void ForwardPass::PredictQueries(std::int64_t layer, Rows rows) {
+  const TimelineSpan span(TimelineKind::kCompute, "predict_queries", {{"layer", layer}});
   const LayerWeights& weights = weights_.layer(layer);
   const std::int64_t query = config_.query_length();
   const MatMulJob job{weights.query, OrNull(weights.query_bias), scratch_.query.data(), query};
@@ -326,6 +338,7 @@ void ForwardPass::WriteLastLogits() {
     }
   }
   if (wanted.empty()) return;
+  const TimelineSpan span(TimelineKind::kCompute, "logits");
   const auto last_row = [&](std::int64_t index) {
     const Rows& rows = wanted[static_cast<std::size_t>(index)]->rows;
     return rows.first + rows.count - 1;

@@ -4,6 +4,7 @@
 
 #include "common/base/check.h"
 #include "common/log/log.h"
+#include "common/timeline/timeline.h"
 #include "compute-node/service/stored_sessions.h"
 #include "compute-node/service/stored_tokens.h"
 #include "compute-node/service/turn_request.h"
@@ -174,7 +175,12 @@ absl::Status GenerateJob::status() const {
 
 void GenerateJob::Run() {
   queue_time_ = Clock::now() - ready_;
-  absl::Status status = RunTurn();
+  absl::Status status;
+  {
+    const TimelineSpan span(TimelineKind::kTurn, "generation");
+    status = RunTurn();
+  }
+  FlushTimeline();
   LogInfo("generation session={} prompt_tokens={} status={} time_ms={}", conversation_,
           turn_.prompt.size(), ToStd(absl::StatusCodeToString(status.code())),
           std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_).count());

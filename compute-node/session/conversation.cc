@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/log/log.h"
+#include "common/timeline/timeline.h"
 #include "compute-node/session/stored_policy.h"
 
 namespace cairn::compute {
@@ -33,6 +34,7 @@ std::int64_t ContextTokensMax(const SessionOptions& options, const ModelConfig& 
 
 absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(
     const ConversationDeps& deps, SessionId session, const std::optional<PolicyChoice>& chosen) {
+  const TimelineSpan span(TimelineKind::kTurn, "open", {{"session", session.value()}});
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<KvSession> opened, deps.node.Open(session));
   const Attachment& attachment = opened->attachment();
   if (attachment.key.model_digest != deps.identity.key.model_digest) {
@@ -206,6 +208,10 @@ absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,
 absl::Status Conversation::Compute(std::span<const std::int32_t> tokens,
                                    std::span<float> last_logits, const StopSignal& stop,
                                    StoredKv::LayerDone layer_done) {
+  const TimelineSpan span(TimelineKind::kTurn, "pass",
+                          {{"session", kv_.session_id()},
+                           {"position", kv_.token_count()},
+                           {"tokens", std::ssize(tokens)}});
   CAIRN_RETURN_IF_ERROR(kv_.StartPass(std::ssize(tokens), stop, std::move(layer_done)));
   SequencePass pass{tokens,      kv_.token_count(), &kv_, {last_logits, {}},
                     stop.flag(), absl::OkStatus()};
@@ -261,6 +267,8 @@ absl::Status Conversation::CheckpointIfDue() {
 }
 
 absl::Status Conversation::StartCheckpoint() {
+  const TimelineSpan span(TimelineKind::kCheckpoint, "start_checkpoint",
+                          {{"session", kv_.session_id()}, {"tokens", token_count()}});
   CAIRN_RETURN_IF_ERROR(kv_.StageCheckpoint());
   cairn::Checkpoint checkpoint;
   checkpoint.token_count = token_count();
@@ -277,6 +285,8 @@ absl::Status Conversation::StartCheckpoint() {
 
 absl::Status Conversation::FinishCheckpoint() {
   if (!checkpoint_sent_) return absl::OkStatus();
+  const TimelineSpan span(TimelineKind::kCheckpoint, "wait_for_checkpoint",
+                          {{"session", kv_.session_id()}, {"tokens", saved_count_}});
   CAIRN_ASSIGN_OR_RETURN(const Checkpointed done, session_->WaitForCheckpoint());
   checkpoint_sent_ = false;
   if (done.token_count != saved_count_) {

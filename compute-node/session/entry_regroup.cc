@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/timeline/timeline.h"
 #include "compute-node/kernels/kv_entry.h"
 #include "compute-node/session/entry_store.h"
 #include "compute-node/session/fetch_check.h"
@@ -59,6 +60,7 @@ absl::StatusOr<std::vector<LoadedCluster>> EntryStore::Load(
 }
 
 absl::StatusOr<bool> EntryStore::RegroupLayer(std::int32_t layer) {
+  const TimelineSpan span(TimelineKind::kCluster, "regroup", {{"layer", layer}});
   const std::vector<ClusterGroup> groups = policy_.Regroup(layer);
   for (std::size_t next = 0; next < groups.size();) {
     std::vector<std::vector<LoadedCluster>> loaded;

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "common/timeline/timeline.h"
 #include "compute-node/kernels/kv_entry.h"
 #include "compute-node/session/entry_store.h"
 #include "compute-node/session/stored_policy.h"
@@ -25,6 +26,7 @@ absl::Status EntryStore::Restore(std::string& random_state) {
   CAIRN_RETURN_IF_ERROR(RestorePolicy(random_state));
   if (session_.attachment().token_count == 0) return absl::OkStatus();
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    const TimelineSpan span(TimelineKind::kTurn, "restore", {{"layer", layer}});
     CAIRN_ASSIGN_OR_RETURN(const CarriedReply reply,
                            Wait<CarriedReply>(session_.StartRead(GetCarried{layer})));
     CAIRN_RETURN_IF_ERROR(RestoreLayer(layer, reply));

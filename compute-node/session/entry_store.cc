@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/timeline/timeline.h"
 #include "compute-node/kernels/kv_entry.h"
 
 namespace cairn::compute {
@@ -84,6 +85,8 @@ StoreActions EntryStore::AskPolicy(std::int32_t layer, const ChunkEntries& chunk
                                    std::int64_t stored_until, ThreadPool* pool) {
   const std::int64_t first = stored_count(layer);
   if (stored_until <= first) return {};
+  const TimelineSpan span(TimelineKind::kCluster, "assign",
+                          {{"layer", layer}, {"tokens", stored_until - first}});
   LeavingEntries leaving{.layer = layer,
                          .first_position = first,
                          .token_count = stored_until - first,
@@ -198,11 +201,16 @@ absl::Status EntryStore::Settle(std::int64_t token_count,
     if (!loaded[layer].empty() || stored_counts_[layer] < stored_until) nothing = false;
   }
   if (nothing) return absl::OkStatus();
+  const TimelineSpan span(TimelineKind::kCluster, "settle");
   pool_.ParallelFor(static_cast<std::int64_t>(layer_count), [&](std::int64_t index) {
     const std::int32_t layer = static_cast<std::int32_t>(index);
     const std::size_t at = static_cast<std::size_t>(index);
-    for (LoadedCluster& cluster : loaded[at]) AddHeldKeys(layer, cluster);
-    if (!loaded[at].empty()) splits[at] = policy_.Adapt(layer, loaded[at]);
+    if (!loaded[at].empty()) {
+      const TimelineSpan adapt(TimelineKind::kCluster, "adapt",
+                               {{"layer", layer}, {"clusters", std::ssize(loaded[at])}});
+      for (LoadedCluster& cluster : loaded[at]) AddHeldKeys(layer, cluster);
+      splits[at] = policy_.Adapt(layer, loaded[at]);
+    }
     actions[at] = AskPolicy(layer, {.first_position = token_count}, stored_until, nullptr);
   });
   for (std::size_t at = 0; at < layer_count; ++at) {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "common/timeline/timeline.h"
 #include "compute-node/kv_client/kv_client.h"
 
 namespace cairn::compute {
@@ -80,8 +81,11 @@ absl::Status CheckIntact(const FetchReply& reply) {
 absl::StatusOr<FetchReply> WaitForFetch(std::int32_t layer,
                                         std::future<absl::StatusOr<ReadReply>>& answer,
                                         std::size_t cluster_count, const StopSignal& stop) {
-  while (answer.wait_for(kFetchStopCheckInterval) != std::future_status::ready) {
-    CAIRN_RETURN_IF_ERROR(stop.Check());
+  if (answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    const TimelineSpan span(TimelineKind::kWait, "wait_for_fetch", {{"layer", layer}});
+    while (answer.wait_for(kFetchStopCheckInterval) != std::future_status::ready) {
+      CAIRN_RETURN_IF_ERROR(stop.Check());
+    }
   }
   CAIRN_ASSIGN_OR_RETURN(FetchReply reply, Wait<FetchReply>(std::move(answer)));
   if (reply.clusters.size() != cluster_count) {

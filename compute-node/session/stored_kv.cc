@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/timeline/timeline.h"
 #include "compute-node/kernels/kv_entry.h"
 #include "compute-node/session/fetch_check.h"
 
@@ -25,6 +26,7 @@ StoredKv::StoredKv(const Options& options, const ModelConfig& config, ThreadPool
       entry_bytes_(options.layout.EntryBytes(0)),
       pool_(pool),
       session_(session),
+      session_id_(session.attachment().session_id.value()),
       policy_(policy),
       memory_(memory),
       scratch_(scratch),
@@ -78,6 +80,7 @@ SelectionInput StoredKv::InputOf(std::int32_t layer, std::span<const float> quer
 }
 
 void StoredKv::Predict(int layer, std::span<const float> queries) {
+  const TimelineSpan span(TimelineKind::kCompute, "predict", {{"layer", layer}});
   selected_fetch_.Predict(session_, layer, policy_.Select(InputOf(layer, queries)));
 }
 
@@ -111,6 +114,9 @@ absl::Status StoredKv::Attend(const AttentionBatch& batch) {
   CAIRN_CHECK_EQ(batch.first_position, token_count_);
   CAIRN_CHECK_EQ(batch.token_count, pass_tokens_);
   CAIRN_RETURN_IF_ERROR(stop_->Check());
+  const TimelineSpan span(
+      TimelineKind::kCompute, "attention",
+      {{"layer", batch.layer}, {"session", session_id_}, {"position", batch.first_position}});
   StoreChunk(batch);
   queries_ = batch.q;
   attended_.clear();
@@ -153,10 +159,8 @@ absl::Status StoredKv::AttendEverything(const AttentionBatch& batch) {
 }
 
 absl::Status StoredKv::AttendSelected(const AttentionBatch& batch) {
-  CAIRN_ASSIGN_OR_RETURN(
-      const SelectedClusters selected,
-      selected_fetch_.Take(session_, batch.layer, policy_.Select(InputOf(batch.layer, batch.q)),
-                           *stop_));
+  CAIRN_ASSIGN_OR_RETURN(const SelectedClusters selected,
+                         selected_fetch_.Take(session_, batch.layer, Select(batch), *stop_));
   attention_.AttendAll(RunsOf(selected));
   if (options_.observer != nullptr) {
     for (const SelectedClusters::Cluster& cluster : selected.clusters) {
@@ -166,6 +170,11 @@ absl::Status StoredKv::AttendSelected(const AttentionBatch& batch) {
   KeepLoaded(batch.layer, selected);
   for (const FetchReply& reply : selected.replies) CAIRN_RETURN_IF_ERROR(CheckIntact(reply));
   return absl::OkStatus();
+}
+
+std::vector<FetchSlice> StoredKv::Select(const AttentionBatch& batch) {
+  const TimelineSpan span(TimelineKind::kCompute, "select", {{"layer", batch.layer}});
+  return policy_.Select(InputOf(batch.layer, batch.q));
 }
 
 std::vector<EntryRun> StoredKv::RunsOf(const SelectedClusters& selected) const {
@@ -235,7 +244,9 @@ void StoredKv::KeepLoaded(std::int32_t layer, const SelectedClusters& selected) 
 // last layer comes the first one of the next pass.
 void StoredKv::HintNextLayer(std::int32_t layer) {
   if (policy_.selects_without_queries()) return;
-  session_.SendHint(LayerHint{(layer + 1) % options_.layout.layer_count});
+  const std::int32_t next = (layer + 1) % options_.layout.layer_count;
+  AddTimelineMark(TimelineKind::kIo, "layer_hint", {{"layer", next}});
+  session_.SendHint(LayerHint{next});
 }
 
 void StoredKv::CommitPass() {

@@ -66,6 +66,7 @@ class StoredKv : public KvAttention {
   // the stored one.
   absl::Status Restore(std::string& random_state);
 
+  std::int64_t session_id() const { return session_id_; }
   std::int64_t token_count() const { return token_count_; }
 
   // Stores first what has left the window. `stop` lives until the pass ends; `layer_done` may be
@@ -97,6 +98,7 @@ class StoredKv : public KvAttention {
   SelectionInput InputOf(std::int32_t layer, std::span<const float> queries);
   absl::Status AttendEverything(const AttentionBatch& batch);
   absl::Status AttendSelected(const AttentionBatch& batch);
+  std::vector<FetchSlice> Select(const AttentionBatch& batch);
   // Where the layer's stored entries end, less a last block that is not whole. Behind a fork from
   // before the window there is one until the window moves; it is attended with the entries in
   // memory, so that blocks keep their borders.
@@ -122,6 +124,7 @@ class StoredKv : public KvAttention {
   const std::int64_t entry_bytes_;
   ThreadPool& pool_;
   KvSession& session_;
+  const std::int64_t session_id_;
   RetrievalPolicy& policy_;
   KvMemory& memory_;
   PassScratch& scratch_;

@@ -52,6 +52,11 @@ class BenchCompareTest(unittest.TestCase):
         with open(self.out, encoding="utf-8") as file:
             return json.load(file)
 
+    def spans(self, name):
+        """-> the names of the spans in a timeline."""
+        with open(self.path(name), encoding="utf-8") as file:
+            return {event["name"] for event in json.load(file) if event["ph"] == "X"}
+
     def rounds_done(self):
         if not os.path.exists(self.out):
             return 0
@@ -110,10 +115,13 @@ class BenchCompareTest(unittest.TestCase):
         with open(self.path("peer"), "w", encoding="utf-8") as file:
             file.write(PEER)
         os.chmod(self.path("peer"), 0o700)
-        said, _ = self.finish(self.start("speed", "--policy", "full", "--rounds", "1", "--peer", self.path("peer")))
+        said, _ = self.finish(self.start("speed", "--policy", "full,dynakv", "--rounds", "1", "--peer",
+                                         self.path("peer"), "--trace", self.path("t.json")))
         self.assertIn("12.50 tokens/s, the best of 2 settings", said)
-        run, = self.results()["runs"]
-        self.assertGreater(run["prefill"]["prefill_seconds"], 0)
+        for run in self.results()["runs"]:
+            self.assertGreater(run["prefill"]["prefill_seconds"], 0)
+        self.assertNotIn("predict", self.spans(f"t-{CONTEXT}-full.json"))
+        self.assertIn("predict", self.spans(f"t-{CONTEXT}-dynakv.json"))
         self.assertEqual([peer["decode_tokens_per_second"] for peer in self.results()["peers"]], [12.5, 12.5])
 
 

@@ -53,11 +53,11 @@ BANNED = [
 
 # folder: the folders that it may include, beside itself. The longest prefix counts. clients and
 # tests may include anything.
-BASE = ("common/base", "common/io", "common/kv", "common/log")
+BASE = ("common/base", "common/io", "common/kv", "common/log", "common/timeline")
 EDGE = BASE + ("common/rpc", "common/daemon")
 MAY_INCLUDE = {
     "common/base": (), "common/io": BASE, "common/kv": BASE, "common/log": BASE,
-    "common/trace": BASE,
+    "common/timeline": BASE, "common/trace": BASE,
     "common/rpc": BASE, "common/daemon": BASE + ("common/rpc",),
     "kv-node/device": BASE,
     "kv-node/layout": BASE + ("kv-node/device",),

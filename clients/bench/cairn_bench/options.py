@@ -66,6 +66,8 @@ def add_speed_options(add, context=None):
     add("--tokens", type=integer(2), default=64, metavar="T", help="tokens that a measurement decodes; default 64")
     add("--rounds", type=integer(1, ROUNDS_MAX), default=3, metavar="N",
         help="measurements of each policy, one of each policy in turn; default 3")
+    add("--trace", metavar="FILE",
+        help="a timeline of the first round of each policy, for Perfetto or chrome://tracing")
     add("--peer", action="append", default=[], metavar="PATH",
         help="a program that measures another engine, called as PATH MODEL --depths N --threads N --steps T --fa "
         "on|off, and prints decode_tokens_per_s=X. May be given several times: the best counts")

@@ -20,6 +20,7 @@ WARM_TOKENS = 8
 # Below it tokenizers keep special ones; random tokens are drawn from the others.
 FIRST_TOKEN = 300
 PEER_TIMEOUT_S = 3600
+TRACED_ROUND = 0
 
 DESCRIPTION = """\
 Measures decoding behind long conversations. For each context length and policy a conversation of random tokens (drawn
@@ -89,7 +90,8 @@ class ContextRunner:
                 stored[policy] = (store, *self._prefill(policy, store))
             for number in range(self.options.rounds):
                 for policy, at in stored.items():
-                    self._keep((self.context, policy), number, lambda name=policy, at=at: self._measure(name, *at))
+                    self._keep((self.context, policy), number,
+                               lambda name=policy, number=number, at=at: self._measure(name, number, *at))
                 for key in self.results.peers:
                     if key[0] == self.context:
                         self._keep(key, number, lambda name=key[1]: self._measure_peer(name))
@@ -113,8 +115,8 @@ class ContextRunner:
         self.file.manifest["contention"] = self.contention.to_json()
         self.file.write()
 
-    def _running(self, policy, store):
-        return self.bench.running(self.context, lambda: f"{policy} at {self.context} tokens", store)
+    def _running(self, policy, store, trace=None):
+        return self.bench.running(self.context, lambda: f"{policy} at {self.context} tokens", store, trace)
 
     def _prefill(self, policy, store):
         """Stores the conversation -> its id, its bytes on flash."""
@@ -130,9 +132,10 @@ class ContextRunner:
         progress(f"{policy} at {self.context} tokens: stored in {took:.1f} s")
         return conversation, finished.kv_flash_bytes
 
-    def _measure(self, policy, store, conversation, flash_bytes):
+    def _measure(self, policy, number, store, conversation, flash_bytes):
         """-> the figures of one round."""
-        with self._running(policy, store) as running:
+        trace = trace_path(self.options, self.context, policy) if number == TRACED_ROUND else None
+        with self._running(policy, store, trace) as running:
             idle = sum(memory_bytes(pid) for pid in running.daemons.pids())
             token = FIRST_TOKEN % running.client.vocab_count()
             fork = running.client.fork(conversation)
@@ -163,6 +166,14 @@ class ContextRunner:
             raise CommandError(f"--peer: {' '.join(command)} ended with status {done.returncode} and no "
                                f"decode_tokens_per_s:\n{(done.stderr or done.stdout).strip()}")
         return {"decode_tokens_per_second": speed}
+
+
+def trace_path(options, context, policy):
+    """-> the file for the timeline of a context length and policy, or None if none is wanted."""
+    if not options.trace or len(options.context) == len(options.policy) == 1:
+        return options.trace
+    stem, suffix = os.path.splitext(options.trace)
+    return f"{stem}-{context}-{policy}{suffix}"
 
 
 def figures_of(first, finished):
