@@ -93,16 +93,17 @@ std::string Json(const GenerateResult& result, const std::vector<std::int32_t>& 
       "\"reused_token_count\": {}, \"prompt_token_count\": {}, \"generated_token_count\": {}, "
       "\"conversation_token_count\": {}, \"tokens_per_s\": {:.3f}, \"queue_ms\": {:.3f}, "
       "\"ttft_ms\": {:.3f}, "
-      "\"prefill_ms\": {:.3f}, \"decode_ms\": {:.3f}, \"kv_flash_bytes\": {}, "
+      "\"prefill_ms\": {:.3f}, \"decode_ms\": {:.3f}, \"io_ms\": {:.3f}, "
+      "\"exposed_io_ms\": {:.3f}, \"kv_flash_bytes\": {}, "
       "\"kv_dram_bytes\": {}, \"kv_read_bytes\": {}, \"io_engine\": {}, "
       "\"reconnect_count\": {}, \"policy\": {}}}\n",
       result.conversation_id, JsonString(result.text), fmt::join(ids, ", "), logprobs,
       ReasonName(result.reason), result.reused_token_count, result.prompt_token_count,
       result.generated_token_count, result.conversation_token_count, result.TokensPerSecond(),
       ms(result.queue_time), ms(result.first_token_time), ms(result.prefill_time),
-      ms(result.decode_time), result.kv_flash_bytes, result.kv_dram_peak_bytes,
-      result.kv_read_bytes, JsonString(result.io_engine), result.reconnect_count,
-      JsonString(result.policy));
+      ms(result.decode_time), ms(result.io_time), ms(result.exposed_io_time), result.kv_flash_bytes,
+      result.kv_dram_peak_bytes, result.kv_read_bytes, JsonString(result.io_engine),
+      result.reconnect_count, JsonString(result.policy));
 }
 
 // Puts the texts together; each is checked where its source is still known.

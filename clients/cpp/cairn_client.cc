@@ -147,6 +147,8 @@ absl::Status HandleFinished(const v1::Finished& finished, GenerateResult& result
   result.first_token_time = FromProto(finished.first_token_time());
   result.prefill_time = FromProto(finished.prefill_time());
   result.decode_time = FromProto(finished.decode_time());
+  result.io_time = FromProto(finished.io_time());
+  result.exposed_io_time = FromProto(finished.exposed_io_time());
   result.kv_flash_bytes = finished.kv_flash_bytes();
   result.kv_dram_peak_bytes = finished.kv_dram_peak_bytes();
   result.kv_read_bytes = finished.kv_read_bytes();

@@ -130,6 +130,9 @@ struct GenerateResult {
   std::chrono::nanoseconds first_token_time{0};
   std::chrono::nanoseconds prefill_time{0};
   std::chrono::nanoseconds decode_time{0};  // of all generated tokens but the first
+  // While keys and values were fetched, over the prompt and all tokens; and of that, waited for.
+  std::chrono::nanoseconds io_time{0};
+  std::chrono::nanoseconds exposed_io_time{0};
   std::int64_t kv_flash_bytes = 0;
   std::int64_t kv_dram_peak_bytes = 0;
   std::int64_t kv_read_bytes = 0;

@@ -48,6 +48,7 @@ class GrpcKvSession : public KvSession {
   const Attachment& attachment() const override;
   absl::Status Send(ChangingOperation operation) override;
   std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) override;
+  FetchClock& fetch_clock() override { return *fetch_clock_; }
   RequestId SendHint(HintOperation hint) override;
   void ReturnLeases() override;
   absl::Status StartCheckpoint(Checkpoint checkpoint) override;
@@ -114,6 +115,8 @@ class GrpcKvSession : public KvSession {
   std::int64_t last_hint_id_ = kHintIdsFrom;  // the caller's
   const std::shared_ptr<LeaseReturns> lease_returns_ = std::make_shared<LeaseReturns>();
 
+  const std::shared_ptr<FetchClock> fetch_clock_ = std::make_shared<FetchClock>();
+
   mutable Mutex mutex_;
   CondVar changed_;
   State state_ CAIRN_GUARDED_BY(mutex_) = State::kOpen;
@@ -123,7 +126,7 @@ class GrpcKvSession : public KvSession {
   Attachment attachment_ CAIRN_GUARDED_BY(mutex_);
   ReplayMode mode_ CAIRN_GUARDED_BY(mutex_) = ReplayMode::kOperations;
   ReplayBuffer replay_ CAIRN_GUARDED_BY(mutex_);
-  PendingReads reads_ CAIRN_GUARDED_BY(mutex_);
+  PendingReads reads_ CAIRN_GUARDED_BY(mutex_){fetch_clock_};
   CheckpointWait checkpoint_ CAIRN_GUARDED_BY(mutex_);
   std::shared_ptr<ChannelCall> call_ CAIRN_GUARDED_BY(mutex_);  // null while there is none
   std::int32_t reconnect_count_ CAIRN_GUARDED_BY(mutex_) = 0;

@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<InProcessKvSession>> InProcessKvSession::Open(kv:
 }
 
 absl::Status InProcessKvSession::AttachChannel() {
-  observer_ = std::make_shared<Observer>();
+  observer_ = std::make_shared<Observer>(fetch_clock_);
   last_ = attachment_.op_seq;
   CAIRN_ASSIGN_OR_RETURN(channel_, WaitForEngine<std::shared_ptr<kv::Channel>>([&](auto done) {
                            engine_->Attach(attachment_.session_id, attachment_.epoch, observer_,

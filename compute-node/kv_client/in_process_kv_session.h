@@ -39,6 +39,7 @@ class InProcessKvSession : public KvSession {
   const Attachment& attachment() const override { return attachment_; }
   absl::Status Send(ChangingOperation operation) override;
   std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) override;
+  FetchClock& fetch_clock() override { return *fetch_clock_; }
   RequestId SendHint(HintOperation hint) override;
   void ReturnLeases() override {}  // they end with the reply
   absl::Status StartCheckpoint(Checkpoint checkpoint) override;
@@ -54,6 +55,7 @@ class InProcessKvSession : public KvSession {
  private:
   // What the engine thread tells; a new one for each attachment.
   struct Observer : public kv::ChannelObserver {
+    explicit Observer(std::shared_ptr<FetchClock> clock) : reads(std::move(clock)) {}
     void OnCheckpointed(OpSeq op_seq, const Checkpointed& checkpointed) override;
     void OnFailure(OpSeq op_seq, const absl::Status& failure) override;
     void OnReply(RequestId request_id, absl::StatusOr<ReadReply> reply) override;
@@ -75,6 +77,7 @@ class InProcessKvSession : public KvSession {
 
   kv::Engine* const engine_;
   Attachment attachment_;
+  const std::shared_ptr<FetchClock> fetch_clock_ = std::make_shared<FetchClock>();
   OpSeq last_;
   std::shared_ptr<Observer> observer_;
   std::shared_ptr<kv::Channel> channel_;

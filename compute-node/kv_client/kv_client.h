@@ -24,6 +24,7 @@
 
 #include "common/base/status.h"
 #include "common/kv/messages.h"
+#include "compute-node/kv_client/fetch_clock.h"
 
 namespace cairn::compute {
 
@@ -73,6 +74,10 @@ class KvSession {
   // Asks; the answer sees all that was sent before. At most kFetchesInFlightMax reads may be
   // unanswered.
   virtual std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) = 0;
+
+  // Of its fetches, over all attachments. Who waits for one says so here. It lives as long as the
+  // session.
+  virtual FetchClock& fetch_clock() = 0;
 
   // Sends a hint and returns at once, with the number by which a later Cancel names a Prefetch. A
   // hint that cannot be sent now is dropped: what it is about is fetched later all the same. Not

@@ -1,5 +1,6 @@
 // PendingReads holds the reads of a session that are not answered yet, with what is needed to ask
-// again after a loss. It tells the timeline how long each was under way.
+// again after a loss. It tells the timeline how long each was under way, and a FetchClock so of
+// fetches.
 //
 // Threading:  not synchronised; its session's mutex guards it. Promises are kept by the caller's
 //             future; answering one wakes its thread.
@@ -8,6 +9,7 @@
 
 #include <future>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -15,6 +17,7 @@
 #include "common/base/status.h"
 #include "common/kv/messages.h"
 #include "common/timeline/timeline.h"
+#include "compute-node/kv_client/fetch_clock.h"
 
 namespace cairn::compute {
 
@@ -24,6 +27,13 @@ class PendingReads {
     ReadOperation operation;
     OpSeq after;  // the read follows this changing operation
   };
+
+  explicit PendingReads(std::shared_ptr<FetchClock> clock) : clock_(std::move(clock)) {}
+  ~PendingReads() {
+    for (const auto& [id, entry] : reads_) EndClock(entry);
+  }
+  PendingReads(const PendingReads&) = delete;
+  PendingReads& operator=(const PendingReads&) = delete;
 
   bool full() const { return reads_.size() >= static_cast<std::size_t>(kFetchesInFlightMax); }
   bool empty() const { return reads_.empty(); }
@@ -38,6 +48,7 @@ class PendingReads {
     Entry& entry = reads_[id];
     entry.read = std::move(read);
     entry.start = TimelineClock::now();
+    if (IsFetch(entry)) clock_->BeginFetch();
     return {id, entry.promise.get_future()};
   }
 
@@ -52,6 +63,7 @@ class PendingReads {
   bool Answer(RequestId id, absl::StatusOr<ReadReply> reply) {
     const auto found = reads_.find(id);
     if (found == reads_.end()) return false;
+    EndClock(found->second);
     if (TimelineIsOn()) TellTimeline(found->second, reply);
     found->second.promise.set_value(std::move(reply));
     reads_.erase(found);
@@ -59,7 +71,10 @@ class PendingReads {
   }
 
   void FailAll(const absl::Status& status) {
-    for (auto& [id, entry] : reads_) entry.promise.set_value(status);
+    for (auto& [id, entry] : reads_) {
+      EndClock(entry);
+      entry.promise.set_value(status);
+    }
     reads_.clear();
   }
 
@@ -69,6 +84,13 @@ class PendingReads {
     std::promise<absl::StatusOr<ReadReply>> promise;
     TimelineClock::time_point start;
   };
+
+  static bool IsFetch(const Entry& entry) {
+    return std::holds_alternative<Fetch>(entry.read.operation);
+  }
+  void EndClock(const Entry& entry) {
+    if (IsFetch(entry)) clock_->EndFetch();
+  }
 
   static void TellTimeline(const Entry& entry, const absl::StatusOr<ReadReply>& reply) {
     const TimelineClock::time_point now = TimelineClock::now();
@@ -89,6 +111,7 @@ class PendingReads {
                       {{"layer", fetch->layer}, {"clusters", cluster_count}, {"bytes", bytes}});
   }
 
+  const std::shared_ptr<FetchClock> clock_;
   std::map<RequestId, Entry> reads_;
   std::int64_t last_id_ = 0;
 };

@@ -391,6 +391,9 @@ void GenerateJob::SendFinished(const Conversation& conversation, const TurnResul
   *finished.mutable_first_token_time() = ToDuration(first_token_time_);
   *finished.mutable_prefill_time() = ToDuration(result.prefill_time);
   *finished.mutable_decode_time() = ToDuration(result.decode_time);
+  const FetchTimes fetches = conversation.fetch_times();
+  *finished.mutable_io_time() = ToDuration(fetches.io_time);
+  *finished.mutable_exposed_io_time() = ToDuration(fetches.exposed_time);
   finished.set_reconnect_count(conversation.reconnect_count());
   finished.set_kv_dram_peak_bytes(memory_.peak_bytes());
   // The turn is durable: numbers that cannot be had do not make it fail.

@@ -87,6 +87,7 @@ class Conversation {
 
   // What its steps fetched since it was opened.
   const FetchCounts& fetch_counts() const { return kv_.fetch_counts(); }
+  FetchTimes fetch_times() const { return session_->fetch_clock().times(); }
 
   // INVALID_ARGUMENT with the numbers if `token_count` more tokens are more than the context holds.
   absl::Status CheckRoom(std::int64_t token_count) const;

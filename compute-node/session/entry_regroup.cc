@@ -36,7 +36,7 @@ absl::StatusOr<std::vector<LoadedCluster>> EntryStore::Load(
     }
     std::future<absl::StatusOr<ReadReply>> answer = session_.StartRead(std::move(fetch));
     CAIRN_ASSIGN_OR_RETURN(const FetchReply reply,
-                           WaitForFetch(layer, answer, next - first, never));
+                           WaitForFetch(session_, layer, answer, next - first, never));
     for (std::size_t i = first; i < next; ++i) {
       PlannedCluster planned;
       planned.cluster = clusters[i];

@@ -78,11 +78,12 @@ absl::Status CheckIntact(const FetchReply& reply) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<FetchReply> WaitForFetch(std::int32_t layer,
+absl::StatusOr<FetchReply> WaitForFetch(KvSession& session, std::int32_t layer,
                                         std::future<absl::StatusOr<ReadReply>>& answer,
                                         std::size_t cluster_count, const StopSignal& stop) {
   if (answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     const TimelineSpan span(TimelineKind::kWait, "wait_for_fetch", {{"layer", layer}});
+    const FetchWait wait(session.fetch_clock());
     while (answer.wait_for(kFetchStopCheckInterval) != std::future_status::ready) {
       CAIRN_RETURN_IF_ERROR(stop.Check());
     }

@@ -23,9 +23,9 @@ absl::Status CheckFetched(std::int32_t layer, const PlannedCluster& planned,
 // Behind the attention over it: ABORTED unless the reply's bytes were there all the time.
 absl::Status CheckIntact(const FetchReply& reply);
 
-// Waits for the answer to a fetch, watching the stop signal. DATA_LOSS if it has not
-// `cluster_count` clusters.
-absl::StatusOr<FetchReply> WaitForFetch(std::int32_t layer,
+// Waits for the answer to a fetch of the session, watching the stop signal; its clock counts the
+// wait. DATA_LOSS if the answer has not `cluster_count` clusters.
+absl::StatusOr<FetchReply> WaitForFetch(KvSession& session, std::int32_t layer,
                                         std::future<absl::StatusOr<ReadReply>>& answer,
                                         std::size_t cluster_count, const StopSignal& stop);
 

@@ -30,8 +30,8 @@ bool FetchPipeline::HasNext() const {
 absl::StatusOr<ArrivedSlice> FetchPipeline::Next(const StopSignal& stop) {
   CAIRN_CHECK(HasNext());
   InFlight& first = in_flight_.front();
-  CAIRN_ASSIGN_OR_RETURN(
-      FetchReply reply, WaitForFetch(first.layer, first.answer, first.slice.clusters.size(), stop));
+  CAIRN_ASSIGN_OR_RETURN(FetchReply reply, WaitForFetch(*session_, first.layer, first.answer,
+                                                        first.slice.clusters.size(), stop));
   InFlight request = std::move(first);
   in_flight_.pop_front();
   CAIRN_ASSIGN_OR_RETURN(ArrivedSlice arrived, Check(std::move(request), std::move(reply)));

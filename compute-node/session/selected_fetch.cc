@@ -61,16 +61,14 @@ absl::StatusOr<SelectedClusters> SelectedFetch::Take(KvSession& session, std::in
     Ask(session, layer, missing, missing_bytes);
     wanted.push_back(true);
   }
-  const auto start = std::chrono::steady_clock::now();
   SelectedClusters taken;
   taken.replies.resize(requests_.size());
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     if (!wanted[i]) continue;
-    CAIRN_ASSIGN_OR_RETURN(taken.replies[i], WaitForFetch(layer, requests_[i].answer,
+    CAIRN_ASSIGN_OR_RETURN(taken.replies[i], WaitForFetch(session, layer, requests_[i].answer,
                                                           requests_[i].clusters.size(), stop));
     taken.charges.push_back(std::move(requests_[i].charge));
   }
-  counts_.wait_time += std::chrono::steady_clock::now() - start;
   for (FetchSlice& slice : plan) {
     for (PlannedCluster& planned : slice.clusters) {
       const Place place = places_.at(planned.cluster);

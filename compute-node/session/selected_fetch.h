@@ -9,7 +9,6 @@
 // Errors:     those of fetch_check.h; what the session answers. After an error call Reset.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <future>
@@ -44,7 +43,6 @@ struct FetchCounts {
   std::int64_t selected_count = 0;   // clusters that layers selected
   std::int64_t foreseen_count = 0;   // of these asked for ahead
   std::int64_t predicted_count = 0;  // clusters asked for ahead, selected later or not
-  std::chrono::nanoseconds wait_time{0};
 };
 
 class SelectedFetch {

@@ -82,6 +82,8 @@ class BenchCompareTest(unittest.TestCase):
             for name in ("decode_tokens_per_second", "first_token_seconds", "resume_first_token_seconds",
                          "reads_per_token", "read_mean_entries", "kv_dram_bytes", "kv_flash_bytes"):
                 self.assertGreater(row[name], 0, (row["policy"], name))
+            self.assertGreater(row["io_milliseconds_per_token"], row["exposed_io_milliseconds_per_token"])
+            self.assertTrue(0 < row["hidden_io_share"] < 1, row)
             self.assertIn(row["policy"], said)
         self.assertTrue(value["speed"]["runs"][0]["rounds"][0]["io_engine"].endswith("+emmc"))
         self.assertIn("commit", value["manifest"])

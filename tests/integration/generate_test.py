@@ -38,6 +38,8 @@ class GenerateTest(daemons.SharedCairnTest):
         self.assertIn(result["io_engine"], ("io_uring", "threads"))
         self.assertGreater(result["kv_flash_bytes"], 4000 * 2560)
         self.assertGreater(result["kv_read_bytes"], 0)
+        self.assertGreater(result["io_ms"], 0)
+        self.assertLessEqual(result["exposed_io_ms"], result["io_ms"])
 
     def test_flash_and_memory_give_the_same_tokens(self):
         with Cairn(kv="ram") as in_memory:

@@ -7,6 +7,7 @@ FIGURES = (
     "decode_tokens_per_second", "milliseconds_per_token", "first_token_seconds", "resume_first_token_seconds",
     "read_bytes_per_token", "staged_bytes_per_token", "staged_used_bytes_per_token", "fetched_bytes_per_token",
     "write_bytes_per_token", "reads_per_token", "read_mean_bytes", "read_mean_entries", "cache_hit_rate",
+    "io_milliseconds_per_token", "exposed_io_milliseconds_per_token", "hidden_io_share",
     "kv_dram_bytes", "kv_dram_accounted_bytes", "kv_flash_bytes")
 PEER_FIGURE = "decode_tokens_per_second"
 

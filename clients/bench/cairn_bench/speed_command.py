@@ -180,11 +180,15 @@ def figures_of(first, finished):
     """-> what the Finished messages of a round's start and of what is measured say."""
     # The time is that between tokens.
     per_token = seconds(finished.decode_time) / max(1, finished.generated_token_count - 1)
+    io, exposed = seconds(finished.io_time), seconds(finished.exposed_io_time)
     return {
         "decode_tokens_per_second": 1 / per_token if per_token else None,
         "milliseconds_per_token": per_token * 1e3,
         "first_token_seconds": seconds(finished.first_token_time),
         "resume_first_token_seconds": seconds(first.first_token_time),
+        "io_milliseconds_per_token": io * 1e3 / max(1, finished.generated_token_count),
+        "exposed_io_milliseconds_per_token": exposed * 1e3 / max(1, finished.generated_token_count),
+        "hidden_io_share": 1 - exposed / io if io else None,
         "kv_dram_accounted_bytes": finished.kv_dram_peak_bytes,
         "io_engine": finished.io_engine,
     }

@@ -103,6 +103,10 @@ def _number(value, digits=1):
     return "-" if value is None else f"{value:.{digits}f}"
 
 
+def _share(value):
+    return "-" if value is None else f"{value:.0%}"
+
+
 def _mib(value):
     return "-" if value is None else f"{value / (1 << 20):.2f} MiB"
 
@@ -118,7 +122,10 @@ SPEED_COLUMNS = (
     ("written/token", "write_bytes_per_token", _mib),
     ("reads/token", "reads_per_token", _number),
     ("mean read KiB", "read_mean_bytes", lambda value: _number(value and value / 1024)),
-    ("hits", "cache_hit_rate", lambda value: "-" if value is None else f"{value:.0%}"),
+    ("hits", "cache_hit_rate", _share),
+    ("I/O ms", "io_milliseconds_per_token", lambda value: _number(value, 2)),
+    ("exposed ms", "exposed_io_milliseconds_per_token", lambda value: _number(value, 2)),
+    ("hidden", "hidden_io_share", _share),
     ("KV DRAM", "kv_dram_bytes", _mib),
     ("KV flash", "kv_flash_bytes", _mib))
 

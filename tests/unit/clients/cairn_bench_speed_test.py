@@ -96,13 +96,24 @@ class SpeedResultsTest(unittest.TestCase):
         self.assertTrue(all(0 <= token < 10 for token in speed_command.random_tokens(100, 10, 1)))
 
 
+def duration(seconds, nanos=0):
+    return types.SimpleNamespace(seconds=seconds, nanos=nanos)
+
+
+def finished(first_s, decode_s, io_s=0, exposed_s=0):
+    return types.SimpleNamespace(
+        decode_time=duration(decode_s), generated_token_count=5, first_token_time=duration(first_s, 500_000_000),
+        io_time=duration(io_s), exposed_io_time=duration(exposed_s), kv_dram_peak_bytes=9, io_engine="memory")
+
+
 class FinishedTest(unittest.TestCase):
+    def test_what_was_not_waited_for_is_hidden(self):
+        said = speed_command.figures_of(finished(1, 0), finished(2, 2, 20, 5))
+        self.assertEqual((said["io_milliseconds_per_token"], said["exposed_io_milliseconds_per_token"]), (4000, 1000))
+        self.assertEqual(said["hidden_io_share"], 0.75)
+        self.assertIsNone(speed_command.figures_of(finished(1, 0), finished(2, 2))["hidden_io_share"])
+
     def test_time_between_tokens_is_that_of_one_token_fewer(self):
-        def finished(first_s, decode_s):
-            return types.SimpleNamespace(
-                decode_time=types.SimpleNamespace(seconds=decode_s, nanos=0), generated_token_count=5,
-                first_token_time=types.SimpleNamespace(seconds=first_s, nanos=500_000_000), kv_dram_peak_bytes=9,
-                io_engine="memory")
         said = speed_command.figures_of(finished(1, 0), finished(2, 2))
         self.assertEqual((said["decode_tokens_per_second"], said["milliseconds_per_token"]), (2, 500))
         self.assertEqual((said["resume_first_token_seconds"], said["first_token_seconds"]), (1.5, 2.5))

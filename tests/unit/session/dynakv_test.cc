@@ -155,6 +155,9 @@ TEST_F(DynaKvTest, AskingAheadChangesNothing) {
     EXPECT_GT(counts.selected_count, 0);
     EXPECT_EQ(counts.predicted_count > 0, predict);
     EXPECT_EQ(counts.foreseen_count > 0, predict);
+    const FetchTimes times = conversation->fetch_times();
+    EXPECT_GT(times.io_time.count(), 0);
+    EXPECT_LE(times.exposed_time, times.io_time);
   }
   EXPECT_EQ(results[0], results[1]);
 }

@@ -45,6 +45,7 @@ class FakeSession : public KvSession {
     return answer;
   }
 
+  FetchClock& fetch_clock() override { return clock_; }
   RequestId SendHint(HintOperation hint) override {
     if (const auto* layer = std::get_if<LayerHint>(&hint))
       node_.hinted_layers.push_back(layer->layer);
@@ -323,6 +324,7 @@ class FakeSession : public KvSession {
   bool in_progress_ = false;
   Checkpointed acknowledged_;
   absl::Status failure_;
+  FetchClock clock_;
   std::vector<std::promise<absl::StatusOr<ReadReply>>> stalled_;
   Interrupt interrupt_;
 };
