@@ -42,6 +42,16 @@ class PartRows {
   void ForEach(Fn&& fn) const {
     Walk(false, fn);
   }
+  template <typename Fn>
+  void ForEachOfLayer(std::int32_t layer, Fn&& fn) const {
+    for (auto it = rows_.lower_bound({layer, kAllHeads}); it != rows_.end(); ++it) {
+      if (it->first.first != layer) return;
+      it->second.ForEach([&, owner = it->first](std::int64_t id, std::string_view bytes) {
+        fn(KeyOf(owner, id), Decode(bytes));
+      });
+    }
+  }
+  bool empty() const { return rows_.empty(); }
   // Only rows that name a log run: the others are passed over without a look at their parts.
   template <typename Fn>
   void ForEachLogged(Fn&& fn) const {

@@ -10,14 +10,6 @@
 namespace cairn::kv {
 namespace {
 
-// Mixes a position to 64 bits (the finaliser of SplitMix64), so that sums of different sets differ.
-std::uint64_t Hash(std::int64_t position) {
-  std::uint64_t x = static_cast<std::uint64_t>(position) + 0x9e3779b97f4a7c15;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-  x = (x ^ x >> 27) * 0x94d049bb133111eb;
-  return x ^ x >> 31;
-}
-
 bool OfLayer(const ClusterKey& key, std::int32_t layer) { return key.layer == layer; }
 
 // The keys of one layer are neighbours in a map: iterates over [first, last).
@@ -29,16 +21,6 @@ auto LayerRange(Map& map, std::int32_t layer) {
 }
 
 }  // namespace
-
-void PositionSum::Add(const Positions& positions) {
-  count += positions.count();
-  positions.ForEach([this](std::int64_t position) { hash += Hash(position); });
-}
-
-void PositionSum::Remove(const Positions& positions) {
-  count -= positions.count();
-  positions.ForEach([this](std::int64_t position) { hash -= Hash(position); });
-}
 
 SessionState::SessionState(const EntryLayout& layout, std::vector<SegmentRows> chain)
     : layout_(layout),
@@ -58,12 +40,6 @@ void SessionState::Roll(std::int64_t limit, SegmentId next) {
   chain_.push_back(std::move(rows));
 }
 
-template <typename Fn>
-void SessionState::ForEachHead(std::int32_t head, Fn&& fn) const {
-  if (head != kAllHeads) return fn(head);
-  for (std::int32_t h = 0; h < layout_.head_count; ++h) fn(h);
-}
-
 PositionSum& SessionState::Sum(std::int32_t layer, std::int32_t head) {
   return sums_[static_cast<std::size_t>(layer) * static_cast<std::size_t>(layout_.head_count) +
                static_cast<std::size_t>(head)];
@@ -77,27 +53,30 @@ void SessionState::AddToSums(const ClusterKey& key, const Positions& positions, 
 }
 
 template <typename P>
+void SessionState::AddVisible(const SegmentRows& rows, std::vector<P> parts,
+                              std::vector<Visible<P>>& out) const {
+  for (P& part : parts) {
+    const std::int64_t count = part.positions.CountBelow(rows.limit);
+    if (count > 0) out.push_back({std::move(part), count, &rows == &chain_.back()});
+  }
+}
+
+template <typename P>
 std::vector<Visible<P>> SessionState::PartsIn(const ClusterKey& key) const {
   std::vector<Visible<P>> out;
-  const auto add = [&](const SegmentRows& rows, std::vector<P> parts) {
-    for (P& part : parts) {
-      const std::int64_t count = part.positions.CountBelow(rows.limit);
-      if (count > 0) out.push_back({std::move(part), count, &rows == &chain_.back()});
-    }
-  };
   for (const SegmentRows& rows : chain_) {
     if (rows.masks.contains(key)) out.clear();
     if constexpr (std::is_same_v<P, Part>) {
-      add(rows, rows.parts.Find(key));
+      AddVisible(rows, rows.parts.Find(key), out);
     } else {
-      add(rows, rows.parts.FindStored(key));
+      AddVisible(rows, rows.parts.FindStored(key), out);
     }
   }
-  std::sort(out.begin(), out.end(), [](const Visible<P>& a, const Visible<P>& b) {
-    return a.part.positions.first() < b.part.positions.first();
-  });
+  SortByPosition(out);
   return out;
 }
+template void SessionState::AddVisible(const SegmentRows& rows, std::vector<StoredPart> parts,
+                                       std::vector<Visible<StoredPart>>& out) const;
 template std::vector<Visible<Part>> SessionState::PartsIn(const ClusterKey& key) const;
 template std::vector<Visible<StoredPart>> SessionState::PartsIn(const ClusterKey& key) const;
 
@@ -117,8 +96,8 @@ bool SessionState::Exists(const ClusterKey& key) const {
   return pending_.contains(key) || open().parts.Contains(key) || !StoredPartsOf(key).empty();
 }
 
-template <typename Fn>
-void SessionState::ForEachCluster(std::int32_t layer, Fn&& fn) const {
+void SessionState::ForEachCluster(std::int32_t layer,
+                                  const std::function<void(const ClusterKey&)>& fn) const {
   if (chain_.size() == 1 && pending_.empty()) {
     open().parts.rows().ForEachKeyOfLayer(layer, fn);
     return;
@@ -347,101 +326,6 @@ void SessionState::PutParts(const ClusterKey& key, const std::vector<Part>& part
 }
 
 SessionState::Dirty SessionState::TakeDirty() { return std::exchange(dirty_, {}); }
-
-absl::Status SessionState::CheckPositions(
-    std::int64_t token_count, const std::map<ClusterKey, CarriedEntries>& carried) const {
-  std::vector<PositionSum> sums = sums_;
-  for (const auto& [key, entries] : carried) {
-    const auto layer_begin =
-        static_cast<std::size_t>(key.layer) * static_cast<std::size_t>(layout_.head_count);
-    const Positions& positions = entries.positions;
-    ForEachHead(key.head, [&](std::int32_t head) {
-      sums[layer_begin + static_cast<std::size_t>(head)].Add(positions);
-    });
-  }
-  PositionSum want;
-  want.Add(Positions::Range(0, token_count));
-  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-    for (std::int32_t head = 0; head < layout_.head_count; ++head) {
-      const PositionSum& sum =
-          sums[static_cast<std::size_t>(layer) * static_cast<std::size_t>(layout_.head_count) +
-               static_cast<std::size_t>(head)];
-      if (sum == want) continue;
-      return FailedPrecondition(
-          "checkpoint of {} tokens refused: layer {} head {} shows {} positions, and not each "
-          "exactly "
-          "once",
-          token_count, layer, head, sum.count);
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status SessionState::SumCluster(const ClusterKey& key, std::vector<Seen>& seen) {
-  std::int64_t last = -1;
-  for (const Visible<StoredPart>& visible : StoredPartsOf(key)) {
-    const Positions positions = visible.part.positions.Slice(0, visible.count);
-    if (positions.first() <= last) {
-      return DataLoss("layer {} head {} cluster {} holds position {} twice", key.layer, key.head,
-                      key.cluster_id, positions.first());
-    }
-    last = positions.last();
-    SumPositions(key, positions, seen);
-  }
-  return absl::OkStatus();
-}
-
-void SessionState::SumPositions(const ClusterKey& key, const Positions& positions,
-                                std::vector<Seen>& seen) {
-  AddToSums(key, positions, true);
-  ForEachHead(key.head, [&](std::int32_t head) {
-    Seen& of_head = seen[static_cast<std::size_t>(head)];
-    positions.ForEach([&](std::int64_t p) { of_head.push_back(static_cast<std::int32_t>(p)); });
-  });
-}
-
-absl::Status SessionState::RecomputeSums() {
-  std::fill(sums_.begin(), sums_.end(), PositionSum());
-  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-    std::vector<Seen> seen(static_cast<std::size_t>(layout_.head_count));
-    absl::Status status;
-    ForEachCluster(layer, [&](const ClusterKey& key) { status.Update(SumCluster(key, seen)); });
-    CAIRN_RETURN_IF_ERROR(status);
-    for (const SegmentRows& rows : chain_) {
-      const auto [begin, end] = LayerRange(rows.evicted, layer);
-      for (auto it = begin; it != end; ++it) {
-        SumPositions(it->first, it->second.Slice(0, it->second.CountBelow(rows.limit)), seen);
-      }
-    }
-    for (Seen& positions : seen) {
-      std::sort(positions.begin(), positions.end());
-      if (std::adjacent_find(positions.begin(), positions.end()) == positions.end()) continue;
-      return DataLoss("segment {} shows a position of layer {} twice", open().id, layer);
-    }
-  }
-  return absl::OkStatus();
-}
-
-bool SessionState::SumsAreRight() const {
-  std::vector<PositionSum> sums(sums_.size());
-  const auto add = [&](const ClusterKey& key, const Positions& positions) {
-    ForEachHead(key.head, [&](std::int32_t head) {
-      sums[static_cast<std::size_t>(key.layer) * static_cast<std::size_t>(layout_.head_count) +
-           static_cast<std::size_t>(head)]
-          .Add(positions);
-    });
-  };
-  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-    ForEachCluster(layer, [&](const ClusterKey& key) { add(key, PositionsOf(key)); });
-    for (const SegmentRows& rows : chain_) {
-      const auto [begin, end] = LayerRange(rows.evicted, layer);
-      for (auto it = begin; it != end; ++it) {
-        add(it->first, it->second.Slice(0, it->second.CountBelow(rows.limit)));
-      }
-    }
-  }
-  return sums == sums_;
-}
 
 std::int64_t SessionState::UsedIdMax(std::int32_t layer, std::int32_t head) const {
   const auto found = used_.find({layer, head});

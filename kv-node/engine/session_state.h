@@ -9,8 +9,10 @@
 //             and that are evicted.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -78,6 +80,13 @@ struct PositionSum {
   void Remove(const Positions& positions);
   friend bool operator==(const PositionSum&, const PositionSum&) = default;
 };
+
+template <typename P>
+void SortByPosition(std::vector<Visible<P>>& parts) {
+  std::sort(parts.begin(), parts.end(), [](const Visible<P>& a, const Visible<P>& b) {
+    return a.part.positions.first() < b.part.positions.first();
+  });
+}
 
 class SessionState {
  public:
@@ -160,15 +169,27 @@ class SessionState {
   std::int64_t row_bytes() const;
 
  private:
+  // Of a segment's parts those that count.
+  template <typename P>
+  void AddVisible(const SegmentRows& rows, std::vector<P> parts,
+                  std::vector<Visible<P>>& out) const;
   template <typename P>
   std::vector<Visible<P>> PartsIn(const ClusterKey& key) const;
-  template <typename Fn>
-  void ForEachCluster(std::int32_t layer, Fn&& fn) const;  // in ascending order of keys
-  using Seen = std::vector<std::int32_t>;                  // positions that a head shows
-  absl::Status SumCluster(const ClusterKey& key, std::vector<Seen>& seen);
+  // In ascending order of keys.
+  void ForEachCluster(std::int32_t layer, const std::function<void(const ClusterKey&)>& fn) const;
+  using Seen = std::vector<std::int32_t>;  // positions that a head shows
+  // The clusters' parts, without what is pending.
+  void ForEachStored(std::int32_t layer,
+                     const std::function<void(const ClusterKey&,
+                                              const std::vector<Visible<StoredPart>>&)>& fn) const;
+  absl::Status SumCluster(const ClusterKey& key, const std::vector<Visible<StoredPart>>& parts,
+                          std::vector<Seen>& seen);
   void SumPositions(const ClusterKey& key, const Positions& positions, std::vector<Seen>& seen);
   template <typename Fn>
-  void ForEachHead(std::int32_t head, Fn&& fn) const;
+  void ForEachHead(std::int32_t head, Fn&& fn) const {
+    if (head != kAllHeads) return fn(head);
+    for (std::int32_t h = 0; h < layout_.head_count; ++h) fn(h);
+  }
   PositionSum& Sum(std::int32_t layer, std::int32_t head);
   void RemoveIndexRow(const ClusterKey& key);
   void AddToSums(const ClusterKey& key, const Positions& positions, bool add);

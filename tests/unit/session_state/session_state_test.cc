@@ -171,6 +171,31 @@ TEST(SessionStateTest, RowsThatShowAPositionTwiceAreDataLoss) {
   rows.parts.Put(Key(2), {MakePart(6, Positions::Range(5, 2))});
   SessionState state(kLayout, {rows});
   EXPECT_EQ(state.RecomputeSums().code(), absl::StatusCode::kDataLoss);
+
+  // Beyond the number of positions that there are.
+  rows.parts.Put(Key(2), {MakePart(6, Positions::Range(1000, 2))});
+  EXPECT_TRUE(SessionState(kLayout, {rows}).RecomputeSums().ok());
+  rows.parts.Put(Key(3), {MakePart(7, Positions::Range(1001, 1))});
+  EXPECT_EQ(SessionState(kLayout, {rows}).RecomputeSums().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(SessionStateTest, AChainOfSegmentsShowsAPositionOnceToo) {
+  SegmentRows parent;
+  parent.id = SegmentId(1);
+  parent.limit = 10;
+  parent.parts.Put(Key(1), {MakePart(5, Positions::Range(0, 12))});  // 10 and 11 do not count
+  SegmentRows open;
+  open.id = SegmentId(2);
+  open.parent = parent.id;
+  open.start = 10;
+  EXPECT_TRUE(SessionState(kLayout, {parent, open}).RecomputeSums().ok());
+  open.parts.Put(Key(2), {MakePart(6, Positions::Range(10, 2))});
+  EXPECT_TRUE(SessionState(kLayout, {parent, open}).RecomputeSums().ok());
+  open.parts.Put(Key(3), {MakePart(7, Positions::Range(4, 1))});
+  EXPECT_EQ(SessionState(kLayout, {parent, open}).RecomputeSums().code(),
+            absl::StatusCode::kDataLoss);
+  open.masks.insert(Key(1));
+  EXPECT_TRUE(SessionState(kLayout, {parent, open}).RecomputeSums().ok());
 }
 
 TEST(SessionStateTest, DroppingPendingEntriesCutsChunks) {
