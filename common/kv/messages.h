@@ -340,6 +340,8 @@ struct KvStats {
   std::int64_t row_bytes = 0;
   std::int64_t read_fetch_bytes = 0;
   std::int64_t read_fetch_count = 0;
+  std::int64_t read_index_bytes = 0;
+  std::int64_t read_meta_bytes = 0;
   std::int64_t read_place_bytes = 0;
   std::int64_t read_hole_bytes = 0;
   std::int64_t write_pool_bytes = 0;

@@ -188,6 +188,8 @@ void ToProto(const KvStats& stats, pb::GetStatsResponse* out) {
   out->set_dram_peak_bytes(stats.dram_peak_bytes);
   out->set_row_bytes(stats.row_bytes);
   out->set_read_fetch_bytes(stats.read_fetch_bytes);
+  out->set_read_index_bytes(stats.read_index_bytes);
+  out->set_read_meta_bytes(stats.read_meta_bytes);
   out->set_read_place_bytes(stats.read_place_bytes);
   out->set_read_hole_bytes(stats.read_hole_bytes);
   out->set_write_pool_bytes(stats.write_pool_bytes);
@@ -233,6 +235,8 @@ absl::StatusOr<KvStats> FromProto(const pb::GetStatsResponse& stats) {
   out.dram_peak_bytes = stats.dram_peak_bytes();
   out.row_bytes = stats.row_bytes();
   out.read_fetch_bytes = stats.read_fetch_bytes();
+  out.read_index_bytes = stats.read_index_bytes();
+  out.read_meta_bytes = stats.read_meta_bytes();
   out.read_place_bytes = stats.read_place_bytes();
   out.read_hole_bytes = stats.read_hole_bytes();
   out.write_pool_bytes = stats.write_pool_bytes();

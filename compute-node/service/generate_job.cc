@@ -391,6 +391,8 @@ void GenerateJob::SendFinished(const Conversation& conversation, const TurnResul
   *finished.mutable_first_token_time() = ToDuration(first_token_time_);
   *finished.mutable_prefill_time() = ToDuration(result.prefill_time);
   *finished.mutable_decode_time() = ToDuration(result.decode_time);
+  *finished.mutable_open_time() = ToDuration(conversation.open_time());
+  *finished.mutable_index_time() = ToDuration(conversation.index_time());
   const FetchTimes fetches = conversation.fetch_times();
   *finished.mutable_io_time() = ToDuration(fetches.io_time);
   *finished.mutable_exposed_io_time() = ToDuration(fetches.exposed_time);
@@ -402,7 +404,8 @@ void GenerateJob::SendFinished(const Conversation& conversation, const TurnResul
     finished.set_io_engine(after->io_engine);
     finished.set_kv_dram_peak_bytes(memory_.peak_bytes() + after->dram_peak_bytes);
     finished.set_kv_read_bytes(
-        std::max<std::int64_t>(0, after->read_fetch_bytes - before.read_fetch_bytes));
+        std::max<std::int64_t>(0, after->read_fetch_bytes + after->read_index_bytes -
+                                      before.read_fetch_bytes - before.read_index_bytes));
   }
   const absl::StatusOr<std::vector<SessionInfo>> sessions = runtime_->node->List();
   if (sessions.ok()) {

@@ -1,12 +1,12 @@
 #include "compute-node/session/conversation.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/log/log.h"
 #include "common/timeline/timeline.h"
-#include "compute-node/session/stored_policy.h"
 
 namespace cairn::compute {
 namespace {
@@ -35,6 +35,7 @@ std::int64_t ContextTokensMax(const SessionOptions& options, const ModelConfig& 
 absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(
     const ConversationDeps& deps, SessionId session, const std::optional<PolicyChoice>& chosen) {
   const TimelineSpan span(TimelineKind::kTurn, "open", {{"session", session.value()}});
+  const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<KvSession> opened, deps.node.Open(session));
   const Attachment& attachment = opened->attachment();
   if (attachment.key.model_digest != deps.identity.key.model_digest) {
@@ -51,21 +52,22 @@ absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(
   if (!(attachment.key == deps.identity.key && attachment.layout == deps.identity.layout)) {
     return FailedPrecondition("conversation {} was made with other model parameters", session);
   }
-  CAIRN_ASSIGN_OR_RETURN(PolicyChoice choice, ChoosePolicy(*opened, chosen, deps.options.policy));
+  CAIRN_ASSIGN_OR_RETURN(StoredPolicy stored, ChoosePolicy(*opened, chosen, deps.options.policy));
   PolicyOptions policy_options;
   policy_options.layout = attachment.layout;
   policy_options.group_size = deps.scheduler.model().config().group_size();
   policy_options.rotary_pairs = deps.scheduler.model().config().rope_pairing == RopePairing::kHalves
                                     ? RotaryPairs::kHalves
                                     : RotaryPairs::kAdjacent;
-  policy_options.selection = choice.selection;
+  policy_options.selection = stored.choice.selection;
   policy_options.part_bytes_max = deps.node.part_bytes_max();
   policy_options.fetch_slice_bytes = deps.options.fetch_slice_bytes;
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<RetrievalPolicy> policy,
-                         deps.make_policy(choice.name, policy_options));
+                         deps.make_policy(stored.choice.name, policy_options));
   std::unique_ptr<Conversation> conversation(
-      new Conversation(deps, std::move(opened), std::move(choice), std::move(policy)));
-  CAIRN_RETURN_IF_ERROR(conversation->Restore());
+      new Conversation(deps, std::move(opened), stored.choice, std::move(policy)));
+  CAIRN_RETURN_IF_ERROR(conversation->Restore(std::move(stored)));
+  conversation->open_time_ = std::chrono::steady_clock::now() - start;
   return conversation;
 }
 
@@ -116,8 +118,8 @@ absl::StatusOr<std::int32_t> Conversation::LastToken(const StopSignal& stop) {
   return reply.token_ids[0];
 }
 
-absl::Status Conversation::Restore() {
-  CAIRN_RETURN_IF_ERROR(kv_.Restore(stored_random_state_));
+absl::Status Conversation::Restore(std::optional<StoredPolicy> stored) {
+  CAIRN_RETURN_IF_ERROR(kv_.Restore(std::move(stored), stored_random_state_));
   saved_count_ = kv_.token_count();
   durable_count_ = saved_count_;
   unsaved_tokens_.clear();
@@ -183,7 +185,7 @@ absl::Status Conversation::Recover(absl::Status lost, const StopSignal& stop, in
     // An owner that came in between ends it: this conversation's history is no longer the
     // session's.
     CAIRN_RETURN_IF_ERROR(session_->Reattach());
-    lost = Restore();
+    lost = Restore(std::nullopt);
   }
   return lost;
 }

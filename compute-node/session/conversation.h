@@ -16,6 +16,7 @@
 //             conversation is as before the step.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -37,6 +38,7 @@
 #include "compute-node/session/options.h"
 #include "compute-node/session/stop.h"
 #include "compute-node/session/stored_kv.h"
+#include "compute-node/session/stored_policy.h"
 
 namespace cairn::compute {
 
@@ -87,6 +89,9 @@ class Conversation {
 
   // What its steps fetched since it was opened.
   const FetchCounts& fetch_counts() const { return kv_.fetch_counts(); }
+  // How long it took to open it, and of that to read its index and make it usable.
+  std::chrono::nanoseconds open_time() const { return open_time_; }
+  std::chrono::nanoseconds index_time() const { return kv_.index_time(); }
   FetchTimes fetch_times() const { return session_->fetch_clock().times(); }
 
   // INVALID_ARGUMENT with the numbers if `token_count` more tokens are more than the context holds.
@@ -111,7 +116,8 @@ class Conversation {
  private:
   Conversation(const ConversationDeps& deps, std::unique_ptr<KvSession> session,
                PolicyChoice choice, std::unique_ptr<RetrievalPolicy> policy);
-  absl::Status Restore();
+  // `stored`: what the checkpoint has of the policy, if it was read already.
+  absl::Status Restore(std::optional<StoredPolicy> stored);
   // Goes back to the last checkpoint after `lost`; returns `lost` if that is no loss or the tries
   // are used up.
   absl::Status Recover(absl::Status lost, const StopSignal& stop, int& tries);
@@ -142,6 +148,7 @@ class Conversation {
   StoredKv kv_;
   const std::int32_t first_reconnects_;
 
+  std::chrono::nanoseconds open_time_{0};
   std::string stored_random_state_;
   std::string random_state_;
   std::int64_t saved_count_ = 0;              // tokens of the last checkpoint that was sent

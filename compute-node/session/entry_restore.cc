@@ -1,6 +1,7 @@
 // What EntryStore reads back from a session's last checkpoint.
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <set>
 #include <utility>
 
@@ -12,6 +13,9 @@
 namespace cairn::compute {
 namespace {
 
+// Layers whose rows are on their way while one is made usable: their memory is taken twice.
+constexpr std::size_t kLayersAhead = 2;
+
 absl::Status NotAsStored(const KvSession& session, std::int32_t layer, std::string_view what) {
   return DataLoss("open conversation {}: layer {}: {}", session.attachment().session_id, layer,
                   what);
@@ -19,29 +23,44 @@ absl::Status NotAsStored(const KvSession& session, std::int32_t layer, std::stri
 
 }  // namespace
 
-absl::Status EntryStore::Restore(std::string& random_state) {
+absl::Status EntryStore::Restore(std::optional<StoredPolicy> stored, std::string& random_state) {
   std::fill(recorded_.begin(), recorded_.end(), Positions());
   std::fill(stored_counts_.begin(), stored_counts_.end(), 0);
   held_.Clear();
-  CAIRN_RETURN_IF_ERROR(RestorePolicy(random_state));
+  index_time_ = std::chrono::nanoseconds(0);
+  CAIRN_RETURN_IF_ERROR(RestorePolicy(std::move(stored), random_state));
   if (session_.attachment().token_count == 0) return absl::OkStatus();
-  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+  std::deque<LayerReads> reads;
+  for (std::int32_t layer = 0, next = 0; layer < layout_.layer_count; ++layer) {
     const TimelineSpan span(TimelineKind::kTurn, "restore", {{"layer", layer}});
-    CAIRN_ASSIGN_OR_RETURN(const CarriedReply reply,
-                           Wait<CarriedReply>(session_.StartRead(GetCarried{layer})));
-    CAIRN_RETURN_IF_ERROR(RestoreLayer(layer, reply));
+    for (; next < layout_.layer_count && reads.size() <= kLayersAhead; ++next) {
+      reads.push_back(StartLayerReads(next));
+    }
+    CAIRN_RETURN_IF_ERROR(RestoreLayer(layer, std::move(reads.front())));
+    reads.pop_front();
     if (policy_.rebuilds_from_keys()) CAIRN_RETURN_IF_ERROR(RebuildFromKeys(layer));
   }
   ChargeIndex();
   return absl::OkStatus();
 }
 
-absl::Status EntryStore::RestorePolicy(std::string& random_state) {
+EntryStore::LayerReads EntryStore::StartLayerReads(std::int32_t layer) {
+  LayerReads reads;
+  reads.carried = session_.StartRead(GetCarried{layer});
+  if (policy_.has_index()) reads.index = session_.StartRead(GetIndex{layer});
+  return reads;
+}
+
+absl::Status EntryStore::RestorePolicy(std::optional<StoredPolicy> read,
+                                       std::string& random_state) {
   const Attachment& attachment = session_.attachment();
   const bool is_new = attachment.token_count == 0;
   StoredPolicy stored;
   if (!is_new) {
-    CAIRN_ASSIGN_OR_RETURN(stored, ReadStoredPolicy(session_));
+    if (!read.has_value()) {
+      CAIRN_ASSIGN_OR_RETURN(read, ReadStoredPolicy(session_));
+    }
+    stored = *std::move(read);
     if (!(stored.choice == choice_)) {
       return DataLoss("open conversation {}: the store says {}, but it was {}",
                       attachment.session_id, Describe(stored.choice, choice_),
@@ -63,7 +82,16 @@ absl::Status EntryStore::RestorePolicy(std::string& random_state) {
   return absl::OkStatus();
 }
 
-absl::Status EntryStore::RestoreLayer(std::int32_t layer, const CarriedReply& reply) {
+absl::Status EntryStore::RestoreLayer(std::int32_t layer, LayerReads reads) {
+  CAIRN_ASSIGN_OR_RETURN(const CarriedReply reply, Wait<CarriedReply>(std::move(reads.carried)));
+  CAIRN_RETURN_IF_ERROR(RestoreWindow(layer, reply));
+  if (policy_.has_index()) {
+    CAIRN_RETURN_IF_ERROR(RestoreIndex(layer, reply, std::move(reads.index)));
+  }
+  return RestoreHeld(layer, reply);
+}
+
+absl::Status EntryStore::RestoreWindow(std::int32_t layer, const CarriedReply& reply) {
   const Attachment& attachment = session_.attachment();
   // A fork from before the window has none.
   std::int64_t window_first = attachment.token_count;
@@ -80,8 +108,7 @@ absl::Status EntryStore::RestoreLayer(std::int32_t layer, const CarriedReply& re
         fmt::format("the window of {} heads came, not of {}", window_count, layout_.head_count));
   }
   stored_counts_[static_cast<std::size_t>(layer)] = window_first;
-  if (policy_.has_index()) CAIRN_RETURN_IF_ERROR(RestoreIndex(layer, reply));
-  return RestoreHeld(layer, reply);
+  return absl::OkStatus();
 }
 
 absl::Status EntryStore::RestoreCarried(std::int32_t layer, const CarriedEntries& carried,
@@ -170,16 +197,22 @@ bool EntryStore::IsComplete(std::int32_t layer, std::span<const IndexRow> rows,
                      [&](std::int64_t count) { return count == stored_count(layer); });
 }
 
-absl::Status EntryStore::RestoreIndex(std::int32_t layer, const CarriedReply& reply) {
-  CAIRN_ASSIGN_OR_RETURN(const IndexReply index,
-                         Wait<IndexReply>(session_.StartRead(GetIndex{layer})));
+absl::Status EntryStore::RestoreIndex(std::int32_t layer, const CarriedReply& reply,
+                                      std::future<absl::StatusOr<ReadReply>> answer) {
+  const TimelineSpan span(TimelineKind::kTurn, "restore_index", {{"layer", layer}});
+  const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  CAIRN_ASSIGN_OR_RETURN(const IndexReply index, Wait<IndexReply>(std::move(answer)));
   if (IsComplete(layer, index.rows, reply)) {
-    return policy_.RestoreIndex(layer, index.rows, nullptr);
+    CAIRN_RETURN_IF_ERROR(policy_.RestoreIndex(layer, index.rows, nullptr));
+    index_time_ += std::chrono::steady_clock::now() - start;
+    return absl::OkStatus();
   }
   // A fork, which may lie in the middle of clusters, or a row that was lost.
   CAIRN_ASSIGN_OR_RETURN(const ClustersReply clusters,
                          Wait<ClustersReply>(session_.StartRead(GetClusters{layer})));
-  return policy_.RestoreIndex(layer, index.rows, &clusters.clusters);
+  CAIRN_RETURN_IF_ERROR(policy_.RestoreIndex(layer, index.rows, &clusters.clusters));
+  index_time_ += std::chrono::steady_clock::now() - start;
+  return absl::OkStatus();
 }
 
 absl::Status EntryStore::RebuildFromKeys(std::int32_t layer) {

@@ -10,8 +10,11 @@
 //             policy answer.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <future>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +28,7 @@
 #include "compute-node/retrieval/policy_choice.h"
 #include "compute-node/session/held_entries.h"
 #include "compute-node/session/kv_memory.h"
+#include "compute-node/session/stored_policy.h"
 #include "compute-node/session/window.h"
 
 namespace cairn::compute {
@@ -57,8 +61,11 @@ class EntryStore {
   // Where the window of a conversation of so many tokens begins, at the latest.
   std::int64_t WindowStartAt(std::int64_t token_count) const;
 
-  // Goes to what the session's last checkpoint stored, for the policy too. Fills `random_state`.
-  absl::Status Restore(std::string& random_state);
+  // Goes to what the session's last checkpoint stored, for the policy too, of which `stored` is
+  // what the checkpoint has; nullopt: it is read. Fills `random_state`.
+  absl::Status Restore(std::optional<StoredPolicy> stored, std::string& random_state);
+  // Of the last Restore: waiting for index rows, and making the policy's index of them.
+  std::chrono::nanoseconds index_time() const { return index_time_; }
 
   // Between two passes: adapts the clusters that the last one loaded, then stores what has left
   // the window of a conversation of `token_count` tokens. Idempotent. `loaded` is by layer and is
@@ -98,12 +105,21 @@ class EntryStore {
   void Carry(std::int32_t layer, const Positions& positions, CarriedEntries& carried,
              const std::function<const std::byte*(std::int64_t)>& entry_at) const;
 
-  absl::Status RestorePolicy(std::string& random_state);
-  absl::Status RestoreLayer(std::int32_t layer, const CarriedReply& reply);
+  // What a checkpoint has of one layer, on its way.
+  struct LayerReads {
+    std::future<absl::StatusOr<ReadReply>> carried;
+    std::future<absl::StatusOr<ReadReply>> index;  // only of a policy that has one
+  };
+
+  absl::Status RestorePolicy(std::optional<StoredPolicy> stored, std::string& random_state);
+  LayerReads StartLayerReads(std::int32_t layer);
+  absl::Status RestoreLayer(std::int32_t layer, LayerReads reads);
+  absl::Status RestoreWindow(std::int32_t layer, const CarriedReply& reply);
   absl::Status RestoreCarried(std::int32_t layer, const CarriedEntries& carried,
                               std::int64_t& window_first);
   absl::Status RestoreHeld(std::int32_t layer, const CarriedReply& reply);
-  absl::Status RestoreIndex(std::int32_t layer, const CarriedReply& reply);
+  absl::Status RestoreIndex(std::int32_t layer, const CarriedReply& reply,
+                            std::future<absl::StatusOr<ReadReply>> answer);
   absl::Status RebuildFromKeys(std::int32_t layer);
   // Adds what is held, for these clusters and for others.
   void AddHeld(std::int32_t layer, std::vector<LoadedCluster>& loaded) const;
@@ -126,6 +142,7 @@ class EntryStore {
   KvMemoryCharge window_charge_;
   KvMemoryCharge index_charge_;
   std::int64_t index_bytes_ = 0;
+  std::chrono::nanoseconds index_time_{0};
   HeldEntries held_;
   std::vector<std::int64_t> stored_counts_;  // by layer
   std::vector<Positions> recorded_;          // by (layer, head): carried with a record already

@@ -41,10 +41,10 @@ StoredKv::StoredKv(const Options& options, const ModelConfig& config, ThreadPool
       loaded_(static_cast<std::size_t>(options.layout.layer_count)),
       loading_(loaded_.size()) {}
 
-absl::Status StoredKv::Restore(std::string& random_state) {
+absl::Status StoredKv::Restore(std::optional<StoredPolicy> stored, std::string& random_state) {
   AbandonPass();
   for (std::vector<LoadedCluster>& clusters : loaded_) clusters.clear();
-  CAIRN_RETURN_IF_ERROR(store_.Restore(random_state));
+  CAIRN_RETURN_IF_ERROR(store_.Restore(std::move(stored), random_state));
   token_count_ = session_.attachment().token_count;
   return absl::OkStatus();
 }

@@ -18,8 +18,10 @@
 //             DEADLINE_EXCEEDED; what the session answers.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "common/base/status.h"
@@ -37,6 +39,7 @@
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/selected_fetch.h"
 #include "compute-node/session/stop.h"
+#include "compute-node/session/stored_policy.h"
 
 namespace cairn::compute {
 
@@ -62,9 +65,9 @@ class StoredKv : public KvAttention {
   StoredKv(const Options& options, const ModelConfig& config, ThreadPool& pool,
            PassScratch& scratch, KvSession& session, RetrievalPolicy& policy, KvMemory& memory);
 
-  // Goes to the session's last checkpoint: window, policy, token count. Fills `random_state` with
-  // the stored one.
-  absl::Status Restore(std::string& random_state);
+  // Goes to the session's last checkpoint: window, policy, token count. `stored` is what it has of
+  // the policy; nullopt: it is read. Fills `random_state` with the stored one.
+  absl::Status Restore(std::optional<StoredPolicy> stored, std::string& random_state);
 
   std::int64_t session_id() const { return session_id_; }
   std::int64_t token_count() const { return token_count_; }
@@ -87,6 +90,7 @@ class StoredKv : public KvAttention {
   // then sends that, and calls CheckpointDone when it is acknowledged, before the next one.
   // REQUIRES: no pass.
   absl::Status StageCheckpoint();
+  std::chrono::nanoseconds index_time() const { return store_.index_time(); }
   const FetchCounts& fetch_counts() const { return selected_fetch_.counts(); }
   void CheckpointDone() { store_.CheckpointDone(); }
 

@@ -25,10 +25,14 @@ absl::StatusOr<PolicyChoice> ReadPolicyChoice(KvNode& node, SessionId id) {
   return std::move(stored.choice);
 }
 
-absl::StatusOr<PolicyChoice> ChoosePolicy(KvSession& session,
+absl::StatusOr<StoredPolicy> ChoosePolicy(KvSession& session,
                                           const std::optional<PolicyChoice>& chosen,
                                           const PolicyChoice& otherwise) {
-  if (session.attachment().token_count == 0) return chosen.value_or(otherwise);
+  if (session.attachment().token_count == 0) {
+    StoredPolicy nothing;
+    nothing.choice = chosen.value_or(otherwise);
+    return nothing;
+  }
   CAIRN_ASSIGN_OR_RETURN(StoredPolicy stored, ReadStoredPolicy(session));
   if (chosen.has_value() && !(*chosen == stored.choice)) {
     return InvalidArgument(
@@ -38,7 +42,7 @@ absl::StatusOr<PolicyChoice> ChoosePolicy(KvSession& session,
         session.attachment().session_id, Describe(stored.choice, *chosen),
         Describe(*chosen, stored.choice));
   }
-  return std::move(stored.choice);
+  return stored;
 }
 
 }  // namespace cairn::compute

@@ -31,9 +31,10 @@ absl::StatusOr<StoredPolicy> ReadStoredPolicy(KvSession& session);
 // The policy of a conversation that nobody has open. REQUIRES: it holds tokens.
 absl::StatusOr<PolicyChoice> ReadPolicyChoice(KvNode& node, SessionId id);
 
-// The policy that the session goes on with: its own if it holds tokens, and then `chosen`, if
-// given, must be the same; else `chosen`, or `otherwise` if nothing is chosen.
-absl::StatusOr<PolicyChoice> ChoosePolicy(KvSession& session,
+// The policy that the session goes on with: its own, with what is stored of it, if it holds tokens,
+// and then `chosen`, if given, must be the same; else `chosen`, or `otherwise` if nothing is
+// chosen.
+absl::StatusOr<StoredPolicy> ChoosePolicy(KvSession& session,
                                           const std::optional<PolicyChoice>& chosen,
                                           const PolicyChoice& otherwise);
 

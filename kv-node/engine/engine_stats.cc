@@ -20,6 +20,8 @@ KvStats EngineImpl::Stats() const {
   stats.dram_peak_bytes = dram_peak_bytes_;
   stats.read_fetch_bytes = io.read_fetch_bytes;
   stats.read_fetch_count = io.read_fetch_count;
+  stats.read_index_bytes = io.read_index_bytes;
+  stats.read_meta_bytes = context_.meta->read_bytes();
   stats.read_place_bytes = io.read_place_bytes;
   stats.write_pool_bytes = io.write_pool_bytes;
   stats.write_log_bytes = io.write_log_bytes;

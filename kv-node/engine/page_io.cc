@@ -19,6 +19,7 @@ constexpr std::int64_t kReadBytesWithHolesMax = BufferPool::kKeptBytesMax / 2;
 IoClass ClassOf(ReadCause cause) {
   switch (cause) {
     case ReadCause::kFetch:
+    case ReadCause::kIndex:
       return IoClass::kDemand;
     case ReadCause::kPrefetch:
     case ReadCause::kStage:
@@ -198,6 +199,9 @@ void PageIo::CountRead(std::int64_t bytes, ReadCause cause) {
     case ReadCause::kFetch:
       stats_.read_fetch_bytes += bytes;
       ++stats_.read_fetch_count;
+      break;
+    case ReadCause::kIndex:
+      stats_.read_index_bytes += bytes;
       break;
     case ReadCause::kPrefetch:
     case ReadCause::kStage:

@@ -128,7 +128,7 @@ AttachedSession::Applied AttachedSession::StartGetIndex(RequestId request_id, co
   if (pages.empty()) {
     answer(PageSet());
   } else {
-    context_.io->Read(std::move(pages), ReadCause::kFetch, answer);
+    context_.io->Read(std::move(pages), ReadCause::kIndex, answer);
   }
   return Applied::kYes;
 }

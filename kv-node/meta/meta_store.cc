@@ -284,6 +284,8 @@ MetaReader& MetaStore::reader() { return *impl_; }
 MetaStats MetaStore::stats() { return impl_->stats(); }
 MetaWriteStats MetaStore::write_stats() { return impl_->write_stats(); }
 
+std::int64_t MetaStore::read_bytes() const { return impl_->read_bytes(); }
+
 absl::Status CheckStoreId(MetaStore& store, std::string_view store_id,
                           std::string_view extent_path) {
   CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> stored,

@@ -156,6 +156,8 @@ class MetaStore {
   MetaStats stats();
   // Waits for nothing but a lock that is held for moments.
   MetaWriteStats write_stats();
+  // Keys and values of the rows that were read since the store was opened, wherever they lay.
+  std::int64_t read_bytes() const;
 
  private:
   class Impl;

@@ -1,5 +1,7 @@
 #include "kv-node/meta/rocksdb_reader.h"
 
+#include <iterator>
+
 #include "kv-node/meta/rocksdb_options.h"
 
 namespace cairn::kv {
@@ -38,6 +40,7 @@ absl::StatusOr<std::optional<std::string>> RocksDbReader::Get(Family family, std
                                           rocksdb::Slice(key.data(), key.size()), &value);
   if (status.IsNotFound()) return std::optional<std::string>();
   CAIRN_RETURN_IF_ERROR(FromRocksDb(status, fmt::format("read a row of {}", FamilyName(family))));
+  read_bytes_.fetch_add(std::ssize(key) + std::ssize(value), std::memory_order_relaxed);
   return std::optional(std::move(value));
 }
 
@@ -48,9 +51,15 @@ absl::Status RocksDbReader::Scan(Family family, std::string_view prefix, const V
   const rocksdb::Slice upper(end);
   if (!end.empty()) read.iterate_upper_bound = &upper;
   const std::unique_ptr<rocksdb::Iterator> rows(db_->NewIterator(read, Handle(family)));
-  for (rows->Seek(rocksdb::Slice(prefix.data(), prefix.size())); rows->Valid(); rows->Next()) {
-    CAIRN_RETURN_IF_ERROR(visit(View(rows->key()), View(rows->value())));
+  std::int64_t bytes = 0;
+  absl::Status visited;
+  for (rows->Seek(rocksdb::Slice(prefix.data(), prefix.size())); visited.ok() && rows->Valid();
+       rows->Next()) {
+    bytes += static_cast<std::int64_t>(rows->key().size() + rows->value().size());
+    visited = visit(View(rows->key()), View(rows->value()));
   }
+  read_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  CAIRN_RETURN_IF_ERROR(visited);
   return FromRocksDb(rows->status(), fmt::format("scan {}", FamilyName(family)));
 }
 

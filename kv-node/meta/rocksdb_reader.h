@@ -4,6 +4,8 @@
 // Ownership:  owns the database and its handles.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +31,9 @@ class RocksDbReader : public MetaReader {
   absl::StatusOr<std::optional<std::string>> Get(Family family, std::string_view key) override;
   absl::Status Scan(Family family, std::string_view prefix, const Visit& visit) override;
 
+  // Of rows that Get() and Scan() have given: keys and values.
+  std::int64_t read_bytes() const { return read_bytes_.load(std::memory_order_relaxed); }
+
   bool attached() const { return db_ != nullptr; }
   rocksdb::DB& db() { return *db_; }
   const rocksdb::DB& db() const { return *db_; }
@@ -43,6 +48,7 @@ class RocksDbReader : public MetaReader {
 
   std::unique_ptr<rocksdb::DB> db_;
   std::vector<HandlePtr> handles_;  // destroyed first
+  std::atomic<std::int64_t> read_bytes_{0};
 };
 
 }  // namespace cairn::kv

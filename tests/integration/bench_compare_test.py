@@ -75,15 +75,23 @@ class BenchCompareTest(unittest.TestCase):
         self.assertGreater(reads[1], reads[2])
         right = [rows[policy]["right"] for policy in POLICIES]
         self.assertEqual({rows[policy]["asked"] for policy in POLICIES}, {29})
+        # Only where a policy chooses a conversation is resumed without reading all of it.
+        shares = [rows[policy]["resume_read_share"] for policy in POLICIES]
+        self.assertGreater(shares[0], 1)
+        self.assertLess(shares[1], 0.8)
         self.assertGreater(right[0], right[2] + 5)
         self.assertGreater(right[1], right[2] + 5)
         self.assertEqual(rows["full"]["speed_to_full"], 1)
         for row in rows.values():
             for name in ("decode_tokens_per_second", "first_token_seconds", "resume_first_token_seconds",
-                         "reads_per_token", "read_mean_entries", "kv_dram_bytes", "kv_flash_bytes"):
+                         "resume_open_seconds", "resume_steps", "resume_row_bytes", "reads_per_token",
+                         "read_mean_entries", "kv_dram_bytes", "kv_flash_bytes"):
                 self.assertGreater(row[name], 0, (row["policy"], name))
             self.assertGreater(row["io_milliseconds_per_token"], row["exposed_io_milliseconds_per_token"])
             self.assertTrue(0 < row["hidden_io_share"] < 1, row)
+            self.assertGreaterEqual(row["resume_first_token_seconds"], row["resume_open_seconds"])
+            self.assertGreaterEqual(row["resume_open_seconds"], row["resume_index_seconds"])
+            self.assertEqual(row["resume_index_seconds"] > 0, row["policy"] == "dynakv")
             self.assertIn(row["policy"], said)
         self.assertTrue(value["speed"]["runs"][0]["rounds"][0]["io_engine"].endswith("+emmc"))
         self.assertIn("commit", value["manifest"])

@@ -19,12 +19,12 @@ GENERATE = ("", "--file", daemons.DEMO_TEXT, "--policy", "dynakv", "--select", "
             "--ignore-end")
 # What encloses a span: one of these. None: it may run on a thread of the pool.
 ENCLOSING = {
-    "open": {"generation"}, "restore": {"open"}, "pass": {"generation"}, "forward": {"pass"}, "layer": {"forward"},
-    "project": {"layer"}, "attention": {"layer"}, "project_attended": {"layer"}, "feed_forward": {"layer"},
-    "predict_queries": {"layer"}, "predict": {"predict_queries"}, "select": {"attention"},
-    "wait_for_fetch": {"attention"}, "logits": {"forward"}, "settle": {"pass", "start_checkpoint"},
-    "assign": {"attention", "settle", None}, "adapt": {"settle", None}, "start_checkpoint": {"generation"},
-    "wait_for_checkpoint": {"generation"}}
+    "open": {"generation"}, "restore": {"open"}, "restore_index": {"restore"}, "pass": {"generation"},
+    "forward": {"pass"}, "layer": {"forward"}, "project": {"layer"}, "attention": {"layer"},
+    "project_attended": {"layer"}, "feed_forward": {"layer"}, "predict_queries": {"layer"},
+    "predict": {"predict_queries"}, "select": {"attention"}, "wait_for_fetch": {"attention"},
+    "logits": {"forward"}, "settle": {"pass", "start_checkpoint"}, "assign": {"attention", "settle", None},
+    "adapt": {"settle", None}, "start_checkpoint": {"generation"}, "wait_for_checkpoint": {"generation"}}
 
 
 def spans_by_thread(events):
@@ -72,8 +72,8 @@ class TimelineTest(unittest.TestCase):
         self.assertEqual(names["forward"], names["pass"])
         self.assertEqual(names["layer"], LAYERS * names["forward"])
         self.assertEqual(names["attention"], names["layer"])
-        for name in ("predict", "select", "settle", "assign", "adapt", "restore", "start_checkpoint",
-                     "wait_for_checkpoint"):
+        for name in ("predict", "select", "settle", "assign", "adapt", "restore", "restore_index",
+                     "start_checkpoint", "wait_for_checkpoint"):
             self.assertGreater(names[name], 0, name)
         self.check_flights(events)
 

@@ -42,10 +42,13 @@ class Client(CairnClient):
                                                    stop=[stop]))
         return said, finished
 
-    def decode(self, conversation_id, token, count):
-        """Appends a token to a conversation and generates exactly count tokens -> the Finished message."""
+    def decode(self, conversation_id, token, count, on_first=None):
+        """Appends a token to a conversation and generates exactly count tokens -> the Finished message.
+
+        on_first: called when the first of them comes; the conversation goes on meanwhile.
+        """
         _, _, finished = _collect(self.generate(conversation_id=conversation_id, tokens={"ids": [token]},
-                                                tokens_max=count, ignore_eos=True))
+                                                tokens_max=count, ignore_eos=True), on_first)
         return finished
 
     def vocab_count(self):
@@ -57,14 +60,16 @@ class Client(CairnClient):
         self.channel.close()
 
 
-def _collect(events):
-    """-> the conversation's id, the text, the Finished message."""
+def _collect(events, on_first=None):
+    """-> the conversation's id, the text, the Finished message. on_first: called at the first token."""
     conversation, said, finished = 0, [], None
     for event in events:
         kind = event.WhichOneof("event")
         if kind == "started":
             conversation = event.started.conversation_id
         elif kind == "token":
+            if on_first and not said:
+                on_first()
             said.append(event.token.text)
         elif kind == "finished":
             finished = event.finished

@@ -8,6 +8,9 @@ SERVICE = "/cairn.kv.v1.KvService/"
 CALL_TIMEOUT_S = 60
 # Reading ahead counts as reading; so does what nobody used of it.
 READ_COUNTERS = ("read_fetch_bytes", "prefetched_bytes", "staged_bytes")
+# Of a conversation that is opened: its index too.
+OPEN_COUNTERS = (*READ_COUNTERS, "read_index_bytes")
+ROW_COUNTERS = ("read_meta_bytes",)
 READ_REQUEST_COUNTERS = ("read_fetch_count", "prefetch_read_count")
 WRITE_COUNTERS = ("write_pool_bytes", "write_log_bytes", "write_relog_bytes", "write_meta_log_bytes",
                   "write_meta_table_bytes", "write_defragment_bytes", "write_index_bytes")
@@ -39,6 +42,12 @@ class KvNode:
 def read_bytes(before, after):
     """-> bytes read from the device for conversations between two calls of counters()."""
     return _grown(before, after, READ_COUNTERS)
+
+
+def resume_figures(before, after, kv_bytes):
+    """-> what opening a conversation with kv_bytes of keys and values and its first steps took between two calls."""
+    read, rows = _grown(before, after, OPEN_COUNTERS), _grown(before, after, ROW_COUNTERS)
+    return {"resume_read_bytes": read, "resume_row_bytes": rows, "resume_read_share": (read + rows) / kv_bytes}
 
 
 def io_figures(before, after, token_count, entry_bytes):

@@ -8,14 +8,15 @@ import subprocess
 from .bench import Bench
 from .client import seconds
 from .daemons import MemoryPeak, memory_bytes, new_store
-from .kv_stats import io_figures
+from .kv_stats import io_figures, resume_figures
 from .manifest import Contention, manifest
 from .options import CommandError, add_policy_option, add_run_options, add_speed_options, check, progress, retrieval
 from .result_file import ResultFile
 from .speed import SpeedResults, parse_peer
 from .table import speed_table
 
-# Decoded in front of what is measured, with daemons that have just started; and behind it, while memory is sampled.
+# Decoded in front of what is measured, behind the first token of daemons that have just started; and behind it, while
+# memory is sampled.
 WARM_TOKENS = 8
 # Below it tokenizers keep special ones; random tokens are drawn from the others.
 FIRST_TOKEN = 300
@@ -139,7 +140,10 @@ class ContextRunner:
             idle = sum(memory_bytes(pid) for pid in running.daemons.pids())
             token = FIRST_TOKEN % running.client.vocab_count()
             fork = running.client.fork(conversation)
-            first = running.client.decode(fork, token, WARM_TOKENS)
+            opened = running.kv.counters()
+            resumed = []
+            first = running.client.decode(fork, token, 1, lambda: resumed.append(running.kv.counters()))
+            running.client.decode(fork, token, WARM_TOKENS)
             before = running.kv.counters()
             finished = running.client.decode(fork, token, self.options.tokens)
             after = running.kv.counters()
@@ -148,6 +152,7 @@ class ContextRunner:
                 running.client.decode(fork, token, WARM_TOKENS)
             running.client.delete(fork)
         return {**figures_of(first, finished),
+                **resume_figures(opened, resumed[0], self.context * self.bench.model.kv_token_bytes),
                 **io_figures(before, after, self.options.tokens, self.bench.model.kv_entry_bytes),
                 "kv_dram_bytes": max(0, peak.total - idle),
                 "kv_flash_bytes": flash_bytes + finished.kv_flash_bytes}
@@ -181,11 +186,15 @@ def figures_of(first, finished):
     # The time is that between tokens.
     per_token = seconds(finished.decode_time) / max(1, finished.generated_token_count - 1)
     io, exposed = seconds(finished.io_time), seconds(finished.exposed_io_time)
+    resumed, index = seconds(first.first_token_time), seconds(first.index_time)
     return {
         "decode_tokens_per_second": 1 / per_token if per_token else None,
         "milliseconds_per_token": per_token * 1e3,
         "first_token_seconds": seconds(finished.first_token_time),
-        "resume_first_token_seconds": seconds(first.first_token_time),
+        "resume_first_token_seconds": resumed,
+        "resume_open_seconds": seconds(first.open_time),
+        "resume_index_seconds": index,
+        "resume_steps": (resumed - index) / per_token if per_token else None,
         "io_milliseconds_per_token": io * 1e3 / max(1, finished.generated_token_count),
         "exposed_io_milliseconds_per_token": exposed * 1e3 / max(1, finished.generated_token_count),
         "hidden_io_share": 1 - exposed / io if io else None,

@@ -103,8 +103,8 @@ def _number(value, digits=1):
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _share(value):
-    return "-" if value is None else f"{value:.0%}"
+def _share(value, digits=0):
+    return "-" if value is None else f"{value:.{digits}%}"
 
 
 def _mib(value):
@@ -117,6 +117,8 @@ SPEED_COLUMNS = (
     ("ms/token", "milliseconds_per_token", lambda value: _number(value, 2)),
     ("first token s", "first_token_seconds", lambda value: _number(value, 3)),
     ("resumed s", "resume_first_token_seconds", lambda value: _number(value, 3)),
+    ("resumed steps", "resume_steps", _number),
+    ("resumed read", "resume_read_share", lambda value: _share(value, 1)),
     ("read/token", "read_bytes_per_token", _mib),
     ("staged/token", "staged_bytes_per_token", _mib),
     ("written/token", "write_bytes_per_token", _mib),

@@ -29,7 +29,7 @@ def figures(rate, **others):
 
 def counters(**changes):
     names = {*kv_stats.READ_COUNTERS, *kv_stats.READ_REQUEST_COUNTERS, *kv_stats.WRITE_COUNTERS,
-             *kv_stats.FETCHED_COUNTERS}
+             *kv_stats.FETCHED_COUNTERS, *kv_stats.OPEN_COUNTERS, *kv_stats.ROW_COUNTERS}
     return {**dict.fromkeys(names, 7), **{name: 7 + value for name, value in changes.items()}}
 
 
@@ -44,6 +44,11 @@ class IoFiguresTest(unittest.TestCase):
             "fetched_bytes_per_token": 1200, "write_bytes_per_token": 12, "reads_per_token": 0.7,
             "read_mean_bytes": 2000, "read_mean_entries": 4, "cache_hit_rate": 0.25})
         self.assertEqual(kv_stats.read_bytes(counters(), after), 14000)
+
+    def test_a_resumed_conversation_reads_its_index_and_rows_too(self):
+        after = counters(read_fetch_bytes=100, read_index_bytes=30, staged_bytes=20, read_meta_bytes=50)
+        self.assertEqual(kv_stats.resume_figures(counters(), after, 1000),
+                         {"resume_read_bytes": 150, "resume_row_bytes": 50, "resume_read_share": 0.2})
 
     def test_nothing_read_has_no_mean_and_no_rate(self):
         said = kv_stats.io_figures(counters(), counters(), 10, 500)
@@ -103,10 +108,16 @@ def duration(seconds, nanos=0):
 def finished(first_s, decode_s, io_s=0, exposed_s=0):
     return types.SimpleNamespace(
         decode_time=duration(decode_s), generated_token_count=5, first_token_time=duration(first_s, 500_000_000),
-        io_time=duration(io_s), exposed_io_time=duration(exposed_s), kv_dram_peak_bytes=9, io_engine="memory")
+        open_time=duration(0, 400_000_000), index_time=duration(0, 300_000_000), io_time=duration(io_s),
+        exposed_io_time=duration(exposed_s), kv_dram_peak_bytes=9, io_engine="memory")
 
 
 class FinishedTest(unittest.TestCase):
+    def test_the_first_token_is_told_in_steps_beside_the_index(self):
+        said = speed_command.figures_of(finished(1, 0), finished(2, 2))
+        self.assertEqual((said["resume_open_seconds"], said["resume_index_seconds"]), (0.4, 0.3))
+        self.assertAlmostEqual(said["resume_steps"], (1.5 - 0.3) / 0.5)
+
     def test_what_was_not_waited_for_is_hidden(self):
         said = speed_command.figures_of(finished(1, 0), finished(2, 2, 20, 5))
         self.assertEqual((said["io_milliseconds_per_token"], said["exposed_io_milliseconds_per_token"]), (4000, 1000))

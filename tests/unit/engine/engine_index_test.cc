@@ -101,8 +101,12 @@ TEST_F(EngineIndexTest, RowsArePackedAndLeaveMemoryAndMetadata) {
   EXPECT_EQ(packed.write_index_bytes, 2 * kPageBytes);
   EXPECT_EQ(packed.index_row_bytes, 0);
   EXPECT_EQ(Shown(*session_), rows_);
-  EXPECT_GT(Stats().read_fetch_bytes, packed.read_fetch_bytes);  // they are not in memory
+  // They are not in memory.
+  EXPECT_EQ(Stats().read_index_bytes, packed.read_index_bytes + 2 * kPageBytes);
+  EXPECT_EQ(Stats().read_fetch_bytes, packed.read_fetch_bytes);
+  EXPECT_EQ(Stats().read_meta_bytes, packed.read_meta_bytes);
   Reopen();
+  EXPECT_GT(Stats().read_meta_bytes, packed.read_meta_bytes);
   EXPECT_EQ(Shown(*session_), rows_);
 }
 

@@ -92,6 +92,21 @@ TEST_P(MetaStoreTest, AScanStopsAtTheVisitorsError) {
   EXPECT_EQ(seen, "ab");
 }
 
+TEST_P(MetaStoreTest, RowsThatAreReadAreCountedWithTheirKeys) {
+  MetaBatch batch;
+  batch.Put(Family::kApps, "a", "12");
+  batch.Put(Family::kApps, "b", "345");
+  batch.Put(Family::kRuns, "a", "6");
+  ASSERT_TRUE(store_->CommitAndWait(std::move(batch)).ok());
+  const std::int64_t before = store_->read_bytes();
+  EXPECT_EQ(*store_->reader().Get(Family::kApps, "none"), std::nullopt);
+  EXPECT_EQ(store_->read_bytes(), before);
+  EXPECT_EQ(*store_->reader().Get(Family::kApps, "b"), "345");
+  EXPECT_EQ(store_->read_bytes(), before + 4);
+  EXPECT_EQ(AllRows(*store_, Family::kApps).size(), 2U);
+  EXPECT_EQ(store_->read_bytes(), before + 4 + 3 + 4);
+}
+
 TEST_P(MetaStoreTest, CallbacksAndTasksRunInOrderOnTheMetadataThread) {
   std::vector<int> order;
   std::thread::id metadata_thread;

@@ -138,6 +138,8 @@ TEST_F(DynaKvTest, ARestartChangesNothing) {
     conversation.reset();
     conversation = OpenInRam(id);
     ASSERT_NE(conversation, nullptr);
+    EXPECT_GT(conversation->index_time().count(), 0);
+    EXPECT_GE(conversation->open_time(), conversation->index_time());
   }
 }
 

@@ -308,6 +308,7 @@ class FakeSession : public KvSession {
     return reply;
   }
   absl::StatusOr<ReadReply> Answer(const GetPolicyState&) {
+    ++node_.policy_read_count;
     return PolicyStateReply{live_.policy.version, live_.policy.state, live_.random_state};
   }
   absl::StatusOr<ReadReply> Answer(const GetClusters&) { return ClustersReply(); }

@@ -75,6 +75,7 @@ class FakeKvNode : public KvNode {
   std::int64_t fetched_bytes = 0;
   std::int64_t append_bytes_max = 0;  // the largest message
   std::int64_t checkpoint_count = 0;
+  std::int64_t policy_read_count = 0;
 
   std::map<std::int64_t, FakeKvRecord> sessions;
   std::mt19937_64 random;

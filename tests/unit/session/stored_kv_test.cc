@@ -23,7 +23,7 @@ class StoredKvTest : public ConversationFixture {
     StoredKv kv({.layout = identity.layout}, model.config(), model.pool(), scheduler.scratch(),
                 **session, policy, memory);
     std::string random_state;
-    ASSERT_TRUE(kv.Restore(random_state).ok());
+    ASSERT_TRUE(kv.Restore(std::nullopt, random_state).ok());
     std::vector<float> logits = Logits();
     ForwardOutput output;
     output.last_logits = logits;

@@ -50,7 +50,9 @@ TEST_F(StoredPolicyTest, AStoredConversationKeepsItsPolicyWhateverTheDefault) {
   const PutPolicyState& stored = node.sessions[id.value()].committed.policy;
   EXPECT_EQ(stored.version, kWrappedPolicyVersion);
   options.policy.selection.select_percent = 50;
+  const std::int64_t read_count = node.policy_read_count;
   const std::unique_ptr<Conversation> reopened = MustOpen(id, std::nullopt);
+  EXPECT_EQ(node.policy_read_count, read_count + 1);
   EXPECT_TRUE(reopened->policy_choice() == Query(7));
   EXPECT_EQ(log.made.back().selection.select_percent, 7);
   Continue(*reopened, Prompt(5), 3);
