@@ -225,6 +225,12 @@ class AttachedSession {
   absl::StatusOr<std::vector<ChildPart>> AllocateChildren(const Replace& op) const;
   void WriteChildren(const std::map<std::int64_t, std::string_view>& entries,
                      std::int64_t entry_bytes, std::span<ChildPart> sharing);
+  // The rows change; then the parents' parts are gone.
+  void ApplyChecked(const Replace& op);
+  absl::Status ReplaceInPools(const Replace& op,
+                              const std::map<std::int64_t, std::string_view>& entries);
+  absl::Status ReplaceInLog(const Replace& op,
+                            const std::map<std::int64_t, std::string_view>& entries);
 
   // ---- session_checkpoint.cc ----
   Applied ApplyCheckpoint(OpSeq op_seq, Checkpoint& op);
@@ -264,6 +270,8 @@ class AttachedSession {
   // Of plan.parts, for a log run: what is linked goes first, along the links.
   std::vector<ClusterKey> OrderOfRows(const LogPlan& plan) const;
   absl::Status WriteLog(LogPlan& plan, const PageSet& pages);
+  // Returns the bytes.
+  std::int64_t WriteRuns(LogRuns& runs);
   // Moves all pending entries to a log run, ahead of the checkpoint.
   void Spill();
   void FinishSpill(LogPlan& plan, const PageSet& pages);

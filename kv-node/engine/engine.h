@@ -56,6 +56,9 @@ struct EngineOptions {
   std::int64_t index_changed_bytes_max = std::int64_t{5} << 20;
   // A cluster is placed, at idle or for room, when it has this many unplaced entries.
   std::int32_t place_entries_min = 64;
+  // Children of one Replace that go to pools, where they may grow. More at once are clusters of a
+  // prompt: they lie side by side in a log run, in the order of their ids.
+  std::int32_t pooled_children_max = 64;
   // Whether clusters that are fetched together are placed together.
   bool co_retrieval = true;
   // Whether to place at idle.

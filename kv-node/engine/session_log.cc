@@ -55,13 +55,7 @@ absl::Status AttachedSession::WriteLog(LogPlan& plan, const PageSet& pages) {
   for (auto& [key, items] : plan.carried) {
     state_->open().carried[key] = MakeRecords(key, items, runs);
   }
-  std::int64_t written_bytes = 0;
-  for (LogRuns::Run& run : runs.runs) {
-    new_extents_.push_back(run.extent);
-    log_extents_.push_back(run.extent);
-    written_bytes += run.extent->size_bytes();
-    Write(run.extent, run.extent->first(), std::move(run.image), WriteCause::kLog);
-  }
+  const std::int64_t written_bytes = WriteRuns(runs);
   if (plan.again_bytes > 0) {
     // Rounded up to pages, in proportion.
     context_.io->CountAsRelog(written_bytes * plan.again_bytes /
@@ -70,6 +64,17 @@ absl::Status AttachedSession::WriteLog(LogPlan& plan, const PageSet& pages) {
   context_.pending_bytes -= state_->pending_bytes();
   state_->TakePending();
   return absl::OkStatus();
+}
+
+std::int64_t AttachedSession::WriteRuns(LogRuns& runs) {
+  std::int64_t written_bytes = 0;
+  for (LogRuns::Run& run : runs.runs) {
+    new_extents_.push_back(run.extent);
+    log_extents_.push_back(run.extent);
+    written_bytes += run.extent->size_bytes();
+    Write(run.extent, run.extent->first(), std::move(run.image), WriteCause::kLog);
+  }
+  return written_bytes;
 }
 
 // The rows name the run at once; a commit names it with the next checkpoint, and a crash before

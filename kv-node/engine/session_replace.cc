@@ -1,5 +1,6 @@
-// Replace: split, merge, repair and eviction. Children are written to a fresh pool, two to a pool,
-// so that a crash finds the parents' bytes untouched (architecture "Replace").
+// Replace: split, merge, repair and eviction. Children are written to fresh pools, two to a pool,
+// or to a log run where they are many, so that a crash finds the parents' bytes untouched
+// (architecture "Replace").
 #include <algorithm>
 #include <cstring>
 
@@ -33,7 +34,7 @@ void AddEntries(const Positions& positions, std::string_view bytes, std::int64_t
 }  // namespace
 
 AttachedSession::Applied AttachedSession::ApplyReplace(OpSeq op_seq, Replace& op) {
-  if (!placing_.empty()) return Applied::kWait;
+  if (!placing_.empty() || !HasIoRoom()) return Applied::kWait;
   absl::Status status = CheckEntries(op.layer, op.head, op.brought_positions,
                                      static_cast<std::int64_t>(op.brought_entries.size()));
   if (status.ok()) status = state_->CheckReplace(op);
@@ -206,25 +207,30 @@ void AttachedSession::WriteChildren(const std::map<std::int64_t, std::string_vie
 void AttachedSession::FinishReplace(OpSeq op_seq, const std::shared_ptr<Replace>& op,
                                     const PageSet& pages) {
   planned_.clear();  // of the parents too
-  const std::int64_t entry_bytes = row_.layout.EntryBytes(op->head);
   EntryMap entries;
   std::vector<PendingChunk> keep;
   absl::Status status = CollectReplaced(*op, pages, entries, keep);
-  absl::StatusOr<std::vector<ChildPart>> made = std::vector<ChildPart>();
   if (status.ok()) {
-    made = AllocateChildren(*op);
-    status = made.status();
+    const bool many = std::ssize(op->children) > context_.options.pooled_children_max;
+    status = many ? ReplaceInLog(*op, entries) : ReplaceInPools(*op, entries);
   }
-  if (!status.ok()) {  // nothing has changed; the extents free themselves
-    Finish(op_seq, status);
-    return;
-  }
+  Finish(op_seq, status);
+}
+
+void AttachedSession::ApplyChecked(const Replace& op) {
   context_.pending_bytes -= state_->pending_bytes();
-  NoteDropped(state_->ApplyReplace(*op));
-  for (const ClusterId parent : op->parent_ids) co_fetches_.Forget({op->layer, op->head, parent});
+  NoteDropped(state_->ApplyReplace(op));
+  for (const ClusterId parent : op.parent_ids) co_fetches_.Forget({op.layer, op.head, parent});
   context_.pending_bytes += state_->pending_bytes();
+}
+
+// An error has changed nothing: the extents free themselves.
+absl::Status AttachedSession::ReplaceInPools(const Replace& op, const EntryMap& entries) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ChildPart> made, AllocateChildren(op));
+  ApplyChecked(op);
+  const std::int64_t entry_bytes = row_.layout.EntryBytes(op.head);
   std::map<ClusterKey, std::vector<Part>> rows;
-  for (std::span<ChildPart> left(*made); !left.empty();) {
+  for (std::span<ChildPart> left(made); !left.empty();) {
     const bool two = left.size() > 1 && left[0].part.extent == left[1].part.extent;
     const std::span<ChildPart> sharing = left.first(two ? 2 : 1);
     WriteChildren(entries, entry_bytes, sharing);
@@ -235,7 +241,41 @@ void AttachedSession::FinishReplace(OpSeq op_seq, const std::shared_ptr<Replace>
     left = left.subspan(sharing.size());
   }
   for (const auto& [key, parts] : rows) state_->PutParts(key, parts);
-  Finish(op_seq, absl::OkStatus());
+  return absl::OkStatus();
+}
+
+// As a spill would write them: a fetch of several then reads fewer pages, and pages that touch.
+absl::Status AttachedSession::ReplaceInLog(const Replace& op, const EntryMap& entries) {
+  const std::int64_t entry_bytes = row_.layout.EntryBytes(op.head);
+  const std::int64_t record_entries_max = kPartBytesMax / entry_bytes;
+  std::size_t count = 0;
+  for (const ChildCluster& child : op.children) {
+    count += static_cast<std::size_t>(child.positions.count());
+  }
+  std::string gathered;
+  gathered.reserve(count * static_cast<std::size_t>(entry_bytes));  // items are views of it
+  LogPlan plan;
+  for (const ChildCluster& child : op.children) {
+    const ClusterKey key{op.layer, op.head, child.cluster_id};
+    for (std::int64_t first = 0; first < child.positions.count(); first += record_entries_max) {
+      Positions positions = child.positions.Slice(
+          first, std::min(record_entries_max, child.positions.count() - first));
+      const std::size_t begin = gathered.size();
+      positions.ForEach([&](std::int64_t position) { gathered += entries.at(position); });
+      plan.parts[key].push_back(
+          LogItem::New(std::move(positions), std::string_view(gathered).substr(begin)));
+    }
+  }
+  plan.new_bytes = std::ssize(gathered);
+  plan.order = OrderOfRows(plan);
+  LogRuns runs;
+  CAIRN_RETURN_IF_ERROR(AllocateRuns(plan, runs));
+  ApplyChecked(op);
+  for (const ClusterKey& key : plan.order) {
+    state_->PutParts(key, MakeRecords(key, plan.parts.at(key), runs));
+  }
+  WriteRuns(runs);
+  return absl::OkStatus();
 }
 
 }  // namespace cairn::kv

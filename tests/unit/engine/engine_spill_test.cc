@@ -243,5 +243,99 @@ TEST_F(EngineSpillTest, WhoHasLittleOfTheTableDoesNotSpill) {
   EXPECT_GT(Stats().write_log_bytes, 0);
 }
 
+// Every third position from cluster - 101 on: children of clusters 1 to 100.
+Positions ChildPositions(std::int64_t cluster) {
+  return Positions::FromUnsorted({cluster - 101, cluster - 1, cluster + 99});
+}
+
+class EngineManyChildrenTest : public EngineSpillTest {
+ protected:
+  // Clusters 1 to 100 on flash.
+  void StartStored(std::int64_t size_bytes, std::int32_t pooled_children_max) {
+    EngineOptions options;
+    options.place_at_idle = false;
+    options.pending_bytes_max = kPartBytesMax;
+    options.arena_bytes_max = 0;
+    options.pooled_children_max = pooled_children_max;
+    Start(options, size_bytes);
+    id_ = Create();
+    session_ = Open(id_);
+    AppendClusters(1, 100);
+    ASSERT_EQ(TakeCheckpoint(*session_, 0, 300).status().ToString(), "OK");
+  }
+  // By clusters 101 to 200.
+  void ReplaceAll() {
+    next_cluster_id_ = 201;
+    for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+      for (std::int32_t head = 0; head < layout_.head_count; ++head) {
+        Replace replace;
+        replace.layer = layer;
+        replace.head = head;
+        for (std::int64_t id = 1; id <= 100; ++id) {
+          replace.parent_ids.emplace_back(id);
+          replace.children.push_back({ClusterId(100 + id), ChildPositions(100 + id)});
+        }
+        session_->Send(std::move(replace));
+      }
+    }
+  }
+  void ExpectChildren() {
+    for (std::int64_t id = 101; id <= 200; ++id) ExpectCluster(*session_, id, ChildPositions(id));
+  }
+  std::int64_t ReadsOfFirstChildren(std::int64_t count) {
+    const std::int64_t before = Stats().read_fetch_count;
+    Fetch fetch;
+    for (std::int64_t id = 101; id < 101 + count; ++id)
+      fetch.clusters.push_back({0, ClusterId(id)});
+    EXPECT_TRUE(session_->Read(std::move(fetch)).ok());
+    return Stats().read_fetch_count - before;
+  }
+};
+
+TEST_F(EngineManyChildrenTest, TheyLieSideBySideInALogRun) {
+  StartStored(std::int64_t{64} << 20, 64);
+  const std::int64_t written_bytes = Stats().write_log_bytes;
+  ReplaceAll();
+  ExpectChildren();
+  EXPECT_EQ(ReadsOfFirstChildren(50), 1);
+  EXPECT_EQ(Stats().write_pool_bytes, 0);
+  // Every entry once, and less than a page for each layer and head.
+  const std::int64_t owner_count = std::int64_t{layout_.layer_count} * layout_.head_count;
+  EXPECT_LT(Stats().write_log_bytes - written_bytes,
+            300 * layout_.TokenBytes() + owner_count * kPageBytes);
+  ASSERT_EQ(TakeCheckpoint(*session_, 300, 300).status().ToString(), "OK");
+  Reopen();
+  ExpectChildren();
+  EXPECT_EQ(ReadsOfFirstChildren(50), 1);
+}
+
+TEST_F(EngineManyChildrenTest, FewGoToPoolsWhereTheyMayGrow) {
+  StartStored(std::int64_t{64} << 20, 100);
+  ReplaceAll();
+  ExpectChildren();
+  EXPECT_GT(Stats().write_split_bytes, 0);
+}
+
+TEST_F(EngineManyChildrenTest, WithoutRoomForThemNothingHasChanged) {
+  StartStored(80 * kPageBytes, 64);
+  const std::int64_t used_bytes = Stats().flash_used_bytes;
+  ReplaceAll();
+  EXPECT_TRUE(session_->Read(GetCarried{0}).ok() || !session_->failure().ok());
+  EXPECT_EQ(session_->failure().code(), absl::StatusCode::kResourceExhausted);
+  Reopen();
+  ExpectClusters(1, 100);
+  EXPECT_EQ(Stats().flash_used_bytes, used_bytes);
+}
+
+TEST_F(EngineManyChildrenTest, BehindARollbackTheParentsAreThere) {
+  StartStored(std::int64_t{64} << 20, 64);
+  const std::int64_t used_bytes = Stats().flash_used_bytes;
+  ReplaceAll();
+  ExpectChildren();
+  Reopen();
+  ExpectClusters(1, 100);
+  EXPECT_EQ(Stats().flash_used_bytes, used_bytes);
+}
+
 }  // namespace
 }  // namespace cairn::kv

@@ -41,6 +41,7 @@ absl::Status FaultWorld::StartEngine() {
   EngineOptions options;
   options.place_entries_min = Random(3) != 0 ? 3 : 40;
   options.pending_bytes_max = 64 << 10;
+  options.pooled_children_max = Random(2) == 0 ? 1 : 64;
   options.index_changed_min = Random(3) * 3;
   options.merge_gap_bytes = Random(3) * 2 * kPageBytes;
   if (Random(3) != 0) options.arena_bytes_max = 0;  // so that fetches read
