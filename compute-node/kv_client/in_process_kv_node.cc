@@ -1,5 +1,6 @@
 #include "compute-node/kv_client/in_process_kv_node.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -8,6 +9,14 @@
 #include "kv-node/layout/superblock.h"
 
 namespace cairn::compute {
+namespace {
+
+// Nothing is sent here: whoever asked holds the answers themselves. A step holds those of a layer
+// while it waits for the last of them, which must not wait for the others to be given back. So this
+// is what a layer's selection may take, each few entries of it in a page of their own.
+constexpr std::int64_t kRamIoBytesMin = std::int64_t{128} << 20;
+
+}  // namespace
 
 absl::StatusOr<SessionId> InProcessKvNode::Create(const CreateSession& request) {
   return WaitForEngine<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
@@ -45,6 +54,7 @@ absl::StatusOr<std::unique_ptr<KvNode>> MakeRamKvNode(const RamKvNodeOptions& op
   kv::EngineOptions engine_options = options.engine;
   engine_options.durable = false;
   engine_options.arena_bytes_max = 0;  // the device is memory: a cache would hold it twice
+  engine_options.io_bytes_max = std::max(engine_options.io_bytes_max, kRamIoBytesMin);
   kv::MetaOptions meta_options;
   meta_options.path = "/cairn-ram";
   meta_options.in_memory = true;

@@ -1,5 +1,10 @@
 #include "compute-node/kv_client/in_process_kv_node.h"
 
+#include <chrono>
+#include <future>
+#include <string>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "tests/unit/kv_client/client_values.h"
@@ -82,6 +87,36 @@ TEST(RamKvNodeTest, EngineInMemoryKeepsASession) {
   const auto stats = (*node)->Stats();
   ASSERT_TRUE(stats.ok());
   EXPECT_EQ(stats->io_engine, "memory");
+}
+
+// A step holds the answers of a layer until it has the last of them.
+TEST(RamKvNodeTest, AnswersThatAreHeldDoNotHoldUpOthers) {
+  const auto node = MakeRamKvNode({});
+  ASSERT_TRUE(node.ok()) << node.status();
+  CreateSession create = values::ValidCreateSession();
+  create.layout = {.layer_count = 1, .head_count = 1, .head_dim = 64, .kv_format = KvFormat::kF16};
+  const auto id = (*node)->Create(create);
+  ASSERT_TRUE(id.ok()) << id.status();
+  const auto session = (*node)->Open(*id);
+  ASSERT_TRUE(session.ok()) << session.status();
+  constexpr std::int64_t kPartEntries = 256;  // a whole pool
+  constexpr std::int64_t kClusters = 32;      // 2 MiB
+  for (std::int64_t cluster = 0; cluster < kClusters; ++cluster) {
+    Append append;
+    append.clusters.push_back({{0, ClusterId(cluster + 1)},
+                               Positions::Range(cluster * kPartEntries, kPartEntries),
+                               std::string(std::size_t{kPartEntries} * 256, 'x')});
+    ASSERT_TRUE((*session)->Send(std::move(append)).ok());
+  }
+  Fetch all;
+  for (std::int64_t cluster = 0; cluster < kClusters; ++cluster) {
+    all.clusters.push_back({0, ClusterId(cluster + 1)});
+  }
+  std::vector<std::future<absl::StatusOr<ReadReply>>> answers;
+  for (int i = 0; i < 8; ++i) answers.push_back((*session)->StartRead(all));
+  for (std::future<absl::StatusOr<ReadReply>>& answer : answers) {
+    EXPECT_EQ(answer.wait_for(std::chrono::minutes(1)), std::future_status::ready);
+  }
 }
 
 }  // namespace
