@@ -42,14 +42,15 @@ absl::StatusOr<std::vector<LoadedCluster>> EntryStore::Load(
       planned.cluster = clusters[i];
       planned.entry_count = entry_counts[i];
       const FetchedCluster& fetched = reply.clusters[i - first];
-      EntryRun run;
-      CAIRN_RETURN_IF_ERROR(CheckFetched(layer, planned, fetched, entry_bytes_, run));
+      std::vector<const std::byte*> entries;
+      CAIRN_RETURN_IF_ERROR(
+          CheckFetched(layer, planned, fetched, entry_bytes_, WithPositions::kYes, entries));
       LoadedCluster cluster{.cluster = clusters[i]};
       for (const Span& span : fetched.spans) cluster.positions.AppendAll(span.positions);
       cluster.stored_count = cluster.positions.count();
-      cluster.keys.resize(run.entries.size() * dim);
-      for (std::size_t entry = 0; entry < run.entries.size(); ++entry) {
-        LoadKvEntry(run.entries[entry], layout_.kv_format,
+      cluster.keys.resize(entries.size() * dim);
+      for (std::size_t entry = 0; entry < entries.size(); ++entry) {
+        LoadKvEntry(entries[entry], layout_.kv_format,
                     std::span(cluster.keys).subspan(entry * dim, dim), value);
       }
       loaded.push_back(std::move(cluster));

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/timeline/timeline.h"
 #include "compute-node/kv_client/kv_client.h"
 
@@ -22,7 +23,7 @@ absl::Status ClusterError(std::int32_t layer, const ClusterRef& cluster, std::st
 
 absl::Status CheckFetched(std::int32_t layer, const PlannedCluster& planned,
                           const FetchedCluster& fetched, std::int64_t entry_bytes,
-                          EntryRun& arrived) {
+                          WithPositions with_positions, std::vector<const std::byte*>& arrived) {
   const ClusterRef& cluster = planned.cluster;
   if (fetched.cluster != cluster) {
     return ClusterError(layer, cluster,
@@ -35,30 +36,35 @@ absl::Status CheckFetched(std::int32_t layer, const PlannedCluster& planned,
   if (fetched.outcome != FetchOutcome::kFound) {
     return ClusterError(layer, cluster, "the KV node does not know it");
   }
-  arrived.head = cluster.head;
+  const bool has_positions = with_positions == WithPositions::kYes;
+  CAIRN_CHECK(has_positions || planned.positions.empty());
   Positions positions;
+  std::int64_t count = 0;
   for (const Span& span : fetched.spans) {
-    const bool whole = span.entry_count >= 1 && span.positions.count() == span.entry_count &&
-                       span.entry_count <= planned.entry_count &&
-                       std::ssize(span.bytes) == span.entry_count * entry_bytes;
+    const bool whole = span.entry_count >= 1 && span.entry_count <= planned.entry_count &&
+                       std::ssize(span.bytes) == span.entry_count * entry_bytes &&
+                       (!has_positions || span.positions.count() == span.entry_count);
     if (!whole) {
       return ClusterError(
           layer, cluster,
           fmt::format("part {}: {} entries in {} bytes with {} positions", span.part_id,
                       span.entry_count, span.bytes.size(), span.positions.count()));
     }
-    if (!positions.empty() && span.positions.first() <= positions.last()) {
-      return ClusterError(layer, cluster, "its spans are not in position order");
+    if (has_positions) {
+      if (!positions.empty() && span.positions.first() <= positions.last()) {
+        return ClusterError(layer, cluster, "its spans are not in position order");
+      }
+      positions.AppendAll(span.positions);
     }
-    positions.AppendAll(span.positions);
+    count += span.entry_count;
     for (std::int64_t i = 0; i < span.entry_count; ++i) {
-      arrived.entries.push_back(span.Entry(i, entry_bytes));
+      arrived.push_back(span.Entry(i, entry_bytes));
     }
   }
-  if (positions.count() != planned.entry_count) {
+  if (count != planned.entry_count) {
     return ClusterError(
         layer, cluster,
-        fmt::format("{} entries came, {} were expected", positions.count(), planned.entry_count));
+        fmt::format("{} entries came, {} were expected", count, planned.entry_count));
   }
   if (!planned.positions.empty() && !(positions == planned.positions)) {
     return ClusterError(

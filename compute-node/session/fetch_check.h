@@ -3,22 +3,26 @@
 // Threading:  functions of their arguments only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <future>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/kv/messages.h"
 #include "compute-node/retrieval/policy.h"
-#include "compute-node/session/entry_run.h"
 #include "compute-node/session/stop.h"
 
 namespace cairn::compute {
 
-// Fills `arrived` with the cluster's entries in position order. DATA_LOSS, naming layer, head and
-// cluster, if they are not what was planned.
+// Whether positions were asked for: without them only the number of entries is compared.
+enum class WithPositions : bool { kNo, kYes };
+
+// Adds the cluster's entries in position order. DATA_LOSS, naming layer, head and cluster, if they
+// are not what was planned. REQUIRES: kYes for a cluster whose positions were planned.
 absl::Status CheckFetched(std::int32_t layer, const PlannedCluster& planned,
                           const FetchedCluster& fetched, std::int64_t entry_bytes,
-                          EntryRun& arrived);
+                          WithPositions with_positions, std::vector<const std::byte*>& arrived);
 
 // Behind the attention over it: ABORTED unless the reply's bytes were there all the time.
 absl::Status CheckIntact(const FetchReply& reply);

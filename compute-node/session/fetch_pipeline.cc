@@ -86,8 +86,10 @@ absl::StatusOr<ArrivedSlice> FetchPipeline::Check(InFlight request, FetchReply r
   arrived.charge = std::move(request.charge);
   arrived.clusters.resize(planned.size());
   for (std::size_t i = 0; i < planned.size(); ++i) {
+    arrived.clusters[i].head = planned[i].cluster.head;
     CAIRN_RETURN_IF_ERROR(CheckFetched(request.layer, planned[i], arrived.reply.clusters[i],
-                                       options_.entry_bytes, arrived.clusters[i]));
+                                       options_.entry_bytes, WithPositions::kYes,
+                                       arrived.clusters[i].entries));
   }
   arrived.planned = std::move(request.slice.clusters);
   return arrived;

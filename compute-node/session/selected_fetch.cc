@@ -1,82 +1,131 @@
 #include "compute-node/session/selected_fetch.h"
 
+#include <algorithm>
+#include <array>
 #include <utility>
-
-#include "compute-node/session/fetch_check.h"
 
 namespace cairn::compute {
 
 void SelectedFetch::Reset() {
   requests_.clear();
-  places_.clear();
+  for (std::vector<Foreseen>& of_head : foreseen_) of_head.clear();
   layer_ = -1;
 }
 
-void SelectedFetch::Ask(KvSession& session, std::int32_t layer,
-                        const std::vector<PlannedCluster>& clusters, std::int64_t bytes) {
-  Fetch fetch;
-  fetch.layer = layer;
-  fetch.with_positions = true;
-  Request request;
-  for (const PlannedCluster& planned : clusters) {
-    places_[planned.cluster] = {requests_.size(), request.clusters.size()};
-    request.clusters.push_back(planned.cluster);
-    fetch.clusters.push_back(planned.cluster);
+bool SelectedFetch::NeedsPositions(const PlannedCluster& planned) const {
+  return with_positions_ == WithPositions::kYes || planned.adapt || !planned.positions.empty();
+}
+
+std::vector<SelectedFetch::Place> SelectedFetch::Ask(
+    KvSession& session, std::int32_t layer, std::span<const PlannedCluster* const> clusters) {
+  std::array<Fetch, 2> fetches;
+  std::array<std::int64_t, 2> entry_counts{};
+  std::vector<Place> places;
+  places.reserve(clusters.size());
+  for (const PlannedCluster* planned : clusters) {
+    const std::size_t kind = NeedsPositions(*planned) ? 1 : 0;
+    places.push_back({kind, fetches[kind].clusters.size()});
+    fetches[kind].clusters.push_back(planned->cluster);
+    entry_counts[kind] += planned->entry_count;
   }
-  request.charge = KvMemoryCharge(memory_, bytes);
-  request.answer = session.StartRead(std::move(fetch));
-  requests_.push_back(std::move(request));
+  std::array<std::size_t, 2> request_of{};
+  for (std::size_t kind = 0; kind < fetches.size(); ++kind) {
+    if (fetches[kind].clusters.empty()) continue;
+    request_of[kind] = requests_.size();
+    Request request;
+    request.cluster_count = fetches[kind].clusters.size();
+    request.with_positions = kind == 1 ? WithPositions::kYes : WithPositions::kNo;
+    request.charge = KvMemoryCharge(memory_, entry_counts[kind] * entry_bytes_);
+    fetches[kind].layer = layer;
+    fetches[kind].with_positions = kind == 1;
+    request.answer = session.StartRead(std::move(fetches[kind]));
+    requests_.push_back(std::move(request));
+  }
+  for (Place& place : places) place.request = request_of[place.request];
+  return places;
 }
 
 void SelectedFetch::Predict(KvSession& session, std::int32_t layer,
                             const std::vector<FetchSlice>& plan) {
   Reset();
   layer_ = layer;
+  std::vector<const PlannedCluster*> asked;
   for (const FetchSlice& slice : plan) {
-    Ask(session, layer, slice.clusters, slice.bytes);
+    asked.clear();
+    for (const PlannedCluster& planned : slice.clusters) asked.push_back(&planned);
+    const std::vector<Place> places = Ask(session, layer, asked);
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+      const ClusterRef& cluster = asked[i]->cluster;
+      foreseen_[static_cast<std::size_t>(cluster.head)].push_back({cluster.cluster_id, places[i]});
+    }
     counts_.predicted_count += std::ssize(slice.clusters);
   }
+  for (std::vector<Foreseen>& of_head : foreseen_) {
+    std::sort(of_head.begin(), of_head.end(),
+              [](const Foreseen& a, const Foreseen& b) { return a.cluster < b.cluster; });
+  }
+}
+
+const SelectedFetch::Place* SelectedFetch::Find(const PlannedCluster& planned) const {
+  const std::vector<Foreseen>& of_head = foreseen_[static_cast<std::size_t>(planned.cluster.head)];
+  const auto found =
+      std::lower_bound(of_head.begin(), of_head.end(), planned.cluster.cluster_id,
+                       [](const Foreseen& a, ClusterId wanted) { return a.cluster < wanted; });
+  if (found == of_head.end() || found->cluster != planned.cluster.cluster_id) return nullptr;
+  const bool lacks_positions = NeedsPositions(planned) &&
+                               requests_[found->place.request].with_positions == WithPositions::kNo;
+  return lacks_positions ? nullptr : &found->place;
 }
 
 absl::StatusOr<SelectedClusters> SelectedFetch::Take(KvSession& session, std::int32_t layer,
                                                      std::vector<FetchSlice> plan,
                                                      const StopSignal& stop) {
   if (layer_ != layer) Reset();
-  std::vector<bool> wanted(requests_.size(), false);
+  std::vector<Place> places;  // in the order of the plan
+  std::size_t entry_count = 0;
+  std::vector<const PlannedCluster*> missing;
+  std::vector<std::size_t> missing_places;
   for (const FetchSlice& slice : plan) {
-    std::vector<PlannedCluster> missing;
-    std::int64_t missing_bytes = 0;
+    missing.clear();
+    missing_places.clear();
     for (const PlannedCluster& planned : slice.clusters) {
       ++counts_.selected_count;
-      const auto place = places_.find(planned.cluster);
-      if (place != places_.end()) {
+      entry_count += static_cast<std::size_t>(planned.entry_count);
+      const Place* place = Find(planned);
+      if (place != nullptr) {
         ++counts_.foreseen_count;
-        wanted[place->second.request] = true;
-        continue;
+      } else {
+        missing.push_back(&planned);
+        missing_places.push_back(places.size());
       }
-      missing_bytes += planned.entry_count * entry_bytes_;
-      missing.push_back(planned);
+      places.push_back(place != nullptr ? *place : Place());
     }
-    if (missing.empty()) continue;
-    Ask(session, layer, missing, missing_bytes);
-    wanted.push_back(true);
+    const std::vector<Place> asked = Ask(session, layer, missing);
+    for (std::size_t i = 0; i < asked.size(); ++i) places[missing_places[i]] = asked[i];
   }
+  for (const Place& place : places) requests_[place.request].wanted = true;
   SelectedClusters taken;
   taken.replies.resize(requests_.size());
   for (std::size_t i = 0; i < requests_.size(); ++i) {
-    if (!wanted[i]) continue;
-    CAIRN_ASSIGN_OR_RETURN(taken.replies[i], WaitForFetch(session, layer, requests_[i].answer,
-                                                          requests_[i].clusters.size(), stop));
-    taken.charges.push_back(std::move(requests_[i].charge));
+    Request& request = requests_[i];
+    if (!request.wanted) continue;
+    CAIRN_ASSIGN_OR_RETURN(taken.replies[i], WaitForFetch(session, layer, request.answer,
+                                                          request.cluster_count, stop));
+    taken.charges.push_back(std::move(request.charge));
   }
+  taken.clusters.reserve(places.size());
+  taken.entries.reserve(entry_count);
+  std::size_t next = 0;
   for (FetchSlice& slice : plan) {
     for (PlannedCluster& planned : slice.clusters) {
-      const Place place = places_.at(planned.cluster);
+      const Place place = places[next++];
+      const FetchedCluster& fetched = taken.replies[place.request].clusters[place.index];
       SelectedClusters::Cluster cluster;
+      cluster.first_entry = taken.entries.size();
+      cluster.fetched = &fetched;
+      CAIRN_RETURN_IF_ERROR(CheckFetched(layer, planned, fetched, entry_bytes_,
+                                         requests_[place.request].with_positions, taken.entries));
       cluster.planned = std::move(planned);
-      cluster.fetched = &taken.replies[place.request].clusters[place.index];
-      CAIRN_RETURN_IF_ERROR(
-          CheckFetched(layer, cluster.planned, *cluster.fetched, entry_bytes_, cluster.entries));
       taken.clusters.push_back(std::move(cluster));
     }
   }

@@ -9,17 +9,17 @@
 // Errors:     those of fetch_check.h; what the session answers. After an error call Reset.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <future>
-#include <map>
+#include <span>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/kv/messages.h"
 #include "compute-node/kv_client/kv_client.h"
 #include "compute-node/retrieval/policy.h"
-#include "compute-node/session/entry_run.h"
+#include "compute-node/session/fetch_check.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/stop.h"
 
@@ -29,10 +29,16 @@ namespace cairn::compute {
 struct SelectedClusters {
   struct Cluster {
     PlannedCluster planned;
-    EntryRun entries;
+    std::size_t first_entry = 0;  // in `entries`; as many as planned
     const FetchedCluster* fetched = nullptr;
   };
   std::vector<Cluster> clusters;
+  std::vector<const std::byte*> entries;  // in the order of clusters and positions
+
+  std::span<const std::byte* const> EntriesOf(const Cluster& cluster) const {
+    return std::span(entries).subspan(cluster.first_entry,
+                                      static_cast<std::size_t>(cluster.planned.entry_count));
+  }
   // Keep what the pointers name.
   std::vector<FetchReply> replies;
   std::vector<KvMemoryCharge> charges;
@@ -47,9 +53,13 @@ struct FetchCounts {
 
 class SelectedFetch {
  public:
-  // Borrows `memory`, which outlives it.
-  SelectedFetch(std::int64_t entry_bytes, KvMemory& memory)
-      : entry_bytes_(entry_bytes), memory_(memory) {}
+  // Borrows `memory`, which outlives it. Positions come for clusters that the policy adapts or
+  // knows positions of; with kYes for all.
+  SelectedFetch(const EntryLayout& layout, WithPositions with_positions, KvMemory& memory)
+      : entry_bytes_(layout.EntryBytes(0)),
+        with_positions_(with_positions),
+        memory_(memory),
+        foreseen_(static_cast<std::size_t>(layout.head_count)) {}
 
   // Asks for the plan's clusters. REQUIRES: `session` lives until Reset; nothing is asked for yet
   // but for a layer that was taken.
@@ -63,24 +73,36 @@ class SelectedFetch {
 
  private:
   struct Request {
-    std::vector<ClusterRef> clusters;
+    std::size_t cluster_count = 0;
+    WithPositions with_positions = WithPositions::kNo;
     std::future<absl::StatusOr<ReadReply>> answer;
     KvMemoryCharge charge;
+    bool wanted = false;
   };
   // Where a cluster is or will be.
   struct Place {
     std::size_t request = 0;
     std::size_t index = 0;
   };
+  struct Foreseen {
+    ClusterId cluster;
+    Place place;
+  };
 
-  void Ask(KvSession& session, std::int32_t layer, const std::vector<PlannedCluster>& clusters,
-           std::int64_t bytes);
+  bool NeedsPositions(const PlannedCluster& planned) const;
+  // Asks for those of the clusters that need positions and for the others apart, of which there
+  // mostly are none: positions are much of the work. Places are in the order of `clusters`.
+  std::vector<Place> Ask(KvSession& session, std::int32_t layer,
+                         std::span<const PlannedCluster* const> clusters);
+  // Null: was not foreseen, or without the positions that it needs.
+  const Place* Find(const PlannedCluster& planned) const;
 
   const std::int64_t entry_bytes_;
+  const WithPositions with_positions_;
   KvMemory& memory_;
   std::int32_t layer_ = -1;  // that requests_ are of
   std::vector<Request> requests_;
-  std::map<ClusterRef, Place> places_;
+  std::vector<std::vector<Foreseen>> foreseen_;  // by KV head; by cluster
   FetchCounts counts_;
 };
 

@@ -35,7 +35,9 @@ StoredKv::StoredKv(const Options& options, const ModelConfig& config, ThreadPool
                  .entry_bytes = options.layout.EntryBytes(0),
                  .slices_in_flight_max = options.slices_in_flight_max},
                 memory),
-      selected_fetch_(options.layout.EntryBytes(0), memory),
+      selected_fetch_(options.layout,
+                      options.observer != nullptr ? WithPositions::kYes : WithPositions::kNo,
+                      memory),
       store_(options.layout, options.window_tokens_max, pool, session, policy, options.policy,
              memory),
       loaded_(static_cast<std::size_t>(options.layout.layer_count)),
@@ -164,7 +166,7 @@ absl::Status StoredKv::AttendSelected(const AttentionBatch& batch) {
   attention_.AttendAll(RunsOf(selected));
   if (options_.observer != nullptr) {
     for (const SelectedClusters::Cluster& cluster : selected.clusters) {
-      NoteFetched(cluster.planned, *cluster.fetched, std::ssize(cluster.entries.entries));
+      NoteFetched(cluster.planned, *cluster.fetched, cluster.planned.entry_count);
     }
   }
   KeepLoaded(batch.layer, selected);
@@ -183,8 +185,8 @@ std::vector<EntryRun> StoredKv::RunsOf(const SelectedClusters& selected) const {
     runs[static_cast<std::size_t>(head)].head = head;
   }
   for (const SelectedClusters::Cluster& cluster : selected.clusters) {
-    const std::vector<const std::byte*>& entries = cluster.entries.entries;
-    EntryRun& run = runs[static_cast<std::size_t>(cluster.entries.head)];
+    const std::span<const std::byte* const> entries = selected.EntriesOf(cluster);
+    EntryRun& run = runs[static_cast<std::size_t>(cluster.planned.cluster.head)];
     if (cluster.planned.attended.empty()) {
       run.entries.insert(run.entries.end(), entries.begin(), entries.end());
     }
@@ -228,7 +230,7 @@ void StoredKv::KeepLoaded(std::int32_t layer, const SelectedClusters& selected) 
     if (!cluster.planned.adapt) continue;
     LoadedCluster loaded{.cluster = cluster.planned.cluster};
     for (const Span& span : cluster.fetched->spans) loaded.positions.AppendAll(span.positions);
-    const std::vector<const std::byte*>& entries = cluster.entries.entries;
+    const std::span<const std::byte* const> entries = selected.EntriesOf(cluster);
     loaded.stored_count = std::ssize(entries);
     loaded.keys.resize(entries.size() * dim);
     for (std::size_t entry = 0; entry < entries.size(); ++entry) {

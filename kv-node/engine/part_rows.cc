@@ -18,6 +18,17 @@ void PutPositions(ByteWriter& out, const Positions& positions) {
   }
 }
 
+Positions GetFirstAndCount(ByteReader& in) {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  for (std::int64_t left = in.Varint(); left > 0; --left) {
+    const std::int64_t head = in.Varint();
+    if (count == 0) first = head >> 1;
+    count += (head & 1) != 0 ? in.Varint() : 1;
+  }
+  return Positions::Range(first, count);
+}
+
 Positions GetPositions(ByteReader& in) {
   Positions::Runs runs(static_cast<std::size_t>(in.Varint()));
   std::int64_t end = 0;
@@ -64,23 +75,25 @@ void PartRows::Put(const ClusterKey& key, const std::vector<StoredPart>& parts) 
   rows_[{key.layer, key.head}].Put(key.cluster_id.value(), out.Take());
 }
 
+StoredPart PartRows::DecodeOne(ByteReader& in, PositionDetail detail) {
+  StoredPart part;
+  const std::uint8_t flags = in.Byte();
+  part.kind = static_cast<ExtentKind>(flags >> 1);
+  part.direction = (flags & 1) != 0 ? Direction::kDown : Direction::kUp;
+  part.id = PartId(in.Varint());
+  part.first_page = PageIndex(in.Varint());
+  part.page_count = in.Varint();
+  part.offset_bytes = in.Varint();
+  part.positions = detail == PositionDetail::kAll ? GetPositions(in) : GetFirstAndCount(in);
+  part.crcs.resize(static_cast<std::size_t>(in.Varint()));
+  for (std::uint32_t& crc : part.crcs) crc = in.Fixed32();
+  return part;
+}
+
 std::vector<StoredPart> PartRows::Decode(std::string_view bytes) {
-  ByteReader in(bytes.substr(1));
   std::vector<StoredPart> parts;
-  while (!in.at_end()) {
-    StoredPart& part = parts.emplace_back();
-    const std::uint8_t flags = in.Byte();
-    part.kind = static_cast<ExtentKind>(flags >> 1);
-    part.direction = (flags & 1) != 0 ? Direction::kDown : Direction::kUp;
-    part.id = PartId(in.Varint());
-    part.first_page = PageIndex(in.Varint());
-    part.page_count = in.Varint();
-    part.offset_bytes = in.Varint();
-    part.positions = GetPositions(in);
-    part.crcs.resize(static_cast<std::size_t>(in.Varint()));
-    for (std::uint32_t& crc : part.crcs) crc = in.Fixed32();
-  }
-  CAIRN_CHECK(in.ok());
+  DecodeEach(bytes, PositionDetail::kAll,
+             [&](StoredPart part) { parts.push_back(std::move(part)); });
   return parts;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/check.h"
 #include "kv-node/engine/packed_map.h"
 #include "kv-node/layout/rows.h"
 
@@ -17,10 +18,24 @@ namespace cairn::kv {
 
 using LayerHead = std::pair<std::int32_t, std::int32_t>;
 
+// What a part that is made of its row has of its positions.
+enum class PositionDetail : std::uint8_t {
+  kAll,
+  // The first one and their number, as one run, which takes no memory of its own: for who looks at
+  // the bytes only.
+  kFirstAndCount,
+};
+
 class PartRows {
  public:
   // None: the cluster has no row.
   std::vector<StoredPart> Find(const ClusterKey& key) const;
+  // The same, one after the other.
+  template <typename Fn>
+  void ForEachPart(const ClusterKey& key, PositionDetail detail, Fn&& fn) const {
+    const std::optional<std::string_view> bytes = Bytes(key);
+    if (bytes) DecodeEach(*bytes, detail, fn);
+  }
   bool Contains(const ClusterKey& key) const { return Bytes(key).has_value(); }
   // REQUIRES: there are parts, and the cluster's id is not negative.
   void Put(const ClusterKey& key, const std::vector<StoredPart>& parts);
@@ -63,6 +78,13 @@ class PartRows {
  private:
   static ClusterKey KeyOf(LayerHead owner, std::int64_t id) {
     return {owner.first, owner.second, ClusterId(id)};
+  }
+  static StoredPart DecodeOne(ByteReader& in, PositionDetail detail);
+  template <typename Fn>
+  static void DecodeEach(std::string_view bytes, PositionDetail detail, Fn&& fn) {
+    ByteReader in(bytes.substr(1));
+    while (!in.at_end()) fn(DecodeOne(in, detail));
+    CAIRN_CHECK(in.ok());
   }
   static std::vector<StoredPart> Decode(std::string_view bytes);
   static bool NamesLog(std::string_view bytes) { return bytes.front() != 0; }

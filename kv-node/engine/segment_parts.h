@@ -37,6 +37,10 @@ class SegmentParts {
   std::vector<Part> Find(const ClusterKey& key) const;
   // The same without a hold on anything, which is cheaper.
   std::vector<StoredPart> FindStored(const ClusterKey& key) const { return rows_.Find(key); }
+  template <typename Fn>
+  void ForEachStored(const ClusterKey& key, PositionDetail detail, Fn&& fn) const {
+    rows_.ForEachPart(key, detail, fn);
+  }
   // Keeps the pages of a part in use as long as the result exists. REQUIRES: a row names it.
   ExtentRef Hold(const StoredPart& part) const;
   bool Contains(const ClusterKey& key) const { return rows_.Contains(key); }

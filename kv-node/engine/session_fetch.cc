@@ -72,11 +72,15 @@ AttachedSession::Applied AttachedSession::StartFetch(RequestId request_id, const
   std::int64_t bytes = 0;
   job->clusters.reserve(op.clusters.size());
   job->parts.reserve(op.clusters.size());
+  const PositionDetail detail =
+      op.with_positions ? PositionDetail::kAll : PositionDetail::kFirstAndCount;
+  std::vector<Visible<StoredPart>> parts;
   for (const ClusterRef& ref : op.clusters) {
     FetchJob::Cluster cluster;
     cluster.key = {op.layer, ref.head, ref.cluster_id};
     const std::int64_t entry_bytes = state_->EntryBytes(cluster.key);
-    for (Visible<StoredPart>& visible : state_->StoredPartsOf(cluster.key)) {
+    state_->FindStoredParts(cluster.key, detail, parts);
+    for (Visible<StoredPart>& visible : parts) {
       bytes += visible.count * entry_bytes;
       job->parts.push_back(Want(std::move(visible), entry_bytes));
       ++cluster.part_count;

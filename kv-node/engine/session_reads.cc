@@ -17,7 +17,7 @@ void AddPages(const Part& part, std::int64_t entry_bytes, std::int64_t count,
 // A disk that does not answer may still have the entry: then nothing should be deleted.
 absl::Status LostCarried(const ClusterKey& key, const Part& part, std::int64_t entry_bytes,
                          const PageSet& set) {
-  const std::vector<PagePiece> pieces = PiecesOf(part, entry_bytes, 0, part.count());
+  const PagePieces pieces = PiecesOf(part, entry_bytes, 0, part.count());
   const bool read_failed = std::any_of(
       pieces.begin(), pieces.end(), [&](const PagePiece& piece) { return set.Failed(piece.page); });
   return DataLoss("carried entry of layer {} head {} at position {} {}", key.layer, key.head,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <type_traits>
 #include <utility>
 
 #include "common/base/check.h"
@@ -51,34 +50,6 @@ void SessionState::AddToSums(const ClusterKey& key, const Positions& positions, 
     add ? sum.Add(positions) : sum.Remove(positions);
   });
 }
-
-template <typename P>
-void SessionState::AddVisible(const SegmentRows& rows, std::vector<P> parts,
-                              std::vector<Visible<P>>& out) const {
-  for (P& part : parts) {
-    const std::int64_t count = part.positions.CountBelow(rows.limit);
-    if (count > 0) out.push_back({std::move(part), count, &rows == &chain_.back()});
-  }
-}
-
-template <typename P>
-std::vector<Visible<P>> SessionState::PartsIn(const ClusterKey& key) const {
-  std::vector<Visible<P>> out;
-  for (const SegmentRows& rows : chain_) {
-    if (rows.masks.contains(key)) out.clear();
-    if constexpr (std::is_same_v<P, Part>) {
-      AddVisible(rows, rows.parts.Find(key), out);
-    } else {
-      AddVisible(rows, rows.parts.FindStored(key), out);
-    }
-  }
-  SortByPosition(out);
-  return out;
-}
-template void SessionState::AddVisible(const SegmentRows& rows, std::vector<StoredPart> parts,
-                                       std::vector<Visible<StoredPart>>& out) const;
-template std::vector<Visible<Part>> SessionState::PartsIn(const ClusterKey& key) const;
-template std::vector<Visible<StoredPart>> SessionState::PartsIn(const ClusterKey& key) const;
 
 Positions SessionState::PositionsOf(const ClusterKey& key) const {
   Positions out;

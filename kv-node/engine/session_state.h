@@ -81,6 +81,15 @@ struct PositionSum {
   friend bool operator==(const PositionSum&, const PositionSum&) = default;
 };
 
+// Adds a part if the segment's limit leaves some of it.
+template <typename P>
+void AddVisible(P part, const SegmentRows& rows, bool of_open_segment,
+                std::vector<Visible<P>>& out) {
+  const bool whole = rows.limit == kNoLimit;
+  const std::int64_t count = whole ? part.count() : part.positions.CountBelow(rows.limit);
+  if (count > 0) out.push_back({std::move(part), count, of_open_segment});
+}
+
 template <typename P>
 void SortByPosition(std::vector<Visible<P>>& parts) {
   std::sort(parts.begin(), parts.end(), [](const Visible<P>& a, const Visible<P>& b) {
@@ -101,10 +110,12 @@ class SessionState {
   void Roll(std::int64_t limit, SegmentId next);
 
   // ---- views of the chain ----
-  std::vector<VisiblePart> PartsOf(const ClusterKey& key) const { return PartsIn<Part>(key); }
-  std::vector<Visible<StoredPart>> StoredPartsOf(const ClusterKey& key) const {
-    return PartsIn<StoredPart>(key);
-  }
+  std::vector<VisiblePart> PartsOf(const ClusterKey& key) const;
+  std::vector<Visible<StoredPart>> StoredPartsOf(const ClusterKey& key) const;
+  // The same in place of what `parts` holds. With kFirstAndCount for who looks at bytes only, many
+  // times: parts of segments that count up to a limit have all positions nevertheless.
+  void FindStoredParts(const ClusterKey& key, PositionDetail detail,
+                       std::vector<Visible<StoredPart>>& parts) const;
   Positions PositionsOf(const ClusterKey& key) const;  // with pending ones
   bool Exists(const ClusterKey& key) const;
   std::vector<ClusterInfo> ClustersOf(std::int32_t layer) const;
@@ -169,12 +180,6 @@ class SessionState {
   std::int64_t row_bytes() const;
 
  private:
-  // Of a segment's parts those that count.
-  template <typename P>
-  void AddVisible(const SegmentRows& rows, std::vector<P> parts,
-                  std::vector<Visible<P>>& out) const;
-  template <typename P>
-  std::vector<Visible<P>> PartsIn(const ClusterKey& key) const;
   // In ascending order of keys.
   void ForEachCluster(std::int32_t layer, const std::function<void(const ClusterKey&)>& fn) const;
   using Seen = std::vector<std::int32_t>;  // positions that a head shows

@@ -104,13 +104,15 @@ void SessionState::ForEachStored(
     ForEachCluster(layer, [&](const ClusterKey& key) { fn(key, StoredPartsOf(key)); });
     return;
   }
-  only->parts.rows().ForEachOfLayer(layer,
-                                    [&](const ClusterKey& key, std::vector<StoredPart> parts) {
-                                      std::vector<Visible<StoredPart>> visible;
-                                      AddVisible(*only, std::move(parts), visible);
-                                      SortByPosition(visible);
-                                      fn(key, visible);
-                                    });
+  only->parts.rows().ForEachOfLayer(
+      layer, [&](const ClusterKey& key, std::vector<StoredPart> parts) {
+        std::vector<Visible<StoredPart>> visible;
+        for (StoredPart& part : parts) {
+          AddVisible(std::move(part), *only, only == &chain_.back(), visible);
+        }
+        SortByPosition(visible);
+        fn(key, visible);
+      });
 }
 
 absl::Status SessionState::SumCluster(const ClusterKey& key,

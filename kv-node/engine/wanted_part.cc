@@ -20,7 +20,7 @@ WantedPart Want(Visible<StoredPart> visible, std::int64_t entry_bytes) {
 }
 
 bool IsIntact(const StoreId& store, const WantedPart& wanted) {
-  const std::vector<PagePiece> pieces = PiecesOf(wanted.part, wanted.entry_bytes, 0, wanted.count);
+  const PagePieces pieces = PiecesOf(wanted.part, wanted.entry_bytes, 0, wanted.count);
   return std::all_of(pieces.begin(), pieces.end(), [&](const PagePiece& piece) {
     const std::int64_t page = piece.page.value() - wanted.first_page.value();
     return PieceIsIntact(store, wanted.part, piece,

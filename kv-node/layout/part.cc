@@ -31,9 +31,9 @@ ByteRange RangeOf(const StoredPart& part, std::int64_t entry_bytes, std::int64_t
   return {end - count * entry_bytes, end};
 }
 
-std::vector<PagePiece> PiecesOf(const StoredPart& part, std::int64_t entry_bytes,
-                                std::int64_t first, std::int64_t count) {
-  std::vector<PagePiece> pieces;
+PagePieces PiecesOf(const StoredPart& part, std::int64_t entry_bytes, std::int64_t first,
+                    std::int64_t count) {
+  PagePieces pieces;
   if (count == 0) return pieces;
   const ByteRange touched = RangeOf(part, entry_bytes, first, count);
   const ByteRange whole = RangeOf(part, entry_bytes, 0, part.count());

@@ -83,10 +83,12 @@ struct PagePiece {
   std::int64_t begin = 0;  // in the page
   std::int64_t end = 0;
 };
+// A small part lies in one page, or across the border of two.
+using PagePieces = absl::InlinedVector<PagePiece, 2>;
 // In order of page_number. All of the part's bytes in each page that entries first .. first + count
 // - 1 touch, because a checksum covers all of them.
-std::vector<PagePiece> PiecesOf(const StoredPart& part, std::int64_t entry_bytes,
-                                std::int64_t first, std::int64_t count);
+PagePieces PiecesOf(const StoredPart& part, std::int64_t entry_bytes, std::int64_t first,
+                    std::int64_t count);
 
 // CRC32C of a part's bytes in one page, seeded with store id, part id and page number, so that a
 // page of another store, part or place fails too.

@@ -383,7 +383,7 @@ void SegmentCheck::ForEachBadPage(const Placed& placed, PageWindow& window,
                                   const std::function<void(const Finding&)>& fn) {
   const Part& part = placed.part;
   const PageIndex end(EndPage(*part.extent));
-  std::vector<PagePiece> pieces = PiecesOf(part, placed.entry_bytes, 0, part.count());
+  PagePieces pieces = PiecesOf(part, placed.entry_bytes, 0, part.count());
   std::sort(pieces.begin(), pieces.end(),
             [](const PagePiece& a, const PagePiece& b) { return a.page < b.page; });
   for (const PagePiece& piece : pieces) {

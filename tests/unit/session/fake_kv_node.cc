@@ -256,7 +256,8 @@ class FakeSession : public KvSession {
       for (std::size_t first = 0; first < entries.size();) {
         const std::size_t left = entries.size() - first;
         const std::size_t count = node_.cut_spans ? 1 + node_.random() % left : left;
-        cluster.spans.push_back(MakeSpan(std::span(entries).subspan(first, count)));
+        cluster.spans.push_back(
+            MakeSpan(std::span(entries).subspan(first, count), fetch.with_positions));
         first += count;
       }
     }
@@ -264,13 +265,14 @@ class FakeSession : public KvSession {
     return reply;
   }
 
-  Span MakeSpan(std::span<const std::pair<std::int64_t, std::string>> entries) {
+  Span MakeSpan(std::span<const std::pair<std::int64_t, std::string>> entries,
+                bool with_positions) {
     Span span;
     span.entry_count = std::ssize(entries);
     span.direction = node_.cut_spans && node_.random() % 2 == 0 ? Direction::kDown : Direction::kUp;
     auto bytes = std::make_shared<std::string>();
     for (std::size_t i = 0; i < entries.size(); ++i) {
-      span.positions.Append(entries[i].first);
+      if (with_positions) span.positions.Append(entries[i].first);
       const std::size_t from = span.direction == Direction::kUp ? i : entries.size() - 1 - i;
       *bytes += entries[from].second;
     }

@@ -64,6 +64,29 @@ SessionState Child(std::int64_t limit) {
   return state;
 }
 
+TEST(SessionStateTest, PartsWithoutAllPositionsAreCutLikeOthers) {
+  SegmentRows parent;
+  parent.id = SegmentId(1);
+  parent.limit = 9;
+  parent.parts.Put(Key(1), {MakePart(5, Positions::FromUnsorted({0, 2, 4, 8, 10}))});
+  SegmentRows open;
+  open.id = SegmentId(2);
+  open.parts.Put(Key(1), {MakePart(6, Positions::FromUnsorted({12, 20, 21}))});
+  const SessionState state(kLayout, {parent, open});
+  std::vector<Visible<StoredPart>> parts(3);  // of an earlier call
+  for (const PositionDetail detail : {PositionDetail::kAll, PositionDetail::kFirstAndCount}) {
+    state.FindStoredParts(Key(1), detail, parts);
+    ASSERT_EQ(parts.size(), 2U);
+    EXPECT_EQ(parts[0].count, 4);
+    EXPECT_FALSE(parts[0].of_open_segment);
+    EXPECT_EQ(parts[1].count, 3);
+    EXPECT_TRUE(parts[1].of_open_segment);
+    EXPECT_EQ(parts[1].part.count(), 3);
+    EXPECT_EQ(parts[1].part.positions.first(), 12);
+  }
+  EXPECT_EQ(parts[1].part.positions, Positions::Range(12, 3));
+}
+
 // Rule 9.
 TEST(SessionStateTest, AppendMustGoAboveTheClustersLastPosition) {
   SessionState state = Empty();

@@ -1,0 +1,149 @@
+#include "compute-node/session/selected_fetch.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/tools/seed.h"
+#include "tests/unit/session/fake_kv_node.h"
+
+namespace cairn::compute {
+namespace {
+
+constexpr EntryLayout kFetchLayout = {
+    .layer_count = 1, .head_count = 2, .head_dim = 2, .kv_format = KvFormat::kF16};
+constexpr std::int64_t kFetchEntries = 3;  // of each cluster
+
+// Clusters 1 to 9 of both heads; cluster c of every third position from c - 1 on.
+class SelectedFetchTest : public testing::Test {
+ protected:
+  SelectedFetchTest() {
+    CreateSession create;
+    create.key.model_digest = std::string(32, 'm');
+    create.layout = kFetchLayout;
+    session_ = node_.Open(node_.Create(create).value()).value();
+    Append append;
+    for (std::int32_t head = 0; head < 2; ++head) {
+      for (std::int64_t id = 1; id <= 9; ++id) {
+        ClusterEntries entries;
+        entries.cluster = {head, ClusterId(id)};
+        for (std::int64_t i = 0; i < kFetchEntries; ++i) {
+          entries.positions.Append(id - 1 + 9 * i);
+          entries.entries += EntryOf(head, id, i);
+        }
+        append.clusters.push_back(std::move(entries));
+      }
+    }
+    EXPECT_TRUE(session_->Send(std::move(append)).ok());
+    node_.tamper = [this](const Fetch& fetch, FetchReply&) { asked_.push_back(fetch); };
+  }
+
+  static std::string EntryOf(std::int32_t head, std::int64_t id, std::int64_t index) {
+    return fmt::format("{:04}{}{}{:02}", id, head, index, 7);
+  }
+  static PlannedCluster Planned(std::int32_t head, std::int64_t id, bool adapt = false) {
+    PlannedCluster planned;
+    planned.cluster = {head, ClusterId(id)};
+    planned.entry_count = kFetchEntries;
+    planned.adapt = adapt;
+    return planned;
+  }
+  static std::vector<FetchSlice> Slices(std::vector<std::vector<PlannedCluster>> plan) {
+    std::vector<FetchSlice> slices;
+    for (std::vector<PlannedCluster>& clusters : plan) slices.push_back({std::move(clusters), 0});
+    return slices;
+  }
+  SelectedClusters Take(SelectedFetch& fetch, std::vector<std::vector<PlannedCluster>> plan) {
+    auto taken = fetch.Take(*session_, 0, Slices(std::move(plan)), never_);
+    EXPECT_TRUE(taken.ok()) << taken.status();
+    return taken.ok() ? *std::move(taken) : SelectedClusters();
+  }
+  static void ExpectEntries(const SelectedClusters& taken) {
+    for (const SelectedClusters::Cluster& cluster : taken.clusters) {
+      const ClusterRef& ref = cluster.planned.cluster;
+      const auto entries = taken.EntriesOf(cluster);
+      ASSERT_EQ(std::ssize(entries), kFetchEntries);
+      for (std::int64_t i = 0; i < kFetchEntries; ++i) {
+        const std::string want = EntryOf(ref.head, ref.cluster_id.value(), i);
+        EXPECT_EQ(std::memcmp(entries[static_cast<std::size_t>(i)], want.data(), want.size()), 0)
+            << ref.head << " " << ref.cluster_id.value() << " " << i;
+      }
+    }
+  }
+
+  const std::uint64_t seed_ = test::TestSeed();
+  FakeKvNode node_{seed_};
+  std::unique_ptr<KvSession> session_;
+  std::vector<Fetch> asked_;
+  KvMemory memory_;
+  StopSignal never_;
+};
+
+TEST_F(SelectedFetchTest, ClustersComeInTheOrderOfThePlanWhateverWasForeseen) {
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
+  fetch.Predict(*session_, 0, Slices({{Planned(1, 7), Planned(0, 2)}, {Planned(0, 9)}}));
+  const SelectedClusters taken =
+      Take(fetch, {{Planned(0, 5), Planned(1, 7), Planned(0, 2)}, {Planned(1, 2), Planned(0, 9)}});
+  std::vector<ClusterRef> order;
+  for (const auto& cluster : taken.clusters) order.push_back(cluster.planned.cluster);
+  EXPECT_EQ(order, (std::vector<ClusterRef>{{0, ClusterId(5)},
+                                            {1, ClusterId(7)},
+                                            {0, ClusterId(2)},
+                                            {1, ClusterId(2)},
+                                            {0, ClusterId(9)}}));
+  ExpectEntries(taken);
+  EXPECT_EQ(fetch.counts().foreseen_count, 3);
+  EXPECT_EQ(fetch.counts().selected_count, 5);
+  EXPECT_EQ(asked_.size(), 4U);  // what was not foreseen, once for each slice
+}
+
+TEST_F(SelectedFetchTest, PositionsComeForClustersThatNeedThem) {
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
+  PlannedCluster known = Planned(1, 3);
+  known.positions = Positions::FromUnsorted({2, 11, 20});
+  const SelectedClusters taken = Take(fetch, {{Planned(0, 1), Planned(0, 2, true), known}});
+  ASSERT_EQ(taken.clusters.size(), 3U);
+  EXPECT_TRUE(taken.clusters[0].fetched->spans.at(0).positions.empty());
+  EXPECT_FALSE(taken.clusters[1].fetched->spans.at(0).positions.empty());
+  EXPECT_FALSE(taken.clusters[2].fetched->spans.at(0).positions.empty());
+  ExpectEntries(taken);
+}
+
+TEST_F(SelectedFetchTest, AnObserverGetsPositionsOfAll) {
+  SelectedFetch fetch(kFetchLayout, WithPositions::kYes, memory_);
+  const SelectedClusters taken = Take(fetch, {{Planned(0, 1), Planned(0, 2, true)}});
+  EXPECT_EQ(asked_.size(), 1U);
+  EXPECT_FALSE(taken.clusters.at(0).fetched->spans.at(0).positions.empty());
+}
+
+TEST_F(SelectedFetchTest, WhatWasForeseenWithoutPositionsIsAskedForAgain) {
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
+  fetch.Predict(*session_, 0, Slices({{Planned(0, 1), Planned(0, 2)}}));
+  const SelectedClusters taken = Take(fetch, {{Planned(0, 1, true), Planned(0, 2)}});
+  EXPECT_EQ(fetch.counts().foreseen_count, 1);
+  ASSERT_EQ(asked_.size(), 2U);
+  EXPECT_TRUE(asked_[1].with_positions);
+  EXPECT_EQ(asked_[1].clusters, (std::vector<ClusterRef>{{0, ClusterId(1)}}));
+  EXPECT_FALSE(taken.clusters.at(0).fetched->spans.at(0).positions.empty());
+  ExpectEntries(taken);
+}
+
+TEST_F(SelectedFetchTest, WrongCountsAreDataLossWithoutPositionsToo) {
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
+  PlannedCluster fewer = Planned(0, 4);
+  fewer.entry_count = kFetchEntries - 1;
+  PlannedCluster more = Planned(0, 4);
+  more.entry_count = kFetchEntries + 1;
+  for (const PlannedCluster& wrong : {fewer, more}) {
+    const auto taken = fetch.Take(*session_, 0, Slices({{wrong}}), never_);
+    EXPECT_EQ(taken.status().code(), absl::StatusCode::kDataLoss);
+    fetch.Reset();
+  }
+  EXPECT_EQ(memory_.used_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace cairn::compute
