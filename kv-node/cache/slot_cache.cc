@@ -78,11 +78,14 @@ void SlotCache::Loaded(const SlotRef& slot, bool ok) {
   if (!slot->indexed_) WasteUnused(*slot);
 }
 
-void SlotCache::NoteUse(Slot& slot, SessionId session, std::int32_t layer) const {
+bool SlotCache::NoteUse(Slot& slot, SessionId session, std::int32_t layer) const {
   const auto count = fetch_counts_.find(session);
+  const std::int64_t now = count == fetch_counts_.end() ? 0 : count->second;
+  const bool first = slot.user_ != session || slot.used_at_ != now;
   slot.user_ = session;
-  slot.used_at_ = count == fetch_counts_.end() ? 0 : count->second;
+  slot.used_at_ = now;
   slot.used_layer_ = layer;
+  return first;
 }
 
 // A slot without a user was released, its user's attachment has ended, or nothing in it has passed

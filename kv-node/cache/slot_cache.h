@@ -76,8 +76,9 @@ class SlotCache {
   void Touch(Slot& slot);
   // The session has made one fetch more.
   void NoteFetch(SessionId session) { ++fetch_counts_[session]; }
-  // The session has used the slot for something of a layer.
-  void NoteUse(Slot& slot, SessionId session, std::int32_t layer) const;
+  // The session has used the slot for something of a layer. Returns whether that was the first time
+  // since it has made a fetch: a fetch is one use, however many parts of the slot it names.
+  bool NoteUse(Slot& slot, SessionId session, std::int32_t layer) const;
   // The part was read ahead into the slot and passed its check. REQUIRES: slot.loading().
   static void NoteReadAhead(Slot& slot, PartId part, std::int64_t bytes) {
     slot.unused_.Set(part, bytes);

@@ -36,16 +36,16 @@ class SlotIndex {
   SlotRef Find(PageIndex first, std::int64_t count) const {
     // A cluster is mostly fetched again as it was before.
     const Class& same = by_class_[NumberOf(count)];
-    SlotRef newest;
+    const SlotRef* newest = nullptr;
     const auto [begin, end] = same.equal_range(first.value());
     for (auto it = begin; it != end; ++it) {
       if (it->second->page_count() == count) TakeNewer(it->second, newest);
     }
-    if (newest != nullptr) return newest;
+    if (newest != nullptr) return *newest;
     ForEachTouching(first.value(), first.value() + 1, NumberOf(count), [&](const SlotRef& slot) {
       if (slot->Holds(first, count)) TakeNewer(slot, newest);
     });
-    return newest;
+    return newest == nullptr ? nullptr : *newest;
   }
   // Slots that hold at least one of the pages [first, end). `fn` changes nothing here.
   template <typename Fn>
@@ -61,8 +61,8 @@ class SlotIndex {
     return static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(page_count)) - 1);
   }
   Class& ClassOf(std::int64_t page_count) { return by_class_[NumberOf(page_count)]; }
-  static void TakeNewer(const SlotRef& slot, SlotRef& newest) {
-    if (newest == nullptr || newest->generation() < slot->generation()) newest = slot;
+  static void TakeNewer(const SlotRef& slot, const SlotRef*& newest) {
+    if (newest == nullptr || (*newest)->generation() < slot->generation()) newest = &slot;
   }
   template <typename Fn>
   void ForEachTouching(std::int64_t first, std::int64_t end, std::size_t from_class,

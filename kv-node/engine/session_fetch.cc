@@ -16,7 +16,8 @@ namespace {
 // Parts, or runs, that are worked on between two looks at the device.
 constexpr std::size_t kKeepBusyEvery = 16;
 
-Span SpanOf(const WantedPart& wanted, bool with_positions) {
+// Takes what keeps the pages.
+Span SpanOf(WantedPart& wanted, bool with_positions) {
   Span span;
   span.part_id = wanted.part.id;
   span.entry_count = wanted.count;
@@ -25,7 +26,7 @@ Span SpanOf(const WantedPart& wanted, bool with_positions) {
   const ByteRange range = RangeOf(wanted.part, wanted.entry_bytes, 0, wanted.count);
   const std::int64_t offset = range.begin % kPageBytes;
   span.bytes = {wanted.pages + offset, static_cast<std::size_t>(range.end - range.begin)};
-  span.owner = wanted.owner;
+  span.owner = std::move(wanted.owner);
   if (wanted.slot != nullptr) {
     span.arena.granule_id = wanted.slot->block().granule->id();
     span.arena.offset_bytes = wanted.slot->OffsetInArena(span.bytes.data());
@@ -128,16 +129,15 @@ void AttachedSession::Hold(WantedPart& wanted) {
 bool AttachedSession::FindPart(const std::shared_ptr<FetchJob>& job, WantedPart& wanted) {
   SlotCache* cache = context_.cache.get();
   if (wanted.owner == nullptr) {
-    const SlotRef slot =
-        cache == nullptr ? nullptr : cache->Find(wanted.first_page, wanted.page_count);
+    SlotRef slot = cache == nullptr ? nullptr : cache->Find(wanted.first_page, wanted.page_count);
     if (slot == nullptr) return false;
     job->leases->Add(slot);
-    wanted.slot = slot;
     wanted.pages = slot->At(wanted.first_page);
     wanted.owner = {job->leases, slot.get()};
-    if (slot->loading()) {
+    wanted.slot = std::move(slot);
+    if (wanted.slot->loading()) {
       ++job->open_count;
-      slot->WhenLoaded([this, job] {
+      wanted.slot->WhenLoaded([this, job] {
         if (--job->open_count == 0) AdvanceFetch(job);
       });
       return true;
@@ -168,8 +168,8 @@ void AttachedSession::NoteServed(WantedPart& wanted, std::int32_t layer) {
   if (context_.cache == nullptr) return;
   if (wanted.slot != nullptr) {
     wanted.slot->SetChecked(wanted.part.id, wanted.count);
-    if (!wanted.read_here) context_.cache->Touch(*wanted.slot);
-    context_.cache->NoteUse(*wanted.slot, id_, layer);
+    const bool first_use = context_.cache->NoteUse(*wanted.slot, id_, layer);
+    if (first_use && !wanted.read_here) context_.cache->Touch(*wanted.slot);
     // What was read ahead counts as such when it is fetched first, and as a hit from then on.
     if (context_.cache->TakeReadAhead(*wanted.slot, wanted.part.id)) return;
   }

@@ -5,34 +5,52 @@
 #include <utility>
 
 namespace cairn::kv {
+namespace {
+
+// Sorts what they are compared by, which lies together: the parts are large.
+void SortByPages(std::vector<WantedPart*>& parts) {
+  struct Key {
+    PageIndex first_page;
+    std::int64_t page_count;
+    WantedPart* part;
+  };
+  std::vector<Key> keys;
+  keys.reserve(parts.size());
+  for (WantedPart* part : parts) keys.push_back({part->first_page, part->page_count, part});
+  std::sort(keys.begin(), keys.end(), [](const Key& a, const Key& b) {
+    return std::pair(a.first_page, a.page_count) < std::pair(b.first_page, b.page_count);
+  });
+  for (std::size_t i = 0; i < keys.size(); ++i) parts[i] = keys[i].part;
+}
+
+}  // namespace
 
 WantedPart Want(Visible<StoredPart> visible, std::int64_t entry_bytes) {
   WantedPart wanted;
   wanted.entry_bytes = entry_bytes;
   wanted.count = visible.count;
   wanted.of_open_segment = visible.of_open_segment;
-  const ByteRange range = RangeOf(visible.part, entry_bytes, 0, visible.count);
-  const std::int64_t first = range.begin / kPageBytes;
-  wanted.first_page = PageIndex(visible.part.first_page.value() + first);
-  wanted.page_count = (range.end - 1) / kPageBytes + 1 - first;
+  const PageSpan pages = PagesOf(RangeOf(visible.part, entry_bytes, 0, visible.count));
+  wanted.first_page = PageIndex(visible.part.first_page.value() + pages.first);
+  wanted.page_count = pages.count;
   wanted.part = std::move(visible.part);
   return wanted;
 }
 
 bool IsIntact(const StoreId& store, const WantedPart& wanted) {
-  const PagePieces pieces = PiecesOf(wanted.part, wanted.entry_bytes, 0, wanted.count);
-  return std::all_of(pieces.begin(), pieces.end(), [&](const PagePiece& piece) {
-    const std::int64_t page = piece.page.value() - wanted.first_page.value();
-    return PieceIsIntact(store, wanted.part, piece,
-                         PageBytes(wanted.pages + page * kPageBytes, kPageBytes));
-  });
+  const ByteRange whole = RangeOf(wanted.part, wanted.entry_bytes, 0, wanted.part.count());
+  const std::int64_t first = wanted.first_page.value() - wanted.part.first_page.value();
+  for (std::int64_t i = 0; i < wanted.page_count; ++i) {
+    const PageBytes page(wanted.pages + i * kPageBytes, kPageBytes);
+    const PagePiece piece = PieceIn(wanted.part, whole, first + i);
+    if (!PieceIsIntact(store, wanted.part, piece, page)) return false;
+  }
+  return true;
 }
 
 std::vector<FetchRun> MergeRuns(std::vector<WantedPart*> parts, const MergeLimits& limits,
                                 std::int64_t hole_bytes_max) {
-  std::sort(parts.begin(), parts.end(), [](const WantedPart* a, const WantedPart* b) {
-    return std::pair(a->first_page, a->page_count) < std::pair(b->first_page, b->page_count);
-  });
+  SortByPages(parts);
   std::vector<FetchRun> runs;
   runs.reserve(parts.size());
   std::int64_t hole_bytes_left = hole_bytes_max;

@@ -35,19 +35,23 @@ PagePieces PiecesOf(const StoredPart& part, std::int64_t entry_bytes, std::int64
                     std::int64_t count) {
   PagePieces pieces;
   if (count == 0) return pieces;
-  const ByteRange touched = RangeOf(part, entry_bytes, first, count);
+  const PageSpan touched = PagesOf(RangeOf(part, entry_bytes, first, count));
   const ByteRange whole = RangeOf(part, entry_bytes, 0, part.count());
-  for (std::int64_t q = touched.begin / kPageBytes; q * kPageBytes < touched.end; ++q) {
-    PagePiece piece;
-    piece.page_number = part.direction == Direction::kUp ? q - part.offset_bytes / kPageBytes
-                                                         : part.page_count - 1 - q;
-    piece.page = PageIndex(part.first_page.value() + q);
-    piece.begin = std::max<std::int64_t>(whole.begin - q * kPageBytes, 0);
-    piece.end = std::min(whole.end - q * kPageBytes, kPageBytes);
-    pieces.push_back(piece);
+  for (std::int64_t i = 0; i < touched.count; ++i) {
+    const bool up = part.direction == Direction::kUp;
+    pieces.push_back(PieceIn(part, whole, up ? touched.first + i : touched.end() - 1 - i));
   }
-  if (part.direction == Direction::kDown) std::reverse(pieces.begin(), pieces.end());
   return pieces;
+}
+
+PagePiece PieceIn(const StoredPart& part, const ByteRange& whole, std::int64_t page) {
+  PagePiece piece;
+  piece.page_number = part.direction == Direction::kUp ? page - part.offset_bytes / kPageBytes
+                                                       : part.page_count - 1 - page;
+  piece.page = PageIndex(part.first_page.value() + page);
+  piece.begin = std::max<std::int64_t>(whole.begin - page * kPageBytes, 0);
+  piece.end = std::min(whole.end - page * kPageBytes, kPageBytes);
+  return piece;
 }
 
 std::uint32_t PartCrc(const StoreId& store, PartId part, std::int64_t page_number,

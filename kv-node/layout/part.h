@@ -75,6 +75,17 @@ struct ByteRange {
 ByteRange RangeOf(const StoredPart& part, std::int64_t entry_bytes, std::int64_t first,
                   std::int64_t count);
 
+// Pages of an extent that a range of its bytes touches. REQUIRES: it is not empty.
+struct PageSpan {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  std::int64_t end() const { return first + count; }
+};
+inline PageSpan PagesOf(const ByteRange& range) {
+  const std::int64_t first = range.begin / kPageBytes;
+  return {first, (range.end - 1) / kPageBytes + 1 - first};
+}
+
 // The part's bytes in one page.
 struct PagePiece {
   std::int64_t page_number =
@@ -83,6 +94,9 @@ struct PagePiece {
   std::int64_t begin = 0;  // in the page
   std::int64_t end = 0;
 };
+// Of page `page` of the extent; `whole` is the range of all of the part's entries.
+PagePiece PieceIn(const StoredPart& part, const ByteRange& whole, std::int64_t page);
+
 // A small part lies in one page, or across the border of two.
 using PagePieces = absl::InlinedVector<PagePiece, 2>;
 // In order of page_number. All of the part's bytes in each page that entries first .. first + count

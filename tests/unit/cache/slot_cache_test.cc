@@ -47,6 +47,17 @@ class SlotCacheTest : public testing::Test {
   SlotCache cache_{kCacheBytes, ReplacementPolicy::kLru};
 };
 
+TEST_F(SlotCacheTest, AFetchUsesASlotOnceHoweverManyPartsItNames) {
+  const SlotRef slot = Add(10, 2);
+  cache_.NoteFetch(kOwner);
+  EXPECT_TRUE(cache_.NoteUse(*slot, kOwner, 0));
+  EXPECT_FALSE(cache_.NoteUse(*slot, kOwner, 0));
+  EXPECT_TRUE(cache_.NoteUse(*slot, SessionId(2), 0)) << "another session's fetch";
+  cache_.NoteFetch(kOwner);
+  EXPECT_TRUE(cache_.NoteUse(*slot, kOwner, 0));
+  EXPECT_FALSE(cache_.NoteUse(*slot, kOwner, 0));
+}
+
 TEST_F(SlotCacheTest, WhatIsReadAheadTakesNoRecentSlotUntilItsLayerIsReleased) {
   Fill();
   const std::int64_t count = cache_.slot_count();
