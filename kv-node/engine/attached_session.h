@@ -185,6 +185,7 @@ class AttachedSession {
   void WritePlaced(const std::shared_ptr<PlaceJob>& job, const PageSet& pages);
   std::int64_t UnplacedCount(const ClusterKey& key) const;
   void NoteUnplaced(const ClusterKey& key);
+  // REQUIRES: nothing is pending, nothing was noted.
   void NoteAllUnplaced();
   // Pages [first, first + buffer) are written; a failure ends the attachment.
   void Write(const ExtentRef& extent, PageIndex first, SharedBuffer buffer, WriteCause cause);

@@ -50,6 +50,15 @@ void PutEntries(const Part& part, std::int64_t entry_bytes, std::int64_t first,
   }
 }
 
+// Of the parts behind the last one that was placed.
+std::int64_t LoggedCount(const std::vector<StoredPart>& parts) {
+  std::int64_t count = 0;
+  for (auto part = parts.rbegin(); part != parts.rend() && IsLog(*part); ++part) {
+    count += part->count();
+  }
+  return count;
+}
+
 std::span<const std::byte> AsBytes(const std::string& bytes) {
   return std::as_bytes(std::span(bytes.data(), bytes.size()));
 }
@@ -76,13 +85,7 @@ void AttachedSession::TakePendingChunks(const std::vector<PendingChunk>& chunks,
 }
 
 std::int64_t AttachedSession::UnplacedCount(const ClusterKey& key) const {
-  std::int64_t count = state_->PendingCount(key);
-  const std::vector<StoredPart> parts = state_->open().parts.FindStored(key);
-  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
-    if (part->kind != ExtentKind::kLogRun) break;
-    count += part->positions.count();
-  }
-  return count;
+  return state_->PendingCount(key) + LoggedCount(state_->open().parts.FindStored(key));
 }
 
 void AttachedSession::PlaceForRoom() {
@@ -135,8 +138,11 @@ void AttachedSession::NoteUnplaced(const ClusterKey& key) {
 }
 
 void AttachedSession::NoteAllUnplaced() {
+  CAIRN_CHECK(state_->pending().empty());
   state_->open().parts.rows().ForEachLogged(
-      [this](const ClusterKey& key, const std::vector<StoredPart>&) { NoteUnplaced(key); });
+      [this](const ClusterKey& key, const std::vector<StoredPart>& parts) {
+        if (LoggedCount(parts) >= context_.options.place_entries_min) idle_candidates_.insert(key);
+      });
 }
 
 bool AttachedSession::PlaceAtIdle() {
