@@ -20,8 +20,9 @@ DRAM_BUDGET_BYTES_MIN = 1 << 20
 ARENA_BYTES_MIN = 1 << 20
 # Of the budget: what the KV node keeps of what was read; the compute node has window, index and replies beside it.
 ARENA_BUDGET_SHARE = 2
-# Flash for one conversation: entries move when clusters change, and their old places are freed later.
-EXTENT_FILE_SHARE = 4
+# Flash for one conversation: entries move when clusters change, and their old places are freed later. When a long
+# prompt is clustered anew it takes five times its keys and values and more, with the room in which clusters grow.
+EXTENT_FILE_SHARE = 8
 EXTENT_FILE_BYTES_MIN = 256 << 20
 # Beside the stored context: what is asked and generated.
 DECODED_TOKENS_MAX = 4096
