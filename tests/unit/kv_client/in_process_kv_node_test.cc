@@ -112,8 +112,10 @@ TEST(RamKvNodeTest, AnswersThatAreHeldDoNotHoldUpOthers) {
   for (std::int64_t cluster = 0; cluster < kClusters; ++cluster) {
     all.clusters.push_back({0, ClusterId(cluster + 1)});
   }
-  std::vector<std::future<absl::StatusOr<ReadReply>>> answers;
-  for (int i = 0; i < 8; ++i) answers.push_back((*session)->StartRead(all));
+  std::vector<std::future<absl::StatusOr<ReadReply>>> answers(8);
+  for (std::future<absl::StatusOr<ReadReply>>& answer : answers) {
+    answer = (*session)->StartRead(all);
+  }
   for (std::future<absl::StatusOr<ReadReply>>& answer : answers) {
     EXPECT_EQ(answer.wait_for(std::chrono::minutes(1)), std::future_status::ready);
   }

@@ -53,6 +53,7 @@ class SelectedFetchTest : public testing::Test {
   }
   static std::vector<FetchSlice> Slices(std::vector<std::vector<PlannedCluster>> plan) {
     std::vector<FetchSlice> slices;
+    slices.reserve(plan.size());
     for (std::vector<PlannedCluster>& clusters : plan) slices.push_back({std::move(clusters), 0});
     return slices;
   }
