@@ -85,10 +85,10 @@ class Bench:
             clients.extend((client, kv))
             try:
                 yield Running(client, kv, daemons)
-            # A closed channel refuses a new call with ValueError.
-            except (grpc.RpcError, ValueError) as error:
+            # A closed channel refuses a new call with ValueError; a handshake that breaks off is an OSError.
+            except (grpc.RpcError, OSError, ValueError) as error:
                 daemons.check(END_WAIT_S)
-                if isinstance(error, ValueError):
+                if not isinstance(error, grpc.RpcError):
                     raise
                 raise CommandError(f"{what()}: {error.code().name}: {error.details()}") from error
             finally:

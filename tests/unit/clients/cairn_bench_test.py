@@ -13,6 +13,7 @@ import tempfile
 import threading
 import types
 import unittest
+import unittest.mock
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(REPOSITORY, "clients", "bench"))
@@ -363,6 +364,43 @@ class DaemonTest(unittest.TestCase):
         self.assertTrue(ended.wait(60))
         self.assertIn("sh was ended by signal 9:\nx: ready 1", daemon.why_ended())
         daemon.stop()
+
+
+class FakePair:
+    """Daemons of which the KV node has ended, or none has."""
+    socket = kv_socket = "nowhere"
+
+    def __init__(self, ended):
+        self.ended = ended
+
+    def check(self, _):
+        if self.ended:
+            raise DaemonError("cairn-kv-node was ended by signal 9")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+class RunningTest(unittest.TestCase):
+    def fail_with(self, error, ended):
+        made = bench.Bench.__new__(bench.Bench)
+        made.bin_dir, made.options = "bin", types.SimpleNamespace(model="m", store_dir=None)
+        made.settings = lambda _: ({}, {})
+        closing = lambda _: types.SimpleNamespace(close=lambda: None)  # noqa: E731
+        with unittest.mock.patch.multiple(bench, DaemonPair=lambda *_, **__: FakePair(ended), Client=closing,
+                                          KvNode=closing):
+            with made.running(0, lambda: "document 0"):
+                raise error
+
+    def test_whatever_breaks_off_when_a_daemon_ends_becomes_its_end(self):
+        for error in (ValueError("closed"), ConnectionResetError(104, "reset")):
+            with self.assertRaisesRegex(DaemonError, "ended by signal 9"):
+                self.fail_with(error, ended=True)
+            with self.assertRaises(type(error)):
+                self.fail_with(error, ended=False)
 
 
 if __name__ == "__main__":
