@@ -14,7 +14,8 @@ import daemons
 from daemons import wait_until
 
 PROGRAM = os.path.join(daemons.REPOSITORY, "clients", "bench", "cairn-bench")
-TASKS = os.path.join(daemons.REPOSITORY, "tests", "data", "tasks-dev-4k.jsonl")
+DATA = os.path.join(daemons.REPOSITORY, "tests", "data")
+TASKS = os.path.join(DATA, "tasks-dev-4k.jsonl")
 # What deploy/models/retrieval-3m.md says of full attention at 1K: everything, but for lists of four values.
 RIGHT_1K = {"single": 5, "multikey8": 16, "word8": 16, "record8": 16, "chain5": 4, "note20": 4, "dense": 8}
 # Another order of summation may tip an answer.
@@ -33,16 +34,15 @@ class BenchTasksTest(unittest.TestCase):
         self.assertEqual(self.daemons(), [], "daemons that stayed behind")
         self.assertEqual(os.listdir(self.temporary), [], "files that stayed behind")
 
-    def start(self, *arguments):
+    def start(self, *arguments, tasks=(TASKS, "--lengths", "1024")):
         return subprocess.Popen(
-            ["/usr/bin/python3", PROGRAM, "tasks", "--model", daemons.MODEL, "--tasks", TASKS, "--lengths", "1024",
-             "--policy", "full",
+            ["/usr/bin/python3", PROGRAM, "tasks", "--model", daemons.MODEL, "--tasks", *tasks, "--policy", "full",
              "--build", os.path.dirname(daemons.BIN_DIR), "--json", self.out, *arguments], stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": self.temporary}, start_new_session=True)
 
-    def run_program(self, *arguments, status=0):
+    def run_program(self, *arguments, status=0, **others):
         """-> what it says on stdout and on stderr."""
-        process = self.start(*arguments)
+        process = self.start(*arguments, **others)
         said = process.communicate(timeout=daemons.RUN_TIMEOUT_S)
         self.assertEqual(process.returncode, status, said)
         return said
@@ -139,6 +139,47 @@ class BenchTasksTest(unittest.TestCase):
         wait_until(lambda: not self.daemons(), "the end of the daemons")
         for name in os.listdir(self.temporary):
             subprocess.run(["rm", "-r", os.path.join(self.temporary, name)], check=True)
+
+    def test_files_of_published_forms_are_asked_and_scored(self):
+        prompts = os.path.join(DATA, "tasks-prompts.json")
+        # Documents whose question is in the wording that the model knows, and their scores.
+        for name, count, known in (("ruler", 7, {0: 1}), ("longbench", 6, {0: 1}), ("needle", 3, {0: 1, 1: 1})):
+            tasks = (os.path.join(DATA, f"tasks-{name}.jsonl"), "--prompts", prompts)
+            self.run_program(tasks=tasks)
+            results = self.results()
+            questions = {question["document"]: question for question in results["questions"]}
+            self.assertEqual(len(questions), count)
+            self.assertEqual({number: questions[number]["score"] for number in known}, known, name)
+            self.assertNotIn("correct", questions[0])
+            mean = sum(question["score"] for question in questions.values()) / count
+            self.assertAlmostEqual(results["accuracy"], mean)
+            self.assertEqual({int(number): tokens for number, tokens in results["token_counts"].items()},
+                             {number: question["token_count"] for number, question in questions.items()})
+            # A finished one needs no daemon, to count tokens neither.
+            _, progress = self.run_program(tasks=tasks)
+            self.assertNotIn("counting the tokens", progress)
+            self.assertEqual("1 of multifieldqa_zh left out: its answers are not scored" in progress,
+                             name == "longbench")
+            os.remove(self.out)
+
+    def test_tokens_are_counted_as_the_tasks_file_counts_them(self):
+        with open(TASKS, encoding="utf-8") as file:
+            own = json.loads(file.readline())
+        path = os.path.join(self.folder, "one.jsonl")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"context": own["context"], "question": "What?", "answer": "x"}, file)
+        self.run_program(tasks=(path,))
+        self.assertEqual(self.results()["token_counts"], {"0": own["token_count"]})
+
+    def test_a_conversation_has_a_form_that_a_model_or_the_user_names(self):
+        needle = os.path.join(DATA, "tasks-needle.jsonl")
+        _, said = self.run_program("--chat", tasks=(needle,), status=1)
+        self.assertIn("the model file has no chat template", said)
+        self.run_program("--chat", "llama2", tasks=(needle,))
+        answers = self.results()["questions"]
+        self.assertEqual(len(answers), 3)
+        _, said = self.run_program(tasks=(needle,), status=1)
+        self.assertIn("chat: 'llama2' there, None here", said)
 
     def test_a_setting_that_a_daemon_refuses_is_shown_in_its_words(self):
         _, said = self.run_program("--dram-budget", "1", status=1)

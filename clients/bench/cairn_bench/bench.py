@@ -11,7 +11,7 @@ from .client import Client
 from .daemons import PROFILES, DaemonPair
 from .kv_stats import KvNode
 from .manifest import sha256
-from .options import CommandError
+from .options import CHAT_OF_FILE, CommandError
 
 DAEMONS = ("cairn-kv-node", "cairn-compute-node")
 # The daemon's default, and the least it takes.
@@ -29,7 +29,7 @@ DECODED_TOKENS_MAX = 4096
 # A daemon that ends closes its connections a little earlier.
 END_WAIT_S = 2
 
-Model = collections.namedtuple("Model", "kv_token_bytes kv_entry_bytes")
+Model = collections.namedtuple("Model", "kv_token_bytes kv_entry_bytes context_tokens")
 Running = collections.namedtuple("Running", "client kv daemons")
 
 
@@ -38,6 +38,7 @@ class Bench:
 
     def __init__(self, options):
         self.options, self.bin_dir = options, os.path.join(options.build, "bin")
+        self.digests = {}  # by path: models are large
         self.model = inspect(self.bin_dir, options.model, options.kv_format)
 
     def settings(self, token_count):
@@ -48,6 +49,8 @@ class Bench:
               "prefill_extent_file": False, "device_profile": PROFILES[options.profile]}
         compute = {"kv_format": options.kv_format, "threads": options.threads,
                    "generation_count_max": max(GENERATION_COUNT, getattr(options, "parallel", 1))}
+        if getattr(options, "chat", None) not in (None, CHAT_OF_FILE):
+            compute["chat_template"] = options.chat
         if options.dram_budget:
             compute["dram_budget_bytes"] = budget_bytes(options.dram_budget, token_count * self.model.kv_token_bytes)
             kv["arena_bytes_max"] = max(ARENA_BYTES_MIN, compute["dram_budget_bytes"] // ARENA_BUDGET_SHARE)
@@ -58,13 +61,17 @@ class Bench:
         files = {"model": self.options.model, **{name: os.path.join(self.bin_dir, name) for name in DAEMONS}}
         if "tasks" in names:
             files["tasks"] = self.options.tasks
+            if self.options.prompts:
+                files["prompts"] = self.options.prompts
         shared = ("policy", "seed", "select", "select_min", "select_max", "cluster_entries", "kv_format", "profile",
                   "threads")
         try:
-            digests = {f"{name} (SHA-256)": sha256(path) for name, path in files.items()}
+            for path in files.values():
+                self.digests[path] = self.digests.get(path) or sha256(path)
         except OSError as error:
             raise CommandError(f"cannot read {error.filename}: {error.strerror}") from error
         chosen = {name: getattr(self.options, name) for name in (*shared, *names) if name != "tasks"}
+        digests = {f"{name} (SHA-256)": self.digests[path] for name, path in files.items()}
         return {**digests, **chosen, "dram_budget": str(self.options.dram_budget or "default")}
 
     @contextlib.contextmanager
@@ -102,7 +109,8 @@ def budget_bytes(budget, cache_bytes):
 
 
 def inspect(bin_dir, model, kv_format):
-    """-> Model: bytes of keys and values of a token, and of one entry, a layer's and KV head's share of that.
+    """-> Model: bytes of keys and values of a token, and of one entry, a layer's and KV head's share of that; tokens of
+    the context.
 
     Raises CommandError for a model that Cairn does not run.
     """
@@ -117,6 +125,8 @@ def inspect(bin_dir, model, kv_format):
     fields = dict(re.findall(r"^(\w+):\s+(.*)", done.stdout, re.MULTILINE))
     sizes = {name: int(size) for size, name in re.findall(r"(\d+) in (\w+)", fields.get("kv_bytes_token", ""))}
     heads = re.search(r"(\d+) KV", fields.get("heads", ""))
-    if not fields.get("runs", "").startswith("yes") or kv_format not in sizes or not heads:
+    context = re.match(r"\d+", fields.get("context", ""))
+    if not fields.get("runs", "").startswith("yes") or kv_format not in sizes or not heads or not context:
         raise CommandError(f"{model} does not run with Cairn: {fields.get('runs', 'no keys and values')}")
-    return Model(sizes[kv_format], sizes[kv_format] // (int(fields["layers"]) * int(heads.group(1))))
+    return Model(sizes[kv_format], sizes[kv_format] // (int(fields["layers"]) * int(heads.group(1))),
+                 int(context.group()))

@@ -19,6 +19,11 @@ class Retrieval:
     seed: int
 
 
+def message(text):
+    """-> the prompt of a user's message, for Client.store and Client.answer."""
+    return {"messages": {"messages": [{"role": "user", "content": text}]}}
+
+
 class Client(CairnClient):
     """One connection; calls may come from several threads."""
 
@@ -36,11 +41,16 @@ class Client(CairnClient):
             tokens_max=-1, retrieval=dataclasses.asdict(retrieval), prefill_tokens_max=prefill_tokens_max, **prompt))
         return conversation, finished
 
-    def answer(self, conversation_id, text, tokens_max, stop):
-        """Goes on with a conversation, greedily -> the text, the Finished message."""
-        _, said, finished = _collect(self.generate(conversation_id=conversation_id, text=text, tokens_max=tokens_max,
-                                                   stop=[stop]))
+    def answer(self, conversation_id, tokens_max, stop, **prompt):
+        """Goes on with a conversation, greedily -> the text, the Finished message. stop: a text that ends it, or ""."""
+        _, said, finished = _collect(self.generate(conversation_id=conversation_id, tokens_max=tokens_max,
+                                                   stop=[stop] if stop else [], **prompt))
         return said, finished
+
+    def token_count(self, text):
+        """-> how many tokens a text is, as a prompt that a conversation begins with."""
+        request = self.pb.TokenizeRequest(text=text, special=True)
+        return len(self._unary("Tokenize", request, self.pb.TokenizeResponse).ids)
 
     def decode(self, conversation_id, token, count, on_first=None):
         """Appends a token to a conversation and generates exactly count tokens -> the Finished message.

@@ -45,9 +45,9 @@ def run(options):
     draws = bool(options.json) and not options.no_plots
     if draws:
         plots.check_installed()
-    units = task_units(options)
     bench = Bench(options)
-    results = CompareResults(speed_results(options), TaskResults(task_keys(options)))
+    units, counts = task_units(bench)
+    results = CompareResults(speed_results(options), TaskResults(task_keys(options), counts))
     file = ResultFile(options.json, "compare",
                       {**bench.configuration(*SPEED_NAMES), **task_configuration(bench, units)}, results)
     file.manifest = manifest(options.profile, options.seed, {"speed": speed_settings(bench),

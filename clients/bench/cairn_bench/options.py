@@ -14,6 +14,8 @@ LIST_MAX = 64
 PARALLEL_MAX = 16
 ROUNDS_MAX = 1000
 THREADS_MAX = 1024
+# --chat without a family.
+CHAT_OF_FILE = "of the model file"
 
 
 class CommandError(Exception):
@@ -57,6 +59,12 @@ def add_task_options(add):
         help="so many of each length, in turn one of each kind; default 0: all")
     add("--parallel", type=integer(1, PARALLEL_MAX), default=1, metavar="N",
         help=f"questions at once, up to {PARALLEL_MAX}; answers are the same, times are not. Default 1")
+
+
+    add("--chat", nargs="?", const=CHAT_OF_FILE, metavar="FAMILY",
+        help="ask in a conversation, in the form that the model file says, or in that of a family such as chatml; for "
+        "RULER, LongBench and needles")
+    add("--prompts", metavar="FILE", help="prompts of LongBench, as its dataset2prompt.json has them")
 
 
 def add_speed_options(add, context=None):

@@ -3,9 +3,13 @@ from .tasks import UNCOUNTED_TASKS
 
 
 class TaskResults:
-    """Right and wrong answers of each policy and seed, and what they took; a part of a ResultFile."""
+    """Answers of each policy and seed, and what they took; a part of a ResultFile.
 
-    def __init__(self, keys):
+    token_counts: {number of a document: count}, where the tasks file does not have them.
+    """
+
+    def __init__(self, keys, token_counts=None):
+        self.token_counts = token_counts
         self.runs = {key: {"policy": key[0], "seed": key[1], "documents": [], "questions": []} for key in keys}
 
     def load(self, value):
@@ -13,6 +17,9 @@ class TaskResults:
         for key, run in self.runs.items():
             run["documents"] = there[key]["documents"]
             run["questions"] = there[key]["questions"]
+            for question in run["questions"]:
+                if "score" not in question:
+                    question["score"] = int(question["correct"])
 
     def done(self, key, document_number):
         return any(document["document"] == document_number for document in self.runs[key]["documents"])
@@ -30,6 +37,8 @@ class TaskResults:
         runs = [{**{name: run[name] for name in ("policy", "seed")}, **summary(run),
                  "documents": run["documents"], "questions": run["questions"]} for run in self.runs.values()]
         value = {"runs": runs}
+        if self.token_counts:
+            value["token_counts"] = self.token_counts
         if len(runs) == 1:
             value.update({name: runs[0][name] for name in ("accuracy", "tasks", "lengths", "questions")})
         return value
@@ -72,7 +81,8 @@ def of_length(questions, length):
 
 
 def share(questions):
-    right = sum(question["correct"] for question in questions)
+    """-> the mean score. What is right or wrong has the scores 1 and 0."""
+    right = sum(question["score"] for question in questions)
     return {"accuracy": ratio(right, len(questions)), "right": right, "asked": len(questions)}
 
 

@@ -1,6 +1,7 @@
 """Tables of results, as text with columns that are aligned."""
 from .results import by, is_counted, ratio, share, summary
 from .speed import best_peer
+from .tasks import UNCOUNTED_TASKS
 
 REFERENCE = "full"
 
@@ -17,10 +18,13 @@ def task_tables(runs):
     pooled = {policy: [question for run in some for question in run["questions"]]
               for policy, some in policies.items()}
     counted = {policy: list(filter(is_counted, questions)) for policy, questions in pooled.items()}
-    reference = {_key(question): question["correct"] for question in pooled.get(REFERENCE, [])}
-    title = "right/asked" + (f", net against `{REFERENCE}` in points" if REFERENCE in policies else "")
+    reference = {_key(question): question["score"] for question in pooled.get(REFERENCE, [])}
+    every = [question for some in pooled.values() for question in some]
+    title = "".join(["right/asked" if all("correct" in question for question in every) else "sum of scores/asked",
+                     f", net against `{REFERENCE}` in points" if REFERENCE in policies else "",
+                     "" if all(map(is_counted, every)) else f", without {', '.join(sorted(UNCOUNTED_TASKS))}"])
     return "\n\n".join([
-        f"{title}, without multivalue4\n{_answers(counted, reference, 'length', with_all=True)}",
+        f"{title}\n{_answers(counted, reference, 'length', with_all=True)}",
         f"the same by task\n{_answers(pooled, reference, 'task', with_all=False)}",
         _costs(policies)])
 
@@ -39,12 +43,18 @@ def _cell(questions, policy, reference):
     if not questions:
         return "-"
     counts = share(questions)
-    text = f"{counts['right']}/{counts['asked']}"
+    text = right_of(counts)
     shared = [question for question in questions if _key(question) in reference]
     if policy == REFERENCE or not shared:
         return text
-    net = sum(question["correct"] - reference[_key(question)] for question in shared)
+    net = sum(question["score"] - reference[_key(question)] for question in shared)
     return f"{text} {100 * net / len(shared):+.1f}"
+
+
+def right_of(counts):
+    """-> "3/4", or "2.7/4" where answers have scores between 0 and 1. counts: of results.share."""
+    right = counts["right"]
+    return f"{right:.1f}/{counts['asked']}" if isinstance(right, float) else f"{right}/{counts['asked']}"
 
 
 def _key(question):
@@ -73,7 +83,7 @@ def compare_table(rows, speed):
     """-> the table of `compare`. rows: of compare_command.comparison, speed: SpeedResults as JSON has them."""
     lines = [["policy", "context", "right", "of full", *(column for column, _, _ in SPEED_COLUMNS)]]
     for row in rows:
-        right = "-" if row.get("accuracy") is None else f"{row['right']}/{row['asked']} {row['accuracy']:.1%}"
+        right = "-" if row.get("accuracy") is None else f"{right_of(row)} {row['accuracy']:.1%}"
         lines.append([row["policy"], str(row["context"]), right, _times(row["speed_to_full"]), *speed_cells(row)])
     return "\n".join([aligned(lines), *peer_lines(speed["peers"])])
 

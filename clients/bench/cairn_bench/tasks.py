@@ -1,14 +1,13 @@
-"""Retrieval tasks: documents with questions whose answers are known, read from JSON lines.
+"""Retrieval tasks: documents with questions whose answers are known.
 
-A line is {"token_count", "context", "questions": [{"task", "question", "answer"}, ...]}; what else it has is ignored,
-but for "kind", which sorts documents. A document's questions are asked one after the other, each from the same stored
-context: "\\nQ: {question}\\nA:". The answer is what follows, leading space included, up to the end of the line.
+In the project's own form a line is {"token_count", "context", "questions": [{"task", "question", "answer"}, ...]};
+what else it has is ignored, but for "kind", which sorts documents. A document's questions are asked one after the
+other, each from the same stored context: "\\nQ: {question}\\nA:". The answer is what follows, leading space included,
+up to the end of the line.
 """
 import dataclasses
-import json
 import math
 
-DOCUMENT_COUNT_MAX = 100_000
 # A document belongs to a length that it differs from by at most this share.
 LENGTH_TOLERANCE = 1 / 8
 # Weak with full attention too: reported, and not a part of accuracy.
@@ -25,6 +24,7 @@ class Question:
     task: str
     text: str
     answer: str
+    stop = STOP_TEXT
 
     def prompt(self):
         return f"\nQ: {self.text}\nA:"
@@ -32,54 +32,41 @@ class Question:
     def tokens_max(self):
         return len(self.answer.encode()) + ANSWER_TOKENS_BEYOND
 
+    def judge(self, said):
+        """-> what results have of an answer."""
+        right = is_right(self, said)
+        return {"correct": right, "score": int(right)}
+
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """number: of its line in the file, from 0."""
+    """number: of its line in the file, from 0. token_count: 0: not counted yet. questions: Question, or what has its
+    methods. chat: whether a model of conversations may be asked in one.
+    """
     number: int
     kind: str
     token_count: int
     context: str
     questions: tuple
+    chat: bool = False
 
 
 class TasksError(Exception):
     """The file is no tasks file, or has no documents as asked for."""
 
 
-def load_documents(path):
-    """-> the documents of a file, in its order."""
-    documents = []
-    try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file):
-                if number == DOCUMENT_COUNT_MAX:
-                    raise TasksError(f"{path} has more than {DOCUMENT_COUNT_MAX} lines: split it")
-                documents.append(_document(path, number, line))
-    except (OSError, UnicodeDecodeError) as error:
-        raise TasksError(f"cannot read {path}: {error}") from error
-    if not documents:
-        raise TasksError(f"{path} is empty: give a file with a document in each line")
-    return documents
+def read_document(number, value):
+    """-> the document of a line; raises ValueError, KeyError, TypeError or AttributeError for what is none."""
+    questions = tuple(Question(*(text_of(question[key]) for key in ("task", "question", "answer")))
+                      for question in value["questions"])
+    count, context = value["token_count"], text_of(value["context"])
+    if not isinstance(count, int) or count < 1 or not context:
+        raise ValueError(f"token_count is {count!r} and the context has {len(context)} characters: both must be at "
+                         "least 1")
+    return Document(number, str(value.get("kind", "")), count, context, questions)
 
 
-def _document(path, number, line):
-    try:
-        value = json.loads(line)
-        questions = tuple(Question(*(_text(question[key]) for key in ("task", "question", "answer")))
-                          for question in value["questions"])
-        document = Document(number, str(value.get("kind", "")), value["token_count"], _text(value["context"]),
-                            questions)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TasksError(f"{path}:{number + 1}: not a document with token_count, context and questions of task, "
-                         f"question and answer: {type(error).__name__}: {error}") from error
-    if not isinstance(document.token_count, int) or document.token_count < 1 or not document.context:
-        raise TasksError(f"{path}:{number + 1}: token_count is {document.token_count!r} and the context has "
-                         f"{len(document.context)} characters: both must be at least 1")
-    return document
-
-
-def _text(value):
+def text_of(value):
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
     return value

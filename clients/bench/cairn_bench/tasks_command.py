@@ -6,15 +6,16 @@ import threading
 import time
 
 from .bench import Bench
-from .client import seconds
+from .client import message, seconds
 from .kv_stats import read_bytes
 from .manifest import Contention, manifest
-from .options import (SEEDLESS_POLICIES, add_policy_option, add_run_options, add_task_options, check, progress,
-                      retrieval)
+from .options import (SEEDLESS_POLICIES, CommandError, add_policy_option, add_run_options, add_task_options, check,
+                      progress, retrieval)
 from .result_file import ResultFile
-from .results import TaskResults
-from .table import task_tables
-from .tasks import STOP_TEXT, is_right, load_documents, select_documents
+from .results import TaskResults, share
+from .table import right_of, task_tables
+from .task_file import check_context, load_documents, stored_counts, uncounted, with_counts
+from .tasks import select_documents
 
 DESCRIPTION = """\
 Asks the questions of a tasks file and compares the answers. Each line of the file is a document:
@@ -22,6 +23,8 @@ Asks the questions of a tasks file and compares the answers. Each line of the fi
 The context is computed once and stored. Each question goes on from there, as "\\nQ: QUESTION\\nA:", and is answered
 greedily up to the end of the line. It is right when it equals the answer, leading space included; the items of a
 task whose name begins with multivalue may come in any order. multivalue4 is reported and no part of the accuracy.
+Files of RULER and LongBench, and needles in haystacks, are taken too; their answers have scores between 0 and 1.
+docs/cairn-bench.md says how.
 
 A KV node with a new store and a compute node are started for each length, seed and policy, and stopped afterwards.
 Results are kept in OUT after each document: the same command goes on where it was stopped.
@@ -55,9 +58,9 @@ def add_parser(subparsers):
 def run(options):
     """-> the exit status."""
     check(options)
-    units = task_units(options)
     bench = Bench(options)
-    results = TaskResults(task_keys(options))
+    units, counts = task_units(bench)
+    results = TaskResults(task_keys(options), counts)
     file = ResultFile(options.json, "tasks", task_configuration(bench, units), results)
     file.manifest = manifest(options.profile, options.seed, task_settings(bench, units))
     run_tasks(bench, units, results, file)
@@ -71,16 +74,44 @@ def task_keys(options):
             if policy not in SEEDLESS_POLICIES or seed == options.seed[0]]
 
 
-def task_units(options):
-    """-> [Unit]: what is compared of one length is close together."""
-    chosen = select_documents(load_documents(options.tasks), options.lengths, options.documents)
+def task_units(bench):
+    """-> [Unit]: what is compared of one length is close together; and {number of a document: token count}, of those
+    that the model had to count.
+    """
+    options = bench.options
+    documents, left_out = load_documents(options.tasks, options.prompts)
+    for task, count in left_out.items():
+        progress(f"{options.tasks}: {count} of {task} left out: its answers are not scored")
+    own = next((document for document in documents if document.token_count), None)
+    if options.chat and own:
+        raise CommandError(f"{options.tasks}:{own.number + 1}: --chat is for RULER, LongBench and needles: answers to "
+                           "these questions must be right to the character")
+    counts = count_tokens(bench, uncounted(documents))
+    documents = with_counts(documents, counts)
+    chosen = select_documents(documents, options.lengths, options.documents)
+    check_context(options.tasks, [document for some in chosen.values() for document in some
+                                  if document.number in counts], bench.model.context_tokens)
     keys = task_keys(options)
     return [Unit(length, (policy, seed), some) for length, some in chosen.items() for seed in options.seed
-            for policy in options.policy if (policy, seed) in keys]
+            for policy in options.policy if (policy, seed) in keys], counts
+
+
+def count_tokens(bench, documents):
+    """-> {number of a document: tokens of its context}, as far as possible from the results of an earlier start."""
+    if not documents:
+        return {}
+    counts = stored_counts(bench.options.json, bench.configuration("tasks"))
+    missing = [document for document in documents if document.number not in counts]
+    if missing:
+        progress(f"{bench.options.tasks}: counting the tokens of {len(missing)} documents")
+        with bench.running(0, lambda: f"document {document.number}") as running:
+            for document in missing:
+                counts[document.number] = running.client.token_count(document.context)
+    return counts
 
 
 def task_configuration(bench, units):
-    return {**bench.configuration("tasks", "prefill", "parallel"),
+    return {**bench.configuration("tasks", "prefill", "parallel", "chat"),
             "documents": {str(unit.length): [document.number for document in unit.documents] for unit in units}}
 
 
@@ -126,9 +157,8 @@ class TaskRunner:
         self.file.manifest["contention"] = self.contention.to_json(running.daemons.pids())
         self.results.add(unit.key, {**record, "length": unit.length, "total_seconds": took}, questions)
         self.file.write()
-        right = sum(question["correct"] for question in questions)
         progress(f"[{self.results.done_count()}/{self.count}] {policy} seed {seed}, document {document.number} of "
-                 f"{document.token_count} tokens: {right}/{len(questions)} right, stored in "
+                 f"{document.token_count} tokens: {right_of(share(questions))} right, stored in "
                  f"{record['document_seconds']:.1f} s, {took:.1f} s in all")
 
 
@@ -137,15 +167,18 @@ def ask_document(client, kv, document, chosen, options):
 
     chosen: the Retrieval of its conversations.
     """
+    in_chat = options.chat and document.chat
     before = kv.counters()
-    conversation, stored = client.store(chosen, options.prefill, text=document.context)
+    context = message(document.context) if in_chat else {"text": document.context}
+    conversation, stored = client.store(chosen, options.prefill, **context)
     between = kv.counters()
     one_fork = threading.Lock()  # a conversation that is being forked refuses another fork
 
     def ask(question):
         with one_fork:
             fork = client.fork(conversation)
-        said, finished = client.answer(fork, question.prompt(), question.tokens_max(), STOP_TEXT)
+        prompt = message(question.message()) if in_chat else {"text": question.prompt()}
+        said, finished = client.answer(fork, question.tokens_max(), question.stop, **prompt)
         client.delete(fork)
         return said, finished
 
@@ -153,7 +186,7 @@ def ask_document(client, kv, document, chosen, options):
     after = kv.counters()
     client.delete(conversation)
     questions = [{"document": document.number, "question": number, "task": question.task,
-                  "token_count": document.token_count, "correct": is_right(question, said), "said": said}
+                  "token_count": document.token_count, **question.judge(said), "said": said}
                  for number, (question, (said, _)) in enumerate(zip(document.questions, answers))]
     finished = [each for _, each in answers]
     record = {

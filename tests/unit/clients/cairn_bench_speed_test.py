@@ -161,7 +161,8 @@ class PeerTest(unittest.TestCase):
 
 class ComparisonTest(unittest.TestCase):
     QUESTIONS = [{"document": 0, "question": number, "task": task, "token_count": 1000, "length": 1024,
-                  "correct": number != 1, "said": ""} for number, task in enumerate(("t", "t", "multivalue4"))]
+                  "correct": number != 1, "score": int(number != 1), "said": ""}
+                 for number, task in enumerate(("t", "t", "multivalue4"))]
 
     def results(self):
         measured, answers = speed.SpeedResults(KEYS, PEERS), results.TaskResults([("full", 1), ("dynakv", 1)])

@@ -17,7 +17,7 @@ import unittest.mock
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(REPOSITORY, "clients", "bench"))
-from cairn_bench import bench, main, result_file, results, table, tasks, tasks_command  # noqa: E402
+from cairn_bench import bench, main, result_file, results, table, task_file, tasks, tasks_command  # noqa: E402
 from cairn_bench.client import Retrieval  # noqa: E402  pylint: disable=wrong-import-position
 from cairn_bench.daemons import Daemon, DaemonError  # noqa: E402  pylint: disable=wrong-import-position
 
@@ -36,7 +36,7 @@ def record(number):
 
 def question(number, index, correct, task="single", length=1024):
     return {"document": number, "question": index, "task": task, "token_count": length - 7, "correct": correct,
-            "said": "", "length": length}
+            "score": int(correct), "said": "", "length": length}
 
 
 class FolderTest(unittest.TestCase):
@@ -80,7 +80,7 @@ class TasksFileTest(FolderTest):
     LINE = '{"token_count": 5, "context": "a b", "questions": [{"task": "t", "question": "q", "answer": " a", "x": 1}]}'
 
     def test_documents_are_numbered_by_line(self):
-        some = tasks.load_documents(self.write("t", self.LINE + "\n" + self.LINE + "\n"))
+        some, _ = task_file.load_documents(self.write("t", self.LINE + "\n" + self.LINE + "\n"))
         self.assertEqual([each.number for each in some], [0, 1])
         self.assertEqual(some[1].questions, (tasks.Question("t", "q", " a"),))
 
@@ -89,10 +89,10 @@ class TasksFileTest(FolderTest):
                      self.LINE.replace('"a b"', '""'), self.LINE.replace('" a"', "4"),
                      self.LINE.replace('"answer"', '"reply"')):
             with self.assertRaisesRegex(tasks.TasksError, r"t:2: ", msg=line):
-                tasks.load_documents(self.write("t", self.LINE + "\n" + line + "\n"))
+                task_file.load_documents(self.write("t", self.LINE + "\n" + line + "\n"))
         for path in (self.write("t", ""), self.path("absent")):
             with self.assertRaises(tasks.TasksError):
-                tasks.load_documents(path)
+                task_file.load_documents(path)
 
     def test_documents_are_chosen_by_length_and_in_turn_by_kind(self):
         some = [document(0, 1009), document(1, 1026), document(2, 1017, "mixed"), document(3, 4085),
@@ -245,7 +245,7 @@ class FakeClient:
         self.forking.release()
         return new
 
-    def answer(self, conversation, text, tokens_max, stop):
+    def answer(self, conversation, tokens_max, stop, text):
         assert conversation != 1 and tokens_max > 0 and stop == "\n"
         if text == self.wrong:
             raise RuntimeError(text)
@@ -280,7 +280,7 @@ class DocumentTest(unittest.TestCase):
         self.retrieval = Retrieval("full", 3, 192, 1024, 8, 1)
 
     def ask(self, client, parallel):
-        chosen = types.SimpleNamespace(prefill=256, parallel=parallel)
+        chosen = types.SimpleNamespace(prefill=256, parallel=parallel, chat=None)
         return tasks_command.ask_document(client, client, self.document, self.retrieval, chosen)
 
     def test_questions_stay_in_order_and_no_conversation_is_left(self):
@@ -332,14 +332,19 @@ class OptionsTest(unittest.TestCase):
 
     def test_daemons_share_the_budget(self):
         made = bench.Bench.__new__(bench.Bench)
-        made.options, made.model = self.parse("--dram-budget", "1/13", "--parallel", "9"), bench.Model(13 << 10, 1 << 9)
+        made.options = self.parse("--dram-budget", "1/13", "--parallel", "9")
+        made.model = bench.Model(13 << 10, 1 << 9, 1 << 15)
         kv, compute = made.settings(4096)
         self.assertEqual((compute["dram_budget_bytes"], kv["arena_bytes_max"]), (4 << 20, 2 << 20))
         self.assertEqual(compute["generation_count_max"], 9)
         made.options = self.parse()
         kv, compute = made.settings(4096)
         self.assertNotIn("dram_budget_bytes", compute)
+        self.assertNotIn("chat_template", compute)
         self.assertNotIn("arena_bytes_max", kv)
+        for given, template in ((["--chat", "chatml"], "chatml"), (["--chat"], None)):
+            made.options = self.parse(*given)
+            self.assertEqual(made.settings(4096)[1].get("chat_template"), template)
 
     def test_a_missing_program_and_lists_that_make_no_sense_are_named(self):
         with contextlib.redirect_stderr(io.StringIO()) as said:
