@@ -20,6 +20,9 @@ CONTEXT = 2048
 POLICIES = ["full", "dynakv", "streaming"]
 PEER = "#!/bin/sh\necho depth=$3 decode_tokens_per_s=12.5 prefill_tokens_per_s=3\n"
 
+# Started by a shell in the background, a program ignores Ctrl-C unless it is told not to.
+PYTHON = ("env", "--default-signal=INT", "/usr/bin/python3")
+
 
 class BenchCompareTest(unittest.TestCase):
     def setUp(self):
@@ -36,7 +39,7 @@ class BenchCompareTest(unittest.TestCase):
     def start(self, command, *arguments):
         # A quarter of the cache: full attention cannot find everything in memory.
         return subprocess.Popen(
-            ["/usr/bin/python3", PROGRAM, command, "--model", daemons.MODEL, "--context", str(CONTEXT), "--tokens", "8",
+            [*PYTHON, PROGRAM, command, "--model", daemons.MODEL, "--context", str(CONTEXT), "--tokens", "8",
              "--dram-budget", "1/4", "--build", os.path.dirname(daemons.BIN_DIR), "--json", self.out, *arguments],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": self.temporary},
             start_new_session=True)

@@ -22,6 +22,9 @@ RIGHT_1K = {"single": 5, "multikey8": 16, "word8": 16, "record8": 16, "chain5": 
 WRONG_MAX = 1
 MIXED, DENSE = 5, 7
 
+# Started by a shell in the background, a program ignores Ctrl-C unless it is told not to.
+PYTHON = ("env", "--default-signal=INT", "/usr/bin/python3")
+
 
 class BenchTasksTest(unittest.TestCase):
     def setUp(self):
@@ -36,7 +39,7 @@ class BenchTasksTest(unittest.TestCase):
 
     def start(self, *arguments, tasks=(TASKS, "--lengths", "1024")):
         return subprocess.Popen(
-            ["/usr/bin/python3", PROGRAM, "tasks", "--model", daemons.MODEL, "--tasks", *tasks, "--policy", "full",
+            [*PYTHON, PROGRAM, "tasks", "--model", daemons.MODEL, "--tasks", *tasks, "--policy", "full",
              "--build", os.path.dirname(daemons.BIN_DIR), "--json", self.out, *arguments], stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": self.temporary}, start_new_session=True)
 
