@@ -2,7 +2,7 @@
 """What pools, reading ahead, the cache and its replacement bring to a live decode: each switched off in turn.
 
     tests/bench/parts_table.py --bin build/release/bin --model deploy/models/MODEL.gguf [--tokens 4096] [--decode 64]
-                               [--runs 3] [--arena-bytes 8388608]
+                               [--runs 3] [--arena-bytes 8388608] [--policy full]
 
 Prints a table of medians over interleaved runs: a prompt of --tokens and --decode tokens behind it, with less shared
 memory than their keys and values take. Reads and bytes are the KV node's own counters (GetStats) of the whole run, the
@@ -31,7 +31,8 @@ def run(arguments, settings):
     settings = {"arena_bytes_max": arguments.arena_bytes, **settings}
     with Cairn(arguments.bin, arguments.model, data_dir=arguments.data_dir, kv_settings=settings) as cairn:
         ids = random_ids(arguments.tokens, cairn.models()[0].vocab_count)
-        for event in cairn.generate(ids, arguments.decode, ephemeral=True):
+        retrieval = {"policy": arguments.policy}
+        for event in cairn.generate(ids, arguments.decode, ephemeral=True, retrieval=retrieval):
             finished = event.finished
         stats = cairn.kv_stats()
     found = stats.cache_hit_bytes + stats.cache_miss_bytes
@@ -52,6 +53,7 @@ def main():
     parser.add_argument("--decode", type=int, default=64)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--arena-bytes", type=int, default=8 << 20)
+    parser.add_argument("--policy", default="full")
     parser.add_argument("--data-dir")
     arguments = parser.parse_args()
     results = {name: [] for name in VARIANTS}

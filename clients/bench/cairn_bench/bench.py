@@ -75,17 +75,16 @@ class Bench:
         return {**digests, **chosen, "dram_budget": str(self.options.dram_budget or "default")}
 
     @contextlib.contextmanager
-    def running(self, token_count, what, store=None, trace=None):
+    def running(self, token_count, what, store=None, compute=None):
         """For a `with` statement: daemons for conversations of so many tokens, and clients -> Running.
 
-        store: a folder with a store that outlives them; None: a new one. trace: a file for the compute node's timeline.
-        An error of a call becomes one of the daemon
-        that ended, or a CommandError that begins with what().
+        store: a folder with a store that outlives them; None: a new one. compute: {name: value}, more settings of the
+        compute node. An error of a call becomes one of the daemon that ended, or a CommandError that begins with
+        what().
         """
         clients = []
         kv_settings, compute_settings = self.settings(token_count)
-        if trace:
-            compute_settings["trace_path"] = os.path.abspath(trace)
+        compute_settings.update(compute or {})
         with DaemonPair(self.bin_dir, self.options.model, kv_settings, compute_settings, self.options.store_dir,
                         on_end=lambda: [client.close() for client in clients], store=store) as daemons:
             client, kv = Client(daemons.socket), KvNode(daemons.kv_socket)

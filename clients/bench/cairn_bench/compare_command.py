@@ -10,7 +10,7 @@ from .options import add_policy_option, add_run_options, add_speed_options, add_
 from .result_file import ResultFile
 from .results import TaskResults, pooled
 from .speed import best_peer
-from .speed_command import SPEED_NAMES, run_speed, speed_results, speed_settings
+from .speed_command import SPEED_NAMES, run_speed, speed_results, speed_settings, synthetic_note
 from .table import compare_table, task_tables
 from .tasks_command import run_tasks, task_configuration, task_keys, task_settings, task_units
 
@@ -56,7 +56,7 @@ def run(options):
     run_tasks(bench, units, results.tasks, file)
     value = results.to_json()
     print(task_tables(results.tasks.runs.values()))
-    print("\n" + compare_table(value["comparison"], value["speed"]))
+    print("\n" + compare_table(value["comparison"], value["speed"]) + synthetic_note(options))
     if draws:
         for path in plots.draw(os.path.splitext(options.json)[0], value["comparison"]):
             progress(f"wrote {path}")

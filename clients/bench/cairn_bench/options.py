@@ -74,6 +74,9 @@ def add_speed_options(add, context=None):
     add("--tokens", type=integer(2), default=64, metavar="T", help="tokens that a measurement decodes; default 64")
     add("--rounds", type=integer(1, ROUNDS_MAX), default=3, metavar="N",
         help="measurements of each policy, one of each policy in turn; default 3")
+    add("--synthetic-kv", action="store_true",
+        help="store the conversation in pieces of 4096 tokens that attend only themselves: for contexts whose prefill "
+        "would take hours. Keys and values are then like the model's, but not the same")
     add("--trace", metavar="FILE",
         help="a timeline of the first round of each policy, for Perfetto or chrome://tracing")
     add("--peer", action="append", default=[], metavar="PATH",

@@ -50,11 +50,16 @@ def run(options):
     file = ResultFile(options.json, "speed", bench.configuration(*SPEED_NAMES), results)
     file.manifest = manifest(options.profile, options.seed[:1], speed_settings(bench))
     run_speed(bench, results, file)
-    print(speed_table(results.to_json()))
+    print(speed_table(results.to_json()) + synthetic_note(options))
     return 0
 
 
-SPEED_NAMES = ("context", "tokens", "rounds", "peer")
+def synthetic_note(options):
+    """-> what the table of a run with --synthetic-kv must say."""
+    return "\n\nsynthetic keys and values (--synthetic-kv)" if options.synthetic_kv else ""
+
+
+SPEED_NAMES = ("context", "tokens", "rounds", "peer", "synthetic_kv")
 
 
 def speed_results(options):
@@ -116,12 +121,12 @@ class ContextRunner:
         self.file.manifest["contention"] = self.contention.to_json()
         self.file.write()
 
-    def _running(self, policy, store, trace=None):
-        return self.bench.running(self.context, lambda: f"{policy} at {self.context} tokens", store, trace)
+    def _running(self, policy, store, compute=None):
+        return self.bench.running(self.context, lambda: f"{policy} at {self.context} tokens", store, compute)
 
     def _prefill(self, policy, store):
         """Stores the conversation -> its id, its bytes on flash."""
-        with self._running(policy, store) as running:
+        with self._running(policy, store, {"local_prompts": True} if self.options.synthetic_kv else None) as running:
             ids = random_tokens(self.context, running.client.vocab_count(), self.options.seed[0])
             conversation, finished = running.client.store(
                 retrieval(self.options, policy, self.options.seed[0]), tokens={"ids": ids})
@@ -136,7 +141,7 @@ class ContextRunner:
     def _measure(self, policy, number, store, conversation, flash_bytes):
         """-> the figures of one round."""
         trace = trace_path(self.options, self.context, policy) if number == TRACED_ROUND else None
-        with self._running(policy, store, trace) as running:
+        with self._running(policy, store, {"trace_path": os.path.abspath(trace)} if trace else None) as running:
             idle = sum(memory_bytes(pid) for pid in running.daemons.pids())
             token = FIRST_TOKEN % running.client.vocab_count()
             fork = running.client.fork(conversation)
