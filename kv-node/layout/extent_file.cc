@@ -31,7 +31,11 @@ absl::StatusOr<std::unique_ptr<ExtentFile>> ExtentFile::Open(const ExtentFileOpt
   return file;
 }
 
-ExtentFile::~ExtentFile() { close(fd_); }
+ExtentFile::~ExtentFile() {
+  // The kernel may keep the file open for a while: an io_uring is taken apart in the background.
+  UnlockExtentFile(fd_);
+  close(fd_);
+}
 
 absl::Status ExtentFile::Load(bool read_only) {
   struct stat file {};

@@ -35,7 +35,7 @@ struct ExtentFileOptions {
   bool read_only = false;
   // How long to wait for the lock. The kernel closes the files of a killed process's io_uring some
   // time after the process is gone.
-  std::chrono::milliseconds lock_wait = std::chrono::seconds(3);
+  std::chrono::milliseconds lock_wait = std::chrono::seconds(10);
 };
 
 struct ExtentFileCreateOptions {

@@ -16,17 +16,21 @@ namespace {
 
 constexpr std::chrono::milliseconds kLockRetry(10);
 
+// Not a process's lock: that one would be dropped when any descriptor of the file is closed.
+bool SetLock(int fd, short type) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  return fcntl(fd, F_OFD_SETLK, &lock) == 0;
+}
+
 }  // namespace
 
 absl::Status LockExtentFile(int fd, const std::string& directory, std::chrono::milliseconds wait,
                             LockKind kind) {
   const auto deadline = std::chrono::steady_clock::now() + wait;
   for (;;) {
-    struct flock lock {};
-    lock.l_type = kind == LockKind::kShared ? F_RDLCK : F_WRLCK;
-    lock.l_whence = SEEK_SET;
-    // Not a process's lock: that one would be dropped when any descriptor of the file is closed.
-    if (fcntl(fd, F_OFD_SETLK, &lock) == 0) return absl::OkStatus();
+    if (SetLock(fd, kind == LockKind::kShared ? F_RDLCK : F_WRLCK)) return absl::OkStatus();
     if (errno != EAGAIN && errno != EACCES) {
       return ErrnoStatus(errno, fmt::format("lock the extent file in {}", directory));
     }
@@ -40,6 +44,8 @@ absl::Status LockExtentFile(int fd, const std::string& directory, std::chrono::m
     std::this_thread::sleep_for(kLockRetry);
   }
 }
+
+void UnlockExtentFile(int fd) { SetLock(fd, F_UNLCK); }
 
 absl::Status ReadWhole(int fd, std::span<std::byte> buffer, std::int64_t offset_bytes,
                        const std::string& path) {

@@ -14,10 +14,11 @@ namespace cairn::kv {
 // kShared: several may look, while nobody has it exclusively.
 enum class LockKind : std::uint8_t { kExclusive, kShared };
 
-// Locks the open file description, until its last descriptor is closed. UNAVAILABLE when another
-// one holds the lock for `wait`.
+// Locks the open file description, until it is unlocked or its last descriptor is closed.
+// UNAVAILABLE when another one holds the lock for `wait`.
 absl::Status LockExtentFile(int fd, const std::string& directory, std::chrono::milliseconds wait,
                             LockKind kind = LockKind::kExclusive);
+void UnlockExtentFile(int fd);
 
 // All of it or an error.
 absl::Status ReadWhole(int fd, std::span<std::byte> buffer, std::int64_t offset_bytes,

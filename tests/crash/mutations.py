@@ -186,7 +186,8 @@ MUTATIONS = [
      ["", "if (first.value() < 0) cache->OnWrite(first, bytes);"], ENGINE_TEST),
     ("a read of an ended attachment is served (rule 5)", ENGINE + "session_fetch.cc",
      "  if (stopped_) return;  // rule 5: reads of an ended epoch are dropped unchecked\n", "", ENGINE_TEST),
-    ("a lease holds flash (rule 16)", ENGINE + "session_fetch.cc", "  span.owner = wanted.owner;\n",
+    ("a lease holds flash (rule 16)", ENGINE + "session_fetch.cc",
+     "  span.owner = std::move(wanted.owner);\n",
      "  span.owner = std::make_shared<std::pair<std::shared_ptr<const void>, ExtentRef>>(\n"
      "      wanted.owner, wanted.extent);\n", ENGINE_TEST),
     ("a write lands under a lease", "kv-node/cache/slot_cache.cc", "    if (InUse(*slot)) {\n      Forget(slot);",

@@ -164,6 +164,17 @@ TEST_F(ExtentFileTest, TheLockOutlivesOtherDescriptorsOfTheFile) {
   EXPECT_EQ(ExtentFile::Open(Options()).status().code(), absl::StatusCode::kUnavailable);
 }
 
+// As an io_uring that is being taken apart does.
+TEST_F(ExtentFileTest, AClosedStoreIsFreeThoughItsFileIsStillOpen) {
+  MakeStore();
+  auto first = ExtentFile::Open(Options());
+  ASSERT_TRUE(first.ok());
+  const int kept = dup((*first)->fd());
+  first->reset();
+  EXPECT_TRUE(ExtentFile::Open(Options()).ok());
+  close(kept);
+}
+
 TEST_F(ExtentFileTest, AStoreClosedMeanwhileIsWaitedFor) {
   MakeStore();
   auto first = ExtentFile::Open(Options());
