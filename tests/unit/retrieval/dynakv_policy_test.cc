@@ -309,6 +309,14 @@ TEST(DynaKvPolicyTest, AMissingRowIsComputedAgainAtTheNextStep) {
   EXPECT_TRUE(planned_lost);
 }
 
+// Of Llama-2-13B, whose heads do not share keys.
+TEST(DynaKvPolicyTest, TheStateOfAModelWithManyHeadsMayBeStored) {
+  PolicyOptions options = SmallOptions();
+  options.layout = {
+      .layer_count = 40, .head_count = 40, .head_dim = 128, .kv_format = KvFormat::kF16};
+  EXPECT_LE(std::ssize(MakeDynaKv(options)->SaveState().state), kPolicyStateBytesMax / 2);
+}
+
 TEST(DynaKvPolicyTest, ForeignStatesAreRefused) {
   const std::unique_ptr<RetrievalPolicy> policy = MakeDynaKv(SmallOptions());
   const PutPolicyState saved = policy->SaveState();
