@@ -34,6 +34,9 @@ class PackedMap {
     for (const Block& block : blocks_) ForEachIn(block, fn);
   }
 
+  // REQUIRES: not empty.
+  std::int64_t last_key() const { return blocks_.back().last_key; }
+
   bool empty() const { return blocks_.empty(); }
   std::int64_t count() const { return count_; }
   std::int64_t memory_bytes() const;

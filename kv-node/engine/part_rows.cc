@@ -104,6 +104,11 @@ void PartRows::Erase(const ClusterKey& key) {
   if (rows->second.empty()) rows_.erase(rows);
 }
 
+void PartRows::Append(PartRows later) {
+  rows_.merge(later.rows_);
+  CAIRN_CHECK(later.rows_.empty());
+}
+
 std::int64_t PartRows::memory_bytes() const {
   std::int64_t bytes = 0;
   for (const auto& [owner, rows] : rows_) {

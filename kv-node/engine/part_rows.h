@@ -40,11 +40,20 @@ class PartRows {
   // REQUIRES: there are parts, and the cluster's id is not negative.
   void Put(const ClusterKey& key, const std::vector<StoredPart>& parts);
   void Erase(const ClusterKey& key);
+  // REQUIRES: what is appended has none of the layers that are here.
+  void Append(PartRows later);
 
   // In ascending order of keys. `fn` changes nothing here.
   template <typename Fn>
   void ForEachKey(Fn&& fn) const {
     for (const auto& [owner, rows] : rows_) ForEachKeyIn(owner, rows, fn);
+  }
+  // The largest id of each (layer, head).
+  template <typename Fn>
+  void ForEachLastKey(Fn&& fn) const {
+    for (const auto& [owner, rows] : rows_) {
+      if (!rows.empty()) fn(KeyOf(owner, rows.last_key()));
+    }
   }
   template <typename Fn>
   void ForEachKeyOfLayer(std::int32_t layer, Fn&& fn) const {
@@ -56,6 +65,16 @@ class PartRows {
   template <typename Fn>
   void ForEach(Fn&& fn) const {
     Walk(false, fn);
+  }
+  // Each part with its cluster's key; of positions first and count.
+  template <typename Fn>
+  void ForEachPart(Fn&& fn) const {
+    for (const auto& [owner, rows] : rows_) {
+      rows.ForEach([&, owner = owner](std::int64_t id, std::string_view bytes) {
+        DecodeEach(bytes, PositionDetail::kFirstAndCount,
+                   [&](const StoredPart& part) { fn(KeyOf(owner, id), part); });
+      });
+    }
   }
   template <typename Fn>
   void ForEachOfLayer(std::int32_t layer, Fn&& fn) const {

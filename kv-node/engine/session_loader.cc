@@ -1,39 +1,62 @@
 #include "kv-node/engine/session_loader.h"
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <thread>
 
 #include "common/base/check.h"
+#include "common/base/parallel.h"
 #include "common/log/log.h"
 
 namespace cairn::kv {
 namespace {
 
 constexpr int kChainLengthMax = 100000;  // a longer one is a loop
+// Threads that load the rows of one session, at most, and clusters that are worth one more.
+constexpr std::int64_t kLoadThreadsMax = 4;
+constexpr std::int64_t kClustersPerThread = 4096;
+
+template <typename T>
+void MoveBehind(std::vector<T>& out, std::vector<T>& from) {
+  out.insert(out.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+}
+
+// By how many ids were given, which are as many clusters at most.
+std::int64_t LoadThreads(const SegmentRow& row) {
+  const std::vector<std::int64_t>& ids = row.next_cluster_ids;
+  const std::int64_t count = std::accumulate(ids.begin(), ids.end(), std::int64_t{0});
+  const auto processors = static_cast<std::int64_t>(std::thread::hardware_concurrency());
+  return std::clamp(std::min(processors, count / kClustersPerThread), std::int64_t{1},
+                    kLoadThreadsMax);
+}
 
 template <typename T>
 absl::Status Bad(absl::StatusOr<T> decoded, std::string_view what, std::int64_t id) {
   return Annotate(decoded.status(), fmt::format("{} {}", what, id));
 }
 
-absl::Status LoadParts(const ParsedClusterRowKey& key, std::string_view value,
-                       StoredSegment& segment) {
+absl::Status LoadParts(const StoredSegment& segment, const ParsedClusterRowKey& key,
+                       std::string_view value, StoredClusterRows& out) {
   CAIRN_ASSIGN_OR_RETURN(std::vector<StoredPart> parts,
                          DecodeParts(value, segment.row.layout.EntryBytes(key.key.head)));
   if (key.kind == ClusterRowKind::kCarried) {
-    segment.carried.emplace_back(key.key, std::move(parts));
+    out.carried.emplace_back(key.key, std::move(parts));
     return absl::OkStatus();
   }
   if (key.key.cluster_id.value() < 1 || parts.empty()) {
     return DataLoss("segment {} layer {} head {} has a row of cluster {} with {} parts", segment.id,
                     key.key.layer, key.key.head, key.key.cluster_id, parts.size());
   }
-  segment.parts.Put(key.key, parts);
+  out.parts.Put(key.key, parts);
   return absl::OkStatus();
 }
 
-absl::Status LoadClusterRows(MetaReader& reader, StoredSegment& segment) {
-  return reader.Scan(
-      Family::kClusters, SegmentPrefix(segment.id),
+// Rows with keys of [first, end).
+absl::Status LoadClusterRows(MetaReader& reader, const StoredSegment& segment,
+                             std::string_view first, std::string_view end, StoredClusterRows& out) {
+  return reader.ScanRange(
+      Family::kClusters, first, end,
       [&](std::string_view key_bytes, std::string_view value) -> absl::Status {
         CAIRN_ASSIGN_OR_RETURN(const ParsedClusterRowKey key, ParseClusterRowKey(key_bytes));
         const EntryLayout& layout = segment.row.layout;
@@ -43,19 +66,39 @@ absl::Status LoadClusterRows(MetaReader& reader, StoredSegment& segment) {
         }
         switch (key.kind) {
           case ClusterRowKind::kMask:
-            segment.masks.push_back(key.key);
+            out.masks.push_back(key.key);
             return absl::OkStatus();
           case ClusterRowKind::kEvicted: {
             CAIRN_ASSIGN_OR_RETURN(Positions positions, DecodePositions(value));
-            segment.evicted.emplace_back(key.key, std::move(positions));
+            out.evicted.emplace_back(key.key, std::move(positions));
             return absl::OkStatus();
           }
           case ClusterRowKind::kParts:
           case ClusterRowKind::kCarried:
-            return LoadParts(key, value, segment);
+            return LoadParts(segment, key, value, out);
         }
         return absl::OkStatus();
       });
+}
+
+// Of all layers, some of them at a time. Rows of layers that the segment does not have are found by
+// who loads the last.
+absl::Status LoadClusterRows(MetaReader& reader, StoredSegment& segment) {
+  const std::int64_t layer_count = segment.row.layout.layer_count;
+  const std::string segment_prefix = SegmentPrefix(segment.id);
+  const auto key_of = [&](std::int64_t layer) {
+    if (layer == 0) return segment_prefix;
+    if (layer == layer_count) return PrefixEnd(segment_prefix);
+    return SegmentLayerPrefix(segment.id, static_cast<std::int32_t>(layer));
+  };
+  std::vector<StoredClusterRows> by_first_layer(static_cast<std::size_t>(layer_count));
+  CAIRN_RETURN_IF_ERROR(ForEachRange(
+      "kv-open", layer_count, LoadThreads(segment.row), [&](std::int64_t begin, std::int64_t end) {
+        return LoadClusterRows(reader, segment, key_of(begin), key_of(end),
+                               by_first_layer[static_cast<std::size_t>(begin)]);
+      }));
+  for (StoredClusterRows& rows : by_first_layer) segment.clusters.Append(std::move(rows));
+  return absl::OkStatus();
 }
 
 absl::Status LoadIndexRows(MetaReader& reader, StoredSegment& segment) {
@@ -179,15 +222,13 @@ class ExtentTable {
 // allocation records have whole pools. `pools` is null for a sealed segment.
 absl::Status AddExtents(const StoredSegment& segment, ExtentTable& extents, PoolTable* pools) {
   absl::Status status;
-  segment.parts.ForEach([&](const ClusterKey& key, const std::vector<StoredPart>& parts) {
-    for (const StoredPart& part : parts) {
-      status.Update(extents.Add(part));
-      if (part.kind != ExtentKind::kPool || pools == nullptr || !status.ok()) continue;
-      status.Update(
-          pools->Adopt({key.layer, key.head}, segment.row.layout.EntryBytes(key.head), part));
-    }
+  segment.clusters.parts.ForEachPart([&](const ClusterKey& key, const StoredPart& part) {
+    status.Update(extents.Add(part));
+    if (part.kind != ExtentKind::kPool || pools == nullptr || !status.ok()) return;
+    status.Update(
+        pools->Adopt({key.layer, key.head}, segment.row.layout.EntryBytes(key.head), part));
   });
-  for (const auto& [key, parts] : segment.carried) {
+  for (const auto& [key, parts] : segment.clusters.carried) {
     for (const StoredPart& part : parts) status.Update(extents.Add(part));
   }
   for (const auto& [layer, run] : segment.index_runs) {
@@ -216,10 +257,12 @@ absl::StatusOr<SegmentRows> BuildRows(StoredSegment stored, ExtentTable& extents
   rows.start = stored.row.start;
   rows.limit = stored.limit;
   rows.has_checkpoint = stored.row.has_checkpoint;
-  rows.parts = SegmentParts(layout, pools, std::move(stored.parts), extents.runs());
-  rows.masks.insert(stored.masks.begin(), stored.masks.end());
-  for (auto& [key, positions] : stored.evicted) rows.evicted.emplace(key, std::move(positions));
-  for (auto& [key, parts] : stored.carried) {
+  rows.parts = SegmentParts(layout, pools, std::move(stored.clusters.parts), extents.runs());
+  rows.masks.insert(stored.clusters.masks.begin(), stored.clusters.masks.end());
+  for (auto& [key, positions] : stored.clusters.evicted) {
+    rows.evicted.emplace(key, std::move(positions));
+  }
+  for (auto& [key, parts] : stored.clusters.carried) {
     std::vector<Part>& records = rows.carried[key];
     for (StoredPart& part : parts) {
       const auto run = extents.runs().find(part.first_page);
@@ -237,6 +280,13 @@ absl::StatusOr<SegmentRows> BuildRows(StoredSegment stored, ExtentTable& extents
 }
 
 }  // namespace
+
+void StoredClusterRows::Append(StoredClusterRows later) {
+  parts.Append(std::move(later.parts));
+  MoveBehind(carried, later.carried);
+  MoveBehind(evicted, later.evicted);
+  MoveBehind(masks, later.masks);
+}
 
 absl::StatusOr<SegmentRow> LoadSegmentRow(MetaReader& reader, SegmentId segment) {
   CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
@@ -335,7 +385,7 @@ absl::StatusOr<LoadedState> BuildState(const std::shared_ptr<FreeMap>& free_map,
   out.segment_row.next_cluster_ids = next_ids;
   out.state = std::make_unique<SessionState>(layout, std::move(chain));
   for (const SegmentRows& rows : out.state->chain()) {
-    rows.parts.rows().ForEachKey([&](const ClusterKey& key) {
+    rows.parts.rows().ForEachLastKey([&](const ClusterKey& key) {
       out.state->NoteUsedId(key.layer, key.head, key.cluster_id.value());
     });
   }
@@ -345,7 +395,7 @@ absl::StatusOr<LoadedState> BuildState(const std::shared_ptr<FreeMap>& free_map,
     out.state->NoteUsedId(static_cast<std::int32_t>(i / heads),
                           head == layout.head_count ? kAllHeads : head, next_ids[i] - 1);
   }
-  CAIRN_RETURN_IF_ERROR(out.state->RecomputeSums());
+  CAIRN_RETURN_IF_ERROR(out.state->RecomputeSums(LoadThreads(out.segment_row)));
   LoadLinks(*out.state, std::move(stored.links), out.co_fetches);
   return out;
 }

@@ -168,7 +168,7 @@ class SessionState {
   bool SumsAreRight() const;
   // Recomputes the sums by walking all rows. DATA_LOSS if a position is shown twice, or positions
   // do not ascend over a cluster's parts (rule 9). REQUIRES: nothing is pending.
-  absl::Status RecomputeSums();
+  absl::Status RecomputeSums(std::int64_t thread_count = 1);
 
   // The largest cluster id that (layer, head) has used (rule 10).
   std::int64_t UsedIdMax(std::int32_t layer, std::int32_t head) const;
@@ -187,6 +187,7 @@ class SessionState {
   void ForEachStored(std::int32_t layer,
                      const std::function<void(const ClusterKey&,
                                               const std::vector<Visible<StoredPart>>&)>& fn) const;
+  absl::Status RecomputeSumsOf(std::int32_t layer);
   absl::Status SumCluster(const ClusterKey& key, const std::vector<Visible<StoredPart>>& parts,
                           std::vector<Seen>& seen);
   void SumPositions(const ClusterKey& key, const Positions& positions, std::vector<Seen>& seen);

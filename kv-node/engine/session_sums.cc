@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "common/base/parallel.h"
 #include "kv-node/engine/session_state.h"
 
 namespace cairn::kv {
@@ -140,26 +141,31 @@ void SessionState::SumPositions(const ClusterKey& key, const Positions& position
   });
 }
 
-absl::Status SessionState::RecomputeSums() {
+absl::Status SessionState::RecomputeSums(std::int64_t thread_count) {
   std::fill(sums_.begin(), sums_.end(), PositionSum());
-  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-    std::vector<Seen> seen(static_cast<std::size_t>(layout_.head_count));
-    absl::Status status;
-    ForEachStored(layer, [&](const ClusterKey& key, const std::vector<Visible<StoredPart>>& parts) {
-      status.Update(SumCluster(key, parts, seen));
+  return ForEachRange("kv-open", layout_.layer_count, thread_count,
+                      [this](std::int64_t begin, std::int64_t end) {
+                        for (std::int64_t layer = begin; layer < end; ++layer) {
+                          CAIRN_RETURN_IF_ERROR(RecomputeSumsOf(static_cast<std::int32_t>(layer)));
+                        }
+                        return absl::OkStatus();
+                      });
+}
+
+absl::Status SessionState::RecomputeSumsOf(std::int32_t layer) {
+  std::vector<Seen> seen(static_cast<std::size_t>(layout_.head_count));
+  absl::Status status;
+  ForEachStored(layer, [&](const ClusterKey& key, const std::vector<Visible<StoredPart>>& parts) {
+    status.Update(SumCluster(key, parts, seen));
+  });
+  CAIRN_RETURN_IF_ERROR(status);
+  for (const SegmentRows& rows : chain_) {
+    ForEachEvicted(rows, layer, [&](const ClusterKey& key, const Positions& positions) {
+      SumPositions(key, positions, seen);
     });
-    CAIRN_RETURN_IF_ERROR(status);
-    for (const SegmentRows& rows : chain_) {
-      ForEachEvicted(rows, layer, [&](const ClusterKey& key, const Positions& positions) {
-        SumPositions(key, positions, seen);
-      });
-    }
-    for (const Seen& positions : seen) {
-      if (!HasTwice(positions)) continue;
-      return DataLoss("segment {} shows a position of layer {} twice", open().id, layer);
-    }
   }
-  return absl::OkStatus();
+  if (!std::any_of(seen.begin(), seen.end(), HasTwice)) return absl::OkStatus();
+  return DataLoss("segment {} shows a position of layer {} twice", open().id, layer);
 }
 
 bool SessionState::SumsAreRight() const {

@@ -11,6 +11,13 @@ constexpr std::int64_t kChangeOverheadBytes = 32;
 
 }  // namespace
 
+std::string PrefixEnd(std::string prefix) {
+  while (!prefix.empty() && static_cast<unsigned char>(prefix.back()) == 0xff) prefix.pop_back();
+  if (prefix.empty()) return prefix;
+  prefix.back() = static_cast<char>(static_cast<unsigned char>(prefix.back()) + 1);
+  return prefix;
+}
+
 std::string_view FamilyName(Family family) {
   static constexpr std::array<std::string_view, kFamilyCount> kNames = {
       "apps", "sessions", "segments", "clusters",    "pools",

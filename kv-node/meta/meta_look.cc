@@ -45,8 +45,9 @@ absl::StatusOr<std::optional<std::string>> MetaLook::Get(Family family, std::str
   return impl_->Get(family, key);
 }
 
-absl::Status MetaLook::Scan(Family family, std::string_view prefix, const Visit& visit) {
-  return impl_->Scan(family, prefix, visit);
+absl::Status MetaLook::ScanRange(Family family, std::string_view first, std::string_view end,
+                                 const Visit& visit) {
+  return impl_->ScanRange(family, first, end, visit);
 }
 
 std::uint64_t MetaLook::latest_sequence() const { return impl_->db().GetLatestSequenceNumber(); }

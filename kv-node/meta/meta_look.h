@@ -1,7 +1,7 @@
 // MetaLook reads the metadata of a store that no process has open for writing, and changes no byte
 // of it: for tools that look at a stopped store.
 //
-// Threading:  one thread.
+// Threading:  read from any thread.
 // Memory:     the rows of the log, which a running store keeps below four times its memtables, and
 //             the block cache.
 // Errors:     NOT_FOUND no metadata there; DATA_LOSS damaged, or ending before
@@ -27,7 +27,8 @@ class MetaLook final : public MetaReader {
   MetaLook& operator=(const MetaLook&) = delete;
 
   absl::StatusOr<std::optional<std::string>> Get(Family family, std::string_view key) override;
-  absl::Status Scan(Family family, std::string_view prefix, const Visit& visit) override;
+  absl::Status ScanRange(Family family, std::string_view first, std::string_view end,
+                         const Visit& visit) override;
   std::uint64_t latest_sequence() const;
 
  private:

@@ -76,6 +76,10 @@ class MetaBatch {
   std::int64_t size_bytes_ = 0;
 };
 
+// Where the keys that start with `prefix` end; empty when they reach to the last key.
+std::string PrefixEnd(std::string prefix);
+
+// Threading: every method from any thread.
 class MetaReader {
  public:
   // Stops a scan early when it returns an error, which Scan() returns. The views are valid during
@@ -85,7 +89,12 @@ class MetaReader {
   virtual ~MetaReader() = default;
   virtual absl::StatusOr<std::optional<std::string>> Get(Family family, std::string_view key) = 0;
   // Visits, in key order, every row of one moment whose key starts with `prefix` (empty: all rows).
-  virtual absl::Status Scan(Family family, std::string_view prefix, const Visit& visit) = 0;
+  absl::Status Scan(Family family, std::string_view prefix, const Visit& visit) {
+    return ScanRange(family, prefix, PrefixEnd(std::string(prefix)), visit);
+  }
+  // The same with keys from `first` up to, and without, `end` (empty: to the last key).
+  virtual absl::Status ScanRange(Family family, std::string_view first, std::string_view end,
+                                 const Visit& visit) = 0;
 };
 
 // Queued and not yet done. A full queue answers UNAVAILABLE; one item is accepted into an empty

@@ -11,13 +11,6 @@ std::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice
 
 }  // namespace
 
-std::string PrefixEnd(std::string prefix) {
-  while (!prefix.empty() && static_cast<unsigned char>(prefix.back()) == 0xff) prefix.pop_back();
-  if (prefix.empty()) return prefix;
-  prefix.back() = static_cast<char>(static_cast<unsigned char>(prefix.back()) + 1);
-  return prefix;
-}
-
 void RocksDbReader::Attach(rocksdb::DB* db,
                            const std::vector<rocksdb::ColumnFamilyHandle*>& handles) {
   db_.reset(db);
@@ -44,16 +37,16 @@ absl::StatusOr<std::optional<std::string>> RocksDbReader::Get(Family family, std
   return std::optional(std::move(value));
 }
 
-absl::Status RocksDbReader::Scan(Family family, std::string_view prefix, const Visit& visit) {
+absl::Status RocksDbReader::ScanRange(Family family, std::string_view first, std::string_view end,
+                                      const Visit& visit) {
   rocksdb::ReadOptions read;
   read.fill_cache = false;  // a scan must not push out what single reads need
-  const std::string end = PrefixEnd(std::string(prefix));
-  const rocksdb::Slice upper(end);
+  const rocksdb::Slice upper(end.data(), end.size());
   if (!end.empty()) read.iterate_upper_bound = &upper;
   const std::unique_ptr<rocksdb::Iterator> rows(db_->NewIterator(read, Handle(family)));
   std::int64_t bytes = 0;
   absl::Status visited;
-  for (rows->Seek(rocksdb::Slice(prefix.data(), prefix.size())); visited.ok() && rows->Valid();
+  for (rows->Seek(rocksdb::Slice(first.data(), first.size())); visited.ok() && rows->Valid();
        rows->Next()) {
     bytes += static_cast<std::int64_t>(rows->key().size() + rows->value().size());
     visited = visit(View(rows->key()), View(rows->value()));

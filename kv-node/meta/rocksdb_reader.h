@@ -1,6 +1,6 @@
 // RocksDbReader reads the rows of an open database; MetaStore and MetaLook are such readers.
 //
-// Threading:  Get() and Scan() from any thread, between Attach() and Close().
+// Threading:  Get() and ScanRange() from any thread, between Attach() and Close().
 // Ownership:  owns the database and its handles.
 #pragma once
 
@@ -19,9 +19,6 @@
 
 namespace cairn::kv {
 
-// The end of the keys that start with `prefix`; empty when they reach to the last key.
-std::string PrefixEnd(std::string prefix);
-
 class RocksDbReader : public MetaReader {
  public:
   // `handles` in the order of the families, the default one last.
@@ -29,9 +26,10 @@ class RocksDbReader : public MetaReader {
   void Close();
 
   absl::StatusOr<std::optional<std::string>> Get(Family family, std::string_view key) override;
-  absl::Status Scan(Family family, std::string_view prefix, const Visit& visit) override;
+  absl::Status ScanRange(Family family, std::string_view first, std::string_view end,
+                         const Visit& visit) override;
 
-  // Of rows that Get() and Scan() have given: keys and values.
+  // Of rows that Get() and ScanRange() have given: keys and values.
   std::int64_t read_bytes() const { return read_bytes_.load(std::memory_order_relaxed); }
 
   bool attached() const { return db_ != nullptr; }

@@ -42,6 +42,40 @@ TEST_F(EngineTest, CheckpointedEntriesSurviveTheAttachment) {
   EXPECT_EQ(ids[49], 177);
 }
 
+// Its next ids say that it may have so many clusters that several threads are worth it.
+TEST_F(EngineTest, ASessionOfManyClustersComesBackWhole) {
+  constexpr std::int64_t kLastCluster = 3000;
+  constexpr std::int64_t kSpread = 37;
+  const SessionId id = Create();
+  auto session = Open(id);
+  std::int64_t position = 0;
+  for (std::int64_t cluster = 1; cluster <= kLastCluster; cluster += kSpread) {
+    AppendAll(*session, cluster, Positions::Range(position, 2));
+    position += 2;
+  }
+  CarryAll(*session, Positions::Range(position, 8), Positions::Range(position, 8));
+  ASSERT_EQ(TakeCheckpoint(*session, 0, position + 8).status().ToString(), "OK");
+  session.reset();
+
+  session = Open(id);
+  position = 0;
+  for (std::int64_t cluster = 1; cluster <= kLastCluster; cluster += kSpread) {
+    ExpectCluster(*session, cluster, Positions::Range(position, 2));
+    position += 2;
+  }
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    const auto reply = session->Read(GetCarried{layer});
+    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    EXPECT_EQ(std::get<CarriedReply>(*reply).carried.size(),
+              static_cast<std::size_t>(layout_.head_count));
+  }
+  // The largest ids are known again.
+  CarryAll(*session, Positions::Range(position, 8), {});
+  next_cluster_id_ = kLastCluster - kSpread;
+  EXPECT_EQ(TakeCheckpoint(*session, position + 8, position + 8).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(EngineTest, WhatNoCheckpointCoversIsDroppedWithTheAttachment) {
   const SessionId id = Create();
   auto session = Open(id);

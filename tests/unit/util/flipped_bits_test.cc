@@ -29,10 +29,11 @@ class MapReader final : public MetaReader {
     if (found == rows.end()) return std::optional<std::string>();
     return std::optional<std::string>(found->second);
   }
-  absl::Status Scan(Family family, std::string_view prefix, const Visit& visit) override {
+  absl::Status ScanRange(Family family, std::string_view first, std::string_view end,
+                         const Visit& visit) override {
     const FamilyRows& rows = rows_[family];
-    for (auto row = rows.lower_bound(prefix); row != rows.end(); ++row) {
-      if (!row->first.starts_with(prefix)) break;
+    for (auto row = rows.lower_bound(first); row != rows.end(); ++row) {
+      if (!end.empty() && row->first >= end) break;
       CAIRN_RETURN_IF_ERROR(visit(row->first, row->second));
     }
     return absl::OkStatus();
