@@ -98,6 +98,9 @@ constexpr std::array kKeys = {
         "predict_selection",
         "Whether a token's computation asks for what the next layer will probably need while\n"
         "it computes this one. Answers do not depend on it."},
+    ConfigKey{"keep_clusters",
+              "Whether clusters that tokens attended last stay in memory, in a quarter of\n"
+              "dram_budget_bytes. Answers do not depend on it."},
     ConfigKey{"recluster_prompts",
               "Whether clusters of a prompt longer than prefill_chunk_tokens are made again over\n"
               "all of it: better answers, and everything is read and written once more."},
@@ -237,6 +240,7 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_cluster_target_entries(session.policy.selection.cluster_target_entries);
   config.set_clustering_seed(session.policy.selection.seed);
   config.set_predict_selection(session.predict_selection);
+  config.set_keep_clusters(session.keep_clusters);
   config.set_recluster_prompts(session.recluster_prompts);
   config.set_local_prompts(session.local_prompts);
   config.set_trace_path("");
@@ -276,6 +280,7 @@ SessionOptions ToSessionOptions(const ComputeNodeConfig& config) {
   options.fetch_slice_bytes = config.fetch_slice_bytes();
   options.dram_budget_bytes = config.dram_budget_bytes();
   options.predict_selection = config.predict_selection();
+  options.keep_clusters = config.keep_clusters();
   options.recluster_prompts = config.recluster_prompts();
   options.local_prompts = config.local_prompts();
   options.policy.name = config.policy();

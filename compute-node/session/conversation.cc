@@ -88,6 +88,7 @@ Conversation::Conversation(const ConversationDeps& deps, std::unique_ptr<KvSessi
            .window_tokens_max = deps.options.window_tokens_max,
            .slices_in_flight_max = deps.options.slices_in_flight_max,
            .predict = deps.options.predict_selection,
+           .kept_bytes_max = KeptBytesMax(deps.options),
            .local_prompts = deps.options.local_prompts,
            .policy = choice_,
            .observer = deps.observer},

@@ -52,13 +52,15 @@ void SelectedFetch::Predict(KvSession& session, std::int32_t layer,
   std::vector<const PlannedCluster*> asked;
   for (const FetchSlice& slice : plan) {
     asked.clear();
-    for (const PlannedCluster& planned : slice.clusters) asked.push_back(&planned);
+    for (const PlannedCluster& planned : slice.clusters) {
+      if (FindKept(layer, planned) == nullptr) asked.push_back(&planned);
+    }
     const std::vector<Place> places = Ask(session, layer, asked);
     for (std::size_t i = 0; i < asked.size(); ++i) {
       const ClusterRef& cluster = asked[i]->cluster;
       foreseen_[static_cast<std::size_t>(cluster.head)].push_back({cluster.cluster_id, places[i]});
     }
-    counts_.predicted_count += std::ssize(slice.clusters);
+    counts_.predicted_count += std::ssize(asked);
   }
   for (std::vector<Foreseen>& of_head : foreseen_) {
     std::sort(of_head.begin(), of_head.end(),
@@ -77,12 +79,16 @@ const SelectedFetch::Place* SelectedFetch::Find(const PlannedCluster& planned) c
   return lacks_positions ? nullptr : &found->place;
 }
 
-absl::StatusOr<SelectedClusters> SelectedFetch::Take(KvSession& session, std::int32_t layer,
-                                                     std::vector<FetchSlice> plan,
-                                                     const StopSignal& stop) {
-  if (layer_ != layer) Reset();
-  std::vector<Place> places;  // in the order of the plan
-  std::size_t entry_count = 0;
+std::shared_ptr<const KeptCluster> SelectedFetch::FindKept(std::int32_t layer,
+                                                           const PlannedCluster& planned) const {
+  if (!kept_.enabled()) return nullptr;
+  return kept_.Find(layer, planned, WithPositions{NeedsPositions(planned)});
+}
+
+std::vector<SelectedFetch::Place> SelectedFetch::PlacesOf(KvSession& session, std::int32_t layer,
+                                                          const std::vector<FetchSlice>& plan,
+                                                          SelectedClusters& taken) {
+  std::vector<Place> places;
   std::vector<const PlannedCluster*> missing;
   std::vector<std::size_t> missing_places;
   for (const FetchSlice& slice : plan) {
@@ -90,7 +96,12 @@ absl::StatusOr<SelectedClusters> SelectedFetch::Take(KvSession& session, std::in
     missing_places.clear();
     for (const PlannedCluster& planned : slice.clusters) {
       ++counts_.selected_count;
-      entry_count += static_cast<std::size_t>(planned.entry_count);
+      if (std::shared_ptr<const KeptCluster> kept = FindKept(layer, planned)) {
+        ++counts_.kept_count;
+        places.push_back({.index = taken.kept.size(), .is_kept = true});
+        taken.kept.push_back(std::move(kept));
+        continue;
+      }
       const Place* place = Find(planned);
       if (place != nullptr) {
         ++counts_.foreseen_count;
@@ -103,8 +114,14 @@ absl::StatusOr<SelectedClusters> SelectedFetch::Take(KvSession& session, std::in
     const std::vector<Place> asked = Ask(session, layer, missing);
     for (std::size_t i = 0; i < asked.size(); ++i) places[missing_places[i]] = asked[i];
   }
-  for (const Place& place : places) requests_[place.request].wanted = true;
-  SelectedClusters taken;
+  for (const Place& place : places) {
+    if (!place.is_kept) requests_[place.request].wanted = true;
+  }
+  return places;
+}
+
+absl::Status SelectedFetch::WaitForWanted(KvSession& session, std::int32_t layer,
+                                          const StopSignal& stop, SelectedClusters& taken) {
   taken.replies.resize(requests_.size());
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     Request& request = requests_[i];
@@ -113,24 +130,49 @@ absl::StatusOr<SelectedClusters> SelectedFetch::Take(KvSession& session, std::in
                                                           request.cluster_count, stop));
     taken.charges.push_back(std::move(request.charge));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SelectedClusters> SelectedFetch::Take(KvSession& session, std::int32_t layer,
+                                                     std::vector<FetchSlice> plan,
+                                                     const StopSignal& stop) {
+  if (layer_ != layer) Reset();
+  SelectedClusters taken;
+  const std::vector<Place> places = PlacesOf(session, layer, plan, taken);
+  CAIRN_RETURN_IF_ERROR(WaitForWanted(session, layer, stop, taken));
   taken.clusters.reserve(places.size());
-  taken.entries.reserve(entry_count);
   std::size_t next = 0;
   for (FetchSlice& slice : plan) {
     for (PlannedCluster& planned : slice.clusters) {
       const Place place = places[next++];
-      const FetchedCluster& fetched = taken.replies[place.request].clusters[place.index];
       SelectedClusters::Cluster cluster;
       cluster.first_entry = taken.entries.size();
-      cluster.fetched = &fetched;
-      CAIRN_RETURN_IF_ERROR(CheckFetched(layer, planned, fetched, entry_bytes_,
-                                         requests_[place.request].with_positions, taken.entries));
+      cluster.was_kept = place.is_kept;
+      cluster.fetched = place.is_kept ? &taken.kept[place.index]->fetched()
+                                      : &taken.replies[place.request].clusters[place.index];
+      cluster.with_positions = place.is_kept ? taken.kept[place.index]->with_positions()
+                                             : requests_[place.request].with_positions;
+      CAIRN_RETURN_IF_ERROR(CheckFetched(layer, planned, *cluster.fetched, entry_bytes_,
+                                         cluster.with_positions, taken.entries));
       cluster.planned = std::move(planned);
       taken.clusters.push_back(std::move(cluster));
     }
   }
   Reset();
   return taken;
+}
+
+void SelectedFetch::Keep(std::int32_t layer, const SelectedClusters& taken) {
+  if (!kept_.enabled()) return;
+  for (const SelectedClusters::Cluster& cluster : taken.clusters) {
+    if (cluster.was_kept) {
+      kept_.Touch(layer, cluster.planned.cluster);
+      continue;
+    }
+    if (cluster.planned.adapt) continue;  // about to be replaced
+    kept_.Put(layer, std::make_shared<KeptCluster>(*cluster.fetched, taken.EntriesOf(cluster),
+                                                   entry_bytes_, cluster.with_positions, memory_));
+  }
 }
 
 }  // namespace cairn::compute

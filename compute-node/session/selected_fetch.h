@@ -1,7 +1,7 @@
 // SelectedFetch brings the clusters that one layer of a step selects. What the layer will probably
 // select is asked for while the layer before is still being computed; when the queries are there,
-// only what was not foreseen is. The result is the same, whatever was foreseen: clusters come in
-// the order of the plan.
+// only what was not foreseen is. What earlier steps attended may be kept, and is not asked for. The
+// result is the same, whatever was foreseen or kept: clusters come in the order of the plan.
 //
 // Memory:     what is asked for is counted in a KvMemory from request to release.
 // Threading:  one thread.
@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <future>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "compute-node/kv_client/kv_client.h"
 #include "compute-node/retrieval/policy.h"
 #include "compute-node/session/fetch_check.h"
+#include "compute-node/session/kept_clusters.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/stop.h"
 
@@ -31,6 +33,8 @@ struct SelectedClusters {
     PlannedCluster planned;
     std::size_t first_entry = 0;  // in `entries`; as many as planned
     const FetchedCluster* fetched = nullptr;
+    bool was_kept = false;
+    WithPositions with_positions = WithPositions::kNo;  // of `fetched`
   };
   std::vector<Cluster> clusters;
   std::vector<const std::byte*> entries;  // in the order of clusters and positions
@@ -41,12 +45,14 @@ struct SelectedClusters {
   }
   // Keep what the pointers name.
   std::vector<FetchReply> replies;
+  std::vector<std::shared_ptr<const KeptCluster>> kept;
   std::vector<KvMemoryCharge> charges;
 };
 
 // Since the conversation was opened.
 struct FetchCounts {
   std::int64_t selected_count = 0;   // clusters that layers selected
+  std::int64_t kept_count = 0;       // of these kept from an earlier step
   std::int64_t foreseen_count = 0;   // of these asked for ahead
   std::int64_t predicted_count = 0;  // clusters asked for ahead, selected later or not
 };
@@ -54,11 +60,14 @@ struct FetchCounts {
 class SelectedFetch {
  public:
   // Borrows `memory`, which outlives it. Positions come for clusters that the policy adapts or
-  // knows positions of; with kYes for all.
-  SelectedFetch(const EntryLayout& layout, WithPositions with_positions, KvMemory& memory)
+  // knows positions of; with kYes for all. kept_bytes_max: for clusters that are kept for later
+  // steps; 0: none are.
+  SelectedFetch(const EntryLayout& layout, WithPositions with_positions,
+                std::int64_t kept_bytes_max, KvMemory& memory)
       : entry_bytes_(layout.EntryBytes(0)),
         with_positions_(with_positions),
         memory_(memory),
+        kept_(layout.layer_count, kept_bytes_max),
         foreseen_(static_cast<std::size_t>(layout.head_count)) {}
 
   // Asks for the plan's clusters. REQUIRES: `session` lives until Reset; nothing is asked for yet
@@ -66,8 +75,12 @@ class SelectedFetch {
   void Predict(KvSession& session, std::int32_t layer, const std::vector<FetchSlice>& plan);
   absl::StatusOr<SelectedClusters> Take(KvSession& session, std::int32_t layer,
                                         std::vector<FetchSlice> plan, const StopSignal& stop);
+  // Keeps what was taken, as far as there is room. REQUIRES: its bytes were intact until now.
+  void Keep(std::int32_t layer, const SelectedClusters& taken);
   // Forgets what is in flight.
   void Reset();
+  // Forgets what is kept: behind operations that are taken back.
+  void ForgetKept() { kept_.Clear(); }
 
   const FetchCounts& counts() const { return counts_; }
 
@@ -79,10 +92,11 @@ class SelectedFetch {
     KvMemoryCharge charge;
     bool wanted = false;
   };
-  // Where a cluster is or will be.
+  // Where a cluster is or will be: in an answer, or among those kept.
   struct Place {
     std::size_t request = 0;
     std::size_t index = 0;
+    bool is_kept = false;
   };
   struct Foreseen {
     ClusterId cluster;
@@ -90,6 +104,13 @@ class SelectedFetch {
   };
 
   bool NeedsPositions(const PlannedCluster& planned) const;
+  std::shared_ptr<const KeptCluster> FindKept(std::int32_t layer,
+                                              const PlannedCluster& planned) const;
+  // Finds what is kept or was foreseen, and asks for the rest. Places are in the order of the plan.
+  std::vector<Place> PlacesOf(KvSession& session, std::int32_t layer,
+                              const std::vector<FetchSlice>& plan, SelectedClusters& taken);
+  absl::Status WaitForWanted(KvSession& session, std::int32_t layer, const StopSignal& stop,
+                             SelectedClusters& taken);
   // Asks for those of the clusters that need positions and for the others apart, of which there
   // mostly are none: positions are much of the work. Places are in the order of `clusters`.
   std::vector<Place> Ask(KvSession& session, std::int32_t layer,
@@ -100,6 +121,7 @@ class SelectedFetch {
   const std::int64_t entry_bytes_;
   const WithPositions with_positions_;
   KvMemory& memory_;
+  KeptClusters kept_;
   std::int32_t layer_ = -1;  // that requests_ are of
   std::vector<Request> requests_;
   std::vector<std::vector<Foreseen>> foreseen_;  // by KV head; by cluster

@@ -37,7 +37,7 @@ StoredKv::StoredKv(const Options& options, const ModelConfig& config, ThreadPool
                 memory),
       selected_fetch_(options.layout,
                       options.observer != nullptr ? WithPositions::kYes : WithPositions::kNo,
-                      memory),
+                      options.kept_bytes_max, memory),
       store_(options.layout, options.window_tokens_max, pool, session, policy, options.policy,
              memory),
       loaded_(static_cast<std::size_t>(options.layout.layer_count)),
@@ -45,6 +45,7 @@ StoredKv::StoredKv(const Options& options, const ModelConfig& config, ThreadPool
 
 absl::Status StoredKv::Restore(std::optional<StoredPolicy> stored, std::string& random_state) {
   AbandonPass();
+  selected_fetch_.ForgetKept();
   for (std::vector<LoadedCluster>& clusters : loaded_) clusters.clear();
   CAIRN_RETURN_IF_ERROR(store_.Restore(std::move(stored), random_state));
   token_count_ = session_.attachment().token_count;
@@ -171,6 +172,7 @@ absl::Status StoredKv::AttendSelected(const AttentionBatch& batch) {
   }
   KeepLoaded(batch.layer, selected);
   for (const FetchReply& reply : selected.replies) CAIRN_RETURN_IF_ERROR(CheckIntact(reply));
+  selected_fetch_.Keep(batch.layer, selected);
   return absl::OkStatus();
 }
 

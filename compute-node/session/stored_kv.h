@@ -51,6 +51,8 @@ class StoredKv : public KvAttention {
     int slices_in_flight_max = 3;
     // Whether a step asks for what the next layer will probably select.
     bool predict = true;
+    // For copies of clusters that steps attended lately.
+    std::int64_t kept_bytes_max = 0;
     // Whether tokens of a pass of several attend only each other and what is in memory.
     bool local_prompts = false;
     // What the policy was made from.

@@ -164,6 +164,24 @@ TEST_F(DynaKvTest, AskingAheadChangesNothing) {
   EXPECT_EQ(results[0], results[1]);
 }
 
+TEST_F(DynaKvTest, KeepingClustersChangesNothing) {
+  const std::vector<std::int32_t> prompt = Prompt(400);
+  const std::vector<std::int32_t> fed = Prompt(120);
+  for (const char* policy : {"dynakv", "no-cluster", "static-cluster", "local-cluster"}) {
+    options.policy.name = policy;
+    std::vector<float> logits = Logits();
+    std::vector<std::vector<std::vector<float>>> results;
+    for (const bool keep : {true, false}) {
+      options.keep_clusters = keep;
+      const std::unique_ptr<Conversation> conversation = OpenInRam(CreateInRam());
+      ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+      results.push_back(Feed(*conversation, fed));
+      EXPECT_EQ(conversation->fetch_counts().kept_count > 0, keep) << policy;
+    }
+    EXPECT_EQ(results[0], results[1]) << policy;
+  }
+}
+
 // A prompt of several chunks is clustered again as a whole, and nothing of it is lost by that.
 TEST_F(DynaKvTest, APromptOfManyChunksIsClusteredAgain) {
   options.prefill_chunk_tokens = 250;

@@ -84,7 +84,7 @@ class SelectedFetchTest : public testing::Test {
 };
 
 TEST_F(SelectedFetchTest, ClustersComeInTheOrderOfThePlanWhateverWasForeseen) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 0, memory_);
   fetch.Predict(*session_, 0, Slices({{Planned(1, 7), Planned(0, 2)}, {Planned(0, 9)}}));
   const SelectedClusters taken =
       Take(fetch, {{Planned(0, 5), Planned(1, 7), Planned(0, 2)}, {Planned(1, 2), Planned(0, 9)}});
@@ -102,7 +102,7 @@ TEST_F(SelectedFetchTest, ClustersComeInTheOrderOfThePlanWhateverWasForeseen) {
 }
 
 TEST_F(SelectedFetchTest, PositionsComeForClustersThatNeedThem) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 0, memory_);
   PlannedCluster known = Planned(1, 3);
   known.positions = Positions::FromUnsorted({2, 11, 20});
   const SelectedClusters taken = Take(fetch, {{Planned(0, 1), Planned(0, 2, true), known}});
@@ -114,14 +114,14 @@ TEST_F(SelectedFetchTest, PositionsComeForClustersThatNeedThem) {
 }
 
 TEST_F(SelectedFetchTest, AnObserverGetsPositionsOfAll) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kYes, memory_);
+  SelectedFetch fetch(kFetchLayout, WithPositions::kYes, 0, memory_);
   const SelectedClusters taken = Take(fetch, {{Planned(0, 1), Planned(0, 2, true)}});
   EXPECT_EQ(asked_.size(), 1U);
   EXPECT_FALSE(taken.clusters.at(0).fetched->spans.at(0).positions.empty());
 }
 
 TEST_F(SelectedFetchTest, WhatWasForeseenWithoutPositionsIsAskedForAgain) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 0, memory_);
   fetch.Predict(*session_, 0, Slices({{Planned(0, 1), Planned(0, 2)}}));
   const SelectedClusters taken = Take(fetch, {{Planned(0, 1, true), Planned(0, 2)}});
   EXPECT_EQ(fetch.counts().foreseen_count, 1);
@@ -133,7 +133,7 @@ TEST_F(SelectedFetchTest, WhatWasForeseenWithoutPositionsIsAskedForAgain) {
 }
 
 TEST_F(SelectedFetchTest, WrongCountsAreDataLossWithoutPositionsToo) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 0, memory_);
   PlannedCluster fewer = Planned(0, 4);
   fewer.entry_count = kFetchEntries - 1;
   PlannedCluster more = Planned(0, 4);
@@ -144,6 +144,107 @@ TEST_F(SelectedFetchTest, WrongCountsAreDataLossWithoutPositionsToo) {
     fetch.Reset();
   }
   EXPECT_EQ(memory_.used_bytes(), 0);
+}
+
+class KeptClustersTest : public SelectedFetchTest {
+ protected:
+  // A step: what is planned is taken, then kept.
+  SelectedClusters Step(SelectedFetch& fetch, std::vector<PlannedCluster> plan) {
+    asked_.clear();
+    std::vector<std::vector<PlannedCluster>> slices;
+    slices.push_back(std::move(plan));
+    SelectedClusters taken = Take(fetch, std::move(slices));
+    fetch.Keep(0, taken);
+    return taken;
+  }
+  // Clusters that the last step asked for.
+  std::vector<ClusterRef> Asked() const {
+    std::vector<ClusterRef> all;
+    for (const Fetch& fetch : asked_) {
+      all.insert(all.end(), fetch.clusters.begin(), fetch.clusters.end());
+    }
+    return all;
+  }
+
+  const std::int64_t cluster_bytes_ = kFetchEntries * kFetchLayout.EntryBytes(0);
+};
+
+TEST_F(KeptClustersTest, WhatIsAttendedAgainIsNotAskedForAgain) {
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 4 * cluster_bytes_, memory_);
+  Step(fetch, {Planned(0, 1), Planned(1, 1), Planned(0, 3)});
+  fetch.Predict(*session_, 0, Slices({{Planned(1, 1), Planned(0, 4)}}));
+  EXPECT_EQ(fetch.counts().predicted_count, 1);
+  const SelectedClusters taken = Step(fetch, {Planned(0, 4), Planned(1, 1), Planned(0, 2)});
+  EXPECT_EQ(Asked(), (std::vector<ClusterRef>{{0, ClusterId(2)}}));
+  ASSERT_EQ(taken.clusters.size(), 3U);
+  EXPECT_TRUE(taken.clusters[1].was_kept);
+  ExpectEntries(taken);
+  EXPECT_EQ(fetch.counts().kept_count, 1);
+  EXPECT_EQ(fetch.counts().foreseen_count, 1);
+  EXPECT_EQ(fetch.counts().selected_count, 6);
+}
+
+TEST_F(KeptClustersTest, WhatWasAttendedLongestAgoLeavesFirst) {
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 2 * cluster_bytes_, memory_);
+  Step(fetch, {Planned(0, 1)});
+  Step(fetch, {Planned(0, 2)});
+  Step(fetch, {Planned(0, 1)});
+  EXPECT_TRUE(Asked().empty());
+  const SelectedClusters third = Step(fetch, {Planned(0, 3)});
+  Step(fetch, {Planned(0, 1)});
+  EXPECT_TRUE(Asked().empty());
+  // What was given out stays whole when it leaves.
+  const SelectedClusters all = Step(fetch, {Planned(0, 1), Planned(0, 2), Planned(0, 3)});
+  EXPECT_EQ(Asked(), (std::vector<ClusterRef>{{0, ClusterId(2)}}));
+  Step(fetch, {Planned(1, 8), Planned(1, 9)});
+  ExpectEntries(third);
+  ExpectEntries(all);
+}
+
+TEST_F(KeptClustersTest, AClusterThatGrewIsAskedForAgain) {
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 4 * cluster_bytes_, memory_);
+  Step(fetch, {Planned(0, 5)});
+  Append append;
+  append.clusters.push_back({{0, ClusterId(5)}, Positions::Range(100, 1), EntryOf(0, 5, 3)});
+  ASSERT_TRUE(session_->Send(std::move(append)).ok());
+  PlannedCluster grown = Planned(0, 5);
+  grown.entry_count = kFetchEntries + 1;
+  for (int i = 0; i < 2; ++i) {
+    const SelectedClusters taken = Step(fetch, {grown});
+    EXPECT_EQ(Asked().size(), i == 0 ? 1U : 0U);
+    ASSERT_EQ(taken.entries.size(), 4U);
+    EXPECT_EQ(std::memcmp(taken.entries[3], EntryOf(0, 5, 3).data(), 8), 0);
+  }
+}
+
+TEST_F(KeptClustersTest, WhoNeedsPositionsGetsThem) {
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 4 * cluster_bytes_, memory_);
+  Step(fetch, {Planned(0, 5)});
+  PlannedCluster known = Planned(0, 5);
+  known.positions = Positions::FromUnsorted({4, 13, 22});
+  for (int i = 0; i < 2; ++i) {
+    const SelectedClusters taken = Step(fetch, {known});
+    EXPECT_EQ(Asked().size(), i == 0 ? 1U : 0U);
+    EXPECT_EQ(taken.clusters.at(0).was_kept, i == 1);
+    Positions positions;
+    for (const Span& span : taken.clusters.at(0).fetched->spans) {
+      positions.AppendAll(span.positions);
+    }
+    EXPECT_EQ(positions, known.positions);
+    ExpectEntries(taken);
+  }
+}
+
+TEST_F(KeptClustersTest, NothingIsKeptOfWhatIsReplacedOrTakenBack) {
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 4 * cluster_bytes_, memory_);
+  Step(fetch, {Planned(0, 1, true), Planned(0, 2)});
+  Step(fetch, {Planned(0, 1), Planned(0, 2)});
+  EXPECT_EQ(Asked(), (std::vector<ClusterRef>{{0, ClusterId(1)}}));
+  EXPECT_GE(memory_.used_bytes(), 2 * cluster_bytes_);
+  fetch.ForgetKept();
+  EXPECT_EQ(memory_.used_bytes(), 0);
+  Step(fetch, {Planned(0, 2)});
+  EXPECT_EQ(Asked().size(), 1U);
 }
 
 }  // namespace
