@@ -26,6 +26,8 @@ struct AttendArguments {
   QueryRows queries;
   std::span<const std::int32_t> visible_counts;
   float* states;
+  // Added to the scaled scores, aligned, kAttentionBlockEntries of them; null: nothing.
+  const float* biases = nullptr;
 };
 
 // Query rows that are computed together: what a row needs, found once.
@@ -35,6 +37,7 @@ struct RowTile {
   float* states[kRowsMax];
   std::int64_t visible[kRowsMax];
   int row_count = 0;
+  const float* biases = nullptr;  // of AttendArguments
 };
 }  // namespace cairn::compute
 #endif
@@ -95,10 +98,10 @@ HWY_INLINE float ScalarExp(float x) {
   return x < -100.0F ? 0.0F : hn::GetLane(hn::Exp(d4, hn::Set(d4, x)));
 }
 
-// Turns the first `visible` scores into weights exp(scale * score - max) and the rest into 0;
-// updates max and sum and answers what the accumulator so far must be multiplied by.
-HWY_NOINLINE float UpdateSoftmax(float scale, std::int64_t visible, float* HWY_RESTRICT scores,
-                                 float& max, float& sum) {
+// Turns the first `visible` scores into weights exp(scale * score + bias - max) and the rest into
+// 0; updates max and sum and answers what the accumulator so far must be multiplied by.
+HWY_NOINLINE float UpdateSoftmax(float scale, std::int64_t visible, const float* biases,
+                                 float* HWY_RESTRICT scores, float& max, float& sum) {
   const AttentionFloats df;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(df));
   const auto limit = hn::Set(df, static_cast<float>(visible));
@@ -106,7 +109,8 @@ HWY_NOINLINE float UpdateSoftmax(float scale, std::int64_t visible, float* HWY_R
   auto largest_lanes = hidden;
   for (std::int64_t e = 0; e < kAttentionBlockEntries; e += lanes) {
     const auto seen = hn::Lt(hn::Iota(df, static_cast<float>(e)), limit);
-    const auto scaled = hn::Mul(hn::Load(df, scores + e), hn::Set(df, scale));
+    auto scaled = hn::Mul(hn::Load(df, scores + e), hn::Set(df, scale));
+    if (biases != nullptr) scaled = hn::Add(scaled, hn::Load(df, biases + e));
     const auto score = hn::IfThenElse(seen, scaled, hidden);
     largest_lanes = hn::Max(largest_lanes, score);
     hn::Store(score, df, scores + e);
@@ -209,7 +213,7 @@ HWY_NOINLINE void AttendRows(const KvBlock& block, float scale, const RowTile& t
   }
   float factors[RowTile::kRowsMax];
   for (int r = first_row; r < first_row + kRows; ++r) {
-    factors[r] = UpdateSoftmax(scale, tile.visible[r], weights + r * kScoreStride,
+    factors[r] = UpdateSoftmax(scale, tile.visible[r], tile.biases, weights + r * kScoreStride,
                                tile.states[r][0], tile.states[r][1]);
   }
   if constexpr (kRows > kValueRows) {
@@ -262,6 +266,7 @@ void AttendBlockRows(const AttendArguments& arguments) {
   const std::int64_t entry_count = arguments.block.entry_count;
   HWY_ALIGN float weights[RowTile::kRowsMax * kScoreStride];
   RowTile tile;
+  tile.biases = arguments.biases;
   for (std::int64_t row = 0; row < arguments.queries.row_count; ++row) {
     const std::int64_t visible =
         arguments.visible_counts.empty()

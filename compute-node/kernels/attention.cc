@@ -15,6 +15,7 @@
 namespace cairn::compute {
 
 HWY_EXPORT(LoadBlockEntries);
+HWY_EXPORT(LoadMeanEntries);
 HWY_EXPORT(AttendBlockRows);
 HWY_EXPORT(MergeRow);
 
@@ -38,6 +39,17 @@ void LoadBlock(std::span<const std::byte* const> entries,
   HWY_DYNAMIC_DISPATCH(LoadBlockEntries)(entries, next_entries, format, block);
 }
 
+void LoadMeans(const QuantizedMeans& means, KvBlock& block) {
+  const std::size_t count = means.keys.size();
+  const std::int64_t head_dim = std::ssize(means.centre);
+  CAIRN_CHECK(count <= kAttentionBlockEntries && means.values.size() == count);
+  CAIRN_CHECK(means.key_scales.size() == count && means.value_scales.size() == count);
+  CAIRN_CHECK(head_dim > 0 && head_dim <= kHeadDimMax && head_dim % 8 == 0);
+  block.entry_count = std::ssize(means.keys);
+  block.head_dim = head_dim;
+  if (count > 0) HWY_DYNAMIC_DISPATCH(LoadMeanEntries)(means, block);
+}
+
 void AttendBlock(const KvBlock& block, float scale, const QueryRows& queries,
                  std::span<const std::int32_t> visible_counts, std::span<float> states) {
   CAIRN_CHECK_EQ(states.size(), static_cast<std::size_t>(queries.row_count *
@@ -46,6 +58,17 @@ void AttendBlock(const KvBlock& block, float scale, const QueryRows& queries,
               visible_counts.size() == static_cast<std::size_t>(queries.row_count));
   if (block.entry_count == 0) return;
   HWY_DYNAMIC_DISPATCH(AttendBlockRows)({block, scale, queries, visible_counts, states.data()});
+}
+
+void AttendMeans(const KvBlock& block, std::span<const float> biases, float scale,
+                 const QueryRows& queries, std::span<float> states) {
+  CAIRN_CHECK_EQ(states.size(), static_cast<std::size_t>(queries.row_count *
+                                                         AttentionStateFloats(block.head_dim)));
+  CAIRN_CHECK_EQ(std::ssize(biases), block.entry_count);
+  if (block.entry_count == 0) return;
+  alignas(64) float padded[kAttentionBlockEntries] = {};
+  std::copy(biases.begin(), biases.end(), padded);
+  HWY_DYNAMIC_DISPATCH(AttendBlockRows)({block, scale, queries, {}, states.data(), padded});
 }
 
 void AttendBlock(std::span<const std::byte* const> entries, KvFormat format, std::int64_t head_dim,

@@ -64,6 +64,23 @@ void LoadBlock(std::span<const std::byte* const> entries,
 void AttendBlock(const KvBlock& block, float scale, const QueryRows& queries,
                  std::span<const std::int32_t> visible_counts, std::span<float> states);
 
+// Entries that are means, as an index holds them: key e is centre + key_scales[e] * keys[e], value
+// e is value_scales[e] * values[e], head_dim numbers each.
+struct QuantizedMeans {
+  std::span<const std::int8_t* const> keys;  // at most kAttentionBlockEntries
+  std::span<const float> key_scales;
+  std::span<const float> centre;  // its size is head_dim
+  std::span<const std::int8_t* const> values;
+  std::span<const float> value_scales;
+};
+void LoadMeans(const QuantizedMeans& means, KvBlock& block);
+
+// Attends a block of which entry e stands for several ones that are all like it: `biases`, the
+// logarithms of how many, block.entry_count of them, are added to the scaled scores. All are
+// visible.
+void AttendMeans(const KvBlock& block, std::span<const float> biases, float scale,
+                 const QueryRows& queries, std::span<float> states);
+
 // Both at once, for a block that only these rows attend.
 void AttendBlock(std::span<const std::byte* const> entries, KvFormat format, std::int64_t head_dim,
                  float scale, const QueryRows& queries,

@@ -283,6 +283,55 @@ void LoadBlockEntries(std::span<const std::byte* const> entries,
   }
 }
 
+// Codes of 8 bits, whose scales stand elsewhere.
+struct MeanEntries {
+  using Key = std::uint8_t;
+  static constexpr std::int64_t kKeyOffset = 0;
+  template <class D>
+  HWY_INLINE hn::Vec<D> Keys(D d, const Key* column, std::size_t e) const {
+    return hn::Mul(LoadSignedBytes(d, column), hn::LoadU(d, key_scales + e));
+  }
+  template <class D>
+  HWY_INLINE hn::Vec<D> Values(D d, const std::byte* row, std::size_t e, std::int64_t i) const {
+    return hn::Mul(LoadSignedBytes(d, row + i), hn::Set(d, value_scales[e]));
+  }
+  HWY_ALIGN float key_scales[kAttentionBlockEntries] = {};
+  HWY_ALIGN float value_scales[kAttentionBlockEntries] = {};
+};
+
+void LoadMeanEntries(const QuantizedMeans& means, KvBlock& block) {
+  // Keys are read 16 numbers at a time.
+  constexpr std::int64_t kReadNumbers = 16;
+  std::byte copies[kAttentionBlockEntries][kHeadDimMax + kReadNumbers];
+  const std::byte* keys[kAttentionBlockEntries];
+  const std::byte* values[kAttentionBlockEntries];
+  const std::size_t count = means.keys.size();
+  for (std::size_t e = 0; e < kAttentionBlockEntries; ++e) {
+    const std::size_t from = std::min(e, count - 1);
+    keys[e] = reinterpret_cast<const std::byte*>(means.keys[from]);
+    values[e] = reinterpret_cast<const std::byte*>(means.values[from]);
+    if (block.head_dim % kReadNumbers != 0) {
+      keys[e] = static_cast<const std::byte*>(
+          std::memcpy(copies[e], keys[e], static_cast<std::size_t>(block.head_dim)));
+    }
+  }
+  MeanEntries stored;
+  std::copy(means.key_scales.begin(), means.key_scales.end(), stored.key_scales);
+  std::copy(means.value_scales.begin(), means.value_scales.end(), stored.value_scales);
+  NextEntries next({}, 0, 1);
+  LoadKeys(stored, keys, next, block);
+  LoadValues(stored, {values, count}, 0, next, block);
+  const AttentionFloats df;
+  float* HWY_RESTRICT column = block.keys;
+  for (const float centre : means.centre) {
+    for (std::int64_t e = 0; e < kAttentionBlockEntries;
+         e += static_cast<std::int64_t>(hn::Lanes(df))) {
+      hn::Store(hn::Add(hn::Load(df, column + e), hn::Set(df, centre)), df, column + e);
+    }
+    column += kAttentionBlockEntries;
+  }
+}
+
 }  // namespace cairn::compute::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -1,6 +1,7 @@
 #include "compute-node/retrieval/cluster_index.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -37,16 +38,31 @@ struct RowHead {
 
 }  // namespace
 
-ClusterMoments MomentsOf(std::span<const float> keys, std::int64_t dim) {
+namespace {
+
+std::vector<float> MeanRow(std::span<const float> rows, std::size_t width) {
+  const double count = static_cast<double>(rows.size() / width);
+  std::vector<double> sum(width, 0);
+  for (std::size_t i = 0; i < rows.size(); ++i) sum[i % width] += static_cast<double>(rows[i]);
+  std::vector<float> mean;
+  mean.reserve(width);
+  for (const double s : sum) mean.push_back(static_cast<float>(s / count));
+  return mean;
+}
+
+}  // namespace
+
+ClusterMoments MomentsOf(std::span<const float> keys, std::int64_t dim,
+                         std::span<const float> values) {
   const std::size_t width = static_cast<std::size_t>(dim);
   const std::size_t count = keys.size() / width;
   CAIRN_CHECK_LT(0U, count);
-  std::vector<double> sum(width, 0);
-  for (std::size_t i = 0; i < keys.size(); ++i) sum[i % width] += static_cast<double>(keys[i]);
   ClusterMoments moments;
   moments.count = static_cast<std::int64_t>(count);
-  for (const double s : sum) {
-    moments.centroid.push_back(static_cast<float>(s / static_cast<double>(count)));
+  moments.centroid = MeanRow(keys, width);
+  if (!values.empty()) {
+    CAIRN_CHECK_EQ(values.size(), keys.size());
+    moments.value = MeanRow(values, width);
   }
   double squares = 0;
   for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -58,12 +74,14 @@ ClusterMoments MomentsOf(std::span<const float> keys, std::int64_t dim) {
   return moments;
 }
 
-ClusterIndex::ClusterIndex(std::int64_t dim)
-    : dim_(dim), centre_(static_cast<std::size_t>(dim), 0.0F) {}
+ClusterIndex::ClusterIndex(std::int64_t dim, bool keeps_values)
+    : dim_(dim), keeps_values_(keeps_values), centre_(static_cast<std::size_t>(dim), 0.0F) {}
 
 std::int64_t ClusterIndex::memory_bytes() const {
-  const std::size_t slot_bytes = sizeof(std::int64_t) + static_cast<std::size_t>(dim_) +
-                                 3 * sizeof(float) + sizeof(std::int32_t) + 1;
+  const std::size_t code_bytes = static_cast<std::size_t>(dim_);
+  const std::size_t slot_bytes = sizeof(std::int64_t) + code_bytes + 3 * sizeof(float) +
+                                 sizeof(std::int32_t) + 1 +
+                                 (keeps_values_ ? code_bytes + sizeof(float) : 0);
   return static_cast<std::int64_t>(ids_.capacity() * slot_bytes);
 }
 
@@ -89,6 +107,10 @@ std::size_t ClusterIndex::AddSlot(ClusterId id, std::int64_t count, float varian
   variances_.push_back(variance);
   counts_.push_back(static_cast<std::int32_t>(count));
   flags_.push_back(flags);
+  if (keeps_values_) {
+    value_codes_.resize(codes_.size(), 0);
+    value_scales_.push_back(0);
+  }
   entry_count_ += count;
   return slot;
 }
@@ -98,6 +120,20 @@ void ClusterIndex::WriteCentroid(std::size_t slot, std::span<const float> centro
   float half_square = 0;
   QuantizeCentroid(centroid, codes_.data() + slot * width, scales_[slot], half_square);
   SetHalfSquare(slot);
+}
+
+void ClusterIndex::WriteValue(std::size_t slot, std::span<const float> value) {
+  if (!keeps_values_) return;
+  const std::size_t width = static_cast<std::size_t>(dim_);
+  CAIRN_CHECK_EQ(value.size(), width);
+  float half_square = 0;
+  // A row without finite numbers would be none; an entry that is attended spoils what it must.
+  if (!std::all_of(value.begin(), value.end(), [](float x) { return std::isfinite(x); })) {
+    std::fill_n(value_codes_.begin() + static_cast<std::ptrdiff_t>(slot * width), width, 0);
+    value_scales_[slot] = 0;
+    return;
+  }
+  QuantizeCentroid(value, value_codes_.data() + slot * width, value_scales_[slot], half_square);
 }
 
 // From what a row holds, so that a restored slot is the same to the last bit.
@@ -115,6 +151,7 @@ std::size_t ClusterIndex::Add(ClusterId id, const ClusterMoments& moments, Flags
   std::vector<float> relative;
   Relative(moments.centroid, relative);
   WriteCentroid(slot, relative);
+  WriteValue(slot, moments.value);
   return slot;
 }
 
@@ -144,6 +181,7 @@ void ClusterIndex::Set(std::size_t slot, const ClusterMoments& moments) {
   std::vector<float> relative;
   Relative(moments.centroid, relative);
   WriteCentroid(slot, relative);
+  WriteValue(slot, moments.value);
   flags_[slot] |= kChanged;
 }
 
@@ -165,6 +203,8 @@ void ClusterIndex::Compact() {
   Trim(variances_);
   Trim(counts_);
   Trim(flags_);
+  Trim(value_codes_);
+  Trim(value_scales_);
 }
 
 void ClusterIndex::RemoveDeadSlots() {
@@ -179,6 +219,10 @@ void ClusterIndex::RemoveDeadSlots() {
     variances_[to] = variances_[from];
     counts_[to] = counts_[from];
     flags_[to] = flags_[from];
+    if (keeps_values_) {
+      std::memmove(value_codes_.data() + to * width, value_codes_.data() + from * width, width);
+      value_scales_[to] = value_scales_[from];
+    }
     ++to;
   }
   ids_.resize(to);
@@ -188,6 +232,10 @@ void ClusterIndex::RemoveDeadSlots() {
   variances_.resize(to);
   counts_.resize(to);
   flags_.resize(to);
+  if (keeps_values_) {
+    value_codes_.resize(to * width);
+    value_scales_.resize(to);
+  }
   dead_count_ = 0;
 }
 
@@ -204,6 +252,37 @@ std::vector<float> ClusterIndex::Centroid(std::size_t slot) const {
     centroid[i] += scales_[slot] * static_cast<float>(codes(slot)[i]);
   }
   return centroid;
+}
+
+void ClusterIndex::LoadMeans(std::span<const ClusterId> clusters, KvBlock& block,
+                             std::span<float> counts) const {
+  CAIRN_CHECK(keeps_values_ && clusters.size() <= kAttentionBlockEntries);
+  const std::size_t width = static_cast<std::size_t>(dim_);
+  std::array<const std::int8_t*, kAttentionBlockEntries> keys;
+  std::array<const std::int8_t*, kAttentionBlockEntries> values;
+  std::array<float, kAttentionBlockEntries> key_scales;
+  std::array<float, kAttentionBlockEntries> value_scales;
+  std::size_t slot = 0;
+  for (std::size_t i = 0; i < clusters.size(); ++i) {
+    if (i == 0) {
+      slot = Find(clusters[i]).value();
+    } else {
+      // Mostly the next one or one of the next few.
+      while (slot < ids_.size() && ids_[slot] < clusters[i].value()) ++slot;
+      CAIRN_CHECK(slot < ids_.size() && ids_[slot] == clusters[i].value());
+    }
+    keys[i] = codes_.data() + slot * width;
+    values[i] = value_codes_.data() + slot * width;
+    key_scales[i] = scales_[slot];
+    value_scales[i] = value_scales_[slot];
+    counts[i] = static_cast<float>(counts_[slot]);
+  }
+  cairn::compute::LoadMeans({.keys = std::span(keys).first(clusters.size()),
+                             .key_scales = std::span(key_scales).first(clusters.size()),
+                             .centre = centre_,
+                             .values = std::span(values).first(clusters.size()),
+                             .value_scales = std::span(value_scales).first(clusters.size())},
+                            block);
 }
 
 ClusterIndex::Flags ClusterIndex::flags(std::size_t slot) const {
@@ -237,13 +316,24 @@ void ClusterIndex::SetVariance(std::size_t slot, float variance) {
   flags_[slot] |= kChanged;
 }
 
-void ClusterIndex::Append(std::size_t slot, std::span<const float> key, float variance) {
+void ClusterIndex::Append(std::size_t slot, std::span<const float> key, float variance,
+                          std::span<const float> value) {
   const std::span<const std::int8_t> centroid = codes(slot);
   const float share = 1.0F / static_cast<float>(counts_[slot] + 1);
   std::vector<float> moved(key.size());
   for (std::size_t i = 0; i < key.size(); ++i) {
     const float old = scales_[slot] * static_cast<float>(centroid[i]);
     moved[i] = old + (key[i] - centre_[i] - old) * share;
+  }
+  if (keeps_values_) {
+    CAIRN_CHECK_EQ(value.size(), key.size());
+    const std::int8_t* old_codes = value_codes_.data() + slot * key.size();
+    std::vector<float> mean(key.size());
+    for (std::size_t i = 0; i < key.size(); ++i) {
+      const float old = value_scales_[slot] * static_cast<float>(old_codes[i]);
+      mean[i] = old + (value[i] - old) * share;
+    }
+    WriteValue(slot, mean);
   }
   ++counts_[slot];
   ++entry_count_;
@@ -269,7 +359,9 @@ void ClusterIndex::Nearest(std::span<const float> keys, std::span<std::int32_t> 
 }
 
 std::int64_t ClusterIndex::row_bytes() const {
-  return static_cast<std::int64_t>(sizeof(RowHead)) + dim_;
+  const std::int64_t value_bytes =
+      keeps_values_ ? static_cast<std::int64_t>(sizeof(float)) + dim_ : 0;
+  return static_cast<std::int64_t>(sizeof(RowHead)) + dim_ + value_bytes;
 }
 
 std::string ClusterIndex::Row(std::size_t slot) const {
@@ -279,7 +371,13 @@ std::string ClusterIndex::Row(std::size_t slot) const {
                               (transformed_ ? std::uint32_t{kTransformed} : 0U)};
   std::string row(static_cast<std::size_t>(row_bytes()), '\0');
   std::memcpy(row.data(), &head, sizeof(head));
-  std::memcpy(row.data() + sizeof(head), codes(slot).data(), static_cast<std::size_t>(dim_));
+  const std::size_t width = static_cast<std::size_t>(dim_);
+  std::memcpy(row.data() + sizeof(head), codes(slot).data(), width);
+  if (keeps_values_) {
+    char* at = row.data() + sizeof(head) + width;
+    std::memcpy(at, &value_scales_[slot], sizeof(float));
+    std::memcpy(at + sizeof(float), value_codes_.data() + slot * width, width);
+  }
   return row;
 }
 
@@ -289,10 +387,15 @@ absl::Status ClusterIndex::AddRow(ClusterId id, std::int64_t count, bool stale,
                     (ids_.empty() || ids_.back() < id.value()) &&
                     std::ssize(ids_) < kClusterCountMax;
   RowHead head{};
+  float value_scale = 0;
+  const std::size_t value_at = sizeof(head) + static_cast<std::size_t>(dim_);
   if (fits) std::memcpy(&head, row.data(), sizeof(head));
+  if (fits && keeps_values_) {
+    std::memcpy(&value_scale, row.data() + value_at, sizeof(value_scale));
+  }
   const bool makes_sense =
       fits && std::isfinite(head.scale) && head.scale >= 0 && std::isfinite(head.variance) &&
-      head.variance >= 0 &&
+      head.variance >= 0 && std::isfinite(value_scale) && value_scale >= 0 &&
       (head.flags & ~static_cast<std::uint32_t>(kPinned | kSplit | kTransformed)) == 0;
   if (!makes_sense) {
     return InvalidArgument("index row of cluster {}: {} bytes for {} entries are no row", id,
@@ -306,6 +409,10 @@ absl::Status ClusterIndex::AddRow(ClusterId id, std::int64_t count, bool stale,
   const std::size_t width = static_cast<std::size_t>(dim_);
   std::memcpy(codes_.data() + slot * width, row.data() + sizeof(head), width);
   scales_[slot] = head.scale;
+  if (keeps_values_) {
+    value_scales_[slot] = value_scale;
+    std::memcpy(value_codes_.data() + slot * width, row.data() + value_at + sizeof(float), width);
+  }
   SetHalfSquare(slot);
   return absl::OkStatus();
 }

@@ -20,6 +20,7 @@
 
 #include "common/base/status.h"
 #include "common/kv/messages.h"
+#include "compute-node/kernels/attention.h"
 
 namespace cairn::compute {
 
@@ -28,9 +29,12 @@ struct ClusterMoments {
   std::vector<float> centroid;
   float variance = 0;
   std::int64_t count = 0;
+  // The mean of their values; empty where none are kept.
+  std::vector<float> value{};
 };
-// `keys` is (key, dim), at least one.
-ClusterMoments MomentsOf(std::span<const float> keys, std::int64_t dim);
+// `keys` is (key, dim), at least one; `values` likewise, or empty.
+ClusterMoments MomentsOf(std::span<const float> keys, std::int64_t dim,
+                         std::span<const float> values = {});
 
 class ClusterIndex {
  public:
@@ -42,7 +46,8 @@ class ClusterIndex {
     bool missing = false;  // there are no moments: to be read at the next step
   };
 
-  explicit ClusterIndex(std::int64_t dim);
+  // `keeps_values`: moments have the mean value too, and rows hold it.
+  explicit ClusterIndex(std::int64_t dim, bool keeps_values = false);
 
   std::int64_t dim() const { return dim_; }
   // Slots are numbered from 0; those of removed clusters count, until Compact.
@@ -76,6 +81,10 @@ class ClusterIndex {
   std::int64_t count(std::size_t slot) const { return counts_[slot]; }
   float variance(std::size_t slot) const { return variances_[slot]; }
   std::vector<float> Centroid(std::size_t slot) const;
+  // Centroids and mean values of up to kAttentionBlockEntries clusters, ids ascending, as a block,
+  // and how many entries each has. REQUIRES: values are kept; the clusters are there.
+  void LoadMeans(std::span<const ClusterId> clusters, KvBlock& block,
+                 std::span<float> counts) const;
   Flags flags(std::size_t slot) const;
   void SetFlags(std::size_t slot, Flags flags);
 
@@ -83,7 +92,8 @@ class ClusterIndex {
   float VarianceWith(std::size_t slot, std::span<const float> key) const;
   void SetVariance(std::size_t slot, float variance);
   // One entry more: count, centroid, and the given variance.
-  void Append(std::size_t slot, std::span<const float> key, float variance);
+  void Append(std::size_t slot, std::span<const float> key, float variance,
+              std::span<const float> value = {});
 
   // Scores of all slots: query times centroid, less what is the same for all; lowest for removed
   // ones. `scores` has slot_count() elements.
@@ -115,12 +125,14 @@ class ClusterIndex {
   void SetHalfSquare(std::size_t slot);
   void RemoveDeadSlots();
   void WriteCentroid(std::size_t slot, std::span<const float> centroid);
+  void WriteValue(std::size_t slot, std::span<const float> value);
   std::span<const std::int8_t> codes(std::size_t slot) const {
     return std::span(codes_).subspan(slot * static_cast<std::size_t>(dim_),
                                      static_cast<std::size_t>(dim_));
   }
 
   const std::int64_t dim_;
+  const bool keeps_values_;
   bool transformed_ = false;
   std::int64_t dead_count_ = 0;
   std::int64_t entry_count_ = 0;
@@ -133,6 +145,9 @@ class ClusterIndex {
   std::vector<float> variances_;
   std::vector<std::int32_t> counts_;
   std::vector<std::uint8_t> flags_;
+  // Of the mean values, likewise; empty where none are kept.
+  std::vector<std::int8_t> value_codes_;
+  std::vector<float> value_scales_;
 };
 
 }  // namespace cairn::compute

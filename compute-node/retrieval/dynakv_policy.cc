@@ -126,7 +126,9 @@ void DynaKvPolicy::Clear() {
       static_cast<std::size_t>(std::int64_t{layout.layer_count} * layout.head_count);
   heads_.clear();
   heads_.reserve(count);
-  while (heads_.size() < count) heads_.emplace_back(layout.head_dim, options_.rotary_pairs);
+  while (heads_.size() < count) {
+    heads_.emplace_back(layout.head_dim, options_.rotary_pairs, needs_values());
+  }
 }
 
 std::int64_t DynaKvPolicy::WindowTokens(std::int64_t token_count) const {
@@ -402,6 +404,7 @@ absl::Status DynaKvPolicy::RestoreIndex(std::int32_t layer, std::span<const Inde
       ClusterMoments unknown{.centroid = {index->centre().begin(), index->centre().end()},
                              .variance = 0,
                              .count = count};
+      if (needs_values()) unknown.value.assign(static_cast<std::size_t>(dim()), 0.0F);
       index->Add(info.cluster.cluster_id, unknown, {.missing = true});
       continue;
     }

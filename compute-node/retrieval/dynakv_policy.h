@@ -58,8 +58,13 @@ class DynaKvPolicy : public RetrievalPolicy {
   std::string_view name() const override { return "dynakv"; }
   bool selects_without_queries() const override { return false; }
   bool needs_keys() const override { return true; }
+  bool needs_values() const override { return options_.selection.estimate_percent > 0; }
   std::int64_t WindowTokens(std::int64_t token_count) const override;
   std::vector<FetchSlice> Select(const SelectionInput& input) const override;
+  std::vector<std::vector<ClusterId>> Estimate(const SelectionInput& input,
+                                               std::span<const FetchSlice> plan) const override;
+  void LoadMeans(std::int32_t layer, std::int32_t head, std::span<const ClusterId> clusters,
+                 KvBlock& block, std::span<float> counts) const override;
   StoreActions Store(const LeavingEntries& leaving) override;
   std::vector<ClusterSplit> Adapt(std::int32_t layer,
                                   std::span<const LoadedCluster> clusters) override;
@@ -95,7 +100,8 @@ class DynaKvPolicy : public RetrievalPolicy {
   };
   // One (layer, head).
   struct Head {
-    Head(std::int64_t dim, RotaryPairs pairs) : index(dim), metric(dim, pairs) {}
+    Head(std::int64_t dim, RotaryPairs pairs, bool keeps_values)
+        : index(dim, keeps_values), metric(dim, pairs) {}
 
     ClusterIndex index;  // of stretched keys
     QueryMetric metric;
@@ -127,6 +133,8 @@ class DynaKvPolicy : public RetrievalPolicy {
                                   std::int64_t room) const;
   std::vector<std::size_t> MustRead(const Head& head, std::int64_t token_count,
                                     std::int64_t& room) const;
+  std::vector<ClusterId> EstimateHead(const SelectionInput& input, std::int32_t head_number,
+                                      std::span<const ClusterId> read) const;
   // Of one token's queries, the sum of those that share the KV head.
   std::vector<float> GroupSum(std::span<const float> queries, std::int32_t head) const;
   PlannedCluster Plan(const Head& head, std::int32_t head_number, std::size_t slot,

@@ -48,6 +48,34 @@ std::vector<float> KeysOf(std::span<const LoadedCluster* const> clusters) {
   return keys;
 }
 
+// Where the rows of the clusters' values lie; none if they have none. (Copies would be as large as
+// a region's keys.)
+std::vector<const float*> ValueRowsOf(std::span<const LoadedCluster* const> clusters,
+                                      std::int64_t dim) {
+  std::vector<const float*> rows;
+  for (const LoadedCluster* cluster : clusters) {
+    for (std::int64_t at = 0; at < std::ssize(cluster->values); at += dim) {
+      rows.push_back(cluster->values.data() + at);
+    }
+  }
+  return rows;
+}
+
+// Of the rows at `indices`; no values: without their mean.
+ClusterMoments MomentsAt(std::span<const float> keys, std::span<const float> values,
+                         std::int64_t dim, std::span<const std::int64_t> indices) {
+  const std::vector<float> some =
+      values.empty() ? std::vector<float>() : Gather(values, dim, indices);
+  return MomentsOf(Gather(keys, dim, indices), dim, some);
+}
+
+// Of a head, what leaves from `first` on.
+std::span<const float> ValuesOf(const LeavingEntries& leaving, std::int64_t dim, std::int32_t head,
+                                std::int64_t first, std::int64_t count) {
+  if (leaving.values.empty()) return {};
+  return RowsOf(leaving.values, dim, head * leaving.token_count + first, count);
+}
+
 // Two halves of the rows, as indices; halves of more than `entries_max` are halved again.
 std::vector<std::vector<std::int64_t>> SplitParts(std::span<const float> keys, std::int64_t dim,
                                                   std::int64_t entries_max) {
@@ -153,10 +181,14 @@ void DynaKvPolicy::StoreSinks(const LeavingEntries& leaving, std::int64_t sink_c
     if (slot.has_value()) {
       for (std::int64_t i = 0; i < sink_count; ++i) {
         const std::span<const float> key = RowsOf(keys, dim(), i, 1);
-        head.index.Append(*slot, key, head.index.VarianceWith(*slot, key));
+        head.index.Append(*slot, key, head.index.VarianceWith(*slot, key),
+                          ValuesOf(leaving, dim(), head_number, i, 1));
       }
     } else {
-      head.index.Add(id, MomentsOf(RowsOf(keys, dim(), 0, sink_count), dim()), {.pinned = true});
+      head.index.Add(id,
+                     MomentsOf(RowsOf(keys, dim(), 0, sink_count), dim(),
+                               ValuesOf(leaving, dim(), head_number, 0, sink_count)),
+                     {.pinned = true});
       head.next_id = id.value() + 1;
     }
     actions.appended.push_back(
@@ -184,7 +216,8 @@ void DynaKvPolicy::StoreChunk(const LeavingEntries& leaving, std::int64_t first_
     const std::span<const float> keys = problems[static_cast<std::size_t>(head_number)];
     for (std::int64_t cluster = 0; cluster < clusters.cluster_count(); ++cluster) {
       const std::span<const std::int64_t> members = clusters.cluster(cluster);
-      const ClusterMoments moments = MomentsOf(Gather(keys, dim(), members), dim());
+      const ClusterMoments moments = MomentsAt(
+          keys, ValuesOf(leaving, dim(), head_number, first_index, count), dim(), members);
       const ClusterId id(head.next_id++);
       head.index.Add(id, moments, {});
       head.CountVariance(moments);
@@ -205,14 +238,15 @@ void DynaKvPolicy::StoreEarly(const LeavingEntries& leaving, std::int32_t head_n
   for (std::int64_t i = first_index; i < leaving.token_count; ++i) {
     const std::span<const float> key =
         RowsOf(leaving.keys, dim(), head_number * leaving.token_count + i, 1);
+    const std::span<const float> value = ValuesOf(leaving, dim(), head_number, i, 1);
     const ClusterId newest(head.next_id - 1);
     const std::optional<std::size_t> slot = head.index.Find(newest);
     const bool joins = slot.has_value() && !head.index.flags(*slot).pinned &&
                        head.index.count(*slot) < kEarlyClusterEntries;
     if (joins) {
-      head.index.Append(*slot, key, head.index.VarianceWith(*slot, key));
+      head.index.Append(*slot, key, head.index.VarianceWith(*slot, key), value);
     } else {
-      head.index.Add(ClusterId(head.next_id++), MomentsOf(key, dim()), {});
+      head.index.Add(ClusterId(head.next_id++), MomentsOf(key, dim(), value), {});
     }
     const ClusterRef cluster{head_number, ClusterId(head.next_id - 1)};
     const std::int64_t position = leaving.first_position + i;
@@ -232,11 +266,12 @@ void DynaKvPolicy::StoreOne(const LeavingEntries& leaving, std::int32_t head_num
   for (std::int64_t i = first_index; i < leaving.token_count; ++i) {
     const std::span<const float> key =
         RowsOf(leaving.keys, dim(), head_number * leaving.token_count + i, 1);
+    const std::span<const float> value = ValuesOf(leaving, dim(), head_number, i, 1);
     const std::int64_t position = leaving.first_position + i;
     std::int32_t nearest = -1;
     head.index.Nearest(key, {&nearest, 1});
     if (nearest < 0) {
-      head.index.Add(ClusterId(head.next_id++), MomentsOf(key, dim()), {});
+      head.index.Add(ClusterId(head.next_id++), MomentsOf(key, dim(), value), {});
       actions.appended.push_back(
           {{head_number, ClusterId(head.next_id - 1)}, Positions::Range(position, 1)});
       continue;
@@ -248,7 +283,7 @@ void DynaKvPolicy::StoreOne(const LeavingEntries& leaving, std::int32_t head_num
       const float variance = head.index.VarianceWith(slot, key);
       const bool full = head.index.count(slot) >= options_.selection.cluster_entries_max();
       flags.split = full || variance > threshold;
-      if (!flags.split) head.index.Append(slot, key, variance);
+      if (!flags.split) head.index.Append(slot, key, variance, value);
     }
     if (flags.split) {
       head.index.SetFlags(slot, flags);
@@ -312,6 +347,7 @@ void DynaKvPolicy::Partition(std::int32_t layer, std::int32_t head_number,
 void DynaKvPolicy::Replace(Head& head, std::span<const LoadedCluster* const> loaded,
                            std::span<const float> keys, const PointClusters& found,
                            ClusterSplit& split) {
+  const std::vector<const float*> value_rows = ValueRowsOf(loaded, dim());
   std::vector<std::int64_t> positions;
   for (const LoadedCluster* each : loaded) {
     head.index.Remove(*head.index.Find(each->cluster.cluster_id));
@@ -324,7 +360,14 @@ void DynaKvPolicy::Replace(Head& head, std::span<const LoadedCluster* const> loa
     for (const std::int64_t member : found.cluster(cluster)) {
       members.push_back(positions[static_cast<std::size_t>(member)]);
     }
-    const ClusterMoments moments = MomentsOf(Gather(keys, dim(), found.cluster(cluster)), dim());
+    std::vector<float> values;
+    for (const std::int64_t member : found.cluster(cluster)) {
+      if (value_rows.empty()) break;
+      const float* row = value_rows[static_cast<std::size_t>(member)];
+      values.insert(values.end(), row, row + dim());
+    }
+    const ClusterMoments moments =
+        MomentsOf(Gather(keys, dim(), found.cluster(cluster)), dim(), values);
     const ClusterId id(head.next_id++);
     head.index.Add(id, moments, {});
     head.CountVariance(moments);
@@ -411,7 +454,7 @@ void DynaKvPolicy::AdaptOne(Head& head, const LoadedCluster& loaded,
     // Only the moments were those of other entries.
     ClusterIndex::Flags flags;
     flags.pinned = head.index.flags(*slot).pinned;
-    head.index.Set(*slot, MomentsOf(keys, dim()));
+    head.index.Set(*slot, MomentsOf(keys, dim(), loaded.values));
     head.index.SetFlags(*slot, flags);
     return;
   }
@@ -425,7 +468,7 @@ void DynaKvPolicy::AdaptOne(Head& head, const LoadedCluster& loaded,
     Positions positions;
     for (const std::int64_t member : part) positions.Append(loaded.positions.at(member));
     const ClusterId id(head.next_id++);
-    head.index.Add(id, MomentsOf(Gather(keys, dim(), part), dim()), {});
+    head.index.Add(id, MomentsAt(keys, loaded.values, dim(), part), {});
     split.children.push_back({id, std::move(positions)});
   }
   splits.push_back(std::move(split));

@@ -19,6 +19,7 @@
 
 #include "common/base/status.h"
 #include "common/kv/messages.h"
+#include "compute-node/kernels/attention.h"
 #include "compute-node/kernels/thread_pool.h"
 #include "compute-node/retrieval/query_metric.h"
 #include "compute-node/retrieval/selection_options.h"
@@ -65,6 +66,8 @@ struct LeavingEntries {
   std::int64_t token_count = 0;
   // (KV head, token, head_dim), rotated, as attention will read them; empty unless needs_keys().
   std::span<const float> keys{};
+  // Their values, likewise; empty unless needs_values().
+  std::span<const float> values{};
   // Of the pass in which they leave, (token, query head, head_dim), rotated; empty between passes.
   std::span<const float> queries{};
   ThreadPool* pool = nullptr;  // as in SelectionInput
@@ -99,6 +102,7 @@ struct LoadedCluster {
   Positions positions{};
   std::int64_t stored_count = 0;  // of them in the KV node; the others are held
   std::vector<float> keys{};      // (position, head_dim)
+  std::vector<float> values{};    // likewise; empty unless needs_values()
 };
 
 // Instead of some clusters others of the same entries, and of those that were held for them.
@@ -165,6 +169,8 @@ class RetrievalPolicy {
   virtual bool selects_without_queries() const = 0;
   // Whether Store looks at keys.
   virtual bool needs_keys() const { return false; }
+  // Whether it looks at values, there and wherever it looks at keys.
+  virtual bool needs_values() const { return false; }
 
   // Newest tokens that stay out of the clusters when the conversation holds `token_count`; 0: as
   // many as the session has room for. Never so many more for a longer conversation that the oldest
@@ -182,6 +188,25 @@ class RetrievalPolicy {
   virtual std::optional<std::vector<Positions>> SelectHeld(const SelectionInput& input) const {
     static_cast<void>(input);
     return std::nullopt;
+  }
+
+  // Clusters that the same input attends by their means beside what `plan`, which Select made of
+  // it, reads: for each KV head ascending ids. Empty: none.
+  virtual std::vector<std::vector<ClusterId>> Estimate(const SelectionInput& input,
+                                                       std::span<const FetchSlice> plan) const {
+    static_cast<void>(input);
+    static_cast<void>(plan);
+    return {};
+  }
+  // The means of such clusters' keys and values, up to kAttentionBlockEntries of a head in
+  // ascending order, as a block; `counts`, as many, take how many entries each stands for.
+  virtual void LoadMeans(std::int32_t layer, std::int32_t head, std::span<const ClusterId> clusters,
+                         KvBlock& block, std::span<float> counts) const {
+    static_cast<void>(layer);
+    static_cast<void>(head);
+    static_cast<void>(clusters);
+    static_cast<void>(counts);
+    block.entry_count = 0;
   }
 
   // Where leaving entries go.

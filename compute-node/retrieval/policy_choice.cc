@@ -43,10 +43,14 @@ bool TakeName(std::string_view& in, std::string& name) {
   });
 }
 
-bool TakeSelection(std::string_view& in, SelectionOptions& selection) {
-  return TakeNumber(in, selection.select_percent) && TakeNumber(in, selection.select_tokens_min) &&
-         TakeNumber(in, selection.select_tokens_max) &&
-         TakeNumber(in, selection.cluster_target_entries) && TakeNumber(in, selection.seed);
+bool TakeSelection(std::string_view& in, std::int32_t version, SelectionOptions& selection) {
+  const bool taken =
+      TakeNumber(in, selection.select_percent) && TakeNumber(in, selection.select_tokens_min) &&
+      TakeNumber(in, selection.select_tokens_max) &&
+      TakeNumber(in, selection.cluster_target_entries) && TakeNumber(in, selection.seed);
+  if (!taken || version < kEstimatingPolicyVersion) return taken;
+  // Without any the other version is written.
+  return TakeNumber(in, selection.estimate_percent) && selection.estimate_percent > 0;
 }
 
 }  // namespace
@@ -75,6 +79,8 @@ std::string Describe(const PolicyChoice& choice, const PolicyChoice& other) {
   add("select_tokens_max", a.select_tokens_max, b.select_tokens_max);
   add("cluster_target_entries", a.cluster_target_entries, b.cluster_target_entries);
   add("seed", a.seed, b.seed);
+  add("estimate_percent", static_cast<float>(a.estimate_percent),
+      static_cast<float>(b.estimate_percent));
   return text;
 }
 
@@ -86,7 +92,8 @@ PutPolicyState WrapPolicyState(const PolicyChoice& choice, PutPolicyState own) {
   const std::int64_t name_bytes = std::ssize(choice.name);
   CAIRN_CHECK(name_bytes > 0 && name_bytes <= kPolicyNameBytesMax);
   PutPolicyState wrapped;
-  wrapped.version = kWrappedPolicyVersion;
+  const bool estimates = choice.selection.estimate_percent > 0;
+  wrapped.version = estimates ? kEstimatingPolicyVersion : kWrappedPolicyVersion;
   AppendNumber(wrapped.state, static_cast<std::uint8_t>(name_bytes));
   wrapped.state += choice.name;
   AppendNumber(wrapped.state, choice.selection.select_percent);
@@ -94,6 +101,7 @@ PutPolicyState WrapPolicyState(const PolicyChoice& choice, PutPolicyState own) {
   AppendNumber(wrapped.state, choice.selection.select_tokens_max);
   AppendNumber(wrapped.state, choice.selection.cluster_target_entries);
   AppendNumber(wrapped.state, choice.selection.seed);
+  if (estimates) AppendNumber(wrapped.state, choice.selection.estimate_percent);
   AppendNumber(wrapped.state, own.version);
   wrapped.state += own.state;
   return wrapped;
@@ -102,9 +110,9 @@ PutPolicyState WrapPolicyState(const PolicyChoice& choice, PutPolicyState own) {
 absl::StatusOr<UnwrappedPolicyState> UnwrapPolicyState(std::int32_t version,
                                                        std::string_view state) {
   UnwrappedPolicyState out;
-  if (version > kWrappedPolicyVersion) {
+  if (version > kEstimatingPolicyVersion) {
     return InvalidArgument("stored policy state has version {}: this Cairn knows those up to {}",
-                           version, kWrappedPolicyVersion);
+                           version, kEstimatingPolicyVersion);
   }
   if (version < kWrappedPolicyVersion) {
     out.version = version;
@@ -113,7 +121,7 @@ absl::StatusOr<UnwrappedPolicyState> UnwrapPolicyState(std::int32_t version,
   }
   std::string_view rest = state;
   if (!TakeName(rest, out.choice.name) || out.choice.name == kFullName ||
-      !TakeSelection(rest, out.choice.selection) || !TakeNumber(rest, out.version)) {
+      !TakeSelection(rest, version, out.choice.selection) || !TakeNumber(rest, out.version)) {
     return InvalidArgument(
         "stored policy state of {} bytes does not begin with a policy's name and options",
         state.size());

@@ -77,6 +77,23 @@ void QueryMetric::StretchQuery(std::span<float> query) const {
   }
 }
 
+void QueryMetric::UnstretchColumns(std::span<float> columns, std::int64_t key_count) const {
+  if (!has_learned_) return;
+  const std::size_t count = static_cast<std::size_t>(key_count);
+  CAIRN_CHECK_EQ(columns.size(), static_cast<std::size_t>(dim_) * count);
+  for (std::int64_t pair = 0; pair < pair_count(); ++pair) {
+    const float* l = factors_.data() + 3 * pair;
+    const float first_factor = 1.0F / l[0];
+    const float second_factor = 1.0F / l[2];
+    float* first = columns.data() + FirstOf(pair) * count;
+    float* second = columns.data() + SecondOf(pair) * count;
+    for (std::size_t key = 0; key < count; ++key) {
+      second[key] *= second_factor;
+      first[key] = (first[key] - l[1] * second[key]) * first_factor;
+    }
+  }
+}
+
 bool QueryMetric::Restore(bool has_learned, std::span<const float> numbers) {
   if (std::ssize(numbers) != number_count()) return false;
   for (std::size_t i = 0; i < numbers.size(); ++i) {

@@ -39,6 +39,9 @@ class QueryMetric {
   // In place; rows of `dim`.
   void StretchKeys(std::span<float> keys) const;
   void StretchQuery(std::span<float> query) const;
+  // The reverse of StretchKeys, up to rounding, of keys by element: element i of all is at
+  // [i * key_count, (i + 1) * key_count).
+  void UnstretchColumns(std::span<float> columns, std::int64_t key_count) const;
 
   // What it has learned, 3 numbers a pair, and the reverse: false if they are none.
   std::span<const float> numbers() const { return factors_; }

@@ -29,6 +29,9 @@ absl::Status SelectionOptions::Validate() const {
     return InvalidArgument("cluster_target_entries is {}: it must be 1 to {}",
                            cluster_target_entries, kClusterTargetMax);
   }
+  if (!(estimate_percent >= 0 && estimate_percent <= 100)) {
+    return InvalidArgument("estimate_percent is {}: it must be 0 to 100", estimate_percent);
+  }
   return absl::OkStatus();
 }
 

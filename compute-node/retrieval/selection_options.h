@@ -27,6 +27,9 @@ struct SelectionOptions {
   std::int64_t cluster_target_entries = 8;
   // Of whatever is random: equal seeds give equal clusters.
   std::uint64_t seed = 0;
+  // Of the clusters that a step does not read so many percent, the best ones, are attended by the
+  // means of their keys and values; 0: none. Only of dynakv.
+  double estimate_percent = 0;
 
   std::int64_t cluster_entries_max() const { return 2 * cluster_target_entries; }
   absl::Status Validate() const;

@@ -99,6 +99,29 @@ void BlockAttention::AttendAll(std::span<const EntryRun> runs) {
   });
 }
 
+void BlockAttention::AttendMeans(const RetrievalPolicy& policy, std::int32_t layer,
+                                 std::span<const std::vector<ClusterId>> clusters) {
+  CAIRN_CHECK_EQ(batch_->token_count, 1);
+  const std::int64_t tasks = config_.kv_head_count * head_splits_;
+  pool_.ParallelFor(tasks, [&](std::int64_t index) {
+    const Task task = TaskAt(index);
+    const std::span<const ClusterId> of_head = clusters[static_cast<std::size_t>(task.kv_head)];
+    const QueryRows rows{batch_->q.data() + task.first_head * config_.head_dim, task.head_count,
+                         config_.head_dim};
+    KvBlock block;
+    std::array<float, kAttentionBlockEntries> biases{};
+    for (std::size_t first = 0; first < of_head.size(); first += kAttentionBlockEntries) {
+      const std::size_t count =
+          std::min<std::size_t>(kAttentionBlockEntries, of_head.size() - first);
+      const std::span<float> of_block = std::span(biases).first(count);
+      policy.LoadMeans(layer, task.kv_head, of_head.subspan(first, count), block, of_block);
+      for (float& bias : of_block) bias = std::log(bias);
+      cairn::compute::AttendMeans(block, of_block, scale_, rows,
+                                  scratch_->Rows(task.first_head, task.head_count));
+    }
+  });
+}
+
 void BlockAttention::AttendCausal(std::span<const EntryRun> runs, std::int64_t first_position) {
   const std::int64_t tasks = token_blocks_ * config_.kv_head_count * head_splits_;
   const std::int64_t entry_count = batch_->first_position + batch_->token_count - first_position;

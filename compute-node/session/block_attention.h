@@ -10,11 +10,13 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "common/kv/kv_format.h"
 #include "compute-node/kernels/thread_pool.h"
 #include "compute-node/model/config.h"
 #include "compute-node/model/forward.h"
+#include "compute-node/retrieval/policy.h"
 #include "compute-node/session/attention_scratch.h"
 #include "compute-node/session/entry_run.h"
 
@@ -29,6 +31,9 @@ class BlockAttention {
   void Start(const AttentionBatch& batch, AttentionScratch& scratch);
   // All entries are visible to all rows. Several runs of one head are attended in their order.
   void AttendAll(std::span<const EntryRun> runs);
+  // Clusters by their means, `clusters` for each KV head, visible to the batch's only token.
+  void AttendMeans(const RetrievalPolicy& policy, std::int32_t layer,
+                   std::span<const std::vector<ClusterId>> clusters);
   // One run for each head; its entry i has position first_position + i and is visible to rows from
   // that position on. Calls the batch's `between` from time to time.
   void AttendCausal(std::span<const EntryRun> runs, std::int64_t first_position);

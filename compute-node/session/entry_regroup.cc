@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/timeline/timeline.h"
-#include "compute-node/kernels/kv_entry.h"
+#include "compute-node/session/entry_rows.h"
 #include "compute-node/session/entry_store.h"
 #include "compute-node/session/fetch_check.h"
 
@@ -18,10 +18,8 @@ constexpr std::int64_t kLoadBytesMax = std::int64_t{2} << 20;
 absl::StatusOr<std::vector<LoadedCluster>> EntryStore::Load(
     std::int32_t layer, std::span<const ClusterRef> clusters,
     std::span<const std::int64_t> entry_counts) {
-  const std::size_t dim = static_cast<std::size_t>(layout_.head_dim);
   const StopSignal never;
   std::vector<LoadedCluster> loaded;
-  std::vector<float> value(dim);
   std::size_t next = 0;
   while (next < clusters.size()) {
     Fetch fetch;
@@ -48,11 +46,8 @@ absl::StatusOr<std::vector<LoadedCluster>> EntryStore::Load(
       LoadedCluster cluster{.cluster = clusters[i]};
       for (const Span& span : fetched.spans) cluster.positions.AppendAll(span.positions);
       cluster.stored_count = cluster.positions.count();
-      cluster.keys.resize(entries.size() * dim);
-      for (std::size_t entry = 0; entry < entries.size(); ++entry) {
-        LoadKvEntry(entries[entry], layout_.kv_format,
-                    std::span(cluster.keys).subspan(entry * dim, dim), value);
-      }
+      AppendRows(entries, layout_, WithValues(policy_.needs_values()), cluster.keys,
+                 cluster.values);
       loaded.push_back(std::move(cluster));
     }
     CAIRN_RETURN_IF_ERROR(CheckIntact(reply));
@@ -76,9 +71,9 @@ absl::StatusOr<bool> EntryStore::RegroupLayer(std::int32_t layer) {
       for (LoadedCluster& cluster : group) AddHeldKeys(layer, cluster);
       loaded.push_back(std::move(group));
     }
-    // Keys as floats; the entries themselves are gone again.
-    const std::int64_t key_bytes = bytes / entry_bytes_ * layout_.head_dim * std::int64_t{4};
-    const KvMemoryCharge charge(memory_, key_bytes);
+    // Rows as floats; the entries themselves are gone again.
+    const std::int64_t rows = bytes / entry_bytes_ * (policy_.needs_values() ? 2 : 1);
+    const KvMemoryCharge charge(memory_, rows * layout_.head_dim * std::int64_t{4});
     CAIRN_RETURN_IF_ERROR(SendSplits(layer, policy_.Recluster(layer, loaded, pool_)));
   }
   return !groups.empty();

@@ -6,7 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/timeline/timeline.h"
-#include "compute-node/kernels/kv_entry.h"
+#include "compute-node/session/entry_rows.h"
 
 namespace cairn::compute {
 namespace {
@@ -65,20 +65,18 @@ const std::byte* EntryStore::EntryAt(std::int32_t layer, std::int32_t head, std:
   return chunk.data + index * entry_bytes_;
 }
 
-std::vector<float> EntryStore::KeysOf(std::int32_t layer, const ChunkEntries& chunk,
-                                      std::int64_t first, std::int64_t count) const {
-  const std::size_t dim = static_cast<std::size_t>(layout_.head_dim);
-  std::vector<float> keys(static_cast<std::size_t>(layout_.head_count * count) * dim);
-  std::vector<float> value(dim);
-  std::size_t at = 0;
+void EntryStore::FillRows(const ChunkEntries& chunk, LeavingEntries& leaving,
+                          std::vector<float>& keys, std::vector<float>& values) const {
+  std::vector<const std::byte*> entries;
+  entries.reserve(static_cast<std::size_t>(layout_.head_count * leaving.token_count));
   for (std::int32_t head = 0; head < layout_.head_count; ++head) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      LoadKvEntry(EntryAt(layer, head, first + i, chunk), layout_.kv_format,
-                  std::span(keys).subspan(at, dim), value);
-      at += dim;
+    for (std::int64_t i = 0; i < leaving.token_count; ++i) {
+      entries.push_back(EntryAt(leaving.layer, head, leaving.first_position + i, chunk));
     }
   }
-  return keys;
+  AppendRows(entries, layout_, WithValues(policy_.needs_values()), keys, values);
+  leaving.keys = keys;
+  leaving.values = values;
 }
 
 StoreActions EntryStore::AskPolicy(std::int32_t layer, const ChunkEntries& chunk,
@@ -95,8 +93,8 @@ StoreActions EntryStore::AskPolicy(std::int32_t layer, const ChunkEntries& chunk
                          .of_prompt = chunk.token_count > 1,
                          .conversation_token_count = chunk.first_position + chunk.token_count};
   std::vector<float> keys;
-  if (policy_.needs_keys()) keys = KeysOf(layer, chunk, first, leaving.token_count);
-  leaving.keys = keys;
+  std::vector<float> values;
+  if (policy_.needs_keys()) FillRows(chunk, leaving, keys, values);
   return policy_.Store(leaving);
 }
 
@@ -154,16 +152,12 @@ absl::Status EntryStore::StoreLayer(std::int32_t layer, const ChunkEntries& chun
 }
 
 void EntryStore::AddHeldKeys(std::int32_t layer, LoadedCluster& loaded) const {
-  const std::size_t dim = static_cast<std::size_t>(layout_.head_dim);
   const Positions held = held_.OfCluster(layer, loaded.cluster);
-  std::vector<float> value(dim);
-  std::size_t at = loaded.keys.size();
-  loaded.keys.resize(at + static_cast<std::size_t>(held.count()) * dim);
+  std::vector<const std::byte*> entries;
   held.ForEach([&](std::int64_t position) {
-    LoadKvEntry(EntryAt(layer, loaded.cluster.head, position, {}), layout_.kv_format,
-                std::span(loaded.keys).subspan(at, dim), value);
-    at += dim;
+    entries.push_back(EntryAt(layer, loaded.cluster.head, position, {}));
   });
+  AppendRows(entries, layout_, WithValues(policy_.needs_values()), loaded.keys, loaded.values);
   loaded.positions.AppendAll(held);
 }
 

@@ -92,8 +92,9 @@ class EntryStore {
   }
   const std::byte* EntryAt(std::int32_t layer, std::int32_t head, std::int64_t position,
                            const ChunkEntries& chunk) const;
-  std::vector<float> KeysOf(std::int32_t layer, const ChunkEntries& chunk, std::int64_t first,
-                            std::int64_t count) const;
+  // Fills the rows that the policy looks at; both live as long as `leaving` does.
+  void FillRows(const ChunkEntries& chunk, LeavingEntries& leaving, std::vector<float>& keys,
+                std::vector<float>& values) const;
   StoreActions AskPolicy(std::int32_t layer, const ChunkEntries& chunk, std::int64_t stored_until,
                          ThreadPool* pool);
   absl::Status Send(std::int32_t layer, const ChunkEntries& chunk, std::int64_t stored_until,

@@ -135,10 +135,12 @@ absl::Status SelectedFetch::WaitForWanted(KvSession& session, std::int32_t layer
 
 absl::StatusOr<SelectedClusters> SelectedFetch::Take(KvSession& session, std::int32_t layer,
                                                      std::vector<FetchSlice> plan,
-                                                     const StopSignal& stop) {
+                                                     const StopSignal& stop,
+                                                     const std::function<void()>& meanwhile) {
   if (layer_ != layer) Reset();
   SelectedClusters taken;
   const std::vector<Place> places = PlacesOf(session, layer, plan, taken);
+  if (meanwhile) meanwhile();
   CAIRN_RETURN_IF_ERROR(WaitForWanted(session, layer, stop, taken));
   taken.clusters.reserve(places.size());
   std::size_t next = 0;

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <span>
@@ -73,8 +74,10 @@ class SelectedFetch {
   // Asks for the plan's clusters. REQUIRES: `session` lives until Reset; nothing is asked for yet
   // but for a layer that was taken.
   void Predict(KvSession& session, std::int32_t layer, const std::vector<FetchSlice>& plan);
+  // `meanwhile` is called when everything is asked for, before the wait.
   absl::StatusOr<SelectedClusters> Take(KvSession& session, std::int32_t layer,
-                                        std::vector<FetchSlice> plan, const StopSignal& stop);
+                                        std::vector<FetchSlice> plan, const StopSignal& stop,
+                                        const std::function<void()>& meanwhile = nullptr);
   // Keeps what was taken, as far as there is room. REQUIRES: its bytes were intact until now.
   void Keep(std::int32_t layer, const SelectedClusters& taken);
   // Forgets what is in flight.

@@ -9,6 +9,7 @@
 #include "common/base/check.h"
 #include "common/timeline/timeline.h"
 #include "compute-node/kernels/kv_entry.h"
+#include "compute-node/session/entry_rows.h"
 #include "compute-node/session/fetch_check.h"
 
 namespace cairn::compute {
@@ -162,8 +163,16 @@ absl::Status StoredKv::AttendEverything(const AttentionBatch& batch) {
 }
 
 absl::Status StoredKv::AttendSelected(const AttentionBatch& batch) {
-  CAIRN_ASSIGN_OR_RETURN(const SelectedClusters selected,
-                         selected_fetch_.Take(session_, batch.layer, Select(batch), *stop_));
+  std::vector<FetchSlice> plan = Select(batch);
+  const std::vector<std::vector<ClusterId>> estimated = Estimate(batch, plan);
+  const auto attend_means = [&] {
+    if (estimated.empty()) return;
+    const TimelineSpan span(TimelineKind::kCompute, "attend_means", {{"layer", batch.layer}});
+    attention_.AttendMeans(policy_, batch.layer, estimated);
+  };
+  CAIRN_ASSIGN_OR_RETURN(
+      const SelectedClusters selected,
+      selected_fetch_.Take(session_, batch.layer, std::move(plan), *stop_, attend_means));
   attention_.AttendAll(RunsOf(selected));
   if (options_.observer != nullptr) {
     for (const SelectedClusters::Cluster& cluster : selected.clusters) {
@@ -179,6 +188,12 @@ absl::Status StoredKv::AttendSelected(const AttentionBatch& batch) {
 std::vector<FetchSlice> StoredKv::Select(const AttentionBatch& batch) {
   const TimelineSpan span(TimelineKind::kCompute, "select", {{"layer", batch.layer}});
   return policy_.Select(InputOf(batch.layer, batch.q));
+}
+
+std::vector<std::vector<ClusterId>> StoredKv::Estimate(const AttentionBatch& batch,
+                                                       std::span<const FetchSlice> plan) {
+  const TimelineSpan span(TimelineKind::kCompute, "estimate", {{"layer", batch.layer}});
+  return policy_.Estimate(InputOf(batch.layer, batch.q), plan);
 }
 
 std::vector<EntryRun> StoredKv::RunsOf(const SelectedClusters& selected) const {
@@ -226,19 +241,14 @@ void StoredKv::TellObserver(const AttentionBatch& batch) {
 }
 
 void StoredKv::KeepLoaded(std::int32_t layer, const SelectedClusters& selected) {
-  const std::size_t dim = static_cast<std::size_t>(options_.layout.head_dim);
-  std::vector<float> value(dim);
   for (const SelectedClusters::Cluster& cluster : selected.clusters) {
     if (!cluster.planned.adapt) continue;
     LoadedCluster loaded{.cluster = cluster.planned.cluster};
     for (const Span& span : cluster.fetched->spans) loaded.positions.AppendAll(span.positions);
     const std::span<const std::byte* const> entries = selected.EntriesOf(cluster);
     loaded.stored_count = std::ssize(entries);
-    loaded.keys.resize(entries.size() * dim);
-    for (std::size_t entry = 0; entry < entries.size(); ++entry) {
-      LoadKvEntry(entries[entry], options_.layout.kv_format,
-                  std::span(loaded.keys).subspan(entry * dim, dim), value);
-    }
+    AppendRows(entries, options_.layout, WithValues(policy_.needs_values()), loaded.keys,
+               loaded.values);
     loading_[static_cast<std::size_t>(layer)].push_back(std::move(loaded));
   }
 }

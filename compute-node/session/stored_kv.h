@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "common/base/status.h"
@@ -105,6 +106,8 @@ class StoredKv : public KvAttention {
   absl::Status AttendEverything(const AttentionBatch& batch);
   absl::Status AttendSelected(const AttentionBatch& batch);
   std::vector<FetchSlice> Select(const AttentionBatch& batch);
+  std::vector<std::vector<ClusterId>> Estimate(const AttentionBatch& batch,
+                                               std::span<const FetchSlice> plan);
   // Where the layer's stored entries end, less a last block that is not whole. Behind a fork from
   // before the window there is one until the window moves; it is attended with the entries in
   // memory, so that blocks keep their borders.

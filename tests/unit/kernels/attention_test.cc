@@ -2,6 +2,7 @@
 // company.
 #include "compute-node/kernels/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -98,6 +99,116 @@ TEST(AttentionTest, ResultDependsNeitherOnPlacementNorOnOtherRows) {
       }
     }
   });
+}
+
+// Means of clusters as an index holds them, in random numbers.
+struct TestMeans {
+  TestMeans(test::Rng& rng, std::size_t count, std::size_t head_dim)
+      : centre(RandomRow(rng, head_dim)) {
+    for (std::size_t i = 0; i < count * head_dim; ++i) {
+      keys.push_back(static_cast<std::int8_t>(static_cast<int>(rng.Below(255)) - 127));
+      values.push_back(static_cast<std::int8_t>(static_cast<int>(rng.Below(255)) - 127));
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      key_scales.push_back(0.001F * static_cast<float>(1 + rng.Below(20)));
+      value_scales.push_back(0.001F * static_cast<float>(1 + rng.Below(20)));
+      biases.push_back(std::log(static_cast<float>(1 + rng.Below(16))));
+      key_rows.push_back(keys.data() + i * head_dim);
+      value_rows.push_back(values.data() + i * head_dim);
+    }
+  }
+  float KeyOf(std::size_t entry, std::size_t i) const {
+    return centre[i] + key_scales[entry] * static_cast<float>(key_rows[entry][i]);
+  }
+  float ValueOf(std::size_t entry, std::size_t i) const {
+    return value_scales[entry] * static_cast<float>(value_rows[entry][i]);
+  }
+  void Load(KvBlock& block) const {
+    LoadMeans({key_rows, key_scales, centre, value_rows, value_scales}, block);
+  }
+  std::vector<float> centre;
+  std::vector<std::int8_t> keys;
+  std::vector<std::int8_t> values;
+  std::vector<float> key_scales;
+  std::vector<float> value_scales;
+  std::vector<float> biases;
+  std::vector<const std::int8_t*> key_rows;
+  std::vector<const std::int8_t*> value_rows;
+};
+
+TEST(AttentionTest, MeansAreLoadedAsTheirCodesSay) {
+  test::Rng rng(TestSeed());
+  for (const std::size_t head_dim : {8U, 24U, 32U, 64U, 80U, 128U}) {
+    for (const std::size_t count : {1U, 13U, 32U}) {
+      const TestMeans means(rng, count, head_dim);
+      ForEachSimdTarget([&] {
+        KvBlock block;
+        means.Load(block);
+        ASSERT_EQ(block.entry_count, static_cast<std::int64_t>(count));
+        ASSERT_EQ(block.head_dim, static_cast<std::int64_t>(head_dim));
+        for (std::size_t e = 0; e < count; ++e) {
+          for (std::size_t i = 0; i < head_dim; ++i) {
+            ASSERT_FLOAT_EQ(block.keys[i * kAttentionBlockEntries + e], means.KeyOf(e, i));
+            ASSERT_FLOAT_EQ(block.values[e * head_dim + i], means.ValueOf(e, i));
+          }
+        }
+      });
+    }
+  }
+}
+
+// The softmax over entries and means together, computed in double by its definition.
+TEST(AttentionTest, AMeanCountsAsOftenAsItSays) {
+  test::Rng rng(TestSeed());
+  constexpr std::size_t kDim = 40;
+  constexpr std::size_t kMeans = 21;
+  constexpr std::size_t kEntries = 9;
+  const TestMeans means(rng, kMeans, kDim);
+  const TestEntries entries(rng, kEntries, kDim, KvFormat::kF32);
+  for (const float size : {1.0F, 40.0F}) {
+    const std::vector<float> query = RandomRow(rng, kDim, size);
+    const double scale = 0.25;
+    std::vector<double> weights;
+    std::vector<std::vector<double>> values;
+    const auto add = [&](const auto& key, const auto& value, double bias) {
+      double score = 0;
+      std::vector<double> row;
+      for (std::size_t i = 0; i < kDim; ++i) {
+        score += static_cast<double>(query[i]) * static_cast<double>(key(i));
+        row.push_back(static_cast<double>(value(i)));
+      }
+      weights.push_back(score * scale + bias);
+      values.push_back(row);
+    };
+    for (std::size_t e = 0; e < kEntries; ++e) {
+      const auto* row = reinterpret_cast<const float*>(entries.pointers[e]);
+      add([&](std::size_t i) { return row[i]; }, [&](std::size_t i) { return row[kDim + i]; }, 0);
+    }
+    for (std::size_t e = 0; e < kMeans; ++e) {
+      add([&](std::size_t i) { return means.KeyOf(e, i); },
+          [&](std::size_t i) { return means.ValueOf(e, i); }, static_cast<double>(means.biases[e]));
+    }
+    const double most = *std::max_element(weights.begin(), weights.end());
+    double sum = 0;
+    for (double& weight : weights) sum += weight = std::exp(weight - most);
+    std::vector<double> expected(kDim);
+    for (std::size_t e = 0; e < weights.size(); ++e) {
+      for (std::size_t i = 0; i < kDim; ++i) expected[i] += weights[e] / sum * values[e][i];
+    }
+    ForEachSimdTarget([&] {
+      KvBlock block;
+      means.Load(block);
+      std::vector<float> state(static_cast<std::size_t>(AttentionStateFloats(kDim)));
+      InitAttention(state, kDim);
+      const QueryRows rows{query.data(), 1, kDim};
+      AttendMeans(block, means.biases, static_cast<float>(scale), rows, state);
+      AttendBlock(entries.pointers, KvFormat::kF32, kDim, static_cast<float>(scale), rows, {},
+                  state);
+      std::vector<float> out(kDim);
+      FinishAttention(state, kDim, out.data(), kDim);
+      for (std::size_t i = 0; i < kDim; ++i) EXPECT_NEAR(out[i], expected[i], 2e-5) << i;
+    });
+  }
 }
 
 TEST(AttentionTest, HiddenEntriesAreAsIfAbsent) {

@@ -1,5 +1,7 @@
 #include "compute-node/retrieval/cluster_index.h"
 
+#include <cmath>
+#include <limits>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -172,6 +174,104 @@ TEST(ClusterIndexTest, TransformingChangesCentroidsAndOutdatesRows) {
   EXPECT_FALSE(restored.flags(0).missing);
   EXPECT_EQ(restored.Centroid(0), centroid);
   EXPECT_TRUE(restored.flags(1).missing);
+}
+
+TEST(ClusterIndexTest, MeanValuesFollowAppendsAndAreInRows) {
+  std::mt19937_64 random(6);
+  ClusterIndex index(kIndexDim, true);
+  ClusterIndex restored(kIndexDim, true);
+  std::vector<ClusterId> ids;
+  std::vector<std::vector<float>> means;
+  for (std::int64_t id = 1; id <= 60; ++id) {
+    std::vector<float> values = RandomRow(random, 3);
+    const std::size_t slot =
+        index.Add(ClusterId(id), MomentsOf(RandomRow(random, 0), kIndexDim, values), {});
+    for (std::int64_t i = 0; i < id % 8; ++i) {
+      const std::vector<float> value = RandomRow(random, 3);
+      index.Append(slot, RandomRow(random, 0), 1, value);
+      values.insert(values.end(), value.begin(), value.end());
+    }
+    ids.emplace_back(id);
+    means.push_back(MomentsOf(values, kIndexDim, values).value);
+  }
+  for (std::size_t slot = 0; slot < 60; ++slot) {
+    ASSERT_TRUE(restored.AddRow(index.id(slot), index.count(slot), false, index.Row(slot)).ok());
+    EXPECT_EQ(restored.Row(slot), index.Row(slot));
+  }
+  // Removing and compacting leaves the others what they were.
+  for (std::size_t slot = 3; slot < 60; slot += 7) index.Remove(slot);
+  std::erase_if(ids, [](ClusterId id) { return id.value() % 7 == 4; });
+  index.Compact();
+  const std::vector<ClusterId> some(ids.begin() + 5, ids.begin() + 30);
+  KvBlock block;
+  KvBlock restored_block;
+  std::vector<float> counts(some.size());
+  std::vector<float> restored_counts(some.size());
+  index.LoadMeans(some, block, counts);
+  restored.LoadMeans(some, restored_block, restored_counts);
+  EXPECT_EQ(counts, restored_counts);
+  for (std::size_t i = 0; i < some.size(); ++i) {
+    const std::size_t id = static_cast<std::size_t>(some[i].value());
+    EXPECT_EQ(counts[i], static_cast<float>(1 + id % 8));
+    for (std::size_t d = 0; d < kIndexDim; ++d) {
+      const float value = block.values[i * kIndexDim + d];
+      EXPECT_NEAR(value, means[id - 1][d], 0.15);
+      EXPECT_EQ(value, restored_block.values[i * kIndexDim + d]);
+      EXPECT_EQ(block.keys[d * kAttentionBlockEntries + i],
+                restored_block.keys[d * kAttentionBlockEntries + i]);
+      EXPECT_FLOAT_EQ(block.keys[d * kAttentionBlockEntries + i], restored.Centroid(id - 1)[d]);
+    }
+  }
+}
+
+TEST(ClusterIndexTest, CompactingMovesMeanValuesToo) {
+  std::mt19937_64 random(7);
+  ClusterIndex index(kIndexDim, true);
+  for (std::int64_t id = 1; id <= 300; ++id) {
+    const std::vector<float> row = RandomRow(random, 0);
+    index.Add(ClusterId(id), MomentsOf(row, kIndexDim, row), {});
+  }
+  const std::string row = index.Row(298);
+  const std::int64_t before = index.memory_bytes();
+  for (std::int64_t id = 2; id <= 300; id += 2) index.Remove(*index.Find(ClusterId(id)));
+  index.Compact();
+  EXPECT_EQ(index.slot_count(), 150U);
+  EXPECT_EQ(index.Row(149), row);
+  EXPECT_LT(index.memory_bytes(), before * 3 / 4);
+  EXPECT_GE(index.memory_bytes(), 150 * 2 * kIndexDim);
+}
+
+TEST(ClusterIndexTest, RowsWithoutValuesAreNoneOfAnIndexThatKeepsThem) {
+  std::mt19937_64 random(8);
+  ClusterIndex with(kIndexDim, true);
+  ClusterIndex without(kIndexDim);
+  const std::vector<float> row = RandomRow(random, 0);
+  with.Add(ClusterId(1), MomentsOf(row, kIndexDim, row), {});
+  without.Add(ClusterId(1), MomentsOf(row, kIndexDim), {});
+  EXPECT_FALSE(with.AddRow(ClusterId(2), 1, false, without.Row(0)).ok());
+  EXPECT_FALSE(without.AddRow(ClusterId(2), 1, false, with.Row(0)).ok());
+  std::string bad = with.Row(0);
+  ASSERT_TRUE(with.AddRow(ClusterId(2), 1, false, bad).ok());
+  bad.replace(bad.size() - kIndexDim - 4, 4, "\xff\xff\xff\xff");  // a scale that is no number
+  EXPECT_FALSE(with.AddRow(ClusterId(3), 1, false, bad).ok());
+}
+
+// Else the row could not be read again.
+TEST(ClusterIndexTest, AMeanValueThatIsNotFiniteCountsAsZero) {
+  ClusterIndex index(kIndexDim, true);
+  const std::vector<float> key(kIndexDim, 1.0F);
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    std::vector<float> value(kIndexDim, 1.0F);
+    value[7] = bad;
+    const ClusterId id(static_cast<std::int64_t>(index.slot_count()) + 1);
+    index.Add(id, MomentsOf(key, kIndexDim, value), {});
+    KvBlock block;
+    float count = 0;
+    index.LoadMeans({&id, 1}, block, {&count, 1});
+    EXPECT_EQ(count, 1);
+    for (std::size_t d = 0; d < kIndexDim; ++d) EXPECT_EQ(block.values[d], 0);
+  }
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 #include "compute-node/retrieval/dynakv_policy.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <set>
 
 #include <gtest/gtest.h>
 
@@ -59,11 +62,61 @@ void CheckMoments(PolicyWorld& world) {
   }
 }
 
+// What a cluster's entries are estimated by: key, value and count.
+struct ClusterMean {
+  std::vector<float> key;
+  std::vector<float> value;
+  float count = 0;
+};
+ClusterMean MeanOf(const RetrievalPolicy& policy, std::int32_t layer, std::int32_t head,
+                   ClusterId id) {
+  KvBlock block;
+  ClusterMean mean;
+  policy.LoadMeans(layer, head, {&id, 1}, block, {&mean.count, 1});
+  for (std::int64_t d = 0; d < block.head_dim; ++d) {
+    mean.key.push_back(block.keys[d * kAttentionBlockEntries]);
+    mean.value.push_back(block.values[d]);
+  }
+  return mean;
+}
+
+// Means of values are those of the entries, up to 8 bits at every append, and so are those of keys
+// as they were before they were stretched.
+void CheckMeans(PolicyWorld& world) {
+  const EntryLayout& layout = world.options().layout;
+  for (std::int32_t layer = 0; layer < layout.layer_count; ++layer) {
+    for (std::int32_t head = 0; head < layout.head_count; ++head) {
+      std::map<ClusterId, std::vector<float>> keys;
+      std::map<ClusterId, std::vector<float>> values;
+      for (const auto& [position, id] : world.places(layer, head)) {
+        const std::span<const float> key = world.Key(layer, head, position);
+        const std::vector<float> value = PolicyWorld::ValueOf(key);
+        keys[id].insert(keys[id].end(), key.begin(), key.end());
+        values[id].insert(values[id].end(), value.begin(), value.end());
+      }
+      const ClusterIndex& index = DynaKvOf(world).index(layer, head);
+      for (const auto& [id, rows] : values) {
+        const ClusterIndex::Flags flags = index.flags(index.Find(id).value());
+        if (flags.stale || flags.missing) continue;
+        const ClusterMoments expected = MomentsOf(keys[id], layout.head_dim, rows);
+        const ClusterMean mean = MeanOf(world.policy(), layer, head, id);
+        ASSERT_EQ(mean.count, static_cast<float>(expected.count));
+        for (std::size_t d = 0; d < mean.value.size(); ++d) {
+          ASSERT_NEAR(mean.value[d], expected.value[d], 1.0) << "cluster " << id.value();
+          ASSERT_NEAR(mean.key[d], expected.centroid[d], 1.0) << "cluster " << id.value();
+        }
+      }
+    }
+  }
+}
+
 TEST(DynaKvPolicyTest, RandomHistoriesKeepEveryEntryInOnePlace) {
   const std::uint64_t seed = test::TestSeed();
   std::mt19937_64 random(seed);
   for (int history = 0; history < 6; ++history) {
-    PolicyWorld world(SmallOptions(), MakeDynaKv, random());
+    PolicyOptions options = SmallOptions();
+    options.selection.estimate_percent = history % 2 == 0 ? 0 : 40;
+    PolicyWorld world(options, MakeDynaKv, random());
     for (int i = 0; i < 25; ++i) {
       const std::uint64_t kind = random() % 9;
       if (kind == 0) {
@@ -88,7 +141,88 @@ TEST(DynaKvPolicyTest, RandomHistoriesKeepEveryEntryInOnePlace) {
       }
       world.CheckPlaces();
       CheckMoments(world);
+      if (history % 2 == 1) CheckMeans(world);
       if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+PolicyOptions EstimatingOptions(double percent) {
+  PolicyOptions options = SmallOptions();
+  options.selection.estimate_percent = percent;
+  return options;
+}
+
+TEST(DynaKvPolicyTest, ARestartKeepsMeansToTheLastBit) {
+  const std::uint64_t seed = test::TestSeed();
+  PolicyWorld world(EstimatingOptions(100), MakeDynaKv, seed);
+  world.Prefill(200);
+  for (int step = 0; step < 150; ++step) world.Step();
+  const auto means = [&world] {
+    std::vector<std::vector<float>> all;
+    for (const auto& [position, id] : world.places(1, 1)) {
+      const ClusterMean mean = MeanOf(world.policy(), 1, 1, id);
+      all.push_back(mean.key);
+      all.push_back(mean.value);
+      all.push_back({mean.count});
+    }
+    return all;
+  };
+  world.FailedStep();  // so that nothing is left to be stored
+  const std::vector<std::vector<float>> before = means();
+  world.Restart();
+  EXPECT_EQ(means(), before);
+}
+
+TEST(DynaKvPolicyTest, WhatIsNotReadIsEstimatedBestFirst) {
+  for (const double percent : {100.0, 25.0, 0.0}) {
+    PolicyWorld world(EstimatingOptions(percent), MakeDynaKv, 13);
+    world.Prefill(900);
+    ThreadPool pool(2);
+    std::vector<float> queries(std::size_t{2} * 2 * 16);
+    for (std::size_t i = 0; i < queries.size(); ++i) {
+      queries[i] = static_cast<float>(i * 7 % 11) - 5;
+    }
+    const SelectionInput input{.layer = 1,
+                               .stored_token_count = 876,
+                               .first_position = 900,
+                               .token_count = 1,
+                               .queries = queries,
+                               .pool = &pool};
+    const std::vector<FetchSlice> plan = world.policy().Select(input);
+    const std::vector<std::vector<ClusterId>> estimated = world.policy().Estimate(input, plan);
+    if (percent == 0) {
+      EXPECT_TRUE(estimated.empty());
+      continue;
+    }
+    ASSERT_EQ(estimated.size(), 2U);
+    for (std::int32_t head = 0; head < 2; ++head) {
+      const ClusterIndex& index = DynaKvOf(world).index(1, head);
+      std::vector<float> query(16);
+      for (std::size_t i = 0; i < 32; ++i) {
+        query[i % 16] += queries[static_cast<std::size_t>(head) * 32 + i];
+      }
+      DynaKvOf(world).metric(1, head).StretchQuery(query);
+      std::vector<float> scores(index.slot_count());
+      index.Score(query, scores);
+      std::set<ClusterId> left;
+      for (std::size_t slot = 0; slot < index.slot_count(); ++slot) left.insert(index.id(slot));
+      for (const FetchSlice& slice : plan) {
+        for (const PlannedCluster& planned : slice.clusters) {
+          if (planned.cluster.head != head) continue;
+          EXPECT_EQ(left.erase(planned.cluster.cluster_id), 1U);
+        }
+      }
+      const std::vector<ClusterId>& some = estimated[static_cast<std::size_t>(head)];
+      EXPECT_EQ(static_cast<double>(some.size()),
+                std::ceil(static_cast<double>(left.size()) * percent / 100));
+      EXPECT_TRUE(std::is_sorted(some.begin(), some.end()));
+      float worst = std::numeric_limits<float>::infinity();
+      for (const ClusterId id : some) {
+        EXPECT_EQ(left.erase(id), 1U);
+        worst = std::min(worst, scores[index.Find(id).value()]);
+      }
+      for (const ClusterId id : left) EXPECT_LE(scores[index.Find(id).value()], worst);
     }
   }
 }

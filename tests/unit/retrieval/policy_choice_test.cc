@@ -43,6 +43,33 @@ TEST(PolicyChoiceTest, WrappedStateHasTheseBytes) {
             "6f776e");
 }
 
+// The same with one number more.
+TEST(PolicyChoiceTest, WrappedStateOfAPolicyThatEstimatesHasTheseBytes) {
+  PolicyChoice choice = Example();
+  choice.selection.estimate_percent = 25;
+  const PutPolicyState wrapped = WrapPolicyState(choice, {0x01020304, "own"});
+  EXPECT_EQ(wrapped.version, 17);
+  EXPECT_EQ(Hex(wrapped.state),
+            "046e656172"
+            "0000000000002940"
+            "4000000000000000"
+            "0201000000000000"
+            "0900000000000000"
+            "1032547698badcfe"
+            "0000000000003940"
+            "04030201"
+            "6f776e");
+  const auto unwrapped = UnwrapPolicyState(wrapped.version, wrapped.state);
+  ASSERT_TRUE(unwrapped.ok()) << unwrapped.status();
+  EXPECT_EQ(unwrapped->choice.selection, choice.selection);
+  EXPECT_EQ(unwrapped->state, "own");
+  // Without an estimate it would have the other version.
+  std::string none = wrapped.state;
+  none.replace(45, 8, 8, 0);
+  EXPECT_FALSE(Unwrapped(17, none).ok());
+  EXPECT_FALSE(Unwrapped(17, std::string_view(wrapped.state).substr(0, 52)).ok());
+}
+
 TEST(PolicyChoiceTest, UnwrappingGivesTheChoiceAndThePolicysOwnState) {
   for (const std::string& own : {std::string(), std::string("\0x", 2), std::string(5000, 'a')}) {
     const PutPolicyState wrapped = WrapPolicyState(Example(), {-7, own});
@@ -95,9 +122,9 @@ TEST(PolicyChoiceTest, DamagedStateIsRefused) {
 }
 
 TEST(PolicyChoiceTest, StateOfALaterVersionSaysSo) {
-  const absl::Status status = Unwrapped(17, "whatever");
+  const absl::Status status = Unwrapped(18, "whatever");
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(Message(status).find("version 17"), std::string::npos);
+  EXPECT_NE(Message(status).find("version 18"), std::string::npos);
 }
 
 TEST(PolicyChoiceTest, OnlyKnownNamesAndAllowedOptionsAreValid) {
@@ -112,6 +139,11 @@ TEST(PolicyChoiceTest, OnlyKnownNamesAndAllowedOptionsAreValid) {
   EXPECT_NE(Message(unknown).find("full"), std::string::npos);
   PolicyChoice choice;
   choice.selection.select_percent = 101;
+  EXPECT_FALSE(choice.Validate().ok());
+  choice.selection.select_percent = 3;
+  choice.selection.estimate_percent = 100;
+  EXPECT_TRUE(choice.Validate().ok());
+  choice.selection.estimate_percent = 100.5;
   EXPECT_FALSE(choice.Validate().ok());
 }
 
@@ -133,8 +165,10 @@ TEST(PolicyChoiceTest, DescriptionNamesWhatDiffers) {
   PolicyChoice b = a;
   b.selection.cluster_target_entries = 4;
   b.selection.seed = 5;
+  b.selection.estimate_percent = static_cast<double>(0.1F);
   EXPECT_EQ(Describe(b, a),
-            "policy near with select_percent 3.3, cluster_target_entries 4, seed 5");
+            "policy near with select_percent 3.3, cluster_target_entries 4, seed 5, "
+            "estimate_percent 0.1");
 }
 
 }  // namespace

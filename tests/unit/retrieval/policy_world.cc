@@ -28,6 +28,12 @@ std::span<const float> PolicyWorld::Key(std::int32_t layer, std::int32_t head,
   return std::span(keys_.at({layer, head})).subspan(static_cast<std::size_t>(position) * dim, dim);
 }
 
+std::vector<float> PolicyWorld::ValueOf(std::span<const float> key) {
+  std::vector<float> value(key.rbegin(), key.rend());
+  for (float& number : value) number = 1 - 2 * number;
+  return value;
+}
+
 // Around a few points that wander, so that there are clusters and later keys leave them.
 void PolicyWorld::MakeKeys(std::int64_t count) {
   std::normal_distribution<float> noise(0.0F, 0.3F);
@@ -58,6 +64,9 @@ LoadedCluster PolicyWorld::Load(std::int32_t layer, const ClusterRef& cluster) c
       const std::span<const float> key = Key(layer, cluster.head, position);
       loaded.positions.Append(position);
       loaded.keys.insert(loaded.keys.end(), key.begin(), key.end());
+      if (!policy_->needs_values()) continue;
+      const std::vector<float> value = ValueOf(key);
+      loaded.values.insert(loaded.values.end(), value.begin(), value.end());
     }
   };
   add(places_.at({layer, cluster.head}));
@@ -107,17 +116,22 @@ std::vector<float> PolicyWorld::MakeQueries(std::int64_t token_count) {
 void PolicyWorld::Leave(std::int32_t layer, std::int64_t until, std::span<const float> queries) {
   std::int64_t& stored = stored_[static_cast<std::size_t>(layer)];
   if (until <= stored) return;
+  std::vector<float> values;
   std::vector<float> keys;
   for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
     for (std::int64_t position = stored; position < until; ++position) {
       const std::span<const float> key = Key(layer, head, position);
       keys.insert(keys.end(), key.begin(), key.end());
+      if (!policy_->needs_values()) continue;
+      const std::vector<float> value = ValueOf(key);
+      values.insert(values.end(), value.begin(), value.end());
     }
   }
   const StoreActions actions = policy_->Store({.layer = layer,
                                                .first_position = stored,
                                                .token_count = until - stored,
                                                .keys = keys,
+                                               .values = values,
                                                .queries = queries,
                                                .pool = nullptr});
   for (const Assignment& assignment : actions.appended) {

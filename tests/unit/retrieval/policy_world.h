@@ -35,6 +35,9 @@ class PolicyWorld {
   // The key, without what is made of it in the store: f32.
   std::span<const float> Key(std::int32_t layer, std::int32_t head, std::int64_t position) const;
 
+  // The value that belongs to a key: something else that it decides.
+  static std::vector<float> ValueOf(std::span<const float> key);
+
   // A prompt of so many tokens, as one chunk.
   void Prefill(std::int64_t count);
   // One token: selects by random queries, and adapts.

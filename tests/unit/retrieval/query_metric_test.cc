@@ -80,6 +80,31 @@ TEST(QueryMetricTest, ProductsWithQueriesStay) {
   }
 }
 
+TEST(QueryMetricTest, UnstretchingColumnsGivesTheKeysBack) {
+  std::mt19937_64 random(test::TestSeed());
+  constexpr std::size_t kKeys = 5;
+  for (const std::int64_t dim : {1, 2, 7, 64}) {
+    const std::size_t width = static_cast<std::size_t>(dim);
+    for (const RotaryPairs pairs : {RotaryPairs::kAdjacent, RotaryPairs::kHalves}) {
+      QueryMetric metric(dim, pairs);
+      const std::vector<float> keys = RandomRows(random, kKeys * width);
+      for (const bool learned : {false, true}) {
+        if (learned) metric.Learn(RandomRows(random, 50 * width));
+        std::vector<float> stretched = keys;
+        metric.StretchKeys(stretched);
+        std::vector<float> columns(keys.size());
+        for (std::size_t i = 0; i < keys.size(); ++i) {
+          columns[i % width * kKeys + i / width] = stretched[i];
+        }
+        metric.UnstretchColumns(columns, kKeys);
+        for (std::size_t i = 0; i < keys.size(); ++i) {
+          EXPECT_NEAR(columns[i % width * kKeys + i / width], keys[i], 1e-5);
+        }
+      }
+    }
+  }
+}
+
 TEST(QueryMetricTest, QueriesThatSayNothingChangeNothing) {
   for (const float value :
        {0.0F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {

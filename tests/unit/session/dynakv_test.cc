@@ -86,6 +86,46 @@ TEST_F(DynaKvTest, WithEverythingSelectedItIsFullAttention) {
   }
 }
 
+TEST_F(DynaKvTest, WithEverythingSelectedThereIsNothingToEstimate) {
+  options.policy.selection.select_percent = 100;
+  options.policy.selection.select_tokens_max = 1 << 20;
+  const std::vector<std::int32_t> prompt = Prompt(300);
+  const std::vector<std::int32_t> fed = Prompt(100);
+  std::vector<std::vector<std::vector<float>>> results;
+  for (const double percent : {0.0, 100.0}) {
+    options.policy.selection.estimate_percent = percent;
+    const std::unique_ptr<Conversation> conversation = OpenInRam(CreateInRam());
+    std::vector<float> logits = Logits();
+    ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+    results.push_back(Feed(*conversation, fed));
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+TEST_F(DynaKvTest, EstimatesBringItNearerToFullAttention) {
+  const std::vector<std::int32_t> prompt = Prompt(600);
+  const std::vector<std::int32_t> fed = Prompt(60);
+  std::vector<double> distances;
+  std::vector<std::int64_t> memory_bytes;
+  std::vector<std::vector<float>> full;
+  for (const double percent : {-1.0, 0.0, 50.0, 100.0}) {
+    options.policy.name = percent < 0 ? "full" : "dynakv";
+    options.policy.selection.estimate_percent = std::max(percent, 0.0);
+    const std::unique_ptr<Conversation> conversation = OpenInRam(CreateInRam());
+    std::vector<float> logits = Logits();
+    ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+    const std::vector<std::vector<float>> all = Feed(*conversation, fed);
+    if (percent < 0) full = all;
+    double distance = 0;
+    for (std::size_t i = 0; i < fed.size(); ++i) distance += RelativeDistance(all[i], full[i]);
+    distances.push_back(distance);
+    memory_bytes.push_back(conversation->policy().memory_bytes());
+  }
+  EXPECT_LT(distances[2], 0.8 * distances[1]);
+  EXPECT_LT(distances[3], 0.7 * distances[1]);
+  EXPECT_GT(memory_bytes[3], memory_bytes[1] * 5 / 4);
+}
+
 TEST_F(DynaKvTest, APromptsQueriesDecideWhatIsNear) {
   ConversationDeps deps = ram_deps();
   const DynaKvPolicy* policy = nullptr;
@@ -114,7 +154,10 @@ TEST_F(DynaKvTest, ADecodeFromNothingSelectsOnlyAPart) {
 }
 
 // Checkpoints, closing and opening again change no bit of what follows.
-TEST_F(DynaKvTest, ARestartChangesNothing) {
+class DynaKvRestartTest : public DynaKvTest, public testing::WithParamInterface<double> {};
+
+TEST_P(DynaKvRestartTest, ARestartChangesNothing) {
+  options.policy.selection.estimate_percent = GetParam();
   const std::vector<std::int32_t> prompt = Prompt(250);
   const std::vector<std::int32_t> fed = Prompt(300);
   std::vector<float> logits = Logits();
@@ -143,7 +186,10 @@ TEST_F(DynaKvTest, ARestartChangesNothing) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(EstimatePercent, DynaKvRestartTest, testing::Values(0, 30, 100));
+
 TEST_F(DynaKvTest, AskingAheadChangesNothing) {
+  options.policy.selection.estimate_percent = 50;
   const std::vector<std::int32_t> prompt = Prompt(400);
   const std::vector<std::int32_t> fed = Prompt(120);
   std::vector<float> logits = Logits();
@@ -262,6 +308,46 @@ TEST_F(DynaKvTest, AForkAtAnyTokenGoesOn) {
     ASSERT_NE(conversation, nullptr) << "seed " << seed << " at " << at;
     Feed(*conversation, Prompt(20));
     Checkpoint(*conversation);
+  }
+}
+
+TEST_F(DynaKvTest, AForkThatIsOpenedAgainGoesOnAsIfItHadStayedOpen) {
+  options.policy.selection.estimate_percent = 60;
+  const SessionId id = CreateInRam();
+  {
+    const std::unique_ptr<Conversation> conversation = OpenInRam(id);
+    std::vector<float> logits = Logits();
+    ASSERT_TRUE(conversation->Prefill(Prompt(250), logits, never, nullptr).ok());
+    Feed(*conversation, Prompt(150));
+    Checkpoint(*conversation);
+  }
+  const SealedSegment sealed = ram->Seal(id).value();
+  const std::vector<std::int32_t> fed = Prompt(80);
+  for (const std::int64_t at : {std::int64_t{120}, std::int64_t{271}, sealed.token_count}) {
+    std::vector<std::vector<std::vector<float>>> results;
+    for (const bool reopens : {false, true}) {
+      CreateSession request;
+      request.key = identity.key;
+      request.layout = identity.layout;
+      request.parent_segment_id = sealed.segment_id;
+      request.parent_token_count = at;
+      const SessionId fork = ram->Create(request).value();
+      std::unique_ptr<Conversation> conversation = OpenInRam(fork);
+      ASSERT_NE(conversation, nullptr);
+      std::vector<std::vector<float>> all;
+      for (std::size_t first = 0; first < fed.size(); first += 20) {
+        for (auto& logits : Feed(*conversation, std::span(fed).subspan(first, 20))) {
+          all.push_back(std::move(logits));
+        }
+        if (!reopens) continue;
+        Checkpoint(*conversation);
+        conversation.reset();
+        conversation = OpenInRam(fork);
+        ASSERT_NE(conversation, nullptr);
+      }
+      results.push_back(std::move(all));
+    }
+    EXPECT_EQ(results[0], results[1]) << at;
   }
 }
 

@@ -101,6 +101,17 @@ TEST_F(SelectedFetchTest, ClustersComeInTheOrderOfThePlanWhateverWasForeseen) {
   EXPECT_EQ(asked_.size(), 4U);  // what was not foreseen, once for each slice
 }
 
+TEST_F(SelectedFetchTest, MeanwhileIsCalledOnceEverythingIsAskedFor) {
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 0, memory_);
+  std::vector<std::size_t> asked_then;
+  const auto taken =
+      fetch.Take(*session_, 0, Slices({{Planned(0, 5)}, {Planned(1, 2), Planned(0, 9)}}), never_,
+                 [&] { asked_then.push_back(asked_.size()); });
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_EQ(asked_then, (std::vector<std::size_t>{2}));
+  ExpectEntries(*taken);
+}
+
 TEST_F(SelectedFetchTest, PositionsComeForClustersThatNeedThem) {
   SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 0, memory_);
   PlannedCluster known = Planned(1, 3);

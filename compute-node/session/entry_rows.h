@@ -1,0 +1,21 @@
+// Entries as the rows of floats that a policy looks at.
+//
+// Threading:  functions of their arguments only.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "common/kv/messages.h"
+
+namespace cairn::compute {
+
+// Whether a policy looks at values beside keys.
+enum class WithValues : bool { kNo, kYes };
+
+// Appends the entries' keys and, with kYes, their values, head_dim numbers each.
+void AppendRows(std::span<const std::byte* const> entries, const EntryLayout& layout,
+                WithValues with_values, std::vector<float>& keys, std::vector<float>& values);
+
+}  // namespace cairn::compute
