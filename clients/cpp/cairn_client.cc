@@ -103,6 +103,7 @@ void SetRetrieval(const GenerateOptions& options, v1::GenerateRequest& request) 
   retrieval.set_select_tokens_max(options.select_tokens_max);
   retrieval.set_cluster_target_entries(options.cluster_target_entries);
   retrieval.set_seed(options.clustering_seed);
+  if (options.estimate_percent) retrieval.set_estimate_percent(*options.estimate_percent);
   if (retrieval.ByteSizeLong() > 0) *request.mutable_retrieval() = retrieval;
 }
 

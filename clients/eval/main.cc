@@ -42,6 +42,7 @@ struct Arguments {
   std::int64_t document = 0;
   std::int64_t tokens = 0;  // 0: all
   std::string select = "3%";
+  std::string estimate = "0%";
   std::string kv_format = "f16";
   std::string json;
   int threads = 0;
@@ -76,6 +77,9 @@ void AddOptions(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
   app.add_option("--cluster-entries", selection.cluster_target_entries, "Mean size of a cluster")
       ->capture_default_str();
+  app.add_option("--estimate", arguments.estimate,
+                 "Share of the clusters not read that are attended by their means")
+      ->capture_default_str();
   app.add_option("--seed", selection.seed, "Of whatever is random")->capture_default_str();
   app.add_option("--kv-format", arguments.kv_format,
                  "How keys and values are stored: f32, f16, q8 or q4")
@@ -90,11 +94,11 @@ void AddOptions(CLI::App& app, Arguments& arguments) {
 }
 
 // "3%" or "3".
-absl::StatusOr<double> ParseShare(std::string text) {
+absl::StatusOr<double> ParseShare(std::string_view option, std::string text) {
   if (text.ends_with('%')) text.pop_back();
   double share = 0;
   if (text.empty() || !CLI::detail::lexical_cast(text, share)) {
-    return InvalidArgument("--select {}: write a share such as 3%", text);
+    return InvalidArgument("{} {}: write a share such as 3%", option, text);
   }
   return share;
 }
@@ -146,6 +150,7 @@ nlohmann::ordered_json Configuration(const Arguments& arguments, std::int64_t to
   json["select_min"] = eval.selection.select_tokens_min;
   json["select_max"] = eval.selection.select_tokens_max;
   json["cluster_entries"] = eval.selection.cluster_target_entries;
+  json["estimate_percent"] = eval.selection.estimate_percent;
   json["seed"] = eval.selection.seed;
   json["kv_format"] = arguments.kv_format;
   json["every"] = eval.recall_every;
@@ -177,7 +182,9 @@ void TellProgress(std::int64_t fed_count, std::int64_t all_count) {
 
 absl::Status Run(Arguments& arguments, const std::vector<std::string>& command_line) {
   EvalOptions& eval = arguments.eval;
-  CAIRN_ASSIGN_OR_RETURN(eval.selection.select_percent, ParseShare(arguments.select));
+  CAIRN_ASSIGN_OR_RETURN(eval.selection.select_percent, ParseShare("--select", arguments.select));
+  CAIRN_ASSIGN_OR_RETURN(eval.selection.estimate_percent,
+                         ParseShare("--estimate", arguments.estimate));
   const std::optional<KvFormat> format = ParseKvFormat(arguments.kv_format);
   if (!format.has_value()) {
     return InvalidArgument("--kv-format {}: it must be {}", arguments.kv_format, kKvFormatNames);

@@ -95,6 +95,10 @@ constexpr std::array kKeys = {
     ConfigKey{"clustering_seed",
               "Of what is random in clustering: equal seeds give equal clusters."},
     ConfigKey{
+        "estimate_percent",
+        "\"dynakv\": so many percent of the clusters that a token does not read, 0 to 100, are\n"
+        "attended by the means of their keys and values."},
+    ConfigKey{
         "predict_selection",
         "Whether a token's computation asks for what the next layer will probably need while\n"
         "it computes this one. Answers do not depend on it."},
@@ -239,6 +243,7 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_select_tokens_max(session.policy.selection.select_tokens_max);
   config.set_cluster_target_entries(session.policy.selection.cluster_target_entries);
   config.set_clustering_seed(session.policy.selection.seed);
+  config.set_estimate_percent(static_cast<float>(session.policy.selection.estimate_percent));
   config.set_predict_selection(session.predict_selection);
   config.set_keep_clusters(session.keep_clusters);
   config.set_recluster_prompts(session.recluster_prompts);
@@ -288,7 +293,8 @@ SessionOptions ToSessionOptions(const ComputeNodeConfig& config) {
                               .select_tokens_min = config.select_tokens_min(),
                               .select_tokens_max = config.select_tokens_max(),
                               .cluster_target_entries = config.cluster_target_entries(),
-                              .seed = config.clustering_seed()};
+                              .seed = config.clustering_seed(),
+                              .estimate_percent = static_cast<double>(config.estimate_percent())};
   return options;
 }
 

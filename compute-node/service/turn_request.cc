@@ -119,6 +119,10 @@ absl::StatusOr<std::optional<PolicyChoice>> ReadRetrieval(const v1::Retrieval& r
   read(retrieval.select_tokens_max(), choice.selection.select_tokens_max);
   read(retrieval.cluster_target_entries(), choice.selection.cluster_target_entries);
   read(retrieval.seed(), choice.selection.seed);
+  if (retrieval.has_estimate_percent()) {
+    asked = true;
+    choice.selection.estimate_percent = static_cast<double>(retrieval.estimate_percent());
+  }
   if (!asked) return std::nullopt;
   CAIRN_RETURN_IF_ERROR(Annotate(choice.Validate(), "retrieval"));
   return choice;

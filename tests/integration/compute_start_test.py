@@ -46,6 +46,7 @@ class StartTest(unittest.TestCase):
                                 ("select_tokens_min: 500\nselect_tokens_max: 400\n", ["select_tokens_max is 400"]),
                                 ("select_tokens_min: 3\n", ["select_tokens_min is 3"]),
                                 ("cluster_target_entries: 0\n", ["cluster_target_entries is 0"]),
+                                ("estimate_percent: 101\n", ["estimate_percent is 101"]),
                                 ("clustering_seed: -1\n", [":1:"])):
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(text)

@@ -63,8 +63,8 @@ class Bench:
             files["tasks"] = self.options.tasks
             if self.options.prompts:
                 files["prompts"] = self.options.prompts
-        shared = ("policy", "seed", "select", "select_min", "select_max", "cluster_entries", "kv_format", "profile",
-                  "threads")
+        shared = ("policy", "seed", "select", "select_min", "select_max", "cluster_entries", "estimate", "kv_format",
+                  "profile", "threads")
         try:
             for path in files.values():
                 self.digests[path] = self.digests.get(path) or sha256(path)

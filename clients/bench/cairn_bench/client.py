@@ -17,6 +17,7 @@ class Retrieval:
     select_tokens_max: int
     cluster_target_entries: int
     seed: int
+    estimate_percent: float = 0.0
 
 
 def message(text):

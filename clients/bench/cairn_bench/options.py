@@ -39,6 +39,8 @@ def add_run_options(add):
     add("--select-min", type=integer(1), default=192, metavar="N", help="tokens attended at least; default 192")
     add("--select-max", type=integer(1), default=1024, metavar="N", help="tokens attended at most; default 1024")
     add("--cluster-entries", type=integer(1), default=8, metavar="N", help="mean size of a cluster; default 8")
+    add("--estimate", type=share, default=0.0, metavar="S%",
+        help="share of the clusters not read that dynakv attends by their means; default 0%%: none")
     add("--kv-format", choices=("f16", "f32", "q8", "q4"), default="f16", help="of keys and values; default f16")
     add("--dram-budget", type=budget, metavar="B",
         help="memory for keys and values: bytes, or a share such as 1/13 of what the context takes")
@@ -95,7 +97,8 @@ def check(options):
 
 
 def retrieval(options, policy, seed):
-    return Retrieval(policy, options.select, options.select_min, options.select_max, options.cluster_entries, seed)
+    return Retrieval(policy, options.select, options.select_min, options.select_max, options.cluster_entries, seed,
+                     options.estimate)
 
 
 def names(text):
@@ -117,11 +120,18 @@ def integers(least):
     return lambda text: [integer(least)(one) for one in text.split(",")]
 
 
-def percent(text):
+def share(text):
     found = re.fullmatch(r"(\d+(?:\.\d+)?)%?", text)
-    if not found or not 0 < float(found.group(1)) <= 100:
+    if not found or float(found.group(1)) > 100:
         raise argparse.ArgumentTypeError(f"{text!r} is no share such as 3%")
     return float(found.group(1))
+
+
+def percent(text):
+    value = share(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share such as 3%")
+    return value
 
 
 def budget(text):

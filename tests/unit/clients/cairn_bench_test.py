@@ -317,12 +317,14 @@ class OptionsTest(unittest.TestCase):
         self.assertEqual((options.policy, options.seed, options.select), (["full", "no-cluster"], [1, 22], 2.5))
         self.assertEqual((options.dram_budget, options.json), (fractions.Fraction(1, 13), "o"))
         self.assertEqual(self.parse("--select", "3").select, 3)
+        self.assertEqual((self.parse().estimate, self.parse("--estimate", "25%").estimate), (0, 25))
         self.assertEqual(self.parse().policy, ["full", "dynakv"])
 
     def test_what_is_out_of_range_is_refused(self):
         for name, value in (("--select", "0%"), ("--select", "101"), ("--policy", "full,"), ("--seed", "0"),
                             ("--dram-budget", "13/1"), ("--dram-budget", "0"), ("--parallel", "17"),
-                            ("--lengths", "1024,"), ("--profile", "floppy"), ("--kv-format", "q2")):
+                            ("--lengths", "1024,"), ("--estimate", "101%"), ("--profile", "floppy"),
+                            ("--kv-format", "q2")):
             self.assertIn(f"argument {name}", self.parse(name, value))
 
     def test_a_share_of_the_cache_becomes_bytes(self):

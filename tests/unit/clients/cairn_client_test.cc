@@ -188,6 +188,7 @@ TEST_F(CairnClientTest, RetrievalIsSentIfSomethingIsSetAndThePolicyIsTold) {
   options_.select_tokens_max = 80;
   options_.cluster_target_entries = 9;
   options_.clustering_seed = ~std::uint64_t{0};
+  options_.estimate_percent = 0.0F;
   options_.prefill_tokens_max = 256;
   ASSERT_TRUE(client_->Generate(options_).ok());
   const v1::Retrieval& sent = service_.request.retrieval();
@@ -197,6 +198,8 @@ TEST_F(CairnClientTest, RetrievalIsSentIfSomethingIsSetAndThePolicyIsTold) {
   EXPECT_EQ(sent.select_tokens_max(), 80);
   EXPECT_EQ(sent.cluster_target_entries(), 9);
   EXPECT_EQ(sent.seed(), ~std::uint64_t{0});
+  EXPECT_TRUE(sent.has_estimate_percent());
+  EXPECT_EQ(sent.estimate_percent(), 0);
   EXPECT_EQ(service_.request.prefill_tokens_max(), 256);
   options_.policy = "\xff";
   EXPECT_EQ(client_->Generate(options_).status().code(), absl::StatusCode::kInvalidArgument);

@@ -16,7 +16,8 @@ PolicyChoice Configured() {
                       .select_tokens_min = 100,
                       .select_tokens_max = 900,
                       .cluster_target_entries = 16,
-                      .seed = 77};
+                      .seed = 77,
+                      .estimate_percent = 30};
   return choice;
 }
 
@@ -50,6 +51,9 @@ TEST(ReadRetrievalTest, WhatIsNotSetIsAsConfigured) {
   expected = Configured().selection;
   expected.seed = ~std::uint64_t{0};
   EXPECT_EQ(read([](v1::Retrieval& r) { r.set_seed(~std::uint64_t{0}); }).selection, expected);
+  expected = Configured().selection;
+  expected.estimate_percent = 0;
+  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_estimate_percent(0); }).selection, expected);
 }
 
 TEST_F(InferenceRetrievalTest, FieldsOutOfRangeAreRefusedAndNamed) {
@@ -74,6 +78,9 @@ TEST_F(InferenceRetrievalTest, FieldsOutOfRangeAreRefusedAndNamed) {
       {"select_tokens_min is 63", [](v1::Retrieval& r) { r.set_select_tokens_min(63); }},
       {"select_tokens_max is 100", [](v1::Retrieval& r) { r.set_select_tokens_max(100); }},
       {"cluster_target_entries is 65", [](v1::Retrieval& r) { r.set_cluster_target_entries(65); }},
+      {"estimate_percent is -1", [](v1::Retrieval& r) { r.set_estimate_percent(-1); }},
+      {"estimate_percent is nan", [](v1::Retrieval& r) { r.set_estimate_percent(std::nanf("")); }},
+      {"estimate_percent is 101", [](v1::Retrieval& r) { r.set_estimate_percent(101); }},
   };
   for (const auto& each : changes) {
     const std::string message =
