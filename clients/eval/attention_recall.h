@@ -58,6 +58,8 @@ class AttentionRecall : public compute::AttentionObserver {
 
   // By (layer, KV head).
   const std::vector<HeadAttention>& heads() const { return heads_; }
+  // Of a (layer, KV head): (position, head_dim), of all positions so far.
+  std::span<const float> keys(std::size_t row) const { return keys_[row]; }
 
  private:
   std::size_t RowOf(int layer, std::int64_t kv_head) const {

@@ -87,6 +87,8 @@ void AddOptions(CLI::App& app, Arguments& arguments) {
   app.add_option("--every", arguments.eval.recall_every, "Measure recall at each so manieth token")
       ->check(positive)
       ->capture_default_str();
+  app.add_flag("--clusters", arguments.eval.follow_clusters,
+               "Follow the clusters, and compare them with others; takes minutes");
   app.add_option("--threads", arguments.threads, "Threads that compute; 0: one for each processor")
       ->check(CLI::Range(0, cli::kThreadsMax))
       ->capture_default_str();
@@ -154,6 +156,7 @@ nlohmann::ordered_json Configuration(const Arguments& arguments, std::int64_t to
   json["seed"] = eval.selection.seed;
   json["kv_format"] = arguments.kv_format;
   json["every"] = eval.recall_every;
+  json["clusters"] = eval.follow_clusters;
   return json;
 }
 

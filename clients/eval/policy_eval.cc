@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "compute-node/kv_client/in_process_kv_node.h"
 #include "compute-node/model/dense_attention.h"
+#include "compute-node/retrieval/dynakv_policy.h"
 #include "compute-node/session/conversation.h"
 
 namespace cairn::eval {
@@ -90,7 +92,7 @@ struct EvalWorld {
 };
 
 // The text under one policy.
-class PolicyRun {
+class PolicyRun : public compute::AttentionObserver {
  public:
   PolicyRun(EvalWorld& world, const std::string& policy)
       : world_(world),
@@ -113,29 +115,93 @@ class PolicyRun {
     CAIRN_ASSIGN_OR_RETURN(id, world_.node->Create(request));
     compute::ConversationDeps deps{world_.identity, *world_.node, world_.scheduler,
                                    world_.session_options, world_.memory};
-    deps.observer = &recall_;
+    deps.observer = this;
+    deps.make_policy = [this](std::string_view name, const compute::PolicyOptions& options) {
+      return MakePolicy(name, options);
+    };
     const compute::PolicyChoice choice{result_.policy, world_.options.selection};
     CAIRN_ASSIGN_OR_RETURN(conversation_, Conversation::Open(deps, id, choice));
     result_.reads_everything = conversation_->policy().selects_without_queries();
     CAIRN_RETURN_IF_ERROR(conversation_->Prefill(prompt, {}, never_, nullptr));
     LookAtIndex();
+    LookAtClusters();
     return absl::OkStatus();
   }
 
   absl::Status Feed(std::int32_t token, std::span<const float> reference) {
     CAIRN_RETURN_IF_ERROR(conversation_->Step(token, logits_, never_));
     result_.divergence.Add(reference, logits_);
-    if (conversation_->token_count() % world_.options.index_every == 0) LookAtIndex();
+    const std::int64_t token_count = conversation_->token_count();
+    if (token_count % world_.options.index_every == 0) LookAtIndex();
+    const std::vector<ShiftSamples>& samples = result_.shift;
+    if (!samples.empty() && token_count == 2 * samples.back().token_count) LookAtClusters();
     return absl::OkStatus();
   }
 
   PolicyResult Finish() {
     LookAtIndex();
+    LookAtClusters();
     result_.heads = recall_.heads();
+    if (watch_.has_value()) result_.clusters = watch_->Counts();
     return std::move(result_);
   }
 
+  void LayerAttended(const compute::AttentionBatch& batch,
+                     std::span<const compute::AttendedEntries> heads) override {
+    recall_.LayerAttended(batch, heads);
+    if (watch_.has_value()) watch_->LayerAttended(batch, heads);
+  }
+
  private:
+  absl::StatusOr<std::unique_ptr<compute::RetrievalPolicy>> MakePolicy(
+      std::string_view name, const compute::PolicyOptions& options) {
+    std::unique_ptr<compute::RetrievalPolicy> policy;
+    CAIRN_ASSIGN_OR_RETURN(policy, compute::MakePolicy(name, options));
+    if (!world_.options.follow_clusters || !policy->has_index()) return policy;
+    dynakv_ = dynamic_cast<const compute::DynaKvPolicy*>(policy.get());
+    watch_.emplace(world_.model.config(),
+                   ClusterWatch::Options{.selection = options.selection,
+                                         .first_position = world_.options.prefill_tokens,
+                                         .together_every = world_.options.recall_every});
+    shift_.assign(recall_.heads().size(),
+                  ClusterShift(options.layout.head_dim, options.selection.cluster_target_entries,
+                               options.selection.seed));
+    return std::make_unique<WatchedPolicy>(std::move(policy), *watch_);
+  }
+
+  // Nothing as long as no clusters are there.
+  void LookAtClusters() {
+    if (!watch_.has_value()) return;
+    ShiftSamples samples{.token_count = conversation_->token_count(),
+                         .heads = std::vector<ShiftSample>(shift_.size())};
+    const bool is_old =
+        !result_.shift.empty() && result_.shift.back().token_count == samples.token_count;
+    for (std::size_t row = 0; row < shift_.size(); ++row) {
+      if (is_old || watch_->Clusters(row).empty()) return;
+    }
+    world_.model.pool().ParallelFor(std::ssize(shift_), [&](std::int64_t index) {
+      const std::size_t row = static_cast<std::size_t>(index);
+      samples.heads[row] = shift_[row].Sample(KeysOf(row), compute::kSinkTokens,
+                                              watch_->stored_end(row), watch_->Clusters(row));
+    });
+    result_.shift.push_back(std::move(samples));
+  }
+
+  // As the policy sees them.
+  std::vector<float> KeysOf(std::size_t row) const {
+    const std::span<const float> kept = recall_.keys(row);
+    std::vector<float> keys(kept.begin(), kept.end());
+    const std::int64_t head_count = world_.model.config().kv_head_count;
+    const std::int64_t number = static_cast<std::int64_t>(row);
+    if (dynakv_ != nullptr) {
+      dynakv_
+          ->metric(static_cast<std::int32_t>(number / head_count),
+                   static_cast<std::int32_t>(number % head_count))
+          .StretchKeys(keys);
+    }
+    return keys;
+  }
+
   void LookAtIndex() {
     const std::int64_t token_count = conversation_->token_count();
     compute::PolicyStatistics statistics = conversation_->policy().statistics();
@@ -147,6 +213,9 @@ class PolicyRun {
 
   EvalWorld& world_;
   AttentionRecall recall_;
+  std::optional<ClusterWatch> watch_;
+  std::vector<ClusterShift> shift_;                // by (layer, KV head)
+  const compute::DynaKvPolicy* dynakv_ = nullptr;  // of the conversation, if it is one
   std::vector<float> logits_;
   compute::StopSignal never_;
   std::unique_ptr<Conversation> conversation_;

@@ -12,11 +12,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "clients/eval/attention_recall.h"
+#include "clients/eval/cluster_shift.h"
+#include "clients/eval/cluster_watch.h"
 #include "clients/eval/divergence.h"
 #include "common/base/status.h"
 #include "common/kv/kv_format.h"
@@ -37,12 +40,22 @@ struct EvalOptions {
   std::int64_t recall_every = 8;
   // Whenever the conversation's tokens are a multiple of it, the index is looked at.
   std::int64_t index_every = 1024;
+  // Whether clusters of policies with an index are followed, step by step (ClusterWatch), and
+  // compared with other ways to make them (ClusterShift), behind the prompt, whenever the tokens
+  // have doubled, and at the end.
+  bool follow_clusters = false;
 };
 
 // What the index held when the conversation had so many tokens.
 struct IndexSample {
   std::int64_t token_count = 0;
   compute::PolicyStatistics statistics;
+};
+
+// When the conversation had so many tokens.
+struct ShiftSamples {
+  std::int64_t token_count = 0;
+  std::vector<ShiftSample> heads;  // by (layer, KV head)
 };
 
 struct PolicyResult {
@@ -52,6 +65,9 @@ struct PolicyResult {
   std::vector<HeadAttention> heads;  // by (layer, KV head)
   // Behind the prompt, at the multiples, and at the end; empty for a policy without an index.
   std::vector<IndexSample> index;
+  // With follow_clusters, of a policy with an index.
+  std::optional<ClusterCounts> clusters;
+  std::vector<ShiftSamples> shift;
   std::int64_t entry_bytes = 0;  // one entry of one KV head
 };
 

@@ -54,6 +54,66 @@ OrderedJson IndexJson(const IndexSample& sample, const compute::ModelConfig& con
   return json;
 }
 
+OrderedJson ReadAgainJson(const ReadAgain& again) {
+  OrderedJson json = {{"clusters", again.cluster_count}};
+  for (std::size_t i = 0; i < kAgainSteps.size(); ++i) {
+    json["within"][fmt::format("{}", kAgainSteps[i])] = Ratio(again.within[i], again.cluster_count);
+  }
+  return json;
+}
+
+OrderedJson ClustersJson(const ClusterCounts& counts) {
+  const ReadTogether& together = counts.together;
+  const DelayedSplits& delay = counts.delay;
+  const double steps = static_cast<double>(counts.step_count);
+  return {{"read_entries_per_step", static_cast<double>(counts.read_entries) / steps},
+          {"appended", counts.appended_count},
+          {"read_again", ReadAgainJson(counts.changed)},
+          {"read_again_all", ReadAgainJson(counts.all)},
+          {"read_together",
+           {{"clusters", together.cluster_count},
+            {"share", Ratio(together.partner_count, together.cluster_count)},
+            {"by_chance", together.cluster_count == 0
+                              ? 0
+                              : together.by_chance / static_cast<double>(together.cluster_count)}}},
+          {"delay",
+           {{"splits", delay.split_count},
+            {"flagged", delay.flagged_count},
+            {"unread", delay.unread_count},
+            {"unread_entries_per_step", static_cast<double>(delay.unread_entries) / steps},
+            {"forced", delay.forced_count},
+            {"forced_entries_per_step", static_cast<double>(delay.forced_entries) / steps}}}};
+}
+
+// Sums and means over the heads, each of which counts the same.
+OrderedJson ShiftJson(const ShiftSamples& samples) {
+  OrderedJson json = {{"token_count", samples.token_count}};
+  const double head_count = static_cast<double>(samples.heads.size());
+  for (std::size_t i = 0; i < kPartitionCount; ++i) {
+    std::int64_t clusters = 0;
+    std::int64_t entries = 0;
+    double squares = 0;
+    double share = 0;
+    double new_share = 0;
+    for (const ShiftSample& head : samples.heads) {
+      const PartitionMoments& moments = head.partitions[i];
+      clusters += moments.cluster_count;
+      entries += moments.entry_count;
+      squares += moments.square_sum;
+      if (head.total_variance == 0) continue;
+      share += moments.variance() / head.total_variance / head_count;
+      new_share += moments.new_variance() / head.total_variance / head_count;
+    }
+    json[std::string(kPartitionNames[i])] = {
+        {"clusters", clusters},
+        {"entries", entries},
+        {"variance", entries == 0 ? 0 : squares / static_cast<double>(entries)},
+        {"share", share},
+        {"new_share", new_share}};
+  }
+  return json;
+}
+
 std::string IndexCells(const PolicyResult& result) {
   if (result.index.empty())
     return fmt::format("{:>10}{:>8}{:>10}{:>8}{:>6}", "-", "-", "-", "-", "-");
@@ -123,6 +183,10 @@ OrderedJson ToJson(const PolicyResult& result, const compute::ModelConfig& confi
   for (const IndexSample& sample : result.index) {
     json["index"].push_back(IndexJson(sample, config));
   }
+  if (!result.clusters.has_value()) return json;
+  json["clusters"] = ClustersJson(*result.clusters);
+  json["shift"] = OrderedJson::array();
+  for (const ShiftSamples& samples : result.shift) json["shift"].push_back(ShiftJson(samples));
   return json;
 }
 

@@ -3,8 +3,10 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -213,11 +215,200 @@ TEST(PolicyEvalTest, ADocumentThatIsNotThereIsNamed) {
   EXPECT_NE(Message(no_json).find("line 1 is no document"), std::string::npos) << Message(no_json);
 }
 
+// Of one layer with one KV head, whose clusters a test makes up.
+class ClusterWatchTest : public testing::Test {
+ protected:
+  ClusterWatchTest() {
+    config_.layer_count = 1;
+    config_.kv_head_count = 1;
+    options_.first_position = 100;
+    options_.selection.select_tokens_min = 32;  // 2 may be held back
+    options_.selection.select_tokens_max = 32;
+    watch_.emplace(config_, options_);
+    Store(1, 0, 4);  // the sinks
+    for (std::int64_t id = 2; id <= 4; ++id) Store(id, 10 * id, 5);
+  }
+
+  void Store(std::int64_t id, std::int64_t first, std::int64_t count) {
+    compute::StoreActions actions;
+    actions.appended.push_back({{0, ClusterId(id)}, Positions::Range(first, count)});
+    watch_->Stored(0, actions);
+  }
+  void Hold(std::int64_t id, std::int64_t position) {
+    compute::StoreActions actions;
+    actions.held.push_back({{0, ClusterId(id)}, position});
+    watch_->Stored(0, actions);
+  }
+  // A step that reads the sinks and these.
+  void Step(const std::vector<std::int64_t>& ids) {
+    compute::AttendedEntries told;
+    for (std::int64_t position = 0; position < 4; ++position) told.fetched.push_back(position);
+    for (const std::int64_t id : ids) told.fetched.push_back(10 * id + 1);
+    compute::AttentionBatch batch{};
+    batch.first_position = step_++;
+    batch.token_count = 1;
+    watch_->LayerAttended(batch, {&told, 1});
+  }
+
+  compute::ModelConfig config_;
+  ClusterWatch::Options options_;
+  std::optional<ClusterWatch> watch_;
+  std::int64_t step_ = 100;
+};
+
+TEST_F(ClusterWatchTest, AClusterThatChangedCountsWhenItIsReadAgain) {
+  Step({2});
+  Store(3, 50, 1);
+  Step({2});
+  Step({2});
+  Step({3});  // 3 steps behind the change
+  Step({3});
+  const ClusterCounts counts = watch_->Counts();
+  EXPECT_EQ(counts.appended_count, 1);
+  EXPECT_EQ(counts.step_count, 5);
+  EXPECT_EQ(counts.read_entries, 3 * 5 + 2 * 6);
+  EXPECT_EQ(counts.changed.cluster_count, 1);
+  EXPECT_EQ(counts.changed.within, (std::array<std::int64_t, 5>{0, 0, 1, 1, 1}));
+  // At the first step all were looked at: the next one read 2, the fourth one 3, and none 4.
+  EXPECT_EQ(counts.all.cluster_count, 3);
+  EXPECT_EQ(counts.all.within, (std::array<std::int64_t, 5>{1, 1, 2, 2, 2}));
+}
+
+TEST_F(ClusterWatchTest, ASplitMovesEntriesAndCountsItsParts) {
+  Hold(2, 50);
+  Hold(2, 51);
+  Step({2});
+  compute::ClusterSplit split{.head = 0, .parent_ids = {ClusterId(2)}, .children = {}};
+  split.children.push_back({ClusterId(5), Positions::Range(20, 3)});
+  split.children.push_back({ClusterId(6), Positions::FromUnsorted({23, 24, 50, 51})});
+  watch_->Split(0, {&split, 1});
+  Step({});
+  const ClusterCounts counts = watch_->Counts();
+  EXPECT_EQ(counts.delay.split_count, 1);
+  EXPECT_EQ(counts.delay.forced_count, 1);  // behind the split nothing is held any more
+  EXPECT_EQ(counts.changed.cluster_count, 2);
+  EXPECT_EQ(watch_->stored_end(0), 52);
+  const std::vector<std::vector<std::int64_t>> expected = {
+      {30, 31, 32, 33, 34}, {40, 41, 42, 43, 44}, {20, 21, 22}, {23, 24, 50, 51}};
+  EXPECT_EQ(watch_->Clusters(0), expected);
+}
+
+TEST_F(ClusterWatchTest, WhatWaitsForASplitIsCounted) {
+  Step({2});
+  Hold(2, 51);  // which the step has read
+  Hold(3, 52);  // which it has not
+  Hold(3, 53);
+  Step({});  // more are held than may be: it must read 3, which holds most
+  const DelayedSplits delay = watch_->Counts().delay;
+  EXPECT_EQ(delay.flagged_count, 2);
+  EXPECT_EQ(delay.unread_count, 1);
+  EXPECT_EQ(delay.unread_entries, 5);
+  EXPECT_EQ(delay.forced_count, 1);
+  EXPECT_EQ(delay.forced_entries, 5);
+}
+
+TEST_F(ClusterWatchTest, PartnersAreThoseThatWereReadTogether) {
+  Step({2, 3});
+  Step({2, 3});
+  Step({4});
+  Step({2, 3});  // each has the other; until here either was read in 2 of 3 steps
+  Step({2});     // not so this time
+  const ReadTogether together = watch_->Counts().together;
+  EXPECT_EQ(together.cluster_count, 3);
+  EXPECT_EQ(together.partner_count, 2);
+  EXPECT_NEAR(together.by_chance, 2.0 / 3 + 2.0 / 3 + 3.0 / 4, 1e-9);
+}
+
+// Two places of the prompt, and entries that come at a third one.
+TEST(ClusterShiftTest, KeysThatAreElsewhereAreFarFromClustersOfThePrompt) {
+  constexpr std::int64_t kFirst = 4;
+  std::vector<float> keys(static_cast<std::size_t>(kFirst), 99.0F);
+  for (int i = 0; i < 40; ++i) keys.push_back(i % 2 == 0 ? -1.0F : 1.0F);
+  std::vector<std::vector<std::int64_t>> clusters(2);
+  for (std::int64_t i = 0; i < 40; ++i) {
+    clusters[static_cast<std::size_t>(i % 2)].push_back(kFirst + i);
+  }
+  ClusterShift shift(1, 20, 1);
+  const auto moments = [](const ShiftSample& sample, Partition partition) {
+    return sample.partitions[static_cast<std::size_t>(partition)];
+  };
+  const ShiftSample prompt = shift.Sample(keys, kFirst, kFirst + 40, clusters);
+  EXPECT_NEAR(prompt.total_variance, 1, 1e-6);
+  EXPECT_NEAR(moments(prompt, Partition::kStatic).variance(), 0, 1e-6);
+  EXPECT_NEAR(moments(prompt, Partition::kLocal).variance(), 1, 1e-6);
+  EXPECT_NEAR(moments(prompt, Partition::kLocalSmall).variance(), 0, 1e-6);
+  clusters.emplace_back();
+  for (std::int64_t i = 0; i < 360; ++i) {
+    keys.push_back(11.0F);
+    clusters[2].push_back(kFirst + 40 + i);
+  }
+  const ShiftSample later = shift.Sample(keys, kFirst, kFirst + 400, clusters);
+  EXPECT_NEAR(moments(later, Partition::kStatic).new_variance(), 100, 1e-3);
+  EXPECT_NEAR(moments(later, Partition::kStatic).variance(), 90, 1e-3);
+  // The cluster moved: 20 entries at 1, 360 at 11.
+  const double centroid = (20 * 1.0 + 360 * 11.0) / 380;
+  EXPECT_NEAR(moments(later, Partition::kGreedy).new_variance(), (11 - centroid) * (11 - centroid),
+              1e-3);
+  EXPECT_EQ(moments(later, Partition::kGreedy).entry_count, 400);
+  EXPECT_NEAR(moments(later, Partition::kAdaptive).variance(), 0, 1e-6);
+  EXPECT_EQ(moments(later, Partition::kAdaptive).new_count, 360);
+  // 320 of them; the others wait for more.
+  EXPECT_EQ(moments(later, Partition::kLocal).entry_count, 360);
+  EXPECT_NEAR(moments(later, Partition::kLocal).new_variance(), 0, 1e-6);
+  EXPECT_NEAR(moments(later, Partition::kGlobal).variance(), 0, 1e-6);
+  EXPECT_LT(moments(later, Partition::kGlobalFew).variance(), 2);
+  // As many again: what is static has not moved.
+  for (std::int64_t i = 0; i < 360; ++i) {
+    keys.push_back(11.0F);
+    clusters[2].push_back(kFirst + 400 + i);
+  }
+  const ShiftSample last = shift.Sample(keys, kFirst, kFirst + 760, clusters);
+  EXPECT_NEAR(moments(last, Partition::kStatic).new_variance(), 100, 1e-3);
+  EXPECT_EQ(moments(last, Partition::kStatic).entry_count, 760);
+  EXPECT_LT(moments(last, Partition::kGreedy).new_variance(), 0.3);
+  EXPECT_EQ(moments(last, Partition::kLocal).entry_count, 680);
+}
+
+TEST(PolicyEvalTest, FollowingClustersChangesNoAnswer) {
+  const std::uint64_t seed = test::TestSeed();
+  const std::unique_ptr<compute::Model> model = MakeTinyModel();
+  const std::vector<std::int32_t> tokens = RandomTokens(*model, 650, seed);
+  EvalOptions options = SmallOptions({"dynakv", "streaming"});
+  const auto plain = Evaluate(*model, tokens, options, nullptr);
+  options.follow_clusters = true;
+  const auto followed = Evaluate(*model, tokens, options, nullptr);
+  ASSERT_TRUE(plain.ok() && followed.ok());
+  EXPECT_FALSE(plain->at(0).clusters.has_value());
+  EXPECT_FALSE(followed->at(1).clusters.has_value());
+  const PolicyResult& dynakv = followed->at(0);
+  EXPECT_EQ(dynakv.divergence.mean(), plain->at(0).divergence.mean()) << "seed " << seed;
+  ASSERT_TRUE(dynakv.clusters.has_value());
+  const ClusterCounts& counts = *dynakv.clusters;
+  EXPECT_EQ(counts.delay.split_count, TotalsOf(dynakv.index.back().statistics).split_count);
+  EXPECT_GT(counts.delay.split_count, 0) << "seed " << seed;
+  EXPECT_GE(counts.delay.flagged_count, counts.delay.split_count);
+  EXPECT_GT(counts.changed.cluster_count, 0);
+  EXPECT_EQ(counts.step_count, 450 * std::ssize(dynakv.heads));
+  // Behind the prompt, when the tokens have doubled, and at the end.
+  ASSERT_EQ(dynakv.shift.size(), 3U);
+  EXPECT_EQ(dynakv.shift[1].token_count, 400);
+  for (std::size_t row = 0; row < dynakv.heads.size(); ++row) {
+    const PartitionMoments& adaptive = dynakv.shift[2].heads[row].partitions[0];
+    const compute::HeadStatistics& index = dynakv.index.back().statistics.heads[row];
+    EXPECT_EQ(adaptive.cluster_count, index.cluster_count);
+    EXPECT_EQ(adaptive.entry_count, index.entry_count);
+    // The index has centroids of 8 bits and variances from step to step.
+    EXPECT_NEAR(adaptive.variance(), index.variance, 0.02 * index.variance);
+  }
+}
+
 // The figures that people compare are where docs/policy-eval.md says that they are.
 TEST(PolicyEvalTest, JsonHasTheFieldsOfTheDocument) {
   const std::unique_ptr<compute::Model> model = MakeTinyModel();
   const std::vector<std::int32_t> tokens = RandomTokens(*model, 260, 1);
-  const auto results = Evaluate(*model, tokens, SmallOptions({"full", "dynakv"}), nullptr);
+  EvalOptions options = SmallOptions({"full", "dynakv"});
+  options.follow_clusters = true;
+  const auto results = Evaluate(*model, tokens, options, nullptr);
   ASSERT_TRUE(results.ok()) << Message(results.status());
   const nlohmann::ordered_json full = ToJson(results->at(0), model->config());
   EXPECT_EQ(full.at("policy"), "full");
@@ -232,6 +423,12 @@ TEST(PolicyEvalTest, JsonHasTheFieldsOfTheDocument) {
   EXPECT_EQ(dynakv.at("index").back().at("token_count"), 260);
   EXPECT_GT(dynakv.at("index").back().at("mean_size"), 1);
   EXPECT_GT(dynakv.at("fetched_bytes_per_token"), 0);
+  EXPECT_FALSE(full.contains("clusters"));
+  EXPECT_GT(dynakv.at("clusters").at("read_entries_per_step"), 0);
+  EXPECT_TRUE(dynakv.at("clusters").at("read_again").at("within").contains("16"));
+  EXPECT_TRUE(dynakv.at("clusters").at("delay").contains("forced"));
+  EXPECT_EQ(dynakv.at("shift").back().at("token_count"), 260);
+  EXPECT_GT(dynakv.at("shift").back().at("local-40").at("share"), 0);
   const std::string table = Table(*results);
   EXPECT_NE(table.find("\nfull "), std::string::npos) << table;
   EXPECT_NE(table.find("\ndynakv "), std::string::npos) << table;
