@@ -192,6 +192,7 @@ std::vector<FetchSlice> StoredKv::Select(const AttentionBatch& batch) {
 
 std::vector<std::vector<ClusterId>> StoredKv::Estimate(const AttentionBatch& batch,
                                                        std::span<const FetchSlice> plan) {
+  if (!policy_.needs_values()) return {};
   const TimelineSpan span(TimelineKind::kCompute, "estimate", {{"layer", batch.layer}});
   return policy_.Estimate(InputOf(batch.layer, batch.q), plan);
 }

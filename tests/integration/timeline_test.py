@@ -23,6 +23,7 @@ ENCLOSING = {
     "forward": {"pass"}, "layer": {"forward"}, "project": {"layer"}, "attention": {"layer"},
     "project_attended": {"layer"}, "feed_forward": {"layer"}, "predict_queries": {"layer"},
     "predict": {"predict_queries"}, "select": {"attention"}, "wait_for_fetch": {"attention"},
+    "estimate": {"attention"}, "attend_means": {"attention"},
     "logits": {"forward"}, "settle": {"pass", "start_checkpoint"}, "assign": {"attention", "settle", None},
     "adapt": {"settle", None}, "start_checkpoint": {"generation"}, "wait_for_checkpoint": {"generation"}}
 
@@ -57,6 +58,7 @@ class TimelineTest(unittest.TestCase):
         cairn.generate(" the", "--conversation", str(first["conversation_id"]), "--tokens", str(TOKENS), "--ignore-end")
 
     def check(self, events):
+        """-> how many spans have each name."""
         pairs = [pair for spans in spans_by_thread(events).values() for pair in nested(spans)]
         for event, outer in pairs:
             if event["name"] != "generation":
@@ -76,6 +78,7 @@ class TimelineTest(unittest.TestCase):
                      "start_checkpoint", "wait_for_checkpoint"):
             self.assertGreater(names[name], 0, name)
         self.check_flights(events)
+        return names
 
     def check_flights(self, events):
         flights = collections.defaultdict(dict)
@@ -100,19 +103,19 @@ class TimelineTest(unittest.TestCase):
             self.assertEqual(cairn.stop(), [0, 0])
             with open(cairn.path("trace.json"), encoding="utf-8") as file:
                 events = json.load(file)
-            self.check(events)
+            self.assertEqual(self.check(events)["estimate"], 0)
             self.assertEqual((events[-1]["name"], events[-1]["args"]), ("end", {"dropped_event_count": 0}))
 
     def test_a_killed_process_leaves_every_generation_that_ended(self):
         with Cairn(kv_config=KV_CONFIG) as cairn:
             cairn.compute.stop()
-            cairn.write_compute_config(f'trace_path: "{cairn.path("trace.json")}"')
+            cairn.write_compute_config(f'trace_path: "{cairn.path("trace.json")}"\nestimate_percent: 25')
             cairn.compute.start()
             self.generate(cairn)
             cairn.compute.kill()
             with open(cairn.path("trace.json"), encoding="utf-8") as file:
                 events = json.loads(file.read() + "]")
-            self.check(events)
+            self.assertGreater(self.check(events)["attend_means"], 0)
 
     def test_a_file_that_cannot_be_made_is_named(self):
         done = daemons.subprocess.run(
