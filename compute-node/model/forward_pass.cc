@@ -125,16 +125,17 @@ void ForwardPass::RunLayer(std::int64_t index) {
       const TimelineSpan piece(TimelineKind::kCompute, "project_attended", {{"layer", index}});
       ProjectAttended(layer, rows);
     }
-    if (!last_layer && WantPredictions()) PredictQueries(index + 1, rows);
+    if (!last_layer && WantPrediction(index + 1)) PredictQueries(index + 1, rows);
     const TimelineSpan piece(TimelineKind::kCompute, "feed_forward", {{"layer", index}});
     FeedForward(layer, rows);
   });
 }
 
-bool ForwardPass::WantPredictions() const {
+bool ForwardPass::WantPrediction(std::int64_t layer) const {
   return token_count_ <= kPieceTokens &&
-         std::any_of(sequences_.begin(), sequences_.end(), [](const Sequence& sequence) {
-           return sequence.pass->status.ok() && sequence.pass->attention->wants_predictions();
+         std::any_of(sequences_.begin(), sequences_.end(), [layer](const Sequence& sequence) {
+           return sequence.pass->status.ok() &&
+                  sequence.pass->attention->WantsPrediction(static_cast<int>(layer));
          });
 }
 
@@ -148,7 +149,7 @@ void ForwardPass::PredictQueries(std::int64_t layer, Rows rows) {
                      {&job, 1});
   for (const Sequence& sequence : sequences_) {
     const SequencePass& pass = *sequence.pass;
-    if (!pass.status.ok() || !pass.attention->wants_predictions()) continue;
+    if (!pass.status.ok() || !pass.attention->WantsPrediction(static_cast<int>(layer))) continue;
     for (std::int64_t token = 0; token < sequence.rows.count; ++token) {
       RotateHeads(scratch_.query, sequence.rows.first + token, config_.head_count);
     }

@@ -84,7 +84,7 @@ class ForwardPass {
   void MultiplyNormalised(std::int64_t count, const IndexOf& index_of, std::span<const float> norm,
                           std::span<const MatMulJob> jobs);
   void ProjectQueryKeyValue(const LayerWeights& layer, Rows rows);
-  bool WantPredictions() const;
+  bool WantPrediction(std::int64_t layer) const;
   void PredictQueries(std::int64_t layer, Rows rows);
   void ProjectAttended(const LayerWeights& layer, Rows rows);
   void FeedForward(const LayerWeights& layer, Rows rows);

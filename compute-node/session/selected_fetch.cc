@@ -45,6 +45,26 @@ std::vector<SelectedFetch::Place> SelectedFetch::Ask(
   return places;
 }
 
+bool SelectedFetch::IsWorthPredicting(std::int32_t layer) const {
+  const Foresight& foresight = foresight_[static_cast<std::size_t>(layer)];
+  return foresight.used_share >= kUsedShareMin || foresight.skipped_steps + 1 >= kProbeSteps;
+}
+
+void SelectedFetch::NoteForesight(std::int32_t layer, std::int64_t foreseen_count) {
+  constexpr double kNewestShare = 0.25;
+  std::int64_t predicted_count = 0;
+  for (const std::vector<Foreseen>& of_head : foreseen_) predicted_count += std::ssize(of_head);
+  Foresight& foresight = foresight_[static_cast<std::size_t>(layer)];
+  if (predicted_count == 0) {
+    ++foresight.skipped_steps;
+    return;
+  }
+  foresight.skipped_steps = 0;
+  const double used_share =
+      static_cast<double>(foreseen_count) / static_cast<double>(predicted_count);
+  foresight.used_share += kNewestShare * (used_share - foresight.used_share);
+}
+
 void SelectedFetch::Predict(KvSession& session, std::int32_t layer,
                             const std::vector<FetchSlice>& plan) {
   Reset();
@@ -88,6 +108,7 @@ std::shared_ptr<const KeptCluster> SelectedFetch::FindKept(std::int32_t layer,
 std::vector<SelectedFetch::Place> SelectedFetch::PlacesOf(KvSession& session, std::int32_t layer,
                                                           const std::vector<FetchSlice>& plan,
                                                           SelectedClusters& taken) {
+  const std::int64_t foreseen_before = counts_.foreseen_count;
   std::vector<Place> places;
   std::vector<const PlannedCluster*> missing;
   std::vector<std::size_t> missing_places;
@@ -114,6 +135,7 @@ std::vector<SelectedFetch::Place> SelectedFetch::PlacesOf(KvSession& session, st
     const std::vector<Place> asked = Ask(session, layer, missing);
     for (std::size_t i = 0; i < asked.size(); ++i) places[missing_places[i]] = asked[i];
   }
+  NoteForesight(layer, counts_.foreseen_count - foreseen_before);
   for (const Place& place : places) {
     if (!place.is_kept) requests_[place.request].wanted = true;
   }

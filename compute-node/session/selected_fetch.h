@@ -3,6 +3,10 @@
 // only what was not foreseen is. What earlier steps attended may be kept, and is not asked for. The
 // result is the same, whatever was foreseen or kept: clusters come in the order of the plan.
 //
+// A layer of which less than kUsedShareMin of what was asked for ahead was selected lately is not
+// worth asking for: where flash is slow, reading what is not used takes more time than it hides.
+// Each kProbeSteps steps one asks anyway, to see whether that has changed.
+//
 // Memory:     what is asked for is counted in a KvMemory from request to release.
 // Threading:  one thread.
 // Blocking:   Take waits for the KV node, watching the stop signal.
@@ -27,6 +31,9 @@
 #include "compute-node/session/stop.h"
 
 namespace cairn::compute {
+
+inline constexpr double kUsedShareMin = 0.5;
+inline constexpr int kProbeSteps = 16;
 
 // Clusters of a layer, in the planned order.
 struct SelectedClusters {
@@ -69,8 +76,11 @@ class SelectedFetch {
         with_positions_(with_positions),
         memory_(memory),
         kept_(layout.layer_count, kept_bytes_max),
+        foresight_(static_cast<std::size_t>(layout.layer_count)),
         foreseen_(static_cast<std::size_t>(layout.head_count)) {}
 
+  // Whether the layer is worth a Predict in this step.
+  bool IsWorthPredicting(std::int32_t layer) const;
   // Asks for the plan's clusters. REQUIRES: `session` lives until Reset; nothing is asked for yet
   // but for a layer that was taken.
   void Predict(KvSession& session, std::int32_t layer, const std::vector<FetchSlice>& plan);
@@ -106,6 +116,13 @@ class SelectedFetch {
     Place place;
   };
 
+  // How well a layer was foreseen.
+  struct Foresight {
+    double used_share = 1;  // of what was asked for ahead, about the last four times
+    int skipped_steps = 0;  // since then
+  };
+
+  void NoteForesight(std::int32_t layer, std::int64_t foreseen_count);
   bool NeedsPositions(const PlannedCluster& planned) const;
   std::shared_ptr<const KeptCluster> FindKept(std::int32_t layer,
                                               const PlannedCluster& planned) const;
@@ -125,7 +142,8 @@ class SelectedFetch {
   const WithPositions with_positions_;
   KvMemory& memory_;
   KeptClusters kept_;
-  std::int32_t layer_ = -1;  // that requests_ are of
+  std::vector<Foresight> foresight_;  // by layer
+  std::int32_t layer_ = -1;           // that requests_ are of
   std::vector<Request> requests_;
   std::vector<std::vector<Foreseen>> foreseen_;  // by KV head; by cluster
   FetchCounts counts_;

@@ -79,7 +79,9 @@ class StoredKv : public KvAttention {
   // empty. REQUIRES: no pass; the scratch has room for `token_count` tokens.
   absl::Status StartPass(std::int64_t token_count, const StopSignal& stop, LayerDone layer_done);
   absl::Status Attend(const AttentionBatch& batch) override;
-  bool wants_predictions() const override { return IsSelecting() && options_.predict; }
+  bool WantsPrediction(int layer) const override {
+    return IsSelecting() && options_.predict && selected_fetch_.IsWorthPredicting(layer);
+  }
   void Predict(int layer, std::span<const float> queries) override;
   // REQUIRES: every layer was attended.
   void CommitPass();

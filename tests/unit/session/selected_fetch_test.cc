@@ -157,6 +157,28 @@ TEST_F(SelectedFetchTest, WrongCountsAreDataLossWithoutPositionsToo) {
   EXPECT_EQ(memory_.used_bytes(), 0);
 }
 
+TEST_F(SelectedFetchTest, ALayerThatIsNotForeseenIsSeldomAskedForAhead) {
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 0, memory_);
+  // Steps that ask ahead for what comes, or for something else; answers how many asked.
+  const auto asked_steps = [&](int steps, bool rightly) {
+    int asked = 0;
+    for (int step = 0; step < steps; ++step) {
+      if (fetch.IsWorthPredicting(0)) {
+        ++asked;
+        fetch.Predict(*session_, 0, Slices({{Planned(0, rightly ? 1 : 2)}}));
+      }
+      ExpectEntries(Take(fetch, {{Planned(0, 1)}}));
+    }
+    return asked;
+  };
+  EXPECT_EQ(asked_steps(20, true), 20);
+  EXPECT_LE(asked_steps(20, false), 5);
+  EXPECT_EQ(asked_steps(10 * kProbeSteps, false), 10);
+  // Probes that are right bring it back.
+  asked_steps(4 * kProbeSteps, true);
+  EXPECT_EQ(asked_steps(20, true), 20);
+}
+
 class KeptClustersTest : public SelectedFetchTest {
  protected:
   // A step: what is planned is taken, then kept.
