@@ -36,17 +36,13 @@ struct RowHead {
   std::uint32_t flags;
 };
 
-}  // namespace
-
-namespace {
-
 std::vector<float> MeanRow(std::span<const float> rows, std::size_t width) {
-  const double count = static_cast<double>(rows.size() / width);
+  const std::size_t row_count = rows.size() / width;
   std::vector<double> sum(width, 0);
   for (std::size_t i = 0; i < rows.size(); ++i) sum[i % width] += static_cast<double>(rows[i]);
   std::vector<float> mean;
   mean.reserve(width);
-  for (const double s : sum) mean.push_back(static_cast<float>(s / count));
+  for (const double s : sum) mean.push_back(static_cast<float>(s / static_cast<double>(row_count)));
   return mean;
 }
 

@@ -85,10 +85,9 @@ absl::Status LoadClusterRows(MetaReader& reader, const StoredSegment& segment,
 // who loads the last.
 absl::Status LoadClusterRows(MetaReader& reader, StoredSegment& segment) {
   const std::int64_t layer_count = segment.row.layout.layer_count;
-  const std::string segment_prefix = SegmentPrefix(segment.id);
   const auto key_of = [&](std::int64_t layer) {
-    if (layer == 0) return segment_prefix;
-    if (layer == layer_count) return PrefixEnd(segment_prefix);
+    if (layer == 0) return SegmentPrefix(segment.id);
+    if (layer == layer_count) return PrefixEnd(SegmentPrefix(segment.id));
     return SegmentLayerPrefix(segment.id, static_cast<std::int32_t>(layer));
   };
   std::vector<StoredClusterRows> by_first_layer(static_cast<std::size_t>(layer_count));

@@ -238,7 +238,7 @@ TEST(ClusterIndexTest, CompactingMovesMeanValuesToo) {
   EXPECT_EQ(index.slot_count(), 150U);
   EXPECT_EQ(index.Row(149), row);
   EXPECT_LT(index.memory_bytes(), before * 3 / 4);
-  EXPECT_GE(index.memory_bytes(), 150 * 2 * kIndexDim);
+  EXPECT_GE(index.memory_bytes(), std::int64_t{150} * 2 * kIndexDim);
 }
 
 TEST(ClusterIndexTest, RowsWithoutValuesAreNoneOfAnIndexThatKeepsThem) {
