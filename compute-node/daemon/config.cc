@@ -102,9 +102,10 @@ constexpr std::array kKeys = {
         "predict_selection",
         "Whether a token's computation asks for what the next layer will probably need while\n"
         "it computes this one. Answers do not depend on it."},
-    ConfigKey{"keep_clusters",
-              "Whether clusters that tokens attended last stay in memory, in a quarter of\n"
-              "dram_budget_bytes. Answers do not depend on it."},
+    ConfigKey{
+        "keep_clusters",
+        "Whether clusters that tokens attended last stay in memory; their entries take at most\n"
+        "a quarter of dram_budget_bytes. Answers do not depend on it."},
     ConfigKey{"recluster_prompts",
               "Whether clusters of a prompt longer than prefill_chunk_tokens are made again over\n"
               "all of it: better answers, and everything is read and written once more."},

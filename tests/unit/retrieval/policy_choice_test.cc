@@ -18,6 +18,15 @@ PolicyChoice Example() {
   return choice;
 }
 
+// Its name and numbers, as they begin a state.
+constexpr const char* kExampleHex =
+    "046e656172"
+    "0000000000002940"
+    "4000000000000000"
+    "0201000000000000"
+    "0900000000000000"
+    "1032547698badcfe";
+
 std::string Hex(const std::string& bytes) {
   std::string out;
   for (const char c : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
@@ -32,15 +41,7 @@ absl::Status Unwrapped(std::int32_t version, std::string_view state) {
 TEST(PolicyChoiceTest, WrappedStateHasTheseBytes) {
   const PutPolicyState wrapped = WrapPolicyState(Example(), {0x01020304, "own"});
   EXPECT_EQ(wrapped.version, 16);
-  EXPECT_EQ(Hex(wrapped.state),
-            "046e656172"
-            "0000000000002940"
-            "4000000000000000"
-            "0201000000000000"
-            "0900000000000000"
-            "1032547698badcfe"
-            "04030201"
-            "6f776e");
+  EXPECT_EQ(Hex(wrapped.state), std::string(kExampleHex) + "04030201" + "6f776e");
 }
 
 // The same with one number more.
@@ -50,15 +51,7 @@ TEST(PolicyChoiceTest, WrappedStateOfAPolicyThatEstimatesHasTheseBytes) {
   const PutPolicyState wrapped = WrapPolicyState(choice, {0x01020304, "own"});
   EXPECT_EQ(wrapped.version, 17);
   EXPECT_EQ(Hex(wrapped.state),
-            "046e656172"
-            "0000000000002940"
-            "4000000000000000"
-            "0201000000000000"
-            "0900000000000000"
-            "1032547698badcfe"
-            "0000000000003940"
-            "04030201"
-            "6f776e");
+            std::string(kExampleHex) + "0000000000003940" + "04030201" + "6f776e");
   const auto unwrapped = UnwrapPolicyState(wrapped.version, wrapped.state);
   ASSERT_TRUE(unwrapped.ok()) << unwrapped.status();
   EXPECT_EQ(unwrapped->choice.selection, choice.selection);

@@ -32,6 +32,15 @@ class DynaKvTest : public ConversationFixture {
     return opened.ok() ? std::move(opened).value() : nullptr;
   }
 
+  // A new conversation of the prompt.
+  std::unique_ptr<Conversation> Begun(std::span<const std::int32_t> prompt) {
+    std::unique_ptr<Conversation> conversation = OpenInRam(CreateInRam());
+    std::vector<float> logits = Logits();
+    const absl::Status status = conversation->Prefill(prompt, logits, never, nullptr);
+    EXPECT_TRUE(status.ok()) << Message(status);
+    return conversation;
+  }
+
   // Logits after each of `tokens`, computed one by one.
   std::vector<std::vector<float>> Feed(Conversation& conversation,
                                        std::span<const std::int32_t> tokens) {
@@ -192,12 +201,10 @@ TEST_F(DynaKvTest, AskingAheadChangesNothing) {
   options.policy.selection.estimate_percent = 50;
   const std::vector<std::int32_t> prompt = Prompt(400);
   const std::vector<std::int32_t> fed = Prompt(120);
-  std::vector<float> logits = Logits();
   std::vector<std::vector<std::vector<float>>> results;
   for (const bool predict : {true, false}) {
     options.predict_selection = predict;
-    const std::unique_ptr<Conversation> conversation = OpenInRam(CreateInRam());
-    ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+    const std::unique_ptr<Conversation> conversation = Begun(prompt);
     results.push_back(Feed(*conversation, fed));
     const FetchCounts& counts = conversation->fetch_counts();
     EXPECT_GT(counts.selected_count, 0);
@@ -215,12 +222,10 @@ TEST_F(DynaKvTest, KeepingClustersChangesNothing) {
   const std::vector<std::int32_t> fed = Prompt(120);
   for (const char* policy : {"dynakv", "no-cluster", "static-cluster", "local-cluster"}) {
     options.policy.name = policy;
-    std::vector<float> logits = Logits();
     std::vector<std::vector<std::vector<float>>> results;
     for (const bool keep : {true, false}) {
       options.keep_clusters = keep;
-      const std::unique_ptr<Conversation> conversation = OpenInRam(CreateInRam());
-      ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+      const std::unique_ptr<Conversation> conversation = Begun(prompt);
       results.push_back(Feed(*conversation, fed));
       EXPECT_EQ(conversation->fetch_counts().kept_count > 0, keep) << policy;
     }
