@@ -338,8 +338,16 @@ void ClusterIndex::Append(std::size_t slot, std::span<const float> key, float va
   flags_[slot] |= kChanged;
 }
 
-void ClusterIndex::Score(std::span<const float> query, std::span<float> scores) const {
+void ClusterIndex::Score(std::span<const float> query, float spread_weight,
+                         std::span<float> scores) const {
   ScoreCodes(query, codes_.data(), scales_, scores);
+  if (spread_weight != 0) {
+    const float deviation =
+        spread_weight * std::sqrt(2 * HalfSquare(query) / static_cast<float>(dim_));
+    for (std::size_t slot = 0; slot < variances_.size(); ++slot) {
+      scores[slot] += deviation * std::sqrt(variances_[slot]);
+    }
+  }
   for (std::size_t slot = 0; slot < counts_.size(); ++slot) {
     if (counts_[slot] == 0) scores[slot] = -kInfinity;
   }

@@ -95,9 +95,11 @@ class ClusterIndex {
   void Append(std::size_t slot, std::span<const float> key, float variance,
               std::span<const float> value = {});
 
-  // Scores of all slots: query times centroid, less what is the same for all; lowest for removed
-  // ones. `scores` has slot_count() elements.
-  void Score(std::span<const float> query, std::span<float> scores) const;
+  // Scores of all slots: query times centroid, less what is the same for all, and `spread_weight`
+  // times the deviation that products of the query with the cluster's keys have around that, as if
+  // these lay equally far in all directions; lowest for removed ones. `scores` has slot_count()
+  // elements.
+  void Score(std::span<const float> query, float spread_weight, std::span<float> scores) const;
   // The nearest cluster for each key that is not pinned or missing; -1 if there is none. `keys` is
   // (key, dim).
   void Nearest(std::span<const float> keys, std::span<std::int32_t> slots) const;

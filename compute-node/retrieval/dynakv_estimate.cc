@@ -54,7 +54,7 @@ std::vector<ClusterId> DynaKvPolicy::EstimateHead(const SelectionInput& input,
     std::vector<float> query = GroupSum(input.queries, head_number);
     head.metric.StretchQuery(query);
     std::vector<float> scores(head.index.slot_count());
-    head.index.Score(query, scores);
+    head.index.Score(query, 0, scores);
     const auto better = [&scores](std::size_t a, std::size_t b) {
       return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
     };

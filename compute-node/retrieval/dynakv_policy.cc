@@ -225,7 +225,7 @@ std::vector<PlannedCluster> DynaKvPolicy::SelectHead(const SelectionInput& input
   std::vector<float> query = GroupSum(input.queries, head_number);
   head.metric.StretchQuery(query);
   std::vector<float> scores(slot_count);
-  head.index.Score(query, scores);
+  head.index.Score(query, kSpreadWeight, scores);
   for (const std::size_t slot : slots) scores[slot] = -std::numeric_limits<float>::infinity();
   const std::vector<std::size_t> chosen = Choose(head, scores, room);
   slots.insert(slots.end(), chosen.begin(), chosen.end());

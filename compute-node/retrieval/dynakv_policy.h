@@ -13,9 +13,9 @@
 //   entries are in memory then, so that adapting reads nothing. When too many entries are held, the
 //   next step selects the cluster that holds most.
 // - Distances between keys are those that the queries of the first prompt see (query_metric.h).
-// - A step selects clusters by the product of their centroid and the query, summed over the heads
-//   that share the KV head, best first, until what it attends is SelectedTokens; sinks, window and
-//   held entries count.
+// - A step selects clusters by what their better keys may have as product with the query, summed
+//   over the heads that share the KV head: that of the centroid and kSpreadWeight deviations. Best
+//   first, until what it attends is SelectedTokens; sinks, window and held entries count.
 //
 // Where the paper is silent: the threshold is kThresholdFactor times the mean variance, weighted by
 // size, of what K-means made. A conversation that begins with few tokens keeps them in clusters of
@@ -37,6 +37,9 @@
 namespace cairn::compute {
 
 inline constexpr float kThresholdFactor = 1.5F;
+// Of the deviation of a cluster's products with a query, what is added to its score: of two equal
+// centroids the one whose keys lie farther apart has the better best key.
+inline constexpr float kSpreadWeight = 1;
 // Entries that are clustered by K-means, at least.
 inline constexpr std::int64_t kPartitionEntriesMin = 128;
 // Entries that leave the window at once and become clusters of their own instead of joining others.

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -59,7 +60,7 @@ TEST(ClusterIndexTest, ScoresRankAndNearestFindsButForHiddenOnes) {
   std::vector<float> query(kIndexDim, 0.0F);
   query[0] = 2;
   std::vector<float> scores(index.slot_count());
-  index.Score(query, scores);
+  index.Score(query, 0, scores);
   EXPECT_NEAR(scores[2], 6, 0.05);
   EXPECT_NEAR(scores[3], 8, 0.05);
   row[0] = 3.9F;
@@ -69,10 +70,42 @@ TEST(ClusterIndexTest, ScoresRankAndNearestFindsButForHiddenOnes) {
   index.Remove(2);
   index.Nearest(row, {&nearest, 1});
   EXPECT_EQ(nearest, 1);
-  index.Score(query, scores);
+  index.Score(query, 0, scores);
   EXPECT_TRUE(std::isinf(scores[2]));
   EXPECT_FALSE(index.Find(ClusterId(3)).has_value());
   EXPECT_EQ(index.cluster_count(), 3);
+}
+
+// Of keys that scatter alike in all directions: the deviation of their products with a query.
+TEST(ClusterIndexTest, SpreadIsTheDeviationOfTheKeysProducts) {
+  std::mt19937_64 random(9);
+  ClusterIndex index(kIndexDim);
+  std::vector<float> keys;
+  for (int i = 0; i < 4000; ++i) {
+    const std::vector<float> key = RandomRow(random, 3);
+    keys.insert(keys.end(), key.begin(), key.end());
+  }
+  index.Add(ClusterId(1), MomentsOf(keys, kIndexDim), {});
+  index.Add(ClusterId(2), MomentsOf(std::vector<float>(kIndexDim, 3.0F), kIndexDim), {});
+  index.Add(ClusterId(3), MomentsOf(keys, kIndexDim), {});
+  index.Remove(2);
+  const std::vector<float> query = RandomRow(random, 1);
+  double sum = 0;
+  double squares = 0;
+  for (std::size_t at = 0; at < keys.size(); at += kIndexDim) {
+    const double product = std::inner_product(query.begin(), query.end(),
+                                              keys.begin() + static_cast<std::ptrdiff_t>(at), 0.0);
+    sum += product;
+    squares += product * product;
+  }
+  const double deviation = std::sqrt(squares / 4000 - sum / 4000 * (sum / 4000));
+  std::vector<float> plain(3);
+  std::vector<float> spread(3);
+  index.Score(query, 0, plain);
+  index.Score(query, 2, spread);
+  EXPECT_NEAR(spread[0] - plain[0], 2 * deviation, 0.1 * deviation);
+  EXPECT_EQ(spread[1], plain[1]);  // its keys are all alike
+  EXPECT_TRUE(std::isinf(spread[2]) && spread[2] < 0);
 }
 
 TEST(ClusterIndexTest, CompactingChangesNoAnswer) {
@@ -134,8 +167,8 @@ TEST(ClusterIndexTest, ARowHoldsWhatMemoryDoes) {
   const std::vector<float> key = RandomRow(random, 0);
   std::vector<float> scores(50);
   std::vector<float> restored_scores(50);
-  index.Score(key, scores);
-  restored.Score(key, restored_scores);
+  index.Score(key, 1, scores);
+  restored.Score(key, 1, restored_scores);
   EXPECT_EQ(scores, restored_scores);
 }
 

@@ -204,7 +204,7 @@ TEST(DynaKvPolicyTest, WhatIsNotReadIsEstimatedBestFirst) {
       }
       DynaKvOf(world).metric(1, head).StretchQuery(query);
       std::vector<float> scores(index.slot_count());
-      index.Score(query, scores);
+      index.Score(query, 0, scores);
       std::set<ClusterId> left;
       for (std::size_t slot = 0; slot < index.slot_count(); ++slot) left.insert(index.id(slot));
       for (const FetchSlice& slice : plan) {
