@@ -349,7 +349,8 @@ void ClusterIndex::Score(std::span<const float> query, float spread_weight,
     }
   }
   for (std::size_t slot = 0; slot < counts_.size(); ++slot) {
-    if (counts_[slot] == 0) scores[slot] = -kInfinity;
+    // What is not a number has no place in an order.
+    if (counts_[slot] == 0 || std::isnan(scores[slot])) scores[slot] = -kInfinity;
   }
 }
 

@@ -97,8 +97,8 @@ class ClusterIndex {
 
   // Scores of all slots: query times centroid, less what is the same for all, and `spread_weight`
   // times the deviation that products of the query with the cluster's keys have around that, as if
-  // these lay equally far in all directions; lowest for removed ones. `scores` has slot_count()
-  // elements.
+  // these lay equally far in all directions; lowest for removed ones and where that is not a
+  // number. `scores` has slot_count() elements.
   void Score(std::span<const float> query, float spread_weight, std::span<float> scores) const;
   // The nearest cluster for each key that is not pinned or missing; -1 if there is none. `keys` is
   // (key, dim).

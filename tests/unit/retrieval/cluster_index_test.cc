@@ -76,6 +76,21 @@ TEST(ClusterIndexTest, ScoresRankAndNearestFindsButForHiddenOnes) {
   EXPECT_EQ(index.cluster_count(), 3);
 }
 
+TEST(ClusterIndexTest, ScoresThatAreNoNumbersAreLowest) {
+  constexpr float kHuge = 1e30F;
+  ClusterIndex index(kIndexDim);
+  std::vector<float> keys(2 * kIndexDim, 0.0F);
+  keys[0] = 2;
+  index.Add(ClusterId(1), MomentsOf(keys, kIndexDim), {});
+  index.Add(ClusterId(2), MomentsOf(std::span(keys).subspan(kIndexDim), kIndexDim), {});
+  std::vector<float> scores(2);
+  index.Score(std::vector<float>(kIndexDim, kHuge), 1, scores);  // its square is infinite
+  EXPECT_EQ(scores[0], std::numeric_limits<float>::infinity());
+  EXPECT_EQ(scores[1], -std::numeric_limits<float>::infinity());
+  index.Score(std::vector<float>(kIndexDim, std::nanf("")), 0, scores);
+  for (const float score : scores) EXPECT_EQ(score, -std::numeric_limits<float>::infinity());
+}
+
 // Of keys that scatter alike in all directions: the deviation of their products with a query.
 TEST(ClusterIndexTest, SpreadIsTheDeviationOfTheKeysProducts) {
   std::mt19937_64 random(9);
