@@ -18,13 +18,16 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr std::int64_t kDeadSlotsMin = 64;
 constexpr std::int64_t kClusterCountMax = std::int64_t{1} << 28;
 
-// Leaves an eighth of room to grow where there is more than a quarter: what a vector that doubles
-// holds in vain is up to half of an index.
+// Room to grow: an eighth. What a vector that doubles holds in vain is up to half of an index.
+constexpr std::size_t kGrowthShare = 8;
+constexpr std::size_t kGrowthSlotsMin = 16;
+
+// Leaves that room where there is more than a quarter.
 template <typename Value>
 void Trim(std::vector<Value>& values) {
   if (values.capacity() <= values.size() + values.size() / 4) return;
   std::vector<Value> trimmed;
-  trimmed.reserve(values.size() + values.size() / 8);
+  trimmed.reserve(values.size() + values.size() / kGrowthShare);
   trimmed.insert(trimmed.end(), values.begin(), values.end());
   values = std::move(trimmed);
 }
@@ -96,6 +99,7 @@ std::size_t ClusterIndex::AddSlot(ClusterId id, std::int64_t count, float varian
                                   std::uint8_t flags) {
   CAIRN_CHECK(ids_.empty() || ids_.back() < id.value());
   const std::size_t slot = ids_.size();
+  if (slot == ids_.capacity()) Reserve(slot + std::max(slot / kGrowthShare, kGrowthSlotsMin));
   ids_.push_back(id.value());
   codes_.resize(codes_.size() + static_cast<std::size_t>(dim_), 0);
   scales_.push_back(0);
@@ -109,6 +113,20 @@ std::size_t ClusterIndex::AddSlot(ClusterId id, std::int64_t count, float varian
   }
   entry_count_ += count;
   return slot;
+}
+
+void ClusterIndex::Reserve(std::size_t slot_count) {
+  const std::size_t code_count = slot_count * static_cast<std::size_t>(dim_);
+  ids_.reserve(slot_count);
+  codes_.reserve(code_count);
+  scales_.reserve(slot_count);
+  half_squares_.reserve(slot_count);
+  variances_.reserve(slot_count);
+  counts_.reserve(slot_count);
+  flags_.reserve(slot_count);
+  if (!keeps_values_) return;
+  value_codes_.reserve(code_count);
+  value_scales_.reserve(slot_count);
 }
 
 void ClusterIndex::WriteCentroid(std::size_t slot, std::span<const float> centroid) {

@@ -63,6 +63,8 @@ class ClusterIndex {
   void SetCentre(std::span<const float> centre, bool transformed);
   std::span<const float> centre() const { return centre_; }
 
+  // Makes room for so many clusters at once, which is what adding them then takes.
+  void Reserve(std::size_t slot_count);
   // REQUIRES: the id is above all others.
   std::size_t Add(ClusterId id, const ClusterMoments& moments, Flags flags);
   // Sets the centre and all centroids to what `change` makes of them, in place; the variances

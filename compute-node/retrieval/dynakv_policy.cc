@@ -371,6 +371,17 @@ std::vector<IndexRow> DynaKvPolicy::TakeChangedRows(std::int32_t layer) {
   return rows;
 }
 
+void DynaKvPolicy::ReserveSlots(std::int32_t layer, std::span<const IndexRow> rows) {
+  std::vector<std::size_t> counts(static_cast<std::size_t>(options_.layout.head_count), 0);
+  for (const IndexRow& row : rows) {
+    const bool known = row.cluster.head >= 0 && row.cluster.head < options_.layout.head_count;
+    if (known) ++counts[static_cast<std::size_t>(row.cluster.head)];
+  }
+  for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+    heads_[HeadOf(layer, head)].index.Reserve(counts[static_cast<std::size_t>(head)]);
+  }
+}
+
 absl::Status DynaKvPolicy::RestoreIndex(std::int32_t layer, std::span<const IndexRow> rows,
                                         const std::vector<ClusterInfo>* clusters) {
   std::vector<const IndexRow*> sorted;
@@ -384,6 +395,7 @@ absl::Status DynaKvPolicy::RestoreIndex(std::int32_t layer, std::span<const Inde
     const bool known = cluster.head >= 0 && cluster.head < options_.layout.head_count;
     return known ? &heads_[HeadOf(layer, cluster.head)].index : nullptr;
   };
+  ReserveSlots(layer, rows);
   if (clusters == nullptr) {
     for (const IndexRow* row : sorted) {
       ClusterIndex* index = index_of(row->cluster);

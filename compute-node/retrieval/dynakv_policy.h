@@ -144,6 +144,7 @@ class DynaKvPolicy : public RetrievalPolicy {
                       bool adapt) const;
   std::vector<FetchSlice> Slices(std::vector<std::vector<PlannedCluster>> by_head) const;
 
+  void ReserveSlots(std::int32_t layer, std::span<const IndexRow> rows);
   void LearnMetrics(const LeavingEntries& leaving);
   StoreActions StoreStretched(const LeavingEntries& leaving);
   void StoreSinks(const LeavingEntries& leaving, std::int64_t sink_count, StoreActions& actions);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/heap.h"
 #include "common/log/log.h"
 #include "common/timeline/timeline.h"
 #include "compute-node/service/stored_sessions.h"
@@ -20,6 +21,8 @@ constexpr std::chrono::milliseconds kCancelCheckInterval{50};
 constexpr std::chrono::milliseconds kProgressInterval{50};
 // Tokens of a kept conversation with which somebody else went on.
 constexpr std::int64_t kNotOurs = -1;
+// Memory of a conversation from which on what was freed is worth giving back.
+constexpr std::int64_t kReturnedBytesMin = std::int64_t{4} << 20;
 
 // Whether a conversation can be gone on with after a turn that ended so. Others may be damaged, and
 // would fail each time.
@@ -199,6 +202,7 @@ void GenerateJob::Run() {
     status_ = std::move(status);
   }
   events_.Close();
+  if (memory_.peak_bytes() >= kReturnedBytesMin) ReturnFreedMemory();
 }
 
 absl::Status GenerateJob::RunTurn() {
@@ -294,6 +298,8 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
   CAIRN_RETURN_IF_ERROR(ReadHistory(id));
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Conversation> conversation,
                          Conversation::Open(runtime_->deps(memory_), id, policy_));
+  // The rows of an index come as messages, which are more than what is made of them.
+  if (memory_.used_bytes() >= kReturnedBytesMin) ReturnFreedMemory();
   if (!messages_.empty() && turn_.prompt.empty()) {
     CAIRN_RETURN_IF_ERROR(WriteMessagesBehind(*conversation));
   }

@@ -4,6 +4,7 @@
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/heap.h"
 #include "common/log/log.h"
 #include "kv-node/engine/engine_impl.h"
 
@@ -139,6 +140,8 @@ void EngineImpl::StartOpen(SessionId session, std::optional<Epoch> expected,
                         MetaReader& reader) -> absl::StatusOr<LoadedState> {
                       CAIRN_ASSIGN_OR_RETURN(StoredSession stored, LoadSession(reader, session));
                       absl::StatusOr<LoadedState> state = BuildState(free_map, std::move(stored));
+                      // Rows as they were read are large, and so is what closed before.
+                      ReturnFreedMemory();
                       if (state.ok()) return state;
                       return Annotate(state.status(), fmt::format("session {}", session));
                     },

@@ -38,6 +38,21 @@ TEST(ClusterIndexTest, AppendedKeysMoveCentroidAndVariance) {
   }
 }
 
+TEST(ClusterIndexTest, TakesLittleMoreThanItHolds) {
+  constexpr std::int64_t kCount = 1100;  // a vector that doubles would hold 2048
+  const ClusterMoments moments = MomentsOf(std::vector<float>(kIndexDim, 1.0F), kIndexDim);
+  ClusterIndex grown(kIndexDim);
+  ClusterIndex reserved(kIndexDim);
+  reserved.Reserve(kCount);
+  const std::int64_t reserved_bytes = reserved.memory_bytes();
+  for (std::int64_t id = 1; id <= kCount; ++id) {
+    grown.Add(ClusterId(id), moments, {});
+    reserved.Add(ClusterId(id), moments, {});
+  }
+  EXPECT_EQ(reserved.memory_bytes(), reserved_bytes);
+  EXPECT_LE(grown.memory_bytes(), reserved_bytes + reserved_bytes / 7);
+}
+
 TEST(ClusterIndexTest, TheCommonCentreKeepsTheResolutionOfSmallParts) {
   std::mt19937_64 random(2);
   ClusterIndex index(kIndexDim);
