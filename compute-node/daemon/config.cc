@@ -105,7 +105,7 @@ constexpr std::array kKeys = {
     ConfigKey{
         "keep_clusters",
         "Whether clusters that tokens attended last stay in memory; their entries take at most\n"
-        "a quarter of dram_budget_bytes. Answers do not depend on it."},
+        "half of dram_budget_bytes. Answers do not depend on it."},
     ConfigKey{"recluster_prompts",
               "Whether clusters of a prompt longer than prefill_chunk_tokens are made again over\n"
               "all of it: better answers, and everything is read and written once more."},

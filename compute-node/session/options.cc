@@ -38,7 +38,7 @@ std::int64_t CheckpointReplayBytes(const SessionOptions& options, const EntryLay
 }
 
 std::int64_t KeptBytesMax(const SessionOptions& options) {
-  return options.keep_clusters ? options.dram_budget_bytes / 4 : 0;
+  return options.keep_clusters ? options.dram_budget_bytes / 2 : 0;
 }
 
 absl::StatusOr<ModelIdentity> IdentityOf(const Model& model, KvFormat kv_format) {
