@@ -76,8 +76,19 @@ def speed_settings(bench):
 
 def run_speed(bench, results, file):
     """Measures what is missing in results; the file is written after each measurement."""
+    check_room(bench)
     for context in bench.options.context:
         ContextRunner(bench, results, file, context).run()
+
+
+def check_room(bench):
+    """Raises CommandError where a round would leave the model's context, before a long one is stored."""
+    # Each turn of a round begins with a token of a prompt.
+    added = 1 + 1 + 2 * (1 + WARM_TOKENS) + 1 + bench.options.tokens
+    longest, most = max(bench.options.context), bench.model.context_tokens
+    if longest + added > most:
+        raise CommandError(f"--context {longest} leaves no room: a round adds {added} tokens, and the model's context "
+                           f"is {most} tokens")
 
 
 class ContextRunner:

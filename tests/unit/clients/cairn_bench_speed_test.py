@@ -203,6 +203,14 @@ class ComparisonTest(unittest.TestCase):
         self.assertEqual(plots.bar_values(rows, 4096, ["dynakv", "full", "other"], "decode_tokens_per_second", 5),
                          [5, 2, 0])
 
+    def test_a_context_without_room_for_a_round_is_refused_before_it_is_stored(self):
+        bench = types.SimpleNamespace(options=types.SimpleNamespace(context=[128, 4000], tokens=64),
+                                      model=types.SimpleNamespace(context_tokens=4085))
+        speed_command.check_room(bench)
+        bench.model.context_tokens -= 1
+        with self.assertRaisesRegex(CommandError, "--context 4000 leaves no room: a round adds 85 tokens, .* 4084"):
+            speed_command.run_speed(bench, None, None)
+
     def test_plots_without_matplotlib_are_refused_before_anything_runs(self):
         with unittest.mock.patch.dict(sys.modules, {"matplotlib": None}):
             with contextlib.redirect_stderr(io.StringIO()) as said:
