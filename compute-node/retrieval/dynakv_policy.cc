@@ -4,10 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "common/base/check.h"
+#include "compute-node/retrieval/best_first.h"
 
 namespace cairn::compute {
 namespace {
@@ -15,8 +15,6 @@ namespace {
 constexpr std::int32_t kDynaKvVersion = 2;
 // Clusters in a row that do not fit what is left to attend: then what is left stays free.
 constexpr int kMisfitsMax = 64;
-// The best clusters are sorted so many at a time.
-constexpr std::size_t kSortedAtOnce = 64;
 
 // Of one (layer, head) in the stored state; the numbers of centre and metric follow.
 struct HeadState {
@@ -24,38 +22,6 @@ struct HeadState {
   std::int64_t variance_entries;
   std::int32_t partitioned;
   std::int32_t has_learned;
-};
-
-// Gives slots best first, sorting only as far as is asked for. Equal scores: lowest slot first.
-class BestFirst {
- public:
-  explicit BestFirst(std::span<const float> scores) : scores_(scores), slots_(scores.size()) {
-    std::iota(slots_.begin(), slots_.end(), std::uint32_t{0});
-  }
-
-  bool empty() const { return next_ == slots_.size(); }
-  std::size_t Take() {
-    if (next_ == sorted_) SortMore();
-    return slots_[next_++];
-  }
-
- private:
-  void SortMore() {
-    const auto better = [this](std::uint32_t a, std::uint32_t b) {
-      return scores_[a] != scores_[b] ? scores_[a] > scores_[b] : a < b;
-    };
-    const std::size_t end = std::min(slots_.size(), sorted_ + kSortedAtOnce);
-    const auto first = slots_.begin() + static_cast<std::ptrdiff_t>(sorted_);
-    const auto last = slots_.begin() + static_cast<std::ptrdiff_t>(end);
-    if (end < slots_.size()) std::nth_element(first, last, slots_.end(), better);
-    std::sort(first, last, better);
-    sorted_ = end;
-  }
-
-  const std::span<const float> scores_;
-  std::vector<std::uint32_t> slots_;
-  std::size_t next_ = 0;
-  std::size_t sorted_ = 0;
 };
 
 }  // namespace

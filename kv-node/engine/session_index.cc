@@ -100,7 +100,7 @@ std::int64_t AttachedSession::PutIndexOf(const IndexSource& source, std::int32_t
       const ClusterKey key{layer, row.cluster.head, row.cluster.cluster_id};
       forget_between(key);
       last = key;
-      rows[key] = std::move(row);
+      rows.insert_or_assign(rows.end(), key, std::move(row));  // mostly behind all others
     }
   }
   forget_between(kLastKey);
