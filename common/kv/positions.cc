@@ -14,18 +14,32 @@ Positions Positions::Range(std::int64_t first, std::int64_t count) {
 }
 
 absl::StatusOr<Positions> Positions::FromRuns(std::span<const Run> runs) {
+  return FromRuns(Runs(runs.begin(), runs.end()));
+}
+
+absl::StatusOr<Positions> Positions::FromRuns(Runs runs) {
   Positions out;
+  std::size_t made_count = 0;
   for (const Run& run : runs) {
     if (run.length < 1 || run.start < 0 || run.start > kPositionMax ||
         run.length > kPositionMax - run.start + 1) {
       return InvalidArgument("run of positions from {} of length {} is out of range", run.start,
                              run.length);
     }
-    if (!out.empty() && run.start <= out.last()) {
-      return InvalidArgument("positions do not ascend: {} after {}", run.start, out.last());
+    Run* last = made_count > 0 ? &runs[made_count - 1] : nullptr;
+    if (last != nullptr && run.start < last->start + last->length) {
+      return InvalidArgument("positions do not ascend: {} after {}", run.start,
+                             last->start + last->length - 1);
     }
-    out.AppendRun(run);
+    out.count_ += run.length;
+    if (last != nullptr && run.start == last->start + last->length) {
+      last->length += run.length;
+    } else {
+      runs[made_count++] = run;
+    }
   }
+  runs.resize(made_count);
+  out.runs_ = std::move(runs);
   return out;
 }
 

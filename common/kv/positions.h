@@ -34,6 +34,7 @@ class Positions {
   // From runs that came from outside: INVALID_ARGUMENT unless ascending, without overlap, within 0
   // .. kPositionMax.
   static absl::StatusOr<Positions> FromRuns(std::span<const Run> runs);
+  static absl::StatusOr<Positions> FromRuns(Runs runs);  // in their memory
   // From runs() of another one.
   static Positions FromOwnRuns(Runs runs);
   // Sorts. REQUIRES: no position twice.

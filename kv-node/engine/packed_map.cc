@@ -69,6 +69,8 @@ void PackedMap::Append(std::int64_t key, std::string_view value) {
   ByteWriter out;
   out.Varint(key - block.last_key);
   out.Bytes(value);
+  // Once for all that come, if they are like the first.
+  if (block.count == 1) block.items.reserve(kBlockItemsMax * block.items.size());
   block.items += out.Take();
   block.last_key = key;
   if (++block.count == kBlockItemsMax) block.items.shrink_to_fit();

@@ -7,6 +7,9 @@
 namespace cairn::kv {
 namespace {
 
+// Room for a part of scattered entries.
+constexpr std::int64_t kPartRowBytesUsual = 64;
+
 // Most runs are one position long: a bit says so.
 void PutPositions(ByteWriter& out, const Positions& positions) {
   out.Varint(std::ssize(positions.runs()));
@@ -57,6 +60,7 @@ std::vector<StoredPart> PartRows::Find(const ClusterKey& key) const {
 void PartRows::Put(const ClusterKey& key, const std::vector<StoredPart>& parts) {
   CAIRN_CHECK(!parts.empty());
   ByteWriter out;
+  out.Reserve(std::ssize(parts) * kPartRowBytesUsual);
   const bool names_log = std::any_of(parts.begin(), parts.end(), [](const StoredPart& part) {
     return part.kind == ExtentKind::kLogRun;
   });

@@ -86,6 +86,11 @@ class PartRows {
     }
   }
   bool empty() const { return rows_.empty(); }
+  std::int64_t cluster_count() const {
+    std::int64_t count = 0;
+    for (const auto& [owner, rows] : rows_) count += rows.count();
+    return count;
+  }
   // Only rows that name a log run: the others are passed over without a look at their parts.
   template <typename Fn>
   void ForEachLogged(Fn&& fn) const {

@@ -1,6 +1,7 @@
 // Count and hash of the positions that a session shows: that each is there exactly once.
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <utility>
 
 #include "common/base/parallel.h"
@@ -87,33 +88,36 @@ absl::Status SessionState::CheckPositions(
 }
 
 // Looking for each cluster in each segment of a chain takes three times as long as to walk through
-// the rows of one, and of most chains only one has rows when they are opened: what was prefilled.
+// the rows of one, and mostly one has nearly all: what was prefilled.
 void SessionState::ForEachStored(
     std::int32_t layer,
     const std::function<void(const ClusterKey&, const std::vector<Visible<StoredPart>>&)>& fn)
     const {
-  const SegmentRows* only = nullptr;
-  bool alone = true;
+  const SegmentRows& largest = *std::max_element(
+      chain_.begin(), chain_.end(), [](const SegmentRows& a, const SegmentRows& b) {
+        return a.parts.rows().cluster_count() < b.parts.rows().cluster_count();
+      });
+  // Clusters of which other segments have something to say.
+  std::set<ClusterKey> others;
   for (const SegmentRows& rows : chain_) {
-    if (!rows.masks.empty()) alone = false;
-    if (rows.parts.rows().empty()) continue;
-    if (only != nullptr) alone = false;
-    only = &rows;
+    for (const ClusterKey& mask : rows.masks) {
+      if (mask.layer == layer) others.insert(mask);
+    }
+    if (&rows == &largest) continue;
+    rows.parts.rows().ForEachKeyOfLayer(layer, [&](const ClusterKey& key) { others.insert(key); });
   }
-  if (only == nullptr) return;
-  if (!alone) {
-    ForEachCluster(layer, [&](const ClusterKey& key) { fn(key, StoredPartsOf(key)); });
-    return;
-  }
-  only->parts.rows().ForEachOfLayer(
+  largest.parts.rows().ForEachOfLayer(
       layer, [&](const ClusterKey& key, std::vector<StoredPart> parts) {
+        if (others.contains(key)) return;
         std::vector<Visible<StoredPart>> visible;
+        visible.reserve(parts.size());
         for (StoredPart& part : parts) {
-          AddVisible(std::move(part), *only, only == &chain_.back(), visible);
+          AddVisible(std::move(part), largest, &largest == &chain_.back(), visible);
         }
         SortByPosition(visible);
         fn(key, visible);
       });
+  for (const ClusterKey& key : others) fn(key, StoredPartsOf(key));
 }
 
 absl::Status SessionState::SumCluster(const ClusterKey& key,
@@ -121,7 +125,10 @@ absl::Status SessionState::SumCluster(const ClusterKey& key,
                                       std::vector<Seen>& seen) {
   std::int64_t last = -1;
   for (const Visible<StoredPart>& visible : parts) {
-    const Positions positions = visible.part.positions.Slice(0, visible.count);
+    const Positions& all = visible.part.positions;
+    const bool whole = visible.count == all.count();
+    const Positions shown = whole ? Positions() : all.Slice(0, visible.count);
+    const Positions& positions = whole ? all : shown;
     if (positions.first() <= last) {
       return DataLoss("layer {} head {} cluster {} holds position {} twice", key.layer, key.head,
                       key.cluster_id, positions.first());

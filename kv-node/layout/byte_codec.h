@@ -11,6 +11,7 @@ namespace cairn::kv {
 
 class ByteWriter {
  public:
+  void Reserve(std::int64_t byte_count) { out_.reserve(static_cast<std::size_t>(byte_count)); }
   void Byte(std::uint8_t value) { out_.push_back(static_cast<char>(value)); }
   void Varint(std::int64_t value) {  // REQUIRES: value >= 0
     auto rest = static_cast<std::uint64_t>(value);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "common/base/check.h"
 #include "kv-node/layout/byte_codec.h"
@@ -40,7 +41,7 @@ Positions GetPositions(ByteReader& in) {
     run.length = in.Count(kPositionMax);
     end = run.start + run.length;
   }
-  absl::StatusOr<Positions> positions = Positions::FromRuns(runs);
+  absl::StatusOr<Positions> positions = Positions::FromRuns(std::move(runs));
   if (!positions.ok()) {
     in.MarkBad();
     return {};
@@ -126,18 +127,25 @@ void GetGroup(ByteReader& in, std::int64_t entry_bytes, std::vector<StoredPart>&
     in.MarkBad();
     return;
   }
+  const std::int64_t first_position = base.positions.first();
+  StoredPart part = std::move(base);
   for (std::int64_t i = 0; i < group_count && in.ok(); ++i) {
-    StoredPart part = base;
-    part.id = PartId(base.id.value() + i);
-    part.offset_bytes += i * entry_bytes;
-    if (i > 0) part.positions = Positions::Range(base.positions.first() + i, 1);
+    if (i > 0) {
+      part.id = PartId(part.id.value() + 1);
+      part.offset_bytes += entry_bytes;
+      part.positions = Positions::Range(first_position + i, 1);
+    }
     part.crcs = GetCrcs(in);
     const std::int64_t bytes = part.positions.count() * entry_bytes;
     if (bytes > kPartBytesMax || part.offset_bytes + bytes > part.page_count * kPageBytes ||
         part.positions.last() > kPositionMax) {
       in.MarkBad();
     }
-    parts.push_back(std::move(part));
+    if (i + 1 < group_count) {
+      parts.push_back(part);
+    } else {
+      parts.push_back(std::move(part));
+    }
   }
 }
 
