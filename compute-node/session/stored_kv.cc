@@ -255,13 +255,11 @@ void StoredKv::KeepLoaded(std::int32_t layer, const SelectedClusters& selected) 
 }
 
 // A policy that needs a layer's queries cannot ask for its clusters before they are there; what the
-// KV node guesses can be read meanwhile. One that needs none has asked for them already, and what
-// Predict will ask for says more than a hint. Behind the last layer comes the first one of the next
-// pass.
+// KV node guesses can be read meanwhile. One that needs none has asked for them already. Behind the
+// last layer comes the first one of the next pass.
 void StoredKv::HintNextLayer(std::int32_t layer) {
   if (policy_.selects_without_queries()) return;
   const std::int32_t next = (layer + 1) % options_.layout.layer_count;
-  if (next != 0 && WantsPrediction(next)) return;
   AddTimelineMark(TimelineKind::kIo, "layer_hint", {{"layer", next}});
   session_.SendHint(LayerHint{next});
 }

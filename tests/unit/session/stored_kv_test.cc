@@ -17,11 +17,11 @@ class SelectingByQueries : public FullPolicy {
 class StoredKvTest : public ConversationFixture {
  protected:
   // One pass of five tokens and one of one token.
-  void Run(RetrievalPolicy& policy, bool predict = true) {
+  void Run(RetrievalPolicy& policy) {
     const auto session = node.Open(Create());
     ASSERT_TRUE(session.ok()) << session.status();
-    StoredKv kv({.layout = identity.layout, .predict = predict}, model.config(), model.pool(),
-                scheduler.scratch(), **session, policy, memory);
+    StoredKv kv({.layout = identity.layout}, model.config(), model.pool(), scheduler.scratch(),
+                **session, policy, memory);
     std::string random_state;
     ASSERT_TRUE(kv.Restore(std::nullopt, random_state).ok());
     std::vector<float> logits = Logits();
@@ -42,20 +42,16 @@ class StoredKvTest : public ConversationFixture {
   }
 };
 
-TEST_F(StoredKvTest, EachLayerHintsTheNextUnlessThatIsPredicted) {
-  for (const bool predict : {false, true}) {
-    SelectingByQueries policy(PolicyOf());
-    node.hinted_layers.clear();
-    Run(policy, predict);
-    std::vector<std::int32_t> expected;
-    for (const bool of_one_token : {false, true}) {
-      for (std::int32_t layer = 1; layer < identity.layout.layer_count; ++layer) {
-        if (!of_one_token || !predict) expected.push_back(layer);
-      }
-      expected.push_back(0);
+TEST_F(StoredKvTest, EachLayerHintsTheNextWhenQueriesSelect) {
+  SelectingByQueries policy(PolicyOf());
+  Run(policy);
+  std::vector<std::int32_t> expected;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (std::int32_t layer = 1; layer <= identity.layout.layer_count; ++layer) {
+      expected.push_back(layer % identity.layout.layer_count);
     }
-    EXPECT_EQ(node.hinted_layers, expected) << "predict " << predict;
   }
+  EXPECT_EQ(node.hinted_layers, expected);
 }
 
 TEST_F(StoredKvTest, NoHintGoesOutForClustersThatAreAskedForAhead) {
