@@ -48,7 +48,8 @@ constexpr std::array kKeys = {
     ConfigKey{"window_tokens_max", "Newest tokens that stay in memory, 64 to 128."},
     ConfigKey{"fetch_slice_bytes", "One read from the KV node; three of them are in memory."},
     ConfigKey{"dram_budget_bytes",
-              "All memory for keys and values of a conversation; bounds the replay buffer."},
+              "All memory for keys and values of a conversation; bounds the replay buffer and the\n"
+              "clusters that are kept."},
     ConfigKey{"kv_format",
               "How keys and values are stored: \"f16\", \"f32\", \"q8\" (8 bits a number) or "
               "\"q4\" (keys "
