@@ -127,24 +127,21 @@ void GetGroup(ByteReader& in, std::int64_t entry_bytes, std::vector<StoredPart>&
     in.MarkBad();
     return;
   }
-  const std::int64_t first_position = base.positions.first();
-  StoredPart part = std::move(base);
+  parts.push_back(std::move(base));
   for (std::int64_t i = 0; i < group_count && in.ok(); ++i) {
     if (i > 0) {
-      part.id = PartId(part.id.value() + 1);
-      part.offset_bytes += entry_bytes;
-      part.positions = Positions::Range(first_position + i, 1);
+      StoredPart next = parts.back();
+      next.id = PartId(next.id.value() + 1);
+      next.offset_bytes += entry_bytes;
+      next.positions = Positions::Range(next.positions.first() + 1, 1);
+      parts.push_back(std::move(next));
     }
+    StoredPart& part = parts.back();
     part.crcs = GetCrcs(in);
     const std::int64_t bytes = part.positions.count() * entry_bytes;
     if (bytes > kPartBytesMax || part.offset_bytes + bytes > part.page_count * kPageBytes ||
         part.positions.last() > kPositionMax) {
       in.MarkBad();
-    }
-    if (i + 1 < group_count) {
-      parts.push_back(part);
-    } else {
-      parts.push_back(std::move(part));
     }
   }
 }
