@@ -85,7 +85,6 @@ class PartRows {
       });
     }
   }
-  bool empty() const { return rows_.empty(); }
   std::int64_t cluster_count() const {
     std::int64_t count = 0;
     for (const auto& [owner, rows] : rows_) count += rows.count();

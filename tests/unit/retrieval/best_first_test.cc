@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/tools/seed.h"
+
 namespace cairn::compute {
 namespace {
 
@@ -27,9 +29,7 @@ std::vector<std::size_t> Sorted(std::span<const float> scores) {
 }
 
 TEST(BestFirstTest, GivesAllInTheOrderOfAStableSort) {
-  const std::uint64_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test::TestSeed());
   std::normal_distribution<float> normal(0, 3);
   for (const std::size_t count : {0U, 1U, 5U, 191U, 192U, 193U, 1000U, 5000U}) {
     std::vector<float> scores;

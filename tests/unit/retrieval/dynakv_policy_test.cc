@@ -8,29 +8,10 @@
 #include <gtest/gtest.h>
 
 #include "tests/tools/seed.h"
-#include "tests/unit/retrieval/policy_world.h"
+#include "tests/unit/retrieval/small_dynakv.h"
 
 namespace cairn::compute {
 namespace {
-
-PolicyOptions SmallOptions() {
-  PolicyOptions options;
-  options.layout = {.layer_count = 2, .head_count = 2, .head_dim = 16, .kv_format = KvFormat::kF16};
-  options.group_size = 2;
-  options.part_bytes_max = 65536;
-  options.selection.select_tokens_min = 64;
-  options.selection.select_tokens_max = 96;
-  options.selection.seed = 3;
-  return options;
-}
-
-std::unique_ptr<RetrievalPolicy> MakeDynaKv(const PolicyOptions& options) {
-  return MakePolicy("dynakv", options).value();
-}
-
-const DynaKvPolicy& DynaKvOf(PolicyWorld& world) {
-  return dynamic_cast<const DynaKvPolicy&>(world.policy());
-}
 
 // Counts are exact; centroids and variances are those of the entries, up to 8 bits.
 void CheckMoments(PolicyWorld& world) {

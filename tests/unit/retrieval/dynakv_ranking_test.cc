@@ -4,37 +4,22 @@
 
 #include <gtest/gtest.h>
 
-#include "compute-node/retrieval/dynakv_policy.h"
 #include "tests/tools/rng.h"
 #include "tests/tools/seed.h"
-#include "tests/unit/retrieval/policy_world.h"
+#include "tests/unit/retrieval/small_dynakv.h"
 
 namespace cairn::compute {
 namespace {
 
-PolicyOptions RankingOptions() {
-  PolicyOptions options;
-  options.layout = {.layer_count = 2, .head_count = 2, .head_dim = 16, .kv_format = KvFormat::kF16};
-  options.group_size = 2;
-  options.part_bytes_max = 65536;
-  options.selection.select_tokens_min = 64;
-  options.selection.select_tokens_max = 96;
-  return options;
-}
-
-const DynaKvPolicy& RankingPolicyOf(PolicyWorld& world) {
-  return dynamic_cast<const DynaKvPolicy&>(world.policy());
-}
-
 // Of the slots of a head's clusters, for queries of two query heads a KV head.
 std::vector<float> SpreadScoresOf(PolicyWorld& world, std::int32_t layer, std::int32_t head,
                                   std::span<const float> queries, float spread_weight) {
-  const ClusterIndex& index = RankingPolicyOf(world).index(layer, head);
+  const ClusterIndex& index = DynaKvOf(world).index(layer, head);
   std::vector<float> query(16);
   for (std::size_t i = 0; i < 32; ++i) {
     query[i % 16] += queries[static_cast<std::size_t>(head) * 32 + i];
   }
-  RankingPolicyOf(world).metric(layer, head).StretchQuery(query);
+  DynaKvOf(world).metric(layer, head).StretchQuery(query);
   std::vector<float> scores(index.slot_count());
   index.Score(query, spread_weight, scores);
   return scores;
@@ -64,9 +49,7 @@ std::set<ClusterId> BestThatFit(const ClusterIndex& index, std::span<const float
 }
 
 TEST(DynaKvRankingTest, ClustersAreChosenByWhatTheirBetterKeysMayScore) {
-  PolicyWorld world(
-      RankingOptions(),
-      [](const PolicyOptions& options) { return MakePolicy("dynakv", options).value(); }, 17);
+  PolicyWorld world(SmallOptions(), MakeDynaKv, 17);
   world.Prefill(400);
   test::Rng rng(test::TestSeed());
   bool matters = false;
@@ -85,7 +68,7 @@ TEST(DynaKvRankingTest, ClustersAreChosenByWhatTheirBetterKeysMayScore) {
           if (planned.cluster.head == head) chosen.insert(planned.cluster.cluster_id);
         }
       }
-      const ClusterIndex& index = RankingPolicyOf(world).index(1, head);
+      const ClusterIndex& index = DynaKvOf(world).index(1, head);
       const std::int64_t room = SelectedTokens(world.options().selection, 401) - 25;
       const auto best = [&](float spread_weight) {
         return BestThatFit(index, SpreadScoresOf(world, 1, head, queries, spread_weight), room);
