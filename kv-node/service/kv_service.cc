@@ -63,8 +63,9 @@ Callback<T> KvServiceImpl::Answer(ServerUnaryReactor* reactor, Fill fill) {
   return [this, reactor, fill = std::move(fill)](absl::StatusOr<T> result) {
     const grpc::Status status = rpc::ToGrpcStatus(result.status());
     if (result.ok()) fill(*std::move(result));
-    reactor->Finish(status);
+    // gRPC's server lives until this is finished; what has the gate may not live longer than that.
     gate_.Leave();
+    reactor->Finish(status);
   };
 }
 
@@ -123,8 +124,8 @@ ServerUnaryReactor* KvServiceImpl::GetCapabilities(CallbackServerContext* contex
   response->set_fetches_in_flight_max(kFetchesInFlightMax);
   response->set_io_engine(identity_.io_engine);
   response->set_store_id(identity_.store_id);
-  call.reactor->Finish(grpc::Status::OK);
   gate_.Leave();
+  call.reactor->Finish(grpc::Status::OK);
   return call.reactor;
 }
 
