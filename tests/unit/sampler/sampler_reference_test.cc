@@ -62,7 +62,8 @@ PenaltyOptions RandomPenalties(test::Rng& rng, std::size_t vocab) {
   options.penalty_last_tokens = static_cast<std::int32_t>(rng.Below(12)) - 1;
   const std::size_t step = 1 + rng.Below(vocab);
   if (rng.Below(2) == 0) {
-    for (std::size_t id = rng.Below(vocab); id < vocab; id += step) {
+    for (std::size_t id = rng.Below(vocab);
+         id < vocab && std::ssize(options.logit_bias) < kLogitBiasCountMax; id += step) {
       const double bias = rng.Below(4) == 0 ? -100.0 : eighths(80) - 5;
       options.logit_bias.push_back({static_cast<std::int32_t>(id), bias});
     }
