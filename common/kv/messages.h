@@ -182,6 +182,10 @@ struct Fetch {
 struct GetIndex {
   std::int32_t layer = 0;
 };
+// The same rows as records (index_record.h), where they lie.
+struct FetchIndex {
+  std::int32_t layer = 0;
+};
 struct GetCarried {
   std::int32_t layer = 0;
 };
@@ -198,8 +202,8 @@ struct GetNeighbours {
   std::vector<ClusterRef> clusters;
 };
 
-using ReadOperation = std::variant<Fetch, GetIndex, GetCarried, GetTokens, GetPolicyState,
-                                   GetClusters, GetNeighbours>;
+using ReadOperation = std::variant<Fetch, FetchIndex, GetIndex, GetCarried, GetTokens,
+                                   GetPolicyState, GetClusters, GetNeighbours>;
 
 // ---- hints: they have no reply, and may be ignored ----
 struct Prefetch {
@@ -255,6 +259,8 @@ struct FetchedCluster {
   FetchOutcome outcome = FetchOutcome::kFound;
   absl::InlinedVector<Span, 1> spans;  // mostly one
 };
+// To FetchIndex: one cluster of all heads, whose entries are records; of two of the same cluster
+// the later one counts, and those that are damaged are left out.
 struct FetchReply {
   std::vector<FetchedCluster> clusters;
 };

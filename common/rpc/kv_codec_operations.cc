@@ -296,6 +296,9 @@ struct OperationToProto {
     out->set_layer(get.layer);
     ClustersToProto(get.clusters, out);
   }
+  void operator()(const FetchIndex& fetch) const {
+    request->mutable_fetch_index()->set_layer(fetch.layer);
+  }
   void operator()(const GetIndex& get) const { request->mutable_get_index()->set_layer(get.layer); }
   void operator()(const GetCarried& get) const {
     request->mutable_get_carried()->set_layer(get.layer);
@@ -325,6 +328,7 @@ OperationKind KindOf(const pb::ChannelRequest& request) {
     case RequestCase::kPutNeighbours:
       return OperationKind::kChanging;
     case RequestCase::kFetch:
+    case RequestCase::kFetchIndex:
     case RequestCase::kGetIndex:
     case RequestCase::kGetCarried:
     case RequestCase::kGetTokens:
@@ -383,6 +387,8 @@ absl::StatusOr<ReadOperation> ReadOperationFromProto(const pb::ChannelRequest& r
   switch (request.operation_case()) {
     case RequestCase::kFetch:
       return FetchFromProto(request.fetch());
+    case RequestCase::kFetchIndex:
+      return LayerFromProto<FetchIndex>(request.fetch_index());
     case RequestCase::kGetIndex:
       return LayerFromProto<GetIndex>(request.get_index());
     case RequestCase::kGetCarried:

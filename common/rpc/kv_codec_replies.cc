@@ -167,7 +167,7 @@ absl::StatusOr<ReadReply> FetchFromProto(ReplySource source) {
 
 absl::StatusOr<ReadReply> IndexFromProto(pb::IndexReply* index) {
   if (index->spans_size() != 0) {
-    return InvalidArgument("spans: this client has no shared memory");
+    return InvalidArgument("spans: rows were asked for, not records");
   }
   IndexReply out;
   out.rows.reserve(static_cast<std::size_t>(index->rows_size()));

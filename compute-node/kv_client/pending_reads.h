@@ -86,7 +86,8 @@ class PendingReads {
   };
 
   static bool IsFetch(const Entry& entry) {
-    return std::holds_alternative<Fetch>(entry.read.operation);
+    return std::holds_alternative<Fetch>(entry.read.operation) ||
+           std::holds_alternative<FetchIndex>(entry.read.operation);
   }
   void EndClock(const Entry& entry) {
     if (IsFetch(entry)) clock_->EndFetch();

@@ -116,9 +116,14 @@ void SlotCache::Touch(Slot& slot) {
 void SlotCache::Release(SessionId session, std::int32_t layer) {
   for (const auto& [generation, slot] : slots_) {
     if (slot->user_ != session || slot->used_layer_ != layer) continue;
-    slot->user_ = SessionId();
-    replacement_.MoveToFront(generation, slot->rank_);
+    LeaveFirst(*slot);
   }
+}
+
+void SlotCache::LeaveFirst(Slot& slot) {
+  if (!slot.indexed_) return;
+  slot.user_ = SessionId();
+  replacement_.MoveToFront(static_cast<std::uint64_t>(slot.generation_), slot.rank_);
 }
 
 void SlotCache::Remove(const SlotRef& slot) {

@@ -88,6 +88,8 @@ class SlotCache {
   // The session is done with the layer for now: the slots that it used for it last are not recent
   // any more, and the first to leave, until they are used again.
   void Release(SessionId session, std::int32_t layer);
+  // The slot is the first to leave, unless it is used again.
+  void LeaveFirst(Slot& slot);
   // Not found any more; its memory is free when its leases have ended.
   void Forget(const SlotRef& slot);
   // Also what was written to: by which session, a slot does not know.

@@ -121,6 +121,9 @@ class AttachedSession {
   Applied StartGetIndex(RequestId request_id, const GetIndex& op);
   std::int64_t PutIndexOf(const IndexSource& source, std::int32_t layer, const PageSet& pages,
                           std::map<ClusterKey, IndexRow>& rows) const;
+  static absl::Status CheckIndexBytes(std::int64_t bytes);
+  // What changed of a segment's rows since its run was written, as records.
+  static PendingChunk ChangedRecords(const SegmentRows& rows, std::int32_t layer);
   // Takes the rows.
   static absl::StatusOr<ReadReply> IndexReplyOf(std::map<ClusterKey, IndexRow>& rows);
   std::optional<std::int32_t> LayerToPack() const;
@@ -137,6 +140,7 @@ class AttachedSession {
 
   // ---- session_fetch.cc ----
   Applied StartFetch(RequestId request_id, const Fetch& op);
+  Applied StartFetchIndex(RequestId request_id, const FetchIndex& op);
   // Serves what is there, reads what is not, and answers when all has come.
   void AdvanceFetch(const std::shared_ptr<FetchJob>& job);
   bool FindPart(const std::shared_ptr<FetchJob>& job, WantedPart& wanted);
@@ -147,6 +151,8 @@ class AttachedSession {
   void ReadRun(const std::shared_ptr<FetchJob>& job, FetchRun run, const SlotRef& slot);
   void RetryAlone(const std::shared_ptr<FetchJob>& job, WantedPart& wanted);
   void FinishFetch(FetchJob& job);
+  static FetchReply ClustersOf(FetchJob& job);
+  FetchReply IndexRecordsOf(FetchJob& job);
 
   // ---- session_prefetch.cc ----
   void ApplyHint(RequestId request_id, const HintOperation& hint);
@@ -335,7 +341,8 @@ class AttachedSession {
   // Since the table was full, so that one that cannot be placed (flash is full, its record is
   // damaged) is not tried for ever.
   std::set<ClusterKey> tried_for_room_;
-  bool place_waits_ = false;  // a placing that would make room waits for a write to end
+  std::set<PartId> lost_index_parts_;  // that FetchIndex met
+  bool place_waits_ = false;           // a placing that would make room waits for a write to end
   absl::Status place_error_;  // why the last placing or spill could not begin: flash is full
   bool spill_failed_ =
       false;  // after it had read; the operation that waits for it is to be refused

@@ -40,7 +40,7 @@ void BufferPool::Release(std::unique_ptr<AlignedBuffer> buffer) {
   used_bytes_.fetch_sub(buffer->size_bytes());
   std::vector<std::unique_ptr<AlignedBuffer>> dropped;  // unmapped without the lock
   MutexLock lock(mutex_);
-  if (buffer->size_bytes() <= kKeptBytesMax / 2) {
+  if (buffer->size_bytes() <= kKeptBufferBytesMax) {
     kept_bytes_ += buffer->size_bytes();
     kept_.push_back(std::move(buffer));
     while (kept_bytes_ > kKeptBytesMax) {

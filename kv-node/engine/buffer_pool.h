@@ -24,8 +24,10 @@ using SharedBuffer = std::shared_ptr<AlignedBuffer>;
 
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
-  // Freed bytes that wait for the next read: the buffers of two fetches.
-  static constexpr std::int64_t kKeptBytesMax = std::int64_t{4} << 20;
+  // Freed bytes that wait for the next read: the buffers of a fetch.
+  static constexpr std::int64_t kKeptBytesMax = std::int64_t{2} << 20;
+  // A larger one is not kept.
+  static constexpr std::int64_t kKeptBufferBytesMax = kKeptBytesMax;
 
   // Zeros.
   SharedBuffer MakeZeroed(std::int64_t size_bytes);

@@ -12,9 +12,9 @@ namespace {
 // Larger requests gain nothing on any device that was measured, and smaller ones can be in flight
 // together.
 constexpr std::int64_t kRequestPagesMax = 64;
-// Asked pages and holes of one read: the buffers up to this size are kept for the next read, and
+// Asked pages and holes of one read: buffers up to this size are kept for the next read, and
 // mapping a fresh one costs more than its holes gain.
-constexpr std::int64_t kReadBytesWithHolesMax = BufferPool::kKeptBytesMax / 2;
+constexpr std::int64_t kReadBytesWithHolesMax = BufferPool::kKeptBufferBytesMax;
 
 IoClass ClassOf(ReadCause cause) {
   switch (cause) {

@@ -55,6 +55,7 @@ struct AttachedSession::FetchJob {
   RequestId request_id;
   std::int32_t layer = 0;
   bool with_positions = false;
+  bool of_index = false;  // `clusters` are segments, entries are records
   std::vector<Cluster> clusters;
   std::vector<WantedPart> parts;  // of the clusters, one behind the other
   std::shared_ptr<SlotLeases> leases = std::make_shared<SlotLeases>();
@@ -104,6 +105,40 @@ AttachedSession::Applied AttachedSession::StartFetch(RequestId request_id, const
   return Applied::kYes;
 }
 
+// From the root: each segment's run, and behind it what changed since that was written.
+AttachedSession::Applied AttachedSession::StartFetchIndex(RequestId request_id,
+                                                          const FetchIndex& op) {
+  if (!HasIoRoom()) return Applied::kWait;
+  auto job = std::make_shared<FetchJob>();
+  job->request_id = request_id;
+  job->layer = op.layer;
+  job->of_index = true;
+  std::int64_t bytes = 0;
+  for (const SegmentRows& rows : state_->chain()) {
+    FetchJob::Cluster& segment = job->clusters.emplace_back();
+    const auto run = rows.index_runs.find(op.layer);
+    if (run != rows.index_runs.end()) {
+      for (const Part& part : run->second.parts) {
+        job->parts.push_back(Want({part, part.count()}, run->second.record_bytes));
+        job->parts.back().extent = part.extent;
+        ++segment.part_count;
+      }
+      bytes += run->second.record_count() * run->second.record_bytes;
+    }
+    PendingChunk changed = ChangedRecords(rows, op.layer);
+    if (changed.positions.empty()) continue;
+    bytes += std::ssize(*changed.bytes);
+    segment.pending.push_back(std::move(changed));
+  }
+  if (absl::Status status = CheckIndexBytes(bytes); !status.ok()) {
+    Reply(request_id, std::move(status));
+    return Applied::kYes;
+  }
+  job->io = HoldIo();
+  AdvanceFetch(job);
+  return Applied::kYes;
+}
+
 void AttachedSession::AdvanceFetch(const std::shared_ptr<FetchJob>& job) {
   if (stopped_) return;  // rule 5: reads of an ended epoch are dropped unchecked
   std::vector<WantedPart*> missing;
@@ -146,13 +181,16 @@ bool AttachedSession::FindPart(const std::shared_ptr<FetchJob>& job, WantedPart&
   const bool checked =
       wanted.slot != nullptr && wanted.slot->IsChecked(wanted.part.id, wanted.count);
   if (!wanted.read_failed && (checked || IsIntact(context_.store_id, wanted))) {
-    NoteServed(wanted, job->layer);
+    wanted.outcome = WantedPart::Outcome::kServed;
+    if (context_.cache != nullptr && !job->of_index) NoteServed(wanted, job->layer);
     return true;
   }
   if (wanted.read_here) {
+    wanted.outcome = WantedPart::Outcome::kLost;
+    // An index may be asked for in each step; its part stays lost until its run is written anew.
+    if (job->of_index && !lost_index_parts_.insert(wanted.part.id).second) return true;
     LogWarning("lost part={} first_page={} page_count={} read_error={}", wanted.part.id,
                wanted.first_page, wanted.page_count, wanted.read_failed);
-    wanted.outcome = WantedPart::Outcome::kLost;
     ++context_.lost_part_count;
     return true;
   }
@@ -163,9 +201,7 @@ bool AttachedSession::FindPart(const std::shared_ptr<FetchJob>& job, WantedPart&
 }
 
 void AttachedSession::NoteServed(WantedPart& wanted, std::int32_t layer) {
-  wanted.outcome = WantedPart::Outcome::kServed;
   const std::int64_t bytes = wanted.count * wanted.entry_bytes;
-  if (context_.cache == nullptr) return;
   if (wanted.slot != nullptr) {
     wanted.slot->SetChecked(wanted.part.id, wanted.count);
     const bool first_use = context_.cache->NoteUse(*wanted.slot, id_, layer);
@@ -231,7 +267,7 @@ void AttachedSession::ReadRun(const std::shared_ptr<FetchJob>& job, FetchRun run
   context_.io->NoteHoles(run.hole_page_count);
   const PageIndex first_page = run.first_page;
   context_.io->ReadRun(
-      first_page, memory, ReadCause::kFetch,
+      first_page, memory, job->of_index ? ReadCause::kIndex : ReadCause::kFetch,
       [this, job, run = std::move(run), slot, buffer](const std::set<PageIndex>& failed) {
         if (!failed.empty() && run.hole_page_count > 0) {
           // What failed may lie in a hole, which nobody asked for.
@@ -253,7 +289,35 @@ void AttachedSession::RetryAlone(const std::shared_ptr<FetchJob>& job, WantedPar
   ReadRun(job, {wanted.first_page, wanted.page_count, 0, {&wanted}}, nullptr);
 }
 
+// All in one cluster, without what is lost. What was read leaves the cache first: it comes again
+// in the next step, when all other layers' have passed through.
+FetchReply AttachedSession::IndexRecordsOf(FetchJob& job) {
+  FetchedCluster records;
+  records.cluster = {kAllHeads, ClusterId(1)};
+  auto wanted = job.parts.begin();
+  for (const FetchJob::Cluster& segment : job.clusters) {
+    for (std::size_t i = 0; i < segment.part_count; ++i, ++wanted) {
+      if (wanted->slot != nullptr) context_.cache->LeaveFirst(*wanted->slot);
+      if (wanted->outcome == WantedPart::Outcome::kLost) continue;
+      records.spans.push_back(SpanOf(*wanted, false));
+    }
+    for (const PendingChunk& chunk : segment.pending) {
+      records.spans.push_back(SpanOf(chunk, false));
+    }
+  }
+  FetchReply reply;
+  reply.clusters.push_back(std::move(records));
+  return reply;
+}
+
 void AttachedSession::FinishFetch(FetchJob& job) {
+  FetchReply reply = job.of_index ? IndexRecordsOf(job) : ClustersOf(job);
+  job.parts.clear();  // the reply's spans hold what they need
+  if (job.buffers != nullptr) job.buffers->HandOver(unsent_bytes_);
+  Reply(job.request_id, ReadReply(std::move(reply)));
+}
+
+FetchReply AttachedSession::ClustersOf(FetchJob& job) {
   FetchReply reply;
   reply.clusters.reserve(job.clusters.size());
   auto wanted = job.parts.begin();
@@ -271,9 +335,7 @@ void AttachedSession::FinishFetch(FetchJob& job) {
     if (cluster.outcome != FetchOutcome::kFound) cluster.spans.clear();
     reply.clusters.push_back(std::move(cluster));
   }
-  job.parts.clear();  // the reply's spans hold what they need
-  if (job.buffers != nullptr) job.buffers->HandOver(unsent_bytes_);
-  Reply(job.request_id, ReadReply(std::move(reply)));
+  return reply;
 }
 
 }  // namespace cairn::kv

@@ -17,13 +17,12 @@ namespace {
 constexpr std::int64_t kIndexChangedShare = 2;
 // A larger layer stays unpacked: a run is in memory while it is written.
 constexpr std::int64_t kIndexRunBytesMax = std::int64_t{64} << 20;
+// All rows of an answer.
+constexpr std::int64_t kIndexReplyBytesMax = std::int64_t{256} << 20;
 // What records may take beyond their rows: one of them is as large as the largest.
 constexpr std::int64_t kIndexPaddingBytesMax = std::int64_t{1} << 20;
 // Checkpoints until a layer that could not be packed is tried again.
 constexpr int kIndexRetryCheckpoints = 16;
-// All rows of an answer.
-constexpr std::int64_t kIndexReplyBytesMax = std::int64_t{256} << 20;
-
 using RowsByKey = std::map<ClusterKey, IndexRow>;
 
 // Behind all that there are.
@@ -133,11 +132,35 @@ AttachedSession::Applied AttachedSession::StartGetIndex(RequestId request_id, co
   return Applied::kYes;
 }
 
-absl::StatusOr<ReadReply> AttachedSession::IndexReplyOf(RowsByKey& rows) {
-  if (const std::int64_t bytes = BytesOf(rows); bytes > kIndexReplyBytesMax) {
-    return ResourceExhausted("the index rows of a layer take {} bytes: at most {} in one answer",
-                             bytes, kIndexReplyBytesMax);
+absl::Status AttachedSession::CheckIndexBytes(std::int64_t bytes) {
+  if (bytes <= kIndexReplyBytesMax) return absl::OkStatus();
+  return ResourceExhausted("the index rows of a layer take {} bytes: at most {} in one answer",
+                           bytes, kIndexReplyBytesMax);
+}
+
+PendingChunk AttachedSession::ChangedRecords(const SegmentRows& rows, std::int32_t layer) {
+  std::vector<IndexRow> changed;
+  std::int64_t record_bytes = 0;
+  rows.index.ForEachOfLayer(layer, [&](const ClusterKey& key, std::string_view value) {
+    if (value == GoneIndexRow()) return;  // whoever asks knows which clusters there are
+    absl::StatusOr<IndexRow> row = DecodeIndexRow(key, value);
+    CAIRN_CHECK(row.ok());
+    record_bytes = std::max(record_bytes, IndexRecordBytes(*row));
+    changed.push_back(*std::move(row));
+  });
+  if (changed.empty()) return {};
+  auto bytes =
+      std::make_shared<std::string>(changed.size() * static_cast<std::size_t>(record_bytes), '\0');
+  std::span<std::byte> left = std::as_writable_bytes(std::span(*bytes));
+  for (const IndexRow& row : changed) {
+    EncodeIndexRecord(row, left);
+    left = left.subspan(static_cast<std::size_t>(record_bytes));
   }
+  return {Positions::Range(0, std::ssize(changed)), std::move(bytes)};
+}
+
+absl::StatusOr<ReadReply> AttachedSession::IndexReplyOf(RowsByKey& rows) {
+  CAIRN_RETURN_IF_ERROR(CheckIndexBytes(BytesOf(rows)));
   IndexReply reply;
   reply.rows.reserve(rows.size());
   for (auto& [key, row] : rows) reply.rows.push_back(std::move(row));

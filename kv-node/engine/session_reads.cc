@@ -53,6 +53,9 @@ AttachedSession::Applied AttachedSession::ApplyRead(RequestId request_id,
     return Applied::kYes;
   }
   if (const auto* fetch = std::get_if<Fetch>(&operation)) return StartFetch(request_id, *fetch);
+  if (const auto* index = std::get_if<FetchIndex>(&operation)) {
+    return StartFetchIndex(request_id, *index);
+  }
   if (const auto* carried = std::get_if<GetCarried>(&operation)) {
     return StartGetCarried(request_id, *carried);
   }

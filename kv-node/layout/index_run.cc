@@ -1,31 +1,17 @@
 #include "kv-node/layout/index_run.h"
 
-#include <cstring>
+#include <optional>
 
-#include "common/base/check.h"
 #include "kv-node/layout/byte_codec.h"
 
 namespace cairn::kv {
 namespace {
 
-constexpr std::uint16_t kStaleBit = 1;
 constexpr std::uint8_t kGoneFlags = 2;
 constexpr std::uint8_t kHidesOlder = 1;
 
 absl::Status DamagedIndexRun() {
   return DataLoss("a stored row of an index run is damaged or of a newer version");
-}
-
-// Little-endian, as all that is on flash.
-template <typename T>
-void Put(std::span<std::byte> out, std::size_t at, T value) {
-  std::memcpy(out.data() + at, &value, sizeof value);
-}
-template <typename T>
-T Get(std::span<const std::byte> in, std::size_t at) {
-  T value;
-  std::memcpy(&value, in.data() + at, sizeof value);
-  return value;
 }
 
 // Parts of a run lie behind each other from its first byte on, and so do their records.
@@ -86,33 +72,14 @@ absl::StatusOr<StoredIndexRun> DecodeIndexRun(std::string_view bytes) {
   return run;
 }
 
-std::int64_t IndexRecordBytes(const IndexRow& row) {
-  return kIndexRecordHeaderBytes + std::ssize(row.row);
-}
-
-void EncodeIndexRecord(const IndexRow& row, std::span<std::byte> out) {
-  CAIRN_CHECK_LE(IndexRecordBytes(row), std::ssize(out));
-  const auto row_bytes = static_cast<std::uint16_t>(row.row.size());
-  Put(out, 0, row.cluster.cluster_id.value());
-  Put(out, 8, static_cast<std::uint32_t>(row.entry_count));
-  Put(out, 12, static_cast<std::int16_t>(row.cluster.head));
-  Put(out, 14, static_cast<std::uint16_t>(row_bytes << 1 | (row.stale ? kStaleBit : 0)));
-  std::memcpy(out.data() + kIndexRecordHeaderBytes, row.row.data(), row.row.size());
-}
-
 absl::StatusOr<IndexRow> DecodeIndexRecord(std::span<const std::byte> record) {
+  const std::optional<IndexRecord> parsed = ParseIndexRecord(record);
+  if (!parsed.has_value()) return DataLoss("a record of an index run is damaged");
   IndexRow row;
-  const auto size_and_stale = Get<std::uint16_t>(record, 14);
-  const std::size_t row_bytes = size_and_stale >> 1;
-  row.cluster.head = Get<std::int16_t>(record, 12);
-  row.cluster.cluster_id = ClusterId(Get<std::int64_t>(record, 0));
-  row.entry_count = Get<std::uint32_t>(record, 8);
-  row.stale = (size_and_stale & kStaleBit) != 0;
-  if (kIndexRecordHeaderBytes + row_bytes > record.size() || row.cluster.head < kAllHeads ||
-      row.cluster.cluster_id.value() < 1) {
-    return DataLoss("a record of an index run is damaged");
-  }
-  row.row.assign(reinterpret_cast<const char*>(record.data()) + kIndexRecordHeaderBytes, row_bytes);
+  row.cluster = parsed->cluster;
+  row.row = parsed->row;
+  row.stale = parsed->stale;
+  row.entry_count = parsed->entry_count;
   return row;
 }
 

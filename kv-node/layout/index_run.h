@@ -14,14 +14,12 @@
 #include <string_view>
 #include <vector>
 
+#include "common/kv/index_record.h"
 #include "common/kv/messages.h"
 #include "kv-node/layout/part.h"
 #include "kv-node/layout/rows.h"
 
 namespace cairn::kv {
-
-inline constexpr std::int64_t kIndexRecordHeaderBytes = 16;
-inline constexpr std::int64_t kIndexRecordBytesMax = kIndexRecordHeaderBytes + kIndexRowBytesMax;
 
 // P: Part, or StoredPart as the rows have it.
 template <typename P>
@@ -45,10 +43,6 @@ absl::StatusOr<std::int32_t> ParseIndexRunKey(std::string_view key);  // the lay
 std::string EncodeIndexRun(const IndexRun& run);
 absl::StatusOr<StoredIndexRun> DecodeIndexRun(std::string_view bytes);
 
-// Bytes of the record of a row; a run's records are as large as its largest row's.
-std::int64_t IndexRecordBytes(const IndexRow& row);
-// REQUIRES: out.size() >= IndexRecordBytes(row). What is behind the row stays.
-void EncodeIndexRecord(const IndexRow& row, std::span<std::byte> out);
 absl::StatusOr<IndexRow> DecodeIndexRecord(std::span<const std::byte> record);
 
 // The value, in family `index`, of a cluster whose record in the run counts no more.

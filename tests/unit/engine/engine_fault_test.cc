@@ -68,6 +68,16 @@ TEST_F(EngineFaultTest, ADamagedIndexRunCostsItsRowsOnly) {
     EXPECT_TRUE(reply.ok()) << reply.status();
     return reply.ok() ? std::ssize(std::get<IndexReply>(*reply).rows) : -1;
   };
+  const auto record_count = [this] {
+    const auto reply = session_->Read(FetchIndex{0});
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    std::int64_t count = 0;
+    if (!reply.ok()) return count;
+    for (const Span& span : std::get<FetchReply>(*reply).clusters[0].spans) {
+      count += span.entry_count;
+    }
+    return count;
+  };
   EXPECT_EQ(row_count(), kClusters);
   CorruptEverything();
   EXPECT_EQ(row_count(), 0);
@@ -75,6 +85,7 @@ TEST_F(EngineFaultTest, ADamagedIndexRunCostsItsRowsOnly) {
   put.rows.resize(20);
   session_->Send(put);
   EXPECT_EQ(row_count(), 20);
+  EXPECT_EQ(record_count(), 20);
   ASSERT_EQ(TakeCheckpoint(kClusters, kClusters).ToString(), "OK");  // reads the damaged run
   EXPECT_EQ(row_count(), 20);
   Open();

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "common/kv/index_record.h"
 #include "kv-node/device/memory_device.h"
 #include "tests/unit/engine/engine_fixture.h"
 
@@ -79,6 +80,29 @@ class EngineIndexTest : public EngineTest {
     }
     return shown;
   }
+  // What FetchIndex shows of the clusters that there are: of two records the later.
+  void ExpectSameRecords(TestSession& session) {
+    const auto reply = session.Read(FetchIndex{0});
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    const std::vector<FetchedCluster>& clusters = std::get<FetchReply>(*reply).clusters;
+    ASSERT_EQ(clusters.size(), 1U);
+    EXPECT_EQ(clusters[0].outcome, FetchOutcome::kFound);
+    std::map<std::int64_t, std::string> shown;
+    for (const Span& span : clusters[0].spans) {
+      ASSERT_GT(span.entry_count, 0);
+      std::int64_t last_id = 0;
+      IndexRecords{span.bytes, span.entry_count}.ForEachOfHead(0, [&](const IndexRecord& record) {
+        const std::int64_t id = record.cluster.cluster_id.value();
+        EXPECT_LT(last_id, id);
+        EXPECT_EQ(record.stale, id % 2 == 0);
+        EXPECT_EQ(record.entry_count, 2);
+        last_id = id;
+        shown[id] = record.row;
+      });
+    }
+    std::erase_if(shown, [&](const auto& row) { return !rows_.contains(row.first); });
+    EXPECT_EQ(shown, rows_);
+  }
   void Reopen() {
     session_.reset();
     session_ = Open(id_);
@@ -129,6 +153,31 @@ TEST_F(EngineIndexTest, WhatChangesLittleStaysBesideTheRun) {
   EXPECT_EQ(Stats().flash_used_bytes, used);  // the old run is free
   Reopen();
   EXPECT_EQ(Shown(*session_), rows_);
+}
+
+TEST_F(EngineIndexTest, RecordsComeFromTheRunAndFromWhatChanged) {
+  Fill();
+  const KvStats before = Stats();
+  ExpectSameRecords(*session_);
+  EXPECT_GE(Stats().read_index_bytes, before.read_index_bytes + 2 * kPageBytes);
+  EXPECT_EQ(Stats().read_fetch_bytes, before.read_fetch_bytes);
+  EXPECT_EQ(Stats().cache_hit_count, before.cache_hit_count);
+  EXPECT_EQ(Stats().cache_miss_count, before.cache_miss_count);
+  PutRows(*session_, 10, 59, "second");
+  ExpectSameRecords(*session_);
+  TakeCheckpointAt(*session_, 2 * kClusters);
+  ExpectSameRecords(*session_);
+  Replace1By(500);
+  ExpectSameRecords(*session_);
+  PutRows(*session_, 30, 99, "third");  // packed anew
+  TakeCheckpointAt(*session_, 2 * kClusters);
+  ExpectSameRecords(*session_);
+  Reopen();
+  ExpectSameRecords(*session_);
+  const auto none = session_->Read(FetchIndex{1});
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_TRUE(std::get<FetchReply>(*none).clusters.at(0).spans.empty());
+  EXPECT_FALSE(session_->Read(FetchIndex{99}).ok());
 }
 
 TEST_F(EngineIndexTest, WhatTakesTooMuchMemoryIsPackedEarlier) {
@@ -193,6 +242,7 @@ TEST_F(EngineIndexTest, RunsOfSealedSegmentsShowThroughForks) {
   fork.reset();
   fork = Open(fork_id);
   EXPECT_EQ(Shown(*fork), rows_);
+  ExpectSameRecords(*fork);
   EXPECT_EQ(Shown(*session_), parents);
 }
 
@@ -203,6 +253,7 @@ TEST_F(EngineIndexTest, ARunOfSeveralPartsIsReadWhole) {
   EXPECT_EQ(Stats().write_index_bytes, (kCount * 325 + kPageBytes - 1) / kPageBytes * kPageBytes);
   Reopen();
   EXPECT_EQ(Shown(*session_), rows_);
+  ExpectSameRecords(*session_);
 }
 
 TEST_F(EngineIndexTest, RowsOfVeryDifferentSizesStayUnpacked) {
@@ -211,6 +262,7 @@ TEST_F(EngineIndexTest, RowsOfVeryDifferentSizesStayUnpacked) {
   EXPECT_EQ(Stats().write_index_bytes, 0);
   Reopen();
   EXPECT_EQ(Shown(*session_), rows_);
+  ExpectSameRecords(*session_);
   session_->Send(PutIndexRows{0, {{{0, ClusterId(7)}, "short", false, 2}}});
   rows_[7] = "short";
   ASSERT_TRUE(TakeCheckpoint(*session_, kCount, kCount).ok());

@@ -137,7 +137,7 @@ class RandomValues {
   }
 
   ReadOperation ReadOf() {
-    switch (Between(0, 6)) {
+    switch (Between(0, 7)) {
       case 0: {
         Fetch fetch{Layer(), {}, Coin()};
         for (std::int64_t i = Between(0, 9); i > 0; --i) fetch.clusters.push_back(Ref());
@@ -157,6 +157,8 @@ class RandomValues {
         for (std::int64_t i = Between(0, 9); i > 0; --i) get.clusters.push_back(Ref());
         return get;
       }
+      case 6:
+        return FetchIndex{Layer()};
       default:
         return GetClusters{Layer()};
     }

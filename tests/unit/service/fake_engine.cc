@@ -371,6 +371,11 @@ absl::StatusOr<ReadReply> FakeEngine::Read(const Attached& attached,
     return reply;
   }
   if (std::holds_alternative<GetIndex>(operation)) return IndexReply{};
+  if (std::holds_alternative<FetchIndex>(operation)) {
+    FetchReply reply;
+    reply.clusters.emplace_back().cluster = {kAllHeads, ClusterId(1)};
+    return reply;
+  }
   if (std::holds_alternative<GetCarried>(operation)) return CarriedReply{};
   return ClustersReply{};
 }

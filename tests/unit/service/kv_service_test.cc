@@ -77,12 +77,15 @@ TEST_F(KvServiceTest, CapabilitiesTellLimitsAndLackWhatIsNotBuilt) {
   EXPECT_EQ(response.io_engine(), "memory");
   EXPECT_EQ(response.store_id(), std::string(16, 's'));
   bool neighbours = false;
+  bool fetch_index = false;
   for (const int operation : response.operations()) {
     neighbours |= operation == v1::OPERATION_NEIGHBOURS;
+    fetch_index |= operation == v1::OPERATION_FETCH_INDEX;
     EXPECT_NE(operation, v1::OPERATION_ARENA);
     EXPECT_NE(operation, v1::OPERATION_MATCH_PREFIX);
   }
   EXPECT_TRUE(neighbours);
+  EXPECT_TRUE(fetch_index);
 }
 
 TEST_F(KvServiceTest, CapabilitiesListPrefetchWhereHintsAreFollowed) {

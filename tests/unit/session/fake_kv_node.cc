@@ -283,6 +283,11 @@ class FakeSession : public KvSession {
   }
 
   absl::StatusOr<ReadReply> Answer(const GetIndex&) { return IndexReply(); }
+  absl::StatusOr<ReadReply> Answer(const FetchIndex&) {
+    FetchReply reply;
+    reply.clusters.emplace_back().cluster = {kAllHeads, ClusterId(1)};
+    return reply;
+  }
   absl::StatusOr<ReadReply> Answer(const GetCarried& read) {
     const FakeKvState& committed = node_.sessions.at(attachment_.session_id.value()).committed;
     CarriedReply reply;

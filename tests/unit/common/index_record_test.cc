@@ -1,0 +1,92 @@
+#include "common/kv/index_record.h"
+
+#include <array>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/tools/seed.h"
+
+namespace cairn {
+namespace {
+
+IndexRow RowOf(std::int32_t head, std::int64_t id, std::size_t row_bytes) {
+  IndexRow row;
+  row.cluster = {head, ClusterId(id)};
+  row.entry_count = id % 1000;
+  row.stale = id % 3 == 0;
+  row.row = std::string(row_bytes, static_cast<char>('a' + id % 20));
+  return row;
+}
+
+TEST(IndexRecordTest, ParsingGivesWhatWasEncoded) {
+  std::array<std::byte, 100> bytes{};
+  for (const std::int32_t head : {kAllHeads, 0, 500}) {
+    for (const std::int64_t id : {std::int64_t{1}, std::int64_t{1} << 40}) {
+      const IndexRow row = RowOf(head, id, 70);
+      EncodeIndexRecord(row, bytes);
+      const std::optional<IndexRecord> parsed = ParseIndexRecord(bytes);
+      ASSERT_TRUE(parsed.has_value());
+      EXPECT_EQ(parsed->cluster, row.cluster);
+      EXPECT_EQ(parsed->entry_count, row.entry_count);
+      EXPECT_EQ(parsed->stale, row.stale);
+      EXPECT_EQ(parsed->row, row.row);
+    }
+  }
+}
+
+TEST(IndexRecordTest, WhatIsNoRecordIsNotParsed) {
+  std::array<std::byte, 40> bytes{};
+  EXPECT_FALSE(ParseIndexRecord(bytes).has_value());  // cluster 0
+  EncodeIndexRecord(RowOf(0, 7, 24), bytes);
+  EXPECT_TRUE(ParseIndexRecord(bytes).has_value());
+  EXPECT_FALSE(ParseIndexRecord(std::span(bytes).first(39)).has_value());
+  EXPECT_FALSE(ParseIndexRecord(std::span(bytes).first(15)).has_value());
+  EXPECT_FALSE(ParseIndexRecord({}).has_value());
+  bytes[12] = bytes[13] = std::byte{0x80};  // head below -1
+  EXPECT_FALSE(ParseIndexRecord(bytes).has_value());
+}
+
+TEST(IndexRecordTest, TheRecordsOfAHeadAreFoundAlsoBesideDamage) {
+  constexpr std::size_t kRecordBytes = 64;
+  const std::uint64_t seed = test::TestSeed();
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 200; ++round) {
+    std::map<std::int32_t, std::vector<std::int64_t>> expected;
+    std::vector<std::byte> bytes;
+    std::int64_t count = 0;
+    const bool damaged = round % 2 == 1;
+    for (std::int32_t head = -1; head < 4; ++head) {
+      const std::uint64_t of_head = random() % 9;
+      for (std::uint64_t id = 1; id <= of_head; ++id) {
+        bytes.resize(bytes.size() + kRecordBytes);
+        const std::span<std::byte> record = std::span(bytes).last(kRecordBytes);
+        EncodeIndexRecord(RowOf(head, static_cast<std::int64_t>(id), random() % 48), record);
+        ++count;
+        // A record without a cluster is skipped; those of other heads stay where they are.
+        if (damaged && random() % 8 == 0) {
+          std::fill_n(record.begin(), 8, std::byte{0});
+        } else {
+          expected[head].push_back(static_cast<std::int64_t>(id));
+        }
+      }
+    }
+    if (count == 0) continue;
+    const IndexRecords records{bytes, count};
+    for (std::int32_t head = -1; head < 5; ++head) {
+      std::vector<std::int64_t> found;
+      records.ForEachOfHead(head, [&](const IndexRecord& record) {
+        EXPECT_EQ(record.cluster.head, head);
+        found.push_back(record.cluster.cluster_id.value());
+      });
+      // Where the search meets damage it begins too early, never too late.
+      EXPECT_EQ(found, expected[head]) << "seed " << seed << " round " << round;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cairn
