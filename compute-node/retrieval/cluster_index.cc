@@ -32,13 +32,6 @@ void Trim(std::vector<Value>& values) {
   values = std::move(trimmed);
 }
 
-// What stands before the codes in a row.
-struct RowHead {
-  float scale;
-  float variance;
-  std::uint32_t flags;
-};
-
 std::vector<float> MeanRow(std::span<const float> rows, std::size_t width) {
   const std::size_t row_count = rows.size() / width;
   std::vector<double> sum(width, 0);
@@ -77,11 +70,15 @@ ClusterIndex::ClusterIndex(std::int64_t dim, bool keeps_values)
     : dim_(dim), keeps_values_(keeps_values), centre_(static_cast<std::size_t>(dim), 0.0F) {}
 
 std::int64_t ClusterIndex::memory_bytes() const {
-  const std::size_t code_bytes = static_cast<std::size_t>(dim_);
-  const std::size_t slot_bytes = sizeof(std::int64_t) + code_bytes + 3 * sizeof(float) +
-                                 sizeof(std::int32_t) + 1 +
-                                 (keeps_values_ ? code_bytes + sizeof(float) : 0);
-  return static_cast<std::int64_t>(ids_.capacity() * slot_bytes);
+  const std::size_t slot_bytes = sizeof(std::int64_t) + 3 * sizeof(float) + sizeof(std::int32_t) +
+                                 1 + (keeps_values_ ? sizeof(float) : 0);
+  return static_cast<std::int64_t>(ids_.capacity() * slot_bytes + codes_.capacity() +
+                                   value_codes_.capacity() +
+                                   kept_slots_.capacity() * sizeof(std::size_t));
+}
+
+std::int64_t ClusterIndex::code_bytes() const {
+  return std::ssize(ids_) * dim_ * (keeps_values_ ? 2 : 1);
 }
 
 void ClusterIndex::SetCentre(std::span<const float> centre, bool transformed) {
@@ -101,6 +98,7 @@ std::size_t ClusterIndex::AddSlot(ClusterId id, std::int64_t count, float varian
   const std::size_t slot = ids_.size();
   if (slot == ids_.capacity()) Reserve(slot + std::max(slot / kGrowthShare, kGrowthSlotsMin));
   ids_.push_back(id.value());
+  if (!is_loaded_) kept_slots_.push_back(slot);
   codes_.resize(codes_.size() + static_cast<std::size_t>(dim_), 0);
   scales_.push_back(0);
   half_squares_.push_back(kInfinity);
@@ -118,21 +116,21 @@ std::size_t ClusterIndex::AddSlot(ClusterId id, std::int64_t count, float varian
 void ClusterIndex::Reserve(std::size_t slot_count) {
   const std::size_t code_count = slot_count * static_cast<std::size_t>(dim_);
   ids_.reserve(slot_count);
-  codes_.reserve(code_count);
+  if (is_loaded_) codes_.reserve(code_count);
   scales_.reserve(slot_count);
   half_squares_.reserve(slot_count);
   variances_.reserve(slot_count);
   counts_.reserve(slot_count);
   flags_.reserve(slot_count);
   if (!keeps_values_) return;
-  value_codes_.reserve(code_count);
+  if (is_loaded_) value_codes_.reserve(code_count);
   value_scales_.reserve(slot_count);
 }
 
 void ClusterIndex::WriteCentroid(std::size_t slot, std::span<const float> centroid) {
-  const std::size_t width = static_cast<std::size_t>(dim_);
+  const std::size_t at = MakePlace(slot) * static_cast<std::size_t>(dim_);  // may move all codes
   float half_square = 0;
-  QuantizeCentroid(centroid, codes_.data() + slot * width, scales_[slot], half_square);
+  QuantizeCentroid(centroid, codes_.data() + at, scales_[slot], half_square);
   SetHalfSquare(slot);
 }
 
@@ -141,13 +139,15 @@ void ClusterIndex::WriteValue(std::size_t slot, std::span<const float> value) {
   const std::size_t width = static_cast<std::size_t>(dim_);
   CAIRN_CHECK_EQ(value.size(), width);
   float half_square = 0;
+  const std::size_t at = MakePlace(slot) * width;  // may move all codes
+  std::int8_t* const value_codes = value_codes_.data() + at;
   // A row without finite numbers would be none; an entry that is attended spoils what it must.
   if (!std::all_of(value.begin(), value.end(), [](float x) { return std::isfinite(x); })) {
-    std::fill_n(value_codes_.begin() + static_cast<std::ptrdiff_t>(slot * width), width, 0);
+    std::fill_n(value_codes, width, 0);
     value_scales_[slot] = 0;
     return;
   }
-  QuantizeCentroid(value, value_codes_.data() + slot * width, value_scales_[slot], half_square);
+  QuantizeCentroid(value, value_codes, value_scales_[slot], half_square);
 }
 
 // From what a row holds, so that a restored slot is the same to the last bit.
@@ -170,7 +170,7 @@ std::size_t ClusterIndex::Add(ClusterId id, const ClusterMoments& moments, Flags
 }
 
 void ClusterIndex::Transform(const std::function<void(std::span<float>)>& change) {
-  CAIRN_CHECK(!transformed_);
+  CAIRN_CHECK(!transformed_ && is_loaded_);
   transformed_ = true;
   const std::vector<float> old_centre = centre_;
   change(centre_);
@@ -206,6 +206,14 @@ void ClusterIndex::Remove(std::size_t slot) {
   flags_[slot] = 0;
   half_squares_[slot] = kInfinity;
   ++dead_count_;
+  if (is_loaded_) return;
+  const auto at = std::lower_bound(kept_slots_.begin(), kept_slots_.end(), slot);
+  if (at == kept_slots_.end() || *at != slot) return;
+  const std::ptrdiff_t first = (at - kept_slots_.begin()) * dim_;
+  kept_slots_.erase(at);
+  codes_.erase(codes_.begin() + first, codes_.begin() + first + dim_);
+  if (!keeps_values_) return;
+  value_codes_.erase(value_codes_.begin() + first, value_codes_.begin() + first + dim_);
 }
 
 void ClusterIndex::Compact() {
@@ -224,32 +232,40 @@ void ClusterIndex::Compact() {
 void ClusterIndex::RemoveDeadSlots() {
   const std::size_t width = static_cast<std::size_t>(dim_);
   std::size_t to = 0;
+  std::size_t next_kept = 0;
   for (std::size_t from = 0; from < ids_.size(); ++from) {
     if (!alive(from)) continue;
     ids_[to] = ids_[from];
-    std::memmove(codes_.data() + to * width, codes_.data() + from * width, width);
+    if (is_loaded_) {
+      std::memmove(codes_.data() + to * width, codes_.data() + from * width, width);
+    } else if (next_kept < kept_slots_.size() && kept_slots_[next_kept] == from) {
+      kept_slots_[next_kept++] = to;
+    }
     scales_[to] = scales_[from];
     half_squares_[to] = half_squares_[from];
     variances_[to] = variances_[from];
     counts_[to] = counts_[from];
     flags_[to] = flags_[from];
     if (keeps_values_) {
-      std::memmove(value_codes_.data() + to * width, value_codes_.data() + from * width, width);
+      if (is_loaded_) {
+        std::memmove(value_codes_.data() + to * width, value_codes_.data() + from * width, width);
+      }
       value_scales_[to] = value_scales_[from];
     }
     ++to;
   }
   ids_.resize(to);
-  codes_.resize(to * width);
+  if (is_loaded_) codes_.resize(to * width);
   scales_.resize(to);
   half_squares_.resize(to);
   variances_.resize(to);
   counts_.resize(to);
   flags_.resize(to);
   if (keeps_values_) {
-    value_codes_.resize(to * width);
+    if (is_loaded_) value_codes_.resize(to * width);
     value_scales_.resize(to);
   }
+  unknown_slots_.clear();
   dead_count_ = 0;
 }
 
@@ -270,7 +286,7 @@ std::vector<float> ClusterIndex::Centroid(std::size_t slot) const {
 
 void ClusterIndex::LoadMeans(std::span<const ClusterId> clusters, KvBlock& block,
                              std::span<float> counts) const {
-  CAIRN_CHECK(keeps_values_ && clusters.size() <= kAttentionBlockEntries);
+  CAIRN_CHECK(keeps_values_ && is_loaded_ && clusters.size() <= kAttentionBlockEntries);
   const std::size_t width = static_cast<std::size_t>(dim_);
   std::array<const std::int8_t*, kAttentionBlockEntries> keys;
   std::array<const std::int8_t*, kAttentionBlockEntries> values;
@@ -341,7 +357,7 @@ void ClusterIndex::Append(std::size_t slot, std::span<const float> key, float va
   }
   if (keeps_values_) {
     CAIRN_CHECK_EQ(value.size(), key.size());
-    const std::int8_t* old_codes = value_codes_.data() + slot * key.size();
+    const std::int8_t* old_codes = value_codes(slot);
     std::vector<float> mean(key.size());
     for (std::size_t i = 0; i < key.size(); ++i) {
       const float old = value_scales_[slot] * static_cast<float>(old_codes[i]);
@@ -358,6 +374,7 @@ void ClusterIndex::Append(std::size_t slot, std::span<const float> key, float va
 
 void ClusterIndex::Score(std::span<const float> query, float spread_weight,
                          std::span<float> scores) const {
+  CAIRN_CHECK(is_loaded_);
   ScoreCodes(query, codes_.data(), scales_, scores);
   if (spread_weight != 0) {
     const float deviation =
@@ -373,6 +390,7 @@ void ClusterIndex::Score(std::span<const float> query, float spread_weight,
 }
 
 void ClusterIndex::Nearest(std::span<const float> keys, std::span<std::int32_t> slots) const {
+  CAIRN_CHECK(is_loaded_);
   std::vector<float> relative;
   Relative(keys, relative);
   NearestCode(
@@ -399,7 +417,7 @@ std::string ClusterIndex::Row(std::size_t slot) const {
   if (keeps_values_) {
     char* at = row.data() + sizeof(head) + width;
     std::memcpy(at, &value_scales_[slot], sizeof(float));
-    std::memcpy(at + sizeof(float), value_codes_.data() + slot * width, width);
+    std::memcpy(at + sizeof(float), value_codes(slot), width);
   }
   return row;
 }
@@ -409,6 +427,7 @@ absl::Status ClusterIndex::AddRow(ClusterId id, std::int64_t count, bool stale,
   const bool fits = std::ssize(row) == row_bytes() && count >= 1 && count <= kPositionMax &&
                     (ids_.empty() || ids_.back() < id.value()) &&
                     std::ssize(ids_) < kClusterCountMax;
+  CAIRN_CHECK(is_loaded_);
   RowHead head{};
   float value_scale = 0;
   const std::size_t value_at = sizeof(head) + static_cast<std::size_t>(dim_);

@@ -6,6 +6,9 @@
 // without them. A row of the index holds exactly what memory does, so that a conversation goes on
 // after a restart as if there had been none.
 //
+// Codes, which are most of its memory, may lie with the rows in the KV node while nobody scores:
+// Unload lets go of what rows have, Load brings it back.
+//
 // Order:      by id, which is the order of making; removed clusters leave no trace in any answer.
 // Threading:  one thread.
 #pragma once
@@ -19,6 +22,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/kv/index_record.h"
 #include "common/kv/messages.h"
 #include "compute-node/kernels/attention.h"
 
@@ -57,6 +61,26 @@ class ClusterIndex {
   }
   std::int64_t entry_count() const { return entry_count_; }
   std::int64_t memory_bytes() const;
+  // Of the codes of all slots, whether they are loaded or not.
+  std::int64_t code_bytes() const;
+
+  // Whether the codes of all clusters are in memory, as in the beginning. If not: Score, Nearest,
+  // Centroid, LoadMeans, VarianceWith, Append, SetFlags and Transform must not be called, but of
+  // clusters that were added, or Set, since the last TakeChanged.
+  bool is_loaded() const { return is_loaded_; }
+  // Lets go of the codes of clusters whose rows did not change since TakeChanged.
+  void Unload();
+  // Brings them back. `for_each_row` calls what it is given with the clusters' records: of two of a
+  // cluster the later counts, and only the row that this index made last. Returns the number of
+  // clusters that have none: they score as if all their keys were the centre until MarkMissing.
+  template <typename ForEachRow>
+  std::int64_t Load(ForEachRow&& for_each_row) {
+    Loading loading = StartLoad();
+    for_each_row([&](const IndexRecord& record) { TakeRecord(loading, record); });
+    return EndLoad(std::move(loading));
+  }
+  // Flags those clusters as missing. REQUIRES: nothing changed since Load.
+  void MarkMissing();
 
   // REQUIRES: no clusters. `transformed`: the centre is as Transform makes it; rows from before
   // that are as if they were not there.
@@ -124,6 +148,27 @@ class ClusterIndex {
     kChanged = 128
   };
 
+  // What stands before the codes in a row.
+  struct RowHead {
+    float scale;
+    float variance;
+    std::uint32_t flags;
+  };
+  // Codes that are being loaded.
+  struct Loading {
+    std::vector<std::int8_t> codes;
+    std::vector<std::int8_t> value_codes;
+    std::vector<std::uint8_t> is_known;  // by slot
+    std::size_t next_slot = 0;           // rows mostly ascend
+  };
+
+  Loading StartLoad();
+  void TakeRecord(Loading& loading, const IndexRecord& record) const;
+  std::int64_t EndLoad(Loading loading);
+  // Where the slot's codes are, in slots. REQUIRES: they are in memory.
+  std::size_t PlaceOf(std::size_t slot) const;
+  // The same; makes room where they are not.
+  std::size_t MakePlace(std::size_t slot);
   void Relative(std::span<const float> key, std::vector<float>& relative) const;
   std::size_t AddSlot(ClusterId id, std::int64_t count, float variance, std::uint8_t flags);
   void SetHalfSquare(std::size_t slot);
@@ -131,8 +176,11 @@ class ClusterIndex {
   void WriteCentroid(std::size_t slot, std::span<const float> centroid);
   void WriteValue(std::size_t slot, std::span<const float> value);
   std::span<const std::int8_t> codes(std::size_t slot) const {
-    return std::span(codes_).subspan(slot * static_cast<std::size_t>(dim_),
+    return std::span(codes_).subspan(PlaceOf(slot) * static_cast<std::size_t>(dim_),
                                      static_cast<std::size_t>(dim_));
+  }
+  const std::int8_t* value_codes(std::size_t slot) const {
+    return value_codes_.data() + PlaceOf(slot) * static_cast<std::size_t>(dim_);
   }
 
   const std::int64_t dim_;
@@ -141,15 +189,18 @@ class ClusterIndex {
   std::int64_t dead_count_ = 0;
   std::int64_t entry_count_ = 0;
   std::vector<float> centre_;
+  bool is_loaded_ = true;
+  std::vector<std::size_t> kept_slots_;     // not loaded: whose codes there are, ascending
+  std::vector<std::size_t> unknown_slots_;  // whose codes Load did not find
   // By slot.
   std::vector<std::int64_t> ids_;
-  std::vector<std::int8_t> codes_;  // dim of each
+  std::vector<std::int8_t> codes_;  // dim of each; not loaded: by kept slot
   std::vector<float> scales_;
   std::vector<float> half_squares_;  // infinite: not to be found by Nearest
   std::vector<float> variances_;
   std::vector<std::int32_t> counts_;
   std::vector<std::uint8_t> flags_;
-  // Of the mean values, likewise; empty where none are kept.
+  // Of the mean values, likewise; empty where there are none.
   std::vector<std::int8_t> value_codes_;
   std::vector<float> value_scales_;
 };

@@ -82,8 +82,17 @@ class DynaKvPolicy : public RetrievalPolicy {
   absl::Status RestoreState(const StoredPolicyState& stored) override;
   bool has_index() const override { return true; }
   std::vector<IndexRow> TakeChangedRows(std::int32_t layer) override;
+  void ReturnRows(std::int32_t layer, std::span<const ClusterRef> clusters) override;
   absl::Status RestoreIndex(std::int32_t layer, std::span<const IndexRow> rows,
                             const std::vector<ClusterInfo>* clusters) override;
+  std::int64_t ClusterCount(std::int32_t layer) const override;
+  std::int64_t IndexBytes(std::int32_t layer) const override;
+  bool IndexIsLoaded(std::int32_t layer) const override;
+  bool StoreReadsIndex(const LeavingEntries& leaving) const override;
+  std::int64_t LoadIndex(std::int32_t layer, std::span<const IndexRecords> records,
+                         ThreadPool& pool) override;
+  void FlagUnknown(std::int32_t layer) override;
+  void UnloadIndex(std::int32_t layer) override;
   absl::Status RestoreHeld(std::int32_t layer, const HeldEntry& held) override;
 
   // What the index of one (layer, head) holds, and how its keys are stretched; for tests and
@@ -127,6 +136,13 @@ class DynaKvPolicy : public RetrievalPolicy {
 
   std::size_t HeadOf(std::int32_t layer, std::int32_t head) const {
     return static_cast<std::size_t>(std::int64_t{layer} * options_.layout.head_count + head);
+  }
+  // Those of a layer.
+  std::span<Head> HeadsOf(std::int32_t layer) {
+    return std::span(heads_).subspan(HeadOf(layer, 0), HeadOf(1, 0));
+  }
+  std::span<const Head> HeadsOf(std::int32_t layer) const {
+    return std::span(heads_).subspan(HeadOf(layer, 0), HeadOf(1, 0));
   }
   void Clear();
   std::int64_t dim() const { return options_.layout.head_dim; }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/kv/index_record.h"
 #include "common/kv/messages.h"
 #include "compute-node/kernels/attention.h"
 #include "compute-node/kernels/thread_pool.h"
@@ -223,6 +224,12 @@ class RetrievalPolicy {
 
   // Memory of the index and of all else that a conversation's length decides.
   virtual std::int64_t memory_bytes() const { return 0; }
+  // A layer's clusters, if there are so many that what each takes for itself, here and in the KV
+  // node, is worth counting; else 0.
+  virtual std::int64_t ClusterCount(std::int32_t layer) const {
+    static_cast<void>(layer);
+    return 0;
+  }
 
   // Behind a prompt of several chunks: which clusters of a layer are to be clustered anew, and what
   // becomes of them. Called between two passes; groups are loaded, and given to Recluster, some at
@@ -251,12 +258,17 @@ class RetrievalPolicy {
   virtual absl::Status RestoreState(const StoredPolicyState& stored) = 0;
 
   // Index rows of a layer, for a policy that has an index. TakeChangedRows: those that the next
-  // checkpoint must store. RestoreIndex: what the last one stored; `clusters` are all those that
-  // the session sees, or null when the rows are known to be complete and of whole clusters.
+  // checkpoint must store; ReturnRows: these were not stored after all. RestoreIndex: what the last
+  // one stored; `clusters` are all those that the session sees, or null when the rows are known to
+  // be complete and of whole clusters.
   virtual bool has_index() const { return false; }
   virtual std::vector<IndexRow> TakeChangedRows(std::int32_t layer) {
     static_cast<void>(layer);
     return {};
+  }
+  virtual void ReturnRows(std::int32_t layer, std::span<const ClusterRef> clusters) {
+    static_cast<void>(layer);
+    static_cast<void>(clusters);
   }
   virtual absl::Status RestoreIndex(std::int32_t layer, std::span<const IndexRow> rows,
                                     const std::vector<ClusterInfo>* clusters) {
@@ -265,6 +277,33 @@ class RetrievalPolicy {
     static_cast<void>(clusters);
     return absl::OkStatus();
   }
+  // An index may be in memory only while a layer is computed; otherwise LoadIndex brings it from
+  // the rows that were taken. Select for queries of one token, Estimate, LoadMeans, Regroup and,
+  // where StoreReadsIndex says so, Store need it; what changed and was not taken stays in memory.
+  // IndexBytes: what UnloadIndex frees, when the layer is loaded; 0: nothing.
+  virtual std::int64_t IndexBytes(std::int32_t layer) const {
+    static_cast<void>(layer);
+    return 0;
+  }
+  virtual bool IndexIsLoaded(std::int32_t layer) const {
+    static_cast<void>(layer);
+    return true;
+  }
+  virtual bool StoreReadsIndex(const LeavingEntries& leaving) const {
+    static_cast<void>(leaving);
+    return true;
+  }
+  // Of two records of a cluster the later counts. Returns the number of clusters that lack one:
+  // FlagUnknown says that this is so, and not for want of a better answer. REQUIRES: not loaded.
+  virtual std::int64_t LoadIndex(std::int32_t layer, std::span<const IndexRecords> records,
+                                 ThreadPool& pool) {
+    static_cast<void>(layer);
+    static_cast<void>(records);
+    static_cast<void>(pool);
+    return 0;
+  }
+  virtual void FlagUnknown(std::int32_t layer) { static_cast<void>(layer); }
+  virtual void UnloadIndex(std::int32_t layer) { static_cast<void>(layer); }
   // For a policy that keeps keys instead of an index: whether it must see those of all clusters
   // again behind RestoreState. Each layer's come in one call, by head, then id; entries that are
   // held for no cluster of the KV node come as a cluster of which nothing is stored.
