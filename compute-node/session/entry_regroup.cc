@@ -57,6 +57,8 @@ absl::StatusOr<std::vector<LoadedCluster>> EntryStore::Load(
 
 absl::StatusOr<bool> EntryStore::RegroupLayer(std::int32_t layer) {
   const TimelineSpan span(TimelineKind::kCluster, "regroup", {{"layer", layer}});
+  const StopSignal never;
+  CAIRN_RETURN_IF_ERROR(index_.Load(layer, never));
   const std::vector<ClusterGroup> groups = policy_.Regroup(layer);
   for (std::size_t next = 0; next < groups.size();) {
     std::vector<std::vector<LoadedCluster>> loaded;
@@ -76,6 +78,7 @@ absl::StatusOr<bool> EntryStore::RegroupLayer(std::int32_t layer) {
     const KvMemoryCharge charge(memory_, rows * layout_.head_dim * std::int64_t{4});
     CAIRN_RETURN_IF_ERROR(SendSplits(layer, policy_.Recluster(layer, loaded, pool_)));
   }
+  index_.Unload(layer);
   return !groups.empty();
 }
 

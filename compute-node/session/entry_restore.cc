@@ -27,6 +27,7 @@ absl::Status EntryStore::Restore(std::optional<StoredPolicy> stored, std::string
   std::fill(recorded_.begin(), recorded_.end(), Positions());
   std::fill(stored_counts_.begin(), stored_counts_.end(), 0);
   held_.Clear();
+  index_.Reset();
   index_time_ = std::chrono::nanoseconds(0);
   CAIRN_RETURN_IF_ERROR(RestorePolicy(std::move(stored), random_state));
   if (session_.attachment().token_count == 0) return absl::OkStatus();
@@ -87,6 +88,7 @@ absl::Status EntryStore::RestoreLayer(std::int32_t layer, LayerReads reads) {
   CAIRN_RETURN_IF_ERROR(RestoreWindow(layer, reply));
   if (policy_.has_index()) {
     CAIRN_RETURN_IF_ERROR(RestoreIndex(layer, reply, std::move(reads.index)));
+    index_.Unload(layer);
   }
   return RestoreHeld(layer, reply);
 }

@@ -14,13 +14,15 @@ namespace {
 // In a sparse policy's window entries leave in groups of so many, so that a message is sent every
 // few tokens.
 constexpr std::int64_t kSparseWindowStep = 8;
+// Of an index that comes layer by layer, layers that are in memory while entries leave the window.
+constexpr std::int32_t kStreamedLayers = 2;
 static_assert(kSparseWindowTokensMax + kSparseWindowStep <= kWindowTokensMax);
 
 }  // namespace
 
 EntryStore::EntryStore(const EntryLayout& layout, std::int64_t window_tokens_max, ThreadPool& pool,
                        KvSession& session, RetrievalPolicy& policy, const PolicyChoice& choice,
-                       KvMemory& memory)
+                       KvMemory& memory, const MemoryLimits& limits)
     : layout_(layout),
       entry_bytes_(layout.EntryBytes(0)),
       pool_(pool),
@@ -29,6 +31,8 @@ EntryStore::EntryStore(const EntryLayout& layout, std::int64_t window_tokens_max
       choice_(choice),
       memory_(memory),
       window_(layout, window_tokens_max),
+      shares_(limits, window_.size_bytes(), layout.layer_count, policy),
+      index_(layout.layer_count, shares_, pool, session, policy, memory),
       window_charge_(memory, window_.size_bytes()),
       held_(layout, memory),
       stored_counts_(static_cast<std::size_t>(layout.layer_count), 0),
@@ -77,6 +81,15 @@ void EntryStore::FillRows(const ChunkEntries& chunk, LeavingEntries& leaving,
   AppendRows(entries, layout_, WithValues(policy_.needs_values()), keys, values);
   leaving.keys = keys;
   leaving.values = values;
+}
+
+bool EntryStore::NeedsIndex(std::int32_t layer, const ChunkEntries& chunk,
+                            std::int64_t stored_until) const {
+  const std::int64_t first = stored_count(layer);
+  return policy_.StoreReadsIndex({.layer = layer,
+                                  .first_position = first,
+                                  .token_count = stored_until - first,
+                                  .queries = chunk.queries});
 }
 
 StoreActions EntryStore::AskPolicy(std::int32_t layer, const ChunkEntries& chunk,
@@ -138,8 +151,13 @@ absl::Status EntryStore::Send(std::int32_t layer, const ChunkEntries& chunk,
 
 absl::Status EntryStore::StoreLayer(std::int32_t layer, const ChunkEntries& chunk,
                                     std::int64_t stored_until) {
+  if (stored_count(layer) < stored_until && NeedsIndex(layer, chunk, stored_until)) {
+    const StopSignal never;
+    CAIRN_RETURN_IF_ERROR(index_.Load(layer, never));
+  }
   CAIRN_RETURN_IF_ERROR(
       Send(layer, chunk, stored_until, AskPolicy(layer, chunk, stored_until, &pool_)));
+  index_.Unload(layer);
   ChargeIndex();
   const std::int64_t end = chunk.first_position + chunk.token_count;
   for (std::int32_t head = 0; head < layout_.head_count; ++head) {
@@ -184,36 +202,61 @@ absl::Status EntryStore::SendSplits(std::int32_t layer, std::span<const ClusterS
   return absl::OkStatus();
 }
 
+bool EntryStore::IndexIsLoaded() const {
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    if (!policy_.IndexIsLoaded(layer)) return false;
+  }
+  return true;
+}
+
 absl::Status EntryStore::Settle(std::int64_t token_count,
                                 std::vector<std::vector<LoadedCluster>>& loaded) {
   const std::int64_t stored_until = WindowStartAt(token_count);
-  const std::size_t layer_count = stored_counts_.size();
-  std::vector<std::vector<ClusterSplit>> splits(layer_count);
-  std::vector<StoreActions> actions(layer_count);
   bool nothing = true;
-  for (std::size_t layer = 0; layer < layer_count; ++layer) {
+  for (std::size_t layer = 0; layer < stored_counts_.size(); ++layer) {
     if (!loaded[layer].empty() || stored_counts_[layer] < stored_until) nothing = false;
   }
   if (nothing) return absl::OkStatus();
   const TimelineSpan span(TimelineKind::kCluster, "settle");
+  const std::int32_t at_once = IndexIsLoaded() ? layout_.layer_count : kStreamedLayers;
+  for (std::int32_t first = 0; first < layout_.layer_count; first += at_once) {
+    const std::int32_t end = std::min(layout_.layer_count, first + at_once);
+    CAIRN_RETURN_IF_ERROR(SettleLayers(first, end, token_count, loaded));
+  }
+  ChargeIndex();
+  return absl::OkStatus();
+}
+
+absl::Status EntryStore::SettleLayers(std::int32_t first, std::int32_t end,
+                                      std::int64_t token_count,
+                                      std::vector<std::vector<LoadedCluster>>& loaded) {
+  const StopSignal never;
+  const std::int64_t stored_until = WindowStartAt(token_count);
+  const std::size_t layer_count = static_cast<std::size_t>(end - first);
+  std::vector<std::vector<ClusterSplit>> splits(layer_count);
+  std::vector<StoreActions> actions(layer_count);
+  for (std::int32_t layer = first; layer < end; ++layer) {
+    if (stored_count(layer) < stored_until) CAIRN_RETURN_IF_ERROR(index_.Load(layer, never));
+  }
   pool_.ParallelFor(static_cast<std::int64_t>(layer_count), [&](std::int64_t index) {
-    const std::int32_t layer = static_cast<std::int32_t>(index);
+    const std::int32_t layer = first + static_cast<std::int32_t>(index);
     const std::size_t at = static_cast<std::size_t>(index);
-    if (!loaded[at].empty()) {
+    std::vector<LoadedCluster>& clusters = loaded[static_cast<std::size_t>(layer)];
+    if (!clusters.empty()) {
       const TimelineSpan adapt(TimelineKind::kCluster, "adapt",
-                               {{"layer", layer}, {"clusters", std::ssize(loaded[at])}});
-      for (LoadedCluster& cluster : loaded[at]) AddHeldKeys(layer, cluster);
-      splits[at] = policy_.Adapt(layer, loaded[at]);
+                               {{"layer", layer}, {"clusters", std::ssize(clusters)}});
+      for (LoadedCluster& cluster : clusters) AddHeldKeys(layer, cluster);
+      splits[at] = policy_.Adapt(layer, clusters);
     }
     actions[at] = AskPolicy(layer, {.first_position = token_count}, stored_until, nullptr);
   });
-  for (std::size_t at = 0; at < layer_count; ++at) {
-    const std::int32_t layer = static_cast<std::int32_t>(at);
-    loaded[at].clear();
+  for (std::int32_t layer = first; layer < end; ++layer) {
+    const std::size_t at = static_cast<std::size_t>(layer - first);
+    loaded[static_cast<std::size_t>(layer)].clear();
     CAIRN_RETURN_IF_ERROR(SendSplits(layer, splits[at]));
     CAIRN_RETURN_IF_ERROR(Send(layer, {}, stored_until, actions[at]));
+    index_.Unload(layer);
   }
-  ChargeIndex();
   return absl::OkStatus();
 }
 
@@ -262,6 +305,19 @@ absl::Status EntryStore::SendCarried(std::int32_t layer, std::int64_t token_coun
 
 absl::Status EntryStore::SendIndexRows(std::int32_t layer) {
   std::vector<IndexRow> rows = policy_.TakeChangedRows(layer);
+  std::vector<ClusterRef> clusters;
+  clusters.reserve(rows.size());
+  for (const IndexRow& row : rows) clusters.push_back(row.cluster);
+  absl::Status status = SendRows(layer, std::move(rows));
+  if (!status.ok()) {
+    policy_.ReturnRows(layer, clusters);
+  } else if (!policy_.IndexIsLoaded(layer)) {
+    policy_.UnloadIndex(layer);  // also what changed since it was unloaded
+  }
+  return status;
+}
+
+absl::Status EntryStore::SendRows(std::int32_t layer, std::vector<IndexRow> rows) {
   PutIndexRows put;
   put.layer = layer;
   std::int64_t bytes = 0;
@@ -277,6 +333,7 @@ absl::Status EntryStore::SendIndexRows(std::int32_t layer) {
 }
 
 absl::Status EntryStore::StageCheckpoint(std::int64_t token_count) {
+  index_.Reset();
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     CAIRN_RETURN_IF_ERROR(SendCarried(layer, token_count));
     if (policy_.has_index()) CAIRN_RETURN_IF_ERROR(SendIndexRows(layer));

@@ -27,7 +27,9 @@
 #include "compute-node/retrieval/policy.h"
 #include "compute-node/retrieval/policy_choice.h"
 #include "compute-node/session/held_entries.h"
+#include "compute-node/session/index_stream.h"
 #include "compute-node/session/kv_memory.h"
+#include "compute-node/session/memory_shares.h"
 #include "compute-node/session/stored_policy.h"
 #include "compute-node/session/window.h"
 
@@ -49,8 +51,10 @@ class EntryStore {
   // Borrows all but `choice`, which `policy` was made from; they outlive it.
   EntryStore(const EntryLayout& layout, std::int64_t window_tokens_max, ThreadPool& pool,
              KvSession& session, RetrievalPolicy& policy, const PolicyChoice& choice,
-             KvMemory& memory);
+             KvMemory& memory, const MemoryLimits& limits);
 
+  IndexStream& index() { return index_; }
+  const MemoryShares& shares() const { return shares_; }
   Window& window() { return window_; }
   const HeldEntries& held() const { return held_; }
   // Positions below it have left the window.
@@ -95,14 +99,20 @@ class EntryStore {
   // Fills the rows that the policy looks at; both live as long as `leaving` does.
   void FillRows(const ChunkEntries& chunk, LeavingEntries& leaving, std::vector<float>& keys,
                 std::vector<float>& values) const;
+  bool NeedsIndex(std::int32_t layer, const ChunkEntries& chunk, std::int64_t stored_until) const;
   StoreActions AskPolicy(std::int32_t layer, const ChunkEntries& chunk, std::int64_t stored_until,
                          ThreadPool* pool);
   absl::Status Send(std::int32_t layer, const ChunkEntries& chunk, std::int64_t stored_until,
                     const StoreActions& actions);
   void AddHeldKeys(std::int32_t layer, LoadedCluster& loaded) const;
+  // Of layers [first, end): see Settle. They are adapted at the same time.
+  absl::Status SettleLayers(std::int32_t first, std::int32_t end, std::int64_t token_count,
+                            std::vector<std::vector<LoadedCluster>>& loaded);
+  bool IndexIsLoaded() const;
   absl::Status SendSplits(std::int32_t layer, std::span<const ClusterSplit> splits);
   absl::Status SendCarried(std::int32_t layer, std::int64_t token_count);
   absl::Status SendIndexRows(std::int32_t layer);
+  absl::Status SendRows(std::int32_t layer, std::vector<IndexRow> rows);
   void Carry(std::int32_t layer, const Positions& positions, CarriedEntries& carried,
              const std::function<const std::byte*(std::int64_t)>& entry_at) const;
 
@@ -140,6 +150,8 @@ class EntryStore {
   const PolicyChoice choice_;
   KvMemory& memory_;
   Window window_;
+  MemoryShares shares_;
+  IndexStream index_;
   KvMemoryCharge window_charge_;
   KvMemoryCharge index_charge_;
   std::int64_t index_bytes_ = 0;

@@ -10,6 +10,7 @@
 
 #include "common/base/status.h"
 #include "common/kv/messages.h"
+#include "compute-node/kv_client/kv_client.h"
 #include "compute-node/retrieval/policy.h"
 #include "compute-node/session/stop.h"
 

@@ -35,9 +35,6 @@ KeptCluster::KeptCluster(const FetchedCluster& fetched, std::span<const std::byt
   fetched_.spans.push_back(std::move(all));
 }
 
-KeptClusters::KeptClusters(std::int32_t layer_count, std::int64_t bytes_max)
-    : layer_bytes_max_(bytes_max / layer_count), layers_(static_cast<std::size_t>(layer_count)) {}
-
 std::shared_ptr<const KeptCluster> KeptClusters::Find(std::int32_t layer,
                                                       const PlannedCluster& planned,
                                                       WithPositions needed) const {
@@ -57,7 +54,8 @@ void KeptClusters::Touch(std::int32_t layer, const ClusterRef& cluster) {
   of_layer.order.splice(of_layer.order.begin(), of_layer.order, found->second);
 }
 
-void KeptClusters::Put(std::int32_t layer, std::shared_ptr<const KeptCluster> cluster) {
+void KeptClusters::Put(std::int32_t layer, std::shared_ptr<const KeptCluster> cluster,
+                       std::int64_t bytes_max) {
   Layer& of_layer = layers_[static_cast<std::size_t>(layer)];
   const ClusterRef ref = cluster->fetched().cluster;
   const auto before = of_layer.by_cluster.find(ref);
@@ -65,7 +63,12 @@ void KeptClusters::Put(std::int32_t layer, std::shared_ptr<const KeptCluster> cl
   of_layer.bytes += cluster->entries_bytes();
   of_layer.order.push_front(std::move(cluster));
   of_layer.by_cluster.emplace(ref, of_layer.order.begin());
-  while (of_layer.bytes > layer_bytes_max_) Drop(of_layer, std::prev(of_layer.order.end()));
+  Shrink(layer, bytes_max);
+}
+
+void KeptClusters::Shrink(std::int32_t layer, std::int64_t bytes_max) {
+  Layer& of_layer = layers_[static_cast<std::size_t>(layer)];
+  while (of_layer.bytes > bytes_max) Drop(of_layer, std::prev(of_layer.order.end()));
 }
 
 void KeptClusters::Clear() {

@@ -5,12 +5,11 @@
 // A cluster's entries only grow: one with as many entries as were copied is as it was then. Whoever
 // takes operations back, after which the same number may mean others, calls Clear.
 //
-// Each layer has an equal share of the memory, from which the clusters leave that were attended
-// longest ago. All of them are looked for before any is put in, so that a step whose clusters are
-// too many does not drive out what it is about to use.
+// From a layer's share of the memory those clusters leave that were attended longest ago. All of
+// them are looked for before any is put in, so that a step whose clusters are too many does not
+// drive out what it is about to use.
 //
-// Memory:     bytes_max for the entries; 200 bytes more for each cluster are counted in the
-//             KvMemory too.
+// Memory:     the entries; 200 bytes more for each cluster are counted in the KvMemory too.
 // Threading:  one thread.
 #pragma once
 
@@ -55,19 +54,18 @@ class KeptCluster {
 
 class KeptClusters {
  public:
-  // bytes_max 0: nothing is kept.
-  KeptClusters(std::int32_t layer_count, std::int64_t bytes_max);
+  explicit KeptClusters(std::int32_t layer_count)
+      : layers_(static_cast<std::size_t>(layer_count)) {}
 
   // Null: it is not kept, or not as it is planned, or without the positions that are needed.
   std::shared_ptr<const KeptCluster> Find(std::int32_t layer, const PlannedCluster& planned,
                                           WithPositions needed) const;
   // It was attended again; whether it is still here does not matter.
   void Touch(std::int32_t layer, const ClusterRef& cluster);
-  // Instead of an older copy.
-  void Put(std::int32_t layer, std::shared_ptr<const KeptCluster> cluster);
+  // Instead of an older copy. bytes_max: of the layer's clusters.
+  void Put(std::int32_t layer, std::shared_ptr<const KeptCluster> cluster, std::int64_t bytes_max);
+  void Shrink(std::int32_t layer, std::int64_t bytes_max);
   void Clear();
-
-  bool enabled() const { return layer_bytes_max_ > 0; }
 
  private:
   struct HashOfRef {
@@ -87,7 +85,6 @@ class KeptClusters {
 
   void Drop(Layer& layer, Order::iterator which);
 
-  const std::int64_t layer_bytes_max_;
   std::vector<Layer> layers_;
 };
 

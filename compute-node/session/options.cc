@@ -37,10 +37,6 @@ std::int64_t CheckpointReplayBytes(const SessionOptions& options, const EntryLay
   return std::min(options.dram_budget_bytes / 8, kReplayTokens * layout.TokenBytes());
 }
 
-std::int64_t KeptBytesMax(const SessionOptions& options) {
-  return options.keep_clusters ? options.dram_budget_bytes / 2 : 0;
-}
-
 absl::StatusOr<ModelIdentity> IdentityOf(const Model& model, KvFormat kv_format) {
   const ModelConfig& config = model.config();
   ModelIdentity identity;

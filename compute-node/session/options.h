@@ -33,16 +33,19 @@ struct SessionOptions {
   // Policies that choose by queries: whether a step asks for what the next layer will probably
   // select, while it computes this one.
   bool predict_selection = true;
-  // Policies that choose by queries: whether clusters that steps attended last are kept in memory
-  // (KeptBytesMax).
+  // Policies that choose by queries: whether clusters that steps attended last are kept in memory,
+  // as far as there is room (memory_shares.h).
   bool keep_clusters = true;
+  // Policies with an index: whether it stays in memory, as far as there is room, instead of coming
+  // from the KV node in each step.
+  bool keep_index = true;
   // Policies that cluster: whether the clusters of a prompt that took several chunks are made again
   // over all of them.
   bool recluster_prompts = true;
   // For measurements only: tokens of a prompt attend their own chunk and what is in memory.
   bool local_prompts = false;
   // All memory for keys and values of a conversation; bounds the replay buffer and what is kept of
-  // clusters.
+  // clusters and index.
   std::int64_t dram_budget_bytes = std::int64_t{64} << 20;
 
   absl::Status Validate() const;
@@ -50,9 +53,6 @@ struct SessionOptions {
 
 // Bytes of operations after which a decoding conversation takes a checkpoint.
 std::int64_t CheckpointReplayBytes(const SessionOptions& options, const EntryLayout& layout);
-
-// Bytes of entries that are kept for the next steps.
-std::int64_t KeptBytesMax(const SessionOptions& options);
 
 // What the model's entries look like and what they may be shared with.
 struct ModelIdentity {

@@ -101,7 +101,6 @@ const SelectedFetch::Place* SelectedFetch::Find(const PlannedCluster& planned) c
 
 std::shared_ptr<const KeptCluster> SelectedFetch::FindKept(std::int32_t layer,
                                                            const PlannedCluster& planned) const {
-  if (!kept_.enabled()) return nullptr;
   return kept_.Find(layer, planned, WithPositions{NeedsPositions(planned)});
 }
 
@@ -186,16 +185,20 @@ absl::StatusOr<SelectedClusters> SelectedFetch::Take(KvSession& session, std::in
   return taken;
 }
 
-void SelectedFetch::Keep(std::int32_t layer, const SelectedClusters& taken) {
-  if (!kept_.enabled()) return;
+void SelectedFetch::Keep(std::int32_t layer, const SelectedClusters& taken,
+                         std::int64_t bytes_max) {
+  kept_.Shrink(layer, bytes_max);
+  if (bytes_max == 0) return;
   for (const SelectedClusters::Cluster& cluster : taken.clusters) {
     if (cluster.was_kept) {
       kept_.Touch(layer, cluster.planned.cluster);
       continue;
     }
     if (cluster.planned.adapt) continue;  // about to be replaced
-    kept_.Put(layer, std::make_shared<KeptCluster>(*cluster.fetched, taken.EntriesOf(cluster),
-                                                   entry_bytes_, cluster.with_positions, memory_));
+    kept_.Put(layer,
+              std::make_shared<KeptCluster>(*cluster.fetched, taken.EntriesOf(cluster),
+                                            entry_bytes_, cluster.with_positions, memory_),
+              bytes_max);
   }
 }
 

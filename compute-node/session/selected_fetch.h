@@ -68,14 +68,12 @@ struct FetchCounts {
 class SelectedFetch {
  public:
   // Borrows `memory`, which outlives it. Positions come for clusters that the policy adapts or
-  // knows positions of; with kYes for all. kept_bytes_max: for clusters that are kept for later
-  // steps; 0: none are.
-  SelectedFetch(const EntryLayout& layout, WithPositions with_positions,
-                std::int64_t kept_bytes_max, KvMemory& memory)
+  // knows positions of; with kYes for all.
+  SelectedFetch(const EntryLayout& layout, WithPositions with_positions, KvMemory& memory)
       : entry_bytes_(layout.EntryBytes(0)),
         with_positions_(with_positions),
         memory_(memory),
-        kept_(layout.layer_count, kept_bytes_max),
+        kept_(layout.layer_count),
         foresight_(static_cast<std::size_t>(layout.layer_count)),
         foreseen_(static_cast<std::size_t>(layout.head_count)) {}
 
@@ -88,8 +86,9 @@ class SelectedFetch {
   absl::StatusOr<SelectedClusters> Take(KvSession& session, std::int32_t layer,
                                         std::vector<FetchSlice> plan, const StopSignal& stop,
                                         const std::function<void()>& meanwhile = nullptr);
-  // Keeps what was taken, as far as there is room. REQUIRES: its bytes were intact until now.
-  void Keep(std::int32_t layer, const SelectedClusters& taken);
+  // Keeps what was taken for later steps, as far as bytes_max has room for the layer; 0: nothing.
+  // REQUIRES: its bytes were intact until now.
+  void Keep(std::int32_t layer, const SelectedClusters& taken, std::int64_t bytes_max);
   // Forgets what is in flight.
   void Reset();
   // Forgets what is kept: behind operations that are taken back.

@@ -38,9 +38,9 @@ StoredKv::StoredKv(const Options& options, const ModelConfig& config, ThreadPool
                 memory),
       selected_fetch_(options.layout,
                       options.observer != nullptr ? WithPositions::kYes : WithPositions::kNo,
-                      options.kept_bytes_max, memory),
+                      memory),
       store_(options.layout, options.window_tokens_max, pool, session, policy, options.policy,
-             memory),
+             memory, options.memory),
       loaded_(static_cast<std::size_t>(options.layout.layer_count)),
       loading_(loaded_.size()) {}
 
@@ -67,6 +67,7 @@ absl::Status StoredKv::StartPass(std::int64_t token_count, const StopSignal& sto
     chunk_ = std::vector<std::byte>(static_cast<std::size_t>(chunk_bytes));
     chunk_charge_ = KvMemoryCharge(memory_, chunk_bytes);
   }
+  if (IsSelecting()) store_.index().Request(0);
   if (IsSelecting() || IsLocal()) return absl::OkStatus();
   const auto plan = [this](std::int32_t layer) { return policy_.Select(InputOf(layer, queries_)); };
   pipeline_.StartPass(session_, plan, policy_.selects_without_queries());
@@ -84,6 +85,8 @@ SelectionInput StoredKv::InputOf(std::int32_t layer, std::span<const float> quer
 }
 
 void StoredKv::Predict(int layer, std::span<const float> queries) {
+  // Attend loads it again, and answers the error.
+  if (!store_.index().Load(layer, *stop_).ok()) return;
   const TimelineSpan span(TimelineKind::kCompute, "predict", {{"layer", layer}});
   selected_fetch_.Predict(session_, layer, policy_.Select(InputOf(layer, queries)));
 }
@@ -163,6 +166,7 @@ absl::Status StoredKv::AttendEverything(const AttentionBatch& batch) {
 }
 
 absl::Status StoredKv::AttendSelected(const AttentionBatch& batch) {
+  CAIRN_RETURN_IF_ERROR(store_.index().Load(batch.layer, *stop_));
   std::vector<FetchSlice> plan = Select(batch);
   const std::vector<std::vector<ClusterId>> estimated = Estimate(batch, plan);
   const auto attend_means = [&] {
@@ -181,7 +185,7 @@ absl::Status StoredKv::AttendSelected(const AttentionBatch& batch) {
   }
   KeepLoaded(batch.layer, selected);
   for (const FetchReply& reply : selected.replies) CAIRN_RETURN_IF_ERROR(CheckIntact(reply));
-  selected_fetch_.Keep(batch.layer, selected);
+  selected_fetch_.Keep(batch.layer, selected, store_.shares().KeptBytes(batch.layer));
   return absl::OkStatus();
 }
 
@@ -273,6 +277,7 @@ void StoredKv::CommitPass() {
 void StoredKv::AbandonPass() {
   pipeline_.Reset();
   selected_fetch_.Reset();
+  store_.index().Reset();
   session_.ReturnLeases();
   // A buffer for one token is kept for the next step; one for a chunk is not worth its memory.
   if (pass_tokens_ != 1) {

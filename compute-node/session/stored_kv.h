@@ -38,6 +38,7 @@
 #include "compute-node/session/entry_store.h"
 #include "compute-node/session/fetch_pipeline.h"
 #include "compute-node/session/kv_memory.h"
+#include "compute-node/session/memory_shares.h"
 #include "compute-node/session/selected_fetch.h"
 #include "compute-node/session/stop.h"
 #include "compute-node/session/stored_policy.h"
@@ -52,8 +53,8 @@ class StoredKv : public KvAttention {
     int slices_in_flight_max = 3;
     // Whether a step asks for what the next layer will probably select.
     bool predict = true;
-    // For copies of clusters that steps attended lately.
-    std::int64_t kept_bytes_max = 0;
+    // For what is kept so that steps read less.
+    MemoryLimits memory{};
     // Whether tokens of a pass of several attend only each other and what is in memory.
     bool local_prompts = false;
     // What the policy was made from.

@@ -436,17 +436,21 @@ class RestartTest(unittest.TestCase):
             cairn.generate("Mira", "--tokens", "3")
 
     def test_text_is_the_same_when_the_kv_node_is_killed(self):
+        self.check_text_when_the_kv_node_is_killed("")
+
+    def test_text_is_the_same_when_an_index_is_lost_on_its_way(self):
+        self.check_text_when_the_kv_node_is_killed("policy: 'dynakv'\nkeep_index: false\nkeep_clusters: false\n")
+
+    def check_text_when_the_kv_node_is_killed(self, settings):
         """At random moments, of the prompt too; CAIRN_KILL_COUNT says how often."""
         seed = int(os.environ.get("CAIRN_TEST_SEED", random.randrange(1 << 30)))
-        kills = int(os.environ.get("CAIRN_KILL_COUNT", 5))
         print(f"CAIRN_TEST_SEED={seed}", flush=True)
-        choose = random.Random(seed)
+        kills, choose = int(os.environ.get("CAIRN_KILL_COUNT", 5)), random.Random(seed)
         arguments = ["generate", QUESTION, "--file", DEMO_TEXT, "--ignore-end", "--tokens", "600", "--json"]
         # Small chunks and a small replay buffer: many checkpoints to be killed between.
         config = "prefill_chunk_tokens: 512\ndram_budget_bytes: 1048576\n"
-        with Cairn(compute_config=config) as cairn:
+        with Cairn(compute_config=config + settings, extent_file_bytes=512 << 20) as cairn:
             expected = cairn.generate(*arguments[1:])
-            end = time.monotonic()
             done = 0
             while done < kills:
                 start = time.monotonic()
@@ -464,8 +468,8 @@ class RestartTest(unittest.TestCase):
                 self.assertEqual(process.returncode, 0, output[1].decode())
                 result = daemons.json.loads(output[0])
                 self.assertEqual(result["token_ids"], expected["token_ids"])
-                end = time.monotonic()
-                print(f"killed {done} times, reconnected {result['reconnect_count']}, {end - start:.1f} s", flush=True)
+                print(f"killed {done} times, reconnected {result['reconnect_count']}, "
+                      f"{time.monotonic() - start:.1f} s", flush=True)
 
     def test_kv_node_that_stays_away_is_an_error(self):
         with Cairn(compute_config="kv_wait_seconds: 1\n") as cairn:

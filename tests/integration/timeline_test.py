@@ -22,8 +22,9 @@ ENCLOSING = {
     "open": {"generation"}, "restore": {"open"}, "restore_index": {"restore"}, "pass": {"generation"},
     "forward": {"pass"}, "layer": {"forward"}, "project": {"layer"}, "attention": {"layer"},
     "project_attended": {"layer"}, "feed_forward": {"layer"}, "predict_queries": {"layer"},
-    "predict": {"predict_queries"}, "select": {"attention"}, "wait_for_fetch": {"attention"},
-    "estimate": {"attention"}, "attend_means": {"attention"},
+    "predict": {"predict_queries"}, "select": {"attention"}, "estimate": {"attention"}, "attend_means": {"attention"},
+    "wait_for_fetch": {"attention", "predict_queries", "settle"},
+    "load_index": {"predict_queries", "attention", "settle"},
     "logits": {"forward"}, "settle": {"pass", "start_checkpoint"}, "assign": {"attention", "settle", None},
     "adapt": {"settle", None}, "start_checkpoint": {"generation"}, "wait_for_checkpoint": {"generation"}}
 
@@ -109,13 +110,16 @@ class TimelineTest(unittest.TestCase):
     def test_a_killed_process_leaves_every_generation_that_ended(self):
         with Cairn(kv_config=KV_CONFIG) as cairn:
             cairn.compute.stop()
-            cairn.write_compute_config(f'trace_path: "{cairn.path("trace.json")}"\nestimate_percent: 25')
+            cairn.write_compute_config(f'trace_path: "{cairn.path("trace.json")}"\nestimate_percent: 25\n'
+                                       "keep_index: false")
             cairn.compute.start()
             self.generate(cairn)
             cairn.compute.kill()
             with open(cairn.path("trace.json"), encoding="utf-8") as file:
                 events = json.loads(file.read() + "]")
-            self.assertGreater(self.check(events)["attend_means"], 0)
+            names = self.check(events)
+            self.assertGreater(names["attend_means"], 0)
+            self.assertGreater(names["load_index"], 0)
 
     def test_a_file_that_cannot_be_made_is_named(self):
         done = daemons.subprocess.run(

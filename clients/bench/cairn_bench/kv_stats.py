@@ -7,9 +7,8 @@ from .daemons import handshake
 SERVICE = "/cairn.kv.v1.KvService/"
 CALL_TIMEOUT_S = 60
 # Reading ahead counts as reading; so does what nobody used of it.
-READ_COUNTERS = ("read_fetch_bytes", "prefetched_bytes", "staged_bytes")
-# Of a conversation that is opened: its index too.
-OPEN_COUNTERS = (*READ_COUNTERS, "read_index_bytes")
+ENTRY_COUNTERS = ("read_fetch_bytes", "prefetched_bytes", "staged_bytes")
+INDEX_COUNTERS = ("read_index_bytes",)
 ROW_COUNTERS = ("read_meta_bytes",)
 READ_REQUEST_COUNTERS = ("read_fetch_count", "prefetch_read_count")
 WRITE_COUNTERS = ("write_pool_bytes", "write_log_bytes", "write_relog_bytes", "write_meta_log_bytes",
@@ -41,12 +40,12 @@ class KvNode:
 
 def read_bytes(before, after):
     """-> bytes read from the device for conversations between two calls of counters()."""
-    return _grown(before, after, READ_COUNTERS)
+    return _grown(before, after, ENTRY_COUNTERS + INDEX_COUNTERS)
 
 
 def resume_figures(before, after, kv_bytes):
     """-> what opening a conversation with kv_bytes of keys and values and its first steps took between two calls."""
-    read, rows = _grown(before, after, OPEN_COUNTERS), _grown(before, after, ROW_COUNTERS)
+    read, rows = read_bytes(before, after), _grown(before, after, ROW_COUNTERS)
     return {"resume_read_bytes": read, "resume_row_bytes": rows, "resume_read_share": (read + rows) / kv_bytes}
 
 
@@ -55,10 +54,11 @@ def io_figures(before, after, token_count, entry_bytes):
 
     Rates and means are None where nothing was fetched or read.
     """
-    read, reads = read_bytes(before, after), _grown(before, after, READ_REQUEST_COUNTERS)
+    read, reads = _grown(before, after, ENTRY_COUNTERS), _grown(before, after, READ_REQUEST_COUNTERS)
     fetched = _grown(before, after, FETCHED_COUNTERS)
     return {
-        "read_bytes_per_token": read / token_count,
+        "read_bytes_per_token": read_bytes(before, after) / token_count,
+        "read_index_bytes_per_token": _grown(before, after, INDEX_COUNTERS) / token_count,
         "staged_bytes_per_token": _grown(before, after, ("staged_bytes", "prefetched_bytes")) / token_count,
         "staged_used_bytes_per_token": _grown(before, after, ("prefetch_used_bytes",)) / token_count,
         "fetched_bytes_per_token": fetched / token_count,

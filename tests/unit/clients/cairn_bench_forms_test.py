@@ -15,7 +15,8 @@ import unittest
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 DATA = os.path.join(REPOSITORY, "tests", "data")
 sys.path.insert(0, os.path.join(REPOSITORY, "clients", "bench"))
-from cairn_bench import results, scores, table, task_file, task_forms, tasks, tasks_command  # noqa: E402
+from cairn_bench import (kv_stats, results, scores, table, task_file, task_forms, tasks,  # noqa: E402
+                         tasks_command)
 from cairn_bench.options import CHAT_OF_FILE, CommandError  # noqa: E402
 
 PROMPTS = os.path.join(DATA, "tasks-prompts.json")
@@ -316,7 +317,7 @@ class ChatTest(unittest.TestCase):
         client = types.SimpleNamespace(store=store, answer=answer, fork=lambda _: 2, delete=lambda _: None,
                                        close=lambda: None)
         kv = types.SimpleNamespace(counters=lambda: dict.fromkeys(
-            ("read_fetch_bytes", "prefetched_bytes", "staged_bytes"), 0))
+            kv_stats.ENTRY_COUNTERS + kv_stats.INDEX_COUNTERS, 0))
         _, questions = tasks_command.ask_document(client, kv, document, None,
                                                   types.SimpleNamespace(prefill=0, parallel=1, chat=chat))
         self.assertEqual((questions[0]["score"], questions[0]["said"], "correct" in questions[0]), (1, " 4821", False))

@@ -28,8 +28,8 @@ def figures(rate, **others):
 
 
 def counters(**changes):
-    names = {*kv_stats.READ_COUNTERS, *kv_stats.READ_REQUEST_COUNTERS, *kv_stats.WRITE_COUNTERS,
-             *kv_stats.FETCHED_COUNTERS, *kv_stats.OPEN_COUNTERS, *kv_stats.ROW_COUNTERS}
+    names = {*kv_stats.ENTRY_COUNTERS, *kv_stats.INDEX_COUNTERS, *kv_stats.READ_REQUEST_COUNTERS,
+             *kv_stats.WRITE_COUNTERS, *kv_stats.FETCHED_COUNTERS, *kv_stats.ROW_COUNTERS}
     return {**dict.fromkeys(names, 7), **{name: 7 + value for name, value in changes.items()}}
 
 
@@ -37,13 +37,14 @@ class IoFiguresTest(unittest.TestCase):
     def test_reads_ahead_are_reads_and_hits_are_a_share_of_what_was_fetched(self):
         after = counters(read_fetch_bytes=8000, staged_bytes=4000, prefetched_bytes=2000, read_fetch_count=5,
                          prefetch_read_count=2, write_pool_bytes=100, write_meta_log_bytes=20, cache_hit_bytes=3000,
-                         cache_miss_bytes=5000, prefetch_used_bytes=4000)
+                         cache_miss_bytes=5000, prefetch_used_bytes=4000, read_index_bytes=600)
         said = kv_stats.io_figures(counters(), after, 10, 500)
         self.assertEqual(said, {
-            "read_bytes_per_token": 1400, "staged_bytes_per_token": 600, "staged_used_bytes_per_token": 400,
+            "read_bytes_per_token": 1460, "read_index_bytes_per_token": 60,
+            "staged_bytes_per_token": 600, "staged_used_bytes_per_token": 400,
             "fetched_bytes_per_token": 1200, "write_bytes_per_token": 12, "reads_per_token": 0.7,
             "read_mean_bytes": 2000, "read_mean_entries": 4, "cache_hit_rate": 0.25})
-        self.assertEqual(kv_stats.read_bytes(counters(), after), 14000)
+        self.assertEqual(kv_stats.read_bytes(counters(), after), 14600)
 
     def test_a_resumed_conversation_reads_its_index_and_rows_too(self):
         after = counters(read_fetch_bytes=100, read_index_bytes=30, staged_bytes=20, read_meta_bytes=50)

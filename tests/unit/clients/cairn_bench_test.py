@@ -17,7 +17,8 @@ import unittest.mock
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(REPOSITORY, "clients", "bench"))
-from cairn_bench import bench, main, result_file, results, table, task_file, tasks, tasks_command  # noqa: E402
+from cairn_bench import (bench, kv_stats, main, result_file, results, table, task_file, tasks,  # noqa: E402
+                         tasks_command)
 from cairn_bench.client import Retrieval  # noqa: E402  pylint: disable=wrong-import-position
 from cairn_bench.daemons import Daemon, DaemonError  # noqa: E402  pylint: disable=wrong-import-position
 
@@ -257,7 +258,7 @@ class FakeClient:
         """The KV node's, which reads ten bytes for each question and five for a document."""
         with self.lock:
             read = 5 * len(self.stored) + 10 * self.answered
-            return {"read_fetch_bytes": read, "prefetched_bytes": 0, "staged_bytes": 0}
+            return {**dict.fromkeys(kv_stats.ENTRY_COUNTERS + kv_stats.INDEX_COUNTERS, 0), "read_fetch_bytes": read}
 
     def delete(self, conversation):
         self.conversations.remove(conversation)

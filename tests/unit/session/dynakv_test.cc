@@ -233,6 +233,80 @@ TEST_F(DynaKvTest, KeepingClustersChangesNothing) {
   }
 }
 
+// The index comes layer by layer, or stays.
+class DynaKvIndexTest : public DynaKvTest, public testing::WithParamInterface<int> {};
+
+TEST_P(DynaKvIndexTest, KeepingItChangesNothing) {
+  options.policy.selection.estimate_percent = GetParam();
+  options.prefill_chunk_tokens = 250;
+  const std::vector<std::int32_t> prompt = Prompt(600);
+  const std::vector<std::int32_t> fed = Prompt(200);
+  std::vector<std::vector<std::vector<float>>> results;
+  std::vector<std::int64_t> memory_bytes;
+  for (const bool keep : {true, false}) {
+    options.keep_index = keep;
+    const SessionId id = CreateInRam();
+    std::unique_ptr<Conversation> conversation = OpenInRam(id);
+    std::vector<float> logits = Logits();
+    ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+    std::vector<std::vector<float>>& all = results.emplace_back();
+    all.push_back(logits);
+    const auto feed = [&](std::size_t first, std::size_t count) {
+      for (std::vector<float>& row : Feed(*conversation, std::span(fed).subspan(first, count))) {
+        all.push_back(std::move(row));
+      }
+    };
+    feed(0, 70);
+    Checkpoint(*conversation);
+    feed(70, 30);
+    conversation.reset();
+    conversation = OpenInRam(id);
+    ASSERT_NE(conversation, nullptr);
+    feed(100, 50);
+    ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+    all.push_back(logits);
+    Checkpoint(*conversation);
+    feed(150, 50);
+    memory_bytes.push_back(conversation->policy().memory_bytes());
+  }
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_LT(memory_bytes[1], memory_bytes[0] * 3 / 4);
+}
+
+// What was stored before there was a metric, and what a fork cuts, is stale: its clusters are
+// computed again in steps in which nothing leaves the window.
+TEST_P(DynaKvIndexTest, StaleClustersAreMadeAnewWithoutIt) {
+  options.policy.selection.estimate_percent = GetParam();
+  const std::vector<std::int32_t> fed = Prompt(240);
+  const std::vector<std::int32_t> prompt = Prompt(600);
+  std::vector<std::vector<std::vector<float>>> results;
+  for (const bool keep : {true, false}) {
+    options.keep_index = keep;
+    const SessionId id = CreateInRam();
+    std::unique_ptr<Conversation> conversation = OpenInRam(id);
+    Feed(*conversation, std::span(fed).first(150));
+    Checkpoint(*conversation);
+    std::vector<float> logits = Logits();
+    ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+    Checkpoint(*conversation);
+    results.push_back(Feed(*conversation, fed));
+    Checkpoint(*conversation);
+    conversation.reset();
+    const SealedSegment sealed = ram->Seal(id).value();
+    CreateSession fork;
+    fork.key = identity.key;
+    fork.layout = identity.layout;
+    fork.parent_segment_id = sealed.segment_id;
+    fork.parent_token_count = 703;
+    conversation = OpenInRam(ram->Create(fork).value());
+    ASSERT_NE(conversation, nullptr);
+    for (std::vector<float>& row : Feed(*conversation, fed)) results.back().push_back(row);
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+INSTANTIATE_TEST_SUITE_P(EstimatePercent, DynaKvIndexTest, testing::Values(0, 50));
+
 // A prompt of several chunks is clustered again as a whole, and nothing of it is lost by that.
 TEST_F(DynaKvTest, APromptOfManyChunksIsClusteredAgain) {
   options.prefill_chunk_tokens = 250;

@@ -84,7 +84,7 @@ class SelectedFetchTest : public testing::Test {
 };
 
 TEST_F(SelectedFetchTest, ClustersComeInTheOrderOfThePlanWhateverWasForeseen) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 0, memory_);
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
   fetch.Predict(*session_, 0, Slices({{Planned(1, 7), Planned(0, 2)}, {Planned(0, 9)}}));
   const SelectedClusters taken =
       Take(fetch, {{Planned(0, 5), Planned(1, 7), Planned(0, 2)}, {Planned(1, 2), Planned(0, 9)}});
@@ -102,7 +102,7 @@ TEST_F(SelectedFetchTest, ClustersComeInTheOrderOfThePlanWhateverWasForeseen) {
 }
 
 TEST_F(SelectedFetchTest, MeanwhileIsCalledOnceEverythingIsAskedFor) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 0, memory_);
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
   std::vector<std::size_t> asked_then;
   const auto taken =
       fetch.Take(*session_, 0, Slices({{Planned(0, 5)}, {Planned(1, 2), Planned(0, 9)}}), never_,
@@ -113,7 +113,7 @@ TEST_F(SelectedFetchTest, MeanwhileIsCalledOnceEverythingIsAskedFor) {
 }
 
 TEST_F(SelectedFetchTest, PositionsComeForClustersThatNeedThem) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 0, memory_);
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
   PlannedCluster known = Planned(1, 3);
   known.positions = Positions::FromUnsorted({2, 11, 20});
   const SelectedClusters taken = Take(fetch, {{Planned(0, 1), Planned(0, 2, true), known}});
@@ -125,14 +125,14 @@ TEST_F(SelectedFetchTest, PositionsComeForClustersThatNeedThem) {
 }
 
 TEST_F(SelectedFetchTest, AnObserverGetsPositionsOfAll) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kYes, 0, memory_);
+  SelectedFetch fetch(kFetchLayout, WithPositions::kYes, memory_);
   const SelectedClusters taken = Take(fetch, {{Planned(0, 1), Planned(0, 2, true)}});
   EXPECT_EQ(asked_.size(), 1U);
   EXPECT_FALSE(taken.clusters.at(0).fetched->spans.at(0).positions.empty());
 }
 
 TEST_F(SelectedFetchTest, WhatWasForeseenWithoutPositionsIsAskedForAgain) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 0, memory_);
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
   fetch.Predict(*session_, 0, Slices({{Planned(0, 1), Planned(0, 2)}}));
   const SelectedClusters taken = Take(fetch, {{Planned(0, 1, true), Planned(0, 2)}});
   EXPECT_EQ(fetch.counts().foreseen_count, 1);
@@ -144,7 +144,7 @@ TEST_F(SelectedFetchTest, WhatWasForeseenWithoutPositionsIsAskedForAgain) {
 }
 
 TEST_F(SelectedFetchTest, WrongCountsAreDataLossWithoutPositionsToo) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 0, memory_);
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
   PlannedCluster fewer = Planned(0, 4);
   fewer.entry_count = kFetchEntries - 1;
   PlannedCluster more = Planned(0, 4);
@@ -158,7 +158,7 @@ TEST_F(SelectedFetchTest, WrongCountsAreDataLossWithoutPositionsToo) {
 }
 
 TEST_F(SelectedFetchTest, ALayerThatIsNotForeseenIsSeldomAskedForAhead) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 0, memory_);
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
   // Steps that ask ahead for what comes, or for something else; answers how many asked.
   const auto asked_steps = [&](int steps, bool rightly) {
     int asked = 0;
@@ -187,7 +187,7 @@ class KeptClustersTest : public SelectedFetchTest {
     std::vector<std::vector<PlannedCluster>> slices;
     slices.push_back(std::move(plan));
     SelectedClusters taken = Take(fetch, std::move(slices));
-    fetch.Keep(0, taken);
+    fetch.Keep(0, taken, kept_bytes_max_);
     return taken;
   }
   // Clusters that the last step asked for.
@@ -200,10 +200,11 @@ class KeptClustersTest : public SelectedFetchTest {
   }
 
   const std::int64_t cluster_bytes_ = kFetchEntries * kFetchLayout.EntryBytes(0);
+  std::int64_t kept_bytes_max_ = 4 * cluster_bytes_;
 };
 
 TEST_F(KeptClustersTest, WhatIsAttendedAgainIsNotAskedForAgain) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 4 * cluster_bytes_, memory_);
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
   Step(fetch, {Planned(0, 1), Planned(1, 1), Planned(0, 3)});
   fetch.Predict(*session_, 0, Slices({{Planned(1, 1), Planned(0, 4)}}));
   EXPECT_EQ(fetch.counts().predicted_count, 1);
@@ -218,7 +219,8 @@ TEST_F(KeptClustersTest, WhatIsAttendedAgainIsNotAskedForAgain) {
 }
 
 TEST_F(KeptClustersTest, WhatWasAttendedLongestAgoLeavesFirst) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 2 * cluster_bytes_, memory_);
+  kept_bytes_max_ = 2 * cluster_bytes_;
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
   Step(fetch, {Planned(0, 1)});
   Step(fetch, {Planned(0, 2)});
   Step(fetch, {Planned(0, 1)});
@@ -235,7 +237,7 @@ TEST_F(KeptClustersTest, WhatWasAttendedLongestAgoLeavesFirst) {
 }
 
 TEST_F(KeptClustersTest, AClusterThatGrewIsAskedForAgain) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 4 * cluster_bytes_, memory_);
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
   Step(fetch, {Planned(0, 5)});
   Append append;
   append.clusters.push_back({{0, ClusterId(5)}, Positions::Range(100, 1), EntryOf(0, 5, 3)});
@@ -251,7 +253,7 @@ TEST_F(KeptClustersTest, AClusterThatGrewIsAskedForAgain) {
 }
 
 TEST_F(KeptClustersTest, WhoNeedsPositionsGetsThem) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 4 * cluster_bytes_, memory_);
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
   Step(fetch, {Planned(0, 5)});
   PlannedCluster known = Planned(0, 5);
   known.positions = Positions::FromUnsorted({4, 13, 22});
@@ -269,7 +271,7 @@ TEST_F(KeptClustersTest, WhoNeedsPositionsGetsThem) {
 }
 
 TEST_F(KeptClustersTest, NothingIsKeptOfWhatIsReplacedOrTakenBack) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, 4 * cluster_bytes_, memory_);
+  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
   Step(fetch, {Planned(0, 1, true), Planned(0, 2)});
   Step(fetch, {Planned(0, 1), Planned(0, 2)});
   EXPECT_EQ(Asked(), (std::vector<ClusterRef>{{0, ClusterId(1)}}));

@@ -1,0 +1,66 @@
+#include "compute-node/session/index_stream.h"
+
+#include <utility>
+#include <vector>
+
+#include "common/log/log.h"
+#include "common/timeline/timeline.h"
+#include "compute-node/session/fetch_check.h"
+
+namespace cairn::compute {
+namespace {
+
+// Of answers whose shared memory was lost with the connection.
+constexpr int kRetriesMax = 2;
+
+}  // namespace
+
+void IndexStream::Request(std::int32_t layer) {
+  if (layer >= layer_count_ || policy_.IndexIsLoaded(layer) || requests_.contains(layer)) return;
+  Asked& asked = requests_[layer];
+  asked.charge = KvMemoryCharge(memory_, policy_.IndexBytes(layer));
+  asked.answer = session_.StartRead(FetchIndex{layer});
+}
+
+absl::Status IndexStream::Load(std::int32_t layer, const StopSignal& stop) {
+  for (int retries_left = kRetriesMax; !policy_.IndexIsLoaded(layer); --retries_left) {
+    Request(layer);
+    const auto asked = requests_.find(layer);
+    absl::StatusOr<FetchReply> reply = WaitForFetch(session_, layer, asked->second.answer, 1, stop);
+    // A wait that was stopped leaves nothing to wait for.
+    const Asked taken = std::move(asked->second);
+    requests_.erase(asked);
+    if (!reply.ok()) return reply.status();
+    // Not everybody who needs an index has a step to repeat: a checkpoint has none.
+    absl::Status status = Take(layer, *reply);
+    if (!status.ok() && retries_left == 0) return status;
+    if (status.ok()) loaded_[layer] = KvMemoryCharge(memory_, policy_.IndexBytes(layer));
+  }
+  Request(layer + 1);
+  return absl::OkStatus();
+}
+
+absl::Status IndexStream::Take(std::int32_t layer, const FetchReply& reply) {
+  const TimelineSpan span(TimelineKind::kCompute, "load_index", {{"layer", layer}});
+  std::vector<IndexRecords> records;
+  for (const Span& run : reply.clusters.front().spans) {
+    if (run.entry_count > 0) records.push_back({run.bytes, run.entry_count});
+  }
+  const std::int64_t unknown_count = policy_.LoadIndex(layer, records, pool_);
+  if (absl::Status status = CheckIntact(reply); !status.ok()) {
+    policy_.UnloadIndex(layer);
+    return status;
+  }
+  if (unknown_count == 0) return absl::OkStatus();
+  LogWarning("index rows lost session={} layer={} clusters={}: they are made again",
+             session_.attachment().session_id, layer, unknown_count);
+  policy_.FlagUnknown(layer);
+  return absl::OkStatus();
+}
+
+void IndexStream::Unload(std::int32_t layer) {
+  loaded_.erase(layer);
+  if (!shares_.KeepsIndex(layer)) policy_.UnloadIndex(layer);
+}
+
+}  // namespace cairn::compute

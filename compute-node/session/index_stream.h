@@ -1,0 +1,70 @@
+// IndexStream brings a policy's index from the KV node layer by layer, and lets go of a layer that
+// was computed, unless MemoryShares keeps it. Tokens are the same either way.
+//
+// Memory:     what is asked for and what was loaded are counted in a KvMemory until Unload; what
+//             stays is the policy's to count.
+// Threading:  one thread.
+// Blocking:   Load waits for the KV node, watching the stop signal.
+// Errors:     CANCELLED, DEADLINE_EXCEEDED; ABORTED when lost connections took the records away
+//             again and again; what the session answers. Records that were damaged are none: their
+//             clusters are read again.
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <map>
+
+#include "common/base/status.h"
+#include "common/kv/messages.h"
+#include "compute-node/kernels/thread_pool.h"
+#include "compute-node/kv_client/kv_client.h"
+#include "compute-node/retrieval/policy.h"
+#include "compute-node/session/kv_memory.h"
+#include "compute-node/session/memory_shares.h"
+#include "compute-node/session/stop.h"
+
+namespace cairn::compute {
+
+class IndexStream {
+ public:
+  // Borrows all; they outlive it.
+  IndexStream(std::int32_t layer_count, const MemoryShares& shares, ThreadPool& pool,
+              KvSession& session, RetrievalPolicy& policy, KvMemory& memory)
+      : layer_count_(layer_count),
+        shares_(shares),
+        pool_(pool),
+        session_(session),
+        policy_(policy),
+        memory_(memory) {}
+
+  // Asks for a layer's index unless it is here or was asked for; for a layer behind the last: does
+  // nothing.
+  void Request(std::int32_t layer);
+  // The layer's index is in memory until Unload; asks for the next one's.
+  absl::Status Load(std::int32_t layer, const StopSignal& stop);
+  // Lets go of it, unless it is to be kept.
+  void Unload(std::int32_t layer);
+  // Forgets what was asked for. To be called before rows are taken, which answers that are on their
+  // way do not have.
+  void Reset() { requests_.clear(); }
+
+ private:
+  struct Asked {
+    std::future<absl::StatusOr<ReadReply>> answer;
+    KvMemoryCharge charge;
+  };
+
+  absl::Status Take(std::int32_t layer, const FetchReply& reply);
+
+  const std::int32_t layer_count_;
+  const MemoryShares& shares_;
+  ThreadPool& pool_;
+  KvSession& session_;
+  RetrievalPolicy& policy_;
+  KvMemory& memory_;
+  // By layer.
+  std::map<std::int32_t, Asked> requests_;
+  std::map<std::int32_t, KvMemoryCharge> loaded_;
+};
+
+}  // namespace cairn::compute
