@@ -13,6 +13,8 @@ import subprocess
 import tempfile
 import threading
 
+from . import interrupts
+
 START_TIMEOUT_S = 600  # a first start packs the weights of a large model
 STOP_TIMEOUT_S = 60
 LOG_LINES_MAX = 200
@@ -39,9 +41,11 @@ class Daemon:
         # No Ctrl-C of the terminal reaches it, so it outlives its client; and nothing outlives this process.
         self.process = subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *command], stderr=subprocess.PIPE,
                                         text=True, errors="replace", start_new_session=True)
+        interrupts.started(self)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
         try:
+            interrupts.check()
             if not self._wait_ready():
                 raise DaemonError(self.why_ended())
         except BaseException:
@@ -83,15 +87,20 @@ class Daemon:
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
         return f"{self.name} {how}:\n{self.log()}"
 
-    def stop(self):
-        """As systemd would; kills it when that takes too long."""
+    def terminate(self):
+        """As systemd would; does not wait."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+
+    def stop(self):
+        """Kills it when its end takes too long."""
+        self.terminate()
+        try:
+            self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        interrupts.ended(self)
         self.reader.join(STOP_TIMEOUT_S)
 
 

@@ -1,6 +1,5 @@
 """The command line: subcommands, and what becomes of errors and signals."""
 import argparse
-import signal
 import sys
 
 try:
@@ -10,14 +9,14 @@ except ImportError as error:
     sys.exit(f"cairn-bench: {error}: install Debian's python3-grpcio, python3-protobuf and protobuf-compiler, and run "
              "it with /usr/bin/python3")
 
-from . import compare_command, speed_command, tasks_command  # noqa: E402
+from . import compare_command, interrupts, speed_command, tasks_command  # noqa: E402
 from .daemons import DaemonError  # noqa: E402
 from .options import CommandError  # noqa: E402
 from .result_file import ResultsError  # noqa: E402
 from .tasks import TasksError  # noqa: E402
 
 FAILED, INTERRUPTED = 1, 130
-ERRORS = (DaemonError, ResultsError, TasksError, CommandError)
+ERRORS = (DaemonError, ResultsError, TasksError, CommandError, OSError)
 
 
 def main(arguments=None):
@@ -29,16 +28,21 @@ def main(arguments=None):
     for command in (tasks_command, speed_command, compare_command):
         command.add_parser(subparsers)
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as Ctrl-C does
+    interrupts.install()
     try:
         return options.run(options)
-    except ERRORS as error:
-        print(f"cairn-bench: {error}", file=sys.stderr)
-        return FAILED
-    except OSError as error:
-        print(f"cairn-bench: {error}", file=sys.stderr)
-        return FAILED
     except KeyboardInterrupt:
-        print("cairn-bench: interrupted; the same command goes on from what is in --json",
-              file=sys.stderr)
-        return INTERRUPTED
+        return interrupted()
+    except Exception as error:  # pylint: disable=broad-except
+        if interrupts.requested():
+            return interrupted()
+        if not isinstance(error, ERRORS):
+            raise
+        print(f"cairn-bench: {error}", file=sys.stderr)
+        return FAILED
+
+
+def interrupted():
+    """-> the exit status."""
+    print("cairn-bench: interrupted; the same command goes on from what is in --json", file=sys.stderr)
+    return INTERRUPTED
