@@ -104,6 +104,7 @@ void SetRetrieval(const GenerateOptions& options, v1::GenerateRequest& request) 
   retrieval.set_cluster_target_entries(options.cluster_target_entries);
   retrieval.set_seed(options.clustering_seed);
   if (options.estimate_percent) retrieval.set_estimate_percent(*options.estimate_percent);
+  if (options.select_ahead) retrieval.set_select_ahead(*options.select_ahead);
   if (retrieval.ByteSizeLong() > 0) *request.mutable_retrieval() = retrieval;
 }
 

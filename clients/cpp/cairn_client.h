@@ -93,6 +93,7 @@ struct GenerateOptions {
   std::int32_t cluster_target_entries = 0;
   std::uint64_t clustering_seed = 0;
   std::optional<float> estimate_percent{};  // unset: as the daemon is configured
+  std::optional<bool> select_ahead{};       // likewise
   // For measurements: how many of the prompt's first tokens are prefilled; 0: see inference.proto.
   std::int32_t prefill_tokens_max = 0;
   // Shown in lists.

@@ -80,6 +80,9 @@ void AddOptions(CLI::App& app, Arguments& arguments) {
   app.add_option("--estimate", arguments.estimate,
                  "Share of the clusters not read that are attended by their means")
       ->capture_default_str();
+  app.add_flag(
+      "--select-ahead,!--no-select-ahead", selection.select_ahead,
+      "Whether dynakv selects by queries that the layer before foresees; it does by default");
   app.add_option("--seed", selection.seed, "Of whatever is random")->capture_default_str();
   app.add_option("--kv-format", arguments.kv_format,
                  "How keys and values are stored: f32, f16, q8 or q4")
@@ -153,6 +156,7 @@ nlohmann::ordered_json Configuration(const Arguments& arguments, std::int64_t to
   json["select_max"] = eval.selection.select_tokens_max;
   json["cluster_entries"] = eval.selection.cluster_target_entries;
   json["estimate_percent"] = eval.selection.estimate_percent;
+  json["select_ahead"] = eval.selection.select_ahead;
   json["seed"] = eval.selection.seed;
   json["kv_format"] = arguments.kv_format;
   json["every"] = eval.recall_every;

@@ -31,7 +31,9 @@ class WatchedPolicy : public compute::RetrievalPolicy {
 
   std::string_view name() const override { return inner_->name(); }
   bool selects_without_queries() const override { return inner_->selects_without_queries(); }
+  bool selects_ahead() const override { return inner_->selects_ahead(); }
   bool needs_keys() const override { return inner_->needs_keys(); }
+  bool needs_values() const override { return inner_->needs_values(); }
   std::int64_t WindowTokens(std::int64_t token_count) const override {
     return inner_->WindowTokens(token_count);
   }
@@ -41,6 +43,15 @@ class WatchedPolicy : public compute::RetrievalPolicy {
   std::optional<std::vector<Positions>> SelectHeld(
       const compute::SelectionInput& input) const override {
     return inner_->SelectHeld(input);
+  }
+  std::vector<std::vector<ClusterId>> Estimate(
+      const compute::SelectionInput& input,
+      std::span<const compute::FetchSlice> plan) const override {
+    return inner_->Estimate(input, plan);
+  }
+  void LoadMeans(std::int32_t layer, std::int32_t head, std::span<const ClusterId> clusters,
+                 compute::KvBlock& block, std::span<float> counts) const override {
+    inner_->LoadMeans(layer, head, clusters, block, counts);
   }
   compute::StoreActions Store(const compute::LeavingEntries& leaving) override {
     compute::StoreActions actions = inner_->Store(leaving);
@@ -54,6 +65,9 @@ class WatchedPolicy : public compute::RetrievalPolicy {
     return splits;
   }
   std::int64_t memory_bytes() const override { return inner_->memory_bytes(); }
+  std::int64_t ClusterCount(std::int32_t layer) const override {
+    return inner_->ClusterCount(layer);
+  }
   std::vector<compute::ClusterGroup> Regroup(std::int32_t layer) override {
     return inner_->Regroup(layer);
   }
@@ -74,10 +88,24 @@ class WatchedPolicy : public compute::RetrievalPolicy {
   std::vector<IndexRow> TakeChangedRows(std::int32_t layer) override {
     return inner_->TakeChangedRows(layer);
   }
+  void ReturnRows(std::int32_t layer, std::span<const ClusterRef> clusters) override {
+    inner_->ReturnRows(layer, clusters);
+  }
   absl::Status RestoreIndex(std::int32_t layer, std::span<const IndexRow> rows,
                             const std::vector<ClusterInfo>* clusters) override {
     return inner_->RestoreIndex(layer, rows, clusters);
   }
+  std::int64_t IndexBytes(std::int32_t layer) const override { return inner_->IndexBytes(layer); }
+  bool IndexIsLoaded(std::int32_t layer) const override { return inner_->IndexIsLoaded(layer); }
+  bool StoreReadsIndex(const compute::LeavingEntries& leaving) const override {
+    return inner_->StoreReadsIndex(leaving);
+  }
+  std::int64_t LoadIndex(std::int32_t layer, std::span<const IndexRecords> records,
+                         ThreadPool& pool) override {
+    return inner_->LoadIndex(layer, records, pool);
+  }
+  void FlagUnknown(std::int32_t layer) override { inner_->FlagUnknown(layer); }
+  void UnloadIndex(std::int32_t layer) override { inner_->UnloadIndex(layer); }
   bool rebuilds_from_keys() const override { return inner_->rebuilds_from_keys(); }
   absl::Status Rebuild(std::int32_t layer,
                        std::span<const compute::LoadedCluster> clusters) override {

@@ -100,6 +100,10 @@ constexpr std::array kKeys = {
         "\"dynakv\": so many percent of the clusters that a token does not read, 0 to 100, are\n"
         "attended by the means of their keys and values."},
     ConfigKey{
+        "select_ahead",
+        "\"dynakv\": whether layers choose by a forecast that is made while the layer before\n"
+        "is computed, so that what they attend is read in time."},
+    ConfigKey{
         "predict_selection",
         "Whether a token's computation asks for what the next layer will probably need while\n"
         "it computes this one. Answers do not depend on it."},
@@ -250,6 +254,7 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_cluster_target_entries(session.policy.selection.cluster_target_entries);
   config.set_clustering_seed(session.policy.selection.seed);
   config.set_estimate_percent(static_cast<float>(session.policy.selection.estimate_percent));
+  config.set_select_ahead(session.policy.selection.select_ahead);
   config.set_predict_selection(session.predict_selection);
   config.set_keep_clusters(session.keep_clusters);
   config.set_keep_index(session.keep_index);
@@ -302,7 +307,8 @@ SessionOptions ToSessionOptions(const ComputeNodeConfig& config) {
                               .select_tokens_max = config.select_tokens_max(),
                               .cluster_target_entries = config.cluster_target_entries(),
                               .seed = config.clustering_seed(),
-                              .estimate_percent = static_cast<double>(config.estimate_percent())};
+                              .estimate_percent = static_cast<double>(config.estimate_percent()),
+                              .select_ahead = config.select_ahead()};
   return options;
 }
 

@@ -52,15 +52,15 @@ class KvAttention {
   virtual ~KvAttention() = default;
   virtual absl::Status Attend(const AttentionBatch& batch) = 0;
 
-  // Whether Predict should be called for the layer in a pass of few tokens: it costs the product
+  // Whether Predict should be called for the layer, in a pass of one token: it costs the product
   // with the layer's query weights once more.
   virtual bool WantsPrediction(int layer) const {
     static_cast<void>(layer);
     return false;
   }
-  // About what the queries of `layer` will be, (token, head, head_dim), rotated: projected from
-  // what the layer before has without its feed-forward part, which is computed meanwhile. Called
-  // between the Attend of the layer before and that of `layer`.
+  // About what the queries of `layer` will be, (head, head_dim), rotated: projected from what the
+  // layer before has without its feed-forward part, which is computed meanwhile. Called between the
+  // Attend of the layer before and that of `layer`; the same whatever else the pass computes.
   virtual void Predict(int layer, std::span<const float> queries) {
     static_cast<void>(layer);
     static_cast<void>(queries);

@@ -125,37 +125,37 @@ void ForwardPass::RunLayer(std::int64_t index) {
       const TimelineSpan piece(TimelineKind::kCompute, "project_attended", {{"layer", index}});
       ProjectAttended(layer, rows);
     }
-    if (!last_layer && WantPrediction(index + 1)) PredictQueries(index + 1, rows);
+    if (!last_layer) PredictQueries(index + 1, rows);
     const TimelineSpan piece(TimelineKind::kCompute, "feed_forward", {{"layer", index}});
     FeedForward(layer, rows);
   });
 }
 
-bool ForwardPass::WantPrediction(std::int64_t layer) const {
-  return token_count_ <= kPieceTokens &&
-         std::any_of(sequences_.begin(), sequences_.end(), [layer](const Sequence& sequence) {
-           return sequence.pass->status.ok() &&
-                  sequence.pass->attention->WantsPrediction(static_cast<int>(layer));
-         });
-}
-
-// The queries of the layer before are not needed any more. REQUIRES: `rows` are all there are.
+// Of the sequences in `rows` that want it. The queries of the layer before are not needed any more.
 void ForwardPass::PredictQueries(std::int64_t layer, Rows rows) {
+  std::vector<const Sequence*> wanting;
+  for (const Sequence& sequence : sequences_) {
+    const SequencePass& pass = *sequence.pass;
+    const bool is_here =
+        sequence.rows.first >= rows.first && sequence.rows.first < rows.first + rows.count;
+    if (is_here && sequence.rows.count == 1 && pass.status.ok() &&
+        pass.attention->WantsPrediction(static_cast<int>(layer))) {
+      wanting.push_back(&sequence);
+    }
+  }
+  if (wanting.empty()) return;
   const TimelineSpan span(TimelineKind::kCompute, "predict_queries", {{"layer", layer}});
   const LayerWeights& weights = weights_.layer(layer);
   const std::int64_t query = config_.query_length();
   const MatMulJob job{weights.query, OrNull(weights.query_bias), scratch_.query.data(), query};
-  MultiplyNormalised(rows.count, [](std::int64_t token) { return token; }, weights.attention_norm,
-                     {&job, 1});
-  for (const Sequence& sequence : sequences_) {
-    const SequencePass& pass = *sequence.pass;
-    if (!pass.status.ok() || !pass.attention->WantsPrediction(static_cast<int>(layer))) continue;
-    for (std::int64_t token = 0; token < sequence.rows.count; ++token) {
-      RotateHeads(scratch_.query, sequence.rows.first + token, config_.head_count);
-    }
-    pass.attention->Predict(static_cast<int>(layer),
-                            {scratch_.query.data() + sequence.rows.first * query,
-                             static_cast<std::size_t>(sequence.rows.count * query)});
+  const auto token_of = [&](std::int64_t i) {
+    return wanting[static_cast<std::size_t>(i)]->rows.first;
+  };
+  MultiplyNormalised(std::ssize(wanting), token_of, weights.attention_norm, {&job, 1});
+  for (std::int64_t i = 0; i < std::ssize(wanting); ++i) {
+    RotateHeads(scratch_.query, i, token_of(i), config_.head_count);
+    wanting[static_cast<std::size_t>(i)]->pass->attention->Predict(static_cast<int>(layer),
+                                                                   Row(scratch_.query, i, query));
   }
 }
 
@@ -212,12 +212,12 @@ void ForwardPass::ComputeAngles() {
   }
 }
 
-void ForwardPass::RotateHeads(std::vector<float>& rows, std::int64_t token,
+void ForwardPass::RotateHeads(std::vector<float>& rows, std::int64_t row, std::int64_t token,
                               std::int64_t head_count) {
   const std::int64_t half = config_.head_dim / 2;
   const RopeAngles angles{Row(scratch_.cosines, token, half), Row(scratch_.sines, token, half)};
   for (std::int64_t head = 0; head < head_count; ++head) {
-    const std::span<float> vector = Row(rows, token * head_count + head, config_.head_dim);
+    const std::span<float> vector = Row(rows, row * head_count + head, config_.head_dim);
     if (config_.rope_pairing == RopePairing::kHalves) {
       RopeHalves(angles, vector);
     } else {
@@ -272,8 +272,9 @@ void ForwardPass::ProjectQueryKeyValue(const LayerWeights& layer, Rows rows) {
       rows.count, [&](std::int64_t token) { return rows.first + token; }, layer.attention_norm,
       jobs);
   pool_.ParallelFor(rows.count, [&](std::int64_t token) {
-    RotateHeads(scratch_.query, rows.first + token, config_.head_count);
-    RotateHeads(scratch_.key, rows.first + token, config_.kv_head_count);
+    const std::int64_t row = rows.first + token;
+    RotateHeads(scratch_.query, row, row, config_.head_count);
+    RotateHeads(scratch_.key, row, row, config_.kv_head_count);
   });
 }
 

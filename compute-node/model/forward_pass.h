@@ -76,7 +76,9 @@ class ForwardPass {
   // Calls body(rows) for a piece of `all` at a time.
   template <typename Body>
   void ForPieces(std::span<const Rows> all, const Body& body);
-  void RotateHeads(std::vector<float>& rows, std::int64_t token, std::int64_t head_count);
+  // Row `row` of `rows`, as its token's.
+  void RotateHeads(std::vector<float>& rows, std::int64_t row, std::int64_t token,
+                   std::int64_t head_count);
   template <typename RowOf>
   void Multiply(std::int64_t token_count, std::int64_t column_count, const RowOf& row_of,
                 const float* values, std::span<const MatMulJob> jobs);
@@ -84,7 +86,6 @@ class ForwardPass {
   void MultiplyNormalised(std::int64_t count, const IndexOf& index_of, std::span<const float> norm,
                           std::span<const MatMulJob> jobs);
   void ProjectQueryKeyValue(const LayerWeights& layer, Rows rows);
-  bool WantPrediction(std::int64_t layer) const;
   void PredictQueries(std::int64_t layer, Rows rows);
   void ProjectAttended(const LayerWeights& layer, Rows rows);
   void FeedForward(const LayerWeights& layer, Rows rows);

@@ -60,6 +60,7 @@ class DynaKvPolicy : public RetrievalPolicy {
 
   std::string_view name() const override { return "dynakv"; }
   bool selects_without_queries() const override { return false; }
+  bool selects_ahead() const override { return options_.selection.select_ahead; }
   bool needs_keys() const override { return true; }
   bool needs_values() const override { return options_.selection.estimate_percent > 0; }
   std::int64_t WindowTokens(std::int64_t token_count) const override;

@@ -168,6 +168,9 @@ class RetrievalPolicy {
   // Whether Select ignores queries. Then a layer's clusters are requested while the layer before
   // computes.
   virtual bool selects_without_queries() const = 0;
+  // Whether Select is asked with what a layer's queries are foreseen to be, and that is attended
+  // whatever they are then; but for the first layer, of which nothing is foreseen.
+  virtual bool selects_ahead() const { return false; }
   // Whether Store looks at keys.
   virtual bool needs_keys() const { return false; }
   // Whether it looks at values, there and wherever it looks at keys.

@@ -48,9 +48,16 @@ bool TakeSelection(std::string_view& in, std::int32_t version, SelectionOptions&
       TakeNumber(in, selection.select_percent) && TakeNumber(in, selection.select_tokens_min) &&
       TakeNumber(in, selection.select_tokens_max) &&
       TakeNumber(in, selection.cluster_target_entries) && TakeNumber(in, selection.seed);
+  selection.select_ahead = version == kForeseeingPolicyVersion;
   if (!taken || version < kEstimatingPolicyVersion) return taken;
   // Without any the other version is written.
-  return TakeNumber(in, selection.estimate_percent) && selection.estimate_percent > 0;
+  return TakeNumber(in, selection.estimate_percent) &&
+         (selection.select_ahead || selection.estimate_percent > 0);
+}
+
+std::int32_t WrappedVersion(const SelectionOptions& selection) {
+  if (selection.select_ahead) return kForeseeingPolicyVersion;
+  return selection.estimate_percent > 0 ? kEstimatingPolicyVersion : kWrappedPolicyVersion;
 }
 
 }  // namespace
@@ -81,6 +88,7 @@ std::string Describe(const PolicyChoice& choice, const PolicyChoice& other) {
   add("seed", a.seed, b.seed);
   add("estimate_percent", static_cast<float>(a.estimate_percent),
       static_cast<float>(b.estimate_percent));
+  add("select_ahead", a.select_ahead, b.select_ahead);
   return text;
 }
 
@@ -92,8 +100,7 @@ PutPolicyState WrapPolicyState(const PolicyChoice& choice, PutPolicyState own) {
   const std::int64_t name_bytes = std::ssize(choice.name);
   CAIRN_CHECK(name_bytes > 0 && name_bytes <= kPolicyNameBytesMax);
   PutPolicyState wrapped;
-  const bool estimates = choice.selection.estimate_percent > 0;
-  wrapped.version = estimates ? kEstimatingPolicyVersion : kWrappedPolicyVersion;
+  wrapped.version = WrappedVersion(choice.selection);
   AppendNumber(wrapped.state, static_cast<std::uint8_t>(name_bytes));
   wrapped.state += choice.name;
   AppendNumber(wrapped.state, choice.selection.select_percent);
@@ -101,7 +108,9 @@ PutPolicyState WrapPolicyState(const PolicyChoice& choice, PutPolicyState own) {
   AppendNumber(wrapped.state, choice.selection.select_tokens_max);
   AppendNumber(wrapped.state, choice.selection.cluster_target_entries);
   AppendNumber(wrapped.state, choice.selection.seed);
-  if (estimates) AppendNumber(wrapped.state, choice.selection.estimate_percent);
+  if (wrapped.version >= kEstimatingPolicyVersion) {
+    AppendNumber(wrapped.state, choice.selection.estimate_percent);
+  }
   AppendNumber(wrapped.state, own.version);
   wrapped.state += own.state;
   return wrapped;
@@ -110,9 +119,9 @@ PutPolicyState WrapPolicyState(const PolicyChoice& choice, PutPolicyState own) {
 absl::StatusOr<UnwrappedPolicyState> UnwrapPolicyState(std::int32_t version,
                                                        std::string_view state) {
   UnwrappedPolicyState out;
-  if (version > kEstimatingPolicyVersion) {
+  if (version > kForeseeingPolicyVersion) {
     return InvalidArgument("stored policy state has version {}: this Cairn knows those up to {}",
-                           version, kEstimatingPolicyVersion);
+                           version, kForeseeingPolicyVersion);
   }
   if (version < kWrappedPolicyVersion) {
     out.version = version;

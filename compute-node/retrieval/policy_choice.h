@@ -3,13 +3,14 @@
 // goes on with them.
 //
 // Stored form: the state of the policy `full` is stored as it is (versions below
-// kWrappedPolicyVersion are its own). That of any other policy is wrapped, with that version, or
-// kEstimatingPolicyVersion if it estimates clusters, and these bytes, numbers in little-endian
-// order:
+// kWrappedPolicyVersion are its own). That of any other policy is wrapped, with
+// kForeseeingPolicyVersion if it selects ahead, else kEstimatingPolicyVersion if it estimates
+// clusters, else kWrappedPolicyVersion, and these bytes, numbers in little-endian order:
 //   name: 1 byte for its length, then its bytes
 //   select_percent: IEEE double; select_tokens_min, select_tokens_max, cluster_target_entries: 64
 //   bits each, signed; seed: 64 bits
-//   only with kEstimatingPolicyVersion: estimate_percent: IEEE double, above 0
+//   not with kWrappedPolicyVersion: estimate_percent: IEEE double, with kEstimatingPolicyVersion
+//   above 0
 //   version of the policy's own state: 32 bits, signed
 //   the policy's own state: the rest
 #pragma once
@@ -26,6 +27,7 @@ namespace cairn::compute {
 
 inline constexpr std::int32_t kWrappedPolicyVersion = 16;
 inline constexpr std::int32_t kEstimatingPolicyVersion = 17;
+inline constexpr std::int32_t kForeseeingPolicyVersion = 18;
 inline constexpr std::int64_t kPolicyNameBytesMax = 32;
 
 struct PolicyChoice {

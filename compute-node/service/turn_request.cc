@@ -123,6 +123,10 @@ absl::StatusOr<std::optional<PolicyChoice>> ReadRetrieval(const v1::Retrieval& r
     asked = true;
     choice.selection.estimate_percent = static_cast<double>(retrieval.estimate_percent());
   }
+  if (retrieval.has_select_ahead()) {
+    asked = true;
+    choice.selection.select_ahead = retrieval.select_ahead();
+  }
   if (!asked) return std::nullopt;
   CAIRN_RETURN_IF_ERROR(Annotate(choice.Validate(), "retrieval"));
   return choice;

@@ -85,10 +85,15 @@ SelectionInput StoredKv::InputOf(std::int32_t layer, std::span<const float> quer
 }
 
 void StoredKv::Predict(int layer, std::span<const float> queries) {
-  // Attend loads it again, and answers the error.
-  if (!store_.index().Load(layer, *stop_).ok()) return;
+  const absl::Status status = store_.index().Load(layer, *stop_);
+  if (policy_.selects_ahead()) ahead_ = {.layer = layer, .status = status, .slices = {}};
+  if (!status.ok()) return;  // if it did not select ahead, Attend loads it again
   const TimelineSpan span(TimelineKind::kCompute, "predict", {{"layer", layer}});
-  selected_fetch_.Predict(session_, layer, policy_.Select(InputOf(layer, queries)));
+  std::vector<FetchSlice> plan = policy_.Select(InputOf(layer, queries));
+  if (options_.predict) selected_fetch_.Predict(session_, layer, plan);
+  if (!policy_.selects_ahead()) return;
+  ahead_.slices = std::move(plan);
+  if (!policy_.needs_values()) store_.index().Unload(layer);
 }
 
 std::int64_t StoredKv::WholeBlocksEnd(std::int32_t layer) const {
@@ -166,8 +171,7 @@ absl::Status StoredKv::AttendEverything(const AttentionBatch& batch) {
 }
 
 absl::Status StoredKv::AttendSelected(const AttentionBatch& batch) {
-  CAIRN_RETURN_IF_ERROR(store_.index().Load(batch.layer, *stop_));
-  std::vector<FetchSlice> plan = Select(batch);
+  CAIRN_ASSIGN_OR_RETURN(std::vector<FetchSlice> plan, PlanOf(batch));
   const std::vector<std::vector<ClusterId>> estimated = Estimate(batch, plan);
   const auto attend_means = [&] {
     if (estimated.empty()) return;
@@ -189,7 +193,13 @@ absl::Status StoredKv::AttendSelected(const AttentionBatch& batch) {
   return absl::OkStatus();
 }
 
-std::vector<FetchSlice> StoredKv::Select(const AttentionBatch& batch) {
+absl::StatusOr<std::vector<FetchSlice>> StoredKv::PlanOf(const AttentionBatch& batch) {
+  if (ahead_.layer == batch.layer) {
+    AheadPlan ahead = std::exchange(ahead_, {});
+    if (!ahead.status.ok()) return ahead.status;
+    return std::move(ahead.slices);
+  }
+  CAIRN_RETURN_IF_ERROR(store_.index().Load(batch.layer, *stop_));
   const TimelineSpan span(TimelineKind::kCompute, "select", {{"layer", batch.layer}});
   return policy_.Select(InputOf(batch.layer, batch.q));
 }
@@ -259,10 +269,10 @@ void StoredKv::KeepLoaded(std::int32_t layer, const SelectedClusters& selected) 
 }
 
 // A policy that needs a layer's queries cannot ask for its clusters before they are there; what the
-// KV node guesses can be read meanwhile. One that needs none has asked for them already. Behind the
-// last layer comes the first one of the next pass.
+// KV node guesses can be read meanwhile. One that needs none, or selects ahead, asks for them in
+// time. Behind the last layer comes the first one of the next pass.
 void StoredKv::HintNextLayer(std::int32_t layer) {
-  if (policy_.selects_without_queries()) return;
+  if (policy_.selects_without_queries() || policy_.selects_ahead()) return;
   const std::int32_t next = (layer + 1) % options_.layout.layer_count;
   AddTimelineMark(TimelineKind::kIo, "layer_hint", {{"layer", next}});
   session_.SendHint(LayerHint{next});
@@ -277,6 +287,7 @@ void StoredKv::CommitPass() {
 void StoredKv::AbandonPass() {
   pipeline_.Reset();
   selected_fetch_.Reset();
+  ahead_ = {};
   store_.index().Reset();
   session_.ReturnLeases();
   // A buffer for one token is kept for the next step; one for a chunk is not worth its memory.

@@ -81,7 +81,9 @@ class StoredKv : public KvAttention {
   absl::Status StartPass(std::int64_t token_count, const StopSignal& stop, LayerDone layer_done);
   absl::Status Attend(const AttentionBatch& batch) override;
   bool WantsPrediction(int layer) const override {
-    return IsSelecting() && options_.predict && selected_fetch_.IsWorthPredicting(layer);
+    if (!IsSelecting()) return false;
+    return policy_.selects_ahead() ||
+           (options_.predict && selected_fetch_.IsWorthPredicting(layer));
   }
   void Predict(int layer, std::span<const float> queries) override;
   // REQUIRES: every layer was attended.
@@ -108,7 +110,8 @@ class StoredKv : public KvAttention {
   SelectionInput InputOf(std::int32_t layer, std::span<const float> queries);
   absl::Status AttendEverything(const AttentionBatch& batch);
   absl::Status AttendSelected(const AttentionBatch& batch);
-  std::vector<FetchSlice> Select(const AttentionBatch& batch);
+  // What the layer attends: as it was selected ahead, or now.
+  absl::StatusOr<std::vector<FetchSlice>> PlanOf(const AttentionBatch& batch);
   std::vector<std::vector<ClusterId>> Estimate(const AttentionBatch& batch,
                                                std::span<const FetchSlice> plan);
   // Where the layer's stored entries end, less a last block that is not whole. Behind a fork from
@@ -150,8 +153,16 @@ class StoredKv : public KvAttention {
   std::vector<std::vector<LoadedCluster>> loaded_;
   std::vector<std::vector<LoadedCluster>> loading_;
 
+  // What a policy that selects ahead has selected; a failure is its layer's.
+  struct AheadPlan {
+    std::int32_t layer = -1;
+    absl::Status status;
+    std::vector<FetchSlice> slices;
+  };
+
   // Of the pass in progress.
   std::int64_t pass_tokens_ = 0;
+  AheadPlan ahead_;
   const StopSignal* stop_ = nullptr;
   LayerDone layer_done_;
   std::span<const float> queries_;

@@ -64,7 +64,8 @@ class Bench:
             files["tasks"] = self.options.tasks
             if self.options.prompts:
                 files["prompts"] = self.options.prompts
-        shared = ("policy", "seed", "select", "select_min", "select_max", "cluster_entries", "estimate", "kv_format",
+        shared = ("policy", "seed", "select", "select_min", "select_max", "cluster_entries", "estimate", "select_ahead",
+                  "kv_format",
                   "profile", "threads")
         try:
             for path in files.values():

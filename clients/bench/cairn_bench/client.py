@@ -18,6 +18,7 @@ class Retrieval:
     cluster_target_entries: int
     seed: int
     estimate_percent: float = 0.0
+    select_ahead: bool = True
 
 
 def message(text):

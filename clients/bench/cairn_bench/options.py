@@ -41,6 +41,8 @@ def add_run_options(add):
     add("--cluster-entries", type=integer(1), default=8, metavar="N", help="mean size of a cluster; default 8")
     add("--estimate", type=share, default=0.0, metavar="S%",
         help="share of the clusters not read that dynakv attends by their means; default 0%%: none")
+    add("--no-select-ahead", dest="select_ahead", action="store_false",
+        help="let dynakv select by a layer's queries instead of what the layer before foresees of them")
     add("--kv-format", choices=("f16", "f32", "q8", "q4"), default="f16", help="of keys and values; default f16")
     add("--dram-budget", type=budget, metavar="B",
         help="memory for keys and values: bytes, or a share such as 1/13 of what the context takes")
@@ -98,7 +100,7 @@ def check(options):
 
 def retrieval(options, policy, seed):
     return Retrieval(policy, options.select, options.select_min, options.select_max, options.cluster_entries, seed,
-                     options.estimate)
+                     options.estimate, options.select_ahead)
 
 
 def names(text):

@@ -374,6 +374,7 @@ TEST(PolicyEvalTest, FollowingClustersChangesNoAnswer) {
   const std::unique_ptr<compute::Model> model = MakeTinyModel();
   const std::vector<std::int32_t> tokens = RandomTokens(*model, 650, seed);
   EvalOptions options = SmallOptions({"dynakv", "streaming"});
+  options.selection.estimate_percent = 20;
   const auto plain = Evaluate(*model, tokens, options, nullptr);
   options.follow_clusters = true;
   const auto followed = Evaluate(*model, tokens, options, nullptr);

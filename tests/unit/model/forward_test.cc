@@ -211,6 +211,47 @@ TEST(ForwardTest, SequencesInOnePassGetTheBitsThatTheyGetApart) {
   }
 }
 
+// Keeps what it is told of the queries to come.
+class ForeseeingAttention : public DenseAttention {
+ public:
+  using DenseAttention::DenseAttention;
+  bool WantsPrediction(int) const override { return true; }
+  void Predict(int layer, std::span<const float> queries) override {
+    foreseen.emplace_back(layer, std::vector<float>(queries.begin(), queries.end()));
+  }
+
+  std::vector<std::pair<int, std::vector<float>>> foreseen;
+};
+
+TEST(ForwardTest, ForecastsAreThoseThatASequenceGetsAlone) {
+  const auto model = LoadModel(TinyModelPath("tiny-qwen2", "q4_0"), 2);
+  const auto tokens = test::ReferencePrompt(260, model->config().vocab_size);
+  const auto foreseen_of = [&](bool beside_others) {
+    ForeseeingAttention attention(model->config(), KvFormat::kF16, 64, model->pool());
+    TestSequence prompt(*model, tokens, true);
+    TestSequence other(*model, tokens, true);
+    for (std::int64_t position = 0; position < 3; ++position) {
+      SequencePass step;
+      step.tokens = std::span(tokens).subspan(static_cast<std::size_t>(position), 1);
+      step.first_position = position;
+      step.attention = &attention;
+      std::vector<SequencePass*> passes;
+      // More tokens than are computed at a time, so that the step is in neither the first piece
+      // nor at the start of one.
+      if (beside_others) passes = {prompt.Next(200 >> position), other.Next(1)};
+      passes.push_back(&step);
+      model->Forward(passes, nullptr);
+      EXPECT_TRUE(step.status.ok()) << step.status;
+    }
+    return attention.foreseen;
+  };
+  const auto alone = foreseen_of(false);
+  ASSERT_EQ(std::ssize(alone), 3 * (model->config().layer_count - 1));
+  EXPECT_EQ(alone.front().first, 1);
+  EXPECT_EQ(std::ssize(alone.front().second), model->config().query_length());
+  EXPECT_EQ(foreseen_of(true), alone);
+}
+
 TEST(ForwardTest, ASequenceThatFailsDoesNotDisturbTheOthers) {
   const auto model = LoadModel(TinyModelPath("tiny-llama", "q8_0"));
   const auto tokens = test::ReferencePrompt(30, model->config().vocab_size);

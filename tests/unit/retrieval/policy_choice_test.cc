@@ -14,7 +14,8 @@ PolicyChoice Example() {
                       .select_tokens_min = 64,
                       .select_tokens_max = 0x0102,
                       .cluster_target_entries = 9,
-                      .seed = 0xfedcba9876543210};
+                      .seed = 0xfedcba9876543210,
+                      .select_ahead = false};
   return choice;
 }
 
@@ -61,6 +62,25 @@ TEST(PolicyChoiceTest, WrappedStateOfAPolicyThatEstimatesHasTheseBytes) {
   none.replace(45, 8, 8, 0);
   EXPECT_FALSE(Unwrapped(17, none).ok());
   EXPECT_FALSE(Unwrapped(17, std::string_view(wrapped.state).substr(0, 52)).ok());
+}
+
+// The same, and the number may be zero.
+TEST(PolicyChoiceTest, WrappedStateOfAPolicyThatSelectsAheadHasTheseBytes) {
+  PolicyChoice choice = Example();
+  choice.selection.select_ahead = true;
+  const PutPolicyState wrapped = WrapPolicyState(choice, {0x01020304, "own"});
+  EXPECT_EQ(wrapped.version, 18);
+  EXPECT_EQ(Hex(wrapped.state),
+            std::string(kExampleHex) + "0000000000000000" + "04030201" + "6f776e");
+  const auto unwrapped = UnwrapPolicyState(wrapped.version, wrapped.state);
+  ASSERT_TRUE(unwrapped.ok()) << unwrapped.status();
+  EXPECT_EQ(unwrapped->choice.selection, choice.selection);
+  EXPECT_EQ(unwrapped->state, "own");
+  EXPECT_FALSE(Unwrapped(18, std::string_view(wrapped.state).substr(0, 52)).ok());
+  choice.selection.estimate_percent = 25;
+  const PutPolicyState both = WrapPolicyState(choice, {1, ""});
+  EXPECT_EQ(both.version, 18);
+  EXPECT_EQ(UnwrapPolicyState(18, both.state)->choice.selection, choice.selection);
 }
 
 TEST(PolicyChoiceTest, UnwrappingGivesTheChoiceAndThePolicysOwnState) {
@@ -115,9 +135,9 @@ TEST(PolicyChoiceTest, DamagedStateIsRefused) {
 }
 
 TEST(PolicyChoiceTest, StateOfALaterVersionSaysSo) {
-  const absl::Status status = Unwrapped(18, "whatever");
+  const absl::Status status = Unwrapped(19, "whatever");
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(Message(status).find("version 18"), std::string::npos);
+  EXPECT_NE(Message(status).find("version 19"), std::string::npos);
 }
 
 TEST(PolicyChoiceTest, OnlyKnownNamesAndAllowedOptionsAreValid) {

@@ -201,20 +201,43 @@ TEST_F(DynaKvTest, AskingAheadChangesNothing) {
   options.policy.selection.estimate_percent = 50;
   const std::vector<std::int32_t> prompt = Prompt(400);
   const std::vector<std::int32_t> fed = Prompt(120);
-  std::vector<std::vector<std::vector<float>>> results;
-  for (const bool predict : {true, false}) {
-    options.predict_selection = predict;
-    const std::unique_ptr<Conversation> conversation = Begun(prompt);
-    results.push_back(Feed(*conversation, fed));
-    const FetchCounts& counts = conversation->fetch_counts();
-    EXPECT_GT(counts.selected_count, 0);
-    EXPECT_EQ(counts.predicted_count > 0, predict);
-    EXPECT_EQ(counts.foreseen_count > 0, predict);
-    const FetchTimes times = conversation->fetch_times();
-    EXPECT_GT(times.io_time.count(), 0);
-    EXPECT_LE(times.exposed_time, times.io_time);
+  for (const bool select_ahead : {true, false}) {
+    options.policy.selection.select_ahead = select_ahead;
+    std::vector<std::vector<std::vector<float>>> results;
+    for (const bool predict : {true, false}) {
+      options.predict_selection = predict;
+      const std::unique_ptr<Conversation> conversation = Begun(prompt);
+      results.push_back(Feed(*conversation, fed));
+      const FetchCounts& counts = conversation->fetch_counts();
+      EXPECT_GT(counts.selected_count, 0);
+      EXPECT_EQ(counts.predicted_count > 0, predict);
+      EXPECT_EQ(counts.foreseen_count > 0, predict);
+      // What was selected ahead is all that is asked for.
+      EXPECT_EQ(counts.foreseen_count == counts.predicted_count, select_ahead || !predict);
+      const FetchTimes times = conversation->fetch_times();
+      EXPECT_GT(times.io_time.count(), 0);
+      EXPECT_LE(times.exposed_time, times.io_time);
+    }
+    EXPECT_EQ(results[0], results[1]) << select_ahead;
   }
-  EXPECT_EQ(results[0], results[1]);
+}
+
+// Layers but the first attend other clusters, and with everything selected the same.
+TEST_F(DynaKvTest, SelectingAheadAttendsWhatWasForeseen) {
+  const std::vector<std::int32_t> prompt = Prompt(400);
+  const std::vector<std::int32_t> fed = Prompt(40);
+  for (const bool everything : {false, true}) {
+    if (everything) {
+      options.policy.selection.select_percent = 100;
+      options.policy.selection.select_tokens_max = 1 << 20;
+    }
+    std::vector<std::vector<std::vector<float>>> results;
+    for (const bool select_ahead : {true, false}) {
+      options.policy.selection.select_ahead = select_ahead;
+      results.push_back(Feed(*Begun(prompt), fed));
+    }
+    EXPECT_EQ(results[0] == results[1], everything);
+  }
 }
 
 TEST_F(DynaKvTest, KeepingClustersChangesNothing) {
