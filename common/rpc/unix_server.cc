@@ -10,6 +10,7 @@
 #include <grpcpp/security/server_credentials.h>
 
 #include "common/base/check.h"
+#include "common/base/thread.h"
 #include "common/rpc/grpc_runtime.h"
 
 namespace cairn::rpc {
@@ -52,7 +53,10 @@ absl::Status UnixServer::Listen(grpc::Service* service) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kPingIntervalMs / 2);
   if (options_.configure) options_.configure(builder);
-  server_ = builder.BuildAndStart();
+  {
+    const ServingPriority serving(0);
+    server_ = builder.BuildAndStart();
+  }
   if (server_ == nullptr || bound == 0) {
     return Internal(
         "bind socket {}: gRPC refused it; check that its directory exists and is writable",

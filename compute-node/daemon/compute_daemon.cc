@@ -213,7 +213,7 @@ absl::StatusOr<std::unique_ptr<KvNode>> ComputeDaemon::ReachKvNode() {
   options.reconnect_time_max = std::chrono::seconds(config_.kv_wait_seconds());
   options.realtime_priority = config_.realtime_priority();
   CAIRN_RETURN_IF_ERROR(
-      Annotate(RealtimePriority(options.realtime_priority).status(), "realtime_priority"));
+      Annotate(ServingPriority(options.realtime_priority).status(), "realtime_priority"));
   const Clock::time_point deadline = Clock::now() + options.reconnect_time_max;
   bool told = false;
   for (;;) {

@@ -297,7 +297,7 @@ absl::Status GrpcKvSession::Reattach() {
 }
 
 void GrpcKvSession::Run() {
-  const RealtimePriority realtime(link_->options().realtime_priority);
+  const ServingPriority realtime(link_->options().realtime_priority);
   while (true) {
     std::shared_ptr<ChannelCall> call;
     {

@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<KvDaemon>> KvDaemon::Start(const KvNodeConfig& co
   CAIRN_RETURN_IF_ERROR(daemon->OpenExtentFile());
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, daemon->OpenMetadata());
   // The threads of the engine and the server inherit it, those of the metadata do not.
-  const RealtimePriority realtime(config.realtime_priority());
+  const ServingPriority realtime(config.realtime_priority());
   CAIRN_RETURN_IF_ERROR(Annotate(realtime.status(), "realtime_priority"));
   CAIRN_RETURN_IF_ERROR(daemon->OpenEngine(std::move(meta)));
   CAIRN_RETURN_IF_ERROR(daemon->Serve());

@@ -220,7 +220,7 @@ void RunAll(const Settings& settings) {
   KvClientOptions options;
   options.use_arena = settings.use_arena;
   options.realtime_priority = settings.realtime_priority;
-  const RealtimePriority realtime(settings.realtime_priority);
+  const ServingPriority realtime(settings.realtime_priority);
   CAIRN_CHECK(realtime.status().ok());
   auto node = GrpcKvNode::Connect(settings.socket_path, options);
   if (!node.ok()) std::cerr << node.status() << '\n';

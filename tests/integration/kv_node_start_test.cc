@@ -327,7 +327,7 @@ TEST_F(KvNodeStartTest, ValueOutOfItsRangeNamesTheKey) {
 
 TEST_F(KvNodeStartTest, RealtimePriorityIsOfTheThreadsThatServe) {
   node_.SetConfig("realtime_priority", "1");
-  if (!RealtimePriority(1).status().ok()) {
+  if (!ServingPriority(1).status().ok()) {
     ExpectRefused(node_, {"realtime_priority", "1"});
     GTEST_SKIP() << "no realtime priorities here";
   }

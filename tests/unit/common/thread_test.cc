@@ -2,10 +2,13 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <string>
 #include <thread>
 
@@ -39,10 +42,10 @@ TEST(ThreadTest, RealtimePriorityIsOfItsThreadAndThoseThatItStarts) {
     EXPECT_EQ(pthread_getschedparam(pthread_self(), &now, &parameters), 0);
     return now;
   };
-  EXPECT_TRUE(RealtimePriority(0).status().ok());
+  EXPECT_TRUE(ServingPriority(0).status().ok());
   int inherited = -1;
   {
-    const RealtimePriority realtime(1);
+    const ServingPriority realtime(1);
     if (!realtime.status().ok()) {
       EXPECT_EQ(realtime.status().code(), absl::StatusCode::kPermissionDenied);
       EXPECT_EQ(policy(), SCHED_OTHER);
@@ -53,6 +56,37 @@ TEST(ThreadTest, RealtimePriorityIsOfItsThreadAndThoseThatItStarts) {
   }
   EXPECT_EQ(inherited, SCHED_RR);
   EXPECT_EQ(policy(), SCHED_OTHER);
+}
+
+// The calling thread's time slice, 0 where Linux does not tell.
+std::uint64_t SliceNanoseconds() {
+  struct {
+    std::uint32_t size_bytes;
+    std::uint32_t policy;
+    std::uint64_t flags;
+    std::int32_t nice;
+    std::uint32_t priority;
+    std::uint64_t runtime;
+    std::uint64_t deadline;
+    std::uint64_t period;
+  } attributes{};
+  EXPECT_EQ(syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0U), 0);
+  return attributes.runtime;
+}
+
+TEST(ThreadTest, AShortSliceIsOfItsThreadAndThoseThatItStarts) {
+  const std::uint64_t before = SliceNanoseconds();
+  std::uint64_t inside = 0;
+  std::uint64_t inherited = 0;
+  {
+    const ServingPriority serving(0);
+    inside = SliceNanoseconds();
+    StartThread("inherits", [&] { inherited = SliceNanoseconds(); }).join();
+  }
+  EXPECT_EQ(SliceNanoseconds(), before);
+  EXPECT_EQ(inherited, inside);
+  if (before == 0) GTEST_SKIP() << "this Linux has no slices of single threads";
+  EXPECT_LT(inside, before);
 }
 
 TEST(ThreadDeathTest, ANameThatTheKernelWouldCutIsAProgrammerError) {
