@@ -65,8 +65,8 @@ class WatchedPolicy : public compute::RetrievalPolicy {
     return splits;
   }
   std::int64_t memory_bytes() const override { return inner_->memory_bytes(); }
-  std::int64_t ClusterCount(std::int32_t layer) const override {
-    return inner_->ClusterCount(layer);
+  std::int64_t ClusterBytes(std::int32_t layer) const override {
+    return inner_->ClusterBytes(layer);
   }
   std::vector<compute::ClusterGroup> Regroup(std::int32_t layer) override {
     return inner_->Regroup(layer);

@@ -110,11 +110,6 @@ constexpr std::array kKeys = {
     ConfigKey{"keep_clusters",
               "Whether clusters that tokens attended last stay in memory, as far as half of\n"
               "dram_budget_bytes has room beside the index. Answers do not depend on it."},
-    ConfigKey{
-        "keep_index",
-        "Whether the index that dynakv chooses clusters by stays in memory, as far as half of\n"
-        "dram_budget_bytes has room; each token reads the rest, layer by layer. Answers do not\n"
-        "depend on it."},
     ConfigKey{"recluster_prompts",
               "Whether clusters of a prompt longer than prefill_chunk_tokens are made again over\n"
               "all of it: better answers, and everything is read and written once more."},
@@ -257,7 +252,6 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_select_ahead(session.policy.selection.select_ahead);
   config.set_predict_selection(session.predict_selection);
   config.set_keep_clusters(session.keep_clusters);
-  config.set_keep_index(session.keep_index);
   config.set_recluster_prompts(session.recluster_prompts);
   config.set_local_prompts(session.local_prompts);
   config.set_trace_path("");
@@ -298,7 +292,6 @@ SessionOptions ToSessionOptions(const ComputeNodeConfig& config) {
   options.dram_budget_bytes = config.dram_budget_bytes();
   options.predict_selection = config.predict_selection();
   options.keep_clusters = config.keep_clusters();
-  options.keep_index = config.keep_index();
   options.recluster_prompts = config.recluster_prompts();
   options.local_prompts = config.local_prompts();
   options.policy.name = config.policy();

@@ -45,6 +45,17 @@ HWY_INLINE hn::Vec<D> LoadCodes(D d, const std::int8_t* codes) {
   return hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, codes)));
 }
 
+// The numbers in the low and in the high halves of as many bytes.
+template <class D>
+HWY_INLINE void LoadSketch(D d, const std::uint8_t* sketch, hn::Vec<D>& low, hn::Vec<D>& high) {
+  const hn::Rebind<std::int32_t, D> d32;
+  const hn::Rebind<std::uint8_t, D> d8;
+  const auto bytes = hn::PromoteTo(d32, hn::LoadU(d8, sketch));
+  const auto zero = hn::Set(d32, kSketchZero);
+  low = hn::ConvertTo(d, hn::Sub(hn::And(bytes, hn::Set(d32, 15)), zero));
+  high = hn::ConvertTo(d, hn::Sub(hn::ShiftRight<4>(bytes), zero));
+}
+
 template <class V>
 HWY_INLINE FourVec FoldToFour(V v) {
   if constexpr (hn::MaxLanes(hn::DFromV<V>()) <= 4) {
@@ -182,17 +193,65 @@ void QuantizeRow(const float* HWY_RESTRICT centroid, std::int64_t dim,
   half_square = scale * scale * (sum / 2);
 }
 
-void ScoreCodeRows(std::span<const float> query, const std::int8_t* HWY_RESTRICT codes,
-                   std::span<const float> scales, float* HWY_RESTRICT scores) {
+// The products of the query with the four rows of a tile of sketches.
+HWY_INLINE FourVec DotSketches(const float* HWY_RESTRICT query, const std::uint8_t* const* rows,
+                               std::int64_t half) {
+  const CentroidFloats d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  CentroidVec sums[kCodeRows];
+  for (int r = 0; r < kCodeRows; ++r) {
+    sums[r] = hn::Zero(d);
+  }
+  std::int64_t i = 0;
+  for (; i + lanes <= half; i += lanes) {
+    const auto low_query = hn::LoadU(d, query + i);
+    const auto high_query = hn::LoadU(d, query + half + i);
+    HWY_UNROLL(4)
+    for (int r = 0; r < kCodeRows; ++r) {
+      CentroidVec low;
+      CentroidVec high;
+      LoadSketch(d, rows[r] + i, low, high);
+      sums[r] = hn::MulAdd(high_query, high, hn::MulAdd(low_query, low, sums[r]));
+    }
+  }
+  FourVec dots = SumsOfFour(sums);
+  if (i == half) return dots;
+  // Less than a vector: in steps of four, which half a row is a multiple of.
   const FourFloats d4;
-  const std::int64_t dim = std::ssize(query);
+  HWY_ALIGN float rest[kCodeRows];
+  for (int r = 0; r < kCodeRows; ++r) {
+    auto sum = hn::Zero(d4);
+    for (std::int64_t at = i; at < half; at += kCodeRows) {
+      FourVec low;
+      FourVec high;
+      LoadSketch(d4, rows[r] + at, low, high);
+      sum = hn::MulAdd(hn::LoadU(d4, query + at), low, sum);
+      sum = hn::MulAdd(hn::LoadU(d4, query + half + at), high, sum);
+    }
+    rest[r] = hn::GetLane(hn::SumOfLanes(d4, sum));
+  }
+  return hn::Add(dots, hn::Load(d4, rest));
+}
+
+void ScoreSketchRows(std::span<const float> query, const std::uint8_t* HWY_RESTRICT sketches,
+                     std::span<const float> scales, float* HWY_RESTRICT scores) {
+  const FourFloats d4;
+  constexpr float kScaleOfSketch = 127.0F / static_cast<float>(kSketchCodeMax);
+  const std::int64_t half = std::ssize(query) / 2;
   const std::int64_t count = std::ssize(scales);
-  const float* const keys[1] = {query.data()};
   for (std::int64_t first = 0; first < count; first += kCodeRows) {
-    FourVec dot[1];
-    DotCodes<1>(keys, CodeTile(codes, dim, first, count), dim, dot);
-    const auto scale = LoadUpToFour(scales.data() + first, count - first, 0.0F);
-    const auto score = hn::Mul(scale, dot[0]);
+    // The last ones again where there are less than four.
+    const std::uint8_t* rows[kCodeRows];
+    for (std::int64_t r = 0; r < kCodeRows; ++r) {
+      rows[r] = sketches + std::min(first + r, count - 1) * half;
+    }
+    // May lie behind the last row.
+    for (std::int64_t at = 0; at < kCodeRows * half; at += 64) {
+      hwy::Prefetch(rows[0] + kCodePrefetchBytes + at);
+    }
+    const auto scale = hn::Mul(LoadUpToFour(scales.data() + first, count - first, 0.0F),
+                               hn::Set(d4, kScaleOfSketch));
+    const auto score = hn::Mul(scale, DotSketches(query.data(), rows, half));
     if (first + kCodeRows <= count) {
       hn::StoreU(score, d4, scores + first);
     } else {

@@ -16,13 +16,20 @@ namespace cairn::compute {
 
 HWY_EXPORT(HalfSquareRow);
 HWY_EXPORT(QuantizeRow);
-HWY_EXPORT(ScoreCodeRows);
+HWY_EXPORT(ScoreSketchRows);
 HWY_EXPORT(NearestCodeRows);
 HWY_EXPORT(NearestOfPanels);
 
 namespace {
 
 void CheckCodeDim(std::int64_t dim) { CAIRN_CHECK(dim > 0 && dim <= kCodeDimMax && dim % 8 == 0); }
+
+// A code's 4 bits: whole numbers, so that they are the same everywhere.
+std::int32_t SketchNumber(std::int8_t code) {
+  constexpr std::int32_t kCodeMax = 127;
+  const std::int32_t half = code < 0 ? -kCodeMax : kCodeMax;
+  return (2 * kSketchCodeMax * code + half) / (2 * kCodeMax) + kSketchZero;
+}
 
 }  // namespace
 
@@ -37,11 +44,20 @@ void QuantizeCentroid(std::span<const float> centroid, std::int8_t* codes, float
   (centroid.data(), std::ssize(centroid), codes, scale, half_square);
 }
 
-void ScoreCodes(std::span<const float> query, const std::int8_t* codes,
-                std::span<const float> scales, std::span<float> scores) {
+void SketchOf(std::span<const std::int8_t> codes, std::uint8_t* sketch) {
+  CheckCodeDim(std::ssize(codes));
+  const std::size_t half = codes.size() / 2;
+  for (std::size_t i = 0; i < half; ++i) {
+    sketch[i] =
+        static_cast<std::uint8_t>(SketchNumber(codes[i]) | SketchNumber(codes[i + half]) << 4);
+  }
+}
+
+void ScoreSketches(std::span<const float> query, const std::uint8_t* sketches,
+                   std::span<const float> scales, std::span<float> scores) {
   CheckCodeDim(std::ssize(query));
   CAIRN_CHECK_EQ(scales.size(), scores.size());
-  HWY_DYNAMIC_DISPATCH(ScoreCodeRows)(query, codes, scales, scores.data());
+  HWY_DYNAMIC_DISPATCH(ScoreSketchRows)(query, sketches, scales, scores.data());
 }
 
 void NearestCode(std::span<const float> keys, const CodeRows& rows,

@@ -29,9 +29,17 @@ inline constexpr std::int64_t kCodeDimMax = 256;
 void QuantizeCentroid(std::span<const float> centroid, std::int8_t* codes, float& scale,
                       float& half_square);
 
-// scores[i] = scales[i] * (query . codes_i). Row i of `codes` begins at i * query.size().
-void ScoreCodes(std::span<const float> query, const std::int8_t* codes,
-                std::span<const float> scales, std::span<float> scores);
+// Codes in 4 bits, half as many bytes: code * kSketchCodeMax / 127, rounded to the nearest, halves
+// away from zero. Byte i of `sketch` has number i, plus 8, in its low half and number i +
+// codes.size() / 2, plus 8, in its high half.
+inline constexpr std::int32_t kSketchCodeMax = 7;
+inline constexpr std::int32_t kSketchZero = 8;
+void SketchOf(std::span<const std::int8_t> codes, std::uint8_t* sketch);
+
+// scores[i] = scales[i] * 127 / kSketchCodeMax * (query . numbers of sketch i). Row i of `sketches`
+// begins at i * query.size() / 2; scales are those of the codes.
+void ScoreSketches(std::span<const float> query, const std::uint8_t* sketches,
+                   std::span<const float> scales, std::span<float> scores);
 
 // Quantised centroids, row i at codes + i * dim.
 struct CodeRows {

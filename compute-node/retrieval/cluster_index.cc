@@ -16,7 +16,6 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // Removed clusters that stay in the arrays, at least.
 constexpr std::int64_t kDeadSlotsMin = 64;
-constexpr std::int64_t kClusterCountMax = std::int64_t{1} << 28;
 
 // Room to grow: an eighth. What a vector that doubles holds in vain is up to half of an index.
 constexpr std::size_t kGrowthShare = 8;
@@ -72,8 +71,8 @@ ClusterIndex::ClusterIndex(std::int64_t dim, bool keeps_values)
 std::int64_t ClusterIndex::memory_bytes() const {
   const std::size_t slot_bytes = sizeof(std::int64_t) + 3 * sizeof(float) + sizeof(std::int32_t) +
                                  1 + (keeps_values_ ? sizeof(float) : 0);
-  return static_cast<std::int64_t>(ids_.capacity() * slot_bytes + codes_.capacity() +
-                                   value_codes_.capacity() +
+  return static_cast<std::int64_t>(ids_.capacity() * slot_bytes + sketches_.capacity() +
+                                   codes_.capacity() + value_codes_.capacity() +
                                    kept_slots_.capacity() * sizeof(std::size_t));
 }
 
@@ -100,6 +99,7 @@ std::size_t ClusterIndex::AddSlot(ClusterId id, std::int64_t count, float varian
   ids_.push_back(id.value());
   if (!is_loaded_) kept_slots_.push_back(slot);
   codes_.resize(codes_.size() + static_cast<std::size_t>(dim_), 0);
+  sketches_.resize(sketches_.size() + static_cast<std::size_t>(dim_ / 2), 0);
   scales_.push_back(0);
   half_squares_.push_back(kInfinity);
   variances_.push_back(variance);
@@ -117,6 +117,7 @@ void ClusterIndex::Reserve(std::size_t slot_count) {
   const std::size_t code_count = slot_count * static_cast<std::size_t>(dim_);
   ids_.reserve(slot_count);
   if (is_loaded_) codes_.reserve(code_count);
+  sketches_.reserve(code_count / 2);
   scales_.reserve(slot_count);
   half_squares_.reserve(slot_count);
   variances_.reserve(slot_count);
@@ -131,6 +132,7 @@ void ClusterIndex::WriteCentroid(std::size_t slot, std::span<const float> centro
   const std::size_t at = MakePlace(slot) * static_cast<std::size_t>(dim_);  // may move all codes
   float half_square = 0;
   QuantizeCentroid(centroid, codes_.data() + at, scales_[slot], half_square);
+  SetSketch(slot);
   SetHalfSquare(slot);
 }
 
@@ -148,6 +150,10 @@ void ClusterIndex::WriteValue(std::size_t slot, std::span<const float> value) {
     return;
   }
   QuantizeCentroid(value, value_codes, value_scales_[slot], half_square);
+}
+
+void ClusterIndex::SetSketch(std::size_t slot) {
+  SketchOf(codes(slot), sketches_.data() + slot * static_cast<std::size_t>(dim_ / 2));
 }
 
 // From what a row holds, so that a restored slot is the same to the last bit.
@@ -220,6 +226,7 @@ void ClusterIndex::Compact() {
   if (dead_count_ >= kDeadSlotsMin && dead_count_ * 4 >= std::ssize(ids_)) RemoveDeadSlots();
   Trim(ids_);
   Trim(codes_);
+  Trim(sketches_);
   Trim(scales_);
   Trim(half_squares_);
   Trim(variances_);
@@ -241,6 +248,7 @@ void ClusterIndex::RemoveDeadSlots() {
     } else if (next_kept < kept_slots_.size() && kept_slots_[next_kept] == from) {
       kept_slots_[next_kept++] = to;
     }
+    std::memmove(sketches_.data() + to * width / 2, sketches_.data() + from * width / 2, width / 2);
     scales_[to] = scales_[from];
     half_squares_[to] = half_squares_[from];
     variances_[to] = variances_[from];
@@ -256,6 +264,7 @@ void ClusterIndex::RemoveDeadSlots() {
   }
   ids_.resize(to);
   if (is_loaded_) codes_.resize(to * width);
+  sketches_.resize(to * width / 2);
   scales_.resize(to);
   half_squares_.resize(to);
   variances_.resize(to);
@@ -374,8 +383,7 @@ void ClusterIndex::Append(std::size_t slot, std::span<const float> key, float va
 
 void ClusterIndex::Score(std::span<const float> query, float spread_weight,
                          std::span<float> scores) const {
-  CAIRN_CHECK(is_loaded_);
-  ScoreCodes(query, codes_.data(), scales_, scores);
+  ScoreSketches(query, sketches_.data(), scales_, scores);
   if (spread_weight != 0) {
     const float deviation =
         spread_weight * std::sqrt(2 * HalfSquare(query) / static_cast<float>(dim_));
@@ -397,76 +405,6 @@ void ClusterIndex::Nearest(std::span<const float> keys, std::span<std::int32_t> 
       relative,
       {.dim = dim_, .codes = codes_.data(), .scales = scales_, .half_squares = half_squares_},
       slots);
-}
-
-std::int64_t ClusterIndex::row_bytes() const {
-  const std::int64_t value_bytes =
-      keeps_values_ ? static_cast<std::int64_t>(sizeof(float)) + dim_ : 0;
-  return static_cast<std::int64_t>(sizeof(RowHead)) + dim_ + value_bytes;
-}
-
-std::string ClusterIndex::Row(std::size_t slot) const {
-  const RowHead head{.scale = scales_[slot],
-                     .variance = variances_[slot],
-                     .flags = (flags_[slot] & static_cast<std::uint32_t>(kPinned | kSplit)) |
-                              (transformed_ ? std::uint32_t{kTransformed} : 0U)};
-  std::string row(static_cast<std::size_t>(row_bytes()), '\0');
-  std::memcpy(row.data(), &head, sizeof(head));
-  const std::size_t width = static_cast<std::size_t>(dim_);
-  std::memcpy(row.data() + sizeof(head), codes(slot).data(), width);
-  if (keeps_values_) {
-    char* at = row.data() + sizeof(head) + width;
-    std::memcpy(at, &value_scales_[slot], sizeof(float));
-    std::memcpy(at + sizeof(float), value_codes(slot), width);
-  }
-  return row;
-}
-
-absl::Status ClusterIndex::AddRow(ClusterId id, std::int64_t count, bool stale,
-                                  std::string_view row) {
-  const bool fits = std::ssize(row) == row_bytes() && count >= 1 && count <= kPositionMax &&
-                    (ids_.empty() || ids_.back() < id.value()) &&
-                    std::ssize(ids_) < kClusterCountMax;
-  CAIRN_CHECK(is_loaded_);
-  RowHead head{};
-  float value_scale = 0;
-  const std::size_t value_at = sizeof(head) + static_cast<std::size_t>(dim_);
-  if (fits) std::memcpy(&head, row.data(), sizeof(head));
-  if (fits && keeps_values_) {
-    std::memcpy(&value_scale, row.data() + value_at, sizeof(value_scale));
-  }
-  const bool makes_sense =
-      fits && std::isfinite(head.scale) && head.scale >= 0 && std::isfinite(head.variance) &&
-      head.variance >= 0 && std::isfinite(value_scale) && value_scale >= 0 &&
-      (head.flags & ~static_cast<std::uint32_t>(kPinned | kSplit | kTransformed)) == 0;
-  if (!makes_sense) {
-    return InvalidArgument("index row of cluster {}: {} bytes for {} entries are no row", id,
-                           row.size(), count);
-  }
-  const bool transformed = (head.flags & kTransformed) != 0;
-  std::uint32_t flags = head.flags & static_cast<std::uint32_t>(kPinned | kSplit);
-  if (stale) flags |= kStale;
-  if (transformed != transformed_) flags |= kMissing;
-  const std::size_t slot = AddSlot(id, count, head.variance, static_cast<std::uint8_t>(flags));
-  const std::size_t width = static_cast<std::size_t>(dim_);
-  std::memcpy(codes_.data() + slot * width, row.data() + sizeof(head), width);
-  scales_[slot] = head.scale;
-  if (keeps_values_) {
-    value_scales_[slot] = value_scale;
-    std::memcpy(value_codes_.data() + slot * width, row.data() + value_at + sizeof(float), width);
-  }
-  SetHalfSquare(slot);
-  return absl::OkStatus();
-}
-
-std::vector<std::size_t> ClusterIndex::TakeChanged() {
-  std::vector<std::size_t> changed;
-  for (std::size_t slot = 0; slot < flags_.size(); ++slot) {
-    if ((flags_[slot] & kChanged) == 0) continue;
-    flags_[slot] &= static_cast<std::uint8_t>(~kChanged);
-    if (alive(slot)) changed.push_back(slot);
-  }
-  return changed;
 }
 
 }  // namespace cairn::compute

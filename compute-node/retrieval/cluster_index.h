@@ -6,8 +6,9 @@
 // without them. A row of the index holds exactly what memory does, so that a conversation goes on
 // after a restart as if there had been none.
 //
-// Codes, which are most of its memory, may lie with the rows in the KV node while nobody scores:
-// Unload lets go of what rows have, Load brings it back.
+// Scores are made of the centroids' sketches, which have half of their bits and are always in
+// memory. The codes may lie with the rows in the KV node while no entry joins a cluster: Unload
+// lets go of what rows have, Load brings it back (docs/decisions/0027-*).
 //
 // Order:      by id, which is the order of making; removed clusters leave no trace in any answer.
 // Threading:  one thread.
@@ -64,7 +65,7 @@ class ClusterIndex {
   // Of the codes of all slots, whether they are loaded or not.
   std::int64_t code_bytes() const;
 
-  // Whether the codes of all clusters are in memory, as in the beginning. If not: Score, Nearest,
+  // Whether the codes of all clusters are in memory, as in the beginning. If not: Nearest,
   // Centroid, LoadMeans, VarianceWith, Append, SetFlags and Transform must not be called, but of
   // clusters that were added, or Set, since the last TakeChanged.
   bool is_loaded() const { return is_loaded_; }
@@ -72,7 +73,7 @@ class ClusterIndex {
   void Unload();
   // Brings them back. `for_each_row` calls what it is given with the clusters' records: of two of a
   // cluster the later counts, and only the row that this index made last. Returns the number of
-  // clusters that have none: they score as if all their keys were the centre until MarkMissing.
+  // clusters that have none: MarkMissing says what becomes of them.
   template <typename ForEachRow>
   std::int64_t Load(ForEachRow&& for_each_row) {
     Loading loading = StartLoad();
@@ -121,10 +122,10 @@ class ClusterIndex {
   void Append(std::size_t slot, std::span<const float> key, float variance,
               std::span<const float> value = {});
 
-  // Scores of all slots: query times centroid, less what is the same for all, and `spread_weight`
-  // times the deviation that products of the query with the cluster's keys have around that, as if
-  // these lay equally far in all directions; lowest for removed ones and where that is not a
-  // number. `scores` has slot_count() elements.
+  // Scores of all slots: query times centroid, as its sketch has it, less what is the same for all,
+  // and `spread_weight` times the deviation that products of the query with the cluster's keys have
+  // around that, as if these lay equally far in all directions; lowest for removed ones and where
+  // that is not a number. `scores` has slot_count() elements.
   void Score(std::span<const float> query, float spread_weight, std::span<float> scores) const;
   // The nearest cluster for each key that is not pinned or missing; -1 if there is none. `keys` is
   // (key, dim).
@@ -171,6 +172,8 @@ class ClusterIndex {
   std::size_t MakePlace(std::size_t slot);
   void Relative(std::span<const float> key, std::vector<float>& relative) const;
   std::size_t AddSlot(ClusterId id, std::int64_t count, float variance, std::uint8_t flags);
+  // What follows from a slot's codes, scale and flags.
+  void SetSketch(std::size_t slot);
   void SetHalfSquare(std::size_t slot);
   void RemoveDeadSlots();
   void WriteCentroid(std::size_t slot, std::span<const float> centroid);
@@ -194,7 +197,8 @@ class ClusterIndex {
   std::vector<std::size_t> unknown_slots_;  // whose codes Load did not find
   // By slot.
   std::vector<std::int64_t> ids_;
-  std::vector<std::int8_t> codes_;  // dim of each; not loaded: by kept slot
+  std::vector<std::int8_t> codes_;      // dim of each; not loaded: by kept slot
+  std::vector<std::uint8_t> sketches_;  // dim / 2 of each
   std::vector<float> scales_;
   std::vector<float> half_squares_;  // infinite: not to be found by Nearest
   std::vector<float> variances_;

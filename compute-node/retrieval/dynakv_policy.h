@@ -86,7 +86,7 @@ class DynaKvPolicy : public RetrievalPolicy {
   void ReturnRows(std::int32_t layer, std::span<const ClusterRef> clusters) override;
   absl::Status RestoreIndex(std::int32_t layer, std::span<const IndexRow> rows,
                             const std::vector<ClusterInfo>* clusters) override;
-  std::int64_t ClusterCount(std::int32_t layer) const override;
+  std::int64_t ClusterBytes(std::int32_t layer) const override;
   std::int64_t IndexBytes(std::int32_t layer) const override;
   bool IndexIsLoaded(std::int32_t layer) const override;
   bool StoreReadsIndex(const LeavingEntries& leaving) const override;

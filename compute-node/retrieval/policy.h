@@ -227,9 +227,9 @@ class RetrievalPolicy {
 
   // Memory of the index and of all else that a conversation's length decides.
   virtual std::int64_t memory_bytes() const { return 0; }
-  // A layer's clusters, if there are so many that what each takes for itself, here and in the KV
-  // node, is worth counting; else 0.
-  virtual std::int64_t ClusterCount(std::int32_t layer) const {
+  // What the clusters of a layer take here while its index is unloaded, and their rows in the KV
+  // node, about; 0 for a policy whose clusters are few.
+  virtual std::int64_t ClusterBytes(std::int32_t layer) const {
     static_cast<void>(layer);
     return 0;
   }
@@ -280,10 +280,10 @@ class RetrievalPolicy {
     static_cast<void>(clusters);
     return absl::OkStatus();
   }
-  // An index may be in memory only while a layer is computed; otherwise LoadIndex brings it from
-  // the rows that were taken. Select for queries of one token, Estimate, LoadMeans, Regroup and,
-  // where StoreReadsIndex says so, Store need it; what changed and was not taken stays in memory.
-  // IndexBytes: what UnloadIndex frees, when the layer is loaded; 0: nothing.
+  // Of an index only what Select needs may be in memory; LoadIndex brings the rest from the rows
+  // that were taken. Estimate, LoadMeans, Regroup and, where StoreReadsIndex says so, Store need
+  // it; what changed and was not taken stays in memory. IndexBytes: what UnloadIndex frees, when
+  // the layer is loaded; 0: nothing.
   virtual std::int64_t IndexBytes(std::int32_t layer) const {
     static_cast<void>(layer);
     return 0;

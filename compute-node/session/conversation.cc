@@ -89,7 +89,6 @@ Conversation::Conversation(const ConversationDeps& deps, std::unique_ptr<KvSessi
            .slices_in_flight_max = deps.options.slices_in_flight_max,
            .predict = deps.options.predict_selection,
            .memory = {.dram_budget_bytes = deps.options.dram_budget_bytes,
-                      .keep_index = deps.options.keep_index,
                       .keep_clusters = deps.options.keep_clusters},
            .local_prompts = deps.options.local_prompts,
            .policy = choice_,

@@ -32,7 +32,7 @@ EntryStore::EntryStore(const EntryLayout& layout, std::int64_t window_tokens_max
       memory_(memory),
       window_(layout, window_tokens_max),
       shares_(limits, window_.size_bytes(), layout.layer_count, policy),
-      index_(layout.layer_count, shares_, pool, session, policy, memory),
+      index_(layout.layer_count, pool, session, policy, memory),
       window_charge_(memory, window_.size_bytes()),
       held_(layout, memory),
       stored_counts_(static_cast<std::size_t>(layout.layer_count), 0),

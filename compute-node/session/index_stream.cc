@@ -60,7 +60,7 @@ absl::Status IndexStream::Take(std::int32_t layer, const FetchReply& reply) {
 
 void IndexStream::Unload(std::int32_t layer) {
   loaded_.erase(layer);
-  if (policy_.IndexIsLoaded(layer) && !shares_.KeepsIndex(layer)) policy_.UnloadIndex(layer);
+  if (policy_.IndexIsLoaded(layer) && !policy_.needs_values()) policy_.UnloadIndex(layer);
 }
 
 }  // namespace cairn::compute

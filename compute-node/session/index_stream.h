@@ -1,5 +1,6 @@
-// IndexStream brings a policy's index from the KV node layer by layer, and lets go of a layer that
-// was computed, unless MemoryShares keeps it. Tokens are the same either way.
+// IndexStream brings what a policy's index has beside what selecting needs from the KV node, layer
+// by layer, when entries join clusters, and lets go of it behind that. A policy that attends means
+// of clusters needs it in each step: of that it stays.
 //
 // Memory:     what is asked for and what was loaded are counted in a KvMemory until Unload; what
 //             stays is the policy's to count.
@@ -20,7 +21,6 @@
 #include "compute-node/kv_client/kv_client.h"
 #include "compute-node/retrieval/policy.h"
 #include "compute-node/session/kv_memory.h"
-#include "compute-node/session/memory_shares.h"
 #include "compute-node/session/stop.h"
 
 namespace cairn::compute {
@@ -28,21 +28,17 @@ namespace cairn::compute {
 class IndexStream {
  public:
   // Borrows all; they outlive it.
-  IndexStream(std::int32_t layer_count, const MemoryShares& shares, ThreadPool& pool,
-              KvSession& session, RetrievalPolicy& policy, KvMemory& memory)
+  IndexStream(std::int32_t layer_count, ThreadPool& pool, KvSession& session,
+              RetrievalPolicy& policy, KvMemory& memory)
       : layer_count_(layer_count),
-        shares_(shares),
         pool_(pool),
         session_(session),
         policy_(policy),
         memory_(memory) {}
 
-  // Asks for a layer's index unless it is here or was asked for; for a layer behind the last: does
-  // nothing.
-  void Request(std::int32_t layer);
   // The layer's index is in memory until Unload; asks for the next one's.
   absl::Status Load(std::int32_t layer, const StopSignal& stop);
-  // Lets go of it, unless it is to be kept.
+  // Lets go of it, unless it is to stay.
   void Unload(std::int32_t layer);
   // Forgets what was asked for. To be called before rows are taken, which answers that are on their
   // way do not have.
@@ -54,10 +50,12 @@ class IndexStream {
     KvMemoryCharge charge;
   };
 
+  // Asks for a layer's index unless it is here or was asked for; for a layer behind the last: does
+  // nothing.
+  void Request(std::int32_t layer);
   absl::Status Take(std::int32_t layer, const FetchReply& reply);
 
   const std::int32_t layer_count_;
-  const MemoryShares& shares_;
   ThreadPool& pool_;
   KvSession& session_;
   RetrievalPolicy& policy_;

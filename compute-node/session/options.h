@@ -36,16 +36,13 @@ struct SessionOptions {
   // Policies that choose by queries: whether clusters that steps attended last are kept in memory,
   // as far as there is room (memory_shares.h).
   bool keep_clusters = true;
-  // Policies with an index: whether it stays in memory, as far as there is room, instead of coming
-  // from the KV node in each step.
-  bool keep_index = true;
   // Policies that cluster: whether the clusters of a prompt that took several chunks are made again
   // over all of them.
   bool recluster_prompts = true;
   // For measurements only: tokens of a prompt attend their own chunk and what is in memory.
   bool local_prompts = false;
   // All memory for keys and values of a conversation; bounds the replay buffer and what is kept of
-  // clusters and index.
+  // clusters.
   std::int64_t dram_budget_bytes = std::int64_t{64} << 20;
 
   absl::Status Validate() const;

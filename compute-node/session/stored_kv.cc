@@ -67,7 +67,6 @@ absl::Status StoredKv::StartPass(std::int64_t token_count, const StopSignal& sto
     chunk_ = std::vector<std::byte>(static_cast<std::size_t>(chunk_bytes));
     chunk_charge_ = KvMemoryCharge(memory_, chunk_bytes);
   }
-  if (IsSelecting()) store_.index().Request(0);
   if (IsSelecting() || IsLocal()) return absl::OkStatus();
   const auto plan = [this](std::int32_t layer) { return policy_.Select(InputOf(layer, queries_)); };
   pipeline_.StartPass(session_, plan, policy_.selects_without_queries());
@@ -85,15 +84,10 @@ SelectionInput StoredKv::InputOf(std::int32_t layer, std::span<const float> quer
 }
 
 void StoredKv::Predict(int layer, std::span<const float> queries) {
-  const absl::Status status = store_.index().Load(layer, *stop_);
-  if (policy_.selects_ahead()) ahead_ = {.layer = layer, .status = status, .slices = {}};
-  if (!status.ok()) return;  // if it did not select ahead, Attend loads it again
   const TimelineSpan span(TimelineKind::kCompute, "predict", {{"layer", layer}});
   std::vector<FetchSlice> plan = policy_.Select(InputOf(layer, queries));
   if (options_.predict) selected_fetch_.Predict(session_, layer, plan);
-  if (!policy_.selects_ahead()) return;
-  ahead_.slices = std::move(plan);
-  if (!policy_.needs_values()) store_.index().Unload(layer);
+  if (policy_.selects_ahead()) ahead_ = {layer, std::move(plan)};
 }
 
 std::int64_t StoredKv::WholeBlocksEnd(std::int32_t layer) const {
@@ -171,7 +165,7 @@ absl::Status StoredKv::AttendEverything(const AttentionBatch& batch) {
 }
 
 absl::Status StoredKv::AttendSelected(const AttentionBatch& batch) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<FetchSlice> plan, PlanOf(batch));
+  std::vector<FetchSlice> plan = PlanOf(batch);
   const std::vector<std::vector<ClusterId>> estimated = Estimate(batch, plan);
   const auto attend_means = [&] {
     if (estimated.empty()) return;
@@ -193,13 +187,8 @@ absl::Status StoredKv::AttendSelected(const AttentionBatch& batch) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<FetchSlice>> StoredKv::PlanOf(const AttentionBatch& batch) {
-  if (ahead_.layer == batch.layer) {
-    AheadPlan ahead = std::exchange(ahead_, {});
-    if (!ahead.status.ok()) return ahead.status;
-    return std::move(ahead.slices);
-  }
-  CAIRN_RETURN_IF_ERROR(store_.index().Load(batch.layer, *stop_));
+std::vector<FetchSlice> StoredKv::PlanOf(const AttentionBatch& batch) {
+  if (ahead_.layer == batch.layer) return std::exchange(ahead_, {}).slices;
   const TimelineSpan span(TimelineKind::kCompute, "select", {{"layer", batch.layer}});
   return policy_.Select(InputOf(batch.layer, batch.q));
 }

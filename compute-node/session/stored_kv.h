@@ -111,7 +111,7 @@ class StoredKv : public KvAttention {
   absl::Status AttendEverything(const AttentionBatch& batch);
   absl::Status AttendSelected(const AttentionBatch& batch);
   // What the layer attends: as it was selected ahead, or now.
-  absl::StatusOr<std::vector<FetchSlice>> PlanOf(const AttentionBatch& batch);
+  std::vector<FetchSlice> PlanOf(const AttentionBatch& batch);
   std::vector<std::vector<ClusterId>> Estimate(const AttentionBatch& batch,
                                                std::span<const FetchSlice> plan);
   // Where the layer's stored entries end, less a last block that is not whole. Behind a fork from
@@ -153,10 +153,9 @@ class StoredKv : public KvAttention {
   std::vector<std::vector<LoadedCluster>> loaded_;
   std::vector<std::vector<LoadedCluster>> loading_;
 
-  // What a policy that selects ahead has selected; a failure is its layer's.
+  // What a policy that selects ahead has selected.
   struct AheadPlan {
     std::int32_t layer = -1;
-    absl::Status status;
     std::vector<FetchSlice> slices;
   };
 

@@ -77,14 +77,15 @@ void MeasureCodes(ThreadPool& pool, const std::int8_t* codes, std::int64_t dim,
   const double read = ReadRate(pool, bytes_begin, kCodeBytes, head_bytes) / 1e9;
   const double score = MedianSeconds(round_count, [&] {
     pool.ParallelFor(heads, [&](std::int64_t head) {
-      ScoreCodes(std::span(keys).first(static_cast<std::size_t>(dim)), codes + head * head_bytes,
-                 scales,
-                 std::span(scores).subspan(static_cast<std::size_t>(head * row_count),
-                                           static_cast<std::size_t>(row_count)));
+      ScoreSketches(std::span(keys).first(static_cast<std::size_t>(dim)),
+                    reinterpret_cast<const std::uint8_t*>(codes + head * head_bytes / 2), scales,
+                    std::span(scores).subspan(static_cast<std::size_t>(head * row_count),
+                                              static_cast<std::size_t>(row_count)));
     });
   });
-  std::printf("%4ld %6ld %8.1f %8.1f %5.0f %%", dim, row_count, read, bytes / score,
-              100 * bytes / score / read);
+  const double sketch_bytes = bytes / 2;
+  std::printf("%4ld %6ld %8.1f %8.1f %5.0f %%", dim, row_count, read, sketch_bytes / score,
+              100 * sketch_bytes / score / read);
   for (const int key_count : kKeyCounts) {
     const double time = MedianSeconds(round_count, [&] {
       pool.ParallelFor(heads, [&](std::int64_t head) {

@@ -110,8 +110,7 @@ class TimelineTest(unittest.TestCase):
     def test_a_killed_process_leaves_every_generation_that_ended(self):
         with Cairn(kv_config=KV_CONFIG) as cairn:
             cairn.compute.stop()
-            cairn.write_compute_config(f'trace_path: "{cairn.path("trace.json")}"\nestimate_percent: 25\n'
-                                       "keep_index: false")
+            cairn.write_compute_config(f'trace_path: "{cairn.path("trace.json")}"\nestimate_percent: 25')
             cairn.compute.start()
             self.generate(cairn)
             cairn.compute.kill()

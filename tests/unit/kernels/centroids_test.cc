@@ -104,16 +104,51 @@ TEST(HalfSquareTest, MatchesItsFormula) {
   }
 }
 
-TEST(ScoreCodesTest, MatchesTheReference) {
+TEST(SketchTest, RoundsEachCodeToTheNearestOf7StepsEachWay) {
+  std::vector<std::int8_t> codes;
+  for (int code = -128; code <= 127; ++code) codes.push_back(static_cast<std::int8_t>(code));
+  std::vector<std::uint8_t> sketch(codes.size() / 2);
+  SketchOf(codes, sketch.data());
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    const std::uint8_t byte = sketch[i % sketch.size()];
+    const int number = (i < sketch.size() ? byte & 15 : byte >> 4) - kSketchZero;
+    const double exact = std::max(-127, int{codes[i]}) * 7 / 127.0;
+    EXPECT_EQ(number, std::lround(exact)) << int{codes[i]};
+  }
+}
+
+// The sketches of QuantizedRows, and their numbers.
+struct Sketches {
+  explicit Sketches(const QuantizedRows& rows) : bytes(rows.codes.size() / 2) {
+    const std::size_t half = rows.dim / 2;
+    for (std::size_t i = 0; i < rows.scales.size(); ++i) {
+      SketchOf(std::span(rows.codes).subspan(i * rows.dim, rows.dim), bytes.data() + i * half);
+      for (const int shift : {0, 4}) {
+        for (std::size_t j = 0; j < half; ++j) {
+          const int number = (bytes[i * half + j] >> shift & 15) - kSketchZero;
+          numbers.push_back(static_cast<std::int8_t>(number));
+        }
+      }
+      scales.push_back(rows.scales[i] * 127.0F / 7.0F);
+    }
+  }
+
+  std::vector<std::uint8_t> bytes;
+  std::vector<std::int8_t> numbers;
+  std::vector<float> scales;
+};
+
+TEST(ScoreSketchesTest, MatchesTheReference) {
   test::Rng rng(TestSeed());
   for (std::size_t dim = 8; dim <= kCodeDimMax; dim += 8) {
     for (const std::size_t count : kRowCounts) {
       const std::vector<float> query = RandomRow(rng, dim);
       const QuantizedRows rows(RandomRow(rng, count * dim), dim);
-      const auto expected = reference::ScoreCodes(query, rows.codes.data(), rows.scales);
+      const Sketches sketches(rows);
+      const auto expected = reference::ScoreCodes(query, sketches.numbers.data(), sketches.scales);
       ForEachSimdTarget([&] {
         std::vector<float> scores(count + 1, 7.0F);
-        ScoreCodes(query, rows.codes.data(), rows.scales, std::span(scores).first(count));
+        ScoreSketches(query, sketches.bytes.data(), rows.scales, std::span(scores).first(count));
         EXPECT_EQ(scores[count], 7.0F);
         for (std::size_t i = 0; i < count; ++i) {
           EXPECT_NEAR(scores[i], expected[i], 1e-5 * static_cast<double>(dim)) << dim << " " << i;
@@ -123,20 +158,21 @@ TEST(ScoreCodesTest, MatchesTheReference) {
   }
 }
 
-TEST(ScoreCodesTest, AScoreDependsOnItsRowOnly) {
+TEST(ScoreSketchesTest, AScoreDependsOnItsRowOnly) {
   test::Rng rng(TestSeed());
   for (const std::size_t dim : {8U, 64U, 72U, 80U, 96U, 128U, 256U}) {
     constexpr std::size_t kCount = 23;
     const std::vector<float> query = RandomRow(rng, dim);
     const QuantizedRows rows(RandomRow(rng, kCount * dim), dim);
+    const Sketches sketches(rows);
     ForEachSimdTarget([&] {
       std::vector<float> whole(kCount);
-      ScoreCodes(query, rows.codes.data(), rows.scales, whole);
+      ScoreSketches(query, sketches.bytes.data(), rows.scales, whole);
       for (std::size_t first = 0; first < kCount; ++first) {
         for (std::size_t count = 1; first + count <= kCount; ++count) {
           std::vector<float> part(count);
-          ScoreCodes(query, rows.codes.data() + first * dim,
-                     std::span(rows.scales).subspan(first, count), part);
+          ScoreSketches(query, sketches.bytes.data() + first * dim / 2,
+                        std::span(rows.scales).subspan(first, count), part);
           ASSERT_TRUE(SameBits(part.data(), whole.data() + first, count)) << dim << " " << first;
         }
       }
@@ -251,7 +287,7 @@ TEST(NearestCentroidsTest, NoPointsAndNoCentroidsAreAnswered) {
   ForEachSimdTarget([&] {
     NearestCentroids({}, {}, {}, {});
     NearestCode({}, {8, nullptr, {}, {}}, {});
-    ScoreCodes(std::vector<float>(8), nullptr, {}, {});
+    ScoreSketches(std::vector<float>(8), nullptr, {}, {});
     const std::vector<float> point(8);
     std::int32_t nearest = -7;
     NearestCentroids(point, {}, {}, {&nearest, 1});

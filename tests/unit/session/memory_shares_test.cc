@@ -18,78 +18,34 @@ class SharesPolicy : public RetrievalPolicy {
   std::vector<std::int64_t> NextClusterIds() const override { return {}; }
   PutPolicyState SaveState() const override { return {}; }
   absl::Status RestoreState(const StoredPolicyState&) override { return absl::OkStatus(); }
-  std::int64_t ClusterCount(std::int32_t) const override { return cluster_count; }
-  std::int64_t IndexBytes(std::int32_t) const override { return 64 * cluster_count; }
+  std::int64_t ClusterBytes(std::int32_t) const override { return cluster_bytes; }
 
-  std::int64_t cluster_count = 100;  // of a layer
+  std::int64_t cluster_bytes = 500;  // of a layer
 };
 
 class MemorySharesTest : public testing::Test {
  protected:
-  MemoryShares Of(std::int64_t budget) {
-    return {{.dram_budget_bytes = budget}, kWindowBytes, kLayers, policy_};
-  }
-  std::int64_t KeptLayers(const MemoryShares& shares) {
-    std::int64_t count = 0;
-    for (std::int32_t layer = 0; layer < kLayers; ++layer) count += shares.KeepsIndex(layer);
-    return count;
-  }
-  // What all of it takes together.
-  std::int64_t Taken(const MemoryShares& shares) {
-    std::int64_t bytes = kWindowBytes + KeptLayers(shares) * policy_.IndexBytes(0);
-    for (std::int32_t layer = 0; layer < kLayers; ++layer) bytes += shares.KeptBytes(layer);
-    return bytes;
+  std::int64_t KeptBytes(const MemoryLimits& limits) {
+    return MemoryShares(limits, kWindowBytes, kLayers, policy_).KeptBytes(0);
   }
 
   SharesPolicy policy_;
 };
 
-TEST_F(MemorySharesTest, NothingIsKeptThatDoesNotFit) {
-  const MemoryShares shares = Of(2 * kWindowBytes);
-  EXPECT_EQ(KeptLayers(shares), 0);
-  EXPECT_EQ(shares.KeptBytes(0), 0);
+TEST_F(MemorySharesTest, ClustersAreKeptInWhatOthersLeaveOfHalf) {
+  EXPECT_EQ(KeptBytes({.dram_budget_bytes = 0}), 0);
+  const std::int64_t taken = kWindowBytes + kLayers * policy_.cluster_bytes;
+  EXPECT_EQ(KeptBytes({.dram_budget_bytes = 2 * taken}), 0);
+  EXPECT_EQ(KeptBytes({.dram_budget_bytes = 2 * (taken + kLayers * 70)}), 70);
+  policy_.cluster_bytes += 30;
+  EXPECT_EQ(KeptBytes({.dram_budget_bytes = 2 * (taken + kLayers * 70)}), 40);
+  policy_.cluster_bytes = 1 << 20;
+  EXPECT_EQ(KeptBytes({.dram_budget_bytes = 2 * (taken + kLayers * 70)}), 0);
 }
 
-TEST_F(MemorySharesTest, TheIndexComesFirstAndThenClusters) {
-  std::int64_t last_layers = 0;
-  std::int64_t last_bytes = 0;
-  for (std::int64_t budget = 0; budget < 600'000; budget += 5000) {
-    const MemoryShares shares = Of(budget);
-    const std::int64_t layers = KeptLayers(shares);
-    EXPECT_GE(layers, last_layers);
-    EXPECT_GE(shares.KeptBytes(0), last_bytes);
-    if (shares.KeptBytes(0) > 0) {
-      EXPECT_EQ(layers, kLayers) << budget;
-    }
-    EXPECT_LE(Taken(shares), std::max(kWindowBytes, budget / 2)) << budget;
-    last_layers = layers;
-    last_bytes = shares.KeptBytes(0);
-  }
-  EXPECT_EQ(last_layers, kLayers);
-  EXPECT_GT(last_bytes, 0);
-}
-
-TEST_F(MemorySharesTest, AGrowingConversationGivesUpWhatItKept) {
-  const MemoryShares shares = Of(400'000);
-  EXPECT_GT(shares.KeptBytes(0), 0);
-  policy_.cluster_count = 200;
-  EXPECT_EQ(shares.KeptBytes(0), 0);
-  const std::int64_t layers = KeptLayers(shares);
-  EXPECT_GT(layers, 0);
-  EXPECT_LT(layers, kLayers);
-  policy_.cluster_count = 300;
-  EXPECT_EQ(KeptLayers(shares), 0);
-}
-
-TEST_F(MemorySharesTest, EitherMayBeSwitchedOff) {
-  MemoryLimits limits{.dram_budget_bytes = 1 << 20, .keep_index = false};
-  const MemoryShares no_index(limits, kWindowBytes, kLayers, policy_);
-  EXPECT_EQ(KeptLayers(no_index), 0);
-  EXPECT_GT(no_index.KeptBytes(0), Of(1 << 20).KeptBytes(0));
-  limits = {.dram_budget_bytes = 1 << 20, .keep_clusters = false};
-  const MemoryShares no_clusters(limits, kWindowBytes, kLayers, policy_);
-  EXPECT_EQ(KeptLayers(no_clusters), kLayers);
-  EXPECT_EQ(no_clusters.KeptBytes(0), 0);
+TEST_F(MemorySharesTest, NothingIsKeptWhereThatIsSwitchedOff) {
+  EXPECT_GT(KeptBytes({.dram_budget_bytes = 1 << 20}), 0);
+  EXPECT_EQ(KeptBytes({.dram_budget_bytes = 1 << 20, .keep_clusters = false}), 0);
 }
 
 }  // namespace

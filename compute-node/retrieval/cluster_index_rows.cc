@@ -1,6 +1,7 @@
-// How the codes of a ClusterIndex leave memory and come back.
+// What of a ClusterIndex rows hold, and how its codes leave memory and come back from them.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -8,6 +9,82 @@
 #include "compute-node/retrieval/cluster_index.h"
 
 namespace cairn::compute {
+namespace {
+
+constexpr std::int64_t kClusterCountMax = std::int64_t{1} << 28;
+
+}  // namespace
+
+std::int64_t ClusterIndex::row_bytes() const {
+  const std::int64_t value_bytes =
+      keeps_values_ ? static_cast<std::int64_t>(sizeof(float)) + dim_ : 0;
+  return static_cast<std::int64_t>(sizeof(RowHead)) + dim_ + value_bytes;
+}
+
+std::string ClusterIndex::Row(std::size_t slot) const {
+  const RowHead head{.scale = scales_[slot],
+                     .variance = variances_[slot],
+                     .flags = (flags_[slot] & static_cast<std::uint32_t>(kPinned | kSplit)) |
+                              (transformed_ ? std::uint32_t{kTransformed} : 0U)};
+  std::string row(static_cast<std::size_t>(row_bytes()), '\0');
+  std::memcpy(row.data(), &head, sizeof(head));
+  const std::size_t width = static_cast<std::size_t>(dim_);
+  std::memcpy(row.data() + sizeof(head), codes(slot).data(), width);
+  if (keeps_values_) {
+    char* at = row.data() + sizeof(head) + width;
+    std::memcpy(at, &value_scales_[slot], sizeof(float));
+    std::memcpy(at + sizeof(float), value_codes(slot), width);
+  }
+  return row;
+}
+
+absl::Status ClusterIndex::AddRow(ClusterId id, std::int64_t count, bool stale,
+                                  std::string_view row) {
+  const bool fits = std::ssize(row) == row_bytes() && count >= 1 && count <= kPositionMax &&
+                    (ids_.empty() || ids_.back() < id.value()) &&
+                    std::ssize(ids_) < kClusterCountMax;
+  CAIRN_CHECK(is_loaded_);
+  RowHead head{};
+  float value_scale = 0;
+  const std::size_t value_at = sizeof(head) + static_cast<std::size_t>(dim_);
+  if (fits) std::memcpy(&head, row.data(), sizeof(head));
+  if (fits && keeps_values_) {
+    std::memcpy(&value_scale, row.data() + value_at, sizeof(value_scale));
+  }
+  const bool makes_sense =
+      fits && std::isfinite(head.scale) && head.scale >= 0 && std::isfinite(head.variance) &&
+      head.variance >= 0 && std::isfinite(value_scale) && value_scale >= 0 &&
+      (head.flags & ~static_cast<std::uint32_t>(kPinned | kSplit | kTransformed)) == 0;
+  if (!makes_sense) {
+    return InvalidArgument("index row of cluster {}: {} bytes for {} entries are no row", id,
+                           row.size(), count);
+  }
+  const bool transformed = (head.flags & kTransformed) != 0;
+  std::uint32_t flags = head.flags & static_cast<std::uint32_t>(kPinned | kSplit);
+  if (stale) flags |= kStale;
+  if (transformed != transformed_) flags |= kMissing;
+  const std::size_t slot = AddSlot(id, count, head.variance, static_cast<std::uint8_t>(flags));
+  const std::size_t width = static_cast<std::size_t>(dim_);
+  std::memcpy(codes_.data() + slot * width, row.data() + sizeof(head), width);
+  scales_[slot] = head.scale;
+  if (keeps_values_) {
+    value_scales_[slot] = value_scale;
+    std::memcpy(value_codes_.data() + slot * width, row.data() + value_at + sizeof(float), width);
+  }
+  SetSketch(slot);
+  SetHalfSquare(slot);
+  return absl::OkStatus();
+}
+
+std::vector<std::size_t> ClusterIndex::TakeChanged() {
+  std::vector<std::size_t> changed;
+  for (std::size_t slot = 0; slot < flags_.size(); ++slot) {
+    if ((flags_[slot] & kChanged) == 0) continue;
+    flags_[slot] &= static_cast<std::uint8_t>(~kChanged);
+    if (alive(slot)) changed.push_back(slot);
+  }
+  return changed;
+}
 
 void ClusterIndex::Unload() {
   const std::size_t width = static_cast<std::size_t>(dim_);
