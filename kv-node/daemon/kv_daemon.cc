@@ -131,12 +131,10 @@ absl::Status KvDaemon::OpenEngine(std::unique_ptr<MetaStore> meta) {
   engine_options.arena_bytes_max = config_.arena_bytes_max();
   CAIRN_ASSIGN_OR_RETURN(engine_options.replacement,
                          ParseReplacementPolicy(config_.cache_replacement()));
-  if (profile) {
-    engine_options.device_bytes_per_second = BandwidthOf(*profile);
-    const MergeLimits merge = MergeLimitsOf(*profile);
-    engine_options.merge_gap_bytes = merge.gap_bytes;
-    engine_options.merge_piece_bytes_max = merge.piece_bytes_max;
-  }
+  if (profile) engine_options.device_bytes_per_second = BandwidthOf(*profile);
+  const MergeLimits merge = profile ? MergeLimitsOf(*profile) : kMergeLimitsUnmeasured;
+  engine_options.merge_gap_bytes = merge.gap_bytes;
+  engine_options.merge_piece_bytes_max = merge.piece_bytes_max;
   if (config_.merge_gap_bytes() != kMergeGapFromProfile) {
     engine_options.merge_gap_bytes = config_.merge_gap_bytes();
   }
