@@ -19,8 +19,8 @@ namespace {
 constexpr char kName[] = "cairn-compute-node";
 // Every fetched slice passes through blocks of 64 KiB to 1 MiB of gRPC and protobuf; mapping each
 // of them anew cost half of a decoding step's processor time.
-constexpr MemoryTuning kMemoryTuning{.mmap_threshold_bytes = 1 << 20,
-                                     .trim_threshold_bytes = 4 << 20};
+constexpr MemoryTuning kMemoryTuning{.mmap_threshold_bytes = 256 << 10,
+                                     .trim_threshold_bytes = 1 << 20};
 
 void EndTimeline() {
   const absl::Status status = StopTimeline();

@@ -13,6 +13,9 @@ namespace {
 // Of a cluster without entries, codes and sketch: 25 to 28 in the index, and 65 to 75 in the KV
 // node, whose rows are in memory while the conversation is open.
 constexpr std::int64_t kClusterOverheadBytes = 100;
+// Room for the clusters that splits make, so that not every head's index moves behind an opening
+// and leaves a hole in the heap.
+constexpr std::size_t kSpareShare = 16;
 
 }  // namespace
 
@@ -49,7 +52,8 @@ void DynaKvPolicy::ReserveSlots(std::int32_t layer, std::span<const IndexRow> ro
     if (known) ++counts[static_cast<std::size_t>(row.cluster.head)];
   }
   for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
-    heads_[HeadOf(layer, head)].index.Reserve(counts[static_cast<std::size_t>(head)]);
+    const std::size_t count = counts[static_cast<std::size_t>(head)];
+    heads_[HeadOf(layer, head)].index.Reserve(count + count / kSpareShare);
   }
 }
 

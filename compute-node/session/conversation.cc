@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/heap.h"
 #include "common/log/log.h"
 #include "common/timeline/timeline.h"
 
@@ -299,6 +300,7 @@ absl::Status Conversation::FinishCheckpoint() {
   }
   durable_count_ = saved_count_;
   kv_.CheckpointDone();
+  ReturnFreedMemory();  // what the replay buffer held
   CountReplayBytes();
   return absl::OkStatus();
 }

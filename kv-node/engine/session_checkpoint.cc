@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/heap.h"
 #include "kv-node/engine/checkpoint_job.h"
 
 namespace cairn::kv {
@@ -172,6 +173,13 @@ void AttachedSession::Committed(const absl::Status& status) {
   row_ = job->row;
   row_.epoch = epoch;
   ++context_.checkpoint_count;
+  // What was logged, and the plan of it, are free; not on this thread, which fetches wait for.
+  context_.Load<bool>(
+      [](MetaReader&) -> absl::StatusOr<bool> {
+        ReturnFreedMemory();
+        return true;
+      },
+      [](const absl::StatusOr<bool>&) {});
   if (job->sealed.value() != 0) context_.on_sealed(job->sealed);
   if (stopped_ || observer_ == nullptr) return;
   observer_->OnCheckpointed(job->op_seq, {job->op.token_count, job->sealed});

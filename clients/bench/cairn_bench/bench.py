@@ -19,8 +19,8 @@ GENERATION_COUNT = 8
 DRAM_BUDGET_BYTES_MIN = 1 << 20
 ARENA_BYTES_MIN = 1 << 20
 # Of the budget: where the KV node puts what is being read, and keeps some of it. What the compute node keeps in half of
-# the budget saves more reads.
-ARENA_BUDGET_SHARE = 8
+# the budget saves more reads; a larger one is no faster (docs/results/dynakv.md).
+ARENA_BUDGET_SHARE = 16
 # Flash for one conversation: entries move when clusters change, and their old places are freed later. When a long
 # prompt is clustered anew it takes five times its keys and values and more, with the room in which clusters grow.
 EXTENT_FILE_SHARE = 8
