@@ -23,8 +23,7 @@ ENCLOSING = {
     "forward": {"pass"}, "layer": {"forward"}, "project": {"layer"}, "attention": {"layer"},
     "project_attended": {"layer"}, "feed_forward": {"layer"}, "predict_queries": {"layer"},
     "predict": {"predict_queries"}, "select": {"attention"}, "estimate": {"attention"}, "attend_means": {"attention"},
-    "wait_for_fetch": {"attention", "predict_queries", "settle"},
-    "load_index": {"predict_queries", "attention", "settle"},
+    "wait_for_fetch": {"attention", "settle"}, "load_index": {"settle"},
     "logits": {"forward"}, "settle": {"pass", "start_checkpoint"}, "assign": {"attention", "settle", None},
     "adapt": {"settle", None}, "start_checkpoint": {"generation"}, "wait_for_checkpoint": {"generation"}}
 
@@ -58,7 +57,7 @@ class TimelineTest(unittest.TestCase):
         first = cairn.generate(*GENERATE)
         cairn.generate(" the", "--conversation", str(first["conversation_id"]), "--tokens", str(TOKENS), "--ignore-end")
 
-    def check(self, events):
+    def check(self, events, hinted_layers):
         """-> how many spans have each name."""
         pairs = [pair for spans in spans_by_thread(events).values() for pair in nested(spans)]
         for event, outer in pairs:
@@ -79,6 +78,8 @@ class TimelineTest(unittest.TestCase):
                      "start_checkpoint", "wait_for_checkpoint"):
             self.assertGreater(names[name], 0, name)
         self.check_flights(events)
+        hints = {event["args"]["layer"] for event in events if event["name"] == "layer_hint"}
+        self.assertEqual(hints, hinted_layers)
         return names
 
     def check_flights(self, events):
@@ -92,8 +93,6 @@ class TimelineTest(unittest.TestCase):
         fetches = [pair["b"]["args"] for pair in flights.values() if pair["b"]["name"] == "fetch"]
         self.assertEqual({fetch["layer"] for fetch in fetches}, set(range(LAYERS)))
         self.assertGreater(sum(fetch["bytes"] for fetch in fetches), 0)
-        hints = {event["args"]["layer"] for event in events if event["name"] == "layer_hint"}
-        self.assertEqual(hints, set(range(LAYERS)))
 
     def test_spans_nest_and_the_file_is_whole_after_an_orderly_end(self):
         with Cairn(kv_config=KV_CONFIG) as cairn:
@@ -104,21 +103,25 @@ class TimelineTest(unittest.TestCase):
             self.assertEqual(cairn.stop(), [0, 0])
             with open(cairn.path("trace.json"), encoding="utf-8") as file:
                 events = json.load(file)
-            self.assertEqual(self.check(events)["estimate"], 0)
+            # What is selected ahead is asked for, and needs no hints.
+            names = self.check(events, hinted_layers=set())
+            self.assertEqual(names["estimate"], 0)
+            self.assertGreater(names["load_index"], 0)
             self.assertEqual((events[-1]["name"], events[-1]["args"]), ("end", {"dropped_event_count": 0}))
 
     def test_a_killed_process_leaves_every_generation_that_ended(self):
         with Cairn(kv_config=KV_CONFIG) as cairn:
             cairn.compute.stop()
-            cairn.write_compute_config(f'trace_path: "{cairn.path("trace.json")}"\nestimate_percent: 25')
+            cairn.write_compute_config(f'trace_path: "{cairn.path("trace.json")}"\nestimate_percent: 25\n'
+                                       "select_ahead: false")
             cairn.compute.start()
             self.generate(cairn)
             cairn.compute.kill()
             with open(cairn.path("trace.json"), encoding="utf-8") as file:
                 events = json.loads(file.read() + "]")
-            names = self.check(events)
+            names = self.check(events, hinted_layers=set(range(LAYERS)))
             self.assertGreater(names["attend_means"], 0)
-            self.assertGreater(names["load_index"], 0)
+            self.assertEqual(names["load_index"], 0)
 
     def test_a_file_that_cannot_be_made_is_named(self):
         done = daemons.subprocess.run(
