@@ -69,7 +69,7 @@ class BenchCompareTest(unittest.TestCase):
     def test_compare_orders_policies_by_what_they_read_and_answer(self):
         said, progress = self.finish(self.start(
             "compare", "--policies", ",".join(POLICIES), "--profile", "emmc", "--rounds", "1", "--lengths", "1024",
-            "--documents", "2", "--parallel", "4"))
+            "--documents", "2", "--parallel", "4", "--closeness-tokens", "64"))
         value = self.results()
         rows = {row["policy"]: row for row in value["comparison"]}
         self.assertEqual(list(rows), POLICIES)
@@ -96,6 +96,7 @@ class BenchCompareTest(unittest.TestCase):
             self.assertGreaterEqual(row["resume_open_seconds"], row["resume_index_seconds"])
             self.assertEqual(row["resume_index_seconds"] > 0, row["policy"] == "dynakv")
             self.assertIn(row["policy"], said)
+        self.check_closeness(rows, value["closeness"]["documents"])
         self.assertTrue(value["speed"]["runs"][0]["rounds"][0]["io_engine"].endswith("+emmc"))
         self.assertIn("commit", value["manifest"])
         for name in ("speed", "bytes", "accuracy"):
@@ -103,9 +104,30 @@ class BenchCompareTest(unittest.TestCase):
             with open(self.path(f"out-{name}.png"), "rb") as file:
                 self.assertEqual(file.read(4), b"\x89PNG")
 
+    def check_closeness(self, rows, documents):
+        """Of a comparison of POLICIES: the nearer to full attention, the more of it is attended."""
+        self.assertEqual([(each["document"], each["token_count"], each["prefill"]) for each in documents],
+                         [(0, 1009, 1009 - 64)])
+        self.assertAlmostEqual(rows["full"]["recall"], 1, places=5)
+        self.assertAlmostEqual(rows["full"]["kl_mean"], 0, places=7)
+        recalls, divergences = ([rows[policy][name] for policy in POLICIES] for name in ("recall", "kl_mean"))
+        self.assertEqual(recalls, sorted(recalls, reverse=True))
+        self.assertEqual(divergences, sorted(divergences))
+        self.assertGreater(recalls[1], recalls[2])
+        self.assertLess(divergences[1], divergences[2])
+        self.assertGreater(rows["full"]["attended_tokens"], 945)
+        self.assertLessEqual(rows["dynakv"]["attended_tokens"], 192)
+        self.assertTrue(4 < rows["dynakv"]["cluster_mean_size"] < 12, rows["dynakv"])
+        self.assertGreater(rows["dynakv"]["cluster_variance"], 0)
+        for policy in ("full", "streaming"):
+            self.assertIsNone(rows[policy]["cluster_variance"])
+        for row in rows.values():
+            self.assertTrue(0 < row["same_best"] <= 1, row)
+            self.assertGreaterEqual(row["kl_p99"], row["kl_mean"])
+
     def test_a_stopped_comparison_goes_on(self):
         arguments = ("compare", "--policies", "full,dynakv", "--rounds", "2", "--lengths", "1024", "--documents", "1",
-                     "--no-plots")
+                     "--closeness-tokens", "16", "--no-plots")
         process = self.start(*arguments)
         wait_until(self.rounds_done, "the first measurement")
         os.killpg(process.pid, signal.SIGINT)  # as the terminal does
@@ -117,12 +139,16 @@ class BenchCompareTest(unittest.TestCase):
         self.assertEqual([run["rounds"][:len(some)] for run, some in zip(value["speed"]["runs"], there)], there)
         self.assertEqual([len(run["rounds"]) for run in value["speed"]["runs"]], [2, 2])
         self.assertEqual([run["asked"] for run in value["tasks"]["runs"]], [1, 1])
+        self.assertEqual([run["document"] for run in value["closeness"]["documents"]], [0])
         self.assertEqual(len(value["earlier_manifests"]), 1)
         # A finished one measures nothing.
         _, progress = self.finish(self.start(*arguments))
         self.assertNotIn("round", progress)
+        self.assertNotIn("full attention", progress)
         _, said = self.finish(self.start(*arguments, "--select", "4%"), status=1)
         self.assertIn("select: 3.0 there, 4.0 here", said)
+        _, said = self.finish(self.start(*arguments, "--closeness", "2"), status=1)
+        self.assertIn("closeness: 1 there, 2 here", said)
 
     def test_speed_has_the_other_engine_beside_it(self):
         with open(self.path("peer"), "w", encoding="utf-8") as file:

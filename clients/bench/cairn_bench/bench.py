@@ -47,8 +47,10 @@ class Bench:
         options = self.options
         longest_bytes = self.model.kv_token_bytes * (token_count + DECODED_TOKENS_MAX)
         kv = {"extent_file_bytes": max(EXTENT_FILE_BYTES_MIN, EXTENT_FILE_SHARE * longest_bytes),
-              "prefill_extent_file": False, "device_profile": PROFILES[options.profile]}
+              "prefill_extent_file": False, "device_profile": PROFILES[options.profile],
+              "realtime_priority": options.realtime}
         compute = {"kv_format": options.kv_format, "threads": options.threads,
+                   "realtime_priority": options.realtime,
                    "generation_count_max": max(GENERATION_COUNT, getattr(options, "parallel", 1))}
         if getattr(options, "chat", None) not in (None, CHAT_OF_FILE):
             compute["chat_template"] = options.chat
@@ -57,16 +59,19 @@ class Bench:
             kv["arena_bytes_max"] = max(ARENA_BYTES_MIN, compute["dram_budget_bytes"] // ARENA_BUDGET_SHARE)
         return kv, compute
 
-    def configuration(self, *names):
-        """-> what decides over results, by name: files and options, those of these names too."""
-        files = {"model": self.options.model, **{name: os.path.join(self.bin_dir, name) for name in DAEMONS}}
+    def configuration(self, *names, programs=()):
+        """-> what decides over results, by name: files and options, those of these names too.
+
+        programs: what takes part beside the daemons.
+        """
+        files = {"model": self.options.model,
+                 **{name: os.path.join(self.bin_dir, name) for name in (*DAEMONS, *programs)}}
         if "tasks" in names:
             files["tasks"] = self.options.tasks
             if self.options.prompts:
                 files["prompts"] = self.options.prompts
         shared = ("policy", "seed", "select", "select_min", "select_max", "cluster_entries", "estimate", "select_ahead",
-                  "kv_format",
-                  "profile", "threads")
+                  "kv_format", "profile", "threads", "realtime")
         try:
             for path in files.values():
                 self.digests[path] = self.digests.get(path) or sha256(path)
@@ -109,6 +114,13 @@ def budget_bytes(budget, cache_bytes):
     return max(DRAM_BUDGET_BYTES_MIN, int(budget * cache_bytes)) if budget < 1 else int(budget)
 
 
+def check_program(bin_dir, name):
+    """Raises CommandError where a program is missing."""
+    if not os.access(os.path.join(bin_dir, name), os.X_OK):
+        raise CommandError(f"no program {os.path.join(bin_dir, name)}: build it (cmake --build --preset release), or "
+                           "say with --build where it is")
+
+
 def inspect(bin_dir, model, kv_format):
     """-> Model: bytes of keys and values of a token, and of one entry, a layer's and KV head's share of that; tokens of
     the context.
@@ -116,9 +128,7 @@ def inspect(bin_dir, model, kv_format):
     Raises CommandError for a model that Cairn does not run.
     """
     for name in ("cairn", *DAEMONS):
-        if not os.access(os.path.join(bin_dir, name), os.X_OK):
-            raise CommandError(f"no program {os.path.join(bin_dir, name)}: build it (cmake --build --preset release), "
-                               "or say with --build where it is")
+        check_program(bin_dir, name)
     done = subprocess.run([os.path.join(bin_dir, "cairn"), "model", "inspect", "--no-probe", model],
                           capture_output=True, text=True, check=False)
     if done.returncode != 0:

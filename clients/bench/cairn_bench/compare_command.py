@@ -1,12 +1,14 @@
-"""`cairn-bench compare`: answers and speed of policies on one model, beside each other."""
+"""`cairn-bench compare`: answers and speed of policies on one model, and how near they are to full attention."""
 import argparse
 import os
 
 from . import plots
-from .bench import Bench
+from .bench import Bench, check_program
 from .client import REPOSITORY
+from .closeness import OPTION_NAMES, PROGRAM, ClosenessResults, closeness_documents, run_closeness
 from .manifest import manifest
-from .options import add_policy_option, add_run_options, add_speed_options, add_task_options, check, progress
+from .options import (add_closeness_options, add_policy_option, add_run_options, add_speed_options, add_task_options,
+                      check, progress)
 from .result_file import ResultFile
 from .results import TaskResults, pooled
 from .speed import best_peer
@@ -19,8 +21,9 @@ TASKS = os.path.join(REPOSITORY, "tests", "data", "tasks-dev-4k.jsonl")
 
 DESCRIPTION = """\
 Measures what `speed` measures and asks what `tasks` asks, for the same policies with the same model, budget and
-selection, and puts the figures beside each other: a table, JSON, and plots beside OUT. Results are kept in OUT
-after each step: the same command goes on where it was stopped.
+selection; then compares them with full attention on documents of the tasks, by cairn-policy-eval. Puts the figures
+beside each other: a table, JSON, and plots beside OUT. Results are kept in OUT after each step: the same command
+goes on where it was stopped.
 """
 
 
@@ -35,6 +38,7 @@ def add_parser(subparsers):
     add_policy_option(add, ["full", "dynakv", "no-cluster"])
     add_speed_options(add, [4096])
     add_task_options(add)
+    add_closeness_options(add)
     add_run_options(add)
     add("--no-plots", action="store_true", help="no PNG files; they need Debian's python3-matplotlib")
 
@@ -47,13 +51,20 @@ def run(options):
         plots.check_installed()
     bench = Bench(options)
     units, counts = task_units(bench)
-    results = CompareResults(speed_results(options), TaskResults(task_keys(options), counts))
+    near = closeness_documents(options, units, counts)
+    programs = (PROGRAM,) if near else ()
+    for program in programs:
+        check_program(bench.bin_dir, program)
+    results = CompareResults(speed_results(options), TaskResults(task_keys(options), counts),
+                             ClosenessResults(options.policy))
     file = ResultFile(options.json, "compare",
-                      {**bench.configuration(*SPEED_NAMES), **task_configuration(bench, units)}, results)
+                      {**bench.configuration(*SPEED_NAMES, *OPTION_NAMES, programs=programs),
+                       **task_configuration(bench, units)}, results)
     file.manifest = manifest(options.profile, options.seed, {"speed": speed_settings(bench),
                                                              "tasks": task_settings(bench, units)})
     run_speed(bench, results.speed, file)
     run_tasks(bench, units, results.tasks, file)
+    run_closeness(bench, near, results.closeness, file)
     value = results.to_json()
     print(task_tables(results.tasks.runs.values()))
     print("\n" + compare_table(value["comparison"], value["speed"]) + synthetic_note(options))
@@ -64,25 +75,29 @@ def run(options):
 
 
 class CompareResults:
-    """Speed and answers; a part of a ResultFile."""
+    """Speed, answers and how near they are to full attention; a part of a ResultFile."""
 
-    def __init__(self, speed, tasks):
-        self.speed, self.tasks = speed, tasks
+    def __init__(self, speed, tasks, closeness):
+        self.speed, self.tasks, self.closeness = speed, tasks, closeness
 
     def load(self, value):
         self.speed.load(value["speed"])
         self.tasks.load(value["tasks"])
+        self.closeness.load(value["closeness"])
 
     def to_json(self):
         speed, tasks = self.speed.to_json(), self.tasks.to_json()
-        return {"comparison": comparison(speed, pooled(tasks["runs"])), "speed": speed, "tasks": tasks}
+        return {"comparison": comparison(speed, pooled(tasks["runs"]), self.closeness.means()), "speed": speed,
+                "tasks": tasks, "closeness": self.closeness.to_json()}
 
 
-def comparison(speed, answers):
-    """-> an object for each context length and policy: medians of its rounds, its answers with all seeds pooled, and
-    its speed as a share of that of `full` and of the other engine, as far as they are there.
+def comparison(speed, answers, closeness):
+    """-> an object for each context length and policy: medians of its rounds, its answers with all seeds pooled, how
+    near it is to full attention, and its speed as a share of that of `full` and of the other engine, as far as they
+    are there.
 
-    speed: SpeedResults as JSON has them. answers: {policy: what results.share gives}
+    speed: SpeedResults as JSON has them. answers: {policy: what results.share gives}. closeness: of
+    ClosenessResults.means.
     """
     rows = []
     rates = {(run["context"], run["policy"]): run["decode_tokens_per_second"] for run in speed["runs"]}
@@ -90,6 +105,7 @@ def comparison(speed, answers):
         peer = best_peer(speed["peers"], run["context"])
         row = {name: value for name, value in run.items() if name not in ("prefill", "rounds")}
         row.update(answers.get(run["policy"], {}))
+        row.update(closeness[run["policy"]])
         row["speed_to_full"] = _ratio(row["decode_tokens_per_second"], rates.get((run["context"], "full")))
         row["speed_to_peer"] = _ratio(row["decode_tokens_per_second"], peer and peer["decode_tokens_per_second"])
         rows.append(row)

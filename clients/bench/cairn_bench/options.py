@@ -14,6 +14,7 @@ LIST_MAX = 64
 PARALLEL_MAX = 16
 ROUNDS_MAX = 1000
 THREADS_MAX = 1024
+REALTIME_MAX = 99
 # --chat without a family.
 CHAT_OF_FILE = "of the model file"
 
@@ -49,6 +50,8 @@ def add_run_options(add):
     add("--profile", choices=tuple(PROFILES), default="nvme", help="how fast the flash is; default nvme: as it is")
     add("--threads", type=integer(0, THREADS_MAX), default=0, metavar="N",
         help="threads that compute; default 0: one for each processor")
+    add("--realtime", type=integer(0, REALTIME_MAX), default=0, metavar="N",
+        help="realtime priority of the daemons' threads that serve reads, which needs permission; default 0: none")
     add("--build", default=os.path.join(REPOSITORY, "build", "release"), metavar="DIR",
         help="where bin/ with the daemons is; default build/release")
     add("--store-dir", metavar="DIR", help="where stores are made; default: the temporary directory")
@@ -86,6 +89,14 @@ def add_speed_options(add, context=None):
     add("--peer", action="append", default=[], metavar="PATH",
         help="a program that measures another engine, called as PATH MODEL --depths N --threads N --steps T --fa "
         "on|off, and prints decode_tokens_per_s=X. May be given several times: the best counts")
+
+
+def add_closeness_options(add):
+    add("--closeness", type=integer(0), default=1, metavar="N",
+        help="documents on which each policy is compared with full attention, token by token, the longest first; "
+        "default 1; 0: none")
+    add("--closeness-tokens", type=integer(1), default=512, metavar="T",
+        help="the last T tokens of such a document are compared, behind the others; default 512")
 
 
 def check(options):

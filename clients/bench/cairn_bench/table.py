@@ -75,16 +75,18 @@ def speed_table(value):
     """-> the table of `speed`. value: SpeedResults as JSON has them."""
     rows = [["policy", "context", *(column for column, _, _ in SPEED_COLUMNS)]]
     for run in value["runs"]:
-        rows.append([run["policy"], str(run["context"]), *speed_cells(run)])
+        rows.append([run["policy"], str(run["context"]), *cells(run, SPEED_COLUMNS)])
     return "\n".join([aligned(rows), *peer_lines(value["peers"])])
 
 
 def compare_table(rows, speed):
     """-> the table of `compare`. rows: of compare_command.comparison, speed: SpeedResults as JSON has them."""
-    lines = [["policy", "context", "right", "of full", *(column for column, _, _ in SPEED_COLUMNS)]]
+    lines = [["policy", "context", "right", *(column for column, _, _ in CLOSENESS_COLUMNS), "of full",
+              *(column for column, _, _ in SPEED_COLUMNS)]]
     for row in rows:
         right = "-" if row.get("accuracy") is None else f"{right_of(row)} {row['accuracy']:.1%}"
-        lines.append([row["policy"], str(row["context"]), right, _times(row["speed_to_full"]), *speed_cells(row)])
+        lines.append([row["policy"], str(row["context"]), right, *cells(row, CLOSENESS_COLUMNS),
+                      _times(row["speed_to_full"]), *cells(row, SPEED_COLUMNS)])
     return "\n".join([aligned(lines), *peer_lines(speed["peers"])])
 
 
@@ -100,9 +102,9 @@ def peer_lines(peers):
     return lines
 
 
-def speed_cells(run):
-    """-> what stands in SPEED_COLUMNS for a run of SpeedResults."""
-    return [show(run.get(field)) for _, field, show in SPEED_COLUMNS]
+def cells(run, columns):
+    """-> what stands in SPEED_COLUMNS or CLOSENESS_COLUMNS for a run of SpeedResults or of a comparison."""
+    return [show(run.get(field)) for _, field, show in columns]
 
 
 def _times(value):
@@ -134,12 +136,19 @@ SPEED_COLUMNS = (
     ("written/token", "write_bytes_per_token", _mib),
     ("reads/token", "reads_per_token", _number),
     ("mean read KiB", "read_mean_bytes", lambda value: _number(value and value / 1024)),
+    ("mean read entries", "read_mean_entries", _number),
     ("hits", "cache_hit_rate", _share),
     ("I/O ms", "io_milliseconds_per_token", lambda value: _number(value, 2)),
     ("exposed ms", "exposed_io_milliseconds_per_token", lambda value: _number(value, 2)),
     ("hidden", "hidden_io_share", _share),
     ("KV DRAM", "kv_dram_bytes", _mib),
     ("KV flash", "kv_flash_bytes", _mib))
+# The same, of a comparison. Divergences are in thousandths of a nat.
+CLOSENESS_COLUMNS = (
+    ("KL mnat", "kl_mean", lambda value: _number(value and value * 1e3, 2)),
+    ("recall", "recall", lambda value: _share(value, 1)),
+    ("cluster size", "cluster_mean_size", lambda value: _number(value, 2)),
+    ("variance", "cluster_variance", lambda value: _number(value, 3)))
 
 
 def aligned(rows):

@@ -2,24 +2,38 @@
 
 Run through ctest, or by hand:  /usr/bin/python3 tests/unit/clients/cairn_bench_speed_test.py
 """
+import argparse
 import contextlib
 import io
 import json
 import os
+import signal
 import sys
 import tempfile
+import threading
 import types
 import unittest
 import unittest.mock
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(REPOSITORY, "clients", "bench"))
-from cairn_bench import (compare_command, kv_stats, main, plots, result_file, results, speed,  # noqa: E402
-                         speed_command, table)
+from cairn_bench import (bench, closeness, compare_command, interrupts, kv_stats, main, plots,  # noqa: E402
+                         result_file, results, speed, speed_command, table, tasks, tasks_command)
 from cairn_bench.options import CommandError  # noqa: E402
 
 KEYS = [(4096, "full"), (4096, "dynakv")]
 PEERS = [(4096, "peer --fa on"), (4096, "peer --fa off")]
+# As `cairn model inspect` describes a model that runs, and as `cairn model tokenize` prints 20 tokens.
+CAIRN = """#!/bin/sh
+[ "$2" = tokenize ] && cat > /dev/null && exec echo 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20
+printf 'runs: yes\\nkv_bytes_token: 64 in f16\\nheads: 4, 2 KV\\nlayers: 2\\ncontext: 8192\\n'
+"""
+# Keeps what it is told, and answers with what lies beside it.
+POLICY_EVAL = """#!/bin/sh
+echo "$*" >> "$(dirname "$0")/told"
+while [ $# -gt 1 ]; do shift; done
+cp "$(dirname "$0")/figures" "$1"
+"""
 
 
 def figures(rate, **others):
@@ -160,6 +174,175 @@ class PeerTest(unittest.TestCase):
             self.runner._measure_peer("/absent --fa on")  # pylint: disable=protected-access
 
 
+def evaluated(document, kl=0.002, size=8):
+    """-> what cairn-policy-eval writes of `full` and `dynakv`."""
+    def policy(name, divergence, recall, attended, index):
+        return {"policy": name, "kl": {"mean": divergence, "p99": 10 * divergence}, "same_best": 1,
+                "recall": {"mean": recall}, "attended": {"mean": attended}, "index": index}
+    index = [{"clusters": 5, "mean_size": 1, "variance": 1}, {"clusters": 9, "mean_size": size, "variance": 30}]
+    return {"configuration": {"document": document, "token_count": 20, "prefill": 8},
+            "policies": [policy("full", 0, 1, 1000, []), policy("dynakv", kl, 0.9, 192, index)]}
+
+
+class ClosenessTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
+        os.mkdir(os.path.join(self.folder, "bin"))
+        self.write("cairn", CAIRN)
+        self.write("cairn-policy-eval", POLICY_EVAL)
+        self.write("figures", json.dumps(evaluated(7)))
+        self.results = closeness.ClosenessResults(["full", "dynakv"])
+        self.documents = [tasks.Document(number, "", 21, "é", ()) for number in (7, 8)]
+
+    def write(self, name, text):
+        path = os.path.join(self.folder, "bin", name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, 0o700)
+
+    def told(self):
+        with open(os.path.join(self.folder, "bin", "told"), encoding="utf-8") as file:
+            return file.read().splitlines()
+
+    @staticmethod
+    def options(*arguments):
+        parser = argparse.ArgumentParser()
+        compare_command.add_parser(parser.add_subparsers())
+        return parser.parse_args(["compare", "--model", "m", "--tasks", "t", "--policies", "full,dynakv",
+                                  "--closeness-tokens", "12", *arguments])
+
+    def run_closeness(self, *arguments, documents=slice(1)):
+        made = bench.Bench.__new__(bench.Bench)
+        made.options, made.bin_dir = self.options(*arguments), os.path.join(self.folder, "bin")
+        file = types.SimpleNamespace(write=unittest.mock.Mock())
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            closeness.run_closeness(made, self.documents[documents], self.results, file)
+        return said.getvalue(), file.write.call_count
+
+    def test_the_program_is_told_what_the_daemons_are_and_to_feed_the_last_tokens(self):
+        said, writes = self.run_closeness("--select", "5%", "--estimate", "25%", "--no-select-ahead", "--seed", "3,4",
+                                          "--kv-format", "q8", "--cluster-entries", "16", "--threads", "1000")
+        told, path = self.told()[0].rsplit(" ", 1)
+        self.assertEqual(told, "--model m --policy full,dynakv --tasks t --document 7 --prefill 8 --select 5.0% "
+                         "--select-min 192 --select-max 1024 --cluster-entries 16 --estimate 25.0% --no-select-ahead "
+                         "--kv-format q8 --seed 3 --threads 256 --json")
+        self.assertFalse(os.path.exists(os.path.dirname(path)))
+        self.assertIn("[1/1] document 7: the last 12 of 20 tokens", said)
+        self.assertEqual(writes, 1)
+        full, dynakv = self.results.documents[0]["policies"]
+        self.assertEqual((full["recall"], full["cluster_count"]), (1, None))
+        self.assertEqual((dynakv["cluster_count"], dynakv["cluster_mean_size"], dynakv["cluster_variance"]), (9, 8, 30))
+
+    def test_a_short_document_keeps_a_token_in_front(self):
+        self.run_closeness("--closeness-tokens", "20")
+        self.assertIn("--document 7 --prefill 1 ", self.told()[0])
+
+    def test_a_policy_that_has_made_no_clusters_has_no_size(self):
+        value = evaluated(7)
+        value["policies"][1]["index"] = [{"clusters": 0, "mean_size": 0, "variance": 0}]
+        self.assertIsNone(closeness.parse(value)["policies"][1]["cluster_mean_size"])
+
+    def test_documents_that_are_there_are_not_measured_again(self):
+        self.run_closeness()
+        again = closeness.ClosenessResults(["full", "dynakv"])
+        again.load(json.loads(json.dumps(self.results.to_json())))
+        self.results = again
+        self.write("figures", json.dumps(evaluated(8)))
+        _, writes = self.run_closeness(documents=slice(2))
+        self.assertEqual(["--document 7 " in told for told in self.told()], [True, False])
+        self.assertEqual((writes, self.run_closeness(documents=slice(2))[1]), (1, 0))
+        self.assertEqual([document["document"] for document in again.documents], [7, 8])
+
+    def test_a_program_that_fails_ends_the_run_with_its_message(self):
+        for name, text, said in (
+                ("cairn-policy-eval", "echo x: no room >&2; exit 1", "ended with status 1:\nx: no room"),
+                ("cairn-policy-eval", "kill -9 $$", "was ended by signal 9"),
+                ("cairn-policy-eval", "true", "wrote no figures that are understood .FileNotFoundError"),
+                ("cairn", "echo no vocabulary >&2; exit 1", "ended with status 1:\nno vocabulary")):
+            self.write(name, f"#!/bin/sh\n{text}\n")
+            with self.assertRaisesRegex(CommandError, f"document 7: {name} {said}"):
+                self.run_closeness()
+        self.assertEqual(self.results.documents, [])
+
+    def test_figures_of_another_form_are_refused(self):
+        for text in ("", "[]", json.dumps({**evaluated(7), "policies": [{"policy": "full"}]})):
+            self.write("figures", text)
+            with self.assertRaisesRegex(CommandError, "wrote no figures that are understood"):
+                self.run_closeness()
+
+    def test_an_interrupt_ends_the_program(self):
+        pipe, pids = os.path.join(self.folder, "pipe"), []
+        os.mkfifo(pipe)
+        self.write("cairn-policy-eval", f"#!/bin/sh\necho $$ > {pipe}\nexec sleep 600\n")
+
+        def interrupt():
+            with open(pipe, encoding="utf-8") as file:
+                pids.append(int(file.read()))
+            os.kill(os.getpid(), signal.SIGINT)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
+        with unittest.mock.patch.dict(interrupts._state):  # pylint: disable=protected-access
+            interrupts.install()
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            with self.assertRaises(KeyboardInterrupt):
+                self.run_closeness()
+            thread.join()
+        with self.assertRaises(ProcessLookupError):
+            os.kill(pids[0], 0)
+
+    def choose(self, counts, *arguments):
+        units = [tasks_command.Unit(length, key, [tasks.Document(length + number, "", length, "a", ())
+                                                  for number in range(2)])
+                 for length in (10, 20) for key in (("full", 1), ("dynakv", 1))]
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            chosen = closeness.closeness_documents(self.options(*arguments), units, counts)
+        return [document.number for document in chosen], said.getvalue()
+
+    def test_the_longest_documents_of_the_own_form_are_taken(self):
+        self.assertEqual(self.choose({}), ([20], ""))
+        self.assertEqual(self.choose({}, "--closeness", "3"), ([20, 21, 10], ""))
+        self.assertEqual(self.choose({20: 20, 10: 10}, "--closeness", "9"), ([21, 11], ""))
+        self.assertEqual(self.choose({}, "--closeness", "0"), ([], ""))
+        none, said = self.choose(dict.fromkeys((10, 11, 20, 21), 1))
+        self.assertEqual(none, [])
+        self.assertIn("t: no document in Cairn's own form is asked about: how near", said)
+
+    def test_a_missing_program_is_named_before_anything_runs(self):
+        os.remove(os.path.join(self.folder, "bin", "cairn-policy-eval"))
+        for name in bench.DAEMONS:
+            self.write(name, "#!/bin/sh\necho started >&2; exit 1\n")
+        for arguments, said in (((), "no program .*/bin/cairn-policy-eval: build it"),
+                                (("--closeness", "0"), "cairn-kv-node ended with status 1:\nstarted")):
+            with contextlib.redirect_stderr(io.StringIO()) as heard:
+                self.assertEqual(main.main(["compare", "--build", self.folder, *arguments]), 1)
+            self.assertRegex(heard.getvalue(), said)
+
+    def test_results_of_other_settings_or_of_another_program_are_refused(self):
+        made = bench.Bench.__new__(bench.Bench)
+        made.bin_dir, path = os.path.join(self.folder, "bin"), os.path.join(self.folder, "out")
+        for name in (*bench.DAEMONS, "m"):
+            self.write(name, "x")
+
+        def file(*arguments, names=closeness.OPTION_NAMES, programs=(closeness.PROGRAM,)):
+            made.options, made.digests = self.options("--model", os.path.join(made.bin_dir, "m"), *arguments), {}
+            return result_file.ResultFile(path, "compare", made.configuration(*names, programs=programs), self.results)
+
+        file(names=(), programs=()).write()
+        with self.assertRaisesRegex(result_file.ResultsError, "closeness: None there, 1 here"):
+            file()
+        os.remove(path)
+        file().write()
+        with self.assertRaisesRegex(result_file.ResultsError, "closeness: 1 there, 2 here"):
+            file("--closeness", "2")
+        with self.assertRaisesRegex(result_file.ResultsError, "closeness_tokens: 12 there, 13 here"):
+            file("--closeness-tokens", "13")
+        self.write("cairn-policy-eval", "another")
+        with self.assertRaisesRegex(result_file.ResultsError, r"cairn-policy-eval \(SHA-256\): "):
+            file()
+
+
 class ComparisonTest(unittest.TestCase):
     QUESTIONS = [{"document": 0, "question": number, "task": task, "token_count": 1000, "length": 1024,
                   "correct": number != 1, "score": int(number != 1), "said": ""}
@@ -172,7 +355,16 @@ class ComparisonTest(unittest.TestCase):
         measured.add(PEERS[0], 0, {"decode_tokens_per_second": 5})
         for key in answers.runs:
             answers.runs[key]["questions"] = list(self.QUESTIONS)
-        return compare_command.CompareResults(measured, answers)
+        near = closeness.ClosenessResults(["full", "dynakv"])
+        near.add(closeness.parse(evaluated(7)))
+        near.add(closeness.parse(evaluated(8, kl=0.004, size=6)))
+        return compare_command.CompareResults(measured, answers, near)
+
+    @staticmethod
+    def empty():
+        return compare_command.CompareResults(
+            speed.SpeedResults(KEYS, PEERS), results.TaskResults([("full", 1), ("dynakv", 1)]),
+            closeness.ClosenessResults(["full", "dynakv"]))
 
     def test_speed_and_answers_stand_beside_each_other(self):
         full, dynakv = self.results().to_json()["comparison"]
@@ -180,11 +372,19 @@ class ComparisonTest(unittest.TestCase):
         self.assertEqual((dynakv["speed_to_full"], dynakv["speed_to_peer"]), (2.5, 5))
         self.assertEqual((dynakv["right"], dynakv["asked"], dynakv["accuracy"]), (1, 2, 0.5))
         said = table.compare_table([full, dynakv], self.results().to_json()["speed"]).splitlines()
-        self.assertEqual(said[2].split()[:6], ["dynakv", "4096", "1/2", "50.0%", "2.50x", "25.0"])
+        self.assertEqual(said[1].split()[4:10], ["0.00", "100.0%", "-", "-", "1.00x", "10.0"])
+        self.assertEqual(said[2].split()[:10],
+                         ["dynakv", "4096", "1/2", "50.0%", "3.00", "90.0%", "7.00", "30.000", "2.50x", "25.0"])
+
+    def test_documents_are_averaged_but_for_the_tail(self):
+        full, dynakv = self.results().to_json()["comparison"]
+        self.assertAlmostEqual(dynakv["kl_mean"], 0.003)
+        self.assertEqual((dynakv["kl_p99"], dynakv["recall"], dynakv["cluster_mean_size"]), (0.04, 0.9, 7))
+        self.assertEqual((full["attended_tokens"], full["same_best"], full["cluster_variance"]), (1000, 1, None))
 
     def test_a_comparison_without_results_has_a_table(self):
-        empty = compare_command.CompareResults(speed.SpeedResults(KEYS, PEERS), results.TaskResults([("full", 1)]))
-        value = empty.to_json()
+        value = self.empty().to_json()
+        self.assertIsNone(value["comparison"][0]["recall"])
         self.assertIn("dynakv", table.compare_table(value["comparison"], value["speed"]))
 
     def test_it_is_gone_on_with_and_a_file_of_speed_is_not(self):
@@ -192,10 +392,10 @@ class ComparisonTest(unittest.TestCase):
             path = os.path.join(folder, "out")
             made = result_file.ResultFile(path, "compare", {"model": "m"}, self.results())
             made.write()
-            again = compare_command.CompareResults(speed.SpeedResults(KEYS, PEERS),
-                                                   results.TaskResults([("full", 1), ("dynakv", 1)]))
+            again = self.empty()
             result_file.ResultFile(path, "compare", {"model": "m"}, again)
             self.assertTrue(again.speed.has(KEYS[1], 0))
+            self.assertEqual(again.to_json(), self.results().to_json())
             with self.assertRaisesRegex(result_file.ResultsError, "results of `compare` in format 1, not of `speed`"):
                 result_file.ResultFile(path, "speed", {"model": "m"}, again.speed)
 

@@ -338,7 +338,7 @@ class OptionsTest(unittest.TestCase):
         made.options = self.parse("--dram-budget", "4/13", "--parallel", "9")
         made.model = bench.Model(13 << 10, 1 << 9, 1 << 15)
         kv, compute = made.settings(4096)
-        self.assertEqual((compute["dram_budget_bytes"], kv["arena_bytes_max"]), (16 << 20, 2 << 20))
+        self.assertEqual((compute["dram_budget_bytes"], kv["arena_bytes_max"]), (16 << 20, 1 << 20))
         self.assertEqual(compute["generation_count_max"], 9)
         made.options = self.parse()
         kv, compute = made.settings(4096)
