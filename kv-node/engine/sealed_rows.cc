@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "common/log/log.h"
 #include "kv-node/engine/placement_order.h"
@@ -182,8 +183,11 @@ absl::StatusOr<SealedLayer> LoadSealedLayer(MetaReader& reader, SegmentId segmen
 
 absl::Status CheckAllocated(const SealedLayer& layer, const SealedRows& segment) {
   absl::Status status;
+  // Thousands of parts lie in one run of thousands of pages, and the engine waits for this.
+  std::set<std::pair<PageIndex, std::int64_t>> checked;
   layer.parts.ForEach([&](const ClusterKey& key, const std::vector<StoredPart>& parts) {
     for (const StoredPart& part : parts) {
+      if (!checked.emplace(part.first_page, part.page_count).second) continue;
       for (std::int64_t i = 0; i < part.page_count && status.ok(); ++i) {
         const std::int64_t page = part.first_page.value() + i;
         const auto region = segment.regions.find(page / kRegionPages);
