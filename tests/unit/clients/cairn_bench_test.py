@@ -17,7 +17,7 @@ import unittest.mock
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(REPOSITORY, "clients", "bench"))
-from cairn_bench import (bench, kv_stats, main, result_file, results, table, task_file, tasks,  # noqa: E402
+from cairn_bench import (bench, interrupts, kv_stats, main, result_file, results, table, task_file, tasks,  # noqa: E402
                          tasks_command)
 from cairn_bench.client import Retrieval  # noqa: E402  pylint: disable=wrong-import-position
 from cairn_bench.daemons import Daemon, DaemonError  # noqa: E402  pylint: disable=wrong-import-position
@@ -409,6 +409,38 @@ class RunningTest(unittest.TestCase):
                 self.fail_with(error, ended=True)
             with self.assertRaises(type(error)):
                 self.fail_with(error, ended=False)
+
+
+class InterruptsTest(unittest.TestCase):
+    def setUp(self):
+        self.enterContext(unittest.mock.patch.dict(interrupts._state, {"requested": False, "daemons": []}))
+
+    def test_daemons_end_instead_of_an_exception_while_there_are_some(self):
+        some = [unittest.mock.Mock(), unittest.mock.Mock()]
+        for daemon in some:
+            interrupts.started(daemon)
+        interrupts.check()
+        interrupts.ended(some[0])
+        interrupts._handle()
+        self.assertTrue(interrupts.requested())
+        some[0].terminate.assert_not_called()
+        some[1].terminate.assert_called_once()
+        with self.assertRaises(KeyboardInterrupt):
+            interrupts.check()
+
+    def test_without_daemons_it_is_raised_at_once(self):
+        with self.assertRaises(KeyboardInterrupt):
+            interrupts._handle()
+
+    def test_what_fails_behind_an_interrupt_is_no_news(self):
+        def run(_):
+            interrupts._state["requested"] = True
+            raise ValueError("Cannot invoke RPC on closed channel!")
+        options = types.SimpleNamespace(run=run)
+        with unittest.mock.patch.object(argparse.ArgumentParser, "parse_args", return_value=options), \
+                unittest.mock.patch.object(interrupts, "install"), contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(main.main([]), 130)
+        self.assertIn("interrupted", said.getvalue())
 
 
 if __name__ == "__main__":
