@@ -36,11 +36,11 @@ TEST_F(MemorySharesTest, ClustersAreKeptInWhatOthersLeaveOfHalf) {
   EXPECT_EQ(KeptBytes({.dram_budget_bytes = 0}), 0);
   const std::int64_t taken = kWindowBytes + kLayers * policy_.cluster_bytes;
   EXPECT_EQ(KeptBytes({.dram_budget_bytes = 2 * taken}), 0);
-  EXPECT_EQ(KeptBytes({.dram_budget_bytes = 2 * (taken + kLayers * 70)}), 70);
+  EXPECT_EQ(KeptBytes({.dram_budget_bytes = 2 * (taken + kLayers * std::int64_t{70})}), 70);
   policy_.cluster_bytes += 30;
-  EXPECT_EQ(KeptBytes({.dram_budget_bytes = 2 * (taken + kLayers * 70)}), 40);
+  EXPECT_EQ(KeptBytes({.dram_budget_bytes = 2 * (taken + kLayers * std::int64_t{70})}), 40);
   policy_.cluster_bytes = 1 << 20;
-  EXPECT_EQ(KeptBytes({.dram_budget_bytes = 2 * (taken + kLayers * 70)}), 0);
+  EXPECT_EQ(KeptBytes({.dram_budget_bytes = 2 * (taken + kLayers * std::int64_t{70})}), 0);
 }
 
 TEST_F(MemorySharesTest, NothingIsKeptWhereThatIsSwitchedOff) {
