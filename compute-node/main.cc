@@ -17,8 +17,9 @@ namespace cairn::compute {
 namespace {
 
 constexpr char kName[] = "cairn-compute-node";
-// Every fetched slice passes through blocks of 64 KiB to 1 MiB of gRPC and protobuf; mapping each
-// of them anew cost half of a decoding step's processor time.
+// Messages pass through blocks of 64 KiB and more of gRPC and protobuf; mapping each of them anew
+// cost half of a decoding step's processor time. What is larger, as a layer's part of an index,
+// would leave holes in the heap.
 constexpr MemoryTuning kMemoryTuning{.mmap_threshold_bytes = 256 << 10,
                                      .trim_threshold_bytes = 1 << 20};
 

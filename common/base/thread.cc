@@ -33,13 +33,15 @@ struct SchedulingAttributes {
   std::uint64_t period_nanoseconds;
 };
 
-// Of the calling thread; false: the system does not allow it.
+// Of the calling thread; false: it is so already, or the system does not allow it.
 bool SetSlice(std::chrono::nanoseconds slice) {
   constexpr unsigned kNoFlags = 0;
+  const auto runtime_nanoseconds = static_cast<std::uint64_t>(slice.count());
   SchedulingAttributes attributes{};
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, kNoFlags) != 0) return false;
+  if (attributes.runtime_nanoseconds == runtime_nanoseconds) return false;
   attributes.size_bytes = sizeof attributes;
-  attributes.runtime_nanoseconds = static_cast<std::uint64_t>(slice.count());
+  attributes.runtime_nanoseconds = runtime_nanoseconds;
   return syscall(SYS_sched_setattr, 0, &attributes, kNoFlags) == 0;
 }
 

@@ -37,7 +37,7 @@ inline std::int64_t IndexRecordBytes(const IndexRow& row) {
 // REQUIRES: out.size() >= IndexRecordBytes(row). What is behind the row stays.
 void EncodeIndexRecord(const IndexRow& row, std::span<std::byte> out);
 
-// Nullopt for bytes that no Encode makes. Read by every step, thousands of them for each layer.
+// Nullopt for bytes that no Encode makes. Thousands of them are read for each layer.
 inline std::optional<IndexRecord> ParseIndexRecord(std::span<const std::byte> bytes) {
   if (std::ssize(bytes) < kIndexRecordHeaderBytes) return std::nullopt;
   std::int64_t cluster_id = 0;

@@ -142,6 +142,10 @@ absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Connect() const 
         "it speaks protocol version {}, this program {}: use programs of one release",
         connection->capabilities.protocol_version(), kProtocolVersion);
   }
+  if (!connection->Has(pb::OPERATION_FETCH_INDEX)) {
+    return FailedPrecondition(
+        "it lacks operation FETCH_INDEX, which this program needs: use programs of one release");
+  }
   return connection;
 }
 

@@ -24,10 +24,12 @@ std::vector<IndexRow> DynaKvPolicy::TakeChangedRows(std::int32_t layer) {
   for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
     ClusterIndex& index = heads_[HeadOf(layer, head)].index;
     for (const std::size_t slot : index.TakeChanged()) {
+      // What is stored of it, if anything, says more than zeros; the next step computes it again.
+      if (index.flags(slot).missing) continue;
       IndexRow row;
       row.cluster = {head, index.id(slot)};
       row.row = index.Row(slot);
-      row.stale = index.flags(slot).stale || index.flags(slot).missing;
+      row.stale = index.flags(slot).stale;
       row.entry_count = index.count(slot);
       rows.push_back(std::move(row));
     }
@@ -108,6 +110,8 @@ std::int64_t DynaKvPolicy::ClusterBytes(std::int32_t layer) const {
   std::int64_t bytes = 0;
   for (const Head& head : HeadsOf(layer)) {
     bytes += head.index.cluster_count() * (kClusterOverheadBytes + dim() / 2);
+    // What means are attended by stays: UnloadIndex is not called.
+    if (needs_values()) bytes += head.index.code_bytes();
   }
   return bytes;
 }

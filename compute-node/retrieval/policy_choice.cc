@@ -13,6 +13,8 @@ namespace cairn::compute {
 namespace {
 
 constexpr std::string_view kFullName = "full";
+// The policy that may select ahead.
+constexpr std::string_view kAheadName = "dynakv";
 
 template <typename Number>
 void AppendNumber(std::string& out, Number number) {
@@ -70,6 +72,18 @@ absl::Status PolicyChoice::Validate() const {
   return selection.Validate();
 }
 
+PolicyChoice PolicyChoice::Normalised() const {
+  PolicyChoice normalised = *this;
+  if (name != kAheadName) normalised.selection.select_ahead = false;
+  return normalised;
+}
+
+bool PolicyChoice::Admits(const PolicyChoice& stored) const {
+  PolicyChoice asked = *this;
+  if (select_ahead_is_open) asked.selection.select_ahead = stored.selection.select_ahead;
+  return asked == stored;
+}
+
 std::string Describe(const PolicyChoice& choice, const PolicyChoice& other) {
   std::string text = fmt::format("policy {}", choice.name);
   if (choice.name == kFullName) return text;
@@ -88,11 +102,12 @@ std::string Describe(const PolicyChoice& choice, const PolicyChoice& other) {
   add("seed", a.seed, b.seed);
   add("estimate_percent", static_cast<float>(a.estimate_percent),
       static_cast<float>(b.estimate_percent));
-  add("select_ahead", a.select_ahead, b.select_ahead);
+  if (choice.name == kAheadName) add("select_ahead", a.select_ahead, b.select_ahead);
   return text;
 }
 
-PutPolicyState WrapPolicyState(const PolicyChoice& choice, PutPolicyState own) {
+PutPolicyState WrapPolicyState(const PolicyChoice& given, PutPolicyState own) {
+  const PolicyChoice choice = given.Normalised();
   if (choice.name == kFullName) {
     CAIRN_CHECK(own.version < kWrappedPolicyVersion);
     return own;

@@ -33,12 +33,19 @@ inline constexpr std::int64_t kPolicyNameBytesMax = 32;
 struct PolicyChoice {
   std::string name = "full";
   SelectionOptions selection;
+  // Of a request that does not say select_ahead: a stored conversation fits it either way.
+  bool select_ahead_is_open = false;
 
   // INVALID_ARGUMENT for a name that MakePolicy does not know, or what SelectionOptions says.
   absl::Status Validate() const;
+  // Without select_ahead where the policy has no use for it: none is stored then.
+  PolicyChoice Normalised() const;
+  // Whether a conversation that was made with `stored` is one of these.
+  bool Admits(const PolicyChoice& stored) const;
   // The policy `full` has no use for the options, and none are stored for it: they do not count.
   friend bool operator==(const PolicyChoice& a, const PolicyChoice& b) {
-    return a.name == b.name && (a.name == "full" || a.selection == b.selection);
+    return a.name == b.name &&
+           (a.name == "full" || a.Normalised().selection == b.Normalised().selection);
   }
 };
 

@@ -123,6 +123,7 @@ absl::StatusOr<std::optional<PolicyChoice>> ReadRetrieval(const v1::Retrieval& r
     asked = true;
     choice.selection.estimate_percent = static_cast<double>(retrieval.estimate_percent());
   }
+  choice.select_ahead_is_open = !retrieval.has_select_ahead();
   if (retrieval.has_select_ahead()) {
     asked = true;
     choice.selection.select_ahead = retrieval.select_ahead();

@@ -136,7 +136,7 @@ absl::Status Conversation::Prefill(std::span<const std::int32_t> tokens,
   CAIRN_RETURN_IF_ERROR(CheckRoom(std::ssize(tokens)));
   const InterruptScope scope(*session_, stop);
   // What a loss goes back to.
-  CAIRN_RETURN_IF_ERROR(SaveAll());
+  CAIRN_RETURN_IF_ERROR(SaveAll(stop));
   const std::int64_t first = token_count();
   session_->SetReplayMode(ReplayMode::kNothing);
   int tries = 0;
@@ -167,11 +167,11 @@ absl::Status Conversation::Prefill(std::span<const std::int32_t> tokens,
 
 absl::Status Conversation::RegroupPrompt(const StopSignal& stop) {
   for (int tries = 0;;) {
-    const absl::StatusOr<bool> changed = kv_.Regroup();
+    const absl::StatusOr<bool> changed = kv_.Regroup(stop);
     absl::Status status = changed.status();
     if (status.ok() && *changed) {
       // Of the same tokens: what changed are the clusters.
-      status = StartCheckpoint();
+      status = StartCheckpoint(stop);
       if (status.ok()) status = FinishCheckpoint();
     }
     if (status.ok()) return status;
@@ -207,7 +207,7 @@ absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,
   CAIRN_RETURN_IF_ERROR(Compute(tokens, last_logits, stop, layer_done));
   if (progress && !layer_done) progress(done_before + std::ssize(tokens));
   unsaved_tokens_.insert(unsaved_tokens_.end(), tokens.begin(), tokens.end());
-  return SaveAll();
+  return SaveAll(stop);
 }
 
 absl::Status Conversation::Compute(std::span<const std::int32_t> tokens,
@@ -242,25 +242,25 @@ absl::Status Conversation::Step(std::int32_t token, std::span<float> logits,
   CAIRN_RETURN_IF_ERROR(status);
   unsaved_tokens_.push_back(token);
   CountReplayBytes();
-  absl::Status saved = CheckpointIfDue();
+  absl::Status saved = CheckpointIfDue(stop);
   // The step is done even if a wait for the checkpoint before was stopped.
   return IsStop(saved) ? absl::OkStatus() : saved;
 }
 
 absl::Status Conversation::Checkpoint(const StopSignal& stop) {
   const InterruptScope scope(*session_, stop);
-  return SaveAll();
+  return SaveAll(stop);
 }
 
-absl::Status Conversation::SaveAll() {
+absl::Status Conversation::SaveAll(const StopSignal& stop) {
   member_.Leave();
   CAIRN_RETURN_IF_ERROR(FinishCheckpoint());
   if (saved_count_ == token_count()) return absl::OkStatus();
-  CAIRN_RETURN_IF_ERROR(StartCheckpoint());
+  CAIRN_RETURN_IF_ERROR(StartCheckpoint(stop));
   return FinishCheckpoint();
 }
 
-absl::Status Conversation::CheckpointIfDue() {
+absl::Status Conversation::CheckpointIfDue(const StopSignal& stop) {
   // While one is being written, operations go on; only a device that falls far behind is waited
   // for.
   if (session_->checkpoint_in_progress() && session_->replay_bytes() < 2 * checkpoint_bytes_) {
@@ -268,13 +268,13 @@ absl::Status Conversation::CheckpointIfDue() {
   }
   CAIRN_RETURN_IF_ERROR(FinishCheckpoint());
   if (session_->replay_bytes() < checkpoint_bytes_) return absl::OkStatus();
-  return StartCheckpoint();
+  return StartCheckpoint(stop);
 }
 
-absl::Status Conversation::StartCheckpoint() {
+absl::Status Conversation::StartCheckpoint(const StopSignal& stop) {
   const TimelineSpan span(TimelineKind::kCheckpoint, "start_checkpoint",
                           {{"session", kv_.session_id()}, {"tokens", token_count()}});
-  CAIRN_RETURN_IF_ERROR(kv_.StageCheckpoint());
+  CAIRN_RETURN_IF_ERROR(kv_.StageCheckpoint(stop));
   cairn::Checkpoint checkpoint;
   checkpoint.token_count = token_count();
   checkpoint.token_ids_start = saved_count_;

@@ -128,10 +128,10 @@ class Conversation {
                             std::int64_t done_before);
   // Behind a prompt that was computed in several chunks and is most of the conversation.
   absl::Status RegroupPrompt(const StopSignal& stop);
-  absl::Status SaveAll();
-  absl::Status StartCheckpoint();
+  absl::Status SaveAll(const StopSignal& stop);
+  absl::Status StartCheckpoint(const StopSignal& stop);
   absl::Status FinishCheckpoint();
-  absl::Status CheckpointIfDue();
+  absl::Status CheckpointIfDue(const StopSignal& stop);
   void CountReplayBytes();
 
   ForwardScheduler& scheduler_;

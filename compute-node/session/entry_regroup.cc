@@ -17,8 +17,7 @@ constexpr std::int64_t kLoadBytesMax = std::int64_t{2} << 20;
 
 absl::StatusOr<std::vector<LoadedCluster>> EntryStore::Load(
     std::int32_t layer, std::span<const ClusterRef> clusters,
-    std::span<const std::int64_t> entry_counts) {
-  const StopSignal never;
+    std::span<const std::int64_t> entry_counts, const StopSignal& stop) {
   std::vector<LoadedCluster> loaded;
   std::size_t next = 0;
   while (next < clusters.size()) {
@@ -34,7 +33,7 @@ absl::StatusOr<std::vector<LoadedCluster>> EntryStore::Load(
     }
     std::future<absl::StatusOr<ReadReply>> answer = session_.StartRead(std::move(fetch));
     CAIRN_ASSIGN_OR_RETURN(const FetchReply reply,
-                           WaitForFetch(session_, layer, answer, next - first, never));
+                           WaitForFetch(session_, layer, answer, next - first, stop));
     for (std::size_t i = first; i < next; ++i) {
       PlannedCluster planned;
       planned.cluster = clusters[i];
@@ -55,10 +54,9 @@ absl::StatusOr<std::vector<LoadedCluster>> EntryStore::Load(
   return loaded;
 }
 
-absl::StatusOr<bool> EntryStore::RegroupLayer(std::int32_t layer) {
+absl::StatusOr<bool> EntryStore::RegroupLayer(std::int32_t layer, const StopSignal& stop) {
   const TimelineSpan span(TimelineKind::kCluster, "regroup", {{"layer", layer}});
-  const StopSignal never;
-  CAIRN_RETURN_IF_ERROR(index_.Load(layer, never));
+  CAIRN_RETURN_IF_ERROR(index_.Load(layer, stop));
   const std::vector<ClusterGroup> groups = policy_.Regroup(layer);
   for (std::size_t next = 0; next < groups.size();) {
     std::vector<std::vector<LoadedCluster>> loaded;
@@ -69,7 +67,7 @@ absl::StatusOr<bool> EntryStore::RegroupLayer(std::int32_t layer) {
       if (!loaded.empty() && bytes + entry_count * entry_bytes_ > kLoadBytesMax) break;
       bytes += entry_count * entry_bytes_;
       CAIRN_ASSIGN_OR_RETURN(std::vector<LoadedCluster> group,
-                             Load(layer, groups[next].clusters, groups[next].entry_counts));
+                             Load(layer, groups[next].clusters, groups[next].entry_counts, stop));
       for (LoadedCluster& cluster : group) AddHeldKeys(layer, cluster);
       loaded.push_back(std::move(group));
     }
@@ -82,10 +80,10 @@ absl::StatusOr<bool> EntryStore::RegroupLayer(std::int32_t layer) {
   return !groups.empty();
 }
 
-absl::StatusOr<bool> EntryStore::Regroup() {
+absl::StatusOr<bool> EntryStore::Regroup(const StopSignal& stop) {
   bool any = false;
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-    CAIRN_ASSIGN_OR_RETURN(const bool changed, RegroupLayer(layer));
+    CAIRN_ASSIGN_OR_RETURN(const bool changed, RegroupLayer(layer, stop));
     any = any || changed;
   }
   ChargeIndex();

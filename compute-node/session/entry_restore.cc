@@ -226,7 +226,9 @@ absl::Status EntryStore::RebuildFromKeys(std::int32_t layer) {
     clusters.push_back(info.cluster);
     entry_counts.push_back(info.positions.count());
   }
-  CAIRN_ASSIGN_OR_RETURN(std::vector<LoadedCluster> loaded, Load(layer, clusters, entry_counts));
+  const StopSignal never;
+  CAIRN_ASSIGN_OR_RETURN(std::vector<LoadedCluster> loaded,
+                         Load(layer, clusters, entry_counts, never));
   std::vector<std::int64_t> counts(static_cast<std::size_t>(layout_.head_count), 0);
   for (const LoadedCluster& cluster : loaded) {
     const std::int32_t head = cluster.cluster.head;

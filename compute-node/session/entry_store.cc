@@ -150,10 +150,9 @@ absl::Status EntryStore::Send(std::int32_t layer, const ChunkEntries& chunk,
 }
 
 absl::Status EntryStore::StoreLayer(std::int32_t layer, const ChunkEntries& chunk,
-                                    std::int64_t stored_until) {
+                                    std::int64_t stored_until, const StopSignal& stop) {
   if (stored_count(layer) < stored_until && NeedsIndex(layer, chunk, stored_until)) {
-    const StopSignal never;
-    CAIRN_RETURN_IF_ERROR(index_.Load(layer, never));
+    CAIRN_RETURN_IF_ERROR(index_.Load(layer, stop));
   }
   CAIRN_RETURN_IF_ERROR(
       Send(layer, chunk, stored_until, AskPolicy(layer, chunk, stored_until, &pool_)));
@@ -210,7 +209,8 @@ bool EntryStore::IndexIsLoaded() const {
 }
 
 absl::Status EntryStore::Settle(std::int64_t token_count,
-                                std::vector<std::vector<LoadedCluster>>& loaded) {
+                                std::vector<std::vector<LoadedCluster>>& loaded,
+                                const StopSignal& stop) {
   const std::int64_t stored_until = WindowStartAt(token_count);
   bool nothing = true;
   for (std::size_t layer = 0; layer < stored_counts_.size(); ++layer) {
@@ -221,7 +221,11 @@ absl::Status EntryStore::Settle(std::int64_t token_count,
   const std::int32_t at_once = IndexIsLoaded() ? layout_.layer_count : kStreamedLayers;
   for (std::int32_t first = 0; first < layout_.layer_count; first += at_once) {
     const std::int32_t end = std::min(layout_.layer_count, first + at_once);
-    CAIRN_RETURN_IF_ERROR(SettleLayers(first, end, token_count, loaded));
+    const absl::Status status = SettleLayers(first, end, token_count, loaded, stop);
+    if (!status.ok()) {
+      index_.Reset();
+      return status;
+    }
   }
   ChargeIndex();
   return absl::OkStatus();
@@ -229,14 +233,14 @@ absl::Status EntryStore::Settle(std::int64_t token_count,
 
 absl::Status EntryStore::SettleLayers(std::int32_t first, std::int32_t end,
                                       std::int64_t token_count,
-                                      std::vector<std::vector<LoadedCluster>>& loaded) {
-  const StopSignal never;
+                                      std::vector<std::vector<LoadedCluster>>& loaded,
+                                      const StopSignal& stop) {
   const std::int64_t stored_until = WindowStartAt(token_count);
   const std::size_t layer_count = static_cast<std::size_t>(end - first);
   std::vector<std::vector<ClusterSplit>> splits(layer_count);
   std::vector<StoreActions> actions(layer_count);
   for (std::int32_t layer = first; layer < end; ++layer) {
-    if (stored_count(layer) < stored_until) CAIRN_RETURN_IF_ERROR(index_.Load(layer, never));
+    if (stored_count(layer) < stored_until) CAIRN_RETURN_IF_ERROR(index_.Load(layer, stop));
   }
   pool_.ParallelFor(static_cast<std::int64_t>(layer_count), [&](std::int64_t index) {
     const std::int32_t layer = first + static_cast<std::int32_t>(index);

@@ -74,15 +74,17 @@ class EntryStore {
   // Between two passes: adapts the clusters that the last one loaded, then stores what has left
   // the window of a conversation of `token_count` tokens. Idempotent. `loaded` is by layer and is
   // emptied.
-  absl::Status Settle(std::int64_t token_count, std::vector<std::vector<LoadedCluster>>& loaded);
+  absl::Status Settle(std::int64_t token_count, std::vector<std::vector<LoadedCluster>>& loaded,
+                      const StopSignal& stop);
 
   // Between two passes, behind a prompt of several chunks: lets the policy cluster anew, and
   // answers whether it did. REQUIRES: nothing is left to settle.
-  absl::StatusOr<bool> Regroup();
+  absl::StatusOr<bool> Regroup(const StopSignal& stop);
 
   // In a pass, when a layer is done: stores its entries below `stored_until`, in the window or in
   // the chunk, and keeps the chunk's others in the window.
-  absl::Status StoreLayer(std::int32_t layer, const ChunkEntries& chunk, std::int64_t stored_until);
+  absl::Status StoreLayer(std::int32_t layer, const ChunkEntries& chunk, std::int64_t stored_until,
+                          const StopSignal& stop);
 
   // Sends what a checkpoint of `token_count` tokens needs. CheckpointDone: it is acknowledged.
   absl::Status StageCheckpoint(std::int64_t token_count);
@@ -107,7 +109,8 @@ class EntryStore {
   void AddHeldKeys(std::int32_t layer, LoadedCluster& loaded) const;
   // Of layers [first, end): see Settle. They are adapted at the same time.
   absl::Status SettleLayers(std::int32_t first, std::int32_t end, std::int64_t token_count,
-                            std::vector<std::vector<LoadedCluster>>& loaded);
+                            std::vector<std::vector<LoadedCluster>>& loaded,
+                            const StopSignal& stop);
   bool IndexIsLoaded() const;
   absl::Status SendSplits(std::int32_t layer, std::span<const ClusterSplit> splits);
   absl::Status SendCarried(std::int32_t layer, std::int64_t token_count);
@@ -136,8 +139,9 @@ class EntryStore {
   void AddHeld(std::int32_t layer, std::vector<LoadedCluster>& loaded) const;
   absl::StatusOr<std::vector<LoadedCluster>> Load(std::int32_t layer,
                                                   std::span<const ClusterRef> clusters,
-                                                  std::span<const std::int64_t> entry_counts);
-  absl::StatusOr<bool> RegroupLayer(std::int32_t layer);
+                                                  std::span<const std::int64_t> entry_counts,
+                                                  const StopSignal& stop);
+  absl::StatusOr<bool> RegroupLayer(std::int32_t layer, const StopSignal& stop);
   // Whether the rows' entries and those in memory are all that the session has.
   bool IsComplete(std::int32_t layer, std::span<const IndexRow> rows,
                   const CarriedReply& reply) const;

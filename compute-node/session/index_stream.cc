@@ -42,8 +42,12 @@ absl::Status IndexStream::Load(std::int32_t layer, const StopSignal& stop) {
 
 absl::Status IndexStream::Take(std::int32_t layer, const FetchReply& reply) {
   const TimelineSpan span(TimelineKind::kCompute, "load_index", {{"layer", layer}});
+  const FetchedCluster& all = reply.clusters.front();
+  if (all.outcome != FetchOutcome::kFound || all.cluster != ClusterRef{kAllHeads, ClusterId(1)}) {
+    return Internal("layer {}: the KV node's answer to FetchIndex is none", layer);
+  }
   std::vector<IndexRecords> records;
-  for (const Span& run : reply.clusters.front().spans) {
+  for (const Span& run : all.spans) {
     if (run.entry_count > 0) records.push_back({run.bytes, run.entry_count});
   }
   const std::int64_t unknown_count = policy_.LoadIndex(layer, records, pool_);

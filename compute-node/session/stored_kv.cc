@@ -57,7 +57,7 @@ absl::Status StoredKv::StartPass(std::int64_t token_count, const StopSignal& sto
                                  LayerDone layer_done) {
   CAIRN_CHECK_EQ(pass_tokens_, 0);
   CAIRN_CHECK_GE(token_count, 1);
-  CAIRN_RETURN_IF_ERROR(store_.Settle(token_count_, loaded_));
+  CAIRN_RETURN_IF_ERROR(store_.Settle(token_count_, loaded_, stop));
   pass_tokens_ = token_count;
   stop_ = &stop;
   layer_done_ = std::move(layer_done);
@@ -138,8 +138,8 @@ absl::Status StoredKv::Attend(const AttentionBatch& batch) {
   const std::int64_t stored = store_.stored_count(batch.layer);
   const bool leaves_now = pass_tokens_ > 1 || policy_.selects_without_queries();
   const std::int64_t window_start = store_.WindowStartAt(token_count_ + pass_tokens_);
-  CAIRN_RETURN_IF_ERROR(store_.StoreLayer(batch.layer, Chunk(),
-                                          leaves_now ? std::max(stored, window_start) : stored));
+  CAIRN_RETURN_IF_ERROR(store_.StoreLayer(
+      batch.layer, Chunk(), leaves_now ? std::max(stored, window_start) : stored, *stop_));
   if (layer_done_) layer_done_(batch.layer + 1);
   return absl::OkStatus();
 }
@@ -346,15 +346,15 @@ void StoredKv::AttendRecent(const AttentionBatch& batch) {
   attention_.AttendCausal(runs, first);
 }
 
-absl::StatusOr<bool> StoredKv::Regroup() {
+absl::StatusOr<bool> StoredKv::Regroup(const StopSignal& stop) {
   CAIRN_CHECK_EQ(pass_tokens_, 0);
-  CAIRN_RETURN_IF_ERROR(store_.Settle(token_count_, loaded_));
-  return store_.Regroup();
+  CAIRN_RETURN_IF_ERROR(store_.Settle(token_count_, loaded_, stop));
+  return store_.Regroup(stop);
 }
 
-absl::Status StoredKv::StageCheckpoint() {
+absl::Status StoredKv::StageCheckpoint(const StopSignal& stop) {
   CAIRN_CHECK_EQ(pass_tokens_, 0);
-  CAIRN_RETURN_IF_ERROR(store_.Settle(token_count_, loaded_));
+  CAIRN_RETURN_IF_ERROR(store_.Settle(token_count_, loaded_, stop));
   return store_.StageCheckpoint(token_count_);
 }
 

@@ -92,12 +92,12 @@ class StoredKv : public KvAttention {
 
   // Lets the policy cluster anew what a prompt of several chunks left, and answers whether it did:
   // then a checkpoint is due. REQUIRES: no pass.
-  absl::StatusOr<bool> Regroup();
+  absl::StatusOr<bool> Regroup(const StopSignal& stop);
 
   // Sends what a checkpoint of token_count() tokens needs besides the Checkpoint itself. The caller
   // then sends that, and calls CheckpointDone when it is acknowledged, before the next one.
   // REQUIRES: no pass.
-  absl::Status StageCheckpoint();
+  absl::Status StageCheckpoint(const StopSignal& stop);
   std::chrono::nanoseconds index_time() const { return store_.index_time(); }
   const FetchCounts& fetch_counts() const { return selected_fetch_.counts(); }
   void CheckpointDone() { store_.CheckpointDone(); }

@@ -30,11 +30,11 @@ absl::StatusOr<StoredPolicy> ChoosePolicy(KvSession& session,
                                           const PolicyChoice& otherwise) {
   if (session.attachment().token_count == 0) {
     StoredPolicy nothing;
-    nothing.choice = chosen.value_or(otherwise);
+    nothing.choice = chosen.value_or(otherwise).Normalised();
     return nothing;
   }
   CAIRN_ASSIGN_OR_RETURN(StoredPolicy stored, ReadStoredPolicy(session));
-  if (chosen.has_value() && !(*chosen == stored.choice)) {
+  if (chosen.has_value() && !chosen->Admits(stored.choice)) {
     return InvalidArgument(
         "conversation {} uses {}, not {}: leave retrieval empty (no --policy, no --select), or "
         "start "

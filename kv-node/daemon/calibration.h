@@ -40,7 +40,7 @@ MergeLimits MergeLimitsOf(const DeviceProfile& profile);
 // Where nothing was measured. A request costs as much as 14 to 31 KiB more of one on eMMC, UFS and
 // NVMe alike (docs/benchmarks.md, "Length of reads").
 inline constexpr MergeLimits kMergeLimitsUnmeasured = {.gap_bytes = std::int64_t{16} << 10,
-                                                       .piece_bytes_max = std::int64_t{16} << 10};
+                                                       .piece_bytes_max = std::int64_t{64} << 10};
 
 // The highest that was measured at any size.
 std::int64_t BandwidthOf(const DeviceProfile& profile);

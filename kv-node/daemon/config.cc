@@ -53,7 +53,7 @@ constexpr std::array kKeys = {
     ConfigKey{
         "merge_gap_bytes",
         "Holes of up to this many bytes between two pieces are read with them in one request,\n"
-        "up to 262144. -1: as the flash was measured; 0: never."},
+        "up to 262144. -1: as the flash was measured, 16384 where it was not; 0: never."},
     ConfigKey{
         "pending_bytes_max",
         "Memory for entries that are not on flash yet, over all conversations. Smaller: more and\n"

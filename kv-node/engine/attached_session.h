@@ -122,8 +122,11 @@ class AttachedSession {
   std::int64_t PutIndexOf(const IndexSource& source, std::int32_t layer, const PageSet& pages,
                           std::map<ClusterKey, IndexRow>& rows) const;
   static absl::Status CheckIndexBytes(std::int64_t bytes);
-  // What changed of a segment's rows since its run was written, as records.
-  static PendingChunk ChangedRecords(const SegmentRows& rows, std::int32_t layer);
+  // What changed of a segment's rows since its run was written; as records, each as large as the
+  // largest.
+  static std::vector<IndexRow> ChangedRows(const SegmentRows& rows, std::int32_t layer);
+  static std::int64_t RecordBytesOf(std::span<const IndexRow> rows);
+  static PendingChunk EncodeRecords(std::span<const IndexRow> rows);
   // Takes the rows.
   static absl::StatusOr<ReadReply> IndexReplyOf(std::map<ClusterKey, IndexRow>& rows);
   std::optional<std::int32_t> LayerToPack() const;

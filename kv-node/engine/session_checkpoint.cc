@@ -173,7 +173,8 @@ void AttachedSession::Committed(const absl::Status& status) {
   row_ = job->row;
   row_.epoch = epoch;
   ++context_.checkpoint_count;
-  // What was logged, and the plan of it, are free; not on this thread, which fetches wait for.
+  // What was logged, and the plan of it, are free. Not on this thread, though who allocates
+  // meanwhile waits, for a heap at a time.
   context_.Load<bool>(
       [](MetaReader&) -> absl::StatusOr<bool> {
         ReturnFreedMemory();

@@ -125,14 +125,13 @@ AttachedSession::Applied AttachedSession::StartFetchIndex(RequestId request_id,
       }
       bytes += run->second.record_count() * run->second.record_bytes;
     }
-    PendingChunk changed = ChangedRecords(rows, op.layer);
-    if (changed.positions.empty()) continue;
-    bytes += std::ssize(*changed.bytes);
-    segment.pending.push_back(std::move(changed));
-  }
-  if (absl::Status status = CheckIndexBytes(bytes); !status.ok()) {
-    Reply(request_id, std::move(status));
-    return Applied::kYes;
+    const std::vector<IndexRow> changed = ChangedRows(rows, op.layer);
+    bytes += std::ssize(changed) * RecordBytesOf(changed);
+    if (absl::Status status = CheckIndexBytes(bytes); !status.ok()) {
+      Reply(request_id, std::move(status));
+      return Applied::kYes;
+    }
+    if (!changed.empty()) segment.pending.push_back(EncodeRecords(changed));
   }
   job->io = HoldIo();
   AdvanceFetch(job);
@@ -187,7 +186,7 @@ bool AttachedSession::FindPart(const std::shared_ptr<FetchJob>& job, WantedPart&
   }
   if (wanted.read_here) {
     wanted.outcome = WantedPart::Outcome::kLost;
-    // An index may be asked for in each step; its part stays lost until its run is written anew.
+    // An index is asked for again and again; its part stays lost until its run is written anew.
     if (job->of_index && !lost_index_parts_.insert(wanted.part.id).second) return true;
     LogWarning("lost part={} first_page={} page_count={} read_error={}", wanted.part.id,
                wanted.first_page, wanted.page_count, wanted.read_failed);
@@ -290,7 +289,7 @@ void AttachedSession::RetryAlone(const std::shared_ptr<FetchJob>& job, WantedPar
 }
 
 // All in one cluster, without what is lost. What was read leaves the cache first: it comes again
-// in the next step, when all other layers' have passed through.
+// when all other layers' have passed through.
 FetchReply AttachedSession::IndexRecordsOf(FetchJob& job) {
   FetchedCluster records;
   records.cluster = {kAllHeads, ClusterId(1)};

@@ -138,25 +138,32 @@ absl::Status AttachedSession::CheckIndexBytes(std::int64_t bytes) {
                            bytes, kIndexReplyBytesMax);
 }
 
-PendingChunk AttachedSession::ChangedRecords(const SegmentRows& rows, std::int32_t layer) {
+std::vector<IndexRow> AttachedSession::ChangedRows(const SegmentRows& rows, std::int32_t layer) {
   std::vector<IndexRow> changed;
-  std::int64_t record_bytes = 0;
   rows.index.ForEachOfLayer(layer, [&](const ClusterKey& key, std::string_view value) {
     if (value == GoneIndexRow()) return;  // whoever asks knows which clusters there are
     absl::StatusOr<IndexRow> row = DecodeIndexRow(key, value);
     CAIRN_CHECK(row.ok());
-    record_bytes = std::max(record_bytes, IndexRecordBytes(*row));
     changed.push_back(*std::move(row));
   });
-  if (changed.empty()) return {};
-  auto bytes =
-      std::make_shared<std::string>(changed.size() * static_cast<std::size_t>(record_bytes), '\0');
+  return changed;
+}
+
+std::int64_t AttachedSession::RecordBytesOf(std::span<const IndexRow> rows) {
+  std::int64_t record_bytes = 0;
+  for (const IndexRow& row : rows) record_bytes = std::max(record_bytes, IndexRecordBytes(row));
+  return record_bytes;
+}
+
+PendingChunk AttachedSession::EncodeRecords(std::span<const IndexRow> rows) {
+  const auto record_bytes = static_cast<std::size_t>(RecordBytesOf(rows));
+  auto bytes = std::make_shared<std::string>(rows.size() * record_bytes, '\0');
   std::span<std::byte> left = std::as_writable_bytes(std::span(*bytes));
-  for (const IndexRow& row : changed) {
+  for (const IndexRow& row : rows) {
     EncodeIndexRecord(row, left);
-    left = left.subspan(static_cast<std::size_t>(record_bytes));
+    left = left.subspan(record_bytes);
   }
-  return {Positions::Range(0, std::ssize(changed)), std::move(bytes)};
+  return {Positions::Range(0, std::ssize(rows)), std::move(bytes)};
 }
 
 absl::StatusOr<ReadReply> AttachedSession::IndexReplyOf(RowsByKey& rows) {

@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import tempfile
 
+from . import interrupts
 from .options import CommandError, progress
 
 PROGRAM = "cairn-policy-eval"
@@ -76,6 +77,7 @@ def run_closeness(bench, documents, results, file):
     for number, document in enumerate(documents):
         if results.has(document.number):
             continue
+        interrupts.check()
         token_count = count_tokens(bench, document)
         prefill = max(1, token_count - bench.options.closeness_tokens)
         progress(f"[{number + 1}/{len(documents)}] document {document.number}: the last {token_count - prefill} of "

@@ -168,6 +168,7 @@ class DaemonPair:
 
     def __exit__(self, *_):
         self.stop()
+        interrupts.check()  # one that came while they ended
 
 
 def new_store(store_dir):

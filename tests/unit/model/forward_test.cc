@@ -228,17 +228,23 @@ TEST(ForwardTest, ForecastsAreThoseThatASequenceGetsAlone) {
   const auto tokens = test::ReferencePrompt(260, model->config().vocab_size);
   const auto foreseen_of = [&](bool beside_others) {
     ForeseeingAttention attention(model->config(), KvFormat::kF16, 64, model->pool());
+    ForeseeingAttention other_attention(model->config(), KvFormat::kF16, 64, model->pool());
     TestSequence prompt(*model, tokens, true);
-    TestSequence other(*model, tokens, true);
+    const std::vector<std::int32_t> other_tokens(tokens.rbegin(), tokens.rend());
+    constexpr std::size_t kPromptCounts[] = {150, 80, 20};
     for (std::int64_t position = 0; position < 3; ++position) {
+      SequencePass other;
+      other.tokens = std::span(other_tokens).subspan(static_cast<std::size_t>(position), 1);
+      other.first_position = position;
+      other.attention = &other_attention;
       SequencePass step;
       step.tokens = std::span(tokens).subspan(static_cast<std::size_t>(position), 1);
       step.first_position = position;
       step.attention = &attention;
       std::vector<SequencePass*> passes;
-      // More tokens than are computed at a time, so that the step is in neither the first piece
-      // nor at the start of one.
-      if (beside_others) passes = {prompt.Next(200 >> position), other.Next(1)};
+      // First more tokens than are computed at a time, so that the step is in neither the first
+      // piece nor at the start of one; and beside one that wants forecasts too.
+      if (beside_others) passes = {prompt.Next(kPromptCounts[position]), &other};
       passes.push_back(&step);
       model->Forward(passes, nullptr);
       EXPECT_TRUE(step.status.ok()) << step.status;

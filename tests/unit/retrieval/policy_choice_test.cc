@@ -19,9 +19,9 @@ PolicyChoice Example() {
   return choice;
 }
 
-// Its name and numbers, as they begin a state.
+constexpr const char* kNearHex = "046e656172";
+// Its numbers, behind the name.
 constexpr const char* kExampleHex =
-    "046e656172"
     "0000000000002940"
     "4000000000000000"
     "0201000000000000"
@@ -42,7 +42,7 @@ absl::Status Unwrapped(std::int32_t version, std::string_view state) {
 TEST(PolicyChoiceTest, WrappedStateHasTheseBytes) {
   const PutPolicyState wrapped = WrapPolicyState(Example(), {0x01020304, "own"});
   EXPECT_EQ(wrapped.version, 16);
-  EXPECT_EQ(Hex(wrapped.state), std::string(kExampleHex) + "04030201" + "6f776e");
+  EXPECT_EQ(Hex(wrapped.state), kNearHex + std::string(kExampleHex) + "04030201" + "6f776e");
 }
 
 // The same with one number more.
@@ -52,7 +52,7 @@ TEST(PolicyChoiceTest, WrappedStateOfAPolicyThatEstimatesHasTheseBytes) {
   const PutPolicyState wrapped = WrapPolicyState(choice, {0x01020304, "own"});
   EXPECT_EQ(wrapped.version, 17);
   EXPECT_EQ(Hex(wrapped.state),
-            std::string(kExampleHex) + "0000000000003940" + "04030201" + "6f776e");
+            kNearHex + std::string(kExampleHex) + "0000000000003940" + "04030201" + "6f776e");
   const auto unwrapped = UnwrapPolicyState(wrapped.version, wrapped.state);
   ASSERT_TRUE(unwrapped.ok()) << unwrapped.status();
   EXPECT_EQ(unwrapped->choice.selection, choice.selection);
@@ -67,20 +67,50 @@ TEST(PolicyChoiceTest, WrappedStateOfAPolicyThatEstimatesHasTheseBytes) {
 // The same, and the number may be zero.
 TEST(PolicyChoiceTest, WrappedStateOfAPolicyThatSelectsAheadHasTheseBytes) {
   PolicyChoice choice = Example();
+  choice.name = "dynakv";
   choice.selection.select_ahead = true;
   const PutPolicyState wrapped = WrapPolicyState(choice, {0x01020304, "own"});
   EXPECT_EQ(wrapped.version, 18);
-  EXPECT_EQ(Hex(wrapped.state),
-            std::string(kExampleHex) + "0000000000000000" + "04030201" + "6f776e");
+  EXPECT_EQ(Hex(wrapped.state), "0664796e616b76" + std::string(kExampleHex) + "0000000000000000" +
+                                    "04030201" + "6f776e");
   const auto unwrapped = UnwrapPolicyState(wrapped.version, wrapped.state);
   ASSERT_TRUE(unwrapped.ok()) << unwrapped.status();
   EXPECT_EQ(unwrapped->choice.selection, choice.selection);
   EXPECT_EQ(unwrapped->state, "own");
-  EXPECT_FALSE(Unwrapped(18, std::string_view(wrapped.state).substr(0, 52)).ok());
+  EXPECT_FALSE(Unwrapped(18, std::string_view(wrapped.state).substr(0, 54)).ok());
   choice.selection.estimate_percent = 25;
   const PutPolicyState both = WrapPolicyState(choice, {1, ""});
   EXPECT_EQ(both.version, 18);
   EXPECT_EQ(UnwrapPolicyState(18, both.state)->choice.selection, choice.selection);
+}
+
+// Others have no use for it: an older Cairn reads what is stored of them.
+TEST(PolicyChoiceTest, OnlyDynaKvIsStoredAsOneThatSelectsAhead) {
+  PolicyChoice choice = Example();
+  choice.selection.select_ahead = true;
+  EXPECT_EQ(WrapPolicyState(choice, {1, ""}).version, 16);
+  EXPECT_FALSE(choice.Normalised().selection.select_ahead);
+  EXPECT_TRUE(choice == Example());
+  choice.name = "dynakv";
+  EXPECT_TRUE(choice.Normalised().selection.select_ahead);
+  PolicyChoice otherwise = choice;
+  otherwise.selection.select_ahead = false;
+  EXPECT_FALSE(choice == otherwise);
+}
+
+TEST(PolicyChoiceTest, WhoDoesNotSayWhetherToSelectAheadTakesWhatIsStored) {
+  PolicyChoice stored = Example();
+  stored.name = "dynakv";
+  for (const bool ahead : {false, true}) {
+    stored.selection.select_ahead = ahead;
+    PolicyChoice asked = stored;
+    asked.selection.select_ahead = true;
+    EXPECT_EQ(asked.Admits(stored), ahead);
+    asked.select_ahead_is_open = true;
+    EXPECT_TRUE(asked.Admits(stored));
+    asked.selection.seed = 1;
+    EXPECT_FALSE(asked.Admits(stored));
+  }
 }
 
 TEST(PolicyChoiceTest, UnwrappingGivesTheChoiceAndThePolicysOwnState) {
