@@ -438,7 +438,7 @@ class RestartTest(unittest.TestCase):
     def test_text_is_the_same_when_the_kv_node_is_killed(self):
         self.check_text_when_the_kv_node_is_killed("")
 
-    def test_text_is_the_same_when_an_index_is_lost_on_its_way(self):
+    def test_text_is_the_same_when_an_index_has_to_be_asked_for_again(self):
         self.check_text_when_the_kv_node_is_killed("policy: 'dynakv'\nkeep_clusters: false\n")
 
     def check_text_when_the_kv_node_is_killed(self, settings):

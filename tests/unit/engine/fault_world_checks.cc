@@ -92,9 +92,16 @@ absl::Status FaultWorld::CheckCluster(Chat& chat, const Oracle::LayerHead& layer
   return absl::OkStatus();
 }
 
-// Rows may be lost, and none may be of another time.
+// Rows may be lost, and none may be of another time; only where one is lost an older record shows.
 absl::Status FaultWorld::CheckIndex(Chat& chat, std::int32_t layer) {
   const FaultyDiskHits before = disk_.hits();
+  CAIRN_ASSIGN_OR_RETURN(const ReadReply records, chat.session->Read(FetchIndex{layer}));
+  if (!RandomOperations::HasRecordsOf(chat.now, layer, std::get<FetchReply>(records))) {
+    if (!MayBeLost(before)) {
+      return Wrong("session {} layer {} has other index records", chat.id, layer);
+    }
+    ++counts_["index records lost"];
+  }
   CAIRN_ASSIGN_OR_RETURN(const ReadReply reply, chat.session->Read(GetIndex{layer}));
   const std::vector<IndexRow>& rows = std::get<IndexReply>(reply).rows;
   if (RandomOperations::AreRowsOf(chat.now, layer, rows)) return absl::OkStatus();

@@ -280,6 +280,10 @@ void HistoryWorld::CheckIndex(Chat& chat, std::int32_t layer) {
   ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   ASSERT_TRUE(RandomOperations::AreRowsOf(chat.now, layer, std::get<IndexReply>(*reply).rows))
       << "session " << chat.id.value() << " layer " << layer;
+  const auto records = chat.session->Read(FetchIndex{layer});
+  ASSERT_TRUE(records.ok()) << records.status().ToString();
+  ASSERT_TRUE(RandomOperations::HasRecordsOf(chat.now, layer, std::get<FetchReply>(*records)))
+      << "session " << chat.id.value() << " layer " << layer;
 }
 
 // Neighbours that are stored cost places when they are lost; whichever are known exist.

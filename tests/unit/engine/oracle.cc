@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 
+#include "common/kv/index_record.h"
 #include "tests/unit/engine/engine_harness.h"
 
 namespace cairn::kv {
@@ -266,6 +268,27 @@ bool RandomOperations::AreRowsOf(const Oracle& oracle, std::int32_t layer,
                       return shown.cluster == row.cluster && shown.row == row.row &&
                              shown.stale == row.stale && shown.entry_count == row.entry_count;
                     });
+}
+
+bool RandomOperations::HasRecordsOf(const Oracle& oracle, std::int32_t layer,
+                                    const FetchReply& reply) {
+  const auto found = oracle.index.find(layer);
+  if (found == oracle.index.end()) return true;
+  std::map<std::pair<std::int32_t, std::int64_t>, IndexRecord> latest;
+  for (const Span& span : reply.clusters.at(0).spans) {
+    const IndexRecords records{span.bytes, span.entry_count};
+    for (std::int64_t i = 0; i < records.record_count; ++i) {
+      const std::optional<IndexRecord> record = records.At(i);
+      if (!record.has_value()) return false;
+      latest[{record->cluster.head, record->cluster.cluster_id.value()}] = *record;
+    }
+  }
+  return std::all_of(found->second.begin(), found->second.end(), [&](const auto& expected) {
+    const IndexRow& row = expected.second;
+    const auto shown = latest.find(expected.first);
+    return shown != latest.end() && shown->second.row == row.row &&
+           shown->second.stale == row.stale && shown->second.entry_count == row.entry_count;
+  });
 }
 
 RandomOperations::CarriedOfLayer RandomOperations::CarriedOf(const Oracle& oracle,

@@ -134,6 +134,19 @@ TEST_P(ClusterIndexLoadTest, ItAnswersLikeOneThatStays) {
   }
 }
 
+TEST_P(ClusterIndexLoadTest, SlotsMoveTogetherWhileTheCodesAreGone) {
+  for (int i = 0; i < 300; ++i) AddOne();
+  Take();
+  loaded.Unload();
+  for (int i = 0; i < 20; ++i) AddOne();  // what stays in memory moves too
+  for (int i = 0; i < 200; ++i) RemoveOne();
+  const std::size_t slots_before = loaded.slot_count();
+  Both([](ClusterIndex& index) { index.Compact(); });
+  ASSERT_LT(loaded.slot_count(), slots_before);
+  EXPECT_EQ(Load(), 0);
+  ASSERT_NO_FATAL_FAILURE(ExpectSame()) << "seed " << seed;
+}
+
 TEST_P(ClusterIndexLoadTest, UnloadingFreesTheCodesThatRowsHave) {
   for (int i = 0; i < 500; ++i) AddOne();
   const std::int64_t before = loaded.memory_bytes();
