@@ -221,7 +221,7 @@ absl::Status EntryStore::Settle(std::int64_t token_count,
   const std::int32_t at_once = IndexIsLoaded() ? layout_.layer_count : kStreamedLayers;
   for (std::int32_t first = 0; first < layout_.layer_count; first += at_once) {
     const std::int32_t end = std::min(layout_.layer_count, first + at_once);
-    const absl::Status status = SettleLayers(first, end, token_count, loaded, stop);
+    absl::Status status = SettleLayers(first, end, token_count, loaded, stop);
     if (!status.ok()) {
       index_.Reset();
       return status;
