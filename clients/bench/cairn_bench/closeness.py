@@ -143,22 +143,44 @@ def figures_of(policy):
     }
 
 
+class Child:
+    """A process that an interrupt ends, at whatever moment it comes."""
+
+    def __init__(self):
+        self.process = None
+
+    def run(self, command, text):
+        """-> what it printed, what it said of it, its exit status"""
+        # No Ctrl-C of the terminal reaches it.
+        with subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *command], encoding="utf-8", errors="replace",
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              start_new_session=True) as self.process:
+            if interrupts.requested():
+                self.terminate()
+            try:
+                printed, said = self.process.communicate(text)
+            except BaseException:
+                self.terminate()
+                raise
+            return printed, said, self.process.returncode
+
+    def terminate(self):
+        if self.process:
+            self.process.kill()
+
+
 def output_of(command, what, text=""):
     """Runs a program on a text -> what it printed. Raises CommandError with its own message if it fails.
 
     It does not outlive an interrupt or this process. REQUIRES: the main thread, as for daemons.
     """
-    # No Ctrl-C of the terminal reaches it: then it is ended here.
-    with subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *command], encoding="utf-8", errors="replace",
-                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          start_new_session=True) as process:
-        try:
-            printed, said = process.communicate(text)
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
-    status = process.returncode
+    child = Child()
+    interrupts.started(child)
+    try:
+        printed, said, status = child.run(command, text)
+    finally:
+        interrupts.ended(child)
+    interrupts.check()
     if status != 0:
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
         raise CommandError(f"{what}: {os.path.basename(command[0])} {how}:\n{said.strip()}")

@@ -48,7 +48,7 @@ TEST_F(StoredPolicyTest, AStoredConversationKeepsItsPolicyWhateverTheDefault) {
   const SessionId id = Create();
   const std::vector<std::int32_t> answer = Continue(*MustOpen(id, Query(7)), prompt, 3);
   const PutPolicyState& stored = node.sessions[id.value()].committed.policy;
-  EXPECT_EQ(stored.version, kForeseeingPolicyVersion);
+  EXPECT_EQ(stored.version, kWrappedPolicyVersion);
   options.policy.selection.select_percent = 50;
   const std::int64_t read_count = node.policy_read_count;
   const std::unique_ptr<Conversation> reopened = MustOpen(id, std::nullopt);
