@@ -19,7 +19,7 @@ void EncodeIndexRecord(const IndexRow& row, std::span<std::byte> out) {
   Put(out, 0, row.cluster.cluster_id.value());
   Put(out, 8, static_cast<std::uint32_t>(row.entry_count));
   Put(out, 12, static_cast<std::int16_t>(row.cluster.head));
-  Put(out, 14, static_cast<std::uint16_t>(row_bytes << 1 | (row.stale ? 1U : 0U)));
+  Put(out, 14, static_cast<std::uint16_t>(std::uint32_t{row_bytes} << 1 | (row.stale ? 1U : 0U)));
   std::memcpy(out.data() + kIndexRecordHeaderBytes, row.row.data(), row.row.size());
 }
 
