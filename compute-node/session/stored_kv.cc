@@ -232,14 +232,15 @@ void StoredKv::NoteFetched(const PlannedCluster& planned, const FetchedCluster& 
   for (const std::int32_t index : planned.attended) noted.fetched.push_back(positions.at(index));
 }
 
+void StoredKv::NoteHeld(std::int32_t head, std::int64_t position) {
+  attended_.resize(static_cast<std::size_t>(options_.layout.head_count));
+  attended_[static_cast<std::size_t>(head)].held.push_back(position);
+}
+
 void StoredKv::TellObserver(const AttentionBatch& batch) {
   attended_.resize(static_cast<std::size_t>(options_.layout.head_count));
   for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
-    AttendedEntries& noted = attended_[static_cast<std::size_t>(head)];
-    for (const HeldEntries::Entry& held : store_.held().Of(batch.layer, head)) {
-      noted.held.push_back(held.position);
-    }
-    noted.recent_first = WholeBlocksEnd(batch.layer);
+    attended_[static_cast<std::size_t>(head)].recent_first = WholeBlocksEnd(batch.layer);
   }
   options_.observer->LayerAttended(batch, attended_);
 }
@@ -326,6 +327,7 @@ void StoredKv::AttendHeld(std::int32_t layer) {
         continue;
       }
       run.entries.push_back(reinterpret_cast<const std::byte*>(held.bytes.data()));
+      if (options_.observer != nullptr) NoteHeld(head, held.position);
     }
     if (!run.entries.empty()) runs.push_back(std::move(run));
   }

@@ -125,6 +125,7 @@ class StoredKv : public KvAttention {
   // For the observer: which of a cluster's entries are attended.
   void NoteFetched(const PlannedCluster& planned, const FetchedCluster& fetched,
                    std::int64_t entry_count);
+  void NoteHeld(std::int32_t head, std::int64_t position);
   void TellObserver(const AttentionBatch& batch);
   // Keeps the keys of clusters that the policy will adapt behind the pass.
   void KeepLoaded(std::int32_t layer, const SelectedClusters& selected);
