@@ -25,6 +25,14 @@ std::vector<std::int64_t> AllAttended(const compute::AttendedEntries& told, std:
 
 }  // namespace
 
+std::optional<std::int64_t> MeasuredSteps::NumberOf(std::int64_t position) const {
+  if (position < first_position) return std::nullopt;
+  if (!positions.has_value()) return position - first_position;
+  const auto found = std::lower_bound(positions->begin(), positions->end(), position);
+  if (found == positions->end() || *found != position) return std::nullopt;
+  return found - positions->begin();
+}
+
 AttentionRecall::AttentionRecall(const compute::ModelConfig& config, const RecallOptions& options,
                                  ThreadPool& pool)
     : config_(config),
@@ -83,29 +91,41 @@ double AttentionRecall::Recall(const compute::AttentionBatch& batch, std::int64_
   return recall / static_cast<double>(group);
 }
 
+void AttentionRecall::Count(const compute::AttendedEntries& told, std::int64_t attended_count,
+                            std::int64_t token_count, HeadAttention& head) const {
+  const std::int64_t budget = compute::SelectedTokens(options_.selection, token_count);
+  ++head.step_count;
+  head.attended_sum += attended_count;
+  head.attended_max = std::max(head.attended_max, attended_count);
+  head.over_count += attended_count > budget ? 1 : 0;
+  head.over_max = std::max(head.over_max, attended_count - budget);
+  head.arrived_sum += told.arrived_count;
+}
+
 void AttentionRecall::LayerAttended(const compute::AttentionBatch& batch,
                                     std::span<const compute::AttendedEntries> heads) {
   Keep(batch);
-  if (batch.token_count > 1 || batch.first_position < options_.first_position) return;
-  const bool computes = (batch.first_position - options_.first_position) % options_.every == 0;
-  const std::int64_t budget = compute::SelectedTokens(options_.selection, batch.first_position + 1);
+  const std::int64_t position = batch.first_position;
+  const std::optional<std::int64_t> step = options_.steps.NumberOf(position);
+  if (batch.token_count > 1 || !step.has_value()) return;
+  const bool computes = *step % options_.steps.every == 0;
+  std::vector<std::vector<std::int64_t>> attended(heads.size());
   pool_.ParallelFor(config_.kv_head_count, [&](std::int64_t kv_head) {
-    const compute::AttendedEntries& told = heads[static_cast<std::size_t>(kv_head)];
-    const std::vector<std::int64_t> attended = AllAttended(told, batch.first_position);
+    const std::size_t index = static_cast<std::size_t>(kv_head);
+    attended[index] = AllAttended(heads[index], position);
     HeadAttention& head = heads_[RowOf(batch.layer, kv_head)];
-    const std::int64_t count = std::ssize(attended);
-    ++head.step_count;
-    head.attended_sum += count;
-    head.attended_max = std::max(head.attended_max, count);
-    head.over_count += count > budget ? 1 : 0;
-    head.over_max = std::max(head.over_max, count - budget);
-    head.arrived_sum += told.arrived_count;
+    Count(heads[index], std::ssize(attended[index]), position + 1, head);
     if (!computes) return;
-    const double recall = Recall(batch, kv_head, attended);
+    const double recall = Recall(batch, kv_head, attended[index]);
     head.recall_sum += recall;
     head.recall_min = std::min(head.recall_min, recall);
     ++head.recall_count;
   });
+  if (!computes || !options_.selected) return;
+  for (std::size_t head = 0; head < attended.size(); ++head) {
+    options_.selected(position, RowOf(batch.layer, static_cast<std::int64_t>(head)),
+                      attended[head]);
+  }
 }
 
 }  // namespace cairn::eval

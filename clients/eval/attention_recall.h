@@ -9,6 +9,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,13 +22,29 @@
 
 namespace cairn::eval {
 
-struct RecallOptions {
-  KvFormat kv_format = KvFormat::kF16;
-  compute::SelectionOptions selection;
+// Which passes are measured.
+struct MeasuredSteps {
   // Passes of one token from this position on are steps; what came before is the prompt.
   std::int64_t first_position = 0;
   // The mass is computed at the first step and at each `every`-th behind it.
   std::int64_t every = 1;
+  // Where nullopt is not: only these positions are steps, ascending, none below first_position.
+  std::optional<std::vector<std::int64_t>> positions{};
+
+  // The step's number, from 0; nullopt: the position is no step.
+  std::optional<std::int64_t> NumberOf(std::int64_t position) const;
+};
+
+// Called on the thread of the pass at each step whose mass is computed, once for each KV head of a
+// layer, with what it attended, ascending. `row` counts (layer, KV head).
+using SelectionSink = std::function<void(std::int64_t position, std::size_t row,
+                                         std::span<const std::int64_t> attended)>;
+
+struct RecallOptions {
+  KvFormat kv_format = KvFormat::kF16;
+  compute::SelectionOptions selection;
+  MeasuredSteps steps;
+  SelectionSink selected;  // may be empty
 };
 
 // What one (layer, KV head) attended, over all steps.
@@ -66,6 +84,8 @@ class AttentionRecall : public compute::AttentionObserver {
     return static_cast<std::size_t>(layer * config_.kv_head_count + kv_head);
   }
   void Keep(const compute::AttentionBatch& batch);
+  void Count(const compute::AttendedEntries& told, std::int64_t attended_count,
+             std::int64_t token_count, HeadAttention& head) const;
   double Recall(const compute::AttentionBatch& batch, std::int64_t kv_head,
                 std::span<const std::int64_t> attended) const;
 

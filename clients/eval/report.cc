@@ -23,30 +23,30 @@ OrderedJson StatisticsJson(const compute::HeadStatistics& statistics) {
 }
 
 // Layer and number of a KV head, which every list by head has.
-OrderedJson HeadJson(std::size_t index, const compute::ModelConfig& config) {
-  const std::int64_t number = static_cast<std::int64_t>(index);
-  return {{"layer", number / config.kv_head_count}, {"kv_head", number % config.kv_head_count}};
+OrderedJson HeadJson(const HeadName& name) {
+  return {{"layer", name.layer}, {"kv_head", name.kv_head}};
 }
 
-OrderedJson HeadsJson(std::span<const HeadAttention> heads, const compute::ModelConfig& config) {
+OrderedJson HeadsJson(const PolicyResult& result) {
   OrderedJson list = OrderedJson::array();
-  for (std::size_t i = 0; i < heads.size(); ++i) {
-    OrderedJson head = HeadJson(i, config);
-    head["recall"] = heads[i].recall();
-    head["recall_min"] = heads[i].recall_min;
-    head["attended_mean"] = Ratio(heads[i].attended_sum, heads[i].step_count);
-    head["attended_max"] = heads[i].attended_max;
+  for (std::size_t i = 0; i < result.heads.size(); ++i) {
+    const HeadAttention& attention = result.heads[i];
+    OrderedJson head = HeadJson(result.head_names[i]);
+    head["recall"] = attention.recall();
+    head["recall_min"] = attention.recall_min;
+    head["attended_mean"] = Ratio(attention.attended_sum, attention.step_count);
+    head["attended_max"] = attention.attended_max;
     list.push_back(std::move(head));
   }
   return list;
 }
 
-OrderedJson IndexJson(const IndexSample& sample, const compute::ModelConfig& config) {
+OrderedJson IndexJson(const IndexSample& sample, std::span<const HeadName> names) {
   OrderedJson json = {{"token_count", sample.token_count}};
   json.update(StatisticsJson(TotalsOf(sample.statistics)));
   OrderedJson heads = OrderedJson::array();
   for (std::size_t i = 0; i < sample.statistics.heads.size(); ++i) {
-    OrderedJson head = HeadJson(i, config);
+    OrderedJson head = HeadJson(names[i]);
     head.update(StatisticsJson(sample.statistics.heads[i]));
     heads.push_back(std::move(head));
   }
@@ -114,6 +114,12 @@ OrderedJson ShiftJson(const ShiftSamples& samples) {
   return json;
 }
 
+std::string DivergenceCells(const Divergence& divergence) {
+  if (divergence.count() == 0) return fmt::format("{:>10}{:>10}{:>9}{:>8}", "-", "-", "-", "-");
+  return fmt::format("{:>10.5f}{:>10.6f}{:>9.4f}{:>8.4f}", divergence.mean(),
+                     divergence.Quantile(0.5), divergence.Quantile(0.99), divergence.same_best());
+}
+
 std::string IndexCells(const PolicyResult& result) {
   if (result.index.empty())
     return fmt::format("{:>10}{:>8}{:>10}{:>8}{:>6}", "-", "-", "-", "-", "-");
@@ -159,29 +165,31 @@ compute::HeadStatistics TotalsOf(const compute::PolicyStatistics& statistics) {
   return totals;
 }
 
-OrderedJson ToJson(const PolicyResult& result, const compute::ModelConfig& config) {
+OrderedJson ToJson(const PolicyResult& result) {
   const AttentionTotals totals = TotalsOf(result.heads);
   OrderedJson json = {{"policy", result.policy}};
-  json["kl"] = {{"mean", result.divergence.mean()},
-                {"median", result.divergence.Quantile(0.5)},
-                {"p99", result.divergence.Quantile(0.99)},
-                {"max", result.divergence.max()}};
-  json["same_best"] = result.divergence.same_best();
+  if (result.divergence.count() > 0) {
+    json["kl"] = {{"mean", result.divergence.mean()},
+                  {"median", result.divergence.Quantile(0.5)},
+                  {"p99", result.divergence.Quantile(0.99)},
+                  {"max", result.divergence.max()}};
+    json["same_best"] = result.divergence.same_best();
+  }
   json["recall"] = {{"mean", totals.recall},
                     {"lowest", result.heads[totals.lowest_head].recall()},
-                    {"lowest_at", HeadJson(totals.lowest_head, config)},
+                    {"lowest_at", HeadJson(result.head_names[totals.lowest_head])},
                     {"steps", result.heads[0].recall_count}};
   json["attended"] = {{"mean", totals.attended_mean}, {"max", totals.attended_max}};
   if (!result.reads_everything) {
     json["attended"]["over_count"] = totals.over_count;
     json["attended"]["over_max"] = totals.over_max;
   }
-  json["heads"] = HeadsJson(result.heads, config);
+  json["heads"] = HeadsJson(result);
   json["fetched_bytes_per_token"] =
       totals.fetched_entries * static_cast<double>(result.entry_bytes);
   json["index"] = OrderedJson::array();
   for (const IndexSample& sample : result.index) {
-    json["index"].push_back(IndexJson(sample, config));
+    json["index"].push_back(IndexJson(sample, result.head_names));
   }
   if (!result.clusters.has_value()) return json;
   json["clusters"] = ClustersJson(*result.clusters);
@@ -197,14 +205,13 @@ std::string Table(std::span<const PolicyResult> results) {
       "KiB/token", "clusters", "size", "variance", "splits", "held");
   for (const PolicyResult& result : results) {
     const AttentionTotals totals = TotalsOf(result.heads);
-    text += fmt::format(
-        "{:<14}{:>10.5f}{:>10.6f}{:>9.4f}{:>8.4f}{:>8.4f}{:>8.4f}{:>9.1f}{:>6}{:>7}{:>11.1f}{}\n",
-        result.policy, result.divergence.mean(), result.divergence.Quantile(0.5),
-        result.divergence.Quantile(0.99), result.divergence.same_best(), totals.recall,
-        result.heads[totals.lowest_head].recall(), totals.attended_mean, totals.attended_max,
-        result.reads_everything ? "-" : fmt::format("{}", totals.over_count),
-        totals.fetched_entries * static_cast<double>(result.entry_bytes) / 1024,
-        IndexCells(result));
+    text += fmt::format("{:<14}{}{:>8.4f}{:>8.4f}{:>9.1f}{:>6}{:>7}{:>11.1f}{}\n", result.policy,
+                        DivergenceCells(result.divergence), totals.recall,
+                        result.heads[totals.lowest_head].recall(), totals.attended_mean,
+                        totals.attended_max,
+                        result.reads_everything ? "-" : fmt::format("{}", totals.over_count),
+                        totals.fetched_entries * static_cast<double>(result.entry_bytes) / 1024,
+                        IndexCells(result));
   }
   return text;
 }

@@ -9,8 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "clients/eval/policy_eval.h"
-#include "compute-node/model/config.h"
+#include "clients/eval/policy_measure.h"
 
 namespace cairn::eval {
 
@@ -31,7 +30,8 @@ AttentionTotals TotalsOf(std::span<const HeadAttention> heads);
 // Of all heads together: sums, and the mean variance weighted by entries.
 compute::HeadStatistics TotalsOf(const compute::PolicyStatistics& statistics);
 
-nlohmann::ordered_json ToJson(const PolicyResult& result, const compute::ModelConfig& config);
+// Without what full attention is needed for, where nothing was compared with it.
+nlohmann::ordered_json ToJson(const PolicyResult& result);
 
 // One line for each policy.
 std::string Table(std::span<const PolicyResult> results);

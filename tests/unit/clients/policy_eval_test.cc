@@ -411,11 +411,11 @@ TEST(PolicyEvalTest, JsonHasTheFieldsOfTheDocument) {
   options.follow_clusters = true;
   const auto results = Evaluate(*model, tokens, options, nullptr);
   ASSERT_TRUE(results.ok()) << Message(results.status());
-  const nlohmann::ordered_json full = ToJson(results->at(0), model->config());
+  const nlohmann::ordered_json full = ToJson(results->at(0));
   EXPECT_EQ(full.at("policy"), "full");
   EXPECT_FALSE(full.at("attended").contains("over_count"));
   EXPECT_TRUE(full.at("index").empty());
-  const nlohmann::ordered_json dynakv = ToJson(results->at(1), model->config());
+  const nlohmann::ordered_json dynakv = ToJson(results->at(1));
   EXPECT_EQ(dynakv.at("kl").at("mean"), results->at(1).divergence.mean());
   EXPECT_EQ(dynakv.at("attended").at("over_count"), 0);
   EXPECT_EQ(dynakv.at("recall").at("steps"), 8);

@@ -1,0 +1,29 @@
+#include "clients/eval/eval_node.h"
+
+#include <string>
+
+#include "compute-node/kv_client/in_process_kv_node.h"
+
+namespace cairn::eval {
+
+absl::StatusOr<EvalNode> EvalNode::Make(const compute::ModelConfig& config, KvFormat kv_format) {
+  EvalNode made;
+  made.identity_.key.model_digest = std::string(32, '\0');
+  made.identity_.key.rope_parameters = "this process's";
+  made.identity_.key.kv_format = kv_format;
+  made.identity_.layout = {.layer_count = static_cast<std::int32_t>(config.layer_count),
+                           .head_count = static_cast<std::int32_t>(config.kv_head_count),
+                           .head_dim = static_cast<std::int32_t>(config.head_dim),
+                           .kv_format = kv_format};
+  CAIRN_ASSIGN_OR_RETURN(made.node_, compute::MakeRamKvNode({}));
+  return made;
+}
+
+absl::StatusOr<SessionId> EvalNode::Create() const {
+  CreateSession request;
+  request.key = identity_.key;
+  request.layout = identity_.layout;
+  return node_->Create(request);
+}
+
+}  // namespace cairn::eval
