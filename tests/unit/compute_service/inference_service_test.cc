@@ -1,6 +1,7 @@
 #include "compute-node/service/inference_service.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -44,6 +45,7 @@ TEST_F(InferenceServiceTest, EventsComeInTheirOrder) {
 TEST_F(InferenceServiceTest, FieldsOutOfRangeAreRefusedAndStoreNothing) {
   LoadModel();
   using Request = v1::GenerateRequest;
+  constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
   const std::vector<std::function<void(Request&)>> changes = {
       [](Request& r) { r.set_conversation_id(-1); },
       [](Request& r) { r.clear_prompt(); },
@@ -54,8 +56,8 @@ TEST_F(InferenceServiceTest, FieldsOutOfRangeAreRefusedAndStoreNothing) {
       [](Request& r) { r.mutable_sampling()->set_temperature(11); },
       [](Request& r) { r.mutable_sampling()->set_top_k(-1); },
       [](Request& r) { r.mutable_sampling()->set_top_p(1.5F); },
-      [](Request& r) { r.mutable_sampling()->set_top_p(kNan); },
-      [](Request& r) { r.mutable_sampling()->set_temperature(kNan); },
+      [](Request& r) { r.mutable_sampling()->set_top_p(kNotANumber); },
+      [](Request& r) { r.mutable_sampling()->set_temperature(kNotANumber); },
       [](Request& r) { r.set_top_logprob_count(5); },  // without logprobs
       [](Request& r) { r.set_top_logprob_count(-1); },
       [](Request& r) {
