@@ -4,16 +4,6 @@
 
 namespace cairn::kv {
 
-SegmentParts::SegmentParts(EntryLayout layout, std::shared_ptr<PoolTable> pools, PartRows rows,
-                           const std::map<PageIndex, ExtentRef>& runs)
-    : layout_(layout), pools_(std::move(pools)), rows_(std::move(rows)) {
-  rows_.ForEachLogged([&](const ClusterKey& key, const std::vector<StoredPart>& parts) {
-    for (const StoredPart& part : parts) {
-      if (part.kind == ExtentKind::kLogRun) CountLog(key, part, runs.at(part.first_page));
-    }
-  });
-}
-
 ExtentRef SegmentParts::Hold(const StoredPart& part) const {
   if (part.kind == ExtentKind::kPool && pools_ != nullptr) return pools_->Hold(part);
   if (part.kind == ExtentKind::kLogRun) return log_runs_.at(part.first_page).extent;

@@ -31,7 +31,11 @@ class SegmentParts {
   // What a store holds. `runs` has the log runs that the rows name; `pools` adopted the parts in
   // pools, and is null for a sealed segment.
   SegmentParts(EntryLayout layout, std::shared_ptr<PoolTable> pools, PartRows rows,
-               const std::map<PageIndex, ExtentRef>& runs);
+               std::map<PageIndex, LogRun> runs)
+      : layout_(layout),
+        pools_(std::move(pools)),
+        rows_(std::move(rows)),
+        log_runs_(std::move(runs)) {}
 
   // In ascending order of positions; none: the cluster has no row.
   std::vector<Part> Find(const ClusterKey& key) const;

@@ -38,9 +38,10 @@ absl::Status Bad(absl::StatusOr<T> decoded, std::string_view what, std::int64_t 
 
 absl::Status LoadParts(const StoredSegment& segment, const ParsedClusterRowKey& key,
                        std::string_view value, StoredClusterRows& out) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<StoredPart> parts,
-                         DecodeParts(value, segment.row.layout.EntryBytes(key.key.head)));
+  const std::int64_t entry_bytes = segment.row.layout.EntryBytes(key.key.head);
+  CAIRN_ASSIGN_OR_RETURN(std::vector<StoredPart> parts, DecodeParts(value, entry_bytes));
   if (key.kind == ClusterRowKind::kCarried) {
+    for (const StoredPart& part : parts) out.extents.Add(part);
     out.carried.emplace_back(key.key, std::move(parts));
     return absl::OkStatus();
   }
@@ -48,6 +49,7 @@ absl::Status LoadParts(const StoredSegment& segment, const ParsedClusterRowKey& 
     return DataLoss("segment {} layer {} head {} has a row of cluster {} with {} parts", segment.id,
                     key.key.layer, key.key.head, key.key.cluster_id, parts.size());
   }
+  for (const StoredPart& part : parts) out.extents.AddOfCluster(part, entry_bytes);
   out.parts.Put(key.key, parts);
   return absl::OkStatus();
 }
@@ -145,94 +147,20 @@ absl::Status LoadLinkRows(MetaReader& reader, const StoredSegment& segment, bool
       });
 }
 
-// Which extents some segments' rows name. Runs are shared by all parts in them, and exist as long
-// as one does; they are committed: their pages are in use already.
-class ExtentTable {
- public:
-  explicit ExtentTable(std::shared_ptr<FreeMap> free_map) : free_map_(std::move(free_map)) {}
-
-  absl::Status Add(const StoredPart& part) {
-    if (part.first_page.value() < 2 ||
-        part.first_page.value() + part.page_count > free_map_->page_count()) {
-      return DataLoss("part {} names pages {} + {}, beyond the extent file's {}", part.id,
-                      part.first_page, part.page_count, free_map_->page_count());
-    }
-    if (part.kind != ExtentKind::kLogRun) {
-      others_.push_back({part.first_page, part.page_count, part.kind});
-      return absl::OkStatus();
-    }
-    ExtentRef& run = runs_[part.first_page];
-    if (run == nullptr) {
-      run = std::make_shared<Extent>(free_map_, part.kind, part.first_page, part.page_count, true);
-    }
-    if (run->page_count() != part.page_count) return NamedTwice(part.first_page);
-    return absl::OkStatus();
-  }
-
-  // A run whose parts one row names, all of them.
-  absl::Status AddRunOfOne(const StoredPart& part) {
-    CAIRN_RETURN_IF_ERROR(Add(part));
-    return runs_of_one_.insert(part.first_page).second ? absl::OkStatus()
-                                                       : NamedTwice(part.first_page);
-  }
-
-  // REQUIRES: all parts were added.
-  absl::Status Check() {
-    std::sort(others_.begin(), others_.end());
-    for (std::size_t i = 0; i < others_.size(); ++i) {
-      const bool differs = i > 0 && others_[i].first_page == others_[i - 1].first_page &&
-                           others_[i] != others_[i - 1];
-      if (differs || runs_.contains(others_[i].first_page))
-        return NamedTwice(others_[i].first_page);
-    }
-    return absl::OkStatus();
-  }
-
-  // Of a part of an index run. Its pages stay in use until a commit ceases to name them.
-  ExtentRef Committed(const StoredPart& part) const {
-    return std::make_shared<Extent>(free_map_, part.kind, part.first_page, part.page_count, true);
-  }
-  const std::map<PageIndex, ExtentRef>& runs() const { return runs_; }
-  std::vector<ExtentRef> LogExtents() const {
-    std::vector<ExtentRef> out;
-    for (const auto& [page, extent] : runs_) out.push_back(extent);
-    return out;
-  }
-
- private:
-  struct Named {
-    PageIndex first_page;
-    std::int64_t page_count = 0;
-    ExtentKind kind = ExtentKind::kPool;
-    friend auto operator<=>(const Named&, const Named&) = default;
-  };
-  static absl::Status NamedTwice(PageIndex first_page) {
-    return DataLoss("two parts name the extent at page {} with different sizes or kinds",
-                    first_page);
-  }
-
-  const std::shared_ptr<FreeMap> free_map_;
-  std::map<PageIndex, ExtentRef> runs_;  // log runs
-  std::set<PageIndex> runs_of_one_;
-  std::vector<Named> others_;
-};
-
 // Checks what the rows name. The ends of pools that they leave free are known from the rows alone:
 // allocation records have whole pools. `pools` is null for a sealed segment.
 absl::Status AddExtents(const StoredSegment& segment, ExtentTable& extents, PoolTable* pools) {
-  absl::Status status;
-  segment.clusters.parts.ForEachPart([&](const ClusterKey& key, const StoredPart& part) {
-    status.Update(extents.Add(part));
-    if (part.kind != ExtentKind::kPool || pools == nullptr || !status.ok()) return;
-    status.Update(
-        pools->Adopt({key.layer, key.head}, segment.row.layout.EntryBytes(key.head), part));
-  });
-  for (const auto& [key, parts] : segment.clusters.carried) {
-    for (const StoredPart& part : parts) status.Update(extents.Add(part));
-  }
+  CAIRN_RETURN_IF_ERROR(extents.Add(segment.clusters.extents));
   for (const auto& [layer, run] : segment.index_runs) {
-    if (!run.parts.empty()) status.Update(extents.AddRunOfOne(run.parts.front()));
+    if (run.parts.empty()) continue;
+    CAIRN_RETURN_IF_ERROR(extents.AddRunOfOne(run.parts.front()));
   }
+  absl::Status status;
+  if (pools == nullptr) return status;
+  segment.clusters.parts.ForEachPart([&](const ClusterKey& key, const StoredPart& part) {
+    if (part.kind != ExtentKind::kPool || !status.ok()) return;
+    status = pools->Adopt({key.layer, key.head}, segment.row.layout.EntryBytes(key.head), part);
+  });
   return status;
 }
 
@@ -256,7 +184,8 @@ absl::StatusOr<SegmentRows> BuildRows(StoredSegment stored, ExtentTable& extents
   rows.start = stored.row.start;
   rows.limit = stored.limit;
   rows.has_checkpoint = stored.row.has_checkpoint;
-  rows.parts = SegmentParts(layout, pools, std::move(stored.clusters.parts), extents.runs());
+  rows.parts = SegmentParts(layout, pools, std::move(stored.clusters.parts),
+                            extents.LogRunsOf(stored.clusters.extents));
   rows.masks.insert(stored.clusters.masks.begin(), stored.clusters.masks.end());
   for (auto& [key, positions] : stored.clusters.evicted) {
     rows.evicted.emplace(key, std::move(positions));
@@ -282,6 +211,7 @@ absl::StatusOr<SegmentRows> BuildRows(StoredSegment stored, ExtentTable& extents
 
 void StoredClusterRows::Append(StoredClusterRows later) {
   parts.Append(std::move(later.parts));
+  extents.Append(std::move(later.extents));
   MoveBehind(carried, later.carried);
   MoveBehind(evicted, later.evicted);
   MoveBehind(masks, later.masks);

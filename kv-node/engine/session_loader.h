@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kv-node/engine/co_fetches.h"
+#include "kv-node/engine/named_extents.h"
 #include "kv-node/engine/pool_table.h"
 #include "kv-node/engine/session_state.h"
 #include "kv-node/meta/meta_store.h"
@@ -22,6 +23,7 @@ namespace cairn::kv {
 // Rows of a segment's clusters, or of some of its layers.
 struct StoredClusterRows {
   PartRows parts;
+  NamedExtents extents;  // of parts, and of what is carried
   std::vector<std::pair<ClusterKey, std::vector<StoredPart>>> carried;
   std::vector<std::pair<ClusterKey, Positions>> evicted;
   std::vector<ClusterKey> masks;

@@ -3,9 +3,11 @@
 // bad and stays so: check ok() once, at the end, and bound every count with Count before using it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace cairn::kv {
 
@@ -15,14 +17,17 @@ class ByteWriter {
   void Byte(std::uint8_t value) { out_.push_back(static_cast<char>(value)); }
   void Varint(std::int64_t value) {  // REQUIRES: value >= 0
     auto rest = static_cast<std::uint64_t>(value);
-    while (rest >= 0x80) {
-      Byte(static_cast<std::uint8_t>(rest | 0x80));
-      rest >>= 7;
-    }
-    Byte(static_cast<std::uint8_t>(rest));
+    if (rest < 0x80) return Byte(static_cast<std::uint8_t>(rest));
+    std::array<char, 10> bytes;
+    std::size_t count = 0;
+    for (; rest >= 0x80; rest >>= 7) bytes[count++] = static_cast<char>(rest | 0x80);
+    bytes[count++] = static_cast<char>(rest);
+    out_.append(bytes.data(), count);
   }
   void Fixed32(std::uint32_t value) {
-    for (int i = 0; i < 4; ++i) Byte(static_cast<std::uint8_t>(value >> (8 * i)));
+    std::array<char, 4> bytes;
+    for (std::size_t i = 0; i < 4; ++i) bytes[i] = static_cast<char>(value >> (8 * i));
+    out_.append(bytes.data(), bytes.size());
   }
   void Bytes(std::string_view bytes) {
     Varint(static_cast<std::int64_t>(bytes.size()));
@@ -57,14 +62,11 @@ class ByteReader {
     return value;
   }
   std::int64_t Varint() {
-    std::uint64_t value = 0;
-    for (int shift = 0; shift < 63; shift += 7) {
-      const std::uint8_t byte = Byte();
-      value |= static_cast<std::uint64_t>(byte & 0x7f) << shift;
-      if ((byte & 0x80) == 0) return static_cast<std::int64_t>(value);
-    }
-    MarkBad();
-    return 0;
+    // Most take one byte.
+    if (rest_.empty() || static_cast<std::uint8_t>(rest_.front()) >= 0x80) return LongVarint();
+    const char byte = rest_.front();
+    rest_.remove_prefix(1);
+    return byte;
   }
   // A varint of at most `max`.
   std::int64_t Count(std::int64_t max) {
@@ -74,8 +76,11 @@ class ByteReader {
     return 0;
   }
   std::uint32_t Fixed32() {
+    const std::string_view bytes = Raw(4);
     std::uint32_t value = 0;
-    for (int i = 0; i < 4; ++i) value |= static_cast<std::uint32_t>(Byte()) << (8 * i);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      value |= static_cast<std::uint32_t>(static_cast<std::uint8_t>(bytes[i])) << (8 * i);
+    }
     return value;
   }
   std::string_view Bytes(std::int64_t max) { return Raw(Count(max)); }
@@ -90,6 +95,17 @@ class ByteReader {
   }
 
  private:
+  std::int64_t LongVarint() {
+    std::uint64_t value = 0;
+    for (int shift = 0; shift < 63; shift += 7) {
+      const std::uint8_t byte = Byte();
+      value |= static_cast<std::uint64_t>(byte & 0x7f) << shift;
+      if ((byte & 0x80) == 0) return static_cast<std::int64_t>(value);
+    }
+    MarkBad();
+    return 0;
+  }
+
   std::string_view rest_;
   bool ok_ = true;
 };
