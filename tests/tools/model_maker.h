@@ -44,7 +44,7 @@ struct ModelPreset {
   float rope_beta_fast = 0;         // the same
 };
 
-std::span<const ModelPreset> ModelPresets();
+std::span<const ModelPreset> ModelPresets();  // in model_presets.cc
 
 struct ModelOptions {
   std::string preset = {};
