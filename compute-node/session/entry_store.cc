@@ -11,12 +11,8 @@
 namespace cairn::compute {
 namespace {
 
-// In a sparse policy's window entries leave in groups of so many, so that a message is sent every
-// few tokens.
-constexpr std::int64_t kSparseWindowStep = 8;
 // Of an index that comes layer by layer, layers that are in memory while entries leave the window.
 constexpr std::int32_t kStreamedLayers = 2;
-static_assert(kSparseWindowTokensMax + kSparseWindowStep <= kWindowTokensMax);
 
 }  // namespace
 
@@ -48,11 +44,9 @@ void EntryStore::ChargeIndex() {
 }
 
 std::int64_t EntryStore::WindowStartAt(std::int64_t token_count) const {
-  const std::int64_t wanted = policy_.WindowTokens(token_count);
-  if (wanted == 0) return WindowStart(token_count, window_.capacity());
-  // Room for the token that is being computed.
-  const std::int64_t kept = std::min(wanted, window_.capacity() - kSparseWindowStep);
-  return std::max<std::int64_t>(0, token_count - kept) / kSparseWindowStep * kSparseWindowStep;
+  const std::int64_t kept = policy_.WindowTokens(token_count);
+  return kept == 0 ? WindowStart(token_count, window_.capacity())
+                   : SparseWindowStart(token_count, kept, window_.capacity());
 }
 
 const std::byte* EntryStore::EntryAt(std::int32_t layer, std::int32_t head, std::int64_t position,

@@ -9,6 +9,7 @@
 // Threading:  one thread for changes; different entries may be written at the same time.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -27,6 +28,31 @@ inline constexpr std::int64_t kWindowTokensMax = 128;
 constexpr std::int64_t WindowStart(std::int64_t token_count, std::int64_t capacity) {
   const std::int64_t surplus = token_count - (capacity - kWindowStep + 1);
   return surplus <= 0 ? 0 : surplus / kWindowStep * kWindowStep;
+}
+
+// The same of policies that choose what a step attends: `kept` newest tokens, and what has come
+// since the start moved. Finding clusters for what leaves takes a look at all of a layer's, so more
+// tokens leave together where there are more: what each pays then stays the same. No more than a
+// third of `kept`, because what is in the window counts as attended. Where the step doubles, the
+// start may be a step before what has left already.
+inline constexpr std::int64_t kSparseWindowStepMin = 8;
+inline constexpr std::int64_t kSparseWindowStepMax = 32;
+inline constexpr std::int64_t kTokensPerSparseWindowStep = 2048;
+
+constexpr std::int64_t SparseWindowStep(std::int64_t token_count, std::int64_t kept) {
+  const std::int64_t most = std::min(token_count / kTokensPerSparseWindowStep, kept / 3);
+  std::int64_t step = kSparseWindowStepMin;
+  while (2 * step <= std::min(most, kSparseWindowStepMax)) step *= 2;
+  return step;
+}
+
+// REQUIRES: capacity >= kWindowTokensMin.
+constexpr std::int64_t SparseWindowStart(std::int64_t token_count, std::int64_t kept,
+                                         std::int64_t capacity) {
+  const std::int64_t step = SparseWindowStep(token_count, kept);
+  // Room for the token that is being computed.
+  const std::int64_t surplus = token_count - std::min(kept, capacity - step);
+  return surplus <= 0 ? 0 : surplus / step * step;
 }
 
 class Window {
