@@ -30,17 +30,19 @@ constexpr std::int64_t WindowStart(std::int64_t token_count, std::int64_t capaci
   return surplus <= 0 ? 0 : surplus / kWindowStep * kWindowStep;
 }
 
-// The same of policies that choose what a step attends: `kept` newest tokens, and what has come
-// since the start moved. Finding clusters for what leaves takes a look at all of a layer's, so more
-// tokens leave together where there are more: what each pays then stays the same. No more than a
-// third of `kept`, because what is in the window counts as attended. Where the step doubles, the
-// start may be a step before what has left already.
+// The same of policies that choose what a step attends: `kept` newest tokens, as far as there is
+// room for a step more, and what has come since the start moved. Finding clusters for what leaves
+// takes a look at all of a layer's, so more tokens leave together where there are more: what each
+// pays then stays the same. No more than a third of what is kept, because what is in the window
+// counts as attended. Where the step doubles, the start may be a step before what has left already.
 inline constexpr std::int64_t kSparseWindowStepMin = 8;
 inline constexpr std::int64_t kSparseWindowStepMax = 32;
 inline constexpr std::int64_t kTokensPerSparseWindowStep = 2048;
 
-constexpr std::int64_t SparseWindowStep(std::int64_t token_count, std::int64_t kept) {
-  const std::int64_t most = std::min(token_count / kTokensPerSparseWindowStep, kept / 3);
+constexpr std::int64_t SparseWindowStep(std::int64_t token_count, std::int64_t kept,
+                                        std::int64_t capacity) {
+  const std::int64_t third = std::min(kept, capacity - kSparseWindowStepMin) / 3;
+  const std::int64_t most = std::min(token_count / kTokensPerSparseWindowStep, third);
   std::int64_t step = kSparseWindowStepMin;
   while (2 * step <= std::min(most, kSparseWindowStepMax)) step *= 2;
   return step;
@@ -49,7 +51,7 @@ constexpr std::int64_t SparseWindowStep(std::int64_t token_count, std::int64_t k
 // REQUIRES: capacity >= kWindowTokensMin.
 constexpr std::int64_t SparseWindowStart(std::int64_t token_count, std::int64_t kept,
                                          std::int64_t capacity) {
-  const std::int64_t step = SparseWindowStep(token_count, kept);
+  const std::int64_t step = SparseWindowStep(token_count, kept, capacity);
   // Room for the token that is being computed.
   const std::int64_t surplus = token_count - std::min(kept, capacity - step);
   return surplus <= 0 ? 0 : surplus / step * step;

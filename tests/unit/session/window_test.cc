@@ -27,7 +27,7 @@ TEST(WindowTest, SparseWindowHoldsWhatIsKeptAndLessThanAStepMore) {
   for (const std::int64_t capacity : {64, 100, 128}) {
     for (const std::int64_t kept : {16, 48, 61, 120}) {
       for (std::int64_t tokens = 1; tokens < 140000; tokens += tokens < 1000 ? 1 : 7) {
-        const std::int64_t step = SparseWindowStep(tokens, kept);
+        const std::int64_t step = SparseWindowStep(tokens, kept, capacity);
         const std::int64_t start = SparseWindowStart(tokens, kept, capacity);
         ASSERT_EQ(start % step, 0);
         ASSERT_GE(tokens - start, std::min({tokens, kept, capacity - step})) << tokens;
@@ -38,13 +38,14 @@ TEST(WindowTest, SparseWindowHoldsWhatIsKeptAndLessThanAStepMore) {
 }
 
 TEST(WindowTest, SparseWindowMovesInStepsThatGrowWithTheConversation) {
-  EXPECT_EQ(SparseWindowStep(1, 48), 8);
-  EXPECT_EQ(SparseWindowStep(32767, 120), 8);
-  EXPECT_EQ(SparseWindowStep(32768, 120), 16);
-  EXPECT_EQ(SparseWindowStep(65536, 120), 32);
-  EXPECT_EQ(SparseWindowStep(1 << 30, 120), 32);
-  EXPECT_EQ(SparseWindowStep(1 << 30, 48), 16);
-  EXPECT_EQ(SparseWindowStep(1 << 30, 16), 8);
+  EXPECT_EQ(SparseWindowStep(1, 48, 128), 8);
+  EXPECT_EQ(SparseWindowStep(32767, 120, 128), 8);
+  EXPECT_EQ(SparseWindowStep(32768, 120, 128), 16);
+  EXPECT_EQ(SparseWindowStep(65536, 120, 128), 32);
+  EXPECT_EQ(SparseWindowStep(1 << 30, 120, 128), 32);
+  EXPECT_EQ(SparseWindowStep(1 << 30, 48, 128), 16);
+  EXPECT_EQ(SparseWindowStep(1 << 30, 16, 128), 8);
+  EXPECT_EQ(SparseWindowStep(1 << 30, 120, 64), 16);  // of 48 to 63
 }
 
 TEST(WindowTest, EntriesOfOneWindowDoNotOverlap) {
