@@ -6,10 +6,9 @@ what is measured. No daemon takes part: answers are those of the daemons, bit fo
 import json
 import os
 import statistics
-import subprocess
-import tempfile
 
 from . import interrupts
+from .child import run_program, temporary_folder
 from .options import CommandError, progress
 
 PROGRAM = "cairn-policy-eval"
@@ -97,7 +96,7 @@ def count_tokens(bench, document):
 
 def measure(bench, document, prefill):
     """Runs the program for all policies -> what results have of a document."""
-    with tempfile.TemporaryDirectory(prefix="cairn-bench-") as folder:
+    with temporary_folder("cairn-bench-") as folder:
         path = os.path.join(folder, "closeness.json")
         output_of(program_command(bench, document.number, prefill, path), f"document {document.number}")
         try:
@@ -143,45 +142,11 @@ def figures_of(policy):
     }
 
 
-class Child:
-    """A process that an interrupt ends, at whatever moment it comes."""
-
-    def __init__(self):
-        self.process = None
-
-    def run(self, command, text):
-        """-> what it printed, what it said of it, its exit status"""
-        # No Ctrl-C of the terminal reaches it.
-        with subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *command], encoding="utf-8", errors="replace",
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              start_new_session=True) as self.process:
-            if interrupts.requested():
-                self.terminate()
-            try:
-                printed, said = self.process.communicate(text)
-            except BaseException:
-                self.terminate()
-                raise
-            return printed, said, self.process.returncode
-
-    def terminate(self):
-        if self.process:
-            self.process.kill()
-
-
 def output_of(command, what, text=""):
-    """Runs a program on a text -> what it printed. Raises CommandError with its own message if it fails.
-
-    It does not outlive an interrupt or this process. REQUIRES: the main thread, as for daemons.
-    """
-    child = Child()
-    interrupts.started(child)
-    try:
-        printed, said, status = child.run(command, text)
-    finally:
-        interrupts.ended(child)
-    interrupts.check()
-    if status != 0:
+    """Runs a program on a text -> what it printed. Raises CommandError with its own message if it fails."""
+    done = run_program(command, text)
+    if done.returncode != 0:
+        status = done.returncode
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-        raise CommandError(f"{what}: {os.path.basename(command[0])} {how}:\n{said.strip()}")
-    return printed
+        raise CommandError(f"{what}: {os.path.basename(command[0])} {how}:\n{done.stderr.strip()}")
+    return done.stdout

@@ -4,16 +4,17 @@ Memory is Pss_Anon + Pss_Shmem of /proc/PID/smaps_rollup: what the process itsel
 Daemons are started from the main thread: the kernel stops them with the thread that started them.
 """
 import collections
+import contextlib
 import os
 import pathlib
 import queue
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 
 from . import interrupts
+from .child import temporary_folder
 
 START_TIMEOUT_S = 600  # a first start packs the weights of a large model
 STOP_TIMEOUT_S = 60
@@ -116,22 +117,17 @@ class DaemonPair:
     def __init__(self, bin_dir, model, kv=None, compute=None, store_dir=None, on_end=None, store=None):
         self.daemons, self.stopping, self.ended = [], False, threading.Event()
         self.on_end = on_end
-        self.folder = tempfile.TemporaryDirectory(prefix="cairn-bench-")
-        base = pathlib.Path(self.folder.name)
-        self.socket, self.kv_socket = f"{base}/c.sock", f"{base}/kv.sock"
-        self.store = None
-        try:
-            if store is None:
-                self.store = new_store(store_dir)
-                store = self.store.name
+        with contextlib.ExitStack() as folders:
+            base = pathlib.Path(folders.enter_context(temporary_folder("cairn-bench-")))
+            self.socket, self.kv_socket = f"{base}/c.sock", f"{base}/kv.sock"
+            store = store or folders.enter_context(temporary_store(store_dir))
+            folders.callback(self._stop_daemons)
             self._start(bin_dir, "cairn-kv-node", base / "kv.conf", {
                 "data_dir": f"{store}/store", "socket_path": self.kv_socket, **(kv or {})})
             self._start(bin_dir, "cairn-compute-node", base / "compute.conf", {
                 "model_path": os.path.abspath(model), "socket_path": self.socket, "kv_socket_path": self.kv_socket,
                 **(compute or {})})
-        except BaseException:
-            self.stop()
-            raise
+            self.folders = folders.pop_all()
 
     def _start(self, bin_dir, name, config, settings):
         config.write_text("".join(f"{key}: {_setting(value)}\n" for key, value in settings.items()), encoding="utf-8")
@@ -155,25 +151,21 @@ class DaemonPair:
             if daemon.ended.is_set():
                 raise DaemonError(daemon.why_ended())
 
-    def stop(self):
+    def _stop_daemons(self):
         self.stopping = True
         for daemon in reversed(self.daemons):
             daemon.stop()
-        if self.store:
-            self.store.cleanup()
-        self.folder.cleanup()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.stop()
-        interrupts.check()  # one that came while they ended
+        self.folders.close()
 
 
-def new_store(store_dir):
-    """-> a temporary folder for a store, as of tempfile.TemporaryDirectory; store_dir: None: where those lie."""
-    return tempfile.TemporaryDirectory(prefix="cairn-bench-store-", dir=store_dir)
+def temporary_store(store_dir):
+    """For a `with` statement: a folder for a store -> its path; store_dir: None: where temporary folders lie."""
+    return temporary_folder("cairn-bench-store-", store_dir)
 
 
 def _setting(value):

@@ -1,12 +1,12 @@
-"""What Ctrl-C and SIGTERM do: while daemons run these end, and with them every call that waits for one; otherwise
-KeyboardInterrupt is raised.
+"""What Ctrl-C and SIGTERM do: while programs run these end, and with them every call that waits for one; otherwise
+KeyboardInterrupt is raised, but not while a folder is there that somebody must remove.
 
 An exception that a signal raises in the middle of gRPC's own bookkeeping can leave a call behind that nobody ends, and
-closing its channel then waits for ever.
+closing its channel then waits for ever; and one in the middle of making or removing a folder leaves it behind.
 """
 import signal
 
-_state = {"requested": False, "daemons": []}
+_state = {"requested": False, "holders": []}
 
 
 def install():
@@ -17,10 +17,10 @@ def install():
 
 def _handle(*_):
     _state["requested"] = True
-    if not _state["daemons"]:
+    if not _state["holders"]:
         raise KeyboardInterrupt
-    for daemon in _state["daemons"]:
-        daemon.terminate()
+    for holder in _state["holders"]:
+        holder.terminate()
 
 
 def requested():
@@ -34,11 +34,11 @@ def check():
         raise KeyboardInterrupt
 
 
-def started(daemon):
-    """Its terminate() is called by an interrupt until ended()."""
-    _state["daemons"].append(daemon)
+def started(holder):
+    """Until ended() an interrupt calls its terminate() and raises nothing: holders call check() when they can."""
+    _state["holders"].append(holder)
 
 
-def ended(daemon):
+def ended(holder):
     """Whether it was started or not."""
-    _state["daemons"] = [each for each in _state["daemons"] if each is not daemon]
+    _state["holders"] = [each for each in _state["holders"] if each is not holder]

@@ -6,8 +6,9 @@ import random
 import subprocess
 
 from .bench import Bench
+from .child import run_program
 from .client import seconds
-from .daemons import MemoryPeak, memory_bytes, new_store
+from .daemons import MemoryPeak, memory_bytes, temporary_store
 from .kv_stats import io_figures, resume_figures
 from .manifest import Contention, manifest
 from .options import CommandError, add_policy_option, add_run_options, add_speed_options, check, progress, retrieval
@@ -103,7 +104,7 @@ class ContextRunner:
         with contextlib.ExitStack() as stack:
             stored = {}
             for policy in policies:
-                store = stack.enter_context(new_store(self.options.store_dir))
+                store = stack.enter_context(temporary_store(self.options.store_dir))
                 stored[policy] = (store, *self._prefill(policy, store))
             for number in range(self.options.rounds):
                 for policy, at in stored.items():
@@ -179,7 +180,7 @@ class ContextRunner:
         command = [path, self.options.model, "--depths", str(self.context), "--steps", str(self.options.tokens),
                    "--threads", str(self.options.threads or os.cpu_count()), "--fa", attention]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PEER_TIMEOUT_S, check=False)
+            done = run_program(command, timeout=PEER_TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise CommandError(f"--peer: {error}") from error
         speed = parse_peer(done.stdout)

@@ -17,8 +17,8 @@ import unittest.mock
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(REPOSITORY, "clients", "bench"))
-from cairn_bench import (bench, interrupts, kv_stats, main, result_file, results, table, task_file, tasks,  # noqa: E402
-                         tasks_command)
+from cairn_bench import (bench, child, interrupts, kv_stats, main, result_file, results, table,  # noqa: E402
+                         task_file, tasks, tasks_command)
 from cairn_bench.client import Retrieval  # noqa: E402  pylint: disable=wrong-import-position
 from cairn_bench.daemons import Daemon, DaemonError  # noqa: E402  pylint: disable=wrong-import-position
 
@@ -413,7 +413,7 @@ class RunningTest(unittest.TestCase):
 
 class InterruptsTest(unittest.TestCase):
     def setUp(self):
-        self.enterContext(unittest.mock.patch.dict(interrupts._state, {"requested": False, "daemons": []}))
+        self.enterContext(unittest.mock.patch.dict(interrupts._state, {"requested": False, "holders": []}))
 
     def test_daemons_end_instead_of_an_exception_while_there_are_some(self):
         some = [unittest.mock.Mock(), unittest.mock.Mock()]
@@ -431,6 +431,22 @@ class InterruptsTest(unittest.TestCase):
     def test_without_daemons_it_is_raised_at_once(self):
         with self.assertRaises(KeyboardInterrupt):
             interrupts._handle()
+
+    def test_a_folder_is_removed_whenever_it_comes(self):
+        make, remove = tempfile.mkdtemp, os.rmdir
+        with tempfile.TemporaryDirectory() as parent:
+            for name, do in (("tempfile.mkdtemp", make), ("os.rmdir", remove)):
+                def interrupted(*arguments, do=do, **more):
+                    done = do(*arguments, **more)
+                    interrupts._handle()
+                    return done
+                with self.subTest(name), unittest.mock.patch.dict(
+                        interrupts._state, {"requested": False, "holders": []}):
+                    with self.assertRaises(KeyboardInterrupt), unittest.mock.patch(name, side_effect=interrupted):
+                        with child.temporary_folder("test-", parent) as folder:
+                            self.assertTrue(os.path.isdir(folder))
+                    self.assertEqual(os.listdir(parent), [])
+                    self.assertEqual(interrupts._state["holders"], [])
 
     def test_what_fails_behind_an_interrupt_is_no_news(self):
         def run(_):

@@ -1,0 +1,68 @@
+"""Runs programs that are no daemons, and makes folders that last as long as a block; an interrupt leaves neither
+behind.
+"""
+import contextlib
+import subprocess
+import tempfile
+
+from . import interrupts
+
+
+class _Child:
+    """A process that an interrupt ends, at whatever moment it comes."""
+
+    def __init__(self):
+        self.process = None
+
+    def run(self, command, text, timeout):
+        # No Ctrl-C of the terminal reaches it.
+        with subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *command], encoding="utf-8", errors="replace",
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              start_new_session=True) as self.process:
+            if interrupts.requested():
+                self.terminate()
+            try:
+                printed, said = self.process.communicate(text, timeout)
+            except BaseException:
+                self.terminate()
+                raise
+            return subprocess.CompletedProcess(command, self.process.returncode, printed, said)
+
+    def terminate(self):
+        if self.process:
+            self.process.kill()
+
+
+def run_program(command, text="", timeout=None):
+    """Runs a program on a text -> subprocess.CompletedProcess. Raises what subprocess.run does.
+
+    It does not outlive an interrupt or this process. REQUIRES: the main thread, as for daemons.
+    """
+    child = _Child()
+    interrupts.started(child)
+    try:
+        done = child.run(command, text, timeout)
+    finally:
+        interrupts.ended(child)
+    interrupts.check()
+    return done
+
+
+class _Folder:
+    """While it is there, an interrupt waits for the next interrupts.check()."""
+
+    def terminate(self):
+        pass
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix, parent=None):
+    """For a `with` statement: a new folder -> its path. parent: None: where such folders lie."""
+    folder = _Folder()
+    interrupts.started(folder)
+    try:
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as path:
+            yield path
+    finally:
+        interrupts.ended(folder)
+    interrupts.check()
