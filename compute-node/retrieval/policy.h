@@ -177,7 +177,8 @@ class RetrievalPolicy {
   virtual bool needs_values() const { return false; }
 
   // Newest tokens that stay out of the clusters when the conversation holds `token_count`; 0: as
-  // many as the session has room for. Never so many more for a longer conversation that the oldest
+  // many as the session has room for. The session keeps fewer where its window has no room for them
+  // and for what leaves it together. Never so many more for a longer conversation that the oldest
   // of them would have to come back.
   virtual std::int64_t WindowTokens(std::int64_t token_count) const {
     static_cast<void>(token_count);

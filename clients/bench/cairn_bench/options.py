@@ -54,7 +54,8 @@ def add_run_options(add):
         help="realtime priority of the daemons' threads that serve reads, which needs permission; default 0: none")
     add("--build", default=os.path.join(REPOSITORY, "build", "release"), metavar="DIR",
         help="where bin/ with the daemons is; default build/release")
-    add("--store-dir", metavar="DIR", help="where stores are made; default: the temporary directory")
+    add("--store-dir", type=os.path.abspath, metavar="DIR",
+        help="where stores are made; default: the temporary directory")
 
 
 def add_task_options(add):

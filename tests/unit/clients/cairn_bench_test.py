@@ -312,6 +312,10 @@ class OptionsTest(unittest.TestCase):
             except SystemExit:
                 return said.getvalue()
 
+    def test_daemons_are_told_where_stores_lie_from_any_folder(self):
+        self.assertEqual(self.parse("--store-dir", "stores").store_dir, os.path.abspath("stores"))
+        self.assertIsNone(self.parse().store_dir)
+
     def test_lists_shares_and_budgets_are_read(self):
         options = self.parse("--policy", "full,no-cluster", "--seed", "1,22", "--select", "2.5%", "--dram-budget",
                              "1/13", "--out", "o")
