@@ -2,6 +2,8 @@
 behind.
 """
 import contextlib
+import os
+import signal
 import subprocess
 import tempfile
 
@@ -9,7 +11,7 @@ from . import interrupts
 
 
 class _Child:
-    """A process that an interrupt ends, at whatever moment it comes."""
+    """A process that an interrupt ends, with those that it started, at whatever moment it comes."""
 
     def __init__(self):
         self.process = None
@@ -29,8 +31,10 @@ class _Child:
             return subprocess.CompletedProcess(command, self.process.returncode, printed, said)
 
     def terminate(self):
-        if self.process:
-            self.process.kill()
+        # The session's group: one that a script started would go on, and hold the pipes that are read here.
+        if self.process and self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
 
 def run_program(command, text="", timeout=None):

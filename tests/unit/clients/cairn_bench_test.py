@@ -8,6 +8,7 @@ import fractions
 import io
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -451,6 +452,15 @@ class InterruptsTest(unittest.TestCase):
                             self.assertTrue(os.path.isdir(folder))
                     self.assertEqual(os.listdir(parent), [])
                     self.assertEqual(interrupts._state["holders"], [])
+
+    def test_what_a_program_started_ends_with_it(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
+        interrupts.install()
+        # The sleep holds the pipe that is read from.
+        script = f"sleep 1000 & kill -INT {os.getpid()}; wait"
+        with self.assertRaises(KeyboardInterrupt):
+            child.run_program(["sh", "-c", script], timeout=60)
 
     def test_what_fails_behind_an_interrupt_is_no_news(self):
         def run(_):
