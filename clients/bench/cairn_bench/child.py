@@ -1,11 +1,8 @@
-"""Runs programs that are no daemons, and makes folders that last as long as a block; an interrupt leaves neither
-behind.
-"""
+"""Runs programs that are no daemons; an interrupt leaves none behind."""
 import contextlib
 import os
 import signal
 import subprocess
-import tempfile
 
 from . import interrupts
 
@@ -50,23 +47,3 @@ def run_program(command, text="", timeout=None):
         interrupts.ended(child)
     interrupts.check()
     return done
-
-
-class _Folder:
-    """While it is there, an interrupt waits for the next interrupts.check()."""
-
-    def terminate(self):
-        pass
-
-
-@contextlib.contextmanager
-def temporary_folder(prefix, parent=None):
-    """For a `with` statement: a new folder -> its path. parent: None: where such folders lie."""
-    folder = _Folder()
-    interrupts.started(folder)
-    try:
-        with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as path:
-            yield path
-    finally:
-        interrupts.ended(folder)
-    interrupts.check()

@@ -8,7 +8,8 @@ import os
 import statistics
 
 from . import interrupts
-from .child import run_program, temporary_folder
+from .child import run_program
+from .folders import temporary_folder
 from .options import CommandError, progress
 
 PROGRAM = "cairn-policy-eval"

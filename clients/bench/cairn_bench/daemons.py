@@ -14,7 +14,7 @@ import subprocess
 import threading
 
 from . import interrupts
-from .child import temporary_folder
+from .folders import temporary_folder
 
 START_TIMEOUT_S = 600  # a first start packs the weights of a large model
 STOP_TIMEOUT_S = 60

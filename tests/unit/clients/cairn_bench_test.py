@@ -18,8 +18,8 @@ import unittest.mock
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(REPOSITORY, "clients", "bench"))
-from cairn_bench import (bench, child, interrupts, kv_stats, main, result_file, results, table,  # noqa: E402
-                         task_file, tasks, tasks_command)
+from cairn_bench import (bench, child, folders, interrupts, kv_stats, main, result_file, results,  # noqa: E402
+                         table, task_file, tasks, tasks_command)
 from cairn_bench.client import Retrieval  # noqa: E402  pylint: disable=wrong-import-position
 from cairn_bench.daemons import Daemon, DaemonError  # noqa: E402  pylint: disable=wrong-import-position
 
@@ -448,7 +448,7 @@ class InterruptsTest(unittest.TestCase):
                 with self.subTest(name), unittest.mock.patch.dict(
                         interrupts._state, {"requested": False, "holders": []}):
                     with self.assertRaises(KeyboardInterrupt), unittest.mock.patch(name, side_effect=interrupted):
-                        with child.temporary_folder("test-", parent) as folder:
+                        with folders.temporary_folder("test-", parent) as folder:
                             self.assertTrue(os.path.isdir(folder))
                     self.assertEqual(os.listdir(parent), [])
                     self.assertEqual(interrupts._state["holders"], [])
