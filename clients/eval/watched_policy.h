@@ -91,9 +91,9 @@ class WatchedPolicy : public compute::RetrievalPolicy {
   void ReturnRows(std::int32_t layer, std::span<const ClusterRef> clusters) override {
     inner_->ReturnRows(layer, clusters);
   }
-  absl::Status RestoreIndex(std::int32_t layer, std::span<const IndexRow> rows,
-                            const std::vector<ClusterInfo>* clusters) override {
-    return inner_->RestoreIndex(layer, rows, clusters);
+  absl::Status RestoreIndex(std::int32_t layer, std::span<const IndexRecord> records,
+                            const std::vector<ClusterInfo>* clusters, ThreadPool& pool) override {
+    return inner_->RestoreIndex(layer, records, clusters, pool);
   }
   std::int64_t IndexBytes(std::int32_t layer) const override { return inner_->IndexBytes(layer); }
   bool IndexIsLoaded(std::int32_t layer) const override { return inner_->IndexIsLoaded(layer); }

@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "common/kv/messages.h"
 
@@ -59,7 +60,8 @@ inline std::optional<IndexRecord> ParseIndexRecord(std::span<const std::byte> by
                              static_cast<std::size_t>(row_bytes)}};
 }
 
-// Records of one size behind each other, ascending.
+// Records of one size behind each other, ascending. One of no entries says that older ones of its
+// cluster count for nothing.
 struct IndexRecords {
   std::span<const std::byte> bytes;
   std::int64_t record_count = 0;
@@ -92,5 +94,9 @@ struct IndexRecords {
         bytes.subspan(static_cast<std::size_t>(i) * record_bytes, record_bytes));
   }
 };
+
+// Fills `visible` with what runs, the oldest first, show together: of each cluster the last record,
+// unless that has no entries; ascending. What does not ascend within its run is left out.
+void FindVisibleRecords(std::span<const IndexRecords> runs, std::vector<IndexRecord>& visible);
 
 }  // namespace cairn

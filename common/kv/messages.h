@@ -185,6 +185,8 @@ struct GetIndex {
 // The same rows as records (index_record.h), where they lie.
 struct FetchIndex {
   std::int32_t layer = 0;
+  // With records that say which older ones count for nothing: FindVisibleRecords makes use of them.
+  bool only_visible = false;
 };
 struct GetCarried {
   std::int32_t layer = 0;
@@ -260,7 +262,8 @@ struct FetchedCluster {
   absl::InlinedVector<Span, 1> spans;  // mostly one
 };
 // To FetchIndex: one cluster of all heads, whose entries are records; of two of the same cluster
-// the later one counts, and those that are damaged are left out.
+// the later one counts, and those that are damaged are left out. With only_visible it is lost where
+// an older record might show instead.
 struct FetchReply {
   std::vector<FetchedCluster> clusters;
 };

@@ -207,6 +207,11 @@ absl::StatusOr<ReadOperation> LayerFromProto(const Message& message) {
   return Value{message.layer()};
 }
 
+absl::StatusOr<ReadOperation> FetchIndexFromProto(const pb::FetchIndex& fetch) {
+  CAIRN_RETURN_IF_ERROR(CheckLayer(fetch.layer()));
+  return FetchIndex{.layer = fetch.layer(), .only_visible = fetch.only_visible()};
+}
+
 struct OperationToProto {
   pb::ChannelRequest* request;
 
@@ -298,6 +303,7 @@ struct OperationToProto {
   }
   void operator()(const FetchIndex& fetch) const {
     request->mutable_fetch_index()->set_layer(fetch.layer);
+    request->mutable_fetch_index()->set_only_visible(fetch.only_visible);
   }
   void operator()(const GetIndex& get) const { request->mutable_get_index()->set_layer(get.layer); }
   void operator()(const GetCarried& get) const {
@@ -388,7 +394,7 @@ absl::StatusOr<ReadOperation> ReadOperationFromProto(const pb::ChannelRequest& r
     case RequestCase::kFetch:
       return FetchFromProto(request.fetch());
     case RequestCase::kFetchIndex:
-      return LayerFromProto<FetchIndex>(request.fetch_index());
+      return FetchIndexFromProto(request.fetch_index());
     case RequestCase::kGetIndex:
       return LayerFromProto<GetIndex>(request.get_index());
     case RequestCase::kGetCarried:

@@ -142,9 +142,12 @@ absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Connect() const 
         "it speaks protocol version {}, this program {}: use programs of one release",
         connection->capabilities.protocol_version(), kProtocolVersion);
   }
-  if (!connection->Has(pb::OPERATION_FETCH_INDEX)) {
+  for (const pb::Operation needed :
+       {pb::OPERATION_FETCH_INDEX, pb::OPERATION_FETCH_VISIBLE_INDEX}) {
+    if (connection->Has(needed)) continue;
     return FailedPrecondition(
-        "it lacks operation FETCH_INDEX, which this program needs: use programs of one release");
+        "it lacks operation {}, which this program needs: use programs of one release",
+        pb::Operation_Name(needed));
   }
   return connection;
 }

@@ -97,20 +97,39 @@ std::size_t ClusterIndex::AddSlot(ClusterId id, std::int64_t count, float varian
   const std::size_t slot = ids_.size();
   if (slot == ids_.capacity()) Reserve(slot + std::max(slot / kGrowthShare, kGrowthSlotsMin));
   ids_.push_back(id.value());
-  if (!is_loaded_) kept_slots_.push_back(slot);
-  codes_.resize(codes_.size() + static_cast<std::size_t>(dim_), 0);
   sketches_.resize(sketches_.size() + static_cast<std::size_t>(dim_ / 2), 0);
   scales_.push_back(0);
   half_squares_.push_back(kInfinity);
   variances_.push_back(variance);
   counts_.push_back(static_cast<std::int32_t>(count));
   flags_.push_back(flags);
-  if (keeps_values_) {
-    value_codes_.resize(codes_.size(), 0);
-    value_scales_.push_back(0);
-  }
+  if (keeps_values_) value_scales_.push_back(0);
   entry_count_ += count;
   return slot;
+}
+
+void ClusterIndex::AddCodes(std::size_t slot) {
+  if (!is_loaded_) kept_slots_.push_back(slot);
+  codes_.resize(codes_.size() + static_cast<std::size_t>(dim_), 0);
+  if (keeps_values_) value_codes_.resize(codes_.size(), 0);
+}
+
+void ClusterIndex::Clear() {
+  dead_count_ = 0;
+  entry_count_ = 0;
+  is_loaded_ = true;
+  kept_slots_.clear();
+  unknown_slots_.clear();
+  ids_.clear();
+  codes_.clear();
+  sketches_.clear();
+  scales_.clear();
+  half_squares_.clear();
+  variances_.clear();
+  counts_.clear();
+  flags_.clear();
+  value_codes_.clear();
+  value_scales_.clear();
 }
 
 void ClusterIndex::Reserve(std::size_t slot_count) {
@@ -132,8 +151,8 @@ void ClusterIndex::WriteCentroid(std::size_t slot, std::span<const float> centro
   const std::size_t at = MakePlace(slot) * static_cast<std::size_t>(dim_);  // may move all codes
   float half_square = 0;
   QuantizeCentroid(centroid, codes_.data() + at, scales_[slot], half_square);
-  SetSketch(slot);
-  SetHalfSquare(slot);
+  SetSketch(slot, codes(slot));
+  SetHalfSquare(slot, codes(slot));
 }
 
 void ClusterIndex::WriteValue(std::size_t slot, std::span<const float> value) {
@@ -152,14 +171,14 @@ void ClusterIndex::WriteValue(std::size_t slot, std::span<const float> value) {
   QuantizeCentroid(value, value_codes, value_scales_[slot], half_square);
 }
 
-void ClusterIndex::SetSketch(std::size_t slot) {
-  SketchOf(codes(slot), sketches_.data() + slot * static_cast<std::size_t>(dim_ / 2));
+void ClusterIndex::SetSketch(std::size_t slot, std::span<const std::int8_t> codes) {
+  SketchOf(codes, sketches_.data() + slot * static_cast<std::size_t>(dim_ / 2));
 }
 
 // From what a row holds, so that a restored slot is the same to the last bit.
-void ClusterIndex::SetHalfSquare(std::size_t slot) {
+void ClusterIndex::SetHalfSquare(std::size_t slot, std::span<const std::int8_t> codes) {
   std::int32_t square = 0;
-  for (const std::int8_t code : codes(slot)) square += std::int32_t{code} * code;
+  for (const std::int8_t code : codes) square += std::int32_t{code} * code;
   const bool hidden = (flags_[slot] & (kPinned | kMissing)) != 0;
   half_squares_[slot] =
       hidden ? kInfinity : 0.5F * scales_[slot] * scales_[slot] * static_cast<float>(square);
@@ -167,6 +186,7 @@ void ClusterIndex::SetHalfSquare(std::size_t slot) {
 
 std::size_t ClusterIndex::Add(ClusterId id, const ClusterMoments& moments, Flags flags) {
   const std::size_t slot = AddSlot(id, moments.count, moments.variance, 0);
+  AddCodes(slot);
   SetFlags(slot, flags);
   std::vector<float> relative;
   Relative(moments.centroid, relative);
@@ -336,7 +356,7 @@ void ClusterIndex::SetFlags(std::size_t slot, Flags flags) {
   flags_[slot] = static_cast<std::uint8_t>((flags.pinned ? kPinned : 0) |
                                            (flags.split ? kSplit : 0) | (flags.stale ? kStale : 0) |
                                            (flags.missing ? kMissing : 0) | kChanged);
-  SetHalfSquare(slot);
+  SetHalfSquare(slot, codes(slot));
 }
 
 float ClusterIndex::VarianceWith(std::size_t slot, std::span<const float> key) const {

@@ -55,6 +55,7 @@ class ClusterIndex {
   explicit ClusterIndex(std::int64_t dim, bool keeps_values = false);
 
   std::int64_t dim() const { return dim_; }
+  bool keeps_values() const { return keeps_values_; }
   // Slots are numbered from 0; those of removed clusters count, until Compact.
   std::size_t slot_count() const { return ids_.size(); }
   std::int64_t cluster_count() const {
@@ -69,6 +70,8 @@ class ClusterIndex {
   // Centroid, LoadMeans, VarianceWith, Append, SetFlags and Transform must not be called, but of
   // clusters that were added, or Set, since the last TakeChanged.
   bool is_loaded() const { return is_loaded_; }
+  // Lets go of all clusters; the codes of those to come are loaded.
+  void Clear();
   // Lets go of the codes of clusters whose rows did not change since TakeChanged.
   void Unload();
   // Brings them back. `for_each_row` calls what it is given with the clusters' records: of two of a
@@ -133,6 +136,7 @@ class ClusterIndex {
 
   // The row that a checkpoint stores, and the reverse. INVALID_ARGUMENT for a row of another size
   // or that is none. A row from before Transform is that of a cluster whose moments are missing.
+  // AddRow keeps the codes only if the others' are loaded.
   std::string Row(std::size_t slot) const;
   absl::Status AddRow(ClusterId id, std::int64_t count, bool stale, std::string_view row);
   std::int64_t row_bytes() const;
@@ -172,9 +176,11 @@ class ClusterIndex {
   std::size_t MakePlace(std::size_t slot);
   void Relative(std::span<const float> key, std::vector<float>& relative) const;
   std::size_t AddSlot(ClusterId id, std::int64_t count, float variance, std::uint8_t flags);
+  // Room for a new slot's codes.
+  void AddCodes(std::size_t slot);
   // What follows from a slot's codes, scale and flags.
-  void SetSketch(std::size_t slot);
-  void SetHalfSquare(std::size_t slot);
+  void SetSketch(std::size_t slot, std::span<const std::int8_t> codes);
+  void SetHalfSquare(std::size_t slot, std::span<const std::int8_t> codes);
   void RemoveDeadSlots();
   void WriteCentroid(std::size_t slot, std::span<const float> centroid);
   void WriteValue(std::size_t slot, std::span<const float> value);

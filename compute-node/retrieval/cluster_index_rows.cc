@@ -43,7 +43,6 @@ absl::Status ClusterIndex::AddRow(ClusterId id, std::int64_t count, bool stale,
   const bool fits = std::ssize(row) == row_bytes() && count >= 1 && count <= kPositionMax &&
                     (ids_.empty() || ids_.back() < id.value()) &&
                     std::ssize(ids_) < kClusterCountMax;
-  CAIRN_CHECK(is_loaded_);
   RowHead head{};
   float value_scale = 0;
   const std::size_t value_at = sizeof(head) + static_cast<std::size_t>(dim_);
@@ -64,15 +63,19 @@ absl::Status ClusterIndex::AddRow(ClusterId id, std::int64_t count, bool stale,
   if (stale) flags |= kStale;
   if (transformed != transformed_) flags |= kMissing;
   const std::size_t slot = AddSlot(id, count, head.variance, static_cast<std::uint8_t>(flags));
-  const std::size_t width = static_cast<std::size_t>(dim_);
-  std::memcpy(codes_.data() + slot * width, row.data() + sizeof(head), width);
   scales_[slot] = head.scale;
+  if (keeps_values_) value_scales_[slot] = value_scale;
+  const std::size_t width = static_cast<std::size_t>(dim_);
+  const auto* const bytes = reinterpret_cast<const std::int8_t*>(row.data());
+  const std::span<const std::int8_t> row_codes(bytes + sizeof(head), width);
+  SetSketch(slot, row_codes);
+  SetHalfSquare(slot, row_codes);
+  if (!is_loaded_) return absl::OkStatus();
+  AddCodes(slot);
+  std::copy(row_codes.begin(), row_codes.end(), codes_.data() + slot * width);
   if (keeps_values_) {
-    value_scales_[slot] = value_scale;
-    std::memcpy(value_codes_.data() + slot * width, row.data() + value_at + sizeof(float), width);
+    std::copy_n(bytes + value_at + sizeof(float), width, value_codes_.data() + slot * width);
   }
-  SetSketch(slot);
-  SetHalfSquare(slot);
   return absl::OkStatus();
 }
 

@@ -17,6 +17,63 @@ constexpr std::int64_t kClusterOverheadBytes = 100;
 // and leaves a hole in the heap.
 constexpr std::size_t kSpareShare = 16;
 
+template <typename OfCluster>
+absl::Status CheckHeads(std::int32_t head_count, std::span<const OfCluster> all) {
+  for (const OfCluster& each : all) {
+    const std::int32_t head = each.cluster.head;
+    if (head < 0 || head >= head_count) return InvalidArgument("index row of head {}", head);
+  }
+  return absl::OkStatus();
+}
+
+struct ByHead {
+  bool operator()(const IndexRecord& record, std::int32_t head) const {
+    return record.cluster.head < head;
+  }
+  bool operator()(std::int32_t head, const IndexRecord& record) const {
+    return head < record.cluster.head;
+  }
+};
+
+absl::Status AddRecords(std::span<const IndexRecord> records, ClusterIndex& index) {
+  for (const IndexRecord& record : records) {
+    CAIRN_RETURN_IF_ERROR(
+        index.AddRow(record.cluster.cluster_id, record.entry_count, record.stale, record.row));
+  }
+  return absl::OkStatus();
+}
+
+void AddUnknown(const ClusterInfo& info, ClusterIndex& index) {
+  ClusterMoments unknown{.centroid = {index.centre().begin(), index.centre().end()},
+                         .variance = 0,
+                         .count = info.positions.count()};
+  if (index.keeps_values()) unknown.value.assign(static_cast<std::size_t>(index.dim()), 0.0F);
+  index.Add(info.cluster.cluster_id, unknown, {.missing = true});
+}
+
+// All clusters of a head, whose records may be of more or fewer entries than there are.
+absl::Status AddClusters(std::int32_t head, std::span<const ClusterInfo> clusters,
+                         std::span<const IndexRecord> records, ClusterIndex& index) {
+  for (const ClusterInfo& info : clusters) {
+    if (info.cluster.head != head) continue;
+    const auto at = std::lower_bound(records.begin(), records.end(), info.cluster,
+                                     [](const IndexRecord& record, const ClusterRef& wanted) {
+                                       return record.cluster < wanted;
+                                     });
+    if (at == records.end() || at->cluster != info.cluster) {
+      AddUnknown(info, index);
+      continue;
+    }
+    const std::int64_t count = info.positions.count();
+    const bool stale = at->stale || at->entry_count != count;
+    CAIRN_RETURN_IF_ERROR(index.AddRow(info.cluster.cluster_id, count, stale, at->row));
+    // The next checkpoint stores it with the count that there is now.
+    const std::size_t slot = index.slot_count() - 1;
+    if (stale) index.SetFlags(slot, index.flags(slot));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::vector<IndexRow> DynaKvPolicy::TakeChangedRows(std::int32_t layer) {
@@ -47,62 +104,29 @@ void DynaKvPolicy::ReturnRows(std::int32_t layer, std::span<const ClusterRef> cl
   }
 }
 
-void DynaKvPolicy::ReserveSlots(std::int32_t layer, std::span<const IndexRow> rows) {
-  std::vector<std::size_t> counts(static_cast<std::size_t>(options_.layout.head_count), 0);
-  for (const IndexRow& row : rows) {
-    const bool known = row.cluster.head >= 0 && row.cluster.head < options_.layout.head_count;
-    if (known) ++counts[static_cast<std::size_t>(row.cluster.head)];
-  }
-  for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
-    const std::size_t count = counts[static_cast<std::size_t>(head)];
-    heads_[HeadOf(layer, head)].index.Reserve(count + count / kSpareShare);
-  }
-}
-
-absl::Status DynaKvPolicy::RestoreIndex(std::int32_t layer, std::span<const IndexRow> rows,
-                                        const std::vector<ClusterInfo>* clusters) {
-  std::vector<const IndexRow*> sorted;
-  sorted.reserve(rows.size());
-  for (const IndexRow& row : rows) sorted.push_back(&row);
-  const auto by_cluster = [](const IndexRow* a, const IndexRow* b) {
-    return a->cluster < b->cluster;
-  };
-  std::sort(sorted.begin(), sorted.end(), by_cluster);
-  const auto index_of = [&](const ClusterRef& cluster) -> ClusterIndex* {
-    const bool known = cluster.head >= 0 && cluster.head < options_.layout.head_count;
-    return known ? &heads_[HeadOf(layer, cluster.head)].index : nullptr;
-  };
-  ReserveSlots(layer, rows);
-  if (clusters == nullptr) {
-    for (const IndexRow* row : sorted) {
-      ClusterIndex* index = index_of(row->cluster);
-      if (index == nullptr) return InvalidArgument("index row of head {}", row->cluster.head);
-      CAIRN_RETURN_IF_ERROR(
-          index->AddRow(row->cluster.cluster_id, row->entry_count, row->stale, row->row));
-    }
-    return absl::OkStatus();
-  }
-  for (const ClusterInfo& info : *clusters) {
-    ClusterIndex* index = index_of(info.cluster);
-    if (index == nullptr) return InvalidArgument("cluster of head {}", info.cluster.head);
-    IndexRow wanted;
-    wanted.cluster = info.cluster;
-    const auto at = std::lower_bound(sorted.begin(), sorted.end(), &wanted, by_cluster);
-    const std::int64_t count = info.positions.count();
-    if (at == sorted.end() || (*at)->cluster != info.cluster) {
-      ClusterMoments unknown{.centroid = {index->centre().begin(), index->centre().end()},
-                             .variance = 0,
-                             .count = count};
-      if (needs_values()) unknown.value.assign(static_cast<std::size_t>(dim()), 0.0F);
-      index->Add(info.cluster.cluster_id, unknown, {.missing = true});
-      continue;
-    }
-    const bool stale = (*at)->stale || (*at)->entry_count != count;
-    CAIRN_RETURN_IF_ERROR(index->AddRow(info.cluster.cluster_id, count, stale, (*at)->row));
-    // The next checkpoint stores it with the count that there is now.
-    const std::size_t slot = index->slot_count() - 1;
-    if (stale) index->SetFlags(slot, index->flags(slot));
-  }
+absl::Status DynaKvPolicy::RestoreIndex(std::int32_t layer, std::span<const IndexRecord> records,
+                                        const std::vector<ClusterInfo>* clusters,
+                                        ThreadPool& pool) {
+  const std::span<Head> heads = HeadsOf(layer);
+  const std::int32_t head_count = options_.layout.head_count;
+  CAIRN_RETURN_IF_ERROR(clusters == nullptr
+                            ? CheckHeads(head_count, records)
+                            : CheckHeads(head_count, std::span<const ClusterInfo>(*clusters)));
+  std::vector<absl::Status> statuses(heads.size());
+  pool.ParallelFor(std::ssize(heads), [&](std::int64_t at) {
+    const auto head = static_cast<std::int32_t>(at);
+    ClusterIndex& index = heads[static_cast<std::size_t>(at)].index;
+    const auto [first, last] = std::equal_range(records.begin(), records.end(), head, ByHead());
+    const std::span<const IndexRecord> of_head(first, last);
+    index.Clear();
+    // Codes of rows that hold all of a cluster come again when they are needed.
+    if (clusters == nullptr && !needs_values()) index.Unload();
+    index.Reserve(of_head.size() + of_head.size() / kSpareShare);
+    statuses[static_cast<std::size_t>(at)] = clusters == nullptr
+                                                 ? AddRecords(of_head, index)
+                                                 : AddClusters(head, *clusters, of_head, index);
+  });
+  for (absl::Status& status : statuses) CAIRN_RETURN_IF_ERROR(std::move(status));
   return absl::OkStatus();
 }
 

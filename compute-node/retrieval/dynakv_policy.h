@@ -84,8 +84,8 @@ class DynaKvPolicy : public RetrievalPolicy {
   bool has_index() const override { return true; }
   std::vector<IndexRow> TakeChangedRows(std::int32_t layer) override;
   void ReturnRows(std::int32_t layer, std::span<const ClusterRef> clusters) override;
-  absl::Status RestoreIndex(std::int32_t layer, std::span<const IndexRow> rows,
-                            const std::vector<ClusterInfo>* clusters) override;
+  absl::Status RestoreIndex(std::int32_t layer, std::span<const IndexRecord> records,
+                            const std::vector<ClusterInfo>* clusters, ThreadPool& pool) override;
   std::int64_t ClusterBytes(std::int32_t layer) const override;
   std::int64_t IndexBytes(std::int32_t layer) const override;
   bool IndexIsLoaded(std::int32_t layer) const override;
@@ -161,7 +161,6 @@ class DynaKvPolicy : public RetrievalPolicy {
                       bool adapt) const;
   std::vector<FetchSlice> Slices(std::vector<std::vector<PlannedCluster>> by_head) const;
 
-  void ReserveSlots(std::int32_t layer, std::span<const IndexRow> rows);
   void LearnMetrics(const LeavingEntries& leaving);
   StoreActions StoreStretched(const LeavingEntries& leaving);
   void StoreSinks(const LeavingEntries& leaving, std::int64_t sink_count, StoreActions& actions);

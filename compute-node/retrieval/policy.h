@@ -263,8 +263,8 @@ class RetrievalPolicy {
 
   // Index rows of a layer, for a policy that has an index. TakeChangedRows: those that the next
   // checkpoint must store; ReturnRows: these were not stored after all. RestoreIndex: what the last
-  // one stored; `clusters` are all those that the session sees, or null when the rows are known to
-  // be complete and of whole clusters.
+  // one stored, ascending; `clusters` are all those that the session sees, or null when the records
+  // are known to be complete and of whole clusters.
   virtual bool has_index() const { return false; }
   virtual std::vector<IndexRow> TakeChangedRows(std::int32_t layer) {
     static_cast<void>(layer);
@@ -274,11 +274,12 @@ class RetrievalPolicy {
     static_cast<void>(layer);
     static_cast<void>(clusters);
   }
-  virtual absl::Status RestoreIndex(std::int32_t layer, std::span<const IndexRow> rows,
-                                    const std::vector<ClusterInfo>* clusters) {
+  virtual absl::Status RestoreIndex(std::int32_t layer, std::span<const IndexRecord> records,
+                                    const std::vector<ClusterInfo>* clusters, ThreadPool& pool) {
     static_cast<void>(layer);
-    static_cast<void>(rows);
+    static_cast<void>(records);
     static_cast<void>(clusters);
+    static_cast<void>(pool);
     return absl::OkStatus();
   }
   // Of an index only what Select needs may be in memory; LoadIndex brings the rest from the rows

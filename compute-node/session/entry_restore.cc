@@ -8,6 +8,7 @@
 #include "common/timeline/timeline.h"
 #include "compute-node/kernels/kv_entry.h"
 #include "compute-node/session/entry_store.h"
+#include "compute-node/session/fetch_check.h"
 #include "compute-node/session/stored_policy.h"
 
 namespace cairn::compute {
@@ -31,13 +32,14 @@ absl::Status EntryStore::Restore(std::optional<StoredPolicy> stored, std::string
   index_time_ = std::chrono::nanoseconds(0);
   CAIRN_RETURN_IF_ERROR(RestorePolicy(std::move(stored), random_state));
   if (session_.attachment().token_count == 0) return absl::OkStatus();
+  StoredIndex index(session_);
   std::deque<LayerReads> reads;
   for (std::int32_t layer = 0, next = 0; layer < layout_.layer_count; ++layer) {
     const TimelineSpan span(TimelineKind::kTurn, "restore", {{"layer", layer}});
     for (; next < layout_.layer_count && reads.size() <= kLayersAhead; ++next) {
-      reads.push_back(StartLayerReads(next));
+      reads.push_back(StartLayerReads(next, index));
     }
-    CAIRN_RETURN_IF_ERROR(RestoreLayer(layer, std::move(reads.front())));
+    CAIRN_RETURN_IF_ERROR(RestoreLayer(layer, std::move(reads.front()), index));
     reads.pop_front();
     if (policy_.rebuilds_from_keys()) CAIRN_RETURN_IF_ERROR(RebuildFromKeys(layer));
   }
@@ -45,10 +47,10 @@ absl::Status EntryStore::Restore(std::optional<StoredPolicy> stored, std::string
   return absl::OkStatus();
 }
 
-EntryStore::LayerReads EntryStore::StartLayerReads(std::int32_t layer) {
+EntryStore::LayerReads EntryStore::StartLayerReads(std::int32_t layer, const StoredIndex& index) {
   LayerReads reads;
   reads.carried = session_.StartRead(GetCarried{layer});
-  if (policy_.has_index()) reads.index = session_.StartRead(GetIndex{layer});
+  if (policy_.has_index()) reads.index = index.Ask(layer);
   return reads;
 }
 
@@ -83,11 +85,11 @@ absl::Status EntryStore::RestorePolicy(std::optional<StoredPolicy> read,
   return absl::OkStatus();
 }
 
-absl::Status EntryStore::RestoreLayer(std::int32_t layer, LayerReads reads) {
+absl::Status EntryStore::RestoreLayer(std::int32_t layer, LayerReads reads, StoredIndex& index) {
   CAIRN_ASSIGN_OR_RETURN(const CarriedReply reply, Wait<CarriedReply>(std::move(reads.carried)));
   CAIRN_RETURN_IF_ERROR(RestoreWindow(layer, reply));
   if (policy_.has_index()) {
-    CAIRN_RETURN_IF_ERROR(RestoreIndex(layer, reply, std::move(reads.index)));
+    CAIRN_RETURN_IF_ERROR(RestoreIndex(layer, reply, std::move(reads.index), index));
     index_.Unload(layer);
   }
   return RestoreHeld(layer, reply);
@@ -181,14 +183,15 @@ absl::Status EntryStore::RestoreHeld(std::int32_t layer, const CarriedReply& rep
   return absl::OkStatus();
 }
 
-bool EntryStore::IsComplete(std::int32_t layer, std::span<const IndexRow> rows,
+bool EntryStore::IsComplete(std::int32_t layer, std::span<const IndexRecord> records,
                             const CarriedReply& reply) const {
   const Attachment& attachment = session_.attachment();
   if (attachment.token_count < attachment.policy_token_count) return false;
   std::vector<std::int64_t> counts(static_cast<std::size_t>(layout_.head_count), 0);
-  for (const IndexRow& row : rows) {
-    if (row.cluster.head < 0 || row.cluster.head >= layout_.head_count || row.stale) return false;
-    counts[static_cast<std::size_t>(row.cluster.head)] += row.entry_count;
+  for (const IndexRecord& record : records) {
+    const std::int32_t head = record.cluster.head;
+    if (head < 0 || head >= layout_.head_count || record.stale) return false;
+    counts[static_cast<std::size_t>(head)] += record.entry_count;
   }
   for (const CarriedEntries& carried : reply.carried) {
     if (carried.buffer_cluster_id == kWindowBuffer) continue;
@@ -200,21 +203,32 @@ bool EntryStore::IsComplete(std::int32_t layer, std::span<const IndexRow> rows,
 }
 
 absl::Status EntryStore::RestoreIndex(std::int32_t layer, const CarriedReply& reply,
-                                      std::future<absl::StatusOr<ReadReply>> answer) {
+                                      StoredIndex::Answer answer, StoredIndex& index) {
   const TimelineSpan span(TimelineKind::kTurn, "restore_index", {{"layer", layer}});
   const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-  CAIRN_ASSIGN_OR_RETURN(const IndexReply index, Wait<IndexReply>(std::move(answer)));
-  if (IsComplete(layer, index.rows, reply)) {
-    CAIRN_RETURN_IF_ERROR(policy_.RestoreIndex(layer, index.rows, nullptr));
-    index_time_ += std::chrono::steady_clock::now() - start;
-    return absl::OkStatus();
+  for (int retries_left = kTornRetriesMax;; --retries_left) {
+    CAIRN_RETURN_IF_ERROR(index.Take(layer, std::move(answer)));
+    absl::Status status = MakeIndex(layer, index.records(), reply);
+    const absl::Status intact = index.CheckIntact();
+    index.Clear();
+    if (!intact.ok() && retries_left == 0) return intact;
+    if (intact.ok()) {
+      index_time_ += std::chrono::steady_clock::now() - start;
+      return status;
+    }
+    answer = index.Ask(layer);
+  }
+}
+
+absl::Status EntryStore::MakeIndex(std::int32_t layer, std::span<const IndexRecord> records,
+                                   const CarriedReply& reply) {
+  if (IsComplete(layer, records, reply)) {
+    return policy_.RestoreIndex(layer, records, nullptr, pool_);
   }
   // A fork, which may lie in the middle of clusters, or a row that was lost.
   CAIRN_ASSIGN_OR_RETURN(const ClustersReply clusters,
                          Wait<ClustersReply>(session_.StartRead(GetClusters{layer})));
-  CAIRN_RETURN_IF_ERROR(policy_.RestoreIndex(layer, index.rows, &clusters.clusters));
-  index_time_ += std::chrono::steady_clock::now() - start;
-  return absl::OkStatus();
+  return policy_.RestoreIndex(layer, records, &clusters.clusters, pool_);
 }
 
 absl::Status EntryStore::RebuildFromKeys(std::int32_t layer) {

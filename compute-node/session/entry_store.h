@@ -30,6 +30,7 @@
 #include "compute-node/session/index_stream.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/memory_shares.h"
+#include "compute-node/session/stored_index.h"
 #include "compute-node/session/stored_policy.h"
 #include "compute-node/session/window.h"
 
@@ -122,18 +123,20 @@ class EntryStore {
   // What a checkpoint has of one layer, on its way.
   struct LayerReads {
     std::future<absl::StatusOr<ReadReply>> carried;
-    std::future<absl::StatusOr<ReadReply>> index;  // only of a policy that has one
+    StoredIndex::Answer index;  // only of a policy that has one
   };
 
   absl::Status RestorePolicy(std::optional<StoredPolicy> stored, std::string& random_state);
-  LayerReads StartLayerReads(std::int32_t layer);
-  absl::Status RestoreLayer(std::int32_t layer, LayerReads reads);
+  LayerReads StartLayerReads(std::int32_t layer, const StoredIndex& index);
+  absl::Status RestoreLayer(std::int32_t layer, LayerReads reads, StoredIndex& index);
   absl::Status RestoreWindow(std::int32_t layer, const CarriedReply& reply);
   absl::Status RestoreCarried(std::int32_t layer, const CarriedEntries& carried,
                               std::int64_t& window_first);
   absl::Status RestoreHeld(std::int32_t layer, const CarriedReply& reply);
   absl::Status RestoreIndex(std::int32_t layer, const CarriedReply& reply,
-                            std::future<absl::StatusOr<ReadReply>> answer);
+                            StoredIndex::Answer answer, StoredIndex& index);
+  absl::Status MakeIndex(std::int32_t layer, std::span<const IndexRecord> records,
+                         const CarriedReply& reply);
   absl::Status RebuildFromKeys(std::int32_t layer);
   // Adds what is held, for these clusters and for others.
   void AddHeld(std::int32_t layer, std::vector<LoadedCluster>& loaded) const;
@@ -142,8 +145,8 @@ class EntryStore {
                                                   std::span<const std::int64_t> entry_counts,
                                                   const StopSignal& stop);
   absl::StatusOr<bool> RegroupLayer(std::int32_t layer, const StopSignal& stop);
-  // Whether the rows' entries and those in memory are all that the session has.
-  bool IsComplete(std::int32_t layer, std::span<const IndexRow> rows,
+  // Whether the records' entries and those in memory are all that the session has.
+  bool IsComplete(std::int32_t layer, std::span<const IndexRecord> records,
                   const CarriedReply& reply) const;
 
   const EntryLayout layout_;

@@ -16,6 +16,10 @@
 
 namespace cairn::compute {
 
+// Of reads whose answers lay in memory that was lost with the connection, where no step repeats
+// them.
+inline constexpr int kTornRetriesMax = 2;
+
 // Whether positions were asked for: without them only the number of entries is compared.
 enum class WithPositions : bool { kNo, kYes };
 

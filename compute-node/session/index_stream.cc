@@ -8,12 +8,6 @@
 #include "compute-node/session/fetch_check.h"
 
 namespace cairn::compute {
-namespace {
-
-// Of answers whose shared memory was lost with the connection.
-constexpr int kRetriesMax = 2;
-
-}  // namespace
 
 void IndexStream::Request(std::int32_t layer) {
   if (layer >= layer_count_ || policy_.IndexIsLoaded(layer) || requests_.contains(layer)) return;
@@ -23,7 +17,7 @@ void IndexStream::Request(std::int32_t layer) {
 }
 
 absl::Status IndexStream::Load(std::int32_t layer, const StopSignal& stop) {
-  for (int retries_left = kRetriesMax; !policy_.IndexIsLoaded(layer); --retries_left) {
+  for (int retries_left = kTornRetriesMax; !policy_.IndexIsLoaded(layer); --retries_left) {
     Request(layer);
     const auto asked = requests_.find(layer);
     absl::StatusOr<FetchReply> reply = WaitForFetch(session_, layer, asked->second.answer, 1, stop);

@@ -122,9 +122,12 @@ class AttachedSession {
   std::int64_t PutIndexOf(const IndexSource& source, std::int32_t layer, const PageSet& pages,
                           std::map<ClusterKey, IndexRow>& rows) const;
   static absl::Status CheckIndexBytes(std::int64_t bytes);
-  // What changed of a segment's rows since its run was written; as records, each as large as the
-  // largest.
-  static std::vector<IndexRow> ChangedRows(const SegmentRows& rows, std::int32_t layer);
+  // What changed of a segment's rows since its run was written, where asked for with a row of no
+  // entries for each that is gone; likewise the rows of older segments that it hides.
+  static std::vector<IndexRow> ChangedRows(const SegmentRows& rows, std::int32_t layer,
+                                           bool with_gone);
+  static std::vector<IndexRow> HiddenRows(const SegmentRows& rows, std::int32_t layer);
+  // As records, each as large as the largest.
   static std::int64_t RecordBytesOf(std::span<const IndexRow> rows);
   static PendingChunk EncodeRecords(std::span<const IndexRow> rows);
   // Takes the rows.
@@ -144,6 +147,7 @@ class AttachedSession {
   // ---- session_fetch.cc ----
   Applied StartFetch(RequestId request_id, const Fetch& op);
   Applied StartFetchIndex(RequestId request_id, const FetchIndex& op);
+  std::int64_t WantIndexOf(const SegmentRows& rows, FetchJob& job, std::int64_t bytes) const;
   // Serves what is there, reads what is not, and answers when all has come.
   void AdvanceFetch(const std::shared_ptr<FetchJob>& job);
   bool FindPart(const std::shared_ptr<FetchJob>& job, WantedPart& wanted);

@@ -55,7 +55,8 @@ struct AttachedSession::FetchJob {
   RequestId request_id;
   std::int32_t layer = 0;
   bool with_positions = false;
-  bool of_index = false;  // `clusters` are segments, entries are records
+  bool of_index = false;  // `clusters` are of segments, entries are records
+  bool only_visible = false;
   std::vector<Cluster> clusters;
   std::vector<WantedPart> parts;  // of the clusters, one behind the other
   std::shared_ptr<SlotLeases> leases = std::make_shared<SlotLeases>();
@@ -105,7 +106,35 @@ AttachedSession::Applied AttachedSession::StartFetch(RequestId request_id, const
   return Applied::kYes;
 }
 
-// From the root: each segment's run, and behind it what changed since that was written.
+// Of a segment of the chain, the root first: what it hides of those before it, its run, and what
+// changed since that was written. Returns the bytes of all that is wanted.
+std::int64_t AttachedSession::WantIndexOf(const SegmentRows& rows, FetchJob& job,
+                                          std::int64_t bytes) const {
+  const auto found = rows.index_runs.find(job.layer);
+  const IndexRun* run = found == rows.index_runs.end() ? nullptr : &found->second;
+  if (job.only_visible) {
+    if (run != nullptr && run->hides_older) {
+      job.clusters.clear();
+      job.parts.clear();
+      bytes = 0;
+    }
+    const std::vector<IndexRow> hidden = HiddenRows(rows, job.layer);
+    if (!hidden.empty()) job.clusters.emplace_back().pending.push_back(EncodeRecords(hidden));
+  }
+  FetchJob::Cluster& segment = job.clusters.emplace_back();
+  if (run != nullptr) {
+    for (const Part& part : run->parts) {
+      job.parts.push_back(Want({part, part.count()}, run->record_bytes));
+      job.parts.back().extent = part.extent;
+      ++segment.part_count;
+    }
+    bytes += run->record_count() * run->record_bytes;
+  }
+  const std::vector<IndexRow> changed = ChangedRows(rows, job.layer, job.only_visible);
+  if (!changed.empty()) segment.pending.push_back(EncodeRecords(changed));
+  return bytes + std::ssize(changed) * RecordBytesOf(changed);
+}
+
 AttachedSession::Applied AttachedSession::StartFetchIndex(RequestId request_id,
                                                           const FetchIndex& op) {
   if (!HasIoRoom()) return Applied::kWait;
@@ -113,25 +142,14 @@ AttachedSession::Applied AttachedSession::StartFetchIndex(RequestId request_id,
   job->request_id = request_id;
   job->layer = op.layer;
   job->of_index = true;
+  job->only_visible = op.only_visible;
   std::int64_t bytes = 0;
   for (const SegmentRows& rows : state_->chain()) {
-    FetchJob::Cluster& segment = job->clusters.emplace_back();
-    const auto run = rows.index_runs.find(op.layer);
-    if (run != rows.index_runs.end()) {
-      for (const Part& part : run->second.parts) {
-        job->parts.push_back(Want({part, part.count()}, run->second.record_bytes));
-        job->parts.back().extent = part.extent;
-        ++segment.part_count;
-      }
-      bytes += run->second.record_count() * run->second.record_bytes;
-    }
-    const std::vector<IndexRow> changed = ChangedRows(rows, op.layer);
-    bytes += std::ssize(changed) * RecordBytesOf(changed);
+    bytes = WantIndexOf(rows, *job, bytes);
     if (absl::Status status = CheckIndexBytes(bytes); !status.ok()) {
       Reply(request_id, std::move(status));
       return Applied::kYes;
     }
-    if (!changed.empty()) segment.pending.push_back(EncodeRecords(changed));
   }
   job->io = HoldIo();
   AdvanceFetch(job);
@@ -297,13 +315,20 @@ FetchReply AttachedSession::IndexRecordsOf(FetchJob& job) {
   for (const FetchJob::Cluster& segment : job.clusters) {
     for (std::size_t i = 0; i < segment.part_count; ++i, ++wanted) {
       if (wanted->slot != nullptr) context_.cache->LeaveFirst(*wanted->slot);
-      if (wanted->outcome == WantedPart::Outcome::kLost) continue;
+      if (wanted->outcome == WantedPart::Outcome::kLost) {
+        // What an older segment has of its clusters may say something else by now.
+        if (job.only_visible && &segment != &job.clusters.front()) {
+          records.outcome = FetchOutcome::kLost;
+        }
+        continue;
+      }
       records.spans.push_back(SpanOf(*wanted, false));
     }
     for (const PendingChunk& chunk : segment.pending) {
       records.spans.push_back(SpanOf(chunk, false));
     }
   }
+  if (records.outcome == FetchOutcome::kLost) records.spans.clear();
   FetchReply reply;
   reply.clusters.push_back(std::move(records));
   return reply;

@@ -54,6 +54,12 @@ std::vector<IndexRow> RecordsOf(const Part& part, std::int64_t record_bytes, con
   return rows;
 }
 
+IndexRow RowOfNoEntries(const ClusterKey& key) {
+  IndexRow row;
+  row.cluster = {key.head, key.cluster_id};
+  return row;
+}
+
 // `value`: as family `index` has it, and as it was checked when it came.
 void PutChange(const ClusterKey& key, std::string_view value, RowsByKey& rows) {
   if (value == GoneIndexRow()) {
@@ -138,15 +144,27 @@ absl::Status AttachedSession::CheckIndexBytes(std::int64_t bytes) {
                            bytes, kIndexReplyBytesMax);
 }
 
-std::vector<IndexRow> AttachedSession::ChangedRows(const SegmentRows& rows, std::int32_t layer) {
+std::vector<IndexRow> AttachedSession::ChangedRows(const SegmentRows& rows, std::int32_t layer,
+                                                   bool with_gone) {
   std::vector<IndexRow> changed;
   rows.index.ForEachOfLayer(layer, [&](const ClusterKey& key, std::string_view value) {
-    if (value == GoneIndexRow()) return;  // whoever asks knows which clusters there are
+    if (value == GoneIndexRow()) {
+      if (with_gone) changed.push_back(RowOfNoEntries(key));
+      return;
+    }
     absl::StatusOr<IndexRow> row = DecodeIndexRow(key, value);
     CAIRN_CHECK(row.ok());
     changed.push_back(*std::move(row));
   });
   return changed;
+}
+
+std::vector<IndexRow> AttachedSession::HiddenRows(const SegmentRows& rows, std::int32_t layer) {
+  std::vector<IndexRow> hidden;
+  for (const ClusterKey& mask : rows.masks) {
+    if (mask.layer == layer) hidden.push_back(RowOfNoEntries(mask));
+  }
+  return hidden;
 }
 
 std::int64_t AttachedSession::RecordBytesOf(std::span<const IndexRow> rows) {

@@ -15,9 +15,11 @@ using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
 
 constexpr v1::Operation kOperations[] = {
-    v1::OPERATION_APPEND,       v1::OPERATION_REPLACE,    v1::OPERATION_INDEX,
-    v1::OPERATION_POLICY_STATE, v1::OPERATION_CHECKPOINT, v1::OPERATION_FORK,
-    v1::OPERATION_FETCH,        v1::OPERATION_NEIGHBOURS, v1::OPERATION_FETCH_INDEX};
+    v1::OPERATION_APPEND,      v1::OPERATION_REPLACE,
+    v1::OPERATION_INDEX,       v1::OPERATION_POLICY_STATE,
+    v1::OPERATION_CHECKPOINT,  v1::OPERATION_FORK,
+    v1::OPERATION_FETCH,       v1::OPERATION_NEIGHBOURS,
+    v1::OPERATION_FETCH_INDEX, v1::OPERATION_FETCH_VISIBLE_INDEX};
 
 struct PageRequest {
   std::int32_t size = kPageSizeDefault;

@@ -1,5 +1,6 @@
 #include "common/kv/index_record.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <random>
@@ -86,6 +87,70 @@ TEST(IndexRecordTest, TheRecordsOfAHeadAreFoundAlsoBesideDamage) {
       EXPECT_EQ(found, expected[head]) << "seed " << seed << " round " << round;
     }
   }
+}
+
+// A run as one string: records of the size of the largest.
+std::string RunOf(const std::vector<IndexRow>& rows) {
+  std::size_t record_bytes = 0;
+  for (const IndexRow& row : rows) {
+    record_bytes = std::max(record_bytes, static_cast<std::size_t>(IndexRecordBytes(row)));
+  }
+  std::string run(rows.size() * record_bytes, '\0');
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EncodeIndexRecord(
+        rows[i], std::as_writable_bytes(std::span(run)).subspan(i * record_bytes, record_bytes));
+  }
+  return run;
+}
+
+// Against a map that takes the runs one after the other.
+TEST(IndexRecordTest, OfEachClusterTheLastRecordIsVisible) {
+  const std::uint64_t seed = test::TestSeed();
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 300; ++round) {
+    std::map<ClusterRef, IndexRow> expected;
+    std::vector<std::string> bytes;
+    std::vector<IndexRecords> runs;
+    bytes.reserve(4);
+    for (std::uint64_t left = random() % 5; left > 0; --left) {
+      std::vector<IndexRow> rows;
+      for (std::int32_t head = 0; head < 3; ++head) {
+        for (std::int64_t id = 1; id <= 12; ++id) {
+          if (random() % 3 == 0) continue;
+          IndexRow row = RowOf(head, id, random() % 40);
+          row.entry_count = static_cast<std::int64_t>(random() % 3);  // none: it is gone
+          if (row.entry_count == 0) expected.erase(row.cluster);
+          if (row.entry_count > 0) expected[row.cluster] = row;
+          rows.push_back(std::move(row));
+        }
+      }
+      if (rows.empty()) continue;
+      bytes.push_back(RunOf(rows));
+      runs.push_back({std::as_bytes(std::span(bytes.back())), std::ssize(rows)});
+    }
+    std::vector<IndexRecord> visible(3);
+    FindVisibleRecords(runs, visible);
+    ASSERT_EQ(visible.size(), expected.size()) << "seed " << seed << " round " << round;
+    auto next = expected.begin();
+    for (const IndexRecord& record : visible) {
+      const IndexRow& row = (next++)->second;
+      EXPECT_EQ(record.cluster, row.cluster) << "seed " << seed << " round " << round;
+      EXPECT_EQ(record.row, row.row);
+      EXPECT_EQ(record.entry_count, row.entry_count);
+      EXPECT_EQ(record.stale, row.stale);
+    }
+  }
+}
+
+TEST(IndexRecordTest, WhatDoesNotAscendIsNotVisible) {
+  const std::string run =
+      RunOf({RowOf(0, 3, 8), RowOf(0, 2, 8), RowOf(0, 3, 8), RowOf(1, 1, 8), RowOf(0, 9, 8)});
+  const IndexRecords records{std::as_bytes(std::span(run)), 5};
+  std::vector<IndexRecord> visible;
+  FindVisibleRecords({&records, 1}, visible);
+  ASSERT_EQ(visible.size(), 2U);
+  EXPECT_EQ(visible[0].cluster, (ClusterRef{0, ClusterId(3)}));
+  EXPECT_EQ(visible[1].cluster, (ClusterRef{1, ClusterId(1)}));
 }
 
 }  // namespace

@@ -123,8 +123,15 @@ TEST_F(EngineFaultTest, BehindADamagedIndexRunNoOlderRowShows) {
     EXPECT_TRUE(reply.ok()) << reply.status();
     return reply.ok() ? std::get<IndexReply>(*reply).rows : std::vector<IndexRow>();
   };
+  const auto visible_outcome = [this] {
+    const auto reply = session_->Read(FetchIndex{.layer = 0, .only_visible = true});
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return reply.ok() ? std::get<FetchReply>(*reply).clusters.at(0).outcome
+                      : FetchOutcome::kUnknown;
+  };
   EXPECT_EQ(rows().front().row, std::string(40, 'n'));
   for (const std::int64_t page : free_pages) disk_.CorruptPage(page);
+  EXPECT_EQ(visible_outcome(), FetchOutcome::kLost);
   EXPECT_TRUE(rows().empty());
   put.rows.resize(80);
   session_->Send(put);

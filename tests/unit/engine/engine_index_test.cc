@@ -102,6 +102,24 @@ class EngineIndexTest : public EngineTest {
     }
     std::erase_if(shown, [&](const auto& row) { return !rows_.contains(row.first); });
     EXPECT_EQ(shown, rows_);
+    EXPECT_EQ(Visible(session), rows_);
+  }
+  // The same for who does not know the clusters.
+  static std::map<std::int64_t, std::string> Visible(TestSession& session) {
+    const auto reply = session.Read(FetchIndex{.layer = 0, .only_visible = true});
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    std::map<std::int64_t, std::string> visible;
+    if (!reply.ok()) return visible;
+    std::vector<IndexRecords> runs;
+    const FetchedCluster& all = std::get<FetchReply>(*reply).clusters.at(0);
+    EXPECT_EQ(all.outcome, FetchOutcome::kFound);
+    for (const Span& span : all.spans) runs.push_back({span.bytes, span.entry_count});
+    std::vector<IndexRecord> records;
+    FindVisibleRecords(runs, records);
+    for (const IndexRecord& record : records) {
+      visible[record.cluster.cluster_id.value()] = record.row;
+    }
+    return visible;
   }
   void Reopen() {
     session_.reset();
@@ -210,9 +228,11 @@ TEST_F(EngineIndexTest, ReplacedClustersHaveNoRow) {
   Fill();
   Replace1By(500);
   EXPECT_EQ(Shown(*session_), rows_);
+  EXPECT_EQ(Visible(*session_), rows_);
   TakeCheckpointAt(*session_, 2 * kClusters);
   Reopen();
   EXPECT_EQ(Shown(*session_), rows_);
+  EXPECT_EQ(Visible(*session_), rows_);
   PutRows(*session_, 30, 60, "second");  // the run is written anew, without the record
   TakeCheckpointAt(*session_, 2 * kClusters);
   Reopen();
@@ -244,6 +264,7 @@ TEST_F(EngineIndexTest, RunsOfSealedSegmentsShowThroughForks) {
   EXPECT_EQ(Shown(*fork), rows_);
   ExpectSameRecords(*fork);
   EXPECT_EQ(Shown(*session_), parents);
+  EXPECT_EQ(Visible(*session_), parents);
 }
 
 TEST_F(EngineIndexTest, ARunOfSeveralPartsIsReadWhole) {

@@ -90,6 +90,8 @@ class FaultWorld {
   absl::Status CheckSome(Chat& chat);
   absl::Status CheckAll(Chat& chat);
   absl::Status CheckIndex(Chat& chat, std::int32_t layer);
+  absl::Status CheckRows(Chat& chat, std::int32_t layer, const std::vector<IndexRow>& rows,
+                         const FaultyDiskHits& before);
   // Clusters that are lost are added to `lost`.
   absl::Status CheckCluster(Chat& chat, const Oracle::LayerHead& layer_head, std::int64_t cluster,
                             std::set<std::int64_t>& lost);

@@ -102,8 +102,21 @@ absl::Status FaultWorld::CheckIndex(Chat& chat, std::int32_t layer) {
     }
     ++counts_["index records lost"];
   }
+  CAIRN_ASSIGN_OR_RETURN(const ReadReply visible, chat.session->Read(FetchIndex{layer, true}));
+  const auto& fetched = std::get<FetchReply>(visible);
+  if (fetched.clusters.at(0).outcome == FetchOutcome::kFound) {
+    CAIRN_RETURN_IF_ERROR(CheckRows(chat, layer, RandomOperations::VisibleRowsOf(fetched), before));
+  } else {
+    if (!MayBeLost(before)) return Wrong("session {} layer {} lost its index", chat.id, layer);
+    ++counts_["visible index lost"];
+  }
   CAIRN_ASSIGN_OR_RETURN(const ReadReply reply, chat.session->Read(GetIndex{layer}));
-  const std::vector<IndexRow>& rows = std::get<IndexReply>(reply).rows;
+  return CheckRows(chat, layer, std::get<IndexReply>(reply).rows, before);
+}
+
+absl::Status FaultWorld::CheckRows(Chat& chat, std::int32_t layer,
+                                   const std::vector<IndexRow>& rows,
+                                   const FaultyDiskHits& before) {
   if (RandomOperations::AreRowsOf(chat.now, layer, rows)) return absl::OkStatus();
   Oracle shown = chat.now;
   std::erase_if(shown.index[layer], [&](const auto& expected) {

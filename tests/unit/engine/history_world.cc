@@ -284,6 +284,12 @@ void HistoryWorld::CheckIndex(Chat& chat, std::int32_t layer) {
   ASSERT_TRUE(records.ok()) << records.status().ToString();
   ASSERT_TRUE(RandomOperations::HasRecordsOf(chat.now, layer, std::get<FetchReply>(*records)))
       << "session " << chat.id.value() << " layer " << layer;
+  const auto visible = chat.session->Read(FetchIndex{layer, true});
+  ASSERT_TRUE(visible.ok()) << visible.status().ToString();
+  const std::vector<IndexRow> rows =
+      RandomOperations::VisibleRowsOf(std::get<FetchReply>(*visible));
+  ASSERT_TRUE(RandomOperations::AreRowsOf(chat.now, layer, rows))
+      << "session " << chat.id.value() << " layer " << layer;
 }
 
 // Neighbours that are stored cost places when they are lost; whichever are known exist.

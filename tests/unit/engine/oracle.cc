@@ -291,6 +291,19 @@ bool RandomOperations::HasRecordsOf(const Oracle& oracle, std::int32_t layer,
   });
 }
 
+std::vector<IndexRow> RandomOperations::VisibleRowsOf(const FetchReply& reply) {
+  std::vector<IndexRecords> runs;
+  for (const Span& span : reply.clusters.at(0).spans)
+    runs.push_back({span.bytes, span.entry_count});
+  std::vector<IndexRecord> visible;
+  FindVisibleRecords(runs, visible);
+  std::vector<IndexRow> rows;
+  for (const IndexRecord& record : visible) {
+    rows.push_back({record.cluster, std::string(record.row), record.stale, record.entry_count});
+  }
+  return rows;
+}
+
 RandomOperations::CarriedOfLayer RandomOperations::CarriedOf(const Oracle& oracle,
                                                              std::int32_t layer) {
   CarriedOfLayer out;

@@ -86,6 +86,8 @@ class RandomOperations {
   // Whether FetchIndex's answer has them: of two records of a cluster the later, and whatever there
   // is of clusters that are no more.
   static bool HasRecordsOf(const Oracle& oracle, std::int32_t layer, const FetchReply& reply);
+  // What the answer to FetchIndex of what is visible shows.
+  static std::vector<IndexRow> VisibleRowsOf(const FetchReply& reply);
   const EntryLayout& layout() const { return layout_; }
 
  private:

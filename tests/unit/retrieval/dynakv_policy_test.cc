@@ -420,7 +420,8 @@ TEST(DynaKvPolicyTest, AMissingRowIsComputedAgainAtTheNextStep) {
   }
   const ClusterRef lost = rows[5].cluster;
   rows.erase(rows.begin() + 5);
-  ASSERT_TRUE(other->RestoreIndex(0, rows, &clusters).ok());
+  ThreadPool pool(2);
+  ASSERT_TRUE(other->RestoreIndex(0, RecordsOf(rows), &clusters, pool).ok());
   const std::vector<float> queries(std::size_t{2} * 2 * 16, 0.0F);
   bool planned_lost = false;
   for (const FetchSlice& slice : other->Select({.layer = 0,
@@ -469,9 +470,13 @@ TEST(DynaKvPolicyTest, ForeignStatesAreRefused) {
   row.cluster = {0, ClusterId(1)};
   row.row = "short";
   row.entry_count = 1;
-  EXPECT_EQ(policy->RestoreIndex(0, {&row, 1}, nullptr).code(), absl::StatusCode::kInvalidArgument);
+  ThreadPool pool(2);
+  const auto restore_row = [&] {
+    return policy->RestoreIndex(0, RecordsOf({&row, 1}), nullptr, pool).code();
+  };
+  EXPECT_EQ(restore_row(), absl::StatusCode::kInvalidArgument);
   row.cluster.head = 2;
-  EXPECT_EQ(policy->RestoreIndex(0, {&row, 1}, nullptr).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(restore_row(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(policy->RestoreHeld(0, {{0, ClusterId(99)}, 5}).code(),
             absl::StatusCode::kInvalidArgument);
 }

@@ -6,6 +6,28 @@
 
 namespace cairn::compute {
 
+std::vector<IndexRecord> RecordsOf(std::span<const IndexRow> rows) {
+  std::vector<IndexRecord> records;
+  records.reserve(rows.size());
+  for (const IndexRow& row : rows) {
+    records.push_back({row.cluster, row.entry_count, row.stale, row.row});
+  }
+  return records;
+}
+
+// Records of one size behind each other.
+std::string RunOf(std::span<const IndexRow> rows) {
+  const std::size_t record_bytes =
+      rows.empty() ? 0 : static_cast<std::size_t>(IndexRecordBytes(rows.front()));
+  std::string run(rows.size() * record_bytes, '\0');
+  std::span<std::byte> left = std::as_writable_bytes(std::span(run));
+  for (const IndexRow& row : rows) {
+    EncodeIndexRecord(row, left);
+    left = left.subspan(record_bytes);
+  }
+  return run;
+}
+
 PolicyWorld::PolicyWorld(const PolicyOptions& options, Make make, std::uint64_t seed)
     : options_(options),
       make_(std::move(make)),
@@ -266,6 +288,7 @@ void PolicyWorld::ForkAt(std::int64_t token_count) {
   const std::vector<std::int64_t> ids = policy_->NextClusterIds();
   const bool forked = token_count < token_count_;
   token_count_ = token_count;
+  ThreadPool pool(2);
   policy_ = make_(options_);
   const absl::Status restored = policy_->RestoreState({.version = saved.version,
                                                        .state = saved.state,
@@ -295,8 +318,12 @@ void PolicyWorld::ForkAt(std::int64_t token_count) {
     if (policy_->has_index()) {
       const bool whole = !forked && std::none_of(rows.begin(), rows.end(),
                                                  [](const IndexRow& row) { return row.stale; });
-      const absl::Status index = policy_->RestoreIndex(layer, rows, whole ? nullptr : &clusters);
+      const absl::Status index =
+          policy_->RestoreIndex(layer, RecordsOf(rows), whole ? nullptr : &clusters, pool);
       ASSERT_TRUE(index.ok()) << Message(index);
+      const std::string run = RunOf(rows);
+      const IndexRecords records{std::as_bytes(std::span(run)), std::ssize(rows)};
+      EXPECT_EQ(policy_->LoadIndex(layer, {&records, 1}, pool), 0);
     }
     if (policy_->rebuilds_from_keys()) {
       std::vector<LoadedCluster> all;

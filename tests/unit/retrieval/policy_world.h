@@ -7,12 +7,17 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "common/kv/index_record.h"
 #include "compute-node/retrieval/policy.h"
 
 namespace cairn::compute {
+
+// Records of rows, in which they lie, ascending.
+std::vector<IndexRecord> RecordsOf(std::span<const IndexRow> rows);
 
 class PolicyWorld {
  public:

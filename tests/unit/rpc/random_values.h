@@ -158,7 +158,7 @@ class RandomValues {
         return get;
       }
       case 6:
-        return FetchIndex{Layer()};
+        return FetchIndex{Layer(), Coin()};
       default:
         return GetClusters{Layer()};
     }

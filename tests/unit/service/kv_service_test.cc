@@ -77,15 +77,17 @@ TEST_F(KvServiceTest, CapabilitiesTellLimitsAndLackWhatIsNotBuilt) {
   EXPECT_EQ(response.io_engine(), "memory");
   EXPECT_EQ(response.store_id(), std::string(16, 's'));
   bool neighbours = false;
-  bool fetch_index = false;
+  int fetch_index_count = 0;
   for (const int operation : response.operations()) {
     neighbours |= operation == v1::OPERATION_NEIGHBOURS;
-    fetch_index |= operation == v1::OPERATION_FETCH_INDEX;
+    const bool is_fetch_index =
+        operation == v1::OPERATION_FETCH_INDEX || operation == v1::OPERATION_FETCH_VISIBLE_INDEX;
+    fetch_index_count += is_fetch_index ? 1 : 0;
     EXPECT_NE(operation, v1::OPERATION_ARENA);
     EXPECT_NE(operation, v1::OPERATION_MATCH_PREFIX);
   }
   EXPECT_TRUE(neighbours);
-  EXPECT_TRUE(fetch_index);
+  EXPECT_EQ(fetch_index_count, 2);
 }
 
 TEST_F(KvServiceTest, CapabilitiesListPrefetchWhereHintsAreFollowed) {

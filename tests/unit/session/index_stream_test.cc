@@ -18,7 +18,7 @@ constexpr std::int64_t kStepCount = 40;
 
 // What becomes of the answers to FetchIndex.
 struct Tampering {
-  enum class Kind { kNone, kNoRecords, kUnknown, kTornMemory, kNoAnswer };
+  enum class Kind { kNone, kNoRecords, kUnknown, kLost, kTornMemory, kNoAnswer };
   Kind kind = Kind::kNone;
   int count = 0;               // of so many answers from now
   StopSignal* stop = nullptr;  // cancelled where there is no answer
@@ -75,6 +75,10 @@ class TamperingSession : public KvSession {
     if (tampering_.kind == Tampering::Kind::kNoRecords) reply.clusters.front().spans.clear();
     if (tampering_.kind == Tampering::Kind::kUnknown) {
       reply.clusters.front().outcome = FetchOutcome::kUnknown;
+    }
+    if (tampering_.kind == Tampering::Kind::kLost) {
+      reply.clusters.front().outcome = FetchOutcome::kLost;
+      reply.clusters.front().spans.clear();
     }
     if (tampering_.kind != Tampering::Kind::kTornMemory) return;
     // As if the memory were used again: other bytes, of a generation that is over.
@@ -257,6 +261,43 @@ TEST_F(IndexStreamTest, ClustersWhoseRecordsAreLostAreReadAndStoredAgain) {
   conversation = OpenTampered(session);
   EXPECT_EQ(conversation->token_count(), kPromptCount + kStepCount);
   EXPECT_EQ(Feed(*conversation), going_on);
+}
+
+// What opening a conversation makes of the answers.
+class OpenIndexTest : public IndexStreamTest {
+ protected:
+  // Stored, and closed.
+  void SetUp() override {
+    std::unique_ptr<Conversation> conversation = Begun();
+    ASSERT_TRUE(conversation->Checkpoint(never).ok());
+    expected = Feed(*conversation);  // not stored
+  }
+
+  std::vector<std::vector<float>> expected;
+};
+
+TEST_F(OpenIndexTest, RecordsThatWereTornAreFetchedAgain) {
+  tampering = {.kind = Tampering::Kind::kTornMemory, .count = 2};
+  const std::unique_ptr<Conversation> conversation = OpenTampered(session);
+  EXPECT_EQ(tampering.count, 0);
+  EXPECT_EQ(Feed(*conversation), expected);
+}
+
+TEST_F(OpenIndexTest, RecordsThatAreTornAgainAndAgainFailTheOpeningAndNothingElse) {
+  tampering = {.kind = Tampering::Kind::kTornMemory, .count = 1 << 20};
+  const auto opened =
+      Conversation::Open({identity, tampered, scheduler, options, memory}, session, std::nullopt);
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kAborted) << Message(opened.status());
+  tampering.count = 0;
+  EXPECT_EQ(Feed(*OpenTampered(session)), expected);
+}
+
+TEST_F(OpenIndexTest, WhereADamagedRecordMightShowAnOlderOneRowsAreAskedFor) {
+  tampering = {.kind = Tampering::Kind::kLost,
+               .count = static_cast<int>(model.config().layer_count)};
+  const std::unique_ptr<Conversation> conversation = OpenTampered(session);
+  EXPECT_EQ(tampering.count, 0);
+  EXPECT_EQ(Feed(*conversation), expected);
 }
 
 }  // namespace

@@ -1,0 +1,47 @@
+#include "compute-node/session/stored_index.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "compute-node/session/fetch_check.h"
+
+namespace cairn::compute {
+
+StoredIndex::Answer StoredIndex::Ask(std::int32_t layer) const {
+  return session_.StartRead(FetchIndex{.layer = layer, .only_visible = true});
+}
+
+absl::Status StoredIndex::Take(std::int32_t layer, Answer answer) {
+  Clear();
+  CAIRN_ASSIGN_OR_RETURN(fetched_, Wait<FetchReply>(std::move(answer)));
+  if (fetched_.clusters.size() != 1) {
+    return Internal("layer {}: the KV node's answer to FetchIndex is none", layer);
+  }
+  const FetchedCluster& all = fetched_.clusters.front();
+  if (all.outcome == FetchOutcome::kFound) {
+    std::vector<IndexRecords> runs;
+    for (const Span& span : all.spans) {
+      if (span.entry_count > 0) runs.push_back({span.bytes, span.entry_count});
+    }
+    FindVisibleRecords(runs, records_);
+    return absl::OkStatus();
+  }
+  // Damage, which the KV node leaves out of rows.
+  CAIRN_ASSIGN_OR_RETURN(rows_, Wait<IndexReply>(session_.StartRead(GetIndex{layer})));
+  for (const IndexRow& row : rows_.rows) {
+    records_.push_back({row.cluster, row.entry_count, row.stale, row.row});
+  }
+  std::sort(records_.begin(), records_.end(),
+            [](const IndexRecord& a, const IndexRecord& b) { return a.cluster < b.cluster; });
+  return absl::OkStatus();
+}
+
+absl::Status StoredIndex::CheckIntact() const { return compute::CheckIntact(fetched_); }
+
+void StoredIndex::Clear() {
+  records_.clear();
+  fetched_ = FetchReply();
+  rows_ = IndexReply();
+}
+
+}  // namespace cairn::compute
