@@ -9,6 +9,7 @@
 #include "common/daemon/program.h"
 #include "common/daemon/signals.h"
 #include "common/log/log.h"
+#include "common/rpc/grpc_runtime.h"
 #include "common/timeline/timeline.h"
 #include "compute-node/daemon/compute_daemon.h"
 #include "compute-node/daemon/config.h"
@@ -30,6 +31,7 @@ void EndTimeline() {
 
 absl::Status Serve(const ComputeNodeConfig& config) {
   TuneMemory(kMemoryTuning);
+  rpc::ChoosePolling();
   CAIRN_RETURN_IF_ERROR(InitLogging(kName, config.log_level()));
   if (!config.trace_path().empty()) {
     CAIRN_RETURN_IF_ERROR(Annotate(StartTimeline(config.trace_path()), "trace_path"));

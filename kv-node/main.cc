@@ -6,6 +6,7 @@
 #include "common/daemon/program.h"
 #include "common/daemon/signals.h"
 #include "common/log/log.h"
+#include "common/rpc/grpc_runtime.h"
 #include "kv-node/daemon/command_line.h"
 #include "kv-node/daemon/config.h"
 #include "kv-node/daemon/kv_daemon.h"
@@ -17,6 +18,7 @@ constexpr char kName[] = "cairn-kv-node";
 
 absl::Status Serve(const KvNodeConfig& config) {
   TuneMemory({});
+  rpc::ChoosePolling();
   CAIRN_RETURN_IF_ERROR(InitLogging(kName, config.log_level()));
   // Before any other thread: threads inherit the blocked signals.
   StopSignals signals;

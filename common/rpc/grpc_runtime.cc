@@ -1,10 +1,12 @@
 #include "common/rpc/grpc_runtime.h"
 
+#include <cstdlib>
 #include <mutex>
 
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
 
+#include "common/base/check.h"
 #include "common/log/log.h"
 
 namespace cairn::rpc {
@@ -23,6 +25,12 @@ void KeepGrpcRuntime() {
     gpr_set_log_function(&Log);
     grpc_init();
   });
+}
+
+void ChoosePolling() {
+  constexpr int kOverwrite = 0;
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): called before threads start.
+  CAIRN_CHECK(::setenv("GRPC_POLL_STRATEGY", "poll", kOverwrite) == 0);
 }
 
 }  // namespace cairn::rpc
