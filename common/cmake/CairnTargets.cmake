@@ -81,8 +81,10 @@ function(cairn_test name)
     endif()
     add_dependencies(cairn_tests_${label} ${name})
   endforeach()
-  # 77 is the status of a test that could not run here; ctest then reports it as skipped.
+  # 77 is the status of a test that could not run here; ctest then reports it as skipped. Polling as in the daemons:
+  # common/rpc/grpc_runtime.h.
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
+    ENVIRONMENT GRPC_POLL_STRATEGY=poll
     CAIRN_COMMAND $<TARGET_FILE:${name}>)
 endfunction()
 
@@ -94,5 +96,6 @@ function(cairn_test_with name suffix)
   get_test_property(${name} TIMEOUT timeout)
   get_test_property(${name} CAIRN_COMMAND command)
   add_test(NAME ${name}_${suffix} COMMAND ${CMAKE_COMMAND} -E env ${ARG_UNPARSED_ARGUMENTS} ${command} ${ARG_ARGS})
-  set_tests_properties(${name}_${suffix} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout})
+  set_tests_properties(${name}_${suffix} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout}
+    ENVIRONMENT GRPC_POLL_STRATEGY=poll)
 endfunction()

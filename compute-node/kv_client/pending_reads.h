@@ -85,9 +85,11 @@ class PendingReads {
     TimelineClock::time_point start;
   };
 
+  // Not what opens a conversation, beside which nothing is computed.
   static bool IsFetch(const Entry& entry) {
+    const auto* index = std::get_if<FetchIndex>(&entry.read.operation);
     return std::holds_alternative<Fetch>(entry.read.operation) ||
-           std::holds_alternative<FetchIndex>(entry.read.operation);
+           (index != nullptr && !index->only_visible);
   }
   void EndClock(const Entry& entry) {
     if (IsFetch(entry)) clock_->EndFetch();

@@ -67,8 +67,8 @@ class ClusterIndex {
   std::int64_t code_bytes() const;
 
   // Whether the codes of all clusters are in memory, as in the beginning. If not: Nearest,
-  // Centroid, LoadMeans, VarianceWith, Append, SetFlags and Transform must not be called, but of
-  // clusters that were added, or Set, since the last TakeChanged.
+  // Centroid, LoadMeans, VarianceWith, Append, SetFlags, Row and Transform must not be called, but
+  // of clusters that Add or Set made since the last TakeChanged.
   bool is_loaded() const { return is_loaded_; }
   // Lets go of all clusters; the codes of those to come are loaded.
   void Clear();

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "common/base/check.h"
@@ -18,10 +19,11 @@ constexpr std::int64_t kClusterOverheadBytes = 100;
 constexpr std::size_t kSpareShare = 16;
 
 template <typename OfCluster>
-absl::Status CheckHeads(std::int32_t head_count, std::span<const OfCluster> all) {
+absl::Status CheckHeads(std::int32_t head_count, std::string_view what,
+                        std::span<const OfCluster> all) {
   for (const OfCluster& each : all) {
     const std::int32_t head = each.cluster.head;
-    if (head < 0 || head >= head_count) return InvalidArgument("index row of head {}", head);
+    if (head < 0 || head >= head_count) return InvalidArgument("{} of head {}", what, head);
   }
   return absl::OkStatus();
 }
@@ -109,9 +111,9 @@ absl::Status DynaKvPolicy::RestoreIndex(std::int32_t layer, std::span<const Inde
                                         ThreadPool& pool) {
   const std::span<Head> heads = HeadsOf(layer);
   const std::int32_t head_count = options_.layout.head_count;
-  CAIRN_RETURN_IF_ERROR(clusters == nullptr
-                            ? CheckHeads(head_count, records)
-                            : CheckHeads(head_count, std::span<const ClusterInfo>(*clusters)));
+  CAIRN_RETURN_IF_ERROR(clusters == nullptr ? CheckHeads(head_count, "index row", records)
+                                            : CheckHeads(head_count, "cluster",
+                                                         std::span<const ClusterInfo>(*clusters)));
   std::vector<absl::Status> statuses(heads.size());
   pool.ParallelFor(std::ssize(heads), [&](std::int64_t at) {
     const auto head = static_cast<std::int32_t>(at);

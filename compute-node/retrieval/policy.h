@@ -264,7 +264,7 @@ class RetrievalPolicy {
   // Index rows of a layer, for a policy that has an index. TakeChangedRows: those that the next
   // checkpoint must store; ReturnRows: these were not stored after all. RestoreIndex: what the last
   // one stored, ascending; `clusters` are all those that the session sees, or null when the records
-  // are known to be complete and of whole clusters.
+  // are known to be complete and of whole clusters. It may leave the index unloaded.
   virtual bool has_index() const { return false; }
   virtual std::vector<IndexRow> TakeChangedRows(std::int32_t layer) {
     static_cast<void>(layer);

@@ -298,7 +298,7 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
   CAIRN_RETURN_IF_ERROR(ReadHistory(id));
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Conversation> conversation,
                          Conversation::Open(runtime_->deps(memory_), id, policy_));
-  // The rows of an index come as messages, which are more than what is made of them.
+  // Window and buffers come as messages, which are more than what is made of them.
   if (memory_.used_bytes() >= kReturnedBytesMin) ReturnFreedMemory();
   if (!messages_.empty() && turn_.prompt.empty()) {
     CAIRN_RETURN_IF_ERROR(WriteMessagesBehind(*conversation));

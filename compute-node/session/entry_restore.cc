@@ -14,7 +14,7 @@
 namespace cairn::compute {
 namespace {
 
-// Layers whose rows are on their way while one is made usable: their memory is taken twice.
+// Layers whose rows are on their way, and take memory, while one is made usable.
 constexpr std::size_t kLayersAhead = 2;
 
 absl::Status NotAsStored(const KvSession& session, std::int32_t layer, std::string_view what) {
@@ -43,6 +43,8 @@ absl::Status EntryStore::Restore(std::optional<StoredPolicy> stored, std::string
     reads.pop_front();
     if (policy_.rebuilds_from_keys()) CAIRN_RETURN_IF_ERROR(RebuildFromKeys(layer));
   }
+  // Nothing may be said for a while that would bring them back.
+  session_.ReturnLeases();
   ChargeIndex();
   return absl::OkStatus();
 }

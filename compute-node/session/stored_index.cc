@@ -14,19 +14,32 @@ StoredIndex::Answer StoredIndex::Ask(std::int32_t layer) const {
 absl::Status StoredIndex::Take(std::int32_t layer, Answer answer) {
   Clear();
   CAIRN_ASSIGN_OR_RETURN(fetched_, Wait<FetchReply>(std::move(answer)));
-  if (fetched_.clusters.size() != 1) {
-    return Internal("layer {}: the KV node's answer to FetchIndex is none", layer);
+  const bool is_index = fetched_.clusters.size() == 1 &&
+                        fetched_.clusters.front().cluster == ClusterRef{kAllHeads, ClusterId(1)};
+  const FetchOutcome outcome =
+      is_index ? fetched_.clusters.front().outcome : FetchOutcome::kUnknown;
+  switch (outcome) {
+    case FetchOutcome::kFound:
+      TakeRecords();
+      return absl::OkStatus();
+    case FetchOutcome::kLost:
+      return TakeRows(layer);
+    case FetchOutcome::kUnknown:
+      break;
   }
-  const FetchedCluster& all = fetched_.clusters.front();
-  if (all.outcome == FetchOutcome::kFound) {
-    std::vector<IndexRecords> runs;
-    for (const Span& span : all.spans) {
-      if (span.entry_count > 0) runs.push_back({span.bytes, span.entry_count});
-    }
-    FindVisibleRecords(runs, records_);
-    return absl::OkStatus();
+  return Internal("layer {}: the KV node's answer to FetchIndex is none", layer);
+}
+
+void StoredIndex::TakeRecords() {
+  std::vector<IndexRecords> runs;
+  for (const Span& span : fetched_.clusters.front().spans) {
+    if (span.entry_count > 0) runs.push_back({span.bytes, span.entry_count});
   }
-  // Damage, which the KV node leaves out of rows.
+  FindVisibleRecords(runs, records_);
+}
+
+// Where a damaged record might let an older one show: the KV node leaves both out of rows.
+absl::Status StoredIndex::TakeRows(std::int32_t layer) {
   CAIRN_ASSIGN_OR_RETURN(rows_, Wait<IndexReply>(session_.StartRead(GetIndex{layer})));
   for (const IndexRow& row : rows_.rows) {
     records_.push_back({row.cluster, row.entry_count, row.stale, row.row});

@@ -35,6 +35,9 @@ class StoredIndex {
   void Clear();
 
  private:
+  void TakeRecords();
+  absl::Status TakeRows(std::int32_t layer);
+
   KvSession& session_;
   // What the records lie in.
   FetchReply fetched_;

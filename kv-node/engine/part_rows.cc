@@ -36,15 +36,26 @@ Positions GetPositions(ByteReader& in) {
   Positions::Runs runs(static_cast<std::size_t>(in.Varint()));
   std::int64_t end = 0;
   for (Positions::Run& run : runs) {
-    const std::int64_t head = in.Varint();
-    run.start = end + (head >> 1);
-    run.length = (head & 1) != 0 ? in.Varint() : 1;
+    run = RowPositions::NextRun(in, end);
     end = run.start + run.length;
   }
   return Positions::FromOwnRuns(std::move(runs));
 }
 
 }  // namespace
+
+// As DecodeOne reads them.
+void RowPositions::SkipPlace(ByteReader& in) {
+  in.Byte();    // kind and direction
+  in.Varint();  // id
+  in.Varint();  // first page
+  in.Varint();  // page count
+  in.Varint();  // offset
+}
+
+void RowPositions::SkipCrcs(ByteReader& in) {
+  for (std::int64_t left = in.Varint(); left > 0; --left) in.Fixed32();
+}
 
 std::optional<std::string_view> PartRows::Bytes(const ClusterKey& key) const {
   const auto rows = rows_.find({key.layer, key.head});

@@ -26,6 +26,42 @@ enum class PositionDetail : std::uint8_t {
   kFirstAndCount,
 };
 
+// The positions of a row's parts where they lie.
+class RowPositions {
+ public:
+  // The view is of a row that PartRows made.
+  explicit RowPositions(std::string_view row) : parts_(row.substr(1)) {}
+
+  // Calls `fn` with each run, the parts in the order of the row.
+  template <typename Fn>
+  void ForEachRun(Fn&& fn) const {
+    ByteReader in(parts_);
+    while (!in.at_end()) {
+      SkipPlace(in);
+      std::int64_t end = 0;
+      for (std::int64_t left = in.Varint(); left > 0; --left) {
+        const Positions::Run run = NextRun(in, end);
+        end = run.start + run.length;
+        fn(run);
+      }
+      SkipCrcs(in);
+    }
+    CAIRN_CHECK(in.ok());
+  }
+
+  // The run behind one that ends at `end`.
+  static Positions::Run NextRun(ByteReader& in, std::int64_t end) {
+    const std::int64_t head = in.Varint();
+    return {end + (head >> 1), (head & 1) != 0 ? in.Varint() : 1};
+  }
+
+ private:
+  static void SkipPlace(ByteReader& in);
+  static void SkipCrcs(ByteReader& in);
+
+  std::string_view parts_;
+};
+
 class PartRows {
  public:
   // None: the cluster has no row.
@@ -76,12 +112,13 @@ class PartRows {
       });
     }
   }
+  // Each cluster's RowPositions with its key.
   template <typename Fn>
-  void ForEachOfLayer(std::int32_t layer, Fn&& fn) const {
+  void ForEachPositionsOfLayer(std::int32_t layer, Fn&& fn) const {
     for (auto it = rows_.lower_bound({layer, kAllHeads}); it != rows_.end(); ++it) {
       if (it->first.first != layer) return;
       it->second.ForEach([&, owner = it->first](std::int64_t id, std::string_view bytes) {
-        fn(KeyOf(owner, id), Decode(bytes));
+        fn(KeyOf(owner, id), RowPositions(bytes));
       });
     }
   }

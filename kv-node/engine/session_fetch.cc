@@ -112,14 +112,15 @@ std::int64_t AttachedSession::WantIndexOf(const SegmentRows& rows, FetchJob& job
                                           std::int64_t bytes) const {
   const auto found = rows.index_runs.find(job.layer);
   const IndexRun* run = found == rows.index_runs.end() ? nullptr : &found->second;
-  if (job.only_visible) {
-    if (run != nullptr && run->hides_older) {
-      job.clusters.clear();
-      job.parts.clear();
-      bytes = 0;
-    }
+  if (job.only_visible && run != nullptr && run->hides_older) {
+    job.clusters.clear();
+    job.parts.clear();
+    bytes = 0;
+  }
+  if (job.only_visible && !job.clusters.empty()) {
     const std::vector<IndexRow> hidden = HiddenRows(rows, job.layer);
     if (!hidden.empty()) job.clusters.emplace_back().pending.push_back(EncodeRecords(hidden));
+    bytes += std::ssize(hidden) * RecordBytesOf(hidden);
   }
   FetchJob::Cluster& segment = job.clusters.emplace_back();
   if (run != nullptr) {
@@ -144,12 +145,10 @@ AttachedSession::Applied AttachedSession::StartFetchIndex(RequestId request_id,
   job->of_index = true;
   job->only_visible = op.only_visible;
   std::int64_t bytes = 0;
-  for (const SegmentRows& rows : state_->chain()) {
-    bytes = WantIndexOf(rows, *job, bytes);
-    if (absl::Status status = CheckIndexBytes(bytes); !status.ok()) {
-      Reply(request_id, std::move(status));
-      return Applied::kYes;
-    }
+  for (const SegmentRows& rows : state_->chain()) bytes = WantIndexOf(rows, *job, bytes);
+  if (absl::Status status = CheckIndexBytes(bytes); !status.ok()) {
+    Reply(request_id, std::move(status));
+    return Applied::kYes;
   }
   job->io = HoldIo();
   AdvanceFetch(job);
@@ -313,13 +312,12 @@ FetchReply AttachedSession::IndexRecordsOf(FetchJob& job) {
   records.cluster = {kAllHeads, ClusterId(1)};
   auto wanted = job.parts.begin();
   for (const FetchJob::Cluster& segment : job.clusters) {
+    const bool has_older = !records.spans.empty();
     for (std::size_t i = 0; i < segment.part_count; ++i, ++wanted) {
       if (wanted->slot != nullptr) context_.cache->LeaveFirst(*wanted->slot);
       if (wanted->outcome == WantedPart::Outcome::kLost) {
         // What an older segment has of its clusters may say something else by now.
-        if (job.only_visible && &segment != &job.clusters.front()) {
-          records.outcome = FetchOutcome::kLost;
-        }
+        if (job.only_visible && has_older) records.outcome = FetchOutcome::kLost;
         continue;
       }
       records.spans.push_back(SpanOf(*wanted, false));

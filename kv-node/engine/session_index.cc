@@ -161,8 +161,10 @@ std::vector<IndexRow> AttachedSession::ChangedRows(const SegmentRows& rows, std:
 
 std::vector<IndexRow> AttachedSession::HiddenRows(const SegmentRows& rows, std::int32_t layer) {
   std::vector<IndexRow> hidden;
-  for (const ClusterKey& mask : rows.masks) {
-    if (mask.layer == layer) hidden.push_back(RowOfNoEntries(mask));
+  const ClusterKey first{layer, kAllHeads, ClusterId(std::numeric_limits<std::int64_t>::min())};
+  for (auto mask = rows.masks.lower_bound(first); mask != rows.masks.end() && mask->layer == layer;
+       ++mask) {
+    hidden.push_back(RowOfNoEntries(*mask));
   }
   return hidden;
 }

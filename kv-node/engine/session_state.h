@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -77,6 +78,7 @@ struct PositionSum {
   std::int64_t count = 0;
   std::uint64_t hash = 0;
   void Add(const Positions& positions);
+  void Add(std::span<const std::int32_t> positions);
   void Remove(const Positions& positions);
   friend bool operator==(const PositionSum&, const PositionSum&) = default;
 };
@@ -183,14 +185,11 @@ class SessionState {
   // In ascending order of keys.
   void ForEachCluster(std::int32_t layer, const std::function<void(const ClusterKey&)>& fn) const;
   using Seen = std::vector<std::int32_t>;  // positions that a head shows
-  // The clusters' parts, without what is pending.
-  void ForEachStored(std::int32_t layer,
-                     const std::function<void(const ClusterKey&,
-                                              const std::vector<Visible<StoredPart>>&)>& fn) const;
-  absl::Status RecomputeSumsOf(std::int32_t layer);
-  absl::Status SumCluster(const ClusterKey& key, const std::vector<Visible<StoredPart>>& parts,
-                          std::vector<Seen>& seen);
-  void SumPositions(const ClusterKey& key, const Positions& positions, std::vector<Seen>& seen);
+  // `seen` is by head. Of a layer's clusters, without what is pending.
+  absl::Status SumStored(std::int32_t layer, std::vector<Seen>& seen);
+  absl::Status SumCluster(const ClusterKey& key, std::vector<Seen>& seen);
+  void SumPositions(const ClusterKey& key, const Seen& positions, std::vector<Seen>& seen);
+  absl::Status RecomputeSumsOf(std::int32_t layer, std::vector<Seen>& seen);
   template <typename Fn>
   void ForEachHead(std::int32_t head, Fn&& fn) const {
     if (head != kAllHeads) return fn(head);

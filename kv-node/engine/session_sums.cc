@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "common/base/parallel.h"
@@ -37,6 +38,26 @@ bool HasTwice(const std::vector<std::int32_t>& positions) {
   return std::adjacent_find(beyond.begin(), beyond.end()) != beyond.end();
 }
 
+void AppendTo(std::vector<std::int32_t>& out, const Positions& positions) {
+  positions.ForEach([&](std::int64_t p) { out.push_back(static_cast<std::int32_t>(p)); });
+}
+
+// Fills `out` with the positions below the limit. False if they do not ascend from part to part as
+// these lie in the row, in which case they may still do so in another order.
+bool TakeAscending(const RowPositions& row, std::int64_t limit, std::vector<std::int32_t>& out) {
+  out.clear();
+  std::int64_t end = 0;
+  bool ascends = true;
+  row.ForEachRun([&](const Positions::Run& run) {
+    ascends = ascends && run.start >= end;
+    end = run.start + run.length;
+    for (std::int64_t p = run.start; p < std::min(end, limit); ++p) {
+      out.push_back(static_cast<std::int32_t>(p));
+    }
+  });
+  return ascends;
+}
+
 // Those that count.
 template <typename Fn>
 void ForEachEvicted(const SegmentRows& rows, std::int32_t layer, Fn&& fn) {
@@ -51,6 +72,11 @@ void ForEachEvicted(const SegmentRows& rows, std::int32_t layer, Fn&& fn) {
 void PositionSum::Add(const Positions& positions) {
   count += positions.count();
   positions.ForEach([this](std::int64_t position) { hash += Hash(position); });
+}
+
+void PositionSum::Add(std::span<const std::int32_t> positions) {
+  count += std::ssize(positions);
+  for (const std::int32_t position : positions) hash += Hash(position);
 }
 
 void PositionSum::Remove(const Positions& positions) {
@@ -89,10 +115,7 @@ absl::Status SessionState::CheckPositions(
 
 // Looking for each cluster in each segment of a chain takes three times as long as to walk through
 // the rows of one, and mostly one has nearly all: what was prefilled.
-void SessionState::ForEachStored(
-    std::int32_t layer,
-    const std::function<void(const ClusterKey&, const std::vector<Visible<StoredPart>>&)>& fn)
-    const {
+absl::Status SessionState::SumStored(std::int32_t layer, std::vector<Seen>& seen) {
   const SegmentRows& largest = *std::max_element(
       chain_.begin(), chain_.end(), [](const SegmentRows& a, const SegmentRows& b) {
         return a.parts.rows().cluster_count() < b.parts.rows().cluster_count();
@@ -106,69 +129,65 @@ void SessionState::ForEachStored(
     if (&rows == &largest) continue;
     rows.parts.rows().ForEachKeyOfLayer(layer, [&](const ClusterKey& key) { others.insert(key); });
   }
-  largest.parts.rows().ForEachOfLayer(
-      layer, [&](const ClusterKey& key, std::vector<StoredPart> parts) {
-        if (others.contains(key)) return;
-        std::vector<Visible<StoredPart>> visible;
-        visible.reserve(parts.size());
-        for (StoredPart& part : parts) {
-          AddVisible(std::move(part), largest, &largest == &chain_.back(), visible);
-        }
-        SortByPosition(visible);
-        fn(key, visible);
-      });
-  for (const ClusterKey& key : others) fn(key, StoredPartsOf(key));
+  absl::Status status;
+  Seen positions;
+  largest.parts.rows().ForEachPositionsOfLayer(layer,
+                                               [&](const ClusterKey& key, const RowPositions& row) {
+                                                 if (others.contains(key)) return;
+                                                 if (TakeAscending(row, largest.limit, positions)) {
+                                                   SumPositions(key, positions, seen);
+                                                 } else {
+                                                   status.Update(SumCluster(key, seen));
+                                                 }
+                                               });
+  for (const ClusterKey& key : others) status.Update(SumCluster(key, seen));
+  return status;
 }
 
-absl::Status SessionState::SumCluster(const ClusterKey& key,
-                                      const std::vector<Visible<StoredPart>>& parts,
-                                      std::vector<Seen>& seen) {
-  std::int64_t last = -1;
-  for (const Visible<StoredPart>& visible : parts) {
-    const Positions& all = visible.part.positions;
-    const bool whole = visible.count == all.count();
-    const Positions shown = whole ? Positions() : all.Slice(0, visible.count);
-    const Positions& positions = whole ? all : shown;
-    if (positions.first() <= last) {
+absl::Status SessionState::SumCluster(const ClusterKey& key, std::vector<Seen>& seen) {
+  Seen positions;
+  for (const Visible<StoredPart>& visible : StoredPartsOf(key)) {
+    const Positions shown = visible.part.positions.Slice(0, visible.count);
+    if (!positions.empty() && shown.first() <= positions.back()) {
       return DataLoss("layer {} head {} cluster {} holds position {} twice", key.layer, key.head,
-                      key.cluster_id, positions.first());
+                      key.cluster_id, shown.first());
     }
-    last = positions.last();
-    SumPositions(key, positions, seen);
+    AppendTo(positions, shown);
   }
+  SumPositions(key, positions, seen);
   return absl::OkStatus();
 }
 
-void SessionState::SumPositions(const ClusterKey& key, const Positions& positions,
+void SessionState::SumPositions(const ClusterKey& key, const Seen& positions,
                                 std::vector<Seen>& seen) {
-  AddToSums(key, positions, true);
   ForEachHead(key.head, [&](std::int32_t head) {
+    Sum(key.layer, head).Add(positions);
     Seen& of_head = seen[static_cast<std::size_t>(head)];
-    positions.ForEach([&](std::int64_t p) { of_head.push_back(static_cast<std::int32_t>(p)); });
+    of_head.insert(of_head.end(), positions.begin(), positions.end());
   });
 }
 
 absl::Status SessionState::RecomputeSums(std::int64_t thread_count) {
   std::fill(sums_.begin(), sums_.end(), PositionSum());
-  return ForEachRange("kv-open", layout_.layer_count, thread_count,
-                      [this](std::int64_t begin, std::int64_t end) {
-                        for (std::int64_t layer = begin; layer < end; ++layer) {
-                          CAIRN_RETURN_IF_ERROR(RecomputeSumsOf(static_cast<std::int32_t>(layer)));
-                        }
-                        return absl::OkStatus();
-                      });
+  return ForEachRange(
+      "kv-open", layout_.layer_count, thread_count, [this](std::int64_t begin, std::int64_t end) {
+        // One layer after the other takes the same memory.
+        std::vector<Seen> seen(static_cast<std::size_t>(layout_.head_count));
+        for (std::int64_t layer = begin; layer < end; ++layer) {
+          for (Seen& of_head : seen) of_head.clear();
+          CAIRN_RETURN_IF_ERROR(RecomputeSumsOf(static_cast<std::int32_t>(layer), seen));
+        }
+        return absl::OkStatus();
+      });
 }
 
-absl::Status SessionState::RecomputeSumsOf(std::int32_t layer) {
-  std::vector<Seen> seen(static_cast<std::size_t>(layout_.head_count));
-  absl::Status status;
-  ForEachStored(layer, [&](const ClusterKey& key, const std::vector<Visible<StoredPart>>& parts) {
-    status.Update(SumCluster(key, parts, seen));
-  });
-  CAIRN_RETURN_IF_ERROR(status);
+absl::Status SessionState::RecomputeSumsOf(std::int32_t layer, std::vector<Seen>& seen) {
+  CAIRN_RETURN_IF_ERROR(SumStored(layer, seen));
   for (const SegmentRows& rows : chain_) {
     ForEachEvicted(rows, layer, [&](const ClusterKey& key, const Positions& positions) {
-      SumPositions(key, positions, seen);
+      Seen evicted;
+      AppendTo(evicted, positions);
+      SumPositions(key, evicted, seen);
     });
   }
   if (!std::any_of(seen.begin(), seen.end(), HasTwice)) return absl::OkStatus();

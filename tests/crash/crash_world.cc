@@ -302,7 +302,11 @@ absl::Status CrashWorld::CheckAll(Chat& chat) {
     CAIRN_RETURN_IF_ERROR(CheckClusters(chat, layer, std::move(clusters)));
     CAIRN_ASSIGN_OR_RETURN(const IndexReply index,
                            compute::Wait<IndexReply>(chat.session->StartRead(GetIndex{layer})));
-    if (!RandomOperations::AreRowsOf(chat.now, layer, index.rows)) {
+    CAIRN_ASSIGN_OR_RETURN(const FetchReply visible,
+                           compute::Wait<FetchReply>(chat.session->StartRead(
+                               FetchIndex{.layer = layer, .only_visible = true})));
+    if (!RandomOperations::AreRowsOf(chat.now, layer, index.rows) ||
+        !RandomOperations::AreRowsOf(chat.now, layer, RandomOperations::VisibleRowsOf(visible))) {
       return Wrong("session {} layer {} has other index rows", chat.id, layer);
     }
   }

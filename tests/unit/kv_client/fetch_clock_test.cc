@@ -99,7 +99,7 @@ PendingReads::Read ReadOf(ReadOperation operation) { return {std::move(operation
 TEST_F(FetchClockTest, PendingFetchesAreUnderWayUntilTheyAreAnsweredFailedOrForgotten) {
   {
     PendingReads reads(clock_);
-    auto [other, other_answer] = reads.Add(ReadOf(GetIndex{}));
+    auto [other, other_answer] = reads.Add(ReadOf(FetchIndex{.layer = 0, .only_visible = true}));
     Pass(1000);
     auto [first, first_answer] = reads.Add(ReadOf(Fetch{}));
     auto [second, second_answer] = reads.Add(ReadOf(Fetch{}));

@@ -4,6 +4,8 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -200,6 +202,56 @@ TEST(ClusterIndexTest, ARowHoldsWhatMemoryDoes) {
   index.Score(key, 1, scores);
   restored.Score(key, 1, restored_scores);
   EXPECT_EQ(scores, restored_scores);
+}
+
+// What steps rank by is made of rows alone; what joins clusters comes later.
+TEST(ClusterIndexTest, AnIndexOfRowsMayBeWithoutCodesUntilTheyAreLoaded) {
+  std::mt19937_64 random(14);
+  ClusterIndex index(kIndexDim);
+  for (std::int64_t id = 1; id <= 50; ++id) {
+    index.Add(ClusterId(id), MomentsOf(RandomRow(random, 0), kIndexDim),
+              {.pinned = id == 1, .split = id % 7 == 0});
+  }
+  index.TakeChanged();
+  std::vector<std::string> rows;
+  ClusterIndex restored(kIndexDim);
+  restored.Add(ClusterId(99), MomentsOf(RandomRow(random, 0), kIndexDim), {});
+  restored.Clear();
+  EXPECT_EQ(restored.slot_count(), 0U);
+  EXPECT_EQ(restored.entry_count(), 0);
+  restored.Unload();
+  for (std::size_t slot = 0; slot < index.slot_count(); ++slot) {
+    rows.push_back(index.Row(slot));
+    ASSERT_TRUE(restored.AddRow(index.id(slot), index.count(slot), false, rows.back()).ok());
+  }
+  EXPECT_FALSE(restored.is_loaded());
+  EXPECT_TRUE(restored.TakeChanged().empty());
+  // Joins while nothing else is loaded.
+  const ClusterMoments other = MomentsOf(RandomRow(random, 0), kIndexDim);
+  restored.Add(ClusterId(51), other, {});
+  index.Add(ClusterId(51), other, {});
+
+  const std::vector<float> key = RandomRow(random, 0);
+  std::vector<float> scores(51);
+  std::vector<float> restored_scores(51);
+  index.Score(key, 1, scores);
+  restored.Score(key, 1, restored_scores);
+  EXPECT_EQ(scores, restored_scores);
+
+  const std::int64_t unknown_count = restored.Load([&](auto&& take) {
+    for (std::size_t slot = 0; slot < rows.size(); ++slot) {
+      take(IndexRecord{{0, index.id(slot)}, index.count(slot), false, rows[slot]});
+    }
+  });
+  EXPECT_EQ(unknown_count, 0);
+  std::int32_t nearest = -1;
+  std::int32_t restored_nearest = -1;
+  index.Nearest(key, {&nearest, 1});
+  restored.Nearest(key, {&restored_nearest, 1});
+  EXPECT_EQ(nearest, restored_nearest);
+  for (std::size_t slot = 0; slot < index.slot_count(); ++slot) {
+    EXPECT_EQ(restored.Row(slot), index.Row(slot));
+  }
 }
 
 TEST(ClusterIndexTest, RowsThatAreNoneAreRefused) {

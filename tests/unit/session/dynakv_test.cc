@@ -6,6 +6,7 @@
 #include "compute-node/kv_client/in_process_kv_node.h"
 #include "compute-node/retrieval/dynakv_policy.h"
 #include "tests/unit/session/conversation_fixture.h"
+#include "tests/unit/session/staying_index_policy.h"
 
 namespace cairn::compute {
 namespace {
@@ -257,12 +258,6 @@ TEST_F(DynaKvTest, KeepingClustersChangesNothing) {
 }
 
 // The index comes from the KV node layer by layer where entries join clusters, or stays.
-class StayingIndexPolicy : public DynaKvPolicy {
- public:
-  using DynaKvPolicy::DynaKvPolicy;
-  void UnloadIndex(std::int32_t) override {}
-};
-
 class DynaKvIndexTest : public DynaKvTest, public testing::WithParamInterface<int> {
  protected:
   std::unique_ptr<Conversation> OpenWith(SessionId id, bool stays) {

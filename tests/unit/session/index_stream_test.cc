@@ -300,5 +300,12 @@ TEST_F(OpenIndexTest, WhereADamagedRecordMightShowAnOlderOneRowsAreAskedFor) {
   EXPECT_EQ(Feed(*conversation), expected);
 }
 
+TEST_F(OpenIndexTest, AnAnswerThatIsNoIndexIsAnError) {
+  tampering = {.kind = Tampering::Kind::kUnknown, .count = 1 << 20};
+  const auto opened =
+      Conversation::Open({identity, tampered, scheduler, options, memory}, session, std::nullopt);
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kInternal) << Message(opened.status());
+}
+
 }  // namespace
 }  // namespace cairn::compute

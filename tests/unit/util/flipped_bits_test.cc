@@ -171,6 +171,7 @@ class FlippedBits : public StoreTest {
                     EntriesBytes(layout_, kSalt, layer, entries.head, entries.positions));
       }
       EXPECT_TRUE(session.Read(GetIndex{layer}).ok());
+      EXPECT_TRUE(session.Read(FetchIndex{.layer = layer, .only_visible = true}).ok());
     }
     return lost_count;
   }

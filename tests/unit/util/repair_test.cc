@@ -119,6 +119,11 @@ TEST_F(RepairTest, DropsADamagedIndexRunAndKeepsItsSegment) {
     auto session = Open(talk_);
     EXPECT_EQ(session->attachment().token_count, kTokens);
     EXPECT_EQ(std::get<IndexReply>(*session->Read(GetIndex{1})).rows.size(), 0U);
+    // Also for who does not know the clusters; those of the older segment are there, but hidden.
+    const auto visible = session->Read(FetchIndex{.layer = 1, .only_visible = true});
+    EXPECT_TRUE(std::get<FetchReply>(*visible).clusters.at(0).spans.empty());
+    const auto all = session->Read(FetchIndex{1});
+    EXPECT_FALSE(std::get<FetchReply>(*all).clusters.at(0).spans.empty());
     EXPECT_EQ(std::get<IndexReply>(*session->Read(GetIndex{0})).rows.size(), 1U);
     CarryAll(*session, Positions::Range(80, 10), Positions());
     session->Send(RowsOfLayer1(11, "again", 20));
