@@ -44,8 +44,12 @@ class ExtentFileTest : public testing::Test {
     EXPECT_TRUE(file.ok()) << file.status();
     return (*file)->store_id();
   }
-  void Overwrite(std::int64_t offset, char value) {
-    const int fd = open(Path().c_str(), O_WRONLY | O_CLOEXEC);
+  // Whatever the byte was, which may be one of a random id.
+  void Damage(std::int64_t offset) {
+    const int fd = open(Path().c_str(), O_RDWR | O_CLOEXEC);
+    char value = 0;
+    EXPECT_EQ(pread(fd, &value, 1, offset), 1);
+    value = static_cast<char>(value ^ 0x21);
     EXPECT_EQ(pwrite(fd, &value, 1, offset), 1);
     EXPECT_EQ(close(fd), 0);
   }
@@ -212,14 +216,14 @@ TEST_F(ExtentFileTest, ADamagedSuperblockIsRepairedFromTheOther) {
   for (const std::int64_t copy : {0, 1, 0}) {
     std::filesystem::remove(Path());
     const StoreId id = MakeStore();
-    Overwrite(copy * kPageBytes + 30, '!');
+    Damage(copy * kPageBytes + 30);
     {
       const auto file = ExtentFile::Open(Options());
       ASSERT_TRUE(file.ok()) << file.status();
       EXPECT_EQ((*file)->store_id(), id);
     }
     // The repaired copy alone is enough now.
-    Overwrite((1 - copy) * kPageBytes + 30, '!');
+    Damage((1 - copy) * kPageBytes + 30);
     const auto file = ExtentFile::Open(Options());
     ASSERT_TRUE(file.ok()) << file.status();
     EXPECT_EQ((*file)->store_id(), id);
@@ -228,8 +232,8 @@ TEST_F(ExtentFileTest, ADamagedSuperblockIsRepairedFromTheOther) {
 
 TEST_F(ExtentFileTest, TwoDamagedSuperblocksAreDataLossAndLeftAlone) {
   MakeStore();
-  Overwrite(30, '!');
-  Overwrite(kPageBytes + 30, '!');
+  Damage(30);
+  Damage(kPageBytes + 30);
   for (int i = 0; i < 2; ++i) {
     const absl::Status status = ExtentFile::Open(Options()).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
@@ -256,7 +260,7 @@ TEST_F(ExtentFileTest, UpdatesAlternateBetweenTheCopies) {
       EXPECT_EQ((*file)->superblock().sequence, sequence);
     }
   }
-  Overwrite(kPageBytes + 30, '!');  // 7 is there; 6 is left
+  Damage(kPageBytes + 30);  // 7 is there; 6 is left
   const auto file = ExtentFile::Open(Options());
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ((*file)->superblock().sequence, 7U);  // repaired
@@ -274,7 +278,7 @@ TEST_F(ExtentFileTest, TheMetadataSequenceIsRememberedAndOneDamagedCopyLosesOneS
     ASSERT_TRUE((*file)->RecordMetadataSequence(90).ok());
   }
   EXPECT_EQ((*ExtentFile::Open(Options()))->superblock().metadata_sequence, 90U);
-  Overwrite(56, '!');  // 4 is there; 3 is left
+  Damage(56);  // 4 is there; 3 is left
   const auto file = ExtentFile::Open(Options());
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ((*file)->superblock().metadata_sequence, 17U);
