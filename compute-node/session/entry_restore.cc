@@ -211,7 +211,7 @@ absl::Status EntryStore::RestoreIndex(std::int32_t layer, const CarriedReply& re
   for (int retries_left = kTornRetriesMax;; --retries_left) {
     CAIRN_RETURN_IF_ERROR(index.Take(layer, std::move(answer)));
     absl::Status status = MakeIndex(layer, index.records(), reply);
-    const absl::Status intact = index.CheckIntact();
+    absl::Status intact = index.CheckIntact();
     index.Clear();
     if (!intact.ok() && retries_left == 0) return intact;
     if (intact.ok()) {
