@@ -298,6 +298,7 @@ std::vector<IndexRow> RandomOperations::VisibleRowsOf(const FetchReply& reply) {
   std::vector<IndexRecord> visible;
   FindVisibleRecords(runs, visible);
   std::vector<IndexRow> rows;
+  rows.reserve(visible.size());
   for (const IndexRecord& record : visible) {
     rows.push_back({record.cluster, std::string(record.row), record.stale, record.entry_count});
   }
