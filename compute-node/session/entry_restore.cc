@@ -43,7 +43,7 @@ absl::Status EntryStore::Restore(std::optional<StoredPolicy> stored, std::string
     reads.pop_front();
     if (policy_.rebuilds_from_keys()) CAIRN_RETURN_IF_ERROR(RebuildFromKeys(layer));
   }
-  // Nothing may be said for a while that would bring them back.
+  // The next message, which would bring them along, may be long in coming.
   session_.ReturnLeases();
   ChargeIndex();
   return absl::OkStatus();

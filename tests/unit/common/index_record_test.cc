@@ -1,6 +1,5 @@
 #include "common/kv/index_record.h"
 
-#include <algorithm>
 #include <array>
 #include <map>
 #include <random>
@@ -9,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/tools/index_run.h"
 #include "tests/tools/seed.h"
 
 namespace cairn {
@@ -89,20 +89,6 @@ TEST(IndexRecordTest, TheRecordsOfAHeadAreFoundAlsoBesideDamage) {
   }
 }
 
-// A run as one string: records of the size of the largest.
-std::string RunOf(const std::vector<IndexRow>& rows) {
-  std::size_t record_bytes = 0;
-  for (const IndexRow& row : rows) {
-    record_bytes = std::max(record_bytes, static_cast<std::size_t>(IndexRecordBytes(row)));
-  }
-  std::string run(rows.size() * record_bytes, '\0');
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    EncodeIndexRecord(
-        rows[i], std::as_writable_bytes(std::span(run)).subspan(i * record_bytes, record_bytes));
-  }
-  return run;
-}
-
 // Against a map that takes the runs one after the other.
 TEST(IndexRecordTest, OfEachClusterTheLastRecordIsVisible) {
   const std::uint64_t seed = test::TestSeed();
@@ -125,7 +111,7 @@ TEST(IndexRecordTest, OfEachClusterTheLastRecordIsVisible) {
         }
       }
       if (rows.empty()) continue;
-      bytes.push_back(RunOf(rows));
+      bytes.push_back(test::IndexRunOf(rows));
       runs.push_back({std::as_bytes(std::span(bytes.back())), std::ssize(rows)});
     }
     std::vector<IndexRecord> visible(3);
@@ -143,8 +129,9 @@ TEST(IndexRecordTest, OfEachClusterTheLastRecordIsVisible) {
 }
 
 TEST(IndexRecordTest, WhatDoesNotAscendIsNotVisible) {
-  const std::string run =
-      RunOf({RowOf(0, 3, 8), RowOf(0, 2, 8), RowOf(0, 3, 8), RowOf(1, 1, 8), RowOf(0, 9, 8)});
+  const std::vector<IndexRow> rows = {RowOf(0, 3, 8), RowOf(0, 2, 8), RowOf(0, 3, 8),
+                                      RowOf(1, 1, 8), RowOf(0, 9, 8)};
+  const std::string run = test::IndexRunOf(rows);
   const IndexRecords records{std::as_bytes(std::span(run)), 5};
   std::vector<IndexRecord> visible;
   FindVisibleRecords({&records, 1}, visible);

@@ -21,6 +21,14 @@ std::vector<float> RandomRow(std::mt19937_64& random, float around) {
   return row;
 }
 
+void ExpectSameScores(const ClusterIndex& a, const ClusterIndex& b, std::span<const float> query) {
+  std::vector<float> scores(a.slot_count());
+  std::vector<float> others(b.slot_count());
+  a.Score(query, 1, scores);
+  b.Score(query, 1, others);
+  EXPECT_EQ(scores, others);
+}
+
 TEST(ClusterIndexTest, AppendedKeysMoveCentroidAndVariance) {
   std::mt19937_64 random(1);
   ClusterIndex index(kIndexDim);
@@ -196,12 +204,7 @@ TEST(ClusterIndexTest, ARowHoldsWhatMemoryDoes) {
     EXPECT_EQ(restored.Row(slot), index.Row(slot));
     EXPECT_EQ(restored.flags(slot).split, index.flags(slot).split);
   }
-  const std::vector<float> key = RandomRow(random, 0);
-  std::vector<float> scores(50);
-  std::vector<float> restored_scores(50);
-  index.Score(key, 1, scores);
-  restored.Score(key, 1, restored_scores);
-  EXPECT_EQ(scores, restored_scores);
+  ExpectSameScores(index, restored, RandomRow(random, 0));
 }
 
 // What steps rank by is made of rows alone; what joins clusters comes later.
@@ -232,11 +235,7 @@ TEST(ClusterIndexTest, AnIndexOfRowsMayBeWithoutCodesUntilTheyAreLoaded) {
   index.Add(ClusterId(51), other, {});
 
   const std::vector<float> key = RandomRow(random, 0);
-  std::vector<float> scores(51);
-  std::vector<float> restored_scores(51);
-  index.Score(key, 1, scores);
-  restored.Score(key, 1, restored_scores);
-  EXPECT_EQ(scores, restored_scores);
+  ExpectSameScores(index, restored, key);
 
   const std::int64_t unknown_count = restored.Load([&](auto&& take) {
     for (std::size_t slot = 0; slot < rows.size(); ++slot) {

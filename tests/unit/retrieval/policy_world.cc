@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/tools/index_run.h"
+
 namespace cairn::compute {
 
 std::vector<IndexRecord> RecordsOf(std::span<const IndexRow> rows) {
@@ -13,19 +15,6 @@ std::vector<IndexRecord> RecordsOf(std::span<const IndexRow> rows) {
     records.push_back({row.cluster, row.entry_count, row.stale, row.row});
   }
   return records;
-}
-
-// Records of one size behind each other.
-std::string RunOf(std::span<const IndexRow> rows) {
-  const std::size_t record_bytes =
-      rows.empty() ? 0 : static_cast<std::size_t>(IndexRecordBytes(rows.front()));
-  std::string run(rows.size() * record_bytes, '\0');
-  std::span<std::byte> left = std::as_writable_bytes(std::span(run));
-  for (const IndexRow& row : rows) {
-    EncodeIndexRecord(row, left);
-    left = left.subspan(record_bytes);
-  }
-  return run;
 }
 
 PolicyWorld::PolicyWorld(const PolicyOptions& options, Make make, std::uint64_t seed)
@@ -321,7 +310,7 @@ void PolicyWorld::ForkAt(std::int64_t token_count) {
       const absl::Status index =
           policy_->RestoreIndex(layer, RecordsOf(rows), whole ? nullptr : &clusters, pool);
       ASSERT_TRUE(index.ok()) << Message(index);
-      const std::string run = RunOf(rows);
+      const std::string run = test::IndexRunOf(rows);
       const IndexRecords records{std::as_bytes(std::span(run)), std::ssize(rows)};
       EXPECT_EQ(policy_->LoadIndex(layer, {&records, 1}, pool), 0);
     }

@@ -273,6 +273,12 @@ class OpenIndexTest : public IndexStreamTest {
     expected = Feed(*conversation);  // not stored
   }
 
+  absl::Status OpenStatus() {
+    return Conversation::Open({identity, tampered, scheduler, options, memory}, session,
+                              std::nullopt)
+        .status();
+  }
+
   std::vector<std::vector<float>> expected;
 };
 
@@ -285,9 +291,8 @@ TEST_F(OpenIndexTest, RecordsThatWereTornAreFetchedAgain) {
 
 TEST_F(OpenIndexTest, RecordsThatAreTornAgainAndAgainFailTheOpeningAndNothingElse) {
   tampering = {.kind = Tampering::Kind::kTornMemory, .count = 1 << 20};
-  const auto opened =
-      Conversation::Open({identity, tampered, scheduler, options, memory}, session, std::nullopt);
-  EXPECT_EQ(opened.status().code(), absl::StatusCode::kAborted) << Message(opened.status());
+  const absl::Status status = OpenStatus();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << Message(status);
   tampering.count = 0;
   EXPECT_EQ(Feed(*OpenTampered(session)), expected);
 }
@@ -302,9 +307,8 @@ TEST_F(OpenIndexTest, WhereADamagedRecordMightShowAnOlderOneRowsAreAskedFor) {
 
 TEST_F(OpenIndexTest, AnAnswerThatIsNoIndexIsAnError) {
   tampering = {.kind = Tampering::Kind::kUnknown, .count = 1 << 20};
-  const auto opened =
-      Conversation::Open({identity, tampered, scheduler, options, memory}, session, std::nullopt);
-  EXPECT_EQ(opened.status().code(), absl::StatusCode::kInternal) << Message(opened.status());
+  const absl::Status status = OpenStatus();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << Message(status);
 }
 
 }  // namespace

@@ -13,24 +13,9 @@
 #include "common/kv/index_record.h"
 #include "compute-node/kernels/thread_pool.h"
 #include "compute-node/retrieval/dynakv_policy.h"
+#include "tests/tools/index_run.h"
 
 namespace cairn::compute {
-
-// Records of one size behind each other.
-inline std::string RunOf(std::span<const IndexRecord> records) {
-  std::string run;
-  for (const IndexRecord& record : records) {
-    IndexRow row;
-    row.cluster = record.cluster;
-    row.row = record.row;
-    row.stale = record.stale;
-    row.entry_count = record.entry_count;
-    std::string bytes(static_cast<std::size_t>(IndexRecordBytes(row)), '\0');
-    EncodeIndexRecord(row, std::as_writable_bytes(std::span(bytes)));
-    run += bytes;
-  }
-  return run;
-}
 
 class StayingIndexPolicy : public DynaKvPolicy {
  public:
@@ -40,7 +25,12 @@ class StayingIndexPolicy : public DynaKvPolicy {
                             const std::vector<ClusterInfo>* clusters, ThreadPool& pool) override {
     CAIRN_RETURN_IF_ERROR(DynaKvPolicy::RestoreIndex(layer, records, clusters, pool));
     if (IndexIsLoaded(layer)) return absl::OkStatus();
-    const std::string run = RunOf(records);
+    std::vector<IndexRow> rows;
+    rows.reserve(records.size());
+    for (const IndexRecord& record : records) {
+      rows.push_back({record.cluster, std::string(record.row), record.stale, record.entry_count});
+    }
+    const std::string run = test::IndexRunOf(rows);
     const IndexRecords all{std::as_bytes(std::span(run)), std::ssize(records)};
     EXPECT_EQ(LoadIndex(layer, {&all, 1}, pool), 0);
     return absl::OkStatus();
