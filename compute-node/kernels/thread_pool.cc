@@ -1,6 +1,7 @@
 #include "compute-node/kernels/thread_pool.h"
 
 #include <chrono>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -10,9 +11,9 @@
 namespace cairn {
 namespace {
 
-// A wake-up across cores costs tens of microseconds in a virtual machine; loops of one layer follow
-// each other within a few. Spinning longer would burn the core that the KV node's threads need.
-constexpr std::chrono::microseconds kSpinTimeMax{4};
+// A wake-up across cores costs tens of microseconds, in a virtual machine on both of them; what one
+// thread does between two loops of a layer takes less than this.
+constexpr std::chrono::microseconds kSpinTimeMax{150};
 
 template <typename Condition>
 bool SpinUntil(const Condition& condition) {
@@ -26,6 +27,8 @@ bool SpinUntil(const Condition& condition) {
       __builtin_ia32_pause();
 #endif
     }
+    // The KV node's threads, which may wait for this core, go first.
+    std::this_thread::yield();
   } while (std::chrono::steady_clock::now() < deadline);
   return condition();
 }

@@ -3,14 +3,14 @@
 // slows its own share; results must therefore not depend on which thread runs an index. A worker
 // that has not been scheduled by the time the last index is taken is not waited for.
 //
-// Policy: threads are not pinned, and spin for a few microseconds only. A phone's scheduler moves
-// threads between large and small cores for good reasons, and the KV node needs a core whenever an
-// answer comes; what a wake-up costs instead is little beside a loop's work.
+// Policy: threads are not pinned. A phone's scheduler moves threads between large and small cores
+// for good reasons. Between two loops of a layer they spin, and give the core to whoever else can
+// run: the KV node's threads need one whenever an answer comes.
 //
 // Threading:  ParallelFor may be called from any thread; concurrent calls run one after the other.
 //             Never call it from inside a loop body.
-// Blocking:   ParallelFor returns when every index is done. Waiting threads spin for a few
-//             microseconds at most.
+// Blocking:   ParallelFor returns when every index is done. Waiting threads spin for a part of a
+//             millisecond at most, then sleep.
 #pragma once
 
 #include <atomic>
