@@ -14,6 +14,8 @@ READ_REQUEST_COUNTERS = ("read_fetch_count", "prefetch_read_count")
 WRITE_COUNTERS = ("write_pool_bytes", "write_log_bytes", "write_relog_bytes", "write_meta_log_bytes",
                   "write_meta_table_bytes", "write_defragment_bytes", "write_index_bytes")
 FETCHED_COUNTERS = ("cache_hit_bytes", "cache_miss_bytes", "prefetch_used_bytes")
+# Of entries that were asked for and came from the device: without holes, neighbours on a page, and what nobody used.
+USEFUL_COUNTERS = ("cache_miss_bytes", "prefetch_used_bytes")
 
 
 class KvNode:
@@ -49,23 +51,28 @@ def resume_figures(before, after, kv_bytes):
     return {"resume_read_bytes": read, "resume_row_bytes": rows, "resume_read_share": (read + rows) / kv_bytes}
 
 
-def io_figures(before, after, token_count, entry_bytes):
+def io_figures(before, after, token_count, model, io_seconds):
     """-> what decoding token_count tokens between two calls of counters() took of the device and of the cache.
 
-    Rates and means are None where nothing was fetched or read.
+    model: bench.Model. io_seconds: of a token, while fetches were under way. Rates and means are None where nothing was
+    fetched or read.
     """
     read, reads = _grown(before, after, ENTRY_COUNTERS), _grown(before, after, READ_REQUEST_COUNTERS)
-    fetched = _grown(before, after, FETCHED_COUNTERS)
+    fetched, useful = _grown(before, after, FETCHED_COUNTERS), _grown(before, after, USEFUL_COUNTERS)
+    written = _grown(before, after, WRITE_COUNTERS)
     return {
         "read_bytes_per_token": read_bytes(before, after) / token_count,
         "read_index_bytes_per_token": _grown(before, after, INDEX_COUNTERS) / token_count,
         "staged_bytes_per_token": _grown(before, after, ("staged_bytes", "prefetched_bytes")) / token_count,
         "staged_used_bytes_per_token": _grown(before, after, ("prefetch_used_bytes",)) / token_count,
         "fetched_bytes_per_token": fetched / token_count,
-        "write_bytes_per_token": _grown(before, after, WRITE_COUNTERS) / token_count,
+        "write_bytes_per_token": written / token_count,
+        **{f"{name}_per_token": _grown(before, after, (name,)) / token_count for name in WRITE_COUNTERS},
+        "write_amplification": written / (token_count * model.kv_token_bytes),
         "reads_per_token": reads / token_count,
         "read_mean_bytes": read / reads if reads else None,
-        "read_mean_entries": read / reads / entry_bytes if reads else None,
+        "read_mean_entries": useful / reads / model.kv_entry_bytes if reads else None,
+        "effective_read_bytes_per_second": useful / token_count / io_seconds if io_seconds else None,
         "cache_hit_rate": _grown(before, after, ("cache_hit_bytes",)) / fetched if fetched else None,
     }
 

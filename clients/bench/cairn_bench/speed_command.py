@@ -168,9 +168,11 @@ class ContextRunner:
             with contextlib.closing(MemoryPeak(running.daemons.pids())) as peak:
                 running.client.decode(fork, token, WARM_TOKENS)
             running.client.delete(fork)
-        return {**figures_of(first, finished),
+        timed = figures_of(first, finished)
+        return {**timed,
                 **resume_figures(opened, resumed[0], self.context * self.bench.model.kv_token_bytes),
-                **io_figures(before, after, self.options.tokens, self.bench.model.kv_entry_bytes),
+                **io_figures(before, after, self.options.tokens, self.bench.model,
+                             timed["io_milliseconds_per_token"] / 1e3),
                 "kv_dram_bytes": max(0, peak.total - idle),
                 "kv_flash_bytes": flash_bytes + finished.kv_flash_bytes}
 

@@ -134,14 +134,17 @@ SPEED_COLUMNS = (
     ("read/token", "read_bytes_per_token", _mib),
     ("staged/token", "staged_bytes_per_token", _mib),
     ("written/token", "write_bytes_per_token", _mib),
+    ("amplified", "write_amplification", _times),
     ("reads/token", "reads_per_token", _number),
     ("mean read KiB", "read_mean_bytes", lambda value: _number(value and value / 1024)),
     ("mean read entries", "read_mean_entries", _number),
+    ("effective MB/s", "effective_read_bytes_per_second", lambda value: _number(value and value / 1e6)),
     ("hits", "cache_hit_rate", _share),
     ("I/O ms", "io_milliseconds_per_token", lambda value: _number(value, 2)),
     ("exposed ms", "exposed_io_milliseconds_per_token", lambda value: _number(value, 2)),
     ("hidden", "hidden_io_share", _share),
     ("KV DRAM", "kv_dram_bytes", _mib),
+    ("accounted", "kv_dram_accounted_bytes", _mib),
     ("KV flash", "kv_flash_bytes", _mib))
 # The same, of a comparison. Divergences are in thousandths of a nat.
 CLOSENESS_COLUMNS = (

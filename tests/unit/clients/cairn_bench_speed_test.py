@@ -41,6 +41,9 @@ def figures(rate, **others):
             **others}
 
 
+MODEL = bench.Model(kv_token_bytes=4000, kv_entry_bytes=500, context_tokens=4096)
+
+
 def counters(**changes):
     names = {*kv_stats.ENTRY_COUNTERS, *kv_stats.INDEX_COUNTERS, *kv_stats.READ_REQUEST_COUNTERS,
              *kv_stats.WRITE_COUNTERS, *kv_stats.FETCHED_COUNTERS, *kv_stats.ROW_COUNTERS}
@@ -52,12 +55,17 @@ class IoFiguresTest(unittest.TestCase):
         after = counters(read_fetch_bytes=8000, staged_bytes=4000, prefetched_bytes=2000, read_fetch_count=5,
                          prefetch_read_count=2, write_pool_bytes=100, write_meta_log_bytes=20, cache_hit_bytes=3000,
                          cache_miss_bytes=5000, prefetch_used_bytes=4000, read_index_bytes=600)
-        said = kv_stats.io_figures(counters(), after, 10, 500)
+        said = kv_stats.io_figures(counters(), after, 10, MODEL, 0.001)
+        of_causes = {f"{name}_per_token": 0 for name in kv_stats.WRITE_COUNTERS}
         self.assertEqual(said, {
+            **of_causes, "write_pool_bytes_per_token": 10, "write_meta_log_bytes_per_token": 2,
+            "write_amplification": 0.003,
             "read_bytes_per_token": 1460, "read_index_bytes_per_token": 60,
             "staged_bytes_per_token": 600, "staged_used_bytes_per_token": 400,
             "fetched_bytes_per_token": 1200, "write_bytes_per_token": 12, "reads_per_token": 0.7,
-            "read_mean_bytes": 2000, "read_mean_entries": 4, "cache_hit_rate": 0.25})
+            "read_mean_bytes": 2000,
+            # 9,000 of the 14,000 bytes are of entries that were asked for.
+            "read_mean_entries": 18 / 7, "effective_read_bytes_per_second": 900000, "cache_hit_rate": 0.25})
         self.assertEqual(kv_stats.read_bytes(counters(), after), 14600)
 
     def test_a_resumed_conversation_reads_its_index_and_rows_too(self):
@@ -66,9 +74,10 @@ class IoFiguresTest(unittest.TestCase):
                          {"resume_read_bytes": 150, "resume_row_bytes": 50, "resume_read_share": 0.2})
 
     def test_nothing_read_has_no_mean_and_no_rate(self):
-        said = kv_stats.io_figures(counters(), counters(), 10, 500)
-        self.assertEqual((said["read_bytes_per_token"], said["read_mean_bytes"], said["cache_hit_rate"]),
-                         (0, None, None))
+        said = kv_stats.io_figures(counters(), counters(), 10, MODEL, 0.0)
+        self.assertEqual([said[name] for name in ("read_bytes_per_token", "read_mean_bytes", "read_mean_entries",
+                                                  "effective_read_bytes_per_second", "cache_hit_rate")],
+                         [0, None, None, None, None])
 
 
 class SpeedResultsTest(unittest.TestCase):
