@@ -17,7 +17,11 @@ from daemons import wait_until
 
 PROGRAM = os.path.join(daemons.REPOSITORY, "clients", "bench", "cairn-bench")
 CONTEXT = 2048
-POLICIES = ["full", "dynakv", "streaming"]
+# Where selections of pages are much less than everything.
+COMPARED_CONTEXT = 4096
+POLICIES = ["full", "dynakv", "no-cluster", "static-cluster", "local-cluster", "streaming"]
+# What keeps no clusters of like keys: what it selects lies page by page.
+PAGE_POLICIES = ["no-cluster", "static-cluster"]
 PEER = "#!/bin/sh\necho depth=$3 decode_tokens_per_s=12.5 prefill_tokens_per_s=3\n"
 
 # Started by a shell in the background, a program ignores Ctrl-C unless it is told not to.
@@ -69,21 +73,12 @@ class BenchCompareTest(unittest.TestCase):
     def test_compare_orders_policies_by_what_they_read_and_answer(self):
         said, progress = self.finish(self.start(
             "compare", "--policies", ",".join(POLICIES), "--profile", "emmc", "--rounds", "1", "--lengths", "1024",
-            "--documents", "2", "--parallel", "4", "--closeness-tokens", "64"))
+            "--documents", "2", "--parallel", "4", "--closeness-tokens", "64", "--context", str(COMPARED_CONTEXT)))
         value = self.results()
         rows = {row["policy"]: row for row in value["comparison"]}
         self.assertEqual(list(rows), POLICIES)
-        reads = [rows[policy]["read_bytes_per_token"] for policy in POLICIES]
-        self.assertGreater(reads[0], reads[1])
-        self.assertGreater(reads[1], reads[2])
-        right = [rows[policy]["right"] for policy in POLICIES]
-        self.assertEqual({rows[policy]["asked"] for policy in POLICIES}, {29})
-        # Only where a policy chooses a conversation is resumed without reading all of it.
-        shares = [rows[policy]["resume_read_share"] for policy in POLICIES]
-        self.assertGreater(shares[0], 1)
-        self.assertLess(shares[1], 0.8)
-        self.assertGreater(right[0], right[2] + 5)
-        self.assertGreater(right[1], right[2] + 5)
+        self.assertEqual({row["asked"] for row in rows.values()}, {29})
+        self.check_order(rows)
         self.assertEqual(rows["full"]["speed_to_full"], 1)
         for row in rows.values():
             for name in ("decode_tokens_per_second", "first_token_seconds", "resume_first_token_seconds",
@@ -94,7 +89,8 @@ class BenchCompareTest(unittest.TestCase):
             self.assertTrue(0 < row["hidden_io_share"] < 1, row)
             self.assertGreaterEqual(row["resume_first_token_seconds"], row["resume_open_seconds"])
             self.assertGreaterEqual(row["resume_open_seconds"], row["resume_index_seconds"])
-            self.assertEqual(row["resume_index_seconds"] > 0, row["policy"] == "dynakv")
+            if row["policy"] in ("full", "dynakv", "streaming"):
+                self.assertEqual(row["resume_index_seconds"] > 0, row["policy"] == "dynakv")
             self.assertIn(row["policy"], said)
         self.check_closeness(rows, value["closeness"]["documents"])
         self.assertTrue(value["speed"]["runs"][0]["rounds"][0]["io_engine"].endswith("+emmc"))
@@ -104,17 +100,34 @@ class BenchCompareTest(unittest.TestCase):
             with open(self.path(f"out-{name}.png"), "rb") as file:
                 self.assertEqual(file.read(4), b"\x89PNG")
 
+    def check_order(self, rows):
+        """Of a comparison of POLICIES on a slow device, which decides over their speed, whatever the machine does."""
+        for policy in ("full", *PAGE_POLICIES):
+            for name in ("read_bytes_per_token", "milliseconds_per_token"):
+                self.assertGreater(rows[policy][name], rows["dynakv"][name], (policy, name))
+        for policy in PAGE_POLICIES:
+            self.assertGreater(rows[policy]["reads_per_token"], rows["dynakv"]["reads_per_token"], policy)
+        self.assertGreater(rows["full"]["read_bytes_per_token"], rows["no-cluster"]["read_bytes_per_token"])
+        self.assertGreater(rows["dynakv"]["read_bytes_per_token"], rows["streaming"]["read_bytes_per_token"])
+        self.assertGreaterEqual(rows["dynakv"]["right"], rows["full"]["right"] - 2)
+        for policy in POLICIES[:-1]:
+            self.assertGreater(rows[policy]["right"], rows["streaming"]["right"] + 5, policy)
+        # Only where a policy chooses a conversation is resumed without reading all of it.
+        self.assertGreater(rows["full"]["resume_read_share"], 1)
+        self.assertLess(rows["dynakv"]["resume_read_share"], 0.6)
+
     def check_closeness(self, rows, documents):
         """Of a comparison of POLICIES: the nearer to full attention, the more of it is attended."""
         self.assertEqual([(each["document"], each["token_count"], each["prefill"]) for each in documents],
                          [(0, 1009, 1009 - 64)])
         self.assertAlmostEqual(rows["full"]["recall"], 1, places=5)
         self.assertAlmostEqual(rows["full"]["kl_mean"], 0, places=7)
-        recalls, divergences = ([rows[policy][name] for policy in POLICIES] for name in ("recall", "kl_mean"))
-        self.assertEqual(recalls, sorted(recalls, reverse=True))
-        self.assertEqual(divergences, sorted(divergences))
-        self.assertGreater(recalls[1], recalls[2])
-        self.assertLess(divergences[1], divergences[2])
+        for better, worse in (("full", "dynakv"), ("dynakv", "streaming")):
+            self.assertGreater(rows[better]["recall"], rows[worse]["recall"], (better, worse))
+            self.assertLess(rows[better]["kl_mean"], rows[worse]["kl_mean"], (better, worse))
+        # Between them all others, by what they attend; so few tokens say less about what comes of it.
+        for policy in POLICIES[2:-1]:
+            self.assertTrue(rows["streaming"]["recall"] < rows[policy]["recall"] < 1, (policy, rows[policy]))
         self.assertGreater(rows["full"]["attended_tokens"], 945)
         self.assertLessEqual(rows["dynakv"]["attended_tokens"], 192)
         self.assertTrue(4 < rows["dynakv"]["cluster_mean_size"] < 12, rows["dynakv"])
