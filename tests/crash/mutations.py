@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Breaks the sources of the KV node one line at a time and expects a test to notice.
+"""Breaks the sources of both nodes one line at a time and expects a test to notice.
 
 usage: mutations.py [BUILD_DIR] [NAME...]      default: build/release and all mutations
 
@@ -19,6 +19,7 @@ ENGINE = "kv-node/engine/"
 UTIL = "kv-node/util/"
 DEVICE_DIR = "kv-node/device/"
 LAYOUT_DIR = "kv-node/layout/"
+RETRIEVAL = "compute-node/retrieval/"
 HISTORY = ("history_test", "tests/unit/engine/history_test", {"CAIRN_TEST_HISTORIES": "20"})
 STATE = ("session_state_test", "tests/unit/session_state/session_state_test", {})
 CHECK = ("util_test", "tests/unit/util/util_test", {})
@@ -30,6 +31,7 @@ CACHE = ("cache_test", "tests/unit/cache/cache_test", {})
 DEVICE = ("device_test", "tests/unit/device/device_test", {})
 LAYOUT = ("layout_test", "tests/unit/layout/layout_test", {})
 META = ("meta_test", "tests/unit/meta/meta_test", {})
+POLICIES = ("cairn_retrieval_test", "tests/unit/retrieval/cairn_retrieval_test", {"GTEST_FILTER": "DynaKvPolicy*"})
 PAGES = ("page_io_test", "tests/unit/engine/page_io_test", {})
 
 # name, file, text that is there once, what takes its place (or two lists of as many), the test that must fail
@@ -331,6 +333,19 @@ MUTATIONS = [
      "links[owner].push_back({key.cluster_id, key.cluster_id, link.count});", ENGINE_TEST),
     ("hints stage what is seldom fetched", ENGINE + "hot_clusters.cc",
      "const double least = share_min * hot.total;", "const double least = 0 * share_min * hot.total;", ENGINE_TEST),
+    ("a centroid does not follow what joins its cluster", RETRIEVAL + "cluster_index.cc",
+     "moved[i] = old + (key[i] - centre_[i] - old) * share;",
+     "moved[i] = old + (key[i] - centre_[i] - old) * share * 0;", POLICIES),
+    ("a variance does not follow what joins its cluster", RETRIEVAL + "cluster_index.cc",
+     "  ++entry_count_;\n  variances_[slot] = variance;", "  ++entry_count_;\n  static_cast<void>(variance);",
+     POLICIES),
+    ("a wide cluster is not split", RETRIEVAL + "dynakv_update.cc",
+     "flags.split = full || variance > threshold;", "flags.split = full || variance > threshold + 1e30F;", POLICIES),
+    ("a large cluster is not split", RETRIEVAL + "dynakv_update.cc",
+     "flags.split = full || variance > threshold;", "flags.split = (full && variance < 0) || variance > threshold;",
+     POLICIES),
+    ("what waits for a split is in no place", RETRIEVAL + "dynakv_update.cc",
+     "      actions.held.push_back({cluster, position});\n", "      static_cast<void>(position);\n", POLICIES),
 ]
 
 
