@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <random>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -260,6 +261,46 @@ TEST(DynaKvPolicyTest, ClustersAdaptAndStaySmall) {
   for (std::size_t slot = 0; slot < index.slot_count(); ++slot) {
     EXPECT_LE(index.count(slot), world.options().selection.cluster_entries_max());
   }
+}
+
+// Algorithm 1: an entry that would make its nearest cluster too wide waits until that is split.
+TEST(DynaKvPolicyTest, AFarKeyWaitsForASplitAndANearOneJoins) {
+  const PolicyOptions options = SmallOptions();
+  const std::unique_ptr<RetrievalPolicy> policy = MakeDynaKv(options);
+  constexpr std::int64_t kCount = 400;
+  constexpr int kBunches = 40;
+  const auto dim = static_cast<std::size_t>(options.layout.head_dim);
+  const std::uint64_t seed = test::TestSeed();
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> noise(0, 0.1F);
+  std::vector<float> bunches(kBunches * dim);
+  for (float& number : bunches) number = 30 * noise(random);
+  // Of both heads the same.
+  const auto keys_of = [&](std::int64_t count, float spread, float away) {
+    std::vector<float> keys;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::size_t bunch = static_cast<std::size_t>(i % kBunches) * dim;
+      for (std::size_t d = 0; d < dim; ++d) {
+        keys.push_back(bunches[bunch + d] + spread * noise(random) + (d == 0 ? away : 0));
+      }
+    }
+    std::vector<float> both = keys;
+    both.insert(both.end(), keys.begin(), keys.end());
+    return both;
+  };
+  const std::vector<float> prompt = keys_of(kCount, 1, 0);
+  policy->Store({.token_count = kCount, .keys = prompt, .of_prompt = true});
+  const auto held_of = [&](std::int64_t position, float away) {
+    const std::vector<float> key = keys_of(1, 0, away);
+    return std::ssize(policy
+                          ->Store({.first_position = position,
+                                   .token_count = 1,
+                                   .keys = key,
+                                   .conversation_token_count = position + 1})
+                          .held);
+  };
+  EXPECT_EQ(held_of(kCount, 0), 0) << "seed " << seed;
+  EXPECT_EQ(held_of(kCount + 1, 1.5F), options.layout.head_count) << "seed " << seed;
 }
 
 // The mean squared distance of all entries from their centroids.
