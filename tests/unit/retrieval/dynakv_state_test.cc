@@ -1,0 +1,104 @@
+#include <gtest/gtest.h>
+
+#include "compute-node/retrieval/dynakv_policy.h"
+#include "tests/unit/retrieval/small_dynakv.h"
+
+// What is stored of a policy and read again: its state, its index rows, the clusters it holds.
+
+namespace cairn::compute {
+namespace {
+
+TEST(DynaKvStateTest, AMissingRowIsComputedAgainAtTheNextStep) {
+  PolicyWorld world(SmallOptions(), MakeDynaKv, 7);
+  world.Prefill(400);
+  std::unique_ptr<RetrievalPolicy> other = MakeDynaKv(world.options());
+  const PutPolicyState saved = world.policy().SaveState();
+  const std::vector<std::int64_t> ids = world.policy().NextClusterIds();
+  ASSERT_TRUE(other
+                  ->RestoreState({.version = saved.version,
+                                  .state = saved.state,
+                                  .next_cluster_ids = ids,
+                                  .token_count = 400,
+                                  .state_token_count = 400})
+                  .ok());
+  std::vector<IndexRow> rows = world.policy().TakeChangedRows(0);
+  // Some that could not be stored come again, with the others' next changes.
+  std::vector<ClusterRef> returned;
+  for (std::size_t i = 0; i < 4; ++i) returned.push_back(rows[i].cluster);
+  world.policy().ReturnRows(0, returned);
+  const std::vector<IndexRow> again = world.policy().TakeChangedRows(0);
+  ASSERT_EQ(again.size(), returned.size());
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(again[i].cluster, rows[i].cluster);
+    EXPECT_EQ(again[i].row, rows[i].row);
+    EXPECT_EQ(again[i].stale, rows[i].stale);
+  }
+  std::vector<ClusterInfo> clusters;
+  clusters.reserve(rows.size());
+  for (const IndexRow& row : rows) {
+    clusters.push_back({row.cluster, Positions::Range(0, row.entry_count)});
+  }
+  const ClusterRef lost = rows[5].cluster;
+  rows.erase(rows.begin() + 5);
+  ThreadPool pool(2);
+  ASSERT_TRUE(other->RestoreIndex(0, RecordsOf(rows), &clusters, pool).ok());
+  const std::vector<float> queries(std::size_t{2} * 2 * 16, 0.0F);
+  bool planned_lost = false;
+  for (const FetchSlice& slice : other->Select({.layer = 0,
+                                 .stored_token_count = 384,
+                                 .first_position = 400,
+                                 .token_count = 1,
+                                 .queries = queries,
+                                 .pool = nullptr})) {
+    for (const PlannedCluster& planned : slice.clusters) {
+      if (planned.cluster == lost) planned_lost = planned.adapt;
+    }
+  }
+  EXPECT_TRUE(planned_lost);
+}
+
+// Of Llama-2-13B, whose heads do not share keys.
+TEST(DynaKvStateTest, TheStateOfAModelWithManyHeadsMayBeStored) {
+  PolicyOptions options = SmallOptions();
+  options.layout = {
+      .layer_count = 40, .head_count = 40, .head_dim = 128, .kv_format = KvFormat::kF16};
+  EXPECT_LE(std::ssize(MakeDynaKv(options)->SaveState().state), kPolicyStateBytesMax / 2);
+}
+
+TEST(DynaKvStateTest, ForeignStatesAreRefused) {
+  const std::unique_ptr<RetrievalPolicy> policy = MakeDynaKv(SmallOptions());
+  const PutPolicyState saved = policy->SaveState();
+  const std::vector<std::int64_t> ids = policy->NextClusterIds();
+  const auto restore = [&](std::int32_t version, std::string_view state,
+                           std::span<const std::int64_t> next_ids) {
+    return policy
+        ->RestoreState({.version = version,
+                        .state = state,
+                        .next_cluster_ids = next_ids,
+                        .token_count = 9,
+                        .state_token_count = 9})
+        .code();
+  };
+  EXPECT_EQ(restore(saved.version, saved.state, ids), absl::StatusCode::kOk);
+  EXPECT_EQ(restore(saved.version + 1, saved.state, ids), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(restore(saved.version, saved.state.substr(1), ids), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(restore(saved.version, saved.state, std::span(ids).first(2)),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(restore(saved.version, std::string(saved.state.size(), '\xff'), ids),
+            absl::StatusCode::kInvalidArgument);
+  IndexRow row;
+  row.cluster = {0, ClusterId(1)};
+  row.row = "short";
+  row.entry_count = 1;
+  ThreadPool pool(2);
+  const auto restore_row = [&] {
+    return policy->RestoreIndex(0, RecordsOf({&row, 1}), nullptr, pool).code();
+  };
+  EXPECT_EQ(restore_row(), absl::StatusCode::kInvalidArgument);
+  row.cluster.head = 2;
+  EXPECT_EQ(restore_row(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(policy->RestoreHeld(0, {{0, ClusterId(99)}, 5}).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+}  // namespace
+}  // namespace cairn::compute
