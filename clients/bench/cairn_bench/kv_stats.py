@@ -13,6 +13,8 @@ ROW_COUNTERS = ("read_meta_bytes",)
 READ_REQUEST_COUNTERS = ("read_fetch_count", "prefetch_read_count")
 WRITE_COUNTERS = ("write_pool_bytes", "write_log_bytes", "write_relog_bytes", "write_meta_log_bytes",
                   "write_meta_table_bytes", "write_defragment_bytes", "write_index_bytes")
+# With what is a part of another: the children of splits, in write_pool_bytes.
+WRITE_CAUSES = (*WRITE_COUNTERS, "write_split_bytes")
 FETCHED_COUNTERS = ("cache_hit_bytes", "cache_miss_bytes", "prefetch_used_bytes")
 # Of entries that were asked for and came from the device: without holes, neighbours on a page, and what nobody used.
 USEFUL_COUNTERS = ("cache_miss_bytes", "prefetch_used_bytes")
@@ -67,7 +69,7 @@ def io_figures(before, after, token_count, model, io_seconds):
         "staged_used_bytes_per_token": _grown(before, after, ("prefetch_used_bytes",)) / token_count,
         "fetched_bytes_per_token": fetched / token_count,
         "write_bytes_per_token": written / token_count,
-        **{f"{name}_per_token": _grown(before, after, (name,)) / token_count for name in WRITE_COUNTERS},
+        **{f"{name}_per_token": _grown(before, after, (name,)) / token_count for name in WRITE_CAUSES},
         "write_amplification": written / (token_count * model.kv_token_bytes),
         "reads_per_token": reads / token_count,
         "read_mean_bytes": read / reads if reads else None,

@@ -2,7 +2,7 @@
 import re
 import statistics
 
-from .kv_stats import WRITE_COUNTERS
+from .kv_stats import WRITE_CAUSES
 
 # Of a round; each gets a median. All are described in docs/cairn-bench.md.
 FIGURES = (
@@ -10,7 +10,7 @@ FIGURES = (
     "resume_open_seconds", "resume_index_seconds", "resume_steps", "resume_read_bytes", "resume_row_bytes",
     "resume_read_share", "read_bytes_per_token", "read_index_bytes_per_token",
     "staged_bytes_per_token", "staged_used_bytes_per_token", "fetched_bytes_per_token",
-    "write_bytes_per_token", *(f"{name}_per_token" for name in WRITE_COUNTERS), "write_amplification",
+    "write_bytes_per_token", *(f"{name}_per_token" for name in WRITE_CAUSES), "write_amplification",
     "reads_per_token", "read_mean_bytes", "read_mean_entries", "effective_read_bytes_per_second", "cache_hit_rate",
     "io_milliseconds_per_token", "exposed_io_milliseconds_per_token", "hidden_io_share",
     "kv_dram_bytes", "kv_dram_accounted_bytes", "kv_flash_bytes")

@@ -46,19 +46,20 @@ MODEL = bench.Model(kv_token_bytes=4000, kv_entry_bytes=500, context_tokens=4096
 
 def counters(**changes):
     names = {*kv_stats.ENTRY_COUNTERS, *kv_stats.INDEX_COUNTERS, *kv_stats.READ_REQUEST_COUNTERS,
-             *kv_stats.WRITE_COUNTERS, *kv_stats.FETCHED_COUNTERS, *kv_stats.ROW_COUNTERS}
+             *kv_stats.WRITE_CAUSES, *kv_stats.FETCHED_COUNTERS, *kv_stats.ROW_COUNTERS}
     return {**dict.fromkeys(names, 7), **{name: 7 + value for name, value in changes.items()}}
 
 
 class IoFiguresTest(unittest.TestCase):
     def test_reads_ahead_are_reads_and_hits_are_a_share_of_what_was_fetched(self):
         after = counters(read_fetch_bytes=8000, staged_bytes=4000, prefetched_bytes=2000, read_fetch_count=5,
-                         prefetch_read_count=2, write_pool_bytes=100, write_meta_log_bytes=20, cache_hit_bytes=3000,
-                         cache_miss_bytes=5000, prefetch_used_bytes=4000, read_index_bytes=600)
+                         prefetch_read_count=2, write_pool_bytes=100, write_split_bytes=40, write_meta_log_bytes=20,
+                         cache_hit_bytes=3000, cache_miss_bytes=5000, prefetch_used_bytes=4000, read_index_bytes=600)
         said = kv_stats.io_figures(counters(), after, 10, MODEL, 0.001)
-        of_causes = {f"{name}_per_token": 0 for name in kv_stats.WRITE_COUNTERS}
+        of_causes = {f"{name}_per_token": 0 for name in kv_stats.WRITE_CAUSES}
         self.assertEqual(said, {
-            **of_causes, "write_pool_bytes_per_token": 10, "write_meta_log_bytes_per_token": 2,
+            **of_causes, "write_pool_bytes_per_token": 10, "write_split_bytes_per_token": 4,
+            "write_meta_log_bytes_per_token": 2,
             "write_amplification": 0.003,
             "read_bytes_per_token": 1460, "read_index_bytes_per_token": 60,
             "staged_bytes_per_token": 600, "staged_used_bytes_per_token": 400,
