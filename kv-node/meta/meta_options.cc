@@ -22,6 +22,8 @@ constexpr std::size_t kReadaheadBytes = std::size_t{64} << 10;
 constexpr std::size_t kFileBufferBytes = std::size_t{64} << 10;
 // Ten families: the default arena block would cost more than their rows.
 constexpr std::size_t kArenaBlockBytes = std::size_t{16} << 10;
+// Merging all is put off until what is newer than the oldest table is as large as that.
+constexpr unsigned kSpaceAmplificationPercent = 100;
 // Open table readers cost some KiB each.
 constexpr int kOpenFileCountMax = 64;
 
@@ -66,6 +68,11 @@ rocksdb::ColumnFamilyOptions FamilyOptions(const MetaOptions& options,
   family.arena_block_size = kArenaBlockBytes;
   family.max_write_buffer_number = 2;
   family.compression = rocksdb::kNoCompression;  // rows are packed already
+  // Each close leaves a table of a few rows for every family, and rows of new conversations have
+  // keys behind all others: a compaction by levels moves such tables down without merging them, and
+  // a store that is opened daily gets thousands, which every scan opens one by one.
+  family.compaction_style = rocksdb::kCompactionStyleUniversal;
+  family.compaction_options_universal.max_size_amplification_percent = kSpaceAmplificationPercent;
   return family;
 }
 

@@ -329,5 +329,35 @@ TEST(MetaStoreOnDisk, MemoryStaysBoundedWhileRowsGrow) {
   EXPECT_GT(written.table_bytes, std::int64_t{30} * 1000 * 1000);
 }
 
+std::int64_t TableCount(const std::string& path) {
+  std::int64_t count = 0;
+  for (const auto& file : std::filesystem::directory_iterator(path)) {
+    if (file.path().extension() == ".sst") ++count;
+  }
+  return count;
+}
+
+// Each close leaves a table of each family that was written. What is being merged at a close is
+// given up, so that there must be later ones, too.
+TEST(MetaStoreOnDisk, TablesOfADailyUseAreMerged) {
+  const test::TempDir dir;
+  constexpr int kDays = 30;
+  constexpr int kDaysMax = 300;
+  constexpr std::int64_t kTablesMax = std::int64_t{8} * kFamilyCount;
+  int day = 0;
+  for (; day < kDaysMax; ++day) {
+    if (day >= kDays && TableCount(dir.File("meta")) <= kTablesMax) break;
+    const auto store = OpenOrFail({.path = dir.File("meta")});
+    MetaBatch batch;
+    for (int i = 0; i < kFamilyCount; ++i) {
+      batch.Put(static_cast<Family>(i), fmt::format("{:06}", day), "a new conversation's row");
+    }
+    ASSERT_TRUE(store->CommitAndWait(std::move(batch)).ok());
+  }
+  EXPECT_LE(TableCount(dir.File("meta")), kTablesMax) << "after " << day << " days";
+  const auto store = OpenOrFail({.path = dir.File("meta")});
+  EXPECT_EQ(std::ssize(AllRows(*store, Family::kRuns)), day);
+}
+
 }  // namespace
 }  // namespace cairn::kv
