@@ -5,10 +5,9 @@
 
 namespace cairn {
 
-// Gives pages of freed memory back to the system. malloc alone does so at the end of each of its
-// heaps only, so that what a long conversation took would stay when the next one's thread takes its
-// memory from another heap. Takes 1 to 10 ms for a heap of 10 to 100 MB, in which whoever
-// allocates waits: for after something large was freed.
+// Gives pages of freed memory back to the system. malloc alone does so at the end of its heap only,
+// so that what a long conversation took would stay below what came later. Takes 1 to 10 ms for a
+// heap of 10 to 100 MB, in which whoever allocates waits: for after something large was freed.
 void ReturnFreedMemory();
 
 }  // namespace cairn

@@ -8,7 +8,7 @@ namespace cairn {
 struct MemoryTuning {
   // Blocks from this size on are mapped one by one, and given back when they are freed.
   std::int32_t mmap_threshold_bytes = 32 << 10;
-  // Freed memory that each heap keeps at its end.
+  // Freed memory that the heap keeps at its end.
   std::int32_t trim_threshold_bytes = 256 << 10;
 };
 

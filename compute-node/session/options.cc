@@ -33,8 +33,11 @@ absl::Status SessionOptions::Validate() const {
                     std::int64_t{1} << 40);
 }
 
+// What was not stored yet lies in both daemons, and a checkpoint needs as much again for messages,
+// rows and log: docs/decisions/0032-*.
 std::int64_t CheckpointReplayBytes(const SessionOptions& options, const EntryLayout& layout) {
-  return std::min(options.dram_budget_bytes / 8, kReplayTokens * layout.TokenBytes());
+  constexpr std::int64_t kBudgetShare = 16;
+  return std::min(options.dram_budget_bytes / kBudgetShare, kReplayTokens * layout.TokenBytes());
 }
 
 absl::StatusOr<ModelIdentity> IdentityOf(const Model& model, KvFormat kv_format) {

@@ -108,7 +108,7 @@ struct MetaOptions {
   std::string path;        // directory; created when missing, its parent must exist
   bool in_memory = false;  // nothing reaches a disk, nothing survives; `path` is only a name
   std::int64_t block_cache_bytes = std::int64_t{1} << 20;  // data, index and filter blocks
-  std::int64_t memtable_bytes = std::int64_t{2} << 20;     // of all families together
+  std::int64_t memtable_bytes = std::int64_t{1} << 20;     // of all families together
   // How far the files at `path` must go at least, as latest_sequence() told it; 0: not known. When
   // they end before, or are another store's, Open() refuses (DATA_LOSS, FAILED_PRECONDITION) and
   // has changed nothing.
