@@ -156,7 +156,7 @@ TEST_F(DynaKvTest, EstimatesBringItNearerToFullAttention) {
   }
   EXPECT_LT(distances[2], 0.8 * distances[1]);
   EXPECT_LT(distances[3], 0.7 * distances[1]);
-  EXPECT_GT(memory_bytes[3], memory_bytes[1] * 5 / 4);
+  EXPECT_GT(memory_bytes[3], memory_bytes[1] * 6 / 5);  // a second vector of each cluster
 }
 
 TEST_F(DynaKvTest, APromptsQueriesDecideWhatIsNear) {
