@@ -1,7 +1,7 @@
 // ThreadPool runs fork-join loops on a fixed set of threads: the caller and thread_count - 1
-// workers, which sleep between loops. Indices are handed out dynamically, so that a busy core only
-// slows its own share; results must therefore not depend on which thread runs an index. A worker
-// that has not been scheduled by the time the last index is taken is not waited for.
+// workers. Indices are handed out dynamically, so that a busy core only slows its own share; so
+// results must not depend on which thread runs an index. A worker that has not been scheduled by
+// the time the last index is taken is not waited for.
 //
 // Policy: threads are not pinned. A phone's scheduler moves threads between large and small cores
 // for good reasons. Between two loops of a layer they spin, and give the core to whoever else can

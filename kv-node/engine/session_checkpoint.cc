@@ -174,7 +174,7 @@ void AttachedSession::Committed(const absl::Status& status) {
   row_.epoch = epoch;
   ++context_.checkpoint_count;
   // What was logged, and the plan of it, are free. Not on this thread, though who allocates
-  // meanwhile waits, for a heap at a time.
+  // meanwhile waits.
   context_.Load<bool>(
       [](MetaReader&) -> absl::StatusOr<bool> {
         ReturnFreedMemory();

@@ -22,7 +22,7 @@ constexpr std::size_t kReadaheadBytes = std::size_t{64} << 10;
 constexpr std::size_t kFileBufferBytes = std::size_t{64} << 10;
 // Ten families: the default arena block would cost more than their rows.
 constexpr std::size_t kArenaBlockBytes = std::size_t{16} << 10;
-// Merging all is put off until what is newer than the oldest table is as large as that.
+// Merging all is put off until what is newer than the oldest run is as large as that.
 constexpr unsigned kSpaceAmplificationPercent = 100;
 // Open table readers cost some KiB each.
 constexpr int kOpenFileCountMax = 64;

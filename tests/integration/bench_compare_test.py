@@ -101,10 +101,10 @@ class BenchCompareTest(unittest.TestCase):
                 self.assertEqual(file.read(4), b"\x89PNG")
 
     def check_order(self, rows):
-        """Of a comparison of POLICIES on a slow device, which decides over their speed, whatever the machine does."""
+        """Of a comparison of POLICIES on a slow device: what is read decides, and is the same on a busy machine."""
         for policy in ("full", *PAGE_POLICIES):
-            for name in ("read_bytes_per_token", "milliseconds_per_token"):
-                self.assertGreater(rows[policy][name], rows["dynakv"][name], (policy, name))
+            more = rows[policy]["read_bytes_per_token"] / rows["dynakv"]["read_bytes_per_token"]
+            self.assertGreater(more, 2, policy)
         for policy in PAGE_POLICIES:
             self.assertGreater(rows[policy]["reads_per_token"], rows["dynakv"]["reads_per_token"], policy)
         self.assertGreater(rows["full"]["read_bytes_per_token"], rows["no-cluster"]["read_bytes_per_token"])

@@ -5,7 +5,7 @@ Because it is replaced, it can be read at any time. docs/cairn-bench.md describe
 import json
 import os
 
-FORMAT = 1
+FORMAT = 2
 
 
 class ResultsError(Exception):

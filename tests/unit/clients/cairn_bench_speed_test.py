@@ -406,7 +406,7 @@ class ComparisonTest(unittest.TestCase):
             result_file.ResultFile(path, "compare", {"model": "m"}, again)
             self.assertTrue(again.speed.has(KEYS[1], 0))
             self.assertEqual(again.to_json(), self.results().to_json())
-            with self.assertRaisesRegex(result_file.ResultsError, "results of `compare` in format 1, not of `speed`"):
+            with self.assertRaisesRegex(result_file.ResultsError, "results of `compare` in format 2, not of `speed`"):
                 result_file.ResultFile(path, "speed", {"model": "m"}, again.speed)
 
     def test_bars_are_in_the_order_of_the_policies(self):

@@ -156,8 +156,9 @@ class ResultsTest(FolderTest):
             self.write("out", text)
             with self.assertRaisesRegex(result_file.ResultsError, "no results that could be gone on with"):
                 self.make()
-        self.make_other("speed", 1)
-        self.make_other("tasks", 2)
+        self.make_other("speed", result_file.FORMAT)
+        self.make_other("tasks", result_file.FORMAT - 1)
+        self.make_other("tasks", result_file.FORMAT + 1)
 
     def make_other(self, program, version):
         value = {"program": program, "format": version, "configuration": self.CONFIGURATION, "runs": [],
