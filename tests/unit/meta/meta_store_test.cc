@@ -337,6 +337,7 @@ void WriteWithLevels(const std::string& path, int table_count) {
   options.create_if_missing = true;
   options.create_missing_column_families = true;
   std::vector<rocksdb::ColumnFamilyDescriptor> families;
+  families.reserve(kFamilyCount + 1);
   for (int i = 0; i < kFamilyCount; ++i) {
     families.emplace_back(std::string(FamilyName(static_cast<Family>(i))),
                           rocksdb::ColumnFamilyOptions());
