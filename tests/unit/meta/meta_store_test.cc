@@ -405,7 +405,8 @@ TEST(MetaStoreOnDisk, TablesOfADailyUseAreMerged) {
     }
     ASSERT_TRUE(store->CommitAndWait(std::move(batch)).ok());
   }
-  EXPECT_LE(TableCount(dir.File("meta")), kTablesMax) << "after " << day << " days";
+  std::cout << TableCount(dir.File("meta")) << " tables after " << day << " days\n";
+  EXPECT_LE(TableCount(dir.File("meta")), kTablesMax);
   const auto store = OpenOrFail({.path = dir.File("meta")});
   EXPECT_EQ(std::ssize(AllRows(*store, Family::kRuns)), day);
 }
