@@ -18,7 +18,7 @@ times=()
 skipped=
 arm_tests=(common_test kernels_test)
 tsan_tests=(common_test device_test kernels_test engine_test history_test session_state_test
-  cairn_session_test)
+  cairn_session_test baseline_session_test)
 export CTEST_OUTPUT_ON_FAILURE=1
 
 # What TSan and ASan need to say where; and leaks are errors.

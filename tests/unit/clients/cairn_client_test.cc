@@ -59,6 +59,9 @@ class CairnClientTest : public testing::Test {
     options_.prompt = "hello";
   }
   void TearDown() override {
+    // First: where threads wait with poll, an idle channel notices only after seconds that its
+    // server goes.
+    client_.reset();
     server_->Shutdown();
     ::unlink(socket_.c_str());
   }
