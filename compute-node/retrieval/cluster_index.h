@@ -85,6 +85,8 @@ class ClusterIndex {
   }
   // Flags those clusters as missing. REQUIRES: nothing changed since Load.
   void MarkMissing();
+  // Flags it as to be split, and as changed no more than it was. Needs no codes.
+  void MarkSplit(std::size_t slot);
 
   // REQUIRES: no clusters. `transformed`: the centre is as Transform makes it; rows from before
   // that are as if they were not there.

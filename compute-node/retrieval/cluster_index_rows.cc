@@ -181,6 +181,8 @@ void ClusterIndex::MarkMissing() {
   }
 }
 
+void ClusterIndex::MarkSplit(std::size_t slot) { flags_[slot] |= kSplit; }
+
 std::size_t ClusterIndex::PlaceOf(std::size_t slot) const {
   if (is_loaded_) return slot;
   const auto at = std::lower_bound(kept_slots_.begin(), kept_slots_.end(), slot);

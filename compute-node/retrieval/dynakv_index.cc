@@ -50,7 +50,8 @@ void AddUnknown(const ClusterInfo& info, ClusterIndex& index) {
                          .variance = 0,
                          .count = info.positions.count()};
   if (index.keeps_values()) unknown.value.assign(static_cast<std::size_t>(index.dim()), 0.0F);
-  index.Add(info.cluster.cluster_id, unknown, {.missing = true});
+  index.Add(info.cluster.cluster_id, unknown,
+            {.pinned = info.cluster.cluster_id == kSinkCluster, .missing = true});
 }
 
 // All clusters of a head, whose records may be of more or fewer entries than there are.

@@ -322,10 +322,13 @@ absl::Status DynaKvPolicy::RestoreState(const StoredPolicyState& stored) {
 
 absl::Status DynaKvPolicy::RestoreHeld(std::int32_t layer, const HeldEntry& held) {
   Head& head = heads_[HeadOf(layer, held.cluster.head)];
-  if (!head.index.Find(held.cluster.cluster_id).has_value()) {
+  const std::optional<std::size_t> slot = head.index.Find(held.cluster.cluster_id);
+  if (!slot.has_value()) {
     return InvalidArgument("layer {} head {}: position {} is held for cluster {}, which is unknown",
                            layer, held.cluster.head, held.position, held.cluster.cluster_id);
   }
+  // Its row, which says so too, may be lost.
+  head.index.MarkSplit(*slot);
   head.AddHeld(held.cluster.cluster_id, 1);
   return absl::OkStatus();
 }

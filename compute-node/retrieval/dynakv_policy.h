@@ -52,6 +52,8 @@ inline constexpr std::int64_t kMetricTokensMax = 512;
 // because regions are cut between clusters that are to be made again. (Regions of 1024 made wider
 // clusters than there were before.)
 inline constexpr std::int64_t kRegionEntries = 16384;
+// The first tokens of each head.
+inline constexpr ClusterId kSinkCluster{1};
 
 class DynaKvPolicy : public RetrievalPolicy {
  public:

@@ -176,7 +176,7 @@ void DynaKvPolicy::StoreSinks(const LeavingEntries& leaving, std::int64_t sink_c
                            head.metric.has_learned());
     }
     if (sink_count == 0) continue;
-    const ClusterId id(1);
+    const ClusterId id = kSinkCluster;
     const std::optional<std::size_t> slot = head.index.Find(id);
     if (slot.has_value()) {
       for (std::int64_t i = 0; i < sink_count; ++i) {

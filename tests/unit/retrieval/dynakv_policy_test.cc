@@ -43,7 +43,8 @@ void CheckMoments(PolicyWorld& world) {
           squares += off * off;
         }
         dimension_count += std::ssize(centroid);
-        ASSERT_NEAR(index.variance(*slot), expected.variance, 0.2 * expected.variance + 0.02);
+        // With each entry by the distance from a rounded centroid.
+        ASSERT_NEAR(index.variance(*slot), expected.variance, 0.3 * expected.variance + 0.02);
       }
     }
   }
@@ -51,7 +52,7 @@ void CheckMoments(PolicyWorld& world) {
   // joined it would be off by a part of what keys of a cluster differ by, 0.3.
   if (dimension_count > 0) {
     const double off = std::sqrt(squares / static_cast<double>(dimension_count));
-    ASSERT_LT(off, 0.05);
+    ASSERT_LT(off, 0.06);
   }
 }
 
@@ -103,6 +104,9 @@ void CheckMeans(PolicyWorld& world) {
   }
 }
 
+// Steps after which what a prompt of less than kChunkEntriesMin had held back was split.
+constexpr int kDrainStepsMax = 20;
+
 TEST(DynaKvPolicyTest, RandomHistoriesKeepEveryEntryInOnePlace) {
   const std::uint64_t seed = test::TestSeed();
   std::mt19937_64 random(seed);
@@ -127,8 +131,8 @@ TEST(DynaKvPolicyTest, RandomHistoriesKeepEveryEntryInOnePlace) {
         const int steps = static_cast<int>(random() % 60);
         for (int step = 0; step < steps; ++step) world.Step();
         // But for the step that clusters the first keys, behind kPartitionEntriesMin and what the
-        // window and the sinks hold.
-        if (steps > 0 && world.token_count() > kPartitionEntriesMin + 80) {
+        // window and the sinks hold; and while steps read what a short prompt made them hold back.
+        if (steps > kDrainStepsMax && world.token_count() > kPartitionEntriesMin + 80) {
           EXPECT_LE(world.attended_count_max(),
                     SelectedTokens(world.options().selection, world.token_count()));
         }

@@ -1,6 +1,9 @@
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "compute-node/retrieval/dynakv_policy.h"
+#include "tests/tools/seed.h"
 #include "tests/unit/retrieval/small_dynakv.h"
 
 // What is stored of a policy and read again: its state, its index rows, the clusters it holds.
@@ -55,6 +58,38 @@ TEST(DynaKvStateTest, AMissingRowIsComputedAgainAtTheNextStep) {
     }
   }
   EXPECT_TRUE(planned_lost);
+}
+
+TEST(DynaKvStateTest, ClustersWhoseRowsWereLostGoOnAsWhatTheyWere) {
+  PolicyWorld world(SmallOptions(), MakeDynaKv, test::TestSeed());
+  world.Prefill(400);
+  int steps = 0;
+  do {
+    ASSERT_LT(++steps, 2000);
+    world.Step();
+    world.FailedStep();  // so that no split is to come of what was read
+  } while (world.held(0, 0).empty());
+  const ClusterId waiting = world.held(0, 0).begin()->second;
+  world.RestartWithout(0, {{0, kSinkCluster}, {0, waiting}});
+  world.CheckPlaces();
+  const auto count_of = [&world](ClusterId wanted) {
+    return std::ranges::count_if(world.places(0, 0),
+                                 [&](const auto& place) { return place.second == wanted; });
+  };
+  for (int step = 0; step < 60; ++step) {
+    world.Step();
+    // Read by every step, and never joined.
+    EXPECT_EQ(count_of(kSinkCluster), 4);
+    for (std::int64_t position = 0; position < 4; ++position) {
+      EXPECT_EQ(world.places(0, 0).at(position), kSinkCluster);
+      EXPECT_TRUE(std::ranges::binary_search(world.attended().at({0, 0}), position));
+    }
+    // Read by the first step, and split behind it.
+    EXPECT_EQ(count_of(waiting) > 0, step == 0);
+  }
+  world.Restart();
+  for (int step = 0; step < 60; ++step) world.Step();
+  world.CheckPlaces();
 }
 
 // Of Llama-2-13B, whose heads do not share keys.

@@ -265,6 +265,14 @@ void PolicyWorld::FailedStep() {
   for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) Select(layer);
 }
 
+void PolicyWorld::RestartWithout(std::int32_t layer, const std::vector<ClusterRef>& lost) {
+  for (const ClusterRef& cluster : lost) {
+    lost_rows_[{layer, cluster.head}].push_back(cluster.cluster_id.value());
+  }
+  Restart();
+  lost_rows_.clear();
+}
+
 void PolicyWorld::ForkAt(std::int64_t token_count) {
   Settle(token_count_);
   for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
@@ -296,23 +304,26 @@ void PolicyWorld::ForkAt(std::int64_t token_count) {
   for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
     std::vector<ClusterInfo> clusters;
     std::vector<IndexRow> rows;
+    bool lost = false;
     for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
       std::map<ClusterId, Positions> found;
       for (const auto& [position, id] : places_[{layer, head}]) found[id].Append(position);
       for (const auto& [id, positions] : found) clusters.push_back({{head, id}, positions});
       std::erase_if(rows_[{layer, head}],
                     [&](const auto& row) { return !found.contains(ClusterId(row.first)); });
+      for (const std::int64_t id : lost_rows_[{layer, head}]) {
+        lost |= rows_[{layer, head}].erase(id) == 1;
+      }
       for (const auto& [id, row] : rows_[{layer, head}]) rows.push_back(row);
     }
     if (policy_->has_index()) {
-      const bool whole = !forked && std::none_of(rows.begin(), rows.end(),
-                                                 [](const IndexRow& row) { return row.stale; });
+      const bool whole =
+          !forked && !lost &&
+          std::none_of(rows.begin(), rows.end(), [](const IndexRow& row) { return row.stale; });
       const absl::Status index =
           policy_->RestoreIndex(layer, RecordsOf(rows), whole ? nullptr : &clusters, pool);
       ASSERT_TRUE(index.ok()) << Message(index);
-      const std::string run = test::IndexRunOf(rows);
-      const IndexRecords records{std::as_bytes(std::span(run)), std::ssize(rows)};
-      EXPECT_EQ(policy_->LoadIndex(layer, {&records, 1}, pool), 0);
+      if (!policy_->needs_values()) policy_->UnloadIndex(layer);
     }
     if (policy_->rebuilds_from_keys()) {
       std::vector<LoadedCluster> all;
@@ -329,6 +340,11 @@ void PolicyWorld::ForkAt(std::int64_t token_count) {
       for (const auto& [position, id] : held_[{layer, head}]) {
         ASSERT_TRUE(policy_->RestoreHeld(layer, {{head, id}, position}).ok());
       }
+    }
+    if (policy_->has_index()) {
+      const std::string run = test::IndexRunOf(rows);
+      const IndexRecords records{std::as_bytes(std::span(run)), std::ssize(rows)};
+      EXPECT_EQ(policy_->LoadIndex(layer, {&records, 1}, pool), 0);
     }
   }
 }

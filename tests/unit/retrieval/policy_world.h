@@ -32,6 +32,10 @@ class PolicyWorld {
   const std::map<std::int64_t, ClusterId>& places(std::int32_t layer, std::int32_t head) const {
     return places_.at({layer, head});
   }
+  // Position -> cluster, of what is held back for one.
+  const std::map<std::int64_t, ClusterId>& held(std::int32_t layer, std::int32_t head) const {
+    return held_.at({layer, head});
+  }
   // How many are held back.
   std::int64_t HeldCount(std::int32_t layer, std::int32_t head) const {
     const auto held = held_.find({layer, head});
@@ -54,6 +58,8 @@ class PolicyWorld {
   // Saves the policy's state and goes on with a new one; at an earlier token if it is a fork.
   void Restart() { ForkAt(token_count_); }
   void ForkAt(std::int64_t token_count);
+  // A restart that finds no index rows of these clusters.
+  void RestartWithout(std::int32_t layer, const std::vector<ClusterRef>& lost);
 
   // Of the last step: the most entries that a head attended, window and held ones too.
   std::int64_t attended_count_max() const { return attended_count_max_; }
@@ -90,6 +96,7 @@ class PolicyWorld {
   std::map<LayerHead, std::map<std::int64_t, ClusterId>> places_;  // appended
   std::map<LayerHead, std::map<std::int64_t, ClusterId>> held_;    // held for
   std::map<LayerHead, std::map<std::int64_t, IndexRow>> rows_;     // by cluster id
+  std::map<LayerHead, std::vector<std::int64_t>> lost_rows_;       // by cluster id, of a restart
   std::vector<std::vector<LoadedCluster>> loaded_;                 // by layer
   std::map<LayerHead, std::vector<std::int64_t>> attended_;
   std::int64_t attended_count_max_ = 0;
