@@ -112,7 +112,8 @@ constexpr std::array kKeys = {
               "dram_budget_bytes has room beside the index. Answers do not depend on it."},
     ConfigKey{"recluster_prompts",
               "Whether clusters of a prompt longer than prefill_chunk_tokens are made again over\n"
-              "all of it: better answers, and everything is read and written once more."},
+              "all of it: better answers, and everything is read and written once more. It takes\n"
+              "its room on flash twice meanwhile; without that room it keeps those it has."},
     ConfigKey{"local_prompts",
               "For measurements: tokens of a prompt attend only the piece of it that is computed\n"
               "with them, so that very long ones take little time. Answers are wrong."},

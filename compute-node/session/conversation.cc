@@ -175,7 +175,17 @@ absl::Status Conversation::RegroupPrompt(const StopSignal& stop) {
       if (status.ok()) status = FinishCheckpoint();
     }
     if (status.ok()) return status;
-    CAIRN_RETURN_IF_ERROR(Recover(status, stop, tries));
+    // The clusters that there were are on flash until the new ones are. The prompt is there
+    // without.
+    const bool no_room = status.code() == absl::StatusCode::kResourceExhausted;
+    if (no_room) {
+      LogWarning("prompt keeps the clusters of its chunks session={} token_count={} reason=\"{}\"",
+                 id(), token_count(), Message(status));
+      status = session_->Reattach();
+      if (status.ok()) status = Restore(std::nullopt);
+    }
+    if (!status.ok()) CAIRN_RETURN_IF_ERROR(Recover(status, stop, tries));
+    if (no_room) return absl::OkStatus();
   }
 }
 

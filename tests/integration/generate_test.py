@@ -425,16 +425,6 @@ class RestartTest(unittest.TestCase):
             process.communicate(timeout=daemons.STOP_TIMEOUT_S)
             self.assertNotEqual(process.returncode, 0)
 
-    def test_full_flash_says_what_the_conversation_keeps(self):
-        with Cairn(extent_file_bytes=12 << 20) as cairn:
-            done = cairn.run("generate", QUESTION, "--file", DEMO_TEXT, "--ignore-end", "--tokens", "20000")
-            self.assertEqual(done.returncode, 1)
-            listed = cairn.sessions()[0]
-            self.assertIn(f"keeps {listed['token_count']} tokens".encode(), done.stderr)
-            self.assertGreater(listed["token_count"], 0)
-            cairn.succeed("sessions", "delete", str(listed["conversation_id"]))
-            cairn.generate("Mira", "--tokens", "3")
-
     def test_text_is_the_same_when_the_kv_node_is_killed(self):
         self.check_text_when_the_kv_node_is_killed("")
 
