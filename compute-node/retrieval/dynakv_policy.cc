@@ -13,7 +13,7 @@ namespace cairn::compute {
 namespace {
 
 constexpr std::int32_t kDynaKvVersion = 2;
-// Clusters in a row that do not fit what is left to attend: then what is left stays free.
+// Clusters that do not fit what is left to attend: then what is left stays free.
 constexpr int kMisfitsMax = 64;
 
 // Of one (layer, head) in the stored state; the numbers of centre and metric follow.
