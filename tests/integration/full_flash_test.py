@@ -5,9 +5,8 @@ Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3
 import unittest
 
 from daemons import Cairn, DEMO_TEXT
+from generate_test import ANSWER, QUESTION
 
-QUESTION = "\nQ: What is the code of the green lantern?\nA:"
-ANSWER = " The code of the green lantern is 9605."
 # Of several chunks, so that its clusters are made again.
 CHUNKS = "prefill_chunk_tokens: 512\n"
 REGROUPING_FAILED = "prompt keeps the clusters of its chunks"

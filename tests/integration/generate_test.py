@@ -332,15 +332,21 @@ class RestartTest(unittest.TestCase):
     """Daemons that are stopped, killed and started again."""
 
     def test_conversation_goes_on_after_both_daemons_restarted(self):
-        with Cairn() as cairn:
-            first = cairn.generate("", "--file", DEMO_TEXT, "--tokens", "0")
-            undisturbed = cairn.generate(QUESTION, "--file", DEMO_TEXT, *LONG)
-            self.assertEqual(cairn.stop(), [0, 0])
-            cairn.start()
-            second = cairn.generate(QUESTION, "--conversation", str(first["conversation_id"]), *LONG)
-            self.assertEqual(second["reused_token_count"], first["conversation_token_count"])
-            self.assertEqual(second["token_ids"], undisturbed["token_ids"])
-            self.assertEqual(cairn.stop(), [0, 0])
+        for policy in ("full", "dynakv"):
+            with self.subTest(policy=policy), Cairn() as cairn:
+                first = cairn.generate("", "--file", DEMO_TEXT, "--tokens", "0", "--policy", policy)
+                number, token_count = first["conversation_id"], first["conversation_token_count"]
+                whole = cairn.generate(QUESTION, "--file", DEMO_TEXT, "--policy", policy, *LONG)
+                fork = str(cairn.fork(number, token_count))
+                undisturbed = cairn.generate(QUESTION, "--conversation", fork, *LONG)["token_ids"]
+                self.assertEqual(cairn.stop(), [0, 0])
+                cairn.start()
+                second = cairn.generate(QUESTION, "--conversation", str(number), *LONG)
+                self.assertEqual((second["reused_token_count"], second["policy"]), (token_count, policy))
+                self.assertEqual(second["token_ids"], undisturbed)
+                if policy == "full":  # of others two turns may attend other tokens than one
+                    self.assertEqual(second["token_ids"], whole["token_ids"])
+                self.assertEqual(cairn.stop(), [0, 0])
 
     def test_quantised_conversations_go_on_after_both_daemons_restarted(self):
         for name, others in (("q8", ("q4", "f16")), ("q4", ("f32", "q8"))):

@@ -44,7 +44,7 @@ void CheckMoments(PolicyWorld& world) {
         }
         dimension_count += std::ssize(centroid);
         // With each entry by the distance from a rounded centroid.
-        ASSERT_NEAR(index.variance(*slot), expected.variance, 0.3 * expected.variance + 0.02);
+        ASSERT_NEAR(index.variance(*slot), expected.variance, 0.25 * expected.variance + 0.02);
       }
     }
   }
@@ -52,7 +52,7 @@ void CheckMoments(PolicyWorld& world) {
   // joined it would be off by a part of what keys of a cluster differ by, 0.3.
   if (dimension_count > 0) {
     const double off = std::sqrt(squares / static_cast<double>(dimension_count));
-    ASSERT_LT(off, 0.06);
+    ASSERT_LT(off, 0.08);
   }
 }
 
@@ -104,7 +104,8 @@ void CheckMeans(PolicyWorld& world) {
   }
 }
 
-// Steps after which what a prompt of less than kChunkEntriesMin had held back was split.
+// Steps after which enough of what a prompt of less than kChunkEntriesMin had held back was split.
+// Where 192 tokens are attended there is room for it from the first one on.
 constexpr int kDrainStepsMax = 20;
 
 TEST(DynaKvPolicyTest, RandomHistoriesKeepEveryEntryInOnePlace) {
@@ -114,9 +115,11 @@ TEST(DynaKvPolicyTest, RandomHistoriesKeepEveryEntryInOnePlace) {
     PolicyOptions options = SmallOptions();
     options.selection.estimate_percent = history % 2 == 0 ? 0 : 40;
     PolicyWorld world(options, MakeDynaKv, random());
+    int steps_behind_prompt = kDrainStepsMax;
     for (int i = 0; i < 25; ++i) {
       const std::uint64_t kind = random() % 9;
       if (kind == 0) {
+        steps_behind_prompt = 0;
         world.Prefill(1 + static_cast<std::int64_t>(random() % 300));
       } else if (kind == 1) {
         world.FailedStep();
@@ -130,9 +133,11 @@ TEST(DynaKvPolicyTest, RandomHistoriesKeepEveryEntryInOnePlace) {
       } else {
         const int steps = static_cast<int>(random() % 60);
         for (int step = 0; step < steps; ++step) world.Step();
+        steps_behind_prompt += steps;
         // But for the step that clusters the first keys, behind kPartitionEntriesMin and what the
         // window and the sinks hold; and while steps read what a short prompt made them hold back.
-        if (steps > kDrainStepsMax && world.token_count() > kPartitionEntriesMin + 80) {
+        if (steps > 0 && steps_behind_prompt > kDrainStepsMax &&
+            world.token_count() > kPartitionEntriesMin + 80) {
           EXPECT_LE(world.attended_count_max(),
                     SelectedTokens(world.options().selection, world.token_count()));
         }
