@@ -15,6 +15,7 @@ constexpr std::chrono::milliseconds kChunkStopInterval{50};
 
 ForwardScheduler::ForwardScheduler(Model& model, std::int64_t chunk_tokens_max, JoinTime join_time)
     : model_(model),
+      step_tokens_max_(std::min(chunk_tokens_max, kStepTokensMax)),
       scratch_(model.config(), chunk_tokens_max, kStepTokensMax),
       join_time_(std::move(join_time)) {}
 
@@ -121,7 +122,7 @@ std::vector<ForwardScheduler::Request*> ForwardScheduler::TakeSteps() {
   std::int64_t token_count = 0;
   while (!steps_.empty() && std::ssize(taken) < kStepSequencesMax) {
     token_count += std::ssize(steps_.front()->pass->tokens);
-    if (!taken.empty() && token_count > kStepTokensMax) break;
+    if (!taken.empty() && token_count > step_tokens_max_) break;
     taken.push_back(steps_.front());
     steps_.pop_front();
   }

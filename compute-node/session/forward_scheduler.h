@@ -3,9 +3,10 @@
 // computed together, and when.
 //
 // A pass of at most kStepTokensMax tokens is a step: the next token of a conversation that decodes,
-// or a short prompt. Steps are computed together, up to kStepSequencesMax of them: a turn joins at
-// the next step and leaves behind its last one. A longer pass is a chunk of a prompt and is
-// computed by itself; chunks of several prompts take turns, in the order in which they came.
+// or a short prompt. Steps are computed together, up to kStepSequencesMax of them, of no more
+// tokens than a step or a pass of the model may have: a turn joins at the next step and leaves
+// behind its last one. A longer pass is a chunk of a prompt and is computed by itself; chunks of
+// several prompts take turns, in the order in which they came.
 //
 // Policy:
 // - A step starts when every turn that had a part in the last one is back with its next token, and
@@ -102,6 +103,7 @@ class ForwardScheduler {
   void ExpectNoMore(Member& member) CAIRN_REQUIRES(mutex_);
 
   Model& model_;
+  const std::int64_t step_tokens_max_;  // of the steps computed together
   PassScratch scratch_;
   const JoinTime join_time_;
   mutable Mutex mutex_;

@@ -29,10 +29,10 @@ inline test::ModelOptions ModelFile(const std::string& preset) {
   return options;
 }
 
-// A model of a preset, loaded once a process.
-inline Model& TestModel(const std::string& preset) {
-  static std::map<std::string, std::unique_ptr<Model>> models;
-  std::unique_ptr<Model>& model = models[preset];
+// A model of a preset, loaded once a process for passes of `batch_tokens_max` tokens.
+inline Model& TestModel(const std::string& preset, std::int64_t batch_tokens_max = 512) {
+  static std::map<std::pair<std::string, std::int64_t>, std::unique_ptr<Model>> models;
+  std::unique_ptr<Model>& model = models[{preset, batch_tokens_max}];
   if (model == nullptr) {
     const std::string path =
         testing::TempDir() + fmt::format("cairn_session_{}_{}.gguf", ::getpid(), preset);
@@ -40,7 +40,7 @@ inline Model& TestModel(const std::string& preset) {
     EXPECT_TRUE(written.ok()) << Message(written);
     ModelOptions options;
     options.thread_count = 2;
-    options.batch_tokens_max = 512;
+    options.batch_tokens_max = batch_tokens_max;
     absl::StatusOr<std::unique_ptr<Model>> loaded = Model::Load(path, options);
     EXPECT_TRUE(loaded.ok()) << Message(loaded.status());
     model = std::move(loaded).value();

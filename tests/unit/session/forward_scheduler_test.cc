@@ -46,6 +46,8 @@ class TestTurn : public KvAttention {
     return scheduler_.Run(member, pass, stop);
   }
 
+  ForwardScheduler& scheduler() { return scheduler_; }
+
   ForwardScheduler::Member member;
   std::function<void()> in_first_layer;
   std::thread::id computed_by;
@@ -69,16 +71,29 @@ class ForwardSchedulerTest : public ConversationFixture {
   // when it is being computed.
   std::future<absl::Status> Hold(TestTurn& turn, std::int64_t count, std::int64_t waiting) {
     auto began = std::make_shared<std::promise<void>>();
-    turn.in_first_layer = [this, began, waiting] {
+    turn.in_first_layer = [&scheduler = turn.scheduler(), began, waiting] {
       began->set_value();
-      WaitForSteps(waiting);
+      while (scheduler.waiting_step_count() < waiting) std::this_thread::yield();
     };
     auto result = std::async(std::launch::async, [&turn, count] { return turn.Run(count); });
     began->get_future().wait();
     return result;
   }
-  void WaitForSteps(std::int64_t count) const {
-    while (scheduler.waiting_step_count() < count) std::this_thread::yield();
+  // More steps at once than are computed together, some of them short prompts.
+  void RunManySteps(ForwardScheduler& other) {
+    const auto holder = NewTurn(other);
+    constexpr std::int64_t kTurns = kStepSequencesMax + 4;
+    auto held = Hold(*holder, 1, kTurns);
+    std::vector<std::unique_ptr<TestTurn>> turns;
+    std::vector<std::future<absl::Status>> results;
+    for (std::int64_t i = 0; i < kTurns; ++i) {
+      const std::int64_t count = i % 3 == 0 ? 60 : 1;
+      turns.push_back(std::make_unique<TestTurn>(other, Prompt(60)));
+      results.push_back(std::async(
+          std::launch::async, [turn = turns.back().get(), count] { return turn->Run(count); }));
+    }
+    EXPECT_TRUE(held.get().ok());
+    for (std::future<absl::Status>& result : results) EXPECT_TRUE(result.get().ok());
   }
 };
 
@@ -222,21 +237,12 @@ TEST_F(ForwardSchedulerTest, AChunkThatWaitsForItsTurnCanBeStopped) {
   EXPECT_TRUE(last.get().ok());
 }
 
-TEST_F(ForwardSchedulerTest, MoreStepsThanOneTakesAreComputedInTurn) {
-  const auto holder = NewTurn(Prompt(10));
-  constexpr std::int64_t kTurns = kStepSequencesMax + 4;
-  auto held = Hold(*holder, 1, kTurns);
-  std::vector<std::unique_ptr<TestTurn>> turns;
-  std::vector<std::future<absl::Status>> results;
-  for (std::int64_t i = 0; i < kTurns; ++i) {
-    // Some are short prompts: together more tokens than a step holds.
-    const std::int64_t count = i % 3 == 0 ? 60 : 1;
-    turns.push_back(NewTurn(Prompt(60)));
-    results.push_back(std::async(std::launch::async,
-                                 [turn = turns.back().get(), count] { return turn->Run(count); }));
-  }
-  EXPECT_TRUE(held.get().ok());
-  for (std::future<absl::Status>& result : results) EXPECT_TRUE(result.get().ok());
+TEST_F(ForwardSchedulerTest, MoreStepsThanOneTakesAreComputedInTurn) { RunManySteps(scheduler); }
+
+TEST_F(ForwardSchedulerTest, StepsTogetherAreNoMoreThanAPassOfTheModel) {
+  constexpr std::int64_t kPassTokens = 64;
+  ForwardScheduler small(TestModel("narrow-llama", kPassTokens), kPassTokens);
+  RunManySteps(small);
 }
 
 }  // namespace
