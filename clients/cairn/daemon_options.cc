@@ -156,7 +156,8 @@ void AddRetrievalOptions(CLI::App& command, GenerateOptions& generate) {
   command
       .add_option_function<std::string>(
           "--select", read_percent,
-          "What each token of a new conversation attends, in percent of its tokens: 3%")
+          "What each token of a new conversation attends, in percent of its tokens: 3%; not fewer "
+          "and not more tokens than cairn-compute-node's select_tokens_min and select_tokens_max")
       ->check(CLI::Validator(check_percent, "", "share"));
   command
       .add_option("--prefill", generate.prefill_tokens_max,

@@ -85,7 +85,8 @@ class PolicyRun {
       return measure_.MakePolicy(name, options);
     };
     const compute::PolicyChoice choice{measure_.policy(), world_.options.selection};
-    CAIRN_ASSIGN_OR_RETURN(conversation_, Conversation::Open(deps, id, choice));
+    CAIRN_ASSIGN_OR_RETURN(conversation_,
+                           Conversation::Open(deps, id, compute::PolicyRequest::Exactly(choice)));
     CAIRN_RETURN_IF_ERROR(conversation_->Prefill(prompt, {}, never_, nullptr));
     measure_.PromptDone(conversation_->token_count());
     return absl::OkStatus();

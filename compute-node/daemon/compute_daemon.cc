@@ -188,8 +188,15 @@ absl::StatusOr<std::shared_ptr<Runtime>> ComputeDaemon::MakeRuntime() {
       std::make_unique<ForwardScheduler>(*runtime->model, model_options.batch_tokens_max);
   CAIRN_ASSIGN_OR_RETURN(runtime->identity,
                          IdentityOf(*runtime->model, runtime->options.kv_format));
+  CAIRN_RETURN_IF_ERROR(CheckPolicy(*runtime));
   KeepConversations(*runtime);
   return runtime;
+}
+
+// Or each generation would fail.
+absl::Status ComputeDaemon::CheckPolicy(Runtime& runtime) {
+  return Annotate(MakePolicyOf(runtime.deps(state_.memory()), runtime.options.policy).status(),
+                  fmt::format("configured policy of model {}", config_.model_path()));
 }
 
 void ComputeDaemon::KeepConversations(Runtime& runtime) {

@@ -59,6 +59,7 @@ class ComputeDaemon {
   void Load();
   absl::StatusOr<std::shared_ptr<Runtime>> MakeRuntime();
   // What HTTP clients come back to.
+  absl::Status CheckPolicy(Runtime& runtime);
   void KeepConversations(Runtime& runtime);
   absl::StatusOr<std::unique_ptr<KvNode>> ReachKvNode();
 

@@ -21,7 +21,7 @@ namespace cairn::compute {
 float HalfSquare(std::span<const float> row);
 
 // The most numbers of a row of codes, which is a multiple of 8.
-inline constexpr std::int64_t kCodeDimMax = 256;
+inline constexpr std::int64_t kCodeDimMax = 512;
 
 // codes[i] = centroid[i] / scale, rounded to the nearest, with scale = max|centroid| / 127;
 // half_square is that of scale * codes. A row whose scale would be below the smallest normal float

@@ -282,6 +282,12 @@ PutPolicyState DynaKvPolicy::SaveState() const {
   return saved;
 }
 
+std::int64_t DynaKvPolicy::state_bytes() const {
+  const std::int64_t number_count = dim() + heads_.front().metric.number_count();
+  const std::int64_t number_bytes = number_count * static_cast<std::int64_t>(sizeof(float));
+  return std::ssize(heads_) * (static_cast<std::int64_t>(sizeof(HeadState)) + number_bytes);
+}
+
 absl::Status DynaKvPolicy::RestoreState(const StoredPolicyState& stored) {
   Clear();
   if (stored.version == 0 && stored.next_cluster_ids.empty()) return absl::OkStatus();
@@ -289,7 +295,7 @@ absl::Status DynaKvPolicy::RestoreState(const StoredPolicyState& stored) {
       static_cast<std::size_t>(dim() + heads_.front().metric.number_count());
   const std::size_t head_bytes = sizeof(HeadState) + number_count * sizeof(float);
   const std::size_t ids_a_layer = static_cast<std::size_t>(options_.layout.head_count) + 1;
-  if (stored.version != kDynaKvVersion || stored.state.size() != heads_.size() * head_bytes ||
+  if (stored.version != kDynaKvVersion || std::ssize(stored.state) != state_bytes() ||
       stored.next_cluster_ids.size() !=
           ids_a_layer * static_cast<std::size_t>(options_.layout.layer_count)) {
     return InvalidArgument(

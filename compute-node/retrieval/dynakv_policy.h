@@ -82,6 +82,8 @@ class DynaKvPolicy : public RetrievalPolicy {
   PolicyStatistics statistics() const override;
   std::vector<std::int64_t> NextClusterIds() const override;
   PutPolicyState SaveState() const override;
+  // Of what SaveState gives.
+  std::int64_t state_bytes() const;
   absl::Status RestoreState(const StoredPolicyState& stored) override;
   bool has_index() const override { return true; }
   std::vector<IndexRow> TakeChangedRows(std::int32_t layer) override;

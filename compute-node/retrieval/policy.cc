@@ -64,7 +64,15 @@ absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicy(std::string_view nam
       return InvalidArgument("policy dynakv takes heads of at most {} numbers, the model has {}",
                              kCodeDimMax, options.layout.head_dim);
     }
-    return std::make_unique<DynaKvPolicy>(options);
+    auto policy = std::make_unique<DynaKvPolicy>(options);
+    if (policy->state_bytes() > kPolicyStateBytesMax) {
+      return InvalidArgument(
+          "policy dynakv takes models of which it stores at most {} bytes: for {} layers of {} KV "
+          "heads of {} numbers these are {}",
+          kPolicyStateBytesMax, options.layout.layer_count, options.layout.head_count,
+          options.layout.head_dim, policy->state_bytes());
+    }
+    return policy;
   }
   if (name == "oracle") {
     return std::make_unique<TokenPolicy>("oracle", TokenPolicy::Score::kAttention, options);

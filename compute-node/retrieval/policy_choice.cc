@@ -78,10 +78,30 @@ PolicyChoice PolicyChoice::Normalised() const {
   return normalised;
 }
 
-bool PolicyChoice::Admits(const PolicyChoice& stored) const {
-  PolicyChoice asked = *this;
-  if (select_ahead_is_open) asked.selection.select_ahead = stored.selection.select_ahead;
-  return asked == stored;
+PolicyRequest PolicyRequest::Exactly(const PolicyChoice& choice) {
+  const SelectionOptions& selection = choice.selection;
+  return {.name = choice.name,
+          .select_percent = selection.select_percent,
+          .select_tokens_min = selection.select_tokens_min,
+          .select_tokens_max = selection.select_tokens_max,
+          .cluster_target_entries = selection.cluster_target_entries,
+          .seed = selection.seed,
+          .estimate_percent = selection.estimate_percent,
+          .select_ahead = selection.select_ahead};
+}
+
+PolicyChoice PolicyRequest::On(PolicyChoice choice) const {
+  SelectionOptions& selection = choice.selection;
+  choice.name = name.value_or(choice.name);
+  selection.select_percent = select_percent.value_or(selection.select_percent);
+  selection.select_tokens_min = select_tokens_min.value_or(selection.select_tokens_min);
+  selection.select_tokens_max = select_tokens_max.value_or(selection.select_tokens_max);
+  selection.cluster_target_entries =
+      cluster_target_entries.value_or(selection.cluster_target_entries);
+  selection.seed = seed.value_or(selection.seed);
+  selection.estimate_percent = estimate_percent.value_or(selection.estimate_percent);
+  selection.select_ahead = select_ahead.value_or(selection.select_ahead);
+  return choice;
 }
 
 std::string Describe(const PolicyChoice& choice, const PolicyChoice& other) {

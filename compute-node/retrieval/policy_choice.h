@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -33,20 +34,36 @@ inline constexpr std::int64_t kPolicyNameBytesMax = 32;
 struct PolicyChoice {
   std::string name = "full";
   SelectionOptions selection;
-  // Of a request that does not say select_ahead: a stored conversation fits it either way.
-  bool select_ahead_is_open = false;
 
   // INVALID_ARGUMENT for a name that MakePolicy does not know, or what SelectionOptions says.
   absl::Status Validate() const;
   // Without select_ahead where the policy has no use for it: none is stored then.
   PolicyChoice Normalised() const;
-  // Whether a conversation that was made with `stored` is one of these.
-  bool Admits(const PolicyChoice& stored) const;
   // The policy `full` has no use for the options, and none are stored for it: they do not count.
   friend bool operator==(const PolicyChoice& a, const PolicyChoice& b) {
     return a.name == b.name &&
            (a.name == "full" || a.Normalised().selection == b.Normalised().selection);
   }
+};
+
+// What somebody asks of a conversation's policy: only what is set. A conversation that holds tokens
+// must have it already; what is not set is as it has it, or as configured in a new one.
+struct PolicyRequest {
+  std::optional<std::string> name = std::nullopt;
+  std::optional<double> select_percent = std::nullopt;
+  std::optional<std::int64_t> select_tokens_min = std::nullopt;
+  std::optional<std::int64_t> select_tokens_max = std::nullopt;
+  std::optional<std::int64_t> cluster_target_entries = std::nullopt;
+  std::optional<std::uint64_t> seed = std::nullopt;
+  std::optional<double> estimate_percent = std::nullopt;
+  std::optional<bool> select_ahead = std::nullopt;
+
+  // Asks for all of a choice.
+  static PolicyRequest Exactly(const PolicyChoice& choice);
+
+  // `choice` with what is set here.
+  PolicyChoice On(PolicyChoice choice) const;
+  friend bool operator==(const PolicyRequest&, const PolicyRequest&) = default;
 };
 
 // "policy dynakv with select_percent 3", and those of the other options that differ from `other`'s.

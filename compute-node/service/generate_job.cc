@@ -98,7 +98,10 @@ absl::Status GenerateJob::ReadRequest(const v1::GenerateRequest& request) {
   }
   const std::int64_t vocab_size = runtime_->model->config().vocab_size;
   CAIRN_RETURN_IF_ERROR(ReadTurnOptions(request, vocab_size, turn_));
-  CAIRN_ASSIGN_OR_RETURN(policy_, ReadRetrieval(request.retrieval(), runtime_->options.policy));
+  policy_ = ReadRetrieval(request.retrieval());
+  if (conversation_.value() == 0) {
+    CAIRN_RETURN_IF_ERROR(Annotate(policy_.On(runtime_->options.policy).Validate(), "retrieval"));
+  }
   if (request.has_tokens()) {
     CAIRN_RETURN_IF_ERROR(ReadTokens(request.tokens(), vocab_size, turn_.prompt));
   } else if (request.has_text()) {

@@ -81,7 +81,7 @@ class GenerateJob {
   SessionId conversation_;  // 0: a new one
   std::string label_;
   bool ephemeral_ = false;
-  std::optional<PolicyChoice> policy_;  // what the request asks for
+  PolicyRequest policy_;
   KeptConversations* kept_ = nullptr;
   bool started_ = false;               // the client has heard of the conversation
   std::vector<std::int32_t> tokens_;   // of a kept conversation: what it holds, and then some

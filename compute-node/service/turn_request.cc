@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <random>
 #include <string>
-#include <type_traits>
 
 namespace cairn::compute {
 namespace {
@@ -101,36 +100,20 @@ absl::Status ReadTurnOptions(const v1::GenerateRequest& request, std::int64_t vo
   return ReadStop(request, turn.stop);
 }
 
-absl::StatusOr<std::optional<PolicyChoice>> ReadRetrieval(const v1::Retrieval& retrieval,
-                                                          const PolicyChoice& configured) {
-  PolicyChoice choice = configured;
-  bool asked = false;
-  const auto read = [&asked](auto value, auto& to) {
-    if (value == 0) return;
-    asked = true;
-    to = static_cast<std::remove_reference_t<decltype(to)>>(value);
+PolicyRequest ReadRetrieval(const v1::Retrieval& retrieval) {
+  PolicyRequest request;
+  if (!retrieval.policy().empty()) request.name = retrieval.policy();
+  const auto read = [](auto value, auto& to) {
+    if (value != 0) to = value;
   };
-  if (!retrieval.policy().empty()) {
-    asked = true;
-    choice.name = retrieval.policy();
-  }
-  read(retrieval.select_percent(), choice.selection.select_percent);
-  read(retrieval.select_tokens_min(), choice.selection.select_tokens_min);
-  read(retrieval.select_tokens_max(), choice.selection.select_tokens_max);
-  read(retrieval.cluster_target_entries(), choice.selection.cluster_target_entries);
-  read(retrieval.seed(), choice.selection.seed);
-  if (retrieval.has_estimate_percent()) {
-    asked = true;
-    choice.selection.estimate_percent = static_cast<double>(retrieval.estimate_percent());
-  }
-  choice.select_ahead_is_open = !retrieval.has_select_ahead();
-  if (retrieval.has_select_ahead()) {
-    asked = true;
-    choice.selection.select_ahead = retrieval.select_ahead();
-  }
-  if (!asked) return std::nullopt;
-  CAIRN_RETURN_IF_ERROR(Annotate(choice.Validate(), "retrieval"));
-  return choice;
+  read(retrieval.select_percent(), request.select_percent);
+  read(retrieval.select_tokens_min(), request.select_tokens_min);
+  read(retrieval.select_tokens_max(), request.select_tokens_max);
+  read(retrieval.cluster_target_entries(), request.cluster_target_entries);
+  read(retrieval.seed(), request.seed);
+  if (retrieval.has_estimate_percent()) request.estimate_percent = retrieval.estimate_percent();
+  if (retrieval.has_select_ahead()) request.select_ahead = retrieval.select_ahead();
+  return request;
 }
 
 absl::Status ReadTokens(const v1::TokenIds& tokens, std::int64_t vocab_size,

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "cairn/compute/v1/inference.pb.h"
@@ -22,10 +21,8 @@ inline constexpr std::int64_t kTokensMaxDefault = 256;
 absl::Status ReadTurnOptions(const v1::GenerateRequest& request, std::int64_t vocab_size,
                              TurnRequest& turn);
 
-// The policy that the request asks for, from what it has set and, for the rest, `configured`;
-// nullopt if it has set nothing.
-absl::StatusOr<std::optional<PolicyChoice>> ReadRetrieval(const v1::Retrieval& retrieval,
-                                                          const PolicyChoice& configured);
+// What a request asks of the policy. Whether that is possible shows on the choice that it is on.
+PolicyRequest ReadRetrieval(const v1::Retrieval& retrieval);
 
 // A prompt of token ids.
 absl::Status ReadTokens(const v1::TokenIds& tokens, std::int64_t vocab_size,

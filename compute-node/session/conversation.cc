@@ -33,8 +33,23 @@ std::int64_t ContextTokensMax(const SessionOptions& options, const ModelConfig& 
   return std::min(options.context_tokens_max, config.context_length);
 }
 
-absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(
-    const ConversationDeps& deps, SessionId session, const std::optional<PolicyChoice>& chosen) {
+absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicyOf(const ConversationDeps& deps,
+                                                              const PolicyChoice& choice) {
+  const ModelConfig& config = deps.scheduler.model().config();
+  PolicyOptions options;
+  options.layout = deps.identity.layout;
+  options.group_size = config.group_size();
+  options.rotary_pairs =
+      config.rope_pairing == RopePairing::kHalves ? RotaryPairs::kHalves : RotaryPairs::kAdjacent;
+  options.selection = choice.selection;
+  options.part_bytes_max = deps.node.part_bytes_max();
+  options.fetch_slice_bytes = deps.options.fetch_slice_bytes;
+  return deps.make_policy(choice.name, options);
+}
+
+absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(const ConversationDeps& deps,
+                                                                 SessionId session,
+                                                                 const PolicyRequest& request) {
   const TimelineSpan span(TimelineKind::kTurn, "open", {{"session", session.value()}});
   const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<KvSession> opened, deps.node.Open(session));
@@ -53,18 +68,9 @@ absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(
   if (!(attachment.key == deps.identity.key && attachment.layout == deps.identity.layout)) {
     return FailedPrecondition("conversation {} was made with other model parameters", session);
   }
-  CAIRN_ASSIGN_OR_RETURN(StoredPolicy stored, ChoosePolicy(*opened, chosen, deps.options.policy));
-  PolicyOptions policy_options;
-  policy_options.layout = attachment.layout;
-  policy_options.group_size = deps.scheduler.model().config().group_size();
-  policy_options.rotary_pairs = deps.scheduler.model().config().rope_pairing == RopePairing::kHalves
-                                    ? RotaryPairs::kHalves
-                                    : RotaryPairs::kAdjacent;
-  policy_options.selection = stored.choice.selection;
-  policy_options.part_bytes_max = deps.node.part_bytes_max();
-  policy_options.fetch_slice_bytes = deps.options.fetch_slice_bytes;
+  CAIRN_ASSIGN_OR_RETURN(StoredPolicy stored, ChoosePolicy(*opened, request, deps.options.policy));
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<RetrievalPolicy> policy,
-                         deps.make_policy(stored.choice.name, policy_options));
+                         MakePolicyOf(deps, stored.choice));
   std::unique_ptr<Conversation> conversation(
       new Conversation(deps, std::move(opened), stored.choice, std::move(policy)));
   CAIRN_RETURN_IF_ERROR(conversation->Restore(std::move(stored)));

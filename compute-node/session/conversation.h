@@ -61,14 +61,16 @@ struct ConversationDeps {
   AttentionObserver* observer = nullptr;
 };
 
+// A policy as conversations have it. INVALID_ARGUMENT: there is none that fits the model.
+absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicyOf(const ConversationDeps& deps,
+                                                              const PolicyChoice& choice);
+
 class Conversation {
  public:
-  // Attaches to a session and goes to its last checkpoint. `chosen` is the policy of a session that
-  // holds nothing yet, instead of that of the options; for any other one it must be the policy that
-  // the session has.
-  static absl::StatusOr<std::unique_ptr<Conversation>> Open(
-      const ConversationDeps& deps, SessionId session,
-      const std::optional<PolicyChoice>& chosen = std::nullopt);
+  // Attaches to a session and goes to its last checkpoint. `request`: of its policy.
+  static absl::StatusOr<std::unique_ptr<Conversation>> Open(const ConversationDeps& deps,
+                                                            SessionId session,
+                                                            const PolicyRequest& request = {});
   ~Conversation();
   Conversation(const Conversation&) = delete;
   Conversation& operator=(const Conversation&) = delete;

@@ -25,22 +25,21 @@ absl::StatusOr<PolicyChoice> ReadPolicyChoice(KvNode& node, SessionId id) {
   return std::move(stored.choice);
 }
 
-absl::StatusOr<StoredPolicy> ChoosePolicy(KvSession& session,
-                                          const std::optional<PolicyChoice>& chosen,
-                                          const PolicyChoice& otherwise) {
+absl::StatusOr<StoredPolicy> ChoosePolicy(KvSession& session, const PolicyRequest& request,
+                                          const PolicyChoice& configured) {
   if (session.attachment().token_count == 0) {
     StoredPolicy nothing;
-    nothing.choice = chosen.value_or(otherwise).Normalised();
+    nothing.choice = request.On(configured).Normalised();
     return nothing;
   }
   CAIRN_ASSIGN_OR_RETURN(StoredPolicy stored, ReadStoredPolicy(session));
-  if (chosen.has_value() && !chosen->Admits(stored.choice)) {
+  const PolicyChoice asked = request.On(stored.choice);
+  if (!(asked == stored.choice)) {
     return InvalidArgument(
         "conversation {} uses {}, not {}: leave retrieval empty (no --policy, no --select), or "
-        "start "
-        "a new conversation",
-        session.attachment().session_id, Describe(stored.choice, *chosen),
-        Describe(*chosen, stored.choice));
+        "start a new conversation",
+        session.attachment().session_id, Describe(stored.choice, asked),
+        Describe(asked, stored.choice));
   }
   return stored;
 }

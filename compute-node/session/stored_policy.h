@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "common/base/status.h"
@@ -32,10 +31,8 @@ absl::StatusOr<StoredPolicy> ReadStoredPolicy(KvSession& session);
 absl::StatusOr<PolicyChoice> ReadPolicyChoice(KvNode& node, SessionId id);
 
 // The policy that the session goes on with: its own, with what is stored of it, if it holds tokens,
-// and then `chosen`, if given, must be the same; else `chosen`, or `otherwise` if nothing is
-// chosen.
-absl::StatusOr<StoredPolicy> ChoosePolicy(KvSession& session,
-                                          const std::optional<PolicyChoice>& chosen,
-                                          const PolicyChoice& otherwise);
+// and then it must be what is asked; else what is asked, and for the rest `configured`.
+absl::StatusOr<StoredPolicy> ChoosePolicy(KvSession& session, const PolicyRequest& request,
+                                          const PolicyChoice& configured);
 
 }  // namespace cairn::compute

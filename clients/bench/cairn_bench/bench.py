@@ -22,7 +22,7 @@ ARENA_BYTES_MIN = 1 << 20
 # the budget saves more reads; a larger one is no faster (docs/results/dynakv.md).
 ARENA_BUDGET_SHARE = 16
 # Flash for one conversation: entries move when clusters change, and their old places are freed later. When a long
-# prompt is clustered anew it takes five times its keys and values and more, with the room in which clusters grow.
+# prompt is clustered anew it takes up to 2.4 times its keys and values; clusters that grow in a long decode take more.
 EXTENT_FILE_SHARE = 8
 EXTENT_FILE_BYTES_MIN = 256 << 20
 # Beside the stored context: what is asked and generated.

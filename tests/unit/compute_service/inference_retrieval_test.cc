@@ -10,50 +10,30 @@
 namespace cairn::compute {
 namespace {
 
-PolicyChoice Configured() {
-  PolicyChoice choice;
-  choice.selection = {.select_percent = 5,
-                      .select_tokens_min = 100,
-                      .select_tokens_max = 900,
-                      .cluster_target_entries = 16,
-                      .seed = 77,
-                      .estimate_percent = 30};
-  return choice;
-}
-
 using InferenceRetrievalTest = InferenceServiceTest;
 
-TEST(ReadRetrievalTest, NothingSetAsksForNothing) {
-  const auto choice = ReadRetrieval(v1::Retrieval(), Configured());
-  ASSERT_TRUE(choice.ok());
-  EXPECT_FALSE(choice->has_value());
-}
-
-TEST(ReadRetrievalTest, WhatIsNotSetIsAsConfigured) {
+TEST(ReadRetrievalTest, WhatIsSetIsAskedForAndNothingElse) {
   const auto read = [](const std::function<void(v1::Retrieval&)>& change) {
     v1::Retrieval retrieval;
     change(retrieval);
-    return ReadRetrieval(retrieval, Configured()).value().value();
+    return ReadRetrieval(retrieval);
   };
-  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_policy("full"); }).selection, Configured().selection);
-  SelectionOptions expected = Configured().selection;
-  expected.select_percent = static_cast<double>(3.3F);
-  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_select_percent(3.3F); }).selection, expected);
-  expected = Configured().selection;
-  expected.select_tokens_min = 64;
-  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_select_tokens_min(64); }).selection, expected);
-  expected = Configured().selection;
-  expected.select_tokens_max = 200;
-  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_select_tokens_max(200); }).selection, expected);
-  expected = Configured().selection;
-  expected.cluster_target_entries = 3;
-  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_cluster_target_entries(3); }).selection, expected);
-  expected = Configured().selection;
-  expected.seed = ~std::uint64_t{0};
-  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_seed(~std::uint64_t{0}); }).selection, expected);
-  expected = Configured().selection;
-  expected.estimate_percent = 0;
-  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_estimate_percent(0); }).selection, expected);
+  EXPECT_EQ(read([](v1::Retrieval&) {}), PolicyRequest());
+  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_policy("full"); }), PolicyRequest{.name = "full"});
+  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_select_percent(3.3F); }),
+            PolicyRequest{.select_percent = static_cast<double>(3.3F)});
+  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_select_tokens_min(64); }),
+            PolicyRequest{.select_tokens_min = 64});
+  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_select_tokens_max(200); }),
+            PolicyRequest{.select_tokens_max = 200});
+  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_cluster_target_entries(3); }),
+            PolicyRequest{.cluster_target_entries = 3});
+  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_seed(~std::uint64_t{0}); }),
+            PolicyRequest{.seed = ~std::uint64_t{0}});
+  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_estimate_percent(0); }),
+            PolicyRequest{.estimate_percent = 0});
+  EXPECT_EQ(read([](v1::Retrieval& r) { r.set_select_ahead(false); }),
+            PolicyRequest{.select_ahead = false});
 }
 
 TEST_F(InferenceRetrievalTest, FieldsOutOfRangeAreRefusedAndNamed) {
@@ -157,6 +137,9 @@ TEST_F(InferenceRetrievalTest, AForkGoesOnWithThePolicyThatTheConversationWasMad
   EXPECT_EQ(events_.front().started().policy(), "dynakv");
   EXPECT_EQ(events_.front().started().reused_token_count(), 350);
   *next.mutable_retrieval() = request.retrieval();
+  EXPECT_TRUE(Generate(next).ok());
+  // Whatever is configured for others.
+  next.mutable_retrieval()->clear_policy();
   EXPECT_TRUE(Generate(next).ok());
   next.mutable_retrieval()->set_select_percent(8);
   const grpc::Status other = Generate(next);

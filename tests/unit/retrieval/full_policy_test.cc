@@ -176,5 +176,21 @@ TEST(FullPolicyTest, UnknownPolicyNamesTheKnownOnes) {
   EXPECT_NE(Message(policy.status()).find("known are: full"), std::string::npos);
 }
 
+TEST(FullPolicyTest, ModelsThatDynaKvCannotHaveAreNamed) {
+  const auto refused = [](std::int32_t layer_count, std::int32_t head_count, std::int32_t dim) {
+    PolicyOptions options = Options(dim);
+    options.layout.layer_count = layer_count;
+    options.layout.head_count = head_count;
+    EXPECT_TRUE(MakePolicy("full", options).ok());
+    return Message(MakePolicy("dynakv", options).status());
+  };
+  EXPECT_EQ(refused(80, 8, 512), "");
+  EXPECT_EQ(refused(2, 2, 520),
+            "policy dynakv takes heads of at most 512 numbers, the model has 520");
+  EXPECT_EQ(refused(80, 64, 128),
+            "policy dynakv takes models of which it stores at most 4194304 bytes: for 80 layers of "
+            "64 KV heads of 128 numbers these are 6676480");
+}
+
 }  // namespace
 }  // namespace cairn::compute

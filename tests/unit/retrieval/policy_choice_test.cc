@@ -98,19 +98,34 @@ TEST(PolicyChoiceTest, OnlyDynaKvIsStoredAsOneThatSelectsAhead) {
   EXPECT_FALSE(choice == otherwise);
 }
 
-TEST(PolicyChoiceTest, WhoDoesNotSayWhetherToSelectAheadTakesWhatIsStored) {
-  PolicyChoice stored = Example();
-  stored.name = "dynakv";
-  for (const bool ahead : {false, true}) {
-    stored.selection.select_ahead = ahead;
-    PolicyChoice asked = stored;
-    asked.selection.select_ahead = true;
-    EXPECT_EQ(asked.Admits(stored), ahead);
-    asked.select_ahead_is_open = true;
-    EXPECT_TRUE(asked.Admits(stored));
-    asked.selection.seed = 1;
-    EXPECT_FALSE(asked.Admits(stored));
-  }
+TEST(PolicyChoiceTest, ARequestLeavesWhatItDoesNotSet) {
+  PolicyChoice choice = Example();
+  choice.name = "dynakv";
+  choice.selection.estimate_percent = 30;
+  EXPECT_EQ(PolicyRequest().On(choice), choice);
+  EXPECT_EQ(PolicyRequest::Exactly(choice).On(PolicyChoice()), choice);
+  EXPECT_EQ(PolicyRequest{.name = "full"}.On(choice).selection, choice.selection);
+  PolicyChoice changed = choice;
+  changed.selection.select_percent = 8;
+  EXPECT_EQ(PolicyRequest{.select_percent = 8}.On(choice), changed);
+  changed = choice;
+  changed.selection.select_tokens_min = 70;
+  EXPECT_EQ(PolicyRequest{.select_tokens_min = 70}.On(choice), changed);
+  changed = choice;
+  changed.selection.select_tokens_max = 7000;
+  EXPECT_EQ(PolicyRequest{.select_tokens_max = 7000}.On(choice), changed);
+  changed = choice;
+  changed.selection.cluster_target_entries = 3;
+  EXPECT_EQ(PolicyRequest{.cluster_target_entries = 3}.On(choice), changed);
+  changed = choice;
+  changed.selection.seed = ~std::uint64_t{0};
+  EXPECT_EQ(PolicyRequest{.seed = ~std::uint64_t{0}}.On(choice), changed);
+  changed = choice;
+  changed.selection.estimate_percent = 0;
+  EXPECT_EQ(PolicyRequest{.estimate_percent = 0}.On(choice), changed);
+  changed = choice;
+  changed.selection.select_ahead = true;
+  EXPECT_EQ(PolicyRequest{.select_ahead = true}.On(choice), changed);
 }
 
 TEST(PolicyChoiceTest, UnwrappingGivesTheChoiceAndThePolicysOwnState) {

@@ -27,8 +27,7 @@ class DynaKvTest : public ConversationFixture {
     return ram->Create(request).value();
   }
   std::unique_ptr<Conversation> OpenInRam(SessionId id) {
-    absl::StatusOr<std::unique_ptr<Conversation>> opened =
-        Conversation::Open(ram_deps(), id, std::nullopt);
+    absl::StatusOr<std::unique_ptr<Conversation>> opened = Conversation::Open(ram_deps(), id);
     EXPECT_TRUE(opened.ok()) << Message(opened.status());
     return opened.ok() ? std::move(opened).value() : nullptr;
   }
@@ -168,7 +167,7 @@ TEST_F(DynaKvTest, APromptsQueriesDecideWhatIsNear) {
     return made;
   };
   const std::unique_ptr<Conversation> conversation =
-      Conversation::Open(deps, CreateInRam(), std::nullopt).value();
+      Conversation::Open(deps, CreateInRam()).value();
   std::vector<float> logits = Logits();
   ASSERT_TRUE(conversation->Prefill(Prompt(300), logits, never, nullptr).ok());
   for (std::int32_t layer = 0; layer < identity.layout.layer_count; ++layer) {
@@ -300,8 +299,7 @@ class DynaKvIndexTest : public DynaKvTest, public testing::WithParamInterface<in
         return std::make_unique<StayingIndexPolicy>(policy_options);
       };
     }
-    absl::StatusOr<std::unique_ptr<Conversation>> opened =
-        Conversation::Open(deps, id, std::nullopt);
+    absl::StatusOr<std::unique_ptr<Conversation>> opened = Conversation::Open(deps, id);
     EXPECT_TRUE(opened.ok()) << Message(opened.status());
     return opened.ok() ? std::move(opened).value() : nullptr;
   }

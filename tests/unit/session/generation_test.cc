@@ -28,9 +28,7 @@ class GenerationTest : public ConversationFixture {
   }
 
   std::unique_ptr<Conversation> OpenByQueries(SessionId id, QueryPolicy::Log& log) {
-    PolicyChoice choice;
-    choice.name = "query";
-    return Conversation::Open(WithQueryPolicy(deps(), log), id, choice).value();
+    return Conversation::Open(WithQueryPolicy(deps(), log), id, {.name = "query"}).value();
   }
 
   std::unique_ptr<Tokenizer> tokenizer;
@@ -263,13 +261,11 @@ TEST_F(GenerationTest, CancelledStepsOfAPromptAreKept) {
 }
 
 TEST_F(GenerationTest, AShortPromptBehindALongTextIsComputedInSteps) {
-  PolicyChoice choice;
-  choice.name = "query";
-  choice.selection.select_tokens_min = 64;
   QueryPolicy::Log log;
   const SessionId id = Create();
   const ConversationDeps own = WithQueryPolicy(deps(), log);
-  const std::unique_ptr<Conversation> conversation = Conversation::Open(own, id, choice).value();
+  const std::unique_ptr<Conversation> conversation =
+      Conversation::Open(own, id, {.name = "query", .select_tokens_min = 64}).value();
   const auto prefilled = [&](std::int64_t prompt_count) {
     request.prompt = Prompt(prompt_count);
     return PrefilledTokens(*conversation, request);

@@ -140,7 +140,7 @@ class IndexStreamTest : public ConversationFixture {
     return tampered.Create(request).value();
   }
   std::unique_ptr<Conversation> OpenTampered(SessionId id) {
-    return Conversation::Open({identity, tampered, scheduler, options, memory}, id, std::nullopt)
+    return Conversation::Open({identity, tampered, scheduler, options, memory}, id, PolicyRequest())
         .value();
   }
   // A new conversation of the prompt, whose index left memory.
@@ -275,7 +275,7 @@ class OpenIndexTest : public IndexStreamTest {
 
   absl::Status OpenStatus() {
     return Conversation::Open({identity, tampered, scheduler, options, memory}, session,
-                              std::nullopt)
+                              PolicyRequest())
         .status();
   }
 

@@ -17,12 +17,16 @@ PolicyChoice Query(double select_percent) {
 
 class StoredPolicyTest : public ConversationFixture {
  protected:
-  absl::StatusOr<std::unique_ptr<Conversation>> OpenWith(
-      SessionId id, const std::optional<PolicyChoice>& chosen) {
-    return Conversation::Open(WithQueryPolicy(deps(), log), id, chosen);
+  absl::StatusOr<std::unique_ptr<Conversation>> OpenWith(SessionId id,
+                                                         const PolicyRequest& request) {
+    return Conversation::Open(WithQueryPolicy(deps(), log), id, request);
   }
-  std::unique_ptr<Conversation> MustOpen(SessionId id, const std::optional<PolicyChoice>& chosen) {
-    absl::StatusOr<std::unique_ptr<Conversation>> opened = OpenWith(id, chosen);
+  absl::StatusOr<std::unique_ptr<Conversation>> OpenWith(SessionId id, const PolicyChoice& choice) {
+    return OpenWith(id, PolicyRequest::Exactly(choice));
+  }
+  template <typename Asked>
+  std::unique_ptr<Conversation> MustOpen(SessionId id, const Asked& asked) {
+    absl::StatusOr<std::unique_ptr<Conversation>> opened = OpenWith(id, asked);
     EXPECT_TRUE(opened.ok()) << Message(opened.status());
     return opened.ok() ? std::move(opened).value() : nullptr;
   }
@@ -32,14 +36,14 @@ class StoredPolicyTest : public ConversationFixture {
 
 TEST_F(StoredPolicyTest, ANewConversationHasTheChosenPolicyOrTheDefault) {
   const SessionId id = Create();
-  EXPECT_EQ(MustOpen(id, std::nullopt)->policy_choice().name, "full");
+  EXPECT_EQ(MustOpen(id, PolicyRequest())->policy_choice().name, "full");
   // Nothing is stored yet.
   EXPECT_EQ(MustOpen(id, Query(7))->policy().name(), "query");
   ASSERT_EQ(log.made.size(), 1U);
   EXPECT_EQ(log.made[0].selection.select_percent, 7);
   EXPECT_EQ(log.made[0].group_size, model.config().head_count / model.config().kv_head_count);
   options.policy = Query(9);
-  EXPECT_EQ(MustOpen(id, std::nullopt)->policy_choice().selection.select_percent, 9);
+  EXPECT_EQ(MustOpen(id, PolicyRequest())->policy_choice().selection.select_percent, 9);
   EXPECT_EQ(MustOpen(id, PolicyChoice())->policy().name(), "full");
 }
 
@@ -51,7 +55,7 @@ TEST_F(StoredPolicyTest, AStoredConversationKeepsItsPolicyWhateverTheDefault) {
   EXPECT_EQ(stored.version, kWrappedPolicyVersion);
   options.policy.selection.select_percent = 50;
   const std::int64_t read_count = node.policy_read_count;
-  const std::unique_ptr<Conversation> reopened = MustOpen(id, std::nullopt);
+  const std::unique_ptr<Conversation> reopened = MustOpen(id, PolicyRequest());
   EXPECT_EQ(node.policy_read_count, read_count + 1);
   EXPECT_TRUE(reopened->policy_choice() == Query(7));
   EXPECT_EQ(log.made.back().selection.select_percent, 7);
@@ -76,7 +80,7 @@ TEST_F(StoredPolicyTest, StateOfFullStaysAsOldStoresHaveIt) {
   EXPECT_EQ(stored.version, 1);
   EXPECT_EQ(stored.state.size(), 8U);
   options.policy = Query(3);
-  EXPECT_EQ(MustOpen(id, std::nullopt)->policy().name(), "full");
+  EXPECT_EQ(MustOpen(id, PolicyRequest())->policy().name(), "full");
   PolicyChoice full;
   full.selection.select_percent = 44;  // means nothing to it
   EXPECT_EQ(MustOpen(id, full)->policy().name(), "full");
@@ -88,7 +92,7 @@ TEST_F(StoredPolicyTest, DamagedStateNamesTheConversation) {
   Continue(*MustOpen(id, Query(7)), Prompt(50), 1);
   PutPolicyState& stored = node.sessions[id.value()].committed.policy;
   stored.state.resize(20);
-  const absl::Status status = OpenWith(id, std::nullopt).status();
+  const absl::Status status = OpenWith(id, PolicyRequest()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(Message(status).find(fmt::format("open conversation {}", id)), std::string::npos);
 }
@@ -126,13 +130,13 @@ TEST_F(StoredPolicyTest, AForkInheritsThePolicy) {
   create.layout = identity.layout;
   const SessionId id = engine->Create(create).value();
   const std::vector<std::int32_t> prompt = Prompt(300);
-  Continue(*Conversation::Open(own, id, Query(7)).value(), prompt, 5);
+  Continue(*Conversation::Open(own, id, PolicyRequest::Exactly(Query(7))).value(), prompt, 5);
   create.parent_segment_id = engine->Seal(id)->segment_id;
   for (const std::int64_t count : {305, 300, 129, 40}) {
     SCOPED_TRACE(count);
     create.parent_token_count = count;
     const SessionId fork = engine->Create(create).value();
-    EXPECT_EQ(Conversation::Open(own, fork, PolicyChoice()).status().code(),
+    EXPECT_EQ(Conversation::Open(own, fork, {.name = "full"}).status().code(),
               absl::StatusCode::kInvalidArgument);
     const auto opened = Conversation::Open(own, fork);
     ASSERT_TRUE(opened.ok()) << Message(opened.status());
