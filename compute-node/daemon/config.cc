@@ -25,6 +25,9 @@ constexpr std::int64_t kKvRamBytesMin = std::int64_t{1} << 20;
 constexpr std::int64_t kKvRamBytesDefault = std::int64_t{8} << 30;
 constexpr std::int64_t kKvRamBytesMax = std::int64_t{1} << 42;
 constexpr std::int32_t kGenerationsMaxDefault = 8;
+// Not that of a PolicyChoice, `full`, which is what a conversation without a stored policy was made
+// with.
+constexpr char kPolicyDefault[] = "dynakv";
 
 // In the order of the fields.
 constexpr std::array kKeys = {
@@ -243,7 +246,7 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_http_listen("");
   config.set_http_api_key_path("");
   config.set_http_kept_conversation_count_max(kKeptConversationsDefault);
-  config.set_policy(session.policy.name);
+  config.set_policy(kPolicyDefault);
   config.set_select_percent(static_cast<float>(session.policy.selection.select_percent));
   config.set_select_tokens_min(session.policy.selection.select_tokens_min);
   config.set_select_tokens_max(session.policy.selection.select_tokens_max);

@@ -26,7 +26,9 @@ def load_protocols(directory):
 
 
 class Cairn:
-    """Both daemons in a directory of their own; kv is "node" (flash) or "ram"."""
+    """Both daemons in a directory of their own; kv is "node" (flash) or "ram". What does not name a policy attends
+    everything.
+    """
 
     def __init__(self, bin_dir, model, kv="node", extent_bytes=2 << 30, threads=0, context=0, data_dir=None,
                  kv_settings=None):
@@ -41,7 +43,8 @@ class Cairn:
             self.kv_node = Daemon([f"{bin_dir}/cairn-kv-node", "--config", str(config)])
         config = base / "compute.conf"
         config.write_text(f'model_path: "{model}"\nsocket_path: "{base}/c.sock"\nkv: "{kv}"\n'
-                          f'kv_socket_path: "{base}/kv.sock"\nthreads: {threads}\ncontext_tokens_max: {context}\n')
+                          f'kv_socket_path: "{base}/kv.sock"\nthreads: {threads}\ncontext_tokens_max: {context}\n'
+                          'policy: "full"\n')
         self.compute_node = Daemon([f"{bin_dir}/cairn-compute-node", "--config", str(config)])
         self.protocol, self.kv_protocol = load_protocols(base)
         self.channel = grpc.insecure_channel(f"unix:{base}/c.sock")

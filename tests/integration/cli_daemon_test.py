@@ -205,22 +205,24 @@ class CliDaemonTest(daemons.SharedCairnTest):
             lines = file.read().splitlines(keepends=True)
         question = "Q: what then?\nA:"
         ask = ("--tokens", "12", "--ignore-end")
+        # Of other policies a conversation that comes in two turns may attend other tokens than one that comes whole.
+        full = ("--policy", "full")
 
         def prefix(count):
             return "".join(lines[:count])
 
-        whole = self.cairn.generate(prefix(len(lines)), "--tokens", "40", "--ignore-end")
+        whole = self.cairn.generate(prefix(len(lines)), *full, "--tokens", "40", "--ignore-end")
         source = whole["conversation_id"]
         # Before the window, within it, and at its very end; then from a fork's own and its source's tokens.
         for count in (1, len(lines) // 3, len(lines) - 2, len(lines)):
-            fresh = self.cairn.generate(prefix(count) + question, *ask, "--ephemeral")
+            fresh = self.cairn.generate(prefix(count) + question, *full, *ask, "--ephemeral")
             alone = self.cairn.generate(prefix(count), "--tokens", "0", "--ephemeral")
             fork = self.cairn.fork(source, alone["conversation_token_count"])
             told = self.cairn.generate(question, *ask, "--conversation", str(fork))
             self.assertEqual(told["reused_token_count"], alone["conversation_token_count"])
             self.assertEqual(told["token_ids"], fresh["token_ids"], f"{count} lines")
         earlier = self.cairn.generate(prefix(5), "--tokens", "0", "--ephemeral")["conversation_token_count"]
-        fresh = self.cairn.generate(prefix(5) + question, *ask, "--ephemeral")
+        fresh = self.cairn.generate(prefix(5) + question, *full, *ask, "--ephemeral")
         for parent in (fork, source):
             again = self.cairn.generate(question, *ask, "--conversation", str(self.cairn.fork(parent, earlier)))
             self.assertEqual(again["token_ids"], fresh["token_ids"])

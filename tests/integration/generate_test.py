@@ -100,7 +100,7 @@ class GenerateTest(daemons.SharedCairnTest):
         done = self.cairn.run("generate", "Q: Who?\nA:", "--tokens", "5", "--stats")
         self.assertRegex(done.stderr.decode().splitlines()[-1],
                          r"^summary: tokens_per_s=[\d.]+ ttft_ms=[\d.]+ kv_flash_bytes=\d+ kv_dram_bytes=\d+ "
-                         r"io_engine=(io_uring|threads) policy=full$")
+                         r"io_engine=(io_uring|threads) policy=dynakv$")
 
     def test_policy_is_chosen_for_a_new_conversation_and_kept(self):
         first = self.cairn.generate("Mira keeps", "--policy", "full", "--select", "3.5%", "--tokens", "3")

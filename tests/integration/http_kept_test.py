@@ -10,6 +10,8 @@ import unittest
 from daemons import Cairn, DEMO_TEXT, wait_until
 from http_test import CHAT, COMPLETION, CONFIG, Client
 
+# Full attention: then an answer does not depend on what of its history was kept.
+EXACT = CONFIG + 'policy: "full"\n'
 SYSTEM = {"role": "system", "content": "You are asked about lanterns, and answer in few words. " * 3}
 QUESTIONS = ["What is the code of the green lantern?", "And of the red one?", "Who keeps them, and since when?"]
 
@@ -51,7 +53,7 @@ class HttpKeptTest(unittest.TestCase):
     def test_each_turn_computes_what_is_new_and_answers_the_same(self):
         answers = {}
         for count in (0, 8):
-            with Cairn(compute_config=CONFIG + f"http_kept_conversation_count_max: {count}\n") as cairn:
+            with Cairn(compute_config=EXACT + f"http_kept_conversation_count_max: {count}\n") as cairn:
                 chat = Chat(Client(cairn), [SYSTEM])
                 turns = [chat.answer(question, temperature=1, seed=5) for question in QUESTIONS]
                 answers[count] = [answer for _, answer in turns]
@@ -85,7 +87,7 @@ class HttpKeptTest(unittest.TestCase):
         seed = int(os.environ.get("CAIRN_TEST_SEED", random.randrange(1 << 32)))
         print(f"CAIRN_TEST_SEED={seed}")
         rng = random.Random(seed)
-        small = CONFIG + "prefill_chunk_tokens: 96\n"
+        small = EXACT + "prefill_chunk_tokens: 96\n"
         with Cairn(kv="ram", compute_config=small) as cairn, \
                 Cairn(kv="ram", compute_config=small + "http_kept_conversation_count_max: 0\n") as other:
             clients = [Client(cairn), Client(other)]
@@ -138,14 +140,14 @@ class HttpKeptTest(unittest.TestCase):
             self.assertTrue(self.kept(cairn))
             own = cairn.generate("Mira", "--tokens", "2")["conversation_id"]
             cairn.compute.stop()
-            cairn.write_compute_config(CONFIG.replace(":0", f":{client.port}") + 'policy: "dynakv"\n')
+            cairn.write_compute_config(CONFIG.replace(":0", f":{client.port}") + 'policy: "full"\n')
             cairn.compute.start()
             self.assertEqual([session["conversation_id"] for session in cairn.sessions()], [own])
             self.assertEqual(cached(Chat(client, [SYSTEM]).ask(QUESTIONS[0])[0]), 0)
             # What was made with the configured one is gone on with; a conversation keeps its own.
             self.assertGreater(cached(Chat(client, [SYSTEM]).ask(QUESTIONS[0])[0]), 0)
-            self.assertEqual(cairn.generate(" the", "--conversation", str(own))["policy"], "full")
-            self.assertEqual(cairn.generate("Mira", "--ephemeral")["policy"], "dynakv")
+            self.assertEqual(cairn.generate(" the", "--conversation", str(own))["policy"], "dynakv")
+            self.assertEqual(cairn.generate("Mira", "--ephemeral")["policy"], "full")
 
     def test_the_oldest_goes_when_there_are_too_many(self):
         with Cairn(kv="ram", compute_config=CONFIG + "http_kept_conversation_count_max: 2\n") as cairn:
@@ -173,7 +175,7 @@ class HttpKeptTest(unittest.TestCase):
             self.assertGreater(cached(usage), 0)
 
     def test_chats_at_once_answer_as_one_alone(self):
-        with Cairn(compute_config=CONFIG + "http_kept_conversation_count_max: 5\n") as cairn:
+        with Cairn(compute_config=EXACT + "http_kept_conversation_count_max: 5\n") as cairn:
             def talk(number):
                 chat = Chat(Client(cairn), [SYSTEM])
                 return [chat.answer(f"{question} I am number {number % 3}.")[1] for question in QUESTIONS]
@@ -284,7 +286,7 @@ class HttpKeptTest(unittest.TestCase):
             self.assertEqual(cairn.sessions(), [])
 
     def test_kept_conversations_give_way_when_the_flash_fills(self):
-        with Cairn(compute_config=CONFIG + "http_kept_conversation_count_max: 64\n",
+        with Cairn(compute_config=EXACT + "http_kept_conversation_count_max: 64\n",
                    extent_file_bytes=16 << 20) as cairn:
             client = Client(cairn)
             counts = []
