@@ -84,16 +84,16 @@ struct GenerateOptions {
   std::uint64_t seed = 0;                // 0: a random one
   // Generation ends before the first of these texts.
   std::vector<std::string> stop;
-  // Of a new conversation, which keeps it; see inference.proto's Retrieval. Empty or 0: as the
-  // daemon is configured.
+  // Of a new conversation, which keeps it; see inference.proto's Retrieval. Empty, 0 or unset: as
+  // the conversation has it, a new one as the daemon is configured.
   std::string policy;
   float select_percent = 0;
   std::int32_t select_tokens_min = 0;
   std::int32_t select_tokens_max = 0;
   std::int32_t cluster_target_entries = 0;
   std::uint64_t clustering_seed = 0;
-  std::optional<float> estimate_percent{};  // unset: as the daemon is configured
-  std::optional<bool> select_ahead{};       // likewise
+  std::optional<float> estimate_percent{};
+  std::optional<bool> select_ahead{};
   // For measurements: how many of the prompt's first tokens are prefilled; 0: see inference.proto.
   std::int32_t prefill_tokens_max = 0;
   // Shown in lists.

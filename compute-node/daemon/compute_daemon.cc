@@ -193,10 +193,15 @@ absl::StatusOr<std::shared_ptr<Runtime>> ComputeDaemon::MakeRuntime() {
   return runtime;
 }
 
-// Or each generation would fail.
 absl::Status ComputeDaemon::CheckPolicy(Runtime& runtime) {
-  return Annotate(MakePolicyOf(runtime.deps(state_.memory()), runtime.options.policy).status(),
-                  fmt::format("configured policy of model {}", config_.model_path()));
+  const PolicyChoice& policy = runtime.options.policy;
+  absl::Status status = MakePolicyOf(runtime.deps(state_.memory()), policy).status();
+  if (status.ok()) return status;
+  return absl::Status(
+      status.code(),
+      fmt::format("{} cannot have the configured policy: {}; configure policy: \"full\", or "
+                  "another one",
+                  config_.model_path(), Message(status)));
 }
 
 void ComputeDaemon::KeepConversations(Runtime& runtime) {

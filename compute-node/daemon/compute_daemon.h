@@ -58,8 +58,9 @@ class ComputeDaemon {
   void StopCalls();
   void Load();
   absl::StatusOr<std::shared_ptr<Runtime>> MakeRuntime();
-  // What HTTP clients come back to.
+  // Of the configured one: or each generation would fail.
   absl::Status CheckPolicy(Runtime& runtime);
+  // What HTTP clients come back to.
   void KeepConversations(Runtime& runtime);
   absl::StatusOr<std::unique_ptr<KvNode>> ReachKvNode();
 

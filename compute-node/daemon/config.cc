@@ -89,7 +89,8 @@ constexpr std::array kKeys = {
     ConfigKey{
         "policy",
         "Which stored keys and values each token of a new conversation attends, unless its client\n"
-        "says otherwise. \"full\": all."},
+        "says otherwise. \"full\": all, so that each token reads the whole conversation.\n"
+        "\"dynakv\": those that the token needs most, as many as the next three keys say."},
     ConfigKey{"select_percent",
               "What a token attends, in percent of the conversation's tokens; \"full\" has no use\n"
               "for this and the next four."},
@@ -116,7 +117,7 @@ constexpr std::array kKeys = {
     ConfigKey{"recluster_prompts",
               "Whether clusters of a prompt longer than prefill_chunk_tokens are made again over\n"
               "all of it: better answers, and everything is read and written once more. It takes\n"
-              "its room on flash twice meanwhile; without that room it keeps those it has."},
+              "up to 2.4 times its room on flash meanwhile; without that it keeps those it has."},
     ConfigKey{"local_prompts",
               "For measurements: tokens of a prompt attend only the piece of it that is computed\n"
               "with them, so that very long ones take little time. Answers are wrong."},

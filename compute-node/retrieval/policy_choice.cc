@@ -12,7 +12,6 @@
 namespace cairn::compute {
 namespace {
 
-constexpr std::string_view kFullName = "full";
 // The policy that may select ahead.
 constexpr std::string_view kAheadName = "dynakv";
 
@@ -106,7 +105,7 @@ PolicyChoice PolicyRequest::On(PolicyChoice choice) const {
 
 std::string Describe(const PolicyChoice& choice, const PolicyChoice& other) {
   std::string text = fmt::format("policy {}", choice.name);
-  if (choice.name == kFullName) return text;
+  if (!choice.selects()) return text;
   // As somebody wrote it: most come from a 32-bit number.
   text +=
       fmt::format(" with select_percent {}", static_cast<float>(choice.selection.select_percent));
@@ -128,7 +127,7 @@ std::string Describe(const PolicyChoice& choice, const PolicyChoice& other) {
 
 PutPolicyState WrapPolicyState(const PolicyChoice& given, PutPolicyState own) {
   const PolicyChoice choice = given.Normalised();
-  if (choice.name == kFullName) {
+  if (!choice.selects()) {
     CAIRN_CHECK(own.version < kWrappedPolicyVersion);
     return own;
   }
@@ -164,7 +163,7 @@ absl::StatusOr<UnwrappedPolicyState> UnwrapPolicyState(std::int32_t version,
     return out;
   }
   std::string_view rest = state;
-  if (!TakeName(rest, out.choice.name) || out.choice.name == kFullName ||
+  if (!TakeName(rest, out.choice.name) || !out.choice.selects() ||
       !TakeSelection(rest, version, out.choice.selection) || !TakeNumber(rest, out.version)) {
     return InvalidArgument(
         "stored policy state of {} bytes does not begin with a policy's name and options",

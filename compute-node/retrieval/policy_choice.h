@@ -35,6 +35,8 @@ struct PolicyChoice {
   std::string name = "full";
   SelectionOptions selection;
 
+  // Whether a token attends less than everything.
+  bool selects() const { return name != "full"; }
   // INVALID_ARGUMENT for a name that MakePolicy does not know, or what SelectionOptions says.
   absl::Status Validate() const;
   // Without select_ahead where the policy has no use for it: none is stored then.
@@ -42,7 +44,7 @@ struct PolicyChoice {
   // The policy `full` has no use for the options, and none are stored for it: they do not count.
   friend bool operator==(const PolicyChoice& a, const PolicyChoice& b) {
     return a.name == b.name &&
-           (a.name == "full" || a.Normalised().selection == b.Normalised().selection);
+           (!a.selects() || a.Normalised().selection == b.Normalised().selection);
   }
 };
 

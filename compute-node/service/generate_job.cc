@@ -39,6 +39,15 @@ bool IsWholeAfter(const absl::Status& status) {
   }
 }
 
+// What a prompt may take on flash at once. Clusters leave room to grow in, and those of a prompt
+// that came in several chunks are made anew before the old ones are freed.
+std::int64_t PromptFlashBytes(const SessionOptions& options, const PolicyChoice& policy,
+                              std::int64_t kv_bytes, std::int64_t token_count) {
+  if (!policy.selects()) return kv_bytes;
+  const bool anew = options.recluster_prompts && token_count > options.prefill_chunk_tokens;
+  return anew ? kv_bytes * 12 / 5 : kv_bytes * 5 / 4;
+}
+
 google::protobuf::Duration ToDuration(std::chrono::nanoseconds time) {
   google::protobuf::Duration duration;
   duration.set_seconds(time.count() / 1'000'000'000);
@@ -99,9 +108,10 @@ absl::Status GenerateJob::ReadRequest(const v1::GenerateRequest& request) {
   const std::int64_t vocab_size = runtime_->model->config().vocab_size;
   CAIRN_RETURN_IF_ERROR(ReadTurnOptions(request, vocab_size, turn_));
   policy_ = ReadRetrieval(request.retrieval());
-  if (conversation_.value() == 0) {
-    CAIRN_RETURN_IF_ERROR(Annotate(policy_.On(runtime_->options.policy).Validate(), "retrieval"));
-  }
+  // On a conversation that exists the rest shows when it is open.
+  const PolicyRequest checked =
+      conversation_.value() == 0 ? policy_ : PolicyRequest{.name = policy_.name};
+  CAIRN_RETURN_IF_ERROR(Annotate(checked.On(runtime_->options.policy).Validate(), "retrieval"));
   if (request.has_tokens()) {
     CAIRN_RETURN_IF_ERROR(ReadTokens(request.tokens(), vocab_size, turn_.prompt));
   } else if (request.has_text()) {
@@ -337,8 +347,10 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
 
 void GenerateJob::MakeRoom(const KvStats& stats) {
   if (runtime_->kept == nullptr) return;
-  runtime_->kept->MakeRoom(stats,
-                           std::ssize(turn_.prompt) * runtime_->identity.layout.TokenBytes());
+  const std::int64_t token_count = std::ssize(turn_.prompt);
+  runtime_->kept->MakeRoom(
+      stats, PromptFlashBytes(runtime_->options, policy_.On(runtime_->options.policy),
+                              token_count * runtime_->identity.layout.TokenBytes(), token_count));
 }
 
 void GenerateJob::SendStarted(const Conversation& conversation) {

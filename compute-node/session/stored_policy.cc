@@ -30,10 +30,19 @@ absl::StatusOr<StoredPolicy> ChoosePolicy(KvSession& session, const PolicyReques
   if (session.attachment().token_count == 0) {
     StoredPolicy nothing;
     nothing.choice = request.On(configured).Normalised();
+    CAIRN_RETURN_IF_ERROR(Annotate(nothing.choice.selection.Validate(), "retrieval"));
     return nothing;
   }
   CAIRN_ASSIGN_OR_RETURN(StoredPolicy stored, ReadStoredPolicy(session));
   const PolicyChoice asked = request.On(stored.choice);
+  CAIRN_RETURN_IF_ERROR(Annotate(asked.selection.Validate(), "retrieval"));
+  // Who does not name the policy may think that it is another one.
+  if (!stored.choice.selects() && !request.name.has_value() && !(request == PolicyRequest())) {
+    return InvalidArgument(
+        "conversation {} uses policy full, which attends everything and selects nothing: leave "
+        "retrieval empty (no --select), or start a new conversation",
+        session.attachment().session_id);
+  }
   if (!(asked == stored.choice)) {
     return InvalidArgument(
         "conversation {} uses {}, not {}: leave retrieval empty (no --policy, no --select), or "

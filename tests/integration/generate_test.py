@@ -350,7 +350,7 @@ class RestartTest(unittest.TestCase):
 
     def test_quantised_conversations_go_on_after_both_daemons_restarted(self):
         for name, others in (("q8", ("q4", "f16")), ("q4", ("f32", "q8"))):
-            with self.subTest(name), Cairn(compute_config=f'kv_format: "{name}"\n') as cairn:
+            with self.subTest(name), Cairn(compute_config=f'policy: "full" kv_format: "{name}"\n') as cairn:
                 first = cairn.generate("", "--file", DEMO_TEXT, "--tokens", "0")
                 number = str(first["conversation_id"])
                 undisturbed = cairn.generate(QUESTION, "--file", DEMO_TEXT, *LONG)
@@ -432,7 +432,7 @@ class RestartTest(unittest.TestCase):
             self.assertNotEqual(process.returncode, 0)
 
     def test_text_is_the_same_when_the_kv_node_is_killed(self):
-        self.check_text_when_the_kv_node_is_killed("")
+        self.check_text_when_the_kv_node_is_killed("policy: 'full'\n")
 
     def test_text_is_the_same_when_an_index_has_to_be_asked_for_again(self):
         self.check_text_when_the_kv_node_is_killed("policy: 'dynakv'\nkeep_clusters: false\n")

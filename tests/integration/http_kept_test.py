@@ -70,7 +70,7 @@ class HttpKeptTest(unittest.TestCase):
         self.assertEqual(answers[0], answers[8])
 
     def test_an_answer_again_and_an_edited_question_share_the_beginning(self):
-        with Cairn(kv="ram", compute_config=CONFIG) as cairn:
+        with Cairn(kv="ram", compute_config=EXACT) as cairn:
             chat = Chat(Client(cairn), [SYSTEM])
             usage, first = chat.ask(QUESTIONS[0], temperature=2, seed=3)
             again_usage, again = chat.ask(temperature=2, seed=3)
@@ -192,14 +192,14 @@ class HttpKeptTest(unittest.TestCase):
         fields = dict(prompt=prompt, temperature=0, stop="\n", max_tokens=50)
         # What the opening reads, and only what attention reads.
         for first_byte, byte_count in ((8192, (64 << 20) - 8192), (2 << 20, 2 << 20)):
-            with self.subTest(first_byte=first_byte), Cairn(compute_config=CONFIG) as cairn:
+            with self.subTest(first_byte=first_byte), Cairn(compute_config=EXACT) as cairn:
                 client = Client(cairn)
                 answer = client.post(COMPLETION, **fields).json["choices"][0]["text"]
                 cairn.stop()
                 with open(cairn.path("store/extents.cairn"), "r+b") as file:
                     file.seek(first_byte)
                     file.write(os.urandom(byte_count))
-                cairn.write_compute_config(CONFIG.replace(":0", f":{client.port}"))
+                cairn.write_compute_config(EXACT.replace(":0", f":{client.port}"))
                 cairn.start()
                 reply = client.post(COMPLETION, **fields)
                 self.assertEqual(reply.status, 200, reply.text)
@@ -286,7 +286,7 @@ class HttpKeptTest(unittest.TestCase):
             self.assertEqual(cairn.sessions(), [])
 
     def test_kept_conversations_give_way_when_the_flash_fills(self):
-        with Cairn(compute_config=EXACT + "http_kept_conversation_count_max: 64\n",
+        with Cairn(compute_config=CONFIG + "http_kept_conversation_count_max: 64\n",
                    extent_file_bytes=16 << 20) as cairn:
             client = Client(cairn)
             counts = []

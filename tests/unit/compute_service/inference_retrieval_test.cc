@@ -73,6 +73,26 @@ TEST_F(InferenceRetrievalTest, FieldsOutOfRangeAreRefusedAndNamed) {
   EXPECT_TRUE(node_->sessions.empty());
 }
 
+TEST_F(InferenceRetrievalTest, FieldsOutOfRangeAreRefusedOnAConversationThatExists) {
+  LoadModel("", MakeRamKvNode({.size_bytes = 64 << 20, .engine = {}}).value());
+  for (const std::string policy : {"full", "dynakv"}) {
+    SCOPED_TRACE(policy);
+    v1::GenerateRequest request;
+    request.set_text("hello");
+    request.set_tokens_max(2);
+    request.mutable_retrieval()->set_policy(policy);
+    ASSERT_TRUE(Generate(request).ok());
+    request.set_conversation_id(events_.front().started().conversation_id());
+    request.mutable_retrieval()->set_select_percent(101);
+    const grpc::Status status = Generate(request);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(status.error_message().find("retrieval: select_percent is 101"), 0U)
+        << status.error_message();
+    request.mutable_retrieval()->set_policy("nope");
+    EXPECT_EQ(Generate(request).error_message().find("retrieval: policy is 'nope'"), 0U);
+  }
+}
+
 TEST_F(InferenceRetrievalTest, StartedNamesThePolicyOfTheConversation) {
   LoadModel();
   v1::GenerateRequest request;

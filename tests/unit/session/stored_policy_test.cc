@@ -85,6 +85,10 @@ TEST_F(StoredPolicyTest, StateOfFullStaysAsOldStoresHaveIt) {
   full.selection.select_percent = 44;  // means nothing to it
   EXPECT_EQ(MustOpen(id, full)->policy().name(), "full");
   EXPECT_EQ(OpenWith(id, Query(3)).status().code(), absl::StatusCode::kInvalidArgument);
+  // Somebody who takes it for another one.
+  const absl::Status selects = OpenWith(id, PolicyRequest{.select_percent = 44}).status();
+  EXPECT_EQ(selects.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(Message(selects).find("uses policy full, which attends everything"), std::string::npos);
 }
 
 TEST_F(StoredPolicyTest, DamagedStateNamesTheConversation) {
