@@ -1,6 +1,7 @@
 """How long each question of a chat over HTTP waits for the first word of its answer.
 
-Start cairn-compute-node with --http, once as it is and once with http_kept_conversation_count_max: 0, then
+Start cairn-compute-node with --http and policy: "full", once so and once with
+http_kept_conversation_count_max: 0 too, then
     tests/bench/http_chat.py --port 8080 --words 700
 """
 import argparse
