@@ -36,13 +36,6 @@ absl::StatusOr<StoredPolicy> ChoosePolicy(KvSession& session, const PolicyReques
   CAIRN_ASSIGN_OR_RETURN(StoredPolicy stored, ReadStoredPolicy(session));
   const PolicyChoice asked = request.On(stored.choice);
   CAIRN_RETURN_IF_ERROR(Annotate(asked.selection.Validate(), "retrieval"));
-  // Who does not name the policy may think that it is another one.
-  if (!stored.choice.selects() && !request.name.has_value() && !(request == PolicyRequest())) {
-    return InvalidArgument(
-        "conversation {} uses policy full, which attends everything and selects nothing: leave "
-        "retrieval empty (no --select), or start a new conversation",
-        session.attachment().session_id);
-  }
   if (!(asked == stored.choice)) {
     return InvalidArgument(
         "conversation {} uses {}, not {}: leave retrieval empty (no --policy, no --select), or "
