@@ -169,7 +169,8 @@ class RetrievalPolicy {
   // computes.
   virtual bool selects_without_queries() const = 0;
   // Whether Select is asked with what a layer's queries are foreseen to be, and that is attended
-  // whatever they are then; but for the first layer, of which nothing is foreseen.
+  // unless they turn out to be far from it (session/foreseen_queries.h); but for the first layer,
+  // of which nothing is foreseen.
   virtual bool selects_ahead() const { return false; }
   // Whether Store looks at keys.
   virtual bool needs_keys() const { return false; }

@@ -31,7 +31,8 @@ struct SelectionOptions {
   // means of their keys and values; 0: none. Only of dynakv.
   double estimate_percent = 0;
   // Whether all layers but the first select by what their queries are foreseen to be while the
-  // layer before is computed, so that what they attend is there in time. Only of dynakv.
+  // layer before is computed, so that what they attend is there in time. Heads of which that was
+  // wrong select anew. Only of dynakv.
   bool select_ahead = true;
 
   std::int64_t cluster_entries_max() const { return 2 * cluster_target_entries; }

@@ -42,7 +42,8 @@ StoredKv::StoredKv(const Options& options, const ModelConfig& config, ThreadPool
       store_(options.layout, options.window_tokens_max, pool, session, policy, options.policy,
              memory, options.memory),
       loaded_(static_cast<std::size_t>(options.layout.layer_count)),
-      loading_(loaded_.size()) {}
+      loading_(loaded_.size()),
+      foreseen_(config.head_dim, config.group_size()) {}
 
 absl::Status StoredKv::Restore(std::optional<StoredPolicy> stored, std::string& random_state) {
   AbandonPass();
@@ -86,8 +87,13 @@ SelectionInput StoredKv::InputOf(std::int32_t layer, std::span<const float> quer
 void StoredKv::Predict(int layer, std::span<const float> queries) {
   const TimelineSpan span(TimelineKind::kCompute, "predict", {{"layer", layer}});
   std::vector<FetchSlice> plan = policy_.Select(InputOf(layer, queries));
-  if (options_.predict) selected_fetch_.Predict(session_, layer, plan);
-  if (policy_.selects_ahead()) ahead_ = {layer, std::move(plan)};
+  // Also of a policy that selects ahead: a layer may be one whose heads mostly select anew.
+  if (options_.predict && selected_fetch_.IsWorthPredicting(layer)) {
+    selected_fetch_.Predict(session_, layer, plan);
+  }
+  if (!policy_.selects_ahead()) return;
+  ahead_ = {layer, std::move(plan)};
+  foreseen_.Set(queries);
 }
 
 std::int64_t StoredKv::WholeBlocksEnd(std::int32_t layer) const {
@@ -188,9 +194,11 @@ absl::Status StoredKv::AttendSelected(const AttentionBatch& batch) {
 }
 
 std::vector<FetchSlice> StoredKv::PlanOf(const AttentionBatch& batch) {
-  if (ahead_.layer == batch.layer) return std::exchange(ahead_, {}).slices;
+  const bool was_foreseen = ahead_.layer == batch.layer;
+  std::vector<FetchSlice> ahead = std::exchange(ahead_, {}).slices;
+  if (was_foreseen && !foreseen_.Correct(batch.q)) return ahead;
   const TimelineSpan span(TimelineKind::kCompute, "select", {{"layer", batch.layer}});
-  return policy_.Select(InputOf(batch.layer, batch.q));
+  return policy_.Select(InputOf(batch.layer, was_foreseen ? foreseen_.queries() : batch.q));
 }
 
 std::vector<std::vector<ClusterId>> StoredKv::Estimate(const AttentionBatch& batch,

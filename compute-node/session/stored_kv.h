@@ -37,6 +37,7 @@
 #include "compute-node/session/block_attention.h"
 #include "compute-node/session/entry_store.h"
 #include "compute-node/session/fetch_pipeline.h"
+#include "compute-node/session/foreseen_queries.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/memory_shares.h"
 #include "compute-node/session/selected_fetch.h"
@@ -110,7 +111,8 @@ class StoredKv : public KvAttention {
   SelectionInput InputOf(std::int32_t layer, std::span<const float> queries);
   absl::Status AttendEverything(const AttentionBatch& batch);
   absl::Status AttendSelected(const AttentionBatch& batch);
-  // What the layer attends: as it was selected ahead, or now.
+  // What the layer attends: as it was selected ahead, or now. A head whose queries are not what was
+  // foreseen selects anew; that depends on the queries alone.
   std::vector<FetchSlice> PlanOf(const AttentionBatch& batch);
   std::vector<std::vector<ClusterId>> Estimate(const AttentionBatch& batch,
                                                std::span<const FetchSlice> plan);
@@ -154,7 +156,7 @@ class StoredKv : public KvAttention {
   std::vector<std::vector<LoadedCluster>> loaded_;
   std::vector<std::vector<LoadedCluster>> loading_;
 
-  // What a policy that selects ahead has selected.
+  // What a policy that selects ahead has selected by foreseen_.
   struct AheadPlan {
     std::int32_t layer = -1;
     std::vector<FetchSlice> slices;
@@ -163,6 +165,7 @@ class StoredKv : public KvAttention {
   // Of the pass in progress.
   std::int64_t pass_tokens_ = 0;
   AheadPlan ahead_;
+  ForeseenQueries foreseen_;
   const StopSignal* stop_ = nullptr;
   LayerDone layer_done_;
   std::span<const float> queries_;

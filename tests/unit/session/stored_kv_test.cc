@@ -1,6 +1,10 @@
 // What StoredKv tells the KV node besides what it stores and fetches.
 #include "compute-node/session/stored_kv.h"
 
+#include <algorithm>
+#include <map>
+#include <utility>
+
 #include "compute-node/retrieval/full_policy.h"
 #include "tests/unit/session/conversation_fixture.h"
 
@@ -14,21 +18,77 @@ class SelectingByQueries : public FullPolicy {
   bool selects_without_queries() const override { return false; }
 };
 
+// Reads everything, and says by which queries a step's layer selected last.
+class SelectingAhead : public SelectingByQueries {
+ public:
+  using SelectingByQueries::SelectingByQueries;
+  bool selects_ahead() const override { return true; }
+  std::vector<FetchSlice> Select(const SelectionInput& input) const override {
+    std::vector<std::vector<float>>& of_layer = selected_by[input.layer];
+    of_layer.emplace_back(input.queries.begin(), input.queries.end());
+    return SelectingByQueries::Select(input);
+  }
+
+  mutable std::map<std::int32_t, std::vector<std::vector<float>>> selected_by;  // by layer
+};
+
+// Compares what a layer selected by with its queries, head by head.
+class SelectionWatch : public AttentionObserver {
+ public:
+  SelectionWatch(SelectingAhead& policy, const ModelConfig& config)
+      : policy_(policy), config_(config) {}
+
+  void LayerAttended(const AttentionBatch& batch, std::span<const AttendedEntries>) override {
+    std::vector<std::vector<float>> selected_by =
+        std::exchange(policy_.selected_by[batch.layer], {});
+    if (batch.token_count > 1) return;
+    if (batch.layer == 0) {
+      ASSERT_EQ(selected_by.size(), 1U);
+      EXPECT_TRUE(std::equal(batch.q.begin(), batch.q.end(), selected_by[0].begin()));
+      return;
+    }
+    const std::size_t group = static_cast<std::size_t>(config_.group_size() * config_.head_dim);
+    bool selects_anew = false;
+    for (std::size_t first = 0; first < batch.q.size(); first += group) {
+      const auto of = [&](std::span<const float> queries) { return queries.subspan(first, group); };
+      ForeseenQueries head(config_.head_dim, config_.group_size());
+      head.Set(of(selected_by.front()));
+      const bool differs = head.Correct(of(batch.q));
+      const std::span<const float> used = of(selected_by.back());
+      EXPECT_TRUE(std::equal(used.begin(), used.end(), head.queries().begin()))
+          << "layer " << batch.layer << " from query " << first << " differs " << differs;
+      ++(differs ? anew_count : foreseen_count);
+      selects_anew |= differs;
+    }
+    EXPECT_EQ(selected_by.size(), selects_anew ? 2U : 1U) << "layer " << batch.layer;
+  }
+
+  int anew_count = 0;      // heads of all steps
+  int foreseen_count = 0;  // the same
+
+ private:
+  SelectingAhead& policy_;
+  const ModelConfig& config_;
+};
+
 class StoredKvTest : public ConversationFixture {
  protected:
-  // One pass of five tokens and one of one token.
-  void Run(RetrievalPolicy& policy) {
+  // A pass of five tokens, and so many of one token.
+  void Run(RetrievalPolicy& policy, int step_count = 1, AttentionObserver* observer = nullptr) {
     const auto session = node.Open(Create());
     ASSERT_TRUE(session.ok()) << session.status();
-    StoredKv kv({.layout = identity.layout}, model.config(), model.pool(), scheduler.scratch(),
-                **session, policy, memory);
+    StoredKv kv({.layout = identity.layout, .observer = observer}, model.config(), model.pool(),
+                scheduler.scratch(), **session, policy, memory);
     std::string random_state;
     ASSERT_TRUE(kv.Restore(std::nullopt, random_state).ok());
     std::vector<float> logits = Logits();
     ForwardOutput output;
     output.last_logits = logits;
-    for (const std::int64_t count : {5, 1}) {
-      const std::vector<std::int32_t> tokens = Prompt(count);
+    const std::vector<std::int32_t> text = Prompt(5 + step_count);
+    while (kv.token_count() < std::ssize(text)) {
+      const std::int64_t count = kv.token_count() == 0 ? 5 : 1;
+      const std::span<const std::int32_t> tokens = std::span(text).subspan(
+          static_cast<std::size_t>(kv.token_count()), static_cast<std::size_t>(count));
       ASSERT_TRUE(kv.StartPass(count, never, nullptr).ok());
       ASSERT_TRUE(model.Forward(tokens, kv.token_count(), kv, output, nullptr).ok());
       kv.CommitPass();
@@ -52,6 +112,14 @@ TEST_F(StoredKvTest, EachLayerHintsTheNextWhenQueriesSelect) {
     }
   }
   EXPECT_EQ(node.hinted_layers, expected);
+}
+
+TEST_F(StoredKvTest, HeadsThatWereNotForeseenSelectByTheirQueries) {
+  SelectingAhead policy(PolicyOf());
+  SelectionWatch watch(policy, model.config());
+  Run(policy, 40, &watch);
+  EXPECT_GT(watch.anew_count, 0);
+  EXPECT_GT(watch.foreseen_count, 0);
 }
 
 TEST_F(StoredKvTest, NoHintGoesOutForClustersThatAreAskedForAhead) {
