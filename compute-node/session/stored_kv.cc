@@ -268,7 +268,8 @@ void StoredKv::KeepLoaded(std::int32_t layer, const SelectedClusters& selected) 
 
 // A policy that needs a layer's queries cannot ask for its clusters before they are there; what the
 // KV node guesses can be read meanwhile. One that needs none asks for them in time, and so does one
-// that selects ahead, but for layers whose heads mostly select anew. Behind the last layer comes the first one of the next pass.
+// that selects ahead, but for layers whose heads mostly select anew. Behind the last layer comes
+// the first one of the next pass.
 void StoredKv::HintNextLayer(std::int32_t layer) {
   if (policy_.selects_without_queries() || policy_.selects_ahead()) return;
   const std::int32_t next = (layer + 1) % options_.layout.layer_count;
