@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "compute-node/retrieval/full_policy.h"
@@ -51,6 +52,26 @@ class SelectingAhead : public SelectingByQueries {
     for (const float number : queries) hash = 31 * hash + std::hash<float>()(number);
     return static_cast<std::int32_t>(hash % static_cast<std::size_t>(planned.entry_count));
   }
+};
+
+// Reads everything that it selects ahead, and nothing once it is asked again.
+class ChangingItsMind : public SelectingByQueries {
+ public:
+  using SelectingByQueries::SelectingByQueries;
+  bool selects_ahead() const override { return true; }
+  std::vector<FetchSlice> Select(const SelectionInput& input) const override {
+    std::vector<FetchSlice> plan = SelectingByQueries::Select(input);
+    if (input.token_count > 1) return plan;
+    if (!asked_.emplace(input.first_position, input.layer).second) return {};
+    if (input.layer == 0) return plan;
+    for (const FetchSlice& slice : plan) foreseen_count += std::ssize(slice.clusters);
+    return plan;
+  }
+
+  mutable std::int64_t foreseen_count = 0;  // clusters
+
+ private:
+  mutable std::set<std::pair<std::int64_t, std::int32_t>> asked_;  // position, layer
 };
 
 // Compares what a layer selected by with its queries, head by head.
@@ -120,6 +141,7 @@ class StoredKvTest : public ConversationFixture {
       ASSERT_TRUE(model.Forward(tokens, kv.token_count(), kv, output, nullptr).ok());
       kv.CommitPass();
     }
+    counts = kv.fetch_counts();
   }
   PolicyOptions PolicyOf() const {
     PolicyOptions out;
@@ -127,6 +149,8 @@ class StoredKvTest : public ConversationFixture {
     out.part_bytes_max = node.part_bytes_max();
     return out;
   }
+
+  FetchCounts counts;  // of the last Run
 };
 
 TEST_F(StoredKvTest, EachLayerHintsTheNextWhenQueriesSelect) {
@@ -148,6 +172,13 @@ TEST_F(StoredKvTest, HeadsThatWereNotForeseenSelectByTheirQueries) {
   EXPECT_GT(watch.fetched_count, 0);
   EXPECT_GT(watch.anew_count, 0);
   EXPECT_GT(watch.foreseen_count, 0);
+}
+
+TEST_F(StoredKvTest, ALayerWhoseHeadsSelectAnewIsSeldomAskedAheadFor) {
+  ChangingItsMind policy(PolicyOf());
+  Run(policy, 200);
+  EXPECT_GT(counts.predicted_count, 0);
+  EXPECT_LT(counts.predicted_count, policy.foreseen_count / 2);
 }
 
 TEST_F(StoredKvTest, NoHintGoesOutForClustersThatAreAskedForAhead) {
