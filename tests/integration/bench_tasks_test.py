@@ -91,6 +91,21 @@ class BenchTasksTest(unittest.TestCase):
         for name in ("commit", "machine", "cpu", "profile", "seeds", "contention", "command_line", "packages"):
             self.assertIn(name, results["manifest"])
 
+    def test_questions_are_asked_behind_text_that_was_decoded_freely(self):
+        self.run_program("--documents", "3", "--decode", "500", "--policy", "full,dynakv")
+        results = self.results()
+        for run in results["runs"]:
+            self.assertGreaterEqual(run["right"], run["asked"] - WRONG_MAX - 2, run["policy"])
+            for document in run["documents"]:
+                self.assertEqual(document["freely_decoded_tokens"], 500)
+                self.assertGreater(document["freely_decoded_seconds"], 0)
+                self.assertGreater(document["freely_decoded_read_bytes"], 0)
+        _, said = self.run_program("--documents", "3", "--policy", "full,dynakv", status=1)
+        self.assertIn("decode: 500 there, 0 here", said)
+        os.remove(self.out)
+        _, said = self.run_program("--decode", "500", "--chat", "llama2", status=1)
+        self.assertIn("--decode goes on with a text", said)
+
     def test_a_stopped_run_goes_on_and_answers_the_same(self):
         process = self.start("--documents", "3")
         wait_until(self.documents_done, "the first document")

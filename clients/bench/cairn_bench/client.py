@@ -49,6 +49,14 @@ class Client(CairnClient):
                                                    stop=[stop] if stop else [], **prompt))
         return said, finished
 
+    def write(self, conversation_id, count, seed):
+        """Begins a line and goes on with exactly count tokens, drawn as the model finds them likely -> the Finished
+        message.
+        """
+        _, _, finished = _collect(self.generate(conversation_id=conversation_id, text="\n", tokens_max=count,
+                                                ignore_eos=True, sampling={"temperature": 1, "seed": seed}))
+        return finished
+
     def token_count(self, text):
         """-> how many tokens a text is, as a prompt that a conversation begins with."""
         request = self.pb.TokenizeRequest(text=text, special=True)

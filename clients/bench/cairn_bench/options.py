@@ -61,6 +61,8 @@ def add_run_options(add):
 def add_task_options(add):
     add("--prefill", type=integer(0), default=0, metavar="N",
         help="prefill only the first N tokens of a document and compute the others one by one; default 0: all")
+    add("--decode", type=integer(0), default=0, metavar="N",
+        help="go on behind each document with N tokens of the model's own before anything is asked; default 0")
     add("--lengths", type=integers(1), default=[], metavar="N[,N...]",
         help="only documents of about so many tokens; default: all, each with the nearest power of two")
     add("--documents", type=integer(0), default=0, metavar="N",

@@ -38,9 +38,9 @@ class Unit:
     key: tuple  # policy, seed
     documents: list
 
-    def token_count(self):
-        """-> tokens of the longest document."""
-        return max(document.token_count for document in self.documents)
+    def token_count(self, options):
+        """-> tokens of the longest document, with what is decoded behind it."""
+        return max(document.token_count for document in self.documents) + options.decode
 
 
 def add_parser(subparsers):
@@ -82,6 +82,8 @@ def task_units(bench):
     documents, left_out = load_documents(options.tasks, options.prompts)
     for task, count in left_out.items():
         progress(f"{options.tasks}: {count} of {task} left out: its answers are not scored")
+    if options.chat and options.decode:
+        raise CommandError("--decode goes on with a text, and --chat has messages: give one of them")
     own = next((document for document in documents if document.token_count), None)
     if options.chat and own:
         raise CommandError(f"{options.tasks}:{own.number + 1}: --chat is for RULER, LongBench and needles: answers to "
@@ -111,13 +113,13 @@ def count_tokens(bench, documents):
 
 
 def task_configuration(bench, units):
-    return {**bench.configuration("tasks", "prefill", "parallel", "chat"),
+    return {**bench.configuration("tasks", "prefill", "decode", "parallel", "chat"),
             "documents": {str(unit.length): [document.number for document in unit.documents] for unit in units}}
 
 
 def task_settings(bench, units):
     """-> {length: the daemons' settings}"""
-    return {str(unit.length): bench.settings(unit.token_count()) for unit in units}
+    return {str(unit.length): bench.settings(unit.token_count(bench.options)) for unit in units}
 
 
 def run_tasks(bench, units, results, file):
@@ -141,7 +143,7 @@ class TaskRunner:
         if not missing:
             return
         number = missing[0].number
-        with self.bench.running(unit.token_count(), lambda: f"document {number}") as running:
+        with self.bench.running(unit.token_count(self.bench.options), lambda: f"document {number}") as running:
             for document in missing:
                 number = document.number
                 self._run_document(unit, document, running)
@@ -163,7 +165,7 @@ class TaskRunner:
 
 
 def ask_document(client, kv, document, chosen, options):
-    """Stores a document, asks its questions, deletes it -> what it took, the questions.
+    """Stores a document, goes on with it, asks its questions, deletes it -> what it took, the questions.
 
     chosen: the Retrieval of its conversations.
     """
@@ -171,6 +173,8 @@ def ask_document(client, kv, document, chosen, options):
     before = kv.counters()
     context = message(document.context) if in_chat else {"text": document.context}
     conversation, stored = client.store(chosen, options.prefill, **context)
+    decoded_from = kv.counters()
+    written = [client.write(conversation, options.decode, chosen.seed)] if options.decode else []
     between = kv.counters()
     one_fork = threading.Lock()  # a conversation that is being forked refuses another fork
 
@@ -193,13 +197,16 @@ def ask_document(client, kv, document, chosen, options):
         "document": document.number,
         "token_count": document.token_count,
         "document_seconds": seconds(stored.prefill_time),
-        "document_read_bytes": read_bytes(before, between),
+        "document_read_bytes": read_bytes(before, decoded_from),
+        "freely_decoded_tokens": sum(each.generated_token_count for each in written),
+        "freely_decoded_seconds": sum(seconds(each.decode_time) for each in written),
+        "freely_decoded_read_bytes": read_bytes(decoded_from, between),
         "answer_tokens": sum(each.generated_token_count for each in finished),
         "answer_read_bytes": read_bytes(between, after),
         # The time is that between tokens.
         "decode_tokens": sum(max(0, each.generated_token_count - 1) for each in finished),
         "decode_seconds": sum(seconds(each.decode_time) for each in finished),
-        "kv_dram_peak_bytes": max(each.kv_dram_peak_bytes for each in (stored, *finished)),
+        "kv_dram_peak_bytes": max(each.kv_dram_peak_bytes for each in (stored, *written, *finished)),
         "kv_flash_bytes": stored.kv_flash_bytes,
         "io_engine": stored.io_engine,
     }
