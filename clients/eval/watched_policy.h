@@ -32,6 +32,7 @@ class WatchedPolicy : public compute::RetrievalPolicy {
   std::string_view name() const override { return inner_->name(); }
   bool selects_without_queries() const override { return inner_->selects_without_queries(); }
   bool selects_ahead() const override { return inner_->selects_ahead(); }
+  bool ranks_by_query_sums() const override { return inner_->ranks_by_query_sums(); }
   bool needs_keys() const override { return inner_->needs_keys(); }
   bool needs_values() const override { return inner_->needs_values(); }
   std::int64_t WindowTokens(std::int64_t token_count) const override {

@@ -47,29 +47,6 @@ float RoundToInteger(float x) {
   return (x + kShift) - kShift;
 }
 
-// f16 scale, then a signed byte for each number.
-void StoreQ8Row(std::span<const float> row, std::byte* to) {
-  float largest = 0.0F;
-  bool is_finite = true;
-  for (const float x : row) {
-    largest = std::max(largest, std::abs(x));
-    is_finite = is_finite && std::isfinite(x);
-  }
-  const std::uint16_t bits = is_finite ? HalfNotBelow(largest / kQ8Max) : kNanHalf;
-  const float scale = F16BitsToF32(bits);
-  if (!std::isfinite(scale)) {
-    PutHalf(kNanHalf, to);
-    std::memset(to + 2, 0, row.size());
-    return;
-  }
-  PutHalf(bits, to);
-  const float inverse = scale > 0.0F ? 1.0F / scale : 0.0F;
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    const float q = std::clamp(RoundToInteger(row[i] * inverse), -kQ8Max, kQ8Max);
-    to[2 + i] = static_cast<std::byte>(static_cast<std::int8_t>(q));
-  }
-}
-
 void LoadQ8Row(const std::byte* from, std::span<float> row) {
   const float scale = F16BitsToF32(HalfAt(from));
   for (std::size_t i = 0; i < row.size(); ++i) {
@@ -121,6 +98,28 @@ void LoadQ4Row(const std::byte* from, std::span<float> row) {
 }
 
 }  // namespace
+
+void StoreQ8Row(std::span<const float> row, std::byte* to) {
+  float largest = 0.0F;
+  bool is_finite = true;
+  for (const float x : row) {
+    largest = std::max(largest, std::abs(x));
+    is_finite = is_finite && std::isfinite(x);
+  }
+  const std::uint16_t bits = is_finite ? HalfNotBelow(largest / kQ8Max) : kNanHalf;
+  const float scale = F16BitsToF32(bits);
+  if (!std::isfinite(scale)) {
+    PutHalf(kNanHalf, to);
+    std::memset(to + 2, 0, row.size());
+    return;
+  }
+  PutHalf(bits, to);
+  const float inverse = scale > 0.0F ? 1.0F / scale : 0.0F;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const float q = std::clamp(RoundToInteger(row[i] * inverse), -kQ8Max, kQ8Max);
+    to[2 + i] = static_cast<std::byte>(static_cast<std::int8_t>(q));
+  }
+}
 
 void StoreKvEntry(std::span<const float> k, std::span<const float> v, KvFormat format,
                   std::byte* entry) {

@@ -24,4 +24,7 @@ void StoreKvEntry(std::span<const float> k, std::span<const float> v, KvFormat f
 // The reverse.
 void LoadKvEntry(const std::byte* entry, KvFormat format, std::span<float> k, std::span<float> v);
 
+// One row in q8: an f16 scale, then a signed byte for each number. 32 numbers are a block of Q8_0.
+void StoreQ8Row(std::span<const float> row, std::byte* to);
+
 }  // namespace cairn::compute

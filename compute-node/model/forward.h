@@ -44,6 +44,13 @@ struct AttentionBatch {
   const std::function<void()>* between = nullptr;
 };
 
+// What a KvAttention wants to know of a layer's queries ahead.
+enum class Forecast {
+  kNone,
+  kQuerySums,  // (kv_head, head_dim): of the queries of the heads that share a KV head
+  kQueries,    // (head, head_dim)
+};
+
 // Where keys and values live and how they are attended is not the model's business: Forward calls
 // Attend once a layer, in layer order, from the thread that called Forward. An error ends Forward
 // with it. Attend may use the model's thread pool, which is idle then.
@@ -52,13 +59,14 @@ class KvAttention {
   virtual ~KvAttention() = default;
   virtual absl::Status Attend(const AttentionBatch& batch) = 0;
 
-  // Whether Predict should be called for the layer, in a pass of one token: it costs the product
-  // with the layer's query weights once more.
-  virtual bool WantsPrediction(int layer) const {
+  // What Predict should be called with for the layer, in a pass of one token. Queries cost the
+  // product with the layer's query weights once more; sums, in a model whose KV heads have several
+  // query heads, less by that.
+  virtual Forecast WantedForecast(int layer) const {
     static_cast<void>(layer);
-    return false;
+    return Forecast::kNone;
   }
-  // About what the queries of `layer` will be, (head, head_dim), rotated: projected from what the
+  // About what the queries of `layer`, or their sums, will be, rotated: projected from what the
   // layer before has without its feed-forward part, which is computed meanwhile. Called between the
   // Attend of the layer before and that of `layer`; the same whatever else the pass computes.
   virtual void Predict(int layer, std::span<const float> queries) {

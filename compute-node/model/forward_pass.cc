@@ -125,37 +125,42 @@ void ForwardPass::RunLayer(std::int64_t index) {
       const TimelineSpan piece(TimelineKind::kCompute, "project_attended", {{"layer", index}});
       ProjectAttended(layer, rows);
     }
-    if (!last_layer) PredictQueries(index + 1, rows);
+    for (const Forecast forecast : {Forecast::kQuerySums, Forecast::kQueries}) {
+      if (!last_layer) PredictQueries(index + 1, rows, forecast);
+    }
     const TimelineSpan piece(TimelineKind::kCompute, "feed_forward", {{"layer", index}});
     FeedForward(layer, rows);
   });
 }
 
 // Of the sequences in `rows` that want it. The queries of the layer before are not needed any more.
-void ForwardPass::PredictQueries(std::int64_t layer, Rows rows) {
+void ForwardPass::PredictQueries(std::int64_t layer, Rows rows, Forecast forecast) {
   std::vector<const Sequence*> wanting;
   for (const Sequence& sequence : sequences_) {
     const SequencePass& pass = *sequence.pass;
     const bool is_here =
         sequence.rows.first >= rows.first && sequence.rows.first < rows.first + rows.count;
     if (is_here && sequence.rows.count == 1 && pass.status.ok() &&
-        pass.attention->WantsPrediction(static_cast<int>(layer))) {
+        pass.attention->WantedForecast(static_cast<int>(layer)) == forecast) {
       wanting.push_back(&sequence);
     }
   }
   if (wanting.empty()) return;
   const TimelineSpan span(TimelineKind::kCompute, "predict_queries", {{"layer", layer}});
   const LayerWeights& weights = weights_.layer(layer);
-  const std::int64_t query = config_.query_length();
-  const MatMulJob job{weights.query, OrNull(weights.query_bias), scratch_.query.data(), query};
+  const bool sums = forecast == Forecast::kQuerySums;
+  const std::int64_t length = sums ? config_.kv_length() : config_.query_length();
+  const MatMulJob job{sums ? weights.query_sum : weights.query,
+                      OrNull(sums ? weights.query_sum_bias : weights.query_bias),
+                      scratch_.query.data(), length};
   const auto token_of = [&](std::int64_t i) {
     return wanting[static_cast<std::size_t>(i)]->rows.first;
   };
   MultiplyNormalised(std::ssize(wanting), token_of, weights.attention_norm, {&job, 1});
   for (std::int64_t i = 0; i < std::ssize(wanting); ++i) {
-    RotateHeads(scratch_.query, i, token_of(i), config_.head_count);
+    RotateHeads(scratch_.query, i, token_of(i), length / config_.head_dim);
     wanting[static_cast<std::size_t>(i)]->pass->attention->Predict(static_cast<int>(layer),
-                                                                   Row(scratch_.query, i, query));
+                                                                   Row(scratch_.query, i, length));
   }
 }
 

@@ -86,7 +86,7 @@ class ForwardPass {
   void MultiplyNormalised(std::int64_t count, const IndexOf& index_of, std::span<const float> norm,
                           std::span<const MatMulJob> jobs);
   void ProjectQueryKeyValue(const LayerWeights& layer, Rows rows);
-  void PredictQueries(std::int64_t layer, Rows rows);
+  void PredictQueries(std::int64_t layer, Rows rows, Forecast forecast);
   void ProjectAttended(const LayerWeights& layer, Rows rows);
   void FeedForward(const LayerWeights& layer, Rows rows);
   void AddProjected(Rows rows);

@@ -135,9 +135,9 @@ void AddSpeed(const ModelConfig& config, std::int64_t weight_bytes, const Inspec
 }
 
 // What running it takes. REQUIRES: it runs.
-void AddEstimates(const ModelConfig& config, std::int64_t weight_bytes,
+void AddEstimates(const ModelConfig& config, const WeightsSurvey& survey,
                   const InspectOptions& options, std::string& text) {
-  AddLine(text, "weights_memory", InMebibytes(weight_bytes));
+  AddLine(text, "weights_memory", InMebibytes(survey.packed_bytes));
   const std::int64_t batch_tokens = std::min(options.batch_tokens, config.context_length);
   AddLine(text, "scratch_memory",
           fmt::format("{} for passes of {} tokens", InMebibytes(ScratchBytes(config, batch_tokens)),
@@ -147,8 +147,8 @@ void AddEstimates(const ModelConfig& config, std::int64_t weight_bytes,
   AddLine(text, "decode_reads",
           fmt::format("{} bytes of weights a token, and of keys and values for each token before "
                       "it {}",
-                      weight_bytes, KvBytesInFormats(config, 1)));
-  if (options.probe) AddSpeed(config, weight_bytes, options, text);
+                      survey.decode_bytes, KvBytesInFormats(config, 1)));
+  if (options.probe) AddSpeed(config, survey.decode_bytes, options, text);
 }
 
 void AddProblems(const std::vector<absl::Status>& problems, std::string& text) {
@@ -202,7 +202,7 @@ ModelReport InspectModel(const GgufFile& file, const InspectOptions& options) {
   report.problems.insert(report.problems.end(), survey.problems.begin(), survey.problems.end());
   const auto tokenizer = Tokenizer::FromGguf(file);
   if (!tokenizer.ok()) report.problems.push_back(tokenizer.status());
-  if (report.problems.empty()) AddEstimates(config.config, survey.packed_bytes, options, text);
+  if (report.problems.empty()) AddEstimates(config.config, survey, options, text);
   AddProblems(report.problems, text);
   return report;
 }

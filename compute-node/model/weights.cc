@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "common/io/checksum.h"
 #include "common/log/log.h"
 #include "compute-node/model/finite_check.h"
+#include "compute-node/model/query_sums.h"
 
 namespace cairn::compute {
 namespace {
@@ -45,13 +47,27 @@ bool IsModelTensor(std::string_view name, std::int64_t layer_count) {
   });
 }
 
-// A matrix that is still to be packed: rows of a tensor, and where the packed view goes.
+// A matrix that is still to be packed: rows of a tensor, and where the packed view goes. With
+// `sums` their sums (query_sums.h) instead.
 struct PackTask {
   const GgufTensor* tensor;
   WeightType type;
   std::int64_t first_row;
   std::int64_t row_count;
   PackedMatrix* target;
+  std::optional<QuerySumShape> sums{};
+
+  WeightType packed_type() const { return sums ? QuerySumType(type) : type; }
+  std::int64_t packed_rows() const { return sums ? row_count / sums->group_size : row_count; }
+  std::int64_t packed_bytes() const {
+    return PackedBytes(packed_type(), packed_rows(), tensor->row_length());
+  }
+  void PackOne(std::int64_t panel, std::byte* to) const {
+    const std::byte* rows = tensor->data.data() + first_row * tensor->row_bytes();
+    const std::int64_t columns = tensor->row_length();
+    if (!sums) return PackPanel(type, rows, row_count, columns, panel, to);
+    PackQuerySums(type, rows, *sums, packed_rows(), columns, panel, to);
+  }
 };
 
 }  // namespace
@@ -106,6 +122,10 @@ class WeightsLoader {
     const absl::Status status = Plan();
     CAIRN_CHECK(status.ok());  // all went to the problems
     survey.packed_bytes = PackedTotal();
+    survey.decode_bytes = survey.packed_bytes;
+    for (const PackTask& task : tasks_) {
+      if (task.sums) survey.decode_bytes -= task.packed_bytes();
+    }
     return survey;
   }
 
@@ -130,6 +150,9 @@ class WeightsLoader {
     CAIRN_RETURN_IF_ERROR(Plan());
     CAIRN_ASSIGN_OR_RETURN(weights_.packed_, LoadPacked(pool, cache, progress));
     PointAt(weights_.packed_.data());
+    if (config_.group_size() == 1) {
+      for (LayerWeights& layer : weights_.layers_) layer.query_sum = layer.query;
+    }
     return absl::OkStatus();
   }
 
@@ -219,6 +242,7 @@ class WeightsLoader {
     const std::int64_t embedding = config_.embedding_length;
     const std::int64_t query = config_.query_length();
     const std::int64_t kv = config_.kv_length();
+    const std::size_t first_task = tasks_.size();
     const GgufTensor* fused = file_.FindTensor(prefix + "attn_qkv.weight");
     if (fused != nullptr) {
       const std::int64_t rows = query + 2 * kv;
@@ -234,9 +258,25 @@ class WeightsLoader {
       CAIRN_RETURN_IF_ERROR(ReadVector(prefix + "attn_k.bias", kv, false, layer.key_bias));
       CAIRN_RETURN_IF_ERROR(ReadVector(prefix + "attn_v.bias", kv, false, layer.value_bias));
     }
+    PlanQuerySums(first_task, layer);
     CAIRN_RETURN_IF_ERROR(
         PlanMatrix(prefix + "attn_output.weight", embedding, query, layer.attention_output));
     return ReadVector(prefix + "attn_output.bias", embedding, false, layer.attention_output_bias);
+  }
+
+  // Of the task from `first_task` on that packs the queries; none is there where they are refused.
+  // Where each KV head has one query head, its queries are their sums.
+  void PlanQuerySums(std::size_t first_task, LayerWeights& layer) {
+    const QuerySumShape shape{config_.head_dim, config_.group_size()};
+    layer.query_sum_bias = SumQueryBias(layer.query_bias, shape);
+    const auto is_query = [&](const PackTask& task) { return task.target == &layer.query; };
+    const auto query = std::find_if(tasks_.begin() + static_cast<std::ptrdiff_t>(first_task),
+                                    tasks_.end(), is_query);
+    if (query == tasks_.end() || shape.group_size == 1) return;
+    PackTask sums = *query;
+    sums.target = &layer.query_sum;
+    sums.sums = shape;
+    tasks_.push_back(sums);
   }
 
   absl::Status ReadFusedBias(const std::string& name, LayerWeights& layer) {
@@ -288,7 +328,7 @@ class WeightsLoader {
   std::int64_t PackedTotal() const {
     std::int64_t total = 0;
     for (const PackTask& task : tasks_) {
-      total += PackedBytes(task.type, task.row_count, task.tensor->row_length());
+      total += task.packed_bytes();
     }
     return total;
   }
@@ -364,10 +404,8 @@ class WeightsLoader {
     CAIRN_RETURN_IF_ERROR(CheckEmbedding(pool));
     std::int64_t done = 0;
     for (const PackTask& task : tasks_) {
-      const std::int64_t columns = task.tensor->row_length();
-      const std::byte* rows = task.tensor->data.data() + task.first_row * task.tensor->row_bytes();
-      const std::int64_t panel_bytes = PanelBytes(task.type, columns);
-      const std::int64_t panel_count = PackedMatrix{task.type, task.row_count}.panel_count();
+      const std::int64_t panel_bytes = PanelBytes(task.packed_type(), task.tensor->row_length());
+      const std::int64_t panel_count = PackedMatrix{.row_count = task.packed_rows()}.panel_count();
       const std::int64_t panels_at_once = std::max<std::int64_t>(1, kPackBytes / panel_bytes);
       FiniteCheck check(*task.tensor, task.type);
       for (std::int64_t first = 0; first < panel_count; first += panels_at_once) {
@@ -375,7 +413,8 @@ class WeightsLoader {
         std::byte* to = room(count * panel_bytes);
         pool.ParallelFor(count, [&](std::int64_t index) {
           const std::int64_t panel = first + index;
-          PackPanel(task.type, rows, task.row_count, columns, panel, to + index * panel_bytes);
+          task.PackOne(panel, to + index * panel_bytes);
+          if (task.sums) return;  // of rows that were checked when they were packed
           // Now, because the rows are in the caches.
           const std::int64_t row = panel * kPanelRows;
           check.CheckRows(task.first_row + row, std::min(kPanelRows, task.row_count - row));
@@ -392,9 +431,8 @@ class WeightsLoader {
 
   void PointAt(const std::byte* data) {
     for (const PackTask& task : tasks_) {
-      const std::int64_t columns = task.tensor->row_length();
-      *task.target = {task.type, task.row_count, columns, data};
-      data += PackedBytes(task.type, task.row_count, columns);
+      *task.target = {task.packed_type(), task.packed_rows(), task.tensor->row_length(), data};
+      data += task.packed_bytes();
     }
   }
 
@@ -408,8 +446,9 @@ class WeightsLoader {
   std::uint32_t PlanCrc() const {
     std::string plan;
     for (const PackTask& task : tasks_) {
-      plan += fmt::format("{} {} {} {} {}\n", task.tensor->name, static_cast<int>(task.type),
-                          task.first_row, task.row_count, task.tensor->row_length());
+      plan += fmt::format("{} {} {} {} {} {}\n", task.tensor->name, static_cast<int>(task.type),
+                          task.first_row, task.row_count, task.tensor->row_length(),
+                          task.sums ? task.sums->group_size : 0);
     }
     return Crc32c(std::as_bytes(std::span(plan)), 0);
   }

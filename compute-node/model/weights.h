@@ -1,7 +1,8 @@
 // Weights: the named tensors of a model, their shapes checked, their matrices packed for the
-// product kernels (kernels/packed_matrix.h). Packing takes no more memory than the file has bytes
-// of matrices, and the file's own pages are dropped from memory as they are packed: resident memory
-// is that of one copy. Only the embedding rows that tokens ask for are read from the mapping.
+// product kernels (kernels/packed_matrix.h), and beside them sums of the query weights, a percent
+// more (query_sums.h). The file's own pages are dropped from memory as they are packed: resident
+// memory is that of one copy. Only the embedding rows that tokens ask for are read from the
+// mapping.
 // Packed memory uses huge pages where the kernel offers them. All weights are looked through for
 // NaN and infinity.
 //
@@ -35,7 +36,9 @@ struct LayerWeights {
   PackedMatrix key;                   // (kv_head * head_dim, embedding)
   PackedMatrix value;                 // (kv_head * head_dim, embedding)
   PackedMatrix attention_output;      // (embedding, head * head_dim)
+  PackedMatrix query_sum;             // (kv_head * head_dim, embedding)
   std::vector<float> query_bias;
+  std::vector<float> query_sum_bias;
   std::vector<float> key_bias;
   std::vector<float> value_bias;
   std::vector<float> attention_output_bias;
@@ -56,8 +59,10 @@ struct WeightsSurvey {
   // Reasons against the file: tensors that are missing, misshapen or of another model, each type
   // that cannot be computed with once.
   std::vector<absl::Status> problems;
-  // What the packed matrices take. A token that is decoded by itself reads all of it once.
+  // What the packed matrices take.
   std::int64_t packed_bytes = 0;
+  // Of these a token that is decoded by itself reads once whatever its policy: all but query sums.
+  std::int64_t decode_bytes = 0;
 };
 
 // Where packed weights are kept.

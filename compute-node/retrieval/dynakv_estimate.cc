@@ -7,6 +7,7 @@
 
 #include "common/base/check.h"
 #include "compute-node/retrieval/dynakv_policy.h"
+#include "compute-node/retrieval/query_sum.h"
 
 namespace cairn::compute {
 
@@ -51,7 +52,8 @@ std::vector<ClusterId> DynaKvPolicy::EstimateHead(const SelectionInput& input,
       std::ceil(static_cast<double>(slots.size()) * options_.selection.estimate_percent / 100);
   const std::size_t wanted = std::min(slots.size(), static_cast<std::size_t>(share));
   if (wanted < slots.size()) {
-    std::vector<float> query = GroupSum(input.queries, head_number);
+    std::vector<float> query =
+        QuerySum(input.queries, options_.layout.head_count, dim(), head_number);
     head.metric.StretchQuery(query);
     std::vector<float> scores(head.index.slot_count());
     head.index.Score(query, 0, scores);

@@ -8,6 +8,7 @@
 
 #include "common/base/check.h"
 #include "compute-node/retrieval/best_first.h"
+#include "compute-node/retrieval/query_sum.h"
 
 namespace cairn::compute {
 namespace {
@@ -101,16 +102,6 @@ std::int64_t DynaKvPolicy::WindowTokens(std::int64_t token_count) const {
   return SparseWindowTokens(options_.selection, token_count);
 }
 
-std::vector<float> DynaKvPolicy::GroupSum(std::span<const float> queries, std::int32_t head) const {
-  const std::size_t width = static_cast<std::size_t>(dim());
-  const std::size_t group = static_cast<std::size_t>(options_.group_size);
-  const std::size_t first = static_cast<std::size_t>(head) * group * width;
-  CAIRN_CHECK_LE(first + group * width, queries.size());
-  std::vector<float> sum(width, 0.0F);
-  for (std::size_t i = 0; i < group * width; ++i) sum[i % width] += queries[first + i];
-  return sum;
-}
-
 PlannedCluster DynaKvPolicy::Plan(const Head& head, std::int32_t head_number, std::size_t slot,
                                   bool adapt) const {
   PlannedCluster planned;
@@ -188,7 +179,8 @@ std::vector<PlannedCluster> DynaKvPolicy::SelectHead(const SelectionInput& input
   std::int64_t room = SelectedTokens(options_.selection, token_count) -
                       (token_count - input.stored_token_count) - head.HeldTotal();
   std::vector<std::size_t> slots = MustRead(head, token_count, room);
-  std::vector<float> query = GroupSum(input.queries, head_number);
+  std::vector<float> query =
+      QuerySum(input.queries, options_.layout.head_count, dim(), head_number);
   head.metric.StretchQuery(query);
   std::vector<float> scores(slot_count);
   head.index.Score(query, kSpreadWeight, scores);

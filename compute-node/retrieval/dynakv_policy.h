@@ -62,6 +62,7 @@ class DynaKvPolicy : public RetrievalPolicy {
 
   std::string_view name() const override { return "dynakv"; }
   bool selects_without_queries() const override { return false; }
+  bool ranks_by_query_sums() const override { return true; }
   bool selects_ahead() const override { return options_.selection.select_ahead; }
   bool needs_keys() const override { return true; }
   bool needs_values() const override { return options_.selection.estimate_percent > 0; }
@@ -159,8 +160,6 @@ class DynaKvPolicy : public RetrievalPolicy {
                                     std::int64_t& room) const;
   std::vector<ClusterId> EstimateHead(const SelectionInput& input, std::int32_t head_number,
                                       std::span<const ClusterId> read) const;
-  // Of one token's queries, the sum of those that share the KV head.
-  std::vector<float> GroupSum(std::span<const float> queries, std::int32_t head) const;
   PlannedCluster Plan(const Head& head, std::int32_t head_number, std::size_t slot,
                       bool adapt) const;
   std::vector<FetchSlice> Slices(std::vector<std::vector<PlannedCluster>> by_head) const;

@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "compute-node/retrieval/dynakv_policy.h"
 #include "compute-node/retrieval/kmeans.h"
+#include "compute-node/retrieval/query_sum.h"
 
 namespace cairn::compute {
 namespace {
@@ -128,8 +129,9 @@ void DynaKvPolicy::LearnMetrics(const LeavingEntries& leaving) {
     std::vector<float> sums;
     // The first tokens' queries are like no others.
     for (std::int64_t token = kSinkTokens; token < token_count; token += step) {
-      const std::vector<float> sum = GroupSum(
-          leaving.queries.subspan(static_cast<std::size_t>(token) * token_numbers), head_number);
+      const std::vector<float> sum = QuerySum(
+          leaving.queries.subspan(static_cast<std::size_t>(token) * token_numbers, token_numbers),
+          options_.layout.head_count, dim(), head_number);
       sums.insert(sums.end(), sum.begin(), sum.end());
     }
     head.metric.Learn(sums);

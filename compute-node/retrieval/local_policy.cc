@@ -8,6 +8,7 @@
 #include "compute-node/retrieval/fetch_plan.h"
 #include "compute-node/retrieval/kmeans.h"
 #include "compute-node/retrieval/policy_state.h"
+#include "compute-node/retrieval/query_sum.h"
 #include "compute-node/retrieval/split_mix.h"
 #include "compute-node/retrieval/token_scores.h"
 
@@ -91,7 +92,7 @@ void LocalPolicy::TakeBest(const SelectionInput& input, std::int32_t head, std::
                            Selection& selection) const {
   const Head& of_head = HeadAt(input.layer, head);
   const std::int64_t dim = options_.layout.head_dim;
-  const std::vector<float> query = QuerySum(input, options_, head);
+  const std::vector<float> query = QuerySum(input.queries, options_.layout.head_count, dim, head);
   std::vector<float> scores;
   scores.reserve(of_head.clusters.size() + static_cast<std::size_t>(of_head.waiting.count()));
   for (const std::vector<float>* rows : {&of_head.centroids, &of_head.waiting_keys}) {

@@ -43,6 +43,7 @@ class LocalPolicy : public RetrievalPolicy {
 
   std::string_view name() const override { return variant_.name; }
   bool selects_without_queries() const override { return false; }
+  bool ranks_by_query_sums() const override { return true; }
   bool needs_keys() const override { return true; }
   bool rebuilds_from_keys() const override { return true; }
   std::int64_t WindowTokens(std::int64_t token_count) const override {

@@ -53,7 +53,8 @@ struct SelectionInput {
   std::int64_t first_position = 0;
   // Of the queries' tokens. Of several tokens (a prompt) every one sees everything.
   std::int64_t token_count = 1;
-  // (token, query head, head_dim), rotated; empty for a policy that selects without queries.
+  // (token, query head, head_dim), rotated; empty for a policy that selects without queries. For
+  // one that ranks by query sums also, of one token, (KV head, head_dim): those sums.
   std::span<const float> queries{};
   // For work that is worth sharing; null: none may be shared.
   ThreadPool* pool = nullptr;
@@ -172,6 +173,9 @@ class RetrievalPolicy {
   // unless they turn out to be far from it (session/foreseen_queries.h); but for the first layer,
   // of which nothing is foreseen.
   virtual bool selects_ahead() const { return false; }
+  // Whether Select needs of the queries no more than their sums (query_sum.h). So must whoever
+  // selects ahead.
+  virtual bool ranks_by_query_sums() const { return false; }
   // Whether Store looks at keys.
   virtual bool needs_keys() const { return false; }
   // Whether it looks at values, there and wherever it looks at keys.

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "common/base/check.h"
+#include "compute-node/retrieval/query_sum.h"
 #include "compute-node/retrieval/token_scores.h"
 
 namespace cairn::compute {
@@ -26,7 +27,7 @@ std::vector<float> TokenPolicy::Scores(const SelectionInput& input, std::int32_t
     }
   };
   if (score_ == Score::kQuerySum) {
-    score_all(QuerySum(input, options(), head).data());
+    score_all(QuerySum(input.queries, options().layout.head_count, dim, head).data());
     return scores;
   }
   const std::span<const float> queries = GroupQueries(input, options(), head);

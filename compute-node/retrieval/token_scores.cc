@@ -32,15 +32,6 @@ std::span<const float> GroupQueries(const SelectionInput& input, const PolicyOpt
                                static_cast<std::size_t>(floats));
 }
 
-std::vector<float> QuerySum(const SelectionInput& input, const PolicyOptions& options,
-                            std::int32_t head) {
-  const std::size_t dim = static_cast<std::size_t>(options.layout.head_dim);
-  const std::span<const float> queries = GroupQueries(input, options, head);
-  std::vector<float> sum(dim, 0.0F);
-  for (std::size_t i = 0; i < queries.size(); ++i) sum[i % dim] += queries[i];
-  return sum;
-}
-
 void AddSoftmax(std::span<float> scores, float scale, std::span<float> masses) {
   if (scores.empty()) return;
   const float largest = *std::max_element(scores.begin(), scores.end());

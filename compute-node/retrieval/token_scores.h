@@ -18,9 +18,6 @@ float Dot(const float* a, const float* b, std::int64_t count);
 // The queries of one token's heads that share KV head `head`: (head of the group, head_dim).
 std::span<const float> GroupQueries(const SelectionInput& input, const PolicyOptions& options,
                                     std::int32_t head);
-// Their sum.
-std::vector<float> QuerySum(const SelectionInput& input, const PolicyOptions& options,
-                            std::int32_t head);
 
 // Adds to `masses` the softmax of `scores`, which are multiplied by `scale` before. A softmax that
 // is not finite adds nothing.

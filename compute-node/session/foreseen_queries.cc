@@ -4,47 +4,49 @@
 #include <cmath>
 
 #include "common/base/check.h"
+#include "compute-node/retrieval/query_sum.h"
 
 namespace cairn::compute {
+namespace {
 
-ForeseenQueries::ForeseenQueries(std::int64_t head_dim, std::int64_t group_size)
-    : head_dim_(static_cast<std::size_t>(head_dim)),
-      group_size_(static_cast<std::size_t>(group_size)) {
-  CAIRN_CHECK_GE(head_dim, 1);
-  CAIRN_CHECK_GE(group_size, 1);
-}
-
-bool ForeseenQueries::Correct(std::span<const float> queries) {
-  CAIRN_CHECK_EQ(queries.size(), queries_.size());
-  const std::size_t group = group_size_ * head_dim_;
-  bool corrected = false;
-  for (std::size_t first = 0; first < queries.size(); first += group) {
-    const std::span<const float> mine = queries.subspan(first, group);
-    const std::span<float> foreseen = std::span(queries_).subspan(first, group);
-    if (IsNear(foreseen, mine)) continue;
-    std::copy(mine.begin(), mine.end(), foreseen.begin());
-    corrected = true;
-  }
-  return corrected;
-}
-
-bool ForeseenQueries::IsNear(std::span<const float> foreseen,
-                             std::span<const float> queries) const {
+bool IsNear(std::span<const float> foreseen, std::span<const float> sum) {
   double product = 0;
   double foreseen_square = 0;
   double square = 0;
-  for (std::size_t i = 0; i < head_dim_; ++i) {
-    double foreseen_sum = 0;
-    double sum = 0;
-    for (std::size_t query = 0; query < group_size_; ++query) {
-      foreseen_sum += static_cast<double>(foreseen[query * head_dim_ + i]);
-      sum += static_cast<double>(queries[query * head_dim_ + i]);
-    }
-    product += foreseen_sum * sum;
-    foreseen_square += foreseen_sum * foreseen_sum;
-    square += sum * sum;
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    product += static_cast<double>(foreseen[i]) * static_cast<double>(sum[i]);
+    foreseen_square += static_cast<double>(foreseen[i]) * static_cast<double>(foreseen[i]);
+    square += static_cast<double>(sum[i]) * static_cast<double>(sum[i]);
   }
   return product >= kForeseenCosineMin * std::sqrt(foreseen_square * square);
+}
+
+}  // namespace
+
+ForeseenQueries::ForeseenQueries(std::int64_t head_count, std::int64_t head_dim)
+    : head_count_(head_count), head_dim_(head_dim) {
+  CAIRN_CHECK_GE(head_count, 1);
+  CAIRN_CHECK_GE(head_dim, 1);
+}
+
+void ForeseenQueries::Set(std::span<const float> sums) {
+  CAIRN_CHECK_EQ(std::ssize(sums), head_count_ * head_dim_);
+  sums_.assign(sums.begin(), sums.end());
+}
+
+bool ForeseenQueries::Correct(std::span<const float> queries) {
+  CAIRN_CHECK_EQ(std::ssize(sums_), head_count_ * head_dim_);
+  const std::size_t width = static_cast<std::size_t>(head_dim_);
+  bool corrected = false;
+  for (std::int32_t head = 0; head < head_count_; ++head) {
+    const std::vector<float> sum = QuerySum(queries, head_count_, head_dim_, head);
+    const std::span<float> foreseen =
+        std::span(sums_).subspan(static_cast<std::size_t>(head) * width, width);
+    if (IsNear(foreseen, sum)) continue;
+    std::copy(sum.begin(), sum.end(), foreseen.begin());
+    corrected = true;
+  }
+  return corrected;
 }
 
 }  // namespace cairn::compute

@@ -43,7 +43,7 @@ StoredKv::StoredKv(const Options& options, const ModelConfig& config, ThreadPool
              memory, options.memory),
       loaded_(static_cast<std::size_t>(options.layout.layer_count)),
       loading_(loaded_.size()),
-      foreseen_(config.head_dim, config.group_size()) {}
+      foreseen_(config.kv_head_count, config.head_dim) {}
 
 absl::Status StoredKv::Restore(std::optional<StoredPolicy> stored, std::string& random_state) {
   AbandonPass();
@@ -82,6 +82,13 @@ SelectionInput StoredKv::InputOf(std::int32_t layer, std::span<const float> quer
           .token_count = pass_tokens_,
           .queries = by_queries ? queries : std::span<const float>(),
           .pool = by_queries ? &pool_ : nullptr};
+}
+
+Forecast StoredKv::WantedForecast(int layer) const {
+  if (!IsSelecting()) return Forecast::kNone;
+  const bool asks = options_.predict && selected_fetch_.IsWorthPredicting(layer);
+  if (!policy_.selects_ahead() && !asks) return Forecast::kNone;
+  return policy_.ranks_by_query_sums() ? Forecast::kQuerySums : Forecast::kQueries;
 }
 
 void StoredKv::Predict(int layer, std::span<const float> queries) {
@@ -198,7 +205,7 @@ std::vector<FetchSlice> StoredKv::PlanOf(const AttentionBatch& batch) {
   std::vector<FetchSlice> ahead = std::exchange(ahead_, {}).slices;
   if (was_foreseen && !foreseen_.Correct(batch.q)) return ahead;
   const TimelineSpan span(TimelineKind::kCompute, "select", {{"layer", batch.layer}});
-  return policy_.Select(InputOf(batch.layer, was_foreseen ? foreseen_.queries() : batch.q));
+  return policy_.Select(InputOf(batch.layer, was_foreseen ? foreseen_.sums() : batch.q));
 }
 
 std::vector<std::vector<ClusterId>> StoredKv::Estimate(const AttentionBatch& batch,

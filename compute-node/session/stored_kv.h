@@ -81,11 +81,7 @@ class StoredKv : public KvAttention {
   // empty. REQUIRES: no pass; the scratch has room for `token_count` tokens.
   absl::Status StartPass(std::int64_t token_count, const StopSignal& stop, LayerDone layer_done);
   absl::Status Attend(const AttentionBatch& batch) override;
-  bool WantsPrediction(int layer) const override {
-    if (!IsSelecting()) return false;
-    return policy_.selects_ahead() ||
-           (options_.predict && selected_fetch_.IsWorthPredicting(layer));
-  }
+  Forecast WantedForecast(int layer) const override;
   void Predict(int layer, std::span<const float> queries) override;
   // REQUIRES: every layer was attended.
   void CommitPass();

@@ -3,6 +3,8 @@
 #include "compute-node/model/forward.h"
 
 #include <algorithm>
+#include <optional>
+#include <tuple>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -215,47 +217,82 @@ TEST(ForwardTest, SequencesInOnePassGetTheBitsThatTheyGetApart) {
 class ForeseeingAttention : public DenseAttention {
  public:
   using DenseAttention::DenseAttention;
-  bool WantsPrediction(int) const override { return true; }
+  Forecast WantedForecast(int) const override { return wanted; }
   void Predict(int layer, std::span<const float> queries) override {
     foreseen.emplace_back(layer, std::vector<float>(queries.begin(), queries.end()));
   }
 
+  Forecast wanted = Forecast::kQueries;
   std::vector<std::pair<int, std::vector<float>>> foreseen;
 };
 
+using Foreseen = std::vector<std::pair<int, std::vector<float>>>;
+
+// What a sequence of three steps is told; beside others whose steps want `other_wants` if that is
+// set.
+Foreseen ForeseenOf(Model& model, Forecast wanted, std::optional<Forecast> other_wants) {
+  const auto tokens = test::ReferencePrompt(260, model.config().vocab_size);
+  ForeseeingAttention attention(model.config(), KvFormat::kF16, 64, model.pool());
+  ForeseeingAttention other_attention(model.config(), KvFormat::kF16, 64, model.pool());
+  attention.wanted = wanted;
+  other_attention.wanted = other_wants.value_or(Forecast::kNone);
+  TestSequence prompt(model, tokens, true);
+  const std::vector<std::int32_t> other_tokens(tokens.rbegin(), tokens.rend());
+  constexpr std::size_t kPromptCounts[] = {150, 80, 20};
+  for (std::int64_t position = 0; position < 3; ++position) {
+    SequencePass other;
+    other.tokens = std::span(other_tokens).subspan(static_cast<std::size_t>(position), 1);
+    other.first_position = position;
+    other.attention = &other_attention;
+    SequencePass step;
+    step.tokens = std::span(tokens).subspan(static_cast<std::size_t>(position), 1);
+    step.first_position = position;
+    step.attention = &attention;
+    std::vector<SequencePass*> passes;
+    // First more tokens than are computed at a time, so that the step is in neither the first
+    // piece nor at the start of one.
+    if (other_wants) passes = {prompt.Next(kPromptCounts[position]), &other};
+    passes.push_back(&step);
+    model.Forward(passes, nullptr);
+    EXPECT_TRUE(step.status.ok()) << step.status;
+  }
+  return attention.foreseen;
+}
+
 TEST(ForwardTest, ForecastsAreThoseThatASequenceGetsAlone) {
   const auto model = LoadModel(TinyModelPath("tiny-qwen2", "q4_0"), 2);
-  const auto tokens = test::ReferencePrompt(260, model->config().vocab_size);
-  const auto foreseen_of = [&](bool beside_others) {
-    ForeseeingAttention attention(model->config(), KvFormat::kF16, 64, model->pool());
-    ForeseeingAttention other_attention(model->config(), KvFormat::kF16, 64, model->pool());
-    TestSequence prompt(*model, tokens, true);
-    const std::vector<std::int32_t> other_tokens(tokens.rbegin(), tokens.rend());
-    constexpr std::size_t kPromptCounts[] = {150, 80, 20};
-    for (std::int64_t position = 0; position < 3; ++position) {
-      SequencePass other;
-      other.tokens = std::span(other_tokens).subspan(static_cast<std::size_t>(position), 1);
-      other.first_position = position;
-      other.attention = &other_attention;
-      SequencePass step;
-      step.tokens = std::span(tokens).subspan(static_cast<std::size_t>(position), 1);
-      step.first_position = position;
-      step.attention = &attention;
-      std::vector<SequencePass*> passes;
-      // First more tokens than are computed at a time, so that the step is in neither the first
-      // piece nor at the start of one; and beside one that wants forecasts too.
-      if (beside_others) passes = {prompt.Next(kPromptCounts[position]), &other};
-      passes.push_back(&step);
-      model->Forward(passes, nullptr);
-      EXPECT_TRUE(step.status.ok()) << step.status;
+  for (const Forecast wanted : {Forecast::kQueries, Forecast::kQuerySums}) {
+    const Foreseen alone = ForeseenOf(*model, wanted, std::nullopt);
+    ASSERT_EQ(std::ssize(alone), 3 * (model->config().layer_count - 1));
+    EXPECT_EQ(alone.front().first, 1);
+    for (const Forecast other : {Forecast::kNone, Forecast::kQueries, Forecast::kQuerySums}) {
+      EXPECT_EQ(ForeseenOf(*model, wanted, other), alone);
     }
-    return attention.foreseen;
-  };
-  const auto alone = foreseen_of(false);
-  ASSERT_EQ(std::ssize(alone), 3 * (model->config().layer_count - 1));
-  EXPECT_EQ(alone.front().first, 1);
-  EXPECT_EQ(std::ssize(alone.front().second), model->config().query_length());
-  EXPECT_EQ(foreseen_of(true), alone);
+  }
+}
+
+TEST(ForwardTest, ForeseenSumsAreThoseOfTheForeseenQueries) {
+  for (const auto& [name, type, error_max] :
+       {std::tuple("tiny-qwen2", "q4_0", 1e-2), std::tuple("tiny-llama", "q8_0", 1e-2),
+        std::tuple("tiny-llama", "f32", 1e-3)}) {
+    const auto model = LoadModel(TinyModelPath(name, type), 2);
+    const ModelConfig& config = model->config();
+    ASSERT_GT(config.group_size(), 1) << name;
+    const Foreseen queries = ForeseenOf(*model, Forecast::kQueries, std::nullopt);
+    const Foreseen sums = ForeseenOf(*model, Forecast::kQuerySums, std::nullopt);
+    ASSERT_EQ(queries.size(), sums.size());
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      ASSERT_EQ(std::ssize(queries[i].second), config.query_length());
+      ASSERT_EQ(std::ssize(sums[i].second), config.kv_length());
+      std::vector<double> expected(sums[i].second.size(), 0.0);
+      for (std::int64_t j = 0; j < config.query_length(); ++j) {
+        const std::int64_t head = j / config.head_dim / config.group_size();
+        expected[static_cast<std::size_t>(head * config.head_dim + j % config.head_dim)] +=
+            static_cast<double>(queries[i].second[static_cast<std::size_t>(j)]);
+      }
+      EXPECT_LT(test::RelativeDistance(sums[i].second, expected), error_max) << name << " " << type;
+    }
+  }
 }
 
 TEST(ForwardTest, ASequenceThatFailsDoesNotDisturbTheOthers) {

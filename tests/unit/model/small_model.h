@@ -72,6 +72,14 @@ class SmallModel {
     return *this;
   }
 
+  // As many KV heads as query heads.
+  SmallModel& Ungrouped() {
+    kv_head_count_ = kQuery / kHeadDim;
+    Add("blk.0.attn_k.weight", {kEmbedding, kQuery});
+    Add("blk.0.attn_v.weight", {kEmbedding, kQuery});
+    return *this;
+  }
+
   absl::Status Write(const std::string& path) const {
     test::GgufWriter writer;
     writer.AddString("general.architecture", "llama");
@@ -80,7 +88,7 @@ class SmallModel {
     writer.AddU32("llama.embedding_length", kEmbedding);
     writer.AddU32("llama.feed_forward_length", kFeedForward);
     writer.AddU32("llama.attention.head_count", kQuery / kHeadDim);
-    writer.AddU32("llama.attention.head_count_kv", kKv / kHeadDim);
+    writer.AddU32("llama.attention.head_count_kv", kv_head_count_);
     writer.AddF32("llama.attention.layer_norm_rms_epsilon", 1e-5F);
     for (const auto& [name, shape] : shapes_) {
       writer.AddTensor(name, shape, test::TensorType::kF32,
@@ -128,6 +136,7 @@ class SmallModel {
 
   std::map<std::string, std::vector<std::int64_t>> shapes_;
   std::map<std::string, Held> held_;
+  std::uint32_t kv_head_count_ = kKv / kHeadDim;
   float rope_factor_ = 1.0F;
 };
 

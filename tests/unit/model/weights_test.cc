@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "compute-node/kernels/convert.h"
 #include "compute-node/model/forward.h"
 #include "tests/tools/model_maker.h"
 #include "tests/unit/model/small_model.h"
@@ -147,7 +148,63 @@ TEST(WeightsTest, ASurveyHasAllProblemsAndTheBytes) {
   EXPECT_TRUE(survey.problems.empty());
   // Rows in sixteens; the embedding is not packed beside an output matrix of its own.
   const std::int64_t rows = 32 + 16 + 16 + 32 + 48 + 48;
-  EXPECT_EQ(survey.packed_bytes, (rows * 32 + std::int64_t{2} * 32 * 48) * 4);
+  const std::int64_t sums = 16 * 32 * 2;
+  EXPECT_EQ(survey.packed_bytes, (rows * 32 + std::int64_t{2} * 32 * 48) * 4 + sums);
+  EXPECT_EQ(survey.decode_bytes, survey.packed_bytes - sums);
+}
+
+std::unique_ptr<Weights> LoadWeights(const SmallModel& model, const std::string& path) {
+  EXPECT_TRUE(model.Write(path).ok());
+  const auto file = GgufFile::Open(path);
+  const auto config = ReadModelConfig(**file);
+  ThreadPool pool(2);
+  auto weights = Weights::Load(**file, *config, pool, {}, nullptr);
+  EXPECT_TRUE(weights.ok()) << weights.status();
+  return *std::move(weights);
+}
+
+// As they are packed: F16, for each column the rows of a panel.
+std::vector<float> QuerySumsOf(const SmallModel& model) {
+  const auto weights = LoadWeights(model, testing::TempDir() + "/weights_test_sums.gguf");
+  const PackedMatrix& sums = weights->layer(0).query_sum;
+  EXPECT_EQ(sums.type, WeightType::kF16);
+  EXPECT_EQ(sums.row_count, SmallModel::kKv);
+  std::vector<float> rows(static_cast<std::size_t>(SmallModel::kKv * SmallModel::kEmbedding));
+  LoadF16Row(sums.data, rows);
+  return rows;
+}
+
+TEST(WeightsTest, QuerySumsAreThoseOfTheHeadsThatShareAKvHead) {
+  const std::string path = testing::TempDir() + "/weights_test_sums.gguf";
+  const std::vector<float> sums = QuerySumsOf(SmallModel());
+  const auto file = GgufFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const GgufTensor& query = *(*file)->FindTensor("blk.0.attn_q.weight");
+  std::vector<float> row(SmallModel::kEmbedding);
+  std::vector<float> expected(sums.size());
+  for (std::int64_t i = 0; i < SmallModel::kQuery; ++i) {
+    DequantizeRow(WeightType::kF32, query.data.data() + i * query.row_bytes(), row);
+    // Heads of 8, two to a KV head.
+    const std::int64_t sum_row = i / 16 * 8 + i % 8;
+    for (std::size_t j = 0; j < row.size(); ++j) {
+      expected[j * kPanelRows + static_cast<std::size_t>(sum_row)] += row[j];
+    }
+  }
+  EXPECT_THAT(sums, testing::Pointwise(testing::FloatNear(1e-3F), expected));
+  EXPECT_EQ(QuerySumsOf(SmallModel().Fused()), sums);
+  // What F16 has no room for does not become infinite.
+  const std::vector<float> large =
+      QuerySumsOf(SmallModel().Holding(-1e30F, "blk.0.attn_q.weight", 0, 5));
+  EXPECT_EQ(large[5 * kPanelRows], -65504.0F);
+}
+
+TEST(WeightsTest, WithoutGroupsQueriesAreTheirSums) {
+  const auto weights =
+      LoadWeights(SmallModel().Ungrouped(), testing::TempDir() + "/weights_test_ungrouped.gguf");
+  const LayerWeights& layer = weights->layer(0);
+  EXPECT_EQ(layer.query_sum.data, layer.query.data);
+  EXPECT_EQ(layer.query_sum.type, layer.query.type);
+  EXPECT_EQ(layer.query_sum.row_count, layer.query.row_count);
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ class SelectingAhead : public SelectingByQueries {
  public:
   using SelectingByQueries::SelectingByQueries;
   bool selects_ahead() const override { return true; }
+  bool ranks_by_query_sums() const override { return true; }
   std::vector<FetchSlice> Select(const SelectionInput& input) const override {
     std::vector<std::vector<float>>& of_layer = selected_by[input.layer];
     of_layer.emplace_back(input.queries.begin(), input.queries.end());
@@ -59,6 +60,7 @@ class ChangingItsMind : public SelectingByQueries {
  public:
   using SelectingByQueries::SelectingByQueries;
   bool selects_ahead() const override { return true; }
+  bool ranks_by_query_sums() const override { return true; }
   std::vector<FetchSlice> Select(const SelectionInput& input) const override {
     std::vector<FetchSlice> plan = SelectingByQueries::Select(input);
     if (input.token_count > 1) return plan;
@@ -93,16 +95,16 @@ class SelectionWatch : public AttentionObserver {
       EXPECT_TRUE(std::equal(batch.q.begin(), batch.q.end(), selected_by[0].begin()));
       return;
     }
-    const std::size_t group = static_cast<std::size_t>(config_.group_size() * config_.head_dim);
     bool selects_anew = false;
-    for (std::size_t first = 0; first < batch.q.size(); first += group) {
-      const auto of = [&](std::span<const float> queries) { return queries.subspan(first, group); };
-      ForeseenQueries head(config_.head_dim, config_.group_size());
-      head.Set(of(selected_by.front()));
-      const bool differs = head.Correct(of(batch.q));
-      const std::span<const float> used = of(selected_by.back());
-      EXPECT_TRUE(std::equal(used.begin(), used.end(), head.queries().begin()))
-          << "layer " << batch.layer << " from query " << first << " differs " << differs;
+    const std::size_t dim = static_cast<std::size_t>(config_.head_dim);
+    const std::size_t group = dim * static_cast<std::size_t>(config_.group_size());
+    for (std::size_t i = 0; i < heads.size(); ++i) {
+      ForeseenQueries head(1, config_.head_dim);
+      head.Set(std::span(selected_by.front()).subspan(i * dim, dim));
+      const bool differs = head.Correct(batch.q.subspan(i * group, group));
+      const std::span<const float> used = std::span(selected_by.back()).subspan(i * dim, dim);
+      EXPECT_TRUE(std::equal(used.begin(), used.end(), head.sums().begin()))
+          << "layer " << batch.layer << " head " << i << " differs " << differs;
       ++(differs ? anew_count : foreseen_count);
       selects_anew |= differs;
     }
