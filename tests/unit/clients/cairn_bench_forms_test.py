@@ -266,8 +266,9 @@ class UnitsTest(FolderTest):
             return tasks_command.task_units(bench)
 
     def test_lengths_are_what_the_model_counts(self):
-        units, counts = self.units(FakeBench(self.options()))
-        self.assertEqual([(unit.length, unit.token_count()) for unit in units], [(128, 100), (512, 500)])
+        bench = FakeBench(self.options("--decode", "30"))
+        units, counts = self.units(bench)
+        self.assertEqual([(unit.length, unit.token_count(bench.options)) for unit in units], [(128, 130), (512, 530)])
         self.assertEqual(counts, {0: 100, 1: 500})
 
     def test_counts_of_an_earlier_start_are_used_if_they_are_of_the_same_files(self):
@@ -319,7 +320,7 @@ class ChatTest(unittest.TestCase):
         kv = types.SimpleNamespace(counters=lambda: dict.fromkeys(
             kv_stats.ENTRY_COUNTERS + kv_stats.INDEX_COUNTERS, 0))
         _, questions = tasks_command.ask_document(client, kv, document, None,
-                                                  types.SimpleNamespace(prefill=0, parallel=1, chat=chat))
+                                                  types.SimpleNamespace(prefill=0, decode=0, parallel=1, chat=chat))
         self.assertEqual((questions[0]["score"], questions[0]["said"], "correct" in questions[0]), (1, " 4821", False))
         return prompts
 

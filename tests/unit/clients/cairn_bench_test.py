@@ -229,7 +229,7 @@ class FakeClient:
     def __init__(self, wrong):
         self.wrong, self.lock, self.forking = wrong, threading.Lock(), threading.Lock()
         self.conversations, self.next, self.stored, self.closed = set(), 0, [], False
-        self.answered = 0
+        self.answered, self.written = 0, []
 
     def _new(self):
         with self.lock:
@@ -240,6 +240,11 @@ class FakeClient:
     def store(self, retrieval, prefill_tokens_max, text):
         self.stored.append((text, retrieval, prefill_tokens_max))
         return self._new(), self._finished(0)
+
+    def write(self, conversation, count, seed):
+        assert conversation == 1 and not self.answered
+        self.written.append((count, seed))
+        return self._finished(count)
 
     def fork(self, conversation):
         assert conversation == 1
@@ -257,9 +262,9 @@ class FakeClient:
         return f" answer of{text}", self._finished(4)
 
     def counters(self):
-        """The KV node's, which reads ten bytes for each question and five for a document."""
+        """The KV node's, which reads ten bytes for each question, five for a document and seven for going on."""
         with self.lock:
-            read = 5 * len(self.stored) + 10 * self.answered
+            read = 5 * len(self.stored) + 7 * len(self.written) + 10 * self.answered
             return {**dict.fromkeys(kv_stats.ENTRY_COUNTERS + kv_stats.INDEX_COUNTERS, 0), "read_fetch_bytes": read}
 
     def delete(self, conversation):
@@ -282,8 +287,8 @@ class DocumentTest(unittest.TestCase):
         self.document = document(7, 1000, questions=asked)
         self.retrieval = Retrieval("full", 3, 192, 1024, 8, 1)
 
-    def ask(self, client, parallel):
-        chosen = types.SimpleNamespace(prefill=256, parallel=parallel, chat=None)
+    def ask(self, client, parallel, decode=0):
+        chosen = types.SimpleNamespace(prefill=256, decode=decode, parallel=parallel, chat=None)
         return tasks_command.ask_document(client, client, self.document, self.retrieval, chosen)
 
     def test_questions_stay_in_order_and_no_conversation_is_left(self):
@@ -296,6 +301,14 @@ class DocumentTest(unittest.TestCase):
             self.assertEqual(client.conversations, set())
             self.assertEqual((said["answer_tokens"], said["decode_tokens"], said["decode_seconds"]), (24, 18, 9.0))
             self.assertEqual((said["document_read_bytes"], said["answer_read_bytes"]), (5, 60))
+
+    def test_what_is_decoded_freely_comes_behind_the_document(self):
+        client = FakeClient(wrong=None)
+        said, _ = self.ask(client, 1, decode=500)
+        self.assertEqual(client.written, [(500, 1)])
+        self.assertEqual((said["freely_decoded_tokens"], said["freely_decoded_seconds"]), (500, 1.5))
+        self.assertEqual((said["document_read_bytes"], said["freely_decoded_read_bytes"]), (5, 7))
+        self.assertEqual(said["answer_read_bytes"], 60)
 
     def test_a_failed_question_ends_the_others(self):
         client = FakeClient(wrong="\nQ: 3\nA:")
