@@ -30,7 +30,7 @@ absl::Status IndexStream::Load(std::int32_t layer, const StopSignal& stop) {
     if (!status.ok() && retries_left == 0) return status;
     if (status.ok()) loaded_[layer] = KvMemoryCharge(memory_, policy_.IndexBytes(layer));
   }
-  Request(layer + 1);
+  for (std::int32_t ahead = 1; ahead <= kIndexLayersAhead; ++ahead) Request(layer + ahead);
   return absl::OkStatus();
 }
 

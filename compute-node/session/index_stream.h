@@ -27,6 +27,10 @@ namespace cairn::compute {
 
 class IndexStream {
  public:
+  // While two layers' entries find their clusters, which is as many as are worked on together, the
+  // next two layers' index is read.
+  static constexpr std::int32_t kIndexLayersAhead = 2;
+
   // Borrows all; they outlive it.
   IndexStream(std::int32_t layer_count, ThreadPool& pool, KvSession& session,
               RetrievalPolicy& policy, KvMemory& memory)
@@ -36,7 +40,8 @@ class IndexStream {
         policy_(policy),
         memory_(memory) {}
 
-  // The layer's index is in memory until Unload; asks for the next one's.
+  // The layer's index is in memory until Unload; asks for those of the next kIndexLayersAhead
+  // layers.
   absl::Status Load(std::int32_t layer, const StopSignal& stop);
   // Lets go of it, unless it is to stay.
   void Unload(std::int32_t layer);

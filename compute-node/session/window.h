@@ -37,7 +37,7 @@ constexpr std::int64_t WindowStart(std::int64_t token_count, std::int64_t capaci
 // counts as attended. Where the step doubles, the start may be a step before what has left already.
 inline constexpr std::int64_t kSparseWindowStepMin = 8;
 inline constexpr std::int64_t kSparseWindowStepMax = 32;
-inline constexpr std::int64_t kTokensPerSparseWindowStep = 2048;
+inline constexpr std::int64_t kTokensPerSparseWindowStep = 1024;
 
 constexpr std::int64_t SparseWindowStep(std::int64_t token_count, std::int64_t kept,
                                         std::int64_t capacity) {

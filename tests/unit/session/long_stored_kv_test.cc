@@ -126,7 +126,7 @@ TEST_F(LongStoredKvTest, EverythingIsAttendedOnceWhereTheWindowsStepDoubles) {
   PlaceChecker checker(/*everything=*/true);
   StoredKv with_all = MakeKv(*full_session, full, nullptr);
   StoredKv kv = MakeKv(*session, *policy, &checker);
-  Cross(std::vector<StoredKv*>{&kv, &with_all}, 32768);
+  Cross(std::vector<StoredKv*>{&kv, &with_all}, 16384);
   EXPECT_GT(checker.recent_min, 112);
   EXPECT_LE(checker.recent_max, 128);
 }
@@ -136,7 +136,7 @@ TEST_F(LongStoredKvTest, StartOfTheWindowMayGoBack) {
   const std::unique_ptr<RetrievalPolicy> policy = DynaKv(3, 245);  // 61 newest tokens
   PlaceChecker checker(/*everything=*/false);
   StoredKv kv = MakeKv(*session, *policy, &checker);
-  Cross(std::vector<StoredKv*>{&kv}, 32768);
+  Cross(std::vector<StoredKv*>{&kv}, 16384);
   EXPECT_GT(checker.recent_min, 61);
   EXPECT_LE(checker.recent_max, 61 + 16);
 }

@@ -39,9 +39,9 @@ TEST(WindowTest, SparseWindowHoldsWhatIsKeptAndLessThanAStepMore) {
 
 TEST(WindowTest, SparseWindowMovesInStepsThatGrowWithTheConversation) {
   EXPECT_EQ(SparseWindowStep(1, 48, 128), 8);
-  EXPECT_EQ(SparseWindowStep(32767, 120, 128), 8);
-  EXPECT_EQ(SparseWindowStep(32768, 120, 128), 16);
-  EXPECT_EQ(SparseWindowStep(65536, 120, 128), 32);
+  EXPECT_EQ(SparseWindowStep(16383, 120, 128), 8);
+  EXPECT_EQ(SparseWindowStep(16384, 120, 128), 16);
+  EXPECT_EQ(SparseWindowStep(32768, 120, 128), 32);
   EXPECT_EQ(SparseWindowStep(1 << 30, 120, 128), 32);
   EXPECT_EQ(SparseWindowStep(1 << 30, 48, 128), 16);
   EXPECT_EQ(SparseWindowStep(1 << 30, 16, 128), 8);
