@@ -148,7 +148,7 @@ TEST(WeightsTest, ASurveyHasAllProblemsAndTheBytes) {
   EXPECT_TRUE(survey.problems.empty());
   // Rows in sixteens; the embedding is not packed beside an output matrix of its own.
   const std::int64_t rows = 32 + 16 + 16 + 32 + 48 + 48;
-  const std::int64_t sums = 16 * 32 * 2;
+  const std::int64_t sums = std::int64_t{16} * 32 * 2;
   EXPECT_EQ(survey.packed_bytes, (rows * 32 + std::int64_t{2} * 32 * 48) * 4 + sums);
   EXPECT_EQ(survey.decode_bytes, survey.packed_bytes - sums);
 }
