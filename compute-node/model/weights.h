@@ -1,8 +1,8 @@
 // Weights: the named tensors of a model, their shapes checked, their matrices packed for the
-// product kernels (kernels/packed_matrix.h), and beside them sums of the query weights, a percent
-// more (query_sums.h). The file's own pages are dropped from memory as they are packed: resident
-// memory is that of one copy. Only the embedding rows that tokens ask for are read from the
-// mapping.
+// product kernels (kernels/packed_matrix.h), and beside them sums of the query weights, which are
+// some percent more (query_sums.h). The file's own pages are dropped from memory as they are
+// packed: resident memory is that of one copy. Only the embedding rows that tokens ask for are read
+// from the mapping.
 // Packed memory uses huge pages where the kernel offers them. All weights are looked through for
 // NaN and infinity.
 //

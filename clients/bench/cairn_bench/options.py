@@ -8,7 +8,7 @@ import sys
 from .client import REPOSITORY, Retrieval
 from .daemons import PROFILES
 
-# These make no clusters and draw nothing, so that one seed is all of them.
+# These make no clusters and draw nothing, so that one seed is all of them, unless text is drawn.
 SEEDLESS_POLICIES = frozenset(["full", "oracle", "streaming", "no-cluster"])
 LIST_MAX = 64
 PARALLEL_MAX = 16
@@ -34,8 +34,8 @@ def add_run_options(add):
     add("--json", "--out", dest="json", metavar="OUT",
         help="where the results go; a file with results of the same configuration is gone on with")
     add("--seed", type=integers(1), default=[1], metavar="N[,N...]",
-        help="of clustering; for answers each policy runs with each, but for those that draw nothing; speed is "
-        "measured with the first. Default 1")
+        help="of clustering; for answers each policy runs with each, but for those that draw nothing (with --decode "
+        "all draw); speed is measured with the first. Default 1")
     add("--select", type=percent, default=3.0, metavar="S%", help="share of the context that is attended; default 3%%")
     add("--select-min", type=integer(1), default=192, metavar="N", help="tokens attended at least; default 192")
     add("--select-max", type=integer(1), default=1024, metavar="N", help="tokens attended at most; default 1024")

@@ -92,10 +92,15 @@ def uncounted(documents):
     return [document for document in documents if not document.token_count]
 
 
-def check_context(path, documents, tokens_max):
-    """Raises TasksError for the first document that is too long for a model whose context has so many tokens."""
+def check_context(path, documents, tokens_max, decoded=0):
+    """Raises TasksError for the first document that is too long for a model whose context has so many tokens.
+
+    decoded: tokens that the model generates behind it before it is asked.
+    """
     for document in documents:
         answer = max(question.tokens_max() for question in document.questions)
-        if document.token_count + answer > tokens_max:
-            raise TasksError(f"{path}:{document.number + 1}: a context of {document.token_count} tokens and an answer "
-                             f"of up to {answer} are more than the model's {tokens_max}: choose others with --lengths")
+        if document.token_count + decoded + answer > tokens_max:
+            own = f", {decoded} of the model's own" if decoded else ""
+            raise TasksError(f"{path}:{document.number + 1}: a context of {document.token_count} tokens{own} and an "
+                             f"answer of up to {answer} are more than the model's {tokens_max}: choose others with "
+                             "--lengths")

@@ -71,7 +71,7 @@ def run(options):
 def task_keys(options):
     """-> [(policy, seed)], each once."""
     return [(policy, seed) for policy in options.policy for seed in options.seed
-            if policy not in SEEDLESS_POLICIES or seed == options.seed[0]]
+            if options.decode or policy not in SEEDLESS_POLICIES or seed == options.seed[0]]
 
 
 def task_units(bench):
@@ -92,7 +92,8 @@ def task_units(bench):
     documents = with_counts(documents, counts)
     chosen = select_documents(documents, options.lengths, options.documents)
     check_context(options.tasks, [document for some in chosen.values() for document in some
-                                  if document.number in counts], bench.model.context_tokens)
+                                  if document.number in counts or options.decode], bench.model.context_tokens,
+                  options.decode)
     keys = task_keys(options)
     return [Unit(length, (policy, seed), some) for length, some in chosen.items() for seed in options.seed
             for policy in options.policy if (policy, seed) in keys], counts
@@ -175,6 +176,10 @@ def ask_document(client, kv, document, chosen, options):
     conversation, stored = client.store(chosen, options.prefill, **context)
     decoded_from = kv.counters()
     written = [client.write(conversation, options.decode, chosen.seed)] if options.decode else []
+    for each in written:
+        if each.generated_token_count != options.decode:
+            raise CommandError(f"document {document.number}: what the model goes on with ended behind "
+                               f"{each.generated_token_count} of {options.decode} tokens: give a smaller --decode")
     between = kv.counters()
     one_fork = threading.Lock()  # a conversation that is being forked refuses another fork
 
@@ -207,7 +212,7 @@ def ask_document(client, kv, document, chosen, options):
         "decode_tokens": sum(max(0, each.generated_token_count - 1) for each in finished),
         "decode_seconds": sum(seconds(each.decode_time) for each in finished),
         "kv_dram_peak_bytes": max(each.kv_dram_peak_bytes for each in (stored, *written, *finished)),
-        "kv_flash_bytes": stored.kv_flash_bytes,
+        "kv_flash_bytes": [stored, *written][-1].kv_flash_bytes,
         "io_engine": stored.io_engine,
     }
     return record, questions

@@ -289,6 +289,13 @@ class UnitsTest(FolderTest):
             self.units(FakeBench(self.options(), 600))
         units, _ = self.units(FakeBench(self.options("--lengths", "100"), 600))
         self.assertEqual(len(units), 1)
+        with self.assertRaisesRegex(tasks.TasksError, "500 tokens, 400 of the model's own and an answer"):
+            self.units(FakeBench(self.options("--decode", "400")))
+
+    def test_what_is_decoded_freely_is_drawn_for_each_seed(self):
+        arguments = ("--policy", "full,dynakv", "--seed", "1,2")
+        self.assertEqual(tasks_command.task_keys(self.options(*arguments)), [("full", 1), ("dynakv", 1), ("dynakv", 2)])
+        self.assertEqual(len(tasks_command.task_keys(self.options(*arguments, "--decode", "9"))), 4)
 
     def test_a_conversation_is_for_forms_that_have_scores(self):
         self.assertEqual(self.options("--chat").chat, CHAT_OF_FILE)

@@ -229,7 +229,7 @@ class FakeClient:
     def __init__(self, wrong):
         self.wrong, self.lock, self.forking = wrong, threading.Lock(), threading.Lock()
         self.conversations, self.next, self.stored, self.closed = set(), 0, [], False
-        self.answered, self.written = 0, []
+        self.answered, self.written, self.room = 0, [], 1000
 
     def _new(self):
         with self.lock:
@@ -244,7 +244,7 @@ class FakeClient:
     def write(self, conversation, count, seed):
         assert conversation == 1 and not self.answered
         self.written.append((count, seed))
-        return self._finished(count)
+        return self._finished(min(count, self.room))
 
     def fork(self, conversation):
         assert conversation == 1
@@ -309,6 +309,12 @@ class DocumentTest(unittest.TestCase):
         self.assertEqual((said["freely_decoded_tokens"], said["freely_decoded_seconds"]), (500, 1.5))
         self.assertEqual((said["document_read_bytes"], said["freely_decoded_read_bytes"]), (5, 7))
         self.assertEqual(said["answer_read_bytes"], 60)
+
+    def test_text_that_ends_with_the_context_ends_the_run(self):
+        client = FakeClient(wrong=None)
+        client.room = 400
+        with self.assertRaisesRegex(tasks_command.CommandError, "behind 400 of 500 tokens"):
+            self.ask(client, 1, decode=500)
 
     def test_a_failed_question_ends_the_others(self):
         client = FakeClient(wrong="\nQ: 3\nA:")
