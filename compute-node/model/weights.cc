@@ -446,9 +446,9 @@ class WeightsLoader {
   std::uint32_t PlanCrc() const {
     std::string plan;
     for (const PackTask& task : tasks_) {
-      plan += fmt::format("{} {} {} {} {} {}\n", task.tensor->name, static_cast<int>(task.type),
-                          task.first_row, task.row_count, task.tensor->row_length(),
-                          task.sums ? task.sums->group_size : 0);
+      plan += fmt::format("{} {} {} {} {} {} {}\n", task.tensor->name, static_cast<int>(task.type),
+                          static_cast<int>(task.packed_type()), task.first_row, task.row_count,
+                          task.tensor->row_length(), task.sums ? task.sums->group_size : 0);
     }
     return Crc32c(std::as_bytes(std::span(plan)), 0);
   }
