@@ -1,6 +1,7 @@
 #include "tests/crash/crash_world.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace cairn::kv {
@@ -9,11 +10,18 @@ namespace {
 constexpr std::int64_t kTokensMax = 900;
 constexpr std::size_t kChatsMax = 5;
 constexpr std::size_t kSealedMax = 8;
+constexpr std::chrono::seconds kGivenBackWaitMax{20};
 
 // What the store shows and should not.
 template <typename... Args>
 absl::Status Wrong(const fmt::format_string<Args...>& format, Args&&... args) {
   return absl::InternalError("WRONG: " + fmt::format(format, std::forward<Args>(args)...));
+}
+
+// What the store says it cannot show.
+template <typename... Args>
+absl::Status Lost(const fmt::format_string<Args...>& format, Args&&... args) {
+  return absl::DataLossError("LOST: " + fmt::format(format, std::forward<Args>(args)...));
 }
 
 }  // namespace
@@ -261,6 +269,9 @@ absl::Status CrashWorld::CheckCluster(const Chat& chat, std::int32_t layer,
       joined.entries == operations_.Entries(chat.now, layer, head, positions)) {
     return absl::OkStatus();
   }
+  if (fetched.outcome == FetchOutcome::kLost) {
+    return Lost("session {} layer {} head {} cluster {}", chat.id, layer, head, id);
+  }
   return Wrong("session {} layer {} head {} cluster {}: outcome {}, {} positions of {}, or bytes",
                chat.id, layer, head, id, static_cast<int>(fetched.outcome),
                joined.positions.count(), positions.count());
@@ -290,6 +301,24 @@ absl::Status CrashWorld::CheckSome(Chat& chat) {
   return CheckClusters(chat, layer, std::move(clusters));
 }
 
+absl::Status CrashWorld::CheckIndex(Chat& chat, std::int32_t layer) {
+  CAIRN_ASSIGN_OR_RETURN(const IndexReply index,
+                         compute::Wait<IndexReply>(chat.session->StartRead(GetIndex{layer})));
+  CAIRN_ASSIGN_OR_RETURN(const FetchReply visible,
+                         compute::Wait<FetchReply>(chat.session->StartRead(
+                             FetchIndex{.layer = layer, .only_visible = true})));
+  const std::vector<IndexRow> visible_rows = RandomOperations::VisibleRowsOf(visible);
+  if (!RandomOperations::AreSomeRowsOf(chat.now, layer, index.rows) ||
+      !RandomOperations::AreSomeRowsOf(chat.now, layer, visible_rows)) {
+    return Wrong("session {} layer {} has other index rows", chat.id, layer);
+  }
+  if (!RandomOperations::AreRowsOf(chat.now, layer, index.rows) ||
+      !RandomOperations::AreRowsOf(chat.now, layer, visible_rows)) {
+    return Lost("session {} layer {} is without some of its index rows", chat.id, layer);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CrashWorld::CheckAll(Chat& chat) {
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     std::vector<ClusterRef> clusters;
@@ -300,15 +329,7 @@ absl::Status CrashWorld::CheckAll(Chat& chat) {
       }
     }
     CAIRN_RETURN_IF_ERROR(CheckClusters(chat, layer, std::move(clusters)));
-    CAIRN_ASSIGN_OR_RETURN(const IndexReply index,
-                           compute::Wait<IndexReply>(chat.session->StartRead(GetIndex{layer})));
-    CAIRN_ASSIGN_OR_RETURN(const FetchReply visible,
-                           compute::Wait<FetchReply>(chat.session->StartRead(
-                               FetchIndex{.layer = layer, .only_visible = true})));
-    if (!RandomOperations::AreRowsOf(chat.now, layer, index.rows) ||
-        !RandomOperations::AreRowsOf(chat.now, layer, RandomOperations::VisibleRowsOf(visible))) {
-      return Wrong("session {} layer {} has other index rows", chat.id, layer);
-    }
+    CAIRN_RETURN_IF_ERROR(CheckIndex(chat, layer));
   }
   const std::vector<std::int64_t>& truth = chat.saved.at(chat.acked).truth;
   CAIRN_ASSIGN_OR_RETURN(const TokensReply tokens,
@@ -333,8 +354,10 @@ absl::Status CrashWorld::Delete(std::size_t index) {
 absl::Status CrashWorld::End() {
   while (!chats_.empty()) CAIRN_RETURN_IF_ERROR(Delete(chats_.size() - 1));
   CAIRN_ASSIGN_OR_RETURN(KvStats stats, node_->Stats());
-  // What was on its way to a new place is given back when its write has ended.
-  for (int tries = 0; stats.flash_used_bytes > 2 * kPageBytes && tries < 1000; ++tries) {
+  // What was on its way to a new place is given back when its write has ended, and the metadata's
+  // thread has said that its segment is gone.
+  const auto deadline = std::chrono::steady_clock::now() + kGivenBackWaitMax;
+  while (stats.flash_used_bytes > 2 * kPageBytes && std::chrono::steady_clock::now() < deadline) {
     CAIRN_ASSIGN_OR_RETURN(stats, node_->Stats());
   }
   if (stats.flash_used_bytes == 2 * kPageBytes && stats.lost_part_count == 0) {

@@ -79,6 +79,7 @@ class CrashWorld {
   absl::Status Rest();
   absl::Status Delete(std::size_t index);
   absl::Status CheckSome(Chat& chat);
+  absl::Status CheckIndex(Chat& chat, std::int32_t layer);
   absl::Status CheckAll(Chat& chat);
   absl::Status CheckClusters(Chat& chat, std::int32_t layer, std::vector<ClusterRef> clusters);
   absl::Status CheckCluster(const Chat& chat, std::int32_t layer,

@@ -64,6 +64,7 @@ class KillLoopTest : public testing::Test {
     killer.join();
     EXPECT_TRUE(expected) << "before the kill: " << status;
     EXPECT_EQ(Message(status).find("WRONG"), std::string::npos) << status;
+    EXPECT_EQ(Message(status).find("LOST"), std::string::npos) << status;
     world_.Disconnect();
   }
 

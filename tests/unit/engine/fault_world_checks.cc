@@ -118,13 +118,7 @@ absl::Status FaultWorld::CheckRows(Chat& chat, std::int32_t layer,
                                    const std::vector<IndexRow>& rows,
                                    const FaultyDiskHits& before) {
   if (RandomOperations::AreRowsOf(chat.now, layer, rows)) return absl::OkStatus();
-  Oracle shown = chat.now;
-  std::erase_if(shown.index[layer], [&](const auto& expected) {
-    return std::none_of(rows.begin(), rows.end(), [&](const IndexRow& row) {
-      return row.cluster == expected.second.cluster;
-    });
-  });
-  if (!MayBeLost(before) || !RandomOperations::AreRowsOf(shown, layer, rows)) {
+  if (!MayBeLost(before) || !RandomOperations::AreSomeRowsOf(chat.now, layer, rows)) {
     return Wrong("session {} layer {} has other index rows", chat.id, layer);
   }
   ++counts_["index rows lost"];

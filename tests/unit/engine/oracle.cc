@@ -270,6 +270,19 @@ bool RandomOperations::AreRowsOf(const Oracle& oracle, std::int32_t layer,
                     });
 }
 
+bool RandomOperations::AreSomeRowsOf(const Oracle& oracle, std::int32_t layer,
+                                     const std::vector<IndexRow>& rows) {
+  Oracle shown;
+  const auto found = oracle.index.find(layer);
+  if (found != oracle.index.end()) shown.index[layer] = found->second;
+  std::erase_if(shown.index[layer], [&](const auto& expected) {
+    return std::none_of(rows.begin(), rows.end(), [&](const IndexRow& row) {
+      return row.cluster == expected.second.cluster;
+    });
+  });
+  return AreRowsOf(shown, layer, rows);
+}
+
 bool RandomOperations::HasRecordsOf(const Oracle& oracle, std::int32_t layer,
                                     const FetchReply& reply) {
   const auto found = oracle.index.find(layer);

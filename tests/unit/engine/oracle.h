@@ -83,6 +83,9 @@ class RandomOperations {
   // Whether these are the index rows that the layer must show.
   static bool AreRowsOf(const Oracle& oracle, std::int32_t layer,
                         const std::vector<IndexRow>& rows);
+  // The same where some may be lost: all that are there.
+  static bool AreSomeRowsOf(const Oracle& oracle, std::int32_t layer,
+                            const std::vector<IndexRow>& rows);
   // Whether FetchIndex's answer has them: of two records of a cluster the later, and whatever there
   // is of clusters that are no more.
   static bool HasRecordsOf(const Oracle& oracle, std::int32_t layer, const FetchReply& reply);
