@@ -43,7 +43,9 @@ StoredKv::StoredKv(const Options& options, const ModelConfig& config, ThreadPool
              memory, options.memory),
       loaded_(static_cast<std::size_t>(options.layout.layer_count)),
       loading_(loaded_.size()),
-      foreseen_(config.kv_head_count, config.head_dim) {}
+      foreseen_(config.kv_head_count, config.head_dim) {
+  CAIRN_CHECK(!policy.selects_ahead() || policy.ranks_by_query_sums());
+}
 
 absl::Status StoredKv::Restore(std::optional<StoredPolicy> stored, std::string& random_state) {
   AbandonPass();

@@ -1,6 +1,7 @@
 // What a conversation of dynakv does when records of its index are lost, torn or late.
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,9 +21,12 @@ constexpr std::int64_t kStepCount = 40;
 struct Tampering {
   enum class Kind { kNone, kNoRecords, kUnknown, kLost, kTornMemory, kNoAnswer };
   Kind kind = Kind::kNone;
-  int count = 0;               // of so many answers from now
-  StopSignal* stop = nullptr;  // cancelled where there is no answer
+  int skip_count = 0;            // behind so many answers
+  int count = 0;                 // of so many
+  StopSignal* stop = nullptr;    // cancelled where there is no answer,
+  bool stops_at_append = false;  // or when entries are sent first
   int seen_count = 0;
+  std::optional<int> seen_at_append{};  // when entries were sent first
 };
 
 class TamperingSession : public KvSession {
@@ -35,12 +39,15 @@ class TamperingSession : public KvSession {
     std::future<absl::StatusOr<ReadReply>> answer = session_->StartRead(std::move(operation));
     if (!of_index) return answer;
     ++tampering_.seen_count;
-    if (tampering_.kind == Tampering::Kind::kNone || tampering_.count == 0) return answer;
+    if (tampering_.kind == Tampering::Kind::kNone || tampering_.skip_count-- > 0 ||
+        tampering_.count == 0) {
+      return answer;
+    }
     --tampering_.count;
     std::promise<absl::StatusOr<ReadReply>> promise;
     if (tampering_.kind == Tampering::Kind::kNoAnswer) {
       unanswered_.push_back(std::move(promise));
-      tampering_.stop->Cancel();
+      if (!tampering_.stops_at_append) tampering_.stop->Cancel();
       return unanswered_.back().get_future();
     }
     absl::StatusOr<ReadReply> reply = answer.get();
@@ -53,6 +60,10 @@ class TamperingSession : public KvSession {
   void SetInterrupt(Interrupt interrupt) override { session_->SetInterrupt(std::move(interrupt)); }
   const Attachment& attachment() const override { return session_->attachment(); }
   absl::Status Send(ChangingOperation operation) override {
+    if (std::holds_alternative<Append>(operation) && !tampering_.seen_at_append.has_value()) {
+      tampering_.seen_at_append = tampering_.seen_count;
+      if (tampering_.stops_at_append) tampering_.stop->Cancel();
+    }
     return session_->Send(std::move(operation));
   }
   FetchClock& fetch_clock() override { return session_->fetch_clock(); }
@@ -126,7 +137,11 @@ class TamperingNode : public KvNode {
 
 class IndexStreamTest : public ConversationFixture {
  protected:
-  IndexStreamTest() : tampered(tampering), prompt(Prompt(kPromptCount)), fed(Prompt(kStepCount)) {
+  explicit IndexStreamTest(const std::string& preset = "narrow-llama")
+      : ConversationFixture(preset),
+        tampered(tampering),
+        prompt(Prompt(kPromptCount)),
+        fed(Prompt(kStepCount)) {
     options.policy.name = "dynakv";
     options.prefill_chunk_tokens = 512;  // enough for clusters from the first chunk on
     options.policy.selection.select_tokens_min = 64;
@@ -149,8 +164,7 @@ class IndexStreamTest : public ConversationFixture {
     std::unique_ptr<Conversation> conversation = OpenTampered(session);
     std::vector<float> logits = Logits();
     EXPECT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
-
-    tampering.seen_count = 0;
+    tampering = {};
     return conversation;
   }
 
@@ -261,6 +275,37 @@ TEST_F(IndexStreamTest, ClustersWhoseRecordsAreLostAreReadAndStoredAgain) {
   conversation = OpenTampered(session);
   EXPECT_EQ(conversation->token_count(), kPromptCount + kStepCount);
   EXPECT_EQ(Feed(*conversation), going_on);
+}
+
+// Of more layers than are worked on together.
+class DeepIndexStreamTest : public IndexStreamTest {
+ protected:
+  DeepIndexStreamTest() : IndexStreamTest("tiny-deep") {}
+};
+
+// Else the second two layers would wait for their index when the first two are done.
+TEST_F(DeepIndexStreamTest, WhileTwoLayersFindTheirClustersTheNextTwoAreAskedFor) {
+  ASSERT_EQ(model.config().layer_count, 4);
+  const std::unique_ptr<Conversation> conversation = Begun();
+  Feed(*conversation);
+  EXPECT_EQ(tampering.seen_at_append, 4);
+}
+
+// In the later layers the earlier ones' entries have left the window, and others were asked for.
+TEST_F(DeepIndexStreamTest, AStopInAnyLayerLeavesAStepThatCanBeDoneAgain) {
+  const std::vector<std::vector<float>> expected = Undisturbed();
+  for (int layer = 0; layer < static_cast<int>(model.config().layer_count); ++layer) {
+    SCOPED_TRACE(layer);
+    const std::unique_ptr<Conversation> conversation = Begun();
+    StopSignal stop;
+    tampering = {.kind = Tampering::Kind::kNoAnswer, .skip_count = layer, .count = 1};
+    tampering.stop = &stop;
+    tampering.stops_at_append = layer >= 2;
+    const auto [status, fed_count] = FeedUntilError(*conversation, stop);
+    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << Message(status);
+    EXPECT_EQ(tampering.seen_at_append.has_value(), layer >= 2);
+    GoOn(*conversation, fed_count, expected);
+  }
 }
 
 // What opening a conversation makes of the answers.
