@@ -57,6 +57,10 @@ class Client(CairnClient):
                                                 ignore_eos=True, sampling={"temperature": 1, "seed": seed}))
         return finished
 
+    def is_full(self, finished):
+        """-> whether a generation ended because the model's context has no more room."""
+        return finished.reason == self.pb.FINISH_REASON_CONTEXT
+
     def token_count(self, text):
         """-> how many tokens a text is, as a prompt that a conversation begins with."""
         request = self.pb.TokenizeRequest(text=text, special=True)

@@ -197,7 +197,10 @@ class MemoryPeak:
 
     def _run(self):
         while not self.done.wait(MEMORY_SAMPLE_S):
-            now = [memory_bytes(pid) for pid in self.pids]
+            try:
+                now = [memory_bytes(pid) for pid in self.pids]
+            except OSError:
+                return  # one has ended: what is called next says why
             self.peaks = [max(a, b) for a, b in zip(self.peaks, now)]
             self.total = max(self.total, sum(now))
 

@@ -15,6 +15,9 @@ PARALLEL_MAX = 16
 ROUNDS_MAX = 1000
 THREADS_MAX = 1024
 REALTIME_MAX = 99
+# What the fields of a request hold.
+NUMBER_MAX = (1 << 31) - 1
+SEED_MAX = (1 << 63) - 1
 # --chat without a family.
 CHAT_OF_FILE = "of the model file"
 
@@ -33,7 +36,7 @@ def add_run_options(add):
     """What decides how daemons run and what they choose."""
     add("--json", "--out", dest="json", metavar="OUT",
         help="where the results go; a file with results of the same configuration is gone on with")
-    add("--seed", type=integers(1), default=[1], metavar="N[,N...]",
+    add("--seed", type=integers(1, SEED_MAX), default=[1], metavar="N[,N...]",
         help="of clustering; for answers each policy runs with each, but for those that draw nothing (with --decode "
         "all draw); speed is measured with the first. Default 1")
     add("--select", type=percent, default=3.0, metavar="S%", help="share of the context that is attended; default 3%%")
@@ -69,8 +72,6 @@ def add_task_options(add):
         help="so many of each length, in turn one of each kind; default 0: all")
     add("--parallel", type=integer(1, PARALLEL_MAX), default=1, metavar="N",
         help=f"questions at once, up to {PARALLEL_MAX}; answers are the same, times are not. Default 1")
-
-
     add("--chat", nargs="?", const=CHAT_OF_FILE, metavar="FAMILY",
         help="ask in a conversation, in the form that the model file says, or in that of a family such as chatml; for "
         "RULER, LongBench and needles")
@@ -108,6 +109,9 @@ def check(options):
         values = getattr(options, name, [])
         if len(values) != len(set(values)) or len(values) > LIST_MAX:
             raise CommandError(f"--{name} has {len(values)} values: give each once, at most {LIST_MAX}")
+    trace = getattr(options, "trace", None)
+    if trace and not os.path.isdir(os.path.dirname(os.path.abspath(trace))):
+        raise CommandError(f"--trace {trace}: there is no such folder")
     if options.select_max < options.select_min:
         raise CommandError(f"--select-max {options.select_max} is less than --select-min {options.select_min}")
 
@@ -124,7 +128,7 @@ def names(text):
     return values
 
 
-def integer(least, most=(1 << 63) - 1):
+def integer(least, most=NUMBER_MAX):
     def parse(text):
         if not re.fullmatch(r"\d{1,19}", text) or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"{text!r} is no number of {least} to {most}")
@@ -132,8 +136,8 @@ def integer(least, most=(1 << 63) - 1):
     return parse
 
 
-def integers(least):
-    return lambda text: [integer(least)(one) for one in text.split(",")]
+def integers(least, most=NUMBER_MAX):
+    return lambda text: [integer(least, most)(one) for one in text.split(",")]
 
 
 def share(text):

@@ -27,6 +27,8 @@ class ResultFile:
         self.manifest, self.earlier = {}, []
         if path and os.path.exists(path):
             self._load()
+        if path:
+            self._check_writable()
 
     def _load(self):
         try:
@@ -34,6 +36,8 @@ class ResultFile:
                 stored = json.load(file)
             there, program, version = stored["configuration"], stored["program"], stored["format"]
             self.earlier = [*stored["earlier_manifests"], stored["manifest"]]
+            if not isinstance(there, dict):
+                raise TypeError("its configuration is no object")
             if (program, version) == (self.program, FORMAT) and there == self.configuration:
                 self.part.load(stored)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -47,17 +51,28 @@ class ResultFile:
             raise ResultsError(f"{self.path} holds results of another configuration:\n  " + "\n  ".join(differences) +
                                "\nGive another --json, or remove the file.")
 
+    def _check_writable(self):
+        """What is computed first may take hours."""
+        try:
+            with open(self._temporary(), "w", encoding="utf-8"):
+                pass
+            os.remove(self._temporary())
+        except OSError as error:
+            raise ResultsError(f"cannot write the results: {error}") from error
+
     def write(self):
         if not self.path:
             return
-        temporary = f"{self.path}.tmp"
         try:
-            with open(temporary, "w", encoding="utf-8") as file:
+            with open(self._temporary(), "w", encoding="utf-8") as file:
                 json.dump(self.to_json(), file, indent=1)
                 file.write("\n")
-            os.replace(temporary, self.path)
+            os.replace(self._temporary(), self.path)
         except OSError as error:
             raise ResultsError(f"cannot write the results: {error}") from error
+
+    def _temporary(self):
+        return f"{self.path}.tmp"
 
     def to_json(self):
         return {"program": self.program, "format": FORMAT, "manifest": self.manifest,

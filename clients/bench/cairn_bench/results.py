@@ -20,6 +20,7 @@ class TaskResults:
             for question in run["questions"]:
                 if "score" not in question:
                     question["score"] = int(question["correct"])
+            summary(run)  # raises what load does where a field is missing
 
     def done(self, key, document_number):
         return any(document["document"] == document_number for document in self.runs[key]["documents"])

@@ -53,7 +53,7 @@ def _read(path, number, line, prompts):
         if not isinstance(value, dict) or not form:
             raise ValueError(f"the fields of no form that is known: {FORMS_SAID}")
         return form(number, value, prompts), value.get("dataset")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TasksError(f"{path}:{number + 1}: no document with questions: {type(error).__name__}: {error}") from error
 
 
@@ -98,7 +98,7 @@ def check_context(path, documents, tokens_max, decoded=0):
     decoded: tokens that the model generates behind it before it is asked.
     """
     for document in documents:
-        answer = max(question.tokens_max() for question in document.questions)
+        answer = max((question.tokens_max() for question in document.questions), default=0)
         if document.token_count + decoded + answer > tokens_max:
             own = f", {decoded} of the model's own" if decoded else ""
             raise TasksError(f"{path}:{document.number + 1}: a context of {document.token_count} tokens{own} and an "

@@ -17,6 +17,8 @@ LIST_VERB = " bought "
 STOP_TEXT = "\n"
 # A token has at least one byte, so an answer's bytes bound its tokens; a wrong answer may go on for a while.
 ANSWER_TOKENS_BEYOND = 16
+# As many as a request can say.
+TOKENS_MAX = (1 << 31) - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,15 +62,16 @@ def read_document(number, value):
     questions = tuple(Question(*(text_of(question[key]) for key in ("task", "question", "answer")))
                       for question in value["questions"])
     count, context = value["token_count"], text_of(value["context"])
-    if not isinstance(count, int) or count < 1 or not context:
-        raise ValueError(f"token_count is {count!r} and the context has {len(context)} characters: both must be at "
-                         "least 1")
+    if type(count) is not int or not 1 <= count <= TOKENS_MAX or not context:
+        raise ValueError(f"token_count is {str(count)[:20]} and the context has {len(context)} characters: both must "
+                         f"be at least 1, and the first at most {TOKENS_MAX}")
     return Document(number, str(value.get("kind", "")), count, context, questions)
 
 
 def text_of(value):
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
+    value.encode()  # a lone surrogate is none either
     return value
 
 

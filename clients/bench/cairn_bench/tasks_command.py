@@ -153,7 +153,7 @@ class TaskRunner:
         options, (policy, seed) = self.bench.options, unit.key
         start = time.monotonic()
         record, questions = ask_document(running.client, running.kv, document, retrieval(options, policy, seed),
-                                         options)
+                                         options, self.bench.model.context_tokens)
         took = time.monotonic() - start
         for question in questions:
             question["length"] = unit.length
@@ -165,12 +165,24 @@ class TaskRunner:
                  f"{record['document_seconds']:.1f} s, {took:.1f} s in all")
 
 
-def ask_document(client, kv, document, chosen, options):
+def check_room(client, document, decoded, context_tokens):
+    """Raises CommandError where a question and its answer may find no room behind a document and what is decoded."""
+    longest = max((client.token_count(question.prompt()) + question.tokens_max() for question in document.questions),
+                  default=0)
+    if document.token_count + decoded + longest > context_tokens:
+        raise CommandError(f"document {document.number} of {document.token_count} tokens, {decoded} of the model's own "
+                           f"and a question with its answer, up to {longest}, are more than the model's "
+                           f"{context_tokens}: give a smaller --decode, or choose others with --lengths")
+
+
+def ask_document(client, kv, document, chosen, options, context_tokens):
     """Stores a document, goes on with it, asks its questions, deletes it -> what it took, the questions.
 
-    chosen: the Retrieval of its conversations.
+    chosen: the Retrieval of its conversations. context_tokens: the model's.
     """
     in_chat = options.chat and document.chat
+    if options.decode:
+        check_room(client, document, options.decode, context_tokens)
     before = kv.counters()
     context = message(document.context) if in_chat else {"text": document.context}
     conversation, stored = client.store(chosen, options.prefill, **context)
@@ -189,6 +201,9 @@ def ask_document(client, kv, document, chosen, options):
         prompt = message(question.message()) if in_chat else {"text": question.prompt()}
         said, finished = client.answer(fork, question.tokens_max(), question.stop, **prompt)
         client.delete(fork)
+        if client.is_full(finished):
+            raise CommandError(f"document {document.number}: the model's {context_tokens} tokens are full behind "
+                               f"{said!r}, before the answer ended: choose shorter documents with --lengths")
         return said, finished
 
     answers = in_threads(ask, document.questions, options.parallel, client.close)

@@ -291,6 +291,7 @@ class UnitsTest(FolderTest):
         self.assertEqual(len(units), 1)
         with self.assertRaisesRegex(tasks.TasksError, "500 tokens, 400 of the model's own and an answer"):
             self.units(FakeBench(self.options("--decode", "400")))
+        task_file.check_context("t", [tasks.Document(0, "t", 5, "text", ())], 6, 1)  # without questions
 
     def test_what_is_decoded_freely_is_drawn_for_each_seed(self):
         arguments = ("--policy", "full,dynakv", "--seed", "1,2")
@@ -323,11 +324,12 @@ class ChatTest(unittest.TestCase):
             prompts.append(prompt)
             return " 4821", finished
         client = types.SimpleNamespace(store=store, answer=answer, fork=lambda _: 2, delete=lambda _: None,
-                                       close=lambda: None)
+                                       close=lambda: None, is_full=lambda _: False)
         kv = types.SimpleNamespace(counters=lambda: dict.fromkeys(
             kv_stats.ENTRY_COUNTERS + kv_stats.INDEX_COUNTERS, 0))
         _, questions = tasks_command.ask_document(client, kv, document, None,
-                                                  types.SimpleNamespace(prefill=0, decode=0, parallel=1, chat=chat))
+                                                  types.SimpleNamespace(prefill=0, decode=0, parallel=1, chat=chat),
+                                                  1000)
         self.assertEqual((questions[0]["score"], questions[0]["said"], "correct" in questions[0]), (1, " 4821", False))
         return prompts
 

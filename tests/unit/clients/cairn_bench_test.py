@@ -1,27 +1,19 @@
-"""What cairn-bench makes of tasks, answers, results and options, without a daemon.
+"""What cairn-bench makes of tasks, answers and results, without a daemon.
 
 Run through ctest, or by hand:  /usr/bin/python3 tests/unit/clients/cairn_bench_test.py
 """
-import argparse
-import contextlib
-import fractions
-import io
 import json
 import os
-import signal
 import sys
 import tempfile
 import threading
 import types
 import unittest
-import unittest.mock
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(REPOSITORY, "clients", "bench"))
-from cairn_bench import (bench, child, folders, interrupts, kv_stats, main, result_file, results,  # noqa: E402
-                         table, task_file, tasks, tasks_command)
+from cairn_bench import kv_stats, result_file, results, table, task_file, tasks, tasks_command  # noqa: E402
 from cairn_bench.client import Retrieval  # noqa: E402  pylint: disable=wrong-import-position
-from cairn_bench.daemons import Daemon, DaemonError  # noqa: E402  pylint: disable=wrong-import-position
 
 KEYS = [("full", 1), ("dynakv", 1), ("dynakv", 2)]
 
@@ -88,7 +80,9 @@ class TasksFileTest(FolderTest):
 
     def test_a_line_that_is_no_document_is_named(self):
         for line in ("", "[]", "{}", "nonsense", self.LINE.replace("5", '"5"'), self.LINE.replace("5", "0"),
-                     self.LINE.replace('"a b"', '""'), self.LINE.replace('" a"', "4"),
+                     self.LINE.replace('"a b"', '""'), self.LINE.replace('" a"', "4"), "[" * 100_000,
+                     self.LINE.replace("5", "true"), self.LINE.replace("5", "9" * 99),
+                     self.LINE.replace("a b", "\\ud800"),
                      self.LINE.replace('"answer"', '"reply"')):
             with self.assertRaisesRegex(tasks.TasksError, r"t:2: ", msg=line):
                 task_file.load_documents(self.write("t", self.LINE + "\n" + line + "\n"))
@@ -169,10 +163,8 @@ class ResultsTest(FolderTest):
         self.assertEqual(self.stored(), value)
 
     def test_a_file_that_cannot_be_written_is_an_error(self):
-        made = result_file.ResultFile(os.path.join(self.folder, "absent", "out"), "tasks", {},
-                                      results.TaskResults(KEYS))
         with self.assertRaisesRegex(result_file.ResultsError, "cannot write the results"):
-            made.write()
+            result_file.ResultFile(self.path("absent/out"), "tasks", {}, results.TaskResults(KEYS))
 
     def test_a_single_run_is_on_top_as_well(self):
         one = results.TaskResults(KEYS[:1])
@@ -229,7 +221,7 @@ class FakeClient:
     def __init__(self, wrong):
         self.wrong, self.lock, self.forking = wrong, threading.Lock(), threading.Lock()
         self.conversations, self.next, self.stored, self.closed = set(), 0, [], False
-        self.answered, self.written, self.room = 0, [], 1000
+        self.answered, self.written, self.room, self.full = 0, [], 1000, False
 
     def _new(self):
         with self.lock:
@@ -245,6 +237,12 @@ class FakeClient:
         assert conversation == 1 and not self.answered
         self.written.append((count, seed))
         return self._finished(min(count, self.room))
+
+    def token_count(self, text):
+        return len(text)
+
+    def is_full(self, _finished):
+        return self.full
 
     def fork(self, conversation):
         assert conversation == 1
@@ -289,7 +287,7 @@ class DocumentTest(unittest.TestCase):
 
     def ask(self, client, parallel, decode=0):
         chosen = types.SimpleNamespace(prefill=256, decode=decode, parallel=parallel, chat=None)
-        return tasks_command.ask_document(client, client, self.document, self.retrieval, chosen)
+        return tasks_command.ask_document(client, client, self.document, self.retrieval, chosen, 1600)
 
     def test_questions_stay_in_order_and_no_conversation_is_left(self):
         for parallel in (1, 4):
@@ -316,181 +314,20 @@ class DocumentTest(unittest.TestCase):
         with self.assertRaisesRegex(tasks_command.CommandError, "behind 400 of 500 tokens"):
             self.ask(client, 1, decode=500)
 
+    def test_what_has_no_room_for_an_answer_ends_the_run(self):
+        client = FakeClient(wrong=None)
+        with self.assertRaisesRegex(tasks_command.CommandError, "a question with its answer, up to 42, are more than"):
+            self.ask(client, 1, decode=559)
+        self.assertEqual(client.stored, [])
+        client.full = True
+        with self.assertRaisesRegex(tasks_command.CommandError, "before the answer ended"):
+            self.ask(client, 1)
+
     def test_a_failed_question_ends_the_others(self):
         client = FakeClient(wrong="\nQ: 3\nA:")
         with self.assertRaises(RuntimeError):
             self.ask(client, 2)
         self.assertTrue(client.closed)
-
-
-class OptionsTest(unittest.TestCase):
-    def parse(self, *arguments):
-        parser = argparse.ArgumentParser()
-        tasks_command.add_parser(parser.add_subparsers())
-        with contextlib.redirect_stderr(io.StringIO()) as said:
-            try:
-                return parser.parse_args(["tasks", "--model", "m", "--tasks", "t", *arguments])
-            except SystemExit:
-                return said.getvalue()
-
-    def test_daemons_are_told_where_stores_lie_from_any_folder(self):
-        self.assertEqual(self.parse("--store-dir", "stores").store_dir, os.path.abspath("stores"))
-        self.assertIsNone(self.parse().store_dir)
-
-    def test_lists_shares_and_budgets_are_read(self):
-        options = self.parse("--policy", "full,no-cluster", "--seed", "1,22", "--select", "2.5%", "--dram-budget",
-                             "1/13", "--out", "o")
-        self.assertEqual((options.policy, options.seed, options.select), (["full", "no-cluster"], [1, 22], 2.5))
-        self.assertEqual((options.dram_budget, options.json), (fractions.Fraction(1, 13), "o"))
-        self.assertEqual(self.parse("--select", "3").select, 3)
-        self.assertEqual((self.parse().estimate, self.parse("--estimate", "25%").estimate), (0, 25))
-        self.assertEqual(self.parse().policy, ["full", "dynakv"])
-
-    def test_what_is_out_of_range_is_refused(self):
-        for name, value in (("--select", "0%"), ("--select", "101"), ("--policy", "full,"), ("--seed", "0"),
-                            ("--dram-budget", "13/1"), ("--dram-budget", "0"), ("--parallel", "17"),
-                            ("--lengths", "1024,"), ("--estimate", "101%"), ("--profile", "floppy"),
-                            ("--kv-format", "q2")):
-            self.assertIn(f"argument {name}", self.parse(name, value))
-
-    def test_a_share_of_the_cache_becomes_bytes(self):
-        self.assertEqual(bench.budget_bytes(fractions.Fraction(1, 13), 13 << 22), 4 << 20)
-        self.assertEqual(bench.budget_bytes(fractions.Fraction(1, 1000), 13 << 22), bench.DRAM_BUDGET_BYTES_MIN)
-        self.assertEqual(bench.budget_bytes(fractions.Fraction(5), 13 << 22), 5)
-
-    def test_daemons_share_the_budget(self):
-        made = bench.Bench.__new__(bench.Bench)
-        made.options = self.parse("--dram-budget", "4/13", "--parallel", "9")
-        made.model = bench.Model(13 << 10, 1 << 9, 1 << 15)
-        kv, compute = made.settings(4096)
-        self.assertEqual((compute["dram_budget_bytes"], kv["arena_bytes_max"]), (16 << 20, 1 << 20))
-        self.assertEqual(compute["generation_count_max"], 9)
-        made.options = self.parse()
-        kv, compute = made.settings(4096)
-        self.assertNotIn("dram_budget_bytes", compute)
-        self.assertNotIn("chat_template", compute)
-        self.assertNotIn("arena_bytes_max", kv)
-        for given, template in ((["--chat", "chatml"], "chatml"), (["--chat"], None)):
-            made.options = self.parse(*given)
-            self.assertEqual(made.settings(4096)[1].get("chat_template"), template)
-
-    def test_a_missing_program_and_lists_that_make_no_sense_are_named(self):
-        with contextlib.redirect_stderr(io.StringIO()) as said:
-            data = os.path.join(REPOSITORY, "tests", "data", "tasks-dev-4k.jsonl")
-            arguments = ["tasks", "--model", "m", "--tasks", data, "--build", "/absent"]
-            self.assertEqual(main.main(arguments), 1)
-            self.assertEqual(main.main([*arguments, "--select-max", "100"]), 1)
-            self.assertEqual(main.main([*arguments, "--policy", "full,full"]), 1)
-        self.assertIn("no program /absent/bin/cairn: build it", said.getvalue())
-        self.assertIn("--select-max 100 is less than --select-min 192", said.getvalue())
-        self.assertIn("--policy has 2 values: give each once", said.getvalue())
-
-
-class DaemonTest(unittest.TestCase):
-    def test_a_daemon_that_does_not_start_says_why(self):
-        with self.assertRaisesRegex(DaemonError, "sh ended with status 3:\nno room"):
-            Daemon(["sh", "-c", "echo no room >&2; exit 3"])
-
-    def test_the_end_of_a_daemon_is_told(self):
-        ended = threading.Event()
-        daemon = Daemon(["sh", "-c", "echo x: ready 1 >&2; kill -9 $$"], on_end=ended.set)
-        self.assertTrue(ended.wait(60))
-        self.assertIn("sh was ended by signal 9:\nx: ready 1", daemon.why_ended())
-        daemon.stop()
-
-
-class FakePair:
-    """Daemons of which the KV node has ended, or none has."""
-    socket = kv_socket = "nowhere"
-
-    def __init__(self, ended):
-        self.ended = ended
-
-    def check(self, _):
-        if self.ended:
-            raise DaemonError("cairn-kv-node was ended by signal 9")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-
-class RunningTest(unittest.TestCase):
-    def fail_with(self, error, ended):
-        made = bench.Bench.__new__(bench.Bench)
-        made.bin_dir, made.options = "bin", types.SimpleNamespace(model="m", store_dir=None)
-        made.settings = lambda _: ({}, {})
-        closing = lambda _: types.SimpleNamespace(close=lambda: None)  # noqa: E731
-        with unittest.mock.patch.multiple(bench, DaemonPair=lambda *_, **__: FakePair(ended), Client=closing,
-                                          KvNode=closing):
-            with made.running(0, lambda: "document 0"):
-                raise error
-
-    def test_whatever_breaks_off_when_a_daemon_ends_becomes_its_end(self):
-        for error in (ValueError("closed"), ConnectionResetError(104, "reset")):
-            with self.assertRaisesRegex(DaemonError, "ended by signal 9"):
-                self.fail_with(error, ended=True)
-            with self.assertRaises(type(error)):
-                self.fail_with(error, ended=False)
-
-
-class InterruptsTest(unittest.TestCase):
-    def setUp(self):
-        self.enterContext(unittest.mock.patch.dict(interrupts._state, {"requested": False, "holders": []}))
-
-    def test_daemons_end_instead_of_an_exception_while_there_are_some(self):
-        some = [unittest.mock.Mock(), unittest.mock.Mock()]
-        for daemon in some:
-            interrupts.started(daemon)
-        interrupts.check()
-        interrupts.ended(some[0])
-        interrupts._handle()
-        self.assertTrue(interrupts.requested())
-        some[0].terminate.assert_not_called()
-        some[1].terminate.assert_called_once()
-        with self.assertRaises(KeyboardInterrupt):
-            interrupts.check()
-
-    def test_without_daemons_it_is_raised_at_once(self):
-        with self.assertRaises(KeyboardInterrupt):
-            interrupts._handle()
-
-    def test_a_folder_is_removed_whenever_it_comes(self):
-        make, remove = tempfile.mkdtemp, os.rmdir
-        with tempfile.TemporaryDirectory() as parent:
-            for name, do in (("tempfile.mkdtemp", make), ("os.rmdir", remove)):
-                def interrupted(*arguments, do=do, **more):
-                    done = do(*arguments, **more)
-                    interrupts._handle()
-                    return done
-                with self.subTest(name), unittest.mock.patch.dict(
-                        interrupts._state, {"requested": False, "holders": []}):
-                    with self.assertRaises(KeyboardInterrupt), unittest.mock.patch(name, side_effect=interrupted):
-                        with folders.temporary_folder("test-", parent) as folder:
-                            self.assertTrue(os.path.isdir(folder))
-                    self.assertEqual(os.listdir(parent), [])
-                    self.assertEqual(interrupts._state["holders"], [])
-
-    def test_what_a_program_started_ends_with_it(self):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self.addCleanup(signal.signal, number, signal.getsignal(number))
-        interrupts.install()
-        # The sleep holds the pipe that is read from.
-        script = f"sleep 1000 & kill -INT {os.getpid()}; wait"
-        with self.assertRaises(KeyboardInterrupt):
-            child.run_program(["sh", "-c", script], timeout=60)
-
-    def test_what_fails_behind_an_interrupt_is_no_news(self):
-        def run(_):
-            interrupts._state["requested"] = True
-            raise ValueError("Cannot invoke RPC on closed channel!")
-        options = types.SimpleNamespace(run=run)
-        with unittest.mock.patch.object(argparse.ArgumentParser, "parse_args", return_value=options), \
-                unittest.mock.patch.object(interrupts, "install"), contextlib.redirect_stderr(io.StringIO()) as said:
-            self.assertEqual(main.main([]), 130)
-        self.assertIn("interrupted", said.getvalue())
 
 
 if __name__ == "__main__":
