@@ -87,7 +87,10 @@ absl::Status Fork(const SessionsArguments& options) {
 // that are not called, and would write it over the one that was given.
 
 void AddList(CLI::App& group, CommandResult& result) {
-  CLI::App& command = *group.add_subcommand("list", "All conversations, newest first");
+  CLI::App& command = *group.add_subcommand(
+      "list",
+      "All conversations, newest first. FLASH is what each takes alone: what forks share, or have "
+      "shared, goes with the last of them");
   auto options = std::make_shared<SessionsArguments>();
   command.add_flag("--json", options->json, "As JSON");
   AddSocketOption(command, options->socket);
