@@ -26,8 +26,8 @@ class ResultFile:
         self.configuration = json.loads(json.dumps(configuration))
         self.manifest, self.earlier = {}, []
         if path and os.path.exists(path):
-            self._load()
-        if path:
+            self._load()  # a complete one is only shown, from wherever it lies
+        elif path:
             self._check_writable()
 
     def _load(self):

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import types
 import unittest
+import unittest.mock
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(REPOSITORY, "clients", "bench"))
@@ -146,7 +147,12 @@ class ResultsTest(FolderTest):
         self.make()
 
     def test_a_file_of_anything_else_is_refused_and_kept(self):
-        for text in ("", "[]", "{}", '{"program": "tasks"}'):
+        self.make()[0].write()
+        stored = self.stored()
+        damaged = [{**stored, "configuration": "x"}, {**stored, "runs": "x"}]
+        for documents in ("x", ["x"], [{"document": 0}]):
+            damaged.append({**stored, "runs": [{**run, "documents": documents} for run in stored["runs"]]})
+        for text in ("", "[]", "{}", '{"program": "tasks"}', *map(json.dumps, damaged)):
             self.write("out", text)
             with self.assertRaisesRegex(result_file.ResultsError, "no results that could be gone on with"):
                 self.make()
@@ -165,6 +171,16 @@ class ResultsTest(FolderTest):
     def test_a_file_that_cannot_be_written_is_an_error(self):
         with self.assertRaisesRegex(result_file.ResultsError, "cannot write the results"):
             result_file.ResultFile(self.path("absent/out"), "tasks", {}, results.TaskResults(KEYS))
+        made, _ = self.make()
+        made.write()
+        with unittest.mock.patch.object(made, "_temporary", return_value=self.path("absent/out")):
+            with self.assertRaisesRegex(result_file.ResultsError, "cannot write the results"):
+                made.write()
+
+    def test_what_is_there_is_shown_where_nothing_can_be_written(self):
+        self.make()[0].write()
+        os.mkdir(self.path("out.tmp"))
+        self.make()
 
     def test_a_single_run_is_on_top_as_well(self):
         one = results.TaskResults(KEYS[:1])
