@@ -79,7 +79,7 @@ constexpr std::array kKeys = {
               "serves several."},
     ConfigKey{"place_entries_min_count",
               "Unplaced entries of a cluster from which on it gets a place of its own on flash.\n"
-              "Larger: fewer bytes are written; smaller: a cluster lies in fewer places."},
+              "Smaller: a large cluster lies in fewer places, and more bytes are written."},
     ConfigKey{
         "staging",
         "Whether compute nodes' hints are followed: what they will need next is read into the\n"

@@ -209,7 +209,7 @@ class AttachedSession {
   // A fresh pool with room for `times` as many bytes, as far as the largest has it; on nearly full
   // flash one that just holds them.
   absl::StatusOr<ExtentRef> AllocatePool(std::int64_t bytes, std::int64_t times) const;
-  std::int64_t TimesForOnePart() const;
+  std::int64_t TimesForOnePart(std::int64_t entry_count) const;
   void NoteDropped(const std::vector<Part>& parts);
 
   // ---- session_related.cc ----
@@ -235,7 +235,10 @@ class AttachedSession {
   std::vector<std::size_t> OrderOfChildren(const Replace& op) const;
   // What a cluster is placed by: none with co_retrieval switched off.
   std::span<const ClusterLink> PlacementLinks(const ClusterKey& key) const;
-  // The children's parts, in their pools, two to a pool where they fit.
+  bool StaysPending(const Replace& op, const ChildCluster& child) const;
+  void KeepPending(const Replace& op, const ChildCluster& child,
+                   const std::map<std::int64_t, std::string_view>& entries);
+  // The parts of the other children, in their pools, two to a pool where they fit.
   absl::StatusOr<std::vector<ChildPart>> AllocateChildren(const Replace& op) const;
   void WriteChildren(const std::map<std::int64_t, std::string_view>& entries,
                      std::int64_t entry_bytes, std::span<ChildPart> sharing);
@@ -249,6 +252,7 @@ class AttachedSession {
   // ---- session_checkpoint.cc ----
   Applied ApplyCheckpoint(OpSeq op_seq, Checkpoint& op);
   absl::Status CheckCheckpoint(const Checkpoint& op) const;
+  bool Seals(const Checkpoint& op) const;
   void AdvanceCheckpoint();
   void CommitCheckpoint();
   void Committed(const absl::Status& status);
@@ -274,9 +278,14 @@ class AttachedSession {
                            const RecordOf& record_of, LogPlan& plan) const;
   void PlanChunk(const ClusterKey& key, const PendingChunk& chunk, const RecordOf& record_of,
                  std::vector<LogItem>& items, std::int64_t& new_bytes) const;
+  // Records that carried entries have already are written to the new run too.
+  void PlanCarriedAgain(LogPlan& plan) const;
+  void WriteAgain(const ClusterKey& key, LogItem& item, LogPlan& plan) const;
   void PlanStragglers(LogPlan& plan) const;
   std::map<const Extent*, std::int64_t> NamedLogBytes(const LogPlan& plan) const;
   std::set<const Extent*> RunsToWriteAgain(LogPlan& plan) const;
+  void AddSparseRuns(const std::map<const Extent*, std::int64_t>& named_bytes,
+                     std::int64_t read_bytes, LogPlan& plan, std::set<const Extent*>& again) const;
   std::set<const Extent*> SettledRuns(
       const LogPlan& plan, const std::map<const Extent*, std::int64_t>& named_bytes) const;
 
@@ -294,6 +303,7 @@ class AttachedSession {
   void TakeRecords(LogPlan& plan, const PageSet& pages);
   static void DropAgain(LogPlan& plan);
   absl::Status AllocateRuns(LogPlan& plan, LogRuns& runs) const;
+  std::int64_t CarriedRecordBytes(const LogPlan& plan) const;
   absl::Status AllocatePieces(LogPlan& plan, std::int64_t left_bytes, LogRuns& runs) const;
   std::vector<Part> MakeRecords(const ClusterKey& key, const std::vector<LogItem>& items,
                                 LogRuns& runs) const;

@@ -1,6 +1,7 @@
 // What a checkpoint holds between its cut and its acknowledgement, and the plan of its log runs.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -49,6 +50,10 @@ struct AttachedSession::LogPlan {
   std::vector<PageIndex> pages_to_read;                     // of records that are written again
   std::int64_t new_bytes = 0;
   std::int64_t again_bytes = 0;
+  bool is_spill = false;  // else a checkpoint's
+  // What is carried goes to runs of its own. In a segment that is sealed no cluster will name these
+  // records, and while they lie elsewhere the clusters' runs can go when those are packed.
+  bool carried_apart = false;
 
   // Calls `fn` with the key and the items of every row, always in the same order. REQUIRES: `order`
   // has been set.
@@ -70,9 +75,12 @@ struct AttachedSession::LogRuns {
   };
   // Where the next record goes. REQUIRES: there is a run with room for it.
   Run& RunFor(std::int64_t record_bytes);
+  // What comes from here on is carried.
+  void BeginCarried() { current = std::max(current, first_of_carried); }
 
   std::vector<Run> runs;
   std::size_t current = 0;
+  std::size_t first_of_carried = 0;  // the first run that is for carried rows only; 0: none
   std::int64_t next_id = 0;
 };
 

@@ -39,8 +39,8 @@ struct EngineOptions {
   std::int32_t sessions_max = 10000;
 
   // Performance.
-  // Bytes of pending entries (not on flash yet) over all sessions, before clusters with a page
-  // of them are placed, and else a session's are logged ahead of its checkpoint.
+  // Bytes of pending entries (not on flash yet) over all sessions, before clusters that fill pages
+  // with them are placed, and else a session's are logged ahead of its checkpoint.
   std::int64_t pending_bytes_max = std::int64_t{2} << 20;
   // Bytes of device reads and writes in flight, and of a session's fetch replies that are not sent
   // yet; one fetch goes beyond. What other sessions' clients leave unread does not count.
@@ -54,10 +54,11 @@ struct EngineOptions {
   // Memory of a session's unpacked rows. Above it the layers that changed most are packed, however
   // little that is.
   std::int64_t index_changed_bytes_max = std::int64_t{5} << 20;
-  // A cluster is placed, at idle or for room, when it has this many unplaced entries.
-  std::int32_t place_entries_min = 64;
-  // Children of one Replace that go to pools, where they may grow. More at once are clusters of a
-  // prompt: they lie side by side in a log run, in the order of their ids.
+  // A cluster is placed, at idle or for room, when it has this many unplaced entries. A child of a
+  // Replace with fewer is pending like what was appended.
+  std::int32_t place_entries_min = 256;
+  // Children of one Replace that go to pools or to the table of pending entries. More at once are
+  // clusters of a prompt: they lie side by side in a log run, in the order of their ids.
   std::int32_t pooled_children_max = 64;
   // Whether clusters that are fetched together are placed together.
   bool co_retrieval = true;

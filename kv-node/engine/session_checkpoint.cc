@@ -47,6 +47,11 @@ absl::Status AttachedSession::CheckCheckpoint(const Checkpoint& op) const {
   return state_->CheckPositions(op.token_count, staged_);
 }
 
+// A seal without new positions is a plain checkpoint (rule 2).
+bool AttachedSession::Seals(const Checkpoint& op) const {
+  return op.seal && op.token_count > state_->open().start;
+}
+
 AttachedSession::Applied AttachedSession::ApplyCheckpoint(OpSeq op_seq, Checkpoint& op) {
   // One checkpoint of a session at a time; placings end before the cut, so that a row has one
   // author.
@@ -54,6 +59,7 @@ AttachedSession::Applied AttachedSession::ApplyCheckpoint(OpSeq op_seq, Checkpoi
   absl::Status status = CheckCheckpoint(op);
   if (status.ok() && PackIndex()) return Applied::kWait;
   auto plan = std::make_shared<LogPlan>();
+  plan->carried_apart = Seals(op);
   if (status.ok()) status = PlanLog(*plan);
   if (!status.ok()) {
     staged_.clear();
@@ -90,8 +96,7 @@ absl::Status AttachedSession::Cut(CheckpointJob& job, LogPlan& plan, const PageS
   planned_.clear();  // what was not placed by now is logged, and may wait for long
   for (auto& [layer, checkpoint_count] : index_refused_) --checkpoint_count;
   std::erase_if(index_refused_, [](const auto& layer) { return layer.second == 0; });
-  // A seal without new positions is a plain checkpoint (rule 2).
-  const bool seal = job.op.seal && job.op.token_count > state_->open().start;
+  const bool seal = Seals(job.op);
   SegmentId next;
   if (seal) {
     CAIRN_ASSIGN_OR_RETURN(const std::int64_t id, context_.ids->Next());

@@ -52,6 +52,7 @@ absl::Status AttachedSession::WriteLog(LogPlan& plan, const PageSet& pages) {
   }
   for (auto& [key, parts] : state_->open().carried) carried_before_.insert(key);
   state_->open().carried.clear();
+  runs.BeginCarried();
   for (auto& [key, items] : plan.carried) {
     state_->open().carried[key] = MakeRecords(key, items, runs);
   }
@@ -145,13 +146,20 @@ void AttachedSession::DropAgain(LogPlan& plan) {
 }
 
 absl::Status AttachedSession::AllocateRuns(LogPlan& plan, LogRuns& runs) const {
-  std::int64_t left_bytes = plan.new_bytes + plan.again_bytes;
-  if (left_bytes == 0) return absl::OkStatus();
-  absl::StatusOr<ExtentRef> whole = context_.Allocate(ExtentKind::kLogRun, PagesOf(left_bytes));
-  if (whole.ok()) {
+  const std::int64_t all_bytes = plan.new_bytes + plan.again_bytes;
+  if (all_bytes == 0) return absl::OkStatus();
+  const std::int64_t carried_bytes = plan.carried_apart ? CarriedRecordBytes(plan) : 0;
+  for (const std::int64_t bytes : {all_bytes - carried_bytes, carried_bytes}) {
+    if (bytes == 0) continue;
+    absl::StatusOr<ExtentRef> whole = context_.Allocate(ExtentKind::kLogRun, PagesOf(bytes));
+    if (!whole.ok()) {
+      runs.runs.clear();
+      runs.first_of_carried = 0;
+      CAIRN_RETURN_IF_ERROR(AllocatePieces(plan, all_bytes, runs));
+      break;
+    }
+    if (!runs.runs.empty()) runs.first_of_carried = runs.runs.size();
     runs.runs.push_back({*std::move(whole), nullptr, 0});
-  } else {
-    CAIRN_RETURN_IF_ERROR(AllocatePieces(plan, left_bytes, runs));
   }
   std::int64_t record_count = 0;
   plan.ForEachRow([&](const ClusterKey&, const std::vector<LogItem>& items) {
@@ -164,6 +172,17 @@ absl::Status AttachedSession::AllocateRuns(LogPlan& plan, LogRuns& runs) const {
     run.used_bytes = 0;
   }
   return absl::OkStatus();
+}
+
+// Of carried entries that get a new record.
+std::int64_t AttachedSession::CarriedRecordBytes(const LogPlan& plan) const {
+  std::int64_t bytes = 0;
+  for (const auto& [key, items] : plan.carried) {
+    for (const LogItem& item : items) {
+      if (item.needs_record()) bytes += std::ssize(item.entries);
+    }
+  }
+  return bytes;
 }
 
 // The longest free ranges, one after the other, and records cut so that each fits into its run.

@@ -59,6 +59,12 @@ std::int64_t LoggedCount(const std::vector<StoredPart>& parts) {
   return count;
 }
 
+// Whether a part of so many bytes uses nearly all of its pages.
+bool FillsPages(std::int64_t bytes) {
+  const std::int64_t unused_bytes = (kPageBytes - bytes % kPageBytes) % kPageBytes;
+  return bytes > 0 && unused_bytes <= bytes / 16;
+}
+
 std::span<const std::byte> AsBytes(const std::string& bytes) {
   return std::as_bytes(std::span(bytes.data(), bytes.size()));
 }
@@ -92,8 +98,12 @@ void AttachedSession::PlaceForRoom() {
   std::vector<std::pair<std::int64_t, ClusterKey>> fullest;
   for (const auto& [key, chunks] : state_->pending()) {
     const std::int64_t bytes = state_->PendingCount(key) * state_->EntryBytes(key);
-    const bool enough = UnplacedCount(key) >= context_.options.place_entries_min;
-    if (tried_for_room_.contains(key) || (!enough && bytes < kPageBytes)) continue;
+    const std::int64_t unplaced_count = UnplacedCount(key);
+    if (tried_for_room_.contains(key)) continue;
+    if (unplaced_count < context_.options.place_entries_min &&
+        !FillsPages(unplaced_count * state_->EntryBytes(key))) {
+      continue;
+    }
     fullest.emplace_back(bytes, key);
   }
   std::stable_sort(fullest.begin(), fullest.end(),
@@ -289,8 +299,10 @@ void AttachedSession::FinishPlacing(const std::shared_ptr<PlaceJob>& job, const 
 }
 
 // Room for as many entries again, because a cluster that grew so far will grow on, and as much for
-// the cluster that will share the pool.
-std::int64_t AttachedSession::TimesForOnePart() const {
+// the cluster that will share the pool. None for one that was placed because it fills pages: the
+// few entries that come next are logged.
+std::int64_t AttachedSession::TimesForOnePart(std::int64_t entry_count) const {
+  if (entry_count < context_.options.place_entries_min) return 1;
   return context_.options.pool_sharing ? 4 : 2;
 }
 
@@ -308,11 +320,11 @@ void AttachedSession::WritePlaced(const std::shared_ptr<PlaceJob>& job, const Pa
   const bool fresh = !job->target;
   place_error_ = absl::OkStatus();
   if (fresh) {
-    absl::StatusOr<ExtentRef> extent =
-        AllocatePool(job->new_count * entry_bytes, TimesForOnePart());
+    const std::int64_t times = TimesForOnePart(job->new_count);
+    absl::StatusOr<ExtentRef> extent = AllocatePool(job->new_count * entry_bytes, times);
     if (!extent.ok() && !planned_.empty()) {  // kept places give way to what comes now
       planned_.clear();
-      extent = AllocatePool(job->new_count * entry_bytes, TimesForOnePart());
+      extent = AllocatePool(job->new_count * entry_bytes, times);
     }
     place_error_ = extent.status();
     if (!extent.ok()) return;  // what is pending or logged stays so

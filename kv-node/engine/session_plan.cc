@@ -7,6 +7,14 @@
 #include "kv-node/engine/checkpoint_job.h"
 
 namespace cairn::kv {
+namespace {
+
+// Runs of a segment may have half as much again as what is named in them, and so much more.
+constexpr std::int64_t kLogSlackBytes = std::int64_t{64} * kPageBytes;
+// Of a run more than this is named: writing it again would free too little.
+constexpr double kSettledShare = 0.75;
+
+}  // namespace
 
 // Records that carried entries have in this segment: any row may name them (architecture "Write
 // path").
@@ -29,11 +37,31 @@ absl::Status AttachedSession::PlanLog(LogPlan& plan) const {
   for (const auto& staged : staged_) {
     CAIRN_RETURN_IF_ERROR(PlanCarried(staged.first, staged.second, record_of, plan));
   }
+  if (plan.carried_apart) PlanCarriedAgain(plan);
   PlanStragglers(plan);
   return absl::OkStatus();
 }
 
+void AttachedSession::PlanCarriedAgain(LogPlan& plan) const {
+  for (auto& [key, items] : plan.carried) {
+    for (LogItem& item : items) {
+      if (!item.existing) continue;
+      plan.again_bytes += item.existing->count() * state_->EntryBytes(key);
+      WriteAgain(key, item, plan);
+    }
+  }
+}
+
+void AttachedSession::WriteAgain(const ClusterKey& key, LogItem& item, LogPlan& plan) const {
+  item.again = true;
+  const Part& part = *item.existing;
+  for (const PagePiece& piece : PiecesOf(part, state_->EntryBytes(key), 0, part.count())) {
+    plan.pages_to_read.push_back(piece.page);
+  }
+}
+
 void AttachedSession::PlanSpill(LogPlan& plan) const {
+  plan.is_spill = true;
   PlanPending(CarriedRecords(), plan);
   for (const auto& [key, parts] : state_->open().carried) {
     for (const Part& part : parts) plan.carried[key].push_back(LogItem::Existing(part));
@@ -142,7 +170,7 @@ std::map<const Extent*, std::int64_t> AttachedSession::NamedLogBytes(const LogPl
   std::map<const Extent*, std::int64_t> named_bytes;
   const auto count_items = [&](const ClusterKey& key, const std::vector<LogItem>& items) {
     for (const LogItem& item : items) {
-      if (item.existing && IsLog(*item.existing)) {
+      if (item.existing && !item.again && IsLog(*item.existing)) {
         named_bytes[item.existing->extent.get()] +=
             item.existing->count() * state_->EntryBytes(key);
       }
@@ -201,7 +229,38 @@ std::set<const Extent*> AttachedSession::RunsToWriteAgain(LogPlan& plan) const {
       more = true;
     }
   }
+  if (plan.new_bytes > 0) AddSparseRuns(named_bytes, read_bytes, plan, again);
   return again;
+}
+
+// Clusters that split leave records that nothing names, and a run goes whole. So that a segment's
+// runs have at most so much more than what is named in them, the emptiest are written again too. At
+// a spill only those that no commit names: the others would not be free before the next checkpoint.
+void AttachedSession::AddSparseRuns(const std::map<const Extent*, std::int64_t>& named_bytes,
+                                    std::int64_t read_bytes, LogPlan& plan,
+                                    std::set<const Extent*>& again) const {
+  std::int64_t size_bytes = plan.new_bytes + plan.again_bytes;
+  std::int64_t all_named_bytes = size_bytes;
+  std::vector<std::pair<double, const Extent*>> emptiest;  // by the share that is named
+  for (const auto& [extent, named] : named_bytes) {
+    if (again.contains(extent)) continue;
+    size_bytes += extent->size_bytes();
+    all_named_bytes += named;
+    if (plan.is_spill && extent->committed()) continue;
+    emptiest.emplace_back(static_cast<double>(named) / static_cast<double>(extent->size_bytes()),
+                          extent);
+  }
+  std::sort(emptiest.begin(), emptiest.end());
+  for (const auto& [share, extent] : emptiest) {
+    const bool sparse = size_bytes > all_named_bytes * 3 / 2 + kLogSlackBytes;
+    const bool fits = again.empty() || read_bytes + extent->size_bytes() <= kRelogReadBytesMax;
+    if (!sparse || !fits || share > kSettledShare) break;
+    const std::int64_t named = named_bytes.at(extent);
+    again.insert(extent);
+    plan.again_bytes += named;
+    read_bytes += extent->size_bytes();
+    size_bytes -= extent->size_bytes() - named;
+  }
 }
 
 void AttachedSession::PlanStragglers(LogPlan& plan) const {
@@ -218,12 +277,8 @@ void AttachedSession::PlanStragglers(LogPlan& plan) const {
   });
   const auto mark = [&](const ClusterKey& key, std::vector<LogItem>& items) {
     for (LogItem& item : items) {
-      if (!item.existing || !again.contains(item.existing->extent.get())) continue;
-      item.again = true;
-      const Part& part = *item.existing;
-      for (const PagePiece& piece : PiecesOf(part, state_->EntryBytes(key), 0, part.count())) {
-        plan.pages_to_read.push_back(piece.page);
-      }
+      if (item.again || !item.existing || !again.contains(item.existing->extent.get())) continue;
+      WriteAgain(key, item, plan);
     }
   };
   for (auto& [key, items] : plan.parts) mark(key, items);

@@ -80,14 +80,15 @@ std::vector<ClusterKey> AttachedSession::PlanTogether(LayerHead owner,
 //   [      1] [2    3] [4    5] [6      ]
 void AttachedSession::KeepPools(LayerHead owner, std::span<const ClusterId> run,
                                 const std::map<ClusterId, std::int64_t>& bytes_of) {
+  const std::int64_t entry_bytes = row_.layout.EntryBytes(owner.second);
   std::vector<std::int64_t> page_counts;
   std::int64_t total = 0;
   for (std::size_t i = 0; i <= run.size(); i += 2) {
     const bool edge = i == 0 || i == run.size();
     const std::int64_t bytes =
         (i == 0 ? 0 : bytes_of.at(run[i - 1])) + (i == run.size() ? 0 : bytes_of.at(run[i]));
-    page_counts.push_back(
-        PoolClassPages(std::min((edge ? TimesForOnePart() : 2) * bytes, kPartBytesMax)));
+    page_counts.push_back(PoolClassPages(
+        std::min((edge ? TimesForOnePart(bytes / entry_bytes) : 2) * bytes, kPartBytesMax)));
     total += page_counts.back();
   }
   const absl::StatusOr<PageIndex> first = context_.free_map->Allocate(total);

@@ -1,6 +1,7 @@
-// Replace: split, merge, repair and eviction. Children are written to fresh pools, two to a pool,
-// or to a log run where they are many, so that a crash finds the parents' bytes untouched
-// (architecture "Replace").
+// Replace: split, merge, repair and eviction. Nothing is written over what the parents have, so
+// that a crash finds their bytes untouched (architecture "Replace"): children of few entries are
+// pending like what was appended, larger ones go to fresh pools, two to a pool, and where there are
+// many all go to a log run.
 #include <algorithm>
 #include <cstring>
 
@@ -21,6 +22,9 @@ namespace {
 
 using EntryMap = std::map<std::int64_t, std::string_view>;  // position -> bytes
 
+// A child of more bytes is not kept in memory, however few its entries are.
+constexpr std::int64_t kPendingChildBytesMax = kPartBytesMax / 2;
+
 void AddEntries(const Positions& positions, std::string_view bytes, std::int64_t entry_bytes,
                 EntryMap& entries) {
   std::size_t at = 0;
@@ -34,7 +38,10 @@ void AddEntries(const Positions& positions, std::string_view bytes, std::int64_t
 }  // namespace
 
 AttachedSession::Applied AttachedSession::ApplyReplace(OpSeq op_seq, Replace& op) {
-  if (!placing_.empty() || !HasIoRoom()) return Applied::kWait;
+  if (!HasRoom() || !placing_.empty()) return Applied::kWait;
+  if (!place_error_.ok() && context_.pending_bytes >= context_.options.pending_bytes_max) {
+    return Finish(op_seq, place_error_);
+  }
   absl::Status status = CheckEntries(op.layer, op.head, op.brought_positions,
                                      static_cast<std::int64_t>(op.brought_entries.size()));
   if (status.ok()) status = state_->CheckReplace(op);
@@ -128,6 +135,15 @@ std::vector<std::size_t> AttachedSession::OrderOfChildren(const Replace& op) con
   return order;
 }
 
+// Whether a child is too small for a place of its own: it waits for more like entries that were
+// appended do, and is written with others, side by side. Small clusters split after few entries
+// more; pools would be half empty most of the time.
+bool AttachedSession::StaysPending(const Replace& op, const ChildCluster& child) const {
+  const std::int64_t count = child.positions.count();
+  return count < context_.options.place_entries_min &&
+         count * row_.layout.EntryBytes(op.head) <= kPendingChildBytesMax;
+}
+
 // Children are cut into parts that fit the largest pool. Those that follow each other share a pool,
 // of the smallest class that holds both twice over: they will grow, and be fetched together more
 // often than others, because they come from one cluster.
@@ -138,6 +154,7 @@ absl::StatusOr<std::vector<AttachedSession::ChildPart>> AttachedSession::Allocat
   std::vector<ChildPart> out;
   for (const std::size_t index : OrderOfChildren(op)) {
     const ChildCluster& child = op.children[index];
+    if (StaysPending(op, child)) continue;
     for (std::int64_t first = 0; first < child.positions.count(); first += part_count_max) {
       const std::int64_t count = std::min(part_count_max, child.positions.count() - first);
       ChildPart made;
@@ -155,8 +172,9 @@ absl::StatusOr<std::vector<AttachedSession::ChildPart>> AttachedSession::Allocat
       both_bytes = bytes + out[i + 1].part.count() * entry_bytes;
     }
     const bool two = both_bytes <= kPartBytesMax;
-    CAIRN_ASSIGN_OR_RETURN(
-        ExtentRef pool, two ? AllocatePool(both_bytes, 2) : AllocatePool(bytes, TimesForOnePart()));
+    CAIRN_ASSIGN_OR_RETURN(ExtentRef pool,
+                           two ? AllocatePool(both_bytes, 2)
+                               : AllocatePool(bytes, TimesForOnePart(out[i].part.count())));
     out[i].part.SetExtent(std::move(pool));
     if (two) {
       out[i + 1].part.SetExtent(out[i].part.extent);
@@ -241,7 +259,22 @@ absl::Status AttachedSession::ReplaceInPools(const Replace& op, const EntryMap& 
     left = left.subspan(sharing.size());
   }
   for (const auto& [key, parts] : rows) state_->PutParts(key, parts);
+  for (const ChildCluster& child : op.children) {
+    if (StaysPending(op, child)) KeepPending(op, child, entries);
+  }
   return absl::OkStatus();
+}
+
+void AttachedSession::KeepPending(const Replace& op, const ChildCluster& child,
+                                  const EntryMap& entries) {
+  std::string bytes;
+  bytes.reserve(
+      static_cast<std::size_t>(child.positions.count() * row_.layout.EntryBytes(op.head)));
+  child.positions.ForEach([&](std::int64_t position) { bytes += entries.at(position); });
+  const ClusterKey key{op.layer, op.head, child.cluster_id};
+  context_.pending_bytes += std::ssize(bytes);
+  state_->AddPending(key, {child.positions, std::make_shared<const std::string>(std::move(bytes))});
+  NoteUnplaced(key);
 }
 
 // As a spill would write them: a fetch of several then reads fewer pages, and pages that touch.

@@ -174,9 +174,13 @@ absl::Status SessionState::CheckAppend(const ClusterKey& key, const Positions& p
 void SessionState::Append(const ClusterKey& key, ClusterEntries entries) {
   NoteUsedId(key.layer, key.head, key.cluster_id.value());
   AddToSums(key, entries.positions, true);
-  pending_bytes_ += static_cast<std::int64_t>(entries.entries.size());
-  pending_[key].push_back({std::move(entries.positions),
-                           std::make_shared<const std::string>(std::move(entries.entries))});
+  AddPending(key, {std::move(entries.positions),
+                   std::make_shared<const std::string>(std::move(entries.entries))});
+}
+
+void SessionState::AddPending(const ClusterKey& key, PendingChunk chunk) {
+  pending_bytes_ += std::ssize(*chunk.bytes);
+  pending_[key].push_back(std::move(chunk));
 }
 
 absl::Status SessionState::CheckReplace(const Replace& op) const {

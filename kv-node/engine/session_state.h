@@ -130,6 +130,8 @@ class SessionState {
   // ---- pending entries ----
   const std::map<ClusterKey, std::vector<PendingChunk>>& pending() const { return pending_; }
   std::map<ClusterKey, std::vector<PendingChunk>> TakePending();
+  // Of a Replace's child, whose positions ApplyReplace has counted already.
+  void AddPending(const ClusterKey& key, PendingChunk chunk);
   // The first `count` entries of a cluster's pending ones leave.
   void DropPending(const ClusterKey& key, std::int64_t count);
   std::int64_t PendingCount(const ClusterKey& key) const;
@@ -143,7 +145,7 @@ class SessionState {
   absl::Status CheckReplace(const Replace& op) const;
   // The rows of a checked Replace: parents go (masked where older segments hold them), evicted
   // positions are noted. Dropped parts are returned, so that their extents can be released when a
-  // commit no longer names them. Children are added with PutParts by the caller.
+  // commit no longer names them. Children are added with PutParts or AddPending by the caller.
   std::vector<Part> ApplyReplace(const Replace& op);
   // An index row belongs to a cluster that this chain shows.
   absl::Status CheckIndexRows(const cairn::PutIndexRows& op) const;

@@ -360,6 +360,9 @@ TEST_F(EngineRelatedTest, KeptPlacesAreGivenBack) {
 }
 
 TEST_F(EngineRelatedTest, LinkedChildrenOfAReplaceShareAPool) {
+  EngineOptions options;
+  options.place_entries_min = 2;
+  StartPlacing(options);
   Place({1, 2});
   Relate(3, {{5, 0.5F}});
   Relate(4, {{6, 0.5F}});

@@ -27,6 +27,7 @@ TEST_F(EngineTest, DeletedSessionsGiveTheirFlashBack) {
 TEST_F(EngineTest, WritesAreCountedByCause) {
   EngineOptions options;
   options.place_at_idle = false;
+  options.place_entries_min = 10;
   Start(options);
   auto session = Open(Create());
   AppendAll(*session, 1, Positions::Range(0, 40));

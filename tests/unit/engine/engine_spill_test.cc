@@ -17,6 +17,7 @@ class EngineSpillTest : public EngineTest {
     EngineOptions options;
     options.place_at_idle = false;
     options.pending_bytes_max = kPartBytesMax;
+    options.place_entries_min = place_entries_min_;
     Start(options, size_bytes);
     id_ = Create();
     session_ = Open(id_);
@@ -50,6 +51,8 @@ class EngineSpillTest : public EngineTest {
 
   SessionId id_;
   std::unique_ptr<TestSession> session_;
+  std::int32_t place_entries_min_ = EngineOptions().place_entries_min;
+  std::int64_t pending_bytes_max_ = kPartBytesMax;
 };
 
 TEST_F(EngineSpillTest, EntriesTooFewToPlaceAreLoggedOnce) {
@@ -69,6 +72,7 @@ TEST_F(EngineSpillTest, EntriesTooFewToPlaceAreLoggedOnce) {
 }
 
 TEST_F(EngineSpillTest, ClustersWithEnoughEntriesArePlacedInstead) {
+  place_entries_min_ = 64;
   StartSmall();
   for (std::int64_t at = 0; at < 128; at += 16) {
     AppendAll(*session_, 1, Positions::Range(at, 16));
@@ -76,6 +80,19 @@ TEST_F(EngineSpillTest, ClustersWithEnoughEntriesArePlacedInstead) {
   ExpectCluster(*session_, 1, Positions::Range(0, 128));
   EXPECT_GT(Stats().write_pool_bytes, 0);
   EXPECT_EQ(Stats().write_log_bytes, 0);
+}
+
+TEST_F(EngineSpillTest, SoAreClustersThatFillPages) {
+  StartSmall();
+  const std::int64_t count = kPageBytes / layout_.EntryBytes(0);
+  ASSERT_LT(count, EngineOptions().place_entries_min);
+  for (std::int64_t id = 1; Stats().write_pool_bytes == 0; ++id) {
+    ASSERT_LT(id, 1000) << "nothing was placed";
+    AppendAll(*session_, id, Positions::Range((id - 1) * count, count));
+  }
+  EXPECT_EQ(Stats().write_log_bytes, 0);
+  // They are full already: no room is left beside them.
+  EXPECT_EQ(Stats().flash_used_bytes - 2 * kPageBytes, Stats().write_pool_bytes);
 }
 
 TEST_F(EngineSpillTest, WithoutACheckpointNothingOfItStays) {
@@ -254,9 +271,10 @@ class EngineManyChildrenTest : public EngineSpillTest {
   void StartStored(std::int64_t size_bytes, std::int32_t pooled_children_max) {
     EngineOptions options;
     options.place_at_idle = false;
-    options.pending_bytes_max = kPartBytesMax;
+    options.pending_bytes_max = pending_bytes_max_;
     options.arena_bytes_max = 0;
     options.pooled_children_max = pooled_children_max;
+    options.place_entries_min = place_entries_min_;
     Start(options, size_bytes);
     id_ = Create();
     session_ = Open(id_);
@@ -309,11 +327,27 @@ TEST_F(EngineManyChildrenTest, TheyLieSideBySideInALogRun) {
   EXPECT_EQ(ReadsOfFirstChildren(50), 1);
 }
 
-TEST_F(EngineManyChildrenTest, FewGoToPoolsWhereTheyMayGrow) {
+TEST_F(EngineManyChildrenTest, FewOfManyEntriesGoToPoolsWhereTheyMayGrow) {
+  place_entries_min_ = 1;
   StartStored(std::int64_t{64} << 20, 100);
   ReplaceAll();
   ExpectChildren();
   EXPECT_GT(Stats().write_split_bytes, 0);
+}
+
+TEST_F(EngineManyChildrenTest, FewOfFewEntriesArePendingUntilTheCheckpoint) {
+  pending_bytes_max_ = std::int64_t{1} << 20;
+  StartStored(std::int64_t{64} << 20, 100);
+  const KvStats before = Stats();
+  ReplaceAll();
+  ExpectChildren();
+  EXPECT_EQ(Stats().write_pool_bytes, 0);
+  EXPECT_EQ(ReadsOfFirstChildren(50), 0);
+  ASSERT_EQ(TakeCheckpoint(*session_, 300, 300).status().ToString(), "OK");
+  // Every entry once: the parents' runs are free.
+  EXPECT_LE(Stats().flash_used_bytes, before.flash_used_bytes + kPageBytes);
+  Reopen();
+  ExpectChildren();
 }
 
 TEST_F(EngineManyChildrenTest, WithoutRoomForThemNothingHasChanged) {

@@ -78,7 +78,9 @@ void ExpectSums(const Trace& trace, const ReplayResult& result) {
 TEST(ReplayTest, EveryFetchOfARecordedTraceBringsWhatWasStored) {
   const Trace trace = Recorded("retrieval-layer2.trace");
   for (const std::int64_t entries : {8, 32}) {
-    const ReplayResult result = RunReplay(trace, Options(entries), InMemory());
+    StoreOptions in = InMemory();
+    in.engine.place_entries_min = static_cast<std::int32_t>(entries / 2);
+    const ReplayResult result = RunReplay(trace, Options(entries), in);
     ExpectSums(trace, result);
     EXPECT_GT(result.split_count, 0);
     EXPECT_GT(result.decode.stats.write_split_bytes, 0);
