@@ -124,5 +124,36 @@ TEST_F(EngineGrowthTest, SoDoSeveralAtOnce) {
   for (const Conversation& conversation : four) ExpectAll(conversation);
 }
 
+// One cluster of a prompt stays, all others are replaced.
+TEST_F(EngineGrowthTest, ARunOfWhichLittleIsNamedIsWrittenAgain) {
+  EngineOptions options;
+  options.place_at_idle = false;
+  Start(options);
+  constexpr std::int64_t kEach = 12;
+  constexpr std::int64_t kCount = 100;
+  auto session = Open(Create());
+  const auto positions = [](std::int64_t cluster) {
+    return Positions::Range((cluster - 1) * kEach, kEach);
+  };
+  for (std::int64_t id = 1; id <= kCount; ++id) AppendAll(*session, id, positions(id));
+  ASSERT_TRUE(TakeCheckpoint(*session, 0, kEach * kCount).ok());
+  for (std::int64_t id = 2; id <= kCount; ++id) {
+    Replace replace;
+    replace.parent_ids = {ClusterId(id)};
+    replace.children = {{ClusterId(kCount + id), positions(id)}};
+    for (replace.layer = 0; replace.layer < layout_.layer_count; ++replace.layer) {
+      for (replace.head = 0; replace.head < layout_.head_count; ++replace.head) {
+        session->Send(Replace(replace));
+      }
+    }
+  }
+  next_cluster_id_ = 2 * kCount + 1;
+  ASSERT_TRUE(TakeCheckpoint(*session, kEach * kCount, kEach * kCount).ok());
+  EXPECT_GT(Stats().write_relog_bytes, 0);
+  EXPECT_LE(Stats().flash_used_bytes, kEach * kCount * layout_.TokenBytes() + 4 * kPageBytes);
+  ExpectCluster(*session, 1, positions(1));
+  ExpectCluster(*session, 2 * kCount, positions(kCount));
+}
+
 }  // namespace
 }  // namespace cairn::kv
