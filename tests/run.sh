@@ -1,21 +1,55 @@
 #!/usr/bin/env bash
-# Installs what is needed, builds, and runs every check of the project; CONTRIBUTING.md has the table of
-# the stages. Ends with ctest's summary of the release build.
-# usage: [CAIRN_STAGES="lint release test"] [CAIRN_JOBS=2] tests/run.sh
-#   CAIRN_STAGES  which stages, in this order: lint release test asan tsan tidy fuzz arm; default all
+# Installs what is needed, builds, and runs the checks of the project; CONTRIBUTING.md has the table of
+# the stages. Ends with ctest's summaries, that of the daemons' tests last.
+# usage: [CAIRN_STAGES="lint release integration"] [CAIRN_JOBS=2] tests/run.sh [--nightly]
+#   --nightly     also all that takes long; without it one fifth of that runs, in turn by commit
+#   CAIRN_TURN    which fifth, 0 to 4; default: the number of commits modulo 5
+#   CAIRN_STAGES  which stages, in this order: lint release integration asan tsan tidy whole fuzz arm
+#                 quality bench devices loops
 #   CAIRN_JOBS    compilers and tests at once; default one for each processor
 #   CAIRN_FUZZ_SECONDS  fuzz so long, all targets at once, with a new seed; default: a fixed number of
 #                 inputs and a fixed seed, so that the stage repeats itself
 set -Eeuo pipefail
 cd "$(dirname "$0")/.."
 
-all_stages="lint release test asan tsan tidy fuzz arm"
-stages=${CAIRN_STAGES:-$all_stages}
+usual_stages="lint release integration asan tsan"
+long_stages="tidy whole fuzz arm quality bench devices loops"
+# What runs beside the usual stages when its turn comes, and the turns' share of clang-tidy.
+turns=("whole" "fuzz arm" "quality" "bench" "devices loops")
+all_stages="$usual_stages $long_stages"
+tidy_part=1/1
 jobs=${CAIRN_JOBS:-$(nproc)}
 logs=build/logs
 mkdir -p "$logs"
+rm -f "$logs"/output-*.log  # of an earlier run
 times=()
 skipped=
+
+turn_of_commit() {
+  local commits
+  commits=$(git rev-list --count HEAD 2>/dev/null) || commits=0
+  echo $((commits % ${#turns[@]}))
+}
+
+case "${1:-}" in
+  "")
+    turn=${CAIRN_TURN:-$(turn_of_commit)}
+    if [[ ! $turn =~ ^[0-4]$ ]]; then
+      echo "tests/run.sh: CAIRN_TURN is '$turn': it must be 0 to 4" >&2
+      exit 2
+    fi
+    stages=${CAIRN_STAGES:-"$usual_stages tidy ${turns[$turn]}"}
+    [[ -n ${CAIRN_STAGES:-} ]] || tidy_part=$((turn + 1))/${#turns[@]}
+    ;;
+  --nightly)
+    stages=${CAIRN_STAGES:-$all_stages}
+    ;;
+  *)
+    echo "usage: tests/run.sh [--nightly]; the head of the script says what variables it looks at" >&2
+    exit 2
+    ;;
+esac
+
 arm_tests=(common_test kernels_test)
 tsan_tests=(common_test device_test kernels_test engine_test history_test session_state_test
   cairn_session_test baseline_session_test)
@@ -65,20 +99,36 @@ stage_lint() {
   bash -n deploy/*.sh tests/*.sh
 }
 
+# The programs, and what tests them; a turn of its own builds all that there is.
 stage_release() {
   configure release
+  build release --target cairn_programs cairn_tests_integration cairn_tests_shared
+}
+
+# NAME BUILD argument...: the tests that the arguments choose; their output is kept by name.
+run_ctest() {
+  "${fixed_addresses[@]}" ctest --test-dir "build/$2" -j "$jobs" "${@:3}" | tee "$logs/ctest-$1.log"
+  cp "build/$2/Testing/Temporary/LastTest.log" "$logs/output-$1.log"
+}
+
+stage_integration() { run_ctest integration release -L '^(integration|shared)$'; }
+
+stage_whole() {
+  configure release
   build release
+  run_ctest whole release -L '^unit$'
 }
 
-stage_test() {
-  ctest --test-dir build/release -j "$jobs" | tee "$logs/ctest-release.log"
-}
+stage_quality() { run_ctest quality release -L '^quality$'; }
+stage_bench() { run_ctest bench release -L '^bench$'; }
+stage_devices() { run_ctest devices release -L '^devices$'; }
+stage_loops() { run_ctest loops release -L '^loops$'; }
 
-# Sanitizer builds make less of the program: the unit and fault tests, without the daemons' binaries.
+# Every unit and fault test once. Sanitizer builds make less of the program: no daemons' binaries.
 stage_asan() {
   configure asan
   build asan --target cairn_tests_unit cairn_tests_fault
-  "${fixed_addresses[@]}" ctest --test-dir build/asan -j "$jobs" -L '^(unit|fault)$'
+  run_ctest asan asan -L '^(unit|fault)$'
 }
 
 # What runs several threads of our own.
@@ -91,7 +141,7 @@ stage_tsan() {
 stage_tidy() {
   configure clang
   build clang --target cairn_generated
-  /usr/bin/python3 tests/tools/run_clang_tidy.py build/clang --jobs "$jobs"
+  /usr/bin/python3 tests/tools/run_clang_tidy.py build/clang --jobs "$jobs" --part "$tidy_part"
 }
 
 stage_fuzz() {
@@ -146,7 +196,7 @@ run_stage() {
   trap 'echo "tests/run.sh: stage $stage failed after $((SECONDS - begin)) s" >&2' ERR
   "stage_$stage"
   trap - ERR
-  times+=("$(printf '%-8s %5d s' "$stage" $((SECONDS - begin)))${skipped:+  SKIPPED: $skipped}")
+  times+=("$(printf '%-11s %5d s' "$stage" $((SECONDS - begin)))${skipped:+  SKIPPED: $skipped}")
 }
 
 deploy/install_packages.sh deploy/packages.txt tests/packages.txt
@@ -158,11 +208,14 @@ for stage in $stages; do
 done
 
 say "times"
-printf '%s\n' "${times[@]}" "$(printf '%-8s %5d s' all "$SECONDS")"
-if [[ -f $logs/ctest-release.log && " $stages " == *" test "* ]]; then
-  say "skipped cases inside test programs"
-  grep -hoE '^\[  SKIPPED \] [A-Za-z0-9_./]+' build/release/Testing/Temporary/LastTest.log |
-    sort -u || echo "none"
-  say "ctest, release build"
-  sed -n '/tests passed/,$p' "$logs/ctest-release.log"
-fi
+printf '%s\n' "${times[@]}" "$(printf '%-11s %5d s' all "$SECONDS")"
+say "skipped cases inside test programs"
+skips='^(\[  SKIPPED \] [A-Za-z0-9_./]+|SKIPPED: .*|.* \.\.\. skipped .*)'
+for run in $stages; do
+  [[ ! -f $logs/output-$run.log ]] || grep -ahoE "$skips" "$logs/output-$run.log" || true
+done | sort -u
+for run in whole quality bench devices loops asan integration; do
+  case " $stages " in *" $run "*) ;; *) continue ;; esac
+  say "ctest: $run"
+  sed -n '/tests passed/,$p' "$logs/ctest-$run.log"
+done

@@ -45,12 +45,16 @@ function(cairn_optimise_sanitized name)
   endif()
 endfunction()
 
-# cairn_binary(NAME SOURCES file... DEPS target...)
+# cairn_binary(NAME SOURCES file... DEPS target...): a program. cairn_programs builds those that are no benchmarks.
+add_custom_target(cairn_programs)
 function(cairn_binary name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} cairn_warnings)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+  if(NOT name MATCHES "_bench$")
+    add_dependencies(cairn_programs ${name})
+  endif()
 endfunction()
 
 # cairn_test(NAME SOURCES file... DEPS target... [LABELS label...]): a GoogleTest binary that ctest runs as one test.
@@ -88,11 +92,14 @@ function(cairn_test name)
     CAIRN_COMMAND $<TARGET_FILE:${name}>)
 endfunction()
 
-# cairn_test_with(NAME SUFFIX variable=value... [ARGS argument...]): a test once more, as NAME_SUFFIX, in another
-# environment.
+# cairn_test_with(NAME SUFFIX variable=value... [ARGS argument...] [LABELS label...]): a test once more, as NAME_SUFFIX,
+# in another environment.
 function(cairn_test_with name suffix)
-  cmake_parse_arguments(ARG "" "" "ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "ARGS;LABELS" ${ARGN})
   get_test_property(${name} LABELS labels)
+  if(ARG_LABELS)
+    set(labels "${ARG_LABELS}")
+  endif()
   get_test_property(${name} TIMEOUT timeout)
   get_test_property(${name} CAIRN_COMMAND command)
   add_test(NAME ${name}_${suffix} COMMAND ${CMAKE_COMMAND} -E env ${ARG_UNPARSED_ARGUMENTS} ${command} ${ARG_ARGS})

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Runs clang-tidy over the project's sources, and only over what changed since it was last clean.
 
-usage: run_clang_tidy.py BUILD_FOLDER [--jobs N]
+usage: run_clang_tidy.py BUILD_FOLDER [--jobs N] [--part K/N]
 BUILD_FOLDER has compile_commands.json; BUILD_FOLDER/tidy-cache remembers the clean files by a hash of
 the source, every header of the project that it includes, its flags, .clang-tidy and clang-tidy itself.
+With --part only the K-th of N parts of the sources is looked at, which are neighbours (K from 1 on).
 
 Nine tenths of clang-tidy's time go into the library headers that a source includes. So sources are looked
 at in batches: up to BATCH_FILES_MAX of them one behind the other in one file. Sources that use one name
@@ -155,6 +156,10 @@ def batches_of(paths, commands, folder):
             yield Batch(part, flags, folder)
 
 
+def part_of(paths, number, count):
+    return paths[len(paths) * (number - 1) // count:len(paths) * number // count]
+
+
 def look_at(batch):
     """Runs the batch, and what did not fit into it behind it, as (paths, status, output)."""
     batch.write()
@@ -172,7 +177,11 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--part", default="1/1")
     options = parser.parse_args()
+    number, count = (int(word) for word in options.part.split("/"))
+    if not 1 <= number <= count:
+        parser.error(f"--part {options.part}: K is 1 to N")
     build = options.build.resolve()
     cache, folder = build / "tidy-cache", build / "tidy-batches"
     cache.mkdir(exist_ok=True)
@@ -181,8 +190,10 @@ def main():
     base = version + (ROOT / ".clang-tidy").read_bytes()
     commands = our_sources(build)
     keys = {path: key_of(path, command, base) for path, command in commands.items()}
-    changed = sorted(path for path, key in keys.items() if not (cache / key).exists())
-    print(f"clang-tidy: {len(changed)} of {len(keys)} files to look at", flush=True)
+    part = part_of(sorted(keys), number, count)
+    changed = [path for path in part if not (cache / keys[path]).exists()]
+    print(f"clang-tidy: {len(changed)} of {len(part)} files to look at"
+          + (f", part {number} of {count}" if count > 1 else ""), flush=True)
     failed, done = 0, 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for results in pool.map(look_at, batches_of(changed, commands, folder)):
