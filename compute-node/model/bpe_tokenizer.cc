@@ -103,7 +103,7 @@ absl::StatusOr<std::unique_ptr<BpeTokenizer>> BpeTokenizer::FromGguf(const GgufF
   }
   std::unique_ptr<const PreTokenizer> pre_tokenizer;
   CAIRN_ASSIGN_OR_RETURN(pre_tokenizer, PreTokenizer::Create(pre.value_or("default")));
-  std::unique_ptr<const Vocabulary> vocabulary;
+  std::unique_ptr<Vocabulary> vocabulary;
   CAIRN_ASSIGN_OR_RETURN(vocabulary, Vocabulary::FromGguf(file));
   std::unique_ptr<BpeTokenizer> tokenizer(
       new BpeTokenizer(std::move(vocabulary), std::move(pre_tokenizer)));

@@ -36,7 +36,7 @@ class BpeTokenizer final : public Tokenizer {
     std::int32_t result;
   };
 
-  BpeTokenizer(std::unique_ptr<const Vocabulary> vocabulary,
+  BpeTokenizer(std::unique_ptr<Vocabulary> vocabulary,
                std::unique_ptr<const PreTokenizer> pre_tokenizer)
       : Tokenizer(std::move(vocabulary)), pre_tokenizer_(std::move(pre_tokenizer)) {}
   absl::Status IndexBytes();

@@ -80,7 +80,7 @@ std::optional<std::uint8_t> ParseByteToken(std::string_view text) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SpmTokenizer>> SpmTokenizer::FromGguf(const GgufFile& file) {
-  std::unique_ptr<const Vocabulary> vocabulary;
+  std::unique_ptr<Vocabulary> vocabulary;
   CAIRN_ASSIGN_OR_RETURN(vocabulary, Vocabulary::FromGguf(file));
   if (!vocabulary->has_scores()) {
     return InvalidArgument(

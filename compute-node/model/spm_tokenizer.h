@@ -22,7 +22,7 @@ class SpmTokenizer final : public Tokenizer {
   static absl::StatusOr<std::unique_ptr<SpmTokenizer>> FromGguf(const GgufFile& file);
 
  private:
-  explicit SpmTokenizer(std::unique_ptr<const Vocabulary> vocabulary)
+  explicit SpmTokenizer(std::unique_ptr<Vocabulary> vocabulary)
       : Tokenizer(std::move(vocabulary)) {}
   absl::Status IndexBytes();
 

@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include <absl/strings/ascii.h>
+
 #include "common/base/utf8.h"
 #include "compute-node/model/bpe_tokenizer.h"
 #include "compute-node/model/spm_tokenizer.h"
@@ -76,24 +78,43 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufFile& f
         PrintableText(*model));
   }
   CAIRN_RETURN_IF_ERROR(tokenizer->ReadAdditions(file, adds_bos_default));
+  tokenizer->MakeMarkersControl();
   return tokenizer;
 }
 
 absl::Status Tokenizer::ReadAdditions(const GgufFile& file, bool adds_bos_default) {
   CAIRN_ASSIGN_OR_RETURN(adds_bos_,
                          ReadFlag(file, "tokenizer.ggml.add_bos_token", adds_bos_default));
-  CAIRN_ASSIGN_OR_RETURN(adds_eos_, ReadFlag(file, "tokenizer.ggml.add_eos_token", false));
   adds_bos_ = adds_bos_ && bos_id() >= 0;
-  adds_eos_ = adds_eos_ && eos_id() >= 0;
   return absl::OkStatus();
+}
+
+void Tokenizer::MakeMarkersControl() {
+  std::vector<std::int32_t> markers = vocabulary_->end_ids();
+  if (bos_id() >= 0) markers.push_back(bos_id());
+  std::erase_if(markers, [this](std::int32_t id) { return !IsMarkup(id); });
+  vocabulary_->MakeControl(markers);
+}
+
+bool Tokenizer::IsMarkup(std::int32_t id) const {
+  switch (vocabulary_->Kind(id)) {
+    case TokenKind::kByte:
+      return false;
+    case TokenKind::kNormal: {
+      // Somebody may have chosen a line end or a full stop as the end, which texts are full of.
+      const std::string text = DecodePiece(id);
+      return text.size() > 1 && std::any_of(text.begin(), text.end(), [](char c) {
+               return absl::ascii_isalnum(static_cast<unsigned char>(c));
+             });
+    }
+    default:
+      return true;
+  }
 }
 
 std::vector<std::int32_t> Tokenizer::Encode(std::string_view text,
                                             const EncodeOptions& options) const {
   std::vector<std::int32_t> ids;
-  if (options.add_special && adds_bos_) {
-    ids.push_back(bos_id());
-  }
   bool starts_text = true;
   ForEachPart(
       *vocabulary_, text, options.parse_special,
@@ -105,8 +126,9 @@ std::vector<std::int32_t> Tokenizer::Encode(std::string_view text,
         ids.push_back(special);
         starts_text = true;
       });
-  if (options.add_special && adds_eos_) {
-    ids.push_back(eos_id());
+  // Whoever wrote a prompt by a model's template wrote it already.
+  if (options.add_special && adds_bos_ && (ids.empty() || ids.front() != bos_id())) {
+    ids.insert(ids.begin(), bos_id());
   }
   return ids;
 }
@@ -138,11 +160,9 @@ std::vector<std::int32_t> Tokenizer::EncodePieces(std::span<const PromptPiece> p
     }
   };
   const auto add_text = [&stretch](std::string_view part) { stretch += part; };
-  // Files exist in which what ends a turn is a user-defined token, which text may contain.
+  // Files exist in which what begins a turn is a user-defined token, which text may contain.
   const auto add_user_defined = [&](std::int32_t id) {
-    const bool structure = id == bos_id() || IsEndOfGeneration(id) ||
-                           std::binary_search(markup.begin(), markup.end(), id);
-    if (structure) {
+    if (std::binary_search(markup.begin(), markup.end(), id)) {
       add_text(vocabulary_->Text(id));
     } else {
       add_special(id);
@@ -194,6 +214,13 @@ std::string Tokenizer::DecodePiece(std::int32_t id, bool render_special) const {
   return out;
 }
 
+std::string Tokenizer::MarkerName(std::int32_t id) const {
+  const bool is_marker = vocabulary_->Contains(id) &&
+                         (vocabulary_->Kind(id) == TokenKind::kControl ||
+                          vocabulary_->Kind(id) == TokenKind::kUnknown || IsEndOfGeneration(id));
+  return is_marker ? DecodePiece(id, /*render_special=*/true) : "";
+}
+
 std::string Tokenizer::Decode(std::span<const std::int32_t> ids, bool render_special) const {
   std::string out;
   bool at_start = true;
@@ -213,7 +240,7 @@ std::string Tokenizer::Decode(std::span<const std::int32_t> ids, bool render_spe
 }
 
 std::string StreamingDecoder::Append(std::int32_t id) {
-  pending_ += tokenizer_.DecodePiece(id);
+  if (!tokenizer_.IsEndOfGeneration(id)) pending_ += tokenizer_.DecodePiece(id);
   return TakeWholeCharacters(false);
 }
 

@@ -29,7 +29,8 @@
 namespace cairn::compute {
 
 struct EncodeOptions {
-  // Add what the model expects around a text: usually a beginning-of-text token.
+  // Begin with the beginning-of-text token if the model expects it and the text does not begin with
+  // it already. No end-of-text token is ever added: a prompt is to be gone on with.
   bool add_special = true;
   // Take the text of control tokens ("<|eot_id|>") as the tokens that they name. Leave it off for
   // text from outside, which could otherwise forge the structure of a conversation. User-defined
@@ -48,13 +49,17 @@ class Tokenizer {
 
   // All pieces in a row, with nothing added. Tokens are merged across pieces, but special tokens
   // are found within one only; in text pieces only user-defined ones, and of them none that is in
-  // the markup or ends a text, whatever kind the file says that it has. No space is put in front of
-  // a stretch that begins with one: templates spell theirs out.
+  // the markup. No space is put in front of a stretch that begins with one: templates spell theirs
+  // out.
   std::vector<std::int32_t> EncodePieces(std::span<const PromptPiece> pieces) const;
 
   // The bytes of one token. Control tokens are empty unless `render_special`. A character may be
   // spread over several tokens.
   std::string DecodePiece(std::int32_t id, bool render_special = false) const;
+
+  // The name of a token that is not shown by it: of a control or unknown token, or of one that ends
+  // a text. Empty for tokens that are text.
+  std::string MarkerName(std::int32_t id) const;
 
   // The bytes of a whole text: the space that Encode put in front, or behind a special token, is
   // taken off.
@@ -69,8 +74,7 @@ class Tokenizer {
   bool adds_bos() const { return adds_bos_; }
 
  protected:
-  explicit Tokenizer(std::unique_ptr<const Vocabulary> vocabulary)
-      : vocabulary_(std::move(vocabulary)) {}
+  explicit Tokenizer(std::unique_ptr<Vocabulary> vocabulary) : vocabulary_(std::move(vocabulary)) {}
 
   // Encodes text without special tokens. `starts_text`: nothing or a special token comes before it.
   virtual void EncodeText(std::string_view text, bool starts_text,
@@ -83,16 +87,21 @@ class Tokenizer {
 
  private:
   absl::Status ReadAdditions(const GgufFile& file, bool adds_bos_default);
+  // Makes control tokens of the tokens that begin or end a text, whatever kind the file gives them:
+  // many give them that of text, and then they would be shown, and could be forged. Those that
+  // are text indeed, as a line end, stay what they are.
+  void MakeMarkersControl();
+  bool IsMarkup(std::int32_t id) const;
   // The special tokens in the pieces' markup, sorted.
   std::vector<std::int32_t> FindMarkup(std::span<const PromptPiece> pieces) const;
 
-  std::unique_ptr<const Vocabulary> vocabulary_;
+  std::unique_ptr<Vocabulary> vocabulary_;  // constant once the tokenizer is made
   bool adds_bos_ = false;
-  bool adds_eos_ = false;
 };
 
 // Turns a stream of tokens into a stream of text that can be shown or put in a message at any
 // moment: only whole UTF-8 characters come out; bytes that can never become one come out as U+FFFD.
+// Control tokens and tokens that end a text are not shown.
 class StreamingDecoder {
  public:
   // Borrows `tokenizer`, which outlives it.

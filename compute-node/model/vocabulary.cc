@@ -42,7 +42,7 @@ absl::StatusOr<std::int32_t> ReadId(const GgufFile& file, std::string_view key,
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<const Vocabulary>> Vocabulary::FromGguf(const GgufFile& file) {
+absl::StatusOr<std::unique_ptr<Vocabulary>> Vocabulary::FromGguf(const GgufFile& file) {
   std::unique_ptr<Vocabulary> vocabulary(new Vocabulary);
   CAIRN_RETURN_IF_ERROR(vocabulary->ReadTokens(file));
   CAIRN_RETURN_IF_ERROR(vocabulary->ReadKinds(file));
@@ -139,12 +139,11 @@ absl::Status Vocabulary::ReadIds(const GgufFile& file) {
                          ReadId(file, "tokenizer.ggml.eos_token_id", size(), spm ? 2 : -1));
   CAIRN_ASSIGN_OR_RETURN(unknown_id_,
                          ReadId(file, "tokenizer.ggml.unknown_token_id", size(), spm ? 0 : -1));
-  std::int32_t eot_id = -1;
-  CAIRN_ASSIGN_OR_RETURN(eot_id, ReadId(file, "tokenizer.ggml.eot_token_id", size(), -1));
-  for (const std::int32_t id : {eos_id_, eot_id}) {
-    if (id >= 0) {
-      end_ids_.push_back(id);
-    }
+  if (eos_id_ >= 0) end_ids_.push_back(eos_id_);
+  for (const std::string_view key :
+       {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    CAIRN_ASSIGN_OR_RETURN(const std::int32_t id, ReadId(file, key, size(), -1));
+    if (id >= 0) end_ids_.push_back(id);
   }
   for (const std::string_view text : kEndTexts) {
     if (const auto id = Find(text); id.has_value()) {
@@ -152,10 +151,13 @@ absl::Status Vocabulary::ReadIds(const GgufFile& file) {
     }
   }
   std::sort(end_ids_.begin(), end_ids_.end());
+  end_ids_.erase(std::unique(end_ids_.begin(), end_ids_.end()), end_ids_.end());
   return absl::OkStatus();
 }
 
 void Vocabulary::IndexSpecials() {
+  specials_.clear();
+  has_user_defined_ = false;
   for (std::int32_t id = 0; id < size(); ++id) {
     const bool special = Kind(id) == TokenKind::kControl || Kind(id) == TokenKind::kUserDefined ||
                          Kind(id) == TokenKind::kUnknown;
@@ -166,6 +168,13 @@ void Vocabulary::IndexSpecials() {
   }
   std::stable_sort(specials_.begin(), specials_.end(),
                    [this](std::int32_t a, std::int32_t b) { return Text(a) < Text(b); });
+}
+
+void Vocabulary::MakeControl(std::span<const std::int32_t> ids) {
+  for (const std::int32_t id : ids) {
+    kinds_[static_cast<std::size_t>(id)] = TokenKind::kControl;
+  }
+  IndexSpecials();
 }
 
 std::optional<std::int32_t> Vocabulary::Find(std::string_view text) const {

@@ -1,7 +1,7 @@
 // Vocabulary: the tokens of a GGUF file's tokenizer (tokenizer.ggml.*) with their kinds, scores and
 // special ids, checked.
 //
-// Threading:  immutable; safe from any thread.
+// Threading:  immutable but for MakeControl; then safe from any thread.
 // Ownership:  keeps its own copy of the texts; views that it returns are valid as long as it is.
 // Errors:     INVALID_ARGUMENT with the key and the numbers for arrays that are missing, too long,
 //             of the wrong kind or of lengths that disagree, and for ids out of range.
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -33,7 +34,7 @@ enum class TokenKind : std::int32_t {
 
 class Vocabulary {
  public:
-  static absl::StatusOr<std::unique_ptr<const Vocabulary>> FromGguf(const GgufFile& file);
+  static absl::StatusOr<std::unique_ptr<Vocabulary>> FromGguf(const GgufFile& file);
   ~Vocabulary() = default;
   Vocabulary(const Vocabulary&) = delete;
   Vocabulary& operator=(const Vocabulary&) = delete;
@@ -59,6 +60,10 @@ class Vocabulary {
   std::int32_t eos_id() const { return eos_id_; }
   std::int32_t unknown_id() const { return unknown_id_; }
   bool IsEndOfGeneration(std::int32_t id) const;
+  const std::vector<std::int32_t>& end_ids() const { return end_ids_; }  // sorted
+
+  // Gives tokens the kind kControl. REQUIRES: Contains all; while nobody else uses the vocabulary.
+  void MakeControl(std::span<const std::int32_t> ids);
 
   bool has_kinds() const { return has_kinds_; }
   bool has_scores() const { return has_scores_; }

@@ -295,7 +295,7 @@ void AddVocabulary(const Vocabulary& vocabulary, GgufWriter& writer) {
     writer.AddU32("tokenizer.ggml.unknown_token_id", 0);
   }
   writer.AddBool("tokenizer.ggml.add_bos_token", vocabulary.add_bos);
-  writer.AddBool("tokenizer.ggml.add_eos_token", false);
+  writer.AddBool("tokenizer.ggml.add_eos_token", vocabulary.add_eos);
 }
 
 }  // namespace cairn::test

@@ -34,6 +34,7 @@ struct Vocabulary {
   int32_t bos_id = -1;
   int32_t eos_id = -1;
   bool add_bos = false;
+  bool add_eos = false;
 };
 
 // Exactly `token_count` tokens (>= 384): <unk> <s> </s>, 256 byte tokens, then characters and

@@ -66,7 +66,7 @@ TEST(VocabularyTest, KindsScoresAndIdsMustBeInRange) {
   scores.AddStringArray("tokenizer.ggml.tokens", kTokens);
   scores.AddF32Array("tokenizer.ggml.scores", std::vector<float>{0, 0, std::nanf("")});
   ExpectRefused(scores, "tokenizer.ggml.scores of token 2 is not a number");
-  for (const std::string key : {"bos", "eos", "eot", "unknown"}) {
+  for (const std::string key : {"bos", "eos", "eot", "eom", "unknown"}) {
     test::GgufWriter ids;
     ids.AddStringArray("tokenizer.ggml.tokens", kTokens);
     ids.AddU32("tokenizer.ggml." + key + "_token_id", 3);
