@@ -52,7 +52,7 @@ struct LogitBias {
 // How likely a token was in the model's own distribution, before bias, penalties and temperature.
 struct TokenLogprob {
   std::int32_t token_id = 0;
-  std::string bytes;  // its own, which may be a part of a UTF-8 character
+  std::string bytes;  // its own, which may be a part of a UTF-8 character; a special token's name
   float logprob = 0;  // natural
 };
 

@@ -1,13 +1,19 @@
 #include "compute-node/http/openai_reply.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "common/base/utf8.h"
 
 namespace cairn::compute {
 namespace {
 
 std::string Dump(const OrderedJson& json) {
-  // Parts of characters in the texts of single tokens.
+  // Names come from the model's file.
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
@@ -17,10 +23,54 @@ std::int64_t CountCharacters(const std::string& text) {
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
 }
 
+// Bytes that are no text of their own, as OpenAI writes them: \xe2\x80. No two look alike.
+std::string EscapeBytes(const std::string& bytes) {
+  std::string escaped;
+  for (const char c : bytes) {
+    const bool plain = c >= ' ' && c <= '~' && c != '\\';
+    escaped += plain ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  }
+  return escaped;
+}
+
+bool IsUtf8(const std::string& bytes) { return Utf8GoodBytes(bytes) == bytes.size(); }
+
 OrderedJson ToChatLogprob(const v1::TokenLogprob& token) {
+  // Those of all tokens in a row are those of the text.
   OrderedJson bytes = OrderedJson::array();
-  for (const char c : token.text()) bytes.push_back(static_cast<unsigned char>(c));
-  return {{"token", token.text()}, {"logprob", token.logprob()}, {"bytes", std::move(bytes)}};
+  if (!token.special()) {
+    for (const char c : token.text()) bytes.push_back(static_cast<unsigned char>(c));
+  }
+  return {{"token", IsUtf8(token.text()) ? token.text() : EscapeBytes(token.text())},
+          {"logprob", token.logprob()},
+          {"bytes", std::move(bytes)}};
+}
+
+std::string CompletionName(const v1::TokenLogprob& token) {
+  return IsUtf8(token.text()) ? token.text() : "bytes:" + EscapeBytes(token.text());
+}
+
+// The likely tokens by their names, the most likely first; the chosen one is always among them,
+// under the name that it has in the list of tokens. Another token with the same text is named by
+// its id.
+OrderedJson ToCompletionTop(const v1::Token& token) {
+  const v1::TokenLogprob& chosen = token.logprob();
+  std::vector<const v1::TokenLogprob*> tokens;
+  for (const v1::TokenLogprob& top : token.top_logprobs()) {
+    if (top.id() != chosen.id()) tokens.push_back(&top);
+  }
+  const auto place = std::find_if(tokens.begin(), tokens.end(), [&chosen](const auto* top) {
+    return top->logprob() < chosen.logprob();
+  });
+  tokens.insert(place, &chosen);
+  std::set<std::string> taken = {CompletionName(chosen)};
+  OrderedJson by_name = OrderedJson::object();
+  for (const v1::TokenLogprob* top : tokens) {
+    std::string name = CompletionName(*top);
+    if (top != &chosen && !taken.insert(name).second) name = fmt::format("token_id:{}", top->id());
+    by_name[name] = top->logprob();
+  }
+  return by_name;
 }
 
 const char* ToFinishReason(v1::FinishReason reason) {
@@ -109,15 +159,11 @@ void OpenAiReply::AddLogprob(const v1::Token& token) {
     logprobs_list_.push_back(std::move(entry));
     return;
   }
-  OrderedJson top_by_text = OrderedJson::object();
-  for (const v1::TokenLogprob& top : token.top_logprobs()) {
-    top_by_text[top.text()] = top.logprob();
-  }
-  logprobs_list_["tokens"].push_back(token.logprob().text());
+  logprobs_list_["tokens"].push_back(CompletionName(token.logprob()));
   logprobs_list_["token_logprobs"].push_back(token.logprob().logprob());
-  logprobs_list_["top_logprobs"].push_back(std::move(top_by_text));
+  logprobs_list_["top_logprobs"].push_back(ToCompletionTop(token));
   logprobs_list_["text_offset"].push_back(text_offset_);
-  text_offset_ += CountCharacters(token.logprob().text());
+  if (!token.logprob().special()) text_offset_ += CountCharacters(token.logprob().text());
 }
 
 void OpenAiReply::AddChunk(OrderedJson choice) {

@@ -395,6 +395,7 @@ void GenerateJob::SendToken(std::int32_t id, std::string_view text,
     for (const TokenLogProbability& token : likely->top) {
       *event.mutable_token()->add_top_logprobs() = ToProto(token);
     }
+  out.set_special(!runtime_->tokenizer->MarkerName(token.id).empty());
   }
   Send(std::move(event));
 }

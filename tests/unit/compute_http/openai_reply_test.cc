@@ -1,5 +1,7 @@
 #include "compute-node/http/openai_reply.h"
 
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include "compute-node/http/api_error.h"
@@ -7,14 +9,19 @@
 namespace cairn::compute {
 namespace {
 
+void AddTop(v1::GenerateEvent& event, std::int32_t id, const std::string& text, float logprob) {
+  v1::TokenLogprob& top = *event.mutable_token()->add_top_logprobs();
+  top.set_id(id);
+  top.set_text(text);
+  top.set_logprob(logprob);
+}
+
 v1::GenerateEvent TokenEvent(const std::string& text, float logprob = -1) {
   v1::GenerateEvent event;
   event.mutable_token()->set_text(text);
   event.mutable_token()->mutable_logprob()->set_text(text);
   event.mutable_token()->mutable_logprob()->set_logprob(logprob);
-  v1::TokenLogprob& top = *event.mutable_token()->add_top_logprobs();
-  top.set_text("other");
-  top.set_logprob(-0.5);
+  AddTop(event, 1, "other", -0.5);
   return event;
 }
 
@@ -143,7 +150,7 @@ TEST(OpenAiReplyTest, LogProbabilitiesOfAChatAreAListWithBytes) {
   EXPECT_EQ(content[0]["logprob"], -0.25);
   EXPECT_EQ(content[0]["bytes"], Json::array({97}));
   EXPECT_EQ(content[0]["top_logprobs"][0]["token"], "other");
-  EXPECT_EQ(content[1]["token"], "\uFFFD");
+  EXPECT_EQ(content[1]["token"], R"(\xc3)");
   EXPECT_EQ(content[1]["bytes"], Json::array({0xc3}));
 }
 
@@ -155,6 +162,66 @@ TEST(OpenAiReplyTest, LogProbabilitiesOfACompletionAreParallelLists) {
   EXPECT_EQ(chunks[0]["choices"][0]["logprobs"]["tokens"], Json::array({"\u00e9t"}));
   EXPECT_EQ(chunks[0]["choices"][0]["logprobs"]["top_logprobs"][0]["other"], -0.5);
   EXPECT_EQ(chunks[1]["choices"][0]["logprobs"]["text_offset"], Json::array({2}));
+}
+
+Json TopOf(const v1::GenerateEvent& event, ApiKind kind = ApiKind::kCompletion) {
+  OpenAiReply reply(Request(kind, false, true), {});
+  reply.Add(event, false);
+  reply.Add(FinishedEvent(v1::FINISH_REASON_LENGTH), false);
+  const std::string text = reply.WholeAnswer();
+  // No name is there twice: a parser would drop one of them without a word.
+  std::set<std::string> names;
+  const auto check = [&names](int, Json::parse_event_t what, Json& parsed) {
+    if (what == Json::parse_event_t::object_start) names.clear();
+    if (what == Json::parse_event_t::key) {
+      EXPECT_TRUE(names.insert(parsed.get<std::string>()).second) << parsed;
+    }
+    return true;
+  };
+  return Json::parse(text, check)["choices"][0]["logprobs"];
+}
+
+TEST(OpenAiReplyTest, NamesOfACompletionsLikelyTokensAreDistinct) {
+  v1::GenerateEvent event = TokenEvent("\xe2\x80", -3);
+  event.mutable_token()->mutable_logprob()->set_id(7);
+  AddTop(event, 2, "\xe2", -0.75);
+  AddTop(event, 3, "other", -1);     // as another token with the id 1
+  AddTop(event, 4, "\xe2\x80", -2);  // as the chosen one, and likelier
+  const Json logprobs = TopOf(event);
+  EXPECT_EQ(logprobs["tokens"], Json::array({R"(bytes:\xe2\x80)"}));
+  const Json expected = {{"other", -0.5},
+                         {R"(bytes:\xe2)", -0.75},
+                         {"token_id:3", -1},
+                         {"token_id:4", -2},
+                         {R"(bytes:\xe2\x80)", -3}};
+  EXPECT_EQ(logprobs["top_logprobs"][0], expected);
+}
+
+TEST(OpenAiReplyTest, TheChosenTokenIsAmongTheLikelyOnesInItsPlace) {
+  v1::GenerateEvent event = TokenEvent("a", -0.75);
+  event.mutable_token()->mutable_logprob()->set_id(7);
+  AddTop(event, 2, "b", -2);
+  EXPECT_EQ(TopOf(event)["top_logprobs"][0].dump(), R"({"a":-0.75,"b":-2.0,"other":-0.5})");
+  event.mutable_token()->clear_top_logprobs();
+  EXPECT_EQ(TopOf(event)["top_logprobs"][0].dump(), R"({"a":-0.75})");
+  AddTop(event, 7, "a", -0.75);
+  EXPECT_EQ(TopOf(event)["top_logprobs"][0].dump(), R"({"a":-0.75})");
+}
+
+TEST(OpenAiReplyTest, ASpecialTokenHasANameAndNoText) {
+  v1::GenerateEvent event = TokenEvent("<|im_start|>");
+  event.mutable_token()->set_text("");
+  event.mutable_token()->mutable_logprob()->set_special(true);
+  const Json chat = TopOf(event, ApiKind::kChat)["content"][0];
+  EXPECT_EQ(chat["token"], "<|im_start|>");
+  EXPECT_EQ(chat["bytes"], Json::array());
+  OpenAiReply reply(Request(ApiKind::kCompletion, false, true), {});
+  for (const auto& next : {event, TokenEvent("a"), FinishedEvent(v1::FINISH_REASON_LENGTH)}) {
+    reply.Add(next, false);
+  }
+  const Json logprobs = Json::parse(reply.WholeAnswer())["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"], Json::array({"<|im_start|>", "a"}));
+  EXPECT_EQ(logprobs["text_offset"], Json::array({0, 0}));
 }
 
 TEST(ApiErrorTest, EveryCodeHasItsHttpStatus) {
