@@ -131,13 +131,8 @@ absl::Status GenerateJob::ReadRequest(const v1::GenerateRequest& request) {
   if (turn_.prompt.empty()) {
     return InvalidArgument("the prompt is empty: set text, tokens or messages");
   }
-  const std::int64_t context = ContextTokensMax(runtime_->options, runtime_->model->config());
-  if (std::ssize(turn_.prompt) > context) {
-    return InvalidArgument(
-        "the prompt has {} tokens, but the context is {} tokens: shorten the prompt",
-        turn_.prompt.size(), context);
-  }
-  return absl::OkStatus();
+  return CheckContext(std::ssize(turn_.prompt), /*held_count=*/0, turn_.tokens_max > 0,
+                      ContextTokensMax(runtime_->options, runtime_->model->config()));
 }
 
 absl::Status GenerateJob::ReadMessages(const v1::ChatMessages& messages) {
@@ -322,7 +317,7 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
     return Aborted("conversation {} has {} tokens: somebody went on with it just now; ask again",
                    id, reused_token_count);
   }
-  CAIRN_RETURN_IF_ERROR(conversation->CheckRoom(std::ssize(turn_.prompt)));
+  CAIRN_RETURN_IF_ERROR(conversation->CheckRoom(std::ssize(turn_.prompt), turn_.tokens_max > 0));
   SendStarted(*conversation);
   const TurnObserver observer{
       .prefill = [this](std::int64_t done) { SendProgress(done); },

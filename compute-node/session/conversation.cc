@@ -33,6 +33,22 @@ std::int64_t ContextTokensMax(const SessionOptions& options, const ModelConfig& 
   return std::min(options.context_tokens_max, config.context_length);
 }
 
+absl::Status CheckContext(std::int64_t token_count, std::int64_t held_count, bool answered,
+                          std::int64_t context_tokens_max) {
+  const std::int64_t room = context_tokens_max - held_count - (answered ? 1 : 0);
+  if (token_count <= room) return absl::OkStatus();
+  const std::string wanted = answered ? ", and an answer needs one at least" : "";
+  if (held_count == 0) {
+    return InvalidArgument(
+        "the prompt has {} tokens, but the context is {} tokens{}: shorten the prompt", token_count,
+        context_tokens_max, wanted);
+  }
+  return InvalidArgument(
+      "the prompt has {} tokens and the conversation holds {}: together {}, but the context is {} "
+      "tokens{}; shorten the prompt or start a new conversation",
+      token_count, held_count, token_count + held_count, context_tokens_max, wanted);
+}
+
 absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicyOf(const ConversationDeps& deps,
                                                               const PolicyChoice& choice) {
   const ModelConfig& config = deps.scheduler.model().config();
@@ -106,12 +122,8 @@ Conversation::Conversation(const ConversationDeps& deps, std::unique_ptr<KvSessi
 
 Conversation::~Conversation() { memory_.Remove(replay_bytes_counted_); }
 
-absl::Status Conversation::CheckRoom(std::int64_t token_count) const {
-  if (token_count <= context_tokens_max_ - this->token_count()) return absl::OkStatus();
-  return InvalidArgument(
-      "the prompt has {} tokens and the conversation holds {}: together {}, but the context is {} "
-      "tokens; shorten the prompt or start a new conversation",
-      token_count, this->token_count(), token_count + this->token_count(), context_tokens_max_);
+absl::Status Conversation::CheckRoom(std::int64_t token_count, bool answered) const {
+  return CheckContext(token_count, this->token_count(), answered, context_tokens_max_);
 }
 
 absl::StatusOr<std::int32_t> Conversation::LastToken(const StopSignal& stop) {

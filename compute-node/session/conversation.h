@@ -96,8 +96,8 @@ class Conversation {
   std::chrono::nanoseconds index_time() const { return kv_.index_time(); }
   FetchTimes fetch_times() const { return session_->fetch_clock().times(); }
 
-  // INVALID_ARGUMENT with the numbers if `token_count` more tokens are more than the context holds.
-  absl::Status CheckRoom(std::int64_t token_count) const;
+  // See CheckContext.
+  absl::Status CheckRoom(std::int64_t token_count, bool answered = false) const;
 
   // The random state that the next checkpoints store.
   void set_random_state(std::string state) { random_state_ = std::move(state); }
@@ -164,3 +164,8 @@ class Conversation {
 std::int64_t ContextTokensMax(const SessionOptions& options, const ModelConfig& config);
 
 }  // namespace cairn::compute
+// INVALID_ARGUMENT with the numbers if the context does not hold `token_count` tokens of a prompt
+// behind the `held_count` that are there, or, if it is to be `answered`, not one more.
+absl::Status CheckContext(std::int64_t token_count, std::int64_t held_count, bool answered,
+                          std::int64_t context_tokens_max);
+

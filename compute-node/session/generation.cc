@@ -182,7 +182,7 @@ absl::StatusOr<TurnResult> Generate(Conversation& conversation, const Tokenizer&
   if (request.prompt.empty()) {
     return InvalidArgument("the prompt has no tokens: give at least one");
   }
-  CAIRN_RETURN_IF_ERROR(conversation.CheckRoom(std::ssize(request.prompt)));
+  CAIRN_RETURN_IF_ERROR(conversation.CheckRoom(std::ssize(request.prompt), request.tokens_max > 0));
   CAIRN_ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(request.sampling));
   if (request.keep_random_state && !conversation.stored_random_state().empty()) {
     CAIRN_RETURN_IF_ERROR(sampler.RestoreState(conversation.stored_random_state()));

@@ -71,7 +71,7 @@ TEST_F(InferenceServiceTest, FieldsOutOfRangeAreRefusedAndStoreNothing) {
       },
       [](Request& r) { r.set_label(std::string(257, 'x')); },
       [](Request& r) {
-        for (int i = 0; i < 2049; ++i) r.mutable_tokens()->add_ids(5);
+        for (int i = 0; i < 2048; ++i) r.mutable_tokens()->add_ids(5);
       },
   };
   for (std::size_t i = 0; i < changes.size(); ++i) {
