@@ -206,6 +206,14 @@ void AddGenerateCommand(CLI::App& app, CommandResult& result) {
       ->expected(1)
       ->allow_extra_args(false)  // what follows the text is the prompt
       ->take_all();
+  command
+      .add_option("--stop-token", generate.stop_token_ids,
+                  "End before the token with this id (`cairn model tokenize`); may be repeated")
+      ->option_text("ID")
+      ->check(CLI::NonNegativeNumber)
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
   command.add_option("--conversation", generate.conversation_id, "Continue this conversation")
       ->check(ConversationNumber());
   command.add_option("--label", generate.label, "Shown by `cairn sessions list`");

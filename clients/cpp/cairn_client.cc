@@ -131,6 +131,8 @@ v1::GenerateRequest ToProto(const GenerateOptions& options) {
   request.set_tokens_max(options.tokens_max == 0 ? -1 : options.tokens_max);
   SetSampling(options, *request.mutable_sampling());
   request.mutable_stop()->Assign(options.stop.begin(), options.stop.end());
+  request.mutable_stop_token_ids()->Assign(options.stop_token_ids.begin(),
+                                           options.stop_token_ids.end());
   request.set_label(options.label);
   request.set_ephemeral(options.ephemeral);
   request.set_ignore_eos(options.ignore_end);

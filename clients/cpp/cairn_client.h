@@ -82,8 +82,9 @@ struct GenerateOptions {
   std::int32_t penalty_last_tokens = 0;  // 0: 64, -1: all
   std::vector<LogitBias> logit_bias;     // at most 1024
   std::uint64_t seed = 0;                // 0: a random one
-  // Generation ends before the first of these texts.
+  // Generation ends before the first of these texts, and before the first of these tokens.
   std::vector<std::string> stop;
+  std::vector<std::int32_t> stop_token_ids;
   // Of a new conversation, which keeps it; see inference.proto's Retrieval. Empty, 0 or unset: as
   // the conversation has it, a new one as the daemon is configured.
   std::string policy;

@@ -123,6 +123,10 @@ absl::Status ReadMessages(const Json& body, v1::GenerateRequest& request) {
   return absl::OkStatus();
 }
 
+bool IsTokenId(const Json& id) {
+  return id.is_number_unsigned() && id.get<std::uint64_t>() <= std::uint64_t{INT32_MAX};
+}
+
 absl::Status ReadPrompt(const Json& body, v1::GenerateRequest& request) {
   const Json* prompt = FindField(body, "prompt");
   if (prompt == nullptr) return FieldError("prompt", "it is missing: give text or token ids");
@@ -144,7 +148,7 @@ absl::Status ReadPrompt(const Json& body, v1::GenerateRequest& request) {
     if (id.is_string() || id.is_array()) {
       return FieldError("prompt", "several prompts are not supported: send a request for each");
     }
-    if (!id.is_number_unsigned() || id.get<std::uint64_t>() > std::uint64_t{INT32_MAX}) {
+    if (!IsTokenId(id)) {
       return FieldError("prompt", "its token ids must be whole numbers from 0");
     }
     request.mutable_tokens()->add_ids(id.get<std::int32_t>());
@@ -175,6 +179,18 @@ absl::Status ReadStopTexts(const Json& body, v1::GenerateRequest& request) {
     if (!text.is_string()) return FieldError("stop", "it must be text or an array of texts");
     // An empty one is a field of a form that was not filled in.
     if (text != "") request.add_stop(text.get<std::string>());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadStopTokens(const Json& body, v1::GenerateRequest& request) {
+  const Json* ids = FindField(body, "stop_token_ids");
+  if (ids == nullptr) return absl::OkStatus();
+  constexpr const char* kWhat = "it must be an array of token ids";
+  if (!ids->is_array()) return FieldError("stop_token_ids", kWhat);
+  for (const Json& id : *ids) {
+    if (!IsTokenId(id)) return FieldError("stop_token_ids", kWhat);
+    request.add_stop_token_ids(id.get<std::int32_t>());
   }
   return absl::OkStatus();
 }
@@ -292,6 +308,7 @@ absl::StatusOr<ApiRequest> ParseApiRequest(ApiKind kind, std::string_view text) 
                                                : ReadPrompt(body, request.generate));
   CAIRN_RETURN_IF_ERROR(ReadLength(body, kind, request.generate));
   CAIRN_RETURN_IF_ERROR(ReadStopTexts(body, request.generate));
+  CAIRN_RETURN_IF_ERROR(ReadStopTokens(body, request.generate));
   CAIRN_RETURN_IF_ERROR(ReadSamplingFields(body, *request.generate.mutable_sampling()));
   CAIRN_RETURN_IF_ERROR(ReadLogprobs(body, kind, request.generate));
   CAIRN_RETURN_IF_ERROR(ReadStream(body, request));

@@ -21,6 +21,8 @@ constexpr std::chrono::milliseconds kCancelCheckInterval{50};
 constexpr std::chrono::milliseconds kProgressInterval{50};
 // Tokens of a kept conversation with which somebody else went on.
 constexpr std::int64_t kNotOurs = -1;
+// As many as the text that ends a turn can have.
+constexpr std::int32_t kEndTokensMax = 64;
 // Memory of a conversation from which on what was freed is worth giving back.
 constexpr std::int64_t kReturnedBytesMin = std::int64_t{4} << 20;
 
@@ -162,21 +164,39 @@ absl::Status GenerateJob::WriteMessages(ChatPosition position) {
   if (position == ChatPosition::kFirst && tokenizer.adds_bos() && !has_bos) {
     turn_.prompt.insert(turn_.prompt.begin(), tokenizer.bos_id());
   }
-  // A template that was chosen for a model may end its turns with a text that is no token of it.
-  const std::string end(chat.end_of_turn());
-  if (!end.empty() && !turn_.ignore_end) {
-    const std::vector<std::int32_t> ids =
-        tokenizer.EncodePieces(std::vector<PromptPiece>{{PromptPiece::Kind::kMarkup, end}});
-    if (ids.size() != 1 || !tokenizer.IsEndOfGeneration(ids[0])) turn_.stop.push_back(end);
-  }
+  if (!turn_.ignore_end) turn_.end_text = EndText();
   return absl::OkStatus();
 }
 
+std::string GenerateJob::EndText() const {
+  const std::string end(runtime_->chat->end_of_turn());
+  const std::vector<std::int32_t> ids = runtime_->tokenizer->EncodePieces(
+      std::vector<PromptPiece>{{PromptPiece::Kind::kMarkup, end}});
+  const bool is_token = ids.size() == 1 && runtime_->tokenizer->IsEndOfGeneration(ids[0]);
+  return is_token ? "" : end;
+}
+
 absl::Status GenerateJob::WriteMessagesBehind(Conversation& conversation) {
-  if (conversation.token_count() == 0) return WriteMessages(ChatPosition::kFirst);
-  CAIRN_ASSIGN_OR_RETURN(const std::int32_t last, conversation.LastToken(*stop_));
-  return WriteMessages(runtime_->tokenizer->IsEndOfGeneration(last) ? ChatPosition::kAfterEnd
-                                                                    : ChatPosition::kOpen);
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::int32_t> last_tokens,
+                         conversation.LastTokens(kEndTokensMax, *stop_));
+  if (last_tokens.empty()) return WriteMessages(ChatPosition::kFirst);
+  return WriteMessages(EndsTurn(last_tokens) ? ChatPosition::kAfterEnd : ChatPosition::kOpen);
+}
+
+bool GenerateJob::EndsTurn(const std::vector<std::int32_t>& last_tokens) const {
+  const Tokenizer& tokenizer = *runtime_->tokenizer;
+  if (tokenizer.IsEndOfGeneration(last_tokens.back())) return true;
+  const std::string end = EndText();
+  if (end.empty()) return false;
+  std::string text;
+  std::size_t last_begin = 0;
+  for (const std::int32_t token : last_tokens) {
+    last_begin = text.size();
+    text += tokenizer.DecodePiece(token, /*render_special=*/true);
+  }
+  // The last token may go on behind the end.
+  const std::size_t begin = text.rfind(end);
+  return begin != std::string::npos && begin + end.size() > last_begin;
 }
 
 absl::Status GenerateJob::status() const {
@@ -375,6 +395,7 @@ v1::TokenLogprob GenerateJob::ToProto(const TokenLogProbability& token) const {
   out.set_id(token.id);
   out.set_text(runtime_->tokenizer->DecodePiece(token.id, /*render_special=*/true));
   out.set_logprob(token.value);
+  out.set_special(!runtime_->tokenizer->MarkerName(token.id).empty());
   return out;
 }
 
@@ -390,7 +411,6 @@ void GenerateJob::SendToken(std::int32_t id, std::string_view text,
     for (const TokenLogProbability& token : likely->top) {
       *event.mutable_token()->add_top_logprobs() = ToProto(token);
     }
-  out.set_special(!runtime_->tokenizer->MarkerName(token.id).empty());
   }
   Send(std::move(event));
 }

@@ -49,6 +49,10 @@ class GenerateJob {
   absl::Status ReadMessages(const v1::ChatMessages& messages);
   // Makes the prompt of messages_, and sees that their end ends a generation.
   absl::Status WriteMessages(ChatPosition position);
+  // What ends an answer where that is no token, as with a template that was chosen for a model.
+  std::string EndText() const;
+  // Whether an answer that ends with these tokens was ended by the model.
+  bool EndsTurn(const std::vector<std::int32_t>& last_tokens) const;
   // The same behind what the conversation holds.
   absl::Status WriteMessagesBehind(Conversation& conversation);
   absl::Status RunTurn();

@@ -67,7 +67,8 @@ absl::Status ReadLogProbabilities(const v1::GenerateRequest& request, TurnReques
   return absl::OkStatus();
 }
 
-absl::Status ReadStop(const v1::GenerateRequest& request, std::vector<std::string>& stop) {
+absl::Status ReadStop(const v1::GenerateRequest& request, std::int64_t vocab_size,
+                      TurnRequest& turn) {
   if (request.stop_size() > kStopTextsMax) {
     return InvalidArgument("stop has {} texts: at most {} are allowed", request.stop_size(),
                            kStopTextsMax);
@@ -77,7 +78,17 @@ absl::Status ReadStop(const v1::GenerateRequest& request, std::vector<std::strin
       return InvalidArgument("a stop text has {} bytes: it must have 1 to {}", text.size(),
                              kStopTextBytesMax);
     }
-    stop.push_back(text);
+    turn.stop.push_back(text);
+  }
+  if (request.stop_token_ids_size() > kStopTokensMax) {
+    return InvalidArgument("stop_token_ids has {} tokens: at most {} are allowed",
+                           request.stop_token_ids_size(), kStopTokensMax);
+  }
+  for (const std::int32_t id : request.stop_token_ids()) {
+    if (id < 0 || id >= vocab_size) {
+      return InvalidArgument("stop_token_ids has {}: ids are 0 to {}", id, vocab_size - 1);
+    }
+    turn.stop_tokens.push_back(id);
   }
   return absl::OkStatus();
 }
@@ -97,7 +108,7 @@ absl::Status ReadTurnOptions(const v1::GenerateRequest& request, std::int64_t vo
   turn.keep_random_state = request.sampling().seed() == 0;
   CAIRN_RETURN_IF_ERROR(ReadSampling(request.sampling(), vocab_size, turn.sampling));
   CAIRN_RETURN_IF_ERROR(ReadLogProbabilities(request, turn));
-  return ReadStop(request, turn.stop);
+  return ReadStop(request, vocab_size, turn);
 }
 
 PolicyRequest ReadRetrieval(const v1::Retrieval& retrieval) {

@@ -15,6 +15,7 @@ namespace cairn::compute {
 
 inline constexpr int kStopTextsMax = 16;
 inline constexpr std::int64_t kStopTextBytesMax = 256;
+inline constexpr int kStopTokensMax = 256;
 inline constexpr std::int64_t kTokensMaxDefault = 256;
 
 // Sampling, limits, stop texts, log probabilities, how the prompt is computed.

@@ -126,17 +126,20 @@ absl::Status Conversation::CheckRoom(std::int64_t token_count, bool answered) co
   return CheckContext(token_count, this->token_count(), answered, context_tokens_max_);
 }
 
-absl::StatusOr<std::int32_t> Conversation::LastToken(const StopSignal& stop) {
-  CAIRN_CHECK_LT(0, token_count());
-  if (!unsaved_tokens_.empty()) return unsaved_tokens_.back();
+absl::StatusOr<std::vector<std::int32_t>> Conversation::LastTokens(std::int32_t count_max,
+                                                                   const StopSignal& stop) {
+  CAIRN_CHECK(unsaved_tokens_.empty());
+  const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(token_count(), count_max));
+  if (count == 0) return std::vector<std::int32_t>();
   const InterruptScope scope(*session_, stop);
-  CAIRN_ASSIGN_OR_RETURN(const TokensReply reply,
-                         Wait<TokensReply>(session_->StartRead(GetTokens{token_count() - 1, 1})));
-  if (reply.token_ids.size() != 1) {
-    return DataLoss("conversation {} has {} tokens, but the store answers {} for the last", id(),
-                    token_count(), reply.token_ids.size());
+  CAIRN_ASSIGN_OR_RETURN(
+      TokensReply reply,
+      Wait<TokensReply>(session_->StartRead(GetTokens{token_count() - count, count})));
+  if (std::ssize(reply.token_ids) != count) {
+    return DataLoss("conversation {} has {} tokens, but the store answers {} for the last {}", id(),
+                    token_count(), reply.token_ids.size(), count);
   }
-  return reply.token_ids[0];
+  return std::move(reply.token_ids);
 }
 
 absl::Status Conversation::Restore(std::optional<StoredPolicy> stored) {

@@ -83,8 +83,9 @@ class Conversation {
   const PolicyChoice& policy_choice() const { return choice_; }
   const RetrievalPolicy& policy() const { return *policy_; }
   std::int64_t vocab_size() const { return model_.config().vocab_size; }
-  // The last token. REQUIRES: token_count() > 0.
-  absl::StatusOr<std::int32_t> LastToken(const StopSignal& stop);
+  // The last tokens, `count_max` of them if there are as many. REQUIRES: it is just open.
+  absl::StatusOr<std::vector<std::int32_t>> LastTokens(std::int32_t count_max,
+                                                       const StopSignal& stop);
   // What the last checkpoint stored with the session; empty if there is none.
   const std::string& stored_random_state() const { return stored_random_state_; }
   std::int32_t reconnect_count() const { return session_->reconnect_count() - first_reconnects_; }
@@ -163,9 +164,9 @@ class Conversation {
 // The conversation's context: the smaller of the option and the model's.
 std::int64_t ContextTokensMax(const SessionOptions& options, const ModelConfig& config);
 
-}  // namespace cairn::compute
 // INVALID_ARGUMENT with the numbers if the context does not hold `token_count` tokens of a prompt
 // behind the `held_count` that are there, or, if it is to be `answered`, not one more.
 absl::Status CheckContext(std::int64_t token_count, std::int64_t held_count, bool answered,
                           std::int64_t context_tokens_max);
 
+}  // namespace cairn::compute

@@ -16,6 +16,12 @@ using Clock = std::chrono::steady_clock;
 // and again for the checkpoint behind it.
 constexpr std::chrono::seconds kLastWaitMax{4};
 
+std::vector<std::string> StopTexts(const TurnRequest& request) {
+  std::vector<std::string> texts = request.stop;
+  texts.push_back(request.end_text);
+  return texts;
+}
+
 // One turn in progress.
 class Turn {
  public:
@@ -28,7 +34,7 @@ class Turn {
         stop_(stop),
         sampler_(std::move(sampler)),
         decoder_(tokenizer),
-        stop_text_(request.stop),
+        stop_text_(StopTexts(request)),
         logits_(static_cast<std::size_t>(conversation.vocab_size())) {}
 
   absl::StatusOr<TurnResult> Run();
@@ -42,6 +48,9 @@ class Turn {
   absl::Status Decode();
   // Why the token just chosen is the last one, if it is.
   std::optional<FinishReason> EndAfter(std::int32_t token, std::string& text);
+  // What may be shown now that the token was chosen.
+  std::string Show(std::int32_t token);
+  FinishReason EndOfMatch() const;
   absl::Status Feed(std::int32_t token, bool last);
 
   Conversation& conversation_;
@@ -134,10 +143,14 @@ absl::Status Turn::Decode() {
 }
 
 std::optional<FinishReason> Turn::EndAfter(std::int32_t token, std::string& text) {
-  text = stop_text_.Append(decoder_.Append(token));
-  if (stop_text_.matched()) return FinishReason::kStop;
+  const bool stops = std::find(request_.stop_tokens.begin(), request_.stop_tokens.end(), token) !=
+                     request_.stop_tokens.end();
+  if (!stops) text = Show(token);
+  if (stop_text_.matched()) return EndOfMatch();
   std::optional<FinishReason> end;
-  if (tokenizer_.IsEndOfGeneration(token) && !request_.ignore_end) {
+  if (stops) {
+    end = FinishReason::kStop;
+  } else if (tokenizer_.IsEndOfGeneration(token) && !request_.ignore_end) {
     end = FinishReason::kEnd;
   } else if (result_.generated_count >= request_.tokens_max) {
     end = FinishReason::kLength;
@@ -147,9 +160,19 @@ std::optional<FinishReason> Turn::EndAfter(std::int32_t token, std::string& text
   if (end.has_value()) {
     text += stop_text_.Append(decoder_.Finish());
     text += stop_text_.Finish();
-    if (stop_text_.matched()) end = FinishReason::kStop;
+    if (stop_text_.matched()) end = EndOfMatch();
   }
   return end;
+}
+
+std::string Turn::Show(std::int32_t token) {
+  const std::string text = decoder_.Append(token);
+  const std::string name = tokenizer_.MarkerName(token);
+  return name.empty() ? stop_text_.Append(text) : stop_text_.AppendNamed(name, text);
+}
+
+FinishReason Turn::EndOfMatch() const {
+  return stop_text_.match() == request_.end_text ? FinishReason::kEnd : FinishReason::kStop;
 }
 
 absl::Status Turn::Feed(std::int32_t token, bool last) {

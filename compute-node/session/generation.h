@@ -38,7 +38,13 @@ struct TurnRequest {
   std::int32_t top_log_probability_count = 0;  // to kTopLogProbabilitiesMax
   // Go on with the random numbers of the conversation's last turn instead of the seed.
   bool keep_random_state = false;
+  // Texts before which the answer ends, in what is shown or in that with the names of control
+  // tokens, and tokens before which it does.
   std::vector<std::string> stop;
+  std::vector<std::int32_t> stop_tokens;
+  // With this text, unless it is empty, the model ends its answer, as with an end-of-generation
+  // token.
+  std::string end_text;
   bool ignore_end = false;  // generate on after an end-of-generation token
   // Of the prompt's first tokens, how many are computed together at most; 0: see PrefilledTokens.
   std::int64_t prefill_tokens_max = 0;

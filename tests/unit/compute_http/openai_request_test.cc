@@ -146,6 +146,14 @@ TEST(OpenAiRequestTest, WhatWasNotFilledInSaysNothing) {
   EXPECT_EQ(request->generate.messages().messages(1).content(), "");
 }
 
+TEST(OpenAiRequestTest, StopTokensAreIds) {
+  const v1::GenerateRequest generate = Chat(R"(, "stop_token_ids": [5, 0])").generate;
+  EXPECT_EQ(
+      std::vector<std::int32_t>(generate.stop_token_ids().begin(), generate.stop_token_ids().end()),
+      (std::vector<std::int32_t>{5, 0}));
+  EXPECT_EQ(Chat(R"(, "stop_token_ids": null)").generate.stop_token_ids_size(), 0);
+}
+
 TEST(OpenAiRequestTest, AFieldThatCannotBeFollowedIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {R"("tools": [{"type": "function"}])", "tools"},
@@ -178,6 +186,9 @@ TEST(OpenAiRequestTest, AFieldThatCannotBeFollowedIsNamed) {
       {R"("repeat_penalty": 0)", "repeat_penalty"},
       {R"("stop": 5)", "stop"},
       {R"("stop": ["a", 5])", "stop"},
+      {R"("stop_token_ids": 5)", "stop_token_ids"},
+      {R"("stop_token_ids": ["a"])", "stop_token_ids"},
+      {R"("stop_token_ids": [-1])", "stop_token_ids"},
       {R"("seed": 1.5)", "seed"},
       {R"("seed": 18446744073709551615)", "seed"},
       {R"("logit_bias": {"x": 1})", "logit_bias"},

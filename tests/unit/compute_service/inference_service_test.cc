@@ -69,6 +69,11 @@ TEST_F(InferenceServiceTest, FieldsOutOfRangeAreRefusedAndStoreNothing) {
       [](Request& r) {
         for (int i = 0; i < 17; ++i) r.add_stop("x");
       },
+      [](Request& r) { r.add_stop_token_ids(-1); },
+      [](Request& r) { r.add_stop_token_ids(512); },
+      [](Request& r) {
+        for (int i = 0; i < 257; ++i) r.add_stop_token_ids(5);
+      },
       [](Request& r) { r.set_label(std::string(257, 'x')); },
       [](Request& r) {
         for (int i = 0; i < 2048; ++i) r.mutable_tokens()->add_ids(5);
@@ -132,6 +137,42 @@ TEST_F(InferenceServiceTest, MessagesAreWrittenBehindWhatIsStored) {
   ASSERT_TRUE(Generate(request).ok());
   EXPECT_EQ(events_.front().started().prompt_token_count(),
             tokens_of({{"user", "note this"}}, ChatPosition::kAfterEnd));
+}
+
+// The vocabulary has none of ChatML's tokens, so that what ends a turn is text.
+TEST_F(InferenceServiceTest, ATurnThatATextEndedIsNotEndedAgain) {
+  LoadModel("chatml");
+  const std::shared_ptr<Runtime> runtime = *state_.runtime();
+  for (const std::string answer :
+       {"hello<|im_end|>", "hello<|im_end|>\n", "hello", "<|im_end|> x"}) {
+    v1::GenerateRequest stored;
+    stored.set_text(answer);
+    stored.set_tokens_max(-1);
+    ASSERT_TRUE(Generate(stored).ok());
+    v1::GenerateRequest next;
+    next.set_conversation_id(events_.front().started().conversation_id());
+    next.set_tokens_max(1);
+    AddMessage(next, "user", "and now?");
+    ASSERT_TRUE(Generate(next).ok());
+    const ChatPosition position =
+        answer == "hello<|im_end|>" ? ChatPosition::kAfterEnd : ChatPosition::kOpen;
+    EXPECT_EQ(events_.front().started().prompt_token_count(),
+              std::ssize(runtime->tokenizer->EncodePieces(*runtime->chat->Render(
+                  std::vector<ChatMessage>{{"user", "and now?"}}, position, true))))
+        << answer;
+  }
+}
+
+TEST_F(InferenceServiceTest, AStopTokenEndsTheGeneration) {
+  LoadModel();
+  v1::GenerateRequest request = RandomRequest();
+  ASSERT_TRUE(Generate(request).ok());
+  const std::vector<std::int32_t> ids = Ids();
+  request.add_stop_token_ids(ids[4]);
+  ASSERT_TRUE(Generate(request).ok());
+  EXPECT_EQ(Ids().back(), ids[4]);
+  EXPECT_LE(Ids().size(), 5U);
+  EXPECT_EQ(events_.back().finished().reason(), v1::FINISH_REASON_STOP);
 }
 
 TEST_F(InferenceServiceTest, MessagesThatATemplateCannotWriteAreRefused) {

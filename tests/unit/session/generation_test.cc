@@ -188,6 +188,87 @@ TEST_F(GenerationTest, StopTextEndsTheTurnAndIsNotShown) {
   EXPECT_LT(result->generated_count, 40);
 }
 
+TEST_F(GenerationTest, TheNameOfAControlTokenIsAStopText) {
+  request.prompt = Prompt(60);
+  request.tokens_max = 20;
+  request.sampling.penalties.logit_bias = {{1, 100}};  // <s>, again and again
+  for (const std::string stop_text : {"<s>", "<s", "s><"}) {
+    request.stop = {stop_text};
+    const absl::StatusOr<TurnResult> result = Run(*Open(Create()));
+    ASSERT_TRUE(result.ok());
+    EXPECT_EQ(result->reason, FinishReason::kStop) << stop_text;
+    EXPECT_EQ(result->generated_count, stop_text == "s><" ? 2 : 1);
+    EXPECT_EQ(text, "");
+  }
+  request.stop = {"<t>"};
+  EXPECT_EQ(Run(*Open(Create()))->reason, FinishReason::kLength);
+}
+
+TEST_F(GenerationTest, AStopTokenEndsTheTurnAndIsNotShown) {
+  request.prompt = Prompt(60);
+  request.tokens_max = 40;
+  ASSERT_TRUE(Run(*Open(Create())).ok());
+  const std::string whole = text;
+  const std::vector<std::int32_t> all = ids;
+  const auto place = std::find(all.begin(), all.end(), all[10]) - all.begin();
+  request.stop_tokens = {1, all[10]};
+  const SessionId id = Create();
+  const absl::StatusOr<TurnResult> result = Run(*Open(id));
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->reason, FinishReason::kStop);
+  EXPECT_EQ(ids, std::vector<std::int32_t>(all.begin(), all.begin() + place + 1));
+  EXPECT_EQ(text, whole.substr(0, text.size()));
+  StreamingDecoder decoder(*tokenizer);
+  std::string before;
+  for (auto token = ids.begin(); token + 1 != ids.end(); ++token) before += decoder.Append(*token);
+  EXPECT_EQ(text, before + decoder.Finish());
+  // It was generated, and the conversation holds it as it holds the tokens of a stop text.
+  EXPECT_EQ(node.sessions[id.value()].committed.tokens.back(), all[10]);
+}
+
+TEST_F(GenerationTest, AnEndTokenIsNotShownWhereItDoesNotEndTheTurn) {
+  request.prompt = Prompt(60);
+  request.tokens_max = 5;
+  request.sampling.penalties.logit_bias = {{tokenizer->eos_id(), 100}};
+  EXPECT_EQ(Run(*Open(Create()))->generated_count, 5);
+  EXPECT_EQ(text, "");
+  request.ignore_end = false;
+  const absl::StatusOr<TurnResult> result = Run(*Open(Create()));
+  EXPECT_EQ(result->generated_count, 1);
+  EXPECT_EQ(result->reason, FinishReason::kEnd);
+}
+
+TEST_F(GenerationTest, ATextMayEndTheAnswerAsATokenDoes) {
+  request.prompt = Prompt(60);
+  request.tokens_max = 40;
+  ASSERT_TRUE(Run(*Open(Create())).ok());
+  const std::string whole = text;
+  request.end_text = whole.substr(12, 4);
+  const absl::StatusOr<TurnResult> result = Run(*Open(Create()));
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->reason, FinishReason::kEnd);
+  EXPECT_EQ(text, whole.substr(0, whole.find(request.end_text)));
+}
+
+TEST_F(GenerationTest, APromptThatLeavesNoRoomForAnAnswerIsRefused) {
+  options.context_tokens_max = 100;
+  request.prompt = Prompt(100);
+  const SessionId id = Create();
+  const absl::Status status = Run(*Open(id)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(Message(status).find("context is 100 tokens, and an answer needs one"),
+            std::string::npos)
+      << status;
+  request.tokens_max = 0;
+  EXPECT_TRUE(Run(*Open(id)).ok());
+  request.tokens_max = 5;
+  request.prompt = Prompt(99);
+  const absl::StatusOr<TurnResult> result = Run(*Open(Create()));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->generated_count, 1);
+  EXPECT_EQ(result->reason, FinishReason::kContext);
+}
+
 TEST_F(GenerationTest, FullContextEndsTheTurn) {
   options.context_tokens_max = 100;
   request.prompt = Prompt(90);

@@ -88,6 +88,53 @@ TEST(StopTextTest, CharactersStayWhole) {
   EXPECT_EQ(shown, "caf\xc3\xa9 \xe2\x82\xac");
 }
 
+TEST(StopTextTest, ANameIsFoundAndNeverShown) {
+  for (const std::string stop_text : {"<|x|>", "<|", "x|>", "a<|x|>", "<|x|>b", "a<|x|>b"}) {
+    StopText stop({stop_text});
+    std::string shown = stop.Append("an a");
+    shown += stop.AppendNamed("<|x|>", "");
+    shown += stop.Append("b c");
+    EXPECT_EQ(shown, stop_text[0] == 'a' ? "an " : "an a") << stop_text;
+    EXPECT_EQ(stop.match(), stop_text);
+  }
+}
+
+TEST(StopTextTest, WhatIsHeldBackForANameIsShownWithoutIt) {
+  StopText stop({"a<|x|>b", "<|y|>"});
+  EXPECT_EQ(stop.Append("xa"), "x");
+  EXPECT_EQ(stop.AppendNamed("<|x|>", ""), "");
+  EXPECT_EQ(stop.Append("c"), "ac");
+  EXPECT_EQ(stop.Append("a"), "");
+  EXPECT_EQ(stop.AppendNamed("<|x|>", ""), "");
+  EXPECT_EQ(stop.Finish(), "a");
+  EXPECT_FALSE(stop.matched());
+}
+
+TEST(StopTextTest, AStopInWhatIsShownIsFoundAcrossNames) {
+  StopText stop({"abc"});
+  std::string shown = stop.Append("xa");
+  // However many come between.
+  for (int i = 0; i < 1000; ++i) shown += stop.AppendNamed("<|x|>", "");
+  shown += stop.Append("b");
+  shown += stop.AppendNamed("<|y|>", "");
+  shown += stop.Append("cd");
+  EXPECT_EQ(shown, "x");
+  EXPECT_TRUE(stop.matched());
+}
+
+TEST(StopTextTest, ATokenMayBeShownOtherwiseThanByItsName) {
+  for (const std::string stop_text : {"<unk>", "a\ufffdb", "a<unk>b"}) {
+    StopText stop({stop_text});
+    std::string shown = stop.Append("xa");
+    shown += stop.AppendNamed("<unk>", "\ufffd");
+    shown += stop.Append("b");
+    EXPECT_EQ(shown, stop_text[0] == 'a' ? "x" : "xa") << stop_text;
+  }
+  StopText stop({"<unk>!"});
+  EXPECT_EQ(stop.AppendNamed("<unk>", "\ufffd"), "");
+  EXPECT_EQ(stop.Append("?"), "\ufffd?");
+}
+
 TEST(StopTextTest, WithoutStopsEverythingPasses) {
   StopText stop({""});
   EXPECT_EQ(stop.Append("text"), "text");
