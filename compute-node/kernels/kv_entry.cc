@@ -1,9 +1,11 @@
 #include "compute-node/kernels/kv_entry.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "common/base/check.h"
 #include "compute-node/kernels/convert.h"
@@ -13,6 +15,7 @@ namespace cairn::compute {
 namespace {
 
 constexpr std::uint16_t kNanHalf = 0x7e00;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kQ8Max = 127.0F;
 constexpr float kQ4Max = 15.0F;
 
@@ -54,12 +57,31 @@ void LoadQ8Row(const std::byte* from, std::span<float> row) {
   }
 }
 
-// Scale and minimum of each group, then the numbers, two a byte, the first in the low half.
-void StoreQ4Row(std::span<const float> row, std::byte* to) {
+// Whether all numbers are nearer to 0 than `limit`. As whole numbers they compare alike, and NaN is
+// beyond infinity.
+bool IsBelow(std::span<const float> row, float limit) {
+  constexpr std::uint32_t kNoSign = 0x7fffffff;
+  std::uint32_t largest = 0;
+  for (const float x : row) largest = std::max(largest, std::bit_cast<std::uint32_t>(x) & kNoSign);
+  return largest < std::bit_cast<std::uint32_t>(limit);
+}
+
+// The first number that f16 rounds to infinity.
+constexpr float kHalfLimit = 65520.0F;
+
+KvMisfit Misfit(bool key_fits, bool value_fits) {
+  if (!key_fits) return KvMisfit::kKey;
+  return value_fits ? KvMisfit::kNone : KvMisfit::kValue;
+}
+
+// Scale and minimum of each group, then the numbers, two a byte, the first in the low half. Answers
+// whether all groups have one.
+bool StoreQ4Row(std::span<const float> row, std::byte* to) {
   constexpr auto kGroup = static_cast<std::size_t>(kKvGroupNumbers);
   const std::size_t group_count = (row.size() + kGroup - 1) / kGroup;
   std::byte* numbers = to + 4 * group_count;
   std::memset(numbers, 0, (row.size() + 1) / 2);
+  bool all_fit = true;
   for (std::size_t g = 0; g < group_count; ++g) {
     const auto group = row.subspan(g * kGroup, std::min(kGroup, row.size() - g * kGroup));
     float least = group[0];
@@ -75,6 +97,7 @@ void StoreQ4Row(std::span<const float> row, std::byte* to) {
     std::uint16_t scale_bits = is_finite ? HalfNotBelow((largest - minimum) / kQ4Max) : kNanHalf;
     const float scale = F16BitsToF32(scale_bits);
     const bool fits = std::isfinite(minimum) && std::isfinite(scale);
+    all_fit = all_fit && fits;
     PutHalf(fits ? scale_bits : kNanHalf, to + 4 * g);
     PutHalf(fits ? minimum_bits : kNanHalf, to + 4 * g + 2);
     const float inverse = fits && scale > 0.0F ? 1.0F / scale : 0.0F;
@@ -84,6 +107,7 @@ void StoreQ4Row(std::span<const float> row, std::byte* to) {
       numbers[at / 2] |= static_cast<std::byte>(static_cast<int>(q) << (at % 2 * 4));
     }
   }
+  return all_fit;
 }
 
 void LoadQ4Row(const std::byte* from, std::span<float> row) {
@@ -99,7 +123,7 @@ void LoadQ4Row(const std::byte* from, std::span<float> row) {
 
 }  // namespace
 
-void StoreQ8Row(std::span<const float> row, std::byte* to) {
+bool StoreQ8Row(std::span<const float> row, std::byte* to) {
   float largest = 0.0F;
   bool is_finite = true;
   for (const float x : row) {
@@ -111,7 +135,7 @@ void StoreQ8Row(std::span<const float> row, std::byte* to) {
   if (!std::isfinite(scale)) {
     PutHalf(kNanHalf, to);
     std::memset(to + 2, 0, row.size());
-    return;
+    return false;
   }
   PutHalf(bits, to);
   const float inverse = scale > 0.0F ? 1.0F / scale : 0.0F;
@@ -119,30 +143,31 @@ void StoreQ8Row(std::span<const float> row, std::byte* to) {
     const float q = std::clamp(RoundToInteger(row[i] * inverse), -kQ8Max, kQ8Max);
     to[2 + i] = static_cast<std::byte>(static_cast<std::int8_t>(q));
   }
+  return true;
 }
 
-void StoreKvEntry(std::span<const float> k, std::span<const float> v, KvFormat format,
-                  std::byte* entry) {
+KvMisfit StoreKvEntry(std::span<const float> k, std::span<const float> v, KvFormat format,
+                      std::byte* entry) {
   CAIRN_CHECK_EQ(k.size(), v.size());
   std::byte* values = entry + KvKeyBytes(format, std::ssize(k));
   switch (format) {
     case KvFormat::kF32:
       std::memcpy(entry, k.data(), k.size_bytes());
       std::memcpy(values, v.data(), v.size_bytes());
-      break;
+      return Misfit(IsBelow(k, kInfinity), IsBelow(v, kInfinity));
     case KvFormat::kF16:
       StoreF16Row(k, entry);
       StoreF16Row(v, values);
-      break;
-    case KvFormat::kQ8:
-      StoreQ8Row(k, entry);
-      StoreQ8Row(v, values);
-      break;
+      return Misfit(IsBelow(k, kHalfLimit), IsBelow(v, kHalfLimit));
+    case KvFormat::kQ8: {
+      const bool key_fits = StoreQ8Row(k, entry);
+      return Misfit(key_fits, StoreQ8Row(v, values));
+    }
     case KvFormat::kQ4:
-      StoreQ8Row(k, entry);
-      StoreQ4Row(v, values);
       break;
   }
+  const bool key_fits = StoreQ8Row(k, entry);
+  return Misfit(key_fits, StoreQ4Row(v, values));
 }
 
 void LoadKvEntry(const std::byte* entry, KvFormat format, std::span<float> k, std::span<float> v) {

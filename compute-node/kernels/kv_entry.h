@@ -17,14 +17,18 @@
 
 namespace cairn::compute {
 
-// Writes KvEntryBytes(format, k.size()) bytes at `entry`, which need not be aligned. REQUIRES: k
-// and v have the same length.
-void StoreKvEntry(std::span<const float> k, std::span<const float> v, KvFormat format,
-                  std::byte* entry);
+// Which rows of an entry a format cannot hold.
+enum class KvMisfit { kNone, kKey, kValue };
+
+// Writes KvEntryBytes(format, k.size()) bytes at `entry`, which need not be aligned, and answers
+// what of it became not a number. REQUIRES: k and v have the same length.
+KvMisfit StoreKvEntry(std::span<const float> k, std::span<const float> v, KvFormat format,
+                      std::byte* entry);
 // The reverse.
 void LoadKvEntry(const std::byte* entry, KvFormat format, std::span<float> k, std::span<float> v);
 
 // One row in q8: an f16 scale, then a signed byte for each number. 32 numbers are a block of Q8_0.
-void StoreQ8Row(std::span<const float> row, std::byte* to);
+// Answers whether q8 can hold it.
+bool StoreQ8Row(std::span<const float> row, std::byte* to);
 
 }  // namespace cairn::compute

@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "compute-node/kernels/attention.h"
 #include "compute-node/kernels/kv_entry.h"
+#include "compute-node/model/kv_misfit.h"
 
 namespace cairn::compute {
 namespace {
@@ -63,7 +64,7 @@ absl::Status DenseAttention::Store(const AttentionBatch& batch) {
       entries.resize(static_cast<std::size_t>(end * entry_bytes_));
     }
   }
-  StoreEntries(batch);
+  CAIRN_RETURN_IF_ERROR(StoreEntries(batch));
   held = end;
   return absl::OkStatus();
 }
@@ -79,16 +80,19 @@ absl::Status DenseAttention::Attend(const AttentionBatch& batch) {
   return absl::OkStatus();
 }
 
-void DenseAttention::StoreEntries(const AttentionBatch& batch) {
+absl::Status DenseAttention::StoreEntries(const AttentionBatch& batch) {
   const auto row = static_cast<std::size_t>(config_.head_dim);
   for (std::int64_t token = 0; token < batch.token_count; ++token) {
     for (std::int64_t head = 0; head < config_.kv_head_count; ++head) {
       const auto from =
           static_cast<std::size_t>(token * config_.kv_length() + head * config_.head_dim);
-      StoreKvEntry(batch.k.subspan(from, row), batch.v.subspan(from, row), format_,
-                   EntryAt(batch.layer, head, batch.first_position + token));
+      const KvMisfit misfit =
+          StoreKvEntry(batch.k.subspan(from, row), batch.v.subspan(from, row), format_,
+                       EntryAt(batch.layer, head, batch.first_position + token));
+      if (misfit != KvMisfit::kNone) return KvMisfitError(batch, config_.head_dim, format_);
     }
   }
+  return absl::OkStatus();
 }
 
 void DenseAttention::AttendRows(const AttentionBatch& batch, std::int64_t kv_head,

@@ -100,7 +100,10 @@ Sampler::Best Sampler::FindBest(std::span<const float> logits) {
 absl::StatusOr<std::int32_t> Sampler::Sample(std::span<const float> logits) {
   Best best = FindBest(logits);
   if (best.id < 0 || !std::isfinite(best.logit)) {
-    return Internal("sample a token: the largest of {} logits is {}", logits.size(), best.logit);
+    return Internal(
+        "sample a token: the largest of {} logits is {}: the model's numbers became too large for "
+        "32 bits, as those of a damaged file do; get the file again, or another conversion of it",
+        logits.size(), best.logit);
   }
   if (!penalties_.off()) {
     CAIRN_ASSIGN_OR_RETURN(best, Adjust(logits));

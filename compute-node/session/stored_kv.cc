@@ -1,6 +1,7 @@
 #include "compute-node/session/stored_kv.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "common/base/check.h"
 #include "common/timeline/timeline.h"
 #include "compute-node/kernels/kv_entry.h"
+#include "compute-node/model/kv_misfit.h"
 #include "compute-node/session/entry_rows.h"
 #include "compute-node/session/fetch_check.h"
 
@@ -138,7 +140,7 @@ absl::Status StoredKv::Attend(const AttentionBatch& batch) {
   const TimelineSpan span(
       TimelineKind::kCompute, "attention",
       {{"layer", batch.layer}, {"session", session_id_}, {"position", batch.first_position}});
-  StoreChunk(batch);
+  CAIRN_RETURN_IF_ERROR(StoreChunk(batch));
   queries_ = batch.q;
   attended_.clear();
   HintNextLayer(batch.layer);
@@ -316,10 +318,11 @@ const std::byte* StoredKv::EntryAt(std::int32_t layer, std::int32_t head, std::i
   return chunk_.data() + index * entry_bytes_;
 }
 
-void StoredKv::StoreChunk(const AttentionBatch& batch) {
+absl::Status StoredKv::StoreChunk(const AttentionBatch& batch) {
   const std::int64_t head_count = options_.layout.head_count;
   const std::int64_t head_dim = options_.layout.head_dim;
   const KvFormat format = options_.layout.kv_format;
+  std::atomic<bool> fits{true};
   const std::int64_t blocks = (batch.token_count + kConvertTokens - 1) / kConvertTokens;
   pool_.ParallelFor(blocks, [&](std::int64_t block) {
     const std::int64_t end = std::min(batch.token_count, (block + 1) * kConvertTokens);
@@ -328,10 +331,13 @@ void StoredKv::StoreChunk(const AttentionBatch& batch) {
         std::byte* entry = chunk_.data() + (head * pass_tokens_ + token) * entry_bytes_;
         const std::size_t from = static_cast<std::size_t>((token * head_count + head) * head_dim);
         const std::size_t count = static_cast<std::size_t>(head_dim);
-        StoreKvEntry(batch.k.subspan(from, count), batch.v.subspan(from, count), format, entry);
+        const KvMisfit misfit =
+            StoreKvEntry(batch.k.subspan(from, count), batch.v.subspan(from, count), format, entry);
+        if (misfit != KvMisfit::kNone) fits.store(false, std::memory_order_relaxed);
       }
     }
   });
+  return fits ? absl::OkStatus() : KvMisfitError(batch, head_dim, format);
 }
 
 void StoredKv::AttendHeld(std::int32_t layer) {

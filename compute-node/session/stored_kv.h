@@ -127,7 +127,7 @@ class StoredKv : public KvAttention {
   void TellObserver(const AttentionBatch& batch);
   // Keeps the keys of clusters that the policy will adapt behind the pass.
   void KeepLoaded(std::int32_t layer, const SelectedClusters& selected);
-  void StoreChunk(const AttentionBatch& batch);
+  absl::Status StoreChunk(const AttentionBatch& batch);
   void AttendHeld(std::int32_t layer);
   void AttendRecent(const AttentionBatch& batch);
   void HintNextLayer(std::int32_t layer);

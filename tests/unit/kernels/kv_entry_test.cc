@@ -16,12 +16,13 @@ struct Entry {
       : bytes(static_cast<std::size_t>(KvEntryBytes(format, std::ssize(k)))),
         keys(k.size()),
         values(k.size()) {
-    StoreKvEntry(k, v, format, bytes.data());
+    misfit = StoreKvEntry(k, v, format, bytes.data());
     LoadKvEntry(bytes.data(), format, keys, values);
   }
   std::vector<std::byte> bytes;
   std::vector<float> keys;
   std::vector<float> values;
+  KvMisfit misfit;
 };
 
 std::vector<float> Part(const std::vector<float>& row, std::size_t first) {
@@ -129,7 +130,40 @@ TEST(KvEntryTest, WhatDoesNotFitIsNotANumber) {
       }
     }
   }
-  // The largest numbers that fit.
+}
+
+TEST(KvEntryTest, WhatDoesNotFitIsTold) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  struct Limit {
+    KvFormat format;
+    float fits;
+    float does_not;
+  };
+  for (const Limit& limit : {Limit{KvFormat::kF32, 3e38F, infinity},
+                             {KvFormat::kF16, 65519.0F, 65520.0F},
+                             {KvFormat::kQ8, 127.0F * 65504.0F, 8.4e6F}}) {
+    for (const std::size_t at : {std::size_t{0}, std::size_t{35}, std::size_t{63}}) {
+      for (const float sign : {1.0F, -1.0F}) {
+        const std::vector<float> small(64, 0.25F);
+        std::vector<float> row = small;
+        row[at] = sign * limit.fits;
+        const std::string_view name = KvFormatName(limit.format);
+        EXPECT_EQ(Entry(row, row, limit.format).misfit, KvMisfit::kNone) << name;
+        for (const float bad :
+             {limit.does_not, infinity, std::numeric_limits<float>::quiet_NaN()}) {
+          row[at] = sign * bad;
+          EXPECT_EQ(Entry(row, small, limit.format).misfit, KvMisfit::kKey) << name << bad;
+          EXPECT_EQ(Entry(small, row, limit.format).misfit, KvMisfit::kValue) << name << bad;
+          EXPECT_EQ(Entry(small, row, KvFormat::kQ4).misfit,
+                    sign * bad == 65520.0F ? KvMisfit::kNone : KvMisfit::kValue)
+              << bad;
+        }
+      }
+    }
+  }
+}
+
+TEST(KvEntryTest, TheLargestNumbersThatFitAreKept) {
   const std::vector<float> huge(64, 127.0F * 65504.0F);
   EXPECT_EQ(Entry(huge, huge, KvFormat::kQ8).values, huge);
 }

@@ -183,6 +183,27 @@ TEST_F(StoredKvTest, ALayerWhoseHeadsSelectAnewIsSeldomAskedAheadFor) {
   EXPECT_LT(counts.predicted_count, policy.foreseen_count / 2);
 }
 
+TEST_F(StoredKvTest, NumbersThatTheFormatCannotHoldEndThePass) {
+  const auto session = node.Open(Create());
+  ASSERT_TRUE(session.ok()) << session.status();
+  FullPolicy policy(PolicyOf());
+  StoredKv kv({.layout = identity.layout}, model.config(), model.pool(), scheduler.scratch(),
+              **session, policy, memory);
+  std::string random_state;
+  ASSERT_TRUE(kv.Restore(std::nullopt, random_state).ok());
+  ASSERT_TRUE(kv.StartPass(3, never, nullptr).ok());
+  const auto kv_length = static_cast<std::size_t>(3 * model.config().kv_length());
+  std::vector<float> query(static_cast<std::size_t>(3 * model.config().query_length()));
+  std::vector<float> key(kv_length);
+  std::vector<float> value(kv_length);
+  key[kv_length - 1] = -7e4F;
+  const absl::Status status = kv.Attend({1, 0, 3, query, key, value, query});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Message(status),
+            "layer 1: tensor 'blk.1.attn_k.weight' and its bias make a key with the number -70000, "
+            "which kv_format f16 cannot hold: start cairn-compute-node with kv_format: \"f32\"");
+}
+
 TEST_F(StoredKvTest, NoHintGoesOutForClustersThatAreAskedForAhead) {
   FullPolicy policy(PolicyOf());
   Run(policy);
