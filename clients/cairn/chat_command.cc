@@ -188,7 +188,7 @@ absl::Status Chat::Talk() {
     absl::Status status = CheckLine(*line);
     if (status.ok()) status = Turn(line->text);
     if (absl::IsInvalidArgument(status)) {
-      WriteNote(fmt::format("cairn: {}\n", Message(status)));
+      WriteProblem("cairn", Message(status));
       ++refused_count;
       continue;
     }

@@ -12,6 +12,7 @@
 #include "clients/cairn/output.h"
 #include "clients/cairn/text_format.h"
 #include "clients/cpp/request_check.h"
+#include "common/base/printable.h"
 
 namespace cairn::cli {
 namespace {

@@ -29,7 +29,7 @@ constexpr const char* kDescription =
     "conversation (its KV cache) lies on flash, and each step reads back only what it needs.";
 
 int Fail(int exit_code, const std::string& message) {
-  WriteNote(fmt::format("cairn: {}\n", message));
+  WriteProblem("cairn", message);
   return exit_code;
 }
 
@@ -107,7 +107,7 @@ int main(int argc, char** argv) {
   try {
     return cairn::cli::Run(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "cairn: %s\n", error.what());
+    cairn::cli::WriteProblem("cairn", error.what());
     return 1;
   }
 }

@@ -3,6 +3,10 @@
 #include <cerrno>
 #include <cstdio>
 
+#include <fmt/format.h>
+
+#include "common/base/printable.h"
+
 namespace cairn::cli {
 namespace {
 
@@ -32,6 +36,10 @@ bool OutputReaderIsGone() { return OutputError() == EPIPE; }
 void WriteNote(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
+}
+
+void WriteProblem(std::string_view program, std::string_view message) {
+  WriteNote(fmt::format("{}: {}\n", program, EscapeControlsInLines(message)));
 }
 
 }  // namespace cairn::cli

@@ -23,4 +23,8 @@ bool OutputReaderIsGone();
 // Writes to standard error.
 void WriteNote(std::string_view text);
 
+// Writes `program: message` to standard error. A message may quote what others wrote, so control
+// characters in it are escaped.
+void WriteProblem(std::string_view program, std::string_view message);
+
 }  // namespace cairn::cli

@@ -10,6 +10,7 @@
 #include "clients/cairn/daemon_options.h"
 #include "clients/cairn/output.h"
 #include "clients/cairn/text_format.h"
+#include "common/base/printable.h"
 
 namespace cairn::cli {
 namespace {

@@ -8,11 +8,9 @@
 
 namespace cairn::cli {
 
-// A JSON string with its quotes. Bytes that are not UTF-8 cannot occur in what the daemon sends.
+// A JSON string with its quotes, in which a terminal finds no control characters. Bytes that are
+// not UTF-8 cannot occur in what the daemon sends.
 std::string JsonString(std::string_view text);
-
-// One line that a terminal shows as it is: control characters become \n, \u001b and so on.
-std::string EscapeControls(std::string_view text);
 
 // "3.2 MiB".
 std::string HumanBytes(std::int64_t bytes);

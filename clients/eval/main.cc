@@ -175,12 +175,12 @@ int Main(int argc, char** argv) {
     app.exit(success, text);
     return cli::WriteOutput(text.str()).ok() ? 0 : 1;
   } catch (const CLI::ParseError& error) {
-    cli::WriteNote(fmt::format("cairn-policy-eval: {}; see --help\n", error.what()));
+    cli::WriteProblem("cairn-policy-eval", fmt::format("{}; see --help", error.what()));
     return 2;
   }
   const absl::Status status = Run(arguments, {argv, argv + argc});
   if (status.ok()) return 0;
-  cli::WriteNote(fmt::format("cairn-policy-eval: {}\n", Message(status)));
+  cli::WriteProblem("cairn-policy-eval", Message(status));
   return 1;
 }
 
@@ -192,7 +192,7 @@ int main(int argc, char** argv) {
     if (!cairn::InitLogging("cairn-policy-eval", "error").ok()) return 1;
     return cairn::eval::Main(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "cairn-policy-eval: %s\n", error.what());
+    cairn::cli::WriteProblem("cairn-policy-eval", error.what());
     return 1;
   }
 }

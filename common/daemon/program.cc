@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "common/base/printable.h"
 #include "common/daemon/sd_notify.h"
 #include "common/log/log.h"
 
@@ -32,10 +33,13 @@ int RunProgram(std::string_view name, int argc, const char* const* argv,
 }
 
 // Not fmt::print, which throws where nobody reads.
-void PrintError(const std::string& text) { std::fputs(text.c_str(), stderr); }
+void PrintError(const std::string& text) {
+  std::fputs(EscapeControlsInLines(text).c_str(), stderr);
+}
 
 absl::Status PrintText(const std::string& text) {
-  if (std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return absl::OkStatus();
+  if (std::fputs(EscapeControlsInLines(text).c_str(), stdout) >= 0 && std::fflush(stdout) == 0)
+    return absl::OkStatus();
   return ErrnoStatus(errno, "write to standard output");
 }
 

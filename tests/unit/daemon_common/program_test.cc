@@ -25,11 +25,13 @@ int RunWithErrorsTo(int fd, absl::Status (*run)(Arguments)) {
 TEST(ProgramTest, SaysWhyItCannotStart) {
   std::array<int, 2> ends = {};
   ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
-  EXPECT_EQ(RunWithErrorsTo(ends[1], [](Arguments) { return InvalidArgument("no {}", "store"); }),
-            1);
+  EXPECT_EQ(
+      RunWithErrorsTo(ends[1],
+                      [](Arguments) { return InvalidArgument("no {}", "\x1b[1mstore\nor file"); }),
+      1);
   std::array<char, 100> text = {};
   ASSERT_GT(::read(ends[0], text.data(), text.size() - 1), 0);
-  EXPECT_STREQ(text.data(), "program cannot start: no store\n");
+  EXPECT_STREQ(text.data(), "program cannot start: no \\u001b[1mstore\nor file\n");
   ::close(ends[0]);
   ::close(ends[1]);
 }
