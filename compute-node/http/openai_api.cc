@@ -237,7 +237,7 @@ HttpReply OpenAiApi::Generate(ApiKind kind, const std::string& body,
   request->generate.set_ephemeral(true);
   const absl::StatusOr<std::shared_ptr<GenerateJob>> made =
       GenerateJob::Make(request->generate, *runtime, state_, StopSignal::Clock::time_point::max(),
-                        (*runtime)->kept.get());
+                        ClientHistory::kSentAgain);
   if (!made.ok()) return ErrorReply(WithContextCode(made.status()));
   const std::shared_ptr<GenerateJob>& job = *made;
   const absl::Status submitted = queue_.Submit(job->stop(), [job] { job->Run(); });

@@ -126,7 +126,8 @@ OrderedJson OpenAiReply::Usage() const {
   return {{"prompt_tokens", prompt},
           {"completion_tokens", finished_.generated_token_count()},
           {"total_tokens", prompt + finished_.generated_token_count()},
-          {"prompt_tokens_details", {{"cached_tokens", finished_.reused_token_count()}}}};
+          {"prompt_tokens_details",
+           {{"cached_tokens", finished_.reused_token_count()}, {"exact", finished_.exact()}}}};
 }
 
 OrderedJson OpenAiReply::Timings() const {

@@ -75,13 +75,17 @@ v1::FinishReason ToReason(FinishReason reason) {
 
 absl::StatusOr<std::shared_ptr<GenerateJob>> GenerateJob::Make(
     const v1::GenerateRequest& request, std::shared_ptr<Runtime> runtime, DaemonState& state,
-    StopSignal::Clock::time_point deadline, KeptConversations* kept) {
+    StopSignal::Clock::time_point deadline, ClientHistory history) {
   std::shared_ptr<GenerateJob> job(new GenerateJob(std::move(runtime), state, deadline));
   CAIRN_RETURN_IF_ERROR(job->ReadRequest(request));
-  CAIRN_CHECK(kept == nullptr || job->ephemeral_);
-  job->kept_ = kept;
-  // What an earlier request's seed began is not random.
-  if (kept != nullptr) job->turn_.keep_random_state = false;
+  if (history == ClientHistory::kSentAgain) {
+    CAIRN_CHECK(job->ephemeral_);
+    job->kept_ = job->runtime_->kept.get();
+    // Computed alike whether anything is kept or not, so that a prompt has one answer.
+    job->turn_.prompt_end = job->kept_ != nullptr ? PromptEnd::kSealed : PromptEnd::kLastAlone;
+    // What an earlier request's seed began is not random.
+    job->turn_.keep_random_state = false;
+  }
   job->ready_ = Clock::now();
   return job;
 }
@@ -269,7 +273,8 @@ absl::Status GenerateJob::RunKeptTurn() {
     conversation_ = kept->id;
     turn_.prompt.erase(turn_.prompt.begin(), turn_.prompt.begin() + kept->token_count);
     held_token_count_ = kept->token_count;
-    absl::Status status = RunAndKeep(prompt, kept->fork_depth);
+    seals_ = kept->seals;
+    absl::Status status = RunAndKeep(prompt);
     if (IsWholeAfter(status)) return status;
     LogWarning("kept conversation session={} is given up: {}", conversation_, Message(status));
     kept_->Remove(kept->origin);
@@ -277,13 +282,13 @@ absl::Status GenerateJob::RunKeptTurn() {
     turn_.prompt = prompt;
     turn_.history.clear();
     held_token_count_ = 0;
+    seals_ = {};
   }
   CAIRN_RETURN_IF_ERROR(OpenNew());
-  return RunAndKeep(prompt, /*fork_depth=*/0);
+  return RunAndKeep(prompt);
 }
 
-absl::Status GenerateJob::RunAndKeep(const std::vector<std::int32_t>& prompt,
-                                     std::int64_t fork_depth) {
+absl::Status GenerateJob::RunAndKeep(const std::vector<std::int32_t>& prompt) {
   tokens_ = prompt;
   absl::Status status = RunConversation(conversation_);
   CountHeldTokens(status);
@@ -292,7 +297,7 @@ absl::Status GenerateJob::RunAndKeep(const std::vector<std::int32_t>& prompt,
   if (!IsWholeAfter(status)) held_token_count_ = 0;
   CAIRN_CHECK_LE(held_token_count_, std::ssize(tokens_));
   tokens_.resize(static_cast<std::size_t>(held_token_count_));
-  kept_->Keep(conversation_, std::move(tokens_), fork_depth);
+  kept_->Keep(conversation_, std::move(tokens_), seals_.CutAt(held_token_count_));
   return status;
 }
 
@@ -338,6 +343,7 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
                    id, reused_token_count);
   }
   CAIRN_RETURN_IF_ERROR(conversation->CheckRoom(std::ssize(turn_.prompt), turn_.tokens_max > 0));
+  exact_ = IsExact(*conversation);
   SendStarted(*conversation);
   const TurnObserver observer{
       .prefill = [this](std::int64_t done) { SendProgress(done); },
@@ -345,6 +351,7 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
                       const LogProbabilities* likely) { SendToken(token, text, likely); }};
   const absl::StatusOr<TurnResult> result =
       Generate(*conversation, *runtime_->tokenizer, turn_, observer, *stop_);
+  seals_ = conversation->seals();
   if (result.ok()) {
     held_token_count_ = conversation->token_count();
     SendFinished(*conversation, *result, before, reused_token_count);
@@ -358,6 +365,12 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
   return absl::Status(result.status().code(),
                       fmt::format("{}; conversation {} keeps {} tokens", Message(result.status()),
                                   id, conversation->durable_token_count()));
+}
+
+bool GenerateJob::IsExact(const Conversation& conversation) const {
+  if (!conversation.policy_choice().selects() || conversation.token_count() == 0) return true;
+  return turn_.prompt_end != PromptEnd::kTogether && turn_.prompt.size() == 1 &&
+         conversation.seals().IsFreshAt(conversation.token_count());
 }
 
 void GenerateJob::MakeRoom(const KvStats& stats) {
@@ -424,6 +437,7 @@ void GenerateJob::SendFinished(const Conversation& conversation, const TurnResul
   finished.set_conversation_token_count(conversation.token_count());
   finished.set_prompt_token_count(std::ssize(turn_.prompt));
   finished.set_reused_token_count(reused_token_count);
+  finished.set_exact(exact_);
   *finished.mutable_queue_time() = ToDuration(queue_time_);
   *finished.mutable_first_token_time() = ToDuration(first_token_time_);
   *finished.mutable_prefill_time() = ToDuration(result.prefill_time);

@@ -22,16 +22,20 @@ namespace cairn::compute {
 
 inline constexpr std::int64_t kPromptBytesMax = std::int64_t{16} << 20;
 
+// What a client knows of conversations.
+enum class ClientHistory {
+  kHeld,       // it names one, and sends what is new
+  kSentAgain,  // nothing: it sends the whole history each time
+};
+
 class GenerateJob {
  public:
-  // INVALID_ARGUMENT for a field out of range, or a prompt that no context holds. With `kept` the
-  // conversation, which must be an ephemeral one, is kept there instead of deleted, and goes on
-  // from what is kept.
-  static absl::StatusOr<std::shared_ptr<GenerateJob>> Make(const v1::GenerateRequest& request,
-                                                           std::shared_ptr<Runtime> runtime,
-                                                           DaemonState& state,
-                                                           StopSignal::Clock::time_point deadline,
-                                                           KeptConversations* kept = nullptr);
+  // INVALID_ARGUMENT for a field out of range, or a prompt that no context holds. With kSentAgain
+  // the conversation, which must be an ephemeral one, is kept in the runtime's kept ones instead of
+  // deleted, if there are such, and goes on from what is kept.
+  static absl::StatusOr<std::shared_ptr<GenerateJob>> Make(
+      const v1::GenerateRequest& request, std::shared_ptr<Runtime> runtime, DaemonState& state,
+      StopSignal::Clock::time_point deadline, ClientHistory history = ClientHistory::kHeld);
 
   const std::shared_ptr<StopSignal>& stop() { return stop_; }
   EventQueue& events() { return events_; }
@@ -58,11 +62,13 @@ class GenerateJob {
   absl::Status RunTurn();
   // What RunTurn does for a conversation of `kept_`.
   absl::Status RunKeptTurn();
-  absl::Status RunAndKeep(const std::vector<std::int32_t>& prompt, std::int64_t fork_depth);
+  absl::Status RunAndKeep(const std::vector<std::int32_t>& prompt);
   // Sets held_token_count_ to what the conversation holds now that its turn ended with `status`.
   void CountHeldTokens(const absl::Status& status);
   // Creates conversation_, and has it open.
   absl::Status OpenNew();
+  // Of the turn in the conversation as it is before.
+  bool IsExact(const Conversation& conversation) const;
   void MakeRoom(const KvStats& stats);
   absl::Status RunConversation(SessionId id);
   void SendStarted(const Conversation& conversation);
@@ -90,6 +96,8 @@ class GenerateJob {
   bool started_ = false;               // the client has heard of the conversation
   std::vector<std::int32_t> tokens_;   // of a kept conversation: what it holds, and then some
   std::int64_t held_token_count_ = 0;  // how many tokens the conversation holds
+  PromptSeals seals_;                  // the same conversation's
+  bool exact_ = true;                  // see Finished.exact
   absl::Status slow_client_;           // the queue's thread's: what ended it, unless OK
   TurnRequest turn_;
   std::vector<ChatMessage> messages_;  // empty: the prompt is text or tokens

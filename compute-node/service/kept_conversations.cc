@@ -20,11 +20,6 @@ std::int64_t SharedTokens(std::span<const std::int32_t> held,
          held.begin();
 }
 
-// Whether so many forks hold too few tokens for one more.
-bool IsTooDeep(std::int64_t fork_depth, std::int64_t token_count) {
-  return fork_depth >= kForkDepthMin + token_count / kForkTokensMin;
-}
-
 }  // namespace
 
 KeptConversations::KeptConversations(KvNode& node, const ModelIdentity& identity,
@@ -53,7 +48,7 @@ void KeptConversations::Adopt() {
     if (count_max_ > 0 && AdoptOne(session)) {
       ++count;
     } else {
-      Put({session.session_id, {}}, Age::kOldest);
+      Put({session.session_id, {}, {}}, Age::kOldest);
     }
   }
   if (count > 0) LogInfo("kept conversations: found={} label={}", count, label_);
@@ -62,19 +57,19 @@ void KeptConversations::Adopt() {
 
 bool KeptConversations::AdoptOne(const SessionInfo& session) {
   if (!IsUsable(session, identity_) || session.token_count == 0) return false;
-  const absl::StatusOr<PolicyChoice> policy = ReadPolicyChoice(node_, session.session_id);
-  if (!policy.ok()) {
-    LogWarning("kept conversation session={}: {}", session.session_id, Message(policy.status()));
+  absl::StatusOr<StoredPolicy> stored = ReadStoredPolicy(node_, session.session_id);
+  if (!stored.ok()) {
+    LogWarning("kept conversation session={}: {}", session.session_id, Message(stored.status()));
     return false;
   }
   // What it answers would not be what the configured policy does.
-  if (!(*policy == policy_)) return false;
+  if (!(stored->choice == policy_)) return false;
   absl::StatusOr<std::vector<std::int32_t>> tokens = ReadAllTokens(node_, session.session_id);
   if (!tokens.ok()) {
     LogWarning("kept conversation session={}: {}", session.session_id, Message(tokens.status()));
     return false;
   }
-  Put({session.session_id, *std::move(tokens)});
+  Put({session.session_id, *std::move(tokens), std::move(stored->seals)});
   return true;
 }
 
@@ -89,9 +84,8 @@ std::optional<KeptConversations::Beginning> KeptConversations::Take(
   }
   const std::int64_t shared_count = SharedTokens(entry->tokens, prompt);
   const absl::StatusOr<SessionId> id = Begin(*entry, shared_count);
-  const std::int64_t fork_depth = entry->fork_depth + 1;
   if (id.ok() && *id == entry->id) {
-    return Beginning{*id, shared_count, *id, entry->fork_depth};
+    return Beginning{*id, shared_count, *id, std::move(entry->seals)};
   }
   open_.Give(entry->id);
   if (!id.ok()) {
@@ -99,14 +93,18 @@ std::optional<KeptConversations::Beginning> KeptConversations::Take(
     // Gone, or somebody went on with it by its id.
     if (absl::IsNotFound(id.status()) || absl::IsAborted(id.status())) return std::nullopt;
   }
+  // Forking has sealed it.
+  if (id.ok()) entry->seals.Add(std::ssize(entry->tokens));
+  PromptSeals seals = entry->seals.CutAt(shared_count);
+  seals.Add(shared_count);
   // Of what is the same for the most part, the fork is what the client goes on with.
   const SessionId origin = entry->id;
   const bool replaced = id.ok() && shared_count > std::ssize(entry->tokens) / 2;
   Put(*std::move(entry), replaced ? Age::kOldest : Age::kNewest);
   if (!id.ok()) return std::nullopt;
   // A client that guesses its id may have it.
-  if (open_.Take(*id, stop).ok()) return Beginning{*id, shared_count, origin, fork_depth};
-  Put({*id, {prompt.begin(), prompt.begin() + shared_count}, fork_depth});
+  if (open_.Take(*id, stop).ok()) return Beginning{*id, shared_count, origin, std::move(seals)};
+  Put({*id, {prompt.begin(), prompt.begin() + shared_count}, std::move(seals)});
   return std::nullopt;
 }
 
@@ -125,16 +123,14 @@ std::optional<KeptConversations::Entry> KeptConversations::TakeBest(
     std::span<const std::int32_t> prompt) {
   const MutexLock lock(mutex_);
   auto best = entries_.end();
-  std::int64_t best_count = kSharedTokensMin - 1;
+  Fit best_fit;
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
     const std::int64_t count = SharedTokens(entry->tokens, prompt);
-    if (count < std::ssize(entry->tokens) && IsTooDeep(entry->fork_depth, count)) continue;
-    // Of equals the one that needs no fork.
-    const bool better = count > best_count || (count == best_count && best != entries_.end() &&
-                                               entry->tokens.size() < best->tokens.size());
-    if (!better) continue;
+    if (count < kSharedTokensMin || IsTooDeep(*entry, count, std::ssize(prompt))) continue;
+    const Fit fit = FitOf(*entry, count);
+    if (best != entries_.end() && fit <= best_fit) continue;
     best = entry;
-    best_count = count;
+    best_fit = fit;
   }
   if (best == entries_.end()) return std::nullopt;
   Entry taken = std::move(*best);
@@ -142,10 +138,33 @@ std::optional<KeptConversations::Entry> KeptConversations::TakeBest(
   return taken;
 }
 
-void KeptConversations::Keep(SessionId id, std::vector<std::int32_t> tokens,
-                             std::int64_t fork_depth) {
+KeptConversations::Fit KeptConversations::FitOf(const Entry& entry,
+                                                std::int64_t shared_count) const {
+  int alike = 0;
+  if (policy_.selects()) {
+    alike = entry.seals.IsFreshAt(shared_count) ? 2 : entry.seals.Has(shared_count) ? 1 : 0;
+  }
+  // Of equals the one that needs no fork.
+  return {shared_count, alike, -std::ssize(entry.tokens)};
+}
+
+// Whether a conversation that goes on behind `shared_count` tokens of the entry has too many
+// segments for the tokens that it will have. The same for a prompt that comes again: its own seal
+// is counted the first time, and its fork's beginning, which lies there, the next times.
+bool KeptConversations::IsTooDeep(const Entry& entry, std::int64_t shared_count,
+                                  std::int64_t prompt_token_count) const {
+  const bool forks = shared_count < std::ssize(entry.tokens);
+  const bool seals = policy_.selects() && shared_count < prompt_token_count - 1;
+  if (!forks && !seals) return false;
+  const std::int64_t before = entry.seals.CountTo(forks ? shared_count - 1 : shared_count);
+  const std::int64_t count = before + (forks ? 1 : 0) + (seals ? 1 : 0);
+  const std::int64_t count_max = kForkDepthMin + prompt_token_count / kForkTokensMin;
+  return count > std::min(count_max, kPromptSealsMax);
+}
+
+void KeptConversations::Keep(SessionId id, std::vector<std::int32_t> tokens, PromptSeals seals) {
   const Age age = tokens.empty() ? Age::kOldest : Age::kNewest;
-  Put({id, std::move(tokens), fork_depth}, age);
+  Put({id, std::move(tokens), std::move(seals)}, age);
   Trim();
 }
 

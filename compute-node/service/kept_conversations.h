@@ -7,6 +7,10 @@
 // again. Only tokens are compared: who sends the beginning of a text has it, and learns from the
 // answer at most how fast it came.
 //
+// Policies that select go on otherwise behind a beginning that came in other parts. So each request
+// seals its conversation before the prompt's last token, and the same prompt again goes on from
+// there: with the same words.
+//
 // Limits:     count_max conversations; the one that was used longest ago goes first. They leave
 //             room: see kKeptFlashUseMax.
 // Threading:  safe from any thread.
@@ -20,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/base/mutex.h"
@@ -27,6 +32,7 @@
 #include "compute-node/kv_client/kv_client.h"
 #include "compute-node/service/open_conversations.h"
 #include "compute-node/session/options.h"
+#include "compute-node/session/prompt_seals.h"
 
 namespace cairn::compute {
 
@@ -34,8 +40,9 @@ inline constexpr int kKeptConversationsDefault = 8;
 inline constexpr int kKeptConversationsMax = 64;
 // A shorter common beginning is computed again: that is cheaper than a fork.
 inline constexpr std::int64_t kSharedTokensMin = 16;
-// So many forks of forks are made, and one more for each so many tokens; then a conversation is
-// computed anew. A fork takes at least a page for each layer and head, which each token reads.
+// So many segments a conversation has behind its first one, and one more for each so many tokens;
+// then it is computed anew. Each fork and each seal makes one, which takes at least a page for each
+// layer and head that each token reads.
 inline constexpr std::int64_t kForkDepthMin = 32;
 inline constexpr std::int64_t kForkTokensMin = 64;
 // The share of the flash up to which conversations are kept; beyond it they give way.
@@ -59,15 +66,15 @@ class KeptConversations {
     SessionId id;
     std::int64_t token_count = 0;  // all that the conversation has
     SessionId origin;              // what it is a fork of, or `id`
-    std::int64_t fork_depth = 0;
+    PromptSeals seals;
   };
   // A conversation that holds a beginning of `prompt`, but not all of it; the longest that is kept.
   // nullopt: none. The caller has it open (OpenConversations) and gives it to Keep afterwards.
   std::optional<Beginning> Take(std::span<const std::int32_t> prompt, const StopSignal& stop);
 
   // Keeps a conversation that nobody has open and that holds `tokens`. None: it is deleted, at once
-  // or, if that cannot be done now, later. `fork_depth` is that of the Beginning; 0: it had none.
-  void Keep(SessionId id, std::vector<std::int32_t> tokens, std::int64_t fork_depth = 0);
+  // or, if that cannot be done now, later.
+  void Keep(SessionId id, std::vector<std::int32_t> tokens, PromptSeals seals = {});
 
   // Deletes the conversation, if it is kept, because it cannot be read.
   void Remove(SessionId id);
@@ -82,10 +89,14 @@ class KeptConversations {
   struct Entry {
     SessionId id;
     std::vector<std::int32_t> tokens;  // empty: it waits to be deleted
-    // How many forks lie between it and one that was computed whole, or that Adopt found.
-    std::int64_t fork_depth = 0;
+    PromptSeals seals;
   };
   enum class Age { kOldest, kNewest };
+  // How well an entry serves a prompt with which it shares its first tokens: the better the larger.
+  using Fit = std::tuple<std::int64_t, int, std::int64_t>;
+  Fit FitOf(const Entry& entry, std::int64_t shared_count) const;
+  bool IsTooDeep(const Entry& entry, std::int64_t shared_count,
+                 std::int64_t prompt_token_count) const;
   std::optional<Entry> TakeBest(std::span<const std::int32_t> prompt);
   absl::StatusOr<SessionId> Begin(const Entry& entry, std::int64_t shared_count);
   // Deletes the oldest while `wanted` and more than `count_min` are there. Those that somebody

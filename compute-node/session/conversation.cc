@@ -89,6 +89,7 @@ absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(const Conversat
                          MakePolicyOf(deps, stored.choice));
   std::unique_ptr<Conversation> conversation(
       new Conversation(deps, std::move(opened), stored.choice, std::move(policy)));
+  conversation->seals_ = stored.seals;
   CAIRN_RETURN_IF_ERROR(conversation->Restore(std::move(stored)));
   conversation->open_time_ = std::chrono::steady_clock::now() - start;
   return conversation;
@@ -146,6 +147,8 @@ absl::Status Conversation::Restore(std::optional<StoredPolicy> stored) {
   CAIRN_RETURN_IF_ERROR(kv_.Restore(std::move(stored), stored_random_state_));
   saved_count_ = kv_.token_count();
   durable_count_ = saved_count_;
+  sealed_count_ = session_->attachment().segment_start;
+  seals_ = seals_.CutAt(saved_count_);
   unsaved_tokens_.clear();
   checkpoint_sent_ = false;
   return absl::OkStatus();
@@ -153,12 +156,17 @@ absl::Status Conversation::Restore(std::optional<StoredPolicy> stored) {
 
 absl::Status Conversation::Prefill(std::span<const std::int32_t> tokens,
                                    std::span<float> last_logits, const StopSignal& stop,
-                                   const Progress& progress) {
+                                   const Progress& progress, CheckpointEnd end) {
   CAIRN_RETURN_IF_ERROR(CheckRoom(std::ssize(tokens)));
   const InterruptScope scope(*session_, stop);
   // What a loss goes back to.
   CAIRN_RETURN_IF_ERROR(SaveAll(stop));
   const std::int64_t first = token_count();
+  const bool many_chunks = std::ssize(tokens) > chunk_tokens_;
+  const bool regroups =
+      recluster_prompts_ && many_chunks && 2 * std::ssize(tokens) >= first + std::ssize(tokens);
+  Sealing sealing = Sealing::kNo;
+  if (end == CheckpointEnd::kSealed) sealing = first == 0 ? Sealing::kFreshPrompt : Sealing::kYes;
   session_->SetReplayMode(ReplayMode::kNothing);
   int tries = 0;
   while (token_count() - first < std::ssize(tokens)) {
@@ -167,7 +175,8 @@ absl::Status Conversation::Prefill(std::span<const std::int32_t> tokens,
     const bool last = done + count == std::ssize(tokens);
     const absl::Status status = PrefillChunk(
         tokens.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(count)),
-        last ? last_logits : std::span<float>(), stop, progress, done);
+        last ? last_logits : std::span<float>(), stop, progress, done,
+        last && !regroups ? sealing : Sealing::kNo);
     if (status.ok()) {
       tries = 0;
       continue;
@@ -178,35 +187,33 @@ absl::Status Conversation::Prefill(std::span<const std::int32_t> tokens,
                       token_count());
     }
   }
-  const bool many_chunks = std::ssize(tokens) > chunk_tokens_;
-  if (recluster_prompts_ && many_chunks && 2 * std::ssize(tokens) >= token_count()) {
-    CAIRN_RETURN_IF_ERROR(RegroupPrompt(stop));
-  }
+  if (regroups) CAIRN_RETURN_IF_ERROR(RegroupPrompt(stop, sealing));
   session_->SetReplayMode(ReplayMode::kOperations);
   return absl::OkStatus();
 }
 
-absl::Status Conversation::RegroupPrompt(const StopSignal& stop) {
+absl::Status Conversation::RegroupPrompt(const StopSignal& stop, Sealing sealing) {
+  bool has_room = true;
   for (int tries = 0;;) {
-    const absl::StatusOr<bool> changed = kv_.Regroup(stop);
+    const absl::StatusOr<bool> changed = has_room ? kv_.Regroup(stop) : false;
     absl::Status status = changed.status();
-    if (status.ok() && *changed) {
+    if (status.ok() && (*changed || !IsSealed(sealing))) {
       // Of the same tokens: what changed are the clusters.
-      status = StartCheckpoint(stop);
+      status = StartCheckpoint(stop, sealing);
       if (status.ok()) status = FinishCheckpoint();
     }
     if (status.ok()) return status;
     // The clusters that there were are on flash until the new ones are. The prompt is there
-    // without.
-    const bool no_room = status.code() == absl::StatusCode::kResourceExhausted;
-    if (no_room) {
+    // without, though not as another time, when there is room.
+    if (has_room && status.code() == absl::StatusCode::kResourceExhausted) {
       LogWarning("prompt keeps the clusters of its chunks session={} token_count={} reason=\"{}\"",
                  id(), token_count(), Message(status));
+      has_room = false;
+      if (sealing == Sealing::kFreshPrompt) sealing = Sealing::kYes;
       status = session_->Reattach();
       if (status.ok()) status = Restore(std::nullopt);
     }
     if (!status.ok()) CAIRN_RETURN_IF_ERROR(Recover(status, stop, tries));
-    if (no_room) return absl::OkStatus();
   }
 }
 
@@ -226,7 +233,8 @@ absl::Status Conversation::Recover(absl::Status lost, const StopSignal& stop, in
 
 absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,
                                         std::span<float> last_logits, const StopSignal& stop,
-                                        const Progress& progress, std::int64_t done_before) {
+                                        const Progress& progress, std::int64_t done_before,
+                                        Sealing sealing) {
   const std::int64_t layer_count = model_.config().layer_count;
   StoredKv::LayerDone layer_done;
   // A step may be computed on another turn's thread, which must not wait for this turn's observer.
@@ -238,7 +246,7 @@ absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,
   CAIRN_RETURN_IF_ERROR(Compute(tokens, last_logits, stop, layer_done));
   if (progress && !layer_done) progress(done_before + std::ssize(tokens));
   unsaved_tokens_.insert(unsaved_tokens_.end(), tokens.begin(), tokens.end());
-  return SaveAll(stop);
+  return SaveAll(stop, sealing);
 }
 
 absl::Status Conversation::Compute(std::span<const std::int32_t> tokens,
@@ -283,11 +291,20 @@ absl::Status Conversation::Checkpoint(const StopSignal& stop) {
   return SaveAll(stop);
 }
 
-absl::Status Conversation::SaveAll(const StopSignal& stop) {
+absl::Status Conversation::Seal(const StopSignal& stop) {
+  const InterruptScope scope(*session_, stop);
+  return SaveAll(stop, Sealing::kYes);
+}
+
+bool Conversation::IsSealed(Sealing wanted) const {
+  return wanted == Sealing::kNo || sealed_count_ == token_count();
+}
+
+absl::Status Conversation::SaveAll(const StopSignal& stop, Sealing sealing) {
   member_.Leave();
   CAIRN_RETURN_IF_ERROR(FinishCheckpoint());
-  if (saved_count_ == token_count()) return absl::OkStatus();
-  CAIRN_RETURN_IF_ERROR(StartCheckpoint(stop));
+  if (saved_count_ == token_count() && IsSealed(sealing)) return absl::OkStatus();
+  CAIRN_RETURN_IF_ERROR(StartCheckpoint(stop, sealing));
   return FinishCheckpoint();
 }
 
@@ -302,12 +319,16 @@ absl::Status Conversation::CheckpointIfDue(const StopSignal& stop) {
   return StartCheckpoint(stop);
 }
 
-absl::Status Conversation::StartCheckpoint(const StopSignal& stop) {
+absl::Status Conversation::StartCheckpoint(const StopSignal& stop, Sealing sealing) {
   const TimelineSpan span(TimelineKind::kCheckpoint, "start_checkpoint",
                           {{"session", kv_.session_id()}, {"tokens", token_count()}});
-  CAIRN_RETURN_IF_ERROR(kv_.StageCheckpoint(stop));
+  if (sealing == Sealing::kYes) seals_.Add(token_count());
+  if (sealing == Sealing::kFreshPrompt) seals_.AddFresh(token_count());
+  CAIRN_RETURN_IF_ERROR(kv_.StageCheckpoint(stop, seals_));
   cairn::Checkpoint checkpoint;
   checkpoint.token_count = token_count();
+  checkpoint.seal = sealing != Sealing::kNo;
+  checkpoint_end_ = checkpoint.seal ? CheckpointEnd::kSealed : CheckpointEnd::kOpen;
   checkpoint.token_ids_start = saved_count_;
   checkpoint.token_ids = std::exchange(unsaved_tokens_, {});
   checkpoint.random_state = random_state_;
@@ -330,7 +351,8 @@ absl::Status Conversation::FinishCheckpoint() {
                     saved_count_, done.token_count);
   }
   durable_count_ = saved_count_;
-  kv_.CheckpointDone();
+  if (checkpoint_end_ == CheckpointEnd::kSealed) sealed_count_ = saved_count_;
+  kv_.CheckpointDone(checkpoint_end_);
   ReturnFreedMemory();  // what the replay buffer held
   CountReplayBytes();
   return absl::OkStatus();

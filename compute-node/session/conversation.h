@@ -36,6 +36,7 @@
 #include "compute-node/session/forward_scheduler.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/options.h"
+#include "compute-node/session/prompt_seals.h"
 #include "compute-node/session/stop.h"
 #include "compute-node/session/stored_kv.h"
 #include "compute-node/session/stored_policy.h"
@@ -106,8 +107,10 @@ class Conversation {
   // Called with the tokens of the prompt that are done, layers counted as shares of their chunk.
   using Progress = std::function<void(std::int64_t done_token_count)>;
   // Computes a prompt. `last_logits` is empty or takes the last token's, vocab_size of them.
+  // kSealed: the conversation is sealed behind it, as by Seal.
   absl::Status Prefill(std::span<const std::int32_t> tokens, std::span<float> last_logits,
-                       const StopSignal& stop, const Progress& progress);
+                       const StopSignal& stop, const Progress& progress,
+                       CheckpointEnd end = CheckpointEnd::kOpen);
 
   // Computes one token and the logits for the next one (unless `logits` is empty).
   absl::Status Step(std::int32_t token, std::span<float> logits, const StopSignal& stop);
@@ -116,7 +119,14 @@ class Conversation {
   // again.
   absl::Status Checkpoint(const StopSignal& stop);
 
+  // The same, and seals the session: a fork that begins here goes on as this conversation does.
+  // Nothing is done where it is sealed already.
+  absl::Status Seal(const StopSignal& stop);
+  // Where it is sealed, by Seal or because it began as a fork there.
+  const PromptSeals& seals() const { return seals_; }
+
  private:
+  enum class Sealing { kNo, kYes, kFreshPrompt };  // the last: see PromptSeals::AddFresh
   Conversation(const ConversationDeps& deps, std::unique_ptr<KvSession> session,
                PolicyChoice choice, std::unique_ptr<RetrievalPolicy> policy);
   // `stored`: what the checkpoint has of the policy, if it was read already.
@@ -128,11 +138,12 @@ class Conversation {
                        const StopSignal& stop, StoredKv::LayerDone layer_done);
   absl::Status PrefillChunk(std::span<const std::int32_t> tokens, std::span<float> last_logits,
                             const StopSignal& stop, const Progress& progress,
-                            std::int64_t done_before);
+                            std::int64_t done_before, Sealing sealing);
   // Behind a prompt that was computed in several chunks and is most of the conversation.
-  absl::Status RegroupPrompt(const StopSignal& stop);
-  absl::Status SaveAll(const StopSignal& stop);
-  absl::Status StartCheckpoint(const StopSignal& stop);
+  absl::Status RegroupPrompt(const StopSignal& stop, Sealing sealing);
+  bool IsSealed(Sealing wanted) const;
+  absl::Status SaveAll(const StopSignal& stop, Sealing sealing = Sealing::kNo);
+  absl::Status StartCheckpoint(const StopSignal& stop, Sealing sealing = Sealing::kNo);
   absl::Status FinishCheckpoint();
   absl::Status CheckpointIfDue(const StopSignal& stop);
   void CountReplayBytes();
@@ -158,6 +169,9 @@ class Conversation {
   std::int64_t durable_count_ = 0;            // and of the last one that was acknowledged
   std::vector<std::int32_t> unsaved_tokens_;  // from saved_count_ on
   bool checkpoint_sent_ = false;              // and its end not looked at yet
+  CheckpointEnd checkpoint_end_ = CheckpointEnd::kOpen;  // of the last one that was sent
+  PromptSeals seals_;
+  std::int64_t sealed_count_ = 0;  // tokens before the open segment
   std::int64_t replay_bytes_counted_ = 0;
 };
 

@@ -330,13 +330,18 @@ absl::Status EntryStore::SendRows(std::int32_t layer, std::vector<IndexRow> rows
   return absl::OkStatus();
 }
 
-absl::Status EntryStore::StageCheckpoint(std::int64_t token_count) {
+absl::Status EntryStore::StageCheckpoint(std::int64_t token_count, const PromptSeals& seals) {
   index_.Reset();
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     CAIRN_RETURN_IF_ERROR(SendCarried(layer, token_count));
     if (policy_.has_index()) CAIRN_RETURN_IF_ERROR(SendIndexRows(layer));
   }
-  return session_.Send(WrapPolicyState(choice_, policy_.SaveState()));
+  return session_.Send(WrapStoredPolicy(choice_, seals, policy_.SaveState()));
+}
+
+void EntryStore::CheckpointDone(CheckpointEnd end) {
+  recorded_ = staged_;
+  if (end == CheckpointEnd::kSealed) std::fill(recorded_.begin(), recorded_.end(), Positions());
 }
 
 }  // namespace cairn::compute

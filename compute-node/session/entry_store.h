@@ -47,6 +47,9 @@ struct ChunkEntries {
   std::span<const float> queries{};  // (token, query head, head_dim)
 };
 
+// What becomes of the open segment at a checkpoint.
+enum class CheckpointEnd { kOpen, kSealed };
+
 class EntryStore {
  public:
   // Borrows all but `choice`, which `policy` was made from; they outlive it.
@@ -87,9 +90,10 @@ class EntryStore {
   absl::Status StoreLayer(std::int32_t layer, const ChunkEntries& chunk, std::int64_t stored_until,
                           const StopSignal& stop);
 
-  // Sends what a checkpoint of `token_count` tokens needs. CheckpointDone: it is acknowledged.
-  absl::Status StageCheckpoint(std::int64_t token_count);
-  void CheckpointDone() { recorded_ = staged_; }
+  // Sends what a checkpoint of `token_count` tokens needs; `seals` are stored with it.
+  absl::Status StageCheckpoint(std::int64_t token_count, const PromptSeals& seals);
+  // It is acknowledged. Behind one that seals, the open segment has no records yet.
+  void CheckpointDone(CheckpointEnd end);
 
  private:
   // Counts what the policy's index takes by now.

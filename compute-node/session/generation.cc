@@ -22,6 +22,11 @@ std::vector<std::string> StopTexts(const TurnRequest& request) {
   return texts;
 }
 
+// Whether the prompt's last token is computed by itself.
+bool StepsLast(const Conversation& conversation, const TurnRequest& request) {
+  return request.prompt_end != PromptEnd::kTogether && conversation.policy_choice().selects();
+}
+
 // One turn in progress.
 class Turn {
  public:
@@ -43,8 +48,8 @@ class Turn {
   // Makes durable what was shown, also after a stop, if the KV node answers.
   absl::Status Save();
   absl::Status Prefill();
-  // Computes the prompt's tokens from `first` on one by one.
-  absl::Status StepThrough(std::size_t first, std::span<float> last_logits);
+  // Computes the prompt's tokens from `first` to `end` one by one.
+  absl::Status StepThrough(std::size_t first, std::size_t end, std::span<float> last_logits);
   absl::Status Decode();
   // Why the token just chosen is the last one, if it is.
   std::optional<FinishReason> EndAfter(std::int32_t token, std::string& text);
@@ -89,20 +94,26 @@ absl::Status Turn::Prefill() {
   const std::size_t together = static_cast<std::size_t>(PrefilledTokens(conversation_, request_));
   const std::span<float> last_logits =
       request_.tokens_max > 0 ? std::span<float>(logits_) : std::span<float>();
+  const bool alone = StepsLast(conversation_, request_);
+  const std::size_t before = prompt.size() - (alone ? 1 : 0);
+  const bool seals = alone && request_.prompt_end == PromptEnd::kSealed;
   if (together > 0) {
     CAIRN_RETURN_IF_ERROR(conversation_.Prefill(
         prompt.first(together), together == prompt.size() ? last_logits : std::span<float>(), stop_,
-        observer_.prefill));
+        observer_.prefill,
+        seals && together == before ? CheckpointEnd::kSealed : CheckpointEnd::kOpen));
   }
-  absl::Status stepped = StepThrough(together, last_logits);
+  absl::Status stepped = StepThrough(together, before, last_logits);
+  if (stepped.ok() && seals) stepped = conversation_.Seal(stop_);
+  if (stepped.ok()) stepped = StepThrough(before, prompt.size(), last_logits);
   if (IsStop(stepped)) CAIRN_RETURN_IF_ERROR(Save());
   result_.prefill_time = Clock::now() - start;
   return stepped;
 }
 
-absl::Status Turn::StepThrough(std::size_t first, std::span<float> last_logits) {
+absl::Status Turn::StepThrough(std::size_t first, std::size_t end, std::span<float> last_logits) {
   const std::vector<std::int32_t>& prompt = request_.prompt;
-  for (std::size_t i = first; i < prompt.size(); ++i) {
+  for (std::size_t i = first; i < end; ++i) {
     CAIRN_RETURN_IF_ERROR(stop_.Check());
     const bool last = i + 1 == prompt.size();
     CAIRN_RETURN_IF_ERROR(
@@ -188,7 +199,8 @@ absl::Status Turn::Feed(std::int32_t token, bool last) {
 }  // namespace
 
 std::int64_t PrefilledTokens(const Conversation& conversation, const TurnRequest& request) {
-  const std::int64_t prompt_count = std::ssize(request.prompt);
+  const std::int64_t prompt_count =
+      std::ssize(request.prompt) - (StepsLast(conversation, request) ? 1 : 0);
   if (request.prefill_tokens_max > 0) return std::min(prompt_count, request.prefill_tokens_max);
   // Such a policy reads as much for one token as for many.
   if (conversation.policy().selects_without_queries()) return prompt_count;

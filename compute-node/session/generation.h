@@ -24,6 +24,16 @@
 
 namespace cairn::compute {
 
+// How the end of a prompt is computed. A policy that does not select gives the same in each way,
+// and has the first.
+enum class PromptEnd {
+  kTogether,   // with what is before it
+  kLastAlone,  // the last token as a step of its own
+  // The same, and the conversation is sealed before it: the same prompt behind a fork that begins
+  // there has the same answer.
+  kSealed,
+};
+
 struct TurnRequest {
   std::vector<std::int32_t> prompt;  // at least one token
   // Tokens to generate at most; 0: only store the prompt.
@@ -48,6 +58,7 @@ struct TurnRequest {
   bool ignore_end = false;  // generate on after an end-of-generation token
   // Of the prompt's first tokens, how many are computed together at most; 0: see PrefilledTokens.
   std::int64_t prefill_tokens_max = 0;
+  PromptEnd prompt_end = PromptEnd::kTogether;
 };
 
 enum class FinishReason { kEnd, kLength, kStop, kContext };

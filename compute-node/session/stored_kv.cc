@@ -378,10 +378,10 @@ absl::StatusOr<bool> StoredKv::Regroup(const StopSignal& stop) {
   return store_.Regroup(stop);
 }
 
-absl::Status StoredKv::StageCheckpoint(const StopSignal& stop) {
+absl::Status StoredKv::StageCheckpoint(const StopSignal& stop, const PromptSeals& seals) {
   CAIRN_CHECK_EQ(pass_tokens_, 0);
   CAIRN_RETURN_IF_ERROR(store_.Settle(token_count_, loaded_, stop));
-  return store_.StageCheckpoint(token_count_);
+  return store_.StageCheckpoint(token_count_, seals);
 }
 
 }  // namespace cairn::compute

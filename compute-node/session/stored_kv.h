@@ -91,13 +91,13 @@ class StoredKv : public KvAttention {
   // then a checkpoint is due. REQUIRES: no pass.
   absl::StatusOr<bool> Regroup(const StopSignal& stop);
 
-  // Sends what a checkpoint of token_count() tokens needs besides the Checkpoint itself. The caller
-  // then sends that, and calls CheckpointDone when it is acknowledged, before the next one.
-  // REQUIRES: no pass.
-  absl::Status StageCheckpoint(const StopSignal& stop);
+  // Sends what a checkpoint of token_count() tokens needs besides the Checkpoint itself; `seals`
+  // are stored with it. The caller then sends that, and calls CheckpointDone when it is
+  // acknowledged, before the next one. REQUIRES: no pass.
+  absl::Status StageCheckpoint(const StopSignal& stop, const PromptSeals& seals = {});
   std::chrono::nanoseconds index_time() const { return store_.index_time(); }
   const FetchCounts& fetch_counts() const { return selected_fetch_.counts(); }
-  void CheckpointDone() { store_.CheckpointDone(); }
+  void CheckpointDone(CheckpointEnd end = CheckpointEnd::kOpen) { store_.CheckpointDone(end); }
 
  private:
   // Whether the pass is a step of a policy that chooses by queries.

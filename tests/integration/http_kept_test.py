@@ -8,10 +8,12 @@ import random
 import unittest
 
 from daemons import Cairn, DEMO_TEXT, wait_until
-from http_test import CHAT, COMPLETION, CONFIG, Client
+from http_test import CHAT, COMPLETION, CONFIG, Client, text_of
 
 # Full attention: then an answer does not depend on what of its history was kept.
 EXACT = CONFIG + 'policy: "full"\n'
+# The default policy, with little to attend: then an answer depends on much.
+SELECTING = CONFIG + "select_tokens_min: 64\nselect_tokens_max: 96\n"
 SYSTEM = {"role": "system", "content": "You are asked about lanterns, and answer in few words. " * 3}
 QUESTIONS = ["What is the code of the green lantern?", "And of the red one?", "Who keeps them, and since when?"]
 
@@ -44,6 +46,10 @@ class Chat:
 
 def cached(usage):
     return usage["prompt_tokens_details"]["cached_tokens"]
+
+
+def exact(usage):
+    return usage["prompt_tokens_details"]["exact"]
 
 
 class HttpKeptTest(unittest.TestCase):
@@ -99,6 +105,77 @@ class HttpKeptTest(unittest.TestCase):
                 kept, whole = [client.post(COMPLETION, **fields).json for client in clients]
                 self.assertEqual(kept["choices"], whole["choices"])
             self.assertGreater(cached(kept["usage"]), 0)
+
+    def test_one_request_has_one_answer_whatever_came_in_between(self):
+        with Cairn(compute_config=SELECTING) as cairn:
+            client = Client(cairn)
+            fields = dict(temperature=1, seed=5, logprobs=True, top_logprobs=3, repeat_penalty=1.3, repeat_last_n=40)
+            chat = Chat(client, [SYSTEM, user("River " * 300)])
+            requests = []  # what was sent, and what came
+            for question in QUESTIONS:
+                chat.messages.append(user(question))
+                sent = {"messages": list(chat.messages), "max_tokens": 24, **fields}
+                reply = client.post(CHAT, **sent).json
+                requests.append((sent, reply["choices"]))
+                self.assertEqual(exact(reply["usage"]), len(requests) == 1)
+                chat.messages.append({"role": "assistant", "content": reply["choices"][0]["message"]["content"]})
+            edited = {**requests[1][0], "messages": [*requests[1][0]["messages"][:-1], user("Why?")]}
+            reply = client.post(CHAT, **edited).json
+            self.assertGreater(cached(reply["usage"]), 300)
+            self.assertFalse(exact(reply["usage"]))
+            requests.append((edited, reply["choices"]))
+
+            def check(order):
+                for number in order:
+                    sent, choices = requests[number]
+                    reply = client.post(CHAT, **sent).json
+                    self.assertEqual(reply["choices"], choices, f"request {number}")
+                    self.assertEqual(cached(reply["usage"]), reply["usage"]["prompt_tokens"] - 1)
+                    self.assertEqual(exact(reply["usage"]), number == 0)
+            check([0, 2, 1, 3, 0])
+            chunks = client.stream(CHAT, stream_options={"include_usage": True}, **requests[2][0])
+            self.assertEqual(text_of(chunks), requests[2][1][0]["message"]["content"])
+            self.assertFalse(exact(chunks[-1]["usage"]))
+            cairn.write_compute_config(SELECTING.replace(":0", f":{client.port}"))
+            for end in (cairn.compute.stop, cairn.compute.kill):
+                end()
+                cairn.compute.start()
+                check([1, 3, 0, 2])
+            cairn.kv.kill()
+            cairn.kv.start()
+            check([3, 0])
+            cairn.stop()
+            cairn.start()
+            check([2, 0, 3, 1])
+
+    def test_an_exact_answer_is_that_of_a_daemon_that_keeps_nothing(self):
+        seed = int(os.environ.get("CAIRN_TEST_SEED", random.randrange(1 << 32)))
+        print(f"CAIRN_TEST_SEED={seed}")
+        rng = random.Random(seed)
+        small = SELECTING + "prefill_chunk_tokens: 96\n"
+        with Cairn(kv="ram", compute_config=small) as cairn, \
+                Cairn(kv="ram", compute_config=small + "http_kept_conversation_count_max: 0\n") as other:
+            clients = [Client(cairn), Client(other)]
+            prompts = [rng.choices(range(300, 900), k=rng.choice([1, 2, 17, 90, 300, 500]))]
+            answers = {}
+            exact_count = 0
+            for _ in range(25):
+                # A new one, a longer one, one that ends otherwise, the same again.
+                prompt = rng.choice(prompts)
+                kept_count = rng.choice([0, len(prompt), rng.randrange(len(prompt) + 1)])
+                prompt = prompt[:kept_count] + rng.choices(range(300, 900), k=rng.choice([0, 1, 40, 200]))
+                prompt = rng.choice([prompt, *prompts]) or [300]
+                prompts.append(prompt)
+                fields = dict(prompt=prompt, max_tokens=20, temperature=0, logprobs=3)
+                kept, whole = [client.post(COMPLETION, **fields).json for client in clients]
+                self.assertTrue(exact(whole["usage"]))
+                if exact(kept["usage"]):
+                    exact_count += cached(kept["usage"]) > 0
+                    self.assertEqual(kept["choices"], whole["choices"])
+                again = clients[0].post(COMPLETION, **fields).json
+                self.assertEqual(again["choices"], kept["choices"])
+                self.assertEqual(exact(again["usage"]), exact(kept["usage"]))
+            self.assertGreater(exact_count, 0)
 
     def test_a_completion_goes_on_where_its_text_was_kept(self):
         with Cairn(kv="ram", compute_config=CONFIG) as cairn:

@@ -31,6 +31,7 @@ v1::GenerateEvent FinishedEvent(v1::FinishReason reason) {
   event.mutable_finished()->set_generated_token_count(3);
   event.mutable_finished()->set_prompt_token_count(10);
   event.mutable_finished()->set_reused_token_count(90);
+  event.mutable_finished()->set_exact(true);
   event.mutable_finished()->mutable_prefill_time()->set_nanos(2'500'000);
   return event;
 }
@@ -86,6 +87,7 @@ TEST(OpenAiReplyTest, AStreamedChatHasRoleTextsReasonUsageAndAnEnd) {
   EXPECT_EQ(chunks[4]["usage"]["completion_tokens"], 3);
   EXPECT_EQ(chunks[4]["usage"]["total_tokens"], 103);
   EXPECT_EQ(chunks[4]["usage"]["prompt_tokens_details"]["cached_tokens"], 90);
+  EXPECT_EQ(chunks[4]["usage"]["prompt_tokens_details"]["exact"], true);
   EXPECT_EQ(chunks[5], "[DONE]");
   for (std::size_t i = 0; i < 5; ++i) {
     EXPECT_EQ(chunks[i]["id"], "chatcmpl-1");

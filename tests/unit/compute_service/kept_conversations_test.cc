@@ -93,7 +93,7 @@ class KeptConversationsTest : public testing::Test {
     const std::optional<KeptConversations::Beginning> taken = kept.Take(prompt, never_);
     if (!taken.has_value()) return {0, 0};
     open_.Give(taken->id);
-    kept.Keep(taken->id, {prompt.begin(), prompt.begin() + taken->token_count}, taken->fork_depth);
+    kept.Keep(taken->id, {prompt.begin(), prompt.begin() + taken->token_count}, taken->seals);
     return {taken->id.value(), taken->token_count};
   }
 
@@ -185,14 +185,96 @@ TEST_F(KeptConversationsTest, WhereNoForkCanBeMadeItStays) {
 }
 
 TEST_F(KeptConversationsTest, ManyForksOfFewTokensAreComputedAnew) {
+  for (const bool selects : {false, true}) {
+    if (selects) policy_.name = "dense";
+    KeptConversations kept = Make(1);
+    Keep(kept, Numbers(0, 1000));
+    // Each turn changes what the one before ended with, behind a token more.
+    std::int64_t forks = 0;
+    while (forks < 1000) {
+      Tokens prompt = Numbers(0, 500 + forks);
+      prompt.push_back(-1);
+      const std::optional<KeptConversations::Beginning> taken = kept.Take(prompt, never_);
+      if (!taken.has_value()) break;
+      EXPECT_EQ(taken->token_count, 500 + forks);
+      ++forks;
+      Tokens held = Numbers(0, 500 + forks);
+      held.insert(held.end(), {-2, -2});
+      node_.SetTokens(taken->id.value(), held);
+      open_.Give(taken->id);
+      kept.Keep(taken->id, held, taken->seals);
+    }
+    EXPECT_EQ(forks, kForkDepthMin + (501 + forks) / kForkTokensMin) << selects;
+    // An earlier beginning has fewer segments.
+    EXPECT_GT(Take(kept, Numbers(0, 300)).first, 0);
+    kept.DropAll();
+  }
+}
+
+TEST_F(KeptConversationsTest, ASealedConversationIsAsDeepAsItHasSeals) {
+  policy_.name = "dense";
   KeptConversations kept = Make(1);
-  Keep(kept, Numbers(0, 1000));
-  // Each turn begins with all but the last token of the one before.
-  std::int64_t forks = 0;
-  while (Take(kept, Numbers(0, 1000 - forks)).first != 0) ++forks;
-  EXPECT_EQ(forks, kForkDepthMin + (1000 - 1 - forks) / kForkTokensMin);
-  // What needs no fork goes on.
-  EXPECT_GT(Take(kept, Numbers(0, 1000)).first, 0);
+  const std::int64_t id = Keep(kept, Numbers(0, 100));
+  std::int64_t turns = 0;
+  for (; turns < 1000; ++turns) {
+    // Behind the prompt that is sealed comes its last token and the answer.
+    const std::optional<KeptConversations::Beginning> taken =
+        kept.Take(Numbers(0, 110 + 10 * turns), never_);
+    if (!taken.has_value()) break;
+    EXPECT_EQ(taken->id.value(), id);
+    PromptSeals seals = taken->seals;
+    seals.Add(109 + 10 * turns);
+    node_.SetTokens(id, Numbers(0, 110 + 10 * turns));
+    open_.Give(taken->id);
+    kept.Keep(taken->id, Numbers(0, 110 + 10 * turns), seals);
+  }
+  EXPECT_EQ(turns, kForkDepthMin + (110 + 10 * turns) / kForkTokensMin);
+  // Each prompt that came may come again, the last one too.
+  for (const std::int64_t turn : {turns - 1, std::int64_t{0}}) {
+    EXPECT_EQ(Take(kept, Numbers(0, 110 + 10 * turn)).second, 109 + 10 * turn);
+  }
+}
+
+TEST_F(KeptConversationsTest, APromptThatComesAgainGoesOnWhereItWasSealed) {
+  policy_.name = "dense";
+  KeptConversations kept = Make(8);
+  const auto keep = [&](std::int64_t count, const std::vector<std::int64_t>& at, bool fresh) {
+    PromptSeals seals;
+    for (const std::int64_t seal : at) fresh ? seals.AddFresh(seal) : seals.Add(seal);
+    const SessionId id = node_.Add(kLabel, Numbers(0, count));
+    kept.Keep(id, Numbers(0, count), seals);
+    return id.value();
+  };
+  const auto origin = [&](std::int64_t count) {
+    const auto taken = kept.Take(Numbers(0, count), never_);
+    if (!taken.has_value()) return std::int64_t{0};
+    open_.Give(taken->id);
+    // Out of the way of the next one.
+    if (taken->id != taken->origin) kept.Keep(taken->id, {});
+    return taken->origin.value();
+  };
+  const std::int64_t longer = keep(90, {}, false);
+  EXPECT_EQ(origin(61), longer);
+  const std::int64_t sealed = keep(95, {60, 80}, false);
+  EXPECT_EQ(origin(61), sealed);
+  EXPECT_EQ(origin(81), sealed);
+  // One that a new conversation would be like before one that is not.
+  const std::int64_t fresh = keep(99, {60}, true);
+  EXPECT_EQ(origin(61), fresh);
+  EXPECT_EQ(origin(81), sealed);
+  // More tokens before everything else.
+  EXPECT_EQ(origin(98), fresh);
+  policy_.name = "full";
+  KeptConversations all = Make(8);
+  for (const std::int64_t count : {70, 60}) {
+    PromptSeals seals;
+    if (count == 70) seals.AddFresh(60);
+    const SessionId id = node_.Add(kLabel, Numbers(0, count));
+    all.Keep(id, Numbers(0, count), seals);
+  }
+  // All are alike: no fork is needed.
+  const auto taken = all.Take(Numbers(0, 61), never_);
+  EXPECT_EQ(taken->id, taken->origin);
 }
 
 TEST_F(KeptConversationsTest, MakesAsMuchRoomAsIsWanted) {

@@ -95,6 +95,7 @@ class FakeSession : public KvSession {
     live_.staged.clear();
     attachment_.token_count = live_.token_count;
     attachment_.layout = record.created.layout;
+    attachment_.segment_start = live_.segment_start;
     attachment_.key = record.created.key;
     attachment_.next_cluster_ids = live_.next_cluster_ids;
   }
@@ -231,6 +232,11 @@ class FakeSession : public KvSession {
       const Positions& positions = live_.carried[key];
       std::erase_if(records, [&](const auto& record) { return !positions.Contains(record.first); });
     }
+    live_.carried_entries = live_.records;
+    if (checkpoint.seal && checkpoint.token_count > live_.segment_start) {
+      live_.segment_start = checkpoint.token_count;
+      live_.records.clear();
+    }
     live_.policy = live_.staged_policy;
     live_.random_state = checkpoint.random_state;
     live_.next_cluster_ids = checkpoint.next_cluster_ids;
@@ -299,9 +305,9 @@ class FakeSession : public KvSession {
       carried.head = key.second;
       carried.buffer_cluster_id = kWindowBuffer;
       carried.positions = positions;
-      carried.brought_positions = positions;
+      if (committed.records.contains(key)) carried.brought_positions = positions;
       positions.ForEach([&](std::int64_t position) {
-        carried.entries += committed.records.at(key).at(position);
+        carried.entries += committed.carried_entries.at(key).at(position);
       });
     }
     return reply;

@@ -23,8 +23,12 @@ namespace cairn::compute {
 struct FakeKvState {
   using Entries = std::map<std::int64_t, std::string>;  // by position
   std::int64_t token_count = 0;
-  std::map<std::pair<std::int32_t, ClusterRef>, Entries> clusters;   // by (layer, cluster)
-  std::map<std::pair<std::int32_t, std::int32_t>, Entries> records;  // carried once: (layer, head)
+  std::map<std::pair<std::int32_t, ClusterRef>, Entries> clusters;  // by (layer, cluster)
+  std::int64_t segment_start = 0;
+  // Carried once in the open segment: (layer, head).
+  std::map<std::pair<std::int32_t, std::int32_t>, Entries> records;
+  // What the last checkpoint carried, in whichever segment.
+  std::map<std::pair<std::int32_t, std::int32_t>, Entries> carried_entries;
   std::map<std::pair<std::int32_t, std::int32_t>, Positions> carried;
   std::map<std::pair<std::int32_t, std::int32_t>, Positions> staged;  // for the next checkpoint
   PutPolicyState policy;

@@ -148,5 +148,35 @@ TEST_F(StoredPolicyTest, AForkInheritsThePolicy) {
   }
 }
 
+TEST_F(StoredPolicyTest, SealsAreStoredBeforeTheChoice) {
+  const SessionId id = Create();
+  {
+    const std::unique_ptr<Conversation> conversation = MustOpen(id, Query(7));
+    std::vector<float> logits = Logits();
+    ASSERT_TRUE(
+        conversation->Prefill(Prompt(230), {}, never, nullptr, CheckpointEnd::kSealed).ok());
+    ASSERT_TRUE(conversation->Step(5, logits, never).ok());
+    const absl::Status saved = conversation->Checkpoint(never);
+    ASSERT_TRUE(saved.ok()) << saved;
+  }
+  PutPolicyState& stored = node.sessions[id.value()].committed.policy;
+  EXPECT_EQ(stored.version, kSealsVersion + kWrappedPolicyVersion);
+  const std::unique_ptr<Conversation> reopened = MustOpen(id, PolicyRequest());
+  EXPECT_TRUE(reopened->policy_choice() == Query(7));
+  EXPECT_EQ(reopened->seals().token_counts(), std::vector<std::int64_t>{230});
+  EXPECT_TRUE(reopened->seals().IsFreshAt(230));
+  stored.state[2] = 1;  // very many seals
+  const absl::Status status = OpenWith(id, PolicyRequest()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(Message(status).find("has no seals"), std::string::npos) << status;
+}
+
+TEST_F(StoredPolicyTest, FullAttentionStoresNoSeals) {
+  const SessionId id = Create();
+  const std::unique_ptr<Conversation> conversation = MustOpen(id, PolicyChoice());
+  ASSERT_TRUE(conversation->Prefill(Prompt(230), {}, never, nullptr, CheckpointEnd::kSealed).ok());
+  EXPECT_LT(node.sessions[id.value()].committed.policy.version, kWrappedPolicyVersion);
+}
+
 }  // namespace
 }  // namespace cairn::compute
