@@ -109,6 +109,12 @@ class CliDaemonTest(daemons.SharedCairnTest):
         self.assertEqual(done.returncode, 1)  # a script must know
         self.assertEqual(notes[-1], "cairn: lines that were refused: 3")
 
+    def test_a_stop_token_ends_the_text_and_is_not_shown(self):
+        stopped = self.cairn.generate("Mira", "--tokens", "5", "--logit-bias", "300=100", "--stop-token", "301",
+                                      "--stop-token", "300")
+        self.assertEqual((stopped["text"], stopped["token_ids"], stopped["finish_reason"]), ("", [300], "stop"))
+        self.refuse("generate", "x", "--stop-token", "4096000", words=["stop_token_ids has 4096000"])
+
     # Output
 
     def run_into_full_disk(self, *arguments, stdin=b""):

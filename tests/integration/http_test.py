@@ -8,6 +8,8 @@ import os
 import re
 import select
 import socket
+import subprocess
+import tempfile
 import unittest
 
 import daemons
@@ -246,6 +248,36 @@ class HttpOptionsTest(unittest.TestCase):
             cairn.compute.start(wait=False)
             self.assertEqual(cairn.compute.process.wait(daemons.STOP_TIMEOUT_S), 1)
             self.assertIn("is no file", cairn.compute.log())
+
+    def test_special_tokens_stop_by_name_and_by_id_and_are_never_shown(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = os.path.join(folder, "m.gguf")
+            subprocess.run([daemons.binary("cairn-make-model"), "--preset", "tiny-qwen2", "-o", model], check=True,
+                           stdout=subprocess.DEVNULL)
+            with Cairn(kv="ram", model=model, compute_config=CONFIG) as cairn:
+                client = Client(cairn)
+                start = 574  # <|im_start|>
+                fields = dict(max_tokens=5, temperature=0, logit_bias={str(start): 100})
+                for prompt in (dict(prompt="Hi"), dict(messages=HELLO)):
+                    path = CHAT if "messages" in prompt else COMPLETION
+                    for stop, count in (({}, 5), (dict(stop="<|im_start|>"), 1), (dict(stop=["x", "start|><|im_"]), 2),
+                                        (dict(stop_token_ids=[start]), 1), (dict(stop="<|im_start|>user"), 5)):
+                        chunks = client.stream(path, **prompt, **fields, **stop,
+                                               stream_options={"include_usage": True})
+                        self.assertEqual(text_of(chunks), "")
+                        reason = "length" if count == 5 else "stop"
+                        self.assertEqual(chunks[-2]["choices"][0]["finish_reason"], reason, stop)
+                        self.assertEqual(chunks[-1]["usage"]["completion_tokens"], count)
+
+    def test_a_context_must_hold_the_prompt_and_a_token_of_the_answer(self):
+        with Cairn(kv="ram", compute_config=CONFIG + "context_tokens_max: 40\n") as cairn:
+            client = Client(cairn)
+            for count in (40, 41):
+                reply = client.post(COMPLETION, prompt=[300] * count)
+                self.assertEqual((reply.status, reply.json["error"]["code"]), (400, "context_length_exceeded"))
+            reply = client.post(COMPLETION, prompt=[300] * 39).json
+            self.assertEqual(reply["usage"]["completion_tokens"], 1)
+            self.assertEqual(reply["choices"][0]["finish_reason"], "length")
 
     def test_only_loopback_is_served_and_nothing_by_default(self):
         with Cairn(kv="ram") as cairn:
