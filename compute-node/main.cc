@@ -29,10 +29,10 @@ void EndTimeline() {
   if (!status.ok()) LogWarning("{}", Message(status));
 }
 
-absl::Status Serve(const ComputeNodeConfig& config) {
+absl::Status Serve(const ComputeNodeConfig& config, const Environment& environment) {
   TuneMemory(kMemoryTuning);
   rpc::ChoosePolling();
-  CAIRN_RETURN_IF_ERROR(InitLogging(kName, config.log_level()));
+  CAIRN_RETURN_IF_ERROR(StartLogging(kName, config.log_level(), config.log_path(), environment));
   if (!config.trace_path().empty()) {
     CAIRN_RETURN_IF_ERROR(Annotate(StartTimeline(config.trace_path()), "trace_path"));
   }
@@ -57,22 +57,25 @@ absl::Status Serve(const ComputeNodeConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status Run(Arguments arguments) {
+absl::StatusOr<Action> Read(Arguments arguments) {
   CAIRN_ASSIGN_OR_RETURN(const CommandLine command_line, ParseCommandLine(arguments));
   const Environment environment = ProcessEnvironment();
-  if (command_line.help) return PrintText(HelpText());
-  if (command_line.version) return PrintText("cairn-compute-node " CAIRN_VERSION "\n");
+  if (command_line.help) return Print(HelpText());
+  if (command_line.version) return Print("cairn-compute-node " CAIRN_VERSION "\n");
   if (command_line.print_default_config) {
-    return PrintText(ConfigText(DefaultConfig(environment), Comments::kYes));
+    return Print(ConfigText(DefaultConfig(environment), Comments::kYes));
   }
   CAIRN_ASSIGN_OR_RETURN(const ComputeNodeConfig config, MakeConfig(command_line, environment));
-  if (command_line.print_config) return PrintText(ConfigText(config, Comments::kNo));
-  return Serve(config);
+  if (command_line.print_config) return Print(ConfigText(config, Comments::kNo));
+  if (config.model_path().empty()) {
+    return InvalidArgument("no model: give --model FILE.gguf, or model_path in the configuration");
+  }
+  return [config, environment] { return Serve(config, environment); };
 }
 
 }  // namespace
 }  // namespace cairn::compute
 
 int main(int argc, char** argv) {
-  return cairn::RunProgram(cairn::compute::kName, argc, argv, cairn::compute::Run);
+  return cairn::RunProgram(cairn::compute::kName, argc, argv, cairn::compute::Read);
 }

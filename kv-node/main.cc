@@ -5,7 +5,6 @@
 #include "common/daemon/memory_tuning.h"
 #include "common/daemon/program.h"
 #include "common/daemon/signals.h"
-#include "common/log/log.h"
 #include "common/rpc/grpc_runtime.h"
 #include "kv-node/daemon/command_line.h"
 #include "kv-node/daemon/config.h"
@@ -16,10 +15,10 @@ namespace {
 
 constexpr char kName[] = "cairn-kv-node";
 
-absl::Status Serve(const KvNodeConfig& config) {
+absl::Status Serve(const KvNodeConfig& config, const Environment& environment) {
   TuneMemory({});
   rpc::ChoosePolling();
-  CAIRN_RETURN_IF_ERROR(InitLogging(kName, config.log_level()));
+  CAIRN_RETURN_IF_ERROR(StartLogging(kName, config.log_level(), config.log_path(), environment));
   // Before any other thread: threads inherit the blocked signals.
   StopSignals signals;
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<KvDaemon> daemon, KvDaemon::Start(config));
@@ -29,22 +28,22 @@ absl::Status Serve(const KvNodeConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status Run(Arguments arguments) {
+absl::StatusOr<Action> Read(Arguments arguments) {
   CAIRN_ASSIGN_OR_RETURN(const CommandLine command_line, ParseCommandLine(arguments));
   const Environment environment = ProcessEnvironment();
-  if (command_line.help) return PrintText(HelpText());
-  if (command_line.version) return PrintText(VersionText());
+  if (command_line.help) return Print(HelpText());
+  if (command_line.version) return Print(VersionText());
   if (command_line.print_default_config) {
-    return PrintText(ConfigText(DefaultConfig(environment), Comments::kYes));
+    return Print(ConfigText(DefaultConfig(environment), Comments::kYes));
   }
   CAIRN_ASSIGN_OR_RETURN(const KvNodeConfig config, MakeConfig(command_line, environment));
-  if (command_line.print_config) return PrintText(ConfigText(config, Comments::kNo));
-  return Serve(config);
+  if (command_line.print_config) return Print(ConfigText(config, Comments::kNo));
+  return [config, environment] { return Serve(config, environment); };
 }
 
 }  // namespace
 }  // namespace cairn::kv
 
 int main(int argc, char** argv) {
-  return cairn::RunProgram(cairn::kv::kName, argc, argv, cairn::kv::Run);
+  return cairn::RunProgram(cairn::kv::kName, argc, argv, cairn::kv::Read);
 }

@@ -41,6 +41,7 @@ absl::Status ParseDaemonFlags(std::span<const char* const> arguments,
                               std::span<const ValueFlag> own, DaemonFlags& flags) {
   std::vector<ValueFlag> values = {{"--config", &flags.config_path},
                                    {"--socket", &flags.socket_path},
+                                   {"--log", &flags.log_path},
                                    {"--log-level", &flags.log_level}};
   values.insert(values.end(), own.begin(), own.end());
   const std::array switches = {SwitchFlag{"--print-config", &flags.print_config},

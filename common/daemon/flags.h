@@ -26,6 +26,7 @@ struct SwitchFlag {
 struct DaemonFlags {
   std::optional<std::string> config_path;
   std::optional<std::string> socket_path;
+  std::optional<std::string> log_path;
   std::optional<std::string> log_level;
   bool print_config = false;
   bool print_default_config = false;

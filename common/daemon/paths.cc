@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "common/log/log.h"
 #include "common/rpc/unix_socket.h"
 
 namespace cairn {
@@ -44,11 +45,26 @@ std::string DefaultSocketPath(const Environment& environment, std::string_view n
   return fmt::format("{}/{}", environment.is_root ? "/run/cairn" : state_dir, name);
 }
 
+std::string LogFile(std::string_view log_path, std::string_view name, bool stderr_is_terminal,
+                    const Environment& environment) {
+  if (log_path == kLogToStderr) return "";
+  if (log_path != kLogAuto) return std::string(log_path);
+  if (!stderr_is_terminal) return "";
+  return fmt::format("{}/{}.log",
+                     environment.is_root ? "/var/log/cairn" : DefaultStateDir(environment), name);
+}
+
 absl::Status CheckSocketKeys(const std::string& socket_path, mode_t socket_mode) {
   CAIRN_RETURN_IF_ERROR(Annotate(rpc::CheckSocketPath(socket_path), "socket_path"));
   if (socket_mode <= kSocketModeMax) return absl::OkStatus();
   return InvalidArgument("socket_mode is 0{:o}: it must be 0 to 0{:o}", socket_mode,
                          kSocketModeMax);
+}
+
+absl::Status CheckLogKeys(const std::string& log_path, const std::string& log_level) {
+  CAIRN_RETURN_IF_ERROR(CheckLogLevel(log_level));
+  if (!log_path.empty()) return absl::OkStatus();
+  return InvalidArgument("log_path is empty: it must be a file, {} or {}", kLogToStderr, kLogAuto);
 }
 
 absl::Status MakeDirectory(const std::string& path, std::string_view key) {

@@ -34,8 +34,21 @@ std::string DefaultSocketPath(const Environment& environment, std::string_view n
 std::string DefaultSocketPath(const Environment& environment, std::string_view name,
                               const std::string& state_dir);
 
+// The values of the key `log_path` that are no file.
+inline constexpr std::string_view kLogAuto = "auto";
+inline constexpr std::string_view kLogToStderr = "stderr";
+
+// The file that a daemon logs to as its key `log_path` says; empty: standard error. "auto":
+// standard error too, but where that is a terminal, which then is left to what the user does there,
+// NAME.log in /var/log/cairn for root, else in DefaultStateDir.
+std::string LogFile(std::string_view log_path, std::string_view name, bool stderr_is_terminal,
+                    const Environment& environment);
+
 // The keys `socket_path` and `socket_mode`. INVALID_ARGUMENT names the key.
 absl::Status CheckSocketKeys(const std::string& socket_path, mode_t socket_mode);
+
+// The keys `log_path` and `log_level`. INVALID_ARGUMENT names the key.
+absl::Status CheckLogKeys(const std::string& log_path, const std::string& log_level);
 
 // Makes a directory with those above it; OK when it is there. `key` says what it is for.
 absl::Status MakeDirectory(const std::string& path, std::string_view key);

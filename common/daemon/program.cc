@@ -1,10 +1,12 @@
 #include "common/daemon/program.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 
 #include "common/base/printable.h"
 #include "common/daemon/sd_notify.h"
@@ -15,21 +17,49 @@ namespace {
 
 constexpr int kExitOk = 0;
 constexpr int kExitCannotStart = 1;
+constexpr int kExitUsage = 2;
+
+int CannotStart(std::string_view name, const absl::Status& status, int exit_code) {
+  PrintError(fmt::format("{} cannot start: {}\n", name, Message(status)));
+  return exit_code;
+}
+
+absl::Status LogTo(const std::string& name, const std::string& log_level, const std::string& file) {
+  const std::string folder = std::filesystem::path(file).parent_path().string();
+  if (!folder.empty()) CAIRN_RETURN_IF_ERROR(MakeDirectory(folder, "directory of log_path"));
+  return InitLogging(name, log_level, file);
+}
 
 }  // namespace
 
 int RunProgram(std::string_view name, int argc, const char* const* argv,
-               absl::Status (*run)(Arguments arguments)) {
+               absl::StatusOr<Action> (*read)(Arguments arguments)) {
   try {
     // Nobody else may read what a daemon writes; sockets get their own mode.
     ::umask(0077);
-    const absl::Status status = run({argv + 1, static_cast<std::size_t>(argc) - 1});
-    if (status.ok()) return kExitOk;
-    PrintError(fmt::format("{} cannot start: {}\n", name, Message(status)));
+    const absl::StatusOr<Action> action = read({argv + 1, static_cast<std::size_t>(argc) - 1});
+    if (!action.ok()) return CannotStart(name, action.status(), kExitUsage);
+    const absl::Status status = (*action)();
+    return status.ok() ? kExitOk : CannotStart(name, status, kExitCannotStart);
   } catch (const std::exception& error) {
     PrintError(fmt::format("{}: {}\n", name, error.what()));
+    return kExitCannotStart;
   }
-  return kExitCannotStart;
+}
+
+absl::Status StartLogging(const std::string& name, const std::string& log_level,
+                          std::string_view log_path, const Environment& environment) {
+  const bool terminal = ::isatty(STDERR_FILENO) == 1;
+  const std::string file = LogFile(log_path, name, terminal, environment);
+  if (file.empty()) return InitLogging(name, log_level);
+  const absl::Status status = LogTo(name, log_level, file);
+  if (status.ok()) {
+    PrintError(fmt::format("{}: the log is {}\n", name, file));
+    return status;
+  }
+  if (log_path != kLogAuto) return status;
+  PrintError(fmt::format("{}: {}: the log is shown here\n", name, Message(status)));
+  return InitLogging(name, log_level);
 }
 
 // Not fmt::print, which throws where nobody reads.

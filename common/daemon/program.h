@@ -8,8 +8,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/base/status.h"
+#include "common/daemon/paths.h"
 #include "common/daemon/signals.h"
 
 namespace cairn {
@@ -17,13 +19,25 @@ namespace cairn {
 // Behind the program's name.
 using Arguments = std::span<const char* const>;
 
-// Sets up the process and runs the daemon. Returns the exit code: 0 when `run` returns OK; else 1,
-// and the last line on stderr is "NAME cannot start: " with the reason.
+// What a command line asks for.
+using Action = std::function<absl::Status()>;
+
+// Sets up the process, reads the command line and the configuration, and does what they ask for.
+// Returns the exit code: 0; 2 when `read` refuses them; 1 when the action fails. If it is not 0 the
+// last line on stderr is "NAME cannot start: " with the reason.
 int RunProgram(std::string_view name, int argc, const char* const* argv,
-               absl::Status (*run)(Arguments arguments));
+               absl::StatusOr<Action> (*read)(Arguments arguments));
+
+// Begins to log as the keys `log_level` and `log_path` say, and names on stderr the file that it
+// logs to. A file that nobody asked for and that cannot be written is no reason not to start.
+absl::Status StartLogging(const std::string& name, const std::string& log_level,
+                          std::string_view log_path, const Environment& environment);
 
 // To standard output.
 absl::Status PrintText(const std::string& text);
+inline Action Print(std::string text) {
+  return [text = std::move(text)] { return PrintText(text); };
+}
 // To standard error, whether anybody reads it or not.
 void PrintError(const std::string& text);
 

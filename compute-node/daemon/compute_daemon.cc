@@ -55,9 +55,6 @@ absl::StatusOr<ChatTemplate> ChooseChatTemplate(const std::string& chosen, const
 
 absl::StatusOr<std::unique_ptr<ComputeDaemon>> ComputeDaemon::Start(
     const ComputeNodeConfig& config) {
-  if (config.model_path().empty()) {
-    return InvalidArgument("no model: give --model FILE.gguf, or model_path in the configuration");
-  }
   std::unique_ptr<ComputeDaemon> daemon(new ComputeDaemon(config));
   CAIRN_RETURN_IF_ERROR(MakeSocketDirectory(config.socket_path()));
   CAIRN_ASSIGN_OR_RETURN(

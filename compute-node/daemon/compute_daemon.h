@@ -34,6 +34,7 @@ inline constexpr std::chrono::milliseconds kGrpcStopTimeMax{1000};
 
 class ComputeDaemon {
  public:
+  // REQUIRES: a model_path.
   static absl::StatusOr<std::unique_ptr<ComputeDaemon>> Start(const ComputeNodeConfig& config);
   ~ComputeDaemon();
   ComputeDaemon(const ComputeDaemon&) = delete;

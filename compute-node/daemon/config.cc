@@ -124,11 +124,17 @@ constexpr std::array kKeys = {
     ConfigKey{"trace_path",
               "File for a timeline of what is computed, waited for and read, for Chrome's trace\n"
               "viewer or Perfetto; at most 256 MiB. Empty: none."},
+    ConfigKey{
+        "log_path",
+        "File for the log; \"stderr\": standard error. \"auto\": standard error, but where that\n"
+        "is a terminal cairn-compute-node.log in /var/log/cairn for root, else in "
+        "~/.local/state/cairn."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };
 
 absl::Status Validate(const ComputeNodeConfig& config) {
   CAIRN_RETURN_IF_ERROR(CheckSocketKeys(config.socket_path(), config.socket_mode()));
+  CAIRN_RETURN_IF_ERROR(CheckLogKeys(config.log_path(), config.log_level()));
   if (config.kv() != "node" && config.kv() != "ram") {
     return InvalidArgument("kv is '{}': it must be node or ram", config.kv());
   }
@@ -211,6 +217,8 @@ usage: cairn-compute-node --model FILE [flags]
                            deepseek3; none; without the flag as the model file says
   --http ADDRESS           serve OpenAI's HTTP API too, on loopback: 127.0.0.1:8080
   --trace FILE             write a timeline of each generation to FILE, for Perfetto
+  --log FILE               file for the log, or stderr; without the flag standard error, but where
+                           that is a terminal a file, which is named there
   --log-level LEVEL        trace, debug, info, warn or error
   --print-config           print the configuration that would be used, and end
   --print-default-config   print a configuration file with every key and its default, and end
@@ -218,7 +226,13 @@ usage: cairn-compute-node --model FILE [flags]
   --help                   print this, and end
 
 SIGTERM or SIGINT: running generations are stopped and stored, exit code 0. A second one: ends at
-once, exit code 130. Exit code 1: it could not start; the last line on stderr says why.
+once, exit code 130. Exit code 1: it could not start, 2: the command line or the configuration is
+wrong; the last line on stderr says why.
+
+examples:
+  cairn-compute-node --model model.gguf &
+  cairn-compute-node --model model.gguf --http 127.0.0.1:8080 --log /tmp/cairn.log &
+  cairn-compute-node --model model.gguf --kv ram       without cairn-kv-node
 )";
 }
 
@@ -260,6 +274,7 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_recluster_prompts(session.recluster_prompts);
   config.set_local_prompts(session.local_prompts);
   config.set_trace_path("");
+  config.set_log_path(std::string(kLogAuto));
   config.set_log_level("info");
   return config;
 }
@@ -267,19 +282,24 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
 absl::StatusOr<ComputeNodeConfig> MakeConfig(const CommandLine& command_line,
                                              const Environment& environment) {
   ComputeNodeConfig config = DefaultConfig(environment);
+  ConfigPlaces places;
   if (command_line.config_path) {
-    CAIRN_RETURN_IF_ERROR(ReadConfigFile(*command_line.config_path, config));
+    CAIRN_RETURN_IF_ERROR(ReadConfigFile(*command_line.config_path, config, places));
   }
-  if (command_line.model_path) config.set_model_path(*command_line.model_path);
-  if (command_line.socket_path) config.set_socket_path(*command_line.socket_path);
-  if (command_line.kv) config.set_kv(*command_line.kv);
-  if (command_line.kv_socket_path) config.set_kv_socket_path(*command_line.kv_socket_path);
-  if (command_line.chat_template) config.set_chat_template(*command_line.chat_template);
-  if (command_line.http_listen) config.set_http_listen(*command_line.http_listen);
-  if (command_line.trace_path) config.set_trace_path(*command_line.trace_path);
-  if (command_line.log_level) config.set_log_level(*command_line.log_level);
-  if (command_line.threads) CAIRN_RETURN_IF_ERROR(SetThreads(*command_line.threads, config));
-  CAIRN_RETURN_IF_ERROR(Validate(config));
+  OverrideKey("model_path", command_line.model_path, config, places);
+  OverrideKey("socket_path", command_line.socket_path, config, places);
+  OverrideKey("kv", command_line.kv, config, places);
+  OverrideKey("kv_socket_path", command_line.kv_socket_path, config, places);
+  OverrideKey("chat_template", command_line.chat_template, config, places);
+  OverrideKey("http_listen", command_line.http_listen, config, places);
+  OverrideKey("trace_path", command_line.trace_path, config, places);
+  OverrideKey("log_path", command_line.log_path, config, places);
+  OverrideKey("log_level", command_line.log_level, config, places);
+  if (command_line.threads) {
+    CAIRN_RETURN_IF_ERROR(SetThreads(*command_line.threads, config));
+    places.erase("threads");
+  }
+  CAIRN_RETURN_IF_ERROR(AtItsPlace(Validate(config), places));
   return config;
 }
 

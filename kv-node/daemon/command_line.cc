@@ -22,6 +22,8 @@ usage: cairn-kv-node [flags]
   --config FILE            configuration file (protobuf text format)
   --data-dir DIR           directory of the store; overrides the file
   --socket PATH            Unix socket to serve; overrides the file
+  --log FILE               file for the log, or stderr; without the flag standard error, but where
+                           that is a terminal a file, which is named there
   --log-level LEVEL        trace, debug, info, warn or error; overrides the file
   --print-config           print the configuration that would be used, and end
   --print-default-config   print a configuration file with every key and its default, and end
@@ -29,7 +31,13 @@ usage: cairn-kv-node [flags]
   --help                   print this, and end
 
 SIGTERM or SIGINT: ends in order, exit code 0. A second one: ends at once, exit code 130.
-Exit code 1: it could not start; the last line on stderr says why.
+Exit code 1: it could not start, 2: the command line or the configuration is wrong; the last line
+on stderr says why.
+
+examples:
+  cairn-kv-node &
+  cairn-kv-node --data-dir /mnt/flash/cairn &
+  cairn-kv-node --print-default-config > kv.conf       to be edited for --config kv.conf
 )";
 }
 

@@ -93,6 +93,11 @@ constexpr std::array kKeys = {
         "1 to 99: the threads that serve fetches run with this realtime priority (SCHED_RR), so\n"
         "that programs that compute on every processor do not delay them; needs CAP_SYS_NICE or\n"
         "RLIMIT_RTPRIO. 0: no."},
+    ConfigKey{
+        "log_path",
+        "File for the log; \"stderr\": standard error. \"auto\": standard error, but where that\n"
+        "is a terminal cairn-kv-node.log in /var/log/cairn for root, else in "
+        "~/.local/state/cairn."},
     ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
 };
 
@@ -101,6 +106,7 @@ absl::Status Validate(const KvNodeConfig& config) {
     return InvalidArgument("data_dir is \"{}\": give an absolute path", config.data_dir());
   }
   CAIRN_RETURN_IF_ERROR(CheckSocketKeys(config.socket_path(), config.socket_mode()));
+  CAIRN_RETURN_IF_ERROR(CheckLogKeys(config.log_path(), config.log_level()));
   CAIRN_RETURN_IF_ERROR(CheckBetween("extent_file_bytes", config.extent_file_bytes(),
                                      kExtentFileBytesMin, kStorePageCountMax * kPageBytes));
   const absl::Status engine = ParseIoEngine(config.io_engine()).status();
@@ -168,6 +174,7 @@ KvNodeConfig DefaultConfig(const Environment& environment) {
   config.set_staging(engine.staging);
   config.set_defragment("auto");
   config.set_realtime_priority(0);
+  config.set_log_path(std::string(kLogAuto));
   config.set_log_level("info");
   return config;
 }
@@ -176,17 +183,18 @@ absl::StatusOr<KvNodeConfig> MakeConfig(const CommandLine& command_line,
                                         const Environment& environment) {
   KvNodeConfig config = DefaultConfig(environment);
   const std::string default_socket = config.socket_path();
+  ConfigPlaces places;
   if (command_line.config_path) {
-    CAIRN_RETURN_IF_ERROR(ReadConfigFile(*command_line.config_path, config));
+    CAIRN_RETURN_IF_ERROR(ReadConfigFile(*command_line.config_path, config, places));
   }
-  if (command_line.data_dir) config.set_data_dir(*command_line.data_dir);
-  if (command_line.socket_path) {
-    config.set_socket_path(*command_line.socket_path);
-  } else if (config.socket_path() == default_socket) {
+  OverrideKey("data_dir", command_line.data_dir, config, places);
+  OverrideKey("socket_path", command_line.socket_path, config, places);
+  if (!command_line.socket_path && config.socket_path() == default_socket) {
     config.set_socket_path(DefaultSocketPath(environment, kSocketName, config.data_dir()));
   }
-  if (command_line.log_level) config.set_log_level(*command_line.log_level);
-  CAIRN_RETURN_IF_ERROR(Validate(config));
+  OverrideKey("log_path", command_line.log_path, config, places);
+  OverrideKey("log_level", command_line.log_level, config, places);
+  CAIRN_RETURN_IF_ERROR(AtItsPlace(Validate(config), places));
   return config;
 }
 

@@ -1,12 +1,17 @@
-"""What prevents the compute node from starting, and what its settings look like.
+"""What prevents the compute node from starting, what its settings look like, and where daemons log to.
 
 Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3 tests/integration/compute_start_test.py
 """
+import os
+import pty
 import subprocess
+import tempfile
 import unittest
 
 import daemons
-from daemons import Cairn, binary
+from daemons import Cairn, binary, wait_until
+
+NOBODY = 65534
 
 
 class StartTest(unittest.TestCase):
@@ -16,10 +21,10 @@ class StartTest(unittest.TestCase):
         return subprocess.run([binary("cairn-compute-node"), *arguments], capture_output=True, timeout=timeout,
                               check=False)
 
-    def refuse(self, *arguments, words):
+    def refuse(self, *arguments, words, status=2):
         done = self.start(*arguments)
         last = done.stderr.decode().splitlines()[-1]
-        self.assertEqual(done.returncode, 1, last)
+        self.assertEqual(done.returncode, status, last)
         self.assertTrue(last.startswith("cairn-compute-node cannot start: "), last)
         for word in words:
             self.assertIn(word, last)
@@ -31,16 +36,22 @@ class StartTest(unittest.TestCase):
             self.refuse("--model", "x", "--threads", "many", words=["many"])
             self.refuse("--model", "x", "--kv", "tape", words=["tape"])
             socket = ["--socket", cairn.path("other.sock")]
-            self.refuse("--model", cairn.path("none.gguf"), "--kv", "ram", *socket, words=["none.gguf"])
-            self.refuse("--model", cairn.path("kv.conf"), "--kv", "ram", *socket, words=["kv.conf"])
-            self.refuse("--model", cairn.model, "--kv", "ram", "--socket", cairn.socket, words=[cairn.socket])
+            self.refuse("--model", cairn.path("none.gguf"), "--kv", "ram", *socket, status=1,
+                        words=["none.gguf"])
+            self.refuse("--model", cairn.path("kv.conf"), "--kv", "ram", *socket, status=1,
+                        words=["kv.conf"])
+            self.refuse("--model", cairn.model, "--kv", "ram", "--socket", cairn.socket, status=1,
+                        words=[cairn.socket])
+            self.refuse("--model", "x", "--log-level", "loud", words=["log_level is 'loud'", "trace, debug"])
             self.refuse("--model", cairn.model, "--kv", "ram", "--socket", "/tmp/" + "x" * 200, words=["bytes"])
 
     def test_bad_configuration_names_the_line(self):
         with Cairn() as cairn:
             path = cairn.path("bad.conf")
-            for text, words in (("threads: 2\nthreds: 3\n", [":2:", "threds"]), ("threads: 99999\n", ["threads"]),
+            for text, words in (("threads: 2\nthreds: 3\n", [":2:", "there is no key threds: did you mean threads?"]),
+                                ('policy: "full"\nthreads: 99999\n', [path + ":2: threads is 99999", "0 to"]),
                                 ("threads: 1\nthreads: 2\n", [":2:"]), ('kv_format: "f8"\n', ["f8"]),
+                                ("threads: many\n", [":1:10:", "integer"]),
                                 ('policy: "nope"\n', ["policy is 'nope'", "full"]),
                                 ("select_percent: 0\n", ["select_percent is 0"]),
                                 ("select_tokens_min: 500\nselect_tokens_max: 400\n", ["select_tokens_max is 400"]),
@@ -58,7 +69,7 @@ class StartTest(unittest.TestCase):
             with open(path, "w", encoding="utf-8") as file:
                 file.write("kv_wait_seconds: 1\n")
             self.refuse("--config", path, "--model", cairn.model, "--socket", cairn.path("o.sock"), "--kv-socket",
-                        cairn.path("no.sock"), words=[cairn.path("no.sock"), "--kv ram", "after 1 s"])
+                        cairn.path("no.sock"), status=1, words=[cairn.path("no.sock"), "--kv ram", "after 1 s"])
 
     def test_printed_configuration_can_be_read_again(self):
         with Cairn() as cairn:
@@ -71,6 +82,94 @@ class StartTest(unittest.TestCase):
             self.assertEqual(again.returncode, 0, again.stderr)
             self.assertIn(b'model_path: "m.gguf"', again.stdout)
             self.assertIn(b"socket_mode: 0600", again.stdout)
+
+
+class LogTest(unittest.TestCase):
+    """Where a daemon logs to that was started by hand, with a terminal as its standard error."""
+
+    def run_on_a_terminal(self, name, *arguments, until, **options):
+        """Starts the daemon, waits until until() is true, stops it -> (exit status, what the terminal shows)."""
+        terminal, end = pty.openpty()
+        try:
+            environment = {**os.environ, "HOME": self.folder, "XDG_STATE_HOME": self.folder}
+            process = subprocess.Popen([binary(name), *arguments], stdin=subprocess.DEVNULL, stdout=end, stderr=end,
+                                       env=environment, **options)
+            try:
+                wait_until(lambda: until() or process.poll() is not None, f"start of {name}")
+                process.terminate()
+                status = process.wait(daemons.STOP_TIMEOUT_S)
+            finally:
+                process.kill()
+            os.set_blocking(terminal, False)
+            return status, os.read(terminal, 1 << 16).decode().replace("\r\n", "\n")
+        finally:
+            os.close(end)
+            os.close(terminal)
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="cairn-test-")
+        self.addCleanup(temporary.cleanup)
+        self.folder = temporary.name
+
+    def test_a_terminal_is_told_where_the_log_is_and_nothing_more(self):
+        for name, arguments in (
+                ("cairn-kv-node", ["--data-dir", f"{self.folder}/store", "--socket", f"{self.folder}/kv.sock",
+                                   "--config", self.small_store()]),
+                ("cairn-compute-node", ["--model", daemons.MODEL, "--kv", "ram", "--socket",
+                                        f"{self.folder}/c.sock"])):
+            log = f"{self.folder}/{name}.log"
+            status, shown = self.run_on_a_terminal(name, *arguments, "--log", log, until=self.is_ready(log))
+            self.assertEqual((status, shown), (0, f"{name}: the log is {log}\n"))
+            with open(log, encoding="utf-8") as file:
+                self.assertRegex(file.read(), rf"(?s)info {name}: ready .*info {name}: stopped\n\Z")
+
+    def small_store(self):
+        path = f"{self.folder}/kv.conf"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("extent_file_bytes: 1048576\nprefill_extent_file: false\n")
+        return path
+
+    @staticmethod
+    def is_ready(log):
+        def ready():
+            if not os.path.exists(log):
+                return False
+            with open(log, encoding="utf-8") as file:
+                return ": ready " in file.read()
+        return ready
+
+    def run_without_a_flag(self, until):
+        """As run_on_a_terminal. Root's log is elsewhere, and what a test would find there is somebody's."""
+        user = {}
+        if os.geteuid() == 0:
+            user["user"] = NOBODY
+            os.chown(self.folder, NOBODY, -1)
+        try:
+            return self.run_on_a_terminal("cairn-compute-node", "--model", daemons.MODEL, "--kv", "ram", "--socket",
+                                          f"{self.folder}/c.sock", until=until, **user)
+        except PermissionError:
+            return self.skipTest(f"user {NOBODY} may not run {binary('cairn-compute-node')}")
+
+    def test_without_a_flag_the_log_is_in_the_users_state(self):
+        log = f"{self.folder}/cairn/cairn-compute-node.log"
+        self.assertEqual(self.run_without_a_flag(self.is_ready(log)),
+                         (0, f"cairn-compute-node: the log is {log}\n"))
+
+    def test_file_that_nobody_asked_for_and_cannot_be_written_is_no_reason_not_to_start(self):
+        with open(f"{self.folder}/cairn", "wb"):  # in place of the folder
+            pass
+        status, shown = self.run_without_a_flag(lambda: os.path.exists(f"{self.folder}/c.sock"))
+        self.assertEqual(status, 0)
+        self.assertRegex(shown, r"\Acairn-compute-node: .*(directory of log_path).*: the log is shown here\n")
+
+    def test_terminal_shows_the_log_where_it_is_asked_for(self):
+        ready = f"{self.folder}/c.sock"
+        status, shown = self.run_on_a_terminal("cairn-compute-node", "--model", daemons.MODEL, "--kv", "ram",
+                                               "--socket", ready, "--log", "stderr",
+                                               until=lambda: os.path.exists(ready))
+        self.assertEqual(status, 0)
+        self.assertNotIn("the log is", shown)
+        self.assertIn("info cairn-compute-node: ", shown)
 
 
 if __name__ == "__main__":

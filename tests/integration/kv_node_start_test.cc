@@ -1,5 +1,5 @@
-// Starts that fail: one line says what is wrong with which object and what to do; exit code 1. And
-// the flags that only print.
+// Starts that fail: one line says what is wrong with which object and what to do; exit code 1, or 2
+// where the command line or the configuration is wrong. And the flags that only print.
 #include <sched.h>
 
 #include <filesystem>
@@ -43,10 +43,11 @@ std::string LastLine(const std::string& output) {
 
 class KvNodeStartTest : public testing::Test {
  protected:
-  // Expects a start to fail with exit code 1 and all of `texts` in the last line.
-  static void ExpectRefused(const KvNodeProcess& node, const std::vector<std::string>& texts) {
+  // Expects a start to fail with this exit code and all of `texts` in the last line.
+  static void ExpectRefused(const KvNodeProcess& node, const std::vector<std::string>& texts,
+                            int code = 1) {
     const Ended ended = RunToEnd(node.Command());
-    EXPECT_EQ(ended.code, 1) << ended.output;
+    EXPECT_EQ(ended.code, code) << ended.output;
     const std::string line = LastLine(ended.output);
     EXPECT_EQ(line.find("cairn-kv-node cannot start: "), 0U) << ended.output;
     for (const std::string& text : texts) {
@@ -143,7 +144,7 @@ TEST_F(KvNodeStartTest, SocketOfAKilledNodeIsReplaced) {
 
 TEST_F(KvNodeStartTest, SocketPathThatIsTooLongIsRefused) {
   node_.SetConfig("socket_path", "\"/" + std::string(120, 'x') + "/kv.sock\"");
-  ExpectRefused(node_, {"129 bytes", "shorter directory"});
+  ExpectRefused(node_, {"129 bytes", "shorter directory"}, 2);
 }
 
 TEST_F(KvNodeStartTest, FileInPlaceOfTheSocketIsLeftAlone) {
@@ -299,30 +300,33 @@ TEST_F(KvNodeStartTest, UnknownKeyNamesFileAndLine) {
   node_.SetConfig("extent_bytes", "5");
   const std::string place =
       fmt::format("{}/kv.conf:{}:", node_.directory(), node_.config_line_count());
-  ExpectRefused(node_, {place, "extent_bytes"});
+  ExpectRefused(node_, {place, "extent_bytes"}, 2);
 }
 
 TEST_F(KvNodeStartTest, ValueOutOfItsRangeNamesTheKey) {
   node_.SetConfig("queue_depth", "-1");
-  ExpectRefused(node_, {"queue_depth is -1", "0 to 4096"});
+  ExpectRefused(node_, {"queue_depth is -1", "0 to 4096"}, 2);
   node_.SetConfig("queue_depth", "32");
   node_.SetConfig("io_engine", "\"fast\"");
-  ExpectRefused(node_, {"io_engine", "fast"});
+  ExpectRefused(node_, {"io_engine", "fast"}, 2);
   node_.SetConfig("io_engine", "\"auto\"");
   node_.SetConfig("device_profile", "\"nvme\"");
-  ExpectRefused(node_, {"device_profile", "nvme", "ufs3.1"});
+  ExpectRefused(node_, {"device_profile", "nvme", "ufs3.1"}, 2);
   node_.SetConfig("device_profile", "\"none\"");
   node_.SetConfig("merge_gap_bytes", "262145");
-  ExpectRefused(node_, {"merge_gap_bytes is 262145", "-1 to 262144"});
+  ExpectRefused(node_, {"merge_gap_bytes is 262145", "-1 to 262144"}, 2);
   node_.SetConfig("merge_gap_bytes", "0");
   node_.SetConfig("place_entries_min_count", "0");
-  ExpectRefused(node_, {"place_entries_min_count is 0", "1 to 65536"});
+  ExpectRefused(node_, {"place_entries_min_count is 0", "1 to 65536"}, 2);
   node_.SetConfig("place_entries_min_count", "64");
   node_.SetConfig("realtime_priority", "100");
-  ExpectRefused(node_, {"realtime_priority is 100", "0 to 99"});
+  ExpectRefused(node_, {"realtime_priority is 100", "0 to 99"}, 2);
   node_.SetConfig("realtime_priority", "0");
   node_.SetConfig("log_level", "\"loud\"");
-  ExpectRefused(node_, {"log level 'loud'"});
+  ExpectRefused(node_, {".conf:", "log_level is 'loud'", "trace, debug"}, 2);
+  node_.SetConfig("log_level", "\"info\"");
+  node_.SetConfig("log_path", "\"\"");
+  ExpectRefused(node_, {".conf:", "log_path is empty"}, 2);
 }
 
 TEST_F(KvNodeStartTest, RealtimePriorityIsOfTheThreadsThatServe) {
@@ -359,7 +363,7 @@ TEST_F(KvNodeStartTest, BadFlagsAreNamed) {
     std::vector<std::string> argv = {program};
     argv.insert(argv.end(), arguments.begin(), arguments.end());
     const Ended ended = RunToEnd(argv);
-    EXPECT_EQ(ended.code, 1);
+    EXPECT_EQ(ended.code, 2);
     EXPECT_NE(ended.output.find(text), std::string::npos) << ended.output;
   }
 }

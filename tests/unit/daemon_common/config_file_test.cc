@@ -14,12 +14,14 @@ class ConfigFileTest : public testing::Test {
  protected:
   absl::Status Read(const std::string& text) {
     std::ofstream(path_) << text;
-    return ReadConfigFile(path_, config_);
+    places_.clear();
+    return ReadConfigFile(path_, config_, places_);
   }
 
   const test::TempDir directory_;
   const std::string path_ = directory_.File("test.conf");
   config::v1::ComputeNodeConfig config_;
+  ConfigPlaces places_;
 };
 
 TEST_F(ConfigFileTest, FileOverridesDefaultsAlsoWithZero) {
@@ -41,14 +43,43 @@ TEST_F(ConfigFileTest, MistakesNameTheLine) {
   }
 }
 
+TEST_F(ConfigFileTest, UnknownKeyIsSaidWithTheKeyThatItIsLike) {
+  EXPECT_EQ(Message(Read("kv: \"node\"\nkv_socket: \"x\"\n")),
+            path_ + ":2:10: there is no key kv_socket; --print-default-config shows every key");
+  EXPECT_NE(Message(Read("threds: 3\n")).find("no key threds: did you mean threads?;"),
+            std::string::npos);
+  EXPECT_EQ(Message(Read(std::string(300, 'k') + ": 3\n")).find("did you mean"), std::string::npos);
+}
+
+TEST_F(ConfigFileTest, BadValueIsSaidWithTheLineOfItsKey) {
+  ASSERT_TRUE(Read("# of a test\nthreads: 3\n\nturn_stop: \"a\"\nturn_stop: \"b\"\n").ok());
+  const auto at_its_place = [this](const absl::Status& status) {
+    return Message(AtItsPlace(status, places_));
+  };
+  EXPECT_EQ(at_its_place(InvalidArgument("threads is 3")), path_ + ":2: threads is 3");
+  EXPECT_EQ(at_its_place(InvalidArgument("turn_stop: none")), path_ + ":4: turn_stop: none");
+  EXPECT_EQ(at_its_place(InvalidArgument("kv is 'x'")), "kv is 'x'");
+  EXPECT_TRUE(AtItsPlace(absl::OkStatus(), places_).ok());
+}
+
+TEST_F(ConfigFileTest, FlagOverridesTheFileAndItsPlace) {
+  ASSERT_TRUE(Read("kv: \"node\"\nmodel_path: \"m\"\n").ok());
+  OverrideKey("kv", std::nullopt, config_, places_);
+  EXPECT_EQ(config_.kv(), "node");
+  OverrideKey("kv", "tape", config_, places_);
+  EXPECT_EQ(config_.kv(), "tape");
+  EXPECT_EQ(Message(AtItsPlace(InvalidArgument("kv is 'tape'"), places_)), "kv is 'tape'");
+  EXPECT_EQ(places_.at("model_path"), path_ + ":2");
+}
+
 TEST_F(ConfigFileTest, MissingOrHugeFileIsAnError) {
-  EXPECT_EQ(ReadConfigFile(path_ + ".none", config_).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ReadConfigFile(path_ + ".none", config_, places_).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Read(std::string(static_cast<std::size_t>(kConfigBytesMax) + 1, '#')).code(),
             absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(ConfigFileTest, ADirectoryIsNoConfiguration) {
-  const absl::Status status = ReadConfigFile(directory_.path(), config_);
+  const absl::Status status = ReadConfigFile(directory_.path(), config_, places_);
   EXPECT_NE(Message(status).find("Is a directory"), std::string::npos) << Message(status);
 }
 

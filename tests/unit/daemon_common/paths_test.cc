@@ -22,6 +22,24 @@ TEST(PathsTest, DefaultsFollowTheEnvironment) {
   EXPECT_EQ(DefaultSocketPath(root, "a.sock", "/data"), "/run/cairn/a.sock");
 }
 
+TEST(PathsTest, LogIsAFileOnATerminalOnly) {
+  const Environment user{"/home/u", "", "/run/user/7", false};
+  const Environment root{"/root", "", "", true};
+  EXPECT_EQ(LogFile("auto", "node", false, user), "");
+  EXPECT_EQ(LogFile("auto", "node", true, user), "/home/u/.local/state/cairn/node.log");
+  EXPECT_EQ(LogFile("auto", "node", true, root), "/var/log/cairn/node.log");
+  EXPECT_EQ(LogFile("stderr", "node", true, user), "");
+  EXPECT_EQ(LogFile("/a/b.log", "node", false, user), "/a/b.log");
+}
+
+TEST(PathsTest, LogKeysAreNamed) {
+  EXPECT_TRUE(CheckLogKeys("auto", "info").ok());
+  EXPECT_EQ(Message(CheckLogKeys("", "info")),
+            "log_path is empty: it must be a file, stderr or auto");
+  EXPECT_EQ(Message(CheckLogKeys("auto", "loud")),
+            "log_level is 'loud': it must be trace, debug, info, warn or error");
+}
+
 TEST(PathsTest, SocketKeysAreNamed) {
   EXPECT_TRUE(CheckSocketKeys("/run/a.sock", 0777).ok());
   EXPECT_EQ(Message(CheckSocketKeys("/run/a.sock", 01000)),
