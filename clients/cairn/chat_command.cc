@@ -12,6 +12,7 @@
 
 #include "clients/cairn/commands.h"
 #include "clients/cairn/daemon_options.h"
+#include "clients/cairn/number_check.h"
 #include "clients/cairn/output.h"
 #include "clients/cpp/request_check.h"
 
@@ -242,7 +243,7 @@ void AddChatCommand(CLI::App& app, CommandResult& result) {
   command.add_option("--conversation", generate.conversation_id, "Continue this conversation")
       ->check(ConversationNumber());
   command.add_option("--tokens", generate.tokens_max, "Tokens of an answer at most")
-      ->check(CLI::Range(1, 1 << 24))
+      ->check(WholeNumber(1, 1 << 24))
       ->capture_default_str();
   command.add_option(
       "--system", options->system,
@@ -251,6 +252,11 @@ void AddChatCommand(CLI::App& app, CommandResult& result) {
   AddRetrievalOptions(command, generate);
   command.add_option("--label", generate.label, "Shown by `cairn sessions list`");
   AddSocketOption(command, options->socket);
+  command.footer(
+      "examples:\n"
+      "  cairn chat\n"
+      "  cairn chat --system \"Answer in one sentence.\"\n"
+      "  cairn chat --conversation 3");
   SetAction(command, result, [options] { return RunChat(*options); });
 }
 

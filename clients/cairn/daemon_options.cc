@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "clients/cairn/number_check.h"
 #include "clients/cairn/output.h"
 
 namespace cairn::cli {
@@ -62,19 +63,19 @@ void AddPenaltyOptions(CLI::App& command, GenerateOptions& generate) {
   command
       .add_option("--repeat-penalty", generate.repetition_penalty,
                   "Makes tokens that came already less likely; 1 (default): not")
-      ->check(CLI::Range(0.1, 10.0));
+      ->check(Number(0.1, 10.0));
   command
       .add_option("--presence-penalty", generate.presence_penalty,
                   "Taken from the logits of tokens that came already; default 0")
-      ->check(CLI::Range(-2.0, 2.0));
+      ->check(Number(-2.0, 2.0));
   command
       .add_option("--frequency-penalty", generate.frequency_penalty,
                   "The same, for each time that they came; default 0")
-      ->check(CLI::Range(-2.0, 2.0));
+      ->check(Number(-2.0, 2.0));
   command
       .add_option("--repeat-last-n", generate.penalty_last_tokens,
                   "How many of the newest tokens these three count; 0 (default): 64, -1: all")
-      ->check(CLI::Range(-1, 1 << 24));
+      ->check(WholeNumber(-1, 1 << 24));
   const auto check_bias = [](const std::string& text) -> std::string {
     if (ParseLogitBias(text).has_value()) return "";
     return fmt::format("{} is not ID=BIAS: a token's id, and a number up to 100; -100 bans it",
@@ -112,8 +113,9 @@ CLI::Validator ConversationNumber() {
 
 void AddSocketOption(CLI::App& command, std::string& socket) {
   socket = DefaultComputeSocket();
-  command.add_option("--socket", socket, "Socket of cairn-compute-node")
-      ->envname("CAIRN_SOCKET")
+  command
+      .add_option("--socket", socket,
+                  "Socket of cairn-compute-node; default: $CAIRN_SOCKET, else where it listens")
       ->capture_default_str();
 }
 
@@ -121,22 +123,22 @@ void AddSamplingOptions(CLI::App& command, GenerateOptions& generate) {
   command
       .add_option("--temperature", generate.temperature,
                   "0 (default): always the most likely token; 1: as likely as the model says")
-      ->check(CLI::Range(0.0, 10.0));
+      ->check(Number(0.0, 10.0));
   command.add_option("--top-k", generate.top_k, "Only the K most likely tokens; 0 (default): all")
-      ->check(CLI::Range(0, 1 << 22));
+      ->check(WholeNumber(0, 1 << 22));
   command
       .add_option("--top-p", generate.top_p,
                   "Only the likeliest with this probability; 0 (default): all")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(Number(0.0, 1.0));
   command
       .add_option(
           "--min-p", generate.min_p,
           "Only tokens with this share of the likeliest one's probability; 0 (default): all")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(Number(0.0, 1.0));
   command
       .add_option("--typical", generate.typical_p,
                   "Only the most typical tokens with this probability; 0 (default): all")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(Number(0.0, 1.0));
   command.add_option("--seed", generate.seed, "Equal seeds give equal text; 0 (default): random")
       ->check(CLI::Validator(CheckSeed, "", "seed"));
   AddPenaltyOptions(command, generate);
@@ -163,7 +165,7 @@ void AddRetrievalOptions(CLI::App& command, GenerateOptions& generate) {
       .add_option("--prefill", generate.prefill_tokens_max,
                   "Compute only the first N tokens of the prompt together, the others one by one; "
                   "for measurements")
-      ->check(CLI::Range(1, 1 << 24));
+      ->check(WholeNumber(1, 1 << 24));
 }
 
 InterruptCancels::InterruptCancels() {

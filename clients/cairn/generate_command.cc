@@ -1,4 +1,6 @@
 // cairn generate
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,9 +11,11 @@
 #include "clients/cairn/commands.h"
 #include "clients/cairn/daemon_options.h"
 #include "clients/cairn/input.h"
+#include "clients/cairn/number_check.h"
 #include "clients/cairn/output.h"
 #include "clients/cairn/text_format.h"
 #include "clients/cpp/request_check.h"
+#include "common/base/json_string.h"
 #include "common/base/printable.h"
 
 namespace cairn::cli {
@@ -113,6 +117,12 @@ absl::Status ReadPrompt(GenerateArguments& options) {
   CAIRN_RETURN_IF_ERROR(CheckUtf8("--label", generate.label));
   CAIRN_RETURN_IF_ERROR(CheckUtf8("--policy", generate.policy));
   for (const std::string& text : generate.stop) CAIRN_RETURN_IF_ERROR(CheckUtf8("--stop", text));
+  if (options.prompt.empty() && options.file.empty()) {
+    if (::isatty(STDIN_FILENO) == 1) {
+      throw CLI::ValidationError("there is no prompt: give one, or --file, or a text on its input");
+    }
+    options.file = "-";
+  }
   if (!options.file.empty()) {
     CAIRN_ASSIGN_OR_RETURN(generate.prompt, ReadInput(options.file, kPromptBytesMax));
     CAIRN_RETURN_IF_ERROR(CheckUtf8(InputName(options.file), generate.prompt));
@@ -120,7 +130,7 @@ absl::Status ReadPrompt(GenerateArguments& options) {
   CAIRN_RETURN_IF_ERROR(CheckUtf8("the prompt", options.prompt));
   generate.prompt += options.prompt;
   if (generate.prompt.empty()) {
-    return InvalidArgument("there is no prompt: give one, or --file");
+    return InvalidArgument("there is no prompt: {} is empty", InputName(options.file));
   }
   return CheckPrompt("the prompt", generate.prompt);
 }
@@ -166,7 +176,7 @@ absl::Status Run(GenerateArguments& options) {
     if (options.json || lines) return;
     text_open = text.back() != '\n';
     // Nobody gets what would be computed.
-    if (!WriteOutput(text).ok()) interrupt.Cancel();
+    if (!WriteOutput(ForTheReader(text)).ok()) interrupt.Cancel();
   };
   const absl::StatusOr<GenerateResult> result = client->Generate(generate, interrupt.token());
   progress.Clear();
@@ -196,10 +206,11 @@ void AddGenerateCommand(CLI::App& app, CommandResult& result) {
       "later.");
   auto options = std::make_shared<GenerateArguments>();
   GenerateOptions& generate = options->generate;
-  command.add_option("prompt", options->prompt, "The prompt");
+  command.add_option("prompt", options->prompt,
+                     "The prompt; without it and --file standard input, unless that is a terminal");
   command.add_option("--file", options->file, "A text to put before the prompt; -: standard input");
   command.add_option("--tokens", generate.tokens_max, "Tokens to generate at most")
-      ->check(CLI::Range(0, 1 << 24))
+      ->check(WholeNumber(0, 1 << 24))
       ->capture_default_str();
   AddSamplingOptions(command, generate);
   AddRetrievalOptions(command, generate);
@@ -228,11 +239,16 @@ void AddGenerateCommand(CLI::App& app, CommandResult& result) {
           "--logprobs", options->logprob_count,
           "Print a line for each token instead of text: its id, itself, the logarithm of its "
           "probability, and the same of the N most likely tokens")
-      ->check(CLI::Range(0, 20));
+      ->check(WholeNumber(0, 20));
   command.add_flag("--json", options->json, "Print one JSON object at the end instead of text");
   command.add_flag("--stats", options->stats, "Print a summary on standard error");
   command.add_flag("--progress", options->progress, "Show progress also without a terminal");
   AddSocketOption(command, options->socket);
+  command.footer(
+      "examples:\n"
+      "  cairn generate \"The capital of France is\" --tokens 20\n"
+      "  cairn generate --file book.txt \"In short, this book says that\"\n"
+      "  cat question.txt | cairn generate --json");
   SetAction(command, result, [options] { return Run(*options); });
 }
 

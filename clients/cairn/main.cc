@@ -81,9 +81,12 @@ int Run(int argc, char** argv) {
       "generate, chat and sessions talk to the daemons, which must run:\n"
       "  cairn-kv-node &\n"
       "  cairn-compute-node --model MODEL.gguf &\n\n"
+      "example: cairn generate \"The capital of France is\"\n"
       "Each command explains itself: cairn COMMAND --help");
 #else
-  app.footer("Each command explains itself: cairn COMMAND --help");
+  app.footer(
+      "example: cairn model inspect model.gguf\n"
+      "Each command explains itself: cairn COMMAND --help");
 #endif
   try {
     app.parse(argc, argv);

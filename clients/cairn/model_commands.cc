@@ -17,6 +17,7 @@
 #include "clients/cairn/commands.h"
 #include "clients/cairn/input.h"
 #include "clients/cairn/model_input.h"
+#include "clients/cairn/number_check.h"
 #include "clients/cairn/output.h"
 #include "common/base/status.h"
 #include "common/kv/kv_format.h"
@@ -40,6 +41,7 @@ struct InspectCommandOptions {
   std::string model;
   int threads = 0;
   bool no_probe = false;
+  bool json = false;
 };
 
 absl::Status Inspect(const InspectCommandOptions& options) {
@@ -54,7 +56,8 @@ absl::Status Inspect(const InspectCommandOptions& options) {
       return compute::MeasureReadBandwidth(pool, compute::ReadProbeBufferBytes(), kProbeTime);
     };
   }
-  return WriteOutput(compute::InspectModel(**file, inspect).text);
+  const compute::ModelReport report = compute::InspectModel(**file, inspect);
+  return WriteOutput(options.json ? report.json : report.text);
 }
 
 absl::Status Tokenize(const std::string& path, bool special) {
@@ -158,8 +161,10 @@ void AddInspect(CLI::App& group, CommandResult& result) {
   command
       ->add_option("--threads", options->threads,
                    "Threads that measure it; 0: one for each processor")
-      ->check(CLI::Range(0, kThreadsMax))
+      ->check(WholeNumber(0, kThreadsMax))
       ->capture_default_str();
+  command->add_flag("--json", options->json, "As a JSON object, sizes in bytes");
+  command->footer("example: cairn model inspect model.gguf --json --no-probe");
   SetAction(*command, result, [options] { return Inspect(*options); });
 }
 
@@ -168,7 +173,7 @@ void AddTokenize(CLI::App& group, CommandResult& result) {
       "tokenize",
       "Read a text from standard input and print the ids of its tokens, the pieces that the model\n"
       "works with, on one line.");
-  command->footer("Example: echo -n 'Hello, world' | cairn model tokenize model.gguf");
+  command->footer("example: echo -n 'Hello, world' | cairn model tokenize model.gguf");
   auto path = std::make_shared<std::string>();
   auto special = std::make_shared<bool>(false);
   command->add_option("MODEL", *path, "A model, or only its vocabulary, in GGUF format")
@@ -209,8 +214,9 @@ void AddLogits(CLI::App& group, CommandResult& result) {
       ->add_option("--threads", options->threads,
                    "Threads that compute; 0: one for each processor. The result does not depend on "
                    "it")
-      ->check(CLI::Range(0, kThreadsMax))
+      ->check(WholeNumber(0, kThreadsMax))
       ->capture_default_str();
+  command->footer("example: cairn model logits model.gguf tokens.i32 logits.f32 --all");
   SetAction(*command, result, [options] { return Logits(*options); });
 }
 
@@ -220,6 +226,7 @@ void AddModelCommands(CLI::App& app, CommandResult& result) {
   CLI::App* group =
       app.add_subcommand("model", "Look at a model file and run it by itself, without any daemon");
   group->require_subcommand(1);
+  group->footer("example: cairn model inspect model.gguf");
   AddInspect(*group, result);
   AddTokenize(*group, result);
   AddLogits(*group, result);

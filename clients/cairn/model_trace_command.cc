@@ -10,6 +10,7 @@
 
 #include "clients/cairn/commands.h"
 #include "clients/cairn/model_input.h"
+#include "clients/cairn/number_check.h"
 #include "clients/cairn/output.h"
 #include "clients/cairn/trace_recorder.h"
 #include "common/trace/trace.h"
@@ -147,36 +148,37 @@ void AddModelTraceCommand(CLI::App& group, CommandResult& result) {
       ->add_option("--layers", options->layers,
                    "Layers to record, such as 0,5; without it all of them")
       ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(WholeNumber(0, 1 << 20));
   command->add_option("--kv-heads", options->kv_heads, "KV heads to record; without it all of them")
       ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(WholeNumber(0, 1 << 20));
   command
       ->add_option("--prompt", options->prompt_count,
                    "How many of the tokens are the prompt; those behind count as decoded. "
                    "Without it all of them are")
-      ->check(CLI::Range(std::int64_t{0}, kTraceTokensMax));
+      ->check(WholeNumber(0, kTraceTokensMax));
   command
       ->add_option("--generate", options->generate_count,
                    "Tokens to decode greedily behind those of the file")
-      ->check(CLI::Range(std::int64_t{0}, kTraceTokensMax))
+      ->check(WholeNumber(0, kTraceTokensMax))
       ->capture_default_str();
   command
       ->add_option("--query-from", options->query_from,
                    "The first position whose queries are recorded. Without it that behind the "
                    "prompt")
-      ->check(CLI::Range(std::int64_t{0}, kTraceTokensMax));
+      ->check(WholeNumber(0, kTraceTokensMax));
   command
       ->add_option("--query-every", options->query_every,
                    "From there on, record the queries of every so manieth token")
-      ->check(CLI::Range(std::int64_t{1}, kTraceTokensMax))
+      ->check(WholeNumber(1, kTraceTokensMax))
       ->capture_default_str();
   command
       ->add_option("--threads", options->threads,
                    "Threads that compute; 0: one for each processor. The result does not depend on "
                    "it")
-      ->check(CLI::Range(0, kThreadsMax))
+      ->check(WholeNumber(0, kThreadsMax))
       ->capture_default_str();
+  command->footer("example: cairn model trace model.gguf tokens.i32 run.trace --layers 0,5");
   SetAction(*command, result, [options] { return Record(*options); });
 }
 

@@ -1,9 +1,9 @@
 #include "clients/cairn/output.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
-
-#include <fmt/format.h>
 
 #include "common/base/printable.h"
 
@@ -29,6 +29,11 @@ absl::Status WriteOutput(std::string_view text) {
 absl::Status OutputStatus() {
   if (OutputError() == 0) return absl::OkStatus();
   return ErrnoStatus(OutputError(), "write to standard output");
+}
+
+std::string ForTheReader(std::string_view text) {
+  static const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  return terminal ? EscapeControlsInLines(text) : std::string(text);
 }
 
 bool OutputReaderIsGone() { return OutputError() == EPIPE; }

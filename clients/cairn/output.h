@@ -4,6 +4,7 @@
 // Threading:  one thread at a time.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "common/base/status.h"
@@ -19,6 +20,10 @@ absl::Status OutputStatus();
 
 // Whether it failed because nobody reads any more (cairn ... | head): not worth a message.
 bool OutputReaderIsGone();
+
+// Text that a model wrote, or somebody else, as it goes to WriteOutput: where that is a terminal
+// control characters other than line ends and tabs are escaped, because a terminal obeys them.
+std::string ForTheReader(std::string_view text);
 
 // Writes to standard error.
 void WriteNote(std::string_view text);

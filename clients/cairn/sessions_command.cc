@@ -8,8 +8,10 @@
 
 #include "clients/cairn/commands.h"
 #include "clients/cairn/daemon_options.h"
+#include "clients/cairn/number_check.h"
 #include "clients/cairn/output.h"
 #include "clients/cairn/text_format.h"
+#include "common/base/json_string.h"
 #include "common/base/printable.h"
 
 namespace cairn::cli {
@@ -29,19 +31,24 @@ absl::StatusOr<std::unique_ptr<CairnClient>> Connect(const SessionsArguments& op
   return ConnectWhenReady(options.socket, progress, interrupt.token());
 }
 
-std::string Json(const std::vector<ConversationInfo>& conversations) {
+// Fields of an object.
+std::string JsonFields(const ConversationInfo& info) {
   const auto seconds = [](std::chrono::system_clock::time_point time) {
     return std::chrono::duration<double>(time.time_since_epoch()).count();
   };
+  return fmt::format(
+      "\"conversation_id\": {}, \"label\": {}, \"token_count\": {}, \"flash_bytes\": {}, "
+      "\"create_time\": {:.6f}, \"update_time\": {}, \"usable\": {}",
+      info.conversation_id, JsonString(info.label), info.token_count, info.flash_bytes,
+      seconds(info.create_time),
+      info.update_time ? fmt::format("{:.6f}", seconds(*info.update_time)) : "null", info.usable);
+}
+
+std::string Json(const std::vector<ConversationInfo>& conversations) {
   std::string out = "[";
   const char* separator = "\n";
   for (const ConversationInfo& info : conversations) {
-    out += fmt::format(
-        "{}  {{\"conversation_id\": {}, \"label\": {}, \"token_count\": {}, \"flash_bytes\": {}, "
-        "\"create_time\": {:.6f}, \"update_time\": {}, \"usable\": {}}}",
-        separator, info.conversation_id, JsonString(info.label), info.token_count, info.flash_bytes,
-        seconds(info.create_time),
-        info.update_time ? fmt::format("{:.6f}", seconds(*info.update_time)) : "null", info.usable);
+    out += fmt::format("{}  {{{}}}", separator, JsonFields(info));
     separator = ",\n";
   }
   return out + "\n]\n";
@@ -68,8 +75,12 @@ absl::Status List(const SessionsArguments& options) {
 
 absl::Status Show(const SessionsArguments& options) {
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client, Connect(options));
-  CAIRN_ASSIGN_OR_RETURN(const std::string text, client->ReadConversation(options.id));
-  return WriteOutput(text + "\n");
+  ConversationInfo info;
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, client->ReadConversation(options.id, &info));
+  if (options.json) {
+    return WriteOutput(fmt::format("{{{}, \"text\": {}}}\n", JsonFields(info), JsonString(text)));
+  }
+  return WriteOutput(ForTheReader(text) + "\n");
 }
 
 absl::Status Delete(const SessionsArguments& options) {
@@ -84,9 +95,6 @@ absl::Status Fork(const SessionsArguments& options) {
   return WriteOutput(fmt::format("{}\n", fork));
 }
 
-// Each command has arguments of its own: the parser takes the environment's socket also for those
-// that are not called, and would write it over the one that was given.
-
 void AddList(CLI::App& group, CommandResult& result) {
   CLI::App& command = *group.add_subcommand(
       "list",
@@ -95,6 +103,7 @@ void AddList(CLI::App& group, CommandResult& result) {
   auto options = std::make_shared<SessionsArguments>();
   command.add_flag("--json", options->json, "As JSON");
   AddSocketOption(command, options->socket);
+  command.footer("example: cairn sessions list");
   SetAction(command, result, [options] { return List(*options); });
 }
 
@@ -102,7 +111,9 @@ void AddShow(CLI::App& group, CommandResult& result) {
   CLI::App& command = *group.add_subcommand("show", "The text of a conversation");
   auto options = std::make_shared<SessionsArguments>();
   command.add_option("id", options->id, "Its id")->required()->check(ConversationNumber());
+  command.add_flag("--json", options->json, "As a JSON object, with what `list` says of it");
   AddSocketOption(command, options->socket);
+  command.footer("example: cairn sessions show 3 --json");
   SetAction(command, result, [options] { return Show(*options); });
 }
 
@@ -112,9 +123,10 @@ void AddFork(CLI::App& group, CommandResult& result) {
   auto options = std::make_shared<SessionsArguments>();
   command.add_option("id", options->id, "The other's id")->required()->check(ConversationNumber());
   command.add_option("--tokens", options->token_count, "How many tokens; default: all")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31));
+      ->check(WholeNumber(1, std::int64_t{1} << 31));
   command.add_option("--label", options->label, "Shown by `cairn sessions list`");
   AddSocketOption(command, options->socket);
+  command.footer("example: cairn sessions fork 3 --tokens 900");
   SetAction(command, result, [options] { return Fork(*options); });
 }
 
@@ -123,6 +135,7 @@ void AddDelete(CLI::App& group, CommandResult& result) {
   auto options = std::make_shared<SessionsArguments>();
   command.add_option("id", options->id, "Its id")->required()->check(ConversationNumber());
   AddSocketOption(command, options->socket);
+  command.footer("example: cairn sessions delete 3");
   SetAction(command, result, [options] { return Delete(*options); });
 }
 
@@ -131,6 +144,7 @@ void AddDelete(CLI::App& group, CommandResult& result) {
 void AddSessionsCommands(CLI::App& app, CommandResult& result) {
   CLI::App& sessions = *app.add_subcommand("sessions", "Conversations that are on flash");
   sessions.require_subcommand(1);
+  sessions.footer("example: cairn sessions list");
   AddList(sessions, result);
   AddShow(sessions, result);
   AddFork(sessions, result);

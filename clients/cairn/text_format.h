@@ -4,13 +4,8 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 namespace cairn::cli {
-
-// A JSON string with its quotes, in which a terminal finds no control characters. Bytes that are
-// not UTF-8 cannot occur in what the daemon sends.
-std::string JsonString(std::string_view text);
 
 // "3.2 MiB".
 std::string HumanBytes(std::int64_t bytes);

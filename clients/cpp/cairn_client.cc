@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -480,6 +481,8 @@ absl::Status CairnClient::WaitUntilReady(std::chrono::milliseconds time_max,
 }
 
 std::string DefaultComputeSocket() {
+  const char* chosen = std::getenv("CAIRN_SOCKET");  // NOLINT(concurrency-mt-unsafe): read only
+  if (chosen != nullptr && *chosen != '\0') return chosen;
   return DefaultSocketPath(ProcessEnvironment(), "compute.sock");
 }
 

@@ -234,7 +234,8 @@ class CairnClient {
   std::unique_ptr<Impl> impl_;
 };
 
-// Where the daemon listens unless its configuration says otherwise; reads the environment.
+// $CAIRN_SOCKET; without that variable where the daemon listens unless its configuration says
+// otherwise, which depends on the environment too.
 std::string DefaultComputeSocket();
 
 }  // namespace cairn

@@ -3,6 +3,7 @@
 //   cairn-client-example [SOCKET]
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 #include "clients/cpp/cairn_client.h"
 
@@ -13,9 +14,29 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
+// What the arguments ask for beside the example itself: nullptr for nothing.
+const char* TextFor(int argc, char** argv) {
+  const std::string_view first = argc > 1 ? argv[1] : "";
+  if (first == "--version") return "cairn-client-example " CAIRN_VERSION "\n";
+  if (first == "--help") {
+    return "usage: cairn-client-example [SOCKET]\n"
+           "Asks two questions in a conversation, and deletes it. SOCKET is that of\n"
+           "cairn-compute-node; default: $CAIRN_SOCKET, else where it listens by default.\n"
+           "example: cairn-client-example /run/cairn/compute.sock\n";
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (const char* text = TextFor(argc, argv); text != nullptr) {
+    return std::fputs(text, stdout) >= 0 && std::fflush(stdout) == 0 ? 0 : 1;
+  }
+  if (argc > 2 || (argc == 2 && argv[1][0] == '-')) {
+    std::fprintf(stderr, "cairn-client-example: unknown argument %s; see --help\n", argv[argc - 1]);
+    return 2;
+  }
   const std::string socket = argc > 1 ? argv[1] : cairn::DefaultComputeSocket();
   auto client = cairn::CairnClient::Connect(socket);
   if (!client.ok()) return Fail(client.status());

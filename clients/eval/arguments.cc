@@ -3,16 +3,18 @@
 #include <string_view>
 
 #include "clients/cairn/model_input.h"
+#include "clients/cairn/number_check.h"
 
 namespace cairn::eval {
 namespace {
 
 constexpr std::string_view kHalves = "halves";
+constexpr std::int64_t kCountMax = std::int64_t{1} << 32;
 
 // What runs: a text under a model, or a trace.
 void AddInputs(CLI::App& app, Arguments& arguments) {
-  const CLI::Range positive(std::int64_t{1}, std::int64_t{1} << 32);
-  const CLI::Range count(std::int64_t{0}, std::int64_t{1} << 32);
+  const CLI::Validator positive = cli::WholeNumber(1, kCountMax);
+  const CLI::Validator count = cli::WholeNumber(0, kCountMax);
   auto* model = app.add_option("--model", arguments.model, "The model in GGUF format");
   auto* text = app.add_option("--text", arguments.text, "The text, as a file");
   auto* tasks = app.add_option("--tasks", arguments.tasks, "Or a tasks file, of which a document");
@@ -77,7 +79,7 @@ absl::StatusOr<double> ParseShare(std::string_view option, std::string text) {
 }  // namespace
 
 void AddOptions(CLI::App& app, Arguments& arguments) {
-  const CLI::Range positive(std::int64_t{1}, std::int64_t{1} << 32);
+  const CLI::Validator positive = cli::WholeNumber(1, kCountMax);
   AddInputs(app, arguments);
   app.add_option("--policy", arguments.eval.policies, "Policies, in this order")
       ->delimiter(',')
@@ -91,7 +93,7 @@ void AddOptions(CLI::App& app, Arguments& arguments) {
                "Follow the clusters, and compare them with others; takes minutes")
       ->excludes(app.get_option("--trace"));
   app.add_option("--threads", arguments.threads, "Threads that compute; 0: one for each processor")
-      ->check(CLI::Range(0, cli::kThreadsMax))
+      ->check(cli::WholeNumber(0, cli::kThreadsMax))
       ->capture_default_str();
   app.add_option("--json", arguments.json, "File for all figures, replaced if it exists");
   app.add_option("--selections", arguments.selections,
@@ -124,7 +126,7 @@ absl::Status ParseValues(Arguments& arguments) {
     return InvalidArgument("--kv-format {}: it must be {}", arguments.kv_format, kKvFormatNames);
   }
   eval.kv_format = *format;
-  return absl::OkStatus();
+  return eval.selection.Validate();
 }
 
 ReplayOptions ReplayOptionsOf(const Arguments& arguments) {

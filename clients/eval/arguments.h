@@ -37,8 +37,8 @@ void AddOptions(CLI::App& app, Arguments& arguments);
 // What CLI11 cannot say of the options by itself: behind app.parse, which throws as this does.
 void CheckOptions(const CLI::App& app, const Arguments& arguments);
 
-// Fills what options are written as text for: shares and the format. INVALID_ARGUMENT naming the
-// option.
+// Fills what options are written as text for: shares and the format; checks what is selected.
+// INVALID_ARGUMENT naming the option.
 absl::Status ParseValues(Arguments& arguments);
 
 // Of a trace; behind ParseValues.

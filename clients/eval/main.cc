@@ -136,7 +136,6 @@ absl::Status WriteFigures(const Arguments& arguments, const RunManifest& manifes
 }
 
 absl::Status Run(Arguments& arguments, const std::vector<std::string>& command_line) {
-  CAIRN_RETURN_IF_ERROR(ParseValues(arguments));
   for (const std::string& output : {arguments.json, arguments.selections}) {
     const std::string inputs[] = {arguments.model, arguments.text, arguments.tasks,
                                   arguments.trace};
@@ -165,11 +164,18 @@ int Main(int argc, char** argv) {
       "Runs a text under retrieval policies and under full attention, and says how far "
       "each is from it.\nOr replays the keys and queries of a trace under them, without the model.",
       "cairn-policy-eval"};
+  app.set_version_flag("--version", "cairn-policy-eval " CAIRN_VERSION);
+  app.footer(
+      "examples:\n"
+      "  cairn-policy-eval --model model.gguf --text book.txt --policy dynakv,no-cluster\n"
+      "  cairn-policy-eval --trace run.trace --policy dynakv --json figures.json");
   Arguments arguments;
   AddOptions(app, arguments);
   try {
     app.parse(argc, argv);
     CheckOptions(app, arguments);
+    const absl::Status values = ParseValues(arguments);
+    if (!values.ok()) throw CLI::ValidationError(Message(values));
   } catch (const CLI::Success& success) {
     std::ostringstream text;
     app.exit(success, text);

@@ -14,6 +14,7 @@ call, no generated stubs. An application would run protoc once, when it is built
 import argparse
 import importlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -66,8 +67,10 @@ class CairnClient:
 
 
 def default_socket():
-    """-> where cairn-compute-node listens unless its configuration says otherwise."""
-    if "XDG_RUNTIME_DIR" in os.environ:
+    """-> $CAIRN_SOCKET, else where cairn-compute-node listens unless its configuration says otherwise."""
+    if os.environ.get("CAIRN_SOCKET"):
+        return os.environ["CAIRN_SOCKET"]
+    if os.environ.get("XDG_RUNTIME_DIR"):
         return os.path.join(os.environ["XDG_RUNTIME_DIR"], "cairn", "compute.sock")
     if os.geteuid() == 0:
         return "/run/cairn/compute.sock"
@@ -75,10 +78,19 @@ def default_socket():
     return os.path.join(state, "cairn", "compute.sock")
 
 
+def version():
+    """-> Cairn's, as its build description has it."""
+    with open(os.path.join(REPOSITORY, "CMakeLists.txt"), encoding="utf-8") as file:
+        return re.search(r"VERSION (\d[\d.]*) LANGUAGES", file.read()).group(1)
+
+
 def main():
-    parser = argparse.ArgumentParser(description="Generate text with Cairn.")
+    parser = argparse.ArgumentParser(description="Generate text with Cairn.",
+                                     epilog="example: generate.py --chat 'What is the code of the red door?'")
     parser.add_argument("prompt")
-    parser.add_argument("--socket", default=default_socket())
+    parser.add_argument("--version", action="version", version=f"generate.py {version()}")
+    parser.add_argument("--socket", default=default_socket(),
+                        help="of cairn-compute-node; default: $CAIRN_SOCKET, else where it listens")
     parser.add_argument("--conversation", type=int, default=0, help="continue this conversation")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--stop", action="append", default=[], help="end before this text; may be repeated")

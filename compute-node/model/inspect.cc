@@ -6,7 +6,9 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <utility>
 
+#include "common/base/json_string.h"
 #include "common/kv/kv_format.h"
 #include "compute-node/kernels/attention.h"
 #include "compute-node/model/chat_template.h"
@@ -21,8 +23,28 @@ namespace {
 // Damage can make every tensor a problem of its own.
 constexpr std::size_t kWeightProblemsShownMax = 16;
 
-void AddLine(std::string& text, std::string_view name, std::string_view value) {
-  fmt::format_to(std::back_inserter(text), "{:<16} {}\n", fmt::format("{}:", name), value);
+// The lines, and the same as fields of a JSON object.
+struct Report {
+  std::string text;
+  std::vector<std::string> fields;
+};
+
+void AddText(Report& report, std::string_view name, std::string_view value) {
+  fmt::format_to(std::back_inserter(report.text), "{:<16} {}\n", fmt::format("{}:", name), value);
+}
+
+void AddField(Report& report, std::string_view name, std::string_view json) {
+  report.fields.push_back(fmt::format("{}: {}", JsonString(name), json));
+}
+
+void AddLine(Report& report, std::string_view name, std::string_view value) {
+  AddText(report, name, value);
+  AddField(report, name, JsonString(value));
+}
+
+void AddNumber(Report& report, std::string_view name, std::int64_t number) {
+  AddText(report, name, std::to_string(number));
+  AddField(report, name, std::to_string(number));
 }
 
 std::string StringOr(const GgufFile& file, std::string_view key, std::string_view fallback) {
@@ -47,7 +69,17 @@ std::int64_t KvTokenBytes(const ModelConfig& config, KvFormat format) {
   return config.layer_count * config.kv_head_count * KvEntryBytes(format, config.head_dim);
 }
 
-// What `token_count` tokens take in each format: "12288 in f16, 24576 in f32".
+// A JSON object of what `token_count` tokens take, by format.
+std::string KvBytesJson(const ModelConfig& config, std::int64_t token_count) {
+  std::vector<std::string> fields;
+  for (const KvFormat format : kKvFormats) {
+    fields.push_back(fmt::format("{}: {}", JsonString(KvFormatName(format)),
+                                 token_count * KvTokenBytes(config, format)));
+  }
+  return fmt::format("{{{}}}", fmt::join(fields, ", "));
+}
+
+// The same for people: "12288 in f16, 24576 in f32".
 std::string KvBytesInFormats(const ModelConfig& config, std::int64_t token_count) {
   std::string text;
   for (const KvFormat format : kKvFormats) {
@@ -57,11 +89,19 @@ std::string KvBytesInFormats(const ModelConfig& config, std::int64_t token_count
   return text;
 }
 
-void AddTensorTypes(const GgufFile& file, std::string& text) {
+void AddTensorTypes(const GgufFile& file, Report& report) {
   struct Total {
     std::int64_t count = 0;
     std::int64_t value_count = 0;
     std::int64_t bytes = 0;
+
+    std::string Text() const {
+      return fmt::format("{} with {} values in {} bytes", count, value_count, bytes);
+    }
+    std::string Json() const {
+      return fmt::format("{{\"count\": {}, \"values\": {}, \"bytes\": {}}}", count, value_count,
+                         bytes);
+    }
   };
   std::map<GgufTensorType, Total> totals;
   Total all;
@@ -72,27 +112,33 @@ void AddTensorTypes(const GgufFile& file, std::string& text) {
       total->bytes += static_cast<std::int64_t>(tensor.data.size());
     }
   }
-  AddLine(text, "tensors",
-          fmt::format("{} with {} values in {} bytes", all.count, all.value_count, all.bytes));
+  AddText(report, "tensors", all.Text());
+  std::vector<std::string> types;
   for (const auto& [type, total] : totals) {
-    AddLine(
-        text, fmt::format("  {}", GgufTensorTypeName(type)),
-        fmt::format("{} with {} values in {} bytes", total.count, total.value_count, total.bytes));
+    const std::string name(GgufTensorTypeName(type));
+    AddText(report, "  " + name, total.Text());
+    types.push_back(fmt::format("{}: {}", JsonString(name), total.Json()));
   }
+  AddField(report, "tensors", all.Json());
+  AddField(report, "tensor_types", fmt::format("{{{}}}", fmt::join(types, ", ")));
 }
 
-void AddShape(const ModelConfig& config, std::string& text) {
-  AddLine(text, "layers", std::to_string(config.layer_count));
-  AddLine(text, "embedding", std::to_string(config.embedding_length));
-  AddLine(text, "feed_forward", std::to_string(config.feed_forward_length));
-  AddLine(text, "heads",
+void AddShape(const ModelConfig& config, Report& report) {
+  AddNumber(report, "layers", config.layer_count);
+  AddNumber(report, "embedding", config.embedding_length);
+  AddNumber(report, "feed_forward", config.feed_forward_length);
+  AddText(report, "heads",
           fmt::format("{} query, {} KV, of {}", config.head_count, config.kv_head_count,
                       config.head_dim));
-  if (config.vocab_size > 0) AddLine(text, "vocabulary", std::to_string(config.vocab_size));
-  AddLine(text, "context", fmt::format("{} tokens", config.context_length));
+  AddField(report, "heads",
+           fmt::format("{{\"query\": {}, \"kv\": {}, \"dim\": {}}}", config.head_count,
+                       config.kv_head_count, config.head_dim));
+  if (config.vocab_size > 0) AddNumber(report, "vocabulary", config.vocab_size);
+  AddText(report, "context", fmt::format("{} tokens", config.context_length));
+  AddField(report, "context", std::to_string(config.context_length));
 }
 
-void AddRope(const GgufFile& file, const ModelConfig& config, std::string& text) {
+void AddRope(const GgufFile& file, const ModelConfig& config, Report& report) {
   std::string value =
       fmt::format("base {}, {} pairs", config.rope_freq_base,
                   config.rope_pairing == RopePairing::kHalves ? "half" : "adjacent");
@@ -103,7 +149,7 @@ void AddRope(const GgufFile& file, const ModelConfig& config, std::string& text)
     value += fmt::format(", linear scaling by {}", 1 / config.rope_frequency_scale);
   }
   if (file.FindTensor("rope_freqs.weight") != nullptr) value += ", divisors in rope_freqs.weight";
-  AddLine(text, "rope", value);
+  AddLine(report, "rope", value);
 }
 
 // The forward pass's memory, and the states of the attention over entries that come in slices.
@@ -114,48 +160,65 @@ std::int64_t ScratchBytes(const ModelConfig& config, std::int64_t batch_tokens) 
 }
 
 void AddSpeed(const ModelConfig& config, std::int64_t weight_bytes, const InspectOptions& options,
-              std::string& text) {
+              Report& report) {
   const absl::StatusOr<ReadBandwidth> bandwidth = options.probe();
   if (!bandwidth.ok()) {
-    AddLine(text, "read_bandwidth", fmt::format("not measured: {}", Message(bandwidth.status())));
+    AddText(report, "read_bandwidth", fmt::format("not measured: {}", Message(bandwidth.status())));
     return;
   }
-  AddLine(
-      text, "read_bandwidth",
+  AddText(
+      report, "read_bandwidth",
       fmt::format("{:.1f} GB/s with {} threads over {} bytes", bandwidth->bytes_per_second / 1e9,
                   bandwidth->thread_count, bandwidth->buffer_bytes));
-  std::string bounds;
+  AddField(
+      report, "read_bandwidth",
+      fmt::format("{{\"bytes_per_second\": {:.0f}, \"threads\": {}, \"buffer_bytes\": {}}}",
+                  bandwidth->bytes_per_second, bandwidth->thread_count, bandwidth->buffer_bytes));
+  std::vector<std::string> bounds;
+  std::vector<std::string> fields;
   for (const std::int64_t depth : {std::int64_t{0}, std::int64_t{4096}, std::int64_t{16384}}) {
     if (depth >= config.context_length) break;
     const std::int64_t bytes = weight_bytes + depth * KvTokenBytes(config, KvFormat::kF16);
-    bounds += fmt::format("{}{:.1f} after {} tokens", bounds.empty() ? "" : ", ",
-                          bandwidth->bytes_per_second / static_cast<double>(bytes), depth);
+    const double rate = bandwidth->bytes_per_second / static_cast<double>(bytes);
+    bounds.push_back(fmt::format("{:.1f} after {} tokens", rate, depth));
+    fields.push_back(fmt::format("\"{}\": {:.3f}", depth, rate));
   }
-  AddLine(text, "decode_bound", fmt::format("tokens/s at most {}", bounds));
+  AddText(report, "decode_bound", fmt::format("tokens/s at most {}", fmt::join(bounds, ", ")));
+  AddField(report, "decode_bound", fmt::format("{{{}}}", fmt::join(fields, ", ")));
 }
 
 // What running it takes. REQUIRES: it runs.
 void AddEstimates(const ModelConfig& config, const WeightsSurvey& survey,
-                  const InspectOptions& options, std::string& text) {
-  AddLine(text, "weights_memory", InMebibytes(survey.packed_bytes));
+                  const InspectOptions& options, Report& report) {
+  AddText(report, "weights_memory", InMebibytes(survey.packed_bytes));
+  AddField(report, "weights_memory", std::to_string(survey.packed_bytes));
   const std::int64_t batch_tokens = std::min(options.batch_tokens, config.context_length);
-  AddLine(text, "scratch_memory",
-          fmt::format("{} for passes of {} tokens", InMebibytes(ScratchBytes(config, batch_tokens)),
-                      batch_tokens));
+  const std::int64_t scratch_bytes = ScratchBytes(config, batch_tokens);
+  AddText(report, "scratch_memory",
+          fmt::format("{} for passes of {} tokens", InMebibytes(scratch_bytes), batch_tokens));
+  AddField(report, "scratch_memory",
+           fmt::format("{{\"bytes\": {}, \"pass_tokens\": {}}}", scratch_bytes, batch_tokens));
   constexpr std::int64_t kManyTokens = 1024;
-  AddLine(text, "flash_1k_tokens", fmt::format("bytes {}", KvBytesInFormats(config, kManyTokens)));
-  AddLine(text, "decode_reads",
+  AddText(report, "flash_1k_tokens",
+          fmt::format("bytes {}", KvBytesInFormats(config, kManyTokens)));
+  AddField(report, "flash_1k_tokens", KvBytesJson(config, kManyTokens));
+  AddText(report, "decode_reads",
           fmt::format("{} bytes of weights a token, and of keys and values for each token before "
                       "it {}",
                       survey.decode_bytes, KvBytesInFormats(config, 1)));
-  if (options.probe) AddSpeed(config, survey.decode_bytes, options, text);
+  AddField(report, "decode_reads", std::to_string(survey.decode_bytes));
+  if (options.probe) AddSpeed(config, survey.decode_bytes, options, report);
 }
 
-void AddProblems(const std::vector<absl::Status>& problems, std::string& text) {
-  if (problems.empty()) AddLine(text, "runs", "yes");
+void AddProblems(const std::vector<absl::Status>& problems, Report& report) {
+  if (problems.empty()) AddText(report, "runs", "yes");
+  std::vector<std::string> texts;
   for (const absl::Status& problem : problems) {
-    AddLine(text, "runs", fmt::format("no: {}", Message(problem)));
+    AddText(report, "runs", fmt::format("no: {}", Message(problem)));
+    texts.push_back(JsonString(Message(problem)));
   }
+  AddField(report, "runs", problems.empty() ? "true" : "false");
+  AddField(report, "problems", fmt::format("[{}]", fmt::join(texts, ", ")));
 }
 
 // Tensors are compared with a shape only if there is one.
@@ -176,35 +239,36 @@ WeightsSurvey SurveyWeights(const GgufFile& file, const ModelConfigReport& confi
 }  // namespace
 
 ModelReport InspectModel(const GgufFile& file, const InspectOptions& options) {
-  ModelReport report;
-  std::string& text = report.text;
+  Report report;
   const std::size_t part_count = file.paths().size();
-  AddLine(text, "format",
+  AddLine(report, "format",
           fmt::format("GGUF {}, {} bytes{}", file.version(), file.byte_count(),
                       part_count > 1 ? fmt::format(" in {} files", part_count) : ""));
-  AddLine(text, "architecture", StringOr(file, "general.architecture", "(none)"));
-  AddLine(text, "name", StringOr(file, "general.name", "(none)"));
+  AddLine(report, "architecture", StringOr(file, "general.architecture", "(none)"));
+  AddLine(report, "name", StringOr(file, "general.name", "(none)"));
   ModelConfigReport config = ReportModelConfig(file);
   if (config.shape_is_known) {
-    AddShape(config.config, text);
-    if (config.architecture_is_known) AddRope(file, config.config, text);
-    AddLine(text, "kv_bytes_token", KvBytesInFormats(config.config, 1));
+    AddShape(config.config, report);
+    if (config.architecture_is_known) AddRope(file, config.config, report);
+    AddText(report, "kv_bytes_token", KvBytesInFormats(config.config, 1));
+    AddField(report, "kv_bytes_token", KvBytesJson(config.config, 1));
   }
-  AddTensorTypes(file, text);
-  AddLine(text, "tokenizer",
+  AddTensorTypes(file, report);
+  AddLine(report, "tokenizer",
           fmt::format("{}, pre-tokenizer {}, {} tokens",
                       StringOr(file, "tokenizer.ggml.model", "(none)"),
                       StringOr(file, "tokenizer.ggml.pre", "(none)"),
                       file.FindArrayCount("tokenizer.ggml.tokens").value_or(0)));
-  AddLine(text, "chat_template", ChatFamily(file));
-  report.problems = std::move(config.problems);
+  AddLine(report, "chat_template", ChatFamily(file));
+  std::vector<absl::Status> problems = std::move(config.problems);
   const WeightsSurvey survey = SurveyWeights(file, config);
-  report.problems.insert(report.problems.end(), survey.problems.begin(), survey.problems.end());
+  problems.insert(problems.end(), survey.problems.begin(), survey.problems.end());
   const auto tokenizer = Tokenizer::FromGguf(file);
-  if (!tokenizer.ok()) report.problems.push_back(tokenizer.status());
-  if (report.problems.empty()) AddEstimates(config.config, survey, options, text);
-  AddProblems(report.problems, text);
-  return report;
+  if (!tokenizer.ok()) problems.push_back(tokenizer.status());
+  if (problems.empty()) AddEstimates(config.config, survey, options, report);
+  AddProblems(problems, report);
+  return {std::move(report.text), fmt::format("{{{}}}\n", fmt::join(report.fields, ", ")),
+          std::move(problems)};
 }
 
 }  // namespace cairn::compute

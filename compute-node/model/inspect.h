@@ -25,6 +25,7 @@ struct InspectOptions {
 
 struct ModelReport {
   std::string text;                    // lines of "name: value"
+  std::string json;                    // an object with a field for each of them, and a line end
   std::vector<absl::Status> problems;  // empty if Cairn runs the model
 };
 

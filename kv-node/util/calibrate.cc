@@ -4,7 +4,9 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
+#include "common/base/json_string.h"
 #include "kv-node/daemon/calibration.h"
 #include "kv-node/daemon/kv_daemon.h"
 #include "kv-node/layout/extent_file.h"
@@ -37,6 +39,27 @@ std::string Report(const DeviceProfile& profile) {
   return text;
 }
 
+std::string PointsJson(const std::vector<ProfilePoint>& points) {
+  std::vector<std::string> out;
+  for (const ProfilePoint& point : points) {
+    out.push_back(
+        fmt::format("{{\"request_bytes\": {}, \"in_flight\": {}, \"bytes_per_second\": {}}}",
+                    point.request_bytes, point.depth, point.bytes_per_second));
+  }
+  return fmt::format("[{}]", fmt::join(out, ", "));
+}
+
+std::string JsonReport(const DeviceProfile& profile) {
+  const MergeLimits merge = MergeLimitsOf(profile);
+  return fmt::format(
+      "{{\"device\": {}, \"by_size\": {}, \"by_depth\": {}, \"page_microseconds\": {}, "
+      "\"knee_bytes\": {}, \"queue_depth\": {}, \"merge_gap_bytes\": {}, "
+      "\"merge_piece_bytes_max\": {}}}\n",
+      JsonString(profile.device_name), PointsJson(profile.by_size), PointsJson(profile.by_depth),
+      profile.page_latency.count(), profile.knee_bytes, profile.queue_depth, merge.gap_bytes,
+      merge.piece_bytes_max);
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> RunCalibrate(const CalibrateCommand& command) {
@@ -64,7 +87,7 @@ absl::StatusOr<std::string> RunCalibrate(const CalibrateCommand& command) {
                          MeasureDeviceProfile(file->fd(), device_options, *meta));
   meta.reset();
   if (closed_sequence) CAIRN_RETURN_IF_ERROR(file->RecordMetadataSequence(*closed_sequence));
-  return Report(profile);
+  return command.json ? JsonReport(profile) : Report(profile);
 }
 
 }  // namespace cairn::kv

@@ -20,9 +20,10 @@ struct CalibrateCommand {
   // "emmc", "ufs3.1", "ufs4.0": measures the flash as it is with that device_profile. Empty: as it
   // is.
   std::string device_profile;
+  bool json = false;
 };
 
-// The text for the user: a table and what was derived from it.
+// The text for the user: a table and what was derived from it; or one JSON object with both.
 absl::StatusOr<std::string> RunCalibrate(const CalibrateCommand& command);
 
 }  // namespace cairn::kv

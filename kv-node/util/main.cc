@@ -9,9 +9,11 @@
 
 #include <CLI/CLI.hpp>
 
+#include "common/daemon/paths.h"
 #include "common/daemon/program.h"
 #include "common/log/log.h"
 #include "kv-node/util/calibrate.h"
+#include "kv-node/util/line_json.h"
 #include "kv-node/util/store_tool.h"
 
 namespace cairn::kv {
@@ -40,12 +42,21 @@ int Calibrate(CalibrateCommand command, const std::string& engine_name) {
   return printed.ok() ? 0 : CannotRun(Message(printed));
 }
 
+constexpr const char* kExamples =
+    "examples:\n"
+    "  cairn-kv-util verify\n"
+    "  cairn-kv-util repair --dry-run --store /mnt/flash/cairn\n"
+    "  cairn-kv-util calibrate --json";
+
 int Run(int argc, char** argv) {
   CLI::App app{kDescription, kName};
   app.set_version_flag("--version", std::string(kName) + " " CAIRN_VERSION);
+  app.footer(kExamples);
   app.require_subcommand(1);
   ToolOptions options;
+  options.directory = DefaultStateDir(ProcessEnvironment());
   bool dry_run = false;
+  bool json = false;
   CLI::App& verify =
       *app.add_subcommand("verify", "Read everything and report what is wrong; changes nothing");
   CalibrateCommand calibration;
@@ -53,16 +64,17 @@ int Run(int argc, char** argv) {
   CLI::App& calibrate = *app.add_subcommand(
       "calibrate",
       "Measure the flash again, for a second; the daemon works by it from its next start");
-  calibrate.add_option("--store", calibration.data_dir, "Directory of the store (data_dir)")
-      ->required();
   calibrate.add_option("--io-engine", engine_name, "\"auto\", \"io_uring\" or \"threads\"");
   calibrate.add_option("--device-profile", calibration.device_profile,
                        "As the flash is below this device_profile: emmc, ufs3.1 or ufs4.0");
   CLI::App& repair = *app.add_subcommand(
       "repair", "Drop what is lost, and say what that was; a store that is whole is left as it is");
-  for (CLI::App* command : {&verify, &repair}) {
-    command->add_option("--store", options.directory, "Directory of the store (data_dir)")
-        ->required();
+  for (CLI::App* command : {&verify, &repair, &calibrate}) {
+    command
+        ->add_option("--store", options.directory,
+                     "Directory of the store (data_dir); default: that of cairn-kv-node")
+        ->capture_default_str();
+    command->add_flag("--json", json, "As JSON: an object a line, the fields of each line of text");
   }
   repair.add_flag("--dry-run", dry_run, "Only say what would be lost and changed");
   try {
@@ -76,10 +88,14 @@ int Run(int argc, char** argv) {
   }
   const absl::Status logging = InitLogging(kName, "error");
   if (!logging.ok()) return CannotRun(Message(logging));
-  if (calibrate.parsed()) return Calibrate(std::move(calibration), engine_name);
+  if (calibrate.parsed()) {
+    calibration.data_dir = options.directory;
+    calibration.json = json;
+    return Calibrate(std::move(calibration), engine_name);
+  }
   absl::Status printed;
-  const LineSink print = [&printed](const std::string& line) {
-    if (printed.ok()) printed = PrintText(line + "\n");
+  const LineSink print = [&printed, json](const std::string& line) {
+    if (printed.ok()) printed = PrintText((json ? LineAsJson(line) : line) + "\n");
   };
   const absl::StatusOr<std::int64_t> findings =
       verify.parsed()

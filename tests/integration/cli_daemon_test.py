@@ -2,6 +2,7 @@
 
 Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3 tests/integration/cli_daemon_test.py
 """
+import json
 import os
 import signal
 import subprocess
@@ -48,13 +49,43 @@ class CliDaemonTest(daemons.SharedCairnTest):
             missing = arguments[:2] == ["sessions", "delete"]
             self.assertEqual(done.returncode, 1 if missing else 0, (arguments, done.stderr))
 
+    def test_socket_of_the_environment_counts_for_other_clients_too(self):
+        programs = ([binary("cairn-client-example")],
+                    ["/usr/bin/python3", os.path.join(daemons.REPOSITORY, "clients", "python", "generate.py"), "Mira"])
+        for program in programs:
+            for socket, status in ((self.cairn.socket, 0), (self.cairn.path("nobody.sock"), 1)):
+                done = subprocess.run(program, env={**os.environ, "CAIRN_SOCKET": socket}, capture_output=True,
+                                      timeout=daemons.RUN_TIMEOUT_S, check=False)
+                self.assertEqual(done.returncode, status, (program, done.stderr))
+
+    def test_prompt_may_come_through_a_pipe(self):
+        file = self.cairn.path("piped.txt")
+        with open(file, "wb") as target:
+            target.write(b"Mira keeps the\n")
+        asked = ("generate", "--tokens", "3", "--ignore-end", "--ephemeral")
+        told = self.cairn.succeed(*asked, "--file", file)
+        self.assertEqual(self.cairn.succeed(*asked, stdin=b"Mira keeps the\n"), told)
+        self.refuse("generate", words=["there is no prompt: standard input is empty"])
+        self.refuse("generate", "", words=["there is no prompt: standard input is empty"])
+
+    def test_shown_conversation_is_an_object_with_json(self):
+        made = self.cairn.generate("Mira keeps \"it\"", "--tokens", "0", "--label", "shown")
+        number = made["conversation_id"]
+        shown = json.loads(self.cairn.succeed("sessions", "show", str(number), "--json"))
+        self.assertEqual(shown.pop("text"), "Mira keeps \"it\"")
+        self.assertEqual(shown, self.labelled("shown")[0])
+
     def test_numbers_out_of_range_are_refused_with_the_range(self):
         for seed in ("-1", "18446744073709551616", "x", "1.5"):
             self.refuse("generate", "x", "--seed", seed, status=2,
                         words=["--seed: a seed is a number from 0 to 18446744073709551615"])
+        for value, words in (("abc", "abc is no number: give one from 0 to 10"),
+                             ("11", "11 is out of range: give 0 to 10"), ("nan", "nan is out of range"),
+                             ("1x", "1x is no number")):
+            self.refuse("generate", "x", "--temperature", value, status=2, words=["--temperature: " + words])
         for count in ("0", "-1", "1e3"):
             self.refuse("sessions", "fork", "1", "--tokens", count, status=2,
-                        words=[f"Value {count} not in range 1 to 2147483648"])
+                        words=[f"--tokens: {count} is "])
         self.cairn.generate("x", "--tokens", "1", "--seed", "18446744073709551615")
 
     def test_socket_of_the_other_daemon_is_told_apart(self):
@@ -277,6 +308,22 @@ class CliDaemonTest(daemons.SharedCairnTest):
         self.assertTrue(done.stderr.startswith(b"cairn: permission denied: "), done.stderr)
         self.assertIn(self.cairn.socket.encode(), done.stderr)
         self.assertNotIn(b"is it running?", done.stderr)
+
+    def test_stopped_store_is_checked_as_json(self):
+        with Cairn() as cairn:
+            cairn.generate("Mira", "--tokens", "1")
+            cairn.stop()
+            done = subprocess.run([binary("cairn-kv-util"), "verify", "--json", "--store", cairn.path("store")],
+                                  capture_output=True, timeout=daemons.RUN_TIMEOUT_S, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        summary = json.loads(done.stdout)
+        self.assertEqual((summary["line"], summary["findings"], summary["sessions"]), ("summary", 0, 1))
+
+    def test_store_is_looked_for_where_the_daemon_has_it(self):
+        state = self.cairn.path("state")
+        done = subprocess.run([binary("cairn-kv-util"), "verify", "--help"], capture_output=True, text=True,
+                              env={**os.environ, "XDG_STATE_HOME": state}, timeout=daemons.RUN_TIMEOUT_S, check=False)
+        self.assertIn("/var/lib/cairn" if os.geteuid() == 0 else state + "/cairn", done.stdout)
 
     def test_daemon_that_dies_is_named(self):
         with Cairn(kv="ram") as cairn:

@@ -1,9 +1,12 @@
-"""Tests of the commands of `cairn` that need no daemon.
+"""Tests of the commands of `cairn` that need no daemon, and of what all programs have in common.
 
 Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3 tests/integration/cli_test.py
 """
 import array
+import glob
+import json
 import os
+import re
 import struct
 import subprocess
 import tempfile
@@ -29,6 +32,47 @@ def floats(path):
     with open(path, "rb") as file:
         values.frombytes(file.read())
     return values
+
+
+class ProgramsTest(unittest.TestCase):
+    """What a user may expect of every program, whichever it is."""
+    REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    PROGRAMS = [*sorted(glob.glob(os.path.join(BIN_DIR, "cairn*"))),
+                os.path.join(REPOSITORY, "clients", "bench", "cairn-bench"),
+                os.path.join(REPOSITORY, "clients", "python", "generate.py")]
+
+    def run_each(self, *arguments):
+        """Yields the name of each program that there is, and what it did."""
+        for program in self.PROGRAMS:
+            command = [program] if os.path.dirname(program) == BIN_DIR else ["/usr/bin/python3", program]
+            yield os.path.basename(program), subprocess.run(
+                [*command, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S,
+                check=False)
+
+    def test_each_has_a_version(self):
+        for name, done in self.run_each("--version"):
+            self.assertEqual((done.returncode, done.stderr), (0, ""), name)
+            self.assertRegex(done.stdout, rf"\A{name} \d+\.\d+\.\d+( \(.*\))?\n\Z")
+
+    def test_each_has_help_with_an_example(self):
+        for name, done in self.run_each("--help"):
+            self.assertEqual((done.returncode, done.stderr), (0, ""), name)
+            self.assertRegex(done.stdout, rf"(?s)\bexamples?:.*\b{name} ")
+
+    def test_each_ends_with_2_where_it_is_called_wrongly(self):
+        for name, done in self.run_each("--frobnicate"):
+            self.assertEqual((done.returncode, done.stdout), (2, ""), name)
+            self.assertRegex(done.stderr.splitlines()[-1], rf"\A{name}\b.*")
+            self.assertNotIn("Traceback", done.stderr)
+
+    def test_each_subcommand_has_an_example(self):
+        for group in (["model", "inspect"], ["model", "tokenize"], ["model", "logits"], ["model", "trace"],
+                      ["generate"], ["chat"], ["sessions", "list"], ["sessions", "show"], ["sessions", "fork"],
+                      ["sessions", "delete"]):
+            done = run("cairn", *group, "--help")
+            if done.returncode == 2:  # built without the daemons
+                continue
+            self.assertRegex(done.stdout.decode(), rf"(?s)\bexamples?:.*\bcairn {' '.join(group)}\b", group)
 
 
 class CliTest(unittest.TestCase):
@@ -84,8 +128,11 @@ class CliTest(unittest.TestCase):
         self.fail(2, "model", "inspect", self.model, "--frob", words=["--frob"])
         self.fail(2, "model", "logits", self.model, self.tokens, self.path("x"), "--kv-format",
                   "q5", words=["--kv-format", "f16"])
-        self.fail(2, "model", "logits", self.model, self.tokens, self.path("x"), "--threads",
-                  "9999", words=["--threads"])
+        for threads, words in (("9999", "9999 is out of range: give 0 to"), ("many", "many is no whole number"),
+                               ("1.5", "1.5 is no whole number"), ("", "'' is no whole number"),
+                               ("99999999999999999999", "is out of range")):
+            self.fail(2, "model", "logits", self.model, self.tokens, self.path("x"), "--threads", threads,
+                      words=["--threads: ", words, "cairn model logits --help"])
 
     # inspect
 
@@ -105,6 +152,19 @@ class CliTest(unittest.TestCase):
         text = self.succeed("model", "inspect", self.model, "--threads", "1")
         self.assertRegex(text, r"read_bandwidth: +\d+\.\d GB/s with 1 threads")
         self.assertRegex(text, r"decode_bound: +tokens/s at most \d+\.\d after 0 tokens\n")
+
+    def test_inspect_as_json_says_the_same(self):
+        text = self.succeed("model", "inspect", self.model, "--no-probe")
+        shape = json.loads(self.succeed("model", "inspect", self.model, "--no-probe", "--json"))
+        lines = re.findall(r"^(\w+):", text, re.MULTILINE)
+        self.assertEqual([name for name in shape if name not in ("tensor_types", "problems")], lines)
+        self.assertEqual((shape["layers"], shape["vocabulary"], shape["context"], shape["runs"]), (2, 512, 2048, True))
+        self.assertEqual(shape["heads"], {"query": 8, "kv": 2, "dim": 32})
+        self.assertEqual(shape["flash_1k_tokens"]["f16"], 1024 * shape["kv_bytes_token"]["f16"])
+        self.assertEqual(sum(kind["bytes"] for kind in shape["tensor_types"].values()), shape["tensors"]["bytes"])
+        measured = json.loads(self.succeed("model", "inspect", self.model, "--json"))
+        self.assertGreater(measured["read_bandwidth"]["bytes_per_second"], 0)
+        self.assertGreater(measured["decode_bound"]["0"], 0)
 
     def test_any_part_of_a_split_model_is_the_model(self):
         made = run("cairn-make-model", "--preset", "tiny-llama", "--type", "f32", "--parts", "3",
@@ -127,6 +187,9 @@ class CliTest(unittest.TestCase):
             key = b"general.architecture" + struct.pack("<IQ", 8, 5)  # a string of 5 bytes
             file.write(data.replace(key + b"llama", key + b"mamba", 1))
         self.assertRegex(self.succeed("model", "inspect", other), r"runs: +no: .*'mamba'")
+        shape = json.loads(self.succeed("model", "inspect", other, "--json"))
+        self.assertFalse(shape["runs"])
+        self.assertIn("'mamba'", shape["problems"][0])
         self.fail(1, "model", "logits", other, self.tokens, self.path("x"),
                   words=[other, "'mamba'", "not supported"])
 

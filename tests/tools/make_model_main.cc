@@ -33,6 +33,8 @@ absl::Status WriteParts(const cairn::test::ModelOptions& options, const std::str
 
 int Run(int argc, char** argv) {
   CLI::App app{"Write a complete GGUF model with random weights. Its text means nothing."};
+  app.set_version_flag("--version", "cairn-make-model " CAIRN_VERSION);
+  app.footer("example: cairn-make-model --preset tiny-llama --type q8_0 -o tiny.gguf");
   cairn::test::ModelOptions options;
   std::string output;
   int64_t parts = 1;
@@ -53,8 +55,11 @@ int Run(int argc, char** argv) {
   app.add_flag("--list", list, "Print the presets and leave");
   try {
     app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    fmt::print(stderr, "cairn-make-model: {}; see --help\n", error.what());
+    return 2;
   }
   if (list) {
     PrintPresets();

@@ -1,8 +1,8 @@
 """What every subcommand runs on: the model, the programs, daemons with the settings that were asked for."""
 import collections
 import contextlib
+import json
 import os
-import re
 import subprocess
 
 import grpc
@@ -129,15 +129,12 @@ def inspect(bin_dir, model, kv_format):
     """
     for name in ("cairn", *DAEMONS):
         check_program(bin_dir, name)
-    done = subprocess.run([os.path.join(bin_dir, "cairn"), "model", "inspect", "--no-probe", model],
+    done = subprocess.run([os.path.join(bin_dir, "cairn"), "model", "inspect", "--no-probe", "--json", model],
                           capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise CommandError(done.stderr.strip())
-    fields = dict(re.findall(r"^(\w+):\s+(.*)", done.stdout, re.MULTILINE))
-    sizes = {name: int(size) for size, name in re.findall(r"(\d+) in (\w+)", fields.get("kv_bytes_token", ""))}
-    heads = re.search(r"(\d+) KV", fields.get("heads", ""))
-    context = re.match(r"\d+", fields.get("context", ""))
-    if not fields.get("runs", "").startswith("yes") or kv_format not in sizes or not heads or not context:
-        raise CommandError(f"{model} does not run with Cairn: {fields.get('runs', 'no keys and values')}")
-    return Model(sizes[kv_format], sizes[kv_format] // (int(fields["layers"]) * int(heads.group(1))),
-                 int(context.group()))
+    shape = json.loads(done.stdout)
+    if not shape["runs"]:
+        raise CommandError(f"{model} does not run with Cairn: {shape['problems'][0]}")
+    token_bytes = shape["kv_bytes_token"][kv_format]
+    return Model(token_bytes, token_bytes // (shape["layers"] * shape["heads"]["kv"]), shape["context"])

@@ -5,7 +5,7 @@ import sys
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(REPOSITORY, "clients", "python"))
-from generate import CairnClient, load_messages  # noqa: E402,F401
+from generate import CairnClient, load_messages, version  # noqa: E402,F401
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,6 +30,7 @@ goes on where it was stopped.
 def add_parser(subparsers):
     parser = subparsers.add_parser("compare", help="answers and speed of policies, with plots",
                                    description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.epilog = "example: cairn-bench compare --policies full,dynakv --profile emmc --json compare.json"
     parser.set_defaults(run=run)
     add = parser.add_argument
     add("--model", default=MODEL, metavar="M", help="the GGUF file; default: the model that comes with Cairn")

@@ -10,12 +10,13 @@ except ImportError as error:
              "it with /usr/bin/python3")
 
 from . import compare_command, interrupts, speed_command, tasks_command  # noqa: E402
+from .client import version  # noqa: E402
 from .daemons import DaemonError  # noqa: E402
-from .options import CommandError  # noqa: E402
+from .options import CommandError, UsageError  # noqa: E402
 from .result_file import ResultsError  # noqa: E402
 from .tasks import TasksError  # noqa: E402
 
-FAILED, INTERRUPTED = 1, 130
+FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 ERRORS = (DaemonError, ResultsError, TasksError, CommandError, OSError)
 
 
@@ -23,7 +24,14 @@ def main(arguments=None):
     """-> the exit status: 0, 1 an error, 2 a wrong command line, 130 interrupted."""
     parser = argparse.ArgumentParser(
         prog="cairn-bench", description="Runs workloads over real daemons of Cairn and reports what each way of "
-        "choosing what is read answers and costs.", epilog="docs/cairn-bench.md describes the results.")
+        "choosing what is read answers and costs.", formatter_class=argparse.RawDescriptionHelpFormatter, epilog="""\
+examples:
+  cairn-bench tasks --model model.gguf --tasks tasks.jsonl --json tasks.json
+  cairn-bench speed --model model.gguf --context 4096,16384 --dram-budget 1/13
+  cairn-bench compare --policies full,dynakv --json compare.json
+
+docs/cairn-bench.md describes the results.""")
+    parser.add_argument("--version", action="version", version=f"cairn-bench {version()}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (tasks_command, speed_command, compare_command):
         command.add_parser(subparsers)
@@ -39,7 +47,7 @@ def main(arguments=None):
         if not isinstance(error, ERRORS):
             raise
         print(f"cairn-bench: {error}", file=sys.stderr)
-        return FAILED
+        return WRONG_USAGE if isinstance(error, UsageError) else FAILED
 
 
 def interrupted():

@@ -26,6 +26,10 @@ class CommandError(Exception):
     """What the user can change; shown without a traceback."""
 
 
+class UsageError(CommandError):
+    """Options that make no sense, which shows before anything is run."""
+
+
 def add_policy_option(add, default):
     add("--policy", "--policies", dest="policy", type=names, default=default, metavar="P[,P...]",
         help=f"how it is chosen what is read; default {','.join(default)}. With full among them the others are "
@@ -104,16 +108,16 @@ def add_closeness_options(add):
 
 
 def check(options):
-    """Raises CommandError for values that make no sense together."""
+    """Raises UsageError for values that make no sense together."""
     for name in ("policy", "seed", "lengths", "context"):
         values = getattr(options, name, [])
         if len(values) != len(set(values)) or len(values) > LIST_MAX:
-            raise CommandError(f"--{name} has {len(values)} values: give each once, at most {LIST_MAX}")
+            raise UsageError(f"--{name} has {len(values)} values: give each once, at most {LIST_MAX}")
     trace = getattr(options, "trace", None)
     if trace and not os.path.isdir(os.path.dirname(os.path.abspath(trace))):
-        raise CommandError(f"--trace {trace}: there is no such folder")
+        raise UsageError(f"--trace {trace}: there is no such folder")
     if options.select_max < options.select_min:
-        raise CommandError(f"--select-max {options.select_max} is less than --select-min {options.select_min}")
+        raise UsageError(f"--select-max {options.select_max} is less than --select-min {options.select_min}")
 
 
 def retrieval(options, policy, seed):

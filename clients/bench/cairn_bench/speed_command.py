@@ -35,6 +35,7 @@ kept in OUT after each measurement: the same command goes on where it was stoppe
 def add_parser(subparsers):
     parser = subparsers.add_parser("speed", help="how fast stored conversations are gone on with",
                                    description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.epilog = "example: cairn-bench speed --model model.gguf --context 4096,16384 --dram-budget 1/13"
     parser.set_defaults(run=run)
     add = parser.add_argument
     add("--model", required=True, metavar="M", help="the GGUF file")

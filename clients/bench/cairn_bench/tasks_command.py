@@ -9,8 +9,8 @@ from .bench import Bench
 from .client import message, seconds
 from .kv_stats import read_bytes
 from .manifest import Contention, manifest
-from .options import (SEEDLESS_POLICIES, CommandError, add_policy_option, add_run_options, add_task_options, check,
-                      progress, retrieval)
+from .options import (SEEDLESS_POLICIES, CommandError, UsageError, add_policy_option, add_run_options,
+                      add_task_options, check, progress, retrieval)
 from .result_file import ResultFile
 from .results import TaskResults, share
 from .table import right_of, task_tables
@@ -46,6 +46,7 @@ class Unit:
 def add_parser(subparsers):
     parser = subparsers.add_parser("tasks", help="answers to questions about long documents", description=DESCRIPTION,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.epilog = "example: cairn-bench tasks --model model.gguf --tasks tasks.jsonl --json tasks.json"
     parser.set_defaults(run=run)
     add = parser.add_argument
     add("--model", required=True, metavar="M", help="the GGUF file")
@@ -83,7 +84,7 @@ def task_units(bench):
     for task, count in left_out.items():
         progress(f"{options.tasks}: {count} of {task} left out: its answers are not scored")
     if options.chat and options.decode:
-        raise CommandError("--decode goes on with a text, and --chat has messages: give one of them")
+        raise UsageError("--decode goes on with a text, and --chat has messages: give one of them")
     own = next((document for document in documents if document.token_count), None)
     if options.chat and own:
         raise CommandError(f"{options.tasks}:{own.number + 1}: --chat is for RULER, LongBench and needles: answers to "

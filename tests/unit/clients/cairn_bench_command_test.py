@@ -89,8 +89,8 @@ class OptionsTest(unittest.TestCase):
             data = os.path.join(REPOSITORY, "tests", "data", "tasks-dev-4k.jsonl")
             arguments = ["tasks", "--model", "m", "--tasks", data, "--build", "/absent"]
             self.assertEqual(main.main(arguments), 1)
-            self.assertEqual(main.main([*arguments, "--select-max", "100"]), 1)
-            self.assertEqual(main.main([*arguments, "--policy", "full,full"]), 1)
+            self.assertEqual(main.main([*arguments, "--select-max", "100"]), 2)
+            self.assertEqual(main.main([*arguments, "--policy", "full,full"]), 2)
         self.assertIn("no program /absent/bin/cairn: build it", said.getvalue())
         self.assertIn("--select-max 100 is less than --select-min 192", said.getvalue())
         self.assertIn("--policy has 2 values: give each once", said.getvalue())

@@ -23,10 +23,10 @@ from cairn_bench.options import CommandError  # noqa: E402
 
 KEYS = [(4096, "full"), (4096, "dynakv")]
 PEERS = [(4096, "peer --fa on"), (4096, "peer --fa off")]
-# As `cairn model inspect` describes a model that runs, and as `cairn model tokenize` prints 20 tokens.
+# As `cairn model inspect --json` describes a model that runs, and as `cairn model tokenize` prints 20 tokens.
 CAIRN = """#!/bin/sh
 [ "$2" = tokenize ] && cat > /dev/null && exec echo 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20
-printf 'runs: yes\\nkv_bytes_token: 64 in f16\\nheads: 4, 2 KV\\nlayers: 2\\ncontext: 8192\\n'
+echo '{"runs": true, "kv_bytes_token": {"f16": 64}, "heads": {"kv": 2}, "layers": 2, "context": 8192}'
 """
 # Keeps what it is told, and answers with what lies beside it.
 POLICY_EVAL = """#!/bin/sh

@@ -71,7 +71,7 @@ TEST(ArgumentsTest, ValuesOutOfRangeAreNamed) {
 
 TEST(ArgumentsTest, OptionsReachTheReplay) {
   Arguments arguments;
-  ASSERT_EQ(Refusal("--trace t --policy full,random --select 5 --select-max 99 --seed 7 --every 3 "
+  ASSERT_EQ(Refusal("--trace t --policy full,random --select 5 --select-max 199 --seed 7 --every 3 "
                     "--kv-format q8 --rotary-pairs halves",
                     arguments),
             "");
@@ -79,7 +79,7 @@ TEST(ArgumentsTest, OptionsReachTheReplay) {
   const ReplayOptions options = ReplayOptionsOf(arguments);
   EXPECT_EQ(options.policies, (std::vector<std::string>{"full", "random"}));
   EXPECT_EQ(options.selection.select_percent, 5);
-  EXPECT_EQ(options.selection.select_tokens_max, 99);
+  EXPECT_EQ(options.selection.select_tokens_max, 199);
   EXPECT_EQ(options.selection.seed, 7U);
   EXPECT_FALSE(options.selection.select_ahead);
   EXPECT_EQ(options.recall_every, 3);
