@@ -1,8 +1,5 @@
 #include "clients/cairn/daemon_options.h"
 
-#include <signal.h>
-#include <unistd.h>
-
 #include <charconv>
 #include <chrono>
 #include <limits>
@@ -12,19 +9,11 @@
 #include <fmt/format.h>
 
 #include "clients/cairn/number_check.h"
-#include "clients/cairn/output.h"
 
 namespace cairn::cli {
 namespace {
 
 constexpr std::chrono::minutes kLoadTimeMax{30};
-
-CancelToken& InterruptToken() {
-  static CancelToken token;
-  return token;
-}
-
-void OnInterrupt(int) { InterruptToken().Cancel(); }
 
 // "ID=BIAS"; nullopt for anything else.
 std::optional<LogitBias> ParseLogitBias(const std::string& text) {
@@ -166,51 +155,6 @@ void AddRetrievalOptions(CLI::App& command, GenerateOptions& generate) {
                   "Compute only the first N tokens of the prompt together, the others one by one; "
                   "for measurements")
       ->check(WholeNumber(1, 1 << 24));
-}
-
-InterruptCancels::InterruptCancels() {
-  InterruptToken().Reset();
-  struct sigaction action {};
-  action.sa_handler = OnInterrupt;
-  // One use: the second Ctrl-C ends the process. Not restarting makes a waiting read return.
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
-  sigaction(SIGINT, &action, nullptr);
-}
-
-InterruptCancels::~InterruptCancels() { ::signal(SIGINT, SIG_DFL); }
-
-void InterruptCancels::Cancel() { InterruptToken().Cancel(); }
-
-const CancelToken* InterruptCancels::token() const { return &InterruptToken(); }
-
-ProgressLine::ProgressLine(Show show)
-    : terminal_(::isatty(STDERR_FILENO) == 1), shown_(terminal_ || show == Show::kAlways) {}
-
-void ProgressLine::Update(std::string_view what, std::int64_t done, std::int64_t total,
-                          std::string_view unit) {
-  if (!shown_ || total <= 0) return;
-  if (what != what_) {
-    what_ = what;
-    told_tenths_ = -1;
-  }
-  if (terminal_) {
-    constexpr std::int64_t kBarWidth = 24;
-    const auto filled = static_cast<std::size_t>(done * kBarWidth / total);
-    WriteNote(fmt::format("\r{} [{:<24}] {}/{} {}\x1b[K", what, std::string(filled, '#'), done,
-                          total, unit));
-    dirty_ = true;
-    return;
-  }
-  const std::int64_t tenths = done * 10 / total;
-  if (tenths == told_tenths_) return;
-  told_tenths_ = tenths;
-  WriteNote(fmt::format("{} {}/{} {}\n", what, done, total, unit));
-}
-
-void ProgressLine::Clear() {
-  if (!dirty_) return;
-  WriteNote("\r\x1b[K");
-  dirty_ = false;
 }
 
 absl::StatusOr<std::unique_ptr<CairnClient>> ConnectWhenReady(const std::string& socket,

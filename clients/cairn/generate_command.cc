@@ -11,6 +11,7 @@
 #include "clients/cairn/commands.h"
 #include "clients/cairn/daemon_options.h"
 #include "clients/cairn/input.h"
+#include "clients/cairn/interrupted_turn.h"
 #include "clients/cairn/number_check.h"
 #include "clients/cairn/output.h"
 #include "clients/cairn/text_format.h"
@@ -142,6 +143,18 @@ void WriteStats(const GenerateResult& result) {
                   result.generated_token_count, SummaryLine(result)));
 }
 
+// An error names its conversation; a cancellation says what that keeps, and how to go on.
+absl::Status AboutConversation(const absl::Status& status, const TurnProgress& turn,
+                               CairnClient& client, const std::string& socket) {
+  if (!absl::IsCancelled(status)) {
+    return Annotate(status, fmt::format("conversation {}", turn.conversation_id));
+  }
+  const KeptTurn kept = AskWhatIsKept(client, turn);
+  if (kept.conversation_is_gone) return Cancelled("cancelled {}", kept.text);
+  return Cancelled("cancelled{} {}; go on with {}", turn.has_text ? ":" : "", kept.text,
+                   GoOnCommand("generate", turn.conversation_id, socket));
+}
+
 absl::Status Run(GenerateArguments& options) {
   GenerateOptions& generate = options.generate;
   CAIRN_RETURN_IF_ERROR(ReadPrompt(options));
@@ -150,14 +163,20 @@ absl::Status Run(GenerateArguments& options) {
                                          : ProgressLine::Show::kIfTerminal);
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client,
                          ConnectWhenReady(options.socket, progress, interrupt.token()));
-  std::int64_t conversation = 0;
+  TurnProgress turn;
   std::vector<std::int32_t> ids;
   bool text_open = false;  // the last line on the screen is not ended
-  generate.on_started = [&](std::int64_t id, std::int64_t, std::int64_t) { conversation = id; };
+  generate.on_started = [&](std::int64_t id, std::int64_t reused, std::int64_t prompt) {
+    turn = {.conversation_id = id, .reused_count = reused, .prompt_count = prompt};
+  };
   generate.on_prefill = [&](std::int64_t done, std::int64_t total) {
+    turn.done_count = done;
     progress.Update("reading the prompt", done, total, "tokens");
   };
-  generate.on_token = [&](std::int32_t id) { ids.push_back(id); };
+  generate.on_token = [&](std::int32_t id) {
+    turn.has_text = true;
+    ids.push_back(id);
+  };
   std::vector<LikelyToken> likely;
   const bool lines = options.logprob_count >= 0 && !options.json;  // one for each token
   if (options.logprob_count >= 0) {
@@ -183,9 +202,8 @@ absl::Status Run(GenerateArguments& options) {
   absl::Status status = text_open ? WriteOutput("\n") : OutputStatus();
   // Without output there is a cancellation that was none of the user's.
   if (status.ok()) status = result.status();
-  // A cancellation's message names the conversation itself.
-  if (conversation != 0 && !generate.ephemeral && !absl::IsCancelled(status)) {
-    status = Annotate(status, fmt::format("conversation {}", conversation));
+  if (turn.conversation_id != 0 && !generate.ephemeral) {
+    status = AboutConversation(status, turn, *client, options.socket);
   }
   CAIRN_RETURN_IF_ERROR(status);
   if (options.json) {

@@ -208,6 +208,13 @@ class CairnClient {
   // The conversation's text; `info` may be null.
   absl::StatusOr<std::string> ReadConversation(std::int64_t conversation_id,
                                                ConversationInfo* info = nullptr);
+  // What the list says of it. NOT_FOUND if it is not there.
+  absl::StatusOr<ConversationInfo> FindConversation(std::int64_t conversation_id);
+  // Of a conversation whose Generate was cancelled, which the daemon notices a moment later: waits
+  // until that has ended, and answers how many tokens are stored; 0: the conversation is gone, for
+  // it held none. DEADLINE_EXCEEDED after `time_max`.
+  absl::StatusOr<std::int64_t> WaitForKeptTokens(std::int64_t conversation_id,
+                                                 std::chrono::milliseconds time_max);
   absl::Status DeleteConversation(std::int64_t conversation_id);
   // A new conversation that begins with the first `token_count` tokens of this one; 0: with all.
   // Answers its id.

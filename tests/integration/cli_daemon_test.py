@@ -199,12 +199,13 @@ class CliDaemonTest(daemons.SharedCairnTest):
         with open(DEMO_TEXT, encoding="utf-8") as file:
             return file.read() * 5
 
-    def test_interrupt_while_the_prompt_is_computed_promises_nothing(self):
+    def test_interrupt_while_the_prompt_is_computed_says_what_is_kept(self):
         path = self.cairn.path("long.txt")
         with open(path, "w", encoding="utf-8") as file:
             file.write(self.long_text())
         for flags, words in (
-                ([], rb"; conversation (\d+) keeps the part that was done, if any: cairn sessions show \1"),
+                ([], rb" after \d+ of \d+ prompt tokens; (nothing is kept: .*|conversation (\d+) keeps the first \d+ "
+                     rb"of them; go on with cairn generate --conversation \2 --socket .*)"),
                 (["--ephemeral"], rb"; nothing was kept, for the conversation is ephemeral")):
             process = self.cairn.popen("generate", "--file", path, "--progress", *flags)
             self.assertIn(b"reading the prompt", process.stderr.readline())
@@ -219,18 +220,20 @@ class CliDaemonTest(daemons.SharedCairnTest):
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=daemons.STOP_TIMEOUT_S)
         number = self.labelled("kept")[0]["conversation_id"]
-        self.assertEqual(error.decode(), f"cairn: cancelled; what was generated is in conversation {number}\n")
+        self.assertEqual(error.decode(), f"cairn: cancelled: what was generated is in conversation {number}; go on "
+                                         f"with cairn generate --conversation {number} --socket {self.cairn.socket}\n")
 
     def test_chat_goes_on_behind_an_interrupted_first_line(self):
-        process = self.cairn.popen("chat", "--tokens", "5", "--label", "chat", stdin=subprocess.PIPE)
+        process = self.cairn.popen("chat", "--tokens", "5", "--label", "chat", "--progress", stdin=subprocess.PIPE)
         process.stdin.write(self.long_text().replace("\n", " ").encode() + b"\n")
         process.stdin.flush()
-        wait_until(lambda: self.labelled("chat"), "start of the chat")
+        self.assertIn(b"reading ", process.stderr.readline())
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.stdout.readline(), b"\n")
         text, error = process.communicate(b"The code of the red door is\n", timeout=daemons.STOP_TIMEOUT_S)
         self.assertEqual(process.returncode, 0, error)
         self.assertRegex(text, rb"\S")
+        self.assertRegex(error, rb"interrupted after \d+ of \d+ prompt tokens; ")
         kept = self.labelled("chat")
         self.assertEqual(len(kept), 1)
         self.assertIn(f"conversation={kept[0]['conversation_id']}:", error.decode())

@@ -287,7 +287,7 @@ class GenerateTest(daemons.SharedCairnTest):
     def test_unknown_template_is_an_error_at_start(self):
         done = subprocess.run([binary("cairn-compute-node"), "--model", daemons.MODEL, "--chat-template", "llama9"],
                               capture_output=True, timeout=daemons.RUN_TIMEOUT_S, check=False)
-        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.returncode, 2)
         self.assertIn(b"chat_template: there is no chat template 'llama9': there are chatml, ", done.stderr)
 
     def test_example_of_the_client_library(self):

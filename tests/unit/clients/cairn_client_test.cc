@@ -27,6 +27,7 @@ using Writer = grpc::ServerWriter<v1::GenerateEvent>;
 class FakeService final : public v1::InferenceService::Service {
  public:
   std::function<grpc::Status(grpc::ServerContext&, Writer&)> generate;
+  std::function<grpc::Status(v1::GetConversationResponse&)> read;
   std::atomic<int> call_count{0};
   v1::GenerateRequest request;  // the last one
 
@@ -39,6 +40,17 @@ class FakeService final : public v1::InferenceService::Service {
   grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
                          v1::GetStatusResponse* response) override {
     response->set_phase(v1::DAEMON_PHASE_READY);
+    return grpc::Status::OK;
+  }
+  grpc::Status GetConversation(grpc::ServerContext*, const v1::GetConversationRequest*,
+                               v1::GetConversationResponse* response) override {
+    return read(*response);
+  }
+  grpc::Status ListConversations(grpc::ServerContext*, const v1::ListConversationsRequest*,
+                                 v1::ListConversationsResponse* response) override {
+    response->add_conversations()->set_conversation_id(3);
+    response->add_conversations()->set_conversation_id(7);
+    response->mutable_conversations(1)->set_usable(true);
     return grpc::Status::OK;
   }
 };
@@ -106,7 +118,7 @@ TEST_F(CairnClientTest, CancellationInThePromptPromisesOnlyWhatWasDone) {
   const absl::Status status = client_->Generate(options_, &cancel_).status();
   EXPECT_EQ(status,
             absl::CancelledError("cancelled while the prompt was computed; conversation 7 keeps "
-                                 "the part that was done, if any: cairn sessions show 7"));
+                                 "the part that was done, if any"));
 }
 
 TEST_F(CairnClientTest, CancellationBehindATokenNamesTheConversationThatHasIt) {
@@ -114,6 +126,32 @@ TEST_F(CairnClientTest, CancellationBehindATokenNamesTheConversationThatHasIt) {
   options_.on_text = [this](std::string_view) { cancel_.Cancel(); };
   const absl::Status status = client_->Generate(options_, &cancel_).status();
   EXPECT_EQ(status, absl::CancelledError("cancelled; what was generated is in conversation 7"));
+}
+
+TEST_F(CairnClientTest, KeptTokensAreThoseBehindTheEndOfTheGeneration) {
+  int asked = 0;
+  service_.read = [&asked](v1::GetConversationResponse& response) {
+    if (++asked < 3) return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "generating");
+    response.mutable_conversation()->set_token_count(4096);
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(client_->WaitForKeptTokens(7, std::chrono::seconds(60)).value_or(-1), 4096);
+  service_.read = [](v1::GetConversationResponse&) {
+    return grpc::Status(grpc::StatusCode::NOT_FOUND, "gone");
+  };
+  EXPECT_EQ(client_->WaitForKeptTokens(7, std::chrono::seconds(60)).value_or(-1), 0);
+  service_.read = [](v1::GetConversationResponse&) {
+    return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "generating");
+  };
+  EXPECT_EQ(client_->WaitForKeptTokens(7, std::chrono::seconds(0)).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(CairnClientTest, ConversationIsFoundAmongAll) {
+  const absl::StatusOr<ConversationInfo> found = client_->FindConversation(7);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE(found->usable);
+  EXPECT_EQ(client_->FindConversation(8).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(CairnClientTest, CancelledEphemeralConversationKeepsNothing) {

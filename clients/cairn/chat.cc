@@ -1,0 +1,276 @@
+#include "clients/cairn/chat.h"
+
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "clients/cairn/input.h"
+#include "clients/cairn/output.h"
+#include "clients/cairn/text_format.h"
+#include "clients/cpp/request_check.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr std::string_view kHelp =
+    R"(What you type is your turn; the model answers it. These are commands:
+  /file FILE  put a file in front of your next turn
+  /help       show this
+  /exit       end the chat, as Ctrl-D does
+A space in front makes such a line a turn. A pasted text of many lines is one
+turn, Alt-Enter types a line break. Ctrl-C ends an answer, not the chat.
+)";
+
+constexpr std::string_view kFileCommand = "/file";
+
+std::string_view Trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r";
+  text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
+  return text.substr(0, text.find_last_not_of(kSpace) + 1);
+}
+
+// As a person types it: quotes around it, or ~ for the home folder.
+std::string FilePath(std::string_view typed) {
+  std::string_view path = Trimmed(typed);
+  if (path.size() > 1 && (path.front() == '"' || path.front() == '\'') &&
+      path.back() == path.front()) {
+    return std::string(path.substr(1, path.size() - 2));
+  }
+  const char* home = std::getenv("HOME");  // NOLINT(concurrency-mt-unsafe): read only
+  if (home != nullptr && path.starts_with("~/"))
+    return std::string(home) + std::string(path.substr(1));
+  return std::string(path);
+}
+
+// Errors after which no turn of the conversation will do better.
+bool EndsConversation(const absl::Status& status) {
+  return absl::IsNotFound(status) || absl::IsFailedPrecondition(status) || absl::IsDataLoss(status);
+}
+
+// "/word" alone or in front of a space: what looks like a command.
+bool LooksLikeCommand(std::string_view text) {
+  const std::string_view word = text.substr(0, text.find(' '));
+  return word.size() > 1 && word.front() == '/' &&
+         word.find_first_not_of("abcdefghijklmnopqrstuvwxyz", 1) == std::string_view::npos;
+}
+
+}  // namespace
+
+Chat::Chat(CairnClient& client, ModelDescription model, ChatInput& input, ChatOptions options)
+    : client_(client),
+      model_(std::move(model)),
+      input_(input),
+      socket_(std::move(options.socket)),
+      system_(std::move(options.system)),
+      file_(std::move(options.file)),
+      progress_(options.progress),
+      generate_(std::move(options.generate)) {}
+
+absl::Status Chat::SetUpTemplate() {
+  generate_.stop = model_.turn_stop;
+  if (!model_.chat_template.empty()) return absl::OkStatus();
+  if (!system_.empty()) {
+    return InvalidArgument(
+        "--system needs a chat template, and the model has none that cairn-compute-node knows: "
+        "choose one with cairn-compute-node --chat-template NAME");
+  }
+  const std::size_t turn = model_.turn_template.find("{}");
+  if (turn == std::string::npos) {
+    return Internal("the turn template of cairn-compute-node has no {{}}");
+  }
+  before_ = model_.turn_template.substr(0, turn);
+  after_ = model_.turn_template.substr(turn + 2);
+  CAIRN_ASSIGN_OR_RETURN(generate_.parse_special, HasSpecial(before_ + after_));
+  return absl::OkStatus();
+}
+
+void Chat::SetPrompt(const std::string& text) {
+  if (model_.chat_template.empty()) {
+    generate_.prompt = before_ + text + after_;
+    return;
+  }
+  generate_.messages.clear();
+  if (generate_.conversation_id == 0 && !system_.empty()) {
+    generate_.messages.push_back({"system", system_});
+  }
+  generate_.messages.push_back({"user", text});
+}
+
+// Whether some of the text is the name of a special token.
+absl::StatusOr<bool> Chat::HasSpecial(const std::string& text) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::int32_t> added, client_.Tokenize("", true));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::int32_t> parsed, client_.Tokenize(text, true));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::int32_t> plain, client_.Tokenize(text, false));
+  return parsed.size() != plain.size() + added.size();
+}
+
+absl::Status Chat::CheckTurn(const std::string& what, const std::string& text,
+                             std::int64_t size_bytes) {
+  const std::int64_t bytes_max =
+      kPromptBytesMax - std::ssize(before_) - std::ssize(after_) - std::ssize(system_);
+  if (size_bytes > bytes_max) {
+    return InvalidArgument("{} has {} bytes: at most {}; send it in parts", what, size_bytes,
+                           bytes_max);
+  }
+  CAIRN_RETURN_IF_ERROR(CheckUtf8(what, text));
+  if (!generate_.parse_special) return absl::OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const bool forged, HasSpecial(text));
+  if (!forged) return absl::OkStatus();
+  return InvalidArgument("{} contains a special token's name: put it in other words", what);
+}
+
+absl::Status Chat::Generate(InterruptCancels& interrupt, TurnProgress& turn) {
+  ProgressLine progress(progress_);
+  generate_.on_started = [&](std::int64_t id, std::int64_t reused, std::int64_t prompt) {
+    generate_.conversation_id = id;
+    turn = {.conversation_id = id, .reused_count = reused, .prompt_count = prompt};
+  };
+  generate_.on_prefill = [&](std::int64_t done, std::int64_t total) {
+    turn.done_count = done;
+    progress.Update("reading", done, total, "tokens");
+  };
+  generate_.on_text = [&](std::string_view text) {
+    turn.has_text = true;
+    progress.Clear();
+    if (!WriteOutput(ForTheReader(text)).ok()) interrupt.Cancel();
+  };
+  return client_.Generate(generate_, interrupt.token()).status();
+}
+
+absl::Status Chat::Turn(const std::string& text, InterruptCancels& interrupt) {
+  SetPrompt(text);
+  TurnProgress turn;
+  absl::Status status = Generate(interrupt, turn);
+  if (absl::IsInvalidArgument(status)) return status;  // nothing came
+  CAIRN_RETURN_IF_ERROR(WriteOutput("\n"));
+  // Ctrl-C ends the answer, not the chat.
+  if (!absl::IsCancelled(status) || !interrupt.interrupted()) return status;
+  TellInterrupted(turn);
+  return absl::OkStatus();
+}
+
+void Chat::TellInterrupted(const TurnProgress& turn) {
+  if (turn.conversation_id == 0) {
+    WriteNote("interrupted before the turn was begun\n");
+    return;
+  }
+  const KeptTurn kept = AskWhatIsKept(client_, turn);
+  if (kept.conversation_is_gone) {
+    generate_.conversation_id = 0;
+    WriteNote(fmt::format("interrupted {}\n", kept.text));
+    return;
+  }
+  WriteNote(fmt::format("interrupted{} {}; your next turn goes on there, and so does {}\n",
+                        turn.has_text ? ":" : "", kept.text,
+                        GoOnCommand("chat", turn.conversation_id, socket_)));
+}
+
+absl::Status Chat::AddFile(const std::string& path) {
+  if (path.empty()) return InvalidArgument("/file needs the name of a file");
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kPromptBytesMax));
+  CAIRN_RETURN_IF_ERROR(CheckTurn(path, text, std::ssize(text) + std::ssize(pending_)));
+  pending_ += text;
+  if (!pending_.ends_with('\n')) pending_ += '\n';
+  if (input_.is_terminal()) {
+    WriteNote(fmt::format("{}: {}, in front of your next turn; an empty line sends it alone\n",
+                          path, HumanBytes(std::ssize(text))));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Chat::TakeCommand(const std::string& text, Next& next) {
+  const std::string_view line = Trimmed(text);
+  if (text.starts_with(' ')) return false;
+  if (line == "/exit") {
+    next = Next::kEnd;
+  } else if (line == "/help") {
+    WriteNote(kHelp);
+  } else if (line == kFileCommand || line.starts_with("/file ")) {
+    const absl::Status added = AddFile(FilePath(line.substr(kFileCommand.size())));
+    // Whatever is wrong with a file, another one may be named.
+    if (!added.ok()) return InvalidArgument("{}", Message(added));
+  } else if (input_.is_terminal() && LooksLikeCommand(line)) {
+    return InvalidArgument(
+        "there is no {}: /help shows the commands; a space in front makes it a turn",
+        line.substr(0, line.find(' ')));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+absl::StatusOr<Chat::Next> Chat::Take(const TypedInput& input, InterruptCancels& interrupt) {
+  if (input.size_bytes == 0 && pending_.empty()) return Next::kGoOn;
+  input_.Remember(input.text);
+  Next next = Next::kGoOn;
+  CAIRN_ASSIGN_OR_RETURN(const bool is_command, TakeCommand(input.text, next));
+  if (is_command) return next;
+  const std::string separator = pending_.empty() || input.text.empty() ? "" : "\n";
+  CAIRN_RETURN_IF_ERROR(CheckTurn("this line", input.text,
+                                  input.size_bytes + std::ssize(separator) + std::ssize(pending_)));
+  CAIRN_RETURN_IF_ERROR(Turn(std::exchange(pending_, "") + separator + input.text, interrupt));
+  return next;
+}
+
+absl::StatusOr<Chat::Next> Chat::Interrupted(const std::string& typed) {
+  if (!input_.is_terminal()) return Cancelled("interrupted");
+  if (!typed.empty()) return Next::kGoOn;
+  if (std::exchange(told_how_to_leave_, true)) return Next::kEnd;
+  WriteNote("Ctrl-C once more, Ctrl-D or /exit ends the chat\n");
+  return Next::kGoOn;
+}
+
+bool Chat::CanGoOn(const absl::Status& status) const {
+  if (absl::IsInvalidArgument(status)) return true;
+  // A person may start a daemon again, or wait.
+  return input_.is_terminal() && OutputStatus().ok() && !EndsConversation(status);
+}
+
+absl::Status Chat::Talk() {
+  InterruptCancels interrupt;
+  for (Next next = Next::kGoOn; next == Next::kGoOn;) {
+    interrupt.Reset();
+    CAIRN_ASSIGN_OR_RETURN(const TypedInput input, input_.Next(interrupt));
+    if (input.kind == TypedInput::Kind::kInterrupt) {
+      CAIRN_ASSIGN_OR_RETURN(next, Interrupted(input.text));
+      continue;
+    }
+    told_how_to_leave_ = false;
+    // A pipe that has only the file to say ends with it.
+    const bool ends = input.kind == TypedInput::Kind::kEnd;
+    if (ends && (input_.is_terminal() || pending_.empty())) break;
+    const absl::StatusOr<Next> taken = Take(input, interrupt);
+    if (taken.ok()) {
+      next = *taken;
+    } else if (CanGoOn(taken.status())) {
+      WriteNote(fmt::format("cairn: {}\n", Message(taken.status())));
+      ++refused_count_;
+    } else {
+      return taken.status();
+    }
+    if (ends) break;
+  }
+  // A person has seen it; a script is told.
+  if (input_.is_terminal() || refused_count_ == 0) return absl::OkStatus();
+  return InvalidArgument("lines that were refused: {}", refused_count_);
+}
+
+void Chat::TellTheEnd(const absl::Status& status) const {
+  // Where it cannot be gone on with, saying how would be wrong.
+  if (generate_.conversation_id == 0 || EndsConversation(status) || OutputReaderIsGone()) return;
+  WriteNote(fmt::format("conversation={}: go on with {}\n", generate_.conversation_id,
+                        GoOnCommand("chat", generate_.conversation_id, socket_)));
+}
+
+absl::Status Chat::Run() {
+  CAIRN_RETURN_IF_ERROR(SetUpTemplate());
+  if (!file_.empty()) CAIRN_RETURN_IF_ERROR(AddFile(file_));
+  absl::Status status = Talk();
+  TellTheEnd(status);
+  return status;
+}
+
+}  // namespace cairn::cli

@@ -1,0 +1,75 @@
+// Chat talks with one conversation, turn by turn, as a person or a pipe says.
+//
+// Threading:  the main thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "clients/cairn/chat_input.h"
+#include "clients/cairn/interrupted_turn.h"
+#include "clients/cairn/interrupts.h"
+#include "clients/cairn/progress_line.h"
+#include "clients/cpp/cairn_client.h"
+#include "common/base/status.h"
+
+namespace cairn::cli {
+
+struct ChatOptions {
+  std::string socket;
+  GenerateOptions generate;
+  std::string system;
+  std::string file;  // empty: none
+  ProgressLine::Show progress = ProgressLine::Show::kIfTerminal;
+};
+
+class Chat {
+ public:
+  Chat(CairnClient& client, ModelDescription model, ChatInput& input, ChatOptions options);
+
+  // To the end of the input. What is refused does not end it; a pipe's end is an error then.
+  absl::Status Run();
+
+ private:
+  enum class Next : std::uint8_t { kGoOn, kEnd };
+
+  absl::Status Talk();
+  // Ctrl-C while nothing was generated.
+  absl::StatusOr<Next> Interrupted(const std::string& typed);
+  // Whether a turn that ended so is no reason to end the chat.
+  bool CanGoOn(const absl::Status& status) const;
+  // What was typed: a command or a turn.
+  absl::StatusOr<Next> Take(const TypedInput& input, InterruptCancels& interrupt);
+  // False: `text` is no command.
+  absl::StatusOr<bool> TakeCommand(const std::string& text, Next& next);
+  absl::Status AddFile(const std::string& path);
+
+  // How a turn becomes a prompt: a message if the model has a chat template.
+  absl::Status SetUpTemplate();
+  void SetPrompt(const std::string& text);
+  // INVALID_ARGUMENT if it cannot be sent; the chat can go on without it.
+  absl::Status CheckTurn(const std::string& what, const std::string& text, std::int64_t size_bytes);
+  absl::StatusOr<bool> HasSpecial(const std::string& text);
+  absl::Status Turn(const std::string& text, InterruptCancels& interrupt);
+  // One answer, printed as it comes.
+  absl::Status Generate(InterruptCancels& interrupt, TurnProgress& turn);
+  // Says what Ctrl-C has left.
+  void TellInterrupted(const TurnProgress& turn);
+  void TellTheEnd(const absl::Status& status) const;
+
+  CairnClient& client_;
+  const ModelDescription model_;
+  ChatInput& input_;
+  const std::string socket_;
+  const std::string system_;
+  const std::string file_;
+  const ProgressLine::Show progress_;
+  GenerateOptions generate_;
+  std::string before_;  // and behind a turn, where there is no chat template
+  std::string after_;
+  std::string pending_;  // of files: goes in front of the next turn
+  std::int64_t refused_count_ = 0;
+  bool told_how_to_leave_ = false;
+};
+
+}  // namespace cairn::cli

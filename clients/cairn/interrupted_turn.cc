@@ -1,0 +1,68 @@
+#include "clients/cairn/interrupted_turn.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "common/base/status.h"
+
+namespace cairn::cli {
+namespace {
+
+// A large model computes for some seconds before it looks whether it shall stop.
+constexpr std::chrono::seconds kEndTimeMax{30};
+
+// In single quotes where a shell would not take it as it is.
+std::string ShellWord(const std::string& text) {
+  const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("/._-+=:@%,").find(c) != std::string_view::npos;
+  });
+  if (plain && !text.empty()) return text;
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+}  // namespace
+
+std::string GoOnCommand(std::string_view command, std::int64_t conversation_id,
+                        const std::string& socket) {
+  const std::string where =
+      socket == DefaultComputeSocket() ? "" : " --socket " + ShellWord(socket);
+  return fmt::format("cairn {} --conversation {}{}", command, conversation_id, where);
+}
+
+KeptTurn DescribeKept(const TurnProgress& turn, std::int64_t kept_count) {
+  if (turn.has_text) {
+    return {false, fmt::format("what was generated is in conversation {}", turn.conversation_id)};
+  }
+  const std::string when =
+      fmt::format("after {} of {} prompt tokens", turn.done_count, turn.prompt_count);
+  const std::int64_t kept_of_prompt = std::min(kept_count - turn.reused_count, turn.prompt_count);
+  if (kept_of_prompt > 0) {
+    return {false, fmt::format("{}; conversation {} keeps the first {} of them", when,
+                               turn.conversation_id, kept_of_prompt)};
+  }
+  constexpr std::string_view kWhy =
+      "a prompt is stored in pieces (prefill_chunk_tokens of cairn-compute-node), and none was "
+      "complete";
+  if (kept_count > 0) {
+    return {false,
+            fmt::format("{}; conversation {} is as it was: {}", when, turn.conversation_id, kWhy)};
+  }
+  return {true, fmt::format("{}; nothing is kept: {}", when, kWhy)};
+}
+
+KeptTurn AskWhatIsKept(CairnClient& client, const TurnProgress& turn) {
+  if (turn.has_text) return DescribeKept(turn, 0);
+  const absl::StatusOr<std::int64_t> kept =
+      client.WaitForKeptTokens(turn.conversation_id, kEndTimeMax);
+  if (kept.ok()) return DescribeKept(turn, *kept);
+  return {false, fmt::format("conversation {} keeps what was done, if anything ({}); see cairn "
+                             "sessions list",
+                             turn.conversation_id, Message(kept.status()))};
+}
+
+}  // namespace cairn::cli

@@ -1,0 +1,36 @@
+// What a turn that Ctrl-C ended has left on flash, in words, with the command that goes on there.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "clients/cpp/cairn_client.h"
+
+namespace cairn::cli {
+
+// How far a turn has come, in tokens.
+struct TurnProgress {
+  std::int64_t conversation_id = 0;  // 0: it has not begun
+  std::int64_t reused_count = 0;     // that the conversation held before
+  std::int64_t prompt_count = 0;
+  std::int64_t done_count = 0;  // of the prompt
+  bool has_text = false;        // of the answer
+};
+
+struct KeptTurn {
+  bool conversation_is_gone = false;
+  std::string text;
+};
+
+// "cairn COMMAND --conversation ID", with the socket if that is not the default.
+std::string GoOnCommand(std::string_view command, std::int64_t conversation_id,
+                        const std::string& socket);
+
+// What is kept of the turn, as far as `kept_count`, the conversation's tokens, tells.
+KeptTurn DescribeKept(const TurnProgress& turn, std::int64_t kept_count);
+
+// Asks the daemon, which may take a moment, and describes that. REQUIRES: the turn has begun.
+KeptTurn AskWhatIsKept(CairnClient& client, const TurnProgress& turn);
+
+}  // namespace cairn::cli

@@ -1,0 +1,22 @@
+// Between what CairnClient's callers see and the protocol's messages.
+//
+// Threading:  pure functions, but for the callbacks of `options`.
+#pragma once
+
+#include "cairn/compute/v1/inference.pb.h"
+#include "clients/cpp/cairn_client.h"
+
+namespace cairn {
+
+namespace v1 = ::cairn::compute::v1;
+
+v1::GenerateRequest ToProto(const GenerateOptions& options);
+
+ConversationInfo FromProto(const v1::Conversation& conversation);
+
+// Adds an event to `result` and calls the callback that waits for it. INTERNAL for what no daemon
+// of this version sends.
+absl::Status HandleEvent(const GenerateOptions& options, const v1::GenerateEvent& event,
+                         GenerateResult& result);
+
+}  // namespace cairn

@@ -1,0 +1,76 @@
+// What is said about progress, and about turns that Ctrl-C ended.
+#include <stdlib.h>
+
+#include <gtest/gtest.h>
+
+#include "clients/cairn/interrupted_turn.h"
+#include "clients/cairn/progress_line.h"
+
+namespace cairn::cli {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TEST(ProgressTextTest, RateAndTimeLeftAreToldOnceTheyMeanSomething) {
+  EXPECT_EQ(ProgressText({0, 100, 0, seconds(0)}, "tokens"), "0/100 tokens");
+  EXPECT_EQ(ProgressText({50, 100, 0, milliseconds(900)}, "tokens"), "50/100 tokens");
+  EXPECT_EQ(ProgressText({50, 100, 0, seconds(5)}, "tokens"), "50/100 tokens, 10/s, 5 s left");
+  EXPECT_EQ(ProgressText({5, 100, 0, seconds(2)}, "MiB"), "5/100 MiB, 2.5/s, 38 s left");
+  // What was there at the start says nothing about the rate.
+  EXPECT_EQ(ProgressText({50, 100, 40, seconds(2)}, "tokens"), "50/100 tokens, 5.0/s, 10 s left");
+  EXPECT_EQ(ProgressText({40, 100, 40, seconds(2)}, "tokens"), "40/100 tokens");
+  EXPECT_EQ(ProgressText({100, 100, 0, seconds(4)}, "tokens"), "100/100 tokens, 25/s");
+}
+
+TEST(ProgressTextTest, LongTimesAreInMinutesAndHours) {
+  EXPECT_EQ(ProgressText({10, 2010, 0, seconds(1)}, "tokens"),
+            "10/2010 tokens, 10/s, 3 min 20 s left");
+  EXPECT_EQ(ProgressText({1, 7501, 0, seconds(1)}, "tokens"),
+            "1/7501 tokens, 1.0/s, 2 h 5 min left");
+}
+
+TEST(InterruptedTurnTest, CommandNamesTheSocketWhereItIsNotTheDefault) {
+  ASSERT_EQ(::setenv("CAIRN_SOCKET", "/a/c.sock", 1), 0);
+  EXPECT_EQ(GoOnCommand("chat", 7, "/a/c.sock"), "cairn chat --conversation 7");
+  EXPECT_EQ(GoOnCommand("chat", 7, "/b/c.sock"), "cairn chat --conversation 7 --socket /b/c.sock");
+  EXPECT_EQ(GoOnCommand("generate", 7, "/it's a/$c"),
+            "cairn generate --conversation 7 --socket '/it'\\''s a/$c'");
+  ASSERT_EQ(::unsetenv("CAIRN_SOCKET"), 0);
+}
+
+constexpr char kWhy[] =
+    "a prompt is stored in pieces (prefill_chunk_tokens of cairn-compute-node), and none was "
+    "complete";
+
+TEST(InterruptedTurnTest, KeptIsWhatTheConversationHoldsMoreThanBefore) {
+  TurnProgress turn{.conversation_id = 7, .prompt_count = 100, .done_count = 60};
+  EXPECT_EQ(DescribeKept(turn, 48).text,
+            "after 60 of 100 prompt tokens; conversation 7 keeps the first 48 of them");
+  EXPECT_FALSE(DescribeKept(turn, 48).conversation_is_gone);
+  turn.reused_count = 40;
+  EXPECT_EQ(DescribeKept(turn, 48).text,
+            "after 60 of 100 prompt tokens; conversation 7 keeps the first 8 of them");
+  EXPECT_EQ(DescribeKept(turn, 40).text,
+            std::string("after 60 of 100 prompt tokens; conversation 7 is as it was: ") + kWhy);
+  EXPECT_FALSE(DescribeKept(turn, 40).conversation_is_gone);
+  // A token may be stored of which the client was not told.
+  EXPECT_EQ(DescribeKept(turn, 141).text,
+            "after 60 of 100 prompt tokens; conversation 7 keeps the first 100 of them");
+}
+
+TEST(InterruptedTurnTest, ConversationThatHoldsNothingIsGone) {
+  const TurnProgress turn{.conversation_id = 7, .prompt_count = 100, .done_count = 60};
+  const KeptTurn kept = DescribeKept(turn, 0);
+  EXPECT_TRUE(kept.conversation_is_gone);
+  EXPECT_EQ(kept.text, std::string("after 60 of 100 prompt tokens; nothing is kept: ") + kWhy);
+}
+
+TEST(InterruptedTurnTest, AnswerIsInTheConversation) {
+  const TurnProgress turn{
+      .conversation_id = 7, .prompt_count = 100, .done_count = 100, .has_text = true};
+  EXPECT_EQ(DescribeKept(turn, 0).text, "what was generated is in conversation 7");
+}
+
+}  // namespace
+}  // namespace cairn::cli
