@@ -36,7 +36,9 @@ void AddModelTraceCommand(CLI::App& group, CommandResult& result);
 void AddGenerateCommand(CLI::App& app, CommandResult& result);
 // cairn chat
 void AddChatCommand(CLI::App& app, CommandResult& result);
-// cairn sessions list | show | delete
+// cairn status
+void AddStatusCommand(CLI::App& app, CommandResult& result);
+// cairn sessions list | show | fork | delete
 void AddSessionsCommands(CLI::App& app, CommandResult& result);
 
 }  // namespace cairn::cli

@@ -6,7 +6,7 @@
 
 #include <array>
 #include <cerrno>
-#include <clocale>
+#include <climits>
 #include <cstdio>
 #include <string_view>
 #include <utility>
@@ -150,12 +150,13 @@ wchar_t* LineEditor::Impl::Prompt(EditLine*) {
 
 absl::StatusOr<std::unique_ptr<LineEditor>> LineEditor::Open(
     const std::vector<std::string>& history) {
-  // The library writes as the locale says, and all of this is UTF-8.
-  if (std::setlocale(LC_CTYPE, "C.UTF-8") == nullptr) std::setlocale(LC_CTYPE, "");
   // Standard output and error may be files.
-  const std::string path = ::ttyname(STDIN_FILENO);
-  FileHandle display(std::fopen(path.c_str(), "we"));
-  if (display == nullptr) return ErrnoStatus(errno, fmt::format("open {}", path));
+  std::array<char, PATH_MAX> path{};
+  if (const int error = ::ttyname_r(STDIN_FILENO, path.data(), path.size()); error != 0) {
+    return ErrnoStatus(error, "find the terminal that is standard input");
+  }
+  FileHandle display(std::fopen(path.data(), "we"));
+  if (display == nullptr) return ErrnoStatus(errno, fmt::format("open {}", path.data()));
   auto impl = std::make_unique<Impl>();
   impl->display = std::move(display);
   impl->history.reset(history_winit());
@@ -163,7 +164,7 @@ absl::StatusOr<std::unique_ptr<LineEditor>> LineEditor::Open(
   history_w(impl->history.get(), &event, H_SETSIZE, kRememberedMax);
   history_w(impl->history.get(), &event, H_SETUNIQUE, 1);
   EditLine* editor = el_init("cairn", stdin, impl->display.get(), impl->display.get());
-  if (editor == nullptr) return Internal("libedit does not start on {}", path);
+  if (editor == nullptr) return Internal("libedit does not start on {}", path.data());
   impl->editor.reset(editor);
   el_wset(editor, EL_CLIENTDATA, impl.get());
   el_wset(editor, EL_GETCFN, Impl::Next);

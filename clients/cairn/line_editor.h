@@ -19,7 +19,8 @@ namespace cairn::cli {
 
 class LineEditor {
  public:
-  // Of the terminal that is standard input. `history`: older inputs, the oldest first.
+  // Of the terminal that is standard input. `history`: older inputs, the oldest first. REQUIRES: a
+  // locale whose characters are UTF-8.
   static absl::StatusOr<std::unique_ptr<LineEditor>> Open(const std::vector<std::string>& history);
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;

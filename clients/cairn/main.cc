@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <clocale>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -73,12 +74,13 @@ int Run(int argc, char** argv) {
   AddGenerateCommand(app, result);
   AddChatCommand(app, result);
   AddSessionsCommands(app, result);
+  AddStatusCommand(app, result);
 #endif
   AddModelCommands(app, result);
   // Behind the commands, which would have it too.
 #ifdef CAIRN_WITH_DAEMONS
   app.footer(
-      "generate, chat and sessions talk to the daemons, which must run:\n"
+      "generate, chat, sessions and status talk to the daemons, which must run:\n"
       "  cairn-kv-node &\n"
       "  cairn-compute-node --model MODEL.gguf &\n\n"
       "example: cairn generate \"The capital of France is\"\n"
@@ -107,6 +109,10 @@ int main(int argc, char** argv) {
   // A reader that went away (cairn ... | head) is a write error: the generation is cancelled first.
   std::signal(SIGPIPE, SIG_IGN);
   cairn::cli::OccupyStandardStreams();
+  // All text is UTF-8, whatever the environment says; a line editor asks the locale.
+  if (std::setlocale(LC_CTYPE, "C.UTF-8") == nullptr) {  // NOLINT(concurrency-mt-unsafe): alone
+    std::setlocale(LC_CTYPE, "");                        // NOLINT(concurrency-mt-unsafe)
+  }
   try {
     return cairn::cli::Run(argc, argv);
   } catch (const std::exception& error) {

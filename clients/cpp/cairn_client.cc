@@ -331,6 +331,16 @@ absl::StatusOr<DaemonStatus> CairnClient::GetStatus() {
   return status;
 }
 
+absl::StatusOr<StoreStatus> CairnClient::GetStore(std::chrono::milliseconds time_max) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + time_max);
+  v1::GetStoreResponse response;
+  const grpc::Status called = impl_->stub->GetStore(&context, v1::GetStoreRequest(), &response);
+  CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(called)));
+  return StoreStatus{response.io_engine(), response.used_bytes(), response.size_bytes(),
+                     response.conversation_count()};
+}
+
 absl::Status CairnClient::WaitUntilReady(std::chrono::milliseconds time_max,
                                          const std::function<void(const DaemonStatus&)>& progress,
                                          const CancelToken* cancel) {

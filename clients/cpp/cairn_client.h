@@ -178,6 +178,13 @@ struct DaemonStatus {
   std::int64_t kv_dram_bytes = 0;
 };
 
+struct StoreStatus {
+  std::string io_engine;  // "memory": in the daemon's own
+  std::int64_t used_bytes = 0;
+  std::int64_t size_bytes = 0;
+  std::int64_t conversation_count = 0;
+};
+
 // Ends a Generate from another thread, a signal handler or one of its callbacks.
 class CancelToken {
  public:
@@ -225,6 +232,8 @@ class CairnClient {
   absl::StatusOr<std::vector<std::int32_t>> Tokenize(const std::string& text, bool special);
   absl::StatusOr<ModelDescription> GetModel();
   absl::StatusOr<DaemonStatus> GetStatus();
+  // DEADLINE_EXCEEDED if cairn-kv-node does not answer within `time_max`.
+  absl::StatusOr<StoreStatus> GetStore(std::chrono::milliseconds time_max);
 
   // Returns when the daemon generates; `progress` (may be empty) hears the model's bytes while they
   // are loaded. CANCELLED, or DEADLINE_EXCEEDED after `time_max`.

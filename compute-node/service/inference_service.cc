@@ -264,4 +264,20 @@ grpc::Status InferenceServiceImpl::GetStatus(grpc::ServerContext*, const v1::Get
   return grpc::Status::OK;
 }
 
+grpc::Status InferenceServiceImpl::GetStore(grpc::ServerContext*, const v1::GetStoreRequest*,
+                                            v1::GetStoreResponse* response) {
+  return rpc::ToGrpcStatus(DescribeStore(*response));
+}
+
+absl::Status InferenceServiceImpl::DescribeStore(v1::GetStoreResponse& response) {
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
+  CAIRN_ASSIGN_OR_RETURN(const KvStats stats, runtime->node->Stats());
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<SessionInfo> sessions, runtime->node->List());
+  response.set_io_engine(stats.io_engine);
+  response.set_used_bytes(stats.flash_used_bytes);
+  response.set_size_bytes(stats.flash_size_bytes);
+  response.set_conversation_count(std::ssize(sessions));
+  return absl::OkStatus();
+}
+
 }  // namespace cairn::compute

@@ -43,6 +43,8 @@ class InferenceServiceImpl final : public v1::InferenceService::Service {
                           v1::ListModelsResponse* response) override;
   grpc::Status GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest* request,
                          v1::GetStatusResponse* response) override;
+  grpc::Status GetStore(grpc::ServerContext* context, const v1::GetStoreRequest* request,
+                        v1::GetStoreResponse* response) override;
 
  private:
   absl::Status RunGenerate(grpc::ServerContext* context, const v1::GenerateRequest& request,
@@ -54,6 +56,7 @@ class InferenceServiceImpl final : public v1::InferenceService::Service {
                     v1::ForkConversationResponse& response);
   absl::Status ReadConversation(SessionId id, v1::GetConversationResponse& response);
   absl::Status DescribeModel(v1::ListModelsResponse& response);
+  absl::Status DescribeStore(v1::GetStoreResponse& response);
 
   DaemonState& state_;
   GenerationQueue& queue_;

@@ -312,6 +312,34 @@ class CliDaemonTest(daemons.SharedCairnTest):
         self.assertIn(self.cairn.socket.encode(), done.stderr)
         self.assertNotIn(b"is it running?", done.stderr)
 
+    def test_status_says_whether_both_daemons_serve(self):
+        with Cairn() as cairn:
+            cairn.generate("Mira", "--tokens", "1")
+            text = cairn.succeed("status")
+            for line in (rf"cairn-compute-node +ready, socket {cairn.socket}",
+                         r"model +retrieval-3m, context of 32768 tokens, chat template none",
+                         r"generations +0 running or waiting, \d.*", r"cairn-kv-node +serves, by \w+",
+                         r"store +\d.* of 64\.0 MiB used, 1 conversations"):
+                self.assertRegex(text, rf"(?m)^{line}$")
+            told = json.loads(cairn.succeed("status", "--json"))
+            self.assertTrue(told["serves"])
+            self.assertEqual((told["phase"], told["store"]["conversation_count"]), ("ready", 1))
+            cairn.kv.kill()
+            done = cairn.run("status")
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stdout.decode(), r"(?m)^cairn-kv-node +does not answer$")
+            self.assertRegex(done.stderr.decode(), r"\Acairn: cairn-kv-node does not answer cairn-compute-node .*\n\Z")
+            told = json.loads(cairn.run("status", "--json").stdout)
+            self.assertEqual((told["serves"], told["store"]), (False, None))
+            cairn.compute.kill()
+            done = cairn.run("status")
+            self.assertEqual((done.returncode, done.stdout), (1, b""))
+            self.assertIn(b"cannot reach cairn-compute-node", done.stderr)
+        with Cairn(kv="ram") as cairn:
+            text = cairn.succeed("status")
+            self.assertNotIn("cairn-kv-node", text)
+            self.assertRegex(text, r"(?m)^store +\d.* of 8.0 GiB used, 0 conversations$")
+
     def test_stopped_store_is_checked_as_json(self):
         with Cairn() as cairn:
             cairn.generate("Mira", "--tokens", "1")

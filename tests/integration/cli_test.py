@@ -68,7 +68,7 @@ class ProgramsTest(unittest.TestCase):
     def test_each_subcommand_has_an_example(self):
         for group in (["model", "inspect"], ["model", "tokenize"], ["model", "logits"], ["model", "trace"],
                       ["generate"], ["chat"], ["sessions", "list"], ["sessions", "show"], ["sessions", "fork"],
-                      ["sessions", "delete"]):
+                      ["sessions", "delete"], ["status"]):
             done = run("cairn", *group, "--help")
             if done.returncode == 2:  # built without the daemons
                 continue

@@ -219,6 +219,25 @@ TEST_F(InferenceServiceTest, TheModelsTemplateIsNamedAndMessagesNeedOne) {
   EXPECT_EQ(models.models(0).chat_template(), "chatml");
 }
 
+TEST_F(InferenceServiceTest, StoreIsDescribedOnceThereIsOne) {
+  v1::GetStoreResponse store;
+  {
+    grpc::ClientContext context;
+    EXPECT_EQ(stub_->GetStore(&context, v1::GetStoreRequest(), &store).error_code(),
+              grpc::StatusCode::UNAVAILABLE);
+  }
+  LoadModel();
+  ASSERT_EQ(CodeFor([](v1::GenerateRequest&) {}), grpc::StatusCode::OK);
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub_->GetStore(&context, v1::GetStoreRequest(), &store).ok());
+  EXPECT_EQ(store.conversation_count(), 1);
+  const absl::StatusOr<KvStats> stats = (*state_.runtime())->node->Stats();
+  ASSERT_TRUE(stats.ok());
+  EXPECT_EQ(store.io_engine(), stats->io_engine);
+  EXPECT_EQ(store.used_bytes(), stats->flash_used_bytes);
+  EXPECT_EQ(store.size_bytes(), stats->flash_size_bytes);
+}
+
 TEST_F(InferenceServiceTest, ListIsCutIntoPages) {
   LoadModel();
   for (int i = 0; i < 7; ++i) {

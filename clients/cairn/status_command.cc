@@ -1,0 +1,148 @@
+// cairn status
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "clients/cairn/commands.h"
+#include "clients/cairn/daemon_options.h"
+#include "clients/cairn/output.h"
+#include "clients/cairn/text_format.h"
+#include "common/base/json_string.h"
+#include "common/base/printable.h"
+
+namespace cairn::cli {
+namespace {
+
+// A KV node that serves answers within some milliseconds; the compute node itself waits longer.
+constexpr std::chrono::seconds kStoreTimeMax{3};
+
+struct StatusArguments {
+  std::string socket;
+  bool json = false;
+};
+
+struct Report {
+  std::string socket;
+  DaemonStatus compute;
+  std::optional<ModelDescription> model;  // once it is loaded
+  std::optional<StoreStatus> store;       // if the KV node answers
+  absl::Status problem;                   // why not all serves
+};
+
+std::string_view PhaseName(DaemonPhase phase) {
+  switch (phase) {
+    case DaemonPhase::kLoading:
+      return "loading";
+    case DaemonPhase::kReady:
+      return "ready";
+    case DaemonPhase::kStopping:
+      return "stopping";
+  }
+  return "";
+}
+
+absl::StatusOr<Report> Ask(const std::string& socket) {
+  Report report{.socket = socket, .compute = {}, .model = {}, .store = {}, .problem = {}};
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client, CairnClient::Connect(socket));
+  CAIRN_ASSIGN_OR_RETURN(report.compute, client->GetStatus());
+  if (report.compute.phase != DaemonPhase::kReady) {
+    report.problem = Unavailable("cairn-compute-node is {}", PhaseName(report.compute.phase));
+    return report;
+  }
+  CAIRN_ASSIGN_OR_RETURN(report.model, client->GetModel());
+  const absl::StatusOr<StoreStatus> store = client->GetStore(kStoreTimeMax);
+  if (store.ok()) {
+    report.store = *store;
+  } else {
+    report.problem = Unavailable(
+        "cairn-kv-node does not answer cairn-compute-node ({}): is it running? Its log may say why",
+        Message(store.status()));
+  }
+  return report;
+}
+
+std::string Line(std::string_view name, const std::string& value) {
+  return fmt::format("{:<20}{}\n", name, value);
+}
+
+std::string Text(const Report& report) {
+  const DaemonStatus& compute = report.compute;
+  std::string text = Line("cairn-compute-node",
+                          fmt::format("{}, socket {}", PhaseName(compute.phase), report.socket));
+  if (compute.phase == DaemonPhase::kLoading && compute.model_size_bytes > 0) {
+    text += Line("model", fmt::format("{} of {} loaded", HumanBytes(compute.model_loaded_bytes),
+                                      HumanBytes(compute.model_size_bytes)));
+  }
+  if (report.model.has_value()) {
+    text += Line(
+        "model",
+        fmt::format("{}, context of {} tokens, chat template {}",
+                    EscapeControls(report.model->name), report.model->context_token_count,
+                    report.model->chat_template.empty() ? "none" : report.model->chat_template));
+    text += Line("generations",
+                 fmt::format("{} running or waiting, {} of keys and values in memory",
+                             compute.generation_count, HumanBytes(compute.kv_dram_bytes)));
+    const bool in_memory = report.store.has_value() && report.store->io_engine == "memory";
+    if (!in_memory) {
+      text +=
+          Line("cairn-kv-node", report.store.has_value() ? "serves, by " + report.store->io_engine
+                                                         : std::string("does not answer"));
+    }
+  }
+  if (report.store.has_value()) {
+    text +=
+        Line("store",
+             fmt::format("{} of {} used, {} conversations", HumanBytes(report.store->used_bytes),
+                         HumanBytes(report.store->size_bytes), report.store->conversation_count));
+  }
+  return text;
+}
+
+std::string Json(const Report& report) {
+  const DaemonStatus& compute = report.compute;
+  std::string model = "null";
+  if (report.model.has_value()) {
+    model = fmt::format("{{\"name\": {}, \"context_token_count\": {}, \"chat_template\": {}}}",
+                        JsonString(report.model->name), report.model->context_token_count,
+                        JsonString(report.model->chat_template));
+  }
+  std::string store = "null";
+  if (report.store.has_value()) {
+    store = fmt::format(
+        "{{\"io_engine\": {}, \"used_bytes\": {}, \"size_bytes\": {}, \"conversation_count\": {}}}",
+        JsonString(report.store->io_engine), report.store->used_bytes, report.store->size_bytes,
+        report.store->conversation_count);
+  }
+  return fmt::format(
+      "{{\"serves\": {}, \"socket\": {}, \"phase\": \"{}\", \"model_loaded_bytes\": {}, "
+      "\"model_size_bytes\": {}, \"generation_count\": {}, \"kv_dram_bytes\": {}, \"model\": {}, "
+      "\"store\": {}}}\n",
+      report.problem.ok(), JsonString(report.socket), PhaseName(compute.phase),
+      compute.model_loaded_bytes, compute.model_size_bytes, compute.generation_count,
+      compute.kv_dram_bytes, model, store);
+}
+
+absl::Status Run(const StatusArguments& options) {
+  CAIRN_ASSIGN_OR_RETURN(const Report report, Ask(options.socket));
+  CAIRN_RETURN_IF_ERROR(WriteOutput(options.json ? Json(report) : Text(report)));
+  return report.problem;
+}
+
+}  // namespace
+
+void AddStatusCommand(CLI::App& app, CommandResult& result) {
+  CLI::App& command = *app.add_subcommand("status",
+                                          "Whether both daemons serve, with which model, and how "
+                                          "full the store is. Exit status 0: both serve");
+  auto options = std::make_shared<StatusArguments>();
+  command.add_flag("--json", options->json, "As a JSON object");
+  AddSocketOption(command, options->socket);
+  command.footer("example: cairn status");
+  SetAction(command, result, [options] { return Run(*options); });
+}
+
+}  // namespace cairn::cli
