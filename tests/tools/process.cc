@@ -79,7 +79,11 @@ absl::StatusOr<std::string> Process::WaitForLine(const std::string& text) {
   }
 }
 
-void Process::Signal(int number) const { CAIRN_CHECK_EQ(::kill(pid_, number), 0); }
+void Process::Signal(int number) const {
+  // kill() with -1 would signal every process of this user.
+  CAIRN_CHECK(running());
+  CAIRN_CHECK_EQ(::kill(pid_, number), 0);
+}
 
 int Process::Reap() {
   int status = 0;
