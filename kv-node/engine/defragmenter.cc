@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/log/log.h"
+#include "kv-node/engine/allocation.h"
 #include "kv-node/engine/checkpoint_job.h"
 #include "kv-node/engine/session_loader.h"
 
@@ -295,26 +296,10 @@ std::vector<FreeMap::Range> Defragmenter::TakeUnnamed(const Unit& unit) {
 
 void Defragmenter::PutRegions(MetaBatch& batch, const Unit& unit,
                               const std::vector<FreeMap::Range>& unnamed) {
-  std::set<std::int64_t> changed;
-  const auto mark = [&](const FreeMap::Range& range, bool used) {
-    for (std::int64_t i = 0; i < range.count; ++i) {
-      const std::int64_t page = range.first.value() + i;
-      segment_->regions[page / kRegionPages].set(static_cast<std::size_t>(page % kRegionPages),
-                                                 used);
-      changed.insert(page / kRegionPages);
-    }
-  };
-  mark({unit.run->first(), unit.run->page_count()}, true);
-  for (const FreeMap::Range& range : unnamed) mark(range, false);
-  for (const std::int64_t region : changed) {
-    const RegionBits& bits = segment_->regions.at(region);
-    if (bits.any()) {
-      batch.Put(Family::kPools, RegionKey(segment_->id, region), EncodeRegion(bits));
-    } else {
-      batch.Delete(Family::kPools, RegionKey(segment_->id, region));
-      segment_->regions.erase(region);
-    }
-  }
+  AllocationEdit records(segment_->regions);
+  records.Mark(unit.run->first(), unit.run->page_count(), true);
+  for (const FreeMap::Range& range : unnamed) records.Mark(range.first, range.count, false);
+  records.PutTo(batch, segment_->id);
 }
 
 void Defragmenter::GiveUp(const absl::Status& why) {

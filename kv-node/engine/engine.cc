@@ -6,13 +6,12 @@
 #include "common/base/check.h"
 #include "common/base/thread.h"
 #include "common/log/log.h"
+#include "kv-node/engine/allocation.h"
 #include "kv-node/engine/engine_impl.h"
+#include "kv-node/layout/superblock.h"
 
 namespace cairn::kv {
 namespace {
-
-constexpr std::int64_t kReservedPages = 2;  // the two copies of the superblock
-// Not a session: serialises what changes or reads the tree of segments.
 
 // A channel's end on the caller's side. Counts what is queued, so that Submit can refuse without
 // asking the engine thread.
@@ -132,7 +131,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, const StoreId& store_id,
     : device_(std::move(device)), meta_(std::move(meta)) {
   context_.options = options;
   context_.store_id = store_id;
-  context_.free_map = std::make_shared<FreeMap>(device_->size_bytes() / kPageBytes, kReservedPages);
+  context_.free_map = std::make_shared<FreeMap>(device_->size_bytes() / kPageBytes, kFirstDataPage);
   context_.io = std::make_unique<PageIo>(
       *device_, MergeLimits{options.merge_gap_bytes, options.merge_piece_bytes_max});
   if (options.arena_bytes_max > 0) {
@@ -158,23 +157,10 @@ EngineImpl::EngineImpl(const EngineOptions& options, const StoreId& store_id,
 absl::Status EngineImpl::Prepare() {
   MetaReader& reader = meta_->reader();
   std::int64_t largest_id = 0;  // that a row shows to be in use
-  CAIRN_RETURN_IF_ERROR(reader.Scan(
-      Family::kPools, "", [&](std::string_view key_bytes, std::string_view value) -> absl::Status {
-        CAIRN_ASSIGN_OR_RETURN(const ParsedRegionKey key, ParseRegionKey(key_bytes));
-        CAIRN_ASSIGN_OR_RETURN(const RegionBits bits, DecodeRegion(value));
-        largest_id = std::max(largest_id, key.segment.value());
-        for (std::int64_t i = 0; i < kRegionPages; ++i) {
-          if (!bits[static_cast<std::size_t>(i)]) continue;
-          const PageIndex page(key.region * kRegionPages + i);
-          if (context_.free_map->MarkUsed(page, 1)) continue;
-          return DataLoss(
-              "the store's metadata is damaged: page {} of segment {} is outside the extent file "
-              "or belongs to another segment too; nothing was changed; `cairn-kv-util verify` "
-              "says more, `cairn-kv-util repair` writes such records anew",
-              page, key.segment);
-        }
-        return absl::OkStatus();
-      }));
+  CAIRN_RETURN_IF_ERROR(LoadAllocation(reader, *context_.free_map,
+                                       [&](const ParsedRegionKey& key, const RegionBits&) {
+                                         largest_id = std::max(largest_id, key.segment.value());
+                                       }));
   CAIRN_RETURN_IF_ERROR(reader.Scan(
       Family::kSessions, "", [&](std::string_view key, std::string_view) -> absl::Status {
         CAIRN_ASSIGN_OR_RETURN(const SessionId session, ParseSessionKey(key));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/log/log.h"
+#include "kv-node/engine/allocation.h"
 #include "kv-node/engine/placement_order.h"
 #include "kv-node/engine/session_loader.h"
 
@@ -148,13 +149,7 @@ absl::StatusOr<SealedRows> LoadSealedRows(MetaReader& reader, SegmentId segment)
                   }
                 }));
   out.layers.assign(layers.begin(), layers.end());
-  CAIRN_RETURN_IF_ERROR(
-      reader.Scan(Family::kPools, SegmentPrefix(segment),
-                  [&](std::string_view key_bytes, std::string_view value) -> absl::Status {
-                    CAIRN_ASSIGN_OR_RETURN(const ParsedRegionKey key, ParseRegionKey(key_bytes));
-                    CAIRN_ASSIGN_OR_RETURN(out.regions[key.region], DecodeRegion(value));
-                    return absl::OkStatus();
-                  }));
+  CAIRN_ASSIGN_OR_RETURN(out.regions, LoadRegions(reader, segment));
   return out;
 }
 

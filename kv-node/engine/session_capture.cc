@@ -2,6 +2,7 @@
 // its allocation records and its token ids, as they are at the cut (rule 8).
 #include <algorithm>
 
+#include "kv-node/engine/allocation.h"
 #include "kv-node/engine/checkpoint_job.h"
 
 namespace cairn::kv {
@@ -86,29 +87,18 @@ void AttachedSession::CaptureAllocation(CheckpointJob& job) {
     dropped_extents_.push_back(extent);
     return true;
   });
-  std::set<std::int64_t> changed;
-  const auto mark = [&](const Extent& extent, bool used) {
-    for (std::int64_t i = 0; i < extent.page_count(); ++i) {
-      const std::int64_t page = extent.first().value() + i;
-      regions_[page / kRegionPages].set(static_cast<std::size_t>(page % kRegionPages), used);
-      changed.insert(page / kRegionPages);
-    }
-  };
+  AllocationEdit records(regions_);
   PoolTable::Changes pools = pools_->TakeChanges();
   new_extents_.insert(new_extents_.end(), pools.named.begin(), pools.named.end());
   dropped_extents_.insert(dropped_extents_.end(), pools.released.begin(), pools.released.end());
   job.dropped = std::move(pools.dropped);
-  for (const ExtentRef& extent : new_extents_) mark(*extent, true);
-  for (const ExtentRef& extent : dropped_extents_) mark(*extent, false);
-  for (const std::int64_t region : changed) {
-    const RegionBits& bits = regions_[region];
-    if (bits.any()) {
-      job.batch.Put(Family::kPools, RegionKey(state_->open().id, region), EncodeRegion(bits));
-    } else {
-      job.batch.Delete(Family::kPools, RegionKey(state_->open().id, region));
-      regions_.erase(region);
-    }
+  for (const ExtentRef& extent : new_extents_) {
+    records.Mark(extent->first(), extent->page_count(), true);
   }
+  for (const ExtentRef& extent : dropped_extents_) {
+    records.Mark(extent->first(), extent->page_count(), false);
+  }
+  records.PutTo(job.batch, state_->open().id);
   job.row.flash_bytes = 0;
   for (const auto& [region, bits] : regions_) {
     job.row.flash_bytes += static_cast<std::int64_t>(bits.count()) * kPageBytes;

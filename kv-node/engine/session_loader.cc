@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/parallel.h"
 #include "common/log/log.h"
+#include "kv-node/engine/allocation.h"
 
 namespace cairn::kv {
 namespace {
@@ -252,13 +253,7 @@ absl::StatusOr<StoredSession> LoadSession(MetaReader& reader, SessionId session)
     out.chain.push_back(std::move(segment));
   }
   std::reverse(out.chain.begin(), out.chain.end());
-  CAIRN_RETURN_IF_ERROR(
-      reader.Scan(Family::kPools, SegmentPrefix(out.row.segment),
-                  [&](std::string_view key_bytes, std::string_view value) -> absl::Status {
-                    CAIRN_ASSIGN_OR_RETURN(const ParsedRegionKey key, ParseRegionKey(key_bytes));
-                    CAIRN_ASSIGN_OR_RETURN(out.regions[key.region], DecodeRegion(value));
-                    return absl::OkStatus();
-                  }));
+  CAIRN_ASSIGN_OR_RETURN(out.regions, LoadRegions(reader, out.row.segment));
   CAIRN_ASSIGN_OR_RETURN(out.policy, LoadPolicy(reader, out.row.segment));
   const std::int64_t start = out.chain.back().row.start;
   const std::int64_t token_count = out.row.token_count;
