@@ -21,7 +21,14 @@ absl::Status Serve(const KvNodeConfig& config, const Environment& environment) {
   CAIRN_RETURN_IF_ERROR(StartLogging(kName, config.log_level(), config.log_path(), environment));
   // Before any other thread: threads inherit the blocked signals.
   StopSignals signals;
-  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<KvDaemon> daemon, KvDaemon::Start(config));
+  const absl::StatusOr<std::unique_ptr<KvDaemon>> started =
+      KvDaemon::Start(config, signals.number());
+  if (absl::IsCancelled(started.status()) && signals.requested()) {
+    LogInfo("stopped while starting reason=\"{}\"", Message(started.status()));
+    return absl::OkStatus();
+  }
+  CAIRN_RETURN_IF_ERROR(started.status());
+  const std::unique_ptr<KvDaemon>& daemon = *started;
   ServeUntilSignal(signals,
                    fmt::format("socket={} io_engine={}", config.socket_path(), daemon->io_engine()),
                    [&daemon] { daemon->Stop(); });

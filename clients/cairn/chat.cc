@@ -246,7 +246,7 @@ absl::Status Chat::Talk() {
     if (taken.ok()) {
       next = *taken;
     } else if (CanGoOn(taken.status())) {
-      WriteNote(fmt::format("cairn: {}\n", Message(taken.status())));
+      WriteProblem("cairn", Message(taken.status()));
       ++refused_count_;
     } else {
       return taken.status();

@@ -37,11 +37,13 @@ constexpr std::array kKeys = {
     ConfigKey{"socket_mode", "Mode of both sockets: who may connect. 0600: only the owner.", true},
     ConfigKey{
         "extent_file_bytes",
-        "Size of the extent file when it is created: flash for all conversations. Fixed from\n"
-        "then on."},
-    ConfigKey{"prefill_extent_file",
-              "Whether to write the extent file in full when it is created: slow once, and every\n"
-              "checkpoint's flush is about three times faster."},
+        "Flash for all conversations: the size of the extent file. A store of another size grows\n"
+        "or shrinks to it at the next start. 0: the size that the store has; a new one gets 1 "
+        "GiB."},
+    ConfigKey{
+        "prefill_extent_file",
+        "Whether to write the extent file in full when it is created or grows: slow once, and\n"
+        "every checkpoint's flush is about three times faster."},
     ConfigKey{"io_engine", "How to reach the flash: \"auto\", \"io_uring\" or \"threads\"."},
     ConfigKey{
         "queue_depth",
@@ -107,8 +109,10 @@ absl::Status Validate(const KvNodeConfig& config) {
   }
   CAIRN_RETURN_IF_ERROR(CheckSocketKeys(config.socket_path(), config.socket_mode()));
   CAIRN_RETURN_IF_ERROR(CheckLogKeys(config.log_path(), config.log_level()));
-  CAIRN_RETURN_IF_ERROR(CheckBetween("extent_file_bytes", config.extent_file_bytes(),
-                                     kExtentFileBytesMin, kStorePageCountMax * kPageBytes));
+  if (config.extent_file_bytes() != kExtentFileBytesKept) {
+    CAIRN_RETURN_IF_ERROR(CheckBetween("extent_file_bytes", config.extent_file_bytes(),
+                                       kExtentFileBytesMin, kStorePageCountMax * kPageBytes));
+  }
   const absl::Status engine = ParseIoEngine(config.io_engine()).status();
   if (!engine.ok()) return Annotate(engine, "io_engine");
   CAIRN_RETURN_IF_ERROR(Annotate(DeviceModelOf(config).status(), "device_profile"));
@@ -157,7 +161,7 @@ KvNodeConfig DefaultConfig(const Environment& environment) {
   config.set_data_dir(DefaultStateDir(environment));
   config.set_socket_path(DefaultSocketPath(environment, kSocketName, config.data_dir()));
   config.set_socket_mode(rpc::kSocketModeDefault);
-  config.set_extent_file_bytes(kExtentFileBytesDefault);
+  config.set_extent_file_bytes(kExtentFileBytesKept);
   config.set_prefill_extent_file(true);
   config.set_io_engine("auto");
   config.set_queue_depth(kQueueDepthFromProfile);

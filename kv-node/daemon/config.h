@@ -22,7 +22,10 @@ using config::v1::KvNodeConfig;
 
 // The smallest store: enough for a conversation of a tiny model.
 inline constexpr std::int64_t kExtentFileBytesMin = std::int64_t{1} << 20;
+// Of a store that is made while extent_file_bytes is kExtentFileBytesKept.
 inline constexpr std::int64_t kExtentFileBytesDefault = std::int64_t{1} << 30;
+// extent_file_bytes when a store keeps the size that it has.
+inline constexpr std::int64_t kExtentFileBytesKept = 0;
 
 // queue_depth and merge_gap_bytes when the store's device profile decides.
 inline constexpr std::int32_t kQueueDepthFromProfile = 0;

@@ -9,6 +9,7 @@
 #include "common/log/log.h"
 #include "kv-node/daemon/battery.h"
 #include "kv-node/daemon/calibration.h"
+#include "kv-node/daemon/resize.h"
 #include "kv-node/meta/meta_store.h"
 #include "kv-node/service/token_registry.h"
 
@@ -17,26 +18,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// At most this many lines tell how far the writing of a new extent file is.
-constexpr std::int64_t kProgressLineCount = 10;
-
-std::function<void(std::int64_t, std::int64_t)> LogProgress(const std::string& path) {
-  return [path, told = std::int64_t{0}](std::int64_t done_bytes, std::int64_t total_bytes) mutable {
-    const std::int64_t step = done_bytes * kProgressLineCount / total_bytes;
-    if (step == told) return;
-    told = step;
-    LogInfo("prefill file={} done_bytes={} total_bytes={}", path, done_bytes, total_bytes);
-  };
-}
-
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<KvDaemon>> KvDaemon::Start(const KvNodeConfig& config) {
+absl::StatusOr<std::unique_ptr<KvDaemon>> KvDaemon::Start(const KvNodeConfig& config,
+                                                          const std::atomic<int>& stop_signal) {
+  const StartProgress progress(stop_signal);
   std::unique_ptr<KvDaemon> daemon(new KvDaemon(config));
   CAIRN_RETURN_IF_ERROR(MakeDirectory(config.data_dir(), "data_dir"));
   CAIRN_RETURN_IF_ERROR(MakeSocketDirectory(config.socket_path()));
-  CAIRN_RETURN_IF_ERROR(daemon->OpenExtentFile());
+  CAIRN_RETURN_IF_ERROR(daemon->OpenExtentFile(progress));
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, daemon->OpenMetadata());
+  CAIRN_RETURN_IF_ERROR(daemon->Resize(*meta, progress));
   // The threads of the engine and the server inherit it, those of the metadata do not.
   const ServingPriority realtime(config.realtime_priority());
   CAIRN_RETURN_IF_ERROR(Annotate(realtime.status(), "realtime_priority"));
@@ -45,7 +37,7 @@ absl::StatusOr<std::unique_ptr<KvDaemon>> KvDaemon::Start(const KvNodeConfig& co
   return daemon;
 }
 
-absl::Status KvDaemon::OpenExtentFile() {
+absl::Status KvDaemon::OpenExtentFile(const StartProgress& progress) {
   const ExtentFileOptions options{.directory = config_.data_dir()};
   absl::StatusOr<std::unique_ptr<ExtentFile>> file = ExtentFile::Open(options);
   if (file.status().code() == absl::StatusCode::kNotFound) {
@@ -58,14 +50,25 @@ absl::Status KvDaemon::OpenExtentFile() {
           config_.data_dir(), meta.string(), kExtentFileName);
     }
     const fs::path path = fs::path(config_.data_dir()) / kExtentFileName;
-    LogInfo("create file={} size_bytes={} prefill={}", path.string(), config_.extent_file_bytes(),
+    const std::int64_t size_bytes = config_.extent_file_bytes() == kExtentFileBytesKept
+                                        ? kExtentFileBytesDefault
+                                        : config_.extent_file_bytes();
+    LogInfo("create file={} size_bytes={} prefill={}", path.string(), size_bytes,
             config_.prefill_extent_file());
-    file = ExtentFile::Create(options, {.size_bytes = config_.extent_file_bytes(),
+    file = ExtentFile::Create(options, {.size_bytes = size_bytes,
                                         .prefill = config_.prefill_extent_file(),
-                                        .progress = LogProgress(path.string())});
+                                        .progress = progress.Of("prefill", path.string())});
   }
   CAIRN_ASSIGN_OR_RETURN(extent_file_, std::move(file));
   return absl::OkStatus();
+}
+
+absl::Status KvDaemon::Resize(MetaStore& meta, const StartProgress& progress) {
+  ResizeOptions options;
+  options.size_bytes = config_.extent_file_bytes();
+  options.prefill = config_.prefill_extent_file();
+  CAIRN_ASSIGN_OR_RETURN(options.engine, ParseIoEngine(config_.io_engine()));
+  return ResizeStore(*extent_file_, meta, options, progress);
 }
 
 absl::StatusOr<std::unique_ptr<MetaStore>> KvDaemon::OpenMetadata() {

@@ -3,13 +3,16 @@
 // why in this order.
 //
 // Threading:  one thread.
-// Blocking:   Start does file I/O; making a new extent file takes as long as writing it, and
-//             measuring its flash a second. Stop waits for calls in flight, at most kStopTimeMax.
+// Blocking:   Start does file I/O; making a new extent file, or another size of it, takes as long
+//             as writing it, and measuring its flash a second. Stop waits for calls in flight, at
+//             most kStopTimeMax.
 // Errors:     one message that says what is wrong with which object and what to do: UNAVAILABLE the
 //             directory is in use; FAILED_PRECONDITION of another store or another format;
-//             DATA_LOSS damaged; RESOURCE_EXHAUSTED disk full; ALREADY_EXISTS the socket is taken.
+//             DATA_LOSS damaged; RESOURCE_EXHAUSTED disk full; ALREADY_EXISTS the socket is taken;
+//             CANCELLED a signal to stop came meanwhile.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -18,6 +21,7 @@
 
 #include "common/base/status.h"
 #include "kv-node/daemon/config.h"
+#include "kv-node/daemon/start_progress.h"
 #include "kv-node/device/calibrate.h"
 #include "kv-node/device/file_device.h"
 #include "kv-node/engine/engine.h"
@@ -30,8 +34,10 @@ inline constexpr std::chrono::milliseconds kStopTimeMax{5000};
 
 class KvDaemon {
  public:
-  // Serves, and tells health checks so, when it returns.
-  static absl::StatusOr<std::unique_ptr<KvDaemon>> Start(const KvNodeConfig& config);
+  // Serves, and tells health checks so, when it returns. `stop_signal` is not 0 once a signal to
+  // stop came.
+  static absl::StatusOr<std::unique_ptr<KvDaemon>> Start(const KvNodeConfig& config,
+                                                         const std::atomic<int>& stop_signal);
   ~KvDaemon();
   KvDaemon(const KvDaemon&) = delete;
   KvDaemon& operator=(const KvDaemon&) = delete;
@@ -43,8 +49,9 @@ class KvDaemon {
 
  private:
   explicit KvDaemon(const KvNodeConfig& config) : config_(config) {}
-  absl::Status OpenExtentFile();
+  absl::Status OpenExtentFile(const StartProgress& progress);
   absl::StatusOr<std::unique_ptr<MetaStore>> OpenMetadata();
+  absl::Status Resize(MetaStore& meta, const StartProgress& progress);
   // The store's profile of its flash; measured when it has none. nullopt: there is none.
   absl::StatusOr<std::optional<DeviceProfile>> FindProfile(const FileDeviceOptions& options,
                                                            MetaStore& meta);

@@ -26,8 +26,8 @@ void Flip(std::span<std::byte> page, std::uint64_t seed) {
 
 class FaultyDevice : public Device {
  public:
-  explicit FaultyDevice(FaultyDisk& disk)
-      : Device(disk.options_.size_bytes, kQueueDepthMax), disk_(disk) {}
+  FaultyDevice(FaultyDisk& disk, std::int64_t size_bytes)
+      : Device(size_bytes, kQueueDepthMax), disk_(disk) {}
   ~FaultyDevice() override;
   FaultyDevice(const FaultyDevice&) = delete;
   FaultyDevice& operator=(const FaultyDevice&) = delete;
@@ -137,8 +137,11 @@ FaultyDisk::FaultyDisk(const FaultyDiskOptions& options)
   CAIRN_CHECK_GE(options.delay_polls_max, 0);
 }
 
-std::unique_ptr<Device> FaultyDisk::Open() {
-  auto device = std::make_unique<FaultyDevice>(*this);
+std::unique_ptr<Device> FaultyDisk::Open() { return Open(options_.size_bytes); }
+
+std::unique_ptr<Device> FaultyDisk::Open(std::int64_t size_bytes) {
+  CAIRN_CHECK_LE(size_bytes, options_.size_bytes);
+  auto device = std::make_unique<FaultyDevice>(*this, size_bytes);
   MutexLock lock(mutex_);
   CAIRN_CHECK(device_ == nullptr);
   device_ = device.get();

@@ -61,9 +61,10 @@ class FaultyDisk {
  public:
   explicit FaultyDisk(const FaultyDiskOptions& options);
 
-  // A view of the disk. At most one is open at a time (a power cut closes it); the disk outlives
-  // it. Destroying one with writes in flight stores some of them.
+  // A view of the disk, or of its first `size_bytes`. At most one is open at a time (a power cut
+  // closes it); the disk outlives it. Destroying one with writes in flight stores some of them.
   std::unique_ptr<Device> Open();
+  std::unique_ptr<Device> Open(std::int64_t size_bytes);
 
   // A device that is open answers every request in flight and to come with an error (ENODEV).
   // Injected failures that did not happen yet are forgotten.

@@ -190,10 +190,9 @@ absl::Status AttachedSession::AllocatePieces(LogPlan& plan, std::int64_t left_by
                                              LogRuns& runs) const {
   const FreeMap& map = *context_.free_map;
   const auto full = [&, wanted_count = PagesOf(left_bytes)] {
-    return ResourceExhausted(
-        "flash is full: a log run needs {} pages, {} of {} are in use; "
-        "delete conversations or make the extent file larger",
-        wanted_count, map.used_count(), map.page_count());
+    return ResourceExhausted("flash is full: a log run needs {} pages, {} of {} are in use; {}",
+                             wanted_count, map.used_count(), map.page_count(),
+                             MoreFlashAdvice(map.page_count()));
   };
   if (map.page_count() - map.used_count() < PagesOf(left_bytes)) return full();
   const std::vector<FreeMap::Range> ranges = map.FreeRanges();

@@ -66,6 +66,10 @@ absl::Status ExtentFile::Load(bool read_only) {
     // The damaged copy is the older one's place, which the next update overwrites.
     CAIRN_RETURN_IF_ERROR(UpdateSuperblock(superblock_));
   }
+  if (choice->size_half_recorded && !read_only) {
+    LogInfo("extent file resize finished path={} size_bytes={}", path_, size_bytes());
+    CAIRN_RETURN_IF_ERROR(UpdateSuperblock(superblock_));
+  }
   return absl::OkStatus();
 }
 
@@ -80,6 +84,10 @@ absl::Status ExtentFile::RecordMetadataSequence(std::uint64_t sequence) {
 absl::Status ExtentFile::UpdateSuperblock(Superblock superblock) {
   CAIRN_CHECK(superblock.store_id == superblock_.store_id);
   CAIRN_CHECK_EQ(superblock.page_count, superblock_.page_count);
+  return WriteNextCopy(superblock);
+}
+
+absl::Status ExtentFile::WriteNextCopy(Superblock superblock) {
   superblock.sequence = superblock_.sequence + 1;
   CAIRN_RETURN_IF_ERROR(WriteCopy(superblock));
   if (fdatasync(fd_) != 0) {

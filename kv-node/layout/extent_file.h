@@ -2,7 +2,7 @@
 // node: its superblock, its lock, and its descriptor, on which a Device does the I/O.
 //
 // Threading:  one thread at a time.
-// Blocking:   Create() writes the whole file; the others read or write two pages.
+// Blocking:   Create() and Grow() write what is new in full; the others read or write two pages.
 // Ownership:  owns the descriptor; a device opened on fd() must be destroyed before this.
 // Errors:     UNAVAILABLE another process uses the directory; NOT_FOUND no extent file;
 //             ALREADY_EXISTS create over one; RESOURCE_EXHAUSTED disk full; DATA_LOSS truncated, or
@@ -38,20 +38,20 @@ struct ExtentFileOptions {
   std::chrono::milliseconds lock_wait = std::chrono::seconds(10);
 };
 
-struct ExtentFileCreateOptions {
+struct ExtentFileSize {
   std::int64_t size_bytes = 0;  // rounded down to whole pages
-  // Writes the file in full with zeros, so that later writes never allocate and flushes cost less.
-  // Otherwise the space is only reserved.
+  // Writes what is new of the file in full with zeros, so that later writes never allocate and
+  // flushes cost less. Otherwise the space is only reserved.
   bool prefill = true;
-  // Optional.
-  std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)> progress = nullptr;
+  // Optional. An error ends the work, with that error.
+  std::function<absl::Status(std::int64_t done_bytes, std::int64_t total_bytes)> progress = nullptr;
 };
 
 class ExtentFile {
  public:
   // Makes the file under a temporary name and renames it when it is complete and durable.
   static absl::StatusOr<std::unique_ptr<ExtentFile>> Create(const ExtentFileOptions& options,
-                                                            const ExtentFileCreateOptions& create);
+                                                            const ExtentFileSize& create);
   // A damaged superblock copy is rewritten from the other, with a logged warning, unless
   // options.read_only.
   static absl::StatusOr<std::unique_ptr<ExtentFile>> Open(const ExtentFileOptions& options);
@@ -77,13 +77,27 @@ class ExtentFile {
   // Writes the superblock with the next sequence number over the older copy, durably.
   absl::Status UpdateSuperblock(Superblock superblock);
 
+  // Makes the file longer; nothing in it changes. The superblock says so when all of it is durable,
+  // in both copies before this returns: until then the store has its old size, and what a crash or
+  // an error of `progress` leaves behind its end is used by the next call, or cut off. After
+  // another error it is cut off at once. REQUIRES: more pages than now.
+  absl::Status Grow(const ExtentFileSize& size);
+  // Makes the file shorter: first what the superblock says, in both copies, then the file.
+  // REQUIRES: fewer pages than now; nothing names a page of those that go.
+  absl::Status Shrink(std::int64_t page_count);
+  // Cuts off what lies behind the store's end, which a resize that did not come to its end has
+  // left. That it did not work out costs only space, and is logged.
+  void CutBehindEnd();
+
  private:
   ExtentFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
 
   absl::Status Load(bool read_only);
   absl::Status WriteCopy(const Superblock& superblock);
+  absl::Status WriteNextCopy(Superblock superblock);
+  absl::Status RecordPageCount(std::int64_t page_count);
   absl::Status CheckDirect(bool require_direct);
-  absl::Status FillAndName(const ExtentFileOptions& options, const ExtentFileCreateOptions& create,
+  absl::Status FillAndName(const ExtentFileOptions& options, const ExtentFileSize& create,
                            const std::string& temporary);
 
   const int fd_;

@@ -3,10 +3,8 @@
 // attempt.
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -17,75 +15,10 @@
 #include "kv-node/layout/direct_io.h"
 #include "kv-node/layout/extent_file.h"
 #include "kv-node/layout/file_calls.h"
+#include "kv-node/layout/file_space.h"
 
 namespace cairn::kv {
 namespace {
-
-constexpr std::int64_t kPrefillBytes = std::int64_t{1} << 20;
-
-absl::StatusOr<std::int64_t> FreeBytes(int fd, const std::string& path) {
-  struct statvfs volume {};
-  if (fstatvfs(fd, &volume) != 0) return ErrnoStatus(errno, fmt::format("statvfs {}", path));
-  return static_cast<std::int64_t>(volume.f_bavail * volume.f_frsize);
-}
-
-absl::Status NoSpace(const std::string& path, std::int64_t size_bytes, std::int64_t free_bytes) {
-  return ResourceExhausted(
-      "create extent file {}: {} bytes are needed, {} are free on its file system; free some, or "
-      "make the store smaller",
-      path, size_bytes, free_bytes);
-}
-
-// Says what is free when space was the reason.
-absl::Status ExplainSpace(absl::Status status, int fd, const std::string& path,
-                          std::int64_t size_bytes) {
-  if (status.code() != absl::StatusCode::kResourceExhausted) return status;
-  const absl::StatusOr<std::int64_t> free_bytes = FreeBytes(fd, path);
-  if (!free_bytes.ok()) return status;
-  return ResourceExhausted("{} ({})", Message(NoSpace(path, size_bytes, *free_bytes)),
-                           Message(status));
-}
-
-// Beyond RLIMIT_FSIZE or the file system's largest file.
-absl::Status FillErrno(int error_number, const std::string& what) {
-  if (error_number == EFBIG) {
-    return ResourceExhausted("{}: the file size limit (ulimit -f) or the file system forbids it",
-                             what);
-  }
-  return ErrnoStatus(error_number, what);
-}
-
-absl::Status WriteZeros(int fd, const std::string& path, std::int64_t size_bytes,
-                        const ExtentFileCreateOptions& create) {
-  AlignedBuffer zeros(std::min(size_bytes, kPrefillBytes));
-  for (std::int64_t done = 0; done < size_bytes;) {
-    const auto count = static_cast<std::size_t>(std::min(zeros.size_bytes(), size_bytes - done));
-    CAIRN_RETURN_IF_ERROR(WriteWhole(fd, zeros.span().first(count), done, path));
-    done += static_cast<std::int64_t>(count);
-    if (create.progress) create.progress(done, size_bytes);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Fill(int fd, const std::string& path, std::int64_t size_bytes,
-                  const ExtentFileCreateOptions& create) {
-  CAIRN_ASSIGN_OR_RETURN(const std::int64_t free_bytes, FreeBytes(fd, path));
-  if (free_bytes < size_bytes) return NoSpace(path, size_bytes, free_bytes);
-  // fallocate() and not posix_fallocate(): that one's emulation writes single bytes, which O_DIRECT
-  // refuses. It gives the file few, large extents before the zeros make them written ones.
-  bool reserved = true;
-  while (fallocate(fd, 0, 0, size_bytes) != 0) {
-    if (errno == EINTR) continue;
-    if (errno != EOPNOTSUPP && errno != ENOSYS) {
-      const auto what = fmt::format("reserve {} bytes for {}", size_bytes, path);
-      return ExplainSpace(FillErrno(errno, what), fd, path, size_bytes);
-    }
-    reserved = false;
-    break;
-  }
-  if (reserved && !create.prefill) return absl::OkStatus();
-  return ExplainSpace(WriteZeros(fd, path, size_bytes, create), fd, path, size_bytes);
-}
 
 absl::Status SyncDirectory(const std::string& directory) {
   const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -121,14 +54,15 @@ absl::Status RenameNew(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-absl::Status ExtentFile::FillAndName(const ExtentFileOptions& options,
-                                     const ExtentFileCreateOptions& create,
+absl::Status ExtentFile::FillAndName(const ExtentFileOptions& options, const ExtentFileSize& create,
                                      const std::string& temporary) {
   if (ftruncate(fd_, 0) != 0) return ErrnoStatus(errno, fmt::format("truncate {}", temporary));
   // Before the long write, so that a refusal comes at once.
   CAIRN_RETURN_IF_ERROR(WriteWhole(fd_, AlignedBuffer(kPageBytes).span(), 0, temporary));
   CAIRN_RETURN_IF_ERROR(CheckDirect(options.require_direct));
-  CAIRN_RETURN_IF_ERROR(Fill(fd_, path_, size_bytes(), create));
+  CAIRN_RETURN_IF_ERROR(FillSpace(
+      fd_, path_,
+      {.begin = 0, .end = size_bytes(), .prefill = create.prefill, .progress = create.progress}));
   for (superblock_.sequence = 1; superblock_.sequence <= kSuperblockCopyCount;
        ++superblock_.sequence) {
     CAIRN_RETURN_IF_ERROR(WriteCopy(superblock_));
@@ -139,8 +73,8 @@ absl::Status ExtentFile::FillAndName(const ExtentFileOptions& options,
   return SyncDirectory(options.directory);
 }
 
-absl::StatusOr<std::unique_ptr<ExtentFile>> ExtentFile::Create(
-    const ExtentFileOptions& options, const ExtentFileCreateOptions& create) {
+absl::StatusOr<std::unique_ptr<ExtentFile>> ExtentFile::Create(const ExtentFileOptions& options,
+                                                               const ExtentFileSize& create) {
   const std::string path = options.directory + "/" + kExtentFileName;
   const std::string temporary = path + ".new";
   const std::int64_t page_count = create.size_bytes / kPageBytes;

@@ -4,6 +4,7 @@
 #include <linux/fiemap.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -81,26 +82,37 @@ absl::Status WriteWhole(int fd, std::span<const std::byte> buffer, std::int64_t 
   return absl::OkStatus();
 }
 
-bool HasUnwrittenSpace(int fd, std::int64_t size_bytes) {
+std::optional<std::int64_t> FirstUnwritten(int fd, std::int64_t begin, std::int64_t end) {
   constexpr std::uint32_t kExtentsEach = 256;
   std::vector<std::byte> memory(sizeof(fiemap) + kExtentsEach * sizeof(fiemap_extent));
-  std::uint64_t at = 0;
-  while (at < static_cast<std::uint64_t>(size_bytes)) {
+  auto at = static_cast<std::uint64_t>(begin);
+  while (at < static_cast<std::uint64_t>(end)) {
     auto* map = new (memory.data()) fiemap{};
     map->fm_start = at;
-    map->fm_length = static_cast<std::uint64_t>(size_bytes) - at;
+    map->fm_length = static_cast<std::uint64_t>(end) - at;
+    map->fm_flags = FIEMAP_FLAG_SYNC;
     map->fm_extent_count = kExtentsEach;
-    if (::ioctl(fd, FS_IOC_FIEMAP, map) != 0) return false;
+    if (::ioctl(fd, FS_IOC_FIEMAP, map) != 0) return std::nullopt;
     const auto* extents = reinterpret_cast<const fiemap_extent*>(memory.data() + sizeof(fiemap));
-    if (map->fm_mapped_extents == 0) return true;
+    if (map->fm_mapped_extents == 0) return static_cast<std::int64_t>(at);
     for (std::uint32_t i = 0; i < map->fm_mapped_extents; ++i) {
       if ((extents[i].fe_flags & FIEMAP_EXTENT_UNWRITTEN) != 0 || extents[i].fe_logical > at) {
-        return true;
+        return static_cast<std::int64_t>(at);
       }
       at = extents[i].fe_logical + extents[i].fe_length;
     }
   }
-  return false;
+  return end;
+}
+
+bool HasUnwrittenSpace(int fd, std::int64_t size_bytes) {
+  return FirstUnwritten(fd, 0, size_bytes).value_or(size_bytes) < size_bytes;
+}
+
+absl::StatusOr<std::int64_t> FileSize(int fd, const std::string& path) {
+  struct stat file {};
+  if (fstat(fd, &file) != 0) return ErrnoStatus(errno, fmt::format("stat {}", path));
+  return static_cast<std::int64_t>(file.st_size);
 }
 
 }  // namespace cairn::kv

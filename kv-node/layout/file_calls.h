@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -26,8 +27,12 @@ absl::Status ReadWhole(int fd, std::span<std::byte> buffer, std::int64_t offset_
 absl::Status WriteWhole(int fd, std::span<const std::byte> buffer, std::int64_t offset_bytes,
                         const std::string& path);
 
-// Whether the file system says that a part of the file's first `size_bytes` was never written: it
-// reads as zeros without the device. False also where the file system does not say.
+// The first of the bytes [begin, end) that was never written, as the file system says: it reads as
+// zero without the device. `end`: all were written. nullopt: the file system does not say.
+std::optional<std::int64_t> FirstUnwritten(int fd, std::int64_t begin, std::int64_t end);
+// Whether there is one in the file's first `size_bytes`; false also where nobody says.
 bool HasUnwrittenSpace(int fd, std::int64_t size_bytes);
+
+absl::StatusOr<std::int64_t> FileSize(int fd, const std::string& path);
 
 }  // namespace cairn::kv

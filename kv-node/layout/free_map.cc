@@ -15,6 +15,13 @@ std::uint64_t Bit(std::int64_t page) { return std::uint64_t{1} << (page % kWordB
 
 }  // namespace
 
+std::string MoreFlashAdvice(std::int64_t page_count) {
+  return fmt::format(
+      "delete conversations that are not needed, or restart cairn-kv-node with a larger "
+      "extent_file_bytes (now {})",
+      page_count * kPageBytes);
+}
+
 FreeMap::FreeMap(std::int64_t page_count, std::int64_t reserved_count)
     : page_count_(page_count),
       cursor_(reserved_count),
@@ -44,22 +51,34 @@ std::int64_t FreeMap::Search(std::int64_t from, std::int64_t to, std::int64_t co
 }
 
 std::optional<PageIndex> FreeMap::TryAllocate(std::int64_t count) {
+  return TryAllocateBelow(page_count_, count);
+}
+
+std::optional<PageIndex> FreeMap::TryAllocateBelow(std::int64_t end, std::int64_t count) {
   CAIRN_CHECK_GE(count, 1);
+  CAIRN_CHECK_LE(end, page_count_);
   if (page_count_ - used_count_ < count) return std::nullopt;
-  std::int64_t first = Search(cursor_, page_count_, count);
-  if (first < 0) first = Search(0, cursor_, count);
+  const std::int64_t last = end - count;  // where a range may begin
+  std::int64_t first = Search(cursor_, last + 1, count);
+  if (first < 0) first = Search(0, std::min(cursor_, last + 1), count);
   if (first < 0) return std::nullopt;
   Set(first, count, true);
   cursor_ = first + count;
   return PageIndex(first);
 }
 
+std::int64_t FreeMap::used_end() const {
+  std::int64_t word = std::ssize(words_) - 1;
+  while (word >= 0 && words_[static_cast<std::size_t>(word)] == 0) --word;
+  if (word < 0) return 0;
+  return word * kWordBits + std::bit_width(words_[static_cast<std::size_t>(word)]);
+}
+
 absl::StatusOr<PageIndex> FreeMap::Allocate(std::int64_t count) {
   if (const std::optional<PageIndex> first = TryAllocate(count)) return *first;
   return ResourceExhausted(
-      "flash is full: no {} free pages in a row, {} of {} pages are in use; delete conversations "
-      "or make the extent file larger",
-      count, used_count_, page_count_);
+      "flash is full: no {} free pages in a row, {} of {} pages are in use; {}", count, used_count_,
+      page_count_, MoreFlashAdvice(page_count_));
 }
 
 std::vector<FreeMap::Range> FreeMap::FreeRanges() const {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,9 @@ inline constexpr std::int64_t kPageBytes = 4096;
 // Page numbers count from the start of the extent file; 0 and 1 are the superblock's.
 using PageIndex = StrongId<struct PageIndexTag>;
 
+// What somebody can do about flash that is full.
+std::string MoreFlashAdvice(std::int64_t page_count);
+
 class FreeMap {
  public:
   // All pages are free except the first `reserved_count`.
@@ -35,6 +39,10 @@ class FreeMap {
   absl::StatusOr<PageIndex> Allocate(std::int64_t count);
   // The same for maps of memory, where having no room is a plain answer.
   std::optional<PageIndex> TryAllocate(std::int64_t count);
+  // The same of a range in front of page `end`.
+  std::optional<PageIndex> TryAllocateBelow(std::int64_t end, std::int64_t count);
+  // The pages from here on are free.
+  std::int64_t used_end() const;
   // All ranges of free pages, the longest first.
   struct Range {
     PageIndex first;

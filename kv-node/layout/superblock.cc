@@ -118,15 +118,15 @@ absl::StatusOr<SuperblockChoice> ChooseSuperblock(std::span<const std::byte> pag
   }
   if (!copy1.ok()) return SuperblockChoice{*copy0, copy1.status()};
   if (!copy0.ok()) return SuperblockChoice{*copy1, copy0.status()};
-  if (copy0->store_id != copy1->store_id || copy0->page_count != copy1->page_count) {
+  if (copy0->store_id != copy1->store_id) {
     return FailedPrecondition(
-        "the superblock copies disagree: store {} with {} pages, store {} with {} pages; restore "
-        "the store's directory from a backup",
-        FormatStoreId(copy0->store_id), copy0->page_count, FormatStoreId(copy1->store_id),
-        copy1->page_count);
+        "the superblock copies disagree: store {} and store {}; restore the store's directory from "
+        "a backup",
+        FormatStoreId(copy0->store_id), FormatStoreId(copy1->store_id));
   }
   const bool first_is_newer = copy0->sequence > copy1->sequence;
-  return SuperblockChoice{first_is_newer ? *copy0 : *copy1, absl::OkStatus()};
+  return SuperblockChoice{first_is_newer ? *copy0 : *copy1, absl::OkStatus(),
+                          copy0->page_count != copy1->page_count};
 }
 
 }  // namespace cairn::kv

@@ -82,6 +82,9 @@ struct SuperblockChoice {
   // Why the other copy is not usable; OK when both are. A caller that may write repairs it by an
   // ordinary update.
   absl::Status other_copy;
+  // Both are usable and name different sizes: a resize was cut between its two updates. The newer
+  // one's size counts, and nobody has used it yet.
+  bool size_half_recorded = false;
 };
 
 // Errors:     FAILED_PRECONDITION a copy has an unknown format or the copies name different stores;

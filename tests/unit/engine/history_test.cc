@@ -13,7 +13,7 @@ TEST(HistoryTest, EverySessionShowsItsLastCheckpointAndWhatFollowedIt) {
   RunHistories(kHistoryCount,
                {"split", "delayed split", "merge", "repair", "evict", "buffer read", "checkpoint",
                 "seal", "resumed", "metadata torn", "read from a high end", "neighbour", "spill",
-                "page packed", "index page"},
+                "page packed", "index page", "page moved", "move cut", "shrunk"},
                [](std::int64_t seed, const std::string& directory, HistoryCounts& counts) {
                  HistoryWorld world(static_cast<std::uint64_t>(seed), directory);
                  for (int i = 0; i < kStepCount && !::testing::Test::HasFailure(); ++i) {

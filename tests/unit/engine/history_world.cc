@@ -8,7 +8,6 @@
 namespace cairn::kv {
 namespace {
 
-constexpr std::int64_t kDiskBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kTokensMax = 900;
 // In which sealed segments mostly begin to be packed, if there are any.
 constexpr std::chrono::milliseconds kTimeToPack{150};
@@ -27,7 +26,8 @@ HistoryWorld::HistoryWorld(std::uint64_t seed, const std::string& directory)
       random_(seed),
       operations_(layout_, [this](std::int64_t below) { return Random(below); }),
       directory_(directory),
-      disk_({.size_bytes = kDiskBytes, .seed = seed, .delay_polls_max = 3}) {
+      disk_({.size_bytes = kDiskBytes, .seed = seed, .delay_polls_max = 3}),
+      page_count_(kDiskBytes / kPageBytes) {
   StartEngine();
 }
 
@@ -40,14 +40,19 @@ std::int64_t HistoryWorld::Random(std::int64_t below) {
   return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(below));
 }
 
-void HistoryWorld::StartEngine() {
+absl::StatusOr<std::unique_ptr<MetaStore>> HistoryWorld::OpenMeta() {
   MetaOptions meta;
   meta.path = directory_ + "/meta";
   meta.wrap_file_system = [this](const std::shared_ptr<rocksdb::FileSystem>& base) {
     files_ = std::make_shared<UnsyncedFs>(base, random_());
     return files_;
   };
-  auto store = MetaStore::Open(meta);
+  return MetaStore::Open(meta);
+}
+
+void HistoryWorld::StartEngine() {
+  if (Random(2) == 0) Resize();
+  auto store = OpenMeta();
   ASSERT_TRUE(store.ok()) << store.status().ToString();
   EngineOptions options;
   options.place_entries_min = Random(2) == 0 ? 3 : 40;
@@ -60,7 +65,8 @@ void HistoryWorld::StartEngine() {
   options.defragment = Random(4) != 0;
   options.defragment_idle = std::chrono::milliseconds(0);
   options.device_bytes_per_second = std::int64_t{100} << 20;
-  auto engine = Engine::Open(options, StoreId{}, disk_.Open(), *std::move(store));
+  auto engine =
+      Engine::Open(options, StoreId{}, disk_.Open(page_count_ * kPageBytes), *std::move(store));
   ASSERT_TRUE(engine.ok()) << engine.status().ToString();
   engine_ = *std::move(engine);
 }

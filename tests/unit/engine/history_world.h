@@ -1,7 +1,8 @@
 // Random histories against the real engine, judged by an oracle: sessions that decode, split,
 // evict, checkpoint, seal and fork; connections that break; KV nodes that are killed; power cuts
-// that tear what was not flushed. After each of them every session must show exactly what its last
-// durable checkpoint, and the operations sent again behind it, say.
+// that tear what was not flushed; extent files that shrink and grow between two nodes. After each
+// of them every session must show exactly what its last durable checkpoint, and the operations sent
+// again behind it, say.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,8 @@
 #include "tests/unit/engine/oracle.h"
 
 namespace cairn::kv {
+
+inline constexpr std::int64_t kDiskBytes = std::int64_t{16} << 20;
 
 // A compute node's side of one session.
 struct Chat {
@@ -48,7 +51,11 @@ class HistoryWorld {
 
  private:
   std::int64_t Random(std::int64_t below);
+  absl::StatusOr<std::unique_ptr<MetaStore>> OpenMeta();
   void StartEngine();
+  void Resize();
+  bool TryShrink(std::int64_t slack_pages);
+  void WipeFrom(std::int64_t page);
   void Restart(bool power_cut);
   void Rest();
   void ComeBack(bool power_cut);
@@ -79,6 +86,7 @@ class HistoryWorld {
   RandomOperations operations_;
   const std::string directory_;
   FaultyDisk disk_;
+  std::int64_t page_count_;            // of the extent file now
   std::shared_ptr<UnsyncedFs> files_;  // below the metadata of the engine that runs
   std::unique_ptr<Engine> engine_;
   std::vector<Chat> chats_;

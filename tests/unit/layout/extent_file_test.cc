@@ -80,6 +80,7 @@ TEST_F(ExtentFileTest, CreationWritesTheFileInFullAndTellsProgress) {
   const auto progress = [&](std::int64_t done, std::int64_t total) {
     EXPECT_EQ(total, 5 * kMiB / 2);
     seen.push_back(done);
+    return absl::OkStatus();
   };
   const auto file =
       ExtentFile::Create(Options(), {.size_bytes = 5 * kMiB / 2 + 17, .progress = progress});
@@ -195,6 +196,7 @@ TEST_F(ExtentFileTest, TwoCreatorsAtOnceMakeOneStore) {
   const auto outer = ExtentFile::Create(
       Options(), {.size_bytes = kMiB, .progress = [&](std::int64_t, std::int64_t) {
                     inner = ExtentFile::Create(Options(), {.size_bytes = kMiB});
+                    return absl::OkStatus();
                   }});
   EXPECT_TRUE(outer.ok()) << outer.status();
   EXPECT_EQ(inner.status().code(), absl::StatusCode::kUnavailable);
@@ -297,6 +299,7 @@ TEST_F(ExtentFileTest, AKillDuringCreationLeavesNoExtentFile) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto kill_in_the_middle = [](std::int64_t done, std::int64_t) {
     if (done > kMiB) std::raise(SIGKILL);
+    return absl::OkStatus();
   };
   EXPECT_EXIT(
       ExtentFile::Create(Options(), {.size_bytes = 3 * kMiB, .progress = kill_in_the_middle})
@@ -309,7 +312,8 @@ TEST_F(ExtentFileTest, MoreThanTheDiskHoldsIsRefusedAtOnce) {
   const absl::Status status =
       ExtentFile::Create(Options(), {.size_bytes = std::int64_t{1} << 46}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(Says(status, "70368744177664 bytes are needed")) << status;
+  EXPECT_TRUE(Says(status, "70368744177664 bytes large: 70368744173568 bytes are needed"))
+      << status;
   EXPECT_TRUE(Names().empty());
 }
 
@@ -349,7 +353,7 @@ class SmallFileSystem : public ExtentFileTest {
 TEST_F(SmallFileSystem, AFullDiskSaysWhatIsNeededAndFreeAndLeavesNothing) {
   const absl::Status status = ExtentFile::Create(Options(), {.size_bytes = 8 * kMiB}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(Says(status, "8388608 bytes are needed, 4")) << status;
+  EXPECT_TRUE(Says(status, "8388608 bytes large: 8384512 bytes are needed, 4")) << status;
   EXPECT_TRUE(Names().empty());
 }
 
@@ -361,6 +365,7 @@ TEST_F(SmallFileSystem, AWriterThatFillsTheDiskMeanwhileDoesNotHurtACreation) {
     while (std::fwrite(bytes.data(), 1, bytes.size(), other) == bytes.size() &&
            std::fflush(other) == 0) {
     }
+    return absl::OkStatus();
   };
   const auto file =
       ExtentFile::Create(Options(), {.size_bytes = 3 * kMiB, .progress = take_the_rest});

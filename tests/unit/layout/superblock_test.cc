@@ -162,6 +162,15 @@ TEST(ChooseSuperblock, CopiesOfDifferentStoresAreRefused) {
   EXPECT_EQ(ChooseSuperblock(Of(2), other).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(ChooseSuperblock, CopiesOfTwoSizesAreAResizeThatWasCut) {
+  const Copy resized = Forged(3, [](auto& b) { b.page_count += 100; });
+  const auto choice = ChooseSuperblock(Of(2), resized);
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_EQ(choice->superblock.page_count, Example(3).page_count + 100);
+  EXPECT_TRUE(choice->size_half_recorded);
+  EXPECT_FALSE(ChooseSuperblock(Of(2), Of(3))->size_half_recorded);
+}
+
 TEST(StoreId, IsRandomAndPrintsAsHex) {
   EXPECT_NE(NewStoreId(), NewStoreId());
   EXPECT_EQ(FormatStoreId(Example(1).store_id), "0102030405060708090a0b0c0d0e0f10");

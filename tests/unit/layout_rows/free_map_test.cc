@@ -45,6 +45,30 @@ TEST(FreeMapTest, ARangeThatTheCursorCutsIsFound) {
   EXPECT_EQ(*map.Allocate(12), PageIndex(8));
 }
 
+TEST(FreeMapTest, WhatMustLieInFrontOfAnEndDoes) {
+  FreeMap map(100, 2);
+  ASSERT_TRUE(map.MarkUsed(PageIndex(2), 50));
+  map.Free(PageIndex(20), 4);
+  EXPECT_EQ(map.TryAllocateBelow(56, 4), std::optional(PageIndex(20)));
+  EXPECT_EQ(map.TryAllocateBelow(56, 5), std::nullopt) << "four are left in front of 56";
+  EXPECT_EQ(map.TryAllocateBelow(56, 4), std::optional(PageIndex(52)));
+  EXPECT_EQ(map.TryAllocateBelow(56, 1), std::nullopt);
+  EXPECT_EQ(map.TryAllocateBelow(1, 2), std::nullopt) << "an end in front of everything";
+  EXPECT_EQ(map.TryAllocateBelow(57, 1), std::optional(PageIndex(56)));
+}
+
+TEST(FreeMapTest, BehindTheUsedEndEverythingIsFree) {
+  FreeMap map(200, 2);
+  EXPECT_EQ(map.used_end(), 2);
+  for (const std::int64_t page : {63, 64, 127, 128, 199}) {
+    ASSERT_TRUE(map.MarkUsed(PageIndex(page), 1));
+    EXPECT_EQ(map.used_end(), page + 1);
+  }
+  map.Free(PageIndex(199), 1);
+  EXPECT_EQ(map.used_end(), 129);
+  EXPECT_EQ(FreeMap(64, 0).used_end(), 0);
+}
+
 TEST(FreeMapTest, FreeRangesComeLongestFirst) {
   FreeMap map(200, 2);
   ASSERT_TRUE(map.Allocate(198).ok());

@@ -1,0 +1,83 @@
+#include "kv-node/daemon/resize.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "common/log/log.h"
+#include "kv-node/daemon/config.h"
+#include "kv-node/engine/extent_mover.h"
+#include "kv-node/layout/file_calls.h"
+#include "kv-node/layout/rows.h"
+
+namespace cairn::kv {
+namespace {
+
+// What was measured on a smaller file may be the speed of a cache that held all of it. Without a
+// profile the flash is measured as at a first start.
+absl::Status ForgetProfiles(const ExtentFile& file, MetaStore& meta) {
+  if (HasUnwrittenSpace(file.fd(), file.size_bytes())) return absl::OkStatus();
+  MetaBatch batch;
+  batch.DeletePrefix(Family::kConfig, std::string(kDeviceProfileKeyPrefix));
+  return meta.CommitAndWait(std::move(batch));
+}
+
+absl::Status Grow(ExtentFile& file, MetaStore& meta, const ResizeOptions& options,
+                  const StartProgress& progress) {
+  CAIRN_RETURN_IF_ERROR(file.Grow({.size_bytes = options.size_bytes,
+                                   .prefill = options.prefill,
+                                   .progress = progress.Of("prefill", file.path())}));
+  return ForgetProfiles(file, meta);
+}
+
+absl::Status DoesNotFit(const ExtentFile& file, const ResizeOptions& options,
+                        const MoveResult& moved) {
+  const std::int64_t used_bytes = moved.used_page_count * kPageBytes;
+  const bool scattered = used_bytes <= options.size_bytes;
+  const std::int64_t least_bytes =
+      std::max(scattered ? moved.free_from * kPageBytes : used_bytes, kExtentFileBytesMin);
+  return ResourceExhausted(
+      "extent_file_bytes is {}, but {} has {} bytes in use{}: choose {} or more, or leave it out "
+      "to "
+      "keep the {} bytes that the store has; in a store of that size conversations that are not "
+      "needed can be deleted first",
+      options.size_bytes, file.path(), used_bytes,
+      scattered ? ", in pieces that do not all find a place in so few" : "", least_bytes,
+      file.size_bytes());
+}
+
+absl::Status Shrink(ExtentFile& file, MetaStore& meta, const ResizeOptions& options,
+                    const StartProgress& progress) {
+  const std::int64_t page_count = options.size_bytes / kPageBytes;
+  MoveResult moved;
+  {
+    CAIRN_ASSIGN_OR_RETURN(
+        const std::unique_ptr<Device> device,
+        OpenFileDevice(file.fd(), {.engine = options.engine, .size_bytes = file.size_bytes()}));
+    CAIRN_ASSIGN_OR_RETURN(moved, MoveExtentsBelow(meta, *device,
+                                                   {.page_count = file.page_count(),
+                                                    .end = page_count,
+                                                    .progress = progress.Of("move", file.path())}));
+  }
+  if (moved.free_from > page_count) return DoesNotFit(file, options, moved);
+  LogInfo("moved file={} bytes={}", file.path(), moved.moved_bytes);
+  return file.Shrink(page_count);
+}
+
+}  // namespace
+
+absl::Status ResizeStore(ExtentFile& file, MetaStore& meta, const ResizeOptions& options,
+                         const StartProgress& progress) {
+  const std::int64_t page_count = options.size_bytes / kPageBytes;
+  const std::int64_t old_bytes = file.size_bytes();
+  if (options.size_bytes != 0 && page_count != file.page_count()) {
+    LogInfo("resize file={} from_bytes={} to_bytes={} prefill={}", file.path(), old_bytes,
+            page_count * kPageBytes, options.prefill);
+    CAIRN_RETURN_IF_ERROR(page_count > file.page_count() ? Grow(file, meta, options, progress)
+                                                         : Shrink(file, meta, options, progress));
+    LogInfo("resized file={} from_bytes={} to_bytes={}", file.path(), old_bytes, file.size_bytes());
+  }
+  file.CutBehindEnd();
+  return absl::OkStatus();
+}
+
+}  // namespace cairn::kv
