@@ -9,6 +9,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <system_error>
 #include <utility>
 
 #include "common/base/check.h"
@@ -57,6 +58,14 @@ std::thread StartThread(const std::string& name, std::function<void()> body) {
     pthread_setname_np(pthread_self(), name.c_str());
     body();
   });
+}
+
+absl::StatusOr<std::thread> TryStartThread(const std::string& name, std::function<void()> body) {
+  try {
+    return StartThread(name, std::move(body));
+  } catch (const std::system_error& error) {
+    return ResourceExhausted("start thread {}: {}", name, error.what());
+  }
 }
 
 ServingPriority::ServingPriority(int realtime_priority) {

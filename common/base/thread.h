@@ -12,6 +12,9 @@ namespace cairn {
 // Starts a thread that blocks all signals and carries `name` (at most 15 characters; longer is a
 // programmer error).
 std::thread StartThread(const std::string& name, std::function<void()> body);
+// The same where it is no programmer error that there is no room for one more thread.
+// RESOURCE_EXHAUSTED: of memory, or the limit of threads is reached.
+absl::StatusOr<std::thread> TryStartThread(const std::string& name, std::function<void()> body);
 
 inline constexpr int kRealtimePriorityMax = 99;
 

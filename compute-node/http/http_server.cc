@@ -1,15 +1,15 @@
 #include "compute-node/http/http_server.h"
 
-#include <httplib.h>
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <limits>
-#include <optional>
+#include <cerrno>
+#include <cstring>
+#include <new>
 #include <utility>
 
 #include <absl/strings/match.h>
@@ -17,6 +17,7 @@
 #include "common/base/thread.h"
 #include "common/log/log.h"
 #include "compute-node/http/api_error.h"
+#include "compute-node/http/http_syntax.h"
 
 namespace cairn::compute {
 namespace {
@@ -24,303 +25,91 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kListenBacklog = 64;
-// How soon accepting is tried again when the process has no more file descriptors.
+// How soon accepting is tried again when the process has no more file descriptors or memory.
 constexpr std::chrono::milliseconds kAcceptRetryInterval{100};
-// What a client still sends when its reply is already decided is read and dropped for so long: a
-// socket that is closed with unread bytes takes the reply away from the client.
-constexpr std::chrono::milliseconds kLingerTimeMax{1000};
-constexpr std::int64_t kReadBufferBytes = 16 << 10;
+// How often that is told.
+constexpr std::chrono::seconds kAcceptErrorLogInterval{60};
+// How long a new connection waits for the place of one that was idle.
+constexpr std::chrono::milliseconds kPlaceTimeMax{1000};
 
-// Polls until `deadline`; 0 when the time is up, else what happened.
-short Poll(int socket, short events, Clock::time_point deadline) {
-  for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    pollfd entry{.fd = socket, .events = events, .revents = 0};
-    const int count = ::poll(&entry, 1, static_cast<int>(std::max<std::int64_t>(0, left.count())));
-    if (count > 0) return entry.revents;
-    if (count == 0 || errno != EINTR) return 0;
-  }
-}
+}  // namespace
 
-// The socket as the library reads and writes it, with the limits of the request in progress.
-class LimitedStream final : public httplib::Stream {
+// One connection: its requests, one after the other, to the one handler.
+class HttpServer::Connection {
  public:
-  explicit LimitedStream(int socket) : socket_(socket), buffer_(kReadBufferBytes) {}
+  Connection(int socket, HttpHandler& handler)
+      : socket_(socket), reader_(socket_), handler_(handler) {}
 
-  // Whether a first byte came.
-  bool WaitForRequest() {
-    return begin_ < end_ ||
-           ((Poll(socket_, POLLIN, Clock::now() + kHttpIdleTimeMax) & POLLIN) != 0);
+  // Whether there is a next request.
+  bool WaitForRequest() const {
+    return reader_.has_bytes() || socket_.WaitForBytes(kHttpIdleTimeMax);
   }
-  void Allow(std::int64_t bytes, std::chrono::milliseconds time) {
-    left_bytes_ = bytes;
-    deadline_ = Clock::now() + time;
-  }
-  // A request was longer than what it was allowed.
-  bool over_limit() const { return over_limit_; }
-  bool connected() const {
-    const short happened = Poll(socket_, POLLRDHUP, Clock::time_point());
-    return (happened & (POLLRDHUP | POLLHUP | POLLERR)) == 0;
-  }
-  void Linger() {
-    ::shutdown(socket_, SHUT_WR);
-    Allow(std::numeric_limits<std::int64_t>::max(), kLingerTimeMax);
-    do {
-      begin_ = end_;
-    } while (Fill());
-  }
-
-  bool is_readable() const override { return begin_ < end_ || connected(); }
-  bool is_writable() const override { return connected(); }
-
-  ssize_t read(char* out, std::size_t size) override {
-    if (begin_ == end_ && !Fill()) return -1;
-    const std::size_t count = std::min(size, end_ - begin_);
-    std::copy_n(buffer_.data() + begin_, count, out);
-    begin_ += count;
-    return static_cast<ssize_t>(count);
-  }
-
-  ssize_t write(const char* data, std::size_t size) override {
-    const Clock::time_point deadline = Clock::now() + kHttpWriteTimeMax;
-    for (;;) {
-      const ssize_t sent = ::send(socket_, data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent >= 0) return sent;
-      if (errno == EINTR) continue;
-      if (errno != EAGAIN || (Poll(socket_, POLLOUT, deadline) & POLLOUT) == 0) return -1;
+  // Reads and answers it. False: it was the last.
+  bool Serve(int requests_left) {
+    HttpRequest request;
+    const HttpRead header = reader_.ReadHeader(request);
+    ReplyForm form{.is_http10 = false,
+                   .is_head = request.method == "HEAD",
+                   .keeps_connection = false,
+                   .requests_left = requests_left,
+                   .idle_time_max = kHttpIdleTimeMax};
+    if (header.kind != HttpRead::Kind::kDone) return EndWith(header, form);
+    form.is_http10 = reader_.is_http10();
+    const HttpReply refusal = Admit(request);
+    const bool is_admitted = refusal.status == 200;
+    const bool reads_body = is_admitted && reader_.has_body() && request.method == "POST";
+    // A body that nobody reads is not the next request.
+    form.keeps_connection =
+        requests_left > 0 && reader_.keeps_connection() && (reads_body || !reader_.has_body());
+    if (reads_body) {
+      if (reader_.awaits_continue() && !WriteContinue(socket_)) return false;
+      const HttpRead body = reader_.ReadBody();
+      if (body.kind != HttpRead::Kind::kDone) return EndWith(body, form);
     }
+    return WriteReply(is_admitted ? Answer(request) : refusal, form, socket_) &&
+           form.keeps_connection;
   }
-
-  // Nobody asks who a loopback client is.
-  void get_remote_ip_and_port(std::string&, int&) const override {}
-  void get_local_ip_and_port(std::string&, int&) const override {}
-  // The library refuses numbers that select() cannot take; nothing here selects.
-  socket_t socket() const override { return 0; }
+  void Linger() { socket_.Linger(); }
 
  private:
-  // Reads what is there; false at the end, when the time is up or at the limit.
-  bool Fill() {
-    if (left_bytes_ <= 0) {
-      over_limit_ = true;
-      return false;
-    }
-    // Also of a client that always has more to send.
-    if (Clock::now() >= deadline_) return false;
-    if ((Poll(socket_, POLLIN, deadline_) & (POLLIN | POLLHUP)) == 0) return false;
-    const auto size = std::min<std::int64_t>(left_bytes_, std::ssize(buffer_));
-    const ssize_t got =
-        ::recv(socket_, buffer_.data(), static_cast<std::size_t>(size), MSG_DONTWAIT);
-    if (got <= 0) return false;
-    left_bytes_ -= got;
-    begin_ = 0;
-    end_ = static_cast<std::size_t>(got);
-    return true;
+  bool EndWith(const HttpRead& read, ReplyForm form) const {
+    form.keeps_connection = false;
+    if (read.kind == HttpRead::Kind::kRefused) WriteReply(read.refusal, form, socket_);
+    return false;
   }
 
-  const int socket_;
-  std::vector<char> buffer_;
-  std::size_t begin_ = 0;
-  std::size_t end_ = 0;
-  std::int64_t left_bytes_ = 0;
-  Clock::time_point deadline_;
-  bool over_limit_ = false;
-};
-
-// `chunked`: whether the client knows chunks; to others the end of the connection is the stream's.
-void FillResponse(HttpReply reply, bool chunked, LimitedStream& stream,
-                  httplib::Response& response) {
-  response.status = reply.status;
-  for (const auto& [name, value] : reply.headers) response.set_header(name, value);
-  if (!reply.stream) {
-    response.set_content(reply.body, "application/json");
-    return;
-  }
-  response.set_header("Cache-Control", "no-cache");
-  auto provider = [write_all = std::move(reply.stream), &stream](std::size_t,
-                                                                 httplib::DataSink& sink) {
-    const bool written = write_all(
-        [&sink](std::string_view piece) { return sink.write(piece.data(), piece.size()); },
-        [&stream] { return stream.connected(); });
-    if (written) sink.done();
-    return written;
-  };
-  if (chunked) {
-    response.set_chunked_content_provider("text/event-stream", std::move(provider));
-  } else {
-    response.set_content_provider("text/event-stream", std::move(provider));
-  }
-}
-
-// A whole number without sign, as the library's own parser does not insist on.
-bool IsLength(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
-// Where the body of a request ends must be said once and without doubt: this daemon and a proxy in
-// front of it could otherwise take different bytes for the next request.
-HttpReply AdmitFraming(const httplib::Request& request) {
-  const bool has_length = request.has_header("Content-Length");
-  const bool has_encoding = request.has_header("Transfer-Encoding");
-  if (request.get_header_value_count("Host") > 1 ||
-      request.get_header_value_count("Content-Length") > 1 ||
-      request.get_header_value_count("Transfer-Encoding") > 1 || (has_length && has_encoding)) {
-    return ErrorReply(InvalidArgument("the request's header says the same thing twice"));
-  }
-  const std::string length = request.get_header_value("Content-Length");
-  if (has_length && !IsLength(length)) {
-    return ErrorReply(InvalidArgument("Content-Length is '{}': it must be a number", length));
-  }
-  const std::string encoding = request.get_header_value("Transfer-Encoding");
-  if (has_encoding && !absl::EqualsIgnoreCase(encoding, "chunked")) {
-    return ErrorReply(
-        501, Unimplemented("Transfer-Encoding is '{}': only chunked is understood", encoding));
-  }
-  if (!has_length && !has_encoding && request.method == "POST") {
-    return ErrorReply(411, InvalidArgument("the request does not say how long its body is: send "
-                                           "Content-Length"));
-  }
-  return {};
-}
-
-// One connection: the library's parser and writer over a LimitedStream. Its sockets, threads and
-// routes are not used: every request goes to the one handler.
-class Connection final : private httplib::Server {
- public:
-  Connection(int socket, HttpHandler& handler) : stream_(socket), handler_(handler) {
-    // Without a listening socket the library believes that it is being stopped.
-    svr_sock_ = socket;
-    set_keep_alive_timeout(kHttpIdleTimeMax.count());
-    set_keep_alive_max_count(static_cast<std::size_t>(kHttpRequestsMax));
-    set_payload_max_length(static_cast<std::size_t>(kHttpBodyBytesMax));
-    set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
-      // Those two may have a body, which is read before their handler is asked.
-      if (!refused_.has_value() && request.method == "POST") return HandlerResponse::Unhandled;
-      Answer(response);
-      return HandlerResponse::Handled;
-    });
-    // BeginRequest makes every path this one: the library's routes are regular expressions, whose
-    // matching takes stack for each character.
-    Post("/", [this](const httplib::Request& request, httplib::Response& response) {
-      request_.body = request.body;
-      Answer(response);
-    });
-    set_expect_100_continue_handler([this](const httplib::Request&, httplib::Response& response) {
-      if (!refused_.has_value()) return 100;
-      Answer(response);
-      return response.status;
-    });
-    set_error_handler(Handler([this](const httplib::Request&, httplib::Response& response) {
-      if (!response.body.empty()) return;
-      // The library gave up, perhaps in the middle of a body.
-      close_after_ = true;
-      response.set_header("Connection", "close");
-      FillResponse(OwnError(response.status), chunked_, stream_, response);
-    }));
-    set_exception_handler([this](const httplib::Request&, httplib::Response& response, auto) {
-      FillResponse(ErrorReply(Internal("the request could not be handled")), chunked_, stream_,
-                   response);
-    });
-  }
-
-  void Run() {
-    bool closed = false;
-    for (int left = kHttpRequestsMax; !closed && left > 0 && stream_.WaitForRequest(); --left) {
-      stream_.Allow(kHttpHeaderBytesMax, kHttpHeaderTimeMax);
-      refused_.reset();
-      close_after_ = false;
-      const auto begin = [this](httplib::Request& request) { BeginRequest(request); };
-      closed = !process_request(stream_, /*close_connection=*/left == 1, closed, begin) || closed ||
-               close_after_;
-    }
-    stream_.Linger();
-  }
-
- private:
-  // The header is there, the body is not.
-  void BeginRequest(httplib::Request& request) {
-    stream_.Allow(kHttpBodyBytesMax + kReadBufferBytes, kHttpBodyTimeMax);
-    request_ = {.method = request.method,
-                .path = std::exchange(request.path, "/"),
-                .host = request.get_header_value("Host"),
-                .authorization = request.get_header_value("Authorization"),
-                .content_type = request.get_header_value("Content-Type"),
-                .body = ""};
-    chunked_ = request.version != "HTTP/1.0";
-    HttpReply admitted = AdmitFraming(request);
-    if (admitted.status == 200) admitted = AdmitHeader(request);
-    if (admitted.status == 200) admitted = handler_.Admit(request_);
-    if (admitted.status != 200) refused_ = std::move(admitted);
-    // What a body that nobody reads would leave behind is not the next request; nor is what follows
-    // chunks, of whose ends the library is not strict.
-    const bool has_chunks = request.has_header("Transfer-Encoding");
-    const bool has_body = has_chunks || request.has_header("Content-Length");
-    const bool is_post = request.method == "POST";
-    const bool is_read = is_post && !refused_.has_value();
-    close_after_ = !chunked_ || has_chunks || (!is_read && (has_body || is_post));
-    if (close_after_) {
-      request.headers.erase("Connection");
-      request.headers.emplace("Connection", "close");
-    }
-    // A reply in parts would cost more than the reply, and compression more than loopback.
-    request.ranges.clear();
-    request.headers.erase("Accept-Encoding");
-  }
-
-  HttpReply AdmitHeader(const httplib::Request& request) const {
-    if (std::ssize(request_.path) > kHttpPathBytesMax) {
-      return ErrorReply(414, InvalidArgument("the path has {} bytes: at most {}",
-                                             request_.path.size(), kHttpPathBytesMax));
-    }
-    const std::string encoding = request.get_header_value("Content-Encoding", 0);
+  HttpReply Admit(const HttpRequest& request) const {
+    const std::string_view encoding = request.Header("Content-Encoding");
     if (!encoding.empty() && encoding != "identity") {
       return ErrorReply(
           415, InvalidArgument("Content-Encoding is '{}': send the body as it is", encoding));
     }
-    if (request.get_header_value<std::uint64_t>("Content-Length") >
-        static_cast<std::uint64_t>(kHttpBodyBytesMax)) {
-      return OwnError(413);
+    return handler_.Admit(request);
+  }
+
+  HttpReply Answer(const HttpRequest& request) const {
+    try {
+      return handler_.Answer(request, [this] { return socket_.connected(); });
+    } catch (const std::bad_alloc&) {
+      return ErrorReply(Unavailable(
+          "there is not enough memory for this request: try again, or send a shorter one"));
     }
-    return {};
   }
 
-  HttpReply OwnError(int status) const {
-    if (status == 413 || stream_.over_limit()) {
-      return ErrorReply(413, InvalidArgument("the request is longer than allowed: a header has at "
-                                             "most {} bytes, a body {}",
-                                             kHttpHeaderBytesMax, kHttpBodyBytesMax));
-    }
-    return ErrorReply(status, InvalidArgument("this is no HTTP request that can be read, or it "
-                                              "did not come within {} s",
-                                              kHttpBodyTimeMax.count()));
-  }
-
-  void Answer(httplib::Response& response) {
-    HttpReply reply = refused_.has_value()
-                          ? *refused_
-                          : handler_.Answer(request_, [this] { return stream_.connected(); });
-    request_.body.clear();
-    FillResponse(std::move(reply), chunked_, stream_, response);
-  }
-
-  LimitedStream stream_;
+  HttpSocket socket_;
+  RequestReader reader_;
   HttpHandler& handler_;
-  HttpRequest request_;
-  std::optional<HttpReply> refused_;
-  bool chunked_ = true;  // the client of the last request knows chunks
-  bool close_after_ = false;
 };
 
+namespace {
+
 // All that a connection beyond the limit gets.
-void Turn503Away(int socket) {
-  const std::string body =
-      ErrorReply(Unavailable("there are {} connections already, which is the most: try again in "
-                             "some seconds",
-                             kHttpConnectionsMax))
-          .body;
-  const std::string text = fmt::format(
+void TurnAway(int socket, const absl::Status& why) {
+  const HttpReply reply = ErrorReply(why);
+  std::string text = fmt::format(
       "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: {}\r\n"
       "Connection: close\r\nContent-Length: {}\r\n\r\n{}",
-      kRetryAfterSeconds, body.size(), body);
+      kRetryAfterSeconds, reply.body.size(), reply.body);
   ::send(socket, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   ::shutdown(socket, SHUT_WR);
   // What has come already is taken out, so that closing does not take the reply away.
@@ -389,41 +178,105 @@ void HttpServer::Accept() {
     const int socket = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (socket >= 0) {
       TakeConnection(socket);
-      continue;
+    } else if (!refusing_.load()) {
+      HandleAcceptError(errno);
     }
-    if (refusing_.load()) break;
-    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) continue;
-    LogWarning("accept on {}: {}", address_.ToText(), Message(ErrnoStatus(errno, "accept")));
-    const MutexLock lock(mutex_);
-    changed_.WaitUntil(mutex_, Clock::now() + kAcceptRetryInterval);
   }
+}
+
+void HttpServer::HandleAcceptError(int error) {
+  if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return;
+  const Clock::time_point now = Clock::now();
+  if (!told_.has_value() || now - *told_ > kAcceptErrorLogInterval) {
+    LogWarning(
+        "{}; HTTP clients wait meanwhile, and idle connections are closed: raise the limit of open "
+        "files, or close what else has them",
+        Message(ErrnoStatus(error, fmt::format("accept a connection on {}", address_.ToText()))));
+    told_ = now;
+  }
+  const MutexLock lock(mutex_);
+  EndIdlestLocked();
+  changed_.WaitUntil(mutex_, now + kAcceptRetryInterval);
 }
 
 void HttpServer::TakeConnection(int socket) {
   // Each event of a stream is one small write.
   const int on = 1;
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  Slot* slot = nullptr;
-  {
-    const MutexLock lock(mutex_);
-    const auto free = std::find_if(slots_.begin(), slots_.end(),
-                                   [](const Slot& each) { return each.socket < 0; });
-    if (free != slots_.end()) {
-      slot = &*free;
-      slot->socket = socket;
-    }
-  }
+  Slot* slot = TakeSlot(socket);
   if (slot == nullptr) {
-    Turn503Away(socket);
+    TurnAway(socket, Unavailable("there are {} connections already, which is the most, and all of "
+                                 "them are busy: try again in some seconds",
+                                 kHttpConnectionsMax));
     return;
   }
   if (slot->thread.joinable()) slot->thread.join();
-  slot->thread = StartThread(fmt::format("cn-http-{}", slot - slots_.data()),
-                             [this, slot, socket] { RunConnection(*slot, socket); });
+  absl::StatusOr<std::thread> thread =
+      TryStartThread(fmt::format("cn-http-{}", slot - slots_.data()),
+                     [this, slot, socket] { RunConnection(*slot, socket); });
+  if (thread.ok()) {
+    slot->thread = *std::move(thread);
+    return;
+  }
+  {
+    const MutexLock lock(mutex_);
+    slot->socket = -1;
+  }
+  TurnAway(socket, Unavailable("{}: try again in some seconds", Message(thread.status())));
+}
+
+HttpServer::Slot* HttpServer::TakeSlot(int socket) {
+  const Clock::time_point deadline = Clock::now() + kPlaceTimeMax;
+  const MutexLock lock(mutex_);
+  Slot* slot = FindFreeLocked();
+  if (slot == nullptr && EndIdlestLocked()) {
+    while (slot == nullptr && changed_.WaitUntil(mutex_, deadline)) slot = FindFreeLocked();
+  }
+  if (slot == nullptr) return nullptr;
+  slot->socket = socket;
+  slot->idle_from.reset();
+  return slot;
+}
+
+HttpServer::Slot* HttpServer::FindFreeLocked() {
+  const auto free =
+      std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.socket < 0; });
+  return free == slots_.end() ? nullptr : &*free;
+}
+
+bool HttpServer::EndIdlestLocked() {
+  Slot* idlest = nullptr;
+  for (Slot& slot : slots_) {
+    if (slot.socket < 0 || !slot.idle_from.has_value()) continue;
+    if (idlest == nullptr || *slot.idle_from < *idlest->idle_from) idlest = &slot;
+  }
+  if (idlest == nullptr) return false;
+  idlest->idle_from.reset();  // once
+  ::shutdown(idlest->socket, SHUT_RD);
+  return true;
+}
+
+bool HttpServer::WaitForRequest(Slot& slot, const Connection& connection) {
+  {
+    const MutexLock lock(mutex_);
+    slot.idle_from = Clock::now();
+  }
+  const bool came = connection.WaitForRequest();
+  const MutexLock lock(mutex_);
+  // Whose place was given away meanwhile does not begin.
+  const bool goes_on = came && slot.idle_from.has_value();
+  slot.idle_from.reset();
+  return goes_on;
 }
 
 void HttpServer::RunConnection(Slot& slot, int socket) {
-  Connection(socket, handler_).Run();
+  {
+    Connection connection(socket, handler_);
+    for (int left = kHttpRequestsMax - 1; left >= 0; --left) {
+      if (!WaitForRequest(slot, connection) || !connection.Serve(left)) break;
+    }
+    connection.Linger();
+  }
   const MutexLock lock(mutex_);
   ::close(socket);
   slot.socket = -1;

@@ -1,10 +1,8 @@
-// HttpServer reads requests from a loopback port and gives them to an HttpHandler. The library
-// (cpp-httplib) does HTTP's syntax; the sockets, the limits and the times are here, because its own
-// server has none for a header, a chunked body or the connections at once.
+// HttpServer reads requests from a loopback port and gives them to an HttpHandler.
 //
-// Limits:     the constants below. A header or a body that is longer: 413;
-//             one connection more: 503; a client that takes longer to send: the connection is
-//             closed. Bodies are not decompressed (415) and replies not compressed.
+// Limits:     kHttpConnectionsMax: one connection more takes the place of the one that has waited
+//             longest for its next request; if all are busy it gets 503. Those of a request:
+//             http_syntax.h. Bodies are not decompressed (415) and replies not compressed.
 // Threading:  Start, Refuse and Stop on one thread. The handler is called on a thread of each
 //             connection, "cn-http-N", up to kHttpConnectionsMax at once.
 // Errors:     of Start: ALREADY_EXISTS the port is taken; PERMISSION_DENIED; others of sockets.
@@ -15,6 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "common/base/mutex.h"
@@ -25,20 +24,10 @@
 namespace cairn::compute {
 
 inline constexpr int kHttpConnectionsMax = 64;
-inline constexpr int kHttpPathBytesMax = 1024;
-// All header lines of a request and its first line.
-inline constexpr std::int64_t kHttpHeaderBytesMax = 16 << 10;
-// A prompt of a million tokens fits, as text or as numbers.
-inline constexpr std::int64_t kHttpBodyBytesMax = 16 << 20;
-// From the first byte of a request to the end of its header, and then of its body.
-inline constexpr std::chrono::seconds kHttpHeaderTimeMax{10};
-inline constexpr std::chrono::seconds kHttpBodyTimeMax{60};
 // On one connection; then it is closed.
 inline constexpr int kHttpRequestsMax = 1000;
 // How long a connection may wait for its next request.
 inline constexpr std::chrono::seconds kHttpIdleTimeMax{60};
-// How long a write may wait for a client that does not read.
-inline constexpr std::chrono::seconds kHttpWriteTimeMax{10};
 
 class HttpServer {
  public:
@@ -59,21 +48,32 @@ class HttpServer {
   void Stop(std::chrono::milliseconds time_max);
 
  private:
+  using Clock = std::chrono::steady_clock;
+  class Connection;
   struct Slot {
     std::thread thread;
-    int socket = -1;  // -1: none
+    int socket = -1;                             // -1: none
+    std::optional<Clock::time_point> idle_from;  // since when it waits for a request
   };
 
   HttpServer(ListenAddress address, HttpHandler& handler, int listener);
   void Accept();
+  // `error` is why accept failed. Waits a moment if that may pass.
+  void HandleAcceptError(int error);
   void TakeConnection(int socket);
+  Slot* TakeSlot(int socket);
+  Slot* FindFreeLocked() CAIRN_REQUIRES(mutex_);
+  // Ends the connection that is idle longest; false: none is.
+  bool EndIdlestLocked() CAIRN_REQUIRES(mutex_);
   void RunConnection(Slot& slot, int socket);
+  bool WaitForRequest(Slot& slot, const Connection& connection);
   bool AllEnded() CAIRN_REQUIRES(mutex_);
 
   ListenAddress address_;
   HttpHandler& handler_;
   const int listener_;
   std::atomic<bool> refusing_{false};
+  std::optional<Clock::time_point> told_;  // the accept thread's: when it last told of an error
   std::thread accept_thread_;
 
   Mutex mutex_;

@@ -1,4 +1,4 @@
-// A request and its reply, apart from the library that reads and writes them.
+// A request and its reply, apart from how they are read and written.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,13 @@ namespace cairn::compute {
 struct HttpRequest {
   std::string method;
   std::string path;  // decoded, without the query
-  std::string host;  // these are headers; empty: none
-  std::string authorization;
-  std::string content_type;
+  // In the order in which they came.
+  std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
+
+  // The first one's value; empty: there is none. Upper and lower case of `name` are the same.
+  std::string_view Header(std::string_view name) const;
+  int HeaderCount(std::string_view name) const;
 };
 
 // Whether the client is still there. Cheap; any time in Answer or a reply's stream.

@@ -45,15 +45,19 @@ std::optional<std::uint16_t> ParsePort(std::string_view text) {
   return port;
 }
 
+// What C takes for the end of a text is no part of an address.
+bool HasZero(const std::string& host) { return host.find('\0') != std::string::npos; }
+
 bool IsLoopbackV4(const std::string& host) {
   in_addr address{};
-  return ::inet_pton(AF_INET, host.c_str(), &address) == 1 &&
+  return !HasZero(host) && ::inet_pton(AF_INET, host.c_str(), &address) == 1 &&
          (ntohl(address.s_addr) >> 24) == IN_LOOPBACKNET;
 }
 
 bool IsLoopbackV6(const std::string& host) {
   in6_addr address{};
-  return ::inet_pton(AF_INET6, host.c_str(), &address) == 1 && IN6_IS_ADDR_LOOPBACK(&address);
+  return !HasZero(host) && ::inet_pton(AF_INET6, host.c_str(), &address) == 1 &&
+         IN6_IS_ADDR_LOOPBACK(&address);
 }
 
 }  // namespace

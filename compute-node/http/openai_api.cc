@@ -23,7 +23,7 @@ constexpr std::string_view kModelPathStart = "/v1/models/";
 constexpr std::string_view kChatPath = "/v1/chat/completions";
 constexpr std::string_view kCompletionPath = "/v1/completions";
 constexpr std::string_view kHealthPath = "/health";
-constexpr absl::string_view kBearer = "Bearer ";
+constexpr std::string_view kBearer = "Bearer ";
 
 bool IsPost(std::string_view path) { return path == kChatPath || path == kCompletionPath; }
 
@@ -42,10 +42,35 @@ bool EqualInConstantTime(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-bool IsJson(const std::string& content_type) {
-  const std::string media = content_type.substr(0, content_type.find(';'));
-  return absl::EqualsIgnoreCase(media.substr(0, media.find_last_not_of(" \t") + 1),
-                                "application/json");
+bool EqualsIgnoreCase(std::string_view a, std::string_view b) {
+  return absl::EqualsIgnoreCase({a.data(), a.size()}, {b.data(), b.size()});
+}
+
+bool IsJson(std::string_view content_type) {
+  const std::string_view media = content_type.substr(0, content_type.find(';'));
+  return EqualsIgnoreCase(media.substr(0, media.find_last_not_of(" \t") + 1), "application/json");
+}
+
+// What the rest of an Origin is, if that is of no other page than one of this server's.
+constexpr std::string_view kOriginStart = "http://";
+
+// Browsers say with each request which page it comes from; nobody else says anything.
+absl::Status CheckOrigin(const HttpRequest& request) {
+  const std::string_view origin = request.Header("Origin");
+  const bool is_own = origin.starts_with(kOriginStart) &&
+                      EqualsIgnoreCase(origin.substr(kOriginStart.size()), request.Header("Host"));
+  if (request.HeaderCount("Origin") != 0 && !is_own) {
+    return PermissionDenied(
+        "the request comes from a web page of '{}': pages of other origins are not served; a "
+        "proxy in front of a page of yours must take Origin away",
+        origin);
+  }
+  const std::string_view site = request.Header("Sec-Fetch-Site");
+  if (site.empty() || site == "same-origin" || site == "none") return absl::OkStatus();
+  return PermissionDenied(
+      "the request comes from a web page (Sec-Fetch-Site is '{}'): pages of other origins are not "
+      "served",
+      site);
 }
 
 std::int64_t NowSeconds() {
@@ -172,23 +197,25 @@ HttpReply OpenAiApi::Admit(const HttpRequest& request) {
     return reply;
   }
   // Also because a browser asks first before a web page may send this type elsewhere.
-  if (is_post && !IsJson(request.content_type)) {
+  if (is_post && !IsJson(request.Header("Content-Type"))) {
     return ErrorReply(415, InvalidArgument("Content-Type is '{}': it must be application/json",
-                                           request.content_type));
+                                           request.Header("Content-Type")));
   }
   return {};
 }
 
 absl::Status OpenAiApi::CheckCaller(const HttpRequest& request) const {
-  if (!IsLoopbackHost(request.host)) {
+  const std::string_view host = request.Header("Host");
+  if (!IsLoopbackHost(host)) {
     return PermissionDenied(
         "the Host header is '{}': it must be localhost or a loopback address, so that no web page "
         "reaches this through a name of its own",
-        request.host);
+        host);
   }
+  CAIRN_RETURN_IF_ERROR(CheckOrigin(request));
   if (api_key_.empty() || request.path == kHealthPath) return absl::OkStatus();
-  const std::string& given = request.authorization;
-  if (absl::StartsWithIgnoreCase(given, kBearer) &&
+  const std::string_view given = request.Header("Authorization");
+  if (EqualsIgnoreCase(given.substr(0, kBearer.size()), kBearer) &&
       EqualInConstantTime(given.substr(kBearer.size()), api_key_)) {
     return absl::OkStatus();
   }

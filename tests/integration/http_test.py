@@ -176,6 +176,22 @@ class HttpTest(daemons.SharedCairnTest):
             self.assertEqual(reply.status, 200, host)
             self.assertNotIn("Access-Control-Allow-Origin", reply.headers)
 
+    def test_web_pages_of_others_are_refused(self):
+        own = f"http://127.0.0.1:{self.client.port}"
+        self.assertEqual(self.client.ask("GET", "/v1/models", headers={"Origin": own}).status, 200)
+        for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+            self.refuse(self.client.ask("GET", "/v1/models", headers=headers), 403, ["web page"],
+                        kind="permission_error")
+            self.refuse(self.client.ask("POST", COMPLETION, json.dumps({"prompt": "x"}), {**headers, **JSON_TYPE}), 403,
+                        ["web page"], kind="permission_error")
+
+    def test_long_headers_are_taken_up_to_the_limit_and_named_beyond_it(self):
+        for size, status in ((8200, 200), (16000, 200), (17000, 413)):
+            reply = self.client.ask("GET", "/v1/models", headers={"Authorization": "Bearer " + "a" * size})
+            self.assertEqual(reply.status, status, size)
+        for size in (1025, 8000, 20000):
+            self.assertEqual(self.client.ask("GET", "/" + "a" * size).status, 414, size)
+
     def test_names_of_methods_types_and_schemes_are_understood_as_http_has_them(self):
         head = self.client.ask("HEAD", "/health")
         self.assertEqual((head.status, head.text), (200, ""))

@@ -35,6 +35,24 @@ TEST(ThreadTest, CarriesItsNameAndBlocksSignals) {
   EXPECT_EQ(term_blocked, 1);
 }
 
+TEST(ThreadTest, AThreadForWhichThereIsNoRoomIsAnError) {
+  pthread_attr_t before;
+  ASSERT_EQ(pthread_getattr_default_np(&before), 0);
+  pthread_attr_t huge;
+  ASSERT_EQ(pthread_getattr_default_np(&huge), 0);
+  // More than an address space has.
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, std::size_t{1} << 60), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+  const absl::Status status = TryStartThread("kv-engine", [] {}).status();
+  ASSERT_EQ(pthread_setattr_default_np(&before), 0);
+  pthread_attr_destroy(&huge);
+  pthread_attr_destroy(&before);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  absl::StatusOr<std::thread> thread = TryStartThread("kv-engine", [] {});
+  ASSERT_TRUE(thread.ok()) << thread.status();
+  thread->join();
+}
+
 TEST(ThreadTest, RealtimePriorityIsOfItsThreadAndThoseThatItStarts) {
   const auto policy = [] {
     sched_param parameters{};
