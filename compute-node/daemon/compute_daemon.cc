@@ -75,7 +75,7 @@ absl::Status ComputeDaemon::StartHttp() {
     CAIRN_ASSIGN_OR_RETURN(key, ReadApiKey(config_.http_api_key_path()));
   }
   api_ = std::make_unique<OpenAiApi>(state_, server_->queue(), std::move(key));
-  CAIRN_ASSIGN_OR_RETURN(http_, HttpServer::Start(address, *api_));
+  CAIRN_ASSIGN_OR_RETURN(http_, HttpServer::Start(address, *api_, state_.request_memory()));
   // Only one process has the port.
   kept_label_ = fmt::format("{}http {}", kOwnLabelStart, http_->address().ToText());
   return absl::OkStatus();

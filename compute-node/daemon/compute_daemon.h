@@ -66,7 +66,7 @@ class ComputeDaemon {
   absl::StatusOr<std::unique_ptr<KvNode>> ReachKvNode();
 
   const ComputeNodeConfig config_;
-  DaemonState state_;
+  DaemonState state_{config_.request_memory_bytes()};
   std::unique_ptr<ComputeServer> server_;
   // These two run generations on the server's queue. Null: no HTTP.
   std::unique_ptr<OpenAiApi> api_;

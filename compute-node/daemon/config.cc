@@ -87,6 +87,10 @@ constexpr std::array kKeys = {
         "Conversations of HTTP clients that stay on flash, 0 to 64: a request that begins like\n"
         "one of them computes only what is new. 0: every request is computed whole."},
     ConfigKey{
+        "request_memory_bytes",
+        "Memory for all requests, over HTTP and gRPC, until they run: eight times their bytes.\n"
+        "One may take three quarters of it; what has no room is told to try again."},
+    ConfigKey{
         "policy",
         "Which stored keys and values each token of a new conversation attends, unless its client\n"
         "says otherwise. \"full\": all, so that each token reads the whole conversation.\n"
@@ -154,6 +158,8 @@ absl::Status Validate(const ComputeNodeConfig& config) {
   CAIRN_RETURN_IF_ERROR(CheckBetween("http_kept_conversation_count_max",
                                      config.http_kept_conversation_count_max(), 0,
                                      kKeptConversationsMax));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("request_memory_bytes", config.request_memory_bytes(),
+                                     kRequestMemoryBytesMin, kRequestMemoryBytesMax));
   if (!ParseKvFormat(config.kv_format()).has_value()) {
     return InvalidArgument("kv_format is '{}': it must be {}", config.kv_format(), kKvFormatNames);
   }
@@ -261,6 +267,7 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_http_listen("");
   config.set_http_api_key_path("");
   config.set_http_kept_conversation_count_max(kKeptConversationsDefault);
+  config.set_request_memory_bytes(kRequestMemoryBytesDefault);
   config.set_policy(kPolicyDefault);
   config.set_select_percent(static_cast<float>(session.policy.selection.select_percent));
   config.set_select_tokens_min(session.policy.selection.select_tokens_min);

@@ -4,7 +4,9 @@
 
 #include <absl/strings/cord.h>
 
+#include "common/rpc/status_mapping.h"
 #include "compute-node/http/json.h"
+
 namespace cairn::compute {
 namespace {
 
@@ -30,6 +32,8 @@ int ToHttpStatus(absl::StatusCode code) {
       return 403;
     case absl::StatusCode::kNotFound:
       return 404;
+    case absl::StatusCode::kOutOfRange:
+      return 413;
     case absl::StatusCode::kResourceExhausted:
       return 507;
     case absl::StatusCode::kUnavailable:
@@ -55,11 +59,11 @@ OrderedJson CodeOf(int http_status, const absl::Status& status) {
 
 std::string ToJson(int http_status, const absl::Status& status) {
   const OrderedJson json = {{"error",
-                             {{"message", Message(status)},
+                             {{"message", Message(status).substr(0, rpc::kStatusMessageBytesMax)},
                               {"type", TypeOf(http_status)},
                               {"param", PayloadOrNull(status, kParamPayload)},
                               {"code", CodeOf(http_status, status)}}}};
-  // A message may quote what the client sent.
+  // A message may quote what the client sent, however long.
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 

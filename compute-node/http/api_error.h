@@ -23,7 +23,7 @@ absl::Status FieldError(std::string_view field, std::string_view message);
 absl::Status WithApiCode(absl::Status status, std::string_view code);
 
 // `status` is not OK. INVALID_ARGUMENT and FAILED_PRECONDITION are 400, UNAUTHENTICATED 401,
-// PERMISSION_DENIED 403, NOT_FOUND 404, RESOURCE_EXHAUSTED 507, UNAVAILABLE 503,
+// PERMISSION_DENIED 403, NOT_FOUND 404, OUT_OF_RANGE 413, RESOURCE_EXHAUSTED 507, UNAVAILABLE 503,
 // DEADLINE_EXCEEDED 504, others 500.
 HttpReply ErrorReply(const absl::Status& status);
 // For what only HTTP has a number for, as 405, 413 or 429.

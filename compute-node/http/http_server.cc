@@ -37,8 +37,11 @@ constexpr std::chrono::milliseconds kPlaceTimeMax{1000};
 // One connection: its requests, one after the other, to the one handler.
 class HttpServer::Connection {
  public:
-  Connection(int socket, HttpHandler& handler)
-      : socket_(socket), reader_(socket_), handler_(handler) {}
+  Connection(int socket, HttpHandler& handler, MemoryBudget& memory)
+      : socket_(socket),
+        reader_(socket_, memory.request_bytes_max()),
+        handler_(handler),
+        memory_(memory) {}
 
   // Whether there is a next request.
   bool WaitForRequest() const {
@@ -47,6 +50,7 @@ class HttpServer::Connection {
   // Reads and answers it. False: it was the last.
   bool Serve(int requests_left) {
     HttpRequest request;
+    request.memory = MemoryClaim(memory_);
     const HttpRead header = reader_.ReadHeader(request);
     ReplyForm form{.is_http10 = false,
                    .is_head = request.method == "HEAD",
@@ -87,7 +91,7 @@ class HttpServer::Connection {
     return handler_.Admit(request);
   }
 
-  HttpReply Answer(const HttpRequest& request) const {
+  HttpReply Answer(HttpRequest& request) const {
     try {
       return handler_.Answer(request, [this] { return socket_.connected(); });
     } catch (const std::bad_alloc&) {
@@ -99,6 +103,7 @@ class HttpServer::Connection {
   HttpSocket socket_;
   RequestReader reader_;
   HttpHandler& handler_;
+  MemoryBudget& memory_;
 };
 
 namespace {
@@ -151,7 +156,8 @@ absl::Status Bind(int socket, ListenAddress& address) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const ListenAddress& address,
-                                                              HttpHandler& handler) {
+                                                              HttpHandler& handler,
+                                                              MemoryBudget& memory) {
   ListenAddress bound = address;
   const int listener = ::socket(address.is_v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (listener < 0) return ErrnoStatus(errno, fmt::format("socket for {}", address.ToText()));
@@ -160,11 +166,12 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const ListenAddres
     ::close(listener);
     return status;
   }
-  return std::unique_ptr<HttpServer>(new HttpServer(std::move(bound), handler, listener));
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(bound), handler, memory, listener));
 }
 
-HttpServer::HttpServer(ListenAddress address, HttpHandler& handler, int listener)
-    : address_(std::move(address)), handler_(handler), listener_(listener) {
+HttpServer::HttpServer(ListenAddress address, HttpHandler& handler, MemoryBudget& memory,
+                       int listener)
+    : address_(std::move(address)), handler_(handler), memory_(memory), listener_(listener) {
   accept_thread_ = StartThread("cn-http", [this] { Accept(); });
 }
 
@@ -271,7 +278,7 @@ bool HttpServer::WaitForRequest(Slot& slot, const Connection& connection) {
 
 void HttpServer::RunConnection(Slot& slot, int socket) {
   {
-    Connection connection(socket, handler_);
+    Connection connection(socket, handler_, memory_);
     for (int left = kHttpRequestsMax - 1; left >= 0; --left) {
       if (!WaitForRequest(slot, connection) || !connection.Serve(left)) break;
     }

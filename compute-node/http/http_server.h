@@ -2,7 +2,8 @@
 //
 // Limits:     kHttpConnectionsMax: one connection more takes the place of the one that has waited
 //             longest for its next request; if all are busy it gets 503. Those of a request:
-//             http_syntax.h. Bodies are not decompressed (415) and replies not compressed.
+//             http_syntax.h, and the memory's. Bodies are not decompressed (415) and replies not
+//             compressed.
 // Threading:  Start, Refuse and Stop on one thread. The handler is called on a thread of each
 //             connection, "cn-http-N", up to kHttpConnectionsMax at once.
 // Errors:     of Start: ALREADY_EXISTS the port is taken; PERMISSION_DENIED; others of sockets.
@@ -31,9 +32,11 @@ inline constexpr std::chrono::seconds kHttpIdleTimeMax{60};
 
 class HttpServer {
  public:
-  // Borrows `handler`, which outlives it. Accepts connections when it returns.
+  // Borrows `handler` and `memory`, from which bodies are claimed; they outlive it. Accepts
+  // connections when it returns.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const ListenAddress& address,
-                                                           HttpHandler& handler);
+                                                           HttpHandler& handler,
+                                                           MemoryBudget& memory);
   ~HttpServer();  // Stop without time
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -56,7 +59,7 @@ class HttpServer {
     std::optional<Clock::time_point> idle_from;  // since when it waits for a request
   };
 
-  HttpServer(ListenAddress address, HttpHandler& handler, int listener);
+  HttpServer(ListenAddress address, HttpHandler& handler, MemoryBudget& memory, int listener);
   void Accept();
   // `error` is why accept failed. Waits a moment if that may pass.
   void HandleAcceptError(int error);
@@ -71,6 +74,7 @@ class HttpServer {
 
   ListenAddress address_;
   HttpHandler& handler_;
+  MemoryBudget& memory_;
   const int listener_;
   std::atomic<bool> refusing_{false};
   std::optional<Clock::time_point> told_;  // the accept thread's: when it last told of an error

@@ -136,19 +136,25 @@ HttpRead AdmitFraming(const HttpRequest& request, bool is_http10) {
   return {};
 }
 
+// How far ahead a body claims its memory.
+constexpr std::int64_t kClaimStepBytes = 64 << 10;
+
 }  // namespace
 
 // Beast's parser with our request as what it fills.
 class RequestReader::Parser final : public beast::http::basic_parser<true> {
  public:
-  explicit Parser(HttpRequest& request) : request_(request) {
+  Parser(HttpRequest& request, std::int64_t body_bytes_max)
+      : request_(request), body_bytes_max_(body_bytes_max) {
     header_limit(kHttpFirstLineBytesMax + kHttpHeaderBytesMax + 1);  // HeaderScanner is stricter
-    body_limit(kHttpBodyBytesMax);
+    body_limit(static_cast<std::uint64_t>(body_bytes_max));
   }
 
   const std::string& target() const { return target_; }
   int version() const { return version_; }
   bool expects_chunks() const { return chunked() && !is_done(); }
+  // Why there is no memory for the body, or OK.
+  const absl::Status& claim_status() const { return claim_status_; }
 
  private:
   static std::string ToString(beast::string_view text) { return {text.data(), text.size()}; }
@@ -166,7 +172,16 @@ class RequestReader::Parser final : public beast::http::basic_parser<true> {
     request_.headers.emplace_back(ToString(name), ToString(value));
   }
   void on_header_impl(beast::error_code&) override { has_header_ = true; }
-  std::size_t on_body_impl(beast::string_view piece, beast::error_code&) override {
+  std::size_t on_body_impl(beast::string_view piece, beast::error_code& error) override {
+    const auto bytes = static_cast<std::int64_t>(request_.body.size() + piece.size());
+    if (bytes > claimed_for_bytes_) {
+      claimed_for_bytes_ = std::min(bytes + kClaimStepBytes, std::max(bytes, body_bytes_max_));
+      claim_status_ = request_.memory.Resize(RequestMemoryBytes(claimed_for_bytes_));
+    }
+    if (!claim_status_.ok()) {
+      error = beast::errc::make_error_code(beast::errc::not_enough_memory);
+      return 0;
+    }
     request_.body.append(piece.data(), piece.size());
     return piece.size();
   }
@@ -180,12 +195,16 @@ class RequestReader::Parser final : public beast::http::basic_parser<true> {
   void on_finish_impl(beast::error_code&) override {}
 
   HttpRequest& request_;
+  const std::int64_t body_bytes_max_;
   std::string target_;
   int version_ = 0;
   bool has_header_ = false;
+  std::int64_t claimed_for_bytes_ = kRequestFreeBytes;
+  absl::Status claim_status_;
 };
 
-RequestReader::RequestReader(HttpSocket& socket) : socket_(socket) {}
+RequestReader::RequestReader(HttpSocket& socket, std::int64_t body_bytes_max)
+    : socket_(socket), body_bytes_max_(std::min(body_bytes_max, kHttpBodyBytesMax)) {}
 RequestReader::~RequestReader() = default;
 
 HttpRead RequestReader::ReadMore(std::string_view part) {
@@ -200,11 +219,19 @@ HttpRead RequestReader::ReadMore(std::string_view part) {
                           part, (part == "body" ? kHttpBodyTimeMax : kHttpHeaderTimeMax).count(),
                           kHttpBodyPauseMax.count())));
     case HttpSocket::Got::kTooMuch:
-      return TooLong(413, "the body of the request", kHttpBodyBytesMax);
+      return BodyTooLong();
     case HttpSocket::Got::kEnd:
       break;
   }
   return {HttpRead::Kind::kGone, {}};
+}
+
+HttpRead RequestReader::BodyTooLong() const {
+  return TooLong(413,
+                 body_bytes_max_ == kHttpBodyBytesMax
+                     ? "the body of the request"
+                     : "for request_memory_bytes of the daemon's configuration the request's body",
+                 body_bytes_max_);
 }
 
 HttpRead RequestReader::FindHeader(std::size_t& header_bytes) {
@@ -232,17 +259,16 @@ HttpRead RequestReader::FindHeader(std::size_t& header_bytes) {
 }
 
 HttpRead RequestReader::ReadHeader(HttpRequest& request) {
-  request = {};
+  request.headers.clear();
+  request.body.clear();
   awaits_continue_ = false;
-  parser_ = std::make_unique<Parser>(request);
+  parser_ = std::make_unique<Parser>(request, body_bytes_max_);
   std::size_t header_bytes = 0;
   HttpRead read = FindHeader(header_bytes);
   if (read.kind != HttpRead::Kind::kDone) return read;
   beast::error_code error;
   parser_->put(boost::asio::const_buffer(pending_.data(), header_bytes), error);
-  if (error == beast::http::error::body_limit) {
-    return TooLong(413, "the body of the request", kHttpBodyBytesMax);
-  }
+  if (error == beast::http::error::body_limit) return BodyTooLong();
   if (error || !parser_->is_header_done()) return Malformed("{}", error.message());
   pending_.erase(0, header_bytes);
   read = AdmitFraming(request, is_http10());
@@ -268,7 +294,7 @@ bool RequestReader::awaits_continue() const { return awaits_continue_ && pending
 
 HttpRead RequestReader::ReadBody() {
   // What chunks say about themselves counts too.
-  socket_.Allow(kHttpBodyBytesMax + kHttpReadBytesMax, kHttpBodyTimeMax, kHttpBodyPauseMax);
+  socket_.Allow(body_bytes_max_ + kHttpReadBytesMax, kHttpBodyTimeMax, kHttpBodyPauseMax);
   parser_->eager(true);
   bool needs_more = false;
   while (!parser_->is_done()) {
@@ -284,9 +310,8 @@ HttpRead RequestReader::ReadBody() {
     }
     beast::error_code error;
     pending_.erase(0, parser_->put(boost::asio::buffer(pending_), error));
-    if (error == beast::http::error::body_limit) {
-      return TooLong(413, "the body of the request", kHttpBodyBytesMax);
-    }
+    if (!parser_->claim_status().ok()) return Refused(ErrorReply(parser_->claim_status()));
+    if (error == beast::http::error::body_limit) return BodyTooLong();
     needs_more = error == beast::http::error::need_more;
     if (error && !needs_more) return Malformed("{}", error.message());
   }

@@ -48,8 +48,9 @@ struct HttpRead {
 
 class RequestReader {
  public:
-  // Borrows `socket`.
-  explicit RequestReader(HttpSocket& socket);
+  // Borrows `socket`. Bodies have at most `body_bytes_max`, and claim memory from the request's own
+  // claim as they come.
+  RequestReader(HttpSocket& socket, std::int64_t body_bytes_max);
   ~RequestReader();
   RequestReader(const RequestReader&) = delete;
   RequestReader& operator=(const RequestReader&) = delete;
@@ -74,7 +75,10 @@ class RequestReader {
   // Waits for more; kDone: there is more.
   HttpRead ReadMore(std::string_view part);
 
+  HttpRead BodyTooLong() const;
+
   HttpSocket& socket_;
+  const std::int64_t body_bytes_max_;
   std::string pending_;  // read, not parsed
   std::unique_ptr<Parser> parser_;
   bool awaits_continue_ = false;

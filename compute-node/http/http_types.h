@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "compute-node/service/memory_budget.h"
+
 namespace cairn::compute {
 
 struct HttpRequest {
@@ -15,6 +17,8 @@ struct HttpRequest {
   // In the order in which they came.
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
+  // Of the body, and of what the handler makes of it.
+  MemoryClaim memory;
 
   // The first one's value; empty: there is none. Upper and lower case of `name` are the same.
   std::string_view Header(std::string_view name) const;
@@ -40,7 +44,8 @@ class HttpHandler {
   virtual ~HttpHandler() = default;
   // Asked before the body is read. A reply with status 200: go on.
   virtual HttpReply Admit(const HttpRequest& request) = 0;
-  virtual HttpReply Answer(const HttpRequest& request, const HttpConnected& connected) = 0;
+  // May take the body away, and give its memory back.
+  virtual HttpReply Answer(HttpRequest& request, const HttpConnected& connected) = 0;
 };
 
 }  // namespace cairn::compute

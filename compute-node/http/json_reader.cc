@@ -1,60 +1,94 @@
 #include "compute-node/http/json_reader.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "compute-node/http/api_error.h"
 
 namespace cairn::compute {
 namespace {
 
-// What the parser is going to make of `text`, before it does.
-absl::Status CheckSize(std::string_view text) {
-  std::int64_t values = 1;
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      in_string = c != '"';
-      continue;
-    }
-    in_string = c == '"';
-    if (c == ',' || c == ':') ++values;
-    if (c == ']' || c == '}') --depth;
-    if ((c == '[' || c == '{') && ++depth > kJsonDepthMax) {
-      return InvalidArgument("the body has more than {} values in each other", kJsonDepthMax);
-    }
-    if (values > kJsonValuesMax) {
-      return InvalidArgument("the body has more than {} values", kJsonValuesMax);
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Reads nothing but where the text stops being JSON.
-class JsonErrorFinder final : public Json::json_sax_t {
+// Makes values of what is kept, and nothing of the rest.
+class FieldReader final : public Json::json_sax_t {
  public:
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(std::size_t) override { return true; }
-  bool key(string_t&) override { return true; }
-  bool end_object() override { return true; }
-  bool start_array(std::size_t) override { return true; }
-  bool end_array() override { return true; }
+  FieldReader(std::span<const std::string_view> names, MemoryClaim& memory)
+      : names_(names), memory_(memory) {}
+
+  bool null() override { return Take(nullptr); }
+  bool boolean(bool value) override { return Take(value); }
+  bool number_integer(number_integer_t value) override { return Take(value); }
+  bool number_unsigned(number_unsigned_t value) override { return Take(value); }
+  bool number_float(number_float_t value, const string_t&) override { return Take(value); }
+  bool string(string_t& value) override { return Take(std::move(value)); }
+  bool binary(binary_t&) override { return false; }  // is not in JSON
+  bool start_object(std::size_t) override { return Open(Json::value_t::object); }
+  bool start_array(std::size_t) override { return Open(Json::value_t::array); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+  bool key(string_t& name) override {
+    if (depth_ == 1) keeps_ = std::find(names_.begin(), names_.end(), name) != names_.end();
+    if (!keeps_) return true;
+    member_ = &(*open_.back())[std::move(name)];
+    return Claim(kJsonKeyBytes);
+  }
   bool parse_error(std::size_t position, const std::string&, const Json::exception&) override {
     position_ = position;
     return false;
   }
+
+  // The error, unless it is only that the text is no JSON.
+  const absl::Status& status() const { return status_; }
   std::size_t position() const { return position_; }
+  Json& root() { return root_; }
 
  private:
+  // Where the next value goes.
+  Json& Place(Json value) {
+    if (depth_ == 0) return root_ = std::move(value);
+    Json& parent = *open_.back();
+    if (!parent.is_array()) return *member_ = std::move(value);
+    parent.push_back(std::move(value));
+    return parent.back();
+  }
+  template <typename Value>
+  bool Take(Value&& value) {
+    if (depth_ > 0 && !keeps_) return true;
+    Place(std::forward<Value>(value));
+    return Claim(kJsonValueBytes);
+  }
+  bool Open(Json::value_t type) {
+    if (depth_ == 0 || keeps_) open_.push_back(&Place(type));
+    if (++depth_ > kJsonDepthMax) {
+      status_ = InvalidArgument("the body has more than {} values in each other", kJsonDepthMax);
+      return false;
+    }
+    return depth_ == 1 || !keeps_ || Claim(kJsonObjectBytes);
+  }
+  bool Close() {
+    --depth_;
+    if (depth_ == 0 || keeps_) open_.pop_back();
+    return true;
+  }
+  bool Claim(std::int64_t bytes) {
+    free_bytes_ -= bytes;
+    if (free_bytes_ >= 0) return true;
+    free_bytes_ = kJsonFreeBytes;
+    status_ = memory_.Grow(kJsonFreeBytes);
+    return status_.ok();
+  }
+
+  const std::span<const std::string_view> names_;
+  MemoryClaim& memory_;
+  Json root_;
+  std::vector<Json*> open_;  // the kept ones that have no end yet
+  Json* member_ = nullptr;   // of the innermost object, what the last key named
+  int depth_ = 0;
+  bool keeps_ = false;  // the field that is being read is one of names_
+  std::int64_t free_bytes_ = kJsonFreeBytes;
   std::size_t position_ = 0;
+  absl::Status status_;
 };
 
 // Also 16.0: in some languages every number of JSON is a floating one.
@@ -72,17 +106,17 @@ std::optional<std::int64_t> WholeNumber(const Json& field) {
 
 }  // namespace
 
-absl::StatusOr<Json> ParseJsonObject(std::string_view text) {
-  CAIRN_RETURN_IF_ERROR(CheckSize(text));
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) {
-    JsonErrorFinder finder;
-    Json::sax_parse(text, &finder);
+absl::StatusOr<Json> ParseJsonObject(std::string_view text, std::span<const std::string_view> names,
+                                     MemoryClaim& memory) {
+  FieldReader reader(names, memory);
+  const bool is_json = Json::sax_parse(text, &reader);
+  CAIRN_RETURN_IF_ERROR(reader.status());
+  if (!is_json) {
     return InvalidArgument("the body is not valid JSON in UTF-8: see byte {} of {}",
-                           finder.position(), text.size());
+                           reader.position(), text.size());
   }
-  if (!json.is_object()) return InvalidArgument("the body must be a JSON object");
-  return json;
+  if (!reader.root().is_object()) return InvalidArgument("the body must be a JSON object");
+  return std::move(reader.root());
 }
 
 const Json* FindField(const Json& object, const char* name) {

@@ -224,11 +224,9 @@ absl::Status OpenAiApi::CheckCaller(const HttpRequest& request) const {
                      "invalid_api_key");
 }
 
-HttpReply OpenAiApi::Answer(const HttpRequest& request, const HttpConnected& connected) {
-  if (request.path == kChatPath) return Generate(ApiKind::kChat, request.body, connected);
-  if (request.path == kCompletionPath) {
-    return Generate(ApiKind::kCompletion, request.body, connected);
-  }
+HttpReply OpenAiApi::Answer(HttpRequest& request, const HttpConnected& connected) {
+  if (request.path == kChatPath) return Generate(ApiKind::kChat, request, connected);
+  if (request.path == kCompletionPath) return Generate(ApiKind::kCompletion, request, connected);
   if (request.path == kHealthPath) return Health();
   if (request.path == kModelsPath) return ListModels();
   return DescribeModel(request.path.substr(kModelPathStart.size()));
@@ -255,16 +253,28 @@ HttpReply OpenAiApi::DescribeModel(const std::string& id) {
       "model_not_found"));
 }
 
-HttpReply OpenAiApi::Generate(ApiKind kind, const std::string& body,
+absl::StatusOr<std::shared_ptr<GenerateJob>> OpenAiApi::MakeJob(
+    const std::shared_ptr<Runtime>& runtime, HttpRequest& request, ApiRequest& parsed) {
+  CAIRN_ASSIGN_OR_RETURN(parsed, ParseApiRequest(parsed.kind, request.body, request.memory));
+  request.body = std::string();
+  parsed.generate.set_ephemeral(true);
+  CAIRN_ASSIGN_OR_RETURN(
+      std::shared_ptr<GenerateJob> job,
+      GenerateJob::Make(parsed.generate, runtime, state_, StopSignal::Clock::time_point::max(),
+                        ClientHistory::kSentAgain));
+  parsed.generate.clear_prompt();
+  request.memory.Release();
+  return job;
+}
+
+HttpReply OpenAiApi::Generate(ApiKind kind, HttpRequest& http_request,
                               const HttpConnected& connected) {
   absl::StatusOr<std::shared_ptr<Runtime>> runtime = state_.runtime();
   if (!runtime.ok()) return ErrorReply(runtime.status());
-  absl::StatusOr<ApiRequest> request = ParseApiRequest(kind, body);
-  if (!request.ok()) return ErrorReply(request.status());
-  request->generate.set_ephemeral(true);
+  ApiRequest request;
+  request.kind = kind;
   const absl::StatusOr<std::shared_ptr<GenerateJob>> made =
-      GenerateJob::Make(request->generate, *runtime, state_, StopSignal::Clock::time_point::max(),
-                        ClientHistory::kSentAgain);
+      MakeJob(*runtime, http_request, request);
   if (!made.ok()) return ErrorReply(WithContextCode(made.status()));
   const std::shared_ptr<GenerateJob>& job = *made;
   const absl::Status submitted = queue_.Submit(job->stop(), [job] { job->Run(); });
@@ -274,8 +284,8 @@ HttpReply OpenAiApi::Generate(ApiKind kind, const std::string& body,
   // Until the first event an error has a status of its own.
   const std::optional<v1::GenerateEvent> first = NextEvent(*job, connected);
   if (!first.has_value()) return ErrorReply(WithContextCode(job->status()));
-  OpenAiReply reply(*request, MakeHead(kind, **runtime));
-  if (request->stream) {
+  OpenAiReply reply(request, MakeHead(kind, **runtime));
+  if (request.stream) {
     const auto stream =
         std::make_shared<Stream>(Stream{*std::move(runtime), job, std::move(reply), *first});
     return {.body = "",

@@ -36,14 +36,17 @@ class OpenAiApi final : public HttpHandler {
       : state_(state), queue_(queue), api_key_(std::move(api_key)) {}
 
   HttpReply Admit(const HttpRequest& request) override;
-  HttpReply Answer(const HttpRequest& request, const HttpConnected& connected) override;
+  HttpReply Answer(HttpRequest& request, const HttpConnected& connected) override;
 
  private:
   absl::Status CheckCaller(const HttpRequest& request) const;
   HttpReply ListModels();
   HttpReply DescribeModel(const std::string& id);
   HttpReply Health();
-  HttpReply Generate(ApiKind kind, const std::string& body, const HttpConnected& connected);
+  HttpReply Generate(ApiKind kind, HttpRequest& request, const HttpConnected& connected);
+  // The job of a request, whose body and memory go.
+  absl::StatusOr<std::shared_ptr<GenerateJob>> MakeJob(const std::shared_ptr<Runtime>& runtime,
+                                                       HttpRequest& request, ApiRequest& parsed);
 
   DaemonState& state_;
   GenerationQueue& queue_;

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "compute-node/http/api_error.h"
 #include "compute-node/http/json_reader.h"
@@ -16,6 +18,8 @@ namespace cairn::compute {
 namespace {
 
 constexpr std::int64_t kSeedZero = 0x5eed;
+// Of what a message of an error repeats; no role has so many.
+constexpr std::size_t kQuotedBytesMax = 64;
 // proto3 takes 0 for "not set", which is 1 here: the smallest share keeps the most likely token.
 constexpr double kShareMin = 1e-6;
 
@@ -25,6 +29,47 @@ constexpr std::array kRefused = {
     "suffix",       "grammar",   "json_schema",   "image_data",   "web_search_options",
     "input_prefix", "mirostat",  "guided_json",   "guided_regex", "guided_grammar",
 };
+
+// What else is looked at: other fields are not even kept.
+constexpr std::array kRead = {
+    "best_of",
+    "echo",
+    "frequency_penalty",
+    "logit_bias",
+    "logprobs",
+    "max_completion_tokens",
+    "max_tokens",
+    "messages",
+    "min_p",
+    "modalities",
+    "model",
+    "n",
+    "presence_penalty",
+    "prompt",
+    "repeat_last_n",
+    "repeat_penalty",
+    "repetition_penalty",
+    "response_format",
+    "seed",
+    "stop",
+    "stream",
+    "stream_options",
+    "temperature",
+    "tool_choice",
+    "top_k",
+    "top_logprobs",
+    "top_p",
+    "typical_p",
+};
+
+std::span<const std::string_view> KeptFields() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> all(kRead.begin(), kRead.end());
+    all.insert(all.end(), kRefused.begin(), kRefused.end());
+    return all;
+  }();
+  return names;
+}
 
 // Some clients send what means "without it".
 bool SaysNothing(const Json& field) {
@@ -85,7 +130,7 @@ absl::Status ReadMessage(const Json& message, const std::string& name, v1::ChatM
   if (role == nullptr || !role->is_string()) {
     return FieldError(name, "it must be an object with role and content");
   }
-  const auto& said = role->get_ref<const std::string&>();
+  const std::string said = role->get_ref<const std::string&>().substr(0, kQuotedBytesMax);
   // What OpenAI's newer models call it.
   out.set_role(said == "developer" ? "system" : said);
   if (out.role() != "system" && out.role() != "user" && out.role() != "assistant") {
@@ -297,8 +342,9 @@ absl::Status ReadStream(const Json& body, ApiRequest& request) {
 
 }  // namespace
 
-absl::StatusOr<ApiRequest> ParseApiRequest(ApiKind kind, std::string_view text) {
-  CAIRN_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(text));
+absl::StatusOr<ApiRequest> ParseApiRequest(ApiKind kind, std::string_view text,
+                                           MemoryClaim& memory) {
+  CAIRN_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(text, KeptFields(), memory));
   ApiRequest request;
   request.kind = kind;
   const Json* model = FindField(body, "model");

@@ -2,7 +2,7 @@
 // table of fields.
 //
 // A field that would change the answer and cannot be followed is an error; one that no field here
-// is named after is ignored, as clients send many for other engines.
+// is named after is ignored, as clients send many for other engines, and takes no memory.
 //
 // Threading:  pure functions.
 // Errors:     INVALID_ARGUMENT naming the field. What needs the model (token ids, the template's
@@ -13,6 +13,7 @@
 
 #include "cairn/compute/v1/inference.pb.h"
 #include "common/base/status.h"
+#include "compute-node/service/memory_budget.h"
 
 namespace cairn::compute {
 
@@ -28,6 +29,8 @@ struct ApiRequest {
   bool include_usage = false;  // in a last chunk of the stream
 };
 
-absl::StatusOr<ApiRequest> ParseApiRequest(ApiKind kind, std::string_view body);
+// What is made of the body grows `memory`, whose errors are answered.
+absl::StatusOr<ApiRequest> ParseApiRequest(ApiKind kind, std::string_view body,
+                                           MemoryClaim& memory);
 
 }  // namespace cairn::compute

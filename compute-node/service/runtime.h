@@ -18,6 +18,7 @@
 #include "compute-node/model/forward.h"
 #include "compute-node/model/tokenizer.h"
 #include "compute-node/service/kept_conversations.h"
+#include "compute-node/service/memory_budget.h"
 #include "compute-node/service/open_conversations.h"
 #include "compute-node/session/conversation.h"
 #include "compute-node/session/forward_scheduler.h"
@@ -47,6 +48,9 @@ class DaemonState {
  public:
   enum class Phase { kLoading, kReady, kStopping };
 
+  explicit DaemonState(std::int64_t request_memory_bytes = kRequestMemoryBytesDefault)
+      : request_memory_(request_memory_bytes) {}
+
   Phase phase() const { return phase_.load(); }
   // The runtime, or UNAVAILABLE with what is missing.
   absl::StatusOr<std::shared_ptr<Runtime>> runtime() const;
@@ -58,6 +62,8 @@ class DaemonState {
   std::int64_t size_bytes() const { return size_bytes_.load(); }
   // All keys and values in this process.
   KvMemory& memory() { return memory_; }
+  // All requests that are being read.
+  MemoryBudget& request_memory() { return request_memory_; }
   OpenConversations& open_conversations() { return open_conversations_; }
 
  private:
@@ -65,6 +71,7 @@ class DaemonState {
   std::atomic<std::int64_t> loaded_bytes_{0};
   std::atomic<std::int64_t> size_bytes_{0};
   KvMemory memory_;
+  MemoryBudget request_memory_;
   OpenConversations open_conversations_;
   mutable Mutex mutex_;
   std::shared_ptr<Runtime> runtime_ CAIRN_GUARDED_BY(mutex_);

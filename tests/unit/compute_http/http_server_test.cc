@@ -27,7 +27,7 @@ class EchoHandler final : public HttpHandler {
             .headers = {},
             .stream = {}};
   }
-  HttpReply Answer(const HttpRequest& request, const HttpConnected& connected) override {
+  HttpReply Answer(HttpRequest& request, const HttpConnected& connected) override {
     ++answers;
     if (request.path == "/wait") {
       ++waiting;
@@ -94,7 +94,7 @@ class HttpServerTest : public testing::Test {
  protected:
   void SetUp() override {
     absl::StatusOr<std::unique_ptr<HttpServer>> server =
-        HttpServer::Start(ParseListenAddress("127.0.0.1:0").value(), handler_);
+        HttpServer::Start(ParseListenAddress("127.0.0.1:0").value(), handler_, memory_);
     ASSERT_TRUE(server.ok()) << Message(server.status());
     server_ = *std::move(server);
     port_ = server_->address().port;
@@ -108,6 +108,7 @@ class HttpServerTest : public testing::Test {
   }
 
   EchoHandler handler_;
+  MemoryBudget memory_{kRequestMemoryBytesDefault};
   std::unique_ptr<HttpServer> server_;
   std::uint16_t port_ = 0;
 };
@@ -186,6 +187,48 @@ TEST_F(HttpServerTest, WhatIsRefusedEndsTheConnection) {
     EXPECT_NE(reply.find("Connection: close"), std::string::npos) << reply;
     EXPECT_EQ(reply.find("smuggled"), std::string::npos) << reply;
   }
+  EXPECT_EQ(handler_.answers, 0);
+}
+
+TEST_F(HttpServerTest, BodiesShareOneBudget) {
+  MemoryBudget memory(kRequestMemoryBytesMin);
+  const std::unique_ptr<HttpServer> server =
+      HttpServer::Start(ParseListenAddress("127.0.0.1:0").value(), handler_, memory).value();
+  const auto ask = [&server](std::int64_t bytes, bool chunked) {
+    const RawClient client(server->address().port);
+    const std::string body(static_cast<std::size_t>(bytes), 'x');
+    client.Send(chunked ? fmt::format("POST /a HTTP/1.1\r\n{}Transfer-Encoding: chunked\r\n\r\n"
+                                      "{:x}\r\n{}\r\n0\r\n\r\n",
+                                      kClose, bytes, body)
+                        : fmt::format("POST /a HTTP/1.1\r\n{}Content-Length: {}\r\n\r\n{}", kClose,
+                                      bytes, body));
+    return client.ReadAll();
+  };
+  for (const bool chunked : {false, true}) {
+    EXPECT_NE(ask(memory.request_bytes_max(), chunked).find("200"), std::string::npos);
+    EXPECT_NE(ask(memory.request_bytes_max() + 1, chunked).find("413"), std::string::npos);
+    MemoryClaim others(memory);
+    ASSERT_TRUE(others.Resize(memory.claim_bytes_max()).ok());
+    const std::string refused = ask(memory.request_bytes_max(), chunked);
+    EXPECT_NE(refused.find("503"), std::string::npos) << refused;
+    EXPECT_NE(refused.find("Retry-After"), std::string::npos) << refused;
+    EXPECT_NE(ask(kRequestFreeBytes, chunked).find("200"), std::string::npos);
+    others.Release();
+  }
+  EXPECT_EQ(memory.claimed_bytes(), 0);
+}
+
+TEST_F(HttpServerTest, HalfABodyHoldsWhatHasComeAndGivesItBackWithItsConnection) {
+  const std::string half(1 << 20, 'x');
+  {
+    const RawClient client(port_);
+    client.Send("POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 16000000\r\n\r\n" + half);
+    while (memory_.claimed_bytes() < RequestMemoryBytes(std::ssize(half))) {
+      std::this_thread::yield();
+    }
+    EXPECT_LT(memory_.claimed_bytes(), 2 * RequestMemoryBytes(std::ssize(half)));
+  }
+  while (memory_.claimed_bytes() > 0) std::this_thread::yield();
   EXPECT_EQ(handler_.answers, 0);
 }
 
@@ -314,7 +357,7 @@ TEST_F(HttpServerTest, WithoutDescriptorsClientsWaitAndIdleConnectionsMakeRoom) 
 
 TEST_F(HttpServerTest, APortThatIsTakenIsNamed) {
   const ListenAddress taken = server_->address();
-  const absl::Status status = HttpServer::Start(taken, handler_).status();
+  const absl::Status status = HttpServer::Start(taken, handler_, memory_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_TRUE(test::Says(status, taken.ToText())) << Message(status);
 }

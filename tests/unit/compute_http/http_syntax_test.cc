@@ -61,7 +61,7 @@ int Outcome(const HttpRead& read) {
 // Of a request with its body.
 int Read(const std::string& bytes, std::size_t piece, HttpRequest& request) {
   Incoming incoming(bytes, piece);
-  RequestReader reader(incoming.socket());
+  RequestReader reader(incoming.socket(), kHttpBodyBytesMax);
   const int header = Outcome(reader.ReadHeader(request));
   return header == kTaken && reader.has_body() ? Outcome(reader.ReadBody()) : header;
 }
@@ -286,7 +286,7 @@ TEST(HttpSyntaxTest, WhatFollowsIsTheNextRequest) {
     Incoming incoming(Chunks("1\r\na\r\n0\r\n\r\n") + "\r\n" + Post("Content-Length: 2\r\n", "bc") +
                           "GET /last HTTP/1.1\r\nConnection: close\r\n\r\n",
                       piece);
-    RequestReader reader(incoming.socket());
+    RequestReader reader(incoming.socket(), kHttpBodyBytesMax);
     HttpRequest request;
     EXPECT_EQ(Outcome(reader.ReadHeader(request)), kTaken);
     EXPECT_TRUE(reader.keeps_connection());
@@ -314,7 +314,7 @@ TEST(HttpSyntaxTest, OnlyHttp11KeepsItsConnection) {
   };
   for (const auto& [bytes, keeps] : cases) {
     Incoming incoming(bytes, kAtOnce);
-    RequestReader reader(incoming.socket());
+    RequestReader reader(incoming.socket(), kHttpBodyBytesMax);
     HttpRequest request;
     EXPECT_EQ(Outcome(reader.ReadHeader(request)), kTaken) << bytes;
     EXPECT_EQ(reader.keeps_connection(), keeps) << bytes;

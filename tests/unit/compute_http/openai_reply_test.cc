@@ -233,7 +233,7 @@ TEST(ApiErrorTest, EveryCodeHasItsHttpStatus) {
       {NotFound("x"), 404},        {ResourceExhausted("x"), 507},
       {Unavailable("x"), 503},     {DeadlineExceeded("x"), 504},
       {Internal("x"), 500},        {DataLoss("x"), 500},
-      {Aborted("x"), 500}};
+      {Aborted("x"), 500},         {absl::OutOfRangeError("x"), 413}};
   for (const auto& [status, http_status] : cases) {
     const HttpReply reply = ErrorReply(status);
     EXPECT_EQ(reply.status, http_status);

@@ -11,23 +11,32 @@ namespace {
 
 constexpr const char* kHello = R"("messages": [{"role": "user", "content": "hello"}])";
 
+absl::StatusOr<Json> ParseJson(const std::string& body) {
+  MemoryClaim memory;
+  return ParseJsonObject(body, {}, memory);
+}
+
+absl::StatusOr<ApiRequest> Parse(ApiKind kind, const std::string& body) {
+  MemoryClaim memory;
+  return ParseApiRequest(kind, body, memory);
+}
+
 ApiRequest Chat(const std::string& fields) {
   absl::StatusOr<ApiRequest> request =
-      ParseApiRequest(ApiKind::kChat, fmt::format("{{{}{}}}", kHello, fields));
+      Parse(ApiKind::kChat, fmt::format("{{{}{}}}", kHello, fields));
   EXPECT_TRUE(request.ok()) << fields << ": " << Message(request.status());
   return request.ok() ? *request : ApiRequest();
 }
 
 ApiRequest Completion(const std::string& fields) {
-  absl::StatusOr<ApiRequest> request =
-      ParseApiRequest(ApiKind::kCompletion, fmt::format("{{{}}}", fields));
+  absl::StatusOr<ApiRequest> request = Parse(ApiKind::kCompletion, fmt::format("{{{}}}", fields));
   EXPECT_TRUE(request.ok()) << fields << ": " << Message(request.status());
   return request.ok() ? *request : ApiRequest();
 }
 
 // The field that the error is about; "(none)" if it is about the whole, "(taken)" without an error.
 std::string Refused(ApiKind kind, const std::string& body) {
-  const absl::StatusOr<ApiRequest> request = ParseApiRequest(kind, body);
+  const absl::StatusOr<ApiRequest> request = Parse(kind, body);
   if (request.ok()) return "(taken)";
   const HttpReply reply = ErrorReply(request.status());
   EXPECT_EQ(reply.status, 400);
@@ -85,7 +94,7 @@ TEST(OpenAiRequestTest, EveryFieldReachesTheGeneration) {
 }
 
 TEST(OpenAiRequestTest, ContentIsTextOrPartsOfText) {
-  const absl::StatusOr<ApiRequest> request = ParseApiRequest(ApiKind::kChat, R"({"messages": [
+  const absl::StatusOr<ApiRequest> request = Parse(ApiKind::kChat, R"({"messages": [
       {"role": "developer", "content": "be short"},
       {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
       {"role": "assistant", "content": "c", "tool_calls": [], "name": "x"},
@@ -139,7 +148,7 @@ TEST(OpenAiRequestTest, AWholeNumberMayBeWrittenWithAPoint) {
 TEST(OpenAiRequestTest, WhatWasNotFilledInSaysNothing) {
   EXPECT_EQ(Chat(R"(, "stop": "")").generate.stop_size(), 0);
   EXPECT_EQ(Chat(R"(, "stop": ["", "a"])").generate.stop_size(), 1);
-  const absl::StatusOr<ApiRequest> request = ParseApiRequest(ApiKind::kChat, R"({"messages": [
+  const absl::StatusOr<ApiRequest> request = Parse(ApiKind::kChat, R"({"messages": [
       {"role": "user", "content": "a"}, {"role": "assistant", "content": null},
       {"role": "user", "content": "b"}]})");
   ASSERT_TRUE(request.ok()) << Message(request.status());
@@ -230,21 +239,83 @@ TEST(OpenAiRequestTest, WhatIsNoJsonObjectIsRefused) {
     EXPECT_EQ(Refused(ApiKind::kChat, body), "(none)") << body.substr(0, 40);
   }
   for (const char* body : {R"({"a": 1, b})", R"({"a": 123456e99999})", R"({"a": "\ud800"})"}) {
-    const std::string message = Message(ParseJsonObject(body).status());
+    const std::string message = Message(ParseJson(body).status());
     const std::string end = fmt::format("of {}", std::string_view(body).size());
     EXPECT_TRUE(message.ends_with(end)) << message;
     EXPECT_EQ(message.find("byte 0"), std::string::npos) << message;
   }
-  EXPECT_EQ(Message(ParseJsonObject(R"({"a": 1, b})").status()),
+  EXPECT_EQ(Message(ParseJson(R"({"a": 1, b})").status()),
             "the body is not valid JSON in UTF-8: see byte 10 of 11");
 }
 
-TEST(OpenAiRequestTest, ABodyOfVeryManyValuesIsRefusedBeforeItIsParsed) {
-  std::string body = "{\"prompt\": [1";
-  for (std::int64_t i = 0; i < kJsonValuesMax; ++i) body += ",1";
-  const absl::StatusOr<Json> json = ParseJsonObject(body + "]}");
-  ASSERT_FALSE(json.ok());
-  EXPECT_NE(Message(json.status()).find("2097152 values"), std::string::npos);
+// `count` times the same, with commas between.
+std::string Repeat(std::string_view text, int count) {
+  std::string out(text);
+  for (int i = 1; i < count; ++i) out += fmt::format(",{}", text);
+  return out;
+}
+
+// What the request claims beside its text.
+std::int64_t ClaimOf(ApiKind kind, const std::string& body) {
+  MemoryBudget budget(std::int64_t{1} << 30);
+  MemoryClaim memory(budget);
+  const absl::StatusOr<ApiRequest> request = ParseApiRequest(kind, body, memory);
+  EXPECT_TRUE(request.ok()) << request.status();
+  return memory.bytes();
+}
+
+TEST(OpenAiRequestTest, WhatIsIgnoredTakesNoMemory) {
+  const std::string pairs = Repeat(R"("a":{"b":[]})", 100000);
+  EXPECT_EQ(ClaimOf(ApiKind::kCompletion,
+                    fmt::format(R"({{"x":{{{}}},"prompt":"p","y":[{}],"z":[[{}]]}})", pairs,
+                                Repeat("[]", 100000), Repeat("1", 100000))),
+            0);
+  // Not even where a field that is known is inside.
+  EXPECT_EQ(ClaimOf(ApiKind::kCompletion, fmt::format(R"({{"x":{{"messages":[{}]}},"prompt":"p"}})",
+                                                      Repeat("{}", 100000))),
+            0);
+}
+
+TEST(OpenAiRequestTest, WhatIsKeptIsClaimedAsItIsRead) {
+  const std::int64_t messages = ClaimOf(
+      ApiKind::kChat,
+      fmt::format(R"({{"messages":[{}]}})", Repeat(R"({"role":"user","content":"a"})", 10000)));
+  EXPECT_GT(messages, 10000 * kJsonObjectBytes);
+  EXPECT_LT(messages, 10000 * 2 * kJsonObjectBytes);
+  const std::int64_t ids =
+      ClaimOf(ApiKind::kCompletion, fmt::format(R"({{"prompt":[{}]}})", Repeat("1", 100000)));
+  EXPECT_GE(ids, 100000 * kJsonValueBytes - kJsonFreeBytes);
+  EXPECT_LT(ids, 100000 * kJsonValueBytes + kJsonFreeBytes);
+}
+
+TEST(OpenAiRequestTest, ARequestForWhichThereIsNoMemoryIsRefusedInTheMiddle) {
+  const std::string body =
+      fmt::format(R"({{"messages":[{}]}})", Repeat(R"({"role":"user","content":"a"})", 10000));
+  MemoryBudget budget(8 << 20);
+  MemoryClaim memory(budget);
+  const absl::Status too_large = ParseApiRequest(ApiKind::kChat, body, memory).status();
+  EXPECT_EQ(ErrorReply(too_large).status, 413) << too_large;
+  EXPECT_LE(memory.bytes(), budget.claim_bytes_max());
+  memory.Release();
+  MemoryClaim others(budget);
+  ASSERT_TRUE(others.Resize(5 << 20).ok());
+  const HttpReply full = ErrorReply(ParseApiRequest(ApiKind::kChat, body, memory).status());
+  EXPECT_EQ(full.status, 503);
+  EXPECT_EQ(full.headers.front().first, "Retry-After");
+}
+
+TEST(OpenAiRequestTest, AnErrorDoesNotRepeatAllOfWhatWasSent) {
+  const std::string body =
+      fmt::format(R"({{"messages":[{{"role":"{}","content":"a"}}]}})", std::string(1 << 20, 'r'));
+  const absl::Status status = Parse(ApiKind::kChat, body).status();
+  EXPECT_LT(status.message().size(), 200U);
+  EXPECT_LT(ErrorReply(InvalidArgument("{}", body)).body.size(), 4096U);
+}
+
+TEST(OpenAiRequestTest, AFieldThatComesTwiceIsTheLast) {
+  EXPECT_EQ(
+      Completion(R"("prompt": {"a": [1]}, "prompt": "last", "seed": 1, "seed": 2)").generate.text(),
+      "last");
 }
 
 }  // namespace
