@@ -2,6 +2,7 @@
 
 #include <grpcpp/resource_quota.h>
 
+#include "common/rpc/grpc_runtime.h"
 #include "compute-node/service/generate_job.h"
 
 namespace cairn::compute {
@@ -32,6 +33,10 @@ absl::Status ComputeServer::Listen(const ComputeServerOptions& options) {
     grpc::ResourceQuota quota("calls");
     quota.SetMaxThreads(kCallThreadsMax);
     builder.SetResourceQuota(quota);
+    // A client that is stopped answers none, however much room there is for what it does not read.
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, rpc::kPingIntervalMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, rpc::kPingIntervalMs);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   };
   CAIRN_ASSIGN_OR_RETURN(
       server_, rpc::UnixServer::Start({.socket_path = options.socket_path,

@@ -157,11 +157,18 @@ absl::Status GenerateJob::ReadMessages(const v1::ChatMessages& messages) {
   return absl::OkStatus();
 }
 
+std::int64_t GenerateJob::message_bytes() const {
+  std::int64_t bytes = 0;
+  for (const ChatMessage& message : messages_) bytes += std::ssize(message.content);
+  return bytes;
+}
+
 absl::Status GenerateJob::WriteMessages(ChatPosition position) {
   const ChatTemplate& chat = *runtime_->chat;
   const Tokenizer& tokenizer = *runtime_->tokenizer;
   CAIRN_ASSIGN_OR_RETURN(const std::vector<PromptPiece> pieces,
                          chat.Render(messages_, position, turn_.tokens_max > 0));
+  std::vector<ChatMessage>().swap(messages_);
   turn_.prompt = tokenizer.EncodePieces(pieces);
   // Some templates leave it to the tokenizer.
   const bool has_bos = !pieces.empty() && pieces.front().kind == PromptPiece::Kind::kBos;

@@ -41,6 +41,8 @@ class GenerateJob {
   EventQueue& events() { return events_; }
   // 0: a new one.
   SessionId conversation() const { return conversation_; }
+  // Of messages that become a prompt only when the conversation is open.
+  std::int64_t message_bytes() const;
   // How it ended. REQUIRES: events().done().
   absl::Status status() const;
 

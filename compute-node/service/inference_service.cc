@@ -17,6 +17,8 @@ constexpr const char* kRetryAfterKey = "cairn-retry-after-ms";
 constexpr const char* kRetryAfterMs = "2000";
 // Beyond this a deadline is none: adding it to a clock could overflow.
 constexpr std::chrono::hours kDeadlineMax{24 * 365};
+// What a token of a conversation takes while it becomes text in a message.
+constexpr std::int64_t kShownTokenBytes = 32;
 
 StopSignal::Clock::time_point DeadlineOf(const grpc::ServerContext& context) {
   const auto left = context.deadline() - std::chrono::system_clock::now();
@@ -75,38 +77,69 @@ absl::Status AsConversation(const absl::Status& status, SessionId id) {
 
 }  // namespace
 
-grpc::Status InferenceServiceImpl::Generate(grpc::ServerContext* context,
-                                            const v1::GenerateRequest* request,
-                                            grpc::ServerWriter<v1::GenerateEvent>* writer) {
-  const absl::Status status = RunGenerate(context, *request, writer);
+template <typename Request, typename Response, typename Body>
+grpc::Status InferenceServiceImpl::Answer(grpc::ServerUnaryStreamer<Request, Response>& streamer,
+                                          const Body& body) {
+  Request request;
+  MemoryClaim memory;
+  Response response;
+  absl::Status status = gate_.Read(streamer, request, memory);
+  if (status.ok()) status = body(request, response);
+  if (status.ok()) streamer.Write(response);
+  return rpc::ToGrpcStatus(status);
+}
+
+grpc::Status InferenceServiceImpl::StreamedGenerate(grpc::ServerContext* context,
+                                                    GenerateStream* streamer) {
+  SessionId conversation;
+  const absl::Status status = RunGenerate(*context, *streamer, conversation);
   if (status.code() == absl::StatusCode::kResourceExhausted ||
       status.code() == absl::StatusCode::kUnavailable) {
     context->AddTrailingMetadata(kRetryAfterKey, kRetryAfterMs);
   }
-  return rpc::ToGrpcStatus(AsConversation(status, SessionId(request->conversation_id())));
+  return rpc::ToGrpcStatus(AsConversation(status, conversation));
 }
 
-absl::Status InferenceServiceImpl::RunGenerate(grpc::ServerContext* context,
-                                               const v1::GenerateRequest& request,
-                                               grpc::ServerWriter<v1::GenerateEvent>* writer) {
+absl::StatusOr<std::shared_ptr<GenerateJob>> InferenceServiceImpl::MakeJob(
+    const grpc::ServerContext& context, GenerateStream& stream, SessionId& conversation,
+    MemoryClaim& memory) {
   CAIRN_ASSIGN_OR_RETURN(std::shared_ptr<Runtime> runtime, state_.runtime());
+  v1::GenerateRequest request;
+  CAIRN_RETURN_IF_ERROR(gate_.Read(stream, request, memory));
+  conversation = SessionId(request.conversation_id());
   CAIRN_ASSIGN_OR_RETURN(
-      const std::shared_ptr<GenerateJob> job,
-      GenerateJob::Make(request, std::move(runtime), state_, DeadlineOf(*context)));
+      std::shared_ptr<GenerateJob> job,
+      GenerateJob::Make(request, std::move(runtime), state_, DeadlineOf(context)));
+  // What the job still has of it.
+  const std::int64_t kept_bytes = std::min(memory.bytes(), job->message_bytes());
+  request = {};
+  if (kept_bytes == 0) memory.Release();
+  CAIRN_RETURN_IF_ERROR(memory.Resize(kept_bytes));  // less is always granted
+  return job;
+}
+
+absl::Status InferenceServiceImpl::RunGenerate(const grpc::ServerContext& context,
+                                               GenerateStream& stream, SessionId& conversation) {
+  MemoryClaim memory;
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<GenerateJob> job,
+                         MakeJob(context, stream, conversation, memory));
   CAIRN_RETURN_IF_ERROR(queue_.Submit(
       job->stop(), [job] { job->Run(); }, job->conversation()));
   bool written = true;
-  const auto connected = [&] { return written && !context->IsCancelled(); };
+  const auto connected = [&] { return written && !context.IsCancelled(); };
   while (const std::optional<v1::GenerateEvent> event = NextEvent(*job, connected)) {
-    written = written && writer->Write(*event);
+    written = written && stream.Write(*event);
   }
   return job->status();
 }
 
-grpc::Status InferenceServiceImpl::ListConversations(grpc::ServerContext*,
-                                                     const v1::ListConversationsRequest* request,
-                                                     v1::ListConversationsResponse* response) {
-  return rpc::ToGrpcStatus(ListPage(*request, *response));
+grpc::Status InferenceServiceImpl::StreamedListConversations(
+    grpc::ServerContext*,
+    grpc::ServerUnaryStreamer<v1::ListConversationsRequest, v1::ListConversationsResponse>*
+        streamer) {
+  return Answer(*streamer, [this](const auto& request, auto& response) {
+    return ListPage(request, response);
+  });
 }
 
 absl::Status InferenceServiceImpl::ListPage(const v1::ListConversationsRequest& request,
@@ -134,10 +167,13 @@ absl::Status InferenceServiceImpl::ListPage(const v1::ListConversationsRequest& 
   return absl::OkStatus();
 }
 
-grpc::Status InferenceServiceImpl::DeleteConversation(grpc::ServerContext*,
-                                                      const v1::DeleteConversationRequest* request,
-                                                      v1::DeleteConversationResponse*) {
-  return rpc::ToGrpcStatus(Delete(SessionId(request->conversation_id())));
+grpc::Status InferenceServiceImpl::StreamedDeleteConversation(
+    grpc::ServerContext*,
+    grpc::ServerUnaryStreamer<v1::DeleteConversationRequest, v1::DeleteConversationResponse>*
+        streamer) {
+  return Answer(*streamer, [this](const auto& request, auto&) {
+    return Delete(SessionId(request.conversation_id()));
+  });
 }
 
 absl::Status InferenceServiceImpl::Delete(SessionId id) {
@@ -150,10 +186,12 @@ absl::Status InferenceServiceImpl::Delete(SessionId id) {
   return AsConversation(deleted, id);
 }
 
-grpc::Status InferenceServiceImpl::ForkConversation(grpc::ServerContext*,
-                                                    const v1::ForkConversationRequest* request,
-                                                    v1::ForkConversationResponse* response) {
-  return rpc::ToGrpcStatus(Fork(*request, *response));
+grpc::Status InferenceServiceImpl::StreamedForkConversation(
+    grpc::ServerContext*,
+    grpc::ServerUnaryStreamer<v1::ForkConversationRequest, v1::ForkConversationResponse>*
+        streamer) {
+  return Answer(*streamer,
+                [this](const auto& request, auto& response) { return Fork(request, response); });
 }
 
 absl::Status InferenceServiceImpl::Fork(const v1::ForkConversationRequest& request,
@@ -181,10 +219,12 @@ absl::Status InferenceServiceImpl::Fork(const v1::ForkConversationRequest& reque
   return absl::OkStatus();
 }
 
-grpc::Status InferenceServiceImpl::GetConversation(grpc::ServerContext*,
-                                                   const v1::GetConversationRequest* request,
-                                                   v1::GetConversationResponse* response) {
-  return rpc::ToGrpcStatus(ReadConversation(SessionId(request->conversation_id()), *response));
+grpc::Status InferenceServiceImpl::StreamedGetConversation(
+    grpc::ServerContext*,
+    grpc::ServerUnaryStreamer<v1::GetConversationRequest, v1::GetConversationResponse>* streamer) {
+  return Answer(*streamer, [this](const auto& request, auto& response) {
+    return ReadConversation(SessionId(request.conversation_id()), response);
+  });
 }
 
 absl::Status InferenceServiceImpl::ReadConversation(SessionId id,
@@ -198,6 +238,8 @@ absl::Status InferenceServiceImpl::ReadConversation(SessionId id,
         "read it",
         id);
   }
+  MemoryClaim memory(state_.request_memory());
+  CAIRN_RETURN_IF_ERROR(memory.Resize(kShownTokenBytes * info.token_count));
   if (!state_.open_conversations().TryTake(id)) {
     return FailedPrecondition("conversation {} is generating right now: ask again afterwards", id);
   }
@@ -209,24 +251,30 @@ absl::Status InferenceServiceImpl::ReadConversation(SessionId id,
   return absl::OkStatus();
 }
 
-grpc::Status InferenceServiceImpl::Tokenize(grpc::ServerContext*,
-                                            const v1::TokenizeRequest* request,
-                                            v1::TokenizeResponse* response) {
-  const absl::StatusOr<std::shared_ptr<Runtime>> runtime = state_.runtime();
-  if (!runtime.ok()) return rpc::ToGrpcStatus(runtime.status());
-  if (std::ssize(request->text()) > kTextBytesMax) {
-    return rpc::ToGrpcStatus(
-        InvalidArgument("text has {} bytes: at most {}", request->text().size(), kTextBytesMax));
-  }
-  const std::vector<std::int32_t> ids = (*runtime)->tokenizer->Encode(
-      request->text(), {.add_special = request->special(), .parse_special = request->special()});
-  response->mutable_ids()->Assign(ids.begin(), ids.end());
-  return grpc::Status::OK;
+grpc::Status InferenceServiceImpl::StreamedTokenize(
+    grpc::ServerContext*,
+    grpc::ServerUnaryStreamer<v1::TokenizeRequest, v1::TokenizeResponse>* streamer) {
+  return Answer(*streamer, [this](const auto& request, auto& response) {
+    return Tokenize(request, response);
+  });
 }
 
-grpc::Status InferenceServiceImpl::ListModels(grpc::ServerContext*, const v1::ListModelsRequest*,
-                                              v1::ListModelsResponse* response) {
-  return rpc::ToGrpcStatus(DescribeModel(*response));
+absl::Status InferenceServiceImpl::Tokenize(const v1::TokenizeRequest& request,
+                                            v1::TokenizeResponse& response) {
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
+  if (std::ssize(request.text()) > kTextBytesMax) {
+    return InvalidArgument("text has {} bytes: at most {}", request.text().size(), kTextBytesMax);
+  }
+  const std::vector<std::int32_t> ids = runtime->tokenizer->Encode(
+      request.text(), {.add_special = request.special(), .parse_special = request.special()});
+  response.mutable_ids()->Assign(ids.begin(), ids.end());
+  return absl::OkStatus();
+}
+
+grpc::Status InferenceServiceImpl::StreamedListModels(
+    grpc::ServerContext*,
+    grpc::ServerUnaryStreamer<v1::ListModelsRequest, v1::ListModelsResponse>* streamer) {
+  return Answer(*streamer, [this](const auto&, auto& response) { return DescribeModel(response); });
 }
 
 absl::Status InferenceServiceImpl::DescribeModel(v1::ListModelsResponse& response) {
@@ -244,29 +292,36 @@ absl::Status InferenceServiceImpl::DescribeModel(v1::ListModelsResponse& respons
   return absl::OkStatus();
 }
 
-grpc::Status InferenceServiceImpl::GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
-                                             v1::GetStatusResponse* response) {
-  switch (state_.phase()) {
-    case DaemonState::Phase::kLoading:
-      response->set_phase(v1::DAEMON_PHASE_LOADING);
-      break;
-    case DaemonState::Phase::kReady:
-      response->set_phase(v1::DAEMON_PHASE_READY);
-      break;
-    case DaemonState::Phase::kStopping:
-      response->set_phase(v1::DAEMON_PHASE_STOPPING);
-      break;
-  }
-  response->set_model_loaded_bytes(state_.loaded_bytes());
-  response->set_model_size_bytes(state_.size_bytes());
-  response->set_generation_count(queue_.count());
-  response->set_kv_dram_bytes(state_.memory().used_bytes());
-  return grpc::Status::OK;
+grpc::Status InferenceServiceImpl::StreamedGetStatus(
+    grpc::ServerContext*,
+    grpc::ServerUnaryStreamer<v1::GetStatusRequest, v1::GetStatusResponse>* streamer) {
+  return Answer(*streamer,
+                [this](const auto&, auto& response) { return DescribeStatus(response); });
 }
 
-grpc::Status InferenceServiceImpl::GetStore(grpc::ServerContext*, const v1::GetStoreRequest*,
-                                            v1::GetStoreResponse* response) {
-  return rpc::ToGrpcStatus(DescribeStore(*response));
+absl::Status InferenceServiceImpl::DescribeStatus(v1::GetStatusResponse& response) {
+  switch (state_.phase()) {
+    case DaemonState::Phase::kLoading:
+      response.set_phase(v1::DAEMON_PHASE_LOADING);
+      break;
+    case DaemonState::Phase::kReady:
+      response.set_phase(v1::DAEMON_PHASE_READY);
+      break;
+    case DaemonState::Phase::kStopping:
+      response.set_phase(v1::DAEMON_PHASE_STOPPING);
+      break;
+  }
+  response.set_model_loaded_bytes(state_.loaded_bytes());
+  response.set_model_size_bytes(state_.size_bytes());
+  response.set_generation_count(queue_.count());
+  response.set_kv_dram_bytes(state_.memory().used_bytes());
+  return absl::OkStatus();
+}
+
+grpc::Status InferenceServiceImpl::StreamedGetStore(
+    grpc::ServerContext*,
+    grpc::ServerUnaryStreamer<v1::GetStoreRequest, v1::GetStoreResponse>* streamer) {
+  return Answer(*streamer, [this](const auto&, auto& response) { return DescribeStore(response); });
 }
 
 absl::Status InferenceServiceImpl::DescribeStore(v1::GetStoreResponse& response) {

@@ -1,5 +1,7 @@
 #include "compute-node/service/memory_budget.h"
 
+#include "common/base/heap.h"
+
 namespace cairn::compute {
 
 std::int64_t MemoryBudget::claimed_bytes() const {
@@ -35,6 +37,11 @@ MemoryClaim& MemoryClaim::operator=(MemoryClaim&& other) noexcept {
   budget_ = std::exchange(other.budget_, nullptr);
   bytes_ = std::exchange(other.bytes_, 0);
   return *this;
+}
+
+void MemoryClaim::Release() {
+  if (bytes_ >= kReturnedClaimBytesMin) ReturnFreedMemory();
+  Resize(0).IgnoreError();  // less is always granted
 }
 
 absl::Status MemoryClaim::Resize(std::int64_t bytes) {

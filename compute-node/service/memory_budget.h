@@ -28,6 +28,8 @@ inline constexpr std::int64_t kRequestFreeBytes = 16 << 10;
 // the text that it is in, in buffers that have doubled, and then the messages, the template's
 // pieces and the tokens.
 inline constexpr std::int64_t kMemoryPerRequestByte = 8;
+// A claim from which on what was freed is worth giving back to the system.
+inline constexpr std::int64_t kReturnedClaimBytesMin = std::int64_t{4} << 20;
 
 // The claim of a request of so many bytes.
 constexpr std::int64_t RequestMemoryBytes(std::int64_t request_bytes) {
@@ -73,7 +75,8 @@ class MemoryClaim {
   // as it was then. A smaller one is always granted.
   absl::Status Resize(std::int64_t bytes);
   absl::Status Grow(std::int64_t bytes) { return Resize(bytes_ + bytes); }
-  void Release() { Resize(0).IgnoreError(); }  // never fails
+  // Gives all back; what a large request has freed goes back to the system with it.
+  void Release();
 
  private:
   MemoryBudget* budget_ = nullptr;
