@@ -2,6 +2,7 @@
 
 Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3 tests/integration/bench_tasks_test.py
 """
+import itertools
 import json
 import os
 import signal
@@ -90,6 +91,17 @@ class BenchTasksTest(unittest.TestCase):
             self.assertGreater(run[name], 0, name)
         for name in ("commit", "machine", "cpu", "profile", "seeds", "contention", "command_line", "packages"):
             self.assertIn(name, results["manifest"])
+
+    def test_documents_made_with_the_first_seed_are_those_of_the_tests(self):
+        made = os.path.join(self.folder, "made.jsonl")
+        done = subprocess.run(
+            [*PYTHON, PROGRAM, "make-tasks", "--seed", "1", "--lengths", "1024,4096", "--out", made, "--build",
+             os.path.dirname(daemons.BIN_DIR)], capture_output=True, text=True, check=False,
+            timeout=daemons.RUN_TIMEOUT_S, env={**os.environ, "TMPDIR": self.temporary})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(made, encoding="utf-8") as ours, open(TASKS, encoding="utf-8") as theirs:
+            for number, (line, expected) in enumerate(itertools.zip_longest(ours, theirs)):
+                self.assertEqual(json.loads(line), json.loads(expected), number)
 
     def test_questions_are_asked_behind_text_that_was_decoded_freely(self):
         self.run_program("--documents", "3", "--decode", "500", "--policy", "full,dynakv")

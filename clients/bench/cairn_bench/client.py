@@ -61,9 +61,10 @@ class Client(CairnClient):
         """-> whether a generation ended because the model's context has no more room."""
         return finished.reason == self.pb.FINISH_REASON_CONTEXT
 
-    def token_count(self, text):
-        """-> how many tokens a text is, as a prompt that a conversation begins with."""
-        request = self.pb.TokenizeRequest(text=text, special=True)
+    def token_count(self, text, special=True):
+        """-> how many tokens a text is, as a prompt that a conversation begins with; special: False: as a part of one.
+        """
+        request = self.pb.TokenizeRequest(text=text, special=special)
         return len(self._unary("Tokenize", request, self.pb.TokenizeResponse).ids)
 
     def decode(self, conversation_id, token, count, on_first=None):

@@ -59,6 +59,11 @@ def add_run_options(add):
         help="threads that compute; default 0: one for each processor")
     add("--realtime", type=integer(0, REALTIME_MAX), default=0, metavar="N",
         help="realtime priority of the daemons' threads that serve reads, which needs permission; default 0: none")
+    add_build_options(add)
+
+
+def add_build_options(add):
+    """Which daemons run, and where they keep what they store."""
     add("--build", default=os.path.join(REPOSITORY, "build", "release"), metavar="DIR",
         help="where bin/ with the daemons is; default build/release")
     add("--store-dir", type=os.path.abspath, metavar="DIR",
