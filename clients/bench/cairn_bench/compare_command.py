@@ -6,17 +6,19 @@ from . import plots
 from .bench import Bench, check_program
 from .client import REPOSITORY
 from .closeness import OPTION_NAMES, PROGRAM, ClosenessResults, closeness_documents, run_closeness
-from .manifest import manifest
+from .manifest import Contention, busy_note, manifest, run_title
 from .options import (add_closeness_options, add_policy_option, add_run_options, add_speed_options, add_task_options,
                       check, progress)
 from .result_file import ResultFile
 from .results import TaskResults, pooled
-from .speed import best_peer
+from .speed import best_peer, spread
 from .speed_command import SPEED_NAMES, run_speed, speed_results, speed_settings, synthetic_note
-from .table import compare_table, task_tables
+from .table import compare_table, task_tables, with_notes
 from .tasks_command import run_tasks, task_configuration, task_keys, task_settings, task_units
 
 MODEL = os.path.join(REPOSITORY, "deploy", "models", "retrieval-3m-f16.gguf")
+# Figures of which a comparison has the least and the most of all rounds too, for plots.
+RANGED_FIGURES = ("decode_tokens_per_second", "read_bytes_per_token")
 TASKS = os.path.join(REPOSITORY, "tests", "data", "tasks-dev-4k.jsonl")
 
 DESCRIPTION = """\
@@ -61,16 +63,18 @@ def run(options):
     file = ResultFile(options.json, "compare",
                       {**bench.configuration(*SPEED_NAMES, *OPTION_NAMES, programs=programs),
                        **task_configuration(bench, units)}, results)
-    file.manifest = manifest(options.profile, options.seed, {"speed": speed_settings(bench),
-                                                             "tasks": task_settings(bench, units)})
+    file.begin(manifest(bench, options.seed, {"speed": speed_settings(bench), "tasks": task_settings(bench, units)}),
+               Contention())
     run_speed(bench, results.speed, file)
     run_tasks(bench, units, results.tasks, file)
     run_closeness(bench, near, results.closeness, file)
     value = results.to_json()
+    print(run_title(file) + "\n")
     print(task_tables(results.tasks.runs.values()))
-    print("\n" + compare_table(value["comparison"], value["speed"]) + synthetic_note(options))
+    print("\n" + with_notes(compare_table(value["comparison"], value["speed"]), synthetic_note(options),
+                            busy_note(file.contentions())))
     if draws:
-        for path in plots.draw(os.path.splitext(options.json)[0], value["comparison"]):
+        for path in plots.draw(os.path.splitext(options.json)[0], value["comparison"], run_title(file)):
             progress(f"wrote {path}")
     return 0
 
@@ -105,6 +109,8 @@ def comparison(speed, answers, closeness):
     for run in speed["runs"]:
         peer = best_peer(speed["peers"], run["context"])
         row = {name: value for name, value in run.items() if name not in ("prefill", "rounds")}
+        row.update({"round_count": len(run["rounds"]),
+                    "ranges": {name: spread(run["rounds"], name) for name in RANGED_FIGURES}})
         row.update(answers.get(run["policy"], {}))
         row.update(closeness[run["policy"]])
         row["speed_to_full"] = _ratio(row["decode_tokens_per_second"], rates.get((run["context"], "full")))

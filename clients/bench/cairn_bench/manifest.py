@@ -10,21 +10,29 @@ import sys
 import google.protobuf
 import grpc
 
+from . import processes
 from .client import REPOSITORY
 
 HASHED_BYTES = 1 << 20
+# Other programs that are named: so many, and only those that took so much of all processors' time.
+OTHERS_MAX, OTHER_SHARE_MIN = 5, 0.005
+# Where others took more than this, times say little.
+BUSY_SHARE = 0.05
 
 
-def manifest(profile, seeds, settings):
+def manifest(bench, seeds, settings):
     """-> what is known at the start; Contention adds what else the machine did."""
+    options = bench.options
     return {
         "commit": commit(),
         "start_time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command_line": sys.argv,
         "machine": f"{platform.machine()}, {os.cpu_count()} processors, {_memory_gib():.1f} GiB",
         "cpu": _first(r"^(?:model name|CPU part)\s*:\s*(.*)", "/proc/cpuinfo") or platform.machine(),
+        "read_bandwidth": read_bandwidth(bench.bin_dir, options.model),
         "kernel": platform.release(),
-        "profile": profile,
+        "model": {"name": os.path.basename(options.model), "kv_token_bytes": bench.model.kv_token_bytes},
+        "profile": options.profile,
         "seeds": seeds,
         "daemon_settings": settings,
         "packages": packages(),
@@ -38,6 +46,14 @@ def commit():
         return name + ("+" if _output("git", "-C", REPOSITORY, "status", "--porcelain") else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def read_bandwidth(bin_dir, model):
+    """-> how fast all processors together read memory now, or None where that cannot be measured."""
+    said = subprocess.run([os.path.join(bin_dir, "cairn"), "model", "inspect", model], capture_output=True, text=True,
+                          check=False).stdout
+    found = re.search(r"^read_bandwidth: +(\d+(?:\.\d+)?) GB/s with (\d+) threads", said, re.MULTILINE)
+    return found and {"bytes_per_second": round(float(found.group(1)) * 1e9), "threads": int(found.group(2))}
 
 
 def packages():
@@ -66,40 +82,55 @@ def sha256(path):
 
 
 class Contention:
-    """How busy the machine was with other things since this was made.
-
-    pids: of daemons that run now; those that ended count as children.
-    """
+    """How busy the machine was with other things since this was made."""
 
     def __init__(self):
-        self.load, (self.busy, self.all), self.own = os.getloadavg(), _processor_ticks(), _own_ticks(())
+        self.load, self.ticks, self.processes = os.getloadavg(), _processor_ticks(), processes.scan()
 
-    def to_json(self, pids=()):
-        busy, everything = _processor_ticks()
-        passed = everything - self.all
-        other = busy - self.busy - (_own_ticks(pids) - self.own)
+    def to_json(self):
+        now, running = _processor_ticks(), processes.scan()
+        busy, stolen, everything = (after - before for after, before in zip(now, self.ticks))
+        own = processes.own_ticks(running, os.getpid()) - processes.own_ticks(self.processes, os.getpid())
+        others = processes.used_by_others(self.processes, running, os.getpid())
         return {"load_average_start": self.load, "load_average_end": os.getloadavg(),
-                "other_cpu_share": round(max(0, other) / passed, 4) if passed else None}
+                "other_cpu_share": _share(busy - own, everything), "stolen_cpu_share": _share(stolen, everything),
+                "other_programs": {name: _share(ticks, everything) for name, ticks in others.most_common(OTHERS_MAX)
+                                   if ticks > OTHER_SHARE_MIN * everything}}
+
+
+def busy_note(contentions):
+    """-> what a table must say of the busiest of several runs' contention, or ""."""
+    worst = max(contentions, key=lambda each: each.get("other_cpu_share") or 0, default={})
+    taken = worst.get("other_cpu_share") or 0
+    if taken <= BUSY_SHARE:
+        return ""
+    named = [f"{name} {share:.0%}" for name, share in worst.get("other_programs", {}).items()]
+    if worst.get("stolen_cpu_share", 0) > OTHER_SHARE_MIN:
+        named.append(f"other virtual machines {worst['stolen_cpu_share']:.0%}")
+    return (f"The machine was busy: other programs took {taken:.0%} of its processors' time"
+            f"{' (' + ', '.join(named) + ')' if named else ''}. Times say little; what was read, written and answered "
+            "does not depend on it.")
+
+
+def run_title(file):
+    """-> a line with what a run's figures are of. file: a ResultFile."""
+    made, chosen = file.manifest, file.configuration
+    busy = max((each.get("other_cpu_share") or 0 for each in file.contentions()), default=0)
+    return ", ".join([f"model {made['model']['name']}", f"keys and values {chosen['kv_format']}",
+                      f"flash {chosen['profile']}", f"memory {chosen['dram_budget']}",
+                      f"commit {made['commit'][:9]}{'+' if made['commit'].endswith('+') else ''}",
+                      *([f"machine busy ({busy:.0%})"] if busy > BUSY_SHARE else [])])
+
+
+def _share(ticks, everything):
+    return round(max(0, ticks) / everything, 4) if everything else None
 
 
 def _processor_ticks():
-    """-> ticks that all processors were busy (stolen ones too), and all ticks."""
+    """-> ticks that all processors were busy (stolen ones too), those that were stolen, and all ticks."""
     with open("/proc/stat", encoding="utf-8") as file:
         ticks = [int(field) for field in file.readline().split()[1:9]]
-    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
-
-
-def _own_ticks(pids):
-    times, ticks = os.times(), os.sysconf("SC_CLK_TCK")
-    own = (times.user + times.system + times.children_user + times.children_system) * ticks
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-                fields = file.read().rpartition(")")[2].split()
-        except OSError:
-            continue
-        own += int(fields[11]) + int(fields[12])
-    return own
+    return sum(ticks) - ticks[3] - ticks[4], ticks[7], sum(ticks)
 
 
 def _memory_gib():

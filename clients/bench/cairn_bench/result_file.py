@@ -24,7 +24,7 @@ class ResultFile:
     def __init__(self, path, program, configuration, part):
         self.path, self.program, self.part = path, program, part
         self.configuration = json.loads(json.dumps(configuration))
-        self.manifest, self.earlier = {}, []
+        self.manifest, self.earlier, self.contention = {}, [], None
         if path and os.path.exists(path):
             self._load()  # a complete one is only shown, from wherever it lies
         elif path:
@@ -60,7 +60,17 @@ class ResultFile:
         except OSError as error:
             raise ResultsError(f"cannot write the results: {error}") from error
 
+    def begin(self, manifest, contention):
+        """What this start runs on, and manifest.Contention from now on."""
+        self.manifest, self.contention = manifest, contention
+
+    def contentions(self):
+        """-> how busy the machine was during each start that has written something."""
+        return [each["contention"] for each in (*self.earlier, self.manifest) if "contention" in each]
+
     def write(self):
+        if self.contention:
+            self.manifest["contention"] = self.contention.to_json()
         if not self.path:
             return
         try:

@@ -54,6 +54,12 @@ def medians(rounds, names):
     return {name: statistics.median(some) if some else None for name, some in values.items()}
 
 
+def spread(rounds, name):
+    """-> the least and the most that rounds have of a figure, or None where none has it."""
+    values = [each[name] for each in rounds if each.get(name) is not None]
+    return [min(values), max(values)] if values else None
+
+
 def best_peer(peers, context):
     """-> the run of another engine that decodes fastest at a context length, or None."""
     some = [run for run in peers if run["context"] == context and run[PEER_FIGURE]]

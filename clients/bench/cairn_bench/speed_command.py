@@ -10,11 +10,11 @@ from .child import run_program
 from .client import seconds
 from .daemons import MemoryPeak, memory_bytes, temporary_store
 from .kv_stats import io_figures, resume_figures
-from .manifest import Contention, manifest
+from .manifest import Contention, busy_note, manifest, run_title
 from .options import CommandError, add_policy_option, add_run_options, add_speed_options, check, progress, retrieval
 from .result_file import ResultFile
 from .speed import SpeedResults, parse_peer
-from .table import speed_table
+from .table import speed_table, with_notes
 
 # Decoded in front of what is measured, behind the first token of daemons that have just started; and behind it, while
 # memory is sampled.
@@ -50,15 +50,16 @@ def run(options):
     bench = Bench(options)
     results = speed_results(options)
     file = ResultFile(options.json, "speed", bench.configuration(*SPEED_NAMES), results)
-    file.manifest = manifest(options.profile, options.seed[:1], speed_settings(bench))
+    file.begin(manifest(bench, options.seed[:1], speed_settings(bench)), Contention())
     run_speed(bench, results, file)
-    print(speed_table(results.to_json()) + synthetic_note(options))
+    print(run_title(file) + "\n")
+    print(with_notes(speed_table(results.to_json()), synthetic_note(options), busy_note(file.contentions())))
     return 0
 
 
 def synthetic_note(options):
-    """-> what the table of a run with --synthetic-kv must say."""
-    return "\n\nsynthetic keys and values (--synthetic-kv)" if options.synthetic_kv else ""
+    """-> what the table of a run with --synthetic-kv must say, or ""."""
+    return "synthetic keys and values (--synthetic-kv)" if options.synthetic_kv else ""
 
 
 SPEED_NAMES = ("context", "tokens", "rounds", "peer", "synthetic_kv")
@@ -98,7 +99,7 @@ class ContextRunner:
 
     def __init__(self, bench, results, file, context):
         self.bench, self.results, self.file, self.context = bench, results, file, context
-        self.options, self.contention = bench.options, Contention()
+        self.options = bench.options
 
     def run(self):
         policies = [policy for policy in self.options.policy if self._missing((self.context, policy))]
@@ -126,13 +127,9 @@ class ContextRunner:
         figures = measure()
         figures["other_cpu_share"] = before.to_json()["other_cpu_share"]
         self.results.add(key, number, figures)
-        self._write()
+        self.file.write()
         progress(f"{key[1]} at {key[0]} tokens, round {number + 1} of {self.options.rounds}: "
                  f"{figures['decode_tokens_per_second']:.2f} tokens/s")
-
-    def _write(self):
-        self.file.manifest["contention"] = self.contention.to_json()
-        self.file.write()
 
     def _running(self, policy, store, compute=None):
         return self.bench.running(self.context, lambda: f"{policy} at {self.context} tokens", store, compute)
@@ -147,7 +144,7 @@ class ContextRunner:
         self.results.runs[self.context, policy]["prefill"] = {
             "prefill_seconds": took, "prefill_tokens_per_second": self.context / took if took else None,
             "kv_dram_accounted_bytes": finished.kv_dram_peak_bytes}
-        self._write()
+        self.file.write()
         progress(f"{policy} at {self.context} tokens: stored in {took:.1f} s")
         return conversation, finished.kv_flash_bytes
 

@@ -1,9 +1,17 @@
 """Tables of results, as text with columns that are aligned."""
+import textwrap
+
 from .results import by, is_counted, ratio, share, summary
-from .speed import best_peer
+from .speed import best_peer, spread
 from .tasks import UNCOUNTED_TASKS
 
 REFERENCE = "full"
+COLUMNS = 100
+
+
+def with_notes(table, *notes):
+    """-> a table and what must be said of it, as far as there is something."""
+    return "\n\n".join([table, *(textwrap.fill(note, COLUMNS) for note in notes if note)])
 
 
 def task_tables(runs):
@@ -72,22 +80,32 @@ def _costs(policies):
 
 
 def speed_table(value):
-    """-> the table of `speed`. value: SpeedResults as JSON has them."""
-    rows = [["policy", "context", *(column for column, _, _ in SPEED_COLUMNS)]]
-    for run in value["runs"]:
-        rows.append([run["policy"], str(run["context"]), *cells(run, SPEED_COLUMNS)])
-    return "\n".join([aligned(rows), *peer_lines(value["peers"])])
+    """-> the tables of `speed`. value: SpeedResults as JSON has them."""
+    return "\n\n".join([*speed_tables(value["runs"]), *peer_lines(value["peers"])])
 
 
 def compare_table(rows, speed):
-    """-> the table of `compare`. rows: of compare_command.comparison, speed: SpeedResults as JSON has them."""
-    lines = [["policy", "context", "right", *(column for column, _, _ in CLOSENESS_COLUMNS), "of full",
-              *(column for column, _, _ in SPEED_COLUMNS)]]
+    """-> the tables of `compare`. rows: of compare_command.comparison, speed: SpeedResults as JSON has them."""
+    lines = [["policy", "right", "%", *(column for column, _, _ in CLOSENESS_COLUMNS)]]
     for row in rows:
-        right = "-" if row.get("accuracy") is None else f"{right_of(row)} {row['accuracy']:.1%}"
-        lines.append([row["policy"], str(row["context"]), right, *cells(row, CLOSENESS_COLUMNS),
-                      _times(row["speed_to_full"]), *cells(row, SPEED_COLUMNS)])
-    return "\n".join([aligned(lines), *peer_lines(speed["peers"])])
+        if row["context"] == rows[0]["context"]:  # what is asked does not depend on it
+            right = ["-", "-"] if row.get("accuracy") is None else [right_of(row), f"{100 * row['accuracy']:.1f}"]
+            lines.append([row["policy"], *right, *cells(row, CLOSENESS_COLUMNS)])
+    return "\n\n".join([f"answers, and how near to full attention\n{aligned(lines)}",
+                        *speed_tables(rows, speed["runs"]), *peer_lines(speed["peers"])])
+
+
+def speed_tables(rows, runs=None):
+    """-> a table for each of SPEED_GROUPS. rows: with the medians; runs: with the rounds, if these are not the rows."""
+    rounds = {(run["context"], run["policy"]): run["rounds"] for run in runs or rows}
+    tables = []
+    for title, columns in SPEED_GROUPS:
+        lines = [["policy", "context", *(column for column, _, _ in columns)]]
+        for row in rows:
+            of_row = {**row, "rounds": rounds[row["context"], row["policy"]]}
+            lines.append([row["policy"], str(row["context"]), *cells(of_row, columns)])
+        tables.append(f"{title}\n{aligned(lines)}")
+    return tables
 
 
 def peer_lines(peers):
@@ -103,7 +121,7 @@ def peer_lines(peers):
 
 
 def cells(run, columns):
-    """-> what stands in SPEED_COLUMNS or CLOSENESS_COLUMNS for a run of SpeedResults or of a comparison."""
+    """-> what stands in columns of SPEED_GROUPS or CLOSENESS_COLUMNS for a run of SpeedResults or of a comparison."""
     return [show(run.get(field)) for _, field, show in columns]
 
 
@@ -123,29 +141,49 @@ def _mib(value):
     return "-" if value is None else f"{value / (1 << 20):.2f} MiB"
 
 
-# (column, field of a run, how it is shown)
-SPEED_COLUMNS = (
-    ("tokens/s", "decode_tokens_per_second", _number),
-    ("ms/token", "milliseconds_per_token", lambda value: _number(value, 2)),
-    ("first token s", "first_token_seconds", lambda value: _number(value, 3)),
-    ("resumed s", "resume_first_token_seconds", lambda value: _number(value, 3)),
-    ("resumed steps", "resume_steps", _number),
-    ("resumed read", "resume_read_share", lambda value: _share(value, 1)),
-    ("read/token", "read_bytes_per_token", _mib),
-    ("staged/token", "staged_bytes_per_token", _mib),
-    ("written/token", "write_bytes_per_token", _mib),
-    ("amplified", "write_amplification", _times),
-    ("reads/token", "reads_per_token", _number),
-    ("mean read KiB", "read_mean_bytes", lambda value: _number(value and value / 1024)),
-    ("mean read entries", "read_mean_entries", _number),
-    ("effective MB/s", "effective_read_bytes_per_second", lambda value: _number(value and value / 1e6)),
-    ("hits", "cache_hit_rate", _share),
-    ("I/O ms", "io_milliseconds_per_token", lambda value: _number(value, 2)),
-    ("exposed ms", "exposed_io_milliseconds_per_token", lambda value: _number(value, 2)),
-    ("hidden", "hidden_io_share", _share),
-    ("KV DRAM", "kv_dram_bytes", _mib),
-    ("accounted", "kv_dram_accounted_bytes", _mib),
-    ("KV flash", "kv_flash_bytes", _mib))
+def _range(rounds):
+    values = spread(rounds, "decode_tokens_per_second")
+    return f"{values[0]:.1f} to {values[1]:.1f}" if values else "-"
+
+
+def _kib(value):
+    return _number(value and value / 1024)
+
+
+def _seconds(value):
+    return _number(value, 3)
+
+
+# (title, columns: (column, field of a run, how it is shown)). Each table is narrower than a page.
+SPEED_GROUPS = (
+    ("decoding: medians of rounds", (
+        ("tokens/s", "decode_tokens_per_second", _number),
+        ("range", "rounds", _range),
+        ("rounds", "rounds", lambda rounds: str(len(rounds))),
+        ("of full", "speed_to_full", _times),
+        ("I/O ms", "io_milliseconds_per_token", lambda value: _number(value, 2)),
+        ("exposed ms", "exposed_io_milliseconds_per_token", lambda value: _number(value, 2)),
+        ("hidden", "hidden_io_share", _share))),
+    ("reading from flash, a token", (
+        ("read", "read_bytes_per_token", _mib),
+        ("of it staged", "staged_bytes_per_token", _mib),
+        ("reads", "reads_per_token", _number),
+        ("KiB each", "read_mean_bytes", _kib),
+        ("entries", "read_mean_entries", _number),
+        ("useful MB/s", "effective_read_bytes_per_second", lambda value: _number(value and value / 1e6)),
+        ("hits", "cache_hit_rate", _share))),
+    ("writing to flash, and memory and flash for keys and values", (
+        ("written/token", "write_bytes_per_token", _mib),
+        ("of its size", "write_amplification", _times),
+        ("memory", "kv_dram_bytes", _mib),
+        ("accounted", "kv_dram_accounted_bytes", _mib),
+        ("flash", "kv_flash_bytes", _mib))),
+    ("the first token: warm, and of a resumed conversation", (
+        ("warm s", "first_token_seconds", _seconds),
+        ("resumed s", "resume_first_token_seconds", _seconds),
+        ("opening s", "resume_open_seconds", _seconds),
+        ("steps", "resume_steps", _number),
+        ("read of KV", "resume_read_share", lambda value: _share(value, 1)))))
 # The same, of a comparison. Divergences are in thousandths of a nat.
 CLOSENESS_COLUMNS = (
     ("KL mnat", "kl_mean", lambda value: _number(value and value * 1e3, 2)),

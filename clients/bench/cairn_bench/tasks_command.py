@@ -8,12 +8,12 @@ import time
 from .bench import Bench
 from .client import message, seconds
 from .kv_stats import read_bytes
-from .manifest import Contention, manifest
+from .manifest import Contention, busy_note, manifest, run_title
 from .options import (SEEDLESS_POLICIES, CommandError, UsageError, add_policy_option, add_run_options,
                       add_task_options, check, progress, retrieval)
 from .result_file import ResultFile
 from .results import TaskResults, share
-from .table import right_of, task_tables
+from .table import right_of, task_tables, with_notes
 from .task_file import check_context, load_documents, stored_counts, uncounted, with_counts
 from .tasks import select_documents
 
@@ -63,9 +63,10 @@ def run(options):
     units, counts = task_units(bench)
     results = TaskResults(task_keys(options), counts)
     file = ResultFile(options.json, "tasks", task_configuration(bench, units), results)
-    file.manifest = manifest(options.profile, options.seed, task_settings(bench, units))
+    file.begin(manifest(bench, options.seed, task_settings(bench, units)), Contention())
     run_tasks(bench, units, results, file)
-    print(task_tables(results.runs.values()))
+    print(run_title(file) + "\n")
+    print(with_notes(task_tables(results.runs.values()), busy_note(file.contentions())))
     return 0
 
 
@@ -136,7 +137,7 @@ class TaskRunner:
 
     def __init__(self, bench, results, file, count):
         self.bench, self.results, self.file = bench, results, file
-        self.count, self.contention = count, Contention()
+        self.count = count
         if results.done_count():
             progress(f"{file.path}: {results.done_count()} of {count} documents are there; the others follow")
 
@@ -158,7 +159,6 @@ class TaskRunner:
         took = time.monotonic() - start
         for question in questions:
             question["length"] = unit.length
-        self.file.manifest["contention"] = self.contention.to_json(running.daemons.pids())
         self.results.add(unit.key, {**record, "length": unit.length, "total_seconds": took}, questions)
         self.file.write()
         progress(f"[{self.results.done_count()}/{self.count}] {policy} seed {seed}, document {document.number} of "

@@ -114,9 +114,10 @@ class SpeedResultsTest(unittest.TestCase):
 
     def test_tables_have_a_row_for_each_policy(self):
         said = table.speed_table(self.make().to_json()).splitlines()
-        self.assertEqual(said[1].split()[:4], ["full", "4096", "20.0", "50.00"])
-        self.assertEqual(said[2].split()[:4], ["dynakv", "4096", "-", "-"])
-        self.assertEqual(said[3], "peer --fa off at 4096: 5.00 tokens/s, the best of 2 settings")
+        self.assertEqual(said[0], "decoding: medians of rounds")
+        self.assertEqual(said[2].split()[:8], ["full", "4096", "20.0", "10.0", "to", "30.0", "3", "-"])
+        self.assertEqual(said[3].split()[:5], ["dynakv", "4096", "-", "-", "0"])
+        self.assertEqual(said[-1], "peer --fa off at 4096: 5.00 tokens/s, the best of 2 settings")
 
     def test_random_tokens_repeat_and_are_no_special_ones(self):
         some = speed_command.random_tokens(100, 1024, 1)
@@ -382,9 +383,24 @@ class ComparisonTest(unittest.TestCase):
         self.assertEqual((dynakv["speed_to_full"], dynakv["speed_to_peer"]), (2.5, 5))
         self.assertEqual((dynakv["right"], dynakv["asked"], dynakv["accuracy"]), (1, 2, 0.5))
         said = table.compare_table([full, dynakv], self.results().to_json()["speed"]).splitlines()
-        self.assertEqual(said[1].split()[4:10], ["0.00", "100.0%", "-", "-", "1.00x", "10.0"])
-        self.assertEqual(said[2].split()[:10],
-                         ["dynakv", "4096", "1/2", "50.0%", "3.00", "90.0%", "7.00", "30.000", "2.50x", "25.0"])
+        self.assertEqual(said[2].split(), ["full", "1/2", "50.0", "0.00", "100.0%", "-", "-"])
+        self.assertEqual(said[3].split(), ["dynakv", "1/2", "50.0", "3.00", "90.0%", "7.00", "30.000"])
+        row = next(line for line in said[4:] if line.startswith("dynakv"))
+        self.assertEqual(row.split()[:8], ["dynakv", "4096", "25.0", "25.0", "to", "25.0", "1", "2.50x"])
+
+    def test_no_table_is_wider_than_a_page(self):
+        # The longest names and figures that are likely.
+        figures = {"hidden_io_share": 1.0, "cache_hit_rate": 1.0, "resume_read_share": 1.234, "speed_to_full": 12.34,
+                   "decode_tokens_per_second": 123.4, "rounds": [{"decode_tokens_per_second": 123.4}],
+                   "io_milliseconds_per_token": 1234.56, "exposed_io_milliseconds_per_token": 1234.56,
+                   "first_token_seconds": 12.345, "resume_first_token_seconds": 12.345, "right": 1234.5,
+                   "asked": 12345, "accuracy": 1.0, "kl_mean": 1.23456, "recall": 1.0, "cluster_mean_size": 40.12,
+                   "cluster_variance": 1234.567}
+        runs = [{**dict.fromkeys(speed.FIGURES, 123456.5), **figures, "context": 131072, "policy": policy}
+                for policy in ("full", "local-cluster-40")]
+        for said in (table.speed_table({"runs": runs, "peers": []}),
+                     table.compare_table(runs, {"runs": runs, "peers": []})):
+            self.assertLessEqual(max(map(len, said.splitlines())), 100, said)
 
     def test_documents_are_averaged_but_for_the_tail(self):
         full, dynakv = self.results().to_json()["comparison"]
@@ -413,6 +429,25 @@ class ComparisonTest(unittest.TestCase):
         rows = self.results().to_json()["comparison"]
         self.assertEqual(plots.bar_values(rows, 4096, ["dynakv", "full", "other"], "decode_tokens_per_second", 5),
                          [5, 2, 0])
+
+    def test_bars_have_errors_and_say_of_how_many_they_are(self):
+        rows = self.results().to_json()["comparison"]
+        rows[0].update({"right": 9, "asked": 10, "accuracy": 0.9, "round_count": 3,
+                        "ranges": {"decode_tokens_per_second": [8, 11], "read_bytes_per_token": None}})
+        below, above = plots.bar_errors(rows, 4096, ["full", "other"], "decode_tokens_per_second", 2)
+        self.assertEqual((below, above), ([1, 0], [0.5, 0]))
+        self.assertEqual(plots.bar_errors(rows, 4096, ["full"], "read_bytes_per_token", 1), [[0], [0]])
+        (below,), (above,) = plots.bar_errors(rows, 4096, ["full"], "accuracy", 1 / 100)
+        self.assertAlmostEqual(90 - below, 59.6, places=1)
+        self.assertAlmostEqual(90 + above, 98.2, places=1)
+        self.assertEqual(plots.counted(rows, "accuracy"), "n = 2 to 10 questions, 95 % interval")
+        self.assertEqual(plots.counted(rows[:1], "read_bytes_per_token"), "median and range of n = 3 rounds")
+
+    def test_a_share_of_everything_has_an_interval_too(self):
+        low, high = plots.share_interval(69, 69)
+        self.assertTrue(0.94 < low < 0.96, low)
+        self.assertEqual(high, 1)
+        self.assertAlmostEqual(plots.share_interval(0, 69)[0], 0)
 
     def test_a_context_without_room_for_a_round_is_refused_before_it_is_stored(self):
         bench = types.SimpleNamespace(options=types.SimpleNamespace(context=[128, 4000], tokens=64),
