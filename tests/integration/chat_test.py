@@ -16,6 +16,8 @@ from terminal import Terminal
 
 # Whole: the program shows its prompt, and the cursor is behind it.
 PROMPT = r"> \Z"
+# Some of an answer, behind the progress that was shown in its place.
+ANSWER = r"\r\x1b\[K[^\r\x1b]{3}"
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 CTRL_C, CTRL_D, CTRL_Z, ENTER, UP = b"\x03", b"\x04", b"\x1a", b"\r", b"\x1b[A"
 LINE_MAX_OF_A_TERMINAL = 4095  # in the mode in which it edits lines itself
@@ -202,13 +204,13 @@ class ChatTest(unittest.TestCase):
     def test_interrupt_ends_the_answer_and_the_chat_goes_on(self):
         terminal = self.chat("--repeat-penalty", "1.2", tokens=20000)
         terminal.send(b"What is the code?" + ENTER)
-        terminal.wait_for(r"\n[^\n]{3}")
+        terminal.wait_for(ANSWER)
         terminal.send(CTRL_C)
         (conversation,) = self.mine()
         terminal.wait_for(rf"interrupted: what was generated is in conversation {conversation['conversation_id']}; "
                           r"your next turn goes on there, and so does cairn chat --conversation(.|\n)*" + PROMPT)
         terminal.send(b"And the other one?" + ENTER)
-        terminal.wait_for(r"\n[^\n]{3}")
+        terminal.wait_for(ANSWER)
         terminal.send(CTRL_C)
         terminal.wait_for("interrupted: (.|\n)*" + PROMPT)
         self.leave(terminal)

@@ -1,6 +1,8 @@
 #include "common/daemon/config_file.h"
 
 #include <fstream>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -45,10 +47,35 @@ TEST_F(ConfigFileTest, MistakesNameTheLine) {
 
 TEST_F(ConfigFileTest, UnknownKeyIsSaidWithTheKeyThatItIsLike) {
   EXPECT_EQ(Message(Read("kv: \"node\"\nkv_socket: \"x\"\n")),
-            path_ + ":2:10: there is no key kv_socket; --print-default-config shows every key");
+            path_ + ":2:1: there is no key kv_socket; --print-default-config shows every key");
   EXPECT_NE(Message(Read("threds: 3\n")).find("no key threds: did you mean threads?;"),
             std::string::npos);
   EXPECT_EQ(Message(Read(std::string(300, 'k') + ": 3\n")).find("did you mean"), std::string::npos);
+}
+
+TEST_F(ConfigFileTest, UnknownKeyIsSaidWhereItIsAndNotWhereTheParserIs) {
+  EXPECT_EQ(Message(Read("threads: 3  # threds\n  threds\n\n\nkv: \"node\"\n")),
+            path_ +
+                ":2:3: there is no key threds: did you mean threads?; --print-default-config "
+                "shows every key");
+  EXPECT_EQ(Message(Read("threds")),
+            path_ +
+                ":1:1: there is no key threds: did you mean threads?; --print-default-config "
+                "shows every key");
+}
+
+TEST_F(ConfigFileTest, ValueOfAnotherKindIsSaidWithWhatIsAllowed) {
+  for (const auto& [text, words] : std::vector<std::pair<std::string, std::string>>{
+           {"kv: node", ":1:5: Expected string, got: node: kv must be a text in quotes;"},
+           {"\n  threads: many",
+            ":2:12: Expected integer, got: many: threads must be a whole number;"},
+           {"threads: 99999999999", "(99999999999): threads must be a whole number;"},
+           {"keep_clusters: 3", "keep_clusters must be true or false;"},
+           {"select_percent: much", "select_percent must be a number;"},
+           {"clustering_seed: -1", "clustering_seed must be a whole number, not below 0;"},
+           {"{", ":1:1: Expected identifier, got: {;"}}) {
+    EXPECT_NE(Message(Read(text)).find(words), std::string::npos) << Message(Read(text));
+  }
 }
 
 TEST_F(ConfigFileTest, BadValueIsSaidWithTheLineOfItsKey) {
