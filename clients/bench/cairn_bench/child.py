@@ -1,10 +1,13 @@
-"""Runs programs that are no daemons; an interrupt leaves none behind."""
+"""Runs programs that are no daemons, cairn-bench itself too; an interrupt leaves none behind."""
 import contextlib
 import os
 import signal
 import subprocess
+import sys
 
 from . import interrupts
+
+PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "cairn-bench")
 
 
 class _Child:
@@ -32,6 +35,39 @@ class _Child:
         if self.process and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
+
+
+class _Bench:
+    """A cairn-bench of its own, that an interrupt ends in order: what it has measured is kept."""
+
+    def __init__(self):
+        self.process = None
+
+    def run(self, arguments, path):
+        with open(path, "w", encoding="utf-8") as tables, subprocess.Popen(
+                ["setpriv", "--pdeathsig", "TERM", sys.executable, PROGRAM, *arguments], stdin=subprocess.DEVNULL,
+                stdout=tables, start_new_session=True) as self.process:
+            if interrupts.requested():
+                self.terminate()
+            return self.process.wait()
+
+    def terminate(self):
+        if self.process and self.process.poll() is None:
+            self.process.terminate()
+
+
+def run_bench(arguments, path):
+    """Runs cairn-bench -> its exit status; its tables go into the file, its progress where ours goes.
+
+    REQUIRES: the main thread, as for daemons.
+    """
+    bench = _Bench()
+    interrupts.started(bench)
+    try:
+        return bench.run(arguments, path)
+    finally:
+        interrupts.ended(bench)
+        interrupts.check()
 
 
 def run_program(command, text="", timeout=None):

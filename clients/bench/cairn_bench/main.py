@@ -9,8 +9,8 @@ except ImportError as error:
     sys.exit(f"cairn-bench: {error}: install Debian's python3-grpcio, python3-protobuf and protobuf-compiler, and run "
              "it with /usr/bin/python3")
 
-from . import (compare_command, interrupts, make_tasks_command, speed_command,  # noqa: E402
-               tasks_command)
+from . import (compare_command, interrupts, make_tasks_command, measure_command,  # noqa: E402
+               report_command, speed_command, tasks_command)
 from .client import version  # noqa: E402
 from .daemons import DaemonError  # noqa: E402
 from .options import CommandError, UsageError  # noqa: E402
@@ -34,7 +34,8 @@ examples:
 docs/cairn-bench.md describes the results.""")
     parser.add_argument("--version", action="version", version=f"cairn-bench {version()}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (tasks_command, speed_command, compare_command, make_tasks_command):
+    for command in (tasks_command, speed_command, compare_command, make_tasks_command, measure_command,
+                    report_command):
         command.add_parser(subparsers)
     options = parser.parse_args(arguments)
     interrupts.install()

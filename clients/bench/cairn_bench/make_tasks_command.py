@@ -5,7 +5,7 @@ import os
 
 from .bench import Bench
 from .compare_command import MODEL
-from .options import CommandError, add_build_options, integer, integers, progress
+from .options import UsageError, add_build_options, integer, integers, progress
 from .task_writer import KINDS, write_documents
 
 LENGTH_MIN, LENGTH_MAX = 256, 1 << 20
@@ -24,6 +24,7 @@ own tokenizer, by a daemon that is started for it.
 def add_parser(subparsers):
     parser = subparsers.add_parser("make-tasks", help="documents with questions, for tasks", description=DESCRIPTION,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.epilog = "example: cairn-bench make-tasks --lengths 1024,16384 --out tasks.jsonl"
     parser.set_defaults(run=run, kv_format="f16", profile="nvme", realtime=0, threads=0, dram_budget=None)
     add = parser.add_argument
     add("--out", required=True, metavar="FILE", help="where the documents go, as JSON lines; replaced if it is there")
@@ -42,8 +43,8 @@ def add_parser(subparsers):
 def run(options):
     """-> the exit status."""
     if len(options.documents) != len(KINDS) or not any(options.documents):
-        raise CommandError(f"--documents has {len(options.documents)} numbers: give one for each of "
-                           f"{', '.join(KINDS)}, such as 5,2,1")
+        raise UsageError(f"--documents has {len(options.documents)} numbers: give one for each of "
+                         f"{', '.join(KINDS)}, such as 5,2,1")
     bench = Bench(options)
     total = len(options.lengths) * sum(options.documents)
     temporary = f"{options.out}.tmp"

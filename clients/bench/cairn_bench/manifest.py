@@ -1,6 +1,7 @@
 """What a run ran on: goes into every JSON, so that its figures can be judged and repeated."""
 import datetime
 import hashlib
+import json
 import os
 import platform
 import re
@@ -50,10 +51,10 @@ def commit():
 
 def read_bandwidth(bin_dir, model):
     """-> how fast all processors together read memory now, or None where that cannot be measured."""
-    said = subprocess.run([os.path.join(bin_dir, "cairn"), "model", "inspect", model], capture_output=True, text=True,
-                          check=False).stdout
-    found = re.search(r"^read_bandwidth: +(\d+(?:\.\d+)?) GB/s with (\d+) threads", said, re.MULTILINE)
-    return found and {"bytes_per_second": round(float(found.group(1)) * 1e9), "threads": int(found.group(2))}
+    done = subprocess.run([os.path.join(bin_dir, "cairn"), "model", "inspect", "--json", model], capture_output=True,
+                          text=True, check=False)
+    measured = json.loads(done.stdout).get("read_bandwidth") if done.returncode == 0 else None
+    return measured and {name: measured[name] for name in ("bytes_per_second", "threads")}
 
 
 def packages():

@@ -84,10 +84,14 @@ def run_speed(bench, results, file):
         ContextRunner(bench, results, file, context).run()
 
 
+def added_tokens(token_count):
+    """-> tokens of a round that measures so many: each of its turns begins with a token of a prompt."""
+    return 1 + 1 + 2 * (1 + WARM_TOKENS) + 1 + token_count
+
+
 def check_room(bench):
     """Raises CommandError where a round would leave the model's context, before a long one is stored."""
-    # Each turn of a round begins with a token of a prompt.
-    added = 1 + 1 + 2 * (1 + WARM_TOKENS) + 1 + bench.options.tokens
+    added = added_tokens(bench.options.tokens)
     longest, most = max(bench.options.context), bench.model.context_tokens
     if longest + added > most:
         raise CommandError(f"--context {longest} leaves no room: a round adds {added} tokens, and the model's context "

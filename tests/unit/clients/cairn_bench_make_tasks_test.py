@@ -114,7 +114,7 @@ class CommandTest(unittest.TestCase):
 
     def test_what_makes_no_document_is_refused(self):
         for counts in ("5,2", "0,0,0", "1,1,1,1"):
-            self.assertIn("give one for each of single, mixed, dense", self.said(1, "--documents", counts))
+            self.assertIn("give one for each of single, mixed, dense", self.said(2, "--documents", counts))
         self.assertIn("'0' is no number of 256", self.said(2, "--lengths", "0"))
 
     def test_programs_that_are_missing_are_named(self):

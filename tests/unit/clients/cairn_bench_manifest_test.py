@@ -109,7 +109,7 @@ class ManifestTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "cairn")
             with open(path, "w", encoding="utf-8") as file:
-                file.write(f"#!/bin/sh\n[ \"$*\" = 'model inspect a/m.gguf' ] || exit 1\n{inspected}\n")
+                file.write(f"#!/bin/sh\n[ \"$*\" = 'model inspect --json a/m.gguf' ] || exit 1\n{inspected}\n")
             os.chmod(path, 0o700)
             bench = types.SimpleNamespace(
                 bin_dir=folder, model=types.SimpleNamespace(kv_token_bytes=2560),
@@ -117,7 +117,7 @@ class ManifestTest(unittest.TestCase):
             return manifest.manifest(bench, [1, 2], {})
 
     def test_it_names_model_processor_flash_and_how_fast_memory_is_read(self):
-        made = self.make("echo 'read_bandwidth:  21.5 GB/s with 2 threads over 67108864 bytes'")
+        made = self.make("echo '{\"read_bandwidth\": {\"bytes_per_second\": 21500000000, \"threads\": 2, \"buffer_bytes\": 1}}'")
         self.assertEqual(made["model"], {"name": "m.gguf", "kv_token_bytes": 2560})
         self.assertEqual((made["profile"], made["seeds"]), ("emmc", [1, 2]))
         self.assertEqual(made["read_bandwidth"], {"bytes_per_second": 21_500_000_000, "threads": 2})
@@ -125,7 +125,7 @@ class ManifestTest(unittest.TestCase):
             self.assertTrue(made[name], name)
 
     def test_what_cannot_be_measured_is_not_there(self):
-        self.assertIsNone(self.make("echo read_bandwidth: not measured: no memory")["read_bandwidth"])
+        self.assertIsNone(self.make("echo {}")["read_bandwidth"])
         self.assertIsNone(self.make("exit 1")["read_bandwidth"])
 
     def test_changed_files_are_seen(self):
