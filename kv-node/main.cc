@@ -5,6 +5,7 @@
 #include "common/daemon/memory_tuning.h"
 #include "common/daemon/program.h"
 #include "common/daemon/signals.h"
+#include "common/log/log.h"
 #include "common/rpc/grpc_runtime.h"
 #include "kv-node/daemon/command_line.h"
 #include "kv-node/daemon/config.h"
