@@ -19,7 +19,7 @@ GENERATION_COUNT = 8
 DRAM_BUDGET_BYTES_MIN = 1 << 20
 ARENA_BYTES_MIN = 1 << 20
 # Of the budget: where the KV node puts what is being read, and keeps some of it. What the compute node keeps in half of
-# the budget saves more reads; a larger one is no faster (docs/results/dynakv.md).
+# the budget saves more reads; a larger one is no faster (docs/decisions/0026-half-of-the-budget-is-kept-clusters.md).
 ARENA_BUDGET_SHARE = 16
 # Flash for one conversation: entries move when clusters change, and their old places are freed later. When a long
 # prompt is clustered anew it takes up to 2.4 times its keys and values; clusters that grow in a long decode take more.
