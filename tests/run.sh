@@ -93,9 +93,12 @@ stage_lint() {
   sources | xargs -d '\n' clang-format --dry-run -Werror
   /usr/bin/python3 tests/unit/tidy_test.py --self-test
   /usr/bin/python3 tests/unit/tidy_test.py
+  /usr/bin/python3 tests/unit/docs_test.py --self-test
+  /usr/bin/python3 tests/unit/docs_test.py
   /usr/bin/python3 tests/unit/proto_lint_test.py --self-test
   /usr/bin/python3 tests/unit/proto_lint_test.py
   /usr/bin/python3 tests/unit/proto_pin_test.py
+  clients/bench/cairn-bench report --check
   bash -n deploy/*.sh tests/*.sh
 }
 

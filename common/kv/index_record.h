@@ -3,7 +3,7 @@
 //
 // Layout:     little-endian: cluster id (8 bytes), entry count (4), head (2), twice the row's bytes
 //             plus 1 if it is stale (2), the row; what is behind it counts for nothing.
-//             docs/on-disk-format.md, "Index runs".
+//             docs/on-disk-format.md has its bytes.
 // Threading:  values and pure functions.
 #pragma once
 

@@ -1,6 +1,6 @@
 // Index runs: the index rows of one layer of a segment, packed as records of one size behind each
 // other, in ascending order of (head, cluster id). Rows that change later lie in the family `index`
-// until the run is written anew. docs/on-disk-format.md, "Index runs", has the bytes.
+// until the run is written anew. docs/on-disk-format.md has the bytes.
 //
 // Units:      bytes; records are numbered from 0, and a part's positions are such numbers.
 // Threading:  values and pure functions.
