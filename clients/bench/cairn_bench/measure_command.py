@@ -67,21 +67,27 @@ def check(options, parts):
     for name in ("cairn", "cairn-policy-eval", *DAEMONS, *([] if options.quick else [MAKE_MODEL])):
         check_program(os.path.join(options.build, "bin"), name)
     check_ignored(options.folder)
-    of_set, names = measure_plan.QUICK if options.quick else measure_plan.FULL, {part.name for part in parts}
-    if os.path.isdir(os.path.join(options.folder, FOLDER)) and os.listdir(os.path.join(options.folder, FOLDER)):
-        there = load_folder(options.folder)
-        for what, here, stored in (("of commit", commit(), there.any()["manifest"]["commit"]),
-                                   ("of the set", of_set, there.any()["set"])):
-            if here != stored:
-                raise CommandError(f"{options.folder} has results {what} {stored}, and these would be {what} {here}: "
-                                   "give another folder, or remove this one")
-        if not set(there.parts) <= names:
-            raise CommandError(f"{options.folder} has results that this does not measure: "
-                               f"{', '.join(sorted(set(there.parts) - names))}; give another folder, or the options "
-                               "that they were measured with")
+    data = os.path.join(options.folder, FOLDER)
+    if os.path.isdir(data) and os.listdir(data):
+        check_there(options, load_folder(options.folder), {part.name for part in parts})
     load = os.getloadavg()[0]
     if load > LOAD_SHARE_MAX * (os.cpu_count() or 1):
         progress(f"the machine is busy (load average {load:.1f}): times will say little")
+
+
+def check_there(options, there, names):
+    """Raises CommandError for results that these do not go on with. there: Results. names: of the parts."""
+    of_set, made = measure_plan.QUICK if options.quick else measure_plan.FULL, there.any()["manifest"]["commit"]
+    # Complete ones are only written to pages.
+    here = made if set(there.parts) == names else commit()
+    for what, ours, stored in (("of the set", of_set, there.any()["set"]), ("of commit", here, made)):
+        if ours != stored:
+            raise CommandError(f"{options.folder} has results {what} {stored}, and these would be {what} {ours}: give "
+                               "another folder, or remove this one")
+    if not set(there.parts) <= names:
+        raise CommandError(f"{options.folder} has results that this does not measure: "
+                           f"{', '.join(sorted(set(there.parts) - names))}; give another folder, or the options that "
+                           "they were measured with")
 
 
 def check_ignored(folder):
@@ -124,6 +130,7 @@ class Measuring:
         self.options, self.parts = options, parts
         # Of those that ran, to judge how fast this machine is.
         self.planned, self.took = 0, 0
+        self.commit = commit()
 
     def run(self):
         """-> the exit status."""
@@ -133,10 +140,18 @@ class Measuring:
             number = self.parts.index(part) + 1
             progress(f"[{number}/{len(self.parts)}] {part.name}: about {minutes(self.expected(part.seconds))}; "
                      f"about {minutes(self.expected(left))} left")
+            self.check_sources()
             start = time.monotonic()
             self.measure(part)
             self.planned, self.took = self.planned + part.seconds, self.took + time.monotonic() - start
         return 0
+
+    def check_sources(self):
+        """Raises CommandError where a page could not say any more which sources its figures are of."""
+        now = commit()
+        if now != self.commit:
+            raise CommandError(f"the sources changed meanwhile: they were {self.commit} and are {now} ('+' says that "
+                               "files differ from the commit). Go back to what they were, and the same command goes on")
 
     def expected(self, seconds):
         return seconds * (self.took / self.planned if self.planned else 1)

@@ -149,6 +149,12 @@ def peer(results, part):
     return ", ".join(f"`{name}`" for name in names)
 
 
+def planned(_):
+    """-> how long the full set takes, as planned."""
+    seconds = sum(part.seconds for part in measure_plan.full_parts("tasks.jsonl", measure_plan.SHAPE_FILE))
+    return f"{seconds / 60:.0f} minutes"
+
+
 def rounds(results, *parts):
     return how_many(run.rounds() for part in parts for run in results.runs(part))
 
@@ -182,5 +188,5 @@ def _from_where(faster):
 
 
 INLINE = {"ran": ran, "machine": machine, "commit": commit, "quick": quick, "model": model, "option": option,
-          "peer": peer, "rounds": rounds, "seeds": seeds, "pays": pays, "tally": report_aims.tally}
+          "peer": peer, "planned": planned, "rounds": rounds, "seeds": seeds, "pays": pays, "tally": report_aims.tally}
 TABLES = {**report_tables.TABLES, "missed": report_aims.missed}

@@ -436,11 +436,20 @@ class MeasureTest(FolderTest):
         self.ran = ["a", "b", "c"]
         self.measure()
         with unittest.mock.patch.object(measure_command, "commit", return_value="d" * 40):
+            self.measure("--pages", self.folder)  # complete: only its pages are written
+            os.remove(os.path.join(self.out, "data", "near-full.json"))
             self.assertIn(f"has results of commit {'c' * 40}, and these would be of commit {'d' * 40}",
                           self.measure(status=1))
         with contextlib.redirect_stderr(io.StringIO()) as said:
             self.assertEqual(main.main(["measure", self.out]), 1)
         self.assertIn("has results of the set quick, and these would be of the set full", said.getvalue())
+
+    def test_sources_that_change_meanwhile_end_it_before_the_next_part(self):
+        commits = ["c" * 40, "c" * 40, "c" * 40, "c" * 40 + "+"]
+        with unittest.mock.patch.object(measure_command, "commit", side_effect=commits):
+            said = self.measure(status=1)
+        self.assertIn(f"the sources changed meanwhile: they were {'c' * 40} and are {'c' * 40}+", said)
+        self.assertEqual(len(self.ran), 2)
 
     def test_folders_that_would_count_as_changed_sources_are_refused(self):
         repository = os.path.join(self.folder, "repository")
