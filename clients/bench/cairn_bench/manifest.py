@@ -93,10 +93,13 @@ class Contention:
         busy, stolen, everything = (after - before for after, before in zip(now, self.ticks))
         own = processes.own_ticks(running, os.getpid()) - processes.own_ticks(self.processes, os.getpid())
         others = processes.used_by_others(self.processes, running, os.getpid())
+        # An orphan's time stands with whoever waited for it, which nobody can foresee: then it may count twice.
+        twice = max(1, others.total() / max(1, busy - own))
         return {"load_average_start": self.load, "load_average_end": os.getloadavg(),
                 "other_cpu_share": _share(busy - own, everything), "stolen_cpu_share": _share(stolen, everything),
-                "other_programs": {name: _share(ticks, everything) for name, ticks in others.most_common(OTHERS_MAX)
-                                   if ticks > OTHER_SHARE_MIN * everything}}
+                "other_programs": {name: _share(ticks / twice, everything)
+                                   for name, ticks in others.most_common(OTHERS_MAX)
+                                   if ticks / twice > OTHER_SHARE_MIN * everything}}
 
 
 def busy_note(contentions):

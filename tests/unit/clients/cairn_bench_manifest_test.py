@@ -73,6 +73,9 @@ class ContentionTest(unittest.TestCase):
         self.assertEqual((said["other_cpu_share"], said["stolen_cpu_share"]), (0.35, 0.02))
         self.assertEqual(said["other_programs"], {"other": 0.103, "make": 0.042, "cc1plus": 0.009})
         self.assertIsNone(self.measure(BEFORE, AFTER, ((0, 0, 0), (0, 0, 0)))["other_cpu_share"])
+        # Names never have more than all others together: here 128 ticks of 156 that were counted.
+        said = self.measure(BEFORE, AFTER, ((0, 0, 0), (128, 0, 1000)))
+        self.assertEqual((said["other_cpu_share"], said["other_programs"]["other"]), (0.078, 0.0515))
 
     def test_what_is_measured_here_is_a_share(self):
         said = manifest.Contention().to_json()
