@@ -54,5 +54,5 @@ docs/cairn-bench.md describes the results.""")
 
 def interrupted():
     """-> the exit status."""
-    print("cairn-bench: interrupted; the same command goes on from what is in --json", file=sys.stderr)
+    print("cairn-bench: interrupted; the same command goes on from what is kept", file=sys.stderr)
     return INTERRUPTED
