@@ -66,6 +66,14 @@ class File {
   const int fd_;
 };
 
+// As the daemons make it, which keep what is as private there.
+absl::Status MakePrivateDirectory(const std::filesystem::path& path) {
+  CAIRN_RETURN_IF_ERROR(MakeDirectory(path.parent_path().string(), "above the chat's history"));
+  constexpr mode_t kOwnersFolder = 0700;
+  if (::mkdir(path.c_str(), kOwnersFolder) == 0 || errno == EEXIST) return absl::OkStatus();
+  return ErrnoStatus(errno, fmt::format("make directory {}", path.string()));
+}
+
 // The end of the file, from the beginning of a line on.
 absl::StatusOr<std::string> ReadEnd(const File& file, const std::string& path) {
   const std::int64_t size = file.size();
@@ -129,8 +137,7 @@ absl::Status ChatHistory::Add(const std::string& input) {
       std::ssize(input) > kHistoryInputBytesMax) {
     return absl::OkStatus();
   }
-  CAIRN_RETURN_IF_ERROR(
-      MakeDirectory(std::filesystem::path(path_).parent_path().string(), "of the chat's history"));
+  CAIRN_RETURN_IF_ERROR(MakePrivateDirectory(std::filesystem::path(path_).parent_path()));
   bool full = false;
   {
     const File file(path_, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC);

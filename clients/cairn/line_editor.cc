@@ -197,6 +197,7 @@ TypedInput LineEditor::Read(const InterruptCancels& interrupt) {
   EditLine* editor = impl_->editor.get();
   impl_->interrupt = &interrupt;
   impl_->reading = false;
+  impl_->typed.clear();
   int size = 0;
   const wchar_t* line = el_wgets(editor, &size);
   impl_->interrupt = nullptr;

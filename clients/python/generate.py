@@ -132,6 +132,9 @@ def main():
         return 1
     except KeyboardInterrupt:
         events.cancel()
+        if conversation:
+            print(f"\ngenerate.py: interrupted; what is stored is in conversation {conversation}: go on with "
+                  f"--conversation {conversation}", file=sys.stderr)
         return 130
     return 0
 

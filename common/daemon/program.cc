@@ -52,7 +52,7 @@ absl::Status StartLogging(const std::string& name, const std::string& log_level,
   const bool terminal = ::isatty(STDERR_FILENO) == 1;
   const std::string file = LogFile(log_path, name, terminal, environment);
   if (file.empty()) return InitLogging(name, log_level);
-  const absl::Status status = LogTo(name, log_level, file);
+  absl::Status status = LogTo(name, log_level, file);
   if (status.ok()) {
     PrintError(fmt::format("{}: the log is {}\n", name, file));
     return status;

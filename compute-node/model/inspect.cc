@@ -72,6 +72,7 @@ std::int64_t KvTokenBytes(const ModelConfig& config, KvFormat format) {
 // A JSON object of what `token_count` tokens take, by format.
 std::string KvBytesJson(const ModelConfig& config, std::int64_t token_count) {
   std::vector<std::string> fields;
+  fields.reserve(std::size(kKvFormats));
   for (const KvFormat format : kKvFormats) {
     fields.push_back(fmt::format("{}: {}", JsonString(KvFormatName(format)),
                                  token_count * KvTokenBytes(config, format)));

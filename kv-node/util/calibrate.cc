@@ -41,6 +41,7 @@ std::string Report(const DeviceProfile& profile) {
 
 std::string PointsJson(const std::vector<ProfilePoint>& points) {
   std::vector<std::string> out;
+  out.reserve(points.size());
   for (const ProfilePoint& point : points) {
     out.push_back(
         fmt::format("{{\"request_bytes\": {}, \"in_flight\": {}, \"bytes_per_second\": {}}}",

@@ -53,6 +53,13 @@ TEST_F(ChatHistoryTest, OnlyTheOwnerMayReadIt) {
   EXPECT_THAT(Found(), ElementsAre("old", "new"));
 }
 
+TEST_F(ChatHistoryTest, FolderIsMadeForTheOwnerAlone) {
+  ASSERT_TRUE(ChatHistory(path_).Add("new").ok());
+  struct stat info {};
+  ASSERT_EQ(::stat(directory_.File("state/cairn").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700U);
+}
+
 TEST_F(ChatHistoryTest, NothingIsKeptTwiceOrEmptyOrTooLarge) {
   ChatHistory history(path_);
   for (const std::string& input :
