@@ -76,7 +76,7 @@ class HttpServer::Connection {
   void Linger() { socket_.Linger(); }
 
  private:
-  bool EndWith(const HttpRead& read, ReplyForm form) const {
+  bool EndWith(const HttpRead& read, ReplyForm form) {
     form.keeps_connection = false;
     if (read.kind == HttpRead::Kind::kRefused) WriteReply(read.refusal, form, socket_);
     return false;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <optional>
 
 namespace cairn::compute {
 namespace {
@@ -13,6 +14,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLingerTimeMax{1000};
+// How often within its time writing looks at what the client has read.
+constexpr int kLooks = 10;
 
 // Polls until `deadline`; 0 when the time is up, else what happened.
 short Poll(int descriptor, short events, Clock::time_point deadline) {
@@ -53,17 +56,32 @@ HttpSocket::Got HttpSocket::Read(std::string& out) {
   return Got::kBytes;
 }
 
-bool HttpSocket::Write(std::string_view text) const {
-  Clock::time_point deadline = Clock::now() + kHttpWriteTimeMax;
+bool HttpSocket::IsRead() {
+  const Clock::time_point now = Clock::now();
+  if (now < next_look_) return true;
+  next_look_ = now + write_time_max_ / kLooks;
+  // Of a client that the system knows nothing of, only full buffers say it.
+  const std::optional<std::int64_t> unread_bytes = UnreadBytes(descriptor_);
+  return !unread_bytes.has_value() || client_.IsReading(now, sent_bytes_, *unread_bytes);
+}
+
+bool HttpSocket::Write(std::string_view text) {
+  Clock::time_point deadline = Clock::now() + write_time_max_;
   while (!text.empty()) {
+    if (!IsRead()) return false;
     const ssize_t sent = ::send(descriptor_, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0) {
+      sent_bytes_ += sent;
       text.remove_prefix(static_cast<std::size_t>(sent));
-      deadline = Clock::now() + kHttpWriteTimeMax;
+      deadline = Clock::now() + write_time_max_;
       continue;
     }
     if (errno == EINTR) continue;
-    if (errno != EAGAIN || (Poll(descriptor_, POLLOUT, deadline) & POLLOUT) == 0) return false;
+    if (errno != EAGAIN) return false;
+    const Clock::time_point now = Clock::now();
+    if (now >= deadline && !UnreadBytes(descriptor_).has_value()) return false;
+    if ((Poll(descriptor_, POLLOUT, now + write_time_max_ / kLooks) & (POLLERR | POLLHUP)) != 0)
+      return false;
   }
   return true;
 }

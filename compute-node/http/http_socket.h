@@ -1,8 +1,8 @@
 // HttpSocket is one connection of HttpServer: it reads and writes within limits of bytes and time.
 //
 // Threading:  one thread.
-// Blocking:   reading until the time that Allow gave is up, writing for kHttpWriteTimeMax without
-//             progress.
+// Blocking:   reading until the time that Allow gave is up, writing for kHttpWriteTimeMax while the
+//             client reads nothing.
 // Ownership:  borrows the descriptor.
 #pragma once
 
@@ -12,9 +12,11 @@
 #include <string_view>
 #include <vector>
 
+#include "compute-node/http/reading_client.h"
+
 namespace cairn::compute {
 
-// How long a write may wait for a client that does not read.
+// How long a client may read nothing though something waits for it.
 inline constexpr std::chrono::seconds kHttpWriteTimeMax{10};
 // What one call of Read takes at most.
 inline constexpr std::int64_t kHttpReadBytesMax = 16 << 10;
@@ -28,8 +30,11 @@ class HttpSocket {
     kTimeUp,
   };
 
-  explicit HttpSocket(int descriptor)
-      : descriptor_(descriptor), buffer_(static_cast<std::size_t>(kHttpReadBytesMax)) {}
+  explicit HttpSocket(int descriptor, std::chrono::milliseconds write_time_max = kHttpWriteTimeMax)
+      : descriptor_(descriptor),
+        write_time_max_(write_time_max),
+        client_(write_time_max),
+        buffer_(static_cast<std::size_t>(kHttpReadBytesMax)) {}
 
   // Whether something can be read, or the connection has ended, within `time_max`.
   bool WaitForBytes(std::chrono::milliseconds time_max) const;
@@ -38,8 +43,8 @@ class HttpSocket {
              std::chrono::milliseconds pause_max);
   // Appends what is there to `out`; waits until something is.
   Got Read(std::string& out);
-  // False: the client is gone, or did not read for kHttpWriteTimeMax.
-  bool Write(std::string_view text) const;
+  // False: the client is gone, or has read nothing for kHttpWriteTimeMax.
+  bool Write(std::string_view text);
 
   // False when the client has closed its side.
   bool connected() const;
@@ -50,7 +55,14 @@ class HttpSocket {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // Asks the system from time to time.
+  bool IsRead();
+
   const int descriptor_;
+  const std::chrono::milliseconds write_time_max_;
+  ReadingClient client_;
+  std::int64_t sent_bytes_ = 0;
+  Clock::time_point next_look_;  // at what the client has read
   std::vector<char> buffer_;
   std::int64_t left_bytes_ = 0;
   Clock::time_point deadline_;

@@ -318,9 +318,7 @@ HttpRead RequestReader::ReadBody() {
   return {};
 }
 
-bool WriteContinue(const HttpSocket& socket) {
-  return socket.Write("HTTP/1.1 100 Continue\r\n\r\n");
-}
+bool WriteContinue(HttpSocket& socket) { return socket.Write("HTTP/1.1 100 Continue\r\n\r\n"); }
 
 namespace {
 
@@ -349,7 +347,7 @@ std::string HeaderText(const HttpReply& reply, const ReplyForm& form) {
 
 }  // namespace
 
-bool WriteReply(const HttpReply& reply, const ReplyForm& form, const HttpSocket& socket) {
+bool WriteReply(const HttpReply& reply, const ReplyForm& form, HttpSocket& socket) {
   std::string text = HeaderText(reply, form);
   if (!reply.stream) {
     if (!form.is_head) text += reply.body;

@@ -95,8 +95,8 @@ struct ReplyForm {
 
 // Writes all of it. False: the client is gone or does not read, or the stream could not be written
 // to its end.
-bool WriteReply(const HttpReply& reply, const ReplyForm& form, const HttpSocket& socket);
+bool WriteReply(const HttpReply& reply, const ReplyForm& form, HttpSocket& socket);
 // The client may send its body.
-bool WriteContinue(const HttpSocket& socket);
+bool WriteContinue(HttpSocket& socket);
 
 }  // namespace cairn::compute

@@ -262,6 +262,8 @@ absl::StatusOr<std::shared_ptr<GenerateJob>> OpenAiApi::MakeJob(
       std::shared_ptr<GenerateJob> job,
       GenerateJob::Make(parsed.generate, runtime, state_, StopSignal::Clock::time_point::max(),
                         ClientHistory::kSentAgain));
+  // Its socket sees better what it has read.
+  job->events().TrustReader();
   parsed.generate.clear_prompt();
   request.memory.Release();
   return job;

@@ -59,5 +59,28 @@ TEST(EventQueueTest, StopEndsTheWaitForAClientThatDoesNotRead) {
   EXPECT_EQ(queue.Push(Event(0), stop).code(), absl::StatusCode::kCancelled);
 }
 
+TEST(EventQueueTest, AClientThatReadsNothingIsToldThoughThereIsRoom) {
+  const StopSignal never;
+  EventQueue queue(std::chrono::milliseconds(0));
+  absl::Status status;
+  int pushed = 0;
+  for (; status.ok() && pushed <= kEventsMax; ++pushed) status = queue.Push(Event(pushed), never);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_LT(pushed, kEventsMax);
+  // What has been taken by then counts.
+  while (queue.Pop(std::chrono::milliseconds(0)).has_value()) {
+  }
+  EXPECT_TRUE(queue.Push(Event(0), never).ok());
+}
+
+TEST(EventQueueTest, AReaderThatSeesForItselfIsWaitedFor) {
+  StopSignal stop;
+  EventQueue queue(std::chrono::milliseconds(0));
+  queue.TrustReader();
+  for (int i = 0; i < kEventsMax; ++i) ASSERT_TRUE(queue.Push(Event(i), stop).ok()) << i;
+  stop.Cancel();
+  EXPECT_EQ(queue.Push(Event(0), stop).code(), absl::StatusCode::kCancelled);
+}
+
 }  // namespace
 }  // namespace cairn::compute
