@@ -19,7 +19,7 @@ absl::StatusOr<EvalNode> EvalNode::Make(const compute::ModelConfig& config, KvFo
   return made;
 }
 
-absl::StatusOr<SessionId> EvalNode::Create() const {
+absl::StatusOr<SessionRef> EvalNode::Create() const {
   CreateSession request;
   request.key = identity_.key;
   request.layout = identity_.layout;

@@ -21,7 +21,7 @@ class EvalNode {
   compute::KvNode& node() const { return *node_; }
   const compute::ModelIdentity& identity() const { return identity_; }
   // A session that holds nothing.
-  absl::StatusOr<SessionId> Create() const;
+  absl::StatusOr<SessionRef> Create() const;
 
  private:
   EvalNode() = default;

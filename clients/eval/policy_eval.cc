@@ -76,8 +76,8 @@ class PolicyRun {
         logits_(static_cast<std::size_t>(world.model.config().vocab_size)) {}
 
   absl::Status Start(std::span<const std::int32_t> prompt) {
-    SessionId id{};
-    CAIRN_ASSIGN_OR_RETURN(id, world_.node.Create());
+    SessionRef session;
+    CAIRN_ASSIGN_OR_RETURN(session, world_.node.Create());
     compute::ConversationDeps deps{world_.node.identity(), world_.node.node(), world_.scheduler,
                                    world_.session_options, world_.memory};
     deps.observer = &measure_;
@@ -85,8 +85,8 @@ class PolicyRun {
       return measure_.MakePolicy(name, options);
     };
     const compute::PolicyChoice choice{measure_.policy(), world_.options.selection};
-    CAIRN_ASSIGN_OR_RETURN(conversation_,
-                           Conversation::Open(deps, id, compute::PolicyRequest::Exactly(choice)));
+    CAIRN_ASSIGN_OR_RETURN(
+        conversation_, Conversation::Open(deps, session, compute::PolicyRequest::Exactly(choice)));
     CAIRN_RETURN_IF_ERROR(conversation_->Prefill(prompt, {}, never_, nullptr));
     measure_.PromptDone(conversation_->token_count());
     return absl::OkStatus();

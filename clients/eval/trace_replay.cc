@@ -124,8 +124,8 @@ compute::PolicyOptions ReplayRun::PolicyOptionsHere() const {
 }
 
 absl::Status ReplayRun::Open() {
-  CAIRN_ASSIGN_OR_RETURN(const SessionId id, world_.node.Create());
-  CAIRN_ASSIGN_OR_RETURN(session_, world_.node.node().Open(id));
+  CAIRN_ASSIGN_OR_RETURN(const SessionRef session, world_.node.Create());
+  CAIRN_ASSIGN_OR_RETURN(session_, world_.node.node().Open(session));
   compute::StoredPolicy nothing;
   nothing.choice = compute::PolicyChoice{measure_.policy(), world_.options.selection}.Normalised();
   CAIRN_ASSIGN_OR_RETURN(policy_, measure_.MakePolicy(nothing.choice.name, PolicyOptionsHere()));

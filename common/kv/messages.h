@@ -45,6 +45,7 @@ inline constexpr std::int64_t kPolicyStateBytesMax = std::int64_t{4} << 20;
 inline constexpr std::int64_t kRandomStateBytesMax = 4096;
 inline constexpr std::int64_t kRopeParametersBytesMax = 1024;
 inline constexpr std::int64_t kDigestBytes = 32;
+inline constexpr std::int64_t kUidBytes = 16;  // of a session, and of an owner
 inline constexpr std::int32_t kFetchClusterCountMax = 4096;
 inline constexpr std::int32_t kNeighbourClusterCountMax =
     4096;                                              // of one PutNeighbours or GetNeighbours
@@ -300,16 +301,44 @@ struct Checkpointed {
 };
 
 // ---- sessions ----
+// Names a session. Its number may come again, in another store or in an older copy of the store
+// that is put back; its uid does not.
+struct SessionRef {
+  SessionId id;
+  std::string uid{};  // kUidBytes; empty: not known, the number alone has to do
+
+  friend bool operator==(const SessionRef&, const SessionRef&) = default;
+};
+
 struct CreateSession {
   SegmentKey key;
   EntryLayout layout;
   SegmentId parent_segment_id;  // 0: none
   std::int64_t parent_token_count = 0;
+  SessionRef parent;  // whose segment that is; id 0: not checked
   std::string label;
+  std::string uid;  // of the new session; empty: the KV node makes one
+};
+
+// Tells an attempt to attach that is made again from one of another owner.
+struct AttachAttempt {
+  std::string owner;        // kUidBytes random bytes; empty: nobody's, it cannot be made again
+  std::int64_t number = 0;  // of the owner's attempts on this session: each is above those before
+};
+struct OpenRequest {
+  SessionRef session;
+  AttachAttempt attempt;
+};
+struct ResumeRequest {
+  SessionId session_id;
+  Epoch epoch;  // of the attachment that was lost; without an owner it says that nobody came since
+  AttachAttempt attempt;
+  OpSeq op_seq;  // what checkpoints were acknowledged: a store that has less is an older copy
 };
 
 struct Attachment {
   SessionId session_id;
+  std::string uid;  // of the session
   Epoch epoch;
   std::int64_t token_count = 0;
   OpSeq op_seq;
@@ -324,6 +353,7 @@ struct Attachment {
 
 struct SessionInfo {
   SessionId session_id;
+  std::string uid;  // empty: the session is of an older release, and nobody attached since
   std::string label;
   std::int64_t token_count = 0;
   std::int64_t flash_bytes = 0;
@@ -333,6 +363,13 @@ struct SessionInfo {
   EntryLayout layout;
   bool attached = false;
 };
+
+// The session that was listed.
+inline SessionRef RefTo(const SessionInfo& info) { return {info.session_id, info.uid}; }
+// Whether a session of this uid, which has the number, may be the one that is named.
+inline bool IsMeant(const SessionRef& ref, const std::string& uid) {
+  return ref.uid.empty() || uid.empty() || ref.uid == uid;
+}
 
 struct SealedSegment {
   SegmentId segment_id;

@@ -22,6 +22,17 @@ namespace cairn::rpc {
 // ---- sessions: kv_codec_sessions.cc ----
 pb::CreateSessionRequest ToProto(const CreateSession& request);
 absl::StatusOr<CreateSession> FromProto(pb::CreateSessionRequest&& request);
+void ToProto(const SessionRef& session, pb::CreateSessionResponse* out);
+absl::StatusOr<SessionRef> FromProto(const pb::CreateSessionResponse& response);
+
+pb::OpenSessionRequest ToProto(const OpenRequest& request);
+absl::StatusOr<OpenRequest> FromProto(const pb::OpenSessionRequest& request);
+pb::ResumeSessionRequest ToProto(const ResumeRequest& request);
+absl::StatusOr<ResumeRequest> FromProto(const pb::ResumeSessionRequest& request);
+pb::DeleteSessionRequest ToDeleteRequest(const SessionRef& session);
+absl::StatusOr<SessionRef> FromProto(const pb::DeleteSessionRequest& request);
+pb::SealSessionRequest ToSealRequest(const SessionRef& session);
+absl::StatusOr<SessionRef> FromProto(const pb::SealSessionRequest& request);
 
 void ToProto(const Attachment& attachment, pb::Attachment* out);
 absl::StatusOr<Attachment> FromProto(SessionId session, pb::Attachment&& attachment);

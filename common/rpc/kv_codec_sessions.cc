@@ -72,6 +72,25 @@ absl::Status CheckNextIds(const google::protobuf::RepeatedField<std::int64_t>& i
   return absl::OkStatus();
 }
 
+absl::Status CheckUid(std::string_view field, const std::string& uid) {
+  if (uid.empty() || std::ssize(uid) == kUidBytes) return absl::OkStatus();
+  return InvalidArgument("{} has {} bytes: it must have {}, or none", field, uid.size(), kUidBytes);
+}
+
+absl::StatusOr<SessionRef> RefFromProto(std::int64_t session_id, const std::string& uid) {
+  CAIRN_RETURN_IF_ERROR(CheckId("session_id", session_id));
+  CAIRN_RETURN_IF_ERROR(CheckUid("session_uid", uid));
+  return SessionRef{SessionId(session_id), uid};
+}
+
+absl::StatusOr<AttachAttempt> AttemptFromProto(const std::string& owner, std::int64_t attempt_seq) {
+  CAIRN_RETURN_IF_ERROR(CheckUid("owner", owner));
+  const bool named = !owner.empty();
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween("attempt_seq", attempt_seq, named ? 1 : 0, named ? INT64_MAX : 0));
+  return AttachAttempt{owner, attempt_seq};
+}
+
 }  // namespace
 
 pb::CreateSessionRequest ToProto(const CreateSession& request) {
@@ -80,7 +99,10 @@ pb::CreateSessionRequest ToProto(const CreateSession& request) {
   LayoutToProto(request.layout, out.mutable_layout());
   out.set_parent_segment_id(request.parent_segment_id.value());
   out.set_parent_token_count(request.parent_token_count);
+  out.set_parent_session_id(request.parent.id.value());
+  out.set_parent_session_uid(request.parent.uid);
   out.set_label(request.label);
+  out.set_session_uid(request.uid);
   return out;
 }
 
@@ -99,10 +121,86 @@ absl::StatusOr<CreateSession> FromProto(pb::CreateSessionRequest&& request) {
     return InvalidArgument("layout.kv_format is {} but key.kv_format is {}",
                            KvFormatName(out.layout.kv_format), KvFormatName(out.key.kv_format));
   }
+  CAIRN_RETURN_IF_ERROR(CheckUid("session_uid", request.session_uid()));
+  CAIRN_RETURN_IF_ERROR(CheckUid("parent_session_uid", request.parent_session_uid()));
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween("parent_session_id", request.parent_session_id(), 0, forked ? INT64_MAX : 0));
+  out.parent = {SessionId(request.parent_session_id()), request.parent_session_uid()};
+  out.uid = request.session_uid();
   out.parent_segment_id = SegmentId(request.parent_segment_id());
   out.parent_token_count = request.parent_token_count();
   out.label = std::move(*request.mutable_label());
   return out;
+}
+
+void ToProto(const SessionRef& session, pb::CreateSessionResponse* out) {
+  out->set_session_id(session.id.value());
+  out->set_session_uid(session.uid);
+}
+
+absl::StatusOr<SessionRef> FromProto(const pb::CreateSessionResponse& response) {
+  return RefFromProto(response.session_id(), response.session_uid());
+}
+
+pb::OpenSessionRequest ToProto(const OpenRequest& request) {
+  pb::OpenSessionRequest out;
+  out.set_session_id(request.session.id.value());
+  out.set_session_uid(request.session.uid);
+  out.set_owner(request.attempt.owner);
+  out.set_attempt_seq(request.attempt.number);
+  return out;
+}
+
+absl::StatusOr<OpenRequest> FromProto(const pb::OpenSessionRequest& request) {
+  OpenRequest out;
+  CAIRN_ASSIGN_OR_RETURN(out.session, RefFromProto(request.session_id(), request.session_uid()));
+  CAIRN_ASSIGN_OR_RETURN(out.attempt, AttemptFromProto(request.owner(), request.attempt_seq()));
+  return out;
+}
+
+pb::ResumeSessionRequest ToProto(const ResumeRequest& request) {
+  pb::ResumeSessionRequest out;
+  out.set_session_id(request.session_id.value());
+  out.set_epoch(request.epoch.value());
+  out.set_owner(request.attempt.owner);
+  out.set_attempt_seq(request.attempt.number);
+  out.set_op_seq(request.op_seq.value());
+  return out;
+}
+
+absl::StatusOr<ResumeRequest> FromProto(const pb::ResumeSessionRequest& request) {
+  ResumeRequest out;
+  CAIRN_RETURN_IF_ERROR(CheckId("session_id", request.session_id()));
+  CAIRN_ASSIGN_OR_RETURN(out.attempt, AttemptFromProto(request.owner(), request.attempt_seq()));
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween("epoch", request.epoch(), out.attempt.owner.empty() ? 1 : 0, INT64_MAX));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("op_seq", request.op_seq(), 0, INT64_MAX - 1));
+  out.session_id = SessionId(request.session_id());
+  out.epoch = Epoch(request.epoch());
+  out.op_seq = OpSeq(request.op_seq());
+  return out;
+}
+
+pb::DeleteSessionRequest ToDeleteRequest(const SessionRef& session) {
+  pb::DeleteSessionRequest out;
+  out.set_session_id(session.id.value());
+  out.set_session_uid(session.uid);
+  return out;
+}
+
+absl::StatusOr<SessionRef> FromProto(const pb::DeleteSessionRequest& request) {
+  return RefFromProto(request.session_id(), request.session_uid());
+}
+
+pb::SealSessionRequest ToSealRequest(const SessionRef& session) {
+  pb::SealSessionRequest out;
+  out.set_session_id(session.id.value());
+  out.set_session_uid(session.uid);
+  return out;
+}
+
+absl::StatusOr<SessionRef> FromProto(const pb::SealSessionRequest& request) {
+  return RefFromProto(request.session_id(), request.session_uid());
 }
 
 void ToProto(const Attachment& attachment, pb::Attachment* out) {
@@ -117,6 +215,7 @@ void ToProto(const Attachment& attachment, pb::Attachment* out) {
   out->set_parent_segment_id(attachment.parent_segment_id.value());
   out->set_segment_start(attachment.segment_start);
   out->set_policy_token_count(attachment.policy_token_count);
+  out->set_session_uid(attachment.uid);
 }
 
 absl::StatusOr<Attachment> FromProto(SessionId session, pb::Attachment&& attachment) {
@@ -134,7 +233,9 @@ absl::StatusOr<Attachment> FromProto(SessionId session, pb::Attachment&& attachm
       CheckBetween("segment_start", attachment.segment_start(), 0, kPositionMax + 1));
   CAIRN_RETURN_IF_ERROR(
       CheckBetween("policy_token_count", attachment.policy_token_count(), 0, kPositionMax + 1));
+  CAIRN_RETURN_IF_ERROR(CheckUid("session_uid", attachment.session_uid()));
   out.session_id = session;
+  out.uid = attachment.session_uid();
   out.epoch = Epoch(attachment.epoch());
   out.token_count = attachment.token_count();
   out.op_seq = OpSeq(attachment.op_seq());
@@ -149,6 +250,7 @@ absl::StatusOr<Attachment> FromProto(SessionId session, pb::Attachment&& attachm
 
 void ToProto(const SessionInfo& info, pb::SessionInfo* out) {
   out->set_session_id(info.session_id.value());
+  out->set_session_uid(info.uid);
   out->set_label(info.label);
   out->set_token_count(info.token_count);
   out->set_flash_bytes(info.flash_bytes);
@@ -172,7 +274,9 @@ absl::StatusOr<SessionInfo> FromProto(pb::SessionInfo&& info) {
                          MicrosFromProto("checkpoint_time", info.checkpoint_time()));
   CAIRN_ASSIGN_OR_RETURN(out.key, KeyFromProto(info.mutable_key()));
   CAIRN_ASSIGN_OR_RETURN(out.layout, LayoutFromProto(info.layout()));
+  CAIRN_RETURN_IF_ERROR(CheckUid("session_uid", info.session_uid()));
   out.session_id = SessionId(info.session_id());
+  out.uid = info.session_uid();
   out.label = std::move(*info.mutable_label());
   out.token_count = info.token_count();
   out.flash_bytes = info.flash_bytes();

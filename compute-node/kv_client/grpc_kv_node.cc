@@ -3,6 +3,7 @@
 #include <thread>
 #include <utility>
 
+#include "common/base/random_bytes.h"
 #include "common/rpc/kv_codec.h"
 #include "common/rpc/status_mapping.h"
 #include "compute-node/kv_client/grpc_kv_session.h"
@@ -29,13 +30,18 @@ absl::StatusOr<std::unique_ptr<GrpcKvNode>> GrpcKvNode::Connect(const std::strin
 }
 
 template <typename MakeCall>
-absl::Status GrpcKvNode::Call(MakeCall call, int* tries) {
+absl::Status GrpcKvNode::Call(SessionId named, MakeCall call, int* tries) {
   Backoff backoff(link_->options());
+  std::string store_id;
   while (true) {
     absl::StatusOr<std::shared_ptr<const NodeConnection>> connection = link_->Get();
     absl::Status status = connection.status();
     bool again = IsAway(status);
     if (connection.ok()) {
+      if (named != SessionId()) {
+        CAIRN_RETURN_IF_ERROR(link_->CheckStore(**connection, store_id, named));
+        store_id = (*connection)->capabilities.store_id();
+      }
       grpc::ClientContext context;
       (*connection)->Prepare(&context, kCallTimeMax);
       if (tries != nullptr) ++*tries;
@@ -49,26 +55,28 @@ absl::Status GrpcKvNode::Call(MakeCall call, int* tries) {
   }
 }
 
-absl::StatusOr<SessionId> GrpcKvNode::Create(const CreateSession& request) {
-  const pb::CreateSessionRequest message = rpc::ToProto(request);
+absl::StatusOr<SessionRef> GrpcKvNode::Create(const CreateSession& request) {
+  pb::CreateSessionRequest message = rpc::ToProto(request);
+  // Of every try: the KV node knows by it what it has made already.
+  if (request.uid.empty()) message.set_session_uid(RandomBytes(kUidBytes));
   pb::CreateSessionResponse response;
-  CAIRN_RETURN_IF_ERROR(Call([&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
-    return stub->CreateSession(context, message, &response);
-  }));
-  CAIRN_RETURN_IF_ERROR(rpc::CheckId("session_id", response.session_id()));
-  return SessionId(response.session_id());
+  CAIRN_RETURN_IF_ERROR(
+      Call(request.parent.id, [&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
+        return stub->CreateSession(context, message, &response);
+      }));
+  return rpc::FromProto(response);
 }
 
-absl::StatusOr<std::unique_ptr<KvSession>> GrpcKvNode::Open(SessionId session) {
+absl::StatusOr<std::unique_ptr<KvSession>> GrpcKvNode::Open(const SessionRef& session) {
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<KvSession> opened, GrpcKvSession::Open(link_, session));
   return opened;
 }
 
-absl::Status GrpcKvNode::Delete(SessionId session) {
-  pb::DeleteSessionRequest request;
-  request.set_session_id(session.value());
+absl::Status GrpcKvNode::Delete(const SessionRef& session) {
+  const pb::DeleteSessionRequest request = rpc::ToDeleteRequest(session);
   int tries = 0;
   absl::Status status = Call(
+      session.id,
       [&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
         pb::DeleteSessionResponse response;
         return stub->DeleteSession(context, request, &response);
@@ -85,9 +93,10 @@ absl::StatusOr<std::vector<SessionInfo>> GrpcKvNode::List() {
   request.set_page_size(kListPageSize);
   do {
     pb::ListSessionsResponse response;
-    CAIRN_RETURN_IF_ERROR(Call([&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
-      return stub->ListSessions(context, request, &response);
-    }));
+    CAIRN_RETURN_IF_ERROR(
+        Call(SessionId(), [&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
+          return stub->ListSessions(context, request, &response);
+        }));
     for (pb::SessionInfo& info : *response.mutable_sessions()) {
       CAIRN_ASSIGN_OR_RETURN(SessionInfo value, rpc::FromProto(std::move(info)));
       sessions.push_back(std::move(value));
@@ -98,21 +107,22 @@ absl::StatusOr<std::vector<SessionInfo>> GrpcKvNode::List() {
   return sessions;
 }
 
-absl::StatusOr<SealedSegment> GrpcKvNode::Seal(SessionId session) {
-  pb::SealSessionRequest request;
-  request.set_session_id(session.value());
+absl::StatusOr<SealedSegment> GrpcKvNode::Seal(const SessionRef& session) {
+  const pb::SealSessionRequest request = rpc::ToSealRequest(session);
   pb::SealSessionResponse response;
-  CAIRN_RETURN_IF_ERROR(Call([&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
-    return stub->SealSession(context, request, &response);
-  }));
+  CAIRN_RETURN_IF_ERROR(
+      Call(session.id, [&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
+        return stub->SealSession(context, request, &response);
+      }));
   return rpc::FromProto(response);
 }
 
 absl::StatusOr<KvStats> GrpcKvNode::Stats() {
   pb::GetStatsResponse response;
-  CAIRN_RETURN_IF_ERROR(Call([&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
-    return stub->GetStats(context, {}, &response);
-  }));
+  CAIRN_RETURN_IF_ERROR(
+      Call(SessionId(), [&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
+        return stub->GetStats(context, {}, &response);
+      }));
   return rpc::FromProto(response);
 }
 

@@ -1,6 +1,5 @@
 // GrpcKvNode is a KvNode over gRPC and a Unix socket. Calls without a stream are tried again while
-// the node is away, for at most reconnect_time_max; Create may then have made a second session,
-// which nobody uses.
+// the node is away, for at most reconnect_time_max.
 #pragma once
 
 #include <memory>
@@ -20,11 +19,11 @@ class GrpcKvNode : public KvNode {
   static absl::StatusOr<std::unique_ptr<GrpcKvNode>> Connect(const std::string& socket_path,
                                                              const KvClientOptions& options);
 
-  absl::StatusOr<SessionId> Create(const CreateSession& request) override;
-  absl::StatusOr<std::unique_ptr<KvSession>> Open(SessionId session) override;
-  absl::Status Delete(SessionId session) override;
+  absl::StatusOr<SessionRef> Create(const CreateSession& request) override;
+  absl::StatusOr<std::unique_ptr<KvSession>> Open(const SessionRef& session) override;
+  absl::Status Delete(const SessionRef& session) override;
   absl::StatusOr<std::vector<SessionInfo>> List() override;
-  absl::StatusOr<SealedSegment> Seal(SessionId session) override;
+  absl::StatusOr<SealedSegment> Seal(const SessionRef& session) override;
   absl::StatusOr<KvStats> Stats() override;
   std::int64_t part_bytes_max() const override { return part_bytes_max_; }
 
@@ -34,9 +33,11 @@ class GrpcKvNode : public KvNode {
  private:
   explicit GrpcKvNode(std::shared_ptr<NodeLink> link) : link_(std::move(link)) {}
 
-  // Runs `call(connection, context)` until the node answers. `tries` counts the calls made.
+  // Runs `call(connection, context)` until the node answers. `named`: the session of an existing
+  // store that the call is about, 0: none; then only the store that the first try met will do.
+  // `tries` counts the calls made.
   template <typename MakeCall>
-  absl::Status Call(MakeCall call, int* tries = nullptr);
+  absl::Status Call(SessionId named, MakeCall call, int* tries = nullptr);
 
   const std::shared_ptr<NodeLink> link_;
   std::int64_t part_bytes_max_ = 0;

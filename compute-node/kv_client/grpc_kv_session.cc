@@ -37,68 +37,25 @@ bool IsAwayUnderReply(const absl::Status& status) {
          status.code() == absl::StatusCode::kDeadlineExceeded;
 }
 
-// What the end of a session means to its caller.
+// What the end of a stream means to its session's caller.
 absl::Status EndStatus(const absl::Status& end) {
-  // Of Resume or Channel: the stored epoch is not ours any more.
+  // The stored epoch is not ours any more.
   if (end.code() != absl::StatusCode::kFailedPrecondition) return end;
   return Aborted("another owner opened the session: {}", Message(end));
 }
 
 }  // namespace
 
-absl::StatusOr<Attachment> GrpcKvSession::NewEpoch(const NodeConnection& connection,
-                                                   SessionId session, Epoch epoch) {
-  grpc::ClientContext context;
-  if (epoch == Epoch()) {
-    connection.Prepare(&context, kCallTimeMax);
-    pb::OpenSessionRequest request;
-    request.set_session_id(session.value());
-    pb::OpenSessionResponse response;
-    CAIRN_RETURN_IF_ERROR(
-        rpc::FromGrpcStatus(connection.stub->OpenSession(&context, request, &response)));
-    return rpc::FromProto(session, std::move(*response.mutable_attachment()));
-  }
-  connection.Prepare(&context, kResumeTimeMax);
-  pb::ResumeSessionRequest request;
-  request.set_session_id(session.value());
-  request.set_epoch(epoch.value());
-  pb::ResumeSessionResponse response;
-  CAIRN_RETURN_IF_ERROR(
-      rpc::FromGrpcStatus(connection.stub->ResumeSession(&context, request, &response)));
-  return rpc::FromProto(session, std::move(*response.mutable_attachment()));
-}
-
-absl::StatusOr<GrpcKvSession::Attached> GrpcKvSession::Attach(NodeLink* link, SessionId session,
-                                                              Epoch* epoch, bool* again) {
-  absl::StatusOr<std::shared_ptr<const NodeConnection>> connection = link->Get();
-  *again = IsAway(connection.status());
-  if (!connection.ok()) return connection.status();
-  absl::StatusOr<Attachment> attachment = NewEpoch(**connection, session, *epoch);
-  absl::Status status = attachment.status();
-  if (attachment.ok()) {
-    *epoch = attachment->epoch;
-    absl::StatusOr<std::shared_ptr<ChannelCall>> call =
-        ChannelCall::Open(*connection, session, *epoch);
-    if (call.ok()) {
-      *again = false;
-      return Attached{*std::move(attachment), *std::move(call)};
-    }
-    status = call.status();
-  }
-  *again = IsLoss(status);
-  if (*again) link->Drop(*connection);
-  return status;
-}
-
 absl::StatusOr<std::unique_ptr<GrpcKvSession>> GrpcKvSession::Open(
-    const std::shared_ptr<NodeLink>& link, SessionId session) {
+    const std::shared_ptr<NodeLink>& link, const SessionRef& session) {
   Backoff backoff(link->options());
-  Epoch epoch;
+  auto attacher = std::make_unique<SessionAttacher>(link, session);
   while (true) {
     bool again = false;
-    absl::StatusOr<Attached> attached = Attach(link.get(), session, &epoch, &again);
+    absl::StatusOr<Attached> attached = attacher->Attach(OpSeq(), &again);
     if (attached.ok()) {
-      return std::unique_ptr<GrpcKvSession>(new GrpcKvSession(link, *std::move(attached)));
+      return std::unique_ptr<GrpcKvSession>(
+          new GrpcKvSession(std::move(attacher), *std::move(attached)));
     }
     if (!again) return attached.status();
     if (backoff.expired()) return DidNotComeBack(link->options(), attached.status());
@@ -106,9 +63,11 @@ absl::StatusOr<std::unique_ptr<GrpcKvSession>> GrpcKvSession::Open(
   }
 }
 
-GrpcKvSession::GrpcKvSession(std::shared_ptr<NodeLink> link, Attached attached)
-    : link_(std::move(link)),
+GrpcKvSession::GrpcKvSession(std::unique_ptr<SessionAttacher> attacher, Attached attached)
+    : attacher_(std::move(attacher)),
+      link_(attacher_->link()),
       attachment_(std::move(attached.attachment)),
+      acknowledged_(attachment_.op_seq),
       replay_(link_->options().replay_bytes_max, attachment_.op_seq),
       call_(std::move(attached.call)) {
   reply_thread_ = StartThread("kv-replies", [this] { Run(); });
@@ -367,6 +326,7 @@ void GrpcKvSession::HandleCheckpointed(const pb::ChannelReply& reply) {
                Internal("a reply of the KV node is malformed: {}", Message(result.status())));
     return;
   }
+  acknowledged_ = std::max(acknowledged_, op_seq);
   replay_.DropCovered(op_seq);
   if (checkpoint_.op_seq == op_seq) checkpoint_.result = *result;
   changed_.NotifyAll();
@@ -387,27 +347,26 @@ bool GrpcKvSession::MayRecover(const absl::Status& end) {
 
 void GrpcKvSession::Recover(const absl::Status& end) {
   SessionId session;
-  Epoch epoch;
+  OpSeq acknowledged;
   {
     MutexLock lock(mutex_);
     session = attachment_.session_id;
-    epoch = attachment_.epoch;
+    acknowledged = acknowledged_;
   }
   LogInfo("kv_session_lost session={} reason=\"{}\"", session, Message(end));
   Backoff backoff(link_->options());
   while (true) {
     bool again = false;
-    absl::StatusOr<Attached> attached = Attach(link_.get(), session, &epoch, &again);
+    absl::StatusOr<Attached> attached = attacher_->Attach(acknowledged, &again);
     if (attached.ok()) {
       Install(*std::move(attached));
       return;
     }
     MutexLock lock(mutex_);
-    attachment_.epoch = epoch;  // a later Reattach resumes from here
     if (!again || backoff.expired()) {
       discard_ = false;
-      FailLocked(State::kFailed, again ? DidNotComeBack(link_->options(), attached.status())
-                                       : EndStatus(attached.status()));
+      FailLocked(State::kFailed,
+                 again ? DidNotComeBack(link_->options(), attached.status()) : attached.status());
       return;
     }
     const auto due = backoff.Next();
@@ -424,6 +383,7 @@ void GrpcKvSession::Install(Attached attached) {
   call_ = std::move(attached.call);
   ++reconnect_count_;
   const OpSeq covered = attachment_.op_seq;
+  acknowledged_ = covered;
   LogInfo("kv_session_resumed session={} epoch={} token_count={} op_seq={} last_op_seq={}",
           attachment_.session_id, attachment_.epoch, attachment_.token_count, covered,
           replay_.last());

@@ -24,13 +24,12 @@
 #include "compute-node/kv_client/node_link.h"
 #include "compute-node/kv_client/pending_reads.h"
 #include "compute-node/kv_client/replay_buffer.h"
+#include "compute-node/kv_client/session_attacher.h"
 
 namespace cairn::compute {
 
 // How long the destructor waits for the KV node to detach the session.
 inline constexpr std::chrono::milliseconds kCloseTimeMax{5000};
-// One attempt to resume: opening a large session reads its rows from flash.
-inline constexpr std::chrono::milliseconds kResumeTimeMax{10000};
 
 // Numbers of hints are above those of reads.
 inline constexpr std::int64_t kHintIdsFrom = std::int64_t{1} << 62;
@@ -39,7 +38,7 @@ class GrpcKvSession : public KvSession {
  public:
   // OpenSession and its stream; tried again while the node is away.
   static absl::StatusOr<std::unique_ptr<GrpcKvSession>> Open(const std::shared_ptr<NodeLink>& link,
-                                                             SessionId session);
+                                                             const SessionRef& session);
   ~GrpcKvSession() override;
   GrpcKvSession(const GrpcKvSession&) = delete;
   GrpcKvSession& operator=(const GrpcKvSession&) = delete;
@@ -67,21 +66,9 @@ class GrpcKvSession : public KvSession {
 
  private:
   enum class State : std::uint8_t { kOpen, kRecovering, kLost, kFailed };
-  // A stream of a new epoch.
-  struct Attached {
-    Attachment attachment;
-    std::shared_ptr<ChannelCall> call;
-  };
+  using Attached = SessionAttacher::Attached;
 
-  GrpcKvSession(std::shared_ptr<NodeLink> link, Attached attached);
-
-  // OpenSession (epoch 0) or ResumeSession.
-  static absl::StatusOr<Attachment> NewEpoch(const NodeConnection& connection, SessionId session,
-                                             Epoch epoch);
-  // A new epoch and its stream. `epoch` becomes the new one also when only the stream failed;
-  // `again` says whether to try again.
-  static absl::StatusOr<Attached> Attach(NodeLink* link, SessionId session, Epoch* epoch,
-                                         bool* again);
+  GrpcKvSession(std::unique_ptr<SessionAttacher> attacher, Attached attached);
 
   // The caller's thread.
   enum class Patience : std::uint8_t { kUntilInterrupted, kUnlimited };
@@ -109,6 +96,7 @@ class GrpcKvSession : public KvSession {
   // The thread "kv-resend".
   void Resend(const std::shared_ptr<ChannelCall>& call, OpSeq covered);
 
+  const std::unique_ptr<SessionAttacher> attacher_;  // of kv-replies
   const std::shared_ptr<NodeLink> link_;
   mutable Attachment visible_attachment_;     // the caller's copy
   Interrupt interrupt_;                       // the caller's
@@ -124,6 +112,7 @@ class GrpcKvSession : public KvSession {
   bool closing_ CAIRN_GUARDED_BY(mutex_) = false;
   bool discard_ CAIRN_GUARDED_BY(mutex_) = false;  // the next recovery sends nothing again
   Attachment attachment_ CAIRN_GUARDED_BY(mutex_);
+  OpSeq acknowledged_ CAIRN_GUARDED_BY(mutex_);  // what checkpoints are known to cover
   ReplayMode mode_ CAIRN_GUARDED_BY(mutex_) = ReplayMode::kOperations;
   ReplayBuffer replay_ CAIRN_GUARDED_BY(mutex_);
   PendingReads reads_ CAIRN_GUARDED_BY(mutex_){fetch_clock_};

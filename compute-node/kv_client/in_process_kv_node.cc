@@ -18,17 +18,17 @@ constexpr std::int64_t kRamIoBytesMin = std::int64_t{128} << 20;
 
 }  // namespace
 
-absl::StatusOr<SessionId> InProcessKvNode::Create(const CreateSession& request) {
-  return WaitForEngine<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
+absl::StatusOr<SessionRef> InProcessKvNode::Create(const CreateSession& request) {
+  return WaitForEngine<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
 }
 
-absl::StatusOr<std::unique_ptr<KvSession>> InProcessKvNode::Open(SessionId session) {
+absl::StatusOr<std::unique_ptr<KvSession>> InProcessKvNode::Open(const SessionRef& session) {
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<KvSession> opened,
                          InProcessKvSession::Open(engine_.get(), session));
   return opened;
 }
 
-absl::Status InProcessKvNode::Delete(SessionId session) {
+absl::Status InProcessKvNode::Delete(const SessionRef& session) {
   return WaitForEngine<std::monostate>(
              [&](auto done) { engine_->DeleteSession(session, std::move(done)); })
       .status();
@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<SessionInfo>> InProcessKvNode::List() {
       [&](auto done) { engine_->ListSessions(std::move(done)); });
 }
 
-absl::StatusOr<SealedSegment> InProcessKvNode::Seal(SessionId session) {
+absl::StatusOr<SealedSegment> InProcessKvNode::Seal(const SessionRef& session) {
   return WaitForEngine<SealedSegment>(
       [&](auto done) { engine_->SealSession(session, std::move(done)); });
 }

@@ -21,11 +21,11 @@ class InProcessKvNode : public KvNode {
  public:
   explicit InProcessKvNode(std::unique_ptr<kv::Engine> engine) : engine_(std::move(engine)) {}
 
-  absl::StatusOr<SessionId> Create(const CreateSession& request) override;
-  absl::StatusOr<std::unique_ptr<KvSession>> Open(SessionId session) override;
-  absl::Status Delete(SessionId session) override;
+  absl::StatusOr<SessionRef> Create(const CreateSession& request) override;
+  absl::StatusOr<std::unique_ptr<KvSession>> Open(const SessionRef& session) override;
+  absl::Status Delete(const SessionRef& session) override;
   absl::StatusOr<std::vector<SessionInfo>> List() override;
-  absl::StatusOr<SealedSegment> Seal(SessionId session) override;
+  absl::StatusOr<SealedSegment> Seal(const SessionRef& session) override;
   absl::StatusOr<KvStats> Stats() override;
   std::int64_t part_bytes_max() const override;
 

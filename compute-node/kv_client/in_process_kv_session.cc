@@ -7,10 +7,10 @@
 
 namespace cairn::compute {
 
-absl::StatusOr<std::unique_ptr<InProcessKvSession>> InProcessKvSession::Open(kv::Engine* engine,
-                                                                             SessionId session) {
+absl::StatusOr<std::unique_ptr<InProcessKvSession>> InProcessKvSession::Open(
+    kv::Engine* engine, const SessionRef& session) {
   CAIRN_ASSIGN_OR_RETURN(Attachment attachment, WaitForEngine<Attachment>([&](auto done) {
-                           engine->OpenSession(session, std::move(done));
+                           engine->OpenSession({session, {}}, std::move(done));
                          }));
   std::unique_ptr<InProcessKvSession> out(new InProcessKvSession(engine, std::move(attachment)));
   CAIRN_RETURN_IF_ERROR(out->AttachChannel());
@@ -107,8 +107,9 @@ absl::StatusOr<Checkpointed> InProcessKvSession::WaitForCheckpoint() {
 
 absl::Status InProcessKvSession::Reattach() {
   CAIRN_ASSIGN_OR_RETURN(attachment_, WaitForEngine<Attachment>([&](auto done) {
-                           engine_->ResumeSession(attachment_.session_id, attachment_.epoch,
-                                                  std::move(done));
+                           engine_->ResumeSession(
+                               {attachment_.session_id, attachment_.epoch, {}, OpSeq()},
+                               std::move(done));
                          }));
   return AttachChannel();
 }

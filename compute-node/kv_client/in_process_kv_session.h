@@ -31,7 +31,7 @@ class InProcessKvSession : public KvSession {
  public:
   // The engine outlives the session.
   static absl::StatusOr<std::unique_ptr<InProcessKvSession>> Open(kv::Engine* engine,
-                                                                  SessionId session);
+                                                                  const SessionRef& session);
   ~InProcessKvSession() override;
   InProcessKvSession(const InProcessKvSession&) = delete;
   InProcessKvSession& operator=(const InProcessKvSession&) = delete;

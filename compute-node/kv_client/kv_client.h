@@ -10,8 +10,10 @@
 //             ReplayMode::kNothing (prefill) nothing is kept, so the loss shows: every call answers
 //             ABORTED until Reattach, and the caller computes again from the checkpoint.
 // Errors:     ABORTED lost, and nothing kept (see above), or another owner opened the session;
-//             UNAVAILABLE the KV node did not come back in time; others as in
-//             proto/cairn/kv/v1/kv.proto.
+//             UNAVAILABLE the KV node did not come back in time; FAILED_PRECONDITION it came back
+//             with another store, or the SessionRef's uid is not the session's; DATA_LOSS with an
+//             older copy of its store; others as in proto/cairn/kv/v1/kv.proto. Nothing is written
+//             to a store that is not the right one. New sessions are made in the one that is there.
 #pragma once
 
 #include <chrono>
@@ -109,11 +111,12 @@ class KvNode {
  public:
   virtual ~KvNode() = default;
 
-  virtual absl::StatusOr<SessionId> Create(const CreateSession& request) = 0;
-  virtual absl::StatusOr<std::unique_ptr<KvSession>> Open(SessionId session) = 0;
-  virtual absl::Status Delete(SessionId session) = 0;
+  // Makes the new session's uid, if the request has none.
+  virtual absl::StatusOr<SessionRef> Create(const CreateSession& request) = 0;
+  virtual absl::StatusOr<std::unique_ptr<KvSession>> Open(const SessionRef& session) = 0;
+  virtual absl::Status Delete(const SessionRef& session) = 0;
   virtual absl::StatusOr<std::vector<SessionInfo>> List() = 0;
-  virtual absl::StatusOr<SealedSegment> Seal(SessionId session) = 0;
+  virtual absl::StatusOr<SealedSegment> Seal(const SessionRef& session) = 0;
   virtual absl::StatusOr<KvStats> Stats() = 0;
   // Largest part in bytes: a cluster that is to be one read must fit.
   virtual std::int64_t part_bytes_max() const = 0;

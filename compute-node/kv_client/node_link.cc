@@ -6,6 +6,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
+#include "common/base/random_bytes.h"
 #include "common/rpc/grpc_runtime.h"
 #include "common/rpc/status_mapping.h"
 #include "common/rpc/unix_socket.h"
@@ -111,6 +112,16 @@ absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Get() {
 void NodeLink::Drop(const std::shared_ptr<const NodeConnection>& broken) {
   MutexLock lock(mutex_);
   if (current_ == broken) current_.reset();
+}
+
+absl::Status NodeLink::CheckStore(const NodeConnection& connection, const std::string& store_id,
+                                  SessionId session) const {
+  const std::string& now = connection.capabilities.store_id();
+  if (store_id.empty() || store_id == now) return absl::OkStatus();
+  return FailedPrecondition(
+      "the KV node at {} has another store now: {} instead of {}, which holds session {}; nothing "
+      "was read or written there: bring that store back, or begin a new conversation",
+      socket_path_, ToHex(now), ToHex(store_id), session);
 }
 
 absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Connect() const {

@@ -64,6 +64,10 @@ class NodeLink {
   absl::StatusOr<std::shared_ptr<const NodeConnection>> Get();
   // The connection is broken: the next Get makes a new one.
   void Drop(const std::shared_ptr<const NodeConnection>& broken);
+  // FAILED_PRECONDITION unless the connection's store is `store_id`, which holds the session.
+  // Empty: any store will do.
+  absl::Status CheckStore(const NodeConnection& connection, const std::string& store_id,
+                          SessionId session) const;
 
  private:
   absl::StatusOr<std::shared_ptr<const NodeConnection>> Connect() const;

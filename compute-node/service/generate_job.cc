@@ -102,21 +102,28 @@ absl::Status GenerateJob::ReadRequest(const v1::GenerateRequest& request) {
   if (request.conversation_id() < 0) {
     return InvalidArgument("conversation_id is {}: ids are positive", request.conversation_id());
   }
-  conversation_ = SessionId(request.conversation_id());
+  conversation_ = {SessionId(request.conversation_id()), request.conversation_uid()};
+  CAIRN_RETURN_IF_ERROR(CheckUidBytes(conversation_.uid));
+  if (request.has_conversation_token_count()) {
+    expected_token_count_ = request.conversation_token_count();
+  }
+  if (conversation_.id.value() == 0 && !conversation_.uid.empty()) {
+    return InvalidArgument("conversation_uid is set without conversation_id: set both");
+  }
   label_ = request.label();
   CAIRN_RETURN_IF_ERROR(CheckLabel(label_));
   ephemeral_ = request.ephemeral();
-  if (ephemeral_ && conversation_.value() != 0) {
+  if (ephemeral_ && conversation_.id.value() != 0) {
     return InvalidArgument(
         "ephemeral is set and conversation_id is {}: only a new conversation can be ephemeral",
-        conversation_);
+        conversation_.id);
   }
   const std::int64_t vocab_size = runtime_->model->config().vocab_size;
   CAIRN_RETURN_IF_ERROR(ReadTurnOptions(request, vocab_size, turn_));
   policy_ = ReadRetrieval(request.retrieval());
   // On a conversation that exists the rest shows when it is open.
   const PolicyRequest checked =
-      conversation_.value() == 0 ? policy_ : PolicyRequest{.name = policy_.name};
+      conversation_.id.value() == 0 ? policy_ : PolicyRequest{.name = policy_.name};
   CAIRN_RETURN_IF_ERROR(Annotate(checked.On(runtime_->options.policy).Validate(), "retrieval"));
   if (request.has_tokens()) {
     CAIRN_RETURN_IF_ERROR(ReadTokens(request.tokens(), vocab_size, turn_.prompt));
@@ -127,11 +134,11 @@ absl::Status GenerateJob::ReadRequest(const v1::GenerateRequest& request) {
     }
     turn_.prompt = runtime_->tokenizer->Encode(
         request.text(),
-        {.add_special = conversation_.value() == 0, .parse_special = request.parse_special()});
+        {.add_special = conversation_.id.value() == 0, .parse_special = request.parse_special()});
   } else if (request.has_messages()) {
     CAIRN_RETURN_IF_ERROR(ReadMessages(request.messages()));
     // How they follow a conversation shows when it is open.
-    if (conversation_.value() != 0) return absl::OkStatus();
+    if (conversation_.id.value() != 0) return absl::OkStatus();
     CAIRN_RETURN_IF_ERROR(WriteMessages(ChatPosition::kFirst));
   }
   if (turn_.prompt.empty()) {
@@ -223,7 +230,7 @@ void GenerateJob::Run() {
     status = RunTurn();
   }
   FlushTimeline();
-  LogInfo("generation session={} prompt_tokens={} status={} time_ms={}", conversation_,
+  LogInfo("generation session={} prompt_tokens={} status={} time_ms={}", conversation_.id,
           turn_.prompt.size(), ToStd(absl::StatusCodeToString(status.code())),
           std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_).count());
   if (status.code() == absl::StatusCode::kCancelled && !slow_client_.ok()) {
@@ -247,18 +254,17 @@ void GenerateJob::Run() {
 absl::Status GenerateJob::RunTurn() {
   CAIRN_RETURN_IF_ERROR(stop_->Check());
   if (kept_ != nullptr) return RunKeptTurn();
-  const bool is_new = conversation_.value() == 0;
+  const bool is_new = conversation_.id.value() == 0;
   CAIRN_RETURN_IF_ERROR(is_new ? OpenNew()
-                               : state_.open_conversations().Take(conversation_, *stop_));
-  const SessionId id = conversation_;
-  absl::Status status = RunConversation(id);
+                               : state_.open_conversations().Take(conversation_.id, *stop_));
+  absl::Status status = RunConversation();
   if (ephemeral_) {
-    const absl::Status deleted = runtime_->node->Delete(id);
+    const absl::Status deleted = runtime_->node->Delete(conversation_);
     if (status.ok()) status = deleted;
   } else if (is_new && !status.ok()) {
-    DropIfEmpty(id);
+    DropIfEmpty();
   }
-  state_.open_conversations().Give(id);
+  state_.open_conversations().Give(conversation_.id);
   return status;
 }
 
@@ -269,21 +275,21 @@ absl::Status GenerateJob::OpenNew() {
   create.label = kept_ != nullptr ? kept_->label() : label_;
   CAIRN_ASSIGN_OR_RETURN(conversation_, runtime_->node->Create(create));
   // Somebody found it in the list, or guessed its id, and has it.
-  absl::Status taken = state_.open_conversations().Take(conversation_, *stop_);
-  if (!taken.ok()) DropIfEmpty(conversation_);
+  absl::Status taken = state_.open_conversations().Take(conversation_.id, *stop_);
+  if (!taken.ok()) DropIfEmpty();
   return taken;
 }
 
 absl::Status GenerateJob::RunKeptTurn() {
   const std::vector<std::int32_t> prompt = turn_.prompt;
   if (const std::optional<KeptConversations::Beginning> kept = kept_->Take(prompt, *stop_)) {
-    conversation_ = kept->id;
+    conversation_ = kept->session;
     turn_.prompt.erase(turn_.prompt.begin(), turn_.prompt.begin() + kept->token_count);
     held_token_count_ = kept->token_count;
     seals_ = kept->seals;
     absl::Status status = RunAndKeep(prompt);
     if (IsWholeAfter(status)) return status;
-    LogWarning("kept conversation session={} is given up: {}", conversation_, Message(status));
+    LogWarning("kept conversation session={} is given up: {}", conversation_.id, Message(status));
     kept_->Remove(kept->origin);
     if (first_token_time_.count() != 0) return status;
     turn_.prompt = prompt;
@@ -297,9 +303,9 @@ absl::Status GenerateJob::RunKeptTurn() {
 
 absl::Status GenerateJob::RunAndKeep(const std::vector<std::int32_t>& prompt) {
   tokens_ = prompt;
-  absl::Status status = RunConversation(conversation_);
+  absl::Status status = RunConversation();
   CountHeldTokens(status);
-  state_.open_conversations().Give(conversation_);
+  state_.open_conversations().Give(conversation_.id);
   if (held_token_count_ == kNotOurs) return status;
   if (!IsWholeAfter(status)) held_token_count_ = 0;
   CAIRN_CHECK_LE(held_token_count_, std::ssize(tokens_));
@@ -317,11 +323,13 @@ void GenerateJob::CountHeldTokens(const absl::Status& status) {
   if (held_token_count_ > std::ssize(tokens_)) held_token_count_ = kNotOurs;
 }
 
-absl::Status GenerateJob::ReadHistory(SessionId id) {
+absl::Status GenerateJob::ReadHistory() {
   const std::int64_t count = turn_.sampling.penalties.HistoryTokens() - std::ssize(turn_.prompt);
   if (count <= 0) return absl::OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(
-      turn_.history, ReadLastTokens(*runtime_->node, id, count, [this] { return stop_->Check(); }));
+  CAIRN_ASSIGN_OR_RETURN(LastTokens tokens, ReadLastTokens(*runtime_->node, conversation_, count,
+                                                           [this] { return stop_->Check(); }));
+  turn_.history = std::move(tokens.ids);
+  conversation_.uid = std::move(tokens.session_uid);
   const std::int64_t vocab_size = runtime_->model->config().vocab_size;
   for (const std::int32_t token : turn_.history) {
     if (token >= 0 && token < vocab_size) continue;
@@ -332,23 +340,26 @@ absl::Status GenerateJob::ReadHistory(SessionId id) {
   return absl::OkStatus();
 }
 
-absl::Status GenerateJob::RunConversation(SessionId id) {
+absl::Status GenerateJob::RunConversation() {
   CAIRN_ASSIGN_OR_RETURN(const KvStats before, runtime_->node->Stats());
   MakeRoom(before);
-  CAIRN_RETURN_IF_ERROR(ReadHistory(id));
+  CAIRN_RETURN_IF_ERROR(ReadHistory());
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Conversation> conversation,
-                         Conversation::Open(runtime_->deps(memory_), id, policy_));
+                         Conversation::Open(runtime_->deps(memory_), conversation_, policy_));
   // Window and buffers come as messages, which are more than what is made of them.
   if (memory_.used_bytes() >= kReturnedBytesMin) ReturnFreedMemory();
   if (!messages_.empty() && turn_.prompt.empty()) {
     CAIRN_RETURN_IF_ERROR(WriteMessagesBehind(*conversation));
   }
   const std::int64_t reused_token_count = conversation->token_count();
-  if (kept_ != nullptr && reused_token_count != held_token_count_) {
-    held_token_count_ = kNotOurs;
-    return Aborted("conversation {} has {} tokens: somebody went on with it just now; ask again",
-                   id, reused_token_count);
+  if (expected_token_count_.value_or(reused_token_count) != reused_token_count) {
+    return FailedPrecondition(
+        "conversation {} has {} tokens, but the request is to follow {}: somebody else went on "
+        "with "
+        "it, or the store is an older copy; read it, then go on from what it has",
+        conversation_.id, reused_token_count, *expected_token_count_);
   }
+  if (kept_ != nullptr) CAIRN_RETURN_IF_ERROR(CheckHeldTokens(*conversation));
   CAIRN_RETURN_IF_ERROR(conversation->CheckRoom(std::ssize(turn_.prompt), turn_.tokens_max > 0));
   exact_ = IsExact(*conversation);
   SendStarted(*conversation);
@@ -371,7 +382,20 @@ absl::Status GenerateJob::RunConversation(SessionId id) {
   if (ephemeral_) return result.status();
   return absl::Status(result.status().code(),
                       fmt::format("{}; conversation {} keeps {} tokens", Message(result.status()),
-                                  id, conversation->durable_token_count()));
+                                  conversation_.id, conversation->durable_token_count()));
+}
+
+absl::Status GenerateJob::CheckHeldTokens(Conversation& conversation) {
+  CAIRN_CHECK_LE(held_token_count_, std::ssize(tokens_));
+  const auto held = std::span(tokens_).first(static_cast<std::size_t>(held_token_count_));
+  // An older copy of the store may have been put back, and gone on with to the same length.
+  CAIRN_ASSIGN_OR_RETURN(const bool is_held, conversation.HasExactly(held, *stop_));
+  if (is_held) return absl::OkStatus();
+  held_token_count_ = kNotOurs;
+  return Aborted(
+      "conversation {} has {} tokens, not those that were kept: somebody went on with it; "
+      "ask again",
+      conversation_.id, conversation.token_count());
 }
 
 bool GenerateJob::IsExact(const Conversation& conversation) const {
@@ -393,6 +417,7 @@ void GenerateJob::SendStarted(const Conversation& conversation) {
   if (std::exchange(started_, true)) return;
   v1::GenerateEvent event;
   event.mutable_started()->set_conversation_id(conversation.id().value());
+  event.mutable_started()->set_conversation_uid(conversation.uid());
   event.mutable_started()->set_reused_token_count(conversation.token_count());
   event.mutable_started()->set_policy(conversation.policy_choice().name);
   event.mutable_started()->set_prompt_token_count(std::ssize(turn_.prompt));
@@ -465,12 +490,9 @@ void GenerateJob::SendFinished(const Conversation& conversation, const TurnResul
         std::max<std::int64_t>(0, after->read_fetch_bytes + after->read_index_bytes -
                                       before.read_fetch_bytes - before.read_index_bytes));
   }
-  const absl::StatusOr<std::vector<SessionInfo>> sessions = runtime_->node->List();
-  if (sessions.ok()) {
-    for (const SessionInfo& session : *sessions) {
-      if (session.session_id == conversation.id()) finished.set_kv_flash_bytes(session.flash_bytes);
-    }
-  }
+  const absl::StatusOr<SessionInfo> session =
+      FindSession(*runtime_->node, {conversation.id(), conversation.uid()});
+  if (session.ok()) finished.set_kv_flash_bytes(session->flash_bytes);
   Send(std::move(event));
 }
 
@@ -481,13 +503,12 @@ void GenerateJob::Send(v1::GenerateEvent event) {
   stop_->Cancel();
 }
 
-void GenerateJob::DropIfEmpty(SessionId id) {
-  const absl::StatusOr<std::vector<SessionInfo>> sessions = runtime_->node->List();
-  if (!sessions.ok()) return;
-  for (const SessionInfo& session : *sessions) {
-    if (session.session_id != id || session.token_count != 0) continue;
-    const absl::Status deleted = runtime_->node->Delete(id);
-    if (!deleted.ok()) LogWarning("delete empty session={}: {}", id, Message(deleted));
+void GenerateJob::DropIfEmpty() {
+  const absl::StatusOr<SessionInfo> session = FindSession(*runtime_->node, conversation_);
+  if (!session.ok() || session->token_count != 0) return;
+  const absl::Status deleted = runtime_->node->Delete(conversation_);
+  if (!deleted.ok()) {
+    LogWarning("delete empty session={}: {}", conversation_.id, Message(deleted));
   }
 }
 

@@ -40,7 +40,7 @@ class GenerateJob {
   const std::shared_ptr<StopSignal>& stop() { return stop_; }
   EventQueue& events() { return events_; }
   // 0: a new one.
-  SessionId conversation() const { return conversation_; }
+  SessionId conversation() const { return conversation_.id; }
   // Of messages that become a prompt only when the conversation is open.
   std::int64_t message_bytes() const;
   // How it ended. REQUIRES: events().done().
@@ -72,17 +72,19 @@ class GenerateJob {
   // Of the turn in the conversation as it is before.
   bool IsExact(const Conversation& conversation) const;
   void MakeRoom(const KvStats& stats);
-  absl::Status RunConversation(SessionId id);
+  absl::Status RunConversation();
+  // That a kept conversation holds the tokens that it is thought to; ABORTED if it does not.
+  absl::Status CheckHeldTokens(Conversation& conversation);
   void SendStarted(const Conversation& conversation);
   void SendProgress(std::int64_t done_token_count);
   void SendToken(std::int32_t id, std::string_view text, const LogProbabilities* likely);
   v1::TokenLogprob ToProto(const TokenLogProbability& token) const;
   // Reads what the penalties count of an existing conversation.
-  absl::Status ReadHistory(SessionId id);
+  absl::Status ReadHistory();
   void SendFinished(const Conversation& conversation, const TurnResult& result,
                     const KvStats& before, std::int64_t reused_token_count);
   void Send(v1::GenerateEvent event);
-  void DropIfEmpty(SessionId id);
+  void DropIfEmpty();
 
   const std::shared_ptr<Runtime> runtime_;
   DaemonState& state_;
@@ -90,7 +92,8 @@ class GenerateJob {
   const std::shared_ptr<StopSignal> stop_;
   KvMemory memory_;
   EventQueue events_;
-  SessionId conversation_;  // 0: a new one
+  SessionRef conversation_;                           // id 0: a new one
+  std::optional<std::int64_t> expected_token_count_;  // what the client says that it holds
   std::string label_;
   bool ephemeral_ = false;
   PolicyRequest policy_;

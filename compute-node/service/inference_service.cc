@@ -35,6 +35,7 @@ google::protobuf::Timestamp ToTimestamp(std::int64_t time_us) {
 
 void ToProto(const SessionInfo& session, const ModelIdentity& identity, v1::Conversation& out) {
   out.set_conversation_id(session.session_id.value());
+  out.set_conversation_uid(session.uid);
   out.set_label(session.label);
   out.set_token_count(session.token_count);
   out.set_flash_bytes(session.flash_bytes);
@@ -172,16 +173,18 @@ grpc::Status InferenceServiceImpl::StreamedDeleteConversation(
     grpc::ServerUnaryStreamer<v1::DeleteConversationRequest, v1::DeleteConversationResponse>*
         streamer) {
   return Answer(*streamer, [this](const auto& request, auto&) {
-    return Delete(SessionId(request.conversation_id()));
+    return Delete({SessionId(request.conversation_id()), request.conversation_uid()});
   });
 }
 
-absl::Status InferenceServiceImpl::Delete(SessionId id) {
+absl::Status InferenceServiceImpl::Delete(const SessionRef& conversation) {
+  const SessionId id = conversation.id;
+  CAIRN_RETURN_IF_ERROR(CheckUidBytes(conversation.uid));
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
   if (!state_.open_conversations().TryTake(id)) {
     return FailedPrecondition("conversation {} is generating right now: cancel that first", id);
   }
-  const absl::Status deleted = runtime->node->Delete(id);
+  const absl::Status deleted = runtime->node->Delete(conversation);
   state_.open_conversations().Give(id);
   return AsConversation(deleted, id);
 }
@@ -199,7 +202,9 @@ absl::Status InferenceServiceImpl::Fork(const v1::ForkConversationRequest& reque
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
   const SessionId id(request.conversation_id());
   CAIRN_RETURN_IF_ERROR(CheckLabel(request.label()));
-  CAIRN_ASSIGN_OR_RETURN(const SessionInfo info, FindSession(*runtime->node, id));
+  CAIRN_RETURN_IF_ERROR(CheckUidBytes(request.conversation_uid()));
+  CAIRN_ASSIGN_OR_RETURN(const SessionInfo info,
+                         FindSession(*runtime->node, {id, request.conversation_uid()}));
   if (!IsUsable(info, runtime->identity)) {
     return FailedPrecondition("conversation {} belongs to another model or KV format", id);
   }
@@ -211,10 +216,11 @@ absl::Status InferenceServiceImpl::Fork(const v1::ForkConversationRequest& reque
   if (!state_.open_conversations().TryTake(id)) {
     return FailedPrecondition("conversation {} is generating right now: ask again afterwards", id);
   }
-  const absl::StatusOr<SessionId> fork = ForkSession(*runtime->node, info, count, request.label());
+  const absl::StatusOr<SessionRef> fork = ForkSession(*runtime->node, info, count, request.label());
   state_.open_conversations().Give(id);
   if (!fork.ok()) return AsConversation(fork.status(), id);
-  response.set_conversation_id(fork->value());
+  response.set_conversation_id(fork->id.value());
+  response.set_conversation_uid(fork->uid);
   response.set_token_count(count);
   return absl::OkStatus();
 }
@@ -223,14 +229,17 @@ grpc::Status InferenceServiceImpl::StreamedGetConversation(
     grpc::ServerContext*,
     grpc::ServerUnaryStreamer<v1::GetConversationRequest, v1::GetConversationResponse>* streamer) {
   return Answer(*streamer, [this](const auto& request, auto& response) {
-    return ReadConversation(SessionId(request.conversation_id()), response);
+    return ReadConversation({SessionId(request.conversation_id()), request.conversation_uid()},
+                            response);
   });
 }
 
-absl::Status InferenceServiceImpl::ReadConversation(SessionId id,
+absl::Status InferenceServiceImpl::ReadConversation(const SessionRef& conversation,
                                                     v1::GetConversationResponse& response) {
+  const SessionId id = conversation.id;
+  CAIRN_RETURN_IF_ERROR(CheckUidBytes(conversation.uid));
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
-  CAIRN_ASSIGN_OR_RETURN(const SessionInfo info, FindSession(*runtime->node, id));
+  CAIRN_ASSIGN_OR_RETURN(const SessionInfo info, FindSession(*runtime->node, conversation));
   ToProto(info, runtime->identity, *response.mutable_conversation());
   if (!response.conversation().usable()) {
     return FailedPrecondition(
@@ -243,7 +252,8 @@ absl::Status InferenceServiceImpl::ReadConversation(SessionId id,
   if (!state_.open_conversations().TryTake(id)) {
     return FailedPrecondition("conversation {} is generating right now: ask again afterwards", id);
   }
-  const absl::StatusOr<std::vector<std::int32_t>> tokens = ReadAllTokens(*runtime->node, id);
+  const absl::StatusOr<std::vector<std::int32_t>> tokens =
+      ReadAllTokens(*runtime->node, RefTo(info));
   state_.open_conversations().Give(id);
   CAIRN_RETURN_IF_ERROR(tokens.status());
   // Byte tokens can be in any order, and a message's string must be UTF-8.

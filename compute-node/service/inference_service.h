@@ -77,10 +77,11 @@ class InferenceServiceImpl final : public v1::InferenceService::StreamedService 
                            SessionId& conversation);
   absl::Status ListPage(const v1::ListConversationsRequest& request,
                         v1::ListConversationsResponse& response);
-  absl::Status Delete(SessionId id);
+  absl::Status Delete(const SessionRef& conversation);
   absl::Status Fork(const v1::ForkConversationRequest& request,
                     v1::ForkConversationResponse& response);
-  absl::Status ReadConversation(SessionId id, v1::GetConversationResponse& response);
+  absl::Status ReadConversation(const SessionRef& conversation,
+                                v1::GetConversationResponse& response);
   absl::Status Tokenize(const v1::TokenizeRequest& request, v1::TokenizeResponse& response);
   absl::Status DescribeModel(v1::ListModelsResponse& response);
   absl::Status DescribeStore(v1::GetStoreResponse& response);

@@ -48,7 +48,7 @@ void KeptConversations::Adopt() {
     if (count_max_ > 0 && AdoptOne(session)) {
       ++count;
     } else {
-      Put({session.session_id, {}, {}}, Age::kOldest);
+      Put({RefTo(session), {}, {}}, Age::kOldest);
     }
   }
   if (count > 0) LogInfo("kept conversations: found={} label={}", count, label_);
@@ -57,19 +57,19 @@ void KeptConversations::Adopt() {
 
 bool KeptConversations::AdoptOne(const SessionInfo& session) {
   if (!IsUsable(session, identity_) || session.token_count == 0) return false;
-  absl::StatusOr<StoredPolicy> stored = ReadStoredPolicy(node_, session.session_id);
+  absl::StatusOr<StoredPolicy> stored = ReadStoredPolicy(node_, RefTo(session));
   if (!stored.ok()) {
     LogWarning("kept conversation session={}: {}", session.session_id, Message(stored.status()));
     return false;
   }
   // What it answers would not be what the configured policy does.
   if (!(stored->choice == policy_)) return false;
-  absl::StatusOr<std::vector<std::int32_t>> tokens = ReadAllTokens(node_, session.session_id);
+  absl::StatusOr<std::vector<std::int32_t>> tokens = ReadAllTokens(node_, RefTo(session));
   if (!tokens.ok()) {
     LogWarning("kept conversation session={}: {}", session.session_id, Message(tokens.status()));
     return false;
   }
-  Put({session.session_id, *std::move(tokens), std::move(stored->seals)});
+  Put({RefTo(session), *std::move(tokens), std::move(stored->seals)});
   return true;
 }
 
@@ -77,45 +77,47 @@ std::optional<KeptConversations::Beginning> KeptConversations::Take(
     std::span<const std::int32_t> prompt, const StopSignal& stop) {
   std::optional<Entry> entry = TakeBest(prompt);
   if (!entry.has_value()) return std::nullopt;
-  if (!open_.TryTake(entry->id)) {
+  const SessionId origin = entry->session.id;
+  if (!open_.TryTake(origin)) {
     // Somebody reads it by its id.
     Put(*std::move(entry));
     return std::nullopt;
   }
   const std::int64_t shared_count = SharedTokens(entry->tokens, prompt);
-  const absl::StatusOr<SessionId> id = Begin(*entry, shared_count);
-  if (id.ok() && *id == entry->id) {
-    return Beginning{*id, shared_count, *id, std::move(entry->seals)};
+  const absl::StatusOr<SessionRef> begun = Begin(*entry, shared_count);
+  if (begun.ok() && *begun == entry->session) {
+    return Beginning{*begun, shared_count, origin, std::move(entry->seals)};
   }
-  open_.Give(entry->id);
-  if (!id.ok()) {
-    LogInfo("kept conversation session={} is not used: {}", entry->id, Message(id.status()));
-    // Gone, or somebody went on with it by its id.
-    if (absl::IsNotFound(id.status()) || absl::IsAborted(id.status())) return std::nullopt;
+  open_.Give(origin);
+  if (!begun.ok()) {
+    LogInfo("kept conversation session={} is not used: {}", origin, Message(begun.status()));
+    // Gone, of another store, or somebody went on with it by its id.
+    if (absl::IsNotFound(begun.status()) || absl::IsAborted(begun.status())) return std::nullopt;
   }
   // Forking has sealed it.
-  if (id.ok()) entry->seals.Add(std::ssize(entry->tokens));
+  if (begun.ok()) entry->seals.Add(std::ssize(entry->tokens));
   PromptSeals seals = entry->seals.CutAt(shared_count);
   seals.Add(shared_count);
   // Of what is the same for the most part, the fork is what the client goes on with.
-  const SessionId origin = entry->id;
-  const bool replaced = id.ok() && shared_count > std::ssize(entry->tokens) / 2;
+  const bool replaced = begun.ok() && shared_count > std::ssize(entry->tokens) / 2;
   Put(*std::move(entry), replaced ? Age::kOldest : Age::kNewest);
-  if (!id.ok()) return std::nullopt;
+  if (!begun.ok()) return std::nullopt;
   // A client that guesses its id may have it.
-  if (open_.Take(*id, stop).ok()) return Beginning{*id, shared_count, origin, std::move(seals)};
-  Put({*id, {prompt.begin(), prompt.begin() + shared_count}, std::move(seals)});
+  if (open_.Take(begun->id, stop).ok()) {
+    return Beginning{*begun, shared_count, origin, std::move(seals)};
+  }
+  Put({*begun, {prompt.begin(), prompt.begin() + shared_count}, std::move(seals)});
   return std::nullopt;
 }
 
 // The entry's conversation itself, or a fork of it.
-absl::StatusOr<SessionId> KeptConversations::Begin(const Entry& entry, std::int64_t shared_count) {
-  CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, FindSession(node_, entry.id));
+absl::StatusOr<SessionRef> KeptConversations::Begin(const Entry& entry, std::int64_t shared_count) {
+  CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, FindSession(node_, entry.session));
   if (session.label != label_) return Aborted("it is another store's: '{}'", session.label);
   if (session.token_count != std::ssize(entry.tokens)) {
     return Aborted("it has {} tokens, not {}", session.token_count, entry.tokens.size());
   }
-  if (shared_count == session.token_count) return entry.id;
+  if (shared_count == session.token_count) return entry.session;
   return ForkSession(node_, session, shared_count, label_);
 }
 
@@ -162,9 +164,10 @@ bool KeptConversations::IsTooDeep(const Entry& entry, std::int64_t shared_count,
   return count > std::min(count_max, kPromptSealsMax);
 }
 
-void KeptConversations::Keep(SessionId id, std::vector<std::int32_t> tokens, PromptSeals seals) {
+void KeptConversations::Keep(SessionRef session, std::vector<std::int32_t> tokens,
+                             PromptSeals seals) {
   const Age age = tokens.empty() ? Age::kOldest : Age::kNewest;
-  Put({id, std::move(tokens), std::move(seals)}, age);
+  Put({std::move(session), std::move(tokens), std::move(seals)}, age);
   Trim();
 }
 
@@ -172,7 +175,7 @@ void KeptConversations::Remove(SessionId id) {
   {
     const MutexLock lock(mutex_);
     const auto found = std::find_if(entries_.begin(), entries_.end(),
-                                    [id](const Entry& entry) { return entry.id == id; });
+                                    [id](const Entry& entry) { return entry.session.id == id; });
     if (found == entries_.end()) return;
     found->tokens.clear();
     std::rotate(entries_.begin(), found, found + 1);
@@ -206,9 +209,10 @@ void KeptConversations::DropOldest(int count_min, const std::function<bool()>& w
   while (wanted()) {
     std::optional<Entry> oldest = TakeOldest(count_min);
     if (!oldest.has_value()) break;
-    const absl::Status dropped = Drop(oldest->id);
+    const absl::Status dropped = Drop(oldest->session);
     if (dropped.ok()) continue;
-    LogInfo("kept conversation session={} is not deleted yet: {}", oldest->id, Message(dropped));
+    LogInfo("kept conversation session={} is not deleted yet: {}", oldest->session.id,
+            Message(dropped));
     left.push_back(*std::move(oldest));
     // Without the KV node the next one would only wait as long.
     if (!absl::IsFailedPrecondition(dropped)) break;
@@ -231,18 +235,18 @@ void KeptConversations::Put(Entry entry, Age age) {
   entries_.insert(age == Age::kOldest ? entries_.begin() : entries_.end(), std::move(entry));
 }
 
-absl::Status KeptConversations::Drop(SessionId id) {
-  if (!open_.TryTake(id)) return FailedPrecondition("somebody reads it by its id");
-  const absl::Status deleted = DeleteOwn(id);
-  open_.Give(id);
+absl::Status KeptConversations::Drop(const SessionRef& session) {
+  if (!open_.TryTake(session.id)) return FailedPrecondition("somebody reads it by its id");
+  const absl::Status deleted = DeleteOwn(session);
+  open_.Give(session.id);
   return absl::IsNotFound(deleted) ? absl::OkStatus() : deleted;
 }
 
-absl::Status KeptConversations::DeleteOwn(SessionId id) {
-  CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, FindSession(node_, id));
+absl::Status KeptConversations::DeleteOwn(const SessionRef& session) {
+  CAIRN_ASSIGN_OR_RETURN(const SessionInfo found, FindSession(node_, session));
   // A KV node that came back with another store has somebody else's under this id.
-  if (session.label != label_) return absl::OkStatus();
-  return node_.Delete(id);
+  if (found.label != label_) return absl::OkStatus();
+  return node_.Delete(session);
 }
 
 }  // namespace cairn::compute

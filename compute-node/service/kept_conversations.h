@@ -63,9 +63,9 @@ class KeptConversations {
   void Adopt();
 
   struct Beginning {
-    SessionId id;
+    SessionRef session;
     std::int64_t token_count = 0;  // all that the conversation has
-    SessionId origin;              // what it is a fork of, or `id`
+    SessionId origin;              // what it is a fork of, or itself
     PromptSeals seals;
   };
   // A conversation that holds a beginning of `prompt`, but not all of it; the longest that is kept.
@@ -74,7 +74,7 @@ class KeptConversations {
 
   // Keeps a conversation that nobody has open and that holds `tokens`. None: it is deleted, at once
   // or, if that cannot be done now, later.
-  void Keep(SessionId id, std::vector<std::int32_t> tokens, PromptSeals seals = {});
+  void Keep(SessionRef session, std::vector<std::int32_t> tokens, PromptSeals seals = {});
 
   // Deletes the conversation, if it is kept, because it cannot be read.
   void Remove(SessionId id);
@@ -87,7 +87,7 @@ class KeptConversations {
 
  private:
   struct Entry {
-    SessionId id;
+    SessionRef session;
     std::vector<std::int32_t> tokens;  // empty: it waits to be deleted
     PromptSeals seals;
   };
@@ -98,7 +98,7 @@ class KeptConversations {
   bool IsTooDeep(const Entry& entry, std::int64_t shared_count,
                  std::int64_t prompt_token_count) const;
   std::optional<Entry> TakeBest(std::span<const std::int32_t> prompt);
-  absl::StatusOr<SessionId> Begin(const Entry& entry, std::int64_t shared_count);
+  absl::StatusOr<SessionRef> Begin(const Entry& entry, std::int64_t shared_count);
   // Deletes the oldest while `wanted` and more than `count_min` are there. Those that somebody
   // reads, or all while the KV node is away, stay for the next time.
   void DropOldest(int count_min, const std::function<bool()>& wanted);
@@ -107,8 +107,8 @@ class KeptConversations {
   void Put(Entry entry, Age age = Age::kNewest);
   void Trim();
   // FAILED_PRECONDITION while somebody has it open.
-  absl::Status Drop(SessionId id);
-  absl::Status DeleteOwn(SessionId id);
+  absl::Status Drop(const SessionRef& session);
+  absl::Status DeleteOwn(const SessionRef& session);
 
   KvNode& node_;
   const ModelIdentity& identity_;

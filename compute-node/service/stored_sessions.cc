@@ -17,23 +17,31 @@ absl::Status CheckLabel(const std::string& label) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<SessionInfo> FindSession(KvNode& node, SessionId id) {
+absl::Status CheckUidBytes(const std::string& uid) {
+  if (uid.empty() || std::ssize(uid) == kUidBytes) return absl::OkStatus();
+  return InvalidArgument("conversation_uid has {} bytes: it must have {}, or none", uid.size(),
+                         kUidBytes);
+}
+
+absl::StatusOr<SessionInfo> FindSession(KvNode& node, const SessionRef& ref) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<SessionInfo> sessions, node.List());
   for (const SessionInfo& session : sessions) {
-    if (session.session_id == id) return session;
+    if (session.session_id == ref.id && IsMeant(ref, session.uid)) return session;
   }
-  return NotFound("there is no conversation {}: `cairn sessions list` lists them", id);
+  return NotFound("there is no conversation {}: `cairn sessions list` lists them", ref.id);
 }
 
 bool IsUsable(const SessionInfo& session, const ModelIdentity& identity) {
   return session.key == identity.key && session.layout == identity.layout;
 }
 
-absl::StatusOr<SessionId> ForkSession(KvNode& node, const SessionInfo& parent,
-                                      std::int64_t token_count, const std::string& label) {
+absl::StatusOr<SessionRef> ForkSession(KvNode& node, const SessionInfo& parent,
+                                       std::int64_t token_count, const std::string& label) {
   CAIRN_CHECK(token_count > 0 && token_count <= parent.token_count);
-  CAIRN_ASSIGN_OR_RETURN(const SealedSegment sealed, node.Seal(parent.session_id));
+  const SessionRef parent_ref = RefTo(parent);
+  CAIRN_ASSIGN_OR_RETURN(const SealedSegment sealed, node.Seal(parent_ref));
   CreateSession create;
+  create.parent = parent_ref;
   create.key = parent.key;
   create.layout = parent.layout;
   create.parent_segment_id = sealed.segment_id;

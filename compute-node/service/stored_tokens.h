@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "common/base/status.h"
@@ -14,10 +15,14 @@
 namespace cairn::compute {
 
 // As of the last checkpoint.
-absl::StatusOr<std::vector<std::int32_t>> ReadAllTokens(KvNode& node, SessionId id);
+absl::StatusOr<std::vector<std::int32_t>> ReadAllTokens(KvNode& node, const SessionRef& ref);
 
+struct LastTokens {
+  std::vector<std::int32_t> ids;
+  std::string session_uid;  // of the conversation that has them
+};
 // The newest `count` of them, or all if they are fewer. `interrupt` ends a wait, see KvSession.
-absl::StatusOr<std::vector<std::int32_t>> ReadLastTokens(KvNode& node, SessionId id,
-                                                         std::int64_t count, Interrupt interrupt);
+absl::StatusOr<LastTokens> ReadLastTokens(KvNode& node, const SessionRef& ref, std::int64_t count,
+                                          Interrupt interrupt);
 
 }  // namespace cairn::compute

@@ -64,11 +64,12 @@ absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicyOf(const Conversation
 }
 
 absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(const ConversationDeps& deps,
-                                                                 SessionId session,
+                                                                 const SessionRef& ref,
                                                                  const PolicyRequest& request) {
+  const SessionId session = ref.id;
   const TimelineSpan span(TimelineKind::kTurn, "open", {{"session", session.value()}});
   const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<KvSession> opened, deps.node.Open(session));
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<KvSession> opened, deps.node.Open(ref));
   const Attachment& attachment = opened->attachment();
   if (attachment.key.model_digest != deps.identity.key.model_digest) {
     return FailedPrecondition(
@@ -141,6 +142,25 @@ absl::StatusOr<std::vector<std::int32_t>> Conversation::LastTokens(std::int32_t 
                     token_count(), reply.token_ids.size(), count);
   }
   return std::move(reply.token_ids);
+}
+
+absl::StatusOr<bool> Conversation::HasExactly(std::span<const std::int32_t> tokens,
+                                              const StopSignal& stop) {
+  if (std::ssize(tokens) != token_count()) return false;
+  const InterruptScope scope(*session_, stop);
+  while (!tokens.empty()) {
+    const std::int64_t first = token_count() - std::ssize(tokens);
+    CAIRN_ASSIGN_OR_RETURN(
+        const TokensReply reply,
+        Wait<TokensReply>(session_->StartRead(GetTokens{first, kGetTokensCountMax})));
+    const std::size_t count = reply.token_ids.size();
+    if (count == 0 || count > tokens.size() ||
+        !std::equal(reply.token_ids.begin(), reply.token_ids.end(), tokens.begin())) {
+      return false;
+    }
+    tokens = tokens.subspan(count);
+  }
+  return true;
 }
 
 absl::Status Conversation::Restore(std::optional<StoredPolicy> stored) {

@@ -70,13 +70,14 @@ class Conversation {
  public:
   // Attaches to a session and goes to its last checkpoint. `request`: of its policy.
   static absl::StatusOr<std::unique_ptr<Conversation>> Open(const ConversationDeps& deps,
-                                                            SessionId session,
+                                                            const SessionRef& ref,
                                                             const PolicyRequest& request = {});
   ~Conversation();
   Conversation(const Conversation&) = delete;
   Conversation& operator=(const Conversation&) = delete;
 
   SessionId id() const { return session_->attachment().session_id; }
+  const std::string& uid() const { return session_->attachment().uid; }
   std::int64_t token_count() const { return kv_.token_count(); }
   // Of these, what a checkpoint covers.
   std::int64_t durable_token_count() const { return durable_count_; }
@@ -84,6 +85,8 @@ class Conversation {
   const PolicyChoice& policy_choice() const { return choice_; }
   const RetrievalPolicy& policy() const { return *policy_; }
   std::int64_t vocab_size() const { return model_.config().vocab_size; }
+  // Whether it holds these tokens and no others. REQUIRES: nothing was computed since it was open.
+  absl::StatusOr<bool> HasExactly(std::span<const std::int32_t> tokens, const StopSignal& stop);
   // The last tokens, `count_max` of them if there are as many. REQUIRES: it is just open.
   absl::StatusOr<std::vector<std::int32_t>> LastTokens(std::int32_t count_max,
                                                        const StopSignal& stop);

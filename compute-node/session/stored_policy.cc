@@ -44,8 +44,8 @@ absl::StatusOr<StoredPolicy> ReadStoredPolicy(KvSession& session) {
   return stored;
 }
 
-absl::StatusOr<StoredPolicy> ReadStoredPolicy(KvNode& node, SessionId id) {
-  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<KvSession> session, node.Open(id));
+absl::StatusOr<StoredPolicy> ReadStoredPolicy(KvNode& node, const SessionRef& ref) {
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<KvSession> session, node.Open(ref));
   return ReadStoredPolicy(*session);
 }
 

@@ -40,7 +40,7 @@ PutPolicyState WrapStoredPolicy(const PolicyChoice& choice, const PromptSeals& s
 absl::StatusOr<StoredPolicy> ReadStoredPolicy(KvSession& session);
 
 // Of a conversation that nobody has open. REQUIRES: it holds tokens.
-absl::StatusOr<StoredPolicy> ReadStoredPolicy(KvNode& node, SessionId id);
+absl::StatusOr<StoredPolicy> ReadStoredPolicy(KvNode& node, const SessionRef& ref);
 
 // The policy that the session goes on with: its own, with what is stored of it, if it holds tokens,
 // and then it must be what is asked; else what is asked, and for the rest `configured`.

@@ -4,6 +4,7 @@
 #include <system_error>
 #include <utility>
 
+#include "common/base/random_bytes.h"
 #include "common/base/thread.h"
 #include "common/daemon/paths.h"
 #include "common/log/log.h"

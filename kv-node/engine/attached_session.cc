@@ -17,6 +17,7 @@ AttachedSession::AttachedSession(EngineContext& context, SessionId id, LoadedSta
       id_(id),
       row_(std::move(loaded.row)),
       segment_row_(std::move(loaded.segment_row)),
+      policy_token_count_(loaded.policy_token_count),
       state_(std::move(loaded.state)),
       pools_(std::move(loaded.pools)),
       co_fetches_(std::move(loaded.co_fetches)),
@@ -35,9 +36,10 @@ AttachedSession::~AttachedSession() {
   context_.pending_bytes -= state_->pending_bytes();
 }
 
-Attachment AttachedSession::attachment(std::int64_t policy_token_count) const {
+Attachment AttachedSession::attachment() const {
   Attachment out;
   out.session_id = id_;
+  out.uid = row_.uid;
   out.epoch = row_.epoch;
   out.token_count = row_.token_count;
   out.op_seq = row_.op_seq;
@@ -47,8 +49,15 @@ Attachment AttachedSession::attachment(std::int64_t policy_token_count) const {
   out.segment_id = state_->open().id;
   out.parent_segment_id = state_->open().parent;
   out.segment_start = state_->open().start;
-  out.policy_token_count = policy_token_count;
+  out.policy_token_count = policy_token_count_;
   return out;
+}
+
+bool AttachedSession::TakeUnbound(const AttachAttempt& attempt) {
+  if (bound() || failed_) return false;
+  row_.owner = attempt;
+  unbound_since_ = std::chrono::steady_clock::now();
+  return true;
 }
 
 std::shared_ptr<void> AttachedSession::HoldIo() {

@@ -9,6 +9,7 @@
 //             until its number comes again (rule 14). A failed write ends the attachment.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <map>
@@ -66,10 +67,15 @@ class AttachedSession {
     return state_->row_bytes() + pools_->memory_bytes() + co_fetches_.memory_bytes() +
            hot_clusters_.memory_bytes();
   }
-  Attachment attachment(std::int64_t policy_token_count) const;
+  Attachment attachment() const;
 
   void BindObserver(std::shared_ptr<ChannelObserver> observer) { observer_ = std::move(observer); }
   bool bound() const { return observer_ != nullptr; }
+  // Since when it has waited for its channel.
+  std::chrono::steady_clock::time_point unbound_since() const { return unbound_since_; }
+  // Gives the attachment, to which no channel came, to a later attempt of its owner. False: there
+  // is a channel, or it has failed.
+  bool TakeUnbound(const AttachAttempt& attempt);
   void Enqueue(QueuedOperation operation) { queue_.push_back(std::move(operation)); }
   // Applies what can be applied now.
   void Pump();
@@ -310,8 +316,10 @@ class AttachedSession {
 
   EngineContext& context_;
   const SessionId id_;
-  SessionRow row_;          // as committed, but for the epoch of this attach
+  SessionRow row_;          // as committed, but for the owner's attempts behind this attach
   SegmentRow segment_row_;  // of the open segment
+  const std::int64_t policy_token_count_;
+  std::chrono::steady_clock::time_point unbound_since_ = std::chrono::steady_clock::now();
   std::unique_ptr<SessionState> state_;
   std::shared_ptr<PoolTable> pools_;  // of the open segment
   CoFetches co_fetches_;

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "common/base/check.h"
+#include "common/base/random_bytes.h"
 #include "common/base/thread.h"
 #include "common/log/log.h"
 #include "kv-node/engine/allocation.h"
@@ -162,10 +163,13 @@ absl::Status EngineImpl::Prepare() {
                                          largest_id = std::max(largest_id, key.segment.value());
                                        }));
   CAIRN_RETURN_IF_ERROR(reader.Scan(
-      Family::kSessions, "", [&](std::string_view key, std::string_view) -> absl::Status {
+      Family::kSessions, "", [&](std::string_view key, std::string_view value) -> absl::Status {
         CAIRN_ASSIGN_OR_RETURN(const SessionId session, ParseSessionKey(key));
         largest_id = std::max(largest_id, session.value());
         ++session_count_;
+        // One that is damaged shows when it is opened.
+        const absl::StatusOr<SessionRow> row = DecodeSessionRow(value);
+        if (row.ok() && !row->uid.empty()) creations_.Note(row->uid, session);
         return absl::OkStatus();
       }));
   CAIRN_ASSIGN_OR_RETURN(const std::int64_t next_id, LoadNextId(reader, largest_id));
@@ -224,6 +228,7 @@ void EngineImpl::Run() {
   while (true) {
     bool busy = RunInbox();
     busy = context_.io->RunReady() || busy;
+    StopLateUnbound();
     for (auto& [id, session] : attached_) session->Pump();
     // Placing has the lowest priority but one: only while the device has nothing else to do.
     if (!busy && device_->in_flight_count() == 0) {
@@ -361,20 +366,14 @@ Callback<T> EngineImpl::EndingSerial(SessionId session, Callback<T> done) {
   };
 }
 
-void EngineImpl::OpenSession(SessionId session, Callback<Attachment> done) {
-  PostRequest(std::move(done), [this, session](const Callback<Attachment>& cb) {
-    Serialise(session, [this, session, cb] {
-      StartOpen(session, std::nullopt, EndingSerial<Attachment>(session, cb));
-    });
-  });
-}
-
-void EngineImpl::ResumeSession(SessionId session, Epoch epoch, Callback<Attachment> done) {
-  PostRequest(std::move(done), [this, session, epoch](const Callback<Attachment>& cb) {
-    Serialise(session, [this, session, epoch, cb] {
-      StartOpen(session, epoch, EndingSerial<Attachment>(session, cb));
-    });
-  });
+void EngineImpl::PostAttach(AttachRequest request, Callback<Attachment> done) {
+  PostRequest(std::move(done),
+              [this, request = std::move(request)](const Callback<Attachment>& cb) {
+                const SessionId session = request.session.id;
+                Serialise(session, [this, request, cb] {
+                  StartAttach(request, EndingSerial<Attachment>(request.session.id, cb));
+                });
+              });
 }
 
 void EngineImpl::CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) {
@@ -388,32 +387,38 @@ void EngineImpl::CloseSession(SessionId session, Epoch epoch, Callback<std::mono
   });
 }
 
-void EngineImpl::DeleteSession(SessionId session, Callback<std::monostate> done) {
+void EngineImpl::DeleteSession(SessionRef session, Callback<std::monostate> done) {
   PostRequest(std::move(done), [this, session](const Callback<std::monostate>& cb) {
-    if (session == kTreeLock) return cb(NotFound("session {} is not in the store", session));
+    if (session.id == kTreeLock) return cb(NotFound("session {} is not in the store", session.id));
     // Also one behind the other, and behind forks: they ask who else needs a segment.
     Serialise(kTreeLock, [this, session, cb] {
-      Serialise(session, [this, session, cb] {
+      Serialise(session.id, [this, session, cb] {
         StartDelete(session, EndingSerial<std::monostate>(
-                                 session, EndingSerial<std::monostate>(kTreeLock, cb)));
+                                 session.id, EndingSerial<std::monostate>(kTreeLock, cb)));
       });
     });
   });
 }
 
-void EngineImpl::SealSession(SessionId session, Callback<SealedSegment> done) {
+void EngineImpl::SealSession(SessionRef session, Callback<SealedSegment> done) {
   PostRequest(std::move(done), [this, session](const Callback<SealedSegment>& cb) {
-    Serialise(session, [this, session, cb] {
-      StartSeal(session, EndingSerial<SealedSegment>(session, cb));
+    Serialise(session.id, [this, session, cb] {
+      StartSeal(session, EndingSerial<SealedSegment>(session.id, cb));
     });
   });
 }
 
-void EngineImpl::Create(CreateSession request, Callback<SessionId> done) {
-  PostRequest(std::move(done), [this, request = std::move(request)](const Callback<SessionId>& cb) {
+void EngineImpl::Create(CreateSession request, Callback<SessionRef> done) {
+  if (request.uid.empty()) request.uid = RandomBytes(kUidBytes);
+  PostRequest(std::move(done), [this, request = std::move(request)](Callback<SessionRef> cb) {
+    if (!creations_.Begin(request.uid, cb)) return;
+    cb = [this, uid = request.uid, cb = std::move(cb)](const absl::StatusOr<SessionRef>& created) {
+      creations_.End(uid, created);
+      cb(created);
+    };
     if (request.parent_segment_id.value() == 0) return StartCreate(request, cb);
     Serialise(kTreeLock, [this, request, cb] {
-      StartCreate(request, EndingSerial<SessionId>(kTreeLock, cb));
+      StartCreate(request, EndingSerial<SessionRef>(kTreeLock, cb));
     });
   });
 }
@@ -430,6 +435,7 @@ void EngineImpl::ListSessions(Callback<std::vector<SessionInfo>> done) {
                             SessionInfo info;
                             CAIRN_ASSIGN_OR_RETURN(info.session_id, ParseSessionKey(key));
                             CAIRN_ASSIGN_OR_RETURN(SessionRow row, DecodeSessionRow(value));
+                            info.uid = std::move(row.uid);
                             info.label = std::move(row.label);
                             info.token_count = row.token_count;
                             info.flash_bytes = row.flash_bytes;

@@ -37,6 +37,8 @@ struct EngineOptions {
   std::int32_t attached_sessions_max = 16;
   // Sessions of one app in all.
   std::int32_t sessions_max = 10000;
+  // How long an attachment waits for its channel. Its owner may have died, or given up, in between.
+  std::chrono::milliseconds channel_wait_max{30000};
 
   // Performance.
   // Bytes of pending entries (not on flash yet) over all sessions, before clusters that fill pages
@@ -142,15 +144,15 @@ class Engine {
                                                       std::unique_ptr<MetaStore> meta);
   virtual ~Engine() = default;  // finishes I/O in flight; attachments end
 
-  virtual void Create(CreateSession request, Callback<SessionId> done) = 0;  // durable at callback
-  virtual void OpenSession(SessionId session,
+  virtual void Create(CreateSession request, Callback<SessionRef> done) = 0;  // durable at callback
+  virtual void OpenSession(OpenRequest request,
                            Callback<Attachment> done) = 0;  // epoch durable at callback
-  virtual void ResumeSession(SessionId session, Epoch epoch, Callback<Attachment> done) = 0;
+  virtual void ResumeSession(ResumeRequest request, Callback<Attachment> done) = 0;
   virtual void CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) = 0;
-  virtual void DeleteSession(SessionId session,
+  virtual void DeleteSession(SessionRef session,
                              Callback<std::monostate> done) = 0;           // durable at callback
   virtual void ListSessions(Callback<std::vector<SessionInfo>> done) = 0;  // newest first
-  virtual void SealSession(SessionId session,
+  virtual void SealSession(SessionRef session,
                            Callback<SealedSegment> done) = 0;  // durable at callback
   virtual void GetStats(Callback<KvStats> done) = 0;
   // The shared memory that spans of fetch replies may lie in, for other processes to map. Answers

@@ -14,6 +14,7 @@
 #include "kv-node/engine/defragmenter.h"
 #include "kv-node/engine/engine.h"
 #include "kv-node/engine/engine_context.h"
+#include "kv-node/engine/recent_creations.h"
 
 namespace cairn::kv {
 
@@ -32,13 +33,13 @@ class EngineImpl final : public Engine {
   absl::Status Prepare();
   void Start();
 
-  void Create(CreateSession request, Callback<SessionId> done) override;
-  void OpenSession(SessionId session, Callback<Attachment> done) override;
-  void ResumeSession(SessionId session, Epoch epoch, Callback<Attachment> done) override;
+  void Create(CreateSession request, Callback<SessionRef> done) override;
+  void OpenSession(OpenRequest request, Callback<Attachment> done) override;
+  void ResumeSession(ResumeRequest request, Callback<Attachment> done) override;
   void CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) override;
-  void DeleteSession(SessionId session, Callback<std::monostate> done) override;
+  void DeleteSession(SessionRef session, Callback<std::monostate> done) override;
   void ListSessions(Callback<std::vector<SessionInfo>> done) override;
-  void SealSession(SessionId session, Callback<SealedSegment> done) override;
+  void SealSession(SessionRef session, Callback<SealedSegment> done) override;
   void GetStats(Callback<KvStats> done) override;
   std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules() const override;
   bool has_arena() const override { return context_.cache != nullptr; }
@@ -71,19 +72,43 @@ class EngineImpl final : public Engine {
   template <typename T>
   Callback<T> EndingSerial(SessionId session, Callback<T> done);
 
-  void StartCreate(const CreateSession& request, const Callback<SessionId>& done);
-  void CommitCreate(const CreateSession& request, const Callback<SessionId>& done);
-  void StartOpen(SessionId session, std::optional<Epoch> expected, Callback<Attachment> done);
-  void FinishOpen(SessionId session, std::optional<Epoch> expected, LoadedState loaded,
-                  const Callback<Attachment>& done);
-  void StartDelete(SessionId session, const Callback<std::monostate>& done);
+  // ---- engine_sessions.cc ----
+  void StartCreate(const CreateSession& request, const Callback<SessionRef>& done);
+  void CommitCreate(const CreateSession& request, const Callback<SessionRef>& done);
+  void StartDelete(const SessionRef& session, const Callback<std::monostate>& done);
   void CommitDelete(SessionId session, Deletion deletion, const Callback<std::monostate>& done);
-  void StartSeal(SessionId session, const Callback<SealedSegment>& done);
+  void StartSeal(const SessionRef& session, const Callback<SealedSegment>& done);
   void CommitSeal(SessionId session, StoredSession stored, const Callback<SealedSegment>& done);
   // Ends an attachment, if there is one, and goes on when its I/O has ended.
   void StopSession(SessionId session, const absl::Status& why, Task then);
   void EndAttachment(SessionId session);
+
+  // ---- engine_attach.cc ----
+  // An OpenRequest or a ResumeRequest.
+  struct AttachRequest {
+    struct Lost {
+      Epoch epoch;
+      OpSeq op_seq;
+    };
+    SessionRef session;
+    AttachAttempt attempt;
+    std::optional<Lost> lost;  // of a resume
+
+    // Whether it may follow what is stored.
+    absl::Status Check(const SessionRow& row) const;
+    // The same for a resume.
+    absl::Status CheckLost(const SessionRow& row) const;
+    bool IsOfOwnerOf(const SessionRow& row) const;
+  };
+  void PostAttach(AttachRequest request, Callback<Attachment> done);
+  void StartAttach(const AttachRequest& request, const Callback<Attachment>& done);
+  void FinishAttach(const AttachRequest& request, LoadedState loaded,
+                    const Callback<Attachment>& done);
+  // Ends an attachment that has no channel, to make room. False: each has one.
   bool StopUnbound(SessionId except);
+  // Ends those that have waited for their channel for too long.
+  void StopLateUnbound();
+
   AttachedSession* Find(SessionId session, Epoch epoch);
   Defragmenter::Sessions SessionsForDefragmenter();
   KvStats Stats() const;
@@ -103,6 +128,7 @@ class EngineImpl final : public Engine {
   std::map<SessionId, std::deque<Task>> serial_;
   std::unique_ptr<Defragmenter> defragmenter_;  // null: switched off
   std::chrono::steady_clock::time_point last_operation_;
+  RecentCreations creations_;
   std::int32_t opening_count_ = 0;
   std::int32_t session_count_ = 0;
   std::int64_t dram_peak_bytes_ = 0;

@@ -1,10 +1,11 @@
-// Operations on whole sessions: create, open and resume, delete, seal. Each is: what is attached
-// ends, rows are read on the metadata thread, one batch is committed, the caller is answered.
+// Operations on whole sessions: create, delete, seal. Each is: what is attached ends, rows are read
+// on the metadata thread, one batch is committed, the caller is answered. engine_attach.cc has open
+// and resume.
 #include <algorithm>
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
-#include "common/base/heap.h"
+#include "common/base/random_bytes.h"
 #include "common/log/log.h"
 #include "kv-node/engine/engine_impl.h"
 
@@ -28,9 +29,25 @@ absl::Status CheckCreate(const CreateSession& request) {
   return absl::OkStatus();
 }
 
+// That the segment is of the session that the caller means, whatever its number says in this store.
+absl::Status CheckParentSession(MetaReader& reader, const CreateSession& request) {
+  if (request.parent.id == SessionId()) return absl::OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const SessionRow session, LoadSessionRow(reader, request.parent.id));
+  CAIRN_RETURN_IF_ERROR(CheckUid(request.parent, session));
+  SegmentId id = session.segment;
+  while (id != request.parent_segment_id && id.value() != 0) {
+    CAIRN_ASSIGN_OR_RETURN(const SegmentRow segment, LoadSegmentRow(reader, id));
+    id = segment.parent;
+  }
+  if (id.value() != 0) return absl::OkStatus();
+  return FailedPrecondition("segment {} is not of session {}", request.parent_segment_id,
+                            request.parent.id);
+}
+
 // The segment that holds the last token that the fork sees: the given one, or one above it.
 absl::StatusOr<std::pair<SegmentId, SegmentRow>> LoadParent(MetaReader& reader,
                                                             const CreateSession& request) {
+  CAIRN_RETURN_IF_ERROR(CheckParentSession(reader, request));
   SegmentId id = request.parent_segment_id;
   CAIRN_ASSIGN_OR_RETURN(SegmentRow row, LoadSegmentRow(reader, id));
   while (request.parent_token_count <= row.start && row.parent.value() != 0) {
@@ -59,7 +76,7 @@ absl::Status CheckParent(const CreateSession& request, const SegmentRow& parent)
 
 }  // namespace
 
-void EngineImpl::StartCreate(const CreateSession& request, const Callback<SessionId>& done) {
+void EngineImpl::StartCreate(const CreateSession& request, const Callback<SessionRef>& done) {
   absl::Status status = CheckCreate(request);
   if (status.ok() && session_count_ >= context_.options.sessions_max) {
     status = ResourceExhausted("{} sessions are stored, the most that may be: delete some",
@@ -79,11 +96,12 @@ void EngineImpl::StartCreate(const CreateSession& request, const Callback<Sessio
                         });
 }
 
-void EngineImpl::CommitCreate(const CreateSession& request, const Callback<SessionId>& done) {
+void EngineImpl::CommitCreate(const CreateSession& request, const Callback<SessionRef>& done) {
   const absl::StatusOr<std::int64_t> id = context_.ids->Next(2);
   if (!id.ok()) return done(id.status());
   const SessionId session(*id);
   SessionRow row;
+  row.uid = request.uid;
   row.segment = SegmentId(*id + 1);
   row.layout = request.layout;
   row.key = request.key;
@@ -100,82 +118,14 @@ void EngineImpl::CommitCreate(const CreateSession& request, const Callback<Sessi
   batch.Put(Family::kSessions, SessionKeyBytes(session), EncodeSessionRow(row));
   batch.Put(Family::kSegments, SegmentHeadKey(row.segment), EncodeSegmentRow(segment));
   ++session_count_;
-  context_.Commit(std::move(batch), [this, session, done](const absl::Status& status) {
-    if (!status.ok()) {
-      --session_count_;
-      return done(status);
-    }
-    done(session);
-  });
-}
-
-// Ends an attachment whose channel never came: its owner may have died in between.
-bool EngineImpl::StopUnbound(SessionId except) {
-  for (const auto& [id, session] : attached_) {
-    if (id == except || session->bound()) continue;
-    StopSession(id, Cancelled("the channel did not come"), [] {});
-    return true;
-  }
-  return false;
-}
-
-void EngineImpl::StartOpen(SessionId session, std::optional<Epoch> expected,
-                           Callback<Attachment> done) {
-  const auto open = static_cast<std::int32_t>(attached_.size()) + opening_count_ -
-                    (attached_.contains(session) ? 1 : 0);
-  if (open >= context_.options.attached_sessions_max && !StopUnbound(session)) {
-    return done(ResourceExhausted("{} sessions are open, the most that may be: close one", open));
-  }
-  // Resume by an owner that has lost its place must not end the newer one's attachment.
-  const auto attached = attached_.find(session);
-  if (expected && attached != attached_.end() && attached->second->epoch() != *expected) {
-    return done(FailedPrecondition("session {} has epoch {}, not {}: another owner opened it",
-                                   session, attached->second->epoch(), *expected));
-  }
-  ++opening_count_;
-  StopSession(session, FailedPrecondition("session {} was opened by another owner", session),
-              [this, session, expected, done = std::move(done)] {
-                context_.Load<LoadedState>(
-                    [session, free_map = context_.free_map](
-                        MetaReader& reader) -> absl::StatusOr<LoadedState> {
-                      CAIRN_ASSIGN_OR_RETURN(StoredSession stored, LoadSession(reader, session));
-                      absl::StatusOr<LoadedState> state = BuildState(free_map, std::move(stored));
-                      // Rows as they were read are large, and so is what closed before.
-                      ReturnFreedMemory();
-                      if (state.ok()) return state;
-                      return Annotate(state.status(), fmt::format("session {}", session));
-                    },
-                    [this, session, expected, done](absl::StatusOr<LoadedState> loaded) {
-                      --opening_count_;
-                      if (!loaded.ok()) return done(loaded.status());
-                      FinishOpen(session, expected, *std::move(loaded), done);
-                    });
-              });
-}
-
-void EngineImpl::FinishOpen(SessionId session, std::optional<Epoch> expected, LoadedState loaded,
-                            const Callback<Attachment>& done) {
-  if (expected && loaded.row.epoch != *expected) {  // rule 13
-    return done(FailedPrecondition("session {} has epoch {}, not {}: another owner opened it",
-                                   session, loaded.row.epoch, *expected));
-  }
-  loaded.row.epoch = Epoch(loaded.row.epoch.value() + 1);
-  MetaBatch batch;
-  batch.Put(Family::kSessions, SessionKeyBytes(session), EncodeSessionRow(loaded.row));
-  auto shared = std::make_shared<LoadedState>(std::move(loaded));
-  ++opening_count_;
-  // Rule 4: the epoch is durable, behind the old epoch's batches, before the reply.
-  context_.Commit(std::move(batch), [this, session, shared, done](const absl::Status& status) {
-    --opening_count_;
-    if (!status.ok()) return done(status);
-    const std::int64_t policy_token_count = shared->policy_token_count;
-    auto attached = std::make_unique<AttachedSession>(context_, session, std::move(*shared));
-    const Attachment attachment = attached->attachment(policy_token_count);
-    attached_[session] = std::move(attached);
-    LogInfo("open session={} epoch={} token_count={}", session, attachment.epoch,
-            attachment.token_count);
-    done(attachment);
-  });
+  context_.Commit(std::move(batch),
+                  [this, created = SessionRef{session, row.uid}, done](const absl::Status& status) {
+                    if (!status.ok()) {
+                      --session_count_;
+                      return done(status);
+                    }
+                    done(created);
+                  });
 }
 
 // What goes with a session: its open segment and those parents that nothing else needs.
@@ -184,12 +134,17 @@ struct EngineImpl::Deletion {
   std::vector<PageIndex> pages;
 };
 
-void EngineImpl::StartDelete(SessionId session, const Callback<std::monostate>& done) {
-  const auto find = [session](MetaReader& reader) -> absl::StatusOr<Deletion> {
-    CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
-                           reader.Get(Family::kSessions, SessionKeyBytes(session)));
-    if (!bytes) return NotFound("session {} is not in the store", session);
-    CAIRN_ASSIGN_OR_RETURN(const SessionRow row, DecodeSessionRow(*bytes));
+void EngineImpl::StartDelete(const SessionRef& ref, const Callback<std::monostate>& done) {
+  const SessionId session = ref.id;
+  // What is refused must not end the attachment that is there.
+  const auto attached = attached_.find(session);
+  if (attached != attached_.end()) {
+    const absl::Status is_meant = CheckUid(ref, attached->second->row());
+    if (!is_meant.ok()) return done(is_meant);
+  }
+  const auto find = [ref](MetaReader& reader) -> absl::StatusOr<Deletion> {
+    CAIRN_ASSIGN_OR_RETURN(const SessionRow row, LoadSessionRow(reader, ref.id));
+    CAIRN_RETURN_IF_ERROR(CheckUid(ref, row));
     std::map<SegmentId, SegmentId> parent_of;
     std::map<SegmentId, int> child_count;
     CAIRN_RETURN_IF_ERROR(reader.Scan(
@@ -245,17 +200,20 @@ void EngineImpl::CommitDelete(SessionId session, Deletion deletion,
   });
 }
 
-void EngineImpl::StartSeal(SessionId session, const Callback<SealedSegment>& done) {
+void EngineImpl::StartSeal(const SessionRef& ref, const Callback<SealedSegment>& done) {
+  const SessionId session = ref.id;
   if (attached_.contains(session)) {  // rule 2
     return done(FailedPrecondition(
         "session {} is open: it seals with its own checkpoint, or close it first", session));
   }
-  StopSession(session, absl::OkStatus(), [this, session, done] {
+  StopSession(session, absl::OkStatus(), [this, ref, session, done] {
     context_.Load<StoredSession>(
         [session](MetaReader& reader) { return LoadSession(reader, session); },
-        [this, session, done](absl::StatusOr<StoredSession> stored) {
+        [this, ref, done](absl::StatusOr<StoredSession> stored) {
           if (!stored.ok()) return done(stored.status());
-          CommitSeal(session, *std::move(stored), done);
+          const absl::Status is_meant = CheckUid(ref, stored->row);
+          if (!is_meant.ok()) return done(is_meant);
+          CommitSeal(ref.id, *std::move(stored), done);
         });
   });
 }
@@ -277,6 +235,7 @@ void EngineImpl::CommitSeal(SessionId session, StoredSession stored,
   stored.row.segment = SegmentId(*id);
   stored.row.flash_bytes = 0;
   stored.row.epoch = Epoch(stored.row.epoch.value() + 1);
+  stored.row.owner = {};
   MetaBatch batch;
   batch.Put(Family::kSegments, SegmentHeadKey(open.id), EncodeSegmentRow(open.row));
   batch.Put(Family::kSegments, SegmentHeadKey(stored.row.segment), EncodeSegmentRow(next));

@@ -174,9 +174,7 @@ void AttachedSession::Committed(const absl::Status& status) {
   }
   for (const ExtentRef& extent : job->named) extent->set_committed(true);
   for (const ExtentRef& extent : job->released) extent->set_committed(false);
-  const Epoch epoch = row_.epoch;
   row_ = job->row;
-  row_.epoch = epoch;
   ++context_.checkpoint_count;
   // What was logged, and the plan of it, are free. Not on this thread, though who allocates
   // meanwhile waits.

@@ -218,6 +218,22 @@ void StoredClusterRows::Append(StoredClusterRows later) {
   MoveBehind(masks, later.masks);
 }
 
+absl::Status CheckUid(const SessionRef& session, const SessionRow& row) {
+  if (IsMeant(session, row.uid)) return absl::OkStatus();
+  return FailedPrecondition(
+      "session {} of this store is another one than the one that is meant: the store was "
+      "exchanged, "
+      "or an older copy of it was put back",
+      session.id);
+}
+
+absl::StatusOr<SessionRow> LoadSessionRow(MetaReader& reader, SessionId session) {
+  CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
+                         reader.Get(Family::kSessions, SessionKeyBytes(session)));
+  if (!bytes) return NotFound("session {} is not in the store", session);
+  return DecodeSessionRow(*bytes);
+}
+
 absl::StatusOr<SegmentRow> LoadSegmentRow(MetaReader& reader, SegmentId segment) {
   CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
                          reader.Get(Family::kSegments, SegmentHeadKey(segment)));

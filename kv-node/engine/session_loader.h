@@ -90,6 +90,10 @@ absl::StatusOr<std::vector<std::int32_t>> LoadTokens(MetaReader& reader, Segment
 absl::StatusOr<PolicyRow> LoadPolicy(MetaReader& reader, SegmentId open_segment);
 
 absl::StatusOr<SegmentRow> LoadSegmentRow(MetaReader& reader, SegmentId segment);
+// NOT_FOUND if there is no such session.
+absl::StatusOr<SessionRow> LoadSessionRow(MetaReader& reader, SessionId session);
+// FAILED_PRECONDITION if the row is of another session, which has the same number.
+absl::Status CheckUid(const SessionRef& session, const SessionRow& row);
 
 // Adds the deletion of all rows of a segment, in every family.
 void DeleteSegmentRows(MetaBatch& batch, SegmentId segment);

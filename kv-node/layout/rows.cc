@@ -89,6 +89,12 @@ SegmentKey GetKey(ByteReader& in) {
   return key;
 }
 
+std::string GetUid(ByteReader& in) {
+  std::string uid(in.Bytes(kUidBytes));
+  if (!uid.empty() && std::ssize(uid) != kUidBytes) in.MarkBad();
+  return uid;
+}
+
 // Whether `next` continues a group of one-entry records: the next id, place and position.
 bool Continues(const Part& last, const Part& next, std::int64_t entry_bytes) {
   return last.count() == 1 && next.count() == 1 && last.first_page == next.first_page &&
@@ -150,7 +156,7 @@ void GetGroup(ByteReader& in, std::int64_t entry_bytes, std::vector<StoredPart>&
 
 std::string EncodeSessionRow(const SessionRow& row) {
   ByteWriter out;
-  out.Byte(kRowVersion);
+  out.Byte(kSessionRowVersion);
   out.Varint(row.segment.value());
   out.Varint(row.epoch.value());
   out.Varint(row.op_seq.value());
@@ -161,12 +167,16 @@ std::string EncodeSessionRow(const SessionRow& row) {
   out.Varint(row.flash_bytes);
   out.Varint(row.create_time_us);
   out.Varint(row.checkpoint_time_us);
+  out.Bytes(row.uid);
+  out.Bytes(row.owner.owner);
+  out.Varint(row.owner.number);
   return out.Take();
 }
 
 absl::StatusOr<SessionRow> DecodeSessionRow(std::string_view bytes) {
   ByteReader in(bytes);
-  if (in.Byte() != kRowVersion) return Damaged("session");
+  const std::uint8_t version = in.Byte();
+  if (version < 1 || version > kSessionRowVersion) return Damaged("session");
   SessionRow row;
   row.segment = SegmentId(in.Varint());
   row.epoch = Epoch(in.Varint());
@@ -178,6 +188,11 @@ absl::StatusOr<SessionRow> DecodeSessionRow(std::string_view bytes) {
   row.flash_bytes = in.Varint();
   row.create_time_us = in.Varint();
   row.checkpoint_time_us = in.Varint();
+  if (version >= 2) {
+    row.uid = GetUid(in);
+    row.owner.owner = GetUid(in);
+    row.owner.number = in.Varint();
+  }
   if (!in.ok() || !in.at_end()) return Damaged("session");
   return row;
 }

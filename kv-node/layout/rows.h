@@ -21,6 +21,8 @@
 namespace cairn::kv {
 
 inline constexpr std::uint8_t kRowVersion = 1;
+// Of session rows. Version 1 has neither uid nor owner.
+inline constexpr std::uint8_t kSessionRowVersion = 2;
 // Token ids are stored in blocks, so that a checkpoint rewrites at most one that is partly filled.
 inline constexpr std::int64_t kTokenBlockCount = 1024;
 // An allocation record covers this many pages.
@@ -42,8 +44,10 @@ struct ClusterKey {
 };
 
 struct SessionRow {
+  std::string uid;  // kUidBytes; empty: an older release made it, and nobody attached since
   SegmentId segment;
   Epoch epoch;
+  AttachAttempt owner;  // of that epoch; nobody's: the KV node ended the epoch before
   OpSeq op_seq;
   EntryLayout layout;
   SegmentKey key;

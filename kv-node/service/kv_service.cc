@@ -138,19 +138,21 @@ ServerUnaryReactor* KvServiceImpl::CreateSession(CallbackServerContext* context,
   const Call call = Begin(context, value.status());
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
-  engine_->Create(*std::move(value), Answer<SessionId>(call.reactor, [response](SessionId session) {
-    response->set_session_id(session.value());
-  }));
+  engine_->Create(*std::move(value),
+                  Answer<SessionRef>(call.reactor, [response](const SessionRef& session) {
+                    rpc::ToProto(session, response);
+                  }));
   return call.reactor;
 }
 
 ServerUnaryReactor* KvServiceImpl::OpenSession(CallbackServerContext* context,
                                                const v1::OpenSessionRequest* request,
                                                v1::OpenSessionResponse* response) {
-  const Call call = Begin(context, rpc::CheckId("session_id", request->session_id()));
+  absl::StatusOr<OpenRequest> value = rpc::FromProto(*request);
+  const Call call = Begin(context, value.status());
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
-  engine_->OpenSession(SessionId(request->session_id()),
+  engine_->OpenSession(*std::move(value),
                        Answer<Attachment>(call.reactor, [response](const Attachment& attachment) {
                          rpc::ToProto(attachment, response->mutable_attachment());
                        }));
@@ -160,12 +162,11 @@ ServerUnaryReactor* KvServiceImpl::OpenSession(CallbackServerContext* context,
 ServerUnaryReactor* KvServiceImpl::ResumeSession(CallbackServerContext* context,
                                                  const v1::ResumeSessionRequest* request,
                                                  v1::ResumeSessionResponse* response) {
-  absl::Status valid = rpc::CheckId("session_id", request->session_id());
-  if (valid.ok()) valid = rpc::CheckId("epoch", request->epoch());
-  const Call call = Begin(context, valid);
+  absl::StatusOr<ResumeRequest> value = rpc::FromProto(*request);
+  const Call call = Begin(context, value.status());
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
-  engine_->ResumeSession(SessionId(request->session_id()), Epoch(request->epoch()),
+  engine_->ResumeSession(*std::move(value),
                          Answer<Attachment>(call.reactor, [response](const Attachment& attachment) {
                            rpc::ToProto(attachment, response->mutable_attachment());
                          }));
@@ -188,10 +189,11 @@ ServerUnaryReactor* KvServiceImpl::CloseSession(CallbackServerContext* context,
 ServerUnaryReactor* KvServiceImpl::DeleteSession(CallbackServerContext* context,
                                                  const v1::DeleteSessionRequest* request,
                                                  v1::DeleteSessionResponse* response) {
-  const Call call = Begin(context, rpc::CheckId("session_id", request->session_id()));
+  absl::StatusOr<SessionRef> session = rpc::FromProto(*request);
+  const Call call = Begin(context, session.status());
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
-  engine_->DeleteSession(SessionId(request->session_id()),
+  engine_->DeleteSession(*std::move(session),
                          Answer<std::monostate>(call.reactor, [](std::monostate) {}));
   return call.reactor;
 }
@@ -213,10 +215,11 @@ ServerUnaryReactor* KvServiceImpl::ListSessions(CallbackServerContext* context,
 ServerUnaryReactor* KvServiceImpl::SealSession(CallbackServerContext* context,
                                                const v1::SealSessionRequest* request,
                                                v1::SealSessionResponse* response) {
-  const Call call = Begin(context, rpc::CheckId("session_id", request->session_id()));
+  absl::StatusOr<SessionRef> session = rpc::FromProto(*request);
+  const Call call = Begin(context, session.status());
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
-  engine_->SealSession(SessionId(request->session_id()),
+  engine_->SealSession(*std::move(session),
                        Answer<SealedSegment>(call.reactor, [response](SealedSegment sealed) {
                          response->set_segment_id(sealed.segment_id.value());
                          response->set_token_count(sealed.token_count);

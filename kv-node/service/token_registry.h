@@ -24,10 +24,6 @@ inline constexpr char kDefaultApp[] = "default";
 inline constexpr std::int64_t kAppCountMax = 1024;
 inline constexpr std::int64_t kTokenRandomBytes = 32;
 
-// `count` bytes from the kernel's random generator.
-std::string RandomBytes(std::int64_t count);
-std::string ToHex(std::string_view bytes);
-
 class TokenRegistry {
  public:
   // The app's token: 64 hexadecimal digits, made at the first call.

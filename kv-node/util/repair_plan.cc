@@ -159,6 +159,7 @@ absl::StatusOr<MetaBatch> MakeRepairBatch(const RepairPlan& plan, MetaReader& re
     segment.layout = parent.layout;
     session.segment = cut.segment;
     session.epoch = Epoch(session.epoch.value() + 1);
+    session.owner = {};
     session.token_count = cut.token_count;
     session.flash_bytes = 0;
     batch.Put(Family::kSegments, SegmentHeadKey(cut.segment), EncodeSegmentRow(segment));

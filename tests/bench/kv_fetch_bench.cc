@@ -77,8 +77,8 @@ class Store {
     create.key.model_digest = std::string(32, 'm');
     create.key.rope_parameters = "base=10000";
     create.layout = {1, 1, 128, KvFormat::kF16};
-    const SessionId id = *node.Create(create);
-    session_ = *node.Open(id);
+    const SessionId id = node.Create(create)->id;
+    session_ = *node.Open({id});
     for (std::int64_t first = 0; first < cluster_count_;) first = AppendFrom(first);
   }
 

@@ -60,14 +60,14 @@ absl::Status CrashWorld::DropUnknownSessions() {
   if (unknown > (creating_ ? 1U : 0U)) {
     return Wrong("{} sessions are there that nobody asked for", unknown);
   }
-  for (const SessionId id : there) CAIRN_RETURN_IF_ERROR(node_->Delete(id));
+  for (const SessionId id : there) CAIRN_RETURN_IF_ERROR(node_->Delete({id}));
   creating_ = false;
   return absl::OkStatus();
 }
 
 absl::Status CrashWorld::Open(Chat& chat) {
   chat.session.reset();
-  CAIRN_ASSIGN_OR_RETURN(chat.session, node_->Open(chat.id));
+  CAIRN_ASSIGN_OR_RETURN(chat.session, node_->Open({chat.id}));
   chat.session->SetReplayMode(compute::ReplayMode::kNothing);
   CAIRN_ASSIGN_OR_RETURN(
       const PolicyStateReply policy,
@@ -110,10 +110,10 @@ absl::Status CrashWorld::Create() {
   request.key = SmallKey();
   request.layout = layout_;
   creating_ = true;
-  CAIRN_ASSIGN_OR_RETURN(const SessionId id, node_->Create(request));
+  CAIRN_ASSIGN_OR_RETURN(const SessionRef created, node_->Create(request));
   creating_ = false;
   Chat chat;
-  chat.id = id;
+  chat.id = created.id;
   chat.saved[0] = Oracle();
   chats_.push_back(std::move(chat));
   return Open(chats_.back());
@@ -129,12 +129,12 @@ absl::Status CrashWorld::Fork() {
   request.parent_segment_id = parent.segment;
   request.parent_token_count = parent.start + 1 + Random(parent.oracle.token_count - parent.start);
   creating_ = true;
-  const absl::StatusOr<SessionId> id = node_->Create(request);
-  if (!id.ok() && !absl::IsNotFound(id.status())) return id.status();
+  const absl::StatusOr<SessionRef> created = node_->Create(request);
+  if (!created.ok() && !absl::IsNotFound(created.status())) return created.status();
   creating_ = false;
-  if (!id.ok()) return absl::OkStatus();  // it went with its sessions
+  if (!created.ok()) return absl::OkStatus();  // it went with its sessions
   Chat chat;
-  chat.id = *id;
+  chat.id = created->id;
   chat.acked = parent.number;
   chat.saved[parent.number] = parent.oracle;
   chat.saved[parent.number].CutTo(request.parent_token_count);
@@ -230,7 +230,7 @@ absl::Status CrashWorld::FinishCheckpoint(Chat& chat, std::int64_t number,
 
 absl::Status CrashWorld::SealClosed(Chat& chat) {
   chat.session.reset();
-  const absl::StatusOr<SealedSegment> sealed = node_->Seal(chat.id);
+  const absl::StatusOr<SealedSegment> sealed = node_->Seal({chat.id});
   // The stream's end may not have reached the node yet: then it says that the session is open.
   if (!sealed.ok() && !absl::IsFailedPrecondition(sealed.status())) return sealed.status();
   if (sealed.ok()) ++counts_["seal of a closed session"];
@@ -345,7 +345,7 @@ absl::Status CrashWorld::Delete(std::size_t index) {
   Chat& chat = chats_[index];
   chat.session.reset();
   chat.deleting = true;
-  CAIRN_RETURN_IF_ERROR(node_->Delete(chat.id));
+  CAIRN_RETURN_IF_ERROR(node_->Delete({chat.id}));
   chats_.erase(chats_.begin() + static_cast<std::ptrdiff_t>(index));
   ++counts_["delete"];
   return absl::OkStatus();

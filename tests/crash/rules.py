@@ -92,7 +92,14 @@ ROWS = [
     (13, "resume-any", [
         ("a resume needs no epoch (rule 13)", "EngineEpochTest.ResumeNeedsTheStoredEpoch"),
         ("a resume ends a newer owner's attachment (rule 13)",
-         "EngineTest.AnotherOpenEndsTheOlderAttachmentAndItsResume")]),
+         "EngineTest.AnotherOpenEndsTheOlderAttachmentAndItsResume"),
+        ("a resume needs no owner (rule 13)", "EngineAttachTest.AnOwnerInBetweenEndsTheOlderOnesResumes")]),
+    (13, "", [
+        ("the number of an attempt to attach is not stored (rule 13)",
+         "EngineAttachTest.AnAttemptThatComesLateEndsNothing"),
+        ("an attempt that comes late attaches (rule 13)", "EngineAttachTest.AnAttemptThatComesLateEndsNothing"),
+        ("a resume goes on in an older copy of the store (rule 13)",
+         "EngineAttachTest.AnOlderCopyOfTheStoreIsNotGoneOnWith")]),
     (14, "run-on", [
         ("an operation that failed counts as applied (rule 14)",
          "EngineTest.OperationsBehindAFailedOneAreRefusedUntilItComesAgain"),

@@ -105,12 +105,12 @@ TEST_F(KvNodeCrashTest, KillsWhileTheClientNeverPausesLoseNothing) {
 }
 
 TEST_F(KvNodeCrashTest, NewClientFindsTheLastCheckpointAfterAKill) {
-  const SessionId id = client_->Create(Talk::Request()).value();
+  const SessionId id = client_->Create(Talk::Request())->id;
   std::int64_t acknowledged = 0;
   for (int kill = 0; kill < 10; ++kill) {
     std::int64_t attempted = acknowledged;
     {
-      auto opened = client_->Open(id);
+      auto opened = client_->Open({id});
       ASSERT_TRUE(opened.ok()) << opened.status();
       KvSession& session = **opened;
       ASSERT_EQ(session.attachment().token_count, acknowledged) << "kill " << kill;

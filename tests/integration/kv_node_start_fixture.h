@@ -115,7 +115,7 @@ class KvNodeStartTest : public testing::Test {
   std::string ExtentFile() const { return node_.data_dir() + "/extents.cairn"; }
 
   KvNodeProcess node_;
-  SessionId session_;
+  SessionRef session_;
 };
 
 }  // namespace cairn::test

@@ -33,8 +33,8 @@ class KvNodeTest : public testing::TestWithParam<std::string> {
     ASSERT_TRUE(connected.ok()) << connected.status();
     client_ = *std::move(connected);
   }
-  std::unique_ptr<KvSession> Open(SessionId id) {
-    auto session = client_->Open(id);
+  std::unique_ptr<KvSession> Open(const SessionRef& ref) {
+    auto session = client_->Open(ref);
     EXPECT_TRUE(session.ok()) << session.status();
     return session.ok() ? *std::move(session) : nullptr;
   }
@@ -136,9 +136,9 @@ TEST(KvNodeIoEngineTest, StoreOfOneEngineIsReadByTheOther) {
   ASSERT_TRUE(node.Start().ok());
   auto client = GrpcKvNode::Connect(node.socket_path(), {});
   ASSERT_TRUE(client.ok()) << client.status();
-  const SessionId id = (*client)->Create(Talk::Request()).value();
+  const SessionId id = (*client)->Create(Talk::Request())->id;
   {
-    const auto session = (*client)->Open(id).value();
+    const auto session = (*client)->Open({id}).value();
     ASSERT_TRUE(Talk::Append(session.get(), 0, 300).ok());
     ASSERT_TRUE(Talk::TakeCheckpoint(session.get(), 300, 0).ok());
   }
@@ -147,7 +147,7 @@ TEST(KvNodeIoEngineTest, StoreOfOneEngineIsReadByTheOther) {
   ASSERT_TRUE(node.Start().ok());
   client = GrpcKvNode::Connect(node.socket_path(), {});
   ASSERT_TRUE(client.ok()) << client.status();
-  const auto session = (*client)->Open(id).value();
+  const auto session = (*client)->Open({id}).value();
   EXPECT_TRUE(Talk::Holds(session.get(), 300));
 }
 
@@ -255,8 +255,8 @@ TEST(KvNodeIoEngineTest, ModelledFlashKeepsConversationsAndIsNamedAsWhatItIs) {
   auto client = GrpcKvNode::Connect(node.socket_path(), {});
   ASSERT_TRUE(client.ok()) << client.status();
   EXPECT_EQ((*client)->Stats()->io_engine, "threads+emmc");
-  const SessionId id = (*client)->Create(Talk::Request()).value();
-  const auto session = (*client)->Open(id).value();
+  const SessionId id = (*client)->Create(Talk::Request())->id;
+  const auto session = (*client)->Open({id}).value();
   ASSERT_TRUE(Talk::Append(session.get(), 0, 300).ok());
   ASSERT_TRUE(Talk::TakeCheckpoint(session.get(), 300, 0).ok());
   EXPECT_TRUE(Talk::Holds(session.get(), 300));

@@ -167,8 +167,10 @@ absl::Status Driver::Open() {
   request.key.rope_parameters = "of no model";
   request.layout = layout_;
   request.label = "trace";
-  CAIRN_ASSIGN_OR_RETURN(
-      id_, kv::Await<SessionId>([&](auto done) { engine_.Create(request, std::move(done)); }));
+  CAIRN_ASSIGN_OR_RETURN(const SessionRef created, kv::Await<SessionRef>([&](auto done) {
+                           engine_.Create(request, std::move(done));
+                         }));
+  id_ = created.id;
   CAIRN_ASSIGN_OR_RETURN(session_, kv::TestSession::Open(engine_, id_));
   return absl::OkStatus();
 }

@@ -26,20 +26,21 @@ class ForkingNode : public FakeKvNode {
  public:
   ForkingNode() : FakeKvNode(1) {}
 
-  absl::StatusOr<SessionId> Create(const CreateSession& request) override {
+  absl::StatusOr<SessionRef> Create(const CreateSession& request) override {
     if (is_full) return ResourceExhausted("full");
     const std::int64_t id = next_id_++;
     sessions[id].created = request;
+    sessions[id].created.uid = fmt::format("{:16}", ++uid_count_);
     if (request.parent_segment_id.value() != 0) {
       SetTokens(id, {sealed_.begin(), sealed_.begin() + request.parent_token_count});
     }
-    return SessionId(id);
+    return SessionRef{SessionId(id), sessions[id].created.uid};
   }
-  absl::StatusOr<SealedSegment> Seal(SessionId session) override {
-    sealed_ = sessions.at(session.value()).committed.tokens;
+  absl::StatusOr<SealedSegment> Seal(const SessionRef& session) override {
+    sealed_ = sessions.at(session.id.value()).committed.tokens;
     return SealedSegment{SegmentId(1), std::ssize(sealed_)};
   }
-  absl::Status Delete(SessionId session) override {
+  absl::Status Delete(const SessionRef& session) override {
     if (is_away) return Unavailable("away");
     return FakeKvNode::Delete(session);
   }
@@ -50,12 +51,12 @@ class ForkingNode : public FakeKvNode {
     return stats;
   }
 
-  SessionId Add(const std::string& label, const Tokens& tokens) {
+  SessionRef Add(const std::string& label, const Tokens& tokens) {
     CreateSession create;
     create.label = label;
-    const SessionId id = Create(create).value();
-    SetTokens(id.value(), tokens);
-    return id;
+    SessionRef session = Create(create).value();
+    SetTokens(session.id.value(), tokens);
+    return session;
   }
   void SetTokens(std::int64_t id, const Tokens& tokens) {
     sessions[id].committed.tokens = tokens;
@@ -72,6 +73,7 @@ class ForkingNode : public FakeKvNode {
 
  private:
   std::int64_t next_id_ = 1;
+  std::int64_t uid_count_ = 0;
   Tokens sealed_;
 };
 
@@ -83,18 +85,18 @@ class KeptConversationsTest : public testing::Test {
 
   // A conversation of `tokens` that is kept. -> its id
   std::int64_t Keep(KeptConversations& kept, const Tokens& tokens) {
-    const SessionId id = node_.Add(kLabel, tokens);
-    kept.Keep(id, tokens);
-    return id.value();
+    const SessionRef session = node_.Add(kLabel, tokens);
+    kept.Keep(session, tokens);
+    return session.id.value();
   }
 
   // The conversation and how much of `prompt` it has; it is given back. 0, 0: none.
   std::pair<std::int64_t, std::int64_t> Take(KeptConversations& kept, const Tokens& prompt) {
     const std::optional<KeptConversations::Beginning> taken = kept.Take(prompt, never_);
     if (!taken.has_value()) return {0, 0};
-    open_.Give(taken->id);
-    kept.Keep(taken->id, {prompt.begin(), prompt.begin() + taken->token_count}, taken->seals);
-    return {taken->id.value(), taken->token_count};
+    open_.Give(taken->session.id);
+    kept.Keep(taken->session, {prompt.begin(), prompt.begin() + taken->token_count}, taken->seals);
+    return {taken->session.id.value(), taken->token_count};
   }
 
   using Found = std::pair<std::int64_t, std::int64_t>;
@@ -122,8 +124,8 @@ TEST_F(KeptConversationsTest, GoesOnWithWhatThePromptContinuesAndForksTheRest) {
 }
 
 TEST_F(KeptConversationsTest, DropsTheOldestAndKeepsWhatIsSomebodyElses) {
-  const std::int64_t own = node_.Add("mine", Numbers(0, 40)).value();
-  const std::int64_t other = node_.Add("cairn:http 127.0.0.1:81", Numbers(0, 40)).value();
+  const std::int64_t own = node_.Add("mine", Numbers(0, 40)).id.value();
+  const std::int64_t other = node_.Add("cairn:http 127.0.0.1:81", Numbers(0, 40)).id.value();
   KeptConversations kept = Make(2);
   kept.Adopt();
   Keep(kept, Numbers(100, 40));
@@ -136,6 +138,20 @@ TEST_F(KeptConversationsTest, DropsTheOldestAndKeepsWhatIsSomebodyElses) {
   node_.sessions[third].created.label = "mine";
   kept.DropAll();
   EXPECT_EQ(node_.Ids(), Ids({own, other, second, third}));
+}
+
+// The KV node comes back with another store, whose conversation looks like the one that is kept.
+TEST_F(KeptConversationsTest, WhatHasTheNumberOfAKeptOneIsLeftAlone) {
+  KeptConversations kept = Make(1);
+  const std::int64_t first = Keep(kept, Numbers(0, 40));
+  node_.sessions[first].created.uid = std::string(kUidBytes, 'x');
+  EXPECT_EQ(Take(kept, Numbers(0, 50)), Found(0, 0));
+  EXPECT_EQ(Take(kept, Numbers(0, 30)), Found(0, 0));  // no fork of it either
+  const std::int64_t second = Keep(kept, Numbers(100, 40));
+  node_.sessions[second].created.uid = std::string(kUidBytes, 'y');
+  Keep(kept, Numbers(200, 40));  // the one before gives way
+  kept.DropAll();
+  EXPECT_EQ(node_.Ids(), Ids({first, second}));
 }
 
 TEST_F(KeptConversationsTest, ForgetsWhatSomebodyWentOnWithOrDeleted) {
@@ -290,8 +306,8 @@ TEST_F(KeptConversationsTest, MakesAsMuchRoomAsIsWanted) {
 }
 
 TEST_F(KeptConversationsTest, TheNextStartFindsWhatIsKeptUnlessNoneMayBe) {
-  const std::int64_t own = node_.Add("mine", Numbers(0, 40)).value();
-  const std::int64_t id = node_.Add(kLabel, Numbers(0, 40)).value();
+  const std::int64_t own = node_.Add("mine", Numbers(0, 40)).id.value();
+  const std::int64_t id = node_.Add(kLabel, Numbers(0, 40)).id.value();
   node_.Add(kLabel, {});
   KeptConversations kept = Make(8);
   kept.Adopt();
@@ -307,10 +323,10 @@ TEST_F(KeptConversationsTest, TheNextStartDropsWhatAnotherPolicyMade) {
   dense.name = "dense";
   PolicyChoice denser = dense;
   denser.selection.select_percent = 6;
-  const std::int64_t full = node_.Add(kLabel, Numbers(0, 40)).value();
-  const std::int64_t wanted = node_.Add(kLabel, Numbers(100, 40)).value();
-  const std::int64_t other = node_.Add(kLabel, Numbers(200, 40)).value();
-  const std::int64_t damaged = node_.Add(kLabel, Numbers(300, 40)).value();
+  const std::int64_t full = node_.Add(kLabel, Numbers(0, 40)).id.value();
+  const std::int64_t wanted = node_.Add(kLabel, Numbers(100, 40)).id.value();
+  const std::int64_t other = node_.Add(kLabel, Numbers(200, 40)).id.value();
+  const std::int64_t damaged = node_.Add(kLabel, Numbers(300, 40)).id.value();
   node_.sessions[wanted].committed.policy = WrapPolicyState(dense, {1, "state"});
   node_.sessions[other].committed.policy = WrapPolicyState(denser, {1, "state"});
   node_.sessions[damaged].committed.policy = {kWrappedPolicyVersion, "x"};

@@ -82,7 +82,9 @@ class EngineEpochTest : public EngineTest {
         .status();
   }
   absl::StatusOr<SealedSegment> Seal() {
-    return Await<SealedSegment>([&](auto done) { engine_->SealSession(id_, std::move(done)); });
+    return Await<SealedSegment>([&](auto done) {
+      engine_->SealSession({id_, ""}, std::move(done));
+    });
   }
   std::int64_t FlashBytes() {
     const auto sessions =
@@ -254,7 +256,8 @@ TEST_F(EngineEpochTest, AReadOfAnEndedAttachmentIsDropped) {
   });
   ASSERT_TRUE(WaitForHeld());
   std::promise<absl::StatusOr<Attachment>> opened;
-  engine_->OpenSession(id_, [&](auto attachment) { opened.set_value(std::move(attachment)); });
+  engine_->OpenSession({{id_, ""}, {}},
+                       [&](auto attachment) { opened.set_value(std::move(attachment)); });
   EXPECT_FALSE(fetch.get().ok());
   device_->Release();
   const auto attachment = opened.get_future().get();
@@ -296,7 +299,8 @@ TEST_F(EngineEpochTest, OperationsThatWaitWhenTheirEpochEndsAreNotApplied) {
   session_->Send(Entries(Positions::Range(4, 10)));
   const auto older = std::move(session_);
   std::promise<absl::StatusOr<Attachment>> opened;
-  engine_->OpenSession(id_, [&](auto attachment) { opened.set_value(std::move(attachment)); });
+  engine_->OpenSession({{id_, ""}, {}},
+                       [&](auto attachment) { opened.set_value(std::move(attachment)); });
   Stats();  // the older attachment is ending
   device_->Release();
   const auto attachment = opened.get_future().get();

@@ -56,9 +56,10 @@ class EngineFaultTest : public ::testing::Test {
     CreateSession request;
     request.key = SmallKey();
     request.layout = layout_;
-    const auto id = Await<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
+    const auto id =
+        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
     ASSERT_TRUE(id.ok()) << id.status().ToString();
-    id_ = *id;
+    id_ = id->id;
     Open();
   }
 
@@ -112,8 +113,9 @@ class EngineFaultTest : public ::testing::Test {
     });
     ASSERT_TRUE(closed.ok()) << closed.status();
     session_.reset();
-    const auto sealed =
-        Await<SealedSegment>([&](auto done) { engine_->SealSession(id_, std::move(done)); });
+    const auto sealed = Await<SealedSegment>([&](auto done) {
+      engine_->SealSession({id_, ""}, std::move(done));
+    });
     ASSERT_TRUE(sealed.ok()) << sealed.status();
   }
 

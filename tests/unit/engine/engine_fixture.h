@@ -40,9 +40,10 @@ class EngineTest : public ::testing::Test {
     request.layout = layout_;
     request.parent_segment_id = parent;
     request.parent_token_count = t;
-    const auto id = Await<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
+    const auto id =
+        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
     EXPECT_TRUE(id.ok()) << id.status().ToString();
-    return id.value_or(SessionId(0));
+    return id.ok() ? id->id : SessionId(0);
   }
 
   std::unique_ptr<TestSession> Open(SessionId id) {
@@ -131,7 +132,9 @@ class EngineTest : public ::testing::Test {
   }
 
   absl::Status Delete(SessionId id) {
-    return Await<std::monostate>([&](auto done) { engine_->DeleteSession(id, std::move(done)); })
+    return Await<std::monostate>([&](auto done) {
+             engine_->DeleteSession({id, ""}, std::move(done));
+           })
         .status();
   }
 

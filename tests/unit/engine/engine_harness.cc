@@ -49,17 +49,23 @@ absl::StatusOr<std::unique_ptr<TestSession>> TestSession::Bind(Engine& engine,
   return session;
 }
 
-absl::StatusOr<std::unique_ptr<TestSession>> TestSession::Open(Engine& engine, SessionId id) {
+absl::StatusOr<std::unique_ptr<TestSession>> TestSession::Open(Engine& engine, SessionId id,
+                                                               const AttachAttempt& attempt) {
   CAIRN_ASSIGN_OR_RETURN(Attachment attachment, Await<Attachment>([&](auto done) {
-                           engine.OpenSession(id, std::move(done));
+                           engine.OpenSession({{id, ""}, attempt}, std::move(done));
                          }));
   return Bind(engine, std::move(attachment));
 }
 
 absl::StatusOr<std::unique_ptr<TestSession>> TestSession::Resume(Engine& engine, SessionId id,
                                                                  Epoch epoch) {
+  return Resume(engine, {id, epoch, {}, OpSeq()});
+}
+
+absl::StatusOr<std::unique_ptr<TestSession>> TestSession::Resume(Engine& engine,
+                                                                 const ResumeRequest& request) {
   CAIRN_ASSIGN_OR_RETURN(Attachment attachment, Await<Attachment>([&](auto done) {
-                           engine.ResumeSession(id, epoch, std::move(done));
+                           engine.ResumeSession(request, std::move(done));
                          }));
   return Bind(engine, std::move(attachment));
 }

@@ -25,9 +25,12 @@ absl::StatusOr<T> Await(Start&& start) {
 // One attached session, with waiting reads. Numbers changing operations itself.
 class TestSession {
  public:
-  static absl::StatusOr<std::unique_ptr<TestSession>> Open(Engine& engine, SessionId id);
+  static absl::StatusOr<std::unique_ptr<TestSession>> Open(Engine& engine, SessionId id,
+                                                           const AttachAttempt& attempt = {});
   static absl::StatusOr<std::unique_ptr<TestSession>> Resume(Engine& engine, SessionId id,
                                                              Epoch epoch);
+  static absl::StatusOr<std::unique_ptr<TestSession>> Resume(Engine& engine,
+                                                             const ResumeRequest& request);
 
   const Attachment& attachment() const { return attachment_; }
   // Submits and returns the number; waits while the channel is full.

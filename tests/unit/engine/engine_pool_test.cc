@@ -48,9 +48,10 @@ class EnginePoolTest : public ::testing::Test {
     CreateSession request;
     request.key = SmallKey();
     request.layout = layout_;
-    const auto id = Await<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
+    const auto id =
+        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
     ASSERT_TRUE(id.ok()) << id.status().ToString();
-    id_ = *id;
+    id_ = id->id;
     token_count_ = checkpointed_ = 0;
     Reopen();
   }

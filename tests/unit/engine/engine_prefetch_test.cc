@@ -54,9 +54,10 @@ class EnginePrefetchTest : public ::testing::Test {
     CreateSession request;
     request.key = SmallKey();
     request.layout = layout_;
-    const auto id = Await<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
+    const auto id =
+        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
     ASSERT_TRUE(id.ok()) << id.status().ToString();
-    id_ = *id;
+    id_ = id->id;
     token_count_ = 0;
     Reopen();
   }
@@ -311,8 +312,9 @@ TEST_F(EnginePrefetchTest, WhatLeavesUnusedIsCounted) {
   SendPrefetch(1, 1);
   LetTheEngineLook();
   session_.reset();
-  EXPECT_TRUE(
-      Await<std::monostate>([&](auto done) { engine_->DeleteSession(id_, std::move(done)); }).ok());
+  EXPECT_TRUE(Await<std::monostate>([&](auto done) {
+                engine_->DeleteSession({id_, ""}, std::move(done));
+              }).ok());
   EXPECT_EQ(Stats().prefetch_used_bytes, 0);
   EXPECT_EQ(Stats().prefetch_wasted_bytes, kClusterBytes);
 }

@@ -43,9 +43,10 @@ class EngineRelatedTest : public EngineTest {
     request.layout = one_head_;
     request.parent_segment_id = parent;
     request.parent_token_count = token_count;
-    const auto id = Await<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
+    const auto id =
+        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
     EXPECT_TRUE(id.ok()) << id.status().ToString();
-    return id.value_or(SessionId(0));
+    return id.ok() ? id->id : SessionId(0);
   }
 
   // What no checkpoint covers is gone, as after a crash.

@@ -374,7 +374,7 @@ TEST_F(EngineTest, UnknownSessionsAndBadRequestsAreRefusedClearly) {
   request.layout = layout_;
   request.layout.head_dim = 0;
   const auto created =
-      Await<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
+      Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
   EXPECT_EQ(created.status().code(), absl::StatusCode::kInvalidArgument);
   auto session = Open(Create());
   const auto reply = session->Read(Fetch{5, {}, false});

@@ -44,9 +44,10 @@ class EngineUnboundTest : public ::testing::Test {
     CreateSession request;
     request.key = SmallKey();
     request.layout = layout_;
-    const auto id = Await<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
+    const auto id =
+        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
     ASSERT_TRUE(id.ok()) << id.status();
-    id_ = *id;
+    id_ = id->id;
     auto session = TestSession::Open(*engine_, id_);
     ASSERT_TRUE(session.ok()) << session.status();
     const Positions positions = Positions::Range(0, 5);
@@ -75,8 +76,9 @@ TEST_F(EngineUnboundTest, AWriteThatFailsBeforeTheChannelComesIsToldToTheChannel
   MakeLoggedSession();
   Start(/*place_at_idle=*/true);
   disk_.FailNextWrites(1);
-  const auto attachment =
-      Await<Attachment>([&](auto done) { engine_->OpenSession(id_, std::move(done)); });
+  const auto attachment = Await<Attachment>([&](auto done) {
+    engine_->OpenSession({{id_, ""}, {}}, std::move(done));
+  });
   ASSERT_TRUE(attachment.ok()) << attachment.status();
   while (disk_.hits().failed_writes == 0) {
   }

@@ -105,8 +105,9 @@ TEST_F(VanishedDeviceTest, SessionsCanBeOpenedAndDeletedWithoutIt) {
   AppendTokens(1, Positions::Range(0, 3));
   ExpectWhole(1, Positions::Range(0, 3));  // from memory
   EXPECT_FALSE(TakeCheckpoint(0, 3).ok());
-  const auto deleted =
-      Await<std::monostate>([&](auto done) { engine_->DeleteSession(id_, std::move(done)); });
+  const auto deleted = Await<std::monostate>([&](auto done) {
+    engine_->DeleteSession({id_, ""}, std::move(done));
+  });
   EXPECT_TRUE(deleted.ok()) << deleted.status();
   id_ = kept;
   ComeBack();

@@ -231,11 +231,11 @@ absl::Status FaultWorld::FinishCheckpoint(Chat& chat, OpSeq op_seq) {
 }
 
 absl::Status FaultWorld::Create(const CreateSession& request, Oracle oracle) {
-  const auto id = Await<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
+  const auto id = Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
   if (absl::IsNotFound(id.status())) return absl::OkStatus();  // the parent went with its sessions
   CAIRN_RETURN_IF_ERROR(id.status());
   Chat chat;
-  chat.id = *id;
+  chat.id = id->id;
   chat.at_checkpoint[OpSeq(0)] = std::move(oracle);
   chats_.push_back(std::move(chat));
   return Open(chats_.size() - 1);
@@ -264,7 +264,9 @@ absl::Status FaultWorld::Fork() {
 absl::Status FaultWorld::Delete(std::size_t index) {
   const SessionId id = chats_[index].id;
   chats_.erase(chats_.begin() + static_cast<std::ptrdiff_t>(index));
-  return Await<std::monostate>([&](auto cb) { engine_->DeleteSession(id, std::move(cb)); })
+  return Await<std::monostate>([&](auto cb) {
+           engine_->DeleteSession({id, ""}, std::move(cb));
+         })
       .status();
 }
 

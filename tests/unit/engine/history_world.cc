@@ -158,10 +158,10 @@ void HistoryWorld::Create() {
   request.key = SmallKey();
   request.key.kv_format = layout_.kv_format;
   request.layout = layout_;
-  const auto id = Await<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
+  const auto id = Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
   ASSERT_TRUE(id.ok()) << id.status().ToString();
   Chat chat;
-  chat.id = *id;
+  chat.id = id->id;
   chat.at_checkpoint[OpSeq(0)] = Oracle();
   chats_.push_back(std::move(chat));
   OpenFresh(chats_.back());
@@ -178,11 +178,11 @@ void HistoryWorld::Fork() {
   request.layout = layout_;
   request.parent_segment_id = parent.segment;
   request.parent_token_count = parent.start + 1 + Random(count);
-  const auto id = Await<SessionId>([&](auto done) { engine_->Create(request, std::move(done)); });
+  const auto id = Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
   if (id.status().code() == absl::StatusCode::kNotFound) return;  // it went with its sessions
   ASSERT_TRUE(id.ok()) << id.status().ToString();
   Chat chat;
-  chat.id = *id;
+  chat.id = id->id;
   chat.at_checkpoint[OpSeq(0)] = parent.oracle;
   chat.at_checkpoint[OpSeq(0)].CutTo(request.parent_token_count);
   chats_.push_back(std::move(chat));
@@ -410,8 +410,9 @@ void HistoryWorld::CheckAll(Chat& chat) {
 void HistoryWorld::Delete(std::size_t index) {
   const SessionId id = chats_[index].id;
   chats_.erase(chats_.begin() + static_cast<std::ptrdiff_t>(index));
-  const auto done =
-      Await<std::monostate>([&](auto cb) { engine_->DeleteSession(id, std::move(cb)); });
+  const auto done = Await<std::monostate>([&](auto cb) {
+    engine_->DeleteSession({id, ""}, std::move(cb));
+  });
   ASSERT_TRUE(done.ok()) << done.status().ToString();
 }
 

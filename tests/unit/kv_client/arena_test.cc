@@ -204,8 +204,8 @@ TEST_F(ArenaTest, AReplyOutlivesItsSessionUntilTheMemoryIsUsedAgain) {
   options.arena_bytes_max = kv::kArenaBytesMin;
   Start(options);
   const auto node = Connect(/*use_arena=*/true);
-  const SessionId first = *node->Create(WideSession());
-  auto session = *node->Open(first);
+  const SessionId first = node->Create(WideSession())->id;
+  auto session = *node->Open({first});
   Store(*session, 0, 40);
   const auto other = *node->Open(*node->Create(WideSession()));  // keeps the arena's granules
   Store(*other, 0, 40);
@@ -227,9 +227,9 @@ TEST_F(ArenaTest, AReplyOutlivesItsSessionUntilTheMemoryIsUsedAgain) {
 
 TEST_F(ArenaTest, ARequestIdUsedAgainUnderItsLeaseGetsItsBytesInline) {
   const auto node = Connect(/*use_arena=*/true);
-  const SessionId id = *node->Create(WideSession());
+  const SessionId id = node->Create(WideSession())->id;
   {
-    const auto session = *node->Open(id);
+    const auto session = *node->Open({id});
     Store(*session, 0, 40);
   }
   NodeLink link(socket_path_, KvClientOptions());

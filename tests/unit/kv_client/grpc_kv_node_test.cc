@@ -27,10 +27,10 @@ class GrpcKvNodeTest : public testing::Test {
     auto connected = GrpcKvNode::Connect(node_.socket_path(), QuickOptions());
     EXPECT_TRUE(connected.ok()) << connected.status();
     client_ = *std::move(connected);
-    session_id_ = *client_->Create(values::ValidCreateSession());
+    session_id_ = client_->Create(values::ValidCreateSession())->id;
   }
   std::unique_ptr<KvSession> Open() {
-    auto session = client_->Open(session_id_);
+    auto session = client_->Open({session_id_});
     EXPECT_TRUE(session.ok()) << session.status();
     return *std::move(session);
   }
@@ -115,7 +115,7 @@ TEST_F(GrpcKvNodeTest, ReplayBufferHasAHardLimitThatACheckpointClears) {
   options.replay_bytes_max = 1000;
   const auto client = GrpcKvNode::Connect(node_.socket_path(), options);
   ASSERT_TRUE(client.ok());
-  const auto opened = (*client)->Open(session_id_);
+  const auto opened = (*client)->Open({session_id_});
   ASSERT_TRUE(opened.ok());
   KvSession& session = **opened;
   std::int64_t sent = 0;
@@ -146,8 +146,8 @@ TEST_F(GrpcKvNodeTest, OperationOverTheMessageLimitIsRefusedAndTheSessionGoesOn)
 }
 
 TEST_F(GrpcKvNodeTest, UnknownSessionIsNotFound) {
-  EXPECT_EQ(client_->Open(SessionId(99)).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(client_->Delete(SessionId(99)).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client_->Open({SessionId(99)}).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client_->Delete({SessionId(99)}).code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(GrpcKvNodeTest, SessionThatAnotherOpenedIsAborted) {
@@ -163,9 +163,9 @@ TEST_F(GrpcKvNodeTest, SessionThatAnotherOpenedIsAborted) {
 TEST_F(GrpcKvNodeTest, ClosedSessionCanBeSealedAtOnce) {
   {
     const auto session = Open();
-    EXPECT_EQ(client_->Seal(session_id_).status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(client_->Seal({session_id_}).status().code(), absl::StatusCode::kFailedPrecondition);
   }
-  EXPECT_TRUE(client_->Seal(session_id_).ok());
+  EXPECT_TRUE(client_->Seal({session_id_}).ok());
 }
 
 TEST_F(GrpcKvNodeTest, ListAndStatsComeThrough) {

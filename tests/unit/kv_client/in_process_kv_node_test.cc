@@ -19,8 +19,8 @@ class InProcessKvNodeTest : public testing::Test {
     auto engine = std::make_unique<kv::fake::FakeEngine>(std::make_shared<kv::fake::FakeStore>());
     engine_ = engine.get();
     node_ = std::make_unique<InProcessKvNode>(std::move(engine));
-    session_id_ = *node_->Create(values::ValidCreateSession());
-    session_ = *node_->Open(session_id_);
+    session_id_ = node_->Create(values::ValidCreateSession())->id;
+    session_ = *node_->Open({session_id_});
   }
 
   kv::fake::FakeEngine* engine_ = nullptr;
@@ -54,7 +54,7 @@ TEST_F(InProcessKvNodeTest, CheckpointOutlivesTheSession) {
   ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(1, 0)).ok());
   ASSERT_TRUE(session_->WaitForCheckpoint().ok());
   session_.reset();
-  session_ = *node_->Open(session_id_);
+  session_ = *node_->Open({session_id_});
   EXPECT_EQ(session_->attachment().token_count, 1);
   EXPECT_EQ(values::EntriesOf(session_->StartRead(values::FetchAll())), values::EntriesUpTo(1));
 }
@@ -72,7 +72,7 @@ TEST_F(InProcessKvNodeTest, FailedOperationStaysUntilReattach) {
 }
 
 TEST_F(InProcessKvNodeTest, UnknownSessionIsNotFound) {
-  EXPECT_EQ(node_->Open(SessionId(99)).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(node_->Open({SessionId(99)}).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST(RamKvNodeTest, EngineInMemoryKeepsASession) {

@@ -23,8 +23,8 @@ class ReconnectTest : public testing::Test {
     options_.backoff_min = std::chrono::milliseconds(1);
     options_.backoff_max = std::chrono::milliseconds(20);
     Connect();
-    session_id_ = *client_->Create(values::ValidCreateSession());
-    session_ = *client_->Open(session_id_);
+    session_id_ = client_->Create(values::ValidCreateSession())->id;
+    session_ = *client_->Open({session_id_});
   }
   void Connect() {
     auto connected = GrpcKvNode::Connect(node_.socket_path(), options_);
@@ -212,7 +212,7 @@ TEST_F(ReconnectTest, OwnerInBetweenAbortsTheSession) {
   // Nobody else can open it while the node is away, so the other owner opens it first thing after.
   node_.Start();
   Connect();
-  const auto other = client_->Open(session_id_);
+  const auto other = client_->Open({session_id_});
   ASSERT_TRUE(other.ok());
   // Either the resume or the stream that it had already made is refused.
   absl::Status status;
@@ -224,14 +224,14 @@ TEST_F(ReconnectTest, NodeThatDoesNotComeBackIsUnavailable) {
   options_.reconnect_time_max = std::chrono::milliseconds(50);
   session_.reset();
   Connect();
-  session_ = *client_->Open(session_id_);
+  session_ = *client_->Open({session_id_});
   node_.Stop();
   const absl::Status status = session_->StartRead(values::FetchAll()).get().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_EQ(session_->Send(values::AppendAt(0)).code(), absl::StatusCode::kUnavailable);
   // Not that there is no such session.
-  EXPECT_EQ(client_->Delete(session_id_).code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(client_->Open(session_id_).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(client_->Delete({session_id_}).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(client_->Open({session_id_}).status().code(), absl::StatusCode::kUnavailable);
   node_.Start();
   const absl::Status reattached = session_->Reattach();
   ASSERT_TRUE(reattached.ok()) << reattached;
@@ -244,7 +244,7 @@ TEST_F(ReconnectTest, SessionThatWasDeletedMeanwhileIsNotFound) {
   node_.Stop();
   node_.Start();
   Connect();
-  ASSERT_TRUE(client_->Delete(session_id_).ok());
+  ASSERT_TRUE(client_->Delete({session_id_}).ok());
   // It may have resumed before the deletion; then the next loss shows it.
   Restart();
   absl::Status status;

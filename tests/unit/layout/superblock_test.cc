@@ -51,7 +51,7 @@ TEST(Superblock, DecodesToWhatWasEncoded) {
 }
 
 // These bytes are on disks already: a change of them needs a new format version.
-TEST(Superblock, BytesOfFormatVersionTwoAreFixed) {
+TEST(Superblock, BytesOfFormatVersionThreeAreFixed) {
   const Copy copy = Of(0x0102030405060708);
   std::string head;
   for (int i = 0; i < 64; ++i) {
@@ -59,7 +59,7 @@ TEST(Superblock, BytesOfFormatVersionTwoAreFixed) {
   }
   EXPECT_EQ(head,
             "434149524e4b5600"
-            "02000000"
+            "03000000"
             "00100000"
             "0807060504030201"
             "0102030405060708090a0b0c0d0e0f10"
@@ -68,11 +68,13 @@ TEST(Superblock, BytesOfFormatVersionTwoAreFixed) {
             "8877665544332211");
 }
 
-TEST(Superblock, OfFormatVersionOneIsRead) {
-  const Copy old = Forged(8, [](auto& b) { b.format_version = 1; });
-  const absl::StatusOr<Superblock> decoded = DecodeSuperblock(old, 0);
-  ASSERT_TRUE(decoded.ok()) << decoded.status();
-  EXPECT_EQ(*decoded, Example(8));
+TEST(Superblock, OfOlderFormatVersionsAreRead) {
+  for (std::uint32_t version = kFormatVersionMin; version < kFormatVersion; ++version) {
+    const Copy old = Forged(8, [version](auto& b) { b.format_version = version; });
+    const absl::StatusOr<Superblock> decoded = DecodeSuperblock(old, 0);
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(*decoded, Example(8));
+  }
   EXPECT_FALSE(DecodeSuperblock(Forged(8, [](auto& b) { b.format_version = 0; }), 0).ok());
 }
 
@@ -101,7 +103,7 @@ TEST(Superblock, AnIntactCopyOfAnotherFormatIsRefusedAndNotCalledDamaged) {
   const absl::Status newer =
       DecodeSuperblock(Forged(2, [](auto& b) { b.format_version = 7; }), 0).status();
   EXPECT_EQ(newer.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(Says(newer, "format version 7, this program reads versions 1 to 2")) << newer;
+  EXPECT_TRUE(Says(newer, "format version 7, this program reads versions 1 to 3")) << newer;
   const absl::Status pages =
       DecodeSuperblock(Forged(2, [](auto& b) { b.page_bytes = 16384; }), 0).status();
   EXPECT_EQ(pages.code(), absl::StatusCode::kFailedPrecondition);
@@ -153,7 +155,7 @@ TEST(ChooseSuperblock, TwoDamagedCopiesAreDataLossWithAdvice) {
 }
 
 TEST(ChooseSuperblock, NeverFallsBackFromANewerFormatToAnOlderCopy) {
-  const Copy newer = Forged(3, [](auto& b) { b.format_version = 3; });
+  const Copy newer = Forged(3, [](auto& b) { b.format_version = kFormatVersion + 1; });
   EXPECT_EQ(ChooseSuperblock(Of(2), newer).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 

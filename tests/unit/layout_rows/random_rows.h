@@ -66,6 +66,8 @@ inline SessionRow RandomSessionRow(test::Rng& rng) {
   row.flash_bytes = RandomNumber(rng);
   row.create_time_us = RandomNumber(rng);
   row.checkpoint_time_us = RandomNumber(rng);
+  if (rng.Below(4) != 0) row.uid = RandomBytes(rng, kUidBytes);
+  if (rng.Below(4) != 0) row.owner = {RandomBytes(rng, kUidBytes), RandomNumber(rng)};
   return row;
 }
 

@@ -31,7 +31,38 @@ TEST(RowValuesTest, SessionRowsRoundTrip) {
     EXPECT_EQ(decoded->flash_bytes, row.flash_bytes);
     EXPECT_EQ(decoded->create_time_us, row.create_time_us);
     EXPECT_EQ(decoded->checkpoint_time_us, row.checkpoint_time_us);
+    EXPECT_EQ(decoded->uid, row.uid);
+    EXPECT_EQ(decoded->owner.owner, row.owner.owner);
+    EXPECT_EQ(decoded->owner.number, row.owner.number);
   }
+}
+
+// What version 1 wrote ends with the times.
+TEST(RowValuesTest, SessionRowsOfVersion1HaveNoIdentity) {
+  SessionRow row;
+  row.key.model_digest = std::string(kDigestBytes, 'm');
+  row.key.rope_parameters = "none";
+  row.layout = {1, 1, 40, KvFormat::kF16};
+  row.epoch = Epoch(7);
+  std::string bytes = EncodeSessionRow(row);
+  bytes.resize(bytes.size() - 3);  // two strings of no bytes, and a zero
+  EXPECT_EQ(DecodeSessionRow(bytes).status().code(), absl::StatusCode::kDataLoss);
+  bytes[0] = 1;
+  const auto decoded = DecodeSessionRow(bytes);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->epoch, Epoch(7));
+  EXPECT_EQ(decoded->uid, "");
+  EXPECT_EQ(decoded->owner.owner, "");
+}
+
+TEST(RowValuesTest, AUidOfAnotherLengthIsDataLoss) {
+  test::Rng rng(test::TestSeed());
+  SessionRow row = RandomSessionRow(rng);
+  row.uid = "short";
+  EXPECT_EQ(DecodeSessionRow(EncodeSessionRow(row)).status().code(), absl::StatusCode::kDataLoss);
+  row = RandomSessionRow(rng);
+  row.owner.owner = std::string(kUidBytes + 1, 'o');
+  EXPECT_EQ(DecodeSessionRow(EncodeSessionRow(row)).status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST(RowValuesTest, SegmentRowsRoundTrip) {

@@ -111,7 +111,7 @@ TEST(RowsDamageTest, ARowCutShortOrOfAnotherVersionIsDataLoss) {
           EXPECT_FALSE(status.ok()) << kind.name << " cut to " << size << " of " << row.size();
         }
       }
-      row[0] = static_cast<char>(kRowVersion + 1);
+      row[0] = static_cast<char>(kSessionRowVersion + 1);  // the highest that a row has
       EXPECT_EQ(kind.decode(row).code(), absl::StatusCode::kDataLoss) << kind.name;
     }
   }

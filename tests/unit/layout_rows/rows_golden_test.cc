@@ -164,8 +164,15 @@ TEST(RowsGoldenTest, SessionAndSegmentRows) {
   session.flash_bytes = 1;
   session.create_time_us = 2;
   session.checkpoint_time_us = 3;
+  session.uid = std::string(16, 'u');
+  session.owner = {std::string(16, 'o'), 5};
+  const auto repeated = [](const std::string& byte) {
+    std::string hex;
+    for (int i = 0; i < 16; ++i) hex += byte;
+    return hex;
+  };
   EXPECT_EQ(Hex(EncodeSessionRow(session)),
-            "01"
+            "02"
             "09"
             "03"
             "c801" +
@@ -174,7 +181,9 @@ TEST(RowsGoldenTest, SessionAndSegmentRows) {
                 "a426"
                 "01"
                 "02"
-                "03");
+                "03"
+                "10" +
+                repeated("75") + "10" + repeated("6f") + "05");
 
   SegmentRow segment;
   segment.parent = SegmentId(8);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/random_bytes.h"
 #include "common/base/thread.h"
 
 namespace cairn::kv::fake {
@@ -132,23 +133,74 @@ int FakeEngine::queued_count_max() {
   return queued_count_max_;
 }
 
-void FakeEngine::Create(CreateSession request, Callback<SessionId> done) {
+void FakeEngine::LoseReplies(int count) {
+  MutexLock lock(mutex_);
+  replies_to_lose_ = count;
+}
+
+bool FakeEngine::replies_were_lost() {
+  MutexLock lock(mutex_);
+  return replies_were_lost_;
+}
+
+void FakeEngine::RefuseChannels(int count) {
+  MutexLock lock(mutex_);
+  channels_to_refuse_ = count;
+}
+
+bool FakeEngine::RefusesChannel() {
+  MutexLock lock(mutex_);
+  if (channels_to_refuse_ == 0) return false;
+  --channels_to_refuse_;
+  return true;
+}
+
+template <typename T>
+absl::StatusOr<T> FakeEngine::AnswerOf(absl::StatusOr<T> result) {
+  MutexLock lock(mutex_);
+  if (replies_to_lose_ == 0) return result;
+  --replies_to_lose_;
+  replies_were_lost_ = true;
+  return Unavailable("the reply was lost");
+}
+
+absl::StatusOr<FakeSession*> FakeEngine::FindSession(const SessionRef& ref) const {
+  const auto found = store_->sessions.find(ref.id);
+  if (found == store_->sessions.end()) return NotFound("there is no session {}", ref.id);
+  if (IsMeant(ref, found->second.created.uid)) return &found->second;
+  return FailedPrecondition("session {} is another one", ref.id);
+}
+
+absl::StatusOr<SessionRef> FakeEngine::MakeSession(const CreateSession& request) const {
+  for (const auto& [id, session] : store_->sessions) {
+    if (!request.uid.empty() && session.created.uid == request.uid)
+      return SessionRef{id, request.uid};
+  }
+  if (request.parent.id != SessionId()) CAIRN_RETURN_IF_ERROR(FindSession(request.parent).status());
+  const SessionId id(static_cast<std::int64_t>(store_->sessions.size()) + 1);
+  CreateSession& created = store_->sessions[id].created;
+  created = request;
+  if (created.uid.empty()) created.uid = RandomBytes(kUidBytes);
+  return SessionRef{id, created.uid};
+}
+
+void FakeEngine::Create(CreateSession request, Callback<SessionRef> done) {
   Post([this, request = std::move(request), done = std::move(done)] {
-    const SessionId id(static_cast<std::int64_t>(store_->sessions.size()) + 1);
-    store_->sessions[id].created = request;
-    done(id);
+    done(AnswerOf(MakeSession(request)));
   });
 }
 
-Attachment FakeEngine::NewEpoch(SessionId id, FakeSession* session) {
+Attachment FakeEngine::NewEpoch(SessionId id, FakeSession* session, const AttachAttempt& attempt) {
   const auto old = attached_.find(id);
   if (old != attached_.end() && old->second.observer != nullptr) {
     old->second.observer->OnFailure(OpSeq(), FailedPrecondition("a newer epoch of {}", id));
   }
   session->epoch = Epoch(session->epoch.value() + 1);
+  session->owner = attempt;
   attached_[id] = {session->epoch, session->committed, OpSeq(), nullptr};
   Attachment out;
   out.session_id = id;
+  out.uid = session->created.uid;
   out.epoch = session->epoch;
   out.token_count = session->committed.token_count;
   out.op_seq = session->committed.op_seq;
@@ -159,28 +211,32 @@ Attachment FakeEngine::NewEpoch(SessionId id, FakeSession* session) {
   return out;
 }
 
-void FakeEngine::OpenSession(SessionId session, Callback<Attachment> done) {
-  Post([this, session, done = std::move(done)] {
-    const auto found = store_->sessions.find(session);
-    if (found == store_->sessions.end()) {
-      done(NotFound("there is no session {}", session));
-      return;
-    }
-    done(NewEpoch(session, &found->second));
+void FakeEngine::OpenSession(OpenRequest request, Callback<Attachment> done) {
+  Post([this, request = std::move(request), done = std::move(done)] {
+    const absl::StatusOr<FakeSession*> session = FindSession(request.session);
+    if (!session.ok()) return done(session.status());
+    done(AnswerOf<Attachment>(NewEpoch(request.session.id, *session, request.attempt)));
   });
 }
 
-void FakeEngine::ResumeSession(SessionId session, Epoch epoch, Callback<Attachment> done) {
-  Post([this, session, epoch, done = std::move(done)] {
-    const auto found = store_->sessions.find(session);
-    if (found == store_->sessions.end()) {
-      done(NotFound("there is no session {}", session));
-    } else if (found->second.epoch != epoch) {
-      done(FailedPrecondition("session {} is at epoch {}, not {}", session, found->second.epoch,
-                              epoch));
-    } else {
-      done(NewEpoch(session, &found->second));
+void FakeEngine::ResumeSession(ResumeRequest request, Callback<Attachment> done) {
+  Post([this, request = std::move(request), done = std::move(done)] {
+    const absl::StatusOr<FakeSession*> found = FindSession({request.session_id, ""});
+    if (!found.ok()) return done(found.status());
+    FakeSession& session = **found;
+    const bool is_last = request.attempt.owner.empty()
+                             ? session.epoch == request.epoch
+                             : session.owner.owner == request.attempt.owner &&
+                                   session.owner.number < request.attempt.number;
+    if (!is_last) {
+      return done(FailedPrecondition("session {} is at epoch {}, not {}", request.session_id,
+                                     session.epoch, request.epoch));
     }
+    if (session.committed.op_seq < request.op_seq) {
+      return done(DataLoss("session {} is at operation {}, not {}", request.session_id,
+                           session.committed.op_seq, request.op_seq));
+    }
+    done(AnswerOf<Attachment>(NewEpoch(request.session_id, &session, request.attempt)));
   });
 }
 
@@ -191,13 +247,12 @@ void FakeEngine::CloseSession(SessionId session, Epoch epoch, Callback<std::mono
   });
 }
 
-void FakeEngine::DeleteSession(SessionId session, Callback<std::monostate> done) {
-  Post([this, session, done = std::move(done)] {
-    if (store_->sessions.erase(session) == 0) {
-      done(NotFound("there is no session {}", session));
-      return;
-    }
-    done(std::monostate());
+void FakeEngine::DeleteSession(SessionRef session, Callback<std::monostate> done) {
+  Post([this, session = std::move(session), done = std::move(done)] {
+    const absl::Status found = FindSession(session).status();
+    if (!found.ok()) return done(found);
+    store_->sessions.erase(session.id);
+    done(AnswerOf<std::monostate>(std::monostate()));
   });
 }
 
@@ -207,6 +262,7 @@ void FakeEngine::ListSessions(Callback<std::vector<SessionInfo>> done) {
     for (auto it = store_->sessions.rbegin(); it != store_->sessions.rend(); ++it) {
       SessionInfo info;
       info.session_id = it->first;
+      info.uid = it->second.created.uid;
       info.label = it->second.created.label;
       info.key = it->second.created.key;
       info.layout = it->second.created.layout;
@@ -218,14 +274,15 @@ void FakeEngine::ListSessions(Callback<std::vector<SessionInfo>> done) {
   });
 }
 
-void FakeEngine::SealSession(SessionId session, Callback<SealedSegment> done) {
-  Post([this, session, done = std::move(done)] {
-    if (attached_.contains(session)) {
-      done(FailedPrecondition("session {} is attached", session));
-      return;
+void FakeEngine::SealSession(SessionRef session, Callback<SealedSegment> done) {
+  Post([this, session = std::move(session), done = std::move(done)] {
+    const absl::StatusOr<FakeSession*> found = FindSession(session);
+    if (!found.ok()) return done(found.status());
+    if (attached_.contains(session.id)) {
+      return done(FailedPrecondition("session {} is attached", session.id));
     }
-    done(SealedSegment{SegmentId(session.value() * 10),
-                       store_->sessions[session].committed.token_count});
+    done(AnswerOf<SealedSegment>(
+        SealedSegment{SegmentId(session.id.value() * 10), (*found)->committed.token_count}));
   });
 }
 
@@ -246,7 +303,7 @@ void FakeEngine::Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelO
       return;
     }
     const auto found = attached_.find(session);
-    if (found == attached_.end() || found->second.epoch != epoch) {
+    if (found == attached_.end() || found->second.epoch != epoch || RefusesChannel()) {
       done(FailedPrecondition("epoch {} of session {} is an older one", epoch, session));
       return;
     }

@@ -33,11 +33,13 @@ struct FakeState {
 struct FakeSession {
   CreateSession created;
   Epoch epoch;
+  AttachAttempt owner;
   FakeState committed;
 };
 
-// Used by one engine at a time, on its thread.
+// Used by one engine at a time, on its thread. A copy of it is an older copy of the store.
 struct FakeStore {
+  std::string id = std::string(kUidBytes, 's');
   std::map<SessionId, FakeSession> sessions;
 };
 
@@ -50,13 +52,13 @@ class FakeEngine : public Engine {
   FakeEngine(const FakeEngine&) = delete;
   FakeEngine& operator=(const FakeEngine&) = delete;
 
-  void Create(CreateSession request, Callback<SessionId> done) override;
-  void OpenSession(SessionId session, Callback<Attachment> done) override;
-  void ResumeSession(SessionId session, Epoch epoch, Callback<Attachment> done) override;
+  void Create(CreateSession request, Callback<SessionRef> done) override;
+  void OpenSession(OpenRequest request, Callback<Attachment> done) override;
+  void ResumeSession(ResumeRequest request, Callback<Attachment> done) override;
   void CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) override;
-  void DeleteSession(SessionId session, Callback<std::monostate> done) override;
+  void DeleteSession(SessionRef session, Callback<std::monostate> done) override;
   void ListSessions(Callback<std::vector<SessionInfo>> done) override;
-  void SealSession(SessionId session, Callback<SealedSegment> done) override;
+  void SealSession(SessionRef session, Callback<SealedSegment> done) override;
   void GetStats(Callback<KvStats> done) override;
   std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules() const override { return {}; }
   bool has_arena() const override { return false; }
@@ -72,6 +74,12 @@ class FakeEngine : public Engine {
   std::vector<std::pair<RequestId, HintOperation>> hints();
   // Checkpoints are committed, but nobody hears of it.
   void DropCheckpointReplies();
+  // The next `count` Create, OpenSession, ResumeSession, DeleteSession and SealSession take effect,
+  // but their callers hear UNAVAILABLE, as if the reply was lost.
+  void LoseReplies(int count);
+  bool replies_were_lost();
+  // The next `count` channels find no attachment.
+  void RefuseChannels(int count);
   // Waits until a channel was attached and detached this many times.
   void WaitForDetachCount(int count);
   void WaitForQueuedCount(int count);
@@ -88,11 +96,17 @@ class FakeEngine : public Engine {
   };
   using Task = std::function<void()>;
 
+  bool RefusesChannel();
   void Post(Task task);
   void PostOperation(Task task);
   void Run();
   void Detach(SessionId session, Epoch epoch);
-  Attachment NewEpoch(SessionId id, FakeSession* session);
+  absl::StatusOr<FakeSession*> FindSession(const SessionRef& ref) const;
+  absl::StatusOr<SessionRef> MakeSession(const CreateSession& request) const;
+  Attachment NewEpoch(SessionId id, FakeSession* session, const AttachAttempt& attempt);
+  // What is answered in place of `result`.
+  template <typename T>
+  absl::StatusOr<T> AnswerOf(absl::StatusOr<T> result);
   void Apply(SessionId session, Epoch epoch, OpSeq op_seq, ChangingOperation operation);
   void Note(SessionId session, Epoch epoch, RequestId id, const HintOperation& hint);
   void Answer(SessionId session, Epoch epoch, RequestId id, OpSeq after,
@@ -109,6 +123,9 @@ class FakeEngine : public Engine {
   bool held_ CAIRN_GUARDED_BY(mutex_) = false;
   std::vector<std::pair<RequestId, HintOperation>> hints_ CAIRN_GUARDED_BY(mutex_);
   bool drop_checkpoint_replies_ CAIRN_GUARDED_BY(mutex_) = false;
+  int replies_to_lose_ CAIRN_GUARDED_BY(mutex_) = 0;
+  bool replies_were_lost_ CAIRN_GUARDED_BY(mutex_) = false;
+  int channels_to_refuse_ CAIRN_GUARDED_BY(mutex_) = 0;
   bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
   int detach_count_ CAIRN_GUARDED_BY(mutex_) = 0;
   int queued_count_max_ CAIRN_GUARDED_BY(mutex_) = 0;

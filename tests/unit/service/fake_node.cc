@@ -4,6 +4,7 @@
 #include <grpcpp/security/credentials.h>
 
 #include "common/base/check.h"
+#include "common/base/random_bytes.h"
 
 namespace cairn::kv::fake {
 
@@ -13,9 +14,14 @@ FakeNode::~FakeNode() {
   if (server_ != nullptr) Stop();
 }
 
+void FakeNode::Start(std::shared_ptr<FakeStore> store) {
+  store_ = std::move(store);
+  Start();
+}
+
 void FakeNode::Start() {
   engine_ = std::make_unique<FakeEngine>(store_);
-  NodeIdentity identity{RandomBytes(kBootTokenBytes), std::string(16, 's'), "memory"};
+  NodeIdentity identity{RandomBytes(kBootTokenBytes), store_->id, "memory"};
   auto server = KvServer::Start({.socket_path = socket_path_}, identity, engine_.get());
   CAIRN_CHECK(server.ok());
   server_ = *std::move(server);

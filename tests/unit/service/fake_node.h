@@ -32,6 +32,10 @@ class FakeNode {
   KvServer& server() { return *server_; }
 
   void Start();
+  // With another store, which FakeStore's copies and constructor make. REQUIRES: stopped.
+  void Start(std::shared_ptr<FakeStore> store);
+  // What is durable. REQUIRES: stopped.
+  const std::shared_ptr<FakeStore>& store() const { return store_; }
   // Ends calls at once; the engine forgets what no checkpoint covers.
   void Stop();
 

@@ -9,6 +9,7 @@
 #include <grpcpp/impl/codegen/rpc_method.h>
 #include <gtest/gtest.h>
 
+#include "common/base/random_bytes.h"
 #include "tests/unit/service/fake_node.h"
 
 namespace cairn::kv {

@@ -106,10 +106,10 @@ class AttentionObserverTest : public ConversationFixture {
     CreateSession request;
     request.key = identity.key;
     request.layout = identity.layout;
-    const SessionId id = ram->Create(request).value();
+    const SessionId id = ram->Create(request)->id;
     ConversationDeps deps{identity, *ram, scheduler, options, memory};
     deps.observer = &observer;
-    const std::unique_ptr<Conversation> conversation = Conversation::Open(deps, id).value();
+    const std::unique_ptr<Conversation> conversation = Conversation::Open(deps, {id}).value();
     std::vector<float> logits = Logits();
     ASSERT_TRUE(conversation->Prefill(Prompt(250), logits, never, nullptr).ok());
     for (const std::int32_t token : Prompt(250)) {

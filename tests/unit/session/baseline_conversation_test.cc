@@ -35,13 +35,13 @@ class BaselineConversationTest : public ConversationFixture,
     request.layout = identity.layout;
     request.parent_segment_id = parent;
     request.parent_token_count = token_count;
-    absl::StatusOr<SessionId> created = ram->Create(request);
+    absl::StatusOr<SessionRef> created = ram->Create(request);
     EXPECT_TRUE(created.ok()) << created.status();
-    return created.value();
+    return created->id;
   }
   std::unique_ptr<Conversation> OpenRam(SessionId id) {
     absl::StatusOr<std::unique_ptr<Conversation>> opened =
-        Conversation::Open({identity, *ram, scheduler, options, memory}, id);
+        Conversation::Open({identity, *ram, scheduler, options, memory}, {id});
     EXPECT_TRUE(opened.ok()) << Message(opened.status());
     return opened.ok() ? std::move(opened).value() : nullptr;
   }
@@ -127,7 +127,7 @@ TEST_P(BaselineConversationTest, ForksGoOnFromAnyToken) {
   ASSERT_TRUE(conversation->Checkpoint(never).ok());
   const std::int64_t end = conversation->token_count();
   conversation.reset();
-  const absl::StatusOr<SealedSegment> sealed = ram->Seal(id);
+  const absl::StatusOr<SealedSegment> sealed = ram->Seal({id});
   ASSERT_TRUE(sealed.ok()) << sealed.status();
   std::vector<std::int64_t> at = {1, 3, 17, 333, end - 1, end};
   for (int i = 0; i < 4; ++i) {
@@ -200,7 +200,7 @@ TEST_F(ConversationFixture, ClustersThatDoNotComeBackAreLostData) {
   options.policy.name = "oracle";
   const SessionId id = Create();
   Continue(*Open(id), Prompt(200), 1);
-  const absl::Status status = Conversation::Open(deps(), id).status();
+  const absl::Status status = Conversation::Open(deps(), {id}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_NE(Message(status).find("0 entries in clusters"), std::string::npos) << Message(status);
 }

@@ -82,10 +82,10 @@ class ConversationFixture : public testing::Test {
     CreateSession request;
     request.key = identity.key;
     request.layout = identity.layout;
-    return node.Create(request).value();
+    return node.Create(request)->id;
   }
   std::unique_ptr<Conversation> Open(SessionId id) {
-    absl::StatusOr<std::unique_ptr<Conversation>> opened = Conversation::Open(deps(), id);
+    absl::StatusOr<std::unique_ptr<Conversation>> opened = Conversation::Open(deps(), {id});
     EXPECT_TRUE(opened.ok()) << Message(opened.status());
     return opened.ok() ? std::move(opened).value() : nullptr;
   }

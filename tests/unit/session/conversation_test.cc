@@ -125,19 +125,20 @@ TEST_F(ConversationTest, ConversationsOfOtherModelsOrFormatsAreRefused) {
   const SessionId id = Create();
   for (const KvFormat format : {KvFormat::kF32, KvFormat::kQ8, KvFormat::kQ4}) {
     UseFormat(format);
-    EXPECT_EQ(Conversation::Open(deps(), id).status().code(),
+    EXPECT_EQ(Conversation::Open(deps(), {id}).status().code(),
               absl::StatusCode::kFailedPrecondition);
     const SessionId own = Create();
-    EXPECT_TRUE(Conversation::Open(deps(), own).ok());
+    EXPECT_TRUE(Conversation::Open(deps(), {own}).ok());
     UseFormat(KvFormat::kF16);
-    EXPECT_EQ(Conversation::Open(deps(), own).status().code(),
+    EXPECT_EQ(Conversation::Open(deps(), {own}).status().code(),
               absl::StatusCode::kFailedPrecondition);
   }
   identity.key.model_digest = std::string(32, 'x');
-  const absl::Status status = Conversation::Open(deps(), id).status();
+  const absl::Status status = Conversation::Open(deps(), {id}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(Message(status).find("another model"), std::string::npos);
-  EXPECT_EQ(Conversation::Open(deps(), SessionId(99)).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Conversation::Open(deps(), {SessionId(99)}).status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 TEST_F(ConversationTest, CancelledStepLeavesTheConversationAsItWas) {

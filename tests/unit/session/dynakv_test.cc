@@ -24,10 +24,10 @@ class DynaKvTest : public ConversationFixture {
     CreateSession request;
     request.key = identity.key;
     request.layout = identity.layout;
-    return ram->Create(request).value();
+    return ram->Create(request)->id;
   }
   std::unique_ptr<Conversation> OpenInRam(SessionId id) {
-    absl::StatusOr<std::unique_ptr<Conversation>> opened = Conversation::Open(ram_deps(), id);
+    absl::StatusOr<std::unique_ptr<Conversation>> opened = Conversation::Open(ram_deps(), {id});
     EXPECT_TRUE(opened.ok()) << Message(opened.status());
     return opened.ok() ? std::move(opened).value() : nullptr;
   }
@@ -58,7 +58,7 @@ class DynaKvTest : public ConversationFixture {
     request.layout = identity.layout;
     request.parent_segment_id = sealed.segment_id;
     request.parent_token_count = token_count;
-    return ram->Create(request).value();
+    return ram->Create(request)->id;
   }
   // Logits after each of `tokens` behind a fork, which is closed and opened each `stay` tokens.
   std::vector<std::vector<float>> FeedFork(SessionId fork, std::span<const std::int32_t> tokens,
@@ -167,7 +167,7 @@ TEST_F(DynaKvTest, APromptsQueriesDecideWhatIsNear) {
     return made;
   };
   const std::unique_ptr<Conversation> conversation =
-      Conversation::Open(deps, CreateInRam()).value();
+      Conversation::Open(deps, {CreateInRam()}).value();
   std::vector<float> logits = Logits();
   ASSERT_TRUE(conversation->Prefill(Prompt(300), logits, never, nullptr).ok());
   for (std::int32_t layer = 0; layer < identity.layout.layer_count; ++layer) {
@@ -305,7 +305,7 @@ class DynaKvIndexTest : public DynaKvTest, public testing::WithParamInterface<in
         return std::make_unique<StayingIndexPolicy>(policy_options);
       };
     }
-    absl::StatusOr<std::unique_ptr<Conversation>> opened = Conversation::Open(deps, id);
+    absl::StatusOr<std::unique_ptr<Conversation>> opened = Conversation::Open(deps, {id});
     EXPECT_TRUE(opened.ok()) << Message(opened.status());
     return opened.ok() ? std::move(opened).value() : nullptr;
   }
@@ -370,13 +370,13 @@ TEST_P(DynaKvIndexTest, StaleClustersAreMadeAnewWithoutIt) {
     results.push_back(Feed(*conversation, fed));
     Checkpoint(*conversation);
     conversation.reset();
-    const SealedSegment sealed = ram->Seal(id).value();
+    const SealedSegment sealed = ram->Seal({id}).value();
     CreateSession fork;
     fork.key = identity.key;
     fork.layout = identity.layout;
     fork.parent_segment_id = sealed.segment_id;
     fork.parent_token_count = 703;
-    conversation = OpenWith(ram->Create(fork).value(), stays);
+    conversation = OpenWith(ram->Create(fork)->id, stays);
     ASSERT_NE(conversation, nullptr);
     for (std::vector<float>& row : Feed(*conversation, fed)) results.back().push_back(row);
   }
@@ -398,7 +398,7 @@ TEST_F(DynaKvTest, APromptOfManyChunksIsClusteredAgain) {
       const std::unique_ptr<Conversation> conversation = OpenInRam(id);
       ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
     }
-    next_ids.push_back(ram->Open(id).value()->attachment().next_cluster_ids[0]);
+    next_ids.push_back(ram->Open({id}).value()->attachment().next_cluster_ids[0]);
     const std::unique_ptr<Conversation> again = OpenInRam(id);
     ASSERT_NE(again, nullptr);
     EXPECT_EQ(again->token_count(), 1000);
@@ -445,7 +445,7 @@ TEST_F(DynaKvTest, AForkAtAnyTokenGoesOnAsIfItHadStayedOpen) {
       Feed(*conversation, Prompt(250));
       Checkpoint(*conversation);
     }
-    const SealedSegment sealed = ram->Seal(id).value();
+    const SealedSegment sealed = ram->Seal({id}).value();
     std::mt19937_64 random(seed);
     const std::vector<std::int32_t> fed = Prompt(80);
     for (int i = 0; i < 6; ++i) {

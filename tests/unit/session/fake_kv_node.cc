@@ -345,19 +345,28 @@ class FakeSession : public KvSession {
 
 }  // namespace
 
-absl::StatusOr<SessionId> FakeKvNode::Create(const CreateSession& request) {
+absl::StatusOr<SessionRef> FakeKvNode::Create(const CreateSession& request) {
   const std::int64_t id = std::ssize(sessions) + 1;
   sessions[id].created = request;
-  return SessionId(id);
+  sessions[id].created.uid = fmt::format("uid of {:9}", id);
+  return SessionRef{SessionId(id), sessions[id].created.uid};
 }
 
-absl::StatusOr<std::unique_ptr<KvSession>> FakeKvNode::Open(SessionId session) {
-  if (!sessions.contains(session.value())) return NotFound("no session {}", session);
-  return std::make_unique<FakeSession>(*this, session);
+absl::Status FakeKvNode::Find(const SessionRef& session) const {
+  const auto found = sessions.find(session.id.value());
+  if (found == sessions.end()) return NotFound("no session {}", session.id);
+  if (IsMeant(session, found->second.created.uid)) return absl::OkStatus();
+  return FailedPrecondition("session {} is another one", session.id);
 }
 
-absl::Status FakeKvNode::Delete(SessionId session) {
-  if (sessions.erase(session.value()) == 0) return NotFound("no session {}", session);
+absl::StatusOr<std::unique_ptr<KvSession>> FakeKvNode::Open(const SessionRef& session) {
+  CAIRN_RETURN_IF_ERROR(Find(session));
+  return std::make_unique<FakeSession>(*this, session.id);
+}
+
+absl::Status FakeKvNode::Delete(const SessionRef& session) {
+  CAIRN_RETURN_IF_ERROR(Find(session));
+  sessions.erase(session.id.value());
   return absl::OkStatus();
 }
 
@@ -366,6 +375,7 @@ absl::StatusOr<std::vector<SessionInfo>> FakeKvNode::List() {
   for (const auto& [id, record] : sessions) {
     SessionInfo& info = infos.emplace_back();
     info.session_id = SessionId(id);
+    info.uid = record.created.uid;
     info.token_count = record.committed.token_count;
     info.key = record.created.key;
     info.layout = record.created.layout;
@@ -374,6 +384,6 @@ absl::StatusOr<std::vector<SessionInfo>> FakeKvNode::List() {
   return infos;
 }
 
-absl::StatusOr<SealedSegment> FakeKvNode::Seal(SessionId) { return Unimplemented("seal"); }
+absl::StatusOr<SealedSegment> FakeKvNode::Seal(const SessionRef&) { return Unimplemented("seal"); }
 
 }  // namespace cairn::compute

@@ -47,11 +47,11 @@ class FakeKvNode : public KvNode {
  public:
   explicit FakeKvNode(std::uint64_t seed) : random(seed) {}
 
-  absl::StatusOr<SessionId> Create(const CreateSession& request) override;
-  absl::StatusOr<std::unique_ptr<KvSession>> Open(SessionId session) override;
-  absl::Status Delete(SessionId session) override;
+  absl::StatusOr<SessionRef> Create(const CreateSession& request) override;
+  absl::StatusOr<std::unique_ptr<KvSession>> Open(const SessionRef& session) override;
+  absl::Status Delete(const SessionRef& session) override;
   absl::StatusOr<std::vector<SessionInfo>> List() override;
-  absl::StatusOr<SealedSegment> Seal(SessionId session) override;
+  absl::StatusOr<SealedSegment> Seal(const SessionRef& session) override;
   absl::StatusOr<KvStats> Stats() override { return KvStats{}; }
   std::int64_t part_bytes_max() const override { return part_bytes; }
 
@@ -80,6 +80,9 @@ class FakeKvNode : public KvNode {
   std::int64_t append_bytes_max = 0;  // the largest message
   std::int64_t checkpoint_count = 0;
   std::int64_t policy_read_count = 0;
+
+  // Whether it is the one that has the number.
+  absl::Status Find(const SessionRef& session) const;
 
   std::map<std::int64_t, FakeKvRecord> sessions;
   std::mt19937_64 random;

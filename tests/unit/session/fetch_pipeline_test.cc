@@ -49,7 +49,7 @@ TEST_F(FetchPipelineTest, RequestsTheNextLayerBeforeThisOneIsDone) {
   std::vector<std::int32_t> planned;
   FakeKvNode other(seed);
   other.sessions = node.sessions;
-  const auto session = other.Open(SessionId(1)).value();
+  const auto session = other.Open({SessionId(1)}).value();
   PolicyOptions policy_options;
   policy_options.layout = identity.layout;
   policy_options.part_bytes_max = 65536;

@@ -28,7 +28,7 @@ class GenerationTest : public ConversationFixture {
   }
 
   std::unique_ptr<Conversation> OpenByQueries(SessionId id, QueryPolicy::Log& log) {
-    return Conversation::Open(WithQueryPolicy(deps(), log), id, {.name = "query"}).value();
+    return Conversation::Open(WithQueryPolicy(deps(), log), {id}, {.name = "query"}).value();
   }
 
   std::unique_ptr<Tokenizer> tokenizer;
@@ -346,7 +346,7 @@ TEST_F(GenerationTest, AShortPromptBehindALongTextIsComputedInSteps) {
   const SessionId id = Create();
   const ConversationDeps own = WithQueryPolicy(deps(), log);
   const std::unique_ptr<Conversation> conversation =
-      Conversation::Open(own, id, {.name = "query", .select_tokens_min = 64}).value();
+      Conversation::Open(own, {id}, {.name = "query", .select_tokens_min = 64}).value();
   const auto prefilled = [&](std::int64_t prompt_count) {
     request.prompt = Prompt(prompt_count);
     return PrefilledTokens(*conversation, request);

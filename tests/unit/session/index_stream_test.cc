@@ -117,16 +117,18 @@ class TamperingNode : public KvNode {
       : node_(MakeRamKvNode({.size_bytes = std::int64_t{1} << 28, .engine = {}}).value()),
         tampering_(tampering) {}
 
-  absl::StatusOr<SessionId> Create(const CreateSession& request) override {
+  absl::StatusOr<SessionRef> Create(const CreateSession& request) override {
     return node_->Create(request);
   }
-  absl::StatusOr<std::unique_ptr<KvSession>> Open(SessionId session) override {
+  absl::StatusOr<std::unique_ptr<KvSession>> Open(const SessionRef& session) override {
     CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<KvSession> opened, node_->Open(session));
     return std::make_unique<TamperingSession>(std::move(opened), tampering_);
   }
-  absl::Status Delete(SessionId session) override { return node_->Delete(session); }
+  absl::Status Delete(const SessionRef& session) override { return node_->Delete(session); }
   absl::StatusOr<std::vector<SessionInfo>> List() override { return node_->List(); }
-  absl::StatusOr<SealedSegment> Seal(SessionId session) override { return node_->Seal(session); }
+  absl::StatusOr<SealedSegment> Seal(const SessionRef& session) override {
+    return node_->Seal(session);
+  }
   absl::StatusOr<KvStats> Stats() override { return node_->Stats(); }
   std::int64_t part_bytes_max() const override { return node_->part_bytes_max(); }
 
@@ -152,10 +154,11 @@ class IndexStreamTest : public ConversationFixture {
     CreateSession request;
     request.key = identity.key;
     request.layout = identity.layout;
-    return tampered.Create(request).value();
+    return tampered.Create(request)->id;
   }
   std::unique_ptr<Conversation> OpenTampered(SessionId id) {
-    return Conversation::Open({identity, tampered, scheduler, options, memory}, id, PolicyRequest())
+    return Conversation::Open({identity, tampered, scheduler, options, memory}, {id},
+                              PolicyRequest())
         .value();
   }
   // A new conversation of the prompt, whose index left memory.
@@ -319,7 +322,7 @@ class OpenIndexTest : public IndexStreamTest {
   }
 
   absl::Status OpenStatus() {
-    return Conversation::Open({identity, tampered, scheduler, options, memory}, session,
+    return Conversation::Open({identity, tampered, scheduler, options, memory}, {session},
                               PolicyRequest())
         .status();
   }

@@ -124,7 +124,7 @@ class StoredKvTest : public ConversationFixture {
  protected:
   // A pass of five tokens, and so many of one token.
   void Run(RetrievalPolicy& policy, int step_count = 1, AttentionObserver* observer = nullptr) {
-    const auto session = node.Open(Create());
+    const auto session = node.Open({Create()});
     ASSERT_TRUE(session.ok()) << session.status();
     StoredKv kv(
         {.layout = identity.layout, .window_tokens_max = kWindowTokensMin, .observer = observer},

@@ -19,7 +19,7 @@ class StoredPolicyTest : public ConversationFixture {
  protected:
   absl::StatusOr<std::unique_ptr<Conversation>> OpenWith(SessionId id,
                                                          const PolicyRequest& request) {
-    return Conversation::Open(WithQueryPolicy(deps(), log), id, request);
+    return Conversation::Open(WithQueryPolicy(deps(), log), {id}, request);
   }
   absl::StatusOr<std::unique_ptr<Conversation>> OpenWith(SessionId id, const PolicyChoice& choice) {
     return OpenWith(id, PolicyRequest::Exactly(choice));
@@ -102,7 +102,7 @@ TEST_F(StoredPolicyTest, DamagedStateNamesTheConversation) {
 TEST_F(StoredPolicyTest, UnknownPolicyOfAStoreIsNamed) {
   const SessionId id = Create();
   Continue(*MustOpen(id, Query(7)), Prompt(50), 1);
-  const absl::Status status = Conversation::Open(deps(), id).status();
+  const absl::Status status = Conversation::Open(deps(), {id}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(Message(status).find("'query'"), std::string::npos) << Message(status);
 }
@@ -130,17 +130,17 @@ TEST_F(StoredPolicyTest, AForkInheritsThePolicy) {
   CreateSession create;
   create.key = identity.key;
   create.layout = identity.layout;
-  const SessionId id = engine->Create(create).value();
+  const SessionId id = engine->Create(create)->id;
   const std::vector<std::int32_t> prompt = Prompt(300);
-  Continue(*Conversation::Open(own, id, PolicyRequest::Exactly(Query(7))).value(), prompt, 5);
-  create.parent_segment_id = engine->Seal(id)->segment_id;
+  Continue(*Conversation::Open(own, {id}, PolicyRequest::Exactly(Query(7))).value(), prompt, 5);
+  create.parent_segment_id = engine->Seal({id})->segment_id;
   for (const std::int64_t count : {305, 300, 129, 40}) {
     SCOPED_TRACE(count);
     create.parent_token_count = count;
-    const SessionId fork = engine->Create(create).value();
-    EXPECT_EQ(Conversation::Open(own, fork, {.name = "full"}).status().code(),
+    const SessionId fork = engine->Create(create)->id;
+    EXPECT_EQ(Conversation::Open(own, {fork}, {.name = "full"}).status().code(),
               absl::StatusCode::kInvalidArgument);
-    const auto opened = Conversation::Open(own, fork);
+    const auto opened = Conversation::Open(own, {fork});
     ASSERT_TRUE(opened.ok()) << Message(opened.status());
     EXPECT_TRUE((*opened)->policy_choice() == Query(7));
     Continue(**opened, Prompt(5), 2);

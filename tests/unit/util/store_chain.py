@@ -183,7 +183,8 @@ class Chain:
     def to_json(self):
         session, policy = self.session, self.policy
         out = {"label": session.label.decode(), "epoch": session.epoch, "op_seq": session.op_seq,
-               "token_ids": self.tokens, "created_us": session.created_us, "checkpoint_us": session.checkpoint_us,
+               "token_ids": self.tokens, "uid": session.uid.hex(),
+               "created_us": session.created_us, "checkpoint_us": session.checkpoint_us,
                "segments": [{"segment": segment, "start": head.start, "limit": limit, "sealed": head.sealed}
                             for segment, head, limit in self.segments],
                "policy": policy and {name: value.hex() if name != "version" else value

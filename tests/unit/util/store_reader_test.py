@@ -185,10 +185,10 @@ class DamageTest(StoreCase):
     def test_a_newer_format_is_named(self):
         extents = bytearray(self.bytes[GOLDEN[-1]][0])
         for at in (0, PAGE_BYTES):
-            struct.pack_into("<I", extents, at + 8, 3)
+            struct.pack_into("<I", extents, at + 8, 4)
             struct.pack_into("<I", extents, at + PAGE_BYTES - 4,
                              store_reader.crc32c(bytes(extents[at:at + PAGE_BYTES - 4])))
-        self.assertIn("format version 3, 2 is known", self.problems(extents=extents)[0])
+        self.assertIn("format version 4, 3 is known", self.problems(extents=extents)[0])
 
 
 class RowTest(StoreCase):

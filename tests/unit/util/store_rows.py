@@ -11,6 +11,8 @@ PAGE_BYTES = 4096
 PART_BYTES_MAX = 65536
 REGION_PAGES = 256
 TOKENS_PER_ROW = 1024
+UID_BYTES = 16
+SESSION_ROW_VERSION = 2
 POOL, LOG_RUN, PACKED_RUN, INDEX_RUN = 1, 2, 3, 4
 POOL_PAGES = (1, 2, 4, 8, 16)
 # Of one K row, by KV format: f32, f16, q8, q4.
@@ -65,9 +67,15 @@ class Cursor:
     def rest(self):
         return len(self.data) - self.at
 
-    def version(self):
+    def version(self, newest=1):
         version = self.byte()
-        need(version == 1, f"row version {version}, 1 is known")
+        need(1 <= version <= newest, f"row version {version}, 1 to {newest} are known")
+        return version
+
+    def uid(self):
+        uid = self.bytes()
+        need(len(uid) in (0, UID_BYTES), f"a uid of {len(uid)} bytes")
+        return uid
 
     def end(self):
         need(not self.rest(), f"{self.rest()} bytes behind the end")
@@ -108,6 +116,9 @@ class Session:
     flash_bytes: int
     created_us: int
     checkpoint_us: int
+    uid: bytes = b""
+    owner: bytes = b""
+    attempt: int = 0
 
 
 @dataclass
@@ -190,9 +201,11 @@ def positions(cursor):
 
 def session_value(value):
     cursor = Cursor(value)
-    cursor.version()
+    version = cursor.version(SESSION_ROW_VERSION)
     out = Session(cursor.varint(), cursor.varint(), cursor.varint(), layout(cursor), key(cursor), cursor.bytes(),
                   cursor.varint(), cursor.varint(), cursor.varint(), cursor.varint())
+    if version >= 2:
+        out.uid, out.owner, out.attempt = cursor.uid(), cursor.uid(), cursor.varint()
     cursor.end()
     return out
 

@@ -1,0 +1,58 @@
+// SessionAttacher attaches to one session as one owner, again and again: OpenSession at first, then
+// ResumeSession. Every attempt has a higher number than the one before, so it may be repeated
+// whether or not an attempt whose reply was lost took effect.
+//
+// Threading:  not synchronised; one thread at a time.
+// Blocking:   Attach waits for the KV node: at most kConnectTimeMax and kCallTimeMax, for a resume
+//             kResumeTimeMax.
+// Errors:     of Attach: ABORTED another owner attached in between; FAILED_PRECONDITION the KV node
+//             has another store now, or under this number another session; DATA_LOSS its store is
+//             an older copy; others as in proto/cairn/kv/v1/kv.proto.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/base/random_bytes.h"
+#include "common/base/status.h"
+#include "common/kv/messages.h"
+#include "compute-node/kv_client/channel_call.h"
+#include "compute-node/kv_client/node_link.h"
+
+namespace cairn::compute {
+
+// One attempt to resume: opening a large session reads its rows from flash. One that takes longer
+// is answered by the next.
+inline constexpr std::chrono::milliseconds kResumeTimeMax{10000};
+
+class SessionAttacher {
+ public:
+  // A stream of a new epoch.
+  struct Attached {
+    Attachment attachment;
+    std::shared_ptr<ChannelCall> call;
+  };
+
+  SessionAttacher(std::shared_ptr<NodeLink> link, SessionRef session)
+      : link_(std::move(link)), session_(std::move(session)) {}
+
+  const std::shared_ptr<NodeLink>& link() const { return link_; }
+
+  // One attempt. `again` says whether another one can help after it has failed. `acknowledged`: the
+  // last operation that a checkpoint is known to cover.
+  absl::StatusOr<Attached> Attach(OpSeq acknowledged, bool* again);
+
+ private:
+  absl::StatusOr<Attachment> NewEpoch(const NodeConnection& connection, OpSeq acknowledged);
+
+  const std::shared_ptr<NodeLink> link_;
+  SessionRef session_;
+  const std::string owner_ = RandomBytes(kUidBytes);
+  std::int64_t attempt_count_ = 0;
+  std::string store_id_;  // of the first connection
+  Epoch epoch_;           // 0: no OpenSession was answered yet
+};
+
+}  // namespace cairn::compute

@@ -1,0 +1,141 @@
+// Attaching to a session: open and resume. What is attached ends, rows are read on the metadata
+// thread, the new epoch with its owner is committed, the caller is answered.
+#include <utility>
+
+#include "common/base/heap.h"
+#include "common/base/random_bytes.h"
+#include "common/log/log.h"
+#include "kv-node/engine/engine_impl.h"
+
+namespace cairn::kv {
+
+bool EngineImpl::AttachRequest::IsOfOwnerOf(const SessionRow& row) const {
+  return !attempt.owner.empty() && attempt.owner == row.owner.owner;
+}
+
+absl::Status EngineImpl::AttachRequest::Check(const SessionRow& row) const {
+  CAIRN_RETURN_IF_ERROR(CheckUid(session, row));
+  // Calls may overtake each other on their way here: the owner has given up those before its last.
+  if (IsOfOwnerOf(row) && attempt.number <= row.owner.number) {
+    return FailedPrecondition(
+        "session {}: this attempt to attach, number {}, came behind number {} of the same owner",
+        session.id, attempt.number, row.owner.number);
+  }
+  return lost ? CheckLost(row) : absl::OkStatus();
+}
+
+// Rule 13.
+absl::Status EngineImpl::AttachRequest::CheckLost(const SessionRow& row) const {
+  const bool is_last = attempt.owner.empty() ? row.epoch == lost->epoch : IsOfOwnerOf(row);
+  if (!is_last) {
+    return FailedPrecondition("session {} has epoch {}, of another owner than epoch {}", session.id,
+                              row.epoch, lost->epoch);
+  }
+  if (row.op_seq >= lost->op_seq) return absl::OkStatus();
+  return DataLoss(
+      "session {} is at its checkpoint of operation {}, but that of operation {} was acknowledged: "
+      "the store is an older copy of what it was; put the newer one back, or open the session and "
+      "go on from its {} tokens",
+      session.id, row.op_seq, lost->op_seq, row.token_count);
+}
+
+void EngineImpl::OpenSession(OpenRequest request, Callback<Attachment> done) {
+  PostAttach({std::move(request.session), std::move(request.attempt), std::nullopt},
+             std::move(done));
+}
+
+void EngineImpl::ResumeSession(ResumeRequest request, Callback<Attachment> done) {
+  PostAttach({{request.session_id, ""},
+              std::move(request.attempt),
+              AttachRequest::Lost{request.epoch, request.op_seq}},
+             std::move(done));
+}
+
+void EngineImpl::StartAttach(const AttachRequest& request, const Callback<Attachment>& done) {
+  const SessionId session = request.session.id;
+  const auto attached = attached_.find(session);
+  if (attached != attached_.end()) {
+    // What is refused must not end the attachment that is there.
+    const absl::Status may = request.Check(attached->second->row());
+    if (!may.ok()) return done(may);
+    // Made by an attempt whose caller did not hear of it. A new epoch would take as long again, and
+    // where that is longer than a caller waits there would never be an end.
+    if (request.IsOfOwnerOf(attached->second->row()) &&
+        attached->second->TakeUnbound(request.attempt)) {
+      return done(attached->second->attachment());
+    }
+  }
+  const auto open = static_cast<std::int32_t>(attached_.size()) + opening_count_ -
+                    (attached != attached_.end() ? 1 : 0);
+  if (open >= context_.options.attached_sessions_max && !StopUnbound(session)) {
+    return done(ResourceExhausted("{} sessions are open, the most that may be: close one", open));
+  }
+  ++opening_count_;
+  StopSession(session, FailedPrecondition("session {} was opened by another owner", session),
+              [this, session, request, done] {
+                context_.Load<LoadedState>(
+                    [session, free_map = context_.free_map](
+                        MetaReader& reader) -> absl::StatusOr<LoadedState> {
+                      CAIRN_ASSIGN_OR_RETURN(StoredSession stored, LoadSession(reader, session));
+                      absl::StatusOr<LoadedState> state = BuildState(free_map, std::move(stored));
+                      // Rows as they were read are large, and so is what closed before.
+                      ReturnFreedMemory();
+                      if (state.ok()) return state;
+                      return Annotate(state.status(), fmt::format("session {}", session));
+                    },
+                    [this, request, done](absl::StatusOr<LoadedState> loaded) {
+                      --opening_count_;
+                      if (!loaded.ok()) return done(loaded.status());
+                      FinishAttach(request, *std::move(loaded), done);
+                    });
+              });
+}
+
+void EngineImpl::FinishAttach(const AttachRequest& request, LoadedState loaded,
+                              const Callback<Attachment>& done) {
+  const absl::Status may = request.Check(loaded.row);
+  if (!may.ok()) return done(may);
+  const SessionId session = request.session.id;
+  loaded.row.epoch = Epoch(loaded.row.epoch.value() + 1);
+  loaded.row.owner = request.attempt;
+  if (loaded.row.uid.empty()) loaded.row.uid = RandomBytes(kUidBytes);
+  MetaBatch batch;
+  batch.Put(Family::kSessions, SessionKeyBytes(session), EncodeSessionRow(loaded.row));
+  auto shared = std::make_shared<LoadedState>(std::move(loaded));
+  ++opening_count_;
+  // Rule 4: the epoch is durable, behind the old epoch's batches, before the reply.
+  context_.Commit(std::move(batch), [this, session, shared, done](const absl::Status& status) {
+    --opening_count_;
+    if (!status.ok()) return done(status);
+    auto attached = std::make_unique<AttachedSession>(context_, session, std::move(*shared));
+    const Attachment attachment = attached->attachment();
+    attached_[session] = std::move(attached);
+    LogInfo("open session={} epoch={} token_count={}", session, attachment.epoch,
+            attachment.token_count);
+    done(attachment);
+  });
+}
+
+bool EngineImpl::StopUnbound(SessionId except) {
+  for (const auto& [id, session] : attached_) {
+    if (id == except || session->bound()) continue;
+    StopSession(id, Cancelled("the channel did not come"), [] {});
+    return true;
+  }
+  return false;
+}
+
+void EngineImpl::StopLateUnbound() {
+  const auto made_before = std::chrono::steady_clock::now() - context_.options.channel_wait_max;
+  std::vector<SessionId> late;
+  for (const auto& [id, session] : attached_) {
+    if (!session->bound() && session->unbound_since() <= made_before) late.push_back(id);
+  }
+  for (const SessionId id : late) {
+    LogInfo("close session={} reason=\"no channel came in {} ms\"", id,
+            context_.options.channel_wait_max.count());
+    StopSession(id, Cancelled("the channel did not come"), [] {});
+  }
+}
+
+}  // namespace cairn::kv

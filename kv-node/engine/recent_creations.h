@@ -1,0 +1,72 @@
+// RecentCreations knows the sessions that were created last, by their uids: a call that is repeated
+// because its reply was lost finds the session that the first one made, or waits for it.
+//
+// Threading:  the engine thread.
+// Limits:     kCreationsKnownMax sessions; the ones created longest ago are forgotten.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/kv/messages.h"
+#include "kv-node/engine/engine.h"
+
+namespace cairn::kv {
+
+inline constexpr std::int64_t kCreationsKnownMax = 1024;
+
+class RecentCreations {
+ public:
+  // Whether the session is to be created now; then End must follow. Else `done` is answered, now or
+  // by the End of the call that creates it.
+  bool Begin(const std::string& uid, const Callback<SessionRef>& done) {
+    const auto [found, is_new] = creations_.try_emplace(uid);
+    if (is_new) return true;
+    if (found->second.id == SessionId()) {
+      found->second.waiting.push_back(done);
+    } else {
+      done(SessionRef{found->second.id, uid});
+    }
+    return false;
+  }
+
+  void End(const std::string& uid, const absl::StatusOr<SessionRef>& result) {
+    const auto found = creations_.find(uid);
+    const std::vector<Callback<SessionRef>> waiting = std::move(found->second.waiting);
+    if (result.ok()) {
+      found->second = {result->id, {}};
+      ForgetBehind(uid);
+    } else {
+      creations_.erase(found);
+    }
+    for (const Callback<SessionRef>& done : waiting) done(result);
+  }
+
+  // Of a session that is stored; from the oldest to the newest.
+  void Note(const std::string& uid, SessionId id) {
+    if (!creations_.try_emplace(uid, Creation{id, {}}).second) return;
+    ForgetBehind(uid);
+  }
+
+ private:
+  struct Creation {
+    SessionId id;  // 0: it is under way
+    std::vector<Callback<SessionRef>> waiting;
+  };
+
+  void ForgetBehind(const std::string& newest) {
+    order_.push_back(newest);
+    if (std::ssize(order_) <= kCreationsKnownMax) return;
+    creations_.erase(order_.front());
+    order_.pop_front();
+  }
+
+  std::map<std::string, Creation> creations_;
+  std::deque<std::string> order_;  // of those that have ended
+};
+
+}  // namespace cairn::kv
