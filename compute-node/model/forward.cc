@@ -17,6 +17,7 @@ struct Model::Impl {
 
   absl::Status CheckSequence(const SequencePass& sequence) const;
   absl::StatusOr<std::string> Digest() const;
+  absl::Status CheckIntact() const;
 
   ThreadPool pool;
   std::unique_ptr<GgufFile> file;
@@ -28,6 +29,8 @@ struct Model::Impl {
   std::unique_ptr<ForwardScratch> step_scratch;
   mutable Mutex digest_mutex;
   mutable std::string digest CAIRN_GUARDED_BY(digest_mutex);
+  mutable Mutex intact_mutex;
+  mutable absl::Status not_intact CAIRN_GUARDED_BY(intact_mutex);  // what stays
 };
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -48,6 +51,15 @@ absl::StatusOr<std::string> Model::Impl::Digest() const {
     digest = std::move(of_paths);
   }
   return digest;
+}
+
+absl::Status Model::CheckIntact() const { return impl_->CheckIntact(); }
+
+absl::Status Model::Impl::CheckIntact() const {
+  MutexLock lock(intact_mutex);
+  if (not_intact.ok()) not_intact = file->CheckIntact();
+  if (not_intact.ok()) not_intact = weights->CheckIntact();
+  return not_intact;
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& path,
@@ -81,6 +93,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& path,
     return in_file(weights.status());
   }
   impl->weights = *std::move(weights);
+  CAIRN_RETURN_IF_ERROR(impl->CheckIntact());
   impl->rope = MakeRotaryAngles(impl->config, impl->weights->rope_factors());
   impl->batch_tokens_max = options.batch_tokens_max;
   impl->scratch = std::make_unique<ForwardScratch>(impl->config, options.batch_tokens_max);
@@ -107,6 +120,10 @@ void Model::Forward(std::span<SequencePass* const> sequences,
   ForwardPass pass(parts, step ? *model.step_scratch : *model.scratch, valid,
                    step ? nullptr : between);
   pass.Run();
+  // Some weights are read where they are mapped: only now it is known what they were.
+  const absl::Status intact = model.CheckIntact();
+  if (intact.ok()) return;
+  for (SequencePass* sequence : valid) sequence->status = intact;
 }
 
 absl::Status Model::Forward(std::span<const std::int32_t> tokens, std::int64_t first_position,

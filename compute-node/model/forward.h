@@ -94,7 +94,7 @@ struct SequencePass {
   // May be null; when it becomes true, the sequence ends with CANCELLED between two layers.
   const std::atomic<bool>* cancel = nullptr;
   // How it ended: OK; INVALID_ARGUMENT for a token id or position out of range; CANCELLED; what the
-  // KvAttention answered. Set by Forward.
+  // KvAttention answered; what Model::CheckIntact says behind the pass. Set by Forward.
   absl::Status status;
 };
 
@@ -136,6 +136,10 @@ class Model {
   // The digest of the whole file, or of all parts, 32 bytes; computed when first asked for, then
   // cached on disk (model_digest.h). FAILED_PRECONDITION if the file is no longer what was loaded.
   absl::StatusOr<std::string> Digest() const;
+
+  // FAILED_PRECONDITION, from then on, once a file that is computed with was written to or could
+  // not be read.
+  absl::Status CheckIntact() const;
 
   // Runs 1 to batch_tokens_max tokens in all through the model. A sequence that fails does not
   // disturb the others. `between`, if set, is called by a pass of more than kStepTokensMax tokens

@@ -161,9 +161,9 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenOne(const std::string& p
   }
   const auto size = static_cast<std::size_t>(info.st_size);
   void* const mapping = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  const int error = errno;
-  close(fd);
   if (mapping == MAP_FAILED) {
+    const int error = errno;
+    close(fd);
     return ErrnoStatus(error, fmt::format("map {} bytes of model file '{}'", size, path));
   }
   std::unique_ptr<GgufFile> file(new GgufFile());
@@ -171,6 +171,8 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenOne(const std::string& p
   file->data_ = {static_cast<const std::byte*>(mapping), size};
   file->mapped_ = true;
   file->identity_ = IdentityOf(info);
+  CAIRN_ASSIGN_OR_RETURN(
+      file->watch_, FileWatch::Start(fd, info, file->data_, fmt::format("model file '{}'", path)));
   const absl::Status status = GgufParser(file->data_, *file).Parse();
   if (!status.ok()) {
     return Annotate(status, fmt::format("model file '{}'", path));
@@ -186,6 +188,7 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Parse(std::span<const std::b
 }
 
 GgufFile::~GgufFile() {
+  watch_.reset();
   if (mapped_) {
     // Unmapping as const is not offered by the interface; the mapping was made by Open and is ours.
     munmap(const_cast<std::byte*>(data_.data()), data_.size());
@@ -225,6 +228,12 @@ absl::Status GgufFile::CheckUnchanged() const {
   for (const auto& part : more_parts_) {
     CAIRN_RETURN_IF_ERROR(part->CheckUnchanged());
   }
+  return absl::OkStatus();
+}
+
+absl::Status GgufFile::CheckIntact() const {
+  if (watch_ != nullptr) CAIRN_RETURN_IF_ERROR(watch_->Check());
+  for (const auto& part : more_parts_) CAIRN_RETURN_IF_ERROR(part->CheckIntact());
   return absl::OkStatus();
 }
 

@@ -10,8 +10,8 @@
 //             caller's bytes) and is valid as long as the GgufFile (and those bytes) are.
 // Errors:     NOT_FOUND or PERMISSION_DENIED from opening; INVALID_ARGUMENT with the object and the
 //             numbers for every malformed file; UNIMPLEMENTED for a tensor type that this reader
-//             does not know. A file that somebody truncates while it is mapped ends the process
-//             (SIGBUS): models are replaced, never edited.
+//             does not know. A file that somebody writes to while it is mapped shows in
+//             CheckIntact; one that is cut short reads as zeros.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-
-struct stat;
+#include "compute-node/model/file_watch.h"
 
 namespace cairn::compute {
 
@@ -170,6 +169,10 @@ class GgufFile {
   // written to: what is read by path since then, or was read from the mapping, may not be of this
   // model. OK after Parse.
   absl::Status CheckUnchanged() const;
+  // FAILED_PRECONDITION if a file that was opened was written to since, or could not be read:
+  // data() is not what it was. Another file that has taken its place by name does not matter. OK
+  // after Parse. Cheap.
+  absl::Status CheckIntact() const;
 
  private:
   friend class GgufParser;
@@ -204,6 +207,7 @@ class GgufFile {
   std::span<const std::byte> data_;
   bool mapped_ = false;
   Identity identity_;
+  std::unique_ptr<FileWatch> watch_;  // null after Parse
   std::uint32_t version_ = 0;
   std::uint64_t alignment_ = 32;
   std::vector<Value> values_;

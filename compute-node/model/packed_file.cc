@@ -71,9 +71,11 @@ class PackedDescriptor {
   PackedDescriptor(const PackedDescriptor&) = delete;
   PackedDescriptor& operator=(const PackedDescriptor&) = delete;
   int fd() const { return fd_; }
+  // The caller's from now on.
+  int Release() { return std::exchange(fd_, -1); }
 
  private:
-  const int fd_;
+  int fd_;
 };
 
 // Whether all of it could be read.
@@ -106,6 +108,7 @@ absl::Status WriteAt(int fd, const void* from, std::size_t size_bytes, std::int6
 }  // namespace
 
 AlignedMapping::~AlignedMapping() {
+  watch_.reset();
   if (base_ != nullptr) munmap(base_, mapped_bytes_);
 }
 
@@ -115,6 +118,7 @@ AlignedMapping& AlignedMapping::operator=(AlignedMapping&& other) noexcept {
   std::swap(base_, other.base_);
   std::swap(mapped_bytes_, other.mapped_bytes_);
   std::swap(data_, other.data_);
+  std::swap(watch_, other.watch_);
   return *this;
 }
 
@@ -141,8 +145,10 @@ absl::StatusOr<AlignedMapping> AlignedMapping::Memory(std::int64_t size_bytes) {
   return out;
 }
 
-absl::StatusOr<AlignedMapping> AlignedMapping::File(int fd, std::int64_t offset,
-                                                    std::int64_t size_bytes) {
+absl::StatusOr<AlignedMapping> AlignedMapping::File(int fd, const struct stat& opened,
+                                                    std::int64_t offset, std::int64_t size_bytes,
+                                                    const std::string& name) {
+  PackedDescriptor file(fd);
   CAIRN_ASSIGN_OR_RETURN(AlignedMapping out, Reserve(size_bytes));
   const void* mapped = mmap(out.data_, static_cast<std::size_t>(size_bytes), PROT_READ,
                             MAP_SHARED | MAP_FIXED, fd, offset);
@@ -150,6 +156,9 @@ absl::StatusOr<AlignedMapping> AlignedMapping::File(int fd, std::int64_t offset,
     return ErrnoStatus(errno, fmt::format("map {} bytes of packed weights", size_bytes));
   }
   static_cast<void>(madvise(out.data_, static_cast<std::size_t>(size_bytes), MADV_HUGEPAGE));
+  CAIRN_ASSIGN_OR_RETURN(out.watch_,
+                         FileWatch::Start(file.Release(), opened,
+                                          {out.data_, static_cast<std::size_t>(size_bytes)}, name));
   return out;
 }
 
@@ -161,7 +170,7 @@ std::string PackedFilePath(const std::string& directory, const std::string& mode
 absl::StatusOr<AlignedMapping> OpenPackedFile(const std::string& path, const PackedKey& key,
                                               ThreadPool& pool) {
   // O_NONBLOCK: a pipe is refused below instead of waited for.
-  const PackedDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  PackedDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (file.fd() < 0) {
     return ErrnoStatus(errno, fmt::format("open packed weights '{}'", path));
   }
@@ -184,7 +193,8 @@ absl::StatusOr<AlignedMapping> OpenPackedFile(const std::string& path, const Pac
     return wrong("made for another model or version, or damaged");
   }
   CAIRN_ASSIGN_OR_RETURN(AlignedMapping mapping,
-                         AlignedMapping::File(file.fd(), kPackedDataAt, key.size_bytes));
+                         AlignedMapping::File(file.Release(), info, kPackedDataAt, key.size_bytes,
+                                              fmt::format("file of packed weights '{}'", path)));
   std::atomic<bool> damaged{false};
   pool.ParallelFor(std::ssize(checksums), [&](std::int64_t chunk) {
     const std::int64_t at = chunk * kPackedChunkBytes;
@@ -195,6 +205,7 @@ absl::StatusOr<AlignedMapping> OpenPackedFile(const std::string& path, const Pac
     }
   });
   if (damaged.load()) return wrong("a checksum does not hold");
+  CAIRN_RETURN_IF_ERROR(mapping.CheckIntact());
   return mapping;
 }
 

@@ -20,6 +20,7 @@
 
 #include "common/base/status.h"
 #include "compute-node/kernels/thread_pool.h"
+#include "compute-node/model/file_watch.h"
 
 namespace cairn::compute {
 
@@ -42,10 +43,16 @@ class AlignedMapping {
 
   // Zeroed memory; in huge pages where the kernel offers them.
   static absl::StatusOr<AlignedMapping> Memory(std::int64_t size_bytes);
-  // The bytes of a file from `offset` on, a multiple of a huge page; read-only.
-  static absl::StatusOr<AlignedMapping> File(int fd, std::int64_t offset, std::int64_t size_bytes);
+  // The bytes of a file from `offset` on, a multiple of a huge page; read-only. Takes `fd`, whose
+  // file is as `opened` says.
+  static absl::StatusOr<AlignedMapping> File(int fd, const struct stat& opened, std::int64_t offset,
+                                             std::int64_t size_bytes, const std::string& name);
 
   std::byte* data() const { return data_; }
+  // FAILED_PRECONDITION if the bytes are a file's that was written to since or could not be read.
+  absl::Status CheckIntact() const {
+    return watch_ != nullptr ? watch_->Check() : absl::OkStatus();
+  }
 
  private:
   static absl::StatusOr<AlignedMapping> Reserve(std::int64_t size_bytes);
@@ -53,6 +60,7 @@ class AlignedMapping {
   void* base_ = nullptr;
   std::size_t mapped_bytes_ = 0;
   std::byte* data_ = nullptr;
+  std::unique_ptr<FileWatch> watch_;  // null: memory
 };
 
 // What a file must have been made from and for.

@@ -94,6 +94,9 @@ class Weights {
   // Divisors of the rotary frequencies, head_dim / 2 of them; empty where the model has none.
   const std::vector<float>& rope_factors() const { return rope_factors_; }
 
+  // FAILED_PRECONDITION if packed weights are mapped from a file that was written to since.
+  absl::Status CheckIntact() const { return packed_.CheckIntact(); }
+
   // Decodes the embedding of `token`, which is below vocab_size.
   void ReadEmbedding(std::int64_t token, std::span<float> out) const;
 
