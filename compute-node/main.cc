@@ -24,6 +24,9 @@ constexpr char kName[] = "cairn-compute-node";
 constexpr MemoryTuning kMemoryTuning{.mmap_threshold_bytes = 256 << 10,
                                      .trim_threshold_bytes = 1 << 20};
 
+// Tokens that clients have seen are not stored, or the daemon could not go on. The log says what.
+constexpr int kExitFailed = 1;
+
 void EndTimeline() {
   const absl::Status status = StopTimeline();
   if (!status.ok()) LogWarning("{}", Message(status));
@@ -47,10 +50,14 @@ absl::Status Serve(const ComputeNodeConfig& config, const Environment& environme
     ::_exit(0);
   }
   CAIRN_RETURN_IF_ERROR(ready);
+  daemon->SetOnFatal([&signals] { signals.Request(); });
   ServeUntilSignal(signals, daemon->Description(), [&daemon] {
-    if (daemon->Stop()) return;
+    const ComputeDaemon::Stopped stopped = daemon->Stop();
+    if (!daemon->fatal().ok()) LogError("stopped: {}", Message(daemon->fatal()));
+    const bool failed = stopped == ComputeDaemon::Stopped::kLost || !daemon->fatal().ok();
+    if (stopped == ComputeDaemon::Stopped::kAll && !failed) return;
     EndTimeline();
-    ::_exit(0);
+    ::_exit(failed ? kExitFailed : 0);
   });
   daemon.reset();
   EndTimeline();

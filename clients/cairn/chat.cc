@@ -137,7 +137,12 @@ absl::Status Chat::Generate(InterruptCancels& interrupt, TurnProgress& turn) {
     progress.Clear();
     if (!WriteOutput(ForTheReader(text)).ok()) interrupt.Cancel();
   };
-  return client_.Generate(generate_, interrupt.token()).status();
+  const absl::StatusOr<GenerateResult> result = client_.Generate(generate_, interrupt.token());
+  // The next turn follows this answer, or is refused. How much a cancelled one has stored is not
+  // told.
+  generate_.conversation_token_count.reset();
+  if (result.ok()) generate_.conversation_token_count = result->conversation_token_count;
+  return result.status();
 }
 
 absl::Status Chat::Turn(const std::string& text, InterruptCancels& interrupt) {

@@ -38,9 +38,9 @@ std::string JsonFields(const ConversationInfo& info) {
   };
   return fmt::format(
       "\"conversation_id\": {}, \"label\": {}, \"token_count\": {}, \"flash_bytes\": {}, "
-      "\"create_time\": {:.6f}, \"update_time\": {}, \"usable\": {}",
+      "\"shared_flash_bytes\": {}, \"create_time\": {:.6f}, \"update_time\": {}, \"usable\": {}",
       info.conversation_id, JsonString(info.label), info.token_count, info.flash_bytes,
-      seconds(info.create_time),
+      info.shared_flash_bytes, seconds(info.create_time),
       info.update_time ? fmt::format("{:.6f}", seconds(*info.update_time)) : "null", info.usable);
 }
 
@@ -55,11 +55,13 @@ std::string Json(const std::vector<ConversationInfo>& conversations) {
 }
 
 std::string Table(const std::vector<ConversationInfo>& conversations) {
-  std::string out = fmt::format("{:>8}  {:>9}  {:>10}  {:<19}  {}\n", "ID", "TOKENS", "FLASH",
-                                "LAST STORED", "LABEL");
+  // What deleting it gives back, and what it shares with forks.
+  std::string out = fmt::format("{:>8}  {:>9}  {:>10}  {:>10}  {:<19}  {}\n", "ID", "TOKENS",
+                                "FLASH", "SHARED", "LAST STORED", "LABEL");
   for (const ConversationInfo& info : conversations) {
-    out += fmt::format("{:>8}  {:>9}  {:>10}  {:<19}  {}{}\n", info.conversation_id,
+    out += fmt::format("{:>8}  {:>9}  {:>10}  {:>10}  {:<19}  {}{}\n", info.conversation_id,
                        info.token_count, HumanBytes(info.flash_bytes),
+                       HumanBytes(info.shared_flash_bytes),
                        info.update_time ? LocalTime(*info.update_time) : "never",
                        EscapeControls(info.label), info.usable ? "" : " (of another model)");
   }

@@ -12,6 +12,7 @@
 
 #include "cairn/compute/v1/inference.grpc.pb.h"
 #include "clients/cpp/client_messages.h"
+#include "clients/cpp/known_conversations.h"
 #include "clients/cpp/request_check.h"
 #include "common/base/status.h"
 #include "common/base/thread.h"
@@ -85,6 +86,7 @@ void SetDeadline(grpc::ClientContext& context) {
 struct CairnClient::Impl {
   std::string socket_path;
   std::unique_ptr<v1::InferenceService::Stub> stub;
+  KnownConversations known;
 };
 
 double GenerateResult::TokensPerSecond() const {
@@ -163,7 +165,8 @@ absl::Status CairnClient::Explain(const absl::Status& status) const {
 absl::StatusOr<GenerateResult> CairnClient::Generate(const GenerateOptions& options,
                                                      const CancelToken* cancel) {
   CAIRN_RETURN_IF_ERROR(CheckTexts(options));
-  const v1::GenerateRequest request = ToProto(options);
+  v1::GenerateRequest request = ToProto(options);
+  request.set_conversation_uid(impl_->known.UidOf(options.conversation_id));
   CAIRN_RETURN_IF_ERROR(CheckRequestBytes(static_cast<std::int64_t>(request.ByteSizeLong())));
   grpc::ClientContext context;
   if (options.time_max) context.set_deadline(std::chrono::system_clock::now() + *options.time_max);
@@ -177,6 +180,9 @@ absl::StatusOr<GenerateResult> CairnClient::Generate(const GenerateOptions& opti
     v1::GenerateEvent event;
     while (reader->Read(&event)) {
       if (!handled.ok()) continue;
+      if (event.has_started()) {
+        impl_->known.Note(event.started().conversation_id(), event.started().conversation_uid());
+      }
       handled = HandleEvent(options, event, result);
       finished = finished || event.has_finished();
       if (!handled.ok()) context.TryCancel();
@@ -202,6 +208,7 @@ absl::StatusOr<std::vector<ConversationInfo>> CairnClient::ListConversations() {
     const grpc::Status status = impl_->stub->ListConversations(&context, request, &response);
     CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(status)));
     for (const v1::Conversation& conversation : response.conversations()) {
+      impl_->known.Note(conversation.conversation_id(), conversation.conversation_uid());
       conversations.push_back(FromProto(conversation));
     }
     request.set_page_token(response.next_page_token());
@@ -215,9 +222,11 @@ absl::StatusOr<std::string> CairnClient::ReadConversation(std::int64_t conversat
   SetDeadline(context);
   v1::GetConversationRequest request;
   request.set_conversation_id(conversation_id);
+  request.set_conversation_uid(impl_->known.UidOf(conversation_id));
   v1::GetConversationResponse response;
   const grpc::Status status = impl_->stub->GetConversation(&context, request, &response);
   CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(status)));
+  impl_->known.Note(conversation_id, response.conversation().conversation_uid());
   if (info != nullptr) *info = FromProto(response.conversation());
   return std::move(*response.mutable_text());
 }
@@ -253,6 +262,7 @@ absl::Status CairnClient::DeleteConversation(std::int64_t conversation_id) {
   SetDeadline(context);
   v1::DeleteConversationRequest request;
   request.set_conversation_id(conversation_id);
+  request.set_conversation_uid(impl_->known.UidOf(conversation_id));
   v1::DeleteConversationResponse response;
   return Explain(
       rpc::FromGrpcStatus(impl_->stub->DeleteConversation(&context, request, &response)));
@@ -265,11 +275,13 @@ absl::StatusOr<std::int64_t> CairnClient::ForkConversation(std::int64_t conversa
   SetDeadline(context);
   v1::ForkConversationRequest request;
   request.set_conversation_id(conversation_id);
+  request.set_conversation_uid(impl_->known.UidOf(conversation_id));
   request.set_token_count(token_count);
   request.set_label(label);
   v1::ForkConversationResponse response;
   CAIRN_RETURN_IF_ERROR(
       Explain(rpc::FromGrpcStatus(impl_->stub->ForkConversation(&context, request, &response))));
+  impl_->known.Note(response.conversation_id(), response.conversation_uid());
   return response.conversation_id();
 }
 

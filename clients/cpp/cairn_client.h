@@ -9,6 +9,10 @@
 //   absl::StatusOr<cairn::GenerateResult> result = (*client)->Generate(options);
 //   // Next turn: options.conversation_id = result->conversation_id.
 //
+// A conversation's id means the conversation that this client has heard of by it: should the daemon
+// have another store of conversations meanwhile, what has the id there is not touched
+// (FAILED_PRECONDITION or NOT_FOUND).
+//
 // Threading:  safe from any thread; callbacks run on the thread that called Generate.
 // Blocking:   every method waits for the daemon's answer: Generate for as long as the text takes,
 //             the others at most kCallTimeMax.
@@ -68,6 +72,8 @@ struct GenerateOptions {
   bool parse_special = false;
   // 0: a new conversation.
   std::int64_t conversation_id = 0;
+  // What it holds as far as the caller knows; FAILED_PRECONDITION if it holds others.
+  std::optional<std::int64_t> conversation_token_count{};
   // Tokens to generate at most; negative: only store the prompt.
   std::int32_t tokens_max = 256;
   // 0: always the most likely token.
@@ -151,7 +157,8 @@ struct ConversationInfo {
   std::int64_t conversation_id = 0;
   std::string label;
   std::int64_t token_count = 0;
-  std::int64_t flash_bytes = 0;
+  std::int64_t flash_bytes = 0;         // that it alone needs: what deleting it gives back
+  std::int64_t shared_flash_bytes = 0;  // that others need too, its forks or what it is a fork of
   std::chrono::system_clock::time_point create_time;
   std::optional<std::chrono::system_clock::time_point> update_time;
   bool usable = false;  // with the daemon's model

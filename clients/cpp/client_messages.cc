@@ -94,6 +94,9 @@ absl::Status HandleFinished(const v1::Finished& finished, GenerateResult& result
 v1::GenerateRequest ToProto(const GenerateOptions& options) {
   v1::GenerateRequest request;
   request.set_conversation_id(options.conversation_id);
+  if (options.conversation_token_count) {
+    request.set_conversation_token_count(*options.conversation_token_count);
+  }
   if (!options.messages.empty()) {
     for (const ChatMessage& message : options.messages) {
       v1::ChatMessage& out = *request.mutable_messages()->add_messages();
@@ -159,6 +162,7 @@ ConversationInfo FromProto(const v1::Conversation& conversation) {
   info.label = conversation.label();
   info.token_count = conversation.token_count();
   info.flash_bytes = conversation.flash_bytes();
+  info.shared_flash_bytes = conversation.shared_flash_bytes();
   info.create_time = FromProto(conversation.create_time());
   if (conversation.has_update_time()) info.update_time = FromProto(conversation.update_time());
   info.usable = conversation.usable();

@@ -40,6 +40,13 @@ int StopSignals::Wait() {
   return number_.load(std::memory_order_relaxed);
 }
 
+void StopSignals::Request() {
+  const MutexLock lock(mutex_);
+  int none = 0;
+  number_.compare_exchange_strong(none, SIGTERM);
+  came_.NotifyAll();
+}
+
 void StopSignals::Watch() {
   const sigset_t set = StopSet();
   // The wait ends now and then so that the destructor is noticed.

@@ -24,6 +24,8 @@ class StopSignals {
 
   // Waits for the first signal (or Request) and returns its number.
   int Wait();
+  // As if SIGTERM came, unless a signal did.
+  void Request();
   // True once a signal came.
   bool requested() const { return number_.load(std::memory_order_relaxed) != 0; }
   const std::atomic<int>& number() const { return number_; }

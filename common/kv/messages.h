@@ -40,6 +40,7 @@ inline constexpr std::int32_t kLayerCountMax = 1024;
 inline constexpr std::int32_t kHeadCountMax = 1024;
 inline constexpr std::int32_t kHeadDimMax = 1024;
 inline constexpr std::int64_t kLabelBytesMax = 256;
+inline constexpr std::int64_t kCreatorBytesMax = 128;
 inline constexpr std::int64_t kIndexRowBytesMax = 4096;
 inline constexpr std::int64_t kPolicyStateBytesMax = std::int64_t{4} << 20;
 inline constexpr std::int64_t kRandomStateBytesMax = 4096;
@@ -310,6 +311,13 @@ struct SessionRef {
   friend bool operator==(const SessionRef&, const SessionRef&) = default;
 };
 
+// How long a session stays that nobody deletes; kv.proto's SessionLifetime says more.
+enum class SessionLifetime : std::uint8_t {
+  kPermanent = 1,
+  kFromCheckpoint = 2,  // ephemeral before its first checkpoint
+  kEphemeral = 3,       // not for long once nobody is attached
+};
+
 struct CreateSession {
   SegmentKey key;
   EntryLayout layout;
@@ -318,6 +326,8 @@ struct CreateSession {
   SessionRef parent;  // whose segment that is; id 0: not checked
   std::string label;
   std::string uid;  // of the new session; empty: the KV node makes one
+  SessionLifetime lifetime = SessionLifetime::kPermanent;
+  std::string creator;
 };
 
 // Tells an attempt to attach that is made again from one of another owner.
@@ -362,7 +372,14 @@ struct SessionInfo {
   SegmentKey key;
   EntryLayout layout;
   bool attached = false;
+  SessionLifetime lifetime = SessionLifetime::kPermanent;
+  std::string creator;
+  // With ListDetail::kFlashUse.
+  std::int64_t own_flash_bytes = 0;     // what deleting it gives back
+  std::int64_t shared_flash_bytes = 0;  // what others need too
 };
+
+enum class ListDetail : std::uint8_t { kRows, kFlashUse };
 
 // The session that was listed.
 inline SessionRef RefTo(const SessionInfo& info) { return {info.session_id, info.uid}; }

@@ -77,6 +77,21 @@ absl::Status CheckUid(std::string_view field, const std::string& uid) {
   return InvalidArgument("{} has {} bytes: it must have {}, or none", field, uid.size(), kUidBytes);
 }
 
+absl::StatusOr<SessionLifetime> LifetimeFromProto(pb::SessionLifetime lifetime) {
+  switch (lifetime) {
+    case pb::SESSION_LIFETIME_UNSPECIFIED:
+    case pb::SESSION_LIFETIME_PERMANENT:
+      return SessionLifetime::kPermanent;
+    case pb::SESSION_LIFETIME_FROM_CHECKPOINT:
+      return SessionLifetime::kFromCheckpoint;
+    case pb::SESSION_LIFETIME_EPHEMERAL:
+      return SessionLifetime::kEphemeral;
+    default:
+      return InvalidArgument("lifetime is {}: there is none of this number",
+                             static_cast<int>(lifetime));
+  }
+}
+
 absl::StatusOr<SessionRef> RefFromProto(std::int64_t session_id, const std::string& uid) {
   CAIRN_RETURN_IF_ERROR(CheckId("session_id", session_id));
   CAIRN_RETURN_IF_ERROR(CheckUid("session_uid", uid));
@@ -103,6 +118,8 @@ pb::CreateSessionRequest ToProto(const CreateSession& request) {
   out.set_parent_session_uid(request.parent.uid);
   out.set_label(request.label);
   out.set_session_uid(request.uid);
+  out.set_lifetime(static_cast<pb::SessionLifetime>(request.lifetime));
+  out.set_creator(request.creator);
   return out;
 }
 
@@ -127,6 +144,9 @@ absl::StatusOr<CreateSession> FromProto(pb::CreateSessionRequest&& request) {
       CheckBetween("parent_session_id", request.parent_session_id(), 0, forked ? INT64_MAX : 0));
   out.parent = {SessionId(request.parent_session_id()), request.parent_session_uid()};
   out.uid = request.session_uid();
+  CAIRN_ASSIGN_OR_RETURN(out.lifetime, LifetimeFromProto(request.lifetime()));
+  CAIRN_RETURN_IF_ERROR(CheckBytesMax("creator", request.creator(), kCreatorBytesMax));
+  out.creator = std::move(*request.mutable_creator());
   out.parent_segment_id = SegmentId(request.parent_segment_id());
   out.parent_token_count = request.parent_token_count();
   out.label = std::move(*request.mutable_label());
@@ -261,6 +281,10 @@ void ToProto(const SessionInfo& info, pb::SessionInfo* out) {
   KeyToProto(info.key, out->mutable_key());
   LayoutToProto(info.layout, out->mutable_layout());
   out->set_attached(info.attached);
+  out->set_lifetime(static_cast<pb::SessionLifetime>(info.lifetime));
+  out->set_creator(info.creator);
+  out->set_own_flash_bytes(info.own_flash_bytes);
+  out->set_shared_flash_bytes(info.shared_flash_bytes);
 }
 
 absl::StatusOr<SessionInfo> FromProto(pb::SessionInfo&& info) {
@@ -281,6 +305,14 @@ absl::StatusOr<SessionInfo> FromProto(pb::SessionInfo&& info) {
   out.token_count = info.token_count();
   out.flash_bytes = info.flash_bytes();
   out.attached = info.attached();
+  CAIRN_ASSIGN_OR_RETURN(out.lifetime, LifetimeFromProto(info.lifetime()));
+  CAIRN_RETURN_IF_ERROR(CheckBytesMax("creator", info.creator(), kCreatorBytesMax));
+  out.creator = std::move(*info.mutable_creator());
+  CAIRN_RETURN_IF_ERROR(CheckBetween("own_flash_bytes", info.own_flash_bytes(), 0, INT64_MAX));
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween("shared_flash_bytes", info.shared_flash_bytes(), 0, INT64_MAX));
+  out.own_flash_bytes = info.own_flash_bytes();
+  out.shared_flash_bytes = info.shared_flash_bytes();
   return out;
 }
 

@@ -1,8 +1,11 @@
 #include "compute-node/daemon/compute_daemon.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <future>
 #include <utility>
+
+#include <absl/strings/escaping.h>
 
 #include "common/base/thread.h"
 #include "common/daemon/paths.h"
@@ -49,6 +52,18 @@ absl::StatusOr<ChatTemplate> ChooseChatTemplate(const std::string& chosen, const
     LogWarning("chat template: {}", Message(found.status()));
   }
   return found;
+}
+
+// Only one process has the socket. The end of a long path tells more than its beginning.
+std::string CreatorName(const std::string& socket_path) {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(socket_path, error);
+  // Escaped: a name that is sent must be UTF-8, that of a folder need not.
+  std::string name =
+      fmt::format("cairn-compute-node {}", absl::CEscape(error ? socket_path : path.string()));
+  const auto size_max = static_cast<std::size_t>(kCreatorBytesMax);
+  if (name.size() > size_max) name.erase(0, name.size() - size_max);
+  return name;
 }
 
 }  // namespace
@@ -110,15 +125,24 @@ std::string ComputeDaemon::Description() const {
          (http_ != nullptr ? fmt::format(" http={}", http_->address().ToText()) : "");
 }
 
-bool ComputeDaemon::Stop() {
+ComputeDaemon::Stopped ComputeDaemon::Stop() {
   stopping_.store(true);
+  const absl::StatusOr<std::shared_ptr<Runtime>> runtime = state_.runtime();
+  if (runtime.ok()) (*runtime)->node->StopWaiting(kStopKvWaitMax);
   if (http_ != nullptr) http_->Refuse();
   if (!server_->StopGenerations(kStopTimeMax)) {
-    LogWarning(
+    LogError(
         "stopping without a generation that did not end in {} ms: its conversation is at its last "
-        "checkpoint",
+        "checkpoint, what was generated since is lost",
         kStopTimeMax.count());
-    return false;
+    return Stopped::kLost;
+  }
+  const std::int64_t lost_token_count = state_.lost_token_count();
+  if (lost_token_count > 0) {
+    LogError(
+        "stopping without {} tokens that clients have seen: the KV node was not there to store "
+        "them; their conversations are at their last checkpoints",
+        lost_token_count);
   }
   // The libraries wait for their calls without a limit. Nothing is lost with what is cut off.
   auto stopped = std::make_shared<std::promise<void>>();
@@ -126,14 +150,16 @@ bool ComputeDaemon::Stop() {
     StopCalls();
     stopped->set_value();
   });
-  if (stopped->get_future().wait_for(kCallsStopTimeMax) == std::future_status::ready) {
+  const bool all_ended =
+      stopped->get_future().wait_for(kCallsStopTimeMax) == std::future_status::ready;
+  if (all_ended) {
     thread.join();
-    return true;
+  } else {
+    thread.detach();
+    LogWarning("stopping without calls that did not end in {} ms", kCallsStopTimeMax.count());
   }
-  thread.detach();
-  LogWarning("stopping without calls that did not end in {} ms: every generation is stored",
-             kCallsStopTimeMax.count());
-  return false;
+  if (lost_token_count > 0) return Stopped::kLost;
+  return all_ended ? Stopped::kAll : Stopped::kCallsLeft;
 }
 
 void ComputeDaemon::StopCalls() {
@@ -177,6 +203,8 @@ absl::StatusOr<std::shared_ptr<Runtime>> ComputeDaemon::MakeRuntime() {
     state_.SetLoading(done_bytes, total_bytes);
   };
   CAIRN_ASSIGN_OR_RETURN(runtime->node, ReachKvNode());
+  runtime->creator = CreatorName(config_.socket_path());
+  DeleteLeftBehind(*runtime->node, runtime->creator);
   CAIRN_ASSIGN_OR_RETURN(runtime->model, Model::Load(config_.model_path(), model_options));
   CAIRN_ASSIGN_OR_RETURN(runtime->tokenizer, Tokenizer::FromGguf(runtime->model->file()));
   runtime->chat = ChooseChatTemplate(config_.chat_template(), runtime->model->file());
@@ -204,9 +232,9 @@ absl::Status ComputeDaemon::CheckPolicy(Runtime& runtime) {
 void ComputeDaemon::KeepConversations(Runtime& runtime) {
   const int count_max = config_.http_kept_conversation_count_max();
   if (kept_label_.empty()) return;
-  runtime.kept =
-      std::make_unique<KeptConversations>(*runtime.node, runtime.identity, runtime.options.policy,
-                                          state_.open_conversations(), kept_label_, count_max);
+  runtime.kept = std::make_unique<KeptConversations>(
+      *runtime.node, runtime.identity, runtime.options.policy, state_.open_conversations(),
+      kept_label_, runtime.creator, count_max);
   runtime.kept->Adopt();
   // It has deleted what an earlier process kept.
   if (count_max == 0) runtime.kept.reset();
@@ -220,6 +248,7 @@ absl::StatusOr<std::unique_ptr<KvNode>> ComputeDaemon::ReachKvNode() {
   }
   KvClientOptions options;
   options.reconnect_time_max = std::chrono::seconds(config_.kv_wait_seconds());
+  options.checkpoints_at_stop = true;  // see Conversation
   options.realtime_priority = config_.realtime_priority();
   CAIRN_RETURN_IF_ERROR(
       Annotate(ServingPriority(options.realtime_priority).status(), "realtime_priority"));

@@ -25,6 +25,8 @@
 namespace cairn::compute {
 
 inline constexpr std::chrono::milliseconds kStopTimeMax{10000};
+// Of that, for a KV node that is away to come back, so that generations can be stored.
+inline constexpr std::chrono::milliseconds kStopKvWaitMax{4000};
 // For what is left when every generation is stored. A call may wait for a KV node that is away.
 inline constexpr std::chrono::milliseconds kCallsStopTimeMax{5000};
 // For HTTP clients to read why their generation ended.
@@ -45,13 +47,22 @@ class ComputeDaemon {
   // ends that.
   absl::Status WaitUntilReady(const std::atomic<int>& signal);
 
+  // Calls `on_fatal`, from any thread, once the daemon cannot go on; fatal() says why.
+  void SetOnFatal(std::function<void()> on_fatal) { state_.SetOnFatal(std::move(on_fatal)); }
+  absl::Status fatal() const { return state_.fatal(); }
+
   // One line of key=value about what is served. REQUIRES: WaitUntilReady returned OK.
   std::string Description() const;
 
-  // Health NOT_SERVING, generations stopped and stored, calls ended. False if some of that took too
-  // long, which is logged: then only leaving the process ends it, and a generation's conversation
-  // is at its last checkpoint. Once.
-  bool Stop();
+  enum class Stopped : std::uint8_t {
+    kAll,
+    kCallsLeft,  // only leaving the process ends them; nothing is lost with them
+    kLost,       // tokens that clients have seen are not stored, or not all generations ended: then
+                 // only leaving the process ends them
+  };
+  // Health NOT_SERVING, generations stopped and stored, calls ended. What is not as it should be is
+  // logged. Once.
+  Stopped Stop();
 
  private:
   explicit ComputeDaemon(const ComputeNodeConfig& config) : config_(config) {}

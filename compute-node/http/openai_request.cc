@@ -52,6 +52,7 @@ constexpr std::array kRead = {
     "response_format",
     "seed",
     "stop",
+    "stop_token_ids",
     "stream",
     "stream_options",
     "temperature",

@@ -27,6 +27,7 @@ absl::StatusOr<std::shared_ptr<ChannelCall>> ChannelCall::Open(
   hello.mutable_hello()->set_session_id(session.value());
   hello.mutable_hello()->set_epoch(epoch.value());
   hello.mutable_hello()->set_uses_arena(call->connection_->arena != nullptr);
+  hello.mutable_hello()->set_hears_stopping(call->connection_->checkpoints_at_stop);
   call->Write(hello);  // a failure shows in Read
   const std::shared_ptr<pb::ChannelReply> reply = call->Read();
   if (reply == nullptr) {

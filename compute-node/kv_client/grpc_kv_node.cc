@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<GrpcKvNode>> GrpcKvNode::Connect(const std::strin
 
 template <typename MakeCall>
 absl::Status GrpcKvNode::Call(SessionId named, MakeCall call, int* tries) {
-  Backoff backoff(link_->options());
+  Backoff backoff(*link_);
   std::string store_id;
   while (true) {
     absl::StatusOr<std::shared_ptr<const NodeConnection>> connection = link_->Get();
@@ -43,7 +43,7 @@ absl::Status GrpcKvNode::Call(SessionId named, MakeCall call, int* tries) {
         store_id = (*connection)->capabilities.store_id();
       }
       grpc::ClientContext context;
-      (*connection)->Prepare(&context, kCallTimeMax);
+      (*connection)->Prepare(&context, link_->CallTime(kCallTimeMax));
       if (tries != nullptr) ++*tries;
       status = rpc::FromGrpcStatus(call((*connection)->stub.get(), &context));
       again = IsLoss(status);
@@ -87,10 +87,11 @@ absl::Status GrpcKvNode::Delete(const SessionRef& session) {
   return status;
 }
 
-absl::StatusOr<std::vector<SessionInfo>> GrpcKvNode::List() {
+absl::StatusOr<std::vector<SessionInfo>> GrpcKvNode::List(ListDetail detail) {
   std::vector<SessionInfo> sessions;
   pb::ListSessionsRequest request;
   request.set_page_size(kListPageSize);
+  request.set_with_flash_use(detail == ListDetail::kFlashUse);
   do {
     pb::ListSessionsResponse response;
     CAIRN_RETURN_IF_ERROR(

@@ -22,9 +22,15 @@ class GrpcKvNode : public KvNode {
   absl::StatusOr<SessionRef> Create(const CreateSession& request) override;
   absl::StatusOr<std::unique_ptr<KvSession>> Open(const SessionRef& session) override;
   absl::Status Delete(const SessionRef& session) override;
-  absl::StatusOr<std::vector<SessionInfo>> List() override;
+  absl::StatusOr<std::vector<SessionInfo>> List() override { return List(ListDetail::kRows); }
+  absl::StatusOr<std::vector<SessionInfo>> ListWithFlashUse() override {
+    return List(ListDetail::kFlashUse);
+  }
   absl::StatusOr<SealedSegment> Seal(const SessionRef& session) override;
   absl::StatusOr<KvStats> Stats() override;
+  void StopWaiting(std::chrono::milliseconds time_max) override {
+    link_->StopWaitingAt(std::chrono::steady_clock::now() + time_max);
+  }
   std::int64_t part_bytes_max() const override { return part_bytes_max_; }
 
   // "io_uring", "threads" or "memory", as the node said when it was connected to.
@@ -33,6 +39,7 @@ class GrpcKvNode : public KvNode {
  private:
   explicit GrpcKvNode(std::shared_ptr<NodeLink> link) : link_(std::move(link)) {}
 
+  absl::StatusOr<std::vector<SessionInfo>> List(ListDetail detail);
   // Runs `call(connection, context)` until the node answers. `named`: the session of an existing
   // store that the call is about, 0: none; then only the store that the first try met will do.
   // `tries` counts the calls made.

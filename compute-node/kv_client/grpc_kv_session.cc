@@ -48,7 +48,7 @@ absl::Status EndStatus(const absl::Status& end) {
 
 absl::StatusOr<std::unique_ptr<GrpcKvSession>> GrpcKvSession::Open(
     const std::shared_ptr<NodeLink>& link, const SessionRef& session) {
-  Backoff backoff(link->options());
+  Backoff backoff(*link);
   auto attacher = std::make_unique<SessionAttacher>(link, session);
   while (true) {
     bool again = false;
@@ -84,10 +84,11 @@ GrpcKvSession::~GrpcKvSession() {
     request.set_epoch(attachment_.epoch.value());
     changed_.NotifyAll();
   }
+  attacher_->Cancel();
   if (call != nullptr) {
     // Ending the stream detaches too, but later; the caller may want to seal or delete next.
     grpc::ClientContext context;
-    call->connection()->Prepare(&context, kCloseTimeMax);
+    call->connection()->Prepare(&context, link_->CallTime(kCloseTimeMax));
     pb::CloseSessionResponse response;
     call->connection()->stub->CloseSession(&context, request, &response);
     call->Cancel();
@@ -112,6 +113,9 @@ absl::Status GrpcKvSession::AwaitChangeLocked() {
 absl::Status GrpcKvSession::AwaitOpenLocked(Patience patience) {
   while (state_ == State::kRecovering) {
     const absl::Status status = AwaitChangeLocked();
+    if (state_ == State::kRecovering && link_->stopped()) {
+      return Unavailable("the KV node is away, and this process is about to end");
+    }
     if (patience == Patience::kUntilInterrupted) CAIRN_RETURN_IF_ERROR(status);
   }
   return state_ == State::kOpen ? absl::OkStatus() : status_;
@@ -281,6 +285,7 @@ absl::Status GrpcKvSession::ReadReplies(const std::shared_ptr<ChannelCall>& call
   while (const std::shared_ptr<pb::ChannelReply> reply = call->Read()) HandleReply(*call, reply);
   const absl::Status end = call->Finish();
   MutexLock lock(mutex_);
+  node_stops_ = false;
   call_.reset();
   if (state_ == State::kOpen) state_ = State::kRecovering;
   return end.ok() ? Unavailable("the KV node ended the stream") : end;
@@ -289,6 +294,12 @@ absl::Status GrpcKvSession::ReadReplies(const std::shared_ptr<ChannelCall>& call
 void GrpcKvSession::HandleReply(ChannelCall& call, const std::shared_ptr<pb::ChannelReply>& reply) {
   if (reply->has_checkpointed()) {
     HandleCheckpointed(*reply);
+    return;
+  }
+  if (reply->has_stopping()) {
+    MutexLock lock(mutex_);
+    node_stops_ = true;
+    LetGoLocked();
     return;
   }
   if (reply->has_failure() && reply->op_seq() != 0) {
@@ -329,7 +340,16 @@ void GrpcKvSession::HandleCheckpointed(const pb::ChannelReply& reply) {
   acknowledged_ = std::max(acknowledged_, op_seq);
   replay_.DropCovered(op_seq);
   if (checkpoint_.op_seq == op_seq) checkpoint_.result = *result;
+  LetGoLocked();
   changed_.NotifyAll();
+}
+
+void GrpcKvSession::LetGoLocked() {
+  // Operations that no checkpoint is to cover are computed again, with the next one.
+  const bool has_all = replay_.bytes() == 0 && !checkpoint_.in_progress();
+  if (!node_stops_ || !has_all || state_ != State::kOpen || call_ == nullptr) return;
+  state_ = State::kRecovering;
+  call_->Cancel();
 }
 
 bool GrpcKvSession::MayRecover(const absl::Status& end) {
@@ -354,7 +374,7 @@ void GrpcKvSession::Recover(const absl::Status& end) {
     acknowledged = acknowledged_;
   }
   LogInfo("kv_session_lost session={} reason=\"{}\"", session, Message(end));
-  Backoff backoff(link_->options());
+  Backoff backoff(*link_);
   while (true) {
     bool again = false;
     absl::StatusOr<Attached> attached = attacher_->Attach(acknowledged, &again);
@@ -442,6 +462,7 @@ void GrpcKvSession::Resend(const std::shared_ptr<ChannelCall>& call, OpSeq cover
         rpc::SetOperation(std::move(kept->operation), &message);
       } else {
         state_ = State::kOpen;
+        LetGoLocked();  // it may be about to stop already
         changed_.NotifyAll();
         return;
       }

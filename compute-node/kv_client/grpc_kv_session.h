@@ -53,6 +53,14 @@ class GrpcKvSession : public KvSession {
   absl::Status StartCheckpoint(Checkpoint checkpoint) override;
   bool checkpoint_in_progress() const override;
   absl::StatusOr<Checkpointed> WaitForCheckpoint() override;
+  bool wants_checkpoint() const override {
+    MutexLock lock(mutex_);
+    return node_stops_ && state_ == State::kOpen;
+  }
+  absl::Status AwaitNode() override {
+    MutexLock lock(mutex_);
+    return AwaitOpenLocked(Patience::kUntilInterrupted);
+  }
   void SetReplayMode(ReplayMode mode) override;
   std::int64_t replay_bytes() const override {
     MutexLock lock(mutex_);
@@ -87,6 +95,8 @@ class GrpcKvSession : public KvSession {
   absl::Status ReadReplies(const std::shared_ptr<ChannelCall>& call);
   void HandleReply(ChannelCall& call, const std::shared_ptr<pb::ChannelReply>& reply);
   void HandleCheckpointed(const pb::ChannelReply& reply);
+  // Ends a stream whose node is about to stop, if it has nothing that only this session has too.
+  void LetGoLocked() CAIRN_REQUIRES(mutex_);
   // Ends when the session is attached again, failed, or closing.
   void Recover(const absl::Status& end);
   bool MayRecover(const absl::Status& end);
@@ -118,6 +128,7 @@ class GrpcKvSession : public KvSession {
   PendingReads reads_ CAIRN_GUARDED_BY(mutex_){fetch_clock_};
   CheckpointWait checkpoint_ CAIRN_GUARDED_BY(mutex_);
   std::shared_ptr<ChannelCall> call_ CAIRN_GUARDED_BY(mutex_);  // null while there is none
+  bool node_stops_ CAIRN_GUARDED_BY(mutex_) = false;            // the one that call_ goes to
   std::int32_t reconnect_count_ CAIRN_GUARDED_BY(mutex_) = 0;
 
   std::thread resend_thread_;  // owned by kv-replies

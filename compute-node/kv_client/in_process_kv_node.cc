@@ -34,9 +34,9 @@ absl::Status InProcessKvNode::Delete(const SessionRef& session) {
       .status();
 }
 
-absl::StatusOr<std::vector<SessionInfo>> InProcessKvNode::List() {
+absl::StatusOr<std::vector<SessionInfo>> InProcessKvNode::List(ListDetail detail) {
   return WaitForEngine<std::vector<SessionInfo>>(
-      [&](auto done) { engine_->ListSessions(std::move(done)); });
+      [&](auto done) { engine_->ListSessions(detail, std::move(done)); });
 }
 
 absl::StatusOr<SealedSegment> InProcessKvNode::Seal(const SessionRef& session) {

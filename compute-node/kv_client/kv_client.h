@@ -4,6 +4,7 @@
 //
 // Threading:  KvNode is safe from any thread. A KvSession belongs to one thread at a time; replies
 //             arrive on threads of its own, which wake the futures.
+// Stop:       a KV node that is told to stop says so and waits a while: see wants_checkpoint.
 // Loss:       when the KV node goes away, a session reconnects with back-off for at most
 //             `reconnect_time_max`, resumes its epoch, sends what no checkpoint covers again and
 //             repeats the reads that are unanswered: callers see a delay, nothing else. With
@@ -47,6 +48,9 @@ struct KvClientOptions {
   // Whether fetched entries are read where the KV node has them, in shared memory; otherwise they
   // come through the socket.
   bool use_arena = true;
+  // Whether callers take a checkpoint when a session wants one: then a KV node that is to stop
+  // waits for that.
+  bool checkpoints_at_stop = false;
   // Of the thread that takes a session's answers; 0: none. Where the system does not allow it the
   // thread runs as usual.
   int realtime_priority = 0;
@@ -97,6 +101,13 @@ class KvSession {
   // Waits until the checkpoint in progress (if any) is durable.
   virtual absl::StatusOr<Checkpointed> WaitForCheckpoint() = 0;
 
+  // Whether the KV node is about to stop and would lose what no checkpoint covers: take one now,
+  // and send nothing until it is durable. The session then lets go of the KV node, and waits for
+  // the next one as after any loss. False wherever nobody stops.
+  virtual bool wants_checkpoint() const { return false; }
+  // Waits while the KV node is away; at once otherwise. Interrupted as StartRead is.
+  virtual absl::Status AwaitNode() { return absl::OkStatus(); }
+
   virtual void SetReplayMode(ReplayMode mode) = 0;
   // Bytes that the replay buffer holds.
   virtual std::int64_t replay_bytes() const = 0;
@@ -116,8 +127,13 @@ class KvNode {
   virtual absl::StatusOr<std::unique_ptr<KvSession>> Open(const SessionRef& session) = 0;
   virtual absl::Status Delete(const SessionRef& session) = 0;
   virtual absl::StatusOr<std::vector<SessionInfo>> List() = 0;
+  // The same with own_flash_bytes and shared_flash_bytes, which takes longer in large stores.
+  virtual absl::StatusOr<std::vector<SessionInfo>> ListWithFlashUse() { return List(); }
   virtual absl::StatusOr<SealedSegment> Seal(const SessionRef& session) = 0;
   virtual absl::StatusOr<KvStats> Stats() = 0;
+  // This process is about to end: what waits for the KV node to come back, or begins to, waits for
+  // at most `time_max` from now on.
+  virtual void StopWaiting(std::chrono::milliseconds /*time_max*/) {}
   // Largest part in bytes: a cluster that is to be one read must fit.
   virtual std::int64_t part_bytes_max() const = 0;
 };

@@ -128,6 +128,7 @@ absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Connect() const 
   CAIRN_RETURN_IF_ERROR(rpc::CheckSocketPath(socket_path_));
   rpc::KeepGrpcRuntime();
   auto connection = std::make_shared<NodeConnection>();
+  connection->checkpoints_at_stop = options_.checkpoints_at_stop;
   CAIRN_ASSIGN_OR_RETURN(rpc::HandshakeMessage handshake, Handshake(socket_path_));
   connection->token = std::move(handshake.token);
   if (options_.use_arena) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -28,6 +29,8 @@ namespace pb = ::cairn::kv::v1;
 inline constexpr std::chrono::milliseconds kConnectTimeMax{5000};
 // Of one call that has no stream: opening a large session reads its rows from flash.
 inline constexpr std::chrono::milliseconds kCallTimeMax{60000};
+// One call of a process that is about to end: a node that hangs must not take what others need.
+inline constexpr std::chrono::milliseconds kLastCallTimeMax{500};
 
 struct NodeConnection {
   std::shared_ptr<grpc::Channel> channel;
@@ -38,7 +41,8 @@ struct NodeConnection {
     const auto& listed = capabilities.operations();
     return std::find(listed.begin(), listed.end(), operation) != listed.end();
   }
-  std::shared_ptr<ArenaMap> arena;  // null: entries come through the socket
+  std::shared_ptr<ArenaMap> arena;   // null: entries come through the socket
+  bool checkpoints_at_stop = false;  // of the options
 
   // Identity and deadline of a call.
   void Prepare(grpc::ClientContext* context, std::chrono::milliseconds time_max) const;
@@ -60,6 +64,19 @@ class NodeLink {
       : options_(options), socket_path_(std::move(socket_path)) {}
 
   const KvClientOptions& options() const { return options_; }
+  // When to give up a node that cannot be reached from now on.
+  std::chrono::steady_clock::time_point WaitEnd() const {
+    return std::min(std::chrono::steady_clock::now() + options_.reconnect_time_max, stop_.load());
+  }
+  // Whoever waits gives up at this time at the latest.
+  void StopWaitingAt(std::chrono::steady_clock::time_point time) { stop_.store(time); }
+  // For one call: `time_max`, or what StopWaitingAt has left of it.
+  std::chrono::milliseconds CallTime(std::chrono::milliseconds time_max) const {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        stop_.load() - std::chrono::steady_clock::now());
+    return std::min(time_max, std::max(left, kLastCallTimeMax));
+  }
+  bool stopped() const { return std::chrono::steady_clock::now() >= stop_.load(); }
   // The connection there is, or a new one. One attempt.
   absl::StatusOr<std::shared_ptr<const NodeConnection>> Get();
   // The connection is broken: the next Get makes a new one.
@@ -74,6 +91,8 @@ class NodeLink {
 
   const KvClientOptions options_;
   const std::string socket_path_;
+  std::atomic<std::chrono::steady_clock::time_point> stop_{
+      std::chrono::steady_clock::time_point::max()};
   Mutex mutex_;
   std::shared_ptr<const NodeConnection> current_ CAIRN_GUARDED_BY(mutex_);
 };
@@ -81,16 +100,19 @@ class NodeLink {
 // Waits between tries, longer each time, until a deadline. One thread.
 class Backoff {
  public:
-  explicit Backoff(const KvClientOptions& options)
-      : wait_(options.backoff_min),
-        wait_max_(options.backoff_max),
-        deadline_(std::chrono::steady_clock::now() + options.reconnect_time_max) {}
+  // `link` outlives it.
+  explicit Backoff(const NodeLink& link)
+      : link_(link),
+        wait_(link.options().backoff_min),
+        wait_max_(link.options().backoff_max),
+        deadline_(link.WaitEnd()) {}
 
   // When the next try is due; past the deadline there is none.
   std::chrono::steady_clock::time_point Next();
-  bool expired() const { return std::chrono::steady_clock::now() >= deadline_; }
+  bool expired() const { return std::chrono::steady_clock::now() >= deadline_ || link_.stopped(); }
 
  private:
+  const NodeLink& link_;
   std::chrono::milliseconds wait_;
   const std::chrono::milliseconds wait_max_;
   const std::chrono::steady_clock::time_point deadline_;

@@ -7,18 +7,43 @@
 
 namespace cairn::compute {
 
+class SessionAttacher::Cancellable {
+ public:
+  Cancellable(SessionAttacher& attacher, grpc::ClientContext& context) : attacher_(attacher) {
+    const MutexLock lock(attacher_.mutex_);
+    attacher_.waiting_ = &context;
+    if (attacher_.cancelled_) context.TryCancel();
+  }
+  ~Cancellable() {
+    const MutexLock lock(attacher_.mutex_);
+    attacher_.waiting_ = nullptr;
+  }
+  Cancellable(const Cancellable&) = delete;
+  Cancellable& operator=(const Cancellable&) = delete;
+
+ private:
+  SessionAttacher& attacher_;
+};
+
+void SessionAttacher::Cancel() {
+  const MutexLock lock(mutex_);
+  cancelled_ = true;
+  if (waiting_ != nullptr) waiting_->TryCancel();
+}
+
 absl::StatusOr<Attachment> SessionAttacher::NewEpoch(const NodeConnection& connection,
                                                      OpSeq acknowledged) {
   const AttachAttempt attempt{owner_, ++attempt_count_};
   grpc::ClientContext context;
+  const Cancellable cancellable(*this, context);
   if (epoch_ == Epoch()) {
-    connection.Prepare(&context, kCallTimeMax);
+    connection.Prepare(&context, link_->CallTime(kCallTimeMax));
     pb::OpenSessionResponse response;
     CAIRN_RETURN_IF_ERROR(rpc::FromGrpcStatus(connection.stub->OpenSession(
         &context, rpc::ToProto(OpenRequest{session_, attempt}), &response)));
     return rpc::FromProto(session_.id, std::move(*response.mutable_attachment()));
   }
-  connection.Prepare(&context, kResumeTimeMax);
+  connection.Prepare(&context, link_->CallTime(kResumeTimeMax));
   pb::ResumeSessionResponse response;
   const absl::Status status = rpc::FromGrpcStatus(connection.stub->ResumeSession(
       &context, rpc::ToProto(ResumeRequest{session_.id, epoch_, attempt, acknowledged}),

@@ -2,7 +2,7 @@
 // ResumeSession. Every attempt has a higher number than the one before, so it may be repeated
 // whether or not an attempt whose reply was lost took effect.
 //
-// Threading:  not synchronised; one thread at a time.
+// Threading:  one thread at a time; Cancel is for any thread.
 // Blocking:   Attach waits for the KV node: at most kConnectTimeMax and kCallTimeMax, for a resume
 //             kResumeTimeMax.
 // Errors:     of Attach: ABORTED another owner attached in between; FAILED_PRECONDITION the KV node
@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 
+#include "common/base/mutex.h"
 #include "common/base/random_bytes.h"
 #include "common/base/status.h"
 #include "common/kv/messages.h"
@@ -43,9 +44,13 @@ class SessionAttacher {
   // One attempt. `again` says whether another one can help after it has failed. `acknowledged`: the
   // last operation that a checkpoint is known to cover.
   absl::StatusOr<Attached> Attach(OpSeq acknowledged, bool* again);
+  // Ends the call that an Attach waits for, now and from now on.
+  void Cancel();
 
  private:
   absl::StatusOr<Attachment> NewEpoch(const NodeConnection& connection, OpSeq acknowledged);
+  // While it lives, Cancel ends the call of the context.
+  class Cancellable;
 
   const std::shared_ptr<NodeLink> link_;
   SessionRef session_;
@@ -53,6 +58,9 @@ class SessionAttacher {
   std::int64_t attempt_count_ = 0;
   std::string store_id_;  // of the first connection
   Epoch epoch_;           // 0: no OpenSession was answered yet
+  Mutex mutex_;
+  bool cancelled_ CAIRN_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* waiting_ CAIRN_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace cairn::compute

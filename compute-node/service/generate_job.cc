@@ -6,6 +6,7 @@
 #include "common/base/heap.h"
 #include "common/log/log.h"
 #include "common/timeline/timeline.h"
+#include "compute-node/service/generate_events.h"
 #include "compute-node/service/stored_sessions.h"
 #include "compute-node/service/stored_tokens.h"
 #include "compute-node/service/turn_request.h"
@@ -39,36 +40,6 @@ bool IsWholeAfter(const absl::Status& status) {
     default:
       return false;
   }
-}
-
-// What a prompt may take on flash at once. Clusters leave room to grow in, and those of a prompt
-// that came in several chunks are made anew before the old ones are freed.
-std::int64_t PromptFlashBytes(const SessionOptions& options, const PolicyChoice& policy,
-                              std::int64_t kv_bytes, std::int64_t token_count) {
-  if (!policy.selects()) return kv_bytes;
-  const bool anew = options.recluster_prompts && token_count > options.prefill_chunk_tokens;
-  return anew ? kv_bytes * 12 / 5 : kv_bytes * 5 / 4;
-}
-
-google::protobuf::Duration ToDuration(std::chrono::nanoseconds time) {
-  google::protobuf::Duration duration;
-  duration.set_seconds(time.count() / 1'000'000'000);
-  duration.set_nanos(static_cast<std::int32_t>(time.count() % 1'000'000'000));
-  return duration;
-}
-
-v1::FinishReason ToReason(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kEnd:
-      return v1::FINISH_REASON_END;
-    case FinishReason::kLength:
-      return v1::FINISH_REASON_LENGTH;
-    case FinishReason::kStop:
-      return v1::FINISH_REASON_STOP;
-    case FinishReason::kContext:
-      return v1::FINISH_REASON_CONTEXT;
-  }
-  return v1::FINISH_REASON_UNSPECIFIED;
 }
 
 }  // namespace
@@ -230,6 +201,7 @@ void GenerateJob::Run() {
     status = RunTurn();
   }
   FlushTimeline();
+  if (absl::Status intact = runtime_->model->CheckIntact(); !intact.ok()) state_.Fail(intact);
   LogInfo("generation session={} prompt_tokens={} status={} time_ms={}", conversation_.id,
           turn_.prompt.size(), ToStd(absl::StatusCodeToString(status.code())),
           std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_).count());
@@ -239,9 +211,10 @@ void GenerateJob::Run() {
   }
   if (status.code() == absl::StatusCode::kCancelled &&
       state_.phase() == DaemonState::Phase::kStopping) {
-    status = Unavailable(
-        "cairn-compute-node is stopping: {}",
-        ephemeral_ ? "ask again when it is back" : "the conversation keeps what was generated");
+    status = Unavailable("cairn-compute-node is stopping: {}",
+                         ephemeral_               ? "ask again when it is back"
+                         : lost_token_count_ == 0 ? "the conversation keeps what was generated"
+                                                  : Message(status));
   }
   {
     const MutexLock lock(mutex_);
@@ -259,10 +232,9 @@ absl::Status GenerateJob::RunTurn() {
                                : state_.open_conversations().Take(conversation_.id, *stop_));
   absl::Status status = RunConversation();
   if (ephemeral_) {
-    const absl::Status deleted = runtime_->node->Delete(conversation_);
-    if (status.ok()) status = deleted;
+    DeleteEphemeral(*runtime_->node, conversation_);
   } else if (is_new && !status.ok()) {
-    DropIfEmpty();
+    DeleteIfEmpty(*runtime_->node, conversation_);
   }
   state_.open_conversations().Give(conversation_.id);
   return status;
@@ -273,11 +245,19 @@ absl::Status GenerateJob::OpenNew() {
   create.key = runtime_->identity.key;
   create.layout = runtime_->identity.layout;
   create.label = kept_ != nullptr ? kept_->label() : label_;
+  create.creator = runtime_->creator;
+  // Should this process die before the turn has stored anything, nothing is left either.
+  const bool is_kept = !ephemeral_ || kept_ != nullptr;
+  create.lifetime = is_kept ? SessionLifetime::kFromCheckpoint : SessionLifetime::kEphemeral;
   CAIRN_ASSIGN_OR_RETURN(conversation_, runtime_->node->Create(create));
   // Somebody found it in the list, or guessed its id, and has it.
   absl::Status taken = state_.open_conversations().Take(conversation_.id, *stop_);
-  if (!taken.ok()) DropIfEmpty();
+  if (!taken.ok()) DeleteIfEmpty(*runtime_->node, conversation_);
   return taken;
+}
+
+bool GenerateJob::LeavesWhole(const absl::Status& status) const {
+  return IsWholeAfter(status) || !runtime_->model->CheckIntact().ok();  // which fails every turn
 }
 
 absl::Status GenerateJob::RunKeptTurn() {
@@ -288,7 +268,7 @@ absl::Status GenerateJob::RunKeptTurn() {
     held_token_count_ = kept->token_count;
     seals_ = kept->seals;
     absl::Status status = RunAndKeep(prompt);
-    if (IsWholeAfter(status)) return status;
+    if (LeavesWhole(status)) return status;
     LogWarning("kept conversation session={} is given up: {}", conversation_.id, Message(status));
     kept_->Remove(kept->origin);
     if (first_token_time_.count() != 0) return status;
@@ -307,7 +287,7 @@ absl::Status GenerateJob::RunAndKeep(const std::vector<std::int32_t>& prompt) {
   CountHeldTokens(status);
   state_.open_conversations().Give(conversation_.id);
   if (held_token_count_ == kNotOurs) return status;
-  if (!IsWholeAfter(status)) held_token_count_ = 0;
+  if (!LeavesWhole(status)) held_token_count_ = 0;
   CAIRN_CHECK_LE(held_token_count_, std::ssize(tokens_));
   tokens_.resize(static_cast<std::size_t>(held_token_count_));
   kept_->Keep(conversation_, std::move(tokens_), seals_.CutAt(held_token_count_));
@@ -375,18 +355,36 @@ absl::Status GenerateJob::RunConversation() {
     SendFinished(*conversation, *result, before, reused_token_count);
     return absl::OkStatus();
   }
+  CountLostTokens(*conversation, reused_token_count);
   // The store is full: what is kept for later goes before what is asked for now.
   if (absl::IsResourceExhausted(result.status()) && runtime_->kept != nullptr) {
     runtime_->kept->DropAll();
   }
   if (ephemeral_) return result.status();
-  return absl::Status(result.status().code(),
-                      fmt::format("{}; conversation {} keeps {} tokens", Message(result.status()),
-                                  conversation_.id, conversation->durable_token_count()));
+  return absl::Status(
+      result.status().code(),
+      fmt::format("{}; conversation {} keeps {} tokens{}", Message(result.status()),
+                  conversation_.id, conversation->durable_token_count(),
+                  lost_token_count_ == 0
+                      ? ""
+                      : fmt::format(", without the last {} of the answer", lost_token_count_)));
+}
+
+void GenerateJob::CountLostTokens(const Conversation& conversation,
+                                  std::int64_t reused_token_count) {
+  // Who sends the whole history again loses nothing, and nobody wants an ephemeral one back.
+  if (ephemeral_) return;
+  const std::int64_t stored_count =
+      conversation.durable_token_count() - reused_token_count - std::ssize(turn_.prompt);
+  lost_token_count_ =
+      shown_token_count_ - std::clamp(stored_count, std::int64_t{0}, shown_token_count_);
+  if (lost_token_count_ == 0) return;
+  LogWarning("generation session={} shown_tokens={} lost_tokens={}", conversation_.id,
+             shown_token_count_, lost_token_count_);
+  state_.NoteLostTokens(lost_token_count_);
 }
 
 absl::Status GenerateJob::CheckHeldTokens(Conversation& conversation) {
-  CAIRN_CHECK_LE(held_token_count_, std::ssize(tokens_));
   const auto held = std::span(tokens_).first(static_cast<std::size_t>(held_token_count_));
   // An older copy of the store may have been put back, and gone on with to the same length.
   CAIRN_ASSIGN_OR_RETURN(const bool is_held, conversation.HasExactly(held, *stop_));
@@ -415,13 +413,7 @@ void GenerateJob::MakeRoom(const KvStats& stats) {
 void GenerateJob::SendStarted(const Conversation& conversation) {
   // Once, also if what was kept turned out to be damaged and all is computed again.
   if (std::exchange(started_, true)) return;
-  v1::GenerateEvent event;
-  event.mutable_started()->set_conversation_id(conversation.id().value());
-  event.mutable_started()->set_conversation_uid(conversation.uid());
-  event.mutable_started()->set_reused_token_count(conversation.token_count());
-  event.mutable_started()->set_policy(conversation.policy_choice().name);
-  event.mutable_started()->set_prompt_token_count(std::ssize(turn_.prompt));
-  Send(std::move(event));
+  Send(StartedEvent(conversation, std::ssize(turn_.prompt)));
 }
 
 void GenerateJob::SendProgress(std::int64_t done_token_count) {
@@ -429,57 +421,27 @@ void GenerateJob::SendProgress(std::int64_t done_token_count) {
   const Clock::time_point now = Clock::now();
   if (!last && now < next_progress_) return;
   next_progress_ = now + kProgressInterval;
-  v1::GenerateEvent event;
-  event.mutable_prefill()->set_done_token_count(done_token_count);
-  event.mutable_prefill()->set_prompt_token_count(std::ssize(turn_.prompt));
-  Send(std::move(event));
-}
-
-v1::TokenLogprob GenerateJob::ToProto(const TokenLogProbability& token) const {
-  v1::TokenLogprob out;
-  out.set_id(token.id);
-  out.set_text(runtime_->tokenizer->DecodePiece(token.id, /*render_special=*/true));
-  out.set_logprob(token.value);
-  out.set_special(!runtime_->tokenizer->MarkerName(token.id).empty());
-  return out;
+  Send(PrefillEvent(done_token_count, std::ssize(turn_.prompt)));
 }
 
 void GenerateJob::SendToken(std::int32_t id, std::string_view text,
                             const LogProbabilities* likely) {
   if (kept_ != nullptr) tokens_.push_back(id);
+  ++shown_token_count_;
   if (first_token_time_.count() == 0) first_token_time_ = Clock::now() - start_;
-  v1::GenerateEvent event;
-  event.mutable_token()->set_id(id);
-  event.mutable_token()->set_text(std::string(text));
-  if (likely != nullptr) {
-    *event.mutable_token()->mutable_logprob() = ToProto(likely->chosen);
-    for (const TokenLogProbability& token : likely->top) {
-      *event.mutable_token()->add_top_logprobs() = ToProto(token);
-    }
-  }
-  Send(std::move(event));
+  Send(TokenEvent(*runtime_->tokenizer, id, text, likely));
 }
 
 void GenerateJob::SendFinished(const Conversation& conversation, const TurnResult& result,
                                const KvStats& before, std::int64_t reused_token_count) {
   v1::GenerateEvent event;
   v1::Finished& finished = *event.mutable_finished();
-  finished.set_reason(ToReason(result.reason));
-  finished.set_generated_token_count(result.generated_count);
-  finished.set_conversation_token_count(conversation.token_count());
+  FillFinished(conversation, result, finished);
   finished.set_prompt_token_count(std::ssize(turn_.prompt));
   finished.set_reused_token_count(reused_token_count);
   finished.set_exact(exact_);
   *finished.mutable_queue_time() = ToDuration(queue_time_);
   *finished.mutable_first_token_time() = ToDuration(first_token_time_);
-  *finished.mutable_prefill_time() = ToDuration(result.prefill_time);
-  *finished.mutable_decode_time() = ToDuration(result.decode_time);
-  *finished.mutable_open_time() = ToDuration(conversation.open_time());
-  *finished.mutable_index_time() = ToDuration(conversation.index_time());
-  const FetchTimes fetches = conversation.fetch_times();
-  *finished.mutable_io_time() = ToDuration(fetches.io_time);
-  *finished.mutable_exposed_io_time() = ToDuration(fetches.exposed_time);
-  finished.set_reconnect_count(conversation.reconnect_count());
   finished.set_kv_dram_peak_bytes(memory_.peak_bytes());
   // The turn is durable: numbers that cannot be had do not make it fail.
   const absl::StatusOr<KvStats> after = runtime_->node->Stats();
@@ -501,15 +463,6 @@ void GenerateJob::Send(v1::GenerateEvent event) {
   if (pushed.ok() || !stop_->Check().ok()) return;
   slow_client_ = pushed;
   stop_->Cancel();
-}
-
-void GenerateJob::DropIfEmpty() {
-  const absl::StatusOr<SessionInfo> session = FindSession(*runtime_->node, conversation_);
-  if (!session.ok() || session->token_count != 0) return;
-  const absl::Status deleted = runtime_->node->Delete(conversation_);
-  if (!deleted.ok()) {
-    LogWarning("delete empty session={}: {}", conversation_.id, Message(deleted));
-  }
 }
 
 std::optional<v1::GenerateEvent> NextEvent(GenerateJob& job,

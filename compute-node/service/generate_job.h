@@ -64,6 +64,8 @@ class GenerateJob {
   absl::Status RunTurn();
   // What RunTurn does for a conversation of `kept_`.
   absl::Status RunKeptTurn();
+  // Whether the kept conversation can be gone on with after a turn that ended so.
+  bool LeavesWhole(const absl::Status& status) const;
   absl::Status RunAndKeep(const std::vector<std::int32_t>& prompt);
   // Sets held_token_count_ to what the conversation holds now that its turn ended with `status`.
   void CountHeldTokens(const absl::Status& status);
@@ -73,18 +75,18 @@ class GenerateJob {
   bool IsExact(const Conversation& conversation) const;
   void MakeRoom(const KvStats& stats);
   absl::Status RunConversation();
+  // Sets lost_token_count_, behind a turn that failed.
+  void CountLostTokens(const Conversation& conversation, std::int64_t reused_token_count);
   // That a kept conversation holds the tokens that it is thought to; ABORTED if it does not.
   absl::Status CheckHeldTokens(Conversation& conversation);
   void SendStarted(const Conversation& conversation);
   void SendProgress(std::int64_t done_token_count);
   void SendToken(std::int32_t id, std::string_view text, const LogProbabilities* likely);
-  v1::TokenLogprob ToProto(const TokenLogProbability& token) const;
   // Reads what the penalties count of an existing conversation.
   absl::Status ReadHistory();
   void SendFinished(const Conversation& conversation, const TurnResult& result,
                     const KvStats& before, std::int64_t reused_token_count);
   void Send(v1::GenerateEvent event);
-  void DropIfEmpty();
 
   const std::shared_ptr<Runtime> runtime_;
   DaemonState& state_;
@@ -103,6 +105,8 @@ class GenerateJob {
   std::int64_t held_token_count_ = 0;  // how many tokens the conversation holds
   PromptSeals seals_;                  // the same conversation's
   bool exact_ = true;                  // see Finished.exact
+  std::int64_t shown_token_count_ = 0;
+  std::int64_t lost_token_count_ = 0;  // that were shown and are not stored
   absl::Status slow_client_;           // the queue's thread's: what ended it, unless OK
   TurnRequest turn_;
   std::vector<ChatMessage> messages_;  // empty: the prompt is text or tokens

@@ -38,7 +38,8 @@ void ToProto(const SessionInfo& session, const ModelIdentity& identity, v1::Conv
   out.set_conversation_uid(session.uid);
   out.set_label(session.label);
   out.set_token_count(session.token_count);
-  out.set_flash_bytes(session.flash_bytes);
+  out.set_flash_bytes(session.own_flash_bytes);
+  out.set_shared_flash_bytes(session.shared_flash_bytes);
   *out.mutable_create_time() = ToTimestamp(session.create_time_us);
   if (session.checkpoint_time_us != 0) {
     *out.mutable_update_time() = ToTimestamp(session.checkpoint_time_us);
@@ -151,7 +152,7 @@ absl::Status InferenceServiceImpl::ListPage(const v1::ListConversationsRequest& 
   }
   const std::int64_t page_size = request.page_size() == 0 ? kPageSizeDefault : request.page_size();
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
-  CAIRN_ASSIGN_OR_RETURN(std::vector<SessionInfo> sessions, runtime->node->List());
+  CAIRN_ASSIGN_OR_RETURN(std::vector<SessionInfo> sessions, runtime->node->ListWithFlashUse());
   std::sort(sessions.begin(), sessions.end(), IsNewer);
   auto first = sessions.begin();
   if (!request.page_token().empty()) {
@@ -216,7 +217,8 @@ absl::Status InferenceServiceImpl::Fork(const v1::ForkConversationRequest& reque
   if (!state_.open_conversations().TryTake(id)) {
     return FailedPrecondition("conversation {} is generating right now: ask again afterwards", id);
   }
-  const absl::StatusOr<SessionRef> fork = ForkSession(*runtime->node, info, count, request.label());
+  const absl::StatusOr<SessionRef> fork =
+      ForkSession(*runtime->node, info, count, {request.label(), runtime->creator});
   state_.open_conversations().Give(id);
   if (!fork.ok()) return AsConversation(fork.status(), id);
   response.set_conversation_id(fork->id.value());
@@ -239,7 +241,8 @@ absl::Status InferenceServiceImpl::ReadConversation(const SessionRef& conversati
   const SessionId id = conversation.id;
   CAIRN_RETURN_IF_ERROR(CheckUidBytes(conversation.uid));
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
-  CAIRN_ASSIGN_OR_RETURN(const SessionInfo info, FindSession(*runtime->node, conversation));
+  CAIRN_ASSIGN_OR_RETURN(const SessionInfo info,
+                         FindSession(*runtime->node, conversation, ListDetail::kFlashUse));
   ToProto(info, runtime->identity, *response.mutable_conversation());
   if (!response.conversation().usable()) {
     return FailedPrecondition(

@@ -24,12 +24,13 @@ std::int64_t SharedTokens(std::span<const std::int32_t> held,
 
 KeptConversations::KeptConversations(KvNode& node, const ModelIdentity& identity,
                                      PolicyChoice policy, OpenConversations& open,
-                                     std::string label, int count_max)
+                                     std::string label, std::string creator, int count_max)
     : node_(node),
       identity_(identity),
       policy_(std::move(policy)),
       open_(open),
       label_(std::move(label)),
+      creator_(std::move(creator)),
       count_max_(count_max) {}
 
 void KeptConversations::Adopt() {
@@ -118,7 +119,8 @@ absl::StatusOr<SessionRef> KeptConversations::Begin(const Entry& entry, std::int
     return Aborted("it has {} tokens, not {}", session.token_count, entry.tokens.size());
   }
   if (shared_count == session.token_count) return entry.session;
-  return ForkSession(node_, session, shared_count, label_);
+  return ForkSession(node_, session, shared_count,
+                     {label_, creator_, SessionLifetime::kFromCheckpoint});
 }
 
 std::optional<KeptConversations::Entry> KeptConversations::TakeBest(

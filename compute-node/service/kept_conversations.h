@@ -54,7 +54,7 @@ class KeptConversations {
   // with: those that an earlier process made with another one are not gone on with. `label` names
   // the endpoint on this machine: no other process keeps conversations under it.
   KeptConversations(KvNode& node, const ModelIdentity& identity, PolicyChoice policy,
-                    OpenConversations& open, std::string label, int count_max);
+                    OpenConversations& open, std::string label, std::string creator, int count_max);
 
   const std::string& label() const { return label_; }
 
@@ -115,6 +115,7 @@ class KeptConversations {
   const PolicyChoice policy_;
   OpenConversations& open_;
   const std::string label_;
+  const std::string creator_;  // of Runtime
   const int count_max_;
 
   Mutex mutex_;

@@ -1,5 +1,7 @@
 #include "compute-node/service/runtime.h"
 
+#include "common/log/log.h"
+
 namespace cairn::compute {
 absl::StatusOr<std::shared_ptr<Runtime>> DaemonState::runtime() const {
   if (phase() == Phase::kStopping) return Unavailable("cairn-compute-node is stopping");
@@ -15,6 +17,28 @@ absl::StatusOr<std::shared_ptr<Runtime>> DaemonState::runtime() const {
 void DaemonState::SetLoading(std::int64_t done_bytes, std::int64_t total_bytes) {
   loaded_bytes_.store(done_bytes);
   size_bytes_.store(total_bytes);
+}
+
+void DaemonState::Fail(const absl::Status& why) {
+  std::function<void()> on_fatal;
+  {
+    const MutexLock lock(mutex_);
+    if (!fatal_.ok()) return;
+    fatal_ = why;
+    on_fatal = on_fatal_;
+  }
+  LogError("stopping: {}", Message(why));
+  if (on_fatal) on_fatal();
+}
+
+void DaemonState::SetOnFatal(std::function<void()> on_fatal) {
+  const MutexLock lock(mutex_);
+  on_fatal_ = std::move(on_fatal);
+}
+
+absl::Status DaemonState::fatal() const {
+  const MutexLock lock(mutex_);
+  return fatal_;
 }
 
 void DaemonState::SetReady(std::shared_ptr<Runtime> runtime) {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -38,6 +39,8 @@ struct Runtime {
   std::vector<std::string> turn_stop;
   // Or why messages are not taken.
   absl::StatusOr<ChatTemplate> chat = NotFound("the model has no chat template");
+  // What the KV node knows this daemon by, and none that runs beside it.
+  std::string creator;
   // Of clients that know no conversations; null: nothing of theirs is kept.
   std::unique_ptr<KeptConversations> kept;
 
@@ -58,6 +61,18 @@ class DaemonState {
   void SetReady(std::shared_ptr<Runtime> runtime);
   void SetStopping() { phase_.store(Phase::kStopping); }
 
+  // The daemon cannot go on: calls what SetOnFatal said. The first reason counts.
+  void Fail(const absl::Status& why);
+  void SetOnFatal(std::function<void()> on_fatal);
+  absl::Status fatal() const;
+
+  // Tokens that clients have seen were not stored. They count only while the daemon stops: at any
+  // other time the client hears of it and can ask again.
+  void NoteLostTokens(std::int64_t count) {
+    if (phase() == Phase::kStopping) lost_token_count_.fetch_add(count);
+  }
+  std::int64_t lost_token_count() const { return lost_token_count_.load(); }
+
   std::int64_t loaded_bytes() const { return loaded_bytes_.load(); }
   std::int64_t size_bytes() const { return size_bytes_.load(); }
   // All keys and values in this process.
@@ -68,6 +83,7 @@ class DaemonState {
 
  private:
   std::atomic<Phase> phase_{Phase::kLoading};
+  std::atomic<std::int64_t> lost_token_count_{0};
   std::atomic<std::int64_t> loaded_bytes_{0};
   std::atomic<std::int64_t> size_bytes_{0};
   KvMemory memory_;
@@ -75,6 +91,8 @@ class DaemonState {
   OpenConversations open_conversations_;
   mutable Mutex mutex_;
   std::shared_ptr<Runtime> runtime_ CAIRN_GUARDED_BY(mutex_);
+  absl::Status fatal_ CAIRN_GUARDED_BY(mutex_);
+  std::function<void()> on_fatal_ CAIRN_GUARDED_BY(mutex_);
 };
 
 }  // namespace cairn::compute

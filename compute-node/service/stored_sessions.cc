@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/log/log.h"
 
 namespace cairn::compute {
 
@@ -23,8 +24,9 @@ absl::Status CheckUidBytes(const std::string& uid) {
                          kUidBytes);
 }
 
-absl::StatusOr<SessionInfo> FindSession(KvNode& node, const SessionRef& ref) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<SessionInfo> sessions, node.List());
+absl::StatusOr<SessionInfo> FindSession(KvNode& node, const SessionRef& ref, ListDetail detail) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<SessionInfo> sessions,
+                         detail == ListDetail::kFlashUse ? node.ListWithFlashUse() : node.List());
   for (const SessionInfo& session : sessions) {
     if (session.session_id == ref.id && IsMeant(ref, session.uid)) return session;
   }
@@ -36,7 +38,7 @@ bool IsUsable(const SessionInfo& session, const ModelIdentity& identity) {
 }
 
 absl::StatusOr<SessionRef> ForkSession(KvNode& node, const SessionInfo& parent,
-                                       std::int64_t token_count, const std::string& label) {
+                                       std::int64_t token_count, const NewConversation& fork) {
   CAIRN_CHECK(token_count > 0 && token_count <= parent.token_count);
   const SessionRef parent_ref = RefTo(parent);
   CAIRN_ASSIGN_OR_RETURN(const SealedSegment sealed, node.Seal(parent_ref));
@@ -46,8 +48,40 @@ absl::StatusOr<SessionRef> ForkSession(KvNode& node, const SessionInfo& parent,
   create.layout = parent.layout;
   create.parent_segment_id = sealed.segment_id;
   create.parent_token_count = token_count;
-  create.label = label;
+  create.label = fork.label;
+  create.creator = fork.creator;
+  create.lifetime = fork.lifetime;
   return node.Create(create);
+}
+
+void DeleteEphemeral(KvNode& node, const SessionRef& session) {
+  const absl::Status deleted = node.Delete(session);
+  if (deleted.ok() || absl::IsNotFound(deleted)) return;
+  LogWarning("ephemeral session={} is the KV node's to delete: {}", session.id, Message(deleted));
+}
+
+void DeleteIfEmpty(KvNode& node, const SessionRef& session) {
+  const absl::StatusOr<SessionInfo> found = FindSession(node, session);
+  if (!found.ok() || found->token_count != 0) return;
+  const absl::Status deleted = node.Delete(session);
+  if (!deleted.ok()) LogWarning("delete empty session={}: {}", session.id, Message(deleted));
+}
+
+void DeleteLeftBehind(KvNode& node, const std::string& creator) {
+  const absl::StatusOr<std::vector<SessionInfo>> sessions = node.List();
+  if (!sessions.ok()) {
+    LogWarning("conversations that were left behind: {}", Message(sessions.status()));
+    return;
+  }
+  for (const SessionInfo& session : *sessions) {
+    // One that is attached is its KV node's to end: it may not have heard that the process is gone.
+    const bool is_left = session.creator == creator && !session.attached &&
+                         session.lifetime != SessionLifetime::kPermanent;
+    if (!is_left) continue;
+    const absl::Status deleted = node.Delete(RefTo(session));
+    LogInfo("delete session={} reason=\"an earlier process left it behind\" status=\"{}\"",
+            session.session_id, deleted.ok() ? "OK" : Message(deleted));
+  }
 }
 
 }  // namespace cairn::compute

@@ -24,15 +24,33 @@ absl::Status CheckLabel(const std::string& label);
 absl::Status CheckUidBytes(const std::string& uid);
 
 // NOT_FOUND if there is none, or another one has its number.
-absl::StatusOr<SessionInfo> FindSession(KvNode& node, const SessionRef& ref);
+absl::StatusOr<SessionInfo> FindSession(KvNode& node, const SessionRef& ref,
+                                        ListDetail detail = ListDetail::kRows);
 
 // Whether the daemon's model and KV format made it.
 bool IsUsable(const SessionInfo& session, const ModelIdentity& identity);
+
+// How a new conversation is listed, and how long it stays.
+struct NewConversation {
+  std::string label;
+  std::string creator;  // of Runtime
+  SessionLifetime lifetime = SessionLifetime::kPermanent;
+};
 
 // A new conversation that begins with the first `token_count` tokens of `parent`, whose keys and
 // values both have from then on. REQUIRES: 0 < token_count <= parent.token_count. Nobody has the
 // parent open.
 absl::StatusOr<SessionRef> ForkSession(KvNode& node, const SessionInfo& parent,
-                                       std::int64_t token_count, const std::string& label);
+                                       std::int64_t token_count, const NewConversation& fork);
+
+// Deletes a conversation that was not to stay. The KV node does it some time later if this fails.
+void DeleteEphemeral(KvNode& node, const SessionRef& session);
+// Deletes a conversation that holds nothing, because its first turn failed.
+void DeleteIfEmpty(KvNode& node, const SessionRef& session);
+
+// Deletes what an earlier process of this creator, which must have ended, has begun and not left to
+// stay: ephemeral conversations, and those without a checkpoint. What cannot be deleted is logged:
+// the KV node does it later.
+void DeleteLeftBehind(KvNode& node, const std::string& creator);
 
 }  // namespace cairn::compute

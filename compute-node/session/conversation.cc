@@ -328,7 +328,13 @@ absl::Status Conversation::SaveAll(const StopSignal& stop, Sealing sealing) {
   return FinishCheckpoint();
 }
 
+absl::Status Conversation::AwaitStore(const StopSignal& stop) {
+  const InterruptScope scope(*session_, stop);
+  return session_->AwaitNode();
+}
+
 absl::Status Conversation::CheckpointIfDue(const StopSignal& stop) {
+  if (session_->wants_checkpoint()) return SaveAll(stop);
   // While one is being written, operations go on; only a device that falls far behind is waited
   // for.
   if (session_->checkpoint_in_progress() && session_->replay_bytes() < 2 * checkpoint_bytes_) {

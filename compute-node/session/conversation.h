@@ -121,6 +121,8 @@ class Conversation {
   // Returns when all tokens are durable. After CANCELLED or DEADLINE_EXCEEDED it may be called
   // again.
   absl::Status Checkpoint(const StopSignal& stop);
+  // Waits while the KV node is away, so that nothing is shown that could not be stored.
+  absl::Status AwaitStore(const StopSignal& stop);
 
   // The same, and seals the session: a fork that begins here goes on as this conversation does.
   // Nothing is done where it is sealed already.

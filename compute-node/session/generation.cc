@@ -13,7 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // After a generation was stopped: for the step that brings its last token into the conversation,
-// and again for the checkpoint behind it.
+// and the checkpoint behind it.
 constexpr std::chrono::seconds kLastWaitMax{4};
 
 std::vector<std::string> StopTexts(const TurnRequest& request) {
@@ -45,6 +45,8 @@ class Turn {
   absl::StatusOr<TurnResult> Run();
 
  private:
+  // What ends the waits behind a stop.
+  StopSignal& LastWait();
   // Makes durable what was shown, also after a stop, if the KV node answers.
   absl::Status Save();
   absl::Status Prefill();
@@ -68,11 +70,14 @@ class Turn {
   StopText stop_text_;
   std::vector<float> logits_;
   TurnResult result_;
+  std::optional<StopSignal> last_wait_;
 };
 
 absl::StatusOr<TurnResult> Turn::Run() {
   CAIRN_RETURN_IF_ERROR(Prefill());
   const absl::Status status = Decode();
+  // The model's file was changed: what was computed until then is right.
+  if (absl::IsFailedPrecondition(status)) Save().IgnoreError();
   if (!status.ok() && !IsStop(status)) return status;
   conversation_.set_random_state(sampler_.SaveState());
   CAIRN_RETURN_IF_ERROR(Save());
@@ -80,10 +85,15 @@ absl::StatusOr<TurnResult> Turn::Run() {
   return result_;
 }
 
+StopSignal& Turn::LastWait() {
+  if (!last_wait_.has_value()) last_wait_.emplace(Clock::now() + kLastWaitMax);
+  return *last_wait_;
+}
+
 absl::Status Turn::Save() {
   absl::Status saved = conversation_.Checkpoint(stop_);
   if (!IsStop(saved)) return saved;
-  absl::Status last = conversation_.Checkpoint(StopSignal(Clock::now() + kLastWaitMax));
+  absl::Status last = conversation_.Checkpoint(LastWait());
   return IsStop(last) ? saved : last;  // why the turn was stopped, not that the last wait was
 }
 
@@ -131,6 +141,7 @@ absl::Status Turn::Decode() {
       return absl::OkStatus();
     }
     CAIRN_RETURN_IF_ERROR(stop_.Check());
+    CAIRN_RETURN_IF_ERROR(conversation_.AwaitStore(stop_));
     CAIRN_ASSIGN_OR_RETURN(const std::int32_t token, sampler_.Sample(logits_));
     conversation_.set_random_state(sampler_.SaveState());
     ++result_.generated_count;
@@ -191,8 +202,7 @@ absl::Status Turn::Feed(std::int32_t token, bool last) {
   absl::Status status = conversation_.Step(token, logits, stop_);
   if (!IsStop(status)) return status;
   // The token was shown: the conversation must hold it, if the KV node answers.
-  const StopSignal last_step(Clock::now() + kLastWaitMax);
-  absl::Status kept = conversation_.Step(token, {}, last_step);
+  absl::Status kept = conversation_.Step(token, {}, LastWait());
   return kept.ok() || IsStop(kept) ? status : kept;
 }
 

@@ -40,6 +40,15 @@ std::int64_t CheckpointReplayBytes(const SessionOptions& options, const EntryLay
   return std::min(options.dram_budget_bytes / kBudgetShare, kReplayTokens * layout.TokenBytes());
 }
 
+// Clusters leave room to grow in, and those of a prompt that came in several chunks are made anew
+// before the old ones are freed.
+std::int64_t PromptFlashBytes(const SessionOptions& options, const PolicyChoice& policy,
+                              std::int64_t kv_bytes, std::int64_t token_count) {
+  if (!policy.selects()) return kv_bytes;
+  const bool anew = options.recluster_prompts && token_count > options.prefill_chunk_tokens;
+  return anew ? kv_bytes * 12 / 5 : kv_bytes * 5 / 4;
+}
+
 absl::StatusOr<ModelIdentity> IdentityOf(const Model& model, KvFormat kv_format) {
   const ModelConfig& config = model.config();
   ModelIdentity identity;

@@ -51,6 +51,10 @@ struct SessionOptions {
 // Bytes of operations after which a decoding conversation takes a checkpoint.
 std::int64_t CheckpointReplayBytes(const SessionOptions& options, const EntryLayout& layout);
 
+// What a prompt, whose keys and values have `kv_bytes`, may take on flash at once.
+std::int64_t PromptFlashBytes(const SessionOptions& options, const PolicyChoice& policy,
+                              std::int64_t kv_bytes, std::int64_t token_count);
+
 // What the model's entries look like and what they may be shared with.
 struct ModelIdentity {
   SegmentKey key;

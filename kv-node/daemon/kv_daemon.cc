@@ -166,6 +166,7 @@ KvDaemon::~KvDaemon() {
 }
 
 void KvDaemon::Stop() {
+  server_->Drain(kDrainTimeMax);
   server_->Shutdown(kStopTimeMax);
   server_.reset();
   engine_.reset();

@@ -4,8 +4,8 @@
 //
 // Threading:  one thread.
 // Blocking:   Start does file I/O; making a new extent file, or another size of it, takes as long
-//             as writing it, and measuring its flash a second. Stop waits for calls in flight, at
-//             most kStopTimeMax.
+//             as writing it, and measuring its flash a second. Stop waits for attached compute
+//             nodes, at most kDrainTimeMax, and then for calls in flight, at most kStopTimeMax.
 // Errors:     one message that says what is wrong with which object and what to do: UNAVAILABLE the
 //             directory is in use; FAILED_PRECONDITION of another store or another format;
 //             DATA_LOSS damaged; RESOURCE_EXHAUSTED disk full; ALREADY_EXISTS the socket is taken;
@@ -31,6 +31,9 @@
 namespace cairn::kv {
 
 inline constexpr std::chrono::milliseconds kStopTimeMax{5000};
+// For attached compute nodes to take a checkpoint. One that is to stop itself may need as long to
+// end its generations.
+inline constexpr std::chrono::milliseconds kDrainTimeMax{10000};
 
 class KvDaemon {
  public:
@@ -44,7 +47,7 @@ class KvDaemon {
 
   // "io_uring" or "threads"; "+" and the modelled device profile behind it.
   const std::string& io_engine() const { return identity_.io_engine; }
-  // Health NOT_SERVING, calls ended, engine closed. Once.
+  // Health NOT_SERVING, attached compute nodes told, calls ended, engine closed. Once.
   void Stop();
 
  private:

@@ -9,6 +9,7 @@
 #include "common/log/log.h"
 #include "kv-node/engine/allocation.h"
 #include "kv-node/engine/engine_impl.h"
+#include "kv-node/engine/session_list.h"
 #include "kv-node/layout/superblock.h"
 
 namespace cairn::kv {
@@ -170,6 +171,7 @@ absl::Status EngineImpl::Prepare() {
         // One that is damaged shows when it is opened.
         const absl::StatusOr<SessionRow> row = DecodeSessionRow(value);
         if (row.ok() && !row->uid.empty()) creations_.Note(row->uid, session);
+        if (row.ok()) NoteUnattached(session, row->lifetime);
         return absl::OkStatus();
       }));
   CAIRN_ASSIGN_OR_RETURN(const std::int64_t next_id, LoadNextId(reader, largest_id));
@@ -228,7 +230,7 @@ void EngineImpl::Run() {
   while (true) {
     bool busy = RunInbox();
     busy = context_.io->RunReady() || busy;
-    StopLateUnbound();
+    LookForLate();
     for (auto& [id, session] : attached_) session->Pump();
     // Placing has the lowest priority but one: only while the device has nothing else to do.
     if (!busy && device_->in_flight_count() == 0) {
@@ -244,6 +246,15 @@ void EngineImpl::Run() {
       }
     }
   }
+}
+
+void EngineImpl::LookForLate() {
+  constexpr std::chrono::milliseconds kInterval{100};
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + kInterval;
+  StopLateUnbound();
+  DeleteAbandoned();
 }
 
 bool EngineImpl::HasStopped() {
@@ -327,7 +338,9 @@ void EngineImpl::StopSession(SessionId session, const absl::Status& why, Task th
 }
 
 void EngineImpl::EndAttachment(SessionId session) {
-  ending_.erase(session);
+  const auto ended = ending_.find(session);
+  NoteUnattached(session, ended->second->row().lifetime);
+  ending_.erase(ended);
   if (context_.cache == nullptr) return;
   // Rule 5: what comes behind a rollback has the same parts with other bytes.
   context_.cache->ForgetAllOf(session);
@@ -423,37 +436,17 @@ void EngineImpl::Create(CreateSession request, Callback<SessionRef> done) {
   });
 }
 
-void EngineImpl::ListSessions(Callback<std::vector<SessionInfo>> done) {
-  PostRequest(std::move(done), [this](const Callback<std::vector<SessionInfo>>& cb) {
+void EngineImpl::ListSessions(ListDetail detail, Callback<std::vector<SessionInfo>> done) {
+  PostRequest(std::move(done), [this, detail](const Callback<std::vector<SessionInfo>>& cb) {
     using Infos = std::vector<SessionInfo>;
-    context_.Load<Infos>(
-        [](MetaReader& reader) -> absl::StatusOr<Infos> {
-          Infos infos;
-          CAIRN_RETURN_IF_ERROR(
-              reader.Scan(Family::kSessions, "",
-                          [&](std::string_view key, std::string_view value) -> absl::Status {
-                            SessionInfo info;
-                            CAIRN_ASSIGN_OR_RETURN(info.session_id, ParseSessionKey(key));
-                            CAIRN_ASSIGN_OR_RETURN(SessionRow row, DecodeSessionRow(value));
-                            info.uid = std::move(row.uid);
-                            info.label = std::move(row.label);
-                            info.token_count = row.token_count;
-                            info.flash_bytes = row.flash_bytes;
-                            info.create_time_us = row.create_time_us;
-                            info.checkpoint_time_us = row.checkpoint_time_us;
-                            info.key = std::move(row.key);
-                            info.layout = row.layout;
-                            infos.push_back(std::move(info));
-                            return absl::OkStatus();
-                          }));
-          return Infos(infos.rbegin(), infos.rend());  // ids count up: newest first
-        },
-        [this, cb](absl::StatusOr<Infos> infos) {
-          if (infos.ok()) {
-            for (SessionInfo& info : *infos) info.attached = attached_.contains(info.session_id);
-          }
-          cb(std::move(infos));
-        });
+    context_.Load<Infos>([detail](MetaReader& reader) { return LoadSessionInfos(reader, detail); },
+                         [this, cb](absl::StatusOr<Infos> infos) {
+                           if (infos.ok()) {
+                             for (SessionInfo& info : *infos)
+                               info.attached = attached_.contains(info.session_id);
+                           }
+                           cb(std::move(infos));
+                         });
   });
 }
 

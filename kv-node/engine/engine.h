@@ -39,6 +39,8 @@ struct EngineOptions {
   std::int32_t sessions_max = 10000;
   // How long an attachment waits for its channel. Its owner may have died, or given up, in between.
   std::chrono::milliseconds channel_wait_max{30000};
+  // How long a session that is ephemeral stays when nobody is attached to it.
+  std::chrono::milliseconds abandoned_after{30000};
 
   // Performance.
   // Bytes of pending entries (not on flash yet) over all sessions, before clusters that fill pages
@@ -150,8 +152,9 @@ class Engine {
   virtual void ResumeSession(ResumeRequest request, Callback<Attachment> done) = 0;
   virtual void CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) = 0;
   virtual void DeleteSession(SessionRef session,
-                             Callback<std::monostate> done) = 0;           // durable at callback
-  virtual void ListSessions(Callback<std::vector<SessionInfo>> done) = 0;  // newest first
+                             Callback<std::monostate> done) = 0;  // durable at callback
+  virtual void ListSessions(ListDetail detail,
+                            Callback<std::vector<SessionInfo>> done) = 0;  // newest first
   virtual void SealSession(SessionRef session,
                            Callback<SealedSegment> done) = 0;  // durable at callback
   virtual void GetStats(Callback<KvStats> done) = 0;

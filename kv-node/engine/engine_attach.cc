@@ -110,6 +110,7 @@ void EngineImpl::FinishAttach(const AttachRequest& request, LoadedState loaded,
     auto attached = std::make_unique<AttachedSession>(context_, session, std::move(*shared));
     const Attachment attachment = attached->attachment();
     attached_[session] = std::move(attached);
+    unattached_.erase(session);
     LogInfo("open session={} epoch={} token_count={}", session, attachment.epoch,
             attachment.token_count);
     done(attachment);

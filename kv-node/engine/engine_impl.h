@@ -38,7 +38,7 @@ class EngineImpl final : public Engine {
   void ResumeSession(ResumeRequest request, Callback<Attachment> done) override;
   void CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) override;
   void DeleteSession(SessionRef session, Callback<std::monostate> done) override;
-  void ListSessions(Callback<std::vector<SessionInfo>> done) override;
+  void ListSessions(ListDetail detail, Callback<std::vector<SessionInfo>> done) override;
   void SealSession(SessionRef session, Callback<SealedSegment> done) override;
   void GetStats(Callback<KvStats> done) override;
   std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules() const override;
@@ -79,6 +79,14 @@ class EngineImpl final : public Engine {
   void CommitDelete(SessionId session, Deletion deletion, const Callback<std::monostate>& done);
   void StartSeal(const SessionRef& session, const Callback<SealedSegment>& done);
   void CommitSeal(SessionId session, StoredSession stored, const Callback<SealedSegment>& done);
+  // ---- engine_ephemeral.cc ----
+  // Nobody is attached to the session any more, or not yet.
+  void NoteUnattached(SessionId session, SessionLifetime lifetime);
+  // Deletes ephemeral sessions that nobody has been attached to for abandoned_after, some of them.
+  void DeleteAbandoned();
+  void DeleteIfAbandoned(SessionId session, const Callback<std::monostate>& done);
+  bool IsAbandoned(SessionId session) const;
+
   // Ends an attachment, if there is one, and goes on when its I/O has ended.
   void StopSession(SessionId session, const absl::Status& why, Task then);
   void EndAttachment(SessionId session);
@@ -108,6 +116,8 @@ class EngineImpl final : public Engine {
   bool StopUnbound(SessionId except);
   // Ends those that have waited for their channel for too long.
   void StopLateUnbound();
+  // From time to time: what has waited for too long.
+  void LookForLate();
 
   AttachedSession* Find(SessionId session, Epoch epoch);
   Defragmenter::Sessions SessionsForDefragmenter();
@@ -128,7 +138,10 @@ class EngineImpl final : public Engine {
   std::map<SessionId, std::deque<Task>> serial_;
   std::unique_ptr<Defragmenter> defragmenter_;  // null: switched off
   std::chrono::steady_clock::time_point last_operation_;
+  std::chrono::steady_clock::time_point next_look_;  // for what is late
   RecentCreations creations_;
+  // Ephemeral sessions that nobody is attached to, since when.
+  std::map<SessionId, std::chrono::steady_clock::time_point> unattached_;
   std::int32_t opening_count_ = 0;
   std::int32_t session_count_ = 0;
   std::int64_t dram_peak_bytes_ = 0;

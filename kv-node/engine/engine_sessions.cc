@@ -22,6 +22,10 @@ absl::Status CheckCreate(const CreateSession& request) {
   if (request.key.kv_format != request.layout.kv_format) {
     return InvalidArgument("the key's KV format differs from the layout's");
   }
+  if (std::ssize(request.creator) > kCreatorBytesMax) {
+    return InvalidArgument("the creator has {} bytes, more than {}", request.creator.size(),
+                           kCreatorBytesMax);
+  }
   if (static_cast<std::int64_t>(request.label.size()) > kLabelBytesMax) {
     return InvalidArgument("the label has {} bytes, more than {}", request.label.size(),
                            kLabelBytesMax);
@@ -108,6 +112,8 @@ void EngineImpl::CommitCreate(const CreateSession& request, const Callback<Sessi
   row.label = request.label;
   row.token_count = request.parent_token_count;
   row.create_time_us = UnixMicroseconds();
+  row.lifetime = request.lifetime;
+  row.creator = request.creator;
   SegmentRow segment;
   segment.parent = request.parent_segment_id;
   segment.start = request.parent_token_count;
@@ -118,12 +124,14 @@ void EngineImpl::CommitCreate(const CreateSession& request, const Callback<Sessi
   batch.Put(Family::kSessions, SessionKeyBytes(session), EncodeSessionRow(row));
   batch.Put(Family::kSegments, SegmentHeadKey(row.segment), EncodeSegmentRow(segment));
   ++session_count_;
+  const SessionRef created{session, row.uid};
   context_.Commit(std::move(batch),
-                  [this, created = SessionRef{session, row.uid}, done](const absl::Status& status) {
+                  [this, created, lifetime = row.lifetime, done](const absl::Status& status) {
                     if (!status.ok()) {
                       --session_count_;
                       return done(status);
                     }
+                    NoteUnattached(created.id, lifetime);
                     done(created);
                   });
 }
@@ -194,6 +202,7 @@ void EngineImpl::CommitDelete(SessionId session, Deletion deletion,
     if (!status.ok()) return done(status);
     for (const PageIndex page : pages) context_.free_map->Free(page, 1);
     --session_count_;
+    unattached_.erase(session);
     LogInfo("delete session={} freed_bytes={}", session,
             static_cast<std::int64_t>(pages.size()) * kPageBytes);
     done(std::monostate());

@@ -111,6 +111,9 @@ absl::Status AttachedSession::Cut(CheckpointJob& job, LogPlan& plan, const PageS
   job.row.op_seq = job.op_seq;
   job.row.token_count = job.op.token_count;
   job.row.checkpoint_time_us = UnixMicroseconds();
+  if (job.row.lifetime == SessionLifetime::kFromCheckpoint) {
+    job.row.lifetime = SessionLifetime::kPermanent;
+  }
   job.segment_row = segment_row_;
   job.segment_row.token_count = job.op.token_count;
   job.segment_row.has_checkpoint = true;

@@ -170,6 +170,8 @@ std::string EncodeSessionRow(const SessionRow& row) {
   out.Bytes(row.uid);
   out.Bytes(row.owner.owner);
   out.Varint(row.owner.number);
+  out.Byte(static_cast<std::uint8_t>(row.lifetime));
+  out.Bytes(row.creator);
   return out.Take();
 }
 
@@ -192,6 +194,10 @@ absl::StatusOr<SessionRow> DecodeSessionRow(std::string_view bytes) {
     row.uid = GetUid(in);
     row.owner.owner = GetUid(in);
     row.owner.number = in.Varint();
+    const std::uint8_t lifetime = in.Byte();
+    if (lifetime < 1 || lifetime > 3) in.MarkBad();
+    row.lifetime = static_cast<SessionLifetime>(lifetime);
+    row.creator = in.Bytes(kCreatorBytesMax);
   }
   if (!in.ok() || !in.at_end()) return Damaged("session");
   return row;

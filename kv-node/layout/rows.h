@@ -21,7 +21,7 @@
 namespace cairn::kv {
 
 inline constexpr std::uint8_t kRowVersion = 1;
-// Of session rows. Version 1 has neither uid nor owner.
+// Of session rows. Version 1 has neither uid nor owner, and is of permanent sessions.
 inline constexpr std::uint8_t kSessionRowVersion = 2;
 // Token ids are stored in blocks, so that a checkpoint rewrites at most one that is partly filled.
 inline constexpr std::int64_t kTokenBlockCount = 1024;
@@ -56,6 +56,8 @@ struct SessionRow {
   std::int64_t flash_bytes = 0;
   std::int64_t create_time_us = 0;
   std::int64_t checkpoint_time_us = 0;
+  SessionLifetime lifetime = SessionLifetime::kPermanent;
+  std::string creator;
 };
 
 struct SegmentRow {

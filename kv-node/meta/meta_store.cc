@@ -55,6 +55,9 @@ class MetaStore::Impl final : public RocksDbReader {
   absl::Status Start() {
     rocksdb::DB* db = nullptr;
     std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    // It would make the directory itself, but complain first that there is none.
+    CAIRN_RETURN_IF_ERROR(FromRocksDb(setup_.options.env->CreateDirIfMissing(options_.path),
+                                      fmt::format("make the directory {}", options_.path)));
     CAIRN_RETURN_IF_ERROR(FromRocksDb(
         rocksdb::DB::Open(setup_.options, options_.path, setup_.families, &handles, &db),
         fmt::format("open the metadata store {}", options_.path)));

@@ -23,6 +23,26 @@ bool StreamSet::Add(const std::shared_ptr<ChannelStream>& stream) {
 void StreamSet::Remove(ChannelStream* stream) {
   MutexLock lock(mutex_);
   streams_.erase(stream->shared_from_this());
+  removed_.NotifyAll();
+}
+
+StreamSet::Drained StreamSet::Drain(std::chrono::steady_clock::time_point deadline) {
+  std::set<std::shared_ptr<ChannelStream>> told;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    told = streams_;
+  }
+  std::erase_if(told, [](const auto& stream) { return !stream->TellStopping(); });
+  Drained drained{std::ssize(told), 0};
+  MutexLock lock(mutex_);
+  while (true) {
+    for (auto next = told.begin(); next != told.end();) {
+      next = streams_.contains(*next) ? std::next(next) : told.erase(next);
+    }
+    drained.left_count = std::ssize(told);
+    if (told.empty() || !removed_.WaitUntil(mutex_, deadline)) return drained;
+  }
 }
 
 void StreamSet::Stop() {
@@ -70,6 +90,15 @@ void ChannelStream::End(const absl::Status& status) {
   dropped = EndLocked(status);
 }
 
+bool ChannelStream::TellStopping() {
+  MutexLock lock(mutex_);
+  if (phase_ != Phase::kOpen || !hears_stopping_) return false;
+  ReplyMessage reply = NewReply();
+  reply.mutable_stopping();
+  WriteLocked(reply, RequestId());
+  return true;
+}
+
 void ChannelStream::OnReadDone(bool ok) {
   // A fetch names hundreds of clusters: they are made, and go, together.
   google::protobuf::Arena arena;
@@ -100,6 +129,7 @@ void ChannelStream::OnReadDone(bool ok) {
       return;
     }
     uses_arena_ = message->hello().uses_arena();
+    hears_stopping_ = message->hello().hears_stopping();
     phase_ = Phase::kAttaching;  // reads nothing until it is attached
   }
   HandleHello(*message);

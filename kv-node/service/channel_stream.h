@@ -13,6 +13,7 @@
 //             fetch reply are lent to gRPC until the transport has sent them.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -46,12 +47,21 @@ class StreamSet {
   // False: the daemon is stopping.
   bool Add(const std::shared_ptr<ChannelStream>& stream);
   void Remove(ChannelStream* stream);
+  // Add refuses from now on. Tells the streams whose clients want to hear it, and waits for their
+  // end, until the deadline. How many there were, and how many are left.
+  struct Drained {
+    std::int64_t told_count = 0;
+    std::int64_t left_count = 0;
+  };
+  Drained Drain(std::chrono::steady_clock::time_point deadline);
   // Ends every stream with UNAVAILABLE; Add refuses from now on.
   void Stop();
+  // Drain or Stop was called.
   bool stopping() const;
 
  private:
   mutable Mutex mutex_;
+  CondVar removed_;
   bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
   std::set<std::shared_ptr<ChannelStream>> streams_ CAIRN_GUARDED_BY(mutex_);
 };
@@ -67,6 +77,9 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
 
   // Ends the call once the message that is being written is out.
   void End(const absl::Status& status);
+  // Tells the client that the daemon is about to stop. False: it does not want to hear it, or the
+  // stream is not bound.
+  bool TellStopping();
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -137,6 +150,7 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   std::set<RequestId> unanswered_ CAIRN_GUARDED_BY(mutex_);
   std::deque<Reply> replies_ CAIRN_GUARDED_BY(mutex_);  // the first is being written
   bool uses_arena_ CAIRN_GUARDED_BY(mutex_) = false;
+  bool hears_stopping_ CAIRN_GUARDED_BY(mutex_) = false;
   // Owners of ranges that the client may read, by fetch.
   std::map<RequestId, std::vector<std::shared_ptr<const void>>> leases_ CAIRN_GUARDED_BY(mutex_);
 };

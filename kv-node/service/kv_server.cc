@@ -44,6 +44,11 @@ absl::Status KvServer::Listen(const KvServerOptions& options) {
 
 void KvServer::SetServing(bool serving) { server_->SetServing(serving); }
 
+void KvServer::Drain(std::chrono::milliseconds time_max) {
+  SetServing(false);
+  service_.Drain(time_max);
+}
+
 void KvServer::Shutdown(std::chrono::milliseconds time_max) {
   handshake_.reset();
   if (server_ == nullptr) return;

@@ -47,6 +47,9 @@ class KvServer {
 
   // What the health service answers, for the server and for cairn.kv.v1.KvService.
   void SetServing(bool serving);
+  // Health NOT_SERVING, no new sessions and attachments; waits until clients that want to hear of a
+  // stop have ended their streams, at most `time_max`.
+  void Drain(std::chrono::milliseconds time_max);
   // Health NOT_SERVING, streams ended, no new calls; waits for calls in flight, at most `time_max`,
   // then cancels them.
   void Shutdown(std::chrono::milliseconds time_max);

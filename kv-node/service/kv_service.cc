@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/log/log.h"
 #include "common/rpc/kv_codec.h"
 #include "common/rpc/status_mapping.h"
 
@@ -71,8 +72,23 @@ Callback<T> KvServiceImpl::Answer(ServerUnaryReactor* reactor, Fill fill) {
   };
 }
 
+void KvServiceImpl::Drain(std::chrono::milliseconds time_max) {
+  const auto deadline = std::chrono::steady_clock::now() + time_max;
+  const StreamSet::Drained drained = streams_.Drain(deadline);
+  if (drained.told_count == 0) return;
+  LogInfo("drain attached_count={} left_count={}", drained.told_count, drained.left_count);
+  if (drained.left_count > 0) {
+    LogWarning(
+        "stopping though {} conversations are attached, after {} ms: what no checkpoint covers is "
+        "lost unless their compute nodes go on when this daemon is back",
+        drained.left_count, time_max.count());
+  }
+  gate_.WaitQuiet(kDrainQuiet, deadline);
+}
+
 void KvServiceImpl::Stop(std::chrono::milliseconds time_max) {
   const auto deadline = std::chrono::steady_clock::now() + time_max;
+  stopping_.store(true);
   streams_.Stop();
   gate_.WaitIdle(deadline);
 }
@@ -92,18 +108,19 @@ absl::StatusOr<std::string> KvServiceImpl::Authenticate(
   return registry_->AppOf({token->second.data(), token->second.size()});
 }
 
-KvServiceImpl::Call KvServiceImpl::Begin(CallbackServerContext* context,
-                                         const absl::Status& valid) {
+KvServiceImpl::Call KvServiceImpl::Begin(CallbackServerContext* context, const absl::Status& valid,
+                                         Work work) {
   Call call{context->DefaultReactor(), false};
   absl::Status status = Authenticate(*context).status();
   if (status.ok()) status = valid;
   // A session that lost its stream to the stop must not resume here: it would take the new epoch
   // from a daemon that has no stream for it.
-  if (status.ok() && streams_.stopping()) status = Unavailable("the daemon is stopping");
+  const bool stops = stopping_.load() || (work == Work::kNew && streams_.stopping());
+  if (status.ok() && stops) status = Unavailable("the daemon is stopping");
   if (status.ok() && context->IsCancelled()) status = Cancelled("the caller gave up");
   call.admitted = status.ok();
   if (call.admitted) {
-    gate_.Enter();
+    gate_.Enter(work == Work::kGreeting ? CallGate::Sound::kSilent : CallGate::Sound::kHeard);
   } else {
     call.reactor->Finish(rpc::ToGrpcStatus(status));
   }
@@ -113,7 +130,7 @@ KvServiceImpl::Call KvServiceImpl::Begin(CallbackServerContext* context,
 ServerUnaryReactor* KvServiceImpl::GetCapabilities(CallbackServerContext* context,
                                                    const v1::GetCapabilitiesRequest* /*request*/,
                                                    v1::GetCapabilitiesResponse* response) {
-  const Call call = Begin(context, absl::OkStatus());
+  const Call call = Begin(context, absl::OkStatus(), Work::kGreeting);
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
   response->set_protocol_version(kProtocolVersion);
@@ -126,7 +143,7 @@ ServerUnaryReactor* KvServiceImpl::GetCapabilities(CallbackServerContext* contex
   response->set_fetches_in_flight_max(kFetchesInFlightMax);
   response->set_io_engine(identity_.io_engine);
   response->set_store_id(identity_.store_id);
-  gate_.Leave();
+  gate_.Leave(CallGate::Sound::kSilent);
   call.reactor->Finish(grpc::Status::OK);
   return call.reactor;
 }
@@ -135,7 +152,7 @@ ServerUnaryReactor* KvServiceImpl::CreateSession(CallbackServerContext* context,
                                                  const v1::CreateSessionRequest* request,
                                                  v1::CreateSessionResponse* response) {
   absl::StatusOr<cairn::CreateSession> value = rpc::FromProto(v1::CreateSessionRequest(*request));
-  const Call call = Begin(context, value.status());
+  const Call call = Begin(context, value.status(), Work::kNew);
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
   engine_->Create(*std::move(value),
@@ -149,7 +166,7 @@ ServerUnaryReactor* KvServiceImpl::OpenSession(CallbackServerContext* context,
                                                const v1::OpenSessionRequest* request,
                                                v1::OpenSessionResponse* response) {
   absl::StatusOr<OpenRequest> value = rpc::FromProto(*request);
-  const Call call = Begin(context, value.status());
+  const Call call = Begin(context, value.status(), Work::kNew);
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
   engine_->OpenSession(*std::move(value),
@@ -163,7 +180,7 @@ ServerUnaryReactor* KvServiceImpl::ResumeSession(CallbackServerContext* context,
                                                  const v1::ResumeSessionRequest* request,
                                                  v1::ResumeSessionResponse* response) {
   absl::StatusOr<ResumeRequest> value = rpc::FromProto(*request);
-  const Call call = Begin(context, value.status());
+  const Call call = Begin(context, value.status(), Work::kNew);
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
   engine_->ResumeSession(*std::move(value),
@@ -205,10 +222,12 @@ ServerUnaryReactor* KvServiceImpl::ListSessions(CallbackServerContext* context,
   const Call call = Begin(context, page.status());
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
-  engine_->ListSessions(Answer<std::vector<SessionInfo>>(
-      call.reactor, [response, page = *page](const std::vector<SessionInfo>& sessions) {
-        FillPage(page, sessions, response);
-      }));
+  const ListDetail detail = request->with_flash_use() ? ListDetail::kFlashUse : ListDetail::kRows;
+  engine_->ListSessions(
+      detail, Answer<std::vector<SessionInfo>>(
+                  call.reactor, [response, page = *page](const std::vector<SessionInfo>& sessions) {
+                    FillPage(page, sessions, response);
+                  }));
   return call.reactor;
 }
 
@@ -216,7 +235,7 @@ ServerUnaryReactor* KvServiceImpl::SealSession(CallbackServerContext* context,
                                                const v1::SealSessionRequest* request,
                                                v1::SealSessionResponse* response) {
   absl::StatusOr<SessionRef> session = rpc::FromProto(*request);
-  const Call call = Begin(context, session.status());
+  const Call call = Begin(context, session.status(), Work::kNew);
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
   engine_->SealSession(*std::move(session),

@@ -6,7 +6,9 @@
 // Ownership:  borrows engine and registry, which outlive the server.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <string>
 
 #include <grpcpp/support/server_callback.h>
@@ -23,6 +25,8 @@ namespace cairn::kv {
 
 inline constexpr std::int32_t kPageSizeDefault = 100;
 inline constexpr std::int32_t kPageSizeMax = 1000;
+// A client that has ended its stream may delete its session next.
+inline constexpr std::chrono::milliseconds kDrainQuiet{200};
 
 // Unary methods by callback; Channel raw, so that fetched bytes can be lent to gRPC.
 using KvServiceBase = v1::KvService::WithCallbackMethod_GetCapabilities<
@@ -41,6 +45,10 @@ class KvServiceImpl final : public KvServiceBase {
  public:
   KvServiceImpl(NodeIdentity identity, Engine* engine, const TokenRegistry* registry);
 
+  // Takes no new sessions and attachments, and waits until the streams whose clients want to hear
+  // of a stop have ended, at most `time_max`; what these clients still ask about their sessions
+  // then, in kDrainQuiet, is answered too.
+  void Drain(std::chrono::milliseconds time_max);
   // Refuses new calls, ends all streams, and waits for calls in flight, at most `time_max`.
   void Stop(std::chrono::milliseconds time_max);
 
@@ -85,13 +93,18 @@ class KvServiceImpl final : public KvServiceBase {
     grpc::ServerUnaryReactor* reactor = nullptr;
     bool admitted = false;
   };
-  Call Begin(grpc::CallbackServerContext* context, const absl::Status& valid);
+  // What a daemon that is to stop does not begin any more, what it goes on with, and what those
+  // ask who look whether it is back: they would keep it from ever being quiet.
+  enum class Work : std::uint8_t { kNew, kGoingOn, kGreeting };
+  Call Begin(grpc::CallbackServerContext* context, const absl::Status& valid,
+             Work work = Work::kGoingOn);
   template <typename T, typename Fill>
   Callback<T> Answer(grpc::ServerUnaryReactor* reactor, Fill fill);
 
   const NodeIdentity identity_;
   Engine* const engine_;
   const TokenRegistry* const registry_;
+  std::atomic<bool> stopping_{false};  // takes no calls
   StreamSet streams_;
   CallGate gate_;  // unary calls and streams
 };

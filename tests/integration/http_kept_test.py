@@ -156,15 +156,17 @@ class HttpKeptTest(unittest.TestCase):
         with Cairn(kv="ram", compute_config=small) as cairn, \
                 Cairn(kv="ram", compute_config=small + "http_kept_conversation_count_max: 0\n") as other:
             clients = [Client(cairn), Client(other)]
-            prompts = [rng.choices(range(300, 900), k=rng.choice([1, 2, 17, 90, 300, 500]))]
+            prompts = [rng.choices(range(300, 900), k=count) for count in (rng.choice([1, 2, 17]), 90, 300, 500)]
             answers = {}
             exact_count = 0
-            for _ in range(25):
+            for number in range(25):
                 # A new one, a longer one, one that ends otherwise, the same again.
                 prompt = rng.choice(prompts)
                 kept_count = rng.choice([0, len(prompt), rng.randrange(len(prompt) + 1)])
                 prompt = prompt[:kept_count] + rng.choices(range(300, 900), k=rng.choice([0, 1, 40, 200]))
                 prompt = rng.choice([prompt, *prompts]) or [300]
+                if number >= 23:  # one that can be kept, twice
+                    prompt = prompts[2]
                 prompts.append(prompt)
                 fields = dict(prompt=prompt, max_tokens=20, temperature=0, logprobs=3)
                 kept, whole = [client.post(COMPLETION, **fields).json for client in clients]

@@ -301,7 +301,7 @@ class HttpOptionsTest(unittest.TestCase):
             cairn.compute.stop()
             cairn.write_compute_config('http_listen: "0.0.0.0:8080"\n')
             cairn.compute.start(wait=False)
-            self.assertEqual(cairn.compute.process.wait(daemons.STOP_TIMEOUT_S), 1)
+            self.assertEqual(cairn.compute.process.wait(daemons.STOP_TIMEOUT_S), 2)
             self.assertIn("not loopback", cairn.compute.log())
 
     def test_while_the_model_loads_everything_is_503(self):

@@ -66,7 +66,7 @@ TEST_F(KvNodeResizeTest, AStoreThatDoesNotFitIsRefusedWithWhatItNeeds) {
   {
     auto node = compute::GrpcKvNode::Connect(node_.socket_path(), {});
     ASSERT_TRUE(node.ok()) << node.status();
-    session_ = (*node)->Create(Talk::Request()).value_or(SessionId());
+    session_ = (*node)->Create(Talk::Request()).value_or(SessionRef());
     const auto session = (*node)->Open(session_);
     ASSERT_TRUE(session.ok()) << session.status();
     ASSERT_TRUE(Talk::Append(session->get(), 0, 12000).ok());

@@ -30,6 +30,7 @@ class FakeService final : public v1::InferenceService::Service {
   std::function<grpc::Status(v1::GetConversationResponse&)> read;
   std::atomic<int> call_count{0};
   v1::GenerateRequest request;  // the last one
+  std::string named_uid;        // of the last other call
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request_now,
                         Writer* writer) override {
@@ -37,20 +38,37 @@ class FakeService final : public v1::InferenceService::Service {
     request = *request_now;
     return generate(*context, *writer);
   }
+  grpc::Status ListConversations(grpc::ServerContext*, const v1::ListConversationsRequest*,
+                                 v1::ListConversationsResponse* response) override {
+    response->add_conversations()->set_conversation_id(8);
+    response->mutable_conversations(0)->set_conversation_uid("listed");
+    response->add_conversations()->set_conversation_id(7);
+    response->mutable_conversations(1)->set_usable(true);
+    return grpc::Status::OK;
+  }
+  grpc::Status ForkConversation(grpc::ServerContext*,
+                                const v1::ForkConversationRequest* request_now,
+                                v1::ForkConversationResponse* response) override {
+    named_uid = request_now->conversation_uid();
+    response->set_conversation_id(9);
+    response->set_conversation_uid("forked");
+    return grpc::Status::OK;
+  }
+  grpc::Status DeleteConversation(grpc::ServerContext*,
+                                  const v1::DeleteConversationRequest* request_now,
+                                  v1::DeleteConversationResponse*) override {
+    named_uid = request_now->conversation_uid();
+    return grpc::Status::OK;
+  }
+  grpc::Status GetConversation(grpc::ServerContext*, const v1::GetConversationRequest* request_now,
+                               v1::GetConversationResponse* response) override {
+    named_uid = request_now->conversation_uid();
+    response->mutable_conversation()->set_conversation_uid("read");
+    return read ? read(*response) : grpc::Status::OK;
+  }
   grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
                          v1::GetStatusResponse* response) override {
     response->set_phase(v1::DAEMON_PHASE_READY);
-    return grpc::Status::OK;
-  }
-  grpc::Status GetConversation(grpc::ServerContext*, const v1::GetConversationRequest*,
-                               v1::GetConversationResponse* response) override {
-    return read(*response);
-  }
-  grpc::Status ListConversations(grpc::ServerContext*, const v1::ListConversationsRequest*,
-                                 v1::ListConversationsResponse* response) override {
-    response->add_conversations()->set_conversation_id(3);
-    response->add_conversations()->set_conversation_id(7);
-    response->mutable_conversations(1)->set_usable(true);
     return grpc::Status::OK;
   }
 };
@@ -151,7 +169,7 @@ TEST_F(CairnClientTest, ConversationIsFoundAmongAll) {
   const absl::StatusOr<ConversationInfo> found = client_->FindConversation(7);
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_TRUE(found->usable);
-  EXPECT_EQ(client_->FindConversation(8).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client_->FindConversation(5).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(CairnClientTest, CancelledEphemeralConversationKeepsNothing) {
@@ -263,6 +281,38 @@ TEST(CairnClientConnectTest, EmptyPathIsRefused) {
   const absl::Status status = CairnClient::Connect("").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(Message(status).find("socket path is empty"), std::string::npos) << status;
+}
+
+// The daemon may have another store by then.
+TEST_F(CairnClientTest, AnIdMeansTheConversationThatWasToldByIt) {
+  service_.generate = [](grpc::ServerContext&, Writer& writer) {
+    v1::GenerateEvent event;
+    event.mutable_started()->set_conversation_id(7);
+    event.mutable_started()->set_conversation_uid("started");
+    writer.Write(event);
+    event.mutable_finished()->set_reason(v1::FINISH_REASON_END);
+    writer.Write(event);
+    return grpc::Status::OK;
+  };
+  ASSERT_TRUE(client_->Generate(options_).ok());
+  EXPECT_EQ(service_.request.conversation_uid(), "");
+  EXPECT_FALSE(service_.request.has_conversation_token_count());
+  options_.conversation_id = 7;
+  options_.conversation_token_count = 30;
+  ASSERT_TRUE(client_->Generate(options_).ok());
+  EXPECT_EQ(service_.request.conversation_uid(), "started");
+  EXPECT_EQ(service_.request.conversation_token_count(), 30);
+  ASSERT_TRUE(client_->ForkConversation(7, 1).ok());
+  EXPECT_EQ(service_.named_uid, "started");
+  ASSERT_TRUE(client_->DeleteConversation(9).ok());
+  EXPECT_EQ(service_.named_uid, "forked");
+  ASSERT_TRUE(client_->DeleteConversation(8).ok());
+  EXPECT_EQ(service_.named_uid, "");
+  ASSERT_TRUE(client_->ListConversations().ok());
+  ASSERT_TRUE(client_->ReadConversation(8).ok());
+  EXPECT_EQ(service_.named_uid, "listed");
+  ASSERT_TRUE(client_->DeleteConversation(8).ok());
+  EXPECT_EQ(service_.named_uid, "read");
 }
 
 }  // namespace

@@ -315,5 +315,78 @@ TEST_F(InferenceServiceTest, EphemeralAndFailedConversationsLeaveNothing) {
   EXPECT_TRUE(node_->sessions.empty());
 }
 
+// What dies with this process is the KV node's to delete.
+TEST_F(InferenceServiceTest, ANewConversationStaysOnlyOnceItHoldsSomething) {
+  LoadModel();
+  ASSERT_EQ(CodeFor([](v1::GenerateRequest&) {}), grpc::StatusCode::OK);
+  EXPECT_EQ(node_->sessions.at(1).created.lifetime, SessionLifetime::kFromCheckpoint);
+  node_->refuse_deletions = true;
+  EXPECT_EQ(CodeFor([](v1::GenerateRequest& r) { r.set_ephemeral(true); }), grpc::StatusCode::OK);
+  EXPECT_EQ(node_->sessions.at(2).created.lifetime, SessionLifetime::kEphemeral);
+}
+
+TEST_F(InferenceServiceTest, AnotherConversationOfTheSameNumberIsNotReached) {
+  LoadModel();
+  ASSERT_EQ(CodeFor([](v1::GenerateRequest&) {}), grpc::StatusCode::OK);
+  const std::int64_t id = events_.front().started().conversation_id();
+  const std::string uid = events_.front().started().conversation_uid();
+  ASSERT_EQ(std::ssize(uid), kUidBytes);
+  const std::string wrong(kUidBytes, 'w');
+  const auto code_of_turn = [&](const std::string& with) {
+    return CodeFor([&](v1::GenerateRequest& r) {
+      r.set_conversation_id(id);
+      r.set_conversation_uid(with);
+      r.mutable_sampling()->set_repetition_penalty(1.1F);  // earlier tokens are read first
+    });
+  };
+  const std::int64_t held = node_->sessions.at(id).committed.token_count;
+  EXPECT_EQ(code_of_turn(wrong), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(code_of_turn("short"), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(CodeFor([&](v1::GenerateRequest& r) { r.set_conversation_uid(uid); }),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  const auto code_of = [&](auto call, auto request, auto response, const std::string& with) {
+    grpc::ClientContext context;
+    request.set_conversation_id(id);
+    request.set_conversation_uid(with);
+    return (stub_.get()->*call)(&context, request, &response).error_code();
+  };
+  using Stub = v1::InferenceService::Stub;
+  EXPECT_EQ(code_of(&Stub::GetConversation, v1::GetConversationRequest(),
+                    v1::GetConversationResponse(), wrong),
+            grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(code_of(&Stub::ForkConversation, v1::ForkConversationRequest(),
+                    v1::ForkConversationResponse(), wrong),
+            grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(code_of(&Stub::DeleteConversation, v1::DeleteConversationRequest(),
+                    v1::DeleteConversationResponse(), wrong),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(node_->sessions.at(id).committed.token_count, held);
+  EXPECT_EQ(code_of_turn(uid), grpc::StatusCode::OK);
+  EXPECT_EQ(code_of(&Stub::GetConversation, v1::GetConversationRequest(),
+                    v1::GetConversationResponse(), uid),
+            grpc::StatusCode::OK);
+  EXPECT_EQ(code_of(&Stub::DeleteConversation, v1::DeleteConversationRequest(),
+                    v1::DeleteConversationResponse(), uid),
+            grpc::StatusCode::OK);
+}
+
+TEST_F(InferenceServiceTest, ATurnFollowsWhatItsCallerThinksOrIsRefused) {
+  LoadModel();
+  ASSERT_EQ(CodeFor([](v1::GenerateRequest&) {}), grpc::StatusCode::OK);
+  const std::int64_t id = events_.front().started().conversation_id();
+  const std::int64_t held = events_.back().finished().conversation_token_count();
+  const auto code_of_turn = [&](std::int64_t count) {
+    return CodeFor([&](v1::GenerateRequest& r) {
+      r.set_conversation_id(id);
+      r.set_conversation_token_count(count);
+    });
+  };
+  EXPECT_EQ(code_of_turn(held + 1), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(code_of_turn(0), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(node_->sessions.at(id).committed.token_count, held);
+  EXPECT_EQ(code_of_turn(held), grpc::StatusCode::OK);
+  EXPECT_EQ(code_of_turn(held), grpc::StatusCode::FAILED_PRECONDITION);
+}
+
 }  // namespace
 }  // namespace cairn::compute

@@ -11,6 +11,7 @@ namespace cairn::compute {
 namespace {
 
 constexpr const char* kLabel = "cairn:http 127.0.0.1:80";
+constexpr const char* kCreator = "the daemon at this socket";
 constexpr std::int64_t kSessionBytes = 100;
 
 using Tokens = std::vector<std::int32_t>;
@@ -80,7 +81,7 @@ class ForkingNode : public FakeKvNode {
 class KeptConversationsTest : public testing::Test {
  protected:
   KeptConversations Make(int count_max) {
-    return {node_, identity_, policy_, open_, kLabel, count_max};
+    return {node_, identity_, policy_, open_, kLabel, kCreator, count_max};
   }
 
   // A conversation of `tokens` that is kept. -> its id
@@ -216,9 +217,9 @@ TEST_F(KeptConversationsTest, ManyForksOfFewTokensAreComputedAnew) {
       ++forks;
       Tokens held = Numbers(0, 500 + forks);
       held.insert(held.end(), {-2, -2});
-      node_.SetTokens(taken->id.value(), held);
-      open_.Give(taken->id);
-      kept.Keep(taken->id, held, taken->seals);
+      node_.SetTokens(taken->session.id.value(), held);
+      open_.Give(taken->session.id);
+      kept.Keep(taken->session, held, taken->seals);
     }
     EXPECT_EQ(forks, kForkDepthMin + (501 + forks) / kForkTokensMin) << selects;
     // An earlier beginning has fewer segments.
@@ -237,12 +238,12 @@ TEST_F(KeptConversationsTest, ASealedConversationIsAsDeepAsItHasSeals) {
     const std::optional<KeptConversations::Beginning> taken =
         kept.Take(Numbers(0, 110 + 10 * turns), never_);
     if (!taken.has_value()) break;
-    EXPECT_EQ(taken->id.value(), id);
+    EXPECT_EQ(taken->session.id.value(), id);
     PromptSeals seals = taken->seals;
     seals.Add(109 + 10 * turns);
     node_.SetTokens(id, Numbers(0, 110 + 10 * turns));
-    open_.Give(taken->id);
-    kept.Keep(taken->id, Numbers(0, 110 + 10 * turns), seals);
+    open_.Give(taken->session.id);
+    kept.Keep(taken->session, Numbers(0, 110 + 10 * turns), seals);
   }
   EXPECT_EQ(turns, kForkDepthMin + (110 + 10 * turns) / kForkTokensMin);
   // Each prompt that came may come again, the last one too.
@@ -257,16 +258,16 @@ TEST_F(KeptConversationsTest, APromptThatComesAgainGoesOnWhereItWasSealed) {
   const auto keep = [&](std::int64_t count, const std::vector<std::int64_t>& at, bool fresh) {
     PromptSeals seals;
     for (const std::int64_t seal : at) fresh ? seals.AddFresh(seal) : seals.Add(seal);
-    const SessionId id = node_.Add(kLabel, Numbers(0, count));
-    kept.Keep(id, Numbers(0, count), seals);
-    return id.value();
+    const SessionRef session = node_.Add(kLabel, Numbers(0, count));
+    kept.Keep(session, Numbers(0, count), seals);
+    return session.id.value();
   };
   const auto origin = [&](std::int64_t count) {
     const auto taken = kept.Take(Numbers(0, count), never_);
     if (!taken.has_value()) return std::int64_t{0};
-    open_.Give(taken->id);
+    open_.Give(taken->session.id);
     // Out of the way of the next one.
-    if (taken->id != taken->origin) kept.Keep(taken->id, {});
+    if (taken->session.id != taken->origin) kept.Keep(taken->session, {});
     return taken->origin.value();
   };
   const std::int64_t longer = keep(90, {}, false);
@@ -285,12 +286,11 @@ TEST_F(KeptConversationsTest, APromptThatComesAgainGoesOnWhereItWasSealed) {
   for (const std::int64_t count : {70, 60}) {
     PromptSeals seals;
     if (count == 70) seals.AddFresh(60);
-    const SessionId id = node_.Add(kLabel, Numbers(0, count));
-    all.Keep(id, Numbers(0, count), seals);
+    all.Keep(node_.Add(kLabel, Numbers(0, count)), Numbers(0, count), seals);
   }
   // All are alike: no fork is needed.
   const auto taken = all.Take(Numbers(0, 61), never_);
-  EXPECT_EQ(taken->id, taken->origin);
+  EXPECT_EQ(taken->session.id, taken->origin);
 }
 
 TEST_F(KeptConversationsTest, MakesAsMuchRoomAsIsWanted) {

@@ -48,7 +48,8 @@ std::pair<int, std::string> RunOf(absl::StatusOr<Action> (*read)(Arguments)) {
 }
 
 TEST(ProgramTest, SaysWhyItCannotStart) {
-  EXPECT_EQ(RunOf(Fail), std::pair(1, std::string("program cannot start: no \\u001b[1mstore\nor file\n")));
+  EXPECT_EQ(RunOf(Fail),
+            std::pair(1, std::string("program cannot start: no \\u001b[1mstore\nor file\n")));
   EXPECT_EQ(RunOf(Refuse), std::pair(2, std::string("program cannot start: no flag --x\n")));
   EXPECT_EQ(
       RunOf([](Arguments) -> absl::StatusOr<Action> { return [] { return absl::OkStatus(); }; }),

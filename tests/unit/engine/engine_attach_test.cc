@@ -69,7 +69,7 @@ class EngineAttachTest : public ::testing::Test {
   }
   std::vector<SessionInfo> List() {
     return Await<std::vector<SessionInfo>>(
-               [&](auto done) { engine_->ListSessions(std::move(done)); })
+               [&](auto done) { engine_->ListSessions(ListDetail::kRows, std::move(done)); })
         .value();
   }
   static void Checkpoint(TestSession& session, std::int64_t first, std::int64_t end) {

@@ -87,8 +87,8 @@ class EngineEpochTest : public EngineTest {
     });
   }
   std::int64_t FlashBytes() {
-    const auto sessions =
-        Await<std::vector<SessionInfo>>([&](auto done) { engine_->ListSessions(std::move(done)); });
+    const auto sessions = Await<std::vector<SessionInfo>>(
+        [&](auto done) { engine_->ListSessions(ListDetail::kRows, std::move(done)); });
     CAIRN_CHECK(sessions.ok() && sessions->size() == 1);
     return sessions->front().flash_bytes;
   }

@@ -381,5 +381,37 @@ TEST_F(EngineTest, UnknownSessionsAndBadRequestsAreRefusedClearly) {
   EXPECT_EQ(reply.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(EngineTest, AListSaysWhatADeletionGivesBackAndWhatIsShared) {
+  const auto list = [this] {
+    return Await<std::vector<SessionInfo>>(
+               [&](auto done) { engine_->ListSessions(ListDetail::kFlashUse, std::move(done)); })
+        .value();
+  };
+  const SessionId id = Create();
+  auto session = Open(id);
+  AppendAll(*session, 1, Positions::Range(0, 40));
+  const auto sealed = TakeCheckpoint(*session, 0, 40, /*seal=*/true);
+  ASSERT_TRUE(sealed.ok()) << sealed.status();
+  const std::int64_t used = Stats().flash_used_bytes - 2 * kPageBytes;
+  EXPECT_EQ(list().front().own_flash_bytes, used);
+  EXPECT_EQ(list().front().shared_flash_bytes, 0);
+  const SessionId fork = Create(sealed->sealed_segment_id, 30);
+  for (const SessionInfo& info : list()) {
+    EXPECT_EQ(info.own_flash_bytes, 0);
+    EXPECT_EQ(info.shared_flash_bytes, used);
+  }
+  AppendAll(*session, 2, Positions::Range(40, 40));
+  ASSERT_TRUE(TakeCheckpoint(*session, 40, 80).ok());
+  const std::int64_t more = Stats().flash_used_bytes - 2 * kPageBytes - used;
+  EXPECT_EQ(list().back().own_flash_bytes, more);
+  EXPECT_EQ(list().back().shared_flash_bytes, used);
+  session.reset();
+  ASSERT_TRUE(Delete(id).ok());
+  EXPECT_EQ(Stats().flash_used_bytes - 2 * kPageBytes, used);  // as it was said
+  EXPECT_EQ(list().front().session_id, fork);
+  EXPECT_EQ(list().front().own_flash_bytes, used);
+  EXPECT_EQ(list().front().shared_flash_bytes, 0);
+}
+
 }  // namespace
 }  // namespace cairn::kv

@@ -68,6 +68,8 @@ inline SessionRow RandomSessionRow(test::Rng& rng) {
   row.checkpoint_time_us = RandomNumber(rng);
   if (rng.Below(4) != 0) row.uid = RandomBytes(rng, kUidBytes);
   if (rng.Below(4) != 0) row.owner = {RandomBytes(rng, kUidBytes), RandomNumber(rng)};
+  row.lifetime = static_cast<SessionLifetime>(1 + rng.Below(3));
+  row.creator = RandomBytes(rng, Draw(rng, kCreatorBytesMax + 1));
   return row;
 }
 

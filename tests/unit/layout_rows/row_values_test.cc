@@ -34,6 +34,8 @@ TEST(RowValuesTest, SessionRowsRoundTrip) {
     EXPECT_EQ(decoded->uid, row.uid);
     EXPECT_EQ(decoded->owner.owner, row.owner.owner);
     EXPECT_EQ(decoded->owner.number, row.owner.number);
+    EXPECT_EQ(decoded->lifetime, row.lifetime);
+    EXPECT_EQ(decoded->creator, row.creator);
   }
 }
 
@@ -45,7 +47,7 @@ TEST(RowValuesTest, SessionRowsOfVersion1HaveNoIdentity) {
   row.layout = {1, 1, 40, KvFormat::kF16};
   row.epoch = Epoch(7);
   std::string bytes = EncodeSessionRow(row);
-  bytes.resize(bytes.size() - 3);  // two strings of no bytes, and a zero
+  bytes.resize(bytes.size() - 5);  // three strings of no bytes, a number and the lifetime
   EXPECT_EQ(DecodeSessionRow(bytes).status().code(), absl::StatusCode::kDataLoss);
   bytes[0] = 1;
   const auto decoded = DecodeSessionRow(bytes);
@@ -53,6 +55,7 @@ TEST(RowValuesTest, SessionRowsOfVersion1HaveNoIdentity) {
   EXPECT_EQ(decoded->epoch, Epoch(7));
   EXPECT_EQ(decoded->uid, "");
   EXPECT_EQ(decoded->owner.owner, "");
+  EXPECT_EQ(decoded->lifetime, SessionLifetime::kPermanent);
 }
 
 TEST(RowValuesTest, AUidOfAnotherLengthIsDataLoss) {
@@ -62,6 +65,9 @@ TEST(RowValuesTest, AUidOfAnotherLengthIsDataLoss) {
   EXPECT_EQ(DecodeSessionRow(EncodeSessionRow(row)).status().code(), absl::StatusCode::kDataLoss);
   row = RandomSessionRow(rng);
   row.owner.owner = std::string(kUidBytes + 1, 'o');
+  EXPECT_EQ(DecodeSessionRow(EncodeSessionRow(row)).status().code(), absl::StatusCode::kDataLoss);
+  row = RandomSessionRow(rng);
+  row.lifetime = static_cast<SessionLifetime>(4);
   EXPECT_EQ(DecodeSessionRow(EncodeSessionRow(row)).status().code(), absl::StatusCode::kDataLoss);
 }
 

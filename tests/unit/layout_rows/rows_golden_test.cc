@@ -166,6 +166,8 @@ TEST(RowsGoldenTest, SessionAndSegmentRows) {
   session.checkpoint_time_us = 3;
   session.uid = std::string(16, 'u');
   session.owner = {std::string(16, 'o'), 5};
+  session.lifetime = SessionLifetime::kEphemeral;
+  session.creator = "me";
   const auto repeated = [](const std::string& byte) {
     std::string hex;
     for (int i = 0; i < 16; ++i) hex += byte;
@@ -183,7 +185,10 @@ TEST(RowsGoldenTest, SessionAndSegmentRows) {
                 "02"
                 "03"
                 "10" +
-                repeated("75") + "10" + repeated("6f") + "05");
+                repeated("75") + "10" + repeated("6f") +
+                "05"
+                "03"
+                "026d65");
 
   SegmentRow segment;
   segment.parent = SegmentId(8);

@@ -411,5 +411,20 @@ TEST(MetaStoreOnDisk, TablesOfADailyUseAreMerged) {
   EXPECT_EQ(std::ssize(AllRows(*store, Family::kRuns)), day);
 }
 
+// Nor about one in a directory that is not there yet.
+TEST(MetaStoreLogTest, NewStoresHaveNothingToComplainAbout) {
+  const test::TempDir directory;
+  for (const bool in_memory : {true, false}) {
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    const auto store = MetaStore::Open(
+        {.path = in_memory ? "/cairn-ram" : directory.File("meta"), .in_memory = in_memory});
+    const std::string said =
+        testing::internal::GetCapturedStdout() + testing::internal::GetCapturedStderr();
+    EXPECT_TRUE(store.ok()) << store.status();
+    EXPECT_EQ(said.find("metadata store says"), std::string::npos) << said;
+  }
+}
+
 }  // namespace
 }  // namespace cairn::kv

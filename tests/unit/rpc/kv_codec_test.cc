@@ -140,7 +140,11 @@ TEST_F(KvCodecTest, SessionValuesSurviveTheRoundTrip) {
     if (random.Coin()) {
       create.parent_segment_id = SegmentId(random.Between(1, 1000));
       create.parent_token_count = random.Between(1, 5000);
+      create.parent = {SessionId(random.Between(1, 1000)), std::string(kUidBytes, 'p')};
     }
+    create.uid = std::string(random.Coin() ? kUidBytes : 0, 'u');
+    create.lifetime = static_cast<SessionLifetime>(random.Between(1, 3));
+    create.creator = "a program";
     absl::StatusOr<CreateSession> created = FromProto(Wire(ToProto(create)));
     ASSERT_TRUE(created.ok()) << created.status();
     EXPECT_EQ(created->layout, create.layout);
@@ -148,9 +152,14 @@ TEST_F(KvCodecTest, SessionValuesSurviveTheRoundTrip) {
     EXPECT_EQ(created->parent_segment_id, create.parent_segment_id);
     EXPECT_EQ(created->parent_token_count, create.parent_token_count);
     EXPECT_EQ(created->label, create.label);
+    EXPECT_EQ(created->parent, create.parent);
+    EXPECT_EQ(created->uid, create.uid);
+    EXPECT_EQ(created->lifetime, create.lifetime);
+    EXPECT_EQ(created->creator, create.creator);
 
     Attachment attachment;
     attachment.session_id = SessionId(7);
+    attachment.uid = std::string(kUidBytes, 'u');
     attachment.epoch = Epoch(random.Between(1, 100));
     attachment.token_count = random.Between(0, 100000);
     attachment.op_seq = OpSeq(random.Between(0, 100000));
@@ -177,6 +186,11 @@ TEST_F(KvCodecTest, SessionValuesSurviveTheRoundTrip) {
     info.key = create.key;
     info.layout = create.layout;
     info.attached = random.Coin();
+    info.uid = create.uid;
+    info.lifetime = create.lifetime;
+    info.creator = create.creator;
+    info.own_flash_bytes = random.Between(0, 1 << 30);
+    info.shared_flash_bytes = random.Between(0, 1 << 30);
     pb::SessionInfo info_message;
     ToProto(info, &info_message);
     absl::StatusOr<SessionInfo> info_back = FromProto(Wire(info_message));
@@ -184,7 +198,65 @@ TEST_F(KvCodecTest, SessionValuesSurviveTheRoundTrip) {
     EXPECT_EQ(info_back->create_time_us, info.create_time_us);
     EXPECT_EQ(info_back->checkpoint_time_us, info.checkpoint_time_us);
     EXPECT_EQ(info_back->attached, info.attached);
+    pb::SessionInfo info_again;
+    ToProto(*info_back, &info_again);
+    EXPECT_EQ(info_again.SerializeAsString(), info_message.SerializeAsString());
   }
+}
+
+TEST_F(KvCodecTest, RequestsThatNameASessionSurviveTheRoundTrip) {
+  const SessionRef session{SessionId(7), std::string(kUidBytes, 'u')};
+  const AttachAttempt attempt{std::string(kUidBytes, 'o'), 3};
+  const auto open = FromProto(Wire(ToProto(OpenRequest{session, attempt})));
+  ASSERT_TRUE(open.ok()) << open.status();
+  EXPECT_EQ(open->session, session);
+  EXPECT_EQ(open->attempt.owner, attempt.owner);
+  EXPECT_EQ(open->attempt.number, attempt.number);
+  const auto resume =
+      FromProto(Wire(ToProto(ResumeRequest{session.id, Epoch(5), attempt, OpSeq(9)})));
+  ASSERT_TRUE(resume.ok()) << resume.status();
+  EXPECT_EQ(resume->session_id, session.id);
+  EXPECT_EQ(resume->epoch, Epoch(5));
+  EXPECT_EQ(resume->attempt.owner, attempt.owner);
+  EXPECT_EQ(resume->attempt.number, attempt.number);
+  EXPECT_EQ(resume->op_seq, OpSeq(9));
+  EXPECT_EQ(FromProto(Wire(ToDeleteRequest(session))).value(), session);
+  EXPECT_EQ(FromProto(Wire(ToSealRequest(session))).value(), session);
+  pb::CreateSessionResponse created;
+  ToProto(session, &created);
+  EXPECT_EQ(FromProto(created).value(), session);
+}
+
+TEST_F(KvCodecTest, OwnersAndUidsHaveOneLength) {
+  const std::string uid(kUidBytes, 'u');
+  const auto refused = [](const auto& request, const char* field) {
+    const absl::Status status = FromProto(request).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_TRUE(Message(status).starts_with(field)) << status;
+  };
+  pb::OpenSessionRequest open;
+  open.set_session_id(7);
+  EXPECT_TRUE(FromProto(open).ok());  // nobody's, of whichever session has the number
+  open.set_attempt_seq(1);
+  refused(open, "attempt_seq");
+  open.set_owner(uid);
+  EXPECT_TRUE(FromProto(open).ok());
+  open.set_attempt_seq(0);
+  refused(open, "attempt_seq");
+  open.set_owner("short");
+  refused(open, "owner");
+  open.set_owner("");
+  open.set_session_uid("short");
+  refused(open, "session_uid");
+  pb::ResumeSessionRequest resume;
+  resume.set_session_id(7);
+  refused(resume, "epoch");
+  resume.set_epoch(1);
+  EXPECT_TRUE(FromProto(resume).ok());
+  resume.set_op_seq(-1);
+  refused(resume, "op_seq");
+  pb::DeleteSessionRequest remove;
+  refused(remove, "session_id");
 }
 
 // Each case breaks one field of a valid message; the error must name that field.

@@ -256,7 +256,7 @@ void FakeEngine::DeleteSession(SessionRef session, Callback<std::monostate> done
   });
 }
 
-void FakeEngine::ListSessions(Callback<std::vector<SessionInfo>> done) {
+void FakeEngine::ListSessions(ListDetail /*detail*/, Callback<std::vector<SessionInfo>> done) {
   Post([this, done = std::move(done)] {
     std::vector<SessionInfo> out;
     for (auto it = store_->sessions.rbegin(); it != store_->sessions.rend(); ++it) {

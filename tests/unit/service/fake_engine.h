@@ -57,7 +57,7 @@ class FakeEngine : public Engine {
   void ResumeSession(ResumeRequest request, Callback<Attachment> done) override;
   void CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) override;
   void DeleteSession(SessionRef session, Callback<std::monostate> done) override;
-  void ListSessions(Callback<std::vector<SessionInfo>> done) override;
+  void ListSessions(ListDetail /*detail*/, Callback<std::vector<SessionInfo>> done) override;
   void SealSession(SessionRef session, Callback<SealedSegment> done) override;
   void GetStats(Callback<KvStats> done) override;
   std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules() const override { return {}; }

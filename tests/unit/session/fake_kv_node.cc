@@ -95,6 +95,7 @@ class FakeSession : public KvSession {
     live_.staged.clear();
     attachment_.token_count = live_.token_count;
     attachment_.layout = record.created.layout;
+    attachment_.uid = record.created.uid;
     attachment_.segment_start = live_.segment_start;
     attachment_.key = record.created.key;
     attachment_.next_cluster_ids = live_.next_cluster_ids;
@@ -366,6 +367,7 @@ absl::StatusOr<std::unique_ptr<KvSession>> FakeKvNode::Open(const SessionRef& se
 
 absl::Status FakeKvNode::Delete(const SessionRef& session) {
   CAIRN_RETURN_IF_ERROR(Find(session));
+  if (refuse_deletions) return Unavailable("no deletions now");
   sessions.erase(session.id.value());
   return absl::OkStatus();
 }
@@ -380,6 +382,9 @@ absl::StatusOr<std::vector<SessionInfo>> FakeKvNode::List() {
     info.key = record.created.key;
     info.layout = record.created.layout;
     info.label = record.created.label;
+    info.creator = record.created.creator;
+    info.lifetime = record.created.lifetime;
+    info.attached = record.attached;
   }
   return infos;
 }

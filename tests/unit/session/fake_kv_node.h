@@ -40,6 +40,7 @@ struct FakeKvState {
 
 struct FakeKvRecord {
   CreateSession created;
+  bool attached = false;
   FakeKvState committed;
 };
 
@@ -72,6 +73,7 @@ class FakeKvNode : public KvNode {
   // The next checkpoint is committed, but the connection is lost before its answer.
   bool lose_checkpoint_answer = false;
   bool opened_by_another = false;  // Reattach fails
+  bool refuse_deletions = false;
 
   // What happened.
   std::int64_t call_count = 0;

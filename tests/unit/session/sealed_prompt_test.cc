@@ -32,7 +32,7 @@ class SealedPromptTest : public ConversationFixture,
     options.policy.selection.select_tokens_max = 96;
   }
 
-  SessionId CreateAt(SegmentId parent = {}, std::int64_t token_count = 0) {
+  SessionRef CreateAt(SegmentId parent = {}, std::int64_t token_count = 0) {
     CreateSession request;
     request.key = identity.key;
     request.layout = identity.layout;
@@ -41,7 +41,7 @@ class SealedPromptTest : public ConversationFixture,
     return ram->Create(request).value();
   }
 
-  std::unique_ptr<Conversation> OpenRam(SessionId id) {
+  std::unique_ptr<Conversation> OpenRam(const SessionRef& id) {
     absl::StatusOr<std::unique_ptr<Conversation>> opened =
         Conversation::Open({identity, *ram, scheduler, options, memory}, id);
     EXPECT_TRUE(opened.ok()) << Message(opened.status());
@@ -49,7 +49,7 @@ class SealedPromptTest : public ConversationFixture,
   }
 
   // Penalties, random numbers and log probabilities all look at what came before.
-  Said Ask(SessionId id, const std::vector<std::int32_t>& before,
+  Said Ask(const SessionRef& id, const std::vector<std::int32_t>& before,
            const std::vector<std::int32_t>& prompt) {
     Said said{before, prompt, {}, {}};
     TurnRequest request;
@@ -80,11 +80,11 @@ class SealedPromptTest : public ConversationFixture,
   }
 
   // The same turn on a fork, for which its prompt's last token is left.
-  Said AskAgain(SessionId origin, const Said& said) {
+  Said AskAgain(const SessionRef& origin, const Said& said) {
     std::vector<std::int32_t> before = said.before;
     before.insert(before.end(), said.prompt.begin(), said.prompt.end() - 1);
     const SealedSegment sealed = ram->Seal(origin).value();
-    const SessionId fork = CreateAt(sealed.segment_id, std::ssize(before));
+    const SessionRef fork = CreateAt(sealed.segment_id, std::ssize(before));
     Said again = Ask(fork, before, {said.prompt.back()});
     last_fork = fork;
     return again;
@@ -92,8 +92,8 @@ class SealedPromptTest : public ConversationFixture,
 
   std::unique_ptr<KvNode> ram;
   std::unique_ptr<Tokenizer> tokenizer;
-  PromptSeals seals;    // of the last Ask
-  SessionId last_fork;  // of the last AskAgain
+  PromptSeals seals;     // of the last Ask
+  SessionRef last_fork;  // of the last AskAgain
 };
 
 std::vector<std::int32_t> Together(const Said& said) {
@@ -109,7 +109,7 @@ TEST_P(SealedPromptTest, EveryTurnAgainHasTheSameAnswer) {
   // short ones that are computed in steps.
   for (const std::int64_t first : {90, 730}) {
     std::vector<Said> turns;
-    const SessionId id = CreateAt();
+    const SessionRef id = CreateAt();
     turns.push_back(Ask(id, {}, Prompt(first)));
     if (options.policy.selects()) {
       EXPECT_EQ(seals.token_counts(), (std::vector<std::int64_t>{first - 1}));
@@ -130,7 +130,7 @@ TEST_P(SealedPromptTest, EveryTurnAgainHasTheSameAnswer) {
       EXPECT_EQ(again.ids, said.ids) << "turn " << turn << " behind " << first;
       EXPECT_EQ(again.log_probabilities, said.log_probabilities) << "turn " << turn;
       // And of the answer that is a fork itself.
-      const SessionId fork = last_fork;
+      const SessionRef fork = last_fork;
       again = AskAgain(fork, again);
       EXPECT_EQ(again.ids, said.ids) << "turn " << turn << " twice behind " << first;
       EXPECT_EQ(again.log_probabilities, said.log_probabilities) << "turn " << turn;
@@ -145,10 +145,10 @@ TEST_P(SealedPromptTest, EveryTurnAgainHasTheSameAnswer) {
 TEST_P(SealedPromptTest, WhatBeginsInBetweenIsNotFresh) {
   SCOPED_TRACE(GetParam());
   if (!options.policy.selects()) return;
-  const SessionId id = CreateAt();
+  const SessionRef id = CreateAt();
   const Said said = Ask(id, {}, Prompt(300));
   const SealedSegment sealed = ram->Seal(id).value();
-  const SessionId fork = CreateAt(sealed.segment_id, 200);
+  const SessionRef fork = CreateAt(sealed.segment_id, 200);
   const std::unique_ptr<Conversation> conversation = OpenRam(fork);
   EXPECT_FALSE(conversation->seals().IsFreshAt(200));
   EXPECT_FALSE(conversation->seals().IsFreshAt(299));

@@ -184,7 +184,7 @@ TEST_F(StoredKvTest, ALayerWhoseHeadsSelectAnewIsSeldomAskedAheadFor) {
 }
 
 TEST_F(StoredKvTest, NumbersThatTheFormatCannotHoldEndThePass) {
-  const auto session = node.Open(Create());
+  const auto session = node.Open({Create()});
   ASSERT_TRUE(session.ok()) << session.status();
   FullPolicy policy(PolicyOf());
   StoredKv kv({.layout = identity.layout}, model.config(), model.pool(), scheduler.scratch(),

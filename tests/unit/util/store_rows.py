@@ -12,6 +12,7 @@ PART_BYTES_MAX = 65536
 REGION_PAGES = 256
 TOKENS_PER_ROW = 1024
 UID_BYTES = 16
+CREATOR_BYTES_MAX = 128
 SESSION_ROW_VERSION = 2
 POOL, LOG_RUN, PACKED_RUN, INDEX_RUN = 1, 2, 3, 4
 POOL_PAGES = (1, 2, 4, 8, 16)
@@ -119,6 +120,8 @@ class Session:
     uid: bytes = b""
     owner: bytes = b""
     attempt: int = 0
+    lifetime: int = 1
+    creator: bytes = b""
 
 
 @dataclass
@@ -206,6 +209,9 @@ def session_value(value):
                   cursor.varint(), cursor.varint(), cursor.varint(), cursor.varint())
     if version >= 2:
         out.uid, out.owner, out.attempt = cursor.uid(), cursor.uid(), cursor.varint()
+        out.lifetime, out.creator = cursor.byte(), cursor.bytes()
+        need(1 <= out.lifetime <= 3 and len(out.creator) <= CREATOR_BYTES_MAX,
+             f"lifetime {out.lifetime}, creator {out.creator}")
     cursor.end()
     return out
 
