@@ -1,5 +1,7 @@
 #include "common/base/utf8.h"
 
+#include <algorithm>
+
 namespace cairn {
 namespace {
 
@@ -117,6 +119,17 @@ void AppendUtf8(std::uint32_t code_point, std::string& out) {
     put(0x80 | (code_point >> 6 & 0x3f));
   }
   put(0x80 | (code_point & 0x3f));
+}
+
+std::size_t Utf8WholeBytes(std::string_view text, std::size_t bytes_max) {
+  if (text.size() <= bytes_max) return text.size();
+  constexpr std::size_t kCharacterBytesMax = 4;
+  for (std::size_t back = 0; back < std::min(kCharacterBytesMax, bytes_max); ++back) {
+    const std::size_t end = bytes_max - back;
+    const bool continues = (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U;
+    if (!continues) return end;
+  }
+  return std::max<std::size_t>(1, bytes_max);
 }
 
 }  // namespace cairn

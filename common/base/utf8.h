@@ -30,4 +30,8 @@ std::uint32_t Utf8CodePoint(std::string_view character);
 
 void AppendUtf8(std::uint32_t code_point, std::string& out);
 
+// As many of the first `bytes_max` bytes as end with no character cut in two; at least one of a
+// text that has any.
+std::size_t Utf8WholeBytes(std::string_view text, std::size_t bytes_max);
+
 }  // namespace cairn

@@ -11,6 +11,10 @@
 namespace cairn::compute {
 namespace {
 
+// What is merged at once takes some tens of bytes for each of its own. A longer piece has no space
+// or other end of a word in so many bytes; cut in two it is other tokens there, and the same text.
+constexpr std::size_t kMergedBytesMax = 64 << 10;
+
 constexpr std::int32_t kNone = -1;
 constexpr std::uint32_t kFirstStandIn =
     256;  // characters that stand for unprintable bytes start here
@@ -159,12 +163,16 @@ absl::Status BpeTokenizer::ReadMerges(const GgufFile& file) {
 }
 
 void BpeTokenizer::EncodeText(std::string_view text, bool /*starts_text*/,
-                              std::vector<std::int32_t>& ids) const {
-  for (const std::string_view piece : pre_tokenizer_->Split(text)) {
-    if (!pre_tokenizer_->ignores_merges() || !EncodeWhole(piece, ids)) {
-      EncodePiece(piece, ids);
+                              FoundTokens& found) const {
+  pre_tokenizer_->ForEachPiece(text, [&](std::string_view piece) {
+    if (pre_tokenizer_->ignores_merges() && EncodeWhole(piece, found.ids)) return !found.full();
+    while (!piece.empty() && !found.full()) {
+      const std::size_t bytes = Utf8WholeBytes(piece, kMergedBytesMax);
+      EncodePiece(piece.substr(0, bytes), found.ids);
+      piece.remove_prefix(bytes);
     }
-  }
+    return !found.full();
+  });
 }
 
 // Plain text never becomes a control token, not even by merging "</" and "s>": it would be lost.
@@ -174,6 +182,9 @@ bool BpeTokenizer::IsTextToken(std::int32_t id) const {
 }
 
 bool BpeTokenizer::EncodeWhole(std::string_view piece, std::vector<std::int32_t>& ids) const {
+  if (std::ssize(piece) > kTokenTextBytesMax) {
+    return false;
+  }
   std::string written;
   for (const char c : piece) {
     written += Alphabet().characters[static_cast<unsigned char>(c)];

@@ -42,9 +42,9 @@ class BpeTokenizer final : public Tokenizer {
   absl::Status IndexBytes();
   absl::Status ReadMerges(const GgufFile& file);
 
-  void EncodeText(std::string_view text, bool starts_text,
-                  std::vector<std::int32_t>& ids) const override;
+  void EncodeText(std::string_view text, bool starts_text, FoundTokens& found) const override;
   void AppendBytes(std::int32_t id, std::string& out) const override;
+  // Of at most kMergedBytesMax.
   void EncodePiece(std::string_view piece, std::vector<std::int32_t>& ids) const;
   bool IsTextToken(std::int32_t id) const;
   bool EncodeWhole(std::string_view piece, std::vector<std::int32_t>& ids) const;

@@ -133,14 +133,15 @@ class PreTokenizer::Regex {
   Regex(const Regex&) = delete;
   Regex& operator=(const Regex&) = delete;
 
-  // Appends the matches in `text` and the stretches between them, in order. REQUIRES: `text` is
-  // UTF-8.
-  void Split(std::string_view text, std::vector<std::string_view>& pieces) const {
+  // Gives the matches in `text` and the stretches between them to `take`, in order, until it
+  // answers false; whether it never did. REQUIRES: `text` is UTF-8.
+  bool Split(std::string_view text, const std::function<bool(std::string_view)>& take) const {
     pcre2_match_data* match = pcre2_match_data_create_from_pattern(code_, nullptr);
     CAIRN_CHECK(match != nullptr);
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
     std::size_t done = 0;
-    while (done < text.size()) {
+    bool goes_on = true;
+    while (goes_on && done < text.size()) {
       // The text was checked once; checking it again for every piece would make this quadratic.
       const int count =
           pcre2_match(code_, subject, text.size(), done, PCRE2_NO_UTF_CHECK, match, context_);
@@ -152,15 +153,16 @@ class PreTokenizer::Regex {
       const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(match);
       CAIRN_CHECK_LT(bounds[0], bounds[1]);
       if (bounds[0] > done) {
-        pieces.push_back(text.substr(done, bounds[0] - done));
+        goes_on = take(text.substr(done, bounds[0] - done));
       }
-      pieces.push_back(text.substr(bounds[0], bounds[1] - bounds[0]));
+      goes_on = goes_on && take(text.substr(bounds[0], bounds[1] - bounds[0]));
       done = bounds[1];
     }
-    if (done < text.size()) {
-      pieces.push_back(text.substr(done));
+    if (goes_on && done < text.size()) {
+      goes_on = take(text.substr(done));
     }
     pcre2_match_data_free(match);
+    return goes_on;
   }
 
  private:
@@ -190,25 +192,26 @@ absl::StatusOr<std::unique_ptr<const PreTokenizer>> PreTokenizer::Create(std::st
                        PrintableText(name), KnownNames());
 }
 
-std::vector<std::string_view> PreTokenizer::Split(std::string_view text) const {
-  std::vector<std::string_view> pieces;
-  std::vector<std::string_view> finer;
-  std::vector<std::string_view> out;
+void PreTokenizer::ForEachPiece(std::string_view text,
+                                const std::function<bool(std::string_view piece)>& take) const {
   for (std::size_t begin = 0; begin < text.size();) {
     bool valid = false;
     const std::size_t end = StretchEnd(text, begin, valid);
-    pieces.assign(1, text.substr(begin, end - begin));
-    for (std::size_t i = 0; valid && i < regexes_.size(); ++i) {
-      finer.clear();
-      for (const std::string_view piece : pieces) {
-        regexes_[i]->Split(piece, finer);
-      }
-      pieces.swap(finer);
+    const std::string_view stretch = text.substr(begin, end - begin);
+    if (!(valid ? Split(stretch, 0, take) : take(stretch))) {
+      return;
     }
-    out.insert(out.end(), pieces.begin(), pieces.end());
     begin = end;
   }
-  return out;
+}
+
+bool PreTokenizer::Split(std::string_view text, std::size_t first,
+                         const std::function<bool(std::string_view piece)>& take) const {
+  if (first == regexes_.size()) {
+    return take(text);
+  }
+  return regexes_[first]->Split(
+      text, [&](std::string_view piece) { return Split(piece, first + 1, take); });
 }
 
 }  // namespace cairn::compute

@@ -7,6 +7,7 @@
 // Errors:     UNIMPLEMENTED for a name that Cairn does not know, naming those it does.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -22,9 +23,10 @@ class PreTokenizer {
   PreTokenizer(const PreTokenizer&) = delete;
   PreTokenizer& operator=(const PreTokenizer&) = delete;
 
-  // The pieces of `text` in order; together they are all of it. Stretches that are not UTF-8 become
-  // pieces of their own.
-  std::vector<std::string_view> Split(std::string_view text) const;
+  // Gives the pieces of `text` to `take`, in order, until it answers false; together they are all
+  // of it. Stretches that are not UTF-8 become pieces of their own.
+  void ForEachPiece(std::string_view text,
+                    const std::function<bool(std::string_view piece)>& take) const;
 
   // Whether a piece that is a token as a whole is taken as it is, without merging.
   bool ignores_merges() const { return ignores_merges_; }
@@ -36,6 +38,9 @@ class PreTokenizer {
   class Regex;
 
   PreTokenizer();
+  // By the expressions from `first` on. False: `take` did.
+  bool Split(std::string_view text, std::size_t first,
+             const std::function<bool(std::string_view piece)>& take) const;
 
   std::vector<std::unique_ptr<const Regex>> regexes_;
   bool ignores_merges_ = false;

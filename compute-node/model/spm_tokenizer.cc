@@ -12,6 +12,11 @@ namespace {
 
 constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581
 constexpr std::int32_t kNoSymbol = -1;
+// What is merged at once takes some tens of bytes for each of its own. Text is cut behind so many
+// where that changes no token; at the latest behind so many more, which no text of words needs. Cut
+// there it is other tokens, and the same text.
+constexpr std::size_t kMergedBytesWanted = 4 << 10;
+constexpr std::size_t kMergedBytesMax = 64 << 10;
 
 // A stretch of the text, in a list linked by index.
 struct Symbol {
@@ -44,6 +49,22 @@ std::string EscapeSpaces(std::string_view text, bool prefix) {
     }
   }
   return out;
+}
+
+// A character, or a byte of none, as one number.
+std::uint32_t CharacterNumber(std::string_view character) {
+  std::uint32_t number = 0;
+  for (const char c : character) number = number << 8 | static_cast<unsigned char>(c);
+  return number;
+}
+
+// Of the characters one after the other.
+std::uint64_t NeighbourNumber(std::string_view left, std::string_view right) {
+  return std::uint64_t{CharacterNumber(left)} << 32 | CharacterNumber(right);
+}
+
+std::string_view FirstCharacter(std::string_view text) {
+  return text.substr(0, std::max<std::size_t>(1, Utf8CharacterBytes(text)));
 }
 
 std::vector<Symbol> SplitCharacters(std::string_view text) {
@@ -95,6 +116,7 @@ absl::StatusOr<std::unique_ptr<SpmTokenizer>> SpmTokenizer::FromGguf(const GgufF
   }
   std::unique_ptr<SpmTokenizer> tokenizer(new SpmTokenizer(std::move(vocabulary)));
   CAIRN_RETURN_IF_ERROR(tokenizer->IndexBytes());
+  tokenizer->IndexNeighbours();
   if (constexpr std::string_view kKey = "tokenizer.ggml.add_space_prefix"; file.Has(kKey)) {
     const std::optional<bool> prefix = file.FindBool(kKey);
     if (!prefix.has_value()) {
@@ -139,19 +161,71 @@ std::int32_t SpmTokenizer::FindPiece(std::string_view text) const {
              : *id;
 }
 
-void SpmTokenizer::EncodeText(std::string_view text, bool starts_text,
-                              std::vector<std::int32_t>& ids) const {
+void SpmTokenizer::IndexNeighbours() {
+  for (std::int32_t id = 0; id < vocabulary().size(); ++id) {
+    std::string_view text = vocabulary().Text(id);
+    if (FindPiece(text) == kNoSymbol) {
+      continue;
+    }
+    for (std::string_view left = FirstCharacter(text); left.size() < text.size();) {
+      text.remove_prefix(left.size());
+      const std::string_view right = FirstCharacter(text);
+      neighbours_.push_back(NeighbourNumber(left, right));
+      left = right;
+    }
+  }
+  std::sort(neighbours_.begin(), neighbours_.end());
+  neighbours_.erase(std::unique(neighbours_.begin(), neighbours_.end()), neighbours_.end());
+  neighbours_.shrink_to_fit();
+}
+
+void SpmTokenizer::EncodeText(std::string_view text, bool starts_text, FoundTokens& found) const {
   bool prefix = space_prefix_ && starts_text;
-  for (;;) {
+  while (!found.full()) {
     const std::size_t end = text.find(kSpace);
-    EncodeEscaped(EscapeSpaces(text.substr(0, end), prefix), ids);
+    EncodeParts(text.substr(0, end), prefix, found);
     if (end == std::string_view::npos) {
       return;
     }
-    AppendByteTokens(kSpace, ids);
+    AppendByteTokens(kSpace, found.ids);
     text.remove_prefix(end + kSpace.size());
     prefix = false;
   }
+}
+
+void SpmTokenizer::EncodeParts(std::string_view text, bool prefix, FoundTokens& found) const {
+  for (std::size_t bytes = FindCut(text); bytes < text.size() && !found.full();
+       bytes = FindCut(text)) {
+    EncodeEscaped(EscapeSpaces(text.substr(0, bytes), prefix), found.ids);
+    text.remove_prefix(bytes);
+    prefix = false;
+  }
+  if (!found.full()) {
+    EncodeEscaped(EscapeSpaces(text, prefix), found.ids);
+  }
+}
+
+std::size_t SpmTokenizer::FindCut(std::string_view text) const {
+  if (text.size() <= kMergedBytesWanted) {
+    return text.size();
+  }
+  const auto escaped = [](std::string_view character) {
+    return character == " " ? kSpace : character;
+  };
+  std::size_t end = 0;
+  while (end < std::min(text.size(), kMergedBytesMax)) {
+    const std::string_view left = FirstCharacter(text.substr(end));
+    end += left.size();
+    if (end < kMergedBytesWanted || end == text.size()) {
+      continue;
+    }
+    const std::string_view right = FirstCharacter(text.substr(end));
+    if (!std::binary_search(neighbours_.begin(), neighbours_.end(),
+                            NeighbourNumber(escaped(left), escaped(right)))) {
+      break;
+    }
+  }
+  return end;
 }
 
 void SpmTokenizer::EncodeEscaped(std::string_view whole, std::vector<std::int32_t>& ids) const {

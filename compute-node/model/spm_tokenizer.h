@@ -26,8 +26,14 @@ class SpmTokenizer final : public Tokenizer {
       : Tokenizer(std::move(vocabulary)) {}
   absl::Status IndexBytes();
 
-  void EncodeText(std::string_view text, bool starts_text,
-                  std::vector<std::int32_t>& ids) const override;
+  // Finds which characters follow each other in tokens.
+  void IndexNeighbours();
+
+  void EncodeText(std::string_view text, bool starts_text, FoundTokens& found) const override;
+  // Of text without a U+2581; `prefix`: with a space in front.
+  void EncodeParts(std::string_view text, bool prefix, FoundTokens& found) const;
+  // Where the text can be cut in two, each encoded for itself, with the same tokens.
+  std::size_t FindCut(std::string_view text) const;
   void EncodeEscaped(std::string_view whole, std::vector<std::int32_t>& ids) const;
   void AppendByteTokens(std::string_view bytes, std::vector<std::int32_t>& ids) const;
   void AppendBytes(std::int32_t id, std::string& out) const override;
@@ -38,6 +44,8 @@ class SpmTokenizer final : public Tokenizer {
 
   bool space_prefix_ = true;
   std::array<std::int32_t, 256> byte_ids_{};  // the token of each byte
+  // Sorted. What is no pair of these is never in one token: between them nothing is merged.
+  std::vector<std::uint64_t> neighbours_;
 };
 
 }  // namespace cairn::compute

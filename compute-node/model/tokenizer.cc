@@ -114,23 +114,24 @@ bool Tokenizer::IsMarkup(std::int32_t id) const {
 
 std::vector<std::int32_t> Tokenizer::Encode(std::string_view text,
                                             const EncodeOptions& options) const {
-  std::vector<std::int32_t> ids;
+  FoundTokens found{{}, options.tokens_max};
   bool starts_text = true;
   ForEachPart(
       *vocabulary_, text, options.parse_special,
       [&](std::string_view part) {
-        EncodeText(part, starts_text, ids);
+        EncodeText(part, starts_text, found);
         starts_text = false;
       },
       [&](std::int32_t special) {
-        ids.push_back(special);
+        if (!found.full()) found.ids.push_back(special);
         starts_text = true;
       });
+  std::vector<std::int32_t>& ids = found.ids;
   // Whoever wrote a prompt by a model's template wrote it already.
   if (options.add_special && adds_bos_ && (ids.empty() || ids.front() != bos_id())) {
     ids.insert(ids.begin(), bos_id());
   }
-  return ids;
+  return std::move(ids);
 }
 
 std::vector<std::int32_t> Tokenizer::FindMarkup(std::span<const PromptPiece> pieces) const {
@@ -146,17 +147,18 @@ std::vector<std::int32_t> Tokenizer::FindMarkup(std::span<const PromptPiece> pie
   return found;
 }
 
-std::vector<std::int32_t> Tokenizer::EncodePieces(std::span<const PromptPiece> pieces) const {
-  std::vector<std::int32_t> ids;
+std::vector<std::int32_t> Tokenizer::EncodePieces(std::span<const PromptPiece> pieces,
+                                                  std::int64_t tokens_max) const {
+  FoundTokens found{{}, tokens_max};
   std::string stretch;
   const std::vector<std::int32_t> markup = FindMarkup(pieces);
   const auto add_special = [&](std::int32_t id) {
     if (!stretch.empty()) {
-      EncodeText(stretch, !stretch.starts_with(' '), ids);
+      EncodeText(stretch, !stretch.starts_with(' '), found);
       stretch.clear();
     }
-    if (id >= 0) {
-      ids.push_back(id);
+    if (id >= 0 && !found.full()) {
+      found.ids.push_back(id);
     }
   };
   const auto add_text = [&stretch](std::string_view part) { stretch += part; };
@@ -185,7 +187,7 @@ std::vector<std::int32_t> Tokenizer::EncodePieces(std::span<const PromptPiece> p
     }
   }
   add_special(-1);
-  return ids;
+  return std::move(found.ids);
 }
 
 std::string Tokenizer::DecodePiece(std::int32_t id, bool render_special) const {

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,6 +29,8 @@
 
 namespace cairn::compute {
 
+inline constexpr std::int64_t kTokensUnlimited = std::numeric_limits<std::int64_t>::max();
+
 struct EncodeOptions {
   // Begin with the beginning-of-text token if the model expects it and the text does not begin with
   // it already. No end-of-text token is ever added: a prompt is to be gone on with.
@@ -36,6 +39,16 @@ struct EncodeOptions {
   // text from outside, which could otherwise forge the structure of a conversation. User-defined
   // tokens ("<tool_call>"), which are text, are always taken.
   bool parse_special = false;
+  // Encoding ends when there are more tokens than so many, which is then known by their number.
+  std::int64_t tokens_max = kTokensUnlimited;
+};
+
+// Tokens as they are found.
+struct FoundTokens {
+  bool full() const { return std::ssize(ids) > tokens_max; }
+
+  std::vector<std::int32_t> ids;
+  const std::int64_t tokens_max;
 };
 
 class Tokenizer {
@@ -50,8 +63,9 @@ class Tokenizer {
   // All pieces in a row, with nothing added. Tokens are merged across pieces, but special tokens
   // are found within one only; in text pieces only user-defined ones, and of them none that is in
   // the markup. No space is put in front of a stretch that begins with one: templates spell theirs
-  // out.
-  std::vector<std::int32_t> EncodePieces(std::span<const PromptPiece> pieces) const;
+  // out. `tokens_max` as in EncodeOptions.
+  std::vector<std::int32_t> EncodePieces(std::span<const PromptPiece> pieces,
+                                         std::int64_t tokens_max = kTokensUnlimited) const;
 
   // The bytes of one token. Control tokens are empty unless `render_special`. A character may be
   // spread over several tokens.
@@ -77,8 +91,8 @@ class Tokenizer {
   explicit Tokenizer(std::unique_ptr<Vocabulary> vocabulary) : vocabulary_(std::move(vocabulary)) {}
 
   // Encodes text without special tokens. `starts_text`: nothing or a special token comes before it.
-  virtual void EncodeText(std::string_view text, bool starts_text,
-                          std::vector<std::int32_t>& ids) const = 0;
+  // Takes memory beside the tokens for a part of the text at a time only, however long that is.
+  virtual void EncodeText(std::string_view text, bool starts_text, FoundTokens& found) const = 0;
   // Appends the bytes of a token that is neither control nor unknown.
   virtual void AppendBytes(std::int32_t id, std::string& out) const = 0;
   virtual bool puts_space_in_front() const { return false; }

@@ -103,9 +103,10 @@ absl::Status GenerateJob::ReadRequest(const v1::GenerateRequest& request) {
       return InvalidArgument("text has {} bytes: at most {}", request.text().size(),
                              kPromptBytesMax);
     }
-    turn_.prompt = runtime_->tokenizer->Encode(
-        request.text(),
-        {.add_special = conversation_.id.value() == 0, .parse_special = request.parse_special()});
+    turn_.prompt =
+        runtime_->tokenizer->Encode(request.text(), {.add_special = conversation_.id.value() == 0,
+                                                     .parse_special = request.parse_special(),
+                                                     .tokens_max = runtime_->prompt_tokens_max()});
   } else if (request.has_messages()) {
     CAIRN_RETURN_IF_ERROR(ReadMessages(request.messages()));
     // How they follow a conversation shows when it is open.
@@ -147,7 +148,7 @@ absl::Status GenerateJob::WriteMessages(ChatPosition position) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<PromptPiece> pieces,
                          chat.Render(messages_, position, turn_.tokens_max > 0));
   std::vector<ChatMessage>().swap(messages_);
-  turn_.prompt = tokenizer.EncodePieces(pieces);
+  turn_.prompt = tokenizer.EncodePieces(pieces, runtime_->prompt_tokens_max());
   // Some templates leave it to the tokenizer.
   const bool has_bos = !pieces.empty() && pieces.front().kind == PromptPiece::Kind::kBos;
   if (position == ChatPosition::kFirst && tokenizer.adds_bos() && !has_bos) {

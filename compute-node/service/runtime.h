@@ -44,6 +44,10 @@ struct Runtime {
   // Of clients that know no conversations; null: nothing of theirs is kept.
   std::unique_ptr<KeptConversations> kept;
 
+  // Of a prompt, whose tokens behind these are not even found.
+  std::int64_t prompt_tokens_max() const {
+    return CountedTokensMax(ContextTokensMax(options, model->config()));
+  }
   ConversationDeps deps(KvMemory& memory) { return {identity, *node, *scheduler, options, memory}; }
 };
 

@@ -38,15 +38,17 @@ absl::Status CheckContext(std::int64_t token_count, std::int64_t held_count, boo
   const std::int64_t room = context_tokens_max - held_count - (answered ? 1 : 0);
   if (token_count <= room) return absl::OkStatus();
   const std::string wanted = answered ? ", and an answer needs one at least" : "";
+  const std::int64_t counted = std::min(token_count, CountedTokensMax(context_tokens_max));
+  const std::string more = counted < token_count ? "more than " : "";
   if (held_count == 0) {
     return InvalidArgument(
-        "the prompt has {} tokens, but the context is {} tokens{}: shorten the prompt", token_count,
-        context_tokens_max, wanted);
+        "the prompt has {}{} tokens, but the context is {} tokens{}: shorten the prompt", more,
+        counted, context_tokens_max, wanted);
   }
   return InvalidArgument(
-      "the prompt has {} tokens and the conversation holds {}: together {}, but the context is {} "
-      "tokens{}; shorten the prompt or start a new conversation",
-      token_count, held_count, token_count + held_count, context_tokens_max, wanted);
+      "the prompt has {0}{1} tokens and the conversation holds {2}: together {0}{3}, but the "
+      "context is {4} tokens{5}; shorten the prompt or start a new conversation",
+      more, counted, held_count, counted + held_count, context_tokens_max, wanted);
 }
 
 absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicyOf(const ConversationDeps& deps,

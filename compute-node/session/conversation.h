@@ -183,6 +183,12 @@ class Conversation {
 // The conversation's context: the smaller of the option and the model's.
 std::int64_t ContextTokensMax(const SessionOptions& options, const ModelConfig& config);
 
+// How far the tokens of a prompt are counted: so far beyond the context that a number no longer
+// helps.
+constexpr std::int64_t CountedTokensMax(std::int64_t context_tokens_max) {
+  return 8 * context_tokens_max;
+}
+
 // INVALID_ARGUMENT with the numbers if the context does not hold `token_count` tokens of a prompt
 // behind the `held_count` that are there, or, if it is to be `answered`, not one more.
 absl::Status CheckContext(std::int64_t token_count, std::int64_t held_count, bool answered,

@@ -65,5 +65,17 @@ TEST(Utf8Test, EachBadByteBecomesOneReplacement) {
   EXPECT_EQ(ReplaceBadUtf8("\xc3\xc3\xa9\xe6\x97"), "\xef\xbf\xbd\xc3\xa9\xef\xbf\xbd\xef\xbf\xbd");
 }
 
+TEST(Utf8Test, TextIsCutBetweenCharacters) {
+  EXPECT_EQ(Utf8WholeBytes("abc", 10), 3U);
+  EXPECT_EQ(Utf8WholeBytes("abc", 2), 2U);
+  EXPECT_EQ(Utf8WholeBytes("a\xe6\x97\xa5z", 2), 1U);
+  EXPECT_EQ(Utf8WholeBytes("a\xe6\x97\xa5z", 3), 1U);
+  EXPECT_EQ(Utf8WholeBytes("a\xe6\x97\xa5z", 4), 4U);
+  EXPECT_EQ(Utf8WholeBytes("a\xf0\x9f\x99\x82z", 4), 1U);
+  // What is no text is cut anywhere, but always somewhere.
+  EXPECT_EQ(Utf8WholeBytes("\x80\x80\x80\x80\x80\x80\x80\x80", 6), 6U);
+  EXPECT_EQ(Utf8WholeBytes("\xe6\x97\xa5", 1), 1U);
+}
+
 }  // namespace
 }  // namespace cairn

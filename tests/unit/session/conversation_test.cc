@@ -106,6 +106,16 @@ TEST_F(ConversationTest, ProgressCountsLayersOfChunks) {
   EXPECT_EQ(done, (std::vector<std::int64_t>{100, 200, 300, 400, 450}));
 }
 
+TEST(CheckContextTest, TokensFarBeyondTheContextAreNotCounted) {
+  const std::int64_t counted = CountedTokensMax(100);
+  EXPECT_NE(Message(CheckContext(counted, 0, true, 100)).find("the prompt has 800 tokens"),
+            std::string::npos);
+  EXPECT_NE(Message(CheckContext(counted + 7, 0, true, 100)).find("has more than 800 tokens"),
+            std::string::npos);
+  EXPECT_NE(Message(CheckContext(counted + 7, 50, true, 100)).find("together more than 850"),
+            std::string::npos);
+}
+
 TEST_F(ConversationTest, PromptLongerThanTheContextIsRefusedWithTheNumbers) {
   options.context_tokens_max = 300;
   const SessionId id = Create();

@@ -191,5 +191,27 @@ TEST(BpeTokenizerTest, AliasesAreTheSame) {
   }
 }
 
+TEST(BpeTokenizerTest, AVeryLongPieceIsStillItsText) {
+  const auto tokenizer = Load(HelloVocabulary("llama-bpe"));
+  for (const std::string_view character : {"l", "\u00e4", " "}) {
+    std::string run;
+    for (int i = 0; i < 200001; ++i) run += character;
+    EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(run, kPlain)), run);
+  }
+}
+
+TEST(BpeTokenizerTest, EncodingEndsBehindTheMostTokens) {
+  const auto tokenizer = Load(HelloVocabulary("llama-bpe"));
+  for (const std::string_view word : {" x", "x"}) {
+    std::string text;
+    for (int i = 0; i < 400000; ++i) text += word;
+    EncodeOptions options = kPlain;
+    options.tokens_max = 1000;
+    const Ids ids = tokenizer->Encode(text, options);
+    EXPECT_GT(ids.size(), 1000U);
+    EXPECT_LT(ids.size(), 100000U);
+  }
+}
+
 }  // namespace
 }  // namespace cairn::compute

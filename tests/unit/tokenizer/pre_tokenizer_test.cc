@@ -16,7 +16,12 @@ using Pieces = std::vector<std::string_view>;
 Pieces Split(std::string_view name, std::string_view text) {
   const auto pre_tokenizer = PreTokenizer::Create(name);
   EXPECT_TRUE(pre_tokenizer.ok()) << pre_tokenizer.status();
-  return (*pre_tokenizer)->Split(text);
+  Pieces pieces;
+  (*pre_tokenizer)->ForEachPiece(text, [&pieces](std::string_view piece) {
+    pieces.push_back(piece);
+    return true;
+  });
+  return pieces;
 }
 
 TEST(PreTokenizerTest, WordsTakeTheSpaceBeforeThem) {

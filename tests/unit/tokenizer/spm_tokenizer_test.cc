@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -142,6 +143,91 @@ TEST(SpmTokenizerTest, MissingScoresAndMisnamedBytesAreRefused) {
   vocabulary = SmallVocabulary({{"\u2581", -9.0F}});
   vocabulary.tokens[5] = "<0xZZ>";
   EXPECT_EQ(LoadTokenizer(vocabulary).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// Random words of few letters, so that whatever can be merged is.
+std::string RandomText(std::string_view letters, std::size_t size, std::mt19937_64& random) {
+  std::string text;
+  for (std::size_t i = 0; i < size; ++i) text += letters[random() % letters.size()];
+  return text;
+}
+
+TEST(SpmTokenizerTest, ALongTextHasTheTokensOfItsWords) {
+  const std::uint64_t seed = std::random_device()();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937_64 random(seed);
+  test::GgufWriter writer;
+  test::AddVocabulary(SmallVocabulary({{"\u2581", -9.0F},
+                                       {"a", -9.0F},
+                                       {"b", -9.0F},
+                                       {"ab", -1.0F},
+                                       {"\u2581a", -2.0F},
+                                       {"ba", -3.0F},
+                                       {"\u2581ab", -4.0F},
+                                       {"\u2581\u2581", -5.0F},
+                                       {"bb", -6.0F}}),
+                      writer);
+  writer.AddBool("tokenizer.ggml.add_space_prefix", false);
+  const auto tokenizer = LoadTokenizer(writer);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  // No token has a space behind a letter.
+  std::string text;
+  Ids ids;
+  for (int i = 0; i < 4000; ++i) {
+    const std::string word =
+        RandomText(" ", 1 + random() % 3, random) + RandomText("ab", 1 + random() % 9, random);
+    const Ids of_word = (*tokenizer)->Encode(word, kPlain);
+    text += word;
+    ids.insert(ids.end(), of_word.begin(), of_word.end());
+  }
+  EXPECT_EQ((*tokenizer)->Encode(text, kPlain), ids);
+}
+
+TEST(SpmTokenizerTest, ALongTextIsNotCutWhereATokenMayBe) {
+  const auto tokenizer = Load(SmallVocabulary(
+      {{"\u2581", -9.0F}, {"a", -9.0F}, {"a\u2581", -1.0F}, {"a\u2581a", -0.5F}, {".", -9.0F}}));
+  // Nothing is merged with the full stop; all else is one run.
+  const std::string sentence = "a a a a a a a.";
+  const Ids first = tokenizer->Encode(sentence, kPlain);
+  Ids following = tokenizer->Encode("." + sentence, kPlain);
+  following.erase(following.begin(), following.begin() + 2);  // the space in front and the stop
+  std::string text;
+  Ids ids;
+  for (int i = 0; i < 2000; ++i) {
+    text += sentence;
+    const Ids& of_sentence = i == 0 ? first : following;
+    ids.insert(ids.end(), of_sentence.begin(), of_sentence.end());
+  }
+  EXPECT_EQ(tokenizer->Encode(text, kPlain), ids);
+}
+
+TEST(SpmTokenizerTest, AVeryLongRunIsStillItsText) {
+  const auto tokenizer = Load(SmallVocabulary({{"\u2581", -9.0F},
+                                               {"a", -9.0F},
+                                               {"aa", -1.0F},
+                                               {"\u00e4", -9.0F},
+                                               {"\u00e4\u00e4", -1.0F}}));
+  for (const std::string_view character : {"a", "\u00e4"}) {
+    std::string run;
+    for (int i = 0; i < 200001; ++i) run += character;
+    EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(run, kPlain)), run);
+  }
+}
+
+TEST(SpmTokenizerTest, EncodingEndsBehindTheMostTokens) {
+  const auto tokenizer =
+      Load(SmallVocabulary({{"\u2581", -9.0F}, {"a", -9.0F}, {"\u2581a", -1.0F}}));
+  std::string text;
+  for (int i = 0; i < 100000; ++i) text += " a";
+  EncodeOptions options = kPlain;
+  options.tokens_max = 1000;
+  const Ids ids = tokenizer->Encode(text, options);
+  EXPECT_GT(ids.size(), 1000U);
+  EXPECT_LT(ids.size(), 10000U);
+  EXPECT_GT(
+      tokenizer->EncodePieces(std::vector<PromptPiece>{{PromptPiece::Kind::kText, text}}, 1000)
+          .size(),
+      1000U);
 }
 
 }  // namespace
