@@ -54,6 +54,10 @@ absl::StatusOr<Report> Ask(const std::string& socket) {
     return report;
   }
   CAIRN_ASSIGN_OR_RETURN(report.model, client->GetModel());
+  if (!report.compute.kv_node_problem.empty()) {
+    report.problem = Unavailable("{}", report.compute.kv_node_problem);
+    return report;
+  }
   const absl::StatusOr<StoreStatus> store = client->GetStore(kStoreTimeMax);
   if (store.ok()) {
     report.store = *store;

@@ -340,6 +340,7 @@ absl::StatusOr<DaemonStatus> CairnClient::GetStatus() {
   status.model_size_bytes = response.model_size_bytes();
   status.generation_count = response.generation_count();
   status.kv_dram_bytes = response.kv_dram_bytes();
+  status.kv_node_problem = response.kv_node_problem();
   return status;
 }
 

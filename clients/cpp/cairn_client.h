@@ -183,6 +183,7 @@ struct DaemonStatus {
   std::int64_t model_size_bytes = 0;
   std::int32_t generation_count = 0;
   std::int64_t kv_dram_bytes = 0;
+  std::string kv_node_problem;  // why the KV node did not answer the daemon; empty: it did
 };
 
 struct StoreStatus {

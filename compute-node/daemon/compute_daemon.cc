@@ -98,6 +98,7 @@ absl::Status ComputeDaemon::StartHttp() {
 
 ComputeDaemon::~ComputeDaemon() {
   stopping_.store(true);
+  watch_.reset();
   http_.reset();
   server_.reset();
   if (load_thread_.joinable()) load_thread_.join();
@@ -109,8 +110,17 @@ absl::Status ComputeDaemon::WaitUntilReady(const std::atomic<int>& signal) {
     if (signal.load(std::memory_order_relaxed) != 0) return Cancelled("stopped while loading");
     changed_.WaitUntil(mutex_, Clock::now() + kSignalCheckInterval);
   }
-  if (load_status_.ok()) server_->SetServing(true);
-  return load_status_;
+  CAIRN_RETURN_IF_ERROR(load_status_);
+  server_->SetServing(true);
+  WatchKvNode();
+  return absl::OkStatus();
+}
+
+void ComputeDaemon::WatchKvNode() {
+  const absl::StatusOr<std::shared_ptr<Runtime>> runtime = state_.runtime();
+  if (!runtime.ok() || config_.kv() != "node") return;
+  watch_ = std::make_unique<KvWatch>(*(*runtime)->node, state_,
+                                     [this](bool serves) { server_->SetServing(serves); });
 }
 
 std::string ComputeDaemon::Description() const {
@@ -163,6 +173,7 @@ ComputeDaemon::Stopped ComputeDaemon::Stop() {
 }
 
 void ComputeDaemon::StopCalls() {
+  watch_.reset();
   if (http_ != nullptr) http_->Stop(kHttpStopTimeMax);
   server_->EndCalls(kGrpcStopTimeMax);
   http_.reset();

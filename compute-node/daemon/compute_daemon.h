@@ -20,6 +20,7 @@
 #include "compute-node/http/http_server.h"
 #include "compute-node/http/openai_api.h"
 #include "compute-node/service/compute_server.h"
+#include "compute-node/service/kv_watch.h"
 #include "compute-node/service/runtime.h"
 
 namespace cairn::compute {
@@ -68,6 +69,8 @@ class ComputeDaemon {
   explicit ComputeDaemon(const ComputeNodeConfig& config) : config_(config) {}
   absl::Status StartHttp();
   void StopCalls();
+  // Of the daemon's health, as far as that is the KV node's.
+  void WatchKvNode();
   void Load();
   absl::StatusOr<std::shared_ptr<Runtime>> MakeRuntime();
   // Of the configured one: or each generation would fail.
@@ -83,6 +86,7 @@ class ComputeDaemon {
   std::unique_ptr<OpenAiApi> api_;
   std::unique_ptr<HttpServer> http_;
   std::string kept_label_;  // empty: no HTTP
+  std::unique_ptr<KvWatch> watch_;  // null: keys and values are in this process, or not ready yet
   std::thread load_thread_;
   std::atomic<bool> stopping_{false};
 

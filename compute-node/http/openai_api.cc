@@ -235,6 +235,8 @@ HttpReply OpenAiApi::Answer(HttpRequest& request, const HttpConnected& connected
 HttpReply OpenAiApi::Health() {
   const absl::StatusOr<std::shared_ptr<Runtime>> runtime = state_.runtime();
   if (!runtime.ok()) return ErrorReply(runtime.status());
+  const absl::Status kv_status = state_.kv_status();
+  if (!kv_status.ok()) return ErrorReply(kv_status);
   return JsonReply({{"status", "ok"}});
 }
 

@@ -127,4 +127,16 @@ absl::StatusOr<KvStats> GrpcKvNode::Stats() {
   return rpc::FromProto(response);
 }
 
+absl::Status GrpcKvNode::Probe(std::chrono::milliseconds time_max) {
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<const NodeConnection> connection, link_->Get());
+  grpc::ClientContext context;
+  connection->Prepare(&context, time_max);
+  pb::GetCapabilitiesResponse response;
+  const absl::Status status =
+      rpc::FromGrpcStatus(connection->stub->GetCapabilities(&context, {}, &response));
+  // One that is only slow may be served by the connection yet.
+  if (IsLoss(status) && !absl::IsDeadlineExceeded(status)) link_->Drop(connection);
+  return status;
+}
+
 }  // namespace cairn::compute

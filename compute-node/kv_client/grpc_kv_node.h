@@ -31,6 +31,7 @@ class GrpcKvNode : public KvNode {
   void StopWaiting(std::chrono::milliseconds time_max) override {
     link_->StopWaitingAt(std::chrono::steady_clock::now() + time_max);
   }
+  absl::Status Probe(std::chrono::milliseconds time_max) override;
   std::int64_t part_bytes_max() const override { return part_bytes_max_; }
 
   // "io_uring", "threads" or "memory", as the node said when it was connected to.

@@ -134,6 +134,8 @@ class KvNode {
   // This process is about to end: what waits for the KV node to come back, or begins to, waits for
   // at most `time_max` from now on.
   virtual void StopWaiting(std::chrono::milliseconds /*time_max*/) {}
+  // Whether it serves now: one attempt, which the other calls do not wait for.
+  virtual absl::Status Probe(std::chrono::milliseconds /*time_max*/) { return absl::OkStatus(); }
   // Largest part in bytes: a cluster that is to be one read must fit.
   virtual std::int64_t part_bytes_max() const = 0;
 };

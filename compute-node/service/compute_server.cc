@@ -48,10 +48,17 @@ absl::Status ComputeServer::Listen(const ComputeServerOptions& options) {
   return absl::OkStatus();
 }
 
-void ComputeServer::SetServing(bool serving) { server_->SetServing(serving); }
+void ComputeServer::SetServing(bool serving) {
+  const MutexLock lock(serving_mutex_);
+  if (!stopping_) server_->SetServing(serving);
+}
 
 bool ComputeServer::StopGenerations(std::chrono::milliseconds time_max) {
   if (server_ != nullptr) SetServing(false);
+  {
+    const MutexLock lock(serving_mutex_);
+    stopping_ = true;
+  }
   state_.SetStopping();
   return queue_.Stop(time_max);
 }

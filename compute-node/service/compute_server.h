@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/rpc/unix_server.h"
 #include "common/rpc/unix_socket.h"
@@ -42,6 +43,8 @@ class ComputeServer {
   ComputeServer(const ComputeServer&) = delete;
   ComputeServer& operator=(const ComputeServer&) = delete;
 
+  // What health checks are told, from any thread. Once generations are stopped it stays
+  // NOT_SERVING.
   void SetServing(bool serving);
   // For generations of other endpoints, which end before the server dies.
   GenerationQueue& queue() { return queue_; }
@@ -60,6 +63,8 @@ class ComputeServer {
   GenerationQueue queue_;
   InferenceServiceImpl service_;
   std::unique_ptr<rpc::UnixServer> server_;
+  Mutex serving_mutex_;
+  bool stopping_ CAIRN_GUARDED_BY(serving_mutex_) = false;
 };
 
 }  // namespace cairn::compute

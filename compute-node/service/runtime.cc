@@ -41,6 +41,16 @@ absl::Status DaemonState::fatal() const {
   return fatal_;
 }
 
+absl::Status DaemonState::kv_status() const {
+  const MutexLock lock(mutex_);
+  return kv_status_;
+}
+
+void DaemonState::SetKvStatus(absl::Status status) {
+  const MutexLock lock(mutex_);
+  kv_status_ = std::move(status);
+}
+
 void DaemonState::SetReady(std::shared_ptr<Runtime> runtime) {
   const MutexLock lock(mutex_);
   runtime_ = std::move(runtime);

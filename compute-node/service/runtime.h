@@ -77,6 +77,10 @@ class DaemonState {
   }
   std::int64_t lost_token_count() const { return lost_token_count_.load(); }
 
+  // Whether the KV node served when it was last asked, or why not.
+  absl::Status kv_status() const;
+  void SetKvStatus(absl::Status status);
+
   std::int64_t loaded_bytes() const { return loaded_bytes_.load(); }
   std::int64_t size_bytes() const { return size_bytes_.load(); }
   // All keys and values in this process.
@@ -97,6 +101,7 @@ class DaemonState {
   std::shared_ptr<Runtime> runtime_ CAIRN_GUARDED_BY(mutex_);
   absl::Status fatal_ CAIRN_GUARDED_BY(mutex_);
   std::function<void()> on_fatal_ CAIRN_GUARDED_BY(mutex_);
+  absl::Status kv_status_ CAIRN_GUARDED_BY(mutex_);
 };
 
 }  // namespace cairn::compute

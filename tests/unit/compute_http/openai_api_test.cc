@@ -74,6 +74,25 @@ TEST_F(OpenAiApiTest, OnlyNamesOfThisMachineAreServed) {
   EXPECT_EQ(Admit("GET", "/health", {}), 403);
 }
 
+TEST_F(OpenAiApiTest, HealthIsThatOfTheKvNodeToo) {
+  const auto health = [this] {
+    HttpRequest request;
+    request.method = "GET";
+    request.path = "/health";
+    return api_.Answer(request, [] { return true; });
+  };
+  EXPECT_EQ(health().status, 503);  // it loads
+  state_.SetReady(std::make_shared<Runtime>());
+  EXPECT_EQ(health().status, 200);
+  state_.SetKvStatus(Unavailable("the KV node is gone"));
+  const HttpReply gone = health();
+  EXPECT_EQ(gone.status, 503);
+  EXPECT_NE(gone.body.find("the KV node is gone"), std::string::npos);
+  EXPECT_EQ(gone.headers.front().first, "Retry-After");
+  state_.SetKvStatus(absl::OkStatus());
+  EXPECT_EQ(health().status, 200);
+}
+
 TEST_F(OpenAiApiTest, MethodsThatAPathDoesNotTakeAreNamed) {
   for (const char* method : {"BREW", "CONNECT", "DELETE", "PUT", "POST", "TRACE", "get"}) {
     EXPECT_EQ(Admit(method, "/health", {{"Host", "localhost"}}), 405) << method;

@@ -1,0 +1,52 @@
+#include "compute-node/service/kv_watch.h"
+
+#include <utility>
+
+#include "common/base/thread.h"
+#include "common/log/log.h"
+
+namespace cairn::compute {
+
+KvWatch::KvWatch(KvNode& node, DaemonState& state, std::function<void(bool serves)> on_change,
+                 std::chrono::milliseconds interval)
+    : node_(node), state_(state), on_change_(std::move(on_change)), interval_(interval) {
+  thread_ = StartThread("cn-kv-watch", [this] { Run(); });
+}
+
+KvWatch::~KvWatch() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+void KvWatch::Run() {
+  const auto wait = [this] {
+    const auto due = std::chrono::steady_clock::now() + interval_;
+    const MutexLock lock(mutex_);
+    while (!stopping_ && changed_.WaitUntil(mutex_, due)) {
+    }
+    return !stopping_;
+  };
+  while (wait()) Look();
+}
+
+void KvWatch::Look() {
+  const absl::Status status = node_.Probe(kKvLookTimeMax);
+  const bool served = state_.kv_status().ok();
+  state_.SetKvStatus(status.ok() ? absl::OkStatus()
+                                 : Unavailable("cairn-kv-node does not answer: {}; is it running? "
+                                               "Its log may say why",
+                                               Message(status)));
+  if (served == status.ok()) return;
+  if (status.ok()) {
+    LogInfo("cairn-kv-node serves again");
+  } else {
+    LogWarning("cairn-kv-node does not answer: {}", Message(status));
+  }
+  on_change_(status.ok());
+}
+
+}  // namespace cairn::compute
