@@ -14,6 +14,7 @@
 #include "common/rpc/status_mapping.h"
 #include "compute-node/http/api_error.h"
 #include "compute-node/http/listen_address.h"
+#include "compute-node/http/stream_comments.h"
 
 namespace cairn::compute {
 namespace {
@@ -117,20 +118,38 @@ bool IsEnd(const v1::GenerateEvent& event, const Runtime& runtime) {
 // What a stream needs until its end.
 struct Stream {
   std::shared_ptr<Runtime> runtime;
+  const DaemonState& state;
   std::shared_ptr<GenerateJob> job;
   OpenAiReply reply;
-  v1::GenerateEvent first;
+  StreamComments comments;
 };
 
-bool WriteStream(Stream& stream, const HttpWrite& write, const HttpConnected& connected) {
+// Returns when all of the stream but an error is written, or cannot be.
+bool WriteEvents(Stream& stream, std::optional<v1::GenerateEvent> event, const HttpWrite& write,
+                 const HttpConnected& connected) {
   bool written = true;
   const auto there = [&] { return written && connected(); };
-  stream.reply.Add(stream.first, /*end_token=*/false);
-  while (const std::optional<v1::GenerateEvent> event = NextEvent(*stream.job, there)) {
-    stream.reply.Add(*event, IsEnd(*event, *stream.runtime));
-    const std::string chunks = stream.reply.TakeChunks();
-    if (!chunks.empty()) written = written && write(chunks);
-  }
+  do {
+    if (event.has_value()) {
+      stream.comments.Note(*event);
+      stream.reply.Add(*event, IsEnd(*event, *stream.runtime));
+    }
+    std::string text = stream.reply.TakeChunks();
+    const auto now = StreamComments::Clock::now();
+    const bool is_silent = text.empty() && now >= stream.comments.due();
+    if (is_silent) text = stream.comments.Text(stream.state.kv_status());
+    if (!text.empty()) {
+      written = written && write(text);
+      stream.comments.NoteWritten(now);
+    }
+    event = NextEvent(*stream.job, there, stream.comments.due());
+  } while (event.has_value() || !stream.job->events().done());
+  return written;
+}
+
+bool WriteStream(Stream& stream, const std::optional<v1::GenerateEvent>& first,
+                 const HttpWrite& write, const HttpConnected& connected) {
+  bool written = WriteEvents(stream, first, write, connected);
   const absl::Status status = stream.job->status();
   if (!status.ok()) written = written && write("data: " + ErrorJson(status) + "\n\n");
   return written;
@@ -285,17 +304,21 @@ HttpReply OpenAiApi::Generate(ApiKind kind, HttpRequest& http_request,
   // Its limit is one that passes; those of the store do not.
   if (absl::IsResourceExhausted(submitted)) return ErrorReply(429, submitted);
   if (!submitted.ok()) return ErrorReply(submitted);
-  // Until the first event an error has a status of its own.
-  const std::optional<v1::GenerateEvent> first = NextEvent(*job, connected);
-  if (!first.has_value()) return ErrorReply(WithContextCode(job->status()));
+  // Until the first event, or until a stream must say something, an error has a status of its own.
+  const StreamComments comments(StreamComments::Clock::now());
+  const auto until = request.stream ? comments.due() : StreamComments::Clock::time_point::max();
+  const std::optional<v1::GenerateEvent> first = NextEvent(*job, connected, until);
+  if (!first.has_value() && job->events().done()) {
+    return ErrorReply(WithContextCode(job->status()));
+  }
   OpenAiReply reply(request, MakeHead(kind, **runtime));
   if (request.stream) {
-    const auto stream =
-        std::make_shared<Stream>(Stream{*std::move(runtime), job, std::move(reply), *first});
+    const auto stream = std::make_shared<Stream>(
+        Stream{*std::move(runtime), state_, job, std::move(reply), comments});
     return {.body = "",
             .headers = {},
-            .stream = [stream](const HttpWrite& write, const HttpConnected& there) {
-              return WriteStream(*stream, write, there);
+            .stream = [stream, first](const HttpWrite& write, const HttpConnected& there) {
+              return WriteStream(*stream, first, write, there);
             }};
   }
   reply.Add(*first, false);

@@ -466,12 +466,13 @@ void GenerateJob::Send(v1::GenerateEvent event) {
   stop_->Cancel();
 }
 
-std::optional<v1::GenerateEvent> NextEvent(GenerateJob& job,
-                                           const std::function<bool()>& connected) {
+std::optional<v1::GenerateEvent> NextEvent(GenerateJob& job, const std::function<bool()>& connected,
+                                           Clock::time_point until) {
   while (!job.events().done()) {
     std::optional<v1::GenerateEvent> event = job.events().Pop(kCancelCheckInterval);
     if (!connected()) job.stop()->Cancel();
     if (event.has_value()) return event;
+    if (Clock::now() >= until) break;
   }
   return std::nullopt;
 }

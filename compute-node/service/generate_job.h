@@ -119,10 +119,12 @@ class GenerateJob {
   absl::Status status_ CAIRN_GUARDED_BY(mutex_);
 };
 
-// The next event of a job that was submitted; nullopt when it has ended. Asks `connected` from time
-// to time: when it says no, cancels the job, whose last events come all the same.
+// The next event of a job that was submitted; nullopt when it has ended, or at `until`. Asks
+// `connected` from time to time: when it says no, cancels the job, whose last events come all the
+// same.
 // Threading: one thread for each job. Blocking: until there is one.
-std::optional<v1::GenerateEvent> NextEvent(GenerateJob& job,
-                                           const std::function<bool()>& connected);
+std::optional<v1::GenerateEvent> NextEvent(
+    GenerateJob& job, const std::function<bool()>& connected,
+    std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max());
 
 }  // namespace cairn::compute
