@@ -35,6 +35,10 @@ HttpRead TooLong(int status, std::string_view what, std::int64_t bytes_max) {
       ErrorReply(status, InvalidArgument("{} is too long: at most {} bytes", what, bytes_max)));
 }
 
+HttpRead LineTooLong() {
+  return TooLong(413, "a line between chunks", std::int64_t{kChunkLineBytesMax});
+}
+
 // Finds the end of a header, line by line, and what in it no parser need see.
 class HeaderScanner {
  public:
@@ -108,6 +112,23 @@ std::optional<std::string> DecodePath(std::string_view target) {
   return path;
 }
 
+constexpr std::string_view kAbsoluteStart = "http://";
+
+// "http://localhost/health" is "/health", as what is made for proxies writes it; nullopt for one of
+// another host.
+std::optional<std::string> OriginForm(const std::string& target, std::string_view host) {
+  if (!absl::StartsWithIgnoreCase(target, {kAbsoluteStart.data(), kAbsoluteStart.size()})) {
+    return target;
+  }
+  const std::string_view rest = std::string_view(target).substr(kAbsoluteStart.size());
+  const std::string_view authority = rest.substr(0, rest.find_first_of("/?"));
+  if (!absl::EqualsIgnoreCase({authority.data(), authority.size()}, {host.data(), host.size()})) {
+    return std::nullopt;
+  }
+  const std::string_view path = rest.substr(authority.size());
+  return fmt::format("{}{}", path.starts_with('/') ? "" : "/", path);
+}
+
 bool IsNumber(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
@@ -115,8 +136,9 @@ bool IsNumber(std::string_view text) {
 // Beast refuses two lengths that differ and a length beside chunks. It takes one that is said
 // twice, and leaves encodings to others; nor does it know who reads which header.
 HttpRead AdmitFraming(const HttpRequest& request, bool is_http10) {
-  for (const char* name : {"Host", "Content-Length", "Transfer-Encoding", "Content-Type",
-                           "Authorization", "Origin", "Sec-Fetch-Site", "Expect"}) {
+  for (const char* name :
+       {"Host", "Content-Length", "Transfer-Encoding", "Content-Type", "Content-Encoding",
+        "Authorization", "Origin", "Sec-Fetch-Site", "Expect"}) {
     if (request.HeaderCount(name) > 1) return Malformed("its header has {} twice", name);
   }
   const bool has_length = request.HeaderCount("Content-Length") != 0;
@@ -153,10 +175,16 @@ class RequestReader::Parser final : public beast::http::basic_parser<true> {
   const std::string& target() const { return target_; }
   int version() const { return version_; }
   bool expects_chunks() const { return chunked() && !is_done(); }
+  // Of those between chunks or behind them.
+  bool has_long_line() const { return has_long_line_; }
   // Why there is no memory for the body, or OK.
   const absl::Status& claim_status() const { return claim_status_; }
 
  private:
+  void CheckLine(std::size_t bytes, beast::error_code& error) {
+    has_long_line_ = bytes > kChunkLineBytesMax;
+    if (has_long_line_) error = beast::errc::make_error_code(beast::errc::value_too_large);
+  }
   static std::string ToString(beast::string_view text) { return {text.data(), text.size()}; }
 
   void on_request_impl(beast::http::verb, beast::string_view method, beast::string_view target,
@@ -166,9 +194,9 @@ class RequestReader::Parser final : public beast::http::basic_parser<true> {
     version_ = version;
   }
   void on_field_impl(beast::http::field, beast::string_view name, beast::string_view value,
-                     beast::error_code&) override {
+                     beast::error_code& error) override {
     // Those behind the last chunk were not there when the request was admitted.
-    if (has_header_) return;
+    if (has_header_) return CheckLine(trailer_bytes_ += name.size() + value.size(), error);
     request_.headers.emplace_back(ToString(name), ToString(value));
   }
   void on_header_impl(beast::error_code&) override { has_header_ = true; }
@@ -191,7 +219,10 @@ class RequestReader::Parser final : public beast::http::basic_parser<true> {
   }
   void on_response_impl(int, beast::string_view, int, beast::error_code&) override {}
   void on_body_init_impl(const boost::optional<std::uint64_t>&, beast::error_code&) override {}
-  void on_chunk_header_impl(std::uint64_t, beast::string_view, beast::error_code&) override {}
+  void on_chunk_header_impl(std::uint64_t, beast::string_view extensions,
+                            beast::error_code& error) override {
+    CheckLine(extensions.size(), error);
+  }
   void on_finish_impl(beast::error_code&) override {}
 
   HttpRequest& request_;
@@ -199,6 +230,8 @@ class RequestReader::Parser final : public beast::http::basic_parser<true> {
   std::string target_;
   int version_ = 0;
   bool has_header_ = false;
+  bool has_long_line_ = false;
+  std::size_t trailer_bytes_ = 0;
   std::int64_t claimed_for_bytes_ = kRequestFreeBytes;
   absl::Status claim_status_;
 };
@@ -273,7 +306,9 @@ HttpRead RequestReader::ReadHeader(HttpRequest& request) {
   pending_.erase(0, header_bytes);
   read = AdmitFraming(request, is_http10());
   if (read.kind != HttpRead::Kind::kDone) return read;
-  const std::optional<std::string> path = DecodePath(parser_->target());
+  const std::optional<std::string> target = OriginForm(parser_->target(), request.Header("Host"));
+  if (!target.has_value()) return Malformed("its first line and its Host header differ");
+  const std::optional<std::string> path = DecodePath(*target);
   if (!path.has_value()) return Malformed("its first line has no path that can be decoded");
   if (std::ssize(*path) > kHttpPathBytesMax) return TooLong(414, "the path", kHttpPathBytesMax);
   request.path = *path;
@@ -301,7 +336,7 @@ HttpRead RequestReader::ReadBody() {
     const std::size_t least = parser_->expects_chunks() ? kChunkedRestBytesMin : 1;
     if (needs_more || pending_.size() < least) {
       if (pending_.size() > kChunkLineBytesMax) {
-        return TooLong(413, "a line between chunks", std::int64_t{kChunkLineBytesMax});
+        return LineTooLong();
       }
       HttpRead more = ReadMore("body");
       if (more.kind != HttpRead::Kind::kDone) return more;
@@ -311,6 +346,7 @@ HttpRead RequestReader::ReadBody() {
     beast::error_code error;
     pending_.erase(0, parser_->put(boost::asio::buffer(pending_), error));
     if (!parser_->claim_status().ok()) return Refused(ErrorReply(parser_->claim_status()));
+    if (parser_->has_long_line()) return LineTooLong();
     if (error == beast::http::error::body_limit) return BodyTooLong();
     needs_more = error == beast::http::error::need_more;
     if (error && !needs_more) return Malformed("{}", error.message());

@@ -10,6 +10,11 @@
 namespace cairn::compute {
 namespace {
 
+// What nlohmann/json calls a number that no double holds.
+constexpr int kNumberOutOfRange = 406;
+// Of a name in an error.
+constexpr std::size_t kQuotedNameBytesMax = 64;
+
 // Makes values of what is kept, and nothing of the rest.
 class FieldReader final : public Json::json_sax_t {
  public:
@@ -30,17 +35,38 @@ class FieldReader final : public Json::json_sax_t {
   bool key(string_t& name) override {
     if (depth_ == 1) keeps_ = std::find(names_.begin(), names_.end(), name) != names_.end();
     if (!keeps_) return true;
-    member_ = &(*open_.back())[std::move(name)];
+    const auto [member, is_new] =
+        open_.back()->get_ref<Json::object_t&>().try_emplace(std::move(name));
+    // Readers differ in which of two they take.
+    if (!is_new) {
+      status_ = InvalidArgument("the body has '{}' twice in one object",
+                                member->first.substr(0, kQuotedNameBytesMax));
+      return false;
+    }
+    member_ = &member->second;
     return Claim(kJsonKeyBytes);
   }
-  bool parse_error(std::size_t position, const std::string&, const Json::exception&) override {
+  bool parse_error(std::size_t position, const std::string&,
+                   const Json::exception& error) override {
     position_ = position;
+    number_is_too_large_ = error.id == kNumberOutOfRange;
     return false;
   }
 
   // The error, unless it is only that the text is no JSON.
   const absl::Status& status() const { return status_; }
-  std::size_t position() const { return position_; }
+  absl::Status NotJson(std::string_view text) const {
+    if (number_is_too_large_) {
+      return InvalidArgument("the body has a number that is too large: see byte {} of {}",
+                             position_, text.size());
+    }
+    if (position_ > text.size()) {
+      return InvalidArgument("the body is not valid JSON: it ends too early, after {} bytes",
+                             text.size());
+    }
+    return InvalidArgument("the body is not valid JSON in UTF-8: see byte {} of {}", position_,
+                           text.size());
+  }
   Json& root() { return root_; }
 
  private:
@@ -87,7 +113,8 @@ class FieldReader final : public Json::json_sax_t {
   int depth_ = 0;
   bool keeps_ = false;  // the field that is being read is one of names_
   std::int64_t free_bytes_ = kJsonFreeBytes;
-  std::size_t position_ = 0;
+  std::size_t position_ = 0;  // of what is no JSON, counted from 1
+  bool number_is_too_large_ = false;
   absl::Status status_;
 };
 
@@ -111,9 +138,11 @@ absl::StatusOr<Json> ParseJsonObject(std::string_view text, std::span<const std:
   FieldReader reader(names, memory);
   const bool is_json = Json::sax_parse(text, &reader);
   CAIRN_RETURN_IF_ERROR(reader.status());
-  if (!is_json) {
-    return InvalidArgument("the body is not valid JSON in UTF-8: see byte {} of {}",
-                           reader.position(), text.size());
+  if (!is_json) return reader.NotJson(text);
+  // The parser takes one for the end of the text.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    return InvalidArgument("the body is not valid JSON: byte {} of {} is NUL", nul + 1,
+                           text.size());
   }
   if (!reader.root().is_object()) return InvalidArgument("the body must be a JSON object");
   return std::move(reader.root());

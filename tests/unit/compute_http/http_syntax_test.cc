@@ -111,6 +111,20 @@ TEST(HttpSyntaxTest, ARequestIsReadInAnyPieces) {
   }
 }
 
+TEST(HttpSyntaxTest, ATargetMayNameTheHostAsForAProxy) {
+  for (const auto& [target, path] :
+       {std::pair("http://localhost:80/v1/models?a=/b", "/v1/models"),
+        std::pair("HTTP://LOCALHOST:80/a%20b", "/a b"), std::pair("http://localhost:80", "/"),
+        std::pair("http://localhost:80?a", "/")}) {
+    HttpRequest request;
+    EXPECT_EQ(Read(fmt::format("GET {} HTTP/1.1\r\nHost: localhost:80\r\n\r\n", target), kAtOnce,
+                   request),
+              kTaken)
+        << target;
+    EXPECT_EQ(request.path, path);
+  }
+}
+
 TEST(HttpSyntaxTest, LengthsUpToTheLimitsAreTakenAndOneByteMoreIsNot) {
   const auto path = [](std::int64_t bytes) {
     return "GET /" + std::string(static_cast<std::size_t>(bytes) - 1, 'a') +
@@ -151,6 +165,16 @@ TEST(HttpSyntaxTest, LengthsUpToTheLimitsAreTakenAndOneByteMoreIsNot) {
            Case{"a body of 2^64", Post("Content-Length: 18446744073709551616\r\n", ""), 400},
            Case{"a long line of a chunk", Chunks("3;" + std::string(40000, 'a')), 413},
            Case{"a long end of chunks", Chunks("0\r\nX: " + std::string(40000, 'a')), 413},
+           Case{"a whole line of a chunk of the most",
+                Chunks("3;" + std::string((16 << 10) - 1, 'a') + "\r\n123\r\n0\r\n\r\n"), 200},
+           Case{"a whole line of a chunk of more",
+                Chunks("3;" + std::string(16 << 10, 'a') + "\r\n123\r\n0\r\n\r\n"), 413},
+           Case{"a whole end of chunks", Chunks("0\r\nX: " + std::string(17000, 'a') + "\r\n\r\n"),
+                413},
+           Case{"two short lines behind chunks that are long together",
+                Chunks("0\r\nX: " + std::string(9000, 'a') + "\r\nY: " + std::string(9000, 'a') +
+                       "\r\n\r\n"),
+                413},
            Case{"many lines behind chunks", Chunks("0\r\n" + many + many + many), 413},
            Case{"a chunk of the most and one of more",
                 Chunks(fmt::format("{:x}\r\n{}\r\n1\r\n", body.size(), body)), 413},
@@ -186,6 +210,11 @@ TEST(HttpSyntaxTest, WhatIsReadInTwoWaysIsRefused) {
                 "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
            Case{"two hosts", Get("Host: a\r\nHost: a\r\n"), 400},
            Case{"two keys", Get("Authorization: a\r\nauthorization: b\r\n"), 400},
+           Case{"two content encodings",
+                Get("Content-Encoding: identity\r\nContent-Encoding: gzip\r\n"), 400},
+           Case{"a host in the first line and another one",
+                "GET http://localhost/ HTTP/1.1\r\nHost: evil\r\n\r\n", 400},
+           Case{"a host in the first line and none", "GET http://localhost/ HTTP/1.1\r\n\r\n", 400},
            Case{"two origins", Get("Origin: a\r\nOrigin: b\r\n"), 400},
            Case{"a length behind chunks", Chunks("0\r\nContent-Length: 5\r\n\r\n"), 400},
            Case{"an encoding behind chunks", Chunks("0\r\nTransfer-Encoding: chunked\r\n\r\n"),

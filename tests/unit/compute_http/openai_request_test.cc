@@ -246,6 +246,32 @@ TEST(OpenAiRequestTest, WhatIsNoJsonObjectIsRefused) {
   }
   EXPECT_EQ(Message(ParseJson(R"({"a": 1, b})").status()),
             "the body is not valid JSON in UTF-8: see byte 10 of 11");
+  EXPECT_EQ(Message(ParseJson(R"({"a": 1)").status()),
+            "the body is not valid JSON: it ends too early, after 7 bytes");
+  EXPECT_EQ(Message(ParseJson("").status()),
+            "the body is not valid JSON: it ends too early, after 0 bytes");
+  EXPECT_EQ(Message(ParseJson(R"({"a": 1e999})").status()),
+            "the body has a number that is too large: see byte 11 of 12");
+  EXPECT_EQ(Message(ParseJson(std::string("{\"a\": 1}\0", 9)).status()),
+            "the body is not valid JSON: byte 9 of 9 is NUL");
+}
+
+TEST(OpenAiRequestTest, ANameThatIsTwiceInAnObjectIsRefused) {
+  for (const char* body :
+       {R"({"prompt": "a", "prompt": "b"})", R"({"prompt": "a", "prom\u0070t": "b"})",
+        R"({"prompt": null, "prompt": "b"})",
+        R"({"prompt": "a", "logit_bias": {"1": 2, "1": 3}})"}) {
+    EXPECT_NE(Message(Parse(ApiKind::kCompletion, body).status()).find("twice in one object"),
+              std::string::npos)
+        << body;
+  }
+  EXPECT_EQ(Refused(ApiKind::kChat,
+                    R"({"messages": [{"role": "user", "role": "system", "content": "a"}]})"),
+            "(none)");
+  // What is not looked at may be anything; each object has its own names.
+  EXPECT_EQ(Refused(ApiKind::kChat, R"({"messages": [{"role": "user", "content": "a"},
+      {"role": "user", "content": "b"}], "user": 1, "user": {"a": 1, "a": 2}})"),
+            "(taken)");
 }
 
 // `count` times the same, with commas between.
@@ -310,12 +336,6 @@ TEST(OpenAiRequestTest, AnErrorDoesNotRepeatAllOfWhatWasSent) {
   const absl::Status status = Parse(ApiKind::kChat, body).status();
   EXPECT_LT(status.message().size(), 200U);
   EXPECT_LT(ErrorReply(InvalidArgument("{}", body)).body.size(), 4096U);
-}
-
-TEST(OpenAiRequestTest, AFieldThatComesTwiceIsTheLast) {
-  EXPECT_EQ(
-      Completion(R"("prompt": {"a": [1]}, "prompt": "last", "seed": 1, "seed": 2)").generate.text(),
-      "last");
 }
 
 }  // namespace
