@@ -82,6 +82,8 @@ RocksDbSetup MakeRocksDbSetup(const MetaOptions& options, MetaAccess access) {
   RocksDbSetup setup;
   if (options.in_memory) {
     setup.env.reset(rocksdb::NewMemEnv(rocksdb::Env::Default()));
+    // RocksDB looks into it before it makes it, and warns if it is not there.
+    setup.env->CreateDirIfMissing(options.path).PermitUncheckedError();
   } else if (options.wrap_file_system) {
     setup.env = rocksdb::NewCompositeEnv(
         options.wrap_file_system(rocksdb::Env::Default()->GetFileSystem()));

@@ -302,6 +302,7 @@ class HttpOptionsTest(unittest.TestCase):
     def test_only_loopback_is_served_and_nothing_by_default(self):
         with Cairn(kv="ram") as cairn:
             self.assertNotIn("http=", cairn.compute.log())
+            self.assertNotIn(" warning ", cairn.compute.log())
             cairn.compute.stop()
             cairn.write_compute_config('http_listen: "0.0.0.0:8080"\n')
             cairn.compute.start(wait=False)
