@@ -103,15 +103,25 @@ absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Get() {
   if (current_ != nullptr) return current_;
   absl::StatusOr<std::shared_ptr<const NodeConnection>> connection = Connect();
   if (!connection.ok()) {
+    if (!away_since_.has_value()) away_since_ = std::chrono::steady_clock::now();
     return Annotate(connection.status(), fmt::format("connect to the KV node at {}", socket_path_));
   }
   current_ = *connection;
+  away_since_.reset();
   return connection;
 }
 
 void NodeLink::Drop(const std::shared_ptr<const NodeConnection>& broken) {
   MutexLock lock(mutex_);
-  if (current_ == broken) current_.reset();
+  if (current_ != broken) return;
+  current_.reset();
+  away_since_ = std::chrono::steady_clock::now();
+}
+
+std::chrono::steady_clock::time_point NodeLink::WaitEnd() const {
+  MutexLock lock(mutex_);
+  const auto from = away_since_.value_or(std::chrono::steady_clock::now());
+  return std::min(from + options_.reconnect_time_max, stop_.load());
 }
 
 absl::Status NodeLink::CheckStore(const NodeConnection& connection, const std::string& store_id,

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <grpcpp/channel.h>
@@ -64,10 +65,9 @@ class NodeLink {
       : options_(options), socket_path_(std::move(socket_path)) {}
 
   const KvClientOptions& options() const { return options_; }
-  // When to give up a node that cannot be reached from now on.
-  std::chrono::steady_clock::time_point WaitEnd() const {
-    return std::min(std::chrono::steady_clock::now() + options_.reconnect_time_max, stop_.load());
-  }
+  // When to give up a node that cannot be reached: reconnect_time_max after it went away. Whoever
+  // comes later does not wait for it anew. StopWaitingAt at the latest.
+  std::chrono::steady_clock::time_point WaitEnd() const;
   // Whoever waits gives up at this time at the latest.
   void StopWaitingAt(std::chrono::steady_clock::time_point time) { stop_.store(time); }
   // For one call: `time_max`, or what StopWaitingAt has left of it.
@@ -93,8 +93,10 @@ class NodeLink {
   const std::string socket_path_;
   std::atomic<std::chrono::steady_clock::time_point> stop_{
       std::chrono::steady_clock::time_point::max()};
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::shared_ptr<const NodeConnection> current_ CAIRN_GUARDED_BY(mutex_);
+  // Since when there is no connection, though one was wanted.
+  std::optional<std::chrono::steady_clock::time_point> away_since_ CAIRN_GUARDED_BY(mutex_);
 };
 
 // Waits between tries, longer each time, until a deadline. One thread.

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "compute-node/kv_client/grpc_kv_node.h"
+#include "compute-node/kv_client/node_link.h"
 #include "tests/unit/kv_client/client_values.h"
 #include "tests/unit/service/fake_node.h"
 
@@ -237,6 +238,22 @@ TEST_F(ReconnectTest, NodeThatDoesNotComeBackIsUnavailable) {
   ASSERT_TRUE(reattached.ok()) << reattached;
   ASSERT_TRUE(session_->Send(values::AppendAt(0)).ok());
   EXPECT_EQ(Fetched(), values::EntriesUpTo(1));
+}
+
+TEST_F(ReconnectTest, WhoeverWaitsForANodeWaitsFromWhenItWentAway) {
+  NodeLink link(node_.socket_path(), options_);
+  const auto connection = link.Get();
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  node_.Stop();
+  link.Drop(*connection);
+  const auto end = link.WaitEnd();
+  EXPECT_FALSE(link.Get().ok());
+  EXPECT_FALSE(link.Get().ok());
+  link.Drop(*connection);  // somebody else's call ended too
+  EXPECT_EQ(link.WaitEnd(), end);
+  node_.Start();
+  ASSERT_TRUE(link.Get().ok());
+  EXPECT_GT(link.WaitEnd(), end);
 }
 
 TEST_F(ReconnectTest, SessionThatWasDeletedMeanwhileIsNotFound) {
