@@ -151,8 +151,8 @@ absl::Status AboutConversation(const absl::Status& status, const TurnProgress& t
   }
   const KeptTurn kept = AskWhatIsKept(client, turn);
   if (kept.conversation_is_gone) return Cancelled("cancelled {}", kept.text);
-  return Cancelled("cancelled{} {}; go on with {}", turn.has_text ? ":" : "", kept.text,
-                   GoOnCommand("generate", turn.conversation_id, socket));
+  return Cancelled("cancelled{} {}{}", turn.has_text ? ":" : "", kept.text,
+                   HowToGoOn(kept, turn.conversation_id, socket));
 }
 
 absl::Status Run(GenerateArguments& options) {

@@ -25,34 +25,47 @@ std::string ShellWord(const std::string& text) {
   return out + "'";
 }
 
+std::string SocketFlag(const std::string& socket) {
+  return socket == DefaultComputeSocket() ? "" : " --socket " + ShellWord(socket);
+}
+
 }  // namespace
 
 std::string GoOnCommand(std::string_view command, std::int64_t conversation_id,
                         const std::string& socket) {
-  const std::string where =
-      socket == DefaultComputeSocket() ? "" : " --socket " + ShellWord(socket);
-  return fmt::format("cairn {} --conversation {}{}", command, conversation_id, where);
+  return fmt::format("cairn {} --conversation {}{}", command, conversation_id, SocketFlag(socket));
+}
+
+std::string HowToGoOn(const KeptTurn& kept, std::int64_t conversation_id,
+                      const std::string& socket) {
+  const std::string command = GoOnCommand("generate", conversation_id, socket);
+  if (!kept.lacks_rest) return fmt::format("; go on with {}", command);
+  // The whole prompt again would be behind its own beginning.
+  return fmt::format("; go on with the rest of the prompt, without them, by {}; {} shows them",
+                     command,
+                     fmt::format("cairn sessions show {}{}", conversation_id, SocketFlag(socket)));
 }
 
 KeptTurn DescribeKept(const TurnProgress& turn, std::int64_t kept_count) {
   if (turn.has_text) {
-    return {false, fmt::format("what was generated is in conversation {}", turn.conversation_id)};
+    return {.text = fmt::format("what was generated is in conversation {}", turn.conversation_id)};
   }
   const std::string when =
       fmt::format("after {} of {} prompt tokens", turn.done_count, turn.prompt_count);
   const std::int64_t kept_of_prompt = std::min(kept_count - turn.reused_count, turn.prompt_count);
   if (kept_of_prompt > 0) {
-    return {false, fmt::format("{}; conversation {} keeps the first {} of them", when,
-                               turn.conversation_id, kept_of_prompt)};
+    return {.text = fmt::format("{}; conversation {} keeps the first {} of them", when,
+                                turn.conversation_id, kept_of_prompt),
+            .lacks_rest = kept_of_prompt < turn.prompt_count};
   }
   constexpr std::string_view kWhy =
       "a prompt is stored in pieces (prefill_chunk_tokens of cairn-compute-node), and none was "
       "complete";
   if (kept_count > 0) {
-    return {false,
-            fmt::format("{}; conversation {} is as it was: {}", when, turn.conversation_id, kWhy)};
+    return {.text = fmt::format("{}; conversation {} is as it was: {}", when, turn.conversation_id,
+                                kWhy)};
   }
-  return {true, fmt::format("{}; nothing is kept: {}", when, kWhy)};
+  return {.conversation_is_gone = true, .text = fmt::format("{}; nothing is kept: {}", when, kWhy)};
 }
 
 KeptTurn AskWhatIsKept(CairnClient& client, const TurnProgress& turn) {
@@ -60,9 +73,9 @@ KeptTurn AskWhatIsKept(CairnClient& client, const TurnProgress& turn) {
   const absl::StatusOr<std::int64_t> kept =
       client.WaitForKeptTokens(turn.conversation_id, kEndTimeMax);
   if (kept.ok()) return DescribeKept(turn, *kept);
-  return {false, fmt::format("conversation {} keeps what was done, if anything ({}); see cairn "
-                             "sessions list",
-                             turn.conversation_id, Message(kept.status()))};
+  return {.text = fmt::format("conversation {} keeps what was done, if anything ({}); see cairn "
+                              "sessions list",
+                              turn.conversation_id, Message(kept.status()))};
 }
 
 }  // namespace cairn::cli

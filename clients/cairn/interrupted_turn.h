@@ -21,11 +21,16 @@ struct TurnProgress {
 struct KeptTurn {
   bool conversation_is_gone = false;
   std::string text;
+  bool lacks_rest = false;  // of the prompt, which only the user has
 };
 
 // "cairn COMMAND --conversation ID", with the socket if that is not the default.
 std::string GoOnCommand(std::string_view command, std::int64_t conversation_id,
                         const std::string& socket);
+
+// Behind the text of one that is not gone: how to go on with cairn generate.
+std::string HowToGoOn(const KeptTurn& kept, std::int64_t conversation_id,
+                      const std::string& socket);
 
 // What is kept of the turn, as far as `kept_count`, the conversation's tokens, tells.
 KeptTurn DescribeKept(const TurnProgress& turn, std::int64_t kept_count);

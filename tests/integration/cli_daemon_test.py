@@ -205,7 +205,8 @@ class CliDaemonTest(daemons.SharedCairnTest):
             file.write(self.long_text())
         for flags, words in (
                 ([], rb" after \d+ of \d+ prompt tokens; (nothing is kept: .*|conversation (\d+) keeps the first \d+ "
-                     rb"of them; go on with cairn generate --conversation \2 --socket .*)"),
+                     rb"of them; go on with the rest of the prompt, without them, by cairn generate "
+                     rb"--conversation \2 --socket .*; cairn sessions show \2 --socket .* shows them)"),
                 (["--ephemeral"], rb"; nothing was kept, for the conversation is ephemeral")):
             process = self.cairn.popen("generate", "--file", path, "--progress", *flags)
             self.assertIn(b"reading the prompt", process.stderr.readline())

@@ -59,6 +59,18 @@ TEST(InterruptedTurnTest, KeptIsWhatTheConversationHoldsMoreThanBefore) {
             "after 60 of 100 prompt tokens; conversation 7 keeps the first 100 of them");
 }
 
+TEST(InterruptedTurnTest, OnlyTheRestOfAPromptIsToBeGivenAgain) {
+  TurnProgress turn{.conversation_id = 7, .prompt_count = 100, .done_count = 60};
+  EXPECT_EQ(HowToGoOn(DescribeKept(turn, 48), 7, "/b/c.sock"),
+            "; go on with the rest of the prompt, without them, by cairn generate --conversation 7 "
+            "--socket /b/c.sock; cairn sessions show 7 --socket /b/c.sock shows them");
+  EXPECT_EQ(HowToGoOn(DescribeKept(turn, 100), 7, "/b/c.sock"),
+            "; go on with cairn generate --conversation 7 --socket /b/c.sock");
+  turn.has_text = true;
+  EXPECT_EQ(HowToGoOn(DescribeKept(turn, 0), 7, "/b/c.sock"),
+            "; go on with cairn generate --conversation 7 --socket /b/c.sock");
+}
+
 TEST(InterruptedTurnTest, ConversationThatHoldsNothingIsGone) {
   const TurnProgress turn{.conversation_id = 7, .prompt_count = 100, .done_count = 60};
   const KeptTurn kept = DescribeKept(turn, 0);
