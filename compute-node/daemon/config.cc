@@ -39,9 +39,10 @@ constexpr std::array kKeys = {
         "Where keys and values live: \"node\", the KV node behind kv_socket_path, or \"ram\",\n"
         "this process's memory: nothing survives it."},
     ConfigKey{"kv_socket_path", "Unix socket of cairn-kv-node."},
-    ConfigKey{"kv_wait_seconds",
-              "Seconds to wait for the KV node at start, and when it goes away later. They count from\n"
-              "when it went away: what begins after them fails at once while it is still away."},
+    ConfigKey{
+        "kv_wait_seconds",
+        "Seconds to wait for the KV node at start, and when it goes away later. They\n"
+        "count from when it went away: what begins after them fails at once until it is back."},
     ConfigKey{"kv_ram_bytes",
               "With kv: \"ram\": memory for all conversations. Used for what is written only."},
     ConfigKey{"threads", "Threads that compute. 0: one for each processor."},

@@ -28,7 +28,8 @@ inline constexpr std::int64_t kJsonValueBytes = 64;
 // So much of that is free, as kRequestFreeBytes is.
 inline constexpr std::int64_t kJsonFreeBytes = 512 << 10;
 
-// One object and nothing behind it, without a name that is twice in it. Of its fields only those with one of these names are kept; the
+// One object and nothing behind it, without a name that is twice in it. Of its
+// fields only those with one of these names are kept; the
 // others are checked and dropped as they are read. What is kept grows `memory`, whose errors are
 // answered; more of it belongs to the values than to the text, which was claimed with the body.
 absl::StatusOr<Json> ParseJsonObject(std::string_view text, std::span<const std::string_view> names,

@@ -132,7 +132,7 @@ absl::Status GrpcKvNode::Probe(std::chrono::milliseconds time_max) {
   grpc::ClientContext context;
   connection->Prepare(&context, time_max);
   pb::GetCapabilitiesResponse response;
-  const absl::Status status =
+  absl::Status status =
       rpc::FromGrpcStatus(connection->stub->GetCapabilities(&context, {}, &response));
   // One that is only slow may be served by the connection yet.
   if (IsLoss(status) && !absl::IsDeadlineExceeded(status)) link_->Drop(connection);
