@@ -98,6 +98,7 @@ stage_lint() {
   /usr/bin/python3 tests/unit/proto_lint_test.py --self-test
   /usr/bin/python3 tests/unit/proto_lint_test.py
   /usr/bin/python3 tests/unit/proto_pin_test.py
+  /usr/bin/python3 tests/tools/make_configuration_page.py --check
   clients/bench/cairn-bench report --check
   bash -n deploy/*.sh tests/*.sh
 }

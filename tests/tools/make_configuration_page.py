@@ -27,15 +27,15 @@ HEAD = """# Configuration
 
 <!-- Written by tests/tools/make_configuration_page.py from the comments in proto/cairn/config/v1. -->
 
-Each daemon reads one file, which `--config FILE` names, and runs with defaults without one. The file
-is a list of lines `key: value`; texts stand in double quotes, and `#` begins a comment. A key that
-does not exist, or a value out of range, is an error that names the line, and the daemon does not start.
+Each daemon reads one file, which `--config FILE` names; without one it runs with the defaults. A
+line is `key: value`. Texts stand in double quotes, and `#` begins a comment. A key that does not
+exist, or a value out of range, is an error that names the line, and the daemon does not start.
 
     cairn-kv-node --print-default-config > kv-node.conf      # every key with its default
     cairn-kv-node --config kv-node.conf --print-config       # what it would run with
 
-Flags of the same name (`cairn-kv-node --help`) override the file. Both daemons print at their start
-what they run with. Sizes are in bytes: `1073741824` is 1 GiB.
+Some keys have a flag too, which overrides the file; `--help` lists them. Sizes are in bytes:
+`1073741824` is 1 GiB.
 """
 
 DAEMONS = (("cairn-kv-node", "kv_node.proto"), ("cairn-compute-node", "compute_node.proto"))
