@@ -95,6 +95,8 @@ stage_lint() {
   /usr/bin/python3 tests/unit/tidy_test.py
   /usr/bin/python3 tests/unit/docs_test.py --self-test
   /usr/bin/python3 tests/unit/docs_test.py
+  /usr/bin/python3 tests/unit/messages_test.py --self-test
+  /usr/bin/python3 tests/unit/messages_test.py
   /usr/bin/python3 tests/unit/proto_lint_test.py --self-test
   /usr/bin/python3 tests/unit/proto_lint_test.py
   /usr/bin/python3 tests/unit/proto_pin_test.py
