@@ -49,10 +49,12 @@ class ProgramsTest(unittest.TestCase):
                 [*command, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S,
                 check=False)
 
-    def test_each_has_a_version(self):
+    def test_each_has_the_version_of_the_build(self):
+        with open(os.path.join(self.REPOSITORY, "CMakeLists.txt"), encoding="utf-8") as file:
+            version = re.search(r"VERSION (\d[\d.]*) LANGUAGES", file.read()).group(1)
         for name, done in self.run_each("--version"):
             self.assertEqual((done.returncode, done.stderr), (0, ""), name)
-            self.assertRegex(done.stdout, rf"\A{name} \d+\.\d+\.\d+( \(.*\))?\n\Z")
+            self.assertRegex(done.stdout, rf"\A{name} {re.escape(version)}( \(.*\))?\n\Z")
 
     def test_each_has_help_with_an_example(self):
         for name, done in self.run_each("--help"):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Lint of the documents, and of what comments say of them: references lead somewhere, and prose fits a page.
+"""Lint of the documents, and of what comments say of them: references lead somewhere, prose fits a page,
+and the changes know the version.
 
 usage: docs_test.py [ROOT]       prints each breach as FILE:LINE: RULE and fails if there is any
        docs_test.py --self-test  breaks each rule in a temporary tree and fails if one is not noticed
@@ -19,6 +20,8 @@ SKIPPED_FOLDERS = {".git", "build", ".cache", ".cairn", "__pycache__", "golden"}
 SKIPPED_FILES = {"tests/unit/tidy_test.py", "tests/unit/docs_test.py"}
 TEXT = (".h", ".cc", ".py", ".sh", ".txt", ".cmake", ".proto", ".md", ".conf", ".cjs")
 CAPITAL_FILES = {"deploy/models/README.md", "docs/decisions/README.md", "docs/results/README.md"}
+CHANGES = "CHANGELOG.md"
+VERSION = re.compile(r"VERSION (\d[\d.]*) LANGUAGES")
 FOLDERS = "clients|common|compute-node|kv-node|proto|deploy|tests|docs"
 
 LINK = re.compile(r"\[(?:[^\]\[]|\[[^\]]*\])*\]\(([^)\s]+)\)")
@@ -146,8 +149,23 @@ def check_width(lines):
             yield index + 1, "prose longer than %d columns (docs_test.py --wrap)" % COLUMNS
 
 
+def check_version(root):
+    """The newest entry of the changes is of the version that the build has."""
+    build, changes = os.path.join(root, "CMakeLists.txt"), os.path.join(root, CHANGES)
+    if not os.path.exists(build) or not os.path.exists(changes):
+        return
+    version = VERSION.search("\n".join(read(root, "CMakeLists.txt"))).group(1)
+    for number, line in enumerate(read(root, CHANGES), 1):
+        entry = re.match(r"## (\S+?)(?:,|$)", line)
+        if entry and entry.group(1) != version:
+            yield "%s:%d: the newest entry is of %s, and the build of %s" % (CHANGES, number, entry.group(1), version)
+        if entry:
+            return
+    yield "%s:1: there is no entry, such as ## %s" % (CHANGES, version)
+
+
 def check_tree(root):
-    documents, found = Documents(root), []
+    documents, found = Documents(root), list(check_version(root))
     for path in files(root):
         lines = read(root, path)
         said = []
@@ -219,6 +237,14 @@ BREACHES = [
     ("common/io/a.h", "// decisions/0002\n", "no such decision"),
     ("clients/a.py", "# decisions/0002\n", "no such decision"),
 ]
+BUILD = ("CMakeLists.txt", "project(x VERSION 1.2.3 LANGUAGES CXX)\n")
+# the changes, what must be said of them
+CHANGED = [
+    ("# C\n\n## 1.2.3\n\n## 1.2.2\n", None),
+    ("# C\n\n## 1.2.3, not released yet\n", None),
+    ("# C\n\n## 1.2.2\n\n## 1.2.3\n", "newest entry is of 1.2.2"),
+    ("# C\n", "there is no entry"),
+]
 # What is right.
 RIGHT = """# A title
 
@@ -259,6 +285,11 @@ def self_test():
         if len(found) != 1 or said not in found[0]:
             failures += 1
             print("self-test: %r should give one breach with %r, not %s" % (content, said, found))
+    for changes, said in CHANGED:
+        found = check_one([BUILD, (CHANGES, changes)])
+        if found if said is None else len(found) != 1 or said not in found[0]:
+            failures += 1
+            print("self-test: %r should give %r, not %s" % (changes, said, found))
     found = check_one([DECIDED, ("docs/right.md", RIGHT), ("common/right.h", RIGHT_CODE)])
     if found:
         failures += 1
