@@ -149,6 +149,9 @@ def check_constants(root, path, lines):
 
 
 def check_markdown(path, lines):
+    # The form of a report is titled by who writes one.
+    if path.startswith(".github/"):
+        return
     fenced, titles = False, 0
     for line in lines:
         fenced ^= line.startswith("```")
