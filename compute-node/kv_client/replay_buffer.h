@@ -1,6 +1,6 @@
 // ReplayBuffer keeps the changing operations that no checkpoint covers, so that they can be sent
-// again when the KV node lost them: architecture, "If the KV node goes away". Operations are
-// numbered without gaps; one that was sent but not kept (prefill can compute it again) leaves a
+// again when the KV node lost them: docs/compute-node.md, "Talking with the KV node". Operations
+// are numbered without gaps; one that was sent but not kept (prefill can compute it again) leaves a
 // hole behind which nothing can be replayed.
 //
 // Threading:  not synchronised; its session's mutex guards it.

@@ -1,5 +1,5 @@
 // SelectionOptions: how much of a conversation a step reads, and how clusters are made. The words
-// are those of docs/architecture.md. Values; see Validate for the ranges.
+// are those of docs/architecture.md, "Words". Values; see Validate for the ranges.
 #pragma once
 
 #include <cstdint>

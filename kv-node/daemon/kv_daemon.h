@@ -1,6 +1,6 @@
 // KvDaemon puts a KV node together from its configuration and takes it apart again, in order:
-// directory, extent file with its lock, metadata, device, engine, server. docs/architecture.md says
-// why in this order.
+// directory, extent file with its lock, metadata, device, engine, server. docs/kv-node.md, "Start
+// and stop order", says why.
 //
 // Threading:  one thread.
 // Blocking:   Start does file I/O; making a new extent file, or another size of it, takes as long

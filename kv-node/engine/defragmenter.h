@@ -1,6 +1,6 @@
 // Defragmenter places the clusters of sealed segments again: in packed runs, many to a page, all
 // entries of a cluster in one part, in the order of their links. A pool keeps room for a cluster to
-// grow; in a sealed segment none does. docs/architecture.md, "Where entries are placed".
+// grow; in a sealed segment none does. docs/kv-node.md, "Sealed segments".
 //
 // It moves a few pages at a time, while the engine has nothing else to do and no attached session
 // has the segment in its chain: reads and checks the parts, writes them as new ones, flushes, and

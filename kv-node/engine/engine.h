@@ -1,5 +1,5 @@
-// Engine keeps the entries of sessions on a device and their rows in a MetaStore: architecture "KV
-// node", docs/architecture.md "A token's way". It is a library: the daemon is one host of it, an
+// Engine keeps the entries of sessions on a device and their rows in a MetaStore: docs/kv-node.md,
+// and docs/architecture.md, "A token's way". It is a library: the daemon is one host of it, an
 // app's own process may be another.
 //
 // Threading:  every method may be called from any thread: it posts to the engine thread's bounded

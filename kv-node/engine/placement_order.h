@@ -1,5 +1,5 @@
 // In which order new clusters of one (layer, head) are placed, so that those that are fetched
-// together touch. docs/architecture.md, "Where entries are placed".
+// together touch. docs/kv-node.md, "Several new clusters at once".
 //
 // Threading:  pure functions.
 #pragma once

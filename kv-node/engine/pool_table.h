@@ -1,7 +1,7 @@
 // PoolTable knows the pools of a session's open segment: which part lies at each of their two ends,
 // what still names an end, and so where a part may grow and where a new one may begin. Two parts
 // share the room of a pool; they may meet in one page. docs/on-disk-format.md, "Pools, runs and
-// parts"; rules 6 and 15 of docs/architecture.md.
+// parts"; rules 6 and 15 of docs/kv-node.md.
 //
 // An end is named by a row in memory. When that has ceased, it is in use as long as the pool's
 // Extent exists: reads in flight have it. What a commit still names though memory has dropped it is

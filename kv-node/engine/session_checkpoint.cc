@@ -1,6 +1,6 @@
-// Checkpoints. The order of architecture "Checkpoint" is in this one file: rows are captured at the
-// cut (rule 8), all writes that they name end, the device is flushed, the batch is committed, and
-// only then is the checkpoint acknowledged.
+// Checkpoints. The order of docs/on-disk-format.md, "One checkpoint, in order", is in this one
+// file: rows are captured at the cut (rule 8), all writes that they name end, the device is
+// flushed, the batch is committed, and only then is the checkpoint acknowledged.
 #include <algorithm>
 
 #include "common/base/check.h"

@@ -1,11 +1,11 @@
-// Placing: entries move from pending and log parts into pools. architecture "Write path": whole log
-// parts, oldest entries first; only a cluster's last placed part grows, into the room that the part
-// at the other end leaves. What does not fit there, or whose page fails the check of either part,
-// becomes one new part: at the place that was planned for it with others, at a free end beside
-// another cluster of the (layer, head), if possible one that it is fetched with, else in a fresh
-// pool. A part never exceeds the largest pool, so a
-// cluster that outgrows it has several. Rule 6: a page has one writer at a time, from the read
-// before its write to the write's end; both parts' bytes in it are checked and written again.
+// Placing: entries move from pending and log parts into pools. Whole log parts go, oldest entries
+// first; only a cluster's last placed part grows, into the room that the part at the other end
+// leaves. What does not fit there, or whose page fails the check of either part, becomes one new
+// part: at the place that was planned for it with others, at a free end beside another cluster of
+// the (layer, head), if possible one that it is fetched with, else in a fresh pool. A part never
+// exceeds the largest pool, so a cluster that outgrows it has several. Rule 6: a page has one
+// writer at a time, from the read before its write to the write's end; both parts' bytes in it are
+// checked and written again.
 #include <algorithm>
 #include <cstring>
 

@@ -16,8 +16,7 @@ constexpr double kSettledShare = 0.75;
 
 }  // namespace
 
-// Records that carried entries have in this segment: any row may name them (architecture "Write
-// path").
+// Records that carried entries have in this segment: any row may name them.
 AttachedSession::RecordOf AttachedSession::CarriedRecords() const {
   std::map<std::pair<ClusterKey, std::int64_t>, const Part*> records;  // key without the id
   for (const auto& [key, parts] : state_->open().carried) {

@@ -1,5 +1,5 @@
 // Which places belong together: beside what a cluster is fetched with, and for several new clusters
-// in pools that follow each other. docs/architecture.md, "Where entries are placed", has the
+// in pools that follow each other. docs/kv-node.md, "Several new clusters at once", has the
 // picture.
 #include <algorithm>
 #include <utility>

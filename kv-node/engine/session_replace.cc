@@ -1,5 +1,5 @@
 // Replace: split, merge, repair and eviction. Nothing is written over what the parents have, so
-// that a crash finds their bytes untouched (architecture "Replace"): children of few entries are
+// that a crash finds their bytes untouched: children of few entries are
 // pending like what was appended, larger ones go to fresh pools, two to a pool, and where there are
 // many all go to a log run.
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SessionState: what an attached session shows, in memory: the rows of its chain of segments,
 // pending entries, and count and hash of positions. Pure bookkeeping: no I/O, no metadata store;
-// the engine moves bytes and commits what this class names. architecture "Words" and "KV node"; the
-// rules of the store by their numbers are in docs/architecture.md.
+// the engine moves bytes and commits what this class names. Its words are in
+// docs/architecture.md, "Words", the rules of the store by their numbers in docs/kv-node.md.
 //
 // Threading:  the engine thread.
 // Ownership:  parts that are given out hold their extents; pending entries hold their bytes.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What shows each rule of the store (docs/architecture.md, "The rules of the store"): the mutations of
+"""What shows each rule of the store (docs/kv-node.md, "The rules of the store"): the mutations of
 mutations.py that switch it off, and the test of its own that then fails.
 
 usage: rules.py            prints the table
@@ -179,9 +179,9 @@ def check(mutations):
     for rule, name, shows in ROWS:
         for said in check_shown(shows, binaries, mutations.ROOT):
             yield "rule %d %s: %s" % (rule, name, said)
-    page = read(mutations.ROOT, "docs/architecture.md").partition("## The rules of the store")[2]
+    page = read(mutations.ROOT, "docs/kv-node.md").partition("## The rules of the store")[2]
     for rule in {int(number) for number in re.findall(r"^\| (\d+)\. ", page, re.MULTILINE)} ^ {row[0] for row in ROWS}:
-        yield "rule %d is here or in docs/architecture.md, not in both" % rule
+        yield "rule %d is here or in docs/kv-node.md, not in both" % rule
     shared = os.environ.get("CAIRN_SHARED")
     if shared:
         yield from check_breaks(read(shared, "tools/cairn_model.py"))

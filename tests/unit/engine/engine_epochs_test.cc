@@ -1,4 +1,4 @@
-// Rules of docs/architecture.md about what happens between two moments: a checkpoint's cut and its
+// Rules of docs/kv-node.md about what happens between two moments: a checkpoint's cut and its
 // commit (rules 2, 8 and 17), a write's start and its end (rule 15), an operation's way to the
 // engine and its turn (rule 12), the end of an attachment and the next one (rules 2, 5 and 13).
 // Nothing is placed unless a test has it placed, and transfers can be held back.

@@ -1,5 +1,5 @@
 // Two parts in one pool: how they share its room and the page where they meet, and when an end is
-// free again. Rules 6 and 15 of docs/architecture.md. Entries have 512 bytes, eight to a page, and
+// free again. Rules 6 and 15 of docs/kv-node.md. Entries have 512 bytes, eight to a page, and
 // are placed as soon as nothing else is to be done, unless a test says otherwise.
 #include <algorithm>
 #include <future>

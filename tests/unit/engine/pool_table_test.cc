@@ -1,4 +1,4 @@
-// What a pool table says of ends, room and pages: rules 6 and 15 of docs/architecture.md without an
+// What a pool table says of ends, room and pages: rules 6 and 15 of docs/kv-node.md without an
 // engine. Entries have 512 bytes, eight to a page.
 #include "kv-node/engine/pool_table.h"
 
