@@ -155,5 +155,5 @@ stop_daemon "$compute_pid" || fail "cairn-compute-node did not end well (log: $s
 compute_pid=""
 stop_daemon "$kv_pid" || fail "cairn-kv-node did not end well (log: $state/logs/kv-node.log)."
 kv_pid=""
-echo "done; README.md says how to go on with a model of your own"
+echo "done; docs/getting-started.md says how to go on with a model of your own"
 echo "$summary"
