@@ -85,7 +85,7 @@ class ComputeDaemon {
   // These two run generations on the server's queue. Null: no HTTP.
   std::unique_ptr<OpenAiApi> api_;
   std::unique_ptr<HttpServer> http_;
-  std::string kept_label_;  // empty: no HTTP
+  std::string kept_label_;          // empty: no HTTP
   std::unique_ptr<KvWatch> watch_;  // null: keys and values are in this process, or not ready yet
   std::thread load_thread_;
   std::atomic<bool> stopping_{false};
