@@ -77,6 +77,8 @@ int Run(int argc, char** argv) {
     command->add_flag("--json", json, "As JSON: an object a line, the fields of each line of text");
   }
   repair.add_flag("--dry-run", dry_run, "Only say what would be lost and changed");
+  repair.add_flag("--drop-unreadable", options.drop_unreadable,
+                  "Give up what the disk cannot read, too; without it that is left as it is");
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {

@@ -19,6 +19,11 @@ absl::StatusOr<PageBytes> PageWindow::Page(PageIndex page, PageIndex end) {
   return PageBytes(buffer_.span().subspan(offset, static_cast<std::size_t>(kPageBytes)));
 }
 
+absl::StatusOr<PageBytes> PageWindow::ReadAgain(PageIndex page) {
+  CAIRN_RETURN_IF_ERROR(Load(page.value(), 1));
+  return PageBytes(buffer_.span().first(static_cast<std::size_t>(kPageBytes)));
+}
+
 absl::Status PageWindow::Load(std::int64_t first, std::int64_t count) {
   count_ = 0;
   CAIRN_RETURN_IF_ERROR(

@@ -21,6 +21,8 @@ class PageWindow {
   // The bytes of `page`, valid until the next call. Pages from it up to `end` may be read too.
   // REQUIRES: page < end <= page_count of the store.
   absl::StatusOr<PageBytes> Page(PageIndex page, PageIndex end);
+  // The bytes of `page` as the disk gives them now.
+  absl::StatusOr<PageBytes> ReadAgain(PageIndex page);
 
  private:
   absl::Status Load(std::int64_t first, std::int64_t count);

@@ -86,6 +86,8 @@ class SegmentCheck {
   void CheckPart(const Placed& placed);
   void CheckAllocation();
   void CheckPages();
+  // Whether a finding is about a page that the disk may give another time.
+  bool MayBeReadLater(const Finding& finding);
   // Calls `fn` with what is wrong with each page of the part.
   void ForEachBadPage(const Placed& placed, PageWindow& window,
                       const std::function<void(const Finding&)>& fn);
@@ -193,6 +195,7 @@ void SegmentCheck::CheckIndexRuns() {
   for (const Placed& placed : parts_) {
     if (!placed.index_layer) continue;
     ForEachBadPage(placed, window, [&](Finding finding) {
+      if (MayBeReadLater(finding)) return sink_(finding);
       finding.kind = FindingKind::kIndexRun;
       sink_(finding);
       damaged.insert(*placed.index_layer);
@@ -375,8 +378,16 @@ void SegmentCheck::CheckPages() {
   PageWindow window(store_);
   for (const Placed& placed : parts_) {
     if (placed.index_layer) continue;
-    ForEachBadPage(placed, window, [this](const Finding& finding) { Lose(finding); });
+    ForEachBadPage(placed, window, [this](const Finding& finding) {
+      MayBeReadLater(finding) ? sink_(finding) : Lose(finding);
+    });
   }
+}
+
+bool SegmentCheck::MayBeReadLater(const Finding& finding) {
+  if (finding.kind != FindingKind::kPageUnreadable || store_.unreadable_is_lost) return false;
+  ++survey_.unreadable_page_count;
+  return true;
 }
 
 void SegmentCheck::ForEachBadPage(const Placed& placed, PageWindow& window,
@@ -388,7 +399,10 @@ void SegmentCheck::ForEachBadPage(const Placed& placed, PageWindow& window,
             [](const PagePiece& a, const PagePiece& b) { return a.page < b.page; });
   for (const PagePiece& piece : pieces) {
     ++survey_.checked_page_count;
-    const absl::StatusOr<PageBytes> bytes = window.Page(piece.page, end);
+    absl::StatusOr<PageBytes> bytes = window.Page(piece.page, end);
+    if (bytes.ok() && PieceIsIntact(store_.store_id, part, piece, *bytes)) continue;
+    // Only what fails twice is damaged: bytes may come wrong from a disk that has them right.
+    bytes = window.ReadAgain(piece.page);
     if (bytes.ok() && PieceIsIntact(store_.store_id, part, piece, *bytes)) continue;
     Finding finding =
         bytes.ok() ? About(FindingKind::kPageDamaged, placed,

@@ -37,6 +37,9 @@ struct StoreView {
   std::string path;
   std::int64_t page_count = 0;
   MetaReader* meta = nullptr;
+  // Pages that the disk cannot read count as lost. Otherwise they are findings that nothing is done
+  // about: the disk may read them another time.
+  bool unreadable_is_lost = false;
 };
 
 using Regions = std::map<std::int64_t, RegionBits>;
@@ -69,6 +72,7 @@ struct StoreSurvey {
   std::map<SessionId, SessionEntry> sessions;
   std::vector<std::pair<Family, std::string>> stray_rows;
   std::vector<std::string> lost_index_runs;  // keys of the family `runs`
+  std::int64_t unreadable_page_count = 0;    // and not given up
   bool incomplete = false;  // RocksDB could not read some rows: what is not seen may be whole
   std::optional<std::int64_t> next_id;
   std::int64_t largest_id = 0;  // of a session, segment or part

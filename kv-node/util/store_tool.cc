@@ -74,7 +74,8 @@ class Tool {
       return std::optional<StoreSurvey>();
     }
     if (!status.ok()) return status;
-    StoreView view{file_->store_id(), file_->fd(), file_->path(), file_->page_count(), meta->get()};
+    StoreView view{file_->store_id(),   file_->fd(), file_->path(),
+                   file_->page_count(), meta->get(), options_.drop_unreadable};
     CAIRN_ASSIGN_OR_RETURN(StoreSurvey survey,
                            CheckStore(view, [this](const Finding& finding) { Tell(finding); }));
     return std::optional<StoreSurvey>(std::move(survey));
@@ -163,6 +164,12 @@ absl::StatusOr<std::int64_t> RepairStore(const ToolOptions& options, RepairMode 
     CAIRN_ASSIGN_OR_RETURN(const std::optional<StoreSurvey> survey, tool.Check());
     tool.Summarise(survey);
     if (tool.finding_count() == 0 || !survey) break;
+    if (survey->unreadable_page_count > 0) {
+      tool.Print(
+          fmt::format("left pages_unreadable={} advice=\"check the disk and repair again; with "
+                      "--drop-unreadable what lies there is given up\"",
+                      survey->unreadable_page_count));
+    }
     const RepairPlan plan = PlanRepair(*survey);
     for (const std::string& line : DescribePlan(plan, *survey)) {
       tool.Print(mode == RepairMode::kDryRun ? line + " dry_run=1" : line);

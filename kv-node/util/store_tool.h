@@ -19,6 +19,9 @@ struct ToolOptions {
   std::string directory;
   // How long to wait for a process that ends; see ExtentFileOptions.
   std::chrono::milliseconds lock_wait = std::chrono::seconds(3);
+  // Of a repair: gives up what lies in pages that the disk cannot read. Otherwise they are left:
+  // the disk may read them another time.
+  bool drop_unreadable = false;
 };
 
 // Takes one line of output, without its end.

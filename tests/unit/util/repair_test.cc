@@ -1,4 +1,6 @@
 // cairn-kv-util repair: what is left of a store that is damaged in one way.
+#include "kv-node/meta/meta_look.h"
+#include "tests/tools/unreadable_pages.h"
 #include "tests/unit/util/damages.h"
 
 namespace cairn::kv {
@@ -201,6 +203,47 @@ TEST_F(RepairTest, DamagedPageCostsTheSessionsThatShowItsSegmentNothingElse) {
       << Joined(lines);
   EXPECT_FALSE(Has(lines, fmt::format("session={}", talk_))) << Joined(lines);
   EXPECT_FALSE(Has(lines, fmt::format("session={}", alone_))) << Joined(lines);
+}
+
+// What the disk does not give now it may give later: it is told, and nothing is given up for it.
+TEST_F(RepairTest, APageThatCannotBeReadIsLeftUnlessItIsGivenUp) {
+  std::int64_t page = 0;
+  {
+    const auto rows = MetaLook::Open({.path = dir_.File(kMetaDirectoryName)});
+    ASSERT_TRUE(rows.ok()) << rows.status();
+    const SegmentId segment = OpenSegmentOf(**rows, fork_);
+    page = PartsIn(ClusterRows(**rows, segment, ClusterRowKind::kParts).front())
+               .front()
+               .first_page.value();
+  }
+  const std::string path = std::filesystem::canonical(dir_.path()).string() + "/" + kExtentFileName;
+  const auto before = Files();
+  {
+    // Once with its neighbours, once alone, and it comes at the third time.
+    const test::UnreadablePages unreadable(path, page * kPageBytes, (page + 1) * kPageBytes, 2);
+    Verify();
+    EXPECT_EQ(finding_count_, 0);
+  }
+  {
+    const test::UnreadablePages unreadable(path, page * kPageBytes, (page + 1) * kPageBytes);
+    const std::vector<std::string> lines = Repair();
+    EXPECT_GT(finding_count_, 0);
+    EXPECT_TRUE(Has(lines, "kind=page_unreadable")) << Joined(lines);
+    EXPECT_TRUE(Has(lines, "left pages_unreadable=")) << Joined(lines);
+    EXPECT_FALSE(Has(lines, "repair action=")) << Joined(lines);
+    EXPECT_EQ(Files(), before) << "a repair gave up what may be whole";
+  }
+  Verify();
+  EXPECT_EQ(finding_count_, 0);
+  const test::UnreadablePages unreadable(path, page * kPageBytes, (page + 1) * kPageBytes);
+  std::vector<std::string> lines;
+  ToolOptions drop = Tool();
+  drop.drop_unreadable = true;
+  const auto left = RepairStore(drop, RepairMode::kRepair,
+                                [&](const std::string& line) { lines.push_back(line); });
+  ASSERT_TRUE(left.ok()) << left.status();
+  EXPECT_EQ(*left, 0) << Joined(lines);
+  EXPECT_TRUE(Has(lines, fmt::format("action=session_cut session={}", fork_))) << Joined(lines);
 }
 
 }  // namespace
