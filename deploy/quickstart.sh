@@ -50,7 +50,7 @@ wait_ready() {
   grep -q -m1 ' ready' < <(tail --pid="$pid" -n +1 -f "$log" 2>/dev/null) && return
   tail -n 20 "$log" >&2
   fail "$name did not start; the end of its log $log is above." \
-    "If the store in $state is of another version or damaged: move it away and run this again."
+    "What is stored in $state is left as it is; with CAIRN_STATE set to another folder this begins anew."
 }
 
 mkdir -p "$state/logs" || fail "cannot make the folder $state." "Set CAIRN_STATE to one that you may write."

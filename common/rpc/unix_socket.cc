@@ -79,8 +79,7 @@ absl::Status ClaimSocketPath(const std::string& path) {
   }
   if (!S_ISSOCK(info.st_mode)) {
     return AlreadyExists(
-        "{} exists and is not a socket: it is left alone; remove it or choose another socket path",
-        path);
+        "{} exists and is not a socket: it is left alone; choose another socket path", path);
   }
   absl::StatusOr<UniqueFd> connection = ConnectToSocket(path, std::chrono::milliseconds(0));
   if (connection.ok() || connection.status().code() == absl::StatusCode::kResourceExhausted) {

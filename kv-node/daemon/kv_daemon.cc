@@ -46,8 +46,8 @@ absl::Status KvDaemon::OpenExtentFile(const StartProgress& progress) {
     std::error_code error;
     if (fs::exists(meta, error)) {
       return FailedPrecondition(
-          "store {} has metadata ({}) but no extent file {}: put the file back, or move the "
-          "metadata away to begin with an empty store",
+          "store {} has metadata ({}) but no extent file {}: put the file back (is all of the "
+          "directory mounted?), or begin with an empty store in another data_dir",
           config_.data_dir(), meta.string(), kExtentFileName);
     }
     const fs::path path = fs::path(config_.data_dir()) / kExtentFileName;

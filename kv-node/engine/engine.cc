@@ -63,7 +63,7 @@ absl::StatusOr<std::int64_t> LoadNextId(MetaReader& reader, std::int64_t largest
   if (next_id > largest_id) return next_id;
   return DataLoss(
       "the store's metadata is damaged: sessions or segments up to id {} are stored, but {}; "
-      "restore the store's directory from a backup or start an empty one",
+      "nothing was changed; `cairn-kv-util repair` writes that number anew",
       largest_id,
       stored ? fmt::format("the next free id is said to be {}", next_id)
              : std::string("the row with the next free id is missing"));

@@ -43,8 +43,9 @@ absl::Status ExtentFile::Load(bool read_only) {
   if (!S_ISREG(file.st_mode)) return FailedPrecondition("{} is not a regular file", path_);
   if (file.st_size < kSuperblockCopyCount * kPageBytes) {
     return DataLoss(
-        "extent file {} is truncated: {} bytes, its superblocks alone take {}; restore the store's "
-        "directory from a backup, or remove it to begin with an empty store",
+        "extent file {} is truncated: {} bytes, its superblocks alone take {}; nothing was "
+        "changed: restore the store's directory from a backup, or begin with an empty store in "
+        "another data_dir",
         path_, file.st_size, kSuperblockCopyCount * kPageBytes);
   }
   AlignedBuffer pages(kSuperblockCopyCount * kPageBytes);
@@ -56,8 +57,9 @@ absl::Status ExtentFile::Load(bool read_only) {
   superblock_ = choice->superblock;
   if (file.st_size < size_bytes()) {
     return DataLoss(
-        "extent file {} is truncated: {} bytes, its superblock says {} ({} pages); restore the "
-        "store's directory from a backup, or remove it to begin with an empty store",
+        "extent file {} is truncated: {} bytes, its superblock says {} ({} pages); nothing was "
+        "changed: restore the store's directory from a backup, or begin with an empty store in "
+        "another data_dir",
         path_, file.st_size, size_bytes(), page_count());
   }
   damaged_copy_ = choice->other_copy;

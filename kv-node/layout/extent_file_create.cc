@@ -39,8 +39,8 @@ bool IsSameFile(int fd, const std::string& path) {
 }
 
 absl::Status AlreadyThere(const std::string& path) {
-  return AlreadyExists("create extent file {}: it exists; open it, or remove it to begin anew",
-                       path);
+  return AlreadyExists(
+      "create extent file {}: it exists and is left as it is; start again to use it", path);
 }
 
 absl::Status RenameNew(const std::string& from, const std::string& to) {

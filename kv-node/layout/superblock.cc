@@ -112,8 +112,8 @@ absl::StatusOr<SuperblockChoice> ChooseSuperblock(std::span<const std::byte> pag
   if (IsForeign(copy1.status())) return copy1.status();
   if (!copy0.ok() && !copy1.ok()) {
     return DataLoss(
-        "both superblock copies are damaged ({}; {}); restore the store's directory from a backup, "
-        "or remove it to begin with an empty store",
+        "both superblock copies are damaged ({}; {}); nothing was changed: restore the store's "
+        "directory from a backup, or begin with an empty store in another data_dir",
         Message(copy0.status()), Message(copy1.status()));
   }
   if (!copy1.ok()) return SuperblockChoice{*copy0, copy1.status()};

@@ -13,8 +13,8 @@ namespace cairn::kv {
 namespace {
 
 constexpr char kAdvice[] =
-    "nothing was changed; restore both from the same backup, or to give up what is stored remove "
-    "both";
+    "nothing was changed: check that all of the directory is there (is it mounted?), restore both "
+    "from the same backup, or begin with an empty store in another data_dir";
 
 // RocksDB's file that names the manifest. Without it RocksDB would begin an empty store.
 constexpr char kCurrentFile[] = "CURRENT";
@@ -79,14 +79,25 @@ absl::Status OtherStore(std::string_view store_id, std::string_view metadata_sto
                         std::string_view extent_path) {
   return FailedPrecondition(
       "extent file {} belongs to another store: its store id is {}, the metadata's is {}; put the "
-      "right file back, or start with an empty directory",
+      "right file back, or begin with an empty store in another data_dir",
       extent_path, Hex(store_id), Hex(metadata_store_id));
+}
+
+// Only what is known not to be there is missing: a directory that may not be looked into may have
+// all of it.
+absl::StatusOr<bool> HasCurrentFile(const std::string& directory) {
+  const std::string path = directory + "/" + kCurrentFile;
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::not_found) return false;
+  if (status.type() != std::filesystem::file_type::none) return true;
+  return ErrnoStatus(error.value(), fmt::format("look for the metadata's file {}", path));
 }
 
 absl::Status CheckSequence(const MetaOptions& options) {
   if (options.in_memory || options.sequence_min == 0) return absl::OkStatus();
-  std::error_code error;
-  if (!std::filesystem::exists(std::filesystem::path(options.path) / kCurrentFile, error)) {
+  CAIRN_ASSIGN_OR_RETURN(const bool there, HasCurrentFile(options.path));
+  if (!there) {
     return DataLoss(
         "the metadata in {} is missing, and the extent file {} was used with it up to "
         "change {}; {}",

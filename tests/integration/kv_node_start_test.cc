@@ -113,10 +113,12 @@ TEST_F(KvNodeStartTest, MissingMetadataIsRefused) {
   ASSERT_NO_FATAL_FAILURE(MakeConversation());
   const fs::path aside = node_.directory() + "/aside";
   fs::rename(MetaDirectory(), aside);
-  ExpectRefusedAndUntouched({MetaDirectory(), ExtentFile(), "missing", "backup", "remove both"});
+  ExpectRefusedAndUntouched(
+      {MetaDirectory(), ExtentFile(), "missing", "backup", "another data_dir"});
   EXPECT_FALSE(fs::exists(MetaDirectory()));
   fs::create_directory(MetaDirectory());
-  ExpectRefusedAndUntouched({MetaDirectory(), ExtentFile(), "missing", "backup", "remove both"});
+  ExpectRefusedAndUntouched(
+      {MetaDirectory(), ExtentFile(), "missing", "backup", "another data_dir"});
   fs::remove(MetaDirectory());
   fs::rename(aside, MetaDirectory());
   ExpectConversation();

@@ -42,14 +42,14 @@ class ResultFile:
                 self.part.load(stored)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ResultsError(f"{self.path} holds no results that could be gone on with "
-                               f"({type(error).__name__}: {error}): remove it, or give another --json") from error
+                               f"({type(error).__name__}: {error}): give another --json") from error
         if (program, version) != (self.program, FORMAT):
             raise ResultsError(f"{self.path} holds results of `{program}` in format {version}, not of "
                                f"`{self.program}` in {FORMAT}: give another --json")
         differences = difference(there, self.configuration)
         if differences:
             raise ResultsError(f"{self.path} holds results of another configuration:\n  " + "\n  ".join(differences) +
-                               "\nGive another --json, or remove the file.")
+                               "\nGive another --json.")
 
     def _check_writable(self):
         """What is computed first may take hours."""

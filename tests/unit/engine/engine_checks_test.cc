@@ -77,7 +77,7 @@ TEST(EngineStoredIds, ASessionWhoseIdIsNotBelowTheNextOneIsRefused) {
                              std::optional<std::int64_t>(70)}) {
     const absl::Status status = OpenOver(Family::kSessions, key, row, next_id);
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
-    EXPECT_TRUE(Says(status, "up to id 70") && Says(status, "backup")) << status;
+    EXPECT_TRUE(Says(status, "up to id 70") && Says(status, "cairn-kv-util repair")) << status;
   }
   EXPECT_TRUE(OpenOver(Family::kSessions, key, row, 71).ok());
 }

@@ -102,6 +102,21 @@ class MetaSequence : public testing::Test {
   std::map<std::string, std::string> files_;
 };
 
+// A directory that cannot be looked into may have all that belongs there.
+TEST_F(MetaSequence, WhatCannotBeLookedAtIsNotMissing) {
+  MakeClosed();
+  const std::string aside = dir_.File("aside");
+  fs::rename(Path(), aside);
+  fs::create_symlink(Path(), Path());  // as a directory without permission, for root too
+  const absl::Status status = MetaStore::Open(Options(closed_)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+  EXPECT_EQ(Message(status).find("missing"), std::string::npos) << status;
+  EXPECT_EQ(Message(status).find("backup"), std::string::npos) << status;
+  fs::remove(Path());
+  fs::rename(aside, Path());
+  EXPECT_TRUE(MetaStore::Open(Options(closed_)).ok());
+}
+
 TEST_F(MetaSequence, AClosedStoreNeedsNoLog) {
   MakeClosed();
   for (const auto& [name, bytes] : files_) {
