@@ -28,8 +28,6 @@ absl::StatusCode CodeOfErrno(int error_number) {
     case EINVAL:
     case ENAMETOOLONG:
       return absl::StatusCode::kInvalidArgument;
-    case EIO:
-      return absl::StatusCode::kDataLoss;
     default:
       return absl::StatusCode::kInternal;
   }

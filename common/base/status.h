@@ -20,8 +20,9 @@ inline std::string Message(const absl::Status& status) {
 }
 
 // The status of a failed system call, with the code a caller can act on: ENOENT is NOT_FOUND,
-// ENOSPC RESOURCE_EXHAUSTED, EACCES PERMISSION_DENIED, EAGAIN UNAVAILABLE, EIO DATA_LOSS, others
-// INTERNAL. `what` names operation and object.
+// ENOSPC RESOURCE_EXHAUSTED, EACCES PERMISSION_DENIED, EAGAIN UNAVAILABLE, others INTERNAL, EIO
+// too: a disk that does not answer may answer later, and has lost nothing as far as is known.
+// `what` names operation and object.
 absl::Status ErrnoStatus(int error_number, std::string_view what);
 
 // The same status with `prefix: ` before its message.

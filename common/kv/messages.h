@@ -257,7 +257,7 @@ struct Span {
     return bytes.data() + slot * entry_bytes;
   }
 };
-enum class FetchOutcome : std::uint8_t { kFound = 1, kUnknown = 2, kLost = 3 };
+enum class FetchOutcome : std::uint8_t { kFound = 1, kUnknown = 2, kLost = 3, kUnreadable = 4 };
 struct FetchedCluster {
   ClusterRef cluster;
   FetchOutcome outcome = FetchOutcome::kFound;
@@ -421,6 +421,7 @@ struct KvStats {
   std::int64_t checkpoint_count = 0;
   std::int64_t append_bytes = 0;
   std::int64_t lost_part_count = 0;
+  std::int64_t unreadable_part_count = 0;
   std::int32_t attached_count = 0;
   std::int64_t arena_bytes = 0;
   std::int64_t cache_hit_count = 0;

@@ -139,7 +139,7 @@ absl::StatusOr<FetchedCluster> ClusterFromProto(const pb::FetchedCluster& cluste
                                                 ReplySource& source) {
   CAIRN_RETURN_IF_ERROR(CheckHead(cluster.head()));
   CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", cluster.cluster_id()));
-  CAIRN_RETURN_IF_ERROR(CheckBetween("outcome", cluster.outcome(), 1, 3));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("outcome", cluster.outcome(), 1, 4));
   FetchedCluster out;
   out.cluster = {cluster.head(), ClusterId(cluster.cluster_id())};
   out.outcome = static_cast<FetchOutcome>(cluster.outcome());

@@ -344,6 +344,7 @@ void ToProto(const KvStats& stats, pb::GetStatsResponse* out) {
   out->set_append_bytes(stats.append_bytes);
   out->set_attached_count(stats.attached_count);
   out->set_lost_part_count(stats.lost_part_count);
+  out->set_unreadable_part_count(stats.unreadable_part_count);
   out->set_arena_bytes(stats.arena_bytes);
   out->set_cache_hit_count(stats.cache_hit_count);
   out->set_cache_hit_bytes(stats.cache_hit_bytes);
@@ -391,6 +392,7 @@ absl::StatusOr<KvStats> FromProto(const pb::GetStatsResponse& stats) {
   out.append_bytes = stats.append_bytes();
   out.attached_count = stats.attached_count();
   out.lost_part_count = stats.lost_part_count();
+  out.unreadable_part_count = stats.unreadable_part_count();
   out.arena_bytes = stats.arena_bytes();
   out.cache_hit_count = stats.cache_hit_count();
   out.cache_hit_bytes = stats.cache_hit_bytes();

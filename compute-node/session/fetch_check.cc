@@ -15,8 +15,17 @@ constexpr std::chrono::milliseconds kFetchStopCheckInterval{20};
 
 absl::Status ClusterError(std::int32_t layer, const ClusterRef& cluster, std::string_view what) {
   return DataLoss(
-      "fetch layer {} head {} cluster {}: {}; delete the conversation or restore the store", layer,
-      cluster.head, cluster.cluster_id, what);
+      "fetch layer {} head {} cluster {}: {}; the conversation cannot go on, but its text can be "
+      "read: restore the store from a backup, or go on with that text in a new conversation",
+      layer, cluster.head, cluster.cluster_id, what);
+}
+
+// A disk that does not answer may still have it.
+absl::Status Unreadable(std::int32_t layer, const ClusterRef& cluster) {
+  return Unavailable(
+      "fetch layer {} head {} cluster {}: the KV node cannot read it now, and nothing is known to "
+      "be lost; check the KV node's disk, whose answer is in its log, and try again",
+      layer, cluster.head, cluster.cluster_id);
 }
 
 }  // namespace
@@ -30,8 +39,9 @@ absl::Status CheckFetched(std::int32_t layer, const PlannedCluster& planned,
                         fmt::format("the answer is about head {} cluster {}", fetched.cluster.head,
                                     fetched.cluster.cluster_id));
   }
+  if (fetched.outcome == FetchOutcome::kUnreadable) return Unreadable(layer, cluster);
   if (fetched.outcome == FetchOutcome::kLost) {
-    return ClusterError(layer, cluster, "a part failed its check");
+    return ClusterError(layer, cluster, "a part failed its check, each of two times it was read");
   }
   if (fetched.outcome != FetchOutcome::kFound) {
     return ClusterError(layer, cluster, "the KV node does not know it");

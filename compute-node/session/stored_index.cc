@@ -25,6 +25,7 @@ absl::Status StoredIndex::Take(std::int32_t layer, Answer answer) {
     case FetchOutcome::kLost:
       return TakeRows(layer);
     case FetchOutcome::kUnknown:
+    case FetchOutcome::kUnreadable:
       break;
   }
   return Internal("layer {}: the KV node's answer to FetchIndex is none", layer);

@@ -157,7 +157,7 @@ void Device::Finish(int slot, std::int64_t result) {
   }
   if (result == 0 || ++request.retry_count > kRetryCountMax) {
     const absl::Status cause = Failure(request, result < 0 ? static_cast<int>(-result) : EIO);
-    Complete(slot, DataLoss("{}: no progress after {} tries; is the file truncated?",
+    Complete(slot, Internal("{}: no progress after {} tries; is the file truncated?",
                             ToStd(cause.message()), request.retry_count + 1));
     return;
   }

@@ -12,7 +12,7 @@
 // Ownership:  a buffer belongs to its request until the callback ran. Destroying a device drops
 //             callbacks without running them; it must happen on the owner's thread while requests
 //             are in flight.
-// Errors:     delivered to the callback: DATA_LOSS for EIO, RESOURCE_EXHAUSTED for ENOSPC, as
+// Errors:     delivered to the callback: INTERNAL for EIO, RESOURCE_EXHAUSTED for ENOSPC, as
 //             ErrnoStatus() maps them.
 #pragma once
 

@@ -175,10 +175,12 @@ FaultyDisk::Page FaultyDisk::Pristine(std::int64_t page) {
 
 std::int64_t FaultyDisk::Read(std::int64_t offset_bytes, std::span<std::byte> out) {
   if (Take(faults_.fail_reads, hits_.failed_reads)) return -EIO;
+  const bool flips = Take(faults_.flip_reads, hits_.flipped_reads);
   out = out.first(Shortened(out.size()));
   for (std::size_t done = 0; done < out.size(); done += kPageSize) {
     const std::int64_t page = (offset_bytes + static_cast<std::int64_t>(done)) / kIoAlignmentBytes;
     Page bytes = Pristine(page);
+    if (flips) Flip(bytes, random_());
     const auto corrupt = corrupt_.find(page);
     if (corrupt != corrupt_.end()) {
       Flip(bytes, corrupt->second);
@@ -288,6 +290,11 @@ void FaultyDisk::CorruptPage(std::int64_t page) {
 void FaultyDisk::FailNextReads(int count) {
   MutexLock lock(mutex_);
   faults_.fail_reads = count;
+}
+
+void FaultyDisk::FlipNextReads(int count) {
+  MutexLock lock(mutex_);
+  faults_.flip_reads = count;
 }
 
 void FaultyDisk::FailNextWrites(int count) {

@@ -11,6 +11,7 @@
 // - In-flight writes are invisible until they complete; completions come late and in any order
 // (`delay_polls_max`).
 // - CorruptPage(): bits of a page flip as it is read, until it is written again.
+// - FlipNextReads(): the bytes come wrong, once.
 // - DieAfter(): the device goes away between two steps of whoever uses it; what it had not flushed
 //   is torn by the PowerCut() that must follow.
 // - FailNextReads/Writes/Flushes(): EIO, nothing transferred.
@@ -49,6 +50,7 @@ struct FaultyDiskOptions {
 // Faults that happened, of all that were asked for.
 struct FaultyDiskHits {
   int failed_reads = 0;
+  int flipped_reads = 0;
   int failed_writes = 0;
   int failed_flushes = 0;
   int shortened = 0;
@@ -73,6 +75,7 @@ class FaultyDisk {
   void DieAfter(std::int64_t step_count);
   void CorruptPage(std::int64_t page);
   void FailNextReads(int count);
+  void FlipNextReads(int count);
   void FailNextWrites(int count);
   void FailNextFlushes(int count);
   void ShortenNext(int count);
@@ -96,6 +99,7 @@ class FaultyDisk {
   };
   struct Faults {
     int fail_reads = 0;
+    int flip_reads = 0;
     int fail_writes = 0;
     int fail_flushes = 0;
     int shorten = 0;

@@ -70,6 +70,7 @@ class AttachedSession {
   Attachment attachment() const;
 
   void BindObserver(std::shared_ptr<ChannelObserver> observer) { observer_ = std::move(observer); }
+  bool failed() const { return failed_; }
   bool bound() const { return observer_ != nullptr; }
   // Since when it has waited for its channel.
   std::chrono::steady_clock::time_point unbound_since() const { return unbound_since_; }
@@ -128,6 +129,7 @@ class AttachedSession {
   std::int64_t PutIndexOf(const IndexSource& source, std::int32_t layer, const PageSet& pages,
                           std::map<ClusterKey, IndexRow>& rows) const;
   static absl::Status CheckIndexBytes(std::int64_t bytes);
+  absl::Status UnreadableIndex(std::int32_t layer) const;
   // What changed of a segment's rows since its run was written, where asked for with a row of no
   // entries for each that is gone; likewise the rows of older segments that it hides.
   static std::vector<IndexRow> ChangedRows(const SegmentRows& rows, std::int32_t layer,
@@ -158,6 +160,8 @@ class AttachedSession {
   void AdvanceFetch(const std::shared_ptr<FetchJob>& job);
   bool FindPart(const std::shared_ptr<FetchJob>& job, WantedPart& wanted);
   void Hold(WantedPart& wanted);
+  // Says of a part that it is lost or cannot be read.
+  void GiveUp(WantedPart& wanted, bool of_index);
   void NoteServed(WantedPart& wanted, std::int32_t layer);
   void ReadMissing(const std::shared_ptr<FetchJob>& job, std::vector<WantedPart*> missing);
   // Into the slot, or into a buffer without one.

@@ -68,11 +68,12 @@ template <typename T>
 void Defragmenter::LoadThen(std::function<absl::StatusOr<T>(MetaReader&)> read,
                             std::function<void(T)> next) {
   active_ = true;
-  context_.Load<T>(std::move(read), [this, next = std::move(next)](absl::StatusOr<T> loaded) {
-    active_ = false;
-    if (!loaded.ok()) return GiveUp(loaded.status());
-    next(*std::move(loaded));
-  });
+  context_.LoadToChange<T>(std::move(read),
+                           [this, next = std::move(next)](absl::StatusOr<T> loaded) {
+                             active_ = false;
+                             if (!loaded.ok()) return GiveUp(loaded.status());
+                             next(*std::move(loaded));
+                           });
 }
 
 PageIo::WriteDone Defragmenter::Then(std::function<void()> next) {
@@ -175,7 +176,8 @@ void Defragmenter::WriteUnit(const UnitRef& unit, const PageSet& pages) {
   std::erase_if(unit->clusters, [&](const Unit::Cluster& cluster) {
     const std::int64_t entry_bytes = segment_->layout.EntryBytes(cluster.key.head);
     return !std::all_of(cluster.from.begin(), cluster.from.end(), [&](const Part& part) {
-      return PartIsIntact(context_.store_id, part, entry_bytes, part.count(), pages);
+      return CheckPart(context_.store_id, part, entry_bytes, part.count(), pages) ==
+             PartState::kIntact;
     });
   });
   if (unit->clusters.empty()) return;
@@ -241,7 +243,7 @@ void Defragmenter::FlushUnit(const UnitRef& unit) {
 void Defragmenter::LockUnit(const UnitRef& unit) {
   active_ = true;
   sessions_.with_tree_lock([this, unit](const std::function<void()>& release) {
-    context_.Load<SegmentRow>(
+    context_.LoadToChange<SegmentRow>(
         [segment = segment_->id](MetaReader& reader) { return LoadSegmentRow(reader, segment); },
         [this, unit, release](const absl::StatusOr<SegmentRow>& row) {
           if (row.ok()) return CommitUnit(unit, release);
@@ -273,9 +275,12 @@ void Defragmenter::CommitUnit(const UnitRef& unit, const std::function<void()>& 
       for (const FreeMap::Range& range : unnamed) context_.free_map->Free(range.first, range.count);
       moved_bytes_ += unit->run->size_bytes();
     } else {
-      // Whether the batch is there is not known before the next start: until then nobody may write
-      // to what it names.
+      // Whether the batch is there is not known yet: until then nobody may write to what it names
+      // or ceases to name.
       unit->run->set_committed(true);
+      context_.free_map->Doubt(unit->run->first(), unit->run->page_count());
+      for (const FreeMap::Range& range : unnamed)
+        context_.free_map->Doubt(range.first, range.count);
       GiveUp(status);
     }
     release();

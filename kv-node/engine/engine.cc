@@ -232,6 +232,7 @@ void EngineImpl::Run() {
     busy = context_.io->RunReady() || busy;
     LookForLate();
     for (auto& [id, session] : attached_) session->Pump();
+    if (context_.may_settle_doubts) SettleDoubts();
     // Placing has the lowest priority but one: only while the device has nothing else to do.
     if (!busy && device_->in_flight_count() == 0) {
       for (auto& [id, session] : attached_) busy = session->PlaceAtIdle() || busy;

@@ -73,7 +73,7 @@ void EngineImpl::StartAttach(const AttachRequest& request, const Callback<Attach
   ++opening_count_;
   StopSession(session, FailedPrecondition("session {} was opened by another owner", session),
               [this, session, request, done] {
-                context_.Load<LoadedState>(
+                context_.LoadToChange<LoadedState>(
                     [session, free_map = context_.free_map](
                         MetaReader& reader) -> absl::StatusOr<LoadedState> {
                       CAIRN_ASSIGN_OR_RETURN(StoredSession stored, LoadSession(reader, session));

@@ -31,16 +31,26 @@ struct EngineContext {
   // A segment was sealed, and that is committed.
   std::function<void(SegmentId)> on_sealed;
 
+  // Pages that batches which failed begin or cease to name are doubted: they stay in use until a
+  // later batch is committed. Then all that failed before are there in full or not at all.
+  bool may_settle_doubts = false;
+
   std::int64_t pending_bytes = 0;  // over all sessions
   std::int64_t checkpoint_count = 0;
   std::int64_t append_bytes = 0;
   std::int64_t index_row_bytes = 0;  // of index rows that were captured, with their keys
   std::int64_t spill_count = 0;
   std::int64_t lost_part_count = 0;
+  std::int64_t unreadable_part_count = 0;
   std::int64_t prefetch_dropped_count = 0;
 
   // Of all sessions' prefetches, now.
   std::int64_t prefetch_in_flight_bytes = 0;
+
+  void NoteState(PartState state) {
+    if (state == PartState::kDamaged) ++lost_part_count;
+    if (state == PartState::kUnreadable) ++unreadable_part_count;
+  }
 
   bool follows_hints() const { return options.staging && cache != nullptr; }
 
@@ -58,13 +68,29 @@ struct EngineContext {
   }
 
   // Commits a batch and runs `done` on the engine thread, where what it holds is released too.
-  void Commit(MetaBatch batch, std::function<void(absl::Status)> done) const {
-    auto shared = std::make_shared<std::function<void(absl::Status)>>(std::move(done));
+  void Commit(MetaBatch batch, std::function<void(absl::Status)> done) {
+    auto shared = std::make_shared<std::function<void(absl::Status)>>(
+        [this, done = std::move(done)](const absl::Status& status) {
+          if (status.ok() && free_map->has_doubts()) may_settle_doubts = true;
+          done(status);
+        });
     const absl::Status posted =
         meta->Commit(std::move(batch), [post = post, shared](absl::Status status) {
           post([shared, status = std::move(status)] { std::exchange(*shared, nullptr)(status); });
         });
     if (!posted.ok()) post([shared, posted] { std::exchange(*shared, nullptr)(posted); });
+  }
+
+  // Load() for what is changed then: refused while rows may turn out to be others.
+  template <typename T>
+  void LoadToChange(std::function<absl::StatusOr<T>(MetaReader&)> read,
+                    std::function<void(absl::StatusOr<T>)> done) const {
+    Load<T>(
+        [read = std::move(read)](MetaReader& reader) -> absl::StatusOr<T> {
+          CAIRN_RETURN_IF_ERROR(reader.Settled());
+          return read(reader);
+        },
+        std::move(done));
   }
 
   // Reads on the metadata thread, behind all batches posted before, and runs `done` on the engine

@@ -48,7 +48,7 @@ void EngineImpl::DeleteIfAbandoned(SessionId session, const Callback<std::monost
   if (!IsAbandoned(session) || Stopping()) return done(std::monostate());
   // Should it fail, it is tried again after as long a time.
   NoteUnattached(session, SessionLifetime::kEphemeral);
-  context_.Load<SessionRow>(
+  context_.LoadToChange<SessionRow>(
       [session](MetaReader& reader) { return LoadSessionRow(reader, session); },
       [this, session, done](const absl::StatusOr<SessionRow>& row) {
         if (!row.ok()) return done(row.status());

@@ -64,6 +64,8 @@ class EngineImpl final : public Engine {
   // Stopping, and nothing is left to be done.
   bool HasStopped();
   bool IsTimeToDefragment();
+  // Frees the pages of EngineContext::doubtful that no row names.
+  void SettleDoubts();
   std::int64_t DramUsedBytes() const;
 
   // Operations on one session run one after the other.

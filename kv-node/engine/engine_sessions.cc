@@ -83,21 +83,23 @@ absl::Status CheckParent(const CreateSession& request, const SegmentRow& parent)
 void EngineImpl::StartCreate(const CreateSession& request, const Callback<SessionRef>& done) {
   absl::Status status = CheckCreate(request);
   if (status.ok() && session_count_ >= context_.options.sessions_max) {
-    status = ResourceExhausted("{} sessions are stored, the most that may be: delete some",
-                               session_count_);
+    status = ResourceExhausted(
+        "{} sessions are stored, the most that may be: delete some that are not needed",
+        session_count_);
   }
   if (!status.ok()) return done(status);
   if (request.parent_segment_id.value() == 0) return CommitCreate(request, done);
   using Parent = std::pair<SegmentId, SegmentRow>;
-  context_.Load<Parent>([request](MetaReader& reader) { return LoadParent(reader, request); },
-                        [this, request, done](const absl::StatusOr<Parent>& parent) {
-                          if (!parent.ok()) return done(parent.status());
-                          CreateSession on_parent = request;
-                          on_parent.parent_segment_id = parent->first;
-                          const absl::Status fits = CheckParent(on_parent, parent->second);
-                          if (!fits.ok()) return done(fits);
-                          CommitCreate(on_parent, done);
-                        });
+  context_.LoadToChange<Parent>(
+      [request](MetaReader& reader) { return LoadParent(reader, request); },
+      [this, request, done](const absl::StatusOr<Parent>& parent) {
+        if (!parent.ok()) return done(parent.status());
+        CreateSession on_parent = request;
+        on_parent.parent_segment_id = parent->first;
+        const absl::Status fits = CheckParent(on_parent, parent->second);
+        if (!fits.ok()) return done(fits);
+        CommitCreate(on_parent, done);
+      });
 }
 
 void EngineImpl::CommitCreate(const CreateSession& request, const Callback<SessionRef>& done) {
@@ -185,7 +187,7 @@ void EngineImpl::StartDelete(const SessionRef& ref, const Callback<std::monostat
     return out;
   };
   StopSession(session, NotFound("session {} was deleted", session), [this, session, find, done] {
-    context_.Load<Deletion>(find, [this, session, done](absl::StatusOr<Deletion> deletion) {
+    context_.LoadToChange<Deletion>(find, [this, session, done](absl::StatusOr<Deletion> deletion) {
       if (!deletion.ok()) return done(deletion.status());
       CommitDelete(session, *std::move(deletion), done);
     });
@@ -199,7 +201,10 @@ void EngineImpl::CommitDelete(SessionId session, Deletion deletion,
   for (const SegmentId segment : deletion.segments) DeleteSegmentRows(batch, segment);
   context_.Commit(std::move(batch), [this, session, pages = std::move(deletion.pages),
                                      done](const absl::Status& status) {
-    if (!status.ok()) return done(status);
+    if (!status.ok()) {
+      for (const PageIndex page : pages) context_.free_map->Doubt(page, 1);
+      return done(status);
+    }
     for (const PageIndex page : pages) context_.free_map->Free(page, 1);
     --session_count_;
     unattached_.erase(session);
@@ -216,7 +221,7 @@ void EngineImpl::StartSeal(const SessionRef& ref, const Callback<SealedSegment>&
         "session {} is open: it seals with its own checkpoint, or close it first", session));
   }
   StopSession(session, absl::OkStatus(), [this, ref, session, done] {
-    context_.Load<StoredSession>(
+    context_.LoadToChange<StoredSession>(
         [session](MetaReader& reader) { return LoadSession(reader, session); },
         [this, ref, done](absl::StatusOr<StoredSession> stored) {
           if (!stored.ok()) return done(stored.status());

@@ -39,6 +39,7 @@ KvStats EngineImpl::Stats() const {
   stats.checkpoint_count = context_.checkpoint_count;
   stats.append_bytes = context_.append_bytes;
   stats.lost_part_count = context_.lost_part_count;
+  stats.unreadable_part_count = context_.unreadable_part_count;
   stats.prefetched_bytes = io.read_prefetch_bytes;
   stats.staged_bytes = io.read_stage_bytes;
   stats.prefetch_read_count = io.read_ahead_count;

@@ -50,16 +50,24 @@ std::span<const std::byte> PageSet::Bytes(const Extent& extent, ByteRange range)
   return {begin, static_cast<std::size_t>(range.end - range.begin)};
 }
 
-bool PartIsIntact(const StoreId& store, const Part& part, std::int64_t entry_bytes,
-                  std::int64_t count, const PageSet& pages) {
+PartState CheckPart(const StoreId& store, const Part& part, std::int64_t entry_bytes,
+                    std::int64_t count, const PageSet& pages) {
   for (const PagePiece& piece : PiecesOf(part, entry_bytes, 0, count)) {
-    if (pages.Failed(piece.page) || !PieceIsIntact(store, part, piece, pages.Page(piece.page))) {
-      LogWarning("lost part={} page={} page_number={} read_error={}", part.id, piece.page,
-                 piece.page_number, pages.Failed(piece.page));
-      return false;
-    }
+    const bool failed = pages.Failed(piece.page);
+    if (!failed && PieceIsIntact(store, part, piece, pages.Page(piece.page))) continue;
+    LogWarning("{} part={} page={} page_number={}", failed ? "unreadable" : "lost", part.id,
+               piece.page, piece.page_number);
+    return failed ? PartState::kUnreadable : PartState::kDamaged;
   }
-  return true;
+  return PartState::kIntact;
+}
+
+void AddDamagedPages(const StoreId& store, const Part& part, std::int64_t entry_bytes,
+                     std::int64_t count, const PageSet& pages, std::vector<PageIndex>& damaged) {
+  for (const PagePiece& piece : PiecesOf(part, entry_bytes, 0, count)) {
+    if (pages.Failed(piece.page)) continue;
+    if (!PieceIsIntact(store, part, piece, pages.Page(piece.page))) damaged.push_back(piece.page);
+  }
 }
 
 struct PageIo::ReadJob {
@@ -67,6 +75,9 @@ struct PageIo::ReadJob {
   ReadCause cause = ReadCause::kFetch;
   PageSet set;
   ReadDone done;
+  Doubt doubt;
+  std::set<PageIndex> failed_before;
+  std::set<PageIndex> doubted_before;
   int open_count = 0;
 };
 
@@ -77,13 +88,14 @@ PageIo::PageIo(Device& device, const MergeLimits& merge)
 
 PageIo::~PageIo() { buffers_->SetWake(nullptr); }
 
-void PageIo::Read(std::vector<PageIndex> pages, ReadCause cause, ReadDone done) {
+void PageIo::Read(std::vector<PageIndex> pages, ReadCause cause, ReadDone done, Doubt doubt) {
   std::sort(pages.begin(), pages.end());
   pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
   const std::vector<Run> runs = PlanRuns(pages);
   auto job = std::make_shared<ReadJob>();
   job->cause = cause;
   job->done = std::move(done);
+  job->doubt = std::move(doubt);
   // A run with holes brings pages that were not asked for.
   std::vector<PageIndex> brought;
   std::size_t next = 0;
@@ -98,20 +110,43 @@ void PageIo::Read(std::vector<PageIndex> pages, ReadCause cause, ReadDone done) 
   const SharedBuffer buffer =
       buffers_->MakeForRead(static_cast<std::int64_t>(brought.size()) * kPageBytes);
   job->set = PageSet(std::move(brought), buffer);
+  job->asked = std::move(pages);
+  StartRuns(job, job->asked, runs);
+}
+
+// `runs` are of those of the pages that are not in memory.
+void PageIo::StartRuns(const std::shared_ptr<ReadJob>& job, const std::vector<PageIndex>& pages,
+                       const std::vector<Run>& runs) {
   for (const PageIndex page : pages) {
     const auto writing = in_flight_.find(page);
     if (writing == in_flight_.end()) continue;
-    std::memcpy(buffer->data() + job->set.OffsetOf(page),
+    std::memcpy(job->set.buffer()->data() + job->set.OffsetOf(page),
                 writing->second.buffer->data() + writing->second.offset_bytes, kPageBytes);
   }
-  job->asked = std::move(pages);
   for (const Run& run : runs) StartRun(job, run);
   if (job->open_count == 0) {
-    ready_.push_back([job] { job->done(std::move(job->set)); });
+    ready_.push_back([this, job] { FinishReads(job); });
   }
 }
 
-std::vector<PageIo::Run> PageIo::PlanRuns(const std::vector<PageIndex>& pages) const {
+// The device may give what it did not give a moment ago, and what came wrong may come right.
+void PageIo::FinishReads(const std::shared_ptr<ReadJob>& job) {
+  std::set<PageIndex> again;
+  for (const PageIndex page : job->set.failed()) {
+    if (job->failed_before.insert(page).second) again.insert(page);
+  }
+  if (job->doubt) {
+    for (const PageIndex page : job->doubt(job->set)) {
+      if (job->doubted_before.insert(page).second) again.insert(page);
+    }
+  }
+  if (again.empty()) return job->done(std::move(job->set));
+  job->set.ForgetFailed(again);
+  const std::vector<PageIndex> pages(again.begin(), again.end());
+  StartRuns(job, pages, PiecesOfPages(pages));
+}
+
+std::vector<PageIo::Run> PageIo::PiecesOfPages(const std::vector<PageIndex>& pages) const {
   std::vector<Run> pieces;
   for (const PageIndex page : pages) {
     if (in_flight_.contains(page)) continue;
@@ -122,6 +157,11 @@ std::vector<PageIo::Run> PageIo::PlanRuns(const std::vector<PageIndex>& pages) c
       pieces.push_back({page, 1});
     }
   }
+  return pieces;
+}
+
+std::vector<PageIo::Run> PageIo::PlanRuns(const std::vector<PageIndex>& pages) const {
+  const std::vector<Run> pieces = PiecesOfPages(pages);
   return merge_.gap_bytes == 0 ? pieces : MergeOverHoles(pieces);
 }
 
@@ -191,7 +231,7 @@ void PageIo::FinishRun(const std::shared_ptr<ReadJob>& job, const Run& run,
       for (auto page = begin; page != end; ++page) job->set.MarkFailed(*page);
     }
   }
-  if (--job->open_count == 0) job->done(std::move(job->set));
+  if (--job->open_count == 0) FinishReads(job);
 }
 
 void PageIo::CountRead(std::int64_t bytes, ReadCause cause) {

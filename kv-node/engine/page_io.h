@@ -8,8 +8,8 @@
 // Blocking:   never.
 // Ownership:  borrows the device. Buffers are shared: the device holds them until its completion
 //             ran.
-// Errors:     a read that fails marks its pages as failed, the others are served; a failed write is
-//             reported to its caller.
+// Errors:     a read that fails is tried once more, and then marks its pages as failed; the others
+//             are served. A failed write is reported to its caller.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,11 @@ class PageSet {
   // Of the page in the buffer, in bytes.
   std::int64_t OffsetOf(PageIndex page) const;
   bool Failed(PageIndex page) const { return failed_.contains(page); }
+  const std::set<PageIndex>& failed() const { return failed_; }
   void MarkFailed(PageIndex page) { failed_.insert(page); }
+  void ForgetFailed(const std::set<PageIndex>& pages) {
+    for (const PageIndex page : pages) failed_.erase(page);
+  }
   // Bytes [range.begin, range.end) of an extent. REQUIRES: all pages of the range are in the set.
   std::span<const std::byte> Bytes(const Extent& extent, ByteRange range) const;
 
@@ -52,9 +56,17 @@ class PageSet {
   std::set<PageIndex> failed_;
 };
 
-// Whether all of the part's pages that entries 0 .. count - 1 touch are there and pass their check.
-bool PartIsIntact(const StoreId& store, const Part& part, std::int64_t entry_bytes,
-                  std::int64_t count, const PageSet& pages);
+enum class PartState : std::uint8_t {
+  kIntact,
+  kUnreadable,  // the device did not give a page: nothing is known of it
+  kDamaged,     // a page that it gave fails its check
+};
+// Of the part's pages that entries 0 .. count - 1 touch. Logs what is not intact.
+PartState CheckPart(const StoreId& store, const Part& part, std::int64_t entry_bytes,
+                    std::int64_t count, const PageSet& pages);
+// Adds those of these pages that fail their check.
+void AddDamagedPages(const StoreId& store, const Part& part, std::int64_t entry_bytes,
+                     std::int64_t count, const PageSet& pages, std::vector<PageIndex>& damaged);
 
 // When a hole between two asked pieces is read with them. A longer piece behind the hole gains
 // nothing: its own request uses the device's bandwidth in full.
@@ -92,6 +104,8 @@ struct PageIoStats {
 class PageIo {
  public:
   using ReadDone = std::function<void(PageSet)>;
+  // Pages of the set that are doubtful and are to be read once more.
+  using Doubt = std::function<std::vector<PageIndex>(const PageSet&)>;
   using ReadRunDone = std::function<void(const std::set<PageIndex>& failed)>;
   using WriteDone = std::function<void(absl::Status)>;
 
@@ -103,8 +117,9 @@ class PageIo {
   PageIo(const PageIo&) = delete;
   PageIo& operator=(const PageIo&) = delete;
 
-  // `pages` in any order, duplicates allowed. `done` never runs inside Read.
-  void Read(std::vector<PageIndex> pages, ReadCause cause, ReadDone done);
+  // `pages` in any order, duplicates allowed. `done` never runs inside Read. What failed is read
+  // once more, and so is what `doubt` names: each page once for either reason.
+  void Read(std::vector<PageIndex> pages, ReadCause cause, ReadDone done, Doubt doubt = nullptr);
   // Consecutive pages from `first` on into the caller's memory, which stays until `done` ran.
   // `done` never runs inside ReadRun. Whoever put runs together over holes says so by NoteHoles.
   void ReadRun(PageIndex first, std::span<std::byte> memory, ReadCause cause, ReadRunDone done);
@@ -149,11 +164,16 @@ class PageIo {
   };
   void CountRead(std::int64_t bytes, ReadCause cause);
   void CountWrite(std::int64_t bytes, WriteCause cause);
-  // The requests for those of the pages that are not in memory. `pages` ascends.
+  // The requests for those of the pages that are not in memory, without holes. `pages` ascends.
+  std::vector<Run> PiecesOfPages(const std::vector<PageIndex>& pages) const;
+  // The same, over holes where that is cheap.
   std::vector<Run> PlanRuns(const std::vector<PageIndex>& pages) const;
   std::vector<Run> MergeOverHoles(const std::vector<Run>& pieces) const;
+  void StartRuns(const std::shared_ptr<ReadJob>& job, const std::vector<PageIndex>& pages,
+                 const std::vector<Run>& runs);
   void StartRun(const std::shared_ptr<ReadJob>& job, const Run& run);
   void FinishRun(const std::shared_ptr<ReadJob>& job, const Run& run, const absl::Status& status);
+  void FinishReads(const std::shared_ptr<ReadJob>& job);
 
   Device& device_;
   const MergeLimits merge_;

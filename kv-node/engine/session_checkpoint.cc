@@ -170,9 +170,14 @@ void AttachedSession::CommitCheckpoint() {
 void AttachedSession::Committed(const absl::Status& status) {
   const std::unique_ptr<CheckpointJob> job = std::move(checkpoint_);
   if (!status.ok()) {
-    // Whether the batch is there is not known before the next start: until then nobody may write to
-    // what it names.
-    for (const ExtentRef& extent : job->named) extent->set_committed(true);
+    // Whether the batch is there is not known yet: until then nobody may write to what it names or
+    // ceases to name.
+    for (const auto* extents : {&job->named, &job->released}) {
+      for (const ExtentRef& extent : *extents) {
+        extent->set_committed(true);
+        context_.free_map->Doubt(extent->first(), extent->page_count());
+      }
+    }
     return Fail(Annotate(status, fmt::format("session {}: checkpoint", id_)));
   }
   for (const ExtentRef& extent : job->named) extent->set_committed(true);

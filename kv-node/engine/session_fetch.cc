@@ -3,6 +3,7 @@
 // one buffer; what neither holds is read, parts that lie side by side in one request, and checked
 // before it is served. A part that another read is bringing is waited for, not read twice.
 #include <algorithm>
+#include <utility>
 
 #include "common/base/check.h"
 #include "common/log/log.h"
@@ -42,6 +43,14 @@ Span SpanOf(const PendingChunk& chunk, bool with_positions) {
   span.bytes = std::as_bytes(std::span(chunk.bytes->data(), chunk.bytes->size()));
   span.owner = chunk.bytes;
   return span;
+}
+
+// What is lost for good counts more than what may be read another time.
+void Worsen(FetchOutcome& outcome, WantedPart::Outcome part) {
+  if (part == WantedPart::Outcome::kLost) outcome = FetchOutcome::kLost;
+  if (part == WantedPart::Outcome::kUnreadable && outcome != FetchOutcome::kLost) {
+    outcome = FetchOutcome::kUnreadable;
+  }
 }
 
 }  // namespace
@@ -158,15 +167,17 @@ AttachedSession::Applied AttachedSession::StartFetchIndex(RequestId request_id,
 void AttachedSession::AdvanceFetch(const std::shared_ptr<FetchJob>& job) {
   if (stopped_) return;  // rule 5: reads of an ended epoch are dropped unchecked
   std::vector<WantedPart*> missing;
+  std::vector<WantedPart*> doubtful;
   std::size_t looked_at = 0;
   for (WantedPart& wanted : job->parts) {
     if (++looked_at % kKeepBusyEvery == 0) context_.io->KeepBusy();
     if (wanted.outcome != WantedPart::Outcome::kOpen) continue;
-    if (!FindPart(job, wanted)) missing.push_back(&wanted);
+    if (!FindPart(job, wanted)) (wanted.read_here ? doubtful : missing).push_back(&wanted);
     // What is served at once needs no more than its slot.
     if (wanted.outcome == WantedPart::Outcome::kOpen) Hold(wanted);
   }
   if (!missing.empty()) ReadMissing(job, std::move(missing));
+  for (WantedPart* wanted : doubtful) RetryAlone(job, *wanted);
   if (job->open_count == 0) FinishFetch(*job);
 }
 
@@ -202,18 +213,26 @@ bool AttachedSession::FindPart(const std::shared_ptr<FetchJob>& job, WantedPart&
     return true;
   }
   if (wanted.read_here) {
-    wanted.outcome = WantedPart::Outcome::kLost;
-    // An index is asked for again and again; its part stays lost until its run is written anew.
-    if (job->of_index && !lost_index_parts_.insert(wanted.part.id).second) return true;
-    LogWarning("lost part={} first_page={} page_count={} read_error={}", wanted.part.id,
-               wanted.first_page, wanted.page_count, wanted.read_failed);
-    ++context_.lost_part_count;
-    return true;
+    bool& before = wanted.read_failed ? wanted.failed_before : wanted.damaged_before;
+    if (std::exchange(before, true)) {
+      GiveUp(wanted, job->of_index);
+      return true;
+    }
   }
   // What the slot holds is older than the part: flash has the truth.
   wanted.slot = nullptr;
   wanted.owner = nullptr;
   return false;
+}
+
+void AttachedSession::GiveUp(WantedPart& wanted, bool of_index) {
+  using Outcome = WantedPart::Outcome;
+  wanted.outcome = wanted.read_failed ? Outcome::kUnreadable : Outcome::kLost;
+  // An index is asked for again and again; its part stays lost until its run is written anew.
+  if (of_index && !wanted.read_failed && !lost_index_parts_.insert(wanted.part.id).second) return;
+  LogWarning("{} part={} first_page={} page_count={}", wanted.read_failed ? "unreadable" : "lost",
+             wanted.part.id, wanted.first_page, wanted.page_count);
+  ++(wanted.read_failed ? context_.unreadable_part_count : context_.lost_part_count);
 }
 
 void AttachedSession::NoteServed(WantedPart& wanted, std::int32_t layer) {
@@ -333,6 +352,13 @@ FetchReply AttachedSession::IndexRecordsOf(FetchJob& job) {
 }
 
 void AttachedSession::FinishFetch(FetchJob& job) {
+  const auto unreadable = [](const WantedPart& wanted) {
+    return wanted.outcome == WantedPart::Outcome::kUnreadable;
+  };
+  // Left out, its clusters would look as if they had no rows.
+  if (job.of_index && std::any_of(job.parts.begin(), job.parts.end(), unreadable)) {
+    return Reply(job.request_id, UnreadableIndex(job.layer));
+  }
   FetchReply reply = job.of_index ? IndexRecordsOf(job) : ClustersOf(job);
   job.parts.clear();  // the reply's spans hold what they need
   if (job.buffers != nullptr) job.buffers->HandOver(unsent_bytes_);
@@ -348,7 +374,7 @@ FetchReply AttachedSession::ClustersOf(FetchJob& job) {
     cluster.cluster = {source.key.head, source.key.cluster_id};
     if (source.part_count == 0 && source.pending.empty()) cluster.outcome = FetchOutcome::kUnknown;
     for (std::size_t i = 0; i < source.part_count; ++i, ++wanted) {
-      if (wanted->outcome == WantedPart::Outcome::kLost) cluster.outcome = FetchOutcome::kLost;
+      Worsen(cluster.outcome, wanted->outcome);
       cluster.spans.push_back(SpanOf(*wanted, job.with_positions));
     }
     for (const PendingChunk& chunk : source.pending) {

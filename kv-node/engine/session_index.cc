@@ -43,6 +43,13 @@ bool ReadFailed(const IndexRun& run, const PageSet& pages) {
   return std::any_of(read.begin(), read.end(), [&](PageIndex page) { return pages.Failed(page); });
 }
 
+void AddDamagedPages(const StoreId& store, const IndexRun& run, const PageSet& pages,
+                     std::vector<PageIndex>& damaged) {
+  for (const Part& part : run.parts) {
+    AddDamagedPages(store, part, run.record_bytes, part.count(), pages, damaged);
+  }
+}
+
 // The rows of a part that passed its check.
 std::vector<IndexRow> RecordsOf(const Part& part, std::int64_t record_bytes, const PageSet& pages) {
   std::vector<IndexRow> rows;
@@ -96,7 +103,8 @@ std::int64_t AttachedSession::PutIndexOf(const IndexSource& source, std::int32_t
   };
   for (const Part& part : source.run.parts) {
     const std::int64_t record_bytes = source.run.record_bytes;
-    if (!PartIsIntact(context_.store_id, part, record_bytes, part.count(), pages)) {
+    if (CheckPart(context_.store_id, part, record_bytes, part.count(), pages) !=
+        PartState::kIntact) {
       ++lost_count;
       lost_before = true;
       continue;
@@ -126,6 +134,9 @@ AttachedSession::Applied AttachedSession::StartGetIndex(RequestId request_id, co
     if (stopped_) return;
     RowsByKey rows;
     for (const IndexSource& source : *sources) {
+      if (ReadFailed(source.run, set)) return Reply(request_id, UnreadableIndex(layer));
+    }
+    for (const IndexSource& source : *sources) {
       context_.lost_part_count += PutIndexOf(source, layer, set, rows);
     }
     Reply(request_id, IndexReplyOf(rows));
@@ -133,9 +144,24 @@ AttachedSession::Applied AttachedSession::StartGetIndex(RequestId request_id, co
   if (pages.empty()) {
     answer(PageSet());
   } else {
-    context_.io->Read(std::move(pages), ReadCause::kIndex, answer);
+    context_.io->Read(std::move(pages), ReadCause::kIndex, answer,
+                      [this, sources](const PageSet& set) {
+                        std::vector<PageIndex> damaged;
+                        for (const IndexSource& source : *sources) {
+                          AddDamagedPages(context_.store_id, source.run, set, damaged);
+                        }
+                        return damaged;
+                      });
   }
   return Applied::kYes;
+}
+
+absl::Status AttachedSession::UnreadableIndex(std::int32_t layer) const {
+  ++context_.unreadable_part_count;
+  return Unavailable(
+      "the index of layer {} of session {} cannot be read now, and nothing is known to be lost: "
+      "check the disk of the KV node, whose log says what it answered, and try again",
+      layer, id_);
 }
 
 absl::Status AttachedSession::CheckIndexBytes(std::int64_t bytes) {
@@ -223,12 +249,20 @@ bool AttachedSession::PackIndex() {
       continue;
     }
     head_in_progress_ = true;
-    context_.io->Read(PagesOfRun(run->second), ReadCause::kPlace,
-                      [this, layer, io = HoldIo()](const PageSet& pages) {
-                        head_in_progress_ = false;
-                        if (stopped_ || failed_) return;
-                        PackLayer(*layer, pages);
-                      });
+    context_.io->Read(
+        PagesOfRun(run->second), ReadCause::kPlace,
+        [this, layer, io = HoldIo()](const PageSet& pages) {
+          head_in_progress_ = false;
+          if (stopped_ || failed_) return;
+          PackLayer(*layer, pages);
+        },
+        [this, layer](const PageSet& pages) {
+          std::vector<PageIndex> damaged;
+          if (stopped_ || failed_) return damaged;
+          const auto& runs = state_->open().index_runs;
+          AddDamagedPages(context_.store_id, runs.at(*layer), pages, damaged);
+          return damaged;
+        });
     return true;
   }
   return false;
@@ -245,7 +279,7 @@ void AttachedSession::PackLayer(std::int32_t layer, const PageSet& pages) {
 absl::Status AttachedSession::WriteIndexRun(std::int32_t layer, const PageSet& pages) {
   IndexSource source = state_->IndexSourcesOf(layer).back();
   source.masks.clear();  // of older segments' clusters
-  if (ReadFailed(source.run, pages)) return DataLoss("the layer's run cannot be read");
+  if (ReadFailed(source.run, pages)) return Unavailable("the layer's run cannot be read");
   RowsByKey rows;
   const std::int64_t lost_count = PutIndexOf(source, layer, pages, rows);
   context_.lost_part_count += lost_count;

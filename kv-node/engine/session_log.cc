@@ -122,9 +122,10 @@ void AttachedSession::TakeRecords(LogPlan& plan, const PageSet& pages) {
     for (LogItem& item : items) {
       if (!item.again) continue;
       const Part& part = *item.existing;
-      if (!PartIsIntact(context_.store_id, part, entry_bytes, part.count(), pages)) {
+      const PartState state = CheckPart(context_.store_id, part, entry_bytes, part.count(), pages);
+      if (state != PartState::kIntact) {
+        context_.NoteState(state);
         item.again = false;
-        ++context_.lost_part_count;
         plan.again_bytes -= part.count() * entry_bytes;
         continue;
       }

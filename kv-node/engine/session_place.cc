@@ -279,8 +279,9 @@ void AttachedSession::FinishPlacing(const std::shared_ptr<PlaceJob>& job, const 
     return;
   }
   for (const Part& part : job->logged) {
-    if (PartIsIntact(context_.store_id, part, entry_bytes, part.count(), pages)) continue;
-    ++context_.lost_part_count;
+    const PartState state = CheckPart(context_.store_id, part, entry_bytes, part.count(), pages);
+    if (state == PartState::kIntact) continue;
+    context_.NoteState(state);
     placing_.erase(job->key);  // stays logged until the cluster is repaired
     return;
   }

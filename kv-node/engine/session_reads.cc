@@ -14,19 +14,19 @@ void AddPages(const Part& part, std::int64_t entry_bytes, std::int64_t count,
   for (const PagePiece& piece : PiecesOf(part, entry_bytes, 0, count)) pages.push_back(piece.page);
 }
 
-// A disk that does not answer may still have the entry: then nothing should be deleted.
-absl::Status LostCarried(const ClusterKey& key, const Part& part, std::int64_t entry_bytes,
-                         const PageSet& set) {
-  const PagePieces pieces = PiecesOf(part, entry_bytes, 0, part.count());
-  const bool read_failed = std::any_of(
-      pieces.begin(), pieces.end(), [&](const PagePiece& piece) { return set.Failed(piece.page); });
-  return DataLoss("carried entry of layer {} head {} at position {} {}", key.layer, key.head,
-                  part.positions.first(),
-                  read_failed
-                      ? "cannot be read: check the disk of the KV node, whose log says what "
-                        "it answered, and open the session again"
-                      : "fails its check; restore the store from a backup, or compute the "
-                        "session's tokens again in a new one and delete this one");
+absl::Status CarriedError(PartState state, const ClusterKey& key, const Part& part) {
+  const auto what = fmt::format("carried entry of layer {} head {} at position {}", key.layer,
+                                key.head, part.positions.first());
+  if (state == PartState::kUnreadable) {
+    return Unavailable(
+        "{} cannot be read now, and nothing is known to be lost: check the disk of the KV node, "
+        "whose log says what it answered, and open the session again",
+        what);
+  }
+  return DataLoss(
+      "{} fails its check, each of two times it was read; restore the store from a backup, or "
+      "compute the session's tokens again in a new one: they can still be read",
+      what);
 }
 
 }  // namespace
@@ -126,9 +126,10 @@ AttachedSession::Applied AttachedSession::StartGetCarried(RequestId request_id,
       entries.head = key.head;
       entries.buffer_cluster_id = key.cluster_id;
       for (const Part& part : parts) {
-        if (!PartIsIntact(context_.store_id, part, entry_bytes, part.count(), set)) {
-          ++context_.lost_part_count;
-          return Reply(request_id, LostCarried(key, part, entry_bytes, set));
+        const PartState state = CheckPart(context_.store_id, part, entry_bytes, part.count(), set);
+        if (state != PartState::kIntact) {
+          context_.NoteState(state);
+          return Reply(request_id, CarriedError(state, key, part));
         }
         entries.positions.AppendAll(part.positions);
         const auto bytes = set.Bytes(*part.extent, RangeOf(part, entry_bytes, 0, part.count()));
@@ -142,7 +143,18 @@ AttachedSession::Applied AttachedSession::StartGetCarried(RequestId request_id,
   if (pages.empty()) {
     answer(PageSet());
   } else {
-    context_.io->Read(std::move(pages), ReadCause::kFetch, answer);
+    context_.io->Read(std::move(pages), ReadCause::kFetch, answer,
+                      [this, carried](const PageSet& set) {
+                        std::vector<PageIndex> damaged;
+                        if (stopped_) return damaged;
+                        for (const auto& [key, parts] : *carried) {
+                          for (const Part& part : parts) {
+                            AddDamagedPages(context_.store_id, part, state_->EntryBytes(key),
+                                            part.count(), set, damaged);
+                          }
+                        }
+                        return damaged;
+                      });
   }
   return Applied::kYes;
 }

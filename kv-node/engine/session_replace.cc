@@ -62,14 +62,27 @@ AttachedSession::Applied AttachedSession::ApplyReplace(OpSeq op_seq, Replace& op
     return Applied::kYes;
   }
   head_in_progress_ = true;
-  context_.io->Read(std::move(pages), ReadCause::kPlace,
-                    [this, op_seq, shared, io = HoldIo()](const PageSet& set) {
-                      head_in_progress_ = false;
-                      if (stopped_) return;
-                      if (!failed_) FinishReplace(op_seq, shared, set);
-                      queue_.pop_front();
-                      observer_->OnRoom();
-                    });
+  context_.io->Read(
+      std::move(pages), ReadCause::kPlace,
+      [this, op_seq, shared, io = HoldIo()](const PageSet& set) {
+        head_in_progress_ = false;
+        if (stopped_) return;
+        if (!failed_) FinishReplace(op_seq, shared, set);
+        queue_.pop_front();
+        observer_->OnRoom();
+      },
+      [this, shared](const PageSet& set) {
+        std::vector<PageIndex> damaged;
+        if (stopped_ || failed_) return damaged;
+        for (const ClusterId parent : shared->parent_ids) {
+          const ClusterKey key{shared->layer, shared->head, parent};
+          for (const VisiblePart& visible : state_->PartsOf(key)) {
+            AddDamagedPages(context_.store_id, visible.part, state_->EntryBytes(key), visible.count,
+                            set, damaged);
+          }
+        }
+        return damaged;
+      });
   return Applied::kWait;
 }
 
@@ -88,8 +101,16 @@ absl::Status AttachedSession::CollectReplaced(const Replace& op, const PageSet& 
     if (all_brought) continue;
     for (const VisiblePart& visible : state_->PartsOf(key)) {
       const Part& part = visible.part;
-      if (!PartIsIntact(context_.store_id, part, entry_bytes, visible.count, pages)) {
-        ++context_.lost_part_count;
+      const PartState state = CheckPart(context_.store_id, part, entry_bytes, visible.count, pages);
+      context_.NoteState(state);
+      if (state == PartState::kUnreadable) {
+        return Unavailable(
+            "replace in layer {} head {}: cluster {} cannot be read now, and nothing is known to "
+            "be lost: check the disk of the KV node, whose log says what it answered, and try "
+            "again",
+            op.layer, op.head, parent);
+      }
+      if (state == PartState::kDamaged) {
         return DataLoss(
             "replace in layer {} head {}: a part of cluster {} fails its check; send the operation "
             "again with the cluster's entries",

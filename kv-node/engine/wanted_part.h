@@ -29,10 +29,14 @@ struct WantedPart {
   PageIndex first_page;
   std::int64_t page_count = 0;
 
-  enum class Outcome : std::uint8_t { kOpen, kServed, kLost };
+  enum class Outcome : std::uint8_t { kOpen, kServed, kLost, kUnreadable };
   Outcome outcome = Outcome::kOpen;
-  bool read_here = false;  // this fetch has read it: it is not read again
-  bool read_failed = false;
+  // What the device does not give is asked for once more, and so is what fails its check: only what
+  // fails it twice is lost.
+  bool read_here = false;    // by this fetch
+  bool read_failed = false;  // the last time
+  bool failed_before = false;
+  bool damaged_before = false;
   SlotRef slot;                       // null: not in the arena
   const std::byte* pages = nullptr;   // the first page
   std::shared_ptr<const void> owner;  // keeps `pages`

@@ -118,6 +118,27 @@ void FreeMap::Free(PageIndex first, std::int64_t count) {
     CAIRN_CHECK(IsUsed(PageIndex(page)));
   }
   Set(first.value(), count, false);
+  doubts_.erase(doubts_.lower_bound(first.value()), doubts_.lower_bound(first.value() + count));
+}
+
+void FreeMap::Doubt(PageIndex first, std::int64_t count) {
+  for (std::int64_t page = first.value(); page < first.value() + count; ++page) {
+    CAIRN_CHECK(IsUsed(PageIndex(page)));
+    doubts_[page] = doubt_round_;
+  }
+}
+
+std::int64_t FreeMap::SettleDoubts(std::int64_t round, const FreeMap& named) {
+  std::int64_t freed_count = 0;
+  std::erase_if(doubts_, [&](const auto& doubt) {
+    const PageIndex page(doubt.first);
+    if (doubt.second > round) return false;
+    if (named.IsUsed(page)) return true;
+    Set(page.value(), 1, false);
+    ++freed_count;
+    return true;
+  });
+  return freed_count;
 }
 
 void FreeMap::Set(std::int64_t first, std::int64_t count, bool used) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -55,6 +56,16 @@ class FreeMap {
   void Free(PageIndex first, std::int64_t count);
   bool IsUsed(PageIndex page) const;
 
+  // It is not known whether a row names these pages, which are in use. Until they are freed.
+  void Doubt(PageIndex first, std::int64_t count);
+  bool has_doubts() const { return !doubts_.empty(); }
+  // What is doubted until now is looked for in rows that are read from now on. Gives the number of
+  // this round for SettleDoubts.
+  std::int64_t StartSettling() { return doubt_round_++; }
+  // Frees what was doubted up to this round and is not in `named`, the pages of those rows. Gives
+  // the number of pages that were freed.
+  std::int64_t SettleDoubts(std::int64_t round, const FreeMap& named);
+
  private:
   // First range of `count` free pages that begins in [from, to); -1 if there is none.
   std::int64_t Search(std::int64_t from, std::int64_t to, std::int64_t count) const;
@@ -63,7 +74,9 @@ class FreeMap {
   std::int64_t page_count_;
   std::int64_t used_count_ = 0;
   std::int64_t cursor_;
-  std::vector<std::uint64_t> words_;  // bit set: in use
+  std::vector<std::uint64_t> words_;             // bit set: in use
+  std::map<std::int64_t, std::int64_t> doubts_;  // page to round
+  std::int64_t doubt_round_ = 0;
 };
 
 // What an extent holds. Numbers are on disk.

@@ -28,6 +28,11 @@ void MemtableGate::Wait() {
   }
 }
 
+void MemtableGate::ForgetFailure() {
+  MutexLock lock(mutex_);
+  failed_ = false;
+}
+
 void MemtableGate::OnFlushCompleted(rocksdb::DB*, const rocksdb::FlushJobInfo&) {
   MutexLock lock(mutex_);
   changed_.NotifyAll();

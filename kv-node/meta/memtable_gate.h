@@ -22,6 +22,8 @@ class MemtableGate : public rocksdb::EventListener {
   // Waits until flushes have brought the memtables below their budget. Gives up after some seconds,
   // or when a flush failed: the next write then tells why.
   void Wait();
+  // The database was opened anew.
+  void ForgetFailure();
 
   void OnFlushCompleted(rocksdb::DB* db, const rocksdb::FlushJobInfo& info) override;
   void OnBackgroundError(rocksdb::BackgroundErrorReason reason, rocksdb::Status* status) override;

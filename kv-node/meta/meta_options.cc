@@ -131,7 +131,7 @@ absl::Status FromRocksDb(const rocksdb::Status& status, std::string_view what) {
                              text.find("lock hold") != std::string::npos)) {
     return Unavailable("{}: another process uses it: {}", what, text);
   }
-  if (status.IsCorruption() || status.IsIOError()) return DataLoss("{}: {}", what, text);
+  if (status.IsCorruption()) return DataLoss("{}: {}", what, text);
   // At opening: the files hold families or features that this program does not know.
   if (status.IsInvalidArgument() || status.IsNotSupported()) {
     return FailedPrecondition("{}: {}", what, text);

@@ -3,7 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <deque>
 #include <filesystem>
 #include <future>
@@ -25,6 +28,8 @@ namespace cairn::kv {
 namespace {
 
 constexpr std::string_view kCleanCloseKey = "clean_close";
+// Written to see whether the disk takes it, and removed.
+constexpr char kProbeFile[] = "write-probe";
 
 // A crash must not lose the store's directory after a commit in it was acknowledged.
 absl::Status SyncParent(const std::string& path) {
@@ -53,15 +58,10 @@ class MetaStore::Impl final : public RocksDbReader {
   Impl& operator=(const Impl&) = delete;
 
   absl::Status Start() {
-    rocksdb::DB* db = nullptr;
-    std::vector<rocksdb::ColumnFamilyHandle*> handles;
     // It would make the directory itself, but complain first that there is none.
     CAIRN_RETURN_IF_ERROR(FromRocksDb(setup_.options.env->CreateDirIfMissing(options_.path),
                                       fmt::format("make the directory {}", options_.path)));
-    CAIRN_RETURN_IF_ERROR(FromRocksDb(
-        rocksdb::DB::Open(setup_.options, options_.path, setup_.families, &handles, &db),
-        fmt::format("open the metadata store {}", options_.path)));
-    Attach(db, handles);
+    CAIRN_RETURN_IF_ERROR(OpenFiles());
     if (!options_.in_memory) CAIRN_RETURN_IF_ERROR(SyncParent(options_.path));
     thread_ = StartThread("kv-meta", [this] { Run(); });
     return absl::OkStatus();
@@ -83,7 +83,10 @@ class MetaStore::Impl final : public RocksDbReader {
     return absl::OkStatus();
   }
 
-  std::uint64_t latest_sequence() const { return db().GetLatestSequenceNumber(); }
+  absl::Status Settled() override { return broken_; }
+
+  // Of the last commit that was acknowledged.
+  std::uint64_t latest_sequence() const { return durable_sequence_; }
 
   MetaWriteStats write_stats() {
     MetaWriteStats out;
@@ -113,20 +116,39 @@ class MetaStore::Impl final : public RocksDbReader {
     Task task;  // instead of a batch
   };
 
+  absl::Status OpenFiles() {
+    rocksdb::DB* db = nullptr;
+    std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    CAIRN_RETURN_IF_ERROR(FromRocksDb(
+        rocksdb::DB::Open(setup_.options, options_.path, setup_.families, &handles, &db),
+        fmt::format("open the metadata store {}", options_.path)));
+    Attach(db, handles);
+    durable_sequence_ = db->GetLatestSequenceNumber();
+    return absl::OkStatus();
+  }
+
   std::int64_t Property(const char* name) {
     std::int64_t sum = 0;
+    const Use use(*this);
+    if (use.db() == nullptr) return 0;
     for (rocksdb::ColumnFamilyHandle* handle : Handles()) {
       std::uint64_t value = 0;
-      if (db().GetIntProperty(handle, name, &value)) sum += static_cast<std::int64_t>(value);
+      if (use.db()->GetIntProperty(handle, name, &value)) sum += static_cast<std::int64_t>(value);
     }
     return sum;
   }
 
   // Takes a task, or neighbouring batches up to kMetaGroupBytesMax. Empty: the store is closing and
-  // all is done.
+  // all is done, or it is time to open the files anew.
   std::vector<Item> Next() {
     MutexLock lock(mutex_);
-    while (queue_.empty() && !stopping_) changed_.Wait(mutex_);
+    while (queue_.empty() && !stopping_) {
+      if (broken_.ok()) {
+        changed_.Wait(mutex_);
+      } else if (!changed_.WaitUntil(mutex_, recover_time_)) {
+        break;
+      }
+    }
     std::vector<Item> group;
     std::int64_t bytes = 0;
     while (!queue_.empty()) {
@@ -148,7 +170,11 @@ class MetaStore::Impl final : public RocksDbReader {
     while (true) {
       // A group is released before the next wait: callbacks may hold what others wait for.
       const std::vector<Item> group = Next();
-      if (group.empty()) return;
+      if (!broken_.ok() && std::chrono::steady_clock::now() >= recover_time_) Recover();
+      if (group.empty()) {
+        if (Stopping()) return;
+        continue;
+      }
       if (group.front().task) {
         group.front().task(*this);
         continue;
@@ -158,9 +184,52 @@ class MetaStore::Impl final : public RocksDbReader {
     }
   }
 
+  bool Stopping() {
+    MutexLock lock(mutex_);
+    return stopping_ && queue_.empty();
+  }
+
+  // After a failed write or sync nothing is known about what reached the disk. Opening the files
+  // tells: the log is read from them, up to what is whole of it.
+  void Recover() {
+    recover_time_ = std::chrono::steady_clock::now() + options_.recover_each;
+    if (options_.in_memory || !CanWrite()) return;
+    Close();
+    MetaOptions last = options_;
+    last.sequence_min = std::max(options_.sequence_min, latest_sequence());
+    last.wrap_file_system = nullptr;  // only looks, at what is there
+    absl::Status status = CheckSequence(last);
+    if (status.ok()) status = OpenFiles();
+    if (!status.ok()) {
+      LogError("metadata store not opened again path={} error=\"{}\"", options_.path,
+               Message(status));
+      return;
+    }
+    broken_ = absl::OkStatus();
+    setup_.memtable_gate->ForgetFailure();
+    {
+      MutexLock lock(mutex_);
+      ++stats_.recovered_count;
+    }
+    LogInfo("metadata store goes on path={}", options_.path);
+  }
+
+  // Whether the disk takes as much as opening the files may write. While it does not, the open
+  // database can be read.
+  bool CanWrite() {
+    rocksdb::Env* const env = setup_.options.env;
+    const std::string path = options_.path + "/" + kProbeFile;
+    const std::string zeros(static_cast<std::size_t>(options_.memtable_bytes), '\0');
+    std::unique_ptr<rocksdb::WritableFile> file;
+    rocksdb::Status status = env->NewWritableFile(path, &file, rocksdb::EnvOptions());
+    if (status.ok()) status = file->Append(zeros);
+    if (status.ok()) status = file->Fsync();
+    file.reset();
+    const bool removed = env->DeleteFile(path).ok();
+    return status.ok() && removed;
+  }
+
   absl::Status Write(const std::vector<Item>& group) {
-    // After a failed write or sync nothing is known about what reached the disk: the store takes no
-    // more.
     if (!broken_.ok()) return broken_;
     rocksdb::WriteBatch batch;
     for (const Item& item : group) {
@@ -173,7 +242,12 @@ class MetaStore::Impl final : public RocksDbReader {
     write.sync = !options_.in_memory;
     const std::size_t bytes = batch.GetDataSize();
     broken_ = Explained(FromRocksDb(db().Write(write, &batch), "commit to the metadata store"));
-    if (!broken_.ok()) LogError("metadata store failed error=\"{}\"", ToStd(broken_.message()));
+    if (broken_.ok()) {
+      durable_sequence_ = db().GetLatestSequenceNumber();
+    } else {
+      LogError("metadata store failed error=\"{}\"", ToStd(broken_.message()));
+      recover_time_ = std::chrono::steady_clock::now() + options_.recover_each;
+    }
     MutexLock lock(mutex_);
     stats_.batch_count += static_cast<std::int64_t>(group.size());
     ++stats_.group_count;
@@ -181,16 +255,17 @@ class MetaStore::Impl final : public RocksDbReader {
     return broken_;
   }
 
-  // Every caller gets this answer from now on, so it says how to go on.
+  // Every caller gets this answer until the files are opened anew, so it says what to do.
   absl::Status Explained(const absl::Status& status) const {
     if (status.ok()) return status;
     const char* const cure = status.code() == absl::StatusCode::kResourceExhausted
                                  ? "free space on the file system of"
                                  : "check the disk of";
-    return {
-        status.code(),
-        fmt::format("{}; {} {} and restart cairn-kv-node: nothing that was acknowledged is lost",
-                    Message(status), cure, options_.path)};
+    return {status.code(),
+            fmt::format(
+                "{}; {} {}: nothing that was acknowledged is lost, and cairn-kv-node goes on by "
+                "itself when it can write there",
+                Message(status), cure, options_.path)};
   }
 
   rocksdb::Status Add(rocksdb::WriteBatch& batch, const MetaBatch::Change& change) {
@@ -225,7 +300,7 @@ class MetaStore::Impl final : public RocksDbReader {
                  status.ToString());
       return std::nullopt;
     }
-    return latest_sequence();
+    return db().GetLatestSequenceNumber();
   }
 
   rocksdb::Status TryFlushAll() {
@@ -243,7 +318,11 @@ class MetaStore::Impl final : public RocksDbReader {
 
   const MetaOptions options_;
   RocksDbSetup setup_;
-  absl::Status broken_;  // of the metadata thread
+  // Of the metadata thread.
+  absl::Status broken_;  // why nothing is committed until the files are opened anew
+  std::chrono::steady_clock::time_point recover_time_;
+
+  std::atomic<std::uint64_t> durable_sequence_ = 0;
 
   Mutex mutex_;
   CondVar changed_;
@@ -297,7 +376,9 @@ absl::Status CheckStoreId(MetaStore& store, std::string_view store_id,
     if (const std::uint64_t sequence = store.latest_sequence(); sequence > 0) {
       return DataLoss(
           "the metadata of extent file {} is damaged: it has rows up to change {}, but no store "
-          "id; restore both from the same backup, or to give up what is stored remove both",
+          "id; nothing was changed: restore both from the same backup, or begin with an empty "
+          "store "
+          "in another data_dir",
           extent_path, sequence);
     }
     MetaBatch batch;

@@ -10,11 +10,15 @@
 //             the log into table files, whose blocks have checksums, and closes the store. A
 //             damaged log costs the batches behind the damage; a closed store has an empty one.
 // Errors:     UNAVAILABLE queue full, or the store is locked by another process; DATA_LOSS damaged
-//             files or a failed disk; RESOURCE_EXHAUSTED disk full. After a failed write the store
-//             refuses every later commit with that first error: what of the failed write reached
-//             the disk is unknown until the store is opened again.
+//             files; RESOURCE_EXHAUSTED disk full; INTERNAL the disk cannot be read or written.
+//             What of a failed write reached the disk is unknown until the files are opened anew,
+//             and until then every later commit is refused with that first error: behind a commit
+//             that is OK all failed ones are there in full or not at all. The store opens
+//             them anew by itself, once they can be written again; reads go on meanwhile but for
+//             the moment of that.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -95,6 +99,8 @@ class MetaReader {
   // The same with keys from `first` up to, and without, `end` (empty: to the last key).
   virtual absl::Status ScanRange(Family family, std::string_view first, std::string_view end,
                                  const Visit& visit) = 0;
+  // Whether rows are as they stay: not while it is unknown what of a failed commit is there.
+  virtual absl::Status Settled() { return absl::OkStatus(); }
 };
 
 // Queued and not yet done. A full queue answers UNAVAILABLE; one item is accepted into an empty
@@ -118,6 +124,8 @@ struct MetaOptions {
   // Called at the end of the destructor when all that was committed is in table files, with
   // latest_sequence(). Not in memory.
   std::function<void(std::uint64_t sequence)> on_clean_close = nullptr;
+  // How often to try to open the files anew after a failed write.
+  std::chrono::milliseconds recover_each = std::chrono::seconds(1);
   // For tests: puts a file system in between.
   std::function<std::shared_ptr<rocksdb::FileSystem>(std::shared_ptr<rocksdb::FileSystem> base)>
       wrap_file_system = nullptr;
@@ -131,6 +139,7 @@ struct MetaStats {
   std::int64_t block_cache_bytes = 0;
   std::int64_t memtable_bytes = 0;
   std::int64_t table_reader_bytes = 0;
+  std::int64_t recovered_count = 0;  // how often the files were opened anew after a failed write
 };
 
 // What reached files since the store was opened.

@@ -29,7 +29,7 @@ enum class MetaAccess : std::uint8_t { kUse, kLook };
 RocksDbSetup MakeRocksDbSetup(const MetaOptions& options, MetaAccess access);
 
 // NOT_FOUND, DATA_LOSS (corruption), RESOURCE_EXHAUSTED (no space), UNAVAILABLE (lock held),
-// INTERNAL.
+// INTERNAL (a file cannot be read or written now, and others).
 absl::Status FromRocksDb(const rocksdb::Status& status, std::string_view what);
 
 }  // namespace cairn::kv

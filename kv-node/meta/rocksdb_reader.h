@@ -1,7 +1,10 @@
 // RocksDbReader reads the rows of an open database; MetaStore and MetaLook are such readers.
 //
-// Threading:  Get() and ScanRange() from any thread, between Attach() and Close().
+// Threading:  Get() and ScanRange() from any thread; Attach(), Close() and db() from one. The
+//             database may be closed and another one attached meanwhile.
+// Blocking:   Close() waits for reads.
 // Ownership:  owns the database and its handles.
+// Errors:     of reads without a database: UNAVAILABLE.
 #pragma once
 
 #include <atomic>
@@ -15,6 +18,7 @@
 
 #include <rocksdb/db.h>
 
+#include "common/base/mutex.h"
 #include "kv-node/meta/meta_store.h"
 
 namespace cairn::kv {
@@ -32,6 +36,20 @@ class RocksDbReader : public MetaReader {
   // Of rows that Get() and ScanRange() have given: keys and values.
   std::int64_t read_bytes() const { return read_bytes_.load(std::memory_order_relaxed); }
 
+  // Keeps the database open. Without one `db` is null.
+  class Use {
+   public:
+    explicit Use(RocksDbReader& reader);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    rocksdb::DB* db() const { return db_; }
+
+   private:
+    RocksDbReader& reader_;
+    rocksdb::DB* db_ = nullptr;
+  };
+
   bool attached() const { return db_ != nullptr; }
   rocksdb::DB& db() { return *db_; }
   const rocksdb::DB& db() const { return *db_; }
@@ -46,6 +64,10 @@ class RocksDbReader : public MetaReader {
 
   std::unique_ptr<rocksdb::DB> db_;
   std::vector<HandlePtr> handles_;  // destroyed first
+  Mutex mutex_;
+  CondVar unused_;
+  int use_count_ CAIRN_GUARDED_BY(mutex_) = 0;
+  bool may_use_ CAIRN_GUARDED_BY(mutex_) = false;
   std::atomic<std::int64_t> read_bytes_{0};
 };
 

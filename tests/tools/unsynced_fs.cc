@@ -26,10 +26,7 @@ constexpr std::int64_t kSectorBytes = 512;
 
 bool IsLog(const std::string& name) { return name.ends_with(".log"); }
 
-// RocksDB 7.8 with its assertions on aborts when a compaction cannot finish a table that has become
-// empty (SubcompactionState::SmallestUserKey). So tables seem to go on behind the cut: nobody can
-// name them any more.
-bool MayGoOn(const std::string& name) { return name.ends_with(".sst"); }
+bool IsTable(const std::string& name) { return name.ends_with(".sst"); }
 
 }  // namespace
 
@@ -45,7 +42,7 @@ class UnsyncedFile : public rocksdb::FSWritableFileOwnerWrapper {
                   IODebugContext* debug) override {
     const MutexLock lock(fs_.mutex_);  // an operation happens before the cut or not at all
     IOStatus status = fs_.Alive();
-    if (!status.ok() && MayGoOn(name_)) return IOStatus::OK();
+    if (!status.ok() && fs_.MayGoOn(name_)) return IOStatus::OK();
     if (status.ok()) status = target()->Append(data, options, debug);
     if (status.ok()) {
       end_bytes_ += static_cast<std::int64_t>(data.size());
@@ -61,7 +58,7 @@ class UnsyncedFile : public rocksdb::FSWritableFileOwnerWrapper {
                             const rocksdb::DataVerificationInfo&, IODebugContext* debug) override {
     const MutexLock lock(fs_.mutex_);  // an operation happens before the cut or not at all
     IOStatus status = fs_.Alive();
-    if (!status.ok() && MayGoOn(name_)) return IOStatus::OK();
+    if (!status.ok() && fs_.MayGoOn(name_)) return IOStatus::OK();
     if (status.ok()) status = target()->PositionedAppend(data, offset, options, debug);
     if (status.ok()) fs_.Written(name_, static_cast<std::int64_t>(offset + data.size()));
     return status;
@@ -76,7 +73,7 @@ class UnsyncedFile : public rocksdb::FSWritableFileOwnerWrapper {
   IOStatus Sync(const IOOptions& options, IODebugContext* debug) override {
     const MutexLock lock(fs_.mutex_);
     IOStatus status = fs_.BeforeSync(name_);
-    if (!status.ok() && MayGoOn(name_)) return IOStatus::OK();
+    if (!status.ok() && fs_.MayGoOn(name_)) return IOStatus::OK();
     // What is durable is the model's to say: the disk below has nothing to wait for.
     if (status.ok()) status = target()->Flush(options, debug);
     if (status.ok()) fs_.Synced(name_);
@@ -116,8 +113,14 @@ class UnsyncedDirectory : public rocksdb::FSDirectoryWrapper {
 UnsyncedFs::UnsyncedFs(const std::shared_ptr<rocksdb::FileSystem>& base, std::uint64_t seed)
     : FileSystemWrapper(base), random_(seed) {}
 
+// RocksDB 7.8 with its assertions on aborts when a compaction cannot begin or finish a table that
+// would be empty (SubcompactionState::SmallestUserKey). So tables seem to go on behind the cut:
+// nobody can name them any more.
+bool UnsyncedFs::MayGoOn(const std::string& name) const { return dead_ && IsTable(name); }
+
 IOStatus UnsyncedFs::Alive() {
   if (full_) return IOStatus::NoSpace("injected");
+  if (disk_broken_) return IOStatus::IOError("injected");
   return dead_ ? IOStatus::IOError("the power is off") : IOStatus::OK();
 }
 
@@ -126,6 +129,7 @@ IOStatus UnsyncedFs::NewWritableFile(const std::string& name, const FileOptions&
                                      IODebugContext* debug) {
   const MutexLock lock(mutex_);
   IOStatus status = Alive();
+  if (MayGoOn(name)) status = IOStatus::OK();
   std::unique_ptr<rocksdb::FSWritableFile> base;
   if (status.ok()) status = FileSystemWrapper::NewWritableFile(name, options, &base, debug);
   if (!status.ok()) return status;
@@ -216,6 +220,17 @@ void UnsyncedFs::CutAtSyncOf(const std::string& part, std::int64_t syncs_before)
 void UnsyncedFs::FillDisk() {
   MutexLock lock(mutex_);
   full_ = true;
+}
+
+void UnsyncedFs::BreakDisk() {
+  MutexLock lock(mutex_);
+  disk_broken_ = true;
+}
+
+void UnsyncedFs::MendDisk() {
+  MutexLock lock(mutex_);
+  full_ = false;
+  disk_broken_ = false;
 }
 
 void UnsyncedFs::FailNextLogSync(bool disk_full) {

@@ -13,7 +13,8 @@
 //   system.
 // - CutAtSyncOf(): the power goes off in place of the next sync of such a file, or of a later one.
 //   FailNextLogSync(): it fails with EIO or ENOSPC.
-// - FillDisk(): nothing has room from now on, in no file.
+// - FillDisk(), BreakDisk(): from now on nothing has room, in no file, or every write fails with
+//   EIO; until MendDisk().
 //
 // Threading: any thread.
 #pragma once
@@ -40,6 +41,8 @@ class UnsyncedFs : public rocksdb::FileSystemWrapper {
   void CutAtSyncOf(const std::string& part, std::int64_t syncs_before = 0);
   void FailNextLogSync(bool disk_full = false);
   void FillDisk();
+  void BreakDisk();
+  void MendDisk();
   // Bytes that the power cut took away.
   std::int64_t lost_bytes();
 
@@ -66,6 +69,7 @@ class UnsyncedFs : public rocksdb::FileSystemWrapper {
   };
 
   rocksdb::IOStatus Alive() CAIRN_REQUIRES(mutex_);
+  bool MayGoOn(const std::string& name) const CAIRN_REQUIRES(mutex_);
   void Written(const std::string& name, std::int64_t end_bytes) CAIRN_REQUIRES(mutex_);
   void Truncated(const std::string& name, std::int64_t size_bytes) CAIRN_REQUIRES(mutex_);
   // What the sync of a file must answer; OK when it may go on to the base.
@@ -80,6 +84,7 @@ class UnsyncedFs : public rocksdb::FileSystemWrapper {
   std::map<std::string, FileState> files_ CAIRN_GUARDED_BY(mutex_);
   bool dead_ CAIRN_GUARDED_BY(mutex_) = false;
   bool full_ CAIRN_GUARDED_BY(mutex_) = false;
+  bool disk_broken_ CAIRN_GUARDED_BY(mutex_) = false;
   std::string cut_at_sync_of_ CAIRN_GUARDED_BY(mutex_);  // empty: no
   std::int64_t syncs_before_cut_ CAIRN_GUARDED_BY(mutex_) = 0;
   bool fail_log_sync_ CAIRN_GUARDED_BY(mutex_) = false;

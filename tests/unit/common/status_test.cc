@@ -22,7 +22,7 @@ TEST(StatusTest, ErrnoBecomesACodeThatCallersCanActOn) {
       {EAGAIN, absl::StatusCode::kUnavailable},
       {ECONNREFUSED, absl::StatusCode::kUnavailable},
       {ENAMETOOLONG, absl::StatusCode::kInvalidArgument},
-      {EIO, absl::StatusCode::kDataLoss},
+      {EIO, absl::StatusCode::kInternal},
       {EBADF, absl::StatusCode::kInternal},
   };
   for (const auto& [error_number, code] : expected) {

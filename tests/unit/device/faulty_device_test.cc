@@ -143,15 +143,15 @@ TEST(FaultyDisk, InjectedErrorsComeOnceEachAndTransferNothing) {
   auto device = disk.Open();
   AlignedBuffer out(kPage);
   disk.FailNextReads(2);
-  EXPECT_EQ(ReadNow(*device, 0, out).code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(ReadNow(*device, 0, out).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(ReadNow(*device, 0, out).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(ReadNow(*device, 0, out).code(), absl::StatusCode::kInternal);
   EXPECT_TRUE(ReadNow(*device, 0, out).ok());
   disk.FailNextWrites(1);
-  EXPECT_EQ(WriteNow(*device, 0, Filled(1)).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(WriteNow(*device, 0, Filled(1)).code(), absl::StatusCode::kInternal);
   EXPECT_EQ(Sectors(disk.PageBytes(0)), std::vector<int>(kSectorsInPage, 0));
   ASSERT_TRUE(WriteNow(*device, 0, Filled(1)).ok());
   disk.FailNextFlushes(1);
-  EXPECT_EQ(FlushNow(*device).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(FlushNow(*device).code(), absl::StatusCode::kInternal);
   EXPECT_EQ(disk.unflushed_page_count(), 1);
   EXPECT_EQ(device->stats().error_count, 4);
 }
@@ -173,7 +173,7 @@ TEST(FaultyDisk, ATransferThatNeverEndsBecomesAnError) {
   FaultyDisk disk(Options());
   auto device = disk.Open();
   disk.ShortenNext(1'000'000);
-  EXPECT_EQ(WriteNow(*device, 0, Filled(1)).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(WriteNow(*device, 0, Filled(1)).code(), absl::StatusCode::kInternal);
 }
 
 TEST(FaultyDisk, LostAndMisdirectedWritesReportSuccess) {

@@ -187,7 +187,7 @@ TEST_F(ModelledDeviceTest, ErrorsOfTheDeviceBelowArePassedOn) {
   device_->SubmitRead(DeviceOffset(3 * kPage), buffer_.span(),
                       [&](const absl::Status& got) { status = got; });
   RunUntilIdle();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(device_->stats().error_count, 1);
   device_.reset();  // before its disk
 }

@@ -38,6 +38,8 @@ class EngineFaultTest : public ::testing::Test {
     engine_.reset();
     MetaOptions meta;
     meta.path = directory_ + "/meta";
+    meta.wrap_file_system = wrap_;
+    meta.recover_each = std::chrono::milliseconds(0);
     auto store = MetaStore::Open(meta);
     ASSERT_TRUE(store.ok()) << store.status().ToString();
     EngineOptions options;
@@ -186,6 +188,7 @@ class EngineFaultTest : public ::testing::Test {
   std::unique_ptr<TestSession> session_;
   SessionId id_;
   std::int64_t page_of_two_ = 0;
+  decltype(MetaOptions::wrap_file_system) wrap_;  // of the metadata
   bool defragment_ = false;
 };
 

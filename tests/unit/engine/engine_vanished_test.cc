@@ -47,15 +47,16 @@ class VanishedDeviceTest : public EngineFaultTest {
   }
 };
 
-TEST_F(VanishedDeviceTest, FetchesAreLostAndWholeAgainWhenItIsBack) {
+TEST_F(VanishedDeviceTest, FetchesAreUnreadableAndWholeAgainWhenItIsBack) {
   disk_.DieAfter(0);
   for (int round = 0; round < 3; ++round) {
     const auto fetched = FetchCluster(1);
     ASSERT_TRUE(fetched.ok()) << fetched.status();
-    EXPECT_EQ(fetched->outcome, FetchOutcome::kLost);
+    EXPECT_EQ(fetched->outcome, FetchOutcome::kUnreadable);
     EXPECT_TRUE(fetched->spans.empty());
   }
-  EXPECT_EQ(Stats().lost_part_count, 3);
+  EXPECT_EQ(Stats().unreadable_part_count, 3);
+  EXPECT_EQ(Stats().lost_part_count, 0);
   ComeBack();
   ExpectLastCheckpoint();
 }
@@ -64,8 +65,8 @@ TEST_F(VanishedDeviceTest, FetchesAreLostAndWholeAgainWhenItIsBack) {
 TEST_F(VanishedDeviceTest, CarriedEntriesAreSaidToBeUnreadable) {
   disk_.DieAfter(0);
   const absl::Status status = session_->Read(GetCarried{0}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
-  EXPECT_TRUE(Says(status, "cannot be read: check the disk")) << status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(Says(status, "cannot be read now, and nothing is known to be lost")) << status;
   EXPECT_FALSE(Says(status, "delete")) << status;
   ComeBack();
   ExpectLastCheckpoint();
@@ -99,7 +100,7 @@ TEST_F(VanishedDeviceTest, SessionsCanBeOpenedAndDeletedWithoutIt) {
   disk_.DieAfter(0);
   Open();
   EXPECT_EQ(session_->attachment().token_count, 45);
-  EXPECT_EQ(FetchCluster(1)->outcome, FetchOutcome::kLost);
+  EXPECT_EQ(FetchCluster(1)->outcome, FetchOutcome::kUnreadable);
   const SessionId kept = id_;
   Create();
   AppendTokens(1, Positions::Range(0, 3));

@@ -16,6 +16,7 @@ constexpr std::int64_t kRottenPagesMax = 300;
 
 FaultWorld::FaultWorld(std::uint64_t seed, const std::string& directory, Faults faults)
     : faults_(faults),
+      may_flip_(seed / 2 % 2 == 0),
       random_(seed),
       operations_(layout_, [this](std::int64_t below) { return Random(below); }),
       directory_(directory),
@@ -33,6 +34,7 @@ std::int64_t FaultWorld::Random(std::int64_t below) {
 absl::Status FaultWorld::StartEngine() {
   MetaOptions meta;
   meta.path = directory_ + "/meta";
+  meta.recover_each = std::chrono::milliseconds(0);
   meta.wrap_file_system = [this](const std::shared_ptr<rocksdb::FileSystem>& base) {
     files_ = std::make_shared<UnsyncedFs>(base, random_());
     return files_;
@@ -55,10 +57,14 @@ absl::Status FaultWorld::StartEngine() {
 void FaultWorld::Arm() {
   const bool lasting = faults_ == Faults::kLasting;
   const int few = static_cast<int>(1 + Random(3));
+  if (files_ != nullptr && Random(8) == 0) {
+    ++counts_["metadata armed"];
+    return files_->FailNextLogSync(/*disk_full=*/Random(2) == 0);
+  }
   switch (Random(lasting ? 10 : 5)) {
     case 0:
     case 1:
-      return disk_.FailNextReads(few);
+      return may_flip_ && Random(2) == 0 ? disk_.FlipNextReads(few) : disk_.FailNextReads(few);
     case 2:
       return disk_.FailNextWrites(1);
     case 3:
@@ -79,6 +85,7 @@ void FaultWorld::Arm() {
 void FaultWorld::CountHits() {
   const FaultyDiskHits hits = disk_.hits();
   counts_["failed read"] = hits.failed_reads;
+  counts_["flipped read"] = hits.flipped_reads;
   counts_["failed write"] = hits.failed_writes;
   counts_["failed flush"] = hits.failed_flushes;
   counts_["shortened"] = hits.shortened;
@@ -89,8 +96,28 @@ void FaultWorld::CountHits() {
 
 bool FaultWorld::MayBeLost(const FaultyDiskHits& before) {
   const FaultyDiskHits hits = disk_.hits();
-  return gone_ || rotten_ || hits.lost_writes > 0 || hits.misdirected_writes > 0 ||
-         hits.failed_reads > before.failed_reads;
+  return rotten_ || hits.lost_writes > 0 || hits.misdirected_writes > 0 ||
+         hits.flipped_reads > before.flipped_reads + 1;
+}
+
+bool FaultWorld::MayBeUnreadable(const FaultyDiskHits& before) {
+  return gone_ || disk_.hits().failed_reads > before.failed_reads;
+}
+
+bool FaultWorld::MayLackRows(const FaultyDiskHits& before) {
+  return MayBeLost(before) || disk_.hits().flipped_reads > 1;
+}
+
+absl::StatusOr<ReadReply> FaultWorld::Read(Chat& chat, const ReadOperation& operation) {
+  const FaultyDiskHits before = disk_.hits();
+  absl::StatusOr<ReadReply> reply = chat.session->Read(operation);
+  if (reply.ok() || !Tells(reply.status(), kUnreadableNow)) return reply;
+  if (!MayBeUnreadable(before)) {
+    return Wrong("unreadable without a reason: {}", reply.status().ToString());
+  }
+  ++counts_["read again"];
+  if (!gone_) disk_.ForgetFaults();
+  return chat.session->Read(operation);
 }
 
 absl::StatusOr<KvStats> FaultWorld::Stats() {
@@ -99,6 +126,10 @@ absl::StatusOr<KvStats> FaultWorld::Stats() {
 
 absl::Status FaultWorld::JudgeEnd(Chat& chat, const absl::Status& why) {
   if (IsWrong(why)) return why;
+  if (Tells(why, kNotCommitted)) {
+    ++counts_["not committed"];
+    return absl::OkStatus();
+  }
   const std::string said = Message(why);
   const bool clear =
       said.find(fmt::format("session {}", chat.id)) != std::string::npos &&
@@ -168,6 +199,14 @@ absl::Status FaultWorld::SendReplace(Chat& chat, Replace op) {
   CAIRN_RETURN_IF_ERROR(chat.session->Read(GetClusters{0}).status());  // behind it
   absl::Status failure = chat.session->failure();
   if (failure.ok()) return absl::OkStatus();
+  if (Tells(failure, kUnreadableNow) && MayBeUnreadable(before) && !gone_) {
+    disk_.ForgetFaults();
+    chat.session->ForgetFailures();
+    chat.session->SendAs(op_seq, op);
+    CAIRN_RETURN_IF_ERROR(chat.session->Read(GetClusters{0}).status());
+    failure = chat.session->failure();
+    if (failure.ok()) return absl::OkStatus();
+  }
   if (!Tells(failure, "send the operation again")) return failure;
   if (!MayBeLost(before)) return Wrong("replace refused: {}", failure.ToString());
   ++counts_["replace refused"];
@@ -233,6 +272,7 @@ absl::Status FaultWorld::FinishCheckpoint(Chat& chat, OpSeq op_seq) {
 absl::Status FaultWorld::Create(const CreateSession& request, Oracle oracle) {
   const auto id = Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
   if (absl::IsNotFound(id.status())) return absl::OkStatus();  // the parent went with its sessions
+  if (Tells(id.status(), kNotCommitted)) return absl::OkStatus();  // nobody knows it if it is there
   CAIRN_RETURN_IF_ERROR(id.status());
   Chat chat;
   chat.id = id->id;
@@ -264,10 +304,16 @@ absl::Status FaultWorld::Fork() {
 absl::Status FaultWorld::Delete(std::size_t index) {
   const SessionId id = chats_[index].id;
   chats_.erase(chats_.begin() + static_cast<std::ptrdiff_t>(index));
-  return Await<std::monostate>([&](auto cb) {
-           engine_->DeleteSession({id, ""}, std::move(cb));
-         })
-      .status();
+  absl::Status status;
+  for (int tries = 0; tries < 3; ++tries) {
+    status = Await<std::monostate>([&](auto cb) {
+               engine_->DeleteSession({id, ""}, std::move(cb));
+             }).status();
+    if (absl::IsNotFound(status) && tries > 0) return absl::OkStatus();  // it was done before
+    if (!Tells(status, kNotCommitted)) break;
+    ++counts_["not committed"];
+  }
+  return status;
 }
 
 absl::Status FaultWorld::Restart(bool power_cut) {
@@ -372,10 +418,21 @@ absl::Status FaultWorld::End() {
   ending_ = true;
   CAIRN_RETURN_IF_ERROR(Rest());
   for (Chat& chat : chats_) CAIRN_RETURN_IF_ERROR(RepairAll(chat));
-  CAIRN_RETURN_IF_ERROR(Restart(/*power_cut=*/true));
+  // Without a restart what failed commits have named is given back too.
+  if (Random(2) == 0) CAIRN_RETURN_IF_ERROR(Restart(/*power_cut=*/true));
   const int lost_before = counts_["cluster reported lost"];
   for (Chat& chat : chats_) CAIRN_RETURN_IF_ERROR(CheckAll(chat));
   if (counts_["cluster reported lost"] > lost_before) return Wrong("lost again behind a repair");
+  // Sessions whose creation was not committed, as it seemed, may be there.
+  CAIRN_ASSIGN_OR_RETURN(
+      const std::vector<SessionInfo> sessions,
+      Await<std::vector<SessionInfo>>([&](auto done) { engine_->ListSessions(std::move(done)); }));
+  for (const SessionInfo& info : sessions) {
+    if (std::none_of(chats_.begin(), chats_.end(),
+                     [&](const Chat& chat) { return chat.id == info.session_id; })) {
+      chats_.emplace_back().id = info.session_id;
+    }
+  }
   while (!chats_.empty()) CAIRN_RETURN_IF_ERROR(Delete(chats_.size() - 1));
   CountHits();
   // What was on its way to a new place is given back when its write has ended.

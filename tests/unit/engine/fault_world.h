@@ -25,7 +25,9 @@
 namespace cairn::kv {
 
 // Of the status of carried entries that are gone.
-inline constexpr std::string_view kCarriedLost = "carried entry";
+inline constexpr std::string_view kCarriedLost = "fails its check, each of two times";
+// Of what may be read another time.
+inline constexpr std::string_view kUnreadableNow = "cannot be read now";
 
 template <typename... Args>
 absl::Status Wrong(const fmt::format_string<Args...>& format, Args&&... args) {
@@ -36,6 +38,9 @@ absl::Status Wrong(const fmt::format_string<Args...>& format, Args&&... args) {
 inline bool Tells(const absl::Status& status, std::string_view what) {
   return Message(status).find(what) != std::string::npos;
 }
+
+// Of what a commit that failed would have done; whether it was done is seen later.
+inline constexpr std::string_view kNotCommitted = "commit to the metadata store";
 
 inline bool IsWrong(const absl::Status& status) { return Tells(status, "WRONG"); }
 
@@ -76,8 +81,14 @@ class FaultWorld {
   absl::Status StartEngine();
   void Arm();
   void CountHits();
-  // Whether what was read since `before` may be lost.
+  // Whether what is stored may be damaged, or what was read since `before` come wrong twice.
   bool MayBeLost(const FaultyDiskHits& before);
+  // Whether a read since `before` may have failed twice.
+  bool MayBeUnreadable(const FaultyDiskHits& before);
+  // Whether index rows may be gone: what comes wrong twice while a run is packed anew is left out.
+  bool MayLackRows(const FaultyDiskHits& before);
+  // What cannot be read now is read when the disk is right again.
+  absl::StatusOr<ReadReply> Read(Chat& chat, const ReadOperation& operation);
   absl::StatusOr<KvStats> Stats();
 
   // Each of these: OK; what is wrong; or why the attachment ended.
@@ -115,6 +126,7 @@ class FaultWorld {
 
   const EntryLayout layout_ = SmallLayout();
   const Faults faults_;
+  const bool may_flip_;  // reads come wrong
   std::mt19937_64 random_;
   RandomOperations operations_;
   const std::string directory_;

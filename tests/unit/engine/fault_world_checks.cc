@@ -10,11 +10,11 @@ absl::Status FaultWorld::ReadCarried(Chat& chat) {
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     absl::StatusOr<ReadReply> reply;
     FaultyDiskHits before;
-    // A read that fails is not the end of the session.
+    // What comes wrong twice may come right the next time.
     for (int tries = 0; tries < 2; ++tries) {
       if (tries > 0) disk_.ForgetFaults();
       before = disk_.hits();
-      reply = chat.session->Read(GetCarried{layer});
+      reply = Read(chat, GetCarried{layer});
       if (reply.ok()) break;
     }
     if (Tells(reply.status(), kCarriedLost) && !MayBeLost(before)) {
@@ -82,6 +82,12 @@ absl::Status FaultWorld::CheckCluster(Chat& chat, const Oracle::LayerHead& layer
     lost.insert(cluster);
     return absl::OkStatus();
   }
+  if (fetched.outcome == FetchOutcome::kUnreadable) {
+    if (!fetched.spans.empty()) return wrong("is unreadable, and has spans");
+    if (!MayBeUnreadable(before)) return wrong("is unreadable without a reason");
+    ++counts_["cluster reported unreadable"];
+    return absl::OkStatus();
+  }
   const JoinedCluster joined = Join(layout_, fetched);
   const Positions positions = Positions::FromUnsorted(expected->second);
   if (joined.positions != positions) return wrong("has other positions");
@@ -95,22 +101,22 @@ absl::Status FaultWorld::CheckCluster(Chat& chat, const Oracle::LayerHead& layer
 // Rows may be lost, and none may be of another time; only where one is lost an older record shows.
 absl::Status FaultWorld::CheckIndex(Chat& chat, std::int32_t layer) {
   const FaultyDiskHits before = disk_.hits();
-  CAIRN_ASSIGN_OR_RETURN(const ReadReply records, chat.session->Read(FetchIndex{layer}));
+  CAIRN_ASSIGN_OR_RETURN(const ReadReply records, Read(chat, FetchIndex{layer}));
   if (!RandomOperations::HasRecordsOf(chat.now, layer, std::get<FetchReply>(records))) {
-    if (!MayBeLost(before)) {
+    if (!MayLackRows(before)) {
       return Wrong("session {} layer {} has other index records", chat.id, layer);
     }
     ++counts_["index records lost"];
   }
-  CAIRN_ASSIGN_OR_RETURN(const ReadReply visible, chat.session->Read(FetchIndex{layer, true}));
+  CAIRN_ASSIGN_OR_RETURN(const ReadReply visible, Read(chat, FetchIndex{layer, true}));
   const auto& fetched = std::get<FetchReply>(visible);
   if (fetched.clusters.at(0).outcome == FetchOutcome::kFound) {
     CAIRN_RETURN_IF_ERROR(CheckRows(chat, layer, RandomOperations::VisibleRowsOf(fetched), before));
   } else {
-    if (!MayBeLost(before)) return Wrong("session {} layer {} lost its index", chat.id, layer);
+    if (!MayLackRows(before)) return Wrong("session {} layer {} lost its index", chat.id, layer);
     ++counts_["visible index lost"];
   }
-  CAIRN_ASSIGN_OR_RETURN(const ReadReply reply, chat.session->Read(GetIndex{layer}));
+  CAIRN_ASSIGN_OR_RETURN(const ReadReply reply, Read(chat, GetIndex{layer}));
   return CheckRows(chat, layer, std::get<IndexReply>(reply).rows, before);
 }
 
@@ -118,7 +124,7 @@ absl::Status FaultWorld::CheckRows(Chat& chat, std::int32_t layer,
                                    const std::vector<IndexRow>& rows,
                                    const FaultyDiskHits& before) {
   if (RandomOperations::AreRowsOf(chat.now, layer, rows)) return absl::OkStatus();
-  if (!MayBeLost(before) || !RandomOperations::AreSomeRowsOf(chat.now, layer, rows)) {
+  if (!MayLackRows(before) || !RandomOperations::AreSomeRowsOf(chat.now, layer, rows)) {
     return Wrong("session {} layer {} has other index rows", chat.id, layer);
   }
   ++counts_["index rows lost"];

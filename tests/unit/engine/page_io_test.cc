@@ -162,7 +162,8 @@ TEST_F(PageIoTest, AReadThatFailsWithAHoleIsTriedWithoutIt) {
 
 TEST_F(PageIoTest, OnlyThePagesOfAPieceThatFailsAreLost) {
   Start({.gap_bytes = kPageBytes, .piece_bytes_max = kPiecesOfAnySize});
-  disk_->FailNextReads(2);  // with the hole, and its first piece
+  // With the hole, its two pieces, and the first piece once more.
+  disk_->FailNextReads(4);
   Submit({10, 11, 13});
   Finish();
   ASSERT_TRUE(set_.has_value());
@@ -170,6 +171,28 @@ TEST_F(PageIoTest, OnlyThePagesOfAPieceThatFailsAreLost) {
   EXPECT_TRUE(set_->Failed(PageIndex(11)));
   EXPECT_FALSE(set_->Failed(PageIndex(13)));
   ExpectValue(13, 13);
+}
+
+TEST_F(PageIoTest, WhatFailsOrIsDoubtedIsReadOnceMore) {
+  Start({});
+  disk_->FailNextReads(1);
+  EXPECT_EQ(Read({10, 11, 13}), 2);
+  EXPECT_EQ(device_->stats().error_count, 1);
+  int doubt_count = 0;
+  set_.reset();
+  io_->Read(
+      {PageIndex(20), PageIndex(22)}, ReadCause::kFetch,
+      [&](PageSet set) { set_ = std::move(set); },
+      [&](const PageSet&) {
+        ++doubt_count;
+        return std::vector<PageIndex>{PageIndex(22)};
+      });
+  const std::int64_t before = device_->stats().read_count;
+  Finish();
+  EXPECT_EQ(device_->stats().read_count - before, 3);
+  EXPECT_EQ(doubt_count, 2) << "what came again is looked at too";
+  ExpectValue(20, 20);
+  ExpectValue(22, 22);
 }
 
 TEST_F(PageIoTest, RandomReadsBesideWritesGiveThePagesAsked) {

@@ -154,6 +154,34 @@ TEST(FreeMapTest, RandomUseAgreesWithAPlainList) {
   }
 }
 
+TEST(FreeMapDoubts, WhatNoRowNamesIsFreed) {
+  FreeMap map(20, 2);
+  ASSERT_TRUE(map.MarkUsed(PageIndex(4), 8));
+  map.Doubt(PageIndex(4), 4);
+  FreeMap named(20, 2);
+  ASSERT_TRUE(named.MarkUsed(PageIndex(5), 2));
+  EXPECT_EQ(map.SettleDoubts(map.StartSettling(), named), 2);
+  EXPECT_FALSE(map.has_doubts());
+  for (const int page : {4, 7}) EXPECT_FALSE(map.IsUsed(PageIndex(page))) << page;
+  for (const int page : {5, 6, 8, 11}) EXPECT_TRUE(map.IsUsed(PageIndex(page))) << page;
+  EXPECT_EQ(map.used_count(), 2 + 6);
+}
+
+// Between the reading of the rows and the answer a page may go to somebody else.
+TEST(FreeMapDoubts, APageThatWasFreedMeanwhileIsItsNewOwners) {
+  FreeMap map(20, 2);
+  ASSERT_TRUE(map.MarkUsed(PageIndex(4), 4));
+  map.Doubt(PageIndex(4), 4);
+  const std::int64_t round = map.StartSettling();
+  map.Free(PageIndex(4), 2);
+  ASSERT_TRUE(map.MarkUsed(PageIndex(4), 2));
+  map.Doubt(PageIndex(4), 1);  // by a failure behind the rows that were read
+  EXPECT_EQ(map.SettleDoubts(round, FreeMap(20, 2)), 2);
+  for (const int page : {4, 5}) EXPECT_TRUE(map.IsUsed(PageIndex(page))) << page;
+  for (const int page : {6, 7}) EXPECT_FALSE(map.IsUsed(PageIndex(page))) << page;
+  EXPECT_TRUE(map.has_doubts());
+}
+
 TEST(ExtentTest, FreesItsPagesUnlessARowNamesIt) {
   const auto map = std::make_shared<FreeMap>(20, 2);
   ASSERT_TRUE(map->MarkUsed(PageIndex(4), 4));

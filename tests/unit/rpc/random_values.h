@@ -35,7 +35,7 @@ class RandomValues {
     std::int64_t next = Between(0, 1000);
     for (std::int64_t i = 0; i < count; ++i) {
       out.Append(next);
-      next += Between(1, 3);
+      next += Between(1, 4);
     }
     return out;
   }

@@ -42,6 +42,17 @@ TEST_F(FetchPipelineTest, WrongRepliesAreDataLoss) {
   EXPECT_TRUE(StepWith([](FetchedCluster&) {}).ok());
 }
 
+// What the KV node cannot read now is not lost, and nobody is told to give it up.
+TEST_F(FetchPipelineTest, AnUnreadableClusterIsUnavailableAndTheNextStepGoesOn) {
+  const absl::Status status = StepWith([](FetchedCluster& cluster) {
+    cluster.outcome = FetchOutcome::kUnreadable;
+    cluster.spans.clear();
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_NE(Message(status).find("nothing is known to be lost"), std::string::npos) << status;
+  EXPECT_TRUE(StepWith([](FetchedCluster&) {}).ok());
+}
+
 TEST_F(FetchPipelineTest, RequestsTheNextLayerBeforeThisOneIsDone) {
   const std::unique_ptr<Conversation> conversation = Open(Create());
   Continue(*conversation, Prompt(400), 1);
