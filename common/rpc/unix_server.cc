@@ -1,7 +1,5 @@
 #include "common/rpc/unix_server.h"
 
-#include <unistd.h>
-
 #include <mutex>
 #include <utility>
 
@@ -15,6 +13,12 @@
 
 namespace cairn::rpc {
 namespace {
+
+using NewConnection = grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters;
+
+constexpr int kSilentTimeMaxMs =
+    static_cast<int>(std::chrono::milliseconds(kSilentTimeMax).count());
+constexpr int kIdleTimeMaxMs = static_cast<int>(std::chrono::milliseconds(kIdleTimeMax).count());
 
 // Both switches are process-wide and must be set before the first server is built.
 void EnableHealthAndReflection() {
@@ -30,7 +34,6 @@ void EnableHealthAndReflection() {
 absl::StatusOr<std::unique_ptr<UnixServer>> UnixServer::Start(UnixServerOptions options,
                                                               grpc::Service* service) {
   CAIRN_RETURN_IF_ERROR(CheckSocketPath(options.socket_path));
-  CAIRN_RETURN_IF_ERROR(ClaimSocketPath(options.socket_path));
   std::unique_ptr<UnixServer> server(new UnixServer(std::move(options)));
   CAIRN_RETURN_IF_ERROR(server->Listen(service));
   return server;
@@ -42,13 +45,14 @@ absl::Status UnixServer::Listen(grpc::Service* service) {
   KeepGrpcRuntime();
   EnableHealthAndReflection();
   grpc::ServerBuilder builder;
-  int bound = 0;
-  builder.AddListeningPort("unix:" + options_.socket_path,
-                           grpc::experimental::LocalServerCredentials(UDS), &bound);
+  connections_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::experimental::LocalServerCredentials(UDS));
   builder.RegisterService(service);
   builder.SetMaxReceiveMessageSize(options_.receive_bytes_max);
-  // Without this gRPC would bind a socket beside one that another process has just bound.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Who begins to speak and then says nothing.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kSilentTimeMaxMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleTimeMaxMs);
   // By default a server ends connections that ping more often than every five minutes.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kPingIntervalMs / 2);
@@ -57,13 +61,16 @@ absl::Status UnixServer::Listen(grpc::Service* service) {
     const ServingPriority serving(0);
     server_ = builder.BuildAndStart();
   }
-  if (server_ == nullptr || bound == 0) {
-    return Internal(
-        "bind socket {}: gRPC refused it; check that its directory exists and is writable",
-        options_.socket_path);
-  }
+  if (server_ == nullptr) return Internal("gRPC made no server for {}", options_.socket_path);
   SetServing(false);
-  return SetSocketMode(options_.socket_path, options_.socket_mode);
+  CAIRN_ASSIGN_OR_RETURN(acceptor_, UnixAcceptor::Start({.socket_path = options_.socket_path,
+                                                         .socket_mode = options_.socket_mode},
+                                                        [this](UniqueFd connection) {
+                                                          NewConnection taken;
+                                                          taken.fd = connection.Release();
+                                                          connections_->HandleNewConnection(&taken);
+                                                        }));
+  return absl::OkStatus();
 }
 
 void UnixServer::SetServing(bool serving) {
@@ -74,11 +81,11 @@ void UnixServer::SetServing(bool serving) {
 }
 
 void UnixServer::Shutdown(std::chrono::milliseconds time_max) {
+  acceptor_.reset();
   if (server_ == nullptr) return;
   server_->Shutdown(std::chrono::system_clock::now() + time_max);
   server_->Wait();
   server_.reset();
-  ::unlink(options_.socket_path.c_str());
 }
 
 }  // namespace cairn::rpc

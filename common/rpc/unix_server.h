@@ -1,5 +1,5 @@
 // UnixServer serves one gRPC service on a Unix socket, with the standard health service and
-// reflection.
+// reflection. UnixAcceptor accepts for it, whose limits are those of this server.
 //
 // Threading:  methods may be called from any thread, one at a time.
 // Blocking:   Start binds the socket; Shutdown waits for calls up to its deadline.
@@ -20,9 +20,14 @@
 #include <grpcpp/server_builder.h>
 
 #include "common/base/status.h"
+#include "common/rpc/unix_acceptor.h"
 #include "common/rpc/unix_socket.h"
 
 namespace cairn::rpc {
+
+// A connection without a call is closed then; a client's library opens another one when it needs
+// it.
+inline constexpr std::chrono::seconds kIdleTimeMax{60};
 
 struct UnixServerOptions {
   // Absolute.
@@ -56,7 +61,9 @@ class UnixServer {
   absl::Status Listen(grpc::Service* service);
 
   const UnixServerOptions options_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<UnixAcceptor> acceptor_;
 };
 
 }  // namespace cairn::rpc

@@ -70,6 +70,17 @@ absl::Status CheckSocketPath(const std::string& path) {
       path, size, kSocketPathBytesMax - kSuffixBytes, kSocketPathBytesMax, kHandshakeSuffix);
 }
 
+namespace {
+
+absl::Status SocketIsTaken(const std::string& path) {
+  return AlreadyExists(
+      "socket {} is taken: a running process serves it; stop that one or choose another socket "
+      "path",
+      path);
+}
+
+}  // namespace
+
 absl::Status ClaimSocketPath(const std::string& path) {
   CAIRN_RETURN_IF_ERROR(CheckLength(path));
   struct stat info {};
@@ -83,10 +94,7 @@ absl::Status ClaimSocketPath(const std::string& path) {
   }
   absl::StatusOr<UniqueFd> connection = ConnectToSocket(path, std::chrono::milliseconds(0));
   if (connection.ok() || connection.status().code() == absl::StatusCode::kResourceExhausted) {
-    return AlreadyExists(
-        "socket {} is taken: a running process serves it; stop that one or choose another socket "
-        "path",
-        path);
+    return SocketIsTaken(path);
   }
   if (connection.status().code() != absl::StatusCode::kUnavailable &&
       connection.status().code() != absl::StatusCode::kNotFound) {
@@ -98,22 +106,20 @@ absl::Status ClaimSocketPath(const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::Status SetSocketMode(const std::string& path, mode_t mode) {
-  if (::chmod(path.c_str(), mode) == 0) return absl::OkStatus();
-  return ErrnoStatus(errno, fmt::format("set mode {:o} of socket {}", mode, path));
-}
-
 absl::StatusOr<UniqueFd> ListenOnSocket(const std::string& path, mode_t mode) {
   CAIRN_RETURN_IF_ERROR(CheckLength(path));
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return ErrnoStatus(errno, "create a Unix socket");
   const sockaddr_un address = AddressOf(path);
   if (::bind(fd.get(), General(address), sizeof(address)) != 0) {
+    if (errno == EADDRINUSE) return SocketIsTaken(path);
     return ErrnoStatus(errno, fmt::format("bind socket {}", path));
   }
   // Before listen nobody can connect, so the mode is in force from the first connection on.
-  CAIRN_RETURN_IF_ERROR(SetSocketMode(path, mode));
-  if (::listen(fd.get(), kHandshakeBacklog) != 0) {
+  if (::chmod(path.c_str(), mode) != 0) {
+    return ErrnoStatus(errno, fmt::format("set mode {:o} of socket {}", mode, path));
+  }
+  if (::listen(fd.get(), kListenBacklog) != 0) {
     return ErrnoStatus(errno, fmt::format("listen on socket {}", path));
   }
   return fd;

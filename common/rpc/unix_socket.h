@@ -22,7 +22,7 @@ inline constexpr std::int64_t kSocketPathBytesMax = 107;
 inline constexpr char kHandshakeSuffix[] = ".handshake";
 // Only the owner may connect, unless the config says otherwise.
 inline constexpr mode_t kSocketModeDefault = 0600;
-inline constexpr int kHandshakeBacklog = 16;
+inline constexpr int kListenBacklog = 64;
 
 // An owned file descriptor; move-only.
 class UniqueFd {
@@ -49,9 +49,6 @@ absl::Status CheckSocketPath(const std::string& path);
 // Makes `path` free to bind: removes a socket that no process serves any more. ALREADY_EXISTS when
 // a live server answers there, or when the path is something else than a socket.
 absl::Status ClaimSocketPath(const std::string& path);
-
-// Sets the mode of a socket that another library has bound.
-absl::Status SetSocketMode(const std::string& path, mode_t mode);
 
 // A listening socket, non-blocking. REQUIRES: ClaimSocketPath succeeded.
 absl::StatusOr<UniqueFd> ListenOnSocket(const std::string& path, mode_t mode);

@@ -27,8 +27,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int kListenBacklog = 64;
 // How soon accepting is tried again when the process has no more file descriptors or memory.
 constexpr std::chrono::milliseconds kAcceptRetryInterval{100};
-// How often that is told.
-constexpr std::chrono::seconds kAcceptErrorLogInterval{60};
 // How long a new connection waits for the place of one that was idle.
 constexpr std::chrono::milliseconds kPlaceTimeMax{1000};
 
@@ -194,12 +192,11 @@ void HttpServer::Accept() {
 void HttpServer::HandleAcceptError(int error) {
   if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return;
   const Clock::time_point now = Clock::now();
-  if (!told_.has_value() || now - *told_ > kAcceptErrorLogInterval) {
+  if (tell_no_descriptors_.IsDue(now)) {
     LogWarning(
         "{}; HTTP clients wait meanwhile, and idle connections are closed: raise the limit of open "
         "files, or close what else has them",
         Message(ErrnoStatus(error, fmt::format("accept a connection on {}", address_.ToText()))));
-    told_ = now;
   }
   const MutexLock lock(mutex_);
   EndIdlestLocked();

@@ -19,6 +19,7 @@
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/log/seldom.h"
 #include "compute-node/http/http_types.h"
 #include "compute-node/http/listen_address.h"
 
@@ -77,7 +78,7 @@ class HttpServer {
   MemoryBudget& memory_;
   const int listener_;
   std::atomic<bool> refusing_{false};
-  std::optional<Clock::time_point> told_;  // the accept thread's: when it last told of an error
+  Seldom tell_no_descriptors_;  // the accept thread's
   std::thread accept_thread_;
 
   Mutex mutex_;

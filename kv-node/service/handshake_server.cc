@@ -70,12 +70,18 @@ bool HandshakeServer::AcceptOne() {
   const rpc::UniqueFd connection(
       ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (connection.valid()) {
+    if (std::exchange(told_no_descriptors_, false)) {
+      LogInfo("connections are accepted again socket={}", socket_path_);
+    }
     Answer(connection);
     return true;
   }
   if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS) return true;
-  LogWarning("handshake socket={} error=\"no descriptor left: raise the limit of open files\"",
-             socket_path_);
+  if (tell_no_descriptors_.IsDue()) {
+    told_no_descriptors_ = true;
+    LogWarning("handshake socket={} error=\"no descriptor left: raise the limit of open files\"",
+               socket_path_);
+  }
   return false;
 }
 

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "common/base/status.h"
+#include "common/log/seldom.h"
 #include "common/rpc/unix_socket.h"
 #include "kv-node/engine/engine.h"
 #include "kv-node/service/token_registry.h"
@@ -46,6 +47,8 @@ class HandshakeServer {
   const rpc::UniqueFd stop_;  // an eventfd
   TokenRegistry* const registry_;
   const Engine* const engine_;
+  Seldom tell_no_descriptors_;        // the thread's
+  bool told_no_descriptors_ = false;  // the thread's: and not yet that there are some
   std::thread thread_;
 };
 

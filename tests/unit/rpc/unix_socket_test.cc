@@ -91,7 +91,7 @@ TEST_F(UnixSocketTest, ServerThatAcceptsNobodyIsBusy) {
     absl::StatusOr<UniqueFd> connection = ConnectToSocket(Path("s"), std::chrono::milliseconds(1));
     status = connection.status();
     if (connection.ok()) waiting.push_back(*std::move(connection));
-    ASSERT_LE(waiting.size(), 2U * kHandshakeBacklog);
+    ASSERT_LE(waiting.size(), 2U * kListenBacklog);
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_EQ(ClaimSocketPath(Path("s")).code(), absl::StatusCode::kAlreadyExists);
