@@ -17,7 +17,7 @@ struct DirectIo {
 // open() with O_DIRECT, and without it where the file system refuses that. Returns the descriptor.
 absl::StatusOr<int> OpenPreferDirect(const std::string& path, int flags, unsigned mode);
 
-// Reads the first page of a file that holds at least one. `fd` is from OpenPreferDirect().
+// Reads a page of a file that holds at least one. `fd` is from OpenPreferDirect().
 absl::StatusOr<DirectIo> VerifyDirect(int fd, const std::string& path);
 
 }  // namespace cairn::kv
