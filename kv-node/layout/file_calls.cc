@@ -8,9 +8,15 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
+#include <fstream>
 #include <new>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "common/log/log.h"
 
 namespace cairn::kv {
 namespace {
@@ -25,11 +31,37 @@ bool SetLock(int fd, short type) {
   return fcntl(fd, F_OFD_SETLK, &lock) == 0;
 }
 
+// The kernel does not say who has such a lock. So: who else has the file open, as far as this
+// process may see it.
+std::string UserOf(int fd) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path file = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd), error);
+  const std::string self = std::to_string(::getpid());
+  for (fs::directory_iterator process("/proc", error), end; !error && process != end;
+       process.increment(error)) {
+    const std::string pid = process->path().filename().string();
+    if (pid == self || pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::error_code gone;
+    for (fs::directory_iterator open(process->path() / "fd", gone); !gone && open != end;
+         open.increment(gone)) {
+      std::error_code unseen;
+      if (fs::read_symlink(open->path(), unseen) != file) continue;
+      std::ifstream comm(process->path() / "comm");
+      std::string name;
+      std::getline(comm, name);
+      return fmt::format("process {} ({})", pid, name);
+    }
+  }
+  return "a process that has ended a moment ago, or that cannot be seen from here";
+}
+
 }  // namespace
 
 absl::Status LockExtentFile(int fd, const std::string& directory, std::chrono::milliseconds wait,
                             LockKind kind) {
   const auto deadline = std::chrono::steady_clock::now() + wait;
+  bool told = false;
   for (;;) {
     if (SetLock(fd, kind == LockKind::kShared ? F_RDLCK : F_WRLCK)) return absl::OkStatus();
     if (errno != EAGAIN && errno != EACCES) {
@@ -37,10 +69,13 @@ absl::Status LockExtentFile(int fd, const std::string& directory, std::chrono::m
     }
     if (std::chrono::steady_clock::now() >= deadline) {
       return Unavailable(
-          "another cairn-kv-node uses {} (or cairn-kv-util looks at it); stop it, or choose "
-          "another "
-          "directory",
-          directory);
+          "another cairn-kv-node uses {} (or cairn-kv-util looks at it): {}; stop it, or choose "
+          "another directory",
+          directory, UserOf(fd));
+    }
+    if (!std::exchange(told, true)) {
+      LogWarning("{} is in use by {}: waiting for its end, at most {} ms", directory, UserOf(fd),
+                 wait.count());
     }
     std::this_thread::sleep_for(kLockRetry);
   }

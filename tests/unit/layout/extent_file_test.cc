@@ -157,6 +157,27 @@ TEST_F(ExtentFileTest, ADirectoryInUseIsUnavailable) {
   EXPECT_TRUE(ExtentFile::Open(Options()).ok());
 }
 
+TEST_F(ExtentFileTest, WhoUsesADirectoryIsNamed) {
+  MakeStore();
+  int pipe_ends[2];
+  ASSERT_EQ(pipe2(pipe_ends, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto held = ExtentFile::Open(Options());
+    const bool told = write(pipe_ends[1], "x", 1) == 1;
+    while (held.ok() && told) pause();
+    _exit(1);
+  }
+  char byte = 0;
+  EXPECT_EQ(read(pipe_ends[0], &byte, 1), 1);
+  const absl::Status status = ExtentFile::Open(Options()).status();
+  EXPECT_TRUE(Says(status, fmt::format("process {} (", child))) << status;
+  EXPECT_EQ(kill(child, SIGKILL), 0);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  for (const int end : pipe_ends) close(end);
+}
+
 TEST_F(ExtentFileTest, AFileJustCreatedIsLockedToo) {
   const auto file = ExtentFile::Create(Options(), {.size_bytes = kMiB});
   ASSERT_TRUE(file.ok());
