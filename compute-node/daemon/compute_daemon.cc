@@ -9,7 +9,9 @@
 
 #include "common/base/thread.h"
 #include "common/daemon/paths.h"
+#include "common/daemon/sd_notify.h"
 #include "common/log/log.h"
+#include "common/rpc/starting_mark.h"
 #include "compute-node/kv_client/grpc_kv_node.h"
 #include "compute-node/kv_client/in_process_kv_node.h"
 #include "compute-node/service/stored_sessions.h"
@@ -65,6 +67,28 @@ std::string CreatorName(const std::string& socket_path) {
   if (name.size() > size_max) name.erase(0, name.size() - size_max);
   return name;
 }
+
+// A KV node that makes its store takes as long as that takes. Asks systemd for more time meanwhile.
+class StartingKvNode {
+ public:
+  explicit StartingKvNode(const std::string& socket_path) : socket_path_(socket_path) {}
+
+  bool IsThere() {
+    if (!rpc::IsStarting(socket_path_)) return false;
+    if (asked_time_ == Clock::time_point()) {
+      LogInfo("cairn-kv-node is starting socket={}: waiting as long as that takes", socket_path_);
+    }
+    const Clock::time_point now = Clock::now();
+    if (now - asked_time_ < std::chrono::seconds(1)) return true;
+    asked_time_ = now;
+    SdNotify("EXTEND_TIMEOUT_USEC=30000000\nSTATUS=waiting for cairn-kv-node");
+    return true;
+  }
+
+ private:
+  const std::string& socket_path_;
+  Clock::time_point asked_time_;
+};
 
 }  // namespace
 
@@ -263,9 +287,11 @@ absl::StatusOr<std::unique_ptr<KvNode>> ComputeDaemon::ReachKvNode() {
   options.realtime_priority = config_.realtime_priority();
   CAIRN_RETURN_IF_ERROR(
       Annotate(ServingPriority(options.realtime_priority).status(), "realtime_priority"));
-  const Clock::time_point deadline = Clock::now() + options.reconnect_time_max;
+  Clock::time_point deadline = Clock::now() + options.reconnect_time_max;
+  StartingKvNode starting(config_.kv_socket_path());
   bool told = false;
   for (;;) {
+    if (starting.IsThere()) deadline = Clock::now() + options.reconnect_time_max;
     absl::StatusOr<std::unique_ptr<GrpcKvNode>> node =
         GrpcKvNode::Connect(config_.kv_socket_path(), options);
     if (node.ok()) return std::unique_ptr<KvNode>(*std::move(node));

@@ -42,7 +42,9 @@ constexpr std::array kKeys = {
     ConfigKey{
         "kv_wait_seconds",
         "Seconds to wait for the KV node at start, and when it goes away later. They\n"
-        "count from when it went away: what begins after them fails at once until it is back."},
+        "count from when it went away: what begins after them fails at once until it is back.\n"
+        "One that is on its way, as while it makes its store, is waited for as long as that "
+        "takes."},
     ConfigKey{"kv_ram_bytes",
               "With kv: \"ram\": memory for all conversations. Used for what is written only."},
     ConfigKey{"threads", "Threads that compute. 0: one for each processor."},

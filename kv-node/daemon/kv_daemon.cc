@@ -8,6 +8,7 @@
 #include "common/base/thread.h"
 #include "common/daemon/paths.h"
 #include "common/log/log.h"
+#include "common/rpc/starting_mark.h"
 #include "kv-node/daemon/battery.h"
 #include "kv-node/daemon/calibration.h"
 #include "kv-node/daemon/resize.h"
@@ -27,6 +28,7 @@ absl::StatusOr<std::unique_ptr<KvDaemon>> KvDaemon::Start(const KvNodeConfig& co
   std::unique_ptr<KvDaemon> daemon(new KvDaemon(config));
   CAIRN_RETURN_IF_ERROR(MakeDirectory(config.data_dir(), "data_dir"));
   CAIRN_RETURN_IF_ERROR(MakeSocketDirectory(config.socket_path()));
+  const rpc::StartingMark starting(config.socket_path());
   CAIRN_RETURN_IF_ERROR(daemon->OpenExtentFile(progress));
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, daemon->OpenMetadata());
   CAIRN_RETURN_IF_ERROR(daemon->Resize(*meta, progress));

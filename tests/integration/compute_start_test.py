@@ -2,6 +2,7 @@
 
 Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3 tests/integration/compute_start_test.py
 """
+import fcntl
 import os
 import pty
 import subprocess
@@ -44,6 +45,23 @@ class StartTest(unittest.TestCase):
                         words=[cairn.socket])
             self.refuse("--model", "x", "--log-level", "loud", words=["log_level is 'loud'", "trace, debug"])
             self.refuse("--model", cairn.model, "--kv", "ram", "--socket", "/tmp/" + "x" * 200, words=["bytes"])
+
+    def test_a_kv_node_that_is_starting_is_waited_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = os.path.join(folder, "compute.conf")
+            socket = os.path.join(folder, "kv.sock")
+            with open(config, "w", encoding="utf-8") as file:
+                file.write(f'kv_wait_seconds: 0\nkv_socket_path: "{socket}"\n'
+                           f'socket_path: "{folder}/compute.sock"\nmodel_path: "{daemons.MODEL}"\n')
+            with open(socket + ".starting", "w", encoding="utf-8") as mark:
+                fcntl.flock(mark, fcntl.LOCK_EX)
+                with subprocess.Popen([binary("cairn-compute-node"), "--config", config, "--log", "stderr"],
+                                      stderr=subprocess.PIPE, text=True) as node:
+                    lines = iter(node.stderr.readline, "")
+                    self.assertTrue(any("cairn-kv-node is starting" in line for line in lines))
+                    fcntl.flock(mark, fcntl.LOCK_UN)
+                    self.assertTrue(any("cannot reach cairn-kv-node" in line for line in lines))
+                    self.assertEqual(node.wait(daemons.START_TIMEOUT_S), 1)
 
     def test_bad_configuration_names_the_line(self):
         with Cairn() as cairn:
