@@ -23,6 +23,7 @@
 #include "kv-node/meta/rocksdb_options.h"
 #include "kv-node/meta/rocksdb_reader.h"
 #include "kv-node/meta/sequence_check.h"
+#include "kv-node/meta/store_place.h"
 
 namespace cairn::kv {
 namespace {
@@ -62,7 +63,10 @@ class MetaStore::Impl final : public RocksDbReader {
     CAIRN_RETURN_IF_ERROR(FromRocksDb(setup_.options.env->CreateDirIfMissing(options_.path),
                                       fmt::format("make the directory {}", options_.path)));
     CAIRN_RETURN_IF_ERROR(OpenFiles());
-    if (!options_.in_memory) CAIRN_RETURN_IF_ERROR(SyncParent(options_.path));
+    if (!options_.in_memory) {
+      CAIRN_RETURN_IF_ERROR(SyncParent(options_.path));
+      place_.Remember({options_.extent_path, options_.path, options_.path + "/IDENTITY"});
+    }
     thread_ = StartThread("kv-meta", [this] { Run(); });
     return absl::OkStatus();
   }
@@ -139,15 +143,13 @@ class MetaStore::Impl final : public RocksDbReader {
   }
 
   // Takes a task, or neighbouring batches up to kMetaGroupBytesMax. Empty: the store is closing and
-  // all is done, or it is time to open the files anew.
+  // all is done, or it is time to look at the files, or to open them anew.
   std::vector<Item> Next() {
     MutexLock lock(mutex_);
     while (queue_.empty() && !stopping_) {
-      if (broken_.ok()) {
-        changed_.Wait(mutex_);
-      } else if (!changed_.WaitUntil(mutex_, recover_time_)) {
-        break;
-      }
+      const auto look = std::chrono::steady_clock::now() + options_.look_each;
+      const auto due = broken_.ok() ? look : std::min(look, recover_time_);
+      if (!changed_.WaitUntil(mutex_, due)) break;
     }
     std::vector<Item> group;
     std::int64_t bytes = 0;
@@ -173,6 +175,7 @@ class MetaStore::Impl final : public RocksDbReader {
       if (!broken_.ok() && std::chrono::steady_clock::now() >= recover_time_) Recover();
       if (group.empty()) {
         if (Stopping()) return;
+        LookAtPlace().IgnoreError();  // commits are told
         continue;
       }
       if (group.front().task) {
@@ -187,6 +190,22 @@ class MetaStore::Impl final : public RocksDbReader {
   bool Stopping() {
     MutexLock lock(mutex_);
     return stopping_ && queue_.empty();
+  }
+
+  // What is stored in files that nobody finds again is not durable.
+  absl::Status LookAtPlace() {
+    absl::Status status = place_.Check();
+    const bool lost = !status.ok();
+    if (lost != std::exchange(place_is_lost_, lost)) {
+      if (lost) {
+        LogError("store lost error=\"{}\"", Message(status));
+        MutexLock lock(mutex_);
+        ++stats_.lost_place_count;
+      } else {
+        LogInfo("store is back path={}", options_.path);
+      }
+    }
+    return status;
   }
 
   // After a failed write or sync nothing is known about what reached the disk. Opening the files
@@ -230,6 +249,7 @@ class MetaStore::Impl final : public RocksDbReader {
   }
 
   absl::Status Write(const std::vector<Item>& group) {
+    CAIRN_RETURN_IF_ERROR(LookAtPlace());
     if (!broken_.ok()) return broken_;
     rocksdb::WriteBatch batch;
     for (const Item& item : group) {
@@ -321,6 +341,8 @@ class MetaStore::Impl final : public RocksDbReader {
   // Of the metadata thread.
   absl::Status broken_;  // why nothing is committed until the files are opened anew
   std::chrono::steady_clock::time_point recover_time_;
+  StorePlace place_;
+  bool place_is_lost_ = false;
 
   std::atomic<std::uint64_t> durable_sequence_ = 0;
 

@@ -126,6 +126,8 @@ struct MetaOptions {
   std::function<void(std::uint64_t sequence)> on_clean_close = nullptr;
   // How often to try to open the files anew after a failed write.
   std::chrono::milliseconds recover_each = std::chrono::seconds(1);
+  // How often to look whether the files are still there, beside before each commit.
+  std::chrono::milliseconds look_each = std::chrono::seconds(2);
   // For tests: puts a file system in between.
   std::function<std::shared_ptr<rocksdb::FileSystem>(std::shared_ptr<rocksdb::FileSystem> base)>
       wrap_file_system = nullptr;
@@ -139,7 +141,8 @@ struct MetaStats {
   std::int64_t block_cache_bytes = 0;
   std::int64_t memtable_bytes = 0;
   std::int64_t table_reader_bytes = 0;
-  std::int64_t recovered_count = 0;  // how often the files were opened anew after a failed write
+  std::int64_t recovered_count = 0;   // how often the files were opened anew after a failed write
+  std::int64_t lost_place_count = 0;  // how often they were found deleted, moved or replaced
 };
 
 // What reached files since the store was opened.

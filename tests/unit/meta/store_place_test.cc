@@ -1,0 +1,87 @@
+// A store whose files are deleted, moved or replaced while it is open: nothing is acknowledged that
+// nobody would find again.
+#include "kv-node/meta/store_place.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/tools/says.h"
+#include "tests/tools/temp_dir.h"
+#include "tests/unit/meta/meta_testing.h"
+
+namespace cairn::kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+class StorePlaceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::ofstream(extents_) << "pages";
+    store_ = OpenOrFail({.path = meta_, .extent_path = extents_, .look_each = look_each_});
+    ASSERT_TRUE(Commit().ok());
+  }
+  absl::Status Commit() { return store_->CommitAndWait(PutOne(Family::kSegments, "k", "v")); }
+  void ExpectRefused(const std::string& path, const std::string& what) {
+    for (int i = 0; i < 2; ++i) {
+      const absl::Status status = Commit();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+      EXPECT_TRUE(test::Says(status, fmt::format("{} was {}", path, what))) << status;
+      EXPECT_TRUE(test::Says(status, "put the right one back")) << status;
+    }
+  }
+  // Moves `path` away and back.
+  void ExpectRefusedWithout(const std::string& path) {
+    fs::rename(path, aside_);
+    ExpectRefused(path, "deleted or moved");
+    fs::rename(aside_, path);
+    EXPECT_TRUE(Commit().ok());
+  }
+
+  cairn::test::TempDir dir_;
+  const std::string meta_ = dir_.File("meta");
+  const std::string extents_ = dir_.File("extents");
+  const std::string aside_ = dir_.File("aside");
+  std::chrono::milliseconds look_each_ = std::chrono::hours(1);
+  std::unique_ptr<MetaStore> store_;
+};
+
+TEST_F(StorePlaceTest, WithoutAFileNothingIsCommittedUntilItIsBack) {
+  ExpectRefusedWithout(extents_);
+  ExpectRefusedWithout(meta_);
+  ExpectRefusedWithout(meta_ + "/IDENTITY");
+}
+
+TEST_F(StorePlaceTest, AnotherFileIsNotTheStores) {
+  fs::rename(extents_, aside_);
+  fs::copy(aside_, extents_);
+  ExpectRefused(extents_, "replaced");
+  fs::rename(aside_, extents_);
+  fs::rename(meta_, aside_);
+  fs::copy(aside_, meta_);
+  ExpectRefused(meta_, "replaced");
+}
+
+TEST_F(StorePlaceTest, WhatIsDeletedIsFoundOutByTheNextCommit) {
+  fs::remove_all(meta_);
+  ExpectRefused(meta_, "deleted or moved");
+}
+
+class IdleStorePlaceTest : public StorePlaceTest {
+ protected:
+  IdleStorePlaceTest() { look_each_ = std::chrono::milliseconds(1); }
+};
+
+TEST_F(IdleStorePlaceTest, ItIsNoticedWithoutACommit) {
+  fs::remove(extents_);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (store_->stats().lost_place_count == 0) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+  }
+  ExpectRefused(extents_, "deleted or moved");
+  EXPECT_EQ(store_->stats().lost_place_count, 1);
+}
+
+}  // namespace
+}  // namespace cairn::kv
