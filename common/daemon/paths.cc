@@ -1,5 +1,6 @@
 #include "common/daemon/paths.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -74,6 +75,32 @@ absl::Status MakeDirectory(const std::string& path, std::string_view key) {
   if (!error && fs::is_directory(path, error)) return absl::OkStatus();
   return ErrnoStatus(error ? error.value() : ENOTDIR,
                      fmt::format("make directory {} ({})", path, key));
+}
+
+absl::Status CheckPrivate(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT) return absl::OkStatus();
+    return ErrnoStatus(errno, fmt::format("look at {}", path));
+  }
+  if (info.st_uid != ::geteuid()) {
+    return FailedPrecondition(
+        "{} belongs to user {}, and this process runs as user {}: its owner could change what is "
+        "stored. Give it to this user (`chown -R {} {}`), or start as that one",
+        path, info.st_uid, ::geteuid(), ::geteuid(), path);
+  }
+  const mode_t mode = info.st_mode & 0777;
+  if ((mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return FailedPrecondition(
+        "{} has mode {:04o}: other users could change what is stored. Take that from them with "
+        "`chmod go-w {}`",
+        path, mode, path);
+  }
+  if (S_ISREG(info.st_mode) && (mode & (S_IRGRP | S_IROTH)) != 0) {
+    LogWarning("{} has mode {:04o}: other users may read what is stored; `chmod go= {}`", path,
+               mode, path);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status MakeSocketDirectory(const std::string& socket_path) {

@@ -52,7 +52,11 @@ absl::Status CheckLogKeys(const std::string& log_path, const std::string& log_le
 
 // Makes a directory with those above it; OK when it is there. `key` says what it is for.
 absl::Status MakeDirectory(const std::string& path, std::string_view key);
-// The same for the directory of a socket.
+// A directory or file whose contents only this user may change; OK when it is not there.
+// FAILED_PRECONDITION: it is another user's, or others may write to it. That others may read a file
+// is logged.
+absl::Status CheckPrivate(const std::string& path);
+// MakeDirectory for the directory of a socket.
 absl::Status MakeSocketDirectory(const std::string& socket_path);
 
 }  // namespace cairn

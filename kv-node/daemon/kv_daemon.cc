@@ -27,6 +27,9 @@ absl::StatusOr<std::unique_ptr<KvDaemon>> KvDaemon::Start(const KvNodeConfig& co
   const StartProgress progress(stop_signal);
   std::unique_ptr<KvDaemon> daemon(new KvDaemon(config));
   CAIRN_RETURN_IF_ERROR(MakeDirectory(config.data_dir(), "data_dir"));
+  for (const char* name : {"", kExtentFileName, kMetaDirectoryName}) {
+    CAIRN_RETURN_IF_ERROR(CheckPrivate((fs::path(config.data_dir()) / name).string()));
+  }
   CAIRN_RETURN_IF_ERROR(MakeSocketDirectory(config.socket_path()));
   const rpc::StartingMark starting(config.socket_path());
   CAIRN_RETURN_IF_ERROR(daemon->OpenExtentFile(progress));

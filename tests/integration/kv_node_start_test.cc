@@ -190,6 +190,17 @@ TEST_F(KvNodeStartTest, ExtentFileThatNeverHadMetadataIsANewStore) {
   ExpectConversation();
 }
 
+TEST_F(KvNodeStartTest, AStoreThatOthersMayChangeIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(MakeStore());
+  for (const std::string& path : {node_.data_dir(), ExtentFile(), MetaDirectory()}) {
+    const fs::perms before = fs::status(path).permissions();
+    fs::permissions(path, fs::perms::all);
+    ExpectRefused(node_, {path, "mode 0777", "chmod go-w"});
+    fs::permissions(path, before);
+  }
+  ASSERT_NO_FATAL_FAILURE(MakeStore());
+}
+
 TEST_F(KvNodeStartTest, DataDirectoryThatCannotBeMadeIsNamed) {
   std::ofstream(node_.directory() + "/file") << "x";
   node_.SetConfig("data_dir", '"' + node_.directory() + "/file/store\"");

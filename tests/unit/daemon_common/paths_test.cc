@@ -1,5 +1,8 @@
 #include "common/daemon/paths.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -20,6 +23,30 @@ TEST(PathsTest, DefaultsFollowTheEnvironment) {
   const Environment root{"/root", "/state", "", true};
   EXPECT_EQ(DefaultStateDir(root), "/var/lib/cairn");
   EXPECT_EQ(DefaultSocketPath(root, "a.sock", "/data"), "/run/cairn/a.sock");
+}
+
+TEST(PathsTest, WhatOthersMayChangeIsNotPrivate) {
+  const test::TempDir folder;
+  const std::string file = folder.File("f");
+  EXPECT_TRUE(CheckPrivate(file).ok());  // not there
+  std::ofstream(file) << "x";
+  for (const std::string& path : {folder.path(), file}) {
+    for (const mode_t mode : {0777, 0770, 0702, 0720}) {
+      ASSERT_EQ(::chmod(path.c_str(), mode), 0);
+      const absl::Status status = CheckPrivate(path);
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+      EXPECT_NE(Message(status).find("chmod go-w " + path), std::string::npos) << status;
+    }
+    for (const mode_t mode : {0700, 0755, 0744}) {
+      ASSERT_EQ(::chmod(path.c_str(), mode), 0);
+      EXPECT_TRUE(CheckPrivate(path).ok()) << path << " " << mode;
+    }
+  }
+  if (::geteuid() != 0) GTEST_SKIP() << "only root gives files away";
+  for (const std::string& path : {file, folder.path()}) {
+    ASSERT_EQ(::chown(path.c_str(), 65534, 65534), 0);
+    EXPECT_NE(Message(CheckPrivate(path)).find("belongs to user 65534"), std::string::npos);
+  }
 }
 
 TEST(PathsTest, LogIsAFileOnATerminalOnly) {
