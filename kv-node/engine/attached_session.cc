@@ -149,7 +149,26 @@ AttachedSession::Applied AttachedSession::Finish(OpSeq op_seq, const absl::Statu
   return Applied::kYes;
 }
 
+absl::Status AttachedSession::CheckPlace(const ChangingOperation& operation) const {
+  std::int32_t layer = 0;
+  std::int32_t head = kAllHeads;
+  std::visit(
+      [&](const auto& op) {
+        if constexpr (requires { op.layer; }) layer = op.layer;
+        if constexpr (requires { op.head; }) head = op.head;
+      },
+      operation);
+  if (layer >= 0 && layer < row_.layout.layer_count && head >= kAllHeads &&
+      head < row_.layout.head_count) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument("layer {} head {} does not exist: the session has {} layers of {} heads",
+                         layer, head, row_.layout.layer_count, row_.layout.head_count);
+}
+
 AttachedSession::Applied AttachedSession::ApplyChange(OpSeq op_seq, ChangingOperation& operation) {
+  const absl::Status place = CheckPlace(operation);
+  if (!place.ok()) return Finish(op_seq, place);
   if (auto* append = std::get_if<Append>(&operation)) return ApplyAppend(op_seq, *append);
   if (auto* stage = std::get_if<StageCarried>(&operation)) return ApplyStageCarried(op_seq, *stage);
   if (auto* checkpoint = std::get_if<Checkpoint>(&operation)) {
@@ -157,9 +176,6 @@ AttachedSession::Applied AttachedSession::ApplyChange(OpSeq op_seq, ChangingOper
   }
   if (auto* replace = std::get_if<Replace>(&operation)) return ApplyReplace(op_seq, *replace);
   if (auto* rows = std::get_if<PutIndexRows>(&operation)) {
-    if (rows->layer < 0 || rows->layer >= row_.layout.layer_count) {
-      return Finish(op_seq, InvalidArgument("layer {} does not exist", rows->layer));
-    }
     const absl::Status status = state_->CheckIndexRows(*rows);
     if (!status.ok()) return Finish(op_seq, status);
     state_->PutIndexRows(rows->layer, rows->rows);

@@ -110,6 +110,8 @@ class AttachedSession {
   // Whether buffers of I/O and unsent replies leave room; if not, their release wakes the engine.
   bool HasIoRoom();
   Applied ApplyStageCarried(OpSeq op_seq, StageCarried& op);
+  // The layer and head that an operation names, if it names anything in them or not.
+  absl::Status CheckPlace(const ChangingOperation& operation) const;
   absl::Status CheckAppend(const Append& op) const;
   absl::Status CheckCarried(std::int32_t layer, const CarriedEntries& entries) const;
   absl::Status CheckEntries(std::int32_t layer, std::int32_t head, const Positions& positions,

@@ -145,6 +145,37 @@ TEST_F(EngineTest, OperationsBehindAFailedOneAreRefusedUntilItComesAgain) {
   EXPECT_EQ(std::get<FetchReply>(*reply).clusters.at(0).outcome, FetchOutcome::kFound);
 }
 
+TEST_F(EngineTest, APlaceThatDoesNotExistIsRefusedAlsoWithNothingInIt) {
+  auto session = Open(Create());
+  const std::int32_t layers = layout_.layer_count;
+  std::vector<ChangingOperation> operations;
+  const auto replace = [](std::int32_t layer, std::int32_t head) {
+    Replace op;
+    op.layer = layer;
+    op.head = head;
+    return op;
+  };
+  for (const std::int32_t layer : {-1, layers, 9, INT32_MAX}) {
+    operations.insert(operations.end(),
+                      {Append{layer, {}}, replace(layer, 0), PutIndexRows{layer, {}},
+                       StageCarried{layer, {}}, PutNeighbours{layer, {}}});
+  }
+  for (const std::int32_t head : {-2, layout_.head_count}) operations.push_back(replace(0, head));
+  OpSeq refused(0);
+  for (const ChangingOperation& operation : operations) {
+    if (refused.value() == 0) {
+      refused = session->Send(operation);
+    } else {
+      session->SendAs(refused, operation);
+    }
+    EXPECT_FALSE(session->Read(GetPolicyState{}, refused).ok());
+    EXPECT_EQ(session->failure().code(), absl::StatusCode::kInvalidArgument) << operation.index();
+    EXPECT_NE(Message(session->failure()).find("does not exist"), std::string::npos)
+        << operation.index() << " " << session->failure();
+    session->ForgetFailures();
+  }
+}
+
 // Rule 14.
 TEST_F(EngineTest, NumbersHaveNoGapsAndAReadNamesWhatItFollows) {
   auto session = Open(Create());
