@@ -379,6 +379,9 @@ Callback<T> EngineImpl::EndingSerial(SessionId session, Callback<T> done) {
     done(std::move(result));
   };
 }
+// Used by other files, too.
+template Callback<std::monostate> EngineImpl::EndingSerial(SessionId session,
+                                                           Callback<std::monostate> done);
 
 void EngineImpl::PostAttach(AttachRequest request, Callback<Attachment> done) {
   PostRequest(std::move(done),
@@ -404,13 +407,11 @@ void EngineImpl::CloseSession(SessionId session, Epoch epoch, Callback<std::mono
 void EngineImpl::DeleteSession(SessionRef session, Callback<std::monostate> done) {
   PostRequest(std::move(done), [this, session](const Callback<std::monostate>& cb) {
     if (session.id == kTreeLock) return cb(NotFound("session {} is not in the store", session.id));
-    // Also one behind the other, and behind forks: they ask who else needs a segment.
-    Serialise(kTreeLock, [this, session, cb] {
-      Serialise(session.id, [this, session, cb] {
-        StartDelete(session, EndingSerial<std::monostate>(
-                                 session.id, EndingSerial<std::monostate>(kTreeLock, cb)));
-      });
-    });
+    if (std::ssize(deletions_) >= kInboxMax) {
+      return cb(Unavailable("{} deletions wait, the most that may: try again", kInboxMax));
+    }
+    deletions_.push_back({session, cb});
+    if (deletions_.size() == 1) StartDeletions();
   });
 }
 

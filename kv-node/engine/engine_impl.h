@@ -53,6 +53,12 @@ class EngineImpl final : public Engine {
 
  private:
   struct Deletion;
+  struct Deletions;
+  using DeletionsRef = std::shared_ptr<Deletions>;
+  struct WaitingDeletion {
+    SessionRef session;
+    Callback<std::monostate> done;
+  };
   using Task = std::function<void()>;
   // Takes a request from outside: UNAVAILABLE through `done` when the inbox is full.
   template <typename T, typename Fn>
@@ -77,10 +83,18 @@ class EngineImpl final : public Engine {
   // ---- engine_sessions.cc ----
   void StartCreate(const CreateSession& request, const Callback<SessionRef>& done);
   void CommitCreate(const CreateSession& request, const Callback<SessionRef>& done);
-  void StartDelete(const SessionRef& session, const Callback<std::monostate>& done);
-  void CommitDelete(SessionId session, Deletion deletion, const Callback<std::monostate>& done);
   void StartSeal(const SessionRef& session, const Callback<SealedSegment>& done);
   void CommitSeal(SessionId session, StoredSession stored, const Callback<SealedSegment>& done);
+  // ---- engine_deletions.cc ----
+  // Those of `deletions_`, or as many of them as go together.
+  void StartDeletions();
+  // One of whose session, and of kTreeLock, it is the turn.
+  void StartDelete(const SessionRef& session, Callback<std::monostate> done);
+  // Ends the attachment, unless it is not of the session that is meant.
+  void StopDeleted(const DeletionsRef& together, std::size_t index);
+  void FindDeletions(const DeletionsRef& together);
+  void CommitDeletions(const DeletionsRef& together);
+  static void EndDeletions(const DeletionsRef& together, const absl::Status& status);
   // ---- engine_ephemeral.cc ----
   // Nobody is attached to the session any more, or not yet.
   void NoteUnattached(SessionId session, SessionLifetime lifetime);
@@ -138,6 +152,7 @@ class EngineImpl final : public Engine {
   std::map<SessionId, std::unique_ptr<AttachedSession>> attached_;
   std::map<SessionId, std::unique_ptr<AttachedSession>> ending_;  // their last I/O is in flight
   std::map<SessionId, std::deque<Task>> serial_;
+  std::deque<WaitingDeletion> deletions_;       // kInboxMax at most
   std::unique_ptr<Defragmenter> defragmenter_;  // null: switched off
   std::chrono::steady_clock::time_point last_operation_;
   std::chrono::steady_clock::time_point next_look_;  // for what is late

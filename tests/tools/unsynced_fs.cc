@@ -183,6 +183,7 @@ void UnsyncedFs::Truncated(const std::string& name, std::int64_t size_bytes) {
 }
 
 IOStatus UnsyncedFs::BeforeSync(const std::string& name) {
+  if (IsLog(name)) ++log_sync_count_;
   if (IsLog(name) && std::exchange(fail_log_sync_, false)) {
     return disk_full_ ? IOStatus::NoSpace("injected") : IOStatus::IOError("injected");
   }
@@ -237,6 +238,11 @@ void UnsyncedFs::FailNextLogSync(bool disk_full) {
   MutexLock lock(mutex_);
   fail_log_sync_ = true;
   disk_full_ = disk_full;
+}
+
+std::int64_t UnsyncedFs::log_sync_count() {
+  MutexLock lock(mutex_);
+  return log_sync_count_;
 }
 
 std::int64_t UnsyncedFs::lost_bytes() {

@@ -43,6 +43,8 @@ class UnsyncedFs : public rocksdb::FileSystemWrapper {
   void FillDisk();
   void BreakDisk();
   void MendDisk();
+  // Syncs of logs that were asked for.
+  std::int64_t log_sync_count();
   // Bytes that the power cut took away.
   std::int64_t lost_bytes();
 
@@ -87,6 +89,7 @@ class UnsyncedFs : public rocksdb::FileSystemWrapper {
   bool disk_broken_ CAIRN_GUARDED_BY(mutex_) = false;
   std::string cut_at_sync_of_ CAIRN_GUARDED_BY(mutex_);  // empty: no
   std::int64_t syncs_before_cut_ CAIRN_GUARDED_BY(mutex_) = 0;
+  std::int64_t log_sync_count_ CAIRN_GUARDED_BY(mutex_) = 0;
   bool fail_log_sync_ CAIRN_GUARDED_BY(mutex_) = false;
   bool disk_full_ CAIRN_GUARDED_BY(mutex_) = false;  // the answer of that failure
   std::int64_t lost_bytes_ CAIRN_GUARDED_BY(mutex_) = 0;

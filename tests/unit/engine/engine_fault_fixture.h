@@ -119,6 +119,7 @@ class EngineFaultTest : public ::testing::Test {
       engine_->SealSession({id_, ""}, std::move(done));
     });
     ASSERT_TRUE(sealed.ok()) << sealed.status();
+    sealed_ = sealed->segment_id;
   }
 
   // All pages that hold data.
@@ -186,6 +187,7 @@ class EngineFaultTest : public ::testing::Test {
   std::string directory_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<TestSession> session_;
+  SegmentId sealed_;
   SessionId id_;
   std::int64_t page_of_two_ = 0;
   decltype(MetaOptions::wrap_file_system) wrap_;  // of the metadata

@@ -1,5 +1,9 @@
 // Commits that fail, on an engine that goes on: what they would have done is there or not, and no
 // flash is lost to not knowing which.
+#include <atomic>
+#include <future>
+#include <vector>
+
 #include "tests/tools/unsynced_fs.h"
 #include "tests/unit/engine/engine_fault_fixture.h"
 
@@ -68,6 +72,69 @@ TEST_F(EngineRecoverTest, ADeletionThatIsNotCommittedCanBeRepeatedAndCostsNoFlas
     EXPECT_TRUE(again.ok() || absl::IsNotFound(again)) << again;
   }
   Create();  // a commit that is done
+  ExpectNoFlashInUse();
+}
+
+// Not a sync for each. The first one goes at once, the others while it does.
+TEST_F(EngineRecoverTest, DeletionsThatComeTogetherAreOneCommit) {
+  constexpr int kCount = 40;
+  std::vector<SessionId> sessions;
+  for (int i = 0; i < kCount; ++i) {
+    Create();
+    AppendTokens(1, Positions::Range(0, 40));
+    ASSERT_EQ(TakeCheckpoint(0, 40).ToString(), "OK");
+    session_.reset();
+    sessions.push_back(id_);
+  }
+  sessions.push_back(sessions.back());  // one of the two finds it gone
+  sessions.emplace_back(12345);
+  const std::int64_t before = files_->log_sync_count();
+  std::atomic<int> deleted = 0;
+  std::atomic<int> not_found = 0;
+  std::promise<void> all;
+  // On the engine's thread, so that all are there before it looks at the first.
+  engine_->GetStats([&](const absl::StatusOr<KvStats>&) {
+    for (const SessionId session : sessions) {
+      engine_->DeleteSession({session, ""}, [&](const absl::StatusOr<std::monostate>& done) {
+        ++(done.ok() ? deleted : not_found);
+        EXPECT_TRUE(done.ok() || absl::IsNotFound(done.status())) << done.status();
+        if (deleted + not_found == std::ssize(sessions)) all.set_value();
+      });
+    }
+  });
+  all.get_future().wait();
+  EXPECT_EQ(deleted, kCount);
+  EXPECT_EQ(not_found, 2);
+  EXPECT_EQ(files_->log_sync_count() - before, 2);
+  ExpectNoFlashInUse();
+}
+
+// Each of two forks needs the parent; without both nobody does.
+TEST_F(EngineRecoverTest, AParentGoesWithTheLastOfTheForksThatAreDeletedTogether) {
+  SealOneForDefragmentation();
+  std::vector<SessionId> forks = {id_};
+  CreateSession request;
+  request.key = SmallKey();
+  request.layout = layout_;
+  request.parent_segment_id = sealed_;
+  request.parent_token_count = 40;
+  for (int i = 0; i < 2; ++i) {
+    const auto fork =
+        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
+    ASSERT_TRUE(fork.ok()) << fork.status();
+    forks.push_back(fork->id);
+  }
+  std::atomic<int> open = 3;
+  std::promise<void> all;
+  engine_->GetStats([&](const absl::StatusOr<KvStats>&) {
+    for (const SessionId fork : forks) {
+      engine_->DeleteSession({fork, ""}, [&](const absl::StatusOr<std::monostate>& done) {
+        EXPECT_TRUE(done.ok()) << done.status();
+        if (--open == 0) all.set_value();
+      });
+    }
+  });
+  all.get_future().wait();
   ExpectNoFlashInUse();
 }
 

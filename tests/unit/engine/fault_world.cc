@@ -424,9 +424,10 @@ absl::Status FaultWorld::End() {
   for (Chat& chat : chats_) CAIRN_RETURN_IF_ERROR(CheckAll(chat));
   if (counts_["cluster reported lost"] > lost_before) return Wrong("lost again behind a repair");
   // Sessions whose creation was not committed, as it seemed, may be there.
-  CAIRN_ASSIGN_OR_RETURN(
-      const std::vector<SessionInfo> sessions,
-      Await<std::vector<SessionInfo>>([&](auto done) { engine_->ListSessions(std::move(done)); }));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<SessionInfo> sessions,
+                         Await<std::vector<SessionInfo>>([&](auto done) {
+                           engine_->ListSessions(ListDetail::kRows, std::move(done));
+                         }));
   for (const SessionInfo& info : sessions) {
     if (std::none_of(chats_.begin(), chats_.end(),
                      [&](const Chat& chat) { return chat.id == info.session_id; })) {
