@@ -14,7 +14,7 @@
 
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
-#include <rocksdb/write_batch.h>
+#include <rocksdb/utilities/write_batch_with_index.h>
 
 #include "common/base/check.h"
 #include "common/base/mutex.h"
@@ -251,7 +251,7 @@ class MetaStore::Impl final : public RocksDbReader {
   absl::Status Write(const std::vector<Item>& group) {
     CAIRN_RETURN_IF_ERROR(LookAtPlace());
     if (!broken_.ok()) return broken_;
-    rocksdb::WriteBatch batch;
+    rocksdb::WriteBatchWithIndex batch;
     for (const Item& item : group) {
       for (const MetaBatch::Change& change : item.batch.changes()) {
         CAIRN_RETURN_IF_ERROR(FromRocksDb(Add(batch, change), "collect a batch"));
@@ -260,8 +260,9 @@ class MetaStore::Impl final : public RocksDbReader {
     setup_.memtable_gate->Wait();
     rocksdb::WriteOptions write;
     write.sync = !options_.in_memory;
-    const std::size_t bytes = batch.GetDataSize();
-    broken_ = Explained(FromRocksDb(db().Write(write, &batch), "commit to the metadata store"));
+    rocksdb::WriteBatch& changes = *batch.GetWriteBatch();
+    const std::size_t bytes = changes.GetDataSize();
+    broken_ = Explained(FromRocksDb(db().Write(write, &changes), "commit to the metadata store"));
     if (broken_.ok()) {
       durable_sequence_ = db().GetLatestSequenceNumber();
     } else {
@@ -288,16 +289,39 @@ class MetaStore::Impl final : public RocksDbReader {
                 Message(status), cure, options_.path)};
   }
 
-  rocksdb::Status Add(rocksdb::WriteBatch& batch, const MetaBatch::Change& change) {
+  rocksdb::Status Add(rocksdb::WriteBatchWithIndex& batch, const MetaBatch::Change& change) {
     switch (change.kind) {
       case MetaBatch::Kind::kPut:
         return batch.Put(Handle(change.family), change.key, change.value);
       case MetaBatch::Kind::kDelete:
         return batch.Delete(Handle(change.family), change.key);
       case MetaBatch::Kind::kDeletePrefix:
-        return batch.DeleteRange(Handle(change.family), change.key, PrefixEnd(change.key));
+        return DeletePrefix(batch, change);
     }
     return rocksdb::Status::InvalidArgument("unknown change");
+  }
+
+  // Row by row. A range that RocksDB deletes as one can leave a compaction with nothing to write;
+  // when the disk fails just then, RocksDB with its assertions, as Debian builds it, ends the
+  // process.
+  rocksdb::Status DeletePrefix(rocksdb::WriteBatchWithIndex& batch,
+                               const MetaBatch::Change& change) {
+    rocksdb::ColumnFamilyHandle* const family = Handle(change.family);
+    std::vector<std::string> keys;
+    {
+      // With what the group has put there before.
+      const std::unique_ptr<rocksdb::Iterator> rows(
+          batch.NewIteratorWithBase(family, db().NewIterator(rocksdb::ReadOptions(), family)));
+      rows->Seek(change.key);
+      for (; rows->Valid() && rows->key().starts_with(change.key); rows->Next()) {
+        keys.push_back(rows->key().ToString());
+      }
+      if (!rows->status().ok()) return rows->status();
+    }
+    for (const std::string& key : keys) {
+      if (const rocksdb::Status status = batch.Delete(family, key); !status.ok()) return status;
+    }
+    return rocksdb::Status::OK();
   }
 
   void Stop() {

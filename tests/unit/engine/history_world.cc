@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/unit/engine/history_runs.h"
+
 namespace cairn::kv {
 namespace {
 
@@ -461,11 +463,11 @@ void HistoryWorld::End() {
   while (!chats_.empty()) Delete(chats_.size() - 1);
   absl::StatusOr<KvStats> stats;
   // What was on its way to a new place is given back when its write has ended.
-  for (int tries = 0; tries < 10000; ++tries) {
+  const auto give_up = std::chrono::steady_clock::now() + kGiveBackTimeMax;
+  do {
     stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
     ASSERT_TRUE(stats.ok());
-    if (stats->flash_used_bytes == 2 * kPageBytes) break;
-  }
+  } while (stats->flash_used_bytes != 2 * kPageBytes && std::chrono::steady_clock::now() < give_up);
   EXPECT_EQ(stats->flash_used_bytes, 2 * kPageBytes) << "flash leaked";
   EXPECT_EQ(stats->lost_part_count, 0);
 }
