@@ -68,7 +68,7 @@ step 2/5 "Building (some minutes the first time; build/release)"
 build_log=$state/logs/build.log
 build() {
   cmake --preset release && cmake --build build/release -j "$jobs" \
-    --target cairn cairn-kv-node cairn-compute-node
+    --target cairn cairn-kv-node cairn-compute-node cairn-kv-util
 }
 # Ninja's [n/m] becomes a line for each tenth.
 show_tenths() {
