@@ -272,6 +272,10 @@ absl::Status CrashWorld::CheckCluster(const Chat& chat, std::int32_t layer,
   if (fetched.outcome == FetchOutcome::kLost) {
     return Lost("session {} layer {} head {} cluster {}", chat.id, layer, head, id);
   }
+  if (fetched.outcome == FetchOutcome::kUnreadable) {
+    return Unavailable("session {} layer {} head {} cluster {}: the device did not give it",
+                       chat.id, layer, head, id);
+  }
   return Wrong("session {} layer {} head {} cluster {}: outcome {}, {} positions of {}, or bytes",
                chat.id, layer, head, id, static_cast<int>(fetched.outcome),
                joined.positions.count(), positions.count());

@@ -154,9 +154,10 @@ TEST_F(EngineAttachTest, WhatHasAChannelIsAttachedAnew) {
 // Rule 13.
 TEST_F(EngineAttachTest, AnOwnerInBetweenEndsTheOlderOnesResumes) {
   OpenBound({kOwner, 1});
-  const auto other = OpenBound({kOtherOwner, 1});
+  auto other = OpenBound({kOtherOwner, 1});
   EXPECT_EQ(Resume({kOwner, 2}).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(Serves(*other));
+  other.reset();
   Start();
   EXPECT_EQ(Resume({kOwner, 3}).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(Resume({kOtherOwner, 2}).ok());
@@ -199,13 +200,14 @@ TEST_F(EngineAttachTest, AnotherSessionOfTheSameNumberIsNotReached) {
   const std::string uid = List().front().uid;
   ASSERT_EQ(std::ssize(uid), kUidBytes);
   EXPECT_EQ(Open({}, kWrongUid).status().code(), absl::StatusCode::kFailedPrecondition);
-  const auto session = OpenBound({kOwner, 1});
+  auto session = OpenBound({kOwner, 1});
   EXPECT_EQ(session->attachment().uid, uid);
   ASSERT_NO_FATAL_FAILURE(Checkpoint(*session, 0, 5));
   EXPECT_EQ(Open({}, kWrongUid).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Delete({id_, kWrongUid}).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(Serves(*session));  // the attachment is still there
   const Epoch epoch = session->attachment().epoch;
+  session.reset();
   Start();
   EXPECT_EQ(Seal({id_, kWrongUid}).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Delete({id_, kWrongUid}).code(), absl::StatusCode::kFailedPrecondition);
