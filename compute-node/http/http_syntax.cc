@@ -63,7 +63,7 @@ class HeaderScanner {
 
  private:
   std::optional<HttpRead> TakeLine(std::string_view line) {
-    if (const std::optional<HttpRead> too_long = CheckLengths()) return too_long;
+    if (std::optional<HttpRead> too_long = CheckLengths()) return too_long;
     if (header_begin_ == 0) {
       header_begin_ = position_;
       return std::nullopt;

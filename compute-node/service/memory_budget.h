@@ -39,6 +39,7 @@ constexpr std::int64_t RequestMemoryBytes(std::int64_t request_bytes) {
 class MemoryBudget {
  public:
   explicit MemoryBudget(std::int64_t bytes_max) : bytes_max_(bytes_max) {}
+  ~MemoryBudget() = default;
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
@@ -67,6 +68,8 @@ class MemoryClaim {
   MemoryClaim() = default;  // of no budget: everything is granted
   explicit MemoryClaim(MemoryBudget& budget) : budget_(&budget) {}
   ~MemoryClaim() { Release(); }
+  MemoryClaim(const MemoryClaim&) = delete;
+  MemoryClaim& operator=(const MemoryClaim&) = delete;
   MemoryClaim(MemoryClaim&& other) noexcept { *this = std::move(other); }
   MemoryClaim& operator=(MemoryClaim&& other) noexcept;
 

@@ -33,6 +33,7 @@ Length LengthOf(const StoredPart& part) {
 
 std::vector<Part> WithoutExtents(std::vector<StoredPart> stored) {
   std::vector<Part> parts;
+  parts.reserve(stored.size());
   for (StoredPart& part : stored) parts.emplace_back(std::move(part), nullptr);
   return parts;
 }
