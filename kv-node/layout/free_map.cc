@@ -71,7 +71,8 @@ std::int64_t FreeMap::used_end() const {
   std::int64_t word = std::ssize(words_) - 1;
   while (word >= 0 && words_[static_cast<std::size_t>(word)] == 0) --word;
   if (word < 0) return 0;
-  return word * kWordBits + std::bit_width(words_[static_cast<std::size_t>(word)]);
+  const auto width = std::bit_width(words_[static_cast<std::size_t>(word)]);
+  return word * kWordBits + static_cast<std::int64_t>(width);
 }
 
 absl::StatusOr<PageIndex> FreeMap::Allocate(std::int64_t count) {
