@@ -319,7 +319,7 @@ class MetaStore::Impl final : public RocksDbReader {
       if (!rows->status().ok()) return rows->status();
     }
     for (const std::string& key : keys) {
-      if (const rocksdb::Status status = batch.Delete(family, key); !status.ok()) return status;
+      if (rocksdb::Status status = batch.Delete(family, key); !status.ok()) return status;
     }
     return rocksdb::Status::OK();
   }
