@@ -235,11 +235,12 @@ bool Chat::CanGoOn(const absl::Status& status) const {
 }
 
 absl::Status Chat::Talk() {
-  InterruptCancels interrupt;
+  using Second = InterruptCancels::Second;
+  InterruptCancels interrupt(Second::kWaits);
   for (Next next = Next::kGoOn; next == Next::kGoOn;) {
-    interrupt.Reset();
     CAIRN_ASSIGN_OR_RETURN(const TypedInput input, input_.Next(interrupt));
     if (input.kind == TypedInput::Kind::kInterrupt) {
+      interrupt.TakeOne();
       CAIRN_ASSIGN_OR_RETURN(next, Interrupted(input.text));
       continue;
     }
@@ -247,7 +248,10 @@ absl::Status Chat::Talk() {
     // A pipe that has only the file to say ends with it.
     const bool ends = input.kind == TypedInput::Kind::kEnd;
     if (ends && (input_.is_terminal() || pending_.empty())) break;
+    interrupt.SetSecond(Second::kEndsTheProcess);  // a daemon may say nothing for ever
     const absl::StatusOr<Next> taken = Take(input, interrupt);
+    interrupt.SetSecond(Second::kWaits);
+    interrupt.Reset();
     if (taken.ok()) {
       next = *taken;
     } else if (CanGoOn(taken.status())) {

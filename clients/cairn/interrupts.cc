@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 
@@ -17,8 +18,20 @@ CancelToken& InterruptToken() {
   return token;
 }
 
+// For the handler, of which there is one.
+struct Presses {
+  std::atomic<int> waiting{0};
+  std::atomic<bool> second_ends{true};
+};
+
+Presses& InterruptPresses() {
+  static Presses presses;
+  return presses;
+}
+
 void OnInterrupt(int number) {
-  if (InterruptToken().cancelled()) {
+  Presses& presses = InterruptPresses();
+  if (presses.waiting.fetch_add(1) > 0 && presses.second_ends.load()) {
     RestoreTerminal();
     ::signal(number, SIG_DFL);
     ::raise(number);
@@ -30,8 +43,9 @@ void OnInterrupt(int number) {
 
 }  // namespace
 
-InterruptCancels::InterruptCancels() {
+InterruptCancels::InterruptCancels(Second second) {
   Reset();
+  SetSecond(second);
   struct sigaction action {};
   action.sa_handler = OnInterrupt;
   // Not restarting makes a waiting read return.
@@ -40,12 +54,32 @@ InterruptCancels::InterruptCancels() {
 
 InterruptCancels::~InterruptCancels() { sigaction(SIGINT, &before_, nullptr); }
 
+void InterruptCancels::TakeOne() {
+  Presses& presses = InterruptPresses();
+  if (presses.waiting.load() == 0) return Reset();
+  // What comes between these lines is counted, and so not lost.
+  InterruptToken().Reset();
+  ClearWake();
+  if (presses.waiting.fetch_sub(1) > 1) {
+    InterruptToken().Cancel();
+    Wake();
+  }
+}
+
 void InterruptCancels::Reset() {
+  InterruptPresses().waiting.store(0);
   InterruptToken().Reset();
   ClearWake();  // also makes what the handler writes to
 }
 
-void InterruptCancels::Cancel() { InterruptToken().Cancel(); }
+void InterruptCancels::SetSecond(Second second) {
+  InterruptPresses().second_ends.store(second == Second::kEndsTheProcess);
+}
+
+void InterruptCancels::Cancel() {
+  InterruptPresses().waiting.fetch_add(1);
+  InterruptToken().Cancel();
+}
 
 const CancelToken* InterruptCancels::token() const { return &InterruptToken(); }
 

@@ -6,23 +6,31 @@
 
 #include <signal.h>
 
+#include <cstdint>
+
 #include "clients/cpp/cairn_client.h"
 
 namespace cairn::cli {
 
-// Turns Ctrl-C into a cancellation for as long as it lives; a second Ctrl-C ends the process as
-// usual. One at a time.
+// Turns Ctrl-C into a cancellation for as long as it lives. One at a time.
 class InterruptCancels {
  public:
-  InterruptCancels();
+  // What another Ctrl-C does before the first was answered: what is waited for may never end, or
+  // the one who reads the presses takes them one by one.
+  enum class Second : std::uint8_t { kEndsTheProcess, kWaits };
+
+  explicit InterruptCancels(Second second = Second::kEndsTheProcess);
   ~InterruptCancels();
   InterruptCancels(const InterruptCancels&) = delete;
   InterruptCancels& operator=(const InterruptCancels&) = delete;
 
   // As if Ctrl-C had been pressed.
   void Cancel();
-  // As if it had not been: for what comes next.
+  // One Ctrl-C was answered. Cancelled again at once if another one waits.
+  void TakeOne();
+  // All were answered: for what comes next.
   void Reset();
+  void SetSecond(Second second);
   const CancelToken* token() const;
   bool interrupted() const { return token()->cancelled(); }
 
