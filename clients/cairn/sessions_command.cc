@@ -94,7 +94,8 @@ absl::Status Fork(const SessionsArguments& options) {
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client, Connect(options));
   CAIRN_ASSIGN_OR_RETURN(const std::int64_t fork,
                          client->ForkConversation(options.id, options.token_count, options.label));
-  return WriteOutput(fmt::format("{}\n", fork));
+  return WriteOutput(options.json ? fmt::format("{{\"conversation_id\": {}}}\n", fork)
+                                  : fmt::format("{}\n", fork));
 }
 
 void AddList(CLI::App& group, CommandResult& result) {
@@ -127,6 +128,7 @@ void AddFork(CLI::App& group, CommandResult& result) {
   command.add_option("--tokens", options->token_count, "How many tokens; default: all")
       ->check(WholeNumber(1, std::int64_t{1} << 31));
   command.add_option("--label", options->label, "Shown by `cairn sessions list`");
+  command.add_flag("--json", options->json, "As a JSON object");
   AddSocketOption(command, options->socket);
   command.footer("example: cairn sessions fork 3 --tokens 900");
   SetAction(command, result, [options] { return Fork(*options); });

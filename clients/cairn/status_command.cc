@@ -64,7 +64,8 @@ absl::StatusOr<Report> Ask(const std::string& socket) {
   } else {
     report.problem = Unavailable(
         "cairn-kv-node does not answer cairn-compute-node ({}): is it running? Its log may say why",
-        Message(store.status()));
+        absl::IsDeadlineExceeded(store.status()) ? fmt::format("within {} s", kStoreTimeMax.count())
+                                                 : Message(store.status()));
   }
   return report;
 }

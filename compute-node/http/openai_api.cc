@@ -9,7 +9,10 @@
 #include <random>
 #include <utility>
 
+#include <absl/strings/ascii.h>
 #include <absl/strings/match.h>
+#include <absl/strings/str_replace.h>
+#include <absl/strings/str_split.h>
 
 #include "common/rpc/status_mapping.h"
 #include "compute-node/http/api_error.h"
@@ -50,6 +53,22 @@ bool EqualsIgnoreCase(std::string_view a, std::string_view b) {
 bool IsJson(std::string_view content_type) {
   const std::string_view media = content_type.substr(0, content_type.find(';'));
   return EqualsIgnoreCase(media.substr(0, media.find_last_not_of(" \t") + 1), "application/json");
+}
+
+// JSON is UTF-8, whatever a parameter says; one that says otherwise is from a client that does not
+// know, and whose text would be read wrongly.
+bool IsUtf8(std::string_view content_type) {
+  const std::vector<std::string> parameters =
+      absl::StrSplit(absl::string_view(content_type.data(), content_type.size()), ';');
+  for (const std::string& parameter : parameters) {
+    const std::string text =
+        absl::StrReplaceAll(absl::AsciiStrToLower(parameter), {{" ", ""}, {"\t", ""}, {"\"", ""}});
+    if (text.starts_with("charset=") && text != "charset=utf-8" && text != "charset=utf8" &&
+        text != "charset=us-ascii") {
+      return false;
+    }
+  }
+  return true;
 }
 
 // What the rest of an Origin is, if that is of no other page than one of this server's.
@@ -218,6 +237,10 @@ HttpReply OpenAiApi::Admit(const HttpRequest& request) {
   // Also because a browser asks first before a web page may send this type elsewhere.
   if (is_post && !IsJson(request.Header("Content-Type"))) {
     return ErrorReply(415, InvalidArgument("Content-Type is '{}': it must be application/json",
+                                           request.Header("Content-Type")));
+  }
+  if (is_post && !IsUtf8(request.Header("Content-Type"))) {
+    return ErrorReply(415, InvalidArgument("Content-Type is '{}': JSON is sent as UTF-8",
                                            request.Header("Content-Type")));
   }
   return {};

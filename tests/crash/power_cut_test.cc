@@ -71,7 +71,7 @@ class Machine {
     MoveOptions options{.page_count = kDiskBytes / kPageBytes, .end = kFirstDataPage};
     CAIRN_ASSIGN_OR_RETURN(const MoveResult used, MoveExtentsBelow(*store, *device, options));
     options.end = used.used_page_count + kSlackPages;
-    const auto moved = MoveExtentsBelow(*store, *device, options);
+    auto moved = MoveExtentsBelow(*store, *device, options);
     if (!moved.ok()) files_->PowerCut();  // before the store closes in order
     return moved;
   }

@@ -189,7 +189,8 @@ class Cairn:
 
     def fork(self, conversation, token_count):
         """-> the id of a new conversation with the first tokens of this one."""
-        return int(self.succeed("sessions", "fork", str(conversation), "--tokens", str(token_count)))
+        fork = self.succeed("sessions", "fork", str(conversation), "--tokens", str(token_count), "--json")
+        return json.loads(fork)["conversation_id"]
 
     def sessions(self):
         return json.loads(self.succeed("sessions", "list", "--json"))

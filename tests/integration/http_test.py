@@ -159,6 +159,10 @@ class HttpTest(daemons.SharedCairnTest):
         self.refuse(self.client.post(COMPLETION, prompt="x", stop=["s"] * 17), 400, ["17"])
         self.refuse(self.client.ask("POST", CHAT, "{", JSON_TYPE), 400, ["JSON"])
         self.refuse(self.client.ask("POST", CHAT, "{}", {"Content-Type": "text/plain"}), 415, ["application/json"])
+        latin = {"Content-Type": 'application/json; charset="latin1"'}
+        self.refuse(self.client.ask("POST", CHAT, "{}", latin), 415, ["UTF-8"])
+        utf8 = {"Content-Type": "application/json ; Charset=UTF-8"}
+        self.refuse(self.client.ask("POST", CHAT, "{}", utf8), 400, ["messages"], param="messages")
         self.refuse(self.client.ask("GET", "/v1/other"), 404, ["/v1/other"], code="unknown_url")
         self.refuse(self.client.ask("GET", CHAT), 405, ["POST"])
         self.refuse(self.client.ask("OPTIONS", CHAT), 405, ["POST"])

@@ -46,7 +46,7 @@ class KvNodeStartTest : public testing::Test {
                                    int code = 1) {
     const Ended ended = RunToEnd(node.Command());
     EXPECT_EQ(ended.code, code) << ended.output;
-    const std::string line = LastLine(ended.output);
+    std::string line = LastLine(ended.output);
     EXPECT_EQ(line.find("cairn-kv-node cannot start: "), 0U) << ended.output;
     for (const std::string& text : texts) {
       EXPECT_NE(line.find(text), std::string::npos) << "no \"" << text << "\" in: " << line;
