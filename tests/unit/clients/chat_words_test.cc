@@ -31,12 +31,13 @@ TEST(ProgressTextTest, LongTimesAreInMinutesAndHours) {
 }
 
 TEST(InterruptedTurnTest, CommandNamesTheSocketWhereItIsNotTheDefault) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs
   ASSERT_EQ(::setenv("CAIRN_SOCKET", "/a/c.sock", 1), 0);
   EXPECT_EQ(GoOnCommand("chat", 7, "/a/c.sock"), "cairn chat --conversation 7");
   EXPECT_EQ(GoOnCommand("chat", 7, "/b/c.sock"), "cairn chat --conversation 7 --socket /b/c.sock");
   EXPECT_EQ(GoOnCommand("generate", 7, "/it's a/$c"),
             "cairn generate --conversation 7 --socket '/it'\\''s a/$c'");
-  ASSERT_EQ(::unsetenv("CAIRN_SOCKET"), 0);
+  ASSERT_EQ(::unsetenv("CAIRN_SOCKET"), 0);  // NOLINT(concurrency-mt-unsafe): likewise
 }
 
 constexpr char kWhy[] =

@@ -145,13 +145,14 @@ TEST(HttpSyntaxTest, LengthsUpToTheLimitsAreTakenAndOneByteMoreIsNot) {
            Case{"one byte more", Get(Line(kHttpHeaderBytesMax - 1)), 413},
            Case{"many lines", Get(many), 200},
            Case{"many lines more", Get(many + many), 413},
-           Case{"a header without an end", "GET / HTTP/1.1\r\n" + many + many, 413},
+           Case{"a header without an end", fmt::format("GET / HTTP/1.1\r\n{0}{0}", many), 413},
            Case{"a line without an end", "GET / HTTP/1.1\r\nX: " + std::string(20000, 'a'), 413},
            Case{"a long name", Get(name + ": x\r\n"), 200},
            Case{"a path of 1024 bytes", path(1024), 200},
            Case{"a path of 1025 bytes", path(1025), 414},
            Case{"a path of 1024 characters, written in three bytes each",
-                "GET /" + std::string(1023 * 3, '%').replace(0, 3, "%41") + " HTTP/1.1\r\n\r\n",
+                "GET /" + std::string(std::size_t{1023} * 3, '%').replace(0, 3, "%41") +
+                    " HTTP/1.1\r\n\r\n",
                 400},
            Case{"a path of 8191 bytes", path(8191), 414},
            Case{"a path of 20,000 bytes", path(20000), 414},
@@ -175,7 +176,7 @@ TEST(HttpSyntaxTest, LengthsUpToTheLimitsAreTakenAndOneByteMoreIsNot) {
                 Chunks("0\r\nX: " + std::string(9000, 'a') + "\r\nY: " + std::string(9000, 'a') +
                        "\r\n\r\n"),
                 413},
-           Case{"many lines behind chunks", Chunks("0\r\n" + many + many + many), 413},
+           Case{"many lines behind chunks", Chunks(fmt::format("0\r\n{0}{0}{0}", many)), 413},
            Case{"a chunk of the most and one of more",
                 Chunks(fmt::format("{:x}\r\n{}\r\n1\r\n", body.size(), body)), 413},
        }) {

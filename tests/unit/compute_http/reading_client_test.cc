@@ -23,7 +23,7 @@ constexpr seconds kTimeMax{10};
 class ReadingClientTest : public testing::Test {
  protected:
   // After so many seconds.
-  bool IsReading(int second, std::int64_t sent_bytes, std::int64_t unread_bytes) {
+  bool IsReading(std::int64_t second, std::int64_t sent_bytes, std::int64_t unread_bytes) {
     return client_.IsReading(start_ + seconds(second), sent_bytes, unread_bytes);
   }
 
@@ -46,7 +46,8 @@ TEST_F(ReadingClientTest, OneThatReadsAndThenStopsHasItsTimeFromThenOn) {
 }
 
 TEST_F(ReadingClientTest, ASlowOneIsAReaderAsLongAsItTakesAByteInTime) {
-  for (int i = 0; i < 100; ++i) EXPECT_TRUE(IsReading(9 * i, 1000 * (i + 1), 999 * (i + 1))) << i;
+  for (std::int64_t i = 0; i < 100; ++i)
+    EXPECT_TRUE(IsReading(9 * i, 1000 * (i + 1), 999 * (i + 1))) << i;
 }
 
 TEST_F(ReadingClientTest, WhereNothingWaitsNobodyHasToRead) {

@@ -68,7 +68,7 @@ TEST(ProgramTest, EndsAsUsualWhereNobodyReadsItsErrors) {
 // Each test of logging ends with the log on standard error, where others expect it.
 class LoggingTest : public testing::Test {
  protected:
-  ~LoggingTest() override { EXPECT_TRUE(InitLogging("test", "info").ok()); }
+  void TearDown() override { EXPECT_TRUE(InitLogging("test", "info").ok()); }
 
   static std::string Read(const std::string& path) {
     std::ifstream file(path);

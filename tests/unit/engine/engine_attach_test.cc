@@ -266,6 +266,7 @@ TEST_F(EngineAttachTest, ACreationThatIsMadeAgainWhileItIsUnderWayWaitsForIt) {
     engine_->Create(request, [&answer](auto created) { answer.set_value(std::move(created)); });
   }
   std::vector<SessionRef> created;
+  created.reserve(answers.size());
   for (auto& answer : answers) created.push_back(answer.get_future().get().value());
   EXPECT_EQ(created, std::vector<SessionRef>(answers.size(), created.front()));
   EXPECT_EQ(List().size(), 2U);

@@ -119,6 +119,7 @@ TEST_F(EngineGrowthTest, SoDoSeveralAtOnce) {
   options.pending_bytes_max = std::int64_t{1} << 20;
   Start(options);
   std::vector<Conversation> four;
+  four.reserve(4);
   for (int i = 0; i < 4; ++i) four.push_back(Begin());
   EXPECT_LE(GrowTogether(four), 2.5);
   for (const Conversation& conversation : four) ExpectAll(conversation);

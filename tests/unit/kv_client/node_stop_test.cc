@@ -27,7 +27,7 @@ class NodeStopTest : public testing::Test {
     options_.checkpoints_at_stop = true;
     Connect();
   }
-  ~NodeStopTest() override {
+  void TearDown() override {
     if (drain_.joinable()) drain_.join();
   }
   void Connect() {

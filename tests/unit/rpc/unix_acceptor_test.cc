@@ -84,6 +84,7 @@ TEST_F(UnixAcceptorTest, ASilentConnectionEndsWhenItsTimeIsUp) {
 TEST_F(UnixAcceptorTest, TheOldestSilentConnectionGivesItsPlaceToANewOne) {
   Start({.silent_count_max = 3, .silent_time_max = kLong});
   std::vector<UniqueFd> silent;
+  silent.reserve(50);
   for (int i = 0; i < 50; ++i) silent.push_back(Connect());
   const UniqueFd client = ConnectAndSay();
   EXPECT_TRUE(WaitForTaken(1));
@@ -95,6 +96,7 @@ TEST_F(UnixAcceptorTest, TheOldestSilentConnectionGivesItsPlaceToANewOne) {
 TEST_F(UnixAcceptorTest, BeyondTheMostConnectionsOthersWaitUntilOneEnds) {
   Start({.connection_count_max = 2});
   std::vector<UniqueFd> clients;
+  clients.reserve(5);
   for (int i = 0; i < 2; ++i) clients.push_back(ConnectAndSay());
   ASSERT_TRUE(WaitForTaken(2));
   for (int i = 0; i < 3; ++i) clients.push_back(ConnectAndSay());
