@@ -35,6 +35,7 @@ absl::StatusOr<std::unique_ptr<KvDaemon>> KvDaemon::Start(const KvNodeConfig& co
   CAIRN_RETURN_IF_ERROR(daemon->OpenExtentFile(progress));
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, daemon->OpenMetadata());
   CAIRN_RETURN_IF_ERROR(daemon->Resize(*meta, progress));
+  meta->ExpectExtentBytes(daemon->extent_file_->size_bytes());
   // The threads of the engine and the server inherit it, those of the metadata do not.
   const ServingPriority realtime(config.realtime_priority());
   CAIRN_RETURN_IF_ERROR(Annotate(realtime.status(), "realtime_priority"));

@@ -20,6 +20,7 @@
 #include "common/base/mutex.h"
 #include "common/base/thread.h"
 #include "common/log/log.h"
+#include "kv-node/meta/live_files.h"
 #include "kv-node/meta/rocksdb_options.h"
 #include "kv-node/meta/rocksdb_reader.h"
 #include "kv-node/meta/sequence_check.h"
@@ -88,6 +89,8 @@ class MetaStore::Impl final : public RocksDbReader {
   }
 
   absl::Status Settled() override { return broken_; }
+
+  void ExpectExtentBytes(std::int64_t bytes_min) { extent_bytes_min_ = bytes_min; }
 
   // Of the last commit that was acknowledged.
   std::uint64_t latest_sequence() const { return durable_sequence_; }
@@ -195,6 +198,12 @@ class MetaStore::Impl final : public RocksDbReader {
   // What is stored in files that nobody finds again is not durable.
   absl::Status LookAtPlace() {
     absl::Status status = place_.Check();
+    if (status.ok()) status = CheckLength(options_.extent_path, extent_bytes_min_);
+    const auto now = std::chrono::steady_clock::now();
+    if (status.ok() && attached() && !options_.in_memory && (place_is_lost_ || now >= look_time_)) {
+      status = CheckLiveFiles(db());
+      look_time_ = now + options_.look_each;
+    }
     const bool lost = !status.ok();
     if (lost != std::exchange(place_is_lost_, lost)) {
       if (lost) {
@@ -366,9 +375,11 @@ class MetaStore::Impl final : public RocksDbReader {
   absl::Status broken_;  // why nothing is committed until the files are opened anew
   std::chrono::steady_clock::time_point recover_time_;
   StorePlace place_;
+  std::chrono::steady_clock::time_point look_time_;  // for RocksDB's own files
   bool place_is_lost_ = false;
 
   std::atomic<std::uint64_t> durable_sequence_ = 0;
+  std::atomic<std::int64_t> extent_bytes_min_ = 0;
 
   Mutex mutex_;
   CondVar changed_;
@@ -381,6 +392,8 @@ class MetaStore::Impl final : public RocksDbReader {
 
 MetaStore::MetaStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 MetaStore::~MetaStore() = default;
+
+void MetaStore::ExpectExtentBytes(std::int64_t bytes_min) { impl_->ExpectExtentBytes(bytes_min); }
 
 absl::StatusOr<std::unique_ptr<MetaStore>> MetaStore::Open(MetaOptions options) {
   // Before anything else: opening removes files that the manifest does not name.

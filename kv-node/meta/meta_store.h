@@ -174,6 +174,10 @@ class MetaStore {
   std::uint64_t latest_sequence() const;
 
   MetaReader& reader();
+  // From now on the file options.extent_path has so many bytes at least: nothing is committed while
+  // it is shorter. Any thread.
+  void ExpectExtentBytes(std::int64_t bytes_min);
+
   MetaStats stats();
   // Waits for nothing but a lock that is held for moments.
   MetaWriteStats write_stats();

@@ -32,4 +32,14 @@ absl::Status StorePlace::Check() const {
   return absl::OkStatus();
 }
 
+absl::Status CheckLength(const std::string& path, std::int64_t bytes_min) {
+  struct stat now {};
+  if (::stat(path.c_str(), &now) != 0 || now.st_size >= bytes_min) return absl::OkStatus();
+  return Internal(
+      "{} was cut from {} to {} bytes while cairn-kv-node uses it, and nothing is stored any more: "
+      "stop cairn-kv-node and put a copy of the whole store back; conversations that lie in front "
+      "of the cut can still be read",
+      path, bytes_min, now.st_size);
+}
+
 }  // namespace cairn::kv

@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -29,5 +30,9 @@ class StorePlace {
   };
   std::vector<File> files_;
 };
+
+// INTERNAL: the file is there and shorter than that. Who has it open does not notice before it
+// reads behind the cut.
+absl::Status CheckLength(const std::string& path, std::int64_t bytes_min);
 
 }  // namespace cairn::kv

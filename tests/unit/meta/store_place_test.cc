@@ -5,6 +5,8 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "tests/tools/says.h"
 #include "tests/tools/temp_dir.h"
@@ -23,12 +25,13 @@ class StorePlaceTest : public testing::Test {
     ASSERT_TRUE(Commit().ok());
   }
   absl::Status Commit() { return store_->CommitAndWait(PutOne(Family::kSegments, "k", "v")); }
-  void ExpectRefused(const std::string& path, const std::string& what) {
+  void ExpectRefused(const std::string& path, const std::string& what,
+                     const std::string& cure = "put the right one back") {
     for (int i = 0; i < 2; ++i) {
       const absl::Status status = Commit();
       EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
       EXPECT_TRUE(test::Says(status, fmt::format("{} was {}", path, what))) << status;
-      EXPECT_TRUE(test::Says(status, "put the right one back")) << status;
+      EXPECT_TRUE(test::Says(status, cure)) << status;
     }
   }
   // Moves `path` away and back.
@@ -63,6 +66,15 @@ TEST_F(StorePlaceTest, AnotherFileIsNotTheStores) {
   ExpectRefused(meta_, "replaced");
 }
 
+TEST_F(StorePlaceTest, AFileThatWasCutIsSaid) {
+  store_->ExpectExtentBytes(5);
+  EXPECT_TRUE(Commit().ok());
+  fs::resize_file(extents_, 4);
+  ExpectRefused(extents_, "cut from 5 to 4 bytes", "put a copy of the whole store back");
+  std::ofstream(extents_) << "longer";
+  EXPECT_TRUE(Commit().ok());
+}
+
 TEST_F(StorePlaceTest, WhatIsDeletedIsFoundOutByTheNextCommit) {
   fs::remove_all(meta_);
   ExpectRefused(meta_, "deleted or moved");
@@ -71,14 +83,44 @@ TEST_F(StorePlaceTest, WhatIsDeletedIsFoundOutByTheNextCommit) {
 class IdleStorePlaceTest : public StorePlaceTest {
  protected:
   IdleStorePlaceTest() { look_each_ = std::chrono::milliseconds(1); }
+  // Once more than before.
+  void WaitUntilLost() {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (store_->stats().lost_place_count == lost_count_) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    }
+    lost_count_ = store_->stats().lost_place_count;
+  }
+
+ private:
+  std::int64_t lost_count_ = 0;
 };
+
+TEST_F(IdleStorePlaceTest, EachFileOfTheMetadataIsMissedUntilItIsBack) {
+  store_.reset();  // so that there are tables
+  store_ = OpenOrFail({.path = meta_, .extent_path = extents_, .look_each = look_each_});
+  ASSERT_TRUE(Commit().ok());
+  std::vector<std::string> files;
+  for (const auto& entry : fs::directory_iterator(meta_)) {
+    const std::string name = entry.path().filename();
+    const bool is_needed = name == "CURRENT" || name.starts_with("MANIFEST") ||
+                           name.ends_with(".sst") ||
+                           (name.ends_with(".log") && entry.file_size() != 0);
+    if (is_needed) files.push_back(entry.path());
+  }
+  ASSERT_GE(files.size(), 4U);
+  for (const std::string& file : files) {
+    fs::rename(file, aside_);
+    WaitUntilLost();
+    ExpectRefused(file.ends_with(".log") ? meta_ + "'s newest log" : file, "deleted or moved");
+    fs::rename(aside_, file);
+    EXPECT_TRUE(Commit().ok());
+  }
+}
 
 TEST_F(IdleStorePlaceTest, ItIsNoticedWithoutACommit) {
   fs::remove(extents_);
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (store_->stats().lost_place_count == 0) {
-    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
-  }
+  WaitUntilLost();
   ExpectRefused(extents_, "deleted or moved");
   EXPECT_EQ(store_->stats().lost_place_count, 1);
 }
