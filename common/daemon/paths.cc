@@ -35,15 +35,11 @@ std::string DefaultStateDir(const Environment& environment) {
 }
 
 std::string DefaultSocketPath(const Environment& environment, std::string_view name) {
-  return DefaultSocketPath(environment, name, DefaultStateDir(environment));
-}
-
-std::string DefaultSocketPath(const Environment& environment, std::string_view name,
-                              const std::string& state_dir) {
   if (!environment.xdg_runtime_dir.empty()) {
     return fmt::format("{}/cairn/{}", environment.xdg_runtime_dir, name);
   }
-  return fmt::format("{}/{}", environment.is_root ? "/run/cairn" : state_dir, name);
+  return fmt::format("{}/{}", environment.is_root ? "/run/cairn" : DefaultStateDir(environment),
+                     name);
 }
 
 std::string LogFile(std::string_view log_path, std::string_view name, bool stderr_is_terminal,

@@ -29,10 +29,8 @@ Environment ProcessEnvironment();
 std::string DefaultStateDir(const Environment& environment);
 
 // $XDG_RUNTIME_DIR/cairn/NAME; without that variable /run/cairn/NAME for root, else NAME in
-// `state_dir`, which is DefaultStateDir unless the user has chosen another one.
+// DefaultStateDir: whatever else is configured, so that the programs find each other.
 std::string DefaultSocketPath(const Environment& environment, std::string_view name);
-std::string DefaultSocketPath(const Environment& environment, std::string_view name,
-                              const std::string& state_dir);
 
 // The values of the key `log_path` that are no file.
 inline constexpr std::string_view kLogAuto = "auto";

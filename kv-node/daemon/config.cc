@@ -159,7 +159,7 @@ KvNodeConfig DefaultConfig(const Environment& environment) {
   const EngineOptions engine;
   KvNodeConfig config;
   config.set_data_dir(DefaultStateDir(environment));
-  config.set_socket_path(DefaultSocketPath(environment, kSocketName, config.data_dir()));
+  config.set_socket_path(DefaultSocketPath(environment, kSocketName));
   config.set_socket_mode(rpc::kSocketModeDefault);
   config.set_extent_file_bytes(kExtentFileBytesKept);
   config.set_prefill_extent_file(true);
@@ -186,16 +186,12 @@ KvNodeConfig DefaultConfig(const Environment& environment) {
 absl::StatusOr<KvNodeConfig> MakeConfig(const CommandLine& command_line,
                                         const Environment& environment) {
   KvNodeConfig config = DefaultConfig(environment);
-  const std::string default_socket = config.socket_path();
   ConfigPlaces places;
   if (command_line.config_path) {
     CAIRN_RETURN_IF_ERROR(ReadConfigFile(*command_line.config_path, config, places));
   }
   OverrideKey("data_dir", command_line.data_dir, config, places);
   OverrideKey("socket_path", command_line.socket_path, config, places);
-  if (!command_line.socket_path && config.socket_path() == default_socket) {
-    config.set_socket_path(DefaultSocketPath(environment, kSocketName, config.data_dir()));
-  }
   OverrideKey("log_path", command_line.log_path, config, places);
   OverrideKey("log_level", command_line.log_level, config, places);
   CAIRN_RETURN_IF_ERROR(AtItsPlace(Validate(config), places));

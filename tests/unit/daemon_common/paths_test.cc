@@ -19,10 +19,9 @@ TEST(PathsTest, DefaultsFollowTheEnvironment) {
   EXPECT_EQ(DefaultSocketPath(session, "a.sock"), "/run/user/7/cairn/a.sock");
   const Environment user{"/home/u", "", "", false};
   EXPECT_EQ(DefaultSocketPath(user, "a.sock"), "/home/u/.local/state/cairn/a.sock");
-  EXPECT_EQ(DefaultSocketPath(user, "a.sock", "/data"), "/data/a.sock");
   const Environment root{"/root", "/state", "", true};
   EXPECT_EQ(DefaultStateDir(root), "/var/lib/cairn");
-  EXPECT_EQ(DefaultSocketPath(root, "a.sock", "/data"), "/run/cairn/a.sock");
+  EXPECT_EQ(DefaultSocketPath(root, "a.sock"), "/run/cairn/a.sock");
 }
 
 TEST(PathsTest, WhatOthersMayChangeIsNotPrivate) {
