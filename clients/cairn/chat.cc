@@ -72,6 +72,11 @@ Chat::Chat(CairnClient& client, ModelDescription model, ChatInput& input, ChatOp
 absl::Status Chat::SetUpTemplate() {
   generate_.stop = model_.turn_stop;
   if (!model_.chat_template.empty()) return absl::OkStatus();
+  if (input_.is_terminal()) {
+    WriteNote(
+        "the model has no chat template that Cairn knows, so that it goes on with what you type as "
+        "with any text; cairn-compute-node --chat-template NAME chooses one\n");
+  }
   if (!system_.empty()) {
     return InvalidArgument(
         "--system needs a chat template, and the model has none that cairn-compute-node knows: "

@@ -1,9 +1,12 @@
 #include "clients/cairn/daemon_options.h"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <chrono>
 #include <limits>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -14,6 +17,8 @@ namespace cairn::cli {
 namespace {
 
 constexpr std::chrono::minutes kLoadTimeMax{30};
+constexpr std::chrono::seconds kAppearTimeMax{5};
+constexpr std::chrono::milliseconds kAppearCheckInterval{50};
 
 // "ID=BIAS"; nullopt for anything else.
 std::optional<LogitBias> ParseLogitBias(const std::string& text) {
@@ -157,10 +162,28 @@ void AddRetrievalOptions(CLI::App& command, GenerateOptions& generate) {
       ->check(WholeNumber(1, 1 << 24));
 }
 
+namespace {
+
+// A person may have started the daemon in the line before; a script waits by itself.
+absl::StatusOr<std::unique_ptr<CairnClient>> ConnectWhenThere(const std::string& socket,
+                                                              const CancelToken* cancel) {
+  const auto deadline = std::chrono::steady_clock::now() + kAppearTimeMax;
+  const bool waits = ::isatty(STDERR_FILENO) == 1;
+  for (;;) {
+    absl::StatusOr<std::unique_ptr<CairnClient>> client = CairnClient::Connect(socket);
+    const bool is_away = client.status().code() == absl::StatusCode::kUnavailable;
+    if (!waits || !is_away || std::chrono::steady_clock::now() >= deadline) return client;
+    if (cancel != nullptr && cancel->cancelled()) return client;
+    std::this_thread::sleep_for(kAppearCheckInterval);
+  }
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<CairnClient>> ConnectWhenReady(const std::string& socket,
                                                               ProgressLine& progress,
                                                               const CancelToken* cancel) {
-  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<CairnClient> client, CairnClient::Connect(socket));
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<CairnClient> client, ConnectWhenThere(socket, cancel));
   const auto show = [&](const DaemonStatus& status) {
     constexpr std::int64_t kMiB = 1 << 20;
     progress.Update("loading the model", status.model_loaded_bytes / kMiB,

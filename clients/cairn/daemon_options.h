@@ -27,7 +27,8 @@ void AddSamplingOptions(CLI::App& command, GenerateOptions& generate);
 // Adds what of a long conversation each token attends: --policy, --select, --prefill.
 void AddRetrievalOptions(CLI::App& command, GenerateOptions& generate);
 
-// Connects and waits until the model is loaded, showing how far it is. CANCELLED on Ctrl-C.
+// Connects and waits until the model is loaded, showing how far it is. At a terminal a daemon that
+// nobody has started may still appear within some seconds. CANCELLED on Ctrl-C.
 absl::StatusOr<std::unique_ptr<CairnClient>> ConnectWhenReady(const std::string& socket,
                                                               ProgressLine& progress,
                                                               const CancelToken* cancel);

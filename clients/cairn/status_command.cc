@@ -101,7 +101,7 @@ std::string Text(const Report& report) {
   if (report.store.has_value()) {
     text +=
         Line("store",
-             fmt::format("{} of {} used, {} conversations", HumanBytes(report.store->used_bytes),
+             fmt::format("{} of {} used, conversations: {}", HumanBytes(report.store->used_bytes),
                          HumanBytes(report.store->size_bytes), report.store->conversation_count));
   }
   return text;

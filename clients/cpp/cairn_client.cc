@@ -126,7 +126,8 @@ CairnClient::~CairnClient() = default;
 
 absl::Status CairnClient::ExplainUnreachable(const std::string& reason) const {
   // Connecting writes to a socket.
-  if (::access(impl_->socket_path.c_str(), W_OK) != 0 && errno == EACCES) {
+  const int refused = ::access(impl_->socket_path.c_str(), W_OK) == 0 ? 0 : errno;
+  if (refused == EACCES) {
     return PermissionDenied(
         "permission denied: this user may not open {}, the socket of cairn-compute-node; run as "
         "the daemon's user, or give the daemon a socket_mode and a directory that let you in",
@@ -135,7 +136,8 @@ absl::Status CairnClient::ExplainUnreachable(const std::string& reason) const {
   return Unavailable(
       "cannot reach cairn-compute-node at {}: is it running? Start it with `cairn-compute-node "
       "--model FILE.gguf --socket {}` ({})",
-      impl_->socket_path, impl_->socket_path, reason);
+      impl_->socket_path, impl_->socket_path,
+      refused == ENOENT ? "there is no such socket" : reason);
 }
 
 absl::Status CairnClient::Explain(const absl::Status& status) const {

@@ -20,6 +20,12 @@ constexpr int kExitOk = 0;
 constexpr int kExitCannotStart = 1;
 constexpr int kExitUsage = 2;
 
+// Who starts where a person sees it, while the log is a file; empty: nobody.
+std::string& SeenStarting() {
+  static std::string name;
+  return name;
+}
+
 int CannotStart(std::string_view name, const absl::Status& status, int exit_code) {
   PrintError(fmt::format("{} cannot start: {}\n", name, Message(status)));
   return exit_code;
@@ -57,6 +63,10 @@ absl::Status StartLogging(const std::string& name, const std::string& log_level,
   absl::Status status = LogTo(name, log_level, file);
   if (status.ok()) {
     PrintError(fmt::format("{}: the log is {}\n", name, file));
+    if (terminal) {
+      SeenStarting() = name;
+      ShowProblems(true);
+    }
     return status;
   }
   if (log_path != kLogAuto) return status;
@@ -79,6 +89,11 @@ void ServeUntilSignal(StopSignals& signals, std::string_view description,
                       const std::function<void()>& stop) {
   SdNotify("READY=1");
   LogInfo("ready {}", description);
+  if (!SeenStarting().empty()) {
+    // From now on the terminal is for others.
+    ShowProblems(false);
+    PrintError(fmt::format("{}: ready\n", SeenStarting()));
+  }
   const int number = signals.Wait();
   LogInfo("stopping signal={}", number);
   SdNotify("STOPPING=1");

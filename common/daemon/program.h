@@ -29,7 +29,8 @@ int RunProgram(std::string_view name, int argc, const char* const* argv,
                absl::StatusOr<Action> (*read)(Arguments arguments));
 
 // Begins to log as the keys `log_level` and `log_path` say, and names on stderr the file that it
-// logs to. A file that nobody asked for and that cannot be written is no reason not to start.
+// logs to. If stderr is a terminal, it shows warnings and errors of the start, and that the daemon
+// is ready. A file that nobody asked for and that cannot be written is no reason not to start.
 absl::Status StartLogging(const std::string& name, const std::string& log_level,
                           std::string_view log_path, const Environment& environment);
 

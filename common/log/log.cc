@@ -45,7 +45,17 @@ absl::StatusOr<spdlog::sink_ptr> MakeSink(const std::string& path) {
   }
 }
 
+// Beside the file.
+const spdlog::sink_ptr& ProblemSink() {
+  static const spdlog::sink_ptr sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  return sink;
+}
+
 }  // namespace
+
+void ShowProblems(bool shown) {
+  ProblemSink()->set_level(shown ? spdlog::level::warn : spdlog::level::off);
+}
 
 absl::Status CheckLogLevel(const std::string& level) {
   if (ParseLevel(level).has_value()) return absl::OkStatus();
@@ -57,6 +67,8 @@ absl::Status InitLogging(const std::string& program, const std::string& level,
   CAIRN_RETURN_IF_ERROR(CheckLogLevel(level));
   CAIRN_ASSIGN_OR_RETURN(spdlog::sink_ptr sink, MakeSink(path));
   auto logger = std::make_shared<spdlog::logger>(program, std::move(sink));
+  ShowProblems(false);
+  if (!path.empty()) logger->sinks().push_back(ProblemSink());
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %n: %v");
   logger->set_level(*ParseLevel(level));
   logger->flush_on(spdlog::level::trace);

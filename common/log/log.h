@@ -26,6 +26,10 @@ absl::Status CheckLogLevel(const std::string& level);
 absl::Status InitLogging(const std::string& program, const std::string& level,
                          const std::string& path = "");
 
+// Whether warnings and errors go to stderr too while the log is a file: for somebody who waits
+// there for a start. They do not unless this is called. Any thread.
+void ShowProblems(bool shown);
+
 template <typename... Args>
 void LogDebug(fmt::format_string<Args...> format, Args&&... args) {
   spdlog::debug(EscapeControls(fmt::format(format, std::forward<Args>(args)...)));

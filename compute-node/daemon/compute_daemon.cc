@@ -304,8 +304,8 @@ absl::StatusOr<std::unique_ptr<KvNode>> ComputeDaemon::ReachKvNode() {
           config_.kv_socket_path());
     }
     if (!told) {
-      LogInfo("waiting for cairn-kv-node socket={} seconds_max={}", config_.kv_socket_path(),
-              config_.kv_wait_seconds());
+      LogWarning("waiting for cairn-kv-node socket={} seconds_max={}", config_.kv_socket_path(),
+                 config_.kv_wait_seconds());
       told = true;
     }
     std::this_thread::sleep_for(kConnectInterval);

@@ -41,9 +41,11 @@ void ToProto(const SessionInfo& session, const ModelIdentity& identity, v1::Conv
   out.set_flash_bytes(session.own_flash_bytes);
   out.set_shared_flash_bytes(session.shared_flash_bytes);
   *out.mutable_create_time() = ToTimestamp(session.create_time_us);
-  if (session.checkpoint_time_us != 0) {
-    *out.mutable_update_time() = ToTimestamp(session.checkpoint_time_us);
-  }
+  // What a fork begins with was stored when it was made.
+  const bool is_new_fork = session.checkpoint_time_us == 0 && session.token_count > 0;
+  const std::int64_t stored_time_us =
+      is_new_fork ? session.create_time_us : session.checkpoint_time_us;
+  if (stored_time_us != 0) *out.mutable_update_time() = ToTimestamp(stored_time_us);
   out.set_usable(IsUsable(session, identity));
 }
 

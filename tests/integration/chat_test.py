@@ -297,6 +297,16 @@ class ChatTest(unittest.TestCase):
         self.assertEqual(terminal.wait(), -signal.SIGINT)
         self.assertEqual(terminal.settings(), terminal.found_settings())
 
+    def test_daemon_may_be_started_in_the_line_before(self):
+        link = self.cairn.path("later.sock")
+        terminal = Terminal([binary("cairn"), "chat", "--socket", link], self.environment)
+        self.addCleanup(terminal.__exit__)
+        # It has begun to connect, or soon will have; both must do.
+        wait_until(lambda: len(os.listdir(f"/proc/{terminal.pid}/task")) > 1, "threads of the client")
+        os.symlink(self.cairn.socket, link)
+        terminal.wait_for(PROMPT)
+        self.leave(terminal)
+
     def test_stopped_chat_gives_the_terminal_back_and_goes_on(self):
         # A process can only be stopped where a shell could let it go on.
         command = self.cairn.command("chat", "--tokens", "4", "--label", self.id())

@@ -267,6 +267,10 @@ class CliDaemonTest(daemons.SharedCairnTest):
         for parent in (fork, source):
             again = self.cairn.generate(question, *ask, "--conversation", str(self.cairn.fork(parent, earlier)))
             self.assertEqual(again["token_ids"], fresh["token_ids"])
+        # What it begins with was stored when it was made.
+        made = self.cairn.fork(source, earlier)
+        (listed,) = [each for each in self.cairn.sessions() if each["conversation_id"] == made]
+        self.assertEqual(listed["update_time"], listed["create_time"])
         # The source does not notice.
         longer = self.cairn.generate(question, *ask, "--conversation", str(source))
         self.assertEqual(longer["reused_token_count"], whole["conversation_token_count"])
@@ -320,7 +324,7 @@ class CliDaemonTest(daemons.SharedCairnTest):
             for line in (rf"cairn-compute-node +ready, socket {cairn.socket}",
                          r"model +retrieval-3m, context of 32768 tokens, chat template none",
                          r"generations +0 running or waiting, \d.*", r"cairn-kv-node +serves, by \w+",
-                         r"store +\d.* of 64\.0 MiB used, 1 conversations"):
+                         r"store +\d.* of 64\.0 MiB used, conversations: 1"):
                 self.assertRegex(text, rf"(?m)^{line}$")
             told = json.loads(cairn.succeed("status", "--json"))
             self.assertTrue(told["serves"])
@@ -339,7 +343,7 @@ class CliDaemonTest(daemons.SharedCairnTest):
         with Cairn(kv="ram") as cairn:
             text = cairn.succeed("status")
             self.assertNotIn("cairn-kv-node", text)
-            self.assertRegex(text, r"(?m)^store +\d.* of 8.0 GiB used, 0 conversations$")
+            self.assertRegex(text, r"(?m)^store +\d.* of 8.0 GiB used, conversations: 0$")
 
     def test_stopped_store_is_checked_as_json(self):
         with Cairn() as cairn:

@@ -129,7 +129,7 @@ class LogTest(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.folder = temporary.name
 
-    def test_a_terminal_is_told_where_the_log_is_and_nothing_more(self):
+    def test_a_terminal_is_told_where_the_log_is_and_when_the_daemon_is_ready(self):
         for name, arguments in (
                 ("cairn-kv-node", ["--data-dir", f"{self.folder}/store", "--socket", f"{self.folder}/kv.sock",
                                    "--config", self.small_store()]),
@@ -137,7 +137,7 @@ class LogTest(unittest.TestCase):
                                         f"{self.folder}/c.sock"])):
             log = f"{self.folder}/{name}.log"
             status, shown = self.run_on_a_terminal(name, *arguments, "--log", log, until=self.is_ready(log))
-            self.assertEqual((status, shown), (0, f"{name}: the log is {log}\n"))
+            self.assertEqual((status, shown), (0, f"{name}: the log is {log}\n{name}: ready\n"))
             with open(log, encoding="utf-8") as file:
                 self.assertRegex(file.read(), rf"(?s)info {name}: ready .*info {name}: stopped\n\Z")
 
@@ -171,7 +171,20 @@ class LogTest(unittest.TestCase):
     def test_without_a_flag_the_log_is_in_the_users_state(self):
         log = f"{self.folder}/cairn/cairn-compute-node.log"
         self.assertEqual(self.run_without_a_flag(self.is_ready(log)),
-                         (0, f"cairn-compute-node: the log is {log}\n"))
+                         (0, f"cairn-compute-node: the log is {log}\ncairn-compute-node: ready\n"))
+
+    def test_a_terminal_is_told_what_a_start_waits_for(self):
+        socket = f"{self.folder}/kv.sock"
+        log = f"{self.folder}/c.log"
+        config = f"{self.folder}/c.conf"
+        with open(config, "w", encoding="utf-8") as file:
+            file.write("kv_wait_seconds: 1\n")
+        status, shown = self.run_on_a_terminal(
+            "cairn-compute-node", "--config", config, "--model", daemons.MODEL, "--kv-socket", socket, "--socket",
+            f"{self.folder}/c.sock", "--log", log, until=lambda: False)
+        self.assertEqual(status, 1)
+        self.assertRegex(shown, rf"\n[^\n]*warning cairn-compute-node: waiting for cairn-kv-node socket={socket} "
+                                r"seconds_max=1\ncairn-compute-node cannot start: ")
 
     def test_file_that_nobody_asked_for_and_cannot_be_written_is_no_reason_not_to_start(self):
         with open(f"{self.folder}/cairn", "wb"):  # in place of the folder
