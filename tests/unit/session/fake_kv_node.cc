@@ -389,6 +389,8 @@ absl::StatusOr<std::vector<SessionInfo>> FakeKvNode::List() {
   return infos;
 }
 
+absl::Status FakeKvNode::Supersede(const Supersession&) { return Unimplemented("supersede"); }
+
 absl::StatusOr<SealedSegment> FakeKvNode::Seal(const SessionRef&) { return Unimplemented("seal"); }
 
 }  // namespace cairn::compute
