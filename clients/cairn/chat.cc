@@ -47,7 +47,7 @@ std::string FilePath(std::string_view typed) {
 
 // Errors after which no turn of the conversation will do better.
 bool EndsConversation(const absl::Status& status) {
-  return absl::IsNotFound(status) || absl::IsFailedPrecondition(status) || absl::IsDataLoss(status);
+  return absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
 }
 
 // "/word" alone or in front of a space: what looks like a command.
@@ -136,6 +136,9 @@ absl::Status Chat::Generate(InterruptCancels& interrupt, TurnProgress& turn) {
   generate_.on_prefill = [&](std::int64_t done, std::int64_t total) {
     turn.done_count = done;
     progress.Update("reading", done, total, "tokens");
+  };
+  generate_.on_recomputing = [&](std::int64_t done, std::int64_t total, std::string_view reason) {
+    ShowRecomputing(progress, done, total, reason);
   };
   generate_.on_text = [&](std::string_view text) {
     turn.has_text = true;

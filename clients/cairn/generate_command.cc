@@ -173,6 +173,9 @@ absl::Status Run(GenerateArguments& options) {
     turn.done_count = done;
     progress.Update("reading the prompt", done, total, "tokens");
   };
+  generate.on_recomputing = [&](std::int64_t done, std::int64_t total, std::string_view reason) {
+    ShowRecomputing(progress, done, total, reason);
+  };
   generate.on_token = [&](std::int32_t id) {
     turn.has_text = true;
     ids.push_back(id);

@@ -67,4 +67,15 @@ void ProgressLine::Clear() {
   dirty_ = false;
 }
 
+void ShowRecomputing(ProgressLine& progress, std::int64_t done, std::int64_t total,
+                     std::string_view reason) {
+  if (!reason.empty()) {
+    progress.Clear();
+    WriteProblem("cairn", fmt::format("stored keys and values of this conversation are damaged, so "
+                                      "its {} tokens are computed again before it goes on: {}",
+                                      total, reason));
+  }
+  progress.Update("computing again", done, total, "tokens");
+}
+
 }  // namespace cairn::cli

@@ -45,4 +45,9 @@ class ProgressLine {
   std::int64_t told_tenths_ = -1;
 };
 
+// That a conversation is computed again: a note with the reason, where there is one, then how far
+// it is.
+void ShowRecomputing(ProgressLine& progress, std::int64_t done, std::int64_t total,
+                     std::string_view reason);
+
 }  // namespace cairn::cli

@@ -117,6 +117,12 @@ struct GenerateOptions {
                      std::int64_t prompt_token_count)>
       on_started;
   std::function<void(std::int64_t done_token_count, std::int64_t prompt_token_count)> on_prefill;
+  // Stored keys and values of the conversation are damaged: its tokens are computed again before
+  // the turn goes on. `reason` says what was damaged, the first time; then it is empty. May come
+  // before on_started.
+  std::function<void(std::int64_t done_token_count, std::int64_t token_count,
+                     std::string_view reason)>
+      on_recomputing;
   std::function<void(std::string_view text)> on_text;
   std::function<void(std::int32_t token_id)> on_token;
   // Behind on_token, if set: how likely the token was, and the `top_logprob_count` (at most 20)

@@ -138,6 +138,9 @@ absl::Status HandleEvent(const GenerateOptions& options, const v1::GenerateEvent
     }
   } else if (event.has_prefill() && options.on_prefill) {
     options.on_prefill(event.prefill().done_token_count(), event.prefill().prompt_token_count());
+  } else if (event.has_recomputing() && options.on_recomputing) {
+    options.on_recomputing(event.recomputing().done_token_count(),
+                           event.recomputing().token_count(), event.recomputing().reason());
   } else if (event.has_token()) {
     ++result.generated_token_count;
     result.text += event.token().text();

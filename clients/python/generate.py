@@ -59,7 +59,8 @@ class CairnClient:
         self._unary("DeleteConversation", request, self.pb.DeleteConversationResponse)
 
     def generate(self, **fields):
-        """Yields GenerateEvent messages: started, prefill, token, ..., finished. Closing the generator cancels."""
+        """Yields GenerateEvent messages: started, prefill, token, ..., finished; before the first token recomputing,
+        too, where what was stored is damaged. Closing the generator cancels."""
         call = self.channel.unary_stream(SERVICE + "Generate",
                                          request_serializer=self.pb.GenerateRequest.SerializeToString,
                                          response_deserializer=self.pb.GenerateEvent.FromString)
@@ -117,6 +118,9 @@ def main():
             kind = event.WhichOneof("event")
             if kind == "started":
                 conversation = event.started.conversation_id
+            elif kind == "recomputing" and event.recomputing.reason:
+                print(f"generate.py: what is stored is damaged, so {event.recomputing.token_count} tokens are computed "
+                      f"again: {event.recomputing.reason}", file=sys.stderr)
             elif kind == "token" and arguments.logprobs is None:
                 print(event.token.text, end="", flush=True)
             elif kind == "token":

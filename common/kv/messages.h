@@ -393,6 +393,12 @@ struct SealedSegment {
   std::int64_t token_count = 0;
 };
 
+// Gives a session what another one holds of the same tokens, in place of its own.
+struct Supersession {
+  SessionRef session;
+  SessionRef replacement;  // there is none of this number afterwards
+};
+
 // Counters since the start of the engine; see GetStatsResponse.
 struct KvStats {
   std::string io_engine;

@@ -33,6 +33,8 @@ pb::DeleteSessionRequest ToDeleteRequest(const SessionRef& session);
 absl::StatusOr<SessionRef> FromProto(const pb::DeleteSessionRequest& request);
 pb::SealSessionRequest ToSealRequest(const SessionRef& session);
 absl::StatusOr<SessionRef> FromProto(const pb::SealSessionRequest& request);
+pb::SupersedeSessionRequest ToProto(const Supersession& request);
+absl::StatusOr<Supersession> FromProto(const pb::SupersedeSessionRequest& request);
 
 void ToProto(const Attachment& attachment, pb::Attachment* out);
 absl::StatusOr<Attachment> FromProto(SessionId session, pb::Attachment&& attachment);

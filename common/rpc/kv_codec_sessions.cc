@@ -223,6 +223,25 @@ absl::StatusOr<SessionRef> FromProto(const pb::SealSessionRequest& request) {
   return RefFromProto(request.session_id(), request.session_uid());
 }
 
+pb::SupersedeSessionRequest ToProto(const Supersession& request) {
+  pb::SupersedeSessionRequest out;
+  out.set_session_id(request.session.id.value());
+  out.set_session_uid(request.session.uid);
+  out.set_replacement_session_id(request.replacement.id.value());
+  out.set_replacement_session_uid(request.replacement.uid);
+  return out;
+}
+
+absl::StatusOr<Supersession> FromProto(const pb::SupersedeSessionRequest& request) {
+  Supersession out;
+  CAIRN_ASSIGN_OR_RETURN(out.session, RefFromProto(request.session_id(), request.session_uid()));
+  CAIRN_RETURN_IF_ERROR(CheckId("replacement_session_id", request.replacement_session_id()));
+  CAIRN_RETURN_IF_ERROR(CheckUid("replacement_session_uid", request.replacement_session_uid()));
+  out.replacement = {SessionId(request.replacement_session_id()),
+                     request.replacement_session_uid()};
+  return out;
+}
+
 void ToProto(const Attachment& attachment, pb::Attachment* out) {
   out->set_epoch(attachment.epoch.value());
   out->set_token_count(attachment.token_count);

@@ -118,6 +118,14 @@ absl::StatusOr<SealedSegment> GrpcKvNode::Seal(const SessionRef& session) {
   return rpc::FromProto(response);
 }
 
+absl::Status GrpcKvNode::Supersede(const Supersession& request) {
+  const pb::SupersedeSessionRequest message = rpc::ToProto(request);
+  return Call(request.session.id, [&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
+    pb::SupersedeSessionResponse response;
+    return stub->SupersedeSession(context, message, &response);
+  });
+}
+
 absl::StatusOr<KvStats> GrpcKvNode::Stats() {
   pb::GetStatsResponse response;
   CAIRN_RETURN_IF_ERROR(

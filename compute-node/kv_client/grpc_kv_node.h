@@ -27,6 +27,7 @@ class GrpcKvNode : public KvNode {
     return List(ListDetail::kFlashUse);
   }
   absl::StatusOr<SealedSegment> Seal(const SessionRef& session) override;
+  absl::Status Supersede(const Supersession& request) override;
   absl::StatusOr<KvStats> Stats() override;
   void StopWaiting(std::chrono::milliseconds time_max) override {
     link_->StopWaitingAt(std::chrono::steady_clock::now() + time_max);

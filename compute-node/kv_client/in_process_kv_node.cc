@@ -44,6 +44,12 @@ absl::StatusOr<SealedSegment> InProcessKvNode::Seal(const SessionRef& session) {
       [&](auto done) { engine_->SealSession(session, std::move(done)); });
 }
 
+absl::Status InProcessKvNode::Supersede(const Supersession& request) {
+  return WaitForEngine<std::monostate>(
+             [&](auto done) { engine_->SupersedeSession(request, std::move(done)); })
+      .status();
+}
+
 absl::StatusOr<KvStats> InProcessKvNode::Stats() {
   return WaitForEngine<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
 }

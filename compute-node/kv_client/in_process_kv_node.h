@@ -29,6 +29,7 @@ class InProcessKvNode : public KvNode {
     return List(ListDetail::kFlashUse);
   }
   absl::StatusOr<SealedSegment> Seal(const SessionRef& session) override;
+  absl::Status Supersede(const Supersession& request) override;
   absl::StatusOr<KvStats> Stats() override;
   std::int64_t part_bytes_max() const override;
 

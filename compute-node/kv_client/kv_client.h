@@ -130,6 +130,8 @@ class KvNode {
   // The same with own_flash_bytes and shared_flash_bytes, which takes longer in large stores.
   virtual absl::StatusOr<std::vector<SessionInfo>> ListWithFlashUse() { return List(); }
   virtual absl::StatusOr<SealedSegment> Seal(const SessionRef& session) = 0;
+  // May be asked again, whether or not it was done. Nobody has either of them open.
+  virtual absl::Status Supersede(const Supersession& request) = 0;
   virtual absl::StatusOr<KvStats> Stats() = 0;
   // This process is about to end: what waits for the KV node to come back, or begins to, waits for
   // at most `time_max` from now on.

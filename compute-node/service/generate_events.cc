@@ -1,7 +1,5 @@
 #include "compute-node/service/generate_events.h"
 
-#include <string>
-
 namespace cairn::compute {
 namespace {
 
@@ -52,6 +50,15 @@ v1::GenerateEvent PrefillEvent(std::int64_t done_token_count, std::int64_t promp
   v1::GenerateEvent event;
   event.mutable_prefill()->set_done_token_count(done_token_count);
   event.mutable_prefill()->set_prompt_token_count(prompt_token_count);
+  return event;
+}
+
+v1::GenerateEvent RecomputingEvent(std::int64_t done_token_count, std::int64_t token_count,
+                                   const std::string& reason) {
+  v1::GenerateEvent event;
+  event.mutable_recomputing()->set_done_token_count(done_token_count);
+  event.mutable_recomputing()->set_token_count(token_count);
+  event.mutable_recomputing()->set_reason(reason);
   return event;
 }
 

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "cairn/compute/v1/inference.pb.h"
@@ -19,6 +20,8 @@ google::protobuf::Duration ToDuration(std::chrono::nanoseconds time);
 // Of a turn that begins behind what `conversation` holds.
 v1::GenerateEvent StartedEvent(const Conversation& conversation, std::int64_t prompt_token_count);
 v1::GenerateEvent PrefillEvent(std::int64_t done_token_count, std::int64_t prompt_token_count);
+v1::GenerateEvent RecomputingEvent(std::int64_t done_token_count, std::int64_t token_count,
+                                   const std::string& reason);
 // `likely` is null where no log probabilities were asked for.
 v1::GenerateEvent TokenEvent(const Tokenizer& tokenizer, std::int32_t id, std::string_view text,
                              const LogProbabilities* likely);

@@ -20,27 +20,10 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kCancelCheckInterval{50};
 // More often a person would not see it.
 constexpr std::chrono::milliseconds kProgressInterval{50};
-// Tokens of a kept conversation with which somebody else went on.
-constexpr std::int64_t kNotOurs = -1;
 // As many as the text that ends a turn can have.
 constexpr std::int32_t kEndTokensMax = 64;
 // Memory of a conversation from which on what was freed is worth giving back.
 constexpr std::int64_t kReturnedBytesMin = std::int64_t{4} << 20;
-
-// Whether a conversation can be gone on with after a turn that ended so. Others may be damaged, and
-// would fail each time.
-bool IsWholeAfter(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kOk:
-    case absl::StatusCode::kCancelled:
-    case absl::StatusCode::kDeadlineExceeded:
-    case absl::StatusCode::kResourceExhausted:
-    case absl::StatusCode::kUnavailable:
-      return true;
-    default:
-      return false;
-  }
-}
 
 }  // namespace
 
@@ -257,53 +240,6 @@ absl::Status GenerateJob::OpenNew() {
   return taken;
 }
 
-bool GenerateJob::LeavesWhole(const absl::Status& status) const {
-  return IsWholeAfter(status) || !runtime_->model->CheckIntact().ok();  // which fails every turn
-}
-
-absl::Status GenerateJob::RunKeptTurn() {
-  const std::vector<std::int32_t> prompt = turn_.prompt;
-  if (const std::optional<KeptConversations::Beginning> kept = kept_->Take(prompt, *stop_)) {
-    conversation_ = kept->session;
-    turn_.prompt.erase(turn_.prompt.begin(), turn_.prompt.begin() + kept->token_count);
-    held_token_count_ = kept->token_count;
-    seals_ = kept->seals;
-    absl::Status status = RunAndKeep(prompt);
-    if (LeavesWhole(status)) return status;
-    LogWarning("kept conversation session={} is given up: {}", conversation_.id, Message(status));
-    kept_->Remove(kept->origin);
-    if (first_token_time_.count() != 0) return status;
-    turn_.prompt = prompt;
-    turn_.history.clear();
-    held_token_count_ = 0;
-    seals_ = {};
-  }
-  CAIRN_RETURN_IF_ERROR(OpenNew());
-  return RunAndKeep(prompt);
-}
-
-absl::Status GenerateJob::RunAndKeep(const std::vector<std::int32_t>& prompt) {
-  tokens_ = prompt;
-  absl::Status status = RunConversation();
-  CountHeldTokens(status);
-  state_.open_conversations().Give(conversation_.id);
-  if (held_token_count_ == kNotOurs) return status;
-  if (!LeavesWhole(status)) held_token_count_ = 0;
-  CAIRN_CHECK_LE(held_token_count_, std::ssize(tokens_));
-  tokens_.resize(static_cast<std::size_t>(held_token_count_));
-  kept_->Keep(conversation_, std::move(tokens_), seals_.CutAt(held_token_count_));
-  return status;
-}
-
-void GenerateJob::CountHeldTokens(const absl::Status& status) {
-  if (status.ok() || held_token_count_ == kNotOurs) return;
-  // A checkpoint whose end nobody waited for is there or is not.
-  const absl::StatusOr<SessionInfo> session =
-      absl::IsUnavailable(status) ? status : FindSession(*runtime_->node, conversation_);
-  held_token_count_ = session.ok() ? session->token_count : 0;
-  if (held_token_count_ > std::ssize(tokens_)) held_token_count_ = kNotOurs;
-}
-
 absl::Status GenerateJob::ReadHistory() {
   const std::int64_t count = turn_.sampling.penalties.HistoryTokens() - std::ssize(turn_.prompt);
   if (count <= 0) return absl::OkStatus();
@@ -323,8 +259,29 @@ absl::Status GenerateJob::ReadHistory() {
 
 absl::Status GenerateJob::RunConversation() {
   CAIRN_ASSIGN_OR_RETURN(const KvStats before, runtime_->node->Stats());
-  MakeRoom(before);
+  MakeRoom(before, policy_.On(runtime_->options.policy), std::ssize(turn_.prompt));
   CAIRN_RETURN_IF_ERROR(ReadHistory());
+  absl::Status status = RunOpened(before);
+  while (absl::IsDataLoss(status)) {
+    status = Repair(status);
+    if (!status.ok()) break;
+    status = RunOpened(before);
+  }
+  return started_ && !ephemeral_ ? WithWhatIsKept(status) : status;
+}
+
+absl::Status GenerateJob::WithWhatIsKept(const absl::Status& status) const {
+  if (status.ok()) return status;
+  return absl::Status(
+      status.code(),
+      fmt::format("{}; conversation {} keeps {} tokens{}", Message(status), conversation_.id,
+                  durable_token_count_,
+                  lost_token_count_ == 0
+                      ? ""
+                      : fmt::format(", without the last {} of the answer", lost_token_count_)));
+}
+
+absl::Status GenerateJob::RunOpened(const KvStats& before) {
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Conversation> conversation,
                          Conversation::Open(runtime_->deps(memory_), conversation_, policy_));
   // Window and buffers come as messages, which are more than what is made of them.
@@ -332,7 +289,10 @@ absl::Status GenerateJob::RunConversation() {
   if (!messages_.empty() && turn_.prompt.empty()) {
     CAIRN_RETURN_IF_ERROR(WriteMessagesBehind(*conversation));
   }
-  const std::int64_t reused_token_count = conversation->token_count();
+  const std::int64_t reused_token_count = conversation->token_count() - repaired_count_;
+  conversation_.uid = conversation->uid();
+  reused_token_count_ = reused_token_count;
+  durable_token_count_ = conversation->durable_token_count();
   if (expected_token_count_.value_or(reused_token_count) != reused_token_count) {
     return FailedPrecondition(
         "conversation {} has {} tokens, but the request is to follow {}: somebody else went on "
@@ -342,6 +302,10 @@ absl::Status GenerateJob::RunConversation() {
   }
   if (kept_ != nullptr) CAIRN_RETURN_IF_ERROR(CheckHeldTokens(*conversation));
   CAIRN_RETURN_IF_ERROR(conversation->CheckRoom(std::ssize(turn_.prompt), turn_.tokens_max > 0));
+  if (state_.damaged_conversations().Has(conversation_)) {
+    return DataLoss("conversation {}: an earlier turn found stored keys and values damaged",
+                    conversation_.id);
+  }
   exact_ = IsExact(*conversation);
   SendStarted(*conversation);
   const TurnObserver observer{
@@ -356,19 +320,13 @@ absl::Status GenerateJob::RunConversation() {
     SendFinished(*conversation, *result, before, reused_token_count);
     return absl::OkStatus();
   }
+  durable_token_count_ = conversation->durable_token_count();
   CountLostTokens(*conversation, reused_token_count);
   // The store is full: what is kept for later goes before what is asked for now.
   if (absl::IsResourceExhausted(result.status()) && runtime_->kept != nullptr) {
     runtime_->kept->DropAll();
   }
-  if (ephemeral_) return result.status();
-  return absl::Status(
-      result.status().code(),
-      fmt::format("{}; conversation {} keeps {} tokens{}", Message(result.status()),
-                  conversation_.id, conversation->durable_token_count(),
-                  lost_token_count_ == 0
-                      ? ""
-                      : fmt::format(", without the last {} of the answer", lost_token_count_)));
+  return result.status();
 }
 
 void GenerateJob::CountLostTokens(const Conversation& conversation,
@@ -376,7 +334,7 @@ void GenerateJob::CountLostTokens(const Conversation& conversation,
   // Who sends the whole history again loses nothing, and nobody wants an ephemeral one back.
   if (ephemeral_) return;
   const std::int64_t stored_count =
-      conversation.durable_token_count() - reused_token_count - std::ssize(turn_.prompt);
+      conversation.durable_token_count() - reused_token_count - PromptTokenCount();
   lost_token_count_ =
       shown_token_count_ - std::clamp(stored_count, std::int64_t{0}, shown_token_count_);
   if (lost_token_count_ == 0) return;
@@ -385,44 +343,36 @@ void GenerateJob::CountLostTokens(const Conversation& conversation,
   state_.NoteLostTokens(lost_token_count_);
 }
 
-absl::Status GenerateJob::CheckHeldTokens(Conversation& conversation) {
-  const auto held = std::span(tokens_).first(static_cast<std::size_t>(held_token_count_));
-  // An older copy of the store may have been put back, and gone on with to the same length.
-  CAIRN_ASSIGN_OR_RETURN(const bool is_held, conversation.HasExactly(held, *stop_));
-  if (is_held) return absl::OkStatus();
-  held_token_count_ = kNotOurs;
-  return Aborted(
-      "conversation {} has {} tokens, not those that were kept: somebody went on with it; "
-      "ask again",
-      conversation_.id, conversation.token_count());
-}
-
 bool GenerateJob::IsExact(const Conversation& conversation) const {
   if (!conversation.policy_choice().selects() || conversation.token_count() == 0) return true;
   return turn_.prompt_end != PromptEnd::kTogether && turn_.prompt.size() == 1 &&
          conversation.seals().IsFreshAt(conversation.token_count());
 }
 
-void GenerateJob::MakeRoom(const KvStats& stats) {
+void GenerateJob::MakeRoom(const KvStats& stats, const PolicyChoice& policy,
+                           std::int64_t token_count) {
   if (runtime_->kept == nullptr) return;
-  const std::int64_t token_count = std::ssize(turn_.prompt);
   runtime_->kept->MakeRoom(
-      stats, PromptFlashBytes(runtime_->options, policy_.On(runtime_->options.policy),
+      stats, PromptFlashBytes(runtime_->options, policy,
                               token_count * runtime_->identity.layout.TokenBytes(), token_count));
 }
 
 void GenerateJob::SendStarted(const Conversation& conversation) {
-  // Once, also if what was kept turned out to be damaged and all is computed again.
+  // Once, also if what is stored turned out to be damaged and all is computed again.
   if (std::exchange(started_, true)) return;
   Send(StartedEvent(conversation, std::ssize(turn_.prompt)));
 }
 
-void GenerateJob::SendProgress(std::int64_t done_token_count) {
-  const bool last = done_token_count == std::ssize(turn_.prompt);
+bool GenerateJob::IsTimeForProgress(bool last) {
   const Clock::time_point now = Clock::now();
-  if (!last && now < next_progress_) return;
+  if (!last && now < next_progress_) return false;
   next_progress_ = now + kProgressInterval;
-  Send(PrefillEvent(done_token_count, std::ssize(turn_.prompt)));
+  return true;
+}
+
+void GenerateJob::SendProgress(std::int64_t done_token_count) {
+  if (!IsTimeForProgress(done_token_count == std::ssize(turn_.prompt))) return;
+  Send(PrefillEvent(done_token_count + repaired_count_, PromptTokenCount()));
 }
 
 void GenerateJob::SendToken(std::int32_t id, std::string_view text,
@@ -438,7 +388,7 @@ void GenerateJob::SendFinished(const Conversation& conversation, const TurnResul
   v1::GenerateEvent event;
   v1::Finished& finished = *event.mutable_finished();
   FillFinished(conversation, result, finished);
-  finished.set_prompt_token_count(std::ssize(turn_.prompt));
+  finished.set_prompt_token_count(PromptTokenCount());
   finished.set_reused_token_count(reused_token_count);
   finished.set_exact(exact_);
   *finished.mutable_queue_time() = ToDuration(queue_time_);

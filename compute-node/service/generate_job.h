@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "cairn/compute/v1/inference.pb.h"
@@ -62,6 +63,20 @@ class GenerateJob {
   // The same behind what the conversation holds.
   absl::Status WriteMessagesBehind(Conversation& conversation);
   absl::Status RunTurn();
+  // Creates conversation_, and has it open.
+  absl::Status OpenNew();
+  // Of the turn in the conversation as it is before.
+  bool IsExact(const Conversation& conversation) const;
+  void MakeRoom(const KvStats& stats, const PolicyChoice& policy, std::int64_t token_count);
+  absl::Status RunConversation();
+  // Opens it and runs the turn in it. `before`: the KV node's numbers when the turn began.
+  absl::Status RunOpened(const KvStats& before);
+  // What it says of the conversation behind an error.
+  absl::Status WithWhatIsKept(const absl::Status& status) const;
+  // Of the prompt as it was asked for.
+  std::int64_t PromptTokenCount() const { return std::ssize(turn_.prompt) + repaired_count_; }
+
+  // ---- generate_kept_turn.cc ----
   // What RunTurn does for a conversation of `kept_`.
   absl::Status RunKeptTurn();
   // Whether the kept conversation can be gone on with after a turn that ended so.
@@ -69,16 +84,35 @@ class GenerateJob {
   absl::Status RunAndKeep(const std::vector<std::int32_t>& prompt);
   // Sets held_token_count_ to what the conversation holds now that its turn ended with `status`.
   void CountHeldTokens(const absl::Status& status);
-  // Creates conversation_, and has it open.
-  absl::Status OpenNew();
-  // Of the turn in the conversation as it is before.
-  bool IsExact(const Conversation& conversation) const;
-  void MakeRoom(const KvStats& stats);
-  absl::Status RunConversation();
-  // Sets lost_token_count_, behind a turn that failed.
-  void CountLostTokens(const Conversation& conversation, std::int64_t reused_token_count);
   // That a kept conversation holds the tokens that it is thought to; ABORTED if it does not.
   absl::Status CheckHeldTokens(Conversation& conversation);
+
+  // ---- generate_repair.cc ----
+  // What the turn does about damage that it found: OK if the conversation was computed again, and
+  // the turn is to be run from there; else how it ends.
+  absl::Status Repair(const absl::Status& damage);
+  // The next turn does it.
+  absl::Status RepairLater(const absl::Status& damage);
+  absl::Status RepairNow(const absl::Status& damage, std::span<const std::int32_t> tokens);
+  // Whether these are the tokens that the turn found, and as many of its prompt as it has stored.
+  bool AreOfTurn(std::span<const std::int32_t> tokens) const;
+  // How many of them are of the prompt. REQUIRES: AreOfTurn.
+  std::int64_t CountOfPrompt(std::int64_t token_count) const {
+    return token_count - reused_token_count_.value_or(token_count);
+  }
+  // A session of its own that holds `tokens`, computed with the conversation's policy.
+  absl::StatusOr<SessionRef> ComputeAgain(const StoredPolicy& policy,
+                                          std::span<const std::int32_t> tokens);
+  absl::Status ComputeInto(const SessionRef& again, const StoredPolicy& policy,
+                           std::span<const std::int32_t> tokens);
+  // Tokens of the prompt that an earlier part of the turn has stored are not its prompt any more.
+  void TakeFromPrompt(std::int64_t stored_count);
+  void SendRecomputing(std::int64_t done_token_count, std::int64_t token_count,
+                       const std::string& reason);
+  bool IsTimeForProgress(bool last);
+
+  // Sets lost_token_count_, behind a turn that failed.
+  void CountLostTokens(const Conversation& conversation, std::int64_t reused_token_count);
   void SendStarted(const Conversation& conversation);
   void SendProgress(std::int64_t done_token_count);
   void SendToken(std::int32_t id, std::string_view text, const LogProbabilities* likely);
@@ -105,6 +139,11 @@ class GenerateJob {
   std::int64_t held_token_count_ = 0;  // how many tokens the conversation holds
   PromptSeals seals_;                  // the same conversation's
   bool exact_ = true;                  // see Finished.exact
+  // Of the conversation: as the turn found it, and what is known to be durable.
+  std::optional<std::int64_t> reused_token_count_;
+  std::int64_t durable_token_count_ = 0;
+  std::int64_t repaired_count_ = 0;  // tokens of the prompt that were computed again with the rest
+  bool repaired_ = false;            // once in a turn
   std::int64_t shown_token_count_ = 0;
   std::int64_t lost_token_count_ = 0;  // that were shown and are not stored
   absl::Status slow_client_;           // the queue's thread's: what ended it, unless OK

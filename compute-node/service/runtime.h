@@ -18,6 +18,7 @@
 #include "compute-node/model/chat_template.h"
 #include "compute-node/model/forward.h"
 #include "compute-node/model/tokenizer.h"
+#include "compute-node/service/damaged_conversations.h"
 #include "compute-node/service/kept_conversations.h"
 #include "compute-node/service/memory_budget.h"
 #include "compute-node/service/open_conversations.h"
@@ -88,6 +89,7 @@ class DaemonState {
   // All requests that are being read.
   MemoryBudget& request_memory() { return request_memory_; }
   OpenConversations& open_conversations() { return open_conversations_; }
+  DamagedConversations& damaged_conversations() { return damaged_conversations_; }
 
  private:
   std::atomic<Phase> phase_{Phase::kLoading};
@@ -97,6 +99,7 @@ class DaemonState {
   KvMemory memory_;
   MemoryBudget request_memory_;
   OpenConversations open_conversations_;
+  DamagedConversations damaged_conversations_;
   mutable Mutex mutex_;
   std::shared_ptr<Runtime> runtime_ CAIRN_GUARDED_BY(mutex_);
   absl::Status fatal_ CAIRN_GUARDED_BY(mutex_);

@@ -14,10 +14,8 @@ namespace {
 constexpr std::chrono::milliseconds kFetchStopCheckInterval{20};
 
 absl::Status ClusterError(std::int32_t layer, const ClusterRef& cluster, std::string_view what) {
-  return DataLoss(
-      "fetch layer {} head {} cluster {}: {}; the conversation cannot go on, but its text can be "
-      "read: restore the store from a backup, or go on with that text in a new conversation",
-      layer, cluster.head, cluster.cluster_id, what);
+  return DataLoss("fetch layer {} head {} cluster {}: {}", layer, cluster.head, cluster.cluster_id,
+                  what);
 }
 
 // A disk that does not answer may still have it.

@@ -76,8 +76,9 @@ class Turn {
 absl::StatusOr<TurnResult> Turn::Run() {
   CAIRN_RETURN_IF_ERROR(Prefill());
   const absl::Status status = Decode();
-  // The model's file was changed: what was computed until then is right.
-  if (absl::IsFailedPrecondition(status)) Save().IgnoreError();
+  // The model's file was changed, or stored entries are damaged: what was computed until then is
+  // right.
+  if (absl::IsFailedPrecondition(status) || absl::IsDataLoss(status)) Save().IgnoreError();
   if (!status.ok() && !IsStop(status)) return status;
   conversation_.set_random_state(sampler_.SaveState());
   CAIRN_RETURN_IF_ERROR(Save());

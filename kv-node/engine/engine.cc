@@ -423,6 +423,27 @@ void EngineImpl::SealSession(SessionRef session, Callback<SealedSegment> done) {
   });
 }
 
+void EngineImpl::SupersedeSession(Supersession request, Callback<std::monostate> done) {
+  PostRequest(std::move(done), [this, request](const Callback<std::monostate>& cb) {
+    const SessionId session = request.session.id;
+    const SessionId replacement = request.replacement.id;
+    if (session == replacement || session == kTreeLock || replacement == kTreeLock) {
+      return cb(
+          InvalidArgument("session {} cannot take the place of session {}", replacement, session));
+    }
+    // As deletions do: the tree first.
+    Serialise(kTreeLock, [this, request, session, replacement, cb] {
+      Serialise(session, [this, request, session, replacement, cb] {
+        Serialise(replacement, [this, request, session, replacement, cb] {
+          Callback<std::monostate> ending = EndingSerial(kTreeLock, cb);
+          ending = EndingSerial(session, std::move(ending));
+          StartSupersede(request, EndingSerial(replacement, std::move(ending)));
+        });
+      });
+    });
+  });
+}
+
 void EngineImpl::Create(CreateSession request, Callback<SessionRef> done) {
   if (request.uid.empty()) request.uid = RandomBytes(kUidBytes);
   PostRequest(std::move(done), [this, request = std::move(request)](Callback<SessionRef> cb) {

@@ -157,6 +157,8 @@ class Engine {
                             Callback<std::vector<SessionInfo>> done) = 0;  // newest first
   virtual void SealSession(SessionRef session,
                            Callback<SealedSegment> done) = 0;  // durable at callback
+  virtual void SupersedeSession(Supersession request,
+                                Callback<std::monostate> done) = 0;  // durable at callback
   virtual void GetStats(Callback<KvStats> done) = 0;
   // The shared memory that spans of fetch replies may lie in, for other processes to map. Answers
   // at once; spans of a later reply may name a granule that is not in the answer yet.

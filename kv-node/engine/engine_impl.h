@@ -20,6 +20,8 @@ namespace cairn::kv {
 
 // In `serial_`, what asks or changes who needs a segment: forks, deletions, defragmentation.
 inline constexpr SessionId kTreeLock{0};
+// The open segment of a session that was just created.
+constexpr SegmentId FirstSegmentOf(SessionId session) { return SegmentId(session.value() + 1); }
 
 class EngineImpl final : public Engine {
  public:
@@ -40,6 +42,7 @@ class EngineImpl final : public Engine {
   void DeleteSession(SessionRef session, Callback<std::monostate> done) override;
   void ListSessions(ListDetail detail, Callback<std::vector<SessionInfo>> done) override;
   void SealSession(SessionRef session, Callback<SealedSegment> done) override;
+  void SupersedeSession(Supersession request, Callback<std::monostate> done) override;
   void GetStats(Callback<KvStats> done) override;
   std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules() const override;
   bool has_arena() const override { return context_.cache != nullptr; }
@@ -95,6 +98,13 @@ class EngineImpl final : public Engine {
   void FindDeletions(const DeletionsRef& together);
   void CommitDeletions(const DeletionsRef& together);
   static void EndDeletions(const DeletionsRef& together, const absl::Status& status);
+  // Behind the batch that ceases to name them.
+  void FreePages(const std::vector<PageIndex>& pages, const absl::Status& committed);
+  // ---- engine_supersede.cc ----
+  struct SupersedePlan;
+  void StartSupersede(const Supersession& request, const Callback<std::monostate>& done);
+  void CommitSupersede(const Supersession& request, SupersedePlan plan,
+                       const Callback<std::monostate>& done);
   // ---- engine_ephemeral.cc ----
   // Nobody is attached to the session any more, or not yet.
   void NoteUnattached(SessionId session, SessionLifetime lifetime);

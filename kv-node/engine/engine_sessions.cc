@@ -108,7 +108,7 @@ void EngineImpl::CommitCreate(const CreateSession& request, const Callback<Sessi
   const SessionId session(*id);
   SessionRow row;
   row.uid = request.uid;
-  row.segment = SegmentId(*id + 1);
+  row.segment = FirstSegmentOf(session);
   row.layout = request.layout;
   row.key = request.key;
   row.label = request.label;

@@ -24,8 +24,8 @@ absl::Status CarriedError(PartState state, const ClusterKey& key, const Part& pa
         what);
   }
   return DataLoss(
-      "{} fails its check, each of two times it was read; restore the store from a backup, or "
-      "compute the session's tokens again in a new one: they can still be read",
+      "{} fails its check, each of two times it was read; the session's tokens can still be read, "
+      "and computed again",
       what);
 }
 

@@ -20,7 +20,8 @@ constexpr v1::Operation kOperations[] = {
     v1::OPERATION_INDEX,       v1::OPERATION_POLICY_STATE,
     v1::OPERATION_CHECKPOINT,  v1::OPERATION_FORK,
     v1::OPERATION_FETCH,       v1::OPERATION_NEIGHBOURS,
-    v1::OPERATION_FETCH_INDEX, v1::OPERATION_FETCH_VISIBLE_INDEX};
+    v1::OPERATION_FETCH_INDEX, v1::OPERATION_FETCH_VISIBLE_INDEX,
+    v1::OPERATION_SUPERSEDE};
 
 struct PageRequest {
   std::int32_t size = kPageSizeDefault;
@@ -243,6 +244,18 @@ ServerUnaryReactor* KvServiceImpl::SealSession(CallbackServerContext* context,
                          response->set_segment_id(sealed.segment_id.value());
                          response->set_token_count(sealed.token_count);
                        }));
+  return call.reactor;
+}
+
+ServerUnaryReactor* KvServiceImpl::SupersedeSession(CallbackServerContext* context,
+                                                    const v1::SupersedeSessionRequest* request,
+                                                    v1::SupersedeSessionResponse* response) {
+  absl::StatusOr<Supersession> value = rpc::FromProto(*request);
+  const Call call = Begin(context, value.status());
+  if (!call.admitted) return call.reactor;
+  response->set_boot_token(identity_.boot_token);
+  engine_->SupersedeSession(*std::move(value),
+                            Answer<std::monostate>(call.reactor, [](std::monostate) {}));
   return call.reactor;
 }
 

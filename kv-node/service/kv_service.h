@@ -36,10 +36,11 @@ using KvServiceBase = v1::KvService::WithCallbackMethod_GetCapabilities<
                 v1::KvService::WithCallbackMethod_DeleteSession<
                     v1::KvService::WithCallbackMethod_ListSessions<
                         v1::KvService::WithCallbackMethod_SealSession<
-                            v1::KvService::WithCallbackMethod_MatchPrefix<
-                                v1::KvService::WithCallbackMethod_GetStats<
-                                    v1::KvService::WithRawCallbackMethod_Channel<
-                                        v1::KvService::Service>>>>>>>>>>>;
+                            v1::KvService::WithCallbackMethod_SupersedeSession<
+                                v1::KvService::WithCallbackMethod_MatchPrefix<
+                                    v1::KvService::WithCallbackMethod_GetStats<
+                                        v1::KvService::WithRawCallbackMethod_Channel<
+                                            v1::KvService::Service>>>>>>>>>>>>;
 
 class KvServiceImpl final : public KvServiceBase {
  public:
@@ -76,6 +77,9 @@ class KvServiceImpl final : public KvServiceBase {
   grpc::ServerUnaryReactor* SealSession(grpc::CallbackServerContext* context,
                                         const v1::SealSessionRequest* request,
                                         v1::SealSessionResponse* response) override;
+  grpc::ServerUnaryReactor* SupersedeSession(grpc::CallbackServerContext* context,
+                                             const v1::SupersedeSessionRequest* request,
+                                             v1::SupersedeSessionResponse* response) override;
   grpc::ServerUnaryReactor* MatchPrefix(grpc::CallbackServerContext* context,
                                         const v1::MatchPrefixRequest* request,
                                         v1::MatchPrefixResponse* response) override;

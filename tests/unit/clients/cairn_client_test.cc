@@ -172,6 +172,28 @@ TEST_F(CairnClientTest, ConversationIsFoundAmongAll) {
   EXPECT_EQ(client_->FindConversation(5).status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(CairnClientTest, ComputingAgainIsToldWithItsReason) {
+  service_.generate = [](grpc::ServerContext&, Writer& writer) {
+    v1::GenerateEvent event;
+    event.mutable_recomputing()->set_token_count(90);
+    event.mutable_recomputing()->set_reason("a part failed its check");
+    writer.Write(event);
+    event.mutable_recomputing()->clear_reason();
+    event.mutable_recomputing()->set_done_token_count(90);
+    writer.Write(event);
+    event.mutable_finished()->set_reason(v1::FINISH_REASON_END);
+    writer.Write(event);
+    return grpc::Status::OK;
+  };
+  std::string told;
+  options_.on_recomputing = [&](std::int64_t done, std::int64_t total, std::string_view reason) {
+    told += fmt::format("{}/{} {};", done, total, reason);
+  };
+  const absl::StatusOr<GenerateResult> result = client_->Generate(options_);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(told, "0/90 a part failed its check;90/90 ;");
+}
+
 TEST_F(CairnClientTest, CancelledEphemeralConversationKeepsNothing) {
   GenerateUntilCancelled(2);
   options_.ephemeral = true;

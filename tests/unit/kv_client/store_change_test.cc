@@ -99,6 +99,11 @@ TEST_F(StoreChangeTest, CallsWhoseRepliesAreLostHaveOneEffect) {
   node_.engine().LoseReplies(1);
   EXPECT_TRUE(client_->Delete(*created).ok());
   EXPECT_EQ(client_->List()->size(), 2U);
+  node_.engine().LoseReplies(2);
+  // The newest is the fork.
+  const absl::Status superseded = client_->Supersede({ref_, RefTo(client_->List()->front())});
+  EXPECT_TRUE(superseded.ok()) << superseded;
+  EXPECT_EQ(client_->List()->size(), 1U);
 }
 
 TEST_F(StoreChangeTest, ASessionDoesNotGoOnInAnotherStore) {

@@ -157,6 +157,14 @@ TEST_F(KvCodecTest, SessionValuesSurviveTheRoundTrip) {
     EXPECT_EQ(created->lifetime, create.lifetime);
     EXPECT_EQ(created->creator, create.creator);
 
+    const Supersession supersession{
+        {SessionId(random.Between(1, 1000)), create.uid},
+        {SessionId(random.Between(1, 1000)), std::string(random.Coin() ? kUidBytes : 0, 'r')}};
+    const absl::StatusOr<Supersession> superseded = FromProto(Wire(ToProto(supersession)));
+    ASSERT_TRUE(superseded.ok()) << superseded.status();
+    EXPECT_EQ(superseded->session, supersession.session);
+    EXPECT_EQ(superseded->replacement, supersession.replacement);
+
     Attachment attachment;
     attachment.session_id = SessionId(7);
     attachment.uid = std::string(kUidBytes, 'u');
@@ -257,6 +265,14 @@ TEST_F(KvCodecTest, OwnersAndUidsHaveOneLength) {
   refused(resume, "op_seq");
   pb::DeleteSessionRequest remove;
   refused(remove, "session_id");
+  pb::SupersedeSessionRequest supersede;
+  refused(supersede, "session_id");
+  supersede.set_session_id(7);
+  refused(supersede, "replacement_session_id");
+  supersede.set_replacement_session_id(8);
+  EXPECT_TRUE(FromProto(supersede).ok());
+  supersede.set_replacement_session_uid("short");
+  refused(supersede, "replacement_session_uid");
 }
 
 // Each case breaks one field of a valid message; the error must name that field.

@@ -256,6 +256,22 @@ void FakeEngine::DeleteSession(SessionRef session, Callback<std::monostate> done
   });
 }
 
+void FakeEngine::SupersedeSession(Supersession request, Callback<std::monostate> done) {
+  Post([this, request = std::move(request), done = std::move(done)] {
+    const absl::StatusOr<FakeSession*> session = FindSession(request.session);
+    if (!session.ok()) return done(session.status());
+    const absl::StatusOr<FakeSession*> replacement = FindSession(request.replacement);
+    if (replacement.ok()) {
+      (*session)->committed = (*replacement)->committed;
+      (*session)->superseded_by = request.replacement.id;
+      store_->sessions.erase(request.replacement.id);
+    } else if ((*session)->superseded_by != request.replacement.id) {
+      return done(replacement.status());
+    }
+    done(AnswerOf<std::monostate>(std::monostate()));
+  });
+}
+
 void FakeEngine::ListSessions(ListDetail /*detail*/, Callback<std::vector<SessionInfo>> done) {
   Post([this, done = std::move(done)] {
     std::vector<SessionInfo> out;

@@ -35,6 +35,7 @@ struct FakeSession {
   Epoch epoch;
   AttachAttempt owner;
   FakeState committed;
+  SessionId superseded_by;  // last
 };
 
 // Used by one engine at a time, on its thread. A copy of it is an older copy of the store.
@@ -59,6 +60,7 @@ class FakeEngine : public Engine {
   void DeleteSession(SessionRef session, Callback<std::monostate> done) override;
   void ListSessions(ListDetail /*detail*/, Callback<std::vector<SessionInfo>> done) override;
   void SealSession(SessionRef session, Callback<SealedSegment> done) override;
+  void SupersedeSession(Supersession request, Callback<std::monostate> done) override;
   void GetStats(Callback<KvStats> done) override;
   std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules() const override { return {}; }
   bool has_arena() const override { return false; }
@@ -74,8 +76,8 @@ class FakeEngine : public Engine {
   std::vector<std::pair<RequestId, HintOperation>> hints();
   // Checkpoints are committed, but nobody hears of it.
   void DropCheckpointReplies();
-  // The next `count` Create, OpenSession, ResumeSession, DeleteSession and SealSession take effect,
-  // but their callers hear UNAVAILABLE, as if the reply was lost.
+  // The next `count` Create, OpenSession, ResumeSession, DeleteSession, SealSession and
+  // SupersedeSession take effect, but their callers hear UNAVAILABLE, as if the reply was lost.
   void LoseReplies(int count);
   bool replies_were_lost();
   // The next `count` channels find no attachment.

@@ -315,8 +315,8 @@ class FakeSession : public KvSession {
   }
   absl::StatusOr<ReadReply> Answer(const GetTokens& read) {
     TokensReply reply;
-    for (std::int64_t i = read.first; i < std::min(read.first + read.count, live_.token_count);
-         ++i) {
+    const std::int64_t end = std::min(read.first + read.count, std::ssize(live_.tokens));
+    for (std::int64_t i = read.first; i < end; ++i) {
       reply.token_ids.push_back(live_.tokens[static_cast<std::size_t>(i)]);
     }
     return reply;
@@ -387,6 +387,20 @@ absl::StatusOr<std::vector<SessionInfo>> FakeKvNode::List() {
     info.attached = record.attached;
   }
   return infos;
+}
+
+absl::Status FakeKvNode::Supersede(const Supersession& request) {
+  CAIRN_RETURN_IF_ERROR(Find(request.session));
+  CAIRN_RETURN_IF_ERROR(Find(request.replacement));
+  FakeKvRecord& session = sessions.at(request.session.id.value());
+  const FakeKvRecord& replacement = sessions.at(request.replacement.id.value());
+  if (session.attached || replacement.attached) return FailedPrecondition("somebody is attached");
+  if (session.committed.tokens != replacement.committed.tokens) {
+    return FailedPrecondition("not the same tokens");
+  }
+  session.committed = replacement.committed;
+  sessions.erase(request.replacement.id.value());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<SealedSegment> FakeKvNode::Seal(const SessionRef&) { return Unimplemented("seal"); }

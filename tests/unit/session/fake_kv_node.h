@@ -53,6 +53,7 @@ class FakeKvNode : public KvNode {
   absl::Status Delete(const SessionRef& session) override;
   absl::StatusOr<std::vector<SessionInfo>> List() override;
   absl::StatusOr<SealedSegment> Seal(const SessionRef& session) override;
+  absl::Status Supersede(const Supersession& request) override;
   absl::StatusOr<KvStats> Stats() override { return KvStats{}; }
   std::int64_t part_bytes_max() const override { return part_bytes; }
 

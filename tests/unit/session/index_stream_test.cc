@@ -129,6 +129,7 @@ class TamperingNode : public KvNode {
   absl::StatusOr<SealedSegment> Seal(const SessionRef& session) override {
     return node_->Seal(session);
   }
+  absl::Status Supersede(const Supersession& request) override { return node_->Supersede(request); }
   absl::StatusOr<KvStats> Stats() override { return node_->Stats(); }
   std::int64_t part_bytes_max() const override { return node_->part_bytes_max(); }
 
