@@ -40,8 +40,8 @@ absl::Status CheckLiveFiles(rocksdb::DB& db) {
     if (missing == before) {
       return Internal(
           "{} was deleted or moved while cairn-kv-node uses it, and nothing is stored any more: "
-          "put the right one back; as long as cairn-kv-node runs, what is gone can be copied from "
-          "/proc/{}/fd",
+          "put the right one back; as long as cairn-kv-node runs, what it has open can be copied "
+          "from /proc/{}/fd",
           missing, ::getpid());
     }
   }

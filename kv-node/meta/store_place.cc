@@ -26,7 +26,7 @@ absl::Status StorePlace::Check() const {
     }
     return Internal(
         "{} was {} while cairn-kv-node uses it, and nothing is stored any more: put the right one "
-        "back; as long as cairn-kv-node runs, what is gone can be copied from /proc/{}/fd",
+        "back; as long as cairn-kv-node runs, what it has open can be copied from /proc/{}/fd",
         file.path, found ? "replaced" : "deleted or moved", ::getpid());
   }
   return absl::OkStatus();

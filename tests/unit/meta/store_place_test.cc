@@ -118,6 +118,23 @@ TEST_F(IdleStorePlaceTest, EachFileOfTheMetadataIsMissedUntilItIsBack) {
   }
 }
 
+TEST_F(IdleStorePlaceTest, WhatTheMetadataReplacesByItselfIsNoLoss) {
+  store_.reset();
+  constexpr std::int64_t kMemtableBytes = 64 << 10;
+  store_ = OpenOrFail({.path = meta_,
+                       .memtable_bytes = kMemtableBytes,
+                       .extent_path = extents_,
+                       .look_each = look_each_});
+  const std::string value(20 << 10, 'v');
+  for (int i = 0; i < 400; ++i) {  // 8 MB: a hundred tables, and what becomes of them
+    const absl::Status status =
+        store_->CommitAndWait(PutOne(Family::kSegments, fmt::format("k{}", i % 100), value));
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  EXPECT_GT(store_->write_stats().table_bytes, 10 * kMemtableBytes);
+  EXPECT_EQ(store_->stats().lost_place_count, 0);
+}
+
 TEST_F(IdleStorePlaceTest, ItIsNoticedWithoutACommit) {
   fs::remove(extents_);
   WaitUntilLost();
