@@ -174,6 +174,7 @@ absl::Status Run(GenerateArguments& options) {
     progress.Update("reading the prompt", done, total, "tokens");
   };
   generate.on_recomputing = [&](std::int64_t done, std::int64_t total, std::string_view reason) {
+    turn.recomputes = true;
     ShowRecomputing(progress, done, total, reason);
   };
   generate.on_token = [&](std::int32_t id) {
@@ -205,7 +206,9 @@ absl::Status Run(GenerateArguments& options) {
   absl::Status status = text_open ? WriteOutput("\n") : OutputStatus();
   // Without output there is a cancellation that was none of the user's.
   if (status.ok()) status = result.status();
-  if (turn.conversation_id != 0 && !generate.ephemeral) {
+  if (turn.recomputes && absl::IsCancelled(status)) {
+    status = Cancelled("cancelled {}", kKeptOfRecomputing);
+  } else if (turn.conversation_id != 0 && !generate.ephemeral) {
     status = AboutConversation(status, turn, *client, options.socket);
   }
   CAIRN_RETURN_IF_ERROR(status);

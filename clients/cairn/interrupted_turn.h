@@ -16,7 +16,13 @@ struct TurnProgress {
   std::int64_t prompt_count = 0;
   std::int64_t done_count = 0;  // of the prompt
   bool has_text = false;        // of the answer
+  bool recomputes = false;  // the damaged conversation is computed again, before the turn begins
 };
+
+// Of a turn that ended while its conversation was computed again.
+inline constexpr std::string_view kKeptOfRecomputing =
+    "while the conversation was computed again: it is as it was, and its next turn begins that "
+    "again";
 
 struct KeptTurn {
   bool conversation_is_gone = false;

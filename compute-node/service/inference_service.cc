@@ -185,7 +185,10 @@ absl::Status InferenceServiceImpl::Delete(const SessionRef& conversation) {
   CAIRN_RETURN_IF_ERROR(CheckUidBytes(conversation.uid));
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
   if (!state_.open_conversations().TryTake(id)) {
-    return FailedPrecondition("conversation {} is generating right now: cancel that first", id);
+    return FailedPrecondition(
+        "conversation {} is generating right now: wait for its end, or end it where it was asked "
+        "for",
+        id);
   }
   const absl::Status deleted = runtime->node->Delete(conversation);
   state_.open_conversations().Give(id);

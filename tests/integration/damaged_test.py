@@ -3,6 +3,7 @@
 Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3 tests/integration/damaged_test.py
 """
 import shutil
+import signal
 import unittest
 
 import daemons
@@ -88,6 +89,26 @@ class DamagedTest(unittest.TestCase):
                                          self.cairn.path("store")], capture_output=True, text=True,
                                         timeout=daemons.RUN_TIMEOUT_S, check=False)
         self.assertEqual(verify.returncode, 0, verify.stdout)
+
+    def test_an_interrupt_leaves_it_as_it_was(self):
+        with open(daemons.DEMO_TEXT, encoding="utf-8") as file:
+            told = self.cairn.generate("--tokens", "0", "--policy", "full", file.read() * 2)
+        conversation, count = told["conversation_id"], told["conversation_token_count"]
+        pages = self.used_pages()
+        self.assertEqual(self.cairn.stop(), [0, 0])
+        self.flip_a_bit(pages[len(pages) // 2])
+        self.cairn.start()
+        turn = self.cairn.popen("generate", "--tokens", "1", "--conversation", str(conversation), QUESTION)
+        said = turn.stderr.readline().decode()
+        self.assertIn(f"its {count} tokens are computed again", said)
+        turn.send_signal(signal.SIGINT)
+        rest = turn.communicate(timeout=daemons.RUN_TIMEOUT_S)[1].decode()
+        if turn.returncode == 0:
+            self.skipTest("it was faster than the test")
+        self.assertEqual(turn.returncode, 130, rest)
+        self.assertIn("while the conversation was computed again: it is as it was", rest)
+        self.assertEqual([each["token_count"] for each in self.cairn.sessions() if each["label"] == ""], [count])
+        self.assertIn(f"its {count} tokens are computed again", self.go_on(conversation)[1])
 
 
 if __name__ == "__main__":
