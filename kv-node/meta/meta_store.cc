@@ -151,7 +151,7 @@ class MetaStore::Impl final : public RocksDbReader {
     MutexLock lock(mutex_);
     while (queue_.empty() && !stopping_) {
       const auto look = std::chrono::steady_clock::now() + options_.look_each;
-      const auto due = broken_.ok() ? look : std::min(look, recover_time_);
+      const auto due = broken_.ok() ? look : std::min(look, failed_time_ + options_.recover_each);
       if (!changed_.WaitUntil(mutex_, due)) break;
     }
     std::vector<Item> group;
@@ -175,7 +175,10 @@ class MetaStore::Impl final : public RocksDbReader {
     while (true) {
       // A group is released before the next wait: callbacks may hold what others wait for.
       const std::vector<Item> group = Next();
-      if (!broken_.ok() && std::chrono::steady_clock::now() >= recover_time_) Recover();
+      // Who commits is answered by what the disk does now, not a second ago.
+      const auto pause =
+          group.empty() ? options_.recover_each : options_.recover_each / kCommitRecoverShare;
+      if (!broken_.ok() && std::chrono::steady_clock::now() >= failed_time_ + pause) Recover();
       if (group.empty()) {
         if (Stopping()) return;
         LookAtPlace().IgnoreError();  // commits are told
@@ -220,7 +223,7 @@ class MetaStore::Impl final : public RocksDbReader {
   // After a failed write or sync nothing is known about what reached the disk. Opening the files
   // tells: the log is read from them, up to what is whole of it.
   void Recover() {
-    recover_time_ = std::chrono::steady_clock::now() + options_.recover_each;
+    failed_time_ = std::chrono::steady_clock::now();
     if (options_.in_memory || !CanWrite()) return;
     Close();
     MetaOptions last = options_;
@@ -276,7 +279,7 @@ class MetaStore::Impl final : public RocksDbReader {
       durable_sequence_ = db().GetLatestSequenceNumber();
     } else {
       LogError("metadata store failed error=\"{}\"", ToStd(broken_.message()));
-      recover_time_ = std::chrono::steady_clock::now() + options_.recover_each;
+      failed_time_ = std::chrono::steady_clock::now();
     }
     MutexLock lock(mutex_);
     stats_.batch_count += static_cast<std::int64_t>(group.size());
@@ -373,7 +376,7 @@ class MetaStore::Impl final : public RocksDbReader {
   RocksDbSetup setup_;
   // Of the metadata thread.
   absl::Status broken_;  // why nothing is committed until the files are opened anew
-  std::chrono::steady_clock::time_point recover_time_;
+  std::chrono::steady_clock::time_point failed_time_;  // or of the last attempt to open them
   StorePlace place_;
   std::chrono::steady_clock::time_point look_time_;  // for RocksDB's own files
   bool place_is_lost_ = false;

@@ -109,6 +109,7 @@ inline constexpr int kMetaQueueCountMax = 4096;
 inline constexpr std::int64_t kMetaQueueBytesMax = std::int64_t{4} << 20;
 // Queued batches are written together up to this size.
 inline constexpr std::int64_t kMetaGroupBytesMax = std::int64_t{1} << 20;
+inline constexpr int kCommitRecoverShare = 50;
 
 struct MetaOptions {
   std::string path;        // directory; created when missing, its parent must exist
@@ -124,7 +125,8 @@ struct MetaOptions {
   // Called at the end of the destructor when all that was committed is in table files, with
   // latest_sequence(). Not in memory.
   std::function<void(std::uint64_t sequence)> on_clean_close = nullptr;
-  // How often to try to open the files anew after a failed write.
+  // How often to try to open the files anew after a failed write; for a commit that comes
+  // meanwhile kCommitRecoverShare times as often.
   std::chrono::milliseconds recover_each = std::chrono::seconds(1);
   // How often to look whether the files are still there, beside before each commit.
   std::chrono::milliseconds look_each = std::chrono::seconds(2);

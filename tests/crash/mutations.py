@@ -81,7 +81,7 @@ MUTATIONS = [
       "    regions_.clear();\n    log_extents_.clear();\n    pools_->Clear();\n  }\n"], ENGINE_TEST),
     ("a sealed segment's log runs stay the session's (rule 3)", ENGINE + "session_checkpoint.cc",
      "    log_extents_.clear();\n", "", ENGINE_TEST),
-    ("a sealed segment goes while others stand on it (rule 3)", ENGINE + "engine_deletions.cc",
+    ("a sealed segment goes while others stand on it (rule 3)", ENGINE + "segment_tree.cc",
      "if (tree.child_count[parent] > 1) break;", "if (tree.child_count[parent] > 1000) break;", ENGINE_TEST),
     ("an open goes on with the attachment that is there (rule 4)", ENGINE + "engine_attach.cc",
      "  ++opening_count_;\n  StopSession(",
