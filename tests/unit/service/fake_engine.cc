@@ -250,7 +250,7 @@ void FakeEngine::CloseSession(SessionId session, Epoch epoch, Callback<std::mono
 void FakeEngine::DeleteSession(SessionRef session, Callback<std::monostate> done) {
   Post([this, session = std::move(session), done = std::move(done)] {
     const absl::Status found = FindSession(session).status();
-    if (!found.ok()) return done(found);
+    if (!found.ok()) return done(AnswerOf<std::monostate>(found));
     store_->sessions.erase(session.id);
     done(AnswerOf<std::monostate>(std::monostate()));
   });
