@@ -138,7 +138,7 @@ absl::Status Chat::Generate(InterruptCancels& interrupt, TurnProgress& turn) {
     progress.Update("reading", done, total, "tokens");
   };
   generate_.on_recomputing = [&](std::int64_t done, std::int64_t total, std::string_view reason) {
-    turn.recomputes = true;
+    turn.recomputes = done < total;
     ShowRecomputing(progress, done, total, reason);
   };
   generate_.on_text = [&](std::string_view text) {
@@ -167,9 +167,12 @@ absl::Status Chat::Turn(const std::string& text, InterruptCancels& interrupt) {
 }
 
 void Chat::TellInterrupted(const TurnProgress& turn) {
+  if (turn.recomputes) {
+    WriteNote(fmt::format("interrupted {}\n", kKeptOfRecomputing));
+    return;
+  }
   if (turn.conversation_id == 0) {
-    WriteNote(fmt::format("interrupted {}\n",
-                          turn.recomputes ? kKeptOfRecomputing : "before the turn was begun"));
+    WriteNote("interrupted before the turn was begun\n");
     return;
   }
   const KeptTurn kept = AskWhatIsKept(client_, turn);

@@ -174,7 +174,7 @@ absl::Status Run(GenerateArguments& options) {
     progress.Update("reading the prompt", done, total, "tokens");
   };
   generate.on_recomputing = [&](std::int64_t done, std::int64_t total, std::string_view reason) {
-    turn.recomputes = true;
+    turn.recomputes = done < total;
     ShowRecomputing(progress, done, total, reason);
   };
   generate.on_token = [&](std::int32_t id) {

@@ -16,7 +16,7 @@ struct TurnProgress {
   std::int64_t prompt_count = 0;
   std::int64_t done_count = 0;  // of the prompt
   bool has_text = false;        // of the answer
-  bool recomputes = false;  // the damaged conversation is computed again, before the turn begins
+  bool recomputes = false;      // right now: the conversation is damaged, and computed again
 };
 
 // Of a turn that ended while its conversation was computed again.
