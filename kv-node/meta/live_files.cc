@@ -20,7 +20,7 @@ std::vector<std::string> LiveFiles(rocksdb::DB& db) {
 
 std::string FirstMissing(rocksdb::DB& db) {
   for (const std::string& file : LiveFiles(db)) {
-    const std::string path = db.GetName() + file;
+    std::string path = db.GetName() + file;
     if (db.GetEnv()->FileExists(path).IsNotFound()) return path;
   }
   // It looks at the file itself.
