@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -180,6 +181,10 @@ HttpServer::~HttpServer() {
 
 void HttpServer::Accept() {
   while (!refusing_.load()) {
+    // Accepting takes a descriptor before it looks whether a client is there, so that without this
+    // wait the lack of one would close idle connections for nobody.
+    pollfd entry{.fd = listener_, .events = POLLIN, .revents = 0};
+    if (::poll(&entry, 1, -1) < 0 && errno == EINTR) continue;
     const int socket = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (socket >= 0) {
       TakeConnection(socket);
@@ -258,6 +263,12 @@ bool HttpServer::EndIdlestLocked() {
   idlest->idle_from.reset();  // once
   ::shutdown(idlest->socket, SHUT_RD);
   return true;
+}
+
+int HttpServer::idle_count() {
+  const MutexLock lock(mutex_);
+  return static_cast<int>(std::count_if(
+      slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.idle_from.has_value(); }));
 }
 
 bool HttpServer::WaitForRequest(Slot& slot, const Connection& connection) {

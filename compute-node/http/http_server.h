@@ -44,6 +44,9 @@ class HttpServer {
 
   // With the port that the system chose.
   const ListenAddress& address() const { return address_; }
+  // Connections that wait for a request; any thread. Behind a reply that a client has read, it may
+  // take a moment until its connection is one of them.
+  int idle_count();
 
   // Accepts no more connections.
   void Refuse();

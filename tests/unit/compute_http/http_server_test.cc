@@ -309,9 +309,8 @@ TEST_F(HttpServerTest, TheConnectionThatIsIdleLongestMakesRoom) {
   std::vector<std::unique_ptr<RawClient>> clients;
   for (int i = 0; i < kHttpConnectionsMax; ++i) {
     clients.push_back(std::make_unique<RawClient>(port_));
-    // So that they became idle one after the other.
-    clients.back()->Send("GET /a HTTP/1.1\r\nHost: h\r\n\r\n");
-    clients.back()->Read("GET /a h 0");
+    // One after the other: the reply is read before its connection waits for the next request.
+    while (server_->idle_count() <= i) std::this_thread::yield();
   }
   for (int i = 0; i < 3; ++i) {
     EXPECT_NE(Ask(fmt::format("GET /b HTTP/1.1\r\n{}\r\n", kClose)).find("200 OK"),
@@ -351,6 +350,8 @@ TEST_F(HttpServerTest, WithoutDescriptorsClientsWaitAndIdleConnectionsMakeRoom) 
   const NoMoreDescriptors none;
   second.Connect(port_);
   EXPECT_EQ(idle.ReadAll(), "");
+  // It stays, idle as it is, as long as nobody else waits.
+  while (server_->idle_count() < 1) std::this_thread::yield();
   second.Send(fmt::format("GET /b HTTP/1.1\r\n{}\r\n", kClose));
   EXPECT_NE(second.ReadAll().find("200 OK"), std::string::npos);
 }
