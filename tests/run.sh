@@ -6,7 +6,7 @@
 #   CAIRN_TURN    which fifth, 0 to 4; default: the number of commits modulo 5
 #   CAIRN_STAGES  which stages, in this order: lint release integration asan tsan tidy whole fuzz arm
 #                 quality bench devices loops
-#   CAIRN_JOBS    compilers and tests at once; default one for each processor
+#   CAIRN_JOBS    compilers at once, and half of the tests; default one for each processor
 #   CAIRN_FUZZ_SECONDS  fuzz so long, all targets at once, with a new seed; default: a fixed number of
 #                 inputs and a fixed seed, so that the stage repeats itself
 set -Eeuo pipefail
@@ -18,7 +18,9 @@ long_stages="tidy whole fuzz arm quality bench devices loops"
 turns=("whole" "fuzz arm" "quality" "bench" "devices loops")
 all_stages="$usual_stages $long_stages"
 tidy_part=1/1
+nightly=
 jobs=${CAIRN_JOBS:-$(nproc)}
+test_jobs=$((2 * jobs))  # those of daemons, and of disks, wait half of their time
 logs=build/logs
 mkdir -p "$logs"
 rm -f "$logs"/output-*.log  # of an earlier run
@@ -43,6 +45,7 @@ case "${1:-}" in
     ;;
   --nightly)
     stages=${CAIRN_STAGES:-$all_stages}
+    nightly=yes
     ;;
   *)
     echo "usage: tests/run.sh [--nightly]; the head of the script says what variables it looks at" >&2
@@ -52,7 +55,9 @@ esac
 
 arm_tests=(common_test kernels_test)
 tsan_tests=(common_test device_test kernels_test engine_test history_test session_state_test
-  cairn_session_test baseline_session_test)
+  cairn_session_test)
+# A turn computes on the same threads whatever its policy.
+tsan_filter='-Policies/*cluster*:Policies/*oracle:Policies/*streaming'
 export CTEST_OUTPUT_ON_FAILURE=1
 
 # What TSan and ASan need to say where; and leaks are errors.
@@ -113,7 +118,7 @@ stage_release() {
 
 # NAME BUILD argument...: the tests that the arguments choose; their output is kept by name.
 run_ctest() {
-  "${fixed_addresses[@]}" ctest --test-dir "build/$2" -j "$jobs" "${@:3}" | tee "$logs/ctest-$1.log"
+  "${fixed_addresses[@]}" ctest --test-dir "build/$2" -j "$test_jobs" "${@:3}" | tee "$logs/ctest-$1.log"
   cp "build/$2/Testing/Temporary/LastTest.log" "$logs/output-$1.log"
 }
 
@@ -137,11 +142,16 @@ stage_asan() {
   run_ctest asan asan -L '^(unit|fault)$'
 }
 
-# What runs several threads of our own.
+# What runs several threads of our own; all policies only at night.
 stage_tsan() {
+  if [[ -n $nightly ]]; then
+    tsan_tests+=(baseline_session_test)
+    tsan_filter='*'
+  fi
   configure tsan
   build tsan --target "${tsan_tests[@]}"
-  "${fixed_addresses[@]}" ctest --test-dir build/tsan -j "$jobs" -R "^($(IFS='|'; echo "${tsan_tests[*]}"))\$"
+  GTEST_FILTER=$tsan_filter "${fixed_addresses[@]}" ctest --test-dir build/tsan -j "$test_jobs" \
+    -R "^($(IFS='|'; echo "${tsan_tests[*]}"))\$"
 }
 
 stage_tidy() {
@@ -189,7 +199,7 @@ stage_arm() {
   fi
   configure arm
   build arm --target "${arm_tests[@]}" model_reference_test
-  ctest --test-dir build/arm -j "$jobs" -R "^($(IFS='|'; echo "${arm_tests[*]}"))\$"
+  ctest --test-dir build/arm -j "$test_jobs" -R "^($(IFS='|'; echo "${arm_tests[*]}"))\$"
   # Seconds for a model: one, whose matrices are of several types.
   GTEST_FILTER='*/tiny_llama_q4_k_m' ctest --test-dir build/arm -R '^model_reference_test$'
 }

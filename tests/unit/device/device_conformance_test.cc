@@ -30,6 +30,8 @@ namespace {
 
 constexpr std::int64_t kDeviceBytes = 256 * kPage;
 constexpr int kDepth = 4;
+// A wait that nothing ends is ended by ctest.
+constexpr std::chrono::hours kLongerThanTests{24};
 
 // Whether this process may pin that much memory.
 bool MayLock(std::int64_t size_bytes) {
@@ -226,9 +228,7 @@ TEST_P(DeviceConformance, KeepBusyInACallbackLosesNoCompletionAndNoWake) {
   Drain(*device_);
   EXPECT_EQ(called_count, kCount);
   // The last wake came behind the last wait of Poll().
-  const auto begin = std::chrono::steady_clock::now();
-  device_->Poll(std::chrono::seconds(100));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(50));
+  device_->Poll(kLongerThanTests);
 }
 
 TEST_P(DeviceConformance, PollComesBackWhenNothingHappens) {
@@ -240,9 +240,7 @@ TEST_P(DeviceConformance, PollComesBackWhenNothingHappens) {
 
 TEST_P(DeviceConformance, AWakeBeforePollEndsItsWait) {
   device_->Wake();
-  const auto begin = std::chrono::steady_clock::now();
-  EXPECT_EQ(device_->Poll(std::chrono::seconds(60)), 0);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  EXPECT_EQ(device_->Poll(kLongerThanTests), 0);
 }
 
 TEST_P(DeviceConformance, EveryWakeFromAnotherThreadEndsAWait) {
@@ -257,13 +255,11 @@ TEST_P(DeviceConformance, EveryWakeFromAnotherThreadEndsAWait) {
       }
     }
   });
-  const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < 50; ++i) {
     asked.fetch_add(1);
-    device_->Poll(std::chrono::seconds(60));
+    device_->Poll(kLongerThanTests);
   }
   waker.join();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
 TEST_P(DeviceConformance, StatsCountCompletedRequests) {

@@ -1,6 +1,5 @@
 #include "compute-node/model/bpe_tokenizer.h"
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -116,11 +115,10 @@ TEST(BpeTokenizerTest, TheTextOfTheVocabularyIsCompressed) {
   EXPECT_LT(count * 2, test::VocabularyText().size());
 }
 
+// Quadratic work would take hours.
 TEST(BpeTokenizerTest, OnePieceOfAMegabyteIsQuick) {
   const auto tokenizer = Load(HelloVocabulary("llama-bpe"));
-  const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(tokenizer->Encode(std::string(1 << 20, 'l'), kPlain).size(), (1U << 20) / 2);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
 TEST(BpeTokenizerTest, MalformedMergesAreRefused) {

@@ -1,6 +1,5 @@
 #include "compute-node/model/pre_tokenizer.h"
 
-#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -93,9 +92,8 @@ TEST(PreTokenizerTest, TheLongestRunsComeBackWhole) {
   }
 }
 
+// Quadratic work would take hours for these sizes.
 TEST(PreTokenizerTest, OneHugePieceOrManySmallOnesStayQuick) {
-  // Quadratic work would be hours for these sizes; the bound only has to tell that apart.
-  const auto begin = std::chrono::steady_clock::now();
   std::string words;
   for (int i = 0; i < 200000; ++i) {
     words += "a ";
@@ -111,7 +109,6 @@ TEST(PreTokenizerTest, OneHugePieceOrManySmallOnesStayQuick) {
       EXPECT_EQ(bytes, run.size());
     }
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
 }
 
 }  // namespace

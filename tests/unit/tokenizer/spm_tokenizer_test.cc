@@ -1,6 +1,5 @@
 #include "compute-node/model/spm_tokenizer.h"
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -118,11 +117,10 @@ TEST(SpmTokenizerTest, TheTextOfTheVocabularyIsCompressed) {
   EXPECT_LT(ids.size() * 3, test::VocabularyText().size() * 2);
 }
 
+// Quadratic work would take hours.
 TEST(SpmTokenizerTest, AMegabyteWithoutSpacesIsQuick) {
   const auto tokenizer = Load(test::MakeSpmVocabulary(512));
-  const auto begin = std::chrono::steady_clock::now();
   EXPECT_GT(tokenizer->Encode(std::string(1 << 20, 't'), kPlain).size(), 1000U);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
 TEST(SpmTokenizerTest, KindsMustBeThere) {
