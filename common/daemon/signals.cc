@@ -49,10 +49,13 @@ void StopSignals::Request() {
 
 void StopSignals::Watch() {
   const sigset_t set = StopSet();
-  // The wait ends now and then so that the destructor is noticed.
+  // The wait ends now and then so that the destructor is noticed. It looks once more behind that: a
+  // second signal that came before the end counts, however soon the end was.
   const timespec interval{.tv_sec = 0, .tv_nsec = 100'000'000};
-  while (!ending_.load(std::memory_order_relaxed)) {
-    const int number = sigtimedwait(&set, nullptr, &interval);
+  for (bool ends = false; !ends;) {
+    ends = ending_.load(std::memory_order_relaxed);
+    const timespec none{};
+    const int number = sigtimedwait(&set, nullptr, ends ? &none : &interval);
     if (number <= 0) continue;
     if (requested()) {
       // Nothing more is promised to anybody: what is on disk is consistent at every moment.

@@ -28,8 +28,9 @@ using Clock = std::chrono::steady_clock;
 constexpr int kListenBacklog = 64;
 // How soon accepting is tried again when the process has no more file descriptors or memory.
 constexpr std::chrono::milliseconds kAcceptRetryInterval{100};
-// How long a new connection waits for the place of one that was idle.
-constexpr std::chrono::milliseconds kPlaceTimeMax{1000};
+// How long a new connection waits for the place of one that was idle, whose client may take its
+// time to close it.
+constexpr std::chrono::milliseconds kPlaceTimeMax{10000};
 
 }  // namespace
 

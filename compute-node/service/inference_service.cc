@@ -246,26 +246,31 @@ absl::Status InferenceServiceImpl::ReadConversation(const SessionRef& conversati
   const SessionId id = conversation.id;
   CAIRN_RETURN_IF_ERROR(CheckUidBytes(conversation.uid));
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
+  if (!state_.open_conversations().TryTake(id)) {
+    return FailedPrecondition("conversation {} is generating right now: ask again afterwards", id);
+  }
+  absl::Status status = ReadTaken(*runtime, conversation, response);
+  state_.open_conversations().Give(id);
+  return status;
+}
+
+absl::Status InferenceServiceImpl::ReadTaken(const Runtime& runtime, const SessionRef& conversation,
+                                             v1::GetConversationResponse& response) {
   CAIRN_ASSIGN_OR_RETURN(const SessionInfo info,
-                         FindSession(*runtime->node, conversation, ListDetail::kFlashUse));
-  ToProto(info, runtime->identity, *response.mutable_conversation());
+                         FindSession(*runtime.node, conversation, ListDetail::kFlashUse));
+  ToProto(info, runtime.identity, *response.mutable_conversation());
   if (!response.conversation().usable()) {
     return FailedPrecondition(
         "conversation {} belongs to another model or KV format: only that model's tokenizer can "
         "read it",
-        id);
+        conversation.id);
   }
   MemoryClaim memory(state_.request_memory());
   CAIRN_RETURN_IF_ERROR(memory.Resize(kShownTokenBytes * info.token_count));
-  if (!state_.open_conversations().TryTake(id)) {
-    return FailedPrecondition("conversation {} is generating right now: ask again afterwards", id);
-  }
-  const absl::StatusOr<std::vector<std::int32_t>> tokens =
-      ReadAllTokens(*runtime->node, RefTo(info));
-  state_.open_conversations().Give(id);
-  CAIRN_RETURN_IF_ERROR(tokens.status());
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::int32_t> tokens,
+                         ReadAllTokens(*runtime.node, RefTo(info)));
   // Byte tokens can be in any order, and a message's string must be UTF-8.
-  response.set_text(ReplaceBadUtf8(runtime->tokenizer->Decode(*tokens)));
+  response.set_text(ReplaceBadUtf8(runtime.tokenizer->Decode(tokens)));
   return absl::OkStatus();
 }
 

@@ -82,6 +82,9 @@ class InferenceServiceImpl final : public v1::InferenceService::StreamedService 
                     v1::ForkConversationResponse& response);
   absl::Status ReadConversation(const SessionRef& conversation,
                                 v1::GetConversationResponse& response);
+  // REQUIRES: this call has the conversation.
+  absl::Status ReadTaken(const Runtime& runtime, const SessionRef& conversation,
+                         v1::GetConversationResponse& response);
   absl::Status Tokenize(const v1::TokenizeRequest& request, v1::TokenizeResponse& response);
   absl::Status DescribeModel(v1::ListModelsResponse& response);
   absl::Status DescribeStore(v1::GetStoreResponse& response);

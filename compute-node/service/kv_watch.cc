@@ -36,17 +36,15 @@ void KvWatch::Run() {
 void KvWatch::Look() {
   const absl::Status status = node_.Probe(kKvLookTimeMax);
   const bool served = state_.kv_status().ok();
+  const bool changed = served != status.ok();
+  // Who learns that it serves finds that in the log.
+  if (changed && status.ok()) LogInfo("cairn-kv-node serves again");
+  if (changed && !status.ok()) LogWarning("cairn-kv-node does not answer: {}", Message(status));
   state_.SetKvStatus(status.ok() ? absl::OkStatus()
                                  : Unavailable("cairn-kv-node does not answer: {}; is it running? "
                                                "Its log may say why",
                                                Message(status)));
-  if (served == status.ok()) return;
-  if (status.ok()) {
-    LogInfo("cairn-kv-node serves again");
-  } else {
-    LogWarning("cairn-kv-node does not answer: {}", Message(status));
-  }
-  on_change_(status.ok());
+  if (changed) on_change_(status.ok());
 }
 
 }  // namespace cairn::compute

@@ -27,7 +27,9 @@ class Calibration {
     DeviceProfile profile;
     profile.device_name = std::string(device_.name());
     CAIRN_ASSIGN_OR_RETURN(profile.page_latency, PageLatency());
-    for (std::int64_t size = kPage; size <= kCalibrateRequestBytesMax && InTime(); size *= 2) {
+    for (std::int64_t size = kPage; size <= kCalibrateRequestBytesMax; size *= 2) {
+      // The limits come from one size at least.
+      if (size > kPage && !InTime()) break;
       const std::int64_t fitting = kCalibrateBytesMax / size;
       const int depth = static_cast<int>(std::min<std::int64_t>(device_.queue_depth(), fitting));
       CAIRN_ASSIGN_OR_RETURN(const ProfilePoint point, Measure(size, depth));

@@ -72,8 +72,10 @@ class ChatTest(unittest.TestCase):
     def text(self):
         """-> the text of this test's conversation."""
         (conversation,) = self.mine()
-        number = str(conversation["conversation_id"])
-        return json.loads(self.cairn.succeed("sessions", "show", number, "--json"))["text"]
+        show = ("sessions", "show", str(conversation["conversation_id"]), "--json")
+        # An interrupted turn ends a moment after it was told so.
+        wait_until(lambda: self.cairn.run(*show).returncode == 0, "the end of the last turn")
+        return json.loads(self.cairn.succeed(*show))["text"]
 
     def long_text(self):
         with open(DEMO_TEXT, encoding="utf-8") as file:

@@ -297,7 +297,7 @@ class HttpKeptTest(unittest.TestCase):
                 connection.close()
                 # What the one before has computed is used, whenever it was left.
                 Chat(client, messages).ask(max_tokens=1)
-            self.assertEqual(len(self.kept(cairn)), 2)
+            wait_until(lambda: len(self.kept(cairn)) == 2, "the end of what was left")
 
     def test_one_that_somebody_reads_is_deleted_later(self):
         with Cairn(kv="ram", compute_config=CONFIG + "http_kept_conversation_count_max: 1\n") as cairn:

@@ -24,18 +24,22 @@ def read_until(response, found):
     return lines
 
 
+# So many that the KV node is killed long before the last one.
+TOKENS = 2000
+
+
 class KvAwayTest(unittest.TestCase):
     def test_health_and_streams_tell_and_go_on_when_it_is_back(self):
         with Cairn(compute_config=CONFIG) as cairn:
             client = Client(cairn)
-            whole = client.post(CHAT, messages=HELLO, max_tokens=600, seed=3, logit_bias=NO_END)
+            whole = client.post(CHAT, messages=HELLO, max_tokens=TOKENS, seed=3, logit_bias=NO_END)
             self.assertEqual(whole.status, 200, whole.text)
             self.assertEqual(client.ask("GET", "/health").json, {"status": "ok"})
-            connection, response = client.open_stream(max_tokens=600, seed=3, logit_bias=NO_END)
+            connection, response = client.open_stream(max_tokens=TOKENS, seed=3, logit_bias=NO_END)
             lines = read_until(response, lambda line: line.startswith("data: "))
             cairn.kv.kill()
 
-            lines += read_until(response, lambda line: line == WAITING)
+            lines += read_until(response, lambda line: line in (WAITING, "data: [DONE]"))
             self.assertEqual(lines[-1], WAITING)
             health = client.ask("GET", "/health")
             self.assertEqual((health.status, health.headers["Retry-After"]), (503, "2"), health.text)
@@ -54,8 +58,10 @@ class KvAwayTest(unittest.TestCase):
             wait_until(lambda: client.ask("GET", "/health").status == 200, "health")
             self.assertEqual(cairn.run("status").returncode, 0)
             log = cairn.compute.log()
-            self.assertEqual((log.count("cairn-kv-node does not answer"), log.count("cairn-kv-node serves again")),
-                             (1, 1), log[-3000:])
+            self.assertIn("cairn-kv-node does not answer", log)
+            # Each loss is told of once, and so is its end; on a busy machine there may be more than this one.
+            self.assertEqual(log.count("cairn-kv-node does not answer"), log.count("cairn-kv-node serves again"),
+                             log[-3000:])
             self.assertEqual(cairn.stop(), [0, 0])
 
 

@@ -109,7 +109,11 @@ TEST_F(KvNodeResizeTest, GrowingThatWasKilledGoesOnOrIsTakenBack) {
     {
       Process process(node_.Command(), {});
       ASSERT_TRUE(process.WaitForLine("prefill file=").ok()) << process.output();
-      process.Kill();
+      process.Signal(SIGKILL);
+      ASSERT_TRUE(process.Wait().ok());
+      if (process.output().find("resized file=") != std::string::npos) {
+        GTEST_SKIP() << "the file had grown before the node could be killed";
+      }
     }
     EXPECT_EQ(Size(), 64 * kMiB);
     if (!goes_on) SetSize(0);
@@ -125,6 +129,9 @@ TEST_F(KvNodeResizeTest, ASignalEndsTheWritingOfANewSize) {
     ASSERT_TRUE(process.WaitForLine("prefill file=").ok()) << process.output();
     process.Signal(SIGTERM);
     EXPECT_EQ(process.Wait().value_or(-1), 0) << process.output();
+    if (process.output().find(": ready ") != std::string::npos) {
+      GTEST_SKIP() << "the file had its new size before the signal could come";
+    }
     EXPECT_NE(process.output().find("stopped while starting"), std::string::npos);
     if (fs::exists(ExtentFile())) continue;
     SetSize(4 * kMiB);
