@@ -86,6 +86,15 @@ TEST_F(CalibrateTest, TakesBoundedTimeAndMemoryOnASlowDevice) {
   EXPECT_EQ(profile->queue_depth, kQueueDepthDefault);
 }
 
+TEST_F(CalibrateTest, ADiskThatStallsIsMeasuredAtOneSize) {
+  DeviceModel model = *FindDeviceModel("emmc");
+  model.base_latency = 2 * kCalibrateTimeMax;
+  const absl::StatusOr<DeviceProfile> profile = Calibrate(model);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_EQ(profile->by_size.size(), 1U);
+  EXPECT_EQ(profile->knee_bytes, kPage);
+}
+
 TEST_F(CalibrateTest, ADeviceTooSmallIsRefused) {
   MemoryDevice device(kCalibrateRequestBytesMax - kPage);
   EXPECT_EQ(CalibrateDevice(device, {}).status().code(), absl::StatusCode::kFailedPrecondition);
