@@ -69,18 +69,31 @@ inline bool SameBits(const float* a, const float* b, std::size_t count) {
   return true;
 }
 
-// |a - b| / |b|.
+// |a|.
+template <typename A>
+double Norm(const std::vector<A>& a) {
+  double squares = 0.0;
+  for (const A number : a) squares += static_cast<double>(number) * static_cast<double>(number);
+  return std::sqrt(squares);
+}
+
+// |a - b|.
+template <typename A, typename B>
+double Difference(const std::vector<A>& a, const std::vector<B>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  std::vector<double> difference;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference.push_back(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+  }
+  return Norm(difference);
+}
+
+// |a - b| / |b|, for what is about as large as its terms. A sum whose terms cancel is as wrong as they
+// are, however small it is: compare its Difference with their size.
 template <typename A, typename B>
 double Distance(const std::vector<A>& a, const std::vector<B>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double difference = 0.0;
-  double norm = 0.0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const double delta = static_cast<double>(a[i]) - static_cast<double>(b[i]);
-    difference += delta * delta;
-    norm += static_cast<double>(b[i]) * static_cast<double>(b[i]);
-  }
-  return norm == 0.0 ? std::sqrt(difference) : std::sqrt(difference / norm);
+  const double norm = Norm(b);
+  return Difference(a, b) / (norm == 0.0 ? 1.0 : norm);
 }
 
 }  // namespace cairn::compute
