@@ -278,12 +278,12 @@ grpc::Status InferenceServiceImpl::StreamedTokenize(
     grpc::ServerContext*,
     grpc::ServerUnaryStreamer<v1::TokenizeRequest, v1::TokenizeResponse>* streamer) {
   return Answer(*streamer, [this](const auto& request, auto& response) {
-    return Tokenize(request, response);
+    return TokenizeText(request, response);
   });
 }
 
-absl::Status InferenceServiceImpl::Tokenize(const v1::TokenizeRequest& request,
-                                            v1::TokenizeResponse& response) {
+absl::Status InferenceServiceImpl::TokenizeText(const v1::TokenizeRequest& request,
+                                                v1::TokenizeResponse& response) {
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
   if (std::ssize(request.text()) > kTextBytesMax) {
     return InvalidArgument("text has {} bytes: at most {}", request.text().size(), kTextBytesMax);

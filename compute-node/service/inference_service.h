@@ -85,7 +85,7 @@ class InferenceServiceImpl final : public v1::InferenceService::StreamedService 
   // REQUIRES: this call has the conversation.
   absl::Status ReadTaken(const Runtime& runtime, const SessionRef& conversation,
                          v1::GetConversationResponse& response);
-  absl::Status Tokenize(const v1::TokenizeRequest& request, v1::TokenizeResponse& response);
+  absl::Status TokenizeText(const v1::TokenizeRequest& request, v1::TokenizeResponse& response);
   absl::Status DescribeModel(v1::ListModelsResponse& response);
   absl::Status DescribeStore(v1::GetStoreResponse& response);
   absl::Status DescribeStatus(v1::GetStatusResponse& response);

@@ -30,13 +30,13 @@ TEST(PathsTest, WhatOthersMayChangeIsNotPrivate) {
   EXPECT_TRUE(CheckPrivate(file).ok());  // not there
   std::ofstream(file) << "x";
   for (const std::string& path : {folder.path(), file}) {
-    for (const mode_t mode : {0777, 0770, 0702, 0720}) {
+    for (const mode_t mode : {0777U, 0770U, 0702U, 0720U}) {
       ASSERT_EQ(::chmod(path.c_str(), mode), 0);
       const absl::Status status = CheckPrivate(path);
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
       EXPECT_NE(Message(status).find("chmod go-w " + path), std::string::npos) << status;
     }
-    for (const mode_t mode : {0700, 0755, 0744}) {
+    for (const mode_t mode : {0700U, 0755U, 0744U}) {
       ASSERT_EQ(::chmod(path.c_str(), mode), 0);
       EXPECT_TRUE(CheckPrivate(path).ok()) << path << " " << mode;
     }

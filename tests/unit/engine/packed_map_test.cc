@@ -42,7 +42,7 @@ void ExpectSame(const PackedMap& map, const std::map<std::int64_t, std::string>&
 
 TEST(PackedMapTest, RandomChangesAgreeWithAMap) {
   test::Rng rng(test::TestSeed());
-  for (const std::uint64_t key_max : {50, 1000, 100000}) {
+  for (const std::uint64_t key_max : {50U, 1000U, 100000U}) {
     const auto draw_key = [&] { return static_cast<std::int64_t>(rng.Below(key_max)); };
     PackedMap map;
     std::map<std::int64_t, std::string> want;

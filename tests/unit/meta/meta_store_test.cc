@@ -348,7 +348,7 @@ void WriteWithLevels(const std::string& path, int table_count) {
   ASSERT_TRUE(rocksdb::DB::Open(options, path, families, &handles, &opened).ok());
   const std::unique_ptr<rocksdb::DB> db(opened);
   for (int table = 0; table < table_count; ++table) {
-    for (int i = 0; i < kFamilyCount; ++i) {
+    for (std::size_t i = 0; i < kFamilyCount; ++i) {
       ASSERT_TRUE(db->Put({}, handles[i], fmt::format("{:06}", table), "of a level").ok());
       ASSERT_TRUE(db->Flush({}, handles[i]).ok());
     }

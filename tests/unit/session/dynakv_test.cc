@@ -418,7 +418,7 @@ TEST_F(DynaKvTest, ALocalPromptAttendsItsOwnChunk) {
     for (const bool local : {false, true}) {
       options.local_prompts = local;
       const std::unique_ptr<Conversation> conversation = OpenInRam(CreateInRam());
-      for (const std::size_t first : {0, 250}) {
+      for (const std::size_t first : {0U, 250U}) {
         std::vector<std::vector<float>>& logits = first == 0 ? first_chunk : last_chunk;
         logits.push_back(Logits());
         const std::span<const std::int32_t> part =
