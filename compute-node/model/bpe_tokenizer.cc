@@ -11,10 +11,6 @@
 namespace cairn::compute {
 namespace {
 
-// What is merged at once takes some tens of bytes for each of its own. A longer piece has no space
-// or other end of a word in so many bytes; cut in two it is other tokens there, and the same text.
-constexpr std::size_t kMergedBytesMax = 64 << 10;
-
 constexpr std::int32_t kNone = -1;
 constexpr std::uint32_t kFirstStandIn =
     256;  // characters that stand for unprintable bytes start here

@@ -12,11 +12,9 @@ namespace {
 
 constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581
 constexpr std::int32_t kNoSymbol = -1;
-// What is merged at once takes some tens of bytes for each of its own. Text is cut behind so many
-// where that changes no token; at the latest behind so many more, which no text of words needs. Cut
-// there it is other tokens, and the same text.
+// Text is cut behind so many where that changes no token; at the latest behind kMergedBytesMax,
+// which no text of words needs.
 constexpr std::size_t kMergedBytesWanted = 4 << 10;
-constexpr std::size_t kMergedBytesMax = 64 << 10;
 
 // A stretch of the text, in a list linked by index.
 struct Symbol {

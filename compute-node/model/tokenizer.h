@@ -30,6 +30,9 @@
 namespace cairn::compute {
 
 inline constexpr std::int64_t kTokensUnlimited = std::numeric_limits<std::int64_t>::max();
+// What is merged at once takes some tens of bytes for each of its own. Longer text without a space
+// or another end of a word is cut; there it is other tokens, and the same text.
+inline constexpr std::size_t kMergedBytesMax = 64 << 10;
 
 struct EncodeOptions {
   // Begin with the beginning-of-text token if the model expects it and the text does not begin with

@@ -62,7 +62,8 @@ TEST(AttentionTest, MatchesTheReference) {
       ForEachSimdTarget([&] {
         const std::vector<float> out = AttendAll(entries.pointers, format, head_dim, query,
                                                  1 + rng.Below(kAttentionBlockEntries));
-        // Against the size of values, whose mean may be small. A score is one chain of head_dim sums.
+        // Against the size of values, whose mean may be small. A score is one chain of head_dim
+        // sums.
         const double size = std::sqrt(static_cast<double>(head_dim));
         EXPECT_LT(Difference(out, expected), size * (head_dim > 128 ? 1e-5 : 4e-6));
       });

@@ -88,8 +88,8 @@ double Difference(const std::vector<A>& a, const std::vector<B>& b) {
   return Norm(difference);
 }
 
-// |a - b| / |b|, for what is about as large as its terms. A sum whose terms cancel is as wrong as they
-// are, however small it is: compare its Difference with their size.
+// |a - b| / |b|, for what is about as large as its terms. A sum whose terms cancel is as wrong as
+// they are, however small it is: compare its Difference with their size.
 template <typename A, typename B>
 double Distance(const std::vector<A>& a, const std::vector<B>& b) {
   const double norm = Norm(b);
