@@ -16,6 +16,10 @@ if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(cairn_warnings INTERFACE -Wno-subobject-linkage)
 endif()
 
+# A tenth of a sanitizer build is the compiler looking for memory to use again: up to 1.6 GB it may go on without.
+if(CAIRN_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options("SHELL:--param ggc-min-expand=1000" "SHELL:--param ggc-min-heapsize=2000000")
+endif()
 if(CAIRN_SANITIZE STREQUAL "address")
   # AddressSanitizer sees what null and object-size see; vptr is about casts to derived classes, of which there are
   # none; what reads bytes from outside is fuzzed with alignment. Without the four everything compiles in two thirds of
