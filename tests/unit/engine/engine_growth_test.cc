@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kGrownClusterMax = 16;    // entries from which on a cluster is split
 constexpr std::int64_t kGrowthCheckpoint = 512;  // tokens
-constexpr std::int64_t kGrownTokens = 5000;      // of all conversations
+constexpr std::int64_t kGrownTokens = 5000;
 
 class EngineGrowthTest : public EngineTest {
  protected:
@@ -77,8 +77,7 @@ class EngineGrowthTest : public EngineTest {
   // The most that flash was of the entries' bytes.
   double GrowTogether(std::vector<Conversation>& conversations) {
     double most = 0;
-    const std::int64_t each = kGrownTokens / std::ssize(conversations);
-    for (std::int64_t token = 0; token < each; ++token) {
+    for (std::int64_t token = 0; token < kGrownTokens; ++token) {
       std::int64_t count = 0;
       for (Conversation& conversation : conversations) {
         AddToken(conversation);
