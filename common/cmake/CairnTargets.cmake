@@ -16,7 +16,7 @@ if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(cairn_warnings INTERFACE -Wno-subobject-linkage)
 endif()
 
-# A tenth of a sanitizer build is the compiler looking for memory to use again: up to 1.6 GB it may go on without.
+# A tenth of a sanitizer build is the compiler looking for memory to use again: up to 2 GB it goes on without.
 if(CAIRN_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options("SHELL:--param ggc-min-expand=1000" "SHELL:--param ggc-min-heapsize=2000000")
 endif()
