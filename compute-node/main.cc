@@ -8,6 +8,7 @@
 #include "common/daemon/memory_tuning.h"
 #include "common/daemon/program.h"
 #include "common/daemon/signals.h"
+#include "common/io/open_files.h"
 #include "common/log/log.h"
 #include "common/rpc/grpc_runtime.h"
 #include "common/timeline/timeline.h"
@@ -35,6 +36,7 @@ void EndTimeline() {
 absl::Status Serve(const ComputeNodeConfig& config, const Environment& environment) {
   TuneMemory(kMemoryTuning);
   rpc::ChoosePolling();
+  CAIRN_RETURN_IF_ERROR(RaiseOpenFilesLimit());
   CAIRN_RETURN_IF_ERROR(StartLogging(kName, config.log_level(), config.log_path(), environment));
   if (!config.trace_path().empty()) {
     CAIRN_RETURN_IF_ERROR(Annotate(StartTimeline(config.trace_path()), "trace_path"));

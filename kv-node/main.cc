@@ -5,6 +5,7 @@
 #include "common/daemon/memory_tuning.h"
 #include "common/daemon/program.h"
 #include "common/daemon/signals.h"
+#include "common/io/open_files.h"
 #include "common/log/log.h"
 #include "common/rpc/grpc_runtime.h"
 #include "kv-node/daemon/command_line.h"
@@ -19,6 +20,7 @@ constexpr char kName[] = "cairn-kv-node";
 absl::Status Serve(const KvNodeConfig& config, const Environment& environment) {
   TuneMemory({});
   rpc::ChoosePolling();
+  CAIRN_RETURN_IF_ERROR(RaiseOpenFilesLimit());
   CAIRN_RETURN_IF_ERROR(StartLogging(kName, config.log_level(), config.log_path(), environment));
   // Before any other thread: threads inherit the blocked signals.
   StopSignals signals;

@@ -9,7 +9,6 @@
 #include <filesystem>
 
 #include "common/base/printable.h"
-#include "common/daemon/open_files.h"
 #include "common/daemon/sd_notify.h"
 #include "common/log/log.h"
 
@@ -44,7 +43,6 @@ int RunProgram(std::string_view name, int argc, const char* const* argv,
   try {
     // Nobody else may read what a daemon writes; sockets get their own mode.
     ::umask(0077);
-    RaiseOpenFilesLimit();
     const absl::StatusOr<Action> action = read({argv + 1, static_cast<std::size_t>(argc) - 1});
     if (!action.ok()) return CannotStart(name, action.status(), kExitUsage);
     const absl::Status status = (*action)();

@@ -13,6 +13,7 @@
 
 #include "common/base/check.h"
 #include "common/base/thread.h"
+#include "common/io/open_files.h"
 #include "common/log/log.h"
 
 namespace cairn::rpc {
@@ -97,7 +98,7 @@ bool UnixAcceptor::Wait() {
 
 void UnixAcceptor::AcceptAll() {
   for (int i = 0; i < options_.silent_count_max; ++i) {
-    UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    UniqueFd socket = AcceptOne();
     if (!socket.valid()) {
       no_descriptors_ = HandleError(errno);
       return;
@@ -117,6 +118,15 @@ void UnixAcceptor::AcceptAll() {
     }
     silent_.pop_front();
   }
+}
+
+UniqueFd UnixAcceptor::AcceptOne() {
+  pollfd waiting = {listener_.get(), POLLIN, 0};
+  if (::poll(&waiting, 1, 0) == 1 && !IsDescriptorLeftForClient()) {
+    errno = EMFILE;
+    return UniqueFd();
+  }
+  return UniqueFd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
 bool UnixAcceptor::HandleError(int error) {

@@ -11,7 +11,7 @@
 // Ownership:  a connection is its taker's from the call on. Who closes it need not say so: a
 //             descriptor is looked at before it counts as open.
 // Errors:     of Start: ALREADY_EXISTS the socket is taken; others of the file system. Without
-//             descriptors it waits for some, and says so in the log.
+//             descriptors for clients it waits for some, and says so in the log.
 #pragma once
 
 #include <sys/types.h>
@@ -70,6 +70,8 @@ class UnixAcceptor {
   // Waits until something is to be done. False: it is time to stop.
   bool Wait();
   void AcceptAll();
+  // Not valid: errno says why; EMFILE also while only those of the daemon itself are left.
+  UniqueFd AcceptOne();
   // `error` is why accept failed. False: it is no reason to wait.
   bool HandleError(int error);
   void HandOn();

@@ -16,6 +16,7 @@
 #include <absl/strings/match.h>
 
 #include "common/base/thread.h"
+#include "common/io/open_files.h"
 #include "common/log/log.h"
 #include "compute-node/http/api_error.h"
 #include "compute-node/http/http_syntax.h"
@@ -186,6 +187,10 @@ void HttpServer::Accept() {
     // wait the lack of one would close idle connections for nobody.
     pollfd entry{.fd = listener_, .events = POLLIN, .revents = 0};
     if (::poll(&entry, 1, -1) < 0 && errno == EINTR) continue;
+    if (!IsDescriptorLeftForClient()) {
+      HandleAcceptError(EMFILE);
+      continue;
+    }
     const int socket = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (socket >= 0) {
       TakeConnection(socket);

@@ -1,9 +1,7 @@
 #include "compute-node/http/http_server.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/in.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,7 +10,9 @@
 
 #include <gtest/gtest.h>
 
+#include "common/io/open_files.h"
 #include "compute-node/http/http_syntax.h"
+#include "tests/tools/descriptors_left.h"
 #include "tests/tools/says.h"
 
 namespace cairn::compute {
@@ -323,31 +323,12 @@ TEST_F(HttpServerTest, TheConnectionThatIsIdleLongestMakesRoom) {
   }
 }
 
-// As long as it lives, the process can open no file more.
-class NoMoreDescriptors {
- public:
-  NoMoreDescriptors() {
-    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
-    const int next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-    rlimit none = before_;
-    none.rlim_cur = static_cast<rlim_t>(next);
-    ::close(next);
-    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  }
-  ~NoMoreDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  NoMoreDescriptors(const NoMoreDescriptors&) = delete;
-  NoMoreDescriptors& operator=(const NoMoreDescriptors&) = delete;
-
- private:
-  rlimit before_{};
-};
-
 TEST_F(HttpServerTest, WithoutDescriptorsClientsWaitAndIdleConnectionsMakeRoom) {
   const RawClient idle(port_);
   idle.Send("GET /a HTTP/1.1\r\nHost: h\r\n\r\n");
   idle.Read("GET /a h 0");
   const RawClient second;
-  const NoMoreDescriptors none;
+  const test::DescriptorsLeft own(kOpenFilesReserved);
   second.Connect(port_);
   EXPECT_EQ(idle.ReadAll(), "");
   // It stays, idle as it is, as long as nobody else waits.

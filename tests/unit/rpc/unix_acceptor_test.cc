@@ -1,8 +1,8 @@
 #include "common/rpc/unix_acceptor.h"
 
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -14,6 +14,8 @@
 #include <gtest/gtest.h>
 
 #include "common/base/mutex.h"
+#include "common/io/open_files.h"
+#include "tests/tools/descriptors_left.h"
 #include "tests/tools/temp_dir.h"
 
 namespace cairn::rpc {
@@ -40,6 +42,14 @@ class UnixAcceptorTest : public testing::Test {
     EXPECT_TRUE(socket.ok()) << socket.status();
     return socket.ok() ? *std::move(socket) : UniqueFd();
   }
+  // For a socket that is there already: making one takes a descriptor.
+  void ConnectAs(const UniqueFd& socket) const {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    Path().copy(address.sun_path, sizeof(address.sun_path) - 1);
+    ASSERT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+              0);
+  }
   static void Say(const UniqueFd& socket) { ASSERT_EQ(::send(socket.get(), "x", 1, 0), 1); }
   UniqueFd ConnectAndSay() {
     UniqueFd socket = Connect();
@@ -56,7 +66,7 @@ class UnixAcceptorTest : public testing::Test {
   }
   static bool IsClosed(const UniqueFd& socket) {
     char byte = 0;
-    return ::recv(socket.get(), &byte, 1, 0) <= 0;
+    return ::recv(socket.get(), &byte, 1, 0) == 0;
   }
 
   cairn::test::TempDir directory_;
@@ -115,23 +125,26 @@ TEST_F(UnixAcceptorTest, WithoutDescriptorsItWaitsAndThenGoesOn) {
   const UniqueFd first = ConnectAndSay();
   ASSERT_TRUE(WaitForTaken(1));
   UniqueFd second(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  rlimit limit{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
   // Of descriptors that are there nothing changes, but no more are given.
-  const int next = ::dup(second.get());
-  ASSERT_EQ(::close(next), 0);
-  rlimit none = limit;
-  none.rlim_cur = static_cast<rlim_t>(next);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  Path().copy(address.sun_path, sizeof(address.sun_path) - 1);
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  const int connected =
-      ::connect(second.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
-  const ssize_t sent = ::send(second.get(), "x", 1, 0);
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
-  ASSERT_EQ(connected, 0);
-  ASSERT_EQ(sent, 1);
+  auto none = std::make_unique<cairn::test::DescriptorsLeft>(0);
+  ConnectAs(second);
+  Say(second);
+  none.reset();
+  EXPECT_TRUE(WaitForTaken(2));
+}
+
+TEST_F(UnixAcceptorTest, ClientsDoNotTakeTheDescriptorsOfTheDaemonItself) {
+  Start({.silent_time_max = kLong});
+  const UniqueFd silent = Connect();
+  const timeval time_max = {std::chrono::seconds(kLong).count(), 0};
+  ASSERT_EQ(::setsockopt(silent.get(), SOL_SOCKET, SO_RCVTIMEO, &time_max, sizeof(time_max)), 0);
+  const UniqueFd first = ConnectAndSay();
+  ASSERT_TRUE(WaitForTaken(1));  // and so the silent one was accepted
+  UniqueFd second(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const cairn::test::DescriptorsLeft own(kOpenFilesReserved);
+  ConnectAs(second);
+  Say(second);
+  EXPECT_TRUE(IsClosed(silent));
   EXPECT_TRUE(WaitForTaken(2));
 }
 
