@@ -3,7 +3,6 @@
 #pragma once
 
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <string>
@@ -12,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/integration/kv_node_process.h"
+#include "tests/tools/file_bytes.h"
 
 namespace cairn::test {
 
@@ -89,10 +89,7 @@ class KvNodeStartTest : public testing::Test {
   std::map<std::string, std::string> Files() const {
     std::map<std::string, std::string> files;
     for (const auto& entry : fs::recursive_directory_iterator(node_.data_dir())) {
-      std::string& bytes = files[entry.path().string()];
-      if (!entry.is_regular_file()) continue;
-      std::ifstream file(entry.path(), std::ios::binary);
-      bytes.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+      files[entry.path().string()] = cairn::test::BytesOfFile(entry.path());
     }
     return files;
   }

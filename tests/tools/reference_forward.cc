@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <optional>
 
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "tests/tools/file_bytes.h"
 #include "tests/tools/tensor_decoding.h"
 
 namespace cairn::test {
@@ -178,12 +178,9 @@ YarnRange FindYarnRange(double base, int64_t head_dim, double original_context, 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ReferenceGguf>> ReadReferenceGguf(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return NotFound("cannot read {}", path);
-  }
   auto out = std::make_unique<ReferenceGguf>();
-  out->bytes.assign(std::istreambuf_iterator<char>(file), {});
+  out->bytes = BytesOfFile(path);
+  if (out->bytes.empty()) return NotFound("cannot read {}", path);
   Cursor cursor(out->bytes);
   CAIRN_CHECK_EQ(cursor.Take<uint32_t>(), 0x46554747U);  // "GGUF"
   cursor.Take<uint32_t>();

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <string>
@@ -14,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/thread.h"
+#include "tests/tools/file_bytes.h"
 #include "tests/tools/temp_dir.h"
 
 namespace cairn {
@@ -21,11 +21,6 @@ namespace {
 
 using Json = nlohmann::json;
 using test::TempDir;
-
-std::string TextOf(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 std::vector<Json> EventsOf(const std::string& text, const std::string& phase) {
   std::vector<Json> events;
@@ -65,7 +60,7 @@ TEST_F(TimelineTest, SpansOfAThreadNestAndTheFileIsJson) {
   StartThread("named", [] { const TimelineSpan span(TimelineKind::kCluster, "other"); }).join();
   ASSERT_TRUE(StopTimeline().ok());
 
-  const std::string text = TextOf(path_);
+  const std::string text = test::BytesOfFile(path_);
   const std::vector<Json> spans = EventsOf(text, "X");
   ASSERT_EQ(spans.size(), 3U);
   EXPECT_EQ(spans[0].at("name"), "inner");
@@ -93,8 +88,8 @@ TEST_F(TimelineTest, FlightsBeginAndEndInPairs) {
   AddTimelineFlight(TimelineKind::kIo, "fetch", start, end, {{"layer", 1}});
   AddTimelineFlight(TimelineKind::kIo, "fetch", start, end, {{"layer", 2}});
   ASSERT_TRUE(StopTimeline().ok());
-  const std::vector<Json> begins = EventsOf(TextOf(path_), "b");
-  const std::vector<Json> ends = EventsOf(TextOf(path_), "e");
+  const std::vector<Json> begins = EventsOf(test::BytesOfFile(path_), "b");
+  const std::vector<Json> ends = EventsOf(test::BytesOfFile(path_), "e");
   ASSERT_EQ(begins.size(), 2U);
   ASSERT_EQ(ends.size(), 2U);
   EXPECT_NE(begins[0].at("id"), begins[1].at("id"));
@@ -111,7 +106,7 @@ TEST_F(TimelineTest, AProcessThatWasKilledLeavesAllThatWasWritten) {
   FlushTimeline();
   { const TimelineSpan span(TimelineKind::kCompute, "behind"); }
   // What its readers do with an array that has no end.
-  const std::vector<Json> spans = EventsOf(TextOf(path_) + "]", "X");
+  const std::vector<Json> spans = EventsOf(test::BytesOfFile(path_) + "]", "X");
   ASSERT_EQ(spans.size(), 1U);
   EXPECT_EQ(spans[0].at("name"), "before");
 }
@@ -123,7 +118,7 @@ TEST_F(TimelineTest, AFullFileKeepsTheOldestEventsAndCountsTheOthers) {
     const TimelineSpan span(TimelineKind::kCompute, "event", {{"number", i}});
   }
   ASSERT_TRUE(StopTimeline().ok());
-  const std::string text = TextOf(path_);
+  const std::string text = test::BytesOfFile(path_);
   EXPECT_LE(std::ssize(text), kTimelineBytesMin);
   const std::vector<Json> spans = EventsOf(text, "X");
   ASSERT_GT(spans.size(), 10U);
@@ -147,7 +142,7 @@ TEST_F(TimelineTest, ManyThreadsFillManyBuffers) {
   }
   for (std::thread& thread : threads) thread.join();
   ASSERT_TRUE(StopTimeline().ok());
-  const std::string text = TextOf(path_);
+  const std::string text = test::BytesOfFile(path_);
   EXPECT_GT(std::ssize(text), 2 * kTimelineBufferBytes);
   EXPECT_EQ(std::ssize(EventsOf(text, "X")), kThreads * kEvents);
 }
@@ -164,7 +159,7 @@ TEST_F(TimelineTest, WhatIsNotWhollyInItIsNotInTheFile) {
   ASSERT_TRUE(StopTimeline().ok());
   EXPECT_FALSE(TimelineIsOn());
   AddTimelineMark(TimelineKind::kIo, "behind", {});
-  const std::string text = TextOf(path_);
+  const std::string text = test::BytesOfFile(path_);
   EXPECT_TRUE(EventsOf(text, "X").empty());
   EXPECT_TRUE(EventsOf(text, "b").empty());
   EXPECT_EQ(EventsOf(text, "i").size(), 1U);
@@ -179,7 +174,7 @@ TEST_F(TimelineTest, ASecondOneIsRefusedAndALaterOneReplacesTheFile) {
   ASSERT_TRUE(StartTimeline(path_).ok());
   { const TimelineSpan span(TimelineKind::kCompute, "later"); }
   ASSERT_TRUE(StopTimeline().ok());
-  const std::string text = TextOf(path_);
+  const std::string text = test::BytesOfFile(path_);
   ASSERT_EQ(EventsOf(text, "X").size(), 1U);
   EXPECT_EQ(EventsOf(text, "X")[0].at("name"), "later");
   // This thread has a name in each of them.

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "common/log/log.h"
+#include "tests/tools/file_bytes.h"
 #include "tests/tools/temp_dir.h"
 
 namespace cairn {
@@ -70,11 +71,6 @@ class LoggingTest : public testing::Test {
  protected:
   void TearDown() override { EXPECT_TRUE(InitLogging("test", "info").ok()); }
 
-  static std::string Read(const std::string& path) {
-    std::ifstream file(path);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
   const test::TempDir directory_;
   const Environment environment_{directory_.path(), "", "", false};
 };
@@ -86,12 +82,12 @@ TEST_F(LoggingTest, FileGetsTheLogAndStandardErrorItsName) {
   LogInfo("checkpoint bytes={}", 5);
   LogDebug("not this");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "node: the log is " + path + "\n");
-  EXPECT_THAT(Read(path), testing::EndsWith(" info node: checkpoint bytes=5\n"));
+  EXPECT_THAT(test::BytesOfFile(path), testing::EndsWith(" info node: checkpoint bytes=5\n"));
   // Behind what is there.
   ASSERT_TRUE(StartLogging("node", "info", path, environment_).ok());
   LogInfo("again");
-  EXPECT_THAT(Read(path), testing::HasSubstr("bytes=5\n"));
-  EXPECT_THAT(Read(path), testing::EndsWith("again\n"));
+  EXPECT_THAT(test::BytesOfFile(path), testing::HasSubstr("bytes=5\n"));
+  EXPECT_THAT(test::BytesOfFile(path), testing::EndsWith("again\n"));
   EXPECT_EQ(std::filesystem::status(path).permissions() & std::filesystem::perms(0077),
             std::filesystem::perms::none);
 }

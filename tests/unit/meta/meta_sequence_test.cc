@@ -5,6 +5,7 @@
 #include <iterator>
 #include <random>
 
+#include "tests/tools/file_bytes.h"
 #include "tests/tools/recorded_syncs.h"
 #include "tests/tools/seed.h"
 #include "tests/tools/temp_dir.h"
@@ -22,9 +23,7 @@ std::map<std::string, std::string> FilesIn(const std::string& directory) {
   std::map<std::string, std::string> files;
   if (!fs::exists(directory)) return files;
   for (const auto& entry : fs::directory_iterator(directory)) {
-    std::ifstream file(entry.path(), std::ios::binary);
-    files[entry.path().filename().string()] =
-        std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    files[entry.path().filename().string()] = test::BytesOfFile(entry.path());
   }
   return files;
 }

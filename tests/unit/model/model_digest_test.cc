@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/tools/file_bytes.h"
+
 namespace cairn::compute {
 namespace {
 
@@ -34,10 +36,6 @@ class ModelDigestTest : public testing::Test {
     }
     return {};
   }
-  static std::string Read(const std::filesystem::path& path) {
-    std::ifstream stream(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(stream), {}};
-  }
 
   const std::filesystem::path directory_ =
       std::filesystem::path(testing::TempDir()) / "model_digest_test";
@@ -52,7 +50,7 @@ TEST_F(ModelDigestTest, IsTheSha256OfTheFile) {
 
 TEST_F(ModelDigestTest, TheCacheIsUsed) {
   Digest();
-  std::string text = Read(CacheFile());
+  std::string text = test::BytesOfFile(CacheFile());
   ASSERT_FALSE(text.empty());
   // A well-formed but different digest shows where the answer comes from.
   const std::size_t at = text.find(kAbcDigest);
@@ -64,13 +62,13 @@ TEST_F(ModelDigestTest, TheCacheIsUsed) {
 
 TEST_F(ModelDigestTest, ADamagedCacheIsComputedAgain) {
   Digest();
-  const std::string text = Read(CacheFile());
+  const std::string text = test::BytesOfFile(CacheFile());
   for (const std::string& damaged :
        {std::string(), std::string("nonsense"), text.substr(0, text.size() - 5),
         std::string(text.size(), 'x'), text.substr(0, text.size() - 4) + " +5\n"}) {
     Write(CacheFile(), damaged);
     EXPECT_EQ(Digest(), kAbcDigest);
-    EXPECT_EQ(Read(CacheFile()), text);
+    EXPECT_EQ(test::BytesOfFile(CacheFile()), text);
   }
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -20,6 +19,7 @@
 #include "kv-node/layout/index_run.h"
 #include "kv-node/layout/rows.h"
 #include "kv-node/util/store_tool.h"
+#include "tests/tools/file_bytes.h"
 #include "tests/tools/temp_dir.h"
 #include "tests/unit/engine/engine_fixture.h"
 
@@ -267,9 +267,7 @@ class StoreTest : public EngineTest {
     std::map<std::string, std::string> files;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_.path())) {
       if (!entry.is_regular_file()) continue;
-      std::ifstream file(entry.path(), std::ios::binary);
-      files[entry.path().string()] =
-          std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+      files[entry.path().string()] = test::BytesOfFile(entry.path());
     }
     return files;
   }
