@@ -84,10 +84,26 @@ void SetDeadline(grpc::ClientContext& context) {
 }  // namespace
 
 struct CairnClient::Impl {
+  // Each call has a connection of its own, which over a Unix socket costs about a millisecond.
+  // Of one that is kept only a failed call shows that the daemon was started again meanwhile, and
+  // one that was refused waits longer each time before it tries again.
+  std::unique_ptr<v1::InferenceService::Stub> NewStub() const;
+
   std::string socket_path;
-  std::unique_ptr<v1::InferenceService::Stub> stub;
   KnownConversations known;
 };
+
+std::unique_ptr<v1::InferenceService::Stub> CairnClient::Impl::NewStub() const {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
+  // Otherwise channels that live at the same time share connections, and waits after failures.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // In spite of its name, for how long a daemon may take to answer a new connection.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+                   static_cast<int>(std::chrono::milliseconds(kCallTimeMax).count()));
+  return v1::InferenceService::NewStub(grpc::CreateCustomChannel(
+      "unix:" + socket_path, grpc::InsecureChannelCredentials(), arguments));
+}
 
 double GenerateResult::TokensPerSecond() const {
   if (generated_token_count < 2 || decode_time.count() <= 0) return 0;
@@ -103,12 +119,8 @@ absl::StatusOr<std::unique_ptr<CairnClient>> CairnClient::Connect(const std::str
   if (socket_path.empty()) {
     return InvalidArgument("the socket path is empty: give that of cairn-compute-node");
   }
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
   auto impl = std::make_unique<Impl>();
   impl->socket_path = socket_path;
-  impl->stub = v1::InferenceService::NewStub(grpc::CreateCustomChannel(
-      "unix:" + socket_path, grpc::InsecureChannelCredentials(), arguments));
   std::unique_ptr<CairnClient> client(new CairnClient(std::move(impl)));
   const absl::Status reached = client->GetStatus().status();
   // Every compute node has this call.
@@ -173,8 +185,9 @@ absl::StatusOr<GenerateResult> CairnClient::Generate(const GenerateOptions& opti
   grpc::ClientContext context;
   if (options.time_max) context.set_deadline(std::chrono::system_clock::now() + *options.time_max);
   GenerateResult result;
+  const std::unique_ptr<v1::InferenceService::Stub> stub = impl_->NewStub();
   const std::unique_ptr<grpc::ClientReader<v1::GenerateEvent>> reader =
-      impl_->stub->Generate(&context, request);
+      stub->Generate(&context, request);
   absl::Status handled;
   bool finished = false;
   {
@@ -207,7 +220,7 @@ absl::StatusOr<std::vector<ConversationInfo>> CairnClient::ListConversations() {
     grpc::ClientContext context;
     SetDeadline(context);
     v1::ListConversationsResponse response;
-    const grpc::Status status = impl_->stub->ListConversations(&context, request, &response);
+    const grpc::Status status = impl_->NewStub()->ListConversations(&context, request, &response);
     CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(status)));
     for (const v1::Conversation& conversation : response.conversations()) {
       impl_->known.Note(conversation.conversation_id(), conversation.conversation_uid());
@@ -226,7 +239,7 @@ absl::StatusOr<std::string> CairnClient::ReadConversation(std::int64_t conversat
   request.set_conversation_id(conversation_id);
   request.set_conversation_uid(impl_->known.UidOf(conversation_id));
   v1::GetConversationResponse response;
-  const grpc::Status status = impl_->stub->GetConversation(&context, request, &response);
+  const grpc::Status status = impl_->NewStub()->GetConversation(&context, request, &response);
   CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(status)));
   impl_->known.Note(conversation_id, response.conversation().conversation_uid());
   if (info != nullptr) *info = FromProto(response.conversation());
@@ -267,7 +280,7 @@ absl::Status CairnClient::DeleteConversation(std::int64_t conversation_id) {
   request.set_conversation_uid(impl_->known.UidOf(conversation_id));
   v1::DeleteConversationResponse response;
   return Explain(
-      rpc::FromGrpcStatus(impl_->stub->DeleteConversation(&context, request, &response)));
+      rpc::FromGrpcStatus(impl_->NewStub()->DeleteConversation(&context, request, &response)));
 }
 
 absl::StatusOr<std::int64_t> CairnClient::ForkConversation(std::int64_t conversation_id,
@@ -281,8 +294,8 @@ absl::StatusOr<std::int64_t> CairnClient::ForkConversation(std::int64_t conversa
   request.set_token_count(token_count);
   request.set_label(label);
   v1::ForkConversationResponse response;
-  CAIRN_RETURN_IF_ERROR(
-      Explain(rpc::FromGrpcStatus(impl_->stub->ForkConversation(&context, request, &response))));
+  CAIRN_RETURN_IF_ERROR(Explain(
+      rpc::FromGrpcStatus(impl_->NewStub()->ForkConversation(&context, request, &response))));
   impl_->known.Note(response.conversation_id(), response.conversation_uid());
   return response.conversation_id();
 }
@@ -296,7 +309,7 @@ absl::StatusOr<std::vector<std::int32_t>> CairnClient::Tokenize(const std::strin
   request.set_text(text);
   request.set_special(special);
   v1::TokenizeResponse response;
-  const grpc::Status status = impl_->stub->Tokenize(&context, request, &response);
+  const grpc::Status status = impl_->NewStub()->Tokenize(&context, request, &response);
   CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(status)));
   return std::vector<std::int32_t>(response.ids().begin(), response.ids().end());
 }
@@ -305,7 +318,8 @@ absl::StatusOr<ModelDescription> CairnClient::GetModel() {
   grpc::ClientContext context;
   SetDeadline(context);
   v1::ListModelsResponse response;
-  const grpc::Status status = impl_->stub->ListModels(&context, v1::ListModelsRequest(), &response);
+  const grpc::Status status =
+      impl_->NewStub()->ListModels(&context, v1::ListModelsRequest(), &response);
   CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(status)));
   if (response.models_size() == 0) return Internal("cairn-compute-node serves no model");
   const v1::ModelInfo& info = response.models(0);
@@ -325,7 +339,8 @@ absl::StatusOr<DaemonStatus> CairnClient::GetStatus() {
   grpc::ClientContext context;
   SetDeadline(context);
   v1::GetStatusResponse response;
-  const grpc::Status called = impl_->stub->GetStatus(&context, v1::GetStatusRequest(), &response);
+  const grpc::Status called =
+      impl_->NewStub()->GetStatus(&context, v1::GetStatusRequest(), &response);
   CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(called)));
   DaemonStatus status;
   switch (response.phase()) {
@@ -350,7 +365,8 @@ absl::StatusOr<StoreStatus> CairnClient::GetStore(std::chrono::milliseconds time
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + time_max);
   v1::GetStoreResponse response;
-  const grpc::Status called = impl_->stub->GetStore(&context, v1::GetStoreRequest(), &response);
+  const grpc::Status called =
+      impl_->NewStub()->GetStore(&context, v1::GetStoreRequest(), &response);
   CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(called)));
   return StoreStatus{response.io_engine(), response.used_bytes(), response.size_bytes(),
                      response.conversation_count()};

@@ -13,6 +13,8 @@
 // have another store of conversations meanwhile, what has the id there is not touched
 // (FAILED_PRECONDITION or NOT_FOUND).
 //
+// A client outlives the daemon that it was made for: each call goes to what serves the socket then.
+//
 // Threading:  safe from any thread; callbacks run on the thread that called Generate.
 // Blocking:   every method waits for the daemon's answer: Generate for as long as the text takes,
 //             the others at most kCallTimeMax.

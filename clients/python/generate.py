@@ -12,6 +12,7 @@ this file makes the message classes with protoc when it starts, and calls the se
 call, no generated stubs. An application would run protoc once, when it is built.
 """
 import argparse
+import contextlib
 import importlib
 import os
 import re
@@ -38,16 +39,36 @@ def load_messages(proto=PROTO):
 
 
 class CairnClient:
-    """The calls that a chat program needs; the others look the same."""
+    """The calls that a chat program needs; the others look the same. Calls may come from several threads."""
 
     def __init__(self, socket):
         self.pb = load_messages()
-        self.channel = grpc.insecure_channel("unix:" + socket)
+        self.socket = socket
+        self._channels = set()  # of the calls that run
+
+    @contextlib.contextmanager
+    def _channel(self):
+        """A connection for one call, which over a Unix socket costs some milliseconds. Of one that is kept only a
+        failed call shows that the daemon was started again meanwhile, and one that was refused waits longer each time
+        before it tries again."""
+        options = [("grpc.use_local_subchannel_pool", 1)]  # nothing is shared with channels of other calls
+        with grpc.insecure_channel("unix:" + self.socket, options=options) as channel:
+            self._channels.add(channel)
+            try:
+                yield channel
+            finally:
+                self._channels.discard(channel)
 
     def _unary(self, name, request, reply_class):
-        call = self.channel.unary_unary(SERVICE + name, request_serializer=type(request).SerializeToString,
-                                        response_deserializer=reply_class.FromString)
-        return call(request, timeout=60)
+        with self._channel() as channel:
+            call = channel.unary_unary(SERVICE + name, request_serializer=type(request).SerializeToString,
+                                       response_deserializer=reply_class.FromString)
+            return call(request, timeout=60)
+
+    def close(self):
+        """Ends the calls that run: they fail."""
+        for channel in list(self._channels):
+            channel.close()
 
     def status(self):
         """-> GetStatusResponse"""
@@ -61,10 +82,11 @@ class CairnClient:
     def generate(self, **fields):
         """Yields GenerateEvent messages: started, prefill, token, ..., finished; before the first token recomputing,
         too, where what was stored is damaged. Closing the generator cancels."""
-        call = self.channel.unary_stream(SERVICE + "Generate",
-                                         request_serializer=self.pb.GenerateRequest.SerializeToString,
-                                         response_deserializer=self.pb.GenerateEvent.FromString)
-        return call(self.pb.GenerateRequest(**fields))
+        with self._channel() as channel:
+            call = channel.unary_stream(SERVICE + "Generate",
+                                        request_serializer=self.pb.GenerateRequest.SerializeToString,
+                                        response_deserializer=self.pb.GenerateEvent.FromString)
+            yield from call(self.pb.GenerateRequest(**fields))
 
 
 def default_socket():
@@ -135,7 +157,7 @@ def main():
         print(f"generate.py: {error.code().name}: {error.details()}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        events.cancel()
+        events.close()
         if conversation:
             print(f"\ngenerate.py: interrupted; what is stored is in conversation {conversation}: go on with "
                   f"--conversation {conversation}", file=sys.stderr)

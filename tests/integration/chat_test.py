@@ -380,12 +380,27 @@ class ChatOfAnotherModelTest(unittest.TestCase):
                 cairn.write_compute_config("")
                 cairn.compute.start()
                 t.send(b"Hello" + ENTER)
-                t.wait_for("went away")
-                t.wait_for(PROMPT)
-                t.send(b"Hello" + ENTER)
                 self.assertEqual(t.wait(), 1)
                 self.assertRegex(t.shown, r"cairn: .*another model")
                 self.assertNotIn("go on with", t.shown)
+
+
+    def test_chat_goes_on_as_soon_as_its_daemon_is_back(self):
+        with Cairn(kv="ram") as cairn:
+            environment = {**os.environ, "XDG_STATE_HOME": cairn.path("state")}
+            with Terminal(cairn.command("chat", "--tokens", "3"), environment) as t:
+                t.wait_for(PROMPT)
+                cairn.compute.stop()
+                for _ in range(4):
+                    t.send(b"Hello" + ENTER)
+                    t.wait_for("cannot reach cairn-compute-node(.|\n)*" + PROMPT)
+                cairn.compute.start()
+                said = len(t.shown)
+                t.send(b"Hello" + ENTER)
+                t.wait_for(PROMPT)
+                self.assertNotIn("cairn:", t.shown[said:])
+                t.send(CTRL_D)
+                self.assertEqual(t.wait(), 0)
 
 
 class PipedChatTest(daemons.SharedCairnTest):

@@ -6,11 +6,14 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import unittest
 
 import daemons
 from daemons import Cairn, DEMO_TEXT, binary, wait_until
+
+sys.path.insert(0, os.path.join(daemons.REPOSITORY, "clients", "python"))
 
 QUESTION = "\nQ: What is the code of the green lantern?\nA:"
 ANSWER = " The code of the green lantern is 9605."
@@ -316,6 +319,26 @@ class GenerateTest(daemons.SharedCairnTest):
         done = self.run_python_client("--socket", self.cairn.path("nobody.sock"), "x")
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"UNAVAILABLE", done.stderr)
+
+    def test_python_client_outlives_a_daemon(self):
+        try:
+            from generate import CairnClient, grpc  # pylint: disable=import-outside-toplevel
+        except ImportError:
+            self.skipTest("python3-grpcio or python3-protobuf is missing")
+        with Cairn(kv="ram") as cairn:
+            client = CairnClient(cairn.socket)
+            for failed_calls in (0, 4):
+                self.assertEqual(list(client.generate(text="Mira", tokens_max=1))[-1].WhichOneof("event"), "finished")
+                cairn.compute.stop()
+                for _ in range(failed_calls):
+                    self.assertRaises(grpc.RpcError, lambda: list(client.generate(text="Mira")))
+                cairn.compute.start()
+            self.assertEqual(list(client.generate(text="Mira", tokens_max=1))[-1].WhichOneof("event"), "finished")
+            self.assertEqual(client.status().model_loaded_bytes, client.status().model_size_bytes)
+            events = client.generate(text="Mira", tokens_max=20000, ignore_eos=True)
+            next(events)
+            events.close()
+            wait_until(lambda: client.status().generation_count == 0, "the end of a call that was closed")
 
     def test_python_client_sends_messages(self):
         with Cairn(kv="ram", compute_config='chat_template: "chatml"\n') as cairn:

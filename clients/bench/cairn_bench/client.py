@@ -27,7 +27,7 @@ def message(text):
 
 
 class Client(CairnClient):
-    """One connection; calls may come from several threads."""
+    """Calls may come from several threads."""
 
     def fork(self, conversation_id):
         """-> the id of a new conversation with all tokens of this one."""
@@ -79,10 +79,6 @@ class Client(CairnClient):
     def vocab_count(self):
         """-> how many tokens the model knows."""
         return self._unary("ListModels", self.pb.ListModelsRequest(), self.pb.ListModelsResponse).models[0].vocab_count
-
-    def close(self):
-        """Ends the calls that run: they fail."""
-        self.channel.close()
 
 
 def _collect(events, on_first=None):

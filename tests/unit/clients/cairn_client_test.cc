@@ -78,20 +78,22 @@ class CairnClientTest : public testing::Test {
   void SetUp() override {
     rpc::KeepGrpcRuntime();
     socket_ = fmt::format("{}cairn_client_{}.sock", testing::TempDir(), ::getpid());
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("unix:" + socket_, grpc::InsecureServerCredentials());
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    ASSERT_NE(server_, nullptr);
+    Serve();
     absl::StatusOr<std::unique_ptr<CairnClient>> client = CairnClient::Connect(socket_);
     ASSERT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);
     options_.prompt = "hello";
   }
-  void TearDown() override {
-    // First: where threads wait with poll, an idle channel notices only after seconds that its
-    // server goes.
-    client_.reset();
+  void TearDown() override { StopServing(); }
+
+  void Serve() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("unix:" + socket_, grpc::InsecureServerCredentials());
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr);
+  }
+  void StopServing() {
     server_->Shutdown();
     ::unlink(socket_.c_str());
   }
@@ -233,6 +235,27 @@ TEST_F(CairnClientTest, ConnectionThatEndsIsADaemonThatWentAway) {
   const absl::Status own =
       EndWith({grpc::StatusCode::UNAVAILABLE, "cairn-compute-node is stopping"});
   EXPECT_EQ(Message(own), "cairn-compute-node is stopping");
+}
+
+TEST_F(CairnClientTest, FirstCallAfterARestartIsAnswered) {
+  service_.generate = [](grpc::ServerContext&, Writer& writer) {
+    v1::GenerateEvent event;
+    event.mutable_finished()->set_reason(v1::FINISH_REASON_END);
+    writer.Write(event);
+    return grpc::Status::OK;
+  };
+  ASSERT_TRUE(client_->Generate(options_).ok());
+  for (const int failed_calls : {0, 1, 5}) {
+    StopServing();
+    for (int i = 0; i < failed_calls; ++i) {
+      const absl::Status status = client_->Generate(options_).status();
+      EXPECT_NE(Message(status).find("is it running?"), std::string::npos) << status;
+    }
+    Serve();
+    const absl::Status first = client_->Generate(options_).status();
+    EXPECT_TRUE(first.ok()) << first << " after calls that failed: " << failed_calls;
+    EXPECT_TRUE(client_->DeleteConversation(7).ok());
+  }
 }
 
 TEST_F(CairnClientTest, BadTextIsRefusedBeforeItIsSent) {
