@@ -64,7 +64,7 @@ step 1/5 "Debian packages"
 deploy/install_packages.sh deploy/packages.txt
 echo "all there"
 
-step 2/5 "Building (some minutes the first time; build/release)"
+step 2/5 "Building (the first time 5 to 10 minutes on two cores; build/release)"
 build_log=$state/logs/build.log
 build() {
   cmake --preset release && cmake --build build/release -j "$jobs" \
