@@ -1,6 +1,6 @@
 #include "clients/cairn/chat.h"
 
-#include <cstdlib>
+#include <algorithm>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -10,6 +10,7 @@
 #include "clients/cairn/input.h"
 #include "clients/cairn/output.h"
 #include "clients/cairn/text_format.h"
+#include "clients/cairn/typed_path.h"
 #include "clients/cpp/request_check.h"
 
 namespace cairn::cli {
@@ -30,19 +31,6 @@ std::string_view Trimmed(std::string_view text) {
   constexpr std::string_view kSpace = " \t\r";
   text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
   return text.substr(0, text.find_last_not_of(kSpace) + 1);
-}
-
-// As a person types it: quotes around it, or ~ for the home folder.
-std::string FilePath(std::string_view typed) {
-  std::string_view path = Trimmed(typed);
-  if (path.size() > 1 && (path.front() == '"' || path.front() == '\'') &&
-      path.back() == path.front()) {
-    return std::string(path.substr(1, path.size() - 2));
-  }
-  const char* home = std::getenv("HOME");  // NOLINT(concurrency-mt-unsafe): read only
-  if (home != nullptr && path.starts_with("~/"))
-    return std::string(home) + std::string(path.substr(1));
-  return std::string(path);
 }
 
 // Errors after which no turn of the conversation will do better.
@@ -131,6 +119,7 @@ absl::Status Chat::Generate(InterruptCancels& interrupt, TurnProgress& turn) {
   ProgressLine progress(progress_);
   generate_.on_started = [&](std::int64_t id, std::int64_t reused, std::int64_t prompt) {
     generate_.conversation_id = id;
+    interrupt.SetLastWords(WordsOfTheSecondInterrupt());
     turn = {.conversation_id = id, .reused_count = reused, .prompt_count = prompt};
   };
   generate_.on_prefill = [&](std::int64_t done, std::int64_t total) {
@@ -146,6 +135,7 @@ absl::Status Chat::Generate(InterruptCancels& interrupt, TurnProgress& turn) {
     progress.Clear();
     if (!WriteOutput(ForTheReader(text)).ok()) interrupt.Cancel();
   };
+  interrupt.SetLastWords(WordsOfTheSecondInterrupt());
   const absl::StatusOr<GenerateResult> result = client_.Generate(generate_, interrupt.token());
   // The next turn follows this answer, or is refused. How much a cancelled one has stored is not
   // told.
@@ -154,11 +144,19 @@ absl::Status Chat::Generate(InterruptCancels& interrupt, TurnProgress& turn) {
   return result.status();
 }
 
+std::string Chat::WordsOfTheSecondInterrupt() const {
+  return generate_.conversation_id == 0
+             ? ""
+             : WordsOfUnknownEnd("chat", generate_.conversation_id, socket_);
+}
+
 absl::Status Chat::Turn(const std::string& text, InterruptCancels& interrupt) {
-  SetPrompt(text);
+  unanswered_files_ = std::exchange(pending_files_, {});
+  SetPrompt(std::exchange(pending_, "") + text);
   TurnProgress turn;
   absl::Status status = Generate(interrupt, turn);
-  if (absl::IsInvalidArgument(status)) return status;  // nothing came
+  if (status.ok() || turn.has_text) unanswered_files_.clear();  // the conversation has them
+  if (absl::IsInvalidArgument(status)) return status;           // nothing came
   CAIRN_RETURN_IF_ERROR(WriteOutput("\n"));
   // Ctrl-C ends the answer, not the chat.
   if (!absl::IsCancelled(status) || !interrupt.interrupted()) return status;
@@ -166,30 +164,42 @@ absl::Status Chat::Turn(const std::string& text, InterruptCancels& interrupt) {
   return absl::OkStatus();
 }
 
+void Chat::TellFilesAreGone(bool part_is_kept) {
+  for (const std::string& path : std::exchange(unanswered_files_, {})) {
+    WriteNote(fmt::format(
+        "{} is no longer in front of your next turn: `/file {}` puts {}\n", path, TypedPath(path),
+        part_is_kept ? "all of it there again, behind the part that is kept" : "it there again"));
+  }
+}
+
 void Chat::TellInterrupted(const TurnProgress& turn) {
   if (turn.recomputes) {
     WriteNote(fmt::format("interrupted {}\n", kKeptOfRecomputing));
-    return;
+    return TellFilesAreGone();
   }
   if (turn.conversation_id == 0) {
     WriteNote("interrupted before the turn was begun\n");
-    return;
+    return TellFilesAreGone();
   }
-  const KeptTurn kept = AskWhatIsKept(client_, turn);
+  ProgressLine progress(progress_);
+  const KeptTurn kept = AskWhatIsKept(client_, turn, progress);
   if (kept.conversation_is_gone) {
     generate_.conversation_id = 0;
     WriteNote(fmt::format("interrupted {}\n", kept.text));
-    return;
+  } else {
+    WriteNote(fmt::format("interrupted{} {}; your next turn goes on there, and so does {}\n",
+                          turn.has_text ? ":" : "", kept.text,
+                          GoOnCommand("chat", turn.conversation_id, socket_)));
   }
-  WriteNote(fmt::format("interrupted{} {}; your next turn goes on there, and so does {}\n",
-                        turn.has_text ? ":" : "", kept.text,
-                        GoOnCommand("chat", turn.conversation_id, socket_)));
+  if (kept.has_prompt) unanswered_files_.clear();
+  TellFilesAreGone(kept.lacks_rest);
 }
 
 absl::Status Chat::AddFile(const std::string& path) {
   if (path.empty()) return InvalidArgument("/file needs the name of a file");
   CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kPromptBytesMax));
   CAIRN_RETURN_IF_ERROR(CheckTurn(path, text, std::ssize(text) + std::ssize(pending_)));
+  pending_files_.push_back(path);
   pending_ += text;
   if (!pending_.ends_with('\n')) pending_ += '\n';
   if (input_.is_terminal()) {
@@ -207,10 +217,12 @@ absl::StatusOr<bool> Chat::TakeCommand(const std::string& text, Next& next) {
   } else if (line == "/help") {
     WriteNote(kHelp);
   } else if (line == kFileCommand || line.starts_with("/file ")) {
-    const absl::Status added = AddFile(FilePath(line.substr(kFileCommand.size())));
+    // Blanks at the end of the line may be a part of the name.
+    const absl::Status added = AddFile(
+        FilePath(std::string_view(text).substr(text.find(kFileCommand) + kFileCommand.size())));
     // Whatever is wrong with a file, another one may be named.
     if (!added.ok()) return InvalidArgument("{}", Message(added));
-  } else if (input_.is_terminal() && LooksLikeCommand(line)) {
+  } else if (LooksLikeCommand(line)) {
     return InvalidArgument(
         "there is no {}: /help shows the commands; a space in front makes it a turn",
         line.substr(0, line.find(' ')));
@@ -229,7 +241,7 @@ absl::StatusOr<Chat::Next> Chat::Take(const TypedInput& input, InterruptCancels&
   const std::string separator = pending_.empty() || input.text.empty() ? "" : "\n";
   CAIRN_RETURN_IF_ERROR(CheckTurn("this line", input.text,
                                   input.size_bytes + std::ssize(separator) + std::ssize(pending_)));
-  CAIRN_RETURN_IF_ERROR(Turn(std::exchange(pending_, "") + separator + input.text, interrupt));
+  CAIRN_RETURN_IF_ERROR(Turn(separator + input.text, interrupt));
   return next;
 }
 
@@ -269,6 +281,7 @@ absl::Status Chat::Talk() {
       next = *taken;
     } else if (CanGoOn(taken.status())) {
       WriteProblem("cairn", Message(taken.status()));
+      TellFilesAreGone();
       ++refused_count_;
     } else {
       return taken.status();

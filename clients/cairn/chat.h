@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "clients/cairn/chat_input.h"
 #include "clients/cairn/interrupted_turn.h"
@@ -55,6 +56,11 @@ class Chat {
   absl::Status Generate(InterruptCancels& interrupt, TurnProgress& turn);
   // Says what Ctrl-C has left.
   void TellInterrupted(const TurnProgress& turn);
+  // Says which files were in front of a turn that got no answer, for they have to be put there
+  // again.
+  void TellFilesAreGone(bool part_is_kept = false);
+  // Empty without a conversation.
+  std::string WordsOfTheSecondInterrupt() const;
   void TellTheEnd(const absl::Status& status) const;
 
   CairnClient& client_;
@@ -68,6 +74,8 @@ class Chat {
   std::string before_;  // and behind a turn, where there is no chat template
   std::string after_;
   std::string pending_;  // of files: goes in front of the next turn
+  std::vector<std::string> pending_files_;
+  std::vector<std::string> unanswered_files_;  // that were in front of the last turn
   std::int64_t refused_count_ = 0;
   bool told_how_to_leave_ = false;
 };

@@ -7,11 +7,13 @@
 #include <limits>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "clients/cairn/number_check.h"
+#include "clients/cairn/output.h"
 
 namespace cairn::cli {
 namespace {
@@ -169,11 +171,16 @@ absl::StatusOr<std::unique_ptr<CairnClient>> ConnectWhenThere(const std::string&
                                                               const CancelToken* cancel) {
   const auto deadline = std::chrono::steady_clock::now() + kAppearTimeMax;
   const bool waits = ::isatty(STDERR_FILENO) == 1;
+  bool told = false;
   for (;;) {
     absl::StatusOr<std::unique_ptr<CairnClient>> client = CairnClient::Connect(socket);
     const bool is_away = client.status().code() == absl::StatusCode::kUnavailable;
     if (!waits || !is_away || std::chrono::steady_clock::now() >= deadline) return client;
     if (cancel != nullptr && cancel->cancelled()) return client;
+    if (!std::exchange(told, true)) {
+      WriteNote(fmt::format("waiting up to {} s for cairn-compute-node at {}\n",
+                            kAppearTimeMax.count(), socket));
+    }
     std::this_thread::sleep_for(kAppearCheckInterval);
   }
 }

@@ -145,11 +145,12 @@ void WriteStats(const GenerateResult& result) {
 
 // An error names its conversation; a cancellation says what that keeps, and how to go on.
 absl::Status AboutConversation(const absl::Status& status, const TurnProgress& turn,
-                               CairnClient& client, const std::string& socket) {
+                               CairnClient& client, ProgressLine& progress,
+                               const std::string& socket) {
   if (!absl::IsCancelled(status)) {
     return Annotate(status, fmt::format("conversation {}", turn.conversation_id));
   }
-  const KeptTurn kept = AskWhatIsKept(client, turn);
+  const KeptTurn kept = AskWhatIsKept(client, turn, progress);
   if (kept.conversation_is_gone) return Cancelled("cancelled {}", kept.text);
   return Cancelled("cancelled{} {}{}", turn.has_text ? ":" : "", kept.text,
                    HowToGoOn(kept, turn.conversation_id, socket));
@@ -168,6 +169,9 @@ absl::Status Run(GenerateArguments& options) {
   bool text_open = false;  // the last line on the screen is not ended
   generate.on_started = [&](std::int64_t id, std::int64_t reused, std::int64_t prompt) {
     turn = {.conversation_id = id, .reused_count = reused, .prompt_count = prompt};
+    if (!generate.ephemeral) {
+      interrupt.SetLastWords(WordsOfUnknownEnd("generate", id, options.socket));
+    }
   };
   generate.on_prefill = [&](std::int64_t done, std::int64_t total) {
     turn.done_count = done;
@@ -209,7 +213,7 @@ absl::Status Run(GenerateArguments& options) {
   if (turn.recomputes && absl::IsCancelled(status)) {
     status = Cancelled("cancelled {}", kKeptOfRecomputing);
   } else if (turn.conversation_id != 0 && !generate.ephemeral) {
-    status = AboutConversation(status, turn, *client, options.socket);
+    status = AboutConversation(status, turn, *client, progress, options.socket);
   }
   CAIRN_RETURN_IF_ERROR(status);
   if (options.json) {

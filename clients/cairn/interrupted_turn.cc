@@ -36,6 +36,12 @@ std::string GoOnCommand(std::string_view command, std::int64_t conversation_id,
   return fmt::format("cairn {} --conversation {}{}", command, conversation_id, SocketFlag(socket));
 }
 
+std::string WordsOfUnknownEnd(std::string_view command, std::int64_t conversation_id,
+                              const std::string& socket) {
+  return fmt::format("\nconversation={}: what was stored of it is kept; go on with {}\n",
+                     conversation_id, GoOnCommand(command, conversation_id, socket));
+}
+
 std::string HowToGoOn(const KeptTurn& kept, std::int64_t conversation_id,
                       const std::string& socket) {
   const std::string command = GoOnCommand("generate", conversation_id, socket);
@@ -56,7 +62,8 @@ KeptTurn DescribeKept(const TurnProgress& turn, std::int64_t kept_count) {
   if (kept_of_prompt > 0) {
     return {.text = fmt::format("{}; conversation {} keeps the first {} of them", when,
                                 turn.conversation_id, kept_of_prompt),
-            .lacks_rest = kept_of_prompt < turn.prompt_count};
+            .lacks_rest = kept_of_prompt < turn.prompt_count,
+            .has_prompt = kept_of_prompt == turn.prompt_count};
   }
   constexpr std::string_view kWhy =
       "a prompt is stored in pieces (prefill_chunk_tokens of cairn-compute-node), and none was "
@@ -68,10 +75,12 @@ KeptTurn DescribeKept(const TurnProgress& turn, std::int64_t kept_count) {
   return {.conversation_is_gone = true, .text = fmt::format("{}; nothing is kept: {}", when, kWhy)};
 }
 
-KeptTurn AskWhatIsKept(CairnClient& client, const TurnProgress& turn) {
+KeptTurn AskWhatIsKept(CairnClient& client, const TurnProgress& turn, ProgressLine& progress) {
   if (turn.has_text) return DescribeKept(turn, 0);
+  progress.Say("stopping ... (Ctrl-C once more does not wait for it)");
   const absl::StatusOr<std::int64_t> kept =
       client.WaitForKeptTokens(turn.conversation_id, kEndTimeMax);
+  progress.Clear();
   if (kept.ok()) return DescribeKept(turn, *kept);
   return {.text = fmt::format("conversation {} keeps what was done, if anything ({}); see cairn "
                               "sessions list",

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "clients/cairn/progress_line.h"
 #include "clients/cpp/cairn_client.h"
 
 namespace cairn::cli {
@@ -28,11 +29,16 @@ struct KeptTurn {
   bool conversation_is_gone = false;
   std::string text;
   bool lacks_rest = false;  // of the prompt, which only the user has
+  bool has_prompt = false;  // all of it
 };
 
 // "cairn COMMAND --conversation ID", with the socket if that is not the default.
 std::string GoOnCommand(std::string_view command, std::int64_t conversation_id,
                         const std::string& socket);
+
+// What a second Ctrl-C says, which does not wait for what is kept.
+std::string WordsOfUnknownEnd(std::string_view command, std::int64_t conversation_id,
+                              const std::string& socket);
 
 // Behind the text of one that is not gone: how to go on with cairn generate.
 std::string HowToGoOn(const KeptTurn& kept, std::int64_t conversation_id,
@@ -41,7 +47,8 @@ std::string HowToGoOn(const KeptTurn& kept, std::int64_t conversation_id,
 // What is kept of the turn, as far as `kept_count`, the conversation's tokens, tells.
 KeptTurn DescribeKept(const TurnProgress& turn, std::int64_t kept_count);
 
-// Asks the daemon, which may take a moment, and describes that. REQUIRES: the turn has begun.
-KeptTurn AskWhatIsKept(CairnClient& client, const TurnProgress& turn);
+// Asks the daemon, which may take a moment and is told by `progress`, and describes that. REQUIRES:
+// the turn has begun.
+KeptTurn AskWhatIsKept(CairnClient& client, const TurnProgress& turn, ProgressLine& progress);
 
 }  // namespace cairn::cli

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <utility>
 
 #include "clients/cairn/terminal_guard.h"
 
@@ -22,6 +23,7 @@ CancelToken& InterruptToken() {
 struct Presses {
   std::atomic<int> waiting{0};
   std::atomic<bool> second_ends{true};
+  std::atomic<const std::string*> last_words{nullptr};
 };
 
 Presses& InterruptPresses() {
@@ -33,6 +35,9 @@ void OnInterrupt(int number) {
   Presses& presses = InterruptPresses();
   if (presses.waiting.fetch_add(1) > 0 && presses.second_ends.load()) {
     RestoreTerminal();
+    if (const std::string* words = presses.last_words.load(); words != nullptr) {
+      [[maybe_unused]] const auto written = ::write(STDERR_FILENO, words->data(), words->size());
+    }
     ::signal(number, SIG_DFL);
     ::raise(number);
     return;
@@ -52,7 +57,10 @@ InterruptCancels::InterruptCancels(Second second) {
   sigaction(SIGINT, &action, &before_);
 }
 
-InterruptCancels::~InterruptCancels() { sigaction(SIGINT, &before_, nullptr); }
+InterruptCancels::~InterruptCancels() {
+  sigaction(SIGINT, &before_, nullptr);
+  InterruptPresses().last_words.store(nullptr);
+}
 
 void InterruptCancels::TakeOne() {
   Presses& presses = InterruptPresses();
@@ -74,6 +82,12 @@ void InterruptCancels::Reset() {
 
 void InterruptCancels::SetSecond(Second second) {
   InterruptPresses().second_ends.store(second == Second::kEndsTheProcess);
+}
+
+void InterruptCancels::SetLastWords(std::string words) {
+  // Turns of one conversation have the same.
+  if (last_words_.empty() || last_words_.front() != words) last_words_.push_front(std::move(words));
+  InterruptPresses().last_words.store(&last_words_.front());
 }
 
 void InterruptCancels::Cancel() {

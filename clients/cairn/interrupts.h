@@ -7,6 +7,8 @@
 #include <signal.h>
 
 #include <cstdint>
+#include <forward_list>
+#include <string>
 
 #include "clients/cpp/cairn_client.h"
 
@@ -31,11 +33,15 @@ class InterruptCancels {
   // All were answered: for what comes next.
   void Reset();
   void SetSecond(Second second);
+  // What a Ctrl-C that ends the process writes to standard error before. Empty: nothing.
+  void SetLastWords(std::string words);
   const CancelToken* token() const;
   bool interrupted() const { return token()->cancelled(); }
 
  private:
   struct sigaction before_ {};
+  // All that were set, for a handler may read any of them.
+  std::forward_list<std::string> last_words_;
 };
 
 // A descriptor that can be read from when a signal came since ClearWake(), whichever thread took

@@ -61,6 +61,12 @@ void ProgressLine::Update(std::string_view what, std::int64_t done, std::int64_t
   WriteNote(fmt::format("{} {}\n", what, text));
 }
 
+void ProgressLine::Say(std::string_view text) {
+  if (!shown_) return;
+  WriteNote(terminal_ ? fmt::format("\r{}\x1b[K", text) : fmt::format("{}\n", text));
+  dirty_ = terminal_;
+}
+
 void ProgressLine::Clear() {
   if (!dirty_) return;
   WriteNote("\r\x1b[K");

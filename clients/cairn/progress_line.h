@@ -30,6 +30,8 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
 
   void Update(std::string_view what, std::int64_t done, std::int64_t total, std::string_view unit);
+  // A text in the line's place, which is less wide than a terminal.
+  void Say(std::string_view text);
   // Removes the line from a terminal.
   void Clear();
 

@@ -163,6 +163,8 @@ class ChatTest(unittest.TestCase):
         terminal.send(b"/file /nowhere/at all" + ENTER)
         terminal.wait_for("open /nowhere/at all: No such file(.|\n)*" + PROMPT)
         self.assertEqual(self.mine(), [])
+        terminal.send(b"/file it's a name.txt" + ENTER)
+        terminal.wait_for("open it's a name.txt: No such file(.|\n)*" + PROMPT)
         self.turn(terminal, b" /exit is a word" + ENTER)
         self.turn(terminal, b"/etc/passwd is a file" + ENTER)
         terminal.send(b"/exit" + ENTER)
@@ -186,6 +188,36 @@ class ChatTest(unittest.TestCase):
         turns = re.split("user\n", self.text())[1:]
         self.assertTrue(turns[0].startswith("The code of the red door is 4821.\n\nWhat is the code?"), turns)
         self.assertTrue(turns[1].startswith("The code of the red door is 4821.\n"), turns)
+
+    def test_completed_name_is_opened_whatever_is_in_it(self):
+        terminal = self.chat()
+        names = ("a file.txt", "(1) & [x] $y;.txt", "it's \"b\".txt", "back\\slash.txt", "$#.txt")
+        for number, name in enumerate(names):
+            folder = self.cairn.path(f"folder {number}")
+            os.mkdir(folder)
+            path = os.path.join(folder, name)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("text")
+            typed = folder.replace(" ", "\\ ")
+            terminal.send(f"/file {typed}/\t".encode())
+            terminal.wait_for(r"\.txt")
+            terminal.send(ENTER)
+            terminal.wait_for(f"{re.escape(path)}: 4 B, in front of your next turn[^\n]*\n" + PROMPT)
+        terminal.send(b"/exit" + ENTER)
+        self.assertEqual(terminal.wait(), 0)
+
+    def test_file_of_a_turn_without_an_answer_is_named(self):
+        path = self.cairn.path("too long.txt")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("x " * 40000)
+        terminal = self.chat("--file", path)
+        terminal.send(b"What is this?" + ENTER)
+        terminal.wait_for("but the context is(.|\n)*" + re.escape(
+            f"{path} is no longer in front of your next turn: `/file {path}` puts it there again\n") + PROMPT)
+        self.turn(terminal, b"Hello" + ENTER)
+        self.leave(terminal)
+        self.assertEqual(terminal.shown.count("no longer"), 1)
+        self.assertNotIn("x x", self.text())
 
     # Interruptions
 
@@ -243,6 +275,9 @@ class ChatTest(unittest.TestCase):
                                rf"{conversation['token_count']} of them; your next turn goes on there, and so does "
                                rf"cairn chat --conversation {number} ")
         self.assertGreaterEqual(conversation["token_count"], 2048)
+        path = self.cairn.path("long.txt")
+        self.assertIn(f"{path} is no longer in front of your next turn: `/file {path}` puts all of it there again, "
+                      "behind the part that is kept\n", said)
         self.turn(terminal, b"What is the code?" + ENTER)
         self.leave(terminal)
         self.assertEqual(len(self.mine()), 1)
@@ -291,6 +326,8 @@ class ChatTest(unittest.TestCase):
         daemon = self.cairn.compute.process.pid
         os.kill(daemon, signal.SIGSTOP)
         try:
+            terminal.send(CTRL_C)
+            terminal.wait_for(r"stopping \.\.\. \(Ctrl-C once more does not wait for it\)")
             # One that comes too soon is the same as the one before.
             wait_until(lambda: terminal.send(CTRL_C) or os.waitid(os.P_PID, terminal.pid,
                                                                   os.WEXITED | os.WNOHANG | os.WNOWAIT), "the end")
@@ -298,13 +335,14 @@ class ChatTest(unittest.TestCase):
             os.kill(daemon, signal.SIGCONT)
         self.assertEqual(terminal.wait(), -signal.SIGINT)
         self.assertEqual(terminal.settings(), terminal.found_settings())
+        terminal.wait_for(r"\nconversation=(\d+): what was stored of it is kept; go on with cairn chat --conversation "
+                          rf"\1 --socket {re.escape(self.cairn.socket)}\n")
 
     def test_daemon_may_be_started_in_the_line_before(self):
         link = self.cairn.path("later.sock")
         terminal = Terminal([binary("cairn"), "chat", "--socket", link], self.environment)
         self.addCleanup(terminal.__exit__)
-        # It has begun to connect, or soon will have; both must do.
-        wait_until(lambda: len(os.listdir(f"/proc/{terminal.pid}/task")) > 1, "threads of the client")
+        terminal.wait_for(f"waiting up to 5 s for cairn-compute-node at {re.escape(link)}\n")
         os.symlink(self.cairn.socket, link)
         terminal.wait_for(PROMPT)
         self.leave(terminal)
@@ -417,9 +455,9 @@ class PipedChatTest(daemons.SharedCairnTest):
 
     def test_lines_of_any_length_are_turns(self):
         line = "The path to the mill. " * 500
-        done = self.chat(stdin=f"{line}\n\n/etc\nHello".encode())
+        done = self.chat(stdin=f"{line}\n\n/etc/passwd\n /etc\nHello".encode())
         self.assertEqual(done.stderr.count(b"conversation="), 1)
-        for turn in (line, "/etc", "Hello"):
+        for turn in (line, "/etc/passwd", " /etc", "Hello"):
             self.assertIn(turn + "\n", self.text())
 
     def test_file_and_a_line_are_one_turn(self):
@@ -440,6 +478,12 @@ class PipedChatTest(daemons.SharedCairnTest):
     def test_missing_file_is_an_error(self):
         done = self.chat("--file", "/nowhere/at.all", stdin=b"Hello\n", status=1)
         self.assertIn(b"open /nowhere/at.all: No such file", done.stderr)
+
+    def test_unknown_command_is_refused_as_at_a_terminal(self):
+        done = self.chat(stdin=b"/fiel x\nHello\n", status=1)
+        self.assertRegex(done.stderr, rb"\Acairn: there is no /fiel: /help shows the commands; a space in front makes "
+                                      rb"it a turn\n(.|\n)*lines that were refused: 1\n\Z")
+        self.assertNotIn("/fiel", self.text())
 
     def test_commands_work_and_one_that_fails_is_told_at_the_end(self):
         path = self.cairn.path("told.txt")

@@ -55,6 +55,27 @@ TEST(InterruptsDeathTest, SecondEndsTheProcessWhereNobodyTakesThem) {
       testing::KilledBySignal(SIGINT), "");
 }
 
+TEST(InterruptsDeathTest, SecondSaysTheNewestOfItsLastWords) {
+  EXPECT_EXIT(
+      {
+        InterruptCancels interrupt;
+        interrupt.SetLastWords("first\n");
+        interrupt.SetLastWords("go on so\n");
+        ::raise(SIGINT);
+        ::raise(SIGINT);
+      },
+      testing::KilledBySignal(SIGINT), "^go on so\n$");
+  EXPECT_EXIT(
+      {
+        InterruptCancels interrupt;
+        interrupt.SetLastWords("first\n");
+        interrupt.SetLastWords("");
+        ::raise(SIGINT);
+        ::raise(SIGINT);
+      },
+      testing::KilledBySignal(SIGINT), "^$");
+}
+
 TEST(InterruptsDeathTest, SecondEndsTheProcessAlsoWhenThatIsSaidLater) {
   EXPECT_EXIT(
       {
