@@ -215,9 +215,10 @@ absl::Status Conversation::Prefill(std::span<const std::int32_t> tokens,
 }
 
 absl::Status Conversation::RegroupPrompt(const StopSignal& stop, Sealing sealing) {
-  bool has_room = true;
+  bool regroups = true;
+  const PromptSeals seals_before = seals_;
   for (int tries = 0;;) {
-    const absl::StatusOr<bool> changed = has_room ? kv_.Regroup(stop) : false;
+    const absl::StatusOr<bool> changed = regroups ? kv_.Regroup(stop) : false;
     absl::Status status = changed.status();
     if (status.ok() && (*changed || !IsSealed(sealing))) {
       // Of the same tokens: what changed are the clusters.
@@ -225,12 +226,16 @@ absl::Status Conversation::RegroupPrompt(const StopSignal& stop, Sealing sealing
       if (status.ok()) status = FinishCheckpoint();
     }
     if (status.ok()) return status;
-    // The clusters that there were are on flash until the new ones are. The prompt is there
-    // without, though not as another time, when there is room.
-    if (has_room && status.code() == absl::StatusCode::kResourceExhausted) {
+    // The clusters that there were are on flash until the new ones are, and the prompt is there
+    // without: for want of room, or of a KV node that lives for long enough, that is enough.
+    const bool loses_each_time = absl::IsAborted(status) && tries >= kRegroupTriesMax;
+    if (regroups && (absl::IsResourceExhausted(status) || loses_each_time)) {
       LogWarning("prompt keeps the clusters of its chunks session={} token_count={} reason=\"{}\"",
                  id(), token_count(), Message(status));
-      has_room = false;
+      regroups = false;
+      tries = 0;
+      // Computed now, with new clusters, the prompt would be another one.
+      seals_ = seals_before;
       if (sealing == Sealing::kFreshPrompt) sealing = Sealing::kYes;
       status = session_->Reattach();
       if (status.ok()) status = Restore(std::nullopt);
@@ -240,7 +245,7 @@ absl::Status Conversation::RegroupPrompt(const StopSignal& stop, Sealing sealing
 }
 
 absl::Status Conversation::Recover(absl::Status lost, const StopSignal& stop, int& tries) {
-  while (lost.code() == absl::StatusCode::kAborted && tries < kPrefillTriesMax) {
+  while (absl::IsAborted(lost) && tries < kPrefillTriesMax) {
     ++tries;
     LogWarning("prefill lost session={} token_count={} try={} reason=\"{}\"", id(), token_count(),
                tries, Message(lost));
@@ -250,7 +255,11 @@ absl::Status Conversation::Recover(absl::Status lost, const StopSignal& stop, in
     CAIRN_RETURN_IF_ERROR(session_->Reattach());
     lost = Restore(std::nullopt);
   }
-  return lost;
+  if (!absl::IsAborted(lost)) return lost;
+  return Unavailable(
+      "cairn-kv-node was lost {} times in a row while the prompt was computed (its log may say "
+      "why): go on when it stays up",
+      tries);
 }
 
 absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,
@@ -296,9 +305,15 @@ absl::Status Conversation::Step(std::int32_t token, std::span<float> logits,
   const InterruptScope scope(*session_, stop);
   absl::Status status = Compute({&token, 1}, logits, stop, nullptr);
   // Memory that a lost connection took away under the attention: the step is computed again.
-  for (int tries = 1; status.code() == absl::StatusCode::kAborted && tries < kStepTriesMax;
-       ++tries) {
+  for (int tries = 1; absl::IsAborted(status) && tries < kStepTriesMax; ++tries) {
     status = Compute({&token, 1}, logits, stop, nullptr);
+  }
+  if (absl::IsAborted(status)) {
+    CAIRN_RETURN_IF_ERROR(session_->AwaitNode());  // ABORTED if another owner came in between
+    return Unavailable(
+        "cairn-kv-node was lost {} times in a row while one token was computed (its log may say "
+        "why): go on when it stays up",
+        kStepTriesMax);
   }
   CAIRN_RETURN_IF_ERROR(status);
   unsaved_tokens_.push_back(token);

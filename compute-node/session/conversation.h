@@ -6,12 +6,14 @@
 //             until a checkpoint covers them: a lost KV node is resumed, a lost compute node falls
 //             back to the last checkpoint. Checkpoint makes all tokens durable. In prefill
 //             nothing is kept: after a loss the chunk is computed again from the last checkpoint,
-//             at most kPrefillTriesMax times in a row.
+//             at most kPrefillTriesMax times in a row. What is made better when all are durable
+//             is given up sooner.
 // Threading:  one thread; passes of several conversations are computed together, on one of their
 //             threads (forward_scheduler.h).
 // Errors:     NOT_FOUND no such session; FAILED_PRECONDITION it belongs to another model or format;
 //             INVALID_ARGUMENT the context is too short, or the session has another policy;
-//             CANCELLED, DEADLINE_EXCEEDED; those of KvSession. After an error of Prefill only
+//             CANCELLED, DEADLINE_EXCEEDED; UNAVAILABLE the KV node was lost too often; those of
+//             KvSession, of which ABORTED only for another owner. After an error of Prefill only
 //             destruction is allowed; after CANCELLED or DEADLINE_EXCEEDED of Step the
 //             conversation is as before the step.
 #pragma once
@@ -44,6 +46,8 @@
 namespace cairn::compute {
 
 inline constexpr int kPrefillTriesMax = 16;
+// Of making the clusters of a prompt anew.
+inline constexpr int kRegroupTriesMax = 4;
 // How often a step is computed when its answer is void.
 inline constexpr int kStepTriesMax = 3;
 
@@ -136,8 +140,8 @@ class Conversation {
                PolicyChoice choice, std::unique_ptr<RetrievalPolicy> policy);
   // `stored`: what the checkpoint has of the policy, if it was read already.
   absl::Status Restore(std::optional<StoredPolicy> stored);
-  // Goes back to the last checkpoint after `lost`; returns `lost` if that is no loss or the tries
-  // are used up.
+  // Goes back to the last checkpoint after `lost`; returns `lost` if that is no loss, UNAVAILABLE
+  // if the tries are used up.
   absl::Status Recover(absl::Status lost, const StopSignal& stop, int& tries);
   absl::Status Compute(std::span<const std::int32_t> tokens, std::span<float> last_logits,
                        const StopSignal& stop, StoredKv::LayerDone layer_done);

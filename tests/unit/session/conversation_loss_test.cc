@@ -1,9 +1,20 @@
+#include <array>
+
+#include "common/kv/arena_layout.h"
+#include "compute-node/retrieval/full_policy.h"
+#include "tests/tools/says.h"
 #include "tests/unit/session/conversation_fixture.h"
 
 namespace cairn::compute {
 namespace {
 
-using ConversationLossTest = ConversationFixture;
+class ConversationLossTest : public ConversationFixture {
+ protected:
+  static std::vector<std::int32_t> Behind(std::vector<std::int32_t> tokens, std::int32_t next) {
+    tokens.push_back(next);
+    return tokens;
+  }
+};
 
 // A turn is computed for each call that may be lost; under ThreadSanitizer for every fourth.
 #if defined(__SANITIZE_THREAD__)
@@ -11,6 +22,19 @@ constexpr std::int64_t kCallStep = 4;
 #else
 constexpr std::int64_t kCallStep = 1;
 #endif
+
+// The next call of the session is lost whenever the clusters of a prompt are made anew.
+class LosingPolicy : public FullPolicy {
+ public:
+  LosingPolicy(const PolicyOptions& options, FakeKvNode& node) : FullPolicy(options), node_(node) {}
+  std::vector<ClusterGroup> Regroup(std::int32_t /*layer*/) override {
+    node_.calls_until_loss = 1;
+    return {};
+  }
+
+ private:
+  FakeKvNode& node_;
+};
 
 TEST_F(ConversationLossTest, LossAtAnyCallOfPrefillGivesTheSameText) {
   const std::vector<std::int32_t> prompt = Prompt(330);
@@ -72,8 +96,54 @@ TEST_F(ConversationLossTest, PrefillGivesUpAfterItsTries) {
   node.loss_interval = 2;
   std::vector<float> logits = Logits();
   const absl::Status status = conversation->Prefill(Prompt(300), logits, never, nullptr);
-  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(test::Says(status, "lost 16 times in a row"));
   EXPECT_EQ(conversation->reconnect_count(), kPrefillTriesMax);
+}
+
+TEST_F(ConversationLossTest, LossesWhileClustersAreMadeAnewLeaveThoseOfTheChunks) {
+  ConversationDeps losing = deps();
+  losing.make_policy = [this](std::string_view, const PolicyOptions& policy) {
+    return std::make_unique<LosingPolicy>(policy, node);
+  };
+  const SessionId id = Create();
+  const std::vector<std::int32_t> prompt = Prompt(330);
+  std::unique_ptr<Conversation> conversation = *Conversation::Open(losing, {id});
+  std::vector<float> logits = Logits();
+  const absl::Status status =
+      conversation->Prefill(prompt, logits, never, nullptr, CheckpointEnd::kSealed);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(conversation->reconnect_count(), kRegroupTriesMax + 1);  // once more to go without
+  EXPECT_EQ(conversation->durable_token_count(), 330);
+  EXPECT_TRUE(conversation->seals().Has(330));
+  EXPECT_FALSE(conversation->seals().IsFreshAt(330));
+  conversation.reset();
+  EXPECT_EQ(Continue(*Open(id), {5}, 3), DenseContinue(Behind(prompt, 5), 3));
+}
+
+TEST_F(ConversationLossTest, AStepGivesUpAfterItsTriesAndCanBeTakenAgain) {
+  const std::vector<std::int32_t> prompt = Prompt(330);
+  const std::unique_ptr<Conversation> conversation = Open(Create());
+  std::vector<float> logits = Logits();
+  ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+  alignas(kArenaPageBytes) const std::array<std::byte, kArenaPageBytes> taken_back{};
+  int fetch_count = 0;
+  node.tamper = [&](const Fetch&, FetchReply& reply) {
+    ++fetch_count;
+    for (FetchedCluster& cluster : reply.clusters) {
+      for (Span& span : cluster.spans) {
+        span.arena.granule = taken_back.data();
+        span.arena.generation = 1;
+      }
+    }
+  };
+  const absl::Status status = conversation->Step(5, logits, never);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(test::Says(status, "lost 3 times in a row"));
+  EXPECT_GE(fetch_count, kStepTriesMax);
+  node.tamper = nullptr;
+  ASSERT_TRUE(conversation->Step(5, logits, never).ok());
+  EXPECT_EQ(Best(logits), DenseContinue(Behind(prompt, 5), 1)[0]);
 }
 
 TEST_F(ConversationLossTest, AnotherOwnerEndsPrefill) {
