@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <system_error>
 
+#include "common/base/errno_text.h"
+
 namespace cairn {
 namespace {
 
@@ -37,7 +39,20 @@ absl::StatusCode CodeOfErrno(int error_number) {
 
 absl::Status ErrnoStatus(int error_number, std::string_view what) {
   return {CodeOfErrno(error_number),
-          fmt::format("{}: {}", what, std::generic_category().message(error_number))};
+          fmt::format("{}: {}{}", what, ErrnoText(error_number), ErrnoCure(error_number))};
+}
+
+std::string ErrnoText(int error_number) { return std::generic_category().message(error_number); }
+
+std::string_view ErrnoCure(int error_number) {
+  switch (error_number) {
+    case EMFILE:
+      return ": raise the limit of open files of this process (ulimit -n, LimitNOFILE)";
+    case ENFILE:
+      return ": raise the limit of open files of this machine (fs.file-max)";
+    default:
+      return "";
+  }
 }
 
 absl::Status Annotate(const absl::Status& status, std::string_view prefix) {

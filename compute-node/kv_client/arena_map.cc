@@ -57,6 +57,11 @@ absl::Status ArenaMap::Refresh() {
       message.granule_bytes % kArenaPageBytes != 0) {
     return InvalidArgument("granules of {} bytes", message.granule_bytes);
   }
+  if (message.granules.empty()) {
+    return ResourceExhausted(
+        "the KV node's shared memory did not come through: raise the limit of open files of both "
+        "daemons (ulimit -n, LimitNOFILE)");
+  }
   std::map<std::int32_t, std::shared_ptr<const Granule>> granules;
   for (const rpc::HandshakeGranule& listed : message.granules) {
     const auto known = granules_.find(listed.id);
@@ -82,11 +87,7 @@ absl::StatusOr<rpc::ArenaMemory> ArenaMap::Resolve(std::int32_t granule_id,
   if (!granules_.contains(granule_id)) CAIRN_RETURN_IF_ERROR(Refresh());
   const auto found = granules_.find(granule_id);
   if (found == granules_.end()) {
-    return InvalidArgument(
-        "granule {} is not one that the KV node lists; if the limit of open files of this process "
-        "or "
-        "of the KV node is low, raise it",
-        granule_id);
+    return InvalidArgument("granule {} is not one that the KV node lists", granule_id);
   }
   const std::int64_t granule_bytes = found->second->size_bytes();
   if (offset_bytes < 0 || size_bytes < 1 || offset_bytes > granule_bytes ||

@@ -43,14 +43,15 @@ absl::Status GrpcKvNode::Call(SessionId named, MakeCall call, int* tries) {
         store_id = (*connection)->capabilities.store_id();
       }
       grpc::ClientContext context;
-      (*connection)->Prepare(&context, link_->CallTime(kCallTimeMax));
+      const std::chrono::milliseconds time_max = link_->CallTime(kCallTimeMax);
+      (*connection)->Prepare(&context, time_max);
       if (tries != nullptr) ++*tries;
-      status = rpc::FromGrpcStatus(call((*connection)->stub.get(), &context));
+      status = StatusOfCall(call((*connection)->stub.get(), &context), time_max);
       again = IsLoss(status);
       if (again) link_->Drop(*connection);
     }
     if (!again) return status;
-    if (backoff.expired()) return DidNotComeBack(link_->options(), status);
+    if (backoff.expired()) return link_->DidNotComeBack(status);
     std::this_thread::sleep_until(backoff.Next());
   }
 }
@@ -141,7 +142,7 @@ absl::Status GrpcKvNode::Probe(std::chrono::milliseconds time_max) {
   connection->Prepare(&context, time_max);
   pb::GetCapabilitiesResponse response;
   absl::Status status =
-      rpc::FromGrpcStatus(connection->stub->GetCapabilities(&context, {}, &response));
+      StatusOfCall(connection->stub->GetCapabilities(&context, {}, &response), time_max);
   // One that is only slow may be served by the connection yet.
   if (IsLoss(status) && !absl::IsDeadlineExceeded(status)) link_->Drop(connection);
   return status;

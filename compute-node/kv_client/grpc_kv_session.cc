@@ -37,6 +37,14 @@ bool IsAwayUnderReply(const absl::Status& status) {
          status.code() == absl::StatusCode::kDeadlineExceeded;
 }
 
+// Of a reply that was not taken for `why`, which may be this process's trouble and not the reply's.
+absl::Status CannotTake(const absl::Status& why) {
+  if (absl::IsInvalidArgument(why) || absl::IsInternal(why)) {
+    return Internal("a reply of the KV node is malformed: {}", Message(why));
+  }
+  return Annotate(why, "take a reply of the KV node");
+}
+
 // What the end of a stream means to its session's caller.
 absl::Status EndStatus(const absl::Status& end) {
   // The stored epoch is not ours any more.
@@ -58,7 +66,7 @@ absl::StatusOr<std::unique_ptr<GrpcKvSession>> GrpcKvSession::Open(
           new GrpcKvSession(std::move(attacher), *std::move(attached)));
     }
     if (!again) return attached.status();
-    if (backoff.expired()) return DidNotComeBack(link->options(), attached.status());
+    if (backoff.expired()) return link->DidNotComeBack(attached.status());
     std::this_thread::sleep_until(backoff.Next());
   }
 }
@@ -114,7 +122,7 @@ absl::Status GrpcKvSession::AwaitOpenLocked(Patience patience) {
   while (state_ == State::kRecovering) {
     const absl::Status status = AwaitChangeLocked();
     if (state_ == State::kRecovering && link_->stopped()) {
-      return Unavailable("the KV node is away, and this process is about to end");
+      return Unavailable("the KV node is away, and this process is stopping");
     }
     if (patience == Patience::kUntilInterrupted) CAIRN_RETURN_IF_ERROR(status);
   }
@@ -320,9 +328,7 @@ void GrpcKvSession::HandleReply(ChannelCall& call, const std::shared_ptr<pb::Cha
     call.Cancel();
     return;
   }
-  if (!answer.ok() && !reply->has_failure()) {
-    answer = Internal("a reply of the KV node is malformed: {}", Message(answer.status()));
-  }
+  if (!answer.ok() && !reply->has_failure()) answer = CannotTake(answer.status());
   MutexLock lock(mutex_);
   reads_.Answer(RequestId(reply->request_id()), std::move(answer));
   changed_.NotifyAll();
@@ -333,8 +339,7 @@ void GrpcKvSession::HandleCheckpointed(const pb::ChannelReply& reply) {
   const OpSeq op_seq(reply.op_seq());
   MutexLock lock(mutex_);
   if (!result.ok()) {
-    FailLocked(State::kFailed,
-               Internal("a reply of the KV node is malformed: {}", Message(result.status())));
+    FailLocked(State::kFailed, CannotTake(result.status()));
     return;
   }
   acknowledged_ = std::max(acknowledged_, op_seq);
@@ -386,7 +391,7 @@ void GrpcKvSession::Recover(const absl::Status& end) {
     if (!again || backoff.expired()) {
       discard_ = false;
       FailLocked(State::kFailed,
-                 again ? DidNotComeBack(link_->options(), attached.status()) : attached.status());
+                 again ? link_->DidNotComeBack(attached.status()) : attached.status());
       return;
     }
     const auto due = backoff.Next();
@@ -423,8 +428,8 @@ void GrpcKvSession::Install(Attached attached) {
   replay_.DropCovered(covered);
   if (!replay_.CanReplayBehind(covered)) {
     FailLocked(State::kLost,
-               Aborted("the KV node lost session {} behind token {}: reattach and compute again "
-                       "from there",
+               Aborted("the KV node lost what session {} has behind token {}, and nothing of it "
+                       "is kept",
                        attachment_.session_id, attachment_.token_count));
     return;
   }

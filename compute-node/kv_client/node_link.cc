@@ -69,6 +69,13 @@ void NodeConnection::Prepare(grpc::ClientContext* context,
   context->set_deadline(std::chrono::system_clock::now() + time_max);
 }
 
+absl::Status StatusOfCall(const grpc::Status& status, std::chrono::milliseconds time_max) {
+  absl::Status of_call = rpc::FromGrpcStatus(status);
+  // gRPC only says that there was one.
+  if (!absl::IsDeadlineExceeded(of_call)) return of_call;
+  return DeadlineExceeded("no answer came within {} ms", time_max.count());
+}
+
 bool IsLoss(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
@@ -91,11 +98,6 @@ bool IsAway(const absl::Status& status) {
     default:
       return !status.ok();
   }
-}
-
-absl::Status DidNotComeBack(const KvClientOptions& options, const absl::Status& last) {
-  return Unavailable("the KV node did not come back in {} ms: {}",
-                     options.reconnect_time_max.count(), Message(last));
 }
 
 absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Get() {
@@ -122,6 +124,14 @@ std::chrono::steady_clock::time_point NodeLink::WaitEnd() const {
   MutexLock lock(mutex_);
   const auto from = away_since_.value_or(std::chrono::steady_clock::now());
   return std::min(from + options_.reconnect_time_max, stop_.load());
+}
+
+absl::Status NodeLink::DidNotComeBack(const absl::Status& last) const {
+  if (stopped()) {
+    return Unavailable("the KV node is away, and this process is stopping: {}", Message(last));
+  }
+  return Unavailable("the KV node did not come back in {} ms: {}",
+                     options_.reconnect_time_max.count(), Message(last));
 }
 
 absl::Status NodeLink::CheckStore(const NodeConnection& connection, const std::string& store_id,
@@ -157,8 +167,8 @@ absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Connect() const 
   connection->stub = pb::KvService::NewStub(connection->channel);
   grpc::ClientContext context;
   connection->Prepare(&context, kConnectTimeMax);
-  CAIRN_RETURN_IF_ERROR(rpc::FromGrpcStatus(
-      connection->stub->GetCapabilities(&context, {}, &connection->capabilities)));
+  CAIRN_RETURN_IF_ERROR(StatusOfCall(
+      connection->stub->GetCapabilities(&context, {}, &connection->capabilities), kConnectTimeMax));
   if (connection->capabilities.protocol_version() != kProtocolVersion) {
     return FailedPrecondition(
         "it speaks protocol version {}, this program {}: use programs of one release",

@@ -51,13 +51,13 @@ struct NodeConnection {
   void Prepare(grpc::ClientContext* context) const;
 };
 
+// Of a call with that deadline.
+absl::Status StatusOfCall(const grpc::Status& status, std::chrono::milliseconds time_max);
 // Whether the end of a call says that the node is away or was restarted, so that trying again can
 // help.
 bool IsLoss(const absl::Status& status);
 // The same for an attempt to connect.
 bool IsAway(const absl::Status& status);
-// UNAVAILABLE: the node was tried for so long as the options allow; `last` says how that ended.
-absl::Status DidNotComeBack(const KvClientOptions& options, const absl::Status& last);
 
 class NodeLink {
  public:
@@ -81,6 +81,8 @@ class NodeLink {
   absl::StatusOr<std::shared_ptr<const NodeConnection>> Get();
   // The connection is broken: the next Get makes a new one.
   void Drop(const std::shared_ptr<const NodeConnection>& broken);
+  // UNAVAILABLE: the node was tried until WaitEnd; `last` says how that ended.
+  absl::Status DidNotComeBack(const absl::Status& last) const;
   // FAILED_PRECONDITION unless the connection's store is `store_id`, which holds the session.
   // Empty: any store will do.
   absl::Status CheckStore(const NodeConnection& connection, const std::string& store_id,

@@ -37,17 +37,23 @@ absl::StatusOr<Attachment> SessionAttacher::NewEpoch(const NodeConnection& conne
   grpc::ClientContext context;
   const Cancellable cancellable(*this, context);
   if (epoch_ == Epoch()) {
-    connection.Prepare(&context, link_->CallTime(kCallTimeMax));
+    const std::chrono::milliseconds time_max = link_->CallTime(kCallTimeMax);
+    connection.Prepare(&context, time_max);
     pb::OpenSessionResponse response;
-    CAIRN_RETURN_IF_ERROR(rpc::FromGrpcStatus(connection.stub->OpenSession(
-        &context, rpc::ToProto(OpenRequest{session_, attempt}), &response)));
+    CAIRN_RETURN_IF_ERROR(
+        StatusOfCall(connection.stub->OpenSession(
+                         &context, rpc::ToProto(OpenRequest{session_, attempt}), &response),
+                     time_max));
     return rpc::FromProto(session_.id, std::move(*response.mutable_attachment()));
   }
-  connection.Prepare(&context, link_->CallTime(kResumeTimeMax));
+  const std::chrono::milliseconds time_max = link_->CallTime(kResumeTimeMax);
+  connection.Prepare(&context, time_max);
   pb::ResumeSessionResponse response;
-  const absl::Status status = rpc::FromGrpcStatus(connection.stub->ResumeSession(
-      &context, rpc::ToProto(ResumeRequest{session_.id, epoch_, attempt, acknowledged}),
-      &response));
+  const absl::Status status = StatusOfCall(
+      connection.stub->ResumeSession(
+          &context, rpc::ToProto(ResumeRequest{session_.id, epoch_, attempt, acknowledged}),
+          &response),
+      time_max);
   if (absl::IsFailedPrecondition(status)) {
     return Aborted("another owner opened the session: {}", Message(status));
   }

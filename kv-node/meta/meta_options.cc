@@ -11,6 +11,7 @@
 #include <rocksdb/table.h>
 #include <rocksdb/write_buffer_manager.h>
 
+#include "common/base/errno_text.h"
 #include "common/log/log.h"
 #include "kv-node/meta/info_log.h"
 #include "kv-node/meta/rocksdb_options.h"
@@ -122,11 +123,24 @@ RocksDbSetup MakeRocksDbSetup(const MetaOptions& options, MetaAccess access) {
   return setup;
 }
 
+int LackOfDescriptors(const rocksdb::Status& status) {
+  if (!status.IsIOError()) return 0;
+  // RocksDB keeps the error's text and not its number.
+  const std::string text = status.ToString();
+  for (const int error_number : {EMFILE, ENFILE}) {
+    if (text.find(ErrnoText(error_number)) != std::string::npos) return error_number;
+  }
+  return 0;
+}
+
 absl::Status FromRocksDb(const rocksdb::Status& status, std::string_view what) {
   if (status.ok()) return absl::OkStatus();
   const std::string text = status.ToString();
   if (status.IsNotFound()) return NotFound("{}: {}", what, text);
   if (status.IsNoSpace()) return ResourceExhausted("{}: the disk is full: {}", what, text);
+  if (const int lack = LackOfDescriptors(status); lack != 0) {
+    return ResourceExhausted("{}: {}{}", what, text, ErrnoCure(lack));
+  }
   if (status.IsIOError() && (text.find("lock file") != std::string::npos ||
                              text.find("lock hold") != std::string::npos)) {
     return Unavailable("{}: another process uses it: {}", what, text);

@@ -274,7 +274,7 @@ class MetaStore::Impl final : public RocksDbReader {
     write.sync = !options_.in_memory;
     rocksdb::WriteBatch& changes = *batch.GetWriteBatch();
     const std::size_t bytes = changes.GetDataSize();
-    broken_ = Explained(FromRocksDb(db().Write(write, &changes), "commit to the metadata store"));
+    broken_ = Explained(db().Write(write, &changes));
     if (broken_.ok()) {
       durable_sequence_ = db().GetLatestSequenceNumber();
     } else {
@@ -289,16 +289,19 @@ class MetaStore::Impl final : public RocksDbReader {
   }
 
   // Every caller gets this answer until the files are opened anew, so it says what to do.
-  absl::Status Explained(const absl::Status& status) const {
+  absl::Status Explained(const rocksdb::Status& failed) const {
+    const absl::Status status = FromRocksDb(failed, "commit to the metadata store");
     if (status.ok()) return status;
-    const char* const cure = status.code() == absl::StatusCode::kResourceExhausted
-                                 ? "free space on the file system of"
-                                 : "check the disk of";
+    std::string cure;  // that of a lack of descriptors is there already
+    if (failed.IsNoSpace()) {
+      cure = fmt::format("; free space on the file system of {}", options_.path);
+    } else if (LackOfDescriptors(failed) == 0) {
+      cure = fmt::format("; check the disk of {}", options_.path);
+    }
     return {status.code(),
-            fmt::format(
-                "{}; {} {}: nothing that was acknowledged is lost, and cairn-kv-node goes on by "
-                "itself when it can write there",
-                Message(status), cure, options_.path)};
+            fmt::format("{}{}: nothing that was acknowledged is lost, and cairn-kv-node goes on by "
+                        "itself when it can write there",
+                        Message(status), cure)};
   }
 
   rocksdb::Status Add(rocksdb::WriteBatchWithIndex& batch, const MetaBatch::Change& change) {

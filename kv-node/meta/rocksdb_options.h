@@ -28,8 +28,10 @@ struct RocksDbSetup {
 enum class MetaAccess : std::uint8_t { kUse, kLook };
 RocksDbSetup MakeRocksDbSetup(const MetaOptions& options, MetaAccess access);
 
-// NOT_FOUND, DATA_LOSS (corruption), RESOURCE_EXHAUSTED (no space), UNAVAILABLE (lock held),
-// INTERNAL (a file cannot be read or written now, and others).
+// NOT_FOUND, DATA_LOSS (corruption), RESOURCE_EXHAUSTED (no space, no file descriptor),
+// UNAVAILABLE (lock held), INTERNAL (a file cannot be read or written now, and others).
 absl::Status FromRocksDb(const rocksdb::Status& status, std::string_view what);
+// EMFILE or ENFILE if a file could not be opened for want of a descriptor, else 0.
+int LackOfDescriptors(const rocksdb::Status& status);
 
 }  // namespace cairn::kv

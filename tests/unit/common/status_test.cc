@@ -30,7 +30,10 @@ TEST(StatusTest, ErrnoBecomesACodeThatCallersCanActOn) {
     EXPECT_EQ(status.code(), code) << error_number;
     EXPECT_EQ(Message(status).rfind("read page 812: ", 0), 0U) << Message(status);
   }
-  EXPECT_NE(Message(ErrnoStatus(EIO, "x")).find("Input/output error"), std::string::npos);
+  EXPECT_EQ(Message(ErrnoStatus(EIO, "x")), "x: Input/output error");
+  EXPECT_EQ(Message(ErrnoStatus(EMFILE, "x")),
+            "x: Too many open files: raise the limit of open files of this process (ulimit -n, "
+            "LimitNOFILE)");
 }
 
 TEST(StatusTest, FactoriesFormatTheirMessage) {

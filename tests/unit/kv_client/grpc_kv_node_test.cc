@@ -47,6 +47,13 @@ TEST_F(GrpcKvNodeTest, ConnectSaysThatNobodyServesTheSocket) {
   EXPECT_NE(Message(status).find("none.sock"), std::string::npos);
 }
 
+TEST_F(GrpcKvNodeTest, ANodeThatIsTooSlowIsSaidToBe) {
+  const absl::Status status = client_->Probe(std::chrono::seconds(-1));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(Message(status), "no answer came within -1000 ms");
+  EXPECT_TRUE(client_->Probe(std::chrono::minutes(1)).ok());
+}
+
 TEST_F(GrpcKvNodeTest, ReadSeesAllThatWasSentBefore) {
   const auto session = Open();
   for (int i = 0; i < 200; ++i) {

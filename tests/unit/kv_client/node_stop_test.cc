@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "compute-node/kv_client/grpc_kv_node.h"
+#include "tests/tools/says.h"
 #include "tests/unit/kv_client/client_values.h"
 #include "tests/unit/service/fake_node.h"
 
@@ -152,10 +153,12 @@ TEST_F(NodeStopTest, WaitsForANodeThatIsAwayEndWithTheProcess) {
   client_->StopWaiting(std::chrono::milliseconds(1));
   absl::Status status;
   while (status.ok()) status = session_->AwaitNode();  // until the loss is noticed
-  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-  EXPECT_TRUE(absl::IsUnavailable(session_->Send(values::AppendAt(1))));
-  EXPECT_TRUE(absl::IsUnavailable(client_->List().status()));
-  EXPECT_TRUE(absl::IsUnavailable(client_->Open({SessionId(1)}).status()));
+  for (const absl::Status& ended :
+       {status, session_->Send(values::AppendAt(1)), session_->Reattach(), client_->List().status(),
+        client_->Open({SessionId(1)}).status()}) {
+    EXPECT_TRUE(absl::IsUnavailable(ended)) << ended;
+    EXPECT_TRUE(test::Says(ended, "this process is stopping")) << ended;
+  }
   session_.reset();
 }
 

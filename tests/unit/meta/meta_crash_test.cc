@@ -5,6 +5,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/tools/no_descriptors.h"
+#include "tests/tools/says.h"
 #include "tests/tools/seed.h"
 #include "tests/tools/temp_dir.h"
 #include "tests/tools/unsynced_fs.h"
@@ -203,6 +205,24 @@ TEST_F(MetaCrash, TheFilesAreOpenedAnewWithoutACommit) {
     ASSERT_LT(std::chrono::steady_clock::now(), deadline);
   }
   EXPECT_TRUE(store->CommitAndWait(TwoFamilies(2)).ok());
+}
+
+// The disk has no part in it, so nobody is sent to look at that.
+TEST_F(MetaCrash, WithoutADescriptorItSaysSoAndGoesOnWithOne) {
+  const auto store =
+      OpenOrFail({.path = dir_.File("meta"), .memtable_bytes = 64 << 10, .recover_each = kAtOnce});
+  absl::Status status;
+  int number = 0;
+  {
+    const test::NoDescriptors none;
+    // Until RocksDB begins another file.
+    while (status.ok() && number < 1000) status = store->CommitAndWait(TwoFamilies(number++));
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_TRUE(test::Says(status, "raise the limit of open files")) << status;
+  EXPECT_FALSE(test::Says(status, "disk")) << status;
+  EXPECT_TRUE(store->CommitAndWait(TwoFamilies(number)).ok());
+  EXPECT_GE(AllRows(*store, Family::kSegments).size(), static_cast<std::size_t>(number));
 }
 
 // Rows that others have put there meanwhile are none of this store's.
