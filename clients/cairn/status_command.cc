@@ -50,7 +50,9 @@ absl::StatusOr<Report> Ask(const std::string& socket) {
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client, CairnClient::Connect(socket));
   CAIRN_ASSIGN_OR_RETURN(report.compute, client->GetStatus());
   if (report.compute.phase != DaemonPhase::kReady) {
-    report.problem = Unavailable("cairn-compute-node is {}", PhaseName(report.compute.phase));
+    const std::string& why = report.compute.kv_node_problem;
+    report.problem = Unavailable("cairn-compute-node is {}{}{}", PhaseName(report.compute.phase),
+                                 why.empty() ? "" : ": ", why);
     return report;
   }
   CAIRN_ASSIGN_OR_RETURN(report.model, client->GetModel());

@@ -77,6 +77,10 @@ void PrintError(const std::string& text) {
   std::fputs(EscapeControlsInLines(text).c_str(), stderr);
 }
 
+void ShowStart(const std::string& text) {
+  if (!SeenStarting().empty()) PrintError(fmt::format("{}: {}\n", SeenStarting(), text));
+}
+
 absl::Status PrintText(const std::string& text) {
   if (std::fputs(EscapeControlsInLines(text).c_str(), stdout) >= 0 && std::fflush(stdout) == 0)
     return absl::OkStatus();
@@ -90,7 +94,7 @@ void ServeUntilSignal(StopSignals& signals, std::string_view description,
   if (!SeenStarting().empty()) {
     // From now on the terminal is for others.
     ShowProblems(false);
-    PrintError(fmt::format("{}: ready\n", SeenStarting()));
+    ShowStart("ready");
   }
   const int number = signals.Wait();
   LogInfo("stopping signal={}", number);

@@ -41,6 +41,8 @@ inline Action Print(std::string text) {
 }
 // To standard error, whether anybody reads it or not.
 void PrintError(const std::string& text);
+// Tells whoever looks at the start on a terminal; a log there is told as ever, and not by this.
+void ShowStart(const std::string& text);
 
 // Tells the log and systemd that the daemon is ready, waits for a signal, tells them so, and stops
 // the daemon. `description` is key=value pairs.

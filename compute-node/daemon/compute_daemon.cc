@@ -9,6 +9,7 @@
 
 #include "common/base/thread.h"
 #include "common/daemon/paths.h"
+#include "common/daemon/program.h"
 #include "common/daemon/sd_notify.h"
 #include "common/log/log.h"
 #include "common/rpc/starting_mark.h"
@@ -77,6 +78,7 @@ class StartingKvNode {
     if (!rpc::IsStarting(socket_path_)) return false;
     if (asked_time_ == Clock::time_point()) {
       LogInfo("cairn-kv-node is starting socket={}: waiting as long as that takes", socket_path_);
+      ShowStart("cairn-kv-node is starting: waiting as long as that takes");
     }
     const Clock::time_point now = Clock::now();
     if (now - asked_time_ < std::chrono::seconds(1)) return true;
@@ -291,10 +293,14 @@ absl::StatusOr<std::unique_ptr<KvNode>> ComputeDaemon::ReachKvNode() {
   StartingKvNode starting(config_.kv_socket_path());
   bool told = false;
   for (;;) {
-    if (starting.IsThere()) deadline = Clock::now() + options.reconnect_time_max;
+    const bool is_starting = starting.IsThere();
+    if (is_starting) deadline = Clock::now() + options.reconnect_time_max;
     absl::StatusOr<std::unique_ptr<GrpcKvNode>> node =
         GrpcKvNode::Connect(config_.kv_socket_path(), options);
-    if (node.ok()) return std::unique_ptr<KvNode>(*std::move(node));
+    if (node.ok()) {
+      state_.SetKvStatus(absl::OkStatus());
+      return std::unique_ptr<KvNode>(*std::move(node));
+    }
     if (!MayComeUp(node.status())) return node.status();
     if (Clock::now() >= deadline || stopping_.load()) {
       return Unavailable(
@@ -303,7 +309,9 @@ absl::StatusOr<std::unique_ptr<KvNode>> ComputeDaemon::ReachKvNode() {
           config_.kv_socket_path(), config_.kv_wait_seconds(), Message(node.status()),
           config_.kv_socket_path());
     }
-    if (!told) {
+    state_.SetKvStatus(Unavailable("waiting for cairn-kv-node at {}{}", config_.kv_socket_path(),
+                                   is_starting ? ", which is starting" : ""));
+    if (!told && !is_starting) {
       LogWarning("waiting for cairn-kv-node socket={} seconds_max={}", config_.kv_socket_path(),
                  config_.kv_wait_seconds());
       told = true;

@@ -338,7 +338,7 @@ absl::Status InferenceServiceImpl::DescribeStatus(v1::GetStatusResponse& respons
   response.set_model_size_bytes(state_.size_bytes());
   response.set_generation_count(queue_.count());
   response.set_kv_dram_bytes(state_.memory().used_bytes());
-  response.set_kv_node_problem(rpc::CleanMessage(Message(state_.kv_status())));
+  response.set_kv_node_problem(rpc::CleanMessage(Message(state_.KvStatusNow())));
   return absl::OkStatus();
 }
 

@@ -18,8 +18,6 @@ namespace cairn::compute {
 
 // From the end of one look to the next.
 inline constexpr std::chrono::milliseconds kKvLookInterval{1000};
-// A KV node that serves answers within some milliseconds.
-inline constexpr std::chrono::milliseconds kKvLookTimeMax{2000};
 
 class KvWatch {
  public:

@@ -6,6 +6,9 @@ namespace cairn::compute {
 absl::StatusOr<std::shared_ptr<Runtime>> DaemonState::runtime() const {
   if (phase() == Phase::kStopping) return Unavailable("cairn-compute-node is stopping");
   const MutexLock lock(mutex_);
+  if (runtime_ == nullptr && !kv_status_.ok()) {
+    return Unavailable("cairn-compute-node is loading: {}", Message(kv_status_));
+  }
   if (runtime_ == nullptr) {
     return Unavailable(
         "cairn-compute-node is still loading the model ({} of {} bytes): try again in a moment",
@@ -44,6 +47,14 @@ absl::Status DaemonState::fatal() const {
 absl::Status DaemonState::kv_status() const {
   const MutexLock lock(mutex_);
   return kv_status_;
+}
+
+absl::Status DaemonState::KvStatusNow() const {
+  absl::Status status = kv_status();
+  if (status.ok()) return status;
+  const absl::StatusOr<std::shared_ptr<Runtime>> loaded = runtime();
+  const bool serves = loaded.ok() && (*loaded)->node->Probe(kKvLookTimeMax).ok();
+  return serves ? absl::OkStatus() : status;
 }
 
 void DaemonState::SetKvStatus(absl::Status status) {

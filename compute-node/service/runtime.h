@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,6 +29,9 @@
 #include "compute-node/session/options.h"
 
 namespace cairn::compute {
+
+// Of asking whether the KV node serves: one that does answers within some milliseconds.
+inline constexpr std::chrono::milliseconds kKvLookTimeMax{2000};
 
 struct Runtime {
   std::unique_ptr<Model> model;
@@ -78,8 +82,11 @@ class DaemonState {
   }
   std::int64_t lost_token_count() const { return lost_token_count_.load(); }
 
-  // Whether the KV node served when it was last asked, or why not.
+  // Whether the KV node served when it was last asked, or why not; while loading, OK or that it is
+  // waited for.
   absl::Status kv_status() const;
+  // The same, but asks anew if it did not: it may serve again by now.
+  absl::Status KvStatusNow() const;
   void SetKvStatus(absl::Status status);
 
   std::int64_t loaded_bytes() const { return loaded_bytes_.load(); }

@@ -64,7 +64,7 @@ absl::Status KvDaemon::OpenExtentFile(const StartProgress& progress) {
             config_.prefill_extent_file());
     file = ExtentFile::Create(options, {.size_bytes = size_bytes,
                                         .prefill = config_.prefill_extent_file(),
-                                        .progress = progress.Of("prefill", path.string())});
+                                        .progress = progress.Of(kPrefillStep, path.string())});
   }
   CAIRN_ASSIGN_OR_RETURN(extent_file_, std::move(file));
   return absl::OkStatus();

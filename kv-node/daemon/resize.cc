@@ -25,7 +25,7 @@ absl::Status Grow(ExtentFile& file, MetaStore& meta, const ResizeOptions& option
                   const StartProgress& progress) {
   CAIRN_RETURN_IF_ERROR(file.Grow({.size_bytes = options.size_bytes,
                                    .prefill = options.prefill,
-                                   .progress = progress.Of("prefill", file.path())}));
+                                   .progress = progress.Of(kPrefillStep, file.path())}));
   return ForgetProfiles(file, meta);
 }
 
@@ -53,10 +53,11 @@ absl::Status Shrink(ExtentFile& file, MetaStore& meta, const ResizeOptions& opti
     CAIRN_ASSIGN_OR_RETURN(
         const std::unique_ptr<Device> device,
         OpenFileDevice(file.fd(), {.engine = options.engine, .size_bytes = file.size_bytes()}));
-    CAIRN_ASSIGN_OR_RETURN(moved, MoveExtentsBelow(meta, *device,
-                                                   {.page_count = file.page_count(),
-                                                    .end = page_count,
-                                                    .progress = progress.Of("move", file.path())}));
+    CAIRN_ASSIGN_OR_RETURN(moved,
+                           MoveExtentsBelow(meta, *device,
+                                            {.page_count = file.page_count(),
+                                             .end = page_count,
+                                             .progress = progress.Of(kMoveStep, file.path())}));
   }
   if (moved.free_from > page_count) return DoesNotFit(file, options, moved);
   LogInfo("moved file={} bytes={}", file.path(), moved.moved_bytes);

@@ -186,6 +186,20 @@ class LogTest(unittest.TestCase):
         self.assertRegex(shown, rf"\n[^\n]*warning cairn-compute-node: waiting for cairn-kv-node socket={socket} "
                                 r"seconds_max=1\ncairn-compute-node cannot start: ")
 
+    def test_who_looks_on_is_told_that_the_kv_node_is_starting(self):
+        kv_socket, socket, log = (f"{self.folder}/{name}" for name in ("kv.sock", "c.sock", "c.log"))
+
+        def is_told():
+            done = subprocess.run([binary("cairn"), "status", "--socket", socket], capture_output=True, check=False)
+            return f"loading: waiting for cairn-kv-node at {kv_socket}, which is starting".encode() in done.stderr
+
+        with open(kv_socket + ".starting", "w", encoding="utf-8") as mark:
+            fcntl.flock(mark, fcntl.LOCK_EX)
+            told = self.run_on_a_terminal("cairn-compute-node", "--model", daemons.MODEL, "--kv-socket", kv_socket,
+                                          "--socket", socket, "--log", log, until=is_told)
+        self.assertEqual(told, (0, f"cairn-compute-node: the log is {log}\ncairn-compute-node: cairn-kv-node is "
+                                   "starting: waiting as long as that takes\n"))
+
     def test_file_that_nobody_asked_for_and_cannot_be_written_is_no_reason_not_to_start(self):
         with open(f"{self.folder}/cairn", "wb"):  # in place of the folder
             pass

@@ -2,20 +2,40 @@
 // where the command line or the configuration is wrong. And the flags that only print.
 #include <sched.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "common/base/thread.h"
 #include "kv-node/daemon/config.h"
+#include "kv-node/daemon/start_progress.h"
 #include "kv-node/layout/extent_file.h"
 #include "tests/integration/kv_node_start_fixture.h"
 
 namespace cairn::test {
 namespace {
+
+TEST(StartProgressTest, WhoLooksOnIsToldHowFarAStepIs) {
+  const std::atomic<int> no_signal{0};
+  std::vector<std::string> shown;
+  const auto show = [&shown](const std::string& text) { shown.push_back(text); };
+  const std::int64_t mib = 1 << 20;
+  const kv::StartProgress each(no_signal, show, std::chrono::milliseconds(0));
+  ASSERT_TRUE(each.Of(kv::kPrefillStep, "/s")(420 * mib, 1024 * mib).ok());
+  ASSERT_TRUE(each.Of(kv::kMoveStep, "/s")(1 * mib, 2 * mib).ok());
+  EXPECT_EQ(shown, (std::vector<std::string>{"writing its store, 420 of 1024 MiB",
+                                             "moving its store, 1 of 2 MiB"}));
+  const kv::StartProgress never(no_signal, show, std::chrono::hours(1));
+  ASSERT_TRUE(never.Of(kv::kPrefillStep, "/s")(mib, mib).ok());
+  EXPECT_EQ(shown.size(), 2U);
+}
 
 TEST_F(KvNodeStartTest, BusyDirectoryIsRefusedAndItsOwnerGoesOn) {
   ASSERT_TRUE(node_.Start().ok());

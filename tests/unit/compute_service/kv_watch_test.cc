@@ -48,6 +48,31 @@ TEST(KvWatchTest, ANodeThatGoesAwayAndComesBackIsToldEachTimeOnce) {
   }
 }
 
+TEST(KvWatchTest, WhoAsksWhileItDidNotServeHearsWhetherItDoesNow) {
+  DaemonState state;
+  auto runtime = std::make_shared<Runtime>();
+  auto owned = std::make_unique<WatchedNode>();
+  WatchedNode& node = *owned;
+  runtime->node = std::move(owned);
+  state.SetReady(runtime);
+  EXPECT_TRUE(state.KvStatusNow().ok());
+  EXPECT_EQ(node.probe_count, 0);
+  state.SetKvStatus(Unavailable("as of the last look"));
+  node.away = true;
+  EXPECT_TRUE(test::Says(state.KvStatusNow(), "as of the last look"));
+  node.away = false;
+  EXPECT_TRUE(state.KvStatusNow().ok());
+  EXPECT_FALSE(state.kv_status().ok());  // the watch tells all that hangs on it
+}
+
+TEST(KvWatchTest, WhileItIsWaitedForThatIsWhatLoadingMeans) {
+  DaemonState state;
+  EXPECT_TRUE(test::Says(state.runtime().status(), "still loading the model"));
+  state.SetKvStatus(Unavailable("waiting for cairn-kv-node at /run/s"));
+  EXPECT_TRUE(test::Says(state.runtime().status(), "loading: waiting for cairn-kv-node at /run/s"));
+  EXPECT_TRUE(test::Says(state.KvStatusNow(), "waiting for cairn-kv-node at /run/s"));
+}
+
 TEST(KvWatchTest, ItEndsWithoutWaitingForItsNextLook) {
   WatchedNode node;
   DaemonState state;
