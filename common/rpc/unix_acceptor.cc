@@ -133,11 +133,9 @@ bool UnixAcceptor::HandleError(int error) {
   if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return false;
   if (tell_no_descriptors_.IsDue()) {
     told_no_descriptors_ = true;
-    LogWarning(
-        "{}; clients wait meanwhile, and connections that send nothing are closed: raise the limit "
-        "of open files, or close what else has them",
-        Message(
-            ErrnoStatus(error, fmt::format("accept a connection on {}", options_.socket_path))));
+    LogWarning("{}; clients wait meanwhile, and connections that send nothing are closed",
+               Message(ErrnoStatus(
+                   error, fmt::format("accept a connection on {}", options_.socket_path))));
   }
   if (!silent_.empty()) silent_.pop_front();
   return true;

@@ -205,8 +205,7 @@ void HttpServer::HandleAcceptError(int error) {
   const Clock::time_point now = Clock::now();
   if (tell_no_descriptors_.IsDue(now)) {
     LogWarning(
-        "{}; HTTP clients wait meanwhile, and idle connections are closed: raise the limit of open "
-        "files, or close what else has them",
+        "{}; HTTP clients wait meanwhile, and idle connections are closed",
         Message(ErrnoStatus(error, fmt::format("accept a connection on {}", address_.ToText()))));
   }
   const MutexLock lock(mutex_);

@@ -53,7 +53,7 @@ absl::Status DaemonState::KvStatusNow() const {
   absl::Status status = kv_status();
   if (status.ok()) return status;
   const absl::StatusOr<std::shared_ptr<Runtime>> loaded = runtime();
-  const bool serves = loaded.ok() && (*loaded)->node->Probe(kKvLookTimeMax).ok();
+  const bool serves = loaded.ok() && (*loaded)->node->Probe(kKvLookAgainTimeMax).ok();
   return serves ? absl::OkStatus() : status;
 }
 

@@ -32,6 +32,8 @@ namespace cairn::compute {
 
 // Of asking whether the KV node serves: one that does answers within some milliseconds.
 inline constexpr std::chrono::milliseconds kKvLookTimeMax{2000};
+// The same while somebody waits for the answer.
+inline constexpr std::chrono::milliseconds kKvLookAgainTimeMax{500};
 
 struct Runtime {
   std::unique_ptr<Model> model;

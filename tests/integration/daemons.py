@@ -16,6 +16,7 @@ BIN_DIR = os.environ["CAIRN_BIN_DIR"]
 KV_CONFIG = [line.strip() for line in os.environ.get("CAIRN_TEST_KV_CONFIG", "").split(",") if line.strip()]
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MODEL = os.path.join(REPOSITORY, "deploy", "models", "retrieval-3m-f16.gguf")
+MODEL_END_TOKEN = 1023  # "<|endoftext|>"
 DEMO_TEXT = os.path.join(REPOSITORY, "deploy", "models", "demo-4k.txt")
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30

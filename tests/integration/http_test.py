@@ -13,8 +13,9 @@ import tempfile
 import unittest
 
 import daemons
-from daemons import Cairn, DEMO_TEXT, wait_until
+from daemons import Cairn, DEMO_TEXT, MODEL_END_TOKEN, wait_until
 
+NO_END = {MODEL_END_TOKEN: -100}
 JSON_TYPE = {"Content-Type": "application/json"}
 CONFIG = 'chat_template: "chatml"\nhttp_listen: "127.0.0.1:0"\n'
 CHAT = "/v1/chat/completions"
@@ -227,20 +228,18 @@ class HttpTest(daemons.SharedCairnTest):
             with self.subTest(stream=stream):
                 before = self.cairn.compute.log().count("status=CANCELLED")
                 if stream:
-                    connection, response = self.client.open_stream(max_tokens=20000, logit_bias=self.no_end())
+                    connection, response = self.client.open_stream(max_tokens=20000, logit_bias=NO_END)
                     response.close()
                 else:
                     connection = self.client.connect()
                     connection.request("POST", COMPLETION, json.dumps(
-                        {"prompt": "x", "max_tokens": 20000, "logit_bias": self.no_end()}), JSON_TYPE)
+                        {"prompt": "x", "max_tokens": 20000, "logit_bias": NO_END}), JSON_TYPE)
                 connection.close()
                 wait_until(lambda: self.cairn.compute.log().count("status=CANCELLED") > before, "cancellation")
 
-    def no_end(self):
-        """A bias against the token that ends a text."""
-        reply = self.client.post(COMPLETION, prompt="x", max_tokens=1)
-        self.assertEqual(reply.status, 200)
-        return {"2": -100, "1": -100, "0": -100}
+    def test_a_bias_for_the_token_that_ends_a_text_ends_it(self):
+        reply = self.client.post(COMPLETION, prompt="x", max_tokens=5, logit_bias={MODEL_END_TOKEN: 100})
+        self.assertEqual(reply.json["choices"][0]["finish_reason"], "stop")
 
 
 class HttpOptionsTest(unittest.TestCase):
@@ -386,7 +385,7 @@ class HttpOptionsTest(unittest.TestCase):
     def test_full_queue_answers_429_and_stopping_ends_streams_with_an_error(self):
         with Cairn(kv="ram", compute_config=CONFIG + "generation_count_max: 1\n") as cairn:
             client = Client(cairn)
-            endless = dict(max_tokens=30000, logit_bias={"0": -100, "1": -100, "2": -100})
+            endless = dict(max_tokens=30000, logit_bias=NO_END)
             first, response = client.open_stream(**endless)
             waiting = {}
             for _ in range(17):  # one more than may wait

@@ -7,9 +7,8 @@ import unittest
 
 import daemons
 from daemons import Cairn, wait_until
-from http_test import CHAT, CONFIG, HELLO, Client, text_of
+from http_test import CHAT, CONFIG, HELLO, NO_END, Client, text_of
 
-NO_END = {"0": -100, "1": -100, "2": -100}
 WAITING = ": waiting for cairn-kv-node"
 
 

@@ -1,5 +1,5 @@
-// What an app does with the openai package against the endpoint in BASE_URL; openai_client_test.py runs it. Prints one JSON
-// object of what it got.
+// What an app does with the openai package against the endpoint in BASE_URL, whose model ends texts with END_TOKEN;
+// openai_client_test.py runs it. Prints one JSON object of what it got.
 const { OpenAI } = require("openai");
 
 const client = new OpenAI({ baseURL: process.env.BASE_URL, apiKey: process.env.API_KEY, maxRetries: 0 });
@@ -32,7 +32,7 @@ async function helper() {
 // An app that stops listening.
 async function aborted() {
   const stream = await client.chat.completions.create({
-    model: "x", messages, stream: true, max_tokens: 30000, logit_bias: { 0: -100, 1: -100, 2: -100 },
+    model: "x", messages, stream: true, max_tokens: 30000, logit_bias: { [process.env.END_TOKEN]: -100 },
   });
   for await (const chunk of stream) {
     if (chunk.choices[0].delta.content) break;

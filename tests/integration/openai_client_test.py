@@ -85,7 +85,8 @@ class OpenAiClientTest(unittest.TestCase):
 
     def run_script(self, script, cairn):
         port = re.search(r"http=127\.0\.0\.1:(\d+)", cairn.compute.log()).group(1)
-        environment = {**os.environ, "BASE_URL": f"http://127.0.0.1:{port}/v1", "API_KEY": KEY}
+        environment = {**os.environ, "BASE_URL": f"http://127.0.0.1:{port}/v1", "API_KEY": KEY,
+                       "END_TOKEN": str(daemons.MODEL_END_TOKEN)}
         done = subprocess.run(["node", script], env=environment, capture_output=True, timeout=daemons.RUN_TIMEOUT_S,
                               check=False)
         self.assertEqual(done.returncode, 0, done.stderr.decode())
