@@ -8,7 +8,7 @@ import signal
 import unittest
 
 import daemons
-from daemons import Cairn, DEMO_TEXT, wait_until
+from daemons import Cairn, wait_until
 
 QUESTION = "\nQ: What is the code of the green lantern?\nA:"
 ENDLESS = ["--ignore-end", "--tokens", "20000"]
@@ -16,7 +16,7 @@ ENDLESS = ["--ignore-end", "--tokens", "20000"]
 
 def begin(cairn, *arguments):
     """A generation that has answered something: -> the process, what was read of the answer."""
-    process = cairn.popen("generate", QUESTION, "--file", DEMO_TEXT, *ENDLESS, *arguments)
+    process = cairn.popen("generate", QUESTION, "--file", cairn.short_text(), *ENDLESS, *arguments)
     return process, process.stdout.read(40)
 
 
@@ -81,12 +81,12 @@ class StoreTest(unittest.TestCase):
     def test_nothing_of_another_store_is_used_or_changed(self):
         with Cairn() as cairn:
             store, first, second = (cairn.path(name) for name in ("store", "first", "second"))
-            cairn.generate(QUESTION, "--file", DEMO_TEXT, "--tokens", "3")
+            cairn.generate(QUESTION, "--file", cairn.short_text(), "--tokens", "3")
             cairn.kv.stop()
             shutil.move(store, first)
             cairn.kv.start()
             # New conversations of another store are as good as those of the first.
-            number = cairn.generate(QUESTION, "--file", DEMO_TEXT, "--tokens", "3")["conversation_id"]
+            number = cairn.generate(QUESTION, "--file", cairn.short_text(), "--tokens", "3")["conversation_id"]
             before = cairn.sessions()
             generation = begin(cairn)
             cairn.kv.kill()
@@ -144,7 +144,7 @@ class ModelTest(unittest.TestCase):
             cairn.model = daemons.MODEL
             cairn.write_compute_config("")
             cairn.compute.start()
-            self.assertGreater(cairn.sessions()[0]["token_count"], 4000)
+            self.assertGreater(cairn.sessions()[0]["token_count"], 800)
             self.assertEqual(cairn.stop(), [0, 0])
 
     def test_an_overwritten_model_is_not_served(self):

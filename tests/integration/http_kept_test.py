@@ -291,7 +291,7 @@ class HttpKeptTest(unittest.TestCase):
     def test_who_leaves_early_leaves_nothing_behind(self):
         with Cairn(compute_config=CONFIG + "http_kept_conversation_count_max: 2\nprefill_chunk_tokens: 64\n") as cairn:
             client = Client(cairn)
-            for number in range(25):
+            for number in range(12):
                 messages = [user(f"{number} " * 500)]
                 connection, _ = client.open_stream(messages=messages, max_tokens=1)
                 connection.close()

@@ -20,9 +20,9 @@ class RestartTest(unittest.TestCase):
     def test_conversation_goes_on_after_both_daemons_restarted(self):
         for policy in ("full", "dynakv"):
             with self.subTest(policy=policy), Cairn() as cairn:
-                first = cairn.generate("", "--file", DEMO_TEXT, "--tokens", "0", "--policy", policy)
+                first = cairn.generate("", "--file", cairn.short_text(), "--tokens", "0", "--policy", policy)
                 number, token_count = first["conversation_id"], first["conversation_token_count"]
-                whole = cairn.generate(QUESTION, "--file", DEMO_TEXT, "--policy", policy, *LONG)
+                whole = cairn.generate(QUESTION, "--file", cairn.short_text(), "--policy", policy, *LONG)
                 fork = str(cairn.fork(number, token_count))
                 undisturbed = cairn.generate(QUESTION, "--conversation", fork, *LONG)["token_ids"]
                 self.assertEqual(cairn.stop(), [0, 0])
@@ -37,9 +37,9 @@ class RestartTest(unittest.TestCase):
     def test_quantised_conversations_go_on_after_both_daemons_restarted(self):
         for name, others in (("q8", ("q4", "f16")), ("q4", ("f32", "q8"))):
             with self.subTest(name), Cairn(compute_config=f'policy: "full" kv_format: "{name}"\n') as cairn:
-                first = cairn.generate("", "--file", DEMO_TEXT, "--tokens", "0")
+                first = cairn.generate("", "--file", cairn.short_text(), "--tokens", "0")
                 number = str(first["conversation_id"])
-                undisturbed = cairn.generate(QUESTION, "--file", DEMO_TEXT, *LONG)
+                undisturbed = cairn.generate(QUESTION, "--file", cairn.short_text(), *LONG)
                 self.assertTrue(undisturbed["text"].startswith(ANSWER), undisturbed["text"])
                 self.assertEqual(cairn.stop(), [0, 0])
                 for other in others:
@@ -59,7 +59,7 @@ class RestartTest(unittest.TestCase):
 
     def test_killed_daemons_leave_every_conversation_at_its_last_checkpoint(self):
         with Cairn() as cairn:
-            first = cairn.generate(QUESTION, "--file", DEMO_TEXT, "--stop", "\n")
+            first = cairn.generate(QUESTION, "--file", cairn.short_text(), "--stop", "\n")
             process = cairn.popen("generate", "\nQ:", "--conversation", str(first["conversation_id"]),
                                   "--ignore-end", "--tokens", "20000")
             process.stdout.read(20)
@@ -76,18 +76,18 @@ class RestartTest(unittest.TestCase):
 
     def test_stopping_the_compute_node_stores_what_was_generated(self):
         with Cairn() as cairn:
-            process = cairn.popen("generate", QUESTION, "--file", DEMO_TEXT, "--ignore-end", "--tokens", "20000")
+            process = cairn.popen("generate", QUESTION, "--file", cairn.short_text(), "--ignore-end", "--tokens", "20000")
             process.stdout.read(40)
             self.assertEqual(cairn.compute.stop(), 0)
             _, error = process.communicate(timeout=daemons.STOP_TIMEOUT_S)
             self.assertEqual(process.returncode, 1)
             self.assertIn(b"stopping", error)
             cairn.compute.start()
-            self.assertGreater(cairn.sessions()[0]["token_count"], 4100)
+            self.assertGreater(cairn.sessions()[0]["token_count"], 800)
 
     def test_compute_node_stops_while_the_kv_node_hangs(self):
         with Cairn() as cairn:
-            process = cairn.popen("generate", QUESTION, "--file", DEMO_TEXT, "--ignore-end", "--tokens", "20000")
+            process = cairn.popen("generate", QUESTION, "--file", cairn.short_text(), "--ignore-end", "--tokens", "20000")
             process.stdout.read(40)
             cairn.kv.process.send_signal(signal.SIGSTOP)
             try:

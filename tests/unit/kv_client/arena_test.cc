@@ -11,7 +11,7 @@
 #include "kv-node/device/memory_device.h"
 #include "kv-node/layout/part.h"
 #include "kv-node/service/kv_server.h"
-#include "tests/tools/no_descriptors.h"
+#include "tests/tools/descriptors_left.h"
 #include "tests/tools/says.h"
 #include "tests/tools/temp_dir.h"
 #include "tests/unit/kv_client/client_values.h"
@@ -306,7 +306,7 @@ TEST_F(ArenaTest, WithoutADescriptorAFetchSaysSoAndTheSessionGoesOn) {
   Store(*session, 0, 40);
   absl::Status status;
   {
-    const cairn::test::NoDescriptors none;
+    const cairn::test::DescriptorsLeft none(0);
     status = Wait<FetchReply>(session->StartRead(values::FetchAll())).status();
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "tests/tools/no_descriptors.h"
+#include "tests/tools/descriptors_left.h"
 #include "tests/tools/says.h"
 #include "tests/tools/seed.h"
 #include "tests/tools/temp_dir.h"
@@ -214,7 +214,7 @@ TEST_F(MetaCrash, WithoutADescriptorItSaysSoAndGoesOnWithOne) {
   absl::Status status;
   int number = 0;
   {
-    const test::NoDescriptors none;
+    const test::DescriptorsLeft none(0);
     // Until RocksDB begins another file.
     while (status.ok() && number < 1000) status = store->CommitAndWait(TwoFamilies(number++));
   }
