@@ -15,6 +15,8 @@ import daemons
 from daemons import Cairn, DEMO_TEXT, binary
 from generate_test import ANSWER, LONG, QUESTION
 
+ENDLESS = ["--ignore-end", "--tokens", "20000"]
+
 
 class RestartTest(unittest.TestCase):
     def test_conversation_goes_on_after_both_daemons_restarted(self):
@@ -76,7 +78,7 @@ class RestartTest(unittest.TestCase):
 
     def test_stopping_the_compute_node_stores_what_was_generated(self):
         with Cairn() as cairn:
-            process = cairn.popen("generate", QUESTION, "--file", cairn.short_text(), "--ignore-end", "--tokens", "20000")
+            process = cairn.popen("generate", QUESTION, "--file", cairn.short_text(), *ENDLESS)
             process.stdout.read(40)
             self.assertEqual(cairn.compute.stop(), 0)
             _, error = process.communicate(timeout=daemons.STOP_TIMEOUT_S)
@@ -87,7 +89,7 @@ class RestartTest(unittest.TestCase):
 
     def test_compute_node_stops_while_the_kv_node_hangs(self):
         with Cairn() as cairn:
-            process = cairn.popen("generate", QUESTION, "--file", cairn.short_text(), "--ignore-end", "--tokens", "20000")
+            process = cairn.popen("generate", QUESTION, "--file", cairn.short_text(), *ENDLESS)
             process.stdout.read(40)
             cairn.kv.process.send_signal(signal.SIGSTOP)
             try:
