@@ -290,7 +290,7 @@ class MetaStore::Impl final : public RocksDbReader {
 
   // Every caller gets this answer until the files are opened anew, so it says what to do.
   absl::Status Explained(const rocksdb::Status& failed) const {
-    const absl::Status status = FromRocksDb(failed, "commit to the metadata store");
+    absl::Status status = FromRocksDb(failed, "commit to the metadata store");
     if (status.ok()) return status;
     std::string cure;  // that of a lack of descriptors is there already
     if (failed.IsNoSpace()) {
