@@ -1,6 +1,6 @@
 #include "common/io/open_files.h"
 
-#include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -38,7 +38,7 @@ bool IsDescriptorLeftForClient() {
   const absl::StatusOr<rlimit> limit = OpenFilesLimit();
   if (!limit.ok()) return true;
   // A new descriptor has the lowest number that is free, so that those below it are taken.
-  const int next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const int next = ::eventfd(0, EFD_CLOEXEC);
   if (next < 0) return false;
   ::close(next);
   return static_cast<rlim_t>(next) + kOpenFilesReserved < limit->rlim_cur;
