@@ -106,6 +106,9 @@ RocksDbSetup MakeRocksDbSetup(const MetaOptions& options, MetaAccess access) {
   SetMemoryLimits(options, db);
   setup.memtable_gate = std::make_shared<MemtableGate>(db.write_buffer_manager);
   db.listeners.push_back(setup.memtable_gate);
+  setup.disk_errors = std::make_shared<DiskErrors>();
+  db.listeners.push_back(setup.disk_errors);
+  db.max_bgerror_resume_count = 0;  // see DiskErrors
   setup.written_tables = std::make_shared<WrittenTables>();
   db.listeners.push_back(setup.written_tables);
   if (access == MetaAccess::kUse && !options.in_memory && AcceptsDirectIo(options.path)) {

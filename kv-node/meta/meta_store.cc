@@ -178,6 +178,7 @@ class MetaStore::Impl final : public RocksDbReader {
       // Who commits is answered by what the disk does now, not a second ago.
       const auto pause =
           group.empty() ? options_.recover_each : options_.recover_each / kCommitRecoverShare;
+      if (broken_.ok()) NoteDiskErrors();
       if (!broken_.ok() && std::chrono::steady_clock::now() >= failed_time_ + pause) Recover();
       if (group.empty()) {
         if (Stopping()) return;
@@ -238,11 +239,24 @@ class MetaStore::Impl final : public RocksDbReader {
     }
     broken_ = absl::OkStatus();
     setup_.memtable_gate->ForgetFailure();
+    setup_.disk_errors->Forget();
     {
       MutexLock lock(mutex_);
       ++stats_.recovered_count;
     }
     LogInfo("metadata store goes on path={}", options_.path);
+  }
+
+  // What RocksDB's threads met. Nobody was told of a failure yet, so opening anew comes first.
+  void NoteDiskErrors() {
+    const rocksdb::Status worst = setup_.disk_errors->worst();
+    if (!worst.ok()) Break(worst, {});
+  }
+
+  void Break(const rocksdb::Status& failed, std::chrono::steady_clock::time_point when) {
+    broken_ = Explained(failed);
+    LogError("metadata store failed error=\"{}\"", ToStd(broken_.message()));
+    failed_time_ = when;
   }
 
   // Whether the disk takes as much as opening the files may write. While it does not, the open
@@ -274,12 +288,11 @@ class MetaStore::Impl final : public RocksDbReader {
     write.sync = !options_.in_memory;
     rocksdb::WriteBatch& changes = *batch.GetWriteBatch();
     const std::size_t bytes = changes.GetDataSize();
-    broken_ = Explained(db().Write(write, &changes));
-    if (broken_.ok()) {
+    const rocksdb::Status written = db().Write(write, &changes);
+    if (written.ok()) {
       durable_sequence_ = db().GetLatestSequenceNumber();
     } else {
-      LogError("metadata store failed error=\"{}\"", ToStd(broken_.message()));
-      failed_time_ = std::chrono::steady_clock::now();
+      Break(written, std::chrono::steady_clock::now());
     }
     MutexLock lock(mutex_);
     stats_.batch_count += static_cast<std::int64_t>(group.size());

@@ -9,6 +9,7 @@
 #include <rocksdb/db.h>
 #include <rocksdb/options.h>
 
+#include "kv-node/meta/disk_errors.h"
 #include "kv-node/meta/memtable_gate.h"
 #include "kv-node/meta/meta_store.h"
 #include "kv-node/meta/written_tables.h"
@@ -21,6 +22,7 @@ struct RocksDbSetup {
   std::unique_ptr<rocksdb::Env> env;  // outlives the database
   std::shared_ptr<rocksdb::Cache> block_cache;
   std::shared_ptr<MemtableGate> memtable_gate;
+  std::shared_ptr<DiskErrors> disk_errors;
   std::shared_ptr<WrittenTables> written_tables;
 };
 

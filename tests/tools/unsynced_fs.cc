@@ -184,12 +184,13 @@ void UnsyncedFs::Truncated(const std::string& name, std::int64_t size_bytes) {
 
 IOStatus UnsyncedFs::BeforeSync(const std::string& name) {
   if (IsLog(name)) ++log_sync_count_;
-  if (IsLog(name) && std::exchange(fail_log_sync_, false)) {
+  if (!fail_sync_of_.empty() && name.find(fail_sync_of_) != std::string::npos) {
+    fail_sync_of_.clear();
     return disk_full_ ? IOStatus::NoSpace("injected") : IOStatus::IOError("injected");
   }
   if (!cut_at_sync_of_.empty() && name.find(cut_at_sync_of_) != std::string::npos &&
       syncs_before_cut_-- == 0) {
-    CutLocked();
+    CutLocked(cut_tears_);
   }
   return dead_ ? IOStatus::IOError("the power is off") : IOStatus::OK();
 }
@@ -209,13 +210,22 @@ void UnsyncedFs::DirectorySynced(const std::string& directory) {
 
 void UnsyncedFs::PowerCut() {
   MutexLock lock(mutex_);
-  CutLocked();
+  CutLocked(/*tears=*/true);
 }
 
 void UnsyncedFs::CutAtSyncOf(const std::string& part, std::int64_t syncs_before) {
+  SetCut(part, syncs_before, /*tears=*/true);
+}
+
+void UnsyncedFs::KillAtSyncOf(const std::string& part, std::int64_t syncs_before) {
+  SetCut(part, syncs_before, /*tears=*/false);
+}
+
+void UnsyncedFs::SetCut(const std::string& part, std::int64_t syncs_before, bool tears) {
   MutexLock lock(mutex_);
   syncs_before_cut_ = syncs_before;
   cut_at_sync_of_ = part;
+  cut_tears_ = tears;
 }
 
 void UnsyncedFs::FillDisk() {
@@ -234,10 +244,15 @@ void UnsyncedFs::MendDisk() {
   disk_broken_ = false;
 }
 
-void UnsyncedFs::FailNextLogSync(bool disk_full) {
+void UnsyncedFs::FailNextSyncOf(const std::string& part, bool disk_full) {
   MutexLock lock(mutex_);
-  fail_log_sync_ = true;
+  fail_sync_of_ = part;
   disk_full_ = disk_full;
+}
+
+bool UnsyncedFs::will_fail_sync() {
+  MutexLock lock(mutex_);
+  return !fail_sync_of_.empty();
 }
 
 std::int64_t UnsyncedFs::log_sync_count() {
@@ -250,9 +265,10 @@ std::int64_t UnsyncedFs::lost_bytes() {
   return lost_bytes_;
 }
 
-void UnsyncedFs::CutLocked() {
+void UnsyncedFs::CutLocked(bool tears) {
   if (dead_) return;
   dead_ = true;
+  if (!tears) return;
   for (const auto& [name, file] : files_) {
     if (!file.name_synced) {
       std::filesystem::remove(name);

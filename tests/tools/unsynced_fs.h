@@ -12,7 +12,8 @@
 //   it only seems so): the store that was open must be closed and opened again on another file
 //   system.
 // - CutAtSyncOf(): the power goes off in place of the next sync of such a file, or of a later one.
-//   FailNextLogSync(): it fails with EIO or ENOSPC.
+//   KillAtSyncOf(): the process ends there, and what it had written stays as it is.
+//   FailNextSyncOf(), FailNextLogSync(): it fails with EIO or ENOSPC.
 // - FillDisk(), BreakDisk(): from now on nothing has room, in no file, or every write fails with
 //   EIO; until MendDisk().
 //
@@ -39,10 +40,14 @@ class UnsyncedFs : public rocksdb::FileSystemWrapper {
   void PowerCut();
   // `part` of the file's name: ".log", "MANIFEST", ".sst".
   void CutAtSyncOf(const std::string& part, std::int64_t syncs_before = 0);
-  void FailNextLogSync(bool disk_full = false);
+  void KillAtSyncOf(const std::string& part, std::int64_t syncs_before = 0);
+  void FailNextSyncOf(const std::string& part, bool disk_full = false);
+  void FailNextLogSync(bool disk_full = false) { FailNextSyncOf(".log", disk_full); }
   void FillDisk();
   void BreakDisk();
   void MendDisk();
+  // Whether one that was to fail still is.
+  bool will_fail_sync();
   // Syncs of logs that were asked for.
   std::int64_t log_sync_count();
   // Bytes that the power cut took away.
@@ -78,7 +83,8 @@ class UnsyncedFs : public rocksdb::FileSystemWrapper {
   rocksdb::IOStatus BeforeSync(const std::string& name) CAIRN_REQUIRES(mutex_);
   void Synced(const std::string& name) CAIRN_REQUIRES(mutex_);
   void DirectorySynced(const std::string& directory) CAIRN_REQUIRES(mutex_);
-  void CutLocked() CAIRN_REQUIRES(mutex_);
+  void SetCut(const std::string& part, std::int64_t syncs_before, bool tears);
+  void CutLocked(bool tears) CAIRN_REQUIRES(mutex_);
   void Tear(const std::string& name, const FileState& file) CAIRN_REQUIRES(mutex_);
 
   Mutex mutex_;
@@ -88,10 +94,11 @@ class UnsyncedFs : public rocksdb::FileSystemWrapper {
   bool full_ CAIRN_GUARDED_BY(mutex_) = false;
   bool disk_broken_ CAIRN_GUARDED_BY(mutex_) = false;
   std::string cut_at_sync_of_ CAIRN_GUARDED_BY(mutex_);  // empty: no
+  bool cut_tears_ CAIRN_GUARDED_BY(mutex_) = false;
   std::int64_t syncs_before_cut_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::int64_t log_sync_count_ CAIRN_GUARDED_BY(mutex_) = 0;
-  bool fail_log_sync_ CAIRN_GUARDED_BY(mutex_) = false;
-  bool disk_full_ CAIRN_GUARDED_BY(mutex_) = false;  // the answer of that failure
+  std::string fail_sync_of_ CAIRN_GUARDED_BY(mutex_);  // empty: no
+  bool disk_full_ CAIRN_GUARDED_BY(mutex_) = false;    // the answer of that failure
   std::int64_t lost_bytes_ CAIRN_GUARDED_BY(mutex_) = 0;
 };
 

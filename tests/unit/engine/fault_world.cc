@@ -441,12 +441,13 @@ absl::Status FaultWorld::End() {
   CountHits();
   // What was on its way to a new place is given back when its write has ended.
   const auto give_up = std::chrono::steady_clock::now() + kGiveBackTimeMax;
-  while (true) {
+  std::int64_t leaked_bytes = 0;
+  do {
     CAIRN_ASSIGN_OR_RETURN(const KvStats stats, Stats());
-    if (stats.flash_used_bytes == 2 * kPageBytes) return absl::OkStatus();
-    if (std::chrono::steady_clock::now() > give_up) break;
-  }
-  return Wrong("flash leaked");
+    leaked_bytes = stats.flash_used_bytes - 2 * kPageBytes;
+    if (leaked_bytes == 0) return absl::OkStatus();
+  } while (std::chrono::steady_clock::now() < give_up);
+  return Wrong("flash leaked: {} bytes", leaked_bytes);
 }
 
 }  // namespace cairn::kv
