@@ -11,6 +11,7 @@ import unittest
 
 import daemons
 from daemons import Cairn, binary, wait_until
+from terminal import read_to_end
 
 NOBODY = 65534
 
@@ -110,18 +111,19 @@ class LogTest(unittest.TestCase):
         terminal, end = pty.openpty()
         try:
             environment = {**os.environ, "HOME": self.folder, "XDG_STATE_HOME": self.folder}
-            process = subprocess.Popen([binary(name), *arguments], stdin=subprocess.DEVNULL, stdout=end, stderr=end,
-                                       env=environment, **options)
+            try:
+                process = subprocess.Popen([binary(name), *arguments], stdin=subprocess.DEVNULL, stdout=end,
+                                           stderr=end, env=environment, **options)
+            finally:
+                os.close(end)
             try:
                 wait_until(lambda: until() or process.poll() is not None, f"start of {name}")
                 process.terminate()
                 status = process.wait(daemons.STOP_TIMEOUT_S)
             finally:
                 process.kill()
-            os.set_blocking(terminal, False)
-            return status, os.read(terminal, 1 << 16).decode().replace("\r\n", "\n")
+            return status, read_to_end(terminal)
         finally:
-            os.close(end)
             os.close(terminal)
 
     def setUp(self):

@@ -13,6 +13,26 @@ TIMEOUT_S = 60
 PIECE_BYTES = 4096
 
 
+def read_shown(fd, timeout_s):
+    """-> what a terminal shows next, "" where nothing came in time, None where nobody has its other end any more."""
+    if not select.select([fd], [], [], timeout_s)[0]:
+        return ""
+    try:
+        return os.read(fd, 1 << 16).decode(errors="replace").replace("\r\n", "\n")
+    except OSError:
+        return None
+
+
+def read_to_end(fd):
+    """-> all that is left to show. The kernel hands over what was written in pieces, some behind the writer's end."""
+    shown = ""
+    end = time.monotonic() + TIMEOUT_S
+    while (more := read_shown(fd, 0.1)) is not None:
+        shown += more
+        assert time.monotonic() < end, f"somebody still has the terminal open; shown: {shown[-500:]!r}"
+    return shown
+
+
 class Terminal:
     """Runs a command with a terminal as its standard streams and as its controlling terminal."""
 
@@ -43,12 +63,7 @@ class Terminal:
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def _read(self, timeout_s):
-        if not select.select([self.fd], [], [], timeout_s)[0]:
-            return
-        try:
-            self.shown += os.read(self.fd, 1 << 16).decode(errors="replace").replace("\r\n", "\n")
-        except OSError:
-            pass  # the program has closed its end
+        self.shown += read_shown(self.fd, timeout_s) or ""
 
     def send(self, keys):
         """As fast as the terminal takes them."""
@@ -87,7 +102,7 @@ class Terminal:
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
-                self._read(0)
+                self.shown += read_to_end(self.fd)
                 self.status = os.waitstatus_to_exitcode(status)
                 return self.status
             assert time.monotonic() < end, f"the program has not ended; shown: {self.shown[-500:]!r}"
