@@ -2,7 +2,7 @@
 // each time (cairn-kv-util verify), and after the restart every session must show its last
 // acknowledged checkpoint, or one that was under way, to the byte.
 //
-// CAIRN_CRASH_KILLS=N       kills; default 200
+// CAIRN_CRASH_KILLS=N       kills; default 100
 // CAIRN_CRASH_SECONDS=N     ends after this time, however many there were; default 0: no end
 // CAIRN_TEST_SEED=N         another sequence of operations and moments; default 1
 #include <atomic>
@@ -94,7 +94,7 @@ class KillLoopTest : public testing::Test {
 
 TEST_F(KillLoopTest, EveryKillLeavesAWholeStoreAndEveryAcknowledgedCheckpoint) {
   ASSERT_TRUE(InitLogging("kill_loop_test", "error").ok());
-  const std::int64_t kills_max = FromEnvironment("CAIRN_CRASH_KILLS", 200);
+  const std::int64_t kills_max = FromEnvironment("CAIRN_CRASH_KILLS", 100);
   const std::int64_t seconds_max = FromEnvironment("CAIRN_CRASH_SECONDS", 0);
   const auto begin = std::chrono::steady_clock::now();
   std::int64_t kills = 0;

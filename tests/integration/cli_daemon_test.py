@@ -242,7 +242,7 @@ class CliDaemonTest(daemons.SharedCairnTest):
     # Forks
 
     def test_a_fork_goes_on_as_a_conversation_of_its_own_tokens(self):
-        with open(DEMO_TEXT, encoding="utf-8") as file:
+        with open(self.cairn.short_text(), encoding="utf-8") as file:
             lines = file.read().splitlines(keepends=True)
         question = "Q: what then?\nA:"
         ask = ("--tokens", "12", "--ignore-end")

@@ -92,7 +92,7 @@ class DamagedTest(unittest.TestCase):
 
     def test_an_interrupt_leaves_it_as_it_was(self):
         with open(daemons.DEMO_TEXT, encoding="utf-8") as file:
-            told = self.cairn.generate("--tokens", "0", "--policy", "full", file.read() * 2)
+            told = self.cairn.generate("--tokens", "0", "--policy", "full", file.read())
         conversation, count = told["conversation_id"], told["conversation_token_count"]
         pages = self.used_pages()
         self.assertEqual(self.cairn.stop(), [0, 0])

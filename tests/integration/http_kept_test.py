@@ -7,7 +7,7 @@ import os
 import random
 import unittest
 
-from daemons import Cairn, DEMO_TEXT, wait_until
+from daemons import Cairn, wait_until
 from http_test import CHAT, COMPLETION, CONFIG, Client, text_of
 
 # Full attention: then an answer does not depend on what of its history was kept.
@@ -182,7 +182,7 @@ class HttpKeptTest(unittest.TestCase):
     def test_a_completion_goes_on_where_its_text_was_kept(self):
         with Cairn(kv="ram", compute_config=CONFIG) as cairn:
             client = Client(cairn)
-            with open(DEMO_TEXT, encoding="utf-8") as file:
+            with open(cairn.short_text(), encoding="utf-8") as file:
                 text = file.read()
             first = client.post(COMPLETION, prompt=text, max_tokens=1).json["usage"]
             reply = client.post(COMPLETION, prompt=text + "\nQ: What is the code of the green lantern?\nA:",
@@ -266,12 +266,12 @@ class HttpKeptTest(unittest.TestCase):
             self.assertEqual(len(self.kept(cairn)), len(cairn.sessions()))
 
     def test_damage_costs_time_and_no_answer(self):
-        with open(DEMO_TEXT, encoding="utf-8") as file:
-            prompt = file.read() + "\nQ: What is the code of the green lantern?\nA:"
-        fields = dict(prompt=prompt, temperature=0, stop="\n", max_tokens=50)
         # What the opening reads, and only what attention reads.
-        for first_byte, byte_count in ((8192, (64 << 20) - 8192), (2 << 20, 2 << 20)):
+        for first_byte, byte_count in ((8192, (64 << 20) - 8192), (1 << 20, 1 << 19)):
             with self.subTest(first_byte=first_byte), Cairn(compute_config=EXACT) as cairn:
+                with open(cairn.short_text(), encoding="utf-8") as file:
+                    prompt = file.read() + "\nQ: What is the code of the green lantern?\nA:"
+                fields = dict(prompt=prompt, temperature=0, stop="\n", max_tokens=50)
                 client = Client(cairn)
                 answer = client.post(COMPLETION, **fields).json["choices"][0]["text"]
                 cairn.stop()
@@ -366,29 +366,29 @@ class HttpKeptTest(unittest.TestCase):
 
     def test_kept_conversations_give_way_when_the_flash_fills(self):
         with Cairn(compute_config=CONFIG + "http_kept_conversation_count_max: 64\n",
-                   extent_file_bytes=16 << 20) as cairn:
+                   extent_file_bytes=8 << 20) as cairn:
             client = Client(cairn)
             counts = []
             for number in range(8):
-                reply = client.post(COMPLETION, prompt=f"{number} " * 1000, max_tokens=1)
+                reply = client.post(COMPLETION, prompt=f"{number} " * 500, max_tokens=1)
                 self.assertEqual(reply.status, 200, reply.text)
                 kept = self.kept(cairn)
                 counts.append(len(kept))
-                self.assertLess(sum(session["flash_bytes"] for session in kept), 12 << 20)
+                self.assertLess(sum(session["flash_bytes"] for session in kept), 6 << 20)
             self.assertGreater(max(counts), 1, counts)
             self.assertLess(max(counts), 8, counts)
             # Also for who comes over gRPC.
-            cairn.generate("x " * 2500, "--tokens", "1")
+            cairn.generate("x " * 1250, "--tokens", "1")
             self.assertLess(len(self.kept(cairn)), counts[-1])
 
     def test_kept_conversations_go_when_somebody_else_finds_the_flash_full(self):
-        with Cairn(compute_config=CONFIG, extent_file_bytes=8 << 20) as cairn:
+        with Cairn(compute_config=CONFIG, extent_file_bytes=4 << 20) as cairn:
             client = Client(cairn)
             for number in range(2):
-                client.post(COMPLETION, prompt=f"{number} " * 500, max_tokens=1)
+                client.post(COMPLETION, prompt=f"{number} " * 250, max_tokens=1)
             self.assertEqual(len(self.kept(cairn)), 2)
             # Its prompt would fit.
-            arguments = ("generate", "x", "--tokens", "2600", "--ignore-end")
+            arguments = ("generate", "x", "--tokens", "1300", "--ignore-end")
             done = cairn.run(*arguments)
             self.assertIn(b"flash is full", done.stderr)
             self.assertEqual(self.kept(cairn), [])

@@ -24,7 +24,7 @@ def read_until(response, found):
 
 
 # So many that the KV node is killed long before the last one.
-TOKENS = 2000
+TOKENS = 1200
 
 
 class KvAwayTest(unittest.TestCase):

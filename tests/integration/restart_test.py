@@ -12,7 +12,7 @@ import time
 import unittest
 
 import daemons
-from daemons import Cairn, DEMO_TEXT, binary
+from daemons import Cairn, binary
 from generate_test import ANSWER, LONG, QUESTION
 
 ENDLESS = ["--ignore-end", "--tokens", "20000"]
@@ -131,10 +131,11 @@ class RestartTest(unittest.TestCase):
         seed = int(os.environ.get("CAIRN_TEST_SEED", random.randrange(1 << 30)))
         print(f"CAIRN_TEST_SEED={seed}", flush=True)
         kills, choose = int(os.environ.get("CAIRN_KILL_COUNT", 5)), random.Random(seed)
-        arguments = ["generate", QUESTION, "--file", DEMO_TEXT, "--ignore-end", "--tokens", "600", "--json"]
         # Small chunks and a small replay buffer: many checkpoints to be killed between.
-        config = "prefill_chunk_tokens: 512\ndram_budget_bytes: 1048576\n"
+        config = "prefill_chunk_tokens: 128\ndram_budget_bytes: 1048576\n"
         with Cairn(compute_config=config + settings, extent_file_bytes=512 << 20) as cairn:
+            arguments = ["generate", QUESTION, "--file", cairn.short_text(), "--ignore-end", "--tokens", "400",
+                         "--json"]
             expected = cairn.generate(*arguments[1:])
             done = 0
             while done < kills:
@@ -144,7 +145,7 @@ class RestartTest(unittest.TestCase):
                 reader = threading.Thread(target=lambda p=process, o=output: o.extend(p.communicate()))
                 reader.start()
                 while reader.is_alive() and done < kills:
-                    reader.join(choose.uniform(0.05, 1.5))
+                    reader.join(choose.uniform(0.05, 1))
                     if reader.is_alive():
                         cairn.kv.kill()
                         cairn.kv.start()
