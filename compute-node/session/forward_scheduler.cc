@@ -13,11 +13,13 @@ constexpr std::chrono::milliseconds kChunkStopInterval{50};
 
 }  // namespace
 
-ForwardScheduler::ForwardScheduler(Model& model, std::int64_t chunk_tokens_max, JoinTime join_time)
+ForwardScheduler::ForwardScheduler(Model& model, std::int64_t chunk_tokens_max, JoinTime join_time,
+                                   Now now)
     : model_(model),
       step_tokens_max_(std::min(chunk_tokens_max, kStepTokensMax)),
       scratch_(model.config(), chunk_tokens_max, kStepTokensMax),
-      join_time_(std::move(join_time)) {}
+      join_time_(std::move(join_time)),
+      now_(std::move(now)) {}
 
 ForwardScheduler::Clock::duration ForwardScheduler::DefaultJoinTime(Clock::duration step_time) {
   return std::min<Clock::duration>(step_time / 4, kJoinTimeMax);
@@ -51,7 +53,7 @@ std::int64_t ForwardScheduler::waiting_step_count() const {
 }
 
 absl::Status ForwardScheduler::Run(Member& member, SequencePass& pass, const StopSignal& stop) {
-  Request request{&pass, &member, Clock::now()};
+  Request request{&pass, &member, now_()};
   const MutexLock lock(mutex_);
   ExpectNoMore(member);
   if (std::ssize(pass.tokens) > kStepTokensMax) {
@@ -67,7 +69,7 @@ void ForwardScheduler::RunStep(Request& request) {
   while (!request.done) {
     if (computing_ || !chunks_.empty()) {
       changed_.Wait(mutex_);
-    } else if (const Clock::time_point due = StepDue(); Clock::now() < due) {
+    } else if (const Clock::time_point due = StepDue(); now_() < due) {
       changed_.WaitUntil(mutex_, due);
     } else {
       computing_ = true;
@@ -102,7 +104,7 @@ absl::Status ForwardScheduler::RunChunk(Request& request, const StopSignal& stop
 void ForwardScheduler::ComputeStepsBetween() {
   const MutexLock lock(mutex_);
   if (steps_.empty()) return;
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = now_();
   if (now < StepDue() || now - step_end_ < step_time_) return;
   ComputeSteps();
   changed_.NotifyAll();
@@ -137,9 +139,9 @@ void ForwardScheduler::ComputeSteps() {
   passes.reserve(requests.size());
   for (const Request* request : requests) passes.push_back(request->pass);
   mutex_.Unlock();
-  const Clock::time_point start = Clock::now();
+  const Clock::time_point start = now_();
   model_.Forward(passes, nullptr);
-  const Clock::time_point end = Clock::now();
+  const Clock::time_point end = now_();
   mutex_.Lock();
   step_time_ = end - start;
   step_end_ = end;

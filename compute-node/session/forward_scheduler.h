@@ -44,12 +44,13 @@ class ForwardScheduler {
   using Clock = std::chrono::steady_clock;
   // How long a step waits for late turns, from the time of the last one.
   using JoinTime = std::function<Clock::duration(Clock::duration step_time)>;
+  using Now = std::function<Clock::time_point()>;
   // A quarter of it, at most kJoinTimeMax.
   static Clock::duration DefaultJoinTime(Clock::duration step_time);
 
   // Borrows the model, which outlives it and is loaded for passes of `chunk_tokens_max` tokens.
   ForwardScheduler(Model& model, std::int64_t chunk_tokens_max,
-                   JoinTime join_time = DefaultJoinTime);
+                   JoinTime join_time = DefaultJoinTime, Now now = Clock::now);
   ~ForwardScheduler() = default;
   ForwardScheduler(const ForwardScheduler&) = delete;
   ForwardScheduler& operator=(const ForwardScheduler&) = delete;
@@ -106,6 +107,7 @@ class ForwardScheduler {
   const std::int64_t step_tokens_max_;  // of the steps computed together
   PassScratch scratch_;
   const JoinTime join_time_;
+  const Now now_;
   mutable Mutex mutex_;
   CondVar changed_;
   bool computing_ CAIRN_GUARDED_BY(mutex_) = false;

@@ -22,6 +22,7 @@ AttachedSession::AttachedSession(EngineContext& context, SessionId id, LoadedSta
       pools_(std::move(loaded.pools)),
       co_fetches_(std::move(loaded.co_fetches)),
       hot_clusters_(row_.layout.layer_count),
+      stage_budget_(context.options.layer_time_max),
       applied_(row_.op_seq),
       policy_(std::move(loaded.policy)),
       tail_tokens_(std::move(loaded.tail_tokens)),

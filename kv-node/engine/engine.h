@@ -83,6 +83,8 @@ struct EngineOptions {
   // What the device reads a second at most, as it was measured: the bound of what a layer hint
   // stages. 0: unknown, and layer hints stage nothing.
   std::int64_t device_bytes_per_second = 0;
+  // The longest time between two layer hints of a session that is taken for the time of a layer.
+  std::chrono::milliseconds layer_time_max{1000};
   // Whether two parts share a pool. False: one part a pool; what shares one already stays as it is.
   bool pool_sharing = true;
   // False for a memory-only engine: no flush, no durable epochs.

@@ -75,7 +75,7 @@ std::int64_t StageBudget::OnHint(std::chrono::steady_clock::time_point now, std:
                                  std::int64_t bytes_per_second) {
   const auto passed = now - last_hint_;
   const auto read = static_cast<double>(read_bytes - last_read_bytes_);
-  const bool counts = has_hint_ && passed <= kLayerTimeMax;
+  const bool counts = has_hint_ && passed <= layer_time_max_;
   has_hint_ = true;
   last_hint_ = now;
   last_read_bytes_ = read_bytes;

@@ -32,8 +32,6 @@ inline constexpr double kHeatHalfLife = 8;
 inline constexpr double kStageShareMin = 0.25;
 // Weight of the newest measurement.
 inline constexpr double kStageFollow = 0.125;
-// A longer time between two hints is a pause of the session and says nothing about its layers.
-inline constexpr std::chrono::milliseconds kLayerTimeMax{1000};
 
 class HotClusters {
  public:
@@ -61,6 +59,10 @@ class HotClusters {
 
 class StageBudget {
  public:
+  // A longer time between two hints is a pause of the session and says nothing about its layers.
+  explicit StageBudget(std::chrono::milliseconds layer_time_max)
+      : layer_time_max_(layer_time_max) {}
+
   // A hint comes; the session's fetches have read `read_bytes` of the device since its attach.
   // Returns the bytes that may be staged for it: 0 until a time was measured, and for an unknown
   // bandwidth (0).
@@ -68,6 +70,7 @@ class StageBudget {
                       std::int64_t bytes_per_second);
 
  private:
+  const std::chrono::milliseconds layer_time_max_;
   bool has_hint_ = false;
   bool has_time_ = false;
   std::chrono::steady_clock::time_point last_hint_;

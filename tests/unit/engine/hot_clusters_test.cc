@@ -75,7 +75,8 @@ class StageBudgetTest : public ::testing::Test {
     read_bytes_ += read_bytes;
     return budget_.OnHint(now_, read_bytes_, kBandwidth);
   }
-  StageBudget budget_;
+  static constexpr milliseconds kLayerTimeMax{1000};
+  StageBudget budget_{kLayerTimeMax};
   std::chrono::steady_clock::time_point now_{std::chrono::hours(5)};
   std::int64_t read_bytes_ = 0;
 };

@@ -1,5 +1,6 @@
 #include "compute-node/session/forward_scheduler.h"
 
+#include <atomic>
 #include <functional>
 #include <future>
 #include <memory>
@@ -163,16 +164,18 @@ TEST_F(ForwardSchedulerTest, ATurnThatIsLateIsWaitedForOnce) {
 // One turn computes while the other's step waits. Then the one that waited is due since long, but
 // waits for the other's next token all the same: from here on they step together.
 TEST_F(ForwardSchedulerTest, TwoGroupsThatAlternateBecomeOne) {
-  constexpr std::chrono::milliseconds kJoin{2000};
-  ForwardScheduler joining(model, 512, [&](auto) { return kJoin; });
+  constexpr std::chrono::hours kJoin{1};
+  std::atomic<std::chrono::hours> passed{std::chrono::hours(0)};
+  ForwardScheduler joining(
+      model, 512, [&](auto) { return kJoin; },
+      [&] { return ForwardScheduler::Clock::now() + passed.load(); });
   const auto first = NewTurn(joining);
   const auto second = NewTurn(joining);
   std::promise<void> began;
   first->in_first_layer = [&] {
     began.set_value();
     while (joining.waiting_step_count() == 0) std::this_thread::yield();
-    const auto due = ForwardScheduler::Clock::now() + kJoin;
-    while (ForwardScheduler::Clock::now() <= due) std::this_thread::yield();
+    passed = 2 * kJoin;
   };
   auto one = std::async(std::launch::async, [&] {
     EXPECT_TRUE(first->Run(1).ok());
