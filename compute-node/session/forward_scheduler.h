@@ -44,6 +44,7 @@ class ForwardScheduler {
   using Clock = std::chrono::steady_clock;
   // How long a step waits for late turns, from the time of the last one.
   using JoinTime = std::function<Clock::duration(Clock::duration step_time)>;
+  // May run ahead of the real one, by which waits end.
   using Now = std::function<Clock::time_point()>;
   // A quarter of it, at most kJoinTimeMax.
   static Clock::duration DefaultJoinTime(Clock::duration step_time);

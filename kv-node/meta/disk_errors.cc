@@ -13,7 +13,6 @@ void DiskErrors::Forget() {
 }
 
 void DiskErrors::OnBackgroundError(rocksdb::BackgroundErrorReason, rocksdb::Status* status) {
-  if (status->severity() < rocksdb::Status::Severity::kHardError) return;
   MutexLock lock(mutex_);
   if (worst_.ok() || status->severity() > worst_.severity()) worst_ = *status;
 }

@@ -1,8 +1,8 @@
 // DiskErrors notes what RocksDB's own threads, or a write, met on the disk, and keeps RocksDB from
-// mending it by itself: where a write of its log failed it would move one family after the other
+// mending it by itself. Where a write of its log failed it would move one family after the other
 // into tables and drop the log, and a process that ends on the way leaves a batch, which is in the
-// log, for some families and not for others. The store is opened anew instead, which takes the log
-// as a whole.
+// log, for some families and not for others. That may happen, too, while it mends an error that
+// came before. The store is opened anew instead, which takes the log as a whole.
 //
 // Threading: any thread.
 #pragma once
@@ -15,9 +15,9 @@ namespace cairn::kv {
 
 class DiskErrors : public rocksdb::EventListener {
  public:
-  // The worst since Forget() of those behind which RocksDB writes nothing; OK: none.
+  // Since Forget(); OK: none.
   rocksdb::Status worst();
-  // The database was opened anew.
+  // The database was closed.
   void Forget();
 
   void OnBackgroundError(rocksdb::BackgroundErrorReason reason, rocksdb::Status* status) override;

@@ -22,7 +22,7 @@ class MemtableGate : public rocksdb::EventListener {
   // Waits until flushes have brought the memtables below their budget. Gives up after some seconds,
   // or when a flush failed: the next write then tells why.
   void Wait();
-  // The database was opened anew.
+  // The database was closed.
   void ForgetFailure();
 
   void OnFlushCompleted(rocksdb::DB* db, const rocksdb::FlushJobInfo& info) override;

@@ -178,7 +178,6 @@ class MetaStore::Impl final : public RocksDbReader {
       // Who commits is answered by what the disk does now, not a second ago.
       const auto pause =
           group.empty() ? options_.recover_each : options_.recover_each / kCommitRecoverShare;
-      if (broken_.ok()) NoteDiskErrors();
       if (!broken_.ok() && std::chrono::steady_clock::now() >= failed_time_ + pause) Recover();
       if (group.empty()) {
         if (Stopping()) return;
@@ -231,15 +230,17 @@ class MetaStore::Impl final : public RocksDbReader {
     last.sequence_min = std::max(options_.sequence_min, latest_sequence());
     last.wrap_file_system = nullptr;  // only looks, at what is there
     absl::Status status = CheckSequence(last);
+    // Of what is open no more: what is opened may meet errors at once.
+    setup_.memtable_gate->ForgetFailure();
+    setup_.disk_errors->Forget();
     if (status.ok()) status = OpenFiles();
     if (!status.ok()) {
+      if (broken_.ok()) broken_ = status;
       LogError("metadata store not opened again path={} error=\"{}\"", options_.path,
                Message(status));
       return;
     }
     broken_ = absl::OkStatus();
-    setup_.memtable_gate->ForgetFailure();
-    setup_.disk_errors->Forget();
     {
       MutexLock lock(mutex_);
       ++stats_.recovered_count;
@@ -247,16 +248,16 @@ class MetaStore::Impl final : public RocksDbReader {
     LogInfo("metadata store goes on path={}", options_.path);
   }
 
-  // What RocksDB's threads met. Nobody was told of a failure yet, so opening anew comes first.
-  void NoteDiskErrors() {
+  // What RocksDB's threads met has it refuse the next commit, or hold one up later. While the disk
+  // cannot be written commits are tried all the same.
+  void RecoverFromDiskErrors() {
     const rocksdb::Status worst = setup_.disk_errors->worst();
-    if (!worst.ok()) Break(worst, {});
-  }
-
-  void Break(const rocksdb::Status& failed, std::chrono::steady_clock::time_point when) {
-    broken_ = Explained(failed);
-    LogError("metadata store failed error=\"{}\"", ToStd(broken_.message()));
-    failed_time_ = when;
+    if (worst.ok() || std::chrono::steady_clock::now() < failed_time_ + options_.recover_each) {
+      return;
+    }
+    LogError("metadata store failed error=\"{}\"",
+             Message(Explained(worst, "write the metadata store's tables")));
+    Recover();
   }
 
   // Whether the disk takes as much as opening the files may write. While it does not, the open
@@ -276,6 +277,7 @@ class MetaStore::Impl final : public RocksDbReader {
 
   absl::Status Write(const std::vector<Item>& group) {
     CAIRN_RETURN_IF_ERROR(LookAtPlace());
+    if (broken_.ok()) RecoverFromDiskErrors();
     if (!broken_.ok()) return broken_;
     rocksdb::WriteBatchWithIndex batch;
     for (const Item& item : group) {
@@ -288,11 +290,12 @@ class MetaStore::Impl final : public RocksDbReader {
     write.sync = !options_.in_memory;
     rocksdb::WriteBatch& changes = *batch.GetWriteBatch();
     const std::size_t bytes = changes.GetDataSize();
-    const rocksdb::Status written = db().Write(write, &changes);
-    if (written.ok()) {
+    broken_ = Explained(db().Write(write, &changes), "commit to the metadata store");
+    if (broken_.ok()) {
       durable_sequence_ = db().GetLatestSequenceNumber();
     } else {
-      Break(written, std::chrono::steady_clock::now());
+      LogError("metadata store failed error=\"{}\"", ToStd(broken_.message()));
+      failed_time_ = std::chrono::steady_clock::now();
     }
     MutexLock lock(mutex_);
     stats_.batch_count += static_cast<std::int64_t>(group.size());
@@ -302,8 +305,8 @@ class MetaStore::Impl final : public RocksDbReader {
   }
 
   // Every caller gets this answer until the files are opened anew, so it says what to do.
-  absl::Status Explained(const rocksdb::Status& failed) const {
-    absl::Status status = FromRocksDb(failed, "commit to the metadata store");
+  absl::Status Explained(const rocksdb::Status& failed, std::string_view what) const {
+    absl::Status status = FromRocksDb(failed, what);
     if (status.ok()) return status;
     std::string cure;  // that of a lack of descriptors is there already
     if (failed.IsNoSpace()) {

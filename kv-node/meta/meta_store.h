@@ -15,7 +15,8 @@
 //             and until then every later commit is refused with that first error: behind a commit
 //             that is OK all failed ones are there in full or not at all. The store opens
 //             them anew by itself, once they can be written again; reads go on meanwhile but for
-//             the moment of that.
+//             the moment of that. So it does, before a commit, where RocksDB's own threads met an
+//             error.
 #pragma once
 
 #include <chrono>
@@ -143,7 +144,7 @@ struct MetaStats {
   std::int64_t block_cache_bytes = 0;
   std::int64_t memtable_bytes = 0;
   std::int64_t table_reader_bytes = 0;
-  std::int64_t recovered_count = 0;   // how often the files were opened anew after a failed write
+  std::int64_t recovered_count = 0;   // how often the files were opened anew after an error
   std::int64_t lost_place_count = 0;  // how often they were found deleted, moved or replaced
 };
 

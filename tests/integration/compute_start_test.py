@@ -11,7 +11,7 @@ import unittest
 
 import daemons
 from daemons import Cairn, binary, wait_until
-from terminal import read_to_end
+from terminal import read_to_end, text_of
 
 NOBODY = 65534
 
@@ -122,7 +122,7 @@ class LogTest(unittest.TestCase):
                 status = process.wait(daemons.STOP_TIMEOUT_S)
             finally:
                 process.kill()
-            return status, read_to_end(terminal)
+            return status, text_of(read_to_end(terminal))
         finally:
             os.close(terminal)
 

@@ -24,7 +24,7 @@ class FullFlashTest(unittest.TestCase):
             cairn.generate("Mira", "--tokens", "3")
 
     def test_a_prompt_without_room_for_new_clusters_keeps_those_of_its_chunks(self):
-        for size_mib, fits in ((4, False), (16, True)):
+        for size_mib, fits in ((3, False), (16, True)):
             with self.subTest(size_mib=size_mib), \
                     Cairn(compute_config=CHUNKS + 'policy: "dynakv"\n', extent_file_bytes=size_mib << 20) as cairn:
                 said = cairn.generate(QUESTION, "--file", cairn.short_text(), "--stop", "\n")

@@ -13,31 +13,37 @@ TIMEOUT_S = 60
 PIECE_BYTES = 4096
 
 
-def read_shown(fd, timeout_s):
-    """-> what a terminal shows next, "" where nothing came in time, None where nobody has its other end any more."""
+def read_piece(fd, timeout_s):
+    """-> what a terminal shows next, b"" where nothing came in time, None where nobody has its other end any more."""
     if not select.select([fd], [], [], timeout_s)[0]:
-        return ""
+        return b""
     try:
-        return os.read(fd, 1 << 16).decode(errors="replace").replace("\r\n", "\n")
+        return os.read(fd, 1 << 16)
+    except BlockingIOError:
+        return b""
     except OSError:
         return None
 
 
 def read_to_end(fd):
     """-> all that is left to show. The kernel hands over what was written in pieces, some behind the writer's end."""
-    shown = ""
+    shown = b""
     end = time.monotonic() + TIMEOUT_S
-    while (more := read_shown(fd, 0.1)) is not None:
-        shown += more
+    while (piece := read_piece(fd, 0.1)) is not None:
+        shown += piece
         assert time.monotonic() < end, f"somebody still has the terminal open; shown: {shown[-500:]!r}"
     return shown
+
+
+def text_of(shown):
+    return shown.decode(errors="replace").replace("\r\n", "\n")
 
 
 class Terminal:
     """Runs a command with a terminal as its standard streams and as its controlling terminal."""
 
     def __init__(self, command, env, rows=24, columns=80):
-        self.shown = ""  # all that was written to it so far
+        self._bytes = b""  # all that was written to it so far
         self._taken = 0  # of that, what wait_for has found
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
@@ -62,8 +68,12 @@ class Terminal:
     def resize(self, rows, columns):
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
+    @property
+    def shown(self):
+        return text_of(self._bytes)
+
     def _read(self, timeout_s):
-        self.shown += read_shown(self.fd, timeout_s) or ""
+        self._bytes += read_piece(self.fd, timeout_s) or b""
 
     def send(self, keys):
         """As fast as the terminal takes them."""
@@ -102,7 +112,7 @@ class Terminal:
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
-                self.shown += read_to_end(self.fd)
+                self._bytes += read_to_end(self.fd)
                 self.status = os.waitstatus_to_exitcode(status)
                 return self.status
             assert time.monotonic() < end, f"the program has not ended; shown: {self.shown[-500:]!r}"

@@ -250,11 +250,6 @@ void UnsyncedFs::FailNextSyncOf(const std::string& part, bool disk_full) {
   disk_full_ = disk_full;
 }
 
-bool UnsyncedFs::will_fail_sync() {
-  MutexLock lock(mutex_);
-  return !fail_sync_of_.empty();
-}
-
 std::int64_t UnsyncedFs::log_sync_count() {
   MutexLock lock(mutex_);
   return log_sync_count_;

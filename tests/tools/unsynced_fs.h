@@ -46,8 +46,6 @@ class UnsyncedFs : public rocksdb::FileSystemWrapper {
   void FillDisk();
   void BreakDisk();
   void MendDisk();
-  // Whether one that was to fail still is.
-  bool will_fail_sync();
   // Syncs of logs that were asked for.
   std::int64_t log_sync_count();
   // Bytes that the power cut took away.

@@ -396,13 +396,16 @@ constexpr std::int64_t kHighBandwidth = std::int64_t{1} << 50;
 
 class EngineLayerHintTest : public EnginePrefetchTest {
  protected:
-  // Clusters 1 to 8 of all three layers were fetched once. Two layers fill the cache: those of
-  // layer 0 have left it.
-  void FetchAllLayers(std::int64_t bytes_per_second) {
+  static EngineOptions Options(std::int64_t bytes_per_second) {
     EngineOptions options;
     options.device_bytes_per_second = bytes_per_second;
     options.layer_time_max = std::chrono::hours(1);  // however busy the machine is
-    Start(options);
+    return options;
+  }
+  // Clusters 1 to 8 of all three layers were fetched once. Two layers fill the cache: those of
+  // layer 0 have left it.
+  void FetchAllLayers(std::int64_t bytes_per_second) {
+    Start(Options(bytes_per_second));
     Store(8);
     for (std::int32_t layer = 0; layer < 3; ++layer) ASSERT_TRUE(Read(1, 8, layer).ok());
     ASSERT_EQ(Stats().cache_hit_count, 0);
@@ -456,9 +459,7 @@ TEST_F(EngineLayerHintTest, SwitchedOffOrForNoLayerAHintDoesNothing) {
 }
 
 TEST_F(EngineLayerHintTest, WhatIsLeasedStaysAlsoWhenItsLayerIsDone) {
-  EngineOptions options;
-  options.device_bytes_per_second = kHighBandwidth;
-  Start(options);
+  Start(Options(kHighBandwidth));
   Store(8);
   ASSERT_TRUE(Read(1, 8, 0).ok());
   std::vector<absl::StatusOr<ReadReply>> held;
