@@ -189,11 +189,11 @@ absl::Status ReadPrompt(const Json& body, v1::GenerateRequest& request) {
     request.set_text(prompt->front().get<std::string>());
     return absl::OkStatus();
   }
-  const Json& ids = prompt->size() == 1 && prompt->front().is_array() ? prompt->front() : *prompt;
-  for (const Json& id : ids) {
-    if (id.is_string() || id.is_array()) {
-      return FieldError("prompt", "several prompts are not supported: send a request for each");
-    }
+  const bool of_prompts = prompt->front().is_string() || prompt->front().is_array();
+  if (of_prompts && prompt->size() > 1) {
+    return FieldError("prompt", "several prompts are not supported: send a request for each");
+  }
+  for (const Json& id : of_prompts ? prompt->front() : *prompt) {
     if (!IsTokenId(id)) {
       return FieldError("prompt", "its token ids must be whole numbers from 0");
     }

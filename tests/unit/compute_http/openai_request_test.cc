@@ -5,6 +5,7 @@
 #include "compute-node/http/api_error.h"
 #include "compute-node/http/json.h"
 #include "compute-node/http/json_reader.h"
+#include "tests/tools/says.h"
 
 namespace cairn::compute {
 namespace {
@@ -118,6 +119,16 @@ TEST(OpenAiRequestTest, APromptIsTextOrTokensOfOneGeneration) {
     const std::string field =
         Refused(ApiKind::kCompletion, fmt::format(R"({{"prompt": {}}})", prompt));
     EXPECT_EQ(field, prompt == std::string("[[]]") ? "(taken)" : "prompt") << prompt;
+  }
+  const auto says_several = [](const char* prompt) {
+    const auto request = Parse(ApiKind::kCompletion, fmt::format(R"({{"prompt": {}}})", prompt));
+    return test::Says(request.status(), "several prompts");
+  };
+  for (const char* prompt : {R"(["a", "b"])", R"(["a", 1])", "[[1], [2]]", "[[1], 2]"}) {
+    EXPECT_TRUE(says_several(prompt)) << prompt;
+  }
+  for (const char* prompt : {R"([1, "a"])", R"([["a"]])", "[1, [2]]", "[-1]"}) {
+    EXPECT_FALSE(says_several(prompt)) << prompt;
   }
 }
 
