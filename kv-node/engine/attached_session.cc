@@ -57,7 +57,7 @@ Attachment AttachedSession::attachment() const {
 bool AttachedSession::TakeUnbound(const AttachAttempt& attempt) {
   if (bound() || failed_) return false;
   row_.owner = attempt;
-  unbound_since_ = std::chrono::steady_clock::now();
+  unbound_since_ = context_.now;
   return true;
 }
 

@@ -73,7 +73,7 @@ class AttachedSession {
   bool failed() const { return failed_; }
   bool bound() const { return observer_ != nullptr; }
   // Since when it has waited for its channel.
-  std::chrono::steady_clock::time_point unbound_since() const { return unbound_since_; }
+  EngineTime unbound_since() const { return unbound_since_; }
   // Gives the attachment, to which no channel came, to a later attempt of its owner. False: there
   // is a channel, or it has failed.
   bool TakeUnbound(const AttachAttempt& attempt);
@@ -325,7 +325,7 @@ class AttachedSession {
   SessionRow row_;          // as committed, but for the owner's attempts behind this attach
   SegmentRow segment_row_;  // of the open segment
   const std::int64_t policy_token_count_;
-  std::chrono::steady_clock::time_point unbound_since_ = std::chrono::steady_clock::now();
+  EngineTime unbound_since_ = context_.now;
   std::unique_ptr<SessionState> state_;
   std::shared_ptr<PoolTable> pools_;  // of the open segment
   CoFetches co_fetches_;

@@ -4,11 +4,9 @@
 #include <chrono>
 
 #include "common/base/check.h"
-#include "common/base/random_bytes.h"
-#include "common/base/thread.h"
 #include "common/log/log.h"
 #include "kv-node/engine/allocation.h"
-#include "kv-node/engine/engine_impl.h"
+#include "kv-node/engine/engine_core.h"
 #include "kv-node/engine/session_list.h"
 #include "kv-node/layout/superblock.h"
 
@@ -19,7 +17,7 @@ namespace {
 // asking the engine thread.
 class EngineChannel final : public Channel {
  public:
-  EngineChannel(EngineImpl& engine, SessionId session, Epoch epoch,
+  EngineChannel(EngineCore& engine, SessionId session, Epoch epoch,
                 std::shared_ptr<std::atomic<std::int32_t>> queued)
       : engine_(engine), session_(session), epoch_(epoch), queued_(std::move(queued)) {}
   ~EngineChannel() override { engine_.PostDetach(session_, epoch_); }
@@ -46,7 +44,7 @@ class EngineChannel final : public Channel {
     return true;
   }
 
-  EngineImpl& engine_;
+  EngineCore& engine_;
   const SessionId session_;
   const Epoch epoch_;
   const std::shared_ptr<std::atomic<std::int32_t>> queued_;
@@ -117,20 +115,10 @@ absl::Status EngineOptions::Validate() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options,
-                                                     const StoreId& store_id,
-                                                     std::unique_ptr<Device> device,
-                                                     std::unique_ptr<MetaStore> meta) {
-  CAIRN_RETURN_IF_ERROR(options.Validate());
-  auto engine = std::make_unique<EngineImpl>(options, store_id, std::move(device), std::move(meta));
-  CAIRN_RETURN_IF_ERROR(engine->Prepare());
-  engine->Start();
-  return engine;
-}
-
-EngineImpl::EngineImpl(const EngineOptions& options, const StoreId& store_id,
-                       std::unique_ptr<Device> device, std::unique_ptr<MetaStore> meta)
-    : device_(std::move(device)), meta_(std::move(meta)) {
+EngineCore::EngineCore(const EngineOptions& options, const StoreId& store_id, EngineWorld world)
+    : device_(std::move(world.device)),
+      meta_(std::move(world.meta)),
+      random_bytes_(std::move(world.random_bytes)) {
   context_.options = options;
   context_.store_id = store_id;
   context_.free_map = std::make_shared<FreeMap>(device_->size_bytes() / kPageBytes, kFirstDataPage);
@@ -156,7 +144,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, const StoreId& store_id,
   context_.post = [this](Task task) { Post(std::move(task)); };
 }
 
-absl::Status EngineImpl::Prepare() {
+absl::Status EngineCore::Prepare(EngineTime now) {
+  context_.now = now;
   MetaReader& reader = meta_->reader();
   std::int64_t largest_id = 0;  // that a row shows to be in use
   CAIRN_RETURN_IF_ERROR(LoadAllocation(reader, *context_.free_map,
@@ -192,22 +181,19 @@ absl::Status EngineImpl::Prepare() {
   return absl::OkStatus();
 }
 
-void EngineImpl::Start() {
-  thread_ = StartThread("kv-engine", [this] { Run(); });
+EngineCore::~EngineCore() {
+  meta_.reset();  // what it still tells goes to the inbox
 }
 
-EngineImpl::~EngineImpl() {
-  if (!thread_.joinable()) return;
+void EngineCore::StartStop() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
   }
   device_->Wake();
-  thread_.join();
-  meta_.reset();  // what it still tells goes to the inbox
 }
 
-void EngineImpl::Post(Task task) {
+void EngineCore::Post(Task task) {
   {
     MutexLock lock(mutex_);
     inbox_.push_back(std::move(task));
@@ -215,7 +201,7 @@ void EngineImpl::Post(Task task) {
   device_->Wake();
 }
 
-bool EngineImpl::RunInbox() {
+bool EngineCore::RunInbox() {
   std::vector<Task> tasks;
   {
     MutexLock lock(mutex_);
@@ -225,57 +211,63 @@ bool EngineImpl::RunInbox() {
   return !tasks.empty();
 }
 
-void EngineImpl::Run() {
-  constexpr std::chrono::microseconds kWaitMax{100000};  // a lost wake-up costs this much, no more
-  while (true) {
-    bool busy = RunInbox();
-    busy = context_.io->RunReady() || busy;
-    LookForLate();
-    for (auto& [id, session] : attached_) session->Pump();
-    if (context_.may_settle_doubts) SettleDoubts();
-    // Placing has the lowest priority but one: only while the device has nothing else to do.
-    if (!busy && device_->in_flight_count() == 0) {
-      for (auto& [id, session] : attached_) busy = session->PlaceAtIdle() || busy;
-      if (!busy && IsTimeToDefragment()) busy = defragmenter_->Step();
-    }
-    dram_peak_bytes_ = std::max(dram_peak_bytes_, DramUsedBytes());
-    if (!busy && HasStopped()) return;  // nothing would end the wait
-    device_->Poll(busy ? std::chrono::microseconds(0) : kWaitMax);
-    if (Stopping()) {
-      while (!attached_.empty()) {
-        StopSession(attached_.begin()->first, Unavailable("the KV node is stopping"), [] {});
-      }
-    }
+bool EngineCore::RunOnce(EngineTime now, std::chrono::microseconds wait_max) {
+  context_.now = now;
+  bool busy = RunInbox();
+  busy = context_.io->RunReady() || busy;
+  LookForLate();
+  for (auto& [id, session] : attached_) session->Pump();
+  if (context_.may_settle_doubts) SettleDoubts();
+  // Placing has the lowest priority but one: only while the device has nothing else to do.
+  if (!busy && device_->in_flight_count() == 0) {
+    busy = PlaceAtIdle();
+    if (!busy && IsTimeToDefragment()) busy = defragmenter_->Step();
+  }
+  dram_peak_bytes_ = std::max(dram_peak_bytes_, DramUsedBytes());
+  if (!busy && HasStopped()) return false;  // nothing would end the wait
+  const int completed_count = device_->Poll(busy ? std::chrono::microseconds(0) : wait_max);
+  if (Stopping()) StopAttached();
+  return busy || completed_count > 0;
+}
+
+bool EngineCore::PlaceAtIdle() {
+  bool busy = false;
+  for (auto& [id, session] : attached_) busy = session->PlaceAtIdle() || busy;
+  return busy;
+}
+
+void EngineCore::StopAttached() {
+  while (!attached_.empty()) {
+    StopSession(attached_.begin()->first, Unavailable("the KV node is stopping"), [] {});
   }
 }
 
-void EngineImpl::LookForLate() {
+void EngineCore::LookForLate() {
   constexpr std::chrono::milliseconds kInterval{100};
-  const auto now = std::chrono::steady_clock::now();
-  if (now < next_look_) return;
-  next_look_ = now + kInterval;
+  if (context_.now < next_look_) return;
+  next_look_ = context_.now + kInterval;
   StopLateUnbound();
   DeleteAbandoned();
 }
 
-bool EngineImpl::HasStopped() {
+bool EngineCore::HasStopped() {
   const bool moving = defragmenter_ != nullptr && defragmenter_->active();
   return Stopping() && attached_.empty() && ending_.empty() && serial_.empty() && !moving &&
          device_->in_flight_count() == 0;
 }
 
-bool EngineImpl::IsTimeToDefragment() {
+bool EngineCore::IsTimeToDefragment() {
   return defragmenter_ != nullptr && !Stopping() &&
-         std::chrono::steady_clock::now() - last_operation_ >= context_.options.defragment_idle;
+         context_.now - last_operation_ >= context_.options.defragment_idle;
 }
 
-bool EngineImpl::Stopping() {
+bool EngineCore::Stopping() {
   MutexLock lock(mutex_);
   return stopping_ && inbox_.empty();
 }
 
 template <typename T, typename Fn>
-void EngineImpl::PostRequest(Callback<T> done, Fn&& fn) {
+void EngineCore::PostRequest(Callback<T> done, Fn&& fn) {
   {
     MutexLock lock(mutex_);
     if (request_count_ < kInboxMax && !stopping_) {
@@ -297,32 +289,32 @@ void EngineImpl::PostRequest(Callback<T> done, Fn&& fn) {
   }
 }
 
-void EngineImpl::PostOperation(SessionId session, Epoch epoch, QueuedOperation operation) {
+void EngineCore::PostOperation(SessionId session, Epoch epoch, QueuedOperation operation) {
   // Bounded by kChannelQueueMax for each channel. A std::function must be copyable, an operation is
   // not cheap to copy.
   auto shared = std::make_shared<QueuedOperation>(std::move(operation));
   Post([this, session, epoch, shared] {
     // Rule 12: the epoch is checked when the operation is applied; an ended channel has been told
     // so.
-    last_operation_ = std::chrono::steady_clock::now();
+    last_operation_ = context_.now;
     if (AttachedSession* attached = Find(session, epoch)) attached->Enqueue(std::move(*shared));
   });
 }
 
-void EngineImpl::PostDetach(SessionId session, Epoch epoch) {
+void EngineCore::PostDetach(SessionId session, Epoch epoch) {
   Post([this, session, epoch] {
     if (Find(session, epoch) == nullptr) return;
     StopSession(session, Cancelled("the channel was closed"), [] {});
   });
 }
 
-AttachedSession* EngineImpl::Find(SessionId session, Epoch epoch) {
+AttachedSession* EngineCore::Find(SessionId session, Epoch epoch) {
   const auto found = attached_.find(session);
   if (found == attached_.end() || found->second->epoch() != epoch) return nullptr;
   return found->second.get();
 }
 
-void EngineImpl::StopSession(SessionId session, const absl::Status& why, Task then) {
+void EngineCore::StopSession(SessionId session, const absl::Status& why, Task then) {
   const auto found = attached_.find(session);
   if (found == attached_.end()) {
     if (!ending_.contains(session)) return then();
@@ -338,7 +330,7 @@ void EngineImpl::StopSession(SessionId session, const absl::Status& why, Task th
   });
 }
 
-void EngineImpl::EndAttachment(SessionId session) {
+void EngineCore::EndAttachment(SessionId session) {
   const auto ended = ending_.find(session);
   NoteUnattached(session, ended->second->row().lifetime);
   ending_.erase(ended);
@@ -348,18 +340,18 @@ void EngineImpl::EndAttachment(SessionId session) {
   if (attached_.empty() && ending_.empty()) context_.cache->Trim();
 }
 
-std::vector<std::shared_ptr<const ArenaGranule>> EngineImpl::ArenaGranules() const {
+std::vector<std::shared_ptr<const ArenaGranule>> EngineCore::ArenaGranules() const {
   if (context_.cache == nullptr) return {};
   return context_.cache->arena().granules();
 }
 
-void EngineImpl::Serialise(SessionId session, Task task) {
+void EngineCore::Serialise(SessionId session, Task task) {
   std::deque<Task>& waiting = serial_[session];
   waiting.push_back(std::move(task));
   if (waiting.size() == 1) waiting.front()();
 }
 
-void EngineImpl::EndSerial(SessionId session) {
+void EngineCore::EndSerial(SessionId session) {
   // Behind the callback that is running now, so that a chain of operations does not nest.
   Post([this, session] {
     std::deque<Task>& waiting = serial_[session];
@@ -373,17 +365,17 @@ void EngineImpl::EndSerial(SessionId session) {
 }
 
 template <typename T>
-Callback<T> EngineImpl::EndingSerial(SessionId session, Callback<T> done) {
+Callback<T> EngineCore::EndingSerial(SessionId session, Callback<T> done) {
   return [this, session, done = std::move(done)](absl::StatusOr<T> result) {
     EndSerial(session);
     done(std::move(result));
   };
 }
 // Used by other files, too.
-template Callback<std::monostate> EngineImpl::EndingSerial(SessionId session,
+template Callback<std::monostate> EngineCore::EndingSerial(SessionId session,
                                                            Callback<std::monostate> done);
 
-void EngineImpl::PostAttach(AttachRequest request, Callback<Attachment> done) {
+void EngineCore::PostAttach(AttachRequest request, Callback<Attachment> done) {
   PostRequest(std::move(done),
               [this, request = std::move(request)](const Callback<Attachment>& cb) {
                 const SessionId session = request.session.id;
@@ -393,7 +385,7 @@ void EngineImpl::PostAttach(AttachRequest request, Callback<Attachment> done) {
               });
 }
 
-void EngineImpl::CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) {
+void EngineCore::CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) {
   PostRequest(std::move(done), [this, session, epoch](const Callback<std::monostate>& cb) {
     const auto found = attached_.find(session);
     if (found != attached_.end() && found->second->epoch() != epoch) {
@@ -404,7 +396,7 @@ void EngineImpl::CloseSession(SessionId session, Epoch epoch, Callback<std::mono
   });
 }
 
-void EngineImpl::DeleteSession(SessionRef session, Callback<std::monostate> done) {
+void EngineCore::DeleteSession(SessionRef session, Callback<std::monostate> done) {
   PostRequest(std::move(done), [this, session](const Callback<std::monostate>& cb) {
     if (session.id == kTreeLock) return cb(NotFound("session {} is not in the store", session.id));
     if (std::ssize(deletions_) >= kInboxMax) {
@@ -415,7 +407,7 @@ void EngineImpl::DeleteSession(SessionRef session, Callback<std::monostate> done
   });
 }
 
-void EngineImpl::SealSession(SessionRef session, Callback<SealedSegment> done) {
+void EngineCore::SealSession(SessionRef session, Callback<SealedSegment> done) {
   PostRequest(std::move(done), [this, session](const Callback<SealedSegment>& cb) {
     Serialise(session.id, [this, session, cb] {
       StartSeal(session, EndingSerial<SealedSegment>(session.id, cb));
@@ -423,7 +415,7 @@ void EngineImpl::SealSession(SessionRef session, Callback<SealedSegment> done) {
   });
 }
 
-void EngineImpl::SupersedeSession(Supersession request, Callback<std::monostate> done) {
+void EngineCore::SupersedeSession(Supersession request, Callback<std::monostate> done) {
   PostRequest(std::move(done), [this, request](const Callback<std::monostate>& cb) {
     const SessionId session = request.session.id;
     const SessionId replacement = request.replacement.id;
@@ -444,8 +436,8 @@ void EngineImpl::SupersedeSession(Supersession request, Callback<std::monostate>
   });
 }
 
-void EngineImpl::Create(CreateSession request, Callback<SessionRef> done) {
-  if (request.uid.empty()) request.uid = RandomBytes(kUidBytes);
+void EngineCore::Create(CreateSession request, Callback<SessionRef> done) {
+  if (request.uid.empty()) request.uid = random_bytes_(kUidBytes);
   PostRequest(std::move(done), [this, request = std::move(request)](Callback<SessionRef> cb) {
     if (!creations_.Begin(request.uid, cb)) return;
     cb = [this, uid = request.uid, cb = std::move(cb)](const absl::StatusOr<SessionRef>& created) {
@@ -459,7 +451,7 @@ void EngineImpl::Create(CreateSession request, Callback<SessionRef> done) {
   });
 }
 
-void EngineImpl::ListSessions(ListDetail detail, Callback<std::vector<SessionInfo>> done) {
+void EngineCore::ListSessions(ListDetail detail, Callback<std::vector<SessionInfo>> done) {
   PostRequest(std::move(done), [this, detail](const Callback<std::vector<SessionInfo>>& cb) {
     using Infos = std::vector<SessionInfo>;
     context_.Load<Infos>([detail](MetaReader& reader) { return LoadSessionInfos(reader, detail); },
@@ -473,11 +465,11 @@ void EngineImpl::ListSessions(ListDetail detail, Callback<std::vector<SessionInf
   });
 }
 
-void EngineImpl::GetStats(Callback<KvStats> done) {
+void EngineCore::GetStats(Callback<KvStats> done) {
   PostRequest(std::move(done), [this](const Callback<KvStats>& cb) { cb(Stats()); });
 }
 
-void EngineImpl::Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
+void EngineCore::Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
                         Callback<std::shared_ptr<Channel>> done) {
   PostRequest(std::move(done), [this, session, epoch, observer = std::move(observer)](
                                    const Callback<std::shared_ptr<Channel>>& cb) {

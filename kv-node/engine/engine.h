@@ -21,6 +21,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/base/random_bytes.h"
 #include "common/base/status.h"
 #include "common/kv/messages.h"
 #include "kv-node/cache/arena.h"
@@ -133,15 +134,24 @@ inline constexpr std::int32_t kInboxMax = 4096;
 // Below this a fetch of a few large parts has no room.
 inline constexpr std::int64_t kArenaBytesMin = std::int64_t{1} << 20;
 
+using EngineTime = std::chrono::steady_clock::time_point;
+
+// What an engine has from outside, beside its options.
+struct EngineWorld {
+  // Positioned so that page 0 and 1 are the superblock's.
+  std::unique_ptr<Device> device;
+  std::unique_ptr<MetaStore> meta;
+  // Bytes that nobody guesses: of uids.
+  std::function<std::string(std::int64_t byte_count)> random_bytes = RandomBytes;
+};
+
 template <typename T>
 using Callback = std::function<void(absl::StatusOr<T>)>;
 
 class Engine {
  public:
   // Rebuilds the free map from the allocation records; FAILED_PRECONDITION if two of them overlap.
-  // `device` must be positioned so that page 0 and 1 are the superblock's. Starts the engine
-  // thread.
-  // `store_id` is the superblock's: checksums are seeded with it.
+  // Starts the engine thread. `store_id` is the superblock's: checksums are seeded with it.
   static absl::StatusOr<std::unique_ptr<Engine>> Open(const EngineOptions& options,
                                                       const StoreId& store_id,
                                                       std::unique_ptr<Device> device,

@@ -3,17 +3,16 @@
 #include <utility>
 
 #include "common/base/heap.h"
-#include "common/base/random_bytes.h"
 #include "common/log/log.h"
-#include "kv-node/engine/engine_impl.h"
+#include "kv-node/engine/engine_core.h"
 
 namespace cairn::kv {
 
-bool EngineImpl::AttachRequest::IsOfOwnerOf(const SessionRow& row) const {
+bool EngineCore::AttachRequest::IsOfOwnerOf(const SessionRow& row) const {
   return !attempt.owner.empty() && attempt.owner == row.owner.owner;
 }
 
-absl::Status EngineImpl::AttachRequest::Check(const SessionRow& row) const {
+absl::Status EngineCore::AttachRequest::Check(const SessionRow& row) const {
   CAIRN_RETURN_IF_ERROR(CheckUid(session, row));
   // Calls may overtake each other on their way here: the owner has given up those before its last.
   if (IsOfOwnerOf(row) && attempt.number <= row.owner.number) {
@@ -25,7 +24,7 @@ absl::Status EngineImpl::AttachRequest::Check(const SessionRow& row) const {
 }
 
 // Rule 13.
-absl::Status EngineImpl::AttachRequest::CheckLost(const SessionRow& row) const {
+absl::Status EngineCore::AttachRequest::CheckLost(const SessionRow& row) const {
   const bool is_last = attempt.owner.empty() ? row.epoch == lost->epoch : IsOfOwnerOf(row);
   if (!is_last) {
     return FailedPrecondition("session {} has epoch {}, of another owner than epoch {}", session.id,
@@ -39,19 +38,19 @@ absl::Status EngineImpl::AttachRequest::CheckLost(const SessionRow& row) const {
       session.id, row.op_seq, lost->op_seq, row.token_count);
 }
 
-void EngineImpl::OpenSession(OpenRequest request, Callback<Attachment> done) {
+void EngineCore::OpenSession(OpenRequest request, Callback<Attachment> done) {
   PostAttach({std::move(request.session), std::move(request.attempt), std::nullopt},
              std::move(done));
 }
 
-void EngineImpl::ResumeSession(ResumeRequest request, Callback<Attachment> done) {
+void EngineCore::ResumeSession(ResumeRequest request, Callback<Attachment> done) {
   PostAttach({{request.session_id, ""},
               std::move(request.attempt),
               AttachRequest::Lost{request.epoch, request.op_seq}},
              std::move(done));
 }
 
-void EngineImpl::StartAttach(const AttachRequest& request, const Callback<Attachment>& done) {
+void EngineCore::StartAttach(const AttachRequest& request, const Callback<Attachment>& done) {
   const SessionId session = request.session.id;
   const auto attached = attached_.find(session);
   if (attached != attached_.end()) {
@@ -91,14 +90,14 @@ void EngineImpl::StartAttach(const AttachRequest& request, const Callback<Attach
               });
 }
 
-void EngineImpl::FinishAttach(const AttachRequest& request, LoadedState loaded,
+void EngineCore::FinishAttach(const AttachRequest& request, LoadedState loaded,
                               const Callback<Attachment>& done) {
   const absl::Status may = request.Check(loaded.row);
   if (!may.ok()) return done(may);
   const SessionId session = request.session.id;
   loaded.row.epoch = Epoch(loaded.row.epoch.value() + 1);
   loaded.row.owner = request.attempt;
-  if (loaded.row.uid.empty()) loaded.row.uid = RandomBytes(kUidBytes);
+  if (loaded.row.uid.empty()) loaded.row.uid = random_bytes_(kUidBytes);
   MetaBatch batch;
   batch.Put(Family::kSessions, SessionKeyBytes(session), EncodeSessionRow(loaded.row));
   auto shared = std::make_shared<LoadedState>(std::move(loaded));
@@ -117,7 +116,7 @@ void EngineImpl::FinishAttach(const AttachRequest& request, LoadedState loaded,
   });
 }
 
-bool EngineImpl::StopUnbound(SessionId except) {
+bool EngineCore::StopUnbound(SessionId except) {
   for (const auto& [id, session] : attached_) {
     if (id == except || session->bound()) continue;
     StopSession(id, Cancelled("the channel did not come"), [] {});
@@ -126,8 +125,8 @@ bool EngineImpl::StopUnbound(SessionId except) {
   return false;
 }
 
-void EngineImpl::StopLateUnbound() {
-  const auto made_before = std::chrono::steady_clock::now() - context_.options.channel_wait_max;
+void EngineCore::StopLateUnbound() {
+  const auto made_before = context_.now - context_.options.channel_wait_max;
   std::vector<SessionId> late;
   for (const auto& [id, session] : attached_) {
     if (!session->bound() && session->unbound_since() <= made_before) late.push_back(id);

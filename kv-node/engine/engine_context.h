@@ -24,6 +24,7 @@ struct EngineContext {
   std::unique_ptr<SlotCache> cache;  // null: without an arena
   MetaStore* meta = nullptr;
   std::unique_ptr<IdSource> ids;
+  EngineTime now{};  // of the pass that runs
   // Runs a function on the engine thread; from any thread, never refused: for completions, whose
   // number the engine bounds.
   std::function<void(std::function<void()>)> post;

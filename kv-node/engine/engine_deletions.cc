@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/log/log.h"
-#include "kv-node/engine/engine_impl.h"
+#include "kv-node/engine/engine_core.h"
 #include "kv-node/engine/segment_tree.h"
 
 namespace cairn::kv {
@@ -15,7 +15,7 @@ constexpr std::size_t kDeletionsTogetherMax = 64;
 
 }  // namespace
 
-struct EngineImpl::Deletion {
+struct EngineCore::Deletion {
   SessionRef session;
   Callback<std::monostate> done;
   absl::Status found;
@@ -25,19 +25,19 @@ struct EngineImpl::Deletion {
   absl::Status Find(MetaReader& reader, SegmentTree& tree);
 };
 
-absl::Status EngineImpl::Deletion::Find(MetaReader& reader, SegmentTree& tree) {
+absl::Status EngineCore::Deletion::Find(MetaReader& reader, SegmentTree& tree) {
   CAIRN_ASSIGN_OR_RETURN(const SessionRow row, LoadSessionRow(reader, session.id));
   CAIRN_RETURN_IF_ERROR(CheckUid(session, row));
   CAIRN_ASSIGN_OR_RETURN(freed, TakeOffUnneeded(reader, row.segment, tree));
   return absl::OkStatus();
 }
 
-struct EngineImpl::Deletions {
+struct EngineCore::Deletions {
   std::vector<Deletion> all;
   std::size_t open_count = 0;  // whose attachment has not ended
 };
 
-void EngineImpl::StartDeletions() {
+void EngineCore::StartDeletions() {
   // Behind forks: they ask, too, who needs a segment.
   Serialise(kTreeLock, [this] {
     auto together = std::make_shared<Deletions>();
@@ -62,14 +62,14 @@ void EngineImpl::StartDeletions() {
   });
 }
 
-void EngineImpl::StartDelete(const SessionRef& session, Callback<std::monostate> done) {
+void EngineCore::StartDelete(const SessionRef& session, Callback<std::monostate> done) {
   auto together = std::make_shared<Deletions>();
   together->all.push_back({session, std::move(done), {}, {}});
   together->open_count = 1;
   StopDeleted(together, 0);
 }
 
-void EngineImpl::StopDeleted(const DeletionsRef& together, std::size_t index) {
+void EngineCore::StopDeleted(const DeletionsRef& together, std::size_t index) {
   Deletion& deletion = together->all[index];
   const auto next = [this, together] {
     if (--together->open_count == 0) FindDeletions(together);
@@ -83,7 +83,7 @@ void EngineImpl::StopDeleted(const DeletionsRef& together, std::size_t index) {
   StopSession(deletion.session.id, NotFound("session {} was deleted", deletion.session.id), next);
 }
 
-void EngineImpl::FindDeletions(const DeletionsRef& together) {
+void EngineCore::FindDeletions(const DeletionsRef& together) {
   context_.LoadToChange<std::monostate>(
       [together](MetaReader& reader) -> absl::StatusOr<std::monostate> {
         CAIRN_ASSIGN_OR_RETURN(SegmentTree tree, LoadSegmentTree(reader));
@@ -98,7 +98,7 @@ void EngineImpl::FindDeletions(const DeletionsRef& together) {
       });
 }
 
-void EngineImpl::CommitDeletions(const DeletionsRef& together) {
+void EngineCore::CommitDeletions(const DeletionsRef& together) {
   MetaBatch batch;
   for (const Deletion& deletion : together->all) {
     if (!deletion.found.ok()) continue;
@@ -120,7 +120,7 @@ void EngineImpl::CommitDeletions(const DeletionsRef& together) {
   });
 }
 
-void EngineImpl::FreePages(const std::vector<PageIndex>& pages, const absl::Status& committed) {
+void EngineCore::FreePages(const std::vector<PageIndex>& pages, const absl::Status& committed) {
   for (const PageIndex page : pages) {
     if (committed.ok()) {
       context_.free_map->Free(page, 1);
@@ -130,7 +130,7 @@ void EngineImpl::FreePages(const std::vector<PageIndex>& pages, const absl::Stat
   }
 }
 
-void EngineImpl::EndDeletions(const DeletionsRef& together, const absl::Status& status) {
+void EngineCore::EndDeletions(const DeletionsRef& together, const absl::Status& status) {
   for (const Deletion& deletion : together->all) {
     const absl::Status& result = deletion.found.ok() ? status : deletion.found;
     if (result.ok()) {

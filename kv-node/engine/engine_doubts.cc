@@ -4,12 +4,12 @@
 
 #include "common/log/log.h"
 #include "kv-node/engine/allocation.h"
-#include "kv-node/engine/engine_impl.h"
+#include "kv-node/engine/engine_core.h"
 #include "kv-node/layout/superblock.h"
 
 namespace cairn::kv {
 
-void EngineImpl::SettleDoubts() {
+void EngineCore::SettleDoubts() {
   // What a session that failed has in flight may still go there.
   const auto failed = [](const auto& entry) { return entry.second->failed(); };
   if (!ending_.empty() || std::any_of(attached_.begin(), attached_.end(), failed)) return;

@@ -2,7 +2,7 @@
 // owner has died or never came. A living owner that lost its connection comes back within that
 // time; so does one that lost the KV node, whose start counts like the end of an attachment.
 #include "common/log/log.h"
-#include "kv-node/engine/engine_impl.h"
+#include "kv-node/engine/engine_core.h"
 
 namespace cairn::kv {
 namespace {
@@ -12,18 +12,18 @@ constexpr std::size_t kDeletedAtOnceMax = 8;
 
 }  // namespace
 
-void EngineImpl::NoteUnattached(SessionId session, SessionLifetime lifetime) {
+void EngineCore::NoteUnattached(SessionId session, SessionLifetime lifetime) {
   if (lifetime == SessionLifetime::kPermanent) return;
-  unattached_[session] = std::chrono::steady_clock::now();
+  unattached_[session] = context_.now;
 }
 
-bool EngineImpl::IsAbandoned(SessionId session) const {
+bool EngineCore::IsAbandoned(SessionId session) const {
   const auto found = unattached_.find(session);
   return found != unattached_.end() &&
-         std::chrono::steady_clock::now() - found->second >= context_.options.abandoned_after;
+         context_.now - found->second >= context_.options.abandoned_after;
 }
 
-void EngineImpl::DeleteAbandoned() {
+void EngineCore::DeleteAbandoned() {
   std::vector<SessionId> abandoned;
   for (const auto& [session, since] : unattached_) {
     if (abandoned.size() == kDeletedAtOnceMax) break;
@@ -43,7 +43,7 @@ void EngineImpl::DeleteAbandoned() {
   }
 }
 
-void EngineImpl::DeleteIfAbandoned(SessionId session, const Callback<std::monostate>& done) {
+void EngineCore::DeleteIfAbandoned(SessionId session, const Callback<std::monostate>& done) {
   // Somebody came meanwhile, or deleted it.
   if (!IsAbandoned(session) || Stopping()) return done(std::monostate());
   // Should it fail, it is tried again after as long a time.

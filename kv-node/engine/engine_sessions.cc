@@ -7,7 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/random_bytes.h"
 #include "common/log/log.h"
-#include "kv-node/engine/engine_impl.h"
+#include "kv-node/engine/engine_core.h"
 
 namespace cairn::kv {
 namespace {
@@ -80,7 +80,7 @@ absl::Status CheckParent(const CreateSession& request, const SegmentRow& parent)
 
 }  // namespace
 
-void EngineImpl::StartCreate(const CreateSession& request, const Callback<SessionRef>& done) {
+void EngineCore::StartCreate(const CreateSession& request, const Callback<SessionRef>& done) {
   absl::Status status = CheckCreate(request);
   if (status.ok() && session_count_ >= context_.options.sessions_max) {
     status = ResourceExhausted(
@@ -102,7 +102,7 @@ void EngineImpl::StartCreate(const CreateSession& request, const Callback<Sessio
       });
 }
 
-void EngineImpl::CommitCreate(const CreateSession& request, const Callback<SessionRef>& done) {
+void EngineCore::CommitCreate(const CreateSession& request, const Callback<SessionRef>& done) {
   const absl::StatusOr<std::int64_t> id = context_.ids->Next(2);
   if (!id.ok()) return done(id.status());
   const SessionId session(*id);
@@ -138,7 +138,7 @@ void EngineImpl::CommitCreate(const CreateSession& request, const Callback<Sessi
                   });
 }
 
-void EngineImpl::StartSeal(const SessionRef& ref, const Callback<SealedSegment>& done) {
+void EngineCore::StartSeal(const SessionRef& ref, const Callback<SealedSegment>& done) {
   const SessionId session = ref.id;
   if (attached_.contains(session)) {  // rule 2
     return done(FailedPrecondition(
@@ -156,7 +156,7 @@ void EngineImpl::StartSeal(const SessionRef& ref, const Callback<SealedSegment>&
   });
 }
 
-void EngineImpl::CommitSeal(SessionId session, StoredSession stored,
+void EngineCore::CommitSeal(SessionId session, StoredSession stored,
                             const Callback<SealedSegment>& done) {
   StoredSegment& open = stored.chain.back();
   if (!open.row.has_checkpoint || open.row.token_count == open.row.start) {
@@ -187,7 +187,7 @@ void EngineImpl::CommitSeal(SessionId session, StoredSession stored,
   });
 }
 
-Defragmenter::Sessions EngineImpl::SessionsForDefragmenter() {
+Defragmenter::Sessions EngineCore::SessionsForDefragmenter() {
   return {
       .is_opening = [this] { return opening_count_ > 0; },
       .is_attached =

@@ -1,16 +1,16 @@
 // What the engine counts: GetStats.
-#include "kv-node/engine/engine_impl.h"
+#include "kv-node/engine/engine_core.h"
 
 namespace cairn::kv {
 
-std::int64_t EngineImpl::DramUsedBytes() const {
+std::int64_t EngineCore::DramUsedBytes() const {
   const BufferPool& buffers = context_.io->buffers();
   const std::int64_t arena_bytes =
       context_.cache == nullptr ? 0 : context_.cache->arena().size_bytes();
   return buffers.used_bytes() + buffers.kept_bytes() + context_.pending_bytes + arena_bytes;
 }
 
-KvStats EngineImpl::Stats() const {
+KvStats EngineCore::Stats() const {
   KvStats stats;
   const PageIoStats& io = context_.io->stats();
   stats.io_engine = std::string(device_->name());

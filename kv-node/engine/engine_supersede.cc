@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/log/log.h"
-#include "kv-node/engine/engine_impl.h"
+#include "kv-node/engine/engine_core.h"
 #include "kv-node/engine/segment_tree.h"
 
 namespace cairn::kv {
@@ -48,14 +48,14 @@ absl::Status CheckSameTokens(MetaReader& reader, const Supersession& request,
 
 }  // namespace
 
-struct EngineImpl::SupersedePlan {
+struct EngineCore::SupersedePlan {
   std::optional<SessionRow> row;  // what the session's becomes; none: an earlier call did it
   UnneededSegments freed;
 
   static absl::StatusOr<SupersedePlan> Make(MetaReader& reader, const Supersession& request);
 };
 
-absl::StatusOr<EngineImpl::SupersedePlan> EngineImpl::SupersedePlan::Make(
+absl::StatusOr<EngineCore::SupersedePlan> EngineCore::SupersedePlan::Make(
     MetaReader& reader, const Supersession& request) {
   SupersedePlan plan;
   CAIRN_ASSIGN_OR_RETURN(SessionRow row, LoadSessionRow(reader, request.session.id));
@@ -82,7 +82,7 @@ absl::StatusOr<EngineImpl::SupersedePlan> EngineImpl::SupersedePlan::Make(
   return plan;
 }
 
-void EngineImpl::StartSupersede(const Supersession& request, const Callback<std::monostate>& done) {
+void EngineCore::StartSupersede(const Supersession& request, const Callback<std::monostate>& done) {
   for (const SessionId id : {request.session.id, request.replacement.id}) {
     if (attached_.contains(id)) {
       return done(FailedPrecondition("session {} is open: close it first", id));
@@ -102,7 +102,7 @@ void EngineImpl::StartSupersede(const Supersession& request, const Callback<std:
   });
 }
 
-void EngineImpl::CommitSupersede(const Supersession& request, SupersedePlan plan,
+void EngineCore::CommitSupersede(const Supersession& request, SupersedePlan plan,
                                  const Callback<std::monostate>& done) {
   const SessionId session = request.session.id;
   const SessionId replacement = request.replacement.id;

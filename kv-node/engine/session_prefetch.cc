@@ -49,9 +49,8 @@ void AttachedSession::StageLayer(std::int32_t layer) {
   const std::int32_t layer_count = row_.layout.layer_count;
   if (layer < 0 || layer >= layer_count) return;
   prefetches_.DropStaged();
-  const std::int64_t budget =
-      stage_budget_.OnHint(std::chrono::steady_clock::now(), fetch_read_bytes_,
-                           context_.options.device_bytes_per_second);
+  const std::int64_t budget = stage_budget_.OnHint(context_.now, fetch_read_bytes_,
+                                                   context_.options.device_bytes_per_second);
   std::int64_t bytes = 0;
   for (const ClusterRef& ref : hot_clusters_.Of(layer, kStageShareMin)) {
     if (budget - bytes < kPageBytes) break;

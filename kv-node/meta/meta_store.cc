@@ -44,20 +44,18 @@ absl::Status SyncParent(const std::string& path) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-class MetaStore::Impl final : public RocksDbReader {
+class RocksDbStore final : public MetaStore, private RocksDbReader {
  public:
-  explicit Impl(MetaOptions options)
+  explicit RocksDbStore(MetaOptions options)
       : options_(std::move(options)), setup_(MakeRocksDbSetup(options_, MetaAccess::kUse)) {}
-  ~Impl() override {
+  ~RocksDbStore() override {
     Stop();
     const std::optional<std::uint64_t> sequence = FlushAll();
     Close();
     if (sequence && options_.on_clean_close) options_.on_clean_close(*sequence);
   }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
+  RocksDbStore(const RocksDbStore&) = delete;
+  RocksDbStore& operator=(const RocksDbStore&) = delete;
 
   absl::Status Start() {
     // It would make the directory itself, but complain first that there is none.
@@ -68,34 +66,29 @@ class MetaStore::Impl final : public RocksDbReader {
       CAIRN_RETURN_IF_ERROR(SyncParent(options_.path));
       place_.Remember({options_.extent_path, options_.path, options_.path + "/IDENTITY"});
     }
-    thread_ = StartThread("kv-meta", [this] { Run(); });
+    thread_ = StartThread("kv-meta", [this] { RunQueue(); });
     return absl::OkStatus();
   }
 
-  absl::Status Enqueue(MetaBatch batch, CommitDone done, Task task) {
-    MutexLock lock(mutex_);
-    const bool full =
-        static_cast<int>(queue_.size()) >= kMetaQueueCountMax || queued_bytes_ > kMetaQueueBytesMax;
-    if (stopping_) return Unavailable("the metadata store is closing");
-    if (full) {
-      return Unavailable(
-          "the metadata store's queue is full: {} items of {} bytes, at most {} of {}; try again",
-          queue_.size(), queued_bytes_, kMetaQueueCountMax, kMetaQueueBytesMax);
-    }
-    queued_bytes_ += batch.size_bytes();
-    queue_.push_back({std::move(batch), std::move(done), std::move(task)});
-    changed_.NotifyOne();
-    return absl::OkStatus();
+  absl::Status Commit(MetaBatch batch, CommitDone done) override {
+    CAIRN_CHECK(done != nullptr);
+    return Enqueue({std::move(batch), std::move(done), nullptr});
   }
 
-  absl::Status Settled() override { return broken_; }
+  absl::Status Run(Task task) override {
+    CAIRN_CHECK(task != nullptr);
+    return Enqueue({{}, nullptr, std::move(task)});
+  }
 
-  void ExpectExtentBytes(std::int64_t bytes_min) { extent_bytes_min_ = bytes_min; }
+  MetaReader& reader() override { return *this; }
+  std::int64_t read_bytes() const override { return RocksDbReader::read_bytes(); }
+
+  void ExpectExtentBytes(std::int64_t bytes_min) override { extent_bytes_min_ = bytes_min; }
 
   // Of the last commit that was acknowledged.
-  std::uint64_t latest_sequence() const { return durable_sequence_; }
+  std::uint64_t latest_sequence() const override { return durable_sequence_; }
 
-  MetaWriteStats write_stats() {
+  MetaWriteStats write_stats() override {
     MetaWriteStats out;
     out.table_bytes = setup_.written_tables->bytes();
     MutexLock lock(mutex_);
@@ -103,7 +96,7 @@ class MetaStore::Impl final : public RocksDbReader {
     return out;
   }
 
-  MetaStats stats() {
+  MetaStats stats() override {
     MetaStats out;
     {
       MutexLock lock(mutex_);
@@ -122,6 +115,24 @@ class MetaStore::Impl final : public RocksDbReader {
     CommitDone done;
     Task task;  // instead of a batch
   };
+
+  absl::Status Settled() override { return broken_; }
+
+  absl::Status Enqueue(Item item) {
+    MutexLock lock(mutex_);
+    const bool full =
+        static_cast<int>(queue_.size()) >= kMetaQueueCountMax || queued_bytes_ > kMetaQueueBytesMax;
+    if (stopping_) return Unavailable("the metadata store is closing");
+    if (full) {
+      return Unavailable(
+          "the metadata store's queue is full: {} items of {} bytes, at most {} of {}; try again",
+          queue_.size(), queued_bytes_, kMetaQueueCountMax, kMetaQueueBytesMax);
+    }
+    queued_bytes_ += item.batch.size_bytes();
+    queue_.push_back(std::move(item));
+    changed_.NotifyOne();
+    return absl::OkStatus();
+  }
 
   absl::Status OpenFiles() {
     rocksdb::DB* db = nullptr;
@@ -171,7 +182,7 @@ class MetaStore::Impl final : public RocksDbReader {
     return group;
   }
 
-  void Run() {
+  void RunQueue() {
     while (true) {
       // A group is released before the next wait: callbacks may hold what others wait for.
       const std::vector<Item> group = Next();
@@ -412,27 +423,14 @@ class MetaStore::Impl final : public RocksDbReader {
   std::thread thread_;
 };
 
-MetaStore::MetaStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-MetaStore::~MetaStore() = default;
-
-void MetaStore::ExpectExtentBytes(std::int64_t bytes_min) { impl_->ExpectExtentBytes(bytes_min); }
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<MetaStore>> MetaStore::Open(MetaOptions options) {
   // Before anything else: opening removes files that the manifest does not name.
   CAIRN_RETURN_IF_ERROR(CheckSequence(options));
-  auto impl = std::make_unique<Impl>(std::move(options));
-  CAIRN_RETURN_IF_ERROR(impl->Start());
-  return std::unique_ptr<MetaStore>(new MetaStore(std::move(impl)));
-}
-
-absl::Status MetaStore::Commit(MetaBatch batch, CommitDone done) {
-  CAIRN_CHECK(done != nullptr);
-  return impl_->Enqueue(std::move(batch), std::move(done), nullptr);
-}
-
-absl::Status MetaStore::Run(Task task) {
-  CAIRN_CHECK(task != nullptr);
-  return impl_->Enqueue({}, nullptr, std::move(task));
+  auto store = std::make_unique<RocksDbStore>(std::move(options));
+  CAIRN_RETURN_IF_ERROR(store->Start());
+  return store;
 }
 
 absl::Status MetaStore::CommitAndWait(MetaBatch batch) {
@@ -441,13 +439,6 @@ absl::Status MetaStore::CommitAndWait(MetaBatch batch) {
       std::move(batch), [&promise](absl::Status status) { promise.set_value(std::move(status)); }));
   return promise.get_future().get();
 }
-
-std::uint64_t MetaStore::latest_sequence() const { return impl_->latest_sequence(); }
-MetaReader& MetaStore::reader() { return *impl_; }
-MetaStats MetaStore::stats() { return impl_->stats(); }
-MetaWriteStats MetaStore::write_stats() { return impl_->write_stats(); }
-
-std::int64_t MetaStore::read_bytes() const { return impl_->read_bytes(); }
 
 absl::Status CheckStoreId(MetaStore& store, std::string_view store_id,
                           std::string_view extent_path) {

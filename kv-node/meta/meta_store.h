@@ -1,5 +1,6 @@
-// MetaStore keeps the KV node's metadata in RocksDB: small rows in column families, written in
-// atomic batches by one metadata thread, read directly.
+// MetaStore keeps the KV node's metadata: small rows in column families, written in atomic batches
+// by one metadata thread, read directly. Open() gives one in RocksDB; a simulation has its own,
+// whose thread is a step.
 //
 // Units:      sizes in bytes; counts in items.
 // Threading:  every method is safe from any thread. Callbacks and tasks run on the metadata thread,
@@ -159,38 +160,32 @@ class MetaStore {
   using CommitDone = std::function<void(absl::Status)>;
   using Task = std::function<void(MetaReader&)>;
 
+  // In RocksDB.
   static absl::StatusOr<std::unique_ptr<MetaStore>> Open(MetaOptions options);
-  ~MetaStore();
-  MetaStore(const MetaStore&) = delete;
-  MetaStore& operator=(const MetaStore&) = delete;
+  virtual ~MetaStore() = default;
 
   // Queues a batch. `done` gets OK when the batch is durable (in memory: visible). When Commit()
   // itself returns an error, the batch was not taken and `done` never runs.
-  absl::Status Commit(MetaBatch batch, CommitDone done);
+  virtual absl::Status Commit(MetaBatch batch, CommitDone done) = 0;
   // Queues `task` behind all batches and tasks queued before; it sees the batches' effects.
-  absl::Status Run(Task task);
+  virtual absl::Status Run(Task task) = 0;
   // Commits and waits. Not on the metadata thread.
-  absl::Status CommitAndWait(MetaBatch batch);
+  virtual absl::Status CommitAndWait(MetaBatch batch);
 
   // RocksDB's number of the last change that is durable (in memory: visible). 0: nothing was ever
   // written.
-  std::uint64_t latest_sequence() const;
+  virtual std::uint64_t latest_sequence() const = 0;
 
-  MetaReader& reader();
+  virtual MetaReader& reader() = 0;
   // From now on the file options.extent_path has so many bytes at least: nothing is committed while
   // it is shorter. Any thread.
-  void ExpectExtentBytes(std::int64_t bytes_min);
+  virtual void ExpectExtentBytes(std::int64_t bytes_min) = 0;
 
-  MetaStats stats();
+  virtual MetaStats stats() = 0;
   // Waits for nothing but a lock that is held for moments.
-  MetaWriteStats write_stats();
+  virtual MetaWriteStats write_stats() = 0;
   // Keys and values of the rows that were read since the store was opened, wherever they lay.
-  std::int64_t read_bytes() const;
-
- private:
-  class Impl;
-  explicit MetaStore(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  virtual std::int64_t read_bytes() const = 0;
 };
 
 // Ties metadata and extent file together: stores `store_id` (family config, key "store_id") in a

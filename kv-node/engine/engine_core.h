@@ -1,12 +1,15 @@
-// EngineImpl: the engine thread with its inbox, the table of attached sessions, and the operations
-// on whole sessions. See engine.h for what callers see.
+// EngineCore is the engine without a thread: its inbox, the table of attached sessions, and the
+// operations on whole sessions. Its owner calls RunOnce again and again; EngineThread is one that
+// does so on a thread of its own, a simulation another. See engine.h for what callers see.
+//
+// Threading:  "the engine thread" is whoever calls RunOnce, one thread from the first call on.
+// Time:       what RunOnce is told.
 #pragma once
 
 #include <deque>
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/base/mutex.h"
@@ -23,17 +26,25 @@ inline constexpr SessionId kTreeLock{0};
 // The open segment of a session that was just created.
 constexpr SegmentId FirstSegmentOf(SessionId session) { return SegmentId(session.value() + 1); }
 
-class EngineImpl final : public Engine {
+class EngineCore : public Engine {
  public:
-  EngineImpl(const EngineOptions& options, const StoreId& store_id, std::unique_ptr<Device> device,
-             std::unique_ptr<MetaStore> meta);
-  ~EngineImpl() override;
-  EngineImpl(const EngineImpl&) = delete;
-  EngineImpl& operator=(const EngineImpl&) = delete;
+  EngineCore(const EngineOptions& options, const StoreId& store_id, EngineWorld world);
+  // Behind HasStopped, or when RunOnce was never called.
+  ~EngineCore() override;
+  EngineCore(const EngineCore&) = delete;
+  EngineCore& operator=(const EngineCore&) = delete;
 
-  // Before the thread starts: reads allocation records and reserves ids.
-  absl::Status Prepare();
-  void Start();
+  // Before all else: reads allocation records and reserves ids.
+  absl::Status Prepare(EngineTime now);
+
+  // One pass over what was posted, what the device has completed, and what each session can do now.
+  // Then it waits for the device or for a post, for at most `wait_max`; not at all when there may
+  // be more to do at once. False: nothing was to be done.
+  bool RunOnce(EngineTime now, std::chrono::microseconds wait_max = std::chrono::microseconds(0));
+  // Takes no more requests, and ends the attachments. Any thread.
+  void StartStop();
+  // Behind StartStop: nothing is left to be done.
+  bool HasStopped();
 
   void Create(CreateSession request, Callback<SessionRef> done) override;
   void OpenSession(OpenRequest request, Callback<Attachment> done) override;
@@ -67,11 +78,10 @@ class EngineImpl final : public Engine {
   template <typename T, typename Fn>
   void PostRequest(Callback<T> done, Fn&& fn);
   void Post(Task task);
-  void Run();
   bool RunInbox();
+  bool PlaceAtIdle();
   bool Stopping();
-  // Stopping, and nothing is left to be done.
-  bool HasStopped();
+  void StopAttached();
   bool IsTimeToDefragment();
   // Frees the pages of EngineContext::doubtful that no row names.
   void SettleDoubts();
@@ -152,6 +162,7 @@ class EngineImpl final : public Engine {
   EngineContext context_;
   const std::unique_ptr<Device> device_;
   std::unique_ptr<MetaStore> meta_;
+  const std::function<std::string(std::int64_t byte_count)> random_bytes_;
 
   Mutex mutex_;
   std::vector<Task> inbox_ CAIRN_GUARDED_BY(mutex_);
@@ -164,15 +175,14 @@ class EngineImpl final : public Engine {
   std::map<SessionId, std::deque<Task>> serial_;
   std::deque<WaitingDeletion> deletions_;       // kInboxMax at most
   std::unique_ptr<Defragmenter> defragmenter_;  // null: switched off
-  std::chrono::steady_clock::time_point last_operation_;
-  std::chrono::steady_clock::time_point next_look_;  // for what is late
+  EngineTime last_operation_;
+  EngineTime next_look_;  // for what is late
   RecentCreations creations_;
   // Ephemeral sessions that nobody is attached to, since when.
-  std::map<SessionId, std::chrono::steady_clock::time_point> unattached_;
+  std::map<SessionId, EngineTime> unattached_;
   std::int32_t opening_count_ = 0;
   std::int32_t session_count_ = 0;
   std::int64_t dram_peak_bytes_ = 0;
-  std::thread thread_;
 };
 
 }  // namespace cairn::kv
