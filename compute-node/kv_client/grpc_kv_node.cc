@@ -7,6 +7,8 @@
 #include "common/rpc/kv_codec.h"
 #include "common/rpc/status_mapping.h"
 #include "compute-node/kv_client/grpc_kv_session.h"
+#include "compute-node/kv_client/loss.h"
+#include "compute-node/kv_client/session_owner.h"
 
 namespace cairn::compute {
 namespace {
@@ -39,8 +41,9 @@ absl::Status GrpcKvNode::Call(SessionId named, MakeCall call, int* tries) {
     bool again = IsAway(status);
     if (connection.ok()) {
       if (named != SessionId()) {
-        CAIRN_RETURN_IF_ERROR(link_->CheckStore(**connection, store_id, named));
-        store_id = (*connection)->capabilities.store_id();
+        const std::string& store_now = (*connection)->capabilities.store_id();
+        CAIRN_RETURN_IF_ERROR(CheckStore(link_->socket_path(), store_now, store_id, named));
+        store_id = store_now;
       }
       grpc::ClientContext context;
       const std::chrono::milliseconds time_max = link_->CallTime(kCallTimeMax);

@@ -45,13 +45,6 @@ absl::Status CannotTake(const absl::Status& why) {
   return Annotate(why, "take a reply of the KV node");
 }
 
-// What the end of a stream means to its session's caller.
-absl::Status EndStatus(const absl::Status& end) {
-  // The stored epoch is not ours any more.
-  if (end.code() != absl::StatusCode::kFailedPrecondition) return end;
-  return Aborted("another owner opened the session: {}", Message(end));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GrpcKvSession>> GrpcKvSession::Open(
@@ -74,9 +67,7 @@ absl::StatusOr<std::unique_ptr<GrpcKvSession>> GrpcKvSession::Open(
 GrpcKvSession::GrpcKvSession(std::unique_ptr<SessionAttacher> attacher, Attached attached)
     : attacher_(std::move(attacher)),
       link_(attacher_->link()),
-      attachment_(std::move(attached.attachment)),
-      acknowledged_(attachment_.op_seq),
-      replay_(link_->options().replay_bytes_max, attachment_.op_seq),
+      protocol_(link_->options().replay_bytes_max, std::move(attached.attachment), fetch_clock_),
       call_(std::move(attached.call)) {
   reply_thread_ = StartThread("kv-replies", [this] { Run(); });
 }
@@ -88,8 +79,8 @@ GrpcKvSession::~GrpcKvSession() {
     MutexLock lock(mutex_);
     closing_ = true;
     call = call_;
-    request.set_session_id(attachment_.session_id.value());
-    request.set_epoch(attachment_.epoch.value());
+    request.set_session_id(protocol_.attachment().session_id.value());
+    request.set_epoch(protocol_.attachment().epoch.value());
     changed_.NotifyAll();
   }
   attacher_->Cancel();
@@ -109,7 +100,7 @@ GrpcKvSession::~GrpcKvSession() {
 
 const Attachment& GrpcKvSession::attachment() const {
   MutexLock lock(mutex_);
-  visible_attachment_ = attachment_;
+  visible_attachment_ = protocol_.attachment();
   return visible_attachment_;
 }
 
@@ -119,14 +110,14 @@ absl::Status GrpcKvSession::AwaitChangeLocked() {
 }
 
 absl::Status GrpcKvSession::AwaitOpenLocked(Patience patience) {
-  while (state_ == State::kRecovering) {
+  while (protocol_.state() == State::kRecovering) {
     const absl::Status status = AwaitChangeLocked();
-    if (state_ == State::kRecovering && link_->stopped()) {
+    if (protocol_.state() == State::kRecovering && link_->stopped()) {
       return Unavailable("the KV node is away, and this process is stopping");
     }
     if (patience == Patience::kUntilInterrupted) CAIRN_RETURN_IF_ERROR(status);
   }
-  return state_ == State::kOpen ? absl::OkStatus() : status_;
+  return protocol_.state() == State::kOpen ? absl::OkStatus() : protocol_.status();
 }
 
 void GrpcKvSession::Write(const std::shared_ptr<ChannelCall>& call, pb::ChannelRequest& message) {
@@ -136,25 +127,16 @@ void GrpcKvSession::Write(const std::shared_ptr<ChannelCall>& call, pb::ChannelR
   if (call->Write(message)) return;
   // kv-replies sees the end too and recovers; until then nothing more is to be written.
   MutexLock lock(mutex_);
-  if (call_ == call && state_ == State::kOpen) state_ = State::kRecovering;
+  if (call_ == call) protocol_.OnWriteFailed();
 }
 
 absl::Status GrpcKvSession::Send(ChangingOperation operation) {
-  CheckpointWait wait;
-  const auto* checkpoint = std::get_if<Checkpoint>(&operation);
-  const bool is_checkpoint = checkpoint != nullptr;
-  if (is_checkpoint) {
-    wait.token_count = checkpoint->token_count;
-    wait.seal = checkpoint->seal;
-  }
-  const std::int64_t bytes = OperationBytes(operation);
-  bool keep = false;
+  bool keeps = false;
   {
     MutexLock lock(mutex_);
-    keep = mode_ == ReplayMode::kOperations;
+    keeps = protocol_.keeps();
   }
-  ChangingOperation kept;
-  if (keep) kept = operation;
+  SessionProtocol::Outgoing outgoing = SessionProtocol::Describe(operation, keeps);
   pb::ChannelRequest message;
   rpc::SetOperation(std::move(operation), &message);
   CAIRN_RETURN_IF_ERROR(CheckMessageSize(message));
@@ -164,14 +146,8 @@ absl::Status GrpcKvSession::Send(ChangingOperation operation) {
     MutexLock lock(mutex_);
     // Not interrupted: the caller could not tell whether the operation counts.
     CAIRN_RETURN_IF_ERROR(AwaitOpenLocked(Patience::kUnlimited));
-    if (keep && !is_checkpoint) CAIRN_RETURN_IF_ERROR(replay_.CheckRoom(bytes));
-    const OpSeq op_seq = keep ? replay_.Keep(std::move(kept)) : replay_.Skip();
+    CAIRN_ASSIGN_OR_RETURN(const OpSeq op_seq, protocol_.Number(std::move(outgoing)));
     message.set_op_seq(op_seq.value());
-    if (is_checkpoint) {
-      CAIRN_CHECK(!checkpoint_.in_progress());
-      checkpoint_ = wait;
-      checkpoint_.op_seq = op_seq;
-    }
     call = call_;
   }
   Write(call, message);
@@ -193,14 +169,14 @@ std::future<absl::StatusOr<ReadReply>> GrpcKvSession::StartRead(ReadOperation op
     MutexLock lock(mutex_);
     while (true) {
       absl::Status status = AwaitOpenLocked(Patience::kUntilInterrupted);
-      if (status.ok() && !reads_.full()) break;
+      if (status.ok() && !protocol_.reads_full()) break;
       if (status.ok()) status = AwaitChangeLocked();
       if (!status.ok()) return Ready(status);
     }
-    auto [id, future] = reads_.Add({std::move(operation), replay_.last()});
-    answer = std::move(future);
-    message.set_request_id(id.value());
-    message.set_after_op_seq(replay_.last().value());
+    SessionProtocol::Asked asked = protocol_.Ask(std::move(operation));
+    answer = std::move(asked.answer);
+    message.set_request_id(asked.id.value());
+    message.set_after_op_seq(asked.after.value());
     call = call_;
   }
   Write(call, message);
@@ -229,40 +205,31 @@ void GrpcKvSession::ReturnLeases() {
 
 bool GrpcKvSession::checkpoint_in_progress() const {
   MutexLock lock(mutex_);
-  return checkpoint_.in_progress();
+  return protocol_.checkpoint_in_progress();
 }
 
 absl::StatusOr<Checkpointed> GrpcKvSession::WaitForCheckpoint() {
   MutexLock lock(mutex_);
-  while (checkpoint_.in_progress() && state_ != State::kLost && state_ != State::kFailed) {
+  while (true) {
+    if (auto outcome = protocol_.CheckpointOutcome()) return *std::move(outcome);
     CAIRN_RETURN_IF_ERROR(AwaitChangeLocked());
   }
-  if (checkpoint_.result) return *checkpoint_.result;
-  if (state_ == State::kLost || state_ == State::kFailed) return status_;
-  return Checkpointed{attachment_.token_count, SegmentId()};
 }
 
 void GrpcKvSession::SetReplayMode(ReplayMode mode) {
   MutexLock lock(mutex_);
-  mode_ = mode;
-  if (mode == ReplayMode::kNothing) replay_.Forget();
+  protocol_.SetReplayMode(mode);
 }
 
 absl::Status GrpcKvSession::Reattach() {
   MutexLock lock(mutex_);
-  while (state_ == State::kRecovering) CAIRN_RETURN_IF_ERROR(AwaitChangeLocked());
-  if (state_ == State::kFailed) {
-    discard_ = true;
-    state_ = State::kRecovering;
+  while (protocol_.state() == State::kRecovering) CAIRN_RETURN_IF_ERROR(AwaitChangeLocked());
+  if (protocol_.state() == State::kFailed) {
+    protocol_.Discard();
     if (call_ != nullptr) call_->Cancel();
     changed_.NotifyAll();
-    return AwaitOpenLocked(Patience::kUntilInterrupted);
-  }
-  if (state_ == State::kLost) {
-    // Recovery has resumed the session already; only its numbers start anew.
-    replay_.Reset(attachment_.op_seq);
-    checkpoint_ = {};
-    state_ = call_ != nullptr ? State::kOpen : State::kRecovering;
+  } else if (protocol_.state() == State::kLost) {
+    protocol_.GoOn(/*has_stream=*/call_ != nullptr);
   }
   return AwaitOpenLocked(Patience::kUntilInterrupted);
 }
@@ -273,7 +240,7 @@ void GrpcKvSession::Run() {
     std::shared_ptr<ChannelCall> call;
     {
       MutexLock lock(mutex_);
-      while (!closing_ && call_ == nullptr && state_ == State::kFailed && !discard_) {
+      while (!closing_ && call_ == nullptr && protocol_.state() == State::kFailed) {
         changed_.Wait(mutex_);
       }
       call = call_;
@@ -293,33 +260,34 @@ absl::Status GrpcKvSession::ReadReplies(const std::shared_ptr<ChannelCall>& call
   while (const std::shared_ptr<pb::ChannelReply> reply = call->Read()) HandleReply(*call, reply);
   const absl::Status end = call->Finish();
   MutexLock lock(mutex_);
-  node_stops_ = false;
   call_.reset();
-  if (state_ == State::kOpen) state_ = State::kRecovering;
+  protocol_.OnStreamEnd();
   return end.ok() ? Unavailable("the KV node ended the stream") : end;
 }
 
 void GrpcKvSession::HandleReply(ChannelCall& call, const std::shared_ptr<pb::ChannelReply>& reply) {
+  const OpSeq op_seq(reply->op_seq());
   if (reply->has_checkpointed()) {
-    HandleCheckpointed(*reply);
-    return;
-  }
-  if (reply->has_stopping()) {
+    absl::StatusOr<Checkpointed> result = rpc::FromProto(reply->checkpointed());
+    if (!result.ok()) result = CannotTake(result.status());
     MutexLock lock(mutex_);
-    node_stops_ = true;
-    LetGoLocked();
-    return;
-  }
-  if (reply->has_failure() && reply->op_seq() != 0) {
+    NoteLocked(protocol_.OnCheckpointed(op_seq, result));
+  } else if (reply->has_stopping()) {
     MutexLock lock(mutex_);
-    // Those behind the first are refused because of it.
-    if (state_ != State::kFailed) {
-      FailLocked(State::kFailed, rpc::FailureStatus(reply->failure()));
-    }
-    return;
+    NoteLocked(protocol_.OnStopping());
+  } else if (reply->has_failure() && op_seq != OpSeq()) {
+    MutexLock lock(mutex_);
+    protocol_.OnFailure(op_seq, rpc::FailureStatus(reply->failure()));
+    NoteLocked(/*ends_stream=*/false);
+  } else {
+    HandleRead(call, reply);
   }
+}
+
+void GrpcKvSession::HandleRead(ChannelCall& call, const std::shared_ptr<pb::ChannelReply>& reply) {
+  const RequestId request_id(reply->request_id());
   std::shared_ptr<const void> lease;
-  if (rpc::HasArenaSpans(*reply)) lease = lease_returns_->Hold(RequestId(reply->request_id()));
+  if (rpc::HasArenaSpans(*reply)) lease = lease_returns_->Hold(request_id);
   absl::StatusOr<ReadReply> answer =
       rpc::ReadReplyFromProto(reply, call.connection()->arena.get(), lease);
   lease.reset();  // from here on only who waits for the answer decides when the lease ends
@@ -330,44 +298,21 @@ void GrpcKvSession::HandleReply(ChannelCall& call, const std::shared_ptr<pb::Cha
   }
   if (!answer.ok() && !reply->has_failure()) answer = CannotTake(answer.status());
   MutexLock lock(mutex_);
-  reads_.Answer(RequestId(reply->request_id()), std::move(answer));
-  changed_.NotifyAll();
+  protocol_.OnAnswer(request_id, std::move(answer));
+  NoteLocked(/*ends_stream=*/false);
 }
 
-void GrpcKvSession::HandleCheckpointed(const pb::ChannelReply& reply) {
-  absl::StatusOr<Checkpointed> result = rpc::FromProto(reply.checkpointed());
-  const OpSeq op_seq(reply.op_seq());
-  MutexLock lock(mutex_);
-  if (!result.ok()) {
-    FailLocked(State::kFailed, CannotTake(result.status()));
-    return;
-  }
-  acknowledged_ = std::max(acknowledged_, op_seq);
-  replay_.DropCovered(op_seq);
-  if (checkpoint_.op_seq == op_seq) checkpoint_.result = *result;
-  LetGoLocked();
+void GrpcKvSession::NoteLocked(bool ends_stream) {
+  if (ends_stream && call_ != nullptr) call_->Cancel();
   changed_.NotifyAll();
-}
-
-void GrpcKvSession::LetGoLocked() {
-  // Operations that no checkpoint is to cover are computed again, with the next one.
-  const bool has_all = replay_.bytes() == 0 && !checkpoint_.in_progress();
-  if (!node_stops_ || !has_all || state_ != State::kOpen || call_ == nullptr) return;
-  state_ = State::kRecovering;
-  call_->Cancel();
 }
 
 bool GrpcKvSession::MayRecover(const absl::Status& end) {
   MutexLock lock(mutex_);
   if (closing_) return false;
-  if (discard_) return true;
-  if (state_ == State::kFailed) return false;
-  if (!IsLoss(end) && !end.ok()) {
-    FailLocked(State::kFailed, EndStatus(end));
-    return false;
-  }
-  state_ = State::kRecovering;
-  return true;
+  const bool may = protocol_.MayRecover(end);
+  changed_.NotifyAll();
+  return may;
 }
 
 void GrpcKvSession::Recover(const absl::Status& end) {
@@ -375,8 +320,8 @@ void GrpcKvSession::Recover(const absl::Status& end) {
   OpSeq acknowledged;
   {
     MutexLock lock(mutex_);
-    session = attachment_.session_id;
-    acknowledged = acknowledged_;
+    session = protocol_.attachment().session_id;
+    acknowledged = protocol_.acknowledged();
   }
   LogInfo("kv_session_lost session={} reason=\"{}\"", session, Message(end));
   Backoff backoff(*link_);
@@ -389,9 +334,8 @@ void GrpcKvSession::Recover(const absl::Status& end) {
     }
     MutexLock lock(mutex_);
     if (!again || backoff.expired()) {
-      discard_ = false;
-      FailLocked(State::kFailed,
-                 again ? link_->DidNotComeBack(attached.status()) : attached.status());
+      protocol_.FailRecovery(again ? link_->DidNotComeBack(attached.status()) : attached.status());
+      changed_.NotifyAll();
       return;
     }
     const auto due = backoff.Next();
@@ -404,75 +348,32 @@ void GrpcKvSession::Recover(const absl::Status& end) {
 void GrpcKvSession::Install(Attached attached) {
   MutexLock lock(mutex_);
   if (closing_) return;
-  attachment_ = std::move(attached.attachment);
   call_ = std::move(attached.call);
-  ++reconnect_count_;
-  const OpSeq covered = attachment_.op_seq;
-  acknowledged_ = covered;
+  const Attachment& attachment = attached.attachment;
+  const ResendCursor covered{attachment.op_seq, RequestId()};
   LogInfo("kv_session_resumed session={} epoch={} token_count={} op_seq={} last_op_seq={}",
-          attachment_.session_id, attachment_.epoch, attachment_.token_count, covered,
-          replay_.last());
-  if (discard_) {
-    discard_ = false;
-    replay_.Reset(covered);
-    checkpoint_ = {};
-    state_ = State::kOpen;
-    changed_.NotifyAll();
-    return;
+          attachment.session_id, attachment.epoch, attachment.token_count, attachment.op_seq,
+          protocol_.last_op_seq());
+  if (protocol_.OnAttached(attachment)) {
+    resend_thread_ =
+        StartThread("kv-resend", [this, call = call_, covered] { Resend(call, covered); });
   }
-  if (checkpoint_.in_progress() && covered >= checkpoint_.op_seq) {
-    // Durable before the loss; only its reply was lost.
-    checkpoint_.result = Checkpointed{
-        checkpoint_.token_count, checkpoint_.seal ? attachment_.parent_segment_id : SegmentId()};
-  }
-  replay_.DropCovered(covered);
-  if (!replay_.CanReplayBehind(covered)) {
-    FailLocked(State::kLost,
-               Aborted("the KV node lost what session {} has behind token {}, and nothing of it "
-                       "is kept",
-                       attachment_.session_id, attachment_.token_count));
-    return;
-  }
-  resend_thread_ =
-      StartThread("kv-resend", [this, call = call_, covered] { Resend(call, covered); });
-}
-
-void GrpcKvSession::FailLocked(State state, const absl::Status& status) {
-  state_ = state;
-  status_ = status;
-  reads_.FailAll(status);
-  replay_.Forget();
   changed_.NotifyAll();
 }
 
-void GrpcKvSession::Resend(const std::shared_ptr<ChannelCall>& call, OpSeq covered) {
-  OpSeq done = covered;
-  RequestId last_read;
+void GrpcKvSession::Resend(const std::shared_ptr<ChannelCall>& call, ResendCursor cursor) {
   while (true) {
-    pb::ChannelRequest message;
+    std::optional<pb::ChannelRequest> message;
     {
       MutexLock lock(mutex_);
-      if (call_ != call || state_ != State::kRecovering || closing_) return;
-      auto read = reads_.NextAbove(last_read);
-      std::optional<ReplayBuffer::Kept> kept = replay_.NextBehind(done);
-      if (read && (read->second.after <= done || !kept)) {
-        // A read goes where it was asked, so that it finds what operations behind it replace.
-        last_read = read->first;
-        rpc::SetOperation(read->second.operation, &message);
-        message.set_request_id(last_read.value());
-        message.set_after_op_seq(std::min(read->second.after, done).value());
-      } else if (kept) {
-        done = kept->op_seq;
-        message.set_op_seq(done.value());
-        rpc::SetOperation(std::move(kept->operation), &message);
-      } else {
-        state_ = State::kOpen;
-        LetGoLocked();  // it may be about to stop already
-        changed_.NotifyAll();
+      if (call_ != call || protocol_.state() != State::kRecovering || closing_) return;
+      message = protocol_.NextToResend(cursor);
+      if (!message) {
+        NoteLocked(protocol_.OnResent());
         return;
       }
     }
-    if (!call->Write(message)) return;  // kv-replies sees the end and recovers again
+    if (!call->Write(*message)) return;  // kv-replies sees the end and recovers again
   }
 }
 

@@ -1,8 +1,5 @@
-// GrpcKvSession is a KvSession over a Channel stream. It keeps what no checkpoint covers, and when
-// the stream ends it connects again, resumes the epoch, sends the rest again and repeats the reads.
-//
-// States: open (calls go out), recovering (calls wait), lost (the node's state is older than what
-// can be sent again: ABORTED until Reattach), failed (the status stays until Reattach).
+// GrpcKvSession is a KvSession over a Channel stream: a SessionProtocol with its threads. When the
+// stream ends it connects again, resumes the epoch, sends the rest again and repeats the reads.
 //
 // Threading:  the caller's thread writes; "kv-replies" reads and recovers; while operations are
 //             sent again, "kv-resend" writes and the caller waits, so that replies are read
@@ -22,9 +19,8 @@
 #include "compute-node/kv_client/kv_client.h"
 #include "compute-node/kv_client/lease_returns.h"
 #include "compute-node/kv_client/node_link.h"
-#include "compute-node/kv_client/pending_reads.h"
-#include "compute-node/kv_client/replay_buffer.h"
 #include "compute-node/kv_client/session_attacher.h"
+#include "compute-node/kv_client/session_protocol.h"
 
 namespace cairn::compute {
 
@@ -55,7 +51,7 @@ class GrpcKvSession : public KvSession {
   absl::StatusOr<Checkpointed> WaitForCheckpoint() override;
   bool wants_checkpoint() const override {
     MutexLock lock(mutex_);
-    return node_stops_ && state_ == State::kOpen;
+    return protocol_.wants_checkpoint();
   }
   absl::Status AwaitNode() override {
     MutexLock lock(mutex_);
@@ -64,16 +60,16 @@ class GrpcKvSession : public KvSession {
   void SetReplayMode(ReplayMode mode) override;
   std::int64_t replay_bytes() const override {
     MutexLock lock(mutex_);
-    return replay_.bytes();
+    return protocol_.replay_bytes();
   }
   absl::Status Reattach() override;
   std::int32_t reconnect_count() const override {
     MutexLock lock(mutex_);
-    return reconnect_count_;
+    return protocol_.reconnect_count();
   }
 
  private:
-  enum class State : std::uint8_t { kOpen, kRecovering, kLost, kFailed };
+  using State = SessionProtocol::State;
   using Attached = SessionAttacher::Attached;
 
   GrpcKvSession(std::unique_ptr<SessionAttacher> attacher, Attached attached);
@@ -87,24 +83,23 @@ class GrpcKvSession : public KvSession {
   // Null while the session recovers or is lost.
   std::shared_ptr<ChannelCall> OpenCall() const {
     MutexLock lock(mutex_);
-    return state_ == State::kOpen ? call_ : nullptr;
+    return protocol_.state() == State::kOpen ? call_ : nullptr;
   }
 
   // The thread "kv-replies".
   void Run();
   absl::Status ReadReplies(const std::shared_ptr<ChannelCall>& call);
   void HandleReply(ChannelCall& call, const std::shared_ptr<pb::ChannelReply>& reply);
-  void HandleCheckpointed(const pb::ChannelReply& reply);
-  // Ends a stream whose node is about to stop, if it has nothing that only this session has too.
-  void LetGoLocked() CAIRN_REQUIRES(mutex_);
+  void HandleRead(ChannelCall& call, const std::shared_ptr<pb::ChannelReply>& reply);
+  // Of an event that the protocol was told.
+  void NoteLocked(bool ends_stream) CAIRN_REQUIRES(mutex_);
   // Ends when the session is attached again, failed, or closing.
   void Recover(const absl::Status& end);
   bool MayRecover(const absl::Status& end);
   void Install(Attached attached);
-  void FailLocked(State state, const absl::Status& status) CAIRN_REQUIRES(mutex_);
 
   // The thread "kv-resend".
-  void Resend(const std::shared_ptr<ChannelCall>& call, OpSeq covered);
+  void Resend(const std::shared_ptr<ChannelCall>& call, ResendCursor cursor);
 
   const std::unique_ptr<SessionAttacher> attacher_;  // of kv-replies
   const std::shared_ptr<NodeLink> link_;
@@ -117,19 +112,9 @@ class GrpcKvSession : public KvSession {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  State state_ CAIRN_GUARDED_BY(mutex_) = State::kOpen;
-  absl::Status status_ CAIRN_GUARDED_BY(mutex_);  // of kLost and kFailed
+  SessionProtocol protocol_ CAIRN_GUARDED_BY(mutex_);
   bool closing_ CAIRN_GUARDED_BY(mutex_) = false;
-  bool discard_ CAIRN_GUARDED_BY(mutex_) = false;  // the next recovery sends nothing again
-  Attachment attachment_ CAIRN_GUARDED_BY(mutex_);
-  OpSeq acknowledged_ CAIRN_GUARDED_BY(mutex_);  // what checkpoints are known to cover
-  ReplayMode mode_ CAIRN_GUARDED_BY(mutex_) = ReplayMode::kOperations;
-  ReplayBuffer replay_ CAIRN_GUARDED_BY(mutex_);
-  PendingReads reads_ CAIRN_GUARDED_BY(mutex_){fetch_clock_};
-  CheckpointWait checkpoint_ CAIRN_GUARDED_BY(mutex_);
   std::shared_ptr<ChannelCall> call_ CAIRN_GUARDED_BY(mutex_);  // null while there is none
-  bool node_stops_ CAIRN_GUARDED_BY(mutex_) = false;            // the one that call_ goes to
-  std::int32_t reconnect_count_ CAIRN_GUARDED_BY(mutex_) = 0;
 
   std::thread resend_thread_;  // owned by kv-replies
   std::thread reply_thread_;

@@ -6,7 +6,6 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
-#include "common/base/random_bytes.h"
 #include "common/rpc/grpc_runtime.h"
 #include "common/rpc/status_mapping.h"
 #include "common/rpc/unix_socket.h"
@@ -76,30 +75,6 @@ absl::Status StatusOfCall(const grpc::Status& status, std::chrono::milliseconds 
   return DeadlineExceeded("no answer came within {} ms", time_max.count());
 }
 
-bool IsLoss(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kUnauthenticated:  // a restarted daemon knows no older token
-    case absl::StatusCode::kCancelled:        // a daemon that ends its calls
-    case absl::StatusCode::kUnknown:
-    case absl::StatusCode::kDeadlineExceeded:
-      return true;
-    default:
-      return false;
-  }
-}
-
-bool IsAway(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:     // no such path can exist
-    case absl::StatusCode::kPermissionDenied:    // a mode
-    case absl::StatusCode::kFailedPrecondition:  // another protocol
-      return false;
-    default:
-      return !status.ok();
-  }
-}
-
 absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Get() {
   MutexLock lock(mutex_);
   if (current_ != nullptr) return current_;
@@ -132,16 +107,6 @@ absl::Status NodeLink::DidNotComeBack(const absl::Status& last) const {
   }
   return Unavailable("the KV node did not come back in {} ms: {}",
                      options_.reconnect_time_max.count(), Message(last));
-}
-
-absl::Status NodeLink::CheckStore(const NodeConnection& connection, const std::string& store_id,
-                                  SessionId session) const {
-  const std::string& now = connection.capabilities.store_id();
-  if (store_id.empty() || store_id == now) return absl::OkStatus();
-  return FailedPrecondition(
-      "the KV node at {} has another store now: {} instead of {}, which holds session {}; nothing "
-      "was read or written there: bring that store back, or begin a new conversation",
-      socket_path_, ToHex(now), ToHex(store_id), session);
 }
 
 absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Connect() const {

@@ -53,12 +53,6 @@ struct NodeConnection {
 
 // Of a call with that deadline.
 absl::Status StatusOfCall(const grpc::Status& status, std::chrono::milliseconds time_max);
-// Whether the end of a call says that the node is away or was restarted, so that trying again can
-// help.
-bool IsLoss(const absl::Status& status);
-// The same for an attempt to connect.
-bool IsAway(const absl::Status& status);
-
 class NodeLink {
  public:
   NodeLink(std::string socket_path, const KvClientOptions& options)
@@ -83,10 +77,7 @@ class NodeLink {
   void Drop(const std::shared_ptr<const NodeConnection>& broken);
   // UNAVAILABLE: the node was tried until WaitEnd; `last` says how that ended.
   absl::Status DidNotComeBack(const absl::Status& last) const;
-  // FAILED_PRECONDITION unless the connection's store is `store_id`, which holds the session.
-  // Empty: any store will do.
-  absl::Status CheckStore(const NodeConnection& connection, const std::string& store_id,
-                          SessionId session) const;
+  const std::string& socket_path() const { return socket_path_; }
 
  private:
   absl::StatusOr<std::shared_ptr<const NodeConnection>> Connect() const;

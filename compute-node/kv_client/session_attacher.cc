@@ -1,9 +1,11 @@
 #include "compute-node/kv_client/session_attacher.h"
 
 #include <utility>
+#include <variant>
 
 #include "common/rpc/kv_codec.h"
 #include "common/rpc/status_mapping.h"
+#include "compute-node/kv_client/loss.h"
 
 namespace cairn::compute {
 
@@ -31,52 +33,45 @@ void SessionAttacher::Cancel() {
   if (waiting_ != nullptr) waiting_->TryCancel();
 }
 
-absl::StatusOr<Attachment> SessionAttacher::NewEpoch(const NodeConnection& connection,
-                                                     OpSeq acknowledged) {
-  const AttachAttempt attempt{owner_, ++attempt_count_};
+absl::StatusOr<Attachment> SessionAttacher::Ask(const NodeConnection& connection,
+                                                const OpenRequest& request) {
   grpc::ClientContext context;
   const Cancellable cancellable(*this, context);
-  if (epoch_ == Epoch()) {
-    const std::chrono::milliseconds time_max = link_->CallTime(kCallTimeMax);
-    connection.Prepare(&context, time_max);
-    pb::OpenSessionResponse response;
-    CAIRN_RETURN_IF_ERROR(
-        StatusOfCall(connection.stub->OpenSession(
-                         &context, rpc::ToProto(OpenRequest{session_, attempt}), &response),
-                     time_max));
-    return rpc::FromProto(session_.id, std::move(*response.mutable_attachment()));
-  }
+  const std::chrono::milliseconds time_max = link_->CallTime(kCallTimeMax);
+  connection.Prepare(&context, time_max);
+  pb::OpenSessionResponse response;
+  CAIRN_RETURN_IF_ERROR(StatusOfCall(
+      connection.stub->OpenSession(&context, rpc::ToProto(request), &response), time_max));
+  return rpc::FromProto(owner_.session_id(), std::move(*response.mutable_attachment()));
+}
+
+absl::StatusOr<Attachment> SessionAttacher::Ask(const NodeConnection& connection,
+                                                const ResumeRequest& request) {
+  grpc::ClientContext context;
+  const Cancellable cancellable(*this, context);
   const std::chrono::milliseconds time_max = link_->CallTime(kResumeTimeMax);
   connection.Prepare(&context, time_max);
   pb::ResumeSessionResponse response;
-  const absl::Status status = StatusOfCall(
-      connection.stub->ResumeSession(
-          &context, rpc::ToProto(ResumeRequest{session_.id, epoch_, attempt, acknowledged}),
-          &response),
-      time_max);
-  if (absl::IsFailedPrecondition(status)) {
-    return Aborted("another owner opened the session: {}", Message(status));
-  }
-  CAIRN_RETURN_IF_ERROR(status);
-  return rpc::FromProto(session_.id, std::move(*response.mutable_attachment()));
+  CAIRN_RETURN_IF_ERROR(StatusOfCall(
+      connection.stub->ResumeSession(&context, rpc::ToProto(request), &response), time_max));
+  return rpc::FromProto(owner_.session_id(), std::move(*response.mutable_attachment()));
 }
 
 absl::StatusOr<SessionAttacher::Attached> SessionAttacher::Attach(OpSeq acknowledged, bool* again) {
   absl::StatusOr<std::shared_ptr<const NodeConnection>> connection = link_->Get();
   *again = IsAway(connection.status());
   if (!connection.ok()) return connection.status();
-  // The connection is one process's: what it said of its store holds for all that is asked here.
-  const absl::Status same_store = link_->CheckStore(**connection, store_id_, session_.id);
-  if (!same_store.ok()) return same_store;
-  store_id_ = (*connection)->capabilities.store_id();
+  CAIRN_RETURN_IF_ERROR(
+      owner_.MeetStore(link_->socket_path(), (*connection)->capabilities.store_id()));
 
-  absl::StatusOr<Attachment> attachment = NewEpoch(**connection, acknowledged);
-  absl::Status status = attachment.status();
+  const auto attempt = owner_.NextAttempt(acknowledged);
+  absl::StatusOr<Attachment> attachment =
+      std::visit([&](const auto& request) { return Ask(**connection, request); }, attempt);
+  absl::Status status = owner_.Explain(attachment.status());
   if (attachment.ok()) {
-    epoch_ = attachment->epoch;
-    session_.uid = attachment->uid;
+    owner_.OnAttached(*attachment);
     absl::StatusOr<std::shared_ptr<ChannelCall>> call =
-        ChannelCall::Open(*connection, session_.id, epoch_);
+        ChannelCall::Open(*connection, attachment->session_id, attachment->epoch);
     if (call.ok()) {
       *again = false;
       return Attached{*std::move(attachment), *std::move(call)};

@@ -1,13 +1,10 @@
-// SessionAttacher attaches to one session as one owner, again and again: OpenSession at first, then
-// ResumeSession. Every attempt has a higher number than the one before, so it may be repeated
-// whether or not an attempt whose reply was lost took effect.
+// SessionAttacher attaches to one session as one owner, again and again: a SessionOwner's attempts
+// over a NodeLink.
 //
 // Threading:  one thread at a time; Cancel is for any thread.
 // Blocking:   Attach waits for the KV node: at most kConnectTimeMax and kCallTimeMax, for a resume
 //             kResumeTimeMax.
-// Errors:     of Attach: ABORTED another owner attached in between; FAILED_PRECONDITION the KV node
-//             has another store now, or under this number another session; DATA_LOSS its store is
-//             an older copy; others as in proto/cairn/kv/v1/kv.proto.
+// Errors:     of Attach: as SessionOwner says; others as in proto/cairn/kv/v1/kv.proto.
 #pragma once
 
 #include <chrono>
@@ -21,6 +18,7 @@
 #include "common/kv/messages.h"
 #include "compute-node/kv_client/channel_call.h"
 #include "compute-node/kv_client/node_link.h"
+#include "compute-node/kv_client/session_owner.h"
 
 namespace cairn::compute {
 
@@ -37,7 +35,7 @@ class SessionAttacher {
   };
 
   SessionAttacher(std::shared_ptr<NodeLink> link, SessionRef session)
-      : link_(std::move(link)), session_(std::move(session)) {}
+      : link_(std::move(link)), owner_(std::move(session), RandomBytes(kUidBytes)) {}
 
   const std::shared_ptr<NodeLink>& link() const { return link_; }
 
@@ -48,16 +46,13 @@ class SessionAttacher {
   void Cancel();
 
  private:
-  absl::StatusOr<Attachment> NewEpoch(const NodeConnection& connection, OpSeq acknowledged);
+  absl::StatusOr<Attachment> Ask(const NodeConnection& connection, const OpenRequest& request);
+  absl::StatusOr<Attachment> Ask(const NodeConnection& connection, const ResumeRequest& request);
   // While it lives, Cancel ends the call of the context.
   class Cancellable;
 
   const std::shared_ptr<NodeLink> link_;
-  SessionRef session_;
-  const std::string owner_ = RandomBytes(kUidBytes);
-  std::int64_t attempt_count_ = 0;
-  std::string store_id_;  // of the first connection
-  Epoch epoch_;           // 0: no OpenSession was answered yet
+  SessionOwner owner_;
   Mutex mutex_;
   bool cancelled_ CAIRN_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* waiting_ CAIRN_GUARDED_BY(mutex_) = nullptr;
