@@ -1,0 +1,347 @@
+#include "tests/sim/sim_chat.h"
+
+#include <utility>
+
+#include "common/rpc/kv_codec.h"
+#include "compute-node/kv_client/loss.h"
+#include "tests/unit/engine/engine_harness.h"
+
+namespace cairn::sim {
+namespace {
+
+constexpr std::int64_t kReplayBytesMax = std::int64_t{64} << 20;
+
+}  // namespace
+
+SimChat::SimChat(SimContext& context, std::optional<SimSealed> parent)
+    : context_(context), parent_(std::move(parent)) {}
+
+SimChat::~SimChat() { DropStream(); }
+
+template <typename T>
+kv::Callback<T> SimChat::ForThisLife(void (SimChat::*on_answer)(absl::StatusOr<T>)) {
+  return [this, life = std::weak_ptr<int>(life_), on_answer](absl::StatusOr<T> result) {
+    if (!life.expired()) (this->*on_answer)(std::move(result));
+  };
+}
+
+bool SimChat::is_quiet() const {
+  return is_gone_ || (IsAttached() && protocol_->state() == State::kOpen && expected_.empty() &&
+                      carried_to_come_ == 0 && checkpoint_ == OpSeq());
+}
+
+// ---- the conversation's life ----
+
+void SimChat::Create() {
+  if (!context_.node.is_up()) return;
+  SimStore* const store = &context_.node.store();
+  // A segment is known by the number that its store gave it.
+  if (parent_ && parent_->store != store) return;
+  // Two stores must not have a session of one uid.
+  if (asked_store_ != store) uid_ = context_.RandomUid();
+  asked_store_ = store;
+  CreateSession request;
+  request.key = kv::SmallKey();
+  request.layout = context_.operations.layout();
+  request.uid = uid_;
+  if (parent_) {
+    request.parent_segment_id = parent_->segment;
+    request.parent = parent_->session;
+    request.parent_token_count = parent_->oracle.token_count;
+  }
+  calls_ = true;
+  context_.node.Call<SessionRef>(
+      [request](kv::Engine& engine, kv::Callback<SessionRef> done) {
+        engine.Create(request, std::move(done));
+      },
+      [this, store, life = std::weak_ptr<int>(life_)](absl::StatusOr<SessionRef> created) {
+        if (life.expired()) return;
+        if (created.ok()) store_ = store;
+        OnCreated(std::move(created));
+      });
+}
+
+void SimChat::OnCreated(absl::StatusOr<SessionRef> created) {
+  calls_ = false;
+  if (!created.ok()) {
+    // The parent went with its sessions.
+    if (parent_ && absl::IsNotFound(created.status())) is_gone_ = true;
+    return;
+  }
+  session_ = *created;
+  if (session_.uid != uid_) context_.Wrong("session {} has another uid", session_.id);
+  auto oracle = std::make_shared<kv::Oracle>();
+  if (parent_) *oracle = parent_->oracle;
+  saved_ = {{OpSeq(), std::move(oracle)}};
+  ++context_.counts[parent_ ? "forked" : "created"];
+}
+
+void SimChat::Delete() {
+  if (store_ == nullptr || calls_ || is_gone_ || !context_.node.is_up()) return;
+  if (&context_.node.store() != store_) return;
+  deletes_ = true;
+  calls_ = true;
+  ++delete_tries_;
+  EndStream();
+  context_.node.Call<std::monostate>(
+      [session = session_](kv::Engine& engine, kv::Callback<std::monostate> done) {
+        engine.DeleteSession(session, std::move(done));
+      },
+      ForThisLife(&SimChat::OnDeleted));
+}
+
+void SimChat::OnDeleted(absl::StatusOr<std::monostate> deleted) {
+  calls_ = false;
+  const bool was_gone = absl::IsNotFound(deleted.status()) && delete_tries_ > 1;
+  if (deleted.ok() || was_gone) {
+    is_gone_ = true;
+    ++context_.counts["deleted"];
+  } else if (absl::IsNotFound(deleted.status())) {
+    context_.Wrong("session {} is gone before it was deleted", session_.id);
+  }
+}
+
+void SimChat::Crash() {
+  life_ = std::make_shared<int>(0);
+  EndStream();
+  ForgetAsked();
+  owner_ = nullptr;
+  owner_is_over_ = false;
+  protocol_ = nullptr;
+  calls_ = false;
+  ++context_.counts["compute node crashed"];
+}
+
+void SimChat::BreakStream() {
+  if (stream_ == nullptr) return;
+  stream_->Break(context_.random);
+  ++context_.counts["connection broken"];
+}
+
+// As a client that ends its call.
+void SimChat::EndStream() {
+  DropStream();
+  resend_.reset();
+}
+
+void SimChat::DropStream() {
+  if (stream_ != nullptr) stream_->Cancel();
+  stream_ = nullptr;
+  attaching_ = false;
+}
+
+// ---- attaching ----
+
+void SimChat::Attach() {
+  if (!context_.node.is_up()) return;
+  if (owner_ == nullptr) {
+    owner_ = std::make_unique<compute::SessionOwner>(session_, context_.RandomUid());
+  }
+  asked_store_ = &context_.node.store();
+  const absl::Status same = owner_->MeetStore("sim", asked_store_->name);
+  if (!same.ok()) {
+    ++context_.counts["another store refused"];
+    return OnAttachFailed(same, /*again=*/false);
+  }
+  calls_ = true;
+  const OpSeq acknowledged = protocol_ != nullptr ? protocol_->acknowledged() : OpSeq();
+  const auto attempt = owner_->NextAttempt(acknowledged);
+  context_.node.Call<Attachment>(
+      [attempt](kv::Engine& engine, kv::Callback<Attachment> done) {
+        if (const auto* open = std::get_if<OpenRequest>(&attempt)) {
+          engine.OpenSession(*open, std::move(done));
+        } else {
+          engine.ResumeSession(std::get<ResumeRequest>(attempt), std::move(done));
+        }
+      },
+      ForThisLife(&SimChat::OnAttachment));
+}
+
+void SimChat::OnAttachment(absl::StatusOr<Attachment> attachment) {
+  calls_ = false;
+  if (!attachment.ok()) {
+    const absl::Status status = owner_->Explain(attachment.status());
+    return OnAttachFailed(status, compute::IsLoss(status));
+  }
+  owner_->OnAttached(*attachment);
+  if (!context_.node.is_up()) return;
+  attachment_ = *std::move(attachment);
+  attaching_ = true;
+  const auto for_this_stream = [this](auto on_event) {
+    return [this, life = std::weak_ptr<int>(life_), on_event](const auto& value) {
+      if (!life.expired()) (this->*on_event)(value);
+    };
+  };
+  stream_ =
+      SimStream::Open(context_.node, context_.wire, attachment_.session_id, attachment_.epoch,
+                      {for_this_stream(&SimChat::OnReply), for_this_stream(&SimChat::OnStreamEnd)});
+}
+
+void SimChat::OnAttachFailed(const absl::Status& status, bool again) {
+  if (again) return;
+  ++context_.counts["not attached"];
+  const bool is_elsewhere = asked_store_ != store_;
+  const bool may_be = absl::IsAborted(status) || absl::IsFailedPrecondition(status) ||
+                      absl::IsResourceExhausted(status) ||
+                      (is_elsewhere && absl::IsNotFound(status));
+  if (!may_be) context_.Wrong("session {}: attach: {}", session_.id, Message(status));
+  owner_is_over_ = true;  // whoever asks next is another
+  if (protocol_ == nullptr) return;
+  protocol_->FailRecovery(status);
+  ForgetAsked();
+}
+
+void SimChat::ForgetAsked() {
+  expected_.clear();
+  carried_to_come_ = 0;
+  checkpoint_ = OpSeq();
+}
+
+void SimChat::OnHello() {
+  attaching_ = false;
+  if (protocol_ == nullptr) {
+    protocol_ = std::make_unique<compute::SessionProtocol>(kReplayBytesMax, attachment_,
+                                                           std::make_shared<compute::FetchClock>());
+    return BeginFrom(attachment_);
+  }
+  const bool discards = protocol_->discards();
+  const bool resends = protocol_->OnAttached(attachment_);
+  if (discards) return BeginFrom(attachment_);
+  const OpSeq covered = attachment_.op_seq;
+  if (covered < acked_) context_.Wrong("session {}: a checkpoint is gone", session_.id);
+  if (!saved_.contains(covered)) {
+    context_.Wrong("session {} is at operation {}", session_.id, covered);
+  }
+  // What they asked about was stored over meanwhile: they are answered all the same.
+  std::erase_if(expected_, [&](const auto& read) { return read.second.after < covered; });
+  LookAtCheckpoint();
+  ++context_.counts["resumed"];
+  if (resends) resend_ = compute::ResendCursor{covered, RequestId()};
+}
+
+// What is stored is all that there is.
+void SimChat::BeginFrom(const Attachment& attachment) {
+  const auto found = saved_.find(attachment.op_seq);
+  if (attachment.op_seq < acked_) {
+    return context_.Wrong("session {}: checkpoint {} was acknowledged, {} is stored", session_.id,
+                          acked_, attachment.op_seq);
+  }
+  if (found == saved_.end()) {
+    return context_.Wrong("session {} is at operation {}", session_.id, attachment.op_seq);
+  }
+  const std::shared_ptr<const kv::Oracle> oracle = found->second;
+  if (attachment.token_count != oracle->token_count) {
+    return context_.Wrong("session {} has {} tokens, not {}", session_.id, attachment.token_count,
+                          oracle->token_count);
+  }
+  now_ = *oracle;
+  shared_now_ = oracle;
+  saved_ = {{attachment.op_seq, oracle}};
+  acked_ = attachment.op_seq;
+  checkpoint_ = OpSeq();
+  segment_start_ = attachment.segment_start;
+  recorded_.clear();
+  expected_.clear();
+  carried_to_come_ = context_.operations.layout().layer_count;
+  for (std::int32_t layer = 0; layer < carried_to_come_; ++layer) Ask(GetCarried{layer});
+  ++context_.counts["opened"];
+}
+
+// ---- the stream ----
+
+void SimChat::OnReply(const std::shared_ptr<pb::ChannelReply>& reply) {
+  if (attaching_) {
+    if (!reply->has_hello()) context_.Wrong("the first reply is no hello");
+    return OnHello();
+  }
+  const OpSeq op_seq(reply->op_seq());
+  if (reply->has_checkpointed()) {
+    protocol_->OnCheckpointed(op_seq, rpc::FromProto(reply->checkpointed()));
+    return LookAtCheckpoint();
+  }
+  if (reply->has_failure() && op_seq != OpSeq()) {
+    protocol_->OnFailure(op_seq, rpc::FailureStatus(reply->failure()));
+    return LookAtFailure();
+  }
+  const RequestId request_id(reply->request_id());
+  protocol_->OnAnswer(request_id, rpc::ReadReplyFromProto(reply));
+  const auto found = expected_.find(request_id);
+  if (found == expected_.end()) return;
+  Expected expected = std::move(found->second);
+  expected_.erase(found);
+  CheckAnswer(expected);
+}
+
+void SimChat::OnStreamEnd(const absl::Status& end) {
+  stream_ = nullptr;
+  resend_.reset();
+  if (std::exchange(attaching_, false)) {
+    // It did not wait for the channel for so long, or somebody else attached: a resume tells.
+    return OnAttachFailed(end, absl::IsFailedPrecondition(end) || compute::IsLoss(end));
+  }
+  if (protocol_ == nullptr) return;
+  protocol_->OnStreamEnd();
+  protocol_->MayRecover(end);
+  LookAtFailure();
+}
+
+// What was asked for is answered, and the session waits for its caller.
+void SimChat::LookAtFailure() {
+  if (protocol_->state() != State::kFailed) return;
+  ForgetAsked();
+  const absl::Status& why = protocol_->status();
+  const bool may_be =
+      absl::IsResourceExhausted(why) || absl::IsUnavailable(why) || absl::IsAborted(why);
+  if (!may_be) context_.Wrong("session {}: {}", session_.id, Message(why));
+  ++context_.counts["failed"];
+}
+
+// Brings the session back to what it was, or a step nearer.
+void SimChat::GoOn() {
+  if (is_gone_ || calls_ || attaching_) return;
+  if (deletes_) return Delete();
+  if (session_.id == SessionId()) return Create();
+  if (store_ != nullptr && owner_is_over_) return Crash();
+  if (protocol_ != nullptr && protocol_->state() == State::kFailed) {
+    protocol_->Discard();
+    EndStream();
+    protocol_->OnStreamEnd();
+    protocol_->MayRecover(Cancelled("the client ended its call"));
+  }
+  if (stream_ == nullptr) return Attach();
+  if (resend_) return Resend();
+}
+
+void SimChat::Resend() {
+  const std::optional<pb::ChannelRequest> message = protocol_->NextToResend(*resend_);
+  if (message) {
+    ++context_.counts["sent again"];
+    return stream_->Write(*message);
+  }
+  resend_.reset();
+  protocol_->OnResent();
+}
+
+void SimChat::LookAtCheckpoint() {
+  if (checkpoint_ == OpSeq()) return;
+  const auto outcome = protocol_->CheckpointOutcome();
+  if (!outcome || !outcome->ok()) return;
+  acked_ = checkpoint_;
+  saved_.erase(saved_.begin(), saved_.find(acked_));
+  const std::shared_ptr<const kv::Oracle> oracle = saved_.begin()->second;
+  checkpoint_ = OpSeq();
+  ++context_.counts["checkpoint"];
+  recorded_.clear();
+  const SegmentId sealed = (*outcome)->sealed_segment_id;
+  // What was sealed before may be named again, where the reply to one without new tokens was lost.
+  if (sealed == SegmentId() || oracle->token_count == segment_start_) {
+    if (context_.random(4) != 0) recorded_ = oracle->CarriedPositions();
+    return;
+  }
+  if (!seals_) context_.Wrong("session {} was sealed unasked", session_.id);
+  ++context_.counts["sealed"];
+  context_.sealed.push_back({store_, session_, sealed, segment_start_, *oracle});
+  segment_start_ = oracle->token_count;
+}
+
+}  // namespace cairn::sim

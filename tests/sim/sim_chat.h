@@ -1,0 +1,154 @@
+// SimChat is a compute node's conversation: the client's protocol as it runs in the product
+// (SessionProtocol and SessionOwner) over a SimStream, random operations, and an oracle of what it
+// must show. Its process may end at any moment; another one then opens what was stored.
+//
+// Threading:  one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "compute-node/kv_client/session_owner.h"
+#include "compute-node/kv_client/session_protocol.h"
+#include "tests/sim/sim_node.h"
+#include "tests/sim/sim_stream.h"
+#include "tests/unit/engine/oracle.h"
+
+namespace cairn::sim {
+
+struct SimSealed {
+  SimStore* store = nullptr;
+  SessionRef session;
+  SegmentId segment;
+  std::int64_t start = 0;
+  kv::Oracle oracle;
+};
+
+// What all chats of a world share.
+struct SimContext {
+  SimWire& wire;
+  SimNode& node;
+  kv::RandomOperations& operations;
+  SimWire::Random random;
+  std::map<std::string, int> counts;
+  std::vector<SimSealed> sealed;
+  absl::Status wrong;  // the first thing that is
+
+  template <typename... Args>
+  void Wrong(const fmt::format_string<Args...>& format, Args&&... args) {
+    if (wrong.ok()) wrong = absl::InternalError(fmt::format(format, std::forward<Args>(args)...));
+  }
+  std::string RandomUid() const {
+    std::string bytes(kUidBytes, '\0');
+    for (char& byte : bytes) byte = static_cast<char>(random(256));
+    return bytes;
+  }
+};
+
+class SimChat {
+ public:
+  // `parent`: what it goes on from; none: it is empty.
+  SimChat(SimContext& context, std::optional<SimSealed> parent);
+  ~SimChat();
+  SimChat(const SimChat&) = delete;
+  SimChat& operator=(const SimChat&) = delete;
+
+  // Does something, if there is anything to do.
+  void Act();
+  // Only what brings it to Open(), no new operations.
+  void GoOn();
+  // Attached, and nothing is under way.
+  bool is_quiet() const;
+  bool is_gone() const { return is_gone_; }
+  SimStore* store() const { return store_; }  // null: not created
+  SessionRef session() const { return session_; }
+  // Its process ends, and another one takes its place.
+  void Crash();
+  // Its connection does.
+  void BreakStream();
+  void Delete();
+  // Asks for everything that it must show.
+  void AskAll();
+
+ private:
+  using State = compute::SessionProtocol::State;
+  struct Expected {
+    ReadOperation operation;
+    OpSeq after;
+    std::shared_ptr<const kv::Oracle> oracle;
+    std::future<absl::StatusOr<ReadReply>> answer;
+  };
+
+  // An answer's, if it is for the process that runs now.
+  template <typename T>
+  kv::Callback<T> ForThisLife(void (SimChat::*on_answer)(absl::StatusOr<T>));
+  bool IsAttached() const { return stream_ != nullptr && !attaching_; }
+  void Create();
+  void OnCreated(absl::StatusOr<SessionRef> created);
+  void OnDeleted(absl::StatusOr<std::monostate> deleted);
+  void Attach();
+  void OnAttachment(absl::StatusOr<Attachment> attachment);
+  void OnHello();
+  void OnAttachFailed(const absl::Status& status, bool again);
+  void OnReply(const std::shared_ptr<pb::ChannelReply>& reply);
+  void OnStreamEnd(const absl::Status& end);
+  void BeginFrom(const Attachment& attachment);
+  void LookAtCheckpoint();
+  void LookAtFailure();
+  void Resend();
+  void EndStream();
+  void DropStream();
+  void ForgetAsked();
+
+  void Send(ChangingOperation operation);
+  void Ask(ReadOperation operation);
+  void AskSome();
+  void DoRandom();
+  void TakeCheckpoint();
+  void CheckAnswer(Expected& expected);
+  void CheckFetch(const kv::Oracle& oracle, const Fetch& fetch, const FetchReply& reply);
+  void CheckCarried(const kv::Oracle& oracle, std::int32_t layer, const CarriedReply& reply);
+  std::shared_ptr<const kv::Oracle> Now();
+  kv::Oracle& Change();
+
+  SimContext& context_;
+  std::optional<SimSealed> parent_;
+  std::string uid_;
+  SimStore* store_ = nullptr;        // null: not created
+  SimStore* asked_store_ = nullptr;  // by the last attempt to create it or to attach
+  SessionRef session_;
+  bool is_gone_ = false;
+  bool deletes_ = false;
+  int delete_tries_ = 0;
+
+  // Of the process that runs.
+  std::shared_ptr<int> life_ = std::make_shared<int>(0);
+  std::unique_ptr<compute::SessionOwner> owner_;
+  std::unique_ptr<compute::SessionProtocol> protocol_;
+  std::shared_ptr<SimStream> stream_;
+  bool owner_is_over_ = false;  // another one has the session, or the store is another one
+  bool calls_ = false;          // an answer is to come
+  bool attaching_ = false;      // the stream's hello is
+  Attachment attachment_;       // of the stream that is being opened
+  std::optional<compute::ResendCursor> resend_;
+  std::map<RequestId, Expected> expected_;
+  std::int32_t carried_to_come_ = 0;  // replies without which nothing is sent
+  RequestId last_hint_;
+
+  kv::Oracle now_;
+  std::shared_ptr<const kv::Oracle> shared_now_;
+  std::map<OpSeq, std::shared_ptr<const kv::Oracle>> saved_;  // that the store may show
+  OpSeq acked_;
+  OpSeq checkpoint_;  // that is waited for; 0: none
+  bool seals_ = false;
+  std::int64_t segment_start_ = 0;
+  std::set<std::int64_t> recorded_;
+};
+
+}  // namespace cairn::sim

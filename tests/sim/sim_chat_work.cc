@@ -1,0 +1,203 @@
+// What a chat asks for and sends, and whether the answers are right.
+#include <algorithm>
+#include <utility>
+
+#include "common/rpc/kv_codec.h"
+#include "tests/sim/sim_chat.h"
+#include "tests/unit/engine/engine_harness.h"
+
+namespace cairn::sim {
+namespace {
+
+constexpr std::int64_t kTokensMax = 120;
+constexpr std::int64_t kHintIdsFrom = std::int64_t{1} << 62;
+
+}  // namespace
+
+void SimChat::Act() {
+  const bool can_work = IsAttached() && protocol_ != nullptr &&
+                        protocol_->state() == State::kOpen && carried_to_come_ == 0 && !deletes_;
+  if (!can_work || calls_) return GoOn();
+  DoRandom();
+}
+
+std::shared_ptr<const kv::Oracle> SimChat::Now() {
+  if (shared_now_ == nullptr) shared_now_ = std::make_shared<kv::Oracle>(now_);
+  return shared_now_;
+}
+
+kv::Oracle& SimChat::Change() {
+  shared_now_ = nullptr;
+  return now_;
+}
+
+void SimChat::Send(ChangingOperation operation) {
+  if (protocol_->state() != State::kOpen) return;
+  compute::SessionProtocol::Outgoing outgoing =
+      compute::SessionProtocol::Describe(operation, protocol_->keeps());
+  pb::ChannelRequest message;
+  rpc::SetOperation(std::move(operation), &message);
+  const absl::StatusOr<OpSeq> op_seq = protocol_->Number(std::move(outgoing));
+  if (!op_seq.ok()) return context_.Wrong("{}", Message(op_seq.status()));
+  message.set_op_seq(op_seq->value());
+  stream_->Write(std::move(message));
+}
+
+void SimChat::Ask(ReadOperation operation) {
+  if (protocol_->reads_full()) return;
+  pb::ChannelRequest message;
+  rpc::SetOperation(operation, &message);
+  compute::SessionProtocol::Asked asked = protocol_->Ask(operation);
+  message.set_request_id(asked.id.value());
+  message.set_after_op_seq(asked.after.value());
+  expected_[asked.id] = {std::move(operation), asked.after, Now(), std::move(asked.answer)};
+  stream_->Write(std::move(message));
+}
+
+void SimChat::DoRandom() {
+  kv::RandomOperations& operations = context_.operations;
+  const std::int64_t dice = context_.random(100);
+  if (dice < 45) {
+    if (now_.token_count >= kTokensMax) return;
+    for (Append& op : operations.Decode(Change(), /*fresh_one_in=*/8)) Send(std::move(op));
+  } else if (dice < 62) {
+    AskSome();
+  } else if (dice < 70) {
+    for (Replace& op : operations.Split(Change())) Send(std::move(op));
+  } else if (dice < 73) {
+    for (Replace& op : operations.Merge(Change())) Send(std::move(op));
+  } else if (dice < 75) {
+    if (std::optional<Replace> op = operations.Repair(Change())) Send(*std::move(op));
+  } else if (dice < 77) {
+    if (std::optional<Replace> op = operations.Evict(Change())) Send(*std::move(op));
+  } else if (dice < 79) {
+    Send(operations.Relate(now_));
+  } else if (dice < 82) {
+    Send(operations.PutRows(Change()));
+  } else if (dice < 86) {
+    pb::ChannelRequest message;
+    last_hint_ = RequestId(std::max(last_hint_.value(), kHintIdsFrom) + 1);
+    rpc::SetOperation(operations.Hint(now_, RequestId(last_hint_.value() - 1)), &message);
+    message.set_request_id(last_hint_.value());
+    stream_->Write(std::move(message));
+  } else if (dice < 98) {
+    TakeCheckpoint();
+  } else {
+    AskAll();
+  }
+}
+
+void SimChat::TakeCheckpoint() {
+  if (protocol_->checkpoint_in_progress()) return;
+  kv::RandomOperations& operations = context_.operations;
+  for (StageCarried& stage : operations.StageAllCarried(now_, recorded_)) Send(std::move(stage));
+  const bool seal = context_.random(5) == 0;
+  Checkpoint op = operations.TakeCheckpoint(now_, saved_.at(acked_)->token_count, seal);
+  seals_ = seal;
+  Send(std::move(op));
+  checkpoint_ = protocol_->last_op_seq();
+  saved_[checkpoint_] = Now();
+  recorded_.clear();
+}
+
+void SimChat::AskSome() {
+  const auto layer = static_cast<std::int32_t>(context_.random(2));
+  const std::int64_t dice = context_.random(8);
+  if (dice == 0) return Ask(GetIndex{layer});
+  if (dice == 1) return Ask(FetchIndex{layer, true});
+  if (dice == 2) {
+    return Ask(GetTokens{0, static_cast<std::int32_t>(saved_.at(acked_)->token_count)});
+  }
+  Fetch fetch{layer, {}, /*with_positions=*/true};
+  for (const std::int32_t head : kv::RandomOperations::HeadsOf(layer)) {
+    const auto next_id = now_.next_id.find({layer, head});
+    const std::int64_t last = next_id == now_.next_id.end() ? 0 : next_id->second;
+    fetch.clusters.push_back({head, ClusterId(1 + context_.random(last + 2))});
+  }
+  Ask(std::move(fetch));
+}
+
+void SimChat::AskAll() {
+  for (std::int32_t layer = 0; layer < context_.operations.layout().layer_count; ++layer) {
+    Fetch fetch{layer, {}, /*with_positions=*/true};
+    for (const std::int32_t head : kv::RandomOperations::HeadsOf(layer)) {
+      const auto next_id = now_.next_id.find({layer, head});
+      if (next_id == now_.next_id.end()) continue;
+      for (std::int64_t id = 1; id <= next_id->second; ++id) {
+        fetch.clusters.push_back({head, ClusterId(id)});
+      }
+    }
+    if (!fetch.clusters.empty()) Ask(std::move(fetch));
+    Ask(GetIndex{layer});
+  }
+}
+
+void SimChat::CheckAnswer(Expected& expected) {
+  const absl::StatusOr<ReadReply> answer = expected.answer.get();
+  const auto* carried = std::get_if<GetCarried>(&expected.operation);
+  if (carried != nullptr) --carried_to_come_;
+  if (!answer.ok()) return context_.Wrong("session {}: {}", session_.id, Message(answer.status()));
+  const kv::Oracle& oracle = *expected.oracle;
+  ++context_.counts["answer"];
+  if (carried != nullptr) {
+    CheckCarried(oracle, carried->layer, std::get<CarriedReply>(*answer));
+  } else if (const auto* fetch = std::get_if<Fetch>(&expected.operation)) {
+    CheckFetch(oracle, *fetch, std::get<FetchReply>(*answer));
+  } else if (const auto* index = std::get_if<GetIndex>(&expected.operation)) {
+    const auto& rows = std::get<IndexReply>(*answer).rows;
+    if (!kv::RandomOperations::AreRowsOf(oracle, index->layer, rows)) {
+      context_.Wrong("session {} layer {}: other index rows", session_.id, index->layer);
+    }
+  } else if (const auto* records = std::get_if<FetchIndex>(&expected.operation)) {
+    const auto rows = kv::RandomOperations::VisibleRowsOf(std::get<FetchReply>(*answer));
+    if (!kv::RandomOperations::AreRowsOf(oracle, records->layer, rows)) {
+      context_.Wrong("session {} layer {}: other index records", session_.id, records->layer);
+    }
+  } else if (const auto* tokens = std::get_if<GetTokens>(&expected.operation)) {
+    const auto& ids = std::get<TokensReply>(*answer).token_ids;
+    bool same = std::ssize(ids) >= tokens->count;
+    for (std::size_t i = 0; same && i < static_cast<std::size_t>(tokens->count); ++i) {
+      same = ids[i] == oracle.truth[i];
+    }
+    if (!same) context_.Wrong("session {}: other tokens", session_.id);
+  }
+}
+
+void SimChat::CheckFetch(const kv::Oracle& oracle, const Fetch& fetch, const FetchReply& reply) {
+  if (reply.clusters.size() != fetch.clusters.size()) return context_.Wrong("other clusters");
+  for (const FetchedCluster& fetched : reply.clusters) {
+    const kv::Oracle::LayerHead layer_head{fetch.layer, fetched.cluster.head};
+    const std::int64_t id = fetched.cluster.cluster_id.value();
+    const auto clusters = oracle.clusters.find(layer_head);
+    const bool is_there = clusters != oracle.clusters.end() && clusters->second.contains(id);
+    const FetchOutcome outcome = is_there ? FetchOutcome::kFound : FetchOutcome::kUnknown;
+    const auto wrong = [&](std::string_view what) {
+      context_.Wrong("session {} layer {} head {} cluster {}: {}", session_.id, fetch.layer,
+                     fetched.cluster.head, id, what);
+    };
+    if (fetched.outcome != outcome) {
+      return wrong(fmt::format("outcome {}, not {}", static_cast<int>(fetched.outcome),
+                               static_cast<int>(outcome)));
+    }
+    if (!is_there) continue;
+    const kv::JoinedCluster joined = kv::Join(context_.operations.layout(), fetched);
+    const Positions positions = Positions::FromUnsorted(clusters->second.at(id));
+    if (!(joined.positions == positions)) return wrong("other positions");
+    if (joined.entries !=
+        context_.operations.Entries(oracle, fetch.layer, fetched.cluster.head, positions)) {
+      return wrong("other entries");
+    }
+  }
+}
+
+void SimChat::CheckCarried(const kv::Oracle& oracle, std::int32_t layer,
+                           const CarriedReply& reply) {
+  if (!context_.operations.AreCarriedOf(oracle, layer, reply.carried)) {
+    return context_.Wrong("session {} layer {}: other carried entries", session_.id, layer);
+  }
+  for (const CarriedEntries& carried : reply.carried) {
+    carried.brought_positions.ForEach([&](std::int64_t p) { recorded_.insert(p); });
+  }
+}
+
+}  // namespace cairn::sim

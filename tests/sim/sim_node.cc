@@ -1,0 +1,64 @@
+#include "tests/sim/sim_node.h"
+
+#include "tests/sim/sim_stream.h"
+
+namespace cairn::sim {
+namespace {
+
+// Enough for an engine that does nothing but end.
+constexpr int kEndPassesMax = 100000;
+
+}  // namespace
+
+SimStore::SimStore(std::uint64_t seed, char letter)
+    : name(16, letter),
+      disk({.size_bytes = kDiskPages * kv::kPageBytes, .seed = seed, .delay_polls_max = 3}) {
+  id.fill(static_cast<std::byte>(letter));
+}
+
+SimNode::~SimNode() {
+  if (is_up()) Kill(/*power_cut=*/false, kv::EngineTime());
+}
+
+absl::Status SimNode::Start(SimStore& store, const kv::EngineOptions& options, kv::EngineTime now) {
+  auto meta = std::make_unique<SimMetaStore>(store.rows, random_);
+  SimMetaStore* const meta_store = meta.get();
+  kv::EngineWorld world{store.disk.Open(), std::move(meta), nullptr};
+  world.random_bytes = [this](std::int64_t count) {
+    std::string bytes(static_cast<std::size_t>(count), '\0');
+    for (char& byte : bytes) byte = static_cast<char>(random_(256));
+    return bytes;
+  };
+  auto core = std::make_unique<kv::EngineCore>(options, store.id, std::move(world));
+  CAIRN_RETURN_IF_ERROR(core->Prepare(now));
+  ++incarnation_;
+  store_ = &store;
+  meta_ = meta_store;
+  core_ = std::move(core);
+  return absl::OkStatus();
+}
+
+void SimNode::Kill(bool power_cut, kv::EngineTime now) {
+  ++incarnation_;  // from here on nobody hears it
+  const auto streams = std::exchange(streams_, {});
+  for (const auto& stream : streams) stream->OnNodeEnd(random_);
+  const auto calls = calls_;
+  for (const auto& [call, fail] : calls) fail();
+  if (power_cut) {
+    store_->disk.PowerCut();
+  } else {
+    store_->disk.DieAfter(0);
+  }
+  meta_->Die();
+  core_->StartStop();
+  int passes = 0;
+  for (bool busy = true; busy || !core_->HasStopped(); ++passes) {
+    CAIRN_CHECK_LT(passes, kEndPassesMax);
+    busy = meta_->Step();
+    busy = core_->RunOnce(now) || busy;
+  }
+  core_.reset();
+  store_->disk.ForgetFaults();
+}
+
+}  // namespace cairn::sim

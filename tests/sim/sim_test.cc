@@ -1,0 +1,58 @@
+// Random events on both tiers, under one scheduler: see sim_world.h.
+//
+// CAIRN_TEST_SEED=N repeats one seed to the step and shrinks it where it fails; CAIRN_SIM_SEEDS=N
+// says how many are run, CAIRN_SIM_STEPS=N of how many steps.
+#include <cstdlib>
+#include <iostream>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "common/log/log.h"
+#include "tests/sim/sim_run.h"
+
+namespace cairn::sim {
+namespace {
+
+constexpr std::int64_t kSeedsDefault = 300;
+constexpr std::int64_t kStepsDefault = 10000;
+constexpr int kShrinkRunsMax = 2000;
+
+std::int64_t FromEnvironment(const char* name, std::int64_t fallback) {
+  const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before any thread
+  return text == nullptr ? fallback : std::atoll(text);
+}
+
+void Explain(std::uint64_t seed, const SimOutcome& outcome) {
+  std::cout << "seed " << seed << " fails at step " << outcome.failed_step << ": "
+            << Message(outcome.status) << "\n";
+  const std::vector<std::int64_t> needed = ShrinkSeed(seed, outcome.failed_step, kShrinkRunsMax);
+  std::vector<bool> left_out(static_cast<std::size_t>(outcome.failed_step) + 1, true);
+  for (const std::int64_t step : needed) left_out[static_cast<std::size_t>(step)] = false;
+  const SimOutcome shrunk = RunSeed(seed, outcome.failed_step + 1, left_out);
+  std::cout << "these " << needed.size() << " steps are enough for: " << Message(shrunk.status)
+            << "\n";
+  for (const std::string& event : shrunk.events) std::cout << "  " << event << "\n";
+}
+
+TEST(SimTest, RandomEventsKeepWhatWasAcknowledgedAndShowNothingElse) {
+  ASSERT_TRUE(InitLogging("sim_test", "error").ok());
+  const std::int64_t one = FromEnvironment("CAIRN_TEST_SEED", 0);
+  const std::int64_t first = one != 0 ? one : static_cast<std::int64_t>(std::random_device()());
+  const std::int64_t count = one != 0 ? 1 : FromEnvironment("CAIRN_SIM_SEEDS", kSeedsDefault);
+  const std::int64_t step_count = FromEnvironment("CAIRN_SIM_STEPS", kStepsDefault);
+  std::map<std::string, int> counts;
+  for (std::int64_t seed = first; seed < first + count; ++seed) {
+    const SimOutcome outcome = RunSeed(static_cast<std::uint64_t>(seed), step_count);
+    for (const auto& [name, n] : outcome.counts) counts[name] += n;
+    if (outcome.status.ok()) continue;
+    Explain(static_cast<std::uint64_t>(seed), outcome);
+    FAIL() << "repeat with CAIRN_TEST_SEED=" << seed << ": " << Message(outcome.status);
+  }
+  std::cout << count << " seeds from CAIRN_TEST_SEED=" << first << ":";
+  for (const auto& [name, n] : counts) std::cout << " " << name << "=" << n;
+  std::cout << "\n";
+}
+
+}  // namespace
+}  // namespace cairn::sim

@@ -1,0 +1,222 @@
+#include "tests/sim/sim_world.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "tests/unit/engine/engine_harness.h"
+
+namespace cairn::sim {
+namespace {
+
+constexpr std::size_t kChatsMax = 4;
+// Of Settle: far more than anything needs.
+constexpr int kSettleStepsMax = 200000;
+
+}  // namespace
+
+SimWorld::SimWorld(std::uint64_t seed)
+    : seed_(seed),
+      rng_(seed),
+      now_(std::chrono::seconds(1000)),
+      operations_(kv::SmallLayout(), [this](std::int64_t below) { return Random(below); }),
+      stores_{{seed * 2, 'a'}, {seed * 2 + 1, 'b'}},
+      node_(wire_, [this](std::int64_t below) { return Random(below); }),
+      context_{wire_, node_, operations_, [this](std::int64_t below) { return Random(below); },
+               {},    {},    {}} {}
+
+std::int64_t SimWorld::Random(std::int64_t below) {
+  return static_cast<std::int64_t>(rng_.Below(static_cast<std::uint64_t>(below)));
+}
+
+SimChat& SimWorld::AnyChat() {
+  if (chats_.empty()) AddChat();
+  return *chats_[static_cast<std::size_t>(Random(std::ssize(chats_)))];
+}
+
+absl::Status SimWorld::Step(std::int64_t step) {
+  std::uint64_t mixed = seed_ + static_cast<std::uint64_t>(step) * 0x9e3779b97f4a7c15ULL;
+  rng_ = test::Rng(test::SplitMix64(mixed));
+  const std::int64_t dice = Random(1000);
+  if (dice < 400) {
+    last_event_ = "a message arrives";
+    wire_.Step(context_.random);
+  } else if (dice < 570) {
+    last_event_ = "the engine runs";
+    if (node_.is_up()) node_.core().RunOnce(now_);
+  } else if (dice < 690) {
+    last_event_ = "the metadata are committed";
+    if (node_.is_up()) node_.meta().Step();
+  } else if (dice < 980) {
+    last_event_ = "a chat acts";
+    AnyChat().Act();
+  } else if (dice < 992) {
+    last_event_ = "time passes";
+    Age();
+  } else {
+    SeldomEvent();
+  }
+  return context_.wrong;
+}
+
+void SimWorld::Age() {
+  const bool long_time = Random(20) == 0;
+  now_ += std::chrono::milliseconds(long_time ? Random(40000) : Random(50));
+}
+
+void SimWorld::SeldomEvent() {
+  const std::int64_t dice = Random(100);
+  if (!node_.is_up()) {
+    last_event_ = "the KV node starts";
+    return StartNode(stores_[Random(8) == 0 ? 1 : 0]);
+  }
+  if (dice < 12) {
+    last_event_ = "the KV node is killed";
+    node_.Kill(/*power_cut=*/false, now_);
+    ++context_.counts["killed"];
+  } else if (dice < 22) {
+    last_event_ = "the power goes off";
+    node_.Kill(/*power_cut=*/true, now_);
+    ++context_.counts["power cut"];
+  } else if (dice < 45) {
+    last_event_ = "a connection breaks";
+    AnyChat().BreakStream();
+  } else if (dice < 60) {
+    last_event_ = "a compute node crashes";
+    AnyChat().Crash();
+  } else if (dice < 66) {
+    last_event_ = "a chat is deleted";
+    AnyChat().Delete();
+  } else if (dice < 82) {
+    last_event_ = "a chat begins";
+    std::erase_if(chats_, [](const auto& chat) { return chat->is_gone(); });
+    if (chats_.size() < kChatsMax) AddChat();
+  } else if (dice < 90) {
+    last_event_ = "the metadata's disk is full";
+    node_.meta().FillDisk();
+    ++context_.counts["metadata disk full"];
+  } else {
+    last_event_ = "the metadata's disk has room";
+    node_.meta().FreeDisk();
+  }
+}
+
+void SimWorld::AddChat() {
+  std::optional<SimSealed> parent;
+  if (!context_.sealed.empty() && Random(2) == 0) {
+    const auto index = static_cast<std::size_t>(Random(std::ssize(context_.sealed)));
+    parent = context_.sealed[index];
+    const std::int64_t own = parent->oracle.token_count - parent->start;
+    parent->oracle.CutTo(parent->start + 1 + Random(own));
+  }
+  chats_.push_back(std::make_unique<SimChat>(context_, std::move(parent)));
+}
+
+void SimWorld::StartNode(SimStore& store) {
+  kv::EngineOptions options;
+  options.place_entries_min = Random(2) == 0 ? 3 : 40;
+  options.pending_bytes_max = 64 << 10;
+  options.pooled_children_max = Random(2) == 0 ? 1 : 64;
+  options.index_changed_min = Random(3) * 3;
+  options.merge_gap_bytes = Random(3) * 2 * kv::kPageBytes;
+  options.arena_bytes_max = Random(3) == 0 ? 0 : std::int64_t{1} << 20;
+  options.staging = Random(4) != 0;
+  options.defragment = Random(4) != 0;
+  options.device_bytes_per_second = std::int64_t{100} << 20;
+  const absl::Status started = node_.Start(store, options, now_);
+  if (!started.ok()) context_.Wrong("the KV node does not start: {}", Message(started));
+  ++context_.counts[&store == &stores_[0] ? "started" : "started with the other store"];
+}
+
+bool SimWorld::Settle(const std::function<bool()>& done) {
+  for (int i = 0; i < kSettleStepsMax && context_.wrong.ok(); ++i) {
+    if (done()) return true;
+    for (const auto& chat : chats_) {
+      if (!chat->is_quiet()) chat->GoOn();
+    }
+    wire_.Step(context_.random);
+    node_.meta().Step();
+    node_.core().RunOnce(now_);
+    now_ += std::chrono::milliseconds(1);
+  }
+  return false;
+}
+
+absl::Status SimWorld::End() {
+  last_event_ = "the end";
+  for (SimStore& store : stores_) EndStore(store);
+  return context_.wrong;
+}
+
+void SimWorld::EndStore(SimStore& store) {
+  if (node_.is_up()) node_.Kill(/*power_cut=*/true, now_);
+  StartNode(store);
+  if (!context_.wrong.ok()) return;
+  const auto is_here = [&](const SimChat& chat) {
+    return chat.store() == &store && !chat.is_gone();
+  };
+  const auto all_quiet = [&] {
+    return std::all_of(chats_.begin(), chats_.end(),
+                       [&](const auto& chat) { return !is_here(*chat) || chat->is_quiet(); });
+  };
+  // Those that are not made yet would go on being made.
+  std::erase_if(chats_, [](const auto& chat) { return chat->store() == nullptr; });
+  if (!Settle(all_quiet)) return context_.Wrong("the conversations do not come back");
+  for (const auto& chat : chats_) {
+    if (is_here(*chat)) chat->AskAll();
+  }
+  if (!Settle(all_quiet)) return context_.Wrong("the conversations do not answer");
+  for (const auto& chat : chats_) {
+    if (is_here(*chat)) chat->Delete();
+  }
+  const auto all_gone = [&] {
+    return std::none_of(chats_.begin(), chats_.end(),
+                        [&](const auto& chat) { return is_here(*chat); });
+  };
+  if (!Settle(all_gone)) return context_.Wrong("the conversations are not deleted");
+  DeleteStrays();
+  CheckEmpty(store);
+}
+
+// Sessions that were made for somebody who never heard of it.
+void SimWorld::DeleteStrays() {
+  to_come_ = 1;
+  node_.core().ListSessions(
+      ListDetail::kRows, [&](const absl::StatusOr<std::vector<SessionInfo>>& sessions) {
+        --to_come_;
+        if (!sessions.ok()) return context_.Wrong("{}", Message(sessions.status()));
+        for (const SessionInfo& session : *sessions) {
+          ++to_come_;
+          ++context_.counts["stray session"];
+          node_.core().DeleteSession(RefTo(session),
+                                     [&](const absl::StatusOr<std::monostate>& deleted) {
+                                       --to_come_;
+                                       if (!deleted.ok())
+                                         context_.Wrong("{}", Message(deleted.status()));
+                                     });
+        }
+      });
+  if (!Settle([&] { return to_come_ == 0; })) context_.Wrong("strays are not deleted");
+}
+
+void SimWorld::CheckEmpty(const SimStore& store) {
+  used_bytes_ = -1;
+  const auto ask = [&] {
+    node_.core().GetStats([&](const absl::StatusOr<KvStats>& stats) {
+      if (stats.ok()) used_bytes_ = stats->flash_used_bytes;
+    });
+    return used_bytes_ == 2 * kv::kPageBytes;
+  };
+  if (!Settle(ask)) {
+    context_.Wrong("{} bytes of flash leaked in store {}", used_bytes_, store.name.front());
+  }
+  for (const kv::Family family : {kv::Family::kSessions, kv::Family::kSegments,
+                                  kv::Family::kClusters, kv::Family::kPools, kv::Family::kRuns}) {
+    const auto& rows = store.rows[static_cast<std::size_t>(family)];
+    if (!rows.empty()) {
+      context_.Wrong("{} rows of {} are left", rows.size(), kv::FamilyName(family));
+    }
+  }
+}
+
+}  // namespace cairn::sim
