@@ -123,7 +123,7 @@ stage_lint() {
 # The programs, and what tests them; a turn of its own builds all that there is.
 stage_release() {
   configure release
-  build release --target cairn_programs cairn_tests_integration cairn_tests_shared
+  build release --target cairn_programs cairn_tests_integration cairn_tests_shared cairn_tests_sim
 }
 
 # NAME BUILD argument...: the tests that the arguments choose; their output is kept by name.
@@ -132,7 +132,7 @@ run_ctest() {
   cp "build/$2/Testing/Temporary/LastTest.log" "$logs/output-$1.log"
 }
 
-stage_integration() { run_ctest integration release -L '^(integration|shared)$'; }
+stage_integration() { run_ctest integration release -L '^(integration|shared|sim)$'; }
 
 stage_whole() {
   configure release

@@ -16,9 +16,8 @@ absl::Status CheckStore(std::string_view node, const std::string& store_now,
 }
 
 absl::Status SessionOwner::MeetStore(std::string_view node, const std::string& store_now) {
-  CAIRN_RETURN_IF_ERROR(CheckStore(node, store_now, store_id_, session_.id));
-  store_id_ = store_now;
-  return absl::OkStatus();
+  store_met_ = store_now;
+  return CheckStore(node, store_now, store_id_, session_.id);
 }
 
 std::variant<OpenRequest, ResumeRequest> SessionOwner::NextAttempt(OpSeq acknowledged) {
@@ -28,6 +27,7 @@ std::variant<OpenRequest, ResumeRequest> SessionOwner::NextAttempt(OpSeq acknowl
 }
 
 void SessionOwner::OnAttached(const Attachment& attachment) {
+  store_id_ = store_met_;
   epoch_ = attachment.epoch;
   session_.uid = attachment.uid;
 }

@@ -30,8 +30,9 @@ class SessionOwner {
       : session_(std::move(session)), owner_(std::move(owner)) {}
 
   SessionId session_id() const { return session_.id; }
-  // The same store as that of the first attempt, which `node` names in the error. A connection is
-  // one process's: what it said of its store holds for all that is asked there.
+  // Before each attempt, with what `node` says of its store: OK unless another one was attached in
+  // before. A connection is one process's: what it said of its store holds for all that is asked
+  // there.
   absl::Status MeetStore(std::string_view node, const std::string& store_now);
   // The next attempt: an open at first, later a resume, which says what checkpoints were
   // acknowledged.
@@ -44,8 +45,9 @@ class SessionOwner {
   SessionRef session_;
   const std::string owner_;
   std::int64_t attempt_count_ = 0;
-  std::string store_id_;  // of the first attempt
-  Epoch epoch_;           // 0: no open was answered yet
+  std::string store_met_;  // by the last attempt
+  std::string store_id_;   // that holds the session; empty: no open was answered yet
+  Epoch epoch_;            // 0: no open was answered yet
 };
 
 }  // namespace cairn::compute

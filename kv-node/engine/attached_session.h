@@ -273,7 +273,7 @@ class AttachedSession {
   void CaptureRows(CheckpointJob& job);
   void CaptureLinks(CheckpointJob& job);
   void CaptureAllocation(CheckpointJob& job);
-  std::set<const Extent*> NamedLogRuns() const;
+  ExtentSet NamedLogRuns() const;
   void CaptureTokens(CheckpointJob& job);
 
   // ---- session_plan.cc: what goes to the log ----
@@ -294,12 +294,11 @@ class AttachedSession {
   void PlanCarriedAgain(LogPlan& plan) const;
   void WriteAgain(const ClusterKey& key, LogItem& item, LogPlan& plan) const;
   void PlanStragglers(LogPlan& plan) const;
-  std::map<const Extent*, std::int64_t> NamedLogBytes(const LogPlan& plan) const;
-  std::set<const Extent*> RunsToWriteAgain(LogPlan& plan) const;
-  void AddSparseRuns(const std::map<const Extent*, std::int64_t>& named_bytes,
-                     std::int64_t read_bytes, LogPlan& plan, std::set<const Extent*>& again) const;
-  std::set<const Extent*> SettledRuns(
-      const LogPlan& plan, const std::map<const Extent*, std::int64_t>& named_bytes) const;
+  ExtentBytes NamedLogBytes(const LogPlan& plan) const;
+  ExtentSet RunsToWriteAgain(LogPlan& plan) const;
+  void AddSparseRuns(const ExtentBytes& named_bytes, std::int64_t read_bytes, LogPlan& plan,
+                     ExtentSet& again) const;
+  ExtentSet SettledRuns(const LogPlan& plan, const ExtentBytes& named_bytes) const;
 
   // ---- session_log.cc ----
   // Of plan.parts, for a log run: what is linked goes first, along the links.

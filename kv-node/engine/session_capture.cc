@@ -69,8 +69,8 @@ void AttachedSession::CaptureLinks(CheckpointJob& job) {
   }
 }
 
-std::set<const Extent*> AttachedSession::NamedLogRuns() const {
-  std::set<const Extent*> named;
+ExtentSet AttachedSession::NamedLogRuns() const {
+  ExtentSet named;
   for (const auto& [first, run] : state_->open().parts.log_runs()) named.insert(run.extent.get());
   for (const auto& [key, parts] : state_->open().carried) {
     for (const Part& part : parts) {
@@ -81,7 +81,7 @@ std::set<const Extent*> AttachedSession::NamedLogRuns() const {
 }
 
 void AttachedSession::CaptureAllocation(CheckpointJob& job) {
-  const std::set<const Extent*> named_logs = NamedLogRuns();
+  const ExtentSet named_logs = NamedLogRuns();
   std::erase_if(log_extents_, [&](const ExtentRef& extent) {
     if (named_logs.contains(extent.get())) return false;
     dropped_extents_.push_back(extent);

@@ -106,7 +106,7 @@ void AttachedSession::FinishSpill(LogPlan& plan, const PageSet& pages) {
 }
 
 void AttachedSession::ForgetUnnamedRuns() {
-  const std::set<const Extent*> named = NamedLogRuns();
+  const ExtentSet named = NamedLogRuns();
   std::erase_if(new_extents_, [&](const ExtentRef& extent) {
     if (extent->kind() != ExtentKind::kLogRun || named.contains(extent.get())) return false;
     std::erase(log_extents_, extent);

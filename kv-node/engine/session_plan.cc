@@ -14,6 +14,12 @@ constexpr std::int64_t kLogSlackBytes = std::int64_t{64} * kPageBytes;
 // Of a run more than this is named: writing it again would free too little.
 constexpr double kSettledShare = 0.75;
 
+// Of two runs that are as good as each other, the one that lies before the other.
+template <typename T>
+bool LessAndBefore(const std::pair<T, const Extent*>& a, const std::pair<T, const Extent*>& b) {
+  return a.first != b.first ? a.first < b.first : a.second->first() < b.second->first();
+}
+
 }  // namespace
 
 // Records that carried entries have in this segment: any row may name them.
@@ -139,10 +145,9 @@ void AttachedSession::PlanChunk(const ClusterKey& key, const PendingChunk& chunk
 
 // Runs that are not worth writing again: three quarters of their bytes are named, and at most one
 // quarter by clusters that lie elsewhere too, which fewer runs would bring together.
-std::set<const Extent*> AttachedSession::SettledRuns(
-    const LogPlan& plan, const std::map<const Extent*, std::int64_t>& named_bytes) const {
+ExtentSet AttachedSession::SettledRuns(const LogPlan& plan, const ExtentBytes& named_bytes) const {
   const SegmentParts& rows = state_->open().parts;
-  std::map<const Extent*, std::int64_t> scattered_bytes;
+  ExtentBytes scattered_bytes;
   rows.rows().ForEachLogged([&](const ClusterKey& key, const std::vector<StoredPart>& parts) {
     const bool together = std::all_of(parts.begin(), parts.end(), [&](const StoredPart& part) {
       return part.first_page == parts.front().first_page;
@@ -154,7 +159,7 @@ std::set<const Extent*> AttachedSession::SettledRuns(
           part.positions.count() * state_->EntryBytes(key);
     }
   });
-  std::set<const Extent*> settled;
+  ExtentSet settled;
   for (const auto& [extent, named] : named_bytes) {
     const std::int64_t quarter_bytes = extent->size_bytes() / 4;
     if (named >= 3 * quarter_bytes && scattered_bytes[extent] <= quarter_bytes) {
@@ -165,8 +170,8 @@ std::set<const Extent*> AttachedSession::SettledRuns(
 }
 
 // Bytes that will be named in each log run once the plan is carried out.
-std::map<const Extent*, std::int64_t> AttachedSession::NamedLogBytes(const LogPlan& plan) const {
-  std::map<const Extent*, std::int64_t> named_bytes;
+ExtentBytes AttachedSession::NamedLogBytes(const LogPlan& plan) const {
+  ExtentBytes named_bytes;
   const auto count_items = [&](const ClusterKey& key, const std::vector<LogItem>& items) {
     for (const LogItem& item : items) {
       if (item.existing && !item.again && IsLog(*item.existing)) {
@@ -194,10 +199,10 @@ std::map<const Extent*, std::int64_t> AttachedSession::NamedLogBytes(const LogPl
 // runs of that class is written again in it, as far as memory has room for it. Of settled ones
 // there are as many as the entries in them need: they stay, and when the others alone are not too
 // many, those stay too that are more than half full.
-std::set<const Extent*> AttachedSession::RunsToWriteAgain(LogPlan& plan) const {
-  const std::map<const Extent*, std::int64_t> named_bytes = NamedLogBytes(plan);
-  std::set<const Extent*> again;
-  std::optional<std::set<const Extent*>> settled;
+ExtentSet AttachedSession::RunsToWriteAgain(LogPlan& plan) const {
+  const ExtentBytes named_bytes = NamedLogBytes(plan);
+  ExtentSet again;
+  std::optional<ExtentSet> settled;
   std::int64_t read_bytes = 0;
   for (bool more = plan.new_bytes > 0; more;) {
     more = false;
@@ -216,7 +221,7 @@ std::set<const Extent*> AttachedSession::RunsToWriteAgain(LogPlan& plan) const {
         [](std::int64_t sum, const auto& run) { return sum + run.second->size_bytes(); });
     const bool too_many = static_cast<int>(same.size()) + 1 > kLogRunsMax;
     const bool all = too_many && read_bytes + same_bytes <= kRelogReadBytesMax;
-    std::sort(same.begin(), same.end());
+    std::sort(same.begin(), same.end(), LessAndBefore<std::int64_t>);
     for (const auto& [named, extent] : same) {
       // Of runs that are too long to be merged, or too few, those that free more than they write.
       const bool pays = 2 * named <= extent->size_bytes();
@@ -235,9 +240,8 @@ std::set<const Extent*> AttachedSession::RunsToWriteAgain(LogPlan& plan) const {
 // Clusters that split leave records that nothing names, and a run goes whole. So that a segment's
 // runs have at most so much more than what is named in them, the emptiest are written again too. At
 // a spill only those that no commit names: the others would not be free before the next checkpoint.
-void AttachedSession::AddSparseRuns(const std::map<const Extent*, std::int64_t>& named_bytes,
-                                    std::int64_t read_bytes, LogPlan& plan,
-                                    std::set<const Extent*>& again) const {
+void AttachedSession::AddSparseRuns(const ExtentBytes& named_bytes, std::int64_t read_bytes,
+                                    LogPlan& plan, ExtentSet& again) const {
   std::int64_t size_bytes = plan.new_bytes + plan.again_bytes;
   std::int64_t all_named_bytes = size_bytes;
   std::vector<std::pair<double, const Extent*>> emptiest;  // by the share that is named
@@ -249,7 +253,7 @@ void AttachedSession::AddSparseRuns(const std::map<const Extent*, std::int64_t>&
     emptiest.emplace_back(static_cast<double>(named) / static_cast<double>(extent->size_bytes()),
                           extent);
   }
-  std::sort(emptiest.begin(), emptiest.end());
+  std::sort(emptiest.begin(), emptiest.end(), LessAndBefore<double>);
   for (const auto& [share, extent] : emptiest) {
     const bool sparse = size_bytes > all_named_bytes * 3 / 2 + kLogSlackBytes;
     const bool fits = again.empty() || read_bytes + extent->size_bytes() <= kRelogReadBytesMax;
@@ -263,7 +267,7 @@ void AttachedSession::AddSparseRuns(const std::map<const Extent*, std::int64_t>&
 }
 
 void AttachedSession::PlanStragglers(LogPlan& plan) const {
-  const std::set<const Extent*> again = RunsToWriteAgain(plan);
+  const ExtentSet again = RunsToWriteAgain(plan);
   if (again.empty()) return;
   const SegmentParts& rows = state_->open().parts;
   rows.rows().ForEachLogged([&](const ClusterKey& key, const std::vector<StoredPart>& parts) {

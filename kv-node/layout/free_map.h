@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -141,6 +142,13 @@ class Extent {
   bool changed_ = false;
   std::weak_ptr<ExtentKeeper> keeper_;
 };
+
+// In the order of their places, which a history repeats; addresses it does not.
+struct ByPlace {
+  bool operator()(const Extent* a, const Extent* b) const { return a->first() < b->first(); }
+};
+using ExtentSet = std::set<const Extent*, ByPlace>;
+using ExtentBytes = std::map<const Extent*, std::int64_t, ByPlace>;
 using ExtentRef = std::shared_ptr<Extent>;
 
 }  // namespace cairn::kv

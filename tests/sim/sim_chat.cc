@@ -9,6 +9,8 @@
 namespace cairn::sim {
 namespace {
 
+// It is not asked for long: nothing comes of it.
+constexpr std::int64_t kTryOtherStoreOneIn = 16;
 constexpr std::int64_t kReplayBytesMax = std::int64_t{64} << 20;
 
 }  // namespace
@@ -107,6 +109,7 @@ void SimChat::Crash() {
   ForgetAsked();
   owner_ = nullptr;
   owner_is_over_ = false;
+  has_rival_ = attempts_out_ > 0;
   protocol_ = nullptr;
   calls_ = false;
   ++context_.counts["compute node crashed"];
@@ -138,12 +141,14 @@ void SimChat::Attach() {
     owner_ = std::make_unique<compute::SessionOwner>(session_, context_.RandomUid());
   }
   asked_store_ = &context_.node.store();
+  if (asked_store_ != store_ && context_.random(kTryOtherStoreOneIn) != 0) return;
   const absl::Status same = owner_->MeetStore("sim", asked_store_->name);
   if (!same.ok()) {
     ++context_.counts["another store refused"];
     return OnAttachFailed(same, /*again=*/false);
   }
   calls_ = true;
+  ++attempts_out_;
   const OpSeq acknowledged = protocol_ != nullptr ? protocol_->acknowledged() : OpSeq();
   const auto attempt = owner_->NextAttempt(acknowledged);
   context_.node.Call<Attachment>(
@@ -154,7 +159,10 @@ void SimChat::Attach() {
           engine.ResumeSession(std::get<ResumeRequest>(attempt), std::move(done));
         }
       },
-      ForThisLife(&SimChat::OnAttachment));
+      [this, life = std::weak_ptr<int>(life_)](absl::StatusOr<Attachment> attachment) {
+        --attempts_out_;
+        if (!life.expired()) OnAttachment(std::move(attachment));
+      });
 }
 
 void SimChat::OnAttachment(absl::StatusOr<Attachment> attachment) {
@@ -180,10 +188,11 @@ void SimChat::OnAttachment(absl::StatusOr<Attachment> attachment) {
 void SimChat::OnAttachFailed(const absl::Status& status, bool again) {
   if (again) return;
   ++context_.counts["not attached"];
+  const bool is_refused = absl::IsAborted(status) || absl::IsFailedPrecondition(status);
   const bool is_elsewhere = asked_store_ != store_;
-  const bool may_be = absl::IsAborted(status) || absl::IsFailedPrecondition(status) ||
-                      absl::IsResourceExhausted(status) ||
-                      (is_elsewhere && absl::IsNotFound(status));
+  // An attempt of a process that has ended may come later than this one's.
+  const bool may_be = absl::IsResourceExhausted(status) || (is_refused && has_rival_) ||
+                      (is_elsewhere && (is_refused || absl::IsNotFound(status)));
   if (!may_be) context_.Wrong("session {}: attach: {}", session_.id, Message(status));
   owner_is_over_ = true;  // whoever asks next is another
   if (protocol_ == nullptr) return;
@@ -217,6 +226,7 @@ void SimChat::OnHello() {
   LookAtCheckpoint();
   ++context_.counts["resumed"];
   if (resends) resend_ = compute::ResendCursor{covered, RequestId()};
+  if (protocol_->state() == State::kLost) ForgetAsked();
 }
 
 // What is stored is all that there is.
@@ -256,8 +266,15 @@ void SimChat::OnReply(const std::shared_ptr<pb::ChannelReply>& reply) {
   }
   const OpSeq op_seq(reply->op_seq());
   if (reply->has_checkpointed()) {
-    protocol_->OnCheckpointed(op_seq, rpc::FromProto(reply->checkpointed()));
-    return LookAtCheckpoint();
+    const bool ends = protocol_->OnCheckpointed(op_seq, rpc::FromProto(reply->checkpointed()));
+    LookAtCheckpoint();
+    if (ends) LetGo();
+    return;
+  }
+  if (reply->has_stopping()) {
+    ++context_.counts["told of a stop"];
+    if (protocol_->OnStopping()) LetGo();
+    return;
   }
   if (reply->has_failure() && op_seq != OpSeq()) {
     protocol_->OnFailure(op_seq, rpc::FailureStatus(reply->failure()));
@@ -270,6 +287,14 @@ void SimChat::OnReply(const std::shared_ptr<pb::ChannelReply>& reply) {
   Expected expected = std::move(found->second);
   expected_.erase(found);
   CheckAnswer(expected);
+}
+
+// The node is about to stop, and has everything.
+void SimChat::LetGo() {
+  ++context_.counts["let go"];
+  EndStream();
+  protocol_->OnStreamEnd();
+  protocol_->MayRecover(Cancelled("the client ended its call"));
 }
 
 void SimChat::OnStreamEnd(const absl::Status& end) {
@@ -290,8 +315,9 @@ void SimChat::LookAtFailure() {
   if (protocol_->state() != State::kFailed) return;
   ForgetAsked();
   const absl::Status& why = protocol_->status();
-  const bool may_be =
-      absl::IsResourceExhausted(why) || absl::IsUnavailable(why) || absl::IsAborted(why);
+  const bool may_be = absl::IsResourceExhausted(why) || absl::IsUnavailable(why) ||
+                      (absl::IsAborted(why) && has_rival_) ||
+                      (absl::IsInternal(why) && context_.node.has_io_faults());
   if (!may_be) context_.Wrong("session {}: {}", session_.id, Message(why));
   ++context_.counts["failed"];
 }
@@ -308,6 +334,12 @@ void SimChat::GoOn() {
     protocol_->OnStreamEnd();
     protocol_->MayRecover(Cancelled("the client ended its call"));
   }
+  if (protocol_ != nullptr && protocol_->state() == State::kLost) {
+    ++context_.counts["computed again"];
+    protocol_->GoOn(stream_ != nullptr);
+    if (stream_ != nullptr) BeginFrom(protocol_->attachment());
+    return;
+  }
   if (stream_ == nullptr) return Attach();
   if (resend_) return Resend();
 }
@@ -319,7 +351,7 @@ void SimChat::Resend() {
     return stream_->Write(*message);
   }
   resend_.reset();
-  protocol_->OnResent();
+  if (protocol_->OnResent()) LetGo();
 }
 
 void SimChat::LookAtCheckpoint() {

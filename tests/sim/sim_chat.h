@@ -102,6 +102,7 @@ class SimChat {
   void LookAtCheckpoint();
   void LookAtFailure();
   void Resend();
+  void LetGo();
   void EndStream();
   void DropStream();
   void ForgetAsked();
@@ -112,6 +113,7 @@ class SimChat {
   void DoRandom();
   void TakeCheckpoint();
   void CheckAnswer(Expected& expected);
+  void CheckRefusal(const Expected& expected, const absl::Status& status);
   void CheckFetch(const kv::Oracle& oracle, const Fetch& fetch, const FetchReply& reply);
   void CheckCarried(const kv::Oracle& oracle, std::int32_t layer, const CarriedReply& reply);
   std::shared_ptr<const kv::Oracle> Now();
@@ -126,6 +128,7 @@ class SimChat {
   bool is_gone_ = false;
   bool deletes_ = false;
   int delete_tries_ = 0;
+  int attempts_out_ = 0;  // to attach: unanswered, those of processes that have ended too
 
   // Of the process that runs.
   std::shared_ptr<int> life_ = std::make_shared<int>(0);
@@ -133,6 +136,7 @@ class SimChat {
   std::unique_ptr<compute::SessionProtocol> protocol_;
   std::shared_ptr<SimStream> stream_;
   bool owner_is_over_ = false;  // another one has the session, or the store is another one
+  bool has_rival_ = false;      // an attempt of a process before it may come later
   bool calls_ = false;          // an answer is to come
   bool attaching_ = false;      // the stream's hello is
   Attachment attachment_;       // of the stream that is being opened

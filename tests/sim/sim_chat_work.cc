@@ -56,6 +56,11 @@ void SimChat::Ask(ReadOperation operation) {
 
 void SimChat::DoRandom() {
   kv::RandomOperations& operations = context_.operations;
+  if (protocol_->wants_checkpoint()) return TakeCheckpoint();
+  if (context_.random(60) == 0) {
+    protocol_->SetReplayMode(context_.random(4) == 0 ? compute::ReplayMode::kNothing
+                                                     : compute::ReplayMode::kOperations);
+  }
   const std::int64_t dice = context_.random(100);
   if (dice < 45) {
     if (now_.token_count >= kTokensMax) return;
@@ -136,7 +141,7 @@ void SimChat::CheckAnswer(Expected& expected) {
   const absl::StatusOr<ReadReply> answer = expected.answer.get();
   const auto* carried = std::get_if<GetCarried>(&expected.operation);
   if (carried != nullptr) --carried_to_come_;
-  if (!answer.ok()) return context_.Wrong("session {}: {}", session_.id, Message(answer.status()));
+  if (!answer.ok()) return CheckRefusal(expected, answer.status());
   const kv::Oracle& oracle = *expected.oracle;
   ++context_.counts["answer"];
   if (carried != nullptr) {
@@ -163,6 +168,18 @@ void SimChat::CheckAnswer(Expected& expected) {
   }
 }
 
+void SimChat::CheckRefusal(const Expected& expected, const absl::Status& status) {
+  const bool may_be = context_.node.has_io_faults() &&
+                      Message(status).find("cannot be read now") != std::string::npos;
+  if (!may_be) return context_.Wrong("session {}: {}", session_.id, Message(status));
+  ++context_.counts["unreadable"];
+  // The caller asks again.
+  if (std::holds_alternative<GetCarried>(expected.operation)) {
+    ++carried_to_come_;
+    Ask(expected.operation);
+  }
+}
+
 void SimChat::CheckFetch(const kv::Oracle& oracle, const Fetch& fetch, const FetchReply& reply) {
   if (reply.clusters.size() != fetch.clusters.size()) return context_.Wrong("other clusters");
   for (const FetchedCluster& fetched : reply.clusters) {
@@ -175,6 +192,10 @@ void SimChat::CheckFetch(const kv::Oracle& oracle, const Fetch& fetch, const Fet
       context_.Wrong("session {} layer {} head {} cluster {}: {}", session_.id, fetch.layer,
                      fetched.cluster.head, id, what);
     };
+    if (fetched.outcome == FetchOutcome::kUnreadable && context_.node.has_io_faults()) {
+      ++context_.counts["unreadable"];
+      continue;
+    }
     if (fetched.outcome != outcome) {
       return wrong(fmt::format("outcome {}, not {}", static_cast<int>(fetched.outcome),
                                static_cast<int>(outcome)));

@@ -10,14 +10,15 @@ constexpr int kEndPassesMax = 100000;
 
 }  // namespace
 
-SimStore::SimStore(std::uint64_t seed, char letter)
+SimStore::SimStore(std::uint64_t seed, char letter, std::int64_t pages)
     : name(16, letter),
-      disk({.size_bytes = kDiskPages * kv::kPageBytes, .seed = seed, .delay_polls_max = 3}) {
+      page_count(pages),
+      disk({.size_bytes = pages * kv::kPageBytes, .seed = seed, .delay_polls_max = 3}) {
   id.fill(static_cast<std::byte>(letter));
 }
 
 SimNode::~SimNode() {
-  if (is_up()) Kill(/*power_cut=*/false, kv::EngineTime());
+  if (is_up()) End(Ending::kKill, kv::EngineTime());
 }
 
 absl::Status SimNode::Start(SimStore& store, const kv::EngineOptions& options, kv::EngineTime now) {
@@ -38,18 +39,19 @@ absl::Status SimNode::Start(SimStore& store, const kv::EngineOptions& options, k
   return absl::OkStatus();
 }
 
-void SimNode::Kill(bool power_cut, kv::EngineTime now) {
+void SimNode::TellStopping() {
+  for (const auto& stream : streams_) stream->TellStopping();
+}
+
+void SimNode::End(Ending ending, kv::EngineTime now) {
   ++incarnation_;  // from here on nobody hears it
   const auto streams = std::exchange(streams_, {});
   for (const auto& stream : streams) stream->OnNodeEnd(random_);
   const auto calls = calls_;
   for (const auto& [call, fail] : calls) fail();
-  if (power_cut) {
-    store_->disk.PowerCut();
-  } else {
-    store_->disk.DieAfter(0);
-  }
-  meta_->Die();
+  if (ending == Ending::kPowerCut) store_->disk.PowerCut();
+  if (ending == Ending::kKill) store_->disk.DieAfter(0);
+  if (ending != Ending::kStop) meta_->Die();
   core_->StartStop();
   int passes = 0;
   for (bool busy = true; busy || !core_->HasStopped(); ++passes) {

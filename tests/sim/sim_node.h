@@ -21,13 +21,12 @@ namespace cairn::sim {
 
 class SimStream;
 
-inline constexpr std::int64_t kDiskPages = 2048;
-
 // What lies on a disk: it outlives processes.
 struct SimStore {
-  SimStore(std::uint64_t seed, char name);
+  SimStore(std::uint64_t seed, char letter, std::int64_t page_count);
   kv::StoreId id{};
   std::string name;  // as GetCapabilities tells it
+  std::int64_t page_count = 0;
   kv::FaultyDisk disk;
   SimRows rows;
 };
@@ -48,8 +47,14 @@ class SimNode {
   kv::EngineCore& core() { return *core_; }
 
   absl::Status Start(SimStore& store, const kv::EngineOptions& options, kv::EngineTime now);
-  // With `power_cut` the disk forgets what was not flushed.
-  void Kill(bool power_cut, kv::EngineTime now);
+  // Tells its clients that it is about to stop.
+  void TellStopping();
+  // kPowerCut: the disk forgets what was not flushed, too. kStop: what was begun is done first.
+  enum class Ending { kKill, kPowerCut, kStop };
+  void End(Ending ending, kv::EngineTime now);
+  // Whether requests to a disk may have failed; what comes of it may be heard late.
+  bool has_io_faults() const { return has_io_faults_; }
+  void SetHasIoFaults() { has_io_faults_ = true; }
   // Sends a request; its answer comes later, or an error when the node or the connection goes away.
   template <typename T>
   void Call(std::function<void(kv::Engine&, kv::Callback<T>)> request, kv::Callback<T> answer);
@@ -70,6 +75,7 @@ class SimNode {
   SimMetaStore* meta_ = nullptr;  // the engine's
   std::unique_ptr<kv::EngineCore> core_;
   std::int64_t incarnation_ = 0;
+  bool has_io_faults_ = false;
   std::map<std::int64_t, std::function<void()>> calls_;  // how each that waits here fails
   std::int64_t last_call_ = 0;
   std::vector<std::shared_ptr<SimStream>> streams_;  // from the oldest to the newest

@@ -25,6 +25,7 @@ SimOutcome RunSeed(std::uint64_t seed, std::int64_t step_count, const std::vecto
     outcome.failed_step = step_count;
   }
   outcome.counts = world.counts();
+  outcome.trace = world.trace();
   return outcome;
 }
 

@@ -15,6 +15,7 @@ struct SimOutcome {
   std::int64_t failed_step = -1;  // the number of steps: at the end
   std::map<std::string, int> counts;
   std::vector<std::string> events;  // of each step that was made
+  std::uint64_t trace = 0;          // of all that was said
 };
 
 // Steps 0 .. step_count - 1 but for those that `left_out` names (empty: none).

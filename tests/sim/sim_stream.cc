@@ -42,6 +42,7 @@ void SimStream::Attach(SessionId session, Epoch epoch) {
 }
 
 void SimStream::Write(pb::ChannelRequest message) {
+  wire_.Note(message.SerializeAsString());
   auto shared = std::make_shared<pb::ChannelRequest>(std::move(message));
   wire_.Send(up_, [self = shared_from_this(), shared] { self->Handle(*shared); });
 }
@@ -59,6 +60,13 @@ void SimStream::Break(const Random& random) {
   down_is_broken_ = true;
   wire_.Cut(up_, random);
   wire_.Send(up_, [self = shared_from_this()] { self->EndNode(Cancelled("the client is gone")); });
+}
+
+void SimStream::TellStopping() {
+  if (channel_ == nullptr) return;
+  pb::ChannelReply reply;
+  reply.mutable_stopping();
+  Reply(std::move(reply));
 }
 
 void SimStream::OnNodeEnd(const Random& random) {
@@ -140,6 +148,7 @@ void SimStream::OnReply(RequestId request_id, absl::StatusOr<ReadReply> answer) 
 
 void SimStream::Reply(pb::ChannelReply reply) {
   if (has_ended_ || down_is_broken_) return;
+  wire_.Note(reply.SerializeAsString());
   auto shared = std::make_shared<pb::ChannelReply>(std::move(reply));
   wire_.Send(down_, [self = shared_from_this(), shared] {
     if (self->client_.on_reply) self->client_.on_reply(shared);

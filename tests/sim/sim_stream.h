@@ -41,6 +41,8 @@ class SimStream final : public kv::ChannelObserver, public std::enable_shared_fr
   void Break(const Random& random);
 
   // ---- the node's end ----
+  // The process is about to stop.
+  void TellStopping();
   // The process ends.
   void OnNodeEnd(const Random& random);
   void OnCheckpointed(OpSeq op_seq, const Checkpointed& checkpointed) override;

@@ -14,9 +14,10 @@
 namespace cairn::sim {
 namespace {
 
-constexpr std::int64_t kSeedsDefault = 300;
+constexpr std::int64_t kSeedsDefault = 60;
 constexpr std::int64_t kStepsDefault = 10000;
 constexpr int kShrinkRunsMax = 2000;
+constexpr std::uint64_t kSeedsRepeated = 4;
 
 std::int64_t FromEnvironment(const char* name, std::int64_t fallback) {
   const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before any thread
@@ -52,6 +53,17 @@ TEST(SimTest, RandomEventsKeepWhatWasAcknowledgedAndShowNothingElse) {
   std::cout << count << " seeds from CAIRN_TEST_SEED=" << first << ":";
   for (const auto& [name, n] : counts) std::cout << " " << name << "=" << n;
   std::cout << "\n";
+}
+
+TEST(SimTest, ASeedIsRepeatedToTheStep) {
+  ASSERT_TRUE(InitLogging("sim_test", "error").ok());
+  const std::uint64_t first = std::random_device()();
+  for (std::uint64_t seed = first; seed < first + kSeedsRepeated; ++seed) {
+    const SimOutcome once = RunSeed(seed, kStepsDefault);
+    const SimOutcome again = RunSeed(seed, kStepsDefault);
+    EXPECT_EQ(once.trace, again.trace) << "CAIRN_TEST_SEED=" << seed;
+    EXPECT_EQ(once.counts, again.counts) << "CAIRN_TEST_SEED=" << seed;
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,12 @@ class SimWire {
   }
   void Close(std::int64_t lane) { lanes_.erase(lane); }
 
+  // What was said, in order: two runs of the same steps say the same.
+  void Note(std::string_view message) {
+    trace_ = trace_ * 0x100000001b3ULL ^ std::hash<std::string_view>()(message);
+  }
+  std::uint64_t trace() const { return trace_; }
+
   // One message of a lane that has any. False: nothing can arrive.
   bool Step(const Random& random) {
     std::vector<std::int64_t> ready;
@@ -58,6 +65,7 @@ class SimWire {
   };
   std::map<std::int64_t, Lane> lanes_;
   std::int64_t last_lane_ = 0;
+  std::uint64_t trace_ = 0;
 };
 
 }  // namespace cairn::sim

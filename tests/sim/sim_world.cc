@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "tests/sim/sim_store_check.h"
 #include "tests/unit/engine/engine_harness.h"
 
 namespace cairn::sim {
@@ -13,6 +14,9 @@ constexpr std::size_t kChatsMax = 4;
 // Of Settle: far more than anything needs.
 constexpr int kSettleStepsMax = 200000;
 
+// Some stores are full now and then.
+std::int64_t PageCountOf(std::uint64_t seed) { return seed % 3 == 0 ? 160 : 1024; }
+
 }  // namespace
 
 SimWorld::SimWorld(std::uint64_t seed)
@@ -20,7 +24,7 @@ SimWorld::SimWorld(std::uint64_t seed)
       rng_(seed),
       now_(std::chrono::seconds(1000)),
       operations_(kv::SmallLayout(), [this](std::int64_t below) { return Random(below); }),
-      stores_{{seed * 2, 'a'}, {seed * 2 + 1, 'b'}},
+      stores_{{seed * 2, 'a', PageCountOf(seed)}, {seed * 2 + 1, 'b', PageCountOf(seed + 1)}},
       node_(wire_, [this](std::int64_t below) { return Random(below); }),
       context_{wire_, node_, operations_, [this](std::int64_t below) { return Random(below); },
                {},    {},    {}} {}
@@ -70,14 +74,23 @@ void SimWorld::SeldomEvent() {
     last_event_ = "the KV node starts";
     return StartNode(stores_[Random(8) == 0 ? 1 : 0]);
   }
-  if (dice < 12) {
+  if (dice < 8) {
     last_event_ = "the KV node is killed";
-    node_.Kill(/*power_cut=*/false, now_);
+    node_.End(SimNode::Ending::kKill, now_);
     ++context_.counts["killed"];
-  } else if (dice < 22) {
+  } else if (dice < 16) {
     last_event_ = "the power goes off";
-    node_.Kill(/*power_cut=*/true, now_);
+    node_.End(SimNode::Ending::kPowerCut, now_);
     ++context_.counts["power cut"];
+  } else if (dice < 20) {
+    last_event_ = "the KV node stops";
+    node_.End(SimNode::Ending::kStop, now_);
+    ++context_.counts["stopped"];
+  } else if (dice < 25) {
+    last_event_ = "the KV node is about to stop";
+    node_.TellStopping();
+  } else if (dice < 32) {
+    FailIo();
   } else if (dice < 45) {
     last_event_ = "a connection breaks";
     AnyChat().BreakStream();
@@ -98,6 +111,26 @@ void SimWorld::SeldomEvent() {
   } else {
     last_event_ = "the metadata's disk has room";
     node_.meta().FreeDisk();
+  }
+}
+
+void SimWorld::FailIo() {
+  kv::FaultyDisk& disk = node_.store().disk;
+  node_.SetHasIoFaults();
+  const int count = static_cast<int>(1 + Random(3));
+  switch (Random(4)) {
+    case 0:
+      last_event_ = "reads fail";
+      return disk.FailNextReads(count);
+    case 1:
+      last_event_ = "a write fails";
+      return disk.FailNextWrites(1);
+    case 2:
+      last_event_ = "a flush fails";
+      return disk.FailNextFlushes(1);
+    default:
+      last_event_ = "transfers end early";
+      return disk.ShortenNext(count);
   }
 }
 
@@ -123,9 +156,16 @@ void SimWorld::StartNode(SimStore& store) {
   options.staging = Random(4) != 0;
   options.defragment = Random(4) != 0;
   options.device_bytes_per_second = std::int64_t{100} << 20;
+  if (Random(4) == 0) CheckRules(store);
   const absl::Status started = node_.Start(store, options, now_);
   if (!started.ok()) context_.Wrong("the KV node does not start: {}", Message(started));
   ++context_.counts[&store == &stores_[0] ? "started" : "started with the other store"];
+}
+
+void SimWorld::CheckRules(SimStore& store) {
+  const absl::Status checked = CheckSimStore(store);
+  if (!checked.ok()) context_.Wrong("the store at rest: {}", Message(checked));
+  ++context_.counts["store checked"];
 }
 
 bool SimWorld::Settle(const std::function<bool()>& done) {
@@ -149,7 +189,7 @@ absl::Status SimWorld::End() {
 }
 
 void SimWorld::EndStore(SimStore& store) {
-  if (node_.is_up()) node_.Kill(/*power_cut=*/true, now_);
+  if (node_.is_up()) node_.End(SimNode::Ending::kPowerCut, now_);
   StartNode(store);
   if (!context_.wrong.ok()) return;
   const auto is_here = [&](const SimChat& chat) {

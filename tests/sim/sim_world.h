@@ -32,6 +32,7 @@ class SimWorld {
   absl::Status End();
   // What happened, by name.
   const std::map<std::string, int>& counts() const { return context_.counts; }
+  std::uint64_t trace() const { return wire_.trace(); }
   // Of the step before: what it was.
   const std::string& last_event() const { return last_event_; }
 
@@ -39,6 +40,9 @@ class SimWorld {
   std::int64_t Random(std::int64_t below);
   SimChat& AnyChat();
   void SeldomEvent();
+  void FailIo();
+  // What lies on the disk of a store that nobody uses.
+  void CheckRules(SimStore& store);
   void StartNode(SimStore& store);
   void AddChat();
   void Age();

@@ -142,10 +142,12 @@ TEST(SessionOwnerTest, AttemptsRiseAndBecomeResumesOnceOneWasAnswered) {
   EXPECT_TRUE(absl::IsAborted(owner.Explain(refused)));
 }
 
-TEST(SessionOwnerTest, AnotherStoreIsRefusedFromTheSecondAttemptOn) {
+TEST(SessionOwnerTest, OnceItIsAttachedAnotherStoreIsRefused) {
   SessionOwner owner({SessionId(7), ""}, "owner");
+  // The first one did not have the session, or its answer was lost.
+  EXPECT_TRUE(owner.MeetStore("/node", "store-b").ok());
   EXPECT_TRUE(owner.MeetStore("/node", "store-a").ok());
-  EXPECT_TRUE(owner.MeetStore("/node", "store-a").ok());
+  owner.OnAttached(At(OpSeq(3), 5));
   EXPECT_TRUE(absl::IsFailedPrecondition(owner.MeetStore("/node", "store-b")));
   EXPECT_TRUE(owner.MeetStore("/node", "store-a").ok());
 }
