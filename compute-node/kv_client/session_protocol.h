@@ -35,6 +35,7 @@ class SessionProtocol {
 
   SessionProtocol(std::int64_t replay_bytes_max, Attachment attachment,
                   std::shared_ptr<FetchClock> clock);
+  ~SessionProtocol() = default;
   SessionProtocol(const SessionProtocol&) = delete;
   SessionProtocol& operator=(const SessionProtocol&) = delete;
 

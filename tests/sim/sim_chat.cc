@@ -16,14 +16,19 @@ constexpr std::int64_t kReplayBytesMax = std::int64_t{64} << 20;
 }  // namespace
 
 SimChat::SimChat(SimContext& context, std::optional<SimSealed> parent)
-    : context_(context), parent_(std::move(parent)) {}
+    : context_(context), parent_(std::move(parent)) {
+  constexpr SessionLifetime kLifetimes[] = {SessionLifetime::kEphemeral,
+                                            SessionLifetime::kFromCheckpoint};
+  const std::int64_t dice = context.random(6);
+  if (dice < 2) lifetime_ = kLifetimes[dice];
+}
 
 SimChat::~SimChat() { DropStream(); }
 
 template <typename T>
-kv::Callback<T> SimChat::ForThisLife(void (SimChat::*on_answer)(absl::StatusOr<T>)) {
-  return [this, life = std::weak_ptr<int>(life_), on_answer](absl::StatusOr<T> result) {
-    if (!life.expired()) (this->*on_answer)(std::move(result));
+kv::Callback<T> SimChat::ForThisLife(void (SimChat::*on_answer)(const absl::StatusOr<T>&)) {
+  return [this, life = std::weak_ptr<int>(life_), on_answer](const absl::StatusOr<T>& result) {
+    if (!life.expired()) (this->*on_answer)(result);
   };
 }
 
@@ -46,6 +51,7 @@ void SimChat::Create() {
   request.key = kv::SmallKey();
   request.layout = context_.operations.layout();
   request.uid = uid_;
+  request.lifetime = lifetime_;
   if (parent_) {
     request.parent_segment_id = parent_->segment;
     request.parent = parent_->session;
@@ -92,15 +98,52 @@ void SimChat::Delete() {
       ForThisLife(&SimChat::OnDeleted));
 }
 
-void SimChat::OnDeleted(absl::StatusOr<std::monostate> deleted) {
+void SimChat::OnDeleted(const absl::StatusOr<std::monostate>& deleted) {
   calls_ = false;
   const bool was_gone = absl::IsNotFound(deleted.status()) && delete_tries_ > 1;
   if (deleted.ok() || was_gone) {
     is_gone_ = true;
     ++context_.counts["deleted"];
-  } else if (absl::IsNotFound(deleted.status())) {
+  } else if (absl::IsNotFound(deleted.status()) && !NoteIfAbandoned()) {
     context_.Wrong("session {} is gone before it was deleted", session_.id);
   }
+}
+
+// Whether it may be gone because nobody was attached to it for long.
+bool SimChat::NoteIfAbandoned() {
+  const bool may_go = lifetime_ == SessionLifetime::kEphemeral ||
+                      (lifetime_ == SessionLifetime::kFromCheckpoint && acked_ == OpSeq());
+  if (!may_go) return false;
+  is_gone_ = true;
+  ++context_.counts["abandoned"];
+  return true;
+}
+
+void SimChat::SealAsStored() {
+  if (store_ == nullptr || calls_ || deletes_ || is_gone_ || !context_.node.is_up()) return;
+  if (&context_.node.store() != store_) return;
+  Crash();
+  has_rival_ = true;  // a seal ends the epoch of whoever came meanwhile
+  calls_ = true;
+  context_.node.Call<SealedSegment>(
+      [session = session_](kv::Engine& engine, kv::Callback<SealedSegment> done) {
+        engine.SealSession(session, std::move(done));
+      },
+      ForThisLife(&SimChat::OnSealed));
+}
+
+void SimChat::OnSealed(const absl::StatusOr<SealedSegment>& sealed) {
+  calls_ = false;
+  if (!sealed.ok() || saved_.size() != 1) return;  // of several checkpoints it is unknown which
+  const std::shared_ptr<const kv::Oracle> oracle = saved_.begin()->second;
+  if (sealed->token_count != oracle->token_count) {
+    return context_.Wrong("session {} was sealed at {} tokens, not {}", session_.id,
+                          sealed->token_count, oracle->token_count);
+  }
+  ++context_.counts["sealed by the node"];
+  // Where it began is not told: a fork of its last token will do.
+  context_.sealed.push_back(
+      {store_, session_, sealed->segment_id, oracle->token_count - 1, *oracle});
 }
 
 void SimChat::Crash() {
@@ -188,6 +231,7 @@ void SimChat::OnAttachment(absl::StatusOr<Attachment> attachment) {
 void SimChat::OnAttachFailed(const absl::Status& status, bool again) {
   if (again) return;
   ++context_.counts["not attached"];
+  if (absl::IsNotFound(status) && asked_store_ == store_ && NoteIfAbandoned()) return;
   const bool is_refused = absl::IsAborted(status) || absl::IsFailedPrecondition(status);
   const bool is_elsewhere = asked_store_ != store_;
   // An attempt of a process that has ended may come later than this one's.

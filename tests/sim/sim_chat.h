@@ -73,6 +73,8 @@ class SimChat {
   // Its connection does.
   void BreakStream();
   void Delete();
+  // Its process ends, and another one seals what is stored.
+  void SealAsStored();
   // Asks for everything that it must show.
   void AskAll();
 
@@ -87,11 +89,13 @@ class SimChat {
 
   // An answer's, if it is for the process that runs now.
   template <typename T>
-  kv::Callback<T> ForThisLife(void (SimChat::*on_answer)(absl::StatusOr<T>));
+  kv::Callback<T> ForThisLife(void (SimChat::*on_answer)(const absl::StatusOr<T>&));
   bool IsAttached() const { return stream_ != nullptr && !attaching_; }
   void Create();
   void OnCreated(absl::StatusOr<SessionRef> created);
-  void OnDeleted(absl::StatusOr<std::monostate> deleted);
+  void OnDeleted(const absl::StatusOr<std::monostate>& deleted);
+  void OnSealed(const absl::StatusOr<SealedSegment>& sealed);
+  bool NoteIfAbandoned();
   void Attach();
   void OnAttachment(absl::StatusOr<Attachment> attachment);
   void OnHello();
@@ -125,6 +129,7 @@ class SimChat {
   SimStore* store_ = nullptr;        // null: not created
   SimStore* asked_store_ = nullptr;  // by the last attempt to create it or to attach
   SessionRef session_;
+  SessionLifetime lifetime_ = SessionLifetime::kPermanent;
   bool is_gone_ = false;
   bool deletes_ = false;
   int delete_tries_ = 0;

@@ -173,11 +173,8 @@ void SimChat::CheckRefusal(const Expected& expected, const absl::Status& status)
                       Message(status).find("cannot be read now") != std::string::npos;
   if (!may_be) return context_.Wrong("session {}: {}", session_.id, Message(status));
   ++context_.counts["unreadable"];
-  // The caller asks again.
-  if (std::holds_alternative<GetCarried>(expected.operation)) {
-    ++carried_to_come_;
-    Ask(expected.operation);
-  }
+  // Without these it cannot begin: another process tries again.
+  if (std::holds_alternative<GetCarried>(expected.operation)) Crash();
 }
 
 void SimChat::CheckFetch(const kv::Oracle& oracle, const Fetch& fetch, const FetchReply& reply) {

@@ -151,7 +151,8 @@ void SimStream::Reply(pb::ChannelReply reply) {
   wire_.Note(reply.SerializeAsString());
   auto shared = std::make_shared<pb::ChannelReply>(std::move(reply));
   wire_.Send(down_, [self = shared_from_this(), shared] {
-    if (self->client_.on_reply) self->client_.on_reply(shared);
+    const auto on_reply = self->client_.on_reply;  // it may end the stream
+    if (on_reply) on_reply(shared);
   });
 }
 

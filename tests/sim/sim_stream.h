@@ -30,6 +30,7 @@ class SimStream final : public kv::ChannelObserver, public std::enable_shared_fr
   static std::shared_ptr<SimStream> Open(SimNode& node, SimWire& wire, SessionId session,
                                          Epoch epoch, Client client);
   SimStream(SimNode& node, SimWire& wire, Client client);
+  ~SimStream() override = default;
   SimStream(const SimStream&) = delete;
   SimStream& operator=(const SimStream&) = delete;
 

@@ -44,6 +44,8 @@ TEST(SimTest, RandomEventsKeepWhatWasAcknowledgedAndShowNothingElse) {
   const std::int64_t step_count = FromEnvironment("CAIRN_SIM_STEPS", kStepsDefault);
   std::map<std::string, int> counts;
   for (std::int64_t seed = first; seed < first + count; ++seed) {
+    // Said before: one that ends the process is to be repeated too.
+    std::cout << "CAIRN_TEST_SEED=" << seed << std::endl;
     const SimOutcome outcome = RunSeed(static_cast<std::uint64_t>(seed), step_count);
     for (const auto& [name, n] : outcome.counts) counts[name] += n;
     if (outcome.status.ok()) continue;

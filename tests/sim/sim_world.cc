@@ -97,7 +97,10 @@ void SimWorld::SeldomEvent() {
   } else if (dice < 60) {
     last_event_ = "a compute node crashes";
     AnyChat().Crash();
-  } else if (dice < 66) {
+  } else if (dice < 63) {
+    last_event_ = "a chat is sealed by the node";
+    AnyChat().SealAsStored();
+  } else if (dice < 67) {
     last_event_ = "a chat is deleted";
     AnyChat().Delete();
   } else if (dice < 82) {
@@ -231,6 +234,8 @@ void SimWorld::DeleteStrays() {
           node_.core().DeleteSession(RefTo(session),
                                      [&](const absl::StatusOr<std::monostate>& deleted) {
                                        --to_come_;
+                                       // One that is ephemeral goes by itself.
+                                       if (absl::IsNotFound(deleted.status())) return;
                                        if (!deleted.ok())
                                          context_.Wrong("{}", Message(deleted.status()));
                                      });

@@ -23,6 +23,7 @@ namespace cairn::sim {
 class SimWorld {
  public:
   explicit SimWorld(std::uint64_t seed);
+  ~SimWorld() = default;
   SimWorld(const SimWorld&) = delete;
   SimWorld& operator=(const SimWorld&) = delete;
 

@@ -21,7 +21,7 @@ Attachment At(OpSeq op_seq, std::int64_t epoch) {
 
 class SessionProtocolTest : public testing::Test {
  protected:
-  OpSeq Send(ChangingOperation operation) {
+  OpSeq Send(const ChangingOperation& operation) {
     absl::StatusOr<OpSeq> op_seq =
         protocol_.Number(SessionProtocol::Describe(operation, protocol_.keeps()));
     EXPECT_TRUE(op_seq.ok()) << op_seq.status();
