@@ -53,6 +53,7 @@ struct NodeConnection {
 
 // Of a call with that deadline.
 absl::Status StatusOfCall(const grpc::Status& status, std::chrono::milliseconds time_max);
+
 class NodeLink {
  public:
   NodeLink(std::string socket_path, const KvClientOptions& options)

@@ -16,8 +16,11 @@ absl::Status CheckStore(std::string_view node, const std::string& store_now,
 }
 
 absl::Status SessionOwner::MeetStore(std::string_view node, const std::string& store_now) {
+  CAIRN_RETURN_IF_ERROR(CheckStore(node, store_now, store_id_, session_.id));
   store_met_ = store_now;
-  return CheckStore(node, store_now, store_id_, session_.id);
+  // Its number alone may name another session elsewhere, and an answer may have been lost.
+  if (session_.uid.empty()) store_id_ = store_now;
+  return absl::OkStatus();
 }
 
 std::variant<OpenRequest, ResumeRequest> SessionOwner::NextAttempt(OpSeq acknowledged) {

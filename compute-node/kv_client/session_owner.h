@@ -30,8 +30,9 @@ class SessionOwner {
       : session_(std::move(session)), owner_(std::move(owner)) {}
 
   SessionId session_id() const { return session_.id; }
-  // Before each attempt, with what `node` says of its store: OK unless another one was attached in
-  // before. A connection is one process's: what it said of its store holds for all that is asked
+  // Before each attempt, with what `node` says of its store: OK unless the session is known to lie
+  // in another one, because it was attached there, or, where its uid is not known, was asked for
+  // there. A connection is one process's: what it said of its store holds for all that is asked
   // there.
   absl::Status MeetStore(std::string_view node, const std::string& store_now);
   // The next attempt: an open at first, later a resume, which says what checkpoints were
@@ -46,7 +47,7 @@ class SessionOwner {
   const std::string owner_;
   std::int64_t attempt_count_ = 0;
   std::string store_met_;  // by the last attempt
-  std::string store_id_;   // that holds the session; empty: no open was answered yet
+  std::string store_id_;   // that holds the session; empty: not known yet
   Epoch epoch_;            // 0: no open was answered yet
 };
 

@@ -56,17 +56,18 @@ class SessionProtocol {
   // See KvSession.
   bool wants_checkpoint() const { return node_stops_ && state_ == State::kOpen; }
 
-  // ---- what goes out. REQUIRES: open ----
-  // Numbers an operation of so many bytes; `kept` is a copy for when it has to be sent again.
-  // RESOURCE_EXHAUSTED: it cannot be kept, and is not to be sent.
+  // ---- what goes out ----
+  // An operation of so many bytes; `kept` is a copy for when it has to be sent again.
   struct Outgoing {
     std::int64_t bytes = 0;
     std::optional<ChangingOperation> kept;
     std::optional<CheckpointWait> checkpoint;  // that it is
   };
   static Outgoing Describe(const ChangingOperation& operation, bool keep);
+  // RESOURCE_EXHAUSTED: it cannot be kept, and is not to be sent. REQUIRES: open; for a checkpoint,
+  // none is in progress.
   absl::StatusOr<OpSeq> Number(Outgoing operation);
-  // REQUIRES: not reads_full().
+  // REQUIRES: open, not reads_full().
   struct Asked {
     RequestId id;
     OpSeq after;
@@ -85,7 +86,7 @@ class SessionProtocol {
   // It takes no more; what it still gives is to be read.
   void OnWriteFailed();
   void OnStreamEnd();
-  // Whether to attach again behind such an end.
+  // Begins to recover from such an end; false: it has failed, or fails by that.
   bool MayRecover(const absl::Status& end);
   void FailRecovery(const absl::Status& status);
   // Attached again: whether all that ResendCursor{attachment().op_seq} leaves is to be sent.

@@ -142,8 +142,15 @@ TEST(SessionOwnerTest, AttemptsRiseAndBecomeResumesOnceOneWasAnswered) {
   EXPECT_TRUE(absl::IsAborted(owner.Explain(refused)));
 }
 
-TEST(SessionOwnerTest, OnceItIsAttachedAnotherStoreIsRefused) {
+TEST(SessionOwnerTest, WithoutAUidTheStoreThatWasAskedFirstIsTheOnlyOne) {
   SessionOwner owner({SessionId(7), ""}, "owner");
+  EXPECT_TRUE(owner.MeetStore("/node", "store-a").ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(owner.MeetStore("/node", "store-b")));
+  EXPECT_TRUE(owner.MeetStore("/node", "store-a").ok());
+}
+
+TEST(SessionOwnerTest, OnceItIsAttachedAnotherStoreIsRefused) {
+  SessionOwner owner({SessionId(7), std::string(kUidBytes, 'u')}, "owner");
   // The first one did not have the session, or its answer was lost.
   EXPECT_TRUE(owner.MeetStore("/node", "store-b").ok());
   EXPECT_TRUE(owner.MeetStore("/node", "store-a").ok());
