@@ -120,6 +120,7 @@ EngineCore::EngineCore(const EngineOptions& options, const StoreId& store_id, En
       meta_(std::move(world.meta)),
       random_bytes_(std::move(world.random_bytes)) {
   context_.options = options;
+  context_.unix_microseconds = std::move(world.unix_microseconds);
   context_.store_id = store_id;
   context_.free_map = std::make_shared<FreeMap>(device_->size_bytes() / kPageBytes, kFirstDataPage);
   context_.io = std::make_unique<PageIo>(
@@ -440,13 +441,18 @@ void EngineCore::Create(CreateSession request, Callback<SessionRef> done) {
   if (request.uid.empty()) request.uid = random_bytes_(kUidBytes);
   PostRequest(std::move(done), [this, request = std::move(request)](Callback<SessionRef> cb) {
     if (!creations_.Begin(request.uid, cb)) return;
+    const bool may_be_there = creations_.HasFailed(request.uid);
     cb = [this, uid = request.uid, cb = std::move(cb)](const absl::StatusOr<SessionRef>& created) {
       creations_.End(uid, created);
       cb(created);
     };
-    if (request.parent_segment_id.value() == 0) return StartCreate(request, cb);
-    Serialise(kTreeLock, [this, request, cb] {
-      StartCreate(request, EndingSerial<SessionRef>(kTreeLock, cb));
+    if (!may_be_there) return CreateOnTree(request, cb);
+    FindCreated(request, [this, request, cb](const absl::StatusOr<SessionId>& found) {
+      if (!found.ok()) return cb(found.status());
+      if (*found == SessionId()) return CreateOnTree(request, cb);
+      ++session_count_;
+      NoteUnattached(*found, request.lifetime);
+      cb(SessionRef{*found, request.uid});
     });
   });
 }

@@ -21,6 +21,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/random_bytes.h"
 #include "common/base/status.h"
 #include "common/kv/messages.h"
@@ -141,8 +142,10 @@ struct EngineWorld {
   // Positioned so that page 0 and 1 are the superblock's.
   std::unique_ptr<Device> device;
   std::unique_ptr<MetaStore> meta;
-  // Bytes that nobody guesses: of uids.
+  // Bytes that nobody guesses: of uids. Called on any thread.
   std::function<std::string(std::int64_t byte_count)> random_bytes = RandomBytes;
+  // For what is kept in rows.
+  std::function<std::int64_t()> unix_microseconds = UnixMicroseconds;
 };
 
 template <typename T>

@@ -25,6 +25,7 @@ struct EngineContext {
   MetaStore* meta = nullptr;
   std::unique_ptr<IdSource> ids;
   EngineTime now{};  // of the pass that runs
+  std::function<std::int64_t()> unix_microseconds;
   // Runs a function on the engine thread; from any thread, never refused: for completions, whose
   // number the engine bounds.
   std::function<void(std::function<void()>)> post;

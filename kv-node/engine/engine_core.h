@@ -3,7 +3,7 @@
 // does so on a thread of its own, a simulation another. See engine.h for what callers see.
 //
 // Threading:  "the engine thread" is whoever calls RunOnce, one thread from the first call on.
-// Time:       what RunOnce is told.
+// Time:       what RunOnce is told; it never goes back.
 #pragma once
 
 #include <deque>
@@ -39,11 +39,12 @@ class EngineCore : public Engine {
 
   // One pass over what was posted, what the device has completed, and what each session can do now.
   // Then it waits for the device or for a post, for at most `wait_max`; not at all when there may
-  // be more to do at once. False: nothing was to be done.
+  // be more to do at once. False: neither inbox nor device had anything, and nothing was placed or
+  // moved; more may be posted already.
   bool RunOnce(EngineTime now, std::chrono::microseconds wait_max = std::chrono::microseconds(0));
   // Takes no more requests, and ends the attachments. Any thread.
   void StartStop();
-  // Behind StartStop: nothing is left to be done.
+  // Behind StartStop: nothing is left to be done. The engine thread's.
   bool HasStopped();
 
   void Create(CreateSession request, Callback<SessionRef> done) override;
@@ -94,6 +95,10 @@ class EngineCore : public Engine {
   Callback<T> EndingSerial(SessionId session, Callback<T> done);
 
   // ---- engine_sessions.cc ----
+  // Behind whatever changes the segments that it stands on.
+  void CreateOnTree(const CreateSession& request, const Callback<SessionRef>& done);
+  // The session of the request's uid that is stored; 0: none.
+  void FindCreated(const CreateSession& request, const Callback<SessionId>& done);
   void StartCreate(const CreateSession& request, const Callback<SessionRef>& done);
   void CommitCreate(const CreateSession& request, const Callback<SessionRef>& done);
   void StartSeal(const SessionRef& session, const Callback<SealedSegment>& done);

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "common/base/check.h"
-#include "common/base/clock.h"
 #include "common/base/random_bytes.h"
 #include "common/log/log.h"
 #include "kv-node/engine/engine_core.h"
@@ -80,6 +79,31 @@ absl::Status CheckParent(const CreateSession& request, const SegmentRow& parent)
 
 }  // namespace
 
+void EngineCore::FindCreated(const CreateSession& request, const Callback<SessionId>& done) {
+  context_.LoadToChange<SessionId>(
+      [uid = request.uid](MetaReader& reader) -> absl::StatusOr<SessionId> {
+        SessionId found;
+        CAIRN_RETURN_IF_ERROR(
+            reader.Scan(Family::kSessions, "",
+                        [&](std::string_view key, std::string_view value) -> absl::Status {
+                          // One that is damaged shows when it is opened.
+                          const absl::StatusOr<SessionRow> row = DecodeSessionRow(value);
+                          if (!row.ok() || row->uid != uid) return absl::OkStatus();
+                          CAIRN_ASSIGN_OR_RETURN(found, ParseSessionKey(key));
+                          return absl::OkStatus();
+                        }));
+        return found;
+      },
+      done);
+}
+
+void EngineCore::CreateOnTree(const CreateSession& request, const Callback<SessionRef>& done) {
+  if (request.parent_segment_id.value() == 0) return StartCreate(request, done);
+  Serialise(kTreeLock, [this, request, done] {
+    StartCreate(request, EndingSerial<SessionRef>(kTreeLock, done));
+  });
+}
+
 void EngineCore::StartCreate(const CreateSession& request, const Callback<SessionRef>& done) {
   absl::Status status = CheckCreate(request);
   if (status.ok() && session_count_ >= context_.options.sessions_max) {
@@ -113,7 +137,7 @@ void EngineCore::CommitCreate(const CreateSession& request, const Callback<Sessi
   row.key = request.key;
   row.label = request.label;
   row.token_count = request.parent_token_count;
-  row.create_time_us = UnixMicroseconds();
+  row.create_time_us = context_.unix_microseconds();
   row.lifetime = request.lifetime;
   row.creator = request.creator;
   SegmentRow segment;

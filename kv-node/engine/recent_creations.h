@@ -1,13 +1,15 @@
 // RecentCreations knows the sessions that were created last, by their uids: a call that is repeated
-// because its reply was lost finds the session that the first one made, or waits for it.
+// because its reply was lost finds the session that the first one made, or waits for it. Of one
+// that failed it is not known whether it made a session.
 //
 // Threading:  the engine thread.
-// Limits:     kCreationsKnownMax sessions; the ones created longest ago are forgotten.
+// Limits:     kCreationsKnownMax sessions, and as many that failed; the oldest are forgotten.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,14 +36,19 @@ class RecentCreations {
     return false;
   }
 
+  // Whether one of this uid failed, so that its session may be there all the same.
+  bool HasFailed(const std::string& uid) const { return failed_.contains(uid); }
+
   void End(const std::string& uid, const absl::StatusOr<SessionRef>& result) {
     const auto found = creations_.find(uid);
     const std::vector<Callback<SessionRef>> waiting = std::move(found->second.waiting);
     if (result.ok()) {
       found->second = {result->id, {}};
+      failed_.erase(uid);
       ForgetBehind(uid);
     } else {
       creations_.erase(found);
+      NoteFailed(uid);
     }
     for (const Callback<SessionRef>& done : waiting) done(result);
   }
@@ -58,6 +65,14 @@ class RecentCreations {
     std::vector<Callback<SessionRef>> waiting;
   };
 
+  void NoteFailed(const std::string& uid) {
+    if (!failed_.insert(uid).second) return;
+    failed_order_.push_back(uid);
+    if (std::ssize(failed_order_) <= kCreationsKnownMax) return;
+    failed_.erase(failed_order_.front());
+    failed_order_.pop_front();
+  }
+
   void ForgetBehind(const std::string& newest) {
     order_.push_back(newest);
     if (std::ssize(order_) <= kCreationsKnownMax) return;
@@ -67,6 +82,8 @@ class RecentCreations {
 
   std::map<std::string, Creation> creations_;
   std::deque<std::string> order_;  // of those that have ended
+  std::set<std::string> failed_;
+  std::deque<std::string> failed_order_;  // also of some that did not fail again
 };
 
 }  // namespace cairn::kv

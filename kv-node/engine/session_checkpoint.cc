@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "common/base/check.h"
-#include "common/base/clock.h"
 #include "common/base/heap.h"
 #include "kv-node/engine/checkpoint_job.h"
 
@@ -110,7 +109,7 @@ absl::Status AttachedSession::Cut(CheckpointJob& job, LogPlan& plan, const PageS
   job.row = row_;
   job.row.op_seq = job.op_seq;
   job.row.token_count = job.op.token_count;
-  job.row.checkpoint_time_us = UnixMicroseconds();
+  job.row.checkpoint_time_us = context_.unix_microseconds();
   if (job.row.lifetime == SessionLifetime::kFromCheckpoint) {
     job.row.lifetime = SessionLifetime::kPermanent;
   }

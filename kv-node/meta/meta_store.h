@@ -160,6 +160,9 @@ class MetaStore {
   using CommitDone = std::function<void(absl::Status)>;
   using Task = std::function<void(MetaReader&)>;
 
+  MetaStore(const MetaStore&) = delete;
+  MetaStore& operator=(const MetaStore&) = delete;
+
   // In RocksDB.
   static absl::StatusOr<std::unique_ptr<MetaStore>> Open(MetaOptions options);
   virtual ~MetaStore() = default;
@@ -186,6 +189,9 @@ class MetaStore {
   virtual MetaWriteStats write_stats() = 0;
   // Keys and values of the rows that were read since the store was opened, wherever they lay.
   virtual std::int64_t read_bytes() const = 0;
+
+ protected:
+  MetaStore() = default;
 };
 
 // Ties metadata and extent file together: stores `store_id` (family config, key "store_id") in a
