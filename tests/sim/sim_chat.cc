@@ -21,6 +21,7 @@ SimChat::SimChat(SimContext& context, std::optional<SimSealed> parent)
                                             SessionLifetime::kFromCheckpoint};
   const std::int64_t dice = context.random(6);
   if (dice < 2) lifetime_ = kLifetimes[dice];
+  *may_go_ = lifetime_ != SessionLifetime::kPermanent;
 }
 
 SimChat::~SimChat() { DropStream(); }
@@ -30,6 +31,21 @@ kv::Callback<T> SimChat::ForThisLife(void (SimChat::*on_answer)(const absl::Stat
   return [this, life = std::weak_ptr<int>(life_), on_answer](const absl::StatusOr<T>& result) {
     if (!life.expired()) (this->*on_answer)(result);
   };
+}
+
+// Counts a call that takes the session from whoever has it.
+template <typename T>
+kv::Callback<T> SimChat::Taking(kv::Callback<T> answer) {
+  asked_beside_rival_ = *takes_out_ > 0;
+  ++*takes_out_;
+  return [out = takes_out_, answer = std::move(answer)](absl::StatusOr<T> result) {
+    --*out;
+    answer(std::move(result));
+  };
+}
+
+bool SimChat::MayLackRoom() const {
+  return context_.was_metadata_disk_full || asked_store_->page_count == kSmallStorePages;
 }
 
 bool SimChat::is_quiet() const {
@@ -47,6 +63,7 @@ void SimChat::Create() {
   // Two stores must not have a session of one uid.
   if (asked_store_ != store) uid_ = context_.RandomUid();
   asked_store_ = store;
+  asked_time_ = context_.now;
   CreateSession request;
   request.key = kv::SmallKey();
   request.layout = context_.operations.layout();
@@ -72,11 +89,17 @@ void SimChat::Create() {
 void SimChat::OnCreated(absl::StatusOr<SessionRef> created) {
   calls_ = false;
   if (!created.ok()) {
+    const absl::Status& why = created.status();
     // The parent went with its sessions.
-    if (parent_ && absl::IsNotFound(created.status())) is_gone_ = true;
+    const bool lacks_parent = absl::IsNotFound(why) && parent_ && *parent_->may_go;
+    is_gone_ = lacks_parent;
+    const bool may_be =
+        lacks_parent || compute::IsLoss(why) || (absl::IsResourceExhausted(why) && MayLackRoom());
+    if (!may_be) context_.Wrong("create: {}", Message(why));
     return;
   }
   session_ = *created;
+  context_.heard_uids.emplace(store_->name, session_.uid);
   if (session_.uid != uid_) context_.Wrong("session {} has another uid", session_.id);
   auto oracle = std::make_shared<kv::Oracle>();
   if (parent_) *oracle = parent_->oracle;
@@ -88,6 +111,7 @@ void SimChat::Delete() {
   if (store_ == nullptr || calls_ || is_gone_ || !context_.node.is_up()) return;
   if (&context_.node.store() != store_) return;
   deletes_ = true;
+  *may_go_ = true;
   calls_ = true;
   ++delete_tries_;
   EndStream();
@@ -113,7 +137,7 @@ void SimChat::OnDeleted(const absl::StatusOr<std::monostate>& deleted) {
 bool SimChat::NoteIfAbandoned() {
   const bool may_go = lifetime_ == SessionLifetime::kEphemeral ||
                       (lifetime_ == SessionLifetime::kFromCheckpoint && acked_ == OpSeq());
-  if (!may_go) return false;
+  if (!may_go || context_.now - asked_time_ < kv::EngineOptions().abandoned_after) return false;
   is_gone_ = true;
   ++context_.counts["abandoned"];
   return true;
@@ -129,7 +153,7 @@ void SimChat::SealAsStored() {
       [session = session_](kv::Engine& engine, kv::Callback<SealedSegment> done) {
         engine.SealSession(session, std::move(done));
       },
-      ForThisLife(&SimChat::OnSealed));
+      Taking(ForThisLife(&SimChat::OnSealed)));
 }
 
 void SimChat::OnSealed(const absl::StatusOr<SealedSegment>& sealed) {
@@ -143,7 +167,7 @@ void SimChat::OnSealed(const absl::StatusOr<SealedSegment>& sealed) {
   ++context_.counts["sealed by the node"];
   // Where it began is not told: a fork of its last token will do.
   context_.sealed.push_back(
-      {store_, session_, sealed->segment_id, oracle->token_count - 1, *oracle});
+      {store_, session_, sealed->segment_id, oracle->token_count - 1, *oracle, may_go_});
 }
 
 void SimChat::Crash() {
@@ -152,7 +176,7 @@ void SimChat::Crash() {
   ForgetAsked();
   owner_ = nullptr;
   owner_is_over_ = false;
-  has_rival_ = attempts_out_ > 0;
+  has_rival_ = *takes_out_ > 0;
   protocol_ = nullptr;
   calls_ = false;
   ++context_.counts["compute node crashed"];
@@ -191,7 +215,7 @@ void SimChat::Attach() {
     return OnAttachFailed(same, /*again=*/false);
   }
   calls_ = true;
-  ++attempts_out_;
+  asked_time_before_ = std::exchange(asked_time_, context_.now);
   const OpSeq acknowledged = protocol_ != nullptr ? protocol_->acknowledged() : OpSeq();
   const auto attempt = owner_->NextAttempt(acknowledged);
   context_.node.Call<Attachment>(
@@ -202,21 +226,19 @@ void SimChat::Attach() {
           engine.ResumeSession(std::get<ResumeRequest>(attempt), std::move(done));
         }
       },
-      [this, life = std::weak_ptr<int>(life_)](absl::StatusOr<Attachment> attachment) {
-        --attempts_out_;
-        if (!life.expired()) OnAttachment(std::move(attachment));
-      });
+      Taking(ForThisLife(&SimChat::OnAttachment)));
 }
 
-void SimChat::OnAttachment(absl::StatusOr<Attachment> attachment) {
+void SimChat::OnAttachment(const absl::StatusOr<Attachment>& attachment) {
   calls_ = false;
   if (!attachment.ok()) {
+    asked_time_ = asked_time_before_;
     const absl::Status status = owner_->Explain(attachment.status());
     return OnAttachFailed(status, compute::IsLoss(status));
   }
   owner_->OnAttached(*attachment);
   if (!context_.node.is_up()) return;
-  attachment_ = *std::move(attachment);
+  attachment_ = *attachment;
   attaching_ = true;
   const auto for_this_stream = [this](auto on_event) {
     return [this, life = std::weak_ptr<int>(life_), on_event](const auto& value) {
@@ -235,7 +257,8 @@ void SimChat::OnAttachFailed(const absl::Status& status, bool again) {
   const bool is_refused = absl::IsAborted(status) || absl::IsFailedPrecondition(status);
   const bool is_elsewhere = asked_store_ != store_;
   // An attempt of a process that has ended may come later than this one's.
-  const bool may_be = absl::IsResourceExhausted(status) || (is_refused && has_rival_) ||
+  const bool may_be = (absl::IsResourceExhausted(status) && MayLackRoom()) ||
+                      (is_refused && has_rival_) ||
                       (is_elsewhere && (is_refused || absl::IsNotFound(status)));
   if (!may_be) context_.Wrong("session {}: attach: {}", session_.id, Message(status));
   owner_is_over_ = true;  // whoever asks next is another
@@ -250,8 +273,31 @@ void SimChat::ForgetAsked() {
   checkpoint_ = OpSeq();
 }
 
+void SimChat::CheckAttachment(const Attachment& attachment) {
+  if (attachment.uid != session_.uid || asked_store_ != store_) {
+    context_.Wrong("session {}: another session was attached", session_.id);
+  }
+  if (attachment.epoch <= last_epoch_) {
+    context_.Wrong("session {}: epoch {} behind {}", session_.id, attachment.epoch, last_epoch_);
+  }
+  last_epoch_ = attachment.epoch;
+  const auto found = saved_.find(attachment.op_seq);
+  if (attachment.op_seq < acked_) {
+    context_.Wrong("session {}: checkpoint {} was acknowledged, {} is stored", session_.id, acked_,
+                   attachment.op_seq);
+  } else if (found == saved_.end()) {
+    context_.Wrong("session {} is at operation {}", session_.id, attachment.op_seq);
+  } else if (attachment.token_count != found->second->token_count) {
+    context_.Wrong("session {} has {} tokens, not {}", session_.id, attachment.token_count,
+                   found->second->token_count);
+  }
+}
+
 void SimChat::OnHello() {
   attaching_ = false;
+  if (!asked_beside_rival_) has_rival_ = false;
+  CheckAttachment(attachment_);
+  if (!context_.wrong.ok()) return;
   if (protocol_ == nullptr) {
     protocol_ = std::make_unique<compute::SessionProtocol>(kReplayBytesMax, attachment_,
                                                            std::make_shared<compute::FetchClock>());
@@ -261,13 +307,15 @@ void SimChat::OnHello() {
   const bool resends = protocol_->OnAttached(attachment_);
   if (discards) return BeginFrom(attachment_);
   const OpSeq covered = attachment_.op_seq;
-  if (covered < acked_) context_.Wrong("session {}: a checkpoint is gone", session_.id);
-  if (!saved_.contains(covered)) {
-    context_.Wrong("session {} is at operation {}", session_.id, covered);
+  // What they asked about was stored over meanwhile: they are asked again ahead of all else.
+  for (auto& [id, read] : expected_) {
+    if (read.after < covered) read.oracle = saved_.at(covered);
   }
-  // What they asked about was stored over meanwhile: they are answered all the same.
-  std::erase_if(expected_, [&](const auto& read) { return read.second.after < covered; });
   LookAtCheckpoint();
+  // One that nobody waited for any more may be stored, too.
+  acked_ = covered;
+  saved_.erase(saved_.begin(), saved_.find(covered));
+  segment_start_ = attachment_.segment_start;
   ++context_.counts["resumed"];
   if (resends) resend_ = compute::ResendCursor{covered, RequestId()};
   if (protocol_->state() == State::kLost) ForgetAsked();
@@ -275,19 +323,7 @@ void SimChat::OnHello() {
 
 // What is stored is all that there is.
 void SimChat::BeginFrom(const Attachment& attachment) {
-  const auto found = saved_.find(attachment.op_seq);
-  if (attachment.op_seq < acked_) {
-    return context_.Wrong("session {}: checkpoint {} was acknowledged, {} is stored", session_.id,
-                          acked_, attachment.op_seq);
-  }
-  if (found == saved_.end()) {
-    return context_.Wrong("session {} is at operation {}", session_.id, attachment.op_seq);
-  }
-  const std::shared_ptr<const kv::Oracle> oracle = found->second;
-  if (attachment.token_count != oracle->token_count) {
-    return context_.Wrong("session {} has {} tokens, not {}", session_.id, attachment.token_count,
-                          oracle->token_count);
-  }
+  const std::shared_ptr<const kv::Oracle> oracle = saved_.at(attachment.op_seq);
   now_ = *oracle;
   shared_now_ = oracle;
   saved_ = {{attachment.op_seq, oracle}};
@@ -359,11 +395,13 @@ void SimChat::LookAtFailure() {
   if (protocol_->state() != State::kFailed) return;
   ForgetAsked();
   const absl::Status& why = protocol_->status();
-  const bool may_be = absl::IsResourceExhausted(why) || absl::IsUnavailable(why) ||
+  const bool has_io_faults = context_.node.has_io_faults();
+  const bool may_be = (absl::IsResourceExhausted(why) && MayLackRoom()) ||
                       (absl::IsAborted(why) && has_rival_) ||
-                      (absl::IsInternal(why) && context_.node.has_io_faults());
+                      ((absl::IsInternal(why) || absl::IsUnavailable(why)) && has_io_faults);
   if (!may_be) context_.Wrong("session {}: {}", session_.id, Message(why));
-  ++context_.counts["failed"];
+  const bool is_flash_full = Message(why).find("flash") != std::string::npos;
+  ++context_.counts[is_flash_full ? "flash full" : "failed"];
 }
 
 // Brings the session back to what it was, or a step nearer.
@@ -409,14 +447,21 @@ void SimChat::LookAtCheckpoint() {
   ++context_.counts["checkpoint"];
   recorded_.clear();
   const SegmentId sealed = (*outcome)->sealed_segment_id;
+  if ((*outcome)->token_count != oracle->token_count) {
+    context_.Wrong("session {} has a checkpoint of other tokens", session_.id);
+  }
   // What was sealed before may be named again, where the reply to one without new tokens was lost.
-  if (sealed == SegmentId() || oracle->token_count == segment_start_) {
+  const bool is_new = oracle->token_count > segment_start_;
+  if (seals_ && is_new && sealed == SegmentId()) {
+    context_.Wrong("session {} was not sealed", session_.id);
+  }
+  if (sealed == SegmentId() || !is_new) {
     if (context_.random(4) != 0) recorded_ = oracle->CarriedPositions();
     return;
   }
   if (!seals_) context_.Wrong("session {} was sealed unasked", session_.id);
   ++context_.counts["sealed"];
-  context_.sealed.push_back({store_, session_, sealed, segment_start_, *oracle});
+  context_.sealed.push_back({store_, session_, sealed, segment_start_, *oracle, may_go_});
   segment_start_ = oracle->token_count;
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compute-node/kv_client/session_owner.h"
@@ -28,6 +29,8 @@ struct SimSealed {
   SegmentId segment;
   std::int64_t start = 0;
   kv::Oracle oracle;
+  // Whether its session may be gone: somebody deletes it, or it is ephemeral.
+  std::shared_ptr<bool> may_go;
 };
 
 // What all chats of a world share.
@@ -36,6 +39,11 @@ struct SimContext {
   SimNode& node;
   kv::RandomOperations& operations;
   SimWire::Random random;
+  const kv::EngineTime& now;
+  // Of sessions whose creation was heard of, by their stores' names: whoever was told that it is
+  // deleted must not find it again.
+  std::set<std::pair<std::string, std::string>> heard_uids;
+  bool was_metadata_disk_full = false;
   std::map<std::string, int> counts;
   std::vector<SimSealed> sealed;
   absl::Status wrong;  // the first thing that is
@@ -97,7 +105,7 @@ class SimChat {
   void OnSealed(const absl::StatusOr<SealedSegment>& sealed);
   bool NoteIfAbandoned();
   void Attach();
-  void OnAttachment(absl::StatusOr<Attachment> attachment);
+  void OnAttachment(const absl::StatusOr<Attachment>& attachment);
   void OnHello();
   void OnAttachFailed(const absl::Status& status, bool again);
   void OnReply(const std::shared_ptr<pb::ChannelReply>& reply);
@@ -116,6 +124,10 @@ class SimChat {
   void AskSome();
   void DoRandom();
   void TakeCheckpoint();
+  template <typename T>
+  kv::Callback<T> Taking(kv::Callback<T> answer);
+  bool MayLackRoom() const;
+  void CheckAttachment(const Attachment& attachment);
   void CheckAnswer(Expected& expected);
   void CheckRefusal(const Expected& expected, const absl::Status& status);
   void CheckFetch(const kv::Oracle& oracle, const Fetch& fetch, const FetchReply& reply);
@@ -133,18 +145,24 @@ class SimChat {
   bool is_gone_ = false;
   bool deletes_ = false;
   int delete_tries_ = 0;
-  int attempts_out_ = 0;  // to attach: unanswered, those of processes that have ended too
+  // Calls that take the session, and are unanswered: those of processes that have ended, too.
+  const std::shared_ptr<int> takes_out_ = std::make_shared<int>(0);
+  const std::shared_ptr<bool> may_go_ = std::make_shared<bool>(false);
+  kv::EngineTime asked_time_{};  // of the last attempt that attached, or of the creation
+  kv::EngineTime asked_time_before_{};
+  Epoch last_epoch_;
 
   // Of the process that runs.
   std::shared_ptr<int> life_ = std::make_shared<int>(0);
   std::unique_ptr<compute::SessionOwner> owner_;
   std::unique_ptr<compute::SessionProtocol> protocol_;
   std::shared_ptr<SimStream> stream_;
-  bool owner_is_over_ = false;  // another one has the session, or the store is another one
-  bool has_rival_ = false;      // an attempt of a process before it may come later
-  bool calls_ = false;          // an answer is to come
-  bool attaching_ = false;      // the stream's hello is
-  Attachment attachment_;       // of the stream that is being opened
+  bool owner_is_over_ = false;       // another one has the session, or the store is another one
+  bool has_rival_ = false;           // a call of a process before it may come later
+  bool asked_beside_rival_ = false;  // by the last attempt
+  bool calls_ = false;               // an answer is to come
+  bool attaching_ = false;           // the stream's hello is
+  Attachment attachment_;            // of the stream that is being opened
   std::optional<compute::ResendCursor> resend_;
   std::map<RequestId, Expected> expected_;
   std::int32_t carried_to_come_ = 0;  // replies without which nothing is sent

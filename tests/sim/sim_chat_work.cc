@@ -160,7 +160,7 @@ void SimChat::CheckAnswer(Expected& expected) {
     }
   } else if (const auto* tokens = std::get_if<GetTokens>(&expected.operation)) {
     const auto& ids = std::get<TokensReply>(*answer).token_ids;
-    bool same = std::ssize(ids) >= tokens->count;
+    bool same = std::ssize(ids) == tokens->count;
     for (std::size_t i = 0; same && i < static_cast<std::size_t>(tokens->count); ++i) {
       same = ids[i] == oracle.truth[i];
     }
@@ -179,7 +179,9 @@ void SimChat::CheckRefusal(const Expected& expected, const absl::Status& status)
 
 void SimChat::CheckFetch(const kv::Oracle& oracle, const Fetch& fetch, const FetchReply& reply) {
   if (reply.clusters.size() != fetch.clusters.size()) return context_.Wrong("other clusters");
-  for (const FetchedCluster& fetched : reply.clusters) {
+  for (std::size_t i = 0; i < reply.clusters.size(); ++i) {
+    const FetchedCluster& fetched = reply.clusters[i];
+    if (fetched.cluster != fetch.clusters[i]) return context_.Wrong("other clusters");
     const kv::Oracle::LayerHead layer_head{fetch.layer, fetched.cluster.head};
     const std::int64_t id = fetched.cluster.cluster_id.value();
     const auto clusters = oracle.clusters.find(layer_head);

@@ -13,6 +13,10 @@ constexpr std::int64_t kRecoverOneIn = 4;
 
 }  // namespace
 
+SimMetaStore::~SimMetaStore() {
+  if (!dead_) SettleDoubt();
+}
+
 absl::Status SimMetaStore::Commit(kv::MetaBatch batch, CommitDone done) {
   if (std::ssize(queue_) >= kv::kMetaQueueCountMax) return Unavailable("the queue is full");
   queue_.push_back({std::move(batch), std::move(done), nullptr});
@@ -88,7 +92,8 @@ void SimMetaStore::Apply(const std::vector<kv::MetaBatch::Change>& changes) {
         break;
       case kv::MetaBatch::Kind::kDeletePrefix: {
         const std::string end = kv::PrefixEnd(change.key);
-        family.erase(family.lower_bound(change.key), family.lower_bound(end));
+        family.erase(family.lower_bound(change.key),
+                     end.empty() ? family.end() : family.lower_bound(end));
         break;
       }
     }

@@ -30,7 +30,7 @@ class SimMetaStore final : public kv::MetaStore, public kv::MetaReader {
 
   // The rows outlive the store.
   SimMetaStore(SimRows& rows, Random random) : rows_(rows), random_(std::move(random)) {}
-  ~SimMetaStore() override = default;
+  ~SimMetaStore() override;
   SimMetaStore(const SimMetaStore&) = delete;
   SimMetaStore& operator=(const SimMetaStore&) = delete;
 

@@ -18,13 +18,14 @@ SimStore::SimStore(std::uint64_t seed, char letter, std::int64_t pages)
 }
 
 SimNode::~SimNode() {
-  if (is_up()) End(Ending::kKill, kv::EngineTime());
+  if (is_up()) End(Ending::kKill, last_time_);
 }
 
 absl::Status SimNode::Start(SimStore& store, const kv::EngineOptions& options, kv::EngineTime now) {
   auto meta = std::make_unique<SimMetaStore>(store.rows, random_);
   SimMetaStore* const meta_store = meta.get();
   kv::EngineWorld world{store.disk.Open(), std::move(meta), nullptr};
+  world.unix_microseconds = [this] { return last_time_.time_since_epoch().count() / 1000; };
   world.random_bytes = [this](std::int64_t count) {
     std::string bytes(static_cast<std::size_t>(count), '\0');
     for (char& byte : bytes) byte = static_cast<char>(random_(256));
@@ -33,6 +34,7 @@ absl::Status SimNode::Start(SimStore& store, const kv::EngineOptions& options, k
   auto core = std::make_unique<kv::EngineCore>(options, store.id, std::move(world));
   CAIRN_RETURN_IF_ERROR(core->Prepare(now));
   ++incarnation_;
+  last_time_ = now;
   store_ = &store;
   meta_ = meta_store;
   core_ = std::move(core);
@@ -44,14 +46,19 @@ void SimNode::TellStopping() {
 }
 
 void SimNode::End(Ending ending, kv::EngineTime now) {
+  last_time_ = now;
   ++incarnation_;  // from here on nobody hears it
   const auto streams = std::exchange(streams_, {});
   for (const auto& stream : streams) stream->OnNodeEnd(random_);
   const auto calls = calls_;
   for (const auto& [call, fail] : calls) fail();
   if (ending == Ending::kPowerCut) store_->disk.PowerCut();
-  if (ending == Ending::kKill) store_->disk.DieAfter(0);
+  // What is at the device may reach it yet.
+  if (ending == Ending::kKill) store_->disk.DieAfter(random_(4));
   if (ending != Ending::kStop) meta_->Die();
+  core_->GetStats([this](const absl::StatusOr<KvStats>& stats) {
+    if (stats.ok()) packed_page_count_ += stats->write_defragment_bytes / kv::kPageBytes;
+  });
   core_->StartStop();
   int passes = 0;
   for (bool busy = true; busy || !core_->HasStopped(); ++passes) {

@@ -21,6 +21,10 @@ namespace cairn::sim {
 
 class SimStream;
 
+// Of a store that is full now and then, and of one that is not.
+inline constexpr std::int64_t kSmallStorePages = 160;
+inline constexpr std::int64_t kLargeStorePages = 1024;
+
 // What lies on a disk: it outlives processes.
 struct SimStore {
   SimStore(std::uint64_t seed, char letter, std::int64_t page_count);
@@ -54,10 +58,13 @@ class SimNode {
   void End(Ending ending, kv::EngineTime now);
   // Whether requests to a disk may have failed; what comes of it may be heard late.
   bool has_io_faults() const { return has_io_faults_; }
-  void SetHasIoFaults() { has_io_faults_ = true; }
+  void SetHasIoFaults(bool has) { has_io_faults_ = has; }
   // Sends a request; its answer comes later, or an error when the node or the connection goes away.
   template <typename T>
   void Call(std::function<void(kv::Engine&, kv::Callback<T>)> request, kv::Callback<T> answer);
+
+  // Of all that have ended: pages that were packed.
+  std::int64_t packed_page_count() const { return packed_page_count_; }
 
   // For streams.
   void Add(const std::shared_ptr<SimStream>& stream) { streams_.push_back(stream); }
@@ -76,6 +83,8 @@ class SimNode {
   std::unique_ptr<kv::EngineCore> core_;
   std::int64_t incarnation_ = 0;
   bool has_io_faults_ = false;
+  std::int64_t packed_page_count_ = 0;
+  kv::EngineTime last_time_{};
   std::map<std::int64_t, std::function<void()>> calls_;  // how each that waits here fails
   std::int64_t last_call_ = 0;
   std::vector<std::shared_ptr<SimStream>> streams_;  // from the oldest to the newest

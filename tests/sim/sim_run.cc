@@ -1,10 +1,16 @@
 #include "tests/sim/sim_run.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "tests/sim/sim_world.h"
 
 namespace cairn::sim {
+namespace {
+
+constexpr std::chrono::seconds kShrinkTimeMax{60};
+
+}  // namespace
 
 SimOutcome RunSeed(std::uint64_t seed, std::int64_t step_count, const std::vector<bool>& left_out) {
   SimWorld world(seed);
@@ -29,19 +35,18 @@ SimOutcome RunSeed(std::uint64_t seed, std::int64_t step_count, const std::vecto
   return outcome;
 }
 
-std::vector<std::int64_t> ShrinkSeed(std::uint64_t seed, std::int64_t failed_step,
-                                     int run_count_max) {
-  std::vector<bool> left_out(static_cast<std::size_t>(failed_step) + 1, false);
-  int run_count = 0;
+std::vector<std::int64_t> ShrinkSeed(std::uint64_t seed, std::int64_t step_count) {
+  const auto end_time = std::chrono::steady_clock::now() + kShrinkTimeMax;
+  std::vector<bool> left_out(static_cast<std::size_t>(step_count), false);
   for (std::size_t size = left_out.size() / 2; size > 0; size /= 2) {
     for (std::size_t from = 0; from < left_out.size(); from += size) {
-      if (run_count++ == run_count_max) break;
+      if (std::chrono::steady_clock::now() > end_time) break;
       std::vector<bool> fewer = left_out;
       const std::size_t end = std::min(from + size, fewer.size());
       std::fill(fewer.begin() + static_cast<std::ptrdiff_t>(from),
                 fewer.begin() + static_cast<std::ptrdiff_t>(end), true);
       if (fewer == left_out) continue;
-      const SimOutcome outcome = RunSeed(seed, failed_step + 1, fewer);
+      const SimOutcome outcome = RunSeed(seed, step_count, fewer);
       if (!outcome.status.ok()) left_out = std::move(fewer);
     }
   }

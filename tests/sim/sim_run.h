@@ -22,9 +22,8 @@ struct SimOutcome {
 SimOutcome RunSeed(std::uint64_t seed, std::int64_t step_count,
                    const std::vector<bool>& left_out = {});
 
-// The steps, of those before the failure, without which the run does not fail any more: found by
-// leaving out halves, quarters and so on, for as many runs as `run_count_max` says.
-std::vector<std::int64_t> ShrinkSeed(std::uint64_t seed, std::int64_t failed_step,
-                                     int run_count_max);
+// Of a run of so many steps that fails, those without which it does not fail any more: found by
+// leaving out halves, quarters and so on, for a minute at most.
+std::vector<std::int64_t> ShrinkSeed(std::uint64_t seed, std::int64_t step_count);
 
 }  // namespace cairn::sim

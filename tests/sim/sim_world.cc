@@ -13,9 +13,16 @@ namespace {
 constexpr std::size_t kChatsMax = 4;
 // Of Settle: far more than anything needs.
 constexpr int kSettleStepsMax = 200000;
+constexpr std::int64_t kRestPassesMax = 300;
 
-// Some stores are full now and then.
-std::int64_t PageCountOf(std::uint64_t seed) { return seed % 3 == 0 ? 160 : 1024; }
+std::int64_t PageCountOf(std::uint64_t seed) {
+  return seed % 3 == 0 ? kSmallStorePages : kLargeStorePages;
+}
+// Of a step, or of the end.
+test::Rng RngOf(std::uint64_t seed, std::int64_t step) {
+  std::uint64_t mixed = seed + static_cast<std::uint64_t>(step) * 0x9e3779b97f4a7c15ULL;
+  return test::Rng(test::SplitMix64(mixed));
+}
 
 }  // namespace
 
@@ -27,7 +34,8 @@ SimWorld::SimWorld(std::uint64_t seed)
       stores_{{seed * 2, 'a', PageCountOf(seed)}, {seed * 2 + 1, 'b', PageCountOf(seed + 1)}},
       node_(wire_, [this](std::int64_t below) { return Random(below); }),
       context_{wire_, node_, operations_, [this](std::int64_t below) { return Random(below); },
-               {},    {},    {}} {}
+               now_,  {},    false,       {},
+               {},    {}} {}
 
 std::int64_t SimWorld::Random(std::int64_t below) {
   return static_cast<std::int64_t>(rng_.Below(static_cast<std::uint64_t>(below)));
@@ -39,8 +47,7 @@ SimChat& SimWorld::AnyChat() {
 }
 
 absl::Status SimWorld::Step(std::int64_t step) {
-  std::uint64_t mixed = seed_ + static_cast<std::uint64_t>(step) * 0x9e3779b97f4a7c15ULL;
-  rng_ = test::Rng(test::SplitMix64(mixed));
+  rng_ = RngOf(seed_, step);
   const std::int64_t dice = Random(1000);
   if (dice < 400) {
     last_event_ = "a message arrives";
@@ -94,10 +101,13 @@ void SimWorld::SeldomEvent() {
   } else if (dice < 45) {
     last_event_ = "a connection breaks";
     AnyChat().BreakStream();
-  } else if (dice < 60) {
+  } else if (dice < 50) {
+    last_event_ = "the KV node is left alone";
+    Rest();
+  } else if (dice < 61) {
     last_event_ = "a compute node crashes";
     AnyChat().Crash();
-  } else if (dice < 63) {
+  } else if (dice < 64) {
     last_event_ = "a chat is sealed by the node";
     AnyChat().SealAsStored();
   } else if (dice < 67) {
@@ -110,6 +120,7 @@ void SimWorld::SeldomEvent() {
   } else if (dice < 90) {
     last_event_ = "the metadata's disk is full";
     node_.meta().FillDisk();
+    context_.was_metadata_disk_full = true;
     ++context_.counts["metadata disk full"];
   } else {
     last_event_ = "the metadata's disk has room";
@@ -117,9 +128,18 @@ void SimWorld::SeldomEvent() {
   }
 }
 
+// Nobody asks for anything: it places, and packs what was sealed, until the next event.
+void SimWorld::Rest() {
+  for (std::int64_t passes = Random(kRestPassesMax); passes > 0; --passes) {
+    node_.meta().Step();
+    node_.core().RunOnce(now_);
+    now_ += std::chrono::milliseconds(1);
+  }
+}
+
 void SimWorld::FailIo() {
   kv::FaultyDisk& disk = node_.store().disk;
-  node_.SetHasIoFaults();
+  node_.SetHasIoFaults(true);
   const int count = static_cast<int>(1 + Random(3));
   switch (Random(4)) {
     case 0:
@@ -158,6 +178,7 @@ void SimWorld::StartNode(SimStore& store) {
   options.arena_bytes_max = Random(3) == 0 ? 0 : std::int64_t{1} << 20;
   options.staging = Random(4) != 0;
   options.defragment = Random(4) != 0;
+  options.defragment_idle = std::chrono::milliseconds(Random(6));
   options.device_bytes_per_second = std::int64_t{100} << 20;
   if (Random(4) == 0) CheckRules(store);
   const absl::Status started = node_.Start(store, options, now_);
@@ -187,7 +208,17 @@ bool SimWorld::Settle(const std::function<bool()>& done) {
 
 absl::Status SimWorld::End() {
   last_event_ = "the end";
+  rng_ = RngOf(seed_, -1);
+  for (SimStore& store : stores_) {
+    for (const auto& family : store.rows) {
+      for (const auto& [key, value] : family) {
+        wire_.Note(key);
+        wire_.Note(value);
+      }
+    }
+  }
   for (SimStore& store : stores_) EndStore(store);
+  context_.counts["page packed"] = static_cast<int>(node_.packed_page_count());
   return context_.wrong;
 }
 
@@ -205,6 +236,7 @@ void SimWorld::EndStore(SimStore& store) {
   // Those that are not made yet would go on being made.
   std::erase_if(chats_, [](const auto& chat) { return chat->store() == nullptr; });
   if (!Settle(all_quiet)) return context_.Wrong("the conversations do not come back");
+  node_.SetHasIoFaults(false);  // whatever failed is heard of by now, and is right again
   for (const auto& chat : chats_) {
     if (is_here(*chat)) chat->AskAll();
   }
@@ -229,6 +261,9 @@ void SimWorld::DeleteStrays() {
         --to_come_;
         if (!sessions.ok()) return context_.Wrong("{}", Message(sessions.status()));
         for (const SessionInfo& session : *sessions) {
+          if (context_.heard_uids.contains({node_.store().name, session.uid})) {
+            return context_.Wrong("session {} is there again", session.session_id);
+          }
           ++to_come_;
           ++context_.counts["stray session"];
           node_.core().DeleteSession(RefTo(session),
@@ -248,15 +283,17 @@ void SimWorld::CheckEmpty(const SimStore& store) {
   used_bytes_ = -1;
   const auto ask = [&] {
     node_.core().GetStats([&](const absl::StatusOr<KvStats>& stats) {
-      if (stats.ok()) used_bytes_ = stats->flash_used_bytes;
+      if (!stats.ok()) return;
+      used_bytes_ = stats->flash_used_bytes;
     });
     return used_bytes_ == 2 * kv::kPageBytes;
   };
   if (!Settle(ask)) {
     context_.Wrong("{} bytes of flash leaked in store {}", used_bytes_, store.name.front());
   }
-  for (const kv::Family family : {kv::Family::kSessions, kv::Family::kSegments,
-                                  kv::Family::kClusters, kv::Family::kPools, kv::Family::kRuns}) {
+  for (const kv::Family family :
+       {kv::Family::kSessions, kv::Family::kSegments, kv::Family::kClusters, kv::Family::kPools,
+        kv::Family::kRuns, kv::Family::kIndex, kv::Family::kCoretrieval}) {
     const auto& rows = store.rows[static_cast<std::size_t>(family)];
     if (!rows.empty()) {
       context_.Wrong("{} rows of {} are left", rows.size(), kv::FamilyName(family));

@@ -1,7 +1,7 @@
 // SimWorld is both tiers under one scheduler: a KV node, compute nodes with their conversations,
 // two stores, and what is on its way between them. Each step is one event, drawn from the seed and
-// the step's number alone, so that a step may be left out without changing the others: that is how
-// a failing run is shrunk. Every step's outcome is judged.
+// the step's number alone, so that a step may be left out without changing what the others draw:
+// that is how a failing run is shrunk. Every step's outcome is judged.
 //
 // Threading:  one thread.
 #pragma once
@@ -42,6 +42,7 @@ class SimWorld {
   SimChat& AnyChat();
   void SeldomEvent();
   void FailIo();
+  void Rest();
   // What lies on the disk of a store that nobody uses.
   void CheckRules(SimStore& store);
   void StartNode(SimStore& store);
