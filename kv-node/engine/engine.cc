@@ -440,6 +440,7 @@ void EngineCore::SupersedeSession(Supersession request, Callback<std::monostate>
 void EngineCore::Create(CreateSession request, Callback<SessionRef> done) {
   if (request.uid.empty()) request.uid = random_bytes_(kUidBytes);
   PostRequest(std::move(done), [this, request = std::move(request)](Callback<SessionRef> cb) {
+    NoteAskedAgain(request.uid);
     if (!creations_.Begin(request.uid, cb)) return;
     const bool may_be_there = creations_.HasFailed(request.uid);
     cb = [this, uid = request.uid, cb = std::move(cb)](const absl::StatusOr<SessionRef>& created) {

@@ -123,6 +123,8 @@ class EngineCore : public Engine {
   // ---- engine_ephemeral.cc ----
   // Nobody is attached to the session any more, or not yet.
   void NoteUnattached(SessionId session, SessionLifetime lifetime);
+  // Whoever repeats a creation is there.
+  void NoteAskedAgain(const std::string& uid);
   // Deletes ephemeral sessions that nobody has been attached to for abandoned_after, some of them.
   void DeleteAbandoned();
   void DeleteIfAbandoned(SessionId session, const Callback<std::monostate>& done);

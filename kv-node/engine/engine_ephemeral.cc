@@ -17,6 +17,11 @@ void EngineCore::NoteUnattached(SessionId session, SessionLifetime lifetime) {
   unattached_[session] = context_.now;
 }
 
+void EngineCore::NoteAskedAgain(const std::string& uid) {
+  const auto found = unattached_.find(creations_.Find(uid));
+  if (found != unattached_.end()) found->second = context_.now;
+}
+
 bool EngineCore::IsAbandoned(SessionId session) const {
   const auto found = unattached_.find(session);
   return found != unattached_.end() &&
@@ -48,6 +53,8 @@ void EngineCore::DeleteIfAbandoned(SessionId session, const Callback<std::monost
   if (!IsAbandoned(session) || Stopping()) return done(std::monostate());
   // Should it fail, it is tried again after as long a time.
   NoteUnattached(session, SessionLifetime::kEphemeral);
+  // Its creation may be repeated yet, by a caller that heard nothing for as long: it makes another.
+  creations_.Forget(session);
   context_.LoadToChange<SessionRow>(
       [session](MetaReader& reader) { return LoadSessionRow(reader, session); },
       [this, session, done](const absl::StatusOr<SessionRow>& row) {

@@ -6,6 +6,7 @@
 // Limits:     kCreationsKnownMax sessions, and as many that failed; the oldest are forgotten.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -34,6 +35,22 @@ class RecentCreations {
       done(SessionRef{found->second.id, uid});
     }
     return false;
+  }
+
+  // 0: of no session that is known.
+  SessionId Find(const std::string& uid) const {
+    const auto found = creations_.find(uid);
+    return found == creations_.end() ? SessionId() : found->second.id;
+  }
+
+  // A repeated call makes another session.
+  void Forget(SessionId id) {
+    const auto found =
+        std::find_if(creations_.begin(), creations_.end(),
+                     [id](const auto& creation) { return creation.second.id == id; });
+    if (found == creations_.end()) return;
+    std::erase(order_, found->first);
+    creations_.erase(found);
   }
 
   // Whether one of this uid failed, so that its session may be there all the same.

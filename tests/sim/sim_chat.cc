@@ -215,7 +215,7 @@ void SimChat::Attach() {
     return OnAttachFailed(same, /*again=*/false);
   }
   calls_ = true;
-  asked_time_before_ = std::exchange(asked_time_, context_.now);
+  attempt_time_ = context_.now;
   const OpSeq acknowledged = protocol_ != nullptr ? protocol_->acknowledged() : OpSeq();
   const auto attempt = owner_->NextAttempt(acknowledged);
   context_.node.Call<Attachment>(
@@ -232,10 +232,10 @@ void SimChat::Attach() {
 void SimChat::OnAttachment(const absl::StatusOr<Attachment>& attachment) {
   calls_ = false;
   if (!attachment.ok()) {
-    asked_time_ = asked_time_before_;
     const absl::Status status = owner_->Explain(attachment.status());
     return OnAttachFailed(status, compute::IsLoss(status));
   }
+  asked_time_ = attempt_time_;
   owner_->OnAttached(*attachment);
   if (!context_.node.is_up()) return;
   attachment_ = *attachment;

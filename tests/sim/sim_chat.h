@@ -148,8 +148,8 @@ class SimChat {
   // Calls that take the session, and are unanswered: those of processes that have ended, too.
   const std::shared_ptr<int> takes_out_ = std::make_shared<int>(0);
   const std::shared_ptr<bool> may_go_ = std::make_shared<bool>(false);
-  kv::EngineTime asked_time_{};  // of the last attempt that attached, or of the creation
-  kv::EngineTime asked_time_before_{};
+  kv::EngineTime asked_time_{};  // of the last attempt that is known to have attached, or to create
+  kv::EngineTime attempt_time_{};
   Epoch last_epoch_;
 
   // Of the process that runs.

@@ -51,6 +51,42 @@ TEST_F(SteppedEngineTest, ACreationThatSeemedToFailIsFoundWhenItIsRepeated) {
   EXPECT_EQ(RefTo(sessions->front()), *created);
 }
 
+TEST_F(SteppedEngineTest, ACreationThatIsRepeatedLateMakesASessionThatStays) {
+  CreateSession request;
+  request.key = kv::SmallKey();
+  request.layout = kv::SmallLayout();
+  request.uid = std::string(kUidBytes, 'u');
+  request.lifetime = SessionLifetime::kEphemeral;
+  const auto create = [&] {
+    return Await<SessionRef>([&](auto done) { node_.core().Create(request, std::move(done)); });
+  };
+  const auto rest = [&] {
+    for (int pass = 0; pass < 100; ++pass) {
+      node_.meta().Step();
+      node_.core().RunOnce(now_);
+    }
+  };
+  const auto first = create();
+  ASSERT_TRUE(first.ok()) << first.status();
+  // Asked for again just before it would go.
+  now_ += kv::EngineOptions().abandoned_after - std::chrono::milliseconds(1);
+  EXPECT_EQ(create(), first);
+  now_ += std::chrono::milliseconds(2);
+  rest();
+  EXPECT_EQ(create(), first);
+  // And when it has gone.
+  now_ += kv::EngineOptions().abandoned_after;
+  rest();
+  const auto again = create();
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_NE(again->id, first->id);
+  const auto attachment = Await<Attachment>([&](auto done) {
+    const AttachAttempt attempt{std::string(kUidBytes, 'o'), 1};
+    node_.core().OpenSession({*again, attempt}, std::move(done));
+  });
+  EXPECT_TRUE(attachment.ok()) << attachment.status();
+}
+
 TEST_F(SteppedEngineTest, AnAttachmentWaitsForItsChannelAsLongAsTheClockSays) {
   CreateSession request;
   request.key = kv::SmallKey();
