@@ -337,6 +337,33 @@ std::vector<std::byte> FaultyDisk::PageBytes(std::int64_t page) {
   return Pristine(page);
 }
 
+std::vector<std::byte> FaultyDisk::DurablePageBytes(std::int64_t page) {
+  MutexLock lock(mutex_);
+  Page bytes(kPageSize);
+  durable_.Read(page * kIoAlignmentBytes, bytes);
+  return bytes;
+}
+
+std::vector<std::byte> FaultyDisk::Copy() {
+  MutexLock lock(mutex_);
+  std::vector<std::byte> copy(static_cast<std::size_t>(options_.size_bytes));
+  durable_.Read(0, copy);
+  for (const auto& [page, versions] : unflushed_) {
+    const Page& bytes = versions.back().bytes;
+    std::memcpy(copy.data() + page * kIoAlignmentBytes, bytes.data(), bytes.size());
+  }
+  return copy;
+}
+
+void FaultyDisk::PutBack(std::span<const std::byte> copy) {
+  MutexLock lock(mutex_);
+  CAIRN_CHECK(device_ == nullptr);
+  CAIRN_CHECK_EQ(std::ssize(copy), options_.size_bytes);
+  unflushed_.clear();
+  corrupt_.clear();
+  durable_.Write(0, copy);
+}
+
 std::int64_t FaultyDisk::unflushed_page_count() {
   MutexLock lock(mutex_);
   return static_cast<std::int64_t>(unflushed_.size());

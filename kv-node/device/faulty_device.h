@@ -87,6 +87,12 @@ class FaultyDisk {
 
   // What a read of the page would give, without corruption.
   std::vector<std::byte> PageBytes(std::int64_t page);
+  // What is left of it when the power goes off and no write since the last flush has arrived.
+  std::vector<std::byte> DurablePageBytes(std::int64_t page);
+  // All pages, as PageBytes.
+  std::vector<std::byte> Copy();
+  // The disk is what it was at the Copy, durably and undamaged. REQUIRES: no device is open.
+  void PutBack(std::span<const std::byte> copy);
   // Pages that a power cut now could set back.
   std::int64_t unflushed_page_count();
 

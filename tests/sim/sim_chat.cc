@@ -7,13 +7,6 @@
 #include "tests/unit/engine/engine_harness.h"
 
 namespace cairn::sim {
-namespace {
-
-// It is not asked for long: nothing comes of it.
-constexpr std::int64_t kTryOtherStoreOneIn = 16;
-constexpr std::int64_t kReplayBytesMax = std::int64_t{64} << 20;
-
-}  // namespace
 
 SimChat::SimChat(SimContext& context, std::optional<SimSealed> parent)
     : context_(context), parent_(std::move(parent)) {
@@ -25,24 +18,6 @@ SimChat::SimChat(SimContext& context, std::optional<SimSealed> parent)
 }
 
 SimChat::~SimChat() { DropStream(); }
-
-template <typename T>
-kv::Callback<T> SimChat::ForThisLife(void (SimChat::*on_answer)(const absl::StatusOr<T>&)) {
-  return [this, life = std::weak_ptr<int>(life_), on_answer](const absl::StatusOr<T>& result) {
-    if (!life.expired()) (this->*on_answer)(result);
-  };
-}
-
-// Counts a call that takes the session from whoever has it.
-template <typename T>
-kv::Callback<T> SimChat::Taking(kv::Callback<T> answer) {
-  asked_beside_rival_ = *takes_out_ > 0;
-  ++*takes_out_;
-  return [out = takes_out_, answer = std::move(answer)](absl::StatusOr<T> result) {
-    --*out;
-    answer(std::move(result));
-  };
-}
 
 bool SimChat::MayLackRoom() const {
   return context_.was_metadata_disk_full || asked_store_->page_count == kSmallStorePages;
@@ -101,10 +76,12 @@ void SimChat::OnCreated(absl::StatusOr<SessionRef> created) {
   session_ = *created;
   context_.heard_uids.emplace(store_->name, session_.uid);
   if (session_.uid != uid_) context_.Wrong("session {} has another uid", session_.id);
-  auto oracle = std::make_shared<kv::Oracle>();
-  if (parent_) *oracle = parent_->oracle;
-  saved_ = {{OpSeq(), std::move(oracle)}};
+  saved_ = {{OpSeq(), FirstOracle()}};
   ++context_.counts[parent_ ? "forked" : "created"];
+}
+
+std::shared_ptr<const kv::Oracle> SimChat::FirstOracle() const {
+  return std::make_shared<kv::Oracle>(parent_ ? parent_->oracle : kv::Oracle());
 }
 
 void SimChat::Delete() {
@@ -128,7 +105,8 @@ void SimChat::OnDeleted(const absl::StatusOr<std::monostate>& deleted) {
   if (deleted.ok() || was_gone) {
     is_gone_ = true;
     ++context_.counts["deleted"];
-  } else if (absl::IsNotFound(deleted.status()) && !NoteIfAbandoned()) {
+  } else if (absl::IsNotFound(deleted.status()) && !NoteIfAbandoned() &&
+             !NoteIfOlder(deleted.status())) {
     context_.Wrong("session {} is gone before it was deleted", session_.id);
   }
 }
@@ -141,6 +119,52 @@ bool SimChat::NoteIfAbandoned() {
   is_gone_ = true;
   ++context_.counts["abandoned"];
   return true;
+}
+
+void SimChat::Close() {
+  if (!IsAttached() || calls_ || deletes_ || protocol_ == nullptr) return;
+  const Epoch epoch = protocol_->attachment().epoch;
+  Crash();
+  ++context_.counts["closed"];
+  // Whoever came meanwhile stays; nobody waits for the answer.
+  context_.node.Call<std::monostate>(
+      [session = session_.id, epoch](kv::Engine& engine, kv::Callback<std::monostate> done) {
+        engine.CloseSession(session, epoch, std::move(done));
+      },
+      [](const absl::StatusOr<std::monostate>&) {});
+}
+
+void SimChat::NoteIn(SimCopy& copy) const {
+  if (!is_gone_) copy.saved[session_.uid] = saved_;
+}
+
+void SimChat::OnPutBack(const SimStore& store, const SimCopy& copy) {
+  if (store_ == nullptr) {
+    // Its parent's number may become another's.
+    if (parent_ && parent_->store == &store && !copy.sealed.contains(parent_->segment)) {
+      is_gone_ = true;
+    }
+    return;
+  }
+  if (store_ != &store || is_gone_) return;
+  is_older_ = true;
+  last_epoch_ = Epoch();
+  const auto found = copy.saved.find(session_.uid);
+  may_be_unknown_ = found == copy.saved.end();
+  std::map<OpSeq, std::shared_ptr<const kv::Oracle>> shown = {{OpSeq(), FirstOracle()}};
+  if (!may_be_unknown_) shown = found->second;
+  acked_ = shown.begin()->first;
+  shown.insert(saved_.begin(), saved_.end());
+  saved_ = std::move(shown);
+}
+
+// Whether that is how it learns that it has met an older copy of its store.
+bool SimChat::NoteIfOlder(const absl::Status& status) {
+  if (!is_older_) return false;
+  ++context_.counts["older store noticed"];
+  is_gone_ = may_be_unknown_ && absl::IsNotFound(status);
+  return is_gone_ || absl::IsDataLoss(status) || absl::IsAborted(status) ||
+         absl::IsFailedPrecondition(status);
 }
 
 void SimChat::SealAsStored() {
@@ -198,143 +222,6 @@ void SimChat::DropStream() {
   if (stream_ != nullptr) stream_->Cancel();
   stream_ = nullptr;
   attaching_ = false;
-}
-
-// ---- attaching ----
-
-void SimChat::Attach() {
-  if (!context_.node.is_up()) return;
-  if (owner_ == nullptr) {
-    owner_ = std::make_unique<compute::SessionOwner>(session_, context_.RandomUid());
-  }
-  asked_store_ = &context_.node.store();
-  if (asked_store_ != store_ && context_.random(kTryOtherStoreOneIn) != 0) return;
-  const absl::Status same = owner_->MeetStore("sim", asked_store_->name);
-  if (!same.ok()) {
-    ++context_.counts["another store refused"];
-    return OnAttachFailed(same, /*again=*/false);
-  }
-  calls_ = true;
-  attempt_time_ = context_.now;
-  const OpSeq acknowledged = protocol_ != nullptr ? protocol_->acknowledged() : OpSeq();
-  const auto attempt = owner_->NextAttempt(acknowledged);
-  context_.node.Call<Attachment>(
-      [attempt](kv::Engine& engine, kv::Callback<Attachment> done) {
-        if (const auto* open = std::get_if<OpenRequest>(&attempt)) {
-          engine.OpenSession(*open, std::move(done));
-        } else {
-          engine.ResumeSession(std::get<ResumeRequest>(attempt), std::move(done));
-        }
-      },
-      Taking(ForThisLife(&SimChat::OnAttachment)));
-}
-
-void SimChat::OnAttachment(const absl::StatusOr<Attachment>& attachment) {
-  calls_ = false;
-  if (!attachment.ok()) {
-    const absl::Status status = owner_->Explain(attachment.status());
-    return OnAttachFailed(status, compute::IsLoss(status));
-  }
-  asked_time_ = attempt_time_;
-  owner_->OnAttached(*attachment);
-  if (!context_.node.is_up()) return;
-  attachment_ = *attachment;
-  attaching_ = true;
-  const auto for_this_stream = [this](auto on_event) {
-    return [this, life = std::weak_ptr<int>(life_), on_event](const auto& value) {
-      if (!life.expired()) (this->*on_event)(value);
-    };
-  };
-  stream_ =
-      SimStream::Open(context_.node, context_.wire, attachment_.session_id, attachment_.epoch,
-                      {for_this_stream(&SimChat::OnReply), for_this_stream(&SimChat::OnStreamEnd)});
-}
-
-void SimChat::OnAttachFailed(const absl::Status& status, bool again) {
-  if (again) return;
-  ++context_.counts["not attached"];
-  if (absl::IsNotFound(status) && asked_store_ == store_ && NoteIfAbandoned()) return;
-  const bool is_refused = absl::IsAborted(status) || absl::IsFailedPrecondition(status);
-  const bool is_elsewhere = asked_store_ != store_;
-  // An attempt of a process that has ended may come later than this one's.
-  const bool may_be = (absl::IsResourceExhausted(status) && MayLackRoom()) ||
-                      (is_refused && has_rival_) ||
-                      (is_elsewhere && (is_refused || absl::IsNotFound(status)));
-  if (!may_be) context_.Wrong("session {}: attach: {}", session_.id, Message(status));
-  owner_is_over_ = true;  // whoever asks next is another
-  if (protocol_ == nullptr) return;
-  protocol_->FailRecovery(status);
-  ForgetAsked();
-}
-
-void SimChat::ForgetAsked() {
-  expected_.clear();
-  carried_to_come_ = 0;
-  checkpoint_ = OpSeq();
-}
-
-void SimChat::CheckAttachment(const Attachment& attachment) {
-  if (attachment.uid != session_.uid || asked_store_ != store_) {
-    context_.Wrong("session {}: another session was attached", session_.id);
-  }
-  if (attachment.epoch <= last_epoch_) {
-    context_.Wrong("session {}: epoch {} behind {}", session_.id, attachment.epoch, last_epoch_);
-  }
-  last_epoch_ = attachment.epoch;
-  const auto found = saved_.find(attachment.op_seq);
-  if (attachment.op_seq < acked_) {
-    context_.Wrong("session {}: checkpoint {} was acknowledged, {} is stored", session_.id, acked_,
-                   attachment.op_seq);
-  } else if (found == saved_.end()) {
-    context_.Wrong("session {} is at operation {}", session_.id, attachment.op_seq);
-  } else if (attachment.token_count != found->second->token_count) {
-    context_.Wrong("session {} has {} tokens, not {}", session_.id, attachment.token_count,
-                   found->second->token_count);
-  }
-}
-
-void SimChat::OnHello() {
-  attaching_ = false;
-  if (!asked_beside_rival_) has_rival_ = false;
-  CheckAttachment(attachment_);
-  if (!context_.wrong.ok()) return;
-  if (protocol_ == nullptr) {
-    protocol_ = std::make_unique<compute::SessionProtocol>(kReplayBytesMax, attachment_,
-                                                           std::make_shared<compute::FetchClock>());
-    return BeginFrom(attachment_);
-  }
-  const bool discards = protocol_->discards();
-  const bool resends = protocol_->OnAttached(attachment_);
-  if (discards) return BeginFrom(attachment_);
-  const OpSeq covered = attachment_.op_seq;
-  // What they asked about was stored over meanwhile: they are asked again ahead of all else.
-  for (auto& [id, read] : expected_) {
-    if (read.after < covered) read.oracle = saved_.at(covered);
-  }
-  LookAtCheckpoint();
-  // One that nobody waited for any more may be stored, too.
-  acked_ = covered;
-  saved_.erase(saved_.begin(), saved_.find(covered));
-  segment_start_ = attachment_.segment_start;
-  ++context_.counts["resumed"];
-  if (resends) resend_ = compute::ResendCursor{covered, RequestId()};
-  if (protocol_->state() == State::kLost) ForgetAsked();
-}
-
-// What is stored is all that there is.
-void SimChat::BeginFrom(const Attachment& attachment) {
-  const std::shared_ptr<const kv::Oracle> oracle = saved_.at(attachment.op_seq);
-  now_ = *oracle;
-  shared_now_ = oracle;
-  saved_ = {{attachment.op_seq, oracle}};
-  acked_ = attachment.op_seq;
-  checkpoint_ = OpSeq();
-  segment_start_ = attachment.segment_start;
-  recorded_.clear();
-  expected_.clear();
-  carried_to_come_ = context_.operations.layout().layer_count;
-  for (std::int32_t layer = 0; layer < carried_to_come_; ++layer) Ask(GetCarried{layer});
-  ++context_.counts["opened"];
 }
 
 // ---- the stream ----
@@ -396,7 +283,9 @@ void SimChat::LookAtFailure() {
   ForgetAsked();
   const absl::Status& why = protocol_->status();
   const bool has_io_faults = context_.node.has_io_faults();
-  const bool may_be = (absl::IsResourceExhausted(why) && MayLackRoom()) ||
+  const bool lacks_entries =
+      store_->is_damaged && Message(why).find("send the operation again") != std::string::npos;
+  const bool may_be = lacks_entries || (absl::IsResourceExhausted(why) && MayLackRoom()) ||
                       (absl::IsAborted(why) && has_rival_) ||
                       ((absl::IsInternal(why) || absl::IsUnavailable(why)) && has_io_faults);
   if (!may_be) context_.Wrong("session {}: {}", session_.id, Message(why));

@@ -33,6 +33,15 @@ struct SimSealed {
   std::shared_ptr<bool> may_go;
 };
 
+// A store as it was, and what its conversations' compute nodes knew.
+struct SimCopy {
+  SimRows rows;
+  std::vector<std::byte> disk;
+  // By uid: what it may show.
+  std::map<std::string, std::map<OpSeq, std::shared_ptr<const kv::Oracle>>> saved;
+  std::set<SegmentId> sealed;
+};
+
 // What all chats of a world share.
 struct SimContext {
   SimWire& wire;
@@ -81,6 +90,11 @@ class SimChat {
   // Its connection does.
   void BreakStream();
   void Delete();
+  // Its process closes it and ends.
+  void Close();
+  void NoteIn(SimCopy& copy) const;
+  // An older copy is in the place of its store. Nothing is on its way.
+  void OnPutBack(const SimStore& store, const SimCopy& copy);
   // Its process ends, and another one seals what is stored.
   void SealAsStored();
   // Asks for everything that it must show.
@@ -104,6 +118,8 @@ class SimChat {
   void OnDeleted(const absl::StatusOr<std::monostate>& deleted);
   void OnSealed(const absl::StatusOr<SealedSegment>& sealed);
   bool NoteIfAbandoned();
+  bool NoteIfOlder(const absl::Status& status);
+  std::shared_ptr<const kv::Oracle> FirstOracle() const;
   void Attach();
   void OnAttachment(const absl::StatusOr<Attachment>& attachment);
   void OnHello();
@@ -132,6 +148,9 @@ class SimChat {
   void CheckRefusal(const Expected& expected, const absl::Status& status);
   void CheckFetch(const kv::Oracle& oracle, const Fetch& fetch, const FetchReply& reply);
   void CheckCarried(const kv::Oracle& oracle, std::int32_t layer, const CarriedReply& reply);
+  // Of a damaged store: some of them.
+  bool AreRowsOf(const kv::Oracle& oracle, std::int32_t layer,
+                 const std::vector<IndexRow>& rows) const;
   std::shared_ptr<const kv::Oracle> Now();
   kv::Oracle& Change();
 
@@ -145,6 +164,8 @@ class SimChat {
   bool is_gone_ = false;
   bool deletes_ = false;
   int delete_tries_ = 0;
+  bool is_older_ = false;        // an older copy of its store was put back, and it has not met it
+  bool may_be_unknown_ = false;  // to that copy
   // Calls that take the session, and are unanswered: those of processes that have ended, too.
   const std::shared_ptr<int> takes_out_ = std::make_shared<int>(0);
   const std::shared_ptr<bool> may_go_ = std::make_shared<bool>(false);
@@ -177,5 +198,23 @@ class SimChat {
   std::int64_t segment_start_ = 0;
   std::set<std::int64_t> recorded_;
 };
+
+template <typename T>
+kv::Callback<T> SimChat::ForThisLife(void (SimChat::*on_answer)(const absl::StatusOr<T>&)) {
+  return [this, life = std::weak_ptr<int>(life_), on_answer](const absl::StatusOr<T>& result) {
+    if (!life.expired()) (this->*on_answer)(result);
+  };
+}
+
+// Counts a call that takes the session from whoever has it.
+template <typename T>
+kv::Callback<T> SimChat::Taking(kv::Callback<T> answer) {
+  asked_beside_rival_ = *takes_out_ > 0;
+  ++*takes_out_;
+  return [out = takes_out_, answer = std::move(answer)](absl::StatusOr<T> result) {
+    --*out;
+    answer(std::move(result));
+  };
+}
 
 }  // namespace cairn::sim

@@ -150,12 +150,12 @@ void SimChat::CheckAnswer(Expected& expected) {
     CheckFetch(oracle, *fetch, std::get<FetchReply>(*answer));
   } else if (const auto* index = std::get_if<GetIndex>(&expected.operation)) {
     const auto& rows = std::get<IndexReply>(*answer).rows;
-    if (!kv::RandomOperations::AreRowsOf(oracle, index->layer, rows)) {
+    if (!AreRowsOf(oracle, index->layer, rows)) {
       context_.Wrong("session {} layer {}: other index rows", session_.id, index->layer);
     }
   } else if (const auto* records = std::get_if<FetchIndex>(&expected.operation)) {
     const auto rows = kv::RandomOperations::VisibleRowsOf(std::get<FetchReply>(*answer));
-    if (!kv::RandomOperations::AreRowsOf(oracle, records->layer, rows)) {
+    if (!AreRowsOf(oracle, records->layer, rows)) {
       context_.Wrong("session {} layer {}: other index records", session_.id, records->layer);
     }
   } else if (const auto* tokens = std::get_if<GetTokens>(&expected.operation)) {
@@ -168,13 +168,27 @@ void SimChat::CheckAnswer(Expected& expected) {
   }
 }
 
+bool SimChat::AreRowsOf(const kv::Oracle& oracle, std::int32_t layer,
+                        const std::vector<IndexRow>& rows) const {
+  return store_->is_damaged ? kv::RandomOperations::AreSomeRowsOf(oracle, layer, rows)
+                            : kv::RandomOperations::AreRowsOf(oracle, layer, rows);
+}
+
 void SimChat::CheckRefusal(const Expected& expected, const absl::Status& status) {
-  const bool may_be = context_.node.has_io_faults() &&
-                      Message(status).find("cannot be read now") != std::string::npos;
+  const std::string said = Message(status);
+  const bool has_carried = std::holds_alternative<GetCarried>(expected.operation);
+  if (store_->is_damaged && said.find("fails its check, each of two") != std::string::npos) {
+    ++context_.counts["lost"];
+    // Nobody can go on without these.
+    if (has_carried) deletes_ = true;
+    return;
+  }
+  const bool may_be =
+      context_.node.has_io_faults() && said.find("cannot be read now") != std::string::npos;
   if (!may_be) return context_.Wrong("session {}: {}", session_.id, Message(status));
   ++context_.counts["unreadable"];
   // Without these it cannot begin: another process tries again.
-  if (std::holds_alternative<GetCarried>(expected.operation)) Crash();
+  if (has_carried) Crash();
 }
 
 void SimChat::CheckFetch(const kv::Oracle& oracle, const Fetch& fetch, const FetchReply& reply) {
@@ -193,6 +207,10 @@ void SimChat::CheckFetch(const kv::Oracle& oracle, const Fetch& fetch, const Fet
     };
     if (fetched.outcome == FetchOutcome::kUnreadable && context_.node.has_io_faults()) {
       ++context_.counts["unreadable"];
+      continue;
+    }
+    if (is_there && fetched.outcome == FetchOutcome::kLost && store_->is_damaged) {
+      ++context_.counts["lost"];
       continue;
     }
     if (fetched.outcome != outcome) {

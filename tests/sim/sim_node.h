@@ -23,7 +23,7 @@ class SimStream;
 
 // Of a store that is full now and then, and of one that is not.
 inline constexpr std::int64_t kSmallStorePages = 160;
-inline constexpr std::int64_t kLargeStorePages = 1024;
+inline constexpr std::int64_t kLargeStorePages = 512;
 
 // What lies on a disk: it outlives processes.
 struct SimStore {
@@ -33,6 +33,8 @@ struct SimStore {
   std::int64_t page_count = 0;
   kv::FaultyDisk disk;
   SimRows rows;
+  // Bits of it flip, or have: what was stored may be lost, and is then reported so.
+  bool is_damaged = false;
 };
 
 class SimNode {

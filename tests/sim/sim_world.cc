@@ -4,16 +4,20 @@
 #include <chrono>
 #include <utility>
 
-#include "tests/sim/sim_store_check.h"
+#include "kv-node/layout/superblock.h"
 #include "tests/unit/engine/engine_harness.h"
 
 namespace cairn::sim {
 namespace {
 
 constexpr std::size_t kChatsMax = 4;
+// Where data lies mostly: places are given from the front.
+constexpr std::int64_t kRottenPagesMax = 100;
 // Of Settle: far more than anything needs.
 constexpr int kSettleStepsMax = 200000;
 constexpr std::int64_t kRestPassesMax = 300;
+// Of the steps behind which rows have changed.
+constexpr std::int64_t kCheckOneIn = 64;
 
 std::int64_t PageCountOf(std::uint64_t seed) {
   return seed % 3 == 0 ? kSmallStorePages : kLargeStorePages;
@@ -32,6 +36,7 @@ SimWorld::SimWorld(std::uint64_t seed)
       now_(std::chrono::seconds(1000)),
       operations_(kv::SmallLayout(), [this](std::int64_t below) { return Random(below); }),
       stores_{{seed * 2, 'a', PageCountOf(seed)}, {seed * 2 + 1, 'b', PageCountOf(seed + 1)}},
+      checks_{SimStoreCheck(stores_[0]), SimStoreCheck(stores_[1])},
       node_(wire_, [this](std::int64_t below) { return Random(below); }),
       context_{wire_, node_, operations_, [this](std::int64_t below) { return Random(below); },
                now_,  {},    false,       {},
@@ -67,6 +72,8 @@ absl::Status SimWorld::Step(std::int64_t step) {
   } else {
     SeldomEvent();
   }
+  const bool has_changed = node_.is_up() && node_.meta().latest_sequence() != checked_sequence_;
+  if (has_changed && Random(kCheckOneIn) == 0) CheckRules(node_.store());
   return context_.wrong;
 }
 
@@ -78,6 +85,8 @@ void SimWorld::Age() {
 void SimWorld::SeldomEvent() {
   const std::int64_t dice = Random(100);
   if (!node_.is_up()) {
+    if (dice < 8) return TakeCopy(stores_[0]);
+    if (dice < 14 && copy_) return PutBack(stores_[0]);
     last_event_ = "the KV node starts";
     return StartNode(stores_[Random(8) == 0 ? 1 : 0]);
   }
@@ -104,6 +113,9 @@ void SimWorld::SeldomEvent() {
   } else if (dice < 50) {
     last_event_ = "the KV node is left alone";
     Rest();
+  } else if (dice < 53) {
+    last_event_ = "a chat is closed";
+    AnyChat().Close();
   } else if (dice < 61) {
     last_event_ = "a compute node crashes";
     AnyChat().Crash();
@@ -141,7 +153,8 @@ void SimWorld::FailIo() {
   kv::FaultyDisk& disk = node_.store().disk;
   node_.SetHasIoFaults(true);
   const int count = static_cast<int>(1 + Random(3));
-  switch (Random(4)) {
+  const bool lasts = seed_ % 4 == 1;
+  switch (Random(lasts ? 7 : 4)) {
     case 0:
       last_event_ = "reads fail";
       return disk.FailNextReads(count);
@@ -151,9 +164,17 @@ void SimWorld::FailIo() {
     case 2:
       last_event_ = "a flush fails";
       return disk.FailNextFlushes(1);
-    default:
+    case 3:
       last_event_ = "transfers end early";
       return disk.ShortenNext(count);
+    case 4:
+      last_event_ = "reads come wrong";
+      node_.store().is_damaged = true;
+      return disk.FlipNextReads(count);
+    default:
+      last_event_ = "a page rots";
+      node_.store().is_damaged = true;
+      return disk.CorruptPage(kv::kFirstDataPage + Random(kRottenPagesMax));
   }
 }
 
@@ -187,9 +208,40 @@ void SimWorld::StartNode(SimStore& store) {
 }
 
 void SimWorld::CheckRules(SimStore& store) {
-  const absl::Status checked = CheckSimStore(store);
-  if (!checked.ok()) context_.Wrong("the store at rest: {}", Message(checked));
-  ++context_.counts["store checked"];
+  if (node_.is_up()) checked_sequence_ = node_.meta().latest_sequence();
+  const SimPages pages = Random(2) == 0 ? SimPages::kVisible : SimPages::kDurable;
+  const absl::Status checked = checks_[&store == &stores_[0] ? 0 : 1].Check(pages);
+  if (!checked.ok()) {
+    context_.Wrong("the store {}: {}", node_.is_up() ? "in use" : "at rest", Message(checked));
+  }
+  ++context_.counts[node_.is_up() ? "store checked in use" : "store checked"];
+}
+
+// Of a store that nobody uses.
+void SimWorld::TakeCopy(SimStore& store) {
+  last_event_ = "the store is copied";
+  copy_ = SimCopy{store.rows, store.disk.Copy(), {}, {}};
+  for (const auto& chat : chats_) {
+    if (chat->store() == &store) chat->NoteIn(*copy_);
+  }
+  for (const SimSealed& sealed : context_.sealed) {
+    if (sealed.store == &store) copy_->sealed.insert(sealed.segment);
+  }
+}
+
+void SimWorld::PutBack(SimStore& store) {
+  last_event_ = "an older copy of the store is put back";
+  ++context_.counts["older store"];
+  // Of what was said before nothing arrives behind it.
+  while (wire_.Step(context_.random)) {
+  }
+  store.rows = copy_->rows;
+  store.disk.PutBack(copy_->disk);
+  std::erase_if(context_.heard_uids, [&](const auto& heard) { return heard.first == store.name; });
+  for (const auto& chat : chats_) chat->OnPutBack(store, *copy_);
+  std::erase_if(context_.sealed, [&](const SimSealed& sealed) {
+    return sealed.store == &store && !copy_->sealed.contains(sealed.segment);
+  });
 }
 
 bool SimWorld::Settle(const std::function<bool()>& done) {

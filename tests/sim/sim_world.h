@@ -9,11 +9,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tests/sim/sim_chat.h"
 #include "tests/sim/sim_node.h"
+#include "tests/sim/sim_store_check.h"
 #include "tests/sim/sim_wire.h"
 #include "tests/tools/rng.h"
 #include "tests/unit/engine/oracle.h"
@@ -43,8 +45,9 @@ class SimWorld {
   void SeldomEvent();
   void FailIo();
   void Rest();
-  // What lies on the disk of a store that nobody uses.
   void CheckRules(SimStore& store);
+  void TakeCopy(SimStore& store);
+  void PutBack(SimStore& store);
   void StartNode(SimStore& store);
   void AddChat();
   void Age();
@@ -59,10 +62,13 @@ class SimWorld {
   kv::EngineTime now_;
   kv::RandomOperations operations_;
   SimStore stores_[2];
+  SimStoreCheck checks_[2];  // of each
   SimWire wire_;
   SimNode node_;
   SimContext context_;
   std::vector<std::unique_ptr<SimChat>> chats_;
+  std::optional<SimCopy> copy_;         // of the first store
+  std::uint64_t checked_sequence_ = 0;  // of the metadata: when the rules were checked last
   std::string last_event_;
   // Of the end: answers that are to come, which may be later than it.
   std::int64_t to_come_ = 0;
