@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include "common/base/errno_text.h"
+#include "common/base/error_reason.h"
 
 namespace cairn {
 namespace {
@@ -56,8 +57,7 @@ std::string_view ErrnoCure(int error_number) {
 }
 
 absl::Status Annotate(const absl::Status& status, std::string_view prefix) {
-  if (status.ok()) return status;
-  return {status.code(), fmt::format("{}: {}", prefix, ToStd(status.message()))};
+  return Reworded(status, fmt::format("{}: {}", prefix, ToStd(status.message())));
 }
 
 }  // namespace cairn

@@ -14,6 +14,7 @@
 #include <absl/strings/str_replace.h>
 #include <absl/strings/str_split.h>
 
+#include "common/base/error_reason.h"
 #include "common/rpc/status_mapping.h"
 #include "compute-node/http/api_error.h"
 #include "compute-node/http/listen_address.h"
@@ -176,10 +177,7 @@ bool WriteStream(Stream& stream, const std::optional<v1::GenerateEvent>& first,
 
 // A context that is too short has a code of its own.
 absl::Status WithContextCode(absl::Status status) {
-  if (status.code() != absl::StatusCode::kInvalidArgument ||
-      Message(status).find("context is") == std::string::npos) {
-    return status;
-  }
+  if (ReasonOf(status) != ErrorReason::kContextTooShort) return status;
   return WithApiCode(std::move(status), "context_length_exceeded");
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/error_reason.h"
 #include "common/base/heap.h"
 #include "common/log/log.h"
 #include "common/timeline/timeline.h"
@@ -40,15 +41,16 @@ absl::Status CheckContext(std::int64_t token_count, std::int64_t held_count, boo
   const std::string wanted = answered ? ", and an answer needs one at least" : "";
   const std::int64_t counted = std::min(token_count, CountedTokensMax(context_tokens_max));
   const std::string more = counted < token_count ? "more than " : "";
-  if (held_count == 0) {
-    return InvalidArgument(
-        "the prompt has {}{} tokens, but the context is {} tokens{}: shorten the prompt", more,
-        counted, context_tokens_max, wanted);
-  }
-  return InvalidArgument(
-      "the prompt has {0}{1} tokens and the conversation holds {2}: together {0}{3}, but the "
-      "context is {4} tokens{5}; shorten the prompt or start a new conversation",
-      more, counted, held_count, counted + held_count, context_tokens_max, wanted);
+  const absl::Status status =
+      held_count == 0
+          ? InvalidArgument(
+                "the prompt has {}{} tokens, but the context is {} tokens{}: shorten the prompt",
+                more, counted, context_tokens_max, wanted)
+          : InvalidArgument(
+                "the prompt has {0}{1} tokens and the conversation holds {2}: together {0}{3}, but "
+                "the context is {4} tokens{5}; shorten the prompt or start a new conversation",
+                more, counted, held_count, counted + held_count, context_tokens_max, wanted);
+  return WithReason(status, ErrorReason::kContextTooShort);
 }
 
 absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicyOf(const ConversationDeps& deps,

@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/base/error_reason.h"
+
 namespace cairn {
 namespace {
 
@@ -47,6 +49,21 @@ TEST(StatusTest, AnnotateKeepsTheCodeAndLeavesSuccessAlone) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(Message(status), "open store: page 3 failed its check");
   EXPECT_TRUE(Annotate(absl::OkStatus(), "open store").ok());
+}
+
+TEST(StatusTest, AReasonStaysWithTheErrorWhateverItsText) {
+  EXPECT_EQ(ReasonOf(absl::OkStatus()), ErrorReason::kNone);
+  EXPECT_EQ(ReasonOf(InvalidArgument("too long")), ErrorReason::kNone);
+  const absl::Status status =
+      WithReason(InvalidArgument("too long"), ErrorReason::kContextTooShort);
+  EXPECT_EQ(Message(status), "too long");
+  EXPECT_EQ(ReasonOf(status), ErrorReason::kContextTooShort);
+  EXPECT_EQ(ReasonOf(Annotate(status, "generate")), ErrorReason::kContextTooShort);
+  const absl::Status other = Reworded(Annotate(status, "generate"), "it does not fit");
+  EXPECT_EQ(other.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Message(other), "it does not fit");
+  EXPECT_EQ(ReasonOf(other), ErrorReason::kContextTooShort);
+  EXPECT_TRUE(Reworded(absl::OkStatus(), "it does not fit").ok());
 }
 
 absl::Status Forward(const absl::Status& first, bool& reached) {
