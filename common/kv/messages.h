@@ -268,12 +268,14 @@ struct FetchedCluster {
 // an older record might show instead.
 struct FetchReply {
   std::vector<FetchedCluster> clusters;
+  std::int64_t read_bytes = 0;  // of flash, for this answer
 };
 struct IndexReply {
   std::vector<IndexRow> rows;
 };
 struct CarriedReply {
   std::vector<CarriedEntries> carried;
+  std::int64_t read_bytes = 0;  // of flash, for this answer
 };
 struct TokensReply {
   std::vector<std::int32_t> token_ids;

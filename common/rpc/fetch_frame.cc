@@ -199,6 +199,9 @@ grpc::ByteBuffer FrameFetchReply(const std::string& boot_token, RequestId reques
     fetch_bytes +=
         FieldBytes(pb::FetchReply::kClustersFieldNumber, AddCluster(cluster, uses_arena, &frames));
   }
+  FieldBuffer numbers;
+  numbers.AddNumber(pb::FetchReply::kReadBytesFieldNumber, reply.read_bytes);
+  fetch_bytes += numbers.bytes().size();
   pb::ChannelReply header;
   header.set_boot_token(boot_token);
   header.set_request_id(request.value());
@@ -211,6 +214,7 @@ grpc::ByteBuffer FrameFetchReply(const std::string& boot_token, RequestId reques
     WriteCluster(reply.clusters[i], frames.clusters[i], spans, frames, &writer);
     spans += reply.clusters[i].spans.size();
   }
+  writer.Add(numbers.bytes());
   return writer.Finish();
 }
 

@@ -31,6 +31,8 @@ pb::ResumeSessionRequest ToProto(const ResumeRequest& request);
 absl::StatusOr<ResumeRequest> FromProto(const pb::ResumeSessionRequest& request);
 pb::DeleteSessionRequest ToDeleteRequest(const SessionRef& session);
 absl::StatusOr<SessionRef> FromProto(const pb::DeleteSessionRequest& request);
+pb::GetSessionRequest ToGetRequest(const SessionRef& session, ListDetail detail);
+absl::StatusOr<SessionRef> FromProto(const pb::GetSessionRequest& request);
 pb::SealSessionRequest ToSealRequest(const SessionRef& session);
 absl::StatusOr<SessionRef> FromProto(const pb::SealSessionRequest& request);
 pb::SupersedeSessionRequest ToProto(const Supersession& request);

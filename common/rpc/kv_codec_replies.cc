@@ -13,6 +13,7 @@ struct ReplyToProto {
 
   void operator()(const FetchReply& reply) const {
     pb::FetchReply* fetch = out->mutable_fetch();
+    fetch->set_read_bytes(reply.read_bytes);
     for (const FetchedCluster& cluster : reply.clusters) {
       pb::FetchedCluster* message = fetch->add_clusters();
       message->set_head(cluster.cluster.head);
@@ -37,6 +38,7 @@ struct ReplyToProto {
   }
   void operator()(CarriedReply& reply) const {
     pb::CarriedReply* carried = out->mutable_carried();
+    carried->set_read_bytes(reply.read_bytes);
     for (CarriedEntries& entries : reply.carried) {
       ToProto(std::move(entries), carried->add_carried());
     }
@@ -156,6 +158,8 @@ absl::StatusOr<ReadReply> FetchFromProto(ReplySource source) {
   FetchReply out;
   const pb::FetchReply& fetch = source.reply->fetch();
   CAIRN_RETURN_IF_ERROR(CheckCountMax("clusters", fetch.clusters_size(), kFetchClusterCountMax));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("read_bytes", fetch.read_bytes(), 0, INT64_MAX));
+  out.read_bytes = fetch.read_bytes();
   out.clusters.reserve(static_cast<std::size_t>(fetch.clusters_size()));
   for (int i = 0; i < fetch.clusters_size(); ++i) {
     absl::StatusOr<FetchedCluster> cluster = ClusterFromProto(fetch.clusters(i), source);
@@ -181,6 +185,8 @@ absl::StatusOr<ReadReply> IndexFromProto(pb::IndexReply* index) {
 
 absl::StatusOr<ReadReply> CarriedFromProto(pb::CarriedReply* carried) {
   CarriedReply out;
+  CAIRN_RETURN_IF_ERROR(CheckBetween("read_bytes", carried->read_bytes(), 0, INT64_MAX));
+  out.read_bytes = carried->read_bytes();
   for (int i = 0; i < carried->carried_size(); ++i) {
     absl::StatusOr<CarriedEntries> entries =
         FromProto(std::move(*carried->mutable_carried(i)), CarriedUse::kReply);

@@ -212,6 +212,18 @@ absl::StatusOr<SessionRef> FromProto(const pb::DeleteSessionRequest& request) {
   return RefFromProto(request.session_id(), request.session_uid());
 }
 
+pb::GetSessionRequest ToGetRequest(const SessionRef& session, ListDetail detail) {
+  pb::GetSessionRequest out;
+  out.set_session_id(session.id.value());
+  out.set_session_uid(session.uid);
+  out.set_with_flash_use(detail == ListDetail::kFlashUse);
+  return out;
+}
+
+absl::StatusOr<SessionRef> FromProto(const pb::GetSessionRequest& request) {
+  return RefFromProto(request.session_id(), request.session_uid());
+}
+
 pb::SealSessionRequest ToSealRequest(const SessionRef& session) {
   pb::SealSessionRequest out;
   out.set_session_id(session.id.value());

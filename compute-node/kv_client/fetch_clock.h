@@ -1,7 +1,9 @@
-// FetchClock measures how long a session's fetches take, and how much of that nobody computes.
+// FetchClock measures how long a session's fetches take, how much of that nobody computes, and what
+// is read from flash for it.
 //
 // A fetch is under way from asking to the answer, which may have lain in the KV node's memory. What
-// the KV node reads ahead by itself is not counted: neither its time nor that it is hidden.
+// the KV node reads ahead by itself is not counted: neither its time and bytes nor that it is
+// hidden.
 //
 // Threading:  safe from any thread.
 #pragma once
@@ -21,6 +23,8 @@ struct FetchTimes {
   std::chrono::nanoseconds io_time{0};
   // Of io_time: while somebody waited for one.
   std::chrono::nanoseconds exposed_time{0};
+  // Of flash, for the answers; those to what opens the session included.
+  std::int64_t read_bytes = 0;
 };
 
 class FetchClock {
@@ -51,11 +55,16 @@ class FetchClock {
     io_.End(now);
   }
 
+  void AddReadBytes(std::int64_t bytes) {
+    const MutexLock lock(mutex_);
+    read_bytes_ += bytes;
+  }
+
   // Until now, where some are under way.
   FetchTimes times() const {
     const MutexLock lock(mutex_);
     const Clock::time_point now = now_();
-    return {io_.Total(now), exposed_.Total(now)};
+    return {io_.Total(now), exposed_.Total(now), read_bytes_};
   }
 
  private:
@@ -83,6 +92,7 @@ class FetchClock {
   mutable Mutex mutex_;
   Union io_ CAIRN_GUARDED_BY(mutex_);
   Union exposed_ CAIRN_GUARDED_BY(mutex_);
+  std::int64_t read_bytes_ CAIRN_GUARDED_BY(mutex_) = 0;
 };
 
 // While it lives, somebody waits for a fetch.

@@ -91,6 +91,16 @@ absl::Status GrpcKvNode::Delete(const SessionRef& session) {
   return status;
 }
 
+absl::StatusOr<SessionInfo> GrpcKvNode::Get(const SessionRef& session, ListDetail detail) {
+  const pb::GetSessionRequest request = rpc::ToGetRequest(session, detail);
+  pb::GetSessionResponse response;
+  CAIRN_RETURN_IF_ERROR(
+      Call(session.id, [&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
+        return stub->GetSession(context, request, &response);
+      }));
+  return rpc::FromProto(std::move(*response.mutable_session()));
+}
+
 absl::StatusOr<std::vector<SessionInfo>> GrpcKvNode::List(ListDetail detail) {
   std::vector<SessionInfo> sessions;
   pb::ListSessionsRequest request;

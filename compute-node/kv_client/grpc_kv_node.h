@@ -22,10 +22,8 @@ class GrpcKvNode : public KvNode {
   absl::StatusOr<SessionRef> Create(const CreateSession& request) override;
   absl::StatusOr<std::unique_ptr<KvSession>> Open(const SessionRef& session) override;
   absl::Status Delete(const SessionRef& session) override;
-  absl::StatusOr<std::vector<SessionInfo>> List() override { return List(ListDetail::kRows); }
-  absl::StatusOr<std::vector<SessionInfo>> ListWithFlashUse() override {
-    return List(ListDetail::kFlashUse);
-  }
+  absl::StatusOr<SessionInfo> Get(const SessionRef& session, ListDetail detail) override;
+  absl::StatusOr<std::vector<SessionInfo>> List(ListDetail detail) override;
   absl::StatusOr<SealedSegment> Seal(const SessionRef& session) override;
   absl::Status Supersede(const Supersession& request) override;
   absl::StatusOr<KvStats> Stats() override;
@@ -41,7 +39,6 @@ class GrpcKvNode : public KvNode {
  private:
   explicit GrpcKvNode(std::shared_ptr<NodeLink> link) : link_(std::move(link)) {}
 
-  absl::StatusOr<std::vector<SessionInfo>> List(ListDetail detail);
   // Runs `call(connection, context)` until the node answers. `named`: the session of an existing
   // store that the call is about, 0: none; then only the store that the first try met will do.
   // `tries` counts the calls made.

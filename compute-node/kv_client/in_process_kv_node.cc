@@ -34,6 +34,11 @@ absl::Status InProcessKvNode::Delete(const SessionRef& session) {
       .status();
 }
 
+absl::StatusOr<SessionInfo> InProcessKvNode::Get(const SessionRef& session, ListDetail detail) {
+  return WaitForEngine<SessionInfo>(
+      [&](auto done) { engine_->GetSession(session, detail, std::move(done)); });
+}
+
 absl::StatusOr<std::vector<SessionInfo>> InProcessKvNode::List(ListDetail detail) {
   return WaitForEngine<std::vector<SessionInfo>>(
       [&](auto done) { engine_->ListSessions(detail, std::move(done)); });

@@ -24,18 +24,14 @@ class InProcessKvNode : public KvNode {
   absl::StatusOr<SessionRef> Create(const CreateSession& request) override;
   absl::StatusOr<std::unique_ptr<KvSession>> Open(const SessionRef& session) override;
   absl::Status Delete(const SessionRef& session) override;
-  absl::StatusOr<std::vector<SessionInfo>> List() override { return List(ListDetail::kRows); }
-  absl::StatusOr<std::vector<SessionInfo>> ListWithFlashUse() override {
-    return List(ListDetail::kFlashUse);
-  }
+  absl::StatusOr<SessionInfo> Get(const SessionRef& session, ListDetail detail) override;
+  absl::StatusOr<std::vector<SessionInfo>> List(ListDetail detail) override;
   absl::StatusOr<SealedSegment> Seal(const SessionRef& session) override;
   absl::Status Supersede(const Supersession& request) override;
   absl::StatusOr<KvStats> Stats() override;
   std::int64_t part_bytes_max() const override;
 
  private:
-  absl::StatusOr<std::vector<SessionInfo>> List(ListDetail detail);
-
   std::unique_ptr<kv::Engine> engine_;
 };
 

@@ -126,9 +126,10 @@ class KvNode {
   virtual absl::StatusOr<SessionRef> Create(const CreateSession& request) = 0;
   virtual absl::StatusOr<std::unique_ptr<KvSession>> Open(const SessionRef& session) = 0;
   virtual absl::Status Delete(const SessionRef& session) = 0;
-  virtual absl::StatusOr<std::vector<SessionInfo>> List() = 0;
-  // The same with own_flash_bytes and shared_flash_bytes, which takes longer in large stores.
-  virtual absl::StatusOr<std::vector<SessionInfo>> ListWithFlashUse() { return List(); }
+  // kFlashUse, here and below: with own_flash_bytes and shared_flash_bytes, which takes longer in
+  // large stores. NOT_FOUND if there is none; FAILED_PRECONDITION if another one has its number.
+  virtual absl::StatusOr<SessionInfo> Get(const SessionRef& session, ListDetail detail) = 0;
+  virtual absl::StatusOr<std::vector<SessionInfo>> List(ListDetail detail) = 0;
   virtual absl::StatusOr<SealedSegment> Seal(const SessionRef& session) = 0;
   // May be asked again, whether or not it was done. Nobody has either of them open.
   virtual absl::Status Supersede(const Supersession& request) = 0;

@@ -64,6 +64,7 @@ class PendingReads {
     const auto found = reads_.find(id);
     if (found == reads_.end()) return false;
     EndClock(found->second);
+    if (reply.ok()) clock_->AddReadBytes(ReadBytesOf(*reply));
     if (TimelineIsOn()) TellTimeline(found->second, reply);
     found->second.promise.set_value(std::move(reply));
     reads_.erase(found);
@@ -90,6 +91,11 @@ class PendingReads {
     const auto* index = std::get_if<FetchIndex>(&entry.read.operation);
     return std::holds_alternative<Fetch>(entry.read.operation) ||
            (index != nullptr && !index->only_visible);
+  }
+  static std::int64_t ReadBytesOf(const ReadReply& reply) {
+    if (const auto* fetch = std::get_if<FetchReply>(&reply)) return fetch->read_bytes;
+    const auto* carried = std::get_if<CarriedReply>(&reply);
+    return carried == nullptr ? 0 : carried->read_bytes;
   }
   void EndClock(const Entry& entry) {
     if (IsFetch(entry)) clock_->EndFetch();

@@ -87,6 +87,7 @@ void FillFinished(const Conversation& conversation, const TurnResult& result,
   const FetchTimes fetches = conversation.fetch_times();
   *finished.mutable_io_time() = ToDuration(fetches.io_time);
   *finished.mutable_exposed_io_time() = ToDuration(fetches.exposed_time);
+  finished.set_kv_read_bytes(fetches.read_bytes);
   finished.set_reconnect_count(conversation.reconnect_count());
 }
 

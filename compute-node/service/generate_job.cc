@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/error_reason.h"
 #include "common/base/heap.h"
 #include "common/log/log.h"
 #include "common/timeline/timeline.h"
@@ -258,30 +259,28 @@ absl::Status GenerateJob::ReadHistory() {
 }
 
 absl::Status GenerateJob::RunConversation() {
-  CAIRN_ASSIGN_OR_RETURN(const KvStats before, runtime_->node->Stats());
-  MakeRoom(before, policy_.On(runtime_->options.policy), std::ssize(turn_.prompt));
+  CAIRN_ASSIGN_OR_RETURN(const KvStats stats, runtime_->node->Stats());
+  MakeRoom(stats, policy_.On(runtime_->options.policy), std::ssize(turn_.prompt));
   CAIRN_RETURN_IF_ERROR(ReadHistory());
-  absl::Status status = RunOpened(before);
+  absl::Status status = RunOpened();
   while (absl::IsDataLoss(status)) {
     status = Repair(status);
     if (!status.ok()) break;
-    status = RunOpened(before);
+    status = RunOpened();
   }
   return started_ && !ephemeral_ ? WithWhatIsKept(status) : status;
 }
 
 absl::Status GenerateJob::WithWhatIsKept(const absl::Status& status) const {
-  if (status.ok()) return status;
-  return absl::Status(
-      status.code(),
-      fmt::format("{}; conversation {} keeps {} tokens{}", Message(status), conversation_.id,
-                  durable_token_count_,
-                  lost_token_count_ == 0
-                      ? ""
-                      : fmt::format(", without the last {} of the answer", lost_token_count_)));
+  return Reworded(status, fmt::format("{}; conversation {} keeps {} tokens{}", Message(status),
+                                      conversation_.id, durable_token_count_,
+                                      lost_token_count_ == 0
+                                          ? ""
+                                          : fmt::format(", without the last {} of the answer",
+                                                        lost_token_count_)));
 }
 
-absl::Status GenerateJob::RunOpened(const KvStats& before) {
+absl::Status GenerateJob::RunOpened() {
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Conversation> conversation,
                          Conversation::Open(runtime_->deps(memory_), conversation_, policy_));
   // Window and buffers come as messages, which are more than what is made of them.
@@ -317,7 +316,7 @@ absl::Status GenerateJob::RunOpened(const KvStats& before) {
   seals_ = conversation->seals();
   if (result.ok()) {
     held_token_count_ = conversation->token_count();
-    SendFinished(*conversation, *result, before, reused_token_count);
+    SendFinished(*conversation, *result, reused_token_count);
     return absl::OkStatus();
   }
   durable_token_count_ = conversation->durable_token_count();
@@ -384,7 +383,7 @@ void GenerateJob::SendToken(std::int32_t id, std::string_view text,
 }
 
 void GenerateJob::SendFinished(const Conversation& conversation, const TurnResult& result,
-                               const KvStats& before, std::int64_t reused_token_count) {
+                               std::int64_t reused_token_count) {
   v1::GenerateEvent event;
   v1::Finished& finished = *event.mutable_finished();
   FillFinished(conversation, result, finished);
@@ -395,13 +394,10 @@ void GenerateJob::SendFinished(const Conversation& conversation, const TurnResul
   *finished.mutable_first_token_time() = ToDuration(first_token_time_);
   finished.set_kv_dram_peak_bytes(memory_.peak_bytes());
   // The turn is durable: numbers that cannot be had do not make it fail.
-  const absl::StatusOr<KvStats> after = runtime_->node->Stats();
-  if (after.ok()) {
-    finished.set_io_engine(after->io_engine);
-    finished.set_kv_dram_peak_bytes(memory_.peak_bytes() + after->dram_peak_bytes);
-    finished.set_kv_read_bytes(
-        std::max<std::int64_t>(0, after->read_fetch_bytes + after->read_index_bytes -
-                                      before.read_fetch_bytes - before.read_index_bytes));
+  const absl::StatusOr<KvStats> stats = runtime_->node->Stats();
+  if (stats.ok()) {
+    finished.set_io_engine(stats->io_engine);
+    finished.set_kv_dram_peak_bytes(memory_.peak_bytes() + stats->dram_peak_bytes);
   }
   const absl::StatusOr<SessionInfo> session =
       FindSession(*runtime_->node, {conversation.id(), conversation.uid()});

@@ -69,8 +69,8 @@ class GenerateJob {
   bool IsExact(const Conversation& conversation) const;
   void MakeRoom(const KvStats& stats, const PolicyChoice& policy, std::int64_t token_count);
   absl::Status RunConversation();
-  // Opens it and runs the turn in it. `before`: the KV node's numbers when the turn began.
-  absl::Status RunOpened(const KvStats& before);
+  // Opens it and runs the turn in it.
+  absl::Status RunOpened();
   // What it says of the conversation behind an error.
   absl::Status WithWhatIsKept(const absl::Status& status) const;
   // Of the prompt as it was asked for.
@@ -119,7 +119,7 @@ class GenerateJob {
   // Reads what the penalties count of an existing conversation.
   absl::Status ReadHistory();
   void SendFinished(const Conversation& conversation, const TurnResult& result,
-                    const KvStats& before, std::int64_t reused_token_count);
+                    std::int64_t reused_token_count);
   void Send(v1::GenerateEvent event);
 
   const std::shared_ptr<Runtime> runtime_;

@@ -154,7 +154,8 @@ absl::Status InferenceServiceImpl::ListPage(const v1::ListConversationsRequest& 
   }
   const std::int64_t page_size = request.page_size() == 0 ? kPageSizeDefault : request.page_size();
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
-  CAIRN_ASSIGN_OR_RETURN(std::vector<SessionInfo> sessions, runtime->node->ListWithFlashUse());
+  CAIRN_ASSIGN_OR_RETURN(std::vector<SessionInfo> sessions,
+                         runtime->node->List(ListDetail::kFlashUse));
   std::sort(sessions.begin(), sessions.end(), IsNewer);
   auto first = sessions.begin();
   if (!request.page_token().empty()) {
@@ -351,7 +352,8 @@ grpc::Status InferenceServiceImpl::StreamedGetStore(
 absl::Status InferenceServiceImpl::DescribeStore(v1::GetStoreResponse& response) {
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
   CAIRN_ASSIGN_OR_RETURN(const KvStats stats, runtime->node->Stats());
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<SessionInfo> sessions, runtime->node->List());
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<SessionInfo> sessions,
+                         runtime->node->List(ListDetail::kRows));
   response.set_io_engine(stats.io_engine);
   response.set_used_bytes(stats.flash_used_bytes);
   response.set_size_bytes(stats.flash_size_bytes);

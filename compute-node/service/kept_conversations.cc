@@ -34,7 +34,7 @@ KeptConversations::KeptConversations(KvNode& node, const ModelIdentity& identity
       count_max_(count_max) {}
 
 void KeptConversations::Adopt() {
-  absl::StatusOr<std::vector<SessionInfo>> sessions = node_.List();
+  absl::StatusOr<std::vector<SessionInfo>> sessions = node_.List(ListDetail::kRows);
   if (!sessions.ok()) {
     LogWarning("kept conversations: {}", Message(sessions.status()));
     return;

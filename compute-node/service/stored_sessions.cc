@@ -25,11 +25,9 @@ absl::Status CheckUidBytes(const std::string& uid) {
 }
 
 absl::StatusOr<SessionInfo> FindSession(KvNode& node, const SessionRef& ref, ListDetail detail) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<SessionInfo> sessions,
-                         detail == ListDetail::kFlashUse ? node.ListWithFlashUse() : node.List());
-  for (const SessionInfo& session : sessions) {
-    if (session.session_id == ref.id && IsMeant(ref, session.uid)) return session;
-  }
+  absl::StatusOr<SessionInfo> session = node.Get(ref, detail);
+  const bool is_another = absl::IsFailedPrecondition(session.status());
+  if (!is_another && !absl::IsNotFound(session.status())) return session;
   return NotFound("there is no conversation {}: `cairn sessions list` lists them", ref.id);
 }
 
@@ -68,7 +66,7 @@ void DeleteIfEmpty(KvNode& node, const SessionRef& session) {
 }
 
 void DeleteLeftBehind(KvNode& node, const std::string& creator) {
-  const absl::StatusOr<std::vector<SessionInfo>> sessions = node.List();
+  const absl::StatusOr<std::vector<SessionInfo>> sessions = node.List(ListDetail::kRows);
   if (!sessions.ok()) {
     LogWarning("conversations that were left behind: {}", Message(sessions.status()));
     return;

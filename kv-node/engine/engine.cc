@@ -458,20 +458,6 @@ void EngineCore::Create(CreateSession request, Callback<SessionRef> done) {
   });
 }
 
-void EngineCore::ListSessions(ListDetail detail, Callback<std::vector<SessionInfo>> done) {
-  PostRequest(std::move(done), [this, detail](const Callback<std::vector<SessionInfo>>& cb) {
-    using Infos = std::vector<SessionInfo>;
-    context_.Load<Infos>([detail](MetaReader& reader) { return LoadSessionInfos(reader, detail); },
-                         [this, cb](absl::StatusOr<Infos> infos) {
-                           if (infos.ok()) {
-                             for (SessionInfo& info : *infos)
-                               info.attached = attached_.contains(info.session_id);
-                           }
-                           cb(std::move(infos));
-                         });
-  });
-}
-
 void EngineCore::GetStats(Callback<KvStats> done) {
   PostRequest(std::move(done), [this](const Callback<KvStats>& cb) { cb(Stats()); });
 }

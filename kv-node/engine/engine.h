@@ -168,6 +168,7 @@ class Engine {
   virtual void CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) = 0;
   virtual void DeleteSession(SessionRef session,
                              Callback<std::monostate> done) = 0;  // durable at callback
+  virtual void GetSession(SessionRef session, ListDetail detail, Callback<SessionInfo> done) = 0;
   virtual void ListSessions(ListDetail detail,
                             Callback<std::vector<SessionInfo>> done) = 0;  // newest first
   virtual void SealSession(SessionRef session,

@@ -52,6 +52,7 @@ class EngineCore : public Engine {
   void ResumeSession(ResumeRequest request, Callback<Attachment> done) override;
   void CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) override;
   void DeleteSession(SessionRef session, Callback<std::monostate> done) override;
+  void GetSession(SessionRef session, ListDetail detail, Callback<SessionInfo> done) override;
   void ListSessions(ListDetail detail, Callback<std::vector<SessionInfo>> done) override;
   void SealSession(SessionRef session, Callback<SealedSegment> done) override;
   void SupersedeSession(Supersession request, Callback<std::monostate> done) override;

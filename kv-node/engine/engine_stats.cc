@@ -1,5 +1,8 @@
-// What the engine counts: GetStats.
+// What the engine tells of itself: its sessions, and what it counts.
+#include <utility>
+
 #include "kv-node/engine/engine_core.h"
+#include "kv-node/engine/session_list.h"
 
 namespace cairn::kv {
 
@@ -60,6 +63,32 @@ KvStats EngineCore::Stats() const {
   }
   for (const auto& [id, session] : attached_) stats.row_bytes += session->row_bytes();
   return stats;
+}
+
+void EngineCore::GetSession(SessionRef session, ListDetail detail, Callback<SessionInfo> done) {
+  PostRequest(std::move(done), [this, session = std::move(session),
+                                detail](const Callback<SessionInfo>& cb) {
+    context_.Load<SessionInfo>(
+        [session, detail](MetaReader& reader) { return LoadSessionInfo(reader, session, detail); },
+        [this, cb](absl::StatusOr<SessionInfo> info) {
+          if (info.ok()) info->attached = attached_.contains(info->session_id);
+          cb(std::move(info));
+        });
+  });
+}
+
+void EngineCore::ListSessions(ListDetail detail, Callback<std::vector<SessionInfo>> done) {
+  PostRequest(std::move(done), [this, detail](const Callback<std::vector<SessionInfo>>& cb) {
+    using Infos = std::vector<SessionInfo>;
+    context_.Load<Infos>([detail](MetaReader& reader) { return LoadSessionInfos(reader, detail); },
+                         [this, cb](absl::StatusOr<Infos> infos) {
+                           if (infos.ok()) {
+                             for (SessionInfo& info : *infos)
+                               info.attached = attached_.contains(info.session_id);
+                           }
+                           cb(std::move(infos));
+                         });
+  });
 }
 
 }  // namespace cairn::kv

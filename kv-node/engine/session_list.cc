@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "kv-node/engine/session_loader.h"
 #include "kv-node/layout/rows.h"
 
 namespace cairn::kv {
@@ -53,11 +54,10 @@ class SegmentUse {
   std::map<SegmentId, std::int64_t> page_count_;
 };
 
-absl::StatusOr<ListedSession> DecodeSession(std::string_view key, std::string_view value) {
+ListedSession ToListed(SessionId session, SessionRow row) {
   ListedSession out;
   SessionInfo& info = out.info;
-  CAIRN_ASSIGN_OR_RETURN(info.session_id, ParseSessionKey(key));
-  CAIRN_ASSIGN_OR_RETURN(SessionRow row, DecodeSessionRow(value));
+  info.session_id = session;
   info.uid = std::move(row.uid);
   info.label = std::move(row.label);
   info.token_count = row.token_count;
@@ -74,12 +74,26 @@ absl::StatusOr<ListedSession> DecodeSession(std::string_view key, std::string_vi
 
 }  // namespace
 
+absl::StatusOr<SessionInfo> LoadSessionInfo(MetaReader& reader, const SessionRef& session,
+                                            ListDetail detail) {
+  CAIRN_ASSIGN_OR_RETURN(SessionRow row, LoadSessionRow(reader, session.id));
+  CAIRN_RETURN_IF_ERROR(CheckUid(session, row));
+  ListedSession listed = ToListed(session.id, std::move(row));
+  if (detail == ListDetail::kFlashUse) {
+    SegmentUse use;
+    CAIRN_RETURN_IF_ERROR(use.Load(reader));
+    use.Tell(listed.open_segment, listed.info);
+  }
+  return std::move(listed.info);
+}
+
 absl::StatusOr<std::vector<SessionInfo>> LoadSessionInfos(MetaReader& reader, ListDetail detail) {
   std::vector<ListedSession> sessions;
   CAIRN_RETURN_IF_ERROR(reader.Scan(
       Family::kSessions, "", [&](std::string_view key, std::string_view value) -> absl::Status {
-        CAIRN_ASSIGN_OR_RETURN(ListedSession session, DecodeSession(key, value));
-        sessions.push_back(std::move(session));
+        CAIRN_ASSIGN_OR_RETURN(const SessionId session, ParseSessionKey(key));
+        CAIRN_ASSIGN_OR_RETURN(SessionRow row, DecodeSessionRow(value));
+        sessions.push_back(ToListed(session, std::move(row)));
         return absl::OkStatus();
       }));
   if (detail == ListDetail::kFlashUse) {

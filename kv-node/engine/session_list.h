@@ -1,7 +1,8 @@
-// Lists the sessions of a store, with what their segments take on flash.
+// One session of a store, or all, with what their segments take on flash.
 //
 // Threading:  runs on the metadata thread.
-// Errors:     DATA_LOSS a row is damaged.
+// Errors:     DATA_LOSS a row is damaged; of one session NOT_FOUND, and FAILED_PRECONDITION another
+//             uid.
 #pragma once
 
 #include <vector>
@@ -12,7 +13,10 @@
 
 namespace cairn::kv {
 
-// Newest first. `attached` is not set.
+// `attached` is not set.
+absl::StatusOr<SessionInfo> LoadSessionInfo(MetaReader& reader, const SessionRef& session,
+                                            ListDetail detail);
+// Newest first.
 absl::StatusOr<std::vector<SessionInfo>> LoadSessionInfos(MetaReader& reader, ListDetail detail);
 
 }  // namespace cairn::kv

@@ -46,6 +46,10 @@ absl::StatusOr<PageRequest> ParsePage(const v1::ListSessionsRequest& request) {
   return page;
 }
 
+ListDetail DetailOf(bool with_flash_use) {
+  return with_flash_use ? ListDetail::kFlashUse : ListDetail::kRows;
+}
+
 void FillPage(const PageRequest& page, const std::vector<SessionInfo>& sessions,
               v1::ListSessionsResponse* response) {
   for (const SessionInfo& info : sessions) {
@@ -216,6 +220,20 @@ ServerUnaryReactor* KvServiceImpl::DeleteSession(CallbackServerContext* context,
   return call.reactor;
 }
 
+ServerUnaryReactor* KvServiceImpl::GetSession(CallbackServerContext* context,
+                                              const v1::GetSessionRequest* request,
+                                              v1::GetSessionResponse* response) {
+  absl::StatusOr<SessionRef> session = rpc::FromProto(*request);
+  const Call call = Begin(context, session.status());
+  if (!call.admitted) return call.reactor;
+  response->set_boot_token(identity_.boot_token);
+  engine_->GetSession(*std::move(session), DetailOf(request->with_flash_use()),
+                      Answer<SessionInfo>(call.reactor, [response](const SessionInfo& info) {
+                        rpc::ToProto(info, response->mutable_session());
+                      }));
+  return call.reactor;
+}
+
 ServerUnaryReactor* KvServiceImpl::ListSessions(CallbackServerContext* context,
                                                 const v1::ListSessionsRequest* request,
                                                 v1::ListSessionsResponse* response) {
@@ -223,12 +241,12 @@ ServerUnaryReactor* KvServiceImpl::ListSessions(CallbackServerContext* context,
   const Call call = Begin(context, page.status());
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
-  const ListDetail detail = request->with_flash_use() ? ListDetail::kFlashUse : ListDetail::kRows;
   engine_->ListSessions(
-      detail, Answer<std::vector<SessionInfo>>(
-                  call.reactor, [response, page = *page](const std::vector<SessionInfo>& sessions) {
-                    FillPage(page, sessions, response);
-                  }));
+      DetailOf(request->with_flash_use()),
+      Answer<std::vector<SessionInfo>>(
+          call.reactor, [response, page = *page](const std::vector<SessionInfo>& sessions) {
+            FillPage(page, sessions, response);
+          }));
   return call.reactor;
 }
 

@@ -34,13 +34,14 @@ using KvServiceBase = v1::KvService::WithCallbackMethod_GetCapabilities<
         v1::KvService::WithCallbackMethod_ResumeSession<
             v1::KvService::WithCallbackMethod_CloseSession<
                 v1::KvService::WithCallbackMethod_DeleteSession<
-                    v1::KvService::WithCallbackMethod_ListSessions<
-                        v1::KvService::WithCallbackMethod_SealSession<
-                            v1::KvService::WithCallbackMethod_SupersedeSession<
-                                v1::KvService::WithCallbackMethod_MatchPrefix<
-                                    v1::KvService::WithCallbackMethod_GetStats<
-                                        v1::KvService::WithRawCallbackMethod_Channel<
-                                            v1::KvService::Service>>>>>>>>>>>>;
+                    v1::KvService::WithCallbackMethod_GetSession<
+                        v1::KvService::WithCallbackMethod_ListSessions<
+                            v1::KvService::WithCallbackMethod_SealSession<
+                                v1::KvService::WithCallbackMethod_SupersedeSession<
+                                    v1::KvService::WithCallbackMethod_MatchPrefix<
+                                        v1::KvService::WithCallbackMethod_GetStats<
+                                            v1::KvService::WithRawCallbackMethod_Channel<
+                                                v1::KvService::Service>>>>>>>>>>>>>;
 
 class KvServiceImpl final : public KvServiceBase {
  public:
@@ -71,6 +72,9 @@ class KvServiceImpl final : public KvServiceBase {
   grpc::ServerUnaryReactor* DeleteSession(grpc::CallbackServerContext* context,
                                           const v1::DeleteSessionRequest* request,
                                           v1::DeleteSessionResponse* response) override;
+  grpc::ServerUnaryReactor* GetSession(grpc::CallbackServerContext* context,
+                                       const v1::GetSessionRequest* request,
+                                       v1::GetSessionResponse* response) override;
   grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context,
                                          const v1::ListSessionsRequest* request,
                                          v1::ListSessionsResponse* response) override;

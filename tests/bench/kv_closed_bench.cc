@@ -82,7 +82,7 @@ void Fill(KvNode& node, std::int64_t session_count, std::int64_t token_count) {
 }
 
 void KeepOpen(KvNode& node) {
-  const auto sessions = *node.List();
+  const auto sessions = *node.List(ListDetail::kRows);
   CAIRN_CHECK(!sessions.empty());
   const auto session = *node.Open({sessions.front().session_id});
   std::cout << fmt::format("open tokens={}", session->attachment().token_count) << std::endl;

@@ -42,7 +42,7 @@ absl::Status CrashWorld::Connect(std::unique_ptr<compute::KvNode> node) {
 }
 
 absl::Status CrashWorld::DropUnknownSessions() {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<SessionInfo> infos, node_->List());
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<SessionInfo> infos, node_->List(ListDetail::kRows));
   std::set<SessionId> there;
   for (const SessionInfo& info : infos) there.insert(info.session_id);
   std::size_t unknown = there.size();

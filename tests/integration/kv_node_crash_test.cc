@@ -131,7 +131,7 @@ TEST_F(KvNodeCrashTest, NewClientFindsTheLastCheckpointAfterAKill) {
     const auto ready = node_.Start();
     ASSERT_TRUE(ready.ok()) << ready.status();
     Connect();
-    const std::int64_t found = client_->List()->front().token_count;
+    const std::int64_t found = client_->List(ListDetail::kRows)->front().token_count;
     EXPECT_TRUE(found == acknowledged || found == attempted)
         << found << " of " << acknowledged << " or " << attempted;
     acknowledged = found;

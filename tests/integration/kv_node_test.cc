@@ -86,7 +86,7 @@ TEST_P(KvNodeTest, ConversationIsThereAfterARestart) {
   const auto state = compute::Wait<PolicyStateReply>(session->StartRead(GetPolicyState{}));
   ASSERT_TRUE(state.ok()) << state.status();
   EXPECT_EQ(state->state, "state of the policy");
-  const auto sessions = client_->List();
+  const auto sessions = client_->List(ListDetail::kRows);
   ASSERT_TRUE(sessions.ok()) << sessions.status();
   ASSERT_EQ(sessions->size(), 1U);
   EXPECT_EQ(sessions->front().token_count, 1000);
@@ -124,7 +124,7 @@ TEST_P(KvNodeTest, DeletedSessionIsGoneAfterARestart) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(Connect());
   EXPECT_EQ(client_->Open(*id).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_TRUE(client_->List()->empty());
+  EXPECT_TRUE(client_->List(ListDetail::kRows)->empty());
   EXPECT_LT(client_->Stats()->flash_used_bytes, used_bytes);
 }
 

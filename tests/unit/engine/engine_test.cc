@@ -413,11 +413,31 @@ TEST_F(EngineTest, UnknownSessionsAndBadRequestsAreRefusedClearly) {
 }
 
 TEST_F(EngineTest, AListSaysWhatADeletionGivesBackAndWhatIsShared) {
-  const auto list = [this] {
-    return Await<std::vector<SessionInfo>>(
-               [&](auto done) { engine_->ListSessions(ListDetail::kFlashUse, std::move(done)); })
-        .value();
+  const auto get = [this](const SessionRef& ref, ListDetail detail) {
+    return Await<SessionInfo>(
+        [&](auto done) { engine_->GetSession(ref, detail, std::move(done)); });
   };
+  // Each of them says of itself what the list does.
+  const auto list = [&] {
+    std::vector<SessionInfo> all = Await<std::vector<SessionInfo>>([&](auto done) {
+                                     engine_->ListSessions(ListDetail::kFlashUse, std::move(done));
+                                   }).value();
+    for (const SessionInfo& info : all) {
+      const auto same = get(RefTo(info), ListDetail::kFlashUse);
+      EXPECT_TRUE(same.ok()) << same.status();
+      if (!same.ok()) continue;
+      EXPECT_EQ(RefTo(*same), RefTo(info));
+      EXPECT_EQ(same->token_count, info.token_count);
+      EXPECT_EQ(same->attached, info.attached);
+      EXPECT_EQ(same->own_flash_bytes, info.own_flash_bytes);
+      EXPECT_EQ(same->shared_flash_bytes, info.shared_flash_bytes);
+      EXPECT_EQ(get(RefTo(info), ListDetail::kRows)->own_flash_bytes, 0);
+      const SessionRef another{info.session_id, std::string(kUidBytes, 'x')};
+      EXPECT_TRUE(absl::IsFailedPrecondition(get(another, ListDetail::kRows).status()));
+    }
+    return all;
+  };
+  EXPECT_TRUE(absl::IsNotFound(get({SessionId(99)}, ListDetail::kRows).status()));
   const SessionId id = Create();
   auto session = Open(id);
   AppendAll(*session, 1, Positions::Range(0, 40));

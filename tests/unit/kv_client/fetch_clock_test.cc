@@ -104,8 +104,10 @@ TEST_F(FetchClockTest, PendingFetchesAreUnderWayUntilTheyAreAnsweredFailedOrForg
     auto [first, first_answer] = reads.Add(ReadOf(Fetch{}));
     auto [second, second_answer] = reads.Add(ReadOf(Fetch{}));
     Pass(10);
-    EXPECT_TRUE(reads.Answer(first, FetchReply{}));
-    EXPECT_FALSE(reads.Answer(first, FetchReply{}));
+    EXPECT_TRUE(reads.Answer(other, CarriedReply{{}, 4096}));
+    EXPECT_TRUE(reads.Answer(first, FetchReply{{}, 8192}));
+    EXPECT_FALSE(reads.Answer(first, FetchReply{{}, 8192}));
+    EXPECT_EQ(clock_->times().read_bytes, 3 * 4096);
     Pass(10);
     reads.FailAll(Unavailable("lost"));
     Pass(1000);

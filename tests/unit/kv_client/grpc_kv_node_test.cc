@@ -177,7 +177,7 @@ TEST_F(GrpcKvNodeTest, ClosedSessionCanBeSealedAtOnce) {
 
 TEST_F(GrpcKvNodeTest, ListAndStatsComeThrough) {
   const auto session = Open();
-  const auto sessions = client_->List();
+  const auto sessions = client_->List(ListDetail::kRows);
   ASSERT_TRUE(sessions.ok()) << sessions.status();
   ASSERT_EQ(sessions->size(), 1U);
   EXPECT_EQ((*sessions)[0].label, "test");

@@ -124,7 +124,7 @@ TEST_F(NodeStopTest, NothingNewIsBegunMeanwhileAndTheRestIsAnswered) {
   StartDrain();
   while (!session_->wants_checkpoint()) {
   }
-  EXPECT_EQ(client_->List()->size(), 2U);
+  EXPECT_EQ(client_->List(ListDetail::kRows)->size(), 2U);
   EXPECT_TRUE(client_->Delete({other}).ok());
   client_->StopWaiting(std::chrono::milliseconds(0));
   EXPECT_TRUE(absl::IsUnavailable(client_->Create(values::ValidCreateSession()).status()));
@@ -154,8 +154,8 @@ TEST_F(NodeStopTest, WaitsForANodeThatIsAwayEndWithTheProcess) {
   absl::Status status;
   while (status.ok()) status = session_->AwaitNode();  // until the loss is noticed
   for (const absl::Status& ended :
-       {status, session_->Send(values::AppendAt(1)), session_->Reattach(), client_->List().status(),
-        client_->Open({SessionId(1)}).status()}) {
+       {status, session_->Send(values::AppendAt(1)), session_->Reattach(),
+        client_->List(ListDetail::kRows).status(), client_->Open({SessionId(1)}).status()}) {
     EXPECT_TRUE(absl::IsUnavailable(ended)) << ended;
     EXPECT_TRUE(test::Says(ended, "this process is stopping")) << ended;
   }

@@ -81,7 +81,7 @@ TEST_F(StoreChangeTest, CallsWhoseRepliesAreLostHaveOneEffect) {
   node_.engine().LoseReplies(2);
   const auto created = client_->Create(values::ValidCreateSession());
   ASSERT_TRUE(created.ok()) << created.status();
-  EXPECT_EQ(client_->List()->size(), 2U);
+  EXPECT_EQ(client_->List(ListDetail::kRows)->size(), 2U);
   node_.engine().LoseReplies(2);
   session_ = *client_->Open(*created);
   AppendAndCheckpoint(*session_, 0, 2);
@@ -95,15 +95,16 @@ TEST_F(StoreChangeTest, CallsWhoseRepliesAreLostHaveOneEffect) {
   fork.parent_token_count = 1;
   node_.engine().LoseReplies(1);
   EXPECT_TRUE(client_->Create(fork).ok());
-  EXPECT_EQ(client_->List()->size(), 3U);
+  EXPECT_EQ(client_->List(ListDetail::kRows)->size(), 3U);
   node_.engine().LoseReplies(1);
   EXPECT_TRUE(client_->Delete(*created).ok());
-  EXPECT_EQ(client_->List()->size(), 2U);
+  EXPECT_EQ(client_->List(ListDetail::kRows)->size(), 2U);
   node_.engine().LoseReplies(2);
   // The newest is the fork.
-  const absl::Status superseded = client_->Supersede({ref_, RefTo(client_->List()->front())});
+  const absl::Status superseded =
+      client_->Supersede({ref_, RefTo(client_->List(ListDetail::kRows)->front())});
   EXPECT_TRUE(superseded.ok()) << superseded;
-  EXPECT_EQ(client_->List()->size(), 1U);
+  EXPECT_EQ(client_->List(ListDetail::kRows)->size(), 1U);
 }
 
 TEST_F(StoreChangeTest, ASessionDoesNotGoOnInAnotherStore) {
@@ -162,7 +163,7 @@ TEST_F(StoreChangeTest, ACallIsNotMadeAgainInAnotherStore) {
   node_.Start(other);
   caller.join();
   EXPECT_EQ(deleted.code(), absl::StatusCode::kFailedPrecondition) << deleted;
-  EXPECT_EQ(client_->List()->size(), 1U);
+  EXPECT_EQ(client_->List(ListDetail::kRows)->size(), 1U);
 }
 
 TEST_F(StoreChangeTest, ASessionDoesNotGoOnInAnOlderCopyOfItsStore) {

@@ -100,6 +100,7 @@ TEST_F(KvCodecTest, OtherRepliesSurviveTheRoundTrip) {
   for (int round = 0; round < kRounds; ++round) {
     IndexReply index;
     CarriedReply carried;
+    carried.read_bytes = random.Between(0, 100000);
     ClustersReply clusters;
     TokensReply tokens;
     NeighboursReply neighbours;

@@ -166,6 +166,7 @@ class RandomValues {
 
   FetchReply Fetched() {
     FetchReply reply;
+    reply.read_bytes = Between(0, 100000);
     for (std::int64_t i = Between(0, 5); i > 0; --i) {
       FetchedCluster cluster;
       cluster.cluster = Ref();

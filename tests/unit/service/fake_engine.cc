@@ -272,19 +272,34 @@ void FakeEngine::SupersedeSession(Supersession request, Callback<std::monostate>
   });
 }
 
+SessionInfo FakeEngine::InfoOf(SessionId id, const FakeSession& session) const {
+  SessionInfo info;
+  info.session_id = id;
+  info.uid = session.created.uid;
+  info.label = session.created.label;
+  info.key = session.created.key;
+  info.layout = session.created.layout;
+  info.token_count = session.committed.token_count;
+  info.attached = attached_.contains(id);
+  return info;
+}
+
+void FakeEngine::GetSession(SessionRef session, ListDetail detail, Callback<SessionInfo> done) {
+  Post([this, session = std::move(session), detail, done = std::move(done)] {
+    const absl::StatusOr<FakeSession*> found = FindSession(session);
+    if (!found.ok()) return done(found.status());
+    SessionInfo info = InfoOf(session.id, **found);
+    // Pages it has none; but what was asked for shows.
+    if (detail == ListDetail::kFlashUse) info.own_flash_bytes = 1;
+    done(std::move(info));
+  });
+}
+
 void FakeEngine::ListSessions(ListDetail /*detail*/, Callback<std::vector<SessionInfo>> done) {
   Post([this, done = std::move(done)] {
     std::vector<SessionInfo> out;
     for (auto it = store_->sessions.rbegin(); it != store_->sessions.rend(); ++it) {
-      SessionInfo info;
-      info.session_id = it->first;
-      info.uid = it->second.created.uid;
-      info.label = it->second.created.label;
-      info.key = it->second.created.key;
-      info.layout = it->second.created.layout;
-      info.token_count = it->second.committed.token_count;
-      info.attached = attached_.contains(it->first);
-      out.push_back(std::move(info));
+      out.push_back(InfoOf(it->first, it->second));
     }
     done(std::move(out));
   });

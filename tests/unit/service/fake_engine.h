@@ -58,6 +58,7 @@ class FakeEngine : public Engine {
   void ResumeSession(ResumeRequest request, Callback<Attachment> done) override;
   void CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) override;
   void DeleteSession(SessionRef session, Callback<std::monostate> done) override;
+  void GetSession(SessionRef session, ListDetail detail, Callback<SessionInfo> done) override;
   void ListSessions(ListDetail /*detail*/, Callback<std::vector<SessionInfo>> done) override;
   void SealSession(SessionRef session, Callback<SealedSegment> done) override;
   void SupersedeSession(Supersession request, Callback<std::monostate> done) override;
@@ -104,6 +105,7 @@ class FakeEngine : public Engine {
   void Run();
   void Detach(SessionId session, Epoch epoch);
   absl::StatusOr<FakeSession*> FindSession(const SessionRef& ref) const;
+  SessionInfo InfoOf(SessionId id, const FakeSession& session) const;
   absl::StatusOr<SessionRef> MakeSession(const CreateSession& request) const;
   Attachment NewEpoch(SessionId id, FakeSession* session, const AttachAttempt& attempt);
   // What is answered in place of `result`.

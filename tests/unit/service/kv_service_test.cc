@@ -42,6 +42,8 @@ TEST_F(KvServiceTest, EveryCallRefusesAnUnknownToken) {
   expect_refused(client.stub().CloseSession(client.Context().get(), {}, &close));
   v1::DeleteSessionResponse deleted;
   expect_refused(client.stub().DeleteSession(client.Context().get(), {}, &deleted));
+  v1::GetSessionResponse one;
+  expect_refused(client.stub().GetSession(client.Context().get(), {}, &one));
   v1::ListSessionsResponse list;
   expect_refused(client.stub().ListSessions(client.Context().get(), {}, &list));
   v1::SealSessionResponse seal;
@@ -149,6 +151,34 @@ TEST_F(KvServiceTest, ErrorOfTheEngineKeepsItsCodeAndMessage) {
   const grpc::Status status = client.stub().OpenSession(client.Context().get(), request, &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_NE(status.error_message().find("77"), std::string::npos);
+}
+
+TEST_F(KvServiceTest, ASessionIsFoundByItsNumberAndUid) {
+  RawClient client(node_.socket_path());
+  v1::CreateSessionRequest create = fake::ValidCreateSession();
+  create.set_session_uid(std::string(kUidBytes, 'u'));
+  v1::CreateSessionResponse created;
+  ASSERT_TRUE(client.stub().CreateSession(client.Context().get(), create, &created).ok());
+  v1::GetSessionRequest request;
+  v1::GetSessionResponse response;
+  const auto get = [&] {
+    return client.stub().GetSession(client.Context().get(), request, &response).error_code();
+  };
+  EXPECT_EQ(get(), grpc::StatusCode::INVALID_ARGUMENT);
+  request.set_session_id(created.session_id());
+  ASSERT_EQ(get(), grpc::StatusCode::OK);
+  EXPECT_EQ(response.session().session_id(), created.session_id());
+  EXPECT_EQ(response.session().session_uid(), create.session_uid());
+  EXPECT_EQ(response.session().own_flash_bytes(), 0);
+  EXPECT_FALSE(response.boot_token().empty());
+  request.set_session_uid(create.session_uid());
+  request.set_with_flash_use(true);
+  ASSERT_EQ(get(), grpc::StatusCode::OK);
+  EXPECT_EQ(response.session().own_flash_bytes(), 1);
+  request.set_session_uid(std::string(kUidBytes, 'v'));
+  EXPECT_EQ(get(), grpc::StatusCode::FAILED_PRECONDITION);
+  request.set_session_id(77);
+  EXPECT_EQ(get(), grpc::StatusCode::NOT_FOUND);
 }
 
 TEST_F(KvServiceTest, ListGoesThroughAllSessionsByPages) {

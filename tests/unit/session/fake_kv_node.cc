@@ -372,7 +372,14 @@ absl::Status FakeKvNode::Delete(const SessionRef& session) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<SessionInfo>> FakeKvNode::List() {
+absl::StatusOr<SessionInfo> FakeKvNode::Get(const SessionRef& session, ListDetail detail) {
+  CAIRN_RETURN_IF_ERROR(Find(session));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<SessionInfo> infos, List(detail));
+  return *std::find_if(infos.begin(), infos.end(),
+                       [&](const SessionInfo& info) { return info.session_id == session.id; });
+}
+
+absl::StatusOr<std::vector<SessionInfo>> FakeKvNode::List(ListDetail /*detail*/) {
   std::vector<SessionInfo> infos;
   for (const auto& [id, record] : sessions) {
     SessionInfo& info = infos.emplace_back();

@@ -51,7 +51,8 @@ class FakeKvNode : public KvNode {
   absl::StatusOr<SessionRef> Create(const CreateSession& request) override;
   absl::StatusOr<std::unique_ptr<KvSession>> Open(const SessionRef& session) override;
   absl::Status Delete(const SessionRef& session) override;
-  absl::StatusOr<std::vector<SessionInfo>> List() override;
+  absl::StatusOr<SessionInfo> Get(const SessionRef& session, ListDetail detail) override;
+  absl::StatusOr<std::vector<SessionInfo>> List(ListDetail detail) override;
   absl::StatusOr<SealedSegment> Seal(const SessionRef& session) override;
   absl::Status Supersede(const Supersession& request) override;
   absl::StatusOr<KvStats> Stats() override { return KvStats{}; }

@@ -125,7 +125,12 @@ class TamperingNode : public KvNode {
     return std::make_unique<TamperingSession>(std::move(opened), tampering_);
   }
   absl::Status Delete(const SessionRef& session) override { return node_->Delete(session); }
-  absl::StatusOr<std::vector<SessionInfo>> List() override { return node_->List(); }
+  absl::StatusOr<SessionInfo> Get(const SessionRef& session, ListDetail detail) override {
+    return node_->Get(session, detail);
+  }
+  absl::StatusOr<std::vector<SessionInfo>> List(ListDetail detail) override {
+    return node_->List(detail);
+  }
   absl::StatusOr<SealedSegment> Seal(const SessionRef& session) override {
     return node_->Seal(session);
   }
