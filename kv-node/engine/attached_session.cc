@@ -21,8 +21,8 @@ AttachedSession::AttachedSession(EngineContext& context, SessionId id, LoadedSta
       state_(std::move(loaded.state)),
       pools_(std::move(loaded.pools)),
       co_fetches_(std::move(loaded.co_fetches)),
-      hot_clusters_(row_.layout.layer_count),
-      stage_budget_(context.options.layer_time_max),
+      fetch_reader_(*this),
+      read_ahead_(*this, row_.layout.layer_count),
       applied_(row_.op_seq),
       policy_(std::move(loaded.policy)),
       tail_tokens_(std::move(loaded.tail_tokens)),
@@ -105,10 +105,10 @@ void AttachedSession::Pump() {
     observer_->OnRoom();
   }
   AdvanceCheckpoint();
-  StartPrefetches();
+  read_ahead_.Start();
 }
 
-AttachedSession::Applied AttachedSession::ApplyHead(QueuedOperation& head) {
+Applied AttachedSession::ApplyHead(QueuedOperation& head) {
   if (auto* read = std::get_if<ReadOperation>(&head.operation)) {
     if (head.after > applied_) {
       Reply(head.request_id,
@@ -124,7 +124,7 @@ AttachedSession::Applied AttachedSession::ApplyHead(QueuedOperation& head) {
     return applied;
   }
   if (const auto* hint = std::get_if<HintOperation>(&head.operation)) {
-    ApplyHint(head.request_id, *hint);
+    read_ahead_.Apply(head.request_id, *hint, fetch_reader_.read_bytes());
     return Applied::kYes;
   }
   const std::int64_t next = applied_.value() + 1;
@@ -140,7 +140,7 @@ AttachedSession::Applied AttachedSession::ApplyHead(QueuedOperation& head) {
   return ApplyChange(head.op_seq, std::get<ChangingOperation>(head.operation));
 }
 
-AttachedSession::Applied AttachedSession::Finish(OpSeq op_seq, const absl::Status& status) {
+Applied AttachedSession::Finish(OpSeq op_seq, const absl::Status& status) {
   if (status.ok()) {
     applied_ = op_seq;
   } else {
@@ -167,7 +167,7 @@ absl::Status AttachedSession::CheckPlace(const ChangingOperation& operation) con
                          layer, head, row_.layout.layer_count, row_.layout.head_count);
 }
 
-AttachedSession::Applied AttachedSession::ApplyChange(OpSeq op_seq, ChangingOperation& operation) {
+Applied AttachedSession::ApplyChange(OpSeq op_seq, ChangingOperation& operation) {
   const absl::Status place = CheckPlace(operation);
   if (!place.ok()) return Finish(op_seq, place);
   if (auto* append = std::get_if<Append>(&operation)) return ApplyAppend(op_seq, *append);
@@ -251,7 +251,7 @@ bool AttachedSession::HasIoRoom() {
   // A client that reads no more must not stop the others: what it leaves unsent counts against its
   // own session only.
   const auto has_room = [&] {
-    const std::int64_t unsent_by_others = buffers.unsent_bytes() - unsent_bytes_->load();
+    const std::int64_t unsent_by_others = buffers.unsent_bytes() - fetch_reader_.unsent_bytes();
     return buffers.used_bytes() - unsent_by_others < context_.options.io_bytes_max;
   };
   if (has_room()) return true;
@@ -282,7 +282,7 @@ bool AttachedSession::WantsSpill() const {
   return state_->pending_bytes() >= full_bytes / kSpillShare || !place_error_.ok();
 }
 
-AttachedSession::Applied AttachedSession::ApplyAppend(OpSeq op_seq, Append& op) {
+Applied AttachedSession::ApplyAppend(OpSeq op_seq, Append& op) {
   if (!HasRoom()) return Applied::kWait;
   if (!place_error_.ok() && context_.pending_bytes >= context_.options.pending_bytes_max) {
     return Finish(op_seq, place_error_);
@@ -303,7 +303,7 @@ AttachedSession::Applied AttachedSession::ApplyAppend(OpSeq op_seq, Append& op) 
   return Finish(op_seq, absl::OkStatus());
 }
 
-AttachedSession::Applied AttachedSession::ApplyStageCarried(OpSeq op_seq, StageCarried& op) {
+Applied AttachedSession::ApplyStageCarried(OpSeq op_seq, StageCarried& op) {
   for (const CarriedEntries& entries : op.carried) {
     const absl::Status status = CheckCarried(op.layer, entries);
     if (!status.ok()) return Finish(op_seq, status);

@@ -22,9 +22,10 @@
 
 #include "kv-node/engine/co_fetches.h"
 #include "kv-node/engine/engine_context.h"
-#include "kv-node/engine/hot_clusters.h"
+#include "kv-node/engine/fetch_reader.h"
 #include "kv-node/engine/pool_table.h"
-#include "kv-node/engine/prefetch_queue.h"
+#include "kv-node/engine/read_ahead.h"
+#include "kv-node/engine/session_host.h"
 #include "kv-node/engine/session_loader.h"
 #include "kv-node/engine/session_state.h"
 
@@ -44,17 +45,15 @@ struct QueuedOperation {
 inline constexpr std::int64_t kSpillShare = 16;
 
 struct LogItem;
-struct FetchRun;
-struct WantedPart;
 
-class AttachedSession {
+class AttachedSession final : public SessionHost {
  public:
   AttachedSession(EngineContext& context, SessionId id, LoadedState loaded);
   ~AttachedSession();
   AttachedSession(const AttachedSession&) = delete;
   AttachedSession& operator=(const AttachedSession&) = delete;
 
-  SessionId id() const { return id_; }
+  SessionId id() const override { return id_; }
   Epoch epoch() const { return row_.epoch; }
   const SessionRow& row() const { return row_; }
   const SessionState& state() const { return *state_; }
@@ -65,7 +64,7 @@ class AttachedSession {
   }
   std::int64_t row_bytes() const {
     return state_->row_bytes() + pools_->memory_bytes() + co_fetches_.memory_bytes() +
-           hot_clusters_.memory_bytes();
+           read_ahead_.memory_bytes();
   }
   Attachment attachment() const;
 
@@ -88,18 +87,21 @@ class AttachedSession {
   bool idle() const { return queue_.empty() && io_count_ == 0 && checkpoint_ == nullptr; }
 
  private:
-  struct FetchJob;
-  struct PrefetchJob;
   struct PlaceJob;
   struct CheckpointJob;
   struct LogPlan;
   struct LogRuns;
   struct ChildPart;
-  // Held by every callback of I/O and commits: Stop waits until all are gone.
-  std::shared_ptr<void> HoldIo();
+  // ---- SessionHost ----
+  EngineContext& context() override { return context_; }
+  SessionState& state() override { return *state_; }
+  bool stopped() const override { return stopped_; }
+  bool ends() const override { return stopped_ || failed_; }
+  std::shared_ptr<void> HoldIo() override;
+  bool HasIoRoom() override;
+  void Reply(RequestId request_id, absl::StatusOr<ReadReply> reply) override;
 
   // ---- attached_session.cc: the queue ----
-  enum class Applied { kYes, kWait };
   Applied ApplyHead(QueuedOperation& head);
   Applied ApplyChange(OpSeq op_seq, ChangingOperation& operation);
   Applied ApplyAppend(OpSeq op_seq, Append& op);
@@ -107,8 +109,6 @@ class AttachedSession {
   // where they are not enough.
   bool HasRoom();
   bool WantsSpill() const;
-  // Whether buffers of I/O and unsent replies leave room; if not, their release wakes the engine.
-  bool HasIoRoom();
   Applied ApplyStageCarried(OpSeq op_seq, StageCarried& op);
   // The layer and head that an operation names, if it names anything in them or not.
   absl::Status CheckPlace(const ChangingOperation& operation) const;
@@ -124,22 +124,11 @@ class AttachedSession {
   Applied ApplyRead(RequestId request_id, const ReadOperation& operation);
   Applied StartGetCarried(RequestId request_id, const GetCarried& op);
   absl::StatusOr<ReadReply> NeighboursOf(const GetNeighbours& op) const;
-  void Reply(RequestId request_id, absl::StatusOr<ReadReply> reply);
 
   // ---- session_index.cc ----
   Applied StartGetIndex(RequestId request_id, const GetIndex& op);
   std::int64_t PutIndexOf(const IndexSource& source, std::int32_t layer, const PageSet& pages,
                           std::map<ClusterKey, IndexRow>& rows) const;
-  static absl::Status CheckIndexBytes(std::int64_t bytes);
-  absl::Status UnreadableIndex(std::int32_t layer) const;
-  // What changed of a segment's rows since its run was written, where asked for with a row of no
-  // entries for each that is gone; likewise the rows of older segments that it hides.
-  static std::vector<IndexRow> ChangedRows(const SegmentRows& rows, std::int32_t layer,
-                                           bool with_gone);
-  static std::vector<IndexRow> HiddenRows(const SegmentRows& rows, std::int32_t layer);
-  // As records, each as large as the largest.
-  static std::int64_t RecordBytesOf(std::span<const IndexRow> rows);
-  static PendingChunk EncodeRecords(std::span<const IndexRow> rows);
   // Takes the rows.
   static absl::StatusOr<ReadReply> IndexReplyOf(std::map<ClusterKey, IndexRow>& rows);
   std::optional<std::int32_t> LayerToPack() const;
@@ -153,44 +142,6 @@ class AttachedSession {
   std::int64_t LogPageCountMax() const;
   // Makes the parts of `run` and writes them. REQUIRES: there are rows.
   absl::Status PackRecords(const std::map<ClusterKey, IndexRow>& rows, IndexRun& run);
-
-  // ---- session_fetch.cc ----
-  Applied StartFetch(RequestId request_id, const Fetch& op);
-  Applied StartFetchIndex(RequestId request_id, const FetchIndex& op);
-  std::int64_t WantIndexOf(const SegmentRows& rows, FetchJob& job, std::int64_t bytes) const;
-  // Serves what is there, reads what is not, and answers when all has come.
-  void AdvanceFetch(const std::shared_ptr<FetchJob>& job);
-  bool FindPart(const std::shared_ptr<FetchJob>& job, WantedPart& wanted);
-  void Hold(WantedPart& wanted);
-  // Says of a part that it is lost or cannot be read.
-  void GiveUp(WantedPart& wanted, bool of_index);
-  void NoteServed(WantedPart& wanted, std::int32_t layer);
-  void ReadMissing(const std::shared_ptr<FetchJob>& job, std::vector<WantedPart*> missing);
-  // Into the slot, or into a buffer without one.
-  void ReadRun(const std::shared_ptr<FetchJob>& job, FetchRun run, const SlotRef& slot);
-  void RetryAlone(const std::shared_ptr<FetchJob>& job, WantedPart& wanted);
-  void FinishFetch(FetchJob& job);
-  static FetchReply ClustersOf(FetchJob& job);
-  FetchReply IndexRecordsOf(FetchJob& job);
-
-  // ---- session_prefetch.cc ----
-  void ApplyHint(RequestId request_id, const HintOperation& hint);
-  void QueuePrefetch(RequestId request_id, const Prefetch& op);
-  // Queues the parts of the cluster that are not in the cache, as many as have at most these bytes.
-  // Returns the bytes queued.
-  std::int64_t QueueMissing(QueuedPrefetch prefetch, std::int64_t bytes_max);
-  void StageLayer(std::int32_t layer);
-  // Begins queued prefetches, as far as the device is idle and the bounds allow.
-  void StartPrefetches();
-  std::int64_t PrefetchRoomBytes() const;
-  // Takes parts from the queue that together have at most these bytes.
-  std::shared_ptr<PrefetchJob> TakePrefetches(std::int64_t bytes_max, std::int64_t part_count_max);
-  // Reads at most these bytes, holes too.
-  void ReadPrefetched(const std::shared_ptr<PrefetchJob>& job, std::int64_t bytes_max);
-  void ReadPrefetchedRun(const std::shared_ptr<PrefetchJob>& job, FetchRun run,
-                         const SlotRef& slot);
-  void FinishPrefetchedRun(const PrefetchJob& job, const FetchRun& run, const SlotRef& slot,
-                           bool ok);
 
   // ---- session_place.cc ----
   // Places the fullest of the clusters that have enough for it, or fill a page, until half of what
@@ -328,11 +279,8 @@ class AttachedSession {
   std::unique_ptr<SessionState> state_;
   std::shared_ptr<PoolTable> pools_;  // of the open segment
   CoFetches co_fetches_;
-  HotClusters hot_clusters_;
-  StageBudget stage_budget_;
-  std::int64_t fetch_read_bytes_ = 0;  // of the device
-  PrefetchQueue prefetches_;
-  std::int64_t prefetch_in_flight_bytes_ = 0;
+  FetchReader fetch_reader_;
+  ReadAhead read_ahead_;
   std::shared_ptr<ChannelObserver> observer_;
 
   std::deque<QueuedOperation> queue_;
@@ -344,9 +292,6 @@ class AttachedSession {
   absl::Status untold_failure_;  // from before there was a channel
   std::function<void()> stop_then_;
   int io_count_ = 0;
-  // Bytes of buffers in fetch replies that somebody still reads or sends.
-  const std::shared_ptr<std::atomic<std::int64_t>> unsent_bytes_ =
-      std::make_shared<std::atomic<std::int64_t>>(0);
 
   // Entries staged for the next checkpoint, and the policy's state.
   std::map<ClusterKey, CarriedEntries> staged_;
@@ -371,8 +316,7 @@ class AttachedSession {
   // Since the table was full, so that one that cannot be placed (flash is full, its record is
   // damaged) is not tried for ever.
   std::set<ClusterKey> tried_for_room_;
-  std::set<PartId> lost_index_parts_;  // that FetchIndex met
-  bool place_waits_ = false;           // a placing that would make room waits for a write to end
+  bool place_waits_ = false;  // a placing that would make room waits for a write to end
   absl::Status place_error_;  // why the last placing or spill could not begin: flash is full
   bool spill_failed_ =
       false;  // after it had read; the operation that waits for it is to be refused

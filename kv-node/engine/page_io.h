@@ -36,6 +36,7 @@ class PageSet {
   PageSet(std::vector<PageIndex> pages, SharedBuffer buffer)
       : pages_(std::move(pages)), buffer_(std::move(buffer)) {}
   const SharedBuffer& buffer() const { return buffer_; }
+  std::int64_t page_count() const { return std::ssize(pages_); }
   // REQUIRES: the page is in the set.
   PageBytes Page(PageIndex page) const { return {At(page), kPageBytes}; }
   const std::byte* At(PageIndex page) const { return buffer_->data() + OffsetOf(page); }

@@ -51,7 +51,7 @@ bool AttachedSession::Seals(const Checkpoint& op) const {
   return op.seal && op.token_count > state_->open().start;
 }
 
-AttachedSession::Applied AttachedSession::ApplyCheckpoint(OpSeq op_seq, Checkpoint& op) {
+Applied AttachedSession::ApplyCheckpoint(OpSeq op_seq, Checkpoint& op) {
   // One checkpoint of a session at a time; placings end before the cut, so that a row has one
   // author.
   if (checkpoint_ != nullptr || !placing_.empty()) return Applied::kWait;

@@ -9,6 +9,7 @@
 #include "common/base/check.h"
 #include "common/log/log.h"
 #include "kv-node/engine/checkpoint_job.h"
+#include "kv-node/engine/index_records.h"
 
 namespace cairn::kv {
 namespace {
@@ -17,8 +18,6 @@ namespace {
 constexpr std::int64_t kIndexChangedShare = 2;
 // A larger layer stays unpacked: a run is in memory while it is written.
 constexpr std::int64_t kIndexRunBytesMax = std::int64_t{64} << 20;
-// All rows of an answer.
-constexpr std::int64_t kIndexReplyBytesMax = std::int64_t{256} << 20;
 // What records may take beyond their rows: one of them is as large as the largest.
 constexpr std::int64_t kIndexPaddingBytesMax = std::int64_t{1} << 20;
 // Checkpoints until a layer that could not be packed is tried again.
@@ -59,12 +58,6 @@ std::vector<IndexRow> RecordsOf(const Part& part, std::int64_t record_bytes, con
     if (row.ok()) rows.push_back(*std::move(row));
   }
   return rows;
-}
-
-IndexRow RowOfNoEntries(const ClusterKey& key) {
-  IndexRow row;
-  row.cluster = {key.head, key.cluster_id};
-  return row;
 }
 
 // `value`: as family `index` has it, and as it was checked when it came.
@@ -121,7 +114,7 @@ std::int64_t AttachedSession::PutIndexOf(const IndexSource& source, std::int32_t
   return lost_count;
 }
 
-AttachedSession::Applied AttachedSession::StartGetIndex(RequestId request_id, const GetIndex& op) {
+Applied AttachedSession::StartGetIndex(RequestId request_id, const GetIndex& op) {
   if (!HasIoRoom()) return Applied::kWait;
   auto sources = std::make_shared<std::vector<IndexSource>>(state_->IndexSourcesOf(op.layer));
   std::vector<PageIndex> pages;
@@ -134,7 +127,9 @@ AttachedSession::Applied AttachedSession::StartGetIndex(RequestId request_id, co
     if (stopped_) return;
     RowsByKey rows;
     for (const IndexSource& source : *sources) {
-      if (ReadFailed(source.run, set)) return Reply(request_id, UnreadableIndex(layer));
+      if (!ReadFailed(source.run, set)) continue;
+      ++context_.unreadable_part_count;
+      return Reply(request_id, UnreadableIndex(id_, layer));
     }
     for (const IndexSource& source : *sources) {
       context_.lost_part_count += PutIndexOf(source, layer, set, rows);
@@ -154,62 +149,6 @@ AttachedSession::Applied AttachedSession::StartGetIndex(RequestId request_id, co
                       });
   }
   return Applied::kYes;
-}
-
-absl::Status AttachedSession::UnreadableIndex(std::int32_t layer) const {
-  ++context_.unreadable_part_count;
-  return Unavailable(
-      "the index of layer {} of session {} cannot be read now, and nothing is known to be lost: "
-      "check the disk of the KV node, whose log says what it answered, and try again",
-      layer, id_);
-}
-
-absl::Status AttachedSession::CheckIndexBytes(std::int64_t bytes) {
-  if (bytes <= kIndexReplyBytesMax) return absl::OkStatus();
-  return ResourceExhausted("the index rows of a layer take {} bytes: at most {} in one answer",
-                           bytes, kIndexReplyBytesMax);
-}
-
-std::vector<IndexRow> AttachedSession::ChangedRows(const SegmentRows& rows, std::int32_t layer,
-                                                   bool with_gone) {
-  std::vector<IndexRow> changed;
-  rows.index.ForEachOfLayer(layer, [&](const ClusterKey& key, std::string_view value) {
-    if (value == GoneIndexRow()) {
-      if (with_gone) changed.push_back(RowOfNoEntries(key));
-      return;
-    }
-    absl::StatusOr<IndexRow> row = DecodeIndexRow(key, value);
-    CAIRN_CHECK(row.ok());
-    changed.push_back(*std::move(row));
-  });
-  return changed;
-}
-
-std::vector<IndexRow> AttachedSession::HiddenRows(const SegmentRows& rows, std::int32_t layer) {
-  std::vector<IndexRow> hidden;
-  const ClusterKey first{layer, kAllHeads, ClusterId(std::numeric_limits<std::int64_t>::min())};
-  for (auto mask = rows.masks.lower_bound(first); mask != rows.masks.end() && mask->layer == layer;
-       ++mask) {
-    hidden.push_back(RowOfNoEntries(*mask));
-  }
-  return hidden;
-}
-
-std::int64_t AttachedSession::RecordBytesOf(std::span<const IndexRow> rows) {
-  std::int64_t record_bytes = 0;
-  for (const IndexRow& row : rows) record_bytes = std::max(record_bytes, IndexRecordBytes(row));
-  return record_bytes;
-}
-
-PendingChunk AttachedSession::EncodeRecords(std::span<const IndexRow> rows) {
-  const auto record_bytes = static_cast<std::size_t>(RecordBytesOf(rows));
-  auto bytes = std::make_shared<std::string>(rows.size() * record_bytes, '\0');
-  std::span<std::byte> left = std::as_writable_bytes(std::span(*bytes));
-  for (const IndexRow& row : rows) {
-    EncodeIndexRecord(row, left);
-    left = left.subspan(record_bytes);
-  }
-  return {Positions::Range(0, std::ssize(rows)), std::move(bytes)};
 }
 
 absl::StatusOr<ReadReply> AttachedSession::IndexReplyOf(RowsByKey& rows) {

@@ -1,4 +1,4 @@
-// Reads that an attach needs; those of clusters are in session_fetch.cc.
+// Reads that an attach needs; those of clusters are in fetch_reader.cc.
 #include <algorithm>
 
 #include "common/base/check.h"
@@ -36,8 +36,7 @@ void AttachedSession::Reply(RequestId request_id, absl::StatusOr<ReadReply> repl
   if (!stopped_ && observer_ != nullptr) observer_->OnReply(request_id, std::move(reply));
 }
 
-AttachedSession::Applied AttachedSession::ApplyRead(RequestId request_id,
-                                                    const ReadOperation& operation) {
+Applied AttachedSession::ApplyRead(RequestId request_id, const ReadOperation& operation) {
   const std::int32_t layer = std::visit(
       [](const auto& op) -> std::int32_t {
         if constexpr (requires { op.layer; }) {
@@ -52,9 +51,13 @@ AttachedSession::Applied AttachedSession::ApplyRead(RequestId request_id,
                                       row_.layout.layer_count));
     return Applied::kYes;
   }
-  if (const auto* fetch = std::get_if<Fetch>(&operation)) return StartFetch(request_id, *fetch);
+  if (const auto* fetch = std::get_if<Fetch>(&operation)) {
+    const Applied applied = fetch_reader_.StartFetch(request_id, *fetch);
+    if (applied == Applied::kYes) read_ahead_.NoteFetch(*fetch);
+    return applied;
+  }
   if (const auto* index = std::get_if<FetchIndex>(&operation)) {
-    return StartFetchIndex(request_id, *index);
+    return fetch_reader_.StartFetchIndex(request_id, *index);
   }
   if (const auto* carried = std::get_if<GetCarried>(&operation)) {
     return StartGetCarried(request_id, *carried);
@@ -108,8 +111,7 @@ absl::StatusOr<ReadReply> AttachedSession::NeighboursOf(const GetNeighbours& op)
   return ReadReply(std::move(reply));
 }
 
-AttachedSession::Applied AttachedSession::StartGetCarried(RequestId request_id,
-                                                          const GetCarried& op) {
+Applied AttachedSession::StartGetCarried(RequestId request_id, const GetCarried& op) {
   auto carried =
       std::make_shared<std::map<ClusterKey, std::vector<Part>>>(state_->CarriedOf(op.layer));
   std::vector<PageIndex> pages;
@@ -120,6 +122,7 @@ AttachedSession::Applied AttachedSession::StartGetCarried(RequestId request_id,
   const auto answer = [this, request_id, carried, own, io = HoldIo()](const PageSet& set) {
     if (stopped_) return;
     CarriedReply reply;
+    reply.read_bytes = set.page_count() * kPageBytes;
     for (const auto& [key, parts] : *carried) {
       const std::int64_t entry_bytes = state_->EntryBytes(key);
       CarriedEntries entries;

@@ -37,7 +37,7 @@ void AddEntries(const Positions& positions, std::string_view bytes, std::int64_t
 
 }  // namespace
 
-AttachedSession::Applied AttachedSession::ApplyReplace(OpSeq op_seq, Replace& op) {
+Applied AttachedSession::ApplyReplace(OpSeq op_seq, Replace& op) {
   if (!HasRoom() || !placing_.empty()) return Applied::kWait;
   if (!place_error_.ok() && context_.pending_bytes >= context_.options.pending_bytes_max) {
     return Finish(op_seq, place_error_);

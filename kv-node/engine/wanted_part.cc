@@ -37,6 +37,11 @@ WantedPart Want(Visible<StoredPart> visible, std::int64_t entry_bytes) {
   return wanted;
 }
 
+void HoldPages(SessionState& state, WantedPart& wanted) {
+  if (wanted.extent != nullptr || !wanted.of_open_segment) return;
+  wanted.extent = state.open().parts.Hold(wanted.part);
+}
+
 bool IsIntact(const StoreId& store, const WantedPart& wanted) {
   const ByteRange whole = RangeOf(wanted.part, wanted.entry_bytes, 0, wanted.part.count());
   const std::int64_t first = wanted.first_page.value() - wanted.part.first_page.value();

@@ -43,6 +43,9 @@ struct WantedPart {
 };
 
 WantedPart Want(Visible<StoredPart> visible, std::int64_t entry_bytes);
+// Keeps the pages in use. The first look at a part comes while rows name it; those of a sealed
+// segment stay in use anyway.
+void HoldPages(SessionState& state, WantedPart& wanted);
 // Whether `pages` pass the part's checks. REQUIRES: wanted.pages.
 bool IsIntact(const StoreId& store, const WantedPart& wanted);
 

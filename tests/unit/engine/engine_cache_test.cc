@@ -58,6 +58,21 @@ TEST_F(EngineCacheTest, ASecondFetchReadsNothing) {
   EXPECT_EQ(second.cache_hit_bytes, first.cache_miss_bytes);
 }
 
+TEST_F(EngineCacheTest, AReplySaysWhatWasReadForIt) {
+  auto session = Open(Create());
+  auto other = Open(Create());
+  Store(*session, 1, 0, 40);
+  Store(*other, 1, 0, 40);
+  const auto read_bytes = [this](TestSession& of) {
+    return std::get<FetchReply>(*FetchOne(of, 1)).read_bytes;
+  };
+  const std::int64_t bytes = read_bytes(*session);
+  EXPECT_GT(bytes, 0);
+  EXPECT_EQ(read_bytes(*session), 0);
+  EXPECT_EQ(read_bytes(*other), bytes);
+  EXPECT_EQ(Stats().read_fetch_bytes, 2 * bytes);
+}
+
 TEST_F(EngineCacheTest, WithoutAnArenaEveryFetchReads) {
   EngineOptions options;
   options.arena_bytes_max = 0;

@@ -1,14 +1,10 @@
-// Fetches. A fetch takes its parts and pending entries when it is applied; what is appended later
-// is not in its answer. Each part is served from one slot of the cache or, without room there, from
-// one buffer; what neither holds is read, parts that lie side by side in one request, and checked
-// before it is served. A part that another read is bringing is waited for, not read twice.
+#include "kv-node/engine/fetch_reader.h"
+
 #include <algorithm>
 #include <utility>
 
-#include "common/base/check.h"
 #include "common/log/log.h"
-#include "kv-node/engine/attached_session.h"
-#include "kv-node/engine/checkpoint_job.h"
+#include "kv-node/engine/index_records.h"
 #include "kv-node/engine/wanted_part.h"
 
 namespace cairn::kv {
@@ -55,7 +51,7 @@ void Worsen(FetchOutcome& outcome, WantedPart::Outcome part) {
 
 }  // namespace
 
-struct AttachedSession::FetchJob {
+struct FetchReader::Job {
   struct Cluster {
     ClusterKey key;
     std::size_t part_count = 0;
@@ -71,13 +67,14 @@ struct AttachedSession::FetchJob {
   std::shared_ptr<SlotLeases> leases = std::make_shared<SlotLeases>();
   std::shared_ptr<ReplyBuffers> buffers;  // of what found no slot; null: all did
   int open_count = 0;                     // reads that this waits for
+  std::int64_t read_bytes = 0;            // of the device
   std::shared_ptr<void> io;
 };
 
-AttachedSession::Applied AttachedSession::StartFetch(RequestId request_id, const Fetch& op) {
+Applied FetchReader::StartFetch(RequestId request_id, const Fetch& op) {
   // Replies that are still being sent count: without room the fetch waits at the head of the queue.
-  if (!HasIoRoom()) return Applied::kWait;
-  auto job = std::make_shared<FetchJob>();
+  if (!host_.HasIoRoom()) return Applied::kWait;
+  auto job = std::make_shared<Job>();
   job->request_id = request_id;
   job->layer = op.layer;
   job->with_positions = op.with_positions;
@@ -88,37 +85,35 @@ AttachedSession::Applied AttachedSession::StartFetch(RequestId request_id, const
       op.with_positions ? PositionDetail::kAll : PositionDetail::kFirstAndCount;
   std::vector<Visible<StoredPart>> parts;
   for (const ClusterRef& ref : op.clusters) {
-    FetchJob::Cluster cluster;
+    Job::Cluster cluster;
     cluster.key = {op.layer, ref.head, ref.cluster_id};
-    const std::int64_t entry_bytes = state_->EntryBytes(cluster.key);
-    state_->FindStoredParts(cluster.key, detail, parts);
+    const std::int64_t entry_bytes = state_.EntryBytes(cluster.key);
+    state_.FindStoredParts(cluster.key, detail, parts);
     for (Visible<StoredPart>& visible : parts) {
       bytes += visible.count * entry_bytes;
       job->parts.push_back(Want(std::move(visible), entry_bytes));
       ++cluster.part_count;
     }
-    const auto pending = state_->pending().find(cluster.key);
-    if (pending != state_->pending().end()) cluster.pending = pending->second;
+    const auto pending = state_.pending().find(cluster.key);
+    if (pending != state_.pending().end()) cluster.pending = pending->second;
     for (const PendingChunk& chunk : cluster.pending)
       bytes += chunk.positions.count() * entry_bytes;
     job->clusters.push_back(std::move(cluster));
   }
   if (bytes > kFetchBytesMax) {
-    Reply(request_id,
-          InvalidArgument("fetch of {} bytes: at most {} in one", bytes, kFetchBytesMax));
+    host_.Reply(request_id,
+                InvalidArgument("fetch of {} bytes: at most {} in one", bytes, kFetchBytesMax));
     return Applied::kYes;
   }
-  job->io = HoldIo();
-  if (context_.cache != nullptr) context_.cache->NoteFetch(id_);
-  if (context_.follows_hints()) hot_clusters_.Note(op.layer, op.clusters);
+  job->io = host_.HoldIo();
+  if (context_.cache != nullptr) context_.cache->NoteFetch(host_.id());
   AdvanceFetch(job);
   return Applied::kYes;
 }
 
 // Of a segment of the chain, the root first: what it hides of those before it, its run, and what
 // changed since that was written. Returns the bytes of all that is wanted.
-std::int64_t AttachedSession::WantIndexOf(const SegmentRows& rows, FetchJob& job,
-                                          std::int64_t bytes) const {
+std::int64_t FetchReader::WantIndexOf(const SegmentRows& rows, Job& job, std::int64_t bytes) const {
   const auto found = rows.index_runs.find(job.layer);
   const IndexRun* run = found == rows.index_runs.end() ? nullptr : &found->second;
   if (job.only_visible && run != nullptr && run->hides_older) {
@@ -131,7 +126,7 @@ std::int64_t AttachedSession::WantIndexOf(const SegmentRows& rows, FetchJob& job
     if (!hidden.empty()) job.clusters.emplace_back().pending.push_back(EncodeRecords(hidden));
     bytes += std::ssize(hidden) * RecordBytesOf(hidden);
   }
-  FetchJob::Cluster& segment = job.clusters.emplace_back();
+  Job::Cluster& segment = job.clusters.emplace_back();
   if (run != nullptr) {
     for (const Part& part : run->parts) {
       job.parts.push_back(Want({part, part.count()}, run->record_bytes));
@@ -145,27 +140,26 @@ std::int64_t AttachedSession::WantIndexOf(const SegmentRows& rows, FetchJob& job
   return bytes + std::ssize(changed) * RecordBytesOf(changed);
 }
 
-AttachedSession::Applied AttachedSession::StartFetchIndex(RequestId request_id,
-                                                          const FetchIndex& op) {
-  if (!HasIoRoom()) return Applied::kWait;
-  auto job = std::make_shared<FetchJob>();
+Applied FetchReader::StartFetchIndex(RequestId request_id, const FetchIndex& op) {
+  if (!host_.HasIoRoom()) return Applied::kWait;
+  auto job = std::make_shared<Job>();
   job->request_id = request_id;
   job->layer = op.layer;
   job->of_index = true;
   job->only_visible = op.only_visible;
   std::int64_t bytes = 0;
-  for (const SegmentRows& rows : state_->chain()) bytes = WantIndexOf(rows, *job, bytes);
+  for (const SegmentRows& rows : state_.chain()) bytes = WantIndexOf(rows, *job, bytes);
   if (absl::Status status = CheckIndexBytes(bytes); !status.ok()) {
-    Reply(request_id, std::move(status));
+    host_.Reply(request_id, std::move(status));
     return Applied::kYes;
   }
-  job->io = HoldIo();
+  job->io = host_.HoldIo();
   AdvanceFetch(job);
   return Applied::kYes;
 }
 
-void AttachedSession::AdvanceFetch(const std::shared_ptr<FetchJob>& job) {
-  if (stopped_) return;  // rule 5: reads of an ended epoch are dropped unchecked
+void FetchReader::AdvanceFetch(const std::shared_ptr<Job>& job) {
+  if (host_.stopped()) return;  // rule 5: reads of an ended epoch are dropped unchecked
   std::vector<WantedPart*> missing;
   std::vector<WantedPart*> doubtful;
   std::size_t looked_at = 0;
@@ -174,21 +168,15 @@ void AttachedSession::AdvanceFetch(const std::shared_ptr<FetchJob>& job) {
     if (wanted.outcome != WantedPart::Outcome::kOpen) continue;
     if (!FindPart(job, wanted)) (wanted.read_here ? doubtful : missing).push_back(&wanted);
     // What is served at once needs no more than its slot.
-    if (wanted.outcome == WantedPart::Outcome::kOpen) Hold(wanted);
+    if (wanted.outcome == WantedPart::Outcome::kOpen) HoldPages(state_, wanted);
   }
   if (!missing.empty()) ReadMissing(job, std::move(missing));
   for (WantedPart* wanted : doubtful) RetryAlone(job, *wanted);
   if (job->open_count == 0) FinishFetch(*job);
 }
 
-// The first look at a part comes while rows name it. Pages of a sealed segment stay in use.
-void AttachedSession::Hold(WantedPart& wanted) {
-  if (wanted.extent != nullptr || !wanted.of_open_segment) return;
-  wanted.extent = state_->open().parts.Hold(wanted.part);
-}
-
 // Whether there is nothing to be read here: the part is served or lost, or another read brings it.
-bool AttachedSession::FindPart(const std::shared_ptr<FetchJob>& job, WantedPart& wanted) {
+bool FetchReader::FindPart(const std::shared_ptr<Job>& job, WantedPart& wanted) {
   SlotCache* cache = context_.cache.get();
   if (wanted.owner == nullptr) {
     SlotRef slot = cache == nullptr ? nullptr : cache->Find(wanted.first_page, wanted.page_count);
@@ -225,7 +213,7 @@ bool AttachedSession::FindPart(const std::shared_ptr<FetchJob>& job, WantedPart&
   return false;
 }
 
-void AttachedSession::GiveUp(WantedPart& wanted, bool of_index) {
+void FetchReader::GiveUp(WantedPart& wanted, bool of_index) {
   using Outcome = WantedPart::Outcome;
   wanted.outcome = wanted.read_failed ? Outcome::kUnreadable : Outcome::kLost;
   // An index is asked for again and again; its part stays lost until its run is written anew.
@@ -235,11 +223,11 @@ void AttachedSession::GiveUp(WantedPart& wanted, bool of_index) {
   ++(wanted.read_failed ? context_.unreadable_part_count : context_.lost_part_count);
 }
 
-void AttachedSession::NoteServed(WantedPart& wanted, std::int32_t layer) {
+void FetchReader::NoteServed(WantedPart& wanted, std::int32_t layer) {
   const std::int64_t bytes = wanted.count * wanted.entry_bytes;
   if (wanted.slot != nullptr) {
     wanted.slot->SetChecked(wanted.part.id, wanted.count);
-    const bool first_use = context_.cache->NoteUse(*wanted.slot, id_, layer);
+    const bool first_use = context_.cache->NoteUse(*wanted.slot, host_.id(), layer);
     if (first_use && !wanted.read_here) context_.cache->Touch(*wanted.slot);
     // What was read ahead counts as such when it is fetched first, and as a hit from then on.
     if (context_.cache->TakeReadAhead(*wanted.slot, wanted.part.id)) return;
@@ -249,8 +237,7 @@ void AttachedSession::NoteServed(WantedPart& wanted, std::int32_t layer) {
   (wanted.read_here ? stats.miss_bytes : stats.hit_bytes) += bytes;
 }
 
-void AttachedSession::ReadMissing(const std::shared_ptr<FetchJob>& job,
-                                  std::vector<WantedPart*> missing) {
+void FetchReader::ReadMissing(const std::shared_ptr<Job>& job, std::vector<WantedPart*> missing) {
   std::vector<FetchRun> runs =
       MergeRuns(std::move(missing), context_.io->merge_limits(), PageIo::kHoleBytesMax);
   bool has_room = context_.cache != nullptr;
@@ -260,7 +247,7 @@ void AttachedSession::ReadMissing(const std::shared_ptr<FetchJob>& job,
     runs.pop_back();
     SlotRef slot;
     if (has_room) {
-      slot = context_.cache->Load(id_, run.first_page, run.page_count);
+      slot = context_.cache->Load(host_.id(), run.first_page, run.page_count);
       if (slot == nullptr && run.parts.size() > 1) {
         SplitRun(std::move(run), runs);
         continue;
@@ -273,8 +260,7 @@ void AttachedSession::ReadMissing(const std::shared_ptr<FetchJob>& job,
   }
 }
 
-void AttachedSession::ReadRun(const std::shared_ptr<FetchJob>& job, FetchRun run,
-                              const SlotRef& slot) {
+void FetchReader::ReadRun(const std::shared_ptr<Job>& job, FetchRun run, const SlotRef& slot) {
   std::span<std::byte> memory;
   SharedBuffer buffer;
   if (slot != nullptr) {
@@ -298,7 +284,8 @@ void AttachedSession::ReadRun(const std::shared_ptr<FetchJob>& job, FetchRun run
                                     : std::shared_ptr<const void>(job->buffers, buffer.get());
   }
   ++job->open_count;
-  fetch_read_bytes_ += run.page_count * kPageBytes;
+  job->read_bytes += run.page_count * kPageBytes;
+  read_bytes_ += run.page_count * kPageBytes;
   context_.io->NoteHoles(run.hole_page_count);
   const PageIndex first_page = run.first_page;
   context_.io->ReadRun(
@@ -320,17 +307,17 @@ void AttachedSession::ReadRun(const std::shared_ptr<FetchJob>& job, FetchRun run
 }
 
 // Reads a part again into a buffer of its own.
-void AttachedSession::RetryAlone(const std::shared_ptr<FetchJob>& job, WantedPart& wanted) {
+void FetchReader::RetryAlone(const std::shared_ptr<Job>& job, WantedPart& wanted) {
   ReadRun(job, {wanted.first_page, wanted.page_count, 0, {&wanted}}, nullptr);
 }
 
 // All in one cluster, without what is lost. What was read leaves the cache first: it comes again
 // when all other layers' have passed through.
-FetchReply AttachedSession::IndexRecordsOf(FetchJob& job) {
+FetchReply FetchReader::IndexRecordsOf(Job& job) {
   FetchedCluster records;
   records.cluster = {kAllHeads, ClusterId(1)};
   auto wanted = job.parts.begin();
-  for (const FetchJob::Cluster& segment : job.clusters) {
+  for (const Job::Cluster& segment : job.clusters) {
     const bool has_older = !records.spans.empty();
     for (std::size_t i = 0; i < segment.part_count; ++i, ++wanted) {
       if (wanted->slot != nullptr) context_.cache->LeaveFirst(*wanted->slot);
@@ -351,25 +338,27 @@ FetchReply AttachedSession::IndexRecordsOf(FetchJob& job) {
   return reply;
 }
 
-void AttachedSession::FinishFetch(FetchJob& job) {
+void FetchReader::FinishFetch(Job& job) {
   const auto unreadable = [](const WantedPart& wanted) {
     return wanted.outcome == WantedPart::Outcome::kUnreadable;
   };
   // Left out, its clusters would look as if they had no rows.
   if (job.of_index && std::any_of(job.parts.begin(), job.parts.end(), unreadable)) {
-    return Reply(job.request_id, UnreadableIndex(job.layer));
+    ++context_.unreadable_part_count;
+    return host_.Reply(job.request_id, UnreadableIndex(host_.id(), job.layer));
   }
   FetchReply reply = job.of_index ? IndexRecordsOf(job) : ClustersOf(job);
+  reply.read_bytes = job.read_bytes;
   job.parts.clear();  // the reply's spans hold what they need
   if (job.buffers != nullptr) job.buffers->HandOver(unsent_bytes_);
-  Reply(job.request_id, ReadReply(std::move(reply)));
+  host_.Reply(job.request_id, ReadReply(std::move(reply)));
 }
 
-FetchReply AttachedSession::ClustersOf(FetchJob& job) {
+FetchReply FetchReader::ClustersOf(Job& job) {
   FetchReply reply;
   reply.clusters.reserve(job.clusters.size());
   auto wanted = job.parts.begin();
-  for (const FetchJob::Cluster& source : job.clusters) {
+  for (const Job::Cluster& source : job.clusters) {
     FetchedCluster cluster;
     cluster.cluster = {source.key.head, source.key.cluster_id};
     if (source.part_count == 0 && source.pending.empty()) cluster.outcome = FetchOutcome::kUnknown;
