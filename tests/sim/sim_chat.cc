@@ -1,9 +1,11 @@
 #include "tests/sim/sim_chat.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/rpc/kv_codec.h"
 #include "compute-node/kv_client/loss.h"
+#include "kv-node/layout/rows.h"
 #include "tests/unit/engine/engine_harness.h"
 
 namespace cairn::sim {
@@ -26,6 +28,16 @@ bool SimChat::MayLackRoom() const {
 bool SimChat::is_quiet() const {
   return is_gone_ || (IsAttached() && protocol_->state() == State::kOpen && expected_.empty() &&
                       carried_to_come_ == 0 && checkpoint_ == OpSeq());
+}
+
+std::string SimChat::Describe() const {
+  const int state = protocol_ == nullptr ? -1 : static_cast<int>(protocol_->state());
+  return fmt::format(
+      "session {} (call {}, stream {}, attaching {}, state {}, reads {}, carried {}, checkpoint "
+      "{}, "
+      "over {}, deletes {})",
+      session_.id, calls_, stream_ != nullptr, attaching_, state, expected_.size(),
+      carried_to_come_, checkpoint_, owner_is_over_, deletes_);
 }
 
 // ---- the conversation's life ----
@@ -105,8 +117,9 @@ void SimChat::OnDeleted(const absl::StatusOr<std::monostate>& deleted) {
   if (deleted.ok() || was_gone) {
     is_gone_ = true;
     ++context_.counts["deleted"];
-  } else if (absl::IsNotFound(deleted.status()) && !NoteIfAbandoned() &&
-             !NoteIfOlder(deleted.status())) {
+  } else if (NoteIfOlder(deleted.status())) {
+    return;
+  } else if (absl::IsNotFound(deleted.status()) && !NoteIfAbandoned()) {
     context_.Wrong("session {} is gone before it was deleted", session_.id);
   }
 }
@@ -158,11 +171,20 @@ void SimChat::OnPutBack(const SimStore& store, const SimCopy& copy) {
   saved_ = std::move(shown);
 }
 
+bool SimChat::IsStored() const {
+  const auto& rows = store_->rows[static_cast<std::size_t>(kv::Family::kSessions)];
+  return std::any_of(rows.begin(), rows.end(), [this](const auto& row) {
+    const auto session = kv::DecodeSessionRow(row.second);
+    return session.ok() && session->uid == session_.uid;
+  });
+}
+
 // Whether that is how it learns that it has met an older copy of its store.
 bool SimChat::NoteIfOlder(const absl::Status& status) {
   if (!is_older_) return false;
   ++context_.counts["older store noticed"];
-  is_gone_ = may_be_unknown_ && absl::IsNotFound(status);
+  // Its number may be another's by now.
+  is_gone_ = may_be_unknown_ && !IsStored();
   return is_gone_ || absl::IsDataLoss(status) || absl::IsAborted(status) ||
          absl::IsFailedPrecondition(status);
 }

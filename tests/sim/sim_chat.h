@@ -99,6 +99,8 @@ class SimChat {
   void SealAsStored();
   // Asks for everything that it must show.
   void AskAll();
+  // For people: what it waits for.
+  std::string Describe() const;
 
  private:
   using State = compute::SessionProtocol::State;
@@ -119,6 +121,7 @@ class SimChat {
   void OnSealed(const absl::StatusOr<SealedSegment>& sealed);
   bool NoteIfAbandoned();
   bool NoteIfOlder(const absl::Status& status);
+  bool IsStored() const;
   std::shared_ptr<const kv::Oracle> FirstOracle() const;
   void Attach();
   void OnAttachment(const absl::StatusOr<Attachment>& attachment);

@@ -287,12 +287,21 @@ void SimWorld::EndStore(SimStore& store) {
   };
   // Those that are not made yet would go on being made.
   std::erase_if(chats_, [](const auto& chat) { return chat->store() == nullptr; });
-  if (!Settle(all_quiet)) return context_.Wrong("the conversations do not come back");
+  const auto wait = [&](std::string_view what, const std::function<bool()>& done) {
+    if (Settle(done)) return true;
+    std::string left;
+    for (const auto& chat : chats_) {
+      if (is_here(*chat) && !chat->is_quiet()) left += " " + chat->Describe();
+    }
+    context_.Wrong("the conversations do not {}:{}", what, left);
+    return false;
+  };
+  if (!wait("come back", all_quiet)) return;
   node_.SetHasIoFaults(false);  // whatever failed is heard of by now, and is right again
   for (const auto& chat : chats_) {
     if (is_here(*chat)) chat->AskAll();
   }
-  if (!Settle(all_quiet)) return context_.Wrong("the conversations do not answer");
+  if (!wait("answer", all_quiet)) return;
   for (const auto& chat : chats_) {
     if (is_here(*chat)) chat->Delete();
   }
@@ -300,7 +309,7 @@ void SimWorld::EndStore(SimStore& store) {
     return std::none_of(chats_.begin(), chats_.end(),
                         [&](const auto& chat) { return is_here(*chat); });
   };
-  if (!Settle(all_gone)) return context_.Wrong("the conversations are not deleted");
+  if (!wait("go", all_gone)) return;
   DeleteStrays();
   CheckEmpty(store);
 }
