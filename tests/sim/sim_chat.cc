@@ -148,7 +148,7 @@ void SimChat::Close() {
 }
 
 void SimChat::NoteIn(SimCopy& copy) const {
-  if (!is_gone_) copy.saved[session_.uid] = saved_;
+  if (!is_gone_ && IsStored()) copy.saved[session_.uid] = saved_;
 }
 
 void SimChat::OnPutBack(const SimStore& store, const SimCopy& copy) {

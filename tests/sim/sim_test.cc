@@ -71,7 +71,7 @@ constexpr const char* kReached[] = {"another store refused",
                                     "store checked in use",
                                     "page packed",
                                     "flash full"};
-constexpr std::int64_t kSeedsToReachAll = 50;
+constexpr std::int64_t kSeedsToReachAll = 500;
 
 TEST(SimTest, RandomEventsKeepWhatWasAcknowledgedAndShowNothingElse) {
   const std::int64_t one = FromEnvironment("CAIRN_TEST_SEED", 0);
