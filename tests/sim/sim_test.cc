@@ -2,6 +2,8 @@
 //
 // CAIRN_TEST_SEED=N repeats one seed to the step and shrinks it where it fails; CAIRN_SIM_SEEDS=N
 // says how many are run, CAIRN_SIM_STEPS=N of how many steps.
+#include <malloc.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
@@ -18,15 +20,18 @@ namespace {
 constexpr std::int64_t kSeedsDefault = 60;
 constexpr std::int64_t kStepsDefault = 10000;
 constexpr std::int64_t kSeedsRepeated = 4;
+constexpr int kMappedBytesMin = 32 << 20;
 
 std::int64_t FromEnvironment(const char* name, std::int64_t fallback) {
   const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before any thread
   return text == nullptr ? fallback : std::atoll(text);
 }
 
-// What is made to fail is logged as an error: only of a seed that somebody looks at.
-void Log(bool shows) {
-  ASSERT_TRUE(InitLogging("sim_test", "error", shows ? "" : "/dev/null").ok());
+void Prepare(bool shows_log) {
+  // What is made to fail is logged as an error: only of a seed that somebody looks at.
+  ASSERT_TRUE(InitLogging("sim_test", "error", shows_log ? "" : "/dev/null").ok());
+  // Stores come and go: their memory is not to be mapped anew each time.
+  ASSERT_EQ(mallopt(M_MMAP_THRESHOLD, kMappedBytesMin), 1);
 }
 
 void Explain(std::uint64_t seed, const SimOutcome& outcome, std::int64_t step_count) {
@@ -75,7 +80,7 @@ constexpr std::int64_t kSeedsToReachAll = 500;
 
 TEST(SimTest, RandomEventsKeepWhatWasAcknowledgedAndShowNothingElse) {
   const std::int64_t one = FromEnvironment("CAIRN_TEST_SEED", 0);
-  Log(one != 0);
+  Prepare(/*shows_log=*/one != 0);
   const std::int64_t first = one != 0 ? one : static_cast<std::int64_t>(std::random_device()());
   const std::int64_t count = one != 0 ? 1 : FromEnvironment("CAIRN_SIM_SEEDS", kSeedsDefault);
   const std::int64_t step_count = FromEnvironment("CAIRN_SIM_STEPS", kStepsDefault);
@@ -100,7 +105,7 @@ TEST(SimTest, RandomEventsKeepWhatWasAcknowledgedAndShowNothingElse) {
 
 TEST(SimTest, ASeedIsRepeatedToTheStep) {
   const std::int64_t one = FromEnvironment("CAIRN_TEST_SEED", 0);
-  Log(one != 0);
+  Prepare(/*shows_log=*/one != 0);
   const std::int64_t first = one != 0 ? one : static_cast<std::int64_t>(std::random_device()());
   const std::int64_t step_count = FromEnvironment("CAIRN_SIM_STEPS", kStepsDefault);
   for (std::int64_t seed = first; seed < first + (one != 0 ? 1 : kSeedsRepeated); ++seed) {

@@ -17,7 +17,7 @@ constexpr std::int64_t kRottenPagesMax = 100;
 constexpr int kSettleStepsMax = 200000;
 constexpr std::int64_t kRestPassesMax = 300;
 // Of the steps behind which rows have changed.
-constexpr std::int64_t kCheckOneIn = 64;
+constexpr std::int64_t kCheckOneIn = 256;
 
 std::int64_t PageCountOf(std::uint64_t seed) {
   return seed % 3 == 0 ? kSmallStorePages : kLargeStorePages;
