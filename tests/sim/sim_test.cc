@@ -1,7 +1,8 @@
 // Random events on both tiers, under one scheduler: see sim_world.h.
 //
 // CAIRN_TEST_SEED=N repeats one seed to the step and shrinks it where it fails; CAIRN_SIM_SEEDS=N
-// says how many are run, CAIRN_SIM_STEPS=N of how many steps.
+// says how many are run, CAIRN_SIM_FIRST=N from which on instead of a random one, and
+// CAIRN_SIM_STEPS=N of how many steps.
 #include <malloc.h>
 
 #include <algorithm>
@@ -25,6 +26,10 @@ constexpr int kMappedBytesMin = 32 << 20;
 std::int64_t FromEnvironment(const char* name, std::int64_t fallback) {
   const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before any thread
   return text == nullptr ? fallback : std::atoll(text);
+}
+
+std::int64_t FirstSeed() {
+  return FromEnvironment("CAIRN_SIM_FIRST", static_cast<std::int64_t>(std::random_device()()));
 }
 
 void Prepare(bool shows_log) {
@@ -81,7 +86,7 @@ constexpr std::int64_t kSeedsToReachAll = 500;
 TEST(SimTest, RandomEventsKeepWhatWasAcknowledgedAndShowNothingElse) {
   const std::int64_t one = FromEnvironment("CAIRN_TEST_SEED", 0);
   Prepare(/*shows_log=*/one != 0);
-  const std::int64_t first = one != 0 ? one : static_cast<std::int64_t>(std::random_device()());
+  const std::int64_t first = one != 0 ? one : FirstSeed();
   const std::int64_t count = one != 0 ? 1 : FromEnvironment("CAIRN_SIM_SEEDS", kSeedsDefault);
   const std::int64_t step_count = FromEnvironment("CAIRN_SIM_STEPS", kStepsDefault);
   std::map<std::string, int> counts;
@@ -106,7 +111,7 @@ TEST(SimTest, RandomEventsKeepWhatWasAcknowledgedAndShowNothingElse) {
 TEST(SimTest, ASeedIsRepeatedToTheStep) {
   const std::int64_t one = FromEnvironment("CAIRN_TEST_SEED", 0);
   Prepare(/*shows_log=*/one != 0);
-  const std::int64_t first = one != 0 ? one : static_cast<std::int64_t>(std::random_device()());
+  const std::int64_t first = one != 0 ? one : FirstSeed();
   const std::int64_t step_count = FromEnvironment("CAIRN_SIM_STEPS", kStepsDefault);
   for (std::int64_t seed = first; seed < first + (one != 0 ? 1 : kSeedsRepeated); ++seed) {
     const SimOutcome once = RunSeed(static_cast<std::uint64_t>(seed), step_count);

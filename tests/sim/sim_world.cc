@@ -17,7 +17,7 @@ constexpr std::int64_t kRottenPagesMax = 100;
 constexpr int kSettleStepsMax = 200000;
 constexpr std::int64_t kRestPassesMax = 300;
 // Of the steps behind which rows have changed.
-constexpr std::int64_t kCheckOneIn = 256;
+constexpr std::int64_t kCheckOneIn = 512;
 
 std::int64_t PageCountOf(std::uint64_t seed) {
   return seed % 3 == 0 ? kSmallStorePages : kLargeStorePages;
@@ -201,7 +201,7 @@ void SimWorld::StartNode(SimStore& store) {
   options.defragment = Random(4) != 0;
   options.defragment_idle = std::chrono::milliseconds(Random(6));
   options.device_bytes_per_second = std::int64_t{100} << 20;
-  if (Random(4) == 0) CheckRules(store);
+  if (Random(8) == 0) CheckRules(store);
   const absl::Status started = node_.Start(store, options, now_);
   if (!started.ok()) context_.Wrong("the KV node does not start: {}", Message(started));
   ++context_.counts[&store == &stores_[0] ? "started" : "started with the other store"];
