@@ -267,29 +267,6 @@ bool EngineCore::Stopping() {
   return stopping_ && inbox_.empty();
 }
 
-template <typename T, typename Fn>
-void EngineCore::PostRequest(Callback<T> done, Fn&& fn) {
-  {
-    MutexLock lock(mutex_);
-    if (request_count_ < kInboxMax && !stopping_) {
-      ++request_count_;
-      inbox_.push_back([this, done = std::move(done), fn = std::forward<Fn>(fn)]() mutable {
-        {
-          MutexLock inner(mutex_);
-          --request_count_;
-        }
-        fn(std::move(done));
-      });
-      done = nullptr;
-    }
-  }
-  if (done != nullptr) {
-    done(Unavailable("the KV node's inbox is full or it is stopping: try again"));
-  } else {
-    device_->Wake();
-  }
-}
-
 void EngineCore::PostOperation(SessionId session, Epoch epoch, QueuedOperation operation) {
   // Bounded by kChannelQueueMax for each channel. A std::function must be copyable, an operation is
   // not cheap to copy.

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/mutex.h"
@@ -192,5 +193,28 @@ class EngineCore : public Engine {
   std::int32_t session_count_ = 0;
   std::int64_t dram_peak_bytes_ = 0;
 };
+
+template <typename T, typename Fn>
+void EngineCore::PostRequest(Callback<T> done, Fn&& fn) {
+  {
+    MutexLock lock(mutex_);
+    if (request_count_ < kInboxMax && !stopping_) {
+      ++request_count_;
+      inbox_.push_back([this, done = std::move(done), fn = std::forward<Fn>(fn)]() mutable {
+        {
+          MutexLock inner(mutex_);
+          --request_count_;
+        }
+        fn(std::move(done));
+      });
+      done = nullptr;
+    }
+  }
+  if (done != nullptr) {
+    done(Unavailable("the KV node's inbox is full or it is stopping: try again"));
+  } else {
+    device_->Wake();
+  }
+}
 
 }  // namespace cairn::kv
