@@ -62,6 +62,7 @@ void EngineCore::DeleteIfAbandoned(SessionId session, const Callback<std::monost
         // A checkpoint was committed though it seemed to have failed.
         if (row->lifetime == SessionLifetime::kPermanent) {
           unattached_.erase(session);
+          creations_.Note(row->uid, session);
           return done(std::monostate());
         }
         LogInfo("delete session={} reason=\"it is ephemeral, and nobody is attached\"", session);

@@ -28,7 +28,7 @@ class FetchReader {
   explicit FetchReader(SessionHost& host)
       : host_(host), context_(host.context()), state_(host.state()) {}
 
-  // The layer exists.
+  // Both: answered through the host, now or later. REQUIRES: the layer exists.
   Applied StartFetch(RequestId request_id, const Fetch& op);
   Applied StartFetchIndex(RequestId request_id, const FetchIndex& op);
 
