@@ -59,10 +59,10 @@ absl::StatusOr<std::unique_ptr<compute::RetrievalPolicy>> PolicyMeasure::MakePol
     std::string_view name, const compute::PolicyOptions& options) {
   std::unique_ptr<compute::RetrievalPolicy> policy;
   CAIRN_ASSIGN_OR_RETURN(policy, compute::MakePolicy(name, options));
-  made_ = policy.get();
-  result_.reads_everything = policy->selects_without_queries();
+  keeper_ = &policy->keeper();
+  result_.reads_everything = policy->traits().selects_without_queries;
   result_.entry_bytes = options.layout.EntryBytes(0);
-  if (!options_.follow_clusters || !policy->has_index()) return policy;
+  if (!options_.follow_clusters || policy->paged_index() == nullptr) return policy;
   dynakv_ = dynamic_cast<const compute::DynaKvPolicy*>(policy.get());
   watch_.emplace(config_, ClusterWatch::Options{.selection = options.selection,
                                                 .first_position = first_position_,
@@ -101,7 +101,7 @@ void PolicyMeasure::LayerAttended(const compute::AttentionBatch& batch,
 }
 
 void PolicyMeasure::LookAtIndex(std::int64_t token_count) {
-  compute::PolicyStatistics statistics = made_->statistics();
+  compute::PolicyStatistics statistics = keeper_->statistics();
   const bool is_new = result_.index.empty() || result_.index.back().token_count < token_count;
   if (!statistics.heads.empty() && is_new) {
     result_.index.push_back({token_count, std::move(statistics)});

@@ -22,7 +22,7 @@
 #include "common/base/status.h"
 #include "common/kv/kv_format.h"
 #include "compute-node/retrieval/dynakv_policy.h"
-#include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/policy_registry.h"
 
 namespace cairn::eval {
 
@@ -117,7 +117,7 @@ class PolicyMeasure : public compute::AttentionObserver {
   AttentionRecall recall_;
   std::optional<ClusterWatch> watch_;
   std::vector<ClusterShift> shift_;                 // by (layer, KV head)
-  const compute::RetrievalPolicy* made_ = nullptr;  // the conversation's
+  const compute::ClusterKeeper* keeper_ = nullptr;  // of the conversation's policy
   const compute::DynaKvPolicy* dynakv_ = nullptr;   // if it is one
 };
 

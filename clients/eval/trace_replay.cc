@@ -129,7 +129,7 @@ absl::Status ReplayRun::Open() {
   compute::StoredPolicy nothing;
   nothing.choice = compute::PolicyChoice{measure_.policy(), world_.options.selection}.Normalised();
   CAIRN_ASSIGN_OR_RETURN(policy_, measure_.MakePolicy(nothing.choice.name, PolicyOptionsHere()));
-  const bool learns = policy_->has_index() && world_.rows.prompt_step_count() > 0;
+  const bool learns = policy_->paged_index() != nullptr && world_.rows.prompt_step_count() > 0;
   if (learns && !world_.options.rotary_pairs.has_value()) {
     return InvalidArgument(
         "replay: policy {} learns from the prompt's queries, and a trace does not say which "
@@ -175,7 +175,7 @@ absl::Status ReplayRun::Checkpoint() {
   checkpoint.token_ids_start = saved_count_;
   // A trace has no ids, and nobody reads them.
   checkpoint.token_ids.resize(static_cast<std::size_t>(kv_->token_count() - saved_count_));
-  checkpoint.next_cluster_ids = policy_->NextClusterIds();
+  checkpoint.next_cluster_ids = policy_->keeper().NextClusterIds();
   saved_count_ = kv_->token_count();
   CAIRN_RETURN_IF_ERROR(session_->StartCheckpoint(std::move(checkpoint)));
   CAIRN_RETURN_IF_ERROR(session_->WaitForCheckpoint().status());

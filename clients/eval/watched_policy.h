@@ -6,9 +6,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,102 +21,62 @@ class PolicyWatcher {
   virtual void Split(std::int32_t layer, std::span<const compute::ClusterSplit> splits) = 0;
 };
 
-class WatchedPolicy : public compute::RetrievalPolicy {
+// Only the keeper is one of its own: what selects and what pages its index are the inner policy's.
+class WatchedPolicy : public compute::RetrievalPolicy, private compute::ClusterKeeper {
  public:
   // Borrows `watcher`, which outlives it.
   WatchedPolicy(std::unique_ptr<compute::RetrievalPolicy> inner, PolicyWatcher& watcher)
-      : inner_(std::move(inner)), watcher_(watcher) {}
+      : inner_(std::move(inner)), kept_(inner_->keeper()), watcher_(watcher) {}
 
-  std::string_view name() const override { return inner_->name(); }
-  bool selects_without_queries() const override { return inner_->selects_without_queries(); }
-  bool selects_ahead() const override { return inner_->selects_ahead(); }
-  bool ranks_by_query_sums() const override { return inner_->ranks_by_query_sums(); }
-  bool needs_keys() const override { return inner_->needs_keys(); }
-  bool needs_values() const override { return inner_->needs_values(); }
+  compute::PolicyTraits traits() const override { return inner_->traits(); }
+  const compute::EntrySelector& selector() const override { return inner_->selector(); }
+  compute::ClusterKeeper& keeper() override { return *this; }
+  compute::PagedIndex* paged_index() override { return inner_->paged_index(); }
+
+ private:
   std::int64_t WindowTokens(std::int64_t token_count) const override {
-    return inner_->WindowTokens(token_count);
-  }
-  std::vector<compute::FetchSlice> Select(const compute::SelectionInput& input) const override {
-    return inner_->Select(input);
-  }
-  std::optional<std::vector<Positions>> SelectHeld(
-      const compute::SelectionInput& input) const override {
-    return inner_->SelectHeld(input);
-  }
-  std::vector<std::vector<ClusterId>> Estimate(
-      const compute::SelectionInput& input,
-      std::span<const compute::FetchSlice> plan) const override {
-    return inner_->Estimate(input, plan);
-  }
-  void LoadMeans(std::int32_t layer, std::int32_t head, std::span<const ClusterId> clusters,
-                 compute::KvBlock& block, std::span<float> counts) const override {
-    inner_->LoadMeans(layer, head, clusters, block, counts);
+    return kept_.WindowTokens(token_count);
   }
   compute::StoreActions Store(const compute::LeavingEntries& leaving) override {
-    compute::StoreActions actions = inner_->Store(leaving);
+    compute::StoreActions actions = kept_.Store(leaving);
     watcher_.Stored(leaving.layer, actions);
     return actions;
   }
   std::vector<compute::ClusterSplit> Adapt(
       std::int32_t layer, std::span<const compute::LoadedCluster> clusters) override {
-    std::vector<compute::ClusterSplit> splits = inner_->Adapt(layer, clusters);
-    watcher_.Split(layer, splits);
-    return splits;
-  }
-  std::int64_t memory_bytes() const override { return inner_->memory_bytes(); }
-  std::int64_t ClusterBytes(std::int32_t layer) const override {
-    return inner_->ClusterBytes(layer);
+    return Told(layer, kept_.Adapt(layer, clusters));
   }
   std::vector<compute::ClusterGroup> Regroup(std::int32_t layer) override {
-    return inner_->Regroup(layer);
+    return kept_.Regroup(layer);
   }
   std::vector<compute::ClusterSplit> Recluster(
       std::int32_t layer, std::span<const std::vector<compute::LoadedCluster>> groups,
       ThreadPool& pool) override {
-    std::vector<compute::ClusterSplit> splits = inner_->Recluster(layer, groups, pool);
+    return Told(layer, kept_.Recluster(layer, groups, pool));
+  }
+  std::vector<std::int64_t> NextClusterIds() const override { return kept_.NextClusterIds(); }
+  PutPolicyState SaveState() const override { return kept_.SaveState(); }
+  absl::Status RestoreState(const compute::StoredPolicyState& stored) override {
+    return kept_.RestoreState(stored);
+  }
+  absl::Status RestoreHeld(std::int32_t layer, const compute::HeldEntry& held) override {
+    return kept_.RestoreHeld(layer, held);
+  }
+  absl::Status Rebuild(std::int32_t layer,
+                       std::span<const compute::LoadedCluster> clusters) override {
+    return kept_.Rebuild(layer, clusters);
+  }
+  std::int64_t memory_bytes() const override { return kept_.memory_bytes(); }
+  compute::PolicyStatistics statistics() const override { return kept_.statistics(); }
+
+  std::vector<compute::ClusterSplit> Told(std::int32_t layer,
+                                          std::vector<compute::ClusterSplit> splits) {
     watcher_.Split(layer, splits);
     return splits;
   }
-  compute::PolicyStatistics statistics() const override { return inner_->statistics(); }
-  std::vector<std::int64_t> NextClusterIds() const override { return inner_->NextClusterIds(); }
-  PutPolicyState SaveState() const override { return inner_->SaveState(); }
-  absl::Status RestoreState(const compute::StoredPolicyState& stored) override {
-    return inner_->RestoreState(stored);
-  }
-  bool has_index() const override { return inner_->has_index(); }
-  std::vector<IndexRow> TakeChangedRows(std::int32_t layer) override {
-    return inner_->TakeChangedRows(layer);
-  }
-  void ReturnRows(std::int32_t layer, std::span<const ClusterRef> clusters) override {
-    inner_->ReturnRows(layer, clusters);
-  }
-  absl::Status RestoreIndex(std::int32_t layer, std::span<const IndexRecord> records,
-                            const std::vector<ClusterInfo>* clusters, ThreadPool& pool) override {
-    return inner_->RestoreIndex(layer, records, clusters, pool);
-  }
-  std::int64_t IndexBytes(std::int32_t layer) const override { return inner_->IndexBytes(layer); }
-  bool IndexIsLoaded(std::int32_t layer) const override { return inner_->IndexIsLoaded(layer); }
-  bool StoreReadsIndex(const compute::LeavingEntries& leaving) const override {
-    return inner_->StoreReadsIndex(leaving);
-  }
-  std::int64_t LoadIndex(std::int32_t layer, std::span<const IndexRecords> records,
-                         ThreadPool& pool) override {
-    return inner_->LoadIndex(layer, records, pool);
-  }
-  void FlagUnknown(std::int32_t layer) override { inner_->FlagUnknown(layer); }
-  void UnloadIndex(std::int32_t layer) override { inner_->UnloadIndex(layer); }
-  bool rebuilds_from_keys() const override { return inner_->rebuilds_from_keys(); }
-  absl::Status Rebuild(std::int32_t layer,
-                       std::span<const compute::LoadedCluster> clusters) override {
-    return inner_->Rebuild(layer, clusters);
-  }
-  std::int64_t kept_key_bytes() const override { return inner_->kept_key_bytes(); }
-  absl::Status RestoreHeld(std::int32_t layer, const compute::HeldEntry& held) override {
-    return inner_->RestoreHeld(layer, held);
-  }
 
- private:
   const std::unique_ptr<compute::RetrievalPolicy> inner_;
+  compute::ClusterKeeper& kept_;
   PolicyWatcher& watcher_;
 };
 

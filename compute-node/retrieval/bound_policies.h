@@ -13,7 +13,8 @@ namespace cairn::compute {
 // Sinks", 2023). The others stay on flash, where a prompt reads them.
 class StreamingPolicy : public PagePolicy {
  public:
-  explicit StreamingPolicy(const PolicyOptions& options) : PagePolicy("streaming", options) {}
+  explicit StreamingPolicy(const PolicyOptions& options)
+      : PagePolicy({.name = "streaming"}, options) {}
 
  protected:
   std::vector<std::int64_t> Choose(const SelectionInput& input, std::int32_t head,
@@ -23,7 +24,7 @@ class StreamingPolicy : public PagePolicy {
 // Random pages, other ones for every layer, head and step; the last of them in part.
 class RandomPolicy : public PagePolicy {
  public:
-  explicit RandomPolicy(const PolicyOptions& options) : PagePolicy("random", options) {}
+  explicit RandomPolicy(const PolicyOptions& options) : PagePolicy({.name = "random"}, options) {}
 
  protected:
   std::vector<std::int64_t> Choose(const SelectionInput& input, std::int32_t head,

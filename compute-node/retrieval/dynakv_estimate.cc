@@ -13,7 +13,7 @@ namespace cairn::compute {
 
 std::vector<std::vector<ClusterId>> DynaKvPolicy::Estimate(const SelectionInput& input,
                                                            std::span<const FetchSlice> plan) const {
-  if (!needs_values() || input.token_count > 1) return {};
+  if (!traits().needs_values || input.token_count > 1) return {};
   std::vector<std::vector<ClusterId>> read(static_cast<std::size_t>(options_.layout.head_count));
   for (const FetchSlice& slice : plan) {
     for (const PlannedCluster& planned : slice.clusters) {

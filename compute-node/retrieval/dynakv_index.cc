@@ -123,7 +123,7 @@ absl::Status DynaKvPolicy::RestoreIndex(std::int32_t layer, std::span<const Inde
     const std::span<const IndexRecord> of_head(first, last);
     index.Clear();
     // Codes of rows that hold all of a cluster come again when they are needed.
-    if (clusters == nullptr && !needs_values()) index.Unload();
+    if (clusters == nullptr && !traits().needs_values) index.Unload();
     index.Reserve(of_head.size() + of_head.size() / kSpareShare);
     statuses[static_cast<std::size_t>(at)] = clusters == nullptr
                                                  ? AddRecords(of_head, index)
@@ -138,7 +138,7 @@ std::int64_t DynaKvPolicy::ClusterBytes(std::int32_t layer) const {
   for (const Head& head : HeadsOf(layer)) {
     bytes += head.index.cluster_count() * (kClusterOverheadBytes + dim() / 2);
     // What means are attended by stays: UnloadIndex is not called.
-    if (needs_values()) bytes += head.index.code_bytes();
+    if (traits().needs_values) bytes += head.index.code_bytes();
   }
   return bytes;
 }

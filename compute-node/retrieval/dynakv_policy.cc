@@ -83,7 +83,13 @@ HeadStatistics DynaKvPolicy::Head::Statistics() const {
 }
 
 DynaKvPolicy::DynaKvPolicy(const PolicyOptions& options, std::int64_t region_entries)
-    : options_(options), region_entries_(region_entries) {
+    : BasicPolicy({.name = "dynakv",
+                   .selects_ahead = options.selection.select_ahead,
+                   .ranks_by_query_sums = true,
+                   .needs_keys = true,
+                   .needs_values = options.selection.estimate_percent > 0}),
+      options_(options),
+      region_entries_(region_entries) {
   Clear();
 }
 
@@ -94,7 +100,7 @@ void DynaKvPolicy::Clear() {
   heads_.clear();
   heads_.reserve(count);
   while (heads_.size() < count) {
-    heads_.emplace_back(layout.head_dim, options_.rotary_pairs, needs_values());
+    heads_.emplace_back(layout.head_dim, options_.rotary_pairs, traits().needs_values);
   }
 }
 

@@ -26,7 +26,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "compute-node/retrieval/cluster_index.h"
@@ -55,17 +54,12 @@ inline constexpr std::int64_t kRegionEntries = 16384;
 // The first tokens of each head.
 inline constexpr ClusterId kSinkCluster{1};
 
-class DynaKvPolicy : public RetrievalPolicy {
+class DynaKvPolicy : public BasicPolicy, public PagedIndex {
  public:
   // REQUIRES: options.Validate() is OK.
   explicit DynaKvPolicy(const PolicyOptions& options, std::int64_t region_entries = kRegionEntries);
 
-  std::string_view name() const override { return "dynakv"; }
-  bool selects_without_queries() const override { return false; }
-  bool ranks_by_query_sums() const override { return true; }
-  bool selects_ahead() const override { return options_.selection.select_ahead; }
-  bool needs_keys() const override { return true; }
-  bool needs_values() const override { return options_.selection.estimate_percent > 0; }
+  PagedIndex* paged_index() final { return this; }
   std::int64_t WindowTokens(std::int64_t token_count) const override;
   std::vector<FetchSlice> Select(const SelectionInput& input) const override;
   std::vector<std::vector<ClusterId>> Estimate(const SelectionInput& input,
@@ -86,7 +80,6 @@ class DynaKvPolicy : public RetrievalPolicy {
   // Of what SaveState gives.
   std::int64_t state_bytes() const;
   absl::Status RestoreState(const StoredPolicyState& stored) override;
-  bool has_index() const override { return true; }
   std::vector<IndexRow> TakeChangedRows(std::int32_t layer) override;
   void ReturnRows(std::int32_t layer, std::span<const ClusterRef> clusters) override;
   absl::Status RestoreIndex(std::int32_t layer, std::span<const IndexRecord> records,

@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/entry_selector.h"
+#include "compute-node/retrieval/policy_options.h"
 
 namespace cairn::compute {
 

@@ -25,9 +25,10 @@ std::int64_t FullClusterEntries(const PolicyOptions& options) {
 
 }  // namespace
 
-FullPolicy::FullPolicy(const PolicyOptions& options)
-    : options_(options),
-      clusters_({.policy = "full",
+FullPolicy::FullPolicy(const PolicyTraits& traits, const PolicyOptions& options)
+    : BasicPolicy(traits),
+      options_(options),
+      clusters_({.policy = traits.name,
                  .layout = options.layout,
                  .cluster_entries = FullClusterEntries(options),
                  .cluster_entries_min = kFullClusterEntriesMin,
@@ -61,7 +62,7 @@ absl::Status FullPolicy::RestoreState(const StoredPolicyState& stored) {
   const bool is_mine =
       numbers.has_value() && (numbers->size() == 1 ? stored.version == kFullStateVersion
                                                    : stored.version == kFullRangesStateVersion);
-  if (!is_mine) return ForeignState(name(), stored);
+  if (!is_mine) return ForeignState(traits().name, stored);
   return clusters_.Restore(stored, *numbers);
 }
 

@@ -3,7 +3,6 @@
 // cluster is one sequential read, and a plan is a list of neighbours.
 #pragma once
 
-#include <string_view>
 #include <vector>
 
 #include "compute-node/retrieval/policy.h"
@@ -14,13 +13,12 @@ namespace cairn::compute {
 inline constexpr std::int64_t kFullClusterEntriesMax = 256;
 inline constexpr std::int64_t kFullClusterEntriesMin = 8;
 
-class FullPolicy : public RetrievalPolicy {
+class FullPolicy : public BasicPolicy {
  public:
   // REQUIRES: options.Validate() is OK.
-  explicit FullPolicy(const PolicyOptions& options);
+  explicit FullPolicy(const PolicyOptions& options)
+      : FullPolicy({.name = "full", .selects_without_queries = true}, options) {}
 
-  std::string_view name() const override { return "full"; }
-  bool selects_without_queries() const override { return true; }
   std::vector<FetchSlice> Select(const SelectionInput& input) const override;
   StoreActions Store(const LeavingEntries& leaving) override;
   std::vector<std::int64_t> NextClusterIds() const override { return clusters_.NextClusterIds(); }
@@ -28,6 +26,10 @@ class FullPolicy : public RetrievalPolicy {
   absl::Status RestoreState(const StoredPolicyState& stored) override;
 
   std::int64_t cluster_entries() const { return clusters_.cluster_entries(); }
+
+ protected:
+  // One that keeps entries like it.
+  FullPolicy(const PolicyTraits& traits, const PolicyOptions& options);
 
  private:
   const PolicyOptions options_;

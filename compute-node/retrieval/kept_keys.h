@@ -1,6 +1,6 @@
 // KeptKeys are the keys of all entries that have left the window, as floats in memory: what a
 // policy that scores single tokens needs and a small memory does not have. Policies that keep them
-// are compared for what they choose; their keys are reported (kept_key_bytes()) and not charged.
+// are compared for what they choose: their keys are not charged.
 //
 // Keys are finite: what is not (a format that could not hold a number) counts as zero.
 //
@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/cluster_keeper.h"
 
 namespace cairn::compute {
 
@@ -22,7 +22,7 @@ class KeptKeys {
   void Clear();
   void ClearLayer(std::int32_t layer);
   void Append(const LeavingEntries& leaving);
-  // As RetrievalPolicy::Rebuild, of clusters in sequence order. DATA_LOSS unless each head has the
+  // As ClusterKeeper::Rebuild, of clusters in sequence order. DATA_LOSS unless each head has the
   // same positions, all from 0 on.
   absl::Status Rebuild(std::int32_t layer, std::span<const LoadedCluster> clusters);
 

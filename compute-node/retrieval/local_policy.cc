@@ -15,7 +15,8 @@
 namespace cairn::compute {
 namespace {
 
-constexpr std::int32_t kLocalStateVersion = 1;
+// Nothing but the ids of clusters. (Version 1 had a selection.)
+constexpr std::int32_t kLocalStateVersion = 2;
 constexpr int kLocalRounds = 20;
 // Of ids from disk: those that follow cannot overflow.
 constexpr std::int64_t kStoredIdMax = std::int64_t{1} << 48;
@@ -31,12 +32,16 @@ void AppendFiniteKeys(std::span<const float> from, std::vector<float>& to) {
 
 }  // namespace
 
-LocalPolicy::LocalPolicy(const Variant& variant, const PolicyOptions& options)
-    : variant_(variant),
+LocalPolicy::LocalPolicy(std::string_view name, std::int64_t cluster_entries,
+                         const PolicyOptions& options)
+    : BasicPolicy({.name = name,
+                   .ranks_by_query_sums = true,
+                   .needs_keys = true,
+                   .rebuilds_from_keys = true}),
       options_(options),
+      cluster_entries_(cluster_entries),
       cluster_entries_max_(
-          std::max(variant.cluster_entries, options.part_bytes_max / options.layout.EntryBytes(0))),
-      budget_(options.selection, variant.grows),
+          std::max(cluster_entries, options.part_bytes_max / options.layout.EntryBytes(0))),
       heads_(static_cast<std::size_t>(std::int64_t{options.layout.layer_count} *
                                       options.layout.head_count)) {}
 
@@ -59,8 +64,8 @@ std::optional<std::vector<Positions>> LocalPolicy::SelectHeld(const SelectionInp
 }
 
 std::vector<LocalPolicy::Selection> LocalPolicy::SelectAll(const SelectionInput& input) const {
-  const std::int64_t budget =
-      StoredBudget(input, budget_.StepTokens(input.first_position + input.token_count));
+  const std::int64_t budget = StoredBudget(
+      input, SelectedTokens(options_.selection, input.first_position + input.token_count));
   std::vector<Selection> selections(static_cast<std::size_t>(options_.layout.head_count));
   ForEachHead(input.pool, options_.layout.head_count, [&](std::int32_t head) {
     selections[static_cast<std::size_t>(head)] = SelectHead(input, head, budget);
@@ -121,7 +126,6 @@ void LocalPolicy::TakeBest(const SelectionInput& input, std::int32_t head, std::
 }
 
 StoreActions LocalPolicy::Store(const LeavingEntries& leaving) {
-  budget_.Note(leaving);
   const std::int64_t dim = options_.layout.head_dim;
   const std::int64_t end = leaving.first_position + leaving.token_count;
   CAIRN_CHECK_EQ(std::ssize(leaving.keys), leaving.token_count * dim * options_.layout.head_count);
@@ -198,7 +202,7 @@ void LocalPolicy::MakeClusters(std::int32_t layer, const Positions& positions,
   const std::vector<std::span<const float>> problems(keys.begin(), keys.end());
   const std::vector<PointClusters> made =
       KMeans(*pool, problems, options_.layout.head_dim,
-             {.target_entries = variant_.cluster_entries,
+             {.target_entries = cluster_entries_,
               .entries_max = cluster_entries_max_,
               .rounds = kLocalRounds,
               .seed = SplitMix({options_.selection.seed, static_cast<std::uint64_t>(layer),
@@ -260,21 +264,17 @@ std::vector<std::int64_t> LocalPolicy::NextClusterIds() const {
 }
 
 PutPolicyState LocalPolicy::SaveState() const {
-  return {.version = kLocalStateVersion, .state = PackNumbers(budget_.Numbers())};
+  return {.version = kLocalStateVersion, .state = {}};
 }
 
 absl::Status LocalPolicy::RestoreState(const StoredPolicyState& stored) {
-  budget_.Clear();
   std::fill(heads_.begin(), heads_.end(), Head());
   if (stored.version == 0 && stored.next_cluster_ids.empty()) return absl::OkStatus();
   CAIRN_RETURN_IF_ERROR(CheckNextClusterIds(options_.layout, stored));
-  const std::optional<std::vector<std::int64_t>> numbers =
-      UnpackNumbers(stored.state, StepBudget::kNumbers, StepBudget::kNumbers);
   const auto in_range = [](std::int64_t id) { return id >= 1 && id <= kStoredIdMax; };
-  if (stored.version != kLocalStateVersion || !numbers.has_value() ||
-      !budget_.Restore(*numbers, stored.token_count) ||
+  if (stored.version != kLocalStateVersion || !stored.state.empty() ||
       !std::all_of(stored.next_cluster_ids.begin(), stored.next_cluster_ids.end(), in_range)) {
-    return ForeignState(name(), stored);
+    return ForeignState(traits().name, stored);
   }
   const std::size_t head_count = static_cast<std::size_t>(options_.layout.head_count);
   for (std::size_t i = 0; i < heads_.size(); ++i) {
@@ -287,7 +287,7 @@ absl::Status LocalPolicy::RestoreState(const StoredPolicyState& stored) {
 absl::Status LocalPolicy::RestoreHeld(std::int32_t layer, const HeldEntry& held) {
   if (held.cluster.cluster_id == kWaitingBuffer) return absl::OkStatus();
   return DataLoss("layer {} head {}: position {} waits for cluster {}, which policy {} never asks",
-                  layer, held.cluster.head, held.position, held.cluster.cluster_id, name());
+                  layer, held.cluster.head, held.position, held.cluster.cluster_id, traits().name);
 }
 
 absl::Status LocalPolicy::Rebuild(std::int32_t layer, std::span<const LoadedCluster> clusters) {
@@ -315,7 +315,7 @@ absl::Status LocalPolicy::RebuildOne(std::int32_t layer, const LoadedCluster& lo
       !(of_sinks && HeadAt(layer, head).sinks.has_value());
   if (!fits) {
     return DataLoss("layer {} head {} cluster {}: {} entries, {} of them stored, are none of {}'s",
-                    layer, head, id, positions.count(), loaded.stored_count, name());
+                    layer, head, id, positions.count(), loaded.stored_count, traits().name);
   }
   Head& of_head = HeadAt(layer, head);
   if (id == kWaitingBuffer) {

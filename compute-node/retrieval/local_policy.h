@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "compute-node/retrieval/policy.h"
-#include "compute-node/retrieval/step_budget.h"
 
 namespace cairn::compute {
 
@@ -30,24 +29,14 @@ inline constexpr std::int64_t kLocalBatchEntries = 320;
 // cluster gets.
 inline constexpr ClusterId kWaitingBuffer{1};
 
-class LocalPolicy : public RetrievalPolicy {
+class LocalPolicy : public BasicPolicy {
  public:
-  struct Variant {
-    std::string_view name;  // a literal
-    // On average.
-    std::int64_t cluster_entries = 0;
-    StepBudget::Grows grows = StepBudget::Grows::kWithContext;
-  };
-  // REQUIRES: options.Validate() is OK.
-  LocalPolicy(const Variant& variant, const PolicyOptions& options);
+  // `name` is a literal; clusters have `cluster_entries` on average. REQUIRES: options.Validate()
+  // is OK.
+  LocalPolicy(std::string_view name, std::int64_t cluster_entries, const PolicyOptions& options);
 
-  std::string_view name() const override { return variant_.name; }
-  bool selects_without_queries() const override { return false; }
-  bool ranks_by_query_sums() const override { return true; }
-  bool needs_keys() const override { return true; }
-  bool rebuilds_from_keys() const override { return true; }
   std::int64_t WindowTokens(std::int64_t token_count) const override {
-    return budget_.WindowTokens(token_count);
+    return SparseWindowTokens(options_.selection, token_count);
   }
   std::vector<FetchSlice> Select(const SelectionInput& input) const override;
   std::optional<std::vector<Positions>> SelectHeld(const SelectionInput& input) const override;
@@ -102,10 +91,9 @@ class LocalPolicy : public RetrievalPolicy {
   void AddCluster(Head& head, Cluster cluster, std::span<const float> keys) const;
   absl::Status RebuildOne(std::int32_t layer, const LoadedCluster& loaded);
 
-  const Variant variant_;
   const PolicyOptions options_;
+  const std::int64_t cluster_entries_;
   const std::int64_t cluster_entries_max_;
-  StepBudget budget_;
   std::vector<Head> heads_;  // by (layer, head)
 };
 

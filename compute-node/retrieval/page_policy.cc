@@ -20,10 +20,10 @@ std::int64_t PageEntries(const EntryLayout& layout) {
 
 }  // namespace
 
-PagePolicy::PagePolicy(std::string_view name, const PolicyOptions& options)
-    : name_(name),
+PagePolicy::PagePolicy(const PolicyTraits& traits, const PolicyOptions& options)
+    : BasicPolicy(traits),
       options_(options),
-      clusters_({.policy = name,
+      clusters_({.policy = traits.name,
                  .layout = options.layout,
                  .cluster_entries = PageEntries(options.layout),
                  .cluster_entries_min = 1,
@@ -33,14 +33,10 @@ std::int64_t PagePolicy::WindowTokens(std::int64_t token_count) const {
   return SparseWindowTokens(options_.selection, token_count);
 }
 
-std::int64_t PagePolicy::StepTokens(std::int64_t token_count) const {
-  return SelectedTokens(options_.selection, token_count);
-}
-
 std::vector<FetchSlice> PagePolicy::Select(const SelectionInput& input) const {
   const std::int64_t stored = input.stored_token_count;
-  const std::int64_t budget =
-      StoredBudget(input, StepTokens(input.first_position + input.token_count));
+  const std::int64_t budget = StoredBudget(
+      input, SelectedTokens(options_.selection, input.first_position + input.token_count));
   std::vector<FetchSlice> plan;
   if (budget == stored) {
     for (std::int64_t page = 0; page * page_entries() < stored; ++page) {
@@ -101,7 +97,7 @@ absl::Status PagePolicy::RestoreState(const StoredPolicyState& stored) {
   const std::optional<std::vector<std::int64_t>> numbers =
       UnpackNumbers(stored.state, 1, SequenceClusters::kNumbersMax);
   if (stored.version != kPageStateVersion || !numbers.has_value()) {
-    return ForeignState(name(), stored);
+    return ForeignState(traits().name, stored);
   }
   return clusters_.Restore(stored, *numbers);
 }

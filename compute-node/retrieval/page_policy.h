@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "compute-node/retrieval/policy.h"
@@ -21,12 +20,8 @@ namespace cairn::compute {
 inline constexpr std::int64_t kPageBytes = 4096;
 inline constexpr std::int64_t kPageEntriesMax = 64;
 
-class PagePolicy : public RetrievalPolicy {
+class PagePolicy : public BasicPolicy {
  public:
-  std::string_view name() const final { return name_; }
-  // Also where queries are not looked at: the entries of a policy that says yes are attended in
-  // the blocks of a policy that reads everything.
-  bool selects_without_queries() const final { return false; }
   std::int64_t WindowTokens(std::int64_t token_count) const override;
   std::vector<FetchSlice> Select(const SelectionInput& input) const final;
   StoreActions Store(const LeavingEntries& leaving) final;
@@ -37,8 +32,10 @@ class PagePolicy : public RetrievalPolicy {
   std::int64_t page_entries() const { return clusters_.cluster_entries(); }
 
  protected:
-  // `name` is a literal. REQUIRES: options.Validate() is OK.
-  PagePolicy(std::string_view name, const PolicyOptions& options);
+  // REQUIRES: options.Validate() is OK. `traits` never say that it selects without queries, also
+  // where it does not look at them: entries would be attended in the blocks of a policy that reads
+  // everything.
+  PagePolicy(const PolicyTraits& traits, const PolicyOptions& options);
 
   const PolicyOptions& options() const { return options_; }
   SequenceClusters& clusters() { return clusters_; }
@@ -48,8 +45,6 @@ class PagePolicy : public RetrievalPolicy {
   // REQUIRES: there are more than `count`.
   virtual std::vector<std::int64_t> Choose(const SelectionInput& input, std::int32_t head,
                                            std::int64_t count) const = 0;
-  // What a step of a conversation of so many tokens attends for each head.
-  virtual std::int64_t StepTokens(std::int64_t token_count) const;
   // Entries that leave the window, before they are stored.
   virtual void Keep(const LeavingEntries& leaving) { static_cast<void>(leaving); }
 
@@ -57,7 +52,6 @@ class PagePolicy : public RetrievalPolicy {
   std::vector<PlannedCluster> PagesOf(const SelectionInput& input, std::int32_t head,
                                       std::int64_t budget) const;
 
-  const std::string_view name_;
   const PolicyOptions options_;
   SequenceClusters clusters_;
 };

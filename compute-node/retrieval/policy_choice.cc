@@ -4,16 +4,16 @@
 #include <cstring>
 #include <utility>
 
-#include <fmt/ranges.h>
-
 #include "common/base/check.h"
-#include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/policy_registry.h"
 
 namespace cairn::compute {
 namespace {
 
-// The policy that may select ahead.
-constexpr std::string_view kAheadName = "dynakv";
+bool MaySelectAhead(std::string_view name) {
+  const PolicyKind* kind = FindPolicyKind(name);
+  return kind != nullptr && kind->may_select_ahead;
+}
 
 template <typename Number>
 void AppendNumber(std::string& out, Number number) {
@@ -63,17 +63,22 @@ std::int32_t WrappedVersion(const SelectionOptions& selection) {
 
 }  // namespace
 
+// Of one that nobody knows, a stored one, the options count.
+bool PolicyChoice::selects() const {
+  const PolicyKind* kind = FindPolicyKind(name);
+  return kind == nullptr || !kind->attends_everything;
+}
+
 absl::Status PolicyChoice::Validate() const {
-  const std::span<const std::string_view> names = PolicyNames();
-  if (std::find(names.begin(), names.end(), name) == names.end()) {
-    return InvalidArgument("policy is '{}': it must be one of {}", name, fmt::join(names, ", "));
+  if (FindPolicyKind(name) == nullptr) {
+    return InvalidArgument("policy is '{}': it must be one of {}", name, PolicyNames());
   }
   return selection.Validate();
 }
 
 PolicyChoice PolicyChoice::Normalised() const {
   PolicyChoice normalised = *this;
-  if (name != kAheadName) normalised.selection.select_ahead = false;
+  if (!MaySelectAhead(name)) normalised.selection.select_ahead = false;
   return normalised;
 }
 
@@ -121,7 +126,7 @@ std::string Describe(const PolicyChoice& choice, const PolicyChoice& other) {
   add("seed", a.seed, b.seed);
   add("estimate_percent", static_cast<float>(a.estimate_percent),
       static_cast<float>(b.estimate_percent));
-  if (choice.name == kAheadName) add("select_ahead", a.select_ahead, b.select_ahead);
+  if (MaySelectAhead(choice.name)) add("select_ahead", a.select_ahead, b.select_ahead);
   return text;
 }
 

@@ -36,12 +36,13 @@ struct PolicyChoice {
   SelectionOptions selection;
 
   // Whether a token attends less than everything.
-  bool selects() const { return name != "full"; }
-  // INVALID_ARGUMENT for a name that MakePolicy does not know, or what SelectionOptions says.
+  bool selects() const;
+  // INVALID_ARGUMENT for a name that no PolicyKind has, or what SelectionOptions says.
   absl::Status Validate() const;
   // Without select_ahead where the policy has no use for it: none is stored then.
   PolicyChoice Normalised() const;
-  // The policy `full` has no use for the options, and none are stored for it: they do not count.
+  // A policy that attends everything has no use for the options, and none are stored for it: they
+  // do not count.
   friend bool operator==(const PolicyChoice& a, const PolicyChoice& b) {
     return a.name == b.name &&
            (!a.selects() || a.Normalised().selection == b.Normalised().selection);

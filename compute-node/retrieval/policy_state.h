@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/cluster_keeper.h"
 
 namespace cairn::compute {
 

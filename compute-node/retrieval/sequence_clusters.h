@@ -6,7 +6,7 @@
 // on above them.
 //
 // Units:      entries of one head; R is cluster_entries().
-// Threading:  as RetrievalPolicy.
+// Threading:  as ClusterKeeper.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/cluster_keeper.h"
+#include "compute-node/retrieval/entry_selector.h"
 
 namespace cairn::compute {
 
@@ -37,7 +38,7 @@ class SequenceClusters {
   // The whole of a head's cluster `index`, as far as it is below `stored_token_count`.
   PlannedCluster Plan(std::int32_t head, std::int64_t index, std::int64_t stored_token_count) const;
   std::vector<Assignment> Store(const LeavingEntries& leaving);
-  // As RetrievalPolicy answers it.
+  // As ClusterKeeper answers it.
   std::vector<std::int64_t> NextClusterIds() const;
 
   // What a state has of it: cluster_entries() and, behind a fork, ranges of ids.

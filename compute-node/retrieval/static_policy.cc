@@ -10,22 +10,15 @@
 namespace cairn::compute {
 namespace {
 
-constexpr std::int32_t kStaticStateVersion = 1;
-// The trained count and those of the budget; those of the clusters follow.
-constexpr std::int64_t kStaticNumbers = 1 + StepBudget::kNumbers;
+// The trained count, and the numbers of the clusters. (Version 1 had a selection between them.)
+constexpr std::int32_t kStaticStateVersion = 2;
 
 }  // namespace
 
-StaticPolicy::StaticPolicy(std::string_view name, StepBudget::Grows grows,
-                           const PolicyOptions& options)
-    : PagePolicy(name, options),
-      budget_(options.selection, grows),
+StaticPolicy::StaticPolicy(const PolicyOptions& options)
+    : PagePolicy({.name = "static-cluster", .needs_keys = true, .rebuilds_from_keys = true},
+                 options),
       codes_(options.layout, options.selection.seed) {}
-
-void StaticPolicy::Keep(const LeavingEntries& leaving) {
-  budget_.Note(leaving);
-  codes_.Append(leaving);
-}
 
 std::vector<std::int64_t> StaticPolicy::Choose(const SelectionInput& input, std::int32_t head,
                                                std::int64_t count) const {
@@ -51,7 +44,6 @@ std::vector<std::int64_t> StaticPolicy::Choose(const SelectionInput& input, std:
 PutPolicyState StaticPolicy::SaveState() const {
   // All layers are trained in the same pass, and states are saved between two.
   std::vector<std::int64_t> numbers = {codes_.trained_count(0)};
-  for (const std::int64_t number : budget_.Numbers()) numbers.push_back(number);
   for (const std::int64_t number : clusters().Numbers()) numbers.push_back(number);
   return {.version = kStaticStateVersion, .state = PackNumbers(numbers)};
 }
@@ -59,28 +51,24 @@ PutPolicyState StaticPolicy::SaveState() const {
 absl::Status StaticPolicy::RestoreState(const StoredPolicyState& stored) {
   codes_.Clear();
   clusters().Clear();
-  budget_.Clear();
   stored_trained_count_ = 0;
   if (stored.version == 0 && stored.next_cluster_ids.empty()) return absl::OkStatus();
   return ReadState(stored);
 }
 
 absl::Status StaticPolicy::ReadState(const StoredPolicyState& stored) {
-  const std::optional<std::vector<std::int64_t>> numbers = UnpackNumbers(
-      stored.state, kStaticNumbers + 1, kStaticNumbers + SequenceClusters::kNumbersMax);
+  const std::optional<std::vector<std::int64_t>> numbers =
+      UnpackNumbers(stored.state, 2, 1 + SequenceClusters::kNumbersMax);
   if (stored.version != kStaticStateVersion || !numbers.has_value()) {
-    return ForeignState(name(), stored);
+    return ForeignState(traits().name, stored);
   }
   const std::span<const std::int64_t> all = *numbers;
   const std::int64_t trained = all[0];
   if (trained != 0 && (trained < kTrainingKeysMin || trained > kPositionMax)) {
-    return ForeignState(name(), stored);
-  }
-  if (!budget_.Restore(all.subspan(1, StepBudget::kNumbers), stored.token_count)) {
-    return ForeignState(name(), stored);
+    return ForeignState(traits().name, stored);
   }
   stored_trained_count_ = trained;
-  return clusters().Restore(stored, all.subspan(static_cast<std::size_t>(kStaticNumbers)));
+  return clusters().Restore(stored, all.subspan(1));
 }
 
 }  // namespace cairn::compute

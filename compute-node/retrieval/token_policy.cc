@@ -9,7 +9,13 @@
 namespace cairn::compute {
 
 TokenPolicy::TokenPolicy(std::string_view name, Score score, const PolicyOptions& options)
-    : PagePolicy(name, options), score_(score), keys_(options.layout) {}
+    : PagePolicy({.name = name,
+                  .ranks_by_query_sums = score == Score::kQuerySum,
+                  .needs_keys = true,
+                  .rebuilds_from_keys = true},
+                 options),
+      score_(score),
+      keys_(options.layout) {}
 
 absl::Status TokenPolicy::RestoreState(const StoredPolicyState& stored) {
   keys_.Clear();

@@ -23,10 +23,6 @@ class TokenPolicy : public PagePolicy {
   // `name` is a literal.
   TokenPolicy(std::string_view name, Score score, const PolicyOptions& options);
 
-  bool ranks_by_query_sums() const override { return score_ == Score::kQuerySum; }
-  bool needs_keys() const override { return true; }
-  bool rebuilds_from_keys() const override { return true; }
-  std::int64_t kept_key_bytes() const override { return keys_.size_bytes(); }
   absl::Status RestoreState(const StoredPolicyState& stored) override;
   absl::Status Rebuild(std::int32_t layer, std::span<const LoadedCluster> clusters) override {
     return keys_.Rebuild(layer, clusters);

@@ -99,8 +99,8 @@ void BlockAttention::AttendAll(std::span<const EntryRun> runs) {
   });
 }
 
-void BlockAttention::AttendMeans(const RetrievalPolicy& policy, std::int32_t layer,
-                                 std::span<const std::vector<ClusterId>> clusters) {
+void BlockAttention::AttendMeans(std::span<const std::vector<ClusterId>> clusters,
+                                 const LoadMeansOf& load) {
   CAIRN_CHECK_EQ(batch_->token_count, 1);
   const std::int64_t tasks = config_.kv_head_count * head_splits_;
   pool_.ParallelFor(tasks, [&](std::int64_t index) {
@@ -114,7 +114,7 @@ void BlockAttention::AttendMeans(const RetrievalPolicy& policy, std::int32_t lay
       const std::size_t count =
           std::min<std::size_t>(kAttentionBlockEntries, of_head.size() - first);
       const std::span<float> of_block = std::span(biases).first(count);
-      policy.LoadMeans(layer, task.kv_head, of_head.subspan(first, count), block, of_block);
+      load(task.kv_head, of_head.subspan(first, count), block, of_block);
       for (float& bias : of_block) bias = std::log(bias);
       cairn::compute::AttendMeans(block, of_block, scale_, rows,
                                   scratch_->Rows(task.first_head, task.head_count));

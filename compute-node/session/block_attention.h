@@ -9,18 +9,25 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
 #include "common/kv/kv_format.h"
+#include "common/kv/messages.h"
+#include "compute-node/kernels/attention.h"
 #include "compute-node/kernels/thread_pool.h"
 #include "compute-node/model/config.h"
 #include "compute-node/model/forward.h"
-#include "compute-node/retrieval/policy.h"
 #include "compute-node/session/attention_scratch.h"
 #include "compute-node/session/entry_run.h"
 
 namespace cairn::compute {
+
+// Loads the means of so many clusters of a KV head as one block, and how many entries each stands
+// for. Called from the pool's threads.
+using LoadMeansOf = std::function<void(std::int32_t kv_head, std::span<const ClusterId> clusters,
+                                       KvBlock& block, std::span<float> counts)>;
 
 class BlockAttention {
  public:
@@ -32,8 +39,7 @@ class BlockAttention {
   // All entries are visible to all rows. Several runs of one head are attended in their order.
   void AttendAll(std::span<const EntryRun> runs);
   // Clusters by their means, `clusters` for each KV head, visible to the batch's only token.
-  void AttendMeans(const RetrievalPolicy& policy, std::int32_t layer,
-                   std::span<const std::vector<ClusterId>> clusters);
+  void AttendMeans(std::span<const std::vector<ClusterId>> clusters, const LoadMeansOf& load);
   // One run for each head; its entry i has position first_position + i and is visible to rows from
   // that position on. Calls the batch's `between` from time to time.
   void AttendCausal(std::span<const EntryRun> runs, std::int64_t first_position);

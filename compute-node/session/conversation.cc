@@ -377,7 +377,7 @@ absl::Status Conversation::StartCheckpoint(const StopSignal& stop, Sealing seali
   checkpoint.token_ids_start = saved_count_;
   checkpoint.token_ids = std::exchange(unsaved_tokens_, {});
   checkpoint.random_state = random_state_;
-  checkpoint.next_cluster_ids = policy_->NextClusterIds();
+  checkpoint.next_cluster_ids = policy_->keeper().NextClusterIds();
   saved_count_ = token_count();
   CAIRN_RETURN_IF_ERROR(session_->StartCheckpoint(std::move(checkpoint)));
   checkpoint_sent_ = true;

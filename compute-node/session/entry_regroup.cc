@@ -45,8 +45,7 @@ absl::StatusOr<std::vector<LoadedCluster>> EntryStore::Load(
       LoadedCluster cluster{.cluster = clusters[i]};
       for (const Span& span : fetched.spans) cluster.positions.AppendAll(span.positions);
       cluster.stored_count = cluster.positions.count();
-      AppendRows(entries, layout_, WithValues(policy_.needs_values()), cluster.keys,
-                 cluster.values);
+      AppendRows(entries, layout_, WithValues(traits_.needs_values), cluster.keys, cluster.values);
       loaded.push_back(std::move(cluster));
     }
     CAIRN_RETURN_IF_ERROR(CheckIntact(reply));
@@ -57,7 +56,7 @@ absl::StatusOr<std::vector<LoadedCluster>> EntryStore::Load(
 absl::StatusOr<bool> EntryStore::RegroupLayer(std::int32_t layer, const StopSignal& stop) {
   const TimelineSpan span(TimelineKind::kCluster, "regroup", {{"layer", layer}});
   CAIRN_RETURN_IF_ERROR(index_.Load(layer, stop));
-  const std::vector<ClusterGroup> groups = policy_.Regroup(layer);
+  const std::vector<ClusterGroup> groups = keeper_.Regroup(layer);
   for (std::size_t next = 0; next < groups.size();) {
     std::vector<std::vector<LoadedCluster>> loaded;
     std::int64_t bytes = 0;
@@ -72,9 +71,9 @@ absl::StatusOr<bool> EntryStore::RegroupLayer(std::int32_t layer, const StopSign
       loaded.push_back(std::move(group));
     }
     // Rows as floats; the entries themselves are gone again.
-    const std::int64_t rows = bytes / entry_bytes_ * (policy_.needs_values() ? 2 : 1);
+    const std::int64_t rows = bytes / entry_bytes_ * (traits_.needs_values ? 2 : 1);
     const KvMemoryCharge charge(memory_, rows * layout_.head_dim * std::int64_t{4});
-    CAIRN_RETURN_IF_ERROR(SendSplits(layer, policy_.Recluster(layer, loaded, pool_)));
+    CAIRN_RETURN_IF_ERROR(SendSplits(layer, keeper_.Recluster(layer, loaded, pool_)));
   }
   index_.Unload(layer);
   return !groups.empty();

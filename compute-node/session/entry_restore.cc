@@ -41,7 +41,7 @@ absl::Status EntryStore::Restore(std::optional<StoredPolicy> stored, std::string
     }
     CAIRN_RETURN_IF_ERROR(RestoreLayer(layer, std::move(reads.front()), index));
     reads.pop_front();
-    if (policy_.rebuilds_from_keys()) CAIRN_RETURN_IF_ERROR(RebuildFromKeys(layer));
+    if (traits_.rebuilds_from_keys) CAIRN_RETURN_IF_ERROR(RebuildFromKeys(layer));
   }
   // The next message, which would bring them along, may be long in coming.
   session_.ReturnLeases();
@@ -52,7 +52,7 @@ absl::Status EntryStore::Restore(std::optional<StoredPolicy> stored, std::string
 EntryStore::LayerReads EntryStore::StartLayerReads(std::int32_t layer, const StoredIndex& index) {
   LayerReads reads;
   reads.carried = session_.StartRead(GetCarried{layer});
-  if (policy_.has_index()) reads.index = index.Ask(layer);
+  if (paged_index_ != nullptr) reads.index = index.Ask(layer);
   return reads;
 }
 
@@ -75,7 +75,7 @@ absl::Status EntryStore::RestorePolicy(std::optional<StoredPolicy> read,
   const std::vector<std::int64_t> next_ids =
       is_new ? std::vector<std::int64_t>() : attachment.next_cluster_ids;
   CAIRN_RETURN_IF_ERROR(
-      Annotate(policy_.RestoreState({.version = stored.version,
+      Annotate(keeper_.RestoreState({.version = stored.version,
                                      .state = stored.state,
                                      .next_cluster_ids = next_ids,
                                      .token_count = attachment.token_count,
@@ -90,7 +90,7 @@ absl::Status EntryStore::RestorePolicy(std::optional<StoredPolicy> read,
 absl::Status EntryStore::RestoreLayer(std::int32_t layer, LayerReads reads, StoredIndex& index) {
   CAIRN_ASSIGN_OR_RETURN(const CarriedReply reply, Wait<CarriedReply>(std::move(reads.carried)));
   CAIRN_RETURN_IF_ERROR(RestoreWindow(layer, reply));
-  if (policy_.has_index()) {
+  if (paged_index_ != nullptr) {
     CAIRN_RETURN_IF_ERROR(RestoreIndex(layer, reply, std::move(reads.index), index));
     index_.Unload(layer);
   }
@@ -173,7 +173,7 @@ absl::Status EntryStore::RestoreHeld(std::int32_t layer, const CarriedReply& rep
            std::pair(b.held.position, b.held.cluster.head);
   });
   for (const Found& each : found) {
-    CAIRN_RETURN_IF_ERROR(policy_.RestoreHeld(layer, each.held));
+    CAIRN_RETURN_IF_ERROR(keeper_.RestoreHeld(layer, each.held));
     held_.Add(layer, each.held, reinterpret_cast<const std::byte*>(each.entry));
   }
   for (std::int32_t head = 0; head < layout_.head_count; ++head) {
@@ -225,12 +225,12 @@ absl::Status EntryStore::RestoreIndex(std::int32_t layer, const CarriedReply& re
 absl::Status EntryStore::MakeIndex(std::int32_t layer, std::span<const IndexRecord> records,
                                    const CarriedReply& reply) {
   if (IsComplete(layer, records, reply)) {
-    return policy_.RestoreIndex(layer, records, nullptr, pool_);
+    return paged_index_->RestoreIndex(layer, records, nullptr, pool_);
   }
   // A fork, which may lie in the middle of clusters, or a row that was lost.
   CAIRN_ASSIGN_OR_RETURN(const ClustersReply clusters,
                          Wait<ClustersReply>(session_.StartRead(GetClusters{layer})));
-  return policy_.RestoreIndex(layer, records, &clusters.clusters, pool_);
+  return paged_index_->RestoreIndex(layer, records, &clusters.clusters, pool_);
 }
 
 absl::Status EntryStore::RebuildFromKeys(std::int32_t layer) {
@@ -261,7 +261,7 @@ absl::Status EntryStore::RebuildFromKeys(std::int32_t layer) {
                     counts[static_cast<std::size_t>(head)], held, stored_count(layer)));
   }
   AddHeld(layer, loaded);
-  return policy_.Rebuild(layer, loaded);
+  return keeper_.Rebuild(layer, loaded);
 }
 
 void EntryStore::AddHeld(std::int32_t layer, std::vector<LoadedCluster>& loaded) const {

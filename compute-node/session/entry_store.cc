@@ -23,12 +23,14 @@ EntryStore::EntryStore(const EntryLayout& layout, std::int64_t window_tokens_max
       entry_bytes_(layout.EntryBytes(0)),
       pool_(pool),
       session_(session),
-      policy_(policy),
+      traits_(policy.traits()),
+      keeper_(policy.keeper()),
+      paged_index_(policy.paged_index()),
       choice_(choice),
       memory_(memory),
       window_(layout, window_tokens_max),
-      shares_(limits, window_.size_bytes(), layout.layer_count, policy),
-      index_(layout.layer_count, pool, session, policy, memory),
+      shares_(limits, window_.size_bytes(), layout.layer_count, paged_index_),
+      index_(layout.layer_count, pool, session, paged_index_, traits_.needs_values, memory),
       window_charge_(memory, window_.size_bytes()),
       held_(layout, memory),
       stored_counts_(static_cast<std::size_t>(layout.layer_count), 0),
@@ -36,7 +38,7 @@ EntryStore::EntryStore(const EntryLayout& layout, std::int64_t window_tokens_max
       staged_(recorded_.size()) {}
 
 void EntryStore::ChargeIndex() {
-  const std::int64_t bytes = policy_.memory_bytes();
+  const std::int64_t bytes = keeper_.memory_bytes();
   if (bytes == index_bytes_) return;
   index_charge_.Release();
   index_charge_ = KvMemoryCharge(memory_, bytes);
@@ -44,7 +46,7 @@ void EntryStore::ChargeIndex() {
 }
 
 std::int64_t EntryStore::WindowStartAt(std::int64_t token_count) const {
-  const std::int64_t kept = policy_.WindowTokens(token_count);
+  const std::int64_t kept = keeper_.WindowTokens(token_count);
   return kept == 0 ? WindowStart(token_count, window_.capacity())
                    : SparseWindowStart(token_count, kept, window_.capacity());
 }
@@ -72,7 +74,7 @@ void EntryStore::FillRows(const ChunkEntries& chunk, LeavingEntries& leaving,
       entries.push_back(EntryAt(leaving.layer, head, leaving.first_position + i, chunk));
     }
   }
-  AppendRows(entries, layout_, WithValues(policy_.needs_values()), keys, values);
+  AppendRows(entries, layout_, WithValues(traits_.needs_values), keys, values);
   leaving.keys = keys;
   leaving.values = values;
 }
@@ -80,10 +82,11 @@ void EntryStore::FillRows(const ChunkEntries& chunk, LeavingEntries& leaving,
 bool EntryStore::NeedsIndex(std::int32_t layer, const ChunkEntries& chunk,
                             std::int64_t stored_until) const {
   const std::int64_t first = stored_count(layer);
-  return policy_.StoreReadsIndex({.layer = layer,
-                                  .first_position = first,
-                                  .token_count = stored_until - first,
-                                  .queries = chunk.queries});
+  return paged_index_ != nullptr &&
+         paged_index_->StoreReadsIndex({.layer = layer,
+                                        .first_position = first,
+                                        .token_count = stored_until - first,
+                                        .queries = chunk.queries});
 }
 
 StoreActions EntryStore::AskPolicy(std::int32_t layer, const ChunkEntries& chunk,
@@ -97,12 +100,11 @@ StoreActions EntryStore::AskPolicy(std::int32_t layer, const ChunkEntries& chunk
                          .token_count = stored_until - first,
                          .queries = chunk.queries,
                          .pool = pool,
-                         .of_prompt = chunk.token_count > 1,
-                         .conversation_token_count = chunk.first_position + chunk.token_count};
+                         .of_prompt = chunk.token_count > 1};
   std::vector<float> keys;
   std::vector<float> values;
-  if (policy_.needs_keys()) FillRows(chunk, leaving, keys, values);
-  return policy_.Store(leaving);
+  if (traits_.needs_keys) FillRows(chunk, leaving, keys, values);
+  return keeper_.Store(leaving);
 }
 
 absl::Status EntryStore::Send(std::int32_t layer, const ChunkEntries& chunk,
@@ -168,7 +170,7 @@ void EntryStore::AddHeldKeys(std::int32_t layer, LoadedCluster& loaded) const {
   held.ForEach([&](std::int64_t position) {
     entries.push_back(EntryAt(layer, loaded.cluster.head, position, {}));
   });
-  AppendRows(entries, layout_, WithValues(policy_.needs_values()), loaded.keys, loaded.values);
+  AppendRows(entries, layout_, WithValues(traits_.needs_values), loaded.keys, loaded.values);
   loaded.positions.AppendAll(held);
 }
 
@@ -197,7 +199,7 @@ absl::Status EntryStore::SendSplits(std::int32_t layer, std::span<const ClusterS
 
 bool EntryStore::IndexIsLoaded() const {
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
-    if (!policy_.IndexIsLoaded(layer)) return false;
+    if (!index_.IsLoaded(layer)) return false;
   }
   return true;
 }
@@ -244,7 +246,7 @@ absl::Status EntryStore::SettleLayers(std::int32_t first, std::int32_t end,
       const TimelineSpan adapt(TimelineKind::kCluster, "adapt",
                                {{"layer", layer}, {"clusters", std::ssize(clusters)}});
       for (LoadedCluster& cluster : clusters) AddHeldKeys(layer, cluster);
-      splits[at] = policy_.Adapt(layer, clusters);
+      splits[at] = keeper_.Adapt(layer, clusters);
     }
     actions[at] = AskPolicy(layer, {.first_position = token_count}, stored_until, nullptr);
   });
@@ -302,15 +304,15 @@ absl::Status EntryStore::SendCarried(std::int32_t layer, std::int64_t token_coun
 }
 
 absl::Status EntryStore::SendIndexRows(std::int32_t layer) {
-  std::vector<IndexRow> rows = policy_.TakeChangedRows(layer);
+  std::vector<IndexRow> rows = paged_index_->TakeChangedRows(layer);
   std::vector<ClusterRef> clusters;
   clusters.reserve(rows.size());
   for (const IndexRow& row : rows) clusters.push_back(row.cluster);
   absl::Status status = SendRows(layer, std::move(rows));
   if (!status.ok()) {
-    policy_.ReturnRows(layer, clusters);
-  } else if (!policy_.IndexIsLoaded(layer)) {
-    policy_.UnloadIndex(layer);  // also what changed since it was unloaded
+    paged_index_->ReturnRows(layer, clusters);
+  } else if (!index_.IsLoaded(layer)) {
+    paged_index_->UnloadIndex(layer);  // also what changed since it was unloaded
   }
   return status;
 }
@@ -334,9 +336,9 @@ absl::Status EntryStore::StageCheckpoint(std::int64_t token_count, const PromptS
   index_.Reset();
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     CAIRN_RETURN_IF_ERROR(SendCarried(layer, token_count));
-    if (policy_.has_index()) CAIRN_RETURN_IF_ERROR(SendIndexRows(layer));
+    if (paged_index_ != nullptr) CAIRN_RETURN_IF_ERROR(SendIndexRows(layer));
   }
-  return session_.Send(WrapStoredPolicy(choice_, seals, policy_.SaveState()));
+  return session_.Send(WrapStoredPolicy(choice_, seals, keeper_.SaveState()));
 }
 
 void EntryStore::CheckpointDone(CheckpointEnd end) {

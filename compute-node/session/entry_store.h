@@ -157,7 +157,9 @@ class EntryStore {
   const std::int64_t entry_bytes_;
   ThreadPool& pool_;
   KvSession& session_;
-  RetrievalPolicy& policy_;
+  const PolicyTraits traits_;
+  ClusterKeeper& keeper_;
+  PagedIndex* const paged_index_;  // null: the policy has none
   const PolicyChoice choice_;
   KvMemory& memory_;
   Window window_;

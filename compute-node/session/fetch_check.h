@@ -11,7 +11,7 @@
 #include "common/base/status.h"
 #include "common/kv/messages.h"
 #include "compute-node/kv_client/kv_client.h"
-#include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/entry_selector.h"
 #include "compute-node/session/stop.h"
 
 namespace cairn::compute {

@@ -20,7 +20,7 @@
 #include "common/base/status.h"
 #include "common/kv/messages.h"
 #include "compute-node/kv_client/kv_client.h"
-#include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/entry_selector.h"
 #include "compute-node/session/entry_run.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/stop.h"

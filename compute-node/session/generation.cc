@@ -214,7 +214,7 @@ std::int64_t PrefilledTokens(const Conversation& conversation, const TurnRequest
       std::ssize(request.prompt) - (StepsLast(conversation, request) ? 1 : 0);
   if (request.prefill_tokens_max > 0) return std::min(prompt_count, request.prefill_tokens_max);
   // Such a policy reads as much for one token as for many.
-  if (conversation.policy().selects_without_queries()) return prompt_count;
+  if (conversation.policy().traits().selects_without_queries) return prompt_count;
   // A pass of many tokens attends everything, so it reads the whole conversation once; a step reads
   // what is selected for its token. A short question behind a long text reads less in steps.
   const std::int64_t held_count = conversation.token_count();

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/kv/messages.h"
-#include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/cluster_keeper.h"
 #include "compute-node/session/kv_memory.h"
 
 namespace cairn::compute {

@@ -10,14 +10,14 @@
 namespace cairn::compute {
 
 void IndexStream::Request(std::int32_t layer) {
-  if (layer >= layer_count_ || policy_.IndexIsLoaded(layer) || requests_.contains(layer)) return;
+  if (layer >= layer_count_ || IsLoaded(layer) || requests_.contains(layer)) return;
   Asked& asked = requests_[layer];
-  asked.charge = KvMemoryCharge(memory_, policy_.IndexBytes(layer));
+  asked.charge = KvMemoryCharge(memory_, index_->IndexBytes(layer));
   asked.answer = session_.StartRead(FetchIndex{layer});
 }
 
 absl::Status IndexStream::Load(std::int32_t layer, const StopSignal& stop) {
-  for (int retries_left = kTornRetriesMax; !policy_.IndexIsLoaded(layer); --retries_left) {
+  for (int retries_left = kTornRetriesMax; !IsLoaded(layer); --retries_left) {
     Request(layer);
     const auto asked = requests_.find(layer);
     absl::StatusOr<FetchReply> reply = WaitForFetch(session_, layer, asked->second.answer, 1, stop);
@@ -28,7 +28,7 @@ absl::Status IndexStream::Load(std::int32_t layer, const StopSignal& stop) {
     // Not everybody who needs an index has a step to repeat: a checkpoint has none.
     absl::Status status = Take(layer, *reply);
     if (!status.ok() && retries_left == 0) return status;
-    if (status.ok()) loaded_[layer] = KvMemoryCharge(memory_, policy_.IndexBytes(layer));
+    if (status.ok()) loaded_[layer] = KvMemoryCharge(memory_, index_->IndexBytes(layer));
   }
   for (std::int32_t ahead = 1; ahead <= kIndexLayersAhead; ++ahead) Request(layer + ahead);
   return absl::OkStatus();
@@ -44,21 +44,21 @@ absl::Status IndexStream::Take(std::int32_t layer, const FetchReply& reply) {
   for (const Span& run : all.spans) {
     if (run.entry_count > 0) records.push_back({run.bytes, run.entry_count});
   }
-  const std::int64_t unknown_count = policy_.LoadIndex(layer, records, pool_);
+  const std::int64_t unknown_count = index_->LoadIndex(layer, records, pool_);
   if (absl::Status status = CheckIntact(reply); !status.ok()) {
-    policy_.UnloadIndex(layer);
+    index_->UnloadIndex(layer);
     return status;
   }
   if (unknown_count == 0) return absl::OkStatus();
   LogWarning("index rows lost session={} layer={} clusters={}: they are made again",
              session_.attachment().session_id, layer, unknown_count);
-  policy_.FlagUnknown(layer);
+  index_->FlagUnknown(layer);
   return absl::OkStatus();
 }
 
 void IndexStream::Unload(std::int32_t layer) {
   loaded_.erase(layer);
-  if (policy_.IndexIsLoaded(layer) && !policy_.needs_values()) policy_.UnloadIndex(layer);
+  if (index_ != nullptr && !stays_ && index_->IndexIsLoaded(layer)) index_->UnloadIndex(layer);
 }
 
 }  // namespace cairn::compute

@@ -1,6 +1,6 @@
 // IndexStream brings what a policy's index has beside what selecting needs from the KV node, layer
-// by layer, when entries join clusters, and lets go of it behind that. A policy that attends means
-// of clusters needs it in each step: of that it stays.
+// by layer, when entries join clusters, and lets go of it behind that. Where steps attend means of
+// clusters they need it too: there it stays.
 //
 // Memory:     what is asked for and what was loaded are counted in a KvMemory until Unload; what
 //             stays is the policy's to count.
@@ -19,7 +19,7 @@
 #include "common/kv/messages.h"
 #include "compute-node/kernels/thread_pool.h"
 #include "compute-node/kv_client/kv_client.h"
-#include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/paged_index.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/stop.h"
 
@@ -31,14 +31,20 @@ class IndexStream {
   // next two layers' index is read.
   static constexpr std::int32_t kIndexLayersAhead = 2;
 
-  // Borrows all; they outlive it.
-  IndexStream(std::int32_t layer_count, ThreadPool& pool, KvSession& session,
-              RetrievalPolicy& policy, KvMemory& memory)
+  // Borrows all; they outlive it. `index` null: there is none, and nothing to bring. `stays`:
+  // whether what was brought stays.
+  IndexStream(std::int32_t layer_count, ThreadPool& pool, KvSession& session, PagedIndex* index,
+              bool stays, KvMemory& memory)
       : layer_count_(layer_count),
         pool_(pool),
         session_(session),
-        policy_(policy),
+        index_(index),
+        stays_(stays),
         memory_(memory) {}
+
+  bool IsLoaded(std::int32_t layer) const {
+    return index_ == nullptr || index_->IndexIsLoaded(layer);
+  }
 
   // The layer's index is in memory until Unload; asks for those of the next kIndexLayersAhead
   // layers.
@@ -63,7 +69,8 @@ class IndexStream {
   const std::int32_t layer_count_;
   ThreadPool& pool_;
   KvSession& session_;
-  RetrievalPolicy& policy_;
+  PagedIndex* const index_;
+  const bool stays_;
   KvMemory& memory_;
   // By layer.
   std::map<std::int32_t, Asked> requests_;

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "common/kv/messages.h"
-#include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/entry_selector.h"
 #include "compute-node/session/fetch_check.h"
 #include "compute-node/session/kv_memory.h"
 

@@ -11,7 +11,8 @@ constexpr std::int64_t kBudgetShare = 2;
 
 std::int64_t MemoryShares::KeptBytes(std::int32_t layer) const {
   if (!limits_.keep_clusters) return 0;
-  const std::int64_t clusters_bytes = policy_.ClusterBytes(layer) * layer_count_;
+  const std::int64_t clusters_bytes =
+      index_ == nullptr ? 0 : index_->ClusterBytes(layer) * layer_count_;
   const std::int64_t room =
       limits_.dram_budget_bytes / kBudgetShare - window_bytes_ - clusters_bytes;
   return std::max<std::int64_t>(0, room / layer_count_);

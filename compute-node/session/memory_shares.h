@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/paged_index.h"
 
 namespace cairn::compute {
 
@@ -22,10 +22,10 @@ struct MemoryLimits {
 
 class MemoryShares {
  public:
-  // Borrows the policy.
+  // Borrows the index; null: a policy without one, whose clusters are few.
   MemoryShares(const MemoryLimits& limits, std::int64_t window_bytes, std::int32_t layer_count,
-               const RetrievalPolicy& policy)
-      : limits_(limits), window_bytes_(window_bytes), layer_count_(layer_count), policy_(policy) {}
+               const PagedIndex* index)
+      : limits_(limits), window_bytes_(window_bytes), layer_count_(layer_count), index_(index) {}
 
   // Of the layer's clusters.
   std::int64_t KeptBytes(std::int32_t layer) const;
@@ -34,7 +34,7 @@ class MemoryShares {
   const MemoryLimits limits_;
   const std::int64_t window_bytes_;
   const std::int32_t layer_count_;
-  const RetrievalPolicy& policy_;
+  const PagedIndex* const index_;
 };
 
 }  // namespace cairn::compute

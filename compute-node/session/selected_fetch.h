@@ -24,7 +24,7 @@
 #include "common/base/status.h"
 #include "common/kv/messages.h"
 #include "compute-node/kv_client/kv_client.h"
-#include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/entry_selector.h"
 #include "compute-node/session/fetch_check.h"
 #include "compute-node/session/kept_clusters.h"
 #include "compute-node/session/kv_memory.h"

@@ -30,7 +30,8 @@ StoredKv::StoredKv(const Options& options, const ModelConfig& config, ThreadPool
       pool_(pool),
       session_(session),
       session_id_(session.attachment().session_id.value()),
-      policy_(policy),
+      traits_(policy.traits()),
+      selector_(policy.selector()),
       memory_(memory),
       scratch_(scratch),
       attention_(config, options.layout.kv_format, pool),
@@ -46,7 +47,7 @@ StoredKv::StoredKv(const Options& options, const ModelConfig& config, ThreadPool
       loaded_(static_cast<std::size_t>(options.layout.layer_count)),
       loading_(loaded_.size()),
       foreseen_(config.kv_head_count, config.head_dim) {
-  CAIRN_CHECK(!policy.selects_ahead() || policy.ranks_by_query_sums());
+  CAIRN_CHECK(!traits_.selects_ahead || traits_.ranks_by_query_sums);
 }
 
 absl::Status StoredKv::Restore(std::optional<StoredPolicy> stored, std::string& random_state) {
@@ -73,13 +74,15 @@ absl::Status StoredKv::StartPass(std::int64_t token_count, const StopSignal& sto
     chunk_charge_ = KvMemoryCharge(memory_, chunk_bytes);
   }
   if (IsSelecting() || IsLocal()) return absl::OkStatus();
-  const auto plan = [this](std::int32_t layer) { return policy_.Select(InputOf(layer, queries_)); };
-  pipeline_.StartPass(session_, plan, policy_.selects_without_queries());
+  const auto plan = [this](std::int32_t layer) {
+    return selector_.Select(InputOf(layer, queries_));
+  };
+  pipeline_.StartPass(session_, plan, traits_.selects_without_queries);
   return absl::OkStatus();
 }
 
 SelectionInput StoredKv::InputOf(std::int32_t layer, std::span<const float> queries) {
-  const bool by_queries = !policy_.selects_without_queries();
+  const bool by_queries = !traits_.selects_without_queries;
   return {.layer = layer,
           .stored_token_count = store_.stored_count(layer),
           .first_position = token_count_,
@@ -91,25 +94,25 @@ SelectionInput StoredKv::InputOf(std::int32_t layer, std::span<const float> quer
 Forecast StoredKv::WantedForecast(int layer) const {
   if (!IsSelecting()) return Forecast::kNone;
   const bool asks = options_.predict && selected_fetch_.IsWorthPredicting(layer);
-  if (!policy_.selects_ahead() && !asks) return Forecast::kNone;
-  return policy_.ranks_by_query_sums() ? Forecast::kQuerySums : Forecast::kQueries;
+  if (!traits_.selects_ahead && !asks) return Forecast::kNone;
+  return traits_.ranks_by_query_sums ? Forecast::kQuerySums : Forecast::kQueries;
 }
 
 void StoredKv::Predict(int layer, std::span<const float> queries) {
   const TimelineSpan span(TimelineKind::kCompute, "predict", {{"layer", layer}});
-  std::vector<FetchSlice> plan = policy_.Select(InputOf(layer, queries));
+  std::vector<FetchSlice> plan = selector_.Select(InputOf(layer, queries));
   // Also of a policy that selects ahead: a layer may be one whose heads mostly select anew.
   if (options_.predict && selected_fetch_.IsWorthPredicting(layer)) {
     selected_fetch_.Predict(session_, layer, plan);
   }
-  if (!policy_.selects_ahead()) return;
+  if (!traits_.selects_ahead) return;
   ahead_ = {layer, std::move(plan)};
   foreseen_.Set(queries);
 }
 
 std::int64_t StoredKv::WholeBlocksEnd(std::int32_t layer) const {
   const std::int64_t stored = store_.stored_count(layer);
-  if (!policy_.selects_without_queries() || IsLocal()) return stored;
+  if (!traits_.selects_without_queries || IsLocal()) return stored;
   return stored / kAttentionBlockEntries * kAttentionBlockEntries;
 }
 
@@ -153,7 +156,7 @@ absl::Status StoredKv::Attend(const AttentionBatch& batch) {
   // A step of a policy that adapts must be able to fail without a trace: its entries leave between
   // two steps.
   const std::int64_t stored = store_.stored_count(batch.layer);
-  const bool leaves_now = pass_tokens_ > 1 || policy_.selects_without_queries();
+  const bool leaves_now = pass_tokens_ > 1 || traits_.selects_without_queries;
   const std::int64_t window_start = store_.WindowStartAt(token_count_ + pass_tokens_);
   CAIRN_RETURN_IF_ERROR(store_.StoreLayer(
       batch.layer, Chunk(), leaves_now ? std::max(stored, window_start) : stored, *stop_));
@@ -187,7 +190,10 @@ absl::Status StoredKv::AttendSelected(const AttentionBatch& batch) {
   const auto attend_means = [&] {
     if (estimated.empty()) return;
     const TimelineSpan span(TimelineKind::kCompute, "attend_means", {{"layer", batch.layer}});
-    attention_.AttendMeans(policy_, batch.layer, estimated);
+    attention_.AttendMeans(estimated, [&](std::int32_t head, std::span<const ClusterId> clusters,
+                                          KvBlock& block, std::span<float> counts) {
+      selector_.LoadMeans(batch.layer, head, clusters, block, counts);
+    });
   };
   CAIRN_ASSIGN_OR_RETURN(
       const SelectedClusters selected,
@@ -209,14 +215,14 @@ std::vector<FetchSlice> StoredKv::PlanOf(const AttentionBatch& batch) {
   std::vector<FetchSlice> ahead = std::exchange(ahead_, {}).slices;
   if (was_foreseen && !foreseen_.Correct(batch.q)) return ahead;
   const TimelineSpan span(TimelineKind::kCompute, "select", {{"layer", batch.layer}});
-  return policy_.Select(InputOf(batch.layer, was_foreseen ? foreseen_.sums() : batch.q));
+  return selector_.Select(InputOf(batch.layer, was_foreseen ? foreseen_.sums() : batch.q));
 }
 
 std::vector<std::vector<ClusterId>> StoredKv::Estimate(const AttentionBatch& batch,
                                                        std::span<const FetchSlice> plan) {
-  if (!policy_.needs_values()) return {};
+  if (!traits_.needs_values) return {};
   const TimelineSpan span(TimelineKind::kCompute, "estimate", {{"layer", batch.layer}});
-  return policy_.Estimate(InputOf(batch.layer, batch.q), plan);
+  return selector_.Estimate(InputOf(batch.layer, batch.q), plan);
 }
 
 std::vector<EntryRun> StoredKv::RunsOf(const SelectedClusters& selected) const {
@@ -271,7 +277,7 @@ void StoredKv::KeepLoaded(std::int32_t layer, const SelectedClusters& selected) 
     for (const Span& span : cluster.fetched->spans) loaded.positions.AppendAll(span.positions);
     const std::span<const std::byte* const> entries = selected.EntriesOf(cluster);
     loaded.stored_count = std::ssize(entries);
-    AppendRows(entries, options_.layout, WithValues(policy_.needs_values()), loaded.keys,
+    AppendRows(entries, options_.layout, WithValues(traits_.needs_values), loaded.keys,
                loaded.values);
     loading_[static_cast<std::size_t>(layer)].push_back(std::move(loaded));
   }
@@ -282,7 +288,7 @@ void StoredKv::KeepLoaded(std::int32_t layer, const SelectedClusters& selected) 
 // that selects ahead, but for layers whose heads mostly select anew. Behind the last layer comes
 // the first one of the next pass.
 void StoredKv::HintNextLayer(std::int32_t layer) {
-  if (policy_.selects_without_queries() || policy_.selects_ahead()) return;
+  if (traits_.selects_without_queries || traits_.selects_ahead) return;
   const std::int32_t next = (layer + 1) % options_.layout.layer_count;
   AddTimelineMark(TimelineKind::kIo, "layer_hint", {{"layer", next}});
   session_.SendHint(LayerHint{next});
@@ -342,7 +348,7 @@ absl::Status StoredKv::StoreChunk(const AttentionBatch& batch) {
 
 void StoredKv::AttendHeld(std::int32_t layer) {
   const std::optional<std::vector<Positions>> selected =
-      policy_.SelectHeld(InputOf(layer, queries_));
+      selector_.SelectHeld(InputOf(layer, queries_));
   std::vector<EntryRun> runs;
   for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
     EntryRun run{.head = head, .entries = {}};

@@ -101,7 +101,7 @@ class StoredKv : public KvAttention {
 
  private:
   // Whether the pass is a step of a policy that chooses by queries.
-  bool IsSelecting() const { return pass_tokens_ == 1 && !policy_.selects_without_queries(); }
+  bool IsSelecting() const { return pass_tokens_ == 1 && !traits_.selects_without_queries; }
   bool IsLocal() const { return pass_tokens_ > 1 && options_.local_prompts; }
   absl::Status AttendStored(const AttentionBatch& batch);
   SelectionInput InputOf(std::int32_t layer, std::span<const float> queries);
@@ -139,7 +139,8 @@ class StoredKv : public KvAttention {
   ThreadPool& pool_;
   KvSession& session_;
   const std::int64_t session_id_;
-  RetrievalPolicy& policy_;
+  const PolicyTraits traits_;
+  const EntrySelector& selector_;
   KvMemory& memory_;
   PassScratch& scratch_;
   BlockAttention attention_;

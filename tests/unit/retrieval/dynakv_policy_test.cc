@@ -62,7 +62,7 @@ struct ClusterMean {
   std::vector<float> value;
   float count = 0;
 };
-ClusterMean MeanOf(const RetrievalPolicy& policy, std::int32_t layer, std::int32_t head,
+ClusterMean MeanOf(const EntrySelector& policy, std::int32_t layer, std::int32_t head,
                    ClusterId id) {
   KvBlock block;
   ClusterMean mean;
@@ -93,7 +93,7 @@ void CheckMeans(PolicyWorld& world) {
         const ClusterIndex::Flags flags = index.flags(index.Find(id).value());
         if (flags.stale || flags.missing) continue;
         const ClusterMoments expected = MomentsOf(keys[id], layout.head_dim, rows);
-        const ClusterMean mean = MeanOf(world.policy(), layer, head, id);
+        const ClusterMean mean = MeanOf(world.policy().selector(), layer, head, id);
         ASSERT_EQ(mean.count, static_cast<float>(expected.count));
         for (std::size_t d = 0; d < mean.value.size(); ++d) {
           ASSERT_NEAR(mean.value[d], expected.value[d], 1.0) << "cluster " << id.value();
@@ -164,7 +164,7 @@ TEST(DynaKvPolicyTest, ARestartKeepsMeansToTheLastBit) {
   const auto means = [&world] {
     std::vector<std::vector<float>> all;
     for (const auto& [position, id] : world.places(1, 1)) {
-      const ClusterMean mean = MeanOf(world.policy(), 1, 1, id);
+      const ClusterMean mean = MeanOf(world.policy().selector(), 1, 1, id);
       all.push_back(mean.key);
       all.push_back(mean.value);
       all.push_back({mean.count});
@@ -192,8 +192,9 @@ TEST(DynaKvPolicyTest, WhatIsNotReadIsEstimatedBestFirst) {
                                .token_count = 1,
                                .queries = queries,
                                .pool = &pool};
-    const std::vector<FetchSlice> plan = world.policy().Select(input);
-    const std::vector<std::vector<ClusterId>> estimated = world.policy().Estimate(input, plan);
+    const std::vector<FetchSlice> plan = world.policy().selector().Select(input);
+    const std::vector<std::vector<ClusterId>> estimated =
+        world.policy().selector().Estimate(input, plan);
     if (percent == 0) {
       EXPECT_TRUE(estimated.empty());
       continue;
@@ -262,10 +263,10 @@ TEST(DynaKvPolicyTest, RestartsAndFailedStepsChangeNothing) {
 TEST(DynaKvPolicyTest, ClustersAdaptAndStaySmall) {
   PolicyWorld world(SmallOptions(), MakeDynaKv, 5);
   world.Prefill(200);
-  const std::int64_t first_next_id = world.policy().NextClusterIds()[0];
+  const std::int64_t first_next_id = world.policy().keeper().NextClusterIds()[0];
   for (int step = 0; step < 800; ++step) world.Step();
   const ClusterIndex& index = DynaKvOf(world).index(0, 0);
-  const std::int64_t made = world.policy().NextClusterIds()[0] - first_next_id;
+  const std::int64_t made = world.policy().keeper().NextClusterIds()[0] - first_next_id;
   EXPECT_GT(made, 40);
   for (std::size_t slot = 0; slot < index.slot_count(); ++slot) {
     EXPECT_LE(index.count(slot), world.options().selection.cluster_entries_max());
@@ -298,15 +299,11 @@ TEST(DynaKvPolicyTest, AFarKeyWaitsForASplitAndANearOneJoins) {
     return both;
   };
   const std::vector<float> prompt = keys_of(kCount, 1, 0);
-  policy->Store({.token_count = kCount, .keys = prompt, .of_prompt = true});
+  policy->keeper().Store({.token_count = kCount, .keys = prompt, .of_prompt = true});
   const auto held_of = [&](std::int64_t position, float away) {
     const std::vector<float> key = keys_of(1, 0, away);
-    return std::ssize(policy
-                          ->Store({.first_position = position,
-                                   .token_count = 1,
-                                   .keys = key,
-                                   .conversation_token_count = position + 1})
-                          .held);
+    return std::ssize(
+        policy->keeper().Store({.first_position = position, .token_count = 1, .keys = key}).held);
   };
   EXPECT_EQ(held_of(kCount, 0), 0) << "seed " << seed;
   EXPECT_EQ(held_of(kCount + 1, 1.5F), options.layout.head_count) << "seed " << seed;
@@ -378,7 +375,7 @@ TEST(DynaKvPolicyTest, ALargeHeadIsClusteredAnewInRegions) {
   for (int chunk = 0; chunk < 4; ++chunk) world.Prefill(256);
   std::int64_t entries = 0;
   std::int64_t regions = 0;
-  for (const ClusterGroup& group : world.policy().Regroup(0)) {
+  for (const ClusterGroup& group : world.policy().keeper().Regroup(0)) {
     std::int64_t count = 0;
     for (const std::int64_t each : group.entry_counts) count += each;
     EXPECT_LE(count, 2 * 256);
@@ -395,13 +392,13 @@ TEST(DynaKvPolicyTest, ALargeHeadIsClusteredAnewInRegions) {
 TEST(DynaKvPolicyTest, StatisticsCountEveryEntryButSinksOnce) {
   PolicyWorld world(SmallOptions(), MakeDynaKv, 11);
   world.Prefill(200);
-  for (const HeadStatistics& head : world.policy().statistics().heads) {
+  for (const HeadStatistics& head : world.policy().keeper().statistics().heads) {
     EXPECT_EQ(head.split_count, 0);
     EXPECT_EQ(head.held_count, 0);
   }
   for (int step = 0; step < 400; ++step) world.Step();
   const EntryLayout& layout = world.options().layout;
-  const PolicyStatistics statistics = world.policy().statistics();
+  const PolicyStatistics statistics = world.policy().keeper().statistics();
   ASSERT_EQ(std::ssize(statistics.heads), layout.layer_count * layout.head_count);
   std::int64_t splits = 0;
   for (std::int32_t layer = 0; layer < layout.layer_count; ++layer) {
@@ -438,7 +435,7 @@ TEST(DynaKvPolicyTest, APromptReadsEverything) {
   world.Prefill(400);
   const std::vector<float> queries(std::size_t{2} * 2 * 16, 1.0F);
   std::int64_t entries = 0;
-  for (const FetchSlice& slice : world.policy().Select({.layer = 1,
+  for (const FetchSlice& slice : world.policy().selector().Select({.layer = 1,
                                  .stored_token_count = 384,
                                  .first_position = 400,
                                  .token_count = 5,

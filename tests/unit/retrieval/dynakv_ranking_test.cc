@@ -56,11 +56,12 @@ TEST(DynaKvRankingTest, ClustersAreChosenByWhatTheirBetterKeysMayScore) {
   for (int repeat = 0; repeat < 50; ++repeat) {
     std::vector<float> queries(std::size_t{2} * 2 * 16);
     for (float& value : queries) value = rng.Normal();
-    const std::vector<FetchSlice> plan = world.policy().Select({.layer = 1,
-                                                                .stored_token_count = 376,
-                                                                .first_position = 400,
-                                                                .token_count = 1,
-                                                                .queries = queries});
+    const std::vector<FetchSlice> plan =
+        world.policy().selector().Select({.layer = 1,
+                                          .stored_token_count = 376,
+                                          .first_position = 400,
+                                          .token_count = 1,
+                                          .queries = queries});
     for (std::int32_t head = 0; head < 2; ++head) {
       std::set<ClusterId> chosen;
       for (const FetchSlice& slice : plan) {

@@ -15,21 +15,21 @@ TEST(DynaKvStateTest, AMissingRowIsComputedAgainAtTheNextStep) {
   PolicyWorld world(SmallOptions(), MakeDynaKv, 7);
   world.Prefill(400);
   std::unique_ptr<RetrievalPolicy> other = MakeDynaKv(world.options());
-  const PutPolicyState saved = world.policy().SaveState();
-  const std::vector<std::int64_t> ids = world.policy().NextClusterIds();
-  ASSERT_TRUE(other
-                  ->RestoreState({.version = saved.version,
-                                  .state = saved.state,
-                                  .next_cluster_ids = ids,
-                                  .token_count = 400,
-                                  .state_token_count = 400})
+  const PutPolicyState saved = world.policy().keeper().SaveState();
+  const std::vector<std::int64_t> ids = world.policy().keeper().NextClusterIds();
+  ASSERT_TRUE(other->keeper()
+                  .RestoreState({.version = saved.version,
+                                 .state = saved.state,
+                                 .next_cluster_ids = ids,
+                                 .token_count = 400,
+                                 .state_token_count = 400})
                   .ok());
-  std::vector<IndexRow> rows = world.policy().TakeChangedRows(0);
+  std::vector<IndexRow> rows = world.policy().paged_index()->TakeChangedRows(0);
   // Some that could not be stored come again, with the others' next changes.
   std::vector<ClusterRef> returned;
   for (std::size_t i = 0; i < 4; ++i) returned.push_back(rows[i].cluster);
-  world.policy().ReturnRows(0, returned);
-  const std::vector<IndexRow> again = world.policy().TakeChangedRows(0);
+  world.policy().paged_index()->ReturnRows(0, returned);
+  const std::vector<IndexRow> again = world.policy().paged_index()->TakeChangedRows(0);
   ASSERT_EQ(again.size(), returned.size());
   for (std::size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(again[i].cluster, rows[i].cluster);
@@ -44,10 +44,10 @@ TEST(DynaKvStateTest, AMissingRowIsComputedAgainAtTheNextStep) {
   const ClusterRef lost = rows[5].cluster;
   rows.erase(rows.begin() + 5);
   ThreadPool pool(2);
-  ASSERT_TRUE(other->RestoreIndex(0, RecordsOf(rows), &clusters, pool).ok());
+  ASSERT_TRUE(other->paged_index()->RestoreIndex(0, RecordsOf(rows), &clusters, pool).ok());
   const std::vector<float> queries(std::size_t{2} * 2 * 16, 0.0F);
   bool planned_lost = false;
-  for (const FetchSlice& slice : other->Select({.layer = 0,
+  for (const FetchSlice& slice : other->selector().Select({.layer = 0,
                                  .stored_token_count = 384,
                                  .first_position = 400,
                                  .token_count = 1,
@@ -97,21 +97,21 @@ TEST(DynaKvStateTest, TheStateOfAModelWithManyHeadsMayBeStored) {
   PolicyOptions options = SmallOptions();
   options.layout = {
       .layer_count = 40, .head_count = 40, .head_dim = 128, .kv_format = KvFormat::kF16};
-  EXPECT_LE(std::ssize(MakeDynaKv(options)->SaveState().state), kPolicyStateBytesMax / 2);
+  EXPECT_LE(std::ssize(MakeDynaKv(options)->keeper().SaveState().state), kPolicyStateBytesMax / 2);
 }
 
 TEST(DynaKvStateTest, ForeignStatesAreRefused) {
   const std::unique_ptr<RetrievalPolicy> policy = MakeDynaKv(SmallOptions());
-  const PutPolicyState saved = policy->SaveState();
-  const std::vector<std::int64_t> ids = policy->NextClusterIds();
+  const PutPolicyState saved = policy->keeper().SaveState();
+  const std::vector<std::int64_t> ids = policy->keeper().NextClusterIds();
   const auto restore = [&](std::int32_t version, std::string_view state,
                            std::span<const std::int64_t> next_ids) {
-    return policy
-        ->RestoreState({.version = version,
-                        .state = state,
-                        .next_cluster_ids = next_ids,
-                        .token_count = 9,
-                        .state_token_count = 9})
+    return policy->keeper()
+        .RestoreState({.version = version,
+                       .state = state,
+                       .next_cluster_ids = next_ids,
+                       .token_count = 9,
+                       .state_token_count = 9})
         .code();
   };
   EXPECT_EQ(restore(saved.version, saved.state, ids), absl::StatusCode::kOk);
@@ -127,12 +127,12 @@ TEST(DynaKvStateTest, ForeignStatesAreRefused) {
   row.entry_count = 1;
   ThreadPool pool(2);
   const auto restore_row = [&] {
-    return policy->RestoreIndex(0, RecordsOf({&row, 1}), nullptr, pool).code();
+    return policy->paged_index()->RestoreIndex(0, RecordsOf({&row, 1}), nullptr, pool).code();
   };
   EXPECT_EQ(restore_row(), absl::StatusCode::kInvalidArgument);
   row.cluster.head = 2;
   EXPECT_EQ(restore_row(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(policy->RestoreHeld(0, {{0, ClusterId(99)}, 5}).code(),
+  EXPECT_EQ(policy->keeper().RestoreHeld(0, {{0, ClusterId(99)}, 5}).code(),
             absl::StatusCode::kInvalidArgument);
 }
 }  // namespace

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "compute-node/retrieval/policy_registry.h"
+
 namespace cairn::compute {
 namespace {
 

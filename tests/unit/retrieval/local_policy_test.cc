@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "compute-node/retrieval/policy_registry.h"
 #include "tests/tools/seed.h"
 #include "tests/unit/retrieval/policy_driver.h"
 
@@ -45,11 +46,8 @@ class LocalPolicyTest : public testing::Test {
   }
   StoreActions StoreKeys(const std::vector<float>& keys, bool of_prompt) {
     const std::int64_t count = std::ssize(keys) / kDim;
-    StoreActions actions = policy->Store({.first_position = stored,
-                                          .token_count = count,
-                                          .keys = keys,
-                                          .of_prompt = of_prompt,
-                                          .conversation_token_count = stored + count + 16});
+    StoreActions actions = policy->keeper().Store(
+        {.first_position = stored, .token_count = count, .keys = keys, .of_prompt = of_prompt});
     stored += count;
     return actions;
   }
@@ -58,7 +56,7 @@ class LocalPolicyTest : public testing::Test {
   }
   std::vector<PlannedCluster> Planned(const std::vector<float>& query) const {
     std::vector<PlannedCluster> planned;
-    for (const FetchSlice& slice : policy->Select(Input(query))) {
+    for (const FetchSlice& slice : policy->selector().Select(Input(query))) {
       planned.insert(planned.end(), slice.clusters.begin(), slice.clusters.end());
     }
     return planned;
@@ -125,12 +123,12 @@ TEST_F(LocalPolicyTest, AWaitingEntryIsTakenIfItsKeyIsBetterThanCentroids) {
   StoreKeys(keys, false);
   std::vector<float> query(kDim, 0.0F);
   query[7] = 1;
-  const auto held = policy->SelectHeld(Input(query));
+  const auto held = policy->selector().SelectHeld(Input(query));
   ASSERT_TRUE(held.has_value());
   EXPECT_EQ((*held)[0], Positions::Range(304, 1));
   SelectionInput prompt = Input(query);
   prompt.token_count = 2;
-  EXPECT_FALSE(policy->SelectHeld(prompt).has_value());
+  EXPECT_FALSE(policy->selector().SelectHeld(prompt).has_value());
 }
 
 TEST_F(LocalPolicyTest, OldClustersAreNeverTouched) {
@@ -157,7 +155,7 @@ TEST_F(LocalPolicyTest, NumbersThatAreNoneAreStoredLikeOthers) {
   StoreKeys(keys, true);
   StoreKeys({keys.begin() + 96, keys.begin() + 96 + 8 * kDim}, false);
   const std::vector<float> query(kDim, 1.0F);
-  std::int64_t attended = (*policy->SelectHeld(Input(query)))[0].count();
+  std::int64_t attended = (*policy->selector().SelectHeld(Input(query)))[0].count();
   for (const PlannedCluster& cluster : Planned(query)) {
     attended += cluster.attended.empty() ? cluster.entry_count : std::ssize(cluster.attended);
   }
@@ -175,9 +173,9 @@ TEST_F(LocalPolicyTest, WhatTheStoreCannotHaveIsRefused) {
   using Clusters = std::vector<LoadedCluster>;
   const std::vector<std::int64_t> ids = {6, 1};
   const auto rebuild = [&](const Clusters& clusters) {
-    const PutPolicyState saved = policy->SaveState();
-    EXPECT_TRUE(policy->RestoreState({saved.version, saved.state, ids, 100, 100}).ok());
-    return policy->Rebuild(0, clusters).code();
+    const PutPolicyState saved = policy->keeper().SaveState();
+    EXPECT_TRUE(policy->keeper().RestoreState({saved.version, saved.state, ids, 100, 100}).ok());
+    return policy->keeper().Rebuild(0, clusters).code();
   };
   EXPECT_EQ(rebuild({cluster(0, 1, 30, 5, 0), cluster(0, 2, 0, 4, 4), cluster(0, 5, 4, 26, 26)}),
             absl::StatusCode::kOk);
@@ -189,7 +187,8 @@ TEST_F(LocalPolicyTest, WhatTheStoreCannotHaveIsRefused) {
   EXPECT_EQ(rebuild({cluster(0, 1, 4, 3, 3)}), absl::StatusCode::kDataLoss);  // stored, and waits
   EXPECT_EQ(rebuild({cluster(0, 2, 0, 2, 2), cluster(0, 3, 2, 2, 2)}),
             absl::StatusCode::kDataLoss);  // sinks twice
-  EXPECT_EQ(policy->RestoreHeld(0, {{0, ClusterId(3)}, 9}).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(policy->keeper().RestoreHeld(0, {{0, ClusterId(3)}, 9}).code(),
+            absl::StatusCode::kDataLoss);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/policy_registry.h"
 
 namespace cairn::compute {
 namespace {
@@ -186,11 +186,11 @@ TEST(PolicyChoiceTest, StateOfALaterVersionSaysSo) {
 }
 
 TEST(PolicyChoiceTest, OnlyKnownNamesAndAllowedOptionsAreValid) {
-  for (const std::string_view name : PolicyNames()) {
+  for (const PolicyKind& kind : PolicyKinds()) {
     PolicyChoice choice;
-    choice.name = std::string(name);
-    EXPECT_TRUE(choice.Validate().ok()) << name;
-    EXPECT_LE(std::ssize(name), kPolicyNameBytesMax);
+    choice.name = std::string(kind.name);
+    EXPECT_TRUE(choice.Validate().ok()) << kind.name;
+    EXPECT_LE(std::ssize(kind.name), kPolicyNameBytesMax);
   }
   const absl::Status unknown = Example().Validate();
   EXPECT_NE(Message(unknown).find("'near'"), std::string::npos);

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "compute-node/retrieval/policy_registry.h"
 #include "tests/tools/rng.h"
 
 namespace cairn::compute {
@@ -14,7 +15,7 @@ namespace {
 constexpr std::int64_t kWindowStep = 8;
 constexpr std::int64_t kWindowMax = 120;
 
-std::int64_t DriverWindowStart(const RetrievalPolicy& policy, std::int64_t token_count) {
+std::int64_t DriverWindowStart(const ClusterKeeper& policy, std::int64_t token_count) {
   const std::int64_t kept = std::min(policy.WindowTokens(token_count), kWindowMax);
   return std::max<std::int64_t>(0, token_count - kept) / kWindowStep * kWindowStep;
 }
@@ -49,7 +50,7 @@ PolicyDriver::PolicyDriver(std::string name, const PolicyOptions& options, std::
       options_(options),
       data_seed_(data_seed),
       policy_(MakePolicy(name_, options).value()) {
-  EXPECT_TRUE(policy_->RestoreState({}).ok());
+  EXPECT_TRUE(policy_->keeper().RestoreState({}).ok());
   for (std::int32_t layer = 0; layer < options.layout.layer_count; ++layer) {
     for (std::int32_t head = 0; head < options.layout.head_count; ++head) held_[{layer, head}];
   }
@@ -125,8 +126,9 @@ std::map<PolicyDriver::LayerHead, PolicyDriver::Attended> PolicyDriver::Plan(
     const std::vector<float> queries = Queries(layer, 1);
     SelectionInput input = Input(layer, 1, queries);
     input.pool = pool;
-    const std::vector<FetchSlice> plan = policy_->Select(input);
-    const std::optional<std::vector<Positions>> held_selected = policy_->SelectHeld(input);
+    const std::vector<FetchSlice> plan = policy_->selector().Select(input);
+    const std::optional<std::vector<Positions>> held_selected =
+        policy_->selector().SelectHeld(input);
     for (const FetchSlice& slice : plan) {
       EXPECT_TRUE(slice.bytes <= options_.fetch_slice_bytes || slice.clusters.size() == 1);
     }
@@ -167,7 +169,8 @@ void PolicyDriver::Prefill(std::int64_t token_count) {
   Store(false);
   for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
     const std::vector<float> queries = Queries(layer, token_count);
-    const std::vector<FetchSlice> plan = policy_->Select(Input(layer, token_count, queries));
+    const std::vector<FetchSlice> plan =
+        policy_->selector().Select(Input(layer, token_count, queries));
     for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
       const std::int64_t planned = std::ssize(PlannedFor(plan, layer, head).positions);
       ASSERT_EQ(planned + held_count(layer, head), stored_count_) << name_;
@@ -179,18 +182,17 @@ void PolicyDriver::Prefill(std::int64_t token_count) {
 
 // All layers: what has left the window of token_count_ tokens.
 void PolicyDriver::Store(bool of_prompt) {
-  const std::int64_t until = DriverWindowStart(*policy_, token_count_);
+  const std::int64_t until = DriverWindowStart(policy_->keeper(), token_count_);
   if (until <= stored_count_) return;
   for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
     const std::int64_t count = until - stored_count_;
     const std::vector<float> keys =
-        policy_->needs_keys() ? Keys(layer, stored_count_, count) : std::vector<float>();
-    const StoreActions actions = policy_->Store({.layer = layer,
-                                                 .first_position = stored_count_,
-                                                 .token_count = count,
-                                                 .keys = keys,
-                                                 .of_prompt = of_prompt,
-                                                 .conversation_token_count = token_count_});
+        policy_->traits().needs_keys ? Keys(layer, stored_count_, count) : std::vector<float>();
+    const StoreActions actions = policy_->keeper().Store({.layer = layer,
+                                                          .first_position = stored_count_,
+                                                          .token_count = count,
+                                                          .keys = keys,
+                                                          .of_prompt = of_prompt});
     std::map<LayerHead, std::int64_t> counts;
     for (const Assignment& assignment : actions.appended) {
       const LayerHead key{layer, assignment.cluster.head};
@@ -247,9 +249,9 @@ double PolicyDriver::Recall() const {
 }
 
 absl::Status PolicyDriver::Fork(std::int64_t token_count) {
-  const PutPolicyState saved = policy_->SaveState();
+  const PutPolicyState saved = policy_->keeper().SaveState();
   EXPECT_LE(std::ssize(saved.state), kPolicyStateBytesMax);
-  const std::vector<std::int64_t> next_ids = policy_->NextClusterIds();
+  const std::vector<std::int64_t> next_ids = policy_->keeper().NextClusterIds();
   for (const auto& [key, positions] : clusters_) {
     const std::size_t index = static_cast<std::size_t>(
         std::int64_t{key.first} * (options_.layout.head_count + 1) + key.second.head);
@@ -264,11 +266,11 @@ absl::Status PolicyDriver::Fork(std::int64_t token_count) {
   token_count_ = token_count;
   stored_count_ = std::min(stored_count_, token_count);
   policy_ = MakePolicy(name_, options_).value();
-  CAIRN_RETURN_IF_ERROR(policy_->RestoreState({.version = saved.version,
-                                               .state = saved.state,
-                                               .next_cluster_ids = next_ids,
-                                               .token_count = token_count,
-                                               .state_token_count = state_token_count}));
+  CAIRN_RETURN_IF_ERROR(policy_->keeper().RestoreState({.version = saved.version,
+                                                        .state = saved.state,
+                                                        .next_cluster_ids = next_ids,
+                                                        .token_count = token_count,
+                                                        .state_token_count = state_token_count}));
   return RebuildFromKeys();
 }
 
@@ -284,11 +286,11 @@ absl::Status PolicyDriver::RebuildFromKeys() {
     for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
       for (const auto& [position, cluster] : held_.at({layer, head})) {
         loaded[{head, cluster}].positions.Append(position);
-        absl::Status status = policy_->RestoreHeld(layer, {{head, cluster}, position});
+        absl::Status status = policy_->keeper().RestoreHeld(layer, {{head, cluster}, position});
         if (!status.ok()) return status;
       }
     }
-    if (!policy_->rebuilds_from_keys()) continue;
+    if (!policy_->traits().rebuilds_from_keys) continue;
     std::vector<LoadedCluster> clusters;
     for (auto& each : loaded) {
       const ClusterRef& ref = each.first;
@@ -301,7 +303,7 @@ absl::Status PolicyDriver::RebuildFromKeys() {
       });
       clusters.push_back(std::move(cluster));
     }
-    CAIRN_RETURN_IF_ERROR(policy_->Rebuild(layer, clusters));
+    CAIRN_RETURN_IF_ERROR(policy_->keeper().Rebuild(layer, clusters));
   }
   return absl::OkStatus();
 }

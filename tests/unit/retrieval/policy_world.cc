@@ -24,7 +24,7 @@ PolicyWorld::PolicyWorld(const PolicyOptions& options, Make make, std::uint64_t 
       policy_(make_(options)),
       stored_(static_cast<std::size_t>(options.layout.layer_count), 0),
       loaded_(stored_.size()) {
-  EXPECT_TRUE(policy_->RestoreState({}).ok());
+  EXPECT_TRUE(policy_->keeper().RestoreState({}).ok());
   for (std::int32_t layer = 0; layer < options.layout.layer_count; ++layer) {
     for (std::int32_t head = 0; head < options.layout.head_count; ++head) {
       places_[{layer, head}] = {};
@@ -64,7 +64,8 @@ void PolicyWorld::MakeKeys(std::int64_t count) {
 }
 
 std::int64_t PolicyWorld::WindowStartAt(std::int64_t token_count) const {
-  return std::max<std::int64_t>(0, token_count - policy_->WindowTokens(token_count)) / 8 * 8;
+  return std::max<std::int64_t>(0, token_count - policy_->keeper().WindowTokens(token_count)) / 8 *
+         8;
 }
 
 LoadedCluster PolicyWorld::Load(std::int32_t layer, const ClusterRef& cluster) const {
@@ -75,7 +76,7 @@ LoadedCluster PolicyWorld::Load(std::int32_t layer, const ClusterRef& cluster) c
       const std::span<const float> key = Key(layer, cluster.head, position);
       loaded.positions.Append(position);
       loaded.keys.insert(loaded.keys.end(), key.begin(), key.end());
-      if (!policy_->needs_values()) continue;
+      if (!policy_->traits().needs_values) continue;
       const std::vector<float> value = ValueOf(key);
       loaded.values.insert(loaded.values.end(), value.begin(), value.end());
     }
@@ -133,18 +134,18 @@ void PolicyWorld::Leave(std::int32_t layer, std::int64_t until, std::span<const 
     for (std::int64_t position = stored; position < until; ++position) {
       const std::span<const float> key = Key(layer, head, position);
       keys.insert(keys.end(), key.begin(), key.end());
-      if (!policy_->needs_values()) continue;
+      if (!policy_->traits().needs_values) continue;
       const std::vector<float> value = ValueOf(key);
       values.insert(values.end(), value.begin(), value.end());
     }
   }
-  const StoreActions actions = policy_->Store({.layer = layer,
-                                               .first_position = stored,
-                                               .token_count = until - stored,
-                                               .keys = keys,
-                                               .values = values,
-                                               .queries = queries,
-                                               .pool = nullptr});
+  const StoreActions actions = policy_->keeper().Store({.layer = layer,
+                                                        .first_position = stored,
+                                                        .token_count = until - stored,
+                                                        .keys = keys,
+                                                        .values = values,
+                                                        .queries = queries,
+                                                        .pool = nullptr});
   for (const Assignment& assignment : actions.appended) {
     const std::int32_t head = assignment.cluster.head;
     std::map<std::int64_t, ClusterId>& places = places_[{layer, head}];
@@ -173,7 +174,7 @@ void PolicyWorld::Settle(std::int64_t token_count) {
   for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
     std::vector<LoadedCluster>& loaded = loaded_[static_cast<std::size_t>(layer)];
     if (!loaded.empty()) {
-      for (const ClusterSplit& split : policy_->Adapt(layer, loaded)) Split(layer, split);
+      for (const ClusterSplit& split : policy_->keeper().Adapt(layer, loaded)) Split(layer, split);
     }
     loaded.clear();
     Leave(layer, WindowStartAt(token_count));
@@ -192,12 +193,12 @@ void PolicyWorld::Prefill(std::int64_t count) {
 std::vector<LoadedCluster> PolicyWorld::Select(std::int32_t layer) {
   const std::vector<float> queries = MakeQueries(1);
   const std::int64_t stored = stored_[static_cast<std::size_t>(layer)];
-  const std::vector<FetchSlice> slices = policy_->Select({.layer = layer,
-                                                          .stored_token_count = stored,
-                                                          .first_position = token_count_,
-                                                          .token_count = 1,
-                                                          .queries = queries,
-                                                          .pool = nullptr});
+  const std::vector<FetchSlice> slices = policy_->selector().Select({.layer = layer,
+                                                                     .stored_token_count = stored,
+                                                                     .first_position = token_count_,
+                                                                     .token_count = 1,
+                                                                     .queries = queries,
+                                                                     .pool = nullptr});
   std::vector<LoadedCluster> loaded;
   for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
     attended_[{layer, head}].clear();
@@ -247,13 +248,13 @@ void PolicyWorld::Regroup() {
   Settle(token_count_);
   ThreadPool pool(2);
   for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
-    for (const ClusterGroup& group : policy_->Regroup(layer)) {
+    for (const ClusterGroup& group : policy_->keeper().Regroup(layer)) {
       std::vector<std::vector<LoadedCluster>> loaded(1);
       for (std::size_t i = 0; i < group.clusters.size(); ++i) {
         loaded[0].push_back(Load(layer, group.clusters[i]));
         EXPECT_EQ(loaded[0].back().stored_count, group.entry_counts[i]);
       }
-      for (const ClusterSplit& split : policy_->Recluster(layer, loaded, pool)) {
+      for (const ClusterSplit& split : policy_->keeper().Recluster(layer, loaded, pool)) {
         Split(layer, split);
       }
     }
@@ -276,22 +277,23 @@ void PolicyWorld::RestartWithout(std::int32_t layer, const std::vector<ClusterRe
 void PolicyWorld::ForkAt(std::int64_t token_count) {
   Settle(token_count_);
   for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
-    for (const IndexRow& row : policy_->TakeChangedRows(layer)) {
+    for (const IndexRow& row : policy_->paged_index()->TakeChangedRows(layer)) {
       rows_[{layer, row.cluster.head}][row.cluster.cluster_id.value()] = row;
     }
   }
   state_token_count_ = token_count_;
-  const PutPolicyState saved = policy_->SaveState();
-  const std::vector<std::int64_t> ids = policy_->NextClusterIds();
+  const PutPolicyState saved = policy_->keeper().SaveState();
+  const std::vector<std::int64_t> ids = policy_->keeper().NextClusterIds();
   const bool forked = token_count < token_count_;
   token_count_ = token_count;
   ThreadPool pool(2);
   policy_ = make_(options_);
-  const absl::Status restored = policy_->RestoreState({.version = saved.version,
-                                                       .state = saved.state,
-                                                       .next_cluster_ids = ids,
-                                                       .token_count = token_count,
-                                                       .state_token_count = state_token_count_});
+  const absl::Status restored =
+      policy_->keeper().RestoreState({.version = saved.version,
+                                      .state = saved.state,
+                                      .next_cluster_ids = ids,
+                                      .token_count = token_count,
+                                      .state_token_count = state_token_count_});
   ASSERT_TRUE(restored.ok()) << Message(restored);
   const std::size_t dim = static_cast<std::size_t>(options_.layout.head_dim);
   for (auto& [where, keys] : keys_) keys.resize(static_cast<std::size_t>(token_count) * dim);
@@ -316,16 +318,16 @@ void PolicyWorld::ForkAt(std::int64_t token_count) {
       }
       for (const auto& [id, row] : rows_[{layer, head}]) rows.push_back(row);
     }
-    if (policy_->has_index()) {
+    if (policy_->paged_index() != nullptr) {
       const bool whole =
           !forked && !lost &&
           std::none_of(rows.begin(), rows.end(), [](const IndexRow& row) { return row.stale; });
-      const absl::Status index =
-          policy_->RestoreIndex(layer, RecordsOf(rows), whole ? nullptr : &clusters, pool);
+      const absl::Status index = policy_->paged_index()->RestoreIndex(
+          layer, RecordsOf(rows), whole ? nullptr : &clusters, pool);
       ASSERT_TRUE(index.ok()) << Message(index);
-      if (!policy_->needs_values()) policy_->UnloadIndex(layer);
+      if (!policy_->traits().needs_values) policy_->paged_index()->UnloadIndex(layer);
     }
-    if (policy_->rebuilds_from_keys()) {
+    if (policy_->traits().rebuilds_from_keys) {
       std::vector<LoadedCluster> all;
       all.reserve(clusters.size());
       for (const ClusterInfo& info : clusters) {
@@ -334,17 +336,17 @@ void PolicyWorld::ForkAt(std::int64_t token_count) {
         cluster.keys.resize(static_cast<std::size_t>(cluster.stored_count) * dim);
         all.push_back(std::move(cluster));
       }
-      ASSERT_TRUE(policy_->Rebuild(layer, all).ok());
+      ASSERT_TRUE(policy_->keeper().Rebuild(layer, all).ok());
     }
     for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
       for (const auto& [position, id] : held_[{layer, head}]) {
-        ASSERT_TRUE(policy_->RestoreHeld(layer, {{head, id}, position}).ok());
+        ASSERT_TRUE(policy_->keeper().RestoreHeld(layer, {{head, id}, position}).ok());
       }
     }
-    if (policy_->has_index()) {
+    if (policy_->paged_index() != nullptr) {
       const std::string run = test::IndexRunOf(rows);
       const IndexRecords records{std::as_bytes(std::span(run)), std::ssize(rows)};
-      EXPECT_EQ(policy_->LoadIndex(layer, {&records, 1}, pool), 0);
+      EXPECT_EQ(policy_->paged_index()->LoadIndex(layer, {&records, 1}, pool), 0);
     }
   }
 }

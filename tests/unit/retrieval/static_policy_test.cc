@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "compute-node/retrieval/policy_registry.h"
 #include "compute-node/retrieval/token_scores.h"
 #include "tests/tools/seed.h"
 #include "tests/unit/retrieval/policy_driver.h"
@@ -87,47 +88,17 @@ TEST_F(ProductCodesTest, NumbersThatAreNoneChangeNothingElse) {
   for (const float score : scores) EXPECT_TRUE(std::isfinite(score));
 }
 
-TEST(StaticPolicyTest, AFixedBudgetStaysAtWhatTheFirstPromptGave) {
-  PolicyOptions options = DriverOptions();  // 10 percent, at least 64
-  PolicyDriver fixed("static-cluster-fixed", options, 1);
-  PolicyDriver growing("static-cluster", options, 1);
-  for (PolicyDriver* driver : {&fixed, &growing}) {
-    driver->Prefill(500);
-    driver->Prefill(300);
-    driver->Step(400);
-    driver->Prefill(300);
-    driver->Step(20);
-  }
-  const auto attended = [](const PolicyDriver& driver) {
-    return std::ssize(driver.Plan().at({0, 0}).positions) + driver.token_count() + 1 -
-           driver.stored_count();
-  };
-  EXPECT_EQ(attended(fixed), 80);
-  EXPECT_EQ(attended(growing), 152);
-  ASSERT_TRUE(fixed.Reopen().ok());
-  EXPECT_EQ(attended(fixed), 80);
-  ASSERT_TRUE(fixed.Fork(700).ok());
-  EXPECT_EQ(attended(fixed), 70);
-}
-
 TEST(StaticPolicyTest, StateWithNumbersThatCannotBeIsRefused) {
   const auto policy = MakePolicy("static-cluster", DriverOptions()).value();
-  const std::vector<std::int64_t> ids = policy->NextClusterIds();
+  const std::vector<std::int64_t> ids = policy->keeper().NextClusterIds();
   const auto restore = [&](const std::vector<std::int64_t>& numbers) {
     const std::string state(reinterpret_cast<const char*>(numbers.data()),
                             numbers.size() * sizeof(std::int64_t));
-    return policy->RestoreState({1, state, ids, 100, 100}).code();
+    return policy->keeper().RestoreState({2, state, ids, 100, 100}).code();
   };
-  EXPECT_EQ(restore({64, 100, 1, 32}), absl::StatusCode::kOk);
+  EXPECT_EQ(restore({64, 32}), absl::StatusCode::kOk);
   const std::vector<std::vector<std::int64_t>> foreign = {
-      {64, 100, 1},
-      {63, 100, 1, 32},
-      {-1, 100, 1, 32},
-      {std::int64_t{1} << 40, 100, 1, 32},
-      {64, -1, 1, 32},
-      {64, 100, 2, 32},
-      {64, std::int64_t{1} << 40, 1, 32},
-      {64, 100, 1, 100},
+      {64}, {63, 32}, {-1, 32}, {std::int64_t{1} << 40, 32}, {64, 100},
   };
   for (const std::vector<std::int64_t>& numbers : foreign) {
     EXPECT_EQ(restore(numbers), absl::StatusCode::kInvalidArgument)

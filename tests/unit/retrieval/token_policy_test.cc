@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "compute-node/retrieval/policy_registry.h"
 #include "compute-node/retrieval/token_scores.h"
 #include "tests/unit/retrieval/policy_driver.h"
 
@@ -47,10 +48,9 @@ class TokenPolicyTest : public testing::Test {
     for (const auto& [position, key] : special) {
       std::copy(key.begin(), key.end(), keys.begin() + position * 8);
     }
-    policy->Store({.layer = 0, .first_position = 0, .token_count = kStored, .keys = keys});
-    EXPECT_EQ(policy->kept_key_bytes(), kStored * 8 * 4);
+    policy->keeper().Store({.layer = 0, .first_position = 0, .token_count = kStored, .keys = keys});
     std::set<std::int64_t> chosen;
-    for (const FetchSlice& slice : policy->Select({.layer = 0,
+    for (const FetchSlice& slice : policy->selector().Select({.layer = 0,
                                    .stored_token_count = kStored,
                                    .first_position = 400,
                                    .token_count = 1,
@@ -113,10 +113,11 @@ TEST_F(TokenPolicyTest, ClustersThatDoNotFollowEachOtherAreRefused) {
                          .keys = std::vector<float>(static_cast<std::size_t>(count * 8))};
   };
   using Clusters = std::vector<LoadedCluster>;
-  EXPECT_TRUE(policy->Rebuild(0, Clusters{cluster(0, 0, 16), cluster(0, 16, 3)}).ok());
-  EXPECT_EQ(policy->Rebuild(0, Clusters{cluster(0, 0, 16), cluster(0, 17, 3)}).code(),
+  EXPECT_TRUE(policy->keeper().Rebuild(0, Clusters{cluster(0, 0, 16), cluster(0, 16, 3)}).ok());
+  EXPECT_EQ(policy->keeper().Rebuild(0, Clusters{cluster(0, 0, 16), cluster(0, 17, 3)}).code(),
             absl::StatusCode::kDataLoss);
-  EXPECT_EQ(policy->Rebuild(0, Clusters{cluster(1, 0, 16)}).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(policy->keeper().Rebuild(0, Clusters{cluster(1, 0, 16)}).code(),
+            absl::StatusCode::kDataLoss);
 }
 
 }  // namespace

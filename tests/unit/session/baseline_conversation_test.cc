@@ -156,7 +156,7 @@ TEST_P(BaselineConversationTest, ForksGoOnFromAnyToken) {
 class HeldSelectionPolicy : public LocalPolicy {
  public:
   HeldSelectionPolicy(const PolicyOptions& options, std::optional<Positions> attended)
-      : LocalPolicy({.name = "local-cluster", .cluster_entries = 40}, options),
+      : LocalPolicy("local-cluster", 40, options),
         attended_(std::move(attended)),
         head_count_(options.layout.head_count) {}
 
@@ -206,10 +206,8 @@ TEST_F(ConversationFixture, ClustersThatDoNotComeBackAreLostData) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, BaselineConversationTest,
-                         testing::Values("oracle", "no-cluster", "static-cluster",
-                                         "static-cluster-fixed", "local-cluster",
-                                         "local-cluster-fixed", "local-cluster-40",
-                                         "local-cluster-40-fixed", "streaming", "random"),
+                         testing::Values("oracle", "no-cluster", "static-cluster", "local-cluster",
+                                         "local-cluster-40", "streaming", "random"),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -151,7 +151,7 @@ TEST_F(DynaKvTest, EstimatesBringItNearerToFullAttention) {
     double distance = 0;
     for (std::size_t i = 0; i < fed.size(); ++i) distance += RelativeDistance(all[i], full[i]);
     distances.push_back(distance);
-    memory_bytes.push_back(conversation->policy().memory_bytes());
+    memory_bytes.push_back(conversation->policy().keeper().memory_bytes());
   }
   EXPECT_LT(distances[2], 0.8 * distances[1]);
   EXPECT_LT(distances[3], 0.7 * distances[1]);
@@ -341,7 +341,7 @@ TEST_P(DynaKvIndexTest, LettingGoOfItChangesNothing) {
     all.push_back(logits);
     Checkpoint(*conversation);
     feed(150, 50);
-    memory_bytes.push_back(conversation->policy().memory_bytes());
+    memory_bytes.push_back(conversation->policy().keeper().memory_bytes());
   }
   EXPECT_EQ(results[0], results[1]);
   // What means are made of is needed in each step.

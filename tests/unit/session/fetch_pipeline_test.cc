@@ -1,5 +1,6 @@
 #include "compute-node/session/fetch_pipeline.h"
 
+#include "compute-node/retrieval/policy_registry.h"
 #include "tests/unit/session/conversation_fixture.h"
 
 namespace cairn::compute {
@@ -69,7 +70,7 @@ TEST_F(FetchPipelineTest, RequestsTheNextLayerBeforeThisOneIsDone) {
       *session,
       [&](std::int32_t layer) {
         planned.push_back(layer);
-        return policy->Select({.layer = layer, .stored_token_count = 288});
+        return policy->selector().Select({.layer = layer, .stored_token_count = 288});
       },
       true);
   EXPECT_EQ(planned, (std::vector<std::int32_t>{0}));

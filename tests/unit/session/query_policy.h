@@ -22,12 +22,11 @@ class QueryPolicy : public FullPolicy {
     std::vector<std::int64_t> passes;  // tokens of each pass
   };
 
-  QueryPolicy(const PolicyOptions& options, Log& log) : FullPolicy(options), log_(log) {
+  QueryPolicy(const PolicyOptions& options, Log& log)
+      : FullPolicy({.name = "query"}, options), log_(log) {
     log_.made.push_back(options);
   }
 
-  std::string_view name() const override { return "query"; }
-  bool selects_without_queries() const override { return false; }
   std::vector<FetchSlice> Select(const SelectionInput& input) const override {
     if (input.layer == 0) log_.passes.push_back(input.token_count);
     return FullPolicy::Select(input);

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "compute-node/kv_client/in_process_kv_node.h"
-#include "compute-node/retrieval/policy.h"
+#include "compute-node/retrieval/policy_registry.h"
 #include "compute-node/session/generation.h"
 #include "tests/unit/session/conversation_fixture.h"
 
@@ -22,12 +22,12 @@ struct Said {
 };
 
 class SealedPromptTest : public ConversationFixture,
-                         public testing::WithParamInterface<std::string_view> {
+                         public testing::WithParamInterface<PolicyKind> {
  protected:
   SealedPromptTest()
       : ram(MakeRamKvNode({.size_bytes = std::int64_t{1} << 28, .engine = {}}).value()),
         tokenizer(Tokenizer::FromGguf(model.file()).value()) {
-    options.policy.name = GetParam();
+    options.policy.name = GetParam().name;
     options.policy.selection.select_tokens_min = 64;
     options.policy.selection.select_tokens_max = 96;
   }
@@ -104,7 +104,7 @@ std::vector<std::int32_t> Together(const Said& said) {
 }
 
 TEST_P(SealedPromptTest, EveryTurnAgainHasTheSameAnswer) {
-  SCOPED_TRACE(GetParam());
+  SCOPED_TRACE(GetParam().name);
   // A prompt of one pass, and one of several chunks; then turns that are computed in passes, and
   // short ones that are computed in steps.
   for (const std::int64_t first : {90, 730}) {
@@ -143,7 +143,7 @@ TEST_P(SealedPromptTest, EveryTurnAgainHasTheSameAnswer) {
 }
 
 TEST_P(SealedPromptTest, WhatBeginsInBetweenIsNotFresh) {
-  SCOPED_TRACE(GetParam());
+  SCOPED_TRACE(GetParam().name);
   if (!options.policy.selects()) return;
   const SessionRef id = CreateAt();
   const Said said = Ask(id, {}, Prompt(300));
@@ -165,9 +165,9 @@ TEST_P(SealedPromptTest, WhatBeginsInBetweenIsNotFresh) {
   EXPECT_EQ(conversation->seals().token_counts(), (std::vector<std::int64_t>{200, 299}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, SealedPromptTest, testing::ValuesIn(PolicyNames()),
+INSTANTIATE_TEST_SUITE_P(Policies, SealedPromptTest, testing::ValuesIn(PolicyKinds()),
                          [](const auto& tested) {
-                           std::string name(tested.param);
+                           std::string name(tested.param.name);
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });

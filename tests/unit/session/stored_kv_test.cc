@@ -16,21 +16,30 @@ namespace {
 // Reads everything, and claims to need queries for it.
 class SelectingByQueries : public FullPolicy {
  public:
+  explicit SelectingByQueries(const PolicyOptions& options)
+      : FullPolicy({.name = "by-queries"}, options) {}
+
+ protected:
   using FullPolicy::FullPolicy;
-  bool selects_without_queries() const override { return false; }
+};
+
+// Likewise, ahead of the layer.
+class SelectingEarly : public SelectingByQueries {
+ protected:
+  explicit SelectingEarly(const PolicyOptions& options)
+      : SelectingByQueries({.name = "early", .selects_ahead = true, .ranks_by_query_sums = true},
+                           options) {}
 };
 
 // Reads everything, of which a step attends one entry a cluster, that the queries decide. Says
 // by which queries a layer selected, in order, and what was selected last.
-class SelectingAhead : public SelectingByQueries {
+class SelectingAhead : public SelectingEarly {
  public:
-  using SelectingByQueries::SelectingByQueries;
-  bool selects_ahead() const override { return true; }
-  bool ranks_by_query_sums() const override { return true; }
+  explicit SelectingAhead(const PolicyOptions& options) : SelectingEarly(options) {}
   std::vector<FetchSlice> Select(const SelectionInput& input) const override {
     std::vector<std::vector<float>>& of_layer = selected_by[input.layer];
     of_layer.emplace_back(input.queries.begin(), input.queries.end());
-    std::vector<FetchSlice> plan = SelectingByQueries::Select(input);
+    std::vector<FetchSlice> plan = FullPolicy::Select(input);
     if (input.token_count > 1) return plan;
     selected.clear();
     for (FetchSlice& slice : plan) {
@@ -56,13 +65,11 @@ class SelectingAhead : public SelectingByQueries {
 };
 
 // Reads everything that it selects ahead, and nothing once it is asked again.
-class ChangingItsMind : public SelectingByQueries {
+class ChangingItsMind : public SelectingEarly {
  public:
-  using SelectingByQueries::SelectingByQueries;
-  bool selects_ahead() const override { return true; }
-  bool ranks_by_query_sums() const override { return true; }
+  explicit ChangingItsMind(const PolicyOptions& options) : SelectingEarly(options) {}
   std::vector<FetchSlice> Select(const SelectionInput& input) const override {
-    std::vector<FetchSlice> plan = SelectingByQueries::Select(input);
+    std::vector<FetchSlice> plan = FullPolicy::Select(input);
     if (input.token_count > 1) return plan;
     if (!asked_.emplace(input.first_position, input.layer).second) return {};
     if (input.layer == 0) return plan;

@@ -38,13 +38,13 @@ TEST_F(StoredPolicyTest, ANewConversationHasTheChosenPolicyOrTheDefault) {
   const SessionId id = Create();
   EXPECT_EQ(MustOpen(id, PolicyRequest())->policy_choice().name, "full");
   // Nothing is stored yet.
-  EXPECT_EQ(MustOpen(id, Query(7))->policy().name(), "query");
+  EXPECT_EQ(MustOpen(id, Query(7))->policy().traits().name, "query");
   ASSERT_EQ(log.made.size(), 1U);
   EXPECT_EQ(log.made[0].selection.select_percent, 7);
   EXPECT_EQ(log.made[0].group_size, model.config().head_count / model.config().kv_head_count);
   options.policy = Query(9);
   EXPECT_EQ(MustOpen(id, PolicyRequest())->policy_choice().selection.select_percent, 9);
-  EXPECT_EQ(MustOpen(id, PolicyChoice())->policy().name(), "full");
+  EXPECT_EQ(MustOpen(id, PolicyChoice())->policy().traits().name, "full");
 }
 
 TEST_F(StoredPolicyTest, AStoredConversationKeepsItsPolicyWhateverTheDefault) {
@@ -80,13 +80,13 @@ TEST_F(StoredPolicyTest, StateOfFullStaysAsOldStoresHaveIt) {
   EXPECT_EQ(stored.version, 1);
   EXPECT_EQ(stored.state.size(), 8U);
   options.policy = Query(3);
-  EXPECT_EQ(MustOpen(id, PolicyRequest())->policy().name(), "full");
+  EXPECT_EQ(MustOpen(id, PolicyRequest())->policy().traits().name, "full");
   PolicyChoice full;
   full.selection.select_percent = 44;  // means nothing to it
-  EXPECT_EQ(MustOpen(id, full)->policy().name(), "full");
+  EXPECT_EQ(MustOpen(id, full)->policy().traits().name, "full");
   EXPECT_EQ(OpenWith(id, Query(3)).status().code(), absl::StatusCode::kInvalidArgument);
   // As a chat sends it with each turn that did with its first one.
-  EXPECT_EQ(MustOpen(id, PolicyRequest{.select_percent = 44})->policy().name(), "full");
+  EXPECT_EQ(MustOpen(id, PolicyRequest{.select_percent = 44})->policy().traits().name, "full");
 }
 
 TEST_F(StoredPolicyTest, DamagedStateNamesTheConversation) {
