@@ -19,6 +19,7 @@ namespace {
 constexpr std::string_view kHelp =
     R"(What you type is your turn; the model answers it. These are commands:
   /file FILE  put a file in front of your next turn
+  /new        begin a new conversation
   /help       show this
   /exit       end the chat, as Ctrl-D does
 A space in front makes such a line a turn. A pasted text of many lines is one
@@ -31,11 +32,6 @@ std::string_view Trimmed(std::string_view text) {
   constexpr std::string_view kSpace = " \t\r";
   text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
   return text.substr(0, text.find_last_not_of(kSpace) + 1);
-}
-
-// Errors after which no turn of the conversation will do better.
-bool EndsConversation(const absl::Status& status) {
-  return absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
 }
 
 // "/word" alone or in front of a space: what looks like a command.
@@ -82,7 +78,8 @@ absl::Status Chat::SetUpTemplate() {
 
 void Chat::SetPrompt(const std::string& text) {
   if (model_.chat_template.empty()) {
-    generate_.prompt = before_ + text + after_;
+    // What was cut off would become the beginning of what is typed.
+    generate_.prompt = (ends_within_a_line_ ? "\n" : "") + before_ + text + after_;
     return;
   }
   generate_.messages.clear();
@@ -118,6 +115,7 @@ absl::Status Chat::CheckTurn(const std::string& what, const std::string& text,
 absl::Status Chat::Generate(InterruptCancels& interrupt, TurnProgress& turn) {
   ProgressLine progress(progress_);
   generate_.on_started = [&](std::int64_t id, std::int64_t reused, std::int64_t prompt) {
+    may_be_gone_ = reused == 0;  // it is deleted if nothing of the turn is stored
     generate_.conversation_id = id;
     interrupt.SetLastWords(WordsOfTheSecondInterrupt());
     turn = {.conversation_id = id, .reused_count = reused, .prompt_count = prompt};
@@ -125,13 +123,20 @@ absl::Status Chat::Generate(InterruptCancels& interrupt, TurnProgress& turn) {
   generate_.on_prefill = [&](std::int64_t done, std::int64_t total) {
     turn.done_count = done;
     progress.Update("reading", done, total, "tokens");
+    if (done == total) progress.Say("all of it is read, and now sorted ...");
   };
   generate_.on_recomputing = [&](std::int64_t done, std::int64_t total, std::string_view reason) {
     turn.recomputes = done < total;
     ShowRecomputing(progress, done, total, reason);
   };
+  generate_.on_waiting = [&](std::string_view reason) {
+    const std::string words = fmt::format("waiting: {}", reason);
+    // The line that the answer stands in stays.
+    turn.has_text ? WriteNote(fmt::format("\n({})\n", words)) : progress.Say(words);
+  };
   generate_.on_text = [&](std::string_view text) {
     turn.has_text = true;
+    ends_within_a_line_ = !text.ends_with('\n');
     progress.Clear();
     if (!WriteOutput(ForTheReader(text)).ok()) interrupt.Cancel();
   };
@@ -140,8 +145,22 @@ absl::Status Chat::Generate(InterruptCancels& interrupt, TurnProgress& turn) {
   // The next turn follows this answer, or is refused. How much a cancelled one has stored is not
   // told.
   generate_.conversation_token_count.reset();
-  if (result.ok()) generate_.conversation_token_count = result->conversation_token_count;
+  if (result.ok()) {
+    generate_.conversation_token_count = result->conversation_token_count;
+    may_be_gone_ = false;
+    // The model, or a text that ends turns, has ended it.
+    if (result->reason == FinishReason::kEnd || result->reason == FinishReason::kStop) {
+      ends_within_a_line_ = false;
+    }
+  }
   return result.status();
+}
+
+void Chat::BeginAnew() {
+  generate_.conversation_id = 0;
+  generate_.conversation_token_count.reset();
+  ends_within_a_line_ = false;
+  may_be_gone_ = false;
 }
 
 std::string Chat::WordsOfTheSecondInterrupt() const {
@@ -152,9 +171,16 @@ std::string Chat::WordsOfTheSecondInterrupt() const {
 
 absl::Status Chat::Turn(const std::string& text, InterruptCancels& interrupt) {
   unanswered_files_ = std::exchange(pending_files_, {});
-  SetPrompt(std::exchange(pending_, "") + text);
+  const std::string whole = std::exchange(pending_, "") + text;
+  SetPrompt(whole);
   TurnProgress turn;
   absl::Status status = Generate(interrupt, turn);
+  if (absl::IsNotFound(status) && may_be_gone_) {
+    // It held nothing when its first turn failed.
+    BeginAnew();
+    SetPrompt(whole);
+    status = Generate(interrupt, turn);
+  }
   if (status.ok() || turn.has_text) unanswered_files_.clear();  // the conversation has them
   if (absl::IsInvalidArgument(status)) return status;           // nothing came
   CAIRN_RETURN_IF_ERROR(WriteOutput("\n"));
@@ -168,7 +194,9 @@ void Chat::TellFilesAreGone(bool part_is_kept) {
   for (const std::string& path : std::exchange(unanswered_files_, {})) {
     WriteNote(fmt::format(
         "{} is no longer in front of your next turn: `/file {}` puts {}\n", path, TypedPath(path),
-        part_is_kept ? "all of it there again, behind the part that is kept" : "it there again"));
+        part_is_kept ? "all of it there again, behind the part that is kept; `/new` before it "
+                       "begins without that part"
+                     : "it there again"));
   }
 }
 
@@ -184,9 +212,11 @@ void Chat::TellInterrupted(const TurnProgress& turn) {
   ProgressLine progress(progress_);
   const KeptTurn kept = AskWhatIsKept(client_, turn, progress);
   if (kept.conversation_is_gone) {
-    generate_.conversation_id = 0;
+    BeginAnew();
     WriteNote(fmt::format("interrupted {}\n", kept.text));
   } else {
+    may_be_gone_ = false;
+    generate_.conversation_token_count = kept.token_count;
     WriteNote(fmt::format("interrupted{} {}; your next turn goes on there, and so does {}\n",
                           turn.has_text ? ":" : "", kept.text,
                           GoOnCommand("chat", turn.conversation_id, socket_)));
@@ -216,6 +246,13 @@ absl::StatusOr<bool> Chat::TakeCommand(const std::string& text, Next& next) {
     next = Next::kEnd;
   } else if (line == "/help") {
     WriteNote(kHelp);
+  } else if (line == "/new") {
+    if (generate_.conversation_id != 0) {
+      WriteNote(fmt::format("conversation {} stays: go on with it by {}\n",
+                            generate_.conversation_id,
+                            GoOnCommand("chat", generate_.conversation_id, socket_)));
+    }
+    BeginAnew();
   } else if (line == kFileCommand || line.starts_with("/file ")) {
     // Blanks at the end of the line may be a part of the name.
     const absl::Status added = AddFile(
@@ -253,10 +290,26 @@ absl::StatusOr<Chat::Next> Chat::Interrupted(const std::string& typed) {
   return Next::kGoOn;
 }
 
-bool Chat::CanGoOn(const absl::Status& status) const {
+bool Chat::CanGoOn(const absl::Status& status) {
   if (absl::IsInvalidArgument(status)) return true;
-  // A person may start a daemon again, or wait.
-  return input_.is_terminal() && OutputStatus().ok() && !EndsConversation(status);
+  // A person may start a daemon again, or wait, or begin anew.
+  if (!input_.is_terminal() || !OutputStatus().ok()) return false;
+  if (!absl::IsFailedPrecondition(status)) return true;
+  // Of another model, say: no turn of it will do better.
+  const absl::StatusOr<ConversationInfo> conversation =
+      client_.FindConversation(generate_.conversation_id);
+  return conversation.ok() && conversation->usable;
+}
+
+void Chat::TellWhatFollows(const absl::Status& status) {
+  if (absl::IsNotFound(status) && generate_.conversation_id != 0) {
+    BeginAnew();
+    WriteNote("your next turn begins a new conversation\n");
+  } else if (absl::IsFailedPrecondition(status)) {
+    WriteNote(
+        "your next turn goes on behind what the conversation holds by then; `/new` begins a new "
+        "one\n");
+  }
 }
 
 absl::Status Chat::Talk() {
@@ -281,9 +334,12 @@ absl::Status Chat::Talk() {
       next = *taken;
     } else if (CanGoOn(taken.status())) {
       WriteProblem("cairn", Message(taken.status()));
+      TellWhatFollows(taken.status());
       TellFilesAreGone();
       ++refused_count_;
     } else {
+      const bool is_told = !ends && !OutputReaderIsGone() && !absl::IsCancelled(taken.status());
+      if (is_told) WriteNote("the chat ends here: lines behind this one are not sent\n");
       return taken.status();
     }
     if (ends) break;
@@ -293,9 +349,11 @@ absl::Status Chat::Talk() {
   return InvalidArgument("lines that were refused: {}", refused_count_);
 }
 
-void Chat::TellTheEnd(const absl::Status& status) const {
+void Chat::TellTheEnd(const absl::Status& status) {
   // Where it cannot be gone on with, saying how would be wrong.
-  if (generate_.conversation_id == 0 || EndsConversation(status) || OutputReaderIsGone()) return;
+  const bool is_over = absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
+  if (generate_.conversation_id == 0 || is_over || OutputReaderIsGone()) return;
+  if (may_be_gone_ && !client_.FindConversation(generate_.conversation_id).ok()) return;
   WriteNote(fmt::format("conversation={}: go on with {}\n", generate_.conversation_id,
                         GoOnCommand("chat", generate_.conversation_id, socket_)));
 }

@@ -38,7 +38,11 @@ class Chat {
   // Ctrl-C while nothing was generated.
   absl::StatusOr<Next> Interrupted(const std::string& typed);
   // Whether a turn that ended so is no reason to end the chat.
-  bool CanGoOn(const absl::Status& status) const;
+  bool CanGoOn(const absl::Status& status);
+  // What the next turn does behind one that ended so, where that is not what it would have done.
+  void TellWhatFollows(const absl::Status& status);
+  // The next turn begins a new conversation.
+  void BeginAnew();
   // What was typed: a command or a turn.
   absl::StatusOr<Next> Take(const TypedInput& input, InterruptCancels& interrupt);
   // False: `text` is no command.
@@ -61,7 +65,7 @@ class Chat {
   void TellFilesAreGone(bool part_is_kept = false);
   // Empty without a conversation.
   std::string WordsOfTheSecondInterrupt() const;
-  void TellTheEnd(const absl::Status& status) const;
+  void TellTheEnd(const absl::Status& status);
 
   CairnClient& client_;
   const ModelDescription model_;
@@ -76,6 +80,8 @@ class Chat {
   std::string pending_;  // of files: goes in front of the next turn
   std::vector<std::string> pending_files_;
   std::vector<std::string> unanswered_files_;  // that were in front of the last turn
+  bool may_be_gone_ = false;                   // its first turn has not ended well
+  bool ends_within_a_line_ = false;            // the last answer, which was cut off
   std::int64_t refused_count_ = 0;
   bool told_how_to_leave_ = false;
 };

@@ -16,11 +16,14 @@
 namespace cairn::cli {
 namespace {
 
-// A conversation that cannot be gone on with is refused before anybody types anything.
-absl::Status CheckConversation(CairnClient& client, std::int64_t id,
-                               const ModelDescription& model) {
+// A conversation that cannot be gone on with is refused before anybody types anything; and the
+// first turn follows what it holds now.
+absl::Status CheckConversation(CairnClient& client, const ModelDescription& model,
+                               GenerateOptions& generate) {
+  const std::int64_t id = generate.conversation_id;
   if (id == 0) return absl::OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const ConversationInfo info, client.FindConversation(id));
+  generate.conversation_token_count = info.token_count;
   if (info.usable) return absl::OkStatus();
   return FailedPrecondition(
       "conversation {} belongs to another model or KV format than {}, which cairn-compute-node "
@@ -28,7 +31,7 @@ absl::Status CheckConversation(CairnClient& client, std::int64_t id,
       id, model.name);
 }
 
-absl::Status RunChat(const ChatOptions& options) {
+absl::Status RunChat(ChatOptions options) {
   const std::int64_t id = options.generate.conversation_id;
   if (!options.system.empty() && id != 0) {
     throw CLI::ValidationError(fmt::format(
@@ -45,9 +48,9 @@ absl::Status RunChat(const ChatOptions& options) {
     CAIRN_ASSIGN_OR_RETURN(client, ConnectWhenReady(options.socket, progress, interrupt.token()));
     CAIRN_ASSIGN_OR_RETURN(model, client->GetModel());
   }
-  CAIRN_RETURN_IF_ERROR(CheckConversation(*client, id, model));
+  CAIRN_RETURN_IF_ERROR(CheckConversation(*client, model, options.generate));
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<ChatInput> input, ChatInput::Open());
-  return Chat(*client, std::move(model), *input, options).Run();
+  return Chat(*client, std::move(model), *input, std::move(options)).Run();
 }
 
 }  // namespace

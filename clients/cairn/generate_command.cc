@@ -176,6 +176,11 @@ absl::Status Run(GenerateArguments& options) {
   generate.on_prefill = [&](std::int64_t done, std::int64_t total) {
     turn.done_count = done;
     progress.Update("reading the prompt", done, total, "tokens");
+    if (done == total) progress.Say("the prompt is read, and now sorted ...");
+  };
+  generate.on_waiting = [&](std::string_view reason) {
+    const std::string words = fmt::format("waiting: {}", reason);
+    text_open ? WriteNote(fmt::format("\n({})\n", words)) : progress.Say(words);
   };
   generate.on_recomputing = [&](std::int64_t done, std::int64_t total, std::string_view reason) {
     turn.recomputes = done < total;

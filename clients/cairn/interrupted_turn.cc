@@ -76,15 +76,18 @@ KeptTurn DescribeKept(const TurnProgress& turn, std::int64_t kept_count) {
 }
 
 KeptTurn AskWhatIsKept(CairnClient& client, const TurnProgress& turn, ProgressLine& progress) {
-  if (turn.has_text) return DescribeKept(turn, 0);
   progress.Say("stopping ... (Ctrl-C once more does not wait for it)");
-  const absl::StatusOr<std::int64_t> kept =
+  const absl::StatusOr<std::int64_t> count =
       client.WaitForKeptTokens(turn.conversation_id, kEndTimeMax);
   progress.Clear();
-  if (kept.ok()) return DescribeKept(turn, *kept);
+  if (count.ok() || turn.has_text) {
+    KeptTurn kept = DescribeKept(turn, count.value_or(0));
+    if (count.ok()) kept.token_count = *count;
+    return kept;
+  }
   return {.text = fmt::format("conversation {} keeps what was done, if anything ({}); see cairn "
                               "sessions list",
-                              turn.conversation_id, Message(kept.status()))};
+                              turn.conversation_id, Message(count.status()))};
 }
 
 }  // namespace cairn::cli

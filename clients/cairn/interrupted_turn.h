@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,8 @@ struct KeptTurn {
   std::string text;
   bool lacks_rest = false;  // of the prompt, which only the user has
   bool has_prompt = false;  // all of it
+  // What the conversation holds; nullopt: nobody knows.
+  std::optional<std::int64_t> token_count{};
 };
 
 // "cairn COMMAND --conversation ID", with the socket if that is not the default.

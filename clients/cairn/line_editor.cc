@@ -73,6 +73,8 @@ struct LineEditor::Impl {
 
   // False where waiting for keys ends.
   bool OnWake();
+  // The window has another size.
+  void Resize();
 
   // What the library calls.
   static int Next(EditLine* editor, wchar_t* out);
@@ -107,13 +109,29 @@ std::wstring_view LineOf(EditLine* editor) {
 }  // namespace
 
 bool LineEditor::Impl::OnWake() {
-  if (guard.TakeResized()) el_resize(editor.get());
+  if (guard.TakeResized()) Resize();
   if (guard.TakeResumed()) {
     // The library takes the cursor for one at the start of a line.
     std::fputc('\r', display.get());
     el_wset(editor.get(), EL_REFRESH);
   }
   return !interrupt->interrupted();
+}
+
+// The library writes outside its buffers when what is typed does not fit the new window (as of
+// version 3.1-20221030): while it learns the size there is nothing.
+void LineEditor::Impl::Resize() {
+  EditLine* line_editor = editor.get();
+  const std::wstring text(LineOf(line_editor));
+  const LineInfoW* line = el_wline(line_editor);
+  const auto behind_cursor = static_cast<int>(line->lastchar - line->cursor);
+  el_cursor(line_editor, behind_cursor);
+  el_wdeletestr(line_editor, static_cast<int>(text.size()));
+  el_wset(line_editor, EL_REFRESH);
+  el_resize(line_editor);
+  if (!text.empty()) el_winsertstr(line_editor, text.c_str());
+  el_cursor(line_editor, -behind_cursor);
+  el_wset(line_editor, EL_REFRESH);
 }
 
 int LineEditor::Impl::Next(EditLine* editor, wchar_t* out) {

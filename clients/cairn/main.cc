@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <clocale>
 #include <csignal>
 #include <cstdio>
@@ -15,6 +16,7 @@
 
 #include "clients/cairn/commands.h"
 #include "clients/cairn/output.h"
+#include "common/base/closest_name.h"
 #include "common/base/status.h"
 
 namespace cairn::cli {
@@ -34,6 +36,14 @@ int Fail(int exit_code, const std::string& message) {
   return exit_code;
 }
 
+std::vector<std::string> OptionsOf(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
 // What the parser says about a wrong command line, with the command whose --help would explain it.
 std::string UsageMessage(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* chosen = &app;
@@ -43,6 +53,13 @@ std::string UsageMessage(const CLI::App& app, const CLI::ParseError& error) {
     command += " " + chosen->get_name();
   }
   const std::vector<std::string> extra = chosen->remaining();
+  const auto option = std::find_if(extra.begin(), extra.end(),
+                                   [](const std::string& word) { return word.starts_with('-'); });
+  if (option != extra.end()) {
+    const std::string meant = ClosestName(*option, OptionsOf(*chosen));
+    return fmt::format("there is no option {}{}; see {} --help", *option,
+                       meant.empty() ? "" : fmt::format(": did you mean {}?", meant), command);
+  }
   const bool wants_command = chosen->get_require_subcommand_min() > 0;
   const std::string problem = wants_command && !extra.empty()
                                   ? fmt::format("there is no command '{} {}'", command, extra[0])
@@ -108,6 +125,7 @@ int Run(int argc, char** argv) {
 int main(int argc, char** argv) {
   // A reader that went away (cairn ... | head) is a write error: the generation is cancelled first.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // likewise: a file that becomes longer than `ulimit -f` allows
   cairn::cli::OccupyStandardStreams();
   // All text is UTF-8, whatever the environment says; a line editor asks the locale.
   if (std::setlocale(LC_CTYPE, "C.UTF-8") == nullptr) {  // NOLINT(concurrency-mt-unsafe): alone

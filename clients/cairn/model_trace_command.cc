@@ -169,7 +169,7 @@ void AddModelTraceCommand(CLI::App& group, CommandResult& result) {
       ->check(WholeNumber(0, kTraceTokensMax));
   command
       ->add_option("--query-every", options->query_every,
-                   "From there on, record the queries of every so manieth token")
+                   "From there on, record the queries of one token in so many")
       ->check(WholeNumber(1, kTraceTokensMax))
       ->capture_default_str();
   command

@@ -8,18 +8,32 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace cairn::cli {
 
-struct ProgressNumbers {
-  std::int64_t done = 0;
-  std::int64_t total = 0;
-  std::int64_t done_at_start = 0;  // when `time` began
-  std::chrono::nanoseconds time{0};
-};
+// How fast something goes, and how long it will still take, when each further unit may take longer
+// than the one before: reading a token takes as long as what is in front of it is.
+class ProgressPace {
+ public:
+  // So much was done after so much time. REQUIRES: neither is less than the last time.
+  void Note(std::int64_t done, std::chrono::nanoseconds time);
 
-// "1024/12757 tokens, 512/s, 23 s left"; the latter two once they can be told.
-std::string ProgressText(const ProgressNumbers& numbers, std::string_view unit);
+  // "1024/12757 tokens, 512/s, 23 s left"; the latter two once they can be told. REQUIRES: Note.
+  std::string Text(std::int64_t total, std::string_view unit) const;
+
+ private:
+  struct Sample {
+    double done = 0;
+    double seconds = 0;
+  };
+  // The last one that has at most half of what was done since the first.
+  const Sample& Middle() const;
+  // By what the first and the second half took.
+  double SecondsLeft(double total) const;
+
+  std::vector<Sample> samples_;
+};
 
 class ProgressLine {
  public:
@@ -43,7 +57,7 @@ class ProgressLine {
   bool dirty_ = false;
   std::string what_;
   Clock::time_point start_;
-  std::int64_t done_at_start_ = 0;
+  ProgressPace pace_;
   std::int64_t told_tenths_ = -1;
 };
 

@@ -77,6 +77,23 @@ class CancelWatch {
   std::thread thread_;
 };
 
+// Where daemons listen that were started in another environment than this one.
+std::string OtherSocketAdvice(const std::string& socket_path) {
+  Environment other = ProcessEnvironment();
+  std::vector<std::string> candidates = {
+      fmt::format("/run/user/{}/cairn/compute.sock", ::geteuid())};
+  other.xdg_runtime_dir.clear();
+  candidates.push_back(DefaultSocketPath(other, "compute.sock"));
+  for (const std::string& candidate : candidates) {
+    if (candidate == socket_path || ::access(candidate.c_str(), W_OK) != 0) continue;
+    return fmt::format(
+        "; there is one at {}: give it by --socket, or set XDG_RUNTIME_DIR as where the daemon was "
+        "started",
+        candidate);
+  }
+  return "";
+}
+
 void SetDeadline(grpc::ClientContext& context) {
   context.set_deadline(std::chrono::system_clock::now() + kCallTimeMax);
 }
@@ -147,9 +164,10 @@ absl::Status CairnClient::ExplainUnreachable(const std::string& reason) const {
   }
   return Unavailable(
       "cannot reach cairn-compute-node at {}: is it running? Start it with `cairn-compute-node "
-      "--model FILE.gguf --socket {}` ({})",
+      "--model FILE.gguf --socket {}` ({}{})",
       impl_->socket_path, impl_->socket_path,
-      refused == ENOENT ? "there is no such socket" : reason);
+      refused == ENOENT ? "there is no such socket" : reason,
+      refused == ENOENT ? OtherSocketAdvice(impl_->socket_path) : "");
 }
 
 absl::Status CairnClient::Explain(const absl::Status& status) const {

@@ -125,6 +125,8 @@ struct GenerateOptions {
   std::function<void(std::int64_t done_token_count, std::int64_t token_count,
                      std::string_view reason)>
       on_recomputing;
+  // The daemon waits for something, which it names, and goes on by itself when that is there.
+  std::function<void(std::string_view reason)> on_waiting;
   std::function<void(std::string_view text)> on_text;
   std::function<void(std::int32_t token_id)> on_token;
   // Behind on_token, if set: how likely the token was, and the `top_logprob_count` (at most 20)

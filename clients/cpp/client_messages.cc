@@ -141,6 +141,8 @@ absl::Status HandleEvent(const GenerateOptions& options, const v1::GenerateEvent
   } else if (event.has_recomputing() && options.on_recomputing) {
     options.on_recomputing(event.recomputing().done_token_count(),
                            event.recomputing().token_count(), event.recomputing().reason());
+  } else if (event.has_waiting() && options.on_waiting) {
+    options.on_waiting(event.waiting().reason());
   } else if (event.has_token()) {
     ++result.generated_token_count;
     result.text += event.token().text();

@@ -86,7 +86,7 @@ void AddOptions(CLI::App& app, Arguments& arguments) {
       ->required();
   AddSelection(app, arguments);
   app.add_option("--every", arguments.eval.recall_every,
-                 "Measure recall at each so manieth token; of a trace, of those with queries")
+                 "Measure recall at one token in so many; of a trace, of those with queries")
       ->check(positive)
       ->capture_default_str();
   app.add_flag("--clusters", arguments.eval.follow_clusters,

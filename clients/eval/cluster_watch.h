@@ -24,7 +24,7 @@ namespace cairn::eval {
 
 // Within so many steps a cluster is read again, or not.
 inline constexpr std::array<std::int64_t, 5> kAgainSteps = {1, 2, 4, 8, 16};
-// All clusters are looked at in every so manieth step, to compare with those that changed.
+// All clusters are looked at in one step of so many, to compare with those that changed.
 inline constexpr std::int64_t kAllClustersEvery = 64;
 
 struct ReadAgain {
@@ -67,7 +67,7 @@ class ClusterWatch : public PolicyWatcher, public compute::AttentionObserver {
   struct Options {
     compute::SelectionOptions selection;
     std::int64_t first_position = 0;  // of the first step; what came before is the prompt
-    std::int64_t together_every = 1;  // ReadTogether is measured at each so manieth step
+    std::int64_t together_every = 1;  // ReadTogether is measured at one step in so many
   };
   // Borrows `config`, which outlives it.
   ClusterWatch(const compute::ModelConfig& config, const Options& options);

@@ -33,7 +33,7 @@ struct MeasureOptions {
   KvFormat kv_format = KvFormat::kF16;
   // Of the prompt, stored in one pass: as many as the model was loaded for.
   std::int64_t chunk_tokens = 4096;
-  // At which of the steps recall is measured: the first, and each so manieth behind it.
+  // At which of the steps recall is measured: the first, and one in so many behind it.
   std::int64_t recall_every = 8;
   // Whenever the conversation's tokens are a multiple of it, the index is looked at.
   std::int64_t index_every = 1024;

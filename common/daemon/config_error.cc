@@ -1,11 +1,11 @@
 #include "common/daemon/config_error.h"
 
-#include <algorithm>
-#include <numeric>
-#include <utility>
+#include <string>
 #include <vector>
 
 #include <fmt/format.h>
+
+#include "common/base/closest_name.h"
 
 namespace cairn {
 namespace {
@@ -15,34 +15,11 @@ using google::protobuf::FieldDescriptor;
 
 constexpr std::string_view kKeyCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_";
 
-// Letters to change, add or leave out until `from` is `to`.
-std::size_t EditDistance(std::string_view from, std::string_view to) {
-  std::vector<std::size_t> row(to.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < to.size(); ++j) {
-      const std::size_t changed = diagonal + (from[i] == to[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({changed, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row.back();
-}
-
 // ": did you mean KEY?", or nothing if no key is like that.
 std::string Suggestion(std::string_view unknown, const Descriptor& keys) {
-  constexpr std::size_t kDistanceMax = 3;
-  // What is longer is no slip of a key, and comparing it takes time.
-  constexpr std::size_t kKeyBytesMax = 64;
-  std::string_view best;
-  std::size_t best_distance = kDistanceMax + 1;
-  for (int i = 0; unknown.size() <= kKeyBytesMax && i < keys.field_count(); ++i) {
-    const std::size_t distance = EditDistance(unknown, keys.field(i)->name());
-    if (distance >= best_distance) continue;
-    best = keys.field(i)->name();
-    best_distance = distance;
-  }
+  std::vector<std::string> names;
+  for (int i = 0; i < keys.field_count(); ++i) names.emplace_back(keys.field(i)->name());
+  const std::string best = ClosestName(unknown, names);
   return best.empty() ? "" : fmt::format(": did you mean {}?", best);
 }
 

@@ -1,5 +1,6 @@
 #include "common/daemon/program.h"
 
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,6 +26,17 @@ std::string& SeenStarting() {
   return name;
 }
 
+// Libraries abort without a word where memory is short. Only what a signal's handler may call.
+void OnAbort(int /*number*/) {
+  constexpr std::string_view kWords =
+      "aborted; what is stored is whole. If no line above says why, there was too little memory: "
+      "see "
+      "ulimit -v, MemoryMax and the like\n";
+  static_cast<void>(!::write(STDERR_FILENO, kWords.data(), kWords.size()));
+  ::signal(SIGABRT, SIG_DFL);
+  ::raise(SIGABRT);
+}
+
 int CannotStart(std::string_view name, const absl::Status& status, int exit_code) {
   PrintError(fmt::format("{} cannot start: {}\n", name, Message(status)));
   return exit_code;
@@ -41,6 +53,7 @@ absl::Status LogTo(const std::string& name, const std::string& log_level, const 
 int RunProgram(std::string_view name, int argc, const char* const* argv,
                absl::StatusOr<Action> (*read)(Arguments arguments)) {
   try {
+    ::signal(SIGABRT, OnAbort);
     // Nobody else may read what a daemon writes; sockets get their own mode.
     ::umask(0077);
     const absl::StatusOr<Action> action = read({argv + 1, static_cast<std::size_t>(argc) - 1});

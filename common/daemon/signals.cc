@@ -26,6 +26,8 @@ StopSignals::StopSignals() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   // A client that went away is an error of a write, not of the process.
   ::signal(SIGPIPE, SIG_IGN);
+  // So is a file that becomes longer than `ulimit -f` allows.
+  ::signal(SIGXFSZ, SIG_IGN);
   thread_ = StartThread("signals", [this] { Watch(); });
 }
 

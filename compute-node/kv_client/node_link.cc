@@ -105,8 +105,9 @@ absl::Status NodeLink::DidNotComeBack(const absl::Status& last) const {
   if (stopped()) {
     return Unavailable("the KV node is away, and this process is stopping: {}", Message(last));
   }
-  return Unavailable("the KV node did not come back in {} ms: {}",
-                     options_.reconnect_time_max.count(), Message(last));
+  return Unavailable(
+      "the KV node did not come back in {} ms: {}; start cairn-kv-node, then ask again",
+      options_.reconnect_time_max.count(), Message(last));
 }
 
 absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Connect() const {

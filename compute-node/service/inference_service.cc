@@ -13,6 +13,10 @@
 namespace cairn::compute {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+// Without an event for so long a client is told what the generation waits for.
+constexpr std::chrono::seconds kSilenceMax{2};
 constexpr const char* kRetryAfterKey = "cairn-retry-after-ms";
 constexpr const char* kRetryAfterMs = "2000";
 // Beyond this a deadline is none: adding it to a clock could overflow.
@@ -131,9 +135,17 @@ absl::Status InferenceServiceImpl::RunGenerate(const grpc::ServerContext& contex
       job->stop(), [job] { job->Run(); }, job->conversation()));
   bool written = true;
   const auto connected = [&] { return written && !context.IsCancelled(); };
-  while (const std::optional<v1::GenerateEvent> event = NextEvent(*job, connected)) {
-    written = written && stream.Write(*event);
-  }
+  bool is_told = false;  // that the KV node is away
+  do {
+    const auto until = is_told ? Clock::time_point::max() : Clock::now() + kSilenceMax;
+    std::optional<v1::GenerateEvent> event = NextEvent(*job, connected, until);
+    is_told = is_told && !event.has_value();
+    if (!event.has_value() && !is_told && !state_.kv_status().ok()) {
+      is_told = true;
+      event.emplace().mutable_waiting()->set_reason("cairn-kv-node is away");
+    }
+    if (event.has_value()) written = written && stream.Write(*event);
+  } while (!job->events().done());
   return job->status();
 }
 

@@ -26,6 +26,14 @@ absl::Status EngineCore::AttachRequest::Check(const SessionRow& row) const {
 // Rule 13.
 absl::Status EngineCore::AttachRequest::CheckLost(const SessionRow& row) const {
   const bool is_last = attempt.owner.empty() ? row.epoch == lost->epoch : IsOfOwnerOf(row);
+  // Every attach makes a higher epoch: with ours, or one before it, somebody else has another copy.
+  if (!is_last && !attempt.owner.empty() && row.epoch <= lost->epoch) {
+    return DataLoss(
+        "session {} has epoch {} of another owner, and this one had epoch {}: the store is an "
+        "older copy of what it was; put the newer one back, or open the session and go on from its "
+        "{} tokens",
+        session.id, row.epoch, lost->epoch, row.token_count);
+  }
   if (!is_last) {
     return FailedPrecondition("session {} has epoch {}, of another owner than epoch {}", session.id,
                               row.epoch, lost->epoch);

@@ -1,4 +1,4 @@
-"""`cairn chat`, at a terminal and through pipes.
+"""`cairn chat` at a terminal.
 
 Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3 tests/integration/chat_test.py
 """
@@ -277,7 +277,7 @@ class ChatTest(unittest.TestCase):
         self.assertGreaterEqual(conversation["token_count"], 2048)
         path = self.cairn.path("long.txt")
         self.assertIn(f"{path} is no longer in front of your next turn: `/file {path}` puts all of it there again, "
-                      "behind the part that is kept\n", said)
+                      "behind the part that is kept; `/new` before it begins without that part\n", said)
         self.turn(terminal, b"What is the code?" + ENTER)
         self.leave(terminal)
         self.assertEqual(len(self.mine()), 1)
@@ -293,6 +293,47 @@ class ChatTest(unittest.TestCase):
         self.turn(terminal, b"Hello" + ENTER)
         self.leave(terminal)
         self.assertEqual(len(self.mine()), 1)
+
+    def test_new_begins_another_conversation(self):
+        terminal = self.chat()
+        self.turn(terminal, b"Hello" + ENTER)
+        (first,) = self.mine()
+        terminal.send(b"/new" + ENTER)
+        terminal.wait_for(rf"conversation {first['conversation_id']} stays: go on with it by cairn chat --conversation "
+                          r"(.|\n)*" + PROMPT)
+        self.turn(terminal, b"Hello" + ENTER)
+        self.leave(terminal)
+        self.assertEqual(len(self.mine()), 2)
+
+    def test_conversation_that_somebody_deletes_is_followed_by_a_new_one(self):
+        terminal = self.chat()
+        self.turn(terminal, b"Hello" + ENTER)
+        (first,) = self.mine()
+        self.cairn.succeed("sessions", "delete", str(first["conversation_id"]))
+        terminal.send(b"Hello again" + ENTER)
+        terminal.wait_for(rf"cairn: there is no conversation {first['conversation_id']}(.|\n)*"
+                          r"your next turn begins a new conversation\n" + PROMPT)
+        self.turn(terminal, b"Hello again" + ENTER)
+        self.leave(terminal)
+        (second,) = self.mine()
+        self.assertNotEqual(second["conversation_id"], first["conversation_id"])
+
+    def test_turn_of_somebody_else_is_told(self):
+        terminal = self.chat()
+        self.turn(terminal, b"Hello" + ENTER)
+        (conversation,) = self.mine()
+        number = str(conversation["conversation_id"])
+        second = self.chat("--conversation", number)
+        self.cairn.generate("Somebody", "--conversation", number, "--tokens", "1")
+        for chat in (terminal, second):
+            chat.send(b"Mine" + ENTER)
+            chat.wait_for(r"cairn: .*somebody else went on with it(.|\n)*your next turn goes on behind what the "
+                          r"conversation holds by then; `/new` begins a new one\n" + PROMPT)
+        self.turn(terminal, b"Mine" + ENTER)
+        self.leave(terminal)
+        self.leave(second)
+        self.assertIn("Somebody", self.text())
+        self.assertEqual(self.text().count("Mine"), 1)
 
     def test_progress_has_rate_and_time_left(self):
         terminal = self.chat("--file", self.long_file(), "--policy", "full")
@@ -369,6 +410,22 @@ class ChatTest(unittest.TestCase):
             self.assertEqual(terminal.wait(), 0)
         self.assertIn("user\nHalf a line and more", self.text())
 
+    def test_window_may_become_smaller_than_what_is_typed(self):
+        for rows, length in ((10, 1900), (5, 500), (3, 300), (1, 85)):
+            terminal = self.chat()
+            terminal.send(pasted("x" * length))
+            terminal.wait_for("x" * 10)
+            terminal.resize(rows, 80)
+            for key in b"yz":
+                terminal.send(bytes([key]))
+                terminal.wait_for(chr(key))
+            terminal.send(b"\x1b[D" * 3 + b"w" + ENTER)  # the cursor is where it was
+            terminal.wait_for(PROMPT)
+            self.leave(terminal)
+        texts = [self.cairn.succeed("sessions", "show", str(each["conversation_id"])) for each in self.mine()]
+        self.assertEqual(len(texts), 4)
+        self.assertTrue(all("xwxyz" in text for text in texts), texts)
+
     def test_what_a_terminal_would_obey_is_shown_escaped(self):
         text = "red \x1b[31m, bell \x07, \u009b, line\n\ttab, ü"
         number = str(self.cairn.generate(text, "--tokens", "0")["conversation_id"])
@@ -385,114 +442,6 @@ class ChatTest(unittest.TestCase):
         terminal.send(b"Hello" + ENTER)
         terminal.wait_for(r"\\u001b\\u001b\n" + PROMPT)
         self.leave(terminal)
-
-
-class ChatOfAnotherModelTest(unittest.TestCase):
-    def test_conversation_of_another_model_is_refused_at_once(self):
-        with Cairn() as cairn:
-            number = str(cairn.generate("Mira", "--tokens", "1")["conversation_id"])
-            cairn.compute.stop()
-            cairn.model = cairn.path("other.gguf")
-            write_model_with_template(cairn.model, CHATML)
-            cairn.write_compute_config("")
-            cairn.compute.start()
-            done = cairn.run("chat", "--conversation", number, stdin=b"Hello\n")
-            self.assertEqual((done.returncode, done.stdout), (1, b""))
-            self.assertRegex(done.stderr.decode(), rf"\Acairn: conversation {number} belongs to another model or KV "
-                             r"format than .*, which cairn-compute-node serves: start it with that model, or begin a "
-                             r"conversation without --conversation\n\Z")
-            done = cairn.run("chat", "--conversation", "77", stdin=b"Hello\n")
-            self.assertEqual(done.returncode, 1)
-            self.assertIn(b"there is no conversation 77", done.stderr)
-
-    def test_model_that_changes_during_a_chat_is_no_place_to_go_on(self):
-        with Cairn() as cairn:
-            environment = {**os.environ, "XDG_STATE_HOME": cairn.path("state")}
-            with Terminal(cairn.command("chat", "--tokens", "3"), environment) as t:
-                t.wait_for(PROMPT)
-                t.send(b"Hello" + ENTER)
-                t.wait_for(PROMPT)
-                cairn.compute.stop()
-                cairn.model = cairn.path("other.gguf")
-                write_model_with_template(cairn.model, CHATML)
-                cairn.write_compute_config("")
-                cairn.compute.start()
-                t.send(b"Hello" + ENTER)
-                self.assertEqual(t.wait(), 1)
-                self.assertRegex(t.shown, r"cairn: .*another model")
-                self.assertNotIn("go on with", t.shown)
-
-
-    def test_chat_goes_on_as_soon_as_its_daemon_is_back(self):
-        with Cairn(kv="ram") as cairn:
-            environment = {**os.environ, "XDG_STATE_HOME": cairn.path("state")}
-            with Terminal(cairn.command("chat", "--tokens", "3"), environment) as t:
-                t.wait_for(PROMPT)
-                cairn.compute.stop()
-                for _ in range(4):
-                    t.send(b"Hello" + ENTER)
-                    t.wait_for("cannot reach cairn-compute-node(.|\n)*" + PROMPT)
-                cairn.compute.start()
-                said = len(t.shown)
-                t.send(b"Hello" + ENTER)
-                t.wait_for(PROMPT)
-                self.assertNotIn("cairn:", t.shown[said:])
-                t.send(CTRL_D)
-                self.assertEqual(t.wait(), 0)
-
-
-class PipedChatTest(daemons.SharedCairnTest):
-    """Without a terminal: each line is a turn."""
-
-    def chat(self, *arguments, stdin, status=0):
-        done = self.cairn.run("chat", "--tokens", "3", "--label", self.id(), *arguments, stdin=stdin)
-        self.assertEqual(done.returncode, status, done.stderr)
-        return done
-
-    def text(self):
-        (conversation,) = [each for each in self.cairn.sessions() if each["label"] == self.id()]
-        return self.cairn.succeed("sessions", "show", str(conversation["conversation_id"]))
-
-    def test_lines_of_any_length_are_turns(self):
-        line = "The path to the mill. " * 500
-        done = self.chat(stdin=f"{line}\n\n/etc/passwd\n /etc\nHello".encode())
-        self.assertEqual(done.stderr.count(b"conversation="), 1)
-        for turn in (line, "/etc/passwd", " /etc", "Hello"):
-            self.assertIn(turn + "\n", self.text())
-
-    def test_file_and_a_line_are_one_turn(self):
-        path = self.cairn.path("piped.txt")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write("The code of the red door is 4821.\n")
-        done = self.chat("--file", path, stdin=b"What is the code?\n")
-        self.assertIn("The code of the red door is 4821.\n\nWhat is the code?\n", self.text())
-        self.assertNotIn(b"in front of", done.stderr)
-
-    def test_file_alone_is_a_turn(self):
-        path = self.cairn.path("alone.txt")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write("The code of the red door is 4821.\n")
-        self.chat("--file", path, "--progress", stdin=b"")
-        self.assertTrue(self.text().startswith("The code of the red door is 4821.\n"))
-
-    def test_missing_file_is_an_error(self):
-        done = self.chat("--file", "/nowhere/at.all", stdin=b"Hello\n", status=1)
-        self.assertIn(b"open /nowhere/at.all: No such file", done.stderr)
-
-    def test_unknown_command_is_refused_as_at_a_terminal(self):
-        done = self.chat(stdin=b"/fiel x\nHello\n", status=1)
-        self.assertRegex(done.stderr, rb"\Acairn: there is no /fiel: /help shows the commands; a space in front makes "
-                                      rb"it a turn\n(.|\n)*lines that were refused: 1\n\Z")
-        self.assertNotIn("/fiel", self.text())
-
-    def test_commands_work_and_one_that_fails_is_told_at_the_end(self):
-        path = self.cairn.path("told.txt")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write("Mira has the key.\n")
-        done = self.chat(stdin=f"/file {path}\nWho?\n/file /nowhere/at.all\n/exit\nnot this\n".encode(), status=1)
-        self.assertIn(b"/nowhere/at.all", done.stderr)
-        self.assertIn("Mira has the key.\n\nWho?\n", self.text())
-        self.assertNotIn("not this", self.text())
 
 
 if __name__ == "__main__":

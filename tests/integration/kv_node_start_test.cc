@@ -1,6 +1,7 @@
 // Starts that fail: one line says what is wrong with which object and what to do; exit code 1, or 2
 // where the command line or the configuration is wrong. And the flags that only print.
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
@@ -63,6 +64,18 @@ TEST_F(KvNodeStartTest, SocketOfAKilledNodeIsReplaced) {
 TEST_F(KvNodeStartTest, SocketPathThatIsTooLongIsRefused) {
   node_.SetConfig("socket_path", "\"/" + std::string(120, 'x') + "/kv.sock\"");
   ExpectRefused(node_, {"129 bytes", "shorter directory"}, 2);
+}
+
+// As `ulimit -f` sets it: the daemon gets a signal for what it writes beyond.
+TEST_F(KvNodeStartTest, AFileSizeLimitIsSaid) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = rlim_t{16} << 20;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  ExpectRefused(node_, {"file size limit (ulimit -f)"});
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_TRUE(node_.Start().ok());
 }
 
 TEST_F(KvNodeStartTest, FileInPlaceOfTheSocketIsLeftAlone) {

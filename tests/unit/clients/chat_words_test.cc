@@ -12,22 +12,37 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST(ProgressTextTest, RateAndTimeLeftAreToldOnceTheyMeanSomething) {
-  EXPECT_EQ(ProgressText({0, 100, 0, seconds(0)}, "tokens"), "0/100 tokens");
-  EXPECT_EQ(ProgressText({50, 100, 0, milliseconds(900)}, "tokens"), "50/100 tokens");
-  EXPECT_EQ(ProgressText({50, 100, 0, seconds(5)}, "tokens"), "50/100 tokens, 10/s, 5 s left");
-  EXPECT_EQ(ProgressText({5, 100, 0, seconds(2)}, "MiB"), "5/100 MiB, 2.5/s, 38 s left");
-  // What was there at the start says nothing about the rate.
-  EXPECT_EQ(ProgressText({50, 100, 40, seconds(2)}, "tokens"), "50/100 tokens, 5.0/s, 10 s left");
-  EXPECT_EQ(ProgressText({40, 100, 40, seconds(2)}, "tokens"), "40/100 tokens");
-  EXPECT_EQ(ProgressText({100, 100, 0, seconds(4)}, "tokens"), "100/100 tokens, 25/s");
+// What is told when so much is done after so many milliseconds, the last of these.
+std::string PaceText(const std::vector<std::pair<std::int64_t, std::int64_t>>& samples,
+                     std::int64_t total, std::string_view unit = "tokens") {
+  ProgressPace pace;
+  for (const auto& [done, time_ms] : samples) pace.Note(done, milliseconds(time_ms));
+  return pace.Text(total, unit);
 }
 
-TEST(ProgressTextTest, LongTimesAreInMinutesAndHours) {
-  EXPECT_EQ(ProgressText({10, 2010, 0, seconds(1)}, "tokens"),
-            "10/2010 tokens, 10/s, 3 min 20 s left");
-  EXPECT_EQ(ProgressText({1, 7501, 0, seconds(1)}, "tokens"),
-            "1/7501 tokens, 1.0/s, 2 h 5 min left");
+TEST(ProgressPaceTest, RateAndTimeLeftAreToldOnceTheyMeanSomething) {
+  EXPECT_EQ(PaceText({{0, 0}}, 100), "0/100 tokens");
+  EXPECT_EQ(PaceText({{0, 0}, {50, 900}}, 100), "50/100 tokens");
+  EXPECT_EQ(PaceText({{0, 0}, {50, 5000}}, 100), "50/100 tokens, 10/s, 5 s left");
+  EXPECT_EQ(PaceText({{0, 0}, {5, 2000}}, 100, "MiB"), "5/100 MiB, 2.5/s, 38 s left");
+  // What was there at the start says nothing about the rate.
+  EXPECT_EQ(PaceText({{40, 0}, {50, 2000}}, 100), "50/100 tokens, 5.0/s, 10 s left");
+  EXPECT_EQ(PaceText({{40, 0}, {40, 2000}}, 100), "40/100 tokens");
+  EXPECT_EQ(PaceText({{0, 0}, {100, 4000}}, 100), "100/100 tokens, 25/s");
+}
+
+TEST(ProgressPaceTest, WhatTakesLongerTheFartherItIsIsForeseen) {
+  // n tokens take n / 1000 + n * n / 1e6 seconds.
+  std::vector<std::pair<std::int64_t, std::int64_t>> samples;
+  for (std::int64_t n = 0; n <= 4000; n += 10) samples.emplace_back(n, n + n * n / 1000);
+  EXPECT_EQ(PaceText(samples, 20000), "4000/20000 tokens, 143/s, 6 min 40 s left");
+  // What becomes faster, as behind a start, is not taken for an end that comes at once.
+  EXPECT_EQ(PaceText({{0, 0}, {10, 10000}, {20, 11000}}, 40), "20/40 tokens, 10/s, 11 s left");
+}
+
+TEST(ProgressPaceTest, LongTimesAreInMinutesAndHours) {
+  EXPECT_EQ(PaceText({{0, 0}, {10, 1000}}, 2010), "10/2010 tokens, 10/s, 3 min 20 s left");
+  EXPECT_EQ(PaceText({{0, 0}, {1, 1000}}, 7501), "1/7501 tokens, 1.0/s, 2 h 5 min left");
 }
 
 TEST(InterruptedTurnTest, CommandNamesTheSocketWhereItIsNotTheDefault) {

@@ -1,0 +1,16 @@
+// The name that somebody meant who misspelt it.
+//
+// Threading:  pure.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace cairn {
+
+// Of the known names the one that `unknown` is most like; empty if it is like none: at most a third
+// of its letters, and three, are to be changed, added or left out.
+std::string ClosestName(std::string_view unknown, std::span<const std::string> known);
+
+}  // namespace cairn

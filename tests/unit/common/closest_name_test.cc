@@ -1,0 +1,27 @@
+#include "common/base/closest_name.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace cairn {
+namespace {
+
+TEST(ClosestNameTest, ASlipIsRecognised) {
+  const std::vector<std::string> known = {"--file", "--tokens", "kv", "threads"};
+  EXPECT_EQ(ClosestName("--fiel", known), "--file");
+  EXPECT_EQ(ClosestName("--token", known), "--tokens");
+  EXPECT_EQ(ClosestName("threds", known), "threads");
+}
+
+TEST(ClosestNameTest, WhatIsLikeNothingHasNone) {
+  const std::vector<std::string> known = {"--file", "kv", "threads"};
+  EXPECT_EQ(ClosestName("hi", known), "");
+  EXPECT_EQ(ClosestName("", known), "");
+  EXPECT_EQ(ClosestName("--conversation", known), "");
+  EXPECT_EQ(ClosestName(std::string(300, 'k'), known), "");
+}
+
+}  // namespace
+}  // namespace cairn
