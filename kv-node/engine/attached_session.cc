@@ -2,7 +2,7 @@
 
 #include "common/base/check.h"
 #include "common/log/log.h"
-#include "kv-node/engine/checkpoint_job.h"
+#include "kv-node/engine/operation_checks.h"
 
 namespace cairn::kv {
 namespace {
@@ -16,21 +16,21 @@ AttachedSession::AttachedSession(EngineContext& context, SessionId id, LoadedSta
     : context_(context),
       id_(id),
       row_(std::move(loaded.row)),
-      segment_row_(std::move(loaded.segment_row)),
       policy_token_count_(loaded.policy_token_count),
       state_(std::move(loaded.state)),
-      pools_(std::move(loaded.pools)),
       co_fetches_(std::move(loaded.co_fetches)),
+      writes_(*this),
+      space_(std::move(loaded.regions), std::move(loaded.log_extents)),
+      placer_(*this, co_fetches_, std::move(loaded.pools), writes_),
+      log_(*this, placer_, space_, writes_),
+      replacer_(*this, placer_, co_fetches_, log_, writes_),
+      index_(*this, space_, writes_),
+      checkpointer_(*this, {placer_, log_, index_, co_fetches_, space_, writes_},
+                    {row_, std::move(loaded.segment_row), std::move(loaded.policy),
+                     std::move(loaded.tail_tokens), loaded.tail_start}),
       fetch_reader_(*this),
       read_ahead_(*this, row_.layout.layer_count),
-      applied_(row_.op_seq),
-      policy_(std::move(loaded.policy)),
-      tail_tokens_(std::move(loaded.tail_tokens)),
-      tail_start_(loaded.tail_start),
-      regions_(std::move(loaded.regions)),
-      log_extents_(std::move(loaded.log_extents)) {
-  NoteAllUnplaced();
-}
+      applied_(row_.op_seq) {}
 
 AttachedSession::~AttachedSession() {
   CAIRN_CHECK_EQ(io_count_, 0);
@@ -46,7 +46,7 @@ Attachment AttachedSession::attachment() const {
   out.op_seq = row_.op_seq;
   out.layout = row_.layout;
   out.key = row_.key;
-  out.next_cluster_ids = segment_row_.next_cluster_ids;
+  out.next_cluster_ids = checkpointer_.segment_row().next_cluster_ids;
   out.segment_id = state_->open().id;
   out.parent_segment_id = state_->open().parent;
   out.segment_start = state_->open().start;
@@ -87,7 +87,7 @@ void AttachedSession::Fail(const absl::Status& status) {
   if (stopped_ || failed_) return;
   LogError("session={} failed error=\"{}\"", id_, ToStd(status.message()));
   failed_ = true;
-  // What was logged is placed as soon as the session is open: the channel may not be there yet.
+  // The channel may not be there yet.
   untold_failure_ = status;
   TellFailure();
 }
@@ -104,7 +104,7 @@ void AttachedSession::Pump() {
     queue_.pop_front();
     observer_->OnRoom();
   }
-  AdvanceCheckpoint();
+  checkpointer_.Advance();
   read_ahead_.Start();
 }
 
@@ -150,98 +150,54 @@ Applied AttachedSession::Finish(OpSeq op_seq, const absl::Status& status) {
   return Applied::kYes;
 }
 
-absl::Status AttachedSession::CheckPlace(const ChangingOperation& operation) const {
-  std::int32_t layer = 0;
-  std::int32_t head = kAllHeads;
-  std::visit(
-      [&](const auto& op) {
-        if constexpr (requires { op.layer; }) layer = op.layer;
-        if constexpr (requires { op.head; }) head = op.head;
-      },
-      operation);
-  if (layer >= 0 && layer < row_.layout.layer_count && head >= kAllHeads &&
-      head < row_.layout.head_count) {
-    return absl::OkStatus();
-  }
-  return InvalidArgument("layer {} head {} does not exist: the session has {} layers of {} heads",
-                         layer, head, row_.layout.layer_count, row_.layout.head_count);
+void AttachedSession::TellCheckpointed(OpSeq op_seq, std::int64_t token_count, SegmentId sealed) {
+  if (stopped_ || observer_ == nullptr) return;
+  observer_->OnCheckpointed(op_seq, {token_count, sealed});
 }
 
 Applied AttachedSession::ApplyChange(OpSeq op_seq, ChangingOperation& operation) {
-  const absl::Status place = CheckPlace(operation);
-  if (!place.ok()) return Finish(op_seq, place);
+  absl::Status status = CheckPlace(row_.layout, operation);
+  if (!status.ok()) return Finish(op_seq, status);
   if (auto* append = std::get_if<Append>(&operation)) return ApplyAppend(op_seq, *append);
-  if (auto* stage = std::get_if<StageCarried>(&operation)) return ApplyStageCarried(op_seq, *stage);
+  if (auto* replace = std::get_if<Replace>(&operation)) {
+    if (!HasRoom()) return Applied::kWait;
+    if (IsFull()) return Finish(op_seq, placer_.error());
+    return replacer_.Apply(op_seq, *replace);
+  }
   if (auto* checkpoint = std::get_if<Checkpoint>(&operation)) {
-    return ApplyCheckpoint(op_seq, *checkpoint);
+    return checkpointer_.Apply(op_seq, *checkpoint);
   }
-  if (auto* replace = std::get_if<Replace>(&operation)) return ApplyReplace(op_seq, *replace);
-  if (auto* rows = std::get_if<PutIndexRows>(&operation)) {
-    const absl::Status status = state_->CheckIndexRows(*rows);
-    if (!status.ok()) return Finish(op_seq, status);
-    state_->PutIndexRows(rows->layer, rows->rows);
-    return Finish(op_seq, absl::OkStatus());
-  }
-  if (const auto* put = std::get_if<PutNeighbours>(&operation)) {
-    const absl::Status status = CheckNeighbours(row_.layout, *put);
+  if (auto* stage = std::get_if<StageCarried>(&operation)) {
+    status = CheckCarried(row_.layout, *stage);
+    if (status.ok()) checkpointer_.Stage(*stage);
+  } else if (auto* rows = std::get_if<PutIndexRows>(&operation)) {
+    status = state_->CheckIndexRows(*rows);
+    if (status.ok()) state_->PutIndexRows(rows->layer, rows->rows);
+  } else if (const auto* put = std::get_if<PutNeighbours>(&operation)) {
+    status = CheckNeighbours(row_.layout, *put);
     if (status.ok()) co_fetches_.Give(*put);
-    return Finish(op_seq, status);
+  } else {
+    checkpointer_.PutPolicy(std::move(std::get<PutPolicyState>(operation)));
   }
-  auto& policy = std::get<PutPolicyState>(operation);
-  policy_.version = policy.version;
-  policy_.state = std::move(policy.state);
+  return Finish(op_seq, status);
+}
+
+Applied AttachedSession::ApplyAppend(OpSeq op_seq, Append& op) {
+  if (!HasRoom()) return Applied::kWait;
+  if (IsFull()) return Finish(op_seq, placer_.error());
+  const absl::Status status = CheckAppend(*state_, op);
+  if (!status.ok()) return Finish(op_seq, status);
+  for (ClusterEntries& entries : op.clusters) {
+    const ClusterKey key{op.layer, entries.cluster.head, entries.cluster.cluster_id};
+    const std::int64_t bytes = std::ssize(entries.entries);
+    context_.pending_bytes += bytes;
+    context_.append_bytes += bytes;
+    state_->Append(key, std::move(entries));
+    placer_.NoteUnplaced(key);
+    // A cluster that fills a pool has nothing to wait for.
+    if (state_->PendingCount(key) * state_->EntryBytes(key) >= kPartBytesMax) placer_.Start(key);
+  }
   return Finish(op_seq, absl::OkStatus());
-}
-
-absl::Status AttachedSession::CheckEntries(std::int32_t layer, std::int32_t head,
-                                           const Positions& positions, std::int64_t bytes) const {
-  if (layer < 0 || layer >= row_.layout.layer_count || head < kAllHeads ||
-      head >= row_.layout.head_count) {
-    return InvalidArgument("layer {} head {} does not exist", layer, head);
-  }
-  if (row_.layout.EntryBytes(head) > kPartBytesMax) {
-    return InvalidArgument("an entry of head {} has {} bytes, more than the largest part, {}", head,
-                           row_.layout.EntryBytes(head), kPartBytesMax);
-  }
-  const std::int64_t want = positions.count() * row_.layout.EntryBytes(head);
-  if (bytes == want) return absl::OkStatus();
-  return InvalidArgument("layer {} head {}: {} entries have {} bytes, not {}", layer, head,
-                         positions.count(), bytes, want);
-}
-
-absl::Status AttachedSession::CheckAppend(const Append& op) const {
-  if (op.clusters.empty()) {
-    return InvalidArgument("append to layer {} names no clusters", op.layer);
-  }
-  std::set<ClusterRef> seen;
-  for (const ClusterEntries& entries : op.clusters) {
-    CAIRN_RETURN_IF_ERROR(CheckEntries(op.layer, entries.cluster.head, entries.positions,
-                                       static_cast<std::int64_t>(entries.entries.size())));
-    if (entries.positions.empty() || entries.cluster.cluster_id.value() < 1 ||
-        !seen.insert(entries.cluster).second) {
-      return InvalidArgument(
-          "append to layer {}: cluster {} has no positions, no id, or is named twice", op.layer,
-          entries.cluster.cluster_id);
-    }
-    CAIRN_RETURN_IF_ERROR(state_->CheckAppend(
-        {op.layer, entries.cluster.head, entries.cluster.cluster_id}, entries.positions));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status AttachedSession::CheckCarried(std::int32_t layer,
-                                           const CarriedEntries& entries) const {
-  CAIRN_RETURN_IF_ERROR(CheckEntries(layer, entries.head, entries.brought_positions,
-                                     static_cast<std::int64_t>(entries.entries.size())));
-  absl::Status status;
-  entries.brought_positions.ForEach([&](std::int64_t position) {
-    if (!status.ok() || entries.positions.Contains(position)) return;
-    status = InvalidArgument(
-        "carried entries of layer {} head {}: position {} is brought and is not one of the "
-        "positions that are carried",
-        layer, entries.head, position);
-  });
-  return status;
 }
 
 bool AttachedSession::HasIoRoom() {
@@ -261,59 +217,51 @@ bool AttachedSession::HasIoRoom() {
 
 bool AttachedSession::HasRoom() {
   if (!HasIoRoom()) return false;
-  const bool was_refused = std::exchange(spill_failed_, false);
+  const bool was_refused = log_.TakeSpillFailure();
   if (context_.pending_bytes < context_.options.pending_bytes_max) {
-    tried_for_room_.clear();
+    placer_.NoteRoom();
     return true;
   }
   if (was_refused) return true;
-  PlaceForRoom();
+  placer_.PlaceForRoom();
   // A placing that reads will make room, and so will one that waits for a write to end.
-  if (!placing_.empty() || place_waits_) return false;
-  if (WantsSpill()) Spill();
-  // Done, or refused with place_error_; or the table is full of what other sessions have, and this
-  // one goes over the limit by one operation.
+  if (placer_.is_placing() || placer_.waits()) return false;
+  if (WantsSpill()) log_.Spill();
+  // Done, or refused with the placer's error; or the table is full of what other sessions have, and
+  // this one goes over the limit by one operation.
   return !head_in_progress_;
 }
 
 bool AttachedSession::WantsSpill() const {
   const std::int64_t full_bytes = context_.options.pending_bytes_max;
   if (context_.pending_bytes < full_bytes) return false;
-  return state_->pending_bytes() >= full_bytes / kSpillShare || !place_error_.ok();
+  return state_->pending_bytes() >= full_bytes / kSpillShare || !placer_.error().ok();
 }
 
-Applied AttachedSession::ApplyAppend(OpSeq op_seq, Append& op) {
-  if (!HasRoom()) return Applied::kWait;
-  if (!place_error_.ok() && context_.pending_bytes >= context_.options.pending_bytes_max) {
-    return Finish(op_seq, place_error_);
-  }
-  const absl::Status status = CheckAppend(op);
-  if (!status.ok()) return Finish(op_seq, status);
-  for (ClusterEntries& entries : op.clusters) {
-    const ClusterKey key{op.layer, entries.cluster.head, entries.cluster.cluster_id};
-    context_.pending_bytes += static_cast<std::int64_t>(entries.entries.size());
-    context_.append_bytes += static_cast<std::int64_t>(entries.entries.size());
-    state_->Append(key, std::move(entries));
-    NoteUnplaced(key);
-    // A cluster that fills a pool has nothing to wait for.
-    if (state_->PendingCount(key) * state_->EntryBytes(key) >= kPartBytesMax) {
-      StartPlacing(key);
-    }
-  }
-  return Finish(op_seq, absl::OkStatus());
+bool AttachedSession::IsFull() const {
+  return !placer_.error().ok() && context_.pending_bytes >= context_.options.pending_bytes_max;
 }
 
-Applied AttachedSession::ApplyStageCarried(OpSeq op_seq, StageCarried& op) {
-  for (const CarriedEntries& entries : op.carried) {
-    const absl::Status status = CheckCarried(op.layer, entries);
-    if (!status.ok()) return Finish(op_seq, status);
+void AttachedSession::ReadAtHead(std::vector<PageIndex> pages, AfterRead after,
+                                 PageIo::ReadDone done, PageIo::Doubt doubt) {
+  head_in_progress_ = true;
+  PageIo::Doubt doubt_while_open;
+  if (doubt != nullptr) {
+    doubt_while_open = [this, doubt = std::move(doubt)](const PageSet& set) {
+      return ends() ? std::vector<PageIndex>() : doubt(set);
+    };
   }
-  for (CarriedEntries& entries : op.carried) {
-    const ClusterKey key{op.layer, entries.head, entries.buffer_cluster_id};
-    context_.append_bytes += static_cast<std::int64_t>(entries.entries.size());
-    staged_[key] = std::move(entries);
-  }
-  return Finish(op_seq, absl::OkStatus());
+  context_.io->Read(
+      std::move(pages), ReadCause::kPlace,
+      [this, after, done = std::move(done), io = HoldIo()](PageSet set) {
+        head_in_progress_ = false;
+        if (stopped_) return;
+        if (!failed_) done(std::move(set));
+        if (after == AfterRead::kIsTriedAgain) return;
+        queue_.pop_front();
+        observer_->OnRoom();
+      },
+      std::move(doubt_while_open));
 }
 
 }  // namespace cairn::kv

@@ -7,7 +7,6 @@
 
 #include "common/log/log.h"
 #include "kv-node/engine/allocation.h"
-#include "kv-node/engine/checkpoint_job.h"
 #include "kv-node/engine/session_loader.h"
 
 namespace cairn::kv {

@@ -342,17 +342,6 @@ void EngineCore::EndSerial(SessionId session) {
   });
 }
 
-template <typename T>
-Callback<T> EngineCore::EndingSerial(SessionId session, Callback<T> done) {
-  return [this, session, done = std::move(done)](absl::StatusOr<T> result) {
-    EndSerial(session);
-    done(std::move(result));
-  };
-}
-// Used by other files, too.
-template Callback<std::monostate> EngineCore::EndingSerial(SessionId session,
-                                                           Callback<std::monostate> done);
-
 void EngineCore::PostAttach(AttachRequest request, Callback<Attachment> done) {
   PostRequest(std::move(done),
               [this, request = std::move(request)](const Callback<Attachment>& cb) {

@@ -217,4 +217,12 @@ void EngineCore::PostRequest(Callback<T> done, Fn&& fn) {
   }
 }
 
+template <typename T>
+Callback<T> EngineCore::EndingSerial(SessionId session, Callback<T> done) {
+  return [this, session, done = std::move(done)](absl::StatusOr<T> result) {
+    EndSerial(session);
+    done(std::move(result));
+  };
+}
+
 }  // namespace cairn::kv

@@ -62,6 +62,20 @@ PartState CheckPart(const StoreId& store, const Part& part, std::int64_t entry_b
   return PartState::kIntact;
 }
 
+void SetCrcs(const StoreId& store, Part& part, std::int64_t entry_bytes, std::int64_t first,
+             std::int64_t count, const AlignedBuffer& image, std::int64_t image_begin) {
+  for (const PagePiece& piece : PiecesOf(part, entry_bytes, first, count)) {
+    const auto number = static_cast<std::size_t>(piece.page_number);
+    if (part.crcs.size() <= number) part.crcs.resize(number + 1);
+    const std::int64_t page_begin =
+        (piece.page.value() - part.extent->first().value()) * kPageBytes - image_begin;
+    part.crcs[number] =
+        PartCrc(store, part.id, piece.page_number,
+                image.span().subspan(static_cast<std::size_t>(page_begin + piece.begin),
+                                     static_cast<std::size_t>(piece.end - piece.begin)));
+  }
+}
+
 void AddDamagedPages(const StoreId& store, const Part& part, std::int64_t entry_bytes,
                      std::int64_t count, const PageSet& pages, std::vector<PageIndex>& damaged) {
   for (const PagePiece& piece : PiecesOf(part, entry_bytes, 0, count)) {

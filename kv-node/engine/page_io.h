@@ -68,6 +68,11 @@ PartState CheckPart(const StoreId& store, const Part& part, std::int64_t entry_b
 // Adds those of these pages that fail their check.
 void AddDamagedPages(const StoreId& store, const Part& part, std::int64_t entry_bytes,
                      std::int64_t count, const PageSet& pages, std::vector<PageIndex>& damaged);
+// Computes the checksums of the pages that entries first .. first + count - 1 of a part touch.
+// `image` begins at byte `image_begin` of the extent and holds all of the part's bytes in those
+// pages.
+void SetCrcs(const StoreId& store, Part& part, std::int64_t entry_bytes, std::int64_t first,
+             std::int64_t count, const AlignedBuffer& image, std::int64_t image_begin);
 
 // When a hole between two asked pieces is read with them. A longer piece behind the hole gains
 // nothing: its own request uses the device's bandwidth in full.

@@ -1,14 +1,11 @@
-// Index rows: what GetIndex shows of a chain, and the runs that they are packed into. A checkpoint
-// packs the layers whose turn it is, one after the other, before its cut; operations behind it
-// wait.
+#include "kv-node/engine/session_index.h"
+
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <map>
 
 #include "common/base/check.h"
 #include "common/log/log.h"
-#include "kv-node/engine/checkpoint_job.h"
 #include "kv-node/engine/index_records.h"
 
 namespace cairn::kv {
@@ -22,7 +19,8 @@ constexpr std::int64_t kIndexRunBytesMax = std::int64_t{64} << 20;
 constexpr std::int64_t kIndexPaddingBytesMax = std::int64_t{1} << 20;
 // Checkpoints until a layer that could not be packed is tried again.
 constexpr int kIndexRetryCheckpoints = 16;
-using RowsByKey = std::map<ClusterKey, IndexRow>;
+
+using RowsByKey = SessionIndex::RowsByKey;
 
 // Behind all that there are.
 const ClusterKey kLastKey{std::numeric_limits<std::int32_t>::max(), 0, ClusterId(0)};
@@ -82,8 +80,8 @@ std::int64_t BytesOf(const RowsByKey& rows) {
 // The rows that a segment's run and its changes add to those of older segments, `rows`. Returns the
 // number of parts that are lost: the clusters in them have no row, also none of an older segment,
 // which may say something else by now.
-std::int64_t AttachedSession::PutIndexOf(const IndexSource& source, std::int32_t layer,
-                                         const PageSet& pages, RowsByKey& rows) const {
+std::int64_t SessionIndex::PutIndexOf(const IndexSource& source, std::int32_t layer,
+                                      const PageSet& pages, RowsByKey& rows) const {
   if (source.run.hides_older) rows.clear();
   for (const ClusterKey& mask : source.masks) rows.erase(mask);
   std::int64_t lost_count = 0;
@@ -114,27 +112,27 @@ std::int64_t AttachedSession::PutIndexOf(const IndexSource& source, std::int32_t
   return lost_count;
 }
 
-Applied AttachedSession::StartGetIndex(RequestId request_id, const GetIndex& op) {
-  if (!HasIoRoom()) return Applied::kWait;
-  auto sources = std::make_shared<std::vector<IndexSource>>(state_->IndexSourcesOf(op.layer));
+Applied SessionIndex::StartGet(RequestId request_id, const GetIndex& op) {
+  if (!host_.HasIoRoom()) return Applied::kWait;
+  auto sources = std::make_shared<std::vector<IndexSource>>(state_.IndexSourcesOf(op.layer));
   std::vector<PageIndex> pages;
   for (const IndexSource& source : *sources) {
     const std::vector<PageIndex> run = PagesOfRun(source.run);
     pages.insert(pages.end(), run.begin(), run.end());
   }
   const auto answer = [this, request_id, sources, layer = op.layer,
-                       io = HoldIo()](const PageSet& set) {
-    if (stopped_) return;
+                       io = host_.HoldIo()](const PageSet& set) {
+    if (host_.stopped()) return;
     RowsByKey rows;
     for (const IndexSource& source : *sources) {
       if (!ReadFailed(source.run, set)) continue;
       ++context_.unreadable_part_count;
-      return Reply(request_id, UnreadableIndex(id_, layer));
+      return host_.Reply(request_id, UnreadableIndex(host_.id(), layer));
     }
     for (const IndexSource& source : *sources) {
       context_.lost_part_count += PutIndexOf(source, layer, set, rows);
     }
-    Reply(request_id, IndexReplyOf(rows));
+    host_.Reply(request_id, IndexReplyOf(rows));
   };
   if (pages.empty()) {
     answer(PageSet());
@@ -151,7 +149,7 @@ Applied AttachedSession::StartGetIndex(RequestId request_id, const GetIndex& op)
   return Applied::kYes;
 }
 
-absl::StatusOr<ReadReply> AttachedSession::IndexReplyOf(RowsByKey& rows) {
+absl::StatusOr<ReadReply> SessionIndex::IndexReplyOf(RowsByKey& rows) {
   CAIRN_RETURN_IF_ERROR(CheckIndexBytes(BytesOf(rows)));
   IndexReply reply;
   reply.rows.reserve(rows.size());
@@ -160,16 +158,16 @@ absl::StatusOr<ReadReply> AttachedSession::IndexReplyOf(RowsByKey& rows) {
 }
 
 // The layer that changed most, of those whose rows are to be packed.
-std::optional<std::int32_t> AttachedSession::LayerToPack() const {
-  const SegmentRows& open = state_->open();
+std::optional<std::int32_t> SessionIndex::LayerToPack() const {
+  const SegmentRows& open = state_.open();
   std::optional<std::int32_t> layer_to_pack;
   std::int64_t most = 0;
   const bool too_much = open.index.memory_bytes() > context_.options.index_changed_bytes_max;
-  for (std::int32_t layer = 0; layer < row_.layout.layer_count; ++layer) {
+  for (std::int32_t layer = 0; layer < state_.layout().layer_count; ++layer) {
     const std::int64_t changed_count = open.index.CountOfLayer(layer);
     const auto run = open.index_runs.find(layer);
     const std::int64_t packed_count = run == open.index_runs.end() ? 0 : run->second.record_count();
-    if (index_refused_.contains(layer)) continue;
+    if (refused_.contains(layer)) continue;
     if (changed_count > std::max({context_.options.index_changed_min,
                                   too_much ? 0 : packed_count / kIndexChangedShare, most})) {
       most = changed_count;
@@ -179,27 +177,21 @@ std::optional<std::int32_t> AttachedSession::LayerToPack() const {
   return layer_to_pack;
 }
 
-bool AttachedSession::PackIndex() {
+bool SessionIndex::Pack(std::int64_t reserved_page_count) {
+  reserved_page_count_ = reserved_page_count;
   while (const std::optional<std::int32_t> layer = LayerToPack()) {
-    if (!HasIoRoom()) return true;  // one layer at a time is in memory
-    const auto run = state_->open().index_runs.find(*layer);
-    if (run == state_->open().index_runs.end() || run->second.parts.empty()) {
+    if (!host_.HasIoRoom()) return true;  // one layer at a time is in memory
+    const auto run = state_.open().index_runs.find(*layer);
+    if (run == state_.open().index_runs.end() || run->second.parts.empty()) {
       PackLayer(*layer, PageSet());
       continue;
     }
-    head_in_progress_ = true;
-    context_.io->Read(
-        PagesOfRun(run->second), ReadCause::kPlace,
-        [this, layer, io = HoldIo()](const PageSet& pages) {
-          head_in_progress_ = false;
-          if (stopped_ || failed_) return;
-          PackLayer(*layer, pages);
-        },
+    host_.ReadAtHead(
+        PagesOfRun(run->second), AfterRead::kIsTriedAgain,
+        [this, layer](const PageSet& pages) { PackLayer(*layer, pages); },
         [this, layer](const PageSet& pages) {
           std::vector<PageIndex> damaged;
-          if (stopped_ || failed_) return damaged;
-          const auto& runs = state_->open().index_runs;
-          AddDamagedPages(context_.store_id, runs.at(*layer), pages, damaged);
+          AddDamagedPages(context_.store_id, state_.open().index_runs.at(*layer), pages, damaged);
           return damaged;
         });
     return true;
@@ -207,50 +199,44 @@ bool AttachedSession::PackIndex() {
   return false;
 }
 
-void AttachedSession::PackLayer(std::int32_t layer, const PageSet& pages) {
+void SessionIndex::NoteCut() {
+  for (auto& [layer, checkpoint_count] : refused_) --checkpoint_count;
+  std::erase_if(refused_, [](const auto& layer) { return layer.second == 0; });
+}
+
+void SessionIndex::PackLayer(std::int32_t layer, const PageSet& pages) {
   const absl::Status written = WriteIndexRun(layer, pages);
   if (written.ok()) return;
   // What changed stays where it is, in memory and in the family `index`.
-  index_refused_[layer] = kIndexRetryCheckpoints;
-  LogInfo("session={} layer={} index run not written error=\"{}\"", id_, layer, Message(written));
+  refused_[layer] = kIndexRetryCheckpoints;
+  LogInfo("session={} layer={} index run not written error=\"{}\"", host_.id(), layer,
+          Message(written));
 }
 
-absl::Status AttachedSession::WriteIndexRun(std::int32_t layer, const PageSet& pages) {
-  IndexSource source = state_->IndexSourcesOf(layer).back();
+absl::Status SessionIndex::WriteIndexRun(std::int32_t layer, const PageSet& pages) {
+  IndexSource source = state_.IndexSourcesOf(layer).back();
   source.masks.clear();  // of older segments' clusters
   if (ReadFailed(source.run, pages)) return Unavailable("the layer's run cannot be read");
   RowsByKey rows;
   const std::int64_t lost_count = PutIndexOf(source, layer, pages, rows);
   context_.lost_part_count += lost_count;
   // Without its damaged part the run would let rows of older segments show.
-  if (lost_count > 0 && state_->chain().size() > 1) return DataLoss("the layer's run is damaged");
+  if (lost_count > 0 && state_.chain().size() > 1) return DataLoss("the layer's run is damaged");
   IndexRun run;
   run.hides_older = source.run.hides_older;
   for (const auto& [key, row] : rows) {
     run.record_bytes = std::max(run.record_bytes, IndexRecordBytes(row));
   }
   if (!rows.empty()) CAIRN_RETURN_IF_ERROR(PackRecords(rows, run));
-  const auto old = state_->open().index_runs.find(layer);
-  if (old != state_->open().index_runs.end()) DropIndexRun(old->second);
-  state_->SetIndexRun(layer, std::move(run));
+  const auto old = state_.open().index_runs.find(layer);
+  if (old != state_.open().index_runs.end() && !old->second.parts.empty()) {
+    space_.DropIndexRun(old->second.parts.front().extent);
+  }
+  state_.SetIndexRun(layer, std::move(run));
   return absl::OkStatus();
 }
 
-// A run that no cut has named yet is nothing that a commit ceases to name.
-void AttachedSession::DropIndexRun(const IndexRun& run) {
-  if (run.parts.empty()) return;
-  const ExtentRef& extent = run.parts.front().extent;
-  if (std::erase(new_extents_, extent) == 0) dropped_extents_.push_back(extent);
-}
-
-// The new entries of the checkpoint that packs: rows can do without a run, entries cannot.
-std::int64_t AttachedSession::LogPageCountMax() const {
-  std::int64_t bytes = state_->pending_bytes();
-  for (const auto& [key, entries] : staged_) bytes += std::ssize(entries.entries);
-  return bytes / kPageBytes + 1;
-}
-
-absl::Status AttachedSession::PackRecords(const RowsByKey& rows, IndexRun& run) {
+absl::Status SessionIndex::PackRecords(const RowsByKey& rows, IndexRun& run) {
   const auto record_count = static_cast<std::int64_t>(rows.size());
   const std::int64_t bytes = record_count * run.record_bytes;
   if (bytes > kIndexRunBytesMax || bytes > 2 * BytesOf(rows) + kIndexPaddingBytesMax) {
@@ -259,7 +245,7 @@ absl::Status AttachedSession::PackRecords(const RowsByKey& rows, IndexRun& run) 
   }
   const std::int64_t page_count = (bytes + kPageBytes - 1) / kPageBytes;
   const FreeMap& map = *context_.free_map;
-  if (map.page_count() - map.used_count() < page_count + LogPageCountMax()) {
+  if (map.page_count() - map.used_count() < page_count + reserved_page_count_) {
     return ResourceExhausted("flash is nearly full");
   }
   const std::int64_t count_max = kPartBytesMax / run.record_bytes;
@@ -283,8 +269,8 @@ absl::Status AttachedSession::PackRecords(const RowsByKey& rows, IndexRun& run) 
     SetCrcs(context_.store_id, part, run.record_bytes, 0, part.count(), *image, 0);
     run.parts.push_back(std::move(part));
   }
-  new_extents_.push_back(extent);
-  Write(extent, extent->first(), std::move(image), WriteCause::kIndex);
+  space_.AddIndexRun(extent);
+  writes_.Write(extent, extent->first(), std::move(image), WriteCause::kIndex);
   return absl::OkStatus();
 }
 

@@ -4,7 +4,6 @@
 #include "common/base/check.h"
 #include "common/log/log.h"
 #include "kv-node/engine/attached_session.h"
-#include "kv-node/engine/checkpoint_job.h"
 
 namespace cairn::kv {
 namespace {
@@ -63,7 +62,7 @@ Applied AttachedSession::ApplyRead(RequestId request_id, const ReadOperation& op
     return StartGetCarried(request_id, *carried);
   }
   if (const auto* index = std::get_if<GetIndex>(&operation)) {
-    return StartGetIndex(request_id, *index);
+    return index_.StartGet(request_id, *index);
   }
   if (const auto* tokens = std::get_if<GetTokens>(&operation)) {
     if (tokens->first < 0 || tokens->count < 0 || tokens->count > kGetTokensCountMax) {
@@ -82,8 +81,9 @@ Applied AttachedSession::ApplyRead(RequestId request_id, const ReadOperation& op
     return Applied::kYes;
   }
   if (std::get_if<GetPolicyState>(&operation) != nullptr) {
+    const PolicyRow& policy = checkpointer_.policy();
     Reply(request_id,
-          ReadReply(PolicyStateReply{policy_.version, policy_.state, policy_.random_state}));
+          ReadReply(PolicyStateReply{policy.version, policy.state, policy.random_state}));
   } else if (const auto* get = std::get_if<GetNeighbours>(&operation)) {
     Reply(request_id, NeighboursOf(*get));
   } else {

@@ -300,6 +300,11 @@ void SessionState::PutParts(const ClusterKey& key, const std::vector<Part>& part
   dirty_.parts.insert(key);
 }
 
+void SessionState::PutCarried(std::map<ClusterKey, std::vector<Part>> carried) {
+  for (const auto& [key, parts] : open().carried) dirty_.carried.insert(key);
+  open().carried = std::move(carried);
+}
+
 SessionState::Dirty SessionState::TakeDirty() { return std::exchange(dirty_, {}); }
 
 std::int64_t SessionState::UsedIdMax(std::int32_t layer, std::int32_t head) const {

@@ -154,10 +154,13 @@ class SessionState {
   void SetIndexRun(std::int32_t layer, IndexRun run);
 
   void PutParts(const ClusterKey& key, const std::vector<Part>& parts);  // none: the row goes
+  // All carried rows of the open segment, in place of those that it had.
+  void PutCarried(std::map<ClusterKey, std::vector<Part>> carried);
 
   // Rows of the open segment that differ from the last cut; cleared by TakeDirty.
   struct Dirty {
     std::set<ClusterKey> parts, masks, evicted, index;
+    std::set<ClusterKey> carried;       // those that were replaced: the others count as changed
     std::set<std::int32_t> index_runs;  // by layer
   };
   Dirty TakeDirty();

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kv-node/engine/checkpoint_job.h"
+#include "kv-node/engine/page_io.h"
 
 namespace cairn::kv {
 namespace {

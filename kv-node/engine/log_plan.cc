@@ -1,10 +1,8 @@
-// What a checkpoint or a spill writes to the log: entries without a record, and, where the runs of
-// a segment would become too many, records that are still named (rule 19).
+#include "kv-node/engine/log_plan.h"
+
 #include <algorithm>
 #include <numeric>
 #include <optional>
-
-#include "kv-node/engine/checkpoint_job.h"
 
 namespace cairn::kv {
 namespace {
@@ -23,9 +21,9 @@ bool LessAndBefore(const std::pair<T, const Extent*>& a, const std::pair<T, cons
 }  // namespace
 
 // Records that carried entries have in this segment: any row may name them.
-AttachedSession::RecordOf AttachedSession::CarriedRecords() const {
+LogPlanner::RecordOf LogPlanner::CarriedRecords() const {
   std::map<std::pair<ClusterKey, std::int64_t>, const Part*> records;  // key without the id
-  for (const auto& [key, parts] : state_->open().carried) {
+  for (const auto& [key, parts] : state_.open().carried) {
     for (const Part& part : parts) {
       records[{{key.layer, key.head, ClusterId(0)}, part.positions.first()}] = &part;
     }
@@ -36,49 +34,50 @@ AttachedSession::RecordOf AttachedSession::CarriedRecords() const {
   };
 }
 
-absl::Status AttachedSession::PlanLog(LogPlan& plan) const {
+absl::Status LogPlanner::PlanCheckpoint(const std::map<ClusterKey, CarriedEntries>& staged,
+                                        LogPlan& plan) const {
   const RecordOf record_of = CarriedRecords();
   PlanPending(record_of, plan);
-  for (const auto& staged : staged_) {
-    CAIRN_RETURN_IF_ERROR(PlanCarried(staged.first, staged.second, record_of, plan));
+  for (const auto& carried : staged) {
+    CAIRN_RETURN_IF_ERROR(PlanCarried(carried.first, carried.second, record_of, plan));
   }
   if (plan.carried_apart) PlanCarriedAgain(plan);
   PlanStragglers(plan);
   return absl::OkStatus();
 }
 
-void AttachedSession::PlanCarriedAgain(LogPlan& plan) const {
+void LogPlanner::PlanCarriedAgain(LogPlan& plan) const {
   for (auto& [key, items] : plan.carried) {
     for (LogItem& item : items) {
       if (!item.existing) continue;
-      plan.again_bytes += item.existing->count() * state_->EntryBytes(key);
+      plan.again_bytes += item.existing->count() * state_.EntryBytes(key);
       WriteAgain(key, item, plan);
     }
   }
 }
 
-void AttachedSession::WriteAgain(const ClusterKey& key, LogItem& item, LogPlan& plan) const {
+void LogPlanner::WriteAgain(const ClusterKey& key, LogItem& item, LogPlan& plan) const {
   item.again = true;
   const Part& part = *item.existing;
-  for (const PagePiece& piece : PiecesOf(part, state_->EntryBytes(key), 0, part.count())) {
+  for (const PagePiece& piece : PiecesOf(part, state_.EntryBytes(key), 0, part.count())) {
     plan.pages_to_read.push_back(piece.page);
   }
 }
 
-void AttachedSession::PlanSpill(LogPlan& plan) const {
+void LogPlanner::PlanSpill(LogPlan& plan) const {
   plan.is_spill = true;
   PlanPending(CarriedRecords(), plan);
-  for (const auto& [key, parts] : state_->open().carried) {
+  for (const auto& [key, parts] : state_.open().carried) {
     for (const Part& part : parts) plan.carried[key].push_back(LogItem::Existing(part));
   }
   PlanStragglers(plan);
 }
 
-void AttachedSession::PlanPending(const RecordOf& record_of, LogPlan& plan) const {
-  plan.pending = state_->pending();  // shares the bytes
+void LogPlanner::PlanPending(const RecordOf& record_of, LogPlan& plan) const {
+  plan.pending = state_.pending();  // shares the bytes
   for (const auto& [key, chunks] : plan.pending) {
     std::vector<LogItem>& items = plan.parts[key];
-    for (Part& part : state_->open().parts.Find(key)) {
+    for (Part& part : state_.open().parts.Find(key)) {
       items.push_back(LogItem::Existing(std::move(part)));
     }
     for (const PendingChunk& chunk : chunks) {
@@ -87,10 +86,10 @@ void AttachedSession::PlanPending(const RecordOf& record_of, LogPlan& plan) cons
   }
 }
 
-absl::Status AttachedSession::PlanCarried(const ClusterKey& key, const CarriedEntries& entries,
-                                          const RecordOf& record_of, LogPlan& plan) const {
+absl::Status LogPlanner::PlanCarried(const ClusterKey& key, const CarriedEntries& entries,
+                                     const RecordOf& record_of, LogPlan& plan) const {
   std::vector<LogItem>& items = plan.carried[key];
-  const std::int64_t entry_bytes = state_->EntryBytes(key);
+  const std::int64_t entry_bytes = state_.EntryBytes(key);
   absl::Status status;
   entries.positions.ForEach([&](std::int64_t position) {
     if (const Part* record = record_of(key, position)) {
@@ -114,10 +113,10 @@ absl::Status AttachedSession::PlanCarried(const ClusterKey& key, const CarriedEn
   return status;
 }
 
-void AttachedSession::PlanChunk(const ClusterKey& key, const PendingChunk& chunk,
-                                const RecordOf& record_of, std::vector<LogItem>& items,
-                                std::int64_t& new_bytes) const {
-  const std::int64_t entry_bytes = state_->EntryBytes(key);
+void LogPlanner::PlanChunk(const ClusterKey& key, const PendingChunk& chunk,
+                           const RecordOf& record_of, std::vector<LogItem>& items,
+                           std::int64_t& new_bytes) const {
+  const std::int64_t entry_bytes = state_.EntryBytes(key);
   const std::int64_t record_entries_max = kPartBytesMax / entry_bytes;
   std::int64_t index = 0;
   std::int64_t first = 0;  // of the entries that have no record yet
@@ -145,8 +144,8 @@ void AttachedSession::PlanChunk(const ClusterKey& key, const PendingChunk& chunk
 
 // Runs that are not worth writing again: three quarters of their bytes are named, and at most one
 // quarter by clusters that lie elsewhere too, which fewer runs would bring together.
-ExtentSet AttachedSession::SettledRuns(const LogPlan& plan, const ExtentBytes& named_bytes) const {
-  const SegmentParts& rows = state_->open().parts;
+ExtentSet LogPlanner::SettledRuns(const LogPlan& plan, const ExtentBytes& named_bytes) const {
+  const SegmentParts& rows = state_.open().parts;
   ExtentBytes scattered_bytes;
   rows.rows().ForEachLogged([&](const ClusterKey& key, const std::vector<StoredPart>& parts) {
     const bool together = std::all_of(parts.begin(), parts.end(), [&](const StoredPart& part) {
@@ -156,7 +155,7 @@ ExtentSet AttachedSession::SettledRuns(const LogPlan& plan, const ExtentBytes& n
     for (const StoredPart& part : parts) {
       if (part.kind != ExtentKind::kLogRun) continue;
       scattered_bytes[rows.log_runs().at(part.first_page).extent.get()] +=
-          part.positions.count() * state_->EntryBytes(key);
+          part.positions.count() * state_.EntryBytes(key);
     }
   });
   ExtentSet settled;
@@ -170,23 +169,22 @@ ExtentSet AttachedSession::SettledRuns(const LogPlan& plan, const ExtentBytes& n
 }
 
 // Bytes that will be named in each log run once the plan is carried out.
-ExtentBytes AttachedSession::NamedLogBytes(const LogPlan& plan) const {
+ExtentBytes LogPlanner::NamedLogBytes(const LogPlan& plan) const {
   ExtentBytes named_bytes;
   const auto count_items = [&](const ClusterKey& key, const std::vector<LogItem>& items) {
     for (const LogItem& item : items) {
       if (item.existing && !item.again && IsLog(*item.existing)) {
-        named_bytes[item.existing->extent.get()] +=
-            item.existing->count() * state_->EntryBytes(key);
+        named_bytes[item.existing->extent.get()] += item.existing->count() * state_.EntryBytes(key);
       }
     }
   };
-  const SegmentParts& rows = state_->open().parts;
+  const SegmentParts& rows = state_.open().parts;
   for (const auto& [first, run] : rows.log_runs()) named_bytes[run.extent.get()] = run.named_bytes;
   for (const auto& [key, items] : plan.parts) {  // these rows are replaced
     for (const StoredPart& part : rows.FindStored(key)) {
       if (part.kind != ExtentKind::kLogRun) continue;
       named_bytes[rows.log_runs().at(part.first_page).extent.get()] -=
-          part.positions.count() * state_->EntryBytes(key);
+          part.positions.count() * state_.EntryBytes(key);
     }
   }
   for (const auto& [key, items] : plan.parts) count_items(key, items);
@@ -199,7 +197,7 @@ ExtentBytes AttachedSession::NamedLogBytes(const LogPlan& plan) const {
 // runs of that class is written again in it, as far as memory has room for it. Of settled ones
 // there are as many as the entries in them need: they stay, and when the others alone are not too
 // many, those stay too that are more than half full.
-ExtentSet AttachedSession::RunsToWriteAgain(LogPlan& plan) const {
+ExtentSet LogPlanner::RunsToWriteAgain(LogPlan& plan) const {
   const ExtentBytes named_bytes = NamedLogBytes(plan);
   ExtentSet again;
   std::optional<ExtentSet> settled;
@@ -240,8 +238,8 @@ ExtentSet AttachedSession::RunsToWriteAgain(LogPlan& plan) const {
 // Clusters that split leave records that nothing names, and a run goes whole. So that a segment's
 // runs have at most so much more than what is named in them, the emptiest are written again too. At
 // a spill only those that no commit names: the others would not be free before the next checkpoint.
-void AttachedSession::AddSparseRuns(const ExtentBytes& named_bytes, std::int64_t read_bytes,
-                                    LogPlan& plan, ExtentSet& again) const {
+void LogPlanner::AddSparseRuns(const ExtentBytes& named_bytes, std::int64_t read_bytes,
+                               LogPlan& plan, ExtentSet& again) const {
   std::int64_t size_bytes = plan.new_bytes + plan.again_bytes;
   std::int64_t all_named_bytes = size_bytes;
   std::vector<std::pair<double, const Extent*>> emptiest;  // by the share that is named
@@ -266,10 +264,10 @@ void AttachedSession::AddSparseRuns(const ExtentBytes& named_bytes, std::int64_t
   }
 }
 
-void AttachedSession::PlanStragglers(LogPlan& plan) const {
+void LogPlanner::PlanStragglers(LogPlan& plan) const {
   const ExtentSet again = RunsToWriteAgain(plan);
   if (again.empty()) return;
-  const SegmentParts& rows = state_->open().parts;
+  const SegmentParts& rows = state_.open().parts;
   rows.rows().ForEachLogged([&](const ClusterKey& key, const std::vector<StoredPart>& parts) {
     const bool names_one = std::any_of(parts.begin(), parts.end(), [&](const StoredPart& part) {
       return part.kind == ExtentKind::kLogRun &&

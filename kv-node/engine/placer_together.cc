@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "kv-node/engine/checkpoint_job.h"
 #include "kv-node/engine/placement_order.h"
+#include "kv-node/engine/placer.h"
 
 namespace cairn::kv {
 namespace {
@@ -17,15 +17,15 @@ constexpr std::size_t kPlannedRunMax = 64;
 
 }  // namespace
 
-std::span<const ClusterLink> AttachedSession::PlacementLinks(const ClusterKey& key) const {
+std::span<const ClusterLink> Placer::LinksOf(const ClusterKey& key) const {
   if (!context_.options.co_retrieval) return {};
   return co_fetches_.LinksOf(key);
 }
 
-std::vector<PoolTable::Place> AttachedSession::RelatedPlaces(const ClusterKey& key) const {
+std::vector<PoolTable::Place> Placer::RelatedPlaces(const ClusterKey& key) const {
   std::vector<PoolTable::Place> places;
-  for (const ClusterLink& link : PlacementLinks(key)) {
-    for (const Part& part : state_->open().parts.Find({key.layer, key.head, link.cluster})) {
+  for (const ClusterLink& link : LinksOf(key)) {
+    for (const Part& part : state_.open().parts.Find({key.layer, key.head, link.cluster})) {
       if (part.extent->kind() != ExtentKind::kPool) continue;
       for (const PoolTable::Place& place : pools_->PlacesBeside(part)) places.push_back(place);
     }
@@ -33,20 +33,20 @@ std::vector<PoolTable::Place> AttachedSession::RelatedPlaces(const ClusterKey& k
   return places;
 }
 
-bool AttachedSession::HasPoolPart(const ClusterKey& key) const {
-  const std::vector<StoredPart> parts = state_->open().parts.FindStored(key);
+bool Placer::HasPoolPart(const ClusterKey& key) const {
+  const std::vector<StoredPart> parts = state_.open().parts.FindStored(key);
   return std::any_of(parts.begin(), parts.end(),
                      [](const StoredPart& part) { return part.kind == ExtentKind::kPool; });
 }
 
-bool AttachedSession::WantsPlan(const ClusterKey& key) const {
+bool Placer::WantsPlan(const ClusterKey& key) const {
   return context_.options.pool_sharing && !planned_.contains(key) && !placing_.contains(key) &&
-         !PlacementLinks(key).empty() && !HasPoolPart(key);
+         !LinksOf(key).empty() && !HasPoolPart(key);
 }
 
-std::vector<ClusterKey> AttachedSession::PlanTogether(LayerHead owner,
-                                                      const std::vector<ClusterKey>& candidates) {
-  const std::int64_t entry_bytes = state_->EntryBytes({owner.first, owner.second, ClusterId(0)});
+std::vector<ClusterKey> Placer::PlanTogether(LayerHead owner,
+                                             const std::vector<ClusterKey>& candidates) {
+  const std::int64_t entry_bytes = state_.EntryBytes({owner.first, owner.second, ClusterId(0)});
   std::map<ClusterId, std::int64_t> bytes_of;
   for (const ClusterKey& key : candidates) {
     if (LayerHead(key.layer, key.head) != owner || !WantsPlan(key)) continue;
@@ -57,7 +57,7 @@ std::vector<ClusterKey> AttachedSession::PlanTogether(LayerHead owner,
   }
   std::map<std::pair<ClusterId, ClusterId>, std::int64_t> counts;  // both ways
   for (const auto& [id, bytes] : bytes_of) {
-    for (const ClusterLink& link : PlacementLinks({owner.first, owner.second, id})) {
+    for (const ClusterLink& link : LinksOf({owner.first, owner.second, id})) {
       if (bytes_of.contains(link.cluster)) counts[std::minmax(id, link.cluster)] += link.count;
     }
   }
@@ -78,9 +78,9 @@ std::vector<ClusterKey> AttachedSession::PlanTogether(LayerHead owner,
 
 // Pools one after the other; the clusters of a pair lie on both sides of a seam:
 //   [      1] [2    3] [4    5] [6      ]
-void AttachedSession::KeepPools(LayerHead owner, std::span<const ClusterId> run,
-                                const std::map<ClusterId, std::int64_t>& bytes_of) {
-  const std::int64_t entry_bytes = row_.layout.EntryBytes(owner.second);
+void Placer::KeepPools(LayerHead owner, std::span<const ClusterId> run,
+                       const std::map<ClusterId, std::int64_t>& bytes_of) {
+  const std::int64_t entry_bytes = state_.layout().EntryBytes(owner.second);
   std::vector<std::int64_t> page_counts;
   std::int64_t total = 0;
   for (std::size_t i = 0; i <= run.size(); i += 2) {
@@ -105,27 +105,6 @@ void AttachedSession::KeepPools(LayerHead owner, std::span<const ClusterId> run,
     if (pool > 0) keep(2 * pool - 1, Direction::kUp);
     if (2 * pool < run.size()) keep(2 * pool, Direction::kDown);
   }
-}
-
-std::vector<ClusterKey> AttachedSession::OrderOfRows(const LogPlan& plan) const {
-  std::map<LayerHead, std::vector<ClusterId>> owners;
-  std::map<LayerHead, std::vector<ClusterPair>> links;
-  for (const auto& [key, items] : plan.parts) {
-    const LayerHead owner(key.layer, key.head);
-    owners[owner].push_back(key.cluster_id);
-    for (const ClusterLink& link : PlacementLinks(key)) {
-      if (!plan.parts.contains({key.layer, key.head, link.cluster})) continue;
-      links[owner].push_back({key.cluster_id, link.cluster, link.count});
-    }
-  }
-  std::vector<ClusterKey> order;
-  order.reserve(plan.parts.size());
-  for (const auto& [owner, ids] : owners) {
-    for (const ClusterId id : OrderInChains(ids, std::move(links[owner]))) {
-      order.push_back({owner.first, owner.second, id});
-    }
-  }
-  return order;
 }
 
 }  // namespace cairn::kv

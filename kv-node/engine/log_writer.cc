@@ -1,11 +1,10 @@
-// Log runs: the records that a checkpoint writes, or a spill, when the table of pending entries is
-// full ahead of it. One run where flash has room for it in one piece; else several, with records
-// cut at their ends.
+#include "kv-node/engine/log_writer.h"
+
 #include <algorithm>
 #include <cstring>
 
 #include "common/base/check.h"
-#include "kv-node/engine/checkpoint_job.h"
+#include "kv-node/engine/placement_order.h"
 
 namespace cairn::kv {
 namespace {
@@ -27,7 +26,7 @@ void SplitItem(std::vector<LogItem>& items, std::size_t at, std::int64_t count,
 
 }  // namespace
 
-AttachedSession::LogRuns::Run& AttachedSession::LogRuns::RunFor(std::int64_t record_bytes) {
+LogWriter::LogRuns::Run& LogWriter::LogRuns::RunFor(std::int64_t record_bytes) {
   while (runs[current].room_bytes() < record_bytes) {
     ++current;
     CAIRN_CHECK(current < runs.size());
@@ -35,7 +34,7 @@ AttachedSession::LogRuns::Run& AttachedSession::LogRuns::RunFor(std::int64_t rec
   return runs[current];
 }
 
-absl::Status AttachedSession::WriteLog(LogPlan& plan, const PageSet& pages) {
+absl::Status LogWriter::Write(LogPlan& plan, const PageSet& pages) {
   plan.order = OrderOfRows(plan);
   TakeRecords(plan, pages);
   LogRuns runs;
@@ -48,77 +47,97 @@ absl::Status AttachedSession::WriteLog(LogPlan& plan, const PageSet& pages) {
   }
   CAIRN_RETURN_IF_ERROR(status);
   for (const ClusterKey& key : plan.order) {
-    state_->PutParts(key, MakeRecords(key, plan.parts.at(key), runs));
+    state_.PutParts(key, MakeRecords(key, plan.parts.at(key), runs));
   }
-  for (auto& [key, parts] : state_->open().carried) carried_before_.insert(key);
-  state_->open().carried.clear();
   runs.BeginCarried();
-  for (auto& [key, items] : plan.carried) {
-    state_->open().carried[key] = MakeRecords(key, items, runs);
-  }
+  std::map<ClusterKey, std::vector<Part>> carried;
+  for (auto& [key, items] : plan.carried) carried[key] = MakeRecords(key, items, runs);
+  state_.PutCarried(std::move(carried));
   const std::int64_t written_bytes = WriteRuns(runs);
   if (plan.again_bytes > 0) {
     // Rounded up to pages, in proportion.
     context_.io->CountAsRelog(written_bytes * plan.again_bytes /
                               (plan.again_bytes + plan.new_bytes));
   }
-  context_.pending_bytes -= state_->pending_bytes();
-  state_->TakePending();
+  context_.pending_bytes -= state_.pending_bytes();
+  state_.TakePending();
   return absl::OkStatus();
 }
 
-std::int64_t AttachedSession::WriteRuns(LogRuns& runs) {
+std::vector<ClusterKey> LogWriter::OrderOfRows(const LogPlan& plan) const {
+  std::map<LayerHead, std::vector<ClusterId>> owners;
+  std::map<LayerHead, std::vector<ClusterPair>> links;
+  for (const auto& [key, items] : plan.parts) {
+    const LayerHead owner(key.layer, key.head);
+    owners[owner].push_back(key.cluster_id);
+    for (const ClusterLink& link : placer_.LinksOf(key)) {
+      if (!plan.parts.contains({key.layer, key.head, link.cluster})) continue;
+      links[owner].push_back({key.cluster_id, link.cluster, link.count});
+    }
+  }
+  std::vector<ClusterKey> order;
+  order.reserve(plan.parts.size());
+  for (const auto& [owner, ids] : owners) {
+    for (const ClusterId id : OrderInChains(ids, std::move(links[owner]))) {
+      order.push_back({owner.first, owner.second, id});
+    }
+  }
+  return order;
+}
+
+std::int64_t LogWriter::WriteRuns(LogRuns& runs) {
   std::int64_t written_bytes = 0;
   for (LogRuns::Run& run : runs.runs) {
-    new_extents_.push_back(run.extent);
-    log_extents_.push_back(run.extent);
+    space_.AddLogRun(run.extent);
     written_bytes += run.extent->size_bytes();
-    Write(run.extent, run.extent->first(), std::move(run.image), WriteCause::kLog);
+    writes_.Write(run.extent, run.extent->first(), std::move(run.image), WriteCause::kLog);
   }
   return written_bytes;
 }
 
 // The rows name the run at once; a commit names it with the next checkpoint, and a crash before
 // that leaves its pages free.
-void AttachedSession::Spill() {
+void LogWriter::Spill() {
   auto plan = std::make_shared<LogPlan>();
-  PlanSpill(*plan);
+  LogPlanner(state_).PlanSpill(*plan);
   if (plan->pages_to_read.empty()) {
     FinishSpill(*plan, PageSet());
     return;
   }
-  head_in_progress_ = true;
   std::vector<PageIndex> pages = std::move(plan->pages_to_read);
-  context_.io->Read(std::move(pages), ReadCause::kPlace,
-                    [this, plan, io = HoldIo()](const PageSet& set) {
-                      head_in_progress_ = false;
-                      if (stopped_ || failed_) return;
-                      FinishSpill(*plan, set);
-                      spill_failed_ = !place_error_.ok();
-                    });
+  host_.ReadAtHead(
+      std::move(pages), AfterRead::kIsTriedAgain,
+      [this, plan](const PageSet& set) {
+        FinishSpill(*plan, set);
+        spill_failed_ = !placer_.error().ok();
+      },
+      nullptr);
 }
 
-void AttachedSession::FinishSpill(LogPlan& plan, const PageSet& pages) {
-  planned_.clear();  // as at a cut
+void LogWriter::FinishSpill(LogPlan& plan, const PageSet& pages) {
+  placer_.ForgetPlans();  // as at a cut
   if (!plan.pending.empty()) ++context_.spill_count;
-  place_error_ = WriteLog(plan, pages);
-  if (place_error_.ok()) ForgetUnnamedRuns();
+  placer_.SetError(Write(plan, pages));
+  if (placer_.error().ok()) space_.ForgetUnnamedRuns(state_.open());
 }
 
-void AttachedSession::ForgetUnnamedRuns() {
-  const ExtentSet named = NamedLogRuns();
-  std::erase_if(new_extents_, [&](const ExtentRef& extent) {
-    if (extent->kind() != ExtentKind::kLogRun || named.contains(extent.get())) return false;
-    std::erase(log_extents_, extent);
-    return true;
-  });
+absl::Status LogWriter::WriteRecords(LogPlan& plan, const std::function<void()>& before) {
+  plan.order = OrderOfRows(plan);
+  LogRuns runs;
+  CAIRN_RETURN_IF_ERROR(AllocateRuns(plan, runs));
+  before();
+  for (const ClusterKey& key : plan.order) {
+    state_.PutParts(key, MakeRecords(key, plan.parts.at(key), runs));
+  }
+  WriteRuns(runs);
+  return absl::OkStatus();
 }
 
 // Records that are written again, from the pages that were read. One that fails its check keeps its
 // place until the cluster is repaired.
-void AttachedSession::TakeRecords(LogPlan& plan, const PageSet& pages) {
+void LogWriter::TakeRecords(LogPlan& plan, const PageSet& pages) {
   plan.ForEachRow([&](const ClusterKey& key, std::vector<LogItem>& items) {
-    const std::int64_t entry_bytes = state_->EntryBytes(key);
+    const std::int64_t entry_bytes = state_.EntryBytes(key);
     for (LogItem& item : items) {
       if (!item.again) continue;
       const Part& part = *item.existing;
@@ -137,7 +156,7 @@ void AttachedSession::TakeRecords(LogPlan& plan, const PageSet& pages) {
   });
 }
 
-void AttachedSession::DropAgain(LogPlan& plan) {
+void LogWriter::DropAgain(LogPlan& plan) {
   plan.ForEachRow([&](const ClusterKey&, std::vector<LogItem>& items) {
     // The rests of records that were cut stay with the record that they came from.
     std::erase_if(items, [](const LogItem& item) { return item.rest_of_again; });
@@ -146,7 +165,7 @@ void AttachedSession::DropAgain(LogPlan& plan) {
   plan.again_bytes = 0;
 }
 
-absl::Status AttachedSession::AllocateRuns(LogPlan& plan, LogRuns& runs) const {
+absl::Status LogWriter::AllocateRuns(LogPlan& plan, LogRuns& runs) const {
   const std::int64_t all_bytes = plan.new_bytes + plan.again_bytes;
   if (all_bytes == 0) return absl::OkStatus();
   const std::int64_t carried_bytes = plan.carried_apart ? CarriedRecordBytes(plan) : 0;
@@ -176,7 +195,7 @@ absl::Status AttachedSession::AllocateRuns(LogPlan& plan, LogRuns& runs) const {
 }
 
 // Of carried entries that get a new record.
-std::int64_t AttachedSession::CarriedRecordBytes(const LogPlan& plan) const {
+std::int64_t LogWriter::CarriedRecordBytes(const LogPlan& plan) {
   std::int64_t bytes = 0;
   for (const auto& [key, items] : plan.carried) {
     for (const LogItem& item : items) {
@@ -187,8 +206,8 @@ std::int64_t AttachedSession::CarriedRecordBytes(const LogPlan& plan) const {
 }
 
 // The longest free ranges, one after the other, and records cut so that each fits into its run.
-absl::Status AttachedSession::AllocatePieces(LogPlan& plan, std::int64_t left_bytes,
-                                             LogRuns& runs) const {
+absl::Status LogWriter::AllocatePieces(LogPlan& plan, std::int64_t left_bytes,
+                                       LogRuns& runs) const {
   const FreeMap& map = *context_.free_map;
   const auto full = [&, wanted_count = PagesOf(left_bytes)] {
     return ResourceExhausted("flash is full: a log run needs {} pages, {} of {} are in use; {}",
@@ -200,7 +219,7 @@ absl::Status AttachedSession::AllocatePieces(LogPlan& plan, std::int64_t left_by
   auto next = ranges.begin();
   absl::Status status;
   plan.ForEachRow([&](const ClusterKey& key, std::vector<LogItem>& items) {
-    const std::int64_t entry_bytes = state_->EntryBytes(key);
+    const std::int64_t entry_bytes = state_.EntryBytes(key);
     for (std::size_t i = 0; i < items.size() && status.ok(); ++i) {
       if (!items[i].needs_record()) continue;
       while (runs.runs.empty() || runs.runs.back().room_bytes() < entry_bytes) {
@@ -225,10 +244,9 @@ absl::Status AttachedSession::AllocatePieces(LogPlan& plan, std::int64_t left_by
   return status;
 }
 
-std::vector<Part> AttachedSession::MakeRecords(const ClusterKey& key,
-                                               const std::vector<LogItem>& items,
-                                               LogRuns& runs) const {
-  const std::int64_t entry_bytes = state_->EntryBytes(key);
+std::vector<Part> LogWriter::MakeRecords(const ClusterKey& key, const std::vector<LogItem>& items,
+                                         LogRuns& runs) const {
+  const std::int64_t entry_bytes = state_.EntryBytes(key);
   std::vector<Part> parts;
   for (const LogItem& item : items) {
     if (!item.needs_record()) {

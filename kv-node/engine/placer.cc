@@ -1,22 +1,15 @@
-// Placing: entries move from pending and log parts into pools. Whole log parts go, oldest entries
-// first; only a cluster's last placed part grows, into the room that the part at the other end
-// leaves. What does not fit there, or whose page fails the check of either part, becomes one new
-// part: at the place that was planned for it with others, at a free end beside another cluster of
-// the (layer, head), if possible one that it is fetched with, else in a fresh pool. A part never
-// exceeds the largest pool, so a cluster that outgrows it has several. Rule 6: a page has one
-// writer at a time, from the read before its write to the write's end; both parts' bytes in it are
-// checked and written again.
+#include "kv-node/engine/placer.h"
+
 #include <algorithm>
 #include <cstring>
 
 #include "common/base/check.h"
 #include "common/log/log.h"
-#include "kv-node/engine/attached_session.h"
-#include "kv-node/engine/checkpoint_job.h"
+#include "kv-node/engine/log_plan.h"
 
 namespace cairn::kv {
 
-struct AttachedSession::PlaceJob {
+struct Placer::Job {
   ClusterKey key;
   std::vector<Part> keep;    // placed parts before the one that is written
   std::vector<Part> logged;  // log parts whose entries are placed
@@ -71,10 +64,25 @@ std::span<const std::byte> AsBytes(const std::string& bytes) {
 
 }  // namespace
 
+Placer::Placer(SessionHost& host, const CoFetches& co_fetches, std::shared_ptr<PoolTable> pools,
+               SessionWrites& writes)
+    : host_(host),
+      context_(host.context()),
+      state_(host.state()),
+      co_fetches_(co_fetches),
+      pools_(std::move(pools)),
+      writes_(writes) {
+  // What was logged is placed as soon as the session is open.
+  CAIRN_CHECK(state_.pending().empty());
+  state_.open().parts.rows().ForEachLogged(
+      [this](const ClusterKey& key, const std::vector<StoredPart>& parts) {
+        if (LoggedCount(parts) >= context_.options.place_entries_min) idle_candidates_.insert(key);
+      });
+}
+
 // Takes a cluster's first pending entries, as many as a pool holds beside what the job has already.
-void AttachedSession::TakePendingChunks(const std::vector<PendingChunk>& chunks,
-                                        std::int64_t entry_bytes, std::int64_t room_max,
-                                        PlaceJob& job) {
+void Placer::TakePendingChunks(const std::vector<PendingChunk>& chunks, std::int64_t entry_bytes,
+                               std::int64_t room_max, Job& job) {
   for (const PendingChunk& chunk : chunks) {
     const std::int64_t take = std::min(chunk.positions.count(), room_max - job.new_count);
     if (take == 0) break;
@@ -90,18 +98,18 @@ void AttachedSession::TakePendingChunks(const std::vector<PendingChunk>& chunks,
   }
 }
 
-std::int64_t AttachedSession::UnplacedCount(const ClusterKey& key) const {
-  return state_->PendingCount(key) + LoggedCount(state_->open().parts.FindStored(key));
+std::int64_t Placer::UnplacedCount(const ClusterKey& key) const {
+  return state_.PendingCount(key) + LoggedCount(state_.open().parts.FindStored(key));
 }
 
-void AttachedSession::PlaceForRoom() {
+void Placer::PlaceForRoom() {
   std::vector<std::pair<std::int64_t, ClusterKey>> fullest;
-  for (const auto& [key, chunks] : state_->pending()) {
-    const std::int64_t bytes = state_->PendingCount(key) * state_->EntryBytes(key);
+  for (const auto& [key, chunks] : state_.pending()) {
+    const std::int64_t bytes = state_.PendingCount(key) * state_.EntryBytes(key);
     const std::int64_t unplaced_count = UnplacedCount(key);
     if (tried_for_room_.contains(key)) continue;
     if (unplaced_count < context_.options.place_entries_min &&
-        !FillsPages(unplaced_count * state_->EntryBytes(key))) {
+        !FillsPages(unplaced_count * state_.EntryBytes(key))) {
       continue;
     }
     fullest.emplace_back(bytes, key);
@@ -114,13 +122,13 @@ void AttachedSession::PlaceForRoom() {
   std::set<LayerHead> planned;
   std::set<ClusterKey> done;
   std::int64_t coming = context_.pending_bytes;
-  place_waits_ = false;
+  waits_ = false;
   const auto place = [&](const ClusterKey& key) {
     if (coming <= context_.options.pending_bytes_max / 2 || !done.insert(key).second) return;
-    const std::int64_t bytes = state_->PendingCount(key) * state_->EntryBytes(key);
+    const std::int64_t bytes = state_.PendingCount(key) * state_.EntryBytes(key);
     if (placing_.contains(key)) {
       coming -= bytes;
-    } else if (StartPlacing(key)) {
+    } else if (Start(key)) {
       tried_for_room_.insert(key);
       coming -= bytes;
     }
@@ -139,7 +147,7 @@ void AttachedSession::PlaceForRoom() {
 
 // Looks at one cluster when its entries change, so that idling does not walk over all of them: a
 // session of 64K clusters took 10 ms for that.
-void AttachedSession::NoteUnplaced(const ClusterKey& key) {
+void Placer::NoteUnplaced(const ClusterKey& key) {
   if (UnplacedCount(key) >= context_.options.place_entries_min) {
     idle_candidates_.insert(key);
   } else {
@@ -147,16 +155,8 @@ void AttachedSession::NoteUnplaced(const ClusterKey& key) {
   }
 }
 
-void AttachedSession::NoteAllUnplaced() {
-  CAIRN_CHECK(state_->pending().empty());
-  state_->open().parts.rows().ForEachLogged(
-      [this](const ClusterKey& key, const std::vector<StoredPart>& parts) {
-        if (LoggedCount(parts) >= context_.options.place_entries_min) idle_candidates_.insert(key);
-      });
-}
-
-bool AttachedSession::PlaceAtIdle() {
-  if (!queue_.empty() || failed_ || stopped_ || !context_.options.place_at_idle) return false;
+bool Placer::PlaceAtIdle() {
+  if (!context_.options.place_at_idle) return false;
   std::int64_t most = context_.options.place_entries_min - 1;
   std::optional<ClusterKey> best;
   std::erase_if(idle_candidates_, [&](const ClusterKey& key) {
@@ -172,16 +172,16 @@ bool AttachedSession::PlaceAtIdle() {
   if (WantsPlan(*best)) {
     PlanTogether({best->layer, best->head}, {idle_candidates_.begin(), idle_candidates_.end()});
   }
-  if (!StartPlacing(*best)) return false;
+  if (!Start(*best)) return false;
   // Back with its next entries: what cannot be placed now is not tried for ever.
   idle_candidates_.erase(*best);
   return true;
 }
 
-bool AttachedSession::TakeEntries(PlaceJob& job) const {
-  const std::int64_t entry_bytes = state_->EntryBytes(job.key);
+bool Placer::TakeEntries(Job& job) const {
+  const std::int64_t entry_bytes = state_.EntryBytes(job.key);
   const std::int64_t room_max = kPartBytesMax / entry_bytes;
-  const std::vector<Part> parts = state_->open().parts.Find(job.key);
+  const std::vector<Part> parts = state_.open().parts.Find(job.key);
   // Logged parts before a placed one stay: the order of positions is the order of the row.
   std::size_t placed = parts.size();
   while (placed > 0 && IsLog(parts[placed - 1])) --placed;
@@ -192,20 +192,20 @@ bool AttachedSession::TakeEntries(PlaceJob& job) const {
   }
   job.rest.assign(parts.begin() + static_cast<std::ptrdiff_t>(next), parts.end());
   job.keep.assign(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(placed));
-  const auto pending = state_->pending().find(job.key);
-  if (job.rest.empty() && pending != state_->pending().end()) {
+  const auto pending = state_.pending().find(job.key);
+  if (job.rest.empty() && pending != state_.pending().end()) {
     TakePendingChunks(pending->second, entry_bytes, room_max, job);
   }
   return job.new_count > 0;
 }
 
-bool AttachedSession::TakePlanned(PlaceJob& job, std::int64_t new_bytes) {
+bool Placer::TakePlanned(Job& job, std::int64_t new_bytes) {
   const auto found = planned_.find(job.key);
   if (found == planned_.end()) return true;
   PlannedEnd& planned = found->second;
-  switch (pools_->StateOf(planned.extent, planned.direction, new_bytes, write_check())) {
+  switch (pools_->StateOf(planned.extent, planned.direction, new_bytes, WriteCheck())) {
     case PoolTable::EndState::kBusy:
-      place_waits_ = true;
+      waits_ = true;
       return false;
     case PoolTable::EndState::kFree:
       job.target.emplace();
@@ -220,15 +220,15 @@ bool AttachedSession::TakePlanned(PlaceJob& job, std::int64_t new_bytes) {
   return true;
 }
 
-bool AttachedSession::ChoosePlace(PlaceJob& job) {
-  const std::int64_t entry_bytes = state_->EntryBytes(job.key);
+bool Placer::ChoosePlace(Job& job) {
+  const std::int64_t entry_bytes = state_.EntryBytes(job.key);
   const std::int64_t new_bytes = job.new_count * entry_bytes;
-  const PoolTable::WriteCheck check = write_check();
+  const PoolTable::WriteCheck check = WriteCheck();
   if (!job.keep.empty() && job.keep.back().extent->kind() == ExtentKind::kPool) {
     const Part& last = job.keep.back();
     if (last.count() * entry_bytes + new_bytes <= pools_->RoomBytes(last)) {
       if (pools_->IsBusy(last, entry_bytes, job.new_count, check)) {
-        place_waits_ = true;
+        waits_ = true;
         return false;
       }
       job.target = last;
@@ -248,12 +248,12 @@ bool AttachedSession::ChoosePlace(PlaceJob& job) {
   return true;
 }
 
-bool AttachedSession::StartPlacing(const ClusterKey& key) {
+bool Placer::Start(const ClusterKey& key) {
   if (placing_.contains(key)) return false;
-  auto job = std::make_shared<PlaceJob>();
+  auto job = std::make_shared<Job>();
   job->key = key;
   if (!TakeEntries(*job) || !ChoosePlace(*job)) return false;
-  const std::int64_t entry_bytes = state_->EntryBytes(key);
+  const std::int64_t entry_bytes = state_.EntryBytes(key);
   std::vector<PageIndex> pages;
   if (job->target) pages = pools_->PagesToCheck(*job->target, entry_bytes, job->new_count);
   for (const Part& part : job->logged) {
@@ -262,19 +262,19 @@ bool AttachedSession::StartPlacing(const ClusterKey& key) {
     }
   }
   placing_.insert(key);
-  job->io = HoldIo();
+  job->io = host_.HoldIo();
   if (pages.empty()) {
     WritePlaced(job, PageSet());
   } else {
     context_.io->Read(std::move(pages), ReadCause::kPlace,
-                      [this, job](const PageSet& set) { FinishPlacing(job, set); });
+                      [this, job](const PageSet& set) { Finish(job, set); });
   }
   return true;
 }
 
-void AttachedSession::FinishPlacing(const std::shared_ptr<PlaceJob>& job, const PageSet& pages) {
-  const std::int64_t entry_bytes = state_->EntryBytes(job->key);
-  if (stopped_ || failed_) {
+void Placer::Finish(const std::shared_ptr<Job>& job, const PageSet& pages) {
+  const std::int64_t entry_bytes = state_.EntryBytes(job->key);
+  if (host_.ends()) {
     placing_.erase(job->key);
     return;
   }
@@ -302,24 +302,23 @@ void AttachedSession::FinishPlacing(const std::shared_ptr<PlaceJob>& job, const 
 // Room for as many entries again, because a cluster that grew so far will grow on, and as much for
 // the cluster that will share the pool. None for one that was placed because it fills pages: the
 // few entries that come next are logged.
-std::int64_t AttachedSession::TimesForOnePart(std::int64_t entry_count) const {
+std::int64_t Placer::TimesForOnePart(std::int64_t entry_count) const {
   if (entry_count < context_.options.place_entries_min) return 1;
   return context_.options.pool_sharing ? 4 : 2;
 }
 
-absl::StatusOr<ExtentRef> AttachedSession::AllocatePool(std::int64_t bytes,
-                                                        std::int64_t times) const {
+absl::StatusOr<ExtentRef> Placer::AllocatePool(std::int64_t bytes, std::int64_t times) const {
   const std::int64_t roomy = PoolClassPages(std::min(times * bytes, kPartBytesMax));
   absl::StatusOr<ExtentRef> extent = context_.Allocate(ExtentKind::kPool, roomy);
   if (extent.ok()) return extent;
   return context_.Allocate(ExtentKind::kPool, PoolClassPages(bytes));
 }
 
-void AttachedSession::WritePlaced(const std::shared_ptr<PlaceJob>& job, const PageSet& pages) {
-  const std::int64_t entry_bytes = state_->EntryBytes(job->key);
+void Placer::WritePlaced(const std::shared_ptr<Job>& job, const PageSet& pages) {
+  const std::int64_t entry_bytes = state_.EntryBytes(job->key);
   placing_.erase(job->key);
   const bool fresh = !job->target;
-  place_error_ = absl::OkStatus();
+  error_ = absl::OkStatus();
   if (fresh) {
     const std::int64_t times = TimesForOnePart(job->new_count);
     absl::StatusOr<ExtentRef> extent = AllocatePool(job->new_count * entry_bytes, times);
@@ -327,7 +326,7 @@ void AttachedSession::WritePlaced(const std::shared_ptr<PlaceJob>& job, const Pa
       planned_.clear();
       extent = AllocatePool(job->new_count * entry_bytes, times);
     }
-    place_error_ = extent.status();
+    error_ = extent.status();
     if (!extent.ok()) return;  // what is pending or logged stays so
     job->target.emplace();
     job->target->SetExtent(*std::move(extent));
@@ -336,7 +335,7 @@ void AttachedSession::WritePlaced(const std::shared_ptr<PlaceJob>& job, const Pa
   const std::int64_t first = part.count();
   if (first == 0) {
     const absl::StatusOr<std::int64_t> id = context_.ids->Next();
-    place_error_ = id.status();
+    error_ = id.status();
     if (!id.ok()) return;
     part.id = PartId(*id);
   }
@@ -365,8 +364,8 @@ void AttachedSession::WritePlaced(const std::shared_ptr<PlaceJob>& job, const Pa
     at += chunk.positions.count();
   }
   SetCrcs(context_.store_id, part, entry_bytes, first, job->new_count, *image, image_begin);
-  Write(part.extent, PageIndex(part.extent->first().value() + image_begin / kPageBytes),
-        std::move(image), WriteCause::kPool);
+  writes_.Write(part.extent, PageIndex(part.extent->first().value() + image_begin / kPageBytes),
+                std::move(image), WriteCause::kPool);
   if (first == 0) {
     pools_->Add({job->key.layer, job->key.head}, entry_bytes, part);
   } else {
@@ -376,25 +375,13 @@ void AttachedSession::WritePlaced(const std::shared_ptr<PlaceJob>& job, const Pa
   std::vector<Part> row = std::move(job->keep);
   row.push_back(std::move(part));
   row.insert(row.end(), job->rest.begin(), job->rest.end());
-  state_->PutParts(job->key, row);
+  state_.PutParts(job->key, row);
   context_.pending_bytes -= job->pending_count * entry_bytes;
-  state_->DropPending(job->key, job->pending_count);
+  state_.DropPending(job->key, job->pending_count);
   NoteUnplaced(job->key);
 }
 
-void AttachedSession::Write(const ExtentRef& extent, PageIndex first, SharedBuffer buffer,
-                            WriteCause cause) {
-  const std::uint64_t seq = ++write_seq_;
-  writes_in_flight_.insert(seq);
-  // Rule 15: space is in use while a write in flight names it.
-  context_.io->Write(first, std::move(buffer), cause,
-                     [this, seq, extent, io = HoldIo()](const absl::Status& status) {
-                       writes_in_flight_.erase(seq);
-                       if (!status.ok()) Fail(Annotate(status, fmt::format("session {}", id_)));
-                     });
-}
-
-void AttachedSession::NoteDropped(const std::vector<Part>& parts) {
+void Placer::NoteDropped(const std::vector<Part>& parts) {
   // Log runs are found at the next cut: other rows may name their other records.
   for (const Part& part : parts) {
     if (part.extent->kind() == ExtentKind::kPool) pools_->Drop(part);

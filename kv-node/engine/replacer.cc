@@ -1,32 +1,27 @@
-// Replace: split, merge, repair and eviction. Nothing is written over what the parents have, so
-// that a crash finds their bytes untouched: children of few entries are
-// pending like what was appended, larger ones go to fresh pools, two to a pool, and where there are
-// many all go to a log run.
+#include "kv-node/engine/replacer.h"
+
 #include <algorithm>
 #include <cstring>
 
 #include "common/base/check.h"
-#include "kv-node/engine/attached_session.h"
-#include "kv-node/engine/checkpoint_job.h"
+#include "kv-node/engine/operation_checks.h"
 #include "kv-node/engine/placement_order.h"
 
 namespace cairn::kv {
 
 // A part of a child cluster, on its way to a pool.
-struct AttachedSession::ChildPart {
+struct Replacer::ChildPart {
   ClusterKey key;
   Part part;
 };
 
 namespace {
 
-using EntryMap = std::map<std::int64_t, std::string_view>;  // position -> bytes
-
 // A child of more bytes is not kept in memory, however few its entries are.
 constexpr std::int64_t kPendingChildBytesMax = kPartBytesMax / 2;
 
 void AddEntries(const Positions& positions, std::string_view bytes, std::int64_t entry_bytes,
-                EntryMap& entries) {
+                std::map<std::int64_t, std::string_view>& entries) {
   std::size_t at = 0;
   const auto step = static_cast<std::size_t>(entry_bytes);
   positions.ForEach([&](std::int64_t position) {
@@ -37,47 +32,36 @@ void AddEntries(const Positions& positions, std::string_view bytes, std::int64_t
 
 }  // namespace
 
-Applied AttachedSession::ApplyReplace(OpSeq op_seq, Replace& op) {
-  if (!HasRoom() || !placing_.empty()) return Applied::kWait;
-  if (!place_error_.ok() && context_.pending_bytes >= context_.options.pending_bytes_max) {
-    return Finish(op_seq, place_error_);
-  }
-  absl::Status status = CheckEntries(op.layer, op.head, op.brought_positions,
-                                     static_cast<std::int64_t>(op.brought_entries.size()));
-  if (status.ok()) status = state_->CheckReplace(op);
-  if (!status.ok()) return Finish(op_seq, status);
+Applied Replacer::Apply(OpSeq op_seq, Replace& op) {
+  if (placer_.is_placing()) return Applied::kWait;
+  absl::Status status = CheckEntries(state_.layout(), op.layer, op.head, op.brought_positions,
+                                     std::ssize(op.brought_entries));
+  if (status.ok()) status = state_.CheckReplace(op);
+  if (!status.ok()) return host_.Finish(op_seq, status);
   std::vector<PageIndex> pages;
   for (const ClusterId parent : op.parent_ids) {
     const ClusterKey key{op.layer, op.head, parent};
-    for (const VisiblePart& visible : state_->PartsOf(key)) {
+    for (const VisiblePart& visible : state_.PartsOf(key)) {
       for (const PagePiece& piece :
-           PiecesOf(visible.part, state_->EntryBytes(key), 0, visible.count)) {
+           PiecesOf(visible.part, state_.EntryBytes(key), 0, visible.count)) {
         pages.push_back(piece.page);
       }
     }
   }
   auto shared = std::make_shared<Replace>(std::move(op));
   if (pages.empty()) {
-    FinishReplace(op_seq, shared, PageSet());
+    FinishReplace(op_seq, *shared, PageSet());
     return Applied::kYes;
   }
-  head_in_progress_ = true;
-  context_.io->Read(
-      std::move(pages), ReadCause::kPlace,
-      [this, op_seq, shared, io = HoldIo()](const PageSet& set) {
-        head_in_progress_ = false;
-        if (stopped_) return;
-        if (!failed_) FinishReplace(op_seq, shared, set);
-        queue_.pop_front();
-        observer_->OnRoom();
-      },
+  host_.ReadAtHead(
+      std::move(pages), AfterRead::kIsApplied,
+      [this, op_seq, shared](const PageSet& set) { FinishReplace(op_seq, *shared, set); },
       [this, shared](const PageSet& set) {
         std::vector<PageIndex> damaged;
-        if (stopped_ || failed_) return damaged;
         for (const ClusterId parent : shared->parent_ids) {
           const ClusterKey key{shared->layer, shared->head, parent};
-          for (const VisiblePart& visible : state_->PartsOf(key)) {
-            AddDamagedPages(context_.store_id, visible.part, state_->EntryBytes(key), visible.count,
+          for (const VisiblePart& visible : state_.PartsOf(key)) {
+            AddDamagedPages(context_.store_id, visible.part, state_.EntryBytes(key), visible.count,
                             set, damaged);
           }
         }
@@ -86,20 +70,19 @@ Applied AttachedSession::ApplyReplace(OpSeq op_seq, Replace& op) {
   return Applied::kWait;
 }
 
-absl::Status AttachedSession::CollectReplaced(const Replace& op, const PageSet& pages,
-                                              std::map<std::int64_t, std::string_view>& entries,
-                                              std::vector<PendingChunk>& keep) const {
+absl::Status Replacer::CollectReplaced(const Replace& op, const PageSet& pages, EntryMap& entries,
+                                       std::vector<PendingChunk>& keep) const {
   for (const ClusterId parent : op.parent_ids) {
     const ClusterKey key{op.layer, op.head, parent};
-    const std::int64_t entry_bytes = state_->EntryBytes(key);
+    const std::int64_t entry_bytes = state_.EntryBytes(key);
     // A repair brings all of a lost parent's entries: then its pages need not be right.
-    const Positions shown = state_->PositionsOf(key);
+    const Positions shown = state_.PositionsOf(key);
     bool all_brought = true;
     shown.ForEach([&](std::int64_t position) {
       all_brought = all_brought && op.brought_positions.Contains(position);
     });
     if (all_brought) continue;
-    for (const VisiblePart& visible : state_->PartsOf(key)) {
+    for (const VisiblePart& visible : state_.PartsOf(key)) {
       const Part& part = visible.part;
       const PartState state = CheckPart(context_.store_id, part, entry_bytes, visible.count, pages);
       context_.NoteState(state);
@@ -121,24 +104,25 @@ absl::Status AttachedSession::CollectReplaced(const Replace& op, const PageSet& 
         entries[part.positions.at(i)] = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
       }
     }
-    const auto pending = state_->pending().find(key);
-    if (pending == state_->pending().end()) continue;
+    const auto pending = state_.pending().find(key);
+    if (pending == state_.pending().end()) continue;
     for (const PendingChunk& chunk : pending->second) {
       AddEntries(chunk.positions, *chunk.bytes, entry_bytes, entries);
       keep.push_back(chunk);
     }
   }
-  AddEntries(op.brought_positions, op.brought_entries, row_.layout.EntryBytes(op.head), entries);
+  AddEntries(op.brought_positions, op.brought_entries, state_.layout().EntryBytes(op.head),
+             entries);
   return absl::OkStatus();
 }
 
 // Linked ones by their links, then the others in the order of the operation.
-std::vector<std::size_t> AttachedSession::OrderOfChildren(const Replace& op) const {
+std::vector<std::size_t> Replacer::OrderOfChildren(const Replace& op) const {
   std::map<ClusterId, std::size_t> index_of;
   for (std::size_t i = 0; i < op.children.size(); ++i) index_of[op.children[i].cluster_id] = i;
   std::vector<ClusterPair> links;
   for (const ChildCluster& child : op.children) {
-    for (const ClusterLink& link : PlacementLinks({op.layer, op.head, child.cluster_id})) {
+    for (const ClusterLink& link : placer_.LinksOf({op.layer, op.head, child.cluster_id})) {
       if (index_of.contains(link.cluster)) {
         links.push_back({child.cluster_id, link.cluster, link.count});
       }
@@ -159,18 +143,18 @@ std::vector<std::size_t> AttachedSession::OrderOfChildren(const Replace& op) con
 // Whether a child is too small for a place of its own: it waits for more like entries that were
 // appended do, and is written with others, side by side. Small clusters split after few entries
 // more; pools would be half empty most of the time.
-bool AttachedSession::StaysPending(const Replace& op, const ChildCluster& child) const {
+bool Replacer::StaysPending(const Replace& op, const ChildCluster& child) const {
   const std::int64_t count = child.positions.count();
   return count < context_.options.place_entries_min &&
-         count * row_.layout.EntryBytes(op.head) <= kPendingChildBytesMax;
+         count * state_.layout().EntryBytes(op.head) <= kPendingChildBytesMax;
 }
 
 // Children are cut into parts that fit the largest pool. Those that follow each other share a pool,
 // of the smallest class that holds both twice over: they will grow, and be fetched together more
 // often than others, because they come from one cluster.
-absl::StatusOr<std::vector<AttachedSession::ChildPart>> AttachedSession::AllocateChildren(
+absl::StatusOr<std::vector<Replacer::ChildPart>> Replacer::AllocateChildren(
     const Replace& op) const {
-  const std::int64_t entry_bytes = row_.layout.EntryBytes(op.head);
+  const std::int64_t entry_bytes = state_.layout().EntryBytes(op.head);
   const std::int64_t part_count_max = kPartBytesMax / entry_bytes;
   std::vector<ChildPart> out;
   for (const std::size_t index : OrderOfChildren(op)) {
@@ -193,9 +177,10 @@ absl::StatusOr<std::vector<AttachedSession::ChildPart>> AttachedSession::Allocat
       both_bytes = bytes + out[i + 1].part.count() * entry_bytes;
     }
     const bool two = both_bytes <= kPartBytesMax;
-    CAIRN_ASSIGN_OR_RETURN(ExtentRef pool,
-                           two ? AllocatePool(both_bytes, 2)
-                               : AllocatePool(bytes, TimesForOnePart(out[i].part.count())));
+    CAIRN_ASSIGN_OR_RETURN(
+        ExtentRef pool,
+        two ? placer_.AllocatePool(both_bytes, 2)
+            : placer_.AllocatePool(bytes, placer_.TimesForOnePart(out[i].part.count())));
     out[i].part.SetExtent(std::move(pool));
     if (two) {
       out[i + 1].part.SetExtent(out[i].part.extent);
@@ -207,8 +192,8 @@ absl::StatusOr<std::vector<AttachedSession::ChildPart>> AttachedSession::Allocat
 }
 
 // Writes the parts of one fresh pool: every page once, with the bytes of all of them.
-void AttachedSession::WriteChildren(const std::map<std::int64_t, std::string_view>& entries,
-                                    std::int64_t entry_bytes, std::span<ChildPart> sharing) {
+void Replacer::WriteChildren(const EntryMap& entries, std::int64_t entry_bytes,
+                             std::span<ChildPart> sharing) {
   const ExtentRef extent = sharing.front().part.extent;
   // Page ranges that are written, joined where the parts meet.
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
@@ -238,69 +223,67 @@ void AttachedSession::WriteChildren(const std::map<std::int64_t, std::string_vie
       });
       SetCrcs(context_.store_id, part, entry_bytes, 0, part.count(), *image, image_begin);
     }
-    Write(extent, PageIndex(extent->first().value() + range.first), std::move(image),
-          WriteCause::kSplit);
+    writes_.Write(extent, PageIndex(extent->first().value() + range.first), std::move(image),
+                  WriteCause::kSplit);
   }
 }
 
-void AttachedSession::FinishReplace(OpSeq op_seq, const std::shared_ptr<Replace>& op,
-                                    const PageSet& pages) {
-  planned_.clear();  // of the parents too
+void Replacer::FinishReplace(OpSeq op_seq, const Replace& op, const PageSet& pages) {
+  placer_.ForgetPlans();  // of the parents too
   EntryMap entries;
   std::vector<PendingChunk> keep;
-  absl::Status status = CollectReplaced(*op, pages, entries, keep);
+  absl::Status status = CollectReplaced(op, pages, entries, keep);
   if (status.ok()) {
-    const bool many = std::ssize(op->children) > context_.options.pooled_children_max;
-    status = many ? ReplaceInLog(*op, entries) : ReplaceInPools(*op, entries);
+    const bool many = std::ssize(op.children) > context_.options.pooled_children_max;
+    status = many ? ReplaceInLog(op, entries) : ReplaceInPools(op, entries);
   }
-  Finish(op_seq, status);
+  host_.Finish(op_seq, status);
 }
 
-void AttachedSession::ApplyChecked(const Replace& op) {
-  context_.pending_bytes -= state_->pending_bytes();
-  NoteDropped(state_->ApplyReplace(op));
+void Replacer::ApplyChecked(const Replace& op) {
+  context_.pending_bytes -= state_.pending_bytes();
+  placer_.NoteDropped(state_.ApplyReplace(op));
   for (const ClusterId parent : op.parent_ids) co_fetches_.Forget({op.layer, op.head, parent});
-  context_.pending_bytes += state_->pending_bytes();
+  context_.pending_bytes += state_.pending_bytes();
 }
 
 // An error has changed nothing: the extents free themselves.
-absl::Status AttachedSession::ReplaceInPools(const Replace& op, const EntryMap& entries) {
+absl::Status Replacer::ReplaceInPools(const Replace& op, const EntryMap& entries) {
   CAIRN_ASSIGN_OR_RETURN(std::vector<ChildPart> made, AllocateChildren(op));
   ApplyChecked(op);
-  const std::int64_t entry_bytes = row_.layout.EntryBytes(op.head);
+  const std::int64_t entry_bytes = state_.layout().EntryBytes(op.head);
   std::map<ClusterKey, std::vector<Part>> rows;
   for (std::span<ChildPart> left(made); !left.empty();) {
     const bool two = left.size() > 1 && left[0].part.extent == left[1].part.extent;
     const std::span<ChildPart> sharing = left.first(two ? 2 : 1);
     WriteChildren(entries, entry_bytes, sharing);
     for (ChildPart& child : sharing) {
-      pools_->Add({child.key.layer, child.key.head}, entry_bytes, child.part);
+      placer_.pools().Add({child.key.layer, child.key.head}, entry_bytes, child.part);
       rows[child.key].push_back(std::move(child.part));
     }
     left = left.subspan(sharing.size());
   }
-  for (const auto& [key, parts] : rows) state_->PutParts(key, parts);
+  for (const auto& [key, parts] : rows) state_.PutParts(key, parts);
   for (const ChildCluster& child : op.children) {
     if (StaysPending(op, child)) KeepPending(op, child, entries);
   }
   return absl::OkStatus();
 }
 
-void AttachedSession::KeepPending(const Replace& op, const ChildCluster& child,
-                                  const EntryMap& entries) {
+void Replacer::KeepPending(const Replace& op, const ChildCluster& child, const EntryMap& entries) {
   std::string bytes;
   bytes.reserve(
-      static_cast<std::size_t>(child.positions.count() * row_.layout.EntryBytes(op.head)));
+      static_cast<std::size_t>(child.positions.count() * state_.layout().EntryBytes(op.head)));
   child.positions.ForEach([&](std::int64_t position) { bytes += entries.at(position); });
   const ClusterKey key{op.layer, op.head, child.cluster_id};
   context_.pending_bytes += std::ssize(bytes);
-  state_->AddPending(key, {child.positions, std::make_shared<const std::string>(std::move(bytes))});
-  NoteUnplaced(key);
+  state_.AddPending(key, {child.positions, std::make_shared<const std::string>(std::move(bytes))});
+  placer_.NoteUnplaced(key);
 }
 
 // As a spill would write them: a fetch of several then reads fewer pages, and pages that touch.
-absl::Status AttachedSession::ReplaceInLog(const Replace& op, const EntryMap& entries) {
-  const std::int64_t entry_bytes = row_.layout.EntryBytes(op.head);
+absl::Status Replacer::ReplaceInLog(const Replace& op, const EntryMap& entries) {
+  const std::int64_t entry_bytes = state_.layout().EntryBytes(op.head);
   const std::int64_t record_entries_max = kPartBytesMax / entry_bytes;
   std::size_t count = 0;
   for (const ChildCluster& child : op.children) {
@@ -321,15 +304,7 @@ absl::Status AttachedSession::ReplaceInLog(const Replace& op, const EntryMap& en
     }
   }
   plan.new_bytes = std::ssize(gathered);
-  plan.order = OrderOfRows(plan);
-  LogRuns runs;
-  CAIRN_RETURN_IF_ERROR(AllocateRuns(plan, runs));
-  ApplyChecked(op);
-  for (const ClusterKey& key : plan.order) {
-    state_->PutParts(key, MakeRecords(key, plan.parts.at(key), runs));
-  }
-  WriteRuns(runs);
-  return absl::OkStatus();
+  return log_.WriteRecords(plan, [&] { ApplyChecked(op); });
 }
 
 }  // namespace cairn::kv

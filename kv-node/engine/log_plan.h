@@ -1,16 +1,18 @@
-// What a checkpoint holds between its cut and its acknowledgement, and the plan of its log runs.
+// What a checkpoint or a spill writes to the log: entries without a record, and, where the runs of
+// a segment would become too many, records that are still named (rule 19).
+//
+// Threading:  the engine thread.
 #pragma once
 
-#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
 
-#include "common/io/aligned_buffer.h"
-#include "kv-node/engine/attached_session.h"
+#include "common/base/status.h"
+#include "kv-node/engine/session_state.h"
 
 namespace cairn::kv {
 
@@ -41,7 +43,7 @@ struct LogItem {
   std::string_view entries;    // of new records
 };
 
-struct AttachedSession::LogPlan {
+struct LogPlan {
   // Rows of the open segment as they will be; a row that is not here stays.
   std::map<ClusterKey, std::vector<LogItem>> parts;
   std::vector<ClusterKey> order;  // of `parts`: what is fetched together is next to each other
@@ -63,46 +65,39 @@ struct AttachedSession::LogPlan {
   }
 };
 
-// The runs that a checkpoint writes, while they are filled: one, or several where flash has no
-// range of free pages that is long enough.
-struct AttachedSession::LogRuns {
-  struct Run {
-    ExtentRef extent;
-    SharedBuffer image;
-    std::int64_t used_bytes = 0;
+class LogPlanner {
+ public:
+  // `state` outlives it.
+  explicit LogPlanner(const SessionState& state) : state_(state) {}
 
-    std::int64_t room_bytes() const { return extent->size_bytes() - used_bytes; }
-  };
-  // Where the next record goes. REQUIRES: there is a run with room for it.
-  Run& RunFor(std::int64_t record_bytes);
-  // What comes from here on is carried.
-  void BeginCarried() { current = std::max(current, first_of_carried); }
+  // For a checkpoint: what is pending, and what is staged to be carried. INVALID_ARGUMENT for an
+  // entry that is carried without its bytes and without a record.
+  absl::Status PlanCheckpoint(const std::map<ClusterKey, CarriedEntries>& staged,
+                              LogPlan& plan) const;
+  // For a spill: what is pending; carried rows stay.
+  void PlanSpill(LogPlan& plan) const;
 
-  std::vector<Run> runs;
-  std::size_t current = 0;
-  std::size_t first_of_carried = 0;  // the first run that is for carried rows only; 0: none
-  std::int64_t next_id = 0;
+ private:
+  // The record of a carried entry of the open segment, found by its layer, head and position; null:
+  // it has none.
+  using RecordOf = std::function<const Part*(const ClusterKey& key, std::int64_t position)>;
+  RecordOf CarriedRecords() const;
+  void PlanPending(const RecordOf& record_of, LogPlan& plan) const;
+  absl::Status PlanCarried(const ClusterKey& key, const CarriedEntries& entries,
+                           const RecordOf& record_of, LogPlan& plan) const;
+  void PlanChunk(const ClusterKey& key, const PendingChunk& chunk, const RecordOf& record_of,
+                 std::vector<LogItem>& items, std::int64_t& new_bytes) const;
+  // Records that carried entries have already are written to the new run too.
+  void PlanCarriedAgain(LogPlan& plan) const;
+  void WriteAgain(const ClusterKey& key, LogItem& item, LogPlan& plan) const;
+  void PlanStragglers(LogPlan& plan) const;
+  ExtentBytes NamedLogBytes(const LogPlan& plan) const;
+  ExtentSet RunsToWriteAgain(LogPlan& plan) const;
+  void AddSparseRuns(const ExtentBytes& named_bytes, std::int64_t read_bytes, LogPlan& plan,
+                     ExtentSet& again) const;
+  ExtentSet SettledRuns(const LogPlan& plan, const ExtentBytes& named_bytes) const;
+
+  const SessionState& state_;
 };
-
-struct AttachedSession::CheckpointJob {
-  OpSeq op_seq;
-  Checkpoint op;
-  std::uint64_t write_seq = 0;  // all writes up to it must have ended
-  bool flushing = false;
-  MetaBatch batch;
-  // What the session becomes once the batch is committed.
-  SessionRow row;
-  SegmentRow segment_row;
-  SegmentId sealed;
-  std::vector<ExtentRef> named;     // extents that committed rows begin to name
-  std::vector<ExtentRef> released;  // and those that they cease to name
-  std::vector<ExtentRef> dropped;   // with an end that they cease to name: in use until then
-};
-
-// Recomputes the checksums of the pages that entries first .. first + count - 1 of a part touch.
-// `image` begins at byte `image_begin` of the extent and holds all of the part's bytes in those
-// pages.
-void SetCrcs(const StoreId& store, Part& part, std::int64_t entry_bytes, std::int64_t first,
-             std::int64_t count, const AlignedBuffer& image, std::int64_t image_begin);
 
 }  // namespace cairn::kv

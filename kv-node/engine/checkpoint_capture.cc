@@ -2,14 +2,13 @@
 // its allocation records and its token ids, as they are at the cut (rule 8).
 #include <algorithm>
 
-#include "kv-node/engine/allocation.h"
-#include "kv-node/engine/checkpoint_job.h"
+#include "kv-node/engine/checkpointer.h"
 
 namespace cairn::kv {
 
-void AttachedSession::CaptureRows(CheckpointJob& job) {
-  const SegmentRows& open = state_->open();
-  const SessionState::Dirty dirty = state_->TakeDirty();
+void Checkpointer::CaptureRows(Job& job) {
+  const SegmentRows& open = state_.open();
+  const SessionState::Dirty dirty = state_.TakeDirty();
   for (const ClusterKey& key : dirty.parts) {
     std::string row_key = ClusterRowKey(open.id, key, ClusterRowKind::kParts);
     const std::vector<Part> parts = open.parts.Find(key);
@@ -17,7 +16,7 @@ void AttachedSession::CaptureRows(CheckpointJob& job) {
       job.batch.Delete(Family::kClusters, std::move(row_key));
     } else {
       job.batch.Put(Family::kClusters, std::move(row_key),
-                    EncodeParts(parts, state_->EntryBytes(key)));
+                    EncodeParts(parts, state_.EntryBytes(key)));
     }
   }
   for (const ClusterKey& key : dirty.masks) {
@@ -46,21 +45,20 @@ void AttachedSession::CaptureRows(CheckpointJob& job) {
       job.batch.Delete(Family::kIndex, std::move(index_key));
     }
   }
-  for (const ClusterKey& key : carried_before_) {
+  for (const ClusterKey& key : dirty.carried) {
     if (open.carried.contains(key)) continue;
     job.batch.Delete(Family::kClusters, ClusterRowKey(open.id, key, ClusterRowKind::kCarried));
   }
-  carried_before_.clear();
   for (const auto& [key, parts] : open.carried) {
     job.batch.Put(Family::kClusters, ClusterRowKey(open.id, key, ClusterRowKind::kCarried),
-                  EncodeParts(parts, state_->EntryBytes(key)));
+                  EncodeParts(parts, state_.EntryBytes(key)));
   }
 }
 
-void AttachedSession::CaptureLinks(CheckpointJob& job) {
-  const SegmentId segment = state_->open().id;
+void Checkpointer::CaptureLinks(Job& job) {
+  const SegmentId segment = state_.open().id;
   const CoFetches::Changes changes =
-      co_fetches_.TakeChanges([this](const ClusterKey& key) { return state_->Exists(key); });
+      co_fetches_.TakeChanges([this](const ClusterKey& key) { return state_.Exists(key); });
   for (const ClusterKey& key : changes.gone) {
     job.batch.Delete(Family::kCoretrieval, LinkRowKey(segment, key));
   }
@@ -69,46 +67,17 @@ void AttachedSession::CaptureLinks(CheckpointJob& job) {
   }
 }
 
-ExtentSet AttachedSession::NamedLogRuns() const {
-  ExtentSet named;
-  for (const auto& [first, run] : state_->open().parts.log_runs()) named.insert(run.extent.get());
-  for (const auto& [key, parts] : state_->open().carried) {
-    for (const Part& part : parts) {
-      if (IsLog(part)) named.insert(part.extent.get());
-    }
-  }
-  return named;
-}
-
-void AttachedSession::CaptureAllocation(CheckpointJob& job) {
-  const ExtentSet named_logs = NamedLogRuns();
-  std::erase_if(log_extents_, [&](const ExtentRef& extent) {
-    if (named_logs.contains(extent.get())) return false;
-    dropped_extents_.push_back(extent);
-    return true;
-  });
-  AllocationEdit records(regions_);
-  PoolTable::Changes pools = pools_->TakeChanges();
-  new_extents_.insert(new_extents_.end(), pools.named.begin(), pools.named.end());
-  dropped_extents_.insert(dropped_extents_.end(), pools.released.begin(), pools.released.end());
+void Checkpointer::CaptureAllocation(Job& job) {
+  PoolTable::Changes pools = placer_.pools().TakeChanges();
+  SegmentSpace::Cut cut = space_.TakeCut(state_.open(), pools, job.batch);
+  job.row.flash_bytes = cut.flash_bytes;
+  job.named = std::move(cut.named);
+  job.released = std::move(cut.released);
   job.dropped = std::move(pools.dropped);
-  for (const ExtentRef& extent : new_extents_) {
-    records.Mark(extent->first(), extent->page_count(), true);
-  }
-  for (const ExtentRef& extent : dropped_extents_) {
-    records.Mark(extent->first(), extent->page_count(), false);
-  }
-  records.PutTo(job.batch, state_->open().id);
-  job.row.flash_bytes = 0;
-  for (const auto& [region, bits] : regions_) {
-    job.row.flash_bytes += static_cast<std::int64_t>(bits.count()) * kPageBytes;
-  }
-  job.named = std::exchange(new_extents_, {});
-  job.released = std::exchange(dropped_extents_, {});
 }
 
-void AttachedSession::CaptureTokens(CheckpointJob& job) {
-  const SegmentId segment = state_->open().id;
+void Checkpointer::CaptureTokens(Job& job) {
+  const SegmentId segment = state_.open().id;
   tail_tokens_.resize(static_cast<std::size_t>(job.op.token_ids_start - tail_start_));
   tail_tokens_.insert(tail_tokens_.end(), job.op.token_ids.begin(), job.op.token_ids.end());
   while (!tail_tokens_.empty()) {
