@@ -8,10 +8,9 @@
 #include <utility>
 
 #include "common/log/log.h"
-#include "compute-node/service/generate_events.h"
-#include "compute-node/service/generate_job.h"
 #include "compute-node/service/stored_sessions.h"
 #include "compute-node/service/stored_tokens.h"
+#include "compute-node/service/turn.h"
 
 namespace cairn::compute {
 namespace {
@@ -23,21 +22,21 @@ bool IsPassing(const absl::Status& status) {
 
 }  // namespace
 
-absl::Status GenerateJob::Repair(const absl::Status& damage) {
+absl::Status Turn::Repair(const absl::Status& damage) {
   // Nobody goes on with it, or the client has all of its text and sends it again.
-  if (ephemeral_) return damage;
-  if (shown_token_count_ > 0) return RepairLater(damage);
+  if (asked_.ephemeral) return damage;
+  if (sink_.shown_token_count() > 0) return RepairLater(damage);
   if (std::exchange(repaired_, true)) return damage;
   absl::StatusOr<LastTokens> stored =
-      ReadLastTokens(*runtime_->node, conversation_, std::numeric_limits<std::int64_t>::max(),
-                     [this] { return stop_->Check(); });
+      ReadLastTokens(*runtime_.node, asked_.conversation, std::numeric_limits<std::int64_t>::max(),
+                     [this] { return stop_.Check(); });
   absl::Status status = stored.status();
   if (status.ok()) {
     if (!AreOfTurn(stored->ids)) return damage;
     // Only the last token of a prompt gives the first one of the answer.
     const std::int64_t of_prompt = CountOfPrompt(std::ssize(stored->ids));
-    if (of_prompt > 0 && of_prompt == std::ssize(turn_.prompt)) return RepairLater(damage);
-    conversation_.uid = std::move(stored->session_uid);
+    if (of_prompt > 0 && of_prompt == std::ssize(asked_.turn.prompt)) return RepairLater(damage);
+    asked_.conversation.uid = std::move(stored->session_uid);
     status = RepairNow(damage, stored->ids);
   }
   if (status.ok() || IsPassing(status)) return status;
@@ -50,92 +49,84 @@ absl::Status GenerateJob::Repair(const absl::Status& damage) {
           : "");
 }
 
-absl::Status GenerateJob::RepairLater(const absl::Status& damage) {
-  const absl::StatusOr<SessionInfo> stored = FindSession(*runtime_->node, conversation_);
+absl::Status Turn::RepairLater(const absl::Status& damage) {
+  const absl::StatusOr<SessionInfo> stored = FindSession(*runtime_.node, asked_.conversation);
   // That is an older copy of the store, or none: nothing is known to be damaged.
   if (!stored.ok() || stored->token_count < durable_token_count_) return damage;
-  state_.damaged_conversations().Note(conversation_);
+  state_.damaged_conversations().Note(asked_.conversation);
   return DataLoss("{}; its next turn computes it again from its tokens", Message(damage));
 }
 
-bool GenerateJob::AreOfTurn(std::span<const std::int32_t> tokens) const {
+bool Turn::AreOfTurn(std::span<const std::int32_t> tokens) const {
   const std::int64_t of_prompt = CountOfPrompt(std::ssize(tokens));
   // Fewer than were durable: an older copy of the store was put back.
   const bool all = !tokens.empty() && std::ssize(tokens) >= durable_token_count_;
-  if (!all || of_prompt < 0 || of_prompt > std::ssize(turn_.prompt)) return false;
+  if (!all || of_prompt < 0 || of_prompt > std::ssize(asked_.turn.prompt)) return false;
   // Else somebody else went on with the conversation.
   const auto stored = tokens.last(static_cast<std::size_t>(of_prompt));
-  return std::equal(stored.begin(), stored.end(), turn_.prompt.begin());
+  return std::equal(stored.begin(), stored.end(), asked_.turn.prompt.begin());
 }
 
-absl::Status GenerateJob::RepairNow(const absl::Status& damage,
-                                    std::span<const std::int32_t> tokens) {
-  KvNode& node = *runtime_->node;
+absl::Status Turn::RepairNow(const absl::Status& damage, std::span<const std::int32_t> tokens) {
+  KvNode& node = *runtime_.node;
   const std::int64_t count = std::ssize(tokens);
-  CAIRN_ASSIGN_OR_RETURN(const StoredPolicy policy, ReadStoredPolicy(node, conversation_));
-  LogWarning("conversation session={} is damaged and computed again tokens={}: {}",
-             conversation_.id, count, Message(damage));
-  SendRecomputing(0, count, Message(damage));
+  CAIRN_ASSIGN_OR_RETURN(const StoredPolicy policy, ReadStoredPolicy(node, asked_.conversation));
+  LogWarning("conversation session={} is damaged and computed again tokens={}: {}", conversation(),
+             count, Message(damage));
+  sink_.SendRecomputing(0, count, Message(damage));
   CAIRN_ASSIGN_OR_RETURN(const KvStats stats, node.Stats());
   MakeRoom(stats, policy.choice, count);
   CAIRN_ASSIGN_OR_RETURN(const SessionRef again, ComputeAgain(policy, tokens));
-  absl::Status superseded = node.Supersede({conversation_, again});
+  absl::Status superseded = node.Supersede({asked_.conversation, again});
   state_.open_conversations().Give(again.id);
   if (!superseded.ok()) {
     DeleteEphemeral(node, again);
     return superseded;
   }
-  state_.damaged_conversations().Forget(conversation_);
+  state_.damaged_conversations().Forget(asked_.conversation);
   durable_token_count_ = count;
-  LogInfo("conversation session={} was computed again tokens={}", conversation_.id, count);
+  LogInfo("conversation session={} was computed again tokens={}", conversation(), count);
   TakeFromPrompt(CountOfPrompt(count));
   return absl::OkStatus();
 }
 
-absl::StatusOr<SessionRef> GenerateJob::ComputeAgain(const StoredPolicy& policy,
-                                                     std::span<const std::int32_t> tokens) {
+absl::StatusOr<SessionRef> Turn::ComputeAgain(const StoredPolicy& policy,
+                                              std::span<const std::int32_t> tokens) {
   CreateSession create;
-  create.key = runtime_->identity.key;
-  create.layout = runtime_->identity.layout;
-  create.label = fmt::format("{}again {}", kOwnLabelStart, conversation_.id);
-  create.creator = runtime_->creator;
+  create.key = runtime_.identity.key;
+  create.layout = runtime_.identity.layout;
+  create.label = fmt::format("{}again {}", kOwnLabelStart, conversation());
+  create.creator = runtime_.creator;
   create.lifetime = SessionLifetime::kEphemeral;
-  CAIRN_ASSIGN_OR_RETURN(SessionRef again, runtime_->node->Create(create));
+  CAIRN_ASSIGN_OR_RETURN(SessionRef again, runtime_.node->Create(create));
   // A client that guesses its id may have it.
-  absl::Status status = state_.open_conversations().Take(again.id, *stop_);
+  absl::Status status = state_.open_conversations().Take(again.id, stop_);
   const bool taken = status.ok();
   if (taken) status = ComputeInto(again, policy, tokens);
   if (status.ok()) return again;
-  DeleteEphemeral(*runtime_->node, again);
+  DeleteEphemeral(*runtime_.node, again);
   if (taken) state_.open_conversations().Give(again.id);
   // What is kept for later goes before what is asked for now.
-  if (absl::IsResourceExhausted(status) && runtime_->kept != nullptr) runtime_->kept->DropAll();
+  if (absl::IsResourceExhausted(status) && runtime_.kept != nullptr) runtime_.kept->DropAll();
   return status;
 }
 
-absl::Status GenerateJob::ComputeInto(const SessionRef& again, const StoredPolicy& policy,
-                                      std::span<const std::int32_t> tokens) {
+absl::Status Turn::ComputeInto(const SessionRef& again, const StoredPolicy& policy,
+                               std::span<const std::int32_t> tokens) {
   CAIRN_ASSIGN_OR_RETURN(
       const std::unique_ptr<Conversation> conversation,
-      Conversation::Open(runtime_->deps(memory_), again, PolicyRequest::Exactly(policy.choice)));
+      Conversation::Open(runtime_.deps(memory_), again, PolicyRequest::Exactly(policy.choice)));
   conversation->set_random_state(policy.random_state);
   const std::int64_t count = std::ssize(tokens);
-  return conversation->Prefill(tokens, {}, *stop_,
-                               [&](std::int64_t done) { SendRecomputing(done, count, ""); });
+  return conversation->Prefill(tokens, {}, stop_,
+                               [&](std::int64_t done) { sink_.SendRecomputing(done, count, ""); });
 }
 
-void GenerateJob::TakeFromPrompt(std::int64_t stored_count) {
-  const auto end = turn_.prompt.begin() + stored_count;
-  turn_.history.insert(turn_.history.end(), turn_.prompt.begin(), end);
-  turn_.prompt.erase(turn_.prompt.begin(), end);
+void Turn::TakeFromPrompt(std::int64_t stored_count) {
+  const auto end = asked_.turn.prompt.begin() + stored_count;
+  asked_.turn.history.insert(asked_.turn.history.end(), asked_.turn.prompt.begin(), end);
+  asked_.turn.prompt.erase(asked_.turn.prompt.begin(), end);
   repaired_count_ += stored_count;
-}
-
-void GenerateJob::SendRecomputing(std::int64_t done_token_count, std::int64_t token_count,
-                                  const std::string& reason) {
-  const bool told =
-      done_token_count == 0 ? !reason.empty() : IsTimeForProgress(done_token_count == token_count);
-  if (told) Send(RecomputingEvent(done_token_count, token_count, reason));
 }
 
 }  // namespace cairn::compute

@@ -1,0 +1,149 @@
+#include "compute-node/service/generate_request.h"
+
+#include <utility>
+
+#include "compute-node/service/stored_sessions.h"
+#include "compute-node/service/turn_request.h"
+
+namespace cairn::compute {
+namespace {
+
+// As many as the text that ends a turn can have.
+constexpr std::int32_t kEndTokensMax = 64;
+
+}  // namespace
+
+std::int64_t AskedTurn::message_bytes() const {
+  std::int64_t bytes = 0;
+  for (const ChatMessage& message : messages) bytes += std::ssize(message.content);
+  return bytes;
+}
+
+absl::Status GenerateRequestReader::ReadConversation(const v1::GenerateRequest& request,
+                                                     AskedTurn& asked) const {
+  if (request.conversation_id() < 0) {
+    return InvalidArgument("conversation_id is {}: ids are positive", request.conversation_id());
+  }
+  asked.conversation = {SessionId(request.conversation_id()), request.conversation_uid()};
+  CAIRN_RETURN_IF_ERROR(CheckUidBytes(asked.conversation.uid));
+  if (request.has_conversation_token_count()) {
+    asked.expected_token_count = request.conversation_token_count();
+  }
+  const bool is_new = asked.conversation.id.value() == 0;
+  if (is_new && !asked.conversation.uid.empty()) {
+    return InvalidArgument("conversation_uid is set without conversation_id: set both");
+  }
+  asked.label = request.label();
+  CAIRN_RETURN_IF_ERROR(CheckLabel(asked.label));
+  asked.ephemeral = request.ephemeral();
+  if (asked.ephemeral && !is_new) {
+    return InvalidArgument(
+        "ephemeral is set and conversation_id is {}: only a new conversation can be ephemeral",
+        asked.conversation.id);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GenerateRequestReader::Read(const v1::GenerateRequest& request,
+                                         AskedTurn& asked) const {
+  CAIRN_RETURN_IF_ERROR(ReadConversation(request, asked));
+  const bool is_new = asked.conversation.id.value() == 0;
+  const std::int64_t vocab_size = runtime_.model->config().vocab_size;
+  TurnRequest& turn = asked.turn;
+  CAIRN_RETURN_IF_ERROR(ReadTurnOptions(request, vocab_size, turn));
+  asked.policy = ReadRetrieval(request.retrieval());
+  // On a conversation that exists the rest shows when it is open.
+  const PolicyRequest checked = is_new ? asked.policy : PolicyRequest{.name = asked.policy.name};
+  CAIRN_RETURN_IF_ERROR(Annotate(checked.On(runtime_.options.policy).Validate(), "retrieval"));
+  if (request.has_tokens()) {
+    CAIRN_RETURN_IF_ERROR(ReadTokens(request.tokens(), vocab_size, turn.prompt));
+  } else if (request.has_text()) {
+    if (std::ssize(request.text()) > kPromptBytesMax) {
+      return InvalidArgument("text has {} bytes: at most {}", request.text().size(),
+                             kPromptBytesMax);
+    }
+    turn.prompt =
+        runtime_.tokenizer->Encode(request.text(), {.add_special = is_new,
+                                                    .parse_special = request.parse_special(),
+                                                    .tokens_max = runtime_.prompt_tokens_max()});
+  } else if (request.has_messages()) {
+    CAIRN_RETURN_IF_ERROR(ReadMessages(request.messages(), asked));
+    // How they follow a conversation shows when it is open.
+    if (!is_new) return absl::OkStatus();
+    CAIRN_RETURN_IF_ERROR(WriteMessages(ChatPosition::kFirst, asked));
+  }
+  if (turn.prompt.empty()) {
+    return InvalidArgument("the prompt is empty: set text, tokens or messages");
+  }
+  return CheckContext(std::ssize(turn.prompt), /*held_count=*/0, turn.tokens_max > 0,
+                      ContextTokensMax(runtime_.options, runtime_.model->config()));
+}
+
+absl::Status GenerateRequestReader::ReadMessages(const v1::ChatMessages& messages,
+                                                 AskedTurn& asked) const {
+  if (!runtime_.chat.ok()) {
+    return FailedPrecondition("messages cannot be taken: {}", Message(runtime_.chat.status()));
+  }
+  std::int64_t bytes = 0;
+  for (const v1::ChatMessage& message : messages.messages()) {
+    bytes += std::ssize(message.content());
+    asked.messages.push_back({message.role(), message.content()});
+  }
+  if (bytes > kPromptBytesMax) {
+    return InvalidArgument("messages have {} bytes: at most {}", bytes, kPromptBytesMax);
+  }
+  if (asked.messages.empty()) return InvalidArgument("messages has none: give at least one");
+  return absl::OkStatus();
+}
+
+absl::Status GenerateRequestReader::WriteMessages(ChatPosition position, AskedTurn& asked) const {
+  const ChatTemplate& chat = *runtime_.chat;
+  const Tokenizer& tokenizer = *runtime_.tokenizer;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<PromptPiece> pieces,
+                         chat.Render(asked.messages, position, asked.turn.tokens_max > 0));
+  std::vector<ChatMessage>().swap(asked.messages);
+  asked.turn.prompt = tokenizer.EncodePieces(pieces, runtime_.prompt_tokens_max());
+  // Some templates leave it to the tokenizer.
+  const bool has_bos = !pieces.empty() && pieces.front().kind == PromptPiece::Kind::kBos;
+  if (position == ChatPosition::kFirst && tokenizer.adds_bos() && !has_bos) {
+    asked.turn.prompt.insert(asked.turn.prompt.begin(), tokenizer.bos_id());
+  }
+  if (!asked.turn.ignore_end) asked.turn.end_text = EndText();
+  return absl::OkStatus();
+}
+
+std::string GenerateRequestReader::EndText() const {
+  const std::string end(runtime_.chat->end_of_turn());
+  const std::vector<std::int32_t> ids =
+      runtime_.tokenizer->EncodePieces(std::vector<PromptPiece>{{PromptPiece::Kind::kMarkup, end}});
+  const bool is_token = ids.size() == 1 && runtime_.tokenizer->IsEndOfGeneration(ids[0]);
+  return is_token ? "" : end;
+}
+
+absl::Status GenerateRequestReader::WriteMessagesBehind(Conversation& conversation,
+                                                        const StopSignal& stop,
+                                                        AskedTurn& asked) const {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::int32_t> last_tokens,
+                         conversation.LastTokens(kEndTokensMax, stop));
+  if (last_tokens.empty()) return WriteMessages(ChatPosition::kFirst, asked);
+  return WriteMessages(EndsTurn(last_tokens) ? ChatPosition::kAfterEnd : ChatPosition::kOpen,
+                       asked);
+}
+
+bool GenerateRequestReader::EndsTurn(const std::vector<std::int32_t>& last_tokens) const {
+  const Tokenizer& tokenizer = *runtime_.tokenizer;
+  if (tokenizer.IsEndOfGeneration(last_tokens.back())) return true;
+  const std::string end = EndText();
+  if (end.empty()) return false;
+  std::string text;
+  std::size_t last_begin = 0;
+  for (const std::int32_t token : last_tokens) {
+    last_begin = text.size();
+    text += tokenizer.DecodePiece(token, /*render_special=*/true);
+  }
+  // The last token may go on behind the end.
+  const std::size_t begin = text.rfind(end);
+  return begin != std::string::npos && begin + end.size() > last_begin;
+}
+
+}  // namespace cairn::compute
