@@ -277,13 +277,6 @@ ServerUnaryReactor* KvServiceImpl::SupersedeSession(CallbackServerContext* conte
   return call.reactor;
 }
 
-ServerUnaryReactor* KvServiceImpl::MatchPrefix(CallbackServerContext* context,
-                                               const v1::MatchPrefixRequest* /*request*/,
-                                               v1::MatchPrefixResponse* /*response*/) {
-  return Begin(context, Unimplemented("this daemon does not have MatchPrefix: see GetCapabilities"))
-      .reactor;
-}
-
 ServerUnaryReactor* KvServiceImpl::GetStats(CallbackServerContext* context,
                                             const v1::GetStatsRequest* /*request*/,
                                             v1::GetStatsResponse* response) {

@@ -38,10 +38,9 @@ using KvServiceBase = v1::KvService::WithCallbackMethod_GetCapabilities<
                         v1::KvService::WithCallbackMethod_ListSessions<
                             v1::KvService::WithCallbackMethod_SealSession<
                                 v1::KvService::WithCallbackMethod_SupersedeSession<
-                                    v1::KvService::WithCallbackMethod_MatchPrefix<
-                                        v1::KvService::WithCallbackMethod_GetStats<
-                                            v1::KvService::WithRawCallbackMethod_Channel<
-                                                v1::KvService::Service>>>>>>>>>>>>>;
+                                    v1::KvService::WithCallbackMethod_GetStats<
+                                        v1::KvService::WithRawCallbackMethod_Channel<
+                                            v1::KvService::Service>>>>>>>>>>>>;
 
 class KvServiceImpl final : public KvServiceBase {
  public:
@@ -84,9 +83,6 @@ class KvServiceImpl final : public KvServiceBase {
   grpc::ServerUnaryReactor* SupersedeSession(grpc::CallbackServerContext* context,
                                              const v1::SupersedeSessionRequest* request,
                                              v1::SupersedeSessionResponse* response) override;
-  grpc::ServerUnaryReactor* MatchPrefix(grpc::CallbackServerContext* context,
-                                        const v1::MatchPrefixRequest* request,
-                                        v1::MatchPrefixResponse* response) override;
   grpc::ServerUnaryReactor* GetStats(grpc::CallbackServerContext* context,
                                      const v1::GetStatsRequest* request,
                                      v1::GetStatsResponse* response) override;

@@ -48,8 +48,6 @@ TEST_F(KvServiceTest, EveryCallRefusesAnUnknownToken) {
   expect_refused(client.stub().ListSessions(client.Context().get(), {}, &list));
   v1::SealSessionResponse seal;
   expect_refused(client.stub().SealSession(client.Context().get(), {}, &seal));
-  v1::MatchPrefixResponse match;
-  expect_refused(client.stub().MatchPrefix(client.Context().get(), {}, &match));
   v1::GetStatsResponse stats;
   expect_refused(client.stub().GetStats(client.Context().get(), {}, &stats));
   const auto context = client.Context();
@@ -86,7 +84,6 @@ TEST_F(KvServiceTest, CapabilitiesTellLimitsAndLackWhatIsNotBuilt) {
         operation == v1::OPERATION_FETCH_INDEX || operation == v1::OPERATION_FETCH_VISIBLE_INDEX;
     fetch_index_count += is_fetch_index ? 1 : 0;
     EXPECT_NE(operation, v1::OPERATION_ARENA);
-    EXPECT_NE(operation, v1::OPERATION_MATCH_PREFIX);
   }
   EXPECT_TRUE(neighbours);
   EXPECT_EQ(fetch_index_count, 2);
@@ -101,13 +98,6 @@ TEST_F(KvServiceTest, CapabilitiesListPrefetchWhereHintsAreFollowed) {
     const auto& listed = response.operations();
     EXPECT_EQ(std::count(listed.begin(), listed.end(), v1::OPERATION_PREFETCH), follows ? 1 : 0);
   }
-}
-
-TEST_F(KvServiceTest, MatchPrefixIsUnimplemented) {
-  RawClient client(node_.socket_path());
-  v1::MatchPrefixResponse response;
-  EXPECT_EQ(client.stub().MatchPrefix(client.Context().get(), {}, &response).error_code(),
-            grpc::StatusCode::UNIMPLEMENTED);
 }
 
 TEST_F(KvServiceTest, EveryReplyCarriesTheBootTokenWhichARestartChanges) {
