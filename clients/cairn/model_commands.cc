@@ -23,11 +23,11 @@
 #include "common/kv/kv_format.h"
 #include "compute-node/kernels/read_bandwidth.h"
 #include "compute-node/kernels/thread_pool.h"
-#include "compute-node/model/dense_attention.h"
-#include "compute-node/model/forward.h"
-#include "compute-node/model/gguf.h"
+#include "compute-node/model/forward/dense_attention.h"
+#include "compute-node/model/forward/forward.h"
+#include "compute-node/model/gguf/gguf.h"
 #include "compute-node/model/inspect.h"
-#include "compute-node/model/tokenizer.h"
+#include "compute-node/model/tokenizer/tokenizer.h"
 
 namespace cairn::cli {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "common/base/status.h"
 #include "compute-node/model/config.h"
-#include "compute-node/model/forward.h"
+#include "compute-node/model/forward/forward.h"
 
 namespace cairn::cli {
 

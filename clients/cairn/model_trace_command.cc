@@ -14,7 +14,7 @@
 #include "clients/cairn/output.h"
 #include "clients/cairn/trace_recorder.h"
 #include "common/trace/trace.h"
-#include "compute-node/model/dense_attention.h"
+#include "compute-node/model/forward/dense_attention.h"
 
 namespace cairn::cli {
 namespace {

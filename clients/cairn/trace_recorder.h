@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "common/trace/trace.h"
-#include "compute-node/model/forward.h"
+#include "compute-node/model/forward/forward.h"
 
 namespace cairn::cli {
 

@@ -5,7 +5,7 @@
 
 #include "common/base/check.h"
 #include "compute-node/kernels/kv_entry.h"
-#include "compute-node/retrieval/token_scores.h"
+#include "compute-node/retrieval/baselines/token_scores.h"
 
 namespace cairn::eval {
 namespace {

@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "common/base/check.h"
-#include "compute-node/retrieval/kmeans.h"
-#include "compute-node/retrieval/local_policy.h"
+#include "compute-node/retrieval/baselines/local_policy.h"
+#include "compute-node/retrieval/clustering/kmeans.h"
 
 namespace cairn::eval {
 namespace {

@@ -27,7 +27,7 @@
 #include "clients/eval/run_manifest.h"
 #include "clients/eval/trace_replay.h"
 #include "common/log/log.h"
-#include "compute-node/model/tokenizer.h"
+#include "compute-node/model/tokenizer/tokenizer.h"
 
 namespace cairn::eval {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "clients/eval/eval_node.h"
-#include "compute-node/model/dense_attention.h"
+#include "compute-node/model/forward/dense_attention.h"
 #include "compute-node/session/conversation.h"
 
 namespace cairn::eval {

@@ -16,7 +16,7 @@
 
 #include "clients/eval/policy_measure.h"
 #include "common/base/status.h"
-#include "compute-node/model/forward.h"
+#include "compute-node/model/forward/forward.h"
 
 namespace cairn::eval {
 

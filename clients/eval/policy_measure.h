@@ -21,7 +21,7 @@
 #include "clients/eval/selection_log.h"
 #include "common/base/status.h"
 #include "common/kv/kv_format.h"
-#include "compute-node/retrieval/dynakv_policy.h"
+#include "compute-node/retrieval/dynakv/dynakv_policy.h"
 #include "compute-node/retrieval/policy_registry.h"
 
 namespace cairn::eval {

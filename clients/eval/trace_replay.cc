@@ -9,8 +9,8 @@
 #include "clients/eval/trace_rows.h"
 #include "common/base/check.h"
 #include "compute-node/kernels/attention.h"
-#include "compute-node/session/attention_scratch.h"
-#include "compute-node/session/stored_kv.h"
+#include "compute-node/session/attention/attention_scratch.h"
+#include "compute-node/session/attention/stored_attention.h"
 
 namespace cairn::eval {
 namespace {
@@ -108,7 +108,7 @@ class ReplayRun {
   compute::StopSignal never_;
   std::unique_ptr<compute::KvSession> session_;
   std::unique_ptr<compute::RetrievalPolicy> policy_;
-  std::optional<compute::StoredKv> kv_;
+  std::optional<compute::StoredAttention> kv_;
   std::int64_t saved_count_ = 0;  // tokens of the last checkpoint
 };
 
@@ -139,16 +139,17 @@ absl::Status ReplayRun::Open() {
   }
   const compute::SessionOptions& options = world_.session_options;
   // A prompt's output goes nowhere here: that it attends only itself saves the reading.
-  kv_.emplace(compute::StoredKv::Options{.layout = world_.node.identity().layout,
-                                         .window_tokens_max = options.window_tokens_max,
-                                         .slices_in_flight_max = options.slices_in_flight_max,
-                                         .predict = false,
-                                         .memory = {.dram_budget_bytes = options.dram_budget_bytes,
-                                                    .keep_clusters = options.keep_clusters},
-                                         .local_prompts = true,
-                                         .policy = nothing.choice,
-                                         .observer = &measure_},
-              world_.config, world_.pool, world_.scratch, *session_, *policy_, world_.memory);
+  kv_.emplace(
+      compute::StoredAttention::Options{.layout = world_.node.identity().layout,
+                                        .window_tokens_max = options.window_tokens_max,
+                                        .slices_in_flight_max = options.slices_in_flight_max,
+                                        .predict = false,
+                                        .memory = {.dram_budget_bytes = options.dram_budget_bytes,
+                                                   .keep_clusters = options.keep_clusters},
+                                        .local_prompts = true,
+                                        .policy = nothing.choice,
+                                        .observer = &measure_},
+      world_.config, world_.pool, world_.scratch, *session_, *policy_, world_.memory);
   std::string random_state;
   return kv_->Restore(std::move(nothing), random_state);
 }

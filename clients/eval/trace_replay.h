@@ -21,7 +21,7 @@
 #include "common/base/status.h"
 #include "common/trace/trace.h"
 #include "compute-node/kernels/thread_pool.h"
-#include "compute-node/retrieval/query_metric.h"
+#include "compute-node/retrieval/clustering/query_metric.h"
 
 namespace cairn::eval {
 

@@ -16,7 +16,7 @@
 
 #include "common/trace/trace.h"
 #include "compute-node/model/config.h"
-#include "compute-node/model/forward.h"
+#include "compute-node/model/forward/forward.h"
 
 namespace cairn::eval {
 

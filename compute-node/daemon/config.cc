@@ -11,8 +11,8 @@
 #include "common/rpc/unix_socket.h"
 #include "compute-node/http/listen_address.h"
 #include "compute-node/kernels/thread_pool.h"
-#include "compute-node/model/chat_template.h"
-#include "compute-node/model/model_digest.h"
+#include "compute-node/model/chat/chat_template.h"
+#include "compute-node/model/gguf/model_digest.h"
 #include "compute-node/service/kept_conversations.h"
 #include "compute-node/session/forward_scheduler.h"
 

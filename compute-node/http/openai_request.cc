@@ -11,8 +11,8 @@
 
 #include "compute-node/http/api_error.h"
 #include "compute-node/http/json_reader.h"
-#include "compute-node/model/log_probabilities.h"
-#include "compute-node/model/sampler_penalties.h"
+#include "compute-node/model/sampler/log_probabilities.h"
+#include "compute-node/model/sampler/sampler_penalties.h"
 
 namespace cairn::compute {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "common/base/status.h"
 #include "compute-node/kernels/attention.h"
-#include "compute-node/model/gguf.h"
+#include "compute-node/model/gguf/gguf.h"
 
 namespace cairn::compute {
 

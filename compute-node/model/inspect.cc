@@ -11,11 +11,11 @@
 #include "common/base/json_string.h"
 #include "common/kv/kv_format.h"
 #include "compute-node/kernels/attention.h"
-#include "compute-node/model/chat_template.h"
+#include "compute-node/model/chat/chat_template.h"
 #include "compute-node/model/config.h"
-#include "compute-node/model/forward.h"
-#include "compute-node/model/tokenizer.h"
-#include "compute-node/model/weights.h"
+#include "compute-node/model/forward/forward.h"
+#include "compute-node/model/forward/weights.h"
+#include "compute-node/model/tokenizer/tokenizer.h"
 
 namespace cairn::compute {
 namespace {

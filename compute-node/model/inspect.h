@@ -11,7 +11,7 @@
 
 #include "common/base/status.h"
 #include "compute-node/kernels/read_bandwidth.h"
-#include "compute-node/model/gguf.h"
+#include "compute-node/model/gguf/gguf.h"
 
 namespace cairn::compute {
 

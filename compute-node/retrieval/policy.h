@@ -26,8 +26,8 @@ struct PolicyTraits {
   // Select ignores queries. Then a layer's clusters are requested while the layer before computes.
   bool selects_without_queries = false;
   // Select is asked with what a layer's queries are foreseen to be, and that is attended unless
-  // they turn out to be far from it (session/foreseen_queries.h); but for the first layer, of which
-  // nothing is foreseen. Such a policy ranks by query sums.
+  // they turn out to be far from it (session/attention/foreseen_queries.h); but for the first
+  // layer, of which nothing is foreseen. Such a policy ranks by query sums.
   bool selects_ahead = false;
   // Select needs of the queries no more than their sums (query_sum.h).
   bool ranks_by_query_sums = false;

@@ -5,7 +5,7 @@
 
 #include "common/base/status.h"
 #include "common/kv/messages.h"
-#include "compute-node/retrieval/query_metric.h"
+#include "compute-node/retrieval/clustering/query_metric.h"
 #include "compute-node/retrieval/selection_options.h"
 
 namespace cairn::compute {

@@ -4,12 +4,12 @@
 #include <iterator>
 
 #include "compute-node/kernels/centroids.h"
-#include "compute-node/retrieval/bound_policies.h"
-#include "compute-node/retrieval/dynakv_policy.h"
-#include "compute-node/retrieval/full_policy.h"
-#include "compute-node/retrieval/local_policy.h"
-#include "compute-node/retrieval/static_policy.h"
-#include "compute-node/retrieval/token_policy.h"
+#include "compute-node/retrieval/baselines/bound_policies.h"
+#include "compute-node/retrieval/baselines/full_policy.h"
+#include "compute-node/retrieval/baselines/local_policy.h"
+#include "compute-node/retrieval/baselines/static_policy.h"
+#include "compute-node/retrieval/baselines/token_policy.h"
+#include "compute-node/retrieval/dynakv/dynakv_policy.h"
 
 namespace cairn::compute {
 namespace {

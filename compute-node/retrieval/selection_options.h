@@ -43,7 +43,7 @@ struct SelectionOptions {
 // Tokens that a step attends at most for each KV head, when `token_count` are there.
 std::int64_t SelectedTokens(const SelectionOptions& options, std::int64_t token_count);
 // How many of these are the newest ones; behind long contexts the session's window has room for
-// fewer (compute-node/session/window.h).
+// fewer (compute-node/session/entries/window.h).
 std::int64_t SparseWindowTokens(const SelectionOptions& options, std::int64_t token_count);
 // How many may wait for delayed splits, for each KV head.
 std::int64_t HeldEntriesMax(const SelectionOptions& options, std::int64_t token_count);

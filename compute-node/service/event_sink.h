@@ -13,7 +13,7 @@
 
 #include "cairn/compute/v1/inference.pb.h"
 #include "common/base/status.h"
-#include "compute-node/model/tokenizer.h"
+#include "compute-node/model/tokenizer/tokenizer.h"
 #include "compute-node/service/event_queue.h"
 #include "compute-node/session/conversation.h"
 #include "compute-node/session/generation.h"

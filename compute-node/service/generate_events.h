@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "cairn/compute/v1/inference.pb.h"
-#include "compute-node/model/tokenizer.h"
+#include "compute-node/model/tokenizer/tokenizer.h"
 #include "compute-node/session/conversation.h"
 #include "compute-node/session/generation.h"
 

@@ -31,8 +31,8 @@
 #include "common/kv/messages.h"
 #include "compute-node/kv_client/kv_client.h"
 #include "compute-node/service/open_conversations.h"
+#include "compute-node/session/entries/prompt_seals.h"
 #include "compute-node/session/options.h"
-#include "compute-node/session/prompt_seals.h"
 
 namespace cairn::compute {
 

@@ -269,7 +269,7 @@ absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,
                                         const Progress& progress, std::int64_t done_before,
                                         Sealing sealing) {
   const std::int64_t layer_count = model_.config().layer_count;
-  StoredKv::LayerDone layer_done;
+  StoredAttention::LayerDone layer_done;
   // A step may be computed on another turn's thread, which must not wait for this turn's observer.
   if (progress && std::ssize(tokens) > kStepTokensMax) {
     layer_done = [&](std::int32_t layers) {
@@ -284,7 +284,7 @@ absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,
 
 absl::Status Conversation::Compute(std::span<const std::int32_t> tokens,
                                    std::span<float> last_logits, const StopSignal& stop,
-                                   StoredKv::LayerDone layer_done) {
+                                   StoredAttention::LayerDone layer_done) {
   const TimelineSpan span(TimelineKind::kTurn, "pass",
                           {{"session", kv_.session_id()},
                            {"position", kv_.token_count()},

@@ -31,17 +31,17 @@
 #include "common/base/status.h"
 #include "common/kv/messages.h"
 #include "compute-node/kv_client/kv_client.h"
-#include "compute-node/model/forward.h"
+#include "compute-node/model/forward/forward.h"
 #include "compute-node/retrieval/policy_choice.h"
 #include "compute-node/retrieval/policy_registry.h"
-#include "compute-node/session/attention_observer.h"
+#include "compute-node/session/attention/attention_observer.h"
+#include "compute-node/session/attention/stored_attention.h"
+#include "compute-node/session/entries/prompt_seals.h"
+#include "compute-node/session/entries/stored_policy.h"
 #include "compute-node/session/forward_scheduler.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/options.h"
-#include "compute-node/session/prompt_seals.h"
 #include "compute-node/session/stop.h"
-#include "compute-node/session/stored_kv.h"
-#include "compute-node/session/stored_policy.h"
 
 namespace cairn::compute {
 
@@ -144,7 +144,7 @@ class Conversation {
   // if the tries are used up.
   absl::Status Recover(absl::Status lost, const StopSignal& stop, int& tries);
   absl::Status Compute(std::span<const std::int32_t> tokens, std::span<float> last_logits,
-                       const StopSignal& stop, StoredKv::LayerDone layer_done);
+                       const StopSignal& stop, StoredAttention::LayerDone layer_done);
   absl::Status PrefillChunk(std::span<const std::int32_t> tokens, std::span<float> last_logits,
                             const StopSignal& stop, const Progress& progress,
                             std::int64_t done_before, Sealing sealing);
@@ -168,7 +168,7 @@ class Conversation {
   std::unique_ptr<KvSession> session_;
   const PolicyChoice choice_;
   std::unique_ptr<RetrievalPolicy> policy_;
-  StoredKv kv_;
+  StoredAttention kv_;
   const std::int32_t first_reconnects_;
 
   std::chrono::nanoseconds open_time_{0};

@@ -30,8 +30,8 @@
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
-#include "compute-node/model/forward.h"
-#include "compute-node/session/attention_scratch.h"
+#include "compute-node/model/forward/forward.h"
+#include "compute-node/session/attention/attention_scratch.h"
 #include "compute-node/session/stop.h"
 
 namespace cairn::compute {

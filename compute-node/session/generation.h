@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "compute-node/model/log_probabilities.h"
-#include "compute-node/model/sampler.h"
-#include "compute-node/model/tokenizer.h"
+#include "compute-node/model/sampler/log_probabilities.h"
+#include "compute-node/model/sampler/sampler.h"
+#include "compute-node/model/tokenizer/tokenizer.h"
 #include "compute-node/session/conversation.h"
 #include "compute-node/session/stop.h"
 

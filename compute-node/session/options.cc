@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "compute-node/session/window.h"
+#include "compute-node/session/entries/window.h"
 
 namespace cairn::compute {
 namespace {

@@ -7,7 +7,7 @@
 #include "common/base/status.h"
 #include "common/kv/messages.h"
 #include "compute-node/model/config.h"
-#include "compute-node/model/forward.h"
+#include "compute-node/model/forward/forward.h"
 #include "compute-node/retrieval/policy_choice.h"
 
 namespace cairn::compute {

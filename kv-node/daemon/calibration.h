@@ -11,7 +11,7 @@
 #include "common/base/status.h"
 #include "kv-node/device/calibrate.h"
 #include "kv-node/device/file_device.h"
-#include "kv-node/engine/page_io.h"
+#include "kv-node/engine/io/page_io.h"
 #include "kv-node/meta/meta_store.h"
 
 namespace cairn::kv {

@@ -5,7 +5,7 @@
 
 #include "common/log/log.h"
 #include "kv-node/daemon/config.h"
-#include "kv-node/engine/extent_mover.h"
+#include "kv-node/engine/defragment/extent_mover.h"
 #include "kv-node/layout/file_calls.h"
 #include "kv-node/layout/rows.h"
 

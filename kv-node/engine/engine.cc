@@ -5,9 +5,9 @@
 
 #include "common/base/check.h"
 #include "common/log/log.h"
-#include "kv-node/engine/allocation.h"
 #include "kv-node/engine/engine_core.h"
-#include "kv-node/engine/session_list.h"
+#include "kv-node/engine/load/session_list.h"
+#include "kv-node/engine/space/allocation.h"
 #include "kv-node/layout/superblock.h"
 
 namespace cairn::kv {

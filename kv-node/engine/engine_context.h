@@ -11,7 +11,7 @@
 #include "kv-node/cache/slot_cache.h"
 #include "kv-node/engine/engine.h"
 #include "kv-node/engine/id_source.h"
-#include "kv-node/engine/page_io.h"
+#include "kv-node/engine/io/page_io.h"
 #include "kv-node/layout/free_map.h"
 
 namespace cairn::kv {

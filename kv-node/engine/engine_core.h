@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "common/base/mutex.h"
-#include "kv-node/engine/attached_session.h"
-#include "kv-node/engine/defragmenter.h"
+#include "kv-node/engine/defragment/defragmenter.h"
 #include "kv-node/engine/engine.h"
 #include "kv-node/engine/engine_context.h"
 #include "kv-node/engine/recent_creations.h"
+#include "kv-node/engine/session/attached_session.h"
 
 namespace cairn::kv {
 

@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "common/log/log.h"
-#include "kv-node/engine/allocation.h"
 #include "kv-node/engine/engine_core.h"
+#include "kv-node/engine/space/allocation.h"
 #include "kv-node/layout/superblock.h"
 
 namespace cairn::kv {

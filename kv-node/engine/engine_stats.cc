@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "kv-node/engine/engine_core.h"
-#include "kv-node/engine/session_list.h"
+#include "kv-node/engine/load/session_list.h"
 
 namespace cairn::kv {
 

@@ -7,7 +7,7 @@
 
 #include "common/log/log.h"
 #include "kv-node/engine/engine_core.h"
-#include "kv-node/engine/segment_tree.h"
+#include "kv-node/engine/state/segment_tree.h"
 
 namespace cairn::kv {
 namespace {

@@ -51,6 +51,8 @@ struct StoredPart {
   std::int64_t extent_bytes() const { return page_count * kPageBytes; }
 };
 
+inline bool IsLog(const StoredPart& part) { return part.kind == ExtentKind::kLogRun; }
+
 // A part that keeps its extent in use.
 struct Part : StoredPart {
   ExtentRef extent;

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "kv-node/engine/id_source.h"
-#include "kv-node/engine/session_loader.h"
+#include "kv-node/engine/load/session_loader.h"
 #include "kv-node/layout/index_run.h"
 
 namespace cairn::kv {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kv-node/engine/session_loader.h"
+#include "kv-node/engine/load/session_loader.h"
 
 namespace cairn::kv {
 namespace {

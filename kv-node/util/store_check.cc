@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "kv-node/engine/session_loader.h"
+#include "kv-node/engine/load/session_loader.h"
 #include "kv-node/layout/superblock.h"
 #include "kv-node/meta/sequence_check.h"
 #include "kv-node/util/segment_check.h"

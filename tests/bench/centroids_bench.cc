@@ -16,7 +16,7 @@
 
 #include "common/base/check.h"
 #include "compute-node/kernels/centroids.h"
-#include "compute-node/retrieval/kmeans.h"
+#include "compute-node/retrieval/clustering/kmeans.h"
 #include "tests/bench/read_rate.h"
 #include "tests/tools/rng.h"
 

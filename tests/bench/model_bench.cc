@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "compute-node/model/dense_attention.h"
-#include "compute-node/model/forward.h"
+#include "compute-node/model/forward/dense_attention.h"
+#include "compute-node/model/forward/forward.h"
 #include "tests/tools/rng.h"
 
 namespace cairn::compute {

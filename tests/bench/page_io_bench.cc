@@ -13,7 +13,7 @@
 #include "kv-node/device/calibrate.h"
 #include "kv-node/device/memory_device.h"
 #include "kv-node/device/modelled_device.h"
-#include "kv-node/engine/page_io.h"
+#include "kv-node/engine/io/page_io.h"
 
 namespace cairn::kv {
 namespace {

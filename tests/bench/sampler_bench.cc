@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "compute-node/model/log_probabilities.h"
-#include "compute-node/model/sampler.h"
+#include "compute-node/model/sampler/log_probabilities.h"
+#include "compute-node/model/sampler/sampler.h"
 #include "tests/tools/rng.h"
 
 namespace cairn::compute {

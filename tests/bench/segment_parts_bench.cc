@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "kv-node/engine/segment_parts.h"
+#include "kv-node/engine/state/segment_parts.h"
 
 namespace cairn::kv {
 namespace {

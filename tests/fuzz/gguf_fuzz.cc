@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "compute-node/model/config.h"
-#include "compute-node/model/gguf.h"
+#include "compute-node/model/forward/rope.h"
+#include "compute-node/model/gguf/gguf.h"
 #include "compute-node/model/inspect.h"
-#include "compute-node/model/rope.h"
-#include "compute-node/model/tokenizer.h"
+#include "compute-node/model/tokenizer/tokenizer.h"
 #include "tests/tools/gguf_writer.h"
 #include "tests/tools/tokenizer_maker.h"
 

@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "common/kv/kv_format.h"
-#include "compute-node/model/dense_attention.h"
-#include "compute-node/model/forward.h"
+#include "compute-node/model/forward/dense_attention.h"
+#include "compute-node/model/forward/forward.h"
 #include "tests/shared/reference_models.h"
 #include "tests/tools/reference_forward.h"
 #include "tests/tools/shared_folder.h"

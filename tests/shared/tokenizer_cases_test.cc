@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "compute-node/model/gguf.h"
-#include "compute-node/model/tokenizer.h"
+#include "compute-node/model/gguf/gguf.h"
+#include "compute-node/model/tokenizer/tokenizer.h"
 #include "tests/tools/random_text.h"
 #include "tests/tools/seed.h"
 #include "tests/tools/shared_folder.h"

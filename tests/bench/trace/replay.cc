@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// As in compute-node/session/window.h.
+// As in compute-node/session/entries/window.h.
 constexpr std::int64_t kWindowTokens = 128;
 constexpr std::int64_t kWindowStep = 32;
 constexpr std::int64_t kAppendBytesMax = std::int64_t{256} << 10;

@@ -13,7 +13,7 @@
 
 #include "clients/eval/document.h"
 #include "clients/eval/report.h"
-#include "compute-node/model/tokenizer.h"
+#include "compute-node/model/tokenizer/tokenizer.h"
 #include "tests/tools/model_maker.h"
 #include "tests/tools/seed.h"
 

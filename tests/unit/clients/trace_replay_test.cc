@@ -18,7 +18,7 @@
 #include "clients/eval/report.h"
 #include "clients/eval/trace_rows.h"
 #include "compute-node/kernels/convert.h"
-#include "compute-node/model/dense_attention.h"
+#include "compute-node/model/forward/dense_attention.h"
 #include "tests/tools/model_maker.h"
 #include "tests/tools/says.h"
 #include "tests/tools/seed.h"

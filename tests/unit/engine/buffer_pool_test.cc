@@ -1,4 +1,4 @@
-#include "kv-node/engine/buffer_pool.h"
+#include "kv-node/engine/io/buffer_pool.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // Which clusters are said to belong together, from what is fetched.
-#include "kv-node/engine/co_fetches.h"
+#include "kv-node/engine/place/co_fetches.h"
 
 #include <cmath>
 #include <utility>

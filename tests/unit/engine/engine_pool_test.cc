@@ -9,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
-#include "kv-node/engine/co_fetches.h"
 #include "kv-node/engine/engine.h"
+#include "kv-node/engine/place/co_fetches.h"
 #include "tests/unit/engine/engine_harness.h"
 #include "tests/unit/engine/gated_device.h"
 

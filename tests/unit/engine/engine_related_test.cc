@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kv-node/engine/co_fetches.h"
+#include "kv-node/engine/place/co_fetches.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace cairn::kv {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "common/io/aligned_buffer.h"
-#include "kv-node/engine/extent_mover.h"
+#include "kv-node/engine/defragment/extent_mover.h"
 #include "kv-node/layout/superblock.h"
 #include "tests/unit/engine/history_world.h"
 

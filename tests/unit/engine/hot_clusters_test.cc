@@ -1,4 +1,4 @@
-#include "kv-node/engine/hot_clusters.h"
+#include "kv-node/engine/fetch/hot_clusters.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // What stored rows name is refused where it lies beyond the extent file, and where rows mean two
 // extents by one page, also when they were read in different threads.
-#include "kv-node/engine/named_extents.h"
+#include "kv-node/engine/load/named_extents.h"
 
 #include <memory>
 #include <vector>

@@ -1,5 +1,5 @@
 // A packed map against std::map, in random histories; and what it needs of memory.
-#include "kv-node/engine/packed_map.h"
+#include "kv-node/engine/space/packed_map.h"
 
 #include <cstdint>
 #include <iterator>

@@ -1,5 +1,5 @@
 // What PageIo asks of the device, and that every page it hands out is the one that was asked for.
-#include "kv-node/engine/page_io.h"
+#include "kv-node/engine/io/page_io.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // In which order linked clusters are placed.
-#include "kv-node/engine/placement_order.h"
+#include "kv-node/engine/place/placement_order.h"
 
 #include <algorithm>
 #include <map>

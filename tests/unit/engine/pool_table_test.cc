@@ -1,6 +1,6 @@
 // What a pool table says of ends, room and pages: rules 6 and 15 of docs/kv-node.md without an
 // engine. Entries have 512 bytes, eight to a page.
-#include "kv-node/engine/pool_table.h"
+#include "kv-node/engine/space/pool_table.h"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kv-node/engine/page_io.h"
+#include "kv-node/engine/io/page_io.h"
 
 namespace cairn::kv {
 namespace {

@@ -1,4 +1,4 @@
-#include "kv-node/engine/prefetch_queue.h"
+#include "kv-node/engine/fetch/prefetch_queue.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Rows of parts in memory: what is put is what is found, log runs live as long as a row names them,
 // and a row takes little memory.
-#include "kv-node/engine/segment_parts.h"
+#include "kv-node/engine/state/segment_parts.h"
 
 #include <cstdint>
 #include <map>

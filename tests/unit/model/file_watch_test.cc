@@ -1,5 +1,5 @@
 // Files that somebody writes to, cuts short or replaces while they are mapped.
-#include "compute-node/model/file_watch.h"
+#include "compute-node/model/gguf/file_watch.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -13,8 +13,8 @@
 
 #include <gtest/gtest.h>
 
-#include "compute-node/model/dense_attention.h"
-#include "compute-node/model/forward.h"
+#include "compute-node/model/forward/dense_attention.h"
+#include "compute-node/model/forward/forward.h"
 #include "tests/tools/model_maker.h"
 #include "tests/tools/temp_dir.h"
 

@@ -1,6 +1,6 @@
 // What Forward promises beyond its numbers (those are model_reference_test's): the same bits
 // whatever the batch and the thread count, cancellation, and errors.
-#include "compute-node/model/forward.h"
+#include "compute-node/model/forward/forward.h"
 
 #include <algorithm>
 #include <optional>
@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "compute-node/model/dense_attention.h"
+#include "compute-node/model/forward/dense_attention.h"
 #include "tests/tools/model_maker.h"
 #include "tests/tools/reference_forward.h"
 #include "tests/unit/model/small_model.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "compute-node/model/gguf.h"
+#include "compute-node/model/gguf/gguf.h"
 
 namespace cairn::compute {
 

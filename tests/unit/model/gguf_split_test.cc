@@ -1,5 +1,5 @@
 // Models in several files: which sets are one model, and which are refused with which words.
-#include "compute-node/model/gguf_split.h"
+#include "compute-node/model/gguf/gguf_split.h"
 
 #include <filesystem>
 #include <fstream>
@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "compute-node/model/forward.h"
+#include "compute-node/model/forward/forward.h"
 #include "tests/tools/model_maker.h"
 #include "tests/tools/temp_dir.h"
 

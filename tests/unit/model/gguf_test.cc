@@ -1,6 +1,6 @@
 // What the GGUF reader reads, and that it refuses every kind of malformed file with an error that
 // names the object.
-#include "compute-node/model/gguf.h"
+#include "compute-node/model/gguf/gguf.h"
 
 #include <fstream>
 #include <limits>

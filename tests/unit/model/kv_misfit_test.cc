@@ -1,5 +1,5 @@
 // Keys and values that a format cannot hold, as DenseAttention meets them.
-#include "compute-node/model/kv_misfit.h"
+#include "compute-node/model/forward/kv_misfit.h"
 
 #include <limits>
 #include <vector>
@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "compute-node/model/dense_attention.h"
+#include "compute-node/model/forward/dense_attention.h"
 
 namespace cairn::compute {
 namespace {

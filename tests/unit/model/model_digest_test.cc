@@ -1,4 +1,4 @@
-#include "compute-node/model/model_digest.h"
+#include "compute-node/model/gguf/model_digest.h"
 
 #include <sys/stat.h>
 

@@ -1,4 +1,4 @@
-#include "compute-node/model/packed_file.h"
+#include "compute-node/model/forward/packed_file.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,9 +10,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "compute-node/model/dense_attention.h"
-#include "compute-node/model/forward.h"
-#include "compute-node/model/model_digest.h"
+#include "compute-node/model/forward/dense_attention.h"
+#include "compute-node/model/forward/forward.h"
+#include "compute-node/model/gguf/model_digest.h"
 #include "tests/tools/model_maker.h"
 
 namespace cairn::compute {

@@ -1,6 +1,6 @@
 // Angles against numbers computed beforehand, in float64 with numpy from the formulas that rope.cc
 // names. That models with such angles give the right logits is model_reference_test's.
-#include "compute-node/model/rope.h"
+#include "compute-node/model/forward/rope.h"
 
 #include <cmath>
 #include <numbers>

@@ -1,5 +1,5 @@
 // Loading refuses models whose tensors do not fit their metadata.
-#include "compute-node/model/weights.h"
+#include "compute-node/model/forward/weights.h"
 
 #include <fstream>
 #include <limits>
@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "compute-node/kernels/convert.h"
-#include "compute-node/model/forward.h"
+#include "compute-node/model/forward/forward.h"
 #include "tests/tools/model_maker.h"
 #include "tests/unit/model/small_model.h"
 

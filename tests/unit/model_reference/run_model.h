@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "common/kv/kv_format.h"
-#include "compute-node/model/dense_attention.h"
-#include "compute-node/model/forward.h"
+#include "compute-node/model/forward/dense_attention.h"
+#include "compute-node/model/forward/forward.h"
 
 namespace cairn::compute {
 

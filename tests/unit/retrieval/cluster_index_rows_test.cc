@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "compute-node/retrieval/cluster_index.h"
+#include "compute-node/retrieval/clustering/cluster_index.h"
 #include "tests/tools/seed.h"
 
 namespace cairn::compute {

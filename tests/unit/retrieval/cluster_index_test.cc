@@ -1,4 +1,4 @@
-#include "compute-node/retrieval/cluster_index.h"
+#include "compute-node/retrieval/clustering/cluster_index.h"
 
 #include <cmath>
 #include <limits>

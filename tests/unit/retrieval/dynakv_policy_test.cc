@@ -1,4 +1,4 @@
-#include "compute-node/retrieval/dynakv_policy.h"
+#include "compute-node/retrieval/dynakv/dynakv_policy.h"
 
 #include <algorithm>
 #include <cmath>

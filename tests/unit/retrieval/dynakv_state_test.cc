@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "compute-node/retrieval/dynakv_policy.h"
+#include "compute-node/retrieval/dynakv/dynakv_policy.h"
 #include "tests/tools/seed.h"
 #include "tests/unit/retrieval/small_dynakv.h"
 

@@ -1,4 +1,4 @@
-#include "compute-node/retrieval/full_policy.h"
+#include "compute-node/retrieval/baselines/full_policy.h"
 
 #include <limits>
 #include <map>

@@ -1,4 +1,4 @@
-#include "compute-node/retrieval/kmeans.h"
+#include "compute-node/retrieval/clustering/kmeans.h"
 
 #include <algorithm>
 #include <cmath>

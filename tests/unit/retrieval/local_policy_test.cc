@@ -1,4 +1,4 @@
-#include "compute-node/retrieval/local_policy.h"
+#include "compute-node/retrieval/baselines/local_policy.h"
 
 #include <limits>
 #include <map>

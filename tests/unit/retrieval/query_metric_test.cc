@@ -1,4 +1,4 @@
-#include "compute-node/retrieval/query_metric.h"
+#include "compute-node/retrieval/clustering/query_metric.h"
 
 #include <limits>
 #include <numeric>

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "compute-node/retrieval/dynakv_policy.h"
+#include "compute-node/retrieval/dynakv/dynakv_policy.h"
 #include "compute-node/retrieval/policy_registry.h"
 #include "tests/unit/retrieval/policy_world.h"
 

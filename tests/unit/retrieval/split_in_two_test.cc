@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "compute-node/retrieval/kmeans.h"
+#include "compute-node/retrieval/clustering/kmeans.h"
 #include "tests/tools/rng.h"
 #include "tests/tools/seed.h"
 

@@ -1,4 +1,4 @@
-#include "compute-node/retrieval/static_policy.h"
+#include "compute-node/retrieval/baselines/static_policy.h"
 
 #include <cmath>
 #include <limits>
@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "compute-node/retrieval/baselines/token_scores.h"
 #include "compute-node/retrieval/policy_registry.h"
-#include "compute-node/retrieval/token_scores.h"
 #include "tests/tools/seed.h"
 #include "tests/unit/retrieval/policy_driver.h"
 

@@ -1,12 +1,12 @@
-#include "compute-node/retrieval/token_policy.h"
+#include "compute-node/retrieval/baselines/token_policy.h"
 
 #include <limits>
 #include <set>
 
 #include <gtest/gtest.h>
 
+#include "compute-node/retrieval/baselines/token_scores.h"
 #include "compute-node/retrieval/policy_registry.h"
-#include "compute-node/retrieval/token_scores.h"
 #include "tests/unit/retrieval/policy_driver.h"
 
 namespace cairn::compute {

@@ -1,4 +1,4 @@
-#include "compute-node/model/log_probabilities.h"
+#include "compute-node/model/sampler/log_probabilities.h"
 
 #include <algorithm>
 #include <cmath>

@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-#include "compute-node/model/sampler.h"
+#include "compute-node/model/sampler/sampler.h"
 #include "tests/tools/rng.h"
 
 namespace cairn::compute {

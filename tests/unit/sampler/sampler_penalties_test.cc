@@ -1,11 +1,11 @@
-#include "compute-node/model/sampler_penalties.h"
+#include "compute-node/model/sampler/sampler_penalties.h"
 
 #include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "compute-node/model/sampler.h"
+#include "compute-node/model/sampler/sampler.h"
 
 namespace cairn::compute {
 namespace {

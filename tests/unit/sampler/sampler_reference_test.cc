@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "compute-node/model/sampler_weight.h"
+#include "compute-node/model/sampler/sampler_weight.h"
 #include "tests/tools/seed.h"
 #include "tests/unit/sampler/reference_sampler.h"
 

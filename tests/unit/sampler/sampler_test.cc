@@ -1,4 +1,4 @@
-#include "compute-node/model/sampler.h"
+#include "compute-node/model/sampler/sampler.h"
 
 #include <array>
 #include <cmath>

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "compute-node/kv_client/in_process_kv_node.h"
-#include "compute-node/retrieval/local_policy.h"
+#include "compute-node/retrieval/baselines/local_policy.h"
 #include "compute-node/session/conversation.h"
 #include "tests/unit/session/conversation_fixture.h"
 

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "compute-node/model/dense_attention.h"
+#include "compute-node/model/forward/dense_attention.h"
 #include "compute-node/session/conversation.h"
 #include "compute-node/session/generation.h"
 #include "tests/tools/model_maker.h"

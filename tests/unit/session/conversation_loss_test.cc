@@ -1,7 +1,7 @@
 #include <array>
 
 #include "common/kv/arena_layout.h"
-#include "compute-node/retrieval/full_policy.h"
+#include "compute-node/retrieval/baselines/full_policy.h"
 #include "tests/tools/says.h"
 #include "tests/unit/session/conversation_fixture.h"
 

@@ -4,7 +4,7 @@
 
 #include "compute-node/kernels/kv_entry.h"
 #include "compute-node/kv_client/in_process_kv_node.h"
-#include "compute-node/retrieval/dynakv_policy.h"
+#include "compute-node/retrieval/dynakv/dynakv_policy.h"
 #include "tests/unit/session/conversation_fixture.h"
 #include "tests/unit/session/staying_index_policy.h"
 

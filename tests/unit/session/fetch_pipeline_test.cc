@@ -1,4 +1,4 @@
-#include "compute-node/session/fetch_pipeline.h"
+#include "compute-node/session/reading/fetch_pipeline.h"
 
 #include "compute-node/retrieval/policy_registry.h"
 #include "tests/unit/session/conversation_fixture.h"

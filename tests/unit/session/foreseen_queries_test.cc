@@ -1,4 +1,4 @@
-#include "compute-node/session/foreseen_queries.h"
+#include "compute-node/session/attention/foreseen_queries.h"
 
 #include <cmath>
 

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "compute-node/model/dense_attention.h"
+#include "compute-node/model/forward/dense_attention.h"
 #include "tests/unit/session/conversation_fixture.h"
 
 namespace cairn::compute {

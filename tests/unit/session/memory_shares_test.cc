@@ -1,4 +1,4 @@
-#include "compute-node/session/memory_shares.h"
+#include "compute-node/session/entries/memory_shares.h"
 
 #include <gtest/gtest.h>
 

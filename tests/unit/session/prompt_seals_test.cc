@@ -1,4 +1,4 @@
-#include "compute-node/session/prompt_seals.h"
+#include "compute-node/session/entries/prompt_seals.h"
 
 #include <gtest/gtest.h>
 

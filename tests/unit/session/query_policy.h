@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "compute-node/retrieval/full_policy.h"
+#include "compute-node/retrieval/baselines/full_policy.h"
 #include "compute-node/session/conversation.h"
 
 namespace cairn::compute {

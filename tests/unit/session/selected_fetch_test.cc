@@ -1,4 +1,4 @@
-#include "compute-node/session/selected_fetch.h"
+#include "compute-node/session/reading/selected_fetch.h"
 
 #include <cstring>
 #include <string>

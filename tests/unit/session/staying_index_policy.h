@@ -12,7 +12,7 @@
 #include "common/base/status.h"
 #include "common/kv/index_record.h"
 #include "compute-node/kernels/thread_pool.h"
-#include "compute-node/retrieval/dynakv_policy.h"
+#include "compute-node/retrieval/dynakv/dynakv_policy.h"
 #include "tests/tools/index_run.h"
 
 namespace cairn::compute {

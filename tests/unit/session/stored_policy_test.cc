@@ -1,5 +1,5 @@
 // The policy of a conversation: chosen when it is made, stored, inherited.
-#include "compute-node/session/stored_policy.h"
+#include "compute-node/session/entries/stored_policy.h"
 
 #include "compute-node/kv_client/in_process_kv_node.h"
 #include "tests/unit/session/conversation_fixture.h"

@@ -1,4 +1,4 @@
-#include "compute-node/session/window.h"
+#include "compute-node/session/entries/window.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The bookkeeping of a session without any I/O: which positions a chain of segments shows, and what
 // is refused. The rules are numbered as in docs/kv-node.md.
-#include "kv-node/engine/session_state.h"
+#include "kv-node/engine/state/session_state.h"
 
 #include <cstdint>
 #include <map>

@@ -1,4 +1,4 @@
-#include "compute-node/model/bpe_tokenizer.h"
+#include "compute-node/model/tokenizer/bpe_tokenizer.h"
 
 #include <cstdint>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "compute-node/model/chat_template.h"
+#include "compute-node/model/chat/chat_template.h"
 
 #include <algorithm>
 #include <fstream>

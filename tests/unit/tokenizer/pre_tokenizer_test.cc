@@ -1,4 +1,4 @@
-#include "compute-node/model/pre_tokenizer.h"
+#include "compute-node/model/tokenizer/pre_tokenizer.h"
 
 #include <memory>
 #include <string>

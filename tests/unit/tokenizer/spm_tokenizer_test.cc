@@ -1,4 +1,4 @@
-#include "compute-node/model/spm_tokenizer.h"
+#include "compute-node/model/tokenizer/spm_tokenizer.h"
 
 #include <cstdint>
 #include <memory>

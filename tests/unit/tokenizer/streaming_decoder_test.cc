@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/utf8.h"
-#include "compute-node/model/tokenizer.h"
+#include "compute-node/model/tokenizer/tokenizer.h"
 #include "tests/unit/tokenizer/test_vocabularies.h"
 
 namespace cairn::compute {

@@ -12,8 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "common/base/status.h"
-#include "compute-node/model/gguf.h"
-#include "compute-node/model/tokenizer.h"
+#include "compute-node/model/gguf/gguf.h"
+#include "compute-node/model/tokenizer/tokenizer.h"
 #include "tests/tools/gguf_writer.h"
 #include "tests/tools/tokenizer_maker.h"
 

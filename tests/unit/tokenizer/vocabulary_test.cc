@@ -1,4 +1,4 @@
-#include "compute-node/model/vocabulary.h"
+#include "compute-node/model/tokenizer/vocabulary.h"
 
 #include <cmath>
 #include <cstdint>

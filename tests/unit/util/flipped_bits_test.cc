@@ -7,7 +7,7 @@
 
 #include <random>
 
-#include "kv-node/engine/session_loader.h"
+#include "kv-node/engine/load/session_loader.h"
 #include "kv-node/util/segment_check.h"
 #include "tests/tools/seed.h"
 #include "tests/unit/util/store_fixture.h"

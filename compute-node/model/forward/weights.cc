@@ -1,0 +1,485 @@
+#include "compute-node/model/forward/weights.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/io/checksum.h"
+#include "common/log/log.h"
+#include "compute-node/model/forward/finite_check.h"
+#include "compute-node/model/forward/query_sums.h"
+
+namespace cairn::compute {
+namespace {
+
+// Of packed weights at a time.
+constexpr std::int64_t kPackBytes = 8 << 20;
+
+std::string Shape(const GgufTensor& tensor) {
+  std::string text;
+  for (auto dim = tensor.dims.rbegin(); dim != tensor.dims.rend(); ++dim) {
+    text += fmt::format("{}{}", text.empty() ? "" : " x ", *dim);
+  }
+  return text;
+}
+
+// Whether a model of `layer_count` layers computes with a tensor of this name.
+bool IsModelTensor(std::string_view name, std::int64_t layer_count) {
+  constexpr std::string_view kModelNames[] = {"token_embd.weight", "output_norm.weight",
+                                              "output.weight", "rope_freqs.weight"};
+  constexpr std::string_view kMatrices[] = {"attn_q",      "attn_k",   "attn_v", "attn_qkv",
+                                            "attn_output", "ffn_gate", "ffn_up", "ffn_down"};
+  const auto is = [&](std::string_view other) { return name == other; };
+  if (std::any_of(std::begin(kModelNames), std::end(kModelNames), is)) return true;
+  constexpr std::string_view kBlock = "blk.";
+  if (!name.starts_with(kBlock)) return false;
+  name.remove_prefix(kBlock.size());
+  std::int64_t layer = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+  if (error != std::errc() || layer < 0 || layer >= layer_count) return false;
+  name.remove_prefix(static_cast<std::size_t>(end - name.data()));
+  if (name == ".attn_norm.weight" || name == ".ffn_norm.weight") return true;
+  return std::any_of(std::begin(kMatrices), std::end(kMatrices), [&](std::string_view matrix) {
+    return name == fmt::format(".{}.weight", matrix) || name == fmt::format(".{}.bias", matrix);
+  });
+}
+
+// A matrix that is still to be packed: rows of a tensor, and where the packed view goes. With
+// `sums` their sums (query_sums.h) instead.
+struct PackTask {
+  const GgufTensor* tensor;
+  WeightType type;
+  std::int64_t first_row;
+  std::int64_t row_count;
+  PackedMatrix* target;
+  std::optional<QuerySumShape> sums{};
+
+  WeightType packed_type() const { return sums ? QuerySumType(type) : type; }
+  std::int64_t packed_rows() const { return sums ? row_count / sums->group_size : row_count; }
+  std::int64_t packed_bytes() const {
+    return PackedBytes(packed_type(), packed_rows(), tensor->row_length());
+  }
+  void PackOne(std::int64_t panel, std::byte* to) const {
+    const std::byte* rows = tensor->data.data() + first_row * tensor->row_bytes();
+    const std::int64_t columns = tensor->row_length();
+    if (!sums) return PackPanel(type, rows, row_count, columns, panel, to);
+    PackQuerySums(type, rows, *sums, packed_rows(), columns, panel, to);
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<WeightType> ComputableType(const GgufTensor& tensor) {
+  switch (tensor.type) {
+    case GgufTensorType::kF32:
+      return WeightType::kF32;
+    case GgufTensorType::kF16:
+      return WeightType::kF16;
+    case GgufTensorType::kBF16:
+      return WeightType::kBF16;
+    case GgufTensorType::kQ80:
+      return WeightType::kQ80;
+    case GgufTensorType::kQ40:
+      return WeightType::kQ40;
+    case GgufTensorType::kQ41:
+      return WeightType::kQ41;
+    case GgufTensorType::kQ50:
+      return WeightType::kQ50;
+    case GgufTensorType::kQ51:
+      return WeightType::kQ51;
+    case GgufTensorType::kIq4Nl:
+      return WeightType::kIq4Nl;
+    case GgufTensorType::kIq4Xs:
+      return WeightType::kIq4Xs;
+    case GgufTensorType::kQ2K:
+      return WeightType::kQ2K;
+    case GgufTensorType::kQ3K:
+      return WeightType::kQ3K;
+    case GgufTensorType::kQ4K:
+      return WeightType::kQ4K;
+    case GgufTensorType::kQ5K:
+      return WeightType::kQ5K;
+    case GgufTensorType::kQ6K:
+      return WeightType::kQ6K;
+    default:
+      return Unimplemented(
+          "tensor '{}' is of type {}; Cairn computes with {}: convert the model to one of them",
+          PrintableText(tensor.name), GgufTensorTypeName(tensor.type), kWeightTypeNames);
+  }
+}
+
+class WeightsLoader {
+ public:
+  WeightsLoader(const GgufFile& file, const ModelConfig& config, Weights& weights)
+      : file_(file), config_(config), weights_(weights) {}
+
+  WeightsSurvey Survey() {
+    WeightsSurvey survey;
+    problems_ = &survey.problems;
+    const absl::Status status = Plan();
+    CAIRN_CHECK(status.ok());  // all went to the problems
+    survey.packed_bytes = PackedTotal();
+    survey.decode_bytes = survey.packed_bytes;
+    for (const PackTask& task : tasks_) {
+      if (task.sums) survey.decode_bytes -= task.packed_bytes();
+    }
+    return survey;
+  }
+
+  // Finds and checks every tensor; reads the vectors.
+  absl::Status Plan() {
+    weights_.layers_.resize(static_cast<std::size_t>(config_.layer_count));
+    for (std::int64_t i = 0; i < config_.layer_count; ++i) {
+      CAIRN_RETURN_IF_ERROR(PlanLayer(i));
+    }
+    CAIRN_RETURN_IF_ERROR(PlanEnds());
+    for (const GgufTensor& tensor : file_.tensors()) {
+      if (IsModelTensor(tensor.name, config_.layer_count)) continue;
+      CAIRN_RETURN_IF_ERROR(Refuse(Unimplemented(
+          "tensor '{}' is not part of a {} model as Cairn knows it; without it the answers would "
+          "be wrong",
+          PrintableText(tensor.name), config_.architecture)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Load(ThreadPool& pool, const PackedCache& cache, const Weights::Progress& progress) {
+    CAIRN_RETURN_IF_ERROR(Plan());
+    CAIRN_ASSIGN_OR_RETURN(weights_.packed_, LoadPacked(pool, cache, progress));
+    PointAt(weights_.packed_.data());
+    if (config_.group_size() == 1) {
+      for (LayerWeights& layer : weights_.layers_) layer.query_sum = layer.query;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // An error ends loading; a survey goes on and keeps it.
+  absl::Status Refuse(absl::Status status) {
+    if (problems_ == nullptr) return status;
+    problems_->push_back(std::move(status));
+    return absl::OkStatus();
+  }
+
+  absl::Status RefuseType(const GgufTensor& tensor, absl::Status status) {
+    const bool again = !refused_types_.insert(tensor.type).second;
+    return problems_ != nullptr && again ? absl::OkStatus() : Refuse(std::move(status));
+  }
+
+  absl::Status RefuseMissing(const std::string& name) {
+    return Refuse(InvalidArgument("tensor '{}' is missing; the file is no complete {} model", name,
+                                  config_.architecture));
+  }
+
+  absl::Status PlanMatrix(const std::string& name, std::int64_t row_count,
+                          std::int64_t column_count, PackedMatrix& target) {
+    const GgufTensor* tensor = file_.FindTensor(name);
+    if (tensor == nullptr) return RefuseMissing(name);
+    return PlanRows(*tensor, row_count, 0, row_count, column_count, target);
+  }
+
+  // Rows [first_row, first_row + row_count) of a tensor that must have `tensor_row_count` rows.
+  absl::Status PlanRows(const GgufTensor& tensor, std::int64_t tensor_row_count,
+                        std::int64_t first_row, std::int64_t row_count, std::int64_t column_count,
+                        PackedMatrix& target) {
+    if (tensor.dims.size() != 2 || tensor.dims[0] != column_count ||
+        tensor.dims[1] != tensor_row_count) {
+      return Refuse(InvalidArgument("tensor '{}' has shape {}, the model's metadata needs {} x {}",
+                                    tensor.name, Shape(tensor), tensor_row_count, column_count));
+    }
+    const absl::StatusOr<WeightType> type = ComputableType(tensor);
+    if (!type.ok()) return RefuseType(tensor, type.status());
+    tasks_.push_back({&tensor, *type, first_row, row_count, &target});
+    return absl::OkStatus();
+  }
+
+  // A vector of `count` floats, of any float type.
+  absl::Status ReadVector(const std::string& name, std::int64_t count, bool required,
+                          std::vector<float>& out) {
+    const GgufTensor* tensor = file_.FindTensor(name);
+    if (tensor == nullptr) {
+      return required ? RefuseMissing(name) : absl::OkStatus();
+    }
+    if (tensor->value_count != count || tensor->dims[0] != count) {
+      return Refuse(InvalidArgument("tensor '{}' has shape {}, the model's metadata needs {}",
+                                    tensor->name, Shape(*tensor), count));
+    }
+    const absl::StatusOr<WeightType> type = ComputableType(*tensor);
+    if (!type.ok()) return RefuseType(*tensor, type.status());
+    out.resize(static_cast<std::size_t>(count));
+    DequantizeRow(*type, tensor->data.data(), out);
+    FiniteCheck check(*tensor, *type);
+    check.CheckRows(0, 1);
+    const absl::Status finite = check.status();
+    return finite.ok() ? finite : Refuse(finite);
+  }
+
+  absl::Status PlanLayer(std::int64_t index) {
+    LayerWeights& layer = weights_.layers_[static_cast<std::size_t>(index)];
+    const std::string prefix = fmt::format("blk.{}.", index);
+    const std::int64_t embedding = config_.embedding_length;
+    const std::int64_t feed_forward = config_.feed_forward_length;
+    CAIRN_RETURN_IF_ERROR(
+        ReadVector(prefix + "attn_norm.weight", embedding, true, layer.attention_norm));
+    CAIRN_RETURN_IF_ERROR(
+        ReadVector(prefix + "ffn_norm.weight", embedding, true, layer.feed_forward_norm));
+    CAIRN_RETURN_IF_ERROR(PlanAttention(prefix, layer));
+    CAIRN_RETURN_IF_ERROR(
+        PlanMatrix(prefix + "ffn_gate.weight", feed_forward, embedding, layer.gate));
+    CAIRN_RETURN_IF_ERROR(PlanMatrix(prefix + "ffn_up.weight", feed_forward, embedding, layer.up));
+    CAIRN_RETURN_IF_ERROR(
+        PlanMatrix(prefix + "ffn_down.weight", embedding, feed_forward, layer.down));
+    CAIRN_RETURN_IF_ERROR(
+        ReadVector(prefix + "ffn_gate.bias", feed_forward, false, layer.gate_bias));
+    CAIRN_RETURN_IF_ERROR(ReadVector(prefix + "ffn_up.bias", feed_forward, false, layer.up_bias));
+    return ReadVector(prefix + "ffn_down.bias", embedding, false, layer.down_bias);
+  }
+
+  absl::Status PlanAttention(const std::string& prefix, LayerWeights& layer) {
+    const std::int64_t embedding = config_.embedding_length;
+    const std::int64_t query = config_.query_length();
+    const std::int64_t kv = config_.kv_length();
+    const std::size_t first_task = tasks_.size();
+    const GgufTensor* fused = file_.FindTensor(prefix + "attn_qkv.weight");
+    if (fused != nullptr) {
+      const std::int64_t rows = query + 2 * kv;
+      CAIRN_RETURN_IF_ERROR(PlanRows(*fused, rows, 0, query, embedding, layer.query));
+      CAIRN_RETURN_IF_ERROR(PlanRows(*fused, rows, query, kv, embedding, layer.key));
+      CAIRN_RETURN_IF_ERROR(PlanRows(*fused, rows, query + kv, kv, embedding, layer.value));
+      CAIRN_RETURN_IF_ERROR(ReadFusedBias(prefix + "attn_qkv.bias", layer));
+    } else {
+      CAIRN_RETURN_IF_ERROR(PlanMatrix(prefix + "attn_q.weight", query, embedding, layer.query));
+      CAIRN_RETURN_IF_ERROR(PlanMatrix(prefix + "attn_k.weight", kv, embedding, layer.key));
+      CAIRN_RETURN_IF_ERROR(PlanMatrix(prefix + "attn_v.weight", kv, embedding, layer.value));
+      CAIRN_RETURN_IF_ERROR(ReadVector(prefix + "attn_q.bias", query, false, layer.query_bias));
+      CAIRN_RETURN_IF_ERROR(ReadVector(prefix + "attn_k.bias", kv, false, layer.key_bias));
+      CAIRN_RETURN_IF_ERROR(ReadVector(prefix + "attn_v.bias", kv, false, layer.value_bias));
+    }
+    PlanQuerySums(first_task, layer);
+    CAIRN_RETURN_IF_ERROR(
+        PlanMatrix(prefix + "attn_output.weight", embedding, query, layer.attention_output));
+    return ReadVector(prefix + "attn_output.bias", embedding, false, layer.attention_output_bias);
+  }
+
+  // Of the task from `first_task` on that packs the queries; none is there where they are refused.
+  // Where each KV head has one query head, its queries are their sums.
+  void PlanQuerySums(std::size_t first_task, LayerWeights& layer) {
+    const QuerySumShape shape{config_.head_dim, config_.group_size()};
+    layer.query_sum_bias = SumQueryBias(layer.query_bias, shape);
+    const auto is_query = [&](const PackTask& task) { return task.target == &layer.query; };
+    const auto query = std::find_if(tasks_.begin() + static_cast<std::ptrdiff_t>(first_task),
+                                    tasks_.end(), is_query);
+    if (query == tasks_.end() || shape.group_size == 1) return;
+    PackTask sums = *query;
+    sums.target = &layer.query_sum;
+    sums.sums = shape;
+    tasks_.push_back(sums);
+  }
+
+  absl::Status ReadFusedBias(const std::string& name, LayerWeights& layer) {
+    std::vector<float> bias;
+    const std::int64_t query = config_.query_length();
+    const std::int64_t kv = config_.kv_length();
+    CAIRN_RETURN_IF_ERROR(ReadVector(name, query + 2 * kv, false, bias));
+    if (!bias.empty()) {
+      layer.query_bias.assign(bias.begin(), bias.begin() + query);
+      layer.key_bias.assign(bias.begin() + query, bias.begin() + query + kv);
+      layer.value_bias.assign(bias.begin() + query + kv, bias.end());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status PlanEmbedding() {
+    weights_.embedding_ = file_.FindTensor("token_embd.weight");
+    if (weights_.embedding_ == nullptr) return RefuseMissing("token_embd.weight");
+    const GgufTensor& embedding = *weights_.embedding_;
+    if (embedding.dims.size() != 2 || embedding.dims[0] != config_.embedding_length) {
+      return Refuse(InvalidArgument(
+          "tensor 'token_embd.weight' has shape {}, the model's metadata needs rows of {}",
+          Shape(embedding), config_.embedding_length));
+    }
+    const absl::StatusOr<WeightType> type = ComputableType(embedding);
+    if (!type.ok()) return RefuseType(embedding, type.status());
+    weights_.embedding_type_ = *type;
+    return absl::OkStatus();
+  }
+
+  absl::Status PlanEnds() {
+    CAIRN_RETURN_IF_ERROR(
+        ReadVector("output_norm.weight", config_.embedding_length, true, weights_.output_norm_));
+    CAIRN_RETURN_IF_ERROR(
+        ReadVector("rope_freqs.weight", config_.head_dim / 2, false, weights_.rope_factors_));
+    for (const float factor : weights_.rope_factors_) {
+      if (!(factor > 0.0F)) {
+        CAIRN_RETURN_IF_ERROR(Refuse(InvalidArgument(
+            "tensor 'rope_freqs.weight' holds the divisor {}; all must be positive", factor)));
+        break;
+      }
+    }
+    CAIRN_RETURN_IF_ERROR(PlanEmbedding());
+    const bool tied = file_.FindTensor("output.weight") == nullptr;
+    return PlanMatrix(tied ? "token_embd.weight" : "output.weight", config_.vocab_size,
+                      config_.embedding_length, weights_.output_);
+  }
+
+  std::int64_t PackedTotal() const {
+    std::int64_t total = 0;
+    for (const PackTask& task : tasks_) {
+      total += task.packed_bytes();
+    }
+    return total;
+  }
+
+  // Where the output matrix has weights of its own, nothing packs the embedding's.
+  absl::Status CheckEmbedding(ThreadPool& pool) const {
+    const GgufTensor& embedding = *weights_.embedding_;
+    if (file_.FindTensor("output.weight") == nullptr) return absl::OkStatus();
+    FiniteCheck check(embedding, weights_.embedding_type_);
+    const std::int64_t row_count = embedding.row_count();
+    constexpr std::int64_t kRowsAtOnce = 256;
+    pool.ParallelFor((row_count + kRowsAtOnce - 1) / kRowsAtOnce, [&](std::int64_t index) {
+      const std::int64_t first = index * kRowsAtOnce;
+      check.CheckRows(first, std::min(kRowsAtOnce, row_count - first));
+    });
+    file_.DropFromMemory(embedding.data);
+    return check.status();
+  }
+
+  absl::StatusOr<AlignedMapping> LoadPacked(ThreadPool& pool, const PackedCache& cache,
+                                            const Weights::Progress& progress) {
+    if (!cache.directory.empty() && PackedTotal() >= cache.size_bytes_min) {
+      absl::StatusOr<AlignedMapping> cached = MapCached(pool, cache, progress);
+      if (cached.ok() || absl::IsFailedPrecondition(cached.status())) return cached;
+      // Of a model that is itself wrong the same is found again below.
+      LogWarning("packing weights in memory, at every start: {}", Message(cached.status()));
+    }
+    CAIRN_ASSIGN_OR_RETURN(AlignedMapping memory, AlignedMapping::Memory(PackedTotal()));
+    std::byte* to = memory.data();
+    CAIRN_RETURN_IF_ERROR(PackAll(
+        pool, progress, [&](std::int64_t) { return to; },
+        [&](std::int64_t size_bytes) {
+          to += size_bytes;
+          return absl::OkStatus();
+        }));
+    return memory;
+  }
+
+  absl::StatusOr<AlignedMapping> MapCached(ThreadPool& pool, const PackedCache& cache,
+                                           const Weights::Progress& progress) {
+    const PackedKey key{cache.model_digest, PlanCrc(), PackedTotal()};
+    const std::string path = PackedFilePath(cache.directory, key.model_digest);
+    absl::StatusOr<AlignedMapping> mapped = OpenPackedFile(path, key, pool);
+    if (mapped.ok()) {
+      if (progress) progress(SourceTotal(), SourceTotal());
+      return mapped;
+    }
+    if (mapped.status().code() != absl::StatusCode::kNotFound) {
+      LogWarning("packing weights again: {}", Message(mapped.status()));
+    }
+    LogInfo("packing weights once for this model path={} bytes={}", path, key.size_bytes);
+    CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<PackedFileWriter> writer,
+                           PackedFileWriter::Create(cache.directory, key));
+    std::vector<std::byte> buffer;
+    CAIRN_RETURN_IF_ERROR(PackAll(
+        pool, progress,
+        [&](std::int64_t size_bytes) {
+          buffer.resize(static_cast<std::size_t>(size_bytes));
+          return buffer.data();
+        },
+        [&](std::int64_t) { return writer->Append(buffer); }));
+    // What is kept must be what the digest says.
+    CAIRN_RETURN_IF_ERROR(file_.CheckUnchanged());
+    CAIRN_RETURN_IF_ERROR(writer->Finish());
+    return OpenPackedFile(path, key, pool);
+  }
+
+  // Packs all matrices one behind the other, some panels at a time: room(size_bytes) says where
+  // the next ones go, packed(size_bytes) takes them.
+  template <typename Room, typename Packed>
+  absl::Status PackAll(ThreadPool& pool, const Weights::Progress& progress, const Room& room,
+                       const Packed& packed) {
+    CAIRN_RETURN_IF_ERROR(CheckEmbedding(pool));
+    std::int64_t done = 0;
+    for (const PackTask& task : tasks_) {
+      const std::int64_t panel_bytes = PanelBytes(task.packed_type(), task.tensor->row_length());
+      const std::int64_t panel_count = PackedMatrix{.row_count = task.packed_rows()}.panel_count();
+      const std::int64_t panels_at_once = std::max<std::int64_t>(1, kPackBytes / panel_bytes);
+      FiniteCheck check(*task.tensor, task.type);
+      for (std::int64_t first = 0; first < panel_count; first += panels_at_once) {
+        const std::int64_t count = std::min(panels_at_once, panel_count - first);
+        std::byte* to = room(count * panel_bytes);
+        pool.ParallelFor(count, [&](std::int64_t index) {
+          const std::int64_t panel = first + index;
+          task.PackOne(panel, to + index * panel_bytes);
+          if (task.sums) return;  // of rows that were checked when they were packed
+          // Now, because the rows are in the caches.
+          const std::int64_t row = panel * kPanelRows;
+          check.CheckRows(task.first_row + row, std::min(kPanelRows, task.row_count - row));
+        });
+        CAIRN_RETURN_IF_ERROR(check.status());
+        CAIRN_RETURN_IF_ERROR(packed(count * panel_bytes));
+      }
+      file_.DropFromMemory(task.tensor->data);
+      done += task.row_count * task.tensor->row_bytes();
+      if (progress) progress(done, SourceTotal());
+    }
+    return absl::OkStatus();
+  }
+
+  void PointAt(const std::byte* data) {
+    for (const PackTask& task : tasks_) {
+      *task.target = {task.packed_type(), task.packed_rows(), task.tensor->row_length(), data};
+      data += task.packed_bytes();
+    }
+  }
+
+  std::int64_t SourceTotal() const {
+    std::int64_t total = 0;
+    for (const PackTask& task : tasks_) total += task.row_count * task.tensor->row_bytes();
+    return total;
+  }
+
+  // Of which matrices lie where in the packed weights.
+  std::uint32_t PlanCrc() const {
+    std::string plan;
+    for (const PackTask& task : tasks_) {
+      plan += fmt::format("{} {} {} {} {} {} {}\n", task.tensor->name, static_cast<int>(task.type),
+                          static_cast<int>(task.packed_type()), task.first_row, task.row_count,
+                          task.tensor->row_length(), task.sums ? task.sums->group_size : 0);
+    }
+    return Crc32c(std::as_bytes(std::span(plan)), 0);
+  }
+
+  const GgufFile& file_;
+  const ModelConfig& config_;
+  Weights& weights_;
+  std::vector<PackTask> tasks_;
+  // Set while surveying.
+  std::vector<absl::Status>* problems_ = nullptr;
+  std::set<GgufTensorType> refused_types_;
+};
+
+absl::StatusOr<std::unique_ptr<Weights>> Weights::Load(const GgufFile& file,
+                                                       const ModelConfig& config, ThreadPool& pool,
+                                                       const PackedCache& cache,
+                                                       const Progress& progress) {
+  std::unique_ptr<Weights> weights(new Weights());
+  CAIRN_RETURN_IF_ERROR(WeightsLoader(file, config, *weights).Load(pool, cache, progress));
+  return weights;
+}
+
+WeightsSurvey Weights::Survey(const GgufFile& file, const ModelConfig& config) {
+  Weights weights;
+  return WeightsLoader(file, config, weights).Survey();
+}
+
+void Weights::ReadEmbedding(std::int64_t token, std::span<float> out) const {
+  CAIRN_CHECK(token >= 0 && token < embedding_->row_count());
+  CAIRN_CHECK_EQ(static_cast<std::int64_t>(out.size()), embedding_->row_length());
+  DequantizeRow(embedding_type_, embedding_->data.data() + token * embedding_->row_bytes(), out);
+}
+
+}  // namespace cairn::compute

@@ -1,0 +1,395 @@
+#include "compute-node/session/attention/stored_attention.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/timeline/timeline.h"
+#include "compute-node/kernels/kv_entry.h"
+#include "compute-node/model/forward/kv_misfit.h"
+#include "compute-node/session/entries/entry_rows.h"
+#include "compute-node/session/reading/fetch_check.h"
+
+namespace cairn::compute {
+namespace {
+
+// Tokens whose rows one task converts.
+constexpr std::int64_t kConvertTokens = 64;
+
+}  // namespace
+
+StoredAttention::StoredAttention(const Options& options, const ModelConfig& config,
+                                 ThreadPool& pool, PassScratch& scratch, KvSession& session,
+                                 RetrievalPolicy& policy, KvMemory& memory)
+    : options_(options),
+      entry_bytes_(options.layout.EntryBytes(0)),
+      pool_(pool),
+      session_(session),
+      session_id_(session.attachment().session_id.value()),
+      traits_(policy.traits()),
+      selector_(policy.selector()),
+      memory_(memory),
+      scratch_(scratch),
+      attention_(config, options.layout.kv_format, pool),
+      pipeline_({.layer_count = options.layout.layer_count,
+                 .entry_bytes = options.layout.EntryBytes(0),
+                 .slices_in_flight_max = options.slices_in_flight_max},
+                memory),
+      selected_fetch_(options.layout,
+                      options.observer != nullptr ? WithPositions::kYes : WithPositions::kNo,
+                      memory),
+      store_(options.layout, options.window_tokens_max, pool, session, policy, options.policy,
+             memory, options.memory),
+      loaded_(static_cast<std::size_t>(options.layout.layer_count)),
+      loading_(loaded_.size()),
+      foreseen_(config.kv_head_count, config.head_dim) {
+  CAIRN_CHECK(!traits_.selects_ahead || traits_.ranks_by_query_sums);
+}
+
+absl::Status StoredAttention::Restore(std::optional<StoredPolicy> stored,
+                                      std::string& random_state) {
+  AbandonPass();
+  selected_fetch_.ForgetKept();
+  for (std::vector<LoadedCluster>& clusters : loaded_) clusters.clear();
+  CAIRN_RETURN_IF_ERROR(store_.Restore(std::move(stored), random_state));
+  token_count_ = session_.attachment().token_count;
+  return absl::OkStatus();
+}
+
+absl::Status StoredAttention::StartPass(std::int64_t token_count, const StopSignal& stop,
+                                        LayerDone layer_done) {
+  CAIRN_CHECK_EQ(pass_tokens_, 0);
+  CAIRN_CHECK_GE(token_count, 1);
+  CAIRN_RETURN_IF_ERROR(store_.Settle(token_count_, loaded_, stop));
+  pass_tokens_ = token_count;
+  stop_ = &stop;
+  layer_done_ = std::move(layer_done);
+  const std::int64_t chunk_bytes = token_count * options_.layout.EntryBytes(kAllHeads);
+  if (std::ssize(chunk_) != chunk_bytes) {
+    chunk_charge_.Release();
+    chunk_ = std::vector<std::byte>(static_cast<std::size_t>(chunk_bytes));
+    chunk_charge_ = KvMemoryCharge(memory_, chunk_bytes);
+  }
+  if (IsSelecting() || IsLocal()) return absl::OkStatus();
+  const auto plan = [this](std::int32_t layer) {
+    return selector_.Select(InputOf(layer, queries_));
+  };
+  pipeline_.StartPass(session_, plan, traits_.selects_without_queries);
+  return absl::OkStatus();
+}
+
+SelectionInput StoredAttention::InputOf(std::int32_t layer, std::span<const float> queries) {
+  const bool by_queries = !traits_.selects_without_queries;
+  return {.layer = layer,
+          .stored_token_count = store_.stored_count(layer),
+          .first_position = token_count_,
+          .token_count = pass_tokens_,
+          .queries = by_queries ? queries : std::span<const float>(),
+          .pool = by_queries ? &pool_ : nullptr};
+}
+
+Forecast StoredAttention::WantedForecast(int layer) const {
+  if (!IsSelecting()) return Forecast::kNone;
+  const bool asks = options_.predict && selected_fetch_.IsWorthPredicting(layer);
+  if (!traits_.selects_ahead && !asks) return Forecast::kNone;
+  return traits_.ranks_by_query_sums ? Forecast::kQuerySums : Forecast::kQueries;
+}
+
+void StoredAttention::Predict(int layer, std::span<const float> queries) {
+  const TimelineSpan span(TimelineKind::kCompute, "predict", {{"layer", layer}});
+  std::vector<FetchSlice> plan = selector_.Select(InputOf(layer, queries));
+  // Also of a policy that selects ahead: a layer may be one whose heads mostly select anew.
+  if (options_.predict && selected_fetch_.IsWorthPredicting(layer)) {
+    selected_fetch_.Predict(session_, layer, plan);
+  }
+  if (!traits_.selects_ahead) return;
+  ahead_ = {layer, std::move(plan)};
+  foreseen_.Set(queries);
+}
+
+std::int64_t StoredAttention::WholeBlocksEnd(std::int32_t layer) const {
+  const std::int64_t stored = store_.stored_count(layer);
+  if (!traits_.selects_without_queries || IsLocal()) return stored;
+  return stored / kAttentionBlockEntries * kAttentionBlockEntries;
+}
+
+// The slots are free: the window's start is a multiple of its step, so it is at this block or
+// before it as long as what leaves the window has not filled the block up.
+void StoredAttention::TakePartialBlock(std::int32_t layer, ArrivedSlice& slice) {
+  const std::int64_t end = WholeBlocksEnd(layer);
+  if (end == store_.stored_count(layer)) return;
+  for (std::size_t i = 0; i < slice.clusters.size(); ++i) {
+    EntryRun& run = slice.clusters[i];
+    std::int64_t kept = 0;
+    for (const Span& span : slice.reply.clusters[i].spans) {
+      const std::int64_t below = span.positions.CountBelow(end);
+      for (std::int64_t j = below; j < span.entry_count; ++j) {
+        std::memcpy(store_.window().Entry(layer, run.head, span.positions.at(j)),
+                    span.Entry(j, entry_bytes_), static_cast<std::size_t>(entry_bytes_));
+      }
+      kept += below;
+    }
+    run.entries.resize(static_cast<std::size_t>(kept));
+  }
+}
+
+absl::Status StoredAttention::Attend(const AttentionBatch& batch) {
+  CAIRN_CHECK_EQ(batch.first_position, token_count_);
+  CAIRN_CHECK_EQ(batch.token_count, pass_tokens_);
+  CAIRN_RETURN_IF_ERROR(stop_->Check());
+  const TimelineSpan span(
+      TimelineKind::kCompute, "attention",
+      {{"layer", batch.layer}, {"session", session_id_}, {"position", batch.first_position}});
+  CAIRN_RETURN_IF_ERROR(StoreChunk(batch));
+  queries_ = batch.q;
+  attended_.clear();
+  HintNextLayer(batch.layer);
+  attention_.Start(batch, scratch_.For(batch.token_count));
+  CAIRN_RETURN_IF_ERROR(AttendStored(batch));
+  AttendHeld(batch.layer);
+  AttendRecent(batch);
+  attention_.Finish();
+  if (options_.observer != nullptr) TellObserver(batch);
+  // A step of a policy that adapts must be able to fail without a trace: its entries leave between
+  // two steps.
+  const std::int64_t stored = store_.stored_count(batch.layer);
+  const bool leaves_now = pass_tokens_ > 1 || traits_.selects_without_queries;
+  const std::int64_t window_start = store_.WindowStartAt(token_count_ + pass_tokens_);
+  CAIRN_RETURN_IF_ERROR(store_.StoreLayer(
+      batch.layer, Chunk(), leaves_now ? std::max(stored, window_start) : stored, *stop_));
+  if (layer_done_) layer_done_(batch.layer + 1);
+  return absl::OkStatus();
+}
+
+absl::Status StoredAttention::AttendStored(const AttentionBatch& batch) {
+  if (IsLocal()) return absl::OkStatus();
+  return IsSelecting() ? AttendSelected(batch) : AttendEverything(batch);
+}
+
+absl::Status StoredAttention::AttendEverything(const AttentionBatch& batch) {
+  pipeline_.StartLayer(batch.layer);
+  while (pipeline_.HasNext()) {
+    CAIRN_ASSIGN_OR_RETURN(ArrivedSlice slice, pipeline_.Next(*stop_));
+    TakePartialBlock(batch.layer, slice);
+    attention_.AttendAll(slice.clusters);
+    for (std::size_t i = 0; options_.observer != nullptr && i < slice.clusters.size(); ++i) {
+      NoteFetched(slice.planned[i], slice.reply.clusters[i], std::ssize(slice.clusters[i].entries));
+    }
+    CAIRN_RETURN_IF_ERROR(CheckIntact(slice.reply));
+    if (batch.between != nullptr) (*batch.between)();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StoredAttention::AttendSelected(const AttentionBatch& batch) {
+  std::vector<FetchSlice> plan = PlanOf(batch);
+  const std::vector<std::vector<ClusterId>> estimated = Estimate(batch, plan);
+  const auto attend_means = [&] {
+    if (estimated.empty()) return;
+    const TimelineSpan span(TimelineKind::kCompute, "attend_means", {{"layer", batch.layer}});
+    attention_.AttendMeans(estimated, [&](std::int32_t head, std::span<const ClusterId> clusters,
+                                          KvBlock& block, std::span<float> counts) {
+      selector_.LoadMeans(batch.layer, head, clusters, block, counts);
+    });
+  };
+  CAIRN_ASSIGN_OR_RETURN(
+      const SelectedClusters selected,
+      selected_fetch_.Take(session_, batch.layer, std::move(plan), *stop_, attend_means));
+  attention_.AttendAll(RunsOf(selected));
+  if (options_.observer != nullptr) {
+    for (const SelectedClusters::Cluster& cluster : selected.clusters) {
+      NoteFetched(cluster.planned, *cluster.fetched, cluster.planned.entry_count);
+    }
+  }
+  KeepLoaded(batch.layer, selected);
+  for (const FetchReply& reply : selected.replies) CAIRN_RETURN_IF_ERROR(CheckIntact(reply));
+  selected_fetch_.Keep(batch.layer, selected, store_.shares().KeptBytes(batch.layer));
+  return absl::OkStatus();
+}
+
+std::vector<FetchSlice> StoredAttention::PlanOf(const AttentionBatch& batch) {
+  const bool was_foreseen = ahead_.layer == batch.layer;
+  std::vector<FetchSlice> ahead = std::exchange(ahead_, {}).slices;
+  if (was_foreseen && !foreseen_.Correct(batch.q)) return ahead;
+  const TimelineSpan span(TimelineKind::kCompute, "select", {{"layer", batch.layer}});
+  return selector_.Select(InputOf(batch.layer, was_foreseen ? foreseen_.sums() : batch.q));
+}
+
+std::vector<std::vector<ClusterId>> StoredAttention::Estimate(const AttentionBatch& batch,
+                                                              std::span<const FetchSlice> plan) {
+  if (!traits_.needs_values) return {};
+  const TimelineSpan span(TimelineKind::kCompute, "estimate", {{"layer", batch.layer}});
+  return selector_.Estimate(InputOf(batch.layer, batch.q), plan);
+}
+
+std::vector<EntryRun> StoredAttention::RunsOf(const SelectedClusters& selected) const {
+  std::vector<EntryRun> runs(static_cast<std::size_t>(options_.layout.head_count));
+  for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+    runs[static_cast<std::size_t>(head)].head = head;
+  }
+  for (const SelectedClusters::Cluster& cluster : selected.clusters) {
+    const std::span<const std::byte* const> entries = selected.EntriesOf(cluster);
+    EntryRun& run = runs[static_cast<std::size_t>(cluster.planned.cluster.head)];
+    if (cluster.planned.attended.empty()) {
+      run.entries.insert(run.entries.end(), entries.begin(), entries.end());
+    }
+    for (const std::int32_t index : cluster.planned.attended) {
+      run.entries.push_back(entries[static_cast<std::size_t>(index)]);
+    }
+  }
+  return runs;
+}
+
+void StoredAttention::NoteFetched(const PlannedCluster& planned, const FetchedCluster& fetched,
+                                  std::int64_t entry_count) {
+  attended_.resize(static_cast<std::size_t>(options_.layout.head_count));
+  Positions positions;
+  for (const Span& span : fetched.spans) positions.AppendAll(span.positions);
+  AttendedEntries& noted = attended_[static_cast<std::size_t>(planned.cluster.head)];
+  noted.arrived_count += positions.count();
+  if (planned.attended.empty()) {
+    // TakePartialBlock left the first ones.
+    positions.Slice(0, entry_count).ForEach([&](std::int64_t at) { noted.fetched.push_back(at); });
+  }
+  for (const std::int32_t index : planned.attended) noted.fetched.push_back(positions.at(index));
+}
+
+void StoredAttention::NoteHeld(std::int32_t head, std::int64_t position) {
+  attended_.resize(static_cast<std::size_t>(options_.layout.head_count));
+  attended_[static_cast<std::size_t>(head)].held.push_back(position);
+}
+
+void StoredAttention::TellObserver(const AttentionBatch& batch) {
+  attended_.resize(static_cast<std::size_t>(options_.layout.head_count));
+  for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+    attended_[static_cast<std::size_t>(head)].recent_first = WholeBlocksEnd(batch.layer);
+  }
+  options_.observer->LayerAttended(batch, attended_);
+}
+
+void StoredAttention::KeepLoaded(std::int32_t layer, const SelectedClusters& selected) {
+  for (const SelectedClusters::Cluster& cluster : selected.clusters) {
+    if (!cluster.planned.adapt) continue;
+    LoadedCluster loaded{.cluster = cluster.planned.cluster};
+    for (const Span& span : cluster.fetched->spans) loaded.positions.AppendAll(span.positions);
+    const std::span<const std::byte* const> entries = selected.EntriesOf(cluster);
+    loaded.stored_count = std::ssize(entries);
+    AppendRows(entries, options_.layout, WithValues(traits_.needs_values), loaded.keys,
+               loaded.values);
+    loading_[static_cast<std::size_t>(layer)].push_back(std::move(loaded));
+  }
+}
+
+// A policy that needs a layer's queries cannot ask for its clusters before they are there; what the
+// KV node guesses can be read meanwhile. One that needs none asks for them in time, and so does one
+// that selects ahead, but for layers whose heads mostly select anew. Behind the last layer comes
+// the first one of the next pass.
+void StoredAttention::HintNextLayer(std::int32_t layer) {
+  if (traits_.selects_without_queries || traits_.selects_ahead) return;
+  const std::int32_t next = (layer + 1) % options_.layout.layer_count;
+  AddTimelineMark(TimelineKind::kIo, "layer_hint", {{"layer", next}});
+  session_.SendHint(LayerHint{next});
+}
+
+void StoredAttention::CommitPass() {
+  token_count_ += pass_tokens_;
+  std::swap(loaded_, loading_);
+  AbandonPass();
+}
+
+void StoredAttention::AbandonPass() {
+  pipeline_.Reset();
+  selected_fetch_.Reset();
+  ahead_ = {};
+  store_.index().Reset();
+  session_.ReturnLeases();
+  // A buffer for one token is kept for the next step; one for a chunk is not worth its memory.
+  if (pass_tokens_ != 1) {
+    chunk_ = std::vector<std::byte>();
+    chunk_charge_.Release();
+  }
+  for (std::vector<LoadedCluster>& clusters : loading_) clusters.clear();
+  pass_tokens_ = 0;
+  stop_ = nullptr;
+  layer_done_ = nullptr;
+  queries_ = {};
+}
+
+const std::byte* StoredAttention::EntryAt(std::int32_t layer, std::int32_t head,
+                                          std::int64_t position) {
+  if (position < token_count_) return store_.window().Entry(layer, head, position);
+  const std::int64_t index = head * pass_tokens_ + position - token_count_;
+  return chunk_.data() + index * entry_bytes_;
+}
+
+absl::Status StoredAttention::StoreChunk(const AttentionBatch& batch) {
+  const std::int64_t head_count = options_.layout.head_count;
+  const std::int64_t head_dim = options_.layout.head_dim;
+  const KvFormat format = options_.layout.kv_format;
+  std::atomic<bool> fits{true};
+  const std::int64_t blocks = (batch.token_count + kConvertTokens - 1) / kConvertTokens;
+  pool_.ParallelFor(blocks, [&](std::int64_t block) {
+    const std::int64_t end = std::min(batch.token_count, (block + 1) * kConvertTokens);
+    for (std::int64_t token = block * kConvertTokens; token < end; ++token) {
+      for (std::int64_t head = 0; head < head_count; ++head) {
+        std::byte* entry = chunk_.data() + (head * pass_tokens_ + token) * entry_bytes_;
+        const std::size_t from = static_cast<std::size_t>((token * head_count + head) * head_dim);
+        const std::size_t count = static_cast<std::size_t>(head_dim);
+        const KvMisfit misfit =
+            StoreKvEntry(batch.k.subspan(from, count), batch.v.subspan(from, count), format, entry);
+        if (misfit != KvMisfit::kNone) fits.store(false, std::memory_order_relaxed);
+      }
+    }
+  });
+  return fits ? absl::OkStatus() : KvMisfitError(batch, head_dim, format);
+}
+
+void StoredAttention::AttendHeld(std::int32_t layer) {
+  const std::optional<std::vector<Positions>> selected =
+      selector_.SelectHeld(InputOf(layer, queries_));
+  std::vector<EntryRun> runs;
+  for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+    EntryRun run{.head = head, .entries = {}};
+    for (const HeldEntries::Entry& held : store_.held().Of(layer, head)) {
+      if (selected && !(*selected)[static_cast<std::size_t>(head)].Contains(held.position)) {
+        continue;
+      }
+      run.entries.push_back(reinterpret_cast<const std::byte*>(held.bytes.data()));
+      if (options_.observer != nullptr) NoteHeld(head, held.position);
+    }
+    if (!run.entries.empty()) runs.push_back(std::move(run));
+  }
+  if (!runs.empty()) attention_.AttendAll(runs);
+}
+
+void StoredAttention::AttendRecent(const AttentionBatch& batch) {
+  const std::int64_t first = WholeBlocksEnd(batch.layer);
+  std::vector<EntryRun> runs(static_cast<std::size_t>(options_.layout.head_count));
+  for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+    EntryRun& run = runs[static_cast<std::size_t>(head)];
+    run.head = head;
+    run.entries.reserve(static_cast<std::size_t>(token_count_ + pass_tokens_ - first));
+    for (std::int64_t at = first; at < token_count_ + pass_tokens_; ++at) {
+      run.entries.push_back(EntryAt(batch.layer, head, at));
+    }
+  }
+  attention_.AttendCausal(runs, first);
+}
+
+absl::StatusOr<bool> StoredAttention::Regroup(const StopSignal& stop) {
+  CAIRN_CHECK_EQ(pass_tokens_, 0);
+  CAIRN_RETURN_IF_ERROR(store_.Settle(token_count_, loaded_, stop));
+  return store_.Regroup(stop);
+}
+
+absl::Status StoredAttention::StageCheckpoint(const StopSignal& stop, const PromptSeals& seals) {
+  CAIRN_CHECK_EQ(pass_tokens_, 0);
+  CAIRN_RETURN_IF_ERROR(store_.Settle(token_count_, loaded_, stop));
+  return store_.StageCheckpoint(token_count_, seals);
+}
+
+}  // namespace cairn::compute

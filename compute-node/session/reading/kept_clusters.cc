@@ -1,0 +1,84 @@
+#include "compute-node/session/reading/kept_clusters.h"
+
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace cairn::compute {
+namespace {
+
+// What a kept cluster takes beside its entries, about.
+constexpr std::int64_t kKeptOverheadBytes = 200;
+
+}  // namespace
+
+KeptCluster::KeptCluster(const FetchedCluster& fetched, std::span<const std::byte* const> entries,
+                         std::int64_t entry_bytes, WithPositions with_positions, KvMemory& memory)
+    : bytes_(entries.size() * static_cast<std::size_t>(entry_bytes)),
+      with_positions_(with_positions),
+      charge_(memory, std::ssize(bytes_) + kKeptOverheadBytes) {
+  CAIRN_CHECK(!entries.empty());
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    std::memcpy(bytes_.data() + i * static_cast<std::size_t>(entry_bytes), entries[i],
+                static_cast<std::size_t>(entry_bytes));
+  }
+  fetched_.cluster = fetched.cluster;
+  Span all;
+  all.part_id = fetched.spans.front().part_id;
+  all.entry_count = std::ssize(entries);
+  all.bytes = bytes_;
+  if (with_positions == WithPositions::kYes) {
+    for (const Span& span : fetched.spans) all.positions.AppendAll(span.positions);
+  }
+  fetched_.spans.push_back(std::move(all));
+}
+
+std::shared_ptr<const KeptCluster> KeptClusters::Find(std::int32_t layer,
+                                                      const PlannedCluster& planned,
+                                                      WithPositions needed) const {
+  const Layer& of_layer = layers_[static_cast<std::size_t>(layer)];
+  const auto found = of_layer.by_cluster.find(planned.cluster);
+  if (found == of_layer.by_cluster.end()) return nullptr;
+  const std::shared_ptr<const KeptCluster>& kept = *found->second;
+  if (kept->entry_count() != planned.entry_count) return nullptr;
+  if (needed == WithPositions::kYes && kept->with_positions() == WithPositions::kNo) return nullptr;
+  return kept;
+}
+
+void KeptClusters::Touch(std::int32_t layer, const ClusterRef& cluster) {
+  Layer& of_layer = layers_[static_cast<std::size_t>(layer)];
+  const auto found = of_layer.by_cluster.find(cluster);
+  if (found == of_layer.by_cluster.end()) return;
+  of_layer.order.splice(of_layer.order.begin(), of_layer.order, found->second);
+}
+
+void KeptClusters::Put(std::int32_t layer, std::shared_ptr<const KeptCluster> cluster,
+                       std::int64_t bytes_max) {
+  Layer& of_layer = layers_[static_cast<std::size_t>(layer)];
+  const ClusterRef ref = cluster->fetched().cluster;
+  const auto before = of_layer.by_cluster.find(ref);
+  if (before != of_layer.by_cluster.end()) Drop(of_layer, before->second);
+  of_layer.bytes += cluster->entries_bytes();
+  of_layer.order.push_front(std::move(cluster));
+  of_layer.by_cluster.emplace(ref, of_layer.order.begin());
+  Shrink(layer, bytes_max);
+}
+
+void KeptClusters::Shrink(std::int32_t layer, std::int64_t bytes_max) {
+  Layer& of_layer = layers_[static_cast<std::size_t>(layer)];
+  while (of_layer.bytes > bytes_max) Drop(of_layer, std::prev(of_layer.order.end()));
+}
+
+void KeptClusters::Clear() {
+  for (Layer& layer : layers_) layer = Layer();
+}
+
+void KeptClusters::Drop(Layer& layer, Order::iterator which) {
+  layer.bytes -= (*which)->entries_bytes();
+  layer.by_cluster.erase((*which)->fetched().cluster);
+  layer.order.erase(which);
+}
+
+}  // namespace cairn::compute

@@ -1,0 +1,54 @@
+#include "kv-node/engine/state/segment_tree.h"
+
+#include <optional>
+#include <string_view>
+
+namespace cairn::kv {
+namespace {
+
+absl::Status AddSegment(MetaReader& reader, SegmentId id, UnneededSegments& out) {
+  out.segments.push_back(id);
+  return reader.Scan(Family::kPools, SegmentPrefix(id),
+                     [&](std::string_view key_bytes, std::string_view value) -> absl::Status {
+                       CAIRN_ASSIGN_OR_RETURN(const ParsedRegionKey key, ParseRegionKey(key_bytes));
+                       CAIRN_ASSIGN_OR_RETURN(const RegionBits bits, DecodeRegion(value));
+                       for (std::int64_t i = 0; i < kRegionPages; ++i) {
+                         if (!bits[static_cast<std::size_t>(i)]) continue;
+                         out.pages.emplace_back(key.region * kRegionPages + i);
+                       }
+                       return absl::OkStatus();
+                     });
+}
+
+}  // namespace
+
+absl::StatusOr<SegmentTree> LoadSegmentTree(MetaReader& reader) {
+  SegmentTree tree;
+  CAIRN_RETURN_IF_ERROR(reader.Scan(
+      Family::kSegments, "", [&](std::string_view key, std::string_view value) -> absl::Status {
+        CAIRN_ASSIGN_OR_RETURN(const std::optional<SegmentId> id, ParseSegmentHeadKey(key));
+        if (!id) return absl::OkStatus();
+        CAIRN_ASSIGN_OR_RETURN(const SegmentRow segment, DecodeSegmentRow(value));
+        tree.parent_of[*id] = segment.parent;
+        ++tree.child_count[segment.parent];
+        return absl::OkStatus();
+      }));
+  return tree;
+}
+
+absl::StatusOr<UnneededSegments> TakeOffUnneeded(MetaReader& reader, SegmentId open_segment,
+                                                 SegmentTree& tree) {
+  UnneededSegments out;
+  std::vector<SegmentId> parents;
+  for (SegmentId id = open_segment; id.value() != 0; id = parents.back()) {
+    CAIRN_RETURN_IF_ERROR(AddSegment(reader, id, out));
+    const SegmentId parent = tree.parent_of[id];
+    parents.push_back(parent);
+    // A sealed parent goes when no other segment names it as parent.
+    if (tree.child_count[parent] > 1) break;
+  }
+  for (const SegmentId parent : parents) --tree.child_count[parent];
+  return out;
+}
+
+}  // namespace cairn::kv
