@@ -168,6 +168,7 @@ stage_tsan() {
 stage_tidy() {
   configure clang
   build clang --target cairn_generated
+  /usr/bin/python3 tests/tools/check_headers.py build/clang --jobs "$jobs" --part "$tidy_part"
   /usr/bin/python3 tests/tools/run_clang_tidy.py build/clang --jobs "$jobs" --part "$tidy_part"
 }
 
