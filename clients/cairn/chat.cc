@@ -79,7 +79,8 @@ absl::Status Chat::SetUpTemplate() {
 void Chat::SetPrompt(const std::string& text) {
   if (model_.chat_template.empty()) {
     // What was cut off would become the beginning of what is typed.
-    generate_.prompt = (ends_within_a_line_ ? "\n" : "") + before_ + text + after_;
+    const bool breaks = ends_within_a_line_ && !before_.starts_with('\n');
+    generate_.prompt = (breaks ? "\n" : "") + before_ + text + after_;
     return;
   }
   generate_.messages.clear();
@@ -148,10 +149,7 @@ absl::Status Chat::Generate(InterruptCancels& interrupt, TurnProgress& turn) {
   if (result.ok()) {
     generate_.conversation_token_count = result->conversation_token_count;
     may_be_gone_ = false;
-    // The model, or a text that ends turns, has ended it.
-    if (result->reason == FinishReason::kEnd || result->reason == FinishReason::kStop) {
-      ends_within_a_line_ = false;
-    }
+    if (result->reason == FinishReason::kEnd) ends_within_a_line_ = false;  // by a token
   }
   return result.status();
 }
@@ -161,6 +159,52 @@ void Chat::BeginAnew() {
   generate_.conversation_token_count.reset();
   ends_within_a_line_ = false;
   may_be_gone_ = false;
+  in_doubt_.reset();
+}
+
+bool Chat::IsGone() {
+  return absl::IsNotFound(client_.FindConversation(generate_.conversation_id).status());
+}
+
+void Chat::NoteKept(const KeptTurn& kept) {
+  may_be_gone_ = false;
+  generate_.conversation_token_count = kept.token_count;
+  if (kept.lacks_rest) ends_within_a_line_ = true;
+}
+
+void Chat::TellFailed(const TurnProgress& turn) {
+  if (turn.conversation_id == 0 || turn.has_text || turn.recomputes) return;
+  const absl::StatusOr<ConversationInfo> conversation =
+      client_.FindConversation(turn.conversation_id);
+  if (absl::IsNotFound(conversation.status())) return BeginAnew();
+  if (!conversation.ok()) {
+    in_doubt_ = turn;
+    return;
+  }
+  KeptTurn kept = DescribeKept(turn, conversation->token_count);
+  kept.token_count = conversation->token_count;
+  NoteKept(kept);
+  if (kept.lacks_rest) WriteNote(fmt::format("{}; your next turn goes on there\n", kept.text));
+  if (kept.has_prompt) unanswered_files_.clear();
+  TellFilesAreGone(kept.lacks_rest);
+}
+
+absl::Status Chat::ResolveDoubt() {
+  if (!in_doubt_.has_value()) return absl::OkStatus();
+  const absl::StatusOr<ConversationInfo> conversation =
+      client_.FindConversation(in_doubt_->conversation_id);
+  if (absl::IsNotFound(conversation.status())) {
+    BeginAnew();
+    return absl::OkStatus();
+  }
+  CAIRN_RETURN_IF_ERROR(conversation.status());
+  KeptTurn kept = DescribeKept(*std::exchange(in_doubt_, std::nullopt), conversation->token_count);
+  kept.token_count = conversation->token_count;
+  NoteKept(kept);
+  if (!kept.lacks_rest) return absl::OkStatus();
+  return InvalidArgument(
+      "the turn that failed ended {}: type this once more to go on there, or `/new` before it",
+      kept.text);
 }
 
 std::string Chat::WordsOfTheSecondInterrupt() const {
@@ -170,6 +214,7 @@ std::string Chat::WordsOfTheSecondInterrupt() const {
 }
 
 absl::Status Chat::Turn(const std::string& text, InterruptCancels& interrupt) {
+  CAIRN_RETURN_IF_ERROR(ResolveDoubt());
   unanswered_files_ = std::exchange(pending_files_, {});
   const std::string whole = std::exchange(pending_, "") + text;
   SetPrompt(whole);
@@ -185,7 +230,10 @@ absl::Status Chat::Turn(const std::string& text, InterruptCancels& interrupt) {
   if (absl::IsInvalidArgument(status)) return status;           // nothing came
   CAIRN_RETURN_IF_ERROR(WriteOutput("\n"));
   // Ctrl-C ends the answer, not the chat.
-  if (!absl::IsCancelled(status) || !interrupt.interrupted()) return status;
+  if (!absl::IsCancelled(status) || !interrupt.interrupted()) {
+    if (!status.ok()) failed_ = turn;
+    return status;
+  }
   TellInterrupted(turn);
   return absl::OkStatus();
 }
@@ -215,8 +263,7 @@ void Chat::TellInterrupted(const TurnProgress& turn) {
     BeginAnew();
     WriteNote(fmt::format("interrupted {}\n", kept.text));
   } else {
-    may_be_gone_ = false;
-    generate_.conversation_token_count = kept.token_count;
+    NoteKept(kept);
     WriteNote(fmt::format("interrupted{} {}; your next turn goes on there, and so does {}\n",
                           turn.has_text ? ":" : "", kept.text,
                           GoOnCommand("chat", turn.conversation_id, socket_)));
@@ -247,7 +294,7 @@ absl::StatusOr<bool> Chat::TakeCommand(const std::string& text, Next& next) {
   } else if (line == "/help") {
     WriteNote(kHelp);
   } else if (line == "/new") {
-    if (generate_.conversation_id != 0) {
+    if (generate_.conversation_id != 0 && !IsGone()) {
       WriteNote(fmt::format("conversation {} stays: go on with it by {}\n",
                             generate_.conversation_id,
                             GoOnCommand("chat", generate_.conversation_id, socket_)));
@@ -323,6 +370,7 @@ absl::Status Chat::Talk() {
       continue;
     }
     told_how_to_leave_ = false;
+    failed_.reset();
     // A pipe that has only the file to say ends with it.
     const bool ends = input.kind == TypedInput::Kind::kEnd;
     if (ends && (input_.is_terminal() || pending_.empty())) break;
@@ -334,6 +382,7 @@ absl::Status Chat::Talk() {
       next = *taken;
     } else if (CanGoOn(taken.status())) {
       WriteProblem("cairn", Message(taken.status()));
+      if (failed_.has_value()) TellFailed(*failed_);
       TellWhatFollows(taken.status());
       TellFilesAreGone();
       ++refused_count_;
@@ -353,13 +402,18 @@ void Chat::TellTheEnd(const absl::Status& status) {
   // Where it cannot be gone on with, saying how would be wrong.
   const bool is_over = absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
   if (generate_.conversation_id == 0 || is_over || OutputReaderIsGone()) return;
-  if (may_be_gone_ && !client_.FindConversation(generate_.conversation_id).ok()) return;
+  if (may_be_gone_ ? !client_.FindConversation(generate_.conversation_id).ok() : IsGone()) return;
   WriteNote(fmt::format("conversation={}: go on with {}\n", generate_.conversation_id,
                         GoOnCommand("chat", generate_.conversation_id, socket_)));
 }
 
 absl::Status Chat::Run() {
   CAIRN_RETURN_IF_ERROR(SetUpTemplate());
+  if (generate_.conversation_id != 0 && model_.chat_template.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(const std::string held,
+                           client_.ReadConversation(generate_.conversation_id));
+    ends_within_a_line_ = !held.empty() && !held.ends_with('\n');
+  }
   if (!file_.empty()) CAIRN_RETURN_IF_ERROR(AddFile(file_));
   absl::Status status = Talk();
   TellTheEnd(status);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,14 @@ class Chat {
   absl::Status Generate(InterruptCancels& interrupt, TurnProgress& turn);
   // Says what Ctrl-C has left.
   void TellInterrupted(const TurnProgress& turn);
+  // The same of a turn that failed before its answer began; what its daemon does not say now is
+  // asked before the next turn.
+  void TellFailed(const TurnProgress& turn);
+  // Whether the next turn may be sent: not if it would go on, unknown to who typed it, behind a
+  // part of one that failed.
+  absl::Status ResolveDoubt();
+  void NoteKept(const KeptTurn& kept);
+  bool IsGone();
   // Says which files were in front of a turn that got no answer, for they have to be put there
   // again.
   void TellFilesAreGone(bool part_is_kept = false);
@@ -81,6 +90,8 @@ class Chat {
   std::vector<std::string> pending_files_;
   std::vector<std::string> unanswered_files_;  // that were in front of the last turn
   bool may_be_gone_ = false;                   // its first turn has not ended well
+  std::optional<TurnProgress> in_doubt_;       // a turn of which nobody knows what is kept
+  std::optional<TurnProgress> failed_;         // the turn that was just typed
   bool ends_within_a_line_ = false;            // the last answer, which was cut off
   std::int64_t refused_count_ = 0;
   bool told_how_to_leave_ = false;

@@ -2,12 +2,16 @@
 
 #include <fcntl.h>
 #include <histedit.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <cstdint>
 #include <cstdio>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -21,6 +25,8 @@ namespace cairn::cli {
 namespace {
 
 constexpr int kRememberedMax = 1000;
+// Characters that may come before there are rows for them: of the history, which has short ones.
+constexpr std::size_t kRoomMin = std::size_t{1} << 15;
 // As much as is sent and a little more, so that what is too long is refused and not cut.
 constexpr std::size_t kPasteBytesMax = static_cast<std::size_t>(kInputBytesMax) + 1;
 
@@ -75,6 +81,10 @@ struct LineEditor::Impl {
   bool OnWake();
   // The window has another size.
   void Resize();
+  // Lets the library believe in rows for `size` characters and more: of a line that does not fit
+  // the window it writes outside its buffers (as of version 3.1-20221030). What fits is shown as
+  // before; of what does not, the terminal scrolls the beginning away.
+  void MakeRows(std::size_t size);
 
   // What the library calls.
   static int Next(EditLine* editor, wchar_t* out);
@@ -89,6 +99,7 @@ struct LineEditor::Impl {
   std::unique_ptr<HistoryW, HistoryEnd> history;
   std::unique_ptr<EditLine, EditorEnd> editor;  // ends before what it uses
   bool reading = false;                         // the first key was asked for
+  std::size_t room = SIZE_MAX;                  // characters for which the library has rows
   std::wstring typed;                           // before what ended the last read
   const InterruptCancels* interrupt = nullptr;  // while something is read
 };
@@ -129,13 +140,29 @@ void LineEditor::Impl::Resize() {
   el_wdeletestr(line_editor, static_cast<int>(text.size()));
   el_wset(line_editor, EL_REFRESH);
   el_resize(line_editor);
+  room = SIZE_MAX;
+  MakeRows(text.size());
   if (!text.empty()) el_winsertstr(line_editor, text.c_str());
   el_cursor(line_editor, -behind_cursor);
   el_wset(line_editor, EL_REFRESH);
 }
 
+void LineEditor::Impl::MakeRows(std::size_t size) {
+  constexpr std::size_t kRoomStep = std::size_t{1} << 16;
+  winsize window{};
+  if (::ioctl(STDIN_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_col == 0) return;
+  room = size + kRoomStep;
+  // A character takes two columns at most, and one may be left over in each row.
+  const std::size_t rows = 2 * room / static_cast<std::size_t>(std::max(1, window.ws_col - 1)) + 2;
+  el_wset(editor.get(), EL_SETTC, L"li", std::to_wstring(rows).c_str(), nullptr);
+}
+
 int LineEditor::Impl::Next(EditLine* editor, wchar_t* out) {
   Impl& impl = Of(editor);
+  if (const std::size_t size = LineOf(editor).size(); size + kRoomMin > impl.room) {
+    impl.MakeRows(size);
+    el_wset(editor, EL_REFRESH);
+  }
   if (!std::exchange(impl.reading, true)) impl.guard.Keep();  // now the terminal is set for it
   const std::optional<char32_t> key = impl.keys.Next();
   if (!key.has_value()) {
@@ -149,7 +176,11 @@ int LineEditor::Impl::Next(EditLine* editor, wchar_t* out) {
 unsigned char LineEditor::Impl::Paste(EditLine* editor, wint_t) {
   const std::optional<std::string> text = Of(editor).keys.RestOfPaste(kPasteBytesMax);
   if (!text.has_value()) return CC_EOF;
-  return el_winsertstr(editor, ToWide(*text).c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+  const std::wstring wide = ToWide(*text);
+  Impl& impl = Of(editor);
+  const std::size_t size = LineOf(editor).size() + wide.size();
+  if (size + kRoomMin > impl.room) impl.MakeRows(size);
+  return el_winsertstr(editor, wide.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
 }
 
 unsigned char LineEditor::Impl::BreakLine(EditLine* editor, wint_t) {
@@ -203,6 +234,7 @@ absl::StatusOr<std::unique_ptr<LineEditor>> LineEditor::Open(
   el_wset(editor, EL_PREP_TERM, 1);
   el_wset(editor, EL_PREP_TERM, 0);
   impl->guard.Keep();
+  impl->MakeRows(0);
   std::unique_ptr<LineEditor> out(new LineEditor(std::move(impl)));
   for (const std::string& text : history) out->Remember(text);
   return out;

@@ -39,9 +39,18 @@ int Fail(int exit_code, const std::string& message) {
 std::vector<std::string> OptionsOf(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_lnames()) {
+      if (name != "help") names.push_back(name);
+    }
   }
   return names;
+}
+
+std::string CommandMeant(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+  const std::string meant = ClosestName(word, names);
+  return meant.empty() ? "" : fmt::format(": did you mean {}?", meant);
 }
 
 // What the parser says about a wrong command line, with the command whose --help would explain it.
@@ -56,13 +65,16 @@ std::string UsageMessage(const CLI::App& app, const CLI::ParseError& error) {
   const auto option = std::find_if(extra.begin(), extra.end(),
                                    [](const std::string& word) { return word.starts_with('-'); });
   if (option != extra.end()) {
-    const std::string meant = ClosestName(*option, OptionsOf(*chosen));
-    return fmt::format("there is no option {}{}; see {} --help", *option,
-                       meant.empty() ? "" : fmt::format(": did you mean {}?", meant), command);
+    const std::string name = option->substr(0, option->find('='));
+    const std::size_t start = std::min(name.find_first_not_of('-'), name.size());
+    const std::string meant = ClosestName(std::string_view(name).substr(start), OptionsOf(*chosen));
+    return fmt::format("there is no option {}{}; see {} --help", name,
+                       meant.empty() ? "" : fmt::format(": did you mean --{}?", meant), command);
   }
   const bool wants_command = chosen->get_require_subcommand_min() > 0;
   const std::string problem = wants_command && !extra.empty()
-                                  ? fmt::format("there is no command '{} {}'", command, extra[0])
+                                  ? fmt::format("there is no command '{} {}'{}", command, extra[0],
+                                                CommandMeant(*chosen, extra[0]))
                                   : error.what();
   return fmt::format("{}; see {} --help", problem, command);
 }

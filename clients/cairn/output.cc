@@ -18,10 +18,15 @@ int& OutputError() {
 
 }  // namespace
 
+// Not by stdio, which may lose what a signal interrupts.
 absl::Status WriteOutput(std::string_view text) {
-  if (OutputError() == 0 && (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() ||
-                             std::fflush(stdout) != 0)) {
-    OutputError() = errno;
+  while (OutputError() == 0 && !text.empty()) {
+    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (written >= 0) {
+      text.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno != EINTR) {
+      OutputError() = errno;
+    }
   }
   return OutputStatus();
 }

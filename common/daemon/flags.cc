@@ -2,8 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <utility>
 #include <vector>
+
+#include <fmt/format.h>
+
+#include "common/base/closest_name.h"
 
 namespace cairn {
 
@@ -22,7 +27,13 @@ absl::Status ParseFlags(std::span<const char* const> arguments, std::span<const 
     const auto flag = std::find_if(values.begin(), values.end(),
                                    [&](const auto& known) { return known.name == name; });
     if (flag == values.end()) {
-      return InvalidArgument("unknown argument {}: --help shows the flags", argument);
+      std::vector<std::string> names;
+      for (const ValueFlag& known : values) names.emplace_back(known.name.substr(2));
+      for (const SwitchFlag& known : switches) names.emplace_back(known.name.substr(2));
+      const std::string_view word = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+      const std::string meant = ClosestName(word, names);
+      return InvalidArgument("unknown argument {}{}: --help shows the flags", argument,
+                             meant.empty() ? "" : fmt::format(", did you mean --{}?", meant));
     }
     std::string value;
     if (equals != std::string_view::npos) {

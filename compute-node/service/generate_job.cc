@@ -17,11 +17,13 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kCancelCheckInterval{50};
 
 // Of a turn that the daemon's end has ended.
-std::string WhatIsKept(bool ephemeral, const Turn& turn, const absl::Status& status) {
+std::string WhatIsKept(bool ephemeral, const Turn& turn, bool has_answer,
+                       const absl::Status& status) {
   if (ephemeral) return "ask again when it is back";
   if (turn.lost_token_count() > 0) return Message(status);
-  return turn.keeps_anything() ? "the conversation keeps what was generated"
-                               : "nothing was stored yet, so ask again when it is back";
+  if (!turn.keeps_anything()) return "nothing was stored yet, so ask again when it is back";
+  return has_answer ? "the conversation keeps what was generated"
+                    : "the conversation keeps what was stored of the prompt";
 }
 
 }  // namespace
@@ -77,7 +79,8 @@ void GenerateJob::Run() {
   }
   if (status.code() == absl::StatusCode::kCancelled &&
       state_.phase() == DaemonState::Phase::kStopping) {
-    status = Unavailable("cairn-compute-node is stopping: {}", WhatIsKept(ephemeral, turn, status));
+    status = Unavailable("cairn-compute-node is stopping: {}",
+                         WhatIsKept(ephemeral, turn, sink_.shown_token_count() > 0, status));
   }
   {
     const MutexLock lock(mutex_);

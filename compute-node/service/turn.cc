@@ -130,6 +130,10 @@ absl::Status Turn::RunConversation() {
 }
 
 absl::Status Turn::WithWhatIsKept(const absl::Status& status) const {
+  if (!status.ok() && durable_token_count_ == 0 && lost_token_count_ == 0) {
+    return Reworded(status,
+                    fmt::format("{}; nothing of the conversation is kept", Message(status)));
+  }
   return Reworded(status, fmt::format("{}; conversation {} keeps {} tokens{}", Message(status),
                                       conversation(), durable_token_count_,
                                       lost_token_count_ == 0

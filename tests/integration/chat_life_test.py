@@ -72,6 +72,31 @@ class ChatOfAnotherModelTest(unittest.TestCase):
                 self.assertEqual(t.wait(), 0)
                 self.assertIn("go on with cairn chat --conversation", t.shown)
 
+    def test_what_a_daemon_kept_of_a_turn_that_it_ended_in_is_told_before_the_next(self):
+        with Cairn(compute_config="prefill_chunk_tokens: 512\n") as cairn:
+            environment = {**os.environ, "XDG_STATE_HOME": cairn.path("state")}
+            path = cairn.path("long.txt")
+            with open(path, "w", encoding="utf-8") as file, open(DEMO_TEXT, encoding="utf-8") as demo:
+                file.write(demo.read() * 5)
+            with Terminal(cairn.command("chat", "--tokens", "3", "--policy", "full", "--file", path), environment) as t:
+                t.wait_for(PROMPT)
+                t.send(ENTER)
+                while int(t.wait_for(r"reading \[[# ]{12}\] (\d+)/\d+ tokens").group(1)) < 1100:
+                    pass
+                cairn.compute.kill()
+                t.wait_for("cairn: (.|\n)*" + PROMPT)
+                cairn.compute.start()
+                t.send(b"Hello" + ENTER)
+                t.wait_for(r"cairn: the turn that failed ended after \d+ of \d+ prompt tokens; conversation \d+ keeps "
+                           r"the first \d+ of them: type this once more to go on there, or `/new` before it(.|\n)*"
+                           + PROMPT)
+                t.send(b"Hello" + ENTER)
+                t.wait_for(PROMPT)
+                t.send(CTRL_D)
+                self.assertEqual(t.wait(), 0)
+            (conversation,) = cairn.sessions()
+            self.assertIn("\nHello\n", cairn.succeed("sessions", "show", str(conversation["conversation_id"])))
+
     def test_chat_goes_on_as_soon_as_its_daemon_is_back(self):
         with Cairn(kv="ram") as cairn:
             environment = {**os.environ, "XDG_STATE_HOME": cairn.path("state")}

@@ -426,6 +426,19 @@ class ChatTest(unittest.TestCase):
         self.assertEqual(len(texts), 4)
         self.assertTrue(all("xwxyz" in text for text in texts), texts)
 
+    def test_window_may_be_too_small_for_people(self):
+        line = "abcdefgh, " * 25
+        for rows, columns in ((3, 7), (2, 7), (3, 5), (5, 40)):
+            terminal = self.chat()
+            terminal.resize(rows, columns)
+            terminal.send(line.encode())
+            terminal.send(b"\x01\x05" + b"and more " * 9 + b"\x01\x05" + ENTER)  # to the begin, and to the end
+            terminal.wait_for(PROMPT)
+            self.leave(terminal)
+        texts = [self.cairn.succeed("sessions", "show", str(each["conversation_id"])) for each in self.mine()]
+        self.assertEqual(len(texts), 4)
+        self.assertTrue(all(line + "and more " * 9 in text for text in texts), texts)
+
     def test_what_a_terminal_would_obey_is_shown_escaped(self):
         text = "red \x1b[31m, bell \x07, \u009b, line\n\ttab, ü"
         number = str(self.cairn.generate(text, "--tokens", "0")["conversation_id"])

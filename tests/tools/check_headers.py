@@ -48,9 +48,9 @@ def command_of(header, commands):
 
 def problem_of(header, commands):
     directory, flags = command_of(header, commands)
-    # A header that nobody uses here has constants and functions that nobody uses.
-    done = subprocess.run([*flags, "-Wno-unused", "-fsyntax-only", "-x", "c++", str(header)], cwd=directory,
-                          capture_output=True, text=True, check=False)
+    # What a header has is not used here.
+    command = [*flags, "-Wno-unused", "-fsyntax-only", "-include", str(header), "-x", "c++", os.devnull]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return None
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
