@@ -10,7 +10,7 @@
 namespace cairn {
 
 // Of the known names the one that `unknown` is most like; empty if it is like none: at most a third
-// of its letters, and three, are to be changed, added or left out.
+// of its letters, and three, are to be changed, added, left out or swapped with the next.
 std::string ClosestName(std::string_view unknown, std::span<const std::string> known);
 
 }  // namespace cairn

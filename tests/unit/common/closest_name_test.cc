@@ -9,17 +9,19 @@ namespace cairn {
 namespace {
 
 TEST(ClosestNameTest, ASlipIsRecognised) {
-  const std::vector<std::string> known = {"--file", "--tokens", "kv", "threads"};
-  EXPECT_EQ(ClosestName("--fiel", known), "--file");
-  EXPECT_EQ(ClosestName("--token", known), "--tokens");
+  const std::vector<std::string> known = {"file", "tokens", "kv", "threads"};
+  EXPECT_EQ(ClosestName("fiel", known), "file");
+  EXPECT_EQ(ClosestName("token", known), "tokens");
   EXPECT_EQ(ClosestName("threds", known), "threads");
 }
 
 TEST(ClosestNameTest, WhatIsLikeNothingHasNone) {
-  const std::vector<std::string> known = {"--file", "kv", "threads"};
+  const std::vector<std::string> known = {"file", "help", "kv", "label", "threads"};
   EXPECT_EQ(ClosestName("hi", known), "");
   EXPECT_EQ(ClosestName("", known), "");
-  EXPECT_EQ(ClosestName("--conversation", known), "");
+  EXPECT_EQ(ClosestName("conversation", known), "");
+  EXPECT_EQ(ClosestName("temp", known), "");
+  EXPECT_EQ(ClosestName("level", known), "");
   EXPECT_EQ(ClosestName(std::string(300, 'k'), known), "");
 }
 
