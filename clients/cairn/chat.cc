@@ -162,10 +162,6 @@ void Chat::BeginAnew() {
   in_doubt_.reset();
 }
 
-bool Chat::IsGone() {
-  return absl::IsNotFound(client_.FindConversation(generate_.conversation_id).status());
-}
-
 void Chat::NoteKept(const KeptTurn& kept) {
   may_be_gone_ = false;
   generate_.conversation_token_count = kept.token_count;
@@ -294,7 +290,7 @@ absl::StatusOr<bool> Chat::TakeCommand(const std::string& text, Next& next) {
   } else if (line == "/help") {
     WriteNote(kHelp);
   } else if (line == "/new") {
-    if (generate_.conversation_id != 0 && !IsGone()) {
+    if (generate_.conversation_id != 0 && !may_be_gone_) {
       WriteNote(fmt::format("conversation {} stays: go on with it by {}\n",
                             generate_.conversation_id,
                             GoOnCommand("chat", generate_.conversation_id, socket_)));
@@ -402,7 +398,8 @@ void Chat::TellTheEnd(const absl::Status& status) {
   // Where it cannot be gone on with, saying how would be wrong.
   const bool is_over = absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
   if (generate_.conversation_id == 0 || is_over || OutputReaderIsGone()) return;
-  if (may_be_gone_ ? !client_.FindConversation(generate_.conversation_id).ok() : IsGone()) return;
+  // Otherwise nobody is asked: a daemon that hangs would keep the chat from ending.
+  if (may_be_gone_ && !client_.FindConversation(generate_.conversation_id).ok()) return;
   WriteNote(fmt::format("conversation={}: go on with {}\n", generate_.conversation_id,
                         GoOnCommand("chat", generate_.conversation_id, socket_)));
 }

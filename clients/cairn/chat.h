@@ -68,7 +68,6 @@ class Chat {
   // part of one that failed.
   absl::Status ResolveDoubt();
   void NoteKept(const KeptTurn& kept);
-  bool IsGone();
   // Says which files were in front of a turn that got no answer, for they have to be put there
   // again.
   void TellFilesAreGone(bool part_is_kept = false);
