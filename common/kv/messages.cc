@@ -28,6 +28,7 @@ struct BytesOf {
     for (const ChildCluster& child : op.children) bytes += PositionsBytes(child.positions);
     return bytes;
   }
+  std::int64_t operator()(const Evict& op) const { return PositionsBytes(op.positions); }
   std::int64_t operator()(const PutIndexRows& op) const {
     std::int64_t bytes = 0;
     for (const IndexRow& row : op.rows) bytes += Size(row.row);
@@ -44,13 +45,6 @@ struct BytesOf {
   std::int64_t operator()(const Checkpoint& op) const {
     return static_cast<std::int64_t>(op.token_ids.size() * sizeof(std::int32_t) +
                                      op.next_cluster_ids.size() * sizeof(std::int64_t));
-  }
-  std::int64_t operator()(const PutNeighbours& op) const {
-    std::size_t bytes = op.clusters.size() * sizeof(ClusterNeighbours);
-    for (const ClusterNeighbours& cluster : op.clusters) {
-      bytes += cluster.neighbours.size() * sizeof(Neighbour);
-    }
-    return static_cast<std::int64_t>(bytes);
   }
 };
 

@@ -22,6 +22,7 @@
 
 namespace cairn {
 
+using AppId = StrongId<struct AppIdTag>;
 using SessionId = StrongId<struct SessionIdTag>;
 using SegmentId = StrongId<struct SegmentIdTag>;
 using PartId = StrongId<struct PartIdTag>;
@@ -30,6 +31,8 @@ using Epoch = StrongId<struct EpochTag>;
 using OpSeq = StrongId<struct OpSeqTag>;
 using RequestId = StrongId<struct RequestIdTag>;
 
+// The app of everybody who may open the socket, until the configuration tells apps apart.
+inline constexpr AppId kDefaultApp{1};
 // Instead of a KV head: a cluster of all heads.
 inline constexpr std::int32_t kAllHeads = -1;
 // Instead of a cluster whose delayed-split buffer it is: the window.
@@ -48,9 +51,6 @@ inline constexpr std::int64_t kRopeParametersBytesMax = 1024;
 inline constexpr std::int64_t kDigestBytes = 32;
 inline constexpr std::int64_t kUidBytes = 16;  // of a session, and of an owner
 inline constexpr std::int32_t kFetchClusterCountMax = 4096;
-inline constexpr std::int32_t kNeighbourClusterCountMax =
-    4096;                                              // of one PutNeighbours or GetNeighbours
-inline constexpr std::int32_t kNeighbourCountMax = 8;  // of one cluster
 inline constexpr std::int32_t kGetTokensCountMax = 65536;
 inline constexpr std::int64_t kMessageBytesMax = std::int64_t{16} << 20;
 inline constexpr std::int64_t kFetchBytesMax = std::int64_t{8} << 20;
@@ -119,6 +119,12 @@ struct Replace {
   Positions evicted_positions;
 };
 
+struct Evict {
+  std::int32_t layer = 0;
+  std::int32_t head = 0;
+  Positions positions;
+};
+
 struct IndexRow {
   ClusterRef cluster;
   std::string row;
@@ -156,21 +162,8 @@ struct Checkpoint {
   std::vector<std::int64_t> next_cluster_ids;
 };
 
-struct Neighbour {
-  ClusterId cluster_id;
-  float weight = 0;
-};
-struct ClusterNeighbours {
-  ClusterRef cluster;
-  std::vector<Neighbour> neighbours;
-};
-struct PutNeighbours {
-  std::int32_t layer = 0;
-  std::vector<ClusterNeighbours> clusters;
-};
-
-using ChangingOperation = std::variant<Append, Replace, PutIndexRows, PutPolicyState, StageCarried,
-                                       Checkpoint, PutNeighbours>;
+using ChangingOperation =
+    std::variant<Append, Replace, Evict, PutIndexRows, PutPolicyState, StageCarried, Checkpoint>;
 
 // Bytes that the operation holds: what a replay buffer and an inbox count.
 std::int64_t OperationBytes(const ChangingOperation& operation);
@@ -201,27 +194,8 @@ struct GetPolicyState {};
 struct GetClusters {
   std::int32_t layer = 0;
 };
-struct GetNeighbours {
-  std::int32_t layer = 0;
-  std::vector<ClusterRef> clusters;
-};
-
-using ReadOperation = std::variant<Fetch, FetchIndex, GetIndex, GetCarried, GetTokens,
-                                   GetPolicyState, GetClusters, GetNeighbours>;
-
-// ---- hints: they have no reply, and may be ignored ----
-struct Prefetch {
-  std::int32_t layer = 0;
-  std::vector<ClusterRef> clusters;
-};
-struct LayerHint {
-  std::int32_t layer = 0;
-};
-// Withdraws a prefetch, as far as it has not begun.
-struct Cancel {
-  RequestId request_id;
-};
-using HintOperation = std::variant<Prefetch, LayerHint, Cancel>;
+using ReadOperation =
+    std::variant<Fetch, FetchIndex, GetIndex, GetCarried, GetTokens, GetPolicyState, GetClusters>;
 
 // ---- replies ----
 enum class Direction : std::uint8_t { kUp = 1, kDown = 2 };
@@ -292,11 +266,8 @@ struct ClusterInfo {
 struct ClustersReply {
   std::vector<ClusterInfo> clusters;
 };
-struct NeighboursReply {
-  std::vector<std::vector<ClusterRef>> neighbours;  // of each cluster asked about, strongest first
-};
 using ReadReply = std::variant<FetchReply, IndexReply, CarriedReply, TokensReply, PolicyStateReply,
-                               ClustersReply, NeighboursReply>;
+                               ClustersReply>;
 
 struct Checkpointed {
   std::int64_t token_count = 0;
@@ -439,12 +410,6 @@ struct KvStats {
   std::int64_t cache_evicted_count = 0;
   std::int64_t cache_no_room_count = 0;
   std::int64_t leased_slot_count = 0;
-  std::int64_t prefetched_bytes = 0;
-  std::int64_t staged_bytes = 0;
-  std::int64_t prefetch_read_count = 0;
-  std::int64_t prefetch_used_bytes = 0;
-  std::int64_t prefetch_wasted_bytes = 0;
-  std::int64_t prefetch_dropped_count = 0;
 };
 
 }  // namespace cairn

@@ -55,6 +55,18 @@ Positions Positions::FromOwnRuns(Runs runs) {
   return out;
 }
 
+Positions Positions::Joined(const Positions& a, const Positions& b) {
+  Positions out;
+  auto next_a = a.runs_.begin();
+  auto next_b = b.runs_.begin();
+  while (next_a != a.runs_.end() || next_b != b.runs_.end()) {
+    const bool from_a =
+        next_b == b.runs_.end() || (next_a != a.runs_.end() && next_a->start < next_b->start);
+    out.AppendRun(from_a ? *next_a++ : *next_b++);
+  }
+  return out;
+}
+
 Positions Positions::FromUnsorted(std::vector<std::int64_t> positions) {
   std::sort(positions.begin(), positions.end());
   Positions out;
@@ -82,6 +94,19 @@ std::int64_t Positions::CountBelow(std::int64_t limit) const {
 
 bool Positions::Contains(std::int64_t position) const {
   return CountBelow(position + 1) != CountBelow(position);
+}
+
+std::optional<std::int64_t> Positions::FirstShared(const Positions& other) const {
+  auto mine = runs_.begin();
+  auto theirs = other.runs_.begin();
+  while (mine != runs_.end() && theirs != other.runs_.end()) {
+    const std::int64_t first = std::max(mine->start, theirs->start);
+    const std::int64_t my_end = mine->start + mine->length;
+    const std::int64_t their_end = theirs->start + theirs->length;
+    if (first < std::min(my_end, their_end)) return first;
+    ++(my_end < their_end ? mine : theirs);
+  }
+  return std::nullopt;
 }
 
 void Positions::AppendAll(const Positions& more) {

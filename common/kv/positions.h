@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -37,6 +38,8 @@ class Positions {
   static absl::StatusOr<Positions> FromRuns(Runs runs);  // in their memory
   // From runs() of another one.
   static Positions FromOwnRuns(Runs runs);
+  // Those of both. REQUIRES: none is in both.
+  static Positions Joined(const Positions& a, const Positions& b);
   // Sorts. REQUIRES: no position twice.
   static Positions FromUnsorted(std::vector<std::int64_t> positions);
 
@@ -52,6 +55,8 @@ class Positions {
   // How many are below `limit`: they are the first ones, because positions ascend.
   std::int64_t CountBelow(std::int64_t limit) const;
   bool Contains(std::int64_t position) const;
+  // The first one that `other` has too; nullopt: there is none.
+  std::optional<std::int64_t> FirstShared(const Positions& other) const;
   // REQUIRES: position is above last().
   void Append(std::int64_t position) { AppendRun({position, 1}); }
   void AppendAll(const Positions& more);

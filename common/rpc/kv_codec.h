@@ -50,19 +50,15 @@ absl::StatusOr<KvStats> FromProto(const pb::GetStatsResponse& stats);
 absl::StatusOr<SealedSegment> FromProto(const pb::SealSessionResponse& response);
 
 // ---- operations: kv_codec_operations.cc ----
-// kHint: has no reply and may be ignored.
-enum class OperationKind { kNone, kHello, kChanging, kRead, kRelease, kHint };
+enum class OperationKind { kNone, kHello, kChanging, kRead, kRelease };
 OperationKind KindOf(const pb::ChannelRequest& request);
 
 void SetOperation(ChangingOperation operation, pb::ChannelRequest* request);
 void SetOperation(const ReadOperation& operation, pb::ChannelRequest* request);
-void SetOperation(const HintOperation& hint, pb::ChannelRequest* request);
 // REQUIRES: KindOf(*request) is kChanging.
 absl::StatusOr<ChangingOperation> TakeChangingOperation(pb::ChannelRequest* request);
 // REQUIRES: KindOf(request) is kRead.
 absl::StatusOr<ReadOperation> ReadOperationFromProto(const pb::ChannelRequest& request);
-// REQUIRES: KindOf(request) is kHint.
-absl::StatusOr<HintOperation> HintFromProto(const pb::ChannelRequest& request);
 
 // ---- replies: kv_codec_replies.cc ----
 // Finds the memory of a range that a reply names.

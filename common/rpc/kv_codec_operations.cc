@@ -73,6 +73,16 @@ absl::StatusOr<ChangingOperation> ChangeFromProto(pb::Replace* replace) {
   return out;
 }
 
+absl::StatusOr<ChangingOperation> ChangeFromProto(const pb::Evict& evict) {
+  Evict out;
+  CAIRN_RETURN_IF_ERROR(CheckLayer(evict.layer()));
+  CAIRN_RETURN_IF_ERROR(CheckHead(evict.head()));
+  out.layer = evict.layer();
+  out.head = evict.head();
+  CAIRN_ASSIGN_OR_RETURN(out.positions, PositionsFromProto("positions", evict.positions()));
+  return out;
+}
+
 absl::StatusOr<ChangingOperation> ChangeFromProto(pb::PutIndexRows* put) {
   PutIndexRows out;
   CAIRN_RETURN_IF_ERROR(CheckLayer(put->layer()));
@@ -128,69 +138,18 @@ absl::StatusOr<ChangingOperation> ChangeFromProto(pb::Checkpoint* checkpoint) {
   return out;
 }
 
-absl::StatusOr<ClusterNeighbours> NeighboursOfFromProto(pb::ClusterNeighbours&& cluster) {
-  ClusterNeighbours out;
-  CAIRN_RETURN_IF_ERROR(CheckHead(cluster.head()));
-  CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", cluster.cluster_id()));
-  CAIRN_RETURN_IF_ERROR(CheckCountMax("neighbours", cluster.neighbours_size(), kNeighbourCountMax));
-  out.cluster = {cluster.head(), ClusterId(cluster.cluster_id())};
-  for (const pb::Neighbour& neighbour : cluster.neighbours()) {
-    CAIRN_RETURN_IF_ERROR(CheckId("neighbours.cluster_id", neighbour.cluster_id()));
-    if (!(neighbour.weight() > 0 && neighbour.weight() <= 1)) {  // nor is it a number
-      return InvalidArgument("weight is {}: it must be above 0 and at most 1", neighbour.weight());
-    }
-    out.neighbours.push_back({ClusterId(neighbour.cluster_id()), neighbour.weight()});
-  }
-  return out;
-}
-
-absl::StatusOr<ChangingOperation> ChangeFromProto(pb::PutNeighbours* put) {
-  PutNeighbours out;
-  CAIRN_RETURN_IF_ERROR(CheckLayer(put->layer()));
-  CAIRN_RETURN_IF_ERROR(CheckCountMax("clusters", put->clusters_size(), kNeighbourClusterCountMax));
-  out.layer = put->layer();
-  CAIRN_RETURN_IF_ERROR(
-      ConvertAll("clusters", put->mutable_clusters(), &out.clusters, NeighboursOfFromProto));
-  return out;
-}
-
-// A Fetch, a Prefetch or a GetNeighbours.
-template <typename Message>
-absl::StatusOr<std::vector<ClusterRef>> NamedClusters(const Message& message,
-                                                      std::int64_t count_max) {
-  std::vector<ClusterRef> out;
-  CAIRN_RETURN_IF_ERROR(CheckLayer(message.layer()));
-  CAIRN_RETURN_IF_ERROR(CheckCountMax("clusters", message.clusters_size(), count_max));
-  out.reserve(static_cast<std::size_t>(message.clusters_size()));
-  for (const pb::ClusterRef& cluster : message.clusters()) {
-    CAIRN_RETURN_IF_ERROR(CheckHead(cluster.head()));
-    CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", cluster.cluster_id()));
-    out.push_back({cluster.head(), ClusterId(cluster.cluster_id())});
-  }
-  return out;
-}
-
-template <typename Message>
-void ClustersToProto(const std::vector<ClusterRef>& clusters, Message* out) {
-  for (const ClusterRef& cluster : clusters) {
-    pb::ClusterRef* message = out->add_clusters();
-    message->set_head(cluster.head);
-    message->set_cluster_id(cluster.cluster_id.value());
-  }
-}
-
 absl::StatusOr<ReadOperation> FetchFromProto(const pb::Fetch& fetch) {
   Fetch out;
-  CAIRN_ASSIGN_OR_RETURN(out.clusters, NamedClusters(fetch, kFetchClusterCountMax));
+  CAIRN_RETURN_IF_ERROR(CheckLayer(fetch.layer()));
+  CAIRN_RETURN_IF_ERROR(CheckCountMax("clusters", fetch.clusters_size(), kFetchClusterCountMax));
   out.layer = fetch.layer();
+  out.clusters.reserve(static_cast<std::size_t>(fetch.clusters_size()));
+  for (const pb::ClusterRef& cluster : fetch.clusters()) {
+    CAIRN_RETURN_IF_ERROR(CheckHead(cluster.head()));
+    CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", cluster.cluster_id()));
+    out.clusters.push_back({cluster.head(), ClusterId(cluster.cluster_id())});
+  }
   out.with_positions = fetch.with_positions();
-  return out;
-}
-
-absl::StatusOr<ReadOperation> NeighboursFromProto(const pb::GetNeighbours& get) {
-  GetNeighbours out;
-  CAIRN_ASSIGN_OR_RETURN(out.clusters, NamedClusters(get, kNeighbourClusterCountMax));
-  out.layer = get.layer();
   return out;
 }
 
@@ -240,6 +199,12 @@ struct OperationToProto {
     out->set_brought_entries(std::move(replace.brought_entries));
     PositionsToProto(replace.evicted_positions, out->mutable_evicted_positions());
   }
+  void operator()(const Evict& evict) const {
+    pb::Evict* out = request->mutable_evict();
+    out->set_layer(evict.layer);
+    out->set_head(evict.head);
+    PositionsToProto(evict.positions, out->mutable_positions());
+  }
   void operator()(PutIndexRows put) const {
     pb::PutIndexRows* out = request->mutable_put_index_rows();
     out->set_layer(put.layer);
@@ -265,41 +230,15 @@ struct OperationToProto {
     out->mutable_next_cluster_ids()->Add(checkpoint.next_cluster_ids.begin(),
                                          checkpoint.next_cluster_ids.end());
   }
-  void operator()(const PutNeighbours& put) const {
-    pb::PutNeighbours* out = request->mutable_put_neighbours();
-    out->set_layer(put.layer);
-    for (const ClusterNeighbours& cluster : put.clusters) {
-      pb::ClusterNeighbours* message = out->add_clusters();
-      message->set_head(cluster.cluster.head);
-      message->set_cluster_id(cluster.cluster.cluster_id.value());
-      for (const Neighbour& neighbour : cluster.neighbours) {
-        pb::Neighbour* one = message->add_neighbours();
-        one->set_cluster_id(neighbour.cluster_id.value());
-        one->set_weight(neighbour.weight);
-      }
-    }
-  }
   void operator()(const Fetch& fetch) const {
     pb::Fetch* out = request->mutable_fetch();
     out->set_layer(fetch.layer);
     out->set_with_positions(fetch.with_positions);
-    ClustersToProto(fetch.clusters, out);
-  }
-  void operator()(const Prefetch& prefetch) const {
-    pb::Prefetch* out = request->mutable_prefetch();
-    out->set_layer(prefetch.layer);
-    ClustersToProto(prefetch.clusters, out);
-  }
-  void operator()(const LayerHint& hint) const {
-    request->mutable_layer_hint()->set_layer(hint.layer);
-  }
-  void operator()(const Cancel& cancel) const {
-    request->mutable_cancel()->set_fetch_request_id(cancel.request_id.value());
-  }
-  void operator()(const GetNeighbours& get) const {
-    pb::GetNeighbours* out = request->mutable_get_neighbours();
-    out->set_layer(get.layer);
-    ClustersToProto(get.clusters, out);
+    for (const ClusterRef& cluster : fetch.clusters) {
+      pb::ClusterRef* message = out->add_clusters();
+      message->set_head(cluster.head);
+      message->set_cluster_id(cluster.cluster_id.value());
+    }
   }
   void operator()(const FetchIndex& fetch) const {
     request->mutable_fetch_index()->set_layer(fetch.layer);
@@ -327,11 +266,11 @@ OperationKind KindOf(const pb::ChannelRequest& request) {
       return OperationKind::kHello;
     case RequestCase::kAppend:
     case RequestCase::kReplace:
+    case RequestCase::kEvict:
     case RequestCase::kPutIndexRows:
     case RequestCase::kPutPolicyState:
     case RequestCase::kStageCarried:
     case RequestCase::kCheckpoint:
-    case RequestCase::kPutNeighbours:
       return OperationKind::kChanging;
     case RequestCase::kFetch:
     case RequestCase::kFetchIndex:
@@ -340,14 +279,9 @@ OperationKind KindOf(const pb::ChannelRequest& request) {
     case RequestCase::kGetTokens:
     case RequestCase::kGetPolicyState:
     case RequestCase::kGetClusters:
-    case RequestCase::kGetNeighbours:
       return OperationKind::kRead;
     case RequestCase::kRelease:
       return OperationKind::kRelease;
-    case RequestCase::kPrefetch:
-    case RequestCase::kLayerHint:
-    case RequestCase::kCancel:
-      return OperationKind::kHint;
     case RequestCase::OPERATION_NOT_SET:
       break;
   }
@@ -363,16 +297,14 @@ void SetOperation(const ReadOperation& operation, pb::ChannelRequest* request) {
   std::visit(OperationToProto{request}, operation);
 }
 
-void SetOperation(const HintOperation& hint, pb::ChannelRequest* request) {
-  std::visit(OperationToProto{request}, hint);
-}
-
 absl::StatusOr<ChangingOperation> TakeChangingOperation(pb::ChannelRequest* request) {
   switch (request->operation_case()) {
     case RequestCase::kAppend:
       return ChangeFromProto(request->mutable_append());
     case RequestCase::kReplace:
       return ChangeFromProto(request->mutable_replace());
+    case RequestCase::kEvict:
+      return ChangeFromProto(request->evict());
     case RequestCase::kPutIndexRows:
       return ChangeFromProto(request->mutable_put_index_rows());
     case RequestCase::kPutPolicyState:
@@ -381,8 +313,6 @@ absl::StatusOr<ChangingOperation> TakeChangingOperation(pb::ChannelRequest* requ
       return ChangeFromProto(request->mutable_stage_carried());
     case RequestCase::kCheckpoint:
       return ChangeFromProto(request->mutable_checkpoint());
-    case RequestCase::kPutNeighbours:
-      return ChangeFromProto(request->mutable_put_neighbours());
     default:
       return Internal("operation {} is not a changing one",
                       static_cast<int>(request->operation_case()));
@@ -405,30 +335,8 @@ absl::StatusOr<ReadOperation> ReadOperationFromProto(const pb::ChannelRequest& r
       return GetPolicyState{};
     case RequestCase::kGetClusters:
       return LayerFromProto<GetClusters>(request.get_clusters());
-    case RequestCase::kGetNeighbours:
-      return NeighboursFromProto(request.get_neighbours());
     default:
       return Internal("operation {} is not a read", static_cast<int>(request.operation_case()));
-  }
-}
-
-absl::StatusOr<HintOperation> HintFromProto(const pb::ChannelRequest& request) {
-  switch (request.operation_case()) {
-    case RequestCase::kPrefetch: {
-      Prefetch out;
-      CAIRN_ASSIGN_OR_RETURN(out.clusters,
-                             NamedClusters(request.prefetch(), kFetchClusterCountMax));
-      out.layer = request.prefetch().layer();
-      return out;
-    }
-    case RequestCase::kLayerHint:
-      CAIRN_RETURN_IF_ERROR(CheckLayer(request.layer_hint().layer()));
-      return LayerHint{request.layer_hint().layer()};
-    case RequestCase::kCancel:
-      CAIRN_RETURN_IF_ERROR(CheckId("fetch_request_id", request.cancel().fetch_request_id()));
-      return Cancel{RequestId(request.cancel().fetch_request_id())};
-    default:
-      return Internal("operation {} is not a hint", static_cast<int>(request.operation_case()));
   }
 }
 

@@ -61,17 +61,6 @@ struct ReplyToProto {
       PositionsToProto(info.positions, message->mutable_positions());
     }
   }
-  void operator()(const NeighboursReply& reply) const {
-    pb::NeighboursReply* neighbours = out->mutable_neighbours();
-    for (const std::vector<ClusterRef>& clusters : reply.neighbours) {
-      pb::Neighbours* message = neighbours->add_neighbours();
-      for (const ClusterRef& cluster : clusters) {
-        pb::ClusterRef* ref = message->add_clusters();
-        ref->set_head(cluster.head);
-        ref->set_cluster_id(cluster.cluster_id.value());
-      }
-    }
-  }
 };
 
 absl::Status CheckSpanCounts(const pb::Span& span, std::int64_t position_count) {
@@ -226,23 +215,6 @@ absl::StatusOr<ReadReply> ClustersFromProto(const pb::ClustersReply& clusters) {
   return out;
 }
 
-absl::StatusOr<ReadReply> NeighboursFromProto(const pb::NeighboursReply& neighbours) {
-  CAIRN_RETURN_IF_ERROR(
-      CheckCountMax("neighbours", neighbours.neighbours_size(), kNeighbourClusterCountMax));
-  NeighboursReply out;
-  out.neighbours.reserve(static_cast<std::size_t>(neighbours.neighbours_size()));
-  for (const pb::Neighbours& one : neighbours.neighbours()) {
-    CAIRN_RETURN_IF_ERROR(CheckCountMax("clusters", one.clusters_size(), kNeighbourCountMax));
-    std::vector<ClusterRef>& refs = out.neighbours.emplace_back();
-    for (const pb::ClusterRef& cluster : one.clusters()) {
-      CAIRN_RETURN_IF_ERROR(CheckHead(cluster.head()));
-      CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", cluster.cluster_id()));
-      refs.push_back({cluster.head(), ClusterId(cluster.cluster_id())});
-    }
-  }
-  return out;
-}
-
 }  // namespace
 
 bool HasArenaSpans(const pb::ChannelReply& reply) {
@@ -294,8 +266,6 @@ absl::StatusOr<ReadReply> ReadReplyFromProto(const std::shared_ptr<pb::ChannelRe
       return PolicyStateFromProto(reply->mutable_policy_state());
     case ReplyCase::kClusters:
       return ClustersFromProto(reply->clusters());
-    case ReplyCase::kNeighbours:
-      return NeighboursFromProto(reply->neighbours());
     case ReplyCase::kFailure:
       return FailureStatus(reply->failure());
     default:

@@ -384,12 +384,6 @@ void ToProto(const KvStats& stats, pb::GetStatsResponse* out) {
   out->set_cache_evicted_count(stats.cache_evicted_count);
   out->set_cache_no_room_count(stats.cache_no_room_count);
   out->set_leased_slot_count(stats.leased_slot_count);
-  out->set_prefetched_bytes(stats.prefetched_bytes);
-  out->set_staged_bytes(stats.staged_bytes);
-  out->set_prefetch_read_count(stats.prefetch_read_count);
-  out->set_prefetch_used_bytes(stats.prefetch_used_bytes);
-  out->set_prefetch_wasted_bytes(stats.prefetch_wasted_bytes);
-  out->set_prefetch_dropped_count(stats.prefetch_dropped_count);
 }
 
 absl::StatusOr<KvStats> FromProto(const pb::GetStatsResponse& stats) {
@@ -432,12 +426,6 @@ absl::StatusOr<KvStats> FromProto(const pb::GetStatsResponse& stats) {
   out.cache_evicted_count = stats.cache_evicted_count();
   out.cache_no_room_count = stats.cache_no_room_count();
   out.leased_slot_count = stats.leased_slot_count();
-  out.prefetched_bytes = stats.prefetched_bytes();
-  out.staged_bytes = stats.staged_bytes();
-  out.prefetch_read_count = stats.prefetch_read_count();
-  out.prefetch_used_bytes = stats.prefetch_used_bytes();
-  out.prefetch_wasted_bytes = stats.prefetch_wasted_bytes();
-  out.prefetch_dropped_count = stats.prefetch_dropped_count();
   return out;
 }
 

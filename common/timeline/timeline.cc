@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -77,10 +76,8 @@ class Timeline {
   absl::Status Start(const std::string& path, std::int64_t bytes_max);
   void Flush();
   absl::Status Stop();
-  // nullopt: a mark.
   void AddEvent(TimelineKind kind, const char* name, TimelineClock::time_point start,
-                std::optional<TimelineClock::duration> took,
-                std::span<const TimelineNumber> numbers);
+                TimelineClock::duration took, std::span<const TimelineNumber> numbers);
   void AddFlight(TimelineKind kind, const char* name, TimelineClock::time_point start,
                  TimelineClock::time_point end, std::span<const TimelineNumber> numbers);
 
@@ -163,19 +160,16 @@ void Timeline::NameThread() {
 }
 
 void Timeline::AddEvent(TimelineKind kind, const char* name, TimelineClock::time_point start,
-                        std::optional<TimelineClock::duration> took,
-                        std::span<const TimelineNumber> numbers) {
+                        TimelineClock::duration took, std::span<const TimelineNumber> numbers) {
   const MutexLock lock(mutex_);
   // One that began before the timeline did, or in an earlier one.
   if (file_ < 0 || start < origin_) return;
   NameThread();
-  const std::string phase = took.has_value()
-                                ? fmt::format("\"ph\":\"X\",\"dur\":{:.3f}", Microseconds(*took))
-                                : "\"ph\":\"i\",\"s\":\"t\"";
   const std::string event = fmt::format(
-      ",\n{{{},\"cat\":\"{}\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"args\":{}}}",
-      phase, CategoryOf(kind), name, ::getpid(), ::gettid(), Microseconds(start - origin_),
-      NumbersText(numbers));
+      ",\n{{\"ph\":\"X\",\"dur\":{:.3f},\"cat\":\"{}\",\"name\":\"{}\",\"pid\":{},\"tid\":{},"
+      "\"ts\":{:.3f},\"args\":{}}}",
+      Microseconds(took), CategoryOf(kind), name, ::getpid(), ::gettid(),
+      Microseconds(start - origin_), NumbersText(numbers));
   if (!Add(event)) ++dropped_count_;
 }
 
@@ -250,12 +244,6 @@ void AddTimelineFlight(TimelineKind kind, const char* name, TimelineClock::time_
                        TimelineClock::time_point end,
                        std::initializer_list<TimelineNumber> numbers) {
   if (TimelineIsOn()) TheTimeline().AddFlight(kind, name, start, end, AsSpan(numbers));
-}
-
-void AddTimelineMark(TimelineKind kind, const char* name,
-                     std::initializer_list<TimelineNumber> numbers) {
-  if (!TimelineIsOn()) return;
-  TheTimeline().AddEvent(kind, name, TimelineClock::now(), std::nullopt, AsSpan(numbers));
 }
 
 void TimelineSpan::Start(TimelineKind kind, const char* name,

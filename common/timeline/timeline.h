@@ -63,9 +63,6 @@ using TimelineClock = std::chrono::steady_clock;
 void AddTimelineFlight(TimelineKind kind, const char* name, TimelineClock::time_point start,
                        TimelineClock::time_point end,
                        std::initializer_list<TimelineNumber> numbers);
-// A moment of this thread.
-void AddTimelineMark(TimelineKind kind, const char* name,
-                     std::initializer_list<TimelineNumber> numbers);
 
 // From construction to destruction, on one thread.
 class TimelineSpan {

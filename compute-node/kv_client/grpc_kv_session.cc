@@ -183,17 +183,6 @@ std::future<absl::StatusOr<ReadReply>> GrpcKvSession::StartRead(ReadOperation op
   return answer;
 }
 
-RequestId GrpcKvSession::SendHint(HintOperation hint) {
-  const RequestId id(++last_hint_id_);
-  const std::shared_ptr<ChannelCall> call = OpenCall();
-  if (call == nullptr || !call->connection()->Has(pb::OPERATION_PREFETCH)) return id;
-  pb::ChannelRequest message;
-  rpc::SetOperation(hint, &message);
-  message.set_request_id(id.value());
-  Write(call, message);
-  return id;
-}
-
 void GrpcKvSession::ReturnLeases() {
   if (lease_returns_->empty()) return;
   const std::shared_ptr<ChannelCall> call = OpenCall();

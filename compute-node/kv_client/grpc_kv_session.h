@@ -27,9 +27,6 @@ namespace cairn::compute {
 // How long the destructor waits for the KV node to detach the session.
 inline constexpr std::chrono::milliseconds kCloseTimeMax{5000};
 
-// Numbers of hints are above those of reads.
-inline constexpr std::int64_t kHintIdsFrom = std::int64_t{1} << 62;
-
 class GrpcKvSession : public KvSession {
  public:
   // OpenSession and its stream; tried again while the node is away.
@@ -44,7 +41,6 @@ class GrpcKvSession : public KvSession {
   absl::Status Send(ChangingOperation operation) override;
   std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) override;
   FetchClock& fetch_clock() override { return *fetch_clock_; }
-  RequestId SendHint(HintOperation hint) override;
   void ReturnLeases() override;
   absl::Status StartCheckpoint(Checkpoint checkpoint) override;
   bool checkpoint_in_progress() const override;
@@ -103,9 +99,8 @@ class GrpcKvSession : public KvSession {
 
   const std::unique_ptr<SessionAttacher> attacher_;  // of kv-replies
   const std::shared_ptr<NodeLink> link_;
-  mutable Attachment visible_attachment_;     // the caller's copy
-  Interrupt interrupt_;                       // the caller's
-  std::int64_t last_hint_id_ = kHintIdsFrom;  // the caller's
+  mutable Attachment visible_attachment_;  // the caller's copy
+  Interrupt interrupt_;                    // the caller's
   const std::shared_ptr<LeaseReturns> lease_returns_ = std::make_shared<LeaseReturns>();
 
   const std::shared_ptr<FetchClock> fetch_clock_ = std::make_shared<FetchClock>();

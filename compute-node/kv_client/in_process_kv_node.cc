@@ -19,7 +19,8 @@ constexpr std::int64_t kRamIoBytesMin = std::int64_t{128} << 20;
 }  // namespace
 
 absl::StatusOr<SessionRef> InProcessKvNode::Create(const CreateSession& request) {
-  return WaitForEngine<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
+  return WaitForEngine<SessionRef>(
+      [&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
 }
 
 absl::StatusOr<std::unique_ptr<KvSession>> InProcessKvNode::Open(const SessionRef& session) {
@@ -30,33 +31,34 @@ absl::StatusOr<std::unique_ptr<KvSession>> InProcessKvNode::Open(const SessionRe
 
 absl::Status InProcessKvNode::Delete(const SessionRef& session) {
   return WaitForEngine<std::monostate>(
-             [&](auto done) { engine_->DeleteSession(session, std::move(done)); })
+             [&](auto done) { engine_->DeleteSession(kDefaultApp, session, std::move(done)); })
       .status();
 }
 
 absl::StatusOr<SessionInfo> InProcessKvNode::Get(const SessionRef& session, ListDetail detail) {
   return WaitForEngine<SessionInfo>(
-      [&](auto done) { engine_->GetSession(session, detail, std::move(done)); });
+      [&](auto done) { engine_->GetSession(kDefaultApp, session, detail, std::move(done)); });
 }
 
 absl::StatusOr<std::vector<SessionInfo>> InProcessKvNode::List(ListDetail detail) {
   return WaitForEngine<std::vector<SessionInfo>>(
-      [&](auto done) { engine_->ListSessions(detail, std::move(done)); });
+      [&](auto done) { engine_->ListSessions(kDefaultApp, detail, std::move(done)); });
 }
 
 absl::StatusOr<SealedSegment> InProcessKvNode::Seal(const SessionRef& session) {
   return WaitForEngine<SealedSegment>(
-      [&](auto done) { engine_->SealSession(session, std::move(done)); });
+      [&](auto done) { engine_->SealSession(kDefaultApp, session, std::move(done)); });
 }
 
 absl::Status InProcessKvNode::Supersede(const Supersession& request) {
   return WaitForEngine<std::monostate>(
-             [&](auto done) { engine_->SupersedeSession(request, std::move(done)); })
+             [&](auto done) { engine_->SupersedeSession(kDefaultApp, request, std::move(done)); })
       .status();
 }
 
 absl::StatusOr<KvStats> InProcessKvNode::Stats() {
-  return WaitForEngine<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
+  return WaitForEngine<KvStats>(
+      [&](auto done) { engine_->GetStats(kDefaultApp, std::move(done)); });
 }
 
 std::int64_t InProcessKvNode::part_bytes_max() const { return kv::kPartBytesMax; }

@@ -10,7 +10,7 @@ namespace cairn::compute {
 absl::StatusOr<std::unique_ptr<InProcessKvSession>> InProcessKvSession::Open(
     kv::Engine* engine, const SessionRef& session) {
   CAIRN_ASSIGN_OR_RETURN(Attachment attachment, WaitForEngine<Attachment>([&](auto done) {
-                           engine->OpenSession({session, {}}, std::move(done));
+                           engine->OpenSession(kDefaultApp, {session, {}}, std::move(done));
                          }));
   std::unique_ptr<InProcessKvSession> out(new InProcessKvSession(engine, std::move(attachment)));
   CAIRN_RETURN_IF_ERROR(out->AttachChannel());
@@ -21,8 +21,8 @@ absl::Status InProcessKvSession::AttachChannel() {
   observer_ = std::make_shared<Observer>(fetch_clock_);
   last_ = attachment_.op_seq;
   CAIRN_ASSIGN_OR_RETURN(channel_, WaitForEngine<std::shared_ptr<kv::Channel>>([&](auto done) {
-                           engine_->Attach(attachment_.session_id, attachment_.epoch, observer_,
-                                           std::move(done));
+                           engine_->Attach(kDefaultApp, attachment_.session_id, attachment_.epoch,
+                                           observer_, std::move(done));
                          }));
   return absl::OkStatus();
 }
@@ -31,7 +31,7 @@ InProcessKvSession::~InProcessKvSession() {
   if (channel_ == nullptr) return;
   // Waits until the session is detached, so that the caller may seal or delete it next.
   WaitForEngine<std::monostate>([&](auto done) {
-    engine_->CloseSession(attachment_.session_id, attachment_.epoch, std::move(done));
+    engine_->CloseSession(kDefaultApp, attachment_.session_id, attachment_.epoch, std::move(done));
   }).IgnoreError();  // it may be deleted or another's by now
 }
 
@@ -77,15 +77,6 @@ std::future<absl::StatusOr<ReadReply>> InProcessKvSession::StartRead(ReadOperati
   return std::move(answer);
 }
 
-RequestId InProcessKvSession::SendHint(HintOperation hint) {
-  MutexLock lock(observer_->mutex);
-  const RequestId id = observer_->reads.NewId();
-  if (!engine_->follows_hints()) return id;
-  if (!observer_->status.ok() || observer_->queued_count >= kv::kChannelQueueMax) return id;
-  if (channel_->Submit(id, std::move(hint))) ++observer_->queued_count;
-  return id;
-}
-
 absl::Status InProcessKvSession::StartCheckpoint(Checkpoint checkpoint) {
   return Send(std::move(checkpoint));
 }
@@ -106,11 +97,11 @@ absl::StatusOr<Checkpointed> InProcessKvSession::WaitForCheckpoint() {
 }
 
 absl::Status InProcessKvSession::Reattach() {
-  CAIRN_ASSIGN_OR_RETURN(attachment_, WaitForEngine<Attachment>([&](auto done) {
-                           engine_->ResumeSession(
-                               {attachment_.session_id, attachment_.epoch, {}, OpSeq()},
-                               std::move(done));
-                         }));
+  CAIRN_ASSIGN_OR_RETURN(
+      attachment_, WaitForEngine<Attachment>([&](auto done) {
+        engine_->ResumeSession(
+            kDefaultApp, {attachment_.session_id, attachment_.epoch, {}, OpSeq()}, std::move(done));
+      }));
   return AttachChannel();
 }
 

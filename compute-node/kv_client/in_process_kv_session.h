@@ -40,7 +40,6 @@ class InProcessKvSession : public KvSession {
   absl::Status Send(ChangingOperation operation) override;
   std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) override;
   FetchClock& fetch_clock() override { return *fetch_clock_; }
-  RequestId SendHint(HintOperation hint) override;
   void ReturnLeases() override {}  // they end with the reply
   absl::Status StartCheckpoint(Checkpoint checkpoint) override;
   bool checkpoint_in_progress() const override;

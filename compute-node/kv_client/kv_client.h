@@ -85,11 +85,6 @@ class KvSession {
   // session.
   virtual FetchClock& fetch_clock() = 0;
 
-  // Sends a hint and returns at once, with the number by which a later Cancel names a Prefetch. A
-  // hint that cannot be sent now is dropped: what it is about is fetched later all the same. Not
-  // sent at all to a KV node that follows none.
-  virtual RequestId SendHint(HintOperation hint) = 0;
-
   // Gives back the memory of replies that were dropped. The next call that sends something does so
   // too; this is for a caller that may not send anything for long.
   virtual void ReturnLeases() = 0;

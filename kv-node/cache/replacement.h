@@ -43,12 +43,11 @@ class Replacement {
   // The item is first in the order until it is used again; of two such the older is.
   void MoveToFront(Key key, ReplacementRank& rank);
   void Erase(Key key, const ReplacementRank& rank);
-  // The first item in the order for which `may_leave(key)` holds; 0: none of the first `tries_max`.
-  // It stays in the order until it is erased.
+  // The first item in the order for which `may_leave(key)` holds; 0: there is none. It stays in the
+  // order until it is erased.
   template <typename Fn>
-  Key Victim(Fn&& may_leave, std::int64_t tries_max = INT64_MAX) {
+  Key Victim(Fn&& may_leave) {
     for (const Entry& entry : order_) {
-      if (tries_max-- == 0) break;
       if (may_leave(entry.key)) return entry.key;
     }
     return 0;

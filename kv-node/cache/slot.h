@@ -43,19 +43,6 @@ class PartNumbers {
       items_.insert(found, {part, number});
     }
   }
-  // What it was.
-  std::int64_t Take(PartId part) {
-    const auto found = std::lower_bound(items_.begin(), items_.end(), Item{part, 0});
-    if (found == items_.end() || found->first != part) return 0;
-    const std::int64_t number = found->second;
-    items_.erase(found);
-    return number;
-  }
-  std::int64_t Sum() const {
-    std::int64_t sum = 0;
-    for (const auto& [part, number] : items_) sum += number;
-    return sum;
-  }
   void Clear() { items_.clear(); }
 
  private:
@@ -103,10 +90,8 @@ class Slot {
   ReplacementRank rank_;
   std::atomic<std::int32_t> lease_count_{0};
   PartNumbers checked_;       // entries
-  PartNumbers unused_;        // bytes that were read ahead and not fetched since
   SessionId user_;            // who used it last
   std::int64_t used_at_ = 0;  // the user's fetches by then
-  std::int32_t used_layer_ = 0;
   std::vector<std::function<void()>> waiters_;
 };
 using SlotRef = std::shared_ptr<Slot>;

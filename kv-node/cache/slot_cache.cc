@@ -11,8 +11,6 @@ namespace {
 
 // Pages that may leave for one page that comes.
 constexpr std::int64_t kEvictedTimesMax = 8;
-// The same for what is read ahead, which may be of no use.
-constexpr std::int64_t kEvictedTimesMaxAhead = 2;
 
 }  // namespace
 
@@ -35,19 +33,11 @@ std::vector<SlotRef> SlotCache::CoveredBy(PageIndex first, std::int64_t page_cou
   return covered;
 }
 
-SlotRef SlotCache::Load(SessionId owner, PageIndex first, std::int64_t page_count,
-                        LoadCause cause) {
+SlotRef SlotCache::Load(SessionId owner, PageIndex first, std::int64_t page_count) {
   CAIRN_CHECK_LE(page_count, kSlotPagesMax);
-  if (cause == LoadCause::kReadAhead) {
-    const std::vector<SlotRef> in_the_way = CoveredBy(first, page_count);
-    const bool taken = std::any_of(in_the_way.begin(), in_the_way.end(), [&](const SlotRef& slot) {
-      return InUse(*slot) || IsRecent(*slot);
-    });
-    if (taken) return nullptr;
-  }
-  std::optional<ArenaBlock> block = MakeRoom(page_count, cause);
+  std::optional<ArenaBlock> block = MakeRoom(page_count);
   if (!block) {
-    stats_.no_room_count += cause == LoadCause::kDemand ? 1 : 0;
+    ++stats_.no_room_count;
     return nullptr;
   }
   auto slot = std::make_shared<Slot>();
@@ -74,38 +64,15 @@ void SlotCache::Loaded(const SlotRef& slot, bool ok) {
   slot->loading_ = false;
   if (!ok) Forget(slot);
   for (const std::function<void()>& run : std::exchange(slot->waiters_, {})) run();
-  // Forgotten while it was loading: nobody will find it.
-  if (!slot->indexed_) WasteUnused(*slot);
 }
 
-bool SlotCache::NoteUse(Slot& slot, SessionId session, std::int32_t layer) const {
+bool SlotCache::NoteUse(Slot& slot, SessionId session) const {
   const auto count = fetch_counts_.find(session);
   const std::int64_t now = count == fetch_counts_.end() ? 0 : count->second;
   const bool first = slot.user_ != session || slot.used_at_ != now;
   slot.user_ = session;
   slot.used_at_ = now;
-  slot.used_layer_ = layer;
   return first;
-}
-
-// A slot without a user was released, its user's attachment has ended, or nothing in it has passed
-// its check.
-bool SlotCache::IsRecent(const Slot& slot) const {
-  if (slot.user_ == SessionId()) return false;
-  const auto count = fetch_counts_.find(slot.user_);
-  const std::int64_t now = count == fetch_counts_.end() ? 0 : count->second;
-  return now - slot.used_at_ < kRecentFetches;
-}
-
-bool SlotCache::TakeReadAhead(Slot& slot, PartId part) {
-  const std::int64_t bytes = slot.unused_.Take(part);
-  stats_.prefetch_used_bytes += bytes;
-  return bytes > 0;
-}
-
-void SlotCache::WasteUnused(Slot& slot) {
-  stats_.prefetch_wasted_bytes += slot.unused_.Sum();
-  slot.unused_.Clear();
 }
 
 void SlotCache::Touch(Slot& slot) {
@@ -113,16 +80,8 @@ void SlotCache::Touch(Slot& slot) {
   replacement_.Touch(static_cast<std::uint64_t>(slot.generation_), slot.page_count(), slot.rank_);
 }
 
-void SlotCache::Release(SessionId session, std::int32_t layer) {
-  for (const auto& [generation, slot] : slots_) {
-    if (slot->user_ != session || slot->used_layer_ != layer) continue;
-    LeaveFirst(*slot);
-  }
-}
-
 void SlotCache::LeaveFirst(Slot& slot) {
   if (!slot.indexed_) return;
-  slot.user_ = SessionId();
   replacement_.MoveToFront(static_cast<std::uint64_t>(slot.generation_), slot.rank_);
 }
 
@@ -134,7 +93,6 @@ void SlotCache::Remove(const SlotRef& slot) {
     updated_pages_ -= slot->page_count();
     std::erase(updated_, slot);
   }
-  WasteUnused(*slot);
   const auto key = static_cast<std::uint64_t>(slot->generation_);
   replacement_.Erase(key, slot->rank_);
   slots_.erase(key);
@@ -167,16 +125,15 @@ void SlotCache::Reap() {
   });
 }
 
-std::optional<ArenaBlock> SlotCache::MakeRoom(std::int64_t page_count, LoadCause cause) {
+std::optional<ArenaBlock> SlotCache::MakeRoom(std::int64_t page_count) {
   if (page_count > arena_.block_pages_max()) return std::nullopt;
   if (!forgotten_.empty()) Reap();
   if (std::optional<ArenaBlock> block = arena_.Allocate(page_count)) return block;
   // Slots of other sizes leave holes: a block that still finds no room behind so many of them is
   // not worth the cache. Its caller asks for smaller ones.
-  std::int64_t pages_left =
-      page_count * (cause == LoadCause::kDemand ? kEvictedTimesMax : kEvictedTimesMaxAhead);
+  std::int64_t pages_left = page_count * kEvictedTimesMax;
   while (pages_left > 0) {
-    const SlotRef victim = Victim(cause);
+    const SlotRef victim = Victim();
     if (victim == nullptr) break;
     pages_left -= victim->page_count();
     replacement_.Evicted(victim->rank_);
@@ -190,15 +147,12 @@ std::optional<ArenaBlock> SlotCache::MakeRoom(std::int64_t page_count, LoadCause
 }
 
 // The share of updated slots is left alone until nothing else may leave.
-SlotRef SlotCache::Victim(LoadCause cause) {
-  const bool ahead = cause == LoadCause::kReadAhead;
+SlotRef SlotCache::Victim() {
   for (const bool spare_updated : {true, false}) {
-    const Replacement::Key key = replacement_.Victim(
-        [&](Replacement::Key candidate) {
-          const Slot& slot = *slots_.at(candidate);
-          return !InUse(slot) && !(spare_updated && slot.updated_) && !(ahead && IsRecent(slot));
-        },
-        ahead ? kVictimTriesMax : INT64_MAX);
+    const Replacement::Key key = replacement_.Victim([&](Replacement::Key candidate) {
+      const Slot& slot = *slots_.at(candidate);
+      return !InUse(slot) && !(spare_updated && slot.updated_);
+    });
     if (key != 0) return slots_.at(key);
   }
   return nullptr;

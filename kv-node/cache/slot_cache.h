@@ -7,12 +7,6 @@
 // before it is served from there. Slots carry the session that loaded them: its end forgets them,
 // because what comes behind a rollback has the same part ids and other bytes (rule 5).
 //
-// A slot is recent while the session that used it last (fetched from it, or had it read ahead) has
-// not made kRecentFetches fetches since. What is read ahead takes the place of a slot only if that
-// is neither leased nor loading nor recent: so it harms neither a fetch that is under way nor those
-// that come next, and what one prefetch brought is not lost to the next before its use. Release
-// ends that for the slots of a layer.
-//
 // Units:      pages of kPageBytes.
 // Threading:  the engine thread. Leases end on any thread.
 // Ownership:  a lease keeps the memory mapped, also behind the cache's end.
@@ -36,13 +30,6 @@ namespace cairn::kv {
 
 // Of the arena, for slots that were updated lately; ReplacementPolicy::kClusterAligned only.
 inline constexpr double kUpdatedShare = 0.25;
-// A policy's fetch of one layer is one fetch or, of the largest kind, a few; so the layer that is
-// attended and the one before are recent.
-inline constexpr std::int64_t kRecentFetches = 4;
-// Slots that one load of what is read ahead looks at to find one that may leave.
-inline constexpr std::int64_t kVictimTriesMax = 256;
-
-enum class LoadCause : std::uint8_t { kDemand, kReadAhead };
 
 struct SlotCacheStats {
   std::int64_t hit_count = 0;  // parts that were served without a read
@@ -50,9 +37,7 @@ struct SlotCacheStats {
   std::int64_t miss_count = 0;
   std::int64_t miss_bytes = 0;
   std::int64_t evicted_count = 0;
-  std::int64_t no_room_count = 0;          // loads for fetches that found every slot leased
-  std::int64_t prefetch_used_bytes = 0;    // of parts that were read ahead, then fetched
-  std::int64_t prefetch_wasted_bytes = 0;  // ... and left before anybody fetched them
+  std::int64_t no_room_count = 0;  // loads that found every slot leased
 };
 
 class SlotCache {
@@ -67,27 +52,16 @@ class SlotCache {
   // A new slot for pages that are about to be read, found from now on. Older slots within these
   // pages are forgotten, others that share some of them stay. Null when there is no room: too much
   // is leased or loading, or what may leave lies too scattered; fewer pages may still have room.
-  // For kReadAhead also null when a slot that is in the way is in use or recent.
   // REQUIRES: page_count <= kSlotPagesMax.
-  SlotRef Load(SessionId owner, PageIndex first, std::int64_t page_count,
-               LoadCause cause = LoadCause::kDemand);
+  SlotRef Load(SessionId owner, PageIndex first, std::int64_t page_count);
   // The read has ended: runs the waiters. A slot whose read failed is forgotten.
   void Loaded(const SlotRef& slot, bool ok);
   void Touch(Slot& slot);
   // The session has made one fetch more.
   void NoteFetch(SessionId session) { ++fetch_counts_[session]; }
-  // The session has used the slot for something of a layer. Returns whether that was the first time
+  // The session has used the slot. Returns whether that was the first time
   // since it has made a fetch: a fetch is one use, however many parts of the slot it names.
-  bool NoteUse(Slot& slot, SessionId session, std::int32_t layer) const;
-  // The part was read ahead into the slot and passed its check. REQUIRES: slot.loading().
-  static void NoteReadAhead(Slot& slot, PartId part, std::int64_t bytes) {
-    slot.unused_.Set(part, bytes);
-  }
-  // Whether the part was read ahead and is fetched for the first time now: counts it as used.
-  bool TakeReadAhead(Slot& slot, PartId part);
-  // The session is done with the layer for now: the slots that it used for it last are not recent
-  // any more, and the first to leave, until they are used again.
-  void Release(SessionId session, std::int32_t layer);
+  bool NoteUse(Slot& slot, SessionId session) const;
   // The slot is the first to leave, unless it is used again.
   void LeaveFirst(Slot& slot);
   // Not found any more; its memory is free when its leases have ended.
@@ -111,12 +85,10 @@ class SlotCache {
   // A new generation, told to readers before other bytes are in the memory.
   void StartGeneration(const SlotRef& slot);
   void Overwrite(const SlotRef& slot, PageIndex first, std::span<const std::byte> bytes);
-  std::optional<ArenaBlock> MakeRoom(std::int64_t page_count, LoadCause cause);
-  SlotRef Victim(LoadCause cause);
-  bool IsRecent(const Slot& slot) const;
+  std::optional<ArenaBlock> MakeRoom(std::int64_t page_count);
+  SlotRef Victim();
   // Older slots within these pages.
   std::vector<SlotRef> CoveredBy(PageIndex first, std::int64_t page_count) const;
-  void WasteUnused(Slot& slot);
   // Frees the memory of forgotten slots whose leases have ended.
   void Reap();
   void MarkUpdated(const SlotRef& slot);

@@ -82,10 +82,6 @@ constexpr std::array kKeys = {
     ConfigKey{"place_entries_min_count",
               "Unplaced entries of a cluster from which on it gets a place of its own on flash.\n"
               "Smaller: a large cluster lies in fewer places, and more bytes are written."},
-    ConfigKey{
-        "staging",
-        "Whether compute nodes' hints are followed: what they will need next is read into the\n"
-        "shared memory ahead of time. False: hints are ignored."},
     ConfigKey{"defragment",
               "Whether sealed segments are placed again while nothing else is to be done, which\n"
               "makes reads fewer and writes every sealed byte once more: \"on\", \"off\", or\n"
@@ -175,7 +171,6 @@ KvNodeConfig DefaultConfig(const Environment& environment) {
   config.set_pool_sharing(engine.pool_sharing);
   config.set_co_retrieval(engine.co_retrieval);
   config.set_place_entries_min_count(engine.place_entries_min);
-  config.set_staging(engine.staging);
   config.set_defragment("auto");
   config.set_realtime_priority(0);
   config.set_log_path(std::string(kLogAuto));

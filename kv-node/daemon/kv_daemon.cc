@@ -136,12 +136,10 @@ absl::Status KvDaemon::OpenEngine(std::unique_ptr<MetaStore> meta) {
   engine_options.pool_sharing = config_.pool_sharing();
   engine_options.co_retrieval = config_.co_retrieval();
   engine_options.place_entries_min = config_.place_entries_min_count();
-  engine_options.staging = config_.staging();
   engine_options.defragment = Defragments(config_, kPowerSupplyDir);
   engine_options.arena_bytes_max = config_.arena_bytes_max();
   CAIRN_ASSIGN_OR_RETURN(engine_options.replacement,
                          ParseReplacementPolicy(config_.cache_replacement()));
-  if (profile) engine_options.device_bytes_per_second = BandwidthOf(*profile);
   const MergeLimits merge = profile ? MergeLimitsOf(*profile) : kMergeLimitsUnmeasured;
   engine_options.merge_gap_bytes = merge.gap_bytes;
   engine_options.merge_piece_bytes_max = merge.piece_bytes_max;

@@ -39,7 +39,7 @@ using DeviceOffset = StrongId<struct DeviceOffsetTag>;  // bytes from the start 
 using IoDone = std::function<void(absl::Status)>;
 
 // Who waits for a request, the most urgent first. See SubmitRead.
-enum class IoClass : std::uint8_t { kDemand, kPrefetch, kWriteBack, kDefragment };
+enum class IoClass : std::uint8_t { kDemand, kWriteBack, kDefragment };
 inline constexpr int kIoClassCount = 4;
 // See SubmitRead.
 inline constexpr int kPassedOverMax = 16;

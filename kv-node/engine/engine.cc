@@ -30,9 +30,6 @@ class EngineChannel final : public Channel {
   bool Submit(RequestId request_id, OpSeq after, ReadOperation operation) override {
     return Post({OpSeq(0), request_id, after, std::move(operation)});
   }
-  bool Submit(RequestId request_id, HintOperation hint) override {
-    return Post({OpSeq(0), request_id, OpSeq(0), std::move(hint)});
-  }
 
  private:
   bool Post(QueuedOperation operation) {
@@ -126,13 +123,14 @@ EngineCore::EngineCore(const EngineOptions& options, const StoreId& store_id, En
   context_.io = std::make_unique<PageIo>(
       *device_, MergeLimits{options.merge_gap_bytes, options.merge_piece_bytes_max});
   if (options.arena_bytes_max > 0) {
-    context_.cache = std::make_unique<SlotCache>(options.arena_bytes_max, options.replacement);
-    context_.cache->SetWatch(
-        {.comes = [this](std::span<std::byte> memory) { device_->AddReadMemory(memory); },
-         .goes = [this](std::span<std::byte> memory) { device_->RemoveReadMemory(memory); }});
+    context_.caches = std::make_unique<AppCaches>(
+        options.arena_bytes_max, options.replacement,
+        GranuleWatch{
+            .comes = [this](std::span<std::byte> memory) { device_->AddReadMemory(memory); },
+            .goes = [this](std::span<std::byte> memory) { device_->RemoveReadMemory(memory); }});
     context_.io->SetOnWrite(
-        [cache = context_.cache.get()](PageIndex first, std::span<const std::byte> bytes) {
-          cache->OnWrite(first, bytes);
+        [caches = context_.caches.get()](PageIndex first, std::span<const std::byte> bytes) {
+          caches->OnWrite(first, bytes);
         });
   }
   context_.on_sealed = [this](SegmentId segment) {
@@ -157,10 +155,10 @@ absl::Status EngineCore::Prepare(EngineTime now) {
       Family::kSessions, "", [&](std::string_view key, std::string_view value) -> absl::Status {
         CAIRN_ASSIGN_OR_RETURN(const SessionId session, ParseSessionKey(key));
         largest_id = std::max(largest_id, session.value());
-        ++session_count_;
         // One that is damaged shows when it is opened.
         const absl::StatusOr<SessionRow> row = DecodeSessionRow(value);
-        if (row.ok() && !row->uid.empty()) creations_.Note(row->uid, session);
+        ++SessionCountOf(row.ok() ? row->app : kDefaultApp);
+        if (row.ok() && !row->uid.empty()) creations_.Note({row->app, row->uid}, session);
         if (row.ok()) NoteUnattached(session, row->lifetime);
         return absl::OkStatus();
       }));
@@ -176,7 +174,9 @@ absl::Status EngineCore::Prepare(EngineTime now) {
       [this, batch_for](std::int64_t limit, std::function<void(absl::Status)> done) {
         context_.Commit(batch_for(limit), std::move(done));
       });
-  LogInfo("engine sessions={} flash_used_bytes={} flash_size_bytes={} io_engine={}", session_count_,
+  std::int32_t session_count = 0;
+  for (const auto& [app, count] : session_counts_) session_count += count;
+  LogInfo("engine sessions={} flash_used_bytes={} flash_size_bytes={} io_engine={}", session_count,
           context_.free_map->used_count() * kPageBytes,
           context_.free_map->page_count() * kPageBytes, device_->name());
   return absl::OkStatus();
@@ -292,6 +292,11 @@ AttachedSession* EngineCore::Find(SessionId session, Epoch epoch) {
   return found->second.get();
 }
 
+AttachedSession* EngineCore::Find(AppId app, SessionId session, Epoch epoch) {
+  AttachedSession* found = Find(session, epoch);
+  return found != nullptr && found->row().app == app ? found : nullptr;
+}
+
 void EngineCore::StopSession(SessionId session, const absl::Status& why, Task then) {
   const auto found = attached_.find(session);
   if (found == attached_.end()) {
@@ -311,16 +316,21 @@ void EngineCore::StopSession(SessionId session, const absl::Status& why, Task th
 void EngineCore::EndAttachment(SessionId session) {
   const auto ended = ending_.find(session);
   NoteUnattached(session, ended->second->row().lifetime);
+  const AppId app = ended->second->row().app;
   ending_.erase(ended);
-  if (context_.cache == nullptr) return;
+  if (context_.caches == nullptr) return;
+  SlotCache& cache = context_.caches->Of(app);
   // Rule 5: what comes behind a rollback has the same parts with other bytes.
-  context_.cache->ForgetAllOf(session);
-  if (attached_.empty() && ending_.empty()) context_.cache->Trim();
+  cache.ForgetAllOf(session);
+  const auto is_of_app = [app](const auto& entry) { return entry.second->row().app == app; };
+  const bool has_more = std::any_of(attached_.begin(), attached_.end(), is_of_app) ||
+                        std::any_of(ending_.begin(), ending_.end(), is_of_app);
+  if (!has_more) cache.Trim();
 }
 
-std::vector<std::shared_ptr<const ArenaGranule>> EngineCore::ArenaGranules() const {
-  if (context_.cache == nullptr) return {};
-  return context_.cache->arena().granules();
+std::vector<std::shared_ptr<const ArenaGranule>> EngineCore::ArenaGranules(AppId app) const {
+  if (context_.caches == nullptr) return {};
+  return context_.caches->GranulesOf(app);
 }
 
 void EngineCore::Serialise(SessionId session, Task task) {
@@ -352,9 +362,12 @@ void EngineCore::PostAttach(AttachRequest request, Callback<Attachment> done) {
               });
 }
 
-void EngineCore::CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) {
-  PostRequest(std::move(done), [this, session, epoch](const Callback<std::monostate>& cb) {
+void EngineCore::CloseSession(AppId app, SessionId session, Epoch epoch,
+                              Callback<std::monostate> done) {
+  PostRequest(std::move(done), [this, app, session, epoch](const Callback<std::monostate>& cb) {
     const auto found = attached_.find(session);
+    // As if it was not open.
+    if (found != attached_.end() && found->second->row().app != app) return cb(std::monostate());
     if (found != attached_.end() && found->second->epoch() != epoch) {
       return cb(FailedPrecondition("session {} has epoch {}, not {}", session,
                                    found->second->epoch(), epoch));
@@ -363,27 +376,27 @@ void EngineCore::CloseSession(SessionId session, Epoch epoch, Callback<std::mono
   });
 }
 
-void EngineCore::DeleteSession(SessionRef session, Callback<std::monostate> done) {
-  PostRequest(std::move(done), [this, session](const Callback<std::monostate>& cb) {
+void EngineCore::DeleteSession(AppId app, SessionRef session, Callback<std::monostate> done) {
+  PostRequest(std::move(done), [this, app, session](const Callback<std::monostate>& cb) {
     if (session.id == kTreeLock) return cb(NotFound("session {} is not in the store", session.id));
     if (std::ssize(deletions_) >= kInboxMax) {
       return cb(Unavailable("{} deletions wait, the most that may: try again", kInboxMax));
     }
-    deletions_.push_back({session, cb});
+    deletions_.push_back({app, session, cb});
     if (deletions_.size() == 1) StartDeletions();
   });
 }
 
-void EngineCore::SealSession(SessionRef session, Callback<SealedSegment> done) {
-  PostRequest(std::move(done), [this, session](const Callback<SealedSegment>& cb) {
-    Serialise(session.id, [this, session, cb] {
-      StartSeal(session, EndingSerial<SealedSegment>(session.id, cb));
+void EngineCore::SealSession(AppId app, SessionRef session, Callback<SealedSegment> done) {
+  PostRequest(std::move(done), [this, app, session](const Callback<SealedSegment>& cb) {
+    Serialise(session.id, [this, app, session, cb] {
+      StartSeal(app, session, EndingSerial<SealedSegment>(session.id, cb));
     });
   });
 }
 
-void EngineCore::SupersedeSession(Supersession request, Callback<std::monostate> done) {
-  PostRequest(std::move(done), [this, request](const Callback<std::monostate>& cb) {
+void EngineCore::SupersedeSession(AppId app, Supersession request, Callback<std::monostate> done) {
+  PostRequest(std::move(done), [this, app, request](const Callback<std::monostate>& cb) {
     const SessionId session = request.session.id;
     const SessionId replacement = request.replacement.id;
     if (session == replacement || session == kTreeLock || replacement == kTreeLock) {
@@ -391,48 +404,50 @@ void EngineCore::SupersedeSession(Supersession request, Callback<std::monostate>
           InvalidArgument("session {} cannot take the place of session {}", replacement, session));
     }
     // As deletions do: the tree first.
-    Serialise(kTreeLock, [this, request, session, replacement, cb] {
-      Serialise(session, [this, request, session, replacement, cb] {
-        Serialise(replacement, [this, request, session, replacement, cb] {
+    Serialise(kTreeLock, [this, app, request, session, replacement, cb] {
+      Serialise(session, [this, app, request, session, replacement, cb] {
+        Serialise(replacement, [this, app, request, session, replacement, cb] {
           Callback<std::monostate> ending = EndingSerial(kTreeLock, cb);
           ending = EndingSerial(session, std::move(ending));
-          StartSupersede(request, EndingSerial(replacement, std::move(ending)));
+          StartSupersede(app, request, EndingSerial(replacement, std::move(ending)));
         });
       });
     });
   });
 }
 
-void EngineCore::Create(CreateSession request, Callback<SessionRef> done) {
+void EngineCore::Create(AppId app, CreateSession request, Callback<SessionRef> done) {
   if (request.uid.empty()) request.uid = random_bytes_(kUidBytes);
-  PostRequest(std::move(done), [this, request = std::move(request)](Callback<SessionRef> cb) {
-    NoteAskedAgain(request.uid);
-    if (!creations_.Begin(request.uid, cb)) return;
-    const bool may_be_there = creations_.HasFailed(request.uid);
-    cb = [this, uid = request.uid, cb = std::move(cb)](const absl::StatusOr<SessionRef>& created) {
-      creations_.End(uid, created);
+  PostRequest(std::move(done), [this, app, request = std::move(request)](Callback<SessionRef> cb) {
+    const RecentCreations::Key key{app, request.uid};
+    NoteAskedAgain(key);
+    if (!creations_.Begin(key, cb)) return;
+    const bool may_be_there = creations_.HasFailed(key);
+    cb = [this, key, cb = std::move(cb)](const absl::StatusOr<SessionRef>& created) {
+      creations_.End(key, created);
       cb(created);
     };
-    if (!may_be_there) return CreateOnTree(request, cb);
-    FindCreated(request, [this, request, cb](const absl::StatusOr<SessionId>& found) {
+    if (!may_be_there) return CreateOnTree(app, request, cb);
+    FindCreated(app, request, [this, app, request, cb](const absl::StatusOr<SessionId>& found) {
       if (!found.ok()) return cb(found.status());
-      if (*found == SessionId()) return CreateOnTree(request, cb);
-      ++session_count_;
+      if (*found == SessionId()) return CreateOnTree(app, request, cb);
+      ++SessionCountOf(app);
       NoteUnattached(*found, request.lifetime);
       cb(SessionRef{*found, request.uid});
     });
   });
 }
 
-void EngineCore::GetStats(Callback<KvStats> done) {
-  PostRequest(std::move(done), [this](const Callback<KvStats>& cb) { cb(Stats()); });
+void EngineCore::GetStats(AppId app, Callback<KvStats> done) {
+  PostRequest(std::move(done), [this, app](const Callback<KvStats>& cb) { cb(Stats(app)); });
 }
 
-void EngineCore::Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
+void EngineCore::Attach(AppId app, SessionId session, Epoch epoch,
+                        std::shared_ptr<ChannelObserver> observer,
                         Callback<std::shared_ptr<Channel>> done) {
-  PostRequest(std::move(done), [this, session, epoch, observer = std::move(observer)](
+  PostRequest(std::move(done), [this, app, session, epoch, observer = std::move(observer)](
                                    const Callback<std::shared_ptr<Channel>>& cb) {
-    AttachedSession* attached = Find(session, epoch);
+    AttachedSession* attached = Find(app, session, epoch);
     if (attached == nullptr || attached->bound()) {
       return cb(
           FailedPrecondition("session {} is not attached with epoch {}, or its channel is bound "

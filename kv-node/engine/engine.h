@@ -51,8 +51,8 @@ struct EngineOptions {
   // Bytes of device reads and writes in flight, and of a session's fetch replies that are not sent
   // yet; one fetch goes beyond. What other sessions' clients leave unread does not count.
   std::int64_t io_bytes_max = std::int64_t{4} << 20;
-  // Shared memory for the cache of what was read; 0: none, every fetch reads. Else kArenaBytesMin
-  // or more.
+  // Shared memory for the cache of what was read, of each app; 0: none, every fetch reads. Else
+  // kArenaBytesMin or more.
   std::int64_t arena_bytes_max = std::int64_t{16} << 20;
   ReplacementPolicy replacement = ReplacementPolicy::kClusterAligned;
   // Index rows of a layer that are kept unpacked before they are packed into a run.
@@ -75,18 +75,11 @@ struct EngineOptions {
   std::int64_t merge_gap_bytes = 0;
   // The longest piece behind a hole that is read like this.
   std::int64_t merge_piece_bytes_max = std::int64_t{64} << 10;
-  // Whether hints are followed: prefetches and layer hints read ahead into the arena.
-  bool staging = true;
   // Whether sealed segments are placed again in packed runs, while nothing else is to be done: it
   // takes fewer reads to fetch from them, and every sealed byte is written once more.
   bool defragment = false;
   // How long no operation must have come before that goes on.
   std::chrono::milliseconds defragment_idle{100};
-  // What the device reads a second at most, as it was measured: the bound of what a layer hint
-  // stages. 0: unknown, and layer hints stage nothing.
-  std::int64_t device_bytes_per_second = 0;
-  // The longest time between two layer hints of a session that is taken for the time of a layer.
-  std::chrono::milliseconds layer_time_max{1000};
   // Whether two parts share a pool. False: one part a pool; what shares one already stays as it is.
   bool pool_sharing = true;
   // False for a memory-only engine: no flush, no durable epochs.
@@ -123,9 +116,6 @@ class Channel {
   virtual bool Submit(OpSeq op_seq, ChangingOperation operation) = 0;
   // A read is refused (FAILED_PRECONDITION through OnReply) unless `after` has been applied.
   virtual bool Submit(RequestId request_id, OpSeq after, ReadOperation operation) = 0;
-  // Queues a hint; its effect is one of speed only. `request_id`: what a later Cancel names; 0:
-  // none does.
-  virtual bool Submit(RequestId request_id, HintOperation hint) = 0;
 };
 
 // Of EngineOptions::merge_gap_bytes.
@@ -161,32 +151,38 @@ class Engine {
                                                       std::unique_ptr<MetaStore> meta);
   virtual ~Engine() = default;  // finishes I/O in flight; attachments end
 
-  virtual void Create(CreateSession request, Callback<SessionRef> done) = 0;  // durable at callback
-  virtual void OpenSession(OpenRequest request,
+  // Who calls is told by the app. Sessions and segments of another app are as if they were not
+  // there.
+  virtual void Create(AppId app, CreateSession request,
+                      Callback<SessionRef> done) = 0;  // durable at callback
+  virtual void OpenSession(AppId app, OpenRequest request,
                            Callback<Attachment> done) = 0;  // epoch durable at callback
-  virtual void ResumeSession(ResumeRequest request, Callback<Attachment> done) = 0;
-  virtual void CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) = 0;
-  virtual void DeleteSession(SessionRef session,
+  virtual void ResumeSession(AppId app, ResumeRequest request, Callback<Attachment> done) = 0;
+  virtual void CloseSession(AppId app, SessionId session, Epoch epoch,
+                            Callback<std::monostate> done) = 0;
+  virtual void DeleteSession(AppId app, SessionRef session,
                              Callback<std::monostate> done) = 0;  // durable at callback
-  virtual void GetSession(SessionRef session, ListDetail detail, Callback<SessionInfo> done) = 0;
-  virtual void ListSessions(ListDetail detail,
+  virtual void GetSession(AppId app, SessionRef session, ListDetail detail,
+                          Callback<SessionInfo> done) = 0;
+  virtual void ListSessions(AppId app, ListDetail detail,
                             Callback<std::vector<SessionInfo>> done) = 0;  // newest first
-  virtual void SealSession(SessionRef session,
+  virtual void SealSession(AppId app, SessionRef session,
                            Callback<SealedSegment> done) = 0;  // durable at callback
-  virtual void SupersedeSession(Supersession request,
+  virtual void SupersedeSession(AppId app, Supersession request,
                                 Callback<std::monostate> done) = 0;  // durable at callback
-  virtual void GetStats(Callback<KvStats> done) = 0;
-  // The shared memory that spans of fetch replies may lie in, for other processes to map. Answers
-  // at once; spans of a later reply may name a granule that is not in the answer yet.
-  virtual std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules() const = 0;
+  // Of the device and of what all apps write to it; sessions and cache are those of the app.
+  virtual void GetStats(AppId app, Callback<KvStats> done) = 0;
+  // The shared memory that spans of the app's fetch replies may lie in, for other processes to map.
+  // No two apps share any. Answers at once; spans of a later reply may name a granule that is not
+  // in the answer yet.
+  virtual std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules(AppId app) const = 0;
   // Whether fetch replies may lie in shared memory at all.
   virtual bool has_arena() const = 0;
-  // Whether hints have any effect.
-  virtual bool follows_hints() const = 0;
 
   // Binds an attachment (from Open or Resume) to a channel. `observer` outlives the channel's last
   // callback: both are kept by shared_ptr.
-  virtual void Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
+  virtual void Attach(AppId app, SessionId session, Epoch epoch,
+                      std::shared_ptr<ChannelObserver> observer,
                       Callback<std::shared_ptr<Channel>> done) = 0;
 };
 

@@ -13,7 +13,7 @@ bool EngineCore::AttachRequest::IsOfOwnerOf(const SessionRow& row) const {
 }
 
 absl::Status EngineCore::AttachRequest::Check(const SessionRow& row) const {
-  CAIRN_RETURN_IF_ERROR(CheckUid(session, row));
+  CAIRN_RETURN_IF_ERROR(CheckMeant(app, session, row));
   // Calls may overtake each other on their way here: the owner has given up those before its last.
   if (IsOfOwnerOf(row) && attempt.number <= row.owner.number) {
     return FailedPrecondition(
@@ -46,13 +46,14 @@ absl::Status EngineCore::AttachRequest::CheckLost(const SessionRow& row) const {
       session.id, row.op_seq, lost->op_seq, row.token_count);
 }
 
-void EngineCore::OpenSession(OpenRequest request, Callback<Attachment> done) {
-  PostAttach({std::move(request.session), std::move(request.attempt), std::nullopt},
+void EngineCore::OpenSession(AppId app, OpenRequest request, Callback<Attachment> done) {
+  PostAttach({app, std::move(request.session), std::move(request.attempt), std::nullopt},
              std::move(done));
 }
 
-void EngineCore::ResumeSession(ResumeRequest request, Callback<Attachment> done) {
-  PostAttach({{request.session_id, ""},
+void EngineCore::ResumeSession(AppId app, ResumeRequest request, Callback<Attachment> done) {
+  PostAttach({app,
+              {request.session_id, ""},
               std::move(request.attempt),
               AttachRequest::Lost{request.epoch, request.op_seq}},
              std::move(done));

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "kv-node/cache/slot_cache.h"
+#include "kv-node/cache/app_caches.h"
 #include "kv-node/engine/engine.h"
 #include "kv-node/engine/id_source.h"
 #include "kv-node/engine/io/page_io.h"
@@ -21,7 +21,7 @@ struct EngineContext {
   StoreId store_id{};
   std::shared_ptr<FreeMap> free_map;
   std::unique_ptr<PageIo> io;
-  std::unique_ptr<SlotCache> cache;  // null: without an arena
+  std::unique_ptr<AppCaches> caches;  // null: without an arena
   MetaStore* meta = nullptr;
   std::unique_ptr<IdSource> ids;
   EngineTime now{};  // of the pass that runs
@@ -44,17 +44,11 @@ struct EngineContext {
   std::int64_t spill_count = 0;
   std::int64_t lost_part_count = 0;
   std::int64_t unreadable_part_count = 0;
-  std::int64_t prefetch_dropped_count = 0;
-
-  // Of all sessions' prefetches, now.
-  std::int64_t prefetch_in_flight_bytes = 0;
 
   void NoteState(PartState state) {
     if (state == PartState::kDamaged) ++lost_part_count;
     if (state == PartState::kUnreadable) ++unreadable_part_count;
   }
-
-  bool follows_hints() const { return options.staging && cache != nullptr; }
 
   // A new extent. RESOURCE_EXHAUSTED when flash is full.
   absl::StatusOr<ExtentRef> Allocate(ExtentKind kind, std::int64_t page_count) const {

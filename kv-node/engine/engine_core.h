@@ -48,20 +48,21 @@ class EngineCore : public Engine {
   // Behind StartStop: nothing is left to be done. The engine thread's.
   bool HasStopped();
 
-  void Create(CreateSession request, Callback<SessionRef> done) override;
-  void OpenSession(OpenRequest request, Callback<Attachment> done) override;
-  void ResumeSession(ResumeRequest request, Callback<Attachment> done) override;
-  void CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) override;
-  void DeleteSession(SessionRef session, Callback<std::monostate> done) override;
-  void GetSession(SessionRef session, ListDetail detail, Callback<SessionInfo> done) override;
-  void ListSessions(ListDetail detail, Callback<std::vector<SessionInfo>> done) override;
-  void SealSession(SessionRef session, Callback<SealedSegment> done) override;
-  void SupersedeSession(Supersession request, Callback<std::monostate> done) override;
-  void GetStats(Callback<KvStats> done) override;
-  std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules() const override;
-  bool has_arena() const override { return context_.cache != nullptr; }
-  bool follows_hints() const override { return context_.follows_hints(); }
-  void Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
+  void Create(AppId app, CreateSession request, Callback<SessionRef> done) override;
+  void OpenSession(AppId app, OpenRequest request, Callback<Attachment> done) override;
+  void ResumeSession(AppId app, ResumeRequest request, Callback<Attachment> done) override;
+  void CloseSession(AppId app, SessionId session, Epoch epoch,
+                    Callback<std::monostate> done) override;
+  void DeleteSession(AppId app, SessionRef session, Callback<std::monostate> done) override;
+  void GetSession(AppId app, SessionRef session, ListDetail detail,
+                  Callback<SessionInfo> done) override;
+  void ListSessions(AppId app, ListDetail detail, Callback<std::vector<SessionInfo>> done) override;
+  void SealSession(AppId app, SessionRef session, Callback<SealedSegment> done) override;
+  void SupersedeSession(AppId app, Supersession request, Callback<std::monostate> done) override;
+  void GetStats(AppId app, Callback<KvStats> done) override;
+  std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules(AppId app) const override;
+  bool has_arena() const override { return context_.caches != nullptr; }
+  void Attach(AppId app, SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
               Callback<std::shared_ptr<Channel>> done) override;
 
   // For channels: any thread.
@@ -73,6 +74,7 @@ class EngineCore : public Engine {
   struct Deletions;
   using DeletionsRef = std::shared_ptr<Deletions>;
   struct WaitingDeletion {
+    AppId app;
     SessionRef session;
     Callback<std::monostate> done;
   };
@@ -98,18 +100,18 @@ class EngineCore : public Engine {
 
   // ---- engine_sessions.cc ----
   // Behind whatever changes the segments that it stands on.
-  void CreateOnTree(const CreateSession& request, const Callback<SessionRef>& done);
+  void CreateOnTree(AppId app, const CreateSession& request, const Callback<SessionRef>& done);
   // The session of the request's uid that is stored; 0: none.
-  void FindCreated(const CreateSession& request, const Callback<SessionId>& done);
-  void StartCreate(const CreateSession& request, const Callback<SessionRef>& done);
-  void CommitCreate(const CreateSession& request, const Callback<SessionRef>& done);
-  void StartSeal(const SessionRef& session, const Callback<SealedSegment>& done);
+  void FindCreated(AppId app, const CreateSession& request, const Callback<SessionId>& done);
+  void StartCreate(AppId app, const CreateSession& request, const Callback<SessionRef>& done);
+  void CommitCreate(AppId app, const CreateSession& request, const Callback<SessionRef>& done);
+  void StartSeal(AppId app, const SessionRef& session, const Callback<SealedSegment>& done);
   void CommitSeal(SessionId session, StoredSession stored, const Callback<SealedSegment>& done);
   // ---- engine_deletions.cc ----
   // Those of `deletions_`, or as many of them as go together.
   void StartDeletions();
   // One of whose session, and of kTreeLock, it is the turn.
-  void StartDelete(const SessionRef& session, Callback<std::monostate> done);
+  void StartDelete(AppId app, const SessionRef& session, Callback<std::monostate> done);
   // Ends the attachment, unless it is not of the session that is meant.
   void StopDeleted(const DeletionsRef& together, std::size_t index);
   void FindDeletions(const DeletionsRef& together);
@@ -119,14 +121,14 @@ class EngineCore : public Engine {
   void FreePages(const std::vector<PageIndex>& pages, const absl::Status& committed);
   // ---- engine_supersede.cc ----
   struct SupersedePlan;
-  void StartSupersede(const Supersession& request, const Callback<std::monostate>& done);
-  void CommitSupersede(const Supersession& request, SupersedePlan plan,
+  void StartSupersede(AppId app, const Supersession& request, const Callback<std::monostate>& done);
+  void CommitSupersede(AppId app, const Supersession& request, SupersedePlan plan,
                        const Callback<std::monostate>& done);
   // ---- engine_ephemeral.cc ----
   // Nobody is attached to the session any more, or not yet.
   void NoteUnattached(SessionId session, SessionLifetime lifetime);
   // Whoever repeats a creation is there.
-  void NoteAskedAgain(const std::string& uid);
+  void NoteAskedAgain(const RecentCreations::Key& creation);
   // Deletes ephemeral sessions that nobody has been attached to for abandoned_after, some of them.
   void DeleteAbandoned();
   void DeleteIfAbandoned(SessionId session, const Callback<std::monostate>& done);
@@ -143,6 +145,7 @@ class EngineCore : public Engine {
       Epoch epoch;
       OpSeq op_seq;
     };
+    AppId app;
     SessionRef session;
     AttachAttempt attempt;
     std::optional<Lost> lost;  // of a resume
@@ -165,8 +168,12 @@ class EngineCore : public Engine {
   void LookForLate();
 
   AttachedSession* Find(SessionId session, Epoch epoch);
+  // The same, if it is the app's.
+  AttachedSession* Find(AppId app, SessionId session, Epoch epoch);
   Defragmenter::Sessions SessionsForDefragmenter();
-  KvStats Stats() const;
+  KvStats Stats(AppId app) const;
+  // How many are stored.
+  std::int32_t& SessionCountOf(AppId app) { return session_counts_[app]; }
 
   EngineContext context_;
   const std::unique_ptr<Device> device_;
@@ -190,7 +197,7 @@ class EngineCore : public Engine {
   // Ephemeral sessions that nobody is attached to, since when.
   std::map<SessionId, EngineTime> unattached_;
   std::int32_t opening_count_ = 0;
-  std::int32_t session_count_ = 0;
+  std::map<AppId, std::int32_t> session_counts_;
   std::int64_t dram_peak_bytes_ = 0;
 };
 

@@ -16,6 +16,7 @@ constexpr std::size_t kDeletionsTogetherMax = 64;
 }  // namespace
 
 struct EngineCore::Deletion {
+  AppId app;
   SessionRef session;
   Callback<std::monostate> done;
   absl::Status found;
@@ -27,7 +28,7 @@ struct EngineCore::Deletion {
 
 absl::Status EngineCore::Deletion::Find(MetaReader& reader, SegmentTree& tree) {
   CAIRN_ASSIGN_OR_RETURN(const SessionRow row, LoadSessionRow(reader, session.id));
-  CAIRN_RETURN_IF_ERROR(CheckUid(session, row));
+  CAIRN_RETURN_IF_ERROR(CheckMeant(app, session, row));
   CAIRN_ASSIGN_OR_RETURN(freed, TakeOffUnneeded(reader, row.segment, tree));
   return absl::OkStatus();
 }
@@ -51,7 +52,7 @@ void EngineCore::StartDeletions() {
       }
       Callback<std::monostate> done = EndingSerial(id, std::move(waiting.done));
       if (together->all.empty()) done = EndingSerial(kTreeLock, std::move(done));
-      together->all.push_back({waiting.session, std::move(done), {}, {}});
+      together->all.push_back({waiting.app, waiting.session, std::move(done), {}, {}});
     }
     deletions_ = std::move(later);
     together->open_count = together->all.size();
@@ -62,9 +63,9 @@ void EngineCore::StartDeletions() {
   });
 }
 
-void EngineCore::StartDelete(const SessionRef& session, Callback<std::monostate> done) {
+void EngineCore::StartDelete(AppId app, const SessionRef& session, Callback<std::monostate> done) {
   auto together = std::make_shared<Deletions>();
-  together->all.push_back({session, std::move(done), {}, {}});
+  together->all.push_back({app, session, std::move(done), {}, {}});
   together->open_count = 1;
   StopDeleted(together, 0);
 }
@@ -77,7 +78,7 @@ void EngineCore::StopDeleted(const DeletionsRef& together, std::size_t index) {
   // What is refused must not end the attachment that is there.
   const auto attached = attached_.find(deletion.session.id);
   if (attached != attached_.end()) {
-    deletion.found = CheckUid(deletion.session, attached->second->row());
+    deletion.found = CheckMeant(deletion.app, deletion.session, attached->second->row());
   }
   if (!deletion.found.ok()) return next();
   StopSession(deletion.session.id, NotFound("session {} was deleted", deletion.session.id), next);
@@ -111,7 +112,7 @@ void EngineCore::CommitDeletions(const DeletionsRef& together) {
       if (!deletion.found.ok()) continue;
       FreePages(deletion.freed.pages, status);
       if (!status.ok()) continue;
-      --session_count_;
+      --SessionCountOf(deletion.app);
       unattached_.erase(deletion.session.id);
       LogInfo("delete session={} freed_bytes={}", deletion.session.id,
               std::ssize(deletion.freed.pages) * kPageBytes);

@@ -17,8 +17,8 @@ void EngineCore::NoteUnattached(SessionId session, SessionLifetime lifetime) {
   unattached_[session] = context_.now;
 }
 
-void EngineCore::NoteAskedAgain(const std::string& uid) {
-  const auto found = unattached_.find(creations_.Find(uid));
+void EngineCore::NoteAskedAgain(const RecentCreations::Key& creation) {
+  const auto found = unattached_.find(creations_.Find(creation));
   if (found != unattached_.end()) found->second = context_.now;
 }
 
@@ -62,11 +62,11 @@ void EngineCore::DeleteIfAbandoned(SessionId session, const Callback<std::monost
         // A checkpoint was committed though it seemed to have failed.
         if (row->lifetime == SessionLifetime::kPermanent) {
           unattached_.erase(session);
-          creations_.Note(row->uid, session);
+          creations_.Note({row->app, row->uid}, session);
           return done(std::monostate());
         }
         LogInfo("delete session={} reason=\"it is ephemeral, and nobody is attached\"", session);
-        StartDelete({session}, done);
+        StartDelete(row->app, {session}, done);
       });
 }
 

@@ -33,10 +33,10 @@ absl::Status CheckCreate(const CreateSession& request) {
 }
 
 // That the segment is of the session that the caller means, whatever its number says in this store.
-absl::Status CheckParentSession(MetaReader& reader, const CreateSession& request) {
+absl::Status CheckParentSession(MetaReader& reader, AppId app, const CreateSession& request) {
   if (request.parent.id == SessionId()) return absl::OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const SessionRow session, LoadSessionRow(reader, request.parent.id));
-  CAIRN_RETURN_IF_ERROR(CheckUid(request.parent, session));
+  CAIRN_RETURN_IF_ERROR(CheckMeant(app, request.parent, session));
   SegmentId id = session.segment;
   while (id != request.parent_segment_id && id.value() != 0) {
     CAIRN_ASSIGN_OR_RETURN(const SegmentRow segment, LoadSegmentRow(reader, id));
@@ -48,11 +48,12 @@ absl::Status CheckParentSession(MetaReader& reader, const CreateSession& request
 }
 
 // The segment that holds the last token that the fork sees: the given one, or one above it.
-absl::StatusOr<std::pair<SegmentId, SegmentRow>> LoadParent(MetaReader& reader,
+absl::StatusOr<std::pair<SegmentId, SegmentRow>> LoadParent(MetaReader& reader, AppId app,
                                                             const CreateSession& request) {
-  CAIRN_RETURN_IF_ERROR(CheckParentSession(reader, request));
+  CAIRN_RETURN_IF_ERROR(CheckParentSession(reader, app, request));
   SegmentId id = request.parent_segment_id;
   CAIRN_ASSIGN_OR_RETURN(SegmentRow row, LoadSegmentRow(reader, id));
+  CAIRN_RETURN_IF_ERROR(CheckApp(app, id, row));
   while (request.parent_token_count <= row.start && row.parent.value() != 0) {
     id = row.parent;
     CAIRN_ASSIGN_OR_RETURN(row, LoadSegmentRow(reader, id));
@@ -79,16 +80,19 @@ absl::Status CheckParent(const CreateSession& request, const SegmentRow& parent)
 
 }  // namespace
 
-void EngineCore::FindCreated(const CreateSession& request, const Callback<SessionId>& done) {
+void EngineCore::FindCreated(AppId app, const CreateSession& request,
+                             const Callback<SessionId>& done) {
   context_.LoadToChange<SessionId>(
-      [uid = request.uid](MetaReader& reader) -> absl::StatusOr<SessionId> {
+      [app, uid = request.uid](MetaReader& reader) -> absl::StatusOr<SessionId> {
         SessionId found;
         CAIRN_RETURN_IF_ERROR(
             reader.Scan(Family::kSessions, "",
                         [&](std::string_view key, std::string_view value) -> absl::Status {
                           // One that is damaged shows when it is opened.
                           const absl::StatusOr<SessionRow> row = DecodeSessionRow(value);
-                          if (!row.ok() || row->uid != uid) return absl::OkStatus();
+                          if (!row.ok() || row->app != app || row->uid != uid) {
+                            return absl::OkStatus();
+                          }
                           CAIRN_ASSIGN_OR_RETURN(found, ParseSessionKey(key));
                           return absl::OkStatus();
                         }));
@@ -97,40 +101,44 @@ void EngineCore::FindCreated(const CreateSession& request, const Callback<Sessio
       done);
 }
 
-void EngineCore::CreateOnTree(const CreateSession& request, const Callback<SessionRef>& done) {
-  if (request.parent_segment_id.value() == 0) return StartCreate(request, done);
-  Serialise(kTreeLock, [this, request, done] {
-    StartCreate(request, EndingSerial<SessionRef>(kTreeLock, done));
+void EngineCore::CreateOnTree(AppId app, const CreateSession& request,
+                              const Callback<SessionRef>& done) {
+  if (request.parent_segment_id.value() == 0) return StartCreate(app, request, done);
+  Serialise(kTreeLock, [this, app, request, done] {
+    StartCreate(app, request, EndingSerial<SessionRef>(kTreeLock, done));
   });
 }
 
-void EngineCore::StartCreate(const CreateSession& request, const Callback<SessionRef>& done) {
+void EngineCore::StartCreate(AppId app, const CreateSession& request,
+                             const Callback<SessionRef>& done) {
   absl::Status status = CheckCreate(request);
-  if (status.ok() && session_count_ >= context_.options.sessions_max) {
+  if (status.ok() && SessionCountOf(app) >= context_.options.sessions_max) {
     status = ResourceExhausted(
         "{} sessions are stored, the most that may be: delete some that are not needed",
-        session_count_);
+        SessionCountOf(app));
   }
   if (!status.ok()) return done(status);
-  if (request.parent_segment_id.value() == 0) return CommitCreate(request, done);
+  if (request.parent_segment_id.value() == 0) return CommitCreate(app, request, done);
   using Parent = std::pair<SegmentId, SegmentRow>;
   context_.LoadToChange<Parent>(
-      [request](MetaReader& reader) { return LoadParent(reader, request); },
-      [this, request, done](const absl::StatusOr<Parent>& parent) {
+      [app, request](MetaReader& reader) { return LoadParent(reader, app, request); },
+      [this, app, request, done](const absl::StatusOr<Parent>& parent) {
         if (!parent.ok()) return done(parent.status());
         CreateSession on_parent = request;
         on_parent.parent_segment_id = parent->first;
         const absl::Status fits = CheckParent(on_parent, parent->second);
         if (!fits.ok()) return done(fits);
-        CommitCreate(on_parent, done);
+        CommitCreate(app, on_parent, done);
       });
 }
 
-void EngineCore::CommitCreate(const CreateSession& request, const Callback<SessionRef>& done) {
+void EngineCore::CommitCreate(AppId app, const CreateSession& request,
+                              const Callback<SessionRef>& done) {
   const absl::StatusOr<std::int64_t> id = context_.ids->Next(2);
   if (!id.ok()) return done(id.status());
   const SessionId session(*id);
   SessionRow row;
+  row.app = app;
   row.uid = request.uid;
   row.segment = FirstSegmentOf(session);
   row.layout = request.layout;
@@ -141,6 +149,7 @@ void EngineCore::CommitCreate(const CreateSession& request, const Callback<Sessi
   row.lifetime = request.lifetime;
   row.creator = request.creator;
   SegmentRow segment;
+  segment.app = app;
   segment.parent = request.parent_segment_id;
   segment.start = request.parent_token_count;
   segment.token_count = request.parent_token_count;
@@ -149,12 +158,12 @@ void EngineCore::CommitCreate(const CreateSession& request, const Callback<Sessi
   MetaBatch batch;
   batch.Put(Family::kSessions, SessionKeyBytes(session), EncodeSessionRow(row));
   batch.Put(Family::kSegments, SegmentHeadKey(row.segment), EncodeSegmentRow(segment));
-  ++session_count_;
+  ++SessionCountOf(app);
   const SessionRef created{session, row.uid};
   context_.Commit(std::move(batch),
-                  [this, created, lifetime = row.lifetime, done](const absl::Status& status) {
+                  [this, app, created, lifetime = row.lifetime, done](const absl::Status& status) {
                     if (!status.ok()) {
-                      --session_count_;
+                      --SessionCountOf(app);
                       return done(status);
                     }
                     NoteUnattached(created.id, lifetime);
@@ -162,18 +171,21 @@ void EngineCore::CommitCreate(const CreateSession& request, const Callback<Sessi
                   });
 }
 
-void EngineCore::StartSeal(const SessionRef& ref, const Callback<SealedSegment>& done) {
+void EngineCore::StartSeal(AppId app, const SessionRef& ref, const Callback<SealedSegment>& done) {
   const SessionId session = ref.id;
-  if (attached_.contains(session)) {  // rule 2
+  const auto attached = attached_.find(session);
+  if (attached != attached_.end()) {  // rule 2
+    const absl::Status is_meant = CheckMeant(app, ref, attached->second->row());
+    if (!is_meant.ok()) return done(is_meant);
     return done(FailedPrecondition(
         "session {} is open: it seals with its own checkpoint, or close it first", session));
   }
-  StopSession(session, absl::OkStatus(), [this, ref, session, done] {
+  StopSession(session, absl::OkStatus(), [this, app, ref, session, done] {
     context_.LoadToChange<StoredSession>(
         [session](MetaReader& reader) { return LoadSession(reader, session); },
-        [this, ref, done](absl::StatusOr<StoredSession> stored) {
+        [this, app, ref, done](absl::StatusOr<StoredSession> stored) {
           if (!stored.ok()) return done(stored.status());
-          const absl::Status is_meant = CheckUid(ref, stored->row);
+          const absl::Status is_meant = CheckMeant(app, ref, stored->row);
           if (!is_meant.ok()) return done(is_meant);
           CommitSeal(ref.id, *std::move(stored), done);
         });

@@ -8,12 +8,11 @@ namespace cairn::kv {
 
 std::int64_t EngineCore::DramUsedBytes() const {
   const BufferPool& buffers = context_.io->buffers();
-  const std::int64_t arena_bytes =
-      context_.cache == nullptr ? 0 : context_.cache->arena().size_bytes();
+  const std::int64_t arena_bytes = context_.caches == nullptr ? 0 : context_.caches->size_bytes();
   return buffers.used_bytes() + buffers.kept_bytes() + context_.pending_bytes + arena_bytes;
 }
 
-KvStats EngineCore::Stats() const {
+KvStats EngineCore::Stats(AppId app) const {
   KvStats stats;
   const PageIoStats& io = context_.io->stats();
   stats.io_engine = std::string(device_->name());
@@ -43,51 +42,53 @@ KvStats EngineCore::Stats() const {
   stats.append_bytes = context_.append_bytes;
   stats.lost_part_count = context_.lost_part_count;
   stats.unreadable_part_count = context_.unreadable_part_count;
-  stats.prefetched_bytes = io.read_prefetch_bytes;
-  stats.staged_bytes = io.read_stage_bytes;
-  stats.prefetch_read_count = io.read_ahead_count;
-  stats.prefetch_dropped_count = context_.prefetch_dropped_count;
-  stats.attached_count = static_cast<std::int32_t>(attached_.size());
-  if (context_.cache != nullptr) {
-    const SlotCacheStats& cache = context_.cache->stats();
-    stats.arena_bytes = context_.cache->arena().size_bytes();
+  if (context_.caches != nullptr) {
+    const SlotCache& app_cache = context_.caches->Of(app);
+    const SlotCacheStats& cache = app_cache.stats();
+    stats.arena_bytes = app_cache.arena().size_bytes();
     stats.cache_hit_count = cache.hit_count;
     stats.cache_hit_bytes = cache.hit_bytes;
     stats.cache_miss_count = cache.miss_count;
     stats.cache_miss_bytes = cache.miss_bytes;
     stats.cache_evicted_count = cache.evicted_count;
     stats.cache_no_room_count = cache.no_room_count;
-    stats.leased_slot_count = context_.cache->leased_count();
-    stats.prefetch_used_bytes = cache.prefetch_used_bytes;
-    stats.prefetch_wasted_bytes = cache.prefetch_wasted_bytes;
+    stats.leased_slot_count = app_cache.leased_count();
   }
-  for (const auto& [id, session] : attached_) stats.row_bytes += session->row_bytes();
+  for (const auto& [id, session] : attached_) {
+    if (session->row().app != app) continue;
+    ++stats.attached_count;
+    stats.row_bytes += session->row_bytes();
+  }
   return stats;
 }
 
-void EngineCore::GetSession(SessionRef session, ListDetail detail, Callback<SessionInfo> done) {
-  PostRequest(std::move(done), [this, session = std::move(session),
-                                detail](const Callback<SessionInfo>& cb) {
-    context_.Load<SessionInfo>(
-        [session, detail](MetaReader& reader) { return LoadSessionInfo(reader, session, detail); },
-        [this, cb](absl::StatusOr<SessionInfo> info) {
-          if (info.ok()) info->attached = attached_.contains(info->session_id);
-          cb(std::move(info));
-        });
-  });
+void EngineCore::GetSession(AppId app, SessionRef session, ListDetail detail,
+                            Callback<SessionInfo> done) {
+  PostRequest(std::move(done),
+              [this, app, session = std::move(session), detail](const Callback<SessionInfo>& cb) {
+                context_.Load<SessionInfo>(
+                    [app, session, detail](MetaReader& reader) {
+                      return LoadSessionInfo(reader, app, session, detail);
+                    },
+                    [this, cb](absl::StatusOr<SessionInfo> info) {
+                      if (info.ok()) info->attached = attached_.contains(info->session_id);
+                      cb(std::move(info));
+                    });
+              });
 }
 
-void EngineCore::ListSessions(ListDetail detail, Callback<std::vector<SessionInfo>> done) {
-  PostRequest(std::move(done), [this, detail](const Callback<std::vector<SessionInfo>>& cb) {
+void EngineCore::ListSessions(AppId app, ListDetail detail,
+                              Callback<std::vector<SessionInfo>> done) {
+  PostRequest(std::move(done), [this, app, detail](const Callback<std::vector<SessionInfo>>& cb) {
     using Infos = std::vector<SessionInfo>;
-    context_.Load<Infos>([detail](MetaReader& reader) { return LoadSessionInfos(reader, detail); },
-                         [this, cb](absl::StatusOr<Infos> infos) {
-                           if (infos.ok()) {
-                             for (SessionInfo& info : *infos)
-                               info.attached = attached_.contains(info.session_id);
-                           }
-                           cb(std::move(infos));
-                         });
+    context_.Load<Infos>(
+        [app, detail](MetaReader& reader) { return LoadSessionInfos(reader, app, detail); },
+        [this, cb](absl::StatusOr<Infos> infos) {
+          if (infos.ok()) {
+            for (SessionInfo& info : *infos) info.attached = attached_.contains(info.session_id);
+          }
+          cb(std::move(infos));
+        });
   });
 }
 

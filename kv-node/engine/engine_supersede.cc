@@ -52,14 +52,15 @@ struct EngineCore::SupersedePlan {
   std::optional<SessionRow> row;  // what the session's becomes; none: an earlier call did it
   UnneededSegments freed;
 
-  static absl::StatusOr<SupersedePlan> Make(MetaReader& reader, const Supersession& request);
+  static absl::StatusOr<SupersedePlan> Make(MetaReader& reader, AppId app,
+                                            const Supersession& request);
 };
 
 absl::StatusOr<EngineCore::SupersedePlan> EngineCore::SupersedePlan::Make(
-    MetaReader& reader, const Supersession& request) {
+    MetaReader& reader, AppId app, const Supersession& request) {
   SupersedePlan plan;
   CAIRN_ASSIGN_OR_RETURN(SessionRow row, LoadSessionRow(reader, request.session.id));
-  CAIRN_RETURN_IF_ERROR(CheckUid(request.session, row));
+  CAIRN_RETURN_IF_ERROR(CheckMeant(app, request.session, row));
   const absl::StatusOr<SessionRow> replacement = LoadSessionRow(reader, request.replacement.id);
   if (absl::IsNotFound(replacement.status())) {
     CAIRN_ASSIGN_OR_RETURN(const bool done, WasDone(reader, row, request.replacement.id));
@@ -67,7 +68,7 @@ absl::StatusOr<EngineCore::SupersedePlan> EngineCore::SupersedePlan::Make(
     return plan;
   }
   CAIRN_RETURN_IF_ERROR(replacement.status());
-  CAIRN_RETURN_IF_ERROR(CheckUid(request.replacement, *replacement));
+  CAIRN_RETURN_IF_ERROR(CheckMeant(app, request.replacement, *replacement));
   CAIRN_RETURN_IF_ERROR(CheckSameTokens(reader, request, row, *replacement));
   CAIRN_ASSIGN_OR_RETURN(SegmentTree tree, LoadSegmentTree(reader));
   CAIRN_ASSIGN_OR_RETURN(plan.freed, TakeOffUnneeded(reader, row.segment, tree));
@@ -82,27 +83,30 @@ absl::StatusOr<EngineCore::SupersedePlan> EngineCore::SupersedePlan::Make(
   return plan;
 }
 
-void EngineCore::StartSupersede(const Supersession& request, const Callback<std::monostate>& done) {
-  for (const SessionId id : {request.session.id, request.replacement.id}) {
-    if (attached_.contains(id)) {
-      return done(FailedPrecondition("session {} is open: close it first", id));
-    }
+void EngineCore::StartSupersede(AppId app, const Supersession& request,
+                                const Callback<std::monostate>& done) {
+  for (const SessionRef& ref : {request.session, request.replacement}) {
+    const auto attached = attached_.find(ref.id);
+    if (attached == attached_.end()) continue;
+    const absl::Status is_meant = CheckMeant(app, ref, attached->second->row());
+    if (!is_meant.ok()) return done(is_meant);
+    return done(FailedPrecondition("session {} is open: close it first", ref.id));
   }
   // What still ends of an attachment ends first.
-  StopSession(request.session.id, absl::OkStatus(), [this, request, done] {
-    StopSession(request.replacement.id, absl::OkStatus(), [this, request, done] {
+  StopSession(request.session.id, absl::OkStatus(), [this, app, request, done] {
+    StopSession(request.replacement.id, absl::OkStatus(), [this, app, request, done] {
       context_.LoadToChange<SupersedePlan>(
-          [request](MetaReader& reader) { return SupersedePlan::Make(reader, request); },
-          [this, request, done](absl::StatusOr<SupersedePlan> plan) {
+          [app, request](MetaReader& reader) { return SupersedePlan::Make(reader, app, request); },
+          [this, app, request, done](absl::StatusOr<SupersedePlan> plan) {
             if (!plan.ok()) return done(plan.status());
             if (!plan->row.has_value()) return done(std::monostate());
-            CommitSupersede(request, *std::move(plan), done);
+            CommitSupersede(app, request, *std::move(plan), done);
           });
     });
   });
 }
 
-void EngineCore::CommitSupersede(const Supersession& request, SupersedePlan plan,
+void EngineCore::CommitSupersede(AppId app, const Supersession& request, SupersedePlan plan,
                                  const Callback<std::monostate>& done) {
   const SessionId session = request.session.id;
   const SessionId replacement = request.replacement.id;
@@ -111,11 +115,11 @@ void EngineCore::CommitSupersede(const Supersession& request, SupersedePlan plan
   batch.Delete(Family::kSessions, SessionKeyBytes(replacement));
   for (const SegmentId segment : plan.freed.segments) DeleteSegmentRows(batch, segment);
   context_.Commit(std::move(batch),
-                  [this, session, replacement, pages = std::move(plan.freed.pages),
+                  [this, app, session, replacement, pages = std::move(plan.freed.pages),
                    done](const absl::Status& status) {
                     FreePages(pages, status);
                     if (!status.ok()) return done(status);
-                    --session_count_;
+                    --SessionCountOf(app);
                     unattached_.erase(replacement);
                     LogInfo("supersede session={} replacement={} freed_bytes={}", session,
                             replacement, std::ssize(pages) * kPageBytes);

@@ -172,6 +172,7 @@ std::string EncodeSessionRow(const SessionRow& row) {
   out.Varint(row.owner.number);
   out.Byte(static_cast<std::uint8_t>(row.lifetime));
   out.Bytes(row.creator);
+  out.Varint(row.app.value());
   return out.Take();
 }
 
@@ -199,13 +200,14 @@ absl::StatusOr<SessionRow> DecodeSessionRow(std::string_view bytes) {
     row.lifetime = static_cast<SessionLifetime>(lifetime);
     row.creator = in.Bytes(kCreatorBytesMax);
   }
+  if (version >= 3) row.app = AppId(in.Varint());
   if (!in.ok() || !in.at_end()) return Damaged("session");
   return row;
 }
 
 std::string EncodeSegmentRow(const SegmentRow& row) {
   ByteWriter out;
-  out.Byte(kRowVersion);
+  out.Byte(kSegmentRowVersion);
   out.Varint(row.parent.value());
   out.Varint(row.start);
   out.Varint(row.token_count);
@@ -214,12 +216,14 @@ std::string EncodeSegmentRow(const SegmentRow& row) {
   PutKey(out, row.key);
   out.Varint(static_cast<std::int64_t>(row.next_cluster_ids.size()));
   for (const std::int64_t id : row.next_cluster_ids) out.Varint(id);
+  out.Varint(row.app.value());
   return out.Take();
 }
 
 absl::StatusOr<SegmentRow> DecodeSegmentRow(std::string_view bytes) {
   ByteReader in(bytes);
-  if (in.Byte() != kRowVersion) return Damaged("segment");
+  const std::uint8_t version = in.Byte();
+  if (version < 1 || version > kSegmentRowVersion) return Damaged("segment");
   SegmentRow row;
   row.parent = SegmentId(in.Varint());
   row.start = in.Count(kPositionMax);
@@ -231,6 +235,7 @@ absl::StatusOr<SegmentRow> DecodeSegmentRow(std::string_view bytes) {
   row.key = GetKey(in);
   row.next_cluster_ids.resize(static_cast<std::size_t>(in.Count(in.remaining())));
   for (std::int64_t& id : row.next_cluster_ids) id = in.Varint();
+  if (version >= 2) row.app = AppId(in.Varint());
   if (!in.ok() || !in.at_end() || flags > 3) return Damaged("segment");
   return row;
 }
@@ -336,7 +341,7 @@ std::string EncodeLinks(const std::vector<ClusterLink>& links) {
 absl::StatusOr<std::vector<ClusterLink>> DecodeLinks(std::string_view bytes) {
   ByteReader in(bytes);
   if (in.Byte() != kRowVersion) return Damaged("co-retrieval");
-  std::vector<ClusterLink> links(static_cast<std::size_t>(in.Count(kNeighbourCountMax)));
+  std::vector<ClusterLink> links(static_cast<std::size_t>(in.Count(kLinksOfClusterMax)));
   for (ClusterLink& link : links) {
     link.cluster = ClusterId(in.Varint());
     link.count = static_cast<std::int32_t>(in.Count(kLinkCountMax));

@@ -22,7 +22,8 @@ namespace cairn::kv {
 
 inline constexpr std::uint8_t kRowVersion = 1;
 // Of session rows. Version 1 has neither uid nor owner, and is of permanent sessions.
-inline constexpr std::uint8_t kSessionRowVersion = 2;
+inline constexpr std::uint8_t kSessionRowVersion = 3;
+inline constexpr std::uint8_t kSegmentRowVersion = 2;
 // Token ids are stored in blocks, so that a checkpoint rewrites at most one that is partly filled.
 inline constexpr std::int64_t kTokenBlockCount = 1024;
 // An allocation record covers this many pages.
@@ -44,6 +45,7 @@ struct ClusterKey {
 };
 
 struct SessionRow {
+  AppId app = kDefaultApp;
   std::string uid;  // kUidBytes; empty: an older release made it, and nobody attached since
   SegmentId segment;
   Epoch epoch;
@@ -61,6 +63,7 @@ struct SessionRow {
 };
 
 struct SegmentRow {
+  AppId app = kDefaultApp;
   SegmentId parent;  // 0: none
   std::int64_t start = 0;
   std::int64_t token_count = 0;
@@ -85,6 +88,7 @@ struct ClusterLink {
   friend bool operator==(const ClusterLink&, const ClusterLink&) = default;
 };
 inline constexpr std::int32_t kLinkCountMax = 65535;
+inline constexpr std::int32_t kLinksOfClusterMax = 8;
 
 using RegionBits = std::bitset<kRegionPages>;
 
@@ -132,7 +136,7 @@ std::string EncodePositions(const Positions& positions);
 absl::StatusOr<Positions> DecodePositions(std::string_view bytes);
 std::string EncodeIndexRow(const IndexRow& row);
 absl::StatusOr<IndexRow> DecodeIndexRow(const ClusterKey& key, std::string_view bytes);
-// 1 to kNeighbourCountMax links with counts of 1 to kLinkCountMax, each to another cluster.
+// 1 to kLinksOfClusterMax links with counts of 1 to kLinkCountMax, each to another cluster.
 std::string EncodeLinks(const std::vector<ClusterLink>& links);
 absl::StatusOr<std::vector<ClusterLink>> DecodeLinks(std::string_view bytes);
 std::string EncodeTokens(const std::vector<std::int32_t>& tokens);

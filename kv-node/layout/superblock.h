@@ -19,9 +19,9 @@ namespace cairn::kv {
 inline constexpr int kSuperblockCopyCount = 2;
 // The first page that holds data.
 inline constexpr std::int64_t kFirstDataPage = kSuperblockCopyCount;
-inline constexpr std::uint32_t kFormatVersion = 3;
+inline constexpr std::uint32_t kFormatVersion = 4;
 // The oldest that this program reads; what it writes is of kFormatVersion. Version 1 has no index
-// runs, and 1 and 2 have no identity in session rows.
+// runs, 1 and 2 have no identity in session rows, and 1 to 3 no apps.
 inline constexpr std::uint32_t kFormatVersionMin = 1;
 inline constexpr std::int64_t kStorePageCountMin = 16;
 inline constexpr std::int64_t kStorePageCountMax = std::int64_t{1} << 36;  // 256 TiB

@@ -63,17 +63,21 @@ bool StreamSet::stopping() const {
 }
 
 ChannelStream::ChannelStream(Engine* engine, StreamSet* streams, CallGate* gate,
-                             std::string boot_token)
-    : engine_(engine), streams_(streams), gate_(gate), boot_token_(std::move(boot_token)) {
+                             std::string boot_token, AppId app)
+    : engine_(engine),
+      streams_(streams),
+      gate_(gate),
+      boot_token_(std::move(boot_token)),
+      app_(app) {
   gate_->Enter();
 }
 
 ChannelStream* ChannelStream::Start(Engine* engine, StreamSet* streams, CallGate* gate,
-                                    std::string boot_token, const absl::Status& admitted) {
+                                    std::string boot_token, const absl::StatusOr<AppId>& app) {
   std::shared_ptr<ChannelStream> stream(
-      new ChannelStream(engine, streams, gate, std::move(boot_token)));
+      new ChannelStream(engine, streams, gate, std::move(boot_token), app.value_or(AppId())));
   stream->self_ = stream;
-  absl::Status status = admitted;
+  absl::Status status = app.status();
   if (!streams->Add(stream)) status = Unavailable("the daemon is stopping");
   if (!status.ok()) {
     stream->End(status);
@@ -153,7 +157,7 @@ void ChannelStream::HandleHello(const Message& message) {
     End(status);
     return;
   }
-  engine_->Attach(SessionId(message.hello().session_id()), Epoch(message.hello().epoch()),
+  engine_->Attach(app_, SessionId(message.hello().session_id()), Epoch(message.hello().epoch()),
                   shared_from_this(),
                   [self = shared_from_this()](absl::StatusOr<std::shared_ptr<Channel>> channel) {
                     self->OnAttached(std::move(channel));
@@ -188,9 +192,6 @@ std::shared_ptr<Channel> ChannelStream::HandleLocked(Message* message) {
       break;
     case rpc::OperationKind::kRelease:
       leases_.erase(RequestId(message->release().fetch_request_id()));
-      break;
-    case rpc::OperationKind::kHint:
-      HandleHint(*message);
       break;
     case rpc::OperationKind::kHello:
       status = FailedPrecondition("only the first message of a Channel may be a Hello");
@@ -246,13 +247,6 @@ absl::Status ChannelStream::HandleRead(const Message& message) {
   unanswered_.insert(request_id);
   ++submitted_count_;
   return absl::OkStatus();
-}
-
-// Nobody waits for an answer: a hint that is malformed or finds no room is dropped.
-void ChannelStream::HandleHint(const Message& message) {
-  absl::StatusOr<HintOperation> hint = rpc::HintFromProto(message);
-  if (!hint.ok() || !engine_->follows_hints()) return;
-  if (channel_->Submit(RequestId(message.request_id()), *std::move(hint))) ++submitted_count_;
 }
 
 void ChannelStream::OnWriteDone(bool ok) {

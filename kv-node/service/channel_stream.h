@@ -70,10 +70,10 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
                       public ChannelObserver,
                       public std::enable_shared_from_this<ChannelStream> {
  public:
-  // Starts a stream that lives until gRPC is done with it. `admitted`: whether its caller may use
-  // it at all; otherwise the stream ends with that status. Engine, set and gate outlive the server.
+  // Starts a stream that lives until gRPC is done with it. `app`: its caller, or why nobody may use
+  // it; the stream ends with that status. Engine, set and gate outlive the server.
   static ChannelStream* Start(Engine* engine, StreamSet* streams, CallGate* gate,
-                              std::string boot_token, const absl::Status& admitted);
+                              std::string boot_token, const absl::StatusOr<AppId>& app);
 
   // Ends the call once the message that is being written is out.
   void End(const absl::Status& status);
@@ -101,7 +101,8 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   using Message = ::cairn::kv::v1::ChannelRequest;
   using ReplyMessage = ::cairn::kv::v1::ChannelReply;
 
-  ChannelStream(Engine* engine, StreamSet* streams, CallGate* gate, std::string boot_token);
+  ChannelStream(Engine* engine, StreamSet* streams, CallGate* gate, std::string boot_token,
+                AppId app);
 
   absl::Status Decode(Message* message);
   // Returns the channel when the message ended the stream.
@@ -110,7 +111,6 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   void OnAttached(absl::StatusOr<std::shared_ptr<Channel>> channel);
   absl::Status HandleChange(Message* message) CAIRN_REQUIRES(mutex_);
   absl::Status HandleRead(const Message& message) CAIRN_REQUIRES(mutex_);
-  void HandleHint(const Message& message) CAIRN_REQUIRES(mutex_);
   void QueueFetchReplyLocked(RequestId request_id, const FetchReply& reply) CAIRN_REQUIRES(mutex_);
   void HoldLeasesLocked(RequestId request_id, const FetchReply& reply) CAIRN_REQUIRES(mutex_);
 
@@ -130,6 +130,7 @@ class ChannelStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   StreamSet* const streams_;
   CallGate* const gate_;
   const std::string boot_token_;
+  const AppId app_;
   std::shared_ptr<ChannelStream> self_;  // until OnDone
   grpc::ByteBuffer incoming_;            // belongs to the read in progress
 

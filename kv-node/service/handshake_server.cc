@@ -94,7 +94,8 @@ void HandshakeServer::Answer(const rpc::UniqueFd& connection) {
     LogWarning("handshake pid={} uid={} error=\"{}\"", peer.pid, peer.uid, Message(token.status()));
     return;
   }
-  const std::vector<std::shared_ptr<const ArenaGranule>> granules = engine_->ArenaGranules();
+  const std::vector<std::shared_ptr<const ArenaGranule>> granules =
+      engine_->ArenaGranules(kDefaultApp);
   std::vector<std::int32_t> ids;
   std::vector<int> descriptors;
   for (const std::shared_ptr<const ArenaGranule>& granule : granules) {

@@ -19,7 +19,7 @@ constexpr v1::Operation kOperations[] = {
     v1::OPERATION_APPEND,      v1::OPERATION_REPLACE,
     v1::OPERATION_INDEX,       v1::OPERATION_POLICY_STATE,
     v1::OPERATION_CHECKPOINT,  v1::OPERATION_FORK,
-    v1::OPERATION_FETCH,       v1::OPERATION_NEIGHBOURS,
+    v1::OPERATION_FETCH,       v1::OPERATION_EVICT,
     v1::OPERATION_FETCH_INDEX, v1::OPERATION_FETCH_VISIBLE_INDEX,
     v1::OPERATION_SUPERSEDE};
 
@@ -101,8 +101,7 @@ void KvServiceImpl::Stop(std::chrono::milliseconds time_max) {
 KvServiceImpl::KvServiceImpl(NodeIdentity identity, Engine* engine, const TokenRegistry* registry)
     : identity_(std::move(identity)), engine_(engine), registry_(registry) {}
 
-absl::StatusOr<std::string> KvServiceImpl::Authenticate(
-    const CallbackServerContext& context) const {
+absl::StatusOr<AppId> KvServiceImpl::Authenticate(const CallbackServerContext& context) const {
   const auto token = context.client_metadata().find(kTokenMetadataKey);
   if (token == context.client_metadata().end()) {
     return Unauthenticated(
@@ -115,8 +114,9 @@ absl::StatusOr<std::string> KvServiceImpl::Authenticate(
 
 KvServiceImpl::Call KvServiceImpl::Begin(CallbackServerContext* context, const absl::Status& valid,
                                          Work work) {
-  Call call{context->DefaultReactor(), false};
-  absl::Status status = Authenticate(*context).status();
+  const absl::StatusOr<AppId> app = Authenticate(*context);
+  Call call{context->DefaultReactor(), app.value_or(AppId()), false};
+  absl::Status status = app.status();
   if (status.ok()) status = valid;
   // A session that lost its stream to the stop must not resume here: it would take the new epoch
   // from a daemon that has no stream for it.
@@ -141,7 +141,6 @@ ServerUnaryReactor* KvServiceImpl::GetCapabilities(CallbackServerContext* contex
   response->set_protocol_version(kProtocolVersion);
   for (const v1::Operation operation : kOperations) response->add_operations(operation);
   if (engine_->has_arena()) response->add_operations(v1::OPERATION_ARENA);
-  if (engine_->follows_hints()) response->add_operations(v1::OPERATION_PREFETCH);
   response->set_page_bytes(kPageBytes);
   response->set_message_bytes_max(kMessageBytesMax);
   response->set_part_bytes_max(kPartBytesMax);
@@ -160,7 +159,7 @@ ServerUnaryReactor* KvServiceImpl::CreateSession(CallbackServerContext* context,
   const Call call = Begin(context, value.status(), Work::kNew);
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
-  engine_->Create(*std::move(value),
+  engine_->Create(call.app, *std::move(value),
                   Answer<SessionRef>(call.reactor, [response](const SessionRef& session) {
                     rpc::ToProto(session, response);
                   }));
@@ -174,7 +173,7 @@ ServerUnaryReactor* KvServiceImpl::OpenSession(CallbackServerContext* context,
   const Call call = Begin(context, value.status(), Work::kNew);
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
-  engine_->OpenSession(*std::move(value),
+  engine_->OpenSession(call.app, *std::move(value),
                        Answer<Attachment>(call.reactor, [response](const Attachment& attachment) {
                          rpc::ToProto(attachment, response->mutable_attachment());
                        }));
@@ -188,7 +187,7 @@ ServerUnaryReactor* KvServiceImpl::ResumeSession(CallbackServerContext* context,
   const Call call = Begin(context, value.status(), Work::kNew);
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
-  engine_->ResumeSession(*std::move(value),
+  engine_->ResumeSession(call.app, *std::move(value),
                          Answer<Attachment>(call.reactor, [response](const Attachment& attachment) {
                            rpc::ToProto(attachment, response->mutable_attachment());
                          }));
@@ -203,7 +202,7 @@ ServerUnaryReactor* KvServiceImpl::CloseSession(CallbackServerContext* context,
   const Call call = Begin(context, valid);
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
-  engine_->CloseSession(SessionId(request->session_id()), Epoch(request->epoch()),
+  engine_->CloseSession(call.app, SessionId(request->session_id()), Epoch(request->epoch()),
                         Answer<std::monostate>(call.reactor, [](std::monostate) {}));
   return call.reactor;
 }
@@ -215,7 +214,7 @@ ServerUnaryReactor* KvServiceImpl::DeleteSession(CallbackServerContext* context,
   const Call call = Begin(context, session.status());
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
-  engine_->DeleteSession(*std::move(session),
+  engine_->DeleteSession(call.app, *std::move(session),
                          Answer<std::monostate>(call.reactor, [](std::monostate) {}));
   return call.reactor;
 }
@@ -227,7 +226,7 @@ ServerUnaryReactor* KvServiceImpl::GetSession(CallbackServerContext* context,
   const Call call = Begin(context, session.status());
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
-  engine_->GetSession(*std::move(session), DetailOf(request->with_flash_use()),
+  engine_->GetSession(call.app, *std::move(session), DetailOf(request->with_flash_use()),
                       Answer<SessionInfo>(call.reactor, [response](const SessionInfo& info) {
                         rpc::ToProto(info, response->mutable_session());
                       }));
@@ -242,7 +241,7 @@ ServerUnaryReactor* KvServiceImpl::ListSessions(CallbackServerContext* context,
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
   engine_->ListSessions(
-      DetailOf(request->with_flash_use()),
+      call.app, DetailOf(request->with_flash_use()),
       Answer<std::vector<SessionInfo>>(
           call.reactor, [response, page = *page](const std::vector<SessionInfo>& sessions) {
             FillPage(page, sessions, response);
@@ -257,7 +256,7 @@ ServerUnaryReactor* KvServiceImpl::SealSession(CallbackServerContext* context,
   const Call call = Begin(context, session.status(), Work::kNew);
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
-  engine_->SealSession(*std::move(session),
+  engine_->SealSession(call.app, *std::move(session),
                        Answer<SealedSegment>(call.reactor, [response](SealedSegment sealed) {
                          response->set_segment_id(sealed.segment_id.value());
                          response->set_token_count(sealed.token_count);
@@ -272,7 +271,7 @@ ServerUnaryReactor* KvServiceImpl::SupersedeSession(CallbackServerContext* conte
   const Call call = Begin(context, value.status());
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
-  engine_->SupersedeSession(*std::move(value),
+  engine_->SupersedeSession(call.app, *std::move(value),
                             Answer<std::monostate>(call.reactor, [](std::monostate) {}));
   return call.reactor;
 }
@@ -283,15 +282,16 @@ ServerUnaryReactor* KvServiceImpl::GetStats(CallbackServerContext* context,
   const Call call = Begin(context, absl::OkStatus());
   if (!call.admitted) return call.reactor;
   response->set_boot_token(identity_.boot_token);
-  engine_->GetStats(Answer<KvStats>(
-      call.reactor, [response](const KvStats& stats) { rpc::ToProto(stats, response); }));
+  engine_->GetStats(call.app, Answer<KvStats>(call.reactor, [response](const KvStats& stats) {
+                      rpc::ToProto(stats, response);
+                    }));
   return call.reactor;
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* KvServiceImpl::Channel(
     CallbackServerContext* context) {
   return ChannelStream::Start(engine_, &streams_, &gate_, identity_.boot_token,
-                              Authenticate(*context).status());
+                              Authenticate(*context));
 }
 
 }  // namespace cairn::kv

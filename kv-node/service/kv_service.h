@@ -91,10 +91,11 @@ class KvServiceImpl final : public KvServiceBase {
 
  private:
   // The one place where callers are told apart: the app of a call's token.
-  absl::StatusOr<std::string> Authenticate(const grpc::CallbackServerContext& context) const;
+  absl::StatusOr<AppId> Authenticate(const grpc::CallbackServerContext& context) const;
   // A reactor, and whether to go on: false after it was finished with the caller's error.
   struct Call {
     grpc::ServerUnaryReactor* reactor = nullptr;
+    AppId app;  // who calls
     bool admitted = false;
   };
   // What a daemon that is to stop does not begin any more, what it goes on with, and what those

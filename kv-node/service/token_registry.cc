@@ -17,7 +17,7 @@ bool EqualInConstantTime(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-absl::StatusOr<std::string> TokenRegistry::TokenOf(const std::string& app) {
+absl::StatusOr<std::string> TokenRegistry::TokenOf(AppId app) {
   MutexLock lock(mutex_);
   const auto known = token_of_app_.find(app);
   if (known != token_of_app_.end()) return known->second;
@@ -29,7 +29,7 @@ absl::StatusOr<std::string> TokenRegistry::TokenOf(const std::string& app) {
   return token;
 }
 
-absl::StatusOr<std::string> TokenRegistry::AppOf(std::string_view token) const {
+absl::StatusOr<AppId> TokenRegistry::AppOf(std::string_view token) const {
   MutexLock lock(mutex_);
   for (const auto& [app, known] : token_of_app_) {
     if (EqualInConstantTime(known, token)) return app;

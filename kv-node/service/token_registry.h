@@ -14,26 +14,25 @@
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/kv/messages.h"
 
 namespace cairn::kv {
 
 // The metadata key of every call.
 inline constexpr char kTokenMetadataKey[] = "cairn-token";
-// The app of everybody who may open the socket, until the config has rules.
-inline constexpr char kDefaultApp[] = "default";
 inline constexpr std::int64_t kAppCountMax = 1024;
 inline constexpr std::int64_t kTokenRandomBytes = 32;
 
 class TokenRegistry {
  public:
   // The app's token: 64 hexadecimal digits, made at the first call.
-  absl::StatusOr<std::string> TokenOf(const std::string& app);
+  absl::StatusOr<std::string> TokenOf(AppId app);
   // The app that `token` was given to.
-  absl::StatusOr<std::string> AppOf(std::string_view token) const;
+  absl::StatusOr<AppId> AppOf(std::string_view token) const;
 
  private:
   mutable Mutex mutex_;
-  std::map<std::string, std::string> token_of_app_ CAIRN_GUARDED_BY(mutex_);
+  std::map<AppId, std::string> token_of_app_ CAIRN_GUARDED_BY(mutex_);
 };
 
 }  // namespace cairn::kv

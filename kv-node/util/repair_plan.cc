@@ -152,6 +152,7 @@ absl::StatusOr<MetaBatch> MakeRepairBatch(const RepairPlan& plan, MetaReader& re
     CAIRN_ASSIGN_OR_RETURN(const SegmentRow parent, LoadSegmentRow(reader, cut.parent));
     // As a fork of the parent is created; a client that was attached must not go on.
     SegmentRow segment;
+    segment.app = session.app;
     segment.parent = cut.parent;
     segment.start = cut.token_count;
     segment.token_count = cut.token_count;

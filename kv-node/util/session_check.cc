@@ -9,6 +9,10 @@ namespace {
 
 absl::Status CheckKeys(const StoredSession& session) {
   for (const StoredSegment& segment : session.chain) {
+    if (segment.row.app != session.row.app) {
+      return DataLoss("segment {} is of app {}, not {}", segment.id, segment.row.app,
+                      session.row.app);
+    }
     if (segment.row.key == session.row.key && segment.row.layout == session.row.layout) continue;
     return DataLoss("segment {} has another model, adapter, layout or KV format", segment.id);
   }

@@ -18,7 +18,6 @@ VARIANTS = {
     "all on": {},
     "`pool_sharing: false`": {"pool_sharing": "false"},
     "`co_retrieval: false`": {"co_retrieval": "false"},
-    "`staging: false`": {"staging": "false"},
     "`merge_gap_bytes: 0`": {"merge_gap_bytes": 0},
     "`cache_replacement: lru`": {"cache_replacement": '"lru"'},
     "`cache_replacement: lfu`": {"cache_replacement": '"lfu"'},
@@ -39,7 +38,6 @@ def run(arguments, settings):
     return ((finished.generated_token_count - 1) / seconds(finished.decode_time),
             arguments.tokens / seconds(finished.prefill_time),
             stats.read_fetch_bytes / 2**20,
-            (stats.prefetched_bytes + stats.staged_bytes) / 2**20,
             stats.read_fetch_bytes / max(1, stats.read_fetch_count) / 2**10,
             (stats.write_pool_bytes + stats.write_log_bytes + stats.write_relog_bytes) / 2**20,
             stats.cache_hit_bytes / found if found else 0)
@@ -60,12 +58,12 @@ def main():
     for _ in range(arguments.runs):
         for name, settings in VARIANTS.items():  # interleaved: the machine drifts
             results[name].append(run(arguments, settings))
-    print("| setting | decode tok/s | prefill tok/s | read for fetches | read ahead | bytes a read | written | "
+    print("| setting | decode tok/s | prefill tok/s | read for fetches | bytes a read | written | "
           "hit rate |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, rows in results.items():
-        decode, prefill, read, ahead, size, written, hits = (statistics.median(column) for column in zip(*rows))
-        print(f"| {name} | {decode:.1f} | {prefill:.0f} | {read:.0f} MiB | {ahead:.0f} MiB | {size:.1f} KiB | "
+        decode, prefill, read, size, written, hits = (statistics.median(column) for column in zip(*rows))
+        print(f"| {name} | {decode:.1f} | {prefill:.0f} | {read:.0f} MiB | {size:.1f} KiB | "
               f"{written:.1f} MiB | {hits:.3f} |")
 
 

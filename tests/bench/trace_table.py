@@ -2,7 +2,7 @@
 """Runs trace_bench over its settings and prints the tables of docs/benchmarks.md. The store is in memory unless --store
 is given. All is counted but the times of fetches (the last number in a cell of the table of hits, us).
 
-usage: trace_table.py TRACE [--bin DIR] [--only reads,rest,moves,hits,staging,writes,sequence] [--jobs N]
+usage: trace_table.py TRACE [--bin DIR] [--only reads,rest,moves,hits,writes,sequence] [--jobs N]
 TRACE has an even number of KV heads: for head size 128 they are taken in pairs.
 """
 import argparse
@@ -78,21 +78,6 @@ def rest(bench):
                      "%.2f" % r["rest_written"]))
     table(("head size", "entries wanted", "selected entries a read", "packed", "reads a cluster", "packed", "space",
            "packed", "written for it"), rows)
-
-
-def staging(bench):
-    rows = []
-    for profile in ("emmc", "ufs4.0"):
-        for arena in (1, 2):
-            for entries in (8, 32):
-                cells = []
-                for hints in ([], ["--hints"]):
-                    r = bench.start("--device-profile", profile, "--arena-bytes", arena * MIB, "--cluster-entries",
-                                    entries, "--layer-us", bench.options.layer_us, *hints).result()
-                    cells.append(["%.1f" % (r[name] / MIB)
-                                  for name in ("device_read_bytes", "staged_bytes", "staged_used_bytes")])
-                rows.append((profile, "%d MiB" % arena, str(entries), cells[0][0], *cells[1]))
-    table(("device", "cache", "entries wanted", "read for fetches, MiB", "with hints", "staged", "of it fetched"), rows)
 
 
 def moves(bench):
@@ -177,7 +162,6 @@ def main():
     parser.add_argument("--only", default="reads,rest,moves,hits,writes,sequence")
     parser.add_argument("--store", help="a new directory: stores of the table of hits are files there, not in memory")
     parser.add_argument("--checkpoint-tokens", type=int, default=1024, help="decoded tokens between two checkpoints")
-    parser.add_argument("--layer-us", type=int, default=2000, help="time to compute a layer, in the table of staging")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--pending-tokens", type=int, default=64,
                         help="what 2 MiB hold of a model with 16 layers and 8 KV heads of size 64")
@@ -186,7 +170,7 @@ def main():
     bench = Bench(options)
     for name in options.only.split(","):
         print("## " + name)
-        {"reads": reads, "rest": rest, "moves": moves, "hits": hits, "staging": staging, "writes": writes,
+        {"reads": reads, "rest": rest, "moves": moves, "hits": hits, "writes": writes,
          "sequence": sequence}[name](bench)
 
 

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "kv-node/engine/place/co_fetches.h"
+
 namespace cairn::kv {
 namespace {
 
@@ -179,10 +181,19 @@ absl::Status CrashWorld::MergeOrRepair(Chat& chat) {
 }
 
 absl::Status CrashWorld::Evict(Chat& chat) {
-  std::optional<Replace> op = operations_.Evict(chat.now);
+  std::optional<ChangingOperation> op = operations_.Evict(chat.now);
   if (!op) return absl::OkStatus();
   ++counts_["evict"];
   return chat.session->Send(*std::move(op));
+}
+
+// What is fetched together often enough is placed together.
+absl::Status CrashWorld::Relate(Chat& chat) {
+  const Fetch together = operations_.Relate(chat.now);
+  for (std::uint64_t i = 0; i < kCoFetchSample; ++i) {
+    CAIRN_RETURN_IF_ERROR(chat.session->StartRead(together).get().status());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CrashWorld::TakeCheckpoint(Chat& chat) {
@@ -190,7 +201,7 @@ absl::Status CrashWorld::TakeCheckpoint(Chat& chat) {
   for (StageCarried& stage : operations_.StageAllCarried(chat.now, chat.recorded)) {
     CAIRN_RETURN_IF_ERROR(chat.session->Send(std::move(stage)));
   }
-  if (Random(3) == 0) CAIRN_RETURN_IF_ERROR(chat.session->Send(operations_.Relate(chat.now)));
+  if (Random(3) == 0) CAIRN_RETURN_IF_ERROR(Relate(chat));
   CAIRN_RETURN_IF_ERROR(chat.session->Send(operations_.PutRows(chat.now)));
   const std::int64_t number = next_number_++;
   PutPolicyState policy;
@@ -376,9 +387,6 @@ absl::Status CrashWorld::Step() {
   const auto index = static_cast<std::size_t>(Random(static_cast<std::int64_t>(chats_.size())));
   Chat& chat = chats_[index];
   const bool old = chat.now.token_count > kTokensMax * 3 / 4;
-  if (chat.session != nullptr && Random(3) == 0) {
-    chat.last_hint = chat.session->SendHint(operations_.Hint(chat.now, chat.last_hint));
-  }
   const std::int64_t dice = Random(100);
   if (dice < 35) return Decode(chat);
   if (dice < 42) return CheckSome(chat);

@@ -52,7 +52,6 @@ class CrashWorld {
     // one that was acknowledged.
     std::map<std::int64_t, Oracle> saved;
     std::int64_t acked = 0;
-    RequestId last_hint;
     std::set<std::int64_t> recorded;  // carried positions that have a record in the open segment
     bool deleting = false;            // asked for, and not answered
   };
@@ -72,6 +71,7 @@ class CrashWorld {
   absl::Status Split(Chat& chat);
   absl::Status MergeOrRepair(Chat& chat);
   absl::Status Evict(Chat& chat);
+  absl::Status Relate(Chat& chat);
   absl::Status TakeCheckpoint(Chat& chat);
   absl::Status FinishCheckpoint(Chat& chat, std::int64_t number,
                                 const std::set<std::int64_t>& carried);

@@ -57,7 +57,7 @@ class TimelineTest(unittest.TestCase):
         first = cairn.generate(*GENERATE)
         cairn.generate(" the", "--conversation", str(first["conversation_id"]), "--tokens", str(TOKENS), "--ignore-end")
 
-    def check(self, events, hinted_layers):
+    def check(self, events):
         """-> how many spans have each name."""
         pairs = [pair for spans in spans_by_thread(events).values() for pair in nested(spans)]
         for event, outer in pairs:
@@ -78,8 +78,6 @@ class TimelineTest(unittest.TestCase):
                      "start_checkpoint", "wait_for_checkpoint"):
             self.assertGreater(names[name], 0, name)
         self.check_flights(events)
-        hints = {event["args"]["layer"] for event in events if event["name"] == "layer_hint"}
-        self.assertEqual(hints, hinted_layers)
         return names
 
     def check_flights(self, events):
@@ -103,8 +101,7 @@ class TimelineTest(unittest.TestCase):
             self.assertEqual(cairn.stop(), [0, 0])
             with open(cairn.path("trace.json"), encoding="utf-8") as file:
                 events = json.load(file)
-            # What is selected ahead is asked for, and needs no hints.
-            names = self.check(events, hinted_layers=set())
+            names = self.check(events)
             self.assertEqual(names["estimate"], 0)
             self.assertGreater(names["load_index"], 0)
             self.assertEqual((events[-1]["name"], events[-1]["args"]), ("end", {"dropped_event_count": 0}))
@@ -119,7 +116,7 @@ class TimelineTest(unittest.TestCase):
             cairn.compute.kill()
             with open(cairn.path("trace.json"), encoding="utf-8") as file:
                 events = json.loads(file.read() + "]")
-            names = self.check(events, hinted_layers=set(range(LAYERS)))
+            names = self.check(events)
             self.assertGreater(names["attend_means"], 0)
             self.assertEqual(names["load_index"], 0)
 

@@ -64,7 +64,7 @@ void SimChat::Create() {
   calls_ = true;
   context_.node.Call<SessionRef>(
       [request](kv::Engine& engine, kv::Callback<SessionRef> done) {
-        engine.Create(request, std::move(done));
+        engine.Create(kDefaultApp, request, std::move(done));
       },
       [this, store, life = std::weak_ptr<int>(life_)](absl::StatusOr<SessionRef> created) {
         if (life.expired()) return;
@@ -106,7 +106,7 @@ void SimChat::Delete() {
   EndStream();
   context_.node.Call<std::monostate>(
       [session = session_](kv::Engine& engine, kv::Callback<std::monostate> done) {
-        engine.DeleteSession(session, std::move(done));
+        engine.DeleteSession(kDefaultApp, session, std::move(done));
       },
       ForThisLife(&SimChat::OnDeleted));
 }
@@ -142,7 +142,7 @@ void SimChat::Close() {
   // Whoever came meanwhile stays; nobody waits for the answer.
   context_.node.Call<std::monostate>(
       [session = session_.id, epoch](kv::Engine& engine, kv::Callback<std::monostate> done) {
-        engine.CloseSession(session, epoch, std::move(done));
+        engine.CloseSession(kDefaultApp, session, epoch, std::move(done));
       },
       [](const absl::StatusOr<std::monostate>&) {});
 }
@@ -197,7 +197,7 @@ void SimChat::SealAsStored() {
   calls_ = true;
   context_.node.Call<SealedSegment>(
       [session = session_](kv::Engine& engine, kv::Callback<SealedSegment> done) {
-        engine.SealSession(session, std::move(done));
+        engine.SealSession(kDefaultApp, session, std::move(done));
       },
       Taking(ForThisLife(&SimChat::OnSealed)));
 }

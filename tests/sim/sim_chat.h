@@ -190,7 +190,6 @@ class SimChat {
   std::optional<compute::ResendCursor> resend_;
   std::map<RequestId, Expected> expected_;
   std::int32_t carried_to_come_ = 0;  // replies without which nothing is sent
-  RequestId last_hint_;
 
   kv::Oracle now_;
   std::shared_ptr<const kv::Oracle> shared_now_;

@@ -32,9 +32,9 @@ void SimChat::Attach() {
   context_.node.Call<Attachment>(
       [attempt](kv::Engine& engine, kv::Callback<Attachment> done) {
         if (const auto* open = std::get_if<OpenRequest>(&attempt)) {
-          engine.OpenSession(*open, std::move(done));
+          engine.OpenSession(kDefaultApp, *open, std::move(done));
         } else {
-          engine.ResumeSession(std::get<ResumeRequest>(attempt), std::move(done));
+          engine.ResumeSession(kDefaultApp, std::get<ResumeRequest>(attempt), std::move(done));
         }
       },
       Taking(ForThisLife(&SimChat::OnAttachment)));

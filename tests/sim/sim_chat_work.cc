@@ -10,7 +10,6 @@ namespace cairn::sim {
 namespace {
 
 constexpr std::int64_t kTokensMax = 120;
-constexpr std::int64_t kHintIdsFrom = std::int64_t{1} << 62;
 
 }  // namespace
 
@@ -74,17 +73,9 @@ void SimChat::DoRandom() {
   } else if (dice < 75) {
     if (std::optional<Replace> op = operations.Repair(Change())) Send(*std::move(op));
   } else if (dice < 77) {
-    if (std::optional<Replace> op = operations.Evict(Change())) Send(*std::move(op));
-  } else if (dice < 79) {
-    Send(operations.Relate(now_));
+    if (std::optional<ChangingOperation> op = operations.Evict(Change())) Send(*std::move(op));
   } else if (dice < 82) {
     Send(operations.PutRows(Change()));
-  } else if (dice < 86) {
-    pb::ChannelRequest message;
-    last_hint_ = RequestId(std::max(last_hint_.value(), kHintIdsFrom) + 1);
-    rpc::SetOperation(operations.Hint(now_, RequestId(last_hint_.value() - 1)), &message);
-    message.set_request_id(last_hint_.value());
-    stream_->Write(std::move(message));
   } else if (dice < 98) {
     TakeCheckpoint();
   } else {

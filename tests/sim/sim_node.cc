@@ -56,7 +56,7 @@ void SimNode::End(Ending ending, kv::EngineTime now) {
   // What is at the device may reach it yet.
   if (ending == Ending::kKill) store_->disk.DieAfter(random_(4));
   if (ending != Ending::kStop) meta_->Die();
-  core_->GetStats([this](const absl::StatusOr<KvStats>& stats) {
+  core_->GetStats(kDefaultApp, [this](const absl::StatusOr<KvStats>& stats) {
     if (stats.ok()) packed_page_count_ += stats->write_defragment_bytes / kv::kPageBytes;
   });
   core_->StartStop();

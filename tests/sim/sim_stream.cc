@@ -29,7 +29,7 @@ bool SimStream::MayTakeMessage() const {
 void SimStream::Attach(SessionId session, Epoch epoch) {
   attaching_ = true;
   node_.core().Attach(
-      session, epoch, shared_from_this(),
+      kDefaultApp, session, epoch, shared_from_this(),
       [self = shared_from_this()](absl::StatusOr<std::shared_ptr<kv::Channel>> channel) {
         self->attaching_ = false;
         if (self->has_ended_) return;
@@ -87,12 +87,6 @@ void SimStream::Handle(pb::ChannelRequest& message) {
       break;
     case rpc::OperationKind::kRead:
       status = HandleRead(message);
-      break;
-    case rpc::OperationKind::kHint:
-      if (absl::StatusOr<HintOperation> hint = rpc::HintFromProto(message); hint.ok()) {
-        const RequestId request_id(message.request_id());
-        if (channel_->Submit(request_id, *std::move(hint))) ++submitted_count_;
-      }
       break;
     default:
       status = InvalidArgument("a message that no client sends here");

@@ -197,10 +197,8 @@ void SimWorld::StartNode(SimStore& store) {
   options.index_changed_min = Random(3) * 3;
   options.merge_gap_bytes = Random(3) * 2 * kv::kPageBytes;
   options.arena_bytes_max = Random(3) == 0 ? 0 : std::int64_t{1} << 20;
-  options.staging = Random(4) != 0;
   options.defragment = Random(4) != 0;
   options.defragment_idle = std::chrono::milliseconds(Random(6));
-  options.device_bytes_per_second = std::int64_t{100} << 20;
   if (Random(8) == 0) CheckRules(store);
   const absl::Status started = node_.Start(store, options, now_);
   if (!started.ok()) context_.Wrong("the KV node does not start: {}", Message(started));
@@ -318,7 +316,8 @@ void SimWorld::EndStore(SimStore& store) {
 void SimWorld::DeleteStrays() {
   to_come_ = 1;
   node_.core().ListSessions(
-      ListDetail::kRows, [&](const absl::StatusOr<std::vector<SessionInfo>>& sessions) {
+      kDefaultApp, ListDetail::kRows,
+      [&](const absl::StatusOr<std::vector<SessionInfo>>& sessions) {
         --to_come_;
         if (!sessions.ok()) return context_.Wrong("{}", Message(sessions.status()));
         for (const SessionInfo& session : *sessions) {
@@ -327,7 +326,7 @@ void SimWorld::DeleteStrays() {
           }
           ++to_come_;
           ++context_.counts["stray session"];
-          node_.core().DeleteSession(RefTo(session),
+          node_.core().DeleteSession(kDefaultApp, RefTo(session),
                                      [&](const absl::StatusOr<std::monostate>& deleted) {
                                        --to_come_;
                                        // One that is ephemeral goes by itself.
@@ -343,7 +342,7 @@ void SimWorld::DeleteStrays() {
 void SimWorld::CheckEmpty(const SimStore& store) {
   used_bytes_ = -1;
   const auto ask = [&] {
-    node_.core().GetStats([&](const absl::StatusOr<KvStats>& stats) {
+    node_.core().GetStats(kDefaultApp, [&](const absl::StatusOr<KvStats>& stats) {
       if (!stats.ok()) return;
       used_bytes_ = stats->flash_used_bytes;
     });

@@ -36,7 +36,8 @@ TEST_F(SteppedEngineTest, ACreationThatSeemedToFailIsFoundWhenItIsRepeated) {
   request.layout = kv::SmallLayout();
   request.uid = std::string(kUidBytes, 'u');
   const auto create = [&] {
-    return Await<SessionRef>([&](auto done) { node_.core().Create(request, std::move(done)); });
+    return Await<SessionRef>(
+        [&](auto done) { node_.core().Create(kDefaultApp, request, std::move(done)); });
   };
   node_.meta().FillDisk();
   EXPECT_TRUE(absl::IsResourceExhausted(create().status()));
@@ -44,8 +45,9 @@ TEST_F(SteppedEngineTest, ACreationThatSeemedToFailIsFoundWhenItIsRepeated) {
   node_.meta().FreeDisk();
   const absl::StatusOr<SessionRef> created = create();
   ASSERT_TRUE(created.ok()) << created.status();
-  const auto sessions = Await<std::vector<SessionInfo>>(
-      [&](auto done) { node_.core().ListSessions(ListDetail::kRows, std::move(done)); });
+  const auto sessions = Await<std::vector<SessionInfo>>([&](auto done) {
+    node_.core().ListSessions(kDefaultApp, ListDetail::kRows, std::move(done));
+  });
   ASSERT_TRUE(sessions.ok());
   ASSERT_EQ(sessions->size(), 1U);
   EXPECT_EQ(RefTo(sessions->front()), *created);
@@ -58,7 +60,8 @@ TEST_F(SteppedEngineTest, ACreationThatIsRepeatedLateMakesASessionThatStays) {
   request.uid = std::string(kUidBytes, 'u');
   request.lifetime = SessionLifetime::kEphemeral;
   const auto create = [&] {
-    return Await<SessionRef>([&](auto done) { node_.core().Create(request, std::move(done)); });
+    return Await<SessionRef>(
+        [&](auto done) { node_.core().Create(kDefaultApp, request, std::move(done)); });
   };
   const auto rest = [&] {
     for (int pass = 0; pass < 100; ++pass) {
@@ -82,7 +85,7 @@ TEST_F(SteppedEngineTest, ACreationThatIsRepeatedLateMakesASessionThatStays) {
   EXPECT_NE(again->id, first->id);
   const auto attachment = Await<Attachment>([&](auto done) {
     const AttachAttempt attempt{std::string(kUidBytes, 'o'), 1};
-    node_.core().OpenSession({*again, attempt}, std::move(done));
+    node_.core().OpenSession(kDefaultApp, {*again, attempt}, std::move(done));
   });
   EXPECT_TRUE(attachment.ok()) << attachment.status();
 }
@@ -91,13 +94,13 @@ TEST_F(SteppedEngineTest, AnAttachmentWaitsForItsChannelAsLongAsTheClockSays) {
   CreateSession request;
   request.key = kv::SmallKey();
   request.layout = kv::SmallLayout();
-  const auto created =
-      Await<SessionRef>([&](auto done) { node_.core().Create(request, std::move(done)); });
+  const auto created = Await<SessionRef>(
+      [&](auto done) { node_.core().Create(kDefaultApp, request, std::move(done)); });
   ASSERT_TRUE(created.ok()) << created.status();
   const auto open = [&](std::int64_t number) {
     return Await<Attachment>([&](auto done) {
       const AttachAttempt attempt{std::string(kUidBytes, 'o'), number};
-      node_.core().OpenSession({*created, attempt}, std::move(done));
+      node_.core().OpenSession(kDefaultApp, {*created, attempt}, std::move(done));
     });
   };
   const auto first = open(1);

@@ -6,18 +6,17 @@ from .daemons import handshake
 
 SERVICE = "/cairn.kv.v1.KvService/"
 CALL_TIMEOUT_S = 60
-# Reading ahead counts as reading; so does what nobody used of it.
-ENTRY_COUNTERS = ("read_fetch_bytes", "prefetched_bytes", "staged_bytes")
+ENTRY_COUNTERS = ("read_fetch_bytes",)
 INDEX_COUNTERS = ("read_index_bytes",)
 ROW_COUNTERS = ("read_meta_bytes",)
-READ_REQUEST_COUNTERS = ("read_fetch_count", "prefetch_read_count")
+READ_REQUEST_COUNTERS = ("read_fetch_count",)
 WRITE_COUNTERS = ("write_pool_bytes", "write_log_bytes", "write_relog_bytes", "write_meta_log_bytes",
                   "write_meta_table_bytes", "write_defragment_bytes", "write_index_bytes")
 # With what is a part of another: the children of splits, in write_pool_bytes.
 WRITE_CAUSES = (*WRITE_COUNTERS, "write_split_bytes")
-FETCHED_COUNTERS = ("cache_hit_bytes", "cache_miss_bytes", "prefetch_used_bytes")
-# Of entries that were asked for and came from the device: without holes, neighbours on a page, and what nobody used.
-USEFUL_COUNTERS = ("cache_miss_bytes", "prefetch_used_bytes")
+FETCHED_COUNTERS = ("cache_hit_bytes", "cache_miss_bytes")
+# Of entries that were asked for and came from the device: without holes and neighbours on a page.
+USEFUL_COUNTERS = ("cache_miss_bytes",)
 
 
 class KvNode:
@@ -65,8 +64,6 @@ def io_figures(before, after, token_count, model, io_seconds):
     return {
         "read_bytes_per_token": read_bytes(before, after) / token_count,
         "read_index_bytes_per_token": _grown(before, after, INDEX_COUNTERS) / token_count,
-        "staged_bytes_per_token": _grown(before, after, ("staged_bytes", "prefetched_bytes")) / token_count,
-        "staged_used_bytes_per_token": _grown(before, after, ("prefetch_used_bytes",)) / token_count,
         "fetched_bytes_per_token": fetched / token_count,
         "write_bytes_per_token": written / token_count,
         **{f"{name}_per_token": _grown(before, after, (name,)) / token_count for name in WRITE_CAUSES},

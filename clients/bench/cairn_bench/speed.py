@@ -9,8 +9,8 @@ FIGURES = (
     "decode_tokens_per_second", "milliseconds_per_token", "first_token_seconds", "resume_first_token_seconds",
     "resume_open_seconds", "resume_index_seconds", "resume_steps", "resume_read_bytes", "resume_row_bytes",
     "resume_read_share", "read_bytes_per_token", "read_index_bytes_per_token",
-    "staged_bytes_per_token", "staged_used_bytes_per_token", "fetched_bytes_per_token",
-    "write_bytes_per_token", *(f"{name}_per_token" for name in WRITE_CAUSES), "write_amplification",
+    "fetched_bytes_per_token", "write_bytes_per_token", *(f"{name}_per_token" for name in WRITE_CAUSES),
+    "write_amplification",
     "reads_per_token", "read_mean_bytes", "read_mean_entries", "effective_read_bytes_per_second", "cache_hit_rate",
     "io_milliseconds_per_token", "exposed_io_milliseconds_per_token", "hidden_io_share",
     "kv_dram_bytes", "kv_dram_accounted_bytes", "kv_flash_bytes")

@@ -166,7 +166,6 @@ SPEED_GROUPS = (
         ("hidden", "hidden_io_share", _share))),
     ("reading from flash, a token", (
         ("read", "read_bytes_per_token", _mib),
-        ("of it staged", "staged_bytes_per_token", _mib),
         ("reads", "reads_per_token", _number),
         ("KiB each", "read_mean_bytes", _kib),
         ("entries", "read_mean_entries", _number),

@@ -147,7 +147,6 @@ absl::Status StoredAttention::Attend(const AttentionBatch& batch) {
   CAIRN_RETURN_IF_ERROR(StoreChunk(batch));
   queries_ = batch.q;
   attended_.clear();
-  HintNextLayer(batch.layer);
   attention_.Start(batch, scratch_.For(batch.token_count));
   CAIRN_RETURN_IF_ERROR(AttendStored(batch));
   AttendHeld(batch.layer);
@@ -282,17 +281,6 @@ void StoredAttention::KeepLoaded(std::int32_t layer, const SelectedClusters& sel
                loaded.values);
     loading_[static_cast<std::size_t>(layer)].push_back(std::move(loaded));
   }
-}
-
-// A policy that needs a layer's queries cannot ask for its clusters before they are there; what the
-// KV node guesses can be read meanwhile. One that needs none asks for them in time, and so does one
-// that selects ahead, but for layers whose heads mostly select anew. Behind the last layer comes
-// the first one of the next pass.
-void StoredAttention::HintNextLayer(std::int32_t layer) {
-  if (traits_.selects_without_queries || traits_.selects_ahead) return;
-  const std::int32_t next = (layer + 1) % options_.layout.layer_count;
-  AddTimelineMark(TimelineKind::kIo, "layer_hint", {{"layer", next}});
-  session_.SendHint(LayerHint{next});
 }
 
 void StoredAttention::CommitPass() {

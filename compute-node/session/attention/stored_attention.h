@@ -131,7 +131,6 @@ class StoredAttention : public KvAttention {
   absl::Status StoreChunk(const AttentionBatch& batch);
   void AttendHeld(std::int32_t layer);
   void AttendRecent(const AttentionBatch& batch);
-  void HintNextLayer(std::int32_t layer);
   const std::byte* EntryAt(std::int32_t layer, std::int32_t head, std::int64_t position);
   ChunkEntries Chunk() const { return {chunk_.data(), token_count_, pass_tokens_, queries_}; }
 

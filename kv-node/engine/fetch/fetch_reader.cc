@@ -106,7 +106,7 @@ Applied FetchReader::StartFetch(RequestId request_id, const Fetch& op) {
     return Applied::kYes;
   }
   job->io = host_.HoldIo();
-  if (context_.cache != nullptr) context_.cache->NoteFetch(host_.id());
+  if (host_.cache() != nullptr) host_.cache()->NoteFetch(host_.id());
   AdvanceFetch(job);
   return Applied::kYes;
 }
@@ -177,7 +177,7 @@ void FetchReader::AdvanceFetch(const std::shared_ptr<Job>& job) {
 
 // Whether there is nothing to be read here: the part is served or lost, or another read brings it.
 bool FetchReader::FindPart(const std::shared_ptr<Job>& job, WantedPart& wanted) {
-  SlotCache* cache = context_.cache.get();
+  SlotCache* cache = host_.cache();
   if (wanted.owner == nullptr) {
     SlotRef slot = cache == nullptr ? nullptr : cache->Find(wanted.first_page, wanted.page_count);
     if (slot == nullptr) return false;
@@ -197,7 +197,7 @@ bool FetchReader::FindPart(const std::shared_ptr<Job>& job, WantedPart& wanted) 
       wanted.slot != nullptr && wanted.slot->IsChecked(wanted.part.id, wanted.count);
   if (!wanted.read_failed && (checked || IsIntact(context_.store_id, wanted))) {
     wanted.outcome = WantedPart::Outcome::kServed;
-    if (context_.cache != nullptr && !job->of_index) NoteServed(wanted, job->layer);
+    if (host_.cache() != nullptr && !job->of_index) NoteServed(wanted);
     return true;
   }
   if (wanted.read_here) {
@@ -223,16 +223,14 @@ void FetchReader::GiveUp(WantedPart& wanted, bool of_index) {
   ++(wanted.read_failed ? context_.unreadable_part_count : context_.lost_part_count);
 }
 
-void FetchReader::NoteServed(WantedPart& wanted, std::int32_t layer) {
+void FetchReader::NoteServed(WantedPart& wanted) {
   const std::int64_t bytes = wanted.count * wanted.entry_bytes;
   if (wanted.slot != nullptr) {
     wanted.slot->SetChecked(wanted.part.id, wanted.count);
-    const bool first_use = context_.cache->NoteUse(*wanted.slot, host_.id(), layer);
-    if (first_use && !wanted.read_here) context_.cache->Touch(*wanted.slot);
-    // What was read ahead counts as such when it is fetched first, and as a hit from then on.
-    if (context_.cache->TakeReadAhead(*wanted.slot, wanted.part.id)) return;
+    const bool first_use = host_.cache()->NoteUse(*wanted.slot, host_.id());
+    if (first_use && !wanted.read_here) host_.cache()->Touch(*wanted.slot);
   }
-  SlotCacheStats& stats = context_.cache->stats();
+  SlotCacheStats& stats = host_.cache()->stats();
   (wanted.read_here ? stats.miss_count : stats.hit_count) += 1;
   (wanted.read_here ? stats.miss_bytes : stats.hit_bytes) += bytes;
 }
@@ -240,14 +238,14 @@ void FetchReader::NoteServed(WantedPart& wanted, std::int32_t layer) {
 void FetchReader::ReadMissing(const std::shared_ptr<Job>& job, std::vector<WantedPart*> missing) {
   std::vector<FetchRun> runs =
       MergeRuns(std::move(missing), context_.io->merge_limits(), PageIo::kHoleBytesMax);
-  bool has_room = context_.cache != nullptr;
+  bool has_room = host_.cache() != nullptr;
   std::size_t begun = 0;
   while (!runs.empty()) {
     FetchRun run = std::move(runs.back());
     runs.pop_back();
     SlotRef slot;
     if (has_room) {
-      slot = context_.cache->Load(host_.id(), run.first_page, run.page_count);
+      slot = host_.cache()->Load(host_.id(), run.first_page, run.page_count);
       if (slot == nullptr && run.parts.size() > 1) {
         SplitRun(std::move(run), runs);
         continue;
@@ -294,12 +292,12 @@ void FetchReader::ReadRun(const std::shared_ptr<Job>& job, FetchRun run, const S
         if (!failed.empty() && run.hole_page_count > 0) {
           // What failed may lie in a hole, which nobody asked for.
           for (WantedPart* wanted : run.parts) RetryAlone(job, *wanted);
-          if (slot != nullptr) context_.cache->Loaded(slot, false);
+          if (slot != nullptr) host_.cache()->Loaded(slot, false);
         } else {
           EndRun(run, failed);
           if (slot != nullptr) {
             ClearHoles(run, slot->block().bytes());
-            context_.cache->Loaded(slot, failed.empty());
+            host_.cache()->Loaded(slot, failed.empty());
           }
         }
         if (--job->open_count == 0) AdvanceFetch(job);
@@ -320,7 +318,7 @@ FetchReply FetchReader::IndexRecordsOf(Job& job) {
   for (const Job::Cluster& segment : job.clusters) {
     const bool has_older = !records.spans.empty();
     for (std::size_t i = 0; i < segment.part_count; ++i, ++wanted) {
-      if (wanted->slot != nullptr) context_.cache->LeaveFirst(*wanted->slot);
+      if (wanted->slot != nullptr) host_.cache()->LeaveFirst(*wanted->slot);
       if (wanted->outcome == WantedPart::Outcome::kLost) {
         // What an older segment has of its clusters may say something else by now.
         if (job.only_visible && has_older) records.outcome = FetchOutcome::kLost;

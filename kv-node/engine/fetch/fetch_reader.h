@@ -46,7 +46,7 @@ class FetchReader {
   bool FindPart(const std::shared_ptr<Job>& job, WantedPart& wanted);
   // Says of a part that it is lost or cannot be read.
   void GiveUp(WantedPart& wanted, bool of_index);
-  void NoteServed(WantedPart& wanted, std::int32_t layer);
+  void NoteServed(WantedPart& wanted);
   void ReadMissing(const std::shared_ptr<Job>& job, std::vector<WantedPart*> missing);
   // Into the slot, or into a buffer without one.
   void ReadRun(const std::shared_ptr<Job>& job, FetchRun run, const SlotRef& slot);

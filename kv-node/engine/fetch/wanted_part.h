@@ -1,5 +1,4 @@
-// Parts that are to be brought into memory, and the runs of pages in which they are read: shared by
-// fetches and prefetches.
+// Parts that are to be brought into memory, and the runs of pages in which they are read.
 //
 // Units:      pages of kPageBytes.
 // Threading:  the engine thread.

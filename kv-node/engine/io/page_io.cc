@@ -21,9 +21,6 @@ IoClass ClassOf(ReadCause cause) {
     case ReadCause::kFetch:
     case ReadCause::kIndex:
       return IoClass::kDemand;
-    case ReadCause::kPrefetch:
-    case ReadCause::kStage:
-      return IoClass::kPrefetch;
     case ReadCause::kDefragment:
       return IoClass::kDefragment;
     case ReadCause::kPlace:
@@ -256,12 +253,6 @@ void PageIo::CountRead(std::int64_t bytes, ReadCause cause) {
       break;
     case ReadCause::kIndex:
       stats_.read_index_bytes += bytes;
-      break;
-    case ReadCause::kPrefetch:
-    case ReadCause::kStage:
-      (cause == ReadCause::kPrefetch ? stats_.read_prefetch_bytes : stats_.read_stage_bytes) +=
-          bytes;
-      ++stats_.read_ahead_count;
       break;
     case ReadCause::kPlace:
       stats_.read_place_bytes += bytes;

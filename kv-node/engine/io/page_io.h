@@ -81,10 +81,9 @@ struct MergeLimits {
   std::int64_t piece_bytes_max = 0;  // of the piece behind the hole
 };
 
-// Fetches and index runs go first (IoClass::kDemand), then what is read ahead (kPrefetch):
-// kPrefetch for a Prefetch, kStage for a LayerHint. What placing and checkpoints read and write
+// Fetches and index runs go first (IoClass::kDemand). What placing and checkpoints read and write
 // follows (kWriteBack), and kDefragment comes last.
-enum class ReadCause { kFetch, kIndex, kPrefetch, kStage, kPlace, kDefragment };
+enum class ReadCause { kFetch, kIndex, kPlace, kDefragment };
 // kSplit goes to a pool, too.
 enum class WriteCause { kPool, kSplit, kLog, kRelog, kIndex, kDefragment };
 
@@ -93,9 +92,6 @@ struct PageIoStats {
   std::int64_t read_fetch_bytes = 0;
   std::int64_t read_fetch_count = 0;
   std::int64_t read_index_bytes = 0;
-  std::int64_t read_prefetch_bytes = 0;
-  std::int64_t read_stage_bytes = 0;
-  std::int64_t read_ahead_count = 0;  // requests of both
   std::int64_t read_place_bytes = 0;
   std::int64_t read_defragment_bytes = 0;
   std::int64_t hole_bytes = 0;  // of all of them

@@ -74,10 +74,10 @@ ListedSession ToListed(SessionId session, SessionRow row) {
 
 }  // namespace
 
-absl::StatusOr<SessionInfo> LoadSessionInfo(MetaReader& reader, const SessionRef& session,
-                                            ListDetail detail) {
+absl::StatusOr<SessionInfo> LoadSessionInfo(MetaReader& reader, AppId app,
+                                            const SessionRef& session, ListDetail detail) {
   CAIRN_ASSIGN_OR_RETURN(SessionRow row, LoadSessionRow(reader, session.id));
-  CAIRN_RETURN_IF_ERROR(CheckUid(session, row));
+  CAIRN_RETURN_IF_ERROR(CheckMeant(app, session, row));
   ListedSession listed = ToListed(session.id, std::move(row));
   if (detail == ListDetail::kFlashUse) {
     SegmentUse use;
@@ -87,13 +87,14 @@ absl::StatusOr<SessionInfo> LoadSessionInfo(MetaReader& reader, const SessionRef
   return std::move(listed.info);
 }
 
-absl::StatusOr<std::vector<SessionInfo>> LoadSessionInfos(MetaReader& reader, ListDetail detail) {
+absl::StatusOr<std::vector<SessionInfo>> LoadSessionInfos(MetaReader& reader, AppId app,
+                                                          ListDetail detail) {
   std::vector<ListedSession> sessions;
   CAIRN_RETURN_IF_ERROR(reader.Scan(
       Family::kSessions, "", [&](std::string_view key, std::string_view value) -> absl::Status {
         CAIRN_ASSIGN_OR_RETURN(const SessionId session, ParseSessionKey(key));
         CAIRN_ASSIGN_OR_RETURN(SessionRow row, DecodeSessionRow(value));
-        sessions.push_back(ToListed(session, std::move(row)));
+        if (row.app == app) sessions.push_back(ToListed(session, std::move(row)));
         return absl::OkStatus();
       }));
   if (detail == ListDetail::kFlashUse) {

@@ -1,8 +1,8 @@
 // One session of a store, or all, with what their segments take on flash.
 //
 // Threading:  runs on the metadata thread.
-// Errors:     DATA_LOSS a row is damaged; of one session NOT_FOUND, and FAILED_PRECONDITION another
-//             uid.
+// Errors:     DATA_LOSS a row is damaged; of one session NOT_FOUND, also where it is another app's,
+//             and FAILED_PRECONDITION another uid.
 #pragma once
 
 #include <vector>
@@ -14,9 +14,10 @@
 namespace cairn::kv {
 
 // `attached` is not set.
-absl::StatusOr<SessionInfo> LoadSessionInfo(MetaReader& reader, const SessionRef& session,
-                                            ListDetail detail);
-// Newest first.
-absl::StatusOr<std::vector<SessionInfo>> LoadSessionInfos(MetaReader& reader, ListDetail detail);
+absl::StatusOr<SessionInfo> LoadSessionInfo(MetaReader& reader, AppId app,
+                                            const SessionRef& session, ListDetail detail);
+// Those of the app, newest first.
+absl::StatusOr<std::vector<SessionInfo>> LoadSessionInfos(MetaReader& reader, AppId app,
+                                                          ListDetail detail);
 
 }  // namespace cairn::kv

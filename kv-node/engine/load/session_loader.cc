@@ -208,6 +208,14 @@ absl::StatusOr<SegmentRows> BuildRows(StoredSegment stored, ExtentTable& extents
   return rows;
 }
 
+absl::Status NoSession(SessionId session) {
+  return NotFound("session {} is not in the store", session);
+}
+
+absl::Status NoSegment(SegmentId segment) {
+  return NotFound("segment {} is not in the store", segment);
+}
+
 }  // namespace
 
 void StoredClusterRows::Append(StoredClusterRows later) {
@@ -218,7 +226,8 @@ void StoredClusterRows::Append(StoredClusterRows later) {
   MoveBehind(masks, later.masks);
 }
 
-absl::Status CheckUid(const SessionRef& session, const SessionRow& row) {
+absl::Status CheckMeant(AppId app, const SessionRef& session, const SessionRow& row) {
+  if (row.app != app) return NoSession(session.id);
   if (IsMeant(session, row.uid)) return absl::OkStatus();
   return FailedPrecondition(
       "session {} of this store is another one than the one that is meant: the store was "
@@ -227,17 +236,21 @@ absl::Status CheckUid(const SessionRef& session, const SessionRow& row) {
       session.id);
 }
 
+absl::Status CheckApp(AppId app, SegmentId segment, const SegmentRow& row) {
+  return row.app == app ? absl::OkStatus() : NoSegment(segment);
+}
+
 absl::StatusOr<SessionRow> LoadSessionRow(MetaReader& reader, SessionId session) {
   CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
                          reader.Get(Family::kSessions, SessionKeyBytes(session)));
-  if (!bytes) return NotFound("session {} is not in the store", session);
+  if (!bytes) return NoSession(session);
   return DecodeSessionRow(*bytes);
 }
 
 absl::StatusOr<SegmentRow> LoadSegmentRow(MetaReader& reader, SegmentId segment) {
   CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
                          reader.Get(Family::kSegments, SegmentHeadKey(segment)));
-  if (!bytes) return NotFound("segment {} is not in the store", segment);
+  if (!bytes) return NoSegment(segment);
   absl::StatusOr<SegmentRow> row = DecodeSegmentRow(*bytes);
   if (!row.ok()) return Bad(row, "segment", segment.value());
   return row;
@@ -246,7 +259,7 @@ absl::StatusOr<SegmentRow> LoadSegmentRow(MetaReader& reader, SegmentId segment)
 absl::StatusOr<StoredSession> LoadSession(MetaReader& reader, SessionId session) {
   CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
                          reader.Get(Family::kSessions, SessionKeyBytes(session)));
-  if (!bytes) return NotFound("session {} is not in the store", session);
+  if (!bytes) return NoSession(session);
   StoredSession out;
   out.id = session;
   absl::StatusOr<SessionRow> row = DecodeSessionRow(*bytes);

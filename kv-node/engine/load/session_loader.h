@@ -92,8 +92,11 @@ absl::StatusOr<PolicyRow> LoadPolicy(MetaReader& reader, SegmentId open_segment)
 absl::StatusOr<SegmentRow> LoadSegmentRow(MetaReader& reader, SegmentId segment);
 // NOT_FOUND if there is no such session.
 absl::StatusOr<SessionRow> LoadSessionRow(MetaReader& reader, SessionId session);
-// FAILED_PRECONDITION if the row is of another session, which has the same number.
-absl::Status CheckUid(const SessionRef& session, const SessionRow& row);
+// NOT_FOUND if the session is another app's; FAILED_PRECONDITION if the row is of another session,
+// which has the same number.
+absl::Status CheckMeant(AppId app, const SessionRef& session, const SessionRow& row);
+// NOT_FOUND if the segment is another app's.
+absl::Status CheckApp(AppId app, SegmentId segment, const SegmentRow& row);
 
 // Adds the deletion of all rows of a segment, in every family.
 void DeleteSegmentRows(MetaBatch& batch, SegmentId segment);

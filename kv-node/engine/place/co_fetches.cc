@@ -2,63 +2,17 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 
 #include "common/base/check.h"
 
 namespace cairn::kv {
 namespace {
 
-static_assert(kCoFetchClustersMax >= kNeighbourClusterCountMax, "one PutNeighbours must fit");
-
 constexpr auto kStronger = [](const ClusterLink& a, const ClusterLink& b) {
   return a.count > b.count;
 };
 
-absl::Status CheckClusterNeighbours(const ClusterNeighbours& cluster) {
-  if (std::ssize(cluster.neighbours) > kNeighbourCountMax) {
-    return InvalidArgument("cluster {} has {} neighbours, more than {}", cluster.cluster.cluster_id,
-                           cluster.neighbours.size(), kNeighbourCountMax);
-  }
-  std::set<ClusterId> named = {cluster.cluster.cluster_id};
-  for (const Neighbour& neighbour : cluster.neighbours) {
-    if (neighbour.cluster_id.value() < 1 || !named.insert(neighbour.cluster_id).second) {
-      return InvalidArgument("cluster {}: its neighbour {} is no id, itself, or named twice",
-                             cluster.cluster.cluster_id, neighbour.cluster_id);
-    }
-    if (!(neighbour.weight > 0 && neighbour.weight <= 1)) {
-      return InvalidArgument("cluster {}: the weight {} is not above 0 and at most 1",
-                             cluster.cluster.cluster_id, neighbour.weight);
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
-
-absl::Status CheckNeighbours(const EntryLayout& layout, const PutNeighbours& op) {
-  if (op.layer < 0 || op.layer >= layout.layer_count) {
-    return InvalidArgument("layer {} does not exist: the session has {}", op.layer,
-                           layout.layer_count);
-  }
-  if (std::ssize(op.clusters) > kNeighbourClusterCountMax) {
-    return InvalidArgument("neighbours of {} clusters: at most {} at once", op.clusters.size(),
-                           kNeighbourClusterCountMax);
-  }
-  std::set<ClusterRef> named;
-  for (const ClusterNeighbours& cluster : op.clusters) {
-    const ClusterRef& ref = cluster.cluster;
-    if (ref.head < kAllHeads || ref.head >= layout.head_count || ref.cluster_id.value() < 1 ||
-        !named.insert(ref).second) {
-      return InvalidArgument(
-          "neighbours of cluster {} of head {}: there is no such head, it is no id, or it is named "
-          "twice",
-          ref.cluster_id, ref.head);
-    }
-    CAIRN_RETURN_IF_ERROR(CheckClusterNeighbours(cluster));
-  }
-  return absl::OkStatus();
-}
 
 bool CoFetches::Note(std::int32_t layer, std::span<const ClusterRef> clusters) {
   random_ = random_ * 6364136223846793005 + 1442695040888963407;
@@ -110,7 +64,7 @@ void CoFetches::CountPair(const ClusterKey& key, ClusterId with) {
   auto link = std::find_if(links.begin(), links.end(),
                            [with](const ClusterLink& one) { return one.cluster == with; });
   if (link == links.end()) {
-    if (std::ssize(links) < kNeighbourCountMax) {
+    if (std::ssize(links) < kLinksOfClusterMax) {
       links.push_back({with, 1});
     } else if (--links.back().count == 0) {
       links.back() = {with, 1};
@@ -141,39 +95,6 @@ void CoFetches::Halve() {
     if (entry.links.empty()) empty.push_back(key);
   }
   for (const ClusterKey& key : empty) Erase(key);
-}
-
-void CoFetches::Give(const PutNeighbours& op) {
-  // Room for all of them first: otherwise those given first would be halved against the others.
-  const auto missing = [&] {
-    return static_cast<std::size_t>(
-        std::count_if(op.clusters.begin(), op.clusters.end(), [&](const ClusterNeighbours& one) {
-          return !links_.contains({op.layer, one.cluster.head, one.cluster.cluster_id});
-        }));
-  };
-  while (links_.size() + missing() > kCoFetchClustersMax) Halve();
-  std::map<std::int32_t, float> largest;  // by head
-  for (const ClusterNeighbours& cluster : op.clusters) {
-    float& weight = largest[cluster.cluster.head];
-    for (const Neighbour& neighbour : cluster.neighbours) {
-      weight = std::max(weight, neighbour.weight);
-    }
-  }
-  for (const ClusterNeighbours& cluster : op.clusters) {
-    const ClusterKey key{op.layer, cluster.cluster.head, cluster.cluster.cluster_id};
-    if (cluster.neighbours.empty()) {
-      Erase(key);
-      continue;
-    }
-    std::vector<ClusterLink>& links = Insert(key).links;
-    links.clear();
-    for (const Neighbour& neighbour : cluster.neighbours) {
-      const float part = neighbour.weight / largest[cluster.cluster.head];
-      const auto count = static_cast<std::int32_t>(std::lround(part * kGivenCountMax));
-      links.push_back({neighbour.cluster_id, std::max(count, 1)});
-    }
-    std::stable_sort(links.begin(), links.end(), kStronger);
-  }
 }
 
 void CoFetches::Forget(const ClusterKey& key) {
@@ -240,7 +161,7 @@ void CoFetches::BeginSegment() {
 std::int64_t CoFetches::memory_bytes() const {
   constexpr std::size_t kMapNodeBytes = 48;
   constexpr std::size_t kClusterBytes =
-      kMapNodeBytes + sizeof(ClusterKey) + sizeof(Entry) + kNeighbourCountMax * sizeof(ClusterLink);
+      kMapNodeBytes + sizeof(ClusterKey) + sizeof(Entry) + kLinksOfClusterMax * sizeof(ClusterLink);
   constexpr std::size_t kKeyBytes = kMapNodeBytes + sizeof(ClusterKey);
   return static_cast<std::int64_t>(links_.size() * kClusterBytes +
                                    (changed_.size() + gone_.size()) * kKeyBytes);

@@ -1,9 +1,9 @@
 // CoFetches knows which clusters a session fetches together, so that they can be placed together:
-// pairs within one (layer, head), as links with a count. The compute node gives the first counts
-// (PutNeighbours); about one fetch in kCoFetchSample is counted and refreshes them. What it holds
-// is kept in rows of family `coretrieval`; losing it costs places, never what is read.
+// pairs within one (layer, head), as links with a count. About one fetch in kCoFetchSample is
+// counted. What it holds is kept in rows of family `coretrieval`; losing it costs places, never
+// what is read.
 //
-// Limits:     kCoFetchClustersMax clusters with kNeighbourCountMax links each; of a fetch the first
+// Limits:     kCoFetchClustersMax clusters with kLinksOfClusterMax links each; of a fetch the first
 //             kCoFetchNamedMax clusters of each head. When it is full, all counts are halved until
 //             those that become zero have made room: it follows what is fetched now. A checkpoint
 //             takes kLinkRowsPerCheckpointMax rows, at most 120 bytes each; the rest waits for the
@@ -27,9 +27,6 @@ namespace cairn::kv {
 inline constexpr std::uint64_t kCoFetchSample = 16;
 inline constexpr std::size_t kCoFetchClustersMax = 4096;
 inline constexpr std::size_t kCoFetchNamedMax = 32;
-// What the largest weight of a (layer, head) in a PutNeighbours counts: so many sampled fetches
-// outweigh it.
-inline constexpr std::int32_t kGivenCountMax = 64;
 inline constexpr std::size_t kLinkRowsPerCheckpointMax = 1024;
 
 class CoFetches {
@@ -38,13 +35,10 @@ class CoFetches {
   // sample follows no period: fetches come in the same order of layers at every step.
   bool Note(std::int32_t layer, std::span<const ClusterRef> clusters);
   void Count(std::int32_t layer, std::span<const ClusterRef> clusters);
-  // What the compute node knows, in place of what was known about these clusters. REQUIRES: it
-  // passed CheckNeighbours.
-  void Give(const PutNeighbours& op);
   // The cluster is gone: its links and those to it.
   void Forget(const ClusterKey& key);
 
-  // The links of a cluster, strongest first, at most kNeighbourCountMax.
+  // The links of a cluster, strongest first, at most kLinksOfClusterMax.
   std::span<const ClusterLink> LinksOf(const ClusterKey& key) const;
 
   // ---- rows ----
@@ -80,8 +74,5 @@ class CoFetches {
   std::set<ClusterKey> changed_;  // of those in links_
   std::set<ClusterKey> gone_;     // not in links_, and the open segment has a row
 };
-
-// INVALID_ARGUMENT unless it fits the session: see PutNeighbours in proto/cairn/kv/v1/kv.proto.
-absl::Status CheckNeighbours(const EntryLayout& layout, const PutNeighbours& op);
 
 }  // namespace cairn::kv

@@ -18,6 +18,7 @@ AttachedSession::AttachedSession(EngineContext& context, SessionId id, LoadedSta
       row_(std::move(loaded.row)),
       policy_token_count_(loaded.policy_token_count),
       state_(std::move(loaded.state)),
+      cache_(context.caches == nullptr ? nullptr : &context.caches->Of(row_.app)),
       co_fetches_(std::move(loaded.co_fetches)),
       writes_(*this),
       space_(std::move(loaded.regions), std::move(loaded.log_extents)),
@@ -29,7 +30,6 @@ AttachedSession::AttachedSession(EngineContext& context, SessionId id, LoadedSta
                     {row_, std::move(loaded.segment_row), std::move(loaded.policy),
                      std::move(loaded.tail_tokens), loaded.tail_start}),
       fetch_reader_(*this),
-      read_ahead_(*this, row_.layout.layer_count),
       applied_(row_.op_seq) {}
 
 AttachedSession::~AttachedSession() {
@@ -105,7 +105,6 @@ void AttachedSession::Pump() {
     observer_->OnRoom();
   }
   checkpointer_.Advance();
-  read_ahead_.Start();
 }
 
 Applied AttachedSession::ApplyHead(QueuedOperation& head) {
@@ -122,10 +121,6 @@ Applied AttachedSession::ApplyHead(QueuedOperation& head) {
       co_fetches_.Note(fetch->layer, fetch->clusters);
     }
     return applied;
-  }
-  if (const auto* hint = std::get_if<HintOperation>(&head.operation)) {
-    read_ahead_.Apply(head.request_id, *hint, fetch_reader_.read_bytes());
-    return Applied::kYes;
   }
   const std::int64_t next = applied_.value() + 1;
   if (head.op_seq.value() > next && refused_.value() == 0) {
@@ -173,9 +168,9 @@ Applied AttachedSession::ApplyChange(OpSeq op_seq, ChangingOperation& operation)
   } else if (auto* rows = std::get_if<PutIndexRows>(&operation)) {
     status = state_->CheckIndexRows(*rows);
     if (status.ok()) state_->PutIndexRows(rows->layer, rows->rows);
-  } else if (const auto* put = std::get_if<PutNeighbours>(&operation)) {
-    status = CheckNeighbours(row_.layout, *put);
-    if (status.ok()) co_fetches_.Give(*put);
+  } else if (const auto* evict = std::get_if<Evict>(&operation)) {
+    status = state_->CheckEvict(*evict);
+    if (status.ok()) state_->ApplyEvict(*evict);
   } else {
     checkpointer_.PutPolicy(std::move(std::get<PutPolicyState>(operation)));
   }

@@ -6,7 +6,7 @@
 //   Replace      Replacer (replacer.h)
 //   Checkpoint   Checkpointer (checkpointer.h), with LogWriter and SessionIndex
 //   Fetch        FetchReader (fetch_reader.h)
-//   hints        ReadAhead (read_ahead.h)
+//   Evict        SessionState (state/session_state.h)
 //
 // Threading:  the engine thread.
 // Blocking:   never: an operation that must wait (for room, for I/O, for a checkpoint) stays at the
@@ -26,7 +26,6 @@
 #include "kv-node/engine/checkpoint/log_writer.h"
 #include "kv-node/engine/engine_context.h"
 #include "kv-node/engine/fetch/fetch_reader.h"
-#include "kv-node/engine/fetch/read_ahead.h"
 #include "kv-node/engine/index/session_index.h"
 #include "kv-node/engine/load/session_loader.h"
 #include "kv-node/engine/place/co_fetches.h"
@@ -42,9 +41,9 @@ namespace cairn::kv {
 // What came with Submit.
 struct QueuedOperation {
   OpSeq op_seq;          // of a changing operation; 0 for a read
-  RequestId request_id;  // of a read or a hint
+  RequestId request_id;  // of a read
   OpSeq after;           // of a read
-  std::variant<ChangingOperation, ReadOperation, HintOperation> operation;
+  std::variant<ChangingOperation, ReadOperation> operation;
 };
 
 // A session spills when the table of pending entries is full and it has this share of it: with
@@ -69,8 +68,7 @@ class AttachedSession final : public SessionHost {
                        [segment](const SegmentRows& rows) { return rows.id == segment; });
   }
   std::int64_t row_bytes() const {
-    return state_->row_bytes() + placer_.pools().memory_bytes() + co_fetches_.memory_bytes() +
-           read_ahead_.memory_bytes();
+    return state_->row_bytes() + placer_.pools().memory_bytes() + co_fetches_.memory_bytes();
   }
   Attachment attachment() const;
 
@@ -96,6 +94,7 @@ class AttachedSession final : public SessionHost {
   // ---- SessionHost ----
   EngineContext& context() override { return context_; }
   SessionState& state() override { return *state_; }
+  SlotCache* cache() override { return cache_; }
   bool stopped() const override { return stopped_; }
   bool ends() const override { return stopped_ || failed_; }
   std::shared_ptr<void> HoldIo() override;
@@ -122,7 +121,6 @@ class AttachedSession final : public SessionHost {
   // ---- session_reads.cc ----
   Applied ApplyRead(RequestId request_id, const ReadOperation& operation);
   Applied StartGetCarried(RequestId request_id, const GetCarried& op);
-  absl::StatusOr<ReadReply> NeighboursOf(const GetNeighbours& op) const;
 
   EngineContext& context_;
   const SessionId id_;
@@ -130,6 +128,7 @@ class AttachedSession final : public SessionHost {
   const std::int64_t policy_token_count_;
   EngineTime unbound_since_ = context_.now;
   const std::unique_ptr<SessionState> state_;
+  SlotCache* const cache_;
   CoFetches co_fetches_;
   SessionWrites writes_;
   SegmentSpace space_;
@@ -139,7 +138,6 @@ class AttachedSession final : public SessionHost {
   SessionIndex index_;
   Checkpointer checkpointer_;
   FetchReader fetch_reader_;
-  ReadAhead read_ahead_;
   std::shared_ptr<ChannelObserver> observer_;
 
   std::deque<QueuedOperation> queue_;

@@ -51,9 +51,7 @@ Applied AttachedSession::ApplyRead(RequestId request_id, const ReadOperation& op
     return Applied::kYes;
   }
   if (const auto* fetch = std::get_if<Fetch>(&operation)) {
-    const Applied applied = fetch_reader_.StartFetch(request_id, *fetch);
-    if (applied == Applied::kYes) read_ahead_.NoteFetch(*fetch);
-    return applied;
+    return fetch_reader_.StartFetch(request_id, *fetch);
   }
   if (const auto* index = std::get_if<FetchIndex>(&operation)) {
     return fetch_reader_.StartFetchIndex(request_id, *index);
@@ -84,31 +82,10 @@ Applied AttachedSession::ApplyRead(RequestId request_id, const ReadOperation& op
     const PolicyRow& policy = checkpointer_.policy();
     Reply(request_id,
           ReadReply(PolicyStateReply{policy.version, policy.state, policy.random_state}));
-  } else if (const auto* get = std::get_if<GetNeighbours>(&operation)) {
-    Reply(request_id, NeighboursOf(*get));
   } else {
     Reply(request_id, ReadReply(ClustersReply{state_->ClustersOf(layer)}));
   }
   return Applied::kYes;
-}
-
-absl::StatusOr<ReadReply> AttachedSession::NeighboursOf(const GetNeighbours& op) const {
-  if (std::ssize(op.clusters) > kNeighbourClusterCountMax) {
-    return InvalidArgument("neighbours of {} clusters: at most {} a call", op.clusters.size(),
-                           kNeighbourClusterCountMax);
-  }
-  NeighboursReply reply;
-  for (const ClusterRef& cluster : op.clusters) {
-    std::vector<ClusterRef>& found = reply.neighbours.emplace_back();
-    const ClusterKey key{op.layer, cluster.head, cluster.cluster_id};
-    if (!state_->Exists(key)) continue;
-    for (const ClusterLink& link : co_fetches_.LinksOf(key)) {
-      if (state_->Exists({op.layer, cluster.head, link.cluster})) {
-        found.push_back({cluster.head, link.cluster});
-      }
-    }
-  }
-  return ReadReply(std::move(reply));
 }
 
 Applied AttachedSession::StartGetCarried(RequestId request_id, const GetCarried& op) {

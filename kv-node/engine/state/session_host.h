@@ -24,6 +24,7 @@ class SessionHost {
   virtual EngineContext& context() = 0;
   virtual SessionId id() const = 0;
   virtual SessionState& state() = 0;
+  virtual SlotCache* cache() = 0;  // its app's; null: without an arena
   // The attachment has ended: nothing is answered any more, and what was read is dropped (rule 5).
   virtual bool stopped() const = 0;
   // It has, or a write failed: nothing new is begun.

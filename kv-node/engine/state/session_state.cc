@@ -244,21 +244,38 @@ std::vector<Part> SessionState::ApplyReplace(const Replace& op) {
       dirty_.masks.insert(key);
     }
   }
-  if (!op.evicted_positions.empty()) {
-    const ClusterKey key{op.layer, op.head, ClusterId(0)};
-    std::vector<std::int64_t> all;
-    const auto add = [&](std::int64_t p) { all.push_back(p); };
-    open().evicted[key].ForEach(add);
-    op.evicted_positions.ForEach(add);
-    open().evicted[key] = Positions::FromUnsorted(std::move(all));
-    dirty_.evicted.insert(key);
-    AddToSums(key, op.evicted_positions, true);
-  }
+  NoteEvicted(op.layer, op.head, op.evicted_positions);
   for (const ChildCluster& child : op.children) {
     NoteUsedId(op.layer, op.head, child.cluster_id.value());
     AddToSums({op.layer, op.head, child.cluster_id}, child.positions, true);
   }
   return dropped;
+}
+
+absl::Status SessionState::CheckEvict(const Evict& op) const {
+  if (op.positions.empty()) {
+    return InvalidArgument("evict in layer {} head {} names no positions", op.layer, op.head);
+  }
+  for (const SegmentRows& rows : chain_) {
+    const auto evicted = rows.evicted.find({op.layer, op.head, ClusterId(0)});
+    if (evicted == rows.evicted.end()) continue;
+    const std::optional<std::int64_t> twice = evicted->second.FirstShared(op.positions);
+    if (!twice || *twice >= rows.limit) continue;
+    return InvalidArgument("evict in layer {} head {}: position {} is evicted already", op.layer,
+                           op.head, *twice);
+  }
+  return absl::OkStatus();
+}
+
+void SessionState::ApplyEvict(const Evict& op) { NoteEvicted(op.layer, op.head, op.positions); }
+
+void SessionState::NoteEvicted(std::int32_t layer, std::int32_t head, const Positions& positions) {
+  if (positions.empty()) return;
+  const ClusterKey key{layer, head, ClusterId(0)};
+  Positions& evicted = open().evicted[key];
+  evicted = Positions::Joined(evicted, positions);
+  dirty_.evicted.insert(key);
+  AddToSums(key, positions, true);
 }
 
 absl::Status SessionState::CheckIndexRows(const cairn::PutIndexRows& op) const {

@@ -147,6 +147,10 @@ class SessionState {
   // positions are noted. Dropped parts are returned, so that their extents can be released when a
   // commit no longer names them. Children are added with PutParts or AddPending by the caller.
   std::vector<Part> ApplyReplace(const Replace& op);
+  // Positions of no cluster are given up. What clusters or carried rows show besides is found at
+  // the checkpoint, by the position rule.
+  absl::Status CheckEvict(const Evict& op) const;
+  void ApplyEvict(const Evict& op);
   // An index row belongs to a cluster that this chain shows.
   absl::Status CheckIndexRows(const cairn::PutIndexRows& op) const;
   void PutIndexRows(std::int32_t layer, const std::vector<IndexRow>& rows);
@@ -201,6 +205,7 @@ class SessionState {
     for (std::int32_t h = 0; h < layout_.head_count; ++h) fn(h);
   }
   PositionSum& Sum(std::int32_t layer, std::int32_t head);
+  void NoteEvicted(std::int32_t layer, std::int32_t head, const Positions& positions);
   void RemoveIndexRow(const ClusterKey& key);
   void AddToSums(const ClusterKey& key, const Positions& positions, bool add);
 

@@ -11,7 +11,6 @@
 
 #include "common/base/check.h"
 #include "compute-node/kernels/convert.h"
-#include "tests/bench/trace/co_selection.h"
 #include "tests/bench/trace/packed_layout.h"
 #include "tests/unit/engine/engine_harness.h"
 
@@ -48,16 +47,12 @@ KeyRows RowsOf(const Trace& trace, std::int64_t layer, std::int64_t head) {
 KvStats Difference(const KvStats& after, const KvStats& before) {
   KvStats out = after;
   for (std::int64_t KvStats::*field :
-       {&KvStats::read_fetch_bytes,     &KvStats::read_fetch_count,
-        &KvStats::staged_bytes,         &KvStats::prefetch_used_bytes,
-        &KvStats::read_place_bytes,     &KvStats::read_hole_bytes,
-        &KvStats::write_pool_bytes,     &KvStats::write_split_bytes,
-        &KvStats::write_log_bytes,      &KvStats::write_relog_bytes,
-        &KvStats::write_meta_log_bytes, &KvStats::write_meta_table_bytes,
-        &KvStats::index_row_bytes,      &KvStats::write_index_bytes,
-        &KvStats::append_bytes,         &KvStats::cache_hit_count,
-        &KvStats::cache_hit_bytes,      &KvStats::cache_miss_count,
-        &KvStats::cache_miss_bytes,     &KvStats::checkpoint_count}) {
+       {&KvStats::read_fetch_bytes, &KvStats::read_fetch_count, &KvStats::read_place_bytes,
+        &KvStats::read_hole_bytes, &KvStats::write_pool_bytes, &KvStats::write_split_bytes,
+        &KvStats::write_log_bytes, &KvStats::write_relog_bytes, &KvStats::write_meta_log_bytes,
+        &KvStats::write_meta_table_bytes, &KvStats::index_row_bytes, &KvStats::write_index_bytes,
+        &KvStats::append_bytes, &KvStats::cache_hit_count, &KvStats::cache_hit_bytes,
+        &KvStats::cache_miss_count, &KvStats::cache_miss_bytes, &KvStats::checkpoint_count}) {
     out.*field -= before.*field;
   }
   return out;
@@ -95,7 +90,6 @@ class Driver {
   // Entries below `stored_until` leave the window.
   void AppendLeaving(std::int32_t layer, std::int64_t stored_until, bool is_prompt);
   // The clusters of the prompt below `prompt_end`.
-  void SendLinks(std::int32_t layer, std::int32_t head, std::int64_t prompt_end);
   void SendAppend(std::int32_t layer, const std::vector<ClusterEntries>& entries);
   void SplitClusters(std::int32_t layer, std::int32_t head, const std::set<std::int64_t>& ids);
   absl::Status TakeCheckpoint(std::int64_t token_count, bool seal = false);
@@ -168,7 +162,7 @@ absl::Status Driver::Open() {
   request.layout = layout_;
   request.label = "trace";
   CAIRN_ASSIGN_OR_RETURN(const SessionRef created, kv::Await<SessionRef>([&](auto done) {
-                           engine_.Create(request, std::move(done));
+                           engine_.Create(kDefaultApp, request, std::move(done));
                          }));
   id_ = created.id;
   CAIRN_ASSIGN_OR_RETURN(session_, kv::TestSession::Open(engine_, id_));
@@ -176,7 +170,7 @@ absl::Status Driver::Open() {
 }
 
 absl::StatusOr<KvStats> Driver::Stats() {
-  return kv::Await<KvStats>([&](auto done) { engine_.GetStats(std::move(done)); });
+  return kv::Await<KvStats>([&](auto done) { engine_.GetStats(kDefaultApp, std::move(done)); });
 }
 
 // The key as it was recorded, and a value that only this entry has.
@@ -268,11 +262,6 @@ absl::Status Driver::AwaitDefragmented() {
 absl::Status Driver::FetchStep(std::int64_t step, FetchCounts& counts) {
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     CAIRN_RETURN_IF_ERROR(FetchLayer(step, layer, counts));
-    if (options_.hints) session_->Hint(LayerHint{(layer + 1) % layout_.layer_count});
-    // As a processor that computes.
-    const auto end = Clock::now() + options_.layer_time;
-    while (Clock::now() < end) {
-    }
   }
   return absl::OkStatus();
 }
@@ -342,7 +331,6 @@ void Driver::AppendLeaving(std::int32_t layer, std::int64_t stored_until, bool i
         // In sequence order the first may have entries of the chunk before.
         added[id] = {std::lower_bound(all.begin(), all.end(), stored_), all.end()};
       }
-      if (options_.links) SendLinks(layer, head, stored_until);
     } else {
       for (std::int64_t p = stored_; p < stored_until; ++p) added[at.clusters.Add(p)].push_back(p);
     }
@@ -366,22 +354,6 @@ void Driver::AppendLeaving(std::int32_t layer, std::int64_t stored_until, bool i
     SendAppend(layer, entries);
     at.changed.insert(ids.begin(), ids.end());
     SplitClusters(layer, head, ids);
-  }
-}
-
-void Driver::SendLinks(std::int32_t layer, std::int32_t head, std::int64_t prompt_end) {
-  const KeyClusters& clusters = At(layer, head).clusters;
-  CoSelection selected;
-  for (std::int64_t step = 0;
-       step < std::ssize(trace_.steps) && trace_.steps[static_cast<std::size_t>(step)] < prompt_end;
-       ++step) {
-    selected.Count(clusters.Select(Floats(trace_.Queries(step, layer, head)), Wanted(clusters)));
-  }
-  std::vector<ClusterNeighbours> neighbours = selected.StrongestNeighbours(head);
-  for (std::span<const ClusterNeighbours> left(neighbours); !left.empty();) {
-    const auto piece = left.first(std::min<std::size_t>(left.size(), kNeighbourClusterCountMax));
-    session_->Send(PutNeighbours{layer, {piece.begin(), piece.end()}});
-    left = left.subspan(piece.size());
   }
 }
 

@@ -25,13 +25,6 @@ struct ReplayOptions {
   std::int64_t chunk_tokens = 4096;  // of the prompt, grouped together and made durable
   std::int64_t checkpoint_tokens = 1024;  // between two checkpoints in decode
   bool index_rows = true;                 // whether changed clusters' centroids are stored, too
-  // Whether the store is told which clusters the prompt's queries select together, before it gets
-  // them. The trace must have queries of the prompt.
-  bool links = true;
-  // Whether the store is told before each layer's pause which layer comes next; and how long each
-  // layer of a step takes to compute.
-  bool hints = false;
-  std::chrono::microseconds layer_time{0};
   // Whether the segment is sealed at the end and left to the defragmenter, which must be switched
   // on.
   bool rest = false;

@@ -96,8 +96,6 @@ Fields FieldsOf(const ReplayResult& result) {
   Add(fields, "fetched_pending_entries", result.pending_entry_count);
   Add(fields, "device_reads", stats.read_fetch_count);
   Add(fields, "device_read_bytes", stats.read_fetch_bytes);
-  Add(fields, "staged_bytes", stats.staged_bytes);
-  Add(fields, "staged_used_bytes", stats.prefetch_used_bytes);
   Add(fields, "hole_bytes", stats.read_hole_bytes);
   Add(fields, "pieces", result.read_count());
   Add(fields, "entries_per_piece", Ratio(result.read_entry_count(), result.read_count()));

@@ -15,7 +15,6 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(StoreOptions options) {
   std::optional<kv::DeviceModel> model;
   if (!options.device_profile.empty()) {
     CAIRN_ASSIGN_OR_RETURN(model, kv::FindDeviceModel(options.device_profile));
-    options.engine.device_bytes_per_second = model->read_bytes_per_second;
   }
   std::unique_ptr<Store> store(new Store());
   kv::MetaOptions meta_options;
@@ -49,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(StoreOptions options) {
 }
 
 absl::StatusOr<KvStats> Store::Stats() {
-  return kv::Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
+  return kv::Await<KvStats>([&](auto done) { engine_->GetStats(kDefaultApp, std::move(done)); });
 }
 
 }  // namespace cairn::bench

@@ -29,7 +29,6 @@ struct Settings {
   bool no_index = false;
   bool no_links = false;
   bool no_sharing = false;
-  std::int64_t layer_us = 0;
   bool json = false;
   ReplayOptions replay;
   StoreOptions store;
@@ -65,11 +64,9 @@ void AddOptions(CLI::App& app, Settings& s) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_flag("--no-index", s.no_index, "Store no index rows");
-  app.add_flag("--no-links", s.no_links, "Do not place clusters by what is selected together");
+  app.add_flag("--no-links", s.no_links, "Do not place clusters by what is fetched together");
   app.add_flag("--rest", s.replay.rest,
                "At the end, seal the segment and let the defragmenter pack it");
-  app.add_flag("--hints", s.replay.hints, "Tell which layer comes next while one is computed");
-  app.add_option("--layer-us", s.layer_us, "Time that a layer of a step takes to compute");
   app.add_option("--device-profile", s.store.device_profile,
                  "Model the flash: emmc, ufs3.1, ufs4.0");
   kv::EngineOptions& engine = s.store.engine;
@@ -108,9 +105,7 @@ absl::Status Run(Settings& settings) {
   CAIRN_ASSIGN_OR_RETURN(settings.store.engine.replacement,
                          kv::ParseReplacementPolicy(settings.replacement));
   CAIRN_ASSIGN_OR_RETURN(settings.store.io_engine, kv::ParseIoEngine(settings.io_engine));
-  settings.replay.layer_time = std::chrono::microseconds(settings.layer_us);
   settings.replay.index_rows = !settings.no_index;
-  settings.replay.links = !settings.no_links;
   settings.store.engine.pool_sharing = !settings.no_sharing;
   settings.store.engine.co_retrieval = !settings.no_links;
   settings.store.engine.defragment = settings.replay.rest;

@@ -50,61 +50,12 @@ class SlotCacheTest : public testing::Test {
 TEST_F(SlotCacheTest, AFetchUsesASlotOnceHoweverManyPartsItNames) {
   const SlotRef slot = Add(10, 2);
   cache_.NoteFetch(kOwner);
-  EXPECT_TRUE(cache_.NoteUse(*slot, kOwner, 0));
-  EXPECT_FALSE(cache_.NoteUse(*slot, kOwner, 0));
-  EXPECT_TRUE(cache_.NoteUse(*slot, SessionId(2), 0)) << "another session's fetch";
+  EXPECT_TRUE(cache_.NoteUse(*slot, kOwner));
+  EXPECT_FALSE(cache_.NoteUse(*slot, kOwner));
+  EXPECT_TRUE(cache_.NoteUse(*slot, SessionId(2))) << "another session's fetch";
   cache_.NoteFetch(kOwner);
-  EXPECT_TRUE(cache_.NoteUse(*slot, kOwner, 0));
-  EXPECT_FALSE(cache_.NoteUse(*slot, kOwner, 0));
-}
-
-TEST_F(SlotCacheTest, WhatIsReadAheadTakesNoRecentSlotUntilItsLayerIsReleased) {
-  Fill();
-  const std::int64_t count = cache_.slot_count();
-  std::vector<SlotRef> slots;
-  for (std::int64_t page = 1000; page < 2000; ++page) {
-    const SlotRef slot = Find(page, 1);
-    if (slot != nullptr) slots.push_back(slot);
-  }
-  ASSERT_EQ(std::ssize(slots), count);
-  cache_.NoteFetch(kOwner);
-  for (const SlotRef& slot : slots) cache_.NoteUse(*slot, kOwner, 3);
-  cache_.NoteUse(*slots.back(), kOwner, 4);
-  EXPECT_EQ(cache_.Load(kOwner, PageIndex(5000), 1, LoadCause::kReadAhead), nullptr);
-  cache_.Release(SessionId(2), 3);
-  cache_.Release(kOwner, 5);
-  EXPECT_EQ(cache_.Load(kOwner, PageIndex(5000), 1, LoadCause::kReadAhead), nullptr);
-  cache_.Release(kOwner, 4);
-  EXPECT_NE(cache_.Load(kOwner, PageIndex(5000), 1, LoadCause::kReadAhead), nullptr);
-  EXPECT_EQ(cache_.Load(kOwner, PageIndex(5001), 1, LoadCause::kReadAhead), nullptr);
-  EXPECT_EQ(Find(slots.back()->first_page().value(), 1), nullptr) << "not the first in the order";
-  for (std::int64_t fetch = 1; fetch < kRecentFetches; ++fetch) {
-    cache_.NoteFetch(kOwner);
-    cache_.NoteFetch(SessionId(2));
-  }
-  EXPECT_EQ(cache_.Load(kOwner, PageIndex(5001), 1, LoadCause::kReadAhead), nullptr);
-  cache_.NoteFetch(kOwner);
-  EXPECT_NE(cache_.Load(kOwner, PageIndex(5001), 1, LoadCause::kReadAhead), nullptr);
-}
-
-TEST_F(SlotCacheTest, WhatIsReadAheadForgetsNothingThatIsInUse) {
-  const SlotRef slot = Add(10, 1);
-  {
-    const Leases lease = Lease(slot);
-    EXPECT_EQ(cache_.Load(kOwner, PageIndex(9), 3, LoadCause::kReadAhead), nullptr);
-    EXPECT_EQ(Find(10, 1), slot);
-  }
-  EXPECT_NE(cache_.Load(kOwner, PageIndex(9), 3, LoadCause::kReadAhead), nullptr);
-}
-
-TEST_F(SlotCacheTest, WhatIsWrittenUnderItsReadIsForgottenAndWasted) {
-  const SlotRef slot = cache_.Load(kOwner, PageIndex(10), 2, LoadCause::kReadAhead);
-  Write(11, 1, 'n');
-  EXPECT_EQ(Find(10, 2), nullptr);
-  SlotCache::NoteReadAhead(*slot, PartId(3), 500);
-  cache_.Loaded(slot, true);
-  EXPECT_EQ(Find(10, 2), nullptr);
-  EXPECT_EQ(cache_.stats().prefetch_wasted_bytes, 500);
+  EXPECT_TRUE(cache_.NoteUse(*slot, kOwner));
+  EXPECT_FALSE(cache_.NoteUse(*slot, kOwner));
 }
 
 TEST_F(SlotCacheTest, FindsASlotThatHoldsAllPages) {

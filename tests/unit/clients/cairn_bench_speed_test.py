@@ -51,10 +51,10 @@ def counters(**changes):
 
 
 class IoFiguresTest(unittest.TestCase):
-    def test_reads_ahead_are_reads_and_hits_are_a_share_of_what_was_fetched(self):
-        after = counters(read_fetch_bytes=8000, staged_bytes=4000, prefetched_bytes=2000, read_fetch_count=5,
-                         prefetch_read_count=2, write_pool_bytes=100, write_split_bytes=40, write_meta_log_bytes=20,
-                         cache_hit_bytes=3000, cache_miss_bytes=5000, prefetch_used_bytes=4000, read_index_bytes=600)
+    def test_hits_are_a_share_of_what_was_fetched(self):
+        after = counters(read_fetch_bytes=14000, read_fetch_count=7,
+                         write_pool_bytes=100, write_split_bytes=40, write_meta_log_bytes=20,
+                         cache_hit_bytes=3000, cache_miss_bytes=9000, read_index_bytes=600)
         said = kv_stats.io_figures(counters(), after, 10, MODEL, 0.001)
         of_causes = {f"{name}_per_token": 0 for name in kv_stats.WRITE_CAUSES}
         self.assertEqual(said, {
@@ -62,7 +62,6 @@ class IoFiguresTest(unittest.TestCase):
             "write_meta_log_bytes_per_token": 2,
             "write_amplification": 0.003,
             "read_bytes_per_token": 1460, "read_index_bytes_per_token": 60,
-            "staged_bytes_per_token": 600, "staged_used_bytes_per_token": 400,
             "fetched_bytes_per_token": 1200, "write_bytes_per_token": 12, "reads_per_token": 0.7,
             "read_mean_bytes": 2000,
             # 9,000 of the 14,000 bytes are of entries that were asked for.
@@ -70,7 +69,7 @@ class IoFiguresTest(unittest.TestCase):
         self.assertEqual(kv_stats.read_bytes(counters(), after), 14600)
 
     def test_a_resumed_conversation_reads_its_index_and_rows_too(self):
-        after = counters(read_fetch_bytes=100, read_index_bytes=30, staged_bytes=20, read_meta_bytes=50)
+        after = counters(read_fetch_bytes=120, read_index_bytes=30, read_meta_bytes=50)
         self.assertEqual(kv_stats.resume_figures(counters(), after, 1000),
                          {"resume_read_bytes": 150, "resume_row_bytes": 50, "resume_read_share": 0.2})
 

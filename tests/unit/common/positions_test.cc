@@ -44,6 +44,19 @@ TEST(PositionsTest, FromUnsortedSorts) {
   EXPECT_EQ(Positions::FromUnsorted({9, 3, 4, 1}).runs(), (Runs{{1, 1}, {3, 2}, {9, 1}}));
 }
 
+TEST(PositionsTest, JoinedHasThoseOfBothAndSharedOnesAreFound) {
+  const Positions a = Positions::FromUnsorted({1, 2, 7, 9});
+  const Positions b = Positions::FromUnsorted({0, 3, 8, 20});
+  EXPECT_EQ(Positions::Joined(a, b), Positions::FromUnsorted({0, 1, 2, 3, 7, 8, 9, 20}));
+  EXPECT_EQ(Positions::Joined(b, a).runs().size(), 3U);
+  EXPECT_EQ(Positions::Joined(a, {}), a);
+  EXPECT_EQ(a.FirstShared(b), std::nullopt);
+  EXPECT_EQ(a.FirstShared(Positions::Range(8, 4)), 9);
+  EXPECT_EQ(Positions::Range(0, 100).FirstShared(b), 0);
+  EXPECT_EQ(b.FirstShared(Positions::Range(4, 100)), 8);
+  EXPECT_EQ(Positions().FirstShared(a), std::nullopt);
+}
+
 TEST(PositionsTest, RunsThatTouchAreTheSameSetAsOneRun) {
   const Runs touching = {{0, 2}, {2, 3}};
   const auto positions = Positions::FromRuns(touching);

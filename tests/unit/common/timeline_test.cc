@@ -55,7 +55,6 @@ TEST_F(TimelineTest, SpansOfAThreadNestAndTheFileIsJson) {
   {
     const TimelineSpan outer(TimelineKind::kCompute, "outer", {{"layer", 3}, {"tokens", -1}});
     const TimelineSpan inner(TimelineKind::kWait, "inner");
-    AddTimelineMark(TimelineKind::kIo, "mark", {{"layer", 4}});
   }
   StartThread("named", [] { const TimelineSpan span(TimelineKind::kCluster, "other"); }).join();
   ASSERT_TRUE(StopTimeline().ok());
@@ -75,10 +74,9 @@ TEST_F(TimelineTest, SpansOfAThreadNestAndTheFileIsJson) {
   }
   EXPECT_EQ(names.size(), 2U);
   EXPECT_EQ(names.at(spans[2].at("tid")), "named");
-  const std::vector<Json> marks = EventsOf(text, "i");
-  ASSERT_EQ(marks.size(), 2U);
-  EXPECT_EQ(marks[0].at("name"), "mark");
-  EXPECT_EQ(marks[1].at("args").at("dropped_event_count"), 0);
+  const std::vector<Json> ends = EventsOf(text, "i");
+  ASSERT_EQ(ends.size(), 1U);
+  EXPECT_EQ(ends[0].at("args").at("dropped_event_count"), 0);
 }
 
 TEST_F(TimelineTest, FlightsBeginAndEndInPairs) {
@@ -148,7 +146,6 @@ TEST_F(TimelineTest, ManyThreadsFillManyBuffers) {
 }
 
 TEST_F(TimelineTest, WhatIsNotWhollyInItIsNotInTheFile) {
-  AddTimelineMark(TimelineKind::kIo, "before", {});
   {
     const TimelineSpan begun_before(TimelineKind::kCompute, "begun_before");
     ASSERT_TRUE(StartTimeline(path_).ok());
@@ -158,7 +155,6 @@ TEST_F(TimelineTest, WhatIsNotWhollyInItIsNotInTheFile) {
   const TimelineSpan open(TimelineKind::kCompute, "open");
   ASSERT_TRUE(StopTimeline().ok());
   EXPECT_FALSE(TimelineIsOn());
-  AddTimelineMark(TimelineKind::kIo, "behind", {});
   const std::string text = test::BytesOfFile(path_);
   EXPECT_TRUE(EventsOf(text, "X").empty());
   EXPECT_TRUE(EventsOf(text, "b").empty());

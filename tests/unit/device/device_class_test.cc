@@ -37,14 +37,13 @@ TEST_F(DeviceClassTest, MoreUrgentRequestsStartFirst) {
   SubmitRead(IoClass::kDefragment, '0');
   SubmitRead(IoClass::kDefragment, 'g', 2);
   SubmitRead(IoClass::kWriteBack, 'w', 2);
-  SubmitRead(IoClass::kPrefetch, 'p', 2);
   SubmitRead(IoClass::kDemand, 'd', 2);
-  EXPECT_EQ(Order(), "ddppwwgg");
+  EXPECT_EQ(Order(), "ddwwgg");
 }
 
 TEST_F(DeviceClassTest, RequestsOfOneClassStartInOrder) {
   SubmitRead(IoClass::kDemand, '0');
-  for (const char name : std::string("abcdef")) SubmitRead(IoClass::kPrefetch, name);
+  for (const char name : std::string("abcdef")) SubmitRead(IoClass::kWriteBack, name);
   EXPECT_EQ(Order(), "abcdef");
 }
 
@@ -68,10 +67,9 @@ TEST_F(DeviceClassTest, EveryClassGetsItsTurn) {
   SubmitRead(IoClass::kDemand, '0');
   SubmitRead(IoClass::kDefragment, 'g');
   SubmitRead(IoClass::kWriteBack, 'w');
-  SubmitRead(IoClass::kPrefetch, 'p');
   SubmitRead(IoClass::kDemand, 'd', 2 * kPassedOverMax);
   const std::string turn(kPassedOverMax, 'd');
-  EXPECT_EQ(Order(), turn + "pwg" + turn);
+  EXPECT_EQ(Order(), turn + "wg" + turn);
 }
 
 TEST_F(DeviceClassTest, WaitingIsCountedFromWhenAClassHasSomethingToDo) {

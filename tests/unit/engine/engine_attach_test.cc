@@ -40,17 +40,18 @@ class EngineAttachTest : public ::testing::Test {
     return request;
   }
   absl::StatusOr<SessionRef> Create(const CreateSession& request = Request()) {
-    return Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
+    return Await<SessionRef>(
+        [&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
   }
   absl::StatusOr<Attachment> Open(const AttachAttempt& attempt, const std::string& uid = "") {
     return Await<Attachment>([&](auto done) {
-      engine_->OpenSession({{id_, uid}, attempt}, std::move(done));
+      engine_->OpenSession(kDefaultApp, {{id_, uid}, attempt}, std::move(done));
     });
   }
   // Nobody knows the epoch.
   absl::StatusOr<Attachment> Resume(const AttachAttempt& attempt, OpSeq op_seq = OpSeq()) {
     return Await<Attachment>([&](auto done) {
-      engine_->ResumeSession({id_, Epoch(), attempt, op_seq}, std::move(done));
+      engine_->ResumeSession(kDefaultApp, {id_, Epoch(), attempt, op_seq}, std::move(done));
     });
   }
   // Attached with a channel.
@@ -60,16 +61,18 @@ class EngineAttachTest : public ::testing::Test {
     return session.ok() ? *std::move(session) : nullptr;
   }
   absl::StatusOr<SealedSegment> Seal(const SessionRef& session) {
-    return Await<SealedSegment>([&](auto done) { engine_->SealSession(session, std::move(done)); });
+    return Await<SealedSegment>(
+        [&](auto done) { engine_->SealSession(kDefaultApp, session, std::move(done)); });
   }
   absl::Status Delete(const SessionRef& session) {
     return Await<std::monostate>(
-               [&](auto done) { engine_->DeleteSession(session, std::move(done)); })
+               [&](auto done) { engine_->DeleteSession(kDefaultApp, session, std::move(done)); })
         .status();
   }
   std::vector<SessionInfo> List() {
-    return Await<std::vector<SessionInfo>>(
-               [&](auto done) { engine_->ListSessions(ListDetail::kRows, std::move(done)); })
+    return Await<std::vector<SessionInfo>>([&](auto done) {
+             engine_->ListSessions(kDefaultApp, ListDetail::kRows, std::move(done));
+           })
         .value();
   }
   static void Checkpoint(TestSession& session, std::int64_t first, std::int64_t end) {
@@ -172,7 +175,7 @@ TEST_F(EngineAttachTest, ASealByTheNodeEndsTheOwnersResumes) {
     const auto session = OpenBound({kOwner, 1});
     ASSERT_NO_FATAL_FAILURE(Checkpoint(*session, 0, 5));
     Await<std::monostate>([&](auto done) {
-      engine_->CloseSession(id_, session->attachment().epoch, std::move(done));
+      engine_->CloseSession(kDefaultApp, id_, session->attachment().epoch, std::move(done));
     }).IgnoreError();
   }
   ASSERT_TRUE(Resume({kOwner, 2}).ok());
@@ -263,7 +266,8 @@ TEST_F(EngineAttachTest, ACreationThatIsMadeAgainWhileItIsUnderWayWaitsForIt) {
   const CreateSession request = Request(kOwner);
   std::vector<std::promise<absl::StatusOr<SessionRef>>> answers(8);
   for (auto& answer : answers) {
-    engine_->Create(request, [&answer](auto created) { answer.set_value(std::move(created)); });
+    engine_->Create(kDefaultApp, request,
+                    [&answer](auto created) { answer.set_value(std::move(created)); });
   }
   std::vector<SessionRef> created;
   created.reserve(answers.size());
@@ -294,14 +298,15 @@ TEST_F(EngineAttachTest, AnAttachmentWithoutAChannelEnds) {
 TEST(RecentCreationsTest, TheOldestAreForgotten) {
   RecentCreations creations;
   const auto is_new = [&creations](std::int64_t number) {
-    return creations.Begin(fmt::format("{}", number), [](const absl::StatusOr<SessionRef>&) {});
+    return creations.Begin({kDefaultApp, fmt::format("{}", number)},
+                           [](const absl::StatusOr<SessionRef>&) {});
   };
   for (std::int64_t i = 1; i <= kCreationsKnownMax; ++i) {
     ASSERT_TRUE(is_new(i));
-    creations.End(fmt::format("{}", i), SessionRef{SessionId(i), ""});
+    creations.End({kDefaultApp, fmt::format("{}", i)}, SessionRef{SessionId(i), ""});
   }
   EXPECT_FALSE(is_new(1));
-  creations.Note("another", SessionId(5000));
+  creations.Note({kDefaultApp, "another"}, SessionId(5000));
   EXPECT_TRUE(is_new(1));
   EXPECT_FALSE(is_new(2));
   EXPECT_FALSE(is_new(kCreationsKnownMax));

@@ -95,7 +95,7 @@ TEST_F(EngineCacheTest, SpansLieInTheArenaUntilTheReplyIsDropped) {
     ASSERT_TRUE(reply.ok());
     const Span& span = OnlySpan(reply);
     ASSERT_NE(span.arena.granule_id, 0);
-    const auto granules = engine_->ArenaGranules();
+    const auto granules = engine_->ArenaGranules(kDefaultApp);
     ASSERT_EQ(granules.size(), 1U);
     EXPECT_EQ(granules[0]->id(), span.arena.granule_id);
     EXPECT_EQ(granules[0]->data() + span.arena.offset_bytes, span.bytes.data());
@@ -279,7 +279,7 @@ TEST_F(EngineCacheTest, CheapHolesAreReadThroughAndNotLeftInTheArena) {
         page_of(first.arena.offset_bytes + std::ssize(first.bytes) - 1) + kPageBytes;
     const std::int64_t end = page_of(last.arena.offset_bytes);
     ASSERT_GT(end, begin);
-    const std::byte* granule = engine_->ArenaGranules().at(0)->data();
+    const std::byte* granule = engine_->ArenaGranules(kDefaultApp).at(0)->data();
     EXPECT_TRUE(std::all_of(granule + begin, granule + end,
                             [](std::byte byte) { return byte == std::byte{0}; }));
   }

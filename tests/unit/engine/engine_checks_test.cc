@@ -222,8 +222,8 @@ TEST_F(EngineRulesTest, AnAdapterScaleThatIsNoNumberIsRefused) {
     request.key = SmallKey();
     request.key.adapter_scale = scale;
     request.layout = layout_;
-    const auto id =
-        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
+    const auto id = Await<SessionRef>(
+        [&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
     EXPECT_EQ(id.status().code(), absl::StatusCode::kInvalidArgument) << scale;
     EXPECT_TRUE(Says(id.status(), "adapter_scale")) << id.status();
   }

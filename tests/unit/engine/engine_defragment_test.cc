@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kv-node/engine/place/co_fetches.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace cairn::kv {
@@ -29,7 +30,7 @@ class EngineDefragmentTest : public EngineTest {
 
   // A session whose sealed segment has kSealedClusters clusters in pools.
   std::unique_ptr<TestSession> MakeSealed(SessionId id, SegmentId* sealed = nullptr,
-                                          const PutNeighbours& links = {}) {
+                                          std::int64_t pair_distance = 0) {
     auto session = Open(id);
     const std::int64_t before = Stats().write_pool_bytes;
     for (std::int64_t cluster = 1; cluster <= kSealedClusters; ++cluster) {
@@ -38,11 +39,21 @@ class EngineDefragmentTest : public EngineTest {
     EXPECT_TRUE(WaitForStats([&](const KvStats& stats) {
       return stats.write_pool_bytes - before >= kSealedClusters * kLayerHeads * kPageBytes;
     }));
-    if (!links.clusters.empty()) session->Send(links);
+    if (pair_distance > 0) FetchPairs(*session, pair_distance);
     const auto done = TakeCheckpoint(*session, 0, kSealedCount, /*seal=*/true);
     EXPECT_TRUE(done.ok()) << done.status();
     if (sealed != nullptr && done.ok()) *sealed = done->sealed_segment_id;
     return session;
+  }
+
+  // Often enough to be counted.
+  static void FetchPairs(TestSession& session, std::int64_t distance) {
+    for (std::int64_t id = 1; id <= distance; ++id) {
+      const Fetch both{0, {{0, ClusterId(id)}, {0, ClusterId(id + distance)}}, false};
+      for (std::uint64_t i = 0; i < 16 * kCoFetchSample; ++i) {
+        ASSERT_TRUE(session.Read(both).ok());
+      }
+    }
   }
 
   std::int64_t PackedBytes() const {
@@ -93,12 +104,7 @@ TEST_F(EngineDefragmentTest, ClustersThatAreFetchedTogetherLieTogether) {
   StartWith(options);
   const SessionId id = Create();
   constexpr std::int64_t kPairDistance = kSealedClusters / 2;
-  PutNeighbours links;
-  for (std::int64_t cluster = 1; cluster <= kPairDistance; ++cluster) {
-    links.clusters.push_back(
-        {{0, ClusterId(cluster)}, {{ClusterId(cluster + kPairDistance), 0.5F}}});
-  }
-  MakeSealed(id, nullptr, links).reset();
+  MakeSealed(id, nullptr, kPairDistance).reset();
   // Layer 1 has no links: only the pools' room is a reason there.
   ASSERT_TRUE(WaitForStats(
       [&](const KvStats& stats) { return stats.write_defragment_bytes == PackedBytes(); }));

@@ -38,8 +38,8 @@ class EngineEphemeralTest : public ::testing::Test {
     request.creator = "test";
     request.parent_segment_id = parent;
     request.parent_token_count = parent == SegmentId() ? 0 : 1;
-    const auto created =
-        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
+    const auto created = Await<SessionRef>(
+        [&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
     EXPECT_TRUE(created.ok()) << created.status();
     return created.ok() ? created->id : SessionId();
   }
@@ -60,8 +60,9 @@ class EngineEphemeralTest : public ::testing::Test {
     ASSERT_TRUE(done.ok()) << done.status();
   }
   std::vector<SessionInfo> List() {
-    return Await<std::vector<SessionInfo>>(
-               [&](auto done) { engine_->ListSessions(ListDetail::kRows, std::move(done)); })
+    return Await<std::vector<SessionInfo>>([&](auto done) {
+             engine_->ListSessions(kDefaultApp, ListDetail::kRows, std::move(done));
+           })
         .value();
   }
   bool IsThere(SessionId id) {
@@ -160,8 +161,8 @@ TEST_F(EngineEphemeralTest, AForkThatStoredNothingGoes) {
     Checkpoint(*session);
   }
   Start(kNever);
-  const auto sealed =
-      Await<SealedSegment>([&](auto done) { engine_->SealSession({parent}, std::move(done)); });
+  const auto sealed = Await<SealedSegment>(
+      [&](auto done) { engine_->SealSession(kDefaultApp, {parent}, std::move(done)); });
   ASSERT_TRUE(sealed.ok()) << sealed.status();
   const SessionId fork = Create(SessionLifetime::kFromCheckpoint, sealed->segment_id);
   const SessionId wanted = Create(SessionLifetime::kPermanent, sealed->segment_id);

@@ -78,17 +78,17 @@ class EngineEpochTest : public EngineTest {
   }
   absl::Status Close(Epoch epoch) {
     return Await<std::monostate>(
-               [&](auto done) { engine_->CloseSession(id_, epoch, std::move(done)); })
+               [&](auto done) { engine_->CloseSession(kDefaultApp, id_, epoch, std::move(done)); })
         .status();
   }
   absl::StatusOr<SealedSegment> Seal() {
     return Await<SealedSegment>([&](auto done) {
-      engine_->SealSession({id_, ""}, std::move(done));
+      engine_->SealSession(kDefaultApp, {id_, ""}, std::move(done));
     });
   }
   std::int64_t FlashBytes() {
     const auto sessions = Await<std::vector<SessionInfo>>(
-        [&](auto done) { engine_->ListSessions(ListDetail::kRows, std::move(done)); });
+        [&](auto done) { engine_->ListSessions(kDefaultApp, ListDetail::kRows, std::move(done)); });
     CAIRN_CHECK(sessions.ok() && sessions->size() == 1);
     return sessions->front().flash_bytes;
   }
@@ -256,7 +256,7 @@ TEST_F(EngineEpochTest, AReadOfAnEndedAttachmentIsDropped) {
   });
   ASSERT_TRUE(WaitForHeld());
   std::promise<absl::StatusOr<Attachment>> opened;
-  engine_->OpenSession({{id_, ""}, {}},
+  engine_->OpenSession(kDefaultApp, {{id_, ""}, {}},
                        [&](auto attachment) { opened.set_value(std::move(attachment)); });
   EXPECT_FALSE(fetch.get().ok());
   device_->Release();
@@ -299,7 +299,7 @@ TEST_F(EngineEpochTest, OperationsThatWaitWhenTheirEpochEndsAreNotApplied) {
   session_->Send(Entries(Positions::Range(4, 10)));
   const auto older = std::move(session_);
   std::promise<absl::StatusOr<Attachment>> opened;
-  engine_->OpenSession({{id_, ""}, {}},
+  engine_->OpenSession(kDefaultApp, {{id_, ""}, {}},
                        [&](auto attachment) { opened.set_value(std::move(attachment)); });
   Stats();  // the older attachment is ending
   device_->Release();

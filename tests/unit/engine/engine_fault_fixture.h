@@ -58,8 +58,8 @@ class EngineFaultTest : public ::testing::Test {
     CreateSession request;
     request.key = SmallKey();
     request.layout = layout_;
-    const auto id =
-        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
+    const auto id = Await<SessionRef>(
+        [&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
     ASSERT_TRUE(id.ok()) << id.status().ToString();
     id_ = id->id;
     Open();
@@ -111,12 +111,12 @@ class EngineFaultTest : public ::testing::Test {
     AppendTokens(1, Positions::Range(20, 20));
     ASSERT_EQ(TakeCheckpoint(20, 40).ToString(), "OK");
     const auto closed = Await<std::monostate>([&](auto done) {
-      engine_->CloseSession(id_, session_->attachment().epoch, std::move(done));
+      engine_->CloseSession(kDefaultApp, id_, session_->attachment().epoch, std::move(done));
     });
     ASSERT_TRUE(closed.ok()) << closed.status();
     session_.reset();
     const auto sealed = Await<SealedSegment>([&](auto done) {
-      engine_->SealSession({id_, ""}, std::move(done));
+      engine_->SealSession(kDefaultApp, {id_, ""}, std::move(done));
     });
     ASSERT_TRUE(sealed.ok()) << sealed.status();
     sealed_ = sealed->segment_id;
@@ -176,7 +176,8 @@ class EngineFaultTest : public ::testing::Test {
   }
 
   KvStats Stats() {
-    const auto stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
+    const auto stats =
+        Await<KvStats>([&](auto done) { engine_->GetStats(kDefaultApp, std::move(done)); });
     return stats.value_or(KvStats());
   }
 

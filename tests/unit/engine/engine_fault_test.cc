@@ -5,36 +5,6 @@
 namespace cairn::kv {
 namespace {
 
-TEST_F(EngineFaultTest, APrefetchThatFailsSaysNothingAndTheFetchReadsAgain) {
-  Create();
-  AppendTokens(1, Positions::Range(0, 40));
-  ASSERT_EQ(TakeCheckpoint(0, 40).ToString(), "OK");
-  disk_.FailNextReads(1);
-  session_->Hint(Prefetch{0, {{0, ClusterId(1)}}});
-  while (Stats().prefetch_read_count == 0) {
-  }
-  for (int round = 0; round < 8; ++round) Stats();  // it ends meanwhile; if not, the fetch waits
-  EXPECT_EQ(Stats().lost_part_count, 0);
-  ExpectWhole(1, Positions::Range(0, 40));
-  EXPECT_EQ(Stats().read_fetch_count, 1);
-  EXPECT_EQ(Stats().prefetch_used_bytes, 0);
-}
-
-TEST_F(EngineFaultTest, ADamagedPartIsReportedByTheFetchAndNotByThePrefetch) {
-  Create();
-  AppendTokens(1, Positions::Range(0, 40));
-  ASSERT_EQ(TakeCheckpoint(0, 40).ToString(), "OK");
-  CorruptEverything();
-  session_->Hint(Prefetch{0, {{0, ClusterId(1)}}});
-  while (Stats().prefetch_read_count == 0) {
-  }
-  for (int round = 0; round < 8; ++round) Stats();
-  EXPECT_EQ(Stats().lost_part_count, 0);
-  EXPECT_EQ(FetchCluster(1)->outcome, FetchOutcome::kLost);
-  EXPECT_EQ(Stats().lost_part_count, 1);
-  EXPECT_EQ(Stats().prefetch_used_bytes, 0);
-}
-
 TEST_F(EngineFaultTest, DamagedCarriedEntryIsReportedWithWhatToDo) {
   Create();
   session_->Send(StageCarried{0,

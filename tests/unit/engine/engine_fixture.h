@@ -40,8 +40,8 @@ class EngineTest : public ::testing::Test {
     request.layout = layout_;
     request.parent_segment_id = parent;
     request.parent_token_count = t;
-    const auto id =
-        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
+    const auto id = Await<SessionRef>(
+        [&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
     EXPECT_TRUE(id.ok()) << id.status().ToString();
     return id.ok() ? id->id : SessionId(0);
   }
@@ -115,7 +115,8 @@ class EngineTest : public ::testing::Test {
   }
 
   KvStats Stats() {
-    const auto stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
+    const auto stats =
+        Await<KvStats>([&](auto done) { engine_->GetStats(kDefaultApp, std::move(done)); });
     EXPECT_TRUE(stats.ok());
     return stats.value_or(KvStats());
   }
@@ -133,7 +134,7 @@ class EngineTest : public ::testing::Test {
 
   absl::Status Delete(SessionId id) {
     return Await<std::monostate>([&](auto done) {
-             engine_->DeleteSession({id, ""}, std::move(done));
+             engine_->DeleteSession(kDefaultApp, {id, ""}, std::move(done));
            })
         .status();
   }

@@ -36,13 +36,13 @@ struct TestSession::Observer : ChannelObserver {
   absl::Status first_failure CAIRN_GUARDED_BY(mutex);
 };
 
-absl::StatusOr<std::unique_ptr<TestSession>> TestSession::Bind(Engine& engine,
+absl::StatusOr<std::unique_ptr<TestSession>> TestSession::Bind(Engine& engine, AppId app,
                                                                Attachment attachment) {
   auto session = std::make_unique<TestSession>();
   session->observer_ = std::make_shared<Observer>();
   session->next_op_seq_ = attachment.op_seq.value() + 1;
   CAIRN_ASSIGN_OR_RETURN(session->channel_, Await<std::shared_ptr<Channel>>([&](auto done) {
-                           engine.Attach(attachment.session_id, attachment.epoch,
+                           engine.Attach(app, attachment.session_id, attachment.epoch,
                                          session->observer_, std::move(done));
                          }));
   session->attachment_ = std::move(attachment);
@@ -50,11 +50,12 @@ absl::StatusOr<std::unique_ptr<TestSession>> TestSession::Bind(Engine& engine,
 }
 
 absl::StatusOr<std::unique_ptr<TestSession>> TestSession::Open(Engine& engine, SessionId id,
-                                                               const AttachAttempt& attempt) {
+                                                               const AttachAttempt& attempt,
+                                                               AppId app) {
   CAIRN_ASSIGN_OR_RETURN(Attachment attachment, Await<Attachment>([&](auto done) {
-                           engine.OpenSession({{id, ""}, attempt}, std::move(done));
+                           engine.OpenSession(app, {{id, ""}, attempt}, std::move(done));
                          }));
-  return Bind(engine, std::move(attachment));
+  return Bind(engine, app, std::move(attachment));
 }
 
 absl::StatusOr<std::unique_ptr<TestSession>> TestSession::Resume(Engine& engine, SessionId id,
@@ -65,9 +66,9 @@ absl::StatusOr<std::unique_ptr<TestSession>> TestSession::Resume(Engine& engine,
 absl::StatusOr<std::unique_ptr<TestSession>> TestSession::Resume(Engine& engine,
                                                                  const ResumeRequest& request) {
   CAIRN_ASSIGN_OR_RETURN(Attachment attachment, Await<Attachment>([&](auto done) {
-                           engine.ResumeSession(request, std::move(done));
+                           engine.ResumeSession(kDefaultApp, request, std::move(done));
                          }));
-  return Bind(engine, std::move(attachment));
+  return Bind(engine, kDefaultApp, std::move(attachment));
 }
 
 OpSeq TestSession::Send(const ChangingOperation& operation) {
@@ -103,16 +104,6 @@ absl::StatusOr<ReadReply> TestSession::Read(const ReadOperation& operation, OpSe
   absl::StatusOr<ReadReply> reply = std::move(observer_->replies.at(request));
   observer_->replies.erase(request);
   return reply;
-}
-
-RequestId TestSession::Hint(const HintOperation& hint) {
-  const RequestId request(next_request_++);
-  while (!channel_->Submit(request, hint)) {
-    MutexLock lock(observer_->mutex);
-    observer_->changed.WaitUntil(observer_->mutex,
-                                 std::chrono::steady_clock::now() + std::chrono::milliseconds(10));
-  }
-  return request;
 }
 
 absl::StatusOr<Checkpointed> TestSession::WaitFor(OpSeq checkpoint) {

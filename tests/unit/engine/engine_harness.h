@@ -26,7 +26,8 @@ absl::StatusOr<T> Await(Start&& start) {
 class TestSession {
  public:
   static absl::StatusOr<std::unique_ptr<TestSession>> Open(Engine& engine, SessionId id,
-                                                           const AttachAttempt& attempt = {});
+                                                           const AttachAttempt& attempt = {},
+                                                           AppId app = kDefaultApp);
   static absl::StatusOr<std::unique_ptr<TestSession>> Resume(Engine& engine, SessionId id,
                                                              Epoch epoch);
   static absl::StatusOr<std::unique_ptr<TestSession>> Resume(Engine& engine,
@@ -38,8 +39,6 @@ class TestSession {
   // Submits again under a number that was used before.
   void SendAs(OpSeq op_seq, const ChangingOperation& operation);
   absl::StatusOr<ReadReply> Read(const ReadOperation& operation, OpSeq after = OpSeq(0));
-  // Submits a hint and returns its number; waits while the channel is full.
-  RequestId Hint(const HintOperation& hint);
   // Waits for the checkpoint's end.
   absl::StatusOr<Checkpointed> WaitFor(OpSeq checkpoint);
   // The first failure that was told, or OK.
@@ -51,7 +50,8 @@ class TestSession {
 
  private:
   struct Observer;
-  static absl::StatusOr<std::unique_ptr<TestSession>> Bind(Engine& engine, Attachment attachment);
+  static absl::StatusOr<std::unique_ptr<TestSession>> Bind(Engine& engine, AppId app,
+                                                           Attachment attachment);
 
   Attachment attachment_;
   std::shared_ptr<Observer> observer_;

@@ -48,8 +48,8 @@ class EnginePoolTest : public ::testing::Test {
     CreateSession request;
     request.key = SmallKey();
     request.layout = layout_;
-    const auto id =
-        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
+    const auto id = Await<SessionRef>(
+        [&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
     ASSERT_TRUE(id.ok()) << id.status().ToString();
     id_ = id->id;
     token_count_ = checkpointed_ = 0;
@@ -138,9 +138,7 @@ class EnginePoolTest : public ::testing::Test {
   }
 
   KvStats Stats() {
-    const auto stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
-    EXPECT_TRUE(stats.ok());
-    return stats.value_or(KvStats());
+    return *Await<KvStats>([&](auto done) { engine_->GetStats(kDefaultApp, std::move(done)); });
   }
   std::int64_t UsedPages() { return Stats().flash_used_bytes / kPageBytes; }
   // All that was sent before has been looked at: the second call is answered behind the engine's

@@ -29,7 +29,7 @@ class EngineRecoverTest : public EngineFaultTest {
   absl::Status Delete() {
     session_.reset();
     return Await<std::monostate>([&](auto done) {
-             engine_->DeleteSession({id_, ""}, std::move(done));
+             engine_->DeleteSession(kDefaultApp, {id_, ""}, std::move(done));
            })
         .status();
   }
@@ -93,13 +93,14 @@ TEST_F(EngineRecoverTest, DeletionsThatComeTogetherAreOneCommit) {
   std::atomic<int> not_found = 0;
   std::promise<void> all;
   // On the engine's thread, so that all are there before it looks at the first.
-  engine_->GetStats([&](const absl::StatusOr<KvStats>&) {
+  engine_->GetStats(kDefaultApp, [&](const absl::StatusOr<KvStats>&) {
     for (const SessionId session : sessions) {
-      engine_->DeleteSession({session, ""}, [&](const absl::StatusOr<std::monostate>& done) {
-        ++(done.ok() ? deleted : not_found);
-        EXPECT_TRUE(done.ok() || absl::IsNotFound(done.status())) << done.status();
-        if (deleted + not_found == std::ssize(sessions)) all.set_value();
-      });
+      engine_->DeleteSession(
+          kDefaultApp, {session, ""}, [&](const absl::StatusOr<std::monostate>& done) {
+            ++(done.ok() ? deleted : not_found);
+            EXPECT_TRUE(done.ok() || absl::IsNotFound(done.status())) << done.status();
+            if (deleted + not_found == std::ssize(sessions)) all.set_value();
+          });
     }
   });
   all.get_future().wait();
@@ -119,19 +120,20 @@ TEST_F(EngineRecoverTest, AParentGoesWithTheLastOfTheForksThatAreDeletedTogether
   request.parent_segment_id = sealed_;
   request.parent_token_count = 40;
   for (int i = 0; i < 2; ++i) {
-    const auto fork =
-        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
+    const auto fork = Await<SessionRef>(
+        [&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
     ASSERT_TRUE(fork.ok()) << fork.status();
     forks.push_back(fork->id);
   }
   std::atomic<int> open = 3;
   std::promise<void> all;
-  engine_->GetStats([&](const absl::StatusOr<KvStats>&) {
+  engine_->GetStats(kDefaultApp, [&](const absl::StatusOr<KvStats>&) {
     for (const SessionId fork : forks) {
-      engine_->DeleteSession({fork, ""}, [&](const absl::StatusOr<std::monostate>& done) {
-        EXPECT_TRUE(done.ok()) << done.status();
-        if (--open == 0) all.set_value();
-      });
+      engine_->DeleteSession(kDefaultApp, {fork, ""},
+                             [&](const absl::StatusOr<std::monostate>& done) {
+                               EXPECT_TRUE(done.ok()) << done.status();
+                               if (--open == 0) all.set_value();
+                             });
     }
   });
   all.get_future().wait();
@@ -148,7 +150,8 @@ TEST_F(EngineRecoverTest, WhileTheMetadataHasNoRoomReadsGoOnAndThenEverything) {
   request.key = SmallKey();
   request.layout = layout_;
   const auto create = [&] {
-    return Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); })
+    return Await<SessionRef>(
+               [&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); })
         .status();
   };
   for (int i = 0; i < 3; ++i) {

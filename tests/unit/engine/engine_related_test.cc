@@ -1,5 +1,4 @@
-// Neighbours: what a session knows of them, what a restart leaves, and where clusters are placed by
-// them. Entries have 512 bytes, eight to a page.
+// Where clusters are placed that are fetched together. Entries have 512 bytes, eight to a page.
 #include <algorithm>
 #include <cstdint>
 #include <iostream>
@@ -43,8 +42,8 @@ class EngineRelatedTest : public EngineTest {
     request.layout = one_head_;
     request.parent_segment_id = parent;
     request.parent_token_count = token_count;
-    const auto id =
-        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
+    const auto id = Await<SessionRef>(
+        [&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
     EXPECT_TRUE(id.ok()) << id.status().ToString();
     return id.ok() ? id->id : SessionId(0);
   }
@@ -57,28 +56,9 @@ class EngineRelatedTest : public EngineTest {
     token_count_ = checkpointed_;
   }
 
-  void Relate(std::int64_t cluster, const std::vector<std::pair<std::int64_t, float>>& others) {
-    related_.clusters.push_back({{0, ClusterId(cluster)}, {}});
-    for (const auto& [other, weight] : others) {
-      related_.clusters.back().neighbours.push_back({ClusterId(other), weight});
-    }
-  }
-  void SendRelated() { session_->Send(std::exchange(related_, {})); }
-  void Link(std::int64_t a, std::int64_t b, float weight = 0.5F) {
-    Relate(a, {{b, weight}});
-    Relate(b, {{a, weight}});
-  }
-
-  Ids NeighboursOf(std::int64_t cluster) { return NeighboursOf(*session_, cluster); }
-  static Ids NeighboursOf(TestSession& session, std::int64_t cluster) {
-    const auto reply = session.Read(GetNeighbours{0, {{0, ClusterId(cluster)}}});
-    EXPECT_TRUE(reply.ok()) << reply.status().ToString();
-    Ids out;
-    if (!reply.ok()) return out;
-    for (const ClusterRef& ref : std::get<NeighboursReply>(*reply).neighbours.at(0)) {
-      out.push_back(ref.cluster_id.value());
-    }
-    return out;
+  // They are fetched together, if they exist or not, until that is counted.
+  void Link(std::int64_t a, std::int64_t b) {
+    for (std::uint64_t i = 0; i < 16 * kCoFetchSample; ++i) FetchAll({a, b});
   }
 
   // New clusters in one operation: they are placed when all of them are there.
@@ -150,97 +130,9 @@ class EngineRelatedTest : public EngineTest {
   const EntryLayout one_head_{1, 1, 128, KvFormat::kF16};
   SessionId id_;
   std::unique_ptr<TestSession> session_;
-  PutNeighbours related_;
   std::int64_t token_count_ = 0;
   std::int64_t checkpointed_ = 0;
 };
-
-TEST_F(EngineRelatedTest, GivenNeighboursAreAnsweredStrongestFirst) {
-  Relate(1, {{2, 0.1F}, {3, 0.4F}, {9, 0.5F}});
-  SendRelated();
-  AppendClusters({1, 2, 3});
-  EXPECT_EQ(NeighboursOf(1), (Ids{3, 2})) << "there is no cluster 9";
-  EXPECT_EQ(NeighboursOf(2), Ids());
-  EXPECT_EQ(NeighboursOf(9), Ids());
-}
-
-TEST_F(EngineRelatedTest, WhatIsFetchedRefreshesThem) {
-  Relate(1, {{2, 0.5F}});
-  SendRelated();
-  AppendClusters({1, 2, 3});
-  for (std::uint64_t i = 0; i < 2 * kCoFetchSample * kGivenCountMax; ++i) FetchAll({1, 3});
-  EXPECT_EQ(NeighboursOf(1), (Ids{3, 2}));
-  EXPECT_EQ(NeighboursOf(3), Ids{1});
-}
-
-TEST_F(EngineRelatedTest, BadNeighboursAreRefusedAndChangeNothing) {
-  AppendClusters({1, 2});
-  Relate(1, {{2, 0.5F}});
-  SendRelated();
-  Relate(2, {{1, 0.5F}});
-  Relate(1, {{1, 0.5F}});
-  SendRelated();
-  EXPECT_EQ(NeighboursOf(1), Ids{2});
-  EXPECT_EQ(NeighboursOf(2), Ids()) << "the operation as a whole is refused";
-  EXPECT_EQ(session_->failure().code(), absl::StatusCode::kInvalidArgument);
-  session_->ForgetFailures();
-  EXPECT_EQ(session_->Read(GetNeighbours{1, {}}).status().code(),
-            absl::StatusCode::kInvalidArgument);
-  GetNeighbours many{0, {}};
-  many.clusters.assign(kNeighbourClusterCountMax + 1, {0, ClusterId(1)});
-  EXPECT_EQ(session_->Read(many).status().code(), absl::StatusCode::kInvalidArgument);
-}
-
-TEST_F(EngineRelatedTest, NeighboursOfACheckpointAreKnownAgain) {
-  Relate(1, {{3, 0.5F}, {2, 0.25F}});
-  Relate(2, {{1, 0.5F}});
-  SendRelated();
-  AppendClusters({1, 2, 3});
-  ASSERT_TRUE(Checkpoint().ok());
-  Relate(2, {{3, 0.5F}});
-  SendRelated();
-  EXPECT_EQ(NeighboursOf(2), Ids{3});
-  Reopen();
-  EXPECT_EQ(NeighboursOf(1), (Ids{3, 2}));
-  EXPECT_EQ(NeighboursOf(2), Ids{1}) << "no checkpoint has seen what came later";
-}
-
-TEST_F(EngineRelatedTest, NeighboursThatAreGoneAreNotKnownAfterAnOpen) {
-  Relate(1, {{3, 0.5F}, {2, 0.25F}});
-  Relate(3, {{1, 0.5F}});
-  SendRelated();
-  AppendClusters({1, 2, 3});
-  ASSERT_TRUE(Checkpoint().ok());
-  Replace evict;
-  evict.parent_ids = {ClusterId(3)};
-  evict.evicted_positions = Positions::Range(2 * kEntryCount, kEntryCount);
-  session_->Send(std::move(evict));
-  EXPECT_EQ(NeighboursOf(1), Ids{2});
-  ASSERT_TRUE(Checkpoint().ok());
-  Reopen();
-  EXPECT_EQ(NeighboursOf(1), Ids{2});
-  EXPECT_EQ(NeighboursOf(3), Ids());
-}
-
-TEST_F(EngineRelatedTest, ForksAndTheNextSegmentKnowWhatWasSealed) {
-  Link(1, 2);
-  SendRelated();
-  AppendClusters({1, 2, 3});
-  const auto sealed = Checkpoint(/*seal=*/true);
-  ASSERT_TRUE(sealed.ok());
-  Reopen();
-  EXPECT_EQ(NeighboursOf(1), Ids{2});
-  Relate(1, {{3, 0.5F}});
-  SendRelated();
-  AppendClusters({4});
-  ASSERT_TRUE(Checkpoint().ok());
-  Reopen();
-  EXPECT_EQ(NeighboursOf(1), Ids{3}) << "the newer segment's row counts";
-  const SessionId fork = CreateOne(sealed->sealed_segment_id, 3 * kEntryCount);
-  EXPECT_EQ(NeighboursOf(*Open(fork), 1), Ids{2});
-  const SessionId shorter = CreateOne(sealed->sealed_segment_id, kEntryCount);
-  EXPECT_EQ(NeighboursOf(*Open(shorter), 1), Ids()) << "it does not show cluster 2";
-}
 
 // Pairs that the order of appends keeps apart: with their links each takes one read, without two.
 TEST_F(EngineRelatedTest, ClustersThatAreFetchedTogetherAreReadAtOnce) {
@@ -260,7 +152,6 @@ TEST_F(EngineRelatedTest, ClustersThatAreFetchedTogetherAreReadAtOnce) {
     options.pool_sharing = run.sharing;
     StartPlacing(options);
     for (std::int64_t id = 1; run.related && id <= kPairCount; ++id) Link(id, id + kPairCount);
-    SendRelated();
     Place(all);
     std::int64_t reads = 0;
     for (std::int64_t id = 1; id <= kPairCount; ++id) reads += ReadsFor({id, id + kPairCount});
@@ -282,7 +173,6 @@ TEST_F(EngineRelatedTest, LoggedClustersArePlacedByTheirStoredNeighbours) {
   StartPlacing(options);
   Link(1, 5);
   Link(2, 6);
-  SendRelated();
   AppendClusters({1, 2, 3, 4, 5, 6});
   ASSERT_TRUE(Checkpoint().ok());
   Reopen();
@@ -304,7 +194,6 @@ TEST_F(EngineRelatedTest, ALogRunFollowsTheLinks) {
     Ids all;
     for (std::int64_t id = 1; id <= 24; ++id) all.push_back(id);
     for (std::int64_t id = 1; related && id <= 12; ++id) Link(id, 25 - id);
-    SendRelated();
     AppendClusters(all);
     ASSERT_TRUE(Checkpoint().ok());
     std::int64_t reads = 0;
@@ -316,8 +205,7 @@ TEST_F(EngineRelatedTest, ALogRunFollowsTheLinks) {
 
 TEST_F(EngineRelatedTest, ASingleNewClusterGoesAcrossTheSeam) {
   Link(1, 2);
-  Relate(6, {{2, 0.5F}});
-  SendRelated();
+  Link(6, 2);
   Place({1, 2});  // [  1] [2  ]
   Place({4});
   Place({5});  // [5 1] [2 4]
@@ -344,7 +232,6 @@ TEST_F(EngineRelatedTest, KeptPlacesAreGivenBack) {
   Ids many;
   for (std::int64_t id = 1; id <= 40; ++id) many.push_back(id);
   for (std::int64_t id = 1; id <= 20; ++id) Link(id, id + 20);
-  SendRelated();
   AppendClusters(many);  // 80 KiB: above the limit
   AppendClusters({41});  // makes room: half of them are placed
   ExpectWhole(many);
@@ -365,9 +252,8 @@ TEST_F(EngineRelatedTest, LinkedChildrenOfAReplaceShareAPool) {
   options.place_entries_min = 2;
   StartPlacing(options);
   Place({1, 2});
-  Relate(3, {{5, 0.5F}});
-  Relate(4, {{6, 0.5F}});
-  SendRelated();
+  Link(3, 5);
+  Link(4, 6);
   Replace split;
   split.parent_ids = {ClusterId(1), ClusterId(2)};
   for (std::int64_t i = 0; i < 4; ++i) {

@@ -35,8 +35,8 @@ class EngineSupersedeTest : public EngineFaultTest {
     request.label = fmt::format("of salt {}", salt);
     request.creator = "test";
     request.lifetime = lifetime;
-    const auto created =
-        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
+    const auto created = Await<SessionRef>(
+        [&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
     EXPECT_TRUE(created.ok()) << created.status();
     Append(created->id, salt, 0, token_count);
     return *created;
@@ -62,14 +62,14 @@ class EngineSupersedeTest : public EngineFaultTest {
   }
   void Close() {
     const auto closed = Await<std::monostate>([&](auto done) {
-      engine_->CloseSession(id_, session_->attachment().epoch, std::move(done));
+      engine_->CloseSession(kDefaultApp, id_, session_->attachment().epoch, std::move(done));
     });
     EXPECT_TRUE(closed.ok()) << closed.status();
     session_.reset();
   }
   SessionRef Fork(const SessionRef& parent, std::int64_t token_count) {
-    const auto sealed =
-        Await<SealedSegment>([&](auto done) { engine_->SealSession(parent, std::move(done)); });
+    const auto sealed = Await<SealedSegment>(
+        [&](auto done) { engine_->SealSession(kDefaultApp, parent, std::move(done)); });
     EXPECT_TRUE(sealed.ok()) << sealed.status();
     CreateSession request;
     request.key = SmallKey();
@@ -77,25 +77,26 @@ class EngineSupersedeTest : public EngineFaultTest {
     request.parent = parent;
     request.parent_segment_id = sealed->segment_id;
     request.parent_token_count = token_count;
-    const auto fork =
-        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
+    const auto fork = Await<SessionRef>(
+        [&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
     EXPECT_TRUE(fork.ok()) << fork.status();
     return *fork;
   }
   absl::Status Supersede(const SessionRef& session, const SessionRef& replacement) {
     return Await<std::monostate>([&](auto done) {
-             engine_->SupersedeSession({session, replacement}, std::move(done));
+             engine_->SupersedeSession(kDefaultApp, {session, replacement}, std::move(done));
            })
         .status();
   }
   absl::Status Delete(const SessionRef& session) {
     return Await<std::monostate>(
-               [&](auto done) { engine_->DeleteSession(session, std::move(done)); })
+               [&](auto done) { engine_->DeleteSession(kDefaultApp, session, std::move(done)); })
         .status();
   }
   std::vector<SessionInfo> List() {
-    return Await<std::vector<SessionInfo>>(
-               [&](auto done) { engine_->ListSessions(ListDetail::kRows, std::move(done)); })
+    return Await<std::vector<SessionInfo>>([&](auto done) {
+             engine_->ListSessions(kDefaultApp, ListDetail::kRows, std::move(done));
+           })
         .value();
   }
   std::vector<SessionId> Ids() {

@@ -158,7 +158,7 @@ TEST_F(EngineTest, APlaceThatDoesNotExistIsRefusedAlsoWithNothingInIt) {
   for (const std::int32_t layer : {-1, layers, 9, INT32_MAX}) {
     operations.insert(operations.end(),
                       {Append{layer, {}}, replace(layer, 0), PutIndexRows{layer, {}},
-                       StageCarried{layer, {}}, PutNeighbours{layer, {}}});
+                       StageCarried{layer, {}}, cairn::Evict{layer, 0, Positions::Range(0, 1)}});
   }
   for (const std::int32_t head : {-2, layout_.head_count}) operations.push_back(replace(0, head));
   OpSeq refused(0);
@@ -405,7 +405,7 @@ TEST_F(EngineTest, UnknownSessionsAndBadRequestsAreRefusedClearly) {
   request.layout = layout_;
   request.layout.head_dim = 0;
   const auto created =
-      Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
+      Await<SessionRef>([&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
   EXPECT_EQ(created.status().code(), absl::StatusCode::kInvalidArgument);
   auto session = Open(Create());
   const auto reply = session->Read(Fetch{5, {}, false});
@@ -415,13 +415,14 @@ TEST_F(EngineTest, UnknownSessionsAndBadRequestsAreRefusedClearly) {
 TEST_F(EngineTest, AListSaysWhatADeletionGivesBackAndWhatIsShared) {
   const auto get = [this](const SessionRef& ref, ListDetail detail) {
     return Await<SessionInfo>(
-        [&](auto done) { engine_->GetSession(ref, detail, std::move(done)); });
+        [&](auto done) { engine_->GetSession(kDefaultApp, ref, detail, std::move(done)); });
   };
   // Each of them says of itself what the list does.
   const auto list = [&] {
-    std::vector<SessionInfo> all = Await<std::vector<SessionInfo>>([&](auto done) {
-                                     engine_->ListSessions(ListDetail::kFlashUse, std::move(done));
-                                   }).value();
+    std::vector<SessionInfo> all =
+        Await<std::vector<SessionInfo>>([&](auto done) {
+          engine_->ListSessions(kDefaultApp, ListDetail::kFlashUse, std::move(done));
+        }).value();
     for (const SessionInfo& info : all) {
       const auto same = get(RefTo(info), ListDetail::kFlashUse);
       EXPECT_TRUE(same.ok()) << same.status();

@@ -44,8 +44,8 @@ class EngineUnboundTest : public ::testing::Test {
     CreateSession request;
     request.key = SmallKey();
     request.layout = layout_;
-    const auto id =
-        Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
+    const auto id = Await<SessionRef>(
+        [&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
     ASSERT_TRUE(id.ok()) << id.status();
     id_ = id->id;
     auto session = TestSession::Open(*engine_, id_);
@@ -77,17 +77,18 @@ TEST_F(EngineUnboundTest, AWriteThatFailsBeforeTheChannelComesIsToldToTheChannel
   Start(/*place_at_idle=*/true);
   disk_.FailNextWrites(1);
   const auto attachment = Await<Attachment>([&](auto done) {
-    engine_->OpenSession({{id_, ""}, {}}, std::move(done));
+    engine_->OpenSession(kDefaultApp, {{id_, ""}, {}}, std::move(done));
   });
   ASSERT_TRUE(attachment.ok()) << attachment.status();
   while (disk_.hits().failed_writes == 0) {
   }
   // The device is polled once more before the engine answers this.
-  Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); }).IgnoreError();
-  Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); }).IgnoreError();
+  Await<KvStats>([&](auto done) { engine_->GetStats(kDefaultApp, std::move(done)); }).IgnoreError();
+  Await<KvStats>([&](auto done) { engine_->GetStats(kDefaultApp, std::move(done)); }).IgnoreError();
   auto observer = std::make_shared<FailureObserver>();
-  const auto channel = Await<std::shared_ptr<Channel>>(
-      [&](auto done) { engine_->Attach(id_, attachment->epoch, observer, std::move(done)); });
+  const auto channel = Await<std::shared_ptr<Channel>>([&](auto done) {
+    engine_->Attach(kDefaultApp, id_, attachment->epoch, observer, std::move(done));
+  });
   ASSERT_TRUE(channel.ok()) << channel.status();
   const absl::Status failure = observer->failure.get_future().get();
   EXPECT_NE(Message(failure).find("write"), std::string::npos) << failure;

@@ -107,7 +107,7 @@ TEST_F(VanishedDeviceTest, SessionsCanBeOpenedAndDeletedWithoutIt) {
   ExpectWhole(1, Positions::Range(0, 3));  // from memory
   EXPECT_FALSE(TakeCheckpoint(0, 3).ok());
   const auto deleted = Await<std::monostate>([&](auto done) {
-    engine_->DeleteSession({id_, ""}, std::move(done));
+    engine_->DeleteSession(kDefaultApp, {id_, ""}, std::move(done));
   });
   EXPECT_TRUE(deleted.ok()) << deleted.status();
   id_ = kept;
@@ -115,12 +115,11 @@ TEST_F(VanishedDeviceTest, SessionsCanBeOpenedAndDeletedWithoutIt) {
   ExpectLastCheckpoint();
 }
 
-// What is placed and read ahead while nobody waits for it.
-TEST_F(VanishedDeviceTest, PlacingEndsTheAttachmentAndPrefetchesSayNothing) {
+// What is placed while nobody waits for it.
+TEST_F(VanishedDeviceTest, PlacingEndsTheAttachment) {
   Start(/*place_at_idle=*/true);
   Open();
   disk_.DieAfter(0);
-  session_->Hint(Prefetch{0, {{0, ClusterId(1)}}});
   AppendTokens(101, Positions::Range(45, 30));
   constexpr int kTriesMax = 200000;
   for (int tries = 0; tries < kTriesMax && session_->failure().ok(); ++tries) Stats();

@@ -68,7 +68,6 @@ class FaultWorld {
     Oracle now;
     std::map<OpSeq, Oracle> at_checkpoint;  // that the store may show
     OpSeq acked;
-    RequestId last_hint;
     std::set<std::int64_t> recorded;  // carried positions that have a record in the open segment
   };
   struct Sealed {

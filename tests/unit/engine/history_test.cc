@@ -12,7 +12,7 @@ TEST(HistoryTest, EverySessionShowsItsLastCheckpointAndWhatFollowedIt) {
   ASSERT_TRUE(InitLogging("history_test", "error").ok());
   RunHistories(kHistoryCount,
                {"split", "delayed split", "merge", "repair", "evict", "buffer read", "checkpoint",
-                "seal", "resumed", "metadata torn", "read from a high end", "neighbour", "spill",
+                "seal", "resumed", "metadata torn", "read from a high end", "relate", "spill",
                 "page packed", "index page", "page moved", "move cut", "shrunk"},
                [](std::int64_t seed, const std::string& directory, HistoryCounts& counts) {
                  HistoryWorld world(static_cast<std::uint64_t>(seed), directory);

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kv-node/engine/place/co_fetches.h"
 #include "tests/unit/engine/history_runs.h"
 
 namespace cairn::kv {
@@ -63,10 +64,8 @@ void HistoryWorld::StartEngine() {
   options.index_changed_min = Random(3) * 3;
   options.merge_gap_bytes = Random(3) * 2 * kPageBytes;
   if (Random(3) == 0) options.arena_bytes_max = 0;
-  options.staging = Random(4) != 0;
   options.defragment = Random(4) != 0;
   options.defragment_idle = std::chrono::milliseconds(0);
-  options.device_bytes_per_second = std::int64_t{100} << 20;
   auto engine =
       Engine::Open(options, StoreId{}, disk_.Open(page_count_ * kPageBytes), *std::move(store));
   ASSERT_TRUE(engine.ok()) << engine.status().ToString();
@@ -90,7 +89,8 @@ void HistoryWorld::CutPower() {
 }
 
 void HistoryWorld::CountWork() {
-  const auto stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
+  const auto stats =
+      Await<KvStats>([&](auto done) { engine_->GetStats(kDefaultApp, std::move(done)); });
   if (!stats.ok()) return;
   counts_["spill"] += static_cast<int>(stats->spill_count);
   counts_["index page"] += static_cast<int>(stats->write_index_bytes / kPageBytes);
@@ -106,7 +106,8 @@ void HistoryWorld::Rest() {
     chat.session.reset();
   }
   const auto packed_bytes = [this] {
-    const auto stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
+    const auto stats =
+        Await<KvStats>([&](auto done) { engine_->GetStats(kDefaultApp, std::move(done)); });
     return stats.ok() ? stats->write_defragment_bytes : 0;
   };
   // Mostly in the middle of it, sometimes before it has begun or behind its end.
@@ -160,7 +161,8 @@ void HistoryWorld::Create() {
   request.key = SmallKey();
   request.key.kv_format = layout_.kv_format;
   request.layout = layout_;
-  const auto id = Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
+  const auto id =
+      Await<SessionRef>([&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
   ASSERT_TRUE(id.ok()) << id.status().ToString();
   Chat chat;
   chat.id = id->id;
@@ -180,7 +182,8 @@ void HistoryWorld::Fork() {
   request.layout = layout_;
   request.parent_segment_id = parent.segment;
   request.parent_token_count = parent.start + 1 + Random(count);
-  const auto id = Await<SessionRef>([&](auto done) { engine_->Create(request, std::move(done)); });
+  const auto id =
+      Await<SessionRef>([&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
   if (id.status().code() == absl::StatusCode::kNotFound) return;  // it went with its sessions
   ASSERT_TRUE(id.ok()) << id.status().ToString();
   Chat chat;
@@ -272,14 +275,18 @@ void HistoryWorld::MergeOrRepair(Chat& chat) {
 }
 
 void HistoryWorld::Evict(Chat& chat) {
-  std::optional<Replace> op = operations_.Evict(chat.now);
+  std::optional<ChangingOperation> op = operations_.Evict(chat.now);
   if (!op) return;
   Send(chat, *std::move(op));
   ++counts_["evict"];
 }
 
 void HistoryWorld::Relate(Chat& chat) {
-  Send(chat, operations_.Relate(chat.now));
+  const cairn::Fetch together = operations_.Relate(chat.now);
+  // About one of so many is counted.
+  for (std::uint64_t i = 0; i < kCoFetchSample; ++i) {
+    ASSERT_TRUE(chat.session->Read(together).ok());
+  }
   ++counts_["relate"];
 }
 
@@ -298,26 +305,6 @@ void HistoryWorld::CheckIndex(Chat& chat, std::int32_t layer) {
       RandomOperations::VisibleRowsOf(std::get<FetchReply>(*visible));
   ASSERT_TRUE(RandomOperations::AreRowsOf(chat.now, layer, rows))
       << "session " << chat.id.value() << " layer " << layer;
-}
-
-// Neighbours that are stored cost places when they are lost; whichever are known exist.
-void HistoryWorld::CheckNeighbours(Chat& chat) {
-  GetNeighbours get;
-  for (std::int64_t id = 1; id <= chat.now.next_id[{0, 0}] + 1; ++id) {
-    get.clusters.push_back({0, ClusterId(id)});
-  }
-  const auto reply = chat.session->Read(get);
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
-  const auto& neighbours = std::get<NeighboursReply>(*reply).neighbours;
-  ASSERT_EQ(neighbours.size(), get.clusters.size());
-  const auto& clusters = chat.now.clusters[{0, 0}];
-  for (std::size_t i = 0; i < neighbours.size(); ++i) {
-    for (const ClusterRef& other : neighbours[i]) {
-      EXPECT_TRUE(clusters.contains(get.clusters[i].cluster_id.value()));
-      EXPECT_TRUE(clusters.contains(other.cluster_id.value()));
-      ++counts_["neighbour"];
-    }
-  }
 }
 
 void HistoryWorld::TakeCheckpoint(Chat& chat, Power power) {
@@ -390,7 +377,6 @@ void HistoryWorld::Fetch(Chat& chat) {
 }
 
 void HistoryWorld::CheckAll(Chat& chat) {
-  CheckNeighbours(chat);
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     CheckIndex(chat, layer);
     for (const std::int32_t head : RandomOperations::HeadsOf(layer)) {
@@ -413,7 +399,7 @@ void HistoryWorld::Delete(std::size_t index) {
   const SessionId id = chats_[index].id;
   chats_.erase(chats_.begin() + static_cast<std::ptrdiff_t>(index));
   const auto done = Await<std::monostate>([&](auto cb) {
-    engine_->DeleteSession({id, ""}, std::move(cb));
+    engine_->DeleteSession(kDefaultApp, {id, ""}, std::move(cb));
   });
   ASSERT_TRUE(done.ok()) << done.status().ToString();
 }
@@ -422,10 +408,6 @@ void HistoryWorld::Step() {
   if (chats_.empty()) return Create();
   const auto index = static_cast<std::size_t>(Random(static_cast<std::int64_t>(chats_.size())));
   Chat& chat = chats_[index];
-  if (Random(3) == 0) {
-    chat.last_hint = chat.session->Hint(operations_.Hint(chat.now, chat.last_hint));
-    ++counts_["hint"];
-  }
   const std::int64_t dice = Random(100);
   if (dice < 38) return Decode(chat);
   if (dice < 40) return Rest();
@@ -465,7 +447,7 @@ void HistoryWorld::End() {
   // What was on its way to a new place is given back when its write has ended.
   const auto give_up = std::chrono::steady_clock::now() + kGiveBackTimeMax;
   do {
-    stats = Await<KvStats>([&](auto done) { engine_->GetStats(std::move(done)); });
+    stats = Await<KvStats>([&](auto done) { engine_->GetStats(kDefaultApp, std::move(done)); });
     ASSERT_TRUE(stats.ok());
   } while (stats->flash_used_bytes != 2 * kPageBytes && std::chrono::steady_clock::now() < give_up);
   EXPECT_EQ(stats->flash_used_bytes, 2 * kPageBytes) << "flash leaked";

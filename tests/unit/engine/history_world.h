@@ -32,7 +32,6 @@ struct Chat {
   std::map<OpSeq, Oracle> at_checkpoint;  // by the checkpoint's number; 0: as created
   std::vector<std::pair<OpSeq, ChangingOperation>> replay;
   OpSeq acked;
-  RequestId last_hint;
   std::set<std::int64_t> recorded;  // carried positions that have a record in the open segment
 };
 
@@ -66,7 +65,6 @@ class HistoryWorld {
   void MergeOrRepair(Chat& chat);
   void Evict(Chat& chat);
   void Relate(Chat& chat);
-  void CheckNeighbours(Chat& chat);
   void CheckIndex(Chat& chat, std::int32_t layer);
   enum class Power { kStays, kFails };
   // With Power::kFails the next sync of the metadata's log never happens.

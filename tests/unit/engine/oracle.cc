@@ -213,7 +213,34 @@ Replace RandomOperations::WithAllBrought(const Oracle& oracle, Replace op) const
   return op;
 }
 
-std::optional<Replace> RandomOperations::Evict(Oracle& oracle) {
+std::optional<cairn::Evict> RandomOperations::EvictBuffered(Oracle& oracle) {
+  const auto layer = static_cast<std::int32_t>(random_(layout_.layer_count));
+  for (const std::int32_t head : HeadsOf(layer)) {
+    auto& buffers = oracle.buffers[{layer, head}];
+    if (buffers.empty()) continue;
+    auto buffer = buffers.begin();
+    std::advance(buffer, random_(std::ssize(buffers)));
+    std::vector<std::int64_t>& held = buffer->second;
+    std::vector<std::int64_t> gone;
+    std::erase_if(held, [&](std::int64_t p) {
+      if (random_(2) == 0) return false;
+      gone.push_back(p);
+      return true;
+    });
+    if (held.empty()) buffers.erase(buffer);
+    if (!gone.empty()) {
+      return cairn::Evict{layer, head, Positions::FromUnsorted(std::move(gone))};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<ChangingOperation> RandomOperations::Evict(Oracle& oracle) {
+  if (random_(2) == 0) return EvictBuffered(oracle);
+  return EvictCluster(oracle);
+}
+
+std::optional<Replace> RandomOperations::EvictCluster(Oracle& oracle) {
   const auto& clusters = oracle.clusters[{0, 1}];
   if (clusters.empty()) return std::nullopt;
   Replace op;
@@ -223,19 +250,14 @@ std::optional<Replace> RandomOperations::Evict(Oracle& oracle) {
   return op;
 }
 
-PutNeighbours RandomOperations::Relate(const Oracle& oracle) {
-  PutNeighbours op;
+Fetch RandomOperations::Relate(const Oracle& oracle) {
+  Fetch op;
   op.layer = static_cast<std::int32_t>(random_(layout_.layer_count));
   for (const std::int32_t head : HeadsOf(op.layer)) {
     const auto next_id = oracle.next_id.find({op.layer, head});
     const std::int64_t id_max = 2 + (next_id == oracle.next_id.end() ? 0 : next_id->second);
     for (std::int64_t id = 1; id <= id_max; ++id) {
-      if (random_(2) == 0) continue;
-      ClusterNeighbours cluster{{head, ClusterId(id)}, {}};
-      const std::int64_t other = 1 + random_(id_max);
-      const float weight = static_cast<float>(1 + random_(8)) / 8.0F;
-      if (other != id) cluster.neighbours.push_back({ClusterId(other), weight});
-      op.clusters.push_back(std::move(cluster));
+      if (random_(2) == 0) op.clusters.push_back({head, ClusterId(id)});
     }
   }
   return op;
@@ -361,23 +383,6 @@ bool RandomOperations::AreCarriedOf(const Oracle& oracle, std::int32_t layer,
     return found != expected.end() && shown.positions == found->second &&
            shown.entries == Entries(oracle, layer, shown.head, shown.positions);
   });
-}
-
-HintOperation RandomOperations::Hint(const Oracle& oracle, RequestId last) const {
-  const auto layer = static_cast<std::int32_t>(random_(layout_.layer_count));
-  const std::int64_t dice = random_(10);
-  if (dice == 0) return Cancel{last};
-  if (dice < 4) return LayerHint{layer};
-  Prefetch op;
-  op.layer = layer;
-  for (const std::int32_t head : HeadsOf(layer)) {
-    const auto used = oracle.next_id.find({layer, head});
-    const std::int64_t next_id = used == oracle.next_id.end() ? 1 : used->second + 2;
-    for (std::int64_t i = random_(6); i > 0; --i) {
-      op.clusters.push_back({head, ClusterId(1 + random_(next_id))});
-    }
-  }
-  return op;
 }
 
 Checkpoint RandomOperations::TakeCheckpoint(const Oracle& oracle, std::int64_t stored_count,

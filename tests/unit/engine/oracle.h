@@ -48,7 +48,10 @@ class RandomOperations {
   std::vector<Append> Decode(Oracle& oracle, std::int64_t fresh_one_in);
   // A cluster of a random layer in each of its heads, where one is large enough.
   std::vector<Replace> Split(Oracle& oracle);
-  std::optional<Replace> Evict(Oracle& oracle);
+  // Gives up a cluster's entries, or some of what waits in a buffer, or either.
+  std::optional<Replace> EvictCluster(Oracle& oracle);
+  std::optional<cairn::Evict> EvictBuffered(Oracle& oracle);
+  std::optional<ChangingOperation> Evict(Oracle& oracle);
   // Two or three clusters of a random layer become one, in each of its heads that has as many.
   std::vector<Replace> Merge(Oracle& oracle);
   // A cluster's entries are brought again: `all` of them, or some.
@@ -58,9 +61,8 @@ class RandomOperations {
   std::optional<Replace> Repair(Oracle& oracle);
   // The same operation for parents of which the store has lost entries: it brings all of them.
   Replace WithAllBrought(const Oracle& oracle, Replace op) const;
-  // Neighbours of a layer's clusters, also of one that does not exist yet. The oracle does not know
-  // them: they change no answer.
-  PutNeighbours Relate(const Oracle& oracle);
+  // Some clusters of a layer that are fetched together, also one that does not exist yet.
+  Fetch Relate(const Oracle& oracle);
   // Index rows for some of a layer's clusters.
   PutIndexRows PutRows(Oracle& oracle);
   // The window and the buffers, for a checkpoint. Entries with a record in the open segment are
@@ -69,9 +71,6 @@ class RandomOperations {
                                             const std::set<std::int64_t>& recorded);
   // `stored_count`: tokens that the session has stored.
   Checkpoint TakeCheckpoint(const Oracle& oracle, std::int64_t stored_count, bool seal) const;
-
-  // What changes nothing that is shown. `last`: the hint before.
-  HintOperation Hint(const Oracle& oracle, RequestId last) const;
 
   // Heads that hold clusters of their own in a layer: layer 1 has clusters of all heads.
   static std::vector<std::int32_t> HeadsOf(std::int32_t layer);

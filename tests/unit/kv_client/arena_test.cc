@@ -126,36 +126,6 @@ TEST_F(ArenaTest, AClientWithoutSharedMemoryGetsTheSameBytes) {
   for (const Span& span : reply.clusters.at(0).spans) EXPECT_EQ(span.arena.granule_id, 0);
 }
 
-TEST_F(ArenaTest, AHintBringsEntriesAheadOfTheirFetch) {
-  const auto node = Connect(/*use_arena=*/true);
-  const auto session = *node->Open(*node->Create(WideSession()));
-  Store(*session, 0, 40);
-  session->SendHint(Prefetch{0, {{0, ClusterId(1)}}});
-  // A fetch that comes in the same moment would read by itself.
-  while (node->Stats()->prefetch_read_count == 0) {
-  }
-  EXPECT_EQ(Joined(FetchOf(*session)), ::cairn::compute::EntriesOf(0, 40));
-  const auto stats = node->Stats();
-  ASSERT_TRUE(stats.ok()) << stats.status();
-  EXPECT_EQ(stats->prefetch_read_count, 1);
-  EXPECT_EQ(stats->prefetch_used_bytes, std::ssize(::cairn::compute::EntriesOf(0, 40)));
-  EXPECT_EQ(stats->read_fetch_count, 0);
-}
-
-TEST_F(ArenaTest, AKvNodeThatFollowsNoHintsGetsNone) {
-  kv::EngineOptions options;
-  options.staging = false;
-  Start(options);
-  const auto node = Connect(/*use_arena=*/true);
-  const auto session = *node->Open(*node->Create(WideSession()));
-  Store(*session, 0, 40);
-  session->SendHint(Prefetch{0, {{0, ClusterId(1)}}});
-  session->SendHint(LayerHint{0});
-  EXPECT_EQ(Joined(FetchOf(*session)), ::cairn::compute::EntriesOf(0, 40));
-  EXPECT_EQ(node->Stats()->prefetch_read_count, 0);
-  EXPECT_EQ(node->Stats()->read_fetch_count, 1);
-}
-
 TEST_F(ArenaTest, AKvNodeWithoutAnArenaAnswersInline) {
   kv::EngineOptions options;
   options.arena_bytes_max = 0;
@@ -285,7 +255,7 @@ TEST_F(ArenaTest, RangesOutsideTheirGranuleAreRefused) {
   EXPECT_TRUE(map.Resolve(id, 0, 4096).ok());
   EXPECT_TRUE(map.Resolve(id, 4096, 4096).ok());
   EXPECT_EQ(handshakes, 1);
-  const std::int64_t granule_bytes = engine_->ArenaGranules().at(0)->size_bytes();
+  const std::int64_t granule_bytes = engine_->ArenaGranules(kDefaultApp).at(0)->size_bytes();
   const std::pair<std::int64_t, std::int64_t> bad[] = {
       {-1, 10},           {0, 0},         {0, -5},       {0, granule_bytes + 1},
       {granule_bytes, 1}, {INT64_MAX, 1}, {1, INT64_MAX}};

@@ -51,7 +51,7 @@ TEST(Superblock, DecodesToWhatWasEncoded) {
 }
 
 // These bytes are on disks already: a change of them needs a new format version.
-TEST(Superblock, BytesOfFormatVersionThreeAreFixed) {
+TEST(Superblock, BytesOfFormatVersionFourAreFixed) {
   const Copy copy = Of(0x0102030405060708);
   std::string head;
   for (int i = 0; i < 64; ++i) {
@@ -59,7 +59,7 @@ TEST(Superblock, BytesOfFormatVersionThreeAreFixed) {
   }
   EXPECT_EQ(head,
             "434149524e4b5600"
-            "03000000"
+            "04000000"
             "00100000"
             "0807060504030201"
             "0102030405060708090a0b0c0d0e0f10"
@@ -103,7 +103,7 @@ TEST(Superblock, AnIntactCopyOfAnotherFormatIsRefusedAndNotCalledDamaged) {
   const absl::Status newer =
       DecodeSuperblock(Forged(2, [](auto& b) { b.format_version = 7; }), 0).status();
   EXPECT_EQ(newer.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(Says(newer, "format version 7, this program reads versions 1 to 3")) << newer;
+  EXPECT_TRUE(Says(newer, "format version 7, this program reads versions 1 to 4")) << newer;
   const absl::Status pages =
       DecodeSuperblock(Forged(2, [](auto& b) { b.page_bytes = 16384; }), 0).status();
   EXPECT_EQ(pages.code(), absl::StatusCode::kFailedPrecondition);

@@ -56,6 +56,7 @@ inline SegmentKey RandomKey(test::Rng& rng) {
 
 inline SessionRow RandomSessionRow(test::Rng& rng) {
   SessionRow row;
+  row.app = AppId(RandomNumber(rng));
   row.segment = SegmentId(RandomNumber(rng));
   row.epoch = Epoch(RandomNumber(rng));
   row.op_seq = OpSeq(RandomNumber(rng));
@@ -75,6 +76,7 @@ inline SessionRow RandomSessionRow(test::Rng& rng) {
 
 inline SegmentRow RandomSegmentRow(test::Rng& rng) {
   SegmentRow row;
+  row.app = AppId(RandomNumber(rng));
   row.parent = SegmentId(RandomNumber(rng));
   row.start = Draw(rng, kPositionMax);
   row.token_count = Draw(rng, kPositionMax);
@@ -91,7 +93,7 @@ inline SegmentRow RandomSegmentRow(test::Rng& rng) {
 inline std::vector<ClusterLink> RandomLinks(test::Rng& rng) {
   std::vector<ClusterLink> links;
   std::int64_t id = 0;
-  for (std::int64_t i = 1 + Draw(rng, kNeighbourCountMax); i > 0; --i) {
+  for (std::int64_t i = 1 + Draw(rng, kLinksOfClusterMax); i > 0; --i) {
     id += 1 + Draw(rng, std::int64_t{1} << (1 + Draw(rng, 40)));
     links.push_back({ClusterId(id), static_cast<std::int32_t>(1 + Draw(rng, kLinkCountMax))});
   }

@@ -36,6 +36,7 @@ TEST(RowValuesTest, SessionRowsRoundTrip) {
     EXPECT_EQ(decoded->owner.number, row.owner.number);
     EXPECT_EQ(decoded->lifetime, row.lifetime);
     EXPECT_EQ(decoded->creator, row.creator);
+    EXPECT_EQ(decoded->app, row.app);
   }
 }
 
@@ -47,7 +48,7 @@ TEST(RowValuesTest, SessionRowsOfVersion1HaveNoIdentity) {
   row.layout = {1, 1, 40, KvFormat::kF16};
   row.epoch = Epoch(7);
   std::string bytes = EncodeSessionRow(row);
-  bytes.resize(bytes.size() - 5);  // three strings of no bytes, a number and the lifetime
+  bytes.resize(bytes.size() - 6);  // three strings of no bytes, a number, the lifetime and the app
   EXPECT_EQ(DecodeSessionRow(bytes).status().code(), absl::StatusCode::kDataLoss);
   bytes[0] = 1;
   const auto decoded = DecodeSessionRow(bytes);
@@ -56,6 +57,29 @@ TEST(RowValuesTest, SessionRowsOfVersion1HaveNoIdentity) {
   EXPECT_EQ(decoded->uid, "");
   EXPECT_EQ(decoded->owner.owner, "");
   EXPECT_EQ(decoded->lifetime, SessionLifetime::kPermanent);
+}
+
+// What earlier versions wrote ends in front of the app.
+TEST(RowValuesTest, RowsOfEarlierVersionsAreOfTheDefaultApp) {
+  test::Rng rng(test::TestSeed());
+  SessionRow session = RandomSessionRow(rng);
+  session.app = AppId(5);
+  std::string bytes = EncodeSessionRow(session);
+  bytes.pop_back();
+  EXPECT_EQ(DecodeSessionRow(bytes).status().code(), absl::StatusCode::kDataLoss);
+  bytes[0] = 2;
+  const auto old_session = DecodeSessionRow(bytes);
+  ASSERT_TRUE(old_session.ok()) << old_session.status();
+  EXPECT_EQ(old_session->app, kDefaultApp);
+  SegmentRow segment = RandomSegmentRow(rng);
+  segment.app = AppId(5);
+  bytes = EncodeSegmentRow(segment);
+  bytes.pop_back();
+  EXPECT_EQ(DecodeSegmentRow(bytes).status().code(), absl::StatusCode::kDataLoss);
+  bytes[0] = 1;
+  const auto old_segment = DecodeSegmentRow(bytes);
+  ASSERT_TRUE(old_segment.ok()) << old_segment.status();
+  EXPECT_EQ(old_segment->app, kDefaultApp);
 }
 
 TEST(RowValuesTest, AUidOfAnotherLengthIsDataLoss) {
@@ -85,6 +109,7 @@ TEST(RowValuesTest, SegmentRowsRoundTrip) {
     EXPECT_EQ(decoded->next_cluster_ids, row.next_cluster_ids);
     EXPECT_EQ(decoded->key, row.key);
     EXPECT_EQ(decoded->layout, row.layout);
+    EXPECT_EQ(decoded->app, row.app);
   }
 }
 

@@ -168,13 +168,14 @@ TEST(RowsGoldenTest, SessionAndSegmentRows) {
   session.owner = {std::string(16, 'o'), 5};
   session.lifetime = SessionLifetime::kEphemeral;
   session.creator = "me";
+  session.app = AppId(7);
   const auto repeated = [](const std::string& byte) {
     std::string hex;
     for (int i = 0; i < 16; ++i) hex += byte;
     return hex;
   };
   EXPECT_EQ(Hex(EncodeSessionRow(session)),
-            "02"
+            "03"
             "09"
             "03"
             "c801" +
@@ -188,7 +189,8 @@ TEST(RowsGoldenTest, SessionAndSegmentRows) {
                 repeated("75") + "10" + repeated("6f") +
                 "05"
                 "03"
-                "026d65");
+                "026d65"
+                "07");
 
   SegmentRow segment;
   segment.parent = SegmentId(8);
@@ -198,8 +200,9 @@ TEST(RowsGoldenTest, SessionAndSegmentRows) {
   segment.next_cluster_ids = {58, 300};
   segment.key = key;
   segment.layout = layout;
+  segment.app = AppId(7);
   EXPECT_EQ(Hex(EncodeSegmentRow(segment)),
-            "01"
+            "02"
             "08"
             "8020"
             "a426"
@@ -207,7 +210,8 @@ TEST(RowsGoldenTest, SessionAndSegmentRows) {
                 layout_hex + key_hex +
                 "02"
                 "3a"
-                "ac02");
+                "ac02"
+                "07");
 }
 
 }  // namespace

@@ -61,24 +61,6 @@ TEST_F(KvCodecTest, ReadsSurviveTheRoundTrip) {
   }
 }
 
-TEST_F(KvCodecTest, HintsSurviveTheRoundTrip) {
-  const auto there_and_back = [](const HintOperation& hint) {
-    pb::ChannelRequest request;
-    SetOperation(hint, &request);
-    request = Wire(request);
-    EXPECT_EQ(KindOf(request), OperationKind::kHint);
-    const absl::StatusOr<HintOperation> back = HintFromProto(request);
-    EXPECT_TRUE(back.ok()) << back.status();
-    return back.value_or(HintOperation());
-  };
-  const Prefetch prefetch{3, {{0, ClusterId(7)}, {kAllHeads, ClusterId(9)}}};
-  const auto back = std::get<Prefetch>(there_and_back(prefetch));
-  EXPECT_EQ(back.layer, prefetch.layer);
-  EXPECT_EQ(back.clusters, prefetch.clusters);
-  EXPECT_EQ(std::get<LayerHint>(there_and_back(LayerHint{5})).layer, 5);
-  EXPECT_EQ(std::get<Cancel>(there_and_back(Cancel{RequestId(8)})).request_id, RequestId(8));
-}
-
 TEST_F(KvCodecTest, FetchRepliesSurviveTheRoundTrip) {
   RandomValues random(seed_);
   for (int round = 0; round < kRounds; ++round) {
@@ -103,7 +85,6 @@ TEST_F(KvCodecTest, OtherRepliesSurviveTheRoundTrip) {
     carried.read_bytes = random.Between(0, 100000);
     ClustersReply clusters;
     TokensReply tokens;
-    NeighboursReply neighbours;
     for (std::int64_t i = random.Between(0, 6); i > 0; --i) {
       index.rows.push_back(random.Row());
       CarriedEntries entries = random.Carried();
@@ -112,12 +93,10 @@ TEST_F(KvCodecTest, OtherRepliesSurviveTheRoundTrip) {
       carried.carried.push_back(std::move(entries));
       clusters.clusters.push_back({random.Ref(), random.RandomPositions(0)});
       tokens.token_ids.push_back(static_cast<std::int32_t>(random.Between(-1, 1 << 20)));
-      neighbours.neighbours.emplace_back(static_cast<std::size_t>(random.Between(0, 8)),
-                                         random.Ref());
     }
     const PolicyStateReply state{3, random.Bytes(50), random.Bytes(8)};
     for (const ReadReply& reply : {ReadReply(index), ReadReply(carried), ReadReply(clusters),
-                                   ReadReply(tokens), ReadReply(state), ReadReply(neighbours)}) {
+                                   ReadReply(tokens), ReadReply(state)}) {
       pb::ChannelReply message;
       SetReply(reply, &message);
       absl::StatusOr<ReadReply> back =
@@ -360,21 +339,6 @@ TEST(KvCodecErrorsTest, FetchOfTooManyClustersIsRefused) {
   const absl::Status status = ReadOperationFromProto(request).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(Message(status).find("clusters has 4097 elements"), std::string::npos) << status;
-}
-
-TEST(KvCodecErrorsTest, HintsAreBoundedAsReadsAre) {
-  pb::ChannelRequest request;
-  for (int i = 0; i <= kFetchClusterCountMax; ++i) {
-    request.mutable_prefetch()->add_clusters()->set_cluster_id(i + 1);
-  }
-  EXPECT_FALSE(HintFromProto(request).ok());
-  request.mutable_prefetch()->clear_clusters();
-  request.mutable_prefetch()->add_clusters()->set_head(-2);
-  EXPECT_FALSE(HintFromProto(request).ok());
-  request.mutable_layer_hint()->set_layer(-1);
-  EXPECT_FALSE(HintFromProto(request).ok());
-  request.mutable_cancel()->set_fetch_request_id(0);
-  EXPECT_FALSE(HintFromProto(request).ok());
 }
 
 TEST(KvCodecErrorsTest, UnknownKvFormatIsRefused) {

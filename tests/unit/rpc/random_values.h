@@ -108,16 +108,9 @@ class RandomValues {
         return stage;
       }
       case 5: {
-        PutNeighbours put{Layer(), {}};
-        for (std::int64_t i = Between(0, 5); i > 0; --i) {
-          ClusterNeighbours cluster{Ref(), {}};
-          for (std::int64_t k = Between(0, kNeighbourCountMax); k > 0; --k) {
-            cluster.neighbours.push_back(
-                {ClusterId(Between(1, 1000)), static_cast<float>(Between(1, 64)) / 64.0F});
-          }
-          put.clusters.push_back(std::move(cluster));
-        }
-        return put;
+        Evict evict{Layer(), Head(), {}};
+        evict.positions = RandomPositions(1);
+        return evict;
       }
       default: {
         Checkpoint checkpoint;
@@ -137,7 +130,7 @@ class RandomValues {
   }
 
   ReadOperation ReadOf() {
-    switch (Between(0, 7)) {
+    switch (Between(0, 6)) {
       case 0: {
         Fetch fetch{Layer(), {}, Coin()};
         for (std::int64_t i = Between(0, 9); i > 0; --i) fetch.clusters.push_back(Ref());
@@ -152,12 +145,7 @@ class RandomValues {
                          static_cast<std::int32_t>(Between(0, kGetTokensCountMax))};
       case 4:
         return GetPolicyState{};
-      case 5: {
-        GetNeighbours get{Layer(), {}};
-        for (std::int64_t i = Between(0, 9); i > 0; --i) get.clusters.push_back(Ref());
-        return get;
-      }
-      case 6:
+      case 5:
         return FetchIndex{Layer(), Coin()};
       default:
         return GetClusters{Layer()};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/random_bytes.h"
 #include "common/base/thread.h"
 
@@ -22,11 +23,6 @@ class FakeChannel : public Channel {
   bool Submit(OpSeq op_seq, ChangingOperation operation) override {
     engine_->PostOperation([engine = engine_, session = session_, epoch = epoch_, op_seq,
                             operation] { engine->Apply(session, epoch, op_seq, operation); });
-    return true;
-  }
-  bool Submit(RequestId request_id, HintOperation hint) override {
-    engine_->PostOperation([engine = engine_, session = session_, epoch = epoch_, request_id,
-                            hint] { engine->Note(session, epoch, request_id, hint); });
     return true;
   }
   bool Submit(RequestId request_id, OpSeq after, ReadOperation operation) override {
@@ -113,21 +109,6 @@ void FakeEngine::WaitForQueuedCount(int count) {
   while (static_cast<int>(operations_.size()) < count) changed_.Wait(mutex_);
 }
 
-void FakeEngine::Note(SessionId session, Epoch epoch, RequestId id, const HintOperation& hint) {
-  const auto found = attached_.find(session);
-  if (found == attached_.end() || found->second.epoch != epoch) return;
-  {
-    MutexLock lock(mutex_);
-    hints_.emplace_back(id, hint);
-  }
-  found->second.observer->OnRoom();
-}
-
-std::vector<std::pair<RequestId, HintOperation>> FakeEngine::hints() {
-  MutexLock lock(mutex_);
-  return hints_;
-}
-
 int FakeEngine::queued_count_max() {
   MutexLock lock(mutex_);
   return queued_count_max_;
@@ -184,7 +165,8 @@ absl::StatusOr<SessionRef> FakeEngine::MakeSession(const CreateSession& request)
   return SessionRef{id, created.uid};
 }
 
-void FakeEngine::Create(CreateSession request, Callback<SessionRef> done) {
+void FakeEngine::Create(AppId app, CreateSession request, Callback<SessionRef> done) {
+  CAIRN_CHECK(app == kDefaultApp);
   Post([this, request = std::move(request), done = std::move(done)] {
     done(AnswerOf(MakeSession(request)));
   });
@@ -211,7 +193,8 @@ Attachment FakeEngine::NewEpoch(SessionId id, FakeSession* session, const Attach
   return out;
 }
 
-void FakeEngine::OpenSession(OpenRequest request, Callback<Attachment> done) {
+void FakeEngine::OpenSession(AppId app, OpenRequest request, Callback<Attachment> done) {
+  CAIRN_CHECK(app == kDefaultApp);
   Post([this, request = std::move(request), done = std::move(done)] {
     const absl::StatusOr<FakeSession*> session = FindSession(request.session);
     if (!session.ok()) return done(session.status());
@@ -219,7 +202,8 @@ void FakeEngine::OpenSession(OpenRequest request, Callback<Attachment> done) {
   });
 }
 
-void FakeEngine::ResumeSession(ResumeRequest request, Callback<Attachment> done) {
+void FakeEngine::ResumeSession(AppId app, ResumeRequest request, Callback<Attachment> done) {
+  CAIRN_CHECK(app == kDefaultApp);
   Post([this, request = std::move(request), done = std::move(done)] {
     const absl::StatusOr<FakeSession*> found = FindSession({request.session_id, ""});
     if (!found.ok()) return done(found.status());
@@ -240,14 +224,17 @@ void FakeEngine::ResumeSession(ResumeRequest request, Callback<Attachment> done)
   });
 }
 
-void FakeEngine::CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) {
+void FakeEngine::CloseSession(AppId app, SessionId session, Epoch epoch,
+                              Callback<std::monostate> done) {
+  CAIRN_CHECK(app == kDefaultApp);
   Post([this, session, epoch, done = std::move(done)] {
     Detach(session, epoch);
     done(std::monostate());
   });
 }
 
-void FakeEngine::DeleteSession(SessionRef session, Callback<std::monostate> done) {
+void FakeEngine::DeleteSession(AppId app, SessionRef session, Callback<std::monostate> done) {
+  CAIRN_CHECK(app == kDefaultApp);
   Post([this, session = std::move(session), done = std::move(done)] {
     const absl::Status found = FindSession(session).status();
     if (!found.ok()) return done(AnswerOf<std::monostate>(found));
@@ -256,7 +243,8 @@ void FakeEngine::DeleteSession(SessionRef session, Callback<std::monostate> done
   });
 }
 
-void FakeEngine::SupersedeSession(Supersession request, Callback<std::monostate> done) {
+void FakeEngine::SupersedeSession(AppId app, Supersession request, Callback<std::monostate> done) {
+  CAIRN_CHECK(app == kDefaultApp);
   Post([this, request = std::move(request), done = std::move(done)] {
     const absl::StatusOr<FakeSession*> session = FindSession(request.session);
     if (!session.ok()) return done(session.status());
@@ -284,7 +272,9 @@ SessionInfo FakeEngine::InfoOf(SessionId id, const FakeSession& session) const {
   return info;
 }
 
-void FakeEngine::GetSession(SessionRef session, ListDetail detail, Callback<SessionInfo> done) {
+void FakeEngine::GetSession(AppId app, SessionRef session, ListDetail detail,
+                            Callback<SessionInfo> done) {
+  CAIRN_CHECK(app == kDefaultApp);
   Post([this, session = std::move(session), detail, done = std::move(done)] {
     const absl::StatusOr<FakeSession*> found = FindSession(session);
     if (!found.ok()) return done(found.status());
@@ -295,7 +285,9 @@ void FakeEngine::GetSession(SessionRef session, ListDetail detail, Callback<Sess
   });
 }
 
-void FakeEngine::ListSessions(ListDetail /*detail*/, Callback<std::vector<SessionInfo>> done) {
+void FakeEngine::ListSessions(AppId app, ListDetail /*detail*/,
+                              Callback<std::vector<SessionInfo>> done) {
+  CAIRN_CHECK(app == kDefaultApp);
   Post([this, done = std::move(done)] {
     std::vector<SessionInfo> out;
     for (auto it = store_->sessions.rbegin(); it != store_->sessions.rend(); ++it) {
@@ -305,7 +297,8 @@ void FakeEngine::ListSessions(ListDetail /*detail*/, Callback<std::vector<Sessio
   });
 }
 
-void FakeEngine::SealSession(SessionRef session, Callback<SealedSegment> done) {
+void FakeEngine::SealSession(AppId app, SessionRef session, Callback<SealedSegment> done) {
+  CAIRN_CHECK(app == kDefaultApp);
   Post([this, session = std::move(session), done = std::move(done)] {
     const absl::StatusOr<FakeSession*> found = FindSession(session);
     if (!found.ok()) return done(found.status());
@@ -317,7 +310,8 @@ void FakeEngine::SealSession(SessionRef session, Callback<SealedSegment> done) {
   });
 }
 
-void FakeEngine::GetStats(Callback<KvStats> done) {
+void FakeEngine::GetStats(AppId app, Callback<KvStats> done) {
+  CAIRN_CHECK(app == kDefaultApp);
   Post([this, done = std::move(done)] {
     KvStats stats;
     stats.io_engine = "memory";
@@ -326,8 +320,10 @@ void FakeEngine::GetStats(Callback<KvStats> done) {
   });
 }
 
-void FakeEngine::Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
+void FakeEngine::Attach(AppId app, SessionId session, Epoch epoch,
+                        std::shared_ptr<ChannelObserver> observer,
                         Callback<std::shared_ptr<Channel>> done) {
+  CAIRN_CHECK(app == kDefaultApp);
   Post([this, session, epoch, observer = std::move(observer), done = std::move(done)] {
     if (!store_->sessions.contains(session)) {
       done(NotFound("there is no session {}", session));
@@ -378,12 +374,6 @@ void FakeEngine::Apply(SessionId session, Epoch epoch, OpSeq op_seq, ChangingOpe
       if (added) continue;
       it->second.positions.AppendAll(more.positions);
       it->second.entries += more.entries;
-    }
-  } else if (const auto* put = std::get_if<PutNeighbours>(&operation)) {
-    for (const ClusterNeighbours& cluster : put->clusters) {
-      for (const Neighbour& neighbour : cluster.neighbours) {
-        state.neighbours[cluster.cluster].push_back({cluster.cluster.head, neighbour.cluster_id});
-      }
     }
   } else if (const auto* policy = std::get_if<PutPolicyState>(&operation)) {
     state.policy = *policy;
@@ -450,12 +440,6 @@ absl::StatusOr<ReadReply> FakeEngine::Read(const Attached& attached,
     for (std::int64_t i = tokens->first; i < std::min(size, tokens->first + tokens->count); ++i) {
       reply.token_ids.push_back(state.token_ids[static_cast<std::size_t>(i)]);
     }
-    return reply;
-  }
-  if (const auto* get = std::get_if<GetNeighbours>(&operation)) {
-    NeighboursReply reply;
-    for (const ClusterRef& ref : get->clusters)
-      reply.neighbours.push_back(state.neighbours.at(ref));
     return reply;
   }
   if (std::holds_alternative<GetIndex>(operation)) return IndexReply{};

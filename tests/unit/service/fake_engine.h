@@ -25,7 +25,6 @@ struct FakeState {
   OpSeq op_seq;
   std::map<std::tuple<std::int32_t, std::int32_t, ClusterId>, ClusterEntries> clusters;
   PutPolicyState policy;
-  std::map<ClusterRef, std::vector<ClusterRef>> neighbours;  // of every layer
   std::vector<std::int32_t> token_ids;
   std::vector<std::int64_t> next_cluster_ids;
 };
@@ -53,28 +52,29 @@ class FakeEngine : public Engine {
   FakeEngine(const FakeEngine&) = delete;
   FakeEngine& operator=(const FakeEngine&) = delete;
 
-  void Create(CreateSession request, Callback<SessionRef> done) override;
-  void OpenSession(OpenRequest request, Callback<Attachment> done) override;
-  void ResumeSession(ResumeRequest request, Callback<Attachment> done) override;
-  void CloseSession(SessionId session, Epoch epoch, Callback<std::monostate> done) override;
-  void DeleteSession(SessionRef session, Callback<std::monostate> done) override;
-  void GetSession(SessionRef session, ListDetail detail, Callback<SessionInfo> done) override;
-  void ListSessions(ListDetail /*detail*/, Callback<std::vector<SessionInfo>> done) override;
-  void SealSession(SessionRef session, Callback<SealedSegment> done) override;
-  void SupersedeSession(Supersession request, Callback<std::monostate> done) override;
-  void GetStats(Callback<KvStats> done) override;
-  std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules() const override { return {}; }
+  void Create(AppId app, CreateSession request, Callback<SessionRef> done) override;
+  void OpenSession(AppId app, OpenRequest request, Callback<Attachment> done) override;
+  void ResumeSession(AppId app, ResumeRequest request, Callback<Attachment> done) override;
+  void CloseSession(AppId app, SessionId session, Epoch epoch,
+                    Callback<std::monostate> done) override;
+  void DeleteSession(AppId app, SessionRef session, Callback<std::monostate> done) override;
+  void GetSession(AppId app, SessionRef session, ListDetail detail,
+                  Callback<SessionInfo> done) override;
+  void ListSessions(AppId app, ListDetail /*detail*/,
+                    Callback<std::vector<SessionInfo>> done) override;
+  void SealSession(AppId app, SessionRef session, Callback<SealedSegment> done) override;
+  void SupersedeSession(AppId app, Supersession request, Callback<std::monostate> done) override;
+  void GetStats(AppId app, Callback<KvStats> done) override;
+  std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules(AppId /*app*/) const override {
+    return {};
+  }
   bool has_arena() const override { return false; }
-  bool follows_hints() const override { return follows_hints_; }
-  void Attach(SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
+  void Attach(AppId app, SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,
               Callback<std::shared_ptr<Channel>> done) override;
 
   // Operations of channels wait while held; everything else goes on.
   void HoldOperations();
   void ReleaseOperations();
-  void SetFollowsHints(bool follows) { follows_hints_ = follows; }
-  // What came, with its request number; in order.
-  std::vector<std::pair<RequestId, HintOperation>> hints();
   // Checkpoints are committed, but nobody hears of it.
   void DropCheckpointReplies();
   // The next `count` Create, OpenSession, ResumeSession, DeleteSession, SealSession and
@@ -112,7 +112,6 @@ class FakeEngine : public Engine {
   template <typename T>
   absl::StatusOr<T> AnswerOf(absl::StatusOr<T> result);
   void Apply(SessionId session, Epoch epoch, OpSeq op_seq, ChangingOperation operation);
-  void Note(SessionId session, Epoch epoch, RequestId id, const HintOperation& hint);
   void Answer(SessionId session, Epoch epoch, RequestId id, OpSeq after,
               const ReadOperation& operation);
   static absl::StatusOr<ReadReply> Read(const Attached& attached, const ReadOperation& operation);
@@ -125,7 +124,6 @@ class FakeEngine : public Engine {
   std::deque<Task> tasks_ CAIRN_GUARDED_BY(mutex_);
   std::deque<Task> operations_ CAIRN_GUARDED_BY(mutex_);
   bool held_ CAIRN_GUARDED_BY(mutex_) = false;
-  std::vector<std::pair<RequestId, HintOperation>> hints_ CAIRN_GUARDED_BY(mutex_);
   bool drop_checkpoint_replies_ CAIRN_GUARDED_BY(mutex_) = false;
   int replies_to_lose_ CAIRN_GUARDED_BY(mutex_) = 0;
   bool replies_were_lost_ CAIRN_GUARDED_BY(mutex_) = false;
@@ -133,7 +131,6 @@ class FakeEngine : public Engine {
   bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
   int detach_count_ CAIRN_GUARDED_BY(mutex_) = 0;
   int queued_count_max_ CAIRN_GUARDED_BY(mutex_) = 0;
-  std::atomic<bool> follows_hints_ = true;
   std::thread thread_;
 };
 

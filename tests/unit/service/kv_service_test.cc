@@ -76,28 +76,17 @@ TEST_F(KvServiceTest, CapabilitiesTellLimitsAndLackWhatIsNotBuilt) {
   EXPECT_EQ(response.fetches_in_flight_max(), kFetchesInFlightMax);
   EXPECT_EQ(response.io_engine(), "memory");
   EXPECT_EQ(response.store_id(), std::string(16, 's'));
-  bool neighbours = false;
+  bool evict = false;
   int fetch_index_count = 0;
   for (const int operation : response.operations()) {
-    neighbours |= operation == v1::OPERATION_NEIGHBOURS;
+    evict |= operation == v1::OPERATION_EVICT;
     const bool is_fetch_index =
         operation == v1::OPERATION_FETCH_INDEX || operation == v1::OPERATION_FETCH_VISIBLE_INDEX;
     fetch_index_count += is_fetch_index ? 1 : 0;
     EXPECT_NE(operation, v1::OPERATION_ARENA);
   }
-  EXPECT_TRUE(neighbours);
+  EXPECT_TRUE(evict);
   EXPECT_EQ(fetch_index_count, 2);
-}
-
-TEST_F(KvServiceTest, CapabilitiesListPrefetchWhereHintsAreFollowed) {
-  RawClient client(node_.socket_path());
-  for (const bool follows : {true, false}) {
-    node_.engine().SetFollowsHints(follows);
-    v1::GetCapabilitiesResponse response;
-    ASSERT_TRUE(client.stub().GetCapabilities(client.Context().get(), {}, &response).ok());
-    const auto& listed = response.operations();
-    EXPECT_EQ(std::count(listed.begin(), listed.end(), v1::OPERATION_PREFETCH), follows ? 1 : 0);
-  }
 }
 
 TEST_F(KvServiceTest, EveryReplyCarriesTheBootTokenWhichARestartChanges) {

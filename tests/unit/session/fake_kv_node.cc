@@ -46,11 +46,6 @@ class FakeSession : public KvSession {
   }
 
   FetchClock& fetch_clock() override { return clock_; }
-  RequestId SendHint(HintOperation hint) override {
-    if (const auto* layer = std::get_if<LayerHint>(&hint))
-      node_.hinted_layers.push_back(layer->layer);
-    return RequestId(0);
-  }
   void ReturnLeases() override {}
   absl::Status StartCheckpoint(Checkpoint checkpoint) override {
     CAIRN_CHECK(!in_progress_);
@@ -160,7 +155,7 @@ class FakeSession : public KvSession {
   }
   absl::Status Change(const Replace&) { return Unimplemented("replace"); }
   absl::Status Change(const PutIndexRows&) { return Unimplemented("index"); }
-  absl::Status Change(const PutNeighbours&) { return Unimplemented("neighbours"); }
+  absl::Status Change(const Evict&) { return Unimplemented("evict"); }
   absl::Status Change(const PutPolicyState& state) {
     live_.staged_policy = state;
     return absl::OkStatus();
@@ -326,7 +321,6 @@ class FakeSession : public KvSession {
     return PolicyStateReply{live_.policy.version, live_.policy.state, live_.random_state};
   }
   absl::StatusOr<ReadReply> Answer(const GetClusters&) { return ClustersReply(); }
-  absl::StatusOr<ReadReply> Answer(const GetNeighbours&) { return NeighboursReply(); }
 
   FakeKvNode& node_;
   Attachment attachment_;

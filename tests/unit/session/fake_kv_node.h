@@ -62,8 +62,7 @@ class FakeKvNode : public KvNode {
   std::int64_t part_bytes = 65536;
   bool cut_spans = true;
   std::function<void(const Fetch&, FetchReply&)> tamper;
-  int fetches_to_stall = 0;                 // so many are never answered
-  std::vector<std::int32_t> hinted_layers;  // in the order of the hints
+  int fetches_to_stall = 0;  // so many are never answered
   // Set: ends of checkpoints are not told, and this is called when one is waited for.
   std::function<void()> stall_checkpoints;
   // The connection is lost at this many calls of a session from now; 0: never. Then again every

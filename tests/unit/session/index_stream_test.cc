@@ -67,7 +67,6 @@ class TamperingSession : public KvSession {
     return session_->Send(std::move(operation));
   }
   FetchClock& fetch_clock() override { return session_->fetch_clock(); }
-  RequestId SendHint(HintOperation hint) override { return session_->SendHint(std::move(hint)); }
   void ReturnLeases() override { session_->ReturnLeases(); }
   absl::Status StartCheckpoint(Checkpoint checkpoint) override {
     return session_->StartCheckpoint(std::move(checkpoint));

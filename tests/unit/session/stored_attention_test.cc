@@ -162,18 +162,6 @@ class StoredAttentionTest : public ConversationFixture {
   FetchCounts counts;  // of the last Run
 };
 
-TEST_F(StoredAttentionTest, EachLayerHintsTheNextWhenQueriesSelect) {
-  SelectingByQueries policy(PolicyOf());
-  Run(policy);
-  std::vector<std::int32_t> expected;
-  for (int pass = 0; pass < 2; ++pass) {
-    for (std::int32_t layer = 1; layer <= identity.layout.layer_count; ++layer) {
-      expected.push_back(layer % identity.layout.layer_count);
-    }
-  }
-  EXPECT_EQ(node.hinted_layers, expected);
-}
-
 TEST_F(StoredAttentionTest, HeadsThatWereNotForeseenSelectByTheirQueries) {
   SelectingAhead policy(PolicyOf());
   SelectionWatch watch(policy, model.config());
@@ -209,12 +197,6 @@ TEST_F(StoredAttentionTest, NumbersThatTheFormatCannotHoldEndThePass) {
   EXPECT_EQ(Message(status),
             "layer 1: tensor 'blk.1.attn_k.weight' and its bias make a key with the number -70000, "
             "which kv_format f16 cannot hold: start cairn-compute-node with kv_format: \"f32\"");
-}
-
-TEST_F(StoredAttentionTest, NoHintGoesOutForClustersThatAreAskedForAhead) {
-  FullPolicy policy(PolicyOf());
-  Run(policy);
-  EXPECT_TRUE(node.hinted_layers.empty());
 }
 
 }  // namespace

@@ -187,6 +187,47 @@ TEST(SessionStateTest, ACheckpointNeedsEveryPositionOnceInEveryLayerAndHead) {
   EXPECT_FALSE(state.CheckPositions(5, carried).ok()) << "the count is right, the position is not";
 }
 
+TEST(SessionStateTest, PositionsAreEvictedOnceAndOfHeadsOrOfAllHeads) {
+  SessionState state = Empty();
+  const std::map<ClusterKey, CarriedEntries> nothing;
+  for (std::int32_t layer = 0; layer < 2; ++layer) {
+    AppendTo(state, Key(1, layer, kAllHeads), Positions::Range(0, 4));
+  }
+  EXPECT_FALSE(state.CheckEvict({0, 0, {}}).ok());
+  state.ApplyEvict({0, 0, Positions::Range(4, 2)});
+  state.ApplyEvict({0, 1, Positions::Range(5, 1)});
+  state.ApplyEvict({0, 1, Positions::Range(4, 1)});
+  EXPECT_FALSE(state.CheckPositions(6, nothing).ok()) << "layer 1 has not got them";
+  state.ApplyEvict({1, kAllHeads, Positions::Range(4, 2)});
+  EXPECT_TRUE(state.CheckPositions(6, nothing).ok()) << state.CheckPositions(6, nothing);
+  for (const std::int32_t head : {0, 1}) {
+    EXPECT_EQ(state.CheckEvict({0, head, Positions::Range(5, 3)}).code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(state.CheckEvict({0, head, Positions::Range(6, 3)}).ok());
+  }
+  EXPECT_TRUE(state.SumsAreRight());
+}
+
+// What a parent evicted behind the limit is there again.
+TEST(SessionStateTest, AForkInheritsWhatWasEvictedInFrontOfIt) {
+  SegmentRows parent;
+  parent.id = SegmentId(1);
+  parent.has_checkpoint = true;
+  parent.limit = 8;
+  parent.evicted[{0, 0, ClusterId(0)}] = Positions::Range(6, 4);
+  SegmentRows open;
+  open.id = SegmentId(2);
+  open.parent = parent.id;
+  open.start = parent.limit;
+  SessionState state(kLayout, {parent, open});
+  ASSERT_TRUE(state.RecomputeSums().ok());
+  EXPECT_EQ(state.CheckEvict({0, 0, Positions::Range(7, 1)}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(state.CheckEvict({0, 0, Positions::Range(8, 2)}).ok());
+  state.ApplyEvict({0, 0, Positions::Range(8, 2)});
+  EXPECT_TRUE(state.SumsAreRight());
+}
+
 TEST(SessionStateTest, RowsThatShowAPositionTwiceAreDataLoss) {
   SegmentRows rows;
   rows.id = SegmentId(1);

@@ -147,22 +147,6 @@ TEST(ReplayTest, AnyPlaceEntriesMinServesTheSame) {
   }
 }
 
-// The store is told which clusters belong together before it gets them, so they lie together.
-TEST(ReplayTest, LinkedClustersAreReadTogether) {
-  SyntheticOptions made;
-  made.token_count = 1200;
-  made.prompt_count = 1000;
-  made.query_from = 200;
-  const auto trace = SyntheticTrace(made);
-  ASSERT_TRUE(trace.ok()) << trace.status();
-  ReplayOptions options = Options(8);
-  const ReplayResult with = RunReplay(*trace, options, InMemory());
-  options.links = false;
-  const ReplayResult without = RunReplay(*trace, options, InMemory());
-  EXPECT_EQ(with.fetched_entry_count, without.fetched_entry_count);
-  EXPECT_LT(with.read_count(), without.read_count());
-}
-
 TEST(ReplayTest, ASealedSegmentIsPackedWhileItRests) {
   const Trace trace = Recorded("retrieval-layer2.trace");
   ReplayOptions options = Options(8);

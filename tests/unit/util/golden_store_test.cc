@@ -22,7 +22,7 @@ class GoldenStoreTest : public StoreTest, public testing::WithParamInterface<std
   void FindSessions() {
     std::vector<SessionId> sessions;
     const auto listed = Await<std::vector<SessionInfo>>(
-        [&](auto done) { engine_->ListSessions(ListDetail::kRows, std::move(done)); });
+        [&](auto done) { engine_->ListSessions(kDefaultApp, ListDetail::kRows, std::move(done)); });
     ASSERT_TRUE(listed.ok()) << listed.status();
     for (const SessionInfo& info : *listed) sessions.push_back(info.session_id);
     ASSERT_EQ(sessions.size(), 3U);
@@ -140,7 +140,8 @@ TEST_P(GoldenStoreTest, GoesOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, GoldenStoreTest,
-                         testing::Values("store_v1.tar.gz", "store_v2.tar.gz", "store_v3.tar.gz"),
+                         testing::Values("store_v1.tar.gz", "store_v2.tar.gz", "store_v3.tar.gz",
+                                         "store_v4.tar.gz"),
                          [](const auto& tested) { return tested.param.substr(0, 8); });
 
 class GoldenStoreWriter : public StoreTest {};

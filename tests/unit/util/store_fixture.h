@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "kv-node/device/file_device.h"
+#include "kv-node/engine/place/co_fetches.h"
 #include "kv-node/layout/extent_file.h"
 #include "kv-node/layout/index_run.h"
 #include "kv-node/layout/rows.h"
@@ -156,7 +157,9 @@ class StoreTest : public EngineTest {
     index.rows = {{{0, ClusterId(10)}, "centroid", false, 15}};
     session->Send(index);
     session->Send(RowsOfLayer1(11, "packed", 20));
-    session->Send(PutNeighbours{0, {{{0, ClusterId(10)}, {{ClusterId(11), 0.5F}}}}});
+    for (std::uint64_t i = 0; i < 16 * kCoFetchSample; ++i) {  // until it is counted
+      ASSERT_TRUE(session->Read(Fetch{0, {{0, ClusterId(10)}, {0, ClusterId(11)}}, false}).ok());
+    }
     PutPolicyState policy;
     policy.version = 1;
     policy.state = "state";

@@ -82,7 +82,7 @@ def superblock_copy(page, number):
     crc, = struct.unpack_from("<I", page, PAGE_BYTES - 4)
     need(magic == b"CAIRNKV\0", f"superblock in page {number}: magic {magic}")
     need(crc == crc32c(bytes(page[:PAGE_BYTES - 4])), f"superblock in page {number}: its checksum fails")
-    need(version in (1, 2, 3), f"superblock in page {number}: format version {version}, 3 is known")
+    need(1 <= version <= 4, f"superblock in page {number}: format version {version}, 4 is known")
     need(page_bytes == PAGE_BYTES and sequence % 2 == number and not any(page[64:PAGE_BYTES - 4]),
          f"superblock in page {number}: a field that no writer makes")
     return {"version": version, "sequence": sequence, "store_id": store_id, "pages": pages, "created": created,

@@ -13,7 +13,8 @@ REGION_PAGES = 256
 TOKENS_PER_ROW = 1024
 UID_BYTES = 16
 CREATOR_BYTES_MAX = 128
-SESSION_ROW_VERSION = 2
+SESSION_ROW_VERSION = 3
+HEAD_ROW_VERSION = 2
 POOL, LOG_RUN, PACKED_RUN, INDEX_RUN = 1, 2, 3, 4
 POOL_PAGES = (1, 2, 4, 8, 16)
 # Of one K row, by KV format: f32, f16, q8, q4.
@@ -122,6 +123,7 @@ class Session:
     attempt: int = 0
     lifetime: int = 1
     creator: bytes = b""
+    app: int = 1
 
 
 @dataclass
@@ -134,6 +136,7 @@ class Head:
     layout: Layout
     key: Key
     next_cluster_ids: list
+    app: int = 1
 
 
 @dataclass
@@ -212,17 +215,19 @@ def session_value(value):
         out.lifetime, out.creator = cursor.byte(), cursor.bytes()
         need(1 <= out.lifetime <= 3 and len(out.creator) <= CREATOR_BYTES_MAX,
              f"lifetime {out.lifetime}, creator {out.creator}")
+    out.app = cursor.varint() if version >= 3 else 1
     cursor.end()
     return out
 
 
 def head_value(value):
     cursor = Cursor(value)
-    cursor.version()
+    version = cursor.version(HEAD_ROW_VERSION)
     parent, start, tokens, flags = cursor.varint(), cursor.varint(), cursor.varint(), cursor.byte()
     need(flags < 4, f"segment flags {flags}")
     out = Head(parent, start, tokens, bool(flags & 1), bool(flags & 2), layout(cursor), key(cursor), [])
     out.next_cluster_ids = [cursor.varint() for _ in range(cursor.count(0, cursor.rest(), "next cluster ids"))]
+    out.app = cursor.varint() if version >= 2 else 1
     cursor.end()
     return out
 
