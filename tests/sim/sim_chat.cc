@@ -9,9 +9,24 @@
 #include "tests/unit/engine/engine_harness.h"
 
 namespace cairn::sim {
+namespace {
+
+// What is sent between two checkpoints fits in, or does not.
+constexpr std::int64_t kReplayBytesLarge = std::int64_t{64} << 20;
+constexpr std::int64_t kReplayBytesSmallMin = std::int64_t{2} << 10;
+constexpr std::int64_t kReplayBytesSmallMax = std::int64_t{16} << 10;
+
+std::int64_t ReplayBytes(const SimWire::Random& random) {
+  if (random(4) != 0) return kReplayBytesLarge;
+  return kReplayBytesSmallMin + random(kReplayBytesSmallMax - kReplayBytesSmallMin);
+}
+
+}  // namespace
 
 SimChat::SimChat(SimContext& context, std::optional<SimSealed> parent)
-    : context_(context), parent_(std::move(parent)) {
+    : context_(context),
+      parent_(std::move(parent)),
+      replay_bytes_max_(ReplayBytes(context.random)) {
   constexpr SessionLifetime kLifetimes[] = {SessionLifetime::kEphemeral,
                                             SessionLifetime::kFromCheckpoint};
   const std::int64_t dice = context.random(6);
@@ -25,18 +40,19 @@ bool SimChat::MayLackRoom() const {
   return context_.was_metadata_disk_full || asked_store_->page_count == kSmallStorePages;
 }
 
+bool SimChat::KeepsLittle() const { return replay_bytes_max_ < kReplayBytesLarge; }
+
 bool SimChat::is_quiet() const {
   return is_gone_ || (IsAttached() && protocol_->state() == State::kOpen && expected_.empty() &&
-                      carried_to_come_ == 0 && checkpoint_ == OpSeq());
+                      unsent_.empty() && carried_to_come_ == 0 && checkpoint_ == OpSeq());
 }
 
 std::string SimChat::Describe() const {
   const int state = protocol_ == nullptr ? -1 : static_cast<int>(protocol_->state());
   return fmt::format(
-      "session {} (call {}, stream {}, attaching {}, state {}, reads {}, carried {}, checkpoint "
-      "{}, "
-      "over {}, deletes {})",
-      session_.id, calls_, stream_ != nullptr, attaching_, state, expected_.size(),
+      "session {} (call {}, stream {}, attaching {}, state {}, reads {}, unsent {}, carried {}, "
+      "checkpoint {}, over {}, deletes {})",
+      session_.id, calls_, stream_ != nullptr, attaching_, state, expected_.size(), unsent_.size(),
       carried_to_come_, checkpoint_, owner_is_over_, deletes_);
 }
 
@@ -335,6 +351,7 @@ void SimChat::GoOn() {
   }
   if (stream_ == nullptr) return Attach();
   if (resend_) return Resend();
+  if (!unsent_.empty() && protocol_->state() == State::kOpen) MakeRoom();
 }
 
 void SimChat::Resend() {
@@ -356,6 +373,10 @@ void SimChat::LookAtCheckpoint() {
   const std::shared_ptr<const kv::Oracle> oracle = saved_.begin()->second;
   checkpoint_ = OpSeq();
   ++context_.counts["checkpoint"];
+  if (acked_ == protocol_->last_op_seq() && protocol_->replay_bytes() != 0) {
+    context_.Wrong("session {} keeps {} bytes behind its last checkpoint", session_.id,
+                   protocol_->replay_bytes());
+  }
   recorded_.clear();
   const SegmentId sealed = (*outcome)->sealed_segment_id;
   if ((*outcome)->token_count != oracle->token_count) {

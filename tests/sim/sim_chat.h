@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -139,6 +140,10 @@ class SimChat {
   void ForgetAsked();
 
   void Send(ChangingOperation operation);
+  void SendUnsent();
+  bool MayKeep(const ChangingOperation& operation) const;
+  void MakeRoom();
+  bool KeepsLittle() const;
   void Ask(ReadOperation operation);
   void AskSome();
   void DoRandom();
@@ -159,6 +164,7 @@ class SimChat {
 
   SimContext& context_;
   std::optional<SimSealed> parent_;
+  const std::int64_t replay_bytes_max_;
   std::string uid_;
   SimStore* store_ = nullptr;        // null: not created
   SimStore* asked_store_ = nullptr;  // by the last attempt to create it or to attach
@@ -191,6 +197,7 @@ class SimChat {
   std::map<RequestId, Expected> expected_;
   std::int32_t carried_to_come_ = 0;  // replies without which nothing is sent
   RequestId last_hint_;
+  std::deque<ChangingOperation> unsent_;  // for which the replay buffer has no room
 
   kv::Oracle now_;
   std::shared_ptr<const kv::Oracle> shared_now_;

@@ -9,7 +9,6 @@ namespace {
 
 // It is not asked for long: nothing comes of it.
 constexpr std::int64_t kTryOtherStoreOneIn = 16;
-constexpr std::int64_t kReplayBytesMax = std::int64_t{64} << 20;
 
 }  // namespace
 
@@ -80,6 +79,7 @@ void SimChat::OnAttachFailed(const absl::Status& status, bool again) {
 
 void SimChat::ForgetAsked() {
   expected_.clear();
+  unsent_.clear();
   carried_to_come_ = 0;
   checkpoint_ = OpSeq();
 }
@@ -112,7 +112,7 @@ void SimChat::OnHello() {
   CheckAttachment(attachment_);
   if (!context_.wrong.ok()) return;
   if (protocol_ == nullptr) {
-    protocol_ = std::make_unique<compute::SessionProtocol>(kReplayBytesMax, attachment_,
+    protocol_ = std::make_unique<compute::SessionProtocol>(replay_bytes_max_, attachment_,
                                                            std::make_shared<compute::FetchClock>());
     return BeginFrom(attachment_);
   }

@@ -17,7 +17,7 @@ constexpr std::int64_t kHintIdsFrom = std::int64_t{1} << 62;
 void SimChat::Act() {
   const bool can_work = IsAttached() && protocol_ != nullptr &&
                         protocol_->state() == State::kOpen && carried_to_come_ == 0 && !deletes_;
-  if (!can_work || calls_) return GoOn();
+  if (!can_work || calls_ || !unsent_.empty()) return GoOn();
   DoRandom();
 }
 
@@ -33,14 +33,47 @@ kv::Oracle& SimChat::Change() {
 
 void SimChat::Send(ChangingOperation operation) {
   if (protocol_->state() != State::kOpen) return;
-  compute::SessionProtocol::Outgoing outgoing =
-      compute::SessionProtocol::Describe(operation, protocol_->keeps());
-  pb::ChannelRequest message;
-  rpc::SetOperation(std::move(operation), &message);
-  const absl::StatusOr<OpSeq> op_seq = protocol_->Number(std::move(outgoing));
-  if (!op_seq.ok()) return context_.Wrong("{}", Message(op_seq.status()));
-  message.set_op_seq(op_seq->value());
-  stream_->Write(std::move(message));
+  unsent_.push_back(std::move(operation));
+  if (unsent_.size() == 1) SendUnsent();
+}
+
+bool SimChat::MayKeep(const ChangingOperation& operation) const {
+  return std::holds_alternative<Checkpoint>(operation) ||
+         protocol_->replay_bytes() + OperationBytes(operation) <= replay_bytes_max_;
+}
+
+// As far as it can be kept: the caller of one that cannot asks again later.
+void SimChat::SendUnsent() {
+  for (; !unsent_.empty(); unsent_.pop_front()) {
+    const ChangingOperation& operation = unsent_.front();
+    const bool may_send = !protocol_->keeps() || MayKeep(operation);
+    const absl::StatusOr<OpSeq> op_seq =
+        protocol_->Number(compute::SessionProtocol::Describe(operation, protocol_->keeps()));
+    if (op_seq.ok() != may_send || (!may_send && !absl::IsResourceExhausted(op_seq.status()))) {
+      return context_.Wrong("session {} with {} of {} bytes kept: {}", session_.id,
+                            protocol_->replay_bytes(), replay_bytes_max_,
+                            op_seq.status().ToString());
+    }
+    if (!may_send) return static_cast<void>(++context_.counts["replay buffer full"]);
+    if (std::holds_alternative<Checkpoint>(operation)) {
+      checkpoint_ = *op_seq;
+      saved_[checkpoint_] = Now();
+      recorded_.clear();
+    }
+    pb::ChannelRequest message;
+    rpc::SetOperation(std::move(unsent_.front()), &message);
+    message.set_op_seq(op_seq->value());
+    stream_->Write(std::move(message));
+  }
+}
+
+// A checkpoint that is under way will; else its process keeps nothing, or gives up.
+void SimChat::MakeRoom() {
+  SendUnsent();
+  if (unsent_.empty() || protocol_->checkpoint_in_progress()) return;
+  if (context_.random(4) == 0) return Crash();
+  protocol_->SetReplayMode(compute::ReplayMode::kNothing);
+  ++context_.counts["kept nothing more"];
 }
 
 void SimChat::Ask(ReadOperation operation) {
@@ -60,6 +93,11 @@ void SimChat::DoRandom() {
   if (context_.random(60) == 0) {
     protocol_->SetReplayMode(context_.random(4) == 0 ? compute::ReplayMode::kNothing
                                                      : compute::ReplayMode::kOperations);
+  }
+  if (KeepsLittle() && context_.random(4) == 0) {
+    protocol_->SetReplayMode(compute::ReplayMode::kOperations);
+    // Mostly before it is full.
+    if (protocol_->replay_bytes() > replay_bytes_max_ / 2) return TakeCheckpoint();
   }
   const std::int64_t dice = context_.random(100);
   if (dice < 45) {
@@ -100,9 +138,6 @@ void SimChat::TakeCheckpoint() {
   Checkpoint op = operations.TakeCheckpoint(now_, saved_.at(acked_)->token_count, seal);
   seals_ = seal;
   Send(std::move(op));
-  checkpoint_ = protocol_->last_op_seq();
-  saved_[checkpoint_] = Now();
-  recorded_.clear();
 }
 
 void SimChat::AskSome() {
