@@ -5,7 +5,6 @@
 
 #include "common/rpc/kv_codec.h"
 #include "compute-node/kv_client/loss.h"
-#include "kv-node/layout/rows.h"
 #include "tests/unit/engine/engine_harness.h"
 
 namespace cairn::sim {
@@ -43,8 +42,9 @@ bool SimChat::MayLackRoom() const {
 bool SimChat::KeepsLittle() const { return replay_bytes_max_ < kReplayBytesLarge; }
 
 bool SimChat::is_quiet() const {
-  return is_gone_ || (IsAttached() && protocol_->state() == State::kOpen && expected_.empty() &&
-                      unsent_.empty() && carried_to_come_ == 0 && checkpoint_ == OpSeq());
+  return is_gone_ ||
+         (IsAttached() && !calls_ && protocol_->state() == State::kOpen && expected_.empty() &&
+          unsent_.empty() && carried_to_come_ == 0 && checkpoint_ == OpSeq());
 }
 
 std::string SimChat::Describe() const {
@@ -63,6 +63,11 @@ void SimChat::Create() {
   SimStore* const store = &context_.node.store();
   // A segment is known by the number that its store gave it.
   if (parent_ && parent_->store != store) return;
+  if (IsReplacement()) {
+    const std::shared_ptr<SimChat> repeated = repeated_.lock();
+    is_gone_ = repeated == nullptr || repeated->is_gone_;
+    if (is_gone_ || repeated->store_ != store) return;
+  }
   // Two stores must not have a session of one uid.
   if (asked_store_ != store) uid_ = context_.RandomUid();
   asked_store_ = store;
@@ -93,8 +98,9 @@ void SimChat::OnCreated(absl::StatusOr<SessionRef> created) {
   calls_ = false;
   if (!created.ok()) {
     const absl::Status& why = created.status();
-    // The parent went with its sessions.
-    const bool lacks_parent = absl::IsNotFound(why) && parent_ && *parent_->may_go;
+    // The parent went with its sessions, or with what its session held before.
+    const bool lacks_parent =
+        (absl::IsNotFound(why) || absl::IsFailedPrecondition(why)) && parent_ && *parent_->may_go;
     is_gone_ = lacks_parent;
     const bool may_be =
         lacks_parent || compute::IsLoss(why) || (absl::IsResourceExhausted(why) && MayLackRoom());
@@ -129,7 +135,8 @@ void SimChat::Delete() {
 
 void SimChat::OnDeleted(const absl::StatusOr<std::monostate>& deleted) {
   calls_ = false;
-  const bool was_gone = absl::IsNotFound(deleted.status()) && delete_tries_ > 1;
+  const bool was_gone =
+      absl::IsNotFound(deleted.status()) && (delete_tries_ > 1 || NoteIfSuperseded());
   if (deleted.ok() || was_gone) {
     is_gone_ = true;
     ++context_.counts["deleted"];
@@ -164,7 +171,9 @@ void SimChat::Close() {
 }
 
 void SimChat::NoteIn(SimCopy& copy) const {
-  if (!is_gone_ && IsStored()) copy.saved[session_.uid] = saved_;
+  if (is_gone_ || !IsStored()) return;
+  copy.saved[session_.uid] = saved_;
+  AddReplacement(copy.saved[session_.uid]);
 }
 
 void SimChat::OnPutBack(const SimStore& store, const SimCopy& copy) {
@@ -184,16 +193,12 @@ void SimChat::OnPutBack(const SimStore& store, const SimCopy& copy) {
   if (!may_be_unknown_) shown = found->second;
   acked_ = shown.begin()->first;
   shown.insert(saved_.begin(), saved_.end());
+  AddReplacement(shown);
+  supersession_ = nullptr;
   saved_ = std::move(shown);
 }
 
-bool SimChat::IsStored() const {
-  const auto& rows = store_->rows[static_cast<std::size_t>(kv::Family::kSessions)];
-  return std::any_of(rows.begin(), rows.end(), [this](const auto& row) {
-    const auto session = kv::DecodeSessionRow(row.second);
-    return session.ok() && session->uid == session_.uid;
-  });
-}
+bool SimChat::IsStored() const { return store_->Holds(session_.uid); }
 
 // Whether that is how it learns that it has met an older copy of its store.
 bool SimChat::NoteIfOlder(const absl::Status& status) {
@@ -220,7 +225,8 @@ void SimChat::SealAsStored() {
 
 void SimChat::OnSealed(const absl::StatusOr<SealedSegment>& sealed) {
   calls_ = false;
-  if (!sealed.ok() || saved_.size() != 1) return;  // of several checkpoints it is unknown which
+  // Of several checkpoints, or histories, it is unknown which.
+  if (!sealed.ok() || saved_.size() != 1 || supersession_ != nullptr) return;
   const std::shared_ptr<const kv::Oracle> oracle = saved_.begin()->second;
   if (sealed->token_count != oracle->token_count) {
     return context_.Wrong("session {} was sealed at {} tokens, not {}", session_.id,

@@ -34,6 +34,17 @@ struct SimSealed {
   std::shared_ptr<bool> may_go;
 };
 
+// A session's place that another one, its replacement, may have taken.
+struct SimSupersession {
+  SessionRef replacement;
+  // What the session shows from then on.
+  OpSeq op_seq;
+  std::shared_ptr<const kv::Oracle> oracle;
+  int call_count = 0;
+  int unanswered_count = 0;
+  std::optional<bool> was_done;  // as far as anybody knows
+};
+
 // A store as it was, and what its conversations' compute nodes knew.
 struct SimCopy {
   SimRows rows;
@@ -73,6 +84,8 @@ class SimChat {
  public:
   // `parent`: what it goes on from; none: it is empty.
   SimChat(SimContext& context, std::optional<SimSealed> parent);
+  // It computes the other one's tokens again, to take its place.
+  SimChat(SimContext& context, const std::shared_ptr<SimChat>& repeated);
   ~SimChat();
   SimChat(const SimChat&) = delete;
   SimChat& operator=(const SimChat&) = delete;
@@ -84,6 +97,9 @@ class SimChat {
   // Attached, and nothing is under way.
   bool is_quiet() const;
   bool is_gone() const { return is_gone_; }
+  // Nobody else computes it again, and what is stored of it is known.
+  bool MayBeRepeated() const;
+  void SetReplacement(const std::shared_ptr<SimChat>& chat) { replacement_ = chat; }
   SimStore* store() const { return store_; }  // null: not created
   SessionRef session() const { return session_; }
   // Its process ends, and another one takes its place.
@@ -115,6 +131,9 @@ class SimChat {
   // An answer's, if it is for the process that runs now.
   template <typename T>
   kv::Callback<T> ForThisLife(void (SimChat::*on_answer)(const absl::StatusOr<T>&));
+  // Of a call by somebody else that takes the session.
+  template <typename T>
+  kv::Callback<T> TakenBeside(kv::Callback<T> answer);
   bool IsAttached() const { return stream_ != nullptr && !attaching_; }
   void Create();
   void OnCreated(absl::StatusOr<SessionRef> created);
@@ -123,6 +142,24 @@ class SimChat {
   bool NoteIfAbandoned();
   bool NoteIfOlder(const absl::Status& status);
   bool IsStored() const;
+
+  // ---- sim_chat_supersede.cc ----
+  bool IsReplacement() const { return !repeats_.empty(); }
+  bool MayVanish() const;
+  // What its replacement needs to have: all of its tokens, durable.
+  bool IsReady() const;
+  bool TakesPlace();
+  bool MayHaveTakenPlace() const;
+  void Supersede(SimChat& repeated);
+  void OnSuperseded(const absl::StatusOr<std::monostate>& superseded);
+  void NoteAsked();
+  void SettleSupersession(const Attachment& attachment);
+  bool ShowsReplacement(const Attachment& attachment) const;
+  bool NoteIfSuperseded();
+  // What it may show because of it.
+  void AddReplacement(std::map<OpSeq, std::shared_ptr<const kv::Oracle>>& saved) const;
+  void Repeat();
+
   std::shared_ptr<const kv::Oracle> FirstOracle() const;
   void Attach();
   void OnAttachment(const absl::StatusOr<Attachment>& attachment);
@@ -147,9 +184,12 @@ class SimChat {
   void Ask(ReadOperation operation);
   void AskSome();
   void DoRandom();
+  void Decode(std::optional<std::int64_t> truth);
   void TakeCheckpoint();
   template <typename T>
   kv::Callback<T> Taking(kv::Callback<T> answer);
+  template <typename T>
+  kv::Callback<T> CountedOut(kv::Callback<T> answer);
   bool MayLackRoom() const;
   void CheckAttachment(const Attachment& attachment);
   void CheckAnswer(Expected& expected);
@@ -177,10 +217,23 @@ class SimChat {
   bool may_be_unknown_ = false;  // to that copy
   // Calls that take the session, and are unanswered: those of processes that have ended, too.
   const std::shared_ptr<int> takes_out_ = std::make_shared<int>(0);
-  const std::shared_ptr<bool> may_go_ = std::make_shared<bool>(false);
+  std::shared_ptr<bool> may_go_ = std::make_shared<bool>(false);  // of what it seals
   kv::EngineTime asked_time_{};  // of the last attempt that is known to have attached, or to create
   kv::EngineTime attempt_time_{};
   Epoch last_epoch_;
+  std::int64_t rests_ = 0;  // so often it does nothing
+
+  std::weak_ptr<SimChat> repeated_;
+  std::vector<std::int64_t> repeats_;  // the tokens of that one; empty: it is no replacement
+  std::weak_ptr<SimChat> replacement_;
+  // By it or of it; null: it holds what is its own.
+  std::shared_ptr<SimSupersession> supersession_;
+  // The same when it asked to attach the last time.
+  struct {
+    std::shared_ptr<SimSupersession> supersession;
+    bool was_done = false;
+    int call_count = 0;  // none of which is unanswered; -1: some are
+  } asked_;
 
   // Of the process that runs.
   std::shared_ptr<int> life_ = std::make_shared<int>(0);
@@ -220,6 +273,18 @@ kv::Callback<T> SimChat::ForThisLife(void (SimChat::*on_answer)(const absl::Stat
 template <typename T>
 kv::Callback<T> SimChat::Taking(kv::Callback<T> answer) {
   asked_beside_rival_ = *takes_out_ > 0;
+  return CountedOut(std::move(answer));
+}
+
+template <typename T>
+kv::Callback<T> SimChat::TakenBeside(kv::Callback<T> answer) {
+  asked_beside_rival_ = true;
+  has_rival_ = true;
+  return CountedOut(std::move(answer));
+}
+
+template <typename T>
+kv::Callback<T> SimChat::CountedOut(kv::Callback<T> answer) {
   ++*takes_out_;
   return [out = takes_out_, answer = std::move(answer)](absl::StatusOr<T> result) {
     --*out;

@@ -26,6 +26,7 @@ void SimChat::Attach() {
   }
   calls_ = true;
   attempt_time_ = context_.now;
+  NoteAsked();
   const OpSeq acknowledged = protocol_ != nullptr ? protocol_->acknowledged() : OpSeq();
   const auto attempt = owner_->NextAttempt(acknowledged);
   context_.node.Call<Attachment>(
@@ -63,7 +64,8 @@ void SimChat::OnAttachment(const absl::StatusOr<Attachment>& attachment) {
 void SimChat::OnAttachFailed(const absl::Status& status, bool again) {
   if (again) return;
   ++context_.counts["not attached"];
-  if (absl::IsNotFound(status) && asked_store_ == store_ && NoteIfAbandoned()) return;
+  const bool may_vanish = absl::IsNotFound(status) && asked_store_ == store_;
+  if (may_vanish && (NoteIfSuperseded() || NoteIfAbandoned())) return;
   const bool is_refused = absl::IsAborted(status) || absl::IsFailedPrecondition(status);
   const bool is_elsewhere = asked_store_ != store_;
   // An attempt of a process that has ended may come later than this one's.
@@ -92,6 +94,7 @@ void SimChat::CheckAttachment(const Attachment& attachment) {
     context_.Wrong("session {}: epoch {} behind {}", session_.id, attachment.epoch, last_epoch_);
   }
   last_epoch_ = attachment.epoch;
+  if (supersession_ != nullptr) SettleSupersession(attachment);
   const auto found = saved_.find(attachment.op_seq);
   if (attachment.op_seq < acked_) {
     context_.Wrong("session {}: checkpoint {} was acknowledged, {} is stored", session_.id, acked_,

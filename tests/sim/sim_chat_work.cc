@@ -15,6 +15,8 @@ constexpr std::int64_t kHintIdsFrom = std::int64_t{1} << 62;
 }  // namespace
 
 void SimChat::Act() {
+  if (rests_ > 0) return static_cast<void>(--rests_);
+  if (TakesPlace()) return;
   const bool can_work = IsAttached() && protocol_ != nullptr &&
                         protocol_->state() == State::kOpen && carried_to_come_ == 0 && !deletes_;
   if (!can_work || calls_ || !unsent_.empty()) return GoOn();
@@ -87,8 +89,16 @@ void SimChat::Ask(ReadOperation operation) {
   stream_->Write(std::move(message));
 }
 
+void SimChat::Decode(std::optional<std::int64_t> truth) {
+  for (Append& op : context_.operations.Decode(Change(), /*fresh_one_in=*/8, truth)) {
+    Send(std::move(op));
+  }
+}
+
 void SimChat::DoRandom() {
   kv::RandomOperations& operations = context_.operations;
+  // What is to take another one's place stays as it is.
+  if (MayHaveTakenPlace()) return AskSome();
   if (protocol_->wants_checkpoint()) return TakeCheckpoint();
   if (context_.random(60) == 0) {
     protocol_->SetReplayMode(context_.random(4) == 0 ? compute::ReplayMode::kNothing
@@ -101,8 +111,8 @@ void SimChat::DoRandom() {
   }
   const std::int64_t dice = context_.random(100);
   if (dice < 45) {
-    if (now_.token_count >= kTokensMax) return;
-    for (Append& op : operations.Decode(Change(), /*fresh_one_in=*/8)) Send(std::move(op));
+    if (IsReplacement()) return Repeat();
+    if (now_.token_count < kTokensMax) Decode(std::nullopt);
   } else if (dice < 62) {
     AskSome();
   } else if (dice < 70) {

@@ -1,5 +1,8 @@
 #include "tests/sim/sim_node.h"
 
+#include <algorithm>
+
+#include "kv-node/layout/rows.h"
 #include "tests/sim/sim_stream.h"
 
 namespace cairn::sim {
@@ -15,6 +18,14 @@ SimStore::SimStore(std::uint64_t seed, char letter, std::int64_t pages)
       page_count(pages),
       disk({.size_bytes = pages * kv::kPageBytes, .seed = seed, .delay_polls_max = 3}) {
   id.fill(static_cast<std::byte>(letter));
+}
+
+bool SimStore::Holds(const std::string& uid) const {
+  const auto& sessions = rows[static_cast<std::size_t>(kv::Family::kSessions)];
+  return std::any_of(sessions.begin(), sessions.end(), [&](const auto& row) {
+    const auto session = kv::DecodeSessionRow(row.second);
+    return session.ok() && session->uid == uid;
+  });
 }
 
 SimNode::~SimNode() {

@@ -35,6 +35,9 @@ struct SimStore {
   SimRows rows;
   // Bits of it flip, or have: what was stored may be lost, and is then reported so.
   bool is_damaged = false;
+
+  // Whether a row says that there is a session of this uid.
+  bool Holds(const std::string& uid) const;
 };
 
 class SimNode {

@@ -126,8 +126,9 @@ void SimWorld::SeldomEvent() {
     last_event_ = "a chat is deleted";
     AnyChat().Delete();
   } else if (dice < 82) {
-    last_event_ = "a chat begins";
     std::erase_if(chats_, [](const auto& chat) { return chat->is_gone(); });
+    if (dice >= 77) return RepeatChat();
+    last_event_ = "a chat begins";
     if (chats_.size() < kChatsMax) AddChat();
   } else if (dice < 90) {
     last_event_ = "the metadata's disk is full";
@@ -186,7 +187,16 @@ void SimWorld::AddChat() {
     const std::int64_t own = parent->oracle.token_count - parent->start;
     parent->oracle.CutTo(parent->start + 1 + Random(own));
   }
-  chats_.push_back(std::make_unique<SimChat>(context_, std::move(parent)));
+  chats_.push_back(std::make_shared<SimChat>(context_, std::move(parent)));
+}
+
+void SimWorld::RepeatChat() {
+  last_event_ = "a chat is computed again";
+  if (chats_.empty() || chats_.size() > kChatsMax) return;
+  const auto repeated = chats_[static_cast<std::size_t>(Random(std::ssize(chats_)))];
+  if (!repeated->MayBeRepeated()) return;
+  chats_.push_back(std::make_shared<SimChat>(context_, repeated));
+  repeated->SetReplacement(chats_.back());
 }
 
 void SimWorld::StartNode(SimStore& store) {
