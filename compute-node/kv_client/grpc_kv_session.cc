@@ -121,7 +121,7 @@ absl::Status GrpcKvSession::AwaitOpenLocked(Patience patience) {
 }
 
 void GrpcKvSession::Write(const std::shared_ptr<ChannelCall>& call, pb::ChannelRequest& message) {
-  for (const RequestId fetch : lease_returns_->Take()) {
+  for (const RequestId fetch : call->lease_returns().Take()) {
     message.add_released_request_ids(fetch.value());
   }
   if (call->Write(message)) return;
@@ -195,9 +195,8 @@ RequestId GrpcKvSession::SendHint(HintOperation hint) {
 }
 
 void GrpcKvSession::ReturnLeases() {
-  if (lease_returns_->empty()) return;
   const std::shared_ptr<ChannelCall> call = OpenCall();
-  if (call == nullptr) return;  // they ended with the stream
+  if (call == nullptr || call->lease_returns().empty()) return;
   pb::ChannelRequest message;
   message.mutable_release();  // the ids come with every message
   Write(call, message);
@@ -287,7 +286,7 @@ void GrpcKvSession::HandleReply(ChannelCall& call, const std::shared_ptr<pb::Cha
 void GrpcKvSession::HandleRead(ChannelCall& call, const std::shared_ptr<pb::ChannelReply>& reply) {
   const RequestId request_id(reply->request_id());
   std::shared_ptr<const void> lease;
-  if (rpc::HasArenaSpans(*reply)) lease = lease_returns_->Hold(request_id);
+  if (rpc::HasArenaSpans(*reply)) lease = call.lease_returns().Hold(request_id);
   absl::StatusOr<ReadReply> answer =
       rpc::ReadReplyFromProto(reply, call.connection()->arena.get(), lease);
   lease.reset();  // from here on only who waits for the answer decides when the lease ends

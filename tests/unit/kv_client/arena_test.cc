@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 
 #include <gtest/gtest.h>
 
@@ -186,6 +187,23 @@ TEST_F(ArenaTest, LeasesGoBackWithoutAnotherMessageWhenAsked) {
   session->ReturnLeases();
   while (node->Stats()->leased_slot_count != 0) {
   }
+}
+
+// The KV node's handshake finds nobody, as when the node dies between a reply and its mapping.
+TEST_F(ArenaTest, AReplyThatCouldNotBeTakenGivesBackNoLeaseOfTheNextStream) {
+  const auto node = Connect(/*use_arena=*/true);
+  const auto session = *node->Open(*node->Create(WideSession()));
+  Store(*session, 0, 40);
+  const std::string handshake = socket_path_ + std::string(rpc::kHandshakeSuffix);
+  std::filesystem::rename(handshake, handshake + ".away");
+  auto answer = session->StartRead(values::FetchAll());
+  while (session->reconnect_count() == 0) {
+  }
+  std::filesystem::rename(handshake + ".away", handshake);
+  const absl::StatusOr<FetchReply> reply = Wait<FetchReply>(std::move(answer));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  ASSERT_TRUE(Wait<PolicyStateReply>(session->StartRead(GetPolicyState{})).ok());
+  EXPECT_EQ(node->Stats()->leased_slot_count, 1);
 }
 
 TEST_F(ArenaTest, ManyLeasesOfOneStreamEndInInlineReplies) {
