@@ -30,7 +30,8 @@ std::future<absl::StatusOr<ReadReply>> Ready(const absl::Status& status) {
   return promise.get_future();
 }
 
-// Of taking a reply: the handshake for its memory found nobody, or another daemon.
+// Of taking a reply: the handshake for its memory found nobody, or another daemon, or one that has
+// ended the stream and given the memory back.
 bool IsAwayUnderReply(const absl::Status& status) {
   return status.code() == absl::StatusCode::kUnavailable ||
          status.code() == absl::StatusCode::kNotFound ||
@@ -291,7 +292,8 @@ void GrpcKvSession::HandleRead(ChannelCall& call, const std::shared_ptr<pb::Chan
       rpc::ReadReplyFromProto(reply, call.connection()->arena.get(), lease);
   lease.reset();  // from here on only who waits for the answer decides when the lease ends
   if (!reply->has_failure() && IsAwayUnderReply(answer.status())) {
-    // The KV node went away between its reply and the mapping of its memory: the read is repeated.
+    // Between its reply and the mapping of its memory the KV node, or the stream, has ended: that is
+    // recovered from, and the read repeated.
     call.Cancel();
     return;
   }

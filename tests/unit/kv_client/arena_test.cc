@@ -1,5 +1,6 @@
 // Fetches through gRPC with the KV node's shared memory: a real engine behind a real server.
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -206,6 +207,33 @@ TEST_F(ArenaTest, AReplyThatCouldNotBeTakenGivesBackNoLeaseOfTheNextStream) {
   EXPECT_EQ(node->Stats()->leased_slot_count, 1);
 }
 
+// The KV node has ended the stream and given its memory back before the reply's is mapped.
+TEST_F(ArenaTest, AReplyWhoseMemoryIsGoneSaysWhyItsStreamEnded) {
+  const auto node = Connect(/*use_arena=*/true);
+  const SessionRef id = *node->Create(WideSession());
+  const auto session = *node->Open(id);
+  Store(*session, 0, 40);
+  const std::string path = socket_path_ + std::string(rpc::kHandshakeSuffix);
+  const auto wait_max = std::chrono::milliseconds(20000);
+  const auto handshake = rpc::ReceiveHandshake(*rpc::ConnectToSocket(path, wait_max), wait_max);
+  ASSERT_TRUE(handshake.ok()) << handshake.status();
+  std::filesystem::rename(path, path + ".away");
+  auto late = rpc::ListenOnSocket(path, 0600);
+  ASSERT_TRUE(late.ok()) << late.status();
+  auto answer = session->StartRead(values::FetchAll());
+  rpc::UniqueFd asks;
+  while (!asks.valid())
+    asks = rpc::UniqueFd(::accept4(late->get(), nullptr, nullptr, SOCK_CLOEXEC));
+  std::filesystem::rename(path + ".away", path);
+  Connect(/*use_arena=*/true)->Open(id).value().reset();
+  while (!engine_->ArenaGranules().empty()) {
+  }
+  ASSERT_TRUE(rpc::SendHandshake(asks, handshake->token, 0, {}, {}).ok());
+  const auto reply = Wait<FetchReply>(std::move(answer));
+  EXPECT_TRUE(absl::IsAborted(reply.status())) << reply.status();
+  EXPECT_TRUE(cairn::test::Says(reply.status(), "another owner")) << reply.status();
+}
+
 TEST_F(ArenaTest, ManyLeasesOfOneStreamEndInInlineReplies) {
   const auto node = Connect(/*use_arena=*/true);
   const auto session = *node->Open(*node->Create(WideSession()));
@@ -310,7 +338,7 @@ TEST_F(ArenaTest, RangesOutsideTheirGranuleAreRefused) {
   for (const auto& [offset, size] : bad) {
     EXPECT_EQ(map.Resolve(id, offset, size).status().code(), absl::StatusCode::kInvalidArgument);
   }
-  EXPECT_EQ(map.Resolve(id + 1, 0, 1).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(map.Resolve(id + 1, 0, 1).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(handshakes, 2);
 }
 
