@@ -5,6 +5,7 @@
 
 #include "common/rpc/kv_codec.h"
 #include "compute-node/kv_client/loss.h"
+#include "kv-node/service/channel_stream.h"
 #include "tests/unit/engine/engine_harness.h"
 
 namespace cairn::sim {
@@ -14,6 +15,9 @@ namespace {
 constexpr std::int64_t kReplayBytesLarge = std::int64_t{64} << 20;
 constexpr std::int64_t kReplayBytesSmallMin = std::int64_t{2} << 10;
 constexpr std::int64_t kReplayBytesSmallMax = std::int64_t{16} << 10;
+
+// Replies that it reads at once: up to more than the node keeps leases of.
+constexpr std::int64_t kHeldMax = kv::kLeasedFetchesMax + 16;
 
 std::int64_t ReplayBytes(const SimWire::Random& random) {
   if (random(4) != 0) return kReplayBytesLarge;
@@ -25,7 +29,9 @@ std::int64_t ReplayBytes(const SimWire::Random& random) {
 SimChat::SimChat(SimContext& context, std::optional<SimSealed> parent)
     : context_(context),
       parent_(std::move(parent)),
-      replay_bytes_max_(ReplayBytes(context.random)) {
+      replay_bytes_max_(ReplayBytes(context.random)),
+      uses_arena_(context.random(4) != 0),
+      held_max_(context.random(kHeldMax)) {
   constexpr SessionLifetime kLifetimes[] = {SessionLifetime::kEphemeral,
                                             SessionLifetime::kFromCheckpoint};
   const std::int64_t dice = context.random(6);
@@ -240,6 +246,7 @@ void SimChat::OnSealed(const absl::StatusOr<SealedSegment>& sealed) {
 
 void SimChat::Crash() {
   life_ = std::make_shared<int>(0);
+  DropHeld();
   EndStream();
   ForgetAsked();
   owner_ = nullptr;
@@ -292,7 +299,7 @@ void SimChat::OnReply(const std::shared_ptr<pb::ChannelReply>& reply) {
     return LookAtFailure();
   }
   const RequestId request_id(reply->request_id());
-  protocol_->OnAnswer(request_id, rpc::ReadReplyFromProto(reply));
+  if (!TakeAnswer(request_id, reply)) return LoseStream();
   const auto found = expected_.find(request_id);
   if (found == expected_.end()) return;
   Expected expected = std::move(found->second);
@@ -303,6 +310,11 @@ void SimChat::OnReply(const std::shared_ptr<pb::ChannelReply>& reply) {
 // The node is about to stop, and has everything.
 void SimChat::LetGo() {
   ++context_.counts["let go"];
+  LoseStream();
+}
+
+// As a client that ends its call and comes again.
+void SimChat::LoseStream() {
   EndStream();
   protocol_->OnStreamEnd();
   protocol_->MayRecover(Cancelled("the client ended its call"));
@@ -345,9 +357,7 @@ void SimChat::GoOn() {
   if (store_ != nullptr && owner_is_over_) return Crash();
   if (protocol_ != nullptr && protocol_->state() == State::kFailed) {
     protocol_->Discard();
-    EndStream();
-    protocol_->OnStreamEnd();
-    protocol_->MayRecover(Cancelled("the client ended its call"));
+    LoseStream();
   }
   if (protocol_ != nullptr && protocol_->state() == State::kLost) {
     ++context_.counts["computed again"];

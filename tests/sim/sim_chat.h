@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "compute-node/kv_client/arena_map.h"
+#include "compute-node/kv_client/lease_returns.h"
 #include "compute-node/kv_client/session_owner.h"
 #include "compute-node/kv_client/session_protocol.h"
 #include "tests/sim/sim_node.h"
@@ -128,6 +130,13 @@ class SimChat {
     std::future<absl::StatusOr<ReadReply>> answer;
   };
 
+  // A reply that somebody still reads, and what it shows.
+  struct Held {
+    FetchReply reply;
+    std::string bytes;
+    std::weak_ptr<SimStream> stream;
+  };
+
   // An answer's, if it is for the process that runs now.
   template <typename T>
   kv::Callback<T> ForThisLife(void (SimChat::*on_answer)(const absl::StatusOr<T>&));
@@ -174,6 +183,17 @@ class SimChat {
   void LetGo();
   void EndStream();
   void DropStream();
+  void LoseStream();
+
+  // ---- sim_chat_leases.cc ----
+  std::shared_ptr<compute::ArenaMap> NewArenaMap();
+  // False: the node went away under it, and it is asked for again.
+  bool TakeAnswer(RequestId request_id, const std::shared_ptr<pb::ChannelReply>& reply);
+  void Write(pb::ChannelRequest message);
+  void Hold(FetchReply reply);
+  void CheckHeld(const Held& held);
+  void GiveSomeBack();
+  void DropHeld();
   void ForgetAsked();
 
   void Send(ChangingOperation operation);
@@ -205,6 +225,8 @@ class SimChat {
   SimContext& context_;
   std::optional<SimSealed> parent_;
   const std::int64_t replay_bytes_max_;
+  const bool uses_arena_;
+  const std::int64_t held_max_;
   std::string uid_;
   SimStore* store_ = nullptr;        // null: not created
   SimStore* asked_store_ = nullptr;  // by the last attempt to create it or to attach
@@ -250,6 +272,10 @@ class SimChat {
   std::map<RequestId, Expected> expected_;
   std::int32_t carried_to_come_ = 0;  // replies without which nothing is sent
   RequestId last_hint_;
+  std::shared_ptr<compute::ArenaMap> arena_;  // of the stream; null: bytes come through the socket
+  // Of the stream: so are the leases.
+  std::shared_ptr<compute::LeaseReturns> lease_returns_ = std::make_shared<compute::LeaseReturns>();
+  std::vector<Held> held_;
   std::deque<ChangingOperation> unsent_;  // for which the replay buffer has no room
 
   kv::Oracle now_;

@@ -56,9 +56,12 @@ void SimChat::OnAttachment(const absl::StatusOr<Attachment>& attachment) {
       if (!life.expired()) (this->*on_event)(value);
     };
   };
+  arena_ = uses_arena_ ? NewArenaMap() : nullptr;
+  lease_returns_ = std::make_shared<compute::LeaseReturns>();
   stream_ =
       SimStream::Open(context_.node, context_.wire, attachment_.session_id, attachment_.epoch,
-                      {for_this_stream(&SimChat::OnReply), for_this_stream(&SimChat::OnStreamEnd)});
+                      {for_this_stream(&SimChat::OnReply), for_this_stream(&SimChat::OnStreamEnd),
+                       /*uses_arena=*/uses_arena_});
 }
 
 void SimChat::OnAttachFailed(const absl::Status& status, bool again) {

@@ -90,7 +90,8 @@ void SimChat::Supersede(SimChat& repeated) {
   calls_ = true;
   ++supersession_->call_count;
   ++supersession_->unanswered_count;
-  const auto answer = [this, life = std::weak_ptr<int>(life_), it = supersession_](const absl::StatusOr<std::monostate>& done) {
+  const auto answer = [this, life = std::weak_ptr<int>(life_),
+                       it = supersession_](const absl::StatusOr<std::monostate>& done) {
     --it->unanswered_count;
     if (done.ok()) it->was_done = true;
     if (!life.expired()) OnSuperseded(done);

@@ -16,6 +16,7 @@ constexpr std::int64_t kHintIdsFrom = std::int64_t{1} << 62;
 
 void SimChat::Act() {
   if (rests_ > 0) return static_cast<void>(--rests_);
+  GiveSomeBack();
   if (TakesPlace()) return;
   const bool can_work = IsAttached() && protocol_ != nullptr &&
                         protocol_->state() == State::kOpen && carried_to_come_ == 0 && !deletes_;
@@ -65,7 +66,7 @@ void SimChat::SendUnsent() {
     pb::ChannelRequest message;
     rpc::SetOperation(std::move(unsent_.front()), &message);
     message.set_op_seq(op_seq->value());
-    stream_->Write(std::move(message));
+    Write(std::move(message));
   }
 }
 
@@ -86,7 +87,7 @@ void SimChat::Ask(ReadOperation operation) {
   message.set_request_id(asked.id.value());
   message.set_after_op_seq(asked.after.value());
   expected_[asked.id] = {std::move(operation), asked.after, Now(), std::move(asked.answer)};
-  stream_->Write(std::move(message));
+  Write(std::move(message));
 }
 
 void SimChat::Decode(std::optional<std::int64_t> truth) {
@@ -132,7 +133,7 @@ void SimChat::DoRandom() {
     last_hint_ = RequestId(std::max(last_hint_.value(), kHintIdsFrom) + 1);
     rpc::SetOperation(operations.Hint(now_, RequestId(last_hint_.value() - 1)), &message);
     message.set_request_id(last_hint_.value());
-    stream_->Write(std::move(message));
+    Write(std::move(message));
   } else if (dice < 98) {
     TakeCheckpoint();
   } else {
@@ -183,7 +184,7 @@ void SimChat::AskAll() {
 }
 
 void SimChat::CheckAnswer(Expected& expected) {
-  const absl::StatusOr<ReadReply> answer = expected.answer.get();
+  absl::StatusOr<ReadReply> answer = expected.answer.get();
   const auto* carried = std::get_if<GetCarried>(&expected.operation);
   if (carried != nullptr) --carried_to_come_;
   if (!answer.ok()) return CheckRefusal(expected, answer.status());
@@ -193,6 +194,7 @@ void SimChat::CheckAnswer(Expected& expected) {
     CheckCarried(oracle, carried->layer, std::get<CarriedReply>(*answer));
   } else if (const auto* fetch = std::get_if<Fetch>(&expected.operation)) {
     CheckFetch(oracle, *fetch, std::get<FetchReply>(*answer));
+    Hold(std::get<FetchReply>(*std::move(answer)));
   } else if (const auto* index = std::get_if<GetIndex>(&expected.operation)) {
     const auto& rows = std::get<IndexReply>(*answer).rows;
     if (!AreRowsOf(oracle, index->layer, rows)) {
@@ -203,6 +205,7 @@ void SimChat::CheckAnswer(Expected& expected) {
     if (!AreRowsOf(oracle, records->layer, rows)) {
       context_.Wrong("session {} layer {}: other index records", session_.id, records->layer);
     }
+    Hold(std::get<FetchReply>(*std::move(answer)));
   } else if (const auto* tokens = std::get_if<GetTokens>(&expected.operation)) {
     const auto& ids = std::get<TokensReply>(*answer).token_ids;
     bool same = std::ssize(ids) == tokens->count;

@@ -1,5 +1,7 @@
 #include "tests/sim/sim_node.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "kv-node/layout/rows.h"
@@ -47,9 +49,26 @@ absl::Status SimNode::Start(SimStore& store, const kv::EngineOptions& options, k
   ++incarnation_;
   last_time_ = now;
   store_ = &store;
+  arena_bytes_max_ = options.arena_bytes_max;
   meta_ = meta_store;
   core_ = std::move(core);
   return absl::OkStatus();
+}
+
+absl::StatusOr<rpc::HandshakeMessage> SimNode::Handshake(std::int64_t incarnation) const {
+  if (!is_up() || incarnation != incarnation_) return Unavailable("the KV node was restarted");
+  rpc::HandshakeMessage message;
+  for (const auto& granule : core_->ArenaGranules()) {
+    message.granule_bytes = granule->size_bytes();
+    message.granules.push_back({granule->id(), rpc::UniqueFd(::dup(granule->fd()))});
+  }
+  return message;
+}
+
+bool SimNode::IsWithinBudget() const {
+  std::int64_t bytes = 0;
+  for (const auto& granule : core_->ArenaGranules()) bytes += granule->size_bytes();
+  return bytes <= arena_bytes_max_;
 }
 
 void SimNode::TellStopping() {

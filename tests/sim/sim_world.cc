@@ -59,7 +59,7 @@ absl::Status SimWorld::Step(std::int64_t step) {
     wire_.Step(context_.random);
   } else if (dice < 570) {
     last_event_ = "the engine runs";
-    if (node_.is_up()) node_.core().RunOnce(now_);
+    if (node_.is_up()) RunEngine();
   } else if (dice < 690) {
     last_event_ = "the metadata are committed";
     if (node_.is_up()) node_.meta().Step();
@@ -75,6 +75,11 @@ absl::Status SimWorld::Step(std::int64_t step) {
   const bool has_changed = node_.is_up() && node_.meta().latest_sequence() != checked_sequence_;
   if (has_changed && Random(kCheckOneIn) == 0) CheckRules(node_.store());
   return context_.wrong;
+}
+
+void SimWorld::RunEngine() {
+  node_.core().RunOnce(now_);
+  if (!node_.IsWithinBudget()) context_.Wrong("there is more shared memory than may be");
 }
 
 void SimWorld::Age() {
@@ -206,7 +211,9 @@ void SimWorld::StartNode(SimStore& store) {
   options.pooled_children_max = Random(2) == 0 ? 1 : 64;
   options.index_changed_min = Random(3) * 3;
   options.merge_gap_bytes = Random(3) * 2 * kv::kPageBytes;
-  options.arena_bytes_max = Random(3) == 0 ? 0 : std::int64_t{1} << 20;
+  // None; less than there is to be read, and than the daemon allows; about as much.
+  constexpr std::int64_t kArenaBytes[] = {0, kv::kGranuleBytesMin, kv::kArenaBytesMin};
+  options.arena_bytes_max = kArenaBytes[Random(3)];
   options.staging = Random(4) != 0;
   options.defragment = Random(4) != 0;
   options.defragment_idle = std::chrono::milliseconds(Random(6));

@@ -52,6 +52,7 @@ class SimWorld {
   void AddChat();
   // A chat computes again what another one holds.
   void RepeatChat();
+  void RunEngine();
   void Age();
   // Lets everything go on until `done` says so.
   bool Settle(const std::function<bool()>& done);
