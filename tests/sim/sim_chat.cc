@@ -124,9 +124,14 @@ std::shared_ptr<const kv::Oracle> SimChat::FirstOracle() const {
   return std::make_shared<kv::Oracle>(parent_ ? parent_->oracle : kv::Oracle());
 }
 
+// By the node that runs.
+bool SimChat::IsServed() const {
+  return store_ != nullptr && !is_gone_ && context_.node.is_up() &&
+         &context_.node.store() == store_;
+}
+
 void SimChat::Delete() {
-  if (store_ == nullptr || calls_ || is_gone_ || !context_.node.is_up()) return;
-  if (&context_.node.store() != store_) return;
+  if (calls_ || !IsServed()) return;
   deletes_ = true;
   *may_go_ = true;
   calls_ = true;
@@ -141,8 +146,8 @@ void SimChat::Delete() {
 
 void SimChat::OnDeleted(const absl::StatusOr<std::monostate>& deleted) {
   calls_ = false;
-  const bool was_gone =
-      absl::IsNotFound(deleted.status()) && (delete_tries_ > 1 || NoteIfSuperseded());
+  const bool was_gone = absl::IsNotFound(deleted.status()) &&
+                        (delete_tries_ > 1 || NoteIfDeleted() || NoteIfSuperseded());
   if (deleted.ok() || was_gone) {
     is_gone_ = true;
     ++context_.counts["deleted"];
@@ -201,6 +206,7 @@ void SimChat::OnPutBack(const SimStore& store, const SimCopy& copy) {
   shown.insert(saved_.begin(), saved_.end());
   AddReplacement(shown);
   supersession_ = nullptr;
+  others_deletion_ = nullptr;
   saved_ = std::move(shown);
 }
 
@@ -217,8 +223,7 @@ bool SimChat::NoteIfOlder(const absl::Status& status) {
 }
 
 void SimChat::SealAsStored() {
-  if (store_ == nullptr || calls_ || deletes_ || is_gone_ || !context_.node.is_up()) return;
-  if (&context_.node.store() != store_) return;
+  if (calls_ || deletes_ || !IsServed()) return;
   Crash();
   has_rival_ = true;  // a seal ends the epoch of whoever came meanwhile
   calls_ = true;
@@ -246,6 +251,7 @@ void SimChat::OnSealed(const absl::StatusOr<SealedSegment>& sealed) {
 
 void SimChat::Crash() {
   life_ = std::make_shared<int>(0);
+  lacks_stream_ = false;
   DropHeld();
   EndStream();
   ForgetAsked();
@@ -324,6 +330,7 @@ void SimChat::OnStreamEnd(const absl::Status& end) {
   stream_ = nullptr;
   resend_.reset();
   if (std::exchange(attaching_, false)) {
+    if (absl::IsFailedPrecondition(end)) ++context_.counts["stream refused"];
     // It did not wait for the channel for so long, or somebody else attached: a resume tells.
     return OnAttachFailed(end, absl::IsFailedPrecondition(end) || compute::IsLoss(end));
   }
@@ -343,6 +350,7 @@ void SimChat::LookAtFailure() {
       store_->is_damaged && Message(why).find("send the operation again") != std::string::npos;
   const bool may_be = lacks_entries || (absl::IsResourceExhausted(why) && MayLackRoom()) ||
                       (absl::IsAborted(why) && has_rival_) ||
+                      (absl::IsNotFound(why) && others_deletion_ != nullptr) ||
                       ((absl::IsInternal(why) || absl::IsUnavailable(why)) && has_io_faults);
   if (!may_be) context_.Wrong("session {}: {}", session_.id, Message(why));
   const bool is_flash_full = Message(why).find("flash") != std::string::npos;
@@ -365,6 +373,7 @@ void SimChat::GoOn() {
     if (stream_ != nullptr) BeginFrom(protocol_->attachment());
     return;
   }
+  if (lacks_stream_) return OpenStream();
   if (stream_ == nullptr) return Attach();
   if (resend_) return Resend();
   if (!unsent_.empty() && protocol_->state() == State::kOpen) MakeRoom();

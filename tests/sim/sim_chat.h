@@ -116,6 +116,9 @@ class SimChat {
   void OnPutBack(const SimStore& store, const SimCopy& copy);
   // Its process ends, and another one seals what is stored.
   void SealAsStored();
+  // Another client attaches to its session, or deletes it.
+  void OpenBySomebodyElse();
+  void DeleteBySomebodyElse();
   // Asks for everything that it must show.
   void AskAll();
   // For people: what it waits for.
@@ -152,6 +155,9 @@ class SimChat {
   bool NoteIfOlder(const absl::Status& status);
   bool IsStored() const;
 
+  bool IsServed() const;
+  bool NoteIfDeleted();
+
   // ---- sim_chat_supersede.cc ----
   bool IsReplacement() const { return !repeats_.empty(); }
   bool MayVanish() const;
@@ -172,6 +178,10 @@ class SimChat {
   std::shared_ptr<const kv::Oracle> FirstOracle() const;
   void Attach();
   void OnAttachment(const absl::StatusOr<Attachment>& attachment);
+  // Whether its process ends, or does something else first.
+  bool LosesStream();
+  void OpenStream();
+  bool WaitedTooLong() const;
   void OnHello();
   void OnAttachFailed(const absl::Status& status, bool again);
   void OnReply(const std::shared_ptr<pb::ChannelReply>& reply);
@@ -244,6 +254,9 @@ class SimChat {
   kv::EngineTime attempt_time_{};
   Epoch last_epoch_;
   std::int64_t rests_ = 0;  // so often it does nothing
+  // Whether another client deleted it, as far as that one knows; null: none tried.
+  std::shared_ptr<bool> others_deletion_;
+  bool was_deleted_ = false;  // so, before the last attempt to attach
 
   std::weak_ptr<SimChat> repeated_;
   std::vector<std::int64_t> repeats_;  // the tokens of that one; empty: it is no replacement
@@ -268,6 +281,10 @@ class SimChat {
   bool calls_ = false;               // an answer is to come
   bool attaching_ = false;           // the stream's hello is
   Attachment attachment_;            // of the stream that is being opened
+  bool lacks_stream_ = false;        // it has an attachment, and has not asked for its stream
+  std::int64_t asked_incarnation_ = 0;
+  kv::EngineTime attachment_time_{};  // when it heard of it
+  bool came_too_late_ = false;        // its stream, by the node's clock
   std::optional<compute::ResendCursor> resend_;
   std::map<RequestId, Expected> expected_;
   std::int32_t carried_to_come_ = 0;  // replies without which nothing is sent

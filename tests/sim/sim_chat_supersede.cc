@@ -33,7 +33,8 @@ bool SimChat::MayBeRepeated() const {
 
 // Whether it may be gone though nobody took its place.
 bool SimChat::MayVanish() const {
-  return is_gone_ || deletes_ || is_older_ || lifetime_ != SessionLifetime::kPermanent;
+  return is_gone_ || deletes_ || is_older_ || others_deletion_ != nullptr ||
+         lifetime_ != SessionLifetime::kPermanent;
 }
 
 bool SimChat::IsReady() const {
@@ -155,7 +156,7 @@ void SimChat::SettleSupersession(const Attachment& attachment) {
     ++context_.counts["superseded"];
   }
   supersession_ = nullptr;
-  may_go_ = std::make_shared<bool>(deletes_ || lifetime_ != SessionLifetime::kPermanent);
+  may_go_ = std::make_shared<bool>(MayVanish());
 }
 
 bool SimChat::ShowsReplacement(const Attachment& attachment) const {

@@ -55,6 +55,11 @@ absl::Status SimNode::Start(SimStore& store, const kv::EngineOptions& options, k
   return absl::OkStatus();
 }
 
+void SimNode::RunEngine(kv::EngineTime now) {
+  core_->RunOnce(now);
+  last_run_ = now;
+}
+
 absl::StatusOr<rpc::HandshakeMessage> SimNode::Handshake(std::int64_t incarnation) const {
   if (!is_up() || incarnation != incarnation_) return Unavailable("the KV node was restarted");
   rpc::HandshakeMessage message;

@@ -62,6 +62,9 @@ class SimNode {
   // kPowerCut: the disk forgets what was not flushed, too. kStop: what was begun is done first.
   // Of all calls and streams to one process.
   std::int64_t incarnation() const { return incarnation_; }
+  void RunEngine(kv::EngineTime now);
+  // When the engine ran last.
+  kv::EngineTime last_run() const { return last_run_; }
   // As the handshake's socket gives it.
   absl::StatusOr<rpc::HandshakeMessage> Handshake(std::int64_t incarnation) const;
   // Whether all of its shared memory is within the limit.
@@ -98,6 +101,7 @@ class SimNode {
   bool has_io_faults_ = false;
   std::int64_t packed_page_count_ = 0;
   kv::EngineTime last_time_{};
+  kv::EngineTime last_run_{};
   std::map<std::int64_t, std::function<void()>> calls_;  // how each that waits here fails
   std::int64_t last_call_ = 0;
   std::vector<std::shared_ptr<SimStream>> streams_;  // from the oldest to the newest

@@ -63,10 +63,10 @@ absl::Status SimWorld::Step(std::int64_t step) {
   } else if (dice < 690) {
     last_event_ = "the metadata are committed";
     if (node_.is_up()) node_.meta().Step();
-  } else if (dice < 980) {
+  } else if (dice < 979) {
     last_event_ = "a chat acts";
     AnyChat().Act();
-  } else if (dice < 992) {
+  } else if (dice < 991) {
     last_event_ = "time passes";
     Age();
   } else {
@@ -78,7 +78,7 @@ absl::Status SimWorld::Step(std::int64_t step) {
 }
 
 void SimWorld::RunEngine() {
-  node_.core().RunOnce(now_);
+  node_.RunEngine(now_);
   if (!node_.IsWithinBudget()) context_.Wrong("there is more shared memory than may be");
 }
 
@@ -88,7 +88,7 @@ void SimWorld::Age() {
 }
 
 void SimWorld::SeldomEvent() {
-  const std::int64_t dice = Random(100);
+  const std::int64_t dice = Random(110);
   if (!node_.is_up()) {
     if (dice < 8) return TakeCopy(stores_[0]);
     if (dice < 14 && copy_) return PutBack(stores_[0]);
@@ -140,6 +140,12 @@ void SimWorld::SeldomEvent() {
     node_.meta().FillDisk();
     context_.was_metadata_disk_full = true;
     ++context_.counts["metadata disk full"];
+  } else if (dice < 94) {
+    last_event_ = "somebody else opens a chat";
+    AnyChat().OpenBySomebodyElse();
+  } else if (dice < 95) {
+    last_event_ = "somebody else deletes a chat";
+    AnyChat().DeleteBySomebodyElse();
   } else {
     last_event_ = "the metadata's disk has room";
     node_.meta().FreeDisk();
@@ -150,7 +156,7 @@ void SimWorld::SeldomEvent() {
 void SimWorld::Rest() {
   for (std::int64_t passes = Random(kRestPassesMax); passes > 0; --passes) {
     node_.meta().Step();
-    node_.core().RunOnce(now_);
+    node_.RunEngine(now_);
     now_ += std::chrono::milliseconds(1);
   }
 }
@@ -269,7 +275,7 @@ bool SimWorld::Settle(const std::function<bool()>& done) {
     }
     wire_.Step(context_.random);
     node_.meta().Step();
-    node_.core().RunOnce(now_);
+    node_.RunEngine(now_);
     now_ += std::chrono::milliseconds(1);
   }
   return false;
