@@ -53,6 +53,10 @@ class ArenaMap::Granule {
 
 absl::Status ArenaMap::Refresh() {
   CAIRN_ASSIGN_OR_RETURN(rpc::HandshakeMessage message, handshake_());
+  if (message.granules.empty() && message.granule_bytes == 0) {
+    granules_.clear();
+    return absl::OkStatus();
+  }
   if (message.granule_bytes <= 0 || message.granule_bytes > kGranuleBytesMax ||
       message.granule_bytes % kArenaPageBytes != 0) {
     return InvalidArgument("granules of {} bytes", message.granule_bytes);
@@ -87,7 +91,7 @@ absl::StatusOr<rpc::ArenaMemory> ArenaMap::Resolve(std::int32_t granule_id,
   if (!granules_.contains(granule_id)) CAIRN_RETURN_IF_ERROR(Refresh());
   const auto found = granules_.find(granule_id);
   if (found == granules_.end()) {
-    return InvalidArgument("granule {} is not one that the KV node lists", granule_id);
+    return NotFound("granule {} is not one that the KV node lists", granule_id);
   }
   const std::int64_t granule_bytes = found->second->size_bytes();
   if (offset_bytes < 0 || size_bytes < 1 || offset_bytes > granule_bytes ||

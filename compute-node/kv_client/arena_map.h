@@ -5,8 +5,9 @@
 // Threading:  safe from any thread.
 // Blocking:   Resolve of an unknown granule waits for a handshake.
 // Ownership:  what Resolve answers keeps its granule mapped.
-// Errors:     INVALID_ARGUMENT a range outside its granule, or a granule that the KV node does not
-//             list; others of the handshake and of mapping.
+// Errors:     INVALID_ARGUMENT a range outside its granule; NOT_FOUND a granule that the KV node
+//             does not list: it was given back behind the end of the reply's stream; others of the
+//             handshake and of mapping.
 #pragma once
 
 #include <cstdint>

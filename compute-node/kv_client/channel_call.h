@@ -14,6 +14,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/kv/messages.h"
+#include "compute-node/kv_client/lease_returns.h"
 #include "compute-node/kv_client/node_link.h"
 
 namespace cairn::compute {
@@ -28,6 +29,8 @@ class ChannelCall {
   ChannelCall& operator=(const ChannelCall&) = delete;
 
   const std::shared_ptr<const NodeConnection>& connection() const { return connection_; }
+  // Of its fetches: with the call their leases end, and their numbers may come again in the next.
+  LeaseReturns& lease_returns() { return *lease_returns_; }
   // False when the call has ended.
   bool Write(const pb::ChannelRequest& message);
   // The next reply; null at the end.
@@ -40,6 +43,7 @@ class ChannelCall {
   explicit ChannelCall(std::shared_ptr<const NodeConnection> connection);
 
   const std::shared_ptr<const NodeConnection> connection_;
+  const std::shared_ptr<LeaseReturns> lease_returns_ = std::make_shared<LeaseReturns>();
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<pb::ChannelRequest, pb::ChannelReply>> stream_;
   bool finished_ = false;

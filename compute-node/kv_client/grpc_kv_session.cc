@@ -30,7 +30,8 @@ std::future<absl::StatusOr<ReadReply>> Ready(const absl::Status& status) {
   return promise.get_future();
 }
 
-// Of taking a reply: the handshake for its memory found nobody, or another daemon.
+// Of taking a reply: the handshake for its memory found nobody, or another daemon, or one that has
+// ended the stream and given the memory back.
 bool IsAwayUnderReply(const absl::Status& status) {
   return status.code() == absl::StatusCode::kUnavailable ||
          status.code() == absl::StatusCode::kNotFound ||
@@ -121,7 +122,7 @@ absl::Status GrpcKvSession::AwaitOpenLocked(Patience patience) {
 }
 
 void GrpcKvSession::Write(const std::shared_ptr<ChannelCall>& call, pb::ChannelRequest& message) {
-  for (const RequestId fetch : lease_returns_->Take()) {
+  for (const RequestId fetch : call->lease_returns().Take()) {
     message.add_released_request_ids(fetch.value());
   }
   if (call->Write(message)) return;
@@ -184,9 +185,8 @@ std::future<absl::StatusOr<ReadReply>> GrpcKvSession::StartRead(ReadOperation op
 }
 
 void GrpcKvSession::ReturnLeases() {
-  if (lease_returns_->empty()) return;
   const std::shared_ptr<ChannelCall> call = OpenCall();
-  if (call == nullptr) return;  // they ended with the stream
+  if (call == nullptr || call->lease_returns().empty()) return;
   pb::ChannelRequest message;
   message.mutable_release();  // the ids come with every message
   Write(call, message);
@@ -276,12 +276,13 @@ void GrpcKvSession::HandleReply(ChannelCall& call, const std::shared_ptr<pb::Cha
 void GrpcKvSession::HandleRead(ChannelCall& call, const std::shared_ptr<pb::ChannelReply>& reply) {
   const RequestId request_id(reply->request_id());
   std::shared_ptr<const void> lease;
-  if (rpc::HasArenaSpans(*reply)) lease = lease_returns_->Hold(request_id);
+  if (rpc::HasArenaSpans(*reply)) lease = call.lease_returns().Hold(request_id);
   absl::StatusOr<ReadReply> answer =
       rpc::ReadReplyFromProto(reply, call.connection()->arena.get(), lease);
   lease.reset();  // from here on only who waits for the answer decides when the lease ends
   if (!reply->has_failure() && IsAwayUnderReply(answer.status())) {
-    // The KV node went away between its reply and the mapping of its memory: the read is repeated.
+    // Between its reply and the mapping of its memory the KV node, or the stream, has ended: that
+    // is recovered from, and the read repeated.
     call.Cancel();
     return;
   }

@@ -17,7 +17,6 @@
 #include "common/base/status.h"
 #include "compute-node/kv_client/channel_call.h"
 #include "compute-node/kv_client/kv_client.h"
-#include "compute-node/kv_client/lease_returns.h"
 #include "compute-node/kv_client/node_link.h"
 #include "compute-node/kv_client/session_attacher.h"
 #include "compute-node/kv_client/session_protocol.h"
@@ -101,7 +100,6 @@ class GrpcKvSession : public KvSession {
   const std::shared_ptr<NodeLink> link_;
   mutable Attachment visible_attachment_;  // the caller's copy
   Interrupt interrupt_;                    // the caller's
-  const std::shared_ptr<LeaseReturns> lease_returns_ = std::make_shared<LeaseReturns>();
 
   const std::shared_ptr<FetchClock> fetch_clock_ = std::make_shared<FetchClock>();
 

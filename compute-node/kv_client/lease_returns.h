@@ -2,7 +2,7 @@
 // takes them along: a lease is given back without a message of its own.
 //
 // Threading:  safe from any thread.
-// Ownership:  shared by the session and its replies, so that a reply may outlive the session.
+// Ownership:  shared by the stream's end and its replies, so that a reply may outlive the stream.
 // Limits:     none of its own: the KV node bounds leases, and answers inline beyond.
 #pragma once
 

@@ -5,13 +5,33 @@
 
 #include "common/rpc/kv_codec.h"
 #include "compute-node/kv_client/loss.h"
-#include "kv-node/layout/rows.h"
+#include "kv-node/service/channel_stream.h"
 #include "tests/unit/engine/engine_harness.h"
 
 namespace cairn::sim {
+namespace {
+
+// What is sent between two checkpoints fits in, or does not.
+constexpr std::int64_t kReplayBytesLarge = std::int64_t{64} << 20;
+constexpr std::int64_t kReplayBytesSmallMin = std::int64_t{2} << 10;
+constexpr std::int64_t kReplayBytesSmallMax = std::int64_t{16} << 10;
+
+// Replies that it reads at once: up to more than the node keeps leases of.
+constexpr std::int64_t kHeldMax = kv::kLeasedFetchesMax + 16;
+
+std::int64_t ReplayBytes(const SimWire::Random& random) {
+  if (random(4) != 0) return kReplayBytesLarge;
+  return kReplayBytesSmallMin + random(kReplayBytesSmallMax - kReplayBytesSmallMin);
+}
+
+}  // namespace
 
 SimChat::SimChat(SimContext& context, std::optional<SimSealed> parent)
-    : context_(context), parent_(std::move(parent)) {
+    : context_(context),
+      parent_(std::move(parent)),
+      replay_bytes_max_(ReplayBytes(context.random)),
+      uses_arena_(context.random(4) != 0),
+      held_max_(context.random(kHeldMax)) {
   constexpr SessionLifetime kLifetimes[] = {SessionLifetime::kEphemeral,
                                             SessionLifetime::kFromCheckpoint};
   const std::int64_t dice = context.random(6);
@@ -25,18 +45,20 @@ bool SimChat::MayLackRoom() const {
   return context_.was_metadata_disk_full || asked_store_->page_count == kSmallStorePages;
 }
 
+bool SimChat::KeepsLittle() const { return replay_bytes_max_ < kReplayBytesLarge; }
+
 bool SimChat::is_quiet() const {
-  return is_gone_ || (IsAttached() && protocol_->state() == State::kOpen && expected_.empty() &&
-                      carried_to_come_ == 0 && checkpoint_ == OpSeq());
+  return is_gone_ ||
+         (IsAttached() && !calls_ && protocol_->state() == State::kOpen && expected_.empty() &&
+          unsent_.empty() && carried_to_come_ == 0 && checkpoint_ == OpSeq());
 }
 
 std::string SimChat::Describe() const {
   const int state = protocol_ == nullptr ? -1 : static_cast<int>(protocol_->state());
   return fmt::format(
-      "session {} (call {}, stream {}, attaching {}, state {}, reads {}, carried {}, checkpoint "
-      "{}, "
-      "over {}, deletes {})",
-      session_.id, calls_, stream_ != nullptr, attaching_, state, expected_.size(),
+      "session {} (call {}, stream {}, attaching {}, state {}, reads {}, unsent {}, carried {}, "
+      "checkpoint {}, over {}, deletes {})",
+      session_.id, calls_, stream_ != nullptr, attaching_, state, expected_.size(), unsent_.size(),
       carried_to_come_, checkpoint_, owner_is_over_, deletes_);
 }
 
@@ -47,6 +69,11 @@ void SimChat::Create() {
   SimStore* const store = &context_.node.store();
   // A segment is known by the number that its store gave it.
   if (parent_ && parent_->store != store) return;
+  if (IsReplacement()) {
+    const std::shared_ptr<SimChat> repeated = repeated_.lock();
+    is_gone_ = repeated == nullptr || repeated->is_gone_;
+    if (is_gone_ || repeated->store_ != store) return;
+  }
   // Two stores must not have a session of one uid.
   if (asked_store_ != store) uid_ = context_.RandomUid();
   asked_store_ = store;
@@ -77,8 +104,9 @@ void SimChat::OnCreated(absl::StatusOr<SessionRef> created) {
   calls_ = false;
   if (!created.ok()) {
     const absl::Status& why = created.status();
-    // The parent went with its sessions.
-    const bool lacks_parent = absl::IsNotFound(why) && parent_ && *parent_->may_go;
+    // The parent went with its sessions, or with what its session held before.
+    const bool lacks_parent =
+        (absl::IsNotFound(why) || absl::IsFailedPrecondition(why)) && parent_ && *parent_->may_go;
     is_gone_ = lacks_parent;
     const bool may_be =
         lacks_parent || compute::IsLoss(why) || (absl::IsResourceExhausted(why) && MayLackRoom());
@@ -96,9 +124,14 @@ std::shared_ptr<const kv::Oracle> SimChat::FirstOracle() const {
   return std::make_shared<kv::Oracle>(parent_ ? parent_->oracle : kv::Oracle());
 }
 
+// By the node that runs.
+bool SimChat::IsServed() const {
+  return store_ != nullptr && !is_gone_ && context_.node.is_up() &&
+         &context_.node.store() == store_;
+}
+
 void SimChat::Delete() {
-  if (store_ == nullptr || calls_ || is_gone_ || !context_.node.is_up()) return;
-  if (&context_.node.store() != store_) return;
+  if (calls_ || !IsServed()) return;
   deletes_ = true;
   *may_go_ = true;
   calls_ = true;
@@ -113,7 +146,8 @@ void SimChat::Delete() {
 
 void SimChat::OnDeleted(const absl::StatusOr<std::monostate>& deleted) {
   calls_ = false;
-  const bool was_gone = absl::IsNotFound(deleted.status()) && delete_tries_ > 1;
+  const bool was_gone = absl::IsNotFound(deleted.status()) &&
+                        (delete_tries_ > 1 || NoteIfDeleted() || NoteIfSuperseded());
   if (deleted.ok() || was_gone) {
     is_gone_ = true;
     ++context_.counts["deleted"];
@@ -148,7 +182,9 @@ void SimChat::Close() {
 }
 
 void SimChat::NoteIn(SimCopy& copy) const {
-  if (!is_gone_ && IsStored()) copy.saved[session_.uid] = saved_;
+  if (is_gone_ || !IsStored()) return;
+  copy.saved[session_.uid] = saved_;
+  AddReplacement(copy.saved[session_.uid]);
 }
 
 void SimChat::OnPutBack(const SimStore& store, const SimCopy& copy) {
@@ -168,16 +204,13 @@ void SimChat::OnPutBack(const SimStore& store, const SimCopy& copy) {
   if (!may_be_unknown_) shown = found->second;
   acked_ = shown.begin()->first;
   shown.insert(saved_.begin(), saved_.end());
+  AddReplacement(shown);
+  supersession_ = nullptr;
+  others_deletion_ = nullptr;
   saved_ = std::move(shown);
 }
 
-bool SimChat::IsStored() const {
-  const auto& rows = store_->rows[static_cast<std::size_t>(kv::Family::kSessions)];
-  return std::any_of(rows.begin(), rows.end(), [this](const auto& row) {
-    const auto session = kv::DecodeSessionRow(row.second);
-    return session.ok() && session->uid == session_.uid;
-  });
-}
+bool SimChat::IsStored() const { return store_->Holds(session_.uid); }
 
 // Whether that is how it learns that it has met an older copy of its store.
 bool SimChat::NoteIfOlder(const absl::Status& status) {
@@ -190,8 +223,7 @@ bool SimChat::NoteIfOlder(const absl::Status& status) {
 }
 
 void SimChat::SealAsStored() {
-  if (store_ == nullptr || calls_ || deletes_ || is_gone_ || !context_.node.is_up()) return;
-  if (&context_.node.store() != store_) return;
+  if (calls_ || deletes_ || !IsServed()) return;
   Crash();
   has_rival_ = true;  // a seal ends the epoch of whoever came meanwhile
   calls_ = true;
@@ -204,7 +236,8 @@ void SimChat::SealAsStored() {
 
 void SimChat::OnSealed(const absl::StatusOr<SealedSegment>& sealed) {
   calls_ = false;
-  if (!sealed.ok() || saved_.size() != 1) return;  // of several checkpoints it is unknown which
+  // Of several checkpoints, or histories, it is unknown which.
+  if (!sealed.ok() || saved_.size() != 1 || supersession_ != nullptr) return;
   const std::shared_ptr<const kv::Oracle> oracle = saved_.begin()->second;
   if (sealed->token_count != oracle->token_count) {
     return context_.Wrong("session {} was sealed at {} tokens, not {}", session_.id,
@@ -218,6 +251,8 @@ void SimChat::OnSealed(const absl::StatusOr<SealedSegment>& sealed) {
 
 void SimChat::Crash() {
   life_ = std::make_shared<int>(0);
+  lacks_stream_ = false;
+  DropHeld();
   EndStream();
   ForgetAsked();
   owner_ = nullptr;
@@ -270,7 +305,7 @@ void SimChat::OnReply(const std::shared_ptr<pb::ChannelReply>& reply) {
     return LookAtFailure();
   }
   const RequestId request_id(reply->request_id());
-  protocol_->OnAnswer(request_id, rpc::ReadReplyFromProto(reply));
+  if (!TakeAnswer(request_id, reply)) return LoseStream();
   const auto found = expected_.find(request_id);
   if (found == expected_.end()) return;
   Expected expected = std::move(found->second);
@@ -281,6 +316,11 @@ void SimChat::OnReply(const std::shared_ptr<pb::ChannelReply>& reply) {
 // The node is about to stop, and has everything.
 void SimChat::LetGo() {
   ++context_.counts["let go"];
+  LoseStream();
+}
+
+// As a client that ends its call and comes again.
+void SimChat::LoseStream() {
   EndStream();
   protocol_->OnStreamEnd();
   protocol_->MayRecover(Cancelled("the client ended its call"));
@@ -290,6 +330,7 @@ void SimChat::OnStreamEnd(const absl::Status& end) {
   stream_ = nullptr;
   resend_.reset();
   if (std::exchange(attaching_, false)) {
+    if (absl::IsFailedPrecondition(end)) ++context_.counts["stream refused"];
     // It did not wait for the channel for so long, or somebody else attached: a resume tells.
     return OnAttachFailed(end, absl::IsFailedPrecondition(end) || compute::IsLoss(end));
   }
@@ -309,6 +350,7 @@ void SimChat::LookAtFailure() {
       store_->is_damaged && Message(why).find("send the operation again") != std::string::npos;
   const bool may_be = lacks_entries || (absl::IsResourceExhausted(why) && MayLackRoom()) ||
                       (absl::IsAborted(why) && has_rival_) ||
+                      (absl::IsNotFound(why) && others_deletion_ != nullptr) ||
                       ((absl::IsInternal(why) || absl::IsUnavailable(why)) && has_io_faults);
   if (!may_be) context_.Wrong("session {}: {}", session_.id, Message(why));
   const bool is_flash_full = Message(why).find("flash") != std::string::npos;
@@ -323,9 +365,7 @@ void SimChat::GoOn() {
   if (store_ != nullptr && owner_is_over_) return Crash();
   if (protocol_ != nullptr && protocol_->state() == State::kFailed) {
     protocol_->Discard();
-    EndStream();
-    protocol_->OnStreamEnd();
-    protocol_->MayRecover(Cancelled("the client ended its call"));
+    LoseStream();
   }
   if (protocol_ != nullptr && protocol_->state() == State::kLost) {
     ++context_.counts["computed again"];
@@ -333,8 +373,10 @@ void SimChat::GoOn() {
     if (stream_ != nullptr) BeginFrom(protocol_->attachment());
     return;
   }
+  if (lacks_stream_) return OpenStream();
   if (stream_ == nullptr) return Attach();
   if (resend_) return Resend();
+  if (!unsent_.empty() && protocol_->state() == State::kOpen) MakeRoom();
 }
 
 void SimChat::Resend() {
@@ -356,6 +398,10 @@ void SimChat::LookAtCheckpoint() {
   const std::shared_ptr<const kv::Oracle> oracle = saved_.begin()->second;
   checkpoint_ = OpSeq();
   ++context_.counts["checkpoint"];
+  if (acked_ == protocol_->last_op_seq() && protocol_->replay_bytes() != 0) {
+    context_.Wrong("session {} keeps {} bytes behind its last checkpoint", session_.id,
+                   protocol_->replay_bytes());
+  }
   recorded_.clear();
   const SegmentId sealed = (*outcome)->sealed_segment_id;
   if ((*outcome)->token_count != oracle->token_count) {

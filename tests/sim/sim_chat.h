@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "compute-node/kv_client/arena_map.h"
+#include "compute-node/kv_client/lease_returns.h"
 #include "compute-node/kv_client/session_owner.h"
 #include "compute-node/kv_client/session_protocol.h"
 #include "tests/sim/sim_node.h"
@@ -31,6 +34,17 @@ struct SimSealed {
   kv::Oracle oracle;
   // Whether its session may be gone: somebody deletes it, or it is ephemeral.
   std::shared_ptr<bool> may_go;
+};
+
+// A session's place that another one, its replacement, may have taken.
+struct SimSupersession {
+  SessionRef replacement;
+  // What the session shows from then on.
+  OpSeq op_seq;
+  std::shared_ptr<const kv::Oracle> oracle;
+  int call_count = 0;
+  int unanswered_count = 0;
+  std::optional<bool> was_done;  // as far as anybody knows
 };
 
 // A store as it was, and what its conversations' compute nodes knew.
@@ -72,6 +86,8 @@ class SimChat {
  public:
   // `parent`: what it goes on from; none: it is empty.
   SimChat(SimContext& context, std::optional<SimSealed> parent);
+  // It computes the other one's tokens again, to take its place.
+  SimChat(SimContext& context, const std::shared_ptr<SimChat>& repeated);
   ~SimChat();
   SimChat(const SimChat&) = delete;
   SimChat& operator=(const SimChat&) = delete;
@@ -83,6 +99,9 @@ class SimChat {
   // Attached, and nothing is under way.
   bool is_quiet() const;
   bool is_gone() const { return is_gone_; }
+  // Nobody else computes it again, and what is stored of it is known.
+  bool MayBeRepeated() const;
+  void SetReplacement(const std::shared_ptr<SimChat>& chat) { replacement_ = chat; }
   SimStore* store() const { return store_; }  // null: not created
   SessionRef session() const { return session_; }
   // Its process ends, and another one takes its place.
@@ -97,6 +116,9 @@ class SimChat {
   void OnPutBack(const SimStore& store, const SimCopy& copy);
   // Its process ends, and another one seals what is stored.
   void SealAsStored();
+  // Another client attaches to its session, or deletes it.
+  void OpenBySomebodyElse();
+  void DeleteBySomebodyElse();
   // Asks for everything that it must show.
   void AskAll();
   // For people: what it waits for.
@@ -111,9 +133,19 @@ class SimChat {
     std::future<absl::StatusOr<ReadReply>> answer;
   };
 
+  // A reply that somebody still reads, and what it shows.
+  struct Held {
+    FetchReply reply;
+    std::string bytes;
+    std::weak_ptr<SimStream> stream;
+  };
+
   // An answer's, if it is for the process that runs now.
   template <typename T>
   kv::Callback<T> ForThisLife(void (SimChat::*on_answer)(const absl::StatusOr<T>&));
+  // Of a call by somebody else that takes the session.
+  template <typename T>
+  kv::Callback<T> TakenBeside(kv::Callback<T> answer);
   bool IsAttached() const { return stream_ != nullptr && !attaching_; }
   void Create();
   void OnCreated(absl::StatusOr<SessionRef> created);
@@ -122,9 +154,34 @@ class SimChat {
   bool NoteIfAbandoned();
   bool NoteIfOlder(const absl::Status& status);
   bool IsStored() const;
+
+  bool IsServed() const;
+  bool NoteIfDeleted();
+
+  // ---- sim_chat_supersede.cc ----
+  bool IsReplacement() const { return !repeats_.empty(); }
+  bool MayVanish() const;
+  // What its replacement needs to have: all of its tokens, durable.
+  bool IsReady() const;
+  bool TakesPlace();
+  bool MayHaveTakenPlace() const;
+  void Supersede(SimChat& repeated);
+  void OnSuperseded(const absl::StatusOr<std::monostate>& superseded);
+  void NoteAsked();
+  void SettleSupersession(const Attachment& attachment);
+  bool ShowsReplacement(const Attachment& attachment) const;
+  bool NoteIfSuperseded();
+  // What it may show because of it.
+  void AddReplacement(std::map<OpSeq, std::shared_ptr<const kv::Oracle>>& saved) const;
+  void Repeat();
+
   std::shared_ptr<const kv::Oracle> FirstOracle() const;
   void Attach();
   void OnAttachment(const absl::StatusOr<Attachment>& attachment);
+  // Whether its process ends, or does something else first.
+  bool LosesStream();
+  void OpenStream();
+  bool WaitedTooLong() const;
   void OnHello();
   void OnAttachFailed(const absl::Status& status, bool again);
   void OnReply(const std::shared_ptr<pb::ChannelReply>& reply);
@@ -136,15 +193,33 @@ class SimChat {
   void LetGo();
   void EndStream();
   void DropStream();
+  void LoseStream();
+
+  // ---- sim_chat_leases.cc ----
+  std::shared_ptr<compute::ArenaMap> NewArenaMap();
+  // False: the node went away under it, and it is asked for again.
+  bool TakeAnswer(RequestId request_id, const std::shared_ptr<pb::ChannelReply>& reply);
+  void Write(pb::ChannelRequest message);
+  void Hold(FetchReply reply);
+  void CheckHeld(const Held& held);
+  void GiveSomeBack();
+  void DropHeld();
   void ForgetAsked();
 
   void Send(ChangingOperation operation);
+  void SendUnsent();
+  bool MayKeep(const ChangingOperation& operation) const;
+  void MakeRoom();
+  bool KeepsLittle() const;
   void Ask(ReadOperation operation);
   void AskSome();
   void DoRandom();
+  void Decode(std::optional<std::int64_t> truth);
   void TakeCheckpoint();
   template <typename T>
   kv::Callback<T> Taking(kv::Callback<T> answer);
+  template <typename T>
+  kv::Callback<T> CountedOut(kv::Callback<T> answer);
   bool MayLackRoom() const;
   void CheckAttachment(const Attachment& attachment);
   void CheckAnswer(Expected& expected);
@@ -159,6 +234,9 @@ class SimChat {
 
   SimContext& context_;
   std::optional<SimSealed> parent_;
+  const std::int64_t replay_bytes_max_;
+  const bool uses_arena_;
+  const std::int64_t held_max_;
   std::string uid_;
   SimStore* store_ = nullptr;        // null: not created
   SimStore* asked_store_ = nullptr;  // by the last attempt to create it or to attach
@@ -171,10 +249,26 @@ class SimChat {
   bool may_be_unknown_ = false;  // to that copy
   // Calls that take the session, and are unanswered: those of processes that have ended, too.
   const std::shared_ptr<int> takes_out_ = std::make_shared<int>(0);
-  const std::shared_ptr<bool> may_go_ = std::make_shared<bool>(false);
+  std::shared_ptr<bool> may_go_ = std::make_shared<bool>(false);  // of what it seals
   kv::EngineTime asked_time_{};  // of the last attempt that is known to have attached, or to create
   kv::EngineTime attempt_time_{};
   Epoch last_epoch_;
+  std::int64_t rests_ = 0;  // so often it does nothing
+  // Whether another client deleted it, as far as that one knows; null: none tried.
+  std::shared_ptr<bool> others_deletion_;
+  bool was_deleted_ = false;  // so, before the last attempt to attach
+
+  std::weak_ptr<SimChat> repeated_;
+  std::vector<std::int64_t> repeats_;  // the tokens of that one; empty: it is no replacement
+  std::weak_ptr<SimChat> replacement_;
+  // By it or of it; null: it holds what is its own.
+  std::shared_ptr<SimSupersession> supersession_;
+  // The same when it asked to attach the last time.
+  struct {
+    std::shared_ptr<SimSupersession> supersession;
+    bool was_done = false;
+    int call_count = 0;  // none of which is unanswered; -1: some are
+  } asked_;
 
   // Of the process that runs.
   std::shared_ptr<int> life_ = std::make_shared<int>(0);
@@ -187,9 +281,18 @@ class SimChat {
   bool calls_ = false;               // an answer is to come
   bool attaching_ = false;           // the stream's hello is
   Attachment attachment_;            // of the stream that is being opened
+  bool lacks_stream_ = false;        // it has an attachment, and has not asked for its stream
+  std::int64_t asked_incarnation_ = 0;
+  kv::EngineTime attachment_time_{};  // when it heard of it
+  bool came_too_late_ = false;        // its stream, by the node's clock
   std::optional<compute::ResendCursor> resend_;
   std::map<RequestId, Expected> expected_;
-  std::int32_t carried_to_come_ = 0;  // replies without which nothing is sent
+  std::int32_t carried_to_come_ = 0;          // replies without which nothing is sent
+  std::shared_ptr<compute::ArenaMap> arena_;  // of the stream; null: bytes come through the socket
+  // Of the stream: so are the leases.
+  std::shared_ptr<compute::LeaseReturns> lease_returns_ = std::make_shared<compute::LeaseReturns>();
+  std::vector<Held> held_;
+  std::deque<ChangingOperation> unsent_;  // for which the replay buffer has no room
 
   kv::Oracle now_;
   std::shared_ptr<const kv::Oracle> shared_now_;
@@ -212,6 +315,18 @@ kv::Callback<T> SimChat::ForThisLife(void (SimChat::*on_answer)(const absl::Stat
 template <typename T>
 kv::Callback<T> SimChat::Taking(kv::Callback<T> answer) {
   asked_beside_rival_ = *takes_out_ > 0;
+  return CountedOut(std::move(answer));
+}
+
+template <typename T>
+kv::Callback<T> SimChat::TakenBeside(kv::Callback<T> answer) {
+  asked_beside_rival_ = true;
+  has_rival_ = true;
+  return CountedOut(std::move(answer));
+}
+
+template <typename T>
+kv::Callback<T> SimChat::CountedOut(kv::Callback<T> answer) {
   ++*takes_out_;
   return [out = takes_out_, answer = std::move(answer)](absl::StatusOr<T> result) {
     --*out;

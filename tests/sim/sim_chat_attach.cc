@@ -1,4 +1,5 @@
 // How a chat comes to its session, and whether what it finds is right.
+#include <chrono>
 #include <utility>
 
 #include "compute-node/kv_client/loss.h"
@@ -9,7 +10,11 @@ namespace {
 
 // It is not asked for long: nothing comes of it.
 constexpr std::int64_t kTryOtherStoreOneIn = 16;
-constexpr std::int64_t kReplayBytesMax = std::int64_t{64} << 20;
+// Of attachments: the process ends before it has asked for the stream, or is late.
+constexpr std::int64_t kLoseStreamOneIn = 32;
+// Long enough for the node to give it up, now and then.
+constexpr std::int64_t kRestsLongMax = 400;
+constexpr std::int64_t kRestsShortMax = 30;
 
 }  // namespace
 
@@ -27,6 +32,9 @@ void SimChat::Attach() {
   }
   calls_ = true;
   attempt_time_ = context_.now;
+  asked_incarnation_ = context_.node.incarnation();
+  was_deleted_ = others_deletion_ != nullptr && *others_deletion_;
+  NoteAsked();
   const OpSeq acknowledged = protocol_ != nullptr ? protocol_->acknowledged() : OpSeq();
   const auto attempt = owner_->NextAttempt(acknowledged);
   context_.node.Call<Attachment>(
@@ -48,23 +56,48 @@ void SimChat::OnAttachment(const absl::StatusOr<Attachment>& attachment) {
   }
   asked_time_ = attempt_time_;
   owner_->OnAttached(*attachment);
-  if (!context_.node.is_up()) return;
   attachment_ = *attachment;
+  attachment_time_ = context_.now;
+  lacks_stream_ = true;
+  if (!LosesStream()) OpenStream();
+}
+
+bool SimChat::LosesStream() {
+  const std::int64_t dice = context_.random(kLoseStreamOneIn);
+  if (dice > 1) return false;
+  ++context_.counts[dice == 0 ? "died before its stream" : "late with its stream"];
+  if (dice == 0) Crash();
+  rests_ = context_.random(context_.random(4) == 0 ? kRestsLongMax : kRestsShortMax);
+  const std::int64_t meanwhile = context_.random(8);
+  if (meanwhile < 2) OpenBySomebodyElse();
+  if (meanwhile == 2) DeleteBySomebodyElse();
+  return true;
+}
+
+// By the same connection.
+void SimChat::OpenStream() {
+  lacks_stream_ = false;
+  if (!context_.node.is_up() || context_.node.incarnation() != asked_incarnation_) return;
+  came_too_late_ = WaitedTooLong();
   attaching_ = true;
   const auto for_this_stream = [this](auto on_event) {
     return [this, life = std::weak_ptr<int>(life_), on_event](const auto& value) {
       if (!life.expired()) (this->*on_event)(value);
     };
   };
+  arena_ = uses_arena_ ? NewArenaMap() : nullptr;
+  lease_returns_ = std::make_shared<compute::LeaseReturns>();
   stream_ =
       SimStream::Open(context_.node, context_.wire, attachment_.session_id, attachment_.epoch,
-                      {for_this_stream(&SimChat::OnReply), for_this_stream(&SimChat::OnStreamEnd)});
+                      {for_this_stream(&SimChat::OnReply), for_this_stream(&SimChat::OnStreamEnd),
+                       /*uses_arena=*/uses_arena_});
 }
 
 void SimChat::OnAttachFailed(const absl::Status& status, bool again) {
   if (again) return;
   ++context_.counts["not attached"];
-  if (absl::IsNotFound(status) && asked_store_ == store_ && NoteIfAbandoned()) return;
+  const bool may_vanish = absl::IsNotFound(status) && asked_store_ == store_;
+  if (may_vanish && (NoteIfDeleted() || NoteIfSuperseded() || NoteIfAbandoned())) return;
   const bool is_refused = absl::IsAborted(status) || absl::IsFailedPrecondition(status);
   const bool is_elsewhere = asked_store_ != store_;
   // An attempt of a process that has ended may come later than this one's.
@@ -80,6 +113,7 @@ void SimChat::OnAttachFailed(const absl::Status& status, bool again) {
 
 void SimChat::ForgetAsked() {
   expected_.clear();
+  unsent_.clear();
   carried_to_come_ = 0;
   checkpoint_ = OpSeq();
 }
@@ -92,6 +126,7 @@ void SimChat::CheckAttachment(const Attachment& attachment) {
     context_.Wrong("session {}: epoch {} behind {}", session_.id, attachment.epoch, last_epoch_);
   }
   last_epoch_ = attachment.epoch;
+  if (supersession_ != nullptr) SettleSupersession(attachment);
   const auto found = saved_.find(attachment.op_seq);
   if (attachment.op_seq < acked_) {
     context_.Wrong("session {}: checkpoint {} was acknowledged, {} is stored", session_.id, acked_,
@@ -104,15 +139,67 @@ void SimChat::CheckAttachment(const Attachment& attachment) {
   }
 }
 
+// Whether the node must have ended the attachment: it looks for them every 100 ms.
+bool SimChat::WaitedTooLong() const {
+  const auto wait_max = kv::EngineOptions().channel_wait_max + std::chrono::milliseconds(100);
+  return context_.node.last_run() - attachment_time_ >= wait_max;
+}
+
+void SimChat::OpenBySomebodyElse() {
+  if (!IsServed()) return;
+  ++context_.counts["opened by somebody else"];
+  const AttachAttempt attempt{context_.RandomUid(), 1};
+  const bool closes = context_.random(2) == 0;
+  // That one never comes with its stream.
+  const auto answer = [&node = context_.node, session = session_.id,
+                       closes](const absl::StatusOr<Attachment>& attachment) {
+    if (!closes || !attachment.ok()) return;
+    node.Call<std::monostate>(
+        [session, epoch = attachment->epoch](kv::Engine& engine,
+                                             kv::Callback<std::monostate> done) {
+          engine.CloseSession(kDefaultApp, session, epoch, std::move(done));
+        },
+        [](const absl::StatusOr<std::monostate>&) {});
+  };
+  context_.node.Call<Attachment>(
+      [request = OpenRequest{session_, attempt}](kv::Engine& engine,
+                                                 kv::Callback<Attachment> done) {
+        engine.OpenSession(kDefaultApp, request, std::move(done));
+      },
+      TakenBeside<Attachment>(answer));
+}
+
+void SimChat::DeleteBySomebodyElse() {
+  if (!IsServed()) return;
+  ++context_.counts["deleted by somebody else"];
+  *may_go_ = true;
+  if (others_deletion_ == nullptr) others_deletion_ = std::make_shared<bool>(false);
+  const auto answer = [deletion = others_deletion_](const absl::StatusOr<std::monostate>& deleted) {
+    if (deleted.ok()) *deletion = true;
+  };
+  context_.node.Call<std::monostate>(
+      [session = session_](kv::Engine& engine, kv::Callback<std::monostate> done) {
+        engine.DeleteSession(kDefaultApp, session, std::move(done));
+      },
+      TakenBeside<std::monostate>(answer));
+}
+
+bool SimChat::NoteIfDeleted() {
+  is_gone_ = is_gone_ || others_deletion_ != nullptr;
+  return is_gone_;
+}
+
 void SimChat::OnHello() {
   attaching_ = false;
+  if (came_too_late_) context_.Wrong("session {} waited for its stream for ever", session_.id);
+  if (was_deleted_) context_.Wrong("session {} was deleted, and is there", session_.id);
   if (!asked_beside_rival_) has_rival_ = false;
   is_older_ = false;
   may_be_unknown_ = false;
   CheckAttachment(attachment_);
   if (!context_.wrong.ok()) return;
   if (protocol_ == nullptr) {
-    protocol_ = std::make_unique<compute::SessionProtocol>(kReplayBytesMax, attachment_,
+    protocol_ = std::make_unique<compute::SessionProtocol>(replay_bytes_max_, attachment_,
                                                            std::make_shared<compute::FetchClock>());
     return BeginFrom(attachment_);
   }

@@ -14,9 +14,12 @@ constexpr std::int64_t kTokensMax = 120;
 }  // namespace
 
 void SimChat::Act() {
+  if (rests_ > 0) return static_cast<void>(--rests_);
+  GiveSomeBack();
+  if (TakesPlace()) return;
   const bool can_work = IsAttached() && protocol_ != nullptr &&
                         protocol_->state() == State::kOpen && carried_to_come_ == 0 && !deletes_;
-  if (!can_work || calls_) return GoOn();
+  if (!can_work || calls_ || !unsent_.empty()) return GoOn();
   DoRandom();
 }
 
@@ -32,14 +35,47 @@ kv::Oracle& SimChat::Change() {
 
 void SimChat::Send(ChangingOperation operation) {
   if (protocol_->state() != State::kOpen) return;
-  compute::SessionProtocol::Outgoing outgoing =
-      compute::SessionProtocol::Describe(operation, protocol_->keeps());
-  pb::ChannelRequest message;
-  rpc::SetOperation(std::move(operation), &message);
-  const absl::StatusOr<OpSeq> op_seq = protocol_->Number(std::move(outgoing));
-  if (!op_seq.ok()) return context_.Wrong("{}", Message(op_seq.status()));
-  message.set_op_seq(op_seq->value());
-  stream_->Write(std::move(message));
+  unsent_.push_back(std::move(operation));
+  if (unsent_.size() == 1) SendUnsent();
+}
+
+bool SimChat::MayKeep(const ChangingOperation& operation) const {
+  return std::holds_alternative<Checkpoint>(operation) ||
+         protocol_->replay_bytes() + OperationBytes(operation) <= replay_bytes_max_;
+}
+
+// As far as it can be kept: the caller of one that cannot asks again later.
+void SimChat::SendUnsent() {
+  for (; !unsent_.empty(); unsent_.pop_front()) {
+    const ChangingOperation& operation = unsent_.front();
+    const bool may_send = !protocol_->keeps() || MayKeep(operation);
+    const absl::StatusOr<OpSeq> op_seq =
+        protocol_->Number(compute::SessionProtocol::Describe(operation, protocol_->keeps()));
+    if (op_seq.ok() != may_send || (!may_send && !absl::IsResourceExhausted(op_seq.status()))) {
+      return context_.Wrong("session {} with {} of {} bytes kept: {}", session_.id,
+                            protocol_->replay_bytes(), replay_bytes_max_,
+                            op_seq.status().ToString());
+    }
+    if (!may_send) return static_cast<void>(++context_.counts["replay buffer full"]);
+    if (std::holds_alternative<Checkpoint>(operation)) {
+      checkpoint_ = *op_seq;
+      saved_[checkpoint_] = Now();
+      recorded_.clear();
+    }
+    pb::ChannelRequest message;
+    rpc::SetOperation(std::move(unsent_.front()), &message);
+    message.set_op_seq(op_seq->value());
+    Write(std::move(message));
+  }
+}
+
+// A checkpoint that is under way will; else its process keeps nothing, or gives up.
+void SimChat::MakeRoom() {
+  SendUnsent();
+  if (unsent_.empty() || protocol_->checkpoint_in_progress()) return;
+  if (context_.random(4) == 0) return Crash();
+  protocol_->SetReplayMode(compute::ReplayMode::kNothing);
+  ++context_.counts["kept nothing more"];
 }
 
 void SimChat::Ask(ReadOperation operation) {
@@ -50,20 +86,33 @@ void SimChat::Ask(ReadOperation operation) {
   message.set_request_id(asked.id.value());
   message.set_after_op_seq(asked.after.value());
   expected_[asked.id] = {std::move(operation), asked.after, Now(), std::move(asked.answer)};
-  stream_->Write(std::move(message));
+  Write(std::move(message));
+}
+
+void SimChat::Decode(std::optional<std::int64_t> truth) {
+  for (Append& op : context_.operations.Decode(Change(), /*fresh_one_in=*/8, truth)) {
+    Send(std::move(op));
+  }
 }
 
 void SimChat::DoRandom() {
   kv::RandomOperations& operations = context_.operations;
+  // What is to take another one's place stays as it is.
+  if (MayHaveTakenPlace()) return AskSome();
   if (protocol_->wants_checkpoint()) return TakeCheckpoint();
   if (context_.random(60) == 0) {
     protocol_->SetReplayMode(context_.random(4) == 0 ? compute::ReplayMode::kNothing
                                                      : compute::ReplayMode::kOperations);
   }
+  if (KeepsLittle() && context_.random(4) == 0) {
+    protocol_->SetReplayMode(compute::ReplayMode::kOperations);
+    // Mostly before it is full.
+    if (protocol_->replay_bytes() > replay_bytes_max_ / 2) return TakeCheckpoint();
+  }
   const std::int64_t dice = context_.random(100);
   if (dice < 45) {
-    if (now_.token_count >= kTokensMax) return;
-    for (Append& op : operations.Decode(Change(), /*fresh_one_in=*/8)) Send(std::move(op));
+    if (IsReplacement()) return Repeat();
+    if (now_.token_count < kTokensMax) Decode(std::nullopt);
   } else if (dice < 62) {
     AskSome();
   } else if (dice < 70) {
@@ -91,9 +140,6 @@ void SimChat::TakeCheckpoint() {
   Checkpoint op = operations.TakeCheckpoint(now_, saved_.at(acked_)->token_count, seal);
   seals_ = seal;
   Send(std::move(op));
-  checkpoint_ = protocol_->last_op_seq();
-  saved_[checkpoint_] = Now();
-  recorded_.clear();
 }
 
 void SimChat::AskSome() {
@@ -129,7 +175,7 @@ void SimChat::AskAll() {
 }
 
 void SimChat::CheckAnswer(Expected& expected) {
-  const absl::StatusOr<ReadReply> answer = expected.answer.get();
+  absl::StatusOr<ReadReply> answer = expected.answer.get();
   const auto* carried = std::get_if<GetCarried>(&expected.operation);
   if (carried != nullptr) --carried_to_come_;
   if (!answer.ok()) return CheckRefusal(expected, answer.status());
@@ -139,6 +185,7 @@ void SimChat::CheckAnswer(Expected& expected) {
     CheckCarried(oracle, carried->layer, std::get<CarriedReply>(*answer));
   } else if (const auto* fetch = std::get_if<Fetch>(&expected.operation)) {
     CheckFetch(oracle, *fetch, std::get<FetchReply>(*answer));
+    Hold(std::get<FetchReply>(*std::move(answer)));
   } else if (const auto* index = std::get_if<GetIndex>(&expected.operation)) {
     const auto& rows = std::get<IndexReply>(*answer).rows;
     if (!AreRowsOf(oracle, index->layer, rows)) {
@@ -149,6 +196,7 @@ void SimChat::CheckAnswer(Expected& expected) {
     if (!AreRowsOf(oracle, records->layer, rows)) {
       context_.Wrong("session {} layer {}: other index records", session_.id, records->layer);
     }
+    Hold(std::get<FetchReply>(*std::move(answer)));
   } else if (const auto* tokens = std::get_if<GetTokens>(&expected.operation)) {
     const auto& ids = std::get<TokensReply>(*answer).token_ids;
     bool same = std::ssize(ids) == tokens->count;

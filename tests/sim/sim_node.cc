@@ -1,5 +1,10 @@
 #include "tests/sim/sim_node.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "kv-node/layout/rows.h"
 #include "tests/sim/sim_stream.h"
 
 namespace cairn::sim {
@@ -15,6 +20,14 @@ SimStore::SimStore(std::uint64_t seed, char letter, std::int64_t pages)
       page_count(pages),
       disk({.size_bytes = pages * kv::kPageBytes, .seed = seed, .delay_polls_max = 3}) {
   id.fill(static_cast<std::byte>(letter));
+}
+
+bool SimStore::Holds(const std::string& uid) const {
+  const auto& sessions = rows[static_cast<std::size_t>(kv::Family::kSessions)];
+  return std::any_of(sessions.begin(), sessions.end(), [&](const auto& row) {
+    const auto session = kv::DecodeSessionRow(row.second);
+    return session.ok() && session->uid == uid;
+  });
 }
 
 SimNode::~SimNode() {
@@ -36,9 +49,31 @@ absl::Status SimNode::Start(SimStore& store, const kv::EngineOptions& options, k
   ++incarnation_;
   last_time_ = now;
   store_ = &store;
+  arena_bytes_max_ = options.arena_bytes_max;
   meta_ = meta_store;
   core_ = std::move(core);
   return absl::OkStatus();
+}
+
+void SimNode::RunEngine(kv::EngineTime now) {
+  core_->RunOnce(now);
+  last_run_ = now;
+}
+
+absl::StatusOr<rpc::HandshakeMessage> SimNode::Handshake(std::int64_t incarnation) const {
+  if (!is_up() || incarnation != incarnation_) return Unavailable("the KV node was restarted");
+  rpc::HandshakeMessage message;
+  for (const auto& granule : core_->ArenaGranules(kDefaultApp)) {
+    message.granule_bytes = granule->size_bytes();
+    message.granules.push_back({granule->id(), rpc::UniqueFd(::dup(granule->fd()))});
+  }
+  return message;
+}
+
+bool SimNode::IsWithinBudget() const {
+  std::int64_t bytes = 0;
+  for (const auto& granule : core_->ArenaGranules(kDefaultApp)) bytes += granule->size_bytes();
+  return bytes <= arena_bytes_max_;
 }
 
 void SimNode::TellStopping() {

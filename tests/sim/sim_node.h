@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/rpc/handshake.h"
 #include "kv-node/device/faulty_device.h"
 #include "kv-node/engine/engine_core.h"
 #include "tests/sim/sim_meta_store.h"
@@ -35,6 +36,9 @@ struct SimStore {
   SimRows rows;
   // Bits of it flip, or have: what was stored may be lost, and is then reported so.
   bool is_damaged = false;
+
+  // Whether a row says that there is a session of this uid.
+  bool Holds(const std::string& uid) const;
 };
 
 class SimNode {
@@ -56,6 +60,15 @@ class SimNode {
   // Tells its clients that it is about to stop.
   void TellStopping();
   // kPowerCut: the disk forgets what was not flushed, too. kStop: what was begun is done first.
+  // Of all calls and streams to one process.
+  std::int64_t incarnation() const { return incarnation_; }
+  void RunEngine(kv::EngineTime now);
+  // When the engine ran last.
+  kv::EngineTime last_run() const { return last_run_; }
+  // As the handshake's socket gives it.
+  absl::StatusOr<rpc::HandshakeMessage> Handshake(std::int64_t incarnation) const;
+  // Whether all of its shared memory is within the limit.
+  bool IsWithinBudget() const;
   enum class Ending { kKill, kPowerCut, kStop };
   void End(Ending ending, kv::EngineTime now);
   // Whether requests to a disk may have failed; what comes of it may be heard late.
@@ -84,9 +97,11 @@ class SimNode {
   SimMetaStore* meta_ = nullptr;  // the engine's
   std::unique_ptr<kv::EngineCore> core_;
   std::int64_t incarnation_ = 0;
+  std::int64_t arena_bytes_max_ = 0;
   bool has_io_faults_ = false;
   std::int64_t packed_page_count_ = 0;
   kv::EngineTime last_time_{};
+  kv::EngineTime last_run_{};
   std::map<std::int64_t, std::function<void()>> calls_;  // how each that waits here fails
   std::int64_t last_call_ = 0;
   std::vector<std::shared_ptr<SimStream>> streams_;  // from the oldest to the newest

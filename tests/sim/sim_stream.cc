@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "common/rpc/fetch_frame.h"
 #include "common/rpc/kv_codec.h"
+#include "kv-node/service/channel_stream.h"
 
 namespace cairn::sim {
 
@@ -11,7 +13,8 @@ SimStream::SimStream(SimNode& node, SimWire& wire, Client client)
       wire_(wire),
       client_(std::move(client)),
       up_(wire.NewLane([this] { return MayTakeMessage(); })),
-      down_(wire.NewLane()) {}
+      down_(wire.NewLane()),
+      uses_arena_(client_.uses_arena) {}
 
 std::shared_ptr<SimStream> SimStream::Open(SimNode& node, SimWire& wire, SessionId session,
                                            Epoch epoch, Client client) {
@@ -71,6 +74,7 @@ void SimStream::TellStopping() {
 
 void SimStream::OnNodeEnd(const Random& random) {
   channel_.reset();
+  leases_.clear();
   has_ended_ = true;
   wire_.Close(up_);
   if (down_is_broken_) return;
@@ -80,6 +84,7 @@ void SimStream::OnNodeEnd(const Random& random) {
 
 void SimStream::Handle(pb::ChannelRequest& message) {
   if (has_ended_) return;
+  for (const std::int64_t fetch : message.released_request_ids()) leases_.erase(RequestId(fetch));
   absl::Status status;
   switch (rpc::KindOf(message)) {
     case rpc::OperationKind::kChanging:
@@ -88,6 +93,8 @@ void SimStream::Handle(pb::ChannelRequest& message) {
     case rpc::OperationKind::kRead:
       status = HandleRead(message);
       break;
+    case rpc::OperationKind::kRelease:
+      break;  // the ids come with every message
     default:
       status = InvalidArgument("a message that no client sends here");
   }
@@ -130,6 +137,9 @@ void SimStream::OnFailure(OpSeq op_seq, const absl::Status& status) {
 
 void SimStream::OnReply(RequestId request_id, absl::StatusOr<ReadReply> answer) {
   unanswered_.erase(request_id);
+  if (answer.ok() && std::holds_alternative<FetchReply>(*answer)) {
+    return ReplyToFetch(request_id, std::get<FetchReply>(*answer));
+  }
   pb::ChannelReply reply;
   reply.set_request_id(request_id.value());
   if (answer.ok()) {
@@ -138,6 +148,35 @@ void SimStream::OnReply(RequestId request_id, absl::StatusOr<ReadReply> answer) 
     rpc::SetFailure(answer.status(), &reply);
   }
   Reply(std::move(reply));
+}
+
+// As ChannelStream does.
+void SimStream::ReplyToFetch(RequestId request_id, const FetchReply& reply) {
+  if (has_ended_) return;
+  const bool uses_arena = uses_arena_ && HoldLeases(request_id, reply);
+  const grpc::ByteBuffer frame = rpc::FrameFetchReply("", request_id, reply, uses_arena);
+  std::vector<grpc::Slice> slices;
+  CAIRN_CHECK(frame.Dump(&slices).ok());
+  std::string bytes;
+  for (const grpc::Slice& slice : slices) {
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  pb::ChannelReply message;
+  CAIRN_CHECK(message.ParseFromString(bytes));
+  Reply(std::move(message));
+}
+
+// False: there are too many, and bytes go through the socket.
+bool SimStream::HoldLeases(RequestId request_id, const FetchReply& reply) {
+  if (leases_.contains(request_id) || std::ssize(leases_) >= kv::kLeasedFetchesMax) return false;
+  std::vector<std::shared_ptr<const void>> owners;
+  for (const FetchedCluster& cluster : reply.clusters) {
+    for (const Span& span : cluster.spans) {
+      if (span.arena.granule_id != 0) owners.push_back(span.owner);
+    }
+  }
+  if (!owners.empty()) leases_.emplace(request_id, std::move(owners));
+  return true;
 }
 
 void SimStream::Reply(pb::ChannelReply reply) {
@@ -155,6 +194,7 @@ void SimStream::EndNode(const absl::Status& status) {
   const std::shared_ptr<SimStream> self = shared_from_this();
   has_ended_ = true;
   channel_.reset();
+  leases_.clear();
   wire_.Close(up_);
   if (!down_is_broken_) SendEnd(status);
   node_.Remove(self);

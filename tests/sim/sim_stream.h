@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "cairn/kv/v1/kv.pb.h"
 #include "kv-node/engine/engine.h"
@@ -25,6 +27,7 @@ class SimStream final : public kv::ChannelObserver, public std::enable_shared_fr
   struct Client {
     std::function<void(const std::shared_ptr<pb::ChannelReply>& reply)> on_reply;
     std::function<void(const absl::Status& end)> on_end;
+    bool uses_arena = false;
   };
 
   static std::shared_ptr<SimStream> Open(SimNode& node, SimWire& wire, SessionId session,
@@ -38,6 +41,8 @@ class SimStream final : public kv::ChannelObserver, public std::enable_shared_fr
   void Write(pb::ChannelRequest message);
   // Hears nothing any more; the node's end learns of it behind what was written.
   void Cancel();
+  // Whether the node's end keeps the memory of what it answered as it is, until it is given back.
+  bool KeepsLeases() const { return !has_ended_; }
   // Both ends lose each other, and some of what is on its way.
   void Break(const Random& random);
 
@@ -57,6 +62,8 @@ class SimStream final : public kv::ChannelObserver, public std::enable_shared_fr
   void Handle(pb::ChannelRequest& message);
   absl::Status HandleChange(pb::ChannelRequest& message);
   absl::Status HandleRead(const pb::ChannelRequest& message);
+  void ReplyToFetch(RequestId request_id, const FetchReply& reply);
+  bool HoldLeases(RequestId request_id, const FetchReply& reply);
   void Reply(pb::ChannelReply reply);
   void EndNode(const absl::Status& status);
   void SendEnd(const absl::Status& status);
@@ -66,6 +73,7 @@ class SimStream final : public kv::ChannelObserver, public std::enable_shared_fr
   Client client_;
   const std::int64_t up_;
   const std::int64_t down_;
+  const bool uses_arena_;
   bool down_is_broken_ = false;
   // Of the node's end.
   bool has_ended_ = false;
@@ -73,6 +81,8 @@ class SimStream final : public kv::ChannelObserver, public std::enable_shared_fr
   std::shared_ptr<kv::Channel> channel_;
   std::int32_t submitted_count_ = 0;
   std::set<RequestId> unanswered_;
+  // Owners of ranges that the client may read, by fetch.
+  std::map<RequestId, std::vector<std::shared_ptr<const void>>> leases_;
 };
 
 }  // namespace cairn::sim

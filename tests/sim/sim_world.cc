@@ -59,14 +59,14 @@ absl::Status SimWorld::Step(std::int64_t step) {
     wire_.Step(context_.random);
   } else if (dice < 570) {
     last_event_ = "the engine runs";
-    if (node_.is_up()) node_.core().RunOnce(now_);
+    if (node_.is_up()) RunEngine();
   } else if (dice < 690) {
     last_event_ = "the metadata are committed";
     if (node_.is_up()) node_.meta().Step();
-  } else if (dice < 980) {
+  } else if (dice < 979) {
     last_event_ = "a chat acts";
     AnyChat().Act();
-  } else if (dice < 992) {
+  } else if (dice < 991) {
     last_event_ = "time passes";
     Age();
   } else {
@@ -77,13 +77,18 @@ absl::Status SimWorld::Step(std::int64_t step) {
   return context_.wrong;
 }
 
+void SimWorld::RunEngine() {
+  node_.RunEngine(now_);
+  if (!node_.IsWithinBudget()) context_.Wrong("there is more shared memory than may be");
+}
+
 void SimWorld::Age() {
   const bool long_time = Random(20) == 0;
   now_ += std::chrono::milliseconds(long_time ? Random(40000) : Random(50));
 }
 
 void SimWorld::SeldomEvent() {
-  const std::int64_t dice = Random(100);
+  const std::int64_t dice = Random(110);
   if (!node_.is_up()) {
     if (dice < 8) return TakeCopy(stores_[0]);
     if (dice < 14 && copy_) return PutBack(stores_[0]);
@@ -126,14 +131,21 @@ void SimWorld::SeldomEvent() {
     last_event_ = "a chat is deleted";
     AnyChat().Delete();
   } else if (dice < 82) {
-    last_event_ = "a chat begins";
     std::erase_if(chats_, [](const auto& chat) { return chat->is_gone(); });
+    if (dice >= 77) return RepeatChat();
+    last_event_ = "a chat begins";
     if (chats_.size() < kChatsMax) AddChat();
   } else if (dice < 90) {
     last_event_ = "the metadata's disk is full";
     node_.meta().FillDisk();
     context_.was_metadata_disk_full = true;
     ++context_.counts["metadata disk full"];
+  } else if (dice < 94) {
+    last_event_ = "somebody else opens a chat";
+    AnyChat().OpenBySomebodyElse();
+  } else if (dice < 95) {
+    last_event_ = "somebody else deletes a chat";
+    AnyChat().DeleteBySomebodyElse();
   } else {
     last_event_ = "the metadata's disk has room";
     node_.meta().FreeDisk();
@@ -144,7 +156,7 @@ void SimWorld::SeldomEvent() {
 void SimWorld::Rest() {
   for (std::int64_t passes = Random(kRestPassesMax); passes > 0; --passes) {
     node_.meta().Step();
-    node_.core().RunOnce(now_);
+    node_.RunEngine(now_);
     now_ += std::chrono::milliseconds(1);
   }
 }
@@ -186,7 +198,16 @@ void SimWorld::AddChat() {
     const std::int64_t own = parent->oracle.token_count - parent->start;
     parent->oracle.CutTo(parent->start + 1 + Random(own));
   }
-  chats_.push_back(std::make_unique<SimChat>(context_, std::move(parent)));
+  chats_.push_back(std::make_shared<SimChat>(context_, std::move(parent)));
+}
+
+void SimWorld::RepeatChat() {
+  last_event_ = "a chat is computed again";
+  if (chats_.empty() || chats_.size() > kChatsMax) return;
+  const auto repeated = chats_[static_cast<std::size_t>(Random(std::ssize(chats_)))];
+  if (!repeated->MayBeRepeated()) return;
+  chats_.push_back(std::make_shared<SimChat>(context_, repeated));
+  repeated->SetReplacement(chats_.back());
 }
 
 void SimWorld::StartNode(SimStore& store) {
@@ -196,7 +217,9 @@ void SimWorld::StartNode(SimStore& store) {
   options.pooled_children_max = Random(2) == 0 ? 1 : 64;
   options.index_changed_min = Random(3) * 3;
   options.merge_gap_bytes = Random(3) * 2 * kv::kPageBytes;
-  options.arena_bytes_max = Random(3) == 0 ? 0 : std::int64_t{1} << 20;
+  // None; less than there is to be read, and than the daemon allows; about as much.
+  constexpr std::int64_t kArenaBytes[] = {0, kv::kGranuleBytesMin, kv::kArenaBytesMin};
+  options.arena_bytes_max = kArenaBytes[Random(3)];
   options.defragment = Random(4) != 0;
   options.defragment_idle = std::chrono::milliseconds(Random(6));
   if (Random(8) == 0) CheckRules(store);
@@ -250,7 +273,7 @@ bool SimWorld::Settle(const std::function<bool()>& done) {
     }
     wire_.Step(context_.random);
     node_.meta().Step();
-    node_.core().RunOnce(now_);
+    node_.RunEngine(now_);
     now_ += std::chrono::milliseconds(1);
   }
   return false;

@@ -50,6 +50,9 @@ class SimWorld {
   void PutBack(SimStore& store);
   void StartNode(SimStore& store);
   void AddChat();
+  // A chat computes again what another one holds.
+  void RepeatChat();
+  void RunEngine();
   void Age();
   // Lets everything go on until `done` says so.
   bool Settle(const std::function<bool()>& done);
@@ -66,7 +69,7 @@ class SimWorld {
   SimWire wire_;
   SimNode node_;
   SimContext context_;
-  std::vector<std::unique_ptr<SimChat>> chats_;
+  std::vector<std::shared_ptr<SimChat>> chats_;
   std::optional<SimCopy> copy_;         // of the first store
   std::uint64_t checked_sequence_ = 0;  // of the metadata: when the rules were checked last
   std::string last_event_;

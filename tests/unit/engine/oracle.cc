@@ -90,9 +90,10 @@ std::optional<Append> RandomOperations::Assign(Oracle& oracle, std::int32_t laye
   return op;
 }
 
-std::vector<Append> RandomOperations::Decode(Oracle& oracle, std::int64_t fresh_one_in) {
+std::vector<Append> RandomOperations::Decode(Oracle& oracle, std::int64_t fresh_one_in,
+                                             std::optional<std::int64_t> truth) {
   std::vector<Append> out;
-  oracle.truth.push_back(next_truth_++);
+  oracle.truth.push_back(truth ? *truth : next_truth_++);
   ++oracle.token_count;
   if (oracle.token_count - oracle.window_start <= kWindowTokens) return out;
   const std::int64_t leaves = oracle.window_start++;

@@ -44,8 +44,9 @@ class RandomOperations {
   RandomOperations(const EntryLayout& layout, Random random);
 
   // One token more; the entries that leave the window for it go to clusters, one in `fresh_one_in`
-  // to a new one, or to the buffer of a large cluster.
-  std::vector<Append> Decode(Oracle& oracle, std::int64_t fresh_one_in);
+  // to a new one, or to the buffer of a large cluster. `truth`: the token; none: a new one.
+  std::vector<Append> Decode(Oracle& oracle, std::int64_t fresh_one_in,
+                             std::optional<std::int64_t> truth = std::nullopt);
   // A cluster of a random layer in each of its heads, where one is large enough.
   std::vector<Replace> Split(Oracle& oracle);
   // Gives up a cluster's entries, or some of what waits in a buffer, or either.

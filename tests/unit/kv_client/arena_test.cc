@@ -1,8 +1,10 @@
 // Fetches through gRPC with the KV node's shared memory: a real engine behind a real server.
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 
 #include <gtest/gtest.h>
 
@@ -158,6 +160,50 @@ TEST_F(ArenaTest, LeasesGoBackWithoutAnotherMessageWhenAsked) {
   }
 }
 
+// The KV node's handshake finds nobody, as when the node dies between a reply and its mapping.
+TEST_F(ArenaTest, AReplyThatCouldNotBeTakenGivesBackNoLeaseOfTheNextStream) {
+  const auto node = Connect(/*use_arena=*/true);
+  const auto session = *node->Open(*node->Create(WideSession()));
+  Store(*session, 0, 40);
+  const std::string handshake = socket_path_ + std::string(rpc::kHandshakeSuffix);
+  std::filesystem::rename(handshake, handshake + ".away");
+  auto answer = session->StartRead(values::FetchAll());
+  while (session->reconnect_count() == 0) {
+  }
+  std::filesystem::rename(handshake + ".away", handshake);
+  const absl::StatusOr<FetchReply> reply = Wait<FetchReply>(std::move(answer));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  ASSERT_TRUE(Wait<PolicyStateReply>(session->StartRead(GetPolicyState{})).ok());
+  EXPECT_EQ(node->Stats()->leased_slot_count, 1);
+}
+
+// The KV node has ended the stream and given its memory back before the reply's is mapped.
+TEST_F(ArenaTest, AReplyWhoseMemoryIsGoneSaysWhyItsStreamEnded) {
+  const auto node = Connect(/*use_arena=*/true);
+  const SessionRef id = *node->Create(WideSession());
+  const auto session = *node->Open(id);
+  Store(*session, 0, 40);
+  const std::string path = socket_path_ + std::string(rpc::kHandshakeSuffix);
+  const auto wait_max = std::chrono::milliseconds(20000);
+  const auto handshake = rpc::ReceiveHandshake(*rpc::ConnectToSocket(path, wait_max), wait_max);
+  ASSERT_TRUE(handshake.ok()) << handshake.status();
+  std::filesystem::rename(path, path + ".away");
+  auto late = rpc::ListenOnSocket(path, 0600);
+  ASSERT_TRUE(late.ok()) << late.status();
+  auto answer = session->StartRead(values::FetchAll());
+  rpc::UniqueFd asks;
+  while (!asks.valid())
+    asks = rpc::UniqueFd(::accept4(late->get(), nullptr, nullptr, SOCK_CLOEXEC));
+  std::filesystem::rename(path + ".away", path);
+  Connect(/*use_arena=*/true)->Open(id).value().reset();
+  while (!engine_->ArenaGranules(kDefaultApp).empty()) {
+  }
+  ASSERT_TRUE(rpc::SendHandshake(asks, handshake->token, 0, {}, {}).ok());
+  const auto reply = Wait<FetchReply>(std::move(answer));
+  EXPECT_TRUE(absl::IsAborted(reply.status())) << reply.status();
+  EXPECT_TRUE(cairn::test::Says(reply.status(), "another owner")) << reply.status();
+}
+
 TEST_F(ArenaTest, ManyLeasesOfOneStreamEndInInlineReplies) {
   const auto node = Connect(/*use_arena=*/true);
   const auto session = *node->Open(*node->Create(WideSession()));
@@ -262,7 +308,7 @@ TEST_F(ArenaTest, RangesOutsideTheirGranuleAreRefused) {
   for (const auto& [offset, size] : bad) {
     EXPECT_EQ(map.Resolve(id, offset, size).status().code(), absl::StatusCode::kInvalidArgument);
   }
-  EXPECT_EQ(map.Resolve(id + 1, 0, 1).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(map.Resolve(id + 1, 0, 1).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(handshakes, 2);
 }
 
