@@ -47,8 +47,11 @@ void EntryStore::ChargeIndex() {
 
 std::int64_t EntryStore::WindowStartAt(std::int64_t token_count) const {
   const std::int64_t kept = keeper_.WindowTokens(token_count);
-  return kept == 0 ? WindowStart(token_count, window_.capacity())
-                   : SparseWindowStart(token_count, kept, window_.capacity());
+  // Only where entries leave in the pass of the tokens that take their place is a full window full.
+  if (kept == 0 && traits_.selects_without_queries) {
+    return WindowStart(token_count, window_.capacity());
+  }
+  return SparseWindowStart(token_count, kept == 0 ? window_.capacity() : kept, window_.capacity());
 }
 
 const std::byte* EntryStore::EntryAt(std::int32_t layer, std::int32_t head, std::int64_t position,
