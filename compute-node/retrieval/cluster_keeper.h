@@ -35,8 +35,11 @@ struct LeavingEntries {
   bool of_prompt = false;      // whether they leave in a pass of several tokens
 };
 
+// Wherever a cluster is named here it may be one of all heads (kAllHeads): then its positions are
+// those of each head, and for each position its rows are those of one head after the other.
+
 // Positions of the cluster's head that go into `cluster`: of entries that leave now, or that were
-// held back earlier.
+// held back earlier, for a cluster of the same head.
 struct Assignment {
   ClusterRef cluster;
   Positions positions;
@@ -60,7 +63,7 @@ struct LoadedCluster {
   ClusterRef cluster;
   Positions positions{};
   std::int64_t stored_count = 0;  // of them in the KV node; the others are held
-  std::vector<float> keys{};      // (position, head_dim)
+  std::vector<float> keys{};      // (position, head of the cluster, head_dim)
   std::vector<float> values{};    // likewise; empty unless it needs values
 };
 
@@ -140,7 +143,7 @@ class ClusterKeeper {
   virtual absl::Status RestoreHeld(std::int32_t layer, const HeldEntry& held) = 0;
   // Of a policy that rebuilds from keys: those of all clusters, behind RestoreState. Each layer's
   // come in one call, by head, then id; entries that are held for no cluster of the KV node come as
-  // a cluster of which nothing is stored.
+  // a cluster of which nothing is stored. Those of all heads come first.
   virtual absl::Status Rebuild(std::int32_t layer, std::span<const LoadedCluster> clusters) = 0;
 
   // Memory of the index and of all else that a conversation's length decides.

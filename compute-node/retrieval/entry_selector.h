@@ -17,7 +17,8 @@
 
 namespace cairn::compute {
 
-// A cluster to be read, and what it must hold: anything else in the answer is an error.
+// A cluster to be read, of one KV head or of all (kAllHeads), and what it must hold: anything else
+// in the answer is an error.
 struct PlannedCluster {
   ClusterRef cluster;
   std::int64_t entry_count = 0;
@@ -25,7 +26,7 @@ struct PlannedCluster {
   Positions positions{};
   // Whether Adapt wants to see its entries afterwards.
   bool adapt = false;
-  // Which of its entries are attended, ascending indices; empty: all of them.
+  // Which of its entries are attended, by each of its heads, ascending indices; empty: all of them.
   std::vector<std::int32_t> attended{};
 };
 

@@ -7,7 +7,7 @@ namespace cairn::compute {
 
 void AddToPlan(const PolicyOptions& options, PlannedCluster cluster,
                std::vector<FetchSlice>& plan) {
-  const std::int64_t bytes = cluster.entry_count * options.layout.EntryBytes(0);
+  const std::int64_t bytes = cluster.entry_count * options.layout.EntryBytes(cluster.cluster.head);
   const bool fits = !plan.empty() && plan.back().bytes + bytes <= options.fetch_slice_bytes &&
                     std::ssize(plan.back().clusters) < kFetchClusterCountMax;
   if (!fits) plan.emplace_back();

@@ -365,7 +365,7 @@ MUTATIONS = [
     ("what waits for a split is in no place", RETRIEVAL + "dynakv/dynakv_update.cc",
      "      actions.held.push_back({cluster, position});\n", "      static_cast<void>(position);\n", POLICIES),
     ("a cluster whose row was lost does not split", RETRIEVAL + "dynakv/dynakv_policy.cc",
-     "head.index.MarkSplit(*slot);", "static_cast<void>(slot);", POLICIES),
+     "head->index.MarkSplit(*slot);", "static_cast<void>(slot);", POLICIES),
     ("sinks whose row was lost are a cluster like others", RETRIEVAL + "dynakv/dynakv_index.cc",
      ".pinned = info.cluster.cluster_id == kSinkCluster", ".pinned = false", POLICIES),
 ]

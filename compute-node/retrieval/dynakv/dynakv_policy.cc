@@ -325,15 +325,16 @@ absl::Status DynaKvPolicy::RestoreState(const StoredPolicyState& stored) {
 }
 
 absl::Status DynaKvPolicy::RestoreHeld(std::int32_t layer, const HeldEntry& held) {
-  Head& head = heads_[HeadOf(layer, held.cluster.head)];
-  const std::optional<std::size_t> slot = head.index.Find(held.cluster.cluster_id);
+  Head* const head = held.cluster.head < 0 ? nullptr : &heads_[HeadOf(layer, held.cluster.head)];
+  const std::optional<std::size_t> slot =
+      head == nullptr ? std::nullopt : head->index.Find(held.cluster.cluster_id);
   if (!slot.has_value()) {
     return InvalidArgument("layer {} head {}: position {} is held for cluster {}, which is unknown",
                            layer, held.cluster.head, held.position, held.cluster.cluster_id);
   }
   // Its row, which says so too, may be lost.
-  head.index.MarkSplit(*slot);
-  head.AddHeld(held.cluster.cluster_id, 1);
+  head->index.MarkSplit(*slot);
+  head->AddHeld(held.cluster.cluster_id, 1);
   return absl::OkStatus();
 }
 

@@ -16,7 +16,7 @@ namespace cairn::compute {
 // What one KV head attended; each position is in one place only.
 struct AttendedEntries {
   std::vector<std::int64_t> fetched{};  // from the KV node, in the order of attending
-  std::vector<std::int64_t> held{};     // waiting for a delayed split, ascending
+  std::vector<std::int64_t> held{};     // waiting for a cluster
   // From here on all, up to the query's own.
   std::int64_t recent_first = 0;
   // Entries that came from the KV node: more than `fetched` has where only some of a cluster were

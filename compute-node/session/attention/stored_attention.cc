@@ -35,9 +35,7 @@ StoredAttention::StoredAttention(const Options& options, const ModelConfig& conf
       memory_(memory),
       scratch_(scratch),
       attention_(config, options.layout.kv_format, pool),
-      pipeline_({.layer_count = options.layout.layer_count,
-                 .entry_bytes = options.layout.EntryBytes(0),
-                 .slices_in_flight_max = options.slices_in_flight_max},
+      pipeline_({.layout = options.layout, .slices_in_flight_max = options.slices_in_flight_max},
                 memory),
       selected_fetch_(options.layout,
                       options.observer != nullptr ? WithPositions::kYes : WithPositions::kNo,
@@ -122,18 +120,20 @@ std::int64_t StoredAttention::WholeBlocksEnd(std::int32_t layer) const {
 void StoredAttention::TakePartialBlock(std::int32_t layer, ArrivedSlice& slice) {
   const std::int64_t end = WholeBlocksEnd(layer);
   if (end == store_.stored_count(layer)) return;
-  for (std::size_t i = 0; i < slice.clusters.size(); ++i) {
-    EntryRun& run = slice.clusters[i];
-    std::int64_t kept = 0;
-    for (const Span& span : slice.reply.clusters[i].spans) {
-      const std::int64_t below = span.positions.CountBelow(end);
-      for (std::int64_t j = below; j < span.entry_count; ++j) {
-        std::memcpy(store_.window().Entry(layer, run.head, span.positions.at(j)),
-                    span.Entry(j, entry_bytes_), static_cast<std::size_t>(entry_bytes_));
+  for (std::size_t i = 0; i < slice.planned.size(); ++i) {
+    Positions positions;
+    for (const Span& span : slice.reply.clusters[i].spans) positions.AppendAll(span.positions);
+    std::vector<const std::byte*>& entries = slice.entries[i];
+    const ClusterHeads heads(options_.layout, slice.planned[i].cluster.head);
+    const std::int64_t kept = positions.CountBelow(end);
+    for (std::int64_t j = kept; j < positions.count(); ++j) {
+      for (std::int32_t head = heads.first(); head < heads.end(); ++head) {
+        std::memcpy(store_.window().Entry(layer, head, positions.at(j)),
+                    heads.PartOf(head, entries[static_cast<std::size_t>(j)]),
+                    static_cast<std::size_t>(entry_bytes_));
       }
-      kept += below;
     }
-    run.entries.resize(static_cast<std::size_t>(kept));
+    entries.resize(static_cast<std::size_t>(kept));
   }
 }
 
@@ -174,9 +174,9 @@ absl::Status StoredAttention::AttendEverything(const AttentionBatch& batch) {
   while (pipeline_.HasNext()) {
     CAIRN_ASSIGN_OR_RETURN(ArrivedSlice slice, pipeline_.Next(*stop_));
     TakePartialBlock(batch.layer, slice);
-    attention_.AttendAll(slice.clusters);
-    for (std::size_t i = 0; options_.observer != nullptr && i < slice.clusters.size(); ++i) {
-      NoteFetched(slice.planned[i], slice.reply.clusters[i], std::ssize(slice.clusters[i].entries));
+    attention_.AttendAll(RunsOf(slice));
+    for (std::size_t i = 0; options_.observer != nullptr && i < slice.planned.size(); ++i) {
+      NoteFetched(slice.planned[i], slice.reply.clusters[i], std::ssize(slice.entries[i]));
     }
     CAIRN_RETURN_IF_ERROR(CheckIntact(slice.reply));
     if (batch.between != nullptr) (*batch.between)();
@@ -225,6 +225,17 @@ std::vector<std::vector<ClusterId>> StoredAttention::Estimate(const AttentionBat
   return selector_.Estimate(InputOf(batch.layer, batch.q), plan);
 }
 
+std::vector<EntryRun> StoredAttention::RunsOf(const ArrivedSlice& slice) const {
+  std::vector<EntryRun> runs;
+  for (std::size_t i = 0; i < slice.planned.size(); ++i) {
+    const ClusterHeads heads(options_.layout, slice.planned[i].cluster.head);
+    for (std::int32_t head = heads.first(); head < heads.end(); ++head) {
+      heads.AppendParts(head, slice.entries[i], runs.emplace_back(EntryRun{head, {}}).entries);
+    }
+  }
+  return runs;
+}
+
 std::vector<EntryRun> StoredAttention::RunsOf(const SelectedClusters& selected) const {
   std::vector<EntryRun> runs(static_cast<std::size_t>(options_.layout.head_count));
   for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
@@ -232,12 +243,13 @@ std::vector<EntryRun> StoredAttention::RunsOf(const SelectedClusters& selected) 
   }
   for (const SelectedClusters::Cluster& cluster : selected.clusters) {
     const std::span<const std::byte* const> entries = selected.EntriesOf(cluster);
-    EntryRun& run = runs[static_cast<std::size_t>(cluster.planned.cluster.head)];
-    if (cluster.planned.attended.empty()) {
-      run.entries.insert(run.entries.end(), entries.begin(), entries.end());
-    }
-    for (const std::int32_t index : cluster.planned.attended) {
-      run.entries.push_back(entries[static_cast<std::size_t>(index)]);
+    const ClusterHeads heads(options_.layout, cluster.planned.cluster.head);
+    for (std::int32_t head = heads.first(); head < heads.end(); ++head) {
+      EntryRun& run = runs[static_cast<std::size_t>(head)];
+      if (cluster.planned.attended.empty()) heads.AppendParts(head, entries, run.entries);
+      for (const std::int32_t index : cluster.planned.attended) {
+        run.entries.push_back(heads.PartOf(head, entries[static_cast<std::size_t>(index)]));
+      }
     }
   }
   return runs;
@@ -248,13 +260,18 @@ void StoredAttention::NoteFetched(const PlannedCluster& planned, const FetchedCl
   attended_.resize(static_cast<std::size_t>(options_.layout.head_count));
   Positions positions;
   for (const Span& span : fetched.spans) positions.AppendAll(span.positions);
-  AttendedEntries& noted = attended_[static_cast<std::size_t>(planned.cluster.head)];
-  noted.arrived_count += positions.count();
-  if (planned.attended.empty()) {
-    // TakePartialBlock left the first ones.
-    positions.Slice(0, entry_count).ForEach([&](std::int64_t at) { noted.fetched.push_back(at); });
+  const ClusterHeads heads(options_.layout, planned.cluster.head);
+  for (std::int32_t head = heads.first(); head < heads.end(); ++head) {
+    AttendedEntries& noted = attended_[static_cast<std::size_t>(head)];
+    noted.arrived_count += positions.count();
+    if (planned.attended.empty()) {
+      // TakePartialBlock left the first ones.
+      positions.Slice(0, entry_count).ForEach([&](std::int64_t at) {
+        noted.fetched.push_back(at);
+      });
+    }
+    for (const std::int32_t index : planned.attended) noted.fetched.push_back(positions.at(index));
   }
-  for (const std::int32_t index : planned.attended) noted.fetched.push_back(positions.at(index));
 }
 
 void StoredAttention::NoteHeld(std::int32_t head, std::int64_t position) {
@@ -277,8 +294,8 @@ void StoredAttention::KeepLoaded(std::int32_t layer, const SelectedClusters& sel
     for (const Span& span : cluster.fetched->spans) loaded.positions.AppendAll(span.positions);
     const std::span<const std::byte* const> entries = selected.EntriesOf(cluster);
     loaded.stored_count = std::ssize(entries);
-    AppendRows(entries, options_.layout, WithValues(traits_.needs_values), loaded.keys,
-               loaded.values);
+    AppendRows(entries, options_.layout, ClusterHeads(options_.layout, loaded.cluster.head),
+               WithValues(traits_.needs_values), loaded.keys, loaded.values);
     loading_[static_cast<std::size_t>(layer)].push_back(std::move(loaded));
   }
 }
@@ -342,12 +359,15 @@ void StoredAttention::AttendHeld(std::int32_t layer) {
   std::vector<EntryRun> runs;
   for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
     EntryRun run{.head = head, .entries = {}};
-    for (const HeldEntries::Entry& held : store_.held().Of(layer, head)) {
-      if (selected && !(*selected)[static_cast<std::size_t>(head)].Contains(held.position)) {
-        continue;
+    for (const std::int32_t held_for : {kAllHeads, head}) {
+      const ClusterHeads heads(options_.layout, held_for);
+      for (const HeldEntries::Entry& held : store_.held().Of(layer, held_for)) {
+        if (selected && !(*selected)[static_cast<std::size_t>(head)].Contains(held.position)) {
+          continue;
+        }
+        run.entries.push_back(heads.PartOf(head, held.data()));
+        if (options_.observer != nullptr) NoteHeld(head, held.position);
       }
-      run.entries.push_back(reinterpret_cast<const std::byte*>(held.bytes.data()));
-      if (options_.observer != nullptr) NoteHeld(head, held.position);
     }
     if (!run.entries.empty()) runs.push_back(std::move(run));
   }

@@ -40,6 +40,8 @@
 #include "compute-node/session/entries/memory_shares.h"
 #include "compute-node/session/entries/stored_policy.h"
 #include "compute-node/session/kv_memory.h"
+#include "compute-node/session/reading/cluster_heads.h"
+#include "compute-node/session/reading/entry_run.h"
 #include "compute-node/session/reading/fetch_pipeline.h"
 #include "compute-node/session/reading/selected_fetch.h"
 #include "compute-node/session/stop.h"
@@ -119,7 +121,9 @@ class StoredAttention : public KvAttention {
   std::int64_t WholeBlocksEnd(std::int32_t layer) const;
   // Moves what the slice holds of that block into the window.
   void TakePartialBlock(std::int32_t layer, ArrivedSlice& slice);
-  // Entries that are attended, one run for each head.
+  // Entries that are attended: of a slice one run for each cluster and head, of what was selected
+  // one for each head.
+  std::vector<EntryRun> RunsOf(const ArrivedSlice& slice) const;
   std::vector<EntryRun> RunsOf(const SelectedClusters& selected) const;
   // For the observer: which of a cluster's entries are attended.
   void NoteFetched(const PlannedCluster& planned, const FetchedCluster& fetched,

@@ -26,7 +26,7 @@ absl::StatusOr<std::vector<LoadedCluster>> EntryStore::Load(
     fetch.with_positions = true;
     const std::size_t first = next;
     for (std::int64_t bytes = 0; next < clusters.size(); ++next) {
-      bytes += entry_counts[next] * entry_bytes_;
+      bytes += entry_counts[next] * layout_.EntryBytes(clusters[next].head);
       const bool full = bytes > kLoadBytesMax || next - first == kFetchClusterCountMax;
       if (full && next > first) break;
       fetch.clusters.push_back(clusters[next]);
@@ -41,11 +41,12 @@ absl::StatusOr<std::vector<LoadedCluster>> EntryStore::Load(
       const FetchedCluster& fetched = reply.clusters[i - first];
       std::vector<const std::byte*> entries;
       CAIRN_RETURN_IF_ERROR(
-          CheckFetched(layer, planned, fetched, entry_bytes_, WithPositions::kYes, entries));
+          CheckFetched(layer, planned, fetched, layout_, WithPositions::kYes, entries));
       LoadedCluster cluster{.cluster = clusters[i]};
       for (const Span& span : fetched.spans) cluster.positions.AppendAll(span.positions);
       cluster.stored_count = cluster.positions.count();
-      AppendRows(entries, layout_, WithValues(traits_.needs_values), cluster.keys, cluster.values);
+      AppendRows(entries, layout_, ClusterHeads(layout_, cluster.cluster.head),
+                 WithValues(traits_.needs_values), cluster.keys, cluster.values);
       loaded.push_back(std::move(cluster));
     }
     CAIRN_RETURN_IF_ERROR(CheckIntact(reply));
@@ -61,10 +62,12 @@ absl::StatusOr<bool> EntryStore::RegroupLayer(std::int32_t layer, const StopSign
     std::vector<std::vector<LoadedCluster>> loaded;
     std::int64_t bytes = 0;
     for (; next < groups.size(); ++next) {
-      std::int64_t entry_count = 0;
-      for (const std::int64_t count : groups[next].entry_counts) entry_count += count;
-      if (!loaded.empty() && bytes + entry_count * entry_bytes_ > kLoadBytesMax) break;
-      bytes += entry_count * entry_bytes_;
+      std::int64_t more = 0;
+      for (std::size_t i = 0; i < groups[next].clusters.size(); ++i) {
+        more += groups[next].entry_counts[i] * layout_.EntryBytes(groups[next].clusters[i].head);
+      }
+      if (!loaded.empty() && bytes + more > kLoadBytesMax) break;
+      bytes += more;
       CAIRN_ASSIGN_OR_RETURN(std::vector<LoadedCluster> group,
                              Load(layer, groups[next].clusters, groups[next].entry_counts, stop));
       for (LoadedCluster& cluster : group) AddHeldKeys(layer, cluster);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -141,32 +142,38 @@ absl::Status EntryStore::RestoreCarried(std::int32_t layer, const CarriedEntries
   return absl::OkStatus();
 }
 
+bool EntryStore::IsBuffer(std::int32_t layer, const CarriedEntries& carried) const {
+  const Positions& positions = carried.positions;
+  return carried.head >= kAllHeads && carried.head < layout_.head_count && !positions.empty() &&
+         positions.last() < stored_count(layer) &&
+         std::ssize(carried.entries) == positions.count() * layout_.EntryBytes(carried.head);
+}
+
 absl::Status EntryStore::RestoreHeld(std::int32_t layer, const CarriedReply& reply) {
   struct Found {
     HeldEntry held;
-    const char* entry;
+    std::string_view entry;
   };
   std::vector<Found> found;
-  std::vector<std::vector<std::int64_t>> recorded(static_cast<std::size_t>(layout_.head_count));
+  std::map<std::int32_t, std::vector<std::int64_t>> recorded;  // by head
   for (const CarriedEntries& carried : reply.carried) {
     if (carried.buffer_cluster_id == kWindowBuffer) continue;
     const Positions& positions = carried.positions;
-    if (carried.head < 0 || carried.head >= layout_.head_count || positions.empty() ||
-        positions.last() >= stored_count(layer) ||
-        std::ssize(carried.entries) != positions.count() * entry_bytes_) {
+    if (!IsBuffer(layer, carried)) {
       return NotAsStored(
           session_, layer,
           fmt::format("buffer {} of head {}: {} positions in {} bytes", carried.buffer_cluster_id,
                       carried.head, positions.count(), carried.entries.size()));
     }
-    const char* entry = carried.entries.data();
+    std::string_view rest = carried.entries;
+    const std::size_t entry_bytes = static_cast<std::size_t>(layout_.EntryBytes(carried.head));
     positions.ForEach([&](std::int64_t position) {
-      found.push_back({{{carried.head, carried.buffer_cluster_id}, position}, entry});
-      entry += entry_bytes_;
+      found.push_back(
+          {{{carried.head, carried.buffer_cluster_id}, position}, rest.substr(0, entry_bytes)});
+      rest.remove_prefix(entry_bytes);
     });
-    carried.brought_positions.ForEach([&](std::int64_t position) {
-      recorded[static_cast<std::size_t>(carried.head)].push_back(position);
-    });
+    carried.brought_positions.ForEach(
+        [&](std::int64_t position) { recorded[carried.head].push_back(position); });
   }
   std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
     return std::pair(a.held.position, a.held.cluster.head) <
@@ -174,15 +181,25 @@ absl::Status EntryStore::RestoreHeld(std::int32_t layer, const CarriedReply& rep
   });
   for (const Found& each : found) {
     CAIRN_RETURN_IF_ERROR(keeper_.RestoreHeld(layer, each.held));
-    held_.Add(layer, each.held, reinterpret_cast<const std::byte*>(each.entry));
+    held_.Add(layer, each.held, std::string(each.entry));
   }
-  for (std::int32_t head = 0; head < layout_.head_count; ++head) {
-    std::vector<std::int64_t>& more = recorded[static_cast<std::size_t>(head)];
-    Positions& all = recorded_[RowOf(layer, head)];
+  for (auto& of_head : recorded) {
+    std::vector<std::int64_t>& more = of_head.second;
+    Positions& all = recorded_[RowOf(layer, of_head.first)];
     all.ForEach([&](std::int64_t position) { more.push_back(position); });
     all = Positions::FromUnsorted(std::move(more));
   }
   return absl::OkStatus();
+}
+
+bool EntryStore::CountEntries(std::int32_t cluster_head, std::int64_t entry_count,
+                              std::vector<std::int64_t>& counts) const {
+  if (cluster_head < kAllHeads || cluster_head >= layout_.head_count) return false;
+  const ClusterHeads heads(layout_, cluster_head);
+  for (std::int32_t head = heads.first(); head < heads.end(); ++head) {
+    counts[static_cast<std::size_t>(head)] += entry_count;
+  }
+  return true;
 }
 
 bool EntryStore::IsComplete(std::int32_t layer, std::span<const IndexRecord> records,
@@ -191,14 +208,13 @@ bool EntryStore::IsComplete(std::int32_t layer, std::span<const IndexRecord> rec
   if (attachment.token_count < attachment.policy_token_count) return false;
   std::vector<std::int64_t> counts(static_cast<std::size_t>(layout_.head_count), 0);
   for (const IndexRecord& record : records) {
-    const std::int32_t head = record.cluster.head;
-    if (head < 0 || head >= layout_.head_count || record.stale) return false;
-    counts[static_cast<std::size_t>(head)] += record.entry_count;
+    if (record.stale || !CountEntries(record.cluster.head, record.entry_count, counts)) {
+      return false;
+    }
   }
   for (const CarriedEntries& carried : reply.carried) {
     if (carried.buffer_cluster_id == kWindowBuffer) continue;
-    if (carried.head < 0 || carried.head >= layout_.head_count) return false;
-    counts[static_cast<std::size_t>(carried.head)] += carried.positions.count();
+    if (!CountEntries(carried.head, carried.positions.count(), counts)) return false;
   }
   return std::all_of(counts.begin(), counts.end(),
                      [&](std::int64_t count) { return count == stored_count(layer); });
@@ -247,13 +263,11 @@ absl::Status EntryStore::RebuildFromKeys(std::int32_t layer) {
                          Load(layer, clusters, entry_counts, never));
   std::vector<std::int64_t> counts(static_cast<std::size_t>(layout_.head_count), 0);
   for (const LoadedCluster& cluster : loaded) {
-    const std::int32_t head = cluster.cluster.head;
-    if (head >= 0 && head < layout_.head_count) {
-      counts[static_cast<std::size_t>(head)] += cluster.positions.count();
-    }
+    CountEntries(cluster.cluster.head, cluster.positions.count(), counts);
   }
+  const std::int64_t held_for_all = std::ssize(held_.Of(layer, kAllHeads));
   for (std::int32_t head = 0; head < layout_.head_count; ++head) {
-    const std::int64_t held = std::ssize(held_.Of(layer, head));
+    const std::int64_t held = std::ssize(held_.Of(layer, head)) + held_for_all;
     if (counts[static_cast<std::size_t>(head)] + held == stored_count(layer)) continue;
     return NotAsStored(
         session_, layer,
@@ -266,7 +280,7 @@ absl::Status EntryStore::RebuildFromKeys(std::int32_t layer) {
 
 void EntryStore::AddHeld(std::int32_t layer, std::vector<LoadedCluster>& loaded) const {
   std::set<ClusterRef> waited_for;
-  for (std::int32_t head = 0; head < layout_.head_count; ++head) {
+  for (std::int32_t head = kAllHeads; head < layout_.head_count; ++head) {
     for (const HeldEntries::Entry& held : held_.Of(layer, head)) {
       waited_for.insert({head, held.cluster_id});
     }

@@ -8,14 +8,17 @@
 #include <vector>
 
 #include "common/kv/messages.h"
+#include "compute-node/session/reading/cluster_heads.h"
 
 namespace cairn::compute {
 
 // Whether a policy looks at values beside keys.
 enum class WithValues : bool { kNo, kYes };
 
-// Appends the entries' keys and, with kYes, their values, head_dim numbers each.
+// Appends the keys and, with kYes, the values of a cluster's entries: of each entry those of each
+// of the cluster's heads, head_dim numbers each.
 void AppendRows(std::span<const std::byte* const> entries, const EntryLayout& layout,
-                WithValues with_values, std::vector<float>& keys, std::vector<float>& values);
+                const ClusterHeads& heads, WithValues with_values, std::vector<float>& keys,
+                std::vector<float>& values);
 
 }  // namespace cairn::compute

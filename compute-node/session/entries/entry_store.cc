@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "common/base/check.h"
@@ -34,7 +35,7 @@ EntryStore::EntryStore(const EntryLayout& layout, std::int64_t window_tokens_max
       window_charge_(memory, window_.size_bytes()),
       held_(layout, memory),
       stored_counts_(static_cast<std::size_t>(layout.layer_count), 0),
-      recorded_(stored_counts_.size() * static_cast<std::size_t>(layout.head_count)),
+      recorded_(ClusterRowCount(layout)),
       staged_(recorded_.size()) {}
 
 void EntryStore::ChargeIndex() {
@@ -47,22 +48,35 @@ void EntryStore::ChargeIndex() {
 
 std::int64_t EntryStore::WindowStartAt(std::int64_t token_count) const {
   const std::int64_t kept = keeper_.WindowTokens(token_count);
-  return kept == 0 ? WindowStart(token_count, window_.capacity())
-                   : SparseWindowStart(token_count, kept, window_.capacity());
+  // Only where entries leave in the pass of the tokens that take their place is a full window full.
+  if (kept == 0 && traits_.selects_without_queries) {
+    return WindowStart(token_count, window_.capacity());
+  }
+  return SparseWindowStart(token_count, kept == 0 ? window_.capacity() : kept, window_.capacity());
 }
 
-const std::byte* EntryStore::EntryAt(std::int32_t layer, std::int32_t head, std::int64_t position,
-                                     const ChunkEntries& chunk) const {
-  if (position < stored_count(layer)) {
-    const HeldEntries::Entry* held = held_.Find(layer, head, position);
-    CAIRN_CHECK(held != nullptr);
-    return reinterpret_cast<const std::byte*>(held->bytes.data());
-  }
+const std::byte* EntryStore::RecentEntry(std::int32_t layer, std::int32_t head,
+                                         std::int64_t position, const ChunkEntries& chunk) const {
   if (chunk.data == nullptr || position < chunk.first_position) {
     return window_.Entry(layer, head, position);
   }
   const std::int64_t index = head * chunk.token_count + position - chunk.first_position;
   return chunk.data + index * entry_bytes_;
+}
+
+void EntryStore::AppendEntry(std::int32_t layer, std::int32_t head, std::int64_t position,
+                             const ChunkEntries& chunk, std::string& out) const {
+  if (position < stored_count(layer)) {
+    const HeldEntries::Entry* held = held_.Find(layer, head, position);
+    CAIRN_CHECK(held != nullptr);
+    out += held->bytes;
+    return;
+  }
+  const ClusterHeads heads(layout_, head);
+  for (std::int32_t of = heads.first(); of < heads.end(); ++of) {
+    out.append(reinterpret_cast<const char*>(RecentEntry(layer, of, position, chunk)),
+               static_cast<std::size_t>(entry_bytes_));
+  }
 }
 
 void EntryStore::FillRows(const ChunkEntries& chunk, LeavingEntries& leaving,
@@ -71,10 +85,11 @@ void EntryStore::FillRows(const ChunkEntries& chunk, LeavingEntries& leaving,
   entries.reserve(static_cast<std::size_t>(layout_.head_count * leaving.token_count));
   for (std::int32_t head = 0; head < layout_.head_count; ++head) {
     for (std::int64_t i = 0; i < leaving.token_count; ++i) {
-      entries.push_back(EntryAt(leaving.layer, head, leaving.first_position + i, chunk));
+      entries.push_back(RecentEntry(leaving.layer, head, leaving.first_position + i, chunk));
     }
   }
-  AppendRows(entries, layout_, WithValues(traits_.needs_values), keys, values);
+  AppendRows(entries, layout_, ClusterHeads(layout_, 0), WithValues(traits_.needs_values), keys,
+             values);
   leaving.keys = keys;
   leaving.values = values;
 }
@@ -122,16 +137,14 @@ absl::Status EntryStore::Send(std::int32_t layer, const ChunkEntries& chunk,
   };
   for (const Assignment& assignment : actions.appended) {
     const std::int32_t head = assignment.cluster.head;
-    const std::int64_t size = assignment.positions.count() * entry_bytes_;
+    const std::int64_t size = assignment.positions.count() * layout_.EntryBytes(head);
     if (bytes > 0 && bytes + size > kAppendBytesMax) CAIRN_RETURN_IF_ERROR(send());
     ClusterEntries entries;
     entries.cluster = assignment.cluster;
     entries.positions = assignment.positions;
     entries.entries.reserve(static_cast<std::size_t>(size));
-    assignment.positions.ForEach([&](std::int64_t position) {
-      entries.entries.append(reinterpret_cast<const char*>(EntryAt(layer, head, position, chunk)),
-                             static_cast<std::size_t>(entry_bytes_));
-    });
+    assignment.positions.ForEach(
+        [&](std::int64_t position) { AppendEntry(layer, head, position, chunk, entries.entries); });
     bytes += size;
     const std::int64_t old_count = assignment.positions.CountBelow(stored_before);
     held_.Remove(layer, head, assignment.positions.Slice(0, old_count));
@@ -139,7 +152,9 @@ absl::Status EntryStore::Send(std::int32_t layer, const ChunkEntries& chunk,
   }
   CAIRN_RETURN_IF_ERROR(send());
   for (const HeldEntry& held : actions.held) {
-    held_.Add(layer, held, EntryAt(layer, held.cluster.head, held.position, chunk));
+    std::string entry;
+    AppendEntry(layer, held.cluster.head, held.position, chunk, entry);
+    held_.Add(layer, held, std::move(entry));
   }
   stored_counts_[static_cast<std::size_t>(layer)] = stored_until;
   return absl::OkStatus();
@@ -157,7 +172,7 @@ absl::Status EntryStore::StoreLayer(std::int32_t layer, const ChunkEntries& chun
   const std::int64_t end = chunk.first_position + chunk.token_count;
   for (std::int32_t head = 0; head < layout_.head_count; ++head) {
     for (std::int64_t at = std::max(chunk.first_position, stored_until); at < end; ++at) {
-      std::memcpy(window_.Entry(layer, head, at), EntryAt(layer, head, at, chunk),
+      std::memcpy(window_.Entry(layer, head, at), RecentEntry(layer, head, at, chunk),
                   static_cast<std::size_t>(entry_bytes_));
     }
   }
@@ -165,13 +180,15 @@ absl::Status EntryStore::StoreLayer(std::int32_t layer, const ChunkEntries& chun
 }
 
 void EntryStore::AddHeldKeys(std::int32_t layer, LoadedCluster& loaded) const {
-  const Positions held = held_.OfCluster(layer, loaded.cluster);
+  const std::int32_t head = loaded.cluster.head;
   std::vector<const std::byte*> entries;
-  held.ForEach([&](std::int64_t position) {
-    entries.push_back(EntryAt(layer, loaded.cluster.head, position, {}));
-  });
-  AppendRows(entries, layout_, WithValues(traits_.needs_values), loaded.keys, loaded.values);
-  loaded.positions.AppendAll(held);
+  for (const HeldEntries::Entry& held : held_.Of(layer, head)) {
+    if (held.cluster_id != loaded.cluster.cluster_id) continue;
+    entries.push_back(held.data());
+    loaded.positions.Append(held.position);
+  }
+  AppendRows(entries, layout_, ClusterHeads(layout_, head), WithValues(traits_.needs_values),
+             loaded.keys, loaded.values);
 }
 
 absl::Status EntryStore::SendSplits(std::int32_t layer, std::span<const ClusterSplit> splits) {
@@ -260,45 +277,43 @@ absl::Status EntryStore::SettleLayers(std::int32_t first, std::int32_t end,
   return absl::OkStatus();
 }
 
-void EntryStore::Carry(std::int32_t layer, const Positions& positions, CarriedEntries& carried,
-                       const std::function<const std::byte*(std::int64_t)>& entry_at) const {
-  const Positions& recorded = recorded_[RowOf(layer, carried.head)];
+CarriedEntries EntryStore::Carry(std::int32_t layer, const ClusterRef& buffer,
+                                 const Positions& positions) const {
+  CarriedEntries carried;
+  carried.head = buffer.head;
+  carried.buffer_cluster_id = buffer.cluster_id;
   carried.positions = positions;
+  const Positions& recorded = recorded_[RowOf(layer, buffer.head)];
   positions.ForEach([&](std::int64_t at) {
     if (recorded.Contains(at)) return;
     carried.brought_positions.Append(at);
-    carried.entries.append(reinterpret_cast<const char*>(entry_at(at)),
-                           static_cast<std::size_t>(entry_bytes_));
+    AppendEntry(layer, buffer.head, at, {}, carried.entries);
   });
+  return carried;
 }
 
 absl::Status EntryStore::SendCarried(std::int32_t layer, std::int64_t token_count) {
   StageCarried stage;
   stage.layer = layer;
-  std::int64_t bytes = 0;
-  for (std::int32_t head = 0; head < layout_.head_count; ++head) {
-    std::vector<std::int64_t> carried_here;
-    const auto add = [&](ClusterId buffer, const Positions& positions) {
-      CarriedEntries carried;
-      carried.head = head;
-      carried.buffer_cluster_id = buffer;
-      Carry(layer, positions, carried,
-            [&](std::int64_t position) { return EntryAt(layer, head, position, {}); });
-      bytes += std::ssize(carried.entries);
-      positions.ForEach([&](std::int64_t position) { carried_here.push_back(position); });
-      stage.carried.push_back(std::move(carried));
-    };
-    std::vector<ClusterId> buffers;
+  const std::int64_t first = stored_count(layer);
+  const Positions recent = Positions::Range(first, token_count - first);
+  for (std::int32_t head = kAllHeads; head < layout_.head_count; ++head) {
+    std::set<ClusterId> buffers;
+    Positions& carried_here = staged_[RowOf(layer, head)];
+    carried_here = Positions();
     for (const HeldEntries::Entry& entry : held_.Of(layer, head)) {
-      buffers.push_back(entry.cluster_id);
+      buffers.insert(entry.cluster_id);
+      carried_here.Append(entry.position);
     }
-    std::sort(buffers.begin(), buffers.end());
-    buffers.erase(std::unique(buffers.begin(), buffers.end()), buffers.end());
-    for (const ClusterId buffer : buffers) add(buffer, held_.OfCluster(layer, {head, buffer}));
-    const std::int64_t first = stored_count(layer);
-    add(kWindowBuffer, Positions::Range(first, token_count - first));
-    staged_[RowOf(layer, head)] = Positions::FromUnsorted(std::move(carried_here));
+    for (const ClusterId buffer : buffers) {
+      stage.carried.push_back(Carry(layer, {head, buffer}, held_.OfCluster(layer, {head, buffer})));
+    }
+    if (head == kAllHeads) continue;  // the window is each head's own
+    stage.carried.push_back(Carry(layer, {head, kWindowBuffer}, recent));
+    carried_here.AppendAll(recent);
   }
+  std::int64_t bytes = 0;
+  for (const CarriedEntries& carried : stage.carried) bytes += std::ssize(carried.entries);
   const KvMemoryCharge charge(memory_, bytes);
   return session_.Send(std::move(stage));
 }

@@ -12,7 +12,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <future>
 #include <optional>
 #include <span>
@@ -31,6 +30,7 @@
 #include "compute-node/session/entries/stored_policy.h"
 #include "compute-node/session/entries/window.h"
 #include "compute-node/session/kv_memory.h"
+#include "compute-node/session/reading/cluster_heads.h"
 #include "compute-node/session/reading/index_stream.h"
 #include "compute-node/session/reading/stored_index.h"
 
@@ -99,10 +99,15 @@ class EntryStore {
   // Counts what the policy's index takes by now.
   void ChargeIndex();
   std::size_t RowOf(std::int32_t layer, std::int32_t head) const {
-    return static_cast<std::size_t>(std::int64_t{layer} * layout_.head_count + head);
+    return ClusterRow(layout_, layer, head);
   }
-  const std::byte* EntryAt(std::int32_t layer, std::int32_t head, std::int64_t position,
-                           const ChunkEntries& chunk) const;
+  // One head's entry of a position that has not left the window.
+  const std::byte* RecentEntry(std::int32_t layer, std::int32_t head, std::int64_t position,
+                               const ChunkEntries& chunk) const;
+  // Appends a position's entry as clusters of `head` have it. REQUIRES: the position has not left
+  // the window, or is held for such a cluster.
+  void AppendEntry(std::int32_t layer, std::int32_t head, std::int64_t position,
+                   const ChunkEntries& chunk, std::string& out) const;
   // Fills the rows that the policy looks at; both live as long as `leaving` does.
   void FillRows(const ChunkEntries& chunk, LeavingEntries& leaving, std::vector<float>& keys,
                 std::vector<float>& values) const;
@@ -121,8 +126,8 @@ class EntryStore {
   absl::Status SendCarried(std::int32_t layer, std::int64_t token_count);
   absl::Status SendIndexRows(std::int32_t layer);
   absl::Status SendRows(std::int32_t layer, std::vector<IndexRow> rows);
-  void Carry(std::int32_t layer, const Positions& positions, CarriedEntries& carried,
-             const std::function<const std::byte*(std::int64_t)>& entry_at) const;
+  CarriedEntries Carry(std::int32_t layer, const ClusterRef& buffer,
+                       const Positions& positions) const;
 
   // What a checkpoint has of one layer, on its way.
   struct LayerReads {
@@ -136,6 +141,7 @@ class EntryStore {
   absl::Status RestoreWindow(std::int32_t layer, const CarriedReply& reply);
   absl::Status RestoreCarried(std::int32_t layer, const CarriedEntries& carried,
                               std::int64_t& window_first);
+  bool IsBuffer(std::int32_t layer, const CarriedEntries& carried) const;
   absl::Status RestoreHeld(std::int32_t layer, const CarriedReply& reply);
   absl::Status RestoreIndex(std::int32_t layer, const CarriedReply& reply,
                             StoredIndex::Answer answer, StoredIndex& index);
@@ -149,6 +155,9 @@ class EntryStore {
                                                   std::span<const std::int64_t> entry_counts,
                                                   const StopSignal& stop);
   absl::StatusOr<bool> RegroupLayer(std::int32_t layer, const StopSignal& stop);
+  // Counts the entries of a cluster for each of its heads. False: there is no such head.
+  bool CountEntries(std::int32_t cluster_head, std::int64_t entry_count,
+                    std::vector<std::int64_t>& counts) const;
   // Whether the records' entries and those in memory are all that the session has.
   bool IsComplete(std::int32_t layer, std::span<const IndexRecord> records,
                   const CarriedReply& reply) const;
@@ -171,7 +180,7 @@ class EntryStore {
   std::chrono::nanoseconds index_time_{0};
   HeldEntries held_;
   std::vector<std::int64_t> stored_counts_;  // by layer
-  std::vector<Positions> recorded_;          // by (layer, head): carried with a record already
+  std::vector<Positions> recorded_;          // by ClusterRow: carried with a record already
   std::vector<Positions> staged_;            // the same, once the checkpoint is acknowledged
 };
 

@@ -15,18 +15,15 @@ bool IsBefore(const HeldEntries::Entry& entry, std::int64_t position) {
 }  // namespace
 
 HeldEntries::HeldEntries(const EntryLayout& layout, KvMemory& memory)
-    : head_count_(layout.head_count),
-      entry_bytes_(layout.EntryBytes(0)),
-      memory_(memory),
-      entries_(static_cast<std::size_t>(std::int64_t{layout.layer_count} * layout.head_count)) {}
+    : layout_(layout), memory_(memory), entries_(ClusterRowCount(layout)) {}
 
-void HeldEntries::Add(std::int32_t layer, const HeldEntry& held, const std::byte* entry) {
-  std::vector<Entry>& entries = entries_[Row(layer, held.cluster.head)];
+void HeldEntries::Add(std::int32_t layer, const HeldEntry& held, std::string bytes) {
+  CAIRN_CHECK_EQ(std::ssize(bytes), layout_.EntryBytes(held.cluster.head));
+  std::vector<Entry>& entries = entries_[ClusterRow(layout_, layer, held.cluster.head)];
   const auto at = std::lower_bound(entries.begin(), entries.end(), held.position, IsBefore);
   CAIRN_CHECK(at == entries.end() || at->position != held.position);
-  std::string bytes(reinterpret_cast<const char*>(entry), static_cast<std::size_t>(entry_bytes_));
+  memory_.Add(std::ssize(bytes));
   entries.insert(at, {held.cluster.cluster_id, held.position, std::move(bytes)});
-  memory_.Add(entry_bytes_);
 }
 
 const HeldEntries::Entry* HeldEntries::Find(std::int32_t layer, std::int32_t head,
@@ -37,11 +34,11 @@ const HeldEntries::Entry* HeldEntries::Find(std::int32_t layer, std::int32_t hea
 }
 
 void HeldEntries::Remove(std::int32_t layer, std::int32_t head, const Positions& positions) {
-  const std::size_t removed = std::erase_if(entries_[Row(layer, head)], [&](const Entry& entry) {
-    return positions.Contains(entry.position);
-  });
+  const std::size_t removed =
+      std::erase_if(entries_[ClusterRow(layout_, layer, head)],
+                    [&](const Entry& entry) { return positions.Contains(entry.position); });
   CAIRN_CHECK_EQ(static_cast<std::int64_t>(removed), positions.count());
-  memory_.Remove(positions.count() * entry_bytes_);
+  memory_.Remove(positions.count() * layout_.EntryBytes(head));
 }
 
 Positions HeldEntries::OfCluster(std::int32_t layer, const ClusterRef& cluster) const {
@@ -54,7 +51,7 @@ Positions HeldEntries::OfCluster(std::int32_t layer, const ClusterRef& cluster) 
 
 void HeldEntries::Clear() {
   for (std::vector<Entry>& entries : entries_) {
-    memory_.Remove(std::ssize(entries) * entry_bytes_);
+    for (const Entry& entry : entries) memory_.Remove(std::ssize(entry.bytes));
     entries.clear();
   }
 }

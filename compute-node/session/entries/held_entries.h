@@ -12,6 +12,7 @@
 #include "common/kv/messages.h"
 #include "compute-node/retrieval/cluster_keeper.h"
 #include "compute-node/session/kv_memory.h"
+#include "compute-node/session/reading/cluster_heads.h"
 
 namespace cairn::compute {
 
@@ -20,7 +21,9 @@ class HeldEntries {
   struct Entry {
     ClusterId cluster_id;  // that it belongs to
     std::int64_t position = 0;
-    std::string bytes;
+    std::string bytes;  // the cluster's entry
+
+    const std::byte* data() const { return reinterpret_cast<const std::byte*>(bytes.data()); }
   };
 
   // Borrows `memory`, which outlives it.
@@ -29,29 +32,24 @@ class HeldEntries {
   HeldEntries(const HeldEntries&) = delete;
   HeldEntries& operator=(const HeldEntries&) = delete;
 
-  // REQUIRES: the position is above the others of that layer and head that are held, or was never
-  // held: they are kept in ascending order.
-  void Add(std::int32_t layer, const HeldEntry& held, const std::byte* entry);
-  // Null if it is not held.
+  // REQUIRES: `bytes` are an entry of the cluster; the position is not held for its head.
+  void Add(std::int32_t layer, const HeldEntry& held, std::string bytes);
+  // `head`: of a cluster, here and below. What is held for clusters of all heads is not held for
+  // those of one. Null if it is not held.
   const Entry* Find(std::int32_t layer, std::int32_t head, std::int64_t position) const;
   void Remove(std::int32_t layer, std::int32_t head, const Positions& positions);
   // Ascending positions.
   const std::vector<Entry>& Of(std::int32_t layer, std::int32_t head) const {
-    return entries_[Row(layer, head)];
+    return entries_[ClusterRow(layout_, layer, head)];
   }
   // Positions held for one cluster.
   Positions OfCluster(std::int32_t layer, const ClusterRef& cluster) const;
   void Clear();
 
  private:
-  std::size_t Row(std::int32_t layer, std::int32_t head) const {
-    return static_cast<std::size_t>(std::int64_t{layer} * head_count_ + head);
-  }
-
-  const std::int64_t head_count_;
-  const std::int64_t entry_bytes_;
+  const EntryLayout layout_;
   KvMemory& memory_;
-  std::vector<std::vector<Entry>> entries_;  // by (layer, head)
+  std::vector<std::vector<Entry>> entries_;  // by ClusterRow
 };
 
 }  // namespace cairn::compute

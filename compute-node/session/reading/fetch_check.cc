@@ -29,7 +29,7 @@ absl::Status Unreadable(std::int32_t layer, const ClusterRef& cluster) {
 }  // namespace
 
 absl::Status CheckFetched(std::int32_t layer, const PlannedCluster& planned,
-                          const FetchedCluster& fetched, std::int64_t entry_bytes,
+                          const FetchedCluster& fetched, const EntryLayout& layout,
                           WithPositions with_positions, std::vector<const std::byte*>& arrived) {
   const ClusterRef& cluster = planned.cluster;
   if (fetched.cluster != cluster) {
@@ -44,6 +44,7 @@ absl::Status CheckFetched(std::int32_t layer, const PlannedCluster& planned,
   if (fetched.outcome != FetchOutcome::kFound) {
     return ClusterError(layer, cluster, "the KV node does not know it");
   }
+  const std::int64_t entry_bytes = layout.EntryBytes(cluster.head);
   const bool has_positions = with_positions == WithPositions::kYes;
   CAIRN_CHECK(has_positions || planned.positions.empty());
   Positions positions;

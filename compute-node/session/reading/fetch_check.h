@@ -26,7 +26,7 @@ enum class WithPositions : bool { kNo, kYes };
 // Adds the cluster's entries in position order. DATA_LOSS, naming layer, head and cluster, if they
 // are not what was planned. REQUIRES: kYes for a cluster whose positions were planned.
 absl::Status CheckFetched(std::int32_t layer, const PlannedCluster& planned,
-                          const FetchedCluster& fetched, std::int64_t entry_bytes,
+                          const FetchedCluster& fetched, const EntryLayout& layout,
                           WithPositions with_positions, std::vector<const std::byte*>& arrived);
 
 // Behind the attention over it: ABORTED unless the reply's bytes were there all the time.

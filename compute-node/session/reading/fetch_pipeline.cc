@@ -58,7 +58,7 @@ void FetchPipeline::RequestMore() {
   while (std::ssize(in_flight_) + 1 < options_.slices_in_flight_max) {
     if (planned_.empty()) {
       const bool next_layer_allowed =
-          ahead_ && planned_to_ <= layer_ && planned_to_ + 1 < options_.layer_count;
+          ahead_ && planned_to_ <= layer_ && planned_to_ + 1 < options_.layout.layer_count;
       if (!next_layer_allowed) return;
       PlanLayer(planned_to_ + 1);
       if (planned_.empty()) return;
@@ -84,12 +84,10 @@ absl::StatusOr<ArrivedSlice> FetchPipeline::Check(InFlight request, FetchReply r
   ArrivedSlice arrived;
   arrived.reply = std::move(reply);
   arrived.charge = std::move(request.charge);
-  arrived.clusters.resize(planned.size());
+  arrived.entries.resize(planned.size());
   for (std::size_t i = 0; i < planned.size(); ++i) {
-    arrived.clusters[i].head = planned[i].cluster.head;
     CAIRN_RETURN_IF_ERROR(CheckFetched(request.layer, planned[i], arrived.reply.clusters[i],
-                                       options_.entry_bytes, WithPositions::kYes,
-                                       arrived.clusters[i].entries));
+                                       options_.layout, WithPositions::kYes, arrived.entries[i]));
   }
   arrived.planned = std::move(request.slice.clusters);
   return arrived;

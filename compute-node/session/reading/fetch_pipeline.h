@@ -11,6 +11,7 @@
 //             session answers. After an error call Reset.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -22,14 +23,14 @@
 #include "compute-node/kv_client/kv_client.h"
 #include "compute-node/retrieval/entry_selector.h"
 #include "compute-node/session/kv_memory.h"
-#include "compute-node/session/reading/entry_run.h"
 #include "compute-node/session/stop.h"
 
 namespace cairn::compute {
 
+// Clusters in the planned order.
 struct ArrivedSlice {
-  std::vector<EntryRun> clusters;  // in the planned order
   std::vector<PlannedCluster> planned;
+  std::vector<std::vector<const std::byte*>> entries;  // of each cluster
   // Keep what the pointers name.
   FetchReply reply;
   KvMemoryCharge charge;
@@ -38,8 +39,7 @@ struct ArrivedSlice {
 class FetchPipeline {
  public:
   struct Options {
-    std::int32_t layer_count = 0;
-    std::int64_t entry_bytes = 0;
+    EntryLayout layout;
     int slices_in_flight_max = 3;
   };
   // What to fetch for a layer; called once for each layer of a pass.

@@ -8,7 +8,7 @@ namespace cairn::compute {
 
 void SelectedFetch::Reset() {
   requests_.clear();
-  for (std::vector<Foreseen>& of_head : foreseen_) of_head.clear();
+  foreseen_.clear();
   layer_ = -1;
 }
 
@@ -19,14 +19,14 @@ bool SelectedFetch::NeedsPositions(const PlannedCluster& planned) const {
 std::vector<SelectedFetch::Place> SelectedFetch::Ask(
     KvSession& session, std::int32_t layer, std::span<const PlannedCluster* const> clusters) {
   std::array<Fetch, 2> fetches;
-  std::array<std::int64_t, 2> entry_counts{};
+  std::array<std::int64_t, 2> bytes{};
   std::vector<Place> places;
   places.reserve(clusters.size());
   for (const PlannedCluster* planned : clusters) {
     const std::size_t kind = NeedsPositions(*planned) ? 1 : 0;
     places.push_back({kind, fetches[kind].clusters.size()});
     fetches[kind].clusters.push_back(planned->cluster);
-    entry_counts[kind] += planned->entry_count;
+    bytes[kind] += planned->entry_count * layout_.EntryBytes(planned->cluster.head);
   }
   std::array<std::size_t, 2> request_of{};
   for (std::size_t kind = 0; kind < fetches.size(); ++kind) {
@@ -35,7 +35,7 @@ std::vector<SelectedFetch::Place> SelectedFetch::Ask(
     Request request;
     request.cluster_count = fetches[kind].clusters.size();
     request.with_positions = kind == 1 ? WithPositions::kYes : WithPositions::kNo;
-    request.charge = KvMemoryCharge(memory_, entry_counts[kind] * entry_bytes_);
+    request.charge = KvMemoryCharge(memory_, bytes[kind]);
     fetches[kind].layer = layer;
     fetches[kind].with_positions = kind == 1;
     request.answer = session.StartRead(std::move(fetches[kind]));
@@ -52,16 +52,14 @@ bool SelectedFetch::IsWorthPredicting(std::int32_t layer) const {
 
 void SelectedFetch::NoteForesight(std::int32_t layer, std::int64_t foreseen_count) {
   constexpr double kNewestShare = 0.25;
-  std::int64_t predicted_count = 0;
-  for (const std::vector<Foreseen>& of_head : foreseen_) predicted_count += std::ssize(of_head);
   Foresight& foresight = foresight_[static_cast<std::size_t>(layer)];
-  if (predicted_count == 0) {
+  if (foreseen_.empty()) {
     ++foresight.skipped_steps;
     return;
   }
   foresight.skipped_steps = 0;
   const double used_share =
-      static_cast<double>(foreseen_count) / static_cast<double>(predicted_count);
+      static_cast<double>(foreseen_count) / static_cast<double>(foreseen_.size());
   foresight.used_share += kNewestShare * (used_share - foresight.used_share);
 }
 
@@ -77,23 +75,19 @@ void SelectedFetch::Predict(KvSession& session, std::int32_t layer,
     }
     const std::vector<Place> places = Ask(session, layer, asked);
     for (std::size_t i = 0; i < asked.size(); ++i) {
-      const ClusterRef& cluster = asked[i]->cluster;
-      foreseen_[static_cast<std::size_t>(cluster.head)].push_back({cluster.cluster_id, places[i]});
+      foreseen_.push_back({asked[i]->cluster, places[i]});
     }
     counts_.predicted_count += std::ssize(asked);
   }
-  for (std::vector<Foreseen>& of_head : foreseen_) {
-    std::sort(of_head.begin(), of_head.end(),
-              [](const Foreseen& a, const Foreseen& b) { return a.cluster < b.cluster; });
-  }
+  std::sort(foreseen_.begin(), foreseen_.end(),
+            [](const Foreseen& a, const Foreseen& b) { return a.cluster < b.cluster; });
 }
 
 const SelectedFetch::Place* SelectedFetch::Find(const PlannedCluster& planned) const {
-  const std::vector<Foreseen>& of_head = foreseen_[static_cast<std::size_t>(planned.cluster.head)];
-  const auto found =
-      std::lower_bound(of_head.begin(), of_head.end(), planned.cluster.cluster_id,
-                       [](const Foreseen& a, ClusterId wanted) { return a.cluster < wanted; });
-  if (found == of_head.end() || found->cluster != planned.cluster.cluster_id) return nullptr;
+  const auto found = std::lower_bound(
+      foreseen_.begin(), foreseen_.end(), planned.cluster,
+      [](const Foreseen& a, const ClusterRef& wanted) { return a.cluster < wanted; });
+  if (found == foreseen_.end() || found->cluster != planned.cluster) return nullptr;
   const bool lacks_positions = NeedsPositions(planned) &&
                                requests_[found->place.request].with_positions == WithPositions::kNo;
   return lacks_positions ? nullptr : &found->place;
@@ -175,7 +169,7 @@ absl::StatusOr<SelectedClusters> SelectedFetch::Take(KvSession& session, std::in
                                       : &taken.replies[place.request].clusters[place.index];
       cluster.with_positions = place.is_kept ? taken.kept[place.index]->with_positions()
                                              : requests_[place.request].with_positions;
-      CAIRN_RETURN_IF_ERROR(CheckFetched(layer, planned, *cluster.fetched, entry_bytes_,
+      CAIRN_RETURN_IF_ERROR(CheckFetched(layer, planned, *cluster.fetched, layout_,
                                          cluster.with_positions, taken.entries));
       cluster.planned = std::move(planned);
       taken.clusters.push_back(std::move(cluster));
@@ -197,7 +191,8 @@ void SelectedFetch::Keep(std::int32_t layer, const SelectedClusters& taken,
     if (cluster.planned.adapt) continue;  // about to be replaced
     kept_.Put(layer,
               std::make_shared<KeptCluster>(*cluster.fetched, taken.EntriesOf(cluster),
-                                            entry_bytes_, cluster.with_positions, memory_),
+                                            layout_.EntryBytes(cluster.planned.cluster.head),
+                                            cluster.with_positions, memory_),
               bytes_max);
   }
 }

@@ -70,12 +70,11 @@ class SelectedFetch {
   // Borrows `memory`, which outlives it. Positions come for clusters that the policy adapts or
   // knows positions of; with kYes for all.
   SelectedFetch(const EntryLayout& layout, WithPositions with_positions, KvMemory& memory)
-      : entry_bytes_(layout.EntryBytes(0)),
+      : layout_(layout),
         with_positions_(with_positions),
         memory_(memory),
         kept_(layout.layer_count),
-        foresight_(static_cast<std::size_t>(layout.layer_count)),
-        foreseen_(static_cast<std::size_t>(layout.head_count)) {}
+        foresight_(static_cast<std::size_t>(layout.layer_count)) {}
 
   // Whether the layer is worth a Predict in this step.
   bool IsWorthPredicting(std::int32_t layer) const;
@@ -111,7 +110,7 @@ class SelectedFetch {
     bool is_kept = false;
   };
   struct Foreseen {
-    ClusterId cluster;
+    ClusterRef cluster;
     Place place;
   };
 
@@ -137,14 +136,14 @@ class SelectedFetch {
   // Null: was not foreseen, or without the positions that it needs.
   const Place* Find(const PlannedCluster& planned) const;
 
-  const std::int64_t entry_bytes_;
+  const EntryLayout layout_;
   const WithPositions with_positions_;
   KvMemory& memory_;
   KeptClusters kept_;
   std::vector<Foresight> foresight_;  // by layer
   std::int32_t layer_ = -1;           // that requests_ are of
   std::vector<Request> requests_;
-  std::vector<std::vector<Foreseen>> foreseen_;  // by KV head; by cluster
+  std::vector<Foreseen> foreseen_;  // by cluster
   FetchCounts counts_;
 };
 

@@ -96,7 +96,7 @@ TEST_F(EngineRecoverTest, DeletionsThatComeTogetherAreOneCommit) {
   engine_->GetStats(kDefaultApp, [&](const absl::StatusOr<KvStats>&) {
     for (const SessionId session : sessions) {
       engine_->DeleteSession(
-         kDefaultApp,  kDefaultApp, {session, ""}, [&](const absl::StatusOr<std::monostate>& done) {
+          kDefaultApp, {session, ""}, [&](const absl::StatusOr<std::monostate>& done) {
             ++(done.ok() ? deleted : not_found);
             EXPECT_TRUE(done.ok() || absl::IsNotFound(done.status())) << done.status();
             if (deleted + not_found == std::ssize(sessions)) all.set_value();

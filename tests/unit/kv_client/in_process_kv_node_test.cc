@@ -19,7 +19,7 @@ class InProcessKvNodeTest : public testing::Test {
     auto engine = std::make_unique<kv::fake::FakeEngine>(std::make_shared<kv::fake::FakeStore>());
     engine_ = engine.get();
     node_ = std::make_unique<InProcessKvNode>(std::move(engine));
-    session_id_ = node_->Create(kDefaultApp, values::ValidCreateSession())->id;
+    session_id_ = node_->Create(values::ValidCreateSession())->id;
     session_ = *node_->Open({session_id_});
   }
 

@@ -132,8 +132,11 @@ TEST(DynaKvStateTest, ForeignStatesAreRefused) {
   EXPECT_EQ(restore_row(), absl::StatusCode::kInvalidArgument);
   row.cluster.head = 2;
   EXPECT_EQ(restore_row(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(policy->keeper().RestoreHeld(0, {{0, ClusterId(99)}, 5}).code(),
-            absl::StatusCode::kInvalidArgument);
+  for (const ClusterRef& unknown :
+       {ClusterRef{0, ClusterId(99)}, ClusterRef{kAllHeads, ClusterId(1)}}) {
+    EXPECT_EQ(policy->keeper().RestoreHeld(0, {unknown, 5}).code(),
+              absl::StatusCode::kInvalidArgument);
+  }
 }
 }  // namespace
 }  // namespace cairn::compute

@@ -192,7 +192,8 @@ class FakeSession : public KvSession {
       for (std::int32_t head = 0; head < layout.head_count; ++head) {
         std::vector<std::int64_t> all;
         for (const auto& [key, entries] : live_.clusters) {
-          if (key.first != layer || key.second.head != head) continue;
+          const bool counts = key.second.head == head || key.second.head == kAllHeads;
+          if (key.first != layer || !counts) continue;
           for (const auto& [position, bytes] : entries) all.push_back(position);
         }
         live_.staged[{layer, head}].ForEach(

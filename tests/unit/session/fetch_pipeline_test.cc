@@ -57,7 +57,7 @@ TEST_F(FetchPipelineTest, AnUnreadableClusterIsUnavailableAndTheNextStepGoesOn) 
 TEST_F(FetchPipelineTest, RequestsTheNextLayerBeforeThisOneIsDone) {
   const std::unique_ptr<Conversation> conversation = Open(Create());
   Continue(*conversation, Prompt(400), 1);
-  FetchPipeline pipeline({.layer_count = 2, .entry_bytes = identity.layout.EntryBytes(0)}, memory);
+  FetchPipeline pipeline({.layout = identity.layout}, memory);
   std::vector<std::int32_t> planned;
   FakeKvNode other(seed);
   other.sessions = node.sessions;

@@ -9,6 +9,7 @@
 
 #include "compute-node/retrieval/baselines/full_policy.h"
 #include "tests/unit/session/conversation_fixture.h"
+#include "tests/unit/session/query_policy.h"
 
 namespace cairn::compute {
 namespace {
@@ -197,6 +198,25 @@ TEST_F(StoredAttentionTest, NumbersThatTheFormatCannotHoldEndThePass) {
   EXPECT_EQ(Message(status),
             "layer 1: tensor 'blk.1.attn_k.weight' and its bias make a key with the number -70000, "
             "which kv_format f16 cannot hold: start cairn-compute-node with kv_format: \"f32\"");
+}
+
+// Its entries leave between steps: the window has room for the step's own one.
+TEST_F(StoredAttentionTest, APolicyThatChoosesByQueriesMayKeepAsMuchAsThereIsRoomFor) {
+  const std::vector<std::int32_t> prompt = Prompt(90);
+  std::vector<std::vector<float>> expected;
+  const std::vector<std::int32_t> tokens =
+      DenseContinue(prompt, 200, [&](const auto& logits) { expected.push_back(logits); });
+  QueryPolicy::Log log;
+  const auto conversation =
+      Conversation::Open(WithQueryPolicy(deps(), log), {Create()}, {.name = "query"}).value();
+  std::vector<float> logits = Logits();
+  ASSERT_TRUE(conversation->Prefill(prompt, logits, never, nullptr).ok());
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    for (std::size_t j = 0; j < logits.size(); ++j) {
+      ASSERT_NEAR(logits[j], expected[i][j], 1e-3) << i;
+    }
+    ASSERT_TRUE(conversation->Step(tokens[i], logits, never).ok());
+  }
 }
 
 }  // namespace
