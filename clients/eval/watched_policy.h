@@ -21,7 +21,7 @@ class PolicyWatcher {
   virtual void Split(std::int32_t layer, std::span<const compute::ClusterSplit> splits) = 0;
 };
 
-// Only the keeper is one of its own: what selects and what pages its index are the inner policy's.
+// Only the keeper is one of its own: the other parts are the inner policy's.
 class WatchedPolicy : public compute::RetrievalPolicy, private compute::ClusterKeeper {
  public:
   // Borrows `watcher`, which outlives it.
@@ -32,6 +32,7 @@ class WatchedPolicy : public compute::RetrievalPolicy, private compute::ClusterK
   const compute::EntrySelector& selector() const override { return inner_->selector(); }
   compute::ClusterKeeper& keeper() override { return *this; }
   compute::PagedIndex* paged_index() override { return inner_->paged_index(); }
+  compute::WeightObserver* weight_observer() override { return inner_->weight_observer(); }
 
  private:
   std::int64_t WindowTokens(std::int64_t token_count) const override {

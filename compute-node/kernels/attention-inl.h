@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include <hwy/cache_control.h>
 #include <hwy/contrib/math/math-inl.h>
@@ -285,6 +286,59 @@ void AttendBlockRows(const AttendArguments& arguments) {
     }
   }
   AttendTile<kTileRows>(arguments.block, arguments.scale, tile, 0, weights);
+}
+
+// The scores of rows [first_row, tile.row_count), as AttendTile has them.
+template <int kRows>
+HWY_INLINE void ScoreRows(const KvBlock& block, const RowTile& tile, int first_row,
+                          float* HWY_RESTRICT scores) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(AttentionFloats()));
+  for (; first_row + kRows <= tile.row_count; first_row += kRows) {
+    for (std::int64_t e = 0; e < block.entry_count; e += 2 * lanes) {
+      ScoreTile<kRows>(block, tile, first_row, e, scores);
+    }
+  }
+  if constexpr (kRows > 1) ScoreRows<kRows - 1>(block, tile, first_row, scores);
+}
+
+void ScoreBlockRows(const AttendArguments& arguments, float* HWY_RESTRICT out) {
+  const std::int64_t entry_count = arguments.block.entry_count;
+  const QueryRows& queries = arguments.queries;
+  HWY_ALIGN float scores[RowTile::kRowsMax * kScoreStride];
+  for (std::int64_t first = 0; first < queries.row_count; first += RowTile::kRowsMax) {
+    RowTile tile;
+    tile.row_count =
+        static_cast<int>(std::min<std::int64_t>(RowTile::kRowsMax, queries.row_count - first));
+    for (int r = 0; r < tile.row_count; ++r) {
+      tile.queries[r] = queries.data + (first + r) * queries.stride;
+    }
+    ScoreRows<kTileRows>(arguments.block, tile, 0, scores);
+    for (int r = 0; r < tile.row_count; ++r, out += kScoreStride) {
+      const auto row = static_cast<std::size_t>(first + r);
+      const std::int64_t visible =
+          arguments.visible_counts.empty()
+              ? entry_count
+              : std::clamp<std::int64_t>(arguments.visible_counts[row], 0, entry_count);
+      for (std::int64_t e = 0; e < kScoreStride; ++e) {
+        out[e] = e < visible ? arguments.scale * scores[r * kScoreStride + e]
+                             : -std::numeric_limits<float>::infinity();
+      }
+    }
+  }
+}
+
+void AddRowWeights(const float* HWY_RESTRICT state, const float* HWY_RESTRICT scores,
+                   std::span<float> weights) {
+  const AttentionFloats df;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(df));
+  HWY_ALIGN float of_block[kScoreStride];
+  const auto max = hn::Set(df, state[0]);
+  const auto sum = hn::Set(df, state[1]);
+  for (std::int64_t e = 0; e < kScoreStride; e += lanes) {
+    const auto below = hn::Sub(hn::LoadU(df, scores + e), max);
+    hn::Store(hn::Div(hn::Exp(df, below), sum), df, of_block + e);
+  }
+  for (std::size_t e = 0; e < weights.size(); ++e) weights[e] += of_block[e];
 }
 
 void MergeRow(const float* HWY_RESTRICT from, std::int64_t head_dim, float* HWY_RESTRICT into) {

@@ -17,6 +17,8 @@ namespace cairn::compute {
 HWY_EXPORT(LoadBlockEntries);
 HWY_EXPORT(LoadMeanEntries);
 HWY_EXPORT(AttendBlockRows);
+HWY_EXPORT(ScoreBlockRows);
+HWY_EXPORT(AddRowWeights);
 HWY_EXPORT(MergeRow);
 
 void InitAttention(std::span<float> states, std::int64_t head_dim) {
@@ -69,6 +71,21 @@ void AttendMeans(const KvBlock& block, std::span<const float> biases, float scal
   alignas(64) float padded[kAttentionBlockEntries] = {};
   std::copy(biases.begin(), biases.end(), padded);
   HWY_DYNAMIC_DISPATCH(AttendBlockRows)({block, scale, queries, {}, states.data(), padded});
+}
+
+void ScoreBlock(const KvBlock& block, float scale, const QueryRows& queries,
+                std::span<const std::int32_t> visible_counts, std::span<float> scores) {
+  CAIRN_CHECK_GE(std::ssize(scores), queries.row_count * kAttentionBlockEntries);
+  CAIRN_CHECK(visible_counts.empty() ||
+              visible_counts.size() == static_cast<std::size_t>(queries.row_count));
+  HWY_DYNAMIC_DISPATCH(ScoreBlockRows)
+  ({block, scale, queries, visible_counts, nullptr}, scores.data());
+}
+
+void AddWeights(std::span<const float> state, std::span<const float, kAttentionBlockEntries> scores,
+                std::span<float> weights) {
+  CAIRN_CHECK_LE(weights.size(), scores.size());
+  HWY_DYNAMIC_DISPATCH(AddRowWeights)(state.data(), scores.data(), weights);
 }
 
 void AttendBlock(std::span<const std::byte* const> entries, KvFormat format, std::int64_t head_dim,

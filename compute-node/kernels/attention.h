@@ -81,7 +81,17 @@ void LoadMeans(const QuantizedMeans& means, KvBlock& block);
 void AttendMeans(const KvBlock& block, std::span<const float> biases, float scale,
                  const QueryRows& queries, std::span<float> states);
 
-// Both at once, for a block that only these rows attend.
+// The scaled scores that AttendBlock makes weights of: row r's are at
+// scores + r * kAttentionBlockEntries, as many, -inf for what it does not see or is not there.
+void ScoreBlock(const KvBlock& block, float scale, const QueryRows& queries,
+                std::span<const std::int32_t> visible_counts, std::span<float> scores);
+
+// Adds to each of `weights` what its score is worth to the row, whose state has attended
+// everything.
+void AddWeights(std::span<const float> state, std::span<const float, kAttentionBlockEntries> scores,
+                std::span<float> weights);
+
+// Load and attend at once, for a block that only these rows attend.
 void AttendBlock(std::span<const std::byte* const> entries, KvFormat format, std::int64_t head_dim,
                  float scale, const QueryRows& queries,
                  std::span<const std::int32_t> visible_counts, std::span<float> states);

@@ -1,6 +1,7 @@
 // RetrievalPolicy decides, for one conversation, into which clusters entries go when they leave the
-// window (ClusterKeeper), which clusters a query reads (EntrySelector), and what of its index is in
-// memory (PagedIndex). Callers take the part that they need.
+// window (ClusterKeeper), which clusters a query reads (EntrySelector), what of its index is in
+// memory (PagedIndex), and what it learns from attention (WeightObserver). Callers take the part
+// that they need.
 //
 // Threading:  as its parts.
 // Ownership:  the parts live as long as the policy.
@@ -17,6 +18,7 @@
 #include "compute-node/retrieval/entry_selector.h"
 #include "compute-node/retrieval/paged_index.h"
 #include "compute-node/retrieval/policy_options.h"
+#include "compute-node/retrieval/weight_observer.h"
 
 namespace cairn::compute {
 
@@ -50,16 +52,19 @@ class RetrievalPolicy {
   const ClusterKeeper& keeper() const { return const_cast<RetrievalPolicy*>(this)->keeper(); }
   // Null: the policy has no index.
   virtual PagedIndex* paged_index() = 0;
+  // Null: the policy has no use for attention weights.
+  virtual WeightObserver* weight_observer() = 0;
 };
 
-// A policy in one piece, with the answers of one that holds nothing back, never changes a cluster
-// and has no index.
+// A policy in one piece, with the answers of one that holds nothing back, never changes a cluster,
+// has no index and asks for no weights.
 class BasicPolicy : public RetrievalPolicy, public EntrySelector, public ClusterKeeper {
  public:
   PolicyTraits traits() const final { return traits_; }
   const EntrySelector& selector() const final { return *this; }
   ClusterKeeper& keeper() final { return *this; }
   PagedIndex* paged_index() override { return nullptr; }
+  WeightObserver* weight_observer() override { return nullptr; }
 
   std::optional<std::vector<Positions>> SelectHeld(const SelectionInput& input) const override;
   std::vector<std::vector<ClusterId>> Estimate(const SelectionInput& input,

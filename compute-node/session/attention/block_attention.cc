@@ -34,12 +34,15 @@ BlockAttention::BlockAttention(const ModelConfig& config, KvFormat format, Threa
     : config_(config),
       format_(format),
       pool_(pool),
-      scale_(1.0F / std::sqrt(static_cast<float>(config.head_dim))) {}
+      scale_(1.0F / std::sqrt(static_cast<float>(config.head_dim))),
+      first_blocks_(static_cast<std::size_t>(config.kv_head_count), 0) {}
 
-void BlockAttention::Start(const AttentionBatch& batch, AttentionScratch& scratch) {
+void BlockAttention::Start(const AttentionBatch& batch, AttentionScratch& scratch,
+                           AttentionWeights* weights) {
   CAIRN_CHECK_LE(batch.token_count * config_.head_count, scratch.row_count_max());
   scratch_ = &scratch;
   batch_ = &batch;
+  weights_ = weights;
   token_blocks_ = CeilDivide(batch.token_count, kTaskTokens);
   const std::int64_t tasks = token_blocks_ * config_.kv_head_count;
   head_splits_ = std::min(config_.group_size(), CeilDivide(pool_.thread_count(), tasks));
@@ -64,8 +67,40 @@ BlockAttention::Task BlockAttention::TaskAt(std::int64_t index) const {
           .token_count = std::min(kTaskTokens, batch_->token_count - first_token)};
 }
 
+void BlockAttention::NumberBlocks(std::span<const EntryRun> runs) {
+  if (weights_ == nullptr) return;
+  for (std::int32_t head = 0; head < config_.kv_head_count; ++head) {
+    first_blocks_[static_cast<std::size_t>(head)] = weights_->block_count(head);
+  }
+  for (const EntryRun& run : runs) weights_->AddBlocks(run.head, std::ssize(run.entries));
+}
+
+void BlockAttention::ScoreOne(const Task& task, const KvBlock& block,
+                              std::span<const std::int32_t> visible_counts, std::int64_t number) {
+  const float* q = batch_->q.data();
+  if (batch_->token_count == 1) {
+    ScoreBlock(block, scale_,
+               {q + task.first_head * config_.head_dim, task.head_count, config_.head_dim},
+               visible_counts, weights_->ScoresOf(task.first_head, 0, number));
+    return;
+  }
+  const std::int64_t first = std::max(task.first_token, weights_->first_token());
+  const std::int64_t count = task.first_token + task.token_count - first;
+  if (count <= 0) return;
+  if (!visible_counts.empty()) {
+    visible_counts = visible_counts.subspan(static_cast<std::size_t>(first - task.first_token));
+  }
+  for (std::int64_t head = task.first_head; head < task.first_head + task.head_count; ++head) {
+    ScoreBlock(block, scale_,
+               {q + first * config_.query_length() + head * config_.head_dim, count,
+                config_.query_length()},
+               visible_counts, weights_->ScoresOf(head, first, number));
+  }
+}
+
 void BlockAttention::AttendOne(const Task& task, const KvBlock& block,
-                               std::span<const std::int32_t> visible_counts) {
+                               std::span<const std::int32_t> visible_counts, std::int64_t number) {
+  if (weights_ != nullptr) ScoreOne(task, block, visible_counts, number);
   const float* q = batch_->q.data();
   if (batch_->token_count == 1) {
     AttendBlock(block, scale_,
@@ -84,16 +119,18 @@ void BlockAttention::AttendOne(const Task& task, const KvBlock& block,
 }
 
 void BlockAttention::AttendAll(std::span<const EntryRun> runs) {
+  NumberBlocks(runs);
   const std::int64_t tasks = token_blocks_ * config_.kv_head_count * head_splits_;
   pool_.ParallelFor(tasks, [&](std::int64_t index) {
     const Task task = TaskAt(index);
     KvBlock block;
+    std::int64_t number = first_blocks_[static_cast<std::size_t>(task.kv_head)];
     for (const EntryRun& run : runs) {
       if (run.head != task.kv_head) continue;
       for (std::int64_t i = 0; i < std::ssize(run.entries); i += kAttentionBlockEntries) {
         LoadBlock(BlockOf(run, i), BlockOf(run, i + kAttentionBlockEntries), format_,
                   config_.head_dim, block);
-        AttendOne(task, block, {});
+        AttendOne(task, block, {}, number++);
       }
     }
   });
@@ -123,6 +160,7 @@ void BlockAttention::AttendMeans(std::span<const std::vector<ClusterId>> cluster
 }
 
 void BlockAttention::AttendCausal(std::span<const EntryRun> runs, std::int64_t first_position) {
+  NumberBlocks(runs);
   const std::int64_t tasks = token_blocks_ * config_.kv_head_count * head_splits_;
   const std::int64_t entry_count = batch_->first_position + batch_->token_count - first_position;
   for (std::int64_t first = 0; first < entry_count; first += kPieceEntries) {
@@ -141,13 +179,15 @@ void BlockAttention::AttendCausalTask(const Task& task, const EntryRun& run,
   // Entries that the first row of the task sees, and the last.
   const std::int64_t visible_first = batch_->first_position + task.first_token + 1 - first_position;
   const std::int64_t visible_last = visible_first + task.token_count - 1;
+  const std::int64_t first_number = first_blocks_[static_cast<std::size_t>(task.kv_head)];
   KvBlock block;
   end = std::min(end, visible_last);
   for (std::int64_t i = first; i < end; i += kAttentionBlockEntries) {
     LoadBlock(BlockOf(run, i), BlockOf(run, i + kAttentionBlockEntries), format_, config_.head_dim,
               block);
+    const std::int64_t number = first_number + i / kAttentionBlockEntries;
     if (i + block.entry_count <= visible_first) {
-      AttendOne(task, block, {});
+      AttendOne(task, block, {}, number);
       continue;
     }
     if (batch_->token_count == 1) {
@@ -159,11 +199,11 @@ void BlockAttention::AttendCausalTask(const Task& task, const EntryRun& run,
           std::clamp<std::int64_t>(visible_first + row - i, 0, block.entry_count));
     }
     AttendOne(task, block,
-              std::span(visible_counts).first(static_cast<std::size_t>(task.token_count)));
+              std::span(visible_counts).first(static_cast<std::size_t>(task.token_count)), number);
   }
 }
 
-void BlockAttention::Finish() {
+std::vector<std::vector<float>> BlockAttention::Finish() {
   const std::int64_t tasks = token_blocks_ * config_.kv_head_count * head_splits_;
   pool_.ParallelFor(tasks, [&](std::int64_t index) {
     const Task task = TaskAt(index);
@@ -176,7 +216,19 @@ void BlockAttention::Finish() {
           config_.query_length());
     }
   });
+  std::vector<std::vector<float>> weights;
+  if (weights_ != nullptr) {
+    weights.resize(first_blocks_.size());
+    pool_.ParallelFor(config_.kv_head_count, [&](std::int64_t kv_head) {
+      weights[static_cast<std::size_t>(kv_head)] = weights_->Sum(
+          static_cast<std::int32_t>(kv_head), [&](std::int64_t head, std::int64_t token) {
+            return scratch_->Rows(head * batch_->token_count + token, 1);
+          });
+    });
+  }
   batch_ = nullptr;
+  weights_ = nullptr;
+  return weights;
 }
 
 }  // namespace cairn::compute

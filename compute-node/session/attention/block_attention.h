@@ -20,6 +20,7 @@
 #include "compute-node/model/config.h"
 #include "compute-node/model/forward/forward.h"
 #include "compute-node/session/attention/attention_scratch.h"
+#include "compute-node/session/attention/attention_weights.h"
 #include "compute-node/session/reading/entry_run.h"
 
 namespace cairn::compute {
@@ -34,8 +35,9 @@ class BlockAttention {
   // Borrows all; they outlive it.
   BlockAttention(const ModelConfig& config, KvFormat format, ThreadPool& pool);
 
-  // REQUIRES: the batch fits the scratch; both live until Finish.
-  void Start(const AttentionBatch& batch, AttentionScratch& scratch);
+  // `weights`: null, or what is to keep the scores of entries, not of means. REQUIRES: the batch
+  // fits the scratch; all live until Finish.
+  void Start(const AttentionBatch& batch, AttentionScratch& scratch, AttentionWeights* weights);
   // All entries are visible to all rows. Several runs of one head are attended in their order.
   void AttendAll(std::span<const EntryRun> runs);
   // Clusters by their means, `clusters` for each KV head, visible to the batch's only token.
@@ -43,8 +45,8 @@ class BlockAttention {
   // One run for each head; its entry i has position first_position + i and is visible to rows from
   // that position on. Calls the batch's `between` from time to time.
   void AttendCausal(std::span<const EntryRun> runs, std::int64_t first_position);
-  // Writes the batch's output.
-  void Finish();
+  // Writes the batch's output, and answers weights by KV head, of an attention that keeps scores.
+  std::vector<std::vector<float>> Finish();
 
  private:
   // What one call of the pool's loop works on: query heads [first_head, first_head + head_count) of
@@ -59,7 +61,12 @@ class BlockAttention {
 
   Task TaskAt(std::int64_t index) const;
   void AttendOne(const Task& task, const KvBlock& block,
-                 std::span<const std::int32_t> visible_counts);
+                 std::span<const std::int32_t> visible_counts, std::int64_t number);
+  // Keeps the scores of the block, the KV head's `number`-th of the layer.
+  void ScoreOne(const Task& task, const KvBlock& block,
+                std::span<const std::int32_t> visible_counts, std::int64_t number);
+  // Numbers the blocks that the runs will be cut into.
+  void NumberBlocks(std::span<const EntryRun> runs);
   // Attends entries [first, end) of the run.
   void AttendCausalTask(const Task& task, const EntryRun& run, std::int64_t first_position,
                         std::int64_t first, std::int64_t end);
@@ -70,8 +77,10 @@ class BlockAttention {
   const float scale_;
   const AttentionBatch* batch_ = nullptr;
   AttentionScratch* scratch_ = nullptr;
-  std::int64_t head_splits_ = 1;   // tasks that share the heads of a group
-  std::int64_t token_blocks_ = 1;  // tasks that share the tokens
+  AttentionWeights* weights_ = nullptr;
+  std::vector<std::int64_t> first_blocks_;  // by KV head: the number of the next block
+  std::int64_t head_splits_ = 1;            // tasks that share the heads of a group
+  std::int64_t token_blocks_ = 1;           // tasks that share the tokens
 };
 
 }  // namespace cairn::compute

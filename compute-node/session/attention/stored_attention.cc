@@ -32,13 +32,15 @@ StoredAttention::StoredAttention(const Options& options, const ModelConfig& conf
       session_id_(session.attachment().session_id.value()),
       traits_(policy.traits()),
       selector_(policy.selector()),
+      weight_observer_(policy.weight_observer()),
       memory_(memory),
+      config_(config),
       scratch_(scratch),
       attention_(config, options.layout.kv_format, pool),
       pipeline_({.layout = options.layout, .slices_in_flight_max = options.slices_in_flight_max},
                 memory),
       selected_fetch_(options.layout,
-                      options.observer != nullptr ? WithPositions::kYes : WithPositions::kNo,
+                      WithPositions(options.observer != nullptr || weight_observer_ != nullptr),
                       memory),
       store_(options.layout, options.window_tokens_max, pool, session, policy, options.policy,
              memory, options.memory),
@@ -146,13 +148,13 @@ absl::Status StoredAttention::Attend(const AttentionBatch& batch) {
       {{"layer", batch.layer}, {"session", session_id_}, {"position", batch.first_position}});
   CAIRN_RETURN_IF_ERROR(StoreChunk(batch));
   queries_ = batch.q;
-  attended_.clear();
-  attention_.Start(batch, scratch_.For(batch.token_count));
+  StartObserving(batch);
+  attention_.Start(batch, scratch_.For(batch.token_count),
+                   weights_.has_value() ? &*weights_ : nullptr);
   CAIRN_RETURN_IF_ERROR(AttendStored(batch));
   AttendHeld(batch.layer);
   AttendRecent(batch);
-  attention_.Finish();
-  if (options_.observer != nullptr) TellObserver(batch);
+  FinishLayer(batch);
   // A step of a policy that adapts must be able to fail without a trace: its entries leave between
   // two steps.
   const std::int64_t stored = store_.stored_count(batch.layer);
@@ -175,7 +177,7 @@ absl::Status StoredAttention::AttendEverything(const AttentionBatch& batch) {
     CAIRN_ASSIGN_OR_RETURN(ArrivedSlice slice, pipeline_.Next(*stop_));
     TakePartialBlock(batch.layer, slice);
     attention_.AttendAll(RunsOf(slice));
-    for (std::size_t i = 0; options_.observer != nullptr && i < slice.planned.size(); ++i) {
+    for (std::size_t i = 0; IsObserved() && i < slice.planned.size(); ++i) {
       NoteFetched(slice.planned[i], slice.reply.clusters[i], std::ssize(slice.entries[i]));
     }
     CAIRN_RETURN_IF_ERROR(CheckIntact(slice.reply));
@@ -199,7 +201,7 @@ absl::Status StoredAttention::AttendSelected(const AttentionBatch& batch) {
       const SelectedClusters selected,
       selected_fetch_.Take(session_, batch.layer, std::move(plan), *stop_, attend_means));
   attention_.AttendAll(RunsOf(selected));
-  if (options_.observer != nullptr) {
+  if (IsObserved()) {
     for (const SelectedClusters::Cluster& cluster : selected.clusters) {
       NoteFetched(cluster.planned, *cluster.fetched, cluster.planned.entry_count);
     }
@@ -257,7 +259,6 @@ std::vector<EntryRun> StoredAttention::RunsOf(const SelectedClusters& selected) 
 
 void StoredAttention::NoteFetched(const PlannedCluster& planned, const FetchedCluster& fetched,
                                   std::int64_t entry_count) {
-  attended_.resize(static_cast<std::size_t>(options_.layout.head_count));
   Positions positions;
   for (const Span& span : fetched.spans) positions.AppendAll(span.positions);
   const ClusterHeads heads(options_.layout, planned.cluster.head);
@@ -274,17 +275,34 @@ void StoredAttention::NoteFetched(const PlannedCluster& planned, const FetchedCl
   }
 }
 
-void StoredAttention::NoteHeld(std::int32_t head, std::int64_t position) {
-  attended_.resize(static_cast<std::size_t>(options_.layout.head_count));
-  attended_[static_cast<std::size_t>(head)].held.push_back(position);
+void StoredAttention::StartObserving(const AttentionBatch& batch) {
+  const std::int64_t weighed =
+      weight_observer_ == nullptr ? 0 : weight_observer_->WeighedTokens(batch.token_count);
+  CAIRN_CHECK(weighed >= 0 && weighed <= batch.token_count);
+  weights_.reset();
+  if (weighed > 0) {
+    weights_.emplace(config_, batch.token_count, batch.token_count - weighed, memory_);
+  }
+  AttendedEntries nothing;
+  nothing.recent_first = WholeBlocksEnd(batch.layer);
+  attended_.assign(IsObserved() ? static_cast<std::size_t>(options_.layout.head_count) : 0,
+                   nothing);
 }
 
-void StoredAttention::TellObserver(const AttentionBatch& batch) {
-  attended_.resize(static_cast<std::size_t>(options_.layout.head_count));
-  for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
-    attended_[static_cast<std::size_t>(head)].recent_first = WholeBlocksEnd(batch.layer);
+void StoredAttention::FinishLayer(const AttentionBatch& batch) {
+  std::vector<std::vector<float>> weights = attention_.Finish();
+  for (std::size_t head = 0; head < weights.size(); ++head) {
+    attended_[head].weights = std::move(weights[head]);
   }
-  options_.observer->LayerAttended(batch, attended_);
+  if (weights_.has_value()) {
+    const std::int64_t first = weights_->first_token();
+    weight_observer_->TakeWeights({.layer = batch.layer,
+                                   .first_position = batch.first_position + first,
+                                   .token_count = batch.token_count - first,
+                                   .heads = attended_});
+  }
+  if (options_.observer != nullptr) options_.observer->LayerAttended(batch, attended_);
+  weights_.reset();
 }
 
 void StoredAttention::KeepLoaded(std::int32_t layer, const SelectedClusters& selected) {
@@ -318,6 +336,7 @@ void StoredAttention::AbandonPass() {
     chunk_charge_.Release();
   }
   for (std::vector<LoadedCluster>& clusters : loading_) clusters.clear();
+  weights_.reset();
   pass_tokens_ = 0;
   stop_ = nullptr;
   layer_done_ = nullptr;
@@ -366,7 +385,9 @@ void StoredAttention::AttendHeld(std::int32_t layer) {
           continue;
         }
         run.entries.push_back(heads.PartOf(head, held.data()));
-        if (options_.observer != nullptr) NoteHeld(head, held.position);
+        if (IsObserved()) {
+          attended_[static_cast<std::size_t>(head)].held.push_back(held.position);
+        }
       }
     }
     if (!run.entries.empty()) runs.push_back(std::move(run));

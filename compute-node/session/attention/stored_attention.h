@@ -34,6 +34,7 @@
 #include "compute-node/retrieval/policy.h"
 #include "compute-node/session/attention/attention_observer.h"
 #include "compute-node/session/attention/attention_scratch.h"
+#include "compute-node/session/attention/attention_weights.h"
 #include "compute-node/session/attention/block_attention.h"
 #include "compute-node/session/attention/foreseen_queries.h"
 #include "compute-node/session/entries/entry_store.h"
@@ -125,11 +126,14 @@ class StoredAttention : public KvAttention {
   // one for each head.
   std::vector<EntryRun> RunsOf(const ArrivedSlice& slice) const;
   std::vector<EntryRun> RunsOf(const SelectedClusters& selected) const;
-  // For the observer: which of a cluster's entries are attended.
+  // Whether it matters what a layer attends.
+  bool IsObserved() const { return options_.observer != nullptr || weights_.has_value(); }
+  // For those who observe: which of a cluster's entries are attended.
   void NoteFetched(const PlannedCluster& planned, const FetchedCluster& fetched,
                    std::int64_t entry_count);
-  void NoteHeld(std::int32_t head, std::int64_t position);
-  void TellObserver(const AttentionBatch& batch);
+  void StartObserving(const AttentionBatch& batch);
+  // Ends the attention, and tells them.
+  void FinishLayer(const AttentionBatch& batch);
   // Keeps the keys of clusters that the policy will adapt behind the pass.
   void KeepLoaded(std::int32_t layer, const SelectedClusters& selected);
   absl::Status StoreChunk(const AttentionBatch& batch);
@@ -145,7 +149,9 @@ class StoredAttention : public KvAttention {
   const std::int64_t session_id_;
   const PolicyTraits traits_;
   const EntrySelector& selector_;
+  WeightObserver* const weight_observer_;  // null: the policy has none
   KvMemory& memory_;
+  const ModelConfig& config_;
   PassScratch& scratch_;
   BlockAttention attention_;
   FetchPipeline pipeline_;
@@ -172,7 +178,9 @@ class StoredAttention : public KvAttention {
   std::span<const float> queries_;
   std::vector<std::byte> chunk_;  // one layer: (head, token)
   KvMemoryCharge chunk_charge_;
-  std::vector<AttendedEntries> attended_;  // of one layer, by head; used with an observer only
+  // Of one layer: what observers are told, by head, and the weights, where the policy wants them.
+  std::vector<AttendedEntries> attended_;
+  std::optional<AttentionWeights> weights_;
 };
 
 }  // namespace cairn::compute

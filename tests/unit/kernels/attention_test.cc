@@ -242,6 +242,62 @@ TEST(AttentionTest, HiddenEntriesAreAsIfAbsent) {
   });
 }
 
+TEST(AttentionTest, WeightsAreTheSoftmaxOfWhatARowSees) {
+  test::Rng rng(TestSeed());
+  constexpr std::int64_t kDim = 72;
+  constexpr std::int64_t kRows = 11;
+  constexpr float kScale = 0.125F;
+  const TestEntries entries(rng, kAttentionBlockEntries + 13, kDim, KvFormat::kF16);
+  const std::span<const std::byte* const> all = entries.pointers;
+  const std::vector<float> queries = RandomRow(rng, kRows * kDim);
+  const QueryRows rows{queries.data(), kRows, kDim};
+  std::vector<std::int32_t> visible(kRows);
+  std::iota(visible.begin(), visible.end(), 0);
+  ForEachSimdTarget([&] {
+    std::vector<float> states(static_cast<std::size_t>(kRows * AttentionStateFloats(kDim)));
+    InitAttention(states, kDim);
+    std::vector<float> scores[2];
+    for (std::size_t i = 0; i < 2; ++i) {
+      const std::size_t first = i * kAttentionBlockEntries;
+      KvBlock block;
+      LoadBlock(all.subspan(first, i == 0 ? kAttentionBlockEntries : 13), {}, KvFormat::kF16, kDim,
+                block);
+      const std::span<const std::int32_t> seen = i == 0 ? std::span<std::int32_t>() : visible;
+      AttendBlock(block, kScale, rows, seen, states);
+      scores[i].assign(kRows * kAttentionBlockEntries, std::nanf(""));
+      ScoreBlock(block, kScale, rows, seen, scores[i]);
+    }
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      const std::size_t seen = static_cast<std::size_t>(kAttentionBlockEntries + row);
+      std::vector<double> expected(all.size());
+      double sum = 0;
+      for (std::size_t e = 0; e < seen; ++e) {
+        std::vector<float> key(kDim);
+        std::vector<float> value(kDim);
+        LoadKvEntry(all[e], KvFormat::kF16, key, value);
+        double score = 0;
+        for (std::size_t i = 0; i < kDim; ++i) {
+          score += double{queries[static_cast<std::size_t>(row * kDim) + i]} * double{key[i]};
+        }
+        sum += expected[e] = std::exp(double{kScale} * score);
+      }
+      std::vector<float> weights(all.size(), 1.0F);
+      for (std::size_t i = 0; i < 2; ++i) {
+        const std::span<const float> of_row =
+            std::span(scores[i]).subspan(static_cast<std::size_t>(row * kAttentionBlockEntries));
+        AddWeights(
+            std::span(states).subspan(static_cast<std::size_t>(row * AttentionStateFloats(kDim))),
+            of_row.first<kAttentionBlockEntries>(),
+            std::span(weights).subspan(i * kAttentionBlockEntries).first(i == 0 ? 32 : 13));
+      }
+      for (std::size_t e = 0; e < all.size(); ++e) {
+        // What is hidden adds nothing at all.
+        EXPECT_NEAR(weights[e], 1 + expected[e] / sum, e < seen ? 2e-6 : 0.0) << row << " " << e;
+      }
+    }
+  });
+}
+
 TEST(AttentionTest, HiddenEntriesMayHoldAnything) {
   test::Rng rng(TestSeed());
   constexpr std::int64_t kDim = 40;
