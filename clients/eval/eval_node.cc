@@ -8,21 +8,22 @@ namespace cairn::eval {
 
 absl::StatusOr<EvalNode> EvalNode::Make(const compute::ModelConfig& config, KvFormat kv_format) {
   EvalNode made;
-  made.identity_.key.model_digest = std::string(32, '\0');
-  made.identity_.key.rope_parameters = "this process's";
-  made.identity_.key.kv_format = kv_format;
-  made.identity_.layout = {.layer_count = static_cast<std::int32_t>(config.layer_count),
-                           .head_count = static_cast<std::int32_t>(config.kv_head_count),
-                           .head_dim = static_cast<std::int32_t>(config.head_dim),
-                           .kv_format = kv_format};
+  compute::ModelIdentity& identity = made.served_.base;
+  identity.key.model_digest = std::string(32, '\0');
+  identity.key.rope_parameters = "this process's";
+  identity.key.kv_format = kv_format;
+  identity.layout = {.layer_count = static_cast<std::int32_t>(config.layer_count),
+                     .head_count = static_cast<std::int32_t>(config.kv_head_count),
+                     .head_dim = static_cast<std::int32_t>(config.head_dim),
+                     .kv_format = kv_format};
   CAIRN_ASSIGN_OR_RETURN(made.node_, compute::MakeRamKvNode({}));
   return made;
 }
 
 absl::StatusOr<SessionRef> EvalNode::Create() const {
   CreateSession request;
-  request.key = identity_.key;
-  request.layout = identity_.layout;
+  request.key = served_.base.key;
+  request.layout = served_.base.layout;
   return node_->Create(request);
 }
 

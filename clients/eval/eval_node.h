@@ -10,7 +10,7 @@
 #include "common/base/status.h"
 #include "compute-node/kv_client/kv_client.h"
 #include "compute-node/model/config.h"
-#include "compute-node/session/options.h"
+#include "compute-node/session/served_model.h"
 
 namespace cairn::eval {
 
@@ -19,14 +19,14 @@ class EvalNode {
   static absl::StatusOr<EvalNode> Make(const compute::ModelConfig& config, KvFormat kv_format);
 
   compute::KvNode& node() const { return *node_; }
-  const compute::ModelIdentity& identity() const { return identity_; }
+  const compute::ServedModel& served() const { return served_; }
   // A session that holds nothing.
   absl::StatusOr<SessionRef> Create() const;
 
  private:
   EvalNode() = default;
 
-  compute::ModelIdentity identity_;
+  compute::ServedModel served_;
   std::unique_ptr<compute::KvNode> node_;
 };
 

@@ -78,7 +78,7 @@ class PolicyRun {
   absl::Status Start(std::span<const std::int32_t> prompt) {
     SessionRef session;
     CAIRN_ASSIGN_OR_RETURN(session, world_.node.Create());
-    compute::ConversationDeps deps{world_.node.identity(), world_.node.node(), world_.scheduler,
+    compute::ConversationDeps deps{world_.node.served(), world_.node.node(), world_.scheduler,
                                    world_.session_options, world_.memory};
     deps.observer = &measure_;
     deps.make_policy = [this](std::string_view name, const compute::PolicyOptions& options) {

@@ -11,6 +11,7 @@
 #include "compute-node/kernels/attention.h"
 #include "compute-node/session/attention/attention_scratch.h"
 #include "compute-node/session/attention/stored_attention.h"
+#include "compute-node/session/options.h"
 
 namespace cairn::eval {
 namespace {
@@ -114,7 +115,7 @@ class ReplayRun {
 
 compute::PolicyOptions ReplayRun::PolicyOptionsHere() const {
   compute::PolicyOptions options;
-  options.layout = world_.node.identity().layout;
+  options.layout = world_.node.served().base.layout;
   options.group_size = world_.trace.group_size;
   options.rotary_pairs = world_.options.rotary_pairs.value_or(options.rotary_pairs);
   options.selection = world_.options.selection;
@@ -140,7 +141,7 @@ absl::Status ReplayRun::Open() {
   const compute::SessionOptions& options = world_.session_options;
   // A prompt's output goes nowhere here: that it attends only itself saves the reading.
   kv_.emplace(
-      compute::StoredAttention::Options{.layout = world_.node.identity().layout,
+      compute::StoredAttention::Options{.layout = world_.node.served().base.layout,
                                         .window_tokens_max = options.window_tokens_max,
                                         .slices_in_flight_max = options.slices_in_flight_max,
                                         .predict = false,

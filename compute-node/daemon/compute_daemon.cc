@@ -248,8 +248,8 @@ absl::StatusOr<std::shared_ptr<Runtime>> ComputeDaemon::MakeRuntime() {
   runtime->options.prefill_chunk_tokens = model_options.batch_tokens_max;
   runtime->scheduler =
       std::make_unique<ForwardScheduler>(*runtime->model, model_options.batch_tokens_max);
-  CAIRN_ASSIGN_OR_RETURN(runtime->identity,
-                         IdentityOf(*runtime->model, runtime->options.kv_format));
+  CAIRN_ASSIGN_OR_RETURN(runtime->served.base,
+                         BaseIdentity(*runtime->model, runtime->options.kv_format));
   CAIRN_RETURN_IF_ERROR(CheckPolicy(*runtime));
   KeepConversations(*runtime);
   return runtime;
@@ -270,7 +270,7 @@ void ComputeDaemon::KeepConversations(Runtime& runtime) {
   const int count_max = config_.http_kept_conversation_count_max();
   if (kept_label_.empty()) return;
   runtime.kept = std::make_unique<KeptConversations>(
-      *runtime.node, runtime.identity, runtime.options.policy, state_.open_conversations(),
+      *runtime.node, runtime.served, runtime.options.policy, state_.open_conversations(),
       kept_label_, runtime.creator, count_max);
   runtime.kept->Adopt();
   // It has deleted what an earlier process kept.

@@ -125,7 +125,7 @@ ReplyHead MakeHead(ApiKind kind, const Runtime& runtime) {
   head.created_s = NowSeconds();
   head.model = ModelName(runtime);
   head.fingerprint = "cairn-";
-  for (const char c : runtime.identity.key.model_digest.substr(0, 4)) {
+  for (const char c : runtime.served.base.key.model_digest.substr(0, 4)) {
     head.fingerprint += fmt::format("{:02x}", static_cast<unsigned char>(c));
   }
   return head;

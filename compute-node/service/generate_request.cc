@@ -33,6 +33,7 @@ absl::Status GenerateRequestReader::ReadConversation(const v1::GenerateRequest& 
   if (is_new && !asked.conversation.uid.empty()) {
     return InvalidArgument("conversation_uid is set without conversation_id: set both");
   }
+  if (is_new) asked.identity = runtime_.served.base;
   asked.label = request.label();
   CAIRN_RETURN_IF_ERROR(CheckLabel(asked.label));
   asked.ephemeral = request.ephemeral();

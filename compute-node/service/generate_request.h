@@ -26,6 +26,7 @@ inline constexpr std::int64_t kPromptBytesMax = std::int64_t{16} << 20;
 struct AskedTurn {
   SessionRef conversation;                           // id 0: a new one
   std::optional<std::int64_t> expected_token_count;  // what the client says that it holds
+  ModelIdentity identity;                            // of a new one
   std::string label;
   bool ephemeral = false;
   PolicyRequest policy;

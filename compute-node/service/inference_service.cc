@@ -37,7 +37,7 @@ google::protobuf::Timestamp ToTimestamp(std::int64_t time_us) {
   return time;
 }
 
-void ToProto(const SessionInfo& session, const ModelIdentity& identity, v1::Conversation& out) {
+void ToProto(const SessionInfo& session, const ServedModel& served, v1::Conversation& out) {
   out.set_conversation_id(session.session_id.value());
   out.set_conversation_uid(session.uid);
   out.set_label(session.label);
@@ -50,7 +50,7 @@ void ToProto(const SessionInfo& session, const ModelIdentity& identity, v1::Conv
   const std::int64_t stored_time_us =
       is_new_fork ? session.create_time_us : session.checkpoint_time_us;
   if (stored_time_us != 0) *out.mutable_update_time() = ToTimestamp(stored_time_us);
-  out.set_usable(IsUsable(session, identity));
+  out.set_usable(served.CheckServes(session.session_id, IdentityOf(session)).ok());
 }
 
 // Newest first; ids break ties, so that pages neither repeat nor skip.
@@ -179,7 +179,7 @@ absl::Status InferenceServiceImpl::ListPage(const v1::ListConversationsRequest& 
       response.set_next_page_token(PageToken(*std::prev(first)));
       break;
     }
-    ToProto(*first, runtime->identity, *response.add_conversations());
+    ToProto(*first, runtime->served, *response.add_conversations());
   }
   return absl::OkStatus();
 }
@@ -224,9 +224,7 @@ absl::Status InferenceServiceImpl::Fork(const v1::ForkConversationRequest& reque
   CAIRN_RETURN_IF_ERROR(CheckUidBytes(request.conversation_uid()));
   CAIRN_ASSIGN_OR_RETURN(const SessionInfo info,
                          FindSession(*runtime->node, {id, request.conversation_uid()}));
-  if (!IsUsable(info, runtime->identity)) {
-    return FailedPrecondition("conversation {} belongs to another model or KV format", id);
-  }
+  CAIRN_RETURN_IF_ERROR(runtime->served.CheckServes(id, IdentityOf(info)));
   const std::int64_t count = request.token_count() == 0 ? info.token_count : request.token_count();
   if (count < 1 || count > info.token_count) {
     return InvalidArgument("token_count is {}: conversation {} has {} tokens, it must be 1 to that",
@@ -271,13 +269,8 @@ absl::Status InferenceServiceImpl::ReadTaken(const Runtime& runtime, const Sessi
                                              v1::GetConversationResponse& response) {
   CAIRN_ASSIGN_OR_RETURN(const SessionInfo info,
                          FindSession(*runtime.node, conversation, ListDetail::kFlashUse));
-  ToProto(info, runtime.identity, *response.mutable_conversation());
-  if (!response.conversation().usable()) {
-    return FailedPrecondition(
-        "conversation {} belongs to another model or KV format: only that model's tokenizer can "
-        "read it",
-        conversation.id);
-  }
+  CAIRN_RETURN_IF_ERROR(runtime.served.CheckServes(conversation.id, IdentityOf(info)));
+  ToProto(info, runtime.served, *response.mutable_conversation());
   MemoryClaim memory(state_.request_memory());
   CAIRN_RETURN_IF_ERROR(memory.Resize(kShownTokenBytes * info.token_count));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::int32_t> tokens,
@@ -318,9 +311,9 @@ absl::Status InferenceServiceImpl::DescribeModel(v1::ListModelsResponse& respons
   const ModelConfig& config = runtime->model->config();
   v1::ModelInfo& model = *response.add_models();
   model.set_name(rpc::CleanMessage(config.name));
-  model.set_digest(runtime->identity.key.model_digest);
+  model.set_digest(runtime->served.base.key.model_digest);
   model.set_context_token_count(ContextTokensMax(runtime->options, config));
-  model.set_kv_token_bytes(runtime->identity.layout.TokenBytes());
+  model.set_kv_token_bytes(runtime->served.base.layout.TokenBytes());
   model.set_vocab_count(static_cast<std::int32_t>(config.vocab_size));
   model.set_turn_template(runtime->turn_template);
   for (const std::string& stop : runtime->turn_stop) model.add_turn_stop(stop);

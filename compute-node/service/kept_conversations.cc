@@ -22,11 +22,11 @@ std::int64_t SharedTokens(std::span<const std::int32_t> held,
 
 }  // namespace
 
-KeptConversations::KeptConversations(KvNode& node, const ModelIdentity& identity,
-                                     PolicyChoice policy, OpenConversations& open,
-                                     std::string label, std::string creator, int count_max)
+KeptConversations::KeptConversations(KvNode& node, const ServedModel& served, PolicyChoice policy,
+                                     OpenConversations& open, std::string label,
+                                     std::string creator, int count_max)
     : node_(node),
-      identity_(identity),
+      served_(served),
       policy_(std::move(policy)),
       open_(open),
       label_(std::move(label)),
@@ -49,7 +49,7 @@ void KeptConversations::Adopt() {
     if (count_max_ > 0 && AdoptOne(session)) {
       ++count;
     } else {
-      Put({RefTo(session), {}, {}}, Age::kOldest);
+      Put({RefTo(session), {}, {}, {}}, Age::kOldest);
     }
   }
   if (count > 0) LogInfo("kept conversations: found={} label={}", count, label_);
@@ -57,7 +57,9 @@ void KeptConversations::Adopt() {
 }
 
 bool KeptConversations::AdoptOne(const SessionInfo& session) {
-  if (!IsUsable(session, identity_) || session.token_count == 0) return false;
+  ModelIdentity identity = IdentityOf(session);
+  const bool is_served = served_.CheckServes(session.session_id, identity).ok();
+  if (!is_served || session.token_count == 0) return false;
   absl::StatusOr<StoredPolicy> stored = ReadStoredPolicy(node_, RefTo(session));
   if (!stored.ok()) {
     LogWarning("kept conversation session={}: {}", session.session_id, Message(stored.status()));
@@ -70,13 +72,13 @@ bool KeptConversations::AdoptOne(const SessionInfo& session) {
     LogWarning("kept conversation session={}: {}", session.session_id, Message(tokens.status()));
     return false;
   }
-  Put({RefTo(session), *std::move(tokens), std::move(stored->seals)});
+  Put({RefTo(session), std::move(identity), *std::move(tokens), std::move(stored->seals)});
   return true;
 }
 
 std::optional<KeptConversations::Beginning> KeptConversations::Take(
-    std::span<const std::int32_t> prompt, const StopSignal& stop) {
-  std::optional<Entry> entry = TakeBest(prompt);
+    const ModelIdentity& identity, std::span<const std::int32_t> prompt, const StopSignal& stop) {
+  std::optional<Entry> entry = TakeBest(identity, prompt);
   if (!entry.has_value()) return std::nullopt;
   const SessionId origin = entry->session.id;
   if (!open_.TryTake(origin)) {
@@ -107,14 +109,15 @@ std::optional<KeptConversations::Beginning> KeptConversations::Take(
   if (open_.Take(begun->id, stop).ok()) {
     return Beginning{*begun, shared_count, origin, std::move(seals)};
   }
-  Put({*begun, {prompt.begin(), prompt.begin() + shared_count}, std::move(seals)});
+  Put({*begun, identity, {prompt.begin(), prompt.begin() + shared_count}, std::move(seals)});
   return std::nullopt;
 }
 
 // The entry's conversation itself, or a fork of it.
 absl::StatusOr<SessionRef> KeptConversations::Begin(const Entry& entry, std::int64_t shared_count) {
   CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, FindSession(node_, entry.session));
-  if (session.label != label_) return Aborted("it is another store's: '{}'", session.label);
+  const bool is_ours = session.label == label_ && IdentityOf(session) == entry.identity;
+  if (!is_ours) return Aborted("it is another store's: '{}'", session.label);
   if (session.token_count != std::ssize(entry.tokens)) {
     return Aborted("it has {} tokens, not {}", session.token_count, entry.tokens.size());
   }
@@ -124,11 +127,12 @@ absl::StatusOr<SessionRef> KeptConversations::Begin(const Entry& entry, std::int
 }
 
 std::optional<KeptConversations::Entry> KeptConversations::TakeBest(
-    std::span<const std::int32_t> prompt) {
+    const ModelIdentity& identity, std::span<const std::int32_t> prompt) {
   const MutexLock lock(mutex_);
   auto best = entries_.end();
   Fit best_fit;
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    if (entry->identity != identity) continue;
     const std::int64_t count = SharedTokens(entry->tokens, prompt);
     if (count < kSharedTokensMin || IsTooDeep(*entry, count, std::ssize(prompt))) continue;
     const Fit fit = FitOf(*entry, count);
@@ -166,10 +170,10 @@ bool KeptConversations::IsTooDeep(const Entry& entry, std::int64_t shared_count,
   return count > std::min(count_max, kPromptSealsMax);
 }
 
-void KeptConversations::Keep(SessionRef session, std::vector<std::int32_t> tokens,
-                             PromptSeals seals) {
+void KeptConversations::Keep(SessionRef session, ModelIdentity identity,
+                             std::vector<std::int32_t> tokens, PromptSeals seals) {
   const Age age = tokens.empty() ? Age::kOldest : Age::kNewest;
-  Put({std::move(session), std::move(tokens), std::move(seals)}, age);
+  Put({std::move(session), std::move(identity), std::move(tokens), std::move(seals)}, age);
   Trim();
 }
 

@@ -4,8 +4,9 @@
 // answer that is asked for again, an edited question, the same system message) goes on with a fork.
 //
 // They are sessions as any, whose label says whose they are, so that the next start finds them
-// again. Only tokens are compared: who sends the beginning of a text has it, and learns from the
-// answer at most how fast it came.
+// again. Only those of the request's own identity are gone on with, and of these only tokens are
+// compared: who sends the beginning of a text has it, and learns from the answer at most how fast
+// it came.
 //
 // Policies that select go on otherwise behind a beginning that came in other parts. So each request
 // seals its conversation before the prompt's last token, and the same prompt again goes on from
@@ -33,6 +34,7 @@
 #include "compute-node/service/open_conversations.h"
 #include "compute-node/session/entries/prompt_seals.h"
 #include "compute-node/session/options.h"
+#include "compute-node/session/served_model.h"
 
 namespace cairn::compute {
 
@@ -50,10 +52,10 @@ inline constexpr double kKeptFlashUseMax = 0.75;
 
 class KeptConversations {
  public:
-  // Borrows node, identity and open, which outlive it. `policy` is what new conversations are made
+  // Borrows node, served and open, which outlive it. `policy` is what new conversations are made
   // with: those that an earlier process made with another one are not gone on with. `label` names
   // the endpoint on this machine: no other process keeps conversations under it.
-  KeptConversations(KvNode& node, const ModelIdentity& identity, PolicyChoice policy,
+  KeptConversations(KvNode& node, const ServedModel& served, PolicyChoice policy,
                     OpenConversations& open, std::string label, std::string creator, int count_max);
 
   const std::string& label() const { return label_; }
@@ -68,13 +70,16 @@ class KeptConversations {
     SessionId origin;              // what it is a fork of, or itself
     PromptSeals seals;
   };
-  // A conversation that holds a beginning of `prompt`, but not all of it; the longest that is kept.
-  // nullopt: none. The caller has it open (OpenConversations) and gives it to Keep afterwards.
-  std::optional<Beginning> Take(std::span<const std::int32_t> prompt, const StopSignal& stop);
+  // A conversation of this identity that holds a beginning of `prompt`, but not all of it; the
+  // longest that is kept. nullopt: none. The caller has it open (OpenConversations) and gives it to
+  // Keep afterwards.
+  std::optional<Beginning> Take(const ModelIdentity& identity, std::span<const std::int32_t> prompt,
+                                const StopSignal& stop);
 
   // Keeps a conversation that nobody has open and that holds `tokens`. None: it is deleted, at once
   // or, if that cannot be done now, later.
-  void Keep(SessionRef session, std::vector<std::int32_t> tokens, PromptSeals seals = {});
+  void Keep(SessionRef session, ModelIdentity identity, std::vector<std::int32_t> tokens,
+            PromptSeals seals = {});
 
   // Deletes the conversation, if it is kept, because it cannot be read.
   void Remove(SessionId id);
@@ -88,6 +93,7 @@ class KeptConversations {
  private:
   struct Entry {
     SessionRef session;
+    ModelIdentity identity;
     std::vector<std::int32_t> tokens;  // empty: it waits to be deleted
     PromptSeals seals;
   };
@@ -97,7 +103,8 @@ class KeptConversations {
   Fit FitOf(const Entry& entry, std::int64_t shared_count) const;
   bool IsTooDeep(const Entry& entry, std::int64_t shared_count,
                  std::int64_t prompt_token_count) const;
-  std::optional<Entry> TakeBest(std::span<const std::int32_t> prompt);
+  std::optional<Entry> TakeBest(const ModelIdentity& identity,
+                                std::span<const std::int32_t> prompt);
   absl::StatusOr<SessionRef> Begin(const Entry& entry, std::int64_t shared_count);
   // Deletes the oldest while `wanted` and more than `count_min` are there. Those that somebody
   // reads, or all while the KV node is away, stay for the next time.
@@ -111,7 +118,7 @@ class KeptConversations {
   absl::Status DeleteOwn(const SessionRef& session);
 
   KvNode& node_;
-  const ModelIdentity& identity_;
+  const ServedModel& served_;
   const PolicyChoice policy_;
   OpenConversations& open_;
   const std::string label_;

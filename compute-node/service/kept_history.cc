@@ -46,7 +46,7 @@ void KeptHistory::Keep(KeptConversations& kept, const SessionRef& conversation, 
   if (!whole) held_count_ = 0;
   CAIRN_CHECK_LE(held_count_, std::ssize(tokens_));
   tokens_.resize(static_cast<std::size_t>(held_count_));
-  kept.Keep(conversation, std::move(tokens_), seals_.CutAt(held_count_));
+  kept.Keep(conversation, std::move(identity_), std::move(tokens_), seals_.CutAt(held_count_));
 }
 
 }  // namespace cairn::compute

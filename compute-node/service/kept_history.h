@@ -19,9 +19,14 @@ namespace cairn::compute {
 class KeptHistory {
  public:
   KeptHistory() = default;
-  // A prompt of which the conversation holds the first `held_count` tokens, sealed at `seals`.
-  KeptHistory(std::vector<std::int32_t> prompt, std::int64_t held_count, PromptSeals seals)
-      : tokens_(std::move(prompt)), held_count_(held_count), seals_(std::move(seals)) {}
+  // A prompt of which the conversation, of this identity, holds the first `held_count` tokens,
+  // sealed at `seals`.
+  KeptHistory(ModelIdentity identity, std::vector<std::int32_t> prompt, std::int64_t held_count,
+              PromptSeals seals)
+      : identity_(std::move(identity)),
+        tokens_(std::move(prompt)),
+        held_count_(held_count),
+        seals_(std::move(seals)) {}
 
   // The turn went on with this token.
   void Add(std::int32_t token) { tokens_.push_back(token); }
@@ -38,6 +43,7 @@ class KeptHistory {
   void Keep(KeptConversations& kept, const SessionRef& conversation, bool whole);
 
  private:
+  ModelIdentity identity_;
   std::vector<std::int32_t> tokens_;  // what it holds, and then some
   std::int64_t held_count_ = 0;
   PromptSeals seals_;

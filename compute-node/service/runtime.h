@@ -27,6 +27,7 @@
 #include "compute-node/session/forward_scheduler.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/options.h"
+#include "compute-node/session/served_model.h"
 
 namespace cairn::compute {
 
@@ -40,7 +41,8 @@ struct Runtime {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ForwardScheduler> scheduler;
   std::unique_ptr<KvNode> node;
-  ModelIdentity identity;
+  // What it can compute; which of that, each conversation says itself.
+  ServedModel served;
   SessionOptions options;
   std::string turn_template;
   std::vector<std::string> turn_stop;
@@ -55,7 +57,7 @@ struct Runtime {
   std::int64_t prompt_tokens_max() const {
     return CountedTokensMax(ContextTokensMax(options, model->config()));
   }
-  ConversationDeps deps(KvMemory& memory) { return {identity, *node, *scheduler, options, memory}; }
+  ConversationDeps deps(KvMemory& memory) { return {served, *node, *scheduler, options, memory}; }
 };
 
 class DaemonState {

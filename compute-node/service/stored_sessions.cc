@@ -31,10 +31,6 @@ absl::StatusOr<SessionInfo> FindSession(KvNode& node, const SessionRef& ref, Lis
   return NotFound("there is no conversation {}: `cairn sessions list` lists them", ref.id);
 }
 
-bool IsUsable(const SessionInfo& session, const ModelIdentity& identity) {
-  return session.key == identity.key && session.layout == identity.layout;
-}
-
 absl::StatusOr<SessionRef> ForkSession(KvNode& node, const SessionInfo& parent,
                                        std::int64_t token_count, const NewConversation& fork) {
   CAIRN_CHECK(token_count > 0 && token_count <= parent.token_count);

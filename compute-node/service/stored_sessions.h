@@ -11,7 +11,6 @@
 
 #include "common/base/status.h"
 #include "compute-node/kv_client/kv_client.h"
-#include "compute-node/session/options.h"
 
 namespace cairn::compute {
 
@@ -26,9 +25,6 @@ absl::Status CheckUidBytes(const std::string& uid);
 // NOT_FOUND if there is none, or another one has its number.
 absl::StatusOr<SessionInfo> FindSession(KvNode& node, const SessionRef& ref,
                                         ListDetail detail = ListDetail::kRows);
-
-// Whether the daemon's model and KV format made it.
-bool IsUsable(const SessionInfo& session, const ModelIdentity& identity);
 
 // How a new conversation is listed, and how long it stays.
 struct NewConversation {

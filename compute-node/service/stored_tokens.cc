@@ -18,9 +18,10 @@ absl::StatusOr<LastTokens> ReadLastTokens(KvNode& node, const SessionRef& ref, s
                                           Interrupt interrupt) {
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<KvSession> session, node.Open(ref));
   session->SetInterrupt(std::move(interrupt));
-  const std::int64_t stored = session->attachment().token_count;
+  const Attachment& attachment = session->attachment();
+  const std::int64_t stored = attachment.token_count;
   const std::int64_t first = stored - std::min(stored, count);
-  LastTokens out{.ids = {}, .session_uid = session->attachment().uid};
+  LastTokens out{.ids = {}, .session_uid = attachment.uid, .identity = IdentityOf(attachment)};
   std::vector<std::int32_t>& tokens = out.ids;
   while (first + std::ssize(tokens) < stored) {
     const std::int64_t next = first + std::ssize(tokens);

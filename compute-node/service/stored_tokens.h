@@ -11,6 +11,7 @@
 
 #include "common/base/status.h"
 #include "compute-node/kv_client/kv_client.h"
+#include "compute-node/session/served_model.h"
 
 namespace cairn::compute {
 
@@ -20,6 +21,7 @@ absl::StatusOr<std::vector<std::int32_t>> ReadAllTokens(KvNode& node, const Sess
 struct LastTokens {
   std::vector<std::int32_t> ids;
   std::string session_uid;  // of the conversation that has them
+  ModelIdentity identity;   // and its identity
 };
 // The newest `count` of them, or all if they are fewer. `interrupt` ends a wait, see KvSession.
 absl::StatusOr<LastTokens> ReadLastTokens(KvNode& node, const SessionRef& ref, std::int64_t count,

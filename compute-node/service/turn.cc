@@ -8,7 +8,6 @@
 #include "common/log/log.h"
 #include "compute-node/service/generate_events.h"
 #include "compute-node/service/stored_sessions.h"
-#include "compute-node/service/stored_tokens.h"
 
 namespace cairn::compute {
 namespace {
@@ -49,11 +48,12 @@ absl::Status Turn::Run() {
 
 absl::Status Turn::RunKept() {
   const std::vector<std::int32_t> prompt = asked_.turn.prompt;
-  if (const std::optional<KeptConversations::Beginning> kept = kept_->Take(prompt, stop_)) {
+  if (const std::optional<KeptConversations::Beginning> kept =
+          kept_->Take(asked_.identity, prompt, stop_)) {
     asked_.conversation = kept->session;
     asked_.turn.prompt.erase(asked_.turn.prompt.begin(),
                              asked_.turn.prompt.begin() + kept->token_count);
-    absl::Status status = RunAndKeep({prompt, kept->token_count, kept->seals});
+    absl::Status status = RunAndKeep({asked_.identity, prompt, kept->token_count, kept->seals});
     if (LeavesWhole(status)) return status;
     LogWarning("kept conversation session={} is given up: {}", conversation(), Message(status));
     kept_->Remove(kept->origin);
@@ -66,7 +66,7 @@ absl::Status Turn::RunKept() {
     asked_.turn.history.clear();
   }
   CAIRN_RETURN_IF_ERROR(OpenNew());
-  return RunAndKeep({prompt, 0, {}});
+  return RunAndKeep({asked_.identity, prompt, 0, {}});
 }
 
 absl::Status Turn::RunAndKeep(KeptHistory history) {
@@ -84,8 +84,8 @@ bool Turn::LeavesWhole(const absl::Status& status) const {
 
 absl::Status Turn::OpenNew() {
   CreateSession create;
-  create.key = runtime_.identity.key;
-  create.layout = runtime_.identity.layout;
+  create.key = asked_.identity.key;
+  create.layout = asked_.identity.layout;
   create.label = kept_ != nullptr ? kept_->label() : asked_.label;
   create.creator = runtime_.creator;
   // Should this process die before the turn has stored anything, nothing is left either.
@@ -222,7 +222,7 @@ void Turn::MakeRoom(const KvStats& stats, const PolicyChoice& policy, std::int64
   if (runtime_.kept == nullptr) return;
   runtime_.kept->MakeRoom(
       stats, PromptFlashBytes(runtime_.options, policy,
-                              token_count * runtime_.identity.layout.TokenBytes(), token_count));
+                              token_count * runtime_.served.base.layout.TokenBytes(), token_count));
 }
 
 void Turn::SendFinished(const Conversation& conversation, const TurnResult& result,

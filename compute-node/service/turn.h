@@ -18,6 +18,7 @@
 #include "compute-node/service/generate_request.h"
 #include "compute-node/service/kept_history.h"
 #include "compute-node/service/runtime.h"
+#include "compute-node/service/stored_tokens.h"
 #include "compute-node/session/conversation.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/stop.h"
@@ -85,16 +86,15 @@ class Turn {
   absl::Status Repair(const absl::Status& damage);
   // The next turn does it.
   absl::Status RepairLater(const absl::Status& damage);
-  absl::Status RepairNow(const absl::Status& damage, std::span<const std::int32_t> tokens);
+  absl::Status RepairNow(const absl::Status& damage, const LastTokens& stored);
   // Whether these are the tokens that the turn found, and as many of its prompt as it has stored.
   bool AreOfTurn(std::span<const std::int32_t> tokens) const;
   // How many of them are of the prompt. REQUIRES: AreOfTurn.
   std::int64_t CountOfPrompt(std::int64_t token_count) const {
     return token_count - reused_token_count_.value_or(token_count);
   }
-  // A session of its own that holds `tokens`, computed with the conversation's policy.
-  absl::StatusOr<SessionRef> ComputeAgain(const StoredPolicy& policy,
-                                          std::span<const std::int32_t> tokens);
+  // A session of its own that holds `stored`, computed with the conversation's identity and policy.
+  absl::StatusOr<SessionRef> ComputeAgain(const StoredPolicy& policy, const LastTokens& stored);
   absl::Status ComputeInto(const SessionRef& again, const StoredPolicy& policy,
                            std::span<const std::int32_t> tokens);
   // Tokens of the prompt that an earlier part of the turn has stored are not its prompt any more.

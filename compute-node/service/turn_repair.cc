@@ -37,7 +37,7 @@ absl::Status Turn::Repair(const absl::Status& damage) {
     const std::int64_t of_prompt = CountOfPrompt(std::ssize(stored->ids));
     if (of_prompt > 0 && of_prompt == std::ssize(asked_.turn.prompt)) return RepairLater(damage);
     asked_.conversation.uid = std::move(stored->session_uid);
-    status = RepairNow(damage, stored->ids);
+    status = RepairNow(damage, *stored);
   }
   if (status.ok() || IsPassing(status)) return status;
   return DataLoss(
@@ -67,16 +67,16 @@ bool Turn::AreOfTurn(std::span<const std::int32_t> tokens) const {
   return std::equal(stored.begin(), stored.end(), asked_.turn.prompt.begin());
 }
 
-absl::Status Turn::RepairNow(const absl::Status& damage, std::span<const std::int32_t> tokens) {
+absl::Status Turn::RepairNow(const absl::Status& damage, const LastTokens& stored) {
   KvNode& node = *runtime_.node;
-  const std::int64_t count = std::ssize(tokens);
+  const std::int64_t count = std::ssize(stored.ids);
   CAIRN_ASSIGN_OR_RETURN(const StoredPolicy policy, ReadStoredPolicy(node, asked_.conversation));
   LogWarning("conversation session={} is damaged and computed again tokens={}: {}", conversation(),
              count, Message(damage));
   sink_.SendRecomputing(0, count, Message(damage));
   CAIRN_ASSIGN_OR_RETURN(const KvStats stats, node.Stats());
   MakeRoom(stats, policy.choice, count);
-  CAIRN_ASSIGN_OR_RETURN(const SessionRef again, ComputeAgain(policy, tokens));
+  CAIRN_ASSIGN_OR_RETURN(const SessionRef again, ComputeAgain(policy, stored));
   absl::Status superseded = node.Supersede({asked_.conversation, again});
   state_.open_conversations().Give(again.id);
   if (!superseded.ok()) {
@@ -91,10 +91,10 @@ absl::Status Turn::RepairNow(const absl::Status& damage, std::span<const std::in
 }
 
 absl::StatusOr<SessionRef> Turn::ComputeAgain(const StoredPolicy& policy,
-                                              std::span<const std::int32_t> tokens) {
+                                              const LastTokens& stored) {
   CreateSession create;
-  create.key = runtime_.identity.key;
-  create.layout = runtime_.identity.layout;
+  create.key = stored.identity.key;
+  create.layout = stored.identity.layout;
   create.label = fmt::format("{}again {}", kOwnLabelStart, conversation());
   create.creator = runtime_.creator;
   create.lifetime = SessionLifetime::kEphemeral;
@@ -102,7 +102,7 @@ absl::StatusOr<SessionRef> Turn::ComputeAgain(const StoredPolicy& policy,
   // A client that guesses its id may have it.
   absl::Status status = state_.open_conversations().Take(again.id, stop_);
   const bool taken = status.ok();
-  if (taken) status = ComputeInto(again, policy, tokens);
+  if (taken) status = ComputeInto(again, policy, stored.ids);
   if (status.ok()) return again;
   DeleteEphemeral(*runtime_.node, again);
   if (taken) state_.open_conversations().Give(again.id);

@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicyOf(const Conversation
                                                               const PolicyChoice& choice) {
   const ModelConfig& config = deps.scheduler.model().config();
   PolicyOptions options;
-  options.layout = deps.identity.layout;
+  options.layout = deps.served.base.layout;
   options.group_size = config.group_size();
   options.rotary_pairs =
       config.rope_pairing == RopePairing::kHalves ? RotaryPairs::kHalves : RotaryPairs::kAdjacent;
@@ -74,21 +74,7 @@ absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(const Conversat
   const TimelineSpan span(TimelineKind::kTurn, "open", {{"session", session.value()}});
   const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<KvSession> opened, deps.node.Open(ref));
-  const Attachment& attachment = opened->attachment();
-  if (attachment.key.model_digest != deps.identity.key.model_digest) {
-    return FailedPrecondition(
-        "conversation {} belongs to another model file: start cairn-compute-node with that model",
-        session);
-  }
-  if (attachment.key.kv_format != deps.identity.key.kv_format) {
-    return FailedPrecondition(
-        "conversation {} is stored as {}, this daemon uses {}: start it with kv_format {}", session,
-        KvFormatName(attachment.key.kv_format), KvFormatName(deps.identity.key.kv_format),
-        KvFormatName(attachment.key.kv_format));
-  }
-  if (!(attachment.key == deps.identity.key && attachment.layout == deps.identity.layout)) {
-    return FailedPrecondition("conversation {} was made with other model parameters", session);
-  }
+  CAIRN_RETURN_IF_ERROR(deps.served.CheckServes(session, IdentityOf(opened->attachment())));
   CAIRN_ASSIGN_OR_RETURN(StoredPolicy stored, ChoosePolicy(*opened, request, deps.options.policy));
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<RetrievalPolicy> policy,
                          MakePolicyOf(deps, stored.choice));
@@ -109,11 +95,12 @@ Conversation::Conversation(const ConversationDeps& deps, std::unique_ptr<KvSessi
       chunk_tokens_(deps.options.prefill_chunk_tokens),
       recluster_prompts_(deps.options.recluster_prompts),
       context_tokens_max_(ContextTokensMax(deps.options, model_.config())),
-      checkpoint_bytes_(CheckpointReplayBytes(deps.options, deps.identity.layout)),
       session_(std::move(session)),
+      identity_(IdentityOf(session_->attachment())),
+      checkpoint_bytes_(CheckpointReplayBytes(deps.options, identity_.layout)),
       choice_(std::move(choice)),
       policy_(std::move(policy)),
-      kv_({.layout = deps.identity.layout,
+      kv_({.layout = identity_.layout,
            .window_tokens_max = deps.options.window_tokens_max,
            .slices_in_flight_max = deps.options.slices_in_flight_max,
            .predict = deps.options.predict_selection,

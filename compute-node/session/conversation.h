@@ -10,7 +10,7 @@
 //             is given up sooner.
 // Threading:  one thread; passes of several conversations are computed together, on one of their
 //             threads (forward_scheduler.h).
-// Errors:     NOT_FOUND no such session; FAILED_PRECONDITION it belongs to another model or format;
+// Errors:     NOT_FOUND no such session; FAILED_PRECONDITION its identity is not served;
 //             INVALID_ARGUMENT the context is too short, or the session has another policy;
 //             CANCELLED, DEADLINE_EXCEEDED; UNAVAILABLE the KV node was lost too often; those of
 //             KvSession, of which ABORTED only for another owner. After an error of Prefill only
@@ -41,6 +41,7 @@
 #include "compute-node/session/forward_scheduler.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/options.h"
+#include "compute-node/session/served_model.h"
 #include "compute-node/session/stop.h"
 
 namespace cairn::compute {
@@ -53,7 +54,7 @@ inline constexpr int kStepTriesMax = 3;
 
 // What conversations of one model share; all outlive them.
 struct ConversationDeps {
-  const ModelIdentity& identity;
+  const ServedModel& served;
   KvNode& node;
   ForwardScheduler& scheduler;
   const SessionOptions& options;
@@ -82,6 +83,7 @@ class Conversation {
 
   SessionId id() const { return session_->attachment().session_id; }
   const std::string& uid() const { return session_->attachment().uid; }
+  const ModelIdentity& identity() const { return identity_; }
   std::int64_t token_count() const { return kv_.token_count(); }
   // Of these, what a checkpoint covers.
   std::int64_t durable_token_count() const { return durable_count_; }
@@ -164,8 +166,9 @@ class Conversation {
   const std::int64_t chunk_tokens_;
   const bool recluster_prompts_;
   const std::int64_t context_tokens_max_;
-  const std::int64_t checkpoint_bytes_;
   std::unique_ptr<KvSession> session_;
+  const ModelIdentity identity_;  // the session's
+  const std::int64_t checkpoint_bytes_;
   const PolicyChoice choice_;
   std::unique_ptr<RetrievalPolicy> policy_;
   StoredAttention kv_;

@@ -49,20 +49,4 @@ std::int64_t PromptFlashBytes(const SessionOptions& options, const PolicyChoice&
   return anew ? kv_bytes * 12 / 5 : kv_bytes * 5 / 4;
 }
 
-absl::StatusOr<ModelIdentity> IdentityOf(const Model& model, KvFormat kv_format) {
-  const ModelConfig& config = model.config();
-  ModelIdentity identity;
-  CAIRN_ASSIGN_OR_RETURN(identity.key.model_digest, model.Digest());
-  identity.key.rope_parameters =
-      fmt::format("base={} scale={} pairs={}", config.rope_freq_base, config.rope_frequency_scale,
-                  config.rope_pairing == RopePairing::kHalves ? "halves" : "adjacent");
-  identity.key.kv_format = kv_format;
-  identity.layout.layer_count = static_cast<std::int32_t>(config.layer_count);
-  identity.layout.head_count = static_cast<std::int32_t>(config.kv_head_count);
-  identity.layout.head_dim = static_cast<std::int32_t>(config.head_dim);
-  identity.layout.kv_format = kv_format;
-  CAIRN_RETURN_IF_ERROR(identity.layout.Validate());
-  return identity;
-}
-
 }  // namespace cairn::compute

@@ -55,12 +55,4 @@ std::int64_t CheckpointReplayBytes(const SessionOptions& options, const EntryLay
 std::int64_t PromptFlashBytes(const SessionOptions& options, const PolicyChoice& policy,
                               std::int64_t kv_bytes, std::int64_t token_count);
 
-// What the model's entries look like and what they may be shared with.
-struct ModelIdentity {
-  SegmentKey key;
-  EntryLayout layout;
-};
-// Reads the whole model file the first time: see Model::Digest.
-absl::StatusOr<ModelIdentity> IdentityOf(const Model& model, KvFormat kv_format);
-
 }  // namespace cairn::compute

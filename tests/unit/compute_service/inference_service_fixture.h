@@ -46,12 +46,13 @@ class InferenceServiceTest : public testing::Test {
     runtime->scheduler = std::make_unique<ForwardScheduler>(*runtime->model, 256);
     runtime->options.prefill_chunk_tokens = 256;
     const ModelConfig& config = runtime->model->config();
-    runtime->identity.key.model_digest = std::string(32, 'm');
-    runtime->identity.key.rope_parameters = "test";
-    runtime->identity.layout = {.layer_count = static_cast<std::int32_t>(config.layer_count),
-                                .head_count = static_cast<std::int32_t>(config.kv_head_count),
-                                .head_dim = static_cast<std::int32_t>(config.head_dim),
-                                .kv_format = KvFormat::kF16};
+    ModelIdentity& base = runtime->served.base;
+    base.key.model_digest = std::string(32, 'm');
+    base.key.rope_parameters = "test";
+    base.layout = {.layer_count = static_cast<std::int32_t>(config.layer_count),
+                   .head_count = static_cast<std::int32_t>(config.kv_head_count),
+                   .head_dim = static_cast<std::int32_t>(config.head_dim),
+                   .kv_format = KvFormat::kF16};
     if (other_node == nullptr) {
       auto node = std::make_unique<FakeKvNode>(1);
       node_ = node.get();

@@ -52,8 +52,11 @@ class ForkingNode : public FakeKvNode {
     return stats;
   }
 
-  SessionRef Add(const std::string& label, const Tokens& tokens) {
+  SessionRef Add(const std::string& label, const Tokens& tokens,
+                 const ModelIdentity& identity = {}) {
     CreateSession create;
+    create.key = identity.key;
+    create.layout = identity.layout;
     create.label = label;
     SessionRef session = Create(create).value();
     SetTokens(session.id.value(), tokens);
@@ -81,22 +84,24 @@ class ForkingNode : public FakeKvNode {
 class KeptConversationsTest : public testing::Test {
  protected:
   KeptConversations Make(int count_max) {
-    return {node_, identity_, policy_, open_, kLabel, kCreator, count_max};
+    return {node_, served_, policy_, open_, kLabel, kCreator, count_max};
   }
 
   // A conversation of `tokens` that is kept. -> its id
   std::int64_t Keep(KeptConversations& kept, const Tokens& tokens) {
     const SessionRef session = node_.Add(kLabel, tokens);
-    kept.Keep(session, tokens);
+    kept.Keep(session, served_.base, tokens);
     return session.id.value();
   }
 
   // The conversation and how much of `prompt` it has; it is given back. 0, 0: none.
   std::pair<std::int64_t, std::int64_t> Take(KeptConversations& kept, const Tokens& prompt) {
-    const std::optional<KeptConversations::Beginning> taken = kept.Take(prompt, never_);
+    const std::optional<KeptConversations::Beginning> taken =
+        kept.Take(served_.base, prompt, never_);
     if (!taken.has_value()) return {0, 0};
     open_.Give(taken->session.id);
-    kept.Keep(taken->session, {prompt.begin(), prompt.begin() + taken->token_count}, taken->seals);
+    kept.Keep(taken->session, served_.base, {prompt.begin(), prompt.begin() + taken->token_count},
+              taken->seals);
     return {taken->session.id.value(), taken->token_count};
   }
 
@@ -105,7 +110,7 @@ class KeptConversationsTest : public testing::Test {
 
   StopSignal never_;
   ForkingNode node_;
-  ModelIdentity identity_;
+  ServedModel served_;
   PolicyChoice policy_;
   OpenConversations open_;
 };
@@ -188,7 +193,7 @@ TEST_F(KeptConversationsTest, AForkThatNobodyTookIsKept) {
   EXPECT_TRUE(open_.TryTake(SessionId(id + 1)));
   StopSignal stopped;
   stopped.Cancel();
-  EXPECT_FALSE(kept.Take(Numbers(0, 30), stopped).has_value());
+  EXPECT_FALSE(kept.Take(served_.base, Numbers(0, 30), stopped).has_value());
   open_.Give(SessionId(id + 1));
   EXPECT_EQ(Take(kept, Numbers(0, 30)), Found(id + 1, 29));
 }
@@ -211,7 +216,8 @@ TEST_F(KeptConversationsTest, ManyForksOfFewTokensAreComputedAnew) {
     while (forks < 1000) {
       Tokens prompt = Numbers(0, 500 + forks);
       prompt.push_back(-1);
-      const std::optional<KeptConversations::Beginning> taken = kept.Take(prompt, never_);
+      const std::optional<KeptConversations::Beginning> taken =
+          kept.Take(served_.base, prompt, never_);
       if (!taken.has_value()) break;
       EXPECT_EQ(taken->token_count, 500 + forks);
       ++forks;
@@ -219,7 +225,7 @@ TEST_F(KeptConversationsTest, ManyForksOfFewTokensAreComputedAnew) {
       held.insert(held.end(), {-2, -2});
       node_.SetTokens(taken->session.id.value(), held);
       open_.Give(taken->session.id);
-      kept.Keep(taken->session, held, taken->seals);
+      kept.Keep(taken->session, served_.base, held, taken->seals);
     }
     EXPECT_EQ(forks, kForkDepthMin + (501 + forks) / kForkTokensMin) << selects;
     // An earlier beginning has fewer segments.
@@ -236,14 +242,14 @@ TEST_F(KeptConversationsTest, ASealedConversationIsAsDeepAsItHasSeals) {
   for (; turns < 1000; ++turns) {
     // Behind the prompt that is sealed comes its last token and the answer.
     const std::optional<KeptConversations::Beginning> taken =
-        kept.Take(Numbers(0, 110 + 10 * turns), never_);
+        kept.Take(served_.base, Numbers(0, 110 + 10 * turns), never_);
     if (!taken.has_value()) break;
     EXPECT_EQ(taken->session.id.value(), id);
     PromptSeals seals = taken->seals;
     seals.Add(109 + 10 * turns);
     node_.SetTokens(id, Numbers(0, 110 + 10 * turns));
     open_.Give(taken->session.id);
-    kept.Keep(taken->session, Numbers(0, 110 + 10 * turns), seals);
+    kept.Keep(taken->session, served_.base, Numbers(0, 110 + 10 * turns), seals);
   }
   EXPECT_EQ(turns, kForkDepthMin + (110 + 10 * turns) / kForkTokensMin);
   // Each prompt that came may come again, the last one too.
@@ -259,15 +265,15 @@ TEST_F(KeptConversationsTest, APromptThatComesAgainGoesOnWhereItWasSealed) {
     PromptSeals seals;
     for (const std::int64_t seal : at) fresh ? seals.AddFresh(seal) : seals.Add(seal);
     const SessionRef session = node_.Add(kLabel, Numbers(0, count));
-    kept.Keep(session, Numbers(0, count), seals);
+    kept.Keep(session, served_.base, Numbers(0, count), seals);
     return session.id.value();
   };
   const auto origin = [&](std::int64_t count) {
-    const auto taken = kept.Take(Numbers(0, count), never_);
+    const auto taken = kept.Take(served_.base, Numbers(0, count), never_);
     if (!taken.has_value()) return std::int64_t{0};
     open_.Give(taken->session.id);
     // Out of the way of the next one.
-    if (taken->session.id != taken->origin) kept.Keep(taken->session, {});
+    if (taken->session.id != taken->origin) kept.Keep(taken->session, served_.base, {});
     return taken->origin.value();
   };
   const std::int64_t longer = keep(90, {}, false);
@@ -286,10 +292,10 @@ TEST_F(KeptConversationsTest, APromptThatComesAgainGoesOnWhereItWasSealed) {
   for (const std::int64_t count : {70, 60}) {
     PromptSeals seals;
     if (count == 70) seals.AddFresh(60);
-    all.Keep(node_.Add(kLabel, Numbers(0, count)), Numbers(0, count), seals);
+    all.Keep(node_.Add(kLabel, Numbers(0, count)), served_.base, Numbers(0, count), seals);
   }
   // All are alike: no fork is needed.
-  const auto taken = all.Take(Numbers(0, 61), never_);
+  const auto taken = all.Take(served_.base, Numbers(0, 61), never_);
   EXPECT_EQ(taken->session.id, taken->origin);
 }
 
@@ -336,6 +342,61 @@ TEST_F(KeptConversationsTest, TheNextStartDropsWhatAnotherPolicyMade) {
   kept.Adopt();
   EXPECT_EQ(node_.Ids(), Ids({wanted}));
   EXPECT_EQ(Take(kept, Numbers(100, 50)), Found(wanted, 40));
+}
+
+// With another adapter, or the same one at another scale, tokens have other keys and values.
+class KeptIdentitiesTest : public KeptConversationsTest {
+ protected:
+  KeptIdentitiesTest() { served_.adapter_digests = {std::string(kDigestBytes, 'a')}; }
+
+  ModelIdentity WithAdapter(char digest, float scale) const {
+    ModelIdentity identity = served_.base;
+    identity.key.adapter_digest = std::string(kDigestBytes, digest);
+    identity.key.adapter_scale = scale;
+    return identity;
+  }
+  // What is gone on with for a request of this identity, and of which identity it is.
+  std::int64_t OriginOf(KeptConversations& kept, const ModelIdentity& identity,
+                        const Tokens& prompt) {
+    const auto taken = kept.Take(identity, prompt, never_);
+    if (!taken.has_value()) return 0;
+    EXPECT_EQ(node_.sessions.at(taken->session.id.value()).created.key, identity.key);
+    open_.Give(taken->session.id);
+    kept.Keep(taken->session, identity, {prompt.begin(), prompt.begin() + taken->token_count},
+              taken->seals);
+    return taken->origin.value();
+  }
+};
+
+TEST_F(KeptIdentitiesTest, ABeginningIsOnlyForRequestsOfItsOwnIdentity) {
+  KeptConversations kept = Make(8);
+  const ModelIdentity half = WithAdapter('a', 0.5F);
+  const ModelIdentity whole = WithAdapter('a', 1);
+  const SessionRef of_half = node_.Add(kLabel, Numbers(0, 40), half);
+  kept.Keep(of_half, half, Numbers(0, 40));
+  for (const ModelIdentity& other : {served_.base, whole, WithAdapter('b', 0.5F)}) {
+    EXPECT_EQ(OriginOf(kept, other, Numbers(0, 41)), 0);
+    EXPECT_EQ(OriginOf(kept, other, Numbers(0, 30)), 0);  // no fork either
+  }
+  const SessionRef of_base = node_.Add(kLabel, Numbers(0, 40), served_.base);
+  kept.Keep(of_base, served_.base, Numbers(0, 40));
+  EXPECT_EQ(OriginOf(kept, half, Numbers(0, 41)), of_half.id.value());
+  EXPECT_EQ(OriginOf(kept, served_.base, Numbers(0, 41)), of_base.id.value());
+  EXPECT_EQ(OriginOf(kept, half, Numbers(0, 30)), of_half.id.value());
+  EXPECT_EQ(OriginOf(kept, whole, Numbers(0, 41)), 0);
+}
+
+TEST_F(KeptIdentitiesTest, TheNextStartFindsEachWithItsOwnIdentity) {
+  const ModelIdentity half = WithAdapter('a', 0.5F);
+  const std::int64_t of_half = node_.Add(kLabel, Numbers(0, 40), half).id.value();
+  const std::int64_t of_base = node_.Add(kLabel, Numbers(0, 40), served_.base).id.value();
+  node_.Add(kLabel, Numbers(0, 40), WithAdapter('b', 1));  // which is not loaded
+  KeptConversations kept = Make(8);
+  kept.Adopt();
+  EXPECT_EQ(node_.Ids(), Ids({of_half, of_base}));
+  EXPECT_EQ(OriginOf(kept, half, Numbers(0, 41)), of_half);
+  EXPECT_EQ(OriginOf(kept, served_.base, Numbers(0, 41)), of_base);
+  EXPECT_EQ(OriginOf(kept, WithAdapter('a', 1), Numbers(0, 41)), 0);
 }
 
 }  // namespace

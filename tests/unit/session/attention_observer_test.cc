@@ -107,7 +107,7 @@ class AttentionObserverTest : public ConversationFixture {
     request.key = identity.key;
     request.layout = identity.layout;
     const SessionId id = ram->Create(request)->id;
-    ConversationDeps deps{identity, *ram, scheduler, options, memory};
+    ConversationDeps deps{served, *ram, scheduler, options, memory};
     deps.observer = &observer;
     const std::unique_ptr<Conversation> conversation = Conversation::Open(deps, {id}).value();
     std::vector<float> logits = Logits();

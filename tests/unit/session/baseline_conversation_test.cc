@@ -41,7 +41,7 @@ class BaselineConversationTest : public ConversationFixture,
   }
   std::unique_ptr<Conversation> OpenRam(SessionId id) {
     absl::StatusOr<std::unique_ptr<Conversation>> opened =
-        Conversation::Open({identity, *ram, scheduler, options, memory}, {id});
+        Conversation::Open({served, *ram, scheduler, options, memory}, {id});
     EXPECT_TRUE(opened.ok()) << Message(opened.status());
     return opened.ok() ? std::move(opened).value() : nullptr;
   }
@@ -175,7 +175,7 @@ TEST_F(ConversationFixture, OnlySelectedHeldEntriesAreAttended) {
   const auto ram = MakeRamKvNode({.size_bytes = 64 << 20, .engine = {}}).value();
   const std::vector<std::int32_t> prompt = Prompt(100);
   const auto logits_with = [&](const std::optional<Positions>& attended) {
-    ConversationDeps deps{identity, *ram, scheduler, options, memory};
+    ConversationDeps deps{served, *ram, scheduler, options, memory};
     deps.make_policy = [&](std::string_view, const PolicyOptions& policy_options)
         -> absl::StatusOr<std::unique_ptr<RetrievalPolicy>> {
       return std::make_unique<HeldSelectionPolicy>(policy_options, attended);

@@ -76,7 +76,7 @@ class ConversationFixture : public testing::Test {
                        .kv_format = format};
   }
 
-  ConversationDeps deps() { return {identity, node, scheduler, options, memory}; }
+  ConversationDeps deps() { return {served, node, scheduler, options, memory}; }
 
   SessionId Create() {
     CreateSession request;
@@ -153,7 +153,8 @@ class ConversationFixture : public testing::Test {
 
   const std::uint64_t seed;
   Model& model;
-  ModelIdentity identity;
+  ServedModel served;
+  ModelIdentity& identity = served.base;
   SessionOptions options;
   ForwardScheduler scheduler;
   KvMemory memory;

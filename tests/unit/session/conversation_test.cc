@@ -151,6 +151,27 @@ TEST_F(ConversationTest, ConversationsOfOtherModelsOrFormatsAreRefused) {
             absl::StatusCode::kNotFound);
 }
 
+TEST_F(ConversationTest, EachConversationHasItsOwnIdentity) {
+  const SessionId bare = Create();
+  identity.key.adapter_digest = std::string(kDigestBytes, 'a');
+  identity.key.adapter_scale = 0.5F;
+  const SessionId adapted = Create();
+  const ModelIdentity of_adapted = identity;
+  identity.key.adapter_digest.clear();
+  // A scale of nothing.
+  const SessionId odd = Create();
+  identity.key.adapter_scale = 0;
+  EXPECT_EQ(Open(bare)->identity(), served.base);
+  const absl::Status refused = Conversation::Open(deps(), {adapted}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(refused).find("LoRA adapter 6161616161"), std::string::npos) << refused;
+  served.adapter_digests = {of_adapted.key.adapter_digest};
+  EXPECT_EQ(Open(adapted)->identity(), of_adapted);
+  EXPECT_EQ(Open(bare)->identity(), served.base);
+  EXPECT_EQ(Conversation::Open(deps(), {odd}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
 TEST_F(ConversationTest, CancelledStepLeavesTheConversationAsItWas) {
   const std::vector<std::int32_t> prompt = Prompt(200);
   const std::vector<std::int32_t> expected = DenseContinue(prompt, 60);

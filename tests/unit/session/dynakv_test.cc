@@ -19,7 +19,7 @@ class DynaKvTest : public ConversationFixture {
     options.policy.selection.select_tokens_max = 96;
   }
 
-  ConversationDeps ram_deps() { return {identity, *ram, scheduler, options, memory}; }
+  ConversationDeps ram_deps() { return {served, *ram, scheduler, options, memory}; }
   SessionId CreateInRam() {
     CreateSession request;
     request.key = identity.key;

@@ -400,6 +400,9 @@ absl::Status FakeKvNode::Supersede(const Supersession& request) {
   if (session.committed.tokens != replacement.committed.tokens) {
     return FailedPrecondition("not the same tokens");
   }
+  if (session.created.key != replacement.created.key) {
+    return FailedPrecondition("not the same model, adapter or KV format");
+  }
   session.committed = replacement.committed;
   sessions.erase(request.replacement.id.value());
   return absl::OkStatus();

@@ -162,8 +162,7 @@ class IndexStreamTest : public ConversationFixture {
     return tampered.Create(request)->id;
   }
   std::unique_ptr<Conversation> OpenTampered(SessionId id) {
-    return Conversation::Open({identity, tampered, scheduler, options, memory}, {id},
-                              PolicyRequest())
+    return Conversation::Open({served, tampered, scheduler, options, memory}, {id}, PolicyRequest())
         .value();
   }
   // A new conversation of the prompt, whose index left memory.
@@ -327,7 +326,7 @@ class OpenIndexTest : public IndexStreamTest {
   }
 
   absl::Status OpenStatus() {
-    return Conversation::Open({identity, tampered, scheduler, options, memory}, {session},
+    return Conversation::Open({served, tampered, scheduler, options, memory}, {session},
                               PolicyRequest())
         .status();
   }

@@ -43,7 +43,7 @@ class SealedPromptTest : public ConversationFixture,
 
   std::unique_ptr<Conversation> OpenRam(const SessionRef& id) {
     absl::StatusOr<std::unique_ptr<Conversation>> opened =
-        Conversation::Open({identity, *ram, scheduler, options, memory}, id);
+        Conversation::Open({served, *ram, scheduler, options, memory}, id);
     EXPECT_TRUE(opened.ok()) << Message(opened.status());
     return opened.ok() ? std::move(opened).value() : nullptr;
   }

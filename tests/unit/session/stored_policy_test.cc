@@ -125,8 +125,7 @@ TEST_F(StoredPolicyTest, APolicyThatIsAnotherAfterALossIsAnError) {
 TEST_F(StoredPolicyTest, AForkInheritsThePolicy) {
   const std::unique_ptr<KvNode> engine =
       MakeRamKvNode({.size_bytes = 64 << 20, .engine = {}}).value();
-  const ConversationDeps own =
-      WithQueryPolicy({identity, *engine, scheduler, options, memory}, log);
+  const ConversationDeps own = WithQueryPolicy({served, *engine, scheduler, options, memory}, log);
   CreateSession create;
   create.key = identity.key;
   create.layout = identity.layout;
