@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -45,6 +46,24 @@ std::string_view PhaseName(DaemonPhase phase) {
   return "";
 }
 
+std::string_view PhaseName(GenerationPhase phase) {
+  switch (phase) {
+    case GenerationPhase::kQueued:
+      return "queued";
+    case GenerationPhase::kOpening:
+      return "opening";
+    case GenerationPhase::kPrefilling:
+      return "prefilling";
+    case GenerationPhase::kDecoding:
+      return "decoding";
+    case GenerationPhase::kRecomputing:
+      return "recomputing";
+    case GenerationPhase::kWaiting:
+      return "waiting";
+  }
+  return "";
+}
+
 absl::StatusOr<Report> Ask(const std::string& socket) {
   Report report{.socket = socket, .compute = {}, .model = {}, .store = {}, .problem = {}};
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client, CairnClient::Connect(socket));
@@ -73,7 +92,24 @@ absl::StatusOr<Report> Ask(const std::string& socket) {
 }
 
 std::string Line(std::string_view name, const std::string& value) {
-  return fmt::format("{:<20}{}\n", name, value);
+  return fmt::format("{:<19} {}\n", name, value);
+}
+
+// What it does, and what it has.
+std::string Text(const GenerationStatus& generation) {
+  std::string text(PhaseName(generation.phase));
+  if (generation.phase == GenerationPhase::kWaiting) text += " for cairn-kv-node";
+  if (generation.total_token_count > 0) {
+    text += fmt::format(", {} of {} tokens computed", generation.done_token_count,
+                        generation.total_token_count);
+  }
+  if (!generation.policy.empty()) {
+    text += fmt::format("; has {} tokens, {} stored; {}, {} in memory, {} read",
+                        generation.token_count, generation.stored_token_count, generation.policy,
+                        HumanBytes(generation.kv_dram_bytes), HumanBytes(generation.kv_read_bytes));
+  }
+  if (!generation.label.empty()) text += "; " + EscapeControls(generation.label);
+  return text;
 }
 
 std::string Text(const Report& report) {
@@ -93,6 +129,11 @@ std::string Text(const Report& report) {
     text += Line("generations",
                  fmt::format("{} running or waiting, {} of keys and values in memory",
                              compute.generation_count, HumanBytes(compute.kv_dram_bytes)));
+    for (const GenerationStatus& generation : compute.generations) {
+      const std::int64_t id = generation.conversation_id;
+      text += Line(id == 0 ? "  new conversation" : fmt::format("  conversation {}", id),
+                   Text(generation));
+    }
     const bool in_memory = report.store.has_value() && report.store->io_engine == "memory";
     if (!in_memory) {
       text +=
@@ -107,6 +148,21 @@ std::string Text(const Report& report) {
                          HumanBytes(report.store->size_bytes), report.store->conversation_count));
   }
   return text;
+}
+
+std::string Json(const std::vector<GenerationStatus>& generations) {
+  std::string out;
+  for (const GenerationStatus& generation : generations) {
+    out += fmt::format(
+        "{}{{\"phase\": \"{}\", \"conversation_id\": {}, \"label\": {}, \"policy\": {}, "
+        "\"token_count\": {}, \"stored_token_count\": {}, \"done_token_count\": {}, "
+        "\"total_token_count\": {}, \"kv_dram_bytes\": {}, \"kv_read_bytes\": {}}}",
+        out.empty() ? "" : ", ", PhaseName(generation.phase), generation.conversation_id,
+        JsonString(generation.label), JsonString(generation.policy), generation.token_count,
+        generation.stored_token_count, generation.done_token_count, generation.total_token_count,
+        generation.kv_dram_bytes, generation.kv_read_bytes);
+  }
+  return "[" + out + "]";
 }
 
 std::string Json(const Report& report) {
@@ -126,11 +182,11 @@ std::string Json(const Report& report) {
   }
   return fmt::format(
       "{{\"serves\": {}, \"socket\": {}, \"phase\": \"{}\", \"model_loaded_bytes\": {}, "
-      "\"model_size_bytes\": {}, \"generation_count\": {}, \"kv_dram_bytes\": {}, \"model\": {}, "
-      "\"store\": {}}}\n",
+      "\"model_size_bytes\": {}, \"generation_count\": {}, \"generations\": {}, "
+      "\"kv_dram_bytes\": {}, \"model\": {}, \"store\": {}}}\n",
       report.problem.ok(), JsonString(report.socket), PhaseName(compute.phase),
       compute.model_loaded_bytes, compute.model_size_bytes, compute.generation_count,
-      compute.kv_dram_bytes, model, store);
+      Json(compute.generations), compute.kv_dram_bytes, model, store);
 }
 
 absl::Status Run(const StatusArguments& options) {

@@ -376,6 +376,9 @@ absl::StatusOr<DaemonStatus> CairnClient::GetStatus() {
   status.generation_count = response.generation_count();
   status.kv_dram_bytes = response.kv_dram_bytes();
   status.kv_node_problem = response.kv_node_problem();
+  for (const v1::Generation& generation : response.generations()) {
+    status.generations.push_back(FromProto(generation));
+  }
   return status;
 }
 

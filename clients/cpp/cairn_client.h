@@ -187,6 +187,23 @@ struct ModelDescription {
 
 enum class DaemonPhase { kLoading, kReady, kStopping };
 
+enum class GenerationPhase { kQueued, kOpening, kPrefilling, kDecoding, kRecomputing, kWaiting };
+
+// One that runs or waits, as it was behind its last pass over the model.
+struct GenerationStatus {
+  GenerationPhase phase = GenerationPhase::kQueued;
+  std::int64_t conversation_id = 0;  // 0: a new one, which is not made yet
+  std::string label;                 // of a new one
+  std::string policy;                // empty until the conversation is open
+  std::int64_t token_count = 0;
+  std::int64_t stored_token_count = 0;
+  // Of the prompt, or of what is computed again.
+  std::int64_t done_token_count = 0;
+  std::int64_t total_token_count = 0;
+  std::int64_t kv_dram_bytes = 0;
+  std::int64_t kv_read_bytes = 0;
+};
+
 struct DaemonStatus {
   DaemonPhase phase = DaemonPhase::kLoading;
   std::int64_t model_loaded_bytes = 0;
@@ -194,6 +211,7 @@ struct DaemonStatus {
   std::int32_t generation_count = 0;
   std::int64_t kv_dram_bytes = 0;
   std::string kv_node_problem;  // why the KV node did not answer the daemon; empty: it did
+  std::vector<GenerationStatus> generations;  // in the order in which they were asked for
 };
 
 struct StoreStatus {

@@ -174,4 +174,37 @@ ConversationInfo FromProto(const v1::Conversation& conversation) {
   return info;
 }
 
+GenerationStatus FromProto(const v1::Generation& generation) {
+  GenerationStatus status;
+  switch (generation.phase()) {
+    case v1::GENERATION_PHASE_QUEUED:
+      status.phase = GenerationPhase::kQueued;
+      break;
+    case v1::GENERATION_PHASE_OPENING:
+      status.phase = GenerationPhase::kOpening;
+      break;
+    case v1::GENERATION_PHASE_PREFILLING:
+      status.phase = GenerationPhase::kPrefilling;
+      break;
+    case v1::GENERATION_PHASE_DECODING:
+      status.phase = GenerationPhase::kDecoding;
+      break;
+    case v1::GENERATION_PHASE_RECOMPUTING:
+      status.phase = GenerationPhase::kRecomputing;
+      break;
+    default:
+      status.phase = GenerationPhase::kWaiting;
+  }
+  status.conversation_id = generation.conversation_id();
+  status.label = generation.label();
+  status.policy = generation.policy();
+  status.token_count = generation.token_count();
+  status.stored_token_count = generation.stored_token_count();
+  status.done_token_count = generation.done_token_count();
+  status.total_token_count = generation.total_token_count();
+  status.kv_dram_bytes = generation.kv_dram_bytes();
+  status.kv_read_bytes = generation.kv_read_bytes();
+  return status;
+}
+
 }  // namespace cairn

@@ -13,6 +13,7 @@ namespace v1 = ::cairn::compute::v1;
 v1::GenerateRequest ToProto(const GenerateOptions& options);
 
 ConversationInfo FromProto(const v1::Conversation& conversation);
+GenerationStatus FromProto(const v1::Generation& generation);
 
 // Adds an event to `result` and calls the callback that waits for it. INTERNAL for what no daemon
 // of this version sends.

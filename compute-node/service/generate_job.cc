@@ -42,6 +42,8 @@ absl::StatusOr<std::shared_ptr<GenerateJob>> GenerateJob::Make(
     // What an earlier request's seed began is not random.
     asked.turn.keep_random_state = false;
   }
+  job->live_.emplace(state.live_conversations(), asked.conversation,
+                     job->kept_ != nullptr ? job->kept_->label() : asked.label);
   job->ready_ = Clock::now();
   return job;
 }
@@ -62,12 +64,13 @@ absl::Status GenerateJob::status() const {
 void GenerateJob::Run() {
   sink_.NoteBegun(Clock::now() - ready_);
   const bool ephemeral = asked_.ephemeral;
-  Turn turn(*runtime_, state_, std::move(asked_), kept_, sink_, *stop_);
+  Turn turn(*runtime_, state_, std::move(asked_), kept_, sink_, *live_, *stop_);
   absl::Status status;
   {
     const TimelineSpan span(TimelineKind::kTurn, "generation");
     status = turn.Run();
   }
+  live_.reset();
   FlushTimeline();
   if (absl::Status intact = runtime_->model->CheckIntact(); !intact.ok()) state_.Fail(intact);
   LogInfo("generation session={} prompt_tokens={} status={} time_ms={}", turn.conversation(),

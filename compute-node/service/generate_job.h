@@ -56,6 +56,7 @@ class GenerateJob {
   EventSink sink_;
   AskedTurn asked_;
   KeptConversations* kept_ = nullptr;            // null: nothing is kept
+  std::optional<LiveConversation> live_;         // from when it is checked until it has run
   std::chrono::steady_clock::time_point ready_;  // to be submitted
   mutable Mutex mutex_;
   absl::Status status_ CAIRN_GUARDED_BY(mutex_);

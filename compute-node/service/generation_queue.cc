@@ -41,11 +41,6 @@ absl::Status GenerationQueue::Submit(std::shared_ptr<StopSignal> stop, std::func
   return absl::OkStatus();
 }
 
-int GenerationQueue::count() const {
-  const MutexLock lock(mutex_);
-  return static_cast<int>(waiting_.size() + running_.size());
-}
-
 void GenerationQueue::CancelAll() {
   const MutexLock lock(mutex_);
   stopping_ = true;

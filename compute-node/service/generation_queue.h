@@ -41,9 +41,6 @@ class GenerationQueue {
   absl::Status Submit(std::shared_ptr<StopSignal> stop, std::function<void()> job,
                       SessionId conversation = SessionId());
 
-  // Running and waiting.
-  int count() const;
-
   // Cancels what runs and waits. Accepts no more. Whether all jobs ended within `time_max`.
   bool Stop(std::chrono::milliseconds time_max);
 
@@ -67,7 +64,7 @@ class GenerationQueue {
   void EndThread() CAIRN_REQUIRES(mutex_);
   void CancelAll();
 
-  mutable Mutex mutex_;
+  Mutex mutex_;
   CondVar changed_;
   std::deque<Entry> waiting_ CAIRN_GUARDED_BY(mutex_);
   std::vector<Running> running_ CAIRN_GUARDED_BY(mutex_);

@@ -53,6 +53,38 @@ void ToProto(const SessionInfo& session, const ServedModel& served, v1::Conversa
   out.set_usable(served.CheckServes(session.session_id, IdentityOf(session)).ok());
 }
 
+v1::GenerationPhase PhaseOf(const LiveSnapshot& live, bool kv_node_serves) {
+  if (live.phase == LivePhase::kQueued) return v1::GENERATION_PHASE_QUEUED;
+  // What a pass waits for is not seen between passes.
+  if (live.waits_for_store || !kv_node_serves) return v1::GENERATION_PHASE_WAITING;
+  switch (live.phase) {
+    case LivePhase::kQueued:
+    case LivePhase::kOpening:
+      break;
+    case LivePhase::kPrefilling:
+      return v1::GENERATION_PHASE_PREFILLING;
+    case LivePhase::kDecoding:
+      return v1::GENERATION_PHASE_DECODING;
+    case LivePhase::kRecomputing:
+      return v1::GENERATION_PHASE_RECOMPUTING;
+  }
+  return v1::GENERATION_PHASE_OPENING;
+}
+
+void ToProto(const LiveSnapshot& live, bool kv_node_serves, v1::Generation& out) {
+  out.set_phase(PhaseOf(live, kv_node_serves));
+  out.set_conversation_id(live.conversation.id.value());
+  out.set_conversation_uid(live.conversation.uid);
+  out.set_label(live.label);
+  out.set_policy(live.policy);
+  out.set_token_count(live.token_count);
+  out.set_stored_token_count(live.durable_token_count);
+  out.set_done_token_count(live.phase_done_count());
+  out.set_total_token_count(live.phase_token_count);
+  out.set_kv_dram_bytes(live.memory_bytes);
+  out.set_kv_read_bytes(live.kv_read_bytes);
+}
+
 // Newest first; ids break ties, so that pages neither repeat nor skip.
 bool IsNewer(const SessionInfo& a, const SessionInfo& b) {
   if (a.create_time_us != b.create_time_us) return a.create_time_us > b.create_time_us;
@@ -342,9 +374,13 @@ absl::Status InferenceServiceImpl::DescribeStatus(v1::GetStatusResponse& respons
   }
   response.set_model_loaded_bytes(state_.loaded_bytes());
   response.set_model_size_bytes(state_.size_bytes());
-  response.set_generation_count(queue_.count());
   response.set_kv_dram_bytes(state_.memory().used_bytes());
-  response.set_kv_node_problem(rpc::CleanMessage(Message(state_.KvStatusNow())));
+  const absl::Status kv_status = state_.KvStatusNow();
+  response.set_kv_node_problem(rpc::CleanMessage(Message(kv_status)));
+  for (const LiveSnapshot& live : state_.live_conversations().List()) {
+    ToProto(live, kv_status.ok(), *response.add_generations());
+  }
+  response.set_generation_count(response.generations_size());
   return absl::OkStatus();
 }
 

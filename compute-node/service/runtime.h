@@ -26,6 +26,7 @@
 #include "compute-node/session/conversation.h"
 #include "compute-node/session/forward_scheduler.h"
 #include "compute-node/session/kv_memory.h"
+#include "compute-node/session/live_conversations.h"
 #include "compute-node/session/options.h"
 #include "compute-node/session/served_model.h"
 
@@ -100,6 +101,8 @@ class DaemonState {
   // All requests that are being read.
   MemoryBudget& request_memory() { return request_memory_; }
   OpenConversations& open_conversations() { return open_conversations_; }
+  // All generations that run or wait.
+  LiveConversations& live_conversations() { return live_conversations_; }
   DamagedConversations& damaged_conversations() { return damaged_conversations_; }
 
  private:
@@ -110,6 +113,7 @@ class DaemonState {
   KvMemory memory_;
   MemoryBudget request_memory_;
   OpenConversations open_conversations_;
+  LiveConversations live_conversations_;
   DamagedConversations damaged_conversations_;
   mutable Mutex mutex_;
   std::shared_ptr<Runtime> runtime_ CAIRN_GUARDED_BY(mutex_);

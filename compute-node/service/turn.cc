@@ -31,6 +31,7 @@ bool IsWholeAfter(const absl::Status& status) {
 
 absl::Status Turn::Run() {
   CAIRN_RETURN_IF_ERROR(stop_.Check());
+  live_.SetPhase(LivePhase::kOpening);
   if (kept_ != nullptr) return RunKept();
   const SessionRef& conversation = asked_.conversation;
   const bool is_new = conversation.id.value() == 0;
@@ -116,7 +117,14 @@ absl::Status Turn::ReadHistory() {
   return absl::OkStatus();
 }
 
+ConversationDeps Turn::Deps() {
+  ConversationDeps deps = runtime_.deps(memory_);
+  deps.live = &live_;
+  return deps;
+}
+
 absl::Status Turn::RunConversation() {
+  live_.Update([this](LiveSnapshot& now) { now.conversation = asked_.conversation; });
   CAIRN_ASSIGN_OR_RETURN(const KvStats stats, runtime_.node->Stats());
   MakeRoom(stats, asked_.policy.On(runtime_.options.policy), prompt_token_count());
   CAIRN_RETURN_IF_ERROR(ReadHistory());
@@ -143,9 +151,9 @@ absl::Status Turn::WithWhatIsKept(const absl::Status& status) const {
 }
 
 absl::Status Turn::RunOpened() {
-  CAIRN_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Conversation> conversation,
-      Conversation::Open(runtime_.deps(memory_), asked_.conversation, asked_.policy));
+  live_.SetPhase(LivePhase::kOpening);
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Conversation> conversation,
+                         Conversation::Open(Deps(), asked_.conversation, asked_.policy));
   // Window and buffers come as messages, which are more than what is made of them.
   if (memory_.used_bytes() >= kReturnedBytesMin) ReturnFreedMemory();
   if (!asked_.messages.empty() && asked_.turn.prompt.empty()) {
@@ -159,6 +167,8 @@ absl::Status Turn::RunOpened() {
   CAIRN_RETURN_IF_ERROR(CheckOpened(*conversation, reused_token_count));
   exact_ = IsExact(*conversation);
   sink_.SendStarted(*conversation, prompt_token_count());
+  live_.Update([this](LiveSnapshot& now) { now.conversation = asked_.conversation; });
+  live_.SetPhase(LivePhase::kPrefilling, reused_token_count, AskedTokenCount());
   const TurnObserver observer{
       .prefill =
           [this](std::int64_t done_count) {
@@ -167,6 +177,7 @@ absl::Status Turn::RunOpened() {
       .token =
           [this](std::int32_t token, std::string_view text, const LogProbabilities* likely) {
             if (kept_ != nullptr) history_.Add(token);
+            if (sink_.shown_token_count() == 0) live_.SetPhase(LivePhase::kDecoding);
             sink_.SendToken(token, text, likely);
           }};
   const absl::StatusOr<TurnResult> result =

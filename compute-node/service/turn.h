@@ -21,6 +21,7 @@
 #include "compute-node/service/stored_tokens.h"
 #include "compute-node/session/conversation.h"
 #include "compute-node/session/kv_memory.h"
+#include "compute-node/session/live_conversations.h"
 #include "compute-node/session/stop.h"
 
 namespace cairn::compute {
@@ -33,12 +34,13 @@ class Turn {
   // `kept`: where the conversation of a client that sends its whole history again is kept; null: it
   // is not. All but `asked` outlive it.
   Turn(Runtime& runtime, DaemonState& state, AskedTurn asked, KeptConversations* kept,
-       EventSink& sink, StopSignal& stop)
+       EventSink& sink, LiveConversation& live, StopSignal& stop)
       : runtime_(runtime),
         state_(state),
         asked_(std::move(asked)),
         kept_(kept),
         sink_(sink),
+        live_(live),
         stop_(stop),
         memory_(&state.memory()) {}
 
@@ -60,6 +62,8 @@ class Turn {
   // Reads what the penalties count of an existing conversation.
   absl::Status ReadHistory();
   absl::Status RunConversation();
+  // For a conversation of the turn.
+  ConversationDeps Deps();
   // Opens it and runs the turn in it.
   absl::Status RunOpened();
   // What is to be true of the conversation before the turn begins in it.
@@ -105,6 +109,7 @@ class Turn {
   AskedTurn asked_;
   KeptConversations* const kept_;
   EventSink& sink_;
+  LiveConversation& live_;
   StopSignal& stop_;
   KvMemory memory_;
   KeptHistory history_;  // with kept_ only

@@ -74,6 +74,7 @@ absl::Status Turn::RepairNow(const absl::Status& damage, const LastTokens& store
   LogWarning("conversation session={} is damaged and computed again tokens={}: {}", conversation(),
              count, Message(damage));
   sink_.SendRecomputing(0, count, Message(damage));
+  live_.SetPhase(LivePhase::kRecomputing, 0, count);
   CAIRN_ASSIGN_OR_RETURN(const KvStats stats, node.Stats());
   MakeRoom(stats, policy.choice, count);
   CAIRN_ASSIGN_OR_RETURN(const SessionRef again, ComputeAgain(policy, stored));
@@ -113,9 +114,8 @@ absl::StatusOr<SessionRef> Turn::ComputeAgain(const StoredPolicy& policy,
 
 absl::Status Turn::ComputeInto(const SessionRef& again, const StoredPolicy& policy,
                                std::span<const std::int32_t> tokens) {
-  CAIRN_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Conversation> conversation,
-      Conversation::Open(runtime_.deps(memory_), again, PolicyRequest::Exactly(policy.choice)));
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Conversation> conversation,
+                         Conversation::Open(Deps(), again, PolicyRequest::Exactly(policy.choice)));
   conversation->set_random_state(policy.random_state);
   const std::int64_t count = std::ssize(tokens);
   return conversation->Prefill(tokens, {}, stop_,

@@ -27,6 +27,23 @@ class InterruptScope {
   KvSession& session_;
 };
 
+// While it lives, nothing is computed until the KV node has answered.
+class StoreWait {
+ public:
+  explicit StoreWait(LiveConversation* live) : live_(live) { Say(true); }
+  ~StoreWait() { Say(false); }
+  StoreWait(const StoreWait&) = delete;
+  StoreWait& operator=(const StoreWait&) = delete;
+
+ private:
+  void Say(bool waits) {
+    if (live_ == nullptr) return;
+    live_->Update([waits](LiveSnapshot& now) { now.waits_for_store = waits; });
+  }
+
+  LiveConversation* const live_;
+};
+
 }  // namespace
 
 std::int64_t ContextTokensMax(const SessionOptions& options, const ModelConfig& config) {
@@ -83,6 +100,7 @@ absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(const Conversat
   conversation->seals_ = stored.seals;
   CAIRN_RETURN_IF_ERROR(conversation->Restore(std::move(stored)));
   conversation->open_time_ = std::chrono::steady_clock::now() - start;
+  conversation->SaySnapshot();
   return conversation;
 }
 
@@ -92,6 +110,7 @@ Conversation::Conversation(const ConversationDeps& deps, std::unique_ptr<KvSessi
       member_(scheduler_),
       model_(scheduler_.model()),
       memory_(deps.memory),
+      live_(deps.live),
       chunk_tokens_(deps.options.prefill_chunk_tokens),
       recluster_prompts_(deps.options.recluster_prompts),
       context_tokens_max_(ContextTokensMax(deps.options, model_.config())),
@@ -226,6 +245,7 @@ absl::Status Conversation::RegroupPrompt(const StopSignal& stop, Sealing sealing
       // Computed now, with new clusters, the prompt would be another one.
       seals_ = seals_before;
       if (sealing == Sealing::kFreshPrompt) sealing = Sealing::kYes;
+      const StoreWait wait(live_);
       status = session_->Reattach();
       if (status.ok()) status = Restore(std::nullopt);
     }
@@ -239,6 +259,7 @@ absl::Status Conversation::Recover(absl::Status lost, const StopSignal& stop, in
     LogWarning("prefill lost session={} token_count={} try={} reason=\"{}\"", id(), token_count(),
                tries, Message(lost));
     CAIRN_RETURN_IF_ERROR(stop.Check());
+    const StoreWait wait(live_);
     // An owner that came in between ends it: this conversation's history is no longer the
     // session's.
     CAIRN_RETURN_IF_ERROR(session_->Reattach());
@@ -266,6 +287,7 @@ absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,
   CAIRN_RETURN_IF_ERROR(Compute(tokens, last_logits, stop, layer_done));
   if (progress && !layer_done) progress(done_before + std::ssize(tokens));
   unsaved_tokens_.insert(unsaved_tokens_.end(), tokens.begin(), tokens.end());
+  SaySnapshot();
   return SaveAll(stop, sealing);
 }
 
@@ -298,6 +320,7 @@ absl::Status Conversation::Step(std::int32_t token, std::span<float> logits,
     status = Compute({&token, 1}, logits, stop, nullptr);
   }
   if (absl::IsAborted(status)) {
+    const StoreWait wait(live_);
     CAIRN_RETURN_IF_ERROR(session_->AwaitNode());  // ABORTED if another owner came in between
     return Unavailable(
         "cairn-kv-node was lost {} times in a row while one token was computed (its log may say "
@@ -307,6 +330,7 @@ absl::Status Conversation::Step(std::int32_t token, std::span<float> logits,
   CAIRN_RETURN_IF_ERROR(status);
   unsaved_tokens_.push_back(token);
   CountReplayBytes();
+  SaySnapshot();
   absl::Status saved = CheckpointIfDue(stop);
   // The step is done even if a wait for the checkpoint before was stopped.
   return IsStop(saved) ? absl::OkStatus() : saved;
@@ -336,6 +360,7 @@ absl::Status Conversation::SaveAll(const StopSignal& stop, Sealing sealing) {
 
 absl::Status Conversation::AwaitStore(const StopSignal& stop) {
   const InterruptScope scope(*session_, stop);
+  const StoreWait wait(live_);
   return session_->AwaitNode();
 }
 
@@ -376,6 +401,7 @@ absl::Status Conversation::FinishCheckpoint() {
   if (!checkpoint_sent_) return absl::OkStatus();
   const TimelineSpan span(TimelineKind::kCheckpoint, "wait_for_checkpoint",
                           {{"session", kv_.session_id()}, {"tokens", saved_count_}});
+  const StoreWait wait(live_);
   CAIRN_ASSIGN_OR_RETURN(const Checkpointed done, session_->WaitForCheckpoint());
   checkpoint_sent_ = false;
   if (done.token_count != saved_count_) {
@@ -387,6 +413,7 @@ absl::Status Conversation::FinishCheckpoint() {
   kv_.CheckpointDone(checkpoint_end_);
   ReturnFreedMemory();  // what the replay buffer held
   CountReplayBytes();
+  SaySnapshot();
   return absl::OkStatus();
 }
 
@@ -394,6 +421,19 @@ void Conversation::CountReplayBytes() {
   const std::int64_t bytes = session_->replay_bytes();
   memory_.Add(bytes - replay_bytes_counted_);
   replay_bytes_counted_ = bytes;
+}
+
+void Conversation::SaySnapshot() const {
+  if (live_ == nullptr) return;
+  const std::int64_t kv_read_bytes = fetch_times().read_bytes;
+  live_->Update([&](LiveSnapshot& now) {
+    now.identity = identity_;
+    now.policy = choice_.name;
+    now.token_count = token_count();
+    now.durable_token_count = durable_count_;
+    now.memory_bytes = memory_.used_bytes();
+    now.kv_read_bytes = kv_read_bytes;
+  });
 }
 
 }  // namespace cairn::compute

@@ -40,6 +40,7 @@
 #include "compute-node/session/entries/stored_policy.h"
 #include "compute-node/session/forward_scheduler.h"
 #include "compute-node/session/kv_memory.h"
+#include "compute-node/session/live_conversations.h"
 #include "compute-node/session/options.h"
 #include "compute-node/session/served_model.h"
 #include "compute-node/session/stop.h"
@@ -65,6 +66,8 @@ struct ConversationDeps {
       make_policy = MakePolicy;
   // Who is told what they attend; null: nobody.
   AttentionObserver* observer = nullptr;
+  // Where it says what it does, between passes; null: nowhere. For one conversation at a time.
+  LiveConversation* live = nullptr;
 };
 
 // A policy as conversations have it. INVALID_ARGUMENT: there is none that fits the model.
@@ -158,11 +161,14 @@ class Conversation {
   absl::Status FinishCheckpoint();
   absl::Status CheckpointIfDue(const StopSignal& stop);
   void CountReplayBytes();
+  // Between two passes.
+  void SaySnapshot() const;
 
   ForwardScheduler& scheduler_;
   ForwardScheduler::Member member_;
   const Model& model_;
   KvMemory& memory_;
+  LiveConversation* const live_;
   const std::int64_t chunk_tokens_;
   const bool recluster_prompts_;
   const std::int64_t context_tokens_max_;

@@ -4,6 +4,7 @@ Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3
 """
 import json
 import os
+import re
 import signal
 import subprocess
 import unittest
@@ -346,6 +347,30 @@ class CliDaemonTest(daemons.SharedCairnTest):
             text = cairn.succeed("status")
             self.assertNotIn("cairn-kv-node", text)
             self.assertRegex(text, r"(?m)^store +\d.* of 8.0 GiB used, conversations: 0$")
+
+    def test_status_shows_what_each_generation_does(self):
+        with Cairn(compute_config="generation_count_max: 1\n") as cairn:
+            generate = ("generate", "Mira", "--ignore-end", "--tokens", "20000", "--label")
+            busy = [cairn.popen(*generate, "the first")]
+
+            def shown(line):
+                wait_until(lambda: re.search(rf"(?m)^{line}$", cairn.succeed("status")), f"a line '{line}'")
+
+            try:
+                shown(r"  conversation 1 +decoding; has \d+ tokens, \d+ stored; \w+, [\d.]+ \w+ in memory, "
+                      r"[\d.]+ \w+ read; the first")
+                busy.append(cairn.popen(*generate, "the second"))
+                shown(r"  new conversation +queued; the second")
+                first, second = json.loads(cairn.succeed("status", "--json"))["generations"]
+                self.assertGreaterEqual(first["token_count"], first["stored_token_count"])
+                self.assertEqual((first["conversation_id"], first["label"]), (1, "the first"))
+                self.assertEqual((second["phase"], second["conversation_id"]), ("queued", 0))
+                self.assertEqual(cairn.sessions()[0]["label"], "the first")
+            finally:
+                for process in busy:
+                    process.kill()
+                    process.communicate()
+            wait_until(lambda: json.loads(cairn.succeed("status", "--json"))["generations"] == [], "no generation")
 
     def test_stopped_store_is_checked_as_json(self):
         with Cairn() as cairn:

@@ -42,7 +42,6 @@ TEST(GenerationQueueTest, RunsAsManyAtOnceAsItMay) {
   release.wait();
   EXPECT_TRUE(queue.Stop(std::chrono::minutes(10)));
   EXPECT_EQ(started, kAtOnce);
-  EXPECT_EQ(queue.count(), 0);
 }
 
 TEST(GenerationQueueTest, RefusesMoreThanItsLimitAndNotForCancelledOnes) {
@@ -62,7 +61,6 @@ TEST(GenerationQueueTest, RefusesMoreThanItsLimitAndNotForCancelledOnes) {
     stops.push_back(NewStop());
     EXPECT_TRUE(queue.Submit(stops.back(), [] {}).ok());
   }
-  EXPECT_EQ(queue.count(), kGenerationsWaitingMax + 1);
   EXPECT_EQ(queue.Submit(NewStop(), [] {}).code(), absl::StatusCode::kResourceExhausted);
   stops[3]->Cancel();
   EXPECT_TRUE(queue.Submit(NewStop(), [] {}).ok());
@@ -103,7 +101,11 @@ TEST(GenerationQueueTest, TurnsOfOneConversationRunInOrderAndHoldUpNoOther) {
                   .ok());
   EXPECT_EQ(other_ran.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
   release.set_value();
-  while (queue.count() > 0) std::this_thread::yield();
+  const auto have_all_run = [&] {
+    const MutexLock lock(mutex);
+    return order.size() == 6;
+  };
+  while (!have_all_run()) std::this_thread::yield();
   const MutexLock lock(mutex);
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5}));
 }

@@ -81,7 +81,8 @@ class ModelIdentityTest : public InferenceServiceTest {
     asked.turn.tokens_max = 0;
     StopSignal stop;
     EventSink sink(*runtime_->tokenizer, stop, std::chrono::steady_clock::now());
-    Turn turn(*runtime_, state_, asked, runtime_->kept.get(), sink, stop);
+    LiveConversation live(state_.live_conversations(), {}, "");
+    Turn turn(*runtime_, state_, asked, runtime_->kept.get(), sink, live, stop);
     const absl::Status status = turn.Run();
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_EQ(StoredIdentity(turn.conversation().value()), identity);
