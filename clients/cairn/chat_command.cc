@@ -18,17 +18,14 @@ namespace {
 
 // A conversation that cannot be gone on with is refused before anybody types anything; and the
 // first turn follows what it holds now.
-absl::Status CheckConversation(CairnClient& client, const ModelDescription& model,
-                               GenerateOptions& generate) {
+absl::Status CheckConversation(CairnClient& client, GenerateOptions& generate) {
   const std::int64_t id = generate.conversation_id;
   if (id == 0) return absl::OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const ConversationInfo info, client.FindConversation(id));
   generate.conversation_token_count = info.token_count;
   if (info.usable) return absl::OkStatus();
-  return FailedPrecondition(
-      "conversation {} belongs to another model or KV format than {}, which cairn-compute-node "
-      "serves: start it with that model, or begin a conversation without --conversation",
-      id, model.name);
+  return FailedPrecondition("{}, or begin a conversation without --conversation",
+                            info.unusable_reason);
 }
 
 absl::Status RunChat(ChatOptions options) {
@@ -48,7 +45,7 @@ absl::Status RunChat(ChatOptions options) {
     CAIRN_ASSIGN_OR_RETURN(client, ConnectWhenReady(options.socket, progress, interrupt.token()));
     CAIRN_ASSIGN_OR_RETURN(model, client->GetModel());
   }
-  CAIRN_RETURN_IF_ERROR(CheckConversation(*client, model, options.generate));
+  CAIRN_RETURN_IF_ERROR(CheckConversation(*client, options.generate));
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<ChatInput> input, ChatInput::Open());
   return Chat(*client, std::move(model), *input, std::move(options)).Run();
 }

@@ -38,10 +38,12 @@ std::string JsonFields(const ConversationInfo& info) {
   };
   return fmt::format(
       "\"conversation_id\": {}, \"label\": {}, \"token_count\": {}, \"flash_bytes\": {}, "
-      "\"shared_flash_bytes\": {}, \"create_time\": {:.6f}, \"update_time\": {}, \"usable\": {}",
+      "\"shared_flash_bytes\": {}, \"create_time\": {:.6f}, \"update_time\": {}, \"usable\": {}, "
+      "\"unusable_reason\": {}",
       info.conversation_id, JsonString(info.label), info.token_count, info.flash_bytes,
       info.shared_flash_bytes, seconds(info.create_time),
-      info.update_time ? fmt::format("{:.6f}", seconds(*info.update_time)) : "null", info.usable);
+      info.update_time ? fmt::format("{:.6f}", seconds(*info.update_time)) : "null", info.usable,
+      info.usable ? "null" : JsonString(info.unusable_reason));
 }
 
 std::string Json(const std::vector<ConversationInfo>& conversations) {

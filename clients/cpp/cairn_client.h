@@ -171,7 +171,8 @@ struct ConversationInfo {
   std::int64_t shared_flash_bytes = 0;  // that others need too, its forks or what it is a fork of
   std::chrono::system_clock::time_point create_time;
   std::optional<std::chrono::system_clock::time_point> update_time;
-  bool usable = false;  // with the daemon's model
+  bool usable = false;          // whether the daemon can go on with it
+  std::string unusable_reason;  // else why not
 };
 
 struct ModelDescription {

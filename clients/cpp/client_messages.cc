@@ -171,6 +171,7 @@ ConversationInfo FromProto(const v1::Conversation& conversation) {
   info.create_time = FromProto(conversation.create_time());
   if (conversation.has_update_time()) info.update_time = FromProto(conversation.update_time());
   info.usable = conversation.usable();
+  info.unusable_reason = conversation.unusable_reason();
   return info;
 }
 

@@ -50,7 +50,9 @@ void ToProto(const SessionInfo& session, const ServedModel& served, v1::Conversa
   const std::int64_t stored_time_us =
       is_new_fork ? session.create_time_us : session.checkpoint_time_us;
   if (stored_time_us != 0) *out.mutable_update_time() = ToTimestamp(stored_time_us);
-  out.set_usable(served.CheckServes(session.session_id, IdentityOf(session)).ok());
+  const absl::Status usable = served.CheckServes(session.session_id, IdentityOf(session));
+  out.set_usable(usable.ok());
+  out.set_unusable_reason(Message(usable));
 }
 
 v1::GenerationPhase PhaseOf(const LiveSnapshot& live, bool kv_node_serves) {

@@ -26,9 +26,9 @@ class ChatOfAnotherModelTest(unittest.TestCase):
             cairn.compute.start()
             done = cairn.run("chat", "--conversation", number, stdin=b"Hello\n")
             self.assertEqual((done.returncode, done.stdout), (1, b""))
-            self.assertRegex(done.stderr.decode(), rf"\Acairn: conversation {number} belongs to another model or KV "
-                             r"format than .*, which cairn-compute-node serves: start it with that model, or begin a "
-                             r"conversation without --conversation\n\Z")
+            self.assertRegex(done.stderr.decode(), rf"\Acairn: conversation {number} belongs to another model file: "
+                             r"start cairn-compute-node with that model, or begin a conversation without "
+                             r"--conversation\n\Z")
             done = cairn.run("chat", "--conversation", "77", stdin=b"Hello\n")
             self.assertEqual(done.returncode, 1)
             self.assertIn(b"there is no conversation 77", done.stderr)

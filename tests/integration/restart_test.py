@@ -177,7 +177,9 @@ class RestartTest(unittest.TestCase):
             self.assertEqual(made.returncode, 0, made.stderr)
             cairn.compute.command += ["--model", cairn.path("m.gguf")]
             cairn.compute.start()
-            self.assertFalse(cairn.sessions()[0]["usable"])
+            listed = cairn.sessions()[0]
+            self.assertFalse(listed["usable"])
+            self.assertIn("another model file", listed["unusable_reason"])
             for command in (("generate", "x", "--conversation"), ("sessions", "show")):
                 done = cairn.run(*command, str(first["conversation_id"]))
                 self.assertEqual(done.returncode, 1)
