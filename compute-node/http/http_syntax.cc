@@ -17,8 +17,10 @@ namespace {
 
 namespace beast = boost::beast;
 
-// A chunk's own line, or what follows the last chunk.
+// A chunk's own line, or what follows the last chunk; which of them it is shows when it has ended.
 constexpr std::size_t kChunkLineBytesMax = 16 << 10;
+constexpr std::size_t kChunkWaitBytesMax = 2 * kChunkLineBytesMax;
+constexpr std::string_view kLineEnd = "\r\n";
 // The shortest rest of a body in chunks, "0\r\n\r\n": Beast 1.74 asserts that it gets so much.
 constexpr std::size_t kChunkedRestBytesMin = 5;
 
@@ -158,6 +160,24 @@ HttpRead AdmitFraming(const HttpRequest& request, bool is_http10) {
   return {};
 }
 
+// Whether these bytes may go on as the line before a chunk, whose size Beast reads only when the
+// line has ended. The end of the chunk before comes first, if there was one.
+bool MayBeginChunk(std::string_view bytes, bool follows_chunk) {
+  const auto skip_end = [&] {
+    const std::size_t count = std::min(bytes.size(), kLineEnd.size());
+    const bool fits = bytes.substr(0, count) == kLineEnd.substr(0, count);
+    bytes.remove_prefix(count);
+    return fits;
+  };
+  if (follows_chunk && !skip_end()) return false;
+  if (bytes.empty()) return true;
+  const std::size_t digits =
+      std::min(bytes.find_first_not_of("0123456789abcdefABCDEF"), bytes.size());
+  if (digits == 0) return false;
+  bytes.remove_prefix(digits);
+  return bytes.starts_with(';') || skip_end();
+}
+
 // How far ahead a body claims its memory.
 constexpr std::int64_t kClaimStepBytes = 64 << 10;
 
@@ -175,16 +195,21 @@ class RequestReader::Parser final : public beast::http::basic_parser<true> {
   const std::string& target() const { return target_; }
   int version() const { return version_; }
   bool expects_chunks() const { return chunked() && !is_done(); }
-  // Of those between chunks or behind them.
+  // Whether `bytes`, which it has not taken, may be the next ones of a body in chunks.
+  bool MayFollow(std::string_view bytes) const {
+    if (bytes.size() <= chunk_bytes_left_) return true;
+    return MayBeginChunk(bytes.substr(chunk_bytes_left_), has_chunk_);
+  }
   bool has_long_line() const { return has_long_line_; }
+  // Of the lines behind the last chunk, which end where put() has taken everything.
+  std::size_t TrailerBytes(const char* end) const {
+    const bool has_trailer = is_done() && trailer_begin_ != nullptr;
+    return has_trailer ? static_cast<std::size_t>(end - trailer_begin_) - kLineEnd.size() : 0;
+  }
   // Why there is no memory for the body, or OK.
   const absl::Status& claim_status() const { return claim_status_; }
 
  private:
-  void CheckLine(std::size_t bytes, beast::error_code& error) {
-    has_long_line_ = bytes > kChunkLineBytesMax;
-    if (has_long_line_) error = beast::errc::make_error_code(beast::errc::value_too_large);
-  }
   static std::string ToString(beast::string_view text) { return {text.data(), text.size()}; }
 
   void on_request_impl(beast::http::verb, beast::string_view method, beast::string_view target,
@@ -194,9 +219,9 @@ class RequestReader::Parser final : public beast::http::basic_parser<true> {
     version_ = version;
   }
   void on_field_impl(beast::http::field, beast::string_view name, beast::string_view value,
-                     beast::error_code& error) override {
+                     beast::error_code&) override {
     // Those behind the last chunk were not there when the request was admitted.
-    if (has_header_) return CheckLine(trailer_bytes_ += name.size() + value.size(), error);
+    if (has_header_) return;
     request_.headers.emplace_back(ToString(name), ToString(value));
   }
   void on_header_impl(beast::error_code&) override { has_header_ = true; }
@@ -215,13 +240,19 @@ class RequestReader::Parser final : public beast::http::basic_parser<true> {
   }
   std::size_t on_chunk_body_impl(std::uint64_t, beast::string_view piece,
                                  beast::error_code& error) override {
-    return on_body_impl(piece, error);
+    const std::size_t taken = on_body_impl(piece, error);
+    chunk_bytes_left_ -= taken;
+    return taken;
   }
   void on_response_impl(int, beast::string_view, int, beast::error_code&) override {}
   void on_body_init_impl(const boost::optional<std::uint64_t>&, beast::error_code&) override {}
-  void on_chunk_header_impl(std::uint64_t, beast::string_view extensions,
+  void on_chunk_header_impl(std::uint64_t bytes, beast::string_view extensions,
                             beast::error_code& error) override {
-    CheckLine(extensions.size(), error);
+    has_chunk_ = true;
+    chunk_bytes_left_ = bytes;
+    if (bytes == 0) trailer_begin_ = extensions.data() + extensions.size() + kLineEnd.size();
+    has_long_line_ = extensions.size() > kChunkLineBytesMax;
+    if (has_long_line_) error = beast::errc::make_error_code(beast::errc::value_too_large);
   }
   void on_finish_impl(beast::error_code&) override {}
 
@@ -231,7 +262,9 @@ class RequestReader::Parser final : public beast::http::basic_parser<true> {
   int version_ = 0;
   bool has_header_ = false;
   bool has_long_line_ = false;
-  std::size_t trailer_bytes_ = 0;
+  bool has_chunk_ = false;
+  std::uint64_t chunk_bytes_left_ = 0;   // of the last one
+  const char* trailer_begin_ = nullptr;  // in what put() was given
   std::int64_t claimed_for_bytes_ = kRequestFreeBytes;
   absl::Status claim_status_;
 };
@@ -335,8 +368,9 @@ HttpRead RequestReader::ReadBody() {
   while (!parser_->is_done()) {
     const std::size_t least = parser_->expects_chunks() ? kChunkedRestBytesMin : 1;
     if (needs_more || pending_.size() < least) {
-      if (pending_.size() > kChunkLineBytesMax) {
-        return LineTooLong();
+      if (pending_.size() > kChunkWaitBytesMax) return LineTooLong();
+      if (parser_->expects_chunks() && !parser_->MayFollow(pending_)) {
+        return Malformed("a chunk of its body does not begin with its size");
       }
       HttpRead more = ReadMore("body");
       if (more.kind != HttpRead::Kind::kDone) return more;
@@ -344,7 +378,10 @@ HttpRead RequestReader::ReadBody() {
       continue;
     }
     beast::error_code error;
-    pending_.erase(0, parser_->put(boost::asio::buffer(pending_), error));
+    const std::size_t taken = parser_->put(boost::asio::buffer(pending_), error);
+    const std::size_t trailer_bytes = parser_->TrailerBytes(pending_.data() + taken);
+    pending_.erase(0, taken);
+    if (trailer_bytes > kChunkLineBytesMax) return LineTooLong();
     if (!parser_->claim_status().ok()) return Refused(ErrorReply(parser_->claim_status()));
     if (parser_->has_long_line()) return LineTooLong();
     if (error == beast::http::error::body_limit) return BodyTooLong();

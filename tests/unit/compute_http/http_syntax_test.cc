@@ -137,6 +137,11 @@ TEST(HttpSyntaxTest, LengthsUpToTheLimitsAreTakenAndOneByteMoreIsNot) {
   const auto length = [](std::int64_t bytes) {
     return fmt::format("Content-Length: {}\r\n", bytes);
   };
+  const auto short_lines = [](int count) {
+    std::string lines;
+    for (int i = 0; i < count; ++i) lines += "a:\r\n";
+    return lines;
+  };
   for (const Case& each : {
            Case{"a line of 8192 bytes", Get(Line(8192)), 200},
            Case{"a line of 8193 bytes", Get(Line(8193)), 200},
@@ -176,6 +181,8 @@ TEST(HttpSyntaxTest, LengthsUpToTheLimitsAreTakenAndOneByteMoreIsNot) {
                 Chunks("0\r\nX: " + std::string(9000, 'a') + "\r\nY: " + std::string(9000, 'a') +
                        "\r\n\r\n"),
                 413},
+           Case{"short lines behind chunks", Chunks("0\r\n" + short_lines(4096) + "\r\n"), 200},
+           Case{"a short line more", Chunks("0\r\n" + short_lines(4097) + "\r\n"), 413},
            Case{"many lines behind chunks", Chunks(fmt::format("0\r\n{0}{0}{0}", many)), 413},
            Case{"a chunk of the most and one of more",
                 Chunks(fmt::format("{:x}\r\n{}\r\n1\r\n", body.size(), body)), 413},
@@ -236,6 +243,14 @@ TEST(HttpSyntaxTest, ChunksAreAsLongAsTheySay) {
            Case{"less, and the end of the connection", Chunks("5\r\n12"), kGone},
            Case{"no last chunk", Chunks("3\r\n123\r\n"), kGone},
            Case{"no end of the last chunk", Chunks("3\r\n123\r\n0\r\n"), kGone},
+           Case{"no size, and nothing more", Chunks("x"), 400},
+           Case{"no size in a whole line", Chunks("z\r\n"), 400},
+           Case{"no size behind a chunk", Chunks("3\r\n123\r\nx"), 400},
+           Case{"more than a size", Chunks("3x"), 400},
+           Case{"CR alone behind a size", Chunks("3\rx"), 400},
+           Case{"no end, and nothing more", Chunks("3\r\n123x"), 400},
+           Case{"half of an end", Chunks("3\r\n123\rx"), 400},
+           Case{"a size that goes on", Chunks("3\r\n123\r\n00"), kGone},
            Case{"no size", Chunks("\r\n123\r\n0\r\n\r\n"), 400},
            Case{"base 16 with its mark", Chunks("0x3\r\n123\r\n0\r\n\r\n"), 400},
            Case{"a sign", Chunks("+3\r\n123\r\n0\r\n\r\n"), 400},
