@@ -24,6 +24,7 @@ namespace cairn {
 namespace {
 
 // How soon a cancellation is noticed, and how often a loading daemon is asked.
+constexpr std::string_view kSocketName = "compute.sock";
 constexpr std::chrono::milliseconds kPollInterval{50};
 constexpr std::int32_t kPageSize = 1000;
 // Replies hold a conversation's text.
@@ -77,21 +78,13 @@ class CancelWatch {
   std::thread thread_;
 };
 
-// Where daemons listen that were started in another environment than this one.
 std::string OtherSocketAdvice(const std::string& socket_path) {
-  Environment other = ProcessEnvironment();
-  std::vector<std::string> candidates = {
-      fmt::format("/run/user/{}/cairn/compute.sock", ::geteuid())};
-  other.xdg_runtime_dir.clear();
-  candidates.push_back(DefaultSocketPath(other, "compute.sock"));
-  for (const std::string& candidate : candidates) {
-    if (candidate == socket_path || ::access(candidate.c_str(), W_OK) != 0) continue;
-    return fmt::format(
-        "; there is one at {}: give it by --socket, or set XDG_RUNTIME_DIR as where the daemon was "
-        "started",
-        candidate);
-  }
-  return "";
+  const std::string other = ServedElsewhere(ProcessEnvironment(), socket_path, kSocketName);
+  if (other.empty()) return "";
+  return fmt::format(
+      "; there is one at {}: give it by --socket, or set XDG_RUNTIME_DIR as where the daemon was "
+      "started",
+      other);
 }
 
 void SetDeadline(grpc::ClientContext& context) {
@@ -416,7 +409,7 @@ absl::Status CairnClient::WaitUntilReady(std::chrono::milliseconds time_max,
 std::string DefaultComputeSocket() {
   const char* chosen = std::getenv("CAIRN_SOCKET");  // NOLINT(concurrency-mt-unsafe): read only
   if (chosen != nullptr && *chosen != '\0') return chosen;
-  return DefaultSocketPath(ProcessEnvironment(), "compute.sock");
+  return DefaultSocketPath(ProcessEnvironment(), kSocketName);
 }
 
 }  // namespace cairn

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
@@ -40,6 +41,20 @@ std::string DefaultSocketPath(const Environment& environment, std::string_view n
   }
   return fmt::format("{}/{}", environment.is_root ? "/run/cairn" : DefaultStateDir(environment),
                      name);
+}
+
+std::string ServedElsewhere(const Environment& environment, const std::string& socket_path,
+                            std::string_view name) {
+  Environment other = environment;
+  other.xdg_runtime_dir.clear();
+  for (const std::string& path :
+       {fmt::format("/run/user/{}/cairn/{}", ::geteuid(), name), DefaultSocketPath(other, name),
+        fmt::format("/run/cairn/{}", name)}) {
+    // A socket stays when its daemon is killed.
+    const bool is_served = rpc::ConnectToSocket(path, std::chrono::milliseconds(0)).ok();
+    if (is_served && path != socket_path) return path;
+  }
+  return "";
 }
 
 std::string LogFile(std::string_view log_path, std::string_view name, bool stderr_is_terminal,

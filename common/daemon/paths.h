@@ -1,6 +1,6 @@
 // Where daemons keep things, and where daemons and clients meet, when nobody says otherwise.
 //
-// Threading:  pure functions, but for ProcessEnvironment and what makes directories.
+// Threading:  pure functions, but for ProcessEnvironment, what connects and what makes directories.
 // Errors:     name the path and the key that it came from.
 #pragma once
 
@@ -31,6 +31,11 @@ std::string DefaultStateDir(const Environment& environment);
 // $XDG_RUNTIME_DIR/cairn/NAME; without that variable /run/cairn/NAME for root, else NAME in
 // DefaultStateDir: whatever else is configured, so that the programs find each other.
 std::string DefaultSocketPath(const Environment& environment, std::string_view name);
+
+// Where a daemon serves NAME that was started in another environment than `environment`, and not at
+// `socket_path`; empty: nowhere that is known.
+std::string ServedElsewhere(const Environment& environment, const std::string& socket_path,
+                            std::string_view name);
 
 // The values of the key `log_path` that are no file.
 inline constexpr std::string_view kLogAuto = "auto";

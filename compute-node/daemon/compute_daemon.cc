@@ -277,6 +277,15 @@ void ComputeDaemon::KeepConversations(Runtime& runtime) {
   if (count_max == 0) runtime.kept.reset();
 }
 
+std::string ComputeDaemon::OtherKvNodeAdvice() const {
+  const std::string other = ServedElsewhere(environment_, config_.kv_socket_path(), "kv.sock");
+  if (other.empty()) return "";
+  return fmt::format(
+      "; there is one at {}: give it by --kv-socket, or set XDG_RUNTIME_DIR as where it was "
+      "started",
+      other);
+}
+
 absl::StatusOr<std::unique_ptr<KvNode>> ComputeDaemon::ReachKvNode() {
   if (config_.kv() == "ram") {
     RamKvNodeOptions options;
@@ -305,15 +314,15 @@ absl::StatusOr<std::unique_ptr<KvNode>> ComputeDaemon::ReachKvNode() {
     if (Clock::now() >= deadline || stopping_.load()) {
       return Unavailable(
           "cannot reach cairn-kv-node at {} after {} s: {}; start it with `cairn-kv-node --socket "
-          "{}`, or keep keys and values in memory with --kv ram",
+          "{}`, or keep keys and values in memory with --kv ram{}",
           config_.kv_socket_path(), config_.kv_wait_seconds(), Message(node.status()),
-          config_.kv_socket_path());
+          config_.kv_socket_path(), OtherKvNodeAdvice());
     }
     state_.SetKvStatus(Unavailable("waiting for cairn-kv-node at {}{}", config_.kv_socket_path(),
                                    is_starting ? ", which is starting" : ""));
     if (!told && !is_starting) {
-      LogWarning("waiting for cairn-kv-node socket={} seconds_max={}", config_.kv_socket_path(),
-                 config_.kv_wait_seconds());
+      LogWarning("waiting for cairn-kv-node socket={} seconds_max={}{}", config_.kv_socket_path(),
+                 config_.kv_wait_seconds(), OtherKvNodeAdvice());
       told = true;
     }
     std::this_thread::sleep_for(kConnectInterval);

@@ -16,6 +16,7 @@
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/daemon/paths.h"
 #include "compute-node/daemon/config.h"
 #include "compute-node/http/http_server.h"
 #include "compute-node/http/openai_api.h"
@@ -78,8 +79,11 @@ class ComputeDaemon {
   // What HTTP clients come back to.
   void KeepConversations(Runtime& runtime);
   absl::StatusOr<std::unique_ptr<KvNode>> ReachKvNode();
+  // What helps where nobody listens at the KV node's socket.
+  std::string OtherKvNodeAdvice() const;
 
   const ComputeNodeConfig config_;
+  const Environment environment_ = ProcessEnvironment();
   DaemonState state_{config_.request_memory_bytes()};
   std::unique_ptr<ComputeServer> server_;
   // These two run generations on the server's queue. Null: no HTTP.

@@ -5,6 +5,7 @@ Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3
 import fcntl
 import os
 import pty
+import socket
 import subprocess
 import tempfile
 import unittest
@@ -187,6 +188,31 @@ class LogTest(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertRegex(shown, rf"\n[^\n]*warning cairn-compute-node: waiting for cairn-kv-node socket={socket} "
                                 r"seconds_max=1\ncairn-compute-node cannot start: ")
+
+    def test_a_kv_node_of_another_environment_is_named(self):
+        state, config = (f"{self.folder}/{name}" for name in ("state", "c.conf"))
+        os.makedirs(f"{state}/cairn")
+        with open(config, "w", encoding="utf-8") as file:
+            file.write("kv_wait_seconds: 0\n")
+        user = {}
+        if os.geteuid() == 0:  # whose other places are not a test's
+            user["user"] = NOBODY
+            for path in (self.folder, state, f"{state}/cairn"):
+                os.chown(path, NOBODY, -1)
+        environment = {**os.environ, "HOME": self.folder, "XDG_STATE_HOME": state, "XDG_RUNTIME_DIR": self.folder}
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(f"{state}/cairn/kv.sock")
+            os.chmod(f"{state}/cairn/kv.sock", 0o777)
+            other.listen()
+            try:
+                done = subprocess.run([binary("cairn-compute-node"), "--config", config, "--model", daemons.MODEL,
+                                       "--log", "stderr"], capture_output=True, check=False, env=environment,
+                                      timeout=daemons.START_TIMEOUT_S, **user)
+            except PermissionError:
+                self.skipTest(f"user {NOBODY} may not run {binary('cairn-compute-node')}")
+        last = done.stderr.decode().splitlines()[-1]
+        self.assertRegex(last, rf"\Acairn-compute-node cannot start: cannot reach cairn-kv-node at {self.folder}/.*; "
+                               rf"there is one at {state}/cairn/kv.sock: give it by --kv-socket, or set")
 
     def test_who_looks_on_is_told_that_the_kv_node_is_starting(self):
         kv_socket, socket, log = (f"{self.folder}/{name}" for name in ("kv.sock", "c.sock", "c.log"))

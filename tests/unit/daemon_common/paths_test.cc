@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/rpc/unix_socket.h"
 #include "tests/tools/temp_dir.h"
 
 namespace cairn {
@@ -22,6 +23,25 @@ TEST(PathsTest, DefaultsFollowTheEnvironment) {
   const Environment root{"/root", "/state", "", true};
   EXPECT_EQ(DefaultStateDir(root), "/var/lib/cairn");
   EXPECT_EQ(DefaultSocketPath(root, "a.sock"), "/run/cairn/a.sock");
+}
+
+TEST(PathsTest, ADaemonThatServesElsewhereIsFound) {
+  const test::TempDir folder;
+  const std::string state = folder.File("state");
+  ASSERT_TRUE(MakeDirectory(state + "/cairn", "a test").ok());
+  const std::string name = fmt::format("test-{}.sock", ::getpid());
+  const Environment session{"/home/u", state, folder.path(), false};
+  const std::string elsewhere = state + "/cairn/" + name;
+  EXPECT_EQ(ServedElsewhere(session, "/none", name), "");
+  {
+    const absl::StatusOr<rpc::UniqueFd> socket = rpc::ListenOnSocket(elsewhere, 0600);
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    EXPECT_EQ(ServedElsewhere(session, "/none", name), elsewhere);
+    EXPECT_EQ(ServedElsewhere(session, elsewhere, name), "");
+  }
+  // Its file is still there.
+  EXPECT_TRUE(std::filesystem::exists(elsewhere));
+  EXPECT_EQ(ServedElsewhere(session, "/none", name), "");
 }
 
 TEST(PathsTest, WhatOthersMayChangeIsNotPrivate) {
