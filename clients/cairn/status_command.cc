@@ -14,6 +14,8 @@
 #include "clients/cairn/text_format.h"
 #include "common/base/json_string.h"
 #include "common/base/printable.h"
+#include "common/daemon/paths.h"
+#include "common/rpc/unix_socket.h"
 
 namespace cairn::cli {
 namespace {
@@ -64,9 +66,21 @@ std::string_view PhaseName(GenerationPhase phase) {
   return "";
 }
 
+// Without cairn-compute-node nobody says how cairn-kv-node is, which is to be started before it.
+absl::Status WithKvNode(const absl::Status& unreachable) {
+  const std::string socket = DefaultSocketPath(ProcessEnvironment(), "kv.sock");
+  const bool is_served = rpc::ConnectToSocket(socket, std::chrono::milliseconds(0)).ok();
+  return Unavailable("{}; cairn-kv-node, which it needs, {} at {}{}", Message(unreachable),
+                     is_served ? "serves" : "does not serve", socket,
+                     is_served ? "" : ": start it first, with `cairn-kv-node`");
+}
+
 absl::StatusOr<Report> Ask(const std::string& socket) {
   Report report{.socket = socket, .compute = {}, .model = {}, .store = {}, .problem = {}};
-  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<CairnClient> client, CairnClient::Connect(socket));
+  const absl::StatusOr<std::unique_ptr<CairnClient>> connected = CairnClient::Connect(socket);
+  if (absl::IsUnavailable(connected.status())) return WithKvNode(connected.status());
+  CAIRN_RETURN_IF_ERROR(connected.status());
+  CairnClient* const client = connected->get();
   CAIRN_ASSIGN_OR_RETURN(report.compute, client->GetStatus());
   if (report.compute.phase != DaemonPhase::kReady) {
     const std::string& why = report.compute.kv_node_problem;

@@ -342,7 +342,8 @@ class CliDaemonTest(daemons.SharedCairnTest):
             cairn.compute.kill()
             done = cairn.run("status")
             self.assertEqual((done.returncode, done.stdout), (1, b""))
-            self.assertIn(b"cannot reach cairn-compute-node", done.stderr)
+            self.assertRegex(done.stderr, rb"\Acairn: cannot reach cairn-compute-node .*`cairn-compute-node --model .*"
+                                          rb"; cairn-kv-node, which it needs, .*serves? at \S+.*\n\Z")
         with Cairn(kv="ram") as cairn:
             text = cairn.succeed("status")
             self.assertNotIn("cairn-kv-node", text)
