@@ -207,6 +207,7 @@ void SimChat::OnPutBack(const SimStore& store, const SimCopy& copy) {
   AddReplacement(shown);
   supersession_ = nullptr;
   others_deletion_ = nullptr;
+  others_epoch_ = std::make_shared<Epoch>();
   saved_ = std::move(shown);
 }
 
@@ -327,6 +328,7 @@ void SimChat::LoseStream() {
 }
 
 void SimChat::OnStreamEnd(const absl::Status& end) {
+  if (end.ok()) context_.Wrong("session {}: its stream ended without a reason", session_.id);
   stream_ = nullptr;
   resend_.reset();
   if (std::exchange(attaching_, false)) {
@@ -418,6 +420,7 @@ void SimChat::LookAtCheckpoint() {
   }
   if (!seals_) context_.Wrong("session {} was sealed unasked", session_.id);
   ++context_.counts["sealed"];
+  segments_.insert(sealed);
   context_.sealed.push_back({store_, session_, sealed, segment_start_, *oracle, may_go_});
   segment_start_ = oracle->token_count;
 }

@@ -42,9 +42,11 @@ struct SimSupersession {
   // What the session shows from then on.
   OpSeq op_seq;
   std::shared_ptr<const kv::Oracle> oracle;
+  std::set<SegmentId> segments;  // of the replacement, as far as they were told
   int call_count = 0;
   int unanswered_count = 0;
   std::optional<bool> was_done;  // as far as anybody knows
+  bool is_settled = false;       // the session goes on as the replacement
 };
 
 // A store as it was, and what its conversations' compute nodes knew.
@@ -67,6 +69,7 @@ struct SimContext {
   // deleted must not find it again.
   std::set<std::pair<std::string, std::string>> heard_uids;
   bool was_metadata_disk_full = false;
+  std::int64_t node_dies_in = 0;  // steps; 0: as it comes
   std::map<std::string, int> counts;
   std::vector<SimSealed> sealed;
   absl::Status wrong;  // the first thing that is
@@ -257,6 +260,8 @@ class SimChat {
   // Whether another client deleted it, as far as that one knows; null: none tried.
   std::shared_ptr<bool> others_deletion_;
   bool was_deleted_ = false;  // so, before the last attempt to attach
+  // That another client was told of.
+  std::shared_ptr<Epoch> others_epoch_ = std::make_shared<Epoch>();
 
   std::weak_ptr<SimChat> repeated_;
   std::vector<std::int64_t> repeats_;  // the tokens of that one; empty: it is no replacement
@@ -281,6 +286,7 @@ class SimChat {
   bool calls_ = false;               // an answer is to come
   bool attaching_ = false;           // the stream's hello is
   Attachment attachment_;            // of the stream that is being opened
+  std::set<SegmentId> segments_;     // that it was told of
   bool lacks_stream_ = false;        // it has an attachment, and has not asked for its stream
   std::int64_t asked_incarnation_ = 0;
   kv::EngineTime attachment_time_{};  // when it heard of it

@@ -57,6 +57,7 @@ void SimChat::OnAttachment(const absl::StatusOr<Attachment>& attachment) {
   asked_time_ = attempt_time_;
   owner_->OnAttached(*attachment);
   attachment_ = *attachment;
+  segments_.insert(attachment_.segment_id);
   attachment_time_ = context_.now;
   lacks_stream_ = true;
   if (!LosesStream()) OpenStream();
@@ -78,7 +79,7 @@ bool SimChat::LosesStream() {
 void SimChat::OpenStream() {
   lacks_stream_ = false;
   if (!context_.node.is_up() || context_.node.incarnation() != asked_incarnation_) return;
-  came_too_late_ = WaitedTooLong();
+  came_too_late_ = WaitedTooLong() || *others_epoch_ > attachment_.epoch;
   attaching_ = true;
   const auto for_this_stream = [this](auto on_event) {
     return [this, life = std::weak_ptr<int>(life_), on_event](const auto& value) {
@@ -151,9 +152,11 @@ void SimChat::OpenBySomebodyElse() {
   const AttachAttempt attempt{context_.RandomUid(), 1};
   const bool closes = context_.random(2) == 0;
   // That one never comes with its stream.
-  const auto answer = [&node = context_.node, session = session_.id,
+  const auto answer = [&node = context_.node, session = session_.id, others_epoch = others_epoch_,
                        closes](const absl::StatusOr<Attachment>& attachment) {
-    if (!closes || !attachment.ok()) return;
+    if (!attachment.ok()) return;
+    *others_epoch = attachment->epoch;
+    if (!closes) return;
     node.Call<std::monostate>(
         [session, epoch = attachment->epoch](kv::Engine& engine,
                                              kv::Callback<std::monostate> done) {
@@ -191,7 +194,7 @@ bool SimChat::NoteIfDeleted() {
 
 void SimChat::OnHello() {
   attaching_ = false;
-  if (came_too_late_) context_.Wrong("session {} waited for its stream for ever", session_.id);
+  if (came_too_late_) context_.Wrong("session {} got its stream too late", session_.id);
   if (was_deleted_) context_.Wrong("session {} was deleted, and is there", session_.id);
   if (!asked_beside_rival_) has_rival_ = false;
   is_older_ = false;

@@ -11,6 +11,8 @@ constexpr std::int64_t kTokensAtOnceMax = 8;
 constexpr std::int64_t kRestsAfterMax = 40;
 // Of the repeated chat, while it is computed again.
 constexpr std::int64_t kRepeatRestsMax = 150;
+// Steps in which such a call is mostly done.
+constexpr std::int64_t kCallStepsMax = 150;
 
 }  // namespace
 
@@ -79,8 +81,10 @@ void SimChat::Supersede(SimChat& repeated) {
     supersession_->replacement = session_;
     supersession_->op_seq = acked_;
     supersession_->oracle = saved_.at(acked_);
+    supersession_->segments = segments_;
   }
-  repeated.supersession_ = supersession_;
+  // A call that is repeated behind that does nothing.
+  if (!supersession_->is_settled) repeated.supersession_ = supersession_;
   *may_go_ = true;
   *repeated.may_go_ = true;
   // It is refused while somebody is attached to one of them.
@@ -88,6 +92,7 @@ void SimChat::Supersede(SimChat& repeated) {
   if (context_.random(8) != 0) repeated.Close();
   rests_ = context_.random(kRestsAfterMax);
   repeated.rests_ = context_.random(kRestsAfterMax);
+  if (context_.random(3) == 0) context_.node_dies_in = 1 + context_.random(kCallStepsMax);
   calls_ = true;
   ++supersession_->call_count;
   ++supersession_->unanswered_count;
@@ -151,6 +156,7 @@ void SimChat::SettleSupersession(const Attachment& attachment) {
     if (!is_same) context_.Wrong("session {} has got other tokens", session_.id);
     if (protocol_ != nullptr) context_.Wrong("session {} goes on as what it was", session_.id);
     it->was_done = true;
+    it->is_settled = true;
     saved_ = {{it->op_seq, it->oracle}};
     acked_ = it->op_seq;
     ++context_.counts["superseded"];
@@ -166,8 +172,13 @@ bool SimChat::ShowsReplacement(const Attachment& attachment) const {
   if (!is_at(supersession_->op_seq, *supersession_->oracle)) return false;
   const auto own = saved_.find(attachment.op_seq);
   if (own == saved_.end() || !is_at(own->first, *own->second)) return true;
-  // The same numbers in both.
-  return !store_->Holds(supersession_->replacement.uid);
+  // The same numbers in both: the chain tells. The last segment may have come with a seal.
+  const auto is_of = [&](const std::set<SegmentId>& segments) {
+    return segments.contains(attachment.segment_id) ||
+           segments.contains(attachment.parent_segment_id);
+  };
+  if (is_of(supersession_->segments)) return true;
+  return !is_of(segments_) && !store_->Holds(supersession_->replacement.uid);
 }
 
 bool SimChat::NoteIfSuperseded() {

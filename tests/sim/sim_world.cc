@@ -39,8 +39,8 @@ SimWorld::SimWorld(std::uint64_t seed)
       checks_{SimStoreCheck(stores_[0]), SimStoreCheck(stores_[1])},
       node_(wire_, [this](std::int64_t below) { return Random(below); }),
       context_{wire_, node_, operations_, [this](std::int64_t below) { return Random(below); },
-               now_,  {},    false,       {},
-               {},    {}} {}
+               now_,  {},    false,       0,
+               {},    {},    {}} {}
 
 std::int64_t SimWorld::Random(std::int64_t below) {
   return static_cast<std::int64_t>(rng_.Below(static_cast<std::uint64_t>(below)));
@@ -53,6 +53,10 @@ SimChat& SimWorld::AnyChat() {
 
 absl::Status SimWorld::Step(std::int64_t step) {
   rng_ = RngOf(seed_, step);
+  if (context_.node_dies_in > 0 && --context_.node_dies_in == 0 && node_.is_up()) {
+    EndNode();
+    return context_.wrong;
+  }
   const std::int64_t dice = Random(1000);
   if (dice < 400) {
     last_event_ = "a message arrives";
@@ -95,14 +99,8 @@ void SimWorld::SeldomEvent() {
     last_event_ = "the KV node starts";
     return StartNode(stores_[Random(8) == 0 ? 1 : 0]);
   }
-  if (dice < 8) {
-    last_event_ = "the KV node is killed";
-    node_.End(SimNode::Ending::kKill, now_);
-    ++context_.counts["killed"];
-  } else if (dice < 16) {
-    last_event_ = "the power goes off";
-    node_.End(SimNode::Ending::kPowerCut, now_);
-    ++context_.counts["power cut"];
+  if (dice < 16) {
+    EndNode();
   } else if (dice < 20) {
     last_event_ = "the KV node stops";
     node_.End(SimNode::Ending::kStop, now_);
@@ -150,6 +148,13 @@ void SimWorld::SeldomEvent() {
     last_event_ = "the metadata's disk has room";
     node_.meta().FreeDisk();
   }
+}
+
+void SimWorld::EndNode() {
+  const bool is_power_cut = Random(2) == 0;
+  last_event_ = is_power_cut ? "the power goes off" : "the KV node is killed";
+  node_.End(is_power_cut ? SimNode::Ending::kPowerCut : SimNode::Ending::kKill, now_);
+  ++context_.counts[is_power_cut ? "power cut" : "killed"];
 }
 
 // Nobody asks for anything: it places, and packs what was sealed, until the next event.
@@ -204,8 +209,11 @@ void SimWorld::AddChat() {
 void SimWorld::RepeatChat() {
   last_event_ = "a chat is computed again";
   if (chats_.empty() || chats_.size() > kChatsMax) return;
-  const auto repeated = chats_[static_cast<std::size_t>(Random(std::ssize(chats_)))];
-  if (!repeated->MayBeRepeated()) return;
+  std::rotate(chats_.begin(), chats_.begin() + Random(std::ssize(chats_)), chats_.end());
+  const auto found = std::find_if(chats_.begin(), chats_.end(),
+                                  [](const auto& chat) { return chat->MayBeRepeated(); });
+  if (found == chats_.end()) return;
+  const std::shared_ptr<SimChat> repeated = *found;
   chats_.push_back(std::make_shared<SimChat>(context_, repeated));
   repeated->SetReplacement(chats_.back());
 }

@@ -43,6 +43,7 @@ class SimWorld {
   std::int64_t Random(std::int64_t below);
   SimChat& AnyChat();
   void SeldomEvent();
+  void EndNode();
   void FailIo();
   void Rest();
   void CheckRules(SimStore& store);

@@ -36,7 +36,7 @@ class AllHeadsTest : public ConversationFixture {
 
   std::unique_ptr<Conversation> OpenAt(KvNode& at, SessionId id, Opened& opened) {
     options.policy.name = opened.policy;
-    ConversationDeps with{identity, at, scheduler, options, memory};
+    ConversationDeps with{served, at, scheduler, options, memory};
     with.make_policy = [&opened](std::string_view name, const PolicyOptions& policy_options)
         -> absl::StatusOr<std::unique_ptr<RetrievalPolicy>> {
       if (name != "groups") return MakePolicy(name, policy_options);

@@ -176,7 +176,7 @@ class WeightObserverTest : public ConversationFixture,
     const auto ram = MakeRamKvNode({.size_bytes = std::int64_t{1} << 28, .engine = {}}).value();
     options.policy.name = groups == nullptr ? "full" : "groups";
     KeyLog keys;
-    ConversationDeps deps{identity, *ram, scheduler, options, memory};
+    ConversationDeps deps{served, *ram, scheduler, options, memory};
     deps.observer = observer;
     deps.make_policy = [&](std::string_view, const PolicyOptions& policy_options)
         -> absl::StatusOr<std::unique_ptr<RetrievalPolicy>> {
