@@ -387,7 +387,7 @@ TEST_F(KvNodeStartTest, VersionAndHelpEndWithZero) {
   const std::string program = BinaryPath("cairn-kv-node");
   const Ended version = RunToEnd({program, "--version"});
   EXPECT_EQ(version.code, 0);
-  EXPECT_NE(version.output.find("store format 3"), std::string::npos);
+  EXPECT_NE(version.output.find("store format 4"), std::string::npos);
   const Ended help = RunToEnd({program, "--help"});
   EXPECT_EQ(help.code, 0);
   EXPECT_NE(help.output.find("--print-default-config"), std::string::npos);
