@@ -58,8 +58,10 @@ bool SimChat::TakesPlace() {
   if (!context_.node.is_up() || &context_.node.store() != store_) return false;
   if (context_.random(4) != 0) return false;
   const std::shared_ptr<SimChat> repeated = repeated_.lock();
+  // With the same numbers nobody could tell which of the two an older copy of the store shows.
   const bool is_there = repeated != nullptr && !repeated->is_gone_ && !repeated->deletes_ &&
-                        !repeated->is_older_ && repeated->store_ == store_;
+                        !repeated->is_older_ && repeated->store_ == store_ &&
+                        !repeated->saved_.contains(acked_);
   // It may have gone on with others meanwhile: then it is refused.
   const bool has_same_tokens = is_there && (repeated->saved_.size() != 1 ||
                                             repeated->saved_.begin()->second->truth == repeats_);
