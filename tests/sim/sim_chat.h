@@ -204,6 +204,7 @@ class SimChat {
   bool TakeAnswer(RequestId request_id, const std::shared_ptr<pb::ChannelReply>& reply);
   void Write(pb::ChannelRequest message);
   void Hold(FetchReply reply);
+  bool IsVoid(const FetchReply& reply, const std::shared_ptr<SimStream>& stream);
   void CheckHeld(const Held& held);
   void GiveSomeBack();
   void DropHeld();

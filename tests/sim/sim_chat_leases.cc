@@ -75,16 +75,22 @@ void SimChat::Hold(FetchReply reply) {
   held_.push_back({std::move(reply), std::move(bytes), stream_});
 }
 
-void SimChat::CheckHeld(const Held& held) {
-  const bool is_intact = WasIntact(held.reply);
-  const std::shared_ptr<SimStream> stream = held.stream.lock();
-  if (!is_intact && stream != nullptr && stream->KeepsLeases()) {
+// Memory of a stream that has ended may be used again: what was read there is void.
+bool SimChat::IsVoid(const FetchReply& reply, const std::shared_ptr<SimStream>& stream) {
+  if (WasIntact(reply)) return false;
+  if (stream != nullptr && stream->KeepsLeases()) {
     context_.Wrong("session {}: memory was used again that it reads", session_.id);
   }
-  if (is_intact && BytesOf(held.reply) != held.bytes) {
+  ++context_.counts["taken back"];
+  return true;
+}
+
+void SimChat::CheckHeld(const Held& held) {
+  if (IsVoid(held.reply, held.stream.lock())) return;
+  if (BytesOf(held.reply) != held.bytes) {
     context_.Wrong("session {}: memory that it reads has other bytes now", session_.id);
   }
-  ++context_.counts[is_intact ? "given back" : "taken back"];
+  ++context_.counts["given back"];
 }
 
 // In any order.
