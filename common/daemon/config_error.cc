@@ -18,6 +18,7 @@ constexpr std::string_view kKeyCharacters = "abcdefghijklmnopqrstuvwxyz012345678
 // ": did you mean KEY?", or nothing if no key is like that.
 std::string Suggestion(std::string_view unknown, const Descriptor& keys) {
   std::vector<std::string> names;
+  names.reserve(static_cast<std::size_t>(keys.field_count()));
   for (int i = 0; i < keys.field_count(); ++i) names.emplace_back(keys.field(i)->name());
   const std::string best = ClosestName(unknown, names);
   return best.empty() ? "" : fmt::format(": did you mean {}?", best);
