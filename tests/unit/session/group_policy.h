@@ -3,14 +3,17 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "common/base/mutex.h"
 #include "compute-node/retrieval/fetch_plan.h"
 #include "compute-node/retrieval/policy.h"
 
@@ -27,7 +30,11 @@ struct GroupOptions {
 };
 
 // The keys of a conversation: by layer and position (KV head, head_dim).
-using KeyLog = std::map<std::pair<std::int32_t, std::int64_t>, std::vector<float>>;
+struct KeyLog {
+  std::map<std::pair<std::int32_t, std::int64_t>, std::vector<float>> keys{};
+  // Several layers are stored at once. A copy has the same.
+  std::shared_ptr<Mutex> mutex = std::make_shared<Mutex>();
+};
 
 class GroupPolicy : public BasicPolicy {
  public:
@@ -194,8 +201,8 @@ class GroupPolicy : public BasicPolicy {
   }
 
   // Clusters, over all layers and conversations.
-  static inline std::int64_t adapted_count = 0;
-  static inline std::int64_t regrouped_count = 0;
+  static inline std::atomic<std::int64_t> adapted_count = 0;
+  static inline std::atomic<std::int64_t> regrouped_count = 0;
 
  private:
   // Instead of a group that does not exist yet: an id that none gets.
@@ -247,9 +254,10 @@ class GroupPolicy : public BasicPolicy {
   }
 
   void LogKeys(const LeavingEntries& leaving) {
+    const MutexLock lock(*keys_.mutex);
     const std::int64_t dim = options_.layout.head_dim;
     for (std::int64_t i = 0; i < leaving.token_count; ++i) {
-      std::vector<float>& logged = keys_[{leaving.layer, leaving.first_position + i}];
+      std::vector<float>& logged = keys_.keys[{leaving.layer, leaving.first_position + i}];
       logged.clear();
       for (std::int64_t head = 0; head < options_.layout.head_count; ++head) {
         const auto key = leaving.keys.begin() + (head * leaving.token_count + i) * dim;
@@ -258,11 +266,12 @@ class GroupPolicy : public BasicPolicy {
     }
   }
   void CheckKeys(std::int32_t layer, const LoadedCluster& loaded) const {
+    const MutexLock lock(*keys_.mutex);
     const std::int64_t dim = options_.layout.head_dim;
     const std::int32_t head = loaded.cluster.head;
     std::vector<float> expected;
     loaded.positions.ForEach([&](std::int64_t at) {
-      const std::vector<float>& logged = keys_.at({layer, at});
+      const std::vector<float>& logged = keys_.keys.at({layer, at});
       const auto first = logged.begin() + (head == kAllHeads ? 0 : head * dim);
       expected.insert(expected.end(), first, head == kAllHeads ? logged.end() : first + dim);
     });
