@@ -79,24 +79,26 @@ void EngineCore::StartAttach(const AttachRequest& request, const Callback<Attach
     return done(ResourceExhausted("{} sessions are open, the most that may be: close one", open));
   }
   ++opening_count_;
-  StopSession(session, FailedPrecondition("session {} was opened by another owner", session),
-              [this, session, request, done] {
-                context_.LoadToChange<LoadedState>(
-                    [session, free_map = context_.free_map](
-                        MetaReader& reader) -> absl::StatusOr<LoadedState> {
-                      CAIRN_ASSIGN_OR_RETURN(StoredSession stored, LoadSession(reader, session));
-                      absl::StatusOr<LoadedState> state = BuildState(free_map, std::move(stored));
-                      // Rows as they were read are large, and so is what closed before.
-                      ReturnFreedMemory();
-                      if (state.ok()) return state;
-                      return Annotate(state.status(), fmt::format("session {}", session));
-                    },
-                    [this, request, done](absl::StatusOr<LoadedState> loaded) {
-                      --opening_count_;
-                      if (!loaded.ok()) return done(loaded.status());
-                      FinishAttach(request, *std::move(loaded), done);
-                    });
-              });
+  StopSession(
+      session, FailedPrecondition("session {} was opened by another owner", session),
+      [this, session, request, done] {
+        context_.LoadToChange<LoadedState>(
+            [app = request.app, ref = request.session, session,
+             free_map = context_.free_map](MetaReader& reader) -> absl::StatusOr<LoadedState> {
+              CAIRN_RETURN_IF_ERROR(LoadSessionRow(reader, app, ref).status());
+              CAIRN_ASSIGN_OR_RETURN(StoredSession stored, LoadSession(reader, session));
+              absl::StatusOr<LoadedState> state = BuildState(free_map, std::move(stored));
+              // Rows as they were read are large, and so is what closed before.
+              ReturnFreedMemory();
+              if (state.ok()) return state;
+              return Annotate(state.status(), fmt::format("session {}", session));
+            },
+            [this, request, done](absl::StatusOr<LoadedState> loaded) {
+              --opening_count_;
+              if (!loaded.ok()) return done(loaded.status());
+              FinishAttach(request, *std::move(loaded), done);
+            });
+      });
 }
 
 void EngineCore::FinishAttach(const AttachRequest& request, LoadedState loaded,

@@ -27,8 +27,7 @@ struct EngineCore::Deletion {
 };
 
 absl::Status EngineCore::Deletion::Find(MetaReader& reader, SegmentTree& tree) {
-  CAIRN_ASSIGN_OR_RETURN(const SessionRow row, LoadSessionRow(reader, session.id));
-  CAIRN_RETURN_IF_ERROR(CheckMeant(app, session, row));
+  CAIRN_ASSIGN_OR_RETURN(const SessionRow row, LoadSessionRow(reader, app, session));
   CAIRN_ASSIGN_OR_RETURN(freed, TakeOffUnneeded(reader, row.segment, tree));
   return absl::OkStatus();
 }

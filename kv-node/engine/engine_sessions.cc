@@ -35,8 +35,7 @@ absl::Status CheckCreate(const CreateSession& request) {
 // That the segment is of the session that the caller means, whatever its number says in this store.
 absl::Status CheckParentSession(MetaReader& reader, AppId app, const CreateSession& request) {
   if (request.parent.id == SessionId()) return absl::OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(const SessionRow session, LoadSessionRow(reader, request.parent.id));
-  CAIRN_RETURN_IF_ERROR(CheckMeant(app, request.parent, session));
+  CAIRN_ASSIGN_OR_RETURN(const SessionRow session, LoadSessionRow(reader, app, request.parent));
   SegmentId id = session.segment;
   while (id != request.parent_segment_id && id.value() != 0) {
     CAIRN_ASSIGN_OR_RETURN(const SegmentRow segment, LoadSegmentRow(reader, id));
@@ -180,13 +179,14 @@ void EngineCore::StartSeal(AppId app, const SessionRef& ref, const Callback<Seal
     return done(FailedPrecondition(
         "session {} is open: it seals with its own checkpoint, or close it first", session));
   }
-  StopSession(session, absl::OkStatus(), [this, app, ref, session, done] {
+  StopSession(session, absl::OkStatus(), [this, app, ref, done] {
     context_.LoadToChange<StoredSession>(
-        [session](MetaReader& reader) { return LoadSession(reader, session); },
-        [this, app, ref, done](absl::StatusOr<StoredSession> stored) {
+        [app, ref](MetaReader& reader) -> absl::StatusOr<StoredSession> {
+          CAIRN_RETURN_IF_ERROR(LoadSessionRow(reader, app, ref).status());
+          return LoadSession(reader, ref.id);
+        },
+        [this, ref, done](absl::StatusOr<StoredSession> stored) {
           if (!stored.ok()) return done(stored.status());
-          const absl::Status is_meant = CheckMeant(app, ref, stored->row);
-          if (!is_meant.ok()) return done(is_meant);
           CommitSeal(ref.id, *std::move(stored), done);
         });
   });

@@ -59,16 +59,14 @@ struct EngineCore::SupersedePlan {
 absl::StatusOr<EngineCore::SupersedePlan> EngineCore::SupersedePlan::Make(
     MetaReader& reader, AppId app, const Supersession& request) {
   SupersedePlan plan;
-  CAIRN_ASSIGN_OR_RETURN(SessionRow row, LoadSessionRow(reader, request.session.id));
-  CAIRN_RETURN_IF_ERROR(CheckMeant(app, request.session, row));
-  const absl::StatusOr<SessionRow> replacement = LoadSessionRow(reader, request.replacement.id);
+  CAIRN_ASSIGN_OR_RETURN(SessionRow row, LoadSessionRow(reader, app, request.session));
+  const absl::StatusOr<SessionRow> replacement = LoadSessionRow(reader, app, request.replacement);
   if (absl::IsNotFound(replacement.status())) {
     CAIRN_ASSIGN_OR_RETURN(const bool done, WasDone(reader, row, request.replacement.id));
     if (!done) return replacement.status();
     return plan;
   }
   CAIRN_RETURN_IF_ERROR(replacement.status());
-  CAIRN_RETURN_IF_ERROR(CheckMeant(app, request.replacement, *replacement));
   CAIRN_RETURN_IF_ERROR(CheckSameTokens(reader, request, row, *replacement));
   CAIRN_ASSIGN_OR_RETURN(SegmentTree tree, LoadSegmentTree(reader));
   CAIRN_ASSIGN_OR_RETURN(plan.freed, TakeOffUnneeded(reader, row.segment, tree));

@@ -76,8 +76,7 @@ ListedSession ToListed(SessionId session, SessionRow row) {
 
 absl::StatusOr<SessionInfo> LoadSessionInfo(MetaReader& reader, AppId app,
                                             const SessionRef& session, ListDetail detail) {
-  CAIRN_ASSIGN_OR_RETURN(SessionRow row, LoadSessionRow(reader, session.id));
-  CAIRN_RETURN_IF_ERROR(CheckMeant(app, session, row));
+  CAIRN_ASSIGN_OR_RETURN(SessionRow row, LoadSessionRow(reader, app, session));
   ListedSession listed = ToListed(session.id, std::move(row));
   if (detail == ListDetail::kFlashUse) {
     SegmentUse use;

@@ -247,6 +247,13 @@ absl::StatusOr<SessionRow> LoadSessionRow(MetaReader& reader, SessionId session)
   return DecodeSessionRow(*bytes);
 }
 
+absl::StatusOr<SessionRow> LoadSessionRow(MetaReader& reader, AppId app,
+                                          const SessionRef& session) {
+  CAIRN_ASSIGN_OR_RETURN(SessionRow row, LoadSessionRow(reader, session.id));
+  CAIRN_RETURN_IF_ERROR(CheckMeant(app, session, row));
+  return row;
+}
+
 absl::StatusOr<SegmentRow> LoadSegmentRow(MetaReader& reader, SegmentId segment) {
   CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
                          reader.Get(Family::kSegments, SegmentHeadKey(segment)));

@@ -95,6 +95,9 @@ absl::StatusOr<SessionRow> LoadSessionRow(MetaReader& reader, SessionId session)
 // NOT_FOUND if the session is another app's; FAILED_PRECONDITION if the row is of another session,
 // which has the same number.
 absl::Status CheckMeant(AppId app, const SessionRef& session, const SessionRow& row);
+// Both. What else a session has is looked at behind it: damage of another app's tells nobody that
+// it is there.
+absl::StatusOr<SessionRow> LoadSessionRow(MetaReader& reader, AppId app, const SessionRef& session);
 // NOT_FOUND if the segment is another app's.
 absl::Status CheckApp(AppId app, SegmentId segment, const SegmentRow& row);
 

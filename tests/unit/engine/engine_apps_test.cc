@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kv-node/layout/rows.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace cairn::kv {
@@ -45,15 +46,14 @@ class EngineAppsTest : public EngineTest {
     const auto stats = Await<KvStats>([&](auto done) { engine_->GetStats(app, std::move(done)); });
     return stats.value_or(KvStats());
   }
-  // What every call about the other app's session answers.
-  std::vector<absl::Status> AskAsOther() {
-    const SessionRef mine{mine_, ""};
-    const Epoch epoch = session_->attachment().epoch;
+  // What every call about a session answers to the other app.
+  std::vector<absl::Status> AskAsOther(SessionId session, Epoch epoch) {
+    const SessionRef mine{session, ""};
     return {Await<Attachment>([&](auto done) {
               engine_->OpenSession(kOther, {mine, {}}, std::move(done));
             }).status(),
             Await<Attachment>([&](auto done) {
-              engine_->ResumeSession(kOther, {mine_, epoch, {}, OpSeq()}, std::move(done));
+              engine_->ResumeSession(kOther, {session, epoch, {}, OpSeq()}, std::move(done));
             }).status(),
             Await<std::monostate>([&](auto done) {
               engine_->DeleteSession(kOther, mine, std::move(done));
@@ -73,11 +73,11 @@ class EngineAppsTest : public EngineTest {
 
 TEST_F(EngineAppsTest, AnotherAppsSessionsAreNotThere) {
   for (const bool open : {true, false}) {
-    for (const absl::Status& status : AskAsOther()) {
+    const Epoch epoch = session_->attachment().epoch;
+    for (const absl::Status& status : AskAsOther(mine_, epoch)) {
       EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
     }
     if (!open) break;
-    const Epoch epoch = session_->attachment().epoch;
     EXPECT_TRUE(Await<std::monostate>([&](auto done) {
                   engine_->CloseSession(kOther, mine_, epoch, std::move(done));
                 }).ok());
@@ -93,6 +93,27 @@ TEST_F(EngineAppsTest, AnotherAppsSessionsAreNotThere) {
   }
   EXPECT_TRUE(List(kOther).empty());
   EXPECT_EQ(List(kDefaultApp).size(), 1U);
+}
+
+// Nor does damage tell that it is there: its chain leads nowhere.
+TEST_F(EngineAppsTest, ADamagedSessionOfAnotherAppIsNotThereEither) {
+  SessionRow row;
+  row.segment = SegmentId(99);
+  row.layout = layout_;
+  row.key = SmallKey();
+  MetaBatch rows;
+  rows.Put(Family::kSessions, SessionKeyBytes(SessionId(1)), EncodeSessionRow(row));
+  rows.Put(Family::kConfig, std::string(kNextIdKey), EncodeNextId(1000));
+  session_.reset();
+  Start({}, std::int64_t{64} << 20, std::move(rows));
+  EXPECT_NE(Message(TestSession::Open(*engine_, SessionId(1)).status()).find("segment 99"),
+            std::string::npos);
+  const auto damaged = AskAsOther(SessionId(1), Epoch(1));
+  const auto absent = AskAsOther(SessionId(2), Epoch(1));
+  for (std::size_t i = 0; i < damaged.size(); ++i) {
+    EXPECT_EQ(Message(damaged[i]), "session 1 is not in the store");
+    EXPECT_EQ(Message(absent[i]), "session 2 is not in the store");
+  }
 }
 
 TEST_F(EngineAppsTest, NothingIsBuiltOnAnotherAppsSegmentsOrSessions) {

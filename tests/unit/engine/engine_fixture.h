@@ -20,7 +20,9 @@ class EngineTest : public ::testing::Test {
  protected:
   void SetUp() override { Start({}); }
 
-  void Start(EngineOptions options, std::int64_t size_bytes = std::int64_t{64} << 20) {
+  // On a store that has these rows.
+  void Start(EngineOptions options, std::int64_t size_bytes = std::int64_t{64} << 20,
+             MetaBatch rows = {}) {
     engine_.reset();
     options.durable = false;
     MetaOptions meta;
@@ -28,6 +30,7 @@ class EngineTest : public ::testing::Test {
     meta.in_memory = true;
     auto store = MetaStore::Open(meta);
     ASSERT_TRUE(store.ok()) << store.status().ToString();
+    ASSERT_TRUE((*store)->CommitAndWait(std::move(rows)).ok());
     auto engine = Engine::Open(options, StoreId{}, std::make_unique<MemoryDevice>(size_bytes),
                                *std::move(store));
     ASSERT_TRUE(engine.ok()) << engine.status().ToString();
