@@ -11,7 +11,7 @@
 
 namespace cairn::bench {
 
-absl::StatusOr<std::unique_ptr<Store>> Store::Open(StoreOptions options) {
+absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
   std::optional<kv::DeviceModel> model;
   if (!options.device_profile.empty()) {
     CAIRN_ASSIGN_OR_RETURN(model, kv::FindDeviceModel(options.device_profile));

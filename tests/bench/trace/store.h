@@ -26,7 +26,7 @@ struct StoreOptions {
 
 class Store {
  public:
-  static absl::StatusOr<std::unique_ptr<Store>> Open(StoreOptions options);
+  static absl::StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options);
 
   kv::Engine& engine() { return *engine_; }
   absl::StatusOr<KvStats> Stats();
