@@ -118,6 +118,7 @@ EngineCore::EngineCore(const EngineOptions& options, const StoreId& store_id, En
       random_bytes_(std::move(world.random_bytes)) {
   context_.options = options;
   context_.unix_microseconds = std::move(world.unix_microseconds);
+  context_.return_freed_memory = std::move(world.return_freed_memory);
   context_.store_id = store_id;
   context_.free_map = std::make_shared<FreeMap>(device_->size_bytes() / kPageBytes, kFirstDataPage);
   context_.io = std::make_unique<PageIo>(

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/base/heap.h"
 #include "common/base/random_bytes.h"
 #include "common/base/status.h"
 #include "common/kv/messages.h"
@@ -136,6 +137,8 @@ struct EngineWorld {
   std::function<std::string(std::int64_t byte_count)> random_bytes = RandomBytes;
   // For what is kept in rows.
   std::function<std::int64_t()> unix_microseconds = UnixMicroseconds;
+  // Gives freed memory back to the system. Called where metadata is read.
+  std::function<void()> return_freed_memory = ReturnFreedMemory;
 };
 
 template <typename T>

@@ -2,7 +2,6 @@
 // thread, the new epoch with its owner is committed, the caller is answered.
 #include <utility>
 
-#include "common/base/heap.h"
 #include "common/log/log.h"
 #include "kv-node/engine/engine_core.h"
 
@@ -83,13 +82,14 @@ void EngineCore::StartAttach(const AttachRequest& request, const Callback<Attach
       session, FailedPrecondition("session {} was opened by another owner", session),
       [this, session, request, done] {
         context_.LoadToChange<LoadedState>(
-            [app = request.app, ref = request.session, session,
-             free_map = context_.free_map](MetaReader& reader) -> absl::StatusOr<LoadedState> {
+            [app = request.app, ref = request.session, session, free_map = context_.free_map,
+             return_freed_memory =
+                 context_.return_freed_memory](MetaReader& reader) -> absl::StatusOr<LoadedState> {
               CAIRN_RETURN_IF_ERROR(LoadSessionRow(reader, app, ref).status());
               CAIRN_ASSIGN_OR_RETURN(StoredSession stored, LoadSession(reader, session));
               absl::StatusOr<LoadedState> state = BuildState(free_map, std::move(stored));
               // Rows as they were read are large, and so is what closed before.
-              ReturnFreedMemory();
+              return_freed_memory();
               if (state.ok()) return state;
               return Annotate(state.status(), fmt::format("session {}", session));
             },

@@ -26,6 +26,7 @@ struct EngineContext {
   std::unique_ptr<IdSource> ids;
   EngineTime now{};  // of the pass that runs
   std::function<std::int64_t()> unix_microseconds;
+  std::function<void()> return_freed_memory;
   // Runs a function on the engine thread; from any thread, never refused: for completions, whose
   // number the engine bounds.
   std::function<void(std::function<void()>)> post;

@@ -26,9 +26,11 @@ absl::StatusOr<PageBytes> PageWindow::ReadAgain(PageIndex page) {
 
 absl::Status PageWindow::Load(std::int64_t first, std::int64_t count) {
   count_ = 0;
-  CAIRN_RETURN_IF_ERROR(
-      ReadWhole(store_.fd, buffer_.span().first(static_cast<std::size_t>(count * kPageBytes)),
-                first * kPageBytes, store_.path));
+  const std::int64_t size_bytes = count * kPageBytes;
+  if (buffer_.size_bytes() < size_bytes) buffer_ = AlignedBuffer(size_bytes);
+  CAIRN_RETURN_IF_ERROR(ReadWhole(store_.fd,
+                                  buffer_.span().first(static_cast<std::size_t>(size_bytes)),
+                                  first * kPageBytes, store_.path));
   first_ = first;
   count_ = count;
   return absl::OkStatus();

@@ -16,7 +16,7 @@ namespace cairn::kv {
 
 class PageWindow {
  public:
-  explicit PageWindow(const StoreView& store) : store_(store), buffer_(kWindowBytes) {}
+  explicit PageWindow(const StoreView& store) : store_(store) {}
 
   // The bytes of `page`, valid until the next call. Pages from it up to `end` may be read too.
   // REQUIRES: page < end <= page_count of the store.
@@ -28,7 +28,7 @@ class PageWindow {
   absl::Status Load(std::int64_t first, std::int64_t count);
 
   const StoreView& store_;
-  AlignedBuffer buffer_;
+  AlignedBuffer buffer_;  // as large as what was read at once so far
   std::int64_t first_ = 0;
   std::int64_t count_ = 0;
 };

@@ -39,6 +39,7 @@ absl::Status SimNode::Start(SimStore& store, const kv::EngineOptions& options, k
   SimMetaStore* const meta_store = meta.get();
   kv::EngineWorld world{store.disk.Open(), std::move(meta), nullptr};
   world.unix_microseconds = [this] { return last_time_.time_since_epoch().count() / 1000; };
+  world.return_freed_memory = [] {};  // takes an eighth of the time, and changes nothing
   world.random_bytes = [this](std::int64_t count) {
     std::string bytes(static_cast<std::size_t>(count), '\0');
     for (char& byte : bytes) byte = static_cast<char>(random_(256));

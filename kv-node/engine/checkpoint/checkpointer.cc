@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "common/base/check.h"
-#include "common/base/heap.h"
 #include "kv-node/engine/checkpoint/log_plan.h"
 
 namespace cairn::kv {
@@ -197,8 +196,8 @@ void Checkpointer::Committed(const absl::Status& status) {
   // What was logged, and the plan of it, are free. Not on this thread, though who allocates
   // meanwhile waits.
   context_.Load<bool>(
-      [](MetaReader&) -> absl::StatusOr<bool> {
-        ReturnFreedMemory();
+      [return_freed_memory = context_.return_freed_memory](MetaReader&) -> absl::StatusOr<bool> {
+        return_freed_memory();
         return true;
       },
       [](const absl::StatusOr<bool>&) {});

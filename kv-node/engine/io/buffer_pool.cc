@@ -6,11 +6,15 @@
 namespace cairn::kv {
 
 SharedBuffer BufferPool::MakeZeroed(std::int64_t size_bytes) {
-  return Share(std::make_unique<AlignedBuffer>(size_bytes));
+  std::unique_ptr<AlignedBuffer> buffer = TakeKept(size_bytes, size_bytes);
+  if (buffer == nullptr) return Share(std::make_unique<AlignedBuffer>(size_bytes));
+  std::ranges::fill(buffer->span(), std::byte{0});
+  return Share(std::move(buffer));
 }
 
 SharedBuffer BufferPool::MakeForRead(std::int64_t size_bytes) {
-  std::unique_ptr<AlignedBuffer> buffer = TakeKept(size_bytes);
+  // Not one of more than twice the size: it would count against the limit for nothing.
+  std::unique_ptr<AlignedBuffer> buffer = TakeKept(size_bytes, 2 * size_bytes);
   if (buffer == nullptr) buffer = std::make_unique<AlignedBuffer>(size_bytes);
   return Share(std::move(buffer));
 }
@@ -22,11 +26,11 @@ SharedBuffer BufferPool::Share(std::unique_ptr<AlignedBuffer> buffer) {
           }};
 }
 
-std::unique_ptr<AlignedBuffer> BufferPool::TakeKept(std::int64_t size_bytes) {
+std::unique_ptr<AlignedBuffer> BufferPool::TakeKept(std::int64_t bytes_min,
+                                                    std::int64_t bytes_max) {
   MutexLock lock(mutex_);
-  // Not one of more than twice the size: it would count against the limit for nothing.
   const auto fits = [&](const std::unique_ptr<AlignedBuffer>& buffer) {
-    return buffer->size_bytes() >= size_bytes && buffer->size_bytes() / 2 <= size_bytes;
+    return buffer->size_bytes() >= bytes_min && buffer->size_bytes() <= bytes_max;
   };
   const auto found = std::find_if(kept_.rbegin(), kept_.rend(), fits);
   if (found == kept_.rend()) return nullptr;

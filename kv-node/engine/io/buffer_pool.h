@@ -1,6 +1,6 @@
 // BufferPool makes the engine's buffers and accounts their memory. It keeps some of the freed ones
-// for the next reads: mapping and unmapping the buffer of every fetch costs more processor time
-// than copying its bytes.
+// for the next: mapping and unmapping the buffer of every fetch costs more processor time than
+// copying its bytes.
 //
 // Threading:  safe from any thread; buffers are released on any thread (gRPC's, when a reply was
 //             sent).
@@ -24,7 +24,7 @@ using SharedBuffer = std::shared_ptr<AlignedBuffer>;
 
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
-  // Freed bytes that wait for the next read: the buffers of a fetch.
+  // Freed bytes that wait for the next buffer: those of a fetch.
   static constexpr std::int64_t kKeptBytesMax = std::int64_t{2} << 20;
   // A larger one is not kept.
   static constexpr std::int64_t kKeptBufferBytesMax = kKeptBytesMax;
@@ -48,7 +48,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   friend class ReplyBuffers;
 
   SharedBuffer Share(std::unique_ptr<AlignedBuffer> buffer);
-  std::unique_ptr<AlignedBuffer> TakeKept(std::int64_t size_bytes);
+  std::unique_ptr<AlignedBuffer> TakeKept(std::int64_t bytes_min, std::int64_t bytes_max);
   void Release(std::unique_ptr<AlignedBuffer> buffer);
 
   std::atomic<std::int64_t> used_bytes_{0};

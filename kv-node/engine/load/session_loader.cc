@@ -27,9 +27,10 @@ void MoveBehind(std::vector<T>& out, std::vector<T>& from) {
 std::int64_t LoadThreads(const SegmentRow& row) {
   const std::vector<std::int64_t>& ids = row.next_cluster_ids;
   const std::int64_t count = std::accumulate(ids.begin(), ids.end(), std::int64_t{0});
-  const auto processors = static_cast<std::int64_t>(std::thread::hardware_concurrency());
-  return std::clamp(std::min(processors, count / kClustersPerThread), std::int64_t{1},
-                    kLoadThreadsMax);
+  const std::int64_t wanted = std::min(count / kClustersPerThread, kLoadThreadsMax);
+  if (wanted <= 1) return 1;
+  return std::clamp(static_cast<std::int64_t>(std::thread::hardware_concurrency()), std::int64_t{1},
+                    wanted);
 }
 
 template <typename T>
