@@ -29,6 +29,7 @@
 #include "kv-node/cache/arena.h"
 #include "kv-node/cache/replacement.h"
 #include "kv-node/device/device.h"
+#include "kv-node/engine/inspection.h"
 #include "kv-node/layout/part.h"
 #include "kv-node/meta/meta_store.h"
 
@@ -175,6 +176,10 @@ class Engine {
                                 Callback<std::monostate> done) = 0;  // durable at callback
   // Of the device and of what all apps write to it; sessions and cache are those of the app.
   virtual void GetStats(AppId app, Callback<KvStats> done) = 0;
+  // What is in memory of a session that somebody is attached to; NOT_FOUND where nobody is, and for
+  // a cluster that does not exist. Waits for no operation, and none waits for it.
+  virtual void Inspect(AppId app, SessionRef session, InspectionQuestion question,
+                       Callback<InspectionAnswer> done) = 0;
   // The shared memory that spans of the app's fetch replies may lie in, for other processes to map.
   // No two apps share any. Answers at once; spans of a later reply may name a granule that is not
   // in the answer yet.

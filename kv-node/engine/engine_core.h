@@ -60,6 +60,8 @@ class EngineCore : public Engine {
   void SealSession(AppId app, SessionRef session, Callback<SealedSegment> done) override;
   void SupersedeSession(AppId app, Supersession request, Callback<std::monostate> done) override;
   void GetStats(AppId app, Callback<KvStats> done) override;
+  void Inspect(AppId app, SessionRef session, InspectionQuestion question,
+               Callback<InspectionAnswer> done) override;
   std::vector<std::shared_ptr<const ArenaGranule>> ArenaGranules(AppId app) const override;
   bool has_arena() const override { return context_.caches != nullptr; }
   void Attach(AppId app, SessionId session, Epoch epoch, std::shared_ptr<ChannelObserver> observer,

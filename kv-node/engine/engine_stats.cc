@@ -1,4 +1,4 @@
-// What the engine tells of itself: its sessions, and what it counts.
+// What the engine tells of itself: its sessions, what it counts, and what it has in memory.
 #include <utility>
 
 #include "kv-node/engine/engine_core.h"
@@ -89,6 +89,18 @@ void EngineCore::ListSessions(AppId app, ListDetail detail,
           }
           cb(std::move(infos));
         });
+  });
+}
+
+void EngineCore::Inspect(AppId app, SessionRef session, InspectionQuestion question,
+                         Callback<InspectionAnswer> done) {
+  PostRequest(std::move(done), [this, app, session = std::move(session),
+                                question](const Callback<InspectionAnswer>& cb) {
+    const auto found = attached_.find(session.id);
+    if (found == attached_.end() || !CheckMeant(app, session, found->second->row()).ok()) {
+      return cb(NotFound("session {}: nobody is attached to it", session.id));
+    }
+    cb(found->second->Inspect(question));
   });
 }
 

@@ -94,7 +94,7 @@ MAY_INCLUDE = {
 ROOMS = {
     "kv-node/engine": (("io", "space", "state", "place", "load", "index", "checkpoint", "fetch",
                         "session", "defragment"),
-                       ("engine.h", "engine_context.h", "id_source.h")),
+                       ("engine.h", "engine_context.h", "id_source.h", "inspection.h")),
     "compute-node/model": (("gguf", "tokenizer", "sampler", "chat", "forward"), ("config.h",)),
     "compute-node/retrieval": (("clustering", "dynakv", "baselines"),
                                ("best_first.h", "cluster_keeper.h", "entry_selector.h",

@@ -27,6 +27,7 @@
 #include "kv-node/engine/engine_context.h"
 #include "kv-node/engine/fetch/fetch_reader.h"
 #include "kv-node/engine/index/session_index.h"
+#include "kv-node/engine/inspection.h"
 #include "kv-node/engine/load/session_loader.h"
 #include "kv-node/engine/place/co_fetches.h"
 #include "kv-node/engine/place/placer.h"
@@ -88,6 +89,8 @@ class AttachedSession final : public SessionHost {
   // Takes no more operations, tells the observer `why`, and calls `then` once no I/O and no commit
   // is in flight. What is in memory only is dropped with the object.
   void Stop(const absl::Status& why, std::function<void()> then);
+  // NOT_FOUND for a cluster that does not exist.
+  absl::StatusOr<InspectionAnswer> Inspect(const InspectionQuestion& question) const;
   bool idle() const { return queue_.empty() && io_count_ == 0 && !checkpointer_.in_progress(); }
 
  private:

@@ -310,6 +310,13 @@ void FakeEngine::SealSession(AppId app, SessionRef session, Callback<SealedSegme
   });
 }
 
+void FakeEngine::Inspect(AppId /*app*/, SessionRef session, InspectionQuestion /*question*/,
+                         Callback<InspectionAnswer> done) {
+  Post([session, done = std::move(done)] {
+    done(NotFound("session {}: nobody is attached to it", session.id));
+  });
+}
+
 void FakeEngine::GetStats(AppId app, Callback<KvStats> done) {
   CAIRN_CHECK(app == kDefaultApp);
   Post([this, done = std::move(done)] {
