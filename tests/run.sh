@@ -47,7 +47,7 @@ case "${1:-}" in
   --nightly)
     stages=${CAIRN_STAGES:-$all_stages}
     nightly=yes
-    export CAIRN_TEST_HISTORIES=${CAIRN_TEST_HISTORIES:-30}
+    export CAIRN_TEST_HISTORIES=${CAIRN_TEST_HISTORIES:-30} CAIRN_TEST_EVERY_STEP=1
     ;;
   *)
     echo "usage: tests/run.sh [--nightly]; the head of the script says what variables it looks at" >&2
@@ -58,11 +58,12 @@ esac
 arm_tests=(common_test kernels_test)
 tsan_tests=(common_test device_test kernels_test engine_test history_test session_state_test
   cairn_session_test)
-# A turn computes on the same threads whatever its policy and its numbers, whoever watches it, and
-# wherever it was forked.
+# A turn computes on the same threads whatever its policy, its heads and its numbers, whoever watches it, and
+# wherever it was forked; so does a store however full it is.
 tsan_filter='-Policies/*cluster*:Policies/*oracle:Policies/*streaming:Policies/*full:Policies/*random'
 tsan_filter+=':EstimatePercent/*:AttentionObserverTest.*:DynaKvTest.KeepingClustersChangesNothing'
-tsan_filter+=':DynaKvTest.AForkAtAnyToken*:ConversationTest.TextDoesNotDependOn*'
+tsan_filter+=':DynaKvTest.AForkAtAnyToken*:ConversationTest.TextDoesNotDependOn*:Cases/AllHeads*'
+tsan_filter+=':Formats/*:EngineGrowthTest.*:CalibrateTest.*'
 tsan_histories=2
 export CTEST_OUTPUT_ON_FAILURE=1
 
@@ -78,6 +79,9 @@ export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan_suppressions.tx
 # The sanitizers of these compilers cannot live with as much address randomisation as newer kernels use.
 fixed_addresses=(env)
 setarch -R true 2>/dev/null && fixed_addresses=(setarch -R)
+
+# What the sanitizer builds read once may be kept by the compiler cache only if it may overlook these.
+export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -132,7 +136,7 @@ run_ctest() {
   cp "build/$2/Testing/Temporary/LastTest.log" "$logs/output-$1.log"
 }
 
-stage_integration() { run_ctest integration release -L '^(integration|shared|sim)$'; }
+stage_integration() { test_jobs=$((3 * jobs)) run_ctest integration release -L '^(integration|shared|sim)$'; }
 
 stage_whole() {
   configure release
@@ -140,7 +144,12 @@ stage_whole() {
   run_ctest whole release -L '^unit$'
 }
 
-stage_quality() { run_ctest quality release -L '^quality$'; }
+# What measures answers is built in the turn that looks at them.
+stage_quality() {
+  configure release
+  build release --target cairn-policy-eval
+  run_ctest quality release -L '^quality$'
+}
 stage_bench() { run_ctest bench release -L '^bench$'; }
 stage_devices() { run_ctest devices release -L '^devices$'; }
 stage_loops() { run_ctest loops release -L '^loops$'; }

@@ -13,7 +13,7 @@ std::atomic_ref<std::int64_t> CellOf(const std::byte* granule, std::int64_t page
 
 // ThreadSanitizer does not know fences, and the compiler says so as an error.
 void Fence([[maybe_unused]] std::memory_order order) {
-#if !defined(__SANITIZE_THREAD__)
+#ifndef CAIRN_THREAD_SANITIZED
   std::atomic_thread_fence(order);
 #endif
 }

@@ -18,7 +18,11 @@
 namespace cairn::sim {
 namespace {
 
+#ifdef CAIRN_SANITIZED
+constexpr std::int64_t kSeedsDefault = 12;  // each takes ten times as long
+#else
 constexpr std::int64_t kSeedsDefault = 60;
+#endif
 constexpr std::int64_t kStepsDefault = 10000;
 constexpr std::int64_t kSeedsRepeated = 4;
 constexpr int kMappedBytesMin = 32 << 20;

@@ -7,7 +7,7 @@ namespace cairn::kv {
 namespace {
 
 constexpr int kFaultStepCount = 150;
-constexpr std::int64_t kFaultHistoryCount = 12;
+constexpr std::int64_t kFaultHistoryCount = 5;
 
 TEST(FaultHistoryTest, WhatAFailingDiskLosesIsReportedAndNothingWrongIsServed) {
   ASSERT_TRUE(InitLogging("fault_history_test", "error").ok());

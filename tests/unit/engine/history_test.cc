@@ -6,7 +6,7 @@ namespace cairn::kv {
 namespace {
 
 constexpr int kStepCount = 150;
-constexpr std::int64_t kHistoryCount = 4;
+constexpr std::int64_t kHistoryCount = 2;
 
 TEST(HistoryTest, EverySessionShowsItsLastCheckpointAndWhatFollowedIt) {
   ASSERT_TRUE(InitLogging("history_test", "error").ok());

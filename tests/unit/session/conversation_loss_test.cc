@@ -17,7 +17,7 @@ class ConversationLossTest : public ConversationFixture {
 };
 
 // A turn is computed for each call that may be lost; under ThreadSanitizer for every fourth.
-#if defined(__SANITIZE_THREAD__)
+#ifdef CAIRN_THREAD_SANITIZED
 constexpr std::int64_t kCallStep = 4;
 #else
 constexpr std::int64_t kCallStep = 1;
