@@ -7,11 +7,11 @@
 
 #include <fmt/format.h>
 
-#include "clients/cairn/input.h"
-#include "clients/cairn/output.h"
 #include "clients/cairn/text_format.h"
 #include "clients/cairn/typed_path.h"
 #include "clients/cpp/request_check.h"
+#include "common/command/input.h"
+#include "common/command/output.h"
 
 namespace cairn::cli {
 namespace {

@@ -10,8 +10,8 @@
 #include "clients/cairn/chat_input.h"
 #include "clients/cairn/commands.h"
 #include "clients/cairn/daemon_options.h"
-#include "clients/cairn/number_check.h"
 #include "clients/cpp/request_check.h"
+#include "common/command/number_check.h"
 
 namespace cairn::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include "clients/cairn/chat_history.h"
 #include "clients/cairn/input_bytes.h"
 #include "clients/cairn/line_editor.h"
-#include "clients/cairn/output.h"
+#include "common/command/output.h"
 
 namespace cairn::cli {
 namespace {

@@ -12,8 +12,8 @@
 
 #include <fmt/format.h>
 
-#include "clients/cairn/number_check.h"
-#include "clients/cairn/output.h"
+#include "common/command/number_check.h"
+#include "common/command/output.h"
 
 namespace cairn::cli {
 namespace {

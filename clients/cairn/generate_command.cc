@@ -10,14 +10,14 @@
 
 #include "clients/cairn/commands.h"
 #include "clients/cairn/daemon_options.h"
-#include "clients/cairn/input.h"
 #include "clients/cairn/interrupted_turn.h"
-#include "clients/cairn/number_check.h"
-#include "clients/cairn/output.h"
 #include "clients/cairn/text_format.h"
 #include "clients/cpp/request_check.h"
 #include "common/base/json_string.h"
 #include "common/base/printable.h"
+#include "common/command/input.h"
+#include "common/command/number_check.h"
+#include "common/command/output.h"
 
 namespace cairn::cli {
 namespace {

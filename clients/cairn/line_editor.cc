@@ -15,11 +15,11 @@
 #include <string_view>
 #include <utility>
 
-#include "clients/cairn/input.h"
 #include "clients/cairn/interrupts.h"
 #include "clients/cairn/terminal_guard.h"
 #include "clients/cairn/terminal_keys.h"
 #include "common/base/utf8.h"
+#include "common/command/input.h"
 
 namespace cairn::cli {
 namespace {

@@ -15,9 +15,9 @@
 #include <fmt/format.h>
 
 #include "clients/cairn/commands.h"
-#include "clients/cairn/output.h"
 #include "common/base/closest_name.h"
 #include "common/base/status.h"
+#include "common/command/output.h"
 
 namespace cairn::cli {
 namespace {

@@ -15,12 +15,12 @@
 #include <fmt/format.h>
 
 #include "clients/cairn/commands.h"
-#include "clients/cairn/input.h"
-#include "clients/cairn/model_input.h"
-#include "clients/cairn/number_check.h"
-#include "clients/cairn/output.h"
 #include "common/base/status.h"
+#include "common/command/input.h"
+#include "common/command/number_check.h"
+#include "common/command/output.h"
 #include "common/kv/kv_format.h"
+#include "compute-node/command/model_input.h"
 #include "compute-node/kernels/read_bandwidth.h"
 #include "compute-node/kernels/thread_pool.h"
 #include "compute-node/model/forward/dense_attention.h"

@@ -9,11 +9,11 @@
 #include <fmt/format.h>
 
 #include "clients/cairn/commands.h"
-#include "clients/cairn/model_input.h"
-#include "clients/cairn/number_check.h"
-#include "clients/cairn/output.h"
-#include "clients/cairn/trace_recorder.h"
+#include "common/command/number_check.h"
+#include "common/command/output.h"
 #include "common/trace/trace.h"
+#include "compute-node/command/model_input.h"
+#include "compute-node/command/trace_recorder.h"
 #include "compute-node/model/forward/dense_attention.h"
 
 namespace cairn::cli {

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "clients/cairn/output.h"
+#include "common/command/output.h"
 
 namespace cairn::cli {
 namespace {

@@ -10,10 +10,10 @@
 
 #include "clients/cairn/commands.h"
 #include "clients/cairn/daemon_options.h"
-#include "clients/cairn/output.h"
 #include "clients/cairn/text_format.h"
 #include "common/base/json_string.h"
 #include "common/base/printable.h"
+#include "common/command/output.h"
 #include "common/daemon/paths.h"
 #include "common/rpc/unix_socket.h"
 

@@ -31,7 +31,8 @@ BANNED = [
     (r"(?<![\w:])s?rand\(", CODE, "use tests/tools/rng.h or a seeded generator", ()),
     (r"\bsystem_clock\b", CODE, "use steady_clock; wall time only where it is shown or sent", (
         "common/base/clock.h", "kv-node/layout/extent_file_create.cc", "common/rpc/unix_server.cc",
-        "clients/", "compute-node/kv_client/", "compute-node/service/", "compute-node/http/", "tests/")),
+        "clients/", "compute-node/eval/", "compute-node/kv_client/", "compute-node/service/", "compute-node/http/",
+        "tests/")),
     (r"(?<!\w)(std::)?(f?printf|puts)\(|\bstd::c(out|err)\b", CODE, "daemons log through common/log",
      ("clients/", "tests/", "common/base/check.cc", "common/daemon/")),
     (r"\babsl::(Mutex|MutexLock)\b", CODE, "use common/base/mutex.h, which ThreadSanitizer sees",
@@ -49,8 +50,8 @@ BANNED = [
      ("clients/cairn/line_editor.cc",)),
     (r"#include [<\"]boost/", CODE, "only one source compiles the HTTP parser",
      ("compute-node/http/http_syntax.cc",)),
-    (r"#include [<\"]nlohmann/", CODE, "JSON is for compute-node/http and clients/eval",
-     ("compute-node/http/", "clients/eval/", "tests/")),
+    (r"#include [<\"]nlohmann/", CODE, "JSON is for compute-node/http and compute-node/eval",
+     ("compute-node/http/", "compute-node/eval/", "tests/")),
     (r"#include [<\"](hwy/|\w*mmintrin|arm_neon)", CODE, "SIMD lives in compute-node/kernels",
      ("compute-node/kernels/", "tests/unit/kernels/")),
 ]
@@ -61,7 +62,7 @@ BASE = ("common/base", "common/io", "common/kv", "common/log", "common/timeline"
 EDGE = BASE + ("common/rpc", "common/daemon")
 MAY_INCLUDE = {
     "common/base": (), "common/io": BASE, "common/kv": BASE, "common/log": BASE,
-    "common/timeline": BASE, "common/trace": BASE,
+    "common/timeline": BASE, "common/trace": BASE, "common/command": BASE,
     "common/rpc": BASE, "common/daemon": BASE + ("common/rpc",),
     "kv-node/device": BASE,
     "kv-node/layout": BASE + ("kv-node/device",),
@@ -85,6 +86,13 @@ MAY_INCLUDE = {
     "compute-node/http": EDGE + ("compute-node/service", "compute-node/session",
                                  "compute-node/model"),
     "compute-node/daemon": EDGE + ("compute-node/",),
+    # Programs that run a model without daemons.
+    "compute-node/command": BASE + ("common/command", "common/trace", "compute-node/kernels",
+                                    "compute-node/model"),
+    "compute-node/eval": BASE + ("common/command", "common/trace", "compute-node/command",
+                                 "compute-node/kernels", "compute-node/model",
+                                 "compute-node/retrieval", "compute-node/session",
+                                 "compute-node/kv_client"),
     "compute-node": EDGE + ("compute-node/daemon",),
 }
 

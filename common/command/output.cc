@@ -1,0 +1,55 @@
+#include "common/command/output.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "common/base/printable.h"
+
+namespace cairn::cli {
+namespace {
+
+// The errno of the first write that failed; a process has one standard output.
+int& OutputError() {
+  static int error = 0;
+  return error;
+}
+
+}  // namespace
+
+// Not by stdio, which may lose what a signal interrupts.
+absl::Status WriteOutput(std::string_view text) {
+  while (OutputError() == 0 && !text.empty()) {
+    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (written >= 0) {
+      text.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno != EINTR) {
+      OutputError() = errno;
+    }
+  }
+  return OutputStatus();
+}
+
+absl::Status OutputStatus() {
+  if (OutputError() == 0) return absl::OkStatus();
+  return ErrnoStatus(OutputError(), "write to standard output");
+}
+
+std::string ForTheReader(std::string_view text) {
+  static const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  return terminal ? EscapeControlsInLines(text) : std::string(text);
+}
+
+bool OutputReaderIsGone() { return OutputError() == EPIPE; }
+
+void WriteNote(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+void WriteProblem(std::string_view program, std::string_view message) {
+  WriteNote(fmt::format("{}: {}\n", program, EscapeControlsInLines(message)));
+}
+
+}  // namespace cairn::cli
