@@ -60,6 +60,8 @@ function(cairn_read_once name optimisation)
       list(APPEND headers <grpcpp/grpcpp.h>)
     endif()
     target_precompile_headers(${read} PRIVATE ${headers})
+    # It names the files that it is of by their whole paths: the compiler cache must not give it to another checkout.
+    set_target_properties(${read} PROPERTIES CXX_COMPILER_LAUNCHER "")
     target_compile_options(${read} PRIVATE ${options} ${optimisation})
   endif()
   target_precompile_headers(${name} REUSE_FROM ${read})
