@@ -198,7 +198,7 @@ class AllHeadsAnswersTest : public AllHeadsTest, public testing::WithParamInterf
       if (fetch.layer == 0) change(reply.clusters[0]);
     };
     all.push_back(Logits());
-    const absl::Status status = conversation->Step(5, all.back(), never);
+    absl::Status status = conversation->Step(5, all.back(), never);
     node.tamper = nullptr;
     return status;
   }

@@ -112,6 +112,7 @@ TEST_F(LiveConversationsTest, SeveralSayWhatTheyDoWhileSomebodyReads) {
     while (ended < kConversations + 1) std::this_thread::yield();
   };
   std::vector<std::thread> threads;
+  threads.reserve(kConversations);
   for (int number = 0; number < kConversations; ++number) threads.emplace_back(run, number);
   std::map<std::string, std::int64_t> counts;
   const auto read = [&] {

@@ -150,6 +150,7 @@ class SoftmaxChecker : public AttentionObserver {
     }
     EXPECT_NEAR(sum, static_cast<double>(config_.group_size()), 1e-5);
     std::vector<std::int64_t> positions;
+    positions.reserve(seen.size());
     for (const auto& [position, weight] : seen) positions.push_back(position);
     const std::vector<double> expected = Softmax(batch, kv_head, token, positions);
     std::size_t at = 0;
@@ -189,6 +190,7 @@ class WeightObserverTest : public ConversationFixture,
     request.layout = identity.layout;
     const auto conversation = Conversation::Open(deps, ram->Create(request).value()).value();
     std::vector<std::int32_t> prompt;
+    prompt.reserve(250);
     for (std::int32_t i = 0; i < 250; ++i) prompt.push_back(3 + i * 37 % 50);
     std::vector<std::vector<float>> all = {Logits()};
     EXPECT_TRUE(conversation->Prefill(prompt, all.back(), never, nullptr).ok());
