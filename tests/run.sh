@@ -63,7 +63,7 @@ tsan_tests=(common_test device_test kernels_test engine_test history_test sessio
 tsan_filter='-Policies/*cluster*:Policies/*oracle:Policies/*streaming:Policies/*full:Policies/*random'
 tsan_filter+=':EstimatePercent/*:AttentionObserverTest.*:DynaKvTest.KeepingClustersChangesNothing'
 tsan_filter+=':DynaKvTest.AForkAtAnyToken*:ConversationTest.TextDoesNotDependOn*:Cases/AllHeads*'
-tsan_filter+=':Formats/*:EngineGrowthTest.*:CalibrateTest.*'
+tsan_filter+=':Formats/AllHeads*:Formats/WeightObserver*:EngineGrowthTest.*'
 tsan_histories=2
 export CTEST_OUTPUT_ON_FAILURE=1
 

@@ -5,7 +5,8 @@ target_compile_options(cairn_warnings INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Wnon-virtual-dtor -Wold-style-cast -Werror)
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   target_compile_options(cairn_warnings INTERFACE -Wthread-safety)
-  # Sources that a unity build joins share one anonymous namespace, whose names a parameter may have.
+  # Sources that a unity build joins share one anonymous namespace, whose names a parameter may have. GCC, which tells
+  # the two apart, and dev, which joins nothing, keep the warning for all sources.
   if(CMAKE_UNITY_BUILD)
     target_compile_options(cairn_warnings INTERFACE -Wno-shadow)
   endif()
@@ -42,6 +43,9 @@ endif()
 function(cairn_read_once name optimisation)
   if(NOT CAIRN_READ_ONCE)
     return()
+  endif()
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "CAIRN_READ_ONCE needs clang: set it to OFF for ${CMAKE_CXX_COMPILER_ID}")
   endif()
   set(read cairn_read_once${optimisation})
   # All alike; and without a time, for which the compiler cache would take each build's for another one.

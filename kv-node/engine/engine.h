@@ -138,7 +138,7 @@ struct EngineWorld {
   std::function<std::string(std::int64_t byte_count)> random_bytes = RandomBytes;
   // For what is kept in rows.
   std::function<std::int64_t()> unix_microseconds = UnixMicroseconds;
-  // Gives freed memory back to the system. Called where metadata is read.
+  // Gives freed memory back to the system. Called on the threads that read metadata.
   std::function<void()> return_freed_memory = ReturnFreedMemory;
 };
 

@@ -4,7 +4,9 @@
 // session, or one that was under way, to the byte; and no flash may be left in use without one.
 // The same while extents are moved to the front of a file that is to become shorter.
 //
-// CAIRN_TEST_SEED=N  another sequence of operations; default 1
+// CAIRN_TEST_SEED=N        another sequence of operations; default 1
+// CAIRN_TEST_EVERY_STEP=1  every step, in place of every third from a random one on: with it, the
+//                          step that failed comes again
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
