@@ -64,13 +64,14 @@ tsan_filter='-Policies/*cluster*:Policies/*oracle:Policies/*streaming:Policies/*
 tsan_filter+=':EstimatePercent/*:AttentionObserverTest.*:DynaKvTest.KeepingClustersChangesNothing'
 tsan_filter+=':DynaKvTest.AForkAtAnyToken*:ConversationTest.TextDoesNotDependOn*:Cases/AllHeads*'
 tsan_filter+=':Formats/AllHeads*:Formats/WeightObserver*:EngineGrowthTest.*'
-tsan_histories=2
+tsan_histories=1
 export CTEST_OUTPUT_ON_FAILURE=1
 
 # What TSan and ASan need to say where; and leaks are errors. Looking for what points into the stack of a
-# function that has returned takes a quarter of the tests' time, and noting all callers of each allocation
-# a tenth: by night.
-asan_by_day=detect_leaks=1:malloc_context_size=5
+# function that has returned takes a quarter of the tests' time, noting all callers of each allocation
+# a tenth, and keeping 256 MB from being used again, or giving them back to the system, a fifth: by night.
+asan_by_day=detect_leaks=1:malloc_context_size=5:allocator_release_to_os_interval_ms=-1
+asan_by_day+=:quarantine_size_mb=4:thread_local_quarantine_size_kb=256
 export ASAN_OPTIONS=${ASAN_OPTIONS:-${nightly:+detect_leaks=1:detect_stack_use_after_return=1}}
 export ASAN_OPTIONS=${ASAN_OPTIONS:-$asan_by_day}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}

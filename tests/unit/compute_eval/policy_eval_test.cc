@@ -16,6 +16,7 @@
 #include "compute-node/model/tokenizer/tokenizer.h"
 #include "tests/tools/model_maker.h"
 #include "tests/tools/seed.h"
+#include "tests/tools/test_threads.h"
 
 namespace cairn::eval {
 namespace {
@@ -26,7 +27,7 @@ constexpr std::int64_t kChunkTokens = 512;
 
 std::unique_ptr<compute::Model> Load(const std::string& path) {
   compute::ModelOptions options;
-  options.thread_count = 2;
+  options.thread_count = test::kThreads;
   options.batch_tokens_max = kChunkTokens;
   absl::StatusOr<std::unique_ptr<compute::Model>> model = compute::Model::Load(path, options);
   EXPECT_TRUE(model.ok()) << Message(model.status());

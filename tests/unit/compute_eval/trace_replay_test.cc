@@ -23,6 +23,7 @@
 #include "tests/tools/says.h"
 #include "tests/tools/seed.h"
 #include "tests/tools/temp_dir.h"
+#include "tests/tools/test_threads.h"
 
 namespace cairn::eval {
 namespace {
@@ -145,7 +146,7 @@ RecordedRun Record(std::int64_t token_count, std::int64_t prompt_count, std::uin
   const absl::Status written = test::WriteModel({.preset = "narrow-llama"}, path);
   EXPECT_TRUE(written.ok()) << Message(written);
   compute::ModelOptions options;
-  options.thread_count = 2;
+  options.thread_count = test::kThreads;
   options.batch_tokens_max = kRecordChunkTokens;
   auto model = compute::Model::Load(path, options);
   EXPECT_TRUE(model.ok()) << Message(model.status());

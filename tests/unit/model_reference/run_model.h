@@ -12,6 +12,7 @@
 #include "common/kv/kv_format.h"
 #include "compute-node/model/forward/dense_attention.h"
 #include "compute-node/model/forward/forward.h"
+#include "tests/tools/test_threads.h"
 
 namespace cairn::compute {
 
@@ -20,7 +21,7 @@ namespace cairn::compute {
 inline std::vector<float> LastLogits(const std::string& path, std::span<const std::int32_t> tokens,
                                      KvFormat format, std::int64_t batch_tokens = 512) {
   ModelOptions options;
-  options.thread_count = 2;
+  options.thread_count = test::kThreads;
   options.batch_tokens_max = batch_tokens;
   auto model = Model::Load(path, options);
   if (!model.ok()) {

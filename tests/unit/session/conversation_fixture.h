@@ -14,6 +14,7 @@
 #include "compute-node/session/conversation.h"
 #include "compute-node/session/generation.h"
 #include "tests/tools/model_maker.h"
+#include "tests/tools/test_threads.h"
 #include "tests/unit/session/fake_kv_node.h"
 
 namespace cairn::compute {
@@ -39,7 +40,7 @@ inline Model& TestModel(const std::string& preset, std::int64_t batch_tokens_max
     const absl::Status written = test::WriteModel(ModelFile(preset), path);
     EXPECT_TRUE(written.ok()) << Message(written);
     ModelOptions options;
-    options.thread_count = 2;
+    options.thread_count = test::kThreads;
     options.batch_tokens_max = batch_tokens_max;
     absl::StatusOr<std::unique_ptr<Model>> loaded = Model::Load(path, options);
     EXPECT_TRUE(loaded.ok()) << Message(loaded.status());

@@ -54,7 +54,7 @@ class SealedPromptTest : public ConversationFixture,
     Said said{before, prompt, {}, {}};
     TurnRequest request;
     request.prompt = prompt;
-    request.tokens_max = 25;
+    request.tokens_max = 12;
     request.ignore_end = true;
     request.prompt_end = PromptEnd::kSealed;
     request.log_probabilities = true;
