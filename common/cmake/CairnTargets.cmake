@@ -103,11 +103,12 @@ function(cairn_binary name)
   endif()
 endfunction()
 
-# cairn_test(NAME SOURCES file... DEPS target... [LABELS label...] [OPTIMISED] [READ_EACH]): a GoogleTest binary that
-# ctest runs as one test; OPTIMISED in sanitizer builds too, where its own loops are long. What needs other instructions
-# than the rest, as the kernels do, has READ_EACH.
+# cairn_test(NAME SOURCES file... DEPS target... [LABELS label...] [OPTIMISED] [READ_EACH] [LONG]): a GoogleTest
+# binary that ctest runs as one test; OPTIMISED in sanitizer builds too, where its own loops are long. What needs other
+# instructions than the rest, as the kernels do, has READ_EACH. LONG tests begin before the others, so that at the end
+# no processor waits for one of them.
 function(cairn_test name)
-  cmake_parse_arguments(ARG "OPTIMISED;READ_EACH" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMISED;READ_EACH;LONG" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gtest_main cairn_warnings)
   # The tests are a third of all code to compile; what they test is optimised as ever.
@@ -148,6 +149,9 @@ function(cairn_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
     ENVIRONMENT GRPC_POLL_STRATEGY=poll
     CAIRN_COMMAND $<TARGET_FILE:${name}>)
+  if(ARG_LONG)
+    set_tests_properties(${name} PROPERTIES COST 1)
+  endif()
 endfunction()
 
 # cairn_test_with(NAME SUFFIX variable=value... [ARGS argument...] [LABELS label...]): a test once more, as NAME_SUFFIX,
@@ -160,7 +164,11 @@ function(cairn_test_with name suffix)
   endif()
   get_test_property(${name} TIMEOUT timeout)
   get_test_property(${name} CAIRN_COMMAND command)
+  get_test_property(${name} COST cost)
   add_test(NAME ${name}_${suffix} COMMAND ${CMAKE_COMMAND} -E env ${ARG_UNPARSED_ARGUMENTS} ${command} ${ARG_ARGS})
   set_tests_properties(${name}_${suffix} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout}
     ENVIRONMENT GRPC_POLL_STRATEGY=poll)
+  if(cost)
+    set_tests_properties(${name}_${suffix} PROPERTIES COST ${cost})
+  endif()
 endfunction()
