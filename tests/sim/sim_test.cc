@@ -26,6 +26,7 @@ constexpr std::int64_t kSeedsDefault = 60;
 constexpr std::int64_t kStepsDefault = 10000;
 constexpr std::int64_t kSeedsRepeated = 4;
 constexpr int kMappedBytesMin = 32 << 20;
+constexpr int kKeptBytesMax = 1 << 30;
 
 std::int64_t FromEnvironment(const char* name, std::int64_t fallback) {
   const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before any thread
@@ -39,10 +40,12 @@ std::int64_t FirstSeed() {
 void Prepare(bool shows_log) {
   // What is made to fail is logged as an error: only of a seed that somebody looks at.
   ASSERT_TRUE(InitLogging("sim_test", "error", shows_log ? "" : "/dev/null").ok());
-  // Stores come and go: their memory is not to be mapped anew each time. Sanitizers have no such
-  // setting.
-  static_cast<void>(
-      mallopt(M_MMAP_THRESHOLD, kMappedBytesMin));  // NOLINT(concurrency-mt-unsafe): one thread
+  // Stores come and go: their memory is not to be mapped anew, nor given back, each time.
+  // Sanitizers have no such settings.
+  // NOLINTBEGIN(concurrency-mt-unsafe): one thread
+  static_cast<void>(mallopt(M_MMAP_THRESHOLD, kMappedBytesMin));
+  static_cast<void>(mallopt(M_TRIM_THRESHOLD, kKeptBytesMax));
+  // NOLINTEND(concurrency-mt-unsafe)
 }
 
 void Explain(std::uint64_t seed, const SimOutcome& outcome, std::int64_t step_count) {
