@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 usual_stages="lint release integration asan tsan"
 long_stages="tidy whole fuzz arm quality bench devices loops"
 # What runs beside the usual stages when its turn comes, and the turns' share of clang-tidy.
-turns=("fuzz" "arm" "quality" "bench" "devices loops")
+turns=("fuzz" "arm" "quality" "bench devices" "loops")
 all_stages="$usual_stages $long_stages"
 tidy_part=1/1
 nightly=
