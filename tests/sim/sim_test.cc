@@ -42,7 +42,7 @@ void Prepare(bool shows_log) {
   ASSERT_TRUE(InitLogging("sim_test", "error", shows_log ? "" : "/dev/null").ok());
   // Stores come and go: their memory is not to be mapped anew, nor given back, each time.
   // Sanitizers have no such settings.
-  // NOLINTBEGIN(concurrency-mt-unsafe): one thread
+  // NOLINTBEGIN(concurrency-mt-unsafe): a simulation runs on one thread
   static_cast<void>(mallopt(M_MMAP_THRESHOLD, kMappedBytesMin));
   static_cast<void>(mallopt(M_TRIM_THRESHOLD, kKeptBytesMax));
   // NOLINTEND(concurrency-mt-unsafe)

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "tests/tools/index_run.h"
-#include "tests/tools/test_threads.h"
 
 namespace cairn::compute {
 
@@ -247,7 +246,7 @@ void PolicyWorld::Step() {
 
 void PolicyWorld::Regroup() {
   Settle(token_count_);
-  ThreadPool pool(test::kThreads);
+  ThreadPool pool(2);
   for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
     for (const ClusterGroup& group : policy_->keeper().Regroup(layer)) {
       std::vector<std::vector<LoadedCluster>> loaded(1);
@@ -287,7 +286,7 @@ void PolicyWorld::ForkAt(std::int64_t token_count) {
   const std::vector<std::int64_t> ids = policy_->keeper().NextClusterIds();
   const bool forked = token_count < token_count_;
   token_count_ = token_count;
-  ThreadPool pool(test::kThreads);
+  ThreadPool pool(2);
   policy_ = make_(options_);
   const absl::Status restored =
       policy_->keeper().RestoreState({.version = saved.version,
