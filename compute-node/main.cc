@@ -71,11 +71,9 @@ absl::StatusOr<Action> Read(Arguments arguments) {
   const Environment environment = ProcessEnvironment();
   if (command_line.help) return Print(HelpText());
   if (command_line.version) return Print("cairn-compute-node " CAIRN_VERSION "\n");
-  if (command_line.print_default_config) {
-    return Print(ConfigText(DefaultConfig(environment), Comments::kYes));
-  }
+  if (command_line.print_default_config) return Print(DefaultConfigText(environment));
   CAIRN_ASSIGN_OR_RETURN(const ComputeNodeConfig config, MakeConfig(command_line, environment));
-  if (command_line.print_config) return Print(ConfigText(config, Comments::kNo));
+  if (command_line.print_config) return Print(PrintConfig(config));
   if (config.model_path().empty()) {
     return InvalidArgument("no model: give --model FILE.gguf, or model_path in the configuration");
   }

@@ -15,11 +15,41 @@ using google::protobuf::FieldDescriptor;
 
 constexpr std::string_view kKeyCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_";
 
-// ": did you mean KEY?", or nothing if no key is like that.
-std::string Suggestion(std::string_view unknown, const Descriptor& keys) {
+// The key of that name, whatever its group; null: none has it.
+const FieldDescriptor* FindKey(const std::string& name, const Descriptor& keys) {
+  const FieldDescriptor* found = keys.FindFieldByName(name);
+  for (int i = 0; found == nullptr && i < keys.field_count(); ++i) {
+    const Descriptor* group = keys.field(i)->message_type();
+    if (group != nullptr) found = FindKey(name, *group);
+  }
+  return found;
+}
+
+void AddNames(const Descriptor& keys, std::vector<std::string>& names) {
+  for (int i = 0; i < keys.field_count(); ++i) {
+    names.emplace_back(keys.field(i)->name());
+    const Descriptor* group = keys.field(i)->message_type();
+    if (group != nullptr) AddNames(*group, names);
+  }
+}
+
+// The name of the group that `key` is in; empty: none.
+std::string GroupOf(const FieldDescriptor& key, const Descriptor& keys) {
+  for (int i = 0; i < keys.field_count(); ++i) {
+    if (keys.field(i)->message_type() == key.containing_type()) return keys.field(i)->name();
+  }
+  return "";
+}
+
+// ": did you mean KEY?", or where the key stands if it is one, or nothing if no key is like that.
+std::string Suggestion(const std::string& unknown, const Descriptor& keys) {
+  if (const FieldDescriptor* key = FindKey(unknown, keys); key != nullptr) {
+    const std::string group = GroupOf(*key, keys);
+    return group.empty() ? ": it stands outside of braces"
+                         : fmt::format(": write {} {{ {}: ... }}", group, unknown);
+  }
   std::vector<std::string> names;
-  names.reserve(static_cast<std::size_t>(keys.field_count()));
-  for (int i = 0; i < keys.field_count(); ++i) names.emplace_back(keys.field(i)->name());
+  AddNames(keys, names);
   const std::string best = ClosestName(unknown, names);
   return best.empty() ? "" : fmt::format(": did you mean {}?", best);
 }
@@ -44,10 +74,26 @@ std::size_t LineStart(std::string_view text, int number) {
   return start;
 }
 
+// The key whose value is at that column of a line: the word before the last colon, or the first.
+std::string KeyBefore(std::string_view line, int column) {
+  const std::string_view before = line.substr(0, static_cast<std::size_t>(column));
+  const std::size_t colon = std::min(before.rfind(':'), line.size());
+  const std::size_t last = before.substr(0, colon).find_last_of(kKeyCharacters);
+  if (last != std::string_view::npos) {
+    const std::size_t space = before.substr(0, last).find_last_not_of(kKeyCharacters);
+    const std::size_t first = space == std::string_view::npos ? 0 : space + 1;
+    return std::string(before.substr(first, last + 1 - first));
+  }
+  const std::size_t first = std::min(line.find_first_not_of(" \t"), line.size());
+  return std::string(line.substr(first, line.find_first_not_of(kKeyCharacters, first) - first));
+}
+
 std::string_view AllowedValues(const FieldDescriptor& key) {
   switch (key.cpp_type()) {
     case FieldDescriptor::CPPTYPE_STRING:
       return "a text in quotes";
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return "keys in braces";
     case FieldDescriptor::CPPTYPE_BOOL:
       return "true or false";
     case FieldDescriptor::CPPTYPE_FLOAT:
@@ -79,12 +125,9 @@ void ConfigError::AddError(int line, google::protobuf::io::ColumnNumber column,
                         Suggestion(unknown, keys_));
     return;
   }
-  const std::string_view rest = text_.substr(start);
-  const std::size_t first = std::min(rest.find_first_not_of(" \t"), rest.size());
-  const std::string name(rest.substr(first, rest.find_first_not_of(kKeyCharacters, first) - first));
-  const FieldDescriptor* key = keys_.FindFieldByName(name);
+  const FieldDescriptor* key = FindKey(KeyBefore(text_.substr(start), column), keys_);
   what_ = fmt::format("{}:{}: {}", line + 1, column + 1, message);
-  if (key != nullptr) what_ += fmt::format(": {} must be {}", name, AllowedValues(*key));
+  if (key != nullptr) what_ += fmt::format(": {} must be {}", key->name(), AllowedValues(*key));
 }
 
 }  // namespace cairn

@@ -3,9 +3,11 @@
 #include <cerrno>
 #include <fstream>
 #include <memory>
+#include <sstream>
 #include <string_view>
 
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/descriptor.pb.h>
 #include <google/protobuf/text_format.h>
 
 #include "common/base/check.h"
@@ -14,13 +16,82 @@
 namespace cairn {
 namespace {
 
-std::string CommentLines(std::string_view text) {
-  std::string out = "# ";
-  for (const char c : text) {
-    out += c;
-    if (c == '\n') out += "# ";
+using google::protobuf::Descriptor;
+using google::protobuf::DescriptorPool;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Reflection;
+using google::protobuf::TextFormat;
+using ProtoMessage = google::protobuf::Message;
+
+constexpr std::size_t kColumns = 100;
+
+// What stands above the field in its .proto file, in lines of "# ...".
+std::string CommentLines(const FieldDescriptor& described, const std::string& indent) {
+  google::protobuf::SourceLocation source;
+  CAIRN_CHECK(described.GetSourceLocation(&source));
+  std::istringstream words(source.leading_comments);
+  std::string out;
+  std::string line;
+  for (std::string word; words >> word;) {
+    if (!line.empty() && line.size() + 1 + word.size() > kColumns) {
+      out += line + "\n";
+      line.clear();
+    }
+    line += (line.empty() ? indent + "# " : " ") + word;
   }
-  return out + "\n";
+  return out + line + "\n";
+}
+
+std::string ValueText(const ProtoMessage& message, const FieldDescriptor& key, int element) {
+  if (key.name().ends_with("_mode")) {  // of a file
+    return fmt::format("0{:o}", message.GetReflection()->GetUInt32(message, &key));
+  }
+  TextFormat::Printer printer;
+  printer.SetUseUtf8StringEscaping(true);
+  std::string value;
+  printer.PrintFieldValueToString(message, &key, element, &value);
+  return value;
+}
+
+// `described`: the message's type with comments; null prints none.
+std::string Print(const ProtoMessage& message, const Descriptor* described,
+                  const std::string& indent) {
+  const Descriptor& keys = *message.GetDescriptor();
+  const Reflection& reflection = *message.GetReflection();
+  std::string out;
+  for (int i = 0; i < keys.field_count(); ++i) {
+    const FieldDescriptor& key = *keys.field(i);
+    const FieldDescriptor* text = described == nullptr ? nullptr : described->field(i);
+    if (text != nullptr) out += (i > 0 ? "\n" : "") + CommentLines(*text, indent);
+    if (key.message_type() != nullptr) {
+      const Descriptor* inner = text == nullptr ? nullptr : text->message_type();
+      out += fmt::format("{}{} {{\n{}{}}}\n", indent, key.name(),
+                         Print(reflection.GetMessage(message, &key), inner, indent + "  "), indent);
+      continue;
+    }
+    const int count = key.is_repeated() ? reflection.FieldSize(message, &key) : 1;
+    for (int element = 0; element < count; ++element) {
+      out += fmt::format("{}{}: {}\n", indent, key.name(),
+                         ValueText(message, key, key.is_repeated() ? element : -1));
+    }
+  }
+  return out;
+}
+
+// Where the file at `path` gave each of `keys` and of the keys in their groups.
+void AddPlaces(const Descriptor& keys, const TextFormat::ParseInfoTree& lines,
+               const std::string& path, ConfigPlaces& places) {
+  for (int i = 0; i < keys.field_count(); ++i) {
+    const FieldDescriptor* key = keys.field(i);
+    const int element = key->is_repeated() ? 0 : -1;
+    const int line = lines.GetLocation(key, element).line;
+    if (line < 0) continue;
+    places[key->name()] = fmt::format("{}:{}", path, line + 1);
+    if (key->message_type() == nullptr) continue;
+    if (const TextFormat::ParseInfoTree* inner = lines.GetTreeForNested(key, element)) {
+      AddPlaces(*key->message_type(), *inner, path, places);
+    }
+  }
 }
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
@@ -47,24 +118,20 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
 absl::Status ReadConfigFile(const std::string& path, google::protobuf::Message& config,
                             ConfigPlaces& places) {
   CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
-  const google::protobuf::Descriptor* keys = config.GetDescriptor();
-  ConfigError error(*keys, text);
-  google::protobuf::TextFormat::ParseInfoTree lines;
-  google::protobuf::TextFormat::Parser parser;
+  const Descriptor& keys = *config.GetDescriptor();
+  ConfigError error(keys, text);
+  TextFormat::ParseInfoTree lines;
+  TextFormat::Parser parser;
   parser.RecordErrorsTo(&error);
   parser.AllowUnknownField(false);
   parser.WriteLocationsTo(&lines);
   // Into a message of its own: merging at once would let a key be given twice.
-  const std::unique_ptr<google::protobuf::Message> given(config.New());
+  const std::unique_ptr<ProtoMessage> given(config.New());
   if (!parser.ParseFromString(text, given.get())) {
     return InvalidArgument("{}:{}; --print-default-config shows every key", path, error.what());
   }
   config.MergeFrom(*given);
-  for (int i = 0; i < keys->field_count(); ++i) {
-    const google::protobuf::FieldDescriptor* key = keys->field(i);
-    const int line = lines.GetLocation(key, key->is_repeated() ? 0 : -1).line;
-    if (line >= 0) places[key->name()] = fmt::format("{}:{}", path, line + 1);
-  }
+  AddPlaces(keys, lines, path, places);
   return absl::OkStatus();
 }
 
@@ -82,31 +149,20 @@ absl::Status AtItsPlace(const absl::Status& status, const ConfigPlaces& places) 
   return place == places.end() ? status : Annotate(status, place->second);
 }
 
-std::string PrintConfig(const google::protobuf::Message& config, std::span<const ConfigKey> keys,
-                        Comments comments) {
-  const google::protobuf::Descriptor* descriptor = config.GetDescriptor();
-  const google::protobuf::Reflection* reflection = config.GetReflection();
-  CAIRN_CHECK_EQ(descriptor->field_count(), static_cast<int>(keys.size()));
-  google::protobuf::TextFormat::Printer printer;
-  printer.SetUseUtf8StringEscaping(true);
-  std::string out;
-  for (int i = 0; i < descriptor->field_count(); ++i) {
-    const google::protobuf::FieldDescriptor* field = descriptor->field(i);
-    const ConfigKey& key = keys[static_cast<std::size_t>(i)];
-    CAIRN_CHECK_EQ(field->name(), key.name);
-    if (comments == Comments::kYes) {
-      if (i > 0) out += "\n";
-      out += CommentLines(key.text);
-    }
-    const int count = field->is_repeated() ? reflection->FieldSize(config, field) : 1;
-    for (int element = 0; element < count; ++element) {
-      std::string value;
-      printer.PrintFieldValueToString(config, field, field->is_repeated() ? element : -1, &value);
-      if (key.is_mode) value = fmt::format("0{:o}", reflection->GetUInt32(config, field));
-      out += fmt::format("{}: {}\n", field->name(), value);
-    }
-  }
-  return out;
+std::string PrintConfig(const google::protobuf::Message& config) {
+  return Print(config, nullptr, "");
+}
+
+std::string PrintConfigWithComments(const google::protobuf::Message& config,
+                                    std::span<const unsigned char> descriptor_set) {
+  google::protobuf::FileDescriptorSet set;
+  CAIRN_CHECK(set.ParseFromArray(descriptor_set.data(), static_cast<int>(descriptor_set.size())));
+  DescriptorPool pool;
+  for (const auto& file : set.file()) CAIRN_CHECK(pool.BuildFile(file) != nullptr);
+  const Descriptor* described =
+      pool.FindMessageTypeByName(std::string(config.GetDescriptor()->full_name()));
+  CAIRN_CHECK(described != nullptr);
+  return Print(config, described, "");
 }
 
 }  // namespace cairn

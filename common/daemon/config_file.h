@@ -1,5 +1,6 @@
 // Configuration files of the daemons: one protobuf message in text format, strict: an unknown key,
-// a wrong type or a key given twice is an error that names the line.
+// a wrong type or a key given twice is an error that names the line. A field that is a message is a
+// group of keys in braces; no two keys have one name, whatever their group.
 //
 // Threading:  pure functions on the file system.
 #pragma once
@@ -28,7 +29,7 @@ using ConfigPlaces = std::map<std::string, std::string, std::less<>>;
 absl::Status ReadConfigFile(const std::string& path, google::protobuf::Message& config,
                             ConfigPlaces& places);
 
-// A flag that was given takes the place of a key, which holds a string.
+// A flag that was given takes the place of a key that holds a string and is in no group.
 void OverrideKey(std::string_view key, const std::optional<std::string>& flag,
                  google::protobuf::Message& config, ConfigPlaces& places);
 
@@ -36,19 +37,13 @@ void OverrideKey(std::string_view key, const std::optional<std::string>& flag,
 // of it; any other status as it is.
 absl::Status AtItsPlace(const absl::Status& status, const ConfigPlaces& places);
 
-// What a key means, for somebody who edits the file.
-struct ConfigKey {
-  std::string_view name;
-  std::string_view text;  // lines without "#"
-  bool is_mode = false;   // a file mode: printed in octal
-};
+// The message as a file that ReadConfigFile reads: what --print-config prints. REQUIRES: every
+// field that is not repeated is set.
+std::string PrintConfig(const google::protobuf::Message& config);
 
-enum class Comments : std::uint8_t { kNo, kYes };
-
-// The message as a file that ReadConfigFile reads: what --print-config prints; with comments each
-// key's text too, as --print-default-config does. REQUIRES: `keys` are the message's fields in
-// their order; every field that is not repeated is set.
-std::string PrintConfig(const google::protobuf::Message& config, std::span<const ConfigKey> keys,
-                        Comments comments);
+// That with what each key means in front of it, as --print-default-config does: the comments of
+// `descriptor_set`, a FileDescriptorSet of the message's file with its comments.
+std::string PrintConfigWithComments(const google::protobuf::Message& config,
+                                    std::span<const unsigned char> descriptor_set);
 
 }  // namespace cairn

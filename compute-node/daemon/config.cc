@@ -6,6 +6,7 @@
 #include <string_view>
 #include <thread>
 
+#include "cairn/config/v1/compute_node.descriptor.h"
 #include "common/base/range.h"
 #include "common/base/thread.h"
 #include "common/rpc/unix_socket.h"
@@ -28,117 +29,6 @@ constexpr std::int32_t kGenerationsMaxDefault = 8;
 // Not that of a PolicyChoice, `full`, which is what a conversation without a stored policy was made
 // with.
 constexpr char kPolicyDefault[] = "dynakv";
-
-// In the order of the fields.
-constexpr std::array kKeys = {
-    ConfigKey{"model_path", "The GGUF file to serve. No default: here or --model."},
-    ConfigKey{"socket_path", "Unix socket for apps."},
-    ConfigKey{"socket_mode", "Mode of that socket: who may connect. 0600: only the owner.", true},
-    ConfigKey{
-        "kv",
-        "Where keys and values live: \"node\", the KV node behind kv_socket_path, or \"ram\",\n"
-        "this process's memory: nothing survives it."},
-    ConfigKey{"kv_socket_path", "Unix socket of cairn-kv-node."},
-    ConfigKey{
-        "kv_wait_seconds",
-        "Seconds to wait for the KV node at start, and when it goes away later. They\n"
-        "count from when it went away: what begins after them fails at once until it is back.\n"
-        "One that is on its way, as while it makes its store, is waited for as long as that "
-        "takes."},
-    ConfigKey{"kv_ram_bytes",
-              "With kv: \"ram\": memory for all conversations. Used for what is written only."},
-    ConfigKey{"threads", "Threads that compute. 0: one for each processor."},
-    ConfigKey{"context_tokens_max",
-              "Tokens of a conversation, at most. 0: as many as the model was made for."},
-    ConfigKey{"prefill_chunk_tokens",
-              "Tokens of a prompt that are computed in one pass. Larger: faster, more memory."},
-    ConfigKey{"window_tokens_max", "Newest tokens that stay in memory, 64 to 128."},
-    ConfigKey{"fetch_slice_bytes", "One read from the KV node; three of them are in memory."},
-    ConfigKey{"dram_budget_bytes",
-              "All memory for keys and values of a conversation; bounds the replay buffer and the\n"
-              "clusters that are kept."},
-    ConfigKey{"kv_format",
-              "How keys and values are stored: \"f16\", \"f32\", \"q8\" (8 bits a number) or "
-              "\"q4\" (keys "
-              "of 8 bits, values of 4)."},
-    ConfigKey{"realtime_priority",
-              "1 to 99: the thread that takes the KV node's answers runs with this realtime\n"
-              "priority (SCHED_RR); needs CAP_SYS_NICE or RLIMIT_RTPRIO. 0: no."},
-    ConfigKey{
-        "generation_count_max",
-        "Generations that are computed at once, 1 to 16; more wait. Each has the memory of its\n"
-        "own conversation."},
-    ConfigKey{
-        "packed_weights_dir",
-        "Folder for the model's weights as the kernels read them: packed once, then mapped; safe\n"
-        "to delete. \"none\": packed in memory at every start."},
-    ConfigKey{"turn_template",
-              "What `cairn chat` puts around a turn of a model without a chat template; {} is the\n"
-              "turn."},
-    ConfigKey{"turn_stop", "Texts that end a turn in `cairn chat`; one key for each."},
-    ConfigKey{"chat_template",
-              "How messages become a prompt: \"chatml\", \"llama2\", \"llama3\", \"mistral-v1\",\n"
-              "\"mistral-v3\", \"mistral-v3-tekken\", \"mistral-v7\", \"mistral-v7-tekken\",\n"
-              "\"zephyr\", \"deepseek3\"; \"none\": no messages. Empty: as the model file says."},
-    ConfigKey{
-        "http_listen",
-        "Loopback address of the OpenAI-compatible HTTP endpoint, as \"127.0.0.1:8080\". Empty:\n"
-        "none."},
-    ConfigKey{"http_api_key_path",
-              "File with the key that HTTP clients must send. Empty: none is asked for."},
-    ConfigKey{
-        "http_kept_conversation_count_max",
-        "Conversations of HTTP clients that stay on flash, 0 to 64: a request that begins like\n"
-        "one of them computes only what is new. 0: every request is computed whole."},
-    ConfigKey{
-        "request_memory_bytes",
-        "Memory for all requests, over HTTP and gRPC, until they run: eight times their bytes.\n"
-        "One may take three quarters of it; what has no room is told to try again."},
-    ConfigKey{
-        "policy",
-        "Which stored keys and values each token of a new conversation attends, unless its client\n"
-        "says otherwise. \"full\": all, so that each token reads the whole conversation.\n"
-        "\"dynakv\": those that the token needs most, as many as the next three keys say."},
-    ConfigKey{"select_percent",
-              "What a token attends, in percent of the conversation's tokens; \"full\" has no use\n"
-              "for this and the next four."},
-    ConfigKey{"select_tokens_min", "But at least so many tokens."},
-    ConfigKey{"select_tokens_max", "And at most so many."},
-    ConfigKey{"cluster_target_entries", "Entries of a cluster, on average, 1 to 64."},
-    ConfigKey{"clustering_seed",
-              "Of what is random in clustering: equal seeds give equal clusters."},
-    ConfigKey{
-        "estimate_percent",
-        "\"dynakv\": so many percent of the clusters that a token does not read, 0 to 100, are\n"
-        "attended by the means of their keys and values."},
-    ConfigKey{
-        "select_ahead",
-        "\"dynakv\": whether layers choose by a forecast that is made while the layer before\n"
-        "is computed, so that what they attend is read in time."},
-    ConfigKey{
-        "predict_selection",
-        "Whether a token's computation asks for what the next layer will probably need while\n"
-        "it computes this one. Answers do not depend on it."},
-    ConfigKey{"keep_clusters",
-              "Whether clusters that tokens attended last stay in memory, as far as half of\n"
-              "dram_budget_bytes has room beside the index. Answers do not depend on it."},
-    ConfigKey{"recluster_prompts",
-              "Whether clusters of a prompt longer than prefill_chunk_tokens are made again over\n"
-              "all of it: better answers, and everything is read and written once more. It takes\n"
-              "up to 2.4 times its room on flash meanwhile; without that it keeps those it has."},
-    ConfigKey{"local_prompts",
-              "For measurements: tokens of a prompt attend only the piece of it that is computed\n"
-              "with them, so that very long ones take little time. Answers are wrong."},
-    ConfigKey{"trace_path",
-              "File for a timeline of what is computed, waited for and read, for Chrome's trace\n"
-              "viewer or Perfetto; at most 256 MiB. Empty: none."},
-    ConfigKey{
-        "log_path",
-        "File for the log; \"stderr\": standard error. \"auto\": standard error, but where that\n"
-        "is a terminal cairn-compute-node.log in /var/log/cairn for root, else in "
-        "~/.local/state/cairn."},
-    ConfigKey{"log_level", "One of trace, debug, info, warn, error."},
-};
 
 absl::Status Validate(const ComputeNodeConfig& config) {
   CAIRN_RETURN_IF_ERROR(CheckSocketKeys(config.socket_path(), config.socket_mode()));
@@ -259,8 +149,6 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_threads(0);
   config.set_context_tokens_max(session.context_tokens_max);
   config.set_prefill_chunk_tokens(session.prefill_chunk_tokens);
-  config.set_window_tokens_max(session.window_tokens_max);
-  config.set_fetch_slice_bytes(session.fetch_slice_bytes);
   config.set_dram_budget_bytes(session.dram_budget_bytes);
   config.set_kv_format(std::string(KvFormatName(session.kv_format)));
   config.set_realtime_priority(0);
@@ -276,17 +164,20 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_select_percent(static_cast<float>(session.policy.selection.select_percent));
   config.set_select_tokens_min(session.policy.selection.select_tokens_min);
   config.set_select_tokens_max(session.policy.selection.select_tokens_max);
-  config.set_cluster_target_entries(session.policy.selection.cluster_target_entries);
-  config.set_clustering_seed(session.policy.selection.seed);
-  config.set_estimate_percent(static_cast<float>(session.policy.selection.estimate_percent));
-  config.set_select_ahead(session.policy.selection.select_ahead);
-  config.set_predict_selection(session.predict_selection);
-  config.set_keep_clusters(session.keep_clusters);
   config.set_recluster_prompts(session.recluster_prompts);
-  config.set_local_prompts(session.local_prompts);
   config.set_trace_path("");
   config.set_log_path(std::string(kLogAuto));
   config.set_log_level("info");
+  config::v1::ComputeNodeExperiment& experiment = *config.mutable_experiment();
+  experiment.set_window_tokens_max(session.window_tokens_max);
+  experiment.set_fetch_slice_bytes(session.fetch_slice_bytes);
+  experiment.set_cluster_target_entries(session.policy.selection.cluster_target_entries);
+  experiment.set_clustering_seed(session.policy.selection.seed);
+  experiment.set_estimate_percent(static_cast<float>(session.policy.selection.estimate_percent));
+  experiment.set_select_ahead(session.policy.selection.select_ahead);
+  experiment.set_predict_selection(session.predict_selection);
+  experiment.set_keep_clusters(session.keep_clusters);
+  experiment.set_local_prompts(session.local_prompts);
   return config;
 }
 
@@ -314,8 +205,8 @@ absl::StatusOr<ComputeNodeConfig> MakeConfig(const CommandLine& command_line,
   return config;
 }
 
-std::string ConfigText(const ComputeNodeConfig& config, Comments comments) {
-  return PrintConfig(config, kKeys, comments);
+std::string DefaultConfigText(const Environment& environment) {
+  return PrintConfigWithComments(DefaultConfig(environment), config::kComputeNodeDescriptor);
 }
 
 SessionOptions ToSessionOptions(const ComputeNodeConfig& config) {
@@ -323,21 +214,22 @@ SessionOptions ToSessionOptions(const ComputeNodeConfig& config) {
   options.context_tokens_max = config.context_tokens_max();
   options.kv_format = ParseKvFormat(config.kv_format()).value_or(KvFormat::kF16);
   options.prefill_chunk_tokens = config.prefill_chunk_tokens();
-  options.window_tokens_max = config.window_tokens_max();
-  options.fetch_slice_bytes = config.fetch_slice_bytes();
+  options.window_tokens_max = config.experiment().window_tokens_max();
+  options.fetch_slice_bytes = config.experiment().fetch_slice_bytes();
   options.dram_budget_bytes = config.dram_budget_bytes();
-  options.predict_selection = config.predict_selection();
-  options.keep_clusters = config.keep_clusters();
+  options.predict_selection = config.experiment().predict_selection();
+  options.keep_clusters = config.experiment().keep_clusters();
   options.recluster_prompts = config.recluster_prompts();
-  options.local_prompts = config.local_prompts();
+  options.local_prompts = config.experiment().local_prompts();
   options.policy.name = config.policy();
-  options.policy.selection = {.select_percent = static_cast<double>(config.select_percent()),
-                              .select_tokens_min = config.select_tokens_min(),
-                              .select_tokens_max = config.select_tokens_max(),
-                              .cluster_target_entries = config.cluster_target_entries(),
-                              .seed = config.clustering_seed(),
-                              .estimate_percent = static_cast<double>(config.estimate_percent()),
-                              .select_ahead = config.select_ahead()};
+  options.policy.selection = {
+      .select_percent = static_cast<double>(config.select_percent()),
+      .select_tokens_min = config.select_tokens_min(),
+      .select_tokens_max = config.select_tokens_max(),
+      .cluster_target_entries = config.experiment().cluster_target_entries(),
+      .seed = config.experiment().clustering_seed(),
+      .estimate_percent = static_cast<double>(config.experiment().estimate_percent()),
+      .select_ahead = config.experiment().select_ahead()};
   return options;
 }
 

@@ -41,12 +41,11 @@ std::string HelpText();
 
 // Every field set.
 ComputeNodeConfig DefaultConfig(const Environment& environment);
+// That as a file that MakeConfig reads, with what each key means.
+std::string DefaultConfigText(const Environment& environment);
 // Defaults, then the file, then the flags. Every field within its range; the model is not opened.
 absl::StatusOr<ComputeNodeConfig> MakeConfig(const CommandLine& command_line,
                                              const Environment& environment);
-// As a file that MakeConfig reads; with or without what each key means.
-std::string ConfigText(const ComputeNodeConfig& config, Comments comments);
-
 // REQUIRES: `config` comes from MakeConfig.
 SessionOptions ToSessionOptions(const ComputeNodeConfig& config);
 

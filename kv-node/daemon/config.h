@@ -33,6 +33,8 @@ inline constexpr std::int64_t kMergeGapFromProfile = -1;
 
 // Every field set.
 KvNodeConfig DefaultConfig(const Environment& environment);
+// That as a file that MakeConfig reads, with what each key means.
+std::string DefaultConfigText(const Environment& environment);
 
 // Defaults, then the file, then the flags. Every field set and within its range.
 absl::StatusOr<KvNodeConfig> MakeConfig(const CommandLine& command_line,
@@ -43,8 +45,5 @@ absl::StatusOr<std::optional<DeviceModel>> DeviceModelOf(const KvNodeConfig& con
 
 // What `defragment` comes to on this system. Reads the files of HasBattery.
 bool Defragments(const KvNodeConfig& config, const std::string& power_supply_dir);
-
-// As a file that MakeConfig reads; with or without what each key means.
-std::string ConfigText(const KvNodeConfig& config, Comments comments);
 
 }  // namespace cairn::kv

@@ -119,8 +119,8 @@ absl::Status KvDaemon::OpenEngine(std::unique_ptr<MetaStore> meta) {
   CAIRN_ASSIGN_OR_RETURN(device_options.model, DeviceModelOf(config_));
   CAIRN_ASSIGN_OR_RETURN(const std::optional<DeviceProfile> profile,
                          FindProfile(device_options, *meta));
-  if (config_.queue_depth() != kQueueDepthFromProfile) {
-    device_options.queue_depth = config_.queue_depth();
+  if (config_.experiment().queue_depth() != kQueueDepthFromProfile) {
+    device_options.queue_depth = config_.experiment().queue_depth();
   } else if (profile) {
     device_options.queue_depth = profile->queue_depth;
   }
@@ -133,18 +133,18 @@ absl::Status KvDaemon::OpenEngine(std::unique_ptr<MetaStore> meta) {
   engine_options.attached_sessions_max = config_.attached_sessions_max();
   engine_options.pending_bytes_max = config_.pending_bytes_max();
   engine_options.io_bytes_max = config_.io_bytes_max();
-  engine_options.pool_sharing = config_.pool_sharing();
-  engine_options.co_retrieval = config_.co_retrieval();
-  engine_options.place_entries_min = config_.place_entries_min_count();
+  engine_options.pool_sharing = config_.experiment().pool_sharing();
+  engine_options.co_retrieval = config_.experiment().co_retrieval();
+  engine_options.place_entries_min = config_.experiment().place_entries_min_count();
   engine_options.defragment = Defragments(config_, kPowerSupplyDir);
   engine_options.arena_bytes_max = config_.arena_bytes_max();
   CAIRN_ASSIGN_OR_RETURN(engine_options.replacement,
-                         ParseReplacementPolicy(config_.cache_replacement()));
+                         ParseReplacementPolicy(config_.experiment().cache_replacement()));
   const MergeLimits merge = profile ? MergeLimitsOf(*profile) : kMergeLimitsUnmeasured;
   engine_options.merge_gap_bytes = merge.gap_bytes;
   engine_options.merge_piece_bytes_max = merge.piece_bytes_max;
-  if (config_.merge_gap_bytes() != kMergeGapFromProfile) {
-    engine_options.merge_gap_bytes = config_.merge_gap_bytes();
+  if (config_.experiment().merge_gap_bytes() != kMergeGapFromProfile) {
+    engine_options.merge_gap_bytes = config_.experiment().merge_gap_bytes();
   }
   CAIRN_ASSIGN_OR_RETURN(engine_, Engine::Open(engine_options, extent_file_->store_id(),
                                                std::move(device), std::move(meta)));

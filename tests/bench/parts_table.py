@@ -16,12 +16,12 @@ from daemons import Cairn, random_ids, seconds
 
 VARIANTS = {
     "all on": {},
-    "`pool_sharing: false`": {"pool_sharing": "false"},
-    "`co_retrieval: false`": {"co_retrieval": "false"},
-    "`merge_gap_bytes: 0`": {"merge_gap_bytes": 0},
-    "`cache_replacement: lru`": {"cache_replacement": '"lru"'},
-    "`cache_replacement: lfu`": {"cache_replacement": '"lfu"'},
-    "`cache_replacement: fifo`": {"cache_replacement": '"fifo"'},
+    "`pool_sharing: false`": {"experiment": '{ pool_sharing: false }'},
+    "`co_retrieval: false`": {"experiment": '{ co_retrieval: false }'},
+    "`merge_gap_bytes: 0`": {"experiment": '{ merge_gap_bytes: 0 }'},
+    "`cache_replacement: lru`": {"experiment": '{ cache_replacement: "lru" }'},
+    "`cache_replacement: lfu`": {"experiment": '{ cache_replacement: "lfu" }'},
+    "`cache_replacement: fifo`": {"experiment": '{ cache_replacement: "fifo" }'},
     "`arena_bytes_max: 0`": {"arena_bytes_max": 0},
 }
 

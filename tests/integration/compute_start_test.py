@@ -76,9 +76,11 @@ class StartTest(unittest.TestCase):
                                 ("select_percent: 0\n", ["select_percent is 0"]),
                                 ("select_tokens_min: 500\nselect_tokens_max: 400\n", ["select_tokens_max is 400"]),
                                 ("select_tokens_min: 3\n", ["select_tokens_min is 3"]),
-                                ("cluster_target_entries: 0\n", ["cluster_target_entries is 0"]),
-                                ("estimate_percent: 101\n", ["estimate_percent is 101"]),
-                                ("clustering_seed: -1\n", [":1:"])):
+                                ("experiment {\n cluster_target_entries: 0\n}\n",
+                                 [path + ":2: cluster_target_entries is 0"]),
+                                ("experiment { estimate_percent: 101 }\n", ["estimate_percent is 101"]),
+                                ("experiment { clustering_seed: -1 }\n", [":1:", "not below 0"]),
+                                ("select_ahead: false\n", [":1:1: ", "write experiment { select_ahead: ... }"])):
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(text)
                 self.refuse("--model", cairn.model, "--config", path, words=words)

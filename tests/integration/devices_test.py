@@ -24,7 +24,7 @@ POLICIES = ("full", "dynakv", "no-cluster", "static-cluster", "local-cluster", "
 SETTINGS = {
     "ring": {},
     "threads": {"kv_config": 'io_engine: "threads"\narena_bytes_max: 0\n', "compute_config": "threads: 1\n"},
-    "slow": {"kv_config": 'device_profile: "ufs3.1"\narena_bytes_max: 1048576\n',
+    "slow": {"kv_config": 'experiment { device_profile: "ufs3.1" }\narena_bytes_max: 1048576\n',
              "compute_config": "dram_budget_bytes: 1048576\n"},
     "memory": {"kv": "ram"},
 }
@@ -32,7 +32,7 @@ SETTINGS = {
 ENGINES = {"ring": ("io_uring", "threads"), "threads": ("threads",), "slow": ("io_uring+ufs3.1", "threads+ufs3.1"),
            "memory": ("memory",)}
 # Settings of the compute node for new conversations.
-DYNAKV_VARIANTS = ("estimate_percent: 25\n", "select_ahead: false\n")
+DYNAKV_VARIANTS = ("experiment { estimate_percent: 25 }\n", "experiment { select_ahead: false }\n")
 
 
 class DevicesTest(unittest.TestCase):

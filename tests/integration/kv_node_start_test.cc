@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -248,21 +250,19 @@ TEST_F(KvNodeStartTest, UnknownKeyNamesFileAndLine) {
 }
 
 TEST_F(KvNodeStartTest, ValueOutOfItsRangeNamesTheKey) {
-  node_.SetConfig("queue_depth", "-1");
+  node_.SetConfig("experiment", "{ queue_depth: -1 }");
   ExpectRefused(node_, {"queue_depth is -1", "0 to 4096"}, 2);
-  node_.SetConfig("queue_depth", "32");
+  node_.SetConfig("experiment", "{ queue_depth: 32 }");
   node_.SetConfig("io_engine", "\"fast\"");
   ExpectRefused(node_, {"io_engine", "fast"}, 2);
   node_.SetConfig("io_engine", "\"auto\"");
-  node_.SetConfig("device_profile", "\"nvme\"");
+  node_.SetConfig("experiment", "{ device_profile: \"nvme\" }");
   ExpectRefused(node_, {"device_profile", "nvme", "ufs3.1"}, 2);
-  node_.SetConfig("device_profile", "\"none\"");
-  node_.SetConfig("merge_gap_bytes", "262145");
+  node_.SetConfig("experiment", "{ merge_gap_bytes: 262145 }");
   ExpectRefused(node_, {"merge_gap_bytes is 262145", "-1 to 262144"}, 2);
-  node_.SetConfig("merge_gap_bytes", "0");
-  node_.SetConfig("place_entries_min_count", "0");
+  node_.SetConfig("experiment", "{ place_entries_min_count: 0 }");
   ExpectRefused(node_, {"place_entries_min_count is 0", "1 to 65536"}, 2);
-  node_.SetConfig("place_entries_min_count", "64");
+  node_.SetConfig("experiment", "{ place_entries_min_count: 64 }");
   node_.SetConfig("realtime_priority", "100");
   ExpectRefused(node_, {"realtime_priority is 100", "0 to 99"}, 2);
   node_.SetConfig("realtime_priority", "0");
@@ -322,7 +322,7 @@ TEST_F(KvNodeStartTest, PrintConfigShowsWhatWouldBeUsedAndCanBeReadAgain) {
   for (const std::string& line :
        {"data_dir: \"" + node_.data_dir() + "\"", std::string("socket_mode: 0660"),
         std::string("extent_file_bytes: 33554432"), std::string("log_level: \"debug\""),
-        std::string("queue_depth: 0")}) {
+        std::string("  queue_depth: 0")}) {
     EXPECT_NE(printed.output.find(line + "\n"), std::string::npos) << line;
   }
   const std::string path = node_.directory() + "/printed.conf";
@@ -334,10 +334,18 @@ TEST_F(KvNodeStartTest, DefaultConfigHasEveryKeyAndIsWhatIsUsedWithoutAFile) {
   const std::string program = BinaryPath("cairn-kv-node");
   const Ended printed = RunToEnd({program, "--print-default-config"});
   EXPECT_EQ(printed.code, 0);
-  const auto* descriptor = kv::KvNodeConfig::descriptor();
-  for (int i = 0; i < descriptor->field_count(); ++i) {
-    EXPECT_NE(printed.output.find("\n" + descriptor->field(i)->name() + ": "), std::string::npos)
-        << descriptor->field(i)->name();
+  std::set<std::string> printed_keys;
+  std::istringstream lines(printed.output);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string key;
+    if (words >> key) printed_keys.insert(key.substr(0, key.find(':')));
+  }
+  for (const auto* keys :
+       {kv::KvNodeConfig::descriptor(), config::v1::KvNodeExperiment::descriptor()}) {
+    for (int i = 0; i < keys->field_count(); ++i) {
+      EXPECT_EQ(printed_keys.count(keys->field(i)->name()), 1U) << keys->field(i)->name();
+    }
   }
   const std::string path = node_.directory() + "/default.conf";
   std::ofstream(path) << printed.output;
@@ -359,9 +367,9 @@ TEST_F(KvNodeStartTest, DefragmentationIsOffWithABatteryOrAPhonesFlash) {
   supply("mouse", "type", "Battery");
   supply("mouse", "scope", "Device");
   EXPECT_TRUE(defragments());
-  config.set_device_profile("ufs40");
+  config.mutable_experiment()->set_device_profile("ufs40");
   EXPECT_FALSE(defragments());
-  config.set_device_profile("none");
+  config.mutable_experiment()->set_device_profile("none");
   supply("BAT0", "type", "Battery");
   EXPECT_FALSE(defragments());
   config.set_defragment("on");

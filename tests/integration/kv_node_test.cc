@@ -187,7 +187,7 @@ TEST(KvNodeCalibrationTest, TheFlashIsMeasuredAtTheFirstStartOnly) {
     EXPECT_EQ(output.find(measured) != std::string::npos, first) << output;
   }
   // With a model above it it is another device, which is measured as what it is.
-  node.SetConfig("device_profile", "\"emmc\"");
+  node.SetConfig("experiment", "{ device_profile: \"emmc\" }");
   ASSERT_TRUE(node.Start().ok());
   ASSERT_EQ(node.Stop().value_or(-1), 0);
   const std::string output = node.process().output();
@@ -235,7 +235,7 @@ TEST(KvNodeCalibrationTest, TheOfflineToolMeasuresWhatTheNextStartUses) {
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_NE(report->find("+emmc"), std::string::npos) << *report;
   EXPECT_NE(report->find("queue depth"), std::string::npos) << *report;
-  node.SetConfig("device_profile", "\"emmc\"");
+  node.SetConfig("experiment", "{ device_profile: \"emmc\" }");
   ASSERT_TRUE(node.Start().ok());
   EXPECT_EQ(node.process().output().find("calibrated"), std::string::npos)
       << node.process().output();
@@ -248,7 +248,7 @@ TEST(KvNodeCalibrationTest, TheOfflineToolMeasuresWhatTheNextStartUses) {
 
 TEST(KvNodeIoEngineTest, ModelledFlashKeepsConversationsAndIsNamedAsWhatItIs) {
   KvNodeProcess node("threads");
-  node.SetConfig("device_profile", "\"emmc\"");
+  node.SetConfig("experiment", "{ device_profile: \"emmc\" }");
   const auto ready = node.Start();
   ASSERT_TRUE(ready.ok()) << ready.status();
   EXPECT_NE(ready->find("io_engine=threads+emmc"), std::string::npos) << *ready;

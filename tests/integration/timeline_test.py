@@ -109,8 +109,8 @@ class TimelineTest(unittest.TestCase):
     def test_a_killed_process_leaves_every_generation_that_ended(self):
         with Cairn(kv_config=KV_CONFIG) as cairn:
             cairn.compute.stop()
-            cairn.write_compute_config(f'trace_path: "{cairn.path("trace.json")}"\nestimate_percent: 25\n'
-                                       "select_ahead: false")
+            cairn.write_compute_config(f'trace_path: "{cairn.path("trace.json")}"\n'
+                                       "experiment { estimate_percent: 25 select_ahead: false }")
             cairn.compute.start()
             self.generate(cairn)
             cairn.compute.kill()

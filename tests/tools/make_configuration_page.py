@@ -30,6 +30,7 @@ HEAD = """# Configuration
 Each daemon reads one file, which `--config FILE` names; without one it runs with the defaults. A
 line is `key: value`. Texts stand in double quotes, and `#` begins a comment. A key that does not
 exist, or a value out of range, is an error that names the line, and the daemon does not start.
+What only measurements compare stands in a group: `experiment { key: value }`.
 
     cairn-kv-node --print-default-config > kv-node.conf      # every key with its default
     cairn-kv-node --config kv-node.conf --print-config       # what it would run with
@@ -62,16 +63,24 @@ def item(name, kind, text):
 
 def section(daemon, file):
     places = {tuple(place.path): place for place in file.source_code_info.location}
-    lines = [f"## {daemon}", ""]
-    for number, field in enumerate(file.message_type[0].field):
-        place = places[(MESSAGES, 0, FIELDS, number)]
+    return "\n".join([f"## {daemon}", "", *keys(file, places, 0)])
+
+
+def keys(file, places, message):
+    """The lines of the keys of the file's message of that number, those of its groups behind them."""
+    numbers = {f".{file.package}.{one.name}": number for number, one in enumerate(file.message_type)}
+    for number, field in enumerate(file.message_type[message].field):
+        place = places[(MESSAGES, message, FIELDS, number)]
         for heading in place.leading_detached_comments:
-            lines += ["", f"### {joined(heading)}", ""]
+            yield from ("", f"### {joined(heading)}", "")
+        if field.type == Field.TYPE_MESSAGE:
+            yield from (textwrap.fill(joined(place.leading_comments), COLUMNS), "")
+            yield from keys(file, places, numbers[field.type_name])
+            continue
         kind = TYPES[field.type]
         if field.label == Field.LABEL_REPEATED:
             kind += ", may be given several times"
-        lines.append(item(field.name, kind, joined(place.leading_comments)))
-    return "\n".join(lines)
+        yield item(field.name, kind, joined(place.leading_comments))
 
 
 def page():

@@ -47,7 +47,7 @@ class Bench:
         options = self.options
         longest_bytes = self.model.kv_token_bytes * (token_count + DECODED_TOKENS_MAX)
         kv = {"extent_file_bytes": max(EXTENT_FILE_BYTES_MIN, EXTENT_FILE_SHARE * longest_bytes),
-              "prefill_extent_file": False, "device_profile": PROFILES[options.profile],
+              "prefill_extent_file": False, "experiment": {"device_profile": PROFILES[options.profile]},
               "realtime_priority": options.realtime}
         compute = {"kv_format": options.kv_format, "threads": options.threads,
                    "realtime_priority": options.realtime,

@@ -130,7 +130,7 @@ class DaemonPair:
             self.folders = folders.pop_all()
 
     def _start(self, bin_dir, name, config, settings):
-        config.write_text("".join(f"{key}: {_setting(value)}\n" for key, value in settings.items()), encoding="utf-8")
+        config.write_text(_settings(settings), encoding="utf-8")
         self.daemons.append(Daemon([f"{bin_dir}/{name}", "--config", str(config)], on_end=self._ended))
 
     def _ended(self):
@@ -168,8 +168,15 @@ def temporary_store(store_dir):
     return temporary_folder("cairn-bench-store-", store_dir)
 
 
+def _settings(settings):
+    """-> the lines of a configuration file."""
+    return "".join(f"{key}: {_setting(value)}\n" for key, value in settings.items())
+
+
 def _setting(value):
-    """-> a value in protobuf's text format."""
+    """-> a value in protobuf's text format; a dict is a group of settings."""
+    if isinstance(value, dict):
+        return "{\n" + _settings(value) + "}"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -140,7 +140,8 @@ class ContextRunner:
 
     def _prefill(self, policy, store):
         """Stores the conversation -> its id, its bytes on flash."""
-        with self._running(policy, store, {"local_prompts": True} if self.options.synthetic_kv else None) as running:
+        local = {"experiment": {"local_prompts": True}} if self.options.synthetic_kv else None
+        with self._running(policy, store, local) as running:
             ids = random_tokens(self.context, running.client.vocab_count(), self.options.seed[0])
             conversation, finished = running.client.store(
                 retrieval(self.options, policy, self.options.seed[0]), tokens={"ids": ids})

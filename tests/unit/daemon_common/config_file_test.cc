@@ -1,12 +1,16 @@
 #include "common/daemon/config_file.h"
 
 #include <fstream>
+#include <set>
+#include <sstream>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "cairn/config/v1/compute_node.descriptor.h"
 #include "cairn/config/v1/compute_node.pb.h"
+#include "cairn/config/v1/kv_node.pb.h"
 #include "tests/tools/temp_dir.h"
 
 namespace cairn {
@@ -70,12 +74,78 @@ TEST_F(ConfigFileTest, ValueOfAnotherKindIsSaidWithWhatIsAllowed) {
            {"\n  threads: many",
             ":2:12: Expected integer, got: many: threads must be a whole number;"},
            {"threads: 99999999999", "(99999999999): threads must be a whole number;"},
-           {"keep_clusters: 3", "keep_clusters must be true or false;"},
+           {"recluster_prompts: 3", "recluster_prompts must be true or false;"},
+           {"experiment { keep_clusters: 3 }",
+            ":1:29: Integer out of range (3): keep_clusters must"},
+           {"experiment: 3", "experiment must be keys in braces;"},
            {"select_percent: much", "select_percent must be a number;"},
-           {"clustering_seed: -1", "clustering_seed must be a whole number, not below 0;"},
+           {"experiment {\n clustering_seed: -1\n}",
+            "clustering_seed must be a whole number, not below 0;"},
            {"{", ":1:1: Expected identifier, got: {;"}}) {
     EXPECT_NE(Message(Read(text)).find(words), std::string::npos) << Message(Read(text));
   }
+}
+
+TEST_F(ConfigFileTest, KeyInTheWrongPlaceIsSaidWithItsPlace) {
+  EXPECT_EQ(Message(Read("threads: 3\nselect_ahead: true\n")),
+            path_ +
+                ":2:1: there is no key select_ahead: write experiment { select_ahead: ... }; "
+                "--print-default-config shows every key");
+  EXPECT_EQ(Message(Read("experiment {\n  threads: 3\n}\n")),
+            path_ +
+                ":2:3: there is no key threads: it stands outside of braces; "
+                "--print-default-config shows every key");
+  EXPECT_NE(Message(Read("experiment { slect_ahead: true }")).find("did you mean select_ahead?"),
+            std::string::npos);
+}
+
+TEST_F(ConfigFileTest, GroupIsReadAndItsKeysHavePlaces) {
+  config_.mutable_experiment()->set_window_tokens_max(64);
+  ASSERT_TRUE(Read("experiment {\n  keep_clusters: false\n}\nthreads: 2\n").ok());
+  EXPECT_TRUE(config_.experiment().has_keep_clusters());
+  EXPECT_EQ(config_.experiment().window_tokens_max(), 64);
+  EXPECT_EQ(Message(AtItsPlace(InvalidArgument("keep_clusters is odd"), places_)),
+            path_ + ":2: keep_clusters is odd");
+  EXPECT_EQ(Read("experiment {}\nexperiment {}\n").code(), absl::StatusCode::kInvalidArgument);
+}
+
+// As messages name a key without its group.
+void ExpectNamesOnce(const google::protobuf::Descriptor& keys, std::set<std::string>& names) {
+  for (int i = 0; i < keys.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor& key = *keys.field(i);
+    EXPECT_TRUE(names.insert(std::string(key.name())).second) << key.full_name();
+    if (key.message_type() != nullptr) ExpectNamesOnce(*key.message_type(), names);
+  }
+}
+
+TEST_F(ConfigFileTest, NoTwoKeysHaveOneName) {
+  for (const auto* keys :
+       {config::v1::ComputeNodeConfig::descriptor(), config::v1::KvNodeConfig::descriptor()}) {
+    std::set<std::string> names;
+    ExpectNamesOnce(*keys, names);
+  }
+}
+
+TEST_F(ConfigFileTest, PrintedFileHasCommentsAndIsReadAgain) {
+  config_.set_socket_mode(0640);
+  config_.add_turn_stop("a\n");
+  config_.mutable_experiment()->set_clustering_seed(7);
+  const std::string plain = PrintConfig(config_);
+  const std::string text = PrintConfigWithComments(config_, config::kComputeNodeDescriptor);
+  EXPECT_NE(text.find("# The GGUF file to serve. No default: here or --model.\nmodel_path: \"\"\n"),
+            std::string::npos);
+  EXPECT_NE(text.find("\n\n  # Of what is random in clustering: equal seeds give equal clusters. "
+                      "Default 0.\n  clustering_seed: 7\n"),
+            std::string::npos);
+  EXPECT_NE(plain.find("\nsocket_mode: 0640\n"), std::string::npos);
+  EXPECT_EQ(plain.find('#'), std::string::npos);
+  for (const std::string& printed : {plain, text}) {
+    config_.Clear();
+    ASSERT_TRUE(Read(printed).ok());
+    EXPECT_EQ(PrintConfig(config_), plain);
+  }
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100U) << line;
 }
 
 TEST_F(ConfigFileTest, BadValueIsSaidWithTheLineOfItsKey) {
