@@ -246,6 +246,7 @@ struct FetchReply {
 };
 struct IndexReply {
   std::vector<IndexRow> rows;
+  std::int64_t read_bytes = 0;  // of flash, for this answer
 };
 struct CarriedReply {
   std::vector<CarriedEntries> carried;

@@ -34,6 +34,7 @@ struct ReplyToProto {
   }
   void operator()(IndexReply& reply) const {
     pb::IndexReply* index = out->mutable_index();
+    index->set_read_bytes(reply.read_bytes);
     for (IndexRow& row : reply.rows) ToProto(std::move(row), index->add_rows());
   }
   void operator()(CarriedReply& reply) const {
@@ -163,6 +164,8 @@ absl::StatusOr<ReadReply> IndexFromProto(pb::IndexReply* index) {
     return InvalidArgument("spans: rows were asked for, not records");
   }
   IndexReply out;
+  CAIRN_RETURN_IF_ERROR(CheckBetween("read_bytes", index->read_bytes(), 0, INT64_MAX));
+  out.read_bytes = index->read_bytes();
   out.rows.reserve(static_cast<std::size_t>(index->rows_size()));
   for (int i = 0; i < index->rows_size(); ++i) {
     absl::StatusOr<IndexRow> row = FromProto(std::move(*index->mutable_rows(i)));

@@ -94,6 +94,7 @@ class PendingReads {
   }
   static std::int64_t ReadBytesOf(const ReadReply& reply) {
     if (const auto* fetch = std::get_if<FetchReply>(&reply)) return fetch->read_bytes;
+    if (const auto* index = std::get_if<IndexReply>(&reply)) return index->read_bytes;
     const auto* carried = std::get_if<CarriedReply>(&reply);
     return carried == nullptr ? 0 : carried->read_bytes;
   }

@@ -132,7 +132,7 @@ Applied SessionIndex::StartGet(RequestId request_id, const GetIndex& op) {
     for (const IndexSource& source : *sources) {
       context_.lost_part_count += PutIndexOf(source, layer, set, rows);
     }
-    host_.Reply(request_id, IndexReplyOf(rows));
+    host_.Reply(request_id, IndexReplyOf(rows, set.page_count() * kPageBytes));
   };
   if (pages.empty()) {
     answer(PageSet());
@@ -149,9 +149,10 @@ Applied SessionIndex::StartGet(RequestId request_id, const GetIndex& op) {
   return Applied::kYes;
 }
 
-absl::StatusOr<ReadReply> SessionIndex::IndexReplyOf(RowsByKey& rows) {
+absl::StatusOr<ReadReply> SessionIndex::IndexReplyOf(RowsByKey& rows, std::int64_t read_bytes) {
   CAIRN_RETURN_IF_ERROR(CheckIndexBytes(BytesOf(rows)));
   IndexReply reply;
+  reply.read_bytes = read_bytes;
   reply.rows.reserve(rows.size());
   for (auto& [key, row] : rows) reply.rows.push_back(std::move(row));
   return ReadReply(std::move(reply));

@@ -42,7 +42,7 @@ class SessionIndex {
   std::int64_t PutIndexOf(const IndexSource& source, std::int32_t layer, const PageSet& pages,
                           RowsByKey& rows) const;
   // Takes the rows.
-  static absl::StatusOr<ReadReply> IndexReplyOf(RowsByKey& rows);
+  static absl::StatusOr<ReadReply> IndexReplyOf(RowsByKey& rows, std::int64_t read_bytes);
   std::optional<std::int32_t> LayerToPack() const;
   void PackLayer(std::int32_t layer, const PageSet& pages);
   // `pages`: of the layer's old run.

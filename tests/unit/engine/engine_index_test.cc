@@ -73,7 +73,9 @@ class EngineIndexTest : public EngineTest {
     EXPECT_TRUE(reply.ok()) << reply.status();
     std::map<std::int64_t, std::string> shown;
     if (!reply.ok()) return shown;
-    for (const IndexRow& row : std::get<IndexReply>(*reply).rows) {
+    const auto& index = std::get<IndexReply>(*reply);
+    read_bytes_ = index.read_bytes;
+    for (const IndexRow& row : index.rows) {
       EXPECT_EQ(row.stale, row.cluster.cluster_id.value() % 2 == 0);
       EXPECT_EQ(row.entry_count, 2);
       shown[row.cluster.cluster_id.value()] = row.row;
@@ -134,6 +136,7 @@ class EngineIndexTest : public EngineTest {
   SessionId id_;
   std::unique_ptr<TestSession> session_;
   std::map<std::int64_t, std::string> rows_;  // expected
+  std::int64_t read_bytes_ = 0;               // as the last answer to GetIndex says
 };
 
 TEST_F(EngineIndexTest, RowsArePackedAndLeaveMemoryAndMetadata) {
@@ -144,6 +147,7 @@ TEST_F(EngineIndexTest, RowsArePackedAndLeaveMemoryAndMetadata) {
   EXPECT_EQ(packed.index_row_bytes, 0);
   EXPECT_EQ(Shown(*session_), rows_);
   // They are not in memory.
+  EXPECT_EQ(read_bytes_, 2 * kPageBytes);
   EXPECT_EQ(Stats().read_index_bytes, packed.read_index_bytes + 2 * kPageBytes);
   EXPECT_EQ(Stats().read_fetch_bytes, packed.read_fetch_bytes);
   EXPECT_EQ(Stats().read_meta_bytes, packed.read_meta_bytes);

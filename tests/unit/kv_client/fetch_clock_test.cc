@@ -108,6 +108,9 @@ TEST_F(FetchClockTest, PendingFetchesAreUnderWayUntilTheyAreAnsweredFailedOrForg
     EXPECT_TRUE(reads.Answer(first, FetchReply{{}, 8192}));
     EXPECT_FALSE(reads.Answer(first, FetchReply{{}, 8192}));
     EXPECT_EQ(clock_->times().read_bytes, 3 * 4096);
+    auto [index, index_answer] = reads.Add(ReadOf(GetIndex{0}));
+    EXPECT_TRUE(reads.Answer(index, IndexReply{{}, 4096}));
+    EXPECT_EQ(clock_->times().read_bytes, 4 * 4096);
     Pass(10);
     reads.FailAll(Unavailable("lost"));
     Pass(1000);

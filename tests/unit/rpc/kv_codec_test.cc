@@ -81,6 +81,7 @@ TEST_F(KvCodecTest, OtherRepliesSurviveTheRoundTrip) {
   RandomValues random(seed_);
   for (int round = 0; round < kRounds; ++round) {
     IndexReply index;
+    index.read_bytes = random.Between(0, 100000);
     CarriedReply carried;
     carried.read_bytes = random.Between(0, 100000);
     ClustersReply clusters;
