@@ -63,6 +63,13 @@ class AlignedMapping {
   std::unique_ptr<FileWatch> watch_;  // null: memory
 };
 
+// Where packed weights are kept.
+struct PackedCache {
+  std::string directory;     // empty: nowhere
+  std::string model_digest;  // 32 bytes
+  std::int64_t size_bytes_min = kPackedFileBytesMin;
+};
+
 // What a file must have been made from and for.
 struct PackedKey {
   std::string model_digest;  // 32 bytes

@@ -7,16 +7,12 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/io/checksum.h"
-#include "common/log/log.h"
 #include "compute-node/model/forward/finite_check.h"
 #include "compute-node/model/forward/query_sums.h"
+#include "compute-node/model/forward/weights_packer.h"
 
 namespace cairn::compute {
 namespace {
-
-// Of packed weights at a time.
-constexpr std::int64_t kPackBytes = 8 << 20;
 
 std::string Shape(const GgufTensor& tensor) {
   std::string text;
@@ -46,29 +42,6 @@ bool IsModelTensor(std::string_view name, std::int64_t layer_count) {
     return name == fmt::format(".{}.weight", matrix) || name == fmt::format(".{}.bias", matrix);
   });
 }
-
-// A matrix that is still to be packed: rows of a tensor, and where the packed view goes. With
-// `sums` their sums (query_sums.h) instead.
-struct PackTask {
-  const GgufTensor* tensor;
-  WeightType type;
-  std::int64_t first_row;
-  std::int64_t row_count;
-  PackedMatrix* target;
-  std::optional<QuerySumShape> sums{};
-
-  WeightType packed_type() const { return sums ? QuerySumType(type) : type; }
-  std::int64_t packed_rows() const { return sums ? row_count / sums->group_size : row_count; }
-  std::int64_t packed_bytes() const {
-    return PackedBytes(packed_type(), packed_rows(), tensor->row_length());
-  }
-  void PackOne(std::int64_t panel, std::byte* to) const {
-    const std::byte* rows = tensor->data.data() + first_row * tensor->row_bytes();
-    const std::int64_t columns = tensor->row_length();
-    if (!sums) return PackPanel(type, rows, row_count, columns, panel, to);
-    PackQuerySums(type, rows, *sums, packed_rows(), columns, panel, to);
-  }
-};
 
 }  // namespace
 
@@ -121,7 +94,7 @@ class WeightsLoader {
     problems_ = &survey.problems;
     const absl::Status status = Plan();
     CAIRN_CHECK(status.ok());  // all went to the problems
-    survey.packed_bytes = PackedTotal();
+    survey.packed_bytes = PackedTotal(tasks_);
     survey.decode_bytes = survey.packed_bytes;
     for (const PackTask& task : tasks_) {
       if (task.sums) survey.decode_bytes -= task.packed_bytes();
@@ -148,7 +121,10 @@ class WeightsLoader {
 
   absl::Status Load(ThreadPool& pool, const PackedCache& cache, const Weights::Progress& progress) {
     CAIRN_RETURN_IF_ERROR(Plan());
-    CAIRN_ASSIGN_OR_RETURN(weights_.packed_, LoadPacked(pool, cache, progress));
+    const bool tied = file_.FindTensor("output.weight") == nullptr;
+    WeightsPacker packer(file_, tasks_, pool, progress);
+    if (!tied) packer.CheckToo(*weights_.embedding_, weights_.embedding_type_);
+    CAIRN_ASSIGN_OR_RETURN(weights_.packed_, packer.Load(cache));
     PointAt(weights_.packed_.data());
     if (config_.group_size() == 1) {
       for (LayerWeights& layer : weights_.layers_) layer.query_sum = layer.query;
@@ -325,132 +301,11 @@ class WeightsLoader {
                       config_.embedding_length, weights_.output_);
   }
 
-  std::int64_t PackedTotal() const {
-    std::int64_t total = 0;
-    for (const PackTask& task : tasks_) {
-      total += task.packed_bytes();
-    }
-    return total;
-  }
-
-  // Where the output matrix has weights of its own, nothing packs the embedding's.
-  absl::Status CheckEmbedding(ThreadPool& pool) const {
-    const GgufTensor& embedding = *weights_.embedding_;
-    if (file_.FindTensor("output.weight") == nullptr) return absl::OkStatus();
-    FiniteCheck check(embedding, weights_.embedding_type_);
-    const std::int64_t row_count = embedding.row_count();
-    constexpr std::int64_t kRowsAtOnce = 256;
-    pool.ParallelFor((row_count + kRowsAtOnce - 1) / kRowsAtOnce, [&](std::int64_t index) {
-      const std::int64_t first = index * kRowsAtOnce;
-      check.CheckRows(first, std::min(kRowsAtOnce, row_count - first));
-    });
-    file_.DropFromMemory(embedding.data);
-    return check.status();
-  }
-
-  absl::StatusOr<AlignedMapping> LoadPacked(ThreadPool& pool, const PackedCache& cache,
-                                            const Weights::Progress& progress) {
-    if (!cache.directory.empty() && PackedTotal() >= cache.size_bytes_min) {
-      absl::StatusOr<AlignedMapping> cached = MapCached(pool, cache, progress);
-      if (cached.ok() || absl::IsFailedPrecondition(cached.status())) return cached;
-      // Of a model that is itself wrong the same is found again below.
-      LogWarning("packing weights in memory, at every start: {}", Message(cached.status()));
-    }
-    CAIRN_ASSIGN_OR_RETURN(AlignedMapping memory, AlignedMapping::Memory(PackedTotal()));
-    std::byte* to = memory.data();
-    CAIRN_RETURN_IF_ERROR(PackAll(
-        pool, progress, [&](std::int64_t) { return to; },
-        [&](std::int64_t size_bytes) {
-          to += size_bytes;
-          return absl::OkStatus();
-        }));
-    return memory;
-  }
-
-  absl::StatusOr<AlignedMapping> MapCached(ThreadPool& pool, const PackedCache& cache,
-                                           const Weights::Progress& progress) {
-    const PackedKey key{cache.model_digest, PlanCrc(), PackedTotal()};
-    const std::string path = PackedFilePath(cache.directory, key.model_digest);
-    absl::StatusOr<AlignedMapping> mapped = OpenPackedFile(path, key, pool);
-    if (mapped.ok()) {
-      if (progress) progress(SourceTotal(), SourceTotal());
-      return mapped;
-    }
-    if (mapped.status().code() != absl::StatusCode::kNotFound) {
-      LogWarning("packing weights again: {}", Message(mapped.status()));
-    }
-    LogInfo("packing weights once for this model path={} bytes={}", path, key.size_bytes);
-    CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<PackedFileWriter> writer,
-                           PackedFileWriter::Create(cache.directory, key));
-    std::vector<std::byte> buffer;
-    CAIRN_RETURN_IF_ERROR(PackAll(
-        pool, progress,
-        [&](std::int64_t size_bytes) {
-          buffer.resize(static_cast<std::size_t>(size_bytes));
-          return buffer.data();
-        },
-        [&](std::int64_t) { return writer->Append(buffer); }));
-    // What is kept must be what the digest says.
-    CAIRN_RETURN_IF_ERROR(file_.CheckUnchanged());
-    CAIRN_RETURN_IF_ERROR(writer->Finish());
-    return OpenPackedFile(path, key, pool);
-  }
-
-  // Packs all matrices one behind the other, some panels at a time: room(size_bytes) says where
-  // the next ones go, packed(size_bytes) takes them.
-  template <typename Room, typename Packed>
-  absl::Status PackAll(ThreadPool& pool, const Weights::Progress& progress, const Room& room,
-                       const Packed& packed) {
-    CAIRN_RETURN_IF_ERROR(CheckEmbedding(pool));
-    std::int64_t done = 0;
-    for (const PackTask& task : tasks_) {
-      const std::int64_t panel_bytes = PanelBytes(task.packed_type(), task.tensor->row_length());
-      const std::int64_t panel_count = PackedMatrix{.row_count = task.packed_rows()}.panel_count();
-      const std::int64_t panels_at_once = std::max<std::int64_t>(1, kPackBytes / panel_bytes);
-      FiniteCheck check(*task.tensor, task.type);
-      for (std::int64_t first = 0; first < panel_count; first += panels_at_once) {
-        const std::int64_t count = std::min(panels_at_once, panel_count - first);
-        std::byte* to = room(count * panel_bytes);
-        pool.ParallelFor(count, [&](std::int64_t index) {
-          const std::int64_t panel = first + index;
-          task.PackOne(panel, to + index * panel_bytes);
-          if (task.sums) return;  // of rows that were checked when they were packed
-          // Now, because the rows are in the caches.
-          const std::int64_t row = panel * kPanelRows;
-          check.CheckRows(task.first_row + row, std::min(kPanelRows, task.row_count - row));
-        });
-        CAIRN_RETURN_IF_ERROR(check.status());
-        CAIRN_RETURN_IF_ERROR(packed(count * panel_bytes));
-      }
-      file_.DropFromMemory(task.tensor->data);
-      done += task.row_count * task.tensor->row_bytes();
-      if (progress) progress(done, SourceTotal());
-    }
-    return absl::OkStatus();
-  }
-
   void PointAt(const std::byte* data) {
     for (const PackTask& task : tasks_) {
       *task.target = {task.packed_type(), task.packed_rows(), task.tensor->row_length(), data};
       data += task.packed_bytes();
     }
-  }
-
-  std::int64_t SourceTotal() const {
-    std::int64_t total = 0;
-    for (const PackTask& task : tasks_) total += task.row_count * task.tensor->row_bytes();
-    return total;
-  }
-
-  // Of which matrices lie where in the packed weights.
-  std::uint32_t PlanCrc() const {
-    std::string plan;
-    for (const PackTask& task : tasks_) {
-      plan += fmt::format("{} {} {} {} {} {} {}\n", task.tensor->name, static_cast<int>(task.type),
-                          static_cast<int>(task.packed_type()), task.first_row, task.row_count,
-                          task.tensor->row_length(), task.sums ? task.sums->group_size : 0);
-    }
-    return Crc32c(std::as_bytes(std::span(plan)), 0);
   }
 
   const GgufFile& file_;

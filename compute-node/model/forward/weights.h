@@ -65,13 +65,6 @@ struct WeightsSurvey {
   std::int64_t decode_bytes = 0;
 };
 
-// Where packed weights are kept.
-struct PackedCache {
-  std::string directory;     // empty: nowhere
-  std::string model_digest;  // 32 bytes
-  std::int64_t size_bytes_min = kPackedFileBytesMin;
-};
-
 class Weights {
  public:
   using Progress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
