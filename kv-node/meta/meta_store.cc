@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <deque>
 #include <filesystem>
 #include <future>
 #include <thread>
@@ -21,6 +20,7 @@
 #include "common/base/thread.h"
 #include "common/log/log.h"
 #include "kv-node/meta/live_files.h"
+#include "kv-node/meta/meta_queue.h"
 #include "kv-node/meta/rocksdb_options.h"
 #include "kv-node/meta/rocksdb_reader.h"
 #include "kv-node/meta/sequence_check.h"
@@ -49,7 +49,8 @@ class RocksDbStore final : public MetaStore, private RocksDbReader {
   explicit RocksDbStore(MetaOptions options)
       : options_(std::move(options)), setup_(MakeRocksDbSetup(options_, MetaAccess::kUse)) {}
   ~RocksDbStore() override {
-    Stop();
+    queue_.Stop();
+    if (thread_.joinable()) thread_.join();
     const std::optional<std::uint64_t> sequence = FlushAll();
     Close();
     if (sequence && options_.on_clean_close) options_.on_clean_close(*sequence);
@@ -72,12 +73,12 @@ class RocksDbStore final : public MetaStore, private RocksDbReader {
 
   absl::Status Commit(MetaBatch batch, CommitDone done) override {
     CAIRN_CHECK(done != nullptr);
-    return Enqueue({std::move(batch), std::move(done), nullptr});
+    return queue_.Add({std::move(batch), std::move(done), nullptr});
   }
 
   absl::Status Run(Task task) override {
     CAIRN_CHECK(task != nullptr);
-    return Enqueue({{}, nullptr, std::move(task)});
+    return queue_.Add({{}, nullptr, std::move(task)});
   }
 
   MetaReader& reader() override { return *this; }
@@ -101,8 +102,8 @@ class RocksDbStore final : public MetaStore, private RocksDbReader {
     {
       MutexLock lock(mutex_);
       out = stats_;
-      out.queued_count = static_cast<std::int64_t>(queue_.size());
     }
+    out.queued_count = queue_.count();
     out.block_cache_bytes = static_cast<std::int64_t>(setup_.block_cache->GetUsage());
     out.memtable_bytes = Property("rocksdb.cur-size-all-mem-tables");
     out.table_reader_bytes = Property("rocksdb.estimate-table-readers-mem");
@@ -110,29 +111,7 @@ class RocksDbStore final : public MetaStore, private RocksDbReader {
   }
 
  private:
-  struct Item {
-    MetaBatch batch;
-    CommitDone done;
-    Task task;  // instead of a batch
-  };
-
   absl::Status Settled() override { return broken_; }
-
-  absl::Status Enqueue(Item item) {
-    MutexLock lock(mutex_);
-    const bool full =
-        static_cast<int>(queue_.size()) >= kMetaQueueCountMax || queued_bytes_ > kMetaQueueBytesMax;
-    if (stopping_) return Unavailable("the metadata store is closing");
-    if (full) {
-      return Unavailable(
-          "the metadata store's queue is full: {} items of {} bytes, at most {} of {}; try again",
-          queue_.size(), queued_bytes_, kMetaQueueCountMax, kMetaQueueBytesMax);
-    }
-    queued_bytes_ += item.batch.size_bytes();
-    queue_.push_back(std::move(item));
-    changed_.NotifyOne();
-    return absl::OkStatus();
-  }
 
   absl::Status OpenFiles() {
     rocksdb::DB* db = nullptr;
@@ -156,42 +135,16 @@ class RocksDbStore final : public MetaStore, private RocksDbReader {
     return sum;
   }
 
-  // Takes a task, or neighbouring batches up to kMetaGroupBytesMax. Empty: the store is closing and
-  // all is done, or it is time to look at the files, or to open them anew.
-  std::vector<Item> Next() {
-    MutexLock lock(mutex_);
-    while (queue_.empty() && !stopping_) {
-      const auto look = std::chrono::steady_clock::now() + options_.look_each;
-      const auto due = broken_.ok() ? look : std::min(look, failed_time_ + options_.recover_each);
-      if (!changed_.WaitUntil(mutex_, due)) break;
-    }
-    std::vector<Item> group;
-    std::int64_t bytes = 0;
-    while (!queue_.empty()) {
-      Item& front = queue_.front();
-      if (!group.empty() && (front.task || bytes + front.batch.size_bytes() > kMetaGroupBytesMax)) {
-        break;
-      }
-      const bool is_task = static_cast<bool>(front.task);
-      bytes += front.batch.size_bytes();
-      queued_bytes_ -= front.batch.size_bytes();
-      group.push_back(std::move(front));
-      queue_.pop_front();
-      if (is_task) break;
-    }
-    return group;
-  }
-
   void RunQueue() {
     while (true) {
       // A group is released before the next wait: callbacks may hold what others wait for.
-      const std::vector<Item> group = Next();
+      const std::vector<MetaQueue::Item> group = queue_.Next(NextLook());
       // Who commits is answered by what the disk does now, not a second ago.
       const auto pause =
           group.empty() ? options_.recover_each : options_.recover_each / kCommitRecoverShare;
       if (!broken_.ok() && std::chrono::steady_clock::now() >= failed_time_ + pause) Recover();
       if (group.empty()) {
-        if (Stopping()) return;
+        if (queue_.HasEnded()) return;
         LookAtPlace().IgnoreError();  // commits are told
         continue;
       }
@@ -200,13 +153,14 @@ class RocksDbStore final : public MetaStore, private RocksDbReader {
         continue;
       }
       const absl::Status status = Write(group);
-      for (const Item& item : group) item.done(status);
+      for (const MetaQueue::Item& item : group) item.done(status);
     }
   }
 
-  bool Stopping() {
-    MutexLock lock(mutex_);
-    return stopping_ && queue_.empty();
+  // When to look at the files, or to open them anew, if nobody commits before.
+  std::chrono::steady_clock::time_point NextLook() const {
+    const auto look = std::chrono::steady_clock::now() + options_.look_each;
+    return broken_.ok() ? look : std::min(look, failed_time_ + options_.recover_each);
   }
 
   // What is stored in files that nobody finds again is not durable.
@@ -286,12 +240,12 @@ class RocksDbStore final : public MetaStore, private RocksDbReader {
     return status.ok() && removed;
   }
 
-  absl::Status Write(const std::vector<Item>& group) {
+  absl::Status Write(const std::vector<MetaQueue::Item>& group) {
     CAIRN_RETURN_IF_ERROR(LookAtPlace());
     if (broken_.ok()) RecoverFromDiskErrors();
     if (!broken_.ok()) return broken_;
     rocksdb::WriteBatchWithIndex batch;
-    for (const Item& item : group) {
+    for (const MetaQueue::Item& item : group) {
       for (const MetaBatch::Change& change : item.batch.changes()) {
         CAIRN_RETURN_IF_ERROR(FromRocksDb(Add(batch, change), "collect a batch"));
       }
@@ -366,15 +320,6 @@ class RocksDbStore final : public MetaStore, private RocksDbReader {
     return rocksdb::Status::OK();
   }
 
-  void Stop() {
-    {
-      MutexLock lock(mutex_);
-      stopping_ = true;
-      changed_.NotifyOne();
-    }
-    if (thread_.joinable()) thread_.join();
-  }
-
   // The sequence number that all of the table files together reach; none when it did not work out:
   // then the log still has what they lack.
   std::optional<std::uint64_t> FlushAll() {
@@ -414,11 +359,8 @@ class RocksDbStore final : public MetaStore, private RocksDbReader {
   std::atomic<std::uint64_t> durable_sequence_ = 0;
   std::atomic<std::int64_t> extent_bytes_min_ = 0;
 
+  MetaQueue queue_;
   Mutex mutex_;
-  CondVar changed_;
-  std::deque<Item> queue_ CAIRN_GUARDED_BY(mutex_);
-  std::int64_t queued_bytes_ CAIRN_GUARDED_BY(mutex_) = 0;
-  bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
   MetaStats stats_ CAIRN_GUARDED_BY(mutex_);
   std::thread thread_;
 };
