@@ -15,6 +15,7 @@
 #include "common/rpc/starting_mark.h"
 #include "compute-node/kv_client/grpc_kv_node.h"
 #include "compute-node/kv_client/in_process_kv_node.h"
+#include "compute-node/service/kept_conversations.h"
 #include "compute-node/service/stored_sessions.h"
 
 namespace cairn::compute {
@@ -269,12 +270,11 @@ absl::Status ComputeDaemon::CheckPolicy(Runtime& runtime) {
 void ComputeDaemon::KeepConversations(Runtime& runtime) {
   const int count_max = config_.http_kept_conversation_count_max();
   if (kept_label_.empty()) return;
-  runtime.kept = std::make_unique<KeptConversations>(
+  auto kept = std::make_unique<KeptConversations>(
       *runtime.node, runtime.served, runtime.options.policy, state_.open_conversations(),
       kept_label_, runtime.creator, count_max);
-  runtime.kept->Adopt();
-  // It has deleted what an earlier process kept.
-  if (count_max == 0) runtime.kept.reset();
+  kept->Adopt();  // deletes what an earlier process kept if none may be
+  if (count_max > 0) runtime.kept = std::move(kept);
 }
 
 std::string ComputeDaemon::OtherKvNodeAdvice() const {

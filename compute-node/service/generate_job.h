@@ -55,7 +55,7 @@ class GenerateJob {
   const std::shared_ptr<StopSignal> stop_;
   EventSink sink_;
   AskedTurn asked_;
-  KeptConversations* kept_ = nullptr;            // null: nothing is kept
+  PrefixStore* kept_ = nullptr;                  // null: nothing is kept
   std::optional<LiveConversation> live_;         // from when it is checked until it has run
   std::chrono::steady_clock::time_point ready_;  // to be submitted
   mutable Mutex mutex_;

@@ -76,8 +76,9 @@ bool KeptConversations::AdoptOne(const SessionInfo& session) {
   return true;
 }
 
-std::optional<KeptConversations::Beginning> KeptConversations::Take(
-    const ModelIdentity& identity, std::span<const std::int32_t> prompt, const StopSignal& stop) {
+std::optional<StoredPrefix> KeptConversations::Take(const ModelIdentity& identity,
+                                                    std::span<const std::int32_t> prompt,
+                                                    const StopSignal& stop) {
   std::optional<Entry> entry = TakeBest(identity, prompt);
   if (!entry.has_value()) return std::nullopt;
   const SessionId origin = entry->session.id;
@@ -89,7 +90,7 @@ std::optional<KeptConversations::Beginning> KeptConversations::Take(
   const std::int64_t shared_count = SharedTokens(entry->tokens, prompt);
   const absl::StatusOr<SessionRef> begun = Begin(*entry, shared_count);
   if (begun.ok() && *begun == entry->session) {
-    return Beginning{*begun, shared_count, origin, std::move(entry->seals)};
+    return StoredPrefix{*begun, shared_count, origin, std::move(entry->seals)};
   }
   open_.Give(origin);
   if (!begun.ok()) {
@@ -107,7 +108,7 @@ std::optional<KeptConversations::Beginning> KeptConversations::Take(
   if (!begun.ok()) return std::nullopt;
   // A client that guesses its id may have it.
   if (open_.Take(begun->id, stop).ok()) {
-    return Beginning{*begun, shared_count, origin, std::move(seals)};
+    return StoredPrefix{*begun, shared_count, origin, std::move(seals)};
   }
   Put({*begun, identity, {prompt.begin(), prompt.begin() + shared_count}, std::move(seals)});
   return std::nullopt;

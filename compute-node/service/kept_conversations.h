@@ -1,7 +1,7 @@
-// KeptConversations serves clients that know no conversations and send their whole history with
-// each request, as those of OpenAI's API do: what a request computed stays on flash, and the next
-// request that begins with the same tokens goes on from there. One that only begins alike (an
-// answer that is asked for again, an edited question, the same system message) goes on with a fork.
+// KeptConversations is a PrefixStore of whole conversations: what a request computed stays on
+// flash, and the next request that begins with the same tokens goes on from there. One that only
+// begins alike (an answer that is asked for again, an edited question, the same system message)
+// goes on with a fork.
 //
 // They are sessions as any, whose label says whose they are, so that the next start finds them
 // again. Only those of the request's own identity are gone on with, and of these only tokens are
@@ -14,9 +14,7 @@
 //
 // Limits:     count_max conversations; the one that was used longest ago goes first. They leave
 //             room: see kKeptFlashUseMax.
-// Threading:  safe from any thread.
-// Blocking:   for the KV node's answers.
-// Errors:     none to the caller: what cannot be kept is computed again. They are logged.
+// Errors:     are logged.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +30,7 @@
 #include "common/kv/messages.h"
 #include "compute-node/kv_client/kv_client.h"
 #include "compute-node/service/open_conversations.h"
+#include "compute-node/service/prefix_store.h"
 #include "compute-node/session/entries/prompt_seals.h"
 #include "compute-node/session/options.h"
 #include "compute-node/session/served_model.h"
@@ -50,7 +49,7 @@ inline constexpr std::int64_t kForkTokensMin = 64;
 // The share of the flash up to which conversations are kept; beyond it they give way.
 inline constexpr double kKeptFlashUseMax = 0.75;
 
-class KeptConversations {
+class KeptConversations : public PrefixStore {
  public:
   // Borrows node, served and open, which outlive it. `policy` is what new conversations are made
   // with: those that an earlier process made with another one are not gone on with. `label` names
@@ -58,37 +57,21 @@ class KeptConversations {
   KeptConversations(KvNode& node, const ServedModel& served, PolicyChoice policy,
                     OpenConversations& open, std::string label, std::string creator, int count_max);
 
-  const std::string& label() const { return label_; }
+  const std::string& label() const override { return label_; }
 
   // Finds what an earlier process kept, and deletes what this model cannot use or another policy
   // made, and all if count_max is 0. Once, at the start.
   void Adopt();
 
-  struct Beginning {
-    SessionRef session;
-    std::int64_t token_count = 0;  // all that the conversation has
-    SessionId origin;              // what it is a fork of, or itself
-    PromptSeals seals;
-  };
-  // A conversation of this identity that holds a beginning of `prompt`, but not all of it; the
-  // longest that is kept. nullopt: none. The caller has it open (OpenConversations) and gives it to
-  // Keep afterwards.
-  std::optional<Beginning> Take(const ModelIdentity& identity, std::span<const std::int32_t> prompt,
-                                const StopSignal& stop);
-
-  // Keeps a conversation that nobody has open and that holds `tokens`. None: it is deleted, at once
-  // or, if that cannot be done now, later.
+  std::optional<StoredPrefix> Take(const ModelIdentity& identity,
+                                   std::span<const std::int32_t> prompt,
+                                   const StopSignal& stop) override;
   void Keep(SessionRef session, ModelIdentity identity, std::vector<std::int32_t> tokens,
-            PromptSeals seals = {});
-
-  // Deletes the conversation, if it is kept, because it cannot be read.
-  void Remove(SessionId id);
-
-  // Deletes the oldest until `wanted_bytes` more fit into kKeptFlashUseMax, or none is left.
-  // `stats` are the KV node's of just now.
-  void MakeRoom(const KvStats& stats, std::int64_t wanted_bytes);
-  // Deletes all.
-  void DropAll();
+            PromptSeals seals) override;
+  void Remove(SessionId id) override;
+  // The oldest first, until they fit into kKeptFlashUseMax.
+  void MakeRoom(const KvStats& stats, std::int64_t wanted_bytes) override;
+  void DropAll() override;
 
  private:
   struct Entry {

@@ -41,7 +41,7 @@ void KeptHistory::CountHeld(KvNode& node, const SessionRef& conversation,
   if (held_count_ > std::ssize(tokens_)) held_count_ = kNotOurs;
 }
 
-void KeptHistory::Keep(KeptConversations& kept, const SessionRef& conversation, bool whole) {
+void KeptHistory::Keep(PrefixStore& kept, const SessionRef& conversation, bool whole) {
   if (held_count_ == kNotOurs) return;
   if (!whole) held_count_ = 0;
   CAIRN_CHECK_LE(held_count_, std::ssize(tokens_));

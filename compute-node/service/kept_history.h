@@ -1,5 +1,5 @@
-// KeptHistory is what a turn knows of the kept conversation that it goes on with
-// (kept_conversations.h): the tokens that it should hold, and how many of them it does.
+// KeptHistory is what a turn knows of the conversation of a PrefixStore that it goes on with: the
+// tokens that it should hold, and how many of them it does.
 //
 // Threading:  one thread, the turn's.
 // Blocking:   for the KV node's answers.
@@ -10,7 +10,7 @@
 
 #include "common/base/status.h"
 #include "compute-node/kv_client/kv_client.h"
-#include "compute-node/service/kept_conversations.h"
+#include "compute-node/service/prefix_store.h"
 #include "compute-node/session/conversation.h"
 #include "compute-node/session/stop.h"
 
@@ -40,7 +40,7 @@ class KeptHistory {
   void CountHeld(KvNode& node, const SessionRef& conversation, const absl::Status& status);
   // Gives it to `kept`, unless it is somebody else's now. `whole`: whether it can be gone on with.
   // REQUIRES: CountHeld; nobody has it open.
-  void Keep(KeptConversations& kept, const SessionRef& conversation, bool whole);
+  void Keep(PrefixStore& kept, const SessionRef& conversation, bool whole);
 
  private:
   ModelIdentity identity_;

@@ -20,9 +20,9 @@
 #include "compute-node/model/forward/forward.h"
 #include "compute-node/model/tokenizer/tokenizer.h"
 #include "compute-node/service/damaged_conversations.h"
-#include "compute-node/service/kept_conversations.h"
 #include "compute-node/service/memory_budget.h"
 #include "compute-node/service/open_conversations.h"
+#include "compute-node/service/prefix_store.h"
 #include "compute-node/session/conversation.h"
 #include "compute-node/session/forward_scheduler.h"
 #include "compute-node/session/kv_memory.h"
@@ -51,8 +51,8 @@ struct Runtime {
   absl::StatusOr<ChatTemplate> chat = NotFound("the model has no chat template");
   // What the KV node knows this daemon by, and none that runs beside it.
   std::string creator;
-  // Of clients that know no conversations; null: nothing of theirs is kept.
-  std::unique_ptr<KeptConversations> kept;
+  // For clients that know no conversations; null: nothing of theirs is kept.
+  std::unique_ptr<PrefixStore> kept;
 
   // Of a prompt, whose tokens behind these are not even found.
   std::int64_t prompt_tokens_max() const {

@@ -49,8 +49,7 @@ absl::Status Turn::Run() {
 
 absl::Status Turn::RunKept() {
   const std::vector<std::int32_t> prompt = asked_.turn.prompt;
-  if (const std::optional<KeptConversations::Beginning> kept =
-          kept_->Take(asked_.identity, prompt, stop_)) {
+  if (const std::optional<StoredPrefix> kept = kept_->Take(asked_.identity, prompt, stop_)) {
     asked_.conversation = kept->session;
     asked_.turn.prompt.erase(asked_.turn.prompt.begin(),
                              asked_.turn.prompt.begin() + kept->token_count);

@@ -33,8 +33,8 @@ class Turn {
  public:
   // `kept`: where the conversation of a client that sends its whole history again is kept; null: it
   // is not. All but `asked` outlive it.
-  Turn(Runtime& runtime, DaemonState& state, AskedTurn asked, KeptConversations* kept,
-       EventSink& sink, LiveConversation& live, StopSignal& stop)
+  Turn(Runtime& runtime, DaemonState& state, AskedTurn asked, PrefixStore* kept, EventSink& sink,
+       LiveConversation& live, StopSignal& stop)
       : runtime_(runtime),
         state_(state),
         asked_(std::move(asked)),
@@ -107,7 +107,7 @@ class Turn {
   Runtime& runtime_;
   DaemonState& state_;
   AskedTurn asked_;
-  KeptConversations* const kept_;
+  PrefixStore* const kept_;
   EventSink& sink_;
   LiveConversation& live_;
   StopSignal& stop_;

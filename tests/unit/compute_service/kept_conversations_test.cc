@@ -90,14 +90,13 @@ class KeptConversationsTest : public testing::Test {
   // A conversation of `tokens` that is kept. -> its id
   std::int64_t Keep(KeptConversations& kept, const Tokens& tokens) {
     const SessionRef session = node_.Add(kLabel, tokens);
-    kept.Keep(session, served_.base, tokens);
+    kept.Keep(session, served_.base, tokens, {});
     return session.id.value();
   }
 
   // The conversation and how much of `prompt` it has; it is given back. 0, 0: none.
   std::pair<std::int64_t, std::int64_t> Take(KeptConversations& kept, const Tokens& prompt) {
-    const std::optional<KeptConversations::Beginning> taken =
-        kept.Take(served_.base, prompt, never_);
+    const std::optional<StoredPrefix> taken = kept.Take(served_.base, prompt, never_);
     if (!taken.has_value()) return {0, 0};
     open_.Give(taken->session.id);
     kept.Keep(taken->session, served_.base, {prompt.begin(), prompt.begin() + taken->token_count},
@@ -216,8 +215,7 @@ TEST_F(KeptConversationsTest, ManyForksOfFewTokensAreComputedAnew) {
     while (forks < 1000) {
       Tokens prompt = Numbers(0, 500 + forks);
       prompt.push_back(-1);
-      const std::optional<KeptConversations::Beginning> taken =
-          kept.Take(served_.base, prompt, never_);
+      const std::optional<StoredPrefix> taken = kept.Take(served_.base, prompt, never_);
       if (!taken.has_value()) break;
       EXPECT_EQ(taken->token_count, 500 + forks);
       ++forks;
@@ -241,7 +239,7 @@ TEST_F(KeptConversationsTest, ASealedConversationIsAsDeepAsItHasSeals) {
   std::int64_t turns = 0;
   for (; turns < 1000; ++turns) {
     // Behind the prompt that is sealed comes its last token and the answer.
-    const std::optional<KeptConversations::Beginning> taken =
+    const std::optional<StoredPrefix> taken =
         kept.Take(served_.base, Numbers(0, 110 + 10 * turns), never_);
     if (!taken.has_value()) break;
     EXPECT_EQ(taken->session.id.value(), id);
@@ -273,7 +271,7 @@ TEST_F(KeptConversationsTest, APromptThatComesAgainGoesOnWhereItWasSealed) {
     if (!taken.has_value()) return std::int64_t{0};
     open_.Give(taken->session.id);
     // Out of the way of the next one.
-    if (taken->session.id != taken->origin) kept.Keep(taken->session, served_.base, {});
+    if (taken->session.id != taken->origin) kept.Keep(taken->session, served_.base, {}, {});
     return taken->origin.value();
   };
   const std::int64_t longer = keep(90, {}, false);
@@ -373,13 +371,13 @@ TEST_F(KeptIdentitiesTest, ABeginningIsOnlyForRequestsOfItsOwnIdentity) {
   const ModelIdentity half = WithAdapter('a', 0.5F);
   const ModelIdentity whole = WithAdapter('a', 1);
   const SessionRef of_half = node_.Add(kLabel, Numbers(0, 40), half);
-  kept.Keep(of_half, half, Numbers(0, 40));
+  kept.Keep(of_half, half, Numbers(0, 40), {});
   for (const ModelIdentity& other : {served_.base, whole, WithAdapter('b', 0.5F)}) {
     EXPECT_EQ(OriginOf(kept, other, Numbers(0, 41)), 0);
     EXPECT_EQ(OriginOf(kept, other, Numbers(0, 30)), 0);  // no fork either
   }
   const SessionRef of_base = node_.Add(kLabel, Numbers(0, 40), served_.base);
-  kept.Keep(of_base, served_.base, Numbers(0, 40));
+  kept.Keep(of_base, served_.base, Numbers(0, 40), {});
   EXPECT_EQ(OriginOf(kept, half, Numbers(0, 41)), of_half.id.value());
   EXPECT_EQ(OriginOf(kept, served_.base, Numbers(0, 41)), of_base.id.value());
   EXPECT_EQ(OriginOf(kept, half, Numbers(0, 30)), of_half.id.value());

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "compute-node/kv_client/in_process_kv_node.h"
+#include "compute-node/service/kept_conversations.h"
 #include "compute-node/service/turn.h"
 #include "tests/unit/compute_service/inference_service_fixture.h"
 
