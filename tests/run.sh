@@ -25,6 +25,10 @@ test_jobs=$((2 * jobs))  # those of daemons, and of disks, wait half of their ti
 logs=build/logs
 mkdir -p "$logs"
 rm -f "$logs"/output-*.log  # of an earlier run
+# Tests whose processes are killed on purpose leave their folders behind.
+TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/cairn.XXXXXX")
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
 times=()
 skipped=
 
