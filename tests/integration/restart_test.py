@@ -124,7 +124,7 @@ class RestartTest(unittest.TestCase):
         self.check_text_when_the_kv_node_is_killed("policy: 'full'\n")
 
     def test_text_is_the_same_when_an_index_has_to_be_asked_for_again(self):
-        self.check_text_when_the_kv_node_is_killed("policy: 'dynakv'\nkeep_clusters: false\n")
+        self.check_text_when_the_kv_node_is_killed("policy: 'dynakv'\nexperiment { keep_clusters: false }\n")
 
     def check_text_when_the_kv_node_is_killed(self, settings):
         """At random moments, of the prompt too; CAIRN_KILL_COUNT says how often."""
