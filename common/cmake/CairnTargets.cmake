@@ -21,6 +21,9 @@ if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(cairn_warnings INTERFACE -Wno-subobject-linkage)
 endif()
 
+if(CAIRN_FAIL_POINTS)
+  add_compile_definitions(CAIRN_FAIL_POINTS)
+endif()
 if(CAIRN_SANITIZE STREQUAL "address")
   # AddressSanitizer sees what null and object-size see; vptr is about casts to derived classes, of which there are
   # none; what reads bytes from outside is fuzzed with alignment. Without the four everything compiles in two thirds of

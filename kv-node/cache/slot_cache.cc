@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 
 namespace cairn::kv {
 namespace {
@@ -52,7 +53,7 @@ SlotRef SlotCache::Load(SessionId owner, PageIndex first, std::int64_t page_coun
 }
 
 void SlotCache::StartGeneration(const SlotRef& slot) {
-  slot->generation_ = ++last_generation_;
+  if (!FailPoint("a write keeps the generation")) slot->generation_ = ++last_generation_;
   slot->block_.SetGeneration(slot->generation_);
   const auto key = static_cast<std::uint64_t>(slot->generation_);
   slots_.emplace(key, slot);
@@ -180,7 +181,9 @@ void SlotCache::OnWrite(PageIndex first, std::span<const std::byte> bytes) {
   index_.ForEachTouching(first.value(), end, [&](const SlotRef& slot) { touched.push_back(slot); });
   for (const SlotRef& slot : touched) {
     // New bytes land only where nobody reads (rule 18), and not under a read of the device.
-    if (InUse(*slot)) {
+    const bool loading = slot->loading_ && !FailPoint("a write lands under a load");
+    const bool leased = slot->leased() && !FailPoint("a write lands under a lease");
+    if (loading || leased) {
       Forget(slot);
     } else {
       Overwrite(slot, first, bytes);
@@ -200,7 +203,7 @@ void SlotCache::Overwrite(const SlotRef& slot, PageIndex first, std::span<const 
   std::memcpy(slot->block_.bytes().data() + (from - slot->first_page_.value()) * kPageBytes,
               bytes.data() + (from - first.value()) * kPageBytes,
               static_cast<std::size_t>((to - from) * kPageBytes));
-  slot->checked_.Clear();
+  if (!FailPoint("a written slot keeps its checks")) slot->checked_.Clear();
   slot->written_ = true;
   MarkUpdated(slot);
 }

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "common/log/log.h"
 #include "kv-node/engine/engine_core.h"
 #include "kv-node/engine/load/session_list.h"
@@ -131,7 +132,9 @@ EngineCore::EngineCore(const EngineOptions& options, const StoreId& store_id, En
             .goes = [this](std::span<std::byte> memory) { device_->RemoveReadMemory(memory); }});
     context_.io->SetOnWrite(
         [caches = context_.caches.get()](PageIndex first, std::span<const std::byte> bytes) {
-          caches->OnWrite(first, bytes);
+          if (!FailPoint("slots outlive their attachment and what is written there (rule 5)")) {
+            caches->OnWrite(first, bytes);
+          }
         });
   }
   context_.on_sealed = [this](SegmentId segment) {
@@ -289,7 +292,11 @@ void EngineCore::PostDetach(SessionId session, Epoch epoch) {
 
 AttachedSession* EngineCore::Find(SessionId session, Epoch epoch) {
   const auto found = attached_.find(session);
-  if (found == attached_.end() || found->second->epoch() != epoch) return nullptr;
+  if (found == attached_.end()) return nullptr;
+  if (found->second->epoch() != epoch &&
+      !FailPoint("operations of older epochs are applied (rule 12)")) {
+    return nullptr;
+  }
   return found->second.get();
 }
 
@@ -322,7 +329,10 @@ void EngineCore::EndAttachment(SessionId session) {
   if (context_.caches == nullptr) return;
   SlotCache& cache = context_.caches->Of(app);
   // Rule 5: what comes behind a rollback has the same parts with other bytes.
-  cache.ForgetAllOf(session);
+  if (!FailPoint("slots outlive their attachment") &&
+      !FailPoint("slots outlive their attachment and what is written there (rule 5)")) {
+    cache.ForgetAllOf(session);
+  }
   const auto is_of_app = [app](const auto& entry) { return entry.second->row().app == app; };
   const bool has_more = std::any_of(attached_.begin(), attached_.end(), is_of_app) ||
                         std::any_of(ending_.begin(), ending_.end(), is_of_app);

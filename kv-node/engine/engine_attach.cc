@@ -2,6 +2,7 @@
 // thread, the new epoch with its owner is committed, the caller is answered.
 #include <utility>
 
+#include "common/base/fail_point.h"
 #include "common/log/log.h"
 #include "kv-node/engine/engine_core.h"
 
@@ -14,7 +15,8 @@ bool EngineCore::AttachRequest::IsOfOwnerOf(const SessionRow& row) const {
 absl::Status EngineCore::AttachRequest::Check(const SessionRow& row) const {
   CAIRN_RETURN_IF_ERROR(CheckMeant(app, session, row));
   // Calls may overtake each other on their way here: the owner has given up those before its last.
-  if (IsOfOwnerOf(row) && attempt.number <= row.owner.number) {
+  if (IsOfOwnerOf(row) && attempt.number <= row.owner.number &&
+      !FailPoint("an attempt that comes late attaches (rule 13)")) {
     return FailedPrecondition(
         "session {}: this attempt to attach, number {}, came behind number {} of the same owner",
         session.id, attempt.number, row.owner.number);
@@ -24,7 +26,10 @@ absl::Status EngineCore::AttachRequest::Check(const SessionRow& row) const {
 
 // Rule 13.
 absl::Status EngineCore::AttachRequest::CheckLost(const SessionRow& row) const {
-  const bool is_last = attempt.owner.empty() ? row.epoch == lost->epoch : IsOfOwnerOf(row);
+  const bool is_last =
+      attempt.owner.empty()
+          ? row.epoch == lost->epoch || FailPoint("a resume needs no epoch (rule 13)")
+          : IsOfOwnerOf(row) || FailPoint("a resume needs no owner (rule 13)");
   // Every attach makes a higher epoch: with ours, or one before it, somebody else has another copy.
   if (!is_last && !attempt.owner.empty() && row.epoch <= lost->epoch) {
     return DataLoss(
@@ -37,7 +42,10 @@ absl::Status EngineCore::AttachRequest::CheckLost(const SessionRow& row) const {
     return FailedPrecondition("session {} has epoch {}, of another owner than epoch {}", session.id,
                               row.epoch, lost->epoch);
   }
-  if (row.op_seq >= lost->op_seq) return absl::OkStatus();
+  if (row.op_seq >= lost->op_seq ||
+      FailPoint("a resume goes on in an older copy of the store (rule 13)")) {
+    return absl::OkStatus();
+  }
   return DataLoss(
       "session {} is at its checkpoint of operation {}, but that of operation {} was acknowledged: "
       "the store is an older copy of what it was; put the newer one back, or open the session and "
@@ -64,7 +72,9 @@ void EngineCore::StartAttach(const AttachRequest& request, const Callback<Attach
   if (attached != attached_.end()) {
     // What is refused must not end the attachment that is there.
     const absl::Status may = request.Check(attached->second->row());
-    if (!may.ok()) return done(may);
+    if (!may.ok() && !FailPoint("a resume ends a newer owner's attachment (rule 13)")) {
+      return done(may);
+    }
     // Made by an attempt whose caller did not hear of it. A new epoch would take as long again, and
     // where that is longer than a caller waits there would never be an end.
     if (request.IsOfOwnerOf(attached->second->row()) &&
@@ -77,6 +87,10 @@ void EngineCore::StartAttach(const AttachRequest& request, const Callback<Attach
   if (open >= context_.options.attached_sessions_max && !StopUnbound(session)) {
     return done(ResourceExhausted("{} sessions are open, the most that may be: close one", open));
   }
+  if (FailPoint("an open goes on with the attachment that is there (rule 4)") && !request.lost &&
+      attached != attached_.end()) {
+    return done(attached->second->attachment());
+  }
   ++opening_count_;
   StopSession(
       session, FailedPrecondition("session {} was opened by another owner", session),
@@ -85,7 +99,9 @@ void EngineCore::StartAttach(const AttachRequest& request, const Callback<Attach
             [app = request.app, ref = request.session, session, free_map = context_.free_map,
              return_freed_memory =
                  context_.return_freed_memory](MetaReader& reader) -> absl::StatusOr<LoadedState> {
-              CAIRN_RETURN_IF_ERROR(LoadSessionRow(reader, app, ref).status());
+              if (!FailPoint("damage of another app's session tells that it is there")) {
+                CAIRN_RETURN_IF_ERROR(LoadSessionRow(reader, app, ref).status());
+              }
               CAIRN_ASSIGN_OR_RETURN(StoredSession stored, LoadSession(reader, session));
               absl::StatusOr<LoadedState> state = BuildState(free_map, std::move(stored));
               // Rows as they were read are large, and so is what closed before.
@@ -107,10 +123,15 @@ void EngineCore::FinishAttach(const AttachRequest& request, LoadedState loaded,
   if (!may.ok()) return done(may);
   const SessionId session = request.session.id;
   loaded.row.epoch = Epoch(loaded.row.epoch.value() + 1);
-  loaded.row.owner = request.attempt;
+  loaded.row.owner.owner = request.attempt.owner;
+  if (!FailPoint("the number of an attempt to attach is not stored (rule 13)")) {
+    loaded.row.owner.number = request.attempt.number;
+  }
   if (loaded.row.uid.empty()) loaded.row.uid = random_bytes_(kUidBytes);
   MetaBatch batch;
-  batch.Put(Family::kSessions, SessionKeyBytes(session), EncodeSessionRow(loaded.row));
+  if (!FailPoint("the epoch of an attachment is not stored (rule 4)")) {
+    batch.Put(Family::kSessions, SessionKeyBytes(session), EncodeSessionRow(loaded.row));
+  }
   auto shared = std::make_shared<LoadedState>(std::move(loaded));
   ++opening_count_;
   // Rule 4: the epoch is durable, behind the old epoch's batches, before the reply.

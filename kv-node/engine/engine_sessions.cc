@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "common/base/random_bytes.h"
 #include "common/log/log.h"
 #include "kv-node/engine/engine_core.h"
@@ -173,7 +174,8 @@ void EngineCore::CommitCreate(AppId app, const CreateSession& request,
 void EngineCore::StartSeal(AppId app, const SessionRef& ref, const Callback<SealedSegment>& done) {
   const SessionId session = ref.id;
   const auto attached = attached_.find(session);
-  if (attached != attached_.end()) {  // rule 2
+  if (attached != attached_.end() &&
+      !FailPoint("the node seals what is attached (rule 2)")) {  // rule 2
     const absl::Status is_meant = CheckMeant(app, ref, attached->second->row());
     if (!is_meant.ok()) return done(is_meant);
     return done(FailedPrecondition(
@@ -208,7 +210,9 @@ void EngineCore::CommitSeal(SessionId session, StoredSession stored,
   open.row.sealed = true;
   stored.row.segment = SegmentId(*id);
   stored.row.flash_bytes = 0;
-  stored.row.epoch = Epoch(stored.row.epoch.value() + 1);
+  if (!FailPoint("a seal by the node keeps the epoch (rule 2)")) {
+    stored.row.epoch = Epoch(stored.row.epoch.value() + 1);
+  }
   stored.row.owner = {};
   MetaBatch batch;
   batch.Put(Family::kSegments, SegmentHeadKey(open.id), EncodeSegmentRow(open.row));
@@ -229,7 +233,8 @@ Defragmenter::Sessions EngineCore::SessionsForDefragmenter() {
       .is_attached =
           [this](SegmentId segment) {
             const auto has = [segment](const auto& entry) {
-              return entry.second->HasInChain(segment);
+              return entry.second->HasInChain(segment) &&
+                     !FailPoint("defragmentation moves what a session reads");
             };
             return std::any_of(attached_.begin(), attached_.end(), has) ||
                    std::any_of(ending_.begin(), ending_.end(), has);

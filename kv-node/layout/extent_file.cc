@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "common/io/aligned_buffer.h"
 #include "common/log/log.h"
 #include "kv-node/layout/direct_io.h"
@@ -92,7 +93,7 @@ absl::Status ExtentFile::UpdateSuperblock(Superblock superblock) {
 absl::Status ExtentFile::WriteNextCopy(Superblock superblock) {
   superblock.sequence = superblock_.sequence + 1;
   CAIRN_RETURN_IF_ERROR(WriteCopy(superblock));
-  if (fdatasync(fd_) != 0) {
+  if (!FailPoint("a superblock is not synced") && fdatasync(fd_) != 0) {
     return ErrnoStatus(errno, fmt::format("flush superblock of {}", path_));
   }
   superblock_ = superblock;

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "common/base/fail_point.h"
 #include "common/io/aligned_buffer.h"
 #include "common/log/log.h"
 #include "kv-node/layout/direct_io.h"
@@ -23,7 +24,7 @@ namespace {
 absl::Status SyncDirectory(const std::string& directory) {
   const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, fmt::format("open {}", directory));
-  const int result = fsync(fd);
+  const int result = FailPoint("the name of a new extent file is not synced") ? 0 : fsync(fd);
   const int error_number = errno;
   close(fd);
   if (result != 0) return ErrnoStatus(error_number, fmt::format("fsync {}", directory));
@@ -68,7 +69,8 @@ absl::Status ExtentFile::FillAndName(const ExtentFileOptions& options, const Ext
     CAIRN_RETURN_IF_ERROR(WriteCopy(superblock_));
   }
   superblock_.sequence = kSuperblockCopyCount;
-  if (fsync(fd_) != 0) return ErrnoStatus(errno, fmt::format("fsync {}", temporary));
+  if (!FailPoint("a new extent file is not synced") && fsync(fd_) != 0)
+    return ErrnoStatus(errno, fmt::format("fsync {}", temporary));
   CAIRN_RETURN_IF_ERROR(RenameNew(temporary, path_));
   return SyncDirectory(options.directory);
 }

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/fail_point.h"
 #include "common/log/log.h"
 
 namespace cairn::kv {
@@ -28,7 +29,8 @@ bool SetLock(int fd, short type) {
   struct flock lock {};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
-  return fcntl(fd, F_OFD_SETLK, &lock) == 0;
+  return fcntl(fd, FailPoint("the lock is the process's (rule 7)") ? F_SETLK : F_OFD_SETLK,
+               &lock) == 0;
 }
 
 // The kernel does not say who has such a lock. So: who else has the file open, as far as this

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "common/io/checksum.h"
 
 namespace cairn::kv {
@@ -57,9 +58,12 @@ PagePiece PieceIn(const StoredPart& part, const ByteRange& whole, std::int64_t p
 std::uint32_t PartCrc(const StoreId& store, PartId part, std::int64_t page_number,
                       std::span<const std::byte> bytes) {
   std::array<std::byte, sizeof(StoreId) + 16> seed;
-  const auto id = static_cast<std::uint64_t>(part.value());
-  const auto number = static_cast<std::uint64_t>(page_number);
-  std::memcpy(seed.data(), store.data(), store.size());
+  const auto id = static_cast<std::uint64_t>(
+      FailPoint("the checksum has no part id in its seed") ? 0 : part.value());
+  const auto number = static_cast<std::uint64_t>(
+      FailPoint("the checksum has no page number in its seed") ? 0 : page_number);
+  const StoreId of = FailPoint("the checksum has no store id in its seed") ? StoreId{} : store;
+  std::memcpy(seed.data(), of.data(), of.size());
   for (std::size_t i = 0; i < 8; ++i) {
     seed[store.size() + i] = static_cast<std::byte>(id >> (8 * i));
     seed[store.size() + 8 + i] = static_cast<std::byte>(number >> (8 * i));

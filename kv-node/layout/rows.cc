@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "kv-node/layout/byte_codec.h"
 
 namespace cairn::kv {
@@ -308,7 +309,7 @@ absl::StatusOr<Positions> DecodePositions(std::string_view bytes) {
 std::string EncodeIndexRow(const IndexRow& row) {
   ByteWriter out;
   out.Byte(kRowVersion);
-  out.Byte(row.stale ? 1 : 0);
+  out.Byte(row.stale && !FailPoint("the bit of a stale index row is not stored (rule 11)") ? 1 : 0);
   out.Varint(row.entry_count);
   out.Bytes(row.row);
   return out.Take();

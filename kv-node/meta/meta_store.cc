@@ -16,6 +16,7 @@
 #include <rocksdb/utilities/write_batch_with_index.h>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "common/base/mutex.h"
 #include "common/base/thread.h"
 #include "common/log/log.h"
@@ -37,7 +38,8 @@ constexpr char kProbeFile[] = "write-probe";
 absl::Status SyncParent(const std::string& path) {
   std::filesystem::path parent = std::filesystem::absolute(path + "/.").parent_path().parent_path();
   const int fd = open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool synced = fd >= 0 && fsync(fd) == 0;
+  const bool synced = fd >= 0 && (FailPoint("the name of the metadata's directory is not synced") ||
+                                  fsync(fd) == 0);
   const int error_number = errno;
   if (fd >= 0) close(fd);
   if (!synced) return ErrnoStatus(error_number, fmt::format("fsync {}", parent.string()));
@@ -252,7 +254,7 @@ class RocksDbStore final : public MetaStore, private RocksDbReader {
     }
     setup_.memtable_gate->Wait();
     rocksdb::WriteOptions write;
-    write.sync = !options_.in_memory;
+    write.sync = !options_.in_memory && !FailPoint("the log is not synced");
     rocksdb::WriteBatch& changes = *batch.GetWriteBatch();
     const std::size_t bytes = changes.GetDataSize();
     broken_ = Explained(db().Write(write, &changes), "commit to the metadata store");
@@ -336,6 +338,7 @@ class RocksDbStore final : public MetaStore, private RocksDbReader {
 
   rocksdb::Status TryFlushAll() {
     const rocksdb::FlushOptions flush;
+    if (FailPoint("a clean close leaves rows in the log")) return rocksdb::Status::OK();
     if (rocksdb::Status status = db().Flush(flush, Handles()); !status.ok()) return status;
     // The manifest's edits of these flushes all carry the same sequence number. One more change
     // with a higher one comes last, so that a manifest that lost any of them ends before it. It
@@ -343,8 +346,10 @@ class RocksDbStore final : public MetaStore, private RocksDbReader {
     rocksdb::WriteOptions write;
     write.sync = true;
     const rocksdb::Slice key(kCleanCloseKey.data(), kCleanCloseKey.size());
+    if (FailPoint("a clean close tells no last change")) return db().Flush(flush);
     if (rocksdb::Status status = db().Put(write, key, ""); !status.ok()) return status;
-    return db().Flush(flush);
+    return FailPoint("a clean close leaves its last change in the log") ? rocksdb::Status::OK()
+                                                                        : db().Flush(flush);
   }
 
   const MetaOptions options_;

@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "common/base/fail_point.h"
 #include "kv-node/layout/index_run.h"
 #include "kv-node/layout/superblock.h"
 #include "kv-node/util/page_window.h"
@@ -285,7 +286,8 @@ void SegmentCheck::CheckParts() {
   const Placed* farthest = nullptr;
   for (const Placed& placed : parts_) {
     const bool same = farthest != nullptr && farthest->part.extent == placed.part.extent;
-    if (same && placed.range.begin < farthest->range.end) {
+    if (same && placed.range.begin < farthest->range.end &&
+        !FailPoint("verify: overlapping parts pass")) {
       Lose(About(FindingKind::kPartOverlap, placed,
                  fmt::format("bytes {} to {} of the extent; part {} has {} to {}",
                              placed.range.begin, placed.range.end, farthest->part.id,
@@ -299,7 +301,9 @@ void SegmentCheck::CheckParts() {
 bool SegmentCheck::MayName(ClusterRowKind row, ExtentKind extent) const {
   if (extent == ExtentKind::kLogRun) return true;
   if (row == ClusterRowKind::kCarried) return false;
-  return extent == ExtentKind::kPool || (extent == ExtentKind::kPackedRun && row_.sealed);
+  return extent == ExtentKind::kPool ||
+         (extent == ExtentKind::kPackedRun &&
+          (row_.sealed || FailPoint("verify: kinds of extents pass")));
 }
 
 void SegmentCheck::CheckPart(const Placed& placed) {
@@ -368,7 +372,8 @@ void SegmentCheck::CheckAllocation() {
     };
     tell(is & ~was, FindingKind::kPageUnallocated,
          "the extent of a part, and not in the segment's allocation record");
-    tell(was & ~is, FindingKind::kPageUnreferenced,
+    tell(FailPoint("verify: leaked pages pass") ? RegionBits() : was & ~is,
+         FindingKind::kPageUnreferenced,
          "in the segment's allocation record, and in no part's extent");
   }
   if (stored != right || !readable) entry().right_regions = std::move(right);
@@ -400,7 +405,8 @@ void SegmentCheck::ForEachBadPage(const Placed& placed, PageWindow& window,
   for (const PagePiece& piece : pieces) {
     ++survey_.checked_page_count;
     absl::StatusOr<PageBytes> bytes = window.Page(piece.page, end);
-    if (bytes.ok() && PieceIsIntact(store_.store_id, part, piece, *bytes)) continue;
+    const bool intact = bytes.ok() && PieceIsIntact(store_.store_id, part, piece, *bytes);
+    if (intact || (bytes.ok() && FailPoint("verify: checksums are not compared"))) continue;
     // Only what fails twice is damaged: bytes may come wrong from a disk that has them right.
     bytes = window.ReadAgain(piece.page);
     if (bytes.ok() && PieceIsIntact(store_.store_id, part, piece, *bytes)) continue;

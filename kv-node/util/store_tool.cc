@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/base/fail_point.h"
 #include "kv-node/layout/extent_file.h"
 #include "kv-node/meta/meta_look.h"
 #include "kv-node/meta/meta_store.h"
@@ -174,7 +175,7 @@ absl::StatusOr<std::int64_t> RepairStore(const ToolOptions& options, RepairMode 
     for (const std::string& line : DescribePlan(plan, *survey)) {
       tool.Print(mode == RepairMode::kDryRun ? line + " dry_run=1" : line);
     }
-    if (mode == RepairMode::kDryRun) break;
+    if (mode == RepairMode::kDryRun && !FailPoint("repair: a dry run commits")) break;
     const bool copy_repaired = tool.TakeCopyRepaired();
     if (copy_repaired) tool.Print("repair action=superblock_rewritten");
     if (plan.empty() && !copy_repaired) break;  // nothing that can be done

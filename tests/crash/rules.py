@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""What shows each rule of the store (docs/kv-node.md, "The rules of the store"): the mutations of
-mutations.py that switch it off, and the test of its own that then fails.
+"""What shows each rule of the store (docs/kv-node.md, "The rules of the store"): the fail points of
+fail_points.py that switch it off, and the test of its own that then fails.
 
 usage: rules.py            prints the table
-       rules.py --check    fails where it is out of date: a rule, mutation or test that does not exist, a rule
-                           without a row, a mutation whose text is no longer in the source. With CAIRN_SHARED set,
-                           also a break of the model, $CAIRN_SHARED/tools/cairn_model.py, without a row.
+       rules.py --check    fails where it is out of date: a rule, fail point or test that does not exist, a rule
+                           without a row, a fail point that is in the sources or in fail_points.py only. With
+                           CAIRN_SHARED set, also a break of the model, $CAIRN_SHARED/tools/cairn_model.py, without a
+                           row.
 """
 import ast
 import os
 import re
 import sys
 
-# rule, the --break of the model that switches it off ("": none does), (mutation, test) or a reason why there is none
+# rule, the --break of the model that switches it off ("": none does), (fail point, test) or a reason why there is none
 ROWS = [
     (1, "carry-all", [
         ("carried rows of all segments count",
@@ -55,7 +56,7 @@ ROWS = [
         ("two writers of a pool's page", "PoolTableTest.PagesThatAreWrittenOrHeldMustWait")]),
     (6, "drop-other", [
         ("a page is read for what memory names only (rule 6)", "PoolTableTest.PagesWithDroppedBytesAreReadToo"),
-        ("a page is written again with the growing part only (rule 6)",
+        ("a page is written again with what is new only (rule 6)",
          "EnginePoolTest.APageIsWrittenAgainWithAPartThatMemoryHasDropped")]),
     (6, "unchecked", [
         ("the other part of a page is not checked", "EngineFaultTest.APageWhereTheOtherPartIsDamagedIsLeftAlone"),
@@ -130,9 +131,9 @@ ROWS = [
 ]
 
 
-def tests_of(mutation):
+def tests_of(fail_point):
     """The tests that must fail with it; none if no rule names it."""
-    return [shown[1] for _, _, shows in ROWS for shown in shows if shown[0] == mutation]
+    return [shown[1] for _, _, shows in ROWS for shown in shows if shown[0] == fail_point]
 
 
 def read(*path):
@@ -145,20 +146,27 @@ def test_names(folder):
     names = set()
     for source in os.listdir(folder):
         if source.endswith(".cc"):
-            found = re.findall(r"^TEST(?:_F)?\((\w+), (\w+)\)", read(folder, source), re.MULTILINE)
+            found = re.findall(r"^TEST(?:_F|_P)?\((\w+), (\w+)\)", read(folder, source), re.MULTILINE)
             names.update(".".join(name) for name in found)
     return names
 
 
-def check_shown(shows, binaries, root):
+def check_test(program, test, root):
+    """`test` as a filter has it: those of a table have its name in front and the row behind."""
+    name = re.sub(r"^\w+/|/\w+$", "", test)
+    if name not in test_names(os.path.join(root, os.path.dirname(program))):
+        yield "%s has no test %s" % (program, test)
+
+
+def check_shown(shows, programs, root):
     for shown in shows:
         if isinstance(shown, str):
             continue
-        mutation, test = shown
-        if mutation not in binaries:
-            yield "there is no mutation %r" % mutation
-        elif test not in test_names(os.path.join(root, os.path.dirname(binaries[mutation]))):
-            yield "%s has no test %s" % (binaries[mutation], test)
+        fail_point, test = shown
+        if fail_point not in programs:
+            yield "there is no fail point %r" % fail_point
+        else:
+            yield from check_test(programs[fail_point], test, root)
 
 
 def check_breaks(model):
@@ -169,17 +177,21 @@ def check_breaks(model):
         yield "break %s of rule %d is in one of the two tables only" % (name, rule)
 
 
-def check(mutations):
-    binaries = {row[0]: row[4][1] for row in mutations.MUTATIONS}
-    if len(binaries) != len(mutations.MUTATIONS):
-        yield "two mutations have one name"
-    for name, file, old, new, _ in mutations.MUTATIONS:
-        if mutations.mutated(mutations.read(file), old, new) is None:
-            yield "mutation %r does not apply: its text is not in %s, or is there twice" % (name, file)
+def check(fail_points):
+    programs = {name: program for name, program, _ in fail_points.FAIL_POINTS}
+    if len(programs) != len(fail_points.FAIL_POINTS):
+        yield "two fail points have one name"
+    for name in fail_points.in_sources() ^ set(programs):
+        yield "fail point %r is in the sources or in fail_points.py, not in both" % name
+    for name, program, test in fail_points.FAIL_POINTS:
+        if test != fail_points.BY_RULE:
+            yield from check_test(program, test, fail_points.ROOT)
+        elif not tests_of(name):
+            yield "fail point %r has no test" % name
     for rule, name, shows in ROWS:
-        for said in check_shown(shows, binaries, mutations.ROOT):
+        for said in check_shown(shows, programs, fail_points.ROOT):
             yield "rule %d %s: %s" % (rule, name, said)
-    page = read(mutations.ROOT, "docs/kv-node.md").partition("## The rules of the store")[2]
+    page = read(fail_points.ROOT, "docs/kv-node.md").partition("## The rules of the store")[2]
     for rule in {int(number) for number in re.findall(r"^\| (\d+)\. ", page, re.MULTILINE)} ^ {row[0] for row in ROWS}:
         yield "rule %d is here or in docs/kv-node.md, not in both" % rule
     shared = os.environ.get("CAIRN_SHARED")
@@ -188,17 +200,16 @@ def check(mutations):
 
 
 def main():
-    import mutations  # here, because it imports this module
+    import fail_points  # here, because it imports this module
     if sys.argv[1:2] == ["--check"]:
-        found = list(check(mutations))
+        found = list(check(fail_points))
         print("\n".join(found + ["rules: %d breaches" % len(found)]))
         return 1 if found else 0
-    files = {row[0]: row[1] for row in mutations.MUTATIONS}
-    print("| rule | break of the model | mutation | file | test |\n| --- | --- | --- | --- | --- |")
+    print("| rule | break of the model | fail point | test |\n| --- | --- | --- | --- |")
     for rule, name, shows in ROWS:
         for shown in shows:
-            mutation, test = ("", shown) if isinstance(shown, str) else shown
-            print("| %d | %s | %s | %s | %s |" % (rule, name, mutation, files.get(mutation, ""), test))
+            fail_point, test = ("", shown) if isinstance(shown, str) else shown
+            print("| %d | %s | %s | %s |" % (rule, name, fail_point, test))
     return 0
 
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "compute-node/kernels/centroids.h"
 
 namespace cairn::compute {
@@ -397,8 +398,8 @@ void ClusterIndex::Append(std::size_t slot, std::span<const float> key, float va
   }
   ++counts_[slot];
   ++entry_count_;
-  variances_[slot] = variance;
-  WriteCentroid(slot, moved);
+  if (!FailPoint("a variance does not follow what joins its cluster")) variances_[slot] = variance;
+  if (!FailPoint("a centroid does not follow what joins its cluster")) WriteCentroid(slot, moved);
   flags_[slot] |= kChanged;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "compute-node/retrieval/dynakv/dynakv_policy.h"
 
 namespace cairn::compute {
@@ -51,7 +52,9 @@ void AddUnknown(const ClusterInfo& info, ClusterIndex& index) {
                          .count = info.positions.count()};
   if (index.keeps_values()) unknown.value.assign(static_cast<std::size_t>(index.dim()), 0.0F);
   index.Add(info.cluster.cluster_id, unknown,
-            {.pinned = info.cluster.cluster_id == kSinkCluster, .missing = true});
+            {.pinned = info.cluster.cluster_id == kSinkCluster &&
+                       !FailPoint("sinks whose row was lost are a cluster like others"),
+             .missing = true});
 }
 
 // All clusters of a head, whose records may be of more or fewer entries than there are.

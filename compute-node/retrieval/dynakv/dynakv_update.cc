@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "compute-node/retrieval/clustering/kmeans.h"
 #include "compute-node/retrieval/dynakv/dynakv_policy.h"
 #include "compute-node/retrieval/query_sum.h"
@@ -284,12 +285,15 @@ void DynaKvPolicy::StoreOne(const LeavingEntries& leaving, std::int32_t head_num
     if (!flags.split) {
       const float variance = head.index.VarianceWith(slot, key);
       const bool full = head.index.count(slot) >= options_.selection.cluster_entries_max();
-      flags.split = full || variance > threshold;
+      const bool wide = variance > threshold && !FailPoint("a wide cluster is not split");
+      const bool split = full && !FailPoint("a large cluster is not split");
+      flags.split = split || wide;
       if (!flags.split) head.index.Append(slot, key, variance, value);
     }
     if (flags.split) {
       head.index.SetFlags(slot, flags);
       head.AddHeld(cluster.cluster_id, 1);
+      if (FailPoint("what waits for a split is in no place")) continue;
       actions.held.push_back({cluster, position});
       continue;
     }

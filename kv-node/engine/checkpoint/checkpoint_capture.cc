@@ -2,6 +2,7 @@
 // its allocation records and its token ids, as they are at the cut (rule 8).
 #include <algorithm>
 
+#include "common/base/fail_point.h"
 #include "kv-node/engine/checkpoint/checkpointer.h"
 
 namespace cairn::kv {
@@ -20,6 +21,7 @@ void Checkpointer::CaptureRows(Job& job) {
     }
   }
   for (const ClusterKey& key : dirty.masks) {
+    if (FailPoint("masks are not stored")) continue;
     job.batch.Put(Family::kClusters, ClusterRowKey(open.id, key, ClusterRowKind::kMask), "");
   }
   for (const ClusterKey& key : dirty.evicted) {
@@ -27,6 +29,7 @@ void Checkpointer::CaptureRows(Job& job) {
                   EncodePositions(open.evicted.at(key)));
   }
   for (const std::int32_t layer : dirty.index_runs) {
+    if (FailPoint("rows that a new index run has stay beside it")) continue;
     job.batch.DeletePrefix(Family::kIndex, SegmentLayerPrefix(open.id, layer));
     const auto run = open.index_runs.find(layer);
     if (run == open.index_runs.end()) {
@@ -63,6 +66,7 @@ void Checkpointer::CaptureLinks(Job& job) {
     job.batch.Delete(Family::kCoretrieval, LinkRowKey(segment, key));
   }
   for (const auto& [key, links] : changes.put) {
+    if (FailPoint("neighbours are not stored")) continue;
     job.batch.Put(Family::kCoretrieval, LinkRowKey(segment, key), EncodeLinks(links));
   }
 }
@@ -72,6 +76,10 @@ void Checkpointer::CaptureAllocation(Job& job) {
   SegmentSpace::Cut cut = space_.TakeCut(state_.open(), pools, job.batch);
   job.row.flash_bytes = cut.flash_bytes;
   job.named = std::move(cut.named);
+  if (FailPoint("log runs are free at the cut (rule 17)")) {
+    for (const ExtentRef& extent : cut.released) extent->set_committed(false);
+    cut.released.clear();
+  }
   job.released = std::move(cut.released);
   job.dropped = std::move(pools.dropped);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "kv-node/engine/checkpoint/log_plan.h"
 
 namespace cairn::kv {
@@ -48,12 +49,14 @@ absl::Status Checkpointer::CheckCheckpoint(const Checkpoint& op) const {
   }
   CAIRN_RETURN_IF_ERROR(state_.CheckNextIds(op.next_cluster_ids));
   CAIRN_DCHECK(state_.SumsAreRight());
+  if (FailPoint("no position rule at a checkpoint")) return absl::OkStatus();
   return state_.CheckPositions(op.token_count, staged_);
 }
 
 // A seal without new positions is a plain checkpoint (rule 2).
 bool Checkpointer::Seals(const Checkpoint& op) const {
-  return op.seal && op.token_count > state_.open().start;
+  return op.seal && (op.token_count > state_.open().start ||
+                     FailPoint("a seal without new positions seals (rule 2)"));
 }
 
 // The new entries of the checkpoint: rows of the index can do without a run, entries cannot.
@@ -74,11 +77,14 @@ void Checkpointer::Stage(StageCarried& op) {
 Applied Checkpointer::Apply(OpSeq op_seq, Checkpoint& op) {
   // One checkpoint of a session at a time; placings end before the cut, so that a row has one
   // author.
-  if (job_ != nullptr || placer_.is_placing()) return Applied::kWait;
+  if ((job_ != nullptr && !FailPoint("a checkpoint does not wait for the one before (rule 8)")) ||
+      placer_.is_placing()) {
+    return Applied::kWait;
+  }
   absl::Status status = CheckCheckpoint(op);
   if (status.ok() && index_.Pack(LogPageCountMax())) return Applied::kWait;
   auto plan = std::make_shared<LogPlan>();
-  plan->carried_apart = Seals(op);
+  plan->carried_apart = Seals(op) && !FailPoint("what a seal carries lies among the clusters");
   if (status.ok()) status = LogPlanner(state_).PlanCheckpoint(staged_, *plan);
   if (!status.ok()) {
     staged_.clear();
@@ -103,7 +109,9 @@ Applied Checkpointer::Apply(OpSeq op_seq, Checkpoint& op) {
 }
 
 absl::Status Checkpointer::Cut(Job& job, LogPlan& plan, const PageSet& pages) {
-  placer_.ForgetPlans();  // what was not placed by now is logged, and may wait for long
+  if (!FailPoint("kept places outlive the cut")) {
+    placer_.ForgetPlans();  // what was not placed by now is logged, and may wait for long
+  }
   index_.NoteCut();
   const bool seal = Seals(job.op);
   SegmentId next;
@@ -145,9 +153,9 @@ absl::Status Checkpointer::Cut(Job& job, LogPlan& plan, const PageSet& pages) {
     job.segment_row.has_checkpoint = false;
     job.batch.Put(Family::kSegments, SegmentHeadKey(next), EncodeSegmentRow(job.segment_row));
     job.batch.Put(Family::kSegments, SegmentPolicyKey(next), EncodePolicyRow(policy_));
-    state_.Roll(job.op.token_count, next);
-    space_.BeginSegment();
-    placer_.pools().Clear();
+    if (!FailPoint("a seal goes over to the next segment at its commit (rule 2)")) {
+      RollTo(job.op.token_count, next);
+    }
     co_fetches_.BeginSegment();
     tail_tokens_.clear();
     tail_start_ = job.op.token_count;
@@ -160,18 +168,26 @@ absl::Status Checkpointer::Cut(Job& job, LogPlan& plan, const PageSet& pages) {
 
 void Checkpointer::Advance() {
   if (job_ == nullptr || job_->flushing || host_.ends()) return;
-  if (!writes_.HasEndedUpTo(job_->write_number)) return;
+  if (!writes_.HasEndedUpTo(job_->write_number) &&
+      !FailPoint("commit before the writes have ended")) {
+    return;
+  }
   job_->flushing = true;
-  if (!context_.options.durable) return Commit();
+  if (!context_.options.durable || FailPoint("no flush before the commit")) return Commit();
   context_.io->Flush([this, io = host_.HoldIo()](const absl::Status& status) {
     if (host_.ends()) return;  // rule 4: given up
-    if (!status.ok())
+    if (!status.ok() && !FailPoint("a flush that failed is forgotten")) {
       return host_.Fail(Annotate(status, fmt::format("session {}: flush", host_.id())));
+    }
     Commit();
   });
 }
 
 void Checkpointer::Commit() {
+  if (FailPoint("rows that change behind the cut are committed (rule 8)")) CaptureRows(*job_);
+  if (FailPoint("acknowledge before the commit")) {
+    host_.TellCheckpointed(job_->op_seq, job_->op.token_count, job_->sealed);
+  }
   context_.Commit(std::move(job_->batch),
                   [this, io = host_.HoldIo()](const absl::Status& status) { Committed(status); });
 }
@@ -202,7 +218,17 @@ void Checkpointer::Committed(const absl::Status& status) {
       },
       [](const absl::StatusOr<bool>&) {});
   if (job->sealed.value() != 0) context_.on_sealed(job->sealed);
+  if (FailPoint("a seal goes over to the next segment at its commit (rule 2)") &&
+      job->sealed.value() != 0) {
+    RollTo(job->op.token_count, job->row.segment);
+  }
   host_.TellCheckpointed(job->op_seq, job->op.token_count, job->sealed);
+}
+
+void Checkpointer::RollTo(std::int64_t start, SegmentId next) {
+  state_.Roll(start, next);
+  space_.BeginSegment();
+  placer_.pools().Clear();
 }
 
 }  // namespace cairn::kv

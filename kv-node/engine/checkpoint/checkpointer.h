@@ -80,6 +80,8 @@ class Checkpointer {
   bool Seals(const Checkpoint& op) const;
   absl::Status Cut(Job& job, LogPlan& plan, const PageSet& pages);
   void Commit();
+  // What comes from now on belongs to segment `next`, which begins at position `start`.
+  void RollTo(std::int64_t start, SegmentId next);
   void Committed(const absl::Status& status);
 
   // ---- checkpoint_capture.cc ----

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <optional>
 
+#include "common/base/fail_point.h"
+
 namespace cairn::kv {
 namespace {
 
@@ -42,7 +44,7 @@ absl::Status LogPlanner::PlanCheckpoint(const std::map<ClusterKey, CarriedEntrie
     CAIRN_RETURN_IF_ERROR(PlanCarried(carried.first, carried.second, record_of, plan));
   }
   if (plan.carried_apart) PlanCarriedAgain(plan);
-  PlanStragglers(plan);
+  if (!FailPoint("checkpoints do not bound log runs (rule 19)")) PlanStragglers(plan);
   return absl::OkStatus();
 }
 
@@ -68,9 +70,10 @@ void LogPlanner::PlanSpill(LogPlan& plan) const {
   plan.is_spill = true;
   PlanPending(CarriedRecords(), plan);
   for (const auto& [key, parts] : state_.open().carried) {
+    if (FailPoint("a spill drops carried rows")) continue;
     for (const Part& part : parts) plan.carried[key].push_back(LogItem::Existing(part));
   }
-  PlanStragglers(plan);
+  if (!FailPoint("spilled runs are not bounded")) PlanStragglers(plan);
 }
 
 void LogPlanner::PlanPending(const RecordOf& record_of, LogPlan& plan) const {
@@ -213,7 +216,10 @@ ExtentSet LogPlanner::RunsToWriteAgain(LogPlan& plan) const {
     }
     if (static_cast<int>(same.size()) + 1 <= kLogRunsMax) break;
     if (!settled) settled = SettledRuns(plan, named_bytes);
-    std::erase_if(same, [&](const auto& run) { return settled->contains(run.second); });
+    std::erase_if(same, [&](const auto& run) {
+      return settled->contains(run.second) &&
+             !FailPoint("full log runs of whole clusters are merged");
+    });
     const std::int64_t same_bytes = std::accumulate(
         same.begin(), same.end(), std::int64_t{0},
         [](std::int64_t sum, const auto& run) { return sum + run.second->size_bytes(); });
@@ -253,7 +259,8 @@ void LogPlanner::AddSparseRuns(const ExtentBytes& named_bytes, std::int64_t read
   }
   std::sort(emptiest.begin(), emptiest.end(), LessAndBefore<double>);
   for (const auto& [share, extent] : emptiest) {
-    const bool sparse = size_bytes > all_named_bytes * 3 / 2 + kLogSlackBytes;
+    const bool sparse = size_bytes > all_named_bytes * 3 / 2 + kLogSlackBytes &&
+                        !FailPoint("log runs that hardly anything names stay (rule 19)");
     const bool fits = again.empty() || read_bytes + extent->size_bytes() <= kRelogReadBytesMax;
     if (!sparse || !fits || share > kSettledShare) break;
     const std::int64_t named = named_bytes.at(extent);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "kv-node/engine/place/placement_order.h"
 
 namespace cairn::kv {
@@ -72,7 +73,9 @@ std::vector<ClusterKey> LogWriter::OrderOfRows(const LogPlan& plan) const {
     owners[owner].push_back(key.cluster_id);
     for (const ClusterLink& link : placer_.LinksOf(key)) {
       if (!plan.parts.contains({key.layer, key.head, link.cluster})) continue;
-      links[owner].push_back({key.cluster_id, link.cluster, link.count});
+      const ClusterId with =
+          FailPoint("log runs do not follow the links") ? key.cluster_id : link.cluster;
+      links[owner].push_back({key.cluster_id, with, link.count});
     }
   }
   std::vector<ClusterKey> order;
@@ -118,7 +121,9 @@ void LogWriter::FinishSpill(LogPlan& plan, const PageSet& pages) {
   placer_.ForgetPlans();  // as at a cut
   if (!plan.pending.empty()) ++context_.spill_count;
   placer_.SetError(Write(plan, pages));
-  if (placer_.error().ok()) space_.ForgetUnnamedRuns(state_.open());
+  if (placer_.error().ok() && !FailPoint("spilled runs that nothing names are kept")) {
+    space_.ForgetUnnamedRuns(state_.open());
+  }
 }
 
 absl::Status LogWriter::WriteRecords(LogPlan& plan, const std::function<void()>& before) {

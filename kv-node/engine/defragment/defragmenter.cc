@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "common/base/fail_point.h"
 #include "common/log/log.h"
 #include "kv-node/engine/load/session_loader.h"
 #include "kv-node/engine/space/allocation.h"
@@ -175,8 +176,9 @@ void Defragmenter::WriteUnit(const UnitRef& unit, const PageSet& pages) {
   std::erase_if(unit->clusters, [&](const Unit::Cluster& cluster) {
     const std::int64_t entry_bytes = segment_->layout.EntryBytes(cluster.key.head);
     return !std::all_of(cluster.from.begin(), cluster.from.end(), [&](const Part& part) {
-      return CheckPart(context_.store_id, part, entry_bytes, part.count(), pages) ==
-             PartState::kIntact;
+      return FailPoint("defragmentation moves what fails its check") ||
+             CheckPart(context_.store_id, part, entry_bytes, part.count(), pages) ==
+                 PartState::kIntact;
     });
   });
   if (unit->clusters.empty()) return;
@@ -234,7 +236,9 @@ absl::Status Defragmenter::MakeRun(Unit& unit, const PageSet& pages) {
 }
 
 void Defragmenter::FlushUnit(const UnitRef& unit) {
-  if (!context_.options.durable) return LockUnit(unit);
+  if (!context_.options.durable || FailPoint("packed runs are not flushed before the commit")) {
+    return LockUnit(unit);
+  }
   context_.io->Flush(Then([this, unit] { LockUnit(unit); }));
 }
 
@@ -292,7 +296,10 @@ std::vector<FreeMap::Range> Defragmenter::TakeUnnamed(const Unit& unit) {
     for (const Part& part : cluster.from) {
       std::map<PageIndex, std::int64_t>& named =
           part.kind == ExtentKind::kLogRun ? segment_->log_parts : layer_->pool_parts;
-      if (--named.at(part.first_page) == 0) unnamed.push_back({part.first_page, part.page_count});
+      const bool all = FailPoint("defragmentation frees pools that others lie in");
+      if (--named.at(part.first_page) == 0 || all) {
+        unnamed.push_back({part.first_page, part.page_count});
+      }
     }
   }
   return unnamed;
@@ -302,7 +309,8 @@ void Defragmenter::PutRegions(MetaBatch& batch, const Unit& unit,
                               const std::vector<FreeMap::Range>& unnamed) {
   AllocationEdit records(segment_->regions);
   records.Mark(unit.run->first(), unit.run->page_count(), true);
-  for (const FreeMap::Range& range : unnamed) records.Mark(range.first, range.count, false);
+  const bool used = FailPoint("defragmented pages stay in the allocation record");
+  for (const FreeMap::Range& range : unnamed) records.Mark(range.first, range.count, used);
   records.PutTo(batch, segment_->id);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/fail_point.h"
 #include "common/log/log.h"
 #include "kv-node/engine/fetch/wanted_part.h"
 #include "kv-node/engine/index/index_records.h"
@@ -23,6 +24,10 @@ Span SpanOf(WantedPart& wanted, bool with_positions) {
   const ByteRange range = RangeOf(wanted.part, wanted.entry_bytes, 0, wanted.count);
   const std::int64_t offset = range.begin % kPageBytes;
   span.bytes = {wanted.pages + offset, static_cast<std::size_t>(range.end - range.begin)};
+  if (FailPoint("a lease holds flash (rule 16)")) {
+    wanted.owner = std::make_shared<std::pair<std::shared_ptr<const void>, ExtentRef>>(
+        wanted.owner, wanted.extent);
+  }
   span.owner = std::move(wanted.owner);
   if (wanted.slot != nullptr) {
     span.arena.granule_id = wanted.slot->block().granule->id();
@@ -116,14 +121,17 @@ Applied FetchReader::StartFetch(RequestId request_id, const Fetch& op) {
 std::int64_t FetchReader::WantIndexOf(const SegmentRows& rows, Job& job, std::int64_t bytes) const {
   const auto found = rows.index_runs.find(job.layer);
   const IndexRun* run = found == rows.index_runs.end() ? nullptr : &found->second;
-  if (job.only_visible && run != nullptr && run->hides_older) {
+  if (job.only_visible && run != nullptr && run->hides_older &&
+      !FailPoint("older records show where a run was lost")) {
     job.clusters.clear();
     job.parts.clear();
     bytes = 0;
   }
   if (job.only_visible && !job.clusters.empty()) {
     const std::vector<IndexRow> hidden = HiddenRows(rows, job.layer);
-    if (!hidden.empty()) job.clusters.emplace_back().pending.push_back(EncodeRecords(hidden));
+    if (!hidden.empty() && !FailPoint("replaced clusters' rows show in forks")) {
+      job.clusters.emplace_back().pending.push_back(EncodeRecords(hidden));
+    }
     bytes += std::ssize(hidden) * RecordBytesOf(hidden);
   }
   Job::Cluster& segment = job.clusters.emplace_back();
@@ -159,7 +167,8 @@ Applied FetchReader::StartFetchIndex(RequestId request_id, const FetchIndex& op)
 }
 
 void FetchReader::AdvanceFetch(const std::shared_ptr<Job>& job) {
-  if (host_.stopped()) return;  // rule 5: reads of an ended epoch are dropped unchecked
+  // Rule 5: reads of an ended epoch are dropped unchecked.
+  if (host_.stopped() && !FailPoint("a read of an ended attachment is served (rule 5)")) return;
   std::vector<WantedPart*> missing;
   std::vector<WantedPart*> doubtful;
   std::size_t looked_at = 0;
@@ -168,7 +177,10 @@ void FetchReader::AdvanceFetch(const std::shared_ptr<Job>& job) {
     if (wanted.outcome != WantedPart::Outcome::kOpen) continue;
     if (!FindPart(job, wanted)) (wanted.read_here ? doubtful : missing).push_back(&wanted);
     // What is served at once needs no more than its slot.
-    if (wanted.outcome == WantedPart::Outcome::kOpen) HoldPages(state_, wanted);
+    if (wanted.outcome == WantedPart::Outcome::kOpen &&
+        !FailPoint("a fetch does not hold what it reads")) {
+      HoldPages(state_, wanted);
+    }
   }
   if (!missing.empty()) ReadMissing(job, std::move(missing));
   for (WantedPart* wanted : doubtful) RetryAlone(job, *wanted);
@@ -195,7 +207,8 @@ bool FetchReader::FindPart(const std::shared_ptr<Job>& job, WantedPart& wanted) 
   }
   const bool checked =
       wanted.slot != nullptr && wanted.slot->IsChecked(wanted.part.id, wanted.count);
-  if (!wanted.read_failed && (checked || IsIntact(context_.store_id, wanted))) {
+  if (!wanted.read_failed &&
+      (checked || IsIntact(context_.store_id, wanted) || FailPoint("parts are served unchecked"))) {
     wanted.outcome = WantedPart::Outcome::kServed;
     if (host_.cache() != nullptr && !job->of_index) NoteServed(wanted);
     return true;
@@ -296,7 +309,9 @@ void FetchReader::ReadRun(const std::shared_ptr<Job>& job, FetchRun run, const S
         } else {
           EndRun(run, failed);
           if (slot != nullptr) {
-            ClearHoles(run, slot->block().bytes());
+            if (!FailPoint("holes stay in the arena")) {
+              ClearHoles(run, slot->block().bytes());
+            }
             host_.cache()->Loaded(slot, failed.empty());
           }
         }
@@ -321,7 +336,10 @@ FetchReply FetchReader::IndexRecordsOf(Job& job) {
       if (wanted->slot != nullptr) host_.cache()->LeaveFirst(*wanted->slot);
       if (wanted->outcome == WantedPart::Outcome::kLost) {
         // What an older segment has of its clusters may say something else by now.
-        if (job.only_visible && has_older) records.outcome = FetchOutcome::kLost;
+        if (job.only_visible && has_older &&
+            !FailPoint("older records show behind a damaged index run")) {
+          records.outcome = FetchOutcome::kLost;
+        }
         continue;
       }
       records.spans.push_back(SpanOf(*wanted, false));

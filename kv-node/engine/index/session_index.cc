@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "common/log/log.h"
 #include "kv-node/engine/index/index_records.h"
 
@@ -82,20 +83,25 @@ std::int64_t BytesOf(const RowsByKey& rows) {
 // which may say something else by now.
 std::int64_t SessionIndex::PutIndexOf(const IndexSource& source, std::int32_t layer,
                                       const PageSet& pages, RowsByKey& rows) const {
-  if (source.run.hides_older) rows.clear();
+  if (source.run.hides_older && !FailPoint("rows of older segments show where a run was lost")) {
+    rows.clear();
+  }
   for (const ClusterKey& mask : source.masks) rows.erase(mask);
   std::int64_t lost_count = 0;
   bool lost_before = false;
   // Records ascend: what is lost lies between the last one that is there and the next.
   ClusterKey last{layer, kAllHeads, ClusterId(std::numeric_limits<std::int64_t>::min())};
   const auto forget_between = [&](const ClusterKey& next) {
-    if (lost_before) rows.erase(rows.upper_bound(last), rows.lower_bound(next));
+    if (lost_before && !FailPoint("rows of older segments show behind a damaged index run")) {
+      rows.erase(rows.upper_bound(last), rows.lower_bound(next));
+    }
     lost_before = false;
   };
   for (const Part& part : source.run.parts) {
     const std::int64_t record_bytes = source.run.record_bytes;
     if (CheckPart(context_.store_id, part, record_bytes, part.count(), pages) !=
-        PartState::kIntact) {
+            PartState::kIntact &&
+        !FailPoint("records of an index run are not checked")) {
       ++lost_count;
       lost_before = true;
       continue;
@@ -163,7 +169,8 @@ std::optional<std::int32_t> SessionIndex::LayerToPack() const {
   const SegmentRows& open = state_.open();
   std::optional<std::int32_t> layer_to_pack;
   std::int64_t most = 0;
-  const bool too_much = open.index.memory_bytes() > context_.options.index_changed_bytes_max;
+  const bool too_much = open.index.memory_bytes() > context_.options.index_changed_bytes_max &&
+                        !FailPoint("unpacked index rows may take any memory");
   for (std::int32_t layer = 0; layer < state_.layout().layer_count; ++layer) {
     const std::int64_t changed_count = open.index.CountOfLayer(layer);
     const auto run = open.index_runs.find(layer);
@@ -224,7 +231,7 @@ absl::Status SessionIndex::WriteIndexRun(std::int32_t layer, const PageSet& page
   // Without its damaged part the run would let rows of older segments show.
   if (lost_count > 0 && state_.chain().size() > 1) return DataLoss("the layer's run is damaged");
   IndexRun run;
-  run.hides_older = source.run.hides_older;
+  run.hides_older = source.run.hides_older && !FailPoint("packing forgets that a run was lost");
   for (const auto& [key, row] : rows) {
     run.record_bytes = std::max(run.record_bytes, IndexRecordBytes(row));
   }
@@ -270,8 +277,10 @@ absl::Status SessionIndex::PackRecords(const RowsByKey& rows, IndexRun& run) {
     SetCrcs(context_.store_id, part, run.record_bytes, 0, part.count(), *image, 0);
     run.parts.push_back(std::move(part));
   }
-  space_.AddIndexRun(extent);
-  writes_.Write(extent, extent->first(), std::move(image), WriteCause::kIndex);
+  if (!FailPoint("an index run's pages stay free")) space_.AddIndexRun(extent);
+  if (!FailPoint("no write of an index run before the commit")) {
+    writes_.Write(extent, extent->first(), std::move(image), WriteCause::kIndex);
+  }
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "common/log/log.h"
 
 namespace cairn::kv {
@@ -54,7 +55,9 @@ PartState CheckPart(const StoreId& store, const Part& part, std::int64_t entry_b
     if (!failed && PieceIsIntact(store, part, piece, pages.Page(piece.page))) continue;
     LogWarning("{} part={} page={} page_number={}", failed ? "unreadable" : "lost", part.id,
                piece.page, piece.page_number);
-    return failed ? PartState::kUnreadable : PartState::kDamaged;
+    return failed && !FailPoint("a disk that does not answer is taken for damage")
+               ? PartState::kUnreadable
+               : PartState::kDamaged;
   }
   return PartState::kIntact;
 }
@@ -160,7 +163,10 @@ void PageIo::FinishReads(const std::shared_ptr<ReadJob>& job) {
 std::vector<PageIo::Run> PageIo::PiecesOfPages(const std::vector<PageIndex>& pages) const {
   std::vector<Run> pieces;
   for (const PageIndex page : pages) {
-    if (in_flight_.contains(page)) continue;
+    if (in_flight_.contains(page) &&
+        !FailPoint("a page that is being written is read from the device (rule 6)")) {
+      continue;
+    }
     if (!pieces.empty() && pieces.back().end() == page &&
         pieces.back().page_count < kRequestPagesMax) {
       ++pieces.back().page_count;
@@ -308,7 +314,9 @@ void PageIo::ReadRun(PageIndex first, std::span<std::byte> memory, ReadCause cau
                           static_cast<std::size_t>(pages * kPageBytes));
   };
   for (std::int64_t i = 0; i < count;) {
-    if (const auto writing = in_flight_.find(page_at(i)); writing != in_flight_.end()) {
+    if (const auto writing = in_flight_.find(page_at(i));
+        writing != in_flight_.end() &&
+        !FailPoint("a fetch reads what is being written from the device (rule 6)")) {
       std::memcpy(bytes_at(i, 1).data(),
                   writing->second.buffer->data() + writing->second.offset_bytes, kPageBytes);
       ++i;

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "common/base/parallel.h"
 #include "common/log/log.h"
 #include "kv-node/engine/space/allocation.h"
@@ -228,7 +229,9 @@ void StoredClusterRows::Append(StoredClusterRows later) {
 }
 
 absl::Status CheckMeant(AppId app, const SessionRef& session, const SessionRow& row) {
-  if (row.app != app) return NoSession(session.id);
+  if (row.app != app && !FailPoint("another app's sessions are there")) {
+    return NoSession(session.id);
+  }
   if (IsMeant(session, row.uid)) return absl::OkStatus();
   return FailedPrecondition(
       "session {} of this store is another one than the one that is meant: the store was "
@@ -238,7 +241,8 @@ absl::Status CheckMeant(AppId app, const SessionRef& session, const SessionRow& 
 }
 
 absl::Status CheckApp(AppId app, SegmentId segment, const SegmentRow& row) {
-  return row.app == app ? absl::OkStatus() : NoSegment(segment);
+  return row.app == app || FailPoint("forks stand on other apps' segments") ? absl::OkStatus()
+                                                                            : NoSegment(segment);
 }
 
 absl::StatusOr<SessionRow> LoadSessionRow(MetaReader& reader, SessionId session) {
@@ -353,8 +357,9 @@ absl::StatusOr<LoadedState> BuildState(const std::shared_ptr<FreeMap>& free_map,
   for (std::size_t i = 0; i < next_ids.size(); ++i) {
     const auto heads = static_cast<std::size_t>(layout.head_count) + 1;
     const auto head = static_cast<std::int32_t>(i % heads);
-    out.state->NoteUsedId(static_cast<std::int32_t>(i / heads),
-                          head == layout.head_count ? kAllHeads : head, next_ids[i] - 1);
+    out.state->NoteUsedId(
+        static_cast<std::int32_t>(i / heads), head == layout.head_count ? kAllHeads : head,
+        FailPoint("ids that are not to be seen may be used again (rule 10)") ? 0 : next_ids[i] - 1);
   }
   CAIRN_RETURN_IF_ERROR(out.state->RecomputeSums(LoadThreads(out.segment_row)));
   LoadLinks(*out.state, std::move(stored.links), out.co_fetches);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/fail_point.h"
 #include "kv-node/engine/place/placement_order.h"
 #include "kv-node/engine/place/placer.h"
 
@@ -102,7 +103,9 @@ void Placer::KeepPools(LayerHead owner, std::span<const ClusterId> run,
       planned_[{owner.first, owner.second, run[i]}] = {extent, direction,
                                                        pools_->Keep(owner, extent, direction)};
     };
-    if (pool > 0) keep(2 * pool - 1, Direction::kUp);
+    if (pool > 0 && !FailPoint("pairs do not lie across a seam")) {
+      keep(2 * pool - 1, Direction::kUp);
+    }
     if (2 * pool < run.size()) keep(2 * pool, Direction::kDown);
   }
 }

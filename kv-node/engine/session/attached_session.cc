@@ -1,6 +1,7 @@
 #include "kv-node/engine/session/attached_session.h"
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "common/log/log.h"
 #include "kv-node/engine/session/operation_checks.h"
 
@@ -109,7 +110,7 @@ void AttachedSession::Pump() {
 
 Applied AttachedSession::ApplyHead(QueuedOperation& head) {
   if (auto* read = std::get_if<ReadOperation>(&head.operation)) {
-    if (head.after > applied_) {
+    if (head.after > applied_ && !FailPoint("a read comes before what it follows (rule 14)")) {
       Reply(head.request_id,
             FailedPrecondition("the read follows operation {}, and only {} has been applied",
                                head.after, applied_));
@@ -123,7 +124,8 @@ Applied AttachedSession::ApplyHead(QueuedOperation& head) {
     return applied;
   }
   const std::int64_t next = applied_.value() + 1;
-  if (head.op_seq.value() > next && refused_.value() == 0) {
+  if (head.op_seq.value() > next && refused_.value() == 0 &&
+      !FailPoint("operations may be missing (rule 14)")) {
     Finish(OpSeq(next), InvalidArgument("operation {} is missing: {} came", next, head.op_seq));
   }
   if (head.op_seq.value() != next) {
@@ -139,7 +141,8 @@ Applied AttachedSession::Finish(OpSeq op_seq, const absl::Status& status) {
   if (status.ok()) {
     applied_ = op_seq;
   } else {
-    refused_ = op_seq;
+    (FailPoint("an operation that failed counts as applied (rule 14)") ? applied_ : refused_) =
+        op_seq;
     observer_->OnFailure(op_seq, status);
   }
   return Applied::kYes;
@@ -230,7 +233,8 @@ bool AttachedSession::HasRoom() {
 bool AttachedSession::WantsSpill() const {
   const std::int64_t full_bytes = context_.options.pending_bytes_max;
   if (context_.pending_bytes < full_bytes) return false;
-  return state_->pending_bytes() >= full_bytes / kSpillShare || !placer_.error().ok();
+  const bool always = FailPoint("a page is spilled for each operation");
+  return state_->pending_bytes() >= full_bytes / kSpillShare || always || !placer_.error().ok();
 }
 
 bool AttachedSession::IsFull() const {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "kv-node/engine/place/placement_order.h"
 #include "kv-node/engine/session/operation_checks.h"
 
@@ -145,7 +146,8 @@ std::vector<std::size_t> Replacer::OrderOfChildren(const Replace& op) const {
 // more; pools would be half empty most of the time.
 bool Replacer::StaysPending(const Replace& op, const ChildCluster& child) const {
   const std::int64_t count = child.positions.count();
-  return count < context_.options.place_entries_min &&
+  return !FailPoint("small children of a split go to pools") &&
+         count < context_.options.place_entries_min &&
          count * state_.layout().EntryBytes(op.head) <= kPendingChildBytesMax;
 }
 

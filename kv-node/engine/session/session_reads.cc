@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "common/log/log.h"
 #include "kv-node/engine/session/attached_session.h"
 
@@ -95,7 +96,9 @@ Applied AttachedSession::StartGetCarried(RequestId request_id, const GetCarried&
   for (const auto& [key, parts] : *carried) {
     for (const Part& part : parts) AddPages(part, state_->EntryBytes(key), part.count(), pages);
   }
-  const bool own = state_->open().has_checkpoint;  // records of older segments cannot be named
+  // Records of older segments cannot be named.
+  const bool own =
+      state_->open().has_checkpoint || FailPoint("a fork has its parent's records (rule 1)");
   const auto answer = [this, request_id, carried, own, io = HoldIo()](const PageSet& set) {
     if (stopped_) return;
     CarriedReply reply;

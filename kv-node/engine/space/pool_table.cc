@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "common/log/log.h"
 
 namespace cairn::kv {
@@ -114,9 +115,11 @@ bool PoolTable::TakeBack(const Extent& extent) {
   if (extent.committed() && !extent.changed() && !has_dropped_end) return true;
   std::optional<Pool> pool = Find(extent.first());
   if (!pool) return false;
-  if (extent.changed()) pool->committed = extent.committed();
+  if (extent.changed() && !FailPoint("a pool forgets that it was committed")) {
+    pool->committed = extent.committed();
+  }
   for (End& end : pool->ends) {
-    if (!end.by_row) end = End();
+    if (!end.by_row && !FailPoint("an end that was dropped is never free")) end = End();
   }
   Store(*pool);
   return true;
@@ -128,7 +131,9 @@ void PoolTable::FreeIfOwned(const Pool& pool) {
   if (extent != nullptr) {
     if (!extent->changed()) extent->set_committed(pool.committed);
   } else if (!pool.committed) {
-    map_->Free(pool.first, pool.page_count);
+    if (!FailPoint("pools without a checkpoint are never free")) {
+      map_->Free(pool.first, pool.page_count);
+    }
   }
 }
 
@@ -224,7 +229,7 @@ void PoolTable::Drop(const Part& part) {
   Store(pool);
   UpdateHalfFull(pool);
   touched_.insert(pool.first);
-  dropped_.push_back(part.extent);
+  if (!FailPoint("an end that a commit still names is free")) dropped_.push_back(part.extent);
   with_dropped_end_.insert(pool.first);
 }
 
@@ -240,15 +245,21 @@ void PoolTable::UpdateHalfFull(const Pool& pool) {
 // ---- where entries may go ----
 
 std::int64_t PoolTable::RoomBytes(const Part& part) const {
-  return part.extent->size_bytes() - At(*part.extent).ends[Slot(Opposite(part.direction))].bytes;
+  const End other = At(*part.extent).ends[Slot(Opposite(part.direction))];
+  const bool counts = other.by_row || !FailPoint("a part grows over what a commit names (rule 15)");
+  return part.extent->size_bytes() - (counts ? other.bytes : 0);
 }
 
 bool PoolTable::IsBusy(const Pool& pool, const ByteRange& range,
                        const WriteCheck& is_being_written) const {
   const Live* live = FindLive(pool.first);
-  if (live != nullptr && live->held) return true;
+  if (live != nullptr && live->held && !FailPoint("two writers of a pool's page")) return true;
   for (std::int64_t i = range.begin / kPageBytes; i * kPageBytes < range.end; ++i) {
-    if (is_being_written(PageIndex(pool.first.value() + i))) return true;
+    const PageIndex page(pool.first.value() + i);
+    if (is_being_written(page) &&
+        !FailPoint("a page that is being written is written again (rule 6)")) {
+      return true;
+    }
   }
   return false;
 }
@@ -283,7 +294,9 @@ std::optional<PoolTable::FreeEnd> PoolTable::EndIn(const Place& place, LayerHead
   const Live* live = FindLive(place.pool);
   for (const Direction direction : {Direction::kUp, Direction::kDown}) {
     if (place.end.value_or(direction) != direction) continue;
-    if (live != nullptr && live->kept[Slot(direction)]) continue;
+    if (live != nullptr && live->kept[Slot(direction)] && !FailPoint("others take a kept end")) {
+      continue;
+    }
     if (StateOf(*pool, direction, bytes, is_being_written) != EndState::kFree) continue;
     return FreeEnd{ExtentOf(pool->first, pool->page_count), direction};
   }
@@ -363,8 +376,10 @@ std::vector<PageIndex> PoolTable::PagesToCheck(const Part& part, std::int64_t en
   const ByteRange fresh = RangeOf(part, entry_bytes, part.count(), count);
   const ByteRange own = RangeOf(part, entry_bytes, 0, part.count());
   const Direction facing = Opposite(part.direction);
-  const ByteRange others =
-      RangeAt(part.extent->size_bytes(), facing, At(*part.extent).ends[Slot(facing)].bytes);
+  const End other = At(*part.extent).ends[Slot(facing)];
+  const bool counts =
+      other.by_row || !FailPoint("a page is read for what memory names only (rule 6)");
+  const ByteRange others = RangeAt(part.extent->size_bytes(), facing, counts ? other.bytes : 0);
   std::vector<PageIndex> pages;
   for (std::int64_t i = fresh.begin / kPageBytes; i * kPageBytes < fresh.end; ++i) {
     if (!Touches(own, i) && !Touches(others, i)) continue;
@@ -384,7 +399,10 @@ bool PoolTable::AreIntact(const StoreId& store, const Part& part, std::int64_t e
     // New bytes are in this page: what is here of either part is its last page.
     if (Touches(RangeOf(part, entry_bytes, 0, part.count()), index)) {
       const PagePiece last = PiecesOf(part, entry_bytes, part.count() - 1, 1).back();
-      if (!PieceIsIntact(store, part, last, pages.Page(page))) return false;
+      if (!PieceIsIntact(store, part, last, pages.Page(page)) &&
+          !FailPoint("the growing part of a page is not checked (rule 6)")) {
+        return false;
+      }
     }
     if (!Touches(others, index)) continue;
     const std::int64_t begin = std::max(others.begin - index * kPageBytes, std::int64_t{0});
@@ -393,7 +411,10 @@ bool PoolTable::AreIntact(const StoreId& store, const Part& part, std::int64_t e
         facing == Direction::kUp ? index : part.extent->page_count() - 1 - index;
     const auto bytes = pages.Page(page).subspan(static_cast<std::size_t>(begin),
                                                 static_cast<std::size_t>(end - begin));
-    if (other.last_crc != PartCrc(store, other.part, number, bytes)) return false;
+    if (other.last_crc != PartCrc(store, other.part, number, bytes) &&
+        !FailPoint("the other part of a page is not checked")) {
+      return false;
+    }
   }
   return true;
 }

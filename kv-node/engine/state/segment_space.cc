@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/fail_point.h"
+
 namespace cairn::kv {
 namespace {
 
@@ -24,7 +26,9 @@ void SegmentSpace::AddLogRun(const ExtentRef& extent) {
 }
 
 void SegmentSpace::DropIndexRun(const ExtentRef& extent) {
-  if (std::erase(new_extents_, extent) == 0) dropped_extents_.push_back(extent);
+  if (std::erase(new_extents_, extent) == 0 && !FailPoint("an old index run's pages stay in use")) {
+    dropped_extents_.push_back(extent);
+  }
 }
 
 void SegmentSpace::ForgetUnnamedRuns(const SegmentRows& open) {
@@ -48,10 +52,14 @@ SegmentSpace::Cut SegmentSpace::TakeCut(const SegmentRows& open, const PoolTable
   dropped_extents_.insert(dropped_extents_.end(), pools.released.begin(), pools.released.end());
   AllocationEdit records(regions_);
   for (const ExtentRef& extent : new_extents_) {
-    records.Mark(extent->first(), extent->page_count(), true);
+    if (!FailPoint("new extents are not in the allocation record")) {
+      records.Mark(extent->first(), extent->page_count(), true);
+    }
   }
   for (const ExtentRef& extent : dropped_extents_) {
-    records.Mark(extent->first(), extent->page_count(), false);
+    if (!FailPoint("dropped extents stay in the allocation record")) {
+      records.Mark(extent->first(), extent->page_count(), false);
+    }
   }
   records.PutTo(batch, open.id);
   Cut cut{std::exchange(new_extents_, {}), std::exchange(dropped_extents_, {}), 0};
@@ -63,7 +71,7 @@ SegmentSpace::Cut SegmentSpace::TakeCut(const SegmentRows& open, const PoolTable
 
 void SegmentSpace::BeginSegment() {
   regions_.clear();
-  log_extents_.clear();
+  if (!FailPoint("a sealed segment's log runs stay the session's (rule 3)")) log_extents_.clear();
 }
 
 }  // namespace cairn::kv

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 
 namespace cairn::kv {
 namespace {
@@ -109,14 +110,20 @@ std::vector<IndexSource> SessionState::IndexSourcesOf(std::int32_t layer) const 
 std::map<ClusterKey, std::vector<Part>> SessionState::CarriedOf(std::int32_t layer) const {
   const SegmentRows* last = nullptr;
   for (const SegmentRows& rows : chain_) {
-    if (rows.has_checkpoint) last = &rows;
+    if (rows.has_checkpoint &&
+        (last == nullptr || !FailPoint("carried rows of all segments count"))) {
+      last = &rows;
+    }
   }
   std::map<ClusterKey, std::vector<Part>> out;
   if (last == nullptr) return out;
   const auto [begin, end] = LayerRange(last->carried, layer);
   for (auto it = begin; it != end; ++it) {
     for (const Part& part : it->second) {
-      if (part.positions.first() < last->limit) out[it->first].push_back(part);
+      if (part.positions.first() < last->limit ||
+          FailPoint("carried rows behind the limit count (rule 1)")) {
+        out[it->first].push_back(part);
+      }
     }
   }
   return out;
@@ -158,12 +165,14 @@ void SessionState::DropPending(const ClusterKey& key, std::int64_t count) {
 
 absl::Status SessionState::CheckAppend(const ClusterKey& key, const Positions& positions) const {
   const Positions held = PositionsOf(key);
-  if (!held.empty() && positions.first() <= held.last()) {
+  if (!held.empty() && positions.first() <= held.last() &&
+      !FailPoint("positions may be out of order")) {
     return InvalidArgument(
         "append to layer {} head {} cluster {}: position {} is not above the cluster's last, {}",
         key.layer, key.head, key.cluster_id, positions.first(), held.last());
   }
-  if (held.empty() && key.cluster_id.value() <= UsedIdMax(key.layer, key.head)) {
+  if (held.empty() && key.cluster_id.value() <= UsedIdMax(key.layer, key.head) &&
+      !FailPoint("a cluster id may be used again")) {
     return InvalidArgument(
         "append to layer {} head {}: cluster id {} is not above {}, the largest that was used",
         key.layer, key.head, key.cluster_id, UsedIdMax(key.layer, key.head));
@@ -207,7 +216,9 @@ absl::Status SessionState::CheckReplace(const Replace& op) const {
   op.evicted_positions.ForEach([&](std::int64_t p) { after.push_back(p); });
   std::int64_t last_id = UsedIdMax(op.layer, op.head);
   for (const ChildCluster& child : op.children) {
-    if (child.cluster_id.value() <= last_id || child.positions.empty()) {
+    const bool used = child.cluster_id.value() <= last_id &&
+                      !FailPoint("a child of a Replace may have a used id (rule 10)");
+    if (used || child.positions.empty()) {
       return InvalidArgument(
           "replace in layer {} head {}: child {} is empty or its id is not above {}, the largest "
           "used",
@@ -260,7 +271,7 @@ absl::Status SessionState::CheckEvict(const Evict& op) const {
     const auto evicted = rows.evicted.find({op.layer, op.head, ClusterId(0)});
     if (evicted == rows.evicted.end()) continue;
     const std::optional<std::int64_t> twice = evicted->second.FirstShared(op.positions);
-    if (!twice || *twice >= rows.limit) continue;
+    if (!twice || *twice >= rows.limit || FailPoint("a position is evicted twice")) continue;
     return InvalidArgument("evict in layer {} head {}: position {} is evicted already", op.layer,
                            op.head, *twice);
   }
@@ -297,7 +308,8 @@ void SessionState::PutIndexRows(std::int32_t layer, const std::vector<IndexRow>&
 
 void SessionState::RemoveIndexRow(const ClusterKey& key) {
   if (open().index_runs.contains(key.layer)) {
-    open().index.Put(key, GoneIndexRow());  // whether the run has a record is not known here
+    // Whether the run has a record is not known here.
+    if (!FailPoint("a replaced cluster's record stays")) open().index.Put(key, GoneIndexRow());
   } else if (!open().index.Erase(key)) {
     return;
   }

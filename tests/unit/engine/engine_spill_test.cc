@@ -119,6 +119,8 @@ TEST_F(EngineSpillTest, RunsStayBoundedBetweenCheckpoints) {
     if (last == 34) continue;
     for (std::int64_t cluster = last - 67; cluster < last - 34; ++cluster) Evict(cluster);
   }
+  ExpectClusters(count, count);
+  EXPECT_LT(Stats().flash_used_bytes, 320 * kPageBytes);
   ASSERT_EQ(TakeCheckpoint(*session_, 0, count * entry_count_).status().ToString(), "OK");
   EXPECT_GT(Stats().write_relog_bytes, 0);
   EXPECT_LT(Stats().flash_used_bytes, 320 * kPageBytes);

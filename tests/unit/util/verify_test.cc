@@ -51,6 +51,24 @@ TEST_F(StoreTest, StoreWithPackedRunsIsWhole) {
   EXPECT_EQ(Stats().write_defragment_bytes, 0);
 }
 
+TEST_F(StoreTest, WhatClustersLeaveBehindIsInNoRecord) {
+  ASSERT_NO_FATAL_FAILURE(OpenEngine());
+  auto session = Open(Create());
+  AppendAll(*session, 1, Positions::Range(0, 2));
+  ASSERT_TRUE(TakeCheckpoint(*session, 0, 2).ok());
+  for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
+    for (std::int32_t head = 0; head < layout_.head_count; ++head) {
+      session->Send(Replace{layer, head, {ClusterId(1)}, {}, {}, {}, Positions::Range(0, 2)});
+    }
+  }
+  AppendAll(*session, 2, Positions::Range(2, 2));
+  ASSERT_TRUE(TakeCheckpoint(*session, 2, 4).ok());
+  session.reset();
+  CloseEngine();
+  const std::vector<std::string> lines = Verify();
+  EXPECT_EQ(finding_count_, 0) << Joined(lines);
+}
+
 TEST_F(StoreTest, DamagedStoreIsNotChangedEither) {
   EditRows([this](MetaReader&, MetaBatch& batch) {
     batch.Delete(Family::kSegments, SegmentHeadKey(sealed_));
