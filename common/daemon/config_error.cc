@@ -74,18 +74,39 @@ std::size_t LineStart(std::string_view text, int number) {
   return start;
 }
 
-// The key whose value is at that column of a line: the word before the last colon, or the first.
-std::string KeyBefore(std::string_view line, int column) {
-  const std::string_view before = line.substr(0, static_cast<std::size_t>(column));
-  const std::size_t colon = std::min(before.rfind(':'), line.size());
-  const std::size_t last = before.substr(0, colon).find_last_of(kKeyCharacters);
-  if (last != std::string_view::npos) {
-    const std::size_t space = before.substr(0, last).find_last_not_of(kKeyCharacters);
-    const std::size_t first = space == std::string_view::npos ? 0 : space + 1;
-    return std::string(before.substr(first, last + 1 - first));
+// Where that column of protobuf's is in a line: a tab goes to the next multiple of eight.
+std::size_t ByteAt(std::string_view line, int column) {
+  std::size_t at = 0;
+  for (int i = 0; at < line.size() && i < column; ++at) i += line[at] == '\t' ? 8 - i % 8 : 1;
+  return at;
+}
+
+// The key whose value such text ends in: the last word before a colon or a brace, or without one
+// the last word. Strings and comments have no words.
+std::string KeyAtEnd(std::string_view text) {
+  std::string_view key;
+  std::string_view word;
+  for (std::size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    if (c == '#') break;
+    if (c == '"' || c == '\'') {
+      std::size_t end = at + 1;
+      while (end < text.size() && text[end] != c) end += text[end] == '\\' ? 2 : 1;
+      at = end + 1;
+      continue;
+    }
+    if (c == ':' || c == '{') key = word;
+    const std::size_t end = std::min(text.find_first_not_of(kKeyCharacters, at), text.size());
+    if (end > at) word = text.substr(at, end - at);
+    at = std::max(end, at + 1);
   }
-  const std::size_t first = std::min(line.find_first_not_of(" \t"), line.size());
-  return std::string(line.substr(first, line.find_first_not_of(kKeyCharacters, first) - first));
+  return std::string(key.empty() ? word : key);
+}
+
+// Whether protobuf's message is about a value, and not about what stands where.
+bool IsOfValue(std::string_view message) {
+  return !message.starts_with("Expected identifier") &&
+         message.find("multiple times") == std::string_view::npos;
 }
 
 std::string_view AllowedValues(const FieldDescriptor& key) {
@@ -113,9 +134,11 @@ void ConfigError::AddError(int line, google::protobuf::io::ColumnNumber column,
                            const std::string& message) {
   if (!what_.empty()) return;
   const std::size_t start = LineStart(text_, line);
+  const std::string_view rest = text_.substr(start);
+  const std::size_t byte = ByteAt(rest.substr(0, rest.find('\n')), column);
   if (const std::string unknown = UnknownName(message); !unknown.empty()) {
     // protobuf tells where the word behind it is.
-    const std::size_t at = text_.rfind(unknown, start + static_cast<std::size_t>(column));
+    const std::size_t at = text_.rfind(unknown, start + byte);
     const auto before = static_cast<std::size_t>(
         at == std::string_view::npos
             ? 0
@@ -125,8 +148,14 @@ void ConfigError::AddError(int line, google::protobuf::io::ColumnNumber column,
                         Suggestion(unknown, keys_));
     return;
   }
-  const FieldDescriptor* key = FindKey(KeyBefore(text_.substr(start), column), keys_);
-  what_ = fmt::format("{}:{}: {}", line + 1, column + 1, message);
+  what_ = fmt::format("{}:{}: ", line + 1, byte + 1);
+  if (message == "Expected identifier, got: ") {
+    what_ += "the file ends, and a closing brace is missing";
+    return;
+  }
+  what_ += message;
+  if (!IsOfValue(message)) return;
+  const FieldDescriptor* key = FindKey(KeyAtEnd(rest.substr(0, byte)), keys_);
   if (key != nullptr) what_ += fmt::format(": {} must be {}", key->name(), AllowedValues(*key));
 }
 

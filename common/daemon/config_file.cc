@@ -43,7 +43,8 @@ std::string CommentLines(const FieldDescriptor& described, const std::string& in
 }
 
 std::string ValueText(const ProtoMessage& message, const FieldDescriptor& key, int element) {
-  if (key.name().ends_with("_mode")) {  // of a file
+  const bool is_mode = key.name().ends_with("_mode");  // of a file
+  if (is_mode && key.cpp_type() == FieldDescriptor::CPPTYPE_UINT32) {
     return fmt::format("0{:o}", message.GetReflection()->GetUInt32(message, &key));
   }
   TextFormat::Printer printer;
@@ -70,6 +71,7 @@ std::string Print(const ProtoMessage& message, const Descriptor* described,
       continue;
     }
     const int count = key.is_repeated() ? reflection.FieldSize(message, &key) : 1;
+    if (count == 0 && text != nullptr) out += fmt::format("{}# {}: ...\n", indent, key.name());
     for (int element = 0; element < count; ++element) {
       out += fmt::format("{}{}: {}\n", indent, key.name(),
                          ValueText(message, key, key.is_repeated() ? element : -1));

@@ -36,6 +36,7 @@ META = "tests/unit/meta/meta_test"
 RETRIEVAL = "tests/unit/retrieval/cairn_retrieval_test"
 PAGES = "tests/unit/engine/page_io_test"
 BY_RULE = ""
+FAILED, WAITED, SKIPPED, PASSED = "failed", "waited for ever", "skipped", "noticed nothing"
 # What a program needs to be quick and to notice.
 ENVIRONMENT = {HISTORY: {"CAIRN_TEST_HISTORIES": "20"}}
 
@@ -211,24 +212,26 @@ def tests_of(name, test):
     return rules.tests_of(name) if test == BY_RULE else [test]
 
 
-def fails(build, name, program, test):
-    """Whether the test fails with that fail point. A hang is a failure, as a test that notices by waiting is."""
+def outcome(build, name, program, test):
+    """What comes of the test with that fail point. A hang is noticed, as by a test that notices by waiting."""
     environment = {**os.environ, **ENVIRONMENT.get(program, {}), "CAIRN_FAIL_POINT": name}
     command = [os.path.join(build, program), "--gtest_filter=" + test, "--gtest_fail_fast"]
     time_max_s = HANG_TIME_MAX_S if name in HANGS else TEST_TIME_MAX_S
     try:
         done = subprocess.run(command, env=environment, timeout=time_max_s, capture_output=True, check=False)
     except subprocess.TimeoutExpired:
-        return True
+        return WAITED
     if b"[==========] Running 1 test " not in done.stdout:
         raise LookupError(f"{program} has no test {test}, or more than one")
-    return done.returncode != 0
+    if b"[  SKIPPED ]" in done.stdout:
+        return SKIPPED
+    return FAILED if done.returncode != 0 else PASSED
 
 
-def unnoticed(build, row):
-    """-> the tests that should have failed and did not."""
+def tried(build, row):
+    """-> a pair of test and outcome for each test that must fail."""
     name, program, test = row
-    return [one for one in tests_of(name, test) if not fails(build, name, program, one)]
+    return [(one, outcome(build, name, program, one)) for one in tests_of(name, test)]
 
 
 def main():
@@ -237,13 +240,17 @@ def main():
     build, names = sys.argv[1], sys.argv[2:]
     rows = [row for row in FAIL_POINTS if not names or row[0] in names]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        missed = list(zip(rows, pool.map(lambda row: unnoticed(build, row), rows)))
-    for (name, program, _), tests in missed:
-        for test in tests:
+        found = [(row, test, what) for row, pairs in zip(rows, pool.map(lambda row: tried(build, row), rows))
+                 for test, what in pairs]
+    counts = dict.fromkeys((FAILED, WAITED, SKIPPED, PASSED), 0)
+    for (name, program, _), test, what in found:
+        counts[what] += 1
+        if what == PASSED:
             print(f"{program} {test} does not notice: {name}")
-    count = sum(1 for _, tests in missed if tests)
-    print(f"{len(rows)} fail points, {count} not noticed")
-    return 1 if count or not rows else 0
+        elif what == SKIPPED:
+            print(f"SKIPPED: {program} {test} cannot run here, so nothing tried: {name}")
+    print(f"{len(rows)} fail points; tests: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
+    return 1 if counts[PASSED] or not rows else 0
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -62,6 +63,9 @@ class AlignedMapping {
   std::byte* data_ = nullptr;
   std::unique_ptr<FileWatch> watch_;  // null: memory
 };
+
+// Told while weights are packed, in bytes of the model's file.
+using PackProgress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
 
 // Where packed weights are kept.
 struct PackedCache {

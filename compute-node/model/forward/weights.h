@@ -14,7 +14,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -67,7 +66,7 @@ struct WeightsSurvey {
 
 class Weights {
  public:
-  using Progress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
+  using Progress = PackProgress;
 
   static absl::StatusOr<std::unique_ptr<Weights>> Load(const GgufFile& file,
                                                        const ModelConfig& config, ThreadPool& pool,

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -44,11 +43,9 @@ std::int64_t PackedTotal(std::span<const PackTask> tasks);
 
 class WeightsPacker {
  public:
-  using Progress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
-
   // Borrows all. Nothing is packed before Load.
   WeightsPacker(const GgufFile& file, std::span<const PackTask> tasks, ThreadPool& pool,
-                const Progress& progress)
+                const PackProgress& progress)
       : file_(file), tasks_(tasks), pool_(pool), progress_(progress) {}
 
   // Has the weights of a tensor looked at that no task packs.
@@ -73,7 +70,7 @@ class WeightsPacker {
   const GgufFile& file_;
   const std::span<const PackTask> tasks_;
   ThreadPool& pool_;
-  const Progress& progress_;
+  const PackProgress& progress_;
   const GgufTensor* checked_ = nullptr;
   WeightType checked_type_ = WeightType::kF32;
 };

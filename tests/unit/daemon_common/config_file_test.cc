@@ -78,10 +78,25 @@ TEST_F(ConfigFileTest, ValueOfAnotherKindIsSaidWithWhatIsAllowed) {
            {"experiment { keep_clusters: 3 }",
             ":1:29: Integer out of range (3): keep_clusters must"},
            {"experiment: 3", "experiment must be keys in braces;"},
+           {"experiment", "experiment must be keys in braces;"},
+           {"\tthreads: x\nkv: 3", ":1:11: Expected integer, got: x: threads must be"},
+           {"kv: \"ram\" threads: x", "threads must be a whole number;"},
+           {"http_listen: \"127.0.0.1:8080\n", "http_listen must be a text in quotes;"},
+           {"turn_stop: [\"threads: \", 3]", "turn_stop must be a text in quotes;"},
+           {"threads: x # kv: y", "threads must be a whole number;"},
            {"select_percent: much", "select_percent must be a number;"},
            {"experiment {\n clustering_seed: -1\n}",
             "clustering_seed must be a whole number, not below 0;"},
            {"{", ":1:1: Expected identifier, got: {;"}}) {
+    EXPECT_NE(Message(Read(text)).find(words), std::string::npos) << Message(Read(text));
+  }
+}
+
+TEST_F(ConfigFileTest, WhatStandsInTheWrongPlaceIsNoValue) {
+  for (const auto& [text, words] : std::vector<std::pair<std::string, std::string>>{
+           {"experiment { keep_clusters: true } experiment {}", "specified multiple times.;"},
+           {"experiment { keep_clusters: true }}", ":1:35: Expected identifier, got: };"},
+           {"experiment {\n", ": the file ends, and a closing brace is missing;"}}) {
     EXPECT_NE(Message(Read(text)).find(words), std::string::npos) << Message(Read(text));
   }
 }
@@ -128,6 +143,9 @@ TEST_F(ConfigFileTest, NoTwoKeysHaveOneName) {
 
 TEST_F(ConfigFileTest, PrintedFileHasCommentsAndIsReadAgain) {
   config_.set_socket_mode(0640);
+  EXPECT_NE(
+      PrintConfigWithComments(config_, config::kComputeNodeDescriptor).find("\n# turn_stop: ...\n"),
+      std::string::npos);
   config_.add_turn_stop("a\n");
   config_.mutable_experiment()->set_clustering_seed(7);
   const std::string plain = PrintConfig(config_);
