@@ -1,4 +1,6 @@
 // cairn generate
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <memory>
@@ -112,6 +114,14 @@ std::string Json(const GenerateResult& result, const std::vector<std::int32_t>& 
       result.reconnect_count, JsonString(result.policy));
 }
 
+// Whether somebody has written into the pipe that standard input is.
+bool HasUnreadInput() {
+  struct stat input {};
+  int unread_bytes = 0;
+  return ::fstat(STDIN_FILENO, &input) == 0 && S_ISFIFO(input.st_mode) &&
+         ::ioctl(STDIN_FILENO, FIONREAD, &unread_bytes) == 0 && unread_bytes > 0;
+}
+
 // Puts the texts together; each is checked where its source is still known.
 absl::Status ReadPrompt(GenerateArguments& options) {
   GenerateOptions& generate = options.generate;
@@ -123,6 +133,11 @@ absl::Status ReadPrompt(GenerateArguments& options) {
       throw CLI::ValidationError("there is no prompt: give one, or --file, or a text on its input");
     }
     options.file = "-";
+  }
+  if (options.prompt.empty() && options.file != "-" && HasUnreadInput()) {
+    fmt::print(stderr,
+               "cairn: standard input is not read, because --file is given: put what follows the "
+               "file behind it, as in `cairn generate --file FILE \"QUESTION\"`\n");
   }
   if (!options.file.empty()) {
     CAIRN_ASSIGN_OR_RETURN(generate.prompt, ReadInput(options.file, kPromptBytesMax));

@@ -103,10 +103,11 @@ std::string KeyAtEnd(std::string_view text) {
   return std::string(key.empty() ? word : key);
 }
 
-// Whether protobuf's message is about a value, and not about what stands where.
-bool IsOfValue(std::string_view message) {
-  return !message.starts_with("Expected identifier") &&
-         message.find("multiple times") == std::string_view::npos;
+// The field that protobuf names in a message that begins with `begin`; empty: it is another one.
+std::string FieldNamed(std::string_view message, std::string_view begin) {
+  if (!message.starts_with(begin)) return "";
+  message.remove_prefix(begin.size());
+  return std::string(message.substr(0, message.find('"')));
 }
 
 std::string_view AllowedValues(const FieldDescriptor& key) {
@@ -149,14 +150,24 @@ void ConfigError::AddError(int line, google::protobuf::io::ColumnNumber column,
     return;
   }
   what_ = fmt::format("{}:{}: ", line + 1, byte + 1);
-  if (message == "Expected identifier, got: ") {
+  const std::string twice = FieldNamed(message, "Non-repeated field \"");
+  const std::string boolean = FieldNamed(message, "Invalid value for boolean field \"");
+  if (!twice.empty()) {
+    what_ += fmt::format("{} is here a second time: give it once", twice);
+    const FieldDescriptor* key = FindKey(twice, keys_);
+    if (key != nullptr && key->message_type() != nullptr) what_ += ", with all keys in its braces";
+  } else if (message == "Expected identifier, got: ") {
     what_ += "the file ends, and a closing brace is missing";
-    return;
+  } else if (message == "Expected identifier, got: }") {
+    what_ += "there is a closing brace too many";
+  } else if (!boolean.empty()) {
+    what_ += fmt::format("{} must be true or false", boolean);
+  } else {
+    what_ += message.ends_with('.') ? message.substr(0, message.size() - 1) : message;
+    if (message.starts_with("Expected identifier")) return;  // not about a value
+    const FieldDescriptor* key = FindKey(KeyAtEnd(rest.substr(0, byte)), keys_);
+    if (key != nullptr) what_ += fmt::format(": {} must be {}", key->name(), AllowedValues(*key));
   }
-  what_ += message;
-  if (!IsOfValue(message)) return;
-  const FieldDescriptor* key = FindKey(KeyAtEnd(rest.substr(0, byte)), keys_);
-  if (key != nullptr) what_ += fmt::format(": {} must be {}", key->name(), AllowedValues(*key));
 }
 
 }  // namespace cairn

@@ -69,8 +69,8 @@ std::string LogFile(std::string_view log_path, std::string_view name, bool stder
 absl::Status CheckSocketKeys(const std::string& socket_path, mode_t socket_mode) {
   CAIRN_RETURN_IF_ERROR(Annotate(rpc::CheckSocketPath(socket_path), "socket_path"));
   if (socket_mode <= kSocketModeMax) return absl::OkStatus();
-  return InvalidArgument("socket_mode is 0{:o}: it must be 0 to 0{:o}", socket_mode,
-                         kSocketModeMax);
+  return InvalidArgument("socket_mode is 0{:o}: it must be 0 to 0{:o}, with the 0 in front",
+                         socket_mode, kSocketModeMax);
 }
 
 absl::Status CheckLogKeys(const std::string& log_path, const std::string& log_level) {

@@ -141,12 +141,15 @@ absl::Status Turn::WithWhatIsKept(const absl::Status& status) const {
     return Reworded(status,
                     fmt::format("{}; nothing of the conversation is kept", Message(status)));
   }
+  std::string lost;
+  if (lost_prompt_token_count_ > 0) {
+    lost = fmt::format(", without the last {} of the prompt", lost_prompt_token_count_);
+    if (lost_token_count_ > 0) lost += fmt::format(" and the {} of the answer", lost_token_count_);
+  } else if (lost_token_count_ > 0) {
+    lost = fmt::format(", without the last {} of the answer", lost_token_count_);
+  }
   return Reworded(status, fmt::format("{}; conversation {} keeps {} tokens{}", Message(status),
-                                      conversation(), durable_token_count_,
-                                      lost_token_count_ == 0
-                                          ? ""
-                                          : fmt::format(", without the last {} of the answer",
-                                                        lost_token_count_)));
+                                      conversation(), durable_token_count_, lost));
 }
 
 absl::Status Turn::RunOpened() {
@@ -216,6 +219,7 @@ void Turn::CountLostTokens(const Conversation& conversation, std::int64_t reused
       conversation.durable_token_count() - reused_token_count - AskedTokenCount();
   lost_token_count_ = sink_.shown_token_count() -
                       std::clamp(stored_count, std::int64_t{0}, sink_.shown_token_count());
+  lost_prompt_token_count_ = std::max(-stored_count, std::int64_t{0});
   if (lost_token_count_ == 0) return;
   LogWarning("generation session={} shown_tokens={} lost_tokens={}", conversation.id(),
              sink_.shown_token_count(), lost_token_count_);

@@ -77,7 +77,7 @@ class Turn {
   void MakeRoom(const KvStats& stats, const PolicyChoice& policy, std::int64_t token_count);
   void SendFinished(const Conversation& conversation, const TurnResult& result,
                     std::int64_t reused_token_count);
-  // Sets lost_token_count_, behind a turn that failed.
+  // Sets the counts of what was lost, behind a turn that failed.
   void CountLostTokens(const Conversation& conversation, std::int64_t reused_token_count);
   // What the status says of the conversation behind an error.
   absl::Status WithWhatIsKept(const absl::Status& status) const;
@@ -119,7 +119,8 @@ class Turn {
   std::int64_t durable_token_count_ = 0;
   std::int64_t repaired_count_ = 0;  // tokens of the prompt that were computed again with the rest
   bool repaired_ = false;            // once in a turn
-  std::int64_t lost_token_count_ = 0;
+  std::int64_t lost_token_count_ = 0;         // that were shown
+  std::int64_t lost_prompt_token_count_ = 0;  // that were computed or not
 };
 
 }  // namespace cairn::compute

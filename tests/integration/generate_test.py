@@ -154,6 +154,17 @@ class GenerateTest(daemons.SharedCairnTest):
         self.assertEqual(second["text"], ANSWER)
         self.assertLess(second["prompt_token_count"], 30)
 
+    def test_a_pipe_beside_a_file_is_not_read_and_that_is_said(self):
+        arguments = self.cairn.command("generate", "--file", self.cairn.short_text(), "--tokens", "0", "--ephemeral")
+        for question, said in (([], True), ([QUESTION], False)):
+            reading, writing = os.pipe()
+            with open(reading, "rb") as pipe:
+                os.write(writing, QUESTION.encode())
+                os.close(writing)
+                done = subprocess.run([*arguments, *question], stdin=pipe, capture_output=True, check=True,
+                                      timeout=daemons.RUN_TIMEOUT_S)
+            self.assertEqual(b"standard input is not read" in done.stderr, said, done.stderr)
+
     def test_ephemeral_conversation_is_gone(self):
         result = self.cairn.generate("Mira", "--ephemeral", "--tokens", "3")
         self.assertNotIn(result["conversation_id"], [s["conversation_id"] for s in self.cairn.sessions()])

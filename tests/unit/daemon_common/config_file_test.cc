@@ -77,6 +77,7 @@ TEST_F(ConfigFileTest, ValueOfAnotherKindIsSaidWithWhatIsAllowed) {
            {"recluster_prompts: 3", "recluster_prompts must be true or false;"},
            {"experiment { keep_clusters: 3 }",
             ":1:29: Integer out of range (3): keep_clusters must"},
+           {"recluster_prompts: yes", "recluster_prompts must be true or false;"},
            {"experiment: 3", "experiment must be keys in braces;"},
            {"experiment", "experiment must be keys in braces;"},
            {"\tthreads: x\nkv: 3", ":1:11: Expected integer, got: x: threads must be"},
@@ -94,8 +95,10 @@ TEST_F(ConfigFileTest, ValueOfAnotherKindIsSaidWithWhatIsAllowed) {
 
 TEST_F(ConfigFileTest, WhatStandsInTheWrongPlaceIsNoValue) {
   for (const auto& [text, words] : std::vector<std::pair<std::string, std::string>>{
-           {"experiment { keep_clusters: true } experiment {}", "specified multiple times.;"},
-           {"experiment { keep_clusters: true }}", ":1:35: Expected identifier, got: };"},
+           {"experiment { keep_clusters: true } experiment {}",
+            ":1:47: experiment is here a second time: give it once, with all keys in its braces;"},
+           {"threads: 1\nthreads: 2", ":2:8: threads is here a second time: give it once;"},
+           {"experiment { keep_clusters: true }}", ":1:35: there is a closing brace too many;"},
            {"experiment {\n", ": the file ends, and a closing brace is missing;"}}) {
     EXPECT_NE(Message(Read(text)).find(words), std::string::npos) << Message(Read(text));
   }

@@ -89,7 +89,7 @@ TEST(PathsTest, LogKeysAreNamed) {
 TEST(PathsTest, SocketKeysAreNamed) {
   EXPECT_TRUE(CheckSocketKeys("/run/a.sock", 0777).ok());
   EXPECT_EQ(Message(CheckSocketKeys("/run/a.sock", 01000)),
-            "socket_mode is 01000: it must be 0 to 0777");
+            "socket_mode is 01000: it must be 0 to 0777, with the 0 in front");
   EXPECT_EQ(Message(CheckSocketKeys("a.sock", 0600)).find("socket_path: "), 0U);
 }
 
