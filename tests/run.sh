@@ -28,6 +28,7 @@ rm -f "$logs"/output-*.log  # of an earlier run
 # Tests whose processes are killed on purpose leave their folders behind.
 TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/cairn.XXXXXX")
 export TMPDIR
+chmod 711 "$TMPDIR"  # daemons that a test starts as another user pass through it
 trap 'rm -rf "$TMPDIR" || true' EXIT  # what a test has left may still write there
 times=()
 skipped=

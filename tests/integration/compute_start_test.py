@@ -4,8 +4,10 @@ Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3
 """
 import fcntl
 import os
+import pathlib
 import pty
 import socket
+import stat
 import subprocess
 import tempfile
 import unittest
@@ -161,12 +163,20 @@ class LogTest(unittest.TestCase):
                 return ": ready " in file.read()
         return ready
 
+    def who_has(self, *paths):
+        """-> arguments for a process of a user who is not root, whose other places are not a test's; has `paths`."""
+        if os.geteuid() != 0:
+            return {}
+        for folder in pathlib.Path(self.folder).parents:
+            if not folder.stat().st_mode & stat.S_IXOTH:
+                self.skipTest(f"user {NOBODY} may not pass through {folder}")
+        for path in paths:
+            os.chown(path, NOBODY, -1)
+        return {"user": NOBODY}
+
     def run_without_a_flag(self, until):
         """As run_on_a_terminal. Root's log is elsewhere, and what a test would find there is somebody's."""
-        user = {}
-        if os.geteuid() == 0:
-            user["user"] = NOBODY
-            os.chown(self.folder, NOBODY, -1)
+        user = self.who_has(self.folder)
         try:
             return self.run_on_a_terminal("cairn-compute-node", "--model", daemons.MODEL, "--kv", "ram", "--socket",
                                           f"{self.folder}/c.sock", until=until, **user)
@@ -196,11 +206,7 @@ class LogTest(unittest.TestCase):
         os.makedirs(f"{state}/cairn")
         with open(config, "w", encoding="utf-8") as file:
             file.write("kv_wait_seconds: 0\n")
-        user = {}
-        if os.geteuid() == 0:  # whose other places are not a test's
-            user["user"] = NOBODY
-            for path in (self.folder, state, f"{state}/cairn"):
-                os.chown(path, NOBODY, -1)
+        user = self.who_has(self.folder, state, f"{state}/cairn")
         environment = {**os.environ, "HOME": self.folder, "XDG_STATE_HOME": state, "XDG_RUNTIME_DIR": self.folder}
         with socket.socket(socket.AF_UNIX) as other:
             other.bind(f"{state}/cairn/kv.sock")
