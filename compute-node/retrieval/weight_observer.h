@@ -13,7 +13,7 @@
 namespace cairn::compute {
 
 // Of one layer of a pass. Lives during the call.
-struct LayerWeights {
+struct WeighedLayer {
   std::int32_t layer = 0;
   // Of the weighed tokens, which are the pass's last ones.
   std::int64_t first_position = 0;
@@ -33,7 +33,7 @@ class WeightObserver {
   // Behind the attention of each layer of such a pass, and before its entries leave the window. A
   // pass that failed and is computed again is told again: what is told of a layer and a position
   // takes the place of what was told before.
-  virtual void TakeWeights(const LayerWeights& weights) = 0;
+  virtual void TakeWeights(const WeighedLayer& layer) = 0;
 };
 
 }  // namespace cairn::compute

@@ -226,11 +226,14 @@ def check_registered(root, path):
         folder = os.path.dirname(folder)
 
 
-def check_file(root, path):
+def read_lines(root, path):
     with open(os.path.join(root, path), encoding="utf-8") as file:
         lines = file.read().split("\n")
-    if lines and not lines[-1]:
-        lines.pop()
+    return lines if lines[-1] else lines[:-1]
+
+
+def check_file(root, path):
+    lines = read_lines(root, path)
     yield from check_lines(path, lines)
     if path.endswith(CODE):
         yield from check_includes(path, lines)
@@ -245,9 +248,28 @@ def check_file(root, path):
         yield from check_registered(root, path)
 
 
+TYPE = re.compile(r"(?:struct|class|union|enum class) (\w+)[^;{]*\{")
+
+
+def check_types(root, paths):
+    """Two headers' types of one name are one type to the linker, whatever is in them."""
+    first = {}
+    for path in paths:
+        if not path.endswith(".h"):
+            continue
+        namespace = ""
+        for number, line in enumerate(read_lines(root, path), 1):
+            if line.startswith("namespace "):
+                namespace = line
+            match = TYPE.match(line)
+            if match and first.setdefault((namespace, match.group(1)), path) != path:
+                yield path, number, "%s is a type of %s too" % (match.group(1), first[namespace, match.group(1)])
+
+
 def check_tree(root):
-    return ["%s:%d: %s" % (path, number, said)
-            for path in source_files(root) for number, said in check_file(root, path)]
+    paths = list(source_files(root))
+    found = [(path, *said) for path in paths for said in check_file(root, path)]
+    return ["%s:%d: %s" % one for one in [*found, *check_types(root, paths)]]
 
 
 # file, content that breaks one rule, what must be said of it
@@ -282,9 +304,11 @@ BREACHES = [
     ("tests/integration/lost_test.py", "x = 1\n", "never built or run"),
     ("tests/fuzz/lost_fuzz.cc", "int x;\n", "never built or run"),
     ("kv-node/cache/slot.cc", "constexpr int kSlots = 1;\n", "constant of slot.h too"),
+    ("common/io/two.h", "#pragma once\nnamespace cairn {\nclass Same : Base {\n};\n}\n", "type of common/io/one.h too"),
 ]
 # what lies beside that file, where that breaks the rule
-BESIDE = {"kv-node/cache/slot.cc": ("slot.h", "#pragma once\ninline constexpr int kSlots = 2;\n")}
+BESIDE = {"kv-node/cache/slot.cc": ("slot.h", "#pragma once\ninline constexpr int kSlots = 2;\n"),
+          "common/io/two.h": ("one.h", "#pragma once\nnamespace cairn {\nstruct Same {\n};\n}\n")}
 
 
 def self_test():

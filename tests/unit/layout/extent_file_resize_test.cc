@@ -28,9 +28,9 @@ namespace {
 namespace fs = std::filesystem;
 using test::Says;
 
-constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-constexpr std::int64_t kSmall = kMiB;
-constexpr std::int64_t kLarge = 3 * kMiB;
+constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
+constexpr std::int64_t kSmall = kMebibyte;
+constexpr std::int64_t kLarge = 3 * kMebibyte;
 
 class ExtentFileResize : public testing::Test {
  protected:
@@ -157,7 +157,7 @@ TEST_F(ExtentFileResize, GrowingWritesWhatIsNewAndTellsProgress) {
     EXPECT_EQ((*file)->size_bytes(), kLarge);
     EXPECT_FALSE(FirstUnwritten((*file)->fd(), kSmall, kLarge).value_or(kLarge) < kLarge);
   }
-  EXPECT_EQ(seen, (std::vector{kMiB, 2 * kMiB}));
+  EXPECT_EQ(seen, (std::vector{kMebibyte, 2 * kMebibyte}));
   EXPECT_EQ((*Open())->size_bytes(), kLarge);
 }
 
@@ -166,24 +166,24 @@ TEST_F(ExtentFileResize, GrowingThatIsStoppedKeepsTheOldSizeAndGoesOnNextTime) {
   const auto file = Open();
   ASSERT_TRUE(file.ok()) << file.status();
   const absl::Status stopped =
-      (*file)->Grow({.size_bytes = 9 * kMiB, .progress = [&](std::int64_t done, std::int64_t) {
-                       return done < 5 * kMiB ? absl::OkStatus() : Cancelled("enough");
+      (*file)->Grow({.size_bytes = 9 * kMebibyte, .progress = [&](std::int64_t done, std::int64_t) {
+                       return done < 5 * kMebibyte ? absl::OkStatus() : Cancelled("enough");
                      }});
   EXPECT_EQ(stopped.code(), absl::StatusCode::kCancelled) << stopped;
   EXPECT_EQ((*file)->size_bytes(), kSmall);
   EXPECT_EQ(SizesInCopies(), (std::vector{kSmall, kSmall}));
-  ASSERT_EQ(Length(), 9 * kMiB);
-  const bool known = FirstUnwritten((*file)->fd(), 0, 9 * kMiB) != std::nullopt;
+  ASSERT_EQ(Length(), 9 * kMebibyte);
+  const bool known = FirstUnwritten((*file)->fd(), 0, 9 * kMebibyte) != std::nullopt;
   std::vector<std::int64_t> seen;
   const absl::Status grown =
-      (*file)->Grow({.size_bytes = 9 * kMiB, .progress = [&](std::int64_t done, std::int64_t) {
+      (*file)->Grow({.size_bytes = 9 * kMebibyte, .progress = [&](std::int64_t done, std::int64_t) {
                        seen.push_back(done);
                        return absl::OkStatus();
                      }});
   ASSERT_TRUE(grown.ok()) << grown;
   ASSERT_FALSE(seen.empty());
-  EXPECT_EQ(seen.front(), known ? 6 * kMiB : kMiB);
-  EXPECT_EQ(seen.back(), 8 * kMiB);
+  EXPECT_EQ(seen.front(), known ? 6 * kMebibyte : kMebibyte);
+  EXPECT_EQ(seen.back(), 8 * kMebibyte);
 }
 
 TEST_F(ExtentFileResize, GrowingBeyondTheDiskIsRefusedAndLeavesTheFileAsItWas) {

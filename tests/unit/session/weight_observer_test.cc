@@ -28,7 +28,7 @@ class KeepingObserver : public WeightObserver {
   std::int64_t WeighedTokens(std::int64_t token_count) const override {
     return std::min(token_count, weighed_tokens_max_);
   }
-  void TakeWeights(const LayerWeights& weights) override {
+  void TakeWeights(const WeighedLayer& weights) override {
     const std::vector<AttendedEntries> heads(weights.heads.begin(), weights.heads.end());
     told[{weights.layer, weights.first_position}] = {weights.token_count, heads};
   }
