@@ -114,11 +114,12 @@ std::string Json(const GenerateResult& result, const std::vector<std::int32_t>& 
       result.reconnect_count, JsonString(result.policy));
 }
 
-// Whether somebody has written into the pipe that standard input is.
+// Whether standard input is a pipe or a file with something in it.
 bool HasUnreadInput() {
   struct stat input {};
   int unread_bytes = 0;
-  return ::fstat(STDIN_FILENO, &input) == 0 && S_ISFIFO(input.st_mode) &&
+  return ::fstat(STDIN_FILENO, &input) == 0 &&
+         (S_ISFIFO(input.st_mode) || S_ISREG(input.st_mode)) &&
          ::ioctl(STDIN_FILENO, FIONREAD, &unread_bytes) == 0 && unread_bytes > 0;
 }
 
