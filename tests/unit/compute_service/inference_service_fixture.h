@@ -13,6 +13,7 @@
 
 #include "compute-node/service/compute_server.h"
 #include "compute-node/service/generate_job.h"
+#include "compute-node/service/turn.h"
 #include "tests/tools/model_maker.h"
 #include "tests/unit/session/fake_kv_node.h"
 
@@ -63,6 +64,29 @@ class InferenceServiceTest : public testing::Test {
     if (!chat.empty()) runtime->chat = ChatTemplate::ByName(chat);
     ::unlink(path.c_str());
     state_.SetReady(std::move(runtime));
+  }
+
+  // A turn of a client that sends its whole history, in what `store` has: the tokens of the prompt
+  // that were there, and the turn's conversation.
+  struct KeptTurn {
+    std::int64_t reused_token_count = -1;
+    SessionId conversation;
+  };
+  KeptTurn RunKeptTurn(Runtime& runtime, const ModelIdentity& identity,
+                       const std::vector<std::int32_t>& prompt, PrefixStore& store) {
+    AskedTurn asked;
+    asked.identity = identity;
+    asked.ephemeral = true;
+    asked.turn.prompt = prompt;
+    asked.turn.tokens_max = 0;
+    StopSignal stop;
+    EventSink sink(*runtime.tokenizer, stop, std::chrono::steady_clock::now());
+    LiveConversation live(state_.live_conversations(), {}, "");
+    Turn turn(runtime, state_, asked, &store, sink, live, stop);
+    const absl::Status status = turn.Run();
+    EXPECT_TRUE(status.ok()) << status;
+    const auto first = sink.queue().Pop(std::chrono::milliseconds(0));
+    return {first ? first->started().reused_token_count() : -1, turn.conversation()};
   }
 
   // All events of a generation.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <regex>
 
 #include <gtest/gtest.h>
 
@@ -313,6 +314,41 @@ TEST_F(InferenceServiceTest, EphemeralAndFailedConversationsLeaveNothing) {
   node_->calls_until_loss = 2;
   EXPECT_EQ(CodeFor([](v1::GenerateRequest&) {}), grpc::StatusCode::ABORTED);
   EXPECT_TRUE(node_->sessions.empty());
+}
+
+// Wherever the KV node is lost: what is kept, and what of the prompt and of the answer is not.
+TEST_F(InferenceServiceTest, ATurnThatFailedSaysWhatItLost) {
+  LoadModel();
+  int count = 0;
+  for (int call = 1; call <= 40; ++call) {
+    v1::GenerateRequest request = RandomRequest();
+    ASSERT_TRUE(Generate(request).ok());
+    request.set_conversation_id(events_.front().started().conversation_id());
+    node_->opened_by_another = true;
+    node_->calls_until_loss = call;
+    const grpc::Status status = Generate(request);
+    node_->opened_by_another = false;
+    node_->calls_until_loss = 0;
+    if (status.ok() || events_.empty()) continue;
+    const v1::Started& started = events_.front().started();
+    const std::string& said = status.error_message();
+    std::smatch kept;
+    ASSERT_TRUE(std::regex_search(said, kept, std::regex("keeps ([0-9]+) tokens(.*)"))) << said;
+    const std::int64_t lost =
+        started.reused_token_count() + started.prompt_token_count() - std::stoll(kept[1].str());
+    const std::int64_t shown = std::ssize(Ids());
+    if (lost > 0) {
+      ++count;
+      std::string expected = fmt::format(", without the last {} of the prompt", lost);
+      if (shown > 0) expected += fmt::format(" and the {} of the answer", shown);
+      EXPECT_EQ(kept[2].str(), expected);
+    } else if (shown + lost > 0) {
+      EXPECT_EQ(kept[2].str(), fmt::format(", without the last {} of the answer", shown + lost));
+    } else {
+      EXPECT_EQ(kept[2].str(), "");
+    }
+  }
+  EXPECT_GT(count, 0);
 }
 
 // What dies with this process is the KV node's to delete.

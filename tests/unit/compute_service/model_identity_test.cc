@@ -73,22 +73,11 @@ class ModelIdentityTest : public InferenceServiceTest {
     ADD_FAILURE() << "conversation " << id << " is not listed";
     return false;
   }
-  // A turn of a client that sends its whole history. -> how much of it was kept
+  // -> how much of the prompt was kept
   std::int64_t ReusedBy(const ModelIdentity& identity, const Tokens& prompt) {
-    AskedTurn asked;
-    asked.identity = identity;
-    asked.ephemeral = true;
-    asked.turn.prompt = prompt;
-    asked.turn.tokens_max = 0;
-    StopSignal stop;
-    EventSink sink(*runtime_->tokenizer, stop, std::chrono::steady_clock::now());
-    LiveConversation live(state_.live_conversations(), {}, "");
-    Turn turn(*runtime_, state_, asked, runtime_->kept.get(), sink, live, stop);
-    const absl::Status status = turn.Run();
-    EXPECT_TRUE(status.ok()) << status;
-    EXPECT_EQ(StoredIdentity(turn.conversation().value()), identity);
-    const auto first = sink.queue().Pop(std::chrono::milliseconds(0));
-    return first.has_value() ? first->started().reused_token_count() : -1;
+    const KeptTurn turn = RunKeptTurn(*runtime_, identity, prompt, *runtime_->kept);
+    EXPECT_EQ(StoredIdentity(turn.conversation.value()), identity);
+    return turn.reused_token_count;
   }
 
   std::shared_ptr<Runtime> runtime_;

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include "compute-node/kv_client/in_process_kv_node.h"
-#include "compute-node/service/turn.h"
 #include "tests/unit/compute_service/inference_service_fixture.h"
 
 namespace cairn::compute {
@@ -52,21 +51,9 @@ class PrefixStoreTest : public InferenceServiceTest {
     LoadModel("", MakeRamKvNode({.size_bytes = 64 << 20, .engine = {}}).value());
     runtime_ = state_.runtime().value();
   }
-  // A turn of a client that sends its whole history. -> how much of it was stored before
+  // -> how much of the prompt was stored before
   std::int64_t ReusedBy(const Tokens& prompt) {
-    AskedTurn asked;
-    asked.identity = runtime_->served.base;
-    asked.ephemeral = true;
-    asked.turn.prompt = prompt;
-    asked.turn.tokens_max = 0;
-    StopSignal stop;
-    EventSink sink(*runtime_->tokenizer, stop, std::chrono::steady_clock::now());
-    LiveConversation live(state_.live_conversations(), {}, "");
-    Turn turn(*runtime_, state_, asked, &store_, sink, live, stop);
-    const absl::Status status = turn.Run();
-    EXPECT_TRUE(status.ok()) << status;
-    const auto first = sink.queue().Pop(std::chrono::milliseconds(0));
-    return first.has_value() ? first->started().reused_token_count() : -1;
+    return RunKeptTurn(*runtime_, runtime_->served.base, prompt, store_).reused_token_count;
   }
   static Tokens Numbers(int count) {
     Tokens tokens(static_cast<std::size_t>(count));
