@@ -31,7 +31,8 @@ SimChat::SimChat(SimContext& context, std::optional<SimSealed> parent)
       parent_(std::move(parent)),
       replay_bytes_max_(ReplayBytes(context.random)),
       uses_arena_(context.random(4) != 0),
-      held_max_(context.random(kHeldMax)) {
+      held_max_(context.random(kHeldMax)),
+      segment_start_(parent_ ? parent_->oracle.token_count : 0) {
   constexpr SessionLifetime kLifetimes[] = {SessionLifetime::kEphemeral,
                                             SessionLifetime::kFromCheckpoint};
   const std::int64_t dice = context.random(6);
@@ -183,8 +184,15 @@ void SimChat::Close() {
 
 void SimChat::NoteIn(SimCopy& copy) const {
   if (is_gone_ || !IsStored()) return;
-  copy.saved[session_.uid] = saved_;
-  AddReplacement(copy.saved[session_.uid]);
+  auto saved = saved_;
+  AddReplacement(saved);
+  // Nothing else is in the copy. A later history may give an operation's number anew.
+  const OpSeq stored = *store_->StoredOpSeq(session_.uid);
+  std::erase_if(saved, [stored](const auto& each) { return each.first != stored; });
+  if (saved.empty()) {
+    return context_.Wrong("session {} is stored at operation {}", session_.id, stored);
+  }
+  copy.saved[session_.uid] = std::move(saved);
 }
 
 void SimChat::OnPutBack(const SimStore& store, const SimCopy& copy) {
@@ -211,7 +219,7 @@ void SimChat::OnPutBack(const SimStore& store, const SimCopy& copy) {
   saved_ = std::move(shown);
 }
 
-bool SimChat::IsStored() const { return store_->Holds(session_.uid); }
+bool SimChat::IsStored() const { return store_->StoredOpSeq(session_.uid).has_value(); }
 
 // Whether that is how it learns that it has met an older copy of its store.
 bool SimChat::NoteIfOlder(const absl::Status& status) {
@@ -245,6 +253,8 @@ void SimChat::OnSealed(const absl::StatusOr<SealedSegment>& sealed) {
                           sealed->token_count, oracle->token_count);
   }
   ++context_.counts["sealed by the node"];
+  // Without a token of its own it names what was sealed before, which shows what it did then.
+  if (oracle->token_count == segment_start_) return;
   // Where it began is not told: a fork of its last token will do.
   context_.sealed.push_back(
       {store_, session_, sealed->segment_id, oracle->token_count - 1, *oracle, may_go_});

@@ -180,7 +180,7 @@ bool SimChat::ShowsReplacement(const Attachment& attachment) const {
            segments.contains(attachment.parent_segment_id);
   };
   if (is_of(supersession_->segments)) return true;
-  return !is_of(segments_) && !store_->Holds(supersession_->replacement.uid);
+  return !is_of(segments_) && !store_->StoredOpSeq(supersession_->replacement.uid);
 }
 
 bool SimChat::NoteIfSuperseded() {

@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "kv-node/layout/rows.h"
 #include "tests/sim/sim_stream.h"
 
@@ -22,12 +20,12 @@ SimStore::SimStore(std::uint64_t seed, char letter, std::int64_t pages)
   id.fill(static_cast<std::byte>(letter));
 }
 
-bool SimStore::Holds(const std::string& uid) const {
-  const auto& sessions = rows[static_cast<std::size_t>(kv::Family::kSessions)];
-  return std::any_of(sessions.begin(), sessions.end(), [&](const auto& row) {
-    const auto session = kv::DecodeSessionRow(row.second);
-    return session.ok() && session->uid == uid;
-  });
+std::optional<OpSeq> SimStore::StoredOpSeq(const std::string& uid) const {
+  for (const auto& [key, row] : rows[static_cast<std::size_t>(kv::Family::kSessions)]) {
+    const auto session = kv::DecodeSessionRow(row);
+    if (session.ok() && session->uid == uid) return session->op_seq;
+  }
+  return std::nullopt;
 }
 
 SimNode::~SimNode() {

@@ -8,15 +8,16 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/rpc/handshake.h"
-#include "kv-node/device/faulty_device.h"
 #include "kv-node/engine/engine_core.h"
 #include "tests/sim/sim_meta_store.h"
 #include "tests/sim/sim_wire.h"
+#include "tests/tools/faulty_device.h"
 
 namespace cairn::sim {
 
@@ -37,8 +38,8 @@ struct SimStore {
   // Bits of it flip, or have: what was stored may be lost, and is then reported so.
   bool is_damaged = false;
 
-  // Whether a row says that there is a session of this uid.
-  bool Holds(const std::string& uid) const;
+  // The last checkpoint of the session of this uid, as its row says; none: there is no such row.
+  std::optional<OpSeq> StoredOpSeq(const std::string& uid) const;
 };
 
 class SimNode {
