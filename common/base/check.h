@@ -33,7 +33,6 @@ namespace cairn::internal {
   } while (false)
 
 #define CAIRN_CHECK_EQ(a, b) CAIRN_CHECK_OP(==, a, b)
-#define CAIRN_CHECK_NE(a, b) CAIRN_CHECK_OP(!=, a, b)
 #define CAIRN_CHECK_LT(a, b) CAIRN_CHECK_OP(<, a, b)
 #define CAIRN_CHECK_LE(a, b) CAIRN_CHECK_OP(<=, a, b)
 #define CAIRN_CHECK_GE(a, b) CAIRN_CHECK_OP(>=, a, b)

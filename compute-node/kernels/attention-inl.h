@@ -341,20 +341,6 @@ void AddRowWeights(const float* HWY_RESTRICT state, const float* HWY_RESTRICT sc
   for (std::size_t e = 0; e < weights.size(); ++e) weights[e] += of_block[e];
 }
 
-void MergeRow(const float* HWY_RESTRICT from, std::int64_t head_dim, float* HWY_RESTRICT into) {
-  const hn::CappedTag<float, 8> df;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(df));
-  const float largest = from[0] > into[0] ? from[0] : into[0];
-  const float from_factor = ScalarExp(from[0] - largest);
-  const float into_factor = ScalarExp(into[0] - largest);
-  into[0] = largest;
-  into[1] = into[1] * into_factor + from[1] * from_factor;
-  for (std::int64_t i = 2; i < 2 + head_dim; i += lanes) {
-    const auto kept = hn::Mul(hn::LoadU(df, into + i), hn::Set(df, into_factor));
-    hn::StoreU(hn::MulAdd(hn::LoadU(df, from + i), hn::Set(df, from_factor), kept), df, into + i);
-  }
-}
-
 }  // namespace cairn::compute::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

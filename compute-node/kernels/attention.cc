@@ -19,7 +19,6 @@ HWY_EXPORT(LoadMeanEntries);
 HWY_EXPORT(AttendBlockRows);
 HWY_EXPORT(ScoreBlockRows);
 HWY_EXPORT(AddRowWeights);
-HWY_EXPORT(MergeRow);
 
 void InitAttention(std::span<float> states, std::int64_t head_dim) {
   const auto floats = static_cast<std::size_t>(AttentionStateFloats(head_dim));
@@ -107,14 +106,6 @@ void FinishAttention(std::span<const float> states, std::int64_t head_dim, float
     for (std::int64_t i = 0; i < head_dim; ++i) {
       out[row * out_stride + i] = state[2 + i] * inverse;
     }
-  }
-}
-
-void MergeAttention(std::span<const float> from, std::int64_t head_dim, std::span<float> into) {
-  CAIRN_CHECK_EQ(from.size(), static_cast<std::size_t>(AttentionStateFloats(head_dim)));
-  CAIRN_CHECK_EQ(into.size(), from.size());
-  if (from[1] != 0.0F) {
-    HWY_DYNAMIC_DISPATCH(MergeRow)(from.data(), head_dim, into.data());
   }
 }
 

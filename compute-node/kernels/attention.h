@@ -100,8 +100,4 @@ void AttendBlock(std::span<const std::byte* const> entries, KvFormat format, std
 void FinishAttention(std::span<const float> states, std::int64_t head_dim, float* out,
                      std::int64_t out_stride);
 
-// Adds the state `from` of a row into `into`, as if `from`'s blocks had followed: for partial
-// results that were computed apart. The order of merging changes the last bits.
-void MergeAttention(std::span<const float> from, std::int64_t head_dim, std::span<float> into);
-
 }  // namespace cairn::compute

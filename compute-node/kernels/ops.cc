@@ -90,31 +90,6 @@ void SiluMulRow(const float* HWY_RESTRICT up, std::size_t count, float* HWY_REST
   }
 }
 
-void SoftmaxRow(float* HWY_RESTRICT x, std::size_t count) {
-  float largest = x[0];
-  for (std::size_t i = 1; i < count; ++i) {
-    largest = x[i] > largest ? x[i] : largest;
-  }
-  const Floats df;
-  const std::size_t lanes = hn::Lanes(df);
-  HWY_ALIGN float tail[16] = {};
-  // In double: a vocabulary of 150,000 small terms loses digits in f32.
-  double sum = 0.0;
-  for (std::size_t i = 0; i < count; i += lanes) {
-    const std::size_t n = count - i < lanes ? count - i : lanes;
-    std::memcpy(tail, x + i, n * sizeof(float));
-    hn::Store(hn::Exp(df, hn::Sub(hn::Load(df, tail), hn::Set(df, largest))), df, tail);
-    for (std::size_t j = 0; j < n; ++j) {
-      sum += static_cast<double>(tail[j]);
-    }
-    std::memcpy(x + i, tail, n * sizeof(float));
-  }
-  const auto scale = static_cast<float>(1.0 / sum);
-  for (std::size_t i = 0; i < count; ++i) {
-    x[i] *= scale;
-  }
-}
-
 void RopeHalvesRow(const float* HWY_RESTRICT cosines, const float* HWY_RESTRICT sines,
                    std::size_t half, float* HWY_RESTRICT head) {
   const hn::CappedTag<float, 4> df;
@@ -145,7 +120,6 @@ namespace cairn::compute {
 HWY_EXPORT(RmsNormRow);
 HWY_EXPORT(AddRow);
 HWY_EXPORT(SiluMulRow);
-HWY_EXPORT(SoftmaxRow);
 HWY_EXPORT(RopeHalvesRow);
 
 void RmsNorm(std::span<const float> x, std::span<const float> weight, float epsilon,
@@ -163,12 +137,6 @@ void AddTo(std::span<const float> y, std::span<float> x) {
 void SiluMul(std::span<const float> up, std::span<float> gate) {
   CAIRN_CHECK_EQ(up.size(), gate.size());
   HWY_DYNAMIC_DISPATCH(SiluMulRow)(up.data(), up.size(), gate.data());
-}
-
-void Softmax(std::span<float> x) {
-  if (!x.empty()) {
-    HWY_DYNAMIC_DISPATCH(SoftmaxRow)(x.data(), x.size());
-  }
 }
 
 void RopeAdjacent(const RopeAngles& angles, std::span<float> head) {

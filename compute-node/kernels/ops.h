@@ -19,9 +19,6 @@ void AddTo(std::span<const float> y, std::span<float> x);
 // gate = gate / (1 + exp(-gate)) * up: the gated activation of the feed-forward network.
 void SiluMul(std::span<const float> up, std::span<float> gate);
 
-// x = softmax(x), in place. An empty span is left alone.
-void Softmax(std::span<float> x);
-
 // One position's rotation: pairs (cos, sin) for the head_dim / 2 frequencies.
 struct RopeAngles {
   std::span<const float> cosines;

@@ -1,7 +1,7 @@
 // Device is the flash below the KV node: asynchronous reads, writes and flushes of whole pages,
 // completed from Poll(). Implementations: io_uring and a thread pool (both opened through
 // file_device.h), memory (memory_device.h), a slower one modelled above another
-// (modelled_device.h), and a faulty one for tests (faulty_device.h).
+// (modelled_device.h).
 //
 // Units:      offsets and sizes in bytes; offset, size and buffer address are multiples of
 //             kIoAlignmentBytes.
@@ -40,7 +40,7 @@ using IoDone = std::function<void(absl::Status)>;
 
 // Who waits for a request, the most urgent first. See SubmitRead.
 enum class IoClass : std::uint8_t { kDemand, kWriteBack, kDefragment };
-inline constexpr int kIoClassCount = 4;
+inline constexpr int kIoClassCount = 3;
 // See SubmitRead.
 inline constexpr int kPassedOverMax = 16;
 

@@ -16,10 +16,10 @@
 
 #include "common/log/log.h"
 #include "compute-node/kv_client/in_process_kv_node.h"
-#include "kv-node/device/faulty_device.h"
 #include "kv-node/engine/defragment/extent_mover.h"
 #include "kv-node/layout/superblock.h"
 #include "tests/crash/crash_world.h"
+#include "tests/tools/faulty_device.h"
 #include "tests/tools/temp_dir.h"
 #include "tests/tools/unsynced_fs.h"
 

@@ -1,4 +1,4 @@
-#include "kv-node/device/faulty_device.h"
+#include "tests/tools/faulty_device.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -4,12 +4,11 @@
 //
 // Fault model, all from one seed:
 // - Volatile write cache: a completed write is visible at once, and durable when a flush that was
-// submitted after its
-//   callback ran has completed. PowerCut() leaves each 512-byte sector of each page with unflushed
-//   writes at any of its versions: the durable one, or that of any write since, in-flight writes
-//   included.
+//   submitted after its callback ran has completed. PowerCut() leaves each 512-byte sector of each
+//   page with unflushed writes at any of its versions: the durable one, or that of any write since,
+//   in-flight writes included.
 // - In-flight writes are invisible until they complete; completions come late and in any order
-// (`delay_polls_max`).
+//   (`delay_polls_max`).
 // - CorruptPage(): bits of a page flip as it is read, until it is written again.
 // - FlipNextReads(): the bytes come wrong, once.
 // - DieAfter(): the device goes away between two steps of whoever uses it; what it had not flushed
@@ -17,7 +16,7 @@
 // - FailNextReads/Writes/Flushes(): EIO, nothing transferred.
 // - ShortenNext(): a transfer ends early, also within a page.
 // - LoseNextWrites(): completes, but stores nothing. MisdirectNextWrites(): stores at another place
-// of the disk. What was written stays pristine: corruption is laid over it on reading.
+//   of the disk. What was written stays pristine: corruption is laid over it on reading.
 //
 // Threading: a disk is safe from any thread; its devices follow Device.
 #pragma once
@@ -33,10 +32,9 @@
 #include "common/base/mutex.h"
 #include "kv-node/device/device.h"
 #include "kv-node/device/sparse_bytes.h"
+#include "tests/tools/sector.h"
 
 namespace cairn::kv {
-
-inline constexpr std::int64_t kSectorBytes = 512;
 
 class FaultyDevice;
 

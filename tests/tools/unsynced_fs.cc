@@ -5,6 +5,8 @@
 #include <fstream>
 #include <utility>
 
+#include "tests/tools/sector.h"
+
 // RocksDB loses the memtable that it had just made when the log that goes with it cannot be made.
 // NOLINTNEXTLINE(bugprone-reserved-identifier): LeakSanitizer asks for this name.
 extern "C" const char* __lsan_default_suppressions();
@@ -21,8 +23,6 @@ using rocksdb::IODebugContext;
 using rocksdb::IOOptions;
 using rocksdb::IOStatus;
 using rocksdb::Slice;
-
-constexpr std::int64_t kSectorBytes = 512;
 
 bool IsLog(const std::string& name) { return name.ends_with(".log"); }
 

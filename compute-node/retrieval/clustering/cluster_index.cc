@@ -372,11 +372,6 @@ float ClusterIndex::VarianceWith(std::size_t slot, std::span<const float> key) c
   return n / (n + 1) * (variances_[slot] + distance / (n + 1));
 }
 
-void ClusterIndex::SetVariance(std::size_t slot, float variance) {
-  variances_[slot] = variance;
-  flags_[slot] |= kChanged;
-}
-
 void ClusterIndex::Append(std::size_t slot, std::span<const float> key, float variance,
                           std::span<const float> value) {
   const std::span<const std::int8_t> centroid = codes(slot);

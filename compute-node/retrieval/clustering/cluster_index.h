@@ -122,7 +122,6 @@ class ClusterIndex {
 
   // The variance if `key` were one of the cluster, in O(dim) (Alg. 1 of the paper, UPDATEVAR).
   float VarianceWith(std::size_t slot, std::span<const float> key) const;
-  void SetVariance(std::size_t slot, float variance);
   // One entry more: count, centroid, and the given variance.
   void Append(std::size_t slot, std::span<const float> key, float variance,
               std::span<const float> value = {});

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "compute-node/kv_client/in_process_kv_node.h"
-#include "kv-node/device/faulty_device.h"
+#include "tests/tools/faulty_device.h"
 #include "tests/tools/seed.h"
 #include "tests/unit/compute_service/inference_service_fixture.h"
 

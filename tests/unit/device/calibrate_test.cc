@@ -4,9 +4,9 @@
 
 #include <memory>
 
-#include "kv-node/device/faulty_device.h"
 #include "kv-node/device/memory_device.h"
 #include "kv-node/device/modelled_device.h"
+#include "tests/tools/faulty_device.h"
 #include "tests/unit/device/device_testing.h"
 
 namespace cairn::kv {

@@ -15,12 +15,12 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "kv-node/device/faulty_device.h"
 #include "kv-node/device/memory_device.h"
 #include "kv-node/device/modelled_device.h"
 #include "kv-node/device/thread_pool_device.h"
 #include "kv-node/device/uring_device.h"
 #include "kv-node/device/uring_probe.h"
+#include "tests/tools/faulty_device.h"
 #include "tests/tools/seed.h"
 #include "tests/tools/temp_dir.h"
 #include "tests/unit/device/device_testing.h"

@@ -1,5 +1,5 @@
 // The faulty device has the faults that it promises, and no others: tests of the store rest on it.
-#include "kv-node/device/faulty_device.h"
+#include "tests/tools/faulty_device.h"
 
 #include <map>
 #include <set>

@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "kv-node/device/faulty_device.h"
 #include "kv-node/device/memory_device.h"
+#include "tests/tools/faulty_device.h"
 #include "tests/tools/seed.h"
 #include "tests/unit/device/device_testing.h"
 

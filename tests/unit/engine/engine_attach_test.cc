@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "kv-node/device/faulty_device.h"
 #include "kv-node/engine/recent_creations.h"
+#include "tests/tools/faulty_device.h"
 #include "tests/tools/temp_dir.h"
 #include "tests/unit/engine/engine_harness.h"
 

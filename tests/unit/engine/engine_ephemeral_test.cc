@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kv-node/device/faulty_device.h"
+#include "tests/tools/faulty_device.h"
 #include "tests/tools/temp_dir.h"
 #include "tests/unit/engine/engine_harness.h"
 

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "common/log/log.h"
-#include "kv-node/device/faulty_device.h"
+#include "tests/tools/faulty_device.h"
 #include "tests/unit/engine/engine_harness.h"
 
 namespace cairn::kv {

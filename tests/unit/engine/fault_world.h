@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "kv-node/device/faulty_device.h"
+#include "tests/tools/faulty_device.h"
 #include "tests/tools/unsynced_fs.h"
 #include "tests/unit/engine/engine_harness.h"
 #include "tests/unit/engine/oracle.h"

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kv-node/device/faulty_device.h"
+#include "tests/tools/faulty_device.h"
 #include "tests/tools/seed.h"
 
 namespace cairn::kv {

@@ -9,8 +9,8 @@
 #include <numeric>
 
 #include "compute-node/kernels/kv_entry.h"
-#include "compute-node/kernels/reference.h"
 #include "tests/unit/kernels/kernel_testing.h"
+#include "tests/unit/kernels/reference.h"
 
 namespace cairn::compute {
 namespace {
@@ -364,30 +364,6 @@ TEST(AttentionTest, LargeScoresDoNotOverflow) {
   ForEachSimdTarget([&] {
     EXPECT_LT(Distance(AttendAll(entries.pointers, KvFormat::kF32, kDim, query, 32), expected),
               1e-3);
-  });
-}
-
-TEST(AttentionTest, MergedPartsEqualTheWhole) {
-  test::Rng rng(TestSeed());
-  constexpr std::int64_t kDim = 64;
-  const TestEntries entries(rng, 50, kDim, KvFormat::kF16);
-  const std::vector<float> query = RandomRow(rng, kDim);
-  const auto expected = reference::Attention(entries.pointers, KvFormat::kF16, kDim, 0.125, query);
-  const QueryRows rows{query.data(), 1, kDim};
-  ForEachSimdTarget([&] {
-    std::vector<float> into(static_cast<std::size_t>(AttentionStateFloats(kDim)));
-    std::vector<float> from = into;
-    InitAttention(into, kDim);
-    InitAttention(from, kDim);
-    MergeAttention(from, kDim, into);  // nothing into nothing
-    AttendBlock(std::span(entries.pointers).first(30), KvFormat::kF16, kDim, 0.125F, rows, {},
-                into);
-    AttendBlock(std::span(entries.pointers).subspan(30), KvFormat::kF16, kDim, 0.125F, rows, {},
-                from);
-    MergeAttention(from, kDim, into);
-    std::vector<float> out(kDim);
-    FinishAttention(into, kDim, out.data(), kDim);
-    EXPECT_LT(Difference(out, expected), std::sqrt(static_cast<double>(kDim)) * 4e-6);
   });
 }
 

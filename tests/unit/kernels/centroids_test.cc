@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "compute-node/kernels/reference.h"
 #include "tests/unit/kernels/kernel_testing.h"
+#include "tests/unit/kernels/reference.h"
 
 namespace cairn::compute {
 namespace {

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "compute-node/kernels/dequantize.h"
-#include "compute-node/kernels/reference.h"
 #include "tests/unit/kernels/kernel_testing.h"
+#include "tests/unit/kernels/reference.h"
 
 namespace cairn::compute {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <array>
 
-#include "compute-node/kernels/reference.h"
 #include "tests/unit/kernels/quant_testing.h"
+#include "tests/unit/kernels/reference.h"
 
 namespace cairn::compute {
 namespace {

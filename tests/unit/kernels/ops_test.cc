@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "compute-node/kernels/reference.h"
 #include "tests/unit/kernels/kernel_testing.h"
+#include "tests/unit/kernels/reference.h"
 
 namespace cairn::compute {
 namespace {
@@ -67,29 +67,6 @@ TEST(SiluMulTest, MatchesItsFormula) {
     SiluMul(std::span(up).first(17), prefix);
     EXPECT_EQ(prefix, std::vector<float>(out.begin(), out.begin() + 17));
   });
-}
-
-TEST(SoftmaxTest, SumsToOneWhateverTheScale) {
-  test::Rng rng(TestSeed());
-  ForEachSimdTarget([&] {
-    for (const float scale : {0.01F, 1.0F, 300.0F}) {
-      const std::vector<float> x = RandomRow(rng, 1003, scale);
-      std::vector<double> expected;
-      const float largest = *std::max_element(x.begin(), x.end());
-      double sum = 0.0;
-      for (const float v : x) {
-        expected.push_back(std::exp(static_cast<double>(v) - static_cast<double>(largest)));
-        sum += expected.back();
-      }
-      for (double& v : expected) {
-        v /= sum;
-      }
-      std::vector<float> out = x;
-      Softmax(out);
-      EXPECT_LT(Distance(out, expected), 1e-5);
-    }
-  });
-  Softmax({});
 }
 
 TEST(RopeTest, BothPairingsRotateByTheAngle) {

@@ -1,4 +1,4 @@
-#include "compute-node/kernels/reference.h"
+#include "tests/unit/kernels/reference.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,5 +1,5 @@
-// Reference versions of the kernels: plain loops in double precision, without SIMD. Tests compare
-// the fast ones with these; nothing else calls them.
+// Reference versions of the kernels, with which the tests compare them: plain loops in double
+// precision, without SIMD.
 #pragma once
 
 #include <cstddef>
