@@ -21,9 +21,14 @@ absl::Status SelectionOptions::Validate() const {
     return InvalidArgument("select_tokens_min is {}: it must be {} to {}", select_tokens_min,
                            kSelectTokensMin, kSelectTokensMax);
   }
-  if (select_tokens_max < select_tokens_min || select_tokens_max > kSelectTokensMax) {
-    return InvalidArgument("select_tokens_max is {}: it must be {} (select_tokens_min) to {}",
-                           select_tokens_max, select_tokens_min, kSelectTokensMax);
+  if (select_tokens_max < kSelectTokensMin || select_tokens_max > kSelectTokensMax) {
+    return InvalidArgument("select_tokens_max is {}: it must be {} to {}", select_tokens_max,
+                           kSelectTokensMin, kSelectTokensMax);
+  }
+  if (select_tokens_min > select_tokens_max) {
+    return InvalidArgument(
+        "select_tokens_min is {}: it must be at most select_tokens_max, which is {}",
+        select_tokens_min, select_tokens_max);
   }
   if (cluster_target_entries < 1 || cluster_target_entries > kClusterTargetMax) {
     return InvalidArgument("cluster_target_entries is {}: it must be 1 to {}",

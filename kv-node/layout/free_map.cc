@@ -15,13 +15,6 @@ std::uint64_t Bit(std::int64_t page) { return std::uint64_t{1} << (page % kWordB
 
 }  // namespace
 
-std::string MoreFlashAdvice(std::int64_t page_count) {
-  return fmt::format(
-      "delete conversations that are not needed, or restart cairn-kv-node with a larger "
-      "extent_file_bytes (now {})",
-      page_count * kPageBytes);
-}
-
 FreeMap::FreeMap(std::int64_t page_count, std::int64_t reserved_count)
     : page_count_(page_count),
       cursor_(reserved_count),
@@ -77,9 +70,18 @@ std::int64_t FreeMap::used_end() const {
 
 absl::StatusOr<PageIndex> FreeMap::Allocate(std::int64_t count) {
   if (const std::optional<PageIndex> first = TryAllocate(count)) return *first;
+  return Full(count, "in one piece");
+}
+
+absl::Status FreeMap::Full(std::int64_t wanted_count, std::string_view how) const {
+  constexpr double kPagesPerMebibyte = double{1 << 20} / kPageBytes;
   return ResourceExhausted(
-      "flash is full: no {} free pages in a row, {} of {} pages are in use; {}", count, used_count_,
-      page_count_, MoreFlashAdvice(page_count_));
+      "flash is full: {:.1f} of {:.1f} MiB are in use, and there are no {} KiB {}; delete "
+      "conversations that are not needed, or restart cairn-kv-node with a larger "
+      "extent_file_bytes (now {})",
+      static_cast<double>(used_count_) / kPagesPerMebibyte,
+      static_cast<double>(page_count_) / kPagesPerMebibyte, wanted_count * kPageBytes / 1024, how,
+      page_count_ * kPageBytes);
 }
 
 std::vector<FreeMap::Range> FreeMap::FreeRanges() const {

@@ -27,9 +27,6 @@ inline constexpr std::int64_t kPageBytes = 4096;
 // Page numbers count from the start of the extent file; 0 and 1 are the superblock's.
 using PageIndex = StrongId<struct PageIndexTag>;
 
-// What somebody can do about flash that is full.
-std::string MoreFlashAdvice(std::int64_t page_count);
-
 class FreeMap {
  public:
   // All pages are free except the first `reserved_count`.
@@ -39,6 +36,9 @@ class FreeMap {
   std::int64_t used_count() const { return used_count_; }
   // First fit from where the last search ended, so that what is written together lies together.
   absl::StatusOr<PageIndex> Allocate(std::int64_t count);
+  // The error of who finds no room for so many pages `how` ("in one piece"): what is in use, and
+  // what somebody can do about it.
+  absl::Status Full(std::int64_t wanted_count, std::string_view how) const;
   // The same for maps of memory, where having no room is a plain answer.
   std::optional<PageIndex> TryAllocate(std::int64_t count);
   // The same of a range in front of page `end`.

@@ -215,9 +215,7 @@ absl::Status LogWriter::AllocatePieces(LogPlan& plan, std::int64_t left_bytes,
                                        LogRuns& runs) const {
   const FreeMap& map = *context_.free_map;
   const auto full = [&, wanted_count = PagesOf(left_bytes)] {
-    return ResourceExhausted("flash is full: a log run needs {} pages, {} of {} are in use; {}",
-                             wanted_count, map.used_count(), map.page_count(),
-                             MoreFlashAdvice(map.page_count()));
+    return map.Full(wanted_count, "for a checkpoint");
   };
   if (map.page_count() - map.used_count() < PagesOf(left_bytes)) return full();
   const std::vector<FreeMap::Range> ranges = map.FreeRanges();
