@@ -37,7 +37,8 @@ std::string CommentLines(const FieldDescriptor& described, const std::string& in
       out += line + "\n";
       line.clear();
     }
-    line += (line.empty() ? indent + "# " : " ") + word;
+    line += line.empty() ? indent + "# " : " ";
+    line += word;
   }
   return out + line + "\n";
 }
