@@ -364,8 +364,7 @@ class ChatTest(unittest.TestCase):
         terminal = self.chat("--file", self.long_file(), "--policy", "full")
         terminal.send(ENTER)
         terminal.wait_for("reading")
-        daemon = self.cairn.compute.process.pid
-        os.kill(daemon, signal.SIGSTOP)
+        self.cairn.compute.hang()
         try:
             terminal.send(CTRL_C)
             terminal.wait_for(r"stopping \.\.\. \(Ctrl-C once more does not wait for it\)")
@@ -373,7 +372,7 @@ class ChatTest(unittest.TestCase):
             wait_until(lambda: terminal.send(CTRL_C) or os.waitid(os.P_PID, terminal.pid,
                                                                   os.WEXITED | os.WNOHANG | os.WNOWAIT), "the end")
         finally:
-            os.kill(daemon, signal.SIGCONT)
+            self.cairn.compute.go_on()
         self.assertEqual(terminal.wait(), -signal.SIGINT)
         self.assertEqual(terminal.settings(), terminal.found_settings())
         terminal.wait_for(r"\nconversation=(\d+): what was stored of it is kept; go on with cairn chat --conversation "

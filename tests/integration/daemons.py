@@ -85,6 +85,14 @@ class Daemon:
         self.process.kill()
         self.process.wait(STOP_TIMEOUT_S)
 
+    def hang(self):
+        """It does nothing until go_on. Its threads go on until one of them has taken the signal: that is waited for."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def go_on(self):
+        self.process.send_signal(signal.SIGCONT)
+
     def running(self):
         return self.process is not None and self.process.poll() is None
 

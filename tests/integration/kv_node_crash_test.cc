@@ -140,7 +140,7 @@ TEST_F(KvNodeCrashTest, NewClientFindsTheLastCheckpointAfterAKill) {
 
 TEST_F(KvNodeCrashTest, SecondSignalEndsTheNodeAtOnceWithCode130) {
   // Both are pending when it runs again, so the second cannot come too late.
-  node_.process().Signal(SIGSTOP);
+  node_.process().Hang();
   node_.process().Signal(SIGTERM);
   node_.process().Signal(SIGINT);
   node_.process().Signal(SIGCONT);

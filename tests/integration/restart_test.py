@@ -4,7 +4,6 @@ Run through ctest, or by hand:  CAIRN_BIN_DIR=build/release/bin /usr/bin/python3
 """
 import os
 import random
-import signal
 import socket
 import subprocess
 import threading
@@ -91,11 +90,11 @@ class RestartTest(unittest.TestCase):
         with Cairn() as cairn:
             process = cairn.popen("generate", QUESTION, "--file", cairn.short_text(), *ENDLESS)
             process.stdout.read(40)
-            cairn.kv.process.send_signal(signal.SIGSTOP)
+            cairn.kv.hang()
             try:
                 self.assertEqual(cairn.compute.stop(), 1)
             finally:
-                cairn.kv.process.send_signal(signal.SIGCONT)
+                cairn.kv.go_on()
             self.assertRegex(cairn.compute.log(), r"stopping without \d+ tokens that clients have seen")
             process.communicate(timeout=daemons.STOP_TIMEOUT_S)
             cairn.compute.start()

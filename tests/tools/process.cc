@@ -85,6 +85,14 @@ void Process::Signal(int number) const {
   CAIRN_CHECK_EQ(::kill(pid_, number), 0);
 }
 
+void Process::Hang() const {
+  Signal(SIGSTOP);
+  siginfo_t stopped{};
+  while (::waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED | WEXITED | WNOWAIT) < 0) {
+    CAIRN_CHECK_EQ(errno, EINTR);
+  }
+}
+
 int Process::Reap() {
   int status = 0;
   while (::waitpid(pid_, &status, 0) < 0) CAIRN_CHECK_EQ(errno, EINTR);

@@ -32,6 +32,8 @@ class Process {
   // (the process ended first) with all output.
   absl::StatusOr<std::string> WaitForLine(const std::string& text);
   void Signal(int number) const;
+  // SIGSTOP, and waits until none of its threads goes on.
+  void Hang() const;
   // SIGKILL, and waits for its end.
   void Kill();
   // Waits for the end: the exit code, or minus the signal's number. DEADLINE_EXCEEDED kills it.
