@@ -194,7 +194,7 @@ def memory_bytes(pid):
 
 
 class MemoryPeak:
-    """Samples the memory of processes in a thread of its own until it is closed."""
+    """Samples the memory of processes in a thread of its own until it is closed, and at least once."""
 
     def __init__(self, pids):
         self.pids, self.peaks = pids, [0] * len(pids)
@@ -203,7 +203,9 @@ class MemoryPeak:
         self.thread.start()
 
     def _run(self):
-        while not self.done.wait(MEMORY_SAMPLE_S):
+        last = False
+        while not last:
+            last = self.done.wait(MEMORY_SAMPLE_S)
             try:
                 now = [memory_bytes(pid) for pid in self.pids]
             except OSError:

@@ -108,6 +108,13 @@ class DaemonTest(unittest.TestCase):
         self.assertIn("sh was ended by signal 9:\nx: ready 1", daemon.why_ended())
         daemon.stop()
 
+    def test_memory_is_measured_however_soon_it_is_over(self):
+        with unittest.mock.patch("cairn_bench.daemons.MEMORY_SAMPLE_S", 60), \
+                unittest.mock.patch("cairn_bench.daemons.memory_bytes", return_value=7):
+            peak = MemoryPeak([1])
+            peak.close()
+        self.assertEqual((peak.total, peak.peaks), (7, [7]))
+
     def test_memory_is_sampled_until_a_daemon_ends(self):
         with unittest.mock.patch("cairn_bench.daemons.MEMORY_SAMPLE_S", 0), \
                 unittest.mock.patch("cairn_bench.daemons.memory_bytes", side_effect=[7, ProcessLookupError()]):
