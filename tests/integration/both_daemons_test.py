@@ -17,7 +17,7 @@ ENDLESS = ["--ignore-end", "--tokens", "20000"]
 def begin(cairn, *arguments):
     """A generation that has answered something: -> the process, what was read of the answer."""
     process = cairn.popen("generate", QUESTION, "--file", cairn.short_text(), *ENDLESS, *arguments)
-    return process, process.stdout.read(40)
+    return process, process.read(40)
 
 
 def finish(generation):
@@ -71,7 +71,7 @@ class StopTest(unittest.TestCase):
             generation = begin(cairn)
             self.assertEqual(cairn.kv.stop(), 0)
             cairn.kv.start()
-            self.assertEqual(len(generation[0].stdout.read(4000)), 4000)
+            self.assertEqual(len(generation[0].read(4000)), 4000)
             self.assertEqual(cairn.stop(), [0, 0])
             finish(generation)
 

@@ -173,7 +173,7 @@ class CliDaemonTest(daemons.SharedCairnTest):
 
     def test_reader_that_goes_ends_the_generation_without_a_word(self):
         process = self.cairn.popen("generate", "Mira", *ENDLESS, "--label", "unread")
-        process.stdout.read(3)
+        process.read(3)
         process.stdout.close()
         self.assertEqual(process.stderr.read(), b"")
         self.assertEqual(process.wait(daemons.STOP_TIMEOUT_S), READER_GONE)
@@ -186,7 +186,7 @@ class CliDaemonTest(daemons.SharedCairnTest):
         process = self.cairn.popen("chat", "--tokens", "2000", stdin=subprocess.PIPE)
         process.stdin.write(b"Mira\n")
         process.stdin.flush()
-        process.stdout.read(3)
+        process.read(3)
         process.stdout.close()
         process.stdin.write(b"Mira\n" * 3)
         process.stdin.close()
@@ -218,7 +218,7 @@ class CliDaemonTest(daemons.SharedCairnTest):
 
     def test_interrupt_behind_the_first_token_names_the_conversation(self):
         process = self.cairn.popen("generate", "Mira", *ENDLESS, "--label", "kept")
-        process.stdout.read(10)
+        process.read(10)
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=daemons.STOP_TIMEOUT_S)
         number = self.labelled("kept")[0]["conversation_id"]
@@ -392,7 +392,7 @@ class CliDaemonTest(daemons.SharedCairnTest):
     def test_daemon_that_dies_is_named(self):
         with Cairn(kv="ram") as cairn:
             process = cairn.popen("generate", "Mira", *ENDLESS)
-            process.stdout.read(3)
+            process.read(3)
             cairn.compute.kill()
             _, error = process.communicate(timeout=daemons.STOP_TIMEOUT_S)
         self.assertEqual(process.returncode, 1)

@@ -54,6 +54,21 @@ def wait_until(condition, what, timeout_s=START_TIMEOUT_S):
         time.sleep(POLL_S)
 
 
+class Running(subprocess.Popen):
+    """A program whose output is read piece by piece. Nothing is read ahead: communicate(), which looks at no buffer of
+    Python's, would lose it."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, bufsize=0, **options)
+
+    def read(self, count):
+        """-> so many bytes of standard output; fewer at its end."""
+        got = b""
+        while len(got) < count and (more := self.stdout.read(count - len(got))):
+            got += more
+        return got
+
+
 class Daemon:
     """One daemon process; it can be started again after it ended."""
 
@@ -186,7 +201,7 @@ class Cairn:
         return [binary("cairn"), *arguments, "--socket", self.socket]
 
     def popen(self, *arguments, **options):
-        return subprocess.Popen(self.command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        return Running(self.command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
     def run(self, *arguments, stdin=b""):
         return subprocess.run(self.command(*arguments), input=stdin, capture_output=True, timeout=RUN_TIMEOUT_S,

@@ -210,7 +210,7 @@ class GenerateTest(daemons.SharedCairnTest):
     def test_interrupt_ends_with_130_and_keeps_the_conversation(self):
         process = self.cairn.popen("generate", QUESTION, "--file", self.cairn.short_text(), "--ignore-end", "--tokens",
                                    "20000", "--label", "interrupted")
-        process.stdout.read(40)  # some text has come
+        process.read(40)  # some text has come
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=daemons.STOP_TIMEOUT_S)
         self.assertEqual(process.returncode, 130, error.decode())
@@ -222,7 +222,7 @@ class GenerateTest(daemons.SharedCairnTest):
         with Cairn(compute_config="generation_count_max: 1\n") as cairn:
             process = cairn.popen("generate", QUESTION, "--file", cairn.short_text(), "--ignore-end", "--tokens",
                                   "20000", "--label", "vanished")
-            process.stdout.read(40)
+            process.read(40)
             process.kill()
             process.communicate()
             # The next generation comes to its turn only when that one has ended.

@@ -63,7 +63,7 @@ class RestartTest(unittest.TestCase):
             first = cairn.generate(QUESTION, "--file", cairn.short_text(), "--stop", "\n")
             process = cairn.popen("generate", "\nQ:", "--conversation", str(first["conversation_id"]),
                                   "--ignore-end", "--tokens", "20000")
-            process.stdout.read(20)
+            process.read(20)
             cairn.compute.kill()
             cairn.kv.kill()
             process.communicate(timeout=daemons.STOP_TIMEOUT_S)
@@ -78,7 +78,7 @@ class RestartTest(unittest.TestCase):
     def test_stopping_the_compute_node_stores_what_was_generated(self):
         with Cairn() as cairn:
             process = cairn.popen("generate", QUESTION, "--file", cairn.short_text(), *ENDLESS)
-            process.stdout.read(40)
+            process.read(40)
             self.assertEqual(cairn.compute.stop(), 0)
             _, error = process.communicate(timeout=daemons.STOP_TIMEOUT_S)
             self.assertEqual(process.returncode, 1)
@@ -89,7 +89,7 @@ class RestartTest(unittest.TestCase):
     def test_compute_node_stops_while_the_kv_node_hangs(self):
         with Cairn() as cairn:
             process = cairn.popen("generate", QUESTION, "--file", cairn.short_text(), *ENDLESS)
-            process.stdout.read(40)
+            process.read(40)
             cairn.kv.hang()
             try:
                 self.assertEqual(cairn.compute.stop(), 1)
