@@ -2,7 +2,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdarg>
+#include <cstdio>
 #include <filesystem>
+#include <string>
 #include <system_error>
 
 #include <rocksdb/cache.h>
@@ -13,7 +16,6 @@
 
 #include "common/base/errno_text.h"
 #include "common/log/log.h"
-#include "kv-node/meta/info_log.h"
 #include "kv-node/meta/rocksdb_options.h"
 
 namespace cairn::kv {
@@ -27,6 +29,30 @@ constexpr std::size_t kArenaBlockBytes = std::size_t{16} << 10;
 constexpr unsigned kSpaceAmplificationPercent = 100;
 // Open table readers cost some KiB each.
 constexpr int kOpenFileCountMax = 64;
+
+// InfoLog takes what RocksDB has to say into the program's log. Its own log would be one more file
+// on the disk of the store, and where librocksdb is built with its assertions, as Debian's is, the
+// second line behind one that found the disk full ends the process.
+class InfoLog final : public rocksdb::Logger {
+ public:
+  InfoLog() : rocksdb::Logger(rocksdb::InfoLogLevel::WARN_LEVEL) {}
+
+  using rocksdb::Logger::Logv;
+  // What RocksDB says without a level: its options and the like.
+  void Logv(const char* format, va_list values) override {
+    Logv(rocksdb::InfoLogLevel::INFO_LEVEL, format, values);
+  }
+  void Logv(rocksdb::InfoLogLevel level, const char* format, va_list values) override {
+    if (level < GetInfoLogLevel()) return;
+    char line[1024];
+    std::vsnprintf(line, sizeof(line), format, values);
+    std::string text = line;
+    for (char& letter : text) {
+      if (letter == '\n' || letter == '"') letter = ' ';
+    }
+    LogWarning("metadata store says \"{}\"", text);
+  }
+};
 
 // Some file systems refuse O_DIRECT, and RocksDB then refuses to open.
 bool AcceptsDirectIo(const std::string& directory) {
@@ -104,13 +130,9 @@ RocksDbSetup MakeRocksDbSetup(const MetaOptions& options, MetaAccess access) {
   db.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   db.track_and_verify_wals_in_manifest = true;
   SetMemoryLimits(options, db);
-  setup.memtable_gate = std::make_shared<MemtableGate>(db.write_buffer_manager);
-  db.listeners.push_back(setup.memtable_gate);
-  setup.disk_errors = std::make_shared<DiskErrors>();
-  db.listeners.push_back(setup.disk_errors);
-  db.max_bgerror_resume_count = 0;  // see DiskErrors
-  setup.written_tables = std::make_shared<WrittenTables>();
-  db.listeners.push_back(setup.written_tables);
+  setup.watch = std::make_shared<RocksDbWatch>(db.write_buffer_manager);
+  db.listeners.push_back(setup.watch);
+  db.max_bgerror_resume_count = 0;  // see RocksDbWatch
   if (access == MetaAccess::kUse && !options.in_memory && AcceptsDirectIo(options.path)) {
     db.use_direct_reads = true;
     db.use_direct_io_for_flush_and_compaction = true;

@@ -93,7 +93,7 @@ class RocksDbStore final : public MetaStore, private RocksDbReader {
 
   MetaWriteStats write_stats() override {
     MetaWriteStats out;
-    out.table_bytes = setup_.written_tables->bytes();
+    out.table_bytes = setup_.watch->table_bytes();
     MutexLock lock(mutex_);
     out.log_bytes = stats_.written_bytes;
     return out;
@@ -198,8 +198,7 @@ class RocksDbStore final : public MetaStore, private RocksDbReader {
     last.wrap_file_system = nullptr;  // only looks, at what is there
     absl::Status status = CheckSequence(last);
     // Of what is open no more: what is opened may meet errors at once.
-    setup_.memtable_gate->ForgetFailure();
-    setup_.disk_errors->Forget();
+    setup_.watch->ForgetErrors();
     if (status.ok()) status = OpenFiles();
     if (!status.ok()) {
       if (broken_.ok()) broken_ = status;
@@ -218,7 +217,7 @@ class RocksDbStore final : public MetaStore, private RocksDbReader {
   // What RocksDB's threads met has it refuse the next commit, or hold one up later. While the disk
   // cannot be written commits are tried all the same.
   void RecoverFromDiskErrors() {
-    const rocksdb::Status worst = setup_.disk_errors->worst();
+    const rocksdb::Status worst = setup_.watch->worst_error();
     if (worst.ok() || std::chrono::steady_clock::now() < failed_time_ + options_.recover_each) {
       return;
     }
@@ -252,7 +251,7 @@ class RocksDbStore final : public MetaStore, private RocksDbReader {
         CAIRN_RETURN_IF_ERROR(FromRocksDb(Add(batch, change), "collect a batch"));
       }
     }
-    setup_.memtable_gate->Wait();
+    setup_.watch->WaitForMemtables();
     rocksdb::WriteOptions write;
     write.sync = !options_.in_memory && !FailPoint("the log is not synced");
     rocksdb::WriteBatch& changes = *batch.GetWriteBatch();

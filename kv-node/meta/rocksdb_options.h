@@ -9,10 +9,8 @@
 #include <rocksdb/db.h>
 #include <rocksdb/options.h>
 
-#include "kv-node/meta/disk_errors.h"
-#include "kv-node/meta/memtable_gate.h"
 #include "kv-node/meta/meta_store.h"
-#include "kv-node/meta/written_tables.h"
+#include "kv-node/meta/rocksdb_watch.h"
 
 namespace cairn::kv {
 
@@ -21,9 +19,7 @@ struct RocksDbSetup {
   std::vector<rocksdb::ColumnFamilyDescriptor> families;
   std::unique_ptr<rocksdb::Env> env;  // outlives the database
   std::shared_ptr<rocksdb::Cache> block_cache;
-  std::shared_ptr<MemtableGate> memtable_gate;
-  std::shared_ptr<DiskErrors> disk_errors;
-  std::shared_ptr<WrittenTables> written_tables;
+  std::shared_ptr<RocksDbWatch> watch;
 };
 
 // kLook neither writes nor makes anything.
