@@ -20,7 +20,6 @@
 #include "common/base/mutex.h"
 #include "common/base/thread.h"
 #include "common/log/log.h"
-#include "kv-node/meta/live_files.h"
 #include "kv-node/meta/meta_queue.h"
 #include "kv-node/meta/rocksdb_options.h"
 #include "kv-node/meta/rocksdb_reader.h"

@@ -1,8 +1,9 @@
-// StorePlace knows which files a store has been opened from. Who has them open does not notice that
-// they were deleted or replaced: it goes on with files that nobody finds again.
+// Whether what a store has been opened from is still there. Who has files open does not notice that
+// they were deleted, replaced or cut: it goes on with what nobody finds again.
 //
-// Threading:  one thread.
-// Blocking:   looks at some files.
+// Threading:  StorePlace is for one thread, the functions for any.
+// Blocking:   looks at some dozens of files.
+// Errors:     INTERNAL: names the first file that is gone, another one, or too short.
 #pragma once
 
 #include <sys/types.h>
@@ -13,13 +14,16 @@
 
 #include "common/base/status.h"
 
+namespace rocksdb {
+class DB;
+}  // namespace rocksdb
+
 namespace cairn::kv {
 
 class StorePlace {
  public:
   // As they are now. Those that are not there do not count.
   void Remember(const std::vector<std::string>& paths);
-  // INTERNAL: names the first that is gone or another one.
   absl::Status Check() const;
 
  private:
@@ -31,8 +35,11 @@ class StorePlace {
   std::vector<File> files_;
 };
 
-// INTERNAL: the file is there and shorter than that. Who has it open does not notice before it
-// reads behind the cut.
+// Of a file that is there.
 absl::Status CheckLength(const std::string& path, std::int64_t bytes_min);
+
+// What a database needs of its folder when it is opened again: tables, logs, the list of tables.
+// While it has them open they stay readable, and their rows are gone at the next start.
+absl::Status CheckLiveFiles(rocksdb::DB& db);
 
 }  // namespace cairn::kv
