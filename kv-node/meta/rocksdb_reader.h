@@ -1,4 +1,4 @@
-// RocksDbReader reads the rows of an open database; MetaStore and MetaLook are such readers.
+// RocksDbReader reads the rows of an open database.
 //
 // Threading:  Get() and ScanRange() from any thread; Attach(), Close() and db() from one. The
 //             database may be closed and another one attached meanwhile.
@@ -52,7 +52,6 @@ class RocksDbReader : public MetaReader {
 
   bool attached() const { return db_ != nullptr; }
   rocksdb::DB& db() { return *db_; }
-  const rocksdb::DB& db() const { return *db_; }
   rocksdb::ColumnFamilyHandle* Handle(Family family) {
     return handles_[static_cast<std::size_t>(family)].get();
   }

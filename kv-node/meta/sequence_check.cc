@@ -2,12 +2,13 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <system_error>
 #include <vector>
 
-#include <rocksdb/db.h>
-
+#include "common/base/random_bytes.h"
 #include "kv-node/meta/rocksdb_options.h"
+#include "kv-node/meta/rocksdb_reader.h"
 
 namespace cairn::kv {
 namespace {
@@ -19,30 +20,43 @@ constexpr char kAdvice[] =
 // RocksDB's file that names the manifest. Without it RocksDB would begin an empty store.
 constexpr char kCurrentFile[] = "CURRENT";
 
-absl::Status Damaged(const MetaOptions& options, const rocksdb::Status& status) {
-  return DataLoss("the metadata in {} of the extent file {} is damaged ({}); {}", options.path,
-                  options.extent_path, status.ToString(), kAdvice);
-}
+// Opens the database for reading only.
+class Look final : public RocksDbReader {
+ public:
+  explicit Look(const MetaOptions& options)
+      : setup_(MakeRocksDbSetup(options, MetaAccess::kLook)) {}
+  ~Look() override { Close(); }
+  Look(const Look&) = delete;
+  Look& operator=(const Look&) = delete;
 
-std::string Hex(std::string_view bytes) {
-  std::string text;
-  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return text;
+  rocksdb::Status Open(const std::string& path) {
+    rocksdb::DB* db = nullptr;
+    std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    rocksdb::Status status =
+        rocksdb::DB::OpenForReadOnly(setup_.options, path, setup_.families, &handles, &db);
+    if (status.ok()) Attach(db, handles);
+    return status;
+  }
+
+ private:
+  RocksDbSetup setup_;
+};
+
+absl::Status Damaged(const MetaOptions& options, std::string_view how) {
+  return DataLoss("the metadata in {} of the extent file {} is damaged ({}); {}", options.path,
+                  options.extent_path, how, kAdvice);
 }
 
 // A store without an id ends before any sequence number that was told, or is damaged: the other
 // checks say so.
-absl::Status CheckId(const MetaOptions& options, rocksdb::DB& db,
-                     const std::vector<rocksdb::ColumnFamilyHandle*>& handles) {
-  std::string stored;
-  const rocksdb::Status status =
-      db.Get(rocksdb::ReadOptions(), handles[static_cast<std::size_t>(Family::kConfig)],
-             rocksdb::Slice(kStoreIdKey.data(), kStoreIdKey.size()), &stored);
-  if (status.IsCorruption()) return Damaged(options, status);
-  if (!status.ok() || options.store_id.empty() || stored == options.store_id) {
+absl::Status CheckId(const MetaOptions& options, MetaReader& reader) {
+  const absl::StatusOr<std::optional<std::string>> stored =
+      reader.Get(Family::kConfig, kStoreIdKey);
+  if (absl::IsDataLoss(stored.status())) return Damaged(options, Message(stored.status()));
+  if (!stored.ok() || !*stored || options.store_id.empty() || **stored == options.store_id) {
     return absl::OkStatus();
   }
-  return OtherStore(options.store_id, stored, options.extent_path);
+  return OtherStore(options.store_id, **stored, options.extent_path);
 }
 
 // What a manifest that lost its end can lack.
@@ -52,35 +66,15 @@ bool LacksFamily(const rocksdb::Status& status) {
 }
 
 absl::StatusOr<std::uint64_t> ReadSequence(const MetaOptions& options) {
-  const RocksDbSetup setup = MakeRocksDbSetup(options, MetaAccess::kLook);
-  rocksdb::DB* opened = nullptr;
-  std::vector<rocksdb::ColumnFamilyHandle*> handles;
-  const rocksdb::Status status =
-      rocksdb::DB::OpenForReadOnly(setup.options, options.path, setup.families, &handles, &opened);
+  Look look(options);
+  const rocksdb::Status status = look.Open(options.path);
   if (status.IsCorruption() || status.IsPathNotFound() || LacksFamily(status)) {
-    return Damaged(options, status);
+    return Damaged(options, status.ToString());
   }
   CAIRN_RETURN_IF_ERROR(
       FromRocksDb(status, fmt::format("look into the metadata store {}", options.path)));
-  const std::unique_ptr<rocksdb::DB> db(opened);
-  const std::uint64_t sequence = db->GetLatestSequenceNumber();
-  const absl::Status id = CheckId(options, *db, handles);
-  for (rocksdb::ColumnFamilyHandle* handle : handles) {
-    // Fails only for a handle of another database.
-    db->DestroyColumnFamilyHandle(handle).PermitUncheckedError();
-  }
-  if (!id.ok()) return id;
-  return sequence;
-}
-
-}  // namespace
-
-absl::Status OtherStore(std::string_view store_id, std::string_view metadata_store_id,
-                        std::string_view extent_path) {
-  return FailedPrecondition(
-      "extent file {} belongs to another store: its store id is {}, the metadata's is {}; put the "
-      "right file back, or begin with an empty store in another data_dir",
-      extent_path, Hex(store_id), Hex(metadata_store_id));
+  CAIRN_RETURN_IF_ERROR(CheckId(options, look));
+  return look.db().GetLatestSequenceNumber();
 }
 
 // Only what is known not to be there is missing: a directory that may not be looked into may have
@@ -92,6 +86,16 @@ absl::StatusOr<bool> HasCurrentFile(const std::string& directory) {
   if (status.type() == std::filesystem::file_type::not_found) return false;
   if (status.type() != std::filesystem::file_type::none) return true;
   return ErrnoStatus(error.value(), fmt::format("look for the metadata's file {}", path));
+}
+
+}  // namespace
+
+absl::Status OtherStore(std::string_view store_id, std::string_view metadata_store_id,
+                        std::string_view extent_path) {
+  return FailedPrecondition(
+      "extent file {} belongs to another store: its store id is {}, the metadata's is {}; put the "
+      "right file back, or begin with an empty store in another data_dir",
+      extent_path, ToHex(store_id), ToHex(metadata_store_id));
 }
 
 absl::Status CheckSequence(const MetaOptions& options) {
@@ -109,6 +113,15 @@ absl::Status CheckSequence(const MetaOptions& options) {
       "the metadata in {} is older than the extent file {}: it ends with change {}, the extent "
       "file was used with it up to change {}; {}",
       options.path, options.extent_path, sequence, options.sequence_min, kAdvice);
+}
+
+absl::StatusOr<MetaLook> LookAtMetadata(const MetaOptions& options) {
+  CAIRN_RETURN_IF_ERROR(CheckSequence(options));
+  auto look = std::make_unique<Look>(options);
+  CAIRN_RETURN_IF_ERROR(FromRocksDb(look->Open(options.path),
+                                    fmt::format("read the metadata store {}", options.path)));
+  const std::uint64_t sequence = look->db().GetLatestSequenceNumber();
+  return MetaLook{std::move(look), sequence};
 }
 
 }  // namespace cairn::kv

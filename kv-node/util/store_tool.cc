@@ -6,7 +6,6 @@
 
 #include "common/base/fail_point.h"
 #include "kv-node/layout/extent_file.h"
-#include "kv-node/meta/meta_look.h"
 #include "kv-node/meta/meta_store.h"
 #include "kv-node/meta/sequence_check.h"
 #include "kv-node/util/repair_plan.h"
@@ -65,18 +64,17 @@ class Tool {
     if (copy_damaged_) {
       Tell(FindingKind::kSuperblock, file_->damaged_copy());
     }
-    absl::StatusOr<std::unique_ptr<MetaLook>> meta =
-        MetaLook::Open(MetaOptionsOf(options_, *file_));
+    const absl::StatusOr<MetaLook> meta = LookAtMetadata(MetaOptionsOf(options_, *file_));
     absl::Status status = meta.status();
-    if (status.ok()) status = CheckStoreId(**meta);
+    if (status.ok()) status = CheckStoreId(*meta);
     // The extent file is there, so this is a store without its metadata.
     if (IsDamage(status) || absl::IsNotFound(status)) {
       Tell(FindingKind::kMetadata, status);
       return std::optional<StoreSurvey>();
     }
     if (!status.ok()) return status;
-    StoreView view{file_->store_id(),   file_->fd(), file_->path(),
-                   file_->page_count(), meta->get(), options_.drop_unreadable};
+    StoreView view{file_->store_id(),   file_->fd(),        file_->path(),
+                   file_->page_count(), meta->reader.get(), options_.drop_unreadable};
     CAIRN_ASSIGN_OR_RETURN(StoreSurvey survey,
                            CheckStore(view, [this](const Finding& finding) { Tell(finding); }));
     return std::optional<StoreSurvey>(std::move(survey));
@@ -130,13 +128,13 @@ class Tool {
     if (stored || sequence == 0) return absl::OkStatus();
     return DataLoss("the metadata has rows, but no store id");
   }
-  absl::Status CheckStoreId(MetaLook& meta) const {
+  absl::Status CheckStoreId(const MetaLook& meta) const {
     CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> stored,
-                           meta.Get(Family::kConfig, kStoreIdKey));
+                           meta.reader->Get(Family::kConfig, kStoreIdKey));
     if (stored && *stored != StoreIdBytes(*file_)) {
       return FailedPrecondition("the metadata belongs to another extent file");
     }
-    return CheckStoreIdRow(stored, meta.latest_sequence());
+    return CheckStoreIdRow(stored, meta.latest_sequence);
   }
 
   const ToolOptions& options_;

@@ -1,5 +1,5 @@
 // cairn-kv-util repair: what is left of a store that is damaged in one way.
-#include "kv-node/meta/meta_look.h"
+#include "kv-node/meta/sequence_check.h"
 #include "tests/tools/unreadable_pages.h"
 #include "tests/unit/util/damages.h"
 
@@ -209,10 +209,10 @@ TEST_F(RepairTest, DamagedPageCostsTheSessionsThatShowItsSegmentNothingElse) {
 TEST_F(RepairTest, APageThatCannotBeReadIsLeftUnlessItIsGivenUp) {
   std::int64_t page = 0;
   {
-    const auto rows = MetaLook::Open({.path = dir_.File(kMetaDirectoryName)});
-    ASSERT_TRUE(rows.ok()) << rows.status();
-    const SegmentId segment = OpenSegmentOf(**rows, fork_);
-    page = PartsIn(ClusterRows(**rows, segment, ClusterRowKind::kParts).front())
+    const auto look = LookAtMetadata({.path = dir_.File(kMetaDirectoryName)});
+    ASSERT_TRUE(look.ok()) << look.status();
+    const SegmentId segment = OpenSegmentOf(*look->reader, fork_);
+    page = PartsIn(ClusterRows(*look->reader, segment, ClusterRowKind::kParts).front())
                .front()
                .first_page.value();
   }
