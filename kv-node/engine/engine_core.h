@@ -90,8 +90,6 @@ class EngineCore : public Engine {
   bool Stopping();
   void StopAttached();
   bool IsTimeToDefragment();
-  // Frees the pages of EngineContext::doubtful that no row names.
-  void SettleDoubts();
   std::int64_t DramUsedBytes() const;
 
   // Operations on one session run one after the other.
@@ -121,6 +119,8 @@ class EngineCore : public Engine {
   static void EndDeletions(const DeletionsRef& together, const absl::Status& status);
   // Behind the batch that ceases to name them.
   void FreePages(const std::vector<PageIndex>& pages, const absl::Status& committed);
+  // Frees the pages that are doubted and that no row names.
+  void SettleDoubts();
   // ---- engine_supersede.cc ----
   struct SupersedePlan;
   void StartSupersede(AppId app, const Supersession& request, const Callback<std::monostate>& done);

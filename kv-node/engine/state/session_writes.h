@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <set>
+#include <utility>
 
+#include "common/base/fail_point.h"
 #include "kv-node/engine/state/session_host.h"
 
 namespace cairn::kv {
@@ -18,7 +20,21 @@ class SessionWrites {
   explicit SessionWrites(SessionHost& host) : host_(host) {}
 
   // Pages from `first` on are written with the whole buffer.
-  void Write(const ExtentRef& extent, PageIndex first, SharedBuffer buffer, WriteCause cause);
+  void Write(const ExtentRef& extent, PageIndex first, SharedBuffer buffer, WriteCause cause) {
+    const std::uint64_t number = ++last_number_;
+    in_flight_.insert(number);
+    // Rule 15: space is in use while a write in flight names it.
+    host_.context().io->Write(
+        first, std::move(buffer), cause,
+        [this, number,
+         held = FailPoint("a write does not hold its pages (rule 15)") ? nullptr : extent,
+         io = host_.HoldIo()](const absl::Status& status) {
+          in_flight_.erase(number);
+          if (!status.ok() && !FailPoint("a write that failed is forgotten")) {
+            host_.Fail(Annotate(status, fmt::format("session {}", host_.id())));
+          }
+        });
+  }
 
   // Of the last write that began.
   std::uint64_t last_number() const { return last_number_; }
