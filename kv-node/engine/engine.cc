@@ -19,7 +19,7 @@ namespace {
 class EngineChannel final : public Channel {
  public:
   EngineChannel(EngineCore& engine, SessionId session, Epoch epoch,
-                std::shared_ptr<std::atomic<std::int32_t>> queued)
+                std::shared_ptr<QueuedCount> queued)
       : engine_(engine), session_(session), epoch_(epoch), queued_(std::move(queued)) {}
   ~EngineChannel() override { engine_.PostDetach(session_, epoch_); }
   EngineChannel(const EngineChannel&) = delete;
@@ -45,7 +45,7 @@ class EngineChannel final : public Channel {
   EngineCore& engine_;
   const SessionId session_;
   const Epoch epoch_;
-  const std::shared_ptr<std::atomic<std::int32_t>> queued_;
+  const std::shared_ptr<QueuedCount> queued_;
 };
 
 // Ids that are used twice would let an old page pass for a new one.
@@ -64,32 +64,6 @@ absl::StatusOr<std::int64_t> LoadNextId(MetaReader& reader, std::int64_t largest
       stored ? fmt::format("the next free id is said to be {}", next_id)
              : std::string("the row with the next free id is missing"));
 }
-
-// Gives the channel's room back, then tells the observer.
-class CountingObserver final : public ChannelObserver {
- public:
-  CountingObserver(std::shared_ptr<ChannelObserver> observer,
-                   std::shared_ptr<std::atomic<std::int32_t>> queued)
-      : observer_(std::move(observer)), queued_(std::move(queued)) {}
-  void OnCheckpointed(OpSeq op_seq, const Checkpointed& checkpointed) override {
-    observer_->OnCheckpointed(op_seq, checkpointed);
-  }
-  void OnFailure(OpSeq op_seq, const absl::Status& status) override {
-    observer_->OnFailure(op_seq, status);
-  }
-  void OnPassedOver(OpSeq op_seq) override { observer_->OnPassedOver(op_seq); }
-  void OnReply(RequestId request_id, absl::StatusOr<ReadReply> reply) override {
-    observer_->OnReply(request_id, std::move(reply));
-  }
-  void OnRoom() override {
-    queued_->fetch_sub(1);
-    observer_->OnRoom();
-  }
-
- private:
-  const std::shared_ptr<ChannelObserver> observer_;
-  const std::shared_ptr<std::atomic<std::int32_t>> queued_;
-};
 
 }  // namespace
 
@@ -465,8 +439,8 @@ void EngineCore::Attach(AppId app, SessionId session, Epoch epoch,
                              "already: open it again",
                              session, epoch));
     }
-    auto queued = std::make_shared<std::atomic<std::int32_t>>(0);
-    attached->BindObserver(std::make_shared<CountingObserver>(observer, queued));
+    auto queued = std::make_shared<QueuedCount>(0);
+    attached->Bind(observer, queued);
     cb(std::make_shared<EngineChannel>(*this, session, epoch, queued));
   });
 }

@@ -56,7 +56,6 @@ class Checkpointer {
   Applied Apply(OpSeq op_seq, Checkpoint& op);
   // Flushes and commits when all writes before the cut have ended.
   void Advance();
-  bool in_progress() const { return job_ != nullptr; }
 
  private:
   // Between its cut and its acknowledgement.

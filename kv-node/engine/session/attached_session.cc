@@ -102,10 +102,15 @@ void AttachedSession::Pump() {
   if (!stopped_) TellFailure();
   while (!stopped_ && !head_in_progress_ && !queue_.empty()) {
     if (!failed_ && ApplyHead(queue_.front()) == Applied::kWait) break;
-    queue_.pop_front();
-    observer_->OnRoom();
+    PopHead();
   }
   checkpointer_.Advance();
+}
+
+void AttachedSession::PopHead() {
+  queue_.pop_front();
+  queued_->fetch_sub(1);
+  observer_->OnRoom();
 }
 
 Applied AttachedSession::ApplyHead(QueuedOperation& head) {
@@ -256,9 +261,7 @@ void AttachedSession::ReadAtHead(std::vector<PageIndex> pages, AfterRead after,
         head_in_progress_ = false;
         if (stopped_) return;
         if (!failed_) done(std::move(set));
-        if (after == AfterRead::kIsTriedAgain) return;
-        queue_.pop_front();
-        observer_->OnRoom();
+        if (after == AfterRead::kIsApplied) PopHead();
       },
       std::move(doubt_while_open));
 }

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -47,6 +48,10 @@ struct QueuedOperation {
   std::variant<ChangingOperation, ReadOperation> operation;
 };
 
+// Of a channel, what was submitted and has not left the queue: Submit refuses by it without asking
+// the engine thread.
+using QueuedCount = std::atomic<std::int32_t>;
+
 // A session spills when the table of pending entries is full and it has this share of it: with
 // less, every operation would write a page. So the table holds 1 + sessions / kSpillShare times its
 // limit at most.
@@ -62,18 +67,20 @@ class AttachedSession final : public SessionHost {
   SessionId id() const override { return id_; }
   Epoch epoch() const { return row_.epoch; }
   const SessionRow& row() const { return row_; }
-  const SessionState& state() const { return *state_; }
-  // Memory of its rows, and of what is known of their places.
   bool HasInChain(SegmentId segment) const {
     return std::any_of(state_->chain().begin(), state_->chain().end(),
                        [segment](const SegmentRows& rows) { return rows.id == segment; });
   }
+  // Memory of its rows, and of what is known of their places.
   std::int64_t row_bytes() const {
     return state_->row_bytes() + placer_.pools().memory_bytes() + co_fetches_.memory_bytes();
   }
   Attachment attachment() const;
 
-  void BindObserver(std::shared_ptr<ChannelObserver> observer) { observer_ = std::move(observer); }
+  void Bind(std::shared_ptr<ChannelObserver> observer, std::shared_ptr<QueuedCount> queued) {
+    observer_ = std::move(observer);
+    queued_ = std::move(queued);
+  }
   bool failed() const { return failed_; }
   bool bound() const { return observer_ != nullptr; }
   // Since when it has waited for its channel.
@@ -91,7 +98,6 @@ class AttachedSession final : public SessionHost {
   void Stop(const absl::Status& why, std::function<void()> then);
   // NOT_FOUND for a cluster that does not exist.
   absl::StatusOr<InspectionAnswer> Inspect(const InspectionQuestion& question) const;
-  bool idle() const { return queue_.empty() && io_count_ == 0 && !checkpointer_.in_progress(); }
 
  private:
   // ---- SessionHost ----
@@ -120,6 +126,8 @@ class AttachedSession final : public SessionHost {
   // Whether there is none, and flash has no room to make some.
   bool IsFull() const;
   void TellFailure();
+  // The head of the queue is done with.
+  void PopHead();
 
   // ---- session_reads.cc ----
   Applied ApplyRead(RequestId request_id, const ReadOperation& operation);
@@ -141,8 +149,8 @@ class AttachedSession final : public SessionHost {
   SessionIndex index_;
   Checkpointer checkpointer_;
   FetchReader fetch_reader_;
-  std::shared_ptr<ChannelObserver> observer_;
-
+  std::shared_ptr<ChannelObserver> observer_;  // null: no channel has come yet, as queued_
+  std::shared_ptr<QueuedCount> queued_;
   std::deque<QueuedOperation> queue_;
   OpSeq applied_;
   OpSeq refused_;                  // the failed operation; 0: none
