@@ -77,7 +77,7 @@ int MeasureSegmentParts() {
   Fill(map, *pools, parts, random);
   const double stored_ns =
       Measure<StoredPart>(random, [&](const ClusterKey& key, std::vector<StoredPart>& kept) {
-        for (StoredPart& part : parts.FindStored(key)) kept.push_back(std::move(part));
+        for (StoredPart& part : parts.rows().Find(key)) kept.push_back(std::move(part));
       });
   const double held_ns = Measure<Part>(random, [&](const ClusterKey& key, std::vector<Part>& kept) {
     for (Part& part : parts.Find(key)) kept.push_back(std::move(part));

@@ -184,7 +184,7 @@ ExtentBytes LogPlanner::NamedLogBytes(const LogPlan& plan) const {
   const SegmentParts& rows = state_.open().parts;
   for (const auto& [first, run] : rows.log_runs()) named_bytes[run.extent.get()] = run.named_bytes;
   for (const auto& [key, items] : plan.parts) {  // these rows are replaced
-    for (const StoredPart& part : rows.FindStored(key)) {
+    for (const StoredPart& part : rows.rows().Find(key)) {
       if (part.kind != ExtentKind::kLogRun) continue;
       named_bytes[rows.log_runs().at(part.first_page).extent.get()] -=
           part.positions.count() * state_.EntryBytes(key);

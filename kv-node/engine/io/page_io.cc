@@ -280,9 +280,6 @@ void PageIo::CountWrite(std::int64_t bytes, WriteCause cause) {
     case WriteCause::kLog:
       stats_.write_log_bytes += bytes;
       break;
-    case WriteCause::kRelog:
-      stats_.write_relog_bytes += bytes;
-      break;
     case WriteCause::kIndex:
       stats_.write_index_bytes += bytes;
       break;

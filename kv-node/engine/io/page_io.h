@@ -85,7 +85,7 @@ struct MergeLimits {
 // follows (kWriteBack), and kDefragment comes last.
 enum class ReadCause { kFetch, kIndex, kPlace, kDefragment };
 // kSplit goes to a pool, too.
-enum class WriteCause { kPool, kSplit, kLog, kRelog, kIndex, kDefragment };
+enum class WriteCause { kPool, kSplit, kLog, kIndex, kDefragment };
 
 // Holes that are read count as read, too.
 struct PageIoStats {

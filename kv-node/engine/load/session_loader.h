@@ -38,7 +38,7 @@ struct StoredSegment {
   SegmentRow row;
   std::int64_t limit = kNoLimit;
   StoredClusterRows clusters;
-  IndexRows index;
+  ClusterMap index;
   std::vector<std::pair<std::int32_t, StoredIndexRun>> index_runs;  // by layer
 };
 

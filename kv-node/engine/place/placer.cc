@@ -99,7 +99,7 @@ void Placer::TakePendingChunks(const std::vector<PendingChunk>& chunks, std::int
 }
 
 std::int64_t Placer::UnplacedCount(const ClusterKey& key) const {
-  return state_.PendingCount(key) + LoggedCount(state_.open().parts.FindStored(key));
+  return state_.PendingCount(key) + LoggedCount(state_.open().parts.rows().Find(key));
 }
 
 void Placer::PlaceForRoom() {

@@ -35,7 +35,7 @@ std::vector<PoolTable::Place> Placer::RelatedPlaces(const ClusterKey& key) const
 }
 
 bool Placer::HasPoolPart(const ClusterKey& key) const {
-  const std::vector<StoredPart> parts = state_.open().parts.FindStored(key);
+  const std::vector<StoredPart> parts = state_.open().parts.rows().Find(key);
   return std::any_of(parts.begin(), parts.end(),
                      [](const StoredPart& part) { return part.kind == ExtentKind::kPool; });
 }

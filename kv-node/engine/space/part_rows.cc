@@ -57,15 +57,9 @@ void RowPositions::SkipCrcs(ByteReader& in) {
   for (std::int64_t left = in.Varint(); left > 0; --left) in.Fixed32();
 }
 
-std::optional<std::string_view> PartRows::Bytes(const ClusterKey& key) const {
-  const auto rows = rows_.find({key.layer, key.head});
-  if (rows == rows_.end()) return std::nullopt;
-  return rows->second.Find(key.cluster_id.value());
-}
-
 std::vector<StoredPart> PartRows::Find(const ClusterKey& key) const {
-  const std::optional<std::string_view> bytes = Bytes(key);
-  return bytes ? Decode(*bytes) : std::vector<StoredPart>();
+  const std::optional<std::string_view> row = rows_.Find(key);
+  return row ? Decode(*row) : std::vector<StoredPart>();
 }
 
 void PartRows::Put(const ClusterKey& key, const std::vector<StoredPart>& parts) {
@@ -87,7 +81,7 @@ void PartRows::Put(const ClusterKey& key, const std::vector<StoredPart>& parts) 
     out.Varint(std::ssize(part.crcs));
     for (const std::uint32_t crc : part.crcs) out.Fixed32(crc);
   }
-  rows_[{key.layer, key.head}].Put(key.cluster_id.value(), out.Take());
+  rows_.Put(key, out.Take());
 }
 
 StoredPart PartRows::DecodeOne(ByteReader& in, PositionDetail detail) {
@@ -105,31 +99,10 @@ StoredPart PartRows::DecodeOne(ByteReader& in, PositionDetail detail) {
   return part;
 }
 
-std::vector<StoredPart> PartRows::Decode(std::string_view bytes) {
+std::vector<StoredPart> PartRows::Decode(std::string_view row) {
   std::vector<StoredPart> parts;
-  DecodeEach(bytes, PositionDetail::kAll,
-             [&](StoredPart part) { parts.push_back(std::move(part)); });
+  DecodeEach(row, PositionDetail::kAll, [&](StoredPart part) { parts.push_back(std::move(part)); });
   return parts;
-}
-
-void PartRows::Erase(const ClusterKey& key) {
-  const auto rows = rows_.find({key.layer, key.head});
-  if (rows == rows_.end()) return;
-  rows->second.Erase(key.cluster_id.value());
-  if (rows->second.empty()) rows_.erase(rows);
-}
-
-void PartRows::Append(PartRows later) {
-  rows_.merge(later.rows_);
-  CAIRN_CHECK(later.rows_.empty());
-}
-
-std::int64_t PartRows::memory_bytes() const {
-  std::int64_t bytes = 0;
-  for (const auto& [owner, rows] : rows_) {
-    bytes += static_cast<std::int64_t>(sizeof(owner) + sizeof(rows)) + rows.memory_bytes();
-  }
-  return bytes;
 }
 
 }  // namespace cairn::kv

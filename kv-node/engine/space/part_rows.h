@@ -6,17 +6,16 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/base/check.h"
-#include "kv-node/engine/space/packed_map.h"
+#include "kv-node/engine/space/cluster_map.h"
 #include "kv-node/layout/rows.h"
 
 namespace cairn::kv {
-
-using LayerHead = std::pair<std::int32_t, std::int32_t>;
 
 // What a part that is made of its row has of its positions.
 enum class PositionDetail : std::uint8_t {
@@ -69,102 +68,71 @@ class PartRows {
   // The same, one after the other.
   template <typename Fn>
   void ForEachPart(const ClusterKey& key, PositionDetail detail, Fn&& fn) const {
-    const std::optional<std::string_view> bytes = Bytes(key);
-    if (bytes) DecodeEach(*bytes, detail, fn);
+    const std::optional<std::string_view> row = rows_.Find(key);
+    if (row) DecodeEach(*row, detail, fn);
   }
-  bool Contains(const ClusterKey& key) const { return Bytes(key).has_value(); }
+  bool Contains(const ClusterKey& key) const { return rows_.Find(key).has_value(); }
   // REQUIRES: there are parts, and the cluster's id is not negative.
   void Put(const ClusterKey& key, const std::vector<StoredPart>& parts);
-  void Erase(const ClusterKey& key);
+  void Erase(const ClusterKey& key) { rows_.Erase(key); }
   // REQUIRES: what is appended has none of the layers that are here.
-  void Append(PartRows later);
+  void Append(PartRows later) { rows_.Append(std::move(later.rows_)); }
 
   // In ascending order of keys. `fn` changes nothing here.
   template <typename Fn>
   void ForEachKey(Fn&& fn) const {
-    for (const auto& [owner, rows] : rows_) ForEachKeyIn(owner, rows, fn);
+    rows_.ForEach([&](const ClusterKey& key, std::string_view) { fn(key); });
+  }
+  template <typename Fn>
+  void ForEachKeyOfLayer(std::int32_t layer, Fn&& fn) const {
+    rows_.ForEachOfLayer(layer, [&](const ClusterKey& key, std::string_view) { fn(key); });
   }
   // The largest id of each (layer, head).
   template <typename Fn>
   void ForEachLastKey(Fn&& fn) const {
-    for (const auto& [owner, rows] : rows_) {
-      if (!rows.empty()) fn(KeyOf(owner, rows.last_key()));
-    }
-  }
-  template <typename Fn>
-  void ForEachKeyOfLayer(std::int32_t layer, Fn&& fn) const {
-    for (auto it = rows_.lower_bound({layer, kAllHeads}); it != rows_.end(); ++it) {
-      if (it->first.first != layer) return;
-      ForEachKeyIn(it->first, it->second, fn);
-    }
+    rows_.ForEachLastKey(fn);
   }
   template <typename Fn>
   void ForEach(Fn&& fn) const {
-    Walk(false, fn);
-  }
-  // Each part with its cluster's key; of positions first and count.
-  template <typename Fn>
-  void ForEachPart(Fn&& fn) const {
-    for (const auto& [owner, rows] : rows_) {
-      rows.ForEach([&, owner = owner](std::int64_t id, std::string_view bytes) {
-        DecodeEach(bytes, PositionDetail::kFirstAndCount,
-                   [&](const StoredPart& part) { fn(KeyOf(owner, id), part); });
-      });
-    }
-  }
-  // Each cluster's RowPositions with its key.
-  template <typename Fn>
-  void ForEachPositionsOfLayer(std::int32_t layer, Fn&& fn) const {
-    for (auto it = rows_.lower_bound({layer, kAllHeads}); it != rows_.end(); ++it) {
-      if (it->first.first != layer) return;
-      it->second.ForEach([&, owner = it->first](std::int64_t id, std::string_view bytes) {
-        fn(KeyOf(owner, id), RowPositions(bytes));
-      });
-    }
-  }
-  std::int64_t cluster_count() const {
-    std::int64_t count = 0;
-    for (const auto& [owner, rows] : rows_) count += rows.count();
-    return count;
+    rows_.ForEach([&](const ClusterKey& key, std::string_view row) { fn(key, Decode(row)); });
   }
   // Only rows that name a log run: the others are passed over without a look at their parts.
   template <typename Fn>
   void ForEachLogged(Fn&& fn) const {
-    Walk(true, fn);
+    rows_.ForEach([&](const ClusterKey& key, std::string_view row) {
+      if (NamesLog(row)) fn(key, Decode(row));
+    });
+  }
+  // Each part with its cluster's key; of positions first and count.
+  template <typename Fn>
+  void ForEachPart(Fn&& fn) const {
+    rows_.ForEach([&](const ClusterKey& key, std::string_view row) {
+      DecodeEach(row, PositionDetail::kFirstAndCount,
+                 [&](const StoredPart& part) { fn(key, part); });
+    });
+  }
+  // Each cluster's RowPositions with its key.
+  template <typename Fn>
+  void ForEachPositionsOfLayer(std::int32_t layer, Fn&& fn) const {
+    rows_.ForEachOfLayer(
+        layer, [&](const ClusterKey& key, std::string_view row) { fn(key, RowPositions(row)); });
   }
 
-  std::int64_t memory_bytes() const;
+  std::int64_t cluster_count() const { return rows_.count(); }
+  std::int64_t memory_bytes() const { return rows_.memory_bytes(); }
 
  private:
-  static ClusterKey KeyOf(LayerHead owner, std::int64_t id) {
-    return {owner.first, owner.second, ClusterId(id)};
-  }
   static StoredPart DecodeOne(ByteReader& in, PositionDetail detail);
   template <typename Fn>
-  static void DecodeEach(std::string_view bytes, PositionDetail detail, Fn&& fn) {
-    ByteReader in(bytes.substr(1));
+  static void DecodeEach(std::string_view row, PositionDetail detail, Fn&& fn) {
+    ByteReader in(row.substr(1));
     while (!in.at_end()) fn(DecodeOne(in, detail));
     CAIRN_CHECK(in.ok());
   }
-  static std::vector<StoredPart> Decode(std::string_view bytes);
-  static bool NamesLog(std::string_view bytes) { return bytes.front() != 0; }
-  std::optional<std::string_view> Bytes(const ClusterKey& key) const;
+  static std::vector<StoredPart> Decode(std::string_view row);
+  static bool NamesLog(std::string_view row) { return row.front() != 0; }
 
-  template <typename Fn>
-  static void ForEachKeyIn(LayerHead owner, const PackedMap& rows, Fn&& fn) {
-    rows.ForEach([&](std::int64_t id, std::string_view) { fn(KeyOf(owner, id)); });
-  }
-  template <typename Fn>
-  void Walk(bool logged_only, Fn&& fn) const {
-    for (const auto& [owner, rows] : rows_) {
-      rows.ForEach([&, owner = owner](std::int64_t id, std::string_view bytes) {
-        if (logged_only && !NamesLog(bytes)) return;
-        fn(KeyOf(owner, id), Decode(bytes));
-      });
-    }
-  }
-
-  std::map<LayerHead, PackedMap> rows_;  // by cluster id
+  ClusterMap rows_;
 };
 
 }  // namespace cairn::kv

@@ -39,17 +39,11 @@ class SegmentParts {
 
   // In ascending order of positions; none: the cluster has no row.
   std::vector<Part> Find(const ClusterKey& key) const;
-  // The same without a hold on anything, which is cheaper.
-  std::vector<StoredPart> FindStored(const ClusterKey& key) const { return rows_.Find(key); }
-  template <typename Fn>
-  void ForEachStored(const ClusterKey& key, PositionDetail detail, Fn&& fn) const {
-    rows_.ForEachPart(key, detail, fn);
-  }
   // Keeps the pages of a part in use as long as the result exists. REQUIRES: a row names it.
   ExtentRef Hold(const StoredPart& part) const;
-  bool Contains(const ClusterKey& key) const { return rows_.Contains(key); }
   // None: the row goes. What becomes of pools is told to the PoolTable, by whoever calls this.
   void Put(const ClusterKey& key, const std::vector<Part>& parts);
+  // Reading them without a hold on anything is cheaper.
   const PartRows& rows() const { return rows_; }
   const std::map<PageIndex, LogRun>& log_runs() const { return log_runs_; }
 

@@ -76,7 +76,7 @@ void SessionState::FindStoredParts(const ClusterKey& key, PositionDetail detail,
   for (const SegmentRows& rows : chain_) {
     if (rows.masks.contains(key)) parts.clear();
     const bool whole = rows.limit == kNoLimit;
-    rows.parts.ForEachStored(key, whole ? detail : PositionDetail::kAll, [&](StoredPart part) {
+    rows.parts.rows().ForEachPart(key, whole ? detail : PositionDetail::kAll, [&](StoredPart part) {
       AddVisible(std::move(part), rows, &rows == &chain_.back(), parts);
     });
   }
@@ -96,7 +96,7 @@ Positions SessionState::PositionsOf(const ClusterKey& key) const {
 }
 
 bool SessionState::Exists(const ClusterKey& key) const {
-  return pending_.contains(key) || open().parts.Contains(key) || !StoredPartsOf(key).empty();
+  return pending_.contains(key) || open().parts.rows().Contains(key) || !StoredPartsOf(key).empty();
 }
 
 void SessionState::ForEachCluster(std::int32_t layer,
@@ -276,7 +276,7 @@ std::vector<Part> SessionState::ApplyReplace(const Replace& op) {
     const ClusterKey key{op.layer, op.head, parent};
     AddToSums(key, PositionsOf(key), false);
     DropPending(key, PendingCount(key));
-    if (open().parts.Contains(key)) {
+    if (open().parts.rows().Contains(key)) {
       for (Part& part : open().parts.Find(key)) dropped.push_back(std::move(part));
       PutParts(key, {});
     }

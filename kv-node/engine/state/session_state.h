@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "common/kv/messages.h"
-#include "kv-node/engine/state/index_rows.h"
+#include "kv-node/engine/space/cluster_map.h"
 #include "kv-node/engine/state/segment_parts.h"
 #include "kv-node/layout/index_run.h"
 #include "kv-node/layout/part.h"
@@ -46,7 +46,7 @@ struct SegmentRows {
   std::set<ClusterKey> masks;
   std::map<ClusterKey, Positions> evicted;      // cluster id 0
   std::map<std::int32_t, IndexRun> index_runs;  // by layer
-  IndexRows index;                              // changes since, in front of the runs
+  ClusterMap index;  // rows that changed since, as family `index` has them
 };
 
 // Where the index rows of a layer are that one segment adds to those of older ones.
@@ -168,7 +168,6 @@ class SessionState {
     std::set<std::int32_t> index_runs;  // by layer
   };
   Dirty TakeDirty();
-  void MarkPartsDirty(const ClusterKey& key) { dirty_.parts.insert(key); }
 
   // ---- the position rule ----
   // FAILED_PRECONDITION unless clusters, evicted and `carried` hold each of 0 .. token_count - 1
@@ -213,9 +212,8 @@ class SessionState {
   std::vector<SegmentRows> chain_;  // from the root; the last one is open
   std::map<ClusterKey, std::vector<PendingChunk>> pending_;
   std::int64_t pending_bytes_ = 0;
-  std::vector<PositionSum> sums_;  // (layer, head)
-  std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>
-      used_;  // (layer, head) -> largest id
+  std::vector<PositionSum> sums_;           // (layer, head)
+  std::map<LayerHead, std::int64_t> used_;  // the largest id
   Dirty dirty_;
 };
 

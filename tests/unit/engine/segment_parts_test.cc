@@ -52,8 +52,8 @@ TEST(SegmentPartsTest, RandomRowsAreFoundAsTheyWerePut) {
   }
   std::map<PageIndex, std::int64_t> named_bytes;
   for (const auto& [key, row] : want) {
-    EXPECT_TRUE(parts.Contains(key));
-    ASSERT_NO_FATAL_FAILURE(ExpectSame(parts.FindStored(key), row));
+    EXPECT_TRUE(parts.rows().Contains(key));
+    ASSERT_NO_FATAL_FAILURE(ExpectSame(parts.rows().Find(key), row));
     for (const Part& part : row) {
       if (part.extent->kind() != ExtentKind::kLogRun) continue;
       named_bytes[part.extent->first()] += part.count() * kRowLayout.EntryBytes(key.head);
