@@ -128,6 +128,7 @@ absl::Status EngineCore::Prepare(EngineTime now) {
   CAIRN_RETURN_IF_ERROR(LoadAllocation(reader, *context_.free_map,
                                        [&](const ParsedRegionKey& key, const RegionBits&) {
                                          largest_id = std::max(largest_id, key.segment.value());
+                                         return absl::OkStatus();
                                        }));
   CAIRN_RETURN_IF_ERROR(reader.Scan(
       Family::kSessions, "", [&](std::string_view key, std::string_view value) -> absl::Status {

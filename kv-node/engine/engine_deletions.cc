@@ -145,8 +145,7 @@ void EngineCore::SettleDoubts() {
   context_.Load<MapRef>(
       [page_count = context_.free_map->page_count()](MetaReader& reader) -> absl::StatusOr<MapRef> {
         auto named = std::make_shared<FreeMap>(page_count, kFirstDataPage);
-        CAIRN_RETURN_IF_ERROR(
-            LoadAllocation(reader, *named, [](const ParsedRegionKey&, const RegionBits&) {}));
+        CAIRN_RETURN_IF_ERROR(LoadAllocation(reader, *named));
         return named;
       },
       [this, round](const absl::StatusOr<MapRef>& named) {

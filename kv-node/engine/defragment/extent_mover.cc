@@ -109,15 +109,15 @@ class ExtentMover {
 
   absl::StatusOr<MoveResult> Run() {
     std::set<SegmentId> segments;
-    CAIRN_RETURN_IF_ERROR(LoadAllocation(
-        meta_.reader(), map_, [&](const ParsedRegionKey& key, const RegionBits& bits) {
-          for (std::int64_t i = 0; i < kRegionPages; ++i) {
-            const bool used = bits[static_cast<std::size_t>(i)];
-            if (!used || key.region * kRegionPages + i < options_.end) continue;
-            segments.insert(key.segment);
-            total_bytes_ += kPageBytes;
-          }
-        }));
+    CAIRN_RETURN_IF_ERROR(LoadAllocation(meta_.reader(), map_,
+                                         [&](const ParsedRegionKey& key, const RegionBits& bits) {
+                                           for (const PageIndex page : PagesIn(key.region, bits)) {
+                                             if (page.value() < options_.end) continue;
+                                             segments.insert(key.segment);
+                                             total_bytes_ += kPageBytes;
+                                           }
+                                           return absl::OkStatus();
+                                         }));
     if (map_.used_count() <= options_.end) {
       for (const Length length : {Length::kLong, Length::kShort}) {
         for (const SegmentId segment : segments) {
@@ -231,19 +231,13 @@ class ExtentMover {
 
   // What is not in the segment's records may be another's.
   absl::Status CheckAllocated(const StoredPart& part) const {
-    for (std::int64_t i = 0; i < part.page_count; ++i) {
-      const std::int64_t page = part.first_page.value() + i;
-      const auto region = regions_.find(page / kRegionPages);
-      if (region != regions_.end() &&
-          region->second[static_cast<std::size_t>(page % kRegionPages)]) {
-        continue;
-      }
-      return DataLoss(
-          "a row names page {}, which the segment's allocation records do not have; "
-          "`cairn-kv-util verify` says more",
-          page);
-    }
-    return absl::OkStatus();
+    const std::optional<PageIndex> page =
+        FirstUnrecorded(regions_, part.first_page, part.page_count);
+    if (!page) return absl::OkStatus();
+    return DataLoss(
+        "a row names page {}, which the segment's allocation records do not have; "
+        "`cairn-kv-util verify` says more",
+        *page);
   }
 
   absl::Status Commit(SegmentId segment, Round& round) {

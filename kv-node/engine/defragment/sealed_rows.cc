@@ -7,7 +7,6 @@
 #include "common/log/log.h"
 #include "kv-node/engine/load/session_loader.h"
 #include "kv-node/engine/place/placement_order.h"
-#include "kv-node/engine/space/allocation.h"
 
 namespace cairn::kv {
 namespace {
@@ -183,16 +182,11 @@ absl::Status CheckAllocated(const SealedLayer& layer, const SealedRows& segment)
   layer.parts.ForEach([&](const ClusterKey& key, const std::vector<StoredPart>& parts) {
     for (const StoredPart& part : parts) {
       if (!checked.emplace(part.first_page, part.page_count).second) continue;
-      for (std::int64_t i = 0; i < part.page_count && status.ok(); ++i) {
-        const std::int64_t page = part.first_page.value() + i;
-        const auto region = segment.regions.find(page / kRegionPages);
-        if (region != segment.regions.end() &&
-            region->second[static_cast<std::size_t>(page % kRegionPages)]) {
-          continue;
-        }
-        status = DataLoss("layer {} head {} cluster {}: page {} is not in the allocation records",
-                          key.layer, key.head, key.cluster_id, page);
-      }
+      const std::optional<PageIndex> page =
+          FirstUnrecorded(segment.regions, part.first_page, part.page_count);
+      if (!page || !status.ok()) continue;
+      status = DataLoss("layer {} head {} cluster {}: page {} is not in the allocation records",
+                        key.layer, key.head, key.cluster_id, *page);
     }
   });
   return status;

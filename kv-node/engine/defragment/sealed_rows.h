@@ -8,6 +8,7 @@
 #include <map>
 #include <vector>
 
+#include "kv-node/engine/space/allocation.h"
 #include "kv-node/engine/space/part_rows.h"
 #include "kv-node/meta/meta_store.h"
 
@@ -16,7 +17,7 @@ namespace cairn::kv {
 struct SealedRows {
   SegmentId id;
   EntryLayout layout;
-  std::map<std::int64_t, RegionBits> regions;
+  RegionBitsMap regions;
   // By first page: how many parts and carried records rows name in a log run. Runs are shared by
   // all layers.
   std::map<PageIndex, std::int64_t> log_parts;

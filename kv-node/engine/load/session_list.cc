@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "kv-node/engine/load/session_loader.h"
+#include "kv-node/engine/space/allocation.h"
+#include "kv-node/engine/state/segment_tree.h"
 #include "kv-node/layout/rows.h"
 
 namespace cairn::kv {
@@ -19,38 +21,24 @@ struct ListedSession {
 class SegmentUse {
  public:
   absl::Status Load(MetaReader& reader) {
-    CAIRN_RETURN_IF_ERROR(reader.Scan(
-        Family::kSegments, "",
-        [this](std::string_view key, std::string_view value) -> absl::Status {
-          CAIRN_ASSIGN_OR_RETURN(const std::optional<SegmentId> id, ParseSegmentHeadKey(key));
-          if (!id) return absl::OkStatus();
-          CAIRN_ASSIGN_OR_RETURN(const SegmentRow row, DecodeSegmentRow(value));
-          parent_of_[*id] = row.parent;
-          ++child_count_[row.parent];
-          return absl::OkStatus();
-        }));
-    return reader.Scan(Family::kPools, "",
-                       [this](std::string_view key_bytes, std::string_view value) -> absl::Status {
-                         CAIRN_ASSIGN_OR_RETURN(const ParsedRegionKey key,
-                                                ParseRegionKey(key_bytes));
-                         CAIRN_ASSIGN_OR_RETURN(const RegionBits bits, DecodeRegion(value));
-                         page_count_[key.segment] += static_cast<std::int64_t>(bits.count());
-                         return absl::OkStatus();
-                       });
+    CAIRN_ASSIGN_OR_RETURN(tree_, LoadSegmentTree(reader));
+    return ScanRegions(reader, "", [this](const ParsedRegionKey& key, const RegionBits& bits) {
+      page_count_[key.segment] += static_cast<std::int64_t>(bits.count());
+      return absl::OkStatus();
+    });
   }
 
   // As a deletion does it: segments go up to the first one that another segment stands on.
   void Tell(SegmentId open_segment, SessionInfo& info) {
     bool is_own = true;
-    for (SegmentId id = open_segment; id.value() != 0; id = parent_of_[id]) {
+    for (SegmentId id = open_segment; id.value() != 0; id = tree_.parent_of[id]) {
       (is_own ? info.own_flash_bytes : info.shared_flash_bytes) += page_count_[id] * kPageBytes;
-      is_own = is_own && child_count_[parent_of_[id]] == 1;
+      is_own = is_own && tree_.child_count[tree_.parent_of[id]] == 1;
     }
   }
 
  private:
-  std::map<SegmentId, SegmentId> parent_of_;
-  std::map<SegmentId, int> child_count_;
+  SegmentTree tree_;
   std::map<SegmentId, std::int64_t> page_count_;
 };
 

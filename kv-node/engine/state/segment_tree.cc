@@ -4,25 +4,9 @@
 #include <string_view>
 
 #include "common/base/fail_point.h"
+#include "kv-node/engine/space/allocation.h"
 
 namespace cairn::kv {
-namespace {
-
-absl::Status AddSegment(MetaReader& reader, SegmentId id, UnneededSegments& out) {
-  out.segments.push_back(id);
-  return reader.Scan(Family::kPools, SegmentPrefix(id),
-                     [&](std::string_view key_bytes, std::string_view value) -> absl::Status {
-                       CAIRN_ASSIGN_OR_RETURN(const ParsedRegionKey key, ParseRegionKey(key_bytes));
-                       CAIRN_ASSIGN_OR_RETURN(const RegionBits bits, DecodeRegion(value));
-                       for (std::int64_t i = 0; i < kRegionPages; ++i) {
-                         if (!bits[static_cast<std::size_t>(i)]) continue;
-                         out.pages.emplace_back(key.region * kRegionPages + i);
-                       }
-                       return absl::OkStatus();
-                     });
-}
-
-}  // namespace
 
 absl::StatusOr<SegmentTree> LoadSegmentTree(MetaReader& reader) {
   SegmentTree tree;
@@ -43,7 +27,11 @@ absl::StatusOr<UnneededSegments> TakeOffUnneeded(MetaReader& reader, SegmentId o
   UnneededSegments out;
   std::vector<SegmentId> parents;
   for (SegmentId id = open_segment; id.value() != 0; id = parents.back()) {
-    CAIRN_RETURN_IF_ERROR(AddSegment(reader, id, out));
+    out.segments.push_back(id);
+    CAIRN_ASSIGN_OR_RETURN(const RegionBitsMap regions, LoadRegions(reader, id));
+    for (const auto& [region, bits] : regions) {
+      for (const PageIndex page : PagesIn(region, bits)) out.pages.push_back(page);
+    }
     const SegmentId parent = tree.parent_of[id];
     parents.push_back(parent);
     // A sealed parent goes when no other segment names it as parent.
