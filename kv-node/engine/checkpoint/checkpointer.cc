@@ -8,7 +8,8 @@
 
 namespace cairn::kv {
 
-Checkpointer::Checkpointer(SessionHost& host, const Parts& parts, Stored stored)
+Checkpointer::Checkpointer(SessionHost& host, const Parts& parts, SessionRow& row,
+                           LoadedState& loaded)
     : host_(host),
       context_(host.context()),
       state_(host.state()),
@@ -18,11 +19,11 @@ Checkpointer::Checkpointer(SessionHost& host, const Parts& parts, Stored stored)
       co_fetches_(parts.co_fetches),
       space_(parts.space),
       writes_(parts.writes),
-      row_(stored.row),
-      segment_row_(std::move(stored.segment_row)),
-      policy_(std::move(stored.policy)),
-      tail_tokens_(std::move(stored.tail_tokens)),
-      tail_start_(stored.tail_start) {}
+      row_(row),
+      segment_row_(std::move(loaded.segment_row)),
+      policy_(std::move(loaded.policy)),
+      tail_tokens_(std::move(loaded.tail_tokens)),
+      tail_start_(loaded.tail_start) {}
 
 void Checkpointer::PutPolicy(PutPolicyState op) {
   policy_.version = op.version;

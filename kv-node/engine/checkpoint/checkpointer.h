@@ -15,6 +15,7 @@
 #include "common/base/status.h"
 #include "kv-node/engine/checkpoint/log_writer.h"
 #include "kv-node/engine/index/session_index.h"
+#include "kv-node/engine/load/session_loader.h"
 #include "kv-node/engine/place/co_fetches.h"
 #include "kv-node/engine/place/placer.h"
 #include "kv-node/engine/state/segment_space.h"
@@ -25,16 +26,6 @@ namespace cairn::kv {
 
 class Checkpointer {
  public:
-  // What the session's rows say of it. `row` is as committed, but for the owner's attempts behind
-  // this attach.
-  struct Stored {
-    SessionRow& row;
-    SegmentRow segment_row;  // of the open segment
-    PolicyRow policy;
-    // Token ids from the last partly filled block of the committed ones on.
-    std::vector<std::int32_t> tail_tokens;
-    std::int64_t tail_start = 0;
-  };
   struct Parts {
     Placer& placer;
     LogWriter& log;
@@ -43,8 +34,9 @@ class Checkpointer {
     SegmentSpace& space;
     SessionWrites& writes;
   };
-  // All outlive it.
-  Checkpointer(SessionHost& host, const Parts& parts, Stored stored);
+  // All outlive it but `loaded`, whose rows of the open segment, policy and tokens it takes. `row`
+  // is as committed, but for the owner's attempts behind this attach.
+  Checkpointer(SessionHost& host, const Parts& parts, SessionRow& row, LoadedState& loaded);
 
   // Entries and a policy's state for the next checkpoint. REQUIRES: the entries were checked.
   void Stage(StageCarried& op);

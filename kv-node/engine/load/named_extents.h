@@ -28,11 +28,8 @@ class NamedExtents {
     bool differs = false;            // rows name it with several page counts
   };
 
-  void AddOfCluster(const StoredPart& part, std::int64_t entry_bytes) {
-    Add(part, part.positions.count() * entry_bytes);
-  }
-  // Of a row that is no cluster's.
-  void Add(const StoredPart& part) { Add(part, 0); }
+  // `cluster_bytes`: of the part's entries, in a row of a cluster.
+  void Add(const StoredPart& part, std::int64_t cluster_bytes = 0);
   void Append(NamedExtents later);
 
   const std::map<PageIndex, Run>& runs() const { return runs_; }  // log runs
@@ -40,8 +37,6 @@ class NamedExtents {
   const std::vector<Other>& others() const { return others_; }
 
  private:
-  void Add(const StoredPart& part, std::int64_t cluster_bytes);
-
   std::map<PageIndex, Run> runs_;
   std::vector<Other> others_;
 };

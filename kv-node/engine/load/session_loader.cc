@@ -34,11 +34,6 @@ std::int64_t LoadThreads(const SegmentRow& row) {
                     wanted);
 }
 
-template <typename T>
-absl::Status Bad(absl::StatusOr<T> decoded, std::string_view what, std::int64_t id) {
-  return Annotate(decoded.status(), fmt::format("{} {}", what, id));
-}
-
 absl::Status LoadParts(const StoredSegment& segment, const ParsedClusterRowKey& key,
                        std::string_view value, StoredClusterRows& out) {
   const std::int64_t entry_bytes = segment.row.layout.EntryBytes(key.key.head);
@@ -52,7 +47,7 @@ absl::Status LoadParts(const StoredSegment& segment, const ParsedClusterRowKey& 
     return DataLoss("segment {} layer {} head {} has a row of cluster {} with {} parts", segment.id,
                     key.key.layer, key.key.head, key.key.cluster_id, parts.size());
   }
-  for (const StoredPart& part : parts) out.extents.AddOfCluster(part, entry_bytes);
+  for (const StoredPart& part : parts) out.extents.Add(part, part.count() * entry_bytes);
   out.parts.Put(key.key, parts);
   return absl::OkStatus();
 }
@@ -249,7 +244,9 @@ absl::StatusOr<SessionRow> LoadSessionRow(MetaReader& reader, SessionId session)
   CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
                          reader.Get(Family::kSessions, SessionKeyBytes(session)));
   if (!bytes) return NoSession(session);
-  return DecodeSessionRow(*bytes);
+  absl::StatusOr<SessionRow> row = DecodeSessionRow(*bytes);
+  if (!row.ok()) return Annotate(row.status(), fmt::format("session {}", session));
+  return row;
 }
 
 absl::StatusOr<SessionRow> LoadSessionRow(MetaReader& reader, AppId app,
@@ -264,19 +261,13 @@ absl::StatusOr<SegmentRow> LoadSegmentRow(MetaReader& reader, SegmentId segment)
                          reader.Get(Family::kSegments, SegmentHeadKey(segment)));
   if (!bytes) return NoSegment(segment);
   absl::StatusOr<SegmentRow> row = DecodeSegmentRow(*bytes);
-  if (!row.ok()) return Bad(row, "segment", segment.value());
+  if (!row.ok()) return Annotate(row.status(), fmt::format("segment {}", segment));
   return row;
 }
 
 absl::StatusOr<StoredSession> LoadSession(MetaReader& reader, SessionId session) {
-  CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
-                         reader.Get(Family::kSessions, SessionKeyBytes(session)));
-  if (!bytes) return NoSession(session);
   StoredSession out;
-  out.id = session;
-  absl::StatusOr<SessionRow> row = DecodeSessionRow(*bytes);
-  if (!row.ok()) return Bad(row, "session", session.value());
-  out.row = *std::move(row);
+  CAIRN_ASSIGN_OR_RETURN(out.row, LoadSessionRow(reader, session));
   std::int64_t limit = kNoLimit;
   for (SegmentId id = out.row.segment; id.value() != 0;) {
     if (out.chain.size() >= kChainLengthMax) {
@@ -323,14 +314,15 @@ void LoadLinks(const SessionState& state, std::vector<StoredLinks> stored, CoFet
 absl::StatusOr<LoadedState> BuildState(const std::shared_ptr<FreeMap>& free_map,
                                        StoredSession stored) {
   LoadedState out;
+  static_cast<SessionRows&>(out) = static_cast<SessionRows&&>(stored);
   ExtentTable parents(free_map);
   ExtentTable own(free_map);
   out.pools = std::make_shared<PoolTable>(free_map);
   std::vector<SegmentRows> chain;
   std::vector<std::int64_t> next_ids;
-  const EntryLayout layout = stored.row.layout;
+  const EntryLayout layout = out.row.layout;
   for (StoredSegment& segment : stored.chain) {
-    const bool open = segment.id == stored.row.segment;
+    const bool open = segment.id == out.row.segment;
     if (!segment.row.next_cluster_ids.empty()) next_ids = segment.row.next_cluster_ids;
     if (segment.row.has_checkpoint) out.policy_token_count = segment.row.token_count;
     if (open) out.segment_row = segment.row;
@@ -341,11 +333,6 @@ absl::StatusOr<LoadedState> BuildState(const std::shared_ptr<FreeMap>& free_map,
   CAIRN_RETURN_IF_ERROR(parents.Check());
   CAIRN_RETURN_IF_ERROR(own.Check());
   out.log_extents = own.LogExtents();
-  out.row = std::move(stored.row);
-  out.regions = std::move(stored.regions);
-  out.policy = std::move(stored.policy);
-  out.tail_tokens = std::move(stored.tail_tokens);
-  out.tail_start = stored.tail_start;
   // A new segment goes on with its parent's ids (rule 10).
   out.segment_row.next_cluster_ids = next_ids;
   out.state = std::make_unique<SessionState>(layout, std::move(chain));

@@ -8,12 +8,12 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "kv-node/engine/load/named_extents.h"
 #include "kv-node/engine/place/co_fetches.h"
+#include "kv-node/engine/space/allocation.h"
 #include "kv-node/engine/space/pool_table.h"
 #include "kv-node/engine/state/session_state.h"
 #include "kv-node/meta/meta_store.h"
@@ -49,33 +49,31 @@ struct StoredLinks {
   bool own = false;  // of the open segment
 };
 
-struct StoredSession {
-  SessionId id;
+// What is stored of a session beside what its segments hold.
+struct SessionRows {
   SessionRow row;
-  std::vector<StoredSegment> chain;            // from the root; the last one is open
-  std::map<std::int64_t, RegionBits> regions;  // of the open segment
+  RegionBitsMap regions;  // of the open segment
   PolicyRow policy;
-  std::vector<StoredLinks> links;  // of the newest segments first, kCoFetchClustersMax at most
   // Token ids of the open segment from its last partly filled block on.
   std::vector<std::int32_t> tail_tokens;
   std::int64_t tail_start = 0;
+};
+
+struct StoredSession : SessionRows {
+  std::vector<StoredSegment> chain;  // from the root; the last one is open
+  std::vector<StoredLinks> links;    // of the newest segments first, kCoFetchClustersMax at most
 };
 
 absl::StatusOr<StoredSession> LoadSession(MetaReader& reader, SessionId session);
 
 // What the stored rows name is checked: that it lies in the extent file, that two rows do not mean
 // two extents by one page, and that parts in pools of the open segment do not overlap.
-struct LoadedState {
+struct LoadedState : SessionRows {
   std::unique_ptr<SessionState> state;
   std::shared_ptr<PoolTable> pools;  // of the open segment
   CoFetches co_fetches;
   std::vector<ExtentRef> log_extents;  // log runs of the open segment
-  SessionRow row;
-  SegmentRow segment_row;  // of the open segment
-  std::map<std::int64_t, RegionBits> regions;
-  PolicyRow policy;
-  std::vector<std::int32_t> tail_tokens;
-  std::int64_t tail_start = 0;
+  SegmentRow segment_row;              // of the open segment
   std::int64_t policy_token_count = 0;
 };
 absl::StatusOr<LoadedState> BuildState(const std::shared_ptr<FreeMap>& free_map,

@@ -27,9 +27,7 @@ AttachedSession::AttachedSession(EngineContext& context, SessionId id, LoadedSta
       log_(*this, placer_, space_, writes_),
       replacer_(*this, placer_, co_fetches_, log_, writes_),
       index_(*this, space_, writes_),
-      checkpointer_(*this, {placer_, log_, index_, co_fetches_, space_, writes_},
-                    {row_, std::move(loaded.segment_row), std::move(loaded.policy),
-                     std::move(loaded.tail_tokens), loaded.tail_start}),
+      checkpointer_(*this, {placer_, log_, index_, co_fetches_, space_, writes_}, row_, loaded),
       fetch_reader_(*this),
       applied_(row_.op_seq) {}
 

@@ -25,7 +25,7 @@ StoredPart PartIn(ExtentKind kind, std::int64_t first_page, std::int64_t page_co
 
 NamedExtents Named(const std::vector<StoredPart>& parts) {
   NamedExtents named;
-  for (const StoredPart& part : parts) named.AddOfCluster(part, kOfEntryBytes);
+  for (const StoredPart& part : parts) named.Add(part, part.count() * kOfEntryBytes);
   return named;
 }
 
