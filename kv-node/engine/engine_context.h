@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "common/base/check.h"
 #include "kv-node/cache/app_caches.h"
@@ -62,6 +63,12 @@ struct EngineContext {
   ExtentRef AllocateAt(ExtentKind kind, PageIndex first, std::int64_t page_count) const {
     CAIRN_CHECK(free_map->MarkUsed(first, page_count));
     return std::make_shared<Extent>(free_map, kind, first, page_count, false);
+  }
+
+  // Reads the parts' pages; what fails its check is read once more.
+  void ReadParts(std::vector<PartRead> parts, ReadCause cause, PageIo::ReadDone done) const {
+    std::vector<PageIndex> pages = PagesOf(parts);
+    io->Read(std::move(pages), cause, std::move(done), DoubtOf(store_id, std::move(parts)));
   }
 
   // Commits a batch and runs `done` on the engine thread, where what it holds is released too.

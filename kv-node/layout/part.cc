@@ -55,6 +55,11 @@ PagePiece PieceIn(const StoredPart& part, const ByteRange& whole, std::int64_t p
   return piece;
 }
 
+void AddPages(const StoredPart& part, std::int64_t entry_bytes, std::int64_t count,
+              std::vector<PageIndex>& pages) {
+  for (const PagePiece& piece : PiecesOf(part, entry_bytes, 0, count)) pages.push_back(piece.page);
+}
+
 std::uint32_t PartCrc(const StoreId& store, PartId part, std::int64_t page_number,
                       std::span<const std::byte> bytes) {
   std::array<std::byte, sizeof(StoreId) + 16> seed;

@@ -106,6 +106,10 @@ using PagePieces = absl::InlinedVector<PagePiece, 2>;
 PagePieces PiecesOf(const StoredPart& part, std::int64_t entry_bytes, std::int64_t first,
                     std::int64_t count);
 
+// Adds the pages that entries 0 .. count - 1 touch.
+void AddPages(const StoredPart& part, std::int64_t entry_bytes, std::int64_t count,
+              std::vector<PageIndex>& pages);
+
 // CRC32C of a part's bytes in one page, seeded with store id, part id and page number, so that a
 // page of another store, part or place fails too.
 std::uint32_t PartCrc(const StoreId& store, PartId part, std::int64_t page_number,

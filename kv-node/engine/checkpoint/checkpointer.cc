@@ -105,7 +105,7 @@ Applied Checkpointer::Apply(OpSeq op_seq, Checkpoint& op) {
     return Applied::kYes;
   }
   // Records that are written again are read ahead of the cut; operations behind it wait.
-  host_.ReadAtHead(std::move(plan->pages_to_read), AfterRead::kIsApplied, cut, nullptr);
+  host_.ReadAtHead(std::move(plan->pages_to_read), AfterRead::kIsApplied, cut);
   return Applied::kWait;
 }
 

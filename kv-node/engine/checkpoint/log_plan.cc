@@ -61,9 +61,7 @@ void LogPlanner::PlanCarriedAgain(LogPlan& plan) const {
 void LogPlanner::WriteAgain(const ClusterKey& key, LogItem& item, LogPlan& plan) const {
   item.again = true;
   const Part& part = *item.existing;
-  for (const PagePiece& piece : PiecesOf(part, state_.EntryBytes(key), 0, part.count())) {
-    plan.pages_to_read.push_back(piece.page);
-  }
+  AddPages(part, state_.EntryBytes(key), part.count(), plan.pages_to_read);
 }
 
 void LogPlanner::PlanSpill(LogPlan& plan) const {

@@ -108,13 +108,10 @@ void LogWriter::Spill() {
     return;
   }
   std::vector<PageIndex> pages = std::move(plan->pages_to_read);
-  host_.ReadAtHead(
-      std::move(pages), AfterRead::kIsTriedAgain,
-      [this, plan](const PageSet& set) {
-        FinishSpill(*plan, set);
-        spill_failed_ = !placer_.error().ok();
-      },
-      nullptr);
+  host_.ReadAtHead(std::move(pages), AfterRead::kIsTriedAgain, [this, plan](const PageSet& set) {
+    FinishSpill(*plan, set);
+    spill_failed_ = !placer_.error().ok();
+  });
 }
 
 void LogWriter::FinishSpill(LogPlan& plan, const PageSet& pages) {

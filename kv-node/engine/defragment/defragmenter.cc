@@ -38,13 +38,9 @@ std::vector<Part> WithExtents(std::vector<StoredPart> stored) {
 }
 
 std::set<PageIndex> PagesOf(const std::vector<Part>& parts, std::int64_t entry_bytes) {
-  std::set<PageIndex> pages;
-  for (const Part& part : parts) {
-    for (const PagePiece& piece : PiecesOf(part, entry_bytes, 0, part.count())) {
-      pages.insert(piece.page);
-    }
-  }
-  return pages;
+  std::vector<PageIndex> pages;
+  for (const Part& part : parts) AddPages(part, entry_bytes, part.count(), pages);
+  return {pages.begin(), pages.end()};
 }
 
 std::int64_t EntryCount(const std::vector<Part>& parts) {

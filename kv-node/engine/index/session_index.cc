@@ -26,26 +26,15 @@ using RowsByKey = SessionIndex::RowsByKey;
 // Behind all that there are.
 const ClusterKey kLastKey{std::numeric_limits<std::int32_t>::max(), 0, ClusterId(0)};
 
-std::vector<PageIndex> PagesOfRun(const IndexRun& run) {
-  std::vector<PageIndex> pages;
-  for (const Part& part : run.parts) {
-    for (const PagePiece& piece : PiecesOf(part, run.record_bytes, 0, part.count())) {
-      pages.push_back(piece.page);
-    }
-  }
-  return pages;
+std::vector<PartRead> ReadsOf(const IndexRun& run) {
+  std::vector<PartRead> reads;
+  for (const Part& part : run.parts) reads.push_back({part, run.record_bytes, part.count()});
+  return reads;
 }
 
 bool ReadFailed(const IndexRun& run, const PageSet& pages) {
-  const std::vector<PageIndex> read = PagesOfRun(run);
+  const std::vector<PageIndex> read = PagesOf(ReadsOf(run));
   return std::any_of(read.begin(), read.end(), [&](PageIndex page) { return pages.Failed(page); });
-}
-
-void AddDamagedPages(const StoreId& store, const IndexRun& run, const PageSet& pages,
-                     std::vector<PageIndex>& damaged) {
-  for (const Part& part : run.parts) {
-    AddDamagedPages(store, part, run.record_bytes, part.count(), pages, damaged);
-  }
 }
 
 // The rows of a part that passed its check.
@@ -121,10 +110,9 @@ std::int64_t SessionIndex::PutIndexOf(const IndexSource& source, std::int32_t la
 Applied SessionIndex::StartGet(RequestId request_id, const GetIndex& op) {
   if (!host_.HasIoRoom()) return Applied::kWait;
   auto sources = std::make_shared<std::vector<IndexSource>>(state_.IndexSourcesOf(op.layer));
-  std::vector<PageIndex> pages;
+  std::vector<PartRead> reads;
   for (const IndexSource& source : *sources) {
-    const std::vector<PageIndex> run = PagesOfRun(source.run);
-    pages.insert(pages.end(), run.begin(), run.end());
+    for (PartRead& read : ReadsOf(source.run)) reads.push_back(std::move(read));
   }
   const auto answer = [this, request_id, sources, layer = op.layer,
                        io = host_.HoldIo()](const PageSet& set) {
@@ -140,17 +128,10 @@ Applied SessionIndex::StartGet(RequestId request_id, const GetIndex& op) {
     }
     host_.Reply(request_id, IndexReplyOf(rows, set.page_count() * kPageBytes));
   };
-  if (pages.empty()) {
+  if (reads.empty()) {
     answer(PageSet());
   } else {
-    context_.io->Read(std::move(pages), ReadCause::kIndex, answer,
-                      [this, sources](const PageSet& set) {
-                        std::vector<PageIndex> damaged;
-                        for (const IndexSource& source : *sources) {
-                          AddDamagedPages(context_.store_id, source.run, set, damaged);
-                        }
-                        return damaged;
-                      });
+    context_.ReadParts(std::move(reads), ReadCause::kIndex, answer);
   }
   return Applied::kYes;
 }
@@ -194,14 +175,11 @@ bool SessionIndex::Pack(std::int64_t reserved_page_count) {
       PackLayer(*layer, PageSet());
       continue;
     }
+    const std::vector<PartRead> reads = ReadsOf(run->second);
     host_.ReadAtHead(
-        PagesOfRun(run->second), AfterRead::kIsTriedAgain,
+        PagesOf(reads), AfterRead::kIsTriedAgain,
         [this, layer](const PageSet& pages) { PackLayer(*layer, pages); },
-        [this, layer](const PageSet& pages) {
-          std::vector<PageIndex> damaged;
-          AddDamagedPages(context_.store_id, state_.open().index_runs.at(*layer), pages, damaged);
-          return damaged;
-        });
+        DoubtOf(context_.store_id, reads));
     return true;
   }
   return false;

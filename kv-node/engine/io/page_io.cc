@@ -76,12 +76,24 @@ void SetCrcs(const StoreId& store, Part& part, std::int64_t entry_bytes, std::in
   }
 }
 
-void AddDamagedPages(const StoreId& store, const Part& part, std::int64_t entry_bytes,
-                     std::int64_t count, const PageSet& pages, std::vector<PageIndex>& damaged) {
-  for (const PagePiece& piece : PiecesOf(part, entry_bytes, 0, count)) {
-    if (pages.Failed(piece.page)) continue;
-    if (!PieceIsIntact(store, part, piece, pages.Page(piece.page))) damaged.push_back(piece.page);
-  }
+std::vector<PageIndex> PagesOf(const std::vector<PartRead>& parts) {
+  std::vector<PageIndex> pages;
+  for (const PartRead& read : parts) AddPages(read.part, read.entry_bytes, read.count, pages);
+  return pages;
+}
+
+PageIo::Doubt DoubtOf(const StoreId& store, std::vector<PartRead> parts) {
+  return [store, parts = std::move(parts)](const PageSet& pages) {
+    std::vector<PageIndex> damaged;
+    for (const PartRead& read : parts) {
+      for (const PagePiece& piece : PiecesOf(read.part, read.entry_bytes, 0, read.count)) {
+        if (pages.Failed(piece.page)) continue;
+        if (PieceIsIntact(store, read.part, piece, pages.Page(piece.page))) continue;
+        damaged.push_back(piece.page);
+      }
+    }
+    return damaged;
+  };
 }
 
 struct PageIo::ReadJob {

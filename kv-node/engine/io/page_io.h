@@ -65,9 +65,6 @@ enum class PartState : std::uint8_t {
 // Of the part's pages that entries 0 .. count - 1 touch. Logs what is not intact.
 PartState CheckPart(const StoreId& store, const Part& part, std::int64_t entry_bytes,
                     std::int64_t count, const PageSet& pages);
-// Adds those of these pages that fail their check.
-void AddDamagedPages(const StoreId& store, const Part& part, std::int64_t entry_bytes,
-                     std::int64_t count, const PageSet& pages, std::vector<PageIndex>& damaged);
 // Computes the checksums of the pages that entries first .. first + count - 1 of a part touch.
 // `image` begins at byte `image_begin` of the extent and holds all of the part's bytes in those
 // pages.
@@ -102,6 +99,14 @@ struct PageIoStats {
   std::int64_t write_index_bytes = 0;
   std::int64_t write_defragment_bytes = 0;
 };
+
+// Entries 0 .. count - 1 of a part, to be read.
+struct PartRead {
+  Part part;
+  std::int64_t entry_bytes = 0;
+  std::int64_t count = 0;
+};
+std::vector<PageIndex> PagesOf(const std::vector<PartRead>& parts);
 
 class PageIo {
  public:
@@ -185,5 +190,8 @@ class PageIo {
   std::vector<std::function<void()>> ready_;
   PageIoStats stats_;
 };
+
+// Those of the parts' pages that fail their check.
+PageIo::Doubt DoubtOf(const StoreId& store, std::vector<PartRead> parts);
 
 }  // namespace cairn::kv

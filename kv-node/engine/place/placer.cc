@@ -259,11 +259,7 @@ bool Placer::Start(const ClusterKey& key) {
   const std::int64_t entry_bytes = state_.EntryBytes(key);
   std::vector<PageIndex> pages;
   if (job->target) pages = pools_->PagesToCheck(*job->target, entry_bytes, job->new_count);
-  for (const Part& part : job->logged) {
-    for (const PagePiece& piece : PiecesOf(part, entry_bytes, 0, part.count())) {
-      pages.push_back(piece.page);
-    }
-  }
+  for (const Part& part : job->logged) AddPages(part, entry_bytes, part.count(), pages);
   placing_.insert(key);
   job->io = host_.HoldIo();
   if (pages.empty()) {

@@ -247,12 +247,6 @@ bool AttachedSession::IsFull() const {
 void AttachedSession::ReadAtHead(std::vector<PageIndex> pages, AfterRead after,
                                  PageIo::ReadDone done, PageIo::Doubt doubt) {
   head_in_progress_ = true;
-  PageIo::Doubt doubt_while_open;
-  if (doubt != nullptr) {
-    doubt_while_open = [this, doubt = std::move(doubt)](const PageSet& set) {
-      return ends() ? std::vector<PageIndex>() : doubt(set);
-    };
-  }
   context_.io->Read(
       std::move(pages), ReadCause::kPlace,
       [this, after, done = std::move(done), io = HoldIo()](PageSet set) {
@@ -261,7 +255,7 @@ void AttachedSession::ReadAtHead(std::vector<PageIndex> pages, AfterRead after,
         if (!failed_) done(std::move(set));
         if (after == AfterRead::kIsApplied) PopHead();
       },
-      std::move(doubt_while_open));
+      std::move(doubt));
 }
 
 }  // namespace cairn::kv

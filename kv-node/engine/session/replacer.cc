@@ -39,35 +39,22 @@ Applied Replacer::Apply(OpSeq op_seq, Replace& op) {
                                      std::ssize(op.brought_entries));
   if (status.ok()) status = state_.CheckReplace(op);
   if (!status.ok()) return host_.Finish(op_seq, status);
-  std::vector<PageIndex> pages;
+  std::vector<PartRead> parts;
   for (const ClusterId parent : op.parent_ids) {
     const ClusterKey key{op.layer, op.head, parent};
-    for (const VisiblePart& visible : state_.PartsOf(key)) {
-      for (const PagePiece& piece :
-           PiecesOf(visible.part, state_.EntryBytes(key), 0, visible.count)) {
-        pages.push_back(piece.page);
-      }
+    for (VisiblePart& visible : state_.PartsOf(key)) {
+      parts.push_back({std::move(visible.part), state_.EntryBytes(key), visible.count});
     }
   }
   auto shared = std::make_shared<Replace>(std::move(op));
-  if (pages.empty()) {
+  if (parts.empty()) {
     FinishReplace(op_seq, *shared, PageSet());
     return Applied::kYes;
   }
   host_.ReadAtHead(
-      std::move(pages), AfterRead::kIsApplied,
+      PagesOf(parts), AfterRead::kIsApplied,
       [this, op_seq, shared](const PageSet& set) { FinishReplace(op_seq, *shared, set); },
-      [this, shared](const PageSet& set) {
-        std::vector<PageIndex> damaged;
-        for (const ClusterId parent : shared->parent_ids) {
-          const ClusterKey key{shared->layer, shared->head, parent};
-          for (const VisiblePart& visible : state_.PartsOf(key)) {
-            AddDamagedPages(context_.store_id, visible.part, state_.EntryBytes(key), visible.count,
-                            set, damaged);
-          }
-        }
-        return damaged;
-      });
+      DoubtOf(context_.store_id, parts));
   return Applied::kWait;
 }
 

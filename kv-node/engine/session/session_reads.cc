@@ -10,11 +10,6 @@
 namespace cairn::kv {
 namespace {
 
-void AddPages(const Part& part, std::int64_t entry_bytes, std::int64_t count,
-              std::vector<PageIndex>& pages) {
-  for (const PagePiece& piece : PiecesOf(part, entry_bytes, 0, count)) pages.push_back(piece.page);
-}
-
 absl::Status CarriedError(PartState state, const ClusterKey& key, const Part& part) {
   const auto what = fmt::format("carried entry of layer {} head {} at position {}", key.layer,
                                 key.head, part.positions.first());
@@ -93,9 +88,9 @@ Applied AttachedSession::ApplyRead(RequestId request_id, const ReadOperation& op
 Applied AttachedSession::StartGetCarried(RequestId request_id, const GetCarried& op) {
   auto carried =
       std::make_shared<std::map<ClusterKey, std::vector<Part>>>(state_->CarriedOf(op.layer));
-  std::vector<PageIndex> pages;
+  std::vector<PartRead> reads;
   for (const auto& [key, parts] : *carried) {
-    for (const Part& part : parts) AddPages(part, state_->EntryBytes(key), part.count(), pages);
+    for (const Part& part : parts) reads.push_back({part, state_->EntryBytes(key), part.count()});
   }
   // Records of older segments cannot be named.
   const bool own =
@@ -124,21 +119,10 @@ Applied AttachedSession::StartGetCarried(RequestId request_id, const GetCarried&
     }
     Reply(request_id, ReadReply(std::move(reply)));
   };
-  if (pages.empty()) {
+  if (reads.empty()) {
     answer(PageSet());
   } else {
-    context_.io->Read(std::move(pages), ReadCause::kFetch, answer,
-                      [this, carried](const PageSet& set) {
-                        std::vector<PageIndex> damaged;
-                        if (stopped_) return damaged;
-                        for (const auto& [key, parts] : *carried) {
-                          for (const Part& part : parts) {
-                            AddDamagedPages(context_.store_id, part, state_->EntryBytes(key),
-                                            part.count(), set, damaged);
-                          }
-                        }
-                        return damaged;
-                      });
+    context_.ReadParts(std::move(reads), ReadCause::kFetch, answer);
   }
   return Applied::kYes;
 }

@@ -36,7 +36,7 @@ class SessionHost {
   // Reads pages for placing, for the operation at the head of the queue: those behind it wait.
   // `done` runs unless the attachment ends meanwhile, and `doubt` as PageIo::Read calls it.
   virtual void ReadAtHead(std::vector<PageIndex> pages, AfterRead after, PageIo::ReadDone done,
-                          PageIo::Doubt doubt) = 0;
+                          PageIo::Doubt doubt = nullptr) = 0;
 
   virtual void Reply(RequestId request_id, absl::StatusOr<ReadReply> reply) = 0;
   // A changing operation is applied, or it is refused, which is told.
