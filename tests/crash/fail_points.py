@@ -142,7 +142,6 @@ FAIL_POINTS = [
      "EnginePoolTest.APageIsWrittenAgainWithAPartThatMemoryHasDropped"),
     ("the growing part of a page is not checked (rule 6)", FAULTS, BY_RULE),
     ("a page that is being written is read from the device (rule 6)", PAGES, BY_RULE),
-    ("a fetch reads what is being written from the device (rule 6)", ENGINE, BY_RULE),
     ("a write does not hold its pages (rule 15)", ENGINE, BY_RULE),
     ("a part grows over what a commit names (rule 15)", ENGINE, BY_RULE),
     ("the lock is the process's (rule 7)", LAYOUT, BY_RULE),

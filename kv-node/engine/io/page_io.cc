@@ -105,6 +105,11 @@ struct PageIo::ReadJob {
   std::set<PageIndex> failed_before;
   std::set<PageIndex> doubted_before;
   int open_count = 0;
+
+  std::span<const PageIndex> AskedIn(const Run& run) const {
+    const auto begin = std::lower_bound(asked.begin(), asked.end(), run.first);
+    return {begin, std::lower_bound(begin, asked.end(), run.end())};
+  }
 };
 
 PageIo::PageIo(Device& device, const MergeLimits& merge)
@@ -115,44 +120,23 @@ PageIo::PageIo(Device& device, const MergeLimits& merge)
 PageIo::~PageIo() { buffers_->SetWake(nullptr); }
 
 void PageIo::Read(std::vector<PageIndex> pages, ReadCause cause, ReadDone done, Doubt doubt) {
+  CAIRN_CHECK(!pages.empty());
   std::sort(pages.begin(), pages.end());
   pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
-  const std::vector<Run> runs = PlanRuns(pages);
+  const std::vector<Run> runs = MergeOverHoles(RunsOf(pages));
   auto job = std::make_shared<ReadJob>();
+  job->asked = std::move(pages);
   job->cause = cause;
   job->done = std::move(done);
   job->doubt = std::move(doubt);
   // A run with holes brings pages that were not asked for.
   std::vector<PageIndex> brought;
-  std::size_t next = 0;
   for (const Run& run : runs) {
-    while (pages[next] < run.first) brought.push_back(pages[next++]);
-    for (PageIndex page = run.first; page < run.end(); page = PageIndex(page.value() + 1)) {
-      brought.push_back(page);
-    }
-    while (next < pages.size() && pages[next] < run.end()) ++next;
+    for (std::int64_t i = 0; i < run.page_count; ++i) brought.emplace_back(run.first.value() + i);
   }
-  brought.insert(brought.end(), pages.begin() + static_cast<std::ptrdiff_t>(next), pages.end());
-  const SharedBuffer buffer =
-      buffers_->MakeForRead(static_cast<std::int64_t>(brought.size()) * kPageBytes);
+  const SharedBuffer buffer = buffers_->MakeForRead(std::ssize(brought) * kPageBytes);
   job->set = PageSet(std::move(brought), buffer);
-  job->asked = std::move(pages);
-  StartRuns(job, job->asked, runs);
-}
-
-// `runs` are of those of the pages that are not in memory.
-void PageIo::StartRuns(const std::shared_ptr<ReadJob>& job, const std::vector<PageIndex>& pages,
-                       const std::vector<Run>& runs) {
-  for (const PageIndex page : pages) {
-    const auto writing = in_flight_.find(page);
-    if (writing == in_flight_.end()) continue;
-    std::memcpy(job->set.buffer()->data() + job->set.OffsetOf(page),
-                writing->second.buffer->data() + writing->second.offset_bytes, kPageBytes);
-  }
   for (const Run& run : runs) StartRun(job, run);
-  if (job->open_count == 0) {
-    ready_.push_back([this, job] { FinishReads(job); });
-  }
 }
 
 // The device may give what it did not give a moment ago, and what came wrong may come right.
@@ -168,30 +152,19 @@ void PageIo::FinishReads(const std::shared_ptr<ReadJob>& job) {
   }
   if (again.empty()) return job->done(std::move(job->set));
   job->set.ForgetFailed(again);
-  const std::vector<PageIndex> pages(again.begin(), again.end());
-  StartRuns(job, pages, PiecesOfPages(pages));
+  for (const Run& run : RunsOf(std::vector(again.begin(), again.end()))) StartRun(job, run);
 }
 
-std::vector<PageIo::Run> PageIo::PiecesOfPages(const std::vector<PageIndex>& pages) const {
-  std::vector<Run> pieces;
+std::vector<PageIo::Run> PageIo::RunsOf(std::span<const PageIndex> pages) {
+  std::vector<Run> runs;
   for (const PageIndex page : pages) {
-    if (in_flight_.contains(page) &&
-        !FailPoint("a page that is being written is read from the device (rule 6)")) {
-      continue;
-    }
-    if (!pieces.empty() && pieces.back().end() == page &&
-        pieces.back().page_count < kRequestPagesMax) {
-      ++pieces.back().page_count;
+    if (!runs.empty() && runs.back().end() == page && runs.back().page_count < kRequestPagesMax) {
+      ++runs.back().page_count;
     } else {
-      pieces.push_back({page, 1});
+      runs.push_back({page, 1});
     }
   }
-  return pieces;
-}
-
-std::vector<PageIo::Run> PageIo::PlanRuns(const std::vector<PageIndex>& pages) const {
-  const std::vector<Run> pieces = PiecesOfPages(pages);
-  return merge_.gap_bytes == 0 ? pieces : MergeOverHoles(pieces);
+  return runs;
 }
 
 std::vector<PageIo::Run> PageIo::MergeOverHoles(const std::vector<Run>& pieces) const {
@@ -226,39 +199,21 @@ bool PageIo::AnyBeingWritten(PageIndex first, PageIndex end) const {
 }
 
 void PageIo::StartRun(const std::shared_ptr<ReadJob>& job, const Run& run) {
-  const std::int64_t bytes = run.page_count * kPageBytes;
-  CountRead(bytes, job->cause);
-  if (run.has_holes) {
-    const auto begin = std::lower_bound(job->asked.begin(), job->asked.end(), run.first);
-    const auto end = std::lower_bound(begin, job->asked.end(), run.end());
-    stats_.hole_bytes += bytes - (end - begin) * kPageBytes;
-  }
+  if (run.has_holes) NoteHoles(run.page_count - std::ssize(job->AskedIn(run)));
   ++job->open_count;
   const auto offset = static_cast<std::size_t>(job->set.OffsetOf(run.first));
-  device_.SubmitRead(
-      DeviceOffset(run.first.value() * kPageBytes),
-      job->set.buffer()->span().subspan(offset, static_cast<std::size_t>(bytes)),
-      [this, job, run](const absl::Status& status) { FinishRun(job, run, status); },
-      ClassOf(job->cause));
+  const auto size = static_cast<std::size_t>(run.page_count * kPageBytes);
+  ReadRun(run.first, job->set.buffer()->span().subspan(offset, size), job->cause,
+          [this, job, run](const std::set<PageIndex>& failed) { FinishRun(job, run, failed); });
 }
 
 void PageIo::FinishRun(const std::shared_ptr<ReadJob>& job, const Run& run,
-                       const absl::Status& status) {
-  if (!status.ok()) {
-    LogError("read failed first_page={} page_count={} holes={} error=\"{}\"", run.first,
-             run.page_count, run.has_holes, ToStd(status.message()));
-    const auto begin = std::lower_bound(job->asked.begin(), job->asked.end(), run.first);
-    const auto end = std::lower_bound(begin, job->asked.end(), run.end());
-    if (run.has_holes) {
-      // What failed may lie in a hole, which nobody asked for.
-      for (auto page = begin; page != end;) {
-        Run piece{*page, 0};
-        for (; page != end && *page == piece.end(); ++page) ++piece.page_count;
-        StartRun(job, piece);
-      }
-    } else {
-      for (auto page = begin; page != end; ++page) job->set.MarkFailed(*page);
-    }
+                       const std::set<PageIndex>& failed) {
+  if (run.has_holes && !failed.empty()) {
+    // What failed may lie in a hole, which nobody asked for.
+    for (const Run& piece : RunsOf(job->AskedIn(run))) StartRun(job, piece);
+  } else {
+    for (const PageIndex page : failed) job->set.MarkFailed(page);
   }
   if (--job->open_count == 0) FinishReads(job);
 }
@@ -322,17 +277,22 @@ void PageIo::ReadRun(PageIndex first, std::span<std::byte> memory, ReadCause cau
     return memory.subspan(static_cast<std::size_t>(i * kPageBytes),
                           static_cast<std::size_t>(pages * kPageBytes));
   };
+  const auto in_flight = [&](std::int64_t i) -> const InFlight* {
+    const auto found = in_flight_.find(page_at(i));
+    const bool is_written =
+        found != in_flight_.end() &&
+        !FailPoint("a page that is being written is read from the device (rule 6)");
+    return is_written ? &found->second : nullptr;
+  };
   for (std::int64_t i = 0; i < count;) {
-    if (const auto writing = in_flight_.find(page_at(i));
-        writing != in_flight_.end() &&
-        !FailPoint("a fetch reads what is being written from the device (rule 6)")) {
-      std::memcpy(bytes_at(i, 1).data(),
-                  writing->second.buffer->data() + writing->second.offset_bytes, kPageBytes);
+    if (const InFlight* writing = in_flight(i)) {
+      std::memcpy(bytes_at(i, 1).data(), writing->buffer->data() + writing->offset_bytes,
+                  kPageBytes);
       ++i;
       continue;
     }
     std::int64_t end = i + 1;
-    while (end < count && end - i < kRequestPagesMax && !in_flight_.contains(page_at(end))) ++end;
+    while (end < count && end - i < kRequestPagesMax && in_flight(end) == nullptr) ++end;
     CountRead((end - i) * kPageBytes, cause);
     ++job->open_count;
     device_.SubmitRead(

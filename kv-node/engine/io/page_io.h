@@ -124,8 +124,8 @@ class PageIo {
   PageIo(const PageIo&) = delete;
   PageIo& operator=(const PageIo&) = delete;
 
-  // `pages` in any order, duplicates allowed. `done` never runs inside Read. What failed is read
-  // once more, and so is what `doubt` names: each page once for either reason.
+  // `pages` in any order, duplicates allowed, one at least. `done` never runs inside Read. What
+  // failed is read once more, and so is what `doubt` names: each page once for either reason.
   void Read(std::vector<PageIndex> pages, ReadCause cause, ReadDone done, Doubt doubt = nullptr);
   // Consecutive pages from `first` on into the caller's memory, which stays until `done` ran.
   // `done` never runs inside ReadRun. Whoever put runs together over holes says so by NoteHoles.
@@ -158,7 +158,7 @@ class PageIo {
  private:
   struct ReadJob;
   struct RunJob;
-  // Pages that one device request reads.
+  // Pages that are read together.
   struct Run {
     PageIndex first;
     std::int64_t page_count = 0;
@@ -171,15 +171,13 @@ class PageIo {
   };
   void CountRead(std::int64_t bytes, ReadCause cause);
   void CountWrite(std::int64_t bytes, WriteCause cause);
-  // The requests for those of the pages that are not in memory, without holes. `pages` ascends.
-  std::vector<Run> PiecesOfPages(const std::vector<PageIndex>& pages) const;
-  // The same, over holes where that is cheap.
-  std::vector<Run> PlanRuns(const std::vector<PageIndex>& pages) const;
+  // Without holes. `pages` ascends.
+  static std::vector<Run> RunsOf(std::span<const PageIndex> pages);
+  // Joins pieces over holes where that is cheap.
   std::vector<Run> MergeOverHoles(const std::vector<Run>& pieces) const;
-  void StartRuns(const std::shared_ptr<ReadJob>& job, const std::vector<PageIndex>& pages,
-                 const std::vector<Run>& runs);
   void StartRun(const std::shared_ptr<ReadJob>& job, const Run& run);
-  void FinishRun(const std::shared_ptr<ReadJob>& job, const Run& run, const absl::Status& status);
+  void FinishRun(const std::shared_ptr<ReadJob>& job, const Run& run,
+                 const std::set<PageIndex>& failed);
   void FinishReads(const std::shared_ptr<ReadJob>& job);
 
   Device& device_;
