@@ -97,7 +97,8 @@ EngineCore::EngineCore(const EngineOptions& options, const StoreId& store_id, En
   context_.store_id = store_id;
   context_.free_map = std::make_shared<FreeMap>(device_->size_bytes() / kPageBytes, kFirstDataPage);
   context_.io = std::make_unique<PageIo>(
-      *device_, MergeLimits{options.merge_gap_bytes, options.merge_piece_bytes_max});
+      *device_, MergeLimits{options.merge_gap_bytes, options.merge_piece_bytes_max},
+      context_.counts);
   if (options.arena_bytes_max > 0) {
     context_.caches = std::make_unique<AppCaches>(
         options.arena_bytes_max, options.replacement,

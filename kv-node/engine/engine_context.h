@@ -40,16 +40,11 @@ struct EngineContext {
   bool may_settle_doubts = false;
 
   std::int64_t pending_bytes = 0;  // over all sessions
-  std::int64_t checkpoint_count = 0;
-  std::int64_t append_bytes = 0;
-  std::int64_t index_row_bytes = 0;  // of index rows that were captured, with their keys
-  std::int64_t spill_count = 0;
-  std::int64_t lost_part_count = 0;
-  std::int64_t unreadable_part_count = 0;
+  KvStats counts;                  // without what is only so at a moment
 
   void NoteState(PartState state) {
-    if (state == PartState::kDamaged) ++lost_part_count;
-    if (state == PartState::kUnreadable) ++unreadable_part_count;
+    if (state == PartState::kDamaged) ++counts.lost_part_count;
+    if (state == PartState::kUnreadable) ++counts.unreadable_part_count;
   }
 
   // A new extent. RESOURCE_EXHAUSTED when flash is full.

@@ -13,35 +13,16 @@ std::int64_t EngineCore::DramUsedBytes() const {
 }
 
 KvStats EngineCore::Stats(AppId app) const {
-  KvStats stats;
-  const PageIoStats& io = context_.io->stats();
+  KvStats stats = context_.counts;
   stats.io_engine = std::string(device_->name());
   stats.flash_used_bytes = context_.free_map->used_count() * kPageBytes;
   stats.flash_size_bytes = context_.free_map->page_count() * kPageBytes;
   stats.dram_used_bytes = DramUsedBytes();
   stats.dram_peak_bytes = dram_peak_bytes_;
-  stats.read_fetch_bytes = io.read_fetch_bytes;
-  stats.read_fetch_count = io.read_fetch_count;
-  stats.read_index_bytes = io.read_index_bytes;
   stats.read_meta_bytes = context_.meta->read_bytes();
-  stats.read_place_bytes = io.read_place_bytes;
-  stats.write_pool_bytes = io.write_pool_bytes;
-  stats.write_log_bytes = io.write_log_bytes;
-  stats.write_relog_bytes = io.write_relog_bytes;
-  stats.write_index_bytes = io.write_index_bytes;
-  stats.read_defragment_bytes = io.read_defragment_bytes;
-  stats.write_defragment_bytes = io.write_defragment_bytes;
-  stats.write_split_bytes = io.write_split_bytes;
   const MetaWriteStats meta = context_.meta->write_stats();
   stats.write_meta_log_bytes = meta.log_bytes;
   stats.write_meta_table_bytes = meta.table_bytes;
-  stats.index_row_bytes = context_.index_row_bytes;
-  stats.spill_count = context_.spill_count;
-  stats.read_hole_bytes = io.hole_bytes;
-  stats.checkpoint_count = context_.checkpoint_count;
-  stats.append_bytes = context_.append_bytes;
-  stats.lost_part_count = context_.lost_part_count;
-  stats.unreadable_part_count = context_.unreadable_part_count;
   if (context_.caches != nullptr) {
     const SlotCache& app_cache = context_.caches->Of(app);
     const SlotCacheStats& cache = app_cache.stats();

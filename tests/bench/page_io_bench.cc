@@ -35,7 +35,8 @@ struct Result {
 
 // Pieces of `piece_pages` pages, each behind a hole of 1 to kHolePagesMax pages.
 Result FetchOnce(Device& device, const MergeLimits& merge, std::int64_t piece_pages) {
-  PageIo io(device, merge);
+  KvStats counts;
+  PageIo io(device, merge, counts);
   std::mt19937_64 random(1);
   std::vector<double> times;
   for (int i = 0; i < kPageIoFetchCount; ++i) {
@@ -52,9 +53,8 @@ Result FetchOnce(Device& device, const MergeLimits& merge, std::int64_t piece_pa
     times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
   }
   std::sort(times.begin(), times.end());
-  const PageIoStats& stats = io.stats();
-  return {times[kPageIoFetchCount / 2], stats.read_fetch_count / kPageIoFetchCount,
-          stats.read_fetch_bytes / kPageIoFetchCount, stats.hole_bytes / kPageIoFetchCount};
+  return {times[kPageIoFetchCount / 2], counts.read_fetch_count / kPageIoFetchCount,
+          counts.read_fetch_bytes / kPageIoFetchCount, counts.read_hole_bytes / kPageIoFetchCount};
 }
 
 int MeasurePageIo() {

@@ -42,7 +42,7 @@ void Checkpointer::CaptureRows(Job& job) {
     const std::optional<std::string_view> value = open.index.Find(key);
     std::string index_key = IndexRowKey(open.id, key);
     if (value) {
-      context_.index_row_bytes += std::ssize(index_key) + std::ssize(*value);
+      context_.counts.index_row_bytes += std::ssize(index_key) + std::ssize(*value);
       job.batch.Put(Family::kIndex, std::move(index_key), std::string(*value));
     } else {
       job.batch.Delete(Family::kIndex, std::move(index_key));

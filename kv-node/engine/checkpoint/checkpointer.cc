@@ -70,7 +70,7 @@ std::int64_t Checkpointer::LogPageCountMax() const {
 void Checkpointer::Stage(StageCarried& op) {
   for (CarriedEntries& entries : op.carried) {
     const ClusterKey key{op.layer, entries.head, entries.buffer_cluster_id};
-    context_.append_bytes += std::ssize(entries.entries);
+    context_.counts.append_bytes += std::ssize(entries.entries);
     staged_[key] = std::move(entries);
   }
 }
@@ -209,7 +209,7 @@ void Checkpointer::Committed(const absl::Status& status) {
   for (const ExtentRef& extent : job->named) extent->set_committed(true);
   for (const ExtentRef& extent : job->released) extent->set_committed(false);
   row_ = job->row;
-  ++context_.checkpoint_count;
+  ++context_.counts.checkpoint_count;
   // What was logged, and the plan of it, are free. Not on this thread, though who allocates
   // meanwhile waits.
   context_.Load<bool>(

@@ -116,7 +116,7 @@ void LogWriter::Spill() {
 
 void LogWriter::FinishSpill(LogPlan& plan, const PageSet& pages) {
   placer_.ForgetPlans();  // as at a cut
-  if (!plan.pending.empty()) ++context_.spill_count;
+  if (!plan.pending.empty()) ++context_.counts.spill_count;
   placer_.SetError(Write(plan, pages));
   if (placer_.error().ok() && !FailPoint("spilled runs that nothing names are kept")) {
     space_.ForgetUnnamedRuns(state_.open());

@@ -233,7 +233,7 @@ void FetchReader::GiveUp(WantedPart& wanted, bool of_index) {
   if (of_index && !wanted.read_failed && !lost_index_parts_.insert(wanted.part.id).second) return;
   LogWarning("{} part={} first_page={} page_count={}", wanted.read_failed ? "unreadable" : "lost",
              wanted.part.id, wanted.first_page, wanted.page_count);
-  ++(wanted.read_failed ? context_.unreadable_part_count : context_.lost_part_count);
+  ++(wanted.read_failed ? context_.counts.unreadable_part_count : context_.counts.lost_part_count);
 }
 
 void FetchReader::NoteServed(WantedPart& wanted) {
@@ -360,7 +360,7 @@ void FetchReader::FinishFetch(Job& job) {
   };
   // Left out, its clusters would look as if they had no rows.
   if (job.of_index && std::any_of(job.parts.begin(), job.parts.end(), unreadable)) {
-    ++context_.unreadable_part_count;
+    ++context_.counts.unreadable_part_count;
     return host_.Reply(job.request_id, UnreadableIndex(host_.id(), job.layer));
   }
   FetchReply reply = job.of_index ? IndexRecordsOf(job) : ClustersOf(job);

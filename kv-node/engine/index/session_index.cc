@@ -120,11 +120,11 @@ Applied SessionIndex::StartGet(RequestId request_id, const GetIndex& op) {
     RowsByKey rows;
     for (const IndexSource& source : *sources) {
       if (!ReadFailed(source.run, set)) continue;
-      ++context_.unreadable_part_count;
+      ++context_.counts.unreadable_part_count;
       return host_.Reply(request_id, UnreadableIndex(host_.id(), layer));
     }
     for (const IndexSource& source : *sources) {
-      context_.lost_part_count += PutIndexOf(source, layer, set, rows);
+      context_.counts.lost_part_count += PutIndexOf(source, layer, set, rows);
     }
     host_.Reply(request_id, IndexReplyOf(rows, set.page_count() * kPageBytes));
   };
@@ -205,7 +205,7 @@ absl::Status SessionIndex::WriteIndexRun(std::int32_t layer, const PageSet& page
   if (ReadFailed(source.run, pages)) return Unavailable("the layer's run cannot be read");
   RowsByKey rows;
   const std::int64_t lost_count = PutIndexOf(source, layer, pages, rows);
-  context_.lost_part_count += lost_count;
+  context_.counts.lost_part_count += lost_count;
   // Without its damaged part the run would let rows of older segments show.
   if (lost_count > 0 && state_.chain().size() > 1) return DataLoss("the layer's run is damaged");
   IndexRun run;

@@ -112,8 +112,8 @@ struct PageIo::ReadJob {
   }
 };
 
-PageIo::PageIo(Device& device, const MergeLimits& merge)
-    : device_(device), merge_(merge), buffers_(std::make_shared<BufferPool>()) {
+PageIo::PageIo(Device& device, const MergeLimits& merge, KvStats& counts)
+    : device_(device), merge_(merge), buffers_(std::make_shared<BufferPool>()), counts_(counts) {
   buffers_->SetWake([this] { device_.Wake(); });
 }
 
@@ -221,17 +221,17 @@ void PageIo::FinishRun(const std::shared_ptr<ReadJob>& job, const Run& run,
 void PageIo::CountRead(std::int64_t bytes, ReadCause cause) {
   switch (cause) {
     case ReadCause::kFetch:
-      stats_.read_fetch_bytes += bytes;
-      ++stats_.read_fetch_count;
+      counts_.read_fetch_bytes += bytes;
+      ++counts_.read_fetch_count;
       break;
     case ReadCause::kIndex:
-      stats_.read_index_bytes += bytes;
+      counts_.read_index_bytes += bytes;
       break;
     case ReadCause::kPlace:
-      stats_.read_place_bytes += bytes;
+      counts_.read_place_bytes += bytes;
       break;
     case ReadCause::kDefragment:
-      stats_.read_defragment_bytes += bytes;
+      counts_.read_defragment_bytes += bytes;
       break;
   }
 }
@@ -239,26 +239,26 @@ void PageIo::CountRead(std::int64_t bytes, ReadCause cause) {
 void PageIo::CountWrite(std::int64_t bytes, WriteCause cause) {
   switch (cause) {
     case WriteCause::kSplit:
-      stats_.write_split_bytes += bytes;
+      counts_.write_split_bytes += bytes;
       [[fallthrough]];
     case WriteCause::kPool:
-      stats_.write_pool_bytes += bytes;
+      counts_.write_pool_bytes += bytes;
       break;
     case WriteCause::kLog:
-      stats_.write_log_bytes += bytes;
+      counts_.write_log_bytes += bytes;
       break;
     case WriteCause::kIndex:
-      stats_.write_index_bytes += bytes;
+      counts_.write_index_bytes += bytes;
       break;
     case WriteCause::kDefragment:
-      stats_.write_defragment_bytes += bytes;
+      counts_.write_defragment_bytes += bytes;
       break;
   }
 }
 
 void PageIo::CountAsRelog(std::int64_t bytes) {
-  stats_.write_log_bytes -= bytes;
-  stats_.write_relog_bytes += bytes;
+  counts_.write_log_bytes -= bytes;
+  counts_.write_relog_bytes += bytes;
 }
 
 struct PageIo::RunJob {

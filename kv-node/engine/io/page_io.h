@@ -84,22 +84,6 @@ enum class ReadCause { kFetch, kIndex, kPlace, kDefragment };
 // kSplit goes to a pool, too.
 enum class WriteCause { kPool, kSplit, kLog, kIndex, kDefragment };
 
-// Holes that are read count as read, too.
-struct PageIoStats {
-  std::int64_t read_fetch_bytes = 0;
-  std::int64_t read_fetch_count = 0;
-  std::int64_t read_index_bytes = 0;
-  std::int64_t read_place_bytes = 0;
-  std::int64_t read_defragment_bytes = 0;
-  std::int64_t hole_bytes = 0;  // of all of them
-  std::int64_t write_pool_bytes = 0;
-  std::int64_t write_split_bytes = 0;  // of them
-  std::int64_t write_log_bytes = 0;
-  std::int64_t write_relog_bytes = 0;
-  std::int64_t write_index_bytes = 0;
-  std::int64_t write_defragment_bytes = 0;
-};
-
 // Entries 0 .. count - 1 of a part, to be read.
 struct PartRead {
   Part part;
@@ -119,7 +103,9 @@ class PageIo {
   // Bytes of holes in one read at most: they take memory beside what was asked for.
   static constexpr std::int64_t kHoleBytesMax = std::int64_t{1} << 20;
 
-  explicit PageIo(Device& device, const MergeLimits& merge = {});
+  // Counts in `counts`, which outlives it, what is read and written; holes that are read count as
+  // read, too.
+  PageIo(Device& device, const MergeLimits& merge, KvStats& counts);
   ~PageIo();
   PageIo(const PageIo&) = delete;
   PageIo& operator=(const PageIo&) = delete;
@@ -151,9 +137,8 @@ class PageIo {
   // Runs the callbacks of reads that needed no device. Returns whether there were any.
   bool RunReady();
   const MergeLimits& merge_limits() const { return merge_; }
-  void NoteHoles(std::int64_t page_count) { stats_.hole_bytes += page_count * kPageBytes; }
+  void NoteHoles(std::int64_t page_count) { counts_.read_hole_bytes += page_count * kPageBytes; }
   BufferPool& buffers() const { return *buffers_; }
-  const PageIoStats& stats() const { return stats_; }
 
  private:
   struct ReadJob;
@@ -186,7 +171,7 @@ class PageIo {
   std::map<PageIndex, InFlight> in_flight_;
   std::function<void(PageIndex, std::span<const std::byte>)> on_write_;
   std::vector<std::function<void()>> ready_;
-  PageIoStats stats_;
+  KvStats& counts_;
 };
 
 // Those of the parts' pages that fail their check.

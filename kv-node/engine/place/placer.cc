@@ -288,7 +288,7 @@ void Placer::Finish(const std::shared_ptr<Job>& job, const PageSet& pages) {
       !pools_->AreIntact(context_.store_id, *job->target, entry_bytes, job->new_count, pages)) {
     // The page is left alone, whichever part failed: what is still right in it, or was only read
     // wrong, stays. The entries go elsewhere.
-    ++context_.lost_part_count;
+    ++context_.counts.lost_part_count;
     pools_->NoteDamage(*job->target->extent);
     if (job->target->count() > 0) job->keep.push_back(*job->target);
     job->target.reset();

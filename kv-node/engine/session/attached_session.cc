@@ -192,7 +192,7 @@ Applied AttachedSession::ApplyAppend(OpSeq op_seq, Append& op) {
     const ClusterKey key{op.layer, entries.cluster.head, entries.cluster.cluster_id};
     const std::int64_t bytes = std::ssize(entries.entries);
     context_.pending_bytes += bytes;
-    context_.append_bytes += bytes;
+    context_.counts.append_bytes += bytes;
     state_->Append(key, std::move(entries));
     placer_.NoteUnplaced(key);
     // A cluster that fills a pool has nothing to wait for.

@@ -27,7 +27,8 @@ class PageIoTest : public testing::Test {
     disk_ = std::make_unique<FaultyDisk>(FaultyDiskOptions{
         .size_bytes = kPageCount * kPageBytes, .seed = 3, .delay_polls_max = delay_polls_max});
     device_ = disk_->Open();
-    io_ = std::make_unique<PageIo>(*device_, merge);
+    counts_ = {};
+    io_ = std::make_unique<PageIo>(*device_, merge, counts_);
     for (std::int64_t page = 0; page < kPageCount; ++page) Write(page, page);
     Finish();
   }
@@ -82,6 +83,7 @@ class PageIoTest : public testing::Test {
 
   std::unique_ptr<FaultyDisk> disk_;
   std::unique_ptr<Device> device_;
+  KvStats counts_;
   std::unique_ptr<PageIo> io_;
   std::map<std::int64_t, std::int64_t> values_;
   std::optional<PageSet> set_;
@@ -92,20 +94,20 @@ TEST_F(PageIoTest, NeighboursAreReadInOneRequestAndLieOneAfterTheOther) {
   EXPECT_EQ(Read({12, 10, 11, 11, 13}), 1);
   EXPECT_EQ(set_->At(PageIndex(13)), set_->At(PageIndex(10)) + 3 * kPageBytes);
   EXPECT_EQ(Read({10, 12}), 2);
-  EXPECT_EQ(io_->stats().hole_bytes, 0);
-  EXPECT_EQ(io_->stats().read_fetch_count, 3);
+  EXPECT_EQ(counts_.read_hole_bytes, 0);
+  EXPECT_EQ(counts_.read_fetch_count, 3);
 }
 
 TEST_F(PageIoTest, HolesUpToTheLimitAreReadWithTheirNeighbours) {
   Start({.gap_bytes = 2 * kPageBytes, .piece_bytes_max = kPiecesOfAnySize});
   EXPECT_EQ(Read({10, 11, 13, 16, 17}), 1);
-  EXPECT_EQ(io_->stats().hole_bytes, 3 * kPageBytes);
-  EXPECT_EQ(io_->stats().read_fetch_bytes, 8 * kPageBytes);
-  EXPECT_EQ(io_->stats().read_fetch_count, 1);
+  EXPECT_EQ(counts_.read_hole_bytes, 3 * kPageBytes);
+  EXPECT_EQ(counts_.read_fetch_bytes, 8 * kPageBytes);
+  EXPECT_EQ(counts_.read_fetch_count, 1);
   EXPECT_EQ(set_->At(PageIndex(11)), set_->At(PageIndex(10)) + kPageBytes);
   EXPECT_EQ(set_->At(PageIndex(17)), set_->At(PageIndex(16)) + kPageBytes);
   EXPECT_EQ(Read({10, 14}), 2);
-  EXPECT_EQ(io_->stats().hole_bytes, 3 * kPageBytes);
+  EXPECT_EQ(counts_.read_hole_bytes, 3 * kPageBytes);
 }
 
 TEST_F(PageIoTest, ALongPieceBehindAHoleHasARequestOfItsOwn) {
@@ -132,7 +134,7 @@ TEST_F(PageIoTest, HolesOfOneReadAreBoundedInAll) {
   std::vector<std::int64_t> pages;
   for (std::int64_t page = 2; page < 600; page += 3) pages.push_back(page);
   Read(pages);
-  EXPECT_EQ(io_->stats().hole_bytes, PageIo::kHoleBytesMax);
+  EXPECT_EQ(counts_.read_hole_bytes, PageIo::kHoleBytesMax);
 }
 
 TEST_F(PageIoTest, AReadWhoseBufferWouldNotBeKeptReadsNoHoles) {
@@ -140,7 +142,7 @@ TEST_F(PageIoTest, AReadWhoseBufferWouldNotBeKeptReadsNoHoles) {
   std::vector<std::int64_t> pages;
   for (std::int64_t page = 2; page < 1100; page += 2) pages.push_back(page);
   EXPECT_EQ(Read(pages), static_cast<std::int64_t>(pages.size()));
-  EXPECT_EQ(io_->stats().hole_bytes, 0);
+  EXPECT_EQ(counts_.read_hole_bytes, 0);
 }
 
 TEST_F(PageIoTest, APageThatIsBeingWrittenComesFromMemoryAndIsNotReadOver) {
