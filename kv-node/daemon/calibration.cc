@@ -40,16 +40,8 @@ absl::StatusOr<DeviceProfile> MeasureDeviceProfile(int fd, const FileDeviceOptio
   return profile;
 }
 
-std::int64_t BandwidthOf(const DeviceProfile& profile) {
-  std::int64_t highest = 0;
-  for (const ProfilePoint& point : profile.by_size) {
-    highest = std::max(highest, point.bytes_per_second);
-  }
-  return highest;
-}
-
 MergeLimits MergeLimitsOf(const DeviceProfile& profile) {
-  const std::int64_t highest = BandwidthOf(profile);
+  const std::int64_t highest = HighestRate(profile.by_size);
   MergeLimits limits;
   double page_gap = 0;
   double smallest_gap = 0;
@@ -70,13 +62,13 @@ MergeLimits MergeLimitsOf(const DeviceProfile& profile) {
 }
 
 std::string ProfileSummary(const DeviceProfile& profile) {
-  const std::int64_t highest = BandwidthOf(profile);
   const MergeLimits merge = MergeLimitsOf(profile);
   return fmt::format(
       "device={} page_latency_us={} bytes_per_second={} knee_bytes={} break_even_gap_bytes={} "
       "merge_gap_bytes={} merge_piece_bytes_max={} queue_depth={}",
-      profile.device_name, profile.page_latency.count(), highest, profile.knee_bytes,
-      profile.break_even_gap_bytes, merge.gap_bytes, merge.piece_bytes_max, profile.queue_depth);
+      profile.device_name, profile.page_latency.count(), HighestRate(profile.by_size),
+      profile.knee_bytes, profile.break_even_gap_bytes, merge.gap_bytes, merge.piece_bytes_max,
+      profile.queue_depth);
 }
 
 }  // namespace cairn::kv

@@ -42,9 +42,6 @@ MergeLimits MergeLimitsOf(const DeviceProfile& profile);
 inline constexpr MergeLimits kMergeLimitsUnmeasured = {.gap_bytes = std::int64_t{16} << 10,
                                                        .piece_bytes_max = std::int64_t{64} << 10};
 
-// The highest that was measured at any size.
-std::int64_t BandwidthOf(const DeviceProfile& profile);
-
 // One line: "device=io_uring knee_bytes=65536 ...".
 std::string ProfileSummary(const DeviceProfile& profile);
 

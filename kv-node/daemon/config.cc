@@ -1,13 +1,14 @@
 #include "kv-node/daemon/config.h"
 
-#include <array>
+#include <filesystem>
+#include <fstream>
 #include <string_view>
+#include <system_error>
 
 #include "cairn/config/v1/kv_node.descriptor.h"
 #include "common/base/range.h"
 #include "common/base/thread.h"
 #include "common/rpc/unix_socket.h"
-#include "kv-node/daemon/battery.h"
 #include "kv-node/device/file_device.h"
 #include "kv-node/engine/engine.h"
 #include "kv-node/layout/part.h"
@@ -64,6 +65,25 @@ absl::Status Validate(const KvNodeConfig& config) {
   if (!replacement.ok()) return Annotate(replacement, "cache_replacement");
   return CheckBetween("attached_sessions_max", config.attached_sessions_max(), 1,
                       kAttachedSessionsMaxMax);
+}
+
+bool FileSays(const std::filesystem::path& path, std::string_view word) {
+  std::ifstream file(path);
+  std::string content;
+  return file >> content && content == word;
+}
+
+// Whether one of the supplies is a battery of the system itself, not of a mouse. False where there
+// is no such folder.
+bool HasBattery(const std::string& power_supply_dir) {
+  std::error_code error;
+  for (const auto& supply : std::filesystem::directory_iterator(power_supply_dir, error)) {
+    if (FileSays(supply.path() / "type", "Battery") &&
+        !FileSays(supply.path() / "scope", "Device")) {
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace

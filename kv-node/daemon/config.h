@@ -43,7 +43,9 @@ absl::StatusOr<KvNodeConfig> MakeConfig(const CommandLine& command_line,
 // What device_profile names; nullopt: "none".
 absl::StatusOr<std::optional<DeviceModel>> DeviceModelOf(const KvNodeConfig& config);
 
-// What `defragment` comes to on this system. Reads the files of HasBattery.
+// What `defragment` comes to on this system: where it runs on a battery at times, what need not be
+// written is not written. Reads the files with which Linux lists supplies in `power_supply_dir`.
+inline constexpr const char* kPowerSupplyDir = "/sys/class/power_supply";
 bool Defragments(const KvNodeConfig& config, const std::string& power_supply_dir);
 
 }  // namespace cairn::kv

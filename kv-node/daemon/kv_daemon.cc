@@ -9,18 +9,14 @@
 #include "common/daemon/paths.h"
 #include "common/log/log.h"
 #include "common/rpc/starting_mark.h"
-#include "kv-node/daemon/battery.h"
 #include "kv-node/daemon/calibration.h"
 #include "kv-node/daemon/resize.h"
 #include "kv-node/meta/meta_store.h"
 #include "kv-node/service/token_registry.h"
 
 namespace cairn::kv {
-namespace {
 
 namespace fs = std::filesystem;
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<KvDaemon>> KvDaemon::Start(const KvNodeConfig& config,
                                                           const std::atomic<int>& stop_signal) {
@@ -34,7 +30,7 @@ absl::StatusOr<std::unique_ptr<KvDaemon>> KvDaemon::Start(const KvNodeConfig& co
   const rpc::StartingMark starting(config.socket_path());
   CAIRN_RETURN_IF_ERROR(daemon->OpenExtentFile(progress));
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, daemon->OpenMetadata());
-  CAIRN_RETURN_IF_ERROR(daemon->Resize(*meta, progress));
+  CAIRN_RETURN_IF_ERROR(ResizeStore(*daemon->extent_file_, *meta, config, progress));
   meta->ExpectExtentBytes(daemon->extent_file_->size_bytes());
   // The threads of the engine and the server inherit it, those of the metadata do not.
   const ServingPriority realtime(config.realtime_priority());
@@ -68,14 +64,6 @@ absl::Status KvDaemon::OpenExtentFile(const StartProgress& progress) {
   }
   CAIRN_ASSIGN_OR_RETURN(extent_file_, std::move(file));
   return absl::OkStatus();
-}
-
-absl::Status KvDaemon::Resize(MetaStore& meta, const StartProgress& progress) {
-  ResizeOptions options;
-  options.size_bytes = config_.extent_file_bytes();
-  options.prefill = config_.prefill_extent_file();
-  CAIRN_ASSIGN_OR_RETURN(options.engine, ParseIoEngine(config_.io_engine()));
-  return ResizeStore(*extent_file_, meta, options, progress);
 }
 
 absl::StatusOr<std::unique_ptr<MetaStore>> KvDaemon::OpenMetadata() {

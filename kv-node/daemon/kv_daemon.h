@@ -54,7 +54,6 @@ class KvDaemon {
   explicit KvDaemon(const KvNodeConfig& config) : config_(config) {}
   absl::Status OpenExtentFile(const StartProgress& progress);
   absl::StatusOr<std::unique_ptr<MetaStore>> OpenMetadata();
-  absl::Status Resize(MetaStore& meta, const StartProgress& progress);
   // The store's profile of its flash; measured when it has none. nullopt: there is none.
   absl::StatusOr<std::optional<DeviceProfile>> FindProfile(const FileDeviceOptions& options,
                                                            MetaStore& meta);

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "common/log/log.h"
-#include "kv-node/daemon/config.h"
+#include "kv-node/device/file_device.h"
 #include "kv-node/engine/defragment/extent_mover.h"
 #include "kv-node/layout/file_calls.h"
 #include "kv-node/layout/rows.h"
@@ -21,18 +21,18 @@ absl::Status ForgetProfiles(const ExtentFile& file, MetaStore& meta) {
   return meta.CommitAndWait(std::move(batch));
 }
 
-absl::Status Grow(ExtentFile& file, MetaStore& meta, const ResizeOptions& options,
+absl::Status Grow(ExtentFile& file, MetaStore& meta, const KvNodeConfig& config,
                   const StartProgress& progress) {
-  CAIRN_RETURN_IF_ERROR(file.Grow({.size_bytes = options.size_bytes,
-                                   .prefill = options.prefill,
+  CAIRN_RETURN_IF_ERROR(file.Grow({.size_bytes = config.extent_file_bytes(),
+                                   .prefill = config.prefill_extent_file(),
                                    .progress = progress.Of(kPrefillStep, file.path())}));
   return ForgetProfiles(file, meta);
 }
 
-absl::Status DoesNotFit(const ExtentFile& file, const ResizeOptions& options,
+absl::Status DoesNotFit(const ExtentFile& file, const KvNodeConfig& config,
                         const MoveResult& moved) {
   const std::int64_t used_bytes = moved.used_page_count * kPageBytes;
-  const bool scattered = used_bytes <= options.size_bytes;
+  const bool scattered = used_bytes <= config.extent_file_bytes();
   const std::int64_t least_bytes =
       std::max(scattered ? moved.free_from * kPageBytes : used_bytes, kExtentFileBytesMin);
   return ResourceExhausted(
@@ -40,41 +40,42 @@ absl::Status DoesNotFit(const ExtentFile& file, const ResizeOptions& options,
       "to "
       "keep the {} bytes that the store has; in a store of that size conversations that are not "
       "needed can be deleted first",
-      options.size_bytes, file.path(), used_bytes,
+      config.extent_file_bytes(), file.path(), used_bytes,
       scattered ? ", in pieces that do not all find a place in so few" : "", least_bytes,
       file.size_bytes());
 }
 
-absl::Status Shrink(ExtentFile& file, MetaStore& meta, const ResizeOptions& options,
+absl::Status Shrink(ExtentFile& file, MetaStore& meta, const KvNodeConfig& config,
                     const StartProgress& progress) {
-  const std::int64_t page_count = options.size_bytes / kPageBytes;
+  const std::int64_t page_count = config.extent_file_bytes() / kPageBytes;
   MoveResult moved;
   {
+    CAIRN_ASSIGN_OR_RETURN(const IoEngine engine, ParseIoEngine(config.io_engine()));
     CAIRN_ASSIGN_OR_RETURN(
         const std::unique_ptr<Device> device,
-        OpenFileDevice(file.fd(), {.engine = options.engine, .size_bytes = file.size_bytes()}));
+        OpenFileDevice(file.fd(), {.engine = engine, .size_bytes = file.size_bytes()}));
     CAIRN_ASSIGN_OR_RETURN(moved,
                            MoveExtentsBelow(meta, *device,
                                             {.page_count = file.page_count(),
                                              .end = page_count,
                                              .progress = progress.Of(kMoveStep, file.path())}));
   }
-  if (moved.free_from > page_count) return DoesNotFit(file, options, moved);
+  if (moved.free_from > page_count) return DoesNotFit(file, config, moved);
   LogInfo("moved file={} bytes={}", file.path(), moved.moved_bytes);
   return file.Shrink(page_count);
 }
 
 }  // namespace
 
-absl::Status ResizeStore(ExtentFile& file, MetaStore& meta, const ResizeOptions& options,
+absl::Status ResizeStore(ExtentFile& file, MetaStore& meta, const KvNodeConfig& config,
                          const StartProgress& progress) {
-  const std::int64_t page_count = options.size_bytes / kPageBytes;
+  const std::int64_t page_count = config.extent_file_bytes() / kPageBytes;
   const std::int64_t old_bytes = file.size_bytes();
-  if (options.size_bytes != 0 && page_count != file.page_count()) {
+  if (config.extent_file_bytes() != kExtentFileBytesKept && page_count != file.page_count()) {
     LogInfo("resize file={} from_bytes={} to_bytes={} prefill={}", file.path(), old_bytes,
-            page_count * kPageBytes, options.prefill);
-    CAIRN_RETURN_IF_ERROR(page_count > file.page_count() ? Grow(file, meta, options, progress)
-                                                         : Shrink(file, meta, options, progress));
+            page_count * kPageBytes, config.prefill_extent_file());
+    CAIRN_RETURN_IF_ERROR(page_count > file.page_count() ? Grow(file, meta, config, progress)
+                                                         : Shrink(file, meta, config, progress));
     LogInfo("resized file={} from_bytes={} to_bytes={}", file.path(), old_bytes, file.size_bytes());
   }
   file.CutBehindEnd();

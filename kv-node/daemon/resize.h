@@ -10,23 +10,15 @@
 //             those of StartProgress.
 #pragma once
 
-#include <cstdint>
-
 #include "common/base/status.h"
+#include "kv-node/daemon/config.h"
 #include "kv-node/daemon/start_progress.h"
-#include "kv-node/device/file_device.h"
 #include "kv-node/layout/extent_file.h"
 #include "kv-node/meta/meta_store.h"
 
 namespace cairn::kv {
 
-struct ResizeOptions {
-  std::int64_t size_bytes = 0;  // rounded down to whole pages; 0: as large as it is
-  bool prefill = true;          // writes what is new in full
-  IoEngine engine = IoEngine::kAuto;
-};
-
-absl::Status ResizeStore(ExtentFile& file, MetaStore& meta, const ResizeOptions& options,
+absl::Status ResizeStore(ExtentFile& file, MetaStore& meta, const KvNodeConfig& config,
                          const StartProgress& progress);
 
 }  // namespace cairn::kv

@@ -107,12 +107,6 @@ class Calibration {
   std::mt19937_64 random_{1};  // NOLINT(cert-msc51-cpp): the same places every time
 };
 
-std::int64_t HighestRate(const std::vector<ProfilePoint>& points) {
-  std::int64_t highest = 0;
-  for (const ProfilePoint& point : points) highest = std::max(highest, point.bytes_per_second);
-  return highest;
-}
-
 // The first point with 9/10 of the highest bandwidth: what is left costs more than it gains, and
 // differences below that are the noise of one run.
 const ProfilePoint& FirstGoodEnough(const std::vector<ProfilePoint>& points) {
@@ -123,6 +117,12 @@ const ProfilePoint& FirstGoodEnough(const std::vector<ProfilePoint>& points) {
 }
 
 }  // namespace
+
+std::int64_t HighestRate(const std::vector<ProfilePoint>& points) {
+  std::int64_t highest = 0;
+  for (const ProfilePoint& point : points) highest = std::max(highest, point.bytes_per_second);
+  return highest;
+}
 
 void DeriveLimits(DeviceProfile& profile) {
   CAIRN_CHECK(!profile.by_size.empty());

@@ -67,6 +67,8 @@ struct CalibrateOptions {
 // REQUIRES: no requests in flight.
 absl::StatusOr<DeviceProfile> CalibrateDevice(Device& device, const CalibrateOptions& options);
 
+// In bytes a second.
+std::int64_t HighestRate(const std::vector<ProfilePoint>& points);
 // Fills in knee, gap and queue depth from the points. REQUIRES: by_size is not empty.
 void DeriveLimits(DeviceProfile& profile);
 
