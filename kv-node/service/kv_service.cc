@@ -12,8 +12,8 @@
 namespace cairn::kv {
 namespace {
 
-using grpc::CallbackServerContext;
-using grpc::ServerUnaryReactor;
+using Context = KvServiceImpl::Context;
+using Reactor = KvServiceImpl::Reactor;
 
 constexpr v1::Operation kOperations[] = {
     v1::OPERATION_APPEND,      v1::OPERATION_REPLACE,
@@ -67,7 +67,7 @@ void FillPage(const PageRequest& page, const std::vector<SessionInfo>& sessions,
 
 // The callback of an engine call: fills the response from the value, or maps the error.
 template <typename T, typename Fill>
-Callback<T> KvServiceImpl::Answer(ServerUnaryReactor* reactor, Fill fill) {
+Callback<T> KvServiceImpl::Answer(Reactor* reactor, Fill fill) {
   return [this, reactor, fill = std::move(fill)](absl::StatusOr<T> result) {
     const grpc::Status status = rpc::ToGrpcStatus(result.status());
     if (result.ok()) fill(*std::move(result));
@@ -101,7 +101,7 @@ void KvServiceImpl::Stop(std::chrono::milliseconds time_max) {
 KvServiceImpl::KvServiceImpl(NodeIdentity identity, Engine* engine, const TokenRegistry* registry)
     : identity_(std::move(identity)), engine_(engine), registry_(registry) {}
 
-absl::StatusOr<AppId> KvServiceImpl::Authenticate(const CallbackServerContext& context) const {
+absl::StatusOr<AppId> KvServiceImpl::Authenticate(const Context& context) const {
   const auto token = context.client_metadata().find(kTokenMetadataKey);
   if (token == context.client_metadata().end()) {
     return Unauthenticated(
@@ -112,8 +112,7 @@ absl::StatusOr<AppId> KvServiceImpl::Authenticate(const CallbackServerContext& c
   return registry_->AppOf({token->second.data(), token->second.size()});
 }
 
-KvServiceImpl::Call KvServiceImpl::Begin(CallbackServerContext* context, const absl::Status& valid,
-                                         Work work) {
+KvServiceImpl::Call KvServiceImpl::Admit(Context* context, const absl::Status& valid, Work work) {
   const absl::StatusOr<AppId> app = Authenticate(*context);
   Call call{context->DefaultReactor(), app.value_or(AppId()), false};
   absl::Status status = app.status();
@@ -132,12 +131,11 @@ KvServiceImpl::Call KvServiceImpl::Begin(CallbackServerContext* context, const a
   return call;
 }
 
-ServerUnaryReactor* KvServiceImpl::GetCapabilities(CallbackServerContext* context,
-                                                   const v1::GetCapabilitiesRequest* /*request*/,
-                                                   v1::GetCapabilitiesResponse* response) {
-  const Call call = Begin(context, absl::OkStatus(), Work::kGreeting);
+Reactor* KvServiceImpl::GetCapabilities(Context* context,
+                                        const v1::GetCapabilitiesRequest* /*request*/,
+                                        v1::GetCapabilitiesResponse* response) {
+  const Call call = Begin(context, response, absl::OkStatus(), Work::kGreeting);
   if (!call.admitted) return call.reactor;
-  response->set_boot_token(identity_.boot_token);
   response->set_protocol_version(kProtocolVersion);
   for (const v1::Operation operation : kOperations) response->add_operations(operation);
   if (engine_->has_arena()) response->add_operations(v1::OPERATION_ARENA);
@@ -152,13 +150,11 @@ ServerUnaryReactor* KvServiceImpl::GetCapabilities(CallbackServerContext* contex
   return call.reactor;
 }
 
-ServerUnaryReactor* KvServiceImpl::CreateSession(CallbackServerContext* context,
-                                                 const v1::CreateSessionRequest* request,
-                                                 v1::CreateSessionResponse* response) {
+Reactor* KvServiceImpl::CreateSession(Context* context, const v1::CreateSessionRequest* request,
+                                      v1::CreateSessionResponse* response) {
   absl::StatusOr<cairn::CreateSession> value = rpc::FromProto(v1::CreateSessionRequest(*request));
-  const Call call = Begin(context, value.status(), Work::kNew);
+  const Call call = Begin(context, response, value.status(), Work::kNew);
   if (!call.admitted) return call.reactor;
-  response->set_boot_token(identity_.boot_token);
   engine_->Create(call.app, *std::move(value),
                   Answer<SessionRef>(call.reactor, [response](const SessionRef& session) {
                     rpc::ToProto(session, response);
@@ -166,13 +162,11 @@ ServerUnaryReactor* KvServiceImpl::CreateSession(CallbackServerContext* context,
   return call.reactor;
 }
 
-ServerUnaryReactor* KvServiceImpl::OpenSession(CallbackServerContext* context,
-                                               const v1::OpenSessionRequest* request,
-                                               v1::OpenSessionResponse* response) {
+Reactor* KvServiceImpl::OpenSession(Context* context, const v1::OpenSessionRequest* request,
+                                    v1::OpenSessionResponse* response) {
   absl::StatusOr<OpenRequest> value = rpc::FromProto(*request);
-  const Call call = Begin(context, value.status(), Work::kNew);
+  const Call call = Begin(context, response, value.status(), Work::kNew);
   if (!call.admitted) return call.reactor;
-  response->set_boot_token(identity_.boot_token);
   engine_->OpenSession(call.app, *std::move(value),
                        Answer<Attachment>(call.reactor, [response](const Attachment& attachment) {
                          rpc::ToProto(attachment, response->mutable_attachment());
@@ -180,13 +174,11 @@ ServerUnaryReactor* KvServiceImpl::OpenSession(CallbackServerContext* context,
   return call.reactor;
 }
 
-ServerUnaryReactor* KvServiceImpl::ResumeSession(CallbackServerContext* context,
-                                                 const v1::ResumeSessionRequest* request,
-                                                 v1::ResumeSessionResponse* response) {
+Reactor* KvServiceImpl::ResumeSession(Context* context, const v1::ResumeSessionRequest* request,
+                                      v1::ResumeSessionResponse* response) {
   absl::StatusOr<ResumeRequest> value = rpc::FromProto(*request);
-  const Call call = Begin(context, value.status(), Work::kNew);
+  const Call call = Begin(context, response, value.status(), Work::kNew);
   if (!call.admitted) return call.reactor;
-  response->set_boot_token(identity_.boot_token);
   engine_->ResumeSession(call.app, *std::move(value),
                          Answer<Attachment>(call.reactor, [response](const Attachment& attachment) {
                            rpc::ToProto(attachment, response->mutable_attachment());
@@ -194,38 +186,32 @@ ServerUnaryReactor* KvServiceImpl::ResumeSession(CallbackServerContext* context,
   return call.reactor;
 }
 
-ServerUnaryReactor* KvServiceImpl::CloseSession(CallbackServerContext* context,
-                                                const v1::CloseSessionRequest* request,
-                                                v1::CloseSessionResponse* response) {
+Reactor* KvServiceImpl::CloseSession(Context* context, const v1::CloseSessionRequest* request,
+                                     v1::CloseSessionResponse* response) {
   absl::Status valid = rpc::CheckId("session_id", request->session_id());
   if (valid.ok()) valid = rpc::CheckId("epoch", request->epoch());
-  const Call call = Begin(context, valid);
+  const Call call = Begin(context, response, valid);
   if (!call.admitted) return call.reactor;
-  response->set_boot_token(identity_.boot_token);
   engine_->CloseSession(call.app, SessionId(request->session_id()), Epoch(request->epoch()),
                         Answer<std::monostate>(call.reactor, [](std::monostate) {}));
   return call.reactor;
 }
 
-ServerUnaryReactor* KvServiceImpl::DeleteSession(CallbackServerContext* context,
-                                                 const v1::DeleteSessionRequest* request,
-                                                 v1::DeleteSessionResponse* response) {
+Reactor* KvServiceImpl::DeleteSession(Context* context, const v1::DeleteSessionRequest* request,
+                                      v1::DeleteSessionResponse* response) {
   absl::StatusOr<SessionRef> session = rpc::FromProto(*request);
-  const Call call = Begin(context, session.status());
+  const Call call = Begin(context, response, session.status());
   if (!call.admitted) return call.reactor;
-  response->set_boot_token(identity_.boot_token);
   engine_->DeleteSession(call.app, *std::move(session),
                          Answer<std::monostate>(call.reactor, [](std::monostate) {}));
   return call.reactor;
 }
 
-ServerUnaryReactor* KvServiceImpl::GetSession(CallbackServerContext* context,
-                                              const v1::GetSessionRequest* request,
-                                              v1::GetSessionResponse* response) {
+Reactor* KvServiceImpl::GetSession(Context* context, const v1::GetSessionRequest* request,
+                                   v1::GetSessionResponse* response) {
   absl::StatusOr<SessionRef> session = rpc::FromProto(*request);
-  const Call call = Begin(context, session.status());
+  const Call call = Begin(context, response, session.status());
   if (!call.admitted) return call.reactor;
-  response->set_boot_token(identity_.boot_token);
   engine_->GetSession(call.app, *std::move(session), DetailOf(request->with_flash_use()),
                       Answer<SessionInfo>(call.reactor, [response](const SessionInfo& info) {
                         rpc::ToProto(info, response->mutable_session());
@@ -233,13 +219,11 @@ ServerUnaryReactor* KvServiceImpl::GetSession(CallbackServerContext* context,
   return call.reactor;
 }
 
-ServerUnaryReactor* KvServiceImpl::ListSessions(CallbackServerContext* context,
-                                                const v1::ListSessionsRequest* request,
-                                                v1::ListSessionsResponse* response) {
+Reactor* KvServiceImpl::ListSessions(Context* context, const v1::ListSessionsRequest* request,
+                                     v1::ListSessionsResponse* response) {
   const absl::StatusOr<PageRequest> page = ParsePage(*request);
-  const Call call = Begin(context, page.status());
+  const Call call = Begin(context, response, page.status());
   if (!call.admitted) return call.reactor;
-  response->set_boot_token(identity_.boot_token);
   engine_->ListSessions(
       call.app, DetailOf(request->with_flash_use()),
       Answer<std::vector<SessionInfo>>(
@@ -249,13 +233,11 @@ ServerUnaryReactor* KvServiceImpl::ListSessions(CallbackServerContext* context,
   return call.reactor;
 }
 
-ServerUnaryReactor* KvServiceImpl::SealSession(CallbackServerContext* context,
-                                               const v1::SealSessionRequest* request,
-                                               v1::SealSessionResponse* response) {
+Reactor* KvServiceImpl::SealSession(Context* context, const v1::SealSessionRequest* request,
+                                    v1::SealSessionResponse* response) {
   absl::StatusOr<SessionRef> session = rpc::FromProto(*request);
-  const Call call = Begin(context, session.status(), Work::kNew);
+  const Call call = Begin(context, response, session.status(), Work::kNew);
   if (!call.admitted) return call.reactor;
-  response->set_boot_token(identity_.boot_token);
   engine_->SealSession(call.app, *std::move(session),
                        Answer<SealedSegment>(call.reactor, [response](SealedSegment sealed) {
                          response->set_segment_id(sealed.segment_id.value());
@@ -264,24 +246,21 @@ ServerUnaryReactor* KvServiceImpl::SealSession(CallbackServerContext* context,
   return call.reactor;
 }
 
-ServerUnaryReactor* KvServiceImpl::SupersedeSession(CallbackServerContext* context,
-                                                    const v1::SupersedeSessionRequest* request,
-                                                    v1::SupersedeSessionResponse* response) {
+Reactor* KvServiceImpl::SupersedeSession(Context* context,
+                                         const v1::SupersedeSessionRequest* request,
+                                         v1::SupersedeSessionResponse* response) {
   absl::StatusOr<Supersession> value = rpc::FromProto(*request);
-  const Call call = Begin(context, value.status());
+  const Call call = Begin(context, response, value.status());
   if (!call.admitted) return call.reactor;
-  response->set_boot_token(identity_.boot_token);
   engine_->SupersedeSession(call.app, *std::move(value),
                             Answer<std::monostate>(call.reactor, [](std::monostate) {}));
   return call.reactor;
 }
 
-ServerUnaryReactor* KvServiceImpl::GetStats(CallbackServerContext* context,
-                                            const v1::GetStatsRequest* /*request*/,
-                                            v1::GetStatsResponse* response) {
-  const Call call = Begin(context, absl::OkStatus());
+Reactor* KvServiceImpl::GetStats(Context* context, const v1::GetStatsRequest* /*request*/,
+                                 v1::GetStatsResponse* response) {
+  const Call call = Begin(context, response, absl::OkStatus());
   if (!call.admitted) return call.reactor;
-  response->set_boot_token(identity_.boot_token);
   engine_->GetStats(call.app, Answer<KvStats>(call.reactor, [response](const KvStats& stats) {
                       rpc::ToProto(stats, response);
                     }));
@@ -289,7 +268,7 @@ ServerUnaryReactor* KvServiceImpl::GetStats(CallbackServerContext* context,
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* KvServiceImpl::Channel(
-    CallbackServerContext* context) {
+    Context* context) {
   return ChannelStream::Start(engine_, &streams_, &gate_, identity_.boot_token,
                               Authenticate(*context));
 }

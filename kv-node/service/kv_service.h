@@ -44,6 +44,9 @@ using KvServiceBase = v1::KvService::WithCallbackMethod_GetCapabilities<
 
 class KvServiceImpl final : public KvServiceBase {
  public:
+  using Context = grpc::CallbackServerContext;
+  using Reactor = grpc::ServerUnaryReactor;
+
   KvServiceImpl(NodeIdentity identity, Engine* engine, const TokenRegistry* registry);
 
   // Takes no new sessions and attachments, and waits until the streams whose clients want to hear
@@ -53,58 +56,52 @@ class KvServiceImpl final : public KvServiceBase {
   // Refuses new calls, ends all streams, and waits for calls in flight, at most `time_max`.
   void Stop(std::chrono::milliseconds time_max);
 
-  grpc::ServerUnaryReactor* GetCapabilities(grpc::CallbackServerContext* context,
-                                            const v1::GetCapabilitiesRequest* request,
-                                            v1::GetCapabilitiesResponse* response) override;
-  grpc::ServerUnaryReactor* CreateSession(grpc::CallbackServerContext* context,
-                                          const v1::CreateSessionRequest* request,
-                                          v1::CreateSessionResponse* response) override;
-  grpc::ServerUnaryReactor* OpenSession(grpc::CallbackServerContext* context,
-                                        const v1::OpenSessionRequest* request,
-                                        v1::OpenSessionResponse* response) override;
-  grpc::ServerUnaryReactor* ResumeSession(grpc::CallbackServerContext* context,
-                                          const v1::ResumeSessionRequest* request,
-                                          v1::ResumeSessionResponse* response) override;
-  grpc::ServerUnaryReactor* CloseSession(grpc::CallbackServerContext* context,
-                                         const v1::CloseSessionRequest* request,
-                                         v1::CloseSessionResponse* response) override;
-  grpc::ServerUnaryReactor* DeleteSession(grpc::CallbackServerContext* context,
-                                          const v1::DeleteSessionRequest* request,
-                                          v1::DeleteSessionResponse* response) override;
-  grpc::ServerUnaryReactor* GetSession(grpc::CallbackServerContext* context,
-                                       const v1::GetSessionRequest* request,
-                                       v1::GetSessionResponse* response) override;
-  grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context,
-                                         const v1::ListSessionsRequest* request,
-                                         v1::ListSessionsResponse* response) override;
-  grpc::ServerUnaryReactor* SealSession(grpc::CallbackServerContext* context,
-                                        const v1::SealSessionRequest* request,
-                                        v1::SealSessionResponse* response) override;
-  grpc::ServerUnaryReactor* SupersedeSession(grpc::CallbackServerContext* context,
-                                             const v1::SupersedeSessionRequest* request,
-                                             v1::SupersedeSessionResponse* response) override;
-  grpc::ServerUnaryReactor* GetStats(grpc::CallbackServerContext* context,
-                                     const v1::GetStatsRequest* request,
-                                     v1::GetStatsResponse* response) override;
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Channel(
-      grpc::CallbackServerContext* context) override;
+  Reactor* GetCapabilities(Context* context, const v1::GetCapabilitiesRequest* request,
+                           v1::GetCapabilitiesResponse* response) override;
+  Reactor* CreateSession(Context* context, const v1::CreateSessionRequest* request,
+                         v1::CreateSessionResponse* response) override;
+  Reactor* OpenSession(Context* context, const v1::OpenSessionRequest* request,
+                       v1::OpenSessionResponse* response) override;
+  Reactor* ResumeSession(Context* context, const v1::ResumeSessionRequest* request,
+                         v1::ResumeSessionResponse* response) override;
+  Reactor* CloseSession(Context* context, const v1::CloseSessionRequest* request,
+                        v1::CloseSessionResponse* response) override;
+  Reactor* DeleteSession(Context* context, const v1::DeleteSessionRequest* request,
+                         v1::DeleteSessionResponse* response) override;
+  Reactor* GetSession(Context* context, const v1::GetSessionRequest* request,
+                      v1::GetSessionResponse* response) override;
+  Reactor* ListSessions(Context* context, const v1::ListSessionsRequest* request,
+                        v1::ListSessionsResponse* response) override;
+  Reactor* SealSession(Context* context, const v1::SealSessionRequest* request,
+                       v1::SealSessionResponse* response) override;
+  Reactor* SupersedeSession(Context* context, const v1::SupersedeSessionRequest* request,
+                            v1::SupersedeSessionResponse* response) override;
+  Reactor* GetStats(Context* context, const v1::GetStatsRequest* request,
+                    v1::GetStatsResponse* response) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Channel(Context* context) override;
 
  private:
   // The one place where callers are told apart: the app of a call's token.
-  absl::StatusOr<AppId> Authenticate(const grpc::CallbackServerContext& context) const;
+  absl::StatusOr<AppId> Authenticate(const Context& context) const;
   // A reactor, and whether to go on: false after it was finished with the caller's error.
   struct Call {
-    grpc::ServerUnaryReactor* reactor = nullptr;
+    Reactor* reactor = nullptr;
     AppId app;  // who calls
     bool admitted = false;
   };
   // What a daemon that is to stop does not begin any more, what it goes on with, and what those
   // ask who look whether it is back: they would keep it from ever being quiet.
   enum class Work : std::uint8_t { kNew, kGoingOn, kGreeting };
-  Call Begin(grpc::CallbackServerContext* context, const absl::Status& valid,
-             Work work = Work::kGoingOn);
+  Call Admit(Context* context, const absl::Status& valid, Work work);
+  // The same, and the response says by which daemon it is.
+  template <typename Response>
+  Call Begin(Context* context, Response* response, const absl::Status& valid,
+             Work work = Work::kGoingOn) {
+    response->set_boot_token(identity_.boot_token);
+    return Admit(context, valid, work);
+  }
   template <typename T, typename Fill>
-  Callback<T> Answer(grpc::ServerUnaryReactor* reactor, Fill fill);
+  Callback<T> Answer(Reactor* reactor, Fill fill);
 
   const NodeIdentity identity_;
   Engine* const engine_;
