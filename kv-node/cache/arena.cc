@@ -8,7 +8,6 @@
 #include <cerrno>
 
 #include "common/base/check.h"
-#include "common/kv/arena_layout.h"
 #include "common/log/log.h"
 
 namespace cairn::kv {

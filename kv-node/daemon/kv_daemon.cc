@@ -12,7 +12,6 @@
 #include "kv-node/daemon/calibration.h"
 #include "kv-node/daemon/resize.h"
 #include "kv-node/meta/meta_store.h"
-#include "kv-node/service/token_registry.h"
 
 namespace cairn::kv {
 

@@ -1,7 +1,6 @@
 #include "kv-node/device/device.h"
 
 #include <cerrno>
-#include <utility>
 
 #include "common/base/check.h"
 

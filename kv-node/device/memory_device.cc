@@ -1,9 +1,5 @@
 #include "kv-node/device/memory_device.h"
 
-#include <utility>
-
-#include "common/base/check.h"
-
 namespace cairn::kv {
 
 MemoryDevice::MemoryDevice(std::int64_t size_bytes, int queue_depth)

@@ -1,13 +1,11 @@
 #include "kv-node/engine/engine.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "common/base/check.h"
 #include "common/base/fail_point.h"
 #include "common/log/log.h"
 #include "kv-node/engine/engine_core.h"
-#include "kv-node/engine/load/session_list.h"
 #include "kv-node/engine/space/allocation.h"
 #include "kv-node/layout/superblock.h"
 

@@ -5,8 +5,6 @@
 
 #include "common/base/check.h"
 #include "common/base/fail_point.h"
-#include "common/base/random_bytes.h"
-#include "common/log/log.h"
 #include "kv-node/engine/engine_core.h"
 
 namespace cairn::kv {

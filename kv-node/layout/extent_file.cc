@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "common/base/check.h"
 #include "common/base/fail_point.h"

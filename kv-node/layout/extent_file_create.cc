@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <utility>
 
 #include "common/base/fail_point.h"
 #include "common/io/aligned_buffer.h"

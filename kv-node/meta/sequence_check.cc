@@ -1,7 +1,6 @@
 #include "kv-node/meta/sequence_check.h"
 
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <system_error>
 #include <vector>

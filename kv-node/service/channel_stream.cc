@@ -1,7 +1,6 @@
 #include "kv-node/service/channel_stream.h"
 
 #include <utility>
-#include <vector>
 
 #include <google/protobuf/arena.h>
 

@@ -1,7 +1,6 @@
 #include "kv-node/service/kv_service.h"
 
 #include <charconv>
-#include <optional>
 #include <utility>
 #include <vector>
 

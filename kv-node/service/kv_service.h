@@ -9,7 +9,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <string>
 
 #include <grpcpp/support/server_callback.h>
 

@@ -1,7 +1,5 @@
 #include "kv-node/engine/checkpoint/checkpointer.h"
 
-#include <algorithm>
-
 #include "common/base/check.h"
 #include "common/base/fail_point.h"
 #include "kv-node/engine/checkpoint/log_plan.h"

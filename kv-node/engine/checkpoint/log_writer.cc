@@ -1,6 +1,5 @@
 #include "kv-node/engine/checkpoint/log_writer.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "common/base/check.h"

@@ -8,8 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
-#include <string_view>
 #include <utility>
 #include <vector>
 

@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include "common/log/log.h"
 #include "kv-node/engine/load/session_loader.h"
 #include "kv-node/engine/place/placement_order.h"
 

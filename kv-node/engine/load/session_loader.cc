@@ -9,7 +9,6 @@
 #include "common/base/fail_point.h"
 #include "common/base/parallel.h"
 #include "common/log/log.h"
-#include "kv-node/engine/space/allocation.h"
 
 namespace cairn::kv {
 namespace {

@@ -6,7 +6,6 @@
 // Errors:     NOT_FOUND no such session; DATA_LOSS a row is damaged or rows contradict each other.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <utility>
 #include <vector>

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "common/base/check.h"
-
 namespace cairn::kv {
 namespace {
 

@@ -5,7 +5,6 @@
 
 #include "common/base/check.h"
 #include "common/base/fail_point.h"
-#include "common/log/log.h"
 
 namespace cairn::kv {
 

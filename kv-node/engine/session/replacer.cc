@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/base/check.h"
 #include "common/base/fail_point.h"
 #include "kv-node/engine/place/placement_order.h"
 #include "kv-node/engine/session/operation_checks.h"

@@ -1,10 +1,8 @@
 // Reads that an attach needs, and what whoever debugs a session asks; reads of clusters are in
 // fetch_reader.cc.
-#include <algorithm>
 
 #include "common/base/check.h"
 #include "common/base/fail_point.h"
-#include "common/log/log.h"
 #include "kv-node/engine/session/attached_session.h"
 
 namespace cairn::kv {

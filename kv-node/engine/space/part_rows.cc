@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "common/base/check.h"
-
 namespace cairn::kv {
 namespace {
 

@@ -1,7 +1,5 @@
 #include "kv-node/engine/state/segment_space.h"
 
-#include <algorithm>
-
 #include "common/base/fail_point.h"
 
 namespace cairn::kv {

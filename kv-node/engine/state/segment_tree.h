@@ -8,7 +8,6 @@
 #include <map>
 #include <vector>
 
-#include "kv-node/layout/part.h"
 #include "kv-node/layout/rows.h"
 #include "kv-node/meta/meta_store.h"
 

@@ -1,8 +1,6 @@
 #include "kv-node/engine/state/session_state.h"
 
-#include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include "common/base/check.h"
 #include "common/base/fail_point.h"

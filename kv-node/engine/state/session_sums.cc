@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <set>
 #include <span>
-#include <utility>
 
 #include "common/base/parallel.h"
 #include "kv-node/engine/state/session_state.h"
