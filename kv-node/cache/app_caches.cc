@@ -5,10 +5,7 @@ namespace cairn::kv {
 SlotCache& AppCaches::Of(AppId app) {
   MutexLock lock(mutex_);
   std::unique_ptr<SlotCache>& cache = caches_[app];
-  if (cache == nullptr) {
-    cache = std::make_unique<SlotCache>(bytes_max_, policy_);
-    cache->SetWatch(watch_);
-  }
+  if (cache == nullptr) cache = std::make_unique<SlotCache>(bytes_max_, policy_, watch_);
   return *cache;
 }
 

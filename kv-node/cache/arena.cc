@@ -49,9 +49,10 @@ ArenaGranule::~ArenaGranule() {
   ::close(fd_);
 }
 
-Arena::Arena(std::int64_t bytes_max)
+Arena::Arena(std::int64_t bytes_max, GranuleWatch watch)
     : granule_bytes_(GranuleBytes(bytes_max)),
-      granule_count_max_(std::max<std::int64_t>(1, bytes_max / granule_bytes_)) {
+      granule_count_max_(std::max<std::int64_t>(1, bytes_max / granule_bytes_)),
+      watch_(std::move(watch)) {
   CAIRN_CHECK_GE(bytes_max, kGranuleBytesMin);
 }
 

@@ -84,11 +84,10 @@ struct GranuleWatch {
 
 class Arena {
  public:
-  // The granules' size follows from `bytes_max`: an eighth of it, within the bounds above.
-  explicit Arena(std::int64_t bytes_max);
+  // The granules' size follows from `bytes_max`: an eighth of it, within the bounds above. `watch`
+  // does not hear of the arena's own end.
+  explicit Arena(std::int64_t bytes_max, GranuleWatch watch = {});
 
-  // Before the first block. `watch` outlives the arena, and does not hear of the arena's own end.
-  void SetWatch(GranuleWatch watch) { watch_ = std::move(watch); }
   // nullopt when there is no room.
   std::optional<ArenaBlock> Allocate(std::int64_t page_count);
   // Tries only where `freed` lay: what a caller that makes room block by block wants.
@@ -119,7 +118,7 @@ class Arena {
 
   const std::int64_t granule_bytes_;
   const std::int64_t granule_count_max_;
-  GranuleWatch watch_;
+  const GranuleWatch watch_;
   std::int32_t last_id_ = 0;
   bool refused_ = false;                 // the system has no memory for another granule
   std::map<std::int32_t, Pages> pages_;  // by granule id

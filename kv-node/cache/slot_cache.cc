@@ -15,8 +15,8 @@ constexpr std::int64_t kEvictedTimesMax = 8;
 
 }  // namespace
 
-SlotCache::SlotCache(std::int64_t bytes_max, ReplacementPolicy policy)
-    : arena_(bytes_max),
+SlotCache::SlotCache(std::int64_t bytes_max, ReplacementPolicy policy, GranuleWatch watch)
+    : arena_(bytes_max, std::move(watch)),
       replacement_(policy),
       updated_pages_max_(policy == ReplacementPolicy::kClusterAligned
                              ? static_cast<std::int64_t>(static_cast<double>(bytes_max) *

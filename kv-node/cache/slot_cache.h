@@ -41,7 +41,7 @@ struct SlotCacheStats {
 
 class SlotCache {
  public:
-  SlotCache(std::int64_t bytes_max, ReplacementPolicy policy);
+  SlotCache(std::int64_t bytes_max, ReplacementPolicy policy, GranuleWatch watch = {});
   ~SlotCache() = default;
   SlotCache(const SlotCache&) = delete;
   SlotCache& operator=(const SlotCache&) = delete;
@@ -73,7 +73,6 @@ class SlotCache {
   void Trim();
 
   const Arena& arena() const { return arena_; }
-  void SetWatch(GranuleWatch watch) { arena_.SetWatch(std::move(watch)); }
   std::int64_t leased_count() const;
   std::int64_t slot_count() const { return static_cast<std::int64_t>(slots_.size()); }
   SlotCacheStats& stats() { return stats_; }

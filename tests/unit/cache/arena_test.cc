@@ -65,9 +65,9 @@ TEST(ArenaTest, TrimReturnsEmptyGranulesAndNewOnesHaveNewNames) {
 
 TEST(ArenaTest, TheWatchHearsOfEveryGranuleUntilItGoes) {
   std::set<const std::byte*> there;
-  Arena arena(kArenaBytes);
-  arena.SetWatch({.comes = [&](auto memory) { EXPECT_TRUE(there.insert(memory.data()).second); },
-                  .goes = [&](auto memory) { EXPECT_EQ(there.erase(memory.data()), 1U); }});
+  Arena arena(kArenaBytes,
+              {.comes = [&](auto memory) { EXPECT_TRUE(there.insert(memory.data()).second); },
+               .goes = [&](auto memory) { EXPECT_EQ(there.erase(memory.data()), 1U); }});
   const std::optional<ArenaBlock> first = arena.Allocate(arena.block_pages_max());
   const std::optional<ArenaBlock> second = arena.Allocate(1);
   ASSERT_TRUE(first && second);
