@@ -12,12 +12,12 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "common/base/status.h"
+#include "kv-node/layout/file_space.h"
 #include "kv-node/layout/superblock.h"
 
 namespace cairn::kv {
@@ -36,15 +36,6 @@ struct ExtentFileOptions {
   // How long to wait for the lock. The kernel closes the files of a killed process's io_uring some
   // time after the process is gone.
   std::chrono::milliseconds lock_wait = std::chrono::seconds(10);
-};
-
-struct ExtentFileSize {
-  std::int64_t size_bytes = 0;  // rounded down to whole pages
-  // Writes what is new of the file in full with zeros, so that later writes never allocate and
-  // flushes cost less. Otherwise the space is only reserved.
-  bool prefill = true;
-  // Optional. An error ends the work, with that error.
-  std::function<absl::Status(std::int64_t done_bytes, std::int64_t total_bytes)> progress = nullptr;
 };
 
 class ExtentFile {

@@ -60,9 +60,7 @@ absl::Status ExtentFile::FillAndName(const ExtentFileOptions& options, const Ext
   // Before the long write, so that a refusal comes at once.
   CAIRN_RETURN_IF_ERROR(WriteWhole(fd_, AlignedBuffer(kPageBytes).span(), 0, temporary));
   CAIRN_RETURN_IF_ERROR(CheckDirect(options.require_direct));
-  CAIRN_RETURN_IF_ERROR(FillSpace(
-      fd_, path_,
-      {.begin = 0, .end = size_bytes(), .prefill = create.prefill, .progress = create.progress}));
+  CAIRN_RETURN_IF_ERROR(FillSpace(fd_, path_, 0, {size_bytes(), create.prefill, create.progress}));
   for (superblock_.sequence = 1; superblock_.sequence <= kSuperblockCopyCount;
        ++superblock_.sequence) {
     CAIRN_RETURN_IF_ERROR(WriteCopy(superblock_));

@@ -31,11 +31,8 @@ absl::Status ExtentFile::Grow(const ExtentFileSize& size) {
     if (size.progress) stopped = size.progress(done_bytes, total_bytes);
     return stopped;
   };
-  absl::Status status = FillSpace(fd_, path_,
-                                  {.begin = size_bytes(),
-                                   .end = page_count * kPageBytes,
-                                   .prefill = size.prefill,
-                                   .progress = progress});
+  absl::Status status =
+      FillSpace(fd_, path_, size_bytes(), {page_count * kPageBytes, size.prefill, progress});
   if (!stopped.ok()) return stopped;
   if (status.ok() && fsync(fd_) != 0) status = ErrnoStatus(errno, fmt::format("fsync {}", path_));
   if (!status.ok()) {

@@ -15,17 +15,18 @@
 
 namespace cairn::kv {
 
-struct FileSpace {
-  std::int64_t begin = 0;  // what lies before stays as it is
-  std::int64_t end = 0;
-  // Writes all of it with zeros; otherwise the space is only reserved.
+struct ExtentFileSize {
+  std::int64_t size_bytes = 0;  // rounded down to whole pages
+  // Writes what is new of the file in full with zeros. Otherwise the space is only reserved.
   bool prefill = true;
-  // Optional. How much of it is written; an error ends the work, with that error.
+  // Optional. How much of what is new is written; an error ends the work, with that error.
   std::function<absl::Status(std::int64_t done_bytes, std::int64_t total_bytes)> progress = nullptr;
 };
 
-// Makes the file at least `space.end` long. What an earlier call has written of that space, as far
-// as the file system knows, is not written again. Not durable yet.
-absl::Status FillSpace(int fd, const std::string& path, const FileSpace& space);
+// Makes the file at least that long; what lies before `begin` stays as it is. What an earlier call
+// has written of the space behind it, as far as the file system knows, is not written again. Not
+// durable yet. REQUIRES: size_bytes are whole pages.
+absl::Status FillSpace(int fd, const std::string& path, std::int64_t begin,
+                       const ExtentFileSize& size);
 
 }  // namespace cairn::kv

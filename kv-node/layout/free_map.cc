@@ -43,10 +43,6 @@ std::int64_t FreeMap::Search(std::int64_t from, std::int64_t to, std::int64_t co
   return -1;
 }
 
-std::optional<PageIndex> FreeMap::TryAllocate(std::int64_t count) {
-  return TryAllocateBelow(page_count_, count);
-}
-
 std::optional<PageIndex> FreeMap::TryAllocateBelow(std::int64_t end, std::int64_t count) {
   CAIRN_CHECK_GE(count, 1);
   CAIRN_CHECK_LE(end, page_count_);

@@ -38,8 +38,10 @@ class FreeMap {
   // The error of who finds no room for so many pages `how` ("in one piece"): what is in use, and
   // what somebody can do about it.
   absl::Status Full(std::int64_t wanted_count, std::string_view how) const;
-  // The same for maps of memory, where having no room is a plain answer.
-  std::optional<PageIndex> TryAllocate(std::int64_t count);
+  // The same where having no room is a plain answer.
+  std::optional<PageIndex> TryAllocate(std::int64_t count) {
+    return TryAllocateBelow(page_count_, count);
+  }
   // The same of a range in front of page `end`.
   std::optional<PageIndex> TryAllocateBelow(std::int64_t end, std::int64_t count);
   // The pages from here on are free.
