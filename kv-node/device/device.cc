@@ -11,8 +11,6 @@ namespace {
 // no progress must not be asked for ever.
 constexpr int kRetryCountMax = 1000;
 
-const char* KindName(bool read, bool write) { return read ? "read" : write ? "write" : "flush"; }
-
 }  // namespace
 
 Device::Device(std::int64_t size_bytes, int queue_depth)
@@ -125,10 +123,10 @@ void Device::StartSlot(int slot) {
 }
 
 absl::Status Device::Failure(const Request& request, int error_number) const {
-  const char* kind = KindName(request.kind == IoKind::kRead, request.kind == IoKind::kWrite);
   if (request.kind == IoKind::kFlush) {
     return ErrnoStatus(error_number, fmt::format("flush {}", path_));
   }
+  const char* kind = request.kind == IoKind::kRead ? "read" : "write";
   return ErrnoStatus(error_number, fmt::format("{} {} bytes at offset {} of {} ({} bytes done)",
                                                kind, request.size_bytes, request.offset_bytes,
                                                path_, request.transferred_bytes));

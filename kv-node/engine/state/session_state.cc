@@ -38,16 +38,9 @@ void SessionState::Roll(std::int64_t limit, SegmentId next) {
   chain_.push_back(std::move(rows));
 }
 
-PositionSum& SessionState::Sum(std::int32_t layer, std::int32_t head) {
-  return sums_[static_cast<std::size_t>(layer) * static_cast<std::size_t>(layout_.head_count) +
-               static_cast<std::size_t>(head)];
-}
-
-void SessionState::AddToSums(const ClusterKey& key, const Positions& positions, bool add) {
-  ForEachHead(key.head, [&](std::int32_t head) {
-    PositionSum& sum = Sum(key.layer, head);
-    add ? sum.Add(positions) : sum.Remove(positions);
-  });
+void SessionState::RemoveFromSums(const ClusterKey& key, const Positions& positions) {
+  ForEachHead(key.head,
+              [&](std::int32_t head) { sums_[SumIndex(key.layer, head)].Remove(positions); });
 }
 
 std::vector<VisiblePart> SessionState::PartsOf(const ClusterKey& key) const {
@@ -211,7 +204,7 @@ absl::Status SessionState::CheckAppend(const ClusterKey& key, const Positions& p
 
 void SessionState::Append(const ClusterKey& key, ClusterEntries entries) {
   NoteUsedId(key.layer, key.head, key.cluster_id.value());
-  AddToSums(key, entries.positions, true);
+  AddTo(sums_, key, entries.positions);
   AddPending(key, {std::move(entries.positions),
                    std::make_shared<const std::string>(std::move(entries.entries))});
 }
@@ -272,7 +265,7 @@ std::vector<Part> SessionState::ApplyReplace(const Replace& op) {
   std::vector<Part> dropped;
   for (const ClusterId parent : op.parent_ids) {
     const ClusterKey key{op.layer, op.head, parent};
-    AddToSums(key, PositionsOf(key), false);
+    RemoveFromSums(key, PositionsOf(key));
     DropPending(key, PendingCount(key));
     if (open().parts.rows().Contains(key)) {
       for (Part& part : open().parts.Find(key)) dropped.push_back(std::move(part));
@@ -287,7 +280,7 @@ std::vector<Part> SessionState::ApplyReplace(const Replace& op) {
   NoteEvicted(op.layer, op.head, op.evicted_positions);
   for (const ChildCluster& child : op.children) {
     NoteUsedId(op.layer, op.head, child.cluster_id.value());
-    AddToSums({op.layer, op.head, child.cluster_id}, child.positions, true);
+    AddTo(sums_, {op.layer, op.head, child.cluster_id}, child.positions);
   }
   return dropped;
 }
@@ -315,7 +308,7 @@ void SessionState::NoteEvicted(std::int32_t layer, std::int32_t head, const Posi
   Positions& evicted = open().evicted[key];
   evicted = Positions::Joined(evicted, positions);
   dirty_.evicted.insert(key);
-  AddToSums(key, positions, true);
+  AddTo(sums_, key, positions);
 }
 
 absl::Status SessionState::CheckIndexRows(const cairn::PutIndexRows& op) const {

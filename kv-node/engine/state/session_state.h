@@ -201,10 +201,17 @@ class SessionState {
     if (head != kAllHeads) return fn(head);
     for (std::int32_t h = 0; h < layout_.head_count; ++h) fn(h);
   }
-  PositionSum& Sum(std::int32_t layer, std::int32_t head);
+  // In `sums_`.
+  std::size_t SumIndex(std::int32_t layer, std::int32_t head) const {
+    return static_cast<std::size_t>(layer) * static_cast<std::size_t>(layout_.head_count) +
+           static_cast<std::size_t>(head);
+  }
   void NoteEvicted(std::int32_t layer, std::int32_t head, const Positions& positions);
   void RemoveIndexRow(const ClusterKey& key);
-  void AddToSums(const ClusterKey& key, const Positions& positions, bool add);
+  // To those of the heads that the key stands for.
+  void AddTo(std::vector<PositionSum>& sums, const ClusterKey& key,
+             const Positions& positions) const;
+  void RemoveFromSums(const ClusterKey& key, const Positions& positions);
 
   const EntryLayout layout_;
   std::vector<SegmentRows> chain_;  // from the root; the last one is open

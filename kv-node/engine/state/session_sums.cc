@@ -83,24 +83,22 @@ void PositionSum::Remove(const Positions& positions) {
   positions.ForEach([this](std::int64_t position) { hash -= Hash(position); });
 }
 
+void SessionState::AddTo(std::vector<PositionSum>& sums, const ClusterKey& key,
+                         const Positions& positions) const {
+  ForEachHead(key.head, [&](std::int32_t head) { sums[SumIndex(key.layer, head)].Add(positions); });
+}
+
 absl::Status SessionState::CheckPositions(
     std::int64_t token_count, const std::map<ClusterKey, CarriedEntries>& carried) const {
   std::vector<PositionSum> sums = sums_;
   for (const auto& [key, entries] : carried) {
-    const auto layer_begin =
-        static_cast<std::size_t>(key.layer) * static_cast<std::size_t>(layout_.head_count);
-    const Positions& positions = entries.positions;
-    ForEachHead(key.head, [&](std::int32_t head) {
-      sums[layer_begin + static_cast<std::size_t>(head)].Add(positions);
-    });
+    AddTo(sums, key, entries.positions);
   }
   PositionSum want;
   want.Add(Positions::Range(0, token_count));
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     for (std::int32_t head = 0; head < layout_.head_count; ++head) {
-      const PositionSum& sum =
-          sums[static_cast<std::size_t>(layer) * static_cast<std::size_t>(layout_.head_count) +
-               static_cast<std::size_t>(head)];
+      const PositionSum& sum = sums[SumIndex(layer, head)];
       if (sum == want) continue;
       return FailedPrecondition(
           "checkpoint of {} tokens refused: layer {} head {} shows {} positions, and not each "
@@ -160,7 +158,7 @@ absl::Status SessionState::SumCluster(const ClusterKey& key, std::vector<Seen>& 
 void SessionState::SumPositions(const ClusterKey& key, const Seen& positions,
                                 std::vector<Seen>& seen) {
   ForEachHead(key.head, [&](std::int32_t head) {
-    Sum(key.layer, head).Add(positions);
+    sums_[SumIndex(key.layer, head)].Add(positions);
     Seen& of_head = seen[static_cast<std::size_t>(head)];
     of_head.insert(of_head.end(), positions.begin(), positions.end());
   });
@@ -196,11 +194,7 @@ absl::Status SessionState::RecomputeSumsOf(std::int32_t layer, std::vector<Seen>
 bool SessionState::SumsAreRight() const {
   std::vector<PositionSum> sums(sums_.size());
   const auto add = [&](const ClusterKey& key, const Positions& positions) {
-    ForEachHead(key.head, [&](std::int32_t head) {
-      sums[static_cast<std::size_t>(key.layer) * static_cast<std::size_t>(layout_.head_count) +
-           static_cast<std::size_t>(head)]
-          .Add(positions);
-    });
+    AddTo(sums, key, positions);
   };
   for (std::int32_t layer = 0; layer < layout_.layer_count; ++layer) {
     ForEachCluster(layer, [&](const ClusterKey& key) { add(key, PositionsOf(key)); });
