@@ -13,6 +13,10 @@ namespace cairn::kv {
 
 class ByteWriter {
  public:
+  ByteWriter() = default;
+  // Of a value that begins with its format's version.
+  explicit ByteWriter(std::uint8_t version) { Byte(version); }
+
   void Reserve(std::int64_t byte_count) { out_.reserve(static_cast<std::size_t>(byte_count)); }
   void Byte(std::uint8_t value) { out_.push_back(static_cast<char>(value)); }
   void Varint(std::int64_t value) {  // REQUIRES: value >= 0
@@ -43,6 +47,10 @@ class ByteWriter {
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : rest_(bytes) {}
+  // Of a value that begins with this version; another one is bad.
+  ByteReader(std::string_view bytes, std::uint8_t version) : rest_(bytes) {
+    if (Byte() != version) MarkBad();
+  }
 
   bool ok() const { return ok_; }
   bool at_end() const { return rest_.empty(); }

@@ -39,8 +39,7 @@ absl::StatusOr<std::int32_t> ParseIndexRunKey(std::string_view key) {
 }
 
 std::string EncodeIndexRun(const IndexRun& run) {
-  ByteWriter out;
-  out.Byte(kRowVersion);
+  ByteWriter out(kRowVersion);
   out.Byte(run.hides_older ? kHidesOlder : 0);
   out.Varint(run.record_bytes);
   out.Varint(run.record_count());
@@ -49,8 +48,7 @@ std::string EncodeIndexRun(const IndexRun& run) {
 }
 
 absl::StatusOr<StoredIndexRun> DecodeIndexRun(std::string_view bytes) {
-  ByteReader in(bytes);
-  if (in.Byte() != kRowVersion) return DamagedIndexRun();
+  ByteReader in(bytes, kRowVersion);
   StoredIndexRun run;
   const std::uint8_t flags = in.Byte();
   run.hides_older = flags == kHidesOlder;
@@ -84,8 +82,7 @@ absl::StatusOr<IndexRow> DecodeIndexRecord(std::span<const std::byte> record) {
 }
 
 std::string GoneIndexRow() {
-  ByteWriter out;
-  out.Byte(kRowVersion);
+  ByteWriter out(kRowVersion);
   out.Byte(kGoneFlags);
   return out.Take();
 }

@@ -156,8 +156,7 @@ void GetGroup(ByteReader& in, std::int64_t entry_bytes, std::vector<StoredPart>&
 }  // namespace
 
 std::string EncodeSessionRow(const SessionRow& row) {
-  ByteWriter out;
-  out.Byte(kSessionRowVersion);
+  ByteWriter out(kSessionRowVersion);
   out.Varint(row.segment.value());
   out.Varint(row.epoch.value());
   out.Varint(row.op_seq.value());
@@ -207,8 +206,7 @@ absl::StatusOr<SessionRow> DecodeSessionRow(std::string_view bytes) {
 }
 
 std::string EncodeSegmentRow(const SegmentRow& row) {
-  ByteWriter out;
-  out.Byte(kSegmentRowVersion);
+  ByteWriter out(kSegmentRowVersion);
   out.Varint(row.parent.value());
   out.Varint(row.start);
   out.Varint(row.token_count);
@@ -242,8 +240,7 @@ absl::StatusOr<SegmentRow> DecodeSegmentRow(std::string_view bytes) {
 }
 
 std::string EncodePolicyRow(const PolicyRow& row) {
-  ByteWriter out;
-  out.Byte(kRowVersion);
+  ByteWriter out(kRowVersion);
   out.Varint(row.version);
   out.Bytes(row.state);
   out.Bytes(row.random_state);
@@ -251,8 +248,7 @@ std::string EncodePolicyRow(const PolicyRow& row) {
 }
 
 absl::StatusOr<PolicyRow> DecodePolicyRow(std::string_view bytes) {
-  ByteReader in(bytes);
-  if (in.Byte() != kRowVersion) return Damaged("policy");
+  ByteReader in(bytes, kRowVersion);
   PolicyRow row;
   row.version = static_cast<std::int32_t>(in.Count(INT32_MAX));
   row.state = in.Bytes(kPolicyStateBytesMax);
@@ -262,8 +258,7 @@ absl::StatusOr<PolicyRow> DecodePolicyRow(std::string_view bytes) {
 }
 
 std::string EncodeParts(const std::vector<Part>& parts, std::int64_t entry_bytes) {
-  ByteWriter out;
-  out.Byte(kRowVersion);
+  ByteWriter out(kRowVersion);
   for (std::size_t i = 0; i < parts.size();) {
     std::size_t end = i + 1;
     while (end < parts.size() && Continues(parts[end - 1], parts[end], entry_bytes)) ++end;
@@ -283,8 +278,7 @@ std::string EncodeParts(const std::vector<Part>& parts, std::int64_t entry_bytes
 
 absl::StatusOr<std::vector<StoredPart>> DecodeParts(std::string_view bytes,
                                                     std::int64_t entry_bytes) {
-  ByteReader in(bytes);
-  if (in.Byte() != kRowVersion) return Damaged("cluster");
+  ByteReader in(bytes, kRowVersion);
   std::vector<StoredPart> parts;
   while (in.ok() && !in.at_end()) GetGroup(in, entry_bytes, parts);
   if (!in.ok()) return Damaged("cluster");
@@ -292,23 +286,20 @@ absl::StatusOr<std::vector<StoredPart>> DecodeParts(std::string_view bytes,
 }
 
 std::string EncodePositions(const Positions& positions) {
-  ByteWriter out;
-  out.Byte(kRowVersion);
+  ByteWriter out(kRowVersion);
   PutPositions(out, positions);
   return out.Take();
 }
 
 absl::StatusOr<Positions> DecodePositions(std::string_view bytes) {
-  ByteReader in(bytes);
-  if (in.Byte() != kRowVersion) return Damaged("position");
+  ByteReader in(bytes, kRowVersion);
   Positions positions = GetPositions(in);
   if (!in.ok() || !in.at_end()) return Damaged("position");
   return positions;
 }
 
 std::string EncodeIndexRow(const IndexRow& row) {
-  ByteWriter out;
-  out.Byte(kRowVersion);
+  ByteWriter out(kRowVersion);
   out.Byte(row.stale && !FailPoint("the bit of a stale index row is not stored (rule 11)") ? 1 : 0);
   out.Varint(row.entry_count);
   out.Bytes(row.row);
@@ -316,8 +307,7 @@ std::string EncodeIndexRow(const IndexRow& row) {
 }
 
 absl::StatusOr<IndexRow> DecodeIndexRow(const ClusterKey& key, std::string_view bytes) {
-  ByteReader in(bytes);
-  if (in.Byte() != kRowVersion) return Damaged("index");
+  ByteReader in(bytes, kRowVersion);
   IndexRow row;
   row.cluster = {key.head, key.cluster_id};
   const std::uint8_t flags = in.Byte();
@@ -329,8 +319,7 @@ absl::StatusOr<IndexRow> DecodeIndexRow(const ClusterKey& key, std::string_view 
 }
 
 std::string EncodeLinks(const std::vector<ClusterLink>& links) {
-  ByteWriter out;
-  out.Byte(kRowVersion);
+  ByteWriter out(kRowVersion);
   out.Varint(static_cast<std::int64_t>(links.size()));
   for (const ClusterLink& link : links) {
     out.Varint(link.cluster.value());
@@ -340,8 +329,7 @@ std::string EncodeLinks(const std::vector<ClusterLink>& links) {
 }
 
 absl::StatusOr<std::vector<ClusterLink>> DecodeLinks(std::string_view bytes) {
-  ByteReader in(bytes);
-  if (in.Byte() != kRowVersion) return Damaged("co-retrieval");
+  ByteReader in(bytes, kRowVersion);
   std::vector<ClusterLink> links(static_cast<std::size_t>(in.Count(kLinksOfClusterMax)));
   for (ClusterLink& link : links) {
     link.cluster = ClusterId(in.Varint());
@@ -357,15 +345,14 @@ absl::StatusOr<std::vector<ClusterLink>> DecodeLinks(std::string_view bytes) {
 }
 
 std::string EncodeTokens(const std::vector<std::int32_t>& tokens) {
-  ByteWriter out;
-  out.Byte(kRowVersion);
+  ByteWriter out(kRowVersion);
   for (const std::int32_t token : tokens) out.Fixed32(static_cast<std::uint32_t>(token));
   return out.Take();
 }
 
 absl::StatusOr<std::vector<std::int32_t>> DecodeTokens(std::string_view bytes) {
-  ByteReader in(bytes);
-  if (in.Byte() != kRowVersion || in.remaining() % 4 != 0) return Damaged("token");
+  ByteReader in(bytes, kRowVersion);
+  if (!in.ok() || in.remaining() % 4 != 0) return Damaged("token");
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(in.remaining() / 4));
   for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(in.Fixed32());
   if (static_cast<std::int64_t>(tokens.size()) > kTokenBlockCount) return Damaged("token");
@@ -373,8 +360,7 @@ absl::StatusOr<std::vector<std::int32_t>> DecodeTokens(std::string_view bytes) {
 }
 
 std::string EncodeRegion(const RegionBits& bits) {
-  ByteWriter out;
-  out.Byte(kRowVersion);
+  ByteWriter out(kRowVersion);
   for (std::int64_t i = 0; i < kRegionPages; i += 8) {
     std::uint8_t byte = 0;
     for (std::int64_t j = 0; j < 8; ++j) {
@@ -386,8 +372,8 @@ std::string EncodeRegion(const RegionBits& bits) {
 }
 
 absl::StatusOr<RegionBits> DecodeRegion(std::string_view bytes) {
-  ByteReader in(bytes);
-  if (in.Byte() != kRowVersion || in.remaining() != kRegionPages / 8) return Damaged("allocation");
+  ByteReader in(bytes, kRowVersion);
+  if (in.remaining() != kRegionPages / 8) return Damaged("allocation");
   RegionBits bits;
   for (std::int64_t i = 0; i < kRegionPages; i += 8) {
     const std::uint8_t byte = in.Byte();
@@ -399,15 +385,13 @@ absl::StatusOr<RegionBits> DecodeRegion(std::string_view bytes) {
 }
 
 std::string EncodeNextId(std::int64_t next_id) {
-  ByteWriter out;
-  out.Byte(kRowVersion);
+  ByteWriter out(kRowVersion);
   out.Varint(next_id);
   return out.Take();
 }
 
 absl::StatusOr<std::int64_t> DecodeNextId(std::string_view bytes) {
-  ByteReader in(bytes);
-  if (in.Byte() != kRowVersion) return Damaged("id");
+  ByteReader in(bytes, kRowVersion);
   const std::int64_t next_id = in.Varint();
   if (!in.ok() || !in.at_end()) return Damaged("id");
   return next_id;
@@ -420,8 +404,7 @@ std::string DeviceProfileKey(std::string_view model) {
 }
 
 std::string EncodeDeviceProfile(const DeviceProfile& profile) {
-  ByteWriter out;
-  out.Byte(kRowVersion);
+  ByteWriter out(kRowVersion);
   out.Bytes(profile.device_name);
   out.Varint(profile.page_latency.count());
   out.Varint(profile.knee_bytes);
@@ -439,8 +422,7 @@ std::string EncodeDeviceProfile(const DeviceProfile& profile) {
 }
 
 absl::StatusOr<DeviceProfile> DecodeDeviceProfile(std::string_view bytes) {
-  ByteReader in(bytes);
-  if (in.Byte() != kRowVersion) return Damaged("device profile");
+  ByteReader in(bytes, kRowVersion);
   DeviceProfile profile;
   profile.device_name = in.Bytes(kDeviceNameBytesMax);
   profile.page_latency = std::chrono::microseconds(in.Count(kLatencyUsMax));
