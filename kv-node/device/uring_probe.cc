@@ -17,26 +17,24 @@
 namespace cairn::kv {
 namespace {
 
-enum class Step : int { kStarted, kSetup, kProbe, kOperation, kWait, kDone };
-
 // Written by the child into memory that both processes share.
 struct Answer {
-  Step step = Step::kStarted;
+  const char* call = "io_uring_setup";  // the last one; a literal, which both processes have
   int error_number = 0;
+  bool done = false;
 };
 
 constexpr int kOperationCountMax = 256;
 
 // Runs in the forked child of a process with threads: system calls only, no allocation, no locks.
 void Ask(volatile Answer& answer) {
-  answer.step = Step::kSetup;
   io_uring ring{};
   const int setup = io_uring_queue_init(4, &ring, 0);
   if (setup < 0) {
     answer.error_number = -setup;
     return;
   }
-  answer.step = Step::kProbe;
+  answer.call = "io_uring_register(PROBE)";
   alignas(io_uring_probe)
       std::array<char, sizeof(io_uring_probe) + kOperationCountMax * sizeof(io_uring_probe_op)>
           memory{};
@@ -48,7 +46,6 @@ void Ask(volatile Answer& answer) {
     answer.error_number = -probed;
     return;
   }
-  answer.step = Step::kOperation;
   for (const int operation :
        {IORING_OP_READ, IORING_OP_WRITE, IORING_OP_FSYNC, IORING_OP_POLL_ADD}) {
     if (io_uring_opcode_supported(probe, operation) == 0) {
@@ -56,14 +53,14 @@ void Ask(volatile Answer& answer) {
       return;
     }
   }
-  answer.step = Step::kWait;
+  answer.call = "io_uring_enter";
   io_uring_prep_nop(io_uring_get_sqe(&ring));
   const int submitted = io_uring_submit_and_wait(&ring, 1);
   if (submitted < 0) {
     answer.error_number = -submitted;
     return;
   }
-  answer.step = Step::kDone;
+  answer.done = true;
 }
 
 std::string_view Cause(const Answer& answer) {
@@ -82,31 +79,16 @@ std::string_view Cause(const Answer& answer) {
   }
 }
 
-std::string_view StepName(Step step) {
-  switch (step) {
-    case Step::kStarted:
-    case Step::kSetup:
-      return "io_uring_setup";
-    case Step::kProbe:
-    case Step::kOperation:
-      return "io_uring_register(PROBE)";
-    case Step::kWait:
-    case Step::kDone:
-      return "io_uring_enter";
-  }
-  return "io_uring";
-}
-
 UringProbe Judge(const Answer& answer, int wait_status) {
   if (WIFSIGNALED(wait_status)) {
     const int signal_number = WTERMSIG(wait_status);
-    return {.reason = fmt::format("{}: the probing child was killed by signal {}{}",
-                                  StepName(answer.step), signal_number,
+    return {.reason = fmt::format("{}: the probing child was killed by signal {}{}", answer.call,
+                                  signal_number,
                                   signal_number == SIGSYS ? " (SIGSYS: a seccomp filter)" : "")};
   }
-  if (answer.step == Step::kDone) return {.available = true, .reason = "probed in a child process"};
+  if (answer.done) return {.available = true, .reason = "probed in a child process"};
   return {.reason =
-              fmt::format("{}: {} ({})", StepName(answer.step),
+              fmt::format("{}: {} ({})", answer.call,
                           std::generic_category().message(answer.error_number), Cause(answer))};
 }
 

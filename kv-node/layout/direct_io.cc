@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "common/io/aligned_buffer.h"
+#include "kv-node/layout/file_calls.h"
 
 namespace cairn::kv {
 namespace {
@@ -48,9 +49,8 @@ absl::StatusOr<bool> IsCached(int fd, off_t offset, const std::string& path) {
 // all.
 absl::StatusOr<std::optional<off_t>> FindUncached(int fd, const std::string& path) {
   constexpr off_t kLooks = 64;
-  struct stat file {};
-  if (fstat(fd, &file) != 0) return ErrnoStatus(errno, fmt::format("stat {}", path));
-  const off_t page_count = file.st_size / kIoAlignmentBytes;
+  CAIRN_ASSIGN_OR_RETURN(const std::int64_t size_bytes, FileSize(fd, path));
+  const off_t page_count = size_bytes / kIoAlignmentBytes;
   const off_t step = std::max<off_t>(page_count / kLooks, 1);
   for (off_t page = 0; page < page_count; page += step) {
     const off_t offset = page * kIoAlignmentBytes;
@@ -83,14 +83,7 @@ absl::StatusOr<DirectIo> VerifyDirect(int fd, const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(const std::optional<off_t> offset, FindUncached(fd, path));
   if (!offset) return DirectIo{false, "the page cache keeps the file whatever is done"};
   AlignedBuffer page(kIoAlignmentBytes);
-  ssize_t got = -1;
-  do {
-    got = pread(fd, page.data(), kIoAlignmentBytes, *offset);
-  } while (got < 0 && errno == EINTR);
-  if (got < 0) {
-    return ErrnoStatus(errno,
-                       fmt::format("read {} bytes of {} with O_DIRECT", kIoAlignmentBytes, path));
-  }
+  CAIRN_RETURN_IF_ERROR(Annotate(ReadWhole(fd, page.span(), *offset, path), "with O_DIRECT"));
   CAIRN_ASSIGN_OR_RETURN(const bool cached, IsCached(fd, *offset, path));
   if (cached) return DirectIo{false, "a read with O_DIRECT left the page in the page cache"};
   return DirectIo{true, "a read with O_DIRECT left nothing in the page cache"};

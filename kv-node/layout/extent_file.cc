@@ -11,7 +11,6 @@
 #include "common/base/fail_point.h"
 #include "common/io/aligned_buffer.h"
 #include "common/log/log.h"
-#include "kv-node/layout/direct_io.h"
 #include "kv-node/layout/file_calls.h"
 
 namespace cairn::kv {
@@ -27,7 +26,8 @@ absl::StatusOr<std::unique_ptr<ExtentFile>> ExtentFile::Open(const ExtentFileOpt
   CAIRN_RETURN_IF_ERROR(file->Load(options.read_only));
   CAIRN_RETURN_IF_ERROR(file->CheckDirect(options.require_direct));
   LogInfo("extent file opened path={} store={} page_count={} direct={} reason=\"{}\"", path,
-          FormatStoreId(file->store_id()), file->page_count(), file->direct_, file->direct_reason_);
+          FormatStoreId(file->store_id()), file->page_count(), file->direct(),
+          file->direct_reason());
   return file;
 }
 
@@ -108,17 +108,15 @@ absl::Status ExtentFile::WriteCopy(const Superblock& superblock) {
 }
 
 absl::Status ExtentFile::CheckDirect(bool require_direct) {
-  CAIRN_ASSIGN_OR_RETURN(DirectIo seen, VerifyDirect(fd_, path_));
-  direct_ = seen.direct;
-  direct_reason_ = std::move(seen.reason);
-  if (direct_) return absl::OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(direct_io_, VerifyDirect(fd_, path_));
+  if (direct()) return absl::OkStatus();
   if (require_direct) {
     return FailedPrecondition(
         "extent file {}: O_DIRECT is demanded, but {}; put the store on another file system (ext4, "
         "xfs, f2fs), or do not demand it",
-        path_, direct_reason_);
+        path_, direct_reason());
   }
-  LogWarning("extent file uses the page cache path={} reason=\"{}\"", path_, direct_reason_);
+  LogWarning("extent file uses the page cache path={} reason=\"{}\"", path_, direct_reason());
   return absl::OkStatus();
 }
 

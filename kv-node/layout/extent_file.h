@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "kv-node/layout/direct_io.h"
 #include "kv-node/layout/file_space.h"
 #include "kv-node/layout/superblock.h"
 
@@ -59,8 +60,8 @@ class ExtentFile {
   std::int64_t page_count() const { return superblock_.page_count; }
   std::int64_t size_bytes() const { return superblock_.page_count * kPageBytes; }
   // True when reads were seen to bypass the page cache.
-  bool direct() const { return direct_; }
-  const std::string& direct_reason() const { return direct_reason_; }
+  bool direct() const { return direct_io_.direct; }
+  const std::string& direct_reason() const { return direct_io_.reason; }
 
   // Remembers in the superblock, durably, how far the metadata went. Never less than before.
   absl::Status RecordMetadataSequence(std::uint64_t sequence);
@@ -95,8 +96,7 @@ class ExtentFile {
   std::string path_;
   Superblock superblock_;
   absl::Status damaged_copy_;
-  bool direct_ = false;
-  std::string direct_reason_;
+  DirectIo direct_io_;
 };
 
 }  // namespace cairn::kv

@@ -12,7 +12,6 @@
 #include "common/base/fail_point.h"
 #include "common/io/aligned_buffer.h"
 #include "common/log/log.h"
-#include "kv-node/layout/direct_io.h"
 #include "kv-node/layout/extent_file.h"
 #include "kv-node/layout/file_calls.h"
 #include "kv-node/layout/file_space.h"
@@ -97,7 +96,7 @@ absl::StatusOr<std::unique_ptr<ExtentFile>> ExtentFile::Create(const ExtentFileO
     return status;
   }
   LogInfo("extent file created path={} store={} page_count={} direct={} reason=\"{}\"", path,
-          FormatStoreId(file->store_id()), page_count, file->direct_, file->direct_reason_);
+          FormatStoreId(file->store_id()), page_count, file->direct(), file->direct_reason());
   return file;
 }
 
