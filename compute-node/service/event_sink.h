@@ -40,8 +40,10 @@ class EventSink {
                        const std::string& reason);
   // `likely` is null where no log probabilities were asked for.
   void SendToken(std::int32_t id, std::string_view text, const LogProbabilities* likely);
-  // Adds how long the call waited, and how long for its first token.
-  void SendFinished(v1::Finished finished);
+  // Adds to `finished` what the turn and its conversation know, how long the call waited, and how
+  // long for its first token.
+  void SendFinished(const Conversation& conversation, const TurnResult& result,
+                    v1::Finished finished);
 
   // The turn's thread has the call.
   void NoteBegun(std::chrono::nanoseconds queue_time) { queue_time_ = queue_time; }

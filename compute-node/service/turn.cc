@@ -6,7 +6,6 @@
 #include "common/base/error_reason.h"
 #include "common/base/heap.h"
 #include "common/log/log.h"
-#include "compute-node/service/generate_events.h"
 #include "compute-node/service/stored_sessions.h"
 
 namespace cairn::compute {
@@ -242,7 +241,6 @@ void Turn::MakeRoom(const KvStats& stats, const PolicyChoice& policy, std::int64
 void Turn::SendFinished(const Conversation& conversation, const TurnResult& result,
                         std::int64_t reused_token_count) {
   v1::Finished finished;
-  FillFinished(conversation, result, finished);
   finished.set_prompt_token_count(AskedTokenCount());
   finished.set_reused_token_count(reused_token_count);
   finished.set_exact(exact_);
@@ -256,7 +254,7 @@ void Turn::SendFinished(const Conversation& conversation, const TurnResult& resu
   const absl::StatusOr<SessionInfo> session =
       FindSession(*runtime_.node, {conversation.id(), conversation.uid()});
   if (session.ok()) finished.set_kv_flash_bytes(session->flash_bytes);
-  sink_.SendFinished(std::move(finished));
+  sink_.SendFinished(conversation, result, std::move(finished));
 }
 
 }  // namespace cairn::compute
