@@ -4,15 +4,17 @@
 #include <charconv>
 #include <utility>
 
+#include <absl/cleanup/cleanup.h>
+#include <google/protobuf/util/time_util.h>
+
 #include "common/base/utf8.h"
-#include "common/rpc/status_mapping.h"
-#include "compute-node/service/generate_job.h"
 #include "compute-node/service/stored_sessions.h"
 #include "compute-node/service/stored_tokens.h"
 
 namespace cairn::compute {
 namespace {
 
+using google::protobuf::util::TimeUtil;
 using Clock = std::chrono::steady_clock;
 
 // Without an event for so long a client is told what the generation waits for.
@@ -30,13 +32,6 @@ StopSignal::Clock::time_point DeadlineOf(const grpc::ServerContext& context) {
   return StopSignal::Clock::now() + std::chrono::duration_cast<StopSignal::Clock::duration>(left);
 }
 
-google::protobuf::Timestamp ToTimestamp(std::int64_t time_us) {
-  google::protobuf::Timestamp time;
-  time.set_seconds(time_us / 1'000'000);
-  time.set_nanos(static_cast<std::int32_t>(time_us % 1'000'000) * 1000);
-  return time;
-}
-
 void ToProto(const SessionInfo& session, const ServedModel& served, v1::Conversation& out) {
   out.set_conversation_id(session.session_id.value());
   out.set_conversation_uid(session.uid);
@@ -44,12 +39,14 @@ void ToProto(const SessionInfo& session, const ServedModel& served, v1::Conversa
   out.set_token_count(session.token_count);
   out.set_flash_bytes(session.own_flash_bytes);
   out.set_shared_flash_bytes(session.shared_flash_bytes);
-  *out.mutable_create_time() = ToTimestamp(session.create_time_us);
+  *out.mutable_create_time() = TimeUtil::MicrosecondsToTimestamp(session.create_time_us);
   // What a fork begins with was stored when it was made.
   const bool is_new_fork = session.checkpoint_time_us == 0 && session.token_count > 0;
   const std::int64_t stored_time_us =
       is_new_fork ? session.create_time_us : session.checkpoint_time_us;
-  if (stored_time_us != 0) *out.mutable_update_time() = ToTimestamp(stored_time_us);
+  if (stored_time_us != 0) {
+    *out.mutable_update_time() = TimeUtil::MicrosecondsToTimestamp(stored_time_us);
+  }
   const absl::Status usable = served.CheckServes(session.session_id, IdentityOf(session));
   out.set_usable(usable.ok());
   out.set_unusable_reason(Message(usable));
@@ -117,19 +114,11 @@ absl::Status AsConversation(const absl::Status& status, SessionId id) {
   return NotFound("there is no conversation {}: `cairn sessions list` lists them", id);
 }
 
-}  // namespace
-
-template <typename Request, typename Response, typename Body>
-grpc::Status InferenceServiceImpl::Answer(grpc::ServerUnaryStreamer<Request, Response>& streamer,
-                                          const Body& body) {
-  Request request;
-  MemoryClaim memory;
-  Response response;
-  absl::Status status = gate_.Read(streamer, request, memory);
-  if (status.ok()) status = body(request, response);
-  if (status.ok()) streamer.Write(response);
-  return rpc::ToGrpcStatus(status);
+absl::Status IsGenerating(SessionId id) {
+  return FailedPrecondition("conversation {} is generating right now: ask again afterwards", id);
 }
+
+}  // namespace
 
 grpc::Status InferenceServiceImpl::StreamedGenerate(grpc::ServerContext* context,
                                                     GenerateStream* streamer) {
@@ -183,15 +172,6 @@ absl::Status InferenceServiceImpl::RunGenerate(const grpc::ServerContext& contex
   return job->status();
 }
 
-grpc::Status InferenceServiceImpl::StreamedListConversations(
-    grpc::ServerContext*,
-    grpc::ServerUnaryStreamer<v1::ListConversationsRequest, v1::ListConversationsResponse>*
-        streamer) {
-  return Answer(*streamer, [this](const auto& request, auto& response) {
-    return ListPage(request, response);
-  });
-}
-
 absl::Status InferenceServiceImpl::ListPage(const v1::ListConversationsRequest& request,
                                             v1::ListConversationsResponse& response) {
   if (request.page_size() < 0 || request.page_size() > kPageSizeMax) {
@@ -218,36 +198,19 @@ absl::Status InferenceServiceImpl::ListPage(const v1::ListConversationsRequest& 
   return absl::OkStatus();
 }
 
-grpc::Status InferenceServiceImpl::StreamedDeleteConversation(
-    grpc::ServerContext*,
-    grpc::ServerUnaryStreamer<v1::DeleteConversationRequest, v1::DeleteConversationResponse>*
-        streamer) {
-  return Answer(*streamer, [this](const auto& request, auto&) {
-    return Delete({SessionId(request.conversation_id()), request.conversation_uid()});
-  });
-}
-
-absl::Status InferenceServiceImpl::Delete(const SessionRef& conversation) {
-  const SessionId id = conversation.id;
+absl::Status InferenceServiceImpl::Delete(const v1::DeleteConversationRequest& request,
+                                          v1::DeleteConversationResponse& /*response*/) {
+  const SessionRef conversation{SessionId(request.conversation_id()), request.conversation_uid()};
   CAIRN_RETURN_IF_ERROR(CheckUidBytes(conversation.uid));
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
-  if (!state_.open_conversations().TryTake(id)) {
+  if (!state_.open_conversations().TryTake(conversation.id)) {
     return FailedPrecondition(
         "conversation {} is generating right now: wait for its end, or end it where it was asked "
         "for",
-        id);
+        conversation.id);
   }
-  const absl::Status deleted = runtime->node->Delete(conversation);
-  state_.open_conversations().Give(id);
-  return AsConversation(deleted, id);
-}
-
-grpc::Status InferenceServiceImpl::StreamedForkConversation(
-    grpc::ServerContext*,
-    grpc::ServerUnaryStreamer<v1::ForkConversationRequest, v1::ForkConversationResponse>*
-        streamer) {
-  return Answer(*streamer,
-                [this](const auto& request, auto& response) { return Fork(request, response); });
+  const absl::Cleanup give = [&] { state_.open_conversations().Give(conversation.id); };
+  return AsConversation(runtime->node->Delete(conversation), conversation.id);
 }
 
 absl::Status InferenceServiceImpl::Fork(const v1::ForkConversationRequest& request,
@@ -264,12 +227,10 @@ absl::Status InferenceServiceImpl::Fork(const v1::ForkConversationRequest& reque
     return InvalidArgument("token_count is {}: conversation {} has {} tokens, it must be 1 to that",
                            count, id, info.token_count);
   }
-  if (!state_.open_conversations().TryTake(id)) {
-    return FailedPrecondition("conversation {} is generating right now: ask again afterwards", id);
-  }
+  if (!state_.open_conversations().TryTake(id)) return IsGenerating(id);
+  const absl::Cleanup give = [&] { state_.open_conversations().Give(id); };
   const absl::StatusOr<SessionRef> fork =
       ForkSession(*runtime->node, info, count, {request.label(), runtime->creator});
-  state_.open_conversations().Give(id);
   if (!fork.ok()) return AsConversation(fork.status(), id);
   response.set_conversation_id(fork->id.value());
   response.set_conversation_uid(fork->uid);
@@ -277,49 +238,25 @@ absl::Status InferenceServiceImpl::Fork(const v1::ForkConversationRequest& reque
   return absl::OkStatus();
 }
 
-grpc::Status InferenceServiceImpl::StreamedGetConversation(
-    grpc::ServerContext*,
-    grpc::ServerUnaryStreamer<v1::GetConversationRequest, v1::GetConversationResponse>* streamer) {
-  return Answer(*streamer, [this](const auto& request, auto& response) {
-    return ReadConversation({SessionId(request.conversation_id()), request.conversation_uid()},
-                            response);
-  });
-}
-
-absl::Status InferenceServiceImpl::ReadConversation(const SessionRef& conversation,
+absl::Status InferenceServiceImpl::ReadConversation(const v1::GetConversationRequest& request,
                                                     v1::GetConversationResponse& response) {
-  const SessionId id = conversation.id;
+  const SessionRef conversation{SessionId(request.conversation_id()), request.conversation_uid()};
   CAIRN_RETURN_IF_ERROR(CheckUidBytes(conversation.uid));
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
-  if (!state_.open_conversations().TryTake(id)) {
-    return FailedPrecondition("conversation {} is generating right now: ask again afterwards", id);
-  }
-  absl::Status status = ReadTaken(*runtime, conversation, response);
-  state_.open_conversations().Give(id);
-  return status;
-}
-
-absl::Status InferenceServiceImpl::ReadTaken(const Runtime& runtime, const SessionRef& conversation,
-                                             v1::GetConversationResponse& response) {
+  const SessionId id = conversation.id;
+  if (!state_.open_conversations().TryTake(id)) return IsGenerating(id);
+  const absl::Cleanup give = [&] { state_.open_conversations().Give(id); };
   CAIRN_ASSIGN_OR_RETURN(const SessionInfo info,
-                         FindSession(*runtime.node, conversation, ListDetail::kFlashUse));
-  CAIRN_RETURN_IF_ERROR(runtime.served.CheckServes(conversation.id, IdentityOf(info)));
-  ToProto(info, runtime.served, *response.mutable_conversation());
+                         FindSession(*runtime->node, conversation, ListDetail::kFlashUse));
+  CAIRN_RETURN_IF_ERROR(runtime->served.CheckServes(id, IdentityOf(info)));
+  ToProto(info, runtime->served, *response.mutable_conversation());
   MemoryClaim memory(state_.request_memory());
   CAIRN_RETURN_IF_ERROR(memory.Resize(kShownTokenBytes * info.token_count));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::int32_t> tokens,
-                         ReadAllTokens(*runtime.node, RefTo(info)));
+                         ReadAllTokens(*runtime->node, RefTo(info)));
   // Byte tokens can be in any order, and a message's string must be UTF-8.
-  response.set_text(ReplaceBadUtf8(runtime.tokenizer->Decode(tokens)));
+  response.set_text(ReplaceBadUtf8(runtime->tokenizer->Decode(tokens)));
   return absl::OkStatus();
-}
-
-grpc::Status InferenceServiceImpl::StreamedTokenize(
-    grpc::ServerContext*,
-    grpc::ServerUnaryStreamer<v1::TokenizeRequest, v1::TokenizeResponse>* streamer) {
-  return Answer(*streamer, [this](const auto& request, auto& response) {
-    return TokenizeText(request, response);
-  });
 }
 
 absl::Status InferenceServiceImpl::TokenizeText(const v1::TokenizeRequest& request,
@@ -334,13 +271,8 @@ absl::Status InferenceServiceImpl::TokenizeText(const v1::TokenizeRequest& reque
   return absl::OkStatus();
 }
 
-grpc::Status InferenceServiceImpl::StreamedListModels(
-    grpc::ServerContext*,
-    grpc::ServerUnaryStreamer<v1::ListModelsRequest, v1::ListModelsResponse>* streamer) {
-  return Answer(*streamer, [this](const auto&, auto& response) { return DescribeModel(response); });
-}
-
-absl::Status InferenceServiceImpl::DescribeModel(v1::ListModelsResponse& response) {
+absl::Status InferenceServiceImpl::DescribeModel(const v1::ListModelsRequest& /*request*/,
+                                                 v1::ListModelsResponse& response) {
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
   const ModelConfig& config = runtime->model->config();
   v1::ModelInfo& model = *response.add_models();
@@ -355,14 +287,8 @@ absl::Status InferenceServiceImpl::DescribeModel(v1::ListModelsResponse& respons
   return absl::OkStatus();
 }
 
-grpc::Status InferenceServiceImpl::StreamedGetStatus(
-    grpc::ServerContext*,
-    grpc::ServerUnaryStreamer<v1::GetStatusRequest, v1::GetStatusResponse>* streamer) {
-  return Answer(*streamer,
-                [this](const auto&, auto& response) { return DescribeStatus(response); });
-}
-
-absl::Status InferenceServiceImpl::DescribeStatus(v1::GetStatusResponse& response) {
+absl::Status InferenceServiceImpl::DescribeStatus(const v1::GetStatusRequest& /*request*/,
+                                                  v1::GetStatusResponse& response) {
   switch (state_.phase()) {
     case DaemonState::Phase::kLoading:
       response.set_phase(v1::DAEMON_PHASE_LOADING);
@@ -386,13 +312,8 @@ absl::Status InferenceServiceImpl::DescribeStatus(v1::GetStatusResponse& respons
   return absl::OkStatus();
 }
 
-grpc::Status InferenceServiceImpl::StreamedGetStore(
-    grpc::ServerContext*,
-    grpc::ServerUnaryStreamer<v1::GetStoreRequest, v1::GetStoreResponse>* streamer) {
-  return Answer(*streamer, [this](const auto&, auto& response) { return DescribeStore(response); });
-}
-
-absl::Status InferenceServiceImpl::DescribeStore(v1::GetStoreResponse& response) {
+absl::Status InferenceServiceImpl::DescribeStore(const v1::GetStoreRequest& /*request*/,
+                                                 v1::GetStoreResponse& response) {
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Runtime> runtime, state_.runtime());
   CAIRN_ASSIGN_OR_RETURN(const KvStats stats, runtime->node->Stats());
   CAIRN_ASSIGN_OR_RETURN(const std::vector<SessionInfo> sessions,

@@ -13,6 +13,7 @@
 
 #include "cairn/compute/v1/inference.grpc.pb.h"
 #include "common/base/status.h"
+#include "common/rpc/status_mapping.h"
 #include "compute-node/service/generate_job.h"
 #include "compute-node/service/generation_queue.h"
 #include "compute-node/service/request_gate.h"
@@ -31,43 +32,61 @@ class InferenceServiceImpl final : public v1::InferenceService::StreamedService 
       : state_(state), queue_(queue), gate_(state.request_memory()) {}
 
   // As gRPC names methods that read their requests themselves.
-  grpc::Status StreamedGenerate(
-      grpc::ServerContext* context,
-      grpc::ServerSplitStreamer<v1::GenerateRequest, v1::GenerateEvent>* streamer) override;
+  template <typename Request, typename Response>
+  using Call = grpc::ServerUnaryStreamer<Request, Response>;
+  using GenerateStream = grpc::ServerSplitStreamer<v1::GenerateRequest, v1::GenerateEvent>;
+
+  grpc::Status StreamedGenerate(grpc::ServerContext* context, GenerateStream* streamer) override;
   grpc::Status StreamedListConversations(
-      grpc::ServerContext* context,
-      grpc::ServerUnaryStreamer<v1::ListConversationsRequest, v1::ListConversationsResponse>*
-          streamer) override;
+      grpc::ServerContext*,
+      Call<v1::ListConversationsRequest, v1::ListConversationsResponse>* call) override {
+    return Answer(*call, &InferenceServiceImpl::ListPage);
+  }
   grpc::Status StreamedDeleteConversation(
-      grpc::ServerContext* context,
-      grpc::ServerUnaryStreamer<v1::DeleteConversationRequest, v1::DeleteConversationResponse>*
-          streamer) override;
+      grpc::ServerContext*,
+      Call<v1::DeleteConversationRequest, v1::DeleteConversationResponse>* call) override {
+    return Answer(*call, &InferenceServiceImpl::Delete);
+  }
   grpc::Status StreamedForkConversation(
-      grpc::ServerContext* context,
-      grpc::ServerUnaryStreamer<v1::ForkConversationRequest, v1::ForkConversationResponse>*
-          streamer) override;
+      grpc::ServerContext*,
+      Call<v1::ForkConversationRequest, v1::ForkConversationResponse>* call) override {
+    return Answer(*call, &InferenceServiceImpl::Fork);
+  }
   grpc::Status StreamedGetConversation(
-      grpc::ServerContext* context,
-      grpc::ServerUnaryStreamer<v1::GetConversationRequest, v1::GetConversationResponse>* streamer)
-      override;
-  grpc::Status StreamedTokenize(
-      grpc::ServerContext* context,
-      grpc::ServerUnaryStreamer<v1::TokenizeRequest, v1::TokenizeResponse>* streamer) override;
+      grpc::ServerContext*,
+      Call<v1::GetConversationRequest, v1::GetConversationResponse>* call) override {
+    return Answer(*call, &InferenceServiceImpl::ReadConversation);
+  }
+  grpc::Status StreamedTokenize(grpc::ServerContext*,
+                                Call<v1::TokenizeRequest, v1::TokenizeResponse>* call) override {
+    return Answer(*call, &InferenceServiceImpl::TokenizeText);
+  }
   grpc::Status StreamedListModels(
-      grpc::ServerContext* context,
-      grpc::ServerUnaryStreamer<v1::ListModelsRequest, v1::ListModelsResponse>* streamer) override;
-  grpc::Status StreamedGetStatus(
-      grpc::ServerContext* context,
-      grpc::ServerUnaryStreamer<v1::GetStatusRequest, v1::GetStatusResponse>* streamer) override;
-  grpc::Status StreamedGetStore(
-      grpc::ServerContext* context,
-      grpc::ServerUnaryStreamer<v1::GetStoreRequest, v1::GetStoreResponse>* streamer) override;
+      grpc::ServerContext*, Call<v1::ListModelsRequest, v1::ListModelsResponse>* call) override {
+    return Answer(*call, &InferenceServiceImpl::DescribeModel);
+  }
+  grpc::Status StreamedGetStatus(grpc::ServerContext*,
+                                 Call<v1::GetStatusRequest, v1::GetStatusResponse>* call) override {
+    return Answer(*call, &InferenceServiceImpl::DescribeStatus);
+  }
+  grpc::Status StreamedGetStore(grpc::ServerContext*,
+                                Call<v1::GetStoreRequest, v1::GetStoreResponse>* call) override {
+    return Answer(*call, &InferenceServiceImpl::DescribeStore);
+  }
 
  private:
-  using GenerateStream = grpc::ServerSplitStreamer<v1::GenerateRequest, v1::GenerateEvent>;
   // Reads the request, answers it with `body`, and writes the response.
-  template <typename Request, typename Response, typename Body>
-  grpc::Status Answer(grpc::ServerUnaryStreamer<Request, Response>& streamer, const Body& body);
+  template <typename Request, typename Response>
+  grpc::Status Answer(Call<Request, Response>& call,
+                      absl::Status (InferenceServiceImpl::*body)(const Request&, Response&)) {
+    Request request;
+    MemoryClaim memory;
+    Response response;
+    absl::Status status = gate_.Read(call, request, memory);
+    if (status.ok()) status = (this->*body)(request, response);
+    if (status.ok()) call.Write(response);
+    return rpc::ToGrpcStatus(status);
+  }
   // Reads the request. `conversation` becomes the one that it names.
   absl::StatusOr<std::shared_ptr<GenerateJob>> MakeJob(const grpc::ServerContext& context,
                                                        GenerateStream& stream,
@@ -77,18 +96,17 @@ class InferenceServiceImpl final : public v1::InferenceService::StreamedService 
                            SessionId& conversation);
   absl::Status ListPage(const v1::ListConversationsRequest& request,
                         v1::ListConversationsResponse& response);
-  absl::Status Delete(const SessionRef& conversation);
+  absl::Status Delete(const v1::DeleteConversationRequest& request,
+                      v1::DeleteConversationResponse& response);
   absl::Status Fork(const v1::ForkConversationRequest& request,
                     v1::ForkConversationResponse& response);
-  absl::Status ReadConversation(const SessionRef& conversation,
+  absl::Status ReadConversation(const v1::GetConversationRequest& request,
                                 v1::GetConversationResponse& response);
-  // REQUIRES: this call has the conversation.
-  absl::Status ReadTaken(const Runtime& runtime, const SessionRef& conversation,
-                         v1::GetConversationResponse& response);
   absl::Status TokenizeText(const v1::TokenizeRequest& request, v1::TokenizeResponse& response);
-  absl::Status DescribeModel(v1::ListModelsResponse& response);
-  absl::Status DescribeStore(v1::GetStoreResponse& response);
-  absl::Status DescribeStatus(v1::GetStatusResponse& response);
+  absl::Status DescribeModel(const v1::ListModelsRequest& request,
+                             v1::ListModelsResponse& response);
+  absl::Status DescribeStatus(const v1::GetStatusRequest& request, v1::GetStatusResponse& response);
+  absl::Status DescribeStore(const v1::GetStoreRequest& request, v1::GetStoreResponse& response);
 
   DaemonState& state_;
   GenerationQueue& queue_;

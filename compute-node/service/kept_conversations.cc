@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <absl/cleanup/cleanup.h>
+
 #include "common/log/log.h"
 #include "compute-node/service/stored_sessions.h"
 #include "compute-node/service/stored_tokens.h"
@@ -244,16 +246,12 @@ void KeptConversations::Put(Entry entry, Age age) {
 
 absl::Status KeptConversations::Drop(const SessionRef& session) {
   if (!open_.TryTake(session.id)) return FailedPrecondition("somebody reads it by its id");
-  const absl::Status deleted = DeleteOwn(session);
-  open_.Give(session.id);
-  return absl::IsNotFound(deleted) ? absl::OkStatus() : deleted;
-}
-
-absl::Status KeptConversations::DeleteOwn(const SessionRef& session) {
-  CAIRN_ASSIGN_OR_RETURN(const SessionInfo found, FindSession(node_, session));
+  const absl::Cleanup give = [&] { open_.Give(session.id); };
+  const absl::StatusOr<SessionInfo> found = FindSession(node_, session);
   // A KV node that came back with another store has somebody else's under this id.
-  if (found.label != label_) return absl::OkStatus();
-  return node_.Delete(session);
+  const bool is_ours = found.ok() && found->label == label_;
+  const absl::Status deleted = is_ours ? node_.Delete(session) : found.status();
+  return absl::IsNotFound(deleted) ? absl::OkStatus() : deleted;
 }
 
 }  // namespace cairn::compute

@@ -98,7 +98,6 @@ class KeptConversations : public PrefixStore {
   void Trim();
   // FAILED_PRECONDITION while somebody has it open.
   absl::Status Drop(const SessionRef& session);
-  absl::Status DeleteOwn(const SessionRef& session);
 
   KvNode& node_;
   const ServedModel& served_;
