@@ -1,7 +1,7 @@
 // GenerateRequestReader reads a GenerateRequest: what it asks for, checked, and the prompt that
 // becomes of its text, tokens or messages.
 //
-// Threading:  any thread.
+// Threading:  any thread. A seed that is not given is a random one.
 // Errors:     INVALID_ARGUMENT naming the field, or a prompt that no context holds;
 //             FAILED_PRECONDITION messages for a model without a chat template.
 #pragma once
@@ -37,6 +37,9 @@ struct AskedTurn {
   // Of messages that are not yet the prompt.
   std::int64_t message_bytes() const;
 };
+
+// What a request asks of the policy. Whether that is possible shows on the choice that it is on.
+PolicyRequest ReadRetrieval(const v1::Retrieval& retrieval);
 
 class GenerateRequestReader {
  public:

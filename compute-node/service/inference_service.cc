@@ -9,7 +9,6 @@
 
 #include "common/base/utf8.h"
 #include "compute-node/service/stored_sessions.h"
-#include "compute-node/service/stored_tokens.h"
 
 namespace cairn::compute {
 namespace {

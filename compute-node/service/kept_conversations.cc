@@ -7,7 +7,6 @@
 
 #include "common/log/log.h"
 #include "compute-node/service/stored_sessions.h"
-#include "compute-node/service/stored_tokens.h"
 #include "compute-node/session/entries/stored_policy.h"
 
 namespace cairn::compute {

@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/status.h"
 #include "compute-node/kv_client/kv_client.h"
+#include "compute-node/session/served_model.h"
 
 namespace cairn::compute {
 
@@ -38,6 +40,21 @@ struct NewConversation {
 // parent open.
 absl::StatusOr<SessionRef> ForkSession(KvNode& node, const SessionInfo& parent,
                                        std::int64_t token_count, const NewConversation& fork);
+
+// Reading token ids makes a new epoch: nobody else has the conversation open. DATA_LOSS if the
+// store answers another number of them.
+//
+// All, as of the last checkpoint.
+absl::StatusOr<std::vector<std::int32_t>> ReadAllTokens(KvNode& node, const SessionRef& ref);
+
+struct LastTokens {
+  std::vector<std::int32_t> ids;
+  std::string session_uid;  // of the conversation that has them
+  ModelIdentity identity;   // and its identity
+};
+// The newest `count` of them, or all if they are fewer. `interrupt` ends a wait, see KvSession.
+absl::StatusOr<LastTokens> ReadLastTokens(KvNode& node, const SessionRef& ref, std::int64_t count,
+                                          Interrupt interrupt);
 
 // Deletes a conversation that was not to stay. The KV node does it some time later if this fails.
 void DeleteEphemeral(KvNode& node, const SessionRef& session);

@@ -6,7 +6,6 @@
 #include "common/base/error_reason.h"
 #include "common/base/heap.h"
 #include "common/log/log.h"
-#include "compute-node/service/stored_sessions.h"
 
 namespace cairn::compute {
 namespace {

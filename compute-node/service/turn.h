@@ -18,7 +18,7 @@
 #include "compute-node/service/generate_request.h"
 #include "compute-node/service/kept_history.h"
 #include "compute-node/service/runtime.h"
-#include "compute-node/service/stored_tokens.h"
+#include "compute-node/service/stored_sessions.h"
 #include "compute-node/session/conversation.h"
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/live_conversations.h"

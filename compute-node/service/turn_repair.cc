@@ -8,8 +8,6 @@
 #include <utility>
 
 #include "common/log/log.h"
-#include "compute-node/service/stored_sessions.h"
-#include "compute-node/service/stored_tokens.h"
 #include "compute-node/service/turn.h"
 
 namespace cairn::compute {

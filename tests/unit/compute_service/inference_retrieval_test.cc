@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "compute-node/kv_client/in_process_kv_node.h"
-#include "compute-node/service/turn_request.h"
+#include "compute-node/service/generate_request.h"
 #include "tests/unit/compute_service/inference_service_fixture.h"
 
 namespace cairn::compute {
