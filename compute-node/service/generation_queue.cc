@@ -44,7 +44,7 @@ absl::Status GenerationQueue::Submit(std::shared_ptr<StopSignal> stop, std::func
 void GenerationQueue::CancelAll() {
   const MutexLock lock(mutex_);
   stopping_ = true;
-  for (const Running& running : running_) running.stop->Cancel();
+  for (const Entry& running : running_) running.stop->Cancel();
   for (const Entry& entry : waiting_) entry.stop->Cancel();
   changed_.NotifyAll();
 }
@@ -60,26 +60,18 @@ bool GenerationQueue::Stop(std::chrono::milliseconds time_max) {
 }
 
 void GenerationQueue::Run() {
-  for (;;) {
-    Entry entry;
-    {
-      const MutexLock lock(mutex_);
-      auto next = NextLocked();
-      while (next == waiting_.end() && !(stopping_ && waiting_.empty())) {
-        changed_.Wait(mutex_);
-        next = NextLocked();
-      }
-      if (next == waiting_.end()) {
-        EndThread();
-        return;
-      }
-      entry = TakeLocked(next);
+  const MutexLock lock(mutex_);
+  while (!stopping_ || !waiting_.empty()) {
+    if (const auto next = NextLocked(); next != waiting_.end()) {
+      RunEntryLocked(next);
+    } else {
+      changed_.Wait(mutex_);
     }
-    RunEntry(entry);
   }
+  EndThread();
 }
 
-std::deque<GenerationQueue::Entry>::iterator GenerationQueue::NextLocked() {
+GenerationQueue::Entries::iterator GenerationQueue::NextLocked() {
   auto next = waiting_.begin();
   while (next != waiting_.end() && RunsLocked(next->conversation)) ++next;
   return next;
@@ -87,25 +79,18 @@ std::deque<GenerationQueue::Entry>::iterator GenerationQueue::NextLocked() {
 
 bool GenerationQueue::RunsLocked(SessionId conversation) const {
   if (conversation == SessionId()) return false;
-  for (const Running& running : running_) {
+  for (const Entry& running : running_) {
     if (running.conversation == conversation) return true;
   }
   return false;
 }
 
-GenerationQueue::Entry GenerationQueue::TakeLocked(const std::deque<Entry>::iterator& entry) {
-  Entry taken = std::move(*entry);
-  waiting_.erase(entry);
-  running_.push_back({taken.stop, taken.conversation});
-  return taken;
-}
-
-void GenerationQueue::RunEntry(Entry& entry) {
-  entry.job();
-  const MutexLock lock(mutex_);
-  running_.erase(std::find_if(running_.begin(), running_.end(), [&entry](const Running& running) {
-    return running.stop == entry.stop;
-  }));
+void GenerationQueue::RunEntryLocked(Entries::iterator entry) {
+  running_.splice(running_.end(), waiting_, entry);
+  mutex_.Unlock();
+  std::exchange(entry->job, nullptr)();  // and lets go of what it holds
+  mutex_.Lock();
+  running_.erase(entry);
   changed_.NotifyAll();
 }
 
@@ -117,32 +102,19 @@ void GenerationQueue::EndThread() {
 // A caller that has given up still holds a thread of its endpoint until its job ends: clients that
 // ask again and again, each time with a short deadline, would take them all behind a long turn.
 void GenerationQueue::RunStopped() {
-  for (;;) {
-    Entry entry;
-    {
-      const MutexLock lock(mutex_);
-      const auto stopped = [this]() CAIRN_REQUIRES(mutex_) {
-        return std::find_if(waiting_.begin(), waiting_.end(),
-                            [](const Entry& each) { return !each.stop->Check().ok(); });
-      };
-      auto found = stopped();
-      while (found == waiting_.end() && !stopping_) {
-        if (waiting_.empty()) {
-          changed_.Wait(mutex_);
-        } else {
-          changed_.WaitUntil(mutex_, std::chrono::steady_clock::now() + kGoneCheckInterval);
-        }
-        found = stopped();
-      }
-      // Then all are stopped, and every thread takes them.
-      if (stopping_) {
-        EndThread();
-        return;
-      }
-      entry = TakeLocked(found);
+  const MutexLock lock(mutex_);
+  while (!stopping_) {  // then all are stopped, and every thread takes them
+    const auto stopped = std::find_if(waiting_.begin(), waiting_.end(),
+                                      [](const Entry& each) { return !each.stop->Check().ok(); });
+    if (stopped != waiting_.end()) {
+      RunEntryLocked(stopped);
+    } else if (waiting_.empty()) {
+      changed_.Wait(mutex_);
+    } else {
+      changed_.WaitUntil(mutex_, std::chrono::steady_clock::now() + kGoneCheckInterval);
     }
-    RunEntry(entry);
   }
+  EndThread();
 }
 
 }  // namespace cairn::compute

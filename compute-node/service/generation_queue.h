@@ -10,8 +10,8 @@
 #pragma once
 
 #include <chrono>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -50,24 +50,21 @@ class GenerationQueue {
     std::function<void()> job;
     SessionId conversation;
   };
-  struct Running {
-    std::shared_ptr<StopSignal> stop;
-    SessionId conversation;
-  };
+  using Entries = std::list<Entry>;
   void Run();
   void RunStopped();
   // The first that waits for nothing but a thread.
-  std::deque<Entry>::iterator NextLocked() CAIRN_REQUIRES(mutex_);
+  Entries::iterator NextLocked() CAIRN_REQUIRES(mutex_);
   bool RunsLocked(SessionId conversation) const CAIRN_REQUIRES(mutex_);
-  Entry TakeLocked(const std::deque<Entry>::iterator& entry) CAIRN_REQUIRES(mutex_);
-  void RunEntry(Entry& entry);
+  // Runs one of waiting_, without the mutex.
+  void RunEntryLocked(Entries::iterator entry) CAIRN_REQUIRES(mutex_);
   void EndThread() CAIRN_REQUIRES(mutex_);
   void CancelAll();
 
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Entry> waiting_ CAIRN_GUARDED_BY(mutex_);
-  std::vector<Running> running_ CAIRN_GUARDED_BY(mutex_);
+  Entries waiting_ CAIRN_GUARDED_BY(mutex_);
+  Entries running_ CAIRN_GUARDED_BY(mutex_);
   bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
   int live_thread_count_ CAIRN_GUARDED_BY(mutex_) = 0;  // that may still run a job
   std::vector<std::thread> threads_;
