@@ -258,7 +258,7 @@ absl::StatusOr<std::shared_ptr<Runtime>> ComputeDaemon::MakeRuntime() {
 
 absl::Status ComputeDaemon::CheckPolicy(Runtime& runtime) {
   const PolicyChoice& policy = runtime.options.policy;
-  absl::Status status = MakePolicyOf(runtime.deps(state_.memory()), policy).status();
+  absl::Status status = MakePolicyOf(runtime.deps(state_.memory(), nullptr), policy).status();
   if (status.ok()) return status;
   return absl::Status(
       status.code(),

@@ -16,19 +16,6 @@ constexpr int kMessageLimitBytes = static_cast<int>(kPromptBytesMax) + (1 << 20)
 absl::StatusOr<std::unique_ptr<ComputeServer>> ComputeServer::Start(
     const ComputeServerOptions& options, DaemonState& state) {
   std::unique_ptr<ComputeServer> server(new ComputeServer(options, state));
-  CAIRN_RETURN_IF_ERROR(server->Listen(options));
-  return server;
-}
-
-ComputeServer::ComputeServer(const ComputeServerOptions& options, DaemonState& state)
-    : state_(state), queue_(options.generation_count_max), service_(state, queue_) {}
-
-ComputeServer::~ComputeServer() {
-  state_.SetStopping();
-  queue_.Stop(std::chrono::hours(24));  // its jobs use what dies next
-}
-
-absl::Status ComputeServer::Listen(const ComputeServerOptions& options) {
   const auto configure = [](grpc::ServerBuilder& builder) {
     grpc::ResourceQuota quota("calls");
     quota.SetMaxThreads(kCallThreadsMax);
@@ -39,13 +26,22 @@ absl::Status ComputeServer::Listen(const ComputeServerOptions& options) {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   };
   CAIRN_ASSIGN_OR_RETURN(
-      server_, rpc::UnixServer::Start({.socket_path = options.socket_path,
-                                       .socket_mode = options.socket_mode,
-                                       .service_name = v1::InferenceService::service_full_name(),
-                                       .receive_bytes_max = kMessageLimitBytes,
-                                       .configure = configure},
-                                      &service_));
-  return absl::OkStatus();
+      server->server_,
+      rpc::UnixServer::Start({.socket_path = options.socket_path,
+                              .socket_mode = options.socket_mode,
+                              .service_name = v1::InferenceService::service_full_name(),
+                              .receive_bytes_max = kMessageLimitBytes,
+                              .configure = configure},
+                             &server->service_));
+  return server;
+}
+
+ComputeServer::ComputeServer(const ComputeServerOptions& options, DaemonState& state)
+    : state_(state), queue_(options.generation_count_max), service_(state, queue_) {}
+
+ComputeServer::~ComputeServer() {
+  state_.SetStopping();
+  queue_.Stop(std::chrono::hours(24));  // its jobs use what dies next
 }
 
 void ComputeServer::SetServing(bool serving) {

@@ -57,7 +57,6 @@ class ComputeServer {
 
  private:
   ComputeServer(const ComputeServerOptions& options, DaemonState& state);
-  absl::Status Listen(const ComputeServerOptions& options);
 
   DaemonState& state_;
   GenerationQueue queue_;

@@ -6,6 +6,7 @@
 // Threading:  safe from any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
 
@@ -18,9 +19,20 @@ inline constexpr std::size_t kDamagedConversationsMax = 1024;
 
 class DamagedConversations {
  public:
-  void Note(const SessionRef& conversation);
-  bool Has(const SessionRef& conversation) const;
-  void Forget(const SessionRef& conversation);
+  void Note(const SessionRef& conversation) {
+    const MutexLock lock(mutex_);
+    std::erase(noted_, conversation);
+    noted_.push_back(conversation);
+    if (noted_.size() > kDamagedConversationsMax) noted_.pop_front();
+  }
+  bool Has(const SessionRef& conversation) const {
+    const MutexLock lock(mutex_);
+    return std::find(noted_.begin(), noted_.end(), conversation) != noted_.end();
+  }
+  void Forget(const SessionRef& conversation) {
+    const MutexLock lock(mutex_);
+    std::erase(noted_, conversation);
+  }
 
  private:
   mutable Mutex mutex_;

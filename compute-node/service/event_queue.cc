@@ -32,9 +32,10 @@ bool EventQueue::IsStuckLocked() const {
   return !trusts_reader_ && !events_.empty() && Clock::now() - taken_ > slow_client_time_max_;
 }
 
-void EventQueue::Close() {
+void EventQueue::Close(absl::Status end) {
   const MutexLock lock(mutex_);
   closed_ = true;
+  end_ = std::move(end);
   changed_.NotifyAll();
 }
 
@@ -60,6 +61,11 @@ std::optional<v1::GenerateEvent> EventQueue::Pop(std::chrono::milliseconds time_
 bool EventQueue::done() const {
   const MutexLock lock(mutex_);
   return closed_ && events_.empty();
+}
+
+absl::Status EventQueue::end() const {
+  const MutexLock lock(mutex_);
+  return end_;
 }
 
 }  // namespace cairn::compute

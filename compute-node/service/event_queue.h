@@ -29,8 +29,8 @@ class EventQueue {
   // Waits while the queue is full. DEADLINE_EXCEEDED: no event was taken for so long, though there
   // was one; or what `stop` answers.
   absl::Status Push(v1::GenerateEvent event, const StopSignal& stop);
-  // No more events come.
-  void Close();
+  // No more events come; `end` is how the generation ended.
+  void Close(absl::Status end = absl::OkStatus());
   // Whoever takes the events sees for itself whether the client reads, and cancels.
   void TrustReader();
 
@@ -38,6 +38,8 @@ class EventQueue {
   std::optional<v1::GenerateEvent> Pop(std::chrono::milliseconds time_max);
   // Whether the queue is closed and empty.
   bool done() const;
+  // What Close was told. REQUIRES: done.
+  absl::Status end() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -49,6 +51,7 @@ class EventQueue {
   std::deque<v1::GenerateEvent> events_ CAIRN_GUARDED_BY(mutex_);
   Clock::time_point taken_ CAIRN_GUARDED_BY(mutex_);  // or when the first one came
   bool closed_ CAIRN_GUARDED_BY(mutex_) = false;
+  absl::Status end_ CAIRN_GUARDED_BY(mutex_);
   bool trusts_reader_ CAIRN_GUARDED_BY(mutex_) = false;
 };
 

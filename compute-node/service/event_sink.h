@@ -29,6 +29,7 @@ class EventSink {
       : tokenizer_(tokenizer), stop_(stop), start_(start) {}
 
   EventQueue& queue() { return queue_; }
+  const EventQueue& queue() const { return queue_; }
 
   // The turn begins behind what the conversation holds. Told once, also if what is stored turns out
   // to be damaged and all is computed again.

@@ -56,11 +56,6 @@ GenerateJob::GenerateJob(std::shared_ptr<Runtime> runtime, DaemonState& state,
       stop_(std::make_shared<StopSignal>(deadline)),
       sink_(*runtime_->tokenizer, *stop_, start_) {}
 
-absl::Status GenerateJob::status() const {
-  const MutexLock lock(mutex_);
-  return status_;
-}
-
 void GenerateJob::Run() {
   sink_.NoteBegun(Clock::now() - ready_);
   const bool ephemeral = asked_.ephemeral;
@@ -85,11 +80,7 @@ void GenerateJob::Run() {
     status = Unavailable("cairn-compute-node is stopping: {}",
                          WhatIsKept(ephemeral, turn, sink_.shown_token_count() > 0, status));
   }
-  {
-    const MutexLock lock(mutex_);
-    status_ = std::move(status);
-  }
-  sink_.queue().Close();
+  sink_.queue().Close(std::move(status));
   if (turn.memory_peak_bytes() >= kReturnedBytesMin) ReturnFreedMemory();
 }
 

@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "cairn/compute/v1/inference.pb.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "compute-node/service/event_sink.h"
 #include "compute-node/service/generate_request.h"
@@ -41,7 +40,7 @@ class GenerateJob {
   // Of messages that become a prompt only when the conversation is open.
   std::int64_t message_bytes() const { return asked_.message_bytes(); }
   // How it ended. REQUIRES: events().done().
-  absl::Status status() const;
+  absl::Status status() const { return sink_.queue().end(); }
 
   void Run();
 
@@ -58,8 +57,6 @@ class GenerateJob {
   PrefixStore* kept_ = nullptr;                  // null: nothing is kept
   std::optional<LiveConversation> live_;         // from when it is checked until it has run
   std::chrono::steady_clock::time_point ready_;  // to be submitted
-  mutable Mutex mutex_;
-  absl::Status status_ CAIRN_GUARDED_BY(mutex_);
 };
 
 // The next event of a job that was submitted; nullopt when it has ended, or at `until`. Asks

@@ -15,20 +15,19 @@ absl::Status RequestGate::Enter() {
   return absl::OkStatus();
 }
 
-void RequestGate::Leave() {
+absl::Status RequestGate::Leave(bool has_read, google::protobuf::Message& request,
+                                MemoryClaim& claim) {
+  absl::Status status = InvalidArgument("the call brought no request that can be read");
+  if (has_read) {
+    claim = MemoryClaim(memory_);
+    // What the fields take, which for short ones is more than their bytes.
+    status = claim.Resize(RequestMemoryBytes(static_cast<std::int64_t>(request.SpaceUsedLong())));
+  }
+  if (!status.ok()) request.Clear();
   const MutexLock lock(mutex_);
   --reader_count_;
   changed_.NotifyOne();
-}
-
-absl::Status RequestGate::Claim(const google::protobuf::Message& request, MemoryClaim& claim) {
-  claim = MemoryClaim(memory_);
-  // What the fields take, which for short ones is more than their bytes.
-  return claim.Resize(RequestMemoryBytes(static_cast<std::int64_t>(request.SpaceUsedLong())));
-}
-
-absl::Status RequestGate::NothingCame() {
-  return InvalidArgument("the call brought no request that can be read");
+  return status;
 }
 
 }  // namespace cairn::compute

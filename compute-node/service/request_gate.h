@@ -33,17 +33,12 @@ class RequestGate {
   template <typename Stream, typename Request>
   absl::Status Read(Stream& stream, Request& request, MemoryClaim& claim) {
     CAIRN_RETURN_IF_ERROR(Enter());
-    absl::Status status = stream.Read(&request) ? Claim(request, claim) : NothingCame();
-    if (!status.ok()) request.Clear();
-    Leave();
-    return status;
+    return Leave(stream.Read(&request), request, claim);
   }
 
  private:
   absl::Status Enter();
-  void Leave();
-  absl::Status Claim(const google::protobuf::Message& request, MemoryClaim& claim);
-  static absl::Status NothingCame();
+  absl::Status Leave(bool has_read, google::protobuf::Message& request, MemoryClaim& claim);
 
   MemoryBudget& memory_;
   Mutex mutex_;

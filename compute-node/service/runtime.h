@@ -58,7 +58,10 @@ struct Runtime {
   std::int64_t prompt_tokens_max() const {
     return CountedTokensMax(ContextTokensMax(options, model->config()));
   }
-  ConversationDeps deps(KvMemory& memory) { return {served, *node, *scheduler, options, memory}; }
+  // `live` may be null.
+  ConversationDeps deps(KvMemory& memory, LiveConversation* live) {
+    return {served, *node, *scheduler, options, memory, MakePolicy, nullptr, live};
+  }
 };
 
 class DaemonState {

@@ -114,12 +114,6 @@ absl::Status Turn::ReadHistory() {
   return absl::OkStatus();
 }
 
-ConversationDeps Turn::Deps() {
-  ConversationDeps deps = runtime_.deps(memory_);
-  deps.live = &live_;
-  return deps;
-}
-
 absl::Status Turn::RunConversation() {
   live_.Update([this](LiveSnapshot& now) { now.conversation = asked_.conversation; });
   CAIRN_ASSIGN_OR_RETURN(const KvStats stats, runtime_.node->Stats());

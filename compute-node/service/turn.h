@@ -63,7 +63,7 @@ class Turn {
   absl::Status ReadHistory();
   absl::Status RunConversation();
   // For a conversation of the turn.
-  ConversationDeps Deps();
+  ConversationDeps Deps() { return runtime_.deps(memory_, &live_); }
   // Opens it and runs the turn in it.
   absl::Status RunOpened();
   // What is to be true of the conversation before the turn begins in it.
