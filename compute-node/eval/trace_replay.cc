@@ -77,7 +77,9 @@ struct ReplayWorld {
   EvalNode node;
   TraceRows rows;
   compute::PassScratch scratch;
-  compute::SessionOptions session_options{};  // the rest is as in any session
+  // A prompt's output goes nowhere here: that it attends only itself saves the reading. The rest is
+  // as in any session.
+  compute::SessionOptions session_options{.predict_selection = false, .local_prompts = true};
   compute::KvMemory memory{};
 };
 
@@ -138,19 +140,8 @@ absl::Status ReplayRun::Open() {
         "(qwen2)",
         measure_.policy());
   }
-  const compute::SessionOptions& options = world_.session_options;
-  // A prompt's output goes nowhere here: that it attends only itself saves the reading.
-  kv_.emplace(
-      compute::StoredAttention::Options{.layout = world_.node.served().base.layout,
-                                        .window_tokens_max = options.window_tokens_max,
-                                        .slices_in_flight_max = options.slices_in_flight_max,
-                                        .predict = false,
-                                        .memory = {.dram_budget_bytes = options.dram_budget_bytes,
-                                                   .keep_clusters = options.keep_clusters},
-                                        .local_prompts = true,
-                                        .policy = nothing.choice,
-                                        .observer = &measure_},
-      world_.config, world_.pool, world_.scratch, *session_, *policy_, world_.memory);
+  kv_.emplace(world_.session_options, world_.config, world_.pool, world_.scratch, *session_,
+              *policy_, nothing.choice, world_.memory, &measure_);
   std::string random_state;
   return kv_->Restore(std::move(nothing), random_state);
 }

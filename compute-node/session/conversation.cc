@@ -119,17 +119,8 @@ Conversation::Conversation(const ConversationDeps& deps, std::unique_ptr<KvSessi
       checkpoint_bytes_(CheckpointReplayBytes(deps.options, identity_.layout)),
       choice_(std::move(choice)),
       policy_(std::move(policy)),
-      kv_({.layout = identity_.layout,
-           .window_tokens_max = deps.options.window_tokens_max,
-           .slices_in_flight_max = deps.options.slices_in_flight_max,
-           .predict = deps.options.predict_selection,
-           .memory = {.dram_budget_bytes = deps.options.dram_budget_bytes,
-                      .keep_clusters = deps.options.keep_clusters},
-           .local_prompts = deps.options.local_prompts,
-           .policy = choice_,
-           .observer = deps.observer},
-          model_.config(), scheduler_.model().pool(), scheduler_.scratch(), *session_, *policy_,
-          deps.memory),
+      kv_(deps.options, model_.config(), scheduler_.model().pool(), scheduler_.scratch(), *session_,
+          *policy_, choice_, memory_, deps.observer),
       first_reconnects_(session_->reconnect_count()) {}
 
 Conversation::~Conversation() { memory_.Remove(replay_bytes_counted_); }

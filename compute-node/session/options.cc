@@ -2,42 +2,41 @@
 
 #include <algorithm>
 
+#include "common/base/range.h"
+#include "compute-node/model/config.h"
+#include "compute-node/model/forward/forward.h"
 #include "compute-node/session/entries/window.h"
 
 namespace cairn::compute {
-namespace {
-
-constexpr std::int64_t kReplayTokens = 1024;
-constexpr int kSlicesInFlightMin = 2;
-constexpr int kSlicesInFlightMax = 8;
-
-absl::Status CheckRange(const char* name, std::int64_t value, std::int64_t min, std::int64_t max) {
-  if (value >= min && value <= max) return absl::OkStatus();
-  return InvalidArgument("{} is {}: it must be {} to {}", name, value, min, max);
-}
-
-}  // namespace
-
 absl::Status SessionOptions::Validate() const {
   CAIRN_RETURN_IF_ERROR(policy.Validate());
-  CAIRN_RETURN_IF_ERROR(CheckRange("context_tokens_max", context_tokens_max, 0, kContextLengthMax));
   CAIRN_RETURN_IF_ERROR(
-      CheckRange("prefill_chunk_tokens", prefill_chunk_tokens, 1, kBatchTokensMax));
+      CheckBetween("context_tokens_max", context_tokens_max, 0, kContextLengthMax));
   CAIRN_RETURN_IF_ERROR(
-      CheckRange("window_tokens_max", window_tokens_max, kWindowTokensMin, kWindowTokensMax));
+      CheckBetween("prefill_chunk_tokens", prefill_chunk_tokens, 1, kBatchTokensMax));
   CAIRN_RETURN_IF_ERROR(
-      CheckRange("fetch_slice_bytes", fetch_slice_bytes, std::int64_t{1} << 16, kFetchBytesMax));
-  CAIRN_RETURN_IF_ERROR(CheckRange("slices_in_flight_max", slices_in_flight_max, kSlicesInFlightMin,
-                                   kSlicesInFlightMax));
-  return CheckRange("dram_budget_bytes", dram_budget_bytes, std::int64_t{1} << 20,
-                    std::int64_t{1} << 40);
+      CheckBetween("window_tokens_max", window_tokens_max, kWindowTokensMin, kWindowTokensMax));
+  CAIRN_RETURN_IF_ERROR(
+      CheckBetween("fetch_slice_bytes", fetch_slice_bytes, std::int64_t{1} << 16, kFetchBytesMax));
+  return CheckBetween("dram_budget_bytes", dram_budget_bytes, std::int64_t{1} << 20,
+                      std::int64_t{1} << 40);
 }
 
 // What was not stored yet lies in both daemons, and a checkpoint needs as much again for messages,
 // rows and log: docs/decisions/0032-*.
 std::int64_t CheckpointReplayBytes(const SessionOptions& options, const EntryLayout& layout) {
   constexpr std::int64_t kBudgetShare = 16;
+  constexpr std::int64_t kReplayTokens = 1024;
   return std::min(options.dram_budget_bytes / kBudgetShare, kReplayTokens * layout.TokenBytes());
+}
+
+std::int64_t KeptClusterBytes(const SessionOptions& options, const EntryLayout& layout,
+                              std::int64_t cluster_bytes) {
+  if (!options.keep_clusters) return 0;
+  const std::int64_t window_bytes = options.window_tokens_max * layout.TokenBytes();
+  const std::int64_t room =
+      options.dram_budget_bytes / 2 - window_bytes - cluster_bytes * layout.layer_count;
+  return std::max<std::int64_t>(0, room / layout.layer_count);
 }
 
 // Clusters leave room to grow in, and those of a prompt that came in several chunks are made anew

@@ -6,8 +6,6 @@
 
 #include "common/base/status.h"
 #include "common/kv/messages.h"
-#include "compute-node/model/config.h"
-#include "compute-node/model/forward/forward.h"
 #include "compute-node/retrieval/policy_choice.h"
 
 namespace cairn::compute {
@@ -19,7 +17,7 @@ struct SessionOptions {
   // How keys and values are stored. A conversation keeps the format that it was started with.
   KvFormat kv_format = KvFormat::kF16;
   // Of a new conversation, unless it is made with another one.
-  PolicyChoice policy;
+  PolicyChoice policy{};
 
   // Performance.
   // Tokens of a prompt that are computed in one pass: larger is faster and takes more memory (one
@@ -27,14 +25,13 @@ struct SessionOptions {
   std::int64_t prefill_chunk_tokens = 4096;
   // Newest tokens that stay in memory, 64 to 128.
   std::int64_t window_tokens_max = 128;
-  // One read from the KV node, and how many of them at once: their product is what reading takes.
+  // One read from the KV node, of which kSlicesInFlightMax are under way at once.
   std::int64_t fetch_slice_bytes = std::int64_t{2} << 20;
-  int slices_in_flight_max = 3;
   // Policies that choose by queries: whether a step asks for what the next layer will probably
   // select, while it computes this one.
   bool predict_selection = true;
   // Policies that choose by queries: whether clusters that steps attended last are kept in memory,
-  // as far as there is room (memory_shares.h).
+  // as far as there is room (KeptClusterBytes).
   bool keep_clusters = true;
   // Policies that cluster: whether the clusters of a prompt that took several chunks are made again
   // over all of them.
@@ -50,6 +47,16 @@ struct SessionOptions {
 
 // Bytes of operations after which a decoding conversation takes a checkpoint.
 std::int64_t CheckpointReplayBytes(const SessionOptions& options, const EntryLayout& layout);
+
+// How much a conversation keeps of the clusters of a layer that its steps attended last, so that
+// the next ones read less: what the window, and what all clusters take for themselves, leave of
+// half of the budget. The other half is for what is on its way: the replay buffer, messages,
+// replies, and the KV node's arena. Tokens do not depend on it (docs/decisions/0027-*).
+//
+// Layers have about as many clusters each: every layer asks as if all were like it, whose clusters
+// take `cluster_bytes` for themselves.
+std::int64_t KeptClusterBytes(const SessionOptions& options, const EntryLayout& layout,
+                              std::int64_t cluster_bytes);
 
 // What a prompt, whose keys and values have `kv_bytes`, may take on flash at once.
 std::int64_t PromptFlashBytes(const SessionOptions& options, const PolicyChoice& policy,

@@ -22,29 +22,29 @@ constexpr std::int64_t kConvertTokens = 64;
 
 }  // namespace
 
-StoredAttention::StoredAttention(const Options& options, const ModelConfig& config,
+StoredAttention::StoredAttention(const SessionOptions& options, const ModelConfig& config,
                                  ThreadPool& pool, PassScratch& scratch, KvSession& session,
-                                 RetrievalPolicy& policy, KvMemory& memory)
+                                 RetrievalPolicy& policy, const PolicyChoice& choice,
+                                 KvMemory& memory, AttentionObserver* observer)
     : options_(options),
-      entry_bytes_(options.layout.EntryBytes(0)),
+      layout_(session.attachment().layout),
+      entry_bytes_(layout_.EntryBytes(0)),
       pool_(pool),
       session_(session),
       session_id_(session.attachment().session_id.value()),
       traits_(policy.traits()),
       selector_(policy.selector()),
+      observer_(observer),
       weight_observer_(policy.weight_observer()),
       memory_(memory),
       config_(config),
       scratch_(scratch),
-      attention_(config, options.layout.kv_format, pool),
-      pipeline_({.layout = options.layout, .slices_in_flight_max = options.slices_in_flight_max},
-                memory),
-      selected_fetch_(options.layout,
-                      WithPositions(options.observer != nullptr || weight_observer_ != nullptr),
+      attention_(config, layout_.kv_format, pool),
+      pipeline_(layout_, memory),
+      selected_fetch_(layout_, WithPositions(observer != nullptr || weight_observer_ != nullptr),
                       memory),
-      store_(options.layout, options.window_tokens_max, pool, session, policy, options.policy,
-             memory, options.memory),
-      loaded_(static_cast<std::size_t>(options.layout.layer_count)),
+      store_(options, pool, session, policy, choice, memory),
+      loaded_(static_cast<std::size_t>(layout_.layer_count)),
       loading_(loaded_.size()),
       foreseen_(config.kv_head_count, config.head_dim) {
   CAIRN_CHECK(!traits_.selects_ahead || traits_.ranks_by_query_sums);
@@ -68,7 +68,7 @@ absl::Status StoredAttention::StartPass(std::int64_t token_count, const StopSign
   pass_tokens_ = token_count;
   stop_ = &stop;
   layer_done_ = std::move(layer_done);
-  const std::int64_t chunk_bytes = token_count * options_.layout.EntryBytes(kAllHeads);
+  const std::int64_t chunk_bytes = token_count * layout_.EntryBytes(kAllHeads);
   if (std::ssize(chunk_) != chunk_bytes) {
     chunk_charge_.Release();
     chunk_ = std::vector<std::byte>(static_cast<std::size_t>(chunk_bytes));
@@ -94,7 +94,7 @@ SelectionInput StoredAttention::InputOf(std::int32_t layer, std::span<const floa
 
 Forecast StoredAttention::WantedForecast(int layer) const {
   if (!IsSelecting()) return Forecast::kNone;
-  const bool asks = options_.predict && selected_fetch_.IsWorthPredicting(layer);
+  const bool asks = options_.predict_selection && selected_fetch_.IsWorthPredicting(layer);
   if (!traits_.selects_ahead && !asks) return Forecast::kNone;
   return traits_.ranks_by_query_sums ? Forecast::kQuerySums : Forecast::kQueries;
 }
@@ -103,7 +103,7 @@ void StoredAttention::Predict(int layer, std::span<const float> queries) {
   const TimelineSpan span(TimelineKind::kCompute, "predict", {{"layer", layer}});
   std::vector<FetchSlice> plan = selector_.Select(InputOf(layer, queries));
   // Also of a policy that selects ahead: a layer may be one whose heads mostly select anew.
-  if (options_.predict && selected_fetch_.IsWorthPredicting(layer)) {
+  if (options_.predict_selection && selected_fetch_.IsWorthPredicting(layer)) {
     selected_fetch_.Predict(session_, layer, plan);
   }
   if (!traits_.selects_ahead) return;
@@ -126,7 +126,7 @@ void StoredAttention::TakePartialBlock(std::int32_t layer, ArrivedSlice& slice) 
     Positions positions;
     for (const Span& span : slice.reply.clusters[i].spans) positions.AppendAll(span.positions);
     std::vector<const std::byte*>& entries = slice.entries[i];
-    const ClusterHeads heads(options_.layout, slice.planned[i].cluster.head);
+    const ClusterHeads heads(layout_, slice.planned[i].cluster.head);
     const std::int64_t kept = positions.CountBelow(end);
     for (std::int64_t j = kept; j < positions.count(); ++j) {
       for (std::int32_t head = heads.first(); head < heads.end(); ++head) {
@@ -208,7 +208,7 @@ absl::Status StoredAttention::AttendSelected(const AttentionBatch& batch) {
   }
   KeepLoaded(batch.layer, selected);
   for (const FetchReply& reply : selected.replies) CAIRN_RETURN_IF_ERROR(CheckIntact(reply));
-  selected_fetch_.Keep(batch.layer, selected, store_.shares().KeptBytes(batch.layer));
+  selected_fetch_.Keep(batch.layer, selected, store_.KeptClusterBytes(batch.layer));
   return absl::OkStatus();
 }
 
@@ -230,7 +230,7 @@ std::vector<std::vector<ClusterId>> StoredAttention::Estimate(const AttentionBat
 std::vector<EntryRun> StoredAttention::RunsOf(const ArrivedSlice& slice) const {
   std::vector<EntryRun> runs;
   for (std::size_t i = 0; i < slice.planned.size(); ++i) {
-    const ClusterHeads heads(options_.layout, slice.planned[i].cluster.head);
+    const ClusterHeads heads(layout_, slice.planned[i].cluster.head);
     for (std::int32_t head = heads.first(); head < heads.end(); ++head) {
       heads.AppendParts(head, slice.entries[i], runs.emplace_back(EntryRun{head, {}}).entries);
     }
@@ -239,13 +239,13 @@ std::vector<EntryRun> StoredAttention::RunsOf(const ArrivedSlice& slice) const {
 }
 
 std::vector<EntryRun> StoredAttention::RunsOf(const SelectedClusters& selected) const {
-  std::vector<EntryRun> runs(static_cast<std::size_t>(options_.layout.head_count));
-  for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+  std::vector<EntryRun> runs(static_cast<std::size_t>(layout_.head_count));
+  for (std::int32_t head = 0; head < layout_.head_count; ++head) {
     runs[static_cast<std::size_t>(head)].head = head;
   }
   for (const SelectedClusters::Cluster& cluster : selected.clusters) {
     const std::span<const std::byte* const> entries = selected.EntriesOf(cluster);
-    const ClusterHeads heads(options_.layout, cluster.planned.cluster.head);
+    const ClusterHeads heads(layout_, cluster.planned.cluster.head);
     for (std::int32_t head = heads.first(); head < heads.end(); ++head) {
       EntryRun& run = runs[static_cast<std::size_t>(head)];
       if (cluster.planned.attended.empty()) heads.AppendParts(head, entries, run.entries);
@@ -261,7 +261,7 @@ void StoredAttention::NoteFetched(const PlannedCluster& planned, const FetchedCl
                                   std::int64_t entry_count) {
   Positions positions;
   for (const Span& span : fetched.spans) positions.AppendAll(span.positions);
-  const ClusterHeads heads(options_.layout, planned.cluster.head);
+  const ClusterHeads heads(layout_, planned.cluster.head);
   for (std::int32_t head = heads.first(); head < heads.end(); ++head) {
     AttendedEntries& noted = attended_[static_cast<std::size_t>(head)];
     noted.arrived_count += positions.count();
@@ -285,8 +285,7 @@ void StoredAttention::StartObserving(const AttentionBatch& batch) {
   }
   AttendedEntries nothing;
   nothing.recent_first = WholeBlocksEnd(batch.layer);
-  attended_.assign(IsObserved() ? static_cast<std::size_t>(options_.layout.head_count) : 0,
-                   nothing);
+  attended_.assign(IsObserved() ? static_cast<std::size_t>(layout_.head_count) : 0, nothing);
 }
 
 void StoredAttention::FinishLayer(const AttentionBatch& batch) {
@@ -301,7 +300,7 @@ void StoredAttention::FinishLayer(const AttentionBatch& batch) {
                                    .token_count = batch.token_count - first,
                                    .heads = attended_});
   }
-  if (options_.observer != nullptr) options_.observer->LayerAttended(batch, attended_);
+  if (observer_ != nullptr) observer_->LayerAttended(batch, attended_);
   weights_.reset();
 }
 
@@ -312,7 +311,7 @@ void StoredAttention::KeepLoaded(std::int32_t layer, const SelectedClusters& sel
     for (const Span& span : cluster.fetched->spans) loaded.positions.AppendAll(span.positions);
     const std::span<const std::byte* const> entries = selected.EntriesOf(cluster);
     loaded.stored_count = std::ssize(entries);
-    AppendRows(entries, options_.layout, ClusterHeads(options_.layout, loaded.cluster.head),
+    AppendRows(entries, layout_, ClusterHeads(layout_, loaded.cluster.head),
                WithValues(traits_.needs_values), loaded.keys, loaded.values);
     loading_[static_cast<std::size_t>(layer)].push_back(std::move(loaded));
   }
@@ -351,9 +350,9 @@ const std::byte* StoredAttention::EntryAt(std::int32_t layer, std::int32_t head,
 }
 
 absl::Status StoredAttention::StoreChunk(const AttentionBatch& batch) {
-  const std::int64_t head_count = options_.layout.head_count;
-  const std::int64_t head_dim = options_.layout.head_dim;
-  const KvFormat format = options_.layout.kv_format;
+  const std::int64_t head_count = layout_.head_count;
+  const std::int64_t head_dim = layout_.head_dim;
+  const KvFormat format = layout_.kv_format;
   std::atomic<bool> fits{true};
   const std::int64_t blocks = (batch.token_count + kConvertTokens - 1) / kConvertTokens;
   pool_.ParallelFor(blocks, [&](std::int64_t block) {
@@ -376,10 +375,10 @@ void StoredAttention::AttendHeld(std::int32_t layer) {
   const std::optional<std::vector<Positions>> selected =
       selector_.SelectHeld(InputOf(layer, queries_));
   std::vector<EntryRun> runs;
-  for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+  for (std::int32_t head = 0; head < layout_.head_count; ++head) {
     EntryRun run{.head = head, .entries = {}};
     for (const std::int32_t held_for : {kAllHeads, head}) {
-      const ClusterHeads heads(options_.layout, held_for);
+      const ClusterHeads heads(layout_, held_for);
       for (const HeldEntries::Entry& held : store_.held().Of(layer, held_for)) {
         if (selected && !(*selected)[static_cast<std::size_t>(head)].Contains(held.position)) {
           continue;
@@ -397,8 +396,8 @@ void StoredAttention::AttendHeld(std::int32_t layer) {
 
 void StoredAttention::AttendRecent(const AttentionBatch& batch) {
   const std::int64_t first = WholeBlocksEnd(batch.layer);
-  std::vector<EntryRun> runs(static_cast<std::size_t>(options_.layout.head_count));
-  for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+  std::vector<EntryRun> runs(static_cast<std::size_t>(layout_.head_count));
+  for (std::int32_t head = 0; head < layout_.head_count; ++head) {
     EntryRun& run = runs[static_cast<std::size_t>(head)];
     run.head = head;
     run.entries.reserve(static_cast<std::size_t>(token_count_ + pass_tokens_ - first));

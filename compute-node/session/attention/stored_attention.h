@@ -38,9 +38,9 @@
 #include "compute-node/session/attention/block_attention.h"
 #include "compute-node/session/attention/foreseen_queries.h"
 #include "compute-node/session/entries/entry_store.h"
-#include "compute-node/session/entries/memory_shares.h"
 #include "compute-node/session/entries/stored_policy.h"
 #include "compute-node/session/kv_memory.h"
+#include "compute-node/session/options.h"
 #include "compute-node/session/reading/cluster_heads.h"
 #include "compute-node/session/reading/entry_run.h"
 #include "compute-node/session/reading/fetch_pipeline.h"
@@ -51,28 +51,15 @@ namespace cairn::compute {
 
 class StoredAttention : public KvAttention {
  public:
-  struct Options {
-    EntryLayout layout;
-    std::int64_t window_tokens_max = kWindowTokensMax;
-    int slices_in_flight_max = 3;
-    // Whether a step asks for what the next layer will probably select.
-    bool predict = true;
-    // For what is kept so that steps read less.
-    MemoryLimits memory{};
-    // Whether tokens of a pass of several attend only each other and what is in memory.
-    bool local_prompts = false;
-    // What the policy was made from.
-    PolicyChoice policy{};
-    // Who is told what was attended; null: nobody. Outlives the StoredAttention.
-    AttentionObserver* observer = nullptr;
-  };
   // Called when a layer of a pass is done, with the number of layers done.
   using LayerDone = std::function<void(std::int32_t layer_count)>;
 
-  // Borrows all; they outlive it. Starts without tokens: call Restore for what the session holds.
-  StoredAttention(const Options& options, const ModelConfig& config, ThreadPool& pool,
+  // Borrows all but `choice`, which `policy` was made from; they outlive it. `observer` is told
+  // what was attended; null: nobody. Starts without tokens: call Restore for what the session
+  // holds.
+  StoredAttention(const SessionOptions& options, const ModelConfig& config, ThreadPool& pool,
                   PassScratch& scratch, KvSession& session, RetrievalPolicy& policy,
-                  KvMemory& memory);
+                  const PolicyChoice& choice, KvMemory& memory, AttentionObserver* observer);
 
   // Goes to the session's last checkpoint: window, policy, token count. `stored` is what it has of
   // the policy; nullopt: it is read. Fills `random_state` with the stored one.
@@ -127,7 +114,7 @@ class StoredAttention : public KvAttention {
   std::vector<EntryRun> RunsOf(const ArrivedSlice& slice) const;
   std::vector<EntryRun> RunsOf(const SelectedClusters& selected) const;
   // Whether it matters what a layer attends.
-  bool IsObserved() const { return options_.observer != nullptr || weights_.has_value(); }
+  bool IsObserved() const { return observer_ != nullptr || weights_.has_value(); }
   // For those who observe: which of a cluster's entries are attended.
   void NoteFetched(const PlannedCluster& planned, const FetchedCluster& fetched,
                    std::int64_t entry_count);
@@ -142,13 +129,15 @@ class StoredAttention : public KvAttention {
   const std::byte* EntryAt(std::int32_t layer, std::int32_t head, std::int64_t position);
   ChunkEntries Chunk() const { return {chunk_.data(), token_count_, pass_tokens_, queries_}; }
 
-  const Options options_;
+  const SessionOptions& options_;
+  const EntryLayout layout_;
   const std::int64_t entry_bytes_;
   ThreadPool& pool_;
   KvSession& session_;
   const std::int64_t session_id_;
   const PolicyTraits traits_;
   const EntrySelector& selector_;
+  AttentionObserver* const observer_;      // null: nobody
   WeightObserver* const weight_observer_;  // null: the policy has none
   KvMemory& memory_;
   const ModelConfig& config_;

@@ -17,11 +17,11 @@ constexpr std::int32_t kStreamedLayers = 2;
 
 }  // namespace
 
-EntryStore::EntryStore(const EntryLayout& layout, std::int64_t window_tokens_max, ThreadPool& pool,
-                       KvSession& session, RetrievalPolicy& policy, const PolicyChoice& choice,
-                       KvMemory& memory, const MemoryLimits& limits)
-    : layout_(layout),
-      entry_bytes_(layout.EntryBytes(0)),
+EntryStore::EntryStore(const SessionOptions& options, ThreadPool& pool, KvSession& session,
+                       RetrievalPolicy& policy, const PolicyChoice& choice, KvMemory& memory)
+    : options_(options),
+      layout_(session.attachment().layout),
+      entry_bytes_(layout_.EntryBytes(0)),
       pool_(pool),
       session_(session),
       traits_(policy.traits()),
@@ -29,13 +29,12 @@ EntryStore::EntryStore(const EntryLayout& layout, std::int64_t window_tokens_max
       paged_index_(policy.paged_index()),
       choice_(choice),
       memory_(memory),
-      window_(layout, window_tokens_max),
-      shares_(limits, window_.size_bytes(), layout.layer_count, paged_index_),
-      index_(layout.layer_count, pool, session, paged_index_, traits_.needs_values, memory),
+      window_(layout_, options.window_tokens_max),
+      index_(layout_.layer_count, pool, session, paged_index_, traits_.needs_values, memory),
       window_charge_(memory, window_.size_bytes()),
-      held_(layout, memory),
-      stored_counts_(static_cast<std::size_t>(layout.layer_count), 0),
-      recorded_(ClusterRowCount(layout)),
+      held_(layout_, memory),
+      stored_counts_(static_cast<std::size_t>(layout_.layer_count), 0),
+      recorded_(ClusterRowCount(layout_)),
       staged_(recorded_.size()) {}
 
 void EntryStore::ChargeIndex() {

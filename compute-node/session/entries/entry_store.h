@@ -16,7 +16,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -26,10 +25,10 @@
 #include "compute-node/retrieval/policy.h"
 #include "compute-node/retrieval/policy_choice.h"
 #include "compute-node/session/entries/held_entries.h"
-#include "compute-node/session/entries/memory_shares.h"
 #include "compute-node/session/entries/stored_policy.h"
 #include "compute-node/session/entries/window.h"
 #include "compute-node/session/kv_memory.h"
+#include "compute-node/session/options.h"
 #include "compute-node/session/reading/cluster_heads.h"
 #include "compute-node/session/reading/index_stream.h"
 #include "compute-node/session/reading/stored_index.h"
@@ -53,17 +52,21 @@ enum class CheckpointEnd { kOpen, kSealed };
 class EntryStore {
  public:
   // Borrows all but `choice`, which `policy` was made from; they outlive it.
-  EntryStore(const EntryLayout& layout, std::int64_t window_tokens_max, ThreadPool& pool,
-             KvSession& session, RetrievalPolicy& policy, const PolicyChoice& choice,
-             KvMemory& memory, const MemoryLimits& limits);
+  EntryStore(const SessionOptions& options, ThreadPool& pool, KvSession& session,
+             RetrievalPolicy& policy, const PolicyChoice& choice, KvMemory& memory);
 
   IndexStream& index() { return index_; }
-  const MemoryShares& shares() const { return shares_; }
   Window& window() { return window_; }
   const HeldEntries& held() const { return held_; }
   // Positions below it have left the window.
   std::int64_t stored_count(std::int32_t layer) const {
     return stored_counts_[static_cast<std::size_t>(layer)];
+  }
+
+  // See compute::KeptClusterBytes. A policy without an index has few clusters.
+  std::int64_t KeptClusterBytes(std::int32_t layer) const {
+    const std::int64_t bytes = paged_index_ == nullptr ? 0 : paged_index_->ClusterBytes(layer);
+    return compute::KeptClusterBytes(options_, layout_, bytes);
   }
 
   // Where the window of a conversation of so many tokens begins, at the latest.
@@ -162,6 +165,7 @@ class EntryStore {
   bool IsComplete(std::int32_t layer, std::span<const IndexRecord> records,
                   const CarriedReply& reply) const;
 
+  const SessionOptions& options_;
   const EntryLayout layout_;
   const std::int64_t entry_bytes_;
   ThreadPool& pool_;
@@ -172,7 +176,6 @@ class EntryStore {
   const PolicyChoice choice_;
   KvMemory& memory_;
   Window window_;
-  MemoryShares shares_;
   IndexStream index_;
   KvMemoryCharge window_charge_;
   KvMemoryCharge index_charge_;

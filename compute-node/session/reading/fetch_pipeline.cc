@@ -55,10 +55,10 @@ void FetchPipeline::PlanLayer(std::int32_t layer) {
 
 void FetchPipeline::RequestMore() {
   // One slice is with the attention while Next's caller works, so it counts.
-  while (std::ssize(in_flight_) + 1 < options_.slices_in_flight_max) {
+  while (std::ssize(in_flight_) + 1 < kSlicesInFlightMax) {
     if (planned_.empty()) {
       const bool next_layer_allowed =
-          ahead_ && planned_to_ <= layer_ && planned_to_ + 1 < options_.layout.layer_count;
+          ahead_ && planned_to_ <= layer_ && planned_to_ + 1 < layout_.layer_count;
       if (!next_layer_allowed) return;
       PlanLayer(planned_to_ + 1);
       if (planned_.empty()) return;
@@ -87,7 +87,7 @@ absl::StatusOr<ArrivedSlice> FetchPipeline::Check(InFlight request, FetchReply r
   arrived.entries.resize(planned.size());
   for (std::size_t i = 0; i < planned.size(); ++i) {
     CAIRN_RETURN_IF_ERROR(CheckFetched(request.layer, planned[i], arrived.reply.clusters[i],
-                                       options_.layout, WithPositions::kYes, arrived.entries[i]));
+                                       layout_, WithPositions::kYes, arrived.entries[i]));
   }
   arrived.planned = std::move(request.slice.clusters);
   return arrived;

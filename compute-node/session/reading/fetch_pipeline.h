@@ -4,7 +4,7 @@
 // that they arrive during the feed-forward part. What arrives is compared with what was planned: a
 // wrong shape or a lost part is an error, never a wrong answer.
 //
-// Memory:     at most slices_in_flight_max slices, counted in a KvMemory from request to release.
+// Memory:     at most kSlicesInFlightMax slices, counted in a KvMemory from request to release.
 // Threading:  one thread.
 // Blocking:   Next waits for the KV node, watching the stop signal.
 // Errors:     DATA_LOSS names layer, head and cluster; CANCELLED, DEADLINE_EXCEEDED; what the
@@ -27,6 +27,8 @@
 
 namespace cairn::compute {
 
+inline constexpr int kSlicesInFlightMax = 3;
+
 // Clusters in the planned order.
 struct ArrivedSlice {
   std::vector<PlannedCluster> planned;
@@ -38,15 +40,11 @@ struct ArrivedSlice {
 
 class FetchPipeline {
  public:
-  struct Options {
-    EntryLayout layout;
-    int slices_in_flight_max = 3;
-  };
   // What to fetch for a layer; called once for each layer of a pass.
   using Plan = std::function<std::vector<FetchSlice>(std::int32_t layer)>;
 
   // Borrows `memory`, which outlives it.
-  FetchPipeline(const Options& options, KvMemory& memory) : options_(options), memory_(memory) {}
+  FetchPipeline(const EntryLayout& layout, KvMemory& memory) : layout_(layout), memory_(memory) {}
 
   // Starts a pass: requests the first slices of layer 0 if `ahead`. `session` and `plan` live until
   // the pass ends. With `ahead` a layer may be planned while the layer before is attended; without
@@ -78,7 +76,7 @@ class FetchPipeline {
   void RequestMore();
   absl::StatusOr<ArrivedSlice> Check(InFlight request, FetchReply reply) const;
 
-  const Options options_;
+  const EntryLayout layout_;
   KvMemory& memory_;
   KvSession* session_ = nullptr;
   Plan plan_;

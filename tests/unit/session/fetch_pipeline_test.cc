@@ -57,7 +57,7 @@ TEST_F(FetchPipelineTest, AnUnreadableClusterIsUnavailableAndTheNextStepGoesOn) 
 TEST_F(FetchPipelineTest, RequestsTheNextLayerBeforeThisOneIsDone) {
   const std::unique_ptr<Conversation> conversation = Open(Create());
   Continue(*conversation, Prompt(400), 1);
-  FetchPipeline pipeline({.layout = identity.layout}, memory);
+  FetchPipeline pipeline(identity.layout, memory);
   std::vector<std::int32_t> planned;
   FakeKvNode other(seed);
   other.sessions = node.sessions;

@@ -96,13 +96,10 @@ class LongStoredAttentionTest : public ConversationFixture {
     return MakePolicy("dynakv", out).value();
   }
   StoredAttention MakeKv(KvSession& session, RetrievalPolicy& policy, AttentionObserver* observer) {
-    return {{.layout = identity.layout, .local_prompts = true, .observer = observer},
-            model.config(),
-            model.pool(),
-            scheduler.scratch(),
-            session,
-            policy,
-            memory};
+    options.local_prompts = true;
+    options.keep_clusters = false;
+    return {options, model.config(), model.pool(), scheduler.scratch(), session, policy,
+            {},      memory,         observer};
   }
   std::vector<float> Random(std::size_t count) {
     std::vector<float> out(count);

@@ -134,9 +134,10 @@ class StoredAttentionTest : public ConversationFixture {
   void Run(RetrievalPolicy& policy, int step_count = 1, AttentionObserver* observer = nullptr) {
     const auto session = node.Open({Create()});
     ASSERT_TRUE(session.ok()) << session.status();
-    StoredAttention kv(
-        {.layout = identity.layout, .window_tokens_max = kWindowTokensMin, .observer = observer},
-        model.config(), model.pool(), scheduler.scratch(), **session, policy, memory);
+    options.window_tokens_max = kWindowTokensMin;
+    options.keep_clusters = false;
+    StoredAttention kv(options, model.config(), model.pool(), scheduler.scratch(), **session,
+                       policy, {}, memory, observer);
     std::string random_state;
     ASSERT_TRUE(kv.Restore(std::nullopt, random_state).ok());
     std::vector<float> logits = Logits();
@@ -183,8 +184,8 @@ TEST_F(StoredAttentionTest, NumbersThatTheFormatCannotHoldEndThePass) {
   const auto session = node.Open({Create()});
   ASSERT_TRUE(session.ok()) << session.status();
   FullPolicy policy(PolicyOf());
-  StoredAttention kv({.layout = identity.layout}, model.config(), model.pool(), scheduler.scratch(),
-                     **session, policy, memory);
+  StoredAttention kv(options, model.config(), model.pool(), scheduler.scratch(), **session, policy,
+                     {}, memory, nullptr);
   std::string random_state;
   ASSERT_TRUE(kv.Restore(std::nullopt, random_state).ok());
   ASSERT_TRUE(kv.StartPass(3, never, nullptr).ok());
