@@ -106,24 +106,20 @@ absl::StatusOr<std::unique_ptr<Conversation>> Conversation::Open(const Conversat
 
 Conversation::Conversation(const ConversationDeps& deps, std::unique_ptr<KvSession> session,
                            PolicyChoice choice, std::unique_ptr<RetrievalPolicy> policy)
-    : scheduler_(deps.scheduler),
-      member_(scheduler_),
-      model_(scheduler_.model()),
-      memory_(deps.memory),
-      live_(deps.live),
-      chunk_tokens_(deps.options.prefill_chunk_tokens),
-      recluster_prompts_(deps.options.recluster_prompts),
-      context_tokens_max_(ContextTokensMax(deps.options, model_.config())),
+    : deps_(deps),
+      member_(deps.scheduler),
+      config_(deps.scheduler.model().config()),
+      context_tokens_max_(ContextTokensMax(deps.options, config_)),
       session_(std::move(session)),
       identity_(IdentityOf(session_->attachment())),
       checkpoint_bytes_(CheckpointReplayBytes(deps.options, identity_.layout)),
       choice_(std::move(choice)),
       policy_(std::move(policy)),
-      kv_(deps.options, model_.config(), scheduler_.model().pool(), scheduler_.scratch(), *session_,
-          *policy_, choice_, memory_, deps.observer),
+      kv_(deps.options, config_, deps.scheduler.model().pool(), deps.scheduler.scratch(), *session_,
+          *policy_, choice_, deps.memory, deps.observer),
       first_reconnects_(session_->reconnect_count()) {}
 
-Conversation::~Conversation() { memory_.Remove(replay_bytes_counted_); }
+Conversation::~Conversation() { deps_.memory.Remove(replay_bytes_counted_); }
 
 absl::Status Conversation::CheckRoom(std::int64_t token_count, bool answered) const {
   return CheckContext(token_count, this->token_count(), answered, context_tokens_max_);
@@ -183,16 +179,16 @@ absl::Status Conversation::Prefill(std::span<const std::int32_t> tokens,
   // What a loss goes back to.
   CAIRN_RETURN_IF_ERROR(SaveAll(stop));
   const std::int64_t first = token_count();
-  const bool many_chunks = std::ssize(tokens) > chunk_tokens_;
-  const bool regroups =
-      recluster_prompts_ && many_chunks && 2 * std::ssize(tokens) >= first + std::ssize(tokens);
+  const std::int64_t chunk_tokens = deps_.options.prefill_chunk_tokens;
+  const bool regroups = deps_.options.recluster_prompts && std::ssize(tokens) > chunk_tokens &&
+                        std::ssize(tokens) >= first;
   Sealing sealing = Sealing::kNo;
   if (end == CheckpointEnd::kSealed) sealing = first == 0 ? Sealing::kFreshPrompt : Sealing::kYes;
   session_->SetReplayMode(ReplayMode::kNothing);
   int tries = 0;
   while (token_count() - first < std::ssize(tokens)) {
     const std::int64_t done = token_count() - first;
-    const std::int64_t count = std::min(chunk_tokens_, std::ssize(tokens) - done);
+    const std::int64_t count = std::min(chunk_tokens, std::ssize(tokens) - done);
     const bool last = done + count == std::ssize(tokens);
     const absl::Status status = PrefillChunk(
         tokens.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(count)),
@@ -236,7 +232,7 @@ absl::Status Conversation::RegroupPrompt(const StopSignal& stop, Sealing sealing
       // Computed now, with new clusters, the prompt would be another one.
       seals_ = seals_before;
       if (sealing == Sealing::kFreshPrompt) sealing = Sealing::kYes;
-      const StoreWait wait(live_);
+      const StoreWait wait(deps_.live);
       status = session_->Reattach();
       if (status.ok()) status = Restore(std::nullopt);
     }
@@ -250,7 +246,7 @@ absl::Status Conversation::Recover(absl::Status lost, const StopSignal& stop, in
     LogWarning("prefill lost session={} token_count={} try={} reason=\"{}\"", id(), token_count(),
                tries, Message(lost));
     CAIRN_RETURN_IF_ERROR(stop.Check());
-    const StoreWait wait(live_);
+    const StoreWait wait(deps_.live);
     // An owner that came in between ends it: this conversation's history is no longer the
     // session's.
     CAIRN_RETURN_IF_ERROR(session_->Reattach());
@@ -267,7 +263,7 @@ absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,
                                         std::span<float> last_logits, const StopSignal& stop,
                                         const Progress& progress, std::int64_t done_before,
                                         Sealing sealing) {
-  const std::int64_t layer_count = model_.config().layer_count;
+  const std::int64_t layer_count = config_.layer_count;
   StoredAttention::LayerDone layer_done;
   // A step may be computed on another turn's thread, which must not wait for this turn's observer.
   if (progress && std::ssize(tokens) > kStepTokensMax) {
@@ -292,7 +288,7 @@ absl::Status Conversation::Compute(std::span<const std::int32_t> tokens,
   CAIRN_RETURN_IF_ERROR(kv_.StartPass(std::ssize(tokens), stop, std::move(layer_done)));
   SequencePass pass{tokens,      kv_.token_count(), &kv_, {last_logits, {}},
                     stop.flag(), absl::OkStatus()};
-  absl::Status status = scheduler_.Run(member_, pass, stop);
+  absl::Status status = deps_.scheduler.Run(member_, pass, stop);
   if (status.ok()) {
     kv_.CommitPass();
   } else {
@@ -311,7 +307,7 @@ absl::Status Conversation::Step(std::int32_t token, std::span<float> logits,
     status = Compute({&token, 1}, logits, stop, nullptr);
   }
   if (absl::IsAborted(status)) {
-    const StoreWait wait(live_);
+    const StoreWait wait(deps_.live);
     CAIRN_RETURN_IF_ERROR(session_->AwaitNode());  // ABORTED if another owner came in between
     return Unavailable(
         "cairn-kv-node was lost {} times in a row while one token was computed (its log may say "
@@ -351,7 +347,7 @@ absl::Status Conversation::SaveAll(const StopSignal& stop, Sealing sealing) {
 
 absl::Status Conversation::AwaitStore(const StopSignal& stop) {
   const InterruptScope scope(*session_, stop);
-  const StoreWait wait(live_);
+  const StoreWait wait(deps_.live);
   return session_->AwaitNode();
 }
 
@@ -392,7 +388,7 @@ absl::Status Conversation::FinishCheckpoint() {
   if (!checkpoint_sent_) return absl::OkStatus();
   const TimelineSpan span(TimelineKind::kCheckpoint, "wait_for_checkpoint",
                           {{"session", kv_.session_id()}, {"tokens", saved_count_}});
-  const StoreWait wait(live_);
+  const StoreWait wait(deps_.live);
   CAIRN_ASSIGN_OR_RETURN(const Checkpointed done, session_->WaitForCheckpoint());
   checkpoint_sent_ = false;
   if (done.token_count != saved_count_) {
@@ -410,19 +406,19 @@ absl::Status Conversation::FinishCheckpoint() {
 
 void Conversation::CountReplayBytes() {
   const std::int64_t bytes = session_->replay_bytes();
-  memory_.Add(bytes - replay_bytes_counted_);
+  deps_.memory.Add(bytes - replay_bytes_counted_);
   replay_bytes_counted_ = bytes;
 }
 
 void Conversation::SaySnapshot() const {
-  if (live_ == nullptr) return;
+  if (deps_.live == nullptr) return;
   const std::int64_t kv_read_bytes = fetch_times().read_bytes;
-  live_->Update([&](LiveSnapshot& now) {
+  deps_.live->Update([&](LiveSnapshot& now) {
     now.identity = identity_;
     now.policy = choice_.name;
     now.token_count = token_count();
     now.durable_token_count = durable_count_;
-    now.memory_bytes = memory_.used_bytes();
+    now.memory_bytes = deps_.memory.used_bytes();
     now.kv_read_bytes = kv_read_bytes;
   });
 }

@@ -93,7 +93,7 @@ class Conversation {
   std::int64_t context_tokens_max() const { return context_tokens_max_; }
   const PolicyChoice& policy_choice() const { return choice_; }
   const RetrievalPolicy& policy() const { return *policy_; }
-  std::int64_t vocab_size() const { return model_.config().vocab_size; }
+  std::int64_t vocab_size() const { return config_.vocab_size; }
   // Whether it holds these tokens and no others. REQUIRES: nothing was computed since it was open.
   absl::StatusOr<bool> HasExactly(std::span<const std::int32_t> tokens, const StopSignal& stop);
   // The last tokens, `count_max` of them if there are as many. REQUIRES: it is just open.
@@ -164,13 +164,9 @@ class Conversation {
   // Between two passes.
   void SaySnapshot() const;
 
-  ForwardScheduler& scheduler_;
+  const ConversationDeps deps_;
   ForwardScheduler::Member member_;
-  const Model& model_;
-  KvMemory& memory_;
-  LiveConversation* const live_;
-  const std::int64_t chunk_tokens_;
-  const bool recluster_prompts_;
+  const ModelConfig& config_;
   const std::int64_t context_tokens_max_;
   std::unique_ptr<KvSession> session_;
   const ModelIdentity identity_;  // the session's

@@ -16,7 +16,14 @@ class KvMemory {
   // Borrows `parent` (may be null), which outlives it.
   explicit KvMemory(KvMemory* parent = nullptr) : parent_(parent) {}
 
-  void Add(std::int64_t bytes);
+  void Add(std::int64_t bytes) {
+    const std::int64_t used = used_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    std::int64_t peak = peak_bytes_.load(std::memory_order_relaxed);
+    while (used > peak &&
+           !peak_bytes_.compare_exchange_weak(peak, used, std::memory_order_relaxed)) {
+    }
+    if (parent_ != nullptr) parent_->Add(bytes);
+  }
   void Remove(std::int64_t bytes) { Add(-bytes); }
 
   std::int64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
@@ -38,14 +45,12 @@ class KvMemoryCharge {
   ~KvMemoryCharge() { Release(); }
   KvMemoryCharge(const KvMemoryCharge&) = delete;
   KvMemoryCharge& operator=(const KvMemoryCharge&) = delete;
-  KvMemoryCharge(KvMemoryCharge&& other) noexcept
-      : memory_(std::exchange(other.memory_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  KvMemoryCharge(KvMemoryCharge&& other) noexcept { *this = std::move(other); }
   KvMemoryCharge& operator=(KvMemoryCharge&& other) noexcept {
-    if (this != &other) {
-      Release();
-      memory_ = std::exchange(other.memory_, nullptr);
-      bytes_ = std::exchange(other.bytes_, 0);
-    }
+    if (this == &other) return *this;
+    Release();
+    memory_ = std::exchange(other.memory_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
     return *this;
   }
 

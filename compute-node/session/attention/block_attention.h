@@ -8,6 +8,7 @@
 // Threading:  one layer at a time; REQUIRES that nothing else uses the pool.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -21,9 +22,15 @@
 #include "compute-node/model/forward/forward.h"
 #include "compute-node/session/attention/attention_scratch.h"
 #include "compute-node/session/attention/attention_weights.h"
-#include "compute-node/session/reading/entry_run.h"
 
 namespace cairn::compute {
+
+// Entries of one KV head in the order in which they are attended, wherever they lie. Attention
+// blocks are counted from the first one.
+struct EntryRun {
+  std::int32_t head = 0;
+  std::vector<const std::byte*> entries;
+};
 
 // Loads the means of so many clusters of a KV head as one block, and how many entries each stands
 // for. Called from the pool's threads.

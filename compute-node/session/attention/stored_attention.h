@@ -42,7 +42,6 @@
 #include "compute-node/session/kv_memory.h"
 #include "compute-node/session/options.h"
 #include "compute-node/session/reading/cluster_heads.h"
-#include "compute-node/session/reading/entry_run.h"
 #include "compute-node/session/reading/fetch_pipeline.h"
 #include "compute-node/session/reading/selected_fetch.h"
 #include "compute-node/session/stop.h"
