@@ -170,7 +170,7 @@ absl::Status ReplayRun::Checkpoint() {
   checkpoint.token_ids.resize(static_cast<std::size_t>(kv_->token_count() - saved_count_));
   checkpoint.next_cluster_ids = policy_->keeper().NextClusterIds();
   saved_count_ = kv_->token_count();
-  CAIRN_RETURN_IF_ERROR(session_->StartCheckpoint(std::move(checkpoint)));
+  CAIRN_RETURN_IF_ERROR(session_->Send(std::move(checkpoint)));
   CAIRN_RETURN_IF_ERROR(session_->WaitForCheckpoint().status());
   kv_->CheckpointDone();
   return absl::OkStatus();

@@ -26,30 +26,18 @@ absl::Status CheckDescriptor(const rpc::UniqueFd& fd, std::int64_t size_bytes) {
                          info.st_size, size_bytes);
 }
 
-}  // namespace
-
-class ArenaMap::Granule {
- public:
-  static absl::StatusOr<std::shared_ptr<const Granule>> Map(const rpc::UniqueFd& fd,
+absl::StatusOr<std::shared_ptr<const std::byte>> MapGranule(const rpc::UniqueFd& fd,
                                                             std::int64_t size_bytes) {
-    CAIRN_RETURN_IF_ERROR(CheckDescriptor(fd, size_bytes));
-    void* data =
-        ::mmap(nullptr, static_cast<std::size_t>(size_bytes), PROT_READ, MAP_SHARED, fd.get(), 0);
-    if (data == MAP_FAILED) return ErrnoStatus(errno, "map the KV node's shared memory");
-    return std::make_shared<const Granule>(static_cast<const std::byte*>(data), size_bytes);
-  }
-  Granule(const std::byte* data, std::int64_t size_bytes) : data_(data), size_bytes_(size_bytes) {}
-  ~Granule() { ::munmap(const_cast<std::byte*>(data_), static_cast<std::size_t>(size_bytes_)); }
-  Granule(const Granule&) = delete;
-  Granule& operator=(const Granule&) = delete;
+  CAIRN_RETURN_IF_ERROR(CheckDescriptor(fd, size_bytes));
+  const auto size = static_cast<std::size_t>(size_bytes);
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) return ErrnoStatus(errno, "map the KV node's shared memory");
+  return std::shared_ptr<const std::byte>(
+      static_cast<const std::byte*>(data),
+      [data, size](const std::byte* /*granule*/) { ::munmap(data, size); });
+}
 
-  const std::byte* data() const { return data_; }
-  std::int64_t size_bytes() const { return size_bytes_; }
-
- private:
-  const std::byte* const data_;
-  const std::int64_t size_bytes_;
-};
+}  // namespace
 
 absl::Status ArenaMap::Refresh() {
   CAIRN_ASSIGN_OR_RETURN(rpc::HandshakeMessage message, handshake_());
@@ -66,14 +54,16 @@ absl::Status ArenaMap::Refresh() {
         "the KV node's shared memory did not come through: raise the limit of open files of both "
         "daemons (ulimit -n, LimitNOFILE)");
   }
-  std::map<std::int32_t, std::shared_ptr<const Granule>> granules;
+  std::map<std::int32_t, Granule> granules;
   for (const rpc::HandshakeGranule& listed : message.granules) {
     const auto known = granules_.find(listed.id);
     if (known != granules_.end()) {
       granules.insert(*known);
       continue;
     }
-    CAIRN_ASSIGN_OR_RETURN(granules[listed.id], Granule::Map(listed.fd, message.granule_bytes));
+    Granule& granule = granules[listed.id];
+    granule.size_bytes = message.granule_bytes;
+    CAIRN_ASSIGN_OR_RETURN(granule.data, MapGranule(listed.fd, message.granule_bytes));
   }
   granules_ = std::move(granules);
   return absl::OkStatus();
@@ -93,13 +83,13 @@ absl::StatusOr<rpc::ArenaMemory> ArenaMap::Resolve(std::int32_t granule_id,
   if (found == granules_.end()) {
     return NotFound("granule {} is not one that the KV node lists", granule_id);
   }
-  const std::int64_t granule_bytes = found->second->size_bytes();
+  const std::int64_t granule_bytes = found->second.size_bytes;
   if (offset_bytes < 0 || size_bytes < 1 || offset_bytes > granule_bytes ||
       size_bytes > granule_bytes - offset_bytes) {
     return InvalidArgument("{} bytes from {} on of granule {}, which has {}", size_bytes,
                            offset_bytes, granule_id, granule_bytes);
   }
-  return rpc::ArenaMemory{found->second->data(), found->second};
+  return rpc::ArenaMemory{found->second.data.get(), found->second.data};
 }
 
 }  // namespace cairn::compute

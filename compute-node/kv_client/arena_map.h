@@ -10,6 +10,7 @@
 //             handshake and of mapping.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -34,13 +35,16 @@ class ArenaMap : public rpc::ArenaResolver {
   void Forget();
 
  private:
-  class Granule;
+  struct Granule {
+    std::shared_ptr<const std::byte> data;  // unmapped with its last owner
+    std::int64_t size_bytes = 0;
+  };
 
   absl::Status Refresh() CAIRN_REQUIRES(mutex_);
 
   const Handshake handshake_;
   Mutex mutex_;
-  std::map<std::int32_t, std::shared_ptr<const Granule>> granules_ CAIRN_GUARDED_BY(mutex_);
+  std::map<std::int32_t, Granule> granules_ CAIRN_GUARDED_BY(mutex_);
 };
 
 }  // namespace cairn::compute

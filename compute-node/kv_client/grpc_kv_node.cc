@@ -5,13 +5,14 @@
 
 #include "common/base/random_bytes.h"
 #include "common/rpc/kv_codec.h"
-#include "common/rpc/status_mapping.h"
 #include "compute-node/kv_client/grpc_kv_session.h"
 #include "compute-node/kv_client/loss.h"
 #include "compute-node/kv_client/session_owner.h"
 
 namespace cairn::compute {
 namespace {
+
+using Stub = pb::KvService::Stub;
 
 // The largest page that ListSessions gives, so that few calls are needed.
 constexpr std::int32_t kListPageSize = 1000;
@@ -31,8 +32,9 @@ absl::StatusOr<std::unique_ptr<GrpcKvNode>> GrpcKvNode::Connect(const std::strin
   return node;
 }
 
-template <typename MakeCall>
-absl::Status GrpcKvNode::Call(SessionId named, MakeCall call, int* tries) {
+template <typename Request, typename Response>
+absl::StatusOr<Response> GrpcKvNode::Call(SessionId named, StubMethod<Request, Response> method,
+                                          const Request& request, int* tries) {
   Backoff backoff(*link_);
   std::string store_id;
   while (true) {
@@ -49,7 +51,10 @@ absl::Status GrpcKvNode::Call(SessionId named, MakeCall call, int* tries) {
       const std::chrono::milliseconds time_max = link_->CallTime(kCallTimeMax);
       (*connection)->Prepare(&context, time_max);
       if (tries != nullptr) ++*tries;
-      status = StatusOfCall(call((*connection)->stub.get(), &context), time_max);
+      Response response;
+      status = StatusOfCall(((*connection)->stub.get()->*method)(&context, request, &response),
+                            time_max);
+      if (status.ok()) return response;
       again = IsLoss(status);
       if (again) link_->Drop(*connection);
     }
@@ -63,11 +68,8 @@ absl::StatusOr<SessionRef> GrpcKvNode::Create(const CreateSession& request) {
   pb::CreateSessionRequest message = rpc::ToProto(request);
   // Of every try: the KV node knows by it what it has made already.
   if (request.uid.empty()) message.set_session_uid(RandomBytes(kUidBytes));
-  pb::CreateSessionResponse response;
-  CAIRN_RETURN_IF_ERROR(
-      Call(request.parent.id, [&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
-        return stub->CreateSession(context, message, &response);
-      }));
+  CAIRN_ASSIGN_OR_RETURN(const pb::CreateSessionResponse response,
+                         Call(request.parent.id, &Stub::CreateSession, message));
   return rpc::FromProto(response);
 }
 
@@ -77,27 +79,17 @@ absl::StatusOr<std::unique_ptr<KvSession>> GrpcKvNode::Open(const SessionRef& se
 }
 
 absl::Status GrpcKvNode::Delete(const SessionRef& session) {
-  const pb::DeleteSessionRequest request = rpc::ToDeleteRequest(session);
   int tries = 0;
-  absl::Status status = Call(
-      session.id,
-      [&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
-        pb::DeleteSessionResponse response;
-        return stub->DeleteSession(context, request, &response);
-      },
-      &tries);
+  absl::Status status =
+      Call(session.id, &Stub::DeleteSession, rpc::ToDeleteRequest(session), &tries).status();
   // An earlier try did it, and its reply was lost.
   if (tries > 1 && status.code() == absl::StatusCode::kNotFound) return absl::OkStatus();
   return status;
 }
 
 absl::StatusOr<SessionInfo> GrpcKvNode::Get(const SessionRef& session, ListDetail detail) {
-  const pb::GetSessionRequest request = rpc::ToGetRequest(session, detail);
-  pb::GetSessionResponse response;
-  CAIRN_RETURN_IF_ERROR(
-      Call(session.id, [&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
-        return stub->GetSession(context, request, &response);
-      }));
+  CAIRN_ASSIGN_OR_RETURN(pb::GetSessionResponse response,
+                         Call(session.id, &Stub::GetSession, rpc::ToGetRequest(session, detail)));
   return rpc::FromProto(std::move(*response.mutable_session()));
 }
 
@@ -107,11 +99,8 @@ absl::StatusOr<std::vector<SessionInfo>> GrpcKvNode::List(ListDetail detail) {
   request.set_page_size(kListPageSize);
   request.set_with_flash_use(detail == ListDetail::kFlashUse);
   do {
-    pb::ListSessionsResponse response;
-    CAIRN_RETURN_IF_ERROR(
-        Call(SessionId(), [&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
-          return stub->ListSessions(context, request, &response);
-        }));
+    CAIRN_ASSIGN_OR_RETURN(pb::ListSessionsResponse response,
+                           Call(SessionId(), &Stub::ListSessions, request));
     for (pb::SessionInfo& info : *response.mutable_sessions()) {
       CAIRN_ASSIGN_OR_RETURN(SessionInfo value, rpc::FromProto(std::move(info)));
       sessions.push_back(std::move(value));
@@ -123,29 +112,18 @@ absl::StatusOr<std::vector<SessionInfo>> GrpcKvNode::List(ListDetail detail) {
 }
 
 absl::StatusOr<SealedSegment> GrpcKvNode::Seal(const SessionRef& session) {
-  const pb::SealSessionRequest request = rpc::ToSealRequest(session);
-  pb::SealSessionResponse response;
-  CAIRN_RETURN_IF_ERROR(
-      Call(session.id, [&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
-        return stub->SealSession(context, request, &response);
-      }));
+  CAIRN_ASSIGN_OR_RETURN(const pb::SealSessionResponse response,
+                         Call(session.id, &Stub::SealSession, rpc::ToSealRequest(session)));
   return rpc::FromProto(response);
 }
 
 absl::Status GrpcKvNode::Supersede(const Supersession& request) {
-  const pb::SupersedeSessionRequest message = rpc::ToProto(request);
-  return Call(request.session.id, [&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
-    pb::SupersedeSessionResponse response;
-    return stub->SupersedeSession(context, message, &response);
-  });
+  return Call(request.session.id, &Stub::SupersedeSession, rpc::ToProto(request)).status();
 }
 
 absl::StatusOr<KvStats> GrpcKvNode::Stats() {
-  pb::GetStatsResponse response;
-  CAIRN_RETURN_IF_ERROR(
-      Call(SessionId(), [&](pb::KvService::Stub* stub, grpc::ClientContext* context) {
-        return stub->GetStats(context, {}, &response);
-      }));
+  CAIRN_ASSIGN_OR_RETURN(const pb::GetStatsResponse response,
+                         Call(SessionId(), &Stub::GetStats, pb::GetStatsRequest()));
   return rpc::FromProto(response);
 }
 

@@ -39,11 +39,12 @@ class GrpcKvNode : public KvNode {
  private:
   explicit GrpcKvNode(std::shared_ptr<NodeLink> link) : link_(std::move(link)) {}
 
-  // Runs `call(connection, context)` until the node answers. `named`: the session of an existing
-  // store that the call is about, 0: none; then only the store that the first try met will do.
-  // `tries` counts the calls made.
-  template <typename MakeCall>
-  absl::Status Call(SessionId named, MakeCall call, int* tries = nullptr);
+  // Calls `method` until the node answers. `named`: the session of an existing store that the call
+  // is about, 0: none; then only the store that the first try met will do. `tries` counts the calls
+  // made.
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(SessionId named, StubMethod<Request, Response> method,
+                                const Request& request, int* tries = nullptr);
 
   const std::shared_ptr<NodeLink> link_;
   std::int64_t part_bytes_max_ = 0;

@@ -155,10 +155,6 @@ absl::Status GrpcKvSession::Send(ChangingOperation operation) {
   return absl::OkStatus();
 }
 
-absl::Status GrpcKvSession::StartCheckpoint(Checkpoint checkpoint) {
-  return Send(std::move(checkpoint));
-}
-
 std::future<absl::StatusOr<ReadReply>> GrpcKvSession::StartRead(ReadOperation operation) {
   // A fetch names hundreds of clusters: they are made, and go, together.
   google::protobuf::Arena arena;

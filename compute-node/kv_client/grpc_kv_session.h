@@ -41,7 +41,6 @@ class GrpcKvSession : public KvSession {
   std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) override;
   FetchClock& fetch_clock() override { return *fetch_clock_; }
   void ReturnLeases() override;
-  absl::Status StartCheckpoint(Checkpoint checkpoint) override;
   bool checkpoint_in_progress() const override;
   absl::StatusOr<Checkpointed> WaitForCheckpoint() override;
   bool wants_checkpoint() const override {

@@ -19,8 +19,7 @@ constexpr std::int64_t kRamIoBytesMin = std::int64_t{128} << 20;
 }  // namespace
 
 absl::StatusOr<SessionRef> InProcessKvNode::Create(const CreateSession& request) {
-  return WaitForEngine<SessionRef>(
-      [&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
+  return AskEngine<SessionRef>(*engine_, &kv::Engine::Create, request);
 }
 
 absl::StatusOr<std::unique_ptr<KvSession>> InProcessKvNode::Open(const SessionRef& session) {
@@ -30,35 +29,27 @@ absl::StatusOr<std::unique_ptr<KvSession>> InProcessKvNode::Open(const SessionRe
 }
 
 absl::Status InProcessKvNode::Delete(const SessionRef& session) {
-  return WaitForEngine<std::monostate>(
-             [&](auto done) { engine_->DeleteSession(kDefaultApp, session, std::move(done)); })
-      .status();
+  return AskEngine<std::monostate>(*engine_, &kv::Engine::DeleteSession, session).status();
 }
 
 absl::StatusOr<SessionInfo> InProcessKvNode::Get(const SessionRef& session, ListDetail detail) {
-  return WaitForEngine<SessionInfo>(
-      [&](auto done) { engine_->GetSession(kDefaultApp, session, detail, std::move(done)); });
+  return AskEngine<SessionInfo>(*engine_, &kv::Engine::GetSession, session, detail);
 }
 
 absl::StatusOr<std::vector<SessionInfo>> InProcessKvNode::List(ListDetail detail) {
-  return WaitForEngine<std::vector<SessionInfo>>(
-      [&](auto done) { engine_->ListSessions(kDefaultApp, detail, std::move(done)); });
+  return AskEngine<std::vector<SessionInfo>>(*engine_, &kv::Engine::ListSessions, detail);
 }
 
 absl::StatusOr<SealedSegment> InProcessKvNode::Seal(const SessionRef& session) {
-  return WaitForEngine<SealedSegment>(
-      [&](auto done) { engine_->SealSession(kDefaultApp, session, std::move(done)); });
+  return AskEngine<SealedSegment>(*engine_, &kv::Engine::SealSession, session);
 }
 
 absl::Status InProcessKvNode::Supersede(const Supersession& request) {
-  return WaitForEngine<std::monostate>(
-             [&](auto done) { engine_->SupersedeSession(kDefaultApp, request, std::move(done)); })
-      .status();
+  return AskEngine<std::monostate>(*engine_, &kv::Engine::SupersedeSession, request).status();
 }
 
 absl::StatusOr<KvStats> InProcessKvNode::Stats() {
-  return WaitForEngine<KvStats>(
-      [&](auto done) { engine_->GetStats(kDefaultApp, std::move(done)); });
+  return AskEngine<KvStats>(*engine_, &kv::Engine::GetStats);
 }
 
 std::int64_t InProcessKvNode::part_bytes_max() const { return kv::kPartBytesMax; }

@@ -9,9 +9,9 @@ namespace cairn::compute {
 
 absl::StatusOr<std::unique_ptr<InProcessKvSession>> InProcessKvSession::Open(
     kv::Engine* engine, const SessionRef& session) {
-  CAIRN_ASSIGN_OR_RETURN(Attachment attachment, WaitForEngine<Attachment>([&](auto done) {
-                           engine->OpenSession(kDefaultApp, {session, {}}, std::move(done));
-                         }));
+  CAIRN_ASSIGN_OR_RETURN(
+      Attachment attachment,
+      AskEngine<Attachment>(*engine, &kv::Engine::OpenSession, OpenRequest{session, {}}));
   std::unique_ptr<InProcessKvSession> out(new InProcessKvSession(engine, std::move(attachment)));
   CAIRN_RETURN_IF_ERROR(out->AttachChannel());
   return out;
@@ -20,19 +20,18 @@ absl::StatusOr<std::unique_ptr<InProcessKvSession>> InProcessKvSession::Open(
 absl::Status InProcessKvSession::AttachChannel() {
   observer_ = std::make_shared<Observer>(fetch_clock_);
   last_ = attachment_.op_seq;
-  CAIRN_ASSIGN_OR_RETURN(channel_, WaitForEngine<std::shared_ptr<kv::Channel>>([&](auto done) {
-                           engine_->Attach(kDefaultApp, attachment_.session_id, attachment_.epoch,
-                                           observer_, std::move(done));
-                         }));
+  CAIRN_ASSIGN_OR_RETURN(channel_, AskEngine<std::shared_ptr<kv::Channel>>(
+                                       *engine_, &kv::Engine::Attach, attachment_.session_id,
+                                       attachment_.epoch, observer_));
   return absl::OkStatus();
 }
 
 InProcessKvSession::~InProcessKvSession() {
   if (channel_ == nullptr) return;
   // Waits until the session is detached, so that the caller may seal or delete it next.
-  WaitForEngine<std::monostate>([&](auto done) {
-    engine_->CloseSession(kDefaultApp, attachment_.session_id, attachment_.epoch, std::move(done));
-  }).IgnoreError();  // it may be deleted or another's by now
+  AskEngine<std::monostate>(*engine_, &kv::Engine::CloseSession, attachment_.session_id,
+                            attachment_.epoch)
+      .IgnoreError();  // it may be deleted or another's by now
 }
 
 absl::Status InProcessKvSession::Send(ChangingOperation operation) {
@@ -77,10 +76,6 @@ std::future<absl::StatusOr<ReadReply>> InProcessKvSession::StartRead(ReadOperati
   return std::move(answer);
 }
 
-absl::Status InProcessKvSession::StartCheckpoint(Checkpoint checkpoint) {
-  return Send(std::move(checkpoint));
-}
-
 bool InProcessKvSession::checkpoint_in_progress() const {
   MutexLock lock(observer_->mutex);
   return observer_->checkpoint.in_progress();
@@ -97,11 +92,9 @@ absl::StatusOr<Checkpointed> InProcessKvSession::WaitForCheckpoint() {
 }
 
 absl::Status InProcessKvSession::Reattach() {
-  CAIRN_ASSIGN_OR_RETURN(
-      attachment_, WaitForEngine<Attachment>([&](auto done) {
-        engine_->ResumeSession(
-            kDefaultApp, {attachment_.session_id, attachment_.epoch, {}, OpSeq()}, std::move(done));
-      }));
+  const ResumeRequest request{attachment_.session_id, attachment_.epoch, {}, OpSeq()};
+  CAIRN_ASSIGN_OR_RETURN(attachment_,
+                         AskEngine<Attachment>(*engine_, &kv::Engine::ResumeSession, request));
   return AttachChannel();
 }
 

@@ -17,13 +17,13 @@
 
 namespace cairn::compute {
 
-// Calls `start(callback)` of an engine and waits for its answer.
-template <typename T, typename Start>
-absl::StatusOr<T> WaitForEngine(Start start) {
+// Calls a method of an engine and waits for what it answers.
+template <typename T, typename Method, typename... Arguments>
+absl::StatusOr<T> AskEngine(kv::Engine& engine, Method method, const Arguments&... arguments) {
   auto promise = std::make_shared<std::promise<absl::StatusOr<T>>>();
   std::future<absl::StatusOr<T>> future = promise->get_future();
-  start(kv::Callback<T>(
-      [promise](absl::StatusOr<T> result) { promise->set_value(std::move(result)); }));
+  (engine.*method)(kDefaultApp, arguments...,
+                   [promise](absl::StatusOr<T> result) { promise->set_value(std::move(result)); });
   return future.get();
 }
 
@@ -41,7 +41,6 @@ class InProcessKvSession : public KvSession {
   std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) override;
   FetchClock& fetch_clock() override { return *fetch_clock_; }
   void ReturnLeases() override {}  // they end with the reply
-  absl::Status StartCheckpoint(Checkpoint checkpoint) override;
   bool checkpoint_in_progress() const override;
   absl::StatusOr<Checkpointed> WaitForCheckpoint() override;
   // The engine is in this process: it does not go away.

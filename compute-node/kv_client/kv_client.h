@@ -74,7 +74,8 @@ class KvSession {
   virtual const Attachment& attachment() const = 0;
 
   // Sends a changing operation; numbers it. Returns when it is queued; waits while the KV node has
-  // no room. An error of the operation itself shows at the next call of any method, and stays.
+  // no room. An error of the operation itself shows at the next call of any method, and stays; how
+  // a checkpoint ends shows in WaitForCheckpoint. REQUIRES of one: none is in progress.
   virtual absl::Status Send(ChangingOperation operation) = 0;
 
   // Asks; the answer sees all that was sent before. At most kFetchesInFlightMax reads may be
@@ -89,9 +90,7 @@ class KvSession {
   // too; this is for a caller that may not send anything for long.
   virtual void ReturnLeases() = 0;
 
-  // Sends a checkpoint and returns at once; its end shows in WaitForCheckpoint. REQUIRES: none is
-  // in progress.
-  virtual absl::Status StartCheckpoint(Checkpoint checkpoint) = 0;
+  // Whether a checkpoint was sent whose end is not known.
   virtual bool checkpoint_in_progress() const = 0;
   // Waits until the checkpoint in progress (if any) is durable.
   virtual absl::StatusOr<Checkpointed> WaitForCheckpoint() = 0;

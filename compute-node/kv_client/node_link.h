@@ -33,6 +33,11 @@ inline constexpr std::chrono::milliseconds kCallTimeMax{60000};
 // One call of a process that is about to end: a node that hangs must not take what others need.
 inline constexpr std::chrono::milliseconds kLastCallTimeMax{500};
 
+// A call of the KV node that has no stream.
+template <typename Request, typename Response>
+using StubMethod = grpc::Status (pb::KvService::Stub::*)(grpc::ClientContext*, const Request&,
+                                                         Response*);
+
 struct NodeConnection {
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<pb::KvService::Stub> stub;

@@ -4,7 +4,6 @@
 #include <variant>
 
 #include "common/rpc/kv_codec.h"
-#include "common/rpc/status_mapping.h"
 #include "compute-node/kv_client/loss.h"
 
 namespace cairn::compute {
@@ -33,27 +32,18 @@ void SessionAttacher::Cancel() {
   if (waiting_ != nullptr) waiting_->TryCancel();
 }
 
+template <typename Request, typename Response>
 absl::StatusOr<Attachment> SessionAttacher::Ask(const NodeConnection& connection,
-                                                const OpenRequest& request) {
+                                                std::chrono::milliseconds time_max,
+                                                StubMethod<Request, Response> method,
+                                                const Request& request) {
   grpc::ClientContext context;
   const Cancellable cancellable(*this, context);
-  const std::chrono::milliseconds time_max = link_->CallTime(kCallTimeMax);
+  time_max = link_->CallTime(time_max);
   connection.Prepare(&context, time_max);
-  pb::OpenSessionResponse response;
-  CAIRN_RETURN_IF_ERROR(StatusOfCall(
-      connection.stub->OpenSession(&context, rpc::ToProto(request), &response), time_max));
-  return rpc::FromProto(owner_.session_id(), std::move(*response.mutable_attachment()));
-}
-
-absl::StatusOr<Attachment> SessionAttacher::Ask(const NodeConnection& connection,
-                                                const ResumeRequest& request) {
-  grpc::ClientContext context;
-  const Cancellable cancellable(*this, context);
-  const std::chrono::milliseconds time_max = link_->CallTime(kResumeTimeMax);
-  connection.Prepare(&context, time_max);
-  pb::ResumeSessionResponse response;
-  CAIRN_RETURN_IF_ERROR(StatusOfCall(
-      connection.stub->ResumeSession(&context, rpc::ToProto(request), &response), time_max));
+  Response response;
+  CAIRN_RETURN_IF_ERROR(
+      StatusOfCall((connection.stub.get()->*method)(&context, request, &response), time_max));
   return rpc::FromProto(owner_.session_id(), std::move(*response.mutable_attachment()));
 }
 
@@ -65,8 +55,12 @@ absl::StatusOr<SessionAttacher::Attached> SessionAttacher::Attach(OpSeq acknowle
       owner_.MeetStore(link_->socket_path(), (*connection)->capabilities.store_id()));
 
   const auto attempt = owner_.NextAttempt(acknowledged);
+  const auto* open = std::get_if<OpenRequest>(&attempt);
   absl::StatusOr<Attachment> attachment =
-      std::visit([&](const auto& request) { return Ask(**connection, request); }, attempt);
+      open != nullptr
+          ? Ask(**connection, kCallTimeMax, &pb::KvService::Stub::OpenSession, rpc::ToProto(*open))
+          : Ask(**connection, kResumeTimeMax, &pb::KvService::Stub::ResumeSession,
+                rpc::ToProto(std::get<ResumeRequest>(attempt)));
   absl::Status status = owner_.Explain(attachment.status());
   if (attachment.ok()) {
     owner_.OnAttached(*attachment);

@@ -8,9 +8,7 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <memory>
-#include <string>
 
 #include "common/base/mutex.h"
 #include "common/base/random_bytes.h"
@@ -46,8 +44,10 @@ class SessionAttacher {
   void Cancel();
 
  private:
-  absl::StatusOr<Attachment> Ask(const NodeConnection& connection, const OpenRequest& request);
-  absl::StatusOr<Attachment> Ask(const NodeConnection& connection, const ResumeRequest& request);
+  template <typename Request, typename Response>
+  absl::StatusOr<Attachment> Ask(const NodeConnection& connection,
+                                 std::chrono::milliseconds time_max,
+                                 StubMethod<Request, Response> method, const Request& request);
   // While it lives, Cancel ends the call of the context.
   class Cancellable;
 

@@ -378,7 +378,7 @@ absl::Status Conversation::StartCheckpoint(const StopSignal& stop, Sealing seali
   checkpoint.random_state = random_state_;
   checkpoint.next_cluster_ids = policy_->keeper().NextClusterIds();
   saved_count_ = token_count();
-  CAIRN_RETURN_IF_ERROR(session_->StartCheckpoint(std::move(checkpoint)));
+  CAIRN_RETURN_IF_ERROR(session_->Send(std::move(checkpoint)));
   checkpoint_sent_ = true;
   CountReplayBytes();
   return absl::OkStatus();

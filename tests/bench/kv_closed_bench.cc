@@ -59,7 +59,7 @@ void AppendTokens(KvSession& session, std::int64_t first) {
   checkpoint.token_ids_start = first;
   checkpoint.token_ids.resize(static_cast<std::size_t>(kTokensEach));
   checkpoint.token_count = first + kTokensEach;
-  CAIRN_CHECK(session.StartCheckpoint(std::move(checkpoint)).ok());
+  CAIRN_CHECK(session.Send(std::move(checkpoint)).ok());
   const auto done = session.WaitForCheckpoint();
   if (!done.ok()) std::cerr << done.status() << '\n';
   CAIRN_CHECK(done.ok());

@@ -102,7 +102,7 @@ class Store {
     checkpoint.token_ids.resize(static_cast<std::size_t>((end - first) * cluster_entries_));
     checkpoint.next_cluster_ids = {end + 1, 1};
     CAIRN_CHECK(session_->Send(std::move(append)).ok());
-    CAIRN_CHECK(session_->StartCheckpoint(std::move(checkpoint)).ok());
+    CAIRN_CHECK(session_->Send(std::move(checkpoint)).ok());
     const auto done = session_->WaitForCheckpoint();
     if (!done.ok()) std::cerr << done.status() << '\n';
     CAIRN_CHECK(done.ok());

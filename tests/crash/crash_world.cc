@@ -211,7 +211,7 @@ absl::Status CrashWorld::TakeCheckpoint(Chat& chat) {
   Checkpoint op = operations_.TakeCheckpoint(chat.now, chat.saved.at(chat.acked).token_count,
                                              /*seal=*/Random(5) == 0);
   chat.saved[number] = chat.now;
-  CAIRN_RETURN_IF_ERROR(chat.session->StartCheckpoint(std::move(op)));
+  CAIRN_RETURN_IF_ERROR(chat.session->Send(std::move(op)));
   ++counts_["checkpoint"];
   // Others go on while it is under way: the kill may come then.
   if (Random(2) == 0) {

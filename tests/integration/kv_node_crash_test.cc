@@ -53,7 +53,7 @@ TEST_F(KvNodeCrashTest, KilledNodeGetsEverythingAgainThatNoCheckpointCovers) {
     token_count += before;
     if (rng_.Below(2) == 1) {
       // The kill may hit before, in or after it.
-      ASSERT_TRUE(session->StartCheckpoint(Talk::CheckpointAt(token_count, covered)).ok());
+      ASSERT_TRUE(session->Send(Talk::CheckpointAt(token_count, covered)).ok());
       covered = token_count;
     }
     ASSERT_NO_FATAL_FAILURE(KillAndRestart());
@@ -120,7 +120,7 @@ TEST_F(KvNodeCrashTest, NewClientFindsTheLastCheckpointAfterAKill) {
       ASSERT_TRUE(Talk::Append(&session, acknowledged, count).ok());
       if (rng_.Below(3) != 0) {
         attempted = acknowledged + count;
-        ASSERT_TRUE(session.StartCheckpoint(Talk::CheckpointAt(attempted, acknowledged)).ok());
+        ASSERT_TRUE(session.Send(Talk::CheckpointAt(attempted, acknowledged)).ok());
         if (rng_.Below(2) == 1) {
           ASSERT_TRUE(session.WaitForCheckpoint().ok());
           acknowledged = attempted;

@@ -115,7 +115,7 @@ Checkpoint Talk::CheckpointAt(std::int64_t token_count, std::int64_t token_ids_s
 absl::StatusOr<Checkpointed> Talk::TakeCheckpoint(compute::KvSession* session,
                                                   std::int64_t token_count,
                                                   std::int64_t token_ids_start) {
-  CAIRN_RETURN_IF_ERROR(session->StartCheckpoint(CheckpointAt(token_count, token_ids_start)));
+  CAIRN_RETURN_IF_ERROR(session->Send(CheckpointAt(token_count, token_ids_start)));
   return session->WaitForCheckpoint();
 }
 

@@ -80,7 +80,7 @@ class ArenaTest : public testing::Test {
     ASSERT_TRUE(session.Send(std::move(append)).ok());
     Checkpoint checkpoint = values::CheckpointAt(first + count, first);
     checkpoint.next_cluster_ids = {2, 2};
-    ASSERT_TRUE(session.StartCheckpoint(std::move(checkpoint)).ok());
+    ASSERT_TRUE(session.Send(std::move(checkpoint)).ok());
     const auto done = session.WaitForCheckpoint();
     ASSERT_TRUE(done.ok()) << done.status();
   }

@@ -72,7 +72,7 @@ TEST_F(GrpcKvNodeTest, CheckpointMakesRoomInTheReplayBufferAndOutlivesTheSession
     EXPECT_EQ(session->replay_bytes(), 0);
     ASSERT_TRUE(session->Send(values::AppendAt(0)).ok());
     EXPECT_GT(session->replay_bytes(), 0);
-    ASSERT_TRUE(session->StartCheckpoint(values::CheckpointAt(1, 0)).ok());
+    ASSERT_TRUE(session->Send(values::CheckpointAt(1, 0)).ok());
     const absl::StatusOr<Checkpointed> done = session->WaitForCheckpoint();
     ASSERT_TRUE(done.ok()) << done.status();
     EXPECT_EQ(done->token_count, 1);
@@ -99,7 +99,7 @@ TEST_F(GrpcKvNodeTest, ManyReadsInFlightAreAllAnswered) {
 TEST_F(GrpcKvNodeTest, FailedOperationShowsInEveryLaterCallUntilReattach) {
   const auto session = Open();
   ASSERT_TRUE(session->Send(values::AppendAt(0)).ok());
-  ASSERT_TRUE(session->StartCheckpoint(values::CheckpointAt(1, 0)).ok());
+  ASSERT_TRUE(session->Send(values::CheckpointAt(1, 0)).ok());
   ASSERT_TRUE(session->WaitForCheckpoint().ok());
   Append bad = values::AppendAt(1);
   bad.layer = 2;  // the model has layers 0 and 1
@@ -107,8 +107,7 @@ TEST_F(GrpcKvNodeTest, FailedOperationShowsInEveryLaterCallUntilReattach) {
   const auto answer = session->StartRead(values::FetchAll()).get();
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kInvalidArgument) << answer.status();
   EXPECT_EQ(session->Send(values::AppendAt(1)).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(session->StartCheckpoint(values::CheckpointAt(2, 1)).code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(session->Send(values::CheckpointAt(2, 1)).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(session->replay_bytes(), 0);
 
   ASSERT_TRUE(session->Reattach().ok());
@@ -134,7 +133,7 @@ TEST_F(GrpcKvNodeTest, ReplayBufferHasAHardLimitThatACheckpointClears) {
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_LE(session.replay_bytes(), 1000);
-  ASSERT_TRUE(session.StartCheckpoint(values::CheckpointAt(sent, 0)).ok());
+  ASSERT_TRUE(session.Send(values::CheckpointAt(sent, 0)).ok());
   ASSERT_TRUE(session.WaitForCheckpoint().ok());
   EXPECT_TRUE(session.Send(values::AppendAt(sent)).ok());
   EXPECT_EQ(values::EntriesOf(session.StartRead(values::FetchAll())),

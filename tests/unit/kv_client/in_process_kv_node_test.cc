@@ -51,7 +51,7 @@ TEST_F(InProcessKvNodeTest, SendWaitsWhileTheChannelIsFull) {
 
 TEST_F(InProcessKvNodeTest, CheckpointOutlivesTheSession) {
   ASSERT_TRUE(session_->Send(values::AppendAt(0)).ok());
-  ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(1, 0)).ok());
+  ASSERT_TRUE(session_->Send(values::CheckpointAt(1, 0)).ok());
   ASSERT_TRUE(session_->WaitForCheckpoint().ok());
   session_.reset();
   session_ = *node_->Open({session_id_});

@@ -71,7 +71,7 @@ TEST_F(NodeStopTest, ASessionStoresWhatItHasAndLetsGo) {
   EXPECT_EQ(Fetched(), values::EntriesUpTo(1));  // it is served until then
   EXPECT_FALSE(drained_.load());
   Append(1);
-  ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(2, 0)).ok());
+  ASSERT_TRUE(session_->Send(values::CheckpointAt(2, 0)).ok());
   const auto done = session_->WaitForCheckpoint();
   ASSERT_TRUE(done.ok()) << done.status();
   EXPECT_EQ(done->token_count, 2);
@@ -84,7 +84,7 @@ TEST_F(NodeStopTest, ASessionStoresWhatItHasAndLetsGo) {
 
 TEST_F(NodeStopTest, ASessionWithNothingToStoreLetsGoAtOnce) {
   Append(0);
-  ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(1, 0)).ok());
+  ASSERT_TRUE(session_->Send(values::CheckpointAt(1, 0)).ok());
   ASSERT_TRUE(session_->WaitForCheckpoint().ok());
   StartDrain();
   EndDrain();
@@ -106,7 +106,7 @@ TEST_F(NodeStopTest, ACheckpointThatIsUnderWayIsWaitedFor) {
   session_->SetReplayMode(ReplayMode::kNothing);
   Append(0);
   node_.engine().HoldOperations();
-  ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(1, 0)).ok());
+  ASSERT_TRUE(session_->Send(values::CheckpointAt(1, 0)).ok());
   StartDrain();
   while (!session_->wants_checkpoint()) {
   }

@@ -38,7 +38,7 @@ class ReconnectTest : public testing::Test {
   }
   void AppendAndCheckpoint(std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) ASSERT_TRUE(session_->Send(values::AppendAt(i)).ok());
-    ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(count, 0)).ok());
+    ASSERT_TRUE(session_->Send(values::CheckpointAt(count, 0)).ok());
     ASSERT_TRUE(session_->WaitForCheckpoint().ok());
   }
   std::string Fetched() { return values::EntriesOf(session_->StartRead(values::FetchAll())); }
@@ -68,7 +68,7 @@ TEST_F(ReconnectTest, SendingGoesOnThroughManyRestarts) {
     for (int i = 0; i < 5; ++i) ASSERT_TRUE(session_->Send(values::AppendAt(sent++)).ok());
     ASSERT_EQ(Fetched(), values::EntriesUpTo(sent)) << "round " << round;
     if (round % 7 == 0) {
-      ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(sent, covered)).ok());
+      ASSERT_TRUE(session_->Send(values::CheckpointAt(sent, covered)).ok());
       const auto done = session_->WaitForCheckpoint();
       ASSERT_TRUE(done.ok()) << done.status();
       EXPECT_EQ(done->token_count, sent);
@@ -99,7 +99,7 @@ TEST_F(ReconnectTest, UnansweredReadsAreAskedAgain) {
 TEST_F(ReconnectTest, CheckpointWhoseReplyWasLostIsDone) {
   node_.engine().DropCheckpointReplies();
   ASSERT_TRUE(session_->Send(values::AppendAt(0)).ok());
-  ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(1, 0)).ok());
+  ASSERT_TRUE(session_->Send(values::CheckpointAt(1, 0)).ok());
   // The read behind it shows that it was committed.
   EXPECT_EQ(Fetched(), values::EntriesUpTo(1));
   EXPECT_TRUE(session_->checkpoint_in_progress());
@@ -114,7 +114,7 @@ TEST_F(ReconnectTest, CheckpointWhoseReplyWasLostIsDone) {
 TEST_F(ReconnectTest, CheckpointThatWasLostIsTakenAgain) {
   ASSERT_TRUE(session_->Send(values::AppendAt(0)).ok());
   node_.engine().HoldOperations();
-  ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(1, 0)).ok());
+  ASSERT_TRUE(session_->Send(values::CheckpointAt(1, 0)).ok());
   Restart();
   const auto done = session_->WaitForCheckpoint();
   ASSERT_TRUE(done.ok()) << done.status();
@@ -126,7 +126,7 @@ TEST_F(ReconnectTest, InterruptEndsEveryWaitForAKvNodeThatDoesNotAnswer) {
   ASSERT_TRUE(session_->Send(values::AppendAt(2)).ok());
   session_->SetInterrupt([] { return Cancelled("enough"); });
   node_.engine().HoldOperations();
-  ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(3, 2)).ok());
+  ASSERT_TRUE(session_->Send(values::CheckpointAt(3, 2)).ok());
   EXPECT_EQ(session_->WaitForCheckpoint().status().code(), absl::StatusCode::kCancelled);
   std::array<std::future<absl::StatusOr<ReadReply>>, kFetchesInFlightMax> answers;
   for (auto& answer : answers) answer = session_->StartRead(values::FetchAll());
@@ -170,8 +170,7 @@ TEST_F(ReconnectTest, WithNothingKeptALossIsAbortedUntilReattach) {
   EXPECT_EQ(session_->StartRead(values::FetchAll()).get().status().code(),
             absl::StatusCode::kAborted);
   EXPECT_EQ(session_->Send(values::AppendAt(3)).code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(session_->StartCheckpoint(values::CheckpointAt(3, 2)).code(),
-            absl::StatusCode::kAborted);
+  EXPECT_EQ(session_->Send(values::CheckpointAt(3, 2)).code(), absl::StatusCode::kAborted);
   ASSERT_TRUE(session_->Reattach().ok());
   EXPECT_EQ(session_->attachment().token_count, 2);
   EXPECT_EQ(Fetched(), values::EntriesUpTo(2));
@@ -183,7 +182,7 @@ TEST_F(ReconnectTest, WithNothingKeptACheckpointInProgressIsAborted) {
   session_->SetReplayMode(ReplayMode::kNothing);
   ASSERT_TRUE(session_->Send(values::AppendAt(0)).ok());
   node_.engine().HoldOperations();
-  ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(1, 0)).ok());
+  ASSERT_TRUE(session_->Send(values::CheckpointAt(1, 0)).ok());
   Restart();
   EXPECT_EQ(session_->WaitForCheckpoint().status().code(), absl::StatusCode::kAborted);
   ASSERT_TRUE(session_->Reattach().ok());

@@ -32,7 +32,7 @@ class StoreChangeTest : public testing::Test {
   }
   void AppendAndCheckpoint(KvSession& session, std::int64_t first, std::int64_t end) {
     for (std::int64_t i = first; i < end; ++i) ASSERT_TRUE(session.Send(values::AppendAt(i)).ok());
-    ASSERT_TRUE(session.StartCheckpoint(values::CheckpointAt(end, first)).ok());
+    ASSERT_TRUE(session.Send(values::CheckpointAt(end, first)).ok());
     ASSERT_TRUE(session.WaitForCheckpoint().ok());
   }
   std::string Fetched() { return values::EntriesOf(session_->StartRead(values::FetchAll())); }
@@ -172,7 +172,7 @@ TEST_F(StoreChangeTest, ASessionDoesNotGoOnInAnOlderCopyOfItsStore) {
   const auto older = std::make_shared<FakeStore>(*node_.store());
   node_.Start();
   for (std::int64_t i = 2; i < 5; ++i) ASSERT_TRUE(session_->Send(values::AppendAt(i)).ok());
-  ASSERT_TRUE(session_->StartCheckpoint(values::CheckpointAt(5, 2)).ok());
+  ASSERT_TRUE(session_->Send(values::CheckpointAt(5, 2)).ok());
   ASSERT_TRUE(session_->WaitForCheckpoint().ok());
   ASSERT_TRUE(session_->Send(values::AppendAt(5)).ok());
   node_.Stop();

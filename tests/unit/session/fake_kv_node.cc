@@ -19,13 +19,20 @@ class FakeSession : public KvSession {
   const Attachment& attachment() const override { return attachment_; }
 
   absl::Status Send(ChangingOperation operation) override {
+    const auto* checkpoint = std::get_if<Checkpoint>(&operation);
+    CAIRN_CHECK(checkpoint == nullptr || !in_progress_);
     CAIRN_RETURN_IF_ERROR(BeginCall());
     if (OperationBytes(operation) > kMessageBytesMax) return Fail(InvalidArgument("too large"));
     if (mode_ == ReplayMode::kOperations) {
       replay_bytes_ += OperationBytes(operation);
       replay_.push_back(operation);
     }
-    return Fail(Apply(operation));
+    CAIRN_RETURN_IF_ERROR(Fail(Apply(operation)));
+    if (checkpoint == nullptr) return absl::OkStatus();
+    in_progress_ = true;
+    acknowledged_.token_count = checkpoint->token_count;
+    if (std::exchange(node_.lose_checkpoint_answer, false)) Lose();
+    return absl::OkStatus();
   }
 
   std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) override {
@@ -47,17 +54,6 @@ class FakeSession : public KvSession {
 
   FetchClock& fetch_clock() override { return clock_; }
   void ReturnLeases() override {}
-  absl::Status StartCheckpoint(Checkpoint checkpoint) override {
-    CAIRN_CHECK(!in_progress_);
-    CAIRN_RETURN_IF_ERROR(Send(checkpoint));
-    in_progress_ = true;
-    acknowledged_.token_count = checkpoint.token_count;
-    if (node_.lose_checkpoint_answer) {
-      node_.lose_checkpoint_answer = false;
-      Lose();
-    }
-    return absl::OkStatus();
-  }
   bool checkpoint_in_progress() const override { return in_progress_; }
   void SetInterrupt(Interrupt interrupt) override { interrupt_ = std::move(interrupt); }
   absl::StatusOr<Checkpointed> WaitForCheckpoint() override {

@@ -68,9 +68,6 @@ class TamperingSession : public KvSession {
   }
   FetchClock& fetch_clock() override { return session_->fetch_clock(); }
   void ReturnLeases() override { session_->ReturnLeases(); }
-  absl::Status StartCheckpoint(Checkpoint checkpoint) override {
-    return session_->StartCheckpoint(std::move(checkpoint));
-  }
   bool checkpoint_in_progress() const override { return session_->checkpoint_in_progress(); }
   absl::StatusOr<Checkpointed> WaitForCheckpoint() override {
     return session_->WaitForCheckpoint();
