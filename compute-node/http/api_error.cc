@@ -5,7 +5,7 @@
 #include <absl/strings/cord.h>
 
 #include "common/rpc/status_mapping.h"
-#include "compute-node/http/json.h"
+#include "compute-node/http/json_reader.h"
 
 namespace cairn::compute {
 namespace {

@@ -13,8 +13,6 @@
 #include <new>
 #include <utility>
 
-#include <absl/strings/match.h>
-
 #include "common/base/thread.h"
 #include "common/io/open_files.h"
 #include "common/log/log.h"

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <absl/strings/ascii.h>
-#include <absl/strings/match.h>
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/status.hpp>
 
@@ -119,14 +118,10 @@ constexpr std::string_view kAbsoluteStart = "http://";
 // "http://localhost/health" is "/health", as what is made for proxies writes it; nullopt for one of
 // another host.
 std::optional<std::string> OriginForm(const std::string& target, std::string_view host) {
-  if (!absl::StartsWithIgnoreCase(target, {kAbsoluteStart.data(), kAbsoluteStart.size()})) {
-    return target;
-  }
+  if (!EqualsIgnoreCase(target.substr(0, kAbsoluteStart.size()), kAbsoluteStart)) return target;
   const std::string_view rest = std::string_view(target).substr(kAbsoluteStart.size());
   const std::string_view authority = rest.substr(0, rest.find_first_of("/?"));
-  if (!absl::EqualsIgnoreCase({authority.data(), authority.size()}, {host.data(), host.size()})) {
-    return std::nullopt;
-  }
+  if (!EqualsIgnoreCase(authority, host)) return std::nullopt;
   const std::string_view path = rest.substr(authority.size());
   return fmt::format("{}{}", path.starts_with('/') ? "" : "/", path);
 }
@@ -149,7 +144,7 @@ HttpRead AdmitFraming(const HttpRequest& request, bool is_http10) {
   if (has_length && !IsNumber(length)) return Malformed("its Content-Length is no number");
   const std::string_view encoding = request.Header("Transfer-Encoding");
   if (has_encoding && is_http10) return Malformed("HTTP/1.0 has no Transfer-Encoding");
-  if (has_encoding && !absl::EqualsIgnoreCase({encoding.data(), encoding.size()}, "chunked")) {
+  if (has_encoding && !EqualsIgnoreCase(encoding, "chunked")) {
     return Refused(ErrorReply(
         501, Unimplemented("Transfer-Encoding is '{}': only chunked is understood", encoding)));
   }
@@ -347,8 +342,7 @@ HttpRead RequestReader::ReadHeader(HttpRequest& request) {
   request.path = *path;
   const std::string_view expected = request.Header("Expect");
   awaits_continue_ = has_body() && !is_http10() && !expected.empty();
-  if (awaits_continue_ &&
-      !absl::EqualsIgnoreCase({expected.data(), expected.size()}, "100-continue")) {
+  if (awaits_continue_ && !EqualsIgnoreCase(expected, "100-continue")) {
     return Refused(ErrorReply(
         417, InvalidArgument("Expect is '{}': only 100-continue is understood", expected)));
   }

@@ -1,15 +1,23 @@
 // A request and its reply, apart from how they are read and written.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include <absl/strings/match.h>
+
 #include "compute-node/service/memory_budget.h"
 
 namespace cairn::compute {
+
+inline bool EqualsIgnoreCase(std::string_view a, std::string_view b) {
+  return absl::EqualsIgnoreCase({a.data(), a.size()}, {b.data(), b.size()});
+}
 
 struct HttpRequest {
   std::string method;
@@ -21,8 +29,17 @@ struct HttpRequest {
   MemoryClaim memory;
 
   // The first one's value; empty: there is none. Upper and lower case of `name` are the same.
-  std::string_view Header(std::string_view name) const;
-  int HeaderCount(std::string_view name) const;
+  std::string_view Header(std::string_view name) const {
+    for (const auto& [each, value] : headers) {
+      if (EqualsIgnoreCase(each, name)) return value;
+    }
+    return {};
+  }
+  std::int64_t HeaderCount(std::string_view name) const {
+    return std::count_if(headers.begin(), headers.end(), [name](const auto& header) {
+      return EqualsIgnoreCase(header.first, name);
+    });
+  }
 };
 
 // Whether the client is still there. Cheap; any time in Answer or a reply's stream.

@@ -8,14 +8,18 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 
+#include <nlohmann/json.hpp>
+
 #include "common/base/status.h"
-#include "compute-node/http/json.h"
 #include "compute-node/service/memory_budget.h"
 
 namespace cairn::compute {
+
+// What is read keeps no order, what is written does.
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
 
 // Of values in each other. The parser needs no stack for them, but no request has so many.
 inline constexpr int kJsonDepthMax = 32;
@@ -28,10 +32,10 @@ inline constexpr std::int64_t kJsonValueBytes = 64;
 // So much of that is free, as kRequestFreeBytes is.
 inline constexpr std::int64_t kJsonFreeBytes = 512 << 10;
 
-// One object and nothing behind it, without a name that is twice in it. Of its
-// fields only those with one of these names are kept; the
-// others are checked and dropped as they are read. What is kept grows `memory`, whose errors are
-// answered; more of it belongs to the values than to the text, which was claimed with the body.
+// One object and nothing behind it, without a name that is twice in it. Of its fields only those
+// with one of these names are kept; the others are checked and dropped as they are read. What is
+// kept grows `memory`, whose errors are answered; more of it belongs to the values than to the
+// text, which was claimed with the body.
 absl::StatusOr<Json> ParseJsonObject(std::string_view text, std::span<const std::string_view> names,
                                      MemoryClaim& memory);
 

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include <absl/strings/ascii.h>
-#include <absl/strings/match.h>
 #include <absl/strings/str_replace.h>
 #include <absl/strings/str_split.h>
 
@@ -45,10 +44,6 @@ bool EqualInConstantTime(std::string_view a, std::string_view b) {
     difference = static_cast<unsigned char>(difference | (a[i] ^ b[i]));
   }
   return difference == 0;
-}
-
-bool EqualsIgnoreCase(std::string_view a, std::string_view b) {
-  return absl::EqualsIgnoreCase({a.data(), a.size()}, {b.data(), b.size()});
 }
 
 bool IsJson(std::string_view content_type) {
@@ -265,33 +260,24 @@ absl::Status OpenAiApi::CheckCaller(const HttpRequest& request) const {
 }
 
 HttpReply OpenAiApi::Answer(HttpRequest& request, const HttpConnected& connected) {
-  if (request.path == kChatPath) return Generate(ApiKind::kChat, request, connected);
-  if (request.path == kCompletionPath) return Generate(ApiKind::kCompletion, request, connected);
-  if (request.path == kHealthPath) return Health();
-  if (request.path == kModelsPath) return ListModels();
-  return DescribeModel(request.path.substr(kModelPathStart.size()));
-}
-
-HttpReply OpenAiApi::Health() {
-  const absl::StatusOr<std::shared_ptr<Runtime>> runtime = state_.runtime();
-  if (!runtime.ok()) return ErrorReply(runtime.status());
-  const absl::Status kv_status = state_.kv_status();
-  if (!kv_status.ok()) return ErrorReply(kv_status);
-  return JsonReply({{"status", "ok"}});
-}
-
-HttpReply OpenAiApi::ListModels() {
-  const absl::StatusOr<std::shared_ptr<Runtime>> runtime = state_.runtime();
-  if (!runtime.ok()) return ErrorReply(runtime.status());
-  return JsonReply({{"object", "list"}, {"data", OrderedJson::array({ModelObject(**runtime)})}});
-}
-
-HttpReply OpenAiApi::DescribeModel(const std::string& id) {
-  const absl::StatusOr<std::shared_ptr<Runtime>> runtime = state_.runtime();
-  if (!runtime.ok()) return ErrorReply(runtime.status());
-  if (id == ModelName(**runtime)) return JsonReply(ModelObject(**runtime));
+  const absl::StatusOr<std::shared_ptr<Runtime>> loaded = state_.runtime();
+  if (!loaded.ok()) return ErrorReply(loaded.status());
+  const std::shared_ptr<Runtime>& runtime = *loaded;
+  if (request.path == kChatPath) return Generate(ApiKind::kChat, runtime, request, connected);
+  if (request.path == kCompletionPath) {
+    return Generate(ApiKind::kCompletion, runtime, request, connected);
+  }
+  if (request.path == kHealthPath) {
+    const absl::Status kv_status = state_.kv_status();
+    return kv_status.ok() ? JsonReply({{"status", "ok"}}) : ErrorReply(kv_status);
+  }
+  if (request.path == kModelsPath) {
+    return JsonReply({{"object", "list"}, {"data", OrderedJson::array({ModelObject(*runtime)})}});
+  }
+  const std::string id = request.path.substr(kModelPathStart.size());
+  if (id == ModelName(*runtime)) return JsonReply(ModelObject(*runtime));
   return ErrorReply(WithApiCode(
-      NotFound("there is no model '{}': this daemon serves '{}'", id, ModelName(**runtime)),
+      NotFound("there is no model '{}': this daemon serves '{}'", id, ModelName(*runtime)),
       "model_not_found"));
 }
 
@@ -311,14 +297,11 @@ absl::StatusOr<std::shared_ptr<GenerateJob>> OpenAiApi::MakeJob(
   return job;
 }
 
-HttpReply OpenAiApi::Generate(ApiKind kind, HttpRequest& http_request,
-                              const HttpConnected& connected) {
-  absl::StatusOr<std::shared_ptr<Runtime>> runtime = state_.runtime();
-  if (!runtime.ok()) return ErrorReply(runtime.status());
+HttpReply OpenAiApi::Generate(ApiKind kind, const std::shared_ptr<Runtime>& runtime,
+                              HttpRequest& http_request, const HttpConnected& connected) {
   ApiRequest request;
   request.kind = kind;
-  const absl::StatusOr<std::shared_ptr<GenerateJob>> made =
-      MakeJob(*runtime, http_request, request);
+  const absl::StatusOr<std::shared_ptr<GenerateJob>> made = MakeJob(runtime, http_request, request);
   if (!made.ok()) return ErrorReply(WithContextCode(made.status()));
   const std::shared_ptr<GenerateJob>& job = *made;
   const absl::Status submitted = queue_.Submit(job->stop(), [job] { job->Run(); });
@@ -332,10 +315,10 @@ HttpReply OpenAiApi::Generate(ApiKind kind, HttpRequest& http_request,
   if (!first.has_value() && job->events().done()) {
     return ErrorReply(WithContextCode(job->status()));
   }
-  OpenAiReply reply(request, MakeHead(kind, **runtime));
+  OpenAiReply reply(request, MakeHead(kind, *runtime));
   if (request.stream) {
-    const auto stream = std::make_shared<Stream>(
-        Stream{*std::move(runtime), state_, job, std::move(reply), comments});
+    const auto stream =
+        std::make_shared<Stream>(Stream{runtime, state_, job, std::move(reply), comments});
     return {.body = "",
             .headers = {},
             .stream = [stream, first](const HttpWrite& write, const HttpConnected& there) {
@@ -344,7 +327,7 @@ HttpReply OpenAiApi::Generate(ApiKind kind, HttpRequest& http_request,
   }
   reply.Add(*first, false);
   while (const std::optional<v1::GenerateEvent> event = NextEvent(*job, connected)) {
-    reply.Add(*event, IsEnd(*event, **runtime));
+    reply.Add(*event, IsEnd(*event, *runtime));
   }
   if (!job->status().ok()) return ErrorReply(job->status());
   return {.body = reply.WholeAnswer(), .headers = {}, .stream = {}};

@@ -40,10 +40,8 @@ class OpenAiApi final : public HttpHandler {
 
  private:
   absl::Status CheckCaller(const HttpRequest& request) const;
-  HttpReply ListModels();
-  HttpReply DescribeModel(const std::string& id);
-  HttpReply Health();
-  HttpReply Generate(ApiKind kind, HttpRequest& request, const HttpConnected& connected);
+  HttpReply Generate(ApiKind kind, const std::shared_ptr<Runtime>& runtime, HttpRequest& request,
+                     const HttpConnected& connected);
   // The job of a request, whose body and memory go.
   absl::StatusOr<std::shared_ptr<GenerateJob>> MakeJob(const std::shared_ptr<Runtime>& runtime,
                                                        HttpRequest& request, ApiRequest& parsed);

@@ -92,10 +92,7 @@ OpenAiReply::OpenAiReply(const ApiRequest& request, ReplyHead head)
 
 void OpenAiReply::Add(const v1::GenerateEvent& event, bool end_token) {
   if (event.has_started() && stream_ && kind_ == ApiKind::kChat) {
-    AddChunk({{"index", 0},
-              {"delta", {{"role", "assistant"}, {"content", ""}}},
-              {"logprobs", nullptr},
-              {"finish_reason", nullptr}});
+    AddChunk(Choice({{"role", "assistant"}, {"content", ""}}, nullptr, nullptr, nullptr));
   }
   if (event.has_token()) {
     text_ += event.token().text();
@@ -174,29 +171,24 @@ void OpenAiReply::AddChunk(OrderedJson choice) {
   chunks_ += "data: " + Dump(chunk) + "\n\n";
 }
 
+OrderedJson OpenAiReply::Choice(OrderedJson chat, OrderedJson text, OrderedJson logprobs,
+                                OrderedJson finish_reason) const {
+  const bool is_chat = kind_ == ApiKind::kChat;
+  const char* name = !is_chat ? "text" : stream_ ? "delta" : "message";
+  return {{"index", 0},
+          {name, is_chat ? std::move(chat) : std::move(text)},
+          {"logprobs", std::move(logprobs)},
+          {"finish_reason", std::move(finish_reason)}};
+}
+
 void OpenAiReply::AddTextChunk() {
-  OrderedJson choice = {{"index", 0}};
-  if (kind_ == ApiKind::kChat) {
-    choice["delta"] = {{"content", std::exchange(text_, std::string())}};
-  } else {
-    choice["text"] = std::exchange(text_, std::string());
-  }
-  choice["logprobs"] = LogprobsOrNull();
-  choice["finish_reason"] = nullptr;
+  const std::string text = std::exchange(text_, std::string());
+  AddChunk(Choice({{"content", text}}, text, LogprobsOrNull(), nullptr));
   logprobs_list_ = nullptr;
-  AddChunk(std::move(choice));
 }
 
 void OpenAiReply::AddLastChunks() {
-  OrderedJson choice = {{"index", 0}};
-  if (kind_ == ApiKind::kChat) {
-    choice["delta"] = OrderedJson::object();
-  } else {
-    choice["text"] = "";
-  }
-  choice["logprobs"] = nullptr;
-  choice["finish_reason"] = ToFinishReason(finished_.reason());
-  AddChunk(std::move(choice));
+  AddChunk(Choice(OrderedJson::object(), "", nullptr, ToFinishReason(finished_.reason())));
   if (include_usage_) {
     OrderedJson chunk = Head(/*chunk=*/true);
     chunk["choices"] = OrderedJson::array();
@@ -208,14 +200,8 @@ void OpenAiReply::AddLastChunks() {
 }
 
 std::string OpenAiReply::WholeAnswer() const {
-  OrderedJson choice = {{"index", 0}};
-  if (kind_ == ApiKind::kChat) {
-    choice["message"] = {{"role", "assistant"}, {"content", text_}, {"refusal", nullptr}};
-  } else {
-    choice["text"] = text_;
-  }
-  choice["logprobs"] = LogprobsOrNull();
-  choice["finish_reason"] = ToFinishReason(finished_.reason());
+  OrderedJson choice = Choice({{"role", "assistant"}, {"content", text_}, {"refusal", nullptr}},
+                              text_, LogprobsOrNull(), ToFinishReason(finished_.reason()));
   OrderedJson answer = Head(/*chunk=*/false);
   answer["choices"] = OrderedJson::array({std::move(choice)});
   answer["usage"] = Usage();

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "cairn/compute/v1/inference.pb.h"
-#include "compute-node/http/json.h"
+#include "compute-node/http/json_reader.h"
 #include "compute-node/http/openai_request.h"
 
 namespace cairn::compute {
@@ -38,6 +38,9 @@ class OpenAiReply {
   OrderedJson Usage() const;
   OrderedJson Timings() const;
   OrderedJson LogprobsOrNull() const;
+  // `chat`: what a chat has in the place of a completion's `text`.
+  OrderedJson Choice(OrderedJson chat, OrderedJson text, OrderedJson logprobs,
+                     OrderedJson finish_reason) const;
   void AddLogprob(const v1::Token& token);
   void AddChunk(OrderedJson choice);
   void AddTextChunk();

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "compute-node/http/json.h"
+#include "compute-node/http/json_reader.h"
 
 namespace cairn::compute {
 namespace {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "compute-node/http/api_error.h"
-#include "compute-node/http/json.h"
 #include "compute-node/http/json_reader.h"
 #include "tests/tools/says.h"
 
