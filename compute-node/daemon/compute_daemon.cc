@@ -8,7 +8,6 @@
 #include <absl/strings/escaping.h>
 
 #include "common/base/thread.h"
-#include "common/daemon/paths.h"
 #include "common/daemon/program.h"
 #include "common/daemon/sd_notify.h"
 #include "common/log/log.h"

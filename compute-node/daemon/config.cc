@@ -1,10 +1,7 @@
 #include "compute-node/daemon/config.h"
 
-#include <algorithm>
 #include <array>
 #include <charconv>
-#include <string_view>
-#include <thread>
 
 #include "cairn/config/v1/compute_node.descriptor.h"
 #include "common/base/range.h"
@@ -15,6 +12,7 @@
 #include "compute-node/model/chat/chat_template.h"
 #include "compute-node/model/gguf/model_digest.h"
 #include "compute-node/service/kept_conversations.h"
+#include "compute-node/service/memory_budget.h"
 #include "compute-node/session/forward_scheduler.h"
 
 namespace cairn::compute {

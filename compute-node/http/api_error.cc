@@ -1,7 +1,5 @@
 #include "compute-node/http/api_error.h"
 
-#include <optional>
-
 #include <absl/strings/cord.h>
 
 #include "common/rpc/status_mapping.h"

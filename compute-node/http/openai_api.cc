@@ -7,7 +7,6 @@
 #include <chrono>
 #include <fstream>
 #include <random>
-#include <utility>
 
 #include <absl/strings/ascii.h>
 #include <absl/strings/str_replace.h>

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <string>
 
 #include "cairn/compute/v1/inference.pb.h"

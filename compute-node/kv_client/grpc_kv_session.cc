@@ -1,15 +1,11 @@
 #include "compute-node/kv_client/grpc_kv_session.h"
 
-#include <algorithm>
-#include <utility>
-
 #include <google/protobuf/arena.h>
 
 #include "common/base/check.h"
 #include "common/base/thread.h"
 #include "common/log/log.h"
 #include "common/rpc/kv_codec.h"
-#include "common/rpc/status_mapping.h"
 
 namespace cairn::compute {
 namespace {

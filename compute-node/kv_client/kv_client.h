@@ -22,7 +22,6 @@
 #include <functional>
 #include <future>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "common/base/status.h"

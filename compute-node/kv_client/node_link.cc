@@ -1,6 +1,5 @@
 #include "compute-node/kv_client/node_link.h"
 
-#include <algorithm>
 #include <utility>
 
 #include <grpcpp/create_channel.h>

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "common/kv/messages.h"
-#include "compute-node/kv_client/kv_client.h"
 #include "compute-node/session/entries/prompt_seals.h"
 #include "compute-node/session/served_model.h"
 #include "compute-node/session/stop.h"

@@ -1,7 +1,6 @@
 #include "compute-node/session/conversation.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "common/base/check.h"

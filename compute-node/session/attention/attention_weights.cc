@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <utility>
 
 #include "common/base/check.h"
 #include "compute-node/kernels/attention.h"

@@ -1,5 +1,4 @@
 // How EntryStore brings whole clusters into memory, and lets the policy make others of them.
-#include <algorithm>
 #include <utility>
 
 #include "common/timeline/timeline.h"

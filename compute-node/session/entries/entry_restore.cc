@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "common/timeline/timeline.h"
-#include "compute-node/kernels/kv_entry.h"
 #include "compute-node/session/entries/entry_store.h"
 #include "compute-node/session/entries/stored_policy.h"
 #include "compute-node/session/reading/fetch_check.h"

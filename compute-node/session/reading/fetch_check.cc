@@ -5,7 +5,6 @@
 
 #include "common/base/check.h"
 #include "common/timeline/timeline.h"
-#include "compute-node/kv_client/kv_client.h"
 
 namespace cairn::compute {
 namespace {
