@@ -4,13 +4,6 @@ namespace cairn::compute {
 
 using Clock = std::chrono::steady_clock;
 
-namespace {
-
-// How soon a producer that waits for its client notices that it should stop.
-constexpr std::chrono::milliseconds kStopCheckInterval{20};
-
-}  // namespace
-
 absl::Status EventQueue::Push(v1::GenerateEvent event, const StopSignal& stop) {
   const MutexLock lock(mutex_);
   // Also where there is room: then its generation would go on for nobody.

@@ -111,7 +111,7 @@ void GenerationQueue::RunStopped() {
     } else if (waiting_.empty()) {
       changed_.Wait(mutex_);
     } else {
-      changed_.WaitUntil(mutex_, std::chrono::steady_clock::now() + kGoneCheckInterval);
+      changed_.WaitUntil(mutex_, std::chrono::steady_clock::now() + kStopCheckInterval);
     }
   }
   EndThread();

@@ -5,7 +5,7 @@
 //
 // Threading:  safe from any thread. Each job runs on a thread of the queue, "cn-turn-N"; one that
 //             is stopped while it waits for its turn on "cn-turn-gone", so that its caller hears of
-//             it within kGoneCheckInterval, whatever else runs.
+//             it within kStopCheckInterval, whatever else runs.
 // Limits:     kGenerationsWaitingMax wait; more are refused with RESOURCE_EXHAUSTED.
 #pragma once
 
@@ -24,7 +24,6 @@
 namespace cairn::compute {
 
 inline constexpr int kGenerationsWaitingMax = 16;
-inline constexpr std::chrono::milliseconds kGoneCheckInterval{50};
 
 class GenerationQueue {
  public:

@@ -1,18 +1,12 @@
 #include "compute-node/service/open_conversations.h"
 
 namespace cairn::compute {
-namespace {
-
-// How soon one that waits for a conversation notices that it was stopped.
-constexpr std::chrono::milliseconds kTakeStopInterval{50};
-
-}  // namespace
 
 absl::Status OpenConversations::Take(SessionId id, const StopSignal& stop) {
   const MutexLock lock(mutex_);
   while (!taken_.insert(id).second) {
     CAIRN_RETURN_IF_ERROR(stop.Check());
-    changed_.WaitUntil(mutex_, StopSignal::Clock::now() + kTakeStopInterval);
+    changed_.WaitUntil(mutex_, StopSignal::Clock::now() + kStopCheckInterval);
   }
   return absl::OkStatus();
 }

@@ -6,12 +6,6 @@
 #include "common/base/check.h"
 
 namespace cairn::compute {
-namespace {
-
-// How soon a chunk that waits for its turn notices that it was stopped.
-constexpr std::chrono::milliseconds kChunkStopInterval{50};
-
-}  // namespace
 
 ForwardScheduler::ForwardScheduler(Model& model, std::int64_t chunk_tokens_max, JoinTime join_time,
                                    Now now)
@@ -86,7 +80,7 @@ absl::Status ForwardScheduler::RunChunk(Request& request, const StopSignal& stop
   while (computing_ || chunks_.front() != &request) {
     stopped = stop.Check();
     if (!stopped.ok()) break;
-    changed_.WaitUntil(mutex_, Clock::now() + kChunkStopInterval);
+    changed_.WaitUntil(mutex_, Clock::now() + kStopCheckInterval);
   }
   if (stopped.ok()) {
     computing_ = true;

@@ -11,6 +11,9 @@
 
 namespace cairn::compute {
 
+// How soon what waits for something else notices that it was stopped.
+inline constexpr std::chrono::milliseconds kStopCheckInterval{20};
+
 class StopSignal {
  public:
   using Clock = std::chrono::steady_clock;

@@ -1,6 +1,5 @@
 #include "compute-node/session/reading/fetch_check.h"
 
-#include <chrono>
 #include <utility>
 
 #include "common/base/check.h"
@@ -8,9 +7,6 @@
 
 namespace cairn::compute {
 namespace {
-
-// How often a waiting pass looks at its stop signal.
-constexpr std::chrono::milliseconds kFetchStopCheckInterval{20};
 
 absl::Status ClusterError(std::int32_t layer, const ClusterRef& cluster, std::string_view what) {
   return DataLoss("fetch layer {} head {} cluster {}: {}", layer, cluster.head, cluster.cluster_id,
@@ -98,7 +94,7 @@ absl::StatusOr<FetchReply> WaitForFetch(KvSession& session, std::int32_t layer,
   if (answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     const TimelineSpan span(TimelineKind::kWait, "wait_for_fetch", {{"layer", layer}});
     const FetchWait wait(session.fetch_clock());
-    while (answer.wait_for(kFetchStopCheckInterval) != std::future_status::ready) {
+    while (answer.wait_for(kStopCheckInterval) != std::future_status::ready) {
       CAIRN_RETURN_IF_ERROR(stop.Check());
     }
   }
