@@ -190,9 +190,7 @@ void BlockAttention::AttendCausalTask(const Task& task, const EntryRun& run,
       AttendOne(task, block, {}, number);
       continue;
     }
-    if (batch_->token_count == 1) {
-      CAIRN_CHECK(false && "a single token sees every entry");
-    }
+    CAIRN_CHECK_LT(1, batch_->token_count);  // a single token sees every entry
     std::array<std::int32_t, kTaskTokens> visible_counts;
     for (std::int64_t row = 0; row < task.token_count; ++row) {
       visible_counts[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(

@@ -29,10 +29,10 @@ bool FetchPipeline::HasNext() const {
 
 absl::StatusOr<ArrivedSlice> FetchPipeline::Next(const StopSignal& stop) {
   CAIRN_CHECK(HasNext());
-  InFlight& first = in_flight_.front();
+  Request& first = in_flight_.front();
   CAIRN_ASSIGN_OR_RETURN(FetchReply reply, WaitForFetch(*session_, first.layer, first.answer,
                                                         first.slice.clusters.size(), stop));
-  InFlight request = std::move(first);
+  Request request = std::move(first);
   in_flight_.pop_front();
   CAIRN_ASSIGN_OR_RETURN(ArrivedSlice arrived, Check(std::move(request), std::move(reply)));
   RequestMore();
@@ -63,9 +63,7 @@ void FetchPipeline::RequestMore() {
       PlanLayer(planned_to_ + 1);
       if (planned_.empty()) return;
     }
-    InFlight request;
-    request.layer = planned_.front().layer;
-    request.slice = std::move(planned_.front().slice);
+    Request request = std::move(planned_.front());
     planned_.pop_front();
     Fetch fetch;
     fetch.layer = request.layer;
@@ -79,7 +77,7 @@ void FetchPipeline::RequestMore() {
   }
 }
 
-absl::StatusOr<ArrivedSlice> FetchPipeline::Check(InFlight request, FetchReply reply) const {
+absl::StatusOr<ArrivedSlice> FetchPipeline::Check(Request request, FetchReply reply) const {
   const std::vector<PlannedCluster>& planned = request.slice.clusters;
   ArrivedSlice arrived;
   arrived.reply = std::move(reply);

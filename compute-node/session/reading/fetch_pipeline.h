@@ -61,20 +61,17 @@ class FetchPipeline {
   void Reset();
 
  private:
-  struct InFlight {
+  struct Request {
     std::int32_t layer = 0;
     FetchSlice slice;
-    std::future<absl::StatusOr<ReadReply>> answer;
-    KvMemoryCharge charge;
-  };
-  struct Planned {
-    std::int32_t layer = 0;
-    FetchSlice slice;
+    // Once it is in flight.
+    std::future<absl::StatusOr<ReadReply>> answer{};
+    KvMemoryCharge charge{};
   };
 
   void PlanLayer(std::int32_t layer);
   void RequestMore();
-  absl::StatusOr<ArrivedSlice> Check(InFlight request, FetchReply reply) const;
+  absl::StatusOr<ArrivedSlice> Check(Request request, FetchReply reply) const;
 
   const EntryLayout layout_;
   KvMemory& memory_;
@@ -83,8 +80,8 @@ class FetchPipeline {
   bool ahead_ = false;
   std::int32_t layer_ = -1;       // being attended
   std::int32_t planned_to_ = -1;  // the last layer that was planned
-  std::deque<Planned> planned_;
-  std::deque<InFlight> in_flight_;
+  std::deque<Request> planned_;
+  std::deque<Request> in_flight_;
 };
 
 }  // namespace cairn::compute
