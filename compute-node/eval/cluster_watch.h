@@ -18,7 +18,7 @@
 #include "compute-node/eval/watched_policy.h"
 #include "compute-node/model/config.h"
 #include "compute-node/retrieval/selection_options.h"
-#include "compute-node/session/attention/attention_observer.h"
+#include "compute-node/session/attention/stored_attention.h"
 
 namespace cairn::eval {
 

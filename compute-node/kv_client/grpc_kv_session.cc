@@ -184,22 +184,12 @@ void GrpcKvSession::ReturnLeases() {
   Write(call, message);
 }
 
-bool GrpcKvSession::checkpoint_in_progress() const {
-  MutexLock lock(mutex_);
-  return protocol_.checkpoint_in_progress();
-}
-
 absl::StatusOr<Checkpointed> GrpcKvSession::WaitForCheckpoint() {
   MutexLock lock(mutex_);
   while (true) {
     if (auto outcome = protocol_.CheckpointOutcome()) return *std::move(outcome);
     CAIRN_RETURN_IF_ERROR(AwaitChangeLocked());
   }
-}
-
-void GrpcKvSession::SetReplayMode(ReplayMode mode) {
-  MutexLock lock(mutex_);
-  protocol_.SetReplayMode(mode);
 }
 
 absl::Status GrpcKvSession::Reattach() {

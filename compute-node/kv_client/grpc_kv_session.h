@@ -41,7 +41,10 @@ class GrpcKvSession : public KvSession {
   std::future<absl::StatusOr<ReadReply>> StartRead(ReadOperation operation) override;
   FetchClock& fetch_clock() override { return *fetch_clock_; }
   void ReturnLeases() override;
-  bool checkpoint_in_progress() const override;
+  bool checkpoint_in_progress() const override {
+    MutexLock lock(mutex_);
+    return protocol_.checkpoint_in_progress();
+  }
   absl::StatusOr<Checkpointed> WaitForCheckpoint() override;
   bool wants_checkpoint() const override {
     MutexLock lock(mutex_);
@@ -51,7 +54,10 @@ class GrpcKvSession : public KvSession {
     MutexLock lock(mutex_);
     return AwaitOpenLocked(Patience::kUntilInterrupted);
   }
-  void SetReplayMode(ReplayMode mode) override;
+  void SetReplayMode(ReplayMode mode) override {
+    MutexLock lock(mutex_);
+    protocol_.SetReplayMode(mode);
+  }
   std::int64_t replay_bytes() const override {
     MutexLock lock(mutex_);
     return protocol_.replay_bytes();

@@ -34,7 +34,6 @@
 #include "compute-node/model/forward/forward.h"
 #include "compute-node/retrieval/policy_choice.h"
 #include "compute-node/retrieval/policy_registry.h"
-#include "compute-node/session/attention/attention_observer.h"
 #include "compute-node/session/attention/stored_attention.h"
 #include "compute-node/session/entries/prompt_seals.h"
 #include "compute-node/session/entries/stored_policy.h"

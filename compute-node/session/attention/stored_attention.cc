@@ -10,7 +10,6 @@
 #include "common/timeline/timeline.h"
 #include "compute-node/kernels/kv_entry.h"
 #include "compute-node/model/forward/kv_misfit.h"
-#include "compute-node/session/entries/entry_rows.h"
 #include "compute-node/session/reading/fetch_check.h"
 
 namespace cairn::compute {

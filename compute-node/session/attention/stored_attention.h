@@ -31,8 +31,8 @@
 #include "compute-node/kv_client/kv_client.h"
 #include "compute-node/model/config.h"
 #include "compute-node/model/forward/forward.h"
+#include "compute-node/retrieval/attended_entries.h"
 #include "compute-node/retrieval/policy.h"
-#include "compute-node/session/attention/attention_observer.h"
 #include "compute-node/session/attention/attention_scratch.h"
 #include "compute-node/session/attention/attention_weights.h"
 #include "compute-node/session/attention/block_attention.h"
@@ -47,6 +47,20 @@
 #include "compute-node/session/stop.h"
 
 namespace cairn::compute {
+
+// Is told what a conversation's passes attended, layer by layer: for measuring what a policy finds.
+// A conversation without one does nothing for it.
+//
+// Threading:  called on the thread that computes the pass, while the model's pool is idle.
+// Ownership:  what is passed lives during the call.
+class AttentionObserver {
+ public:
+  virtual ~AttentionObserver() = default;
+  // `heads` has one element for each KV head. A pass that failed and is computed again is told
+  // again.
+  virtual void LayerAttended(const AttentionBatch& batch,
+                             std::span<const AttendedEntries> heads) = 0;
+};
 
 class StoredAttention : public KvAttention {
  public:

@@ -7,7 +7,6 @@
 
 #include "common/base/check.h"
 #include "common/timeline/timeline.h"
-#include "compute-node/session/entries/entry_rows.h"
 
 namespace cairn::compute {
 namespace {

@@ -46,6 +46,15 @@ struct ChunkEntries {
   std::span<const float> queries{};  // (token, query head, head_dim)
 };
 
+// Whether a policy looks at values beside keys.
+enum class WithValues : bool { kNo, kYes };
+
+// Appends the keys and, with kYes, the values of a cluster's entries, as the rows of floats that a
+// policy looks at: of each entry those of each of the cluster's heads, head_dim numbers each.
+void AppendRows(std::span<const std::byte* const> entries, const EntryLayout& layout,
+                const ClusterHeads& heads, WithValues with_values, std::vector<float>& keys,
+                std::vector<float>& values);
+
 // What becomes of the open segment at a checkpoint.
 enum class CheckpointEnd { kOpen, kSealed };
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/base/check.h"
 #include "common/kv/messages.h"
 #include "compute-node/kernels/attention.h"
 
@@ -60,7 +61,11 @@ constexpr std::int64_t SparseWindowStart(std::int64_t token_count, std::int64_t 
 class Window {
  public:
   // REQUIRES: kWindowTokensMin <= capacity <= kWindowTokensMax.
-  Window(const EntryLayout& layout, std::int64_t capacity);
+  Window(const EntryLayout& layout, std::int64_t capacity)
+      : capacity_(capacity), head_count_(layout.head_count), entry_bytes_(layout.EntryBytes(0)) {
+    CAIRN_CHECK(capacity >= kWindowTokensMin && capacity <= kWindowTokensMax);
+    bytes_.resize(static_cast<std::size_t>(layout.TokenBytes() * capacity));
+  }
 
   std::int64_t capacity() const { return capacity_; }
   std::int64_t size_bytes() const { return static_cast<std::int64_t>(bytes_.size()); }
@@ -74,7 +79,10 @@ class Window {
   }
 
  private:
-  std::size_t Offset(std::int32_t layer, std::int32_t head, std::int64_t position) const;
+  std::size_t Offset(std::int32_t layer, std::int32_t head, std::int64_t position) const {
+    const std::int64_t row = (layer * head_count_ + head) * capacity_ + position % capacity_;
+    return static_cast<std::size_t>(row * entry_bytes_);
+  }
 
   const std::int64_t capacity_;
   const std::int64_t head_count_;
