@@ -214,14 +214,13 @@ absl::StatusOr<std::vector<PolicyResult>> Replay(const Trace& trace, const Repla
   options.chunk_tokens = std::clamp<std::int64_t>(trace.prompt_count, 1, options.chunk_tokens);
   const compute::ModelConfig config = ConfigOf(trace);
   CAIRN_ASSIGN_OR_RETURN(EvalNode node, EvalNode::Make(config, options.kv_format));
-  ReplayWorld world{
-      .trace = trace,
-      .options = options,
-      .config = config,
-      .pool = pool,
-      .node = std::move(node),
-      .rows = TraceRows(trace),
-      .scratch = compute::PassScratch(config, options.chunk_tokens, compute::kStepTokensMax)};
+  ReplayWorld world{.trace = trace,
+                    .options = options,
+                    .config = config,
+                    .pool = pool,
+                    .node = std::move(node),
+                    .rows = TraceRows(trace),
+                    .scratch = compute::PassScratch(config, options.chunk_tokens)};
 
   std::vector<std::unique_ptr<ReplayRun>> runs;
   for (const std::string& policy : options.policies) {

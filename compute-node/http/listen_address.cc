@@ -4,9 +4,10 @@
 #include <netinet/in.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <optional>
+
+#include "compute-node/http/http_types.h"
 
 namespace cairn::compute {
 namespace {
@@ -44,19 +45,13 @@ std::optional<std::uint16_t> ParsePort(std::string_view text) {
   return port;
 }
 
-// What C takes for the end of a text is no part of an address.
-bool HasZero(const std::string& host) { return host.find('\0') != std::string::npos; }
-
-bool IsLoopbackV4(const std::string& host) {
-  in_addr address{};
-  return !HasZero(host) && ::inet_pton(AF_INET, host.c_str(), &address) == 1 &&
-         (ntohl(address.s_addr) >> 24) == IN_LOOPBACKNET;
-}
-
-bool IsLoopbackV6(const std::string& host) {
-  in6_addr address{};
-  return !HasZero(host) && ::inet_pton(AF_INET6, host.c_str(), &address) == 1 &&
-         IN6_IS_ADDR_LOOPBACK(&address);
+bool IsLoopback(const std::string& host, bool is_v6) {
+  // What C takes for the end of a text is no part of an address.
+  if (host.find('\0') != std::string::npos) return false;
+  in6_addr v6{};
+  if (is_v6) return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+  in_addr v4{};
+  return ::inet_pton(AF_INET, host.c_str(), &v4) == 1 && (ntohl(v4.s_addr) >> 24) == IN_LOOPBACKNET;
 }
 
 }  // namespace
@@ -74,7 +69,7 @@ absl::StatusOr<ListenAddress> ParseListenAddress(std::string_view text) {
   }
   ListenAddress out{.host = parts->host, .is_v6 = parts->bracketed, .port = *port};
   if (!out.is_v6 && out.host == "localhost") out.host = "127.0.0.1";
-  if (out.is_v6 ? IsLoopbackV6(out.host) : IsLoopbackV4(out.host)) return out;
+  if (IsLoopback(out.host, out.is_v6)) return out;
   return InvalidArgument(
       "'{}' is not loopback: the HTTP endpoint has no encryption and no users, so only this "
       "machine may reach it; write 127.0.0.1:{}, [::1]:{} or localhost:{}, and put an SSH tunnel "
@@ -83,13 +78,11 @@ absl::StatusOr<ListenAddress> ParseListenAddress(std::string_view text) {
 }
 
 bool IsLoopbackHost(std::string_view header) {
-  std::optional<HostAndPort> parts = Split(header);
+  const std::optional<HostAndPort> parts = Split(header);
   if (!parts.has_value()) return false;
   if (!parts->port.empty() && !ParsePort(parts->port).has_value()) return false;
-  if (parts->bracketed) return IsLoopbackV6(parts->host);
-  std::transform(parts->host.begin(), parts->host.end(), parts->host.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return parts->host == "localhost" || IsLoopbackV4(parts->host);
+  const bool is_name = !parts->bracketed && EqualsIgnoreCase(parts->host, "localhost");
+  return is_name || IsLoopback(parts->host, parts->bracketed);
 }
 
 }  // namespace cairn::compute

@@ -139,9 +139,10 @@ absl::StatusOr<std::shared_ptr<const NodeConnection>> NodeLink::Connect() const 
         "it speaks protocol version {}, this program {}: use programs of one release",
         connection->capabilities.protocol_version(), kProtocolVersion);
   }
+  const auto& listed = connection->capabilities.operations();
   for (const pb::Operation needed :
        {pb::OPERATION_FETCH_INDEX, pb::OPERATION_FETCH_VISIBLE_INDEX}) {
-    if (connection->Has(needed)) continue;
+    if (std::find(listed.begin(), listed.end(), needed) != listed.end()) continue;
     return FailedPrecondition(
         "it lacks operation {}, which this program needs: use programs of one release",
         pb::Operation_Name(needed));

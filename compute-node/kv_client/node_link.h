@@ -43,10 +43,6 @@ struct NodeConnection {
   std::unique_ptr<pb::KvService::Stub> stub;
   std::string token;
   pb::GetCapabilitiesResponse capabilities;
-  bool Has(pb::Operation operation) const {
-    const auto& listed = capabilities.operations();
-    return std::find(listed.begin(), listed.end(), operation) != listed.end();
-  }
   std::shared_ptr<ArenaMap> arena;   // null: entries come through the socket
   bool checkpoints_at_stop = false;  // of the options
 

@@ -40,7 +40,7 @@ MemoryClaim& MemoryClaim::operator=(MemoryClaim&& other) noexcept {
 }
 
 void MemoryClaim::Release() {
-  if (bytes_ >= kReturnedClaimBytesMin) ReturnFreedMemory();
+  if (bytes_ >= kReturnedBytesMin) ReturnFreedMemory();
   Resize(0).IgnoreError();  // less is always granted
 }
 

@@ -28,8 +28,9 @@ inline constexpr std::int64_t kRequestFreeBytes = 16 << 10;
 // the text that it is in, in buffers that have doubled, and then the messages, the template's
 // pieces and the tokens.
 inline constexpr std::int64_t kMemoryPerRequestByte = 8;
-// A claim from which on what was freed is worth giving back to the system.
-inline constexpr std::int64_t kReturnedClaimBytesMin = std::int64_t{4} << 20;
+// Memory of a request or a conversation from which on what was freed is worth giving back to the
+// system.
+inline constexpr std::int64_t kReturnedBytesMin = std::int64_t{4} << 20;
 
 // The claim of a request of so many bytes.
 constexpr std::int64_t RequestMemoryBytes(std::int64_t request_bytes) {

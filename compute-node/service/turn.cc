@@ -105,12 +105,11 @@ absl::Status Turn::ReadHistory() {
   asked_.turn.history = std::move(tokens.ids);
   asked_.conversation.uid = std::move(tokens.session_uid);
   const std::int64_t vocab_size = runtime_.model->config().vocab_size;
-  for (const std::int32_t token : asked_.turn.history) {
-    if (token >= 0 && token < vocab_size) continue;
-    // Conversation::Open says what is wrong if it is another model's.
-    asked_.turn.history.clear();
-    break;
-  }
+  // Conversation::Open says what is wrong if it is another model's.
+  const bool is_of_model =
+      std::all_of(asked_.turn.history.begin(), asked_.turn.history.end(),
+                  [&](std::int32_t token) { return token >= 0 && token < vocab_size; });
+  if (!is_of_model) asked_.turn.history.clear();
   return absl::OkStatus();
 }
 
@@ -154,15 +153,14 @@ absl::Status Turn::RunOpened() {
     CAIRN_RETURN_IF_ERROR(
         GenerateRequestReader(runtime_).WriteMessagesBehind(*conversation, stop_, asked_));
   }
-  const std::int64_t reused_token_count = conversation->token_count() - repaired_count_;
+  reused_token_count_ = conversation->token_count() - repaired_count_;
   asked_.conversation.uid = conversation->uid();
-  reused_token_count_ = reused_token_count;
   durable_token_count_ = conversation->durable_token_count();
-  CAIRN_RETURN_IF_ERROR(CheckOpened(*conversation, reused_token_count));
+  CAIRN_RETURN_IF_ERROR(CheckOpened(*conversation));
   exact_ = IsExact(*conversation);
   sink_.SendStarted(*conversation, prompt_token_count());
   live_.Update([this](LiveSnapshot& now) { now.conversation = asked_.conversation; });
-  live_.SetPhase(LivePhase::kPrefilling, reused_token_count, AskedTokenCount());
+  live_.SetPhase(LivePhase::kPrefilling, *reused_token_count_, AskedTokenCount());
   const TurnObserver observer{
       .prefill =
           [this](std::int64_t done_count) {
@@ -178,11 +176,11 @@ absl::Status Turn::RunOpened() {
       Generate(*conversation, *runtime_.tokenizer, asked_.turn, observer, stop_);
   history_.NoteEnd(*conversation, result.status());
   if (result.ok()) {
-    SendFinished(*conversation, *result, reused_token_count);
+    SendFinished(*conversation, *result);
     return absl::OkStatus();
   }
   durable_token_count_ = conversation->durable_token_count();
-  CountLostTokens(*conversation, reused_token_count);
+  CountLostTokens(*conversation);
   // The store is full: what is kept for later goes before what is asked for now.
   if (absl::IsResourceExhausted(result.status()) && runtime_.kept != nullptr) {
     runtime_.kept->DropAll();
@@ -190,12 +188,13 @@ absl::Status Turn::RunOpened() {
   return result.status();
 }
 
-absl::Status Turn::CheckOpened(Conversation& conversation, std::int64_t reused_token_count) {
-  if (asked_.expected_token_count.value_or(reused_token_count) != reused_token_count) {
+absl::Status Turn::CheckOpened(Conversation& conversation) {
+  const std::int64_t held_count = *reused_token_count_;
+  if (asked_.expected_token_count.value_or(held_count) != held_count) {
     return FailedPrecondition(
         "conversation {} has {} tokens, but the request is to follow {}: somebody else went on "
         "with it, or the store is an older copy; read it, then go on from what it has",
-        conversation.id(), reused_token_count, *asked_.expected_token_count);
+        conversation.id(), held_count, *asked_.expected_token_count);
   }
   if (kept_ != nullptr) CAIRN_RETURN_IF_ERROR(history_.Check(conversation, stop_));
   CAIRN_RETURN_IF_ERROR(conversation.CheckRoom(prompt_token_count(), asked_.turn.tokens_max > 0));
@@ -204,11 +203,11 @@ absl::Status Turn::CheckOpened(Conversation& conversation, std::int64_t reused_t
                   conversation.id());
 }
 
-void Turn::CountLostTokens(const Conversation& conversation, std::int64_t reused_token_count) {
+void Turn::CountLostTokens(const Conversation& conversation) {
   // Who sends the whole history again loses nothing, and nobody wants an ephemeral one back.
   if (asked_.ephemeral) return;
   const std::int64_t stored_count =
-      conversation.durable_token_count() - reused_token_count - AskedTokenCount();
+      conversation.durable_token_count() - *reused_token_count_ - AskedTokenCount();
   lost_token_count_ = sink_.shown_token_count() -
                       std::clamp(stored_count, std::int64_t{0}, sink_.shown_token_count());
   lost_prompt_token_count_ = std::max(-stored_count, std::int64_t{0});
@@ -231,11 +230,10 @@ void Turn::MakeRoom(const KvStats& stats, const PolicyChoice& policy, std::int64
                               token_count * runtime_.served.base.layout.TokenBytes(), token_count));
 }
 
-void Turn::SendFinished(const Conversation& conversation, const TurnResult& result,
-                        std::int64_t reused_token_count) {
+void Turn::SendFinished(const Conversation& conversation, const TurnResult& result) {
   v1::Finished finished;
   finished.set_prompt_token_count(AskedTokenCount());
-  finished.set_reused_token_count(reused_token_count);
+  finished.set_reused_token_count(*reused_token_count_);
   finished.set_exact(exact_);
   finished.set_kv_dram_peak_bytes(memory_.peak_bytes());
   // The turn is durable: numbers that cannot be had do not make it fail.

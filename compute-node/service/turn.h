@@ -26,9 +26,6 @@
 
 namespace cairn::compute {
 
-// Memory of a conversation from which on what was freed is worth giving back.
-inline constexpr std::int64_t kReturnedBytesMin = std::int64_t{4} << 20;
-
 class Turn {
  public:
   // `kept`: where the conversation of a client that sends its whole history again is kept; null: it
@@ -67,7 +64,7 @@ class Turn {
   // Opens it and runs the turn in it.
   absl::Status RunOpened();
   // What is to be true of the conversation before the turn begins in it.
-  absl::Status CheckOpened(Conversation& conversation, std::int64_t reused_token_count);
+  absl::Status CheckOpened(Conversation& conversation);
   // What a conversation of `kept_` does instead: it goes on from what is kept, and is kept.
   absl::Status RunKept();
   absl::Status RunAndKeep(KeptHistory history);
@@ -75,10 +72,9 @@ class Turn {
   // Of the turn in the conversation as it is before.
   bool IsExact(const Conversation& conversation) const;
   void MakeRoom(const KvStats& stats, const PolicyChoice& policy, std::int64_t token_count);
-  void SendFinished(const Conversation& conversation, const TurnResult& result,
-                    std::int64_t reused_token_count);
+  void SendFinished(const Conversation& conversation, const TurnResult& result);
   // Sets the counts of what was lost, behind a turn that failed.
-  void CountLostTokens(const Conversation& conversation, std::int64_t reused_token_count);
+  void CountLostTokens(const Conversation& conversation);
   // What the status says of the conversation behind an error.
   absl::Status WithWhatIsKept(const absl::Status& status) const;
   // Of the prompt as it was asked for.

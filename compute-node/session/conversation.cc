@@ -280,10 +280,9 @@ absl::Status Conversation::PrefillChunk(std::span<const std::int32_t> tokens,
 absl::Status Conversation::Compute(std::span<const std::int32_t> tokens,
                                    std::span<float> last_logits, const StopSignal& stop,
                                    StoredAttention::LayerDone layer_done) {
-  const TimelineSpan span(TimelineKind::kTurn, "pass",
-                          {{"session", kv_.session_id()},
-                           {"position", kv_.token_count()},
-                           {"tokens", std::ssize(tokens)}});
+  const TimelineSpan span(
+      TimelineKind::kTurn, "pass",
+      {{"session", id().value()}, {"position", kv_.token_count()}, {"tokens", std::ssize(tokens)}});
   CAIRN_RETURN_IF_ERROR(kv_.StartPass(std::ssize(tokens), stop, std::move(layer_done)));
   SequencePass pass{tokens,      kv_.token_count(), &kv_, {last_logits, {}},
                     stop.flag(), absl::OkStatus()};
@@ -364,7 +363,7 @@ absl::Status Conversation::CheckpointIfDue(const StopSignal& stop) {
 
 absl::Status Conversation::StartCheckpoint(const StopSignal& stop, Sealing sealing) {
   const TimelineSpan span(TimelineKind::kCheckpoint, "start_checkpoint",
-                          {{"session", kv_.session_id()}, {"tokens", token_count()}});
+                          {{"session", id().value()}, {"tokens", token_count()}});
   if (sealing == Sealing::kYes) seals_.Add(token_count());
   if (sealing == Sealing::kFreshPrompt) seals_.AddFresh(token_count());
   CAIRN_RETURN_IF_ERROR(kv_.StageCheckpoint(stop, seals_));
@@ -386,7 +385,7 @@ absl::Status Conversation::StartCheckpoint(const StopSignal& stop, Sealing seali
 absl::Status Conversation::FinishCheckpoint() {
   if (!checkpoint_sent_) return absl::OkStatus();
   const TimelineSpan span(TimelineKind::kCheckpoint, "wait_for_checkpoint",
-                          {{"session", kv_.session_id()}, {"tokens", saved_count_}});
+                          {{"session", id().value()}, {"tokens", saved_count_}});
   const StoreWait wait(deps_.live);
   CAIRN_ASSIGN_OR_RETURN(const Checkpointed done, session_->WaitForCheckpoint());
   checkpoint_sent_ = false;

@@ -11,7 +11,7 @@ ForwardScheduler::ForwardScheduler(Model& model, std::int64_t chunk_tokens_max, 
                                    Now now)
     : model_(model),
       step_tokens_max_(std::min(chunk_tokens_max, kStepTokensMax)),
-      scratch_(model.config(), chunk_tokens_max, kStepTokensMax),
+      scratch_(model.config(), chunk_tokens_max),
       join_time_(std::move(join_time)),
       now_(std::move(now)) {}
 

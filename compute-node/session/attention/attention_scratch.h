@@ -12,6 +12,7 @@
 
 #include "compute-node/kernels/attention.h"
 #include "compute-node/model/config.h"
+#include "compute-node/model/forward/forward.h"
 
 namespace cairn::compute {
 
@@ -39,19 +40,15 @@ class AttentionScratch {
 
 class PassScratch {
  public:
-  PassScratch(const ModelConfig& config, std::int64_t chunk_tokens_max,
-              std::int64_t step_tokens_max)
-      : step_tokens_max_(step_tokens_max),
-        chunk_(config, chunk_tokens_max),
-        step_(config, step_tokens_max) {}
+  PassScratch(const ModelConfig& config, std::int64_t chunk_tokens_max)
+      : chunk_(config, chunk_tokens_max), step_(config, kStepTokensMax) {}
 
   // For a pass of so many tokens of one sequence.
   AttentionScratch& For(std::int64_t token_count) {
-    return token_count > step_tokens_max_ ? chunk_ : step_;
+    return token_count > kStepTokensMax ? chunk_ : step_;
   }
 
  private:
-  const std::int64_t step_tokens_max_;
   AttentionScratch chunk_;
   AttentionScratch step_;
 };

@@ -78,7 +78,6 @@ class StoredAttention : public KvAttention {
   // the policy; nullopt: it is read. Fills `random_state` with the stored one.
   absl::Status Restore(std::optional<StoredPolicy> stored, std::string& random_state);
 
-  std::int64_t session_id() const { return session_id_; }
   std::int64_t token_count() const { return token_count_; }
 
   // Stores first what has left the window. `stop` lives until the pass ends; `layer_done` may be
