@@ -13,6 +13,8 @@
 #include <functional>
 #include <utility>
 
+#include <absl/cleanup/cleanup.h>
+
 #include "common/base/check.h"
 #include "common/base/mutex.h"
 
@@ -55,6 +57,12 @@ class FetchClock {
     io_.End(now);
   }
 
+  // While the answer lives, somebody waits for a fetch.
+  auto Wait() {
+    BeginWait();
+    return absl::MakeCleanup([this] { EndWait(); });
+  }
+
   void AddReadBytes(std::int64_t bytes) {
     const MutexLock lock(mutex_);
     read_bytes_ += bytes;
@@ -93,18 +101,6 @@ class FetchClock {
   Union io_ CAIRN_GUARDED_BY(mutex_);
   Union exposed_ CAIRN_GUARDED_BY(mutex_);
   std::int64_t read_bytes_ CAIRN_GUARDED_BY(mutex_) = 0;
-};
-
-// While it lives, somebody waits for a fetch.
-class FetchWait {
- public:
-  explicit FetchWait(FetchClock& clock) : clock_(clock) { clock_.BeginWait(); }
-  ~FetchWait() { clock_.EndWait(); }
-  FetchWait(const FetchWait&) = delete;
-  FetchWait& operator=(const FetchWait&) = delete;
-
- private:
-  FetchClock& clock_;
 };
 
 }  // namespace cairn::compute

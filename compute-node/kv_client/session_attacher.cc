@@ -3,28 +3,18 @@
 #include <utility>
 #include <variant>
 
+#include <absl/cleanup/cleanup.h>
+
 #include "common/rpc/kv_codec.h"
 #include "compute-node/kv_client/loss.h"
 
 namespace cairn::compute {
 
-class SessionAttacher::Cancellable {
- public:
-  Cancellable(SessionAttacher& attacher, grpc::ClientContext& context) : attacher_(attacher) {
-    const MutexLock lock(attacher_.mutex_);
-    attacher_.waiting_ = &context;
-    if (attacher_.cancelled_) context.TryCancel();
-  }
-  ~Cancellable() {
-    const MutexLock lock(attacher_.mutex_);
-    attacher_.waiting_ = nullptr;
-  }
-  Cancellable(const Cancellable&) = delete;
-  Cancellable& operator=(const Cancellable&) = delete;
-
- private:
-  SessionAttacher& attacher_;
-};
+void SessionAttacher::SetWaiting(grpc::ClientContext* context) {
+  const MutexLock lock(mutex_);
+  waiting_ = context;
+  if (context != nullptr && cancelled_) context->TryCancel();
+}
 
 void SessionAttacher::Cancel() {
   const MutexLock lock(mutex_);
@@ -38,7 +28,8 @@ absl::StatusOr<Attachment> SessionAttacher::Ask(const NodeConnection& connection
                                                 StubMethod<Request, Response> method,
                                                 const Request& request) {
   grpc::ClientContext context;
-  const Cancellable cancellable(*this, context);
+  SetWaiting(&context);
+  const absl::Cleanup ended = [this] { SetWaiting(nullptr); };
   time_max = link_->CallTime(time_max);
   connection.Prepare(&context, time_max);
   Response response;

@@ -48,8 +48,8 @@ class SessionAttacher {
   absl::StatusOr<Attachment> Ask(const NodeConnection& connection,
                                  std::chrono::milliseconds time_max,
                                  StubMethod<Request, Response> method, const Request& request);
-  // While it lives, Cancel ends the call of the context.
-  class Cancellable;
+  // What Cancel ends; null: nothing.
+  void SetWaiting(grpc::ClientContext* context);
 
   const std::shared_ptr<NodeLink> link_;
   SessionOwner owner_;

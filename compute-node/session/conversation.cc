@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <absl/cleanup/cleanup.h>
+
 #include "common/base/check.h"
 #include "common/base/error_reason.h"
 #include "common/base/heap.h"
@@ -12,36 +14,21 @@
 namespace cairn::compute {
 namespace {
 
-// While it lives, waits for the KV node end when the generation is stopped.
-class InterruptScope {
- public:
-  InterruptScope(KvSession& session, const StopSignal& stop) : session_(session) {
-    session_.SetInterrupt([&stop] { return stop.Check(); });
-  }
-  ~InterruptScope() { session_.SetInterrupt(nullptr); }
-  InterruptScope(const InterruptScope&) = delete;
-  InterruptScope& operator=(const InterruptScope&) = delete;
+// While the answer lives, waits for the KV node end when the generation is stopped.
+auto InterruptBy(const StopSignal& stop, KvSession& session) {
+  session.SetInterrupt([&stop] { return stop.Check(); });
+  return absl::MakeCleanup([&session] { session.SetInterrupt(nullptr); });
+}
 
- private:
-  KvSession& session_;
-};
-
-// While it lives, nothing is computed until the KV node has answered.
-class StoreWait {
- public:
-  explicit StoreWait(LiveConversation* live) : live_(live) { Say(true); }
-  ~StoreWait() { Say(false); }
-  StoreWait(const StoreWait&) = delete;
-  StoreWait& operator=(const StoreWait&) = delete;
-
- private:
-  void Say(bool waits) {
-    if (live_ == nullptr) return;
-    live_->Update([waits](LiveSnapshot& now) { now.waits_for_store = waits; });
-  }
-
-  LiveConversation* const live_;
-};
+// While the answer lives, nothing is computed until the KV node has answered. `live` may be null.
+auto WaitForStore(LiveConversation* live) {
+  const auto say = [live](bool waits) {
+    if (live == nullptr) return;
+    live->Update([waits](LiveSnapshot& now) { now.waits_for_store = waits; });
+  };
+  say(true);
+  return absl::MakeCleanup([say] { say(false); });
+}
 
 }  // namespace
 
@@ -129,7 +116,7 @@ absl::StatusOr<std::vector<std::int32_t>> Conversation::LastTokens(std::int32_t 
   CAIRN_CHECK(unsaved_tokens_.empty());
   const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(token_count(), count_max));
   if (count == 0) return std::vector<std::int32_t>();
-  const InterruptScope scope(*session_, stop);
+  const auto interrupt = InterruptBy(stop, *session_);
   CAIRN_ASSIGN_OR_RETURN(
       TokensReply reply,
       Wait<TokensReply>(session_->StartRead(GetTokens{token_count() - count, count})));
@@ -143,7 +130,7 @@ absl::StatusOr<std::vector<std::int32_t>> Conversation::LastTokens(std::int32_t 
 absl::StatusOr<bool> Conversation::HasExactly(std::span<const std::int32_t> tokens,
                                               const StopSignal& stop) {
   if (std::ssize(tokens) != token_count()) return false;
-  const InterruptScope scope(*session_, stop);
+  const auto interrupt = InterruptBy(stop, *session_);
   while (!tokens.empty()) {
     const std::int64_t first = token_count() - std::ssize(tokens);
     CAIRN_ASSIGN_OR_RETURN(
@@ -174,7 +161,7 @@ absl::Status Conversation::Prefill(std::span<const std::int32_t> tokens,
                                    std::span<float> last_logits, const StopSignal& stop,
                                    const Progress& progress, CheckpointEnd end) {
   CAIRN_RETURN_IF_ERROR(CheckRoom(std::ssize(tokens)));
-  const InterruptScope scope(*session_, stop);
+  const auto interrupt = InterruptBy(stop, *session_);
   // What a loss goes back to.
   CAIRN_RETURN_IF_ERROR(SaveAll(stop));
   const std::int64_t first = token_count();
@@ -231,7 +218,7 @@ absl::Status Conversation::RegroupPrompt(const StopSignal& stop, Sealing sealing
       // Computed now, with new clusters, the prompt would be another one.
       seals_ = seals_before;
       if (sealing == Sealing::kFreshPrompt) sealing = Sealing::kYes;
-      const StoreWait wait(deps_.live);
+      const auto wait = WaitForStore(deps_.live);
       status = session_->Reattach();
       if (status.ok()) status = Restore(std::nullopt);
     }
@@ -245,7 +232,7 @@ absl::Status Conversation::Recover(absl::Status lost, const StopSignal& stop, in
     LogWarning("prefill lost session={} token_count={} try={} reason=\"{}\"", id(), token_count(),
                tries, Message(lost));
     CAIRN_RETURN_IF_ERROR(stop.Check());
-    const StoreWait wait(deps_.live);
+    const auto wait = WaitForStore(deps_.live);
     // An owner that came in between ends it: this conversation's history is no longer the
     // session's.
     CAIRN_RETURN_IF_ERROR(session_->Reattach());
@@ -298,14 +285,14 @@ absl::Status Conversation::Compute(std::span<const std::int32_t> tokens,
 absl::Status Conversation::Step(std::int32_t token, std::span<float> logits,
                                 const StopSignal& stop) {
   CAIRN_RETURN_IF_ERROR(CheckRoom(1));
-  const InterruptScope scope(*session_, stop);
+  const auto interrupt = InterruptBy(stop, *session_);
   absl::Status status = Compute({&token, 1}, logits, stop, nullptr);
   // Memory that a lost connection took away under the attention: the step is computed again.
   for (int tries = 1; absl::IsAborted(status) && tries < kStepTriesMax; ++tries) {
     status = Compute({&token, 1}, logits, stop, nullptr);
   }
   if (absl::IsAborted(status)) {
-    const StoreWait wait(deps_.live);
+    const auto wait = WaitForStore(deps_.live);
     CAIRN_RETURN_IF_ERROR(session_->AwaitNode());  // ABORTED if another owner came in between
     return Unavailable(
         "cairn-kv-node was lost {} times in a row while one token was computed (its log may say "
@@ -322,12 +309,12 @@ absl::Status Conversation::Step(std::int32_t token, std::span<float> logits,
 }
 
 absl::Status Conversation::Checkpoint(const StopSignal& stop) {
-  const InterruptScope scope(*session_, stop);
+  const auto interrupt = InterruptBy(stop, *session_);
   return SaveAll(stop);
 }
 
 absl::Status Conversation::Seal(const StopSignal& stop) {
-  const InterruptScope scope(*session_, stop);
+  const auto interrupt = InterruptBy(stop, *session_);
   return SaveAll(stop, Sealing::kYes);
 }
 
@@ -344,8 +331,8 @@ absl::Status Conversation::SaveAll(const StopSignal& stop, Sealing sealing) {
 }
 
 absl::Status Conversation::AwaitStore(const StopSignal& stop) {
-  const InterruptScope scope(*session_, stop);
-  const StoreWait wait(deps_.live);
+  const auto interrupt = InterruptBy(stop, *session_);
+  const auto wait = WaitForStore(deps_.live);
   return session_->AwaitNode();
 }
 
@@ -386,7 +373,7 @@ absl::Status Conversation::FinishCheckpoint() {
   if (!checkpoint_sent_) return absl::OkStatus();
   const TimelineSpan span(TimelineKind::kCheckpoint, "wait_for_checkpoint",
                           {{"session", id().value()}, {"tokens", saved_count_}});
-  const StoreWait wait(deps_.live);
+  const auto wait = WaitForStore(deps_.live);
   CAIRN_ASSIGN_OR_RETURN(const Checkpointed done, session_->WaitForCheckpoint());
   checkpoint_sent_ = false;
   if (done.token_count != saved_count_) {

@@ -7,7 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <utility>
+#include <memory>
 
 namespace cairn::compute {
 
@@ -25,6 +25,10 @@ class KvMemory {
     if (parent_ != nullptr) parent_->Add(bytes);
   }
   void Remove(std::int64_t bytes) { Add(-bytes); }
+  struct Remover {
+    std::int64_t bytes = 0;
+    void operator()(KvMemory* memory) const { memory->Remove(bytes); }
+  };
 
   std::int64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
   std::int64_t peak_bytes() const { return peak_bytes_.load(std::memory_order_relaxed); }
@@ -39,30 +43,15 @@ class KvMemory {
 class KvMemoryCharge {
  public:
   KvMemoryCharge() = default;
-  KvMemoryCharge(KvMemory& memory, std::int64_t bytes) : memory_(&memory), bytes_(bytes) {
-    memory_->Add(bytes_);
-  }
-  ~KvMemoryCharge() { Release(); }
-  KvMemoryCharge(const KvMemoryCharge&) = delete;
-  KvMemoryCharge& operator=(const KvMemoryCharge&) = delete;
-  KvMemoryCharge(KvMemoryCharge&& other) noexcept { *this = std::move(other); }
-  KvMemoryCharge& operator=(KvMemoryCharge&& other) noexcept {
-    if (this == &other) return *this;
-    Release();
-    memory_ = std::exchange(other.memory_, nullptr);
-    bytes_ = std::exchange(other.bytes_, 0);
-    return *this;
+  KvMemoryCharge(KvMemory& memory, std::int64_t bytes)
+      : charged_(&memory, KvMemory::Remover{bytes}) {
+    memory.Add(bytes);
   }
 
-  void Release() {
-    if (memory_ != nullptr) memory_->Remove(bytes_);
-    memory_ = nullptr;
-    bytes_ = 0;
-  }
+  void Release() { charged_.reset(); }
 
  private:
-  KvMemory* memory_ = nullptr;
-  std::int64_t bytes_ = 0;
+  std::unique_ptr<KvMemory, KvMemory::Remover> charged_;
 };
 
 }  // namespace cairn::compute

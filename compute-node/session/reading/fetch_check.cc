@@ -93,7 +93,7 @@ absl::StatusOr<FetchReply> WaitForFetch(KvSession& session, std::int32_t layer,
                                         std::size_t cluster_count, const StopSignal& stop) {
   if (answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     const TimelineSpan span(TimelineKind::kWait, "wait_for_fetch", {{"layer", layer}});
-    const FetchWait wait(session.fetch_clock());
+    const auto wait = session.fetch_clock().Wait();
     while (answer.wait_for(kStopCheckInterval) != std::future_status::ready) {
       CAIRN_RETURN_IF_ERROR(stop.Check());
     }

@@ -50,7 +50,7 @@ TEST_F(FetchClockTest, AWaitIsExposedUntilItsThreadGoesOn) {
   clock_->BeginFetch();
   Pass(10);
   {
-    const FetchWait wait(*clock_);
+    const auto wait = clock_->Wait();
     Pass(5);
     clock_->EndFetch();
     Pass(2);
