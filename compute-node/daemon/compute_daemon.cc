@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <future>
 #include <utility>
 
 #include <absl/strings/escaping.h>
@@ -131,12 +130,10 @@ ComputeDaemon::~ComputeDaemon() {
 }
 
 absl::Status ComputeDaemon::WaitUntilReady(const std::atomic<int>& signal) {
-  const MutexLock lock(mutex_);
-  while (!loaded_) {
+  while (loaded_.wait_for(kSignalCheckInterval) != std::future_status::ready) {
     if (signal.load(std::memory_order_relaxed) != 0) return Cancelled("stopped while loading");
-    changed_.WaitUntil(mutex_, Clock::now() + kSignalCheckInterval);
   }
-  CAIRN_RETURN_IF_ERROR(load_status_);
+  CAIRN_RETURN_IF_ERROR(loaded_.get());
   server_->SetServing(true);
   WatchKvNode();
   return absl::OkStatus();
@@ -215,10 +212,7 @@ void ComputeDaemon::Load() {
             std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count());
     state_.SetReady(*std::move(runtime));
   }
-  const MutexLock lock(mutex_);
-  loaded_ = true;
-  load_status_ = status;
-  changed_.NotifyAll();
+  load_end_.set_value(status);
 }
 
 absl::StatusOr<std::shared_ptr<Runtime>> ComputeDaemon::MakeRuntime() {

@@ -11,10 +11,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <thread>
 
-#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/daemon/paths.h"
 #include "compute-node/daemon/config.h"
@@ -46,7 +46,7 @@ class ComputeDaemon {
 
   // Returns when generations are served, with the error that prevents it, or with CANCELLED when
   // `signal` becomes a number: then a model may still be loading, and only leaving the process
-  // ends that.
+  // ends that. Once.
   absl::Status WaitUntilReady(const std::atomic<int>& signal);
 
   // Calls `on_fatal`, from any thread, once the daemon cannot go on; fatal() says why.
@@ -91,13 +91,10 @@ class ComputeDaemon {
   std::unique_ptr<HttpServer> http_;
   std::string kept_label_;          // empty: no HTTP
   std::unique_ptr<KvWatch> watch_;  // null: keys and values are in this process, or not ready yet
+  std::promise<absl::Status> load_end_;
+  std::future<absl::Status> loaded_ = load_end_.get_future();
   std::thread load_thread_;
   std::atomic<bool> stopping_{false};
-
-  Mutex mutex_;
-  CondVar changed_;
-  bool loaded_ CAIRN_GUARDED_BY(mutex_) = false;
-  absl::Status load_status_ CAIRN_GUARDED_BY(mutex_);
 };
 
 }  // namespace cairn::compute

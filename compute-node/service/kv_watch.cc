@@ -14,23 +14,12 @@ KvWatch::KvWatch(KvNode& node, DaemonState& state, std::function<void(bool serve
 }
 
 KvWatch::~KvWatch() {
-  {
-    const MutexLock lock(mutex_);
-    stopping_ = true;
-    changed_.NotifyAll();
-  }
+  stop_.set_value();
   thread_.join();
 }
 
 void KvWatch::Run() {
-  const auto wait = [this] {
-    const auto due = std::chrono::steady_clock::now() + interval_;
-    const MutexLock lock(mutex_);
-    while (!stopping_ && changed_.WaitUntil(mutex_, due)) {
-    }
-    return !stopping_;
-  };
-  while (wait()) Look();
+  while (stopped_.wait_for(interval_) != std::future_status::ready) Look();
 }
 
 void KvWatch::Look() {

@@ -7,10 +7,9 @@
 
 #include <chrono>
 #include <functional>
+#include <future>
 #include <thread>
 
-#include "common/base/mutex.h"
-#include "common/base/status.h"
 #include "compute-node/kv_client/kv_client.h"
 #include "compute-node/service/runtime.h"
 
@@ -36,9 +35,8 @@ class KvWatch {
   DaemonState& state_;
   const std::function<void(bool)> on_change_;
   const std::chrono::milliseconds interval_;
-  Mutex mutex_;
-  CondVar changed_;
-  bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
+  std::promise<void> stop_;
+  const std::future<void> stopped_ = stop_.get_future();
   std::thread thread_;
 };
 

@@ -37,7 +37,8 @@ absl::Status EntryStore::Restore(std::optional<StoredPolicy> stored, std::string
   for (std::int32_t layer = 0, next = 0; layer < layout_.layer_count; ++layer) {
     const TimelineSpan span(TimelineKind::kTurn, "restore", {{"layer", layer}});
     for (; next < layout_.layer_count && reads.size() <= kLayersAhead; ++next) {
-      reads.push_back(StartLayerReads(next, index));
+      reads.push_back({.carried = session_.StartRead(GetCarried{next})});
+      if (paged_index_ != nullptr) reads.back().index = index.Ask(next);
     }
     CAIRN_RETURN_IF_ERROR(RestoreLayer(layer, std::move(reads.front()), index));
     reads.pop_front();
@@ -47,13 +48,6 @@ absl::Status EntryStore::Restore(std::optional<StoredPolicy> stored, std::string
   session_.ReturnLeases();
   ChargeIndex();
   return absl::OkStatus();
-}
-
-EntryStore::LayerReads EntryStore::StartLayerReads(std::int32_t layer, const StoredIndex& index) {
-  LayerReads reads;
-  reads.carried = session_.StartRead(GetCarried{layer});
-  if (paged_index_ != nullptr) reads.index = index.Ask(layer);
-  return reads;
 }
 
 absl::Status EntryStore::RestorePolicy(std::optional<StoredPolicy> read,

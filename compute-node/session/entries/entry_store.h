@@ -144,11 +144,10 @@ class EntryStore {
   // What a checkpoint has of one layer, on its way.
   struct LayerReads {
     std::future<absl::StatusOr<ReadReply>> carried;
-    StoredIndex::Answer index;  // only of a policy that has one
+    StoredIndex::Answer index{};  // only of a policy that has one
   };
 
   absl::Status RestorePolicy(std::optional<StoredPolicy> stored, std::string& random_state);
-  LayerReads StartLayerReads(std::int32_t layer, const StoredIndex& index);
   absl::Status RestoreLayer(std::int32_t layer, LayerReads reads, StoredIndex& index);
   absl::Status RestoreWindow(std::int32_t layer, const CarriedReply& reply);
   absl::Status RestoreCarried(std::int32_t layer, const CarriedEntries& carried,
