@@ -42,20 +42,6 @@ absl::Status CheckLength(const std::string& path) {
 
 }  // namespace
 
-UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
-  if (this != &other) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = other.Release();
-  }
-  return *this;
-}
-
-UniqueFd::~UniqueFd() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-int UniqueFd::Release() { return std::exchange(fd_, -1); }
-
 absl::Status CheckSocketPath(const std::string& path) {
   if (path.empty()) return InvalidArgument("the socket path is empty");
   if (path.front() != '/') {

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "common/base/unique_fd.h"
 
 namespace cairn::rpc {
 
@@ -23,25 +24,6 @@ inline constexpr char kHandshakeSuffix[] = ".handshake";
 // Only the owner may connect, unless the config says otherwise.
 inline constexpr mode_t kSocketModeDefault = 0600;
 inline constexpr int kListenBacklog = 64;
-
-// An owned file descriptor; move-only.
-class UniqueFd {
- public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(other.Release()) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept;
-  UniqueFd(const UniqueFd&) = delete;
-  UniqueFd& operator=(const UniqueFd&) = delete;
-  ~UniqueFd();
-
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-  int Release();
-
- private:
-  int fd_ = -1;
-};
 
 // INVALID_ARGUMENT unless the path, with the handshake suffix behind it, fits a socket address.
 absl::Status CheckSocketPath(const std::string& path);

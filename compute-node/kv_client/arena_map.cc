@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kGranuleBytesMax = std::int64_t{1} << 32;
 
 // A file that could shrink under its mapping would end this process with SIGBUS.
-absl::Status CheckDescriptor(const rpc::UniqueFd& fd, std::int64_t size_bytes) {
+absl::Status CheckDescriptor(const UniqueFd& fd, std::int64_t size_bytes) {
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, "look at shared memory");
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
@@ -26,7 +26,7 @@ absl::Status CheckDescriptor(const rpc::UniqueFd& fd, std::int64_t size_bytes) {
                          info.st_size, size_bytes);
 }
 
-absl::StatusOr<std::shared_ptr<const std::byte>> MapGranule(const rpc::UniqueFd& fd,
+absl::StatusOr<std::shared_ptr<const std::byte>> MapGranule(const UniqueFd& fd,
                                                             std::int64_t size_bytes) {
   CAIRN_RETURN_IF_ERROR(CheckDescriptor(fd, size_bytes));
   const auto size = static_cast<std::size_t>(size_bytes);

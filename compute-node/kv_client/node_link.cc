@@ -17,7 +17,7 @@ constexpr std::int32_t kProtocolVersion = 1;
 
 absl::StatusOr<rpc::HandshakeMessage> Handshake(const std::string& socket_path) {
   const std::string path = socket_path + rpc::kHandshakeSuffix;
-  CAIRN_ASSIGN_OR_RETURN(const rpc::UniqueFd socket, rpc::ConnectToSocket(path, kConnectTimeMax));
+  CAIRN_ASSIGN_OR_RETURN(const UniqueFd socket, rpc::ConnectToSocket(path, kConnectTimeMax));
   absl::StatusOr<rpc::HandshakeMessage> message = rpc::ReceiveHandshake(socket, kConnectTimeMax);
   if (!message.ok()) return Annotate(message.status(), fmt::format("handshake at {}", path));
   return message;

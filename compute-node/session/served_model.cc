@@ -1,6 +1,6 @@
 #include "compute-node/session/served_model.h"
 
-#include "compute-node/model/gguf/model_digest.h"
+#include "common/base/random_bytes.h"
 
 namespace cairn::compute {
 
@@ -23,7 +23,7 @@ absl::Status ServedModel::CheckServes(SessionId conversation, const ModelIdentit
       return FailedPrecondition(
           "conversation {} was made with LoRA adapter {}, which this daemon has not loaded: go on "
           "with it where that adapter is loaded",
-          conversation, DigestToHex(key.adapter_digest));
+          conversation, ToHex(key.adapter_digest));
     }
     served.key.adapter_digest = key.adapter_digest;
     served.key.adapter_scale = key.adapter_scale;

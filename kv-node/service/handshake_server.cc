@@ -27,8 +27,8 @@ absl::StatusOr<std::unique_ptr<HandshakeServer>> HandshakeServer::Start(std::str
                                                                         TokenRegistry* registry,
                                                                         const Engine* engine) {
   CAIRN_RETURN_IF_ERROR(rpc::ClaimSocketPath(socket_path));
-  CAIRN_ASSIGN_OR_RETURN(rpc::UniqueFd listener, rpc::ListenOnSocket(socket_path, mode));
-  rpc::UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  CAIRN_ASSIGN_OR_RETURN(UniqueFd listener, rpc::ListenOnSocket(socket_path, mode));
+  UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop.valid()) return ErrnoStatus(errno, "create an eventfd");
   std::unique_ptr<HandshakeServer> server(new HandshakeServer(
       std::move(socket_path), std::move(listener), std::move(stop), registry, engine));
@@ -36,8 +36,8 @@ absl::StatusOr<std::unique_ptr<HandshakeServer>> HandshakeServer::Start(std::str
   return server;
 }
 
-HandshakeServer::HandshakeServer(std::string socket_path, rpc::UniqueFd listener,
-                                 rpc::UniqueFd stop, TokenRegistry* registry, const Engine* engine)
+HandshakeServer::HandshakeServer(std::string socket_path, UniqueFd listener, UniqueFd stop,
+                                 TokenRegistry* registry, const Engine* engine)
     : socket_path_(std::move(socket_path)),
       listener_(std::move(listener)),
       stop_(std::move(stop)),
@@ -67,7 +67,7 @@ void HandshakeServer::Run() {
 }
 
 bool HandshakeServer::AcceptOne() {
-  const rpc::UniqueFd connection(
+  const UniqueFd connection(
       ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (connection.valid()) {
     if (std::exchange(told_no_descriptors_, false)) {
@@ -85,7 +85,7 @@ bool HandshakeServer::AcceptOne() {
   return false;
 }
 
-void HandshakeServer::Answer(const rpc::UniqueFd& connection) {
+void HandshakeServer::Answer(const UniqueFd& connection) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return;

@@ -35,16 +35,16 @@ class HandshakeServer {
   HandshakeServer& operator=(const HandshakeServer&) = delete;
 
  private:
-  HandshakeServer(std::string socket_path, rpc::UniqueFd listener, rpc::UniqueFd stop,
+  HandshakeServer(std::string socket_path, UniqueFd listener, UniqueFd stop,
                   TokenRegistry* registry, const Engine* engine);
   void Run();
   // False when the process has no descriptor left for another connection.
   bool AcceptOne();
-  void Answer(const rpc::UniqueFd& connection);
+  void Answer(const UniqueFd& connection);
 
   const std::string socket_path_;
-  const rpc::UniqueFd listener_;
-  const rpc::UniqueFd stop_;  // an eventfd
+  const UniqueFd listener_;
+  const UniqueFd stop_;  // an eventfd
   TokenRegistry* const registry_;
   const Engine* const engine_;
   Seldom tell_no_descriptors_;        // the thread's

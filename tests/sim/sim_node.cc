@@ -64,7 +64,7 @@ absl::StatusOr<rpc::HandshakeMessage> SimNode::Handshake(std::int64_t incarnatio
   rpc::HandshakeMessage message;
   for (const auto& granule : core_->ArenaGranules(kDefaultApp)) {
     message.granule_bytes = granule->size_bytes();
-    message.granules.push_back({granule->id(), rpc::UniqueFd(::dup(granule->fd()))});
+    message.granules.push_back({granule->id(), UniqueFd(::dup(granule->fd()))});
   }
   return message;
 }

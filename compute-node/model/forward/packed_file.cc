@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/random_bytes.h"
 #include "common/io/checksum.h"
 #include "compute-node/model/gguf/model_digest.h"
 
@@ -61,22 +62,6 @@ std::int64_t FileBytes(std::int64_t size_bytes) {
   return kPackedDataAt + size_bytes +
          ChunkCount(size_bytes) * static_cast<std::int64_t>(sizeof(std::uint32_t));
 }
-
-class PackedDescriptor {
- public:
-  explicit PackedDescriptor(int fd) : fd_(fd) {}
-  ~PackedDescriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  PackedDescriptor(const PackedDescriptor&) = delete;
-  PackedDescriptor& operator=(const PackedDescriptor&) = delete;
-  int fd() const { return fd_; }
-  // The caller's from now on.
-  int Release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 // Whether all of it could be read.
 bool ReadAt(int fd, void* to, std::size_t size_bytes, std::int64_t offset) {
@@ -145,33 +130,32 @@ absl::StatusOr<AlignedMapping> AlignedMapping::Memory(std::int64_t size_bytes) {
   return out;
 }
 
-absl::StatusOr<AlignedMapping> AlignedMapping::File(int fd, const struct stat& opened,
+absl::StatusOr<AlignedMapping> AlignedMapping::File(UniqueFd fd, const struct stat& opened,
                                                     std::int64_t offset, std::int64_t size_bytes,
                                                     const std::string& name) {
-  PackedDescriptor file(fd);
   CAIRN_ASSIGN_OR_RETURN(AlignedMapping out, Reserve(size_bytes));
   const void* mapped = mmap(out.data_, static_cast<std::size_t>(size_bytes), PROT_READ,
-                            MAP_SHARED | MAP_FIXED, fd, offset);
+                            MAP_SHARED | MAP_FIXED, fd.get(), offset);
   if (mapped == MAP_FAILED) {
     return ErrnoStatus(errno, fmt::format("map {} bytes of packed weights", size_bytes));
   }
   static_cast<void>(madvise(out.data_, static_cast<std::size_t>(size_bytes), MADV_HUGEPAGE));
   CAIRN_ASSIGN_OR_RETURN(out.watch_,
-                         FileWatch::Start(file.Release(), opened,
+                         FileWatch::Start(std::move(fd), opened,
                                           {out.data_, static_cast<std::size_t>(size_bytes)}, name));
   return out;
 }
 
 std::string PackedFilePath(const std::string& directory, const std::string& model_digest) {
   return fmt::format("{}/packed-{}", directory,
-                     DigestToHex(model_digest.substr(0, kModelDigestBytes / 2)));
+                     ToHex(model_digest.substr(0, kModelDigestBytes / 2)));
 }
 
 absl::StatusOr<AlignedMapping> OpenPackedFile(const std::string& path, const PackedKey& key,
                                               ThreadPool& pool) {
   // O_NONBLOCK: a pipe is refused below instead of waited for.
-  PackedDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (file.fd() < 0) {
+  UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file.valid()) {
     return ErrnoStatus(errno, fmt::format("open packed weights '{}'", path));
   }
   const auto wrong = [&](std::string_view what) {
@@ -179,12 +163,12 @@ absl::StatusOr<AlignedMapping> OpenPackedFile(const std::string& path, const Pac
   };
   struct stat info = {};
   PackedHeader header = {};
-  if (fstat(file.fd(), &info) != 0 || info.st_size != FileBytes(key.size_bytes) ||
-      !ReadAt(file.fd(), &header, sizeof(header), 0)) {
+  if (fstat(file.get(), &info) != 0 || info.st_size != FileBytes(key.size_bytes) ||
+      !ReadAt(file.get(), &header, sizeof(header), 0)) {
     return wrong("not of the size that the model needs");
   }
   std::vector<std::uint32_t> checksums(static_cast<std::size_t>(ChunkCount(key.size_bytes)));
-  if (!ReadAt(file.fd(), checksums.data(), checksums.size() * sizeof(std::uint32_t),
+  if (!ReadAt(file.get(), checksums.data(), checksums.size() * sizeof(std::uint32_t),
               kPackedDataAt + key.size_bytes)) {
     return wrong("cannot be read");
   }
@@ -193,7 +177,7 @@ absl::StatusOr<AlignedMapping> OpenPackedFile(const std::string& path, const Pac
     return wrong("made for another model or version, or damaged");
   }
   CAIRN_ASSIGN_OR_RETURN(AlignedMapping mapping,
-                         AlignedMapping::File(file.Release(), info, kPackedDataAt, key.size_bytes,
+                         AlignedMapping::File(std::move(file), info, kPackedDataAt, key.size_bytes,
                                               fmt::format("file of packed weights '{}'", path)));
   std::atomic<bool> damaged{false};
   pool.ParallelFor(std::ssize(checksums), [&](std::int64_t chunk) {
@@ -209,12 +193,10 @@ absl::StatusOr<AlignedMapping> OpenPackedFile(const std::string& path, const Pac
   return mapping;
 }
 
-PackedFileWriter::PackedFileWriter(std::string directory, PackedKey key, int fd)
-    : directory_(std::move(directory)), key_(std::move(key)), fd_(fd) {
+PackedFileWriter::PackedFileWriter(std::string directory, PackedKey key, UniqueFd fd)
+    : directory_(std::move(directory)), key_(std::move(key)), fd_(std::move(fd)) {
   chunk_.reserve(static_cast<std::size_t>(kPackedChunkBytes));
 }
-
-PackedFileWriter::~PackedFileWriter() { close(fd_); }
 
 absl::StatusOr<std::unique_ptr<PackedFileWriter>> PackedFileWriter::Create(
     const std::string& directory, const PackedKey& key) {
@@ -232,11 +214,11 @@ absl::StatusOr<std::unique_ptr<PackedFileWriter>> PackedFileWriter::Create(
     return ResourceExhausted("packed weights need {} bytes in '{}', {} are free", needed_bytes,
                              directory, free_bytes);
   }
-  const int fd = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  if (fd < 0) {
+  UniqueFd fd(open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!fd.valid()) {
     return ErrnoStatus(errno, fmt::format("make a file for packed weights in '{}'", directory));
   }
-  return std::unique_ptr<PackedFileWriter>(new PackedFileWriter(directory, key, fd));
+  return std::unique_ptr<PackedFileWriter>(new PackedFileWriter(directory, key, std::move(fd)));
 }
 
 absl::Status PackedFileWriter::Append(std::span<const std::byte> bytes) {
@@ -254,7 +236,8 @@ absl::Status PackedFileWriter::Append(std::span<const std::byte> bytes) {
 // pages.
 absl::Status PackedFileWriter::WriteChunk() {
   checksums_.push_back(CrcOf(chunk_.data(), chunk_.size()));
-  CAIRN_RETURN_IF_ERROR(WriteAt(fd_, chunk_.data(), chunk_.size(), kPackedDataAt + written_bytes_));
+  CAIRN_RETURN_IF_ERROR(
+      WriteAt(fd_.get(), chunk_.data(), chunk_.size(), kPackedDataAt + written_bytes_));
   written_bytes_ += std::ssize(chunk_);
   chunk_.clear();
   return absl::OkStatus();
@@ -263,15 +246,16 @@ absl::Status PackedFileWriter::WriteChunk() {
 absl::Status PackedFileWriter::Finish() {
   if (!chunk_.empty()) CAIRN_RETURN_IF_ERROR(WriteChunk());
   CAIRN_CHECK_EQ(written_bytes_, key_.size_bytes);
-  CAIRN_RETURN_IF_ERROR(WriteAt(fd_, checksums_.data(), checksums_.size() * sizeof(std::uint32_t),
+  CAIRN_RETURN_IF_ERROR(WriteAt(fd_.get(), checksums_.data(),
+                                checksums_.size() * sizeof(std::uint32_t),
                                 kPackedDataAt + written_bytes_));
   const PackedHeader header = MakeHeader(key_, checksums_);
-  CAIRN_RETURN_IF_ERROR(WriteAt(fd_, &header, sizeof(header), 0));
+  CAIRN_RETURN_IF_ERROR(WriteAt(fd_.get(), &header, sizeof(header), 0));
   const std::string path = PackedFilePath(directory_, key_.model_digest);
   std::error_code error;
   std::filesystem::remove(path, error);
   // Not synchronised: what a power cut takes away shows in the checksums.
-  const std::string unnamed = fmt::format("/proc/self/fd/{}", fd_);
+  const std::string unnamed = fmt::format("/proc/self/fd/{}", fd_.get());
   if (linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) != 0 &&
       errno != EEXIST) {  // another process has just made the same
     return ErrnoStatus(errno, fmt::format("name packed weights '{}'", path));

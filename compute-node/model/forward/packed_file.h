@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/base/unique_fd.h"
 #include "compute-node/kernels/thread_pool.h"
 #include "compute-node/model/gguf/file_watch.h"
 
@@ -46,8 +47,9 @@ class AlignedMapping {
   static absl::StatusOr<AlignedMapping> Memory(std::int64_t size_bytes);
   // The bytes of a file from `offset` on, a multiple of a huge page; read-only. Takes `fd`, whose
   // file is as `opened` says.
-  static absl::StatusOr<AlignedMapping> File(int fd, const struct stat& opened, std::int64_t offset,
-                                             std::int64_t size_bytes, const std::string& name);
+  static absl::StatusOr<AlignedMapping> File(UniqueFd fd, const struct stat& opened,
+                                             std::int64_t offset, std::int64_t size_bytes,
+                                             const std::string& name);
 
   std::byte* data() const { return data_; }
   // FAILED_PRECONDITION if the bytes are a file's that was written to since or could not be read.
@@ -95,22 +97,18 @@ class PackedFileWriter {
   // RESOURCE_EXHAUSTED if the file system has not enough room.
   static absl::StatusOr<std::unique_ptr<PackedFileWriter>> Create(const std::string& directory,
                                                                   const PackedKey& key);
-  ~PackedFileWriter();
-  PackedFileWriter(const PackedFileWriter&) = delete;
-  PackedFileWriter& operator=(const PackedFileWriter&) = delete;
-
   // The next bytes of the weights.
   absl::Status Append(std::span<const std::byte> bytes);
   // Gives the file its name, in place of one that is there. REQUIRES: key.size_bytes were appended.
   absl::Status Finish();
 
  private:
-  PackedFileWriter(std::string directory, PackedKey key, int fd);
+  PackedFileWriter(std::string directory, PackedKey key, UniqueFd fd);
   absl::Status WriteChunk();
 
   const std::string directory_;
   const PackedKey key_;
-  const int fd_;
+  const UniqueFd fd_;
   std::vector<std::byte> chunk_;
   std::vector<std::uint32_t> checksums_;
   std::int64_t written_bytes_ = 0;

@@ -78,11 +78,11 @@ bool IsSameTime(const timespec& a, const timespec& b) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<FileWatch>> FileWatch::Start(int fd, const struct stat& opened,
+absl::StatusOr<std::unique_ptr<FileWatch>> FileWatch::Start(UniqueFd fd, const struct stat& opened,
                                                             std::span<const std::byte> mapped,
                                                             std::string name) {
   InstallHandler();
-  std::unique_ptr<FileWatch> watch(new FileWatch(fd, opened, std::move(name)));
+  std::unique_ptr<FileWatch> watch(new FileWatch(std::move(fd), opened, std::move(name)));
   for (int i = 0; i < kFileWatchesMax; ++i) {
     Slot& slot = Slots()[static_cast<std::size_t>(i)];
     if (slot.taken.exchange(true)) continue;
@@ -98,7 +98,6 @@ absl::StatusOr<std::unique_ptr<FileWatch>> FileWatch::Start(int fd, const struct
 }
 
 FileWatch::~FileWatch() {
-  close(fd_);
   if (slot_ < 0) return;
   Slot& slot = Slots()[static_cast<std::size_t>(slot_)];
   slot.end.store(0);
@@ -107,7 +106,7 @@ FileWatch::~FileWatch() {
 
 absl::Status FileWatch::Check() const {
   struct stat now = {};
-  if (fstat(fd_, &now) != 0) return ErrnoStatus(errno, fmt::format("stat {}", name_));
+  if (fstat(fd_.get(), &now) != 0) return ErrnoStatus(errno, fmt::format("stat {}", name_));
   const bool faulted = Slots()[static_cast<std::size_t>(slot_)].faulted.load();
   if (now.st_size != opened_.st_size) {
     return FailedPrecondition(

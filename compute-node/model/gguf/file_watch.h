@@ -20,8 +20,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "common/base/status.h"
+#include "common/base/unique_fd.h"
 
 namespace cairn::compute {
 
@@ -32,21 +34,22 @@ class FileWatch {
   // Takes `fd`, whose file was as `opened` says before any of it was mapped. `mapped` begins on a
   // page and belongs to the caller, who unmaps it behind the watch's end. `name` is for messages.
   // RESOURCE_EXHAUSTED beyond kFileWatchesMax.
-  static absl::StatusOr<std::unique_ptr<FileWatch>> Start(int fd, const struct stat& opened,
+  static absl::StatusOr<std::unique_ptr<FileWatch>> Start(UniqueFd fd, const struct stat& opened,
                                                           std::span<const std::byte> mapped,
                                                           std::string name);
   ~FileWatch();
   FileWatch(const FileWatch&) = delete;
   FileWatch& operator=(const FileWatch&) = delete;
 
+  const struct stat& opened() const { return opened_; }
   // FAILED_PRECONDITION once the file was written to, cut short, or could not be read.
   absl::Status Check() const;
 
  private:
-  FileWatch(int fd, const struct stat& opened, std::string name)
-      : fd_(fd), opened_(opened), name_(std::move(name)) {}
+  FileWatch(UniqueFd fd, const struct stat& opened, std::string name)
+      : fd_(std::move(fd)), opened_(opened), name_(std::move(name)) {}
 
-  const int fd_;
+  const UniqueFd fd_;
   const struct stat opened_;
   const std::string name_;
   int slot_ = -1;  // of the table that the signal handler reads

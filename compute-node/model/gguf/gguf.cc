@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/unique_fd.h"
 #include "compute-node/model/gguf/gguf_parser.h"
 #include "compute-node/model/gguf/gguf_split.h"
 
@@ -104,6 +105,12 @@ std::optional<AnyInteger> LoadInteger(GgufValueType type, const std::byte* data)
   }
 }
 
+// Whether it is the same file, and was not written to between.
+bool IsSameFile(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_size == b.st_size &&
+         a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
+}
+
 }  // namespace
 
 std::string PrintableText(std::string_view text) {
@@ -144,35 +151,29 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenOne(const std::string& path) {
   // O_NONBLOCK: a pipe without a writer is refused below instead of waited for.
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) {
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) {
     return ErrnoStatus(errno, fmt::format("open model file '{}'", path));
   }
   struct stat info = {};
-  if (fstat(fd, &info) != 0) {
-    const int error = errno;
-    close(fd);
-    return ErrnoStatus(error, fmt::format("stat model file '{}'", path));
+  if (fstat(fd.get(), &info) != 0) {
+    return ErrnoStatus(errno, fmt::format("stat model file '{}'", path));
   }
   if (!S_ISREG(info.st_mode) || info.st_size == 0) {
-    close(fd);
     return InvalidArgument("model file '{}' is {}", path,
                            S_ISREG(info.st_mode) ? "empty" : "not a regular file");
   }
   const auto size = static_cast<std::size_t>(info.st_size);
-  void* const mapping = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  void* const mapping = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (mapping == MAP_FAILED) {
-    const int error = errno;
-    close(fd);
-    return ErrnoStatus(error, fmt::format("map {} bytes of model file '{}'", size, path));
+    return ErrnoStatus(errno, fmt::format("map {} bytes of model file '{}'", size, path));
   }
   std::unique_ptr<GgufFile> file(new GgufFile());
   file->path_ = path;
   file->data_ = {static_cast<const std::byte*>(mapping), size};
   file->mapped_ = true;
-  file->identity_ = IdentityOf(info);
-  CAIRN_ASSIGN_OR_RETURN(
-      file->watch_, FileWatch::Start(fd, info, file->data_, fmt::format("model file '{}'", path)));
+  CAIRN_ASSIGN_OR_RETURN(file->watch_, FileWatch::Start(std::move(fd), info, file->data_,
+                                                        fmt::format("model file '{}'", path)));
   const absl::Status status = GgufParser(file->data_, *file).Parse();
   if (!status.ok()) {
     return Annotate(status, fmt::format("model file '{}'", path));
@@ -213,13 +214,9 @@ void GgufFile::DropFromMemory(std::span<const std::byte> bytes) const {
   }
 }
 
-GgufFile::Identity GgufFile::IdentityOf(const struct stat& info) {
-  return {info.st_dev, info.st_ino, info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
-}
-
 absl::Status GgufFile::CheckUnchanged() const {
-  struct stat info = {};
-  if (mapped_ && (stat(path_.c_str(), &info) != 0 || IdentityOf(info) != identity_)) {
+  struct stat now = {};
+  if (mapped_ && (stat(path_.c_str(), &now) != 0 || !IsSameFile(now, watch_->opened()))) {
     return FailedPrecondition(
         "model file '{}' was removed, replaced or written to while it was read; start again when "
         "it is complete",

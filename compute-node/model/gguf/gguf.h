@@ -187,18 +187,7 @@ class GgufFile {
     const std::byte* data;       // first element; for strings their length field
   };
 
-  // Which file was opened, and when it was written.
-  struct Identity {
-    std::uint64_t device = 0;
-    std::uint64_t inode = 0;
-    std::int64_t size_bytes = 0;
-    std::int64_t modified_seconds = 0;
-    std::int64_t modified_nanoseconds = 0;
-    bool operator==(const Identity&) const = default;
-  };
-
   GgufFile() = default;
-  static Identity IdentityOf(const struct stat& info);
   // One file, whatever it is a part of.
   static absl::StatusOr<std::unique_ptr<GgufFile>> OpenOne(const std::string& path);
   const Value* FindValue(std::string_view key) const;
@@ -206,7 +195,6 @@ class GgufFile {
   std::string path_;
   std::span<const std::byte> data_;
   bool mapped_ = false;
-  Identity identity_;
   std::unique_ptr<FileWatch> watch_;  // null after Parse
   std::uint32_t version_ = 0;
   std::uint64_t alignment_ = 32;

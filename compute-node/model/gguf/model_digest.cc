@@ -12,9 +12,12 @@
 #include <system_error>
 #include <vector>
 
+#include <absl/strings/escaping.h>
 #include <openssl/evp.h>
 
 #include "common/base/check.h"
+#include "common/base/random_bytes.h"
+#include "common/base/unique_fd.h"
 
 namespace cairn::compute {
 namespace {
@@ -24,18 +27,6 @@ constexpr std::size_t kReadBytes = 1 << 20;
 // this way. Stored conversations are found by what comes out: never change it.
 constexpr std::string_view kPartsHeader = "cairn-split-model 1\n";
 constexpr std::string_view kCacheHeader = "cairn-model-digest 1 ";
-
-struct Descriptor {
-  explicit Descriptor(int number) : fd(number) {}
-  ~Descriptor() {
-    if (fd >= 0) {
-      close(fd);
-    }
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int fd;
-};
 
 struct FreeContext {
   void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
@@ -78,7 +69,7 @@ std::string FileIdentity(const struct stat& info) {
 }
 
 std::string CacheText(const std::string& identity, const std::string& digest) {
-  return fmt::format("{}{} {}\n", kCacheHeader, identity, DigestToHex(digest));
+  return fmt::format("{}{} {}\n", kCacheHeader, identity, ToHex(digest));
 }
 
 // The digest in the cache file, empty if there is none that can be trusted.
@@ -92,14 +83,9 @@ std::string ReadCache(const std::filesystem::path& cache, const std::string& ide
   if (!stream || text.compare(0, hex_start.size(), hex_start) != 0) {
     return "";
   }
-  std::string digest;
-  for (std::size_t i = 0; i < kModelDigestBytes; ++i) {
-    const std::string pair = text.substr(hex_start.size() + i * 2, 2);
-    char* end = nullptr;
-    const unsigned long value = std::strtoul(pair.c_str(), &end, 16);
-    digest += static_cast<char>(value);
-  }
-  // Writing it again must give the same bytes: this catches everything that strtoul lets pass.
+  const std::string digest =
+      absl::HexStringToBytes(text.substr(hex_start.size(), kModelDigestBytes * 2));
+  // Writing it again must give the same bytes: this catches everything that is no hexadecimal.
   return CacheText(identity, digest) == text ? digest : "";
 }
 
@@ -132,12 +118,12 @@ std::string DirectoryFromEnvironment(const char* variable) {
 
 absl::StatusOr<std::string> FileDigest(const std::string& path,
                                        const std::string& cache_directory) {
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.fd < 0) {
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) {
     return ErrnoStatus(errno, fmt::format("open '{}' for its digest", path));
   }
   struct stat info = {};
-  if (fstat(file.fd, &info) != 0) {
+  if (fstat(file.get(), &info) != 0) {
     return ErrnoStatus(errno, fmt::format("stat '{}' for its digest", path));
   }
   const std::string identity = FileIdentity(info);
@@ -149,7 +135,7 @@ absl::StatusOr<std::string> FileDigest(const std::string& path,
       return cached;
     }
   }
-  CAIRN_ASSIGN_OR_RETURN(const std::string digest, HashFile(file.fd, path));
+  CAIRN_ASSIGN_OR_RETURN(const std::string digest, HashFile(file.get(), path));
   if (!cache_directory.empty()) {
     WriteCache(cache, CacheText(identity, digest));
   }
@@ -165,14 +151,6 @@ std::string DefaultCacheDirectory() {
   }
   const std::string home = DirectoryFromEnvironment("HOME");
   return home.empty() ? "" : home + "/.cache/cairn";
-}
-
-std::string DigestToHex(const std::string& digest) {
-  std::string hex;
-  for (const char byte : digest) {
-    hex += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  }
-  return hex;
 }
 
 absl::StatusOr<std::string> ModelDigest(const std::vector<std::string>& paths) {

@@ -29,7 +29,4 @@ absl::StatusOr<std::string> ModelDigestWithCache(const std::vector<std::string>&
 // $XDG_CACHE_HOME/cairn or ~/.cache/cairn; empty if the environment names neither.
 std::string DefaultCacheDirectory();
 
-// Lower-case hexadecimal, for people.
-std::string DigestToHex(const std::string& digest);
-
 }  // namespace cairn::compute

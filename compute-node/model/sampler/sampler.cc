@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
+#include <absl/numeric/int128.h>
+
+#include "common/base/split_mix.h"
 #include "compute-node/model/config.h"
 #include "compute-node/model/sampler/sampler_weight.h"
 
@@ -18,24 +22,7 @@ constexpr double kTemperatureMax = 100.0;
 // Of badness, see KeepShare, for a factor of e in probability.
 constexpr double kClassesPerUnit = 8.0;
 constexpr std::string_view kStateMagic = "CSR1";  // sampler random state, version 1
-
-std::uint64_t SplitMix(std::uint64_t& state) {
-  state += 0x9e3779b97f4a7c15ULL;
-  std::uint64_t z = state;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-  return z ^ (z >> 31);
-}
-
-// The high half of a 64 x 64 bit product, from 32-bit halves: maps a uniform 64-bit number to [0,
-// bound).
-std::uint64_t MultiplyHigh(std::uint64_t a, std::uint64_t b) {
-  constexpr std::uint64_t kLow = 0xffffffff;
-  const std::uint64_t low = (a & kLow) * (b & kLow);
-  const std::uint64_t middle = (a >> 32) * (b & kLow) + (low >> 32);
-  const std::uint64_t cross = (a & kLow) * (b >> 32) + (middle & kLow);
-  return (a >> 32) * (b >> 32) + (middle >> 32) + (cross >> 32);
-}
+static_assert(std::endian::native == std::endian::little, "stored states are in this order");
 
 }  // namespace
 
@@ -64,9 +51,9 @@ absl::StatusOr<Sampler> Sampler::Create(const SamplerOptions& options) {
 }
 
 Sampler::Sampler(const SamplerOptions& options) : options_(options), penalties_(options.penalties) {
-  std::uint64_t seed = options.seed;
+  SplitMix seeds(options.seed);
   for (std::uint64_t& word : state_) {
-    word = SplitMix(seed);
+    word = seeds.Next();
   }
 }
 
@@ -140,8 +127,9 @@ std::int32_t Sampler::Draw(std::span<const float> logits) {
   KeepTypical();
   KeepTopP();
   KeepMinP();
-  // Some candidate is always left, and no weight is 0: the total is not 0.
-  std::uint64_t draw = MultiplyHigh(NextRandom(), TotalWeight());
+  // Some candidate is always left, and no weight is 0: the total is not 0. The high half of the
+  // product maps a uniform 64-bit number to [0, total).
+  std::uint64_t draw = absl::Uint128High64(absl::uint128(NextRandom()) * TotalWeight());
   for (const Candidate& candidate : candidates_) {
     if (draw < candidate.weight) {
       return candidate.id;
@@ -318,12 +306,7 @@ void Sampler::KeepMinP() {
 
 std::string Sampler::SaveState() const {
   std::string bytes(kStateMagic);
-  for (const std::uint64_t word : state_) {
-    for (int shift = 0; shift < 64; shift += 8) {
-      bytes.push_back(static_cast<char>(word >> shift & 0xff));
-    }
-  }
-  return bytes;
+  return bytes.append(reinterpret_cast<const char*>(state_.data()), sizeof(state_));
 }
 
 absl::Status Sampler::RestoreState(std::string_view bytes) {
@@ -332,15 +315,8 @@ absl::Status Sampler::RestoreState(std::string_view bytes) {
                     bytes.size(), kStateMagic.size() + sizeof(state_));
   }
   std::array<std::uint64_t, 4> state{};
-  std::size_t position = kStateMagic.size();
-  std::uint64_t any = 0;
-  for (std::uint64_t& word : state) {
-    for (int shift = 0; shift < 64; shift += 8) {
-      word |= static_cast<std::uint64_t>(static_cast<std::uint8_t>(bytes[position++])) << shift;
-    }
-    any |= word;
-  }
-  if (any == 0) {
+  std::memcpy(state.data(), bytes.data() + kStateMagic.size(), sizeof(state));
+  if (state == std::array<std::uint64_t, 4>()) {
     return DataLoss("restore the sampler: its random state is all zero, which no seed gives");
   }
   state_ = state;

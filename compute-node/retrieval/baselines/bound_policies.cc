@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "compute-node/retrieval/clustering/split_mix.h"
+#include "common/base/split_mix.h"
 
 namespace cairn::compute {
 

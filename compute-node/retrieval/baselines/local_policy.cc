@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/split_mix.h"
 #include "compute-node/retrieval/baselines/token_scores.h"
 #include "compute-node/retrieval/clustering/kmeans.h"
-#include "compute-node/retrieval/clustering/split_mix.h"
 #include "compute-node/retrieval/fetch_plan.h"
 #include "compute-node/retrieval/policy_state.h"
 #include "compute-node/retrieval/query_sum.h"

@@ -5,10 +5,10 @@
 #include <optional>
 
 #include "common/base/check.h"
+#include "common/base/split_mix.h"
 #include "compute-node/kernels/centroids.h"
 #include "compute-node/retrieval/baselines/token_scores.h"
 #include "compute-node/retrieval/clustering/kmeans.h"
-#include "compute-node/retrieval/clustering/split_mix.h"
 #include "compute-node/retrieval/fetch_plan.h"
 
 namespace cairn::compute {

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "common/base/check.h"
+#include "common/base/split_mix.h"
 #include "compute-node/kernels/centroids.h"
 
 namespace cairn::compute {
@@ -14,23 +15,6 @@ constexpr std::int64_t kTaskPoints = 256;
 // Halvings of one set one inside the other. Sets of natural keys need some ten; one from which each
 // halving takes a single point would cost the square of its size.
 constexpr int kHalvingsMax = 32;
-
-// splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
-class PointDraw {
- public:
-  explicit PointDraw(std::uint64_t seed) : state_(seed) {}
-  // Below `bound`, which is far below 2^64: the modulus favours no number noticeably.
-  std::size_t Below(std::size_t bound) {
-    state_ += 0x9e3779b97f4a7c15ULL;
-    std::uint64_t z = state_;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return static_cast<std::size_t>((z ^ (z >> 31)) % bound);
-  }
-
- private:
-  std::uint64_t state_;
-};
 
 class PointRows {
  public:
@@ -224,10 +208,11 @@ class Problem {
   void DrawCentroids() {
     std::vector<std::int64_t> shuffled(owners_.size());
     std::iota(shuffled.begin(), shuffled.end(), 0);
-    PointDraw draw(options_.seed);
+    SplitMix random(options_.seed);
     for (std::int64_t c = 0; c < centroid_count_; ++c) {
       const auto at = static_cast<std::size_t>(c);
-      std::swap(shuffled[at], shuffled[at + draw.Below(shuffled.size() - at)]);
+      const std::int64_t drawn = c + random.Below(points_.count() - c);
+      std::swap(shuffled[at], shuffled[static_cast<std::size_t>(drawn)]);
       const std::span<const float> point = points_.Row(shuffled[at]);
       std::copy(point.begin(), point.end(), Centroid(c).begin());
       panels_.Set(c, point, HalfSquare(point));

@@ -34,7 +34,7 @@ TEST(PathsTest, ADaemonThatServesElsewhereIsFound) {
   const std::string elsewhere = state + "/cairn/" + name;
   EXPECT_EQ(ServedElsewhere(session, "/none", name), "");
   {
-    const absl::StatusOr<rpc::UniqueFd> socket = rpc::ListenOnSocket(elsewhere, 0600);
+    const absl::StatusOr<UniqueFd> socket = rpc::ListenOnSocket(elsewhere, 0600);
     ASSERT_TRUE(socket.ok()) << socket.status();
     EXPECT_EQ(ServedElsewhere(session, "/none", name), elsewhere);
     EXPECT_EQ(ServedElsewhere(session, elsewhere, name), "");

@@ -191,9 +191,8 @@ TEST_F(ArenaTest, AReplyWhoseMemoryIsGoneSaysWhyItsStreamEnded) {
   auto late = rpc::ListenOnSocket(path, 0600);
   ASSERT_TRUE(late.ok()) << late.status();
   auto answer = session->StartRead(values::FetchAll());
-  rpc::UniqueFd asks;
-  while (!asks.valid())
-    asks = rpc::UniqueFd(::accept4(late->get(), nullptr, nullptr, SOCK_CLOEXEC));
+  UniqueFd asks;
+  while (!asks.valid()) asks = UniqueFd(::accept4(late->get(), nullptr, nullptr, SOCK_CLOEXEC));
   std::filesystem::rename(path + ".away", path);
   Connect(/*use_arena=*/true)->Open(id).value().reset();
   while (!engine_->ArenaGranules(kDefaultApp).empty()) {
@@ -293,7 +292,7 @@ TEST_F(ArenaTest, RangesOutsideTheirGranuleAreRefused) {
   int handshakes = 0;
   ArenaMap map([&]() -> absl::StatusOr<rpc::HandshakeMessage> {
     ++handshakes;
-    CAIRN_ASSIGN_OR_RETURN(const rpc::UniqueFd socket,
+    CAIRN_ASSIGN_OR_RETURN(const UniqueFd socket,
                            rpc::ConnectToSocket(socket_path_ + rpc::kHandshakeSuffix,
                                                 std::chrono::milliseconds(20000)));
     return rpc::ReceiveHandshake(socket, std::chrono::milliseconds(20000));
@@ -331,7 +330,7 @@ TEST_F(ArenaTest, MemoryThatCouldShrinkIsNotMapped) {
   ArenaMap map([]() -> absl::StatusOr<rpc::HandshakeMessage> {
     rpc::HandshakeMessage message;
     message.granule_bytes = 4096;
-    message.granules.push_back({1, rpc::UniqueFd(::memfd_create("unsealed", MFD_CLOEXEC))});
+    message.granules.push_back({1, UniqueFd(::memfd_create("unsealed", MFD_CLOEXEC))});
     EXPECT_EQ(::ftruncate(message.granules[0].fd.get(), 4096), 0);
     return message;
   });

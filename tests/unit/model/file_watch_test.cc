@@ -50,7 +50,7 @@ class FileWatchTest : public testing::Test {
     void* mapped = mmap(nullptr, kMappedBytes, PROT_READ, MAP_PRIVATE, fd, 0);
     ASSERT_NE(mapped, MAP_FAILED);
     mapped_ = {static_cast<const std::byte*>(mapped), kMappedBytes};
-    auto watch = FileWatch::Start(fd, info, mapped_, "the file");
+    auto watch = FileWatch::Start(UniqueFd(fd), info, mapped_, "the file");
     ASSERT_TRUE(watch.ok()) << watch.status();
     watch_ = *std::move(watch);
     ASSERT_TRUE(watch_->Check().ok());

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/base/random_bytes.h"
 #include "tests/tools/file_bytes.h"
 
 namespace cairn::compute {
@@ -28,7 +29,7 @@ class ModelDigestTest : public testing::Test {
   std::string Digest() {
     const auto digest = ModelDigestWithCache({file_}, cache_);
     EXPECT_TRUE(digest.ok()) << digest.status();
-    return digest.ok() ? DigestToHex(*digest) : "";
+    return digest.ok() ? ToHex(*digest) : "";
   }
   std::filesystem::path CacheFile() {
     for (const auto& entry : std::filesystem::directory_iterator(cache_)) {
@@ -45,7 +46,7 @@ class ModelDigestTest : public testing::Test {
 
 TEST_F(ModelDigestTest, IsTheSha256OfTheFile) {
   EXPECT_EQ(Digest(), kAbcDigest);
-  EXPECT_EQ(DigestToHex(*ModelDigestWithCache({file_}, "")), kAbcDigest);
+  EXPECT_EQ(ToHex(*ModelDigestWithCache({file_}, "")), kAbcDigest);
 }
 
 TEST_F(ModelDigestTest, TheCacheIsUsed) {
@@ -97,7 +98,7 @@ TEST_F(ModelDigestTest, APipeInTheCacheIsNotWaitedFor) {
 }
 
 TEST_F(ModelDigestTest, AnUnwritableCacheDoesNotMatter) {
-  EXPECT_EQ(DigestToHex(*ModelDigestWithCache({file_}, file_ + "/not-a-directory")), kAbcDigest);
+  EXPECT_EQ(ToHex(*ModelDigestWithCache({file_}, file_ + "/not-a-directory")), kAbcDigest);
 }
 
 // Stored conversations are found by it: the value is for ever. Computed beforehand, with Python:
@@ -106,7 +107,7 @@ TEST_F(ModelDigestTest, ASplitModelsCoversAllPartsInOrder) {
   const std::string second = directory_ / "second.gguf";
   Write(second, "def");
   const auto digest = [&](const std::vector<std::string>& paths) {
-    return DigestToHex(*ModelDigestWithCache(paths, cache_));
+    return ToHex(*ModelDigestWithCache(paths, cache_));
   };
   EXPECT_EQ(digest({file_, second}),
             "34fba5866a92f6962ce7ae57acc696693f60994649bf3ec6cbf3e5325cb4483c");

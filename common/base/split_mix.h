@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <initializer_list>
 
-namespace cairn::compute {
+namespace cairn {
 
 class SplitMix {
  public:
+  // The published sequence from that state.
+  explicit SplitMix(std::uint64_t state) : state_(state) {}
   // Of several numbers: each of them, and their order, gives another sequence.
   SplitMix(std::initializer_list<std::uint64_t> seeds) {
     for (const std::uint64_t seed : seeds) state_ = Next() ^ seed;
@@ -32,4 +34,4 @@ class SplitMix {
   std::uint64_t state_ = 0;
 };
 
-}  // namespace cairn::compute
+}  // namespace cairn
