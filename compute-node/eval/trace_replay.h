@@ -20,8 +20,8 @@
 #include "common/base/status.h"
 #include "common/trace/trace.h"
 #include "compute-node/eval/policy_measure.h"
+#include "compute-node/kernels/ops.h"
 #include "compute-node/kernels/thread_pool.h"
-#include "compute-node/retrieval/clustering/query_metric.h"
 
 namespace cairn::eval {
 

@@ -78,23 +78,25 @@ HWY_INLINE FourVec SumsOfFour(const CentroidVec* v) {
                             hn::BitCast(d, hn::InterleaveUpper(pairs, low, high))));
 }
 
-// The rows of one tile: the last ones again where there are less than four.
+// The rows of one tile, of codes or of sketches: the last ones again where there are less than
+// four.
+template <typename Byte>
 struct CodeTile {
-  CodeTile(const std::int8_t* codes, std::int64_t dim, std::int64_t first, std::int64_t count) {
+  CodeTile(const Byte* all, std::int64_t row_bytes, std::int64_t first, std::int64_t count) {
     for (std::int64_t r = 0; r < kCodeRows; ++r) {
-      rows[r] = codes + std::min(first + r, count - 1) * dim;
+      rows[r] = all + std::min(first + r, count - 1) * row_bytes;
     }
     // May lie behind the last row.
-    for (std::int64_t at = 0; at < kCodeRows * dim; at += 64) {
+    for (std::int64_t at = 0; at < kCodeRows * row_bytes; at += 64) {
       hwy::Prefetch(rows[0] + kCodePrefetchBytes + at);
     }
   }
-  const std::int8_t* rows[kCodeRows];
+  const Byte* rows[kCodeRows];
 };
 
 // dots[k] = keys[k] . row for the four rows of a tile.
 template <int kKeys>
-HWY_INLINE void DotCodes(const float* const* HWY_RESTRICT keys, const CodeTile& tile,
+HWY_INLINE void DotCodes(const float* const* HWY_RESTRICT keys, const CodeTile<std::int8_t>& tile,
                          std::int64_t dim, FourVec* HWY_RESTRICT dots) {
   const CentroidFloats d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -165,32 +167,24 @@ float HalfSquareRow(const float* HWY_RESTRICT row, std::int64_t count) {
   return sum / 2;
 }
 
-void QuantizeRow(const float* HWY_RESTRICT centroid, std::int64_t dim,
-                 std::int8_t* HWY_RESTRICT codes, float& scale, float& half_square) {
+float QuantizeRow(std::span<const float> centroid, std::int8_t* HWY_RESTRICT codes) {
   const FourFloats d4;
-  const hn::Rebind<std::int32_t, FourFloats> d32;
   const hn::Rebind<std::int8_t, FourFloats> d8;
   constexpr float kLargestCode = 127.0F;
   auto largest = hn::Zero(d4);
-  for (std::int64_t i = 0; i < dim; i += 4) {
-    largest = hn::Max(largest, hn::Abs(hn::LoadU(d4, centroid + i)));
+  for (std::size_t i = 0; i < centroid.size(); i += 4) {
+    largest = hn::Max(largest, hn::Abs(hn::LoadU(d4, centroid.data() + i)));
   }
-  scale = hn::GetLane(hn::MaxOfLanes(d4, largest)) / kLargestCode;
-  half_square = 0.0F;
+  const float scale = hn::GetLane(hn::MaxOfLanes(d4, largest)) / kLargestCode;
   if (scale < std::numeric_limits<float>::min()) {
-    scale = 0.0F;
-    std::fill_n(codes, dim, std::int8_t{0});
-    return;
+    std::fill_n(codes, centroid.size(), std::int8_t{0});
+    return 0.0F;
   }
-  // Whole numbers, exact in any order.
-  auto squares = hn::Zero(d32);
-  for (std::int64_t i = 0; i < dim; i += 4) {
-    const auto rounded = hn::NearestInt(hn::Div(hn::LoadU(d4, centroid + i), hn::Set(d4, scale)));
-    squares = hn::Add(squares, hn::Mul(rounded, rounded));
-    hn::StoreU(hn::DemoteTo(d8, rounded), d8, codes + i);
+  for (std::size_t i = 0; i < centroid.size(); i += 4) {
+    const auto quotient = hn::Div(hn::LoadU(d4, centroid.data() + i), hn::Set(d4, scale));
+    hn::StoreU(hn::DemoteTo(d8, hn::NearestInt(quotient)), d8, codes + i);
   }
-  const auto sum = static_cast<float>(hn::GetLane(hn::SumOfLanes(d32, squares)));
-  half_square = scale * scale * (sum / 2);
+  return scale;
 }
 
 // The products of the query with the four rows of a tile of sketches.
@@ -240,18 +234,10 @@ void ScoreSketchRows(std::span<const float> query, const std::uint8_t* HWY_RESTR
   const std::int64_t half = std::ssize(query) / 2;
   const std::int64_t count = std::ssize(scales);
   for (std::int64_t first = 0; first < count; first += kCodeRows) {
-    // The last ones again where there are less than four.
-    const std::uint8_t* rows[kCodeRows];
-    for (std::int64_t r = 0; r < kCodeRows; ++r) {
-      rows[r] = sketches + std::min(first + r, count - 1) * half;
-    }
-    // May lie behind the last row.
-    for (std::int64_t at = 0; at < kCodeRows * half; at += 64) {
-      hwy::Prefetch(rows[0] + kCodePrefetchBytes + at);
-    }
+    const CodeTile<std::uint8_t> tile(sketches, half, first, count);
     const auto scale = hn::Mul(LoadUpToFour(scales.data() + first, count - first, 0.0F),
                                hn::Set(d4, kScaleOfSketch));
-    const auto score = hn::Mul(scale, DotSketches(query.data(), rows, half));
+    const auto score = hn::Mul(scale, DotSketches(query.data(), tile.rows, half));
     if (first + kCodeRows <= count) {
       hn::StoreU(score, d4, scores + first);
     } else {
@@ -286,7 +272,7 @@ struct NearestRows {
 
 // The four rows of a tile, and what nearness to them needs.
 struct NearTile {
-  CodeTile codes;
+  CodeTile<std::int8_t> codes;
   FourVec scales;
   FourVec half_squares;
   std::int32_t first;
@@ -332,7 +318,7 @@ void NearestCodeRows(const float* HWY_RESTRICT keys, const CodeRows& rows,
     NearestRows best;
     for (std::int64_t first = 0; first < count; first += kCodeRows) {
       const NearTile tile = {
-          CodeTile(rows.codes, rows.dim, first, count),
+          CodeTile<std::int8_t>(rows.codes, rows.dim, first, count),
           LoadUpToFour(rows.scales.data() + first, count - first, 0.0F),
           LoadUpToFour(rows.half_squares.data() + first, count - first,
                        std::numeric_limits<float>::infinity()),

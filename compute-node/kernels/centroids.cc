@@ -37,11 +37,9 @@ float HalfSquare(std::span<const float> row) {
   return HWY_DYNAMIC_DISPATCH(HalfSquareRow)(row.data(), std::ssize(row));
 }
 
-void QuantizeCentroid(std::span<const float> centroid, std::int8_t* codes, float& scale,
-                      float& half_square) {
+float QuantizeCentroid(std::span<const float> centroid, std::int8_t* codes) {
   CheckCodeDim(std::ssize(centroid));
-  HWY_DYNAMIC_DISPATCH(QuantizeRow)
-  (centroid.data(), std::ssize(centroid), codes, scale, half_square);
+  return HWY_DYNAMIC_DISPATCH(QuantizeRow)(centroid, codes);
 }
 
 void SketchOf(std::span<const std::int8_t> codes, std::uint8_t* sketch) {

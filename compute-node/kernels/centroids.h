@@ -23,11 +23,10 @@ float HalfSquare(std::span<const float> row);
 // The most numbers of a row of codes, which is a multiple of 8.
 inline constexpr std::int64_t kCodeDimMax = 512;
 
-// codes[i] = centroid[i] / scale, rounded to the nearest, with scale = max|centroid| / 127;
-// half_square is that of scale * codes. A row whose scale would be below the smallest normal float
-// counts as zero: scale 0, codes 0. One that is longer than 1e19 has half_square +infinity.
-void QuantizeCentroid(std::span<const float> centroid, std::int8_t* codes, float& scale,
-                      float& half_square);
+// codes[i] = centroid[i] / scale, rounded to the nearest, with scale = max|centroid| / 127, which
+// is the answer. A row whose scale would be below the smallest normal float counts as zero: scale
+// 0, codes 0.
+float QuantizeCentroid(std::span<const float> centroid, std::int8_t* codes);
 
 // Codes in 4 bits, half as many bytes: code * kSketchCodeMax / 127, rounded to the nearest, halves
 // away from zero. Byte i of `sketch` has number i, plus 8, in its low half and number i +

@@ -50,9 +50,7 @@ void ToF16(const float* HWY_RESTRICT from, std::size_t count, std::byte* HWY_RES
 void ToF32(const std::byte* HWY_RESTRICT from, std::size_t count, float* HWY_RESTRICT to) {
   if (!kHasF16) {
     for (std::size_t i = 0; i < count; ++i) {
-      std::uint16_t bits = 0;
-      std::memcpy(&bits, from + i * 2, 2);
-      to[i] = F16BitsToF32(bits);
+      to[i] = LoadF16(from + i * 2);
     }
     return;
   }

@@ -1,30 +1,14 @@
 #include "compute-node/kernels/dequantize.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
+#include "compute-node/kernels/kv_entry.h"
 #include "compute-node/kernels/quant_block.h"
 
 namespace cairn::compute {
 namespace {
-
-std::uint16_t LoadU16(const std::byte* data) {
-  std::uint16_t value;
-  std::memcpy(&value, data, sizeof(value));
-  return value;
-}
-
-float LoadF16(const std::byte* data) { return F16BitsToF32(LoadU16(data)); }
-
-// Block: f16 scale, 32 int8.
-void DequantizeQ8(const std::byte* row, std::span<float> out) {
-  for (std::size_t i = 0; i < out.size(); i += 32, row += 34) {
-    const float scale = LoadF16(row);
-    for (std::size_t j = 0; j < 32; ++j) {
-      out[i + j] = scale * static_cast<float>(static_cast<std::int8_t>(row[2 + j]));
-    }
-  }
-}
 
 template <WeightType kType>
 void DequantizeBlocks(const std::byte* row, std::span<float> out) {
@@ -43,6 +27,53 @@ void DequantizeBlocks(const std::byte* row, std::span<float> out) {
       }
     }
   }
+}
+
+constexpr std::uint16_t kF16Exponent = 0x7c00;
+constexpr std::uint16_t kBf16Exponent = 0x7f80;
+constexpr std::uint32_t kF32Exponent = 0x7f800000;
+
+template <typename Bits>
+Bits LoadBits(const std::byte* at) {
+  Bits bits;
+  std::memcpy(&bits, at, sizeof(bits));
+  return bits;
+}
+
+// NaN and infinity have all bits of the exponent set.
+template <typename Bits>
+std::int64_t FirstFloat(const std::byte* row, std::int64_t column_count, Bits exponent) {
+  // Without a way out of the inner loop the compiler makes vectors of it.
+  constexpr std::int64_t kAtOnce = 512;
+  for (std::int64_t first = 0; first < column_count; first += kAtOnce) {
+    const std::int64_t end = std::min(first + kAtOnce, column_count);
+    Bits found = 0;
+    for (std::int64_t i = first; i < end; ++i) {
+      const auto bits = LoadBits<Bits>(row + i * static_cast<std::int64_t>(sizeof(Bits)));
+      found = static_cast<Bits>(found | ((bits & exponent) == exponent ? 1 : 0));
+    }
+    if (found == 0) continue;
+    for (std::int64_t i = first; i < end; ++i) {
+      const auto bits = LoadBits<Bits>(row + i * static_cast<std::int64_t>(sizeof(Bits)));
+      if ((bits & exponent) == exponent) return i;
+    }
+  }
+  return -1;
+}
+
+template <WeightType kType>
+std::int64_t FirstBlock(const std::byte* row, std::int64_t column_count) {
+  constexpr QuantLayout kLayout = QuantLayoutOf(kType);
+  const auto is_finite = [](const std::byte* half) {
+    return (LoadBits<std::uint16_t>(half) & kF16Exponent) != kF16Exponent;
+  };
+  for (std::int64_t i = 0; i < column_count; i += kLayout.values, row += kLayout.bytes) {
+    if (!is_finite(row + kLayout.scale_at)) return i;
+    if constexpr (kLayout.min_at >= 0) {
+      if (!is_finite(row + kLayout.min_at)) return i;
+    }
+  }
+  return -1;
 }
 
 }  // namespace
@@ -85,6 +116,8 @@ std::uint16_t F32ToF16Bits(float value) {
   return static_cast<std::uint16_t>(sign | half);
 }
 
+float LoadF16(const std::byte* from) { return F16BitsToF32(LoadBits<std::uint16_t>(from)); }
+
 std::int64_t WeightBlockValues(WeightType type) {
   return IsQuantised(type) ? QuantLayoutOf(type).values : 1;
 }
@@ -108,18 +141,37 @@ void DequantizeRow(WeightType type, const std::byte* row, std::span<float> out) 
       return;
     case WeightType::kBF16:
       for (std::size_t i = 0; i < out.size(); ++i) {
-        out[i] = std::bit_cast<float>(static_cast<std::uint32_t>(LoadU16(row + i * 2)) << 16);
+        const std::uint32_t bits = LoadBits<std::uint16_t>(row + i * 2);
+        out[i] = std::bit_cast<float>(bits << 16);
       }
       return;
     default:
       ForQuantType(type, [&]<WeightType kType>() {
         if constexpr (kType == WeightType::kQ80) {
-          DequantizeQ8(row, out);
+          for (std::size_t i = 0; i < out.size(); i += 32, row += 34) {
+            LoadQ8Row(row, out.subspan(i, 32));
+          }
         } else {
           DequantizeBlocks<kType>(row, out);
         }
       });
   }
+}
+
+std::int64_t FirstNotFinite(WeightType type, const std::byte* row, std::int64_t column_count) {
+  switch (type) {
+    case WeightType::kF32:
+      return FirstFloat(row, column_count, kF32Exponent);
+    case WeightType::kF16:
+      return FirstFloat(row, column_count, kF16Exponent);
+    case WeightType::kBF16:
+      return FirstFloat(row, column_count, kBf16Exponent);
+    default:
+      break;
+  }
+  std::int64_t column = -1;
+  ForQuantType(type, [&]<WeightType kType>() { column = FirstBlock<kType>(row, column_count); });
+  return column;
 }
 
 }  // namespace cairn::compute

@@ -1,4 +1,5 @@
-// Weight types that Cairn computes with, as GGUF stores their rows, and their decoding to f32.
+// Weight types that Cairn computes with, as GGUF stores their rows: their decoding to f32, and
+// finding those that are no numbers.
 #pragma once
 
 #include <cstddef>
@@ -42,9 +43,16 @@ constexpr bool IsQuantised(WeightType type) {
 // Decodes one row of out.size() columns at `row`, which need not be aligned.
 void DequantizeRow(WeightType type, const std::byte* row, std::span<float> out);
 
+// The column of the first NaN or infinity in the row at `row`, which need not be aligned; -1: there
+// is none. Where the scale or minimum of a block is one, all values of the block are. Reads the
+// bytes once, at the speed of memory: of a quantised row only the scales.
+std::int64_t FirstNotFinite(WeightType type, const std::byte* row, std::int64_t column_count);
+
 // f16 bits to f32, exactly, and back, rounding to nearest even: for processors without such
 // instructions.
 float F16BitsToF32(std::uint16_t bits);
 std::uint16_t F32ToF16Bits(float value);
+// The f16 number at `from`, which need not be aligned.
+float LoadF16(const std::byte* from);
 
 }  // namespace cairn::compute

@@ -88,11 +88,11 @@ HWY_INLINE hn::Vec<D> LoadSignedBytes(D d, const void* from) {
   return hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, static_cast<const std::int8_t*>(from))));
 }
 
-// Keys of 8 bits.
-struct Q8Keys {
+// Keys of 8 bits behind `kHeaderBytes`, with a scale for each entry.
+template <std::int64_t kHeaderBytes>
+struct ByteKeys {
   using Key = std::uint8_t;
-  static constexpr std::int64_t kKeyOffset = 2;
-  explicit Q8Keys(const std::byte* const* entries) { LoadScales(entries, 0, key_scales); }
+  static constexpr std::int64_t kKeyOffset = kHeaderBytes;
   template <class D>
   HWY_INLINE hn::Vec<D> Keys(D d, const Key* column, std::size_t e) const {
     return hn::Mul(LoadSignedBytes(d, column), hn::LoadU(d, key_scales + e));
@@ -100,21 +100,29 @@ struct Q8Keys {
   HWY_ALIGN float key_scales[kAttentionBlockEntries];
 };
 
-struct Q8Entries : Q8Keys {
-  Q8Entries(const std::byte* const* entries, std::int64_t value_offset) : Q8Keys(entries) {
-    LoadScales(entries, value_offset, value_scales);
-  }
+template <std::int64_t kHeaderBytes>
+struct ByteEntries : ByteKeys<kHeaderBytes> {
   template <class D>
   HWY_INLINE hn::Vec<D> Values(D d, const std::byte* row, std::size_t e, std::int64_t i) const {
-    return hn::Mul(LoadSignedBytes(d, row + 2 + i), hn::Set(d, value_scales[e]));
+    return hn::Mul(LoadSignedBytes(d, row + kHeaderBytes + i), hn::Set(d, value_scales[e]));
   }
   HWY_ALIGN float value_scales[kAttentionBlockEntries];
 };
 
+// Each row begins with its scale.
+struct Q8Entries : ByteEntries<2> {
+  Q8Entries(const std::byte* const* entries, std::int64_t value_offset) {
+    LoadScales(entries, 0, key_scales);
+    LoadScales(entries, value_offset, value_scales);
+  }
+};
+
 // Values of 4 bits: a group's scale and minimum stand together in front of the row.
-struct Q4Entries : Q8Keys {
+struct Q4Entries : ByteKeys<2> {
   Q4Entries(const std::byte* const* entries, std::int64_t head_dim)
-      : Q8Keys(entries), header_bytes(KvValueBytes(KvFormat::kQ4, head_dim) - head_dim / 2) {}
+      : header_bytes(KvValueBytes(KvFormat::kQ4, head_dim) - head_dim / 2) {
+    LoadScales(entries, 0, key_scales);
+  }
   template <class D>
   HWY_INLINE hn::Vec<D> Values(D d, const std::byte* row, std::size_t /*e*/, std::int64_t i) const {
     const hn::Rebind<std::int32_t, D> d32;
@@ -283,22 +291,6 @@ void LoadBlockEntries(std::span<const std::byte* const> entries,
   }
 }
 
-// Codes of 8 bits, whose scales stand elsewhere.
-struct MeanEntries {
-  using Key = std::uint8_t;
-  static constexpr std::int64_t kKeyOffset = 0;
-  template <class D>
-  HWY_INLINE hn::Vec<D> Keys(D d, const Key* column, std::size_t e) const {
-    return hn::Mul(LoadSignedBytes(d, column), hn::LoadU(d, key_scales + e));
-  }
-  template <class D>
-  HWY_INLINE hn::Vec<D> Values(D d, const std::byte* row, std::size_t e, std::int64_t i) const {
-    return hn::Mul(LoadSignedBytes(d, row + i), hn::Set(d, value_scales[e]));
-  }
-  HWY_ALIGN float key_scales[kAttentionBlockEntries] = {};
-  HWY_ALIGN float value_scales[kAttentionBlockEntries] = {};
-};
-
 void LoadMeanEntries(const QuantizedMeans& means, KvBlock& block) {
   // Keys are read 16 numbers at a time.
   constexpr std::int64_t kReadNumbers = 16;
@@ -315,7 +307,7 @@ void LoadMeanEntries(const QuantizedMeans& means, KvBlock& block) {
           std::memcpy(copies[e], keys[e], static_cast<std::size_t>(block.head_dim)));
     }
   }
-  MeanEntries stored;
+  ByteEntries<0> stored{};  // the scales stand elsewhere
   std::copy(means.key_scales.begin(), means.key_scales.end(), stored.key_scales);
   std::copy(means.value_scales.begin(), means.value_scales.end(), stored.value_scales);
   NextEntries next({}, 0, 1);

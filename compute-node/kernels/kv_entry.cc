@@ -21,12 +21,6 @@ constexpr float kQ4Max = 15.0F;
 
 void PutHalf(std::uint16_t bits, std::byte* to) { std::memcpy(to, &bits, sizeof(bits)); }
 
-std::uint16_t HalfAt(const std::byte* from) {
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, from, sizeof(bits));
-  return bits;
-}
-
 // The least f16 number that is not below x: a scale that was rounded down could not reach the
 // largest numbers of its row. REQUIRES: x >= 0. Infinity where there is none.
 std::uint16_t HalfNotBelow(float x) {
@@ -48,13 +42,6 @@ std::uint16_t HalfNotAbove(float x) {
 float RoundToInteger(float x) {
   constexpr float kShift = 0x1.8p23F;
   return (x + kShift) - kShift;
-}
-
-void LoadQ8Row(const std::byte* from, std::span<float> row) {
-  const float scale = F16BitsToF32(HalfAt(from));
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    row[i] = scale * static_cast<float>(static_cast<std::int8_t>(from[2 + i]));
-  }
 }
 
 // Whether all numbers are nearer to 0 than `limit`. As whole numbers they compare alike, and NaN is
@@ -116,8 +103,7 @@ void LoadQ4Row(const std::byte* from, std::span<float> row) {
   for (std::size_t i = 0; i < row.size(); ++i) {
     const std::byte* header = from + i / kGroup * 4;
     const int q = static_cast<int>(numbers[i / 2]) >> (i % 2 * 4) & 15;
-    row[i] =
-        F16BitsToF32(HalfAt(header)) * static_cast<float>(q) + F16BitsToF32(HalfAt(header + 2));
+    row[i] = LoadF16(header) * static_cast<float>(q) + LoadF16(header + 2);
   }
 }
 
@@ -146,6 +132,13 @@ bool StoreQ8Row(std::span<const float> row, std::byte* to) {
   return true;
 }
 
+void LoadQ8Row(const std::byte* from, std::span<float> row) {
+  const float scale = LoadF16(from);
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    row[i] = scale * static_cast<float>(static_cast<std::int8_t>(from[2 + i]));
+  }
+}
+
 KvMisfit StoreKvEntry(std::span<const float> k, std::span<const float> v, KvFormat format,
                       std::byte* entry) {
   CAIRN_CHECK_EQ(k.size(), v.size());
@@ -159,15 +152,12 @@ KvMisfit StoreKvEntry(std::span<const float> k, std::span<const float> v, KvForm
       StoreF16Row(k, entry);
       StoreF16Row(v, values);
       return Misfit(IsBelow(k, kHalfLimit), IsBelow(v, kHalfLimit));
-    case KvFormat::kQ8: {
-      const bool key_fits = StoreQ8Row(k, entry);
-      return Misfit(key_fits, StoreQ8Row(v, values));
-    }
+    case KvFormat::kQ8:
     case KvFormat::kQ4:
       break;
   }
   const bool key_fits = StoreQ8Row(k, entry);
-  return Misfit(key_fits, StoreQ4Row(v, values));
+  return Misfit(key_fits, format == KvFormat::kQ8 ? StoreQ8Row(v, values) : StoreQ4Row(v, values));
 }
 
 void LoadKvEntry(const std::byte* entry, KvFormat format, std::span<float> k, std::span<float> v) {

@@ -30,5 +30,6 @@ void LoadKvEntry(const std::byte* entry, KvFormat format, std::span<float> k, st
 // One row in q8: an f16 scale, then a signed byte for each number. 32 numbers are a block of Q8_0.
 // Answers whether q8 can hold it.
 bool StoreQ8Row(std::span<const float> row, std::byte* to);
+void LoadQ8Row(const std::byte* from, std::span<float> row);
 
 }  // namespace cairn::compute

@@ -31,8 +31,7 @@ std::int64_t IndexCount(const PackedMatrix& weights) {
   return (weights.panel_count() + panels - 1) / panels;
 }
 
-}  // namespace
-
+// The panels [first_panel, last_panel) of one job.
 void MatMulPanels(const ActivationRows& x, const MatMulJob& job, std::int64_t first_panel,
                   std::int64_t last_panel) {
   CAIRN_CHECK_EQ(job.weights.column_count, x.column_count);
@@ -42,6 +41,8 @@ void MatMulPanels(const ActivationRows& x, const MatMulJob& job, std::int64_t fi
     HWY_DYNAMIC_DISPATCH(ComputePanel)(x, job, panel);
   }
 }
+
+}  // namespace
 
 void MatMul(ThreadPool& pool, const ActivationRows& x, std::span<const MatMulJob> jobs) {
   std::int64_t index_count = 0;

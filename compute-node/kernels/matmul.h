@@ -37,8 +37,4 @@ struct MatMulJob {
 // REQUIRES: weights.column_count == x.column_count for every job.
 void MatMul(ThreadPool& pool, const ActivationRows& x, std::span<const MatMulJob> jobs);
 
-// The same for the panels [first_panel, last_panel) of one job on the calling thread.
-void MatMulPanels(const ActivationRows& x, const MatMulJob& job, std::int64_t first_panel,
-                  std::int64_t last_panel);
-
 }  // namespace cairn::compute

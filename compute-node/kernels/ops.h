@@ -19,6 +19,12 @@ void AddTo(std::span<const float> y, std::span<float> x);
 // gate = gate / (1 + exp(-gate)) * up: the gated activation of the feed-forward network.
 void SiluMul(std::span<const float> up, std::span<float> gate);
 
+// Which numbers of a head rotary embedding turns together.
+enum class RotaryPairs : std::uint8_t {
+  kAdjacent,  // (2i, 2i + 1): llama
+  kHalves,    // (i, i + head_dim / 2): qwen2
+};
+
 // One position's rotation: pairs (cos, sin) for the head_dim / 2 frequencies.
 struct RopeAngles {
   std::span<const float> cosines;

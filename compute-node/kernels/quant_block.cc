@@ -5,12 +5,6 @@ namespace {
 
 int ByteAt(const std::byte* block, int at) { return std::to_integer<int>(block[at]); }
 
-float HalfAt(const std::byte* block, int at) {
-  std::uint16_t bits;
-  std::memcpy(&bits, block + at, sizeof(bits));
-  return F16BitsToF32(bits);
-}
-
 }  // namespace
 
 SixBits SixBitsOf(WeightType type, const std::byte* block, int run) {
@@ -43,8 +37,8 @@ int RunMultiplierOf(WeightType type, const std::byte* block, int run) {
 
 GroupScale GroupScaleOf(WeightType type, const std::byte* block, int index) {
   const QuantLayout layout = QuantLayoutOf(type);
-  const float scale = HalfAt(block, layout.scale_at);
-  const float min = layout.min_at < 0 ? 0 : HalfAt(block, layout.min_at);
+  const float scale = LoadF16(block + layout.scale_at);
+  const float min = layout.min_at < 0 ? 0 : LoadF16(block + layout.min_at);
   const int group = index / kGroupValues;
   switch (layout.sub_scales) {
     case SubScales::kNone:

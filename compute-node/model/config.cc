@@ -310,7 +310,7 @@ void Reader::ReadAll() {
   }
   config_.architecture = *architecture;
   report_.architecture_is_known = *architecture == "llama" || *architecture == "qwen2";
-  config_.rope_pairing = *architecture == "qwen2" ? RopePairing::kHalves : RopePairing::kAdjacent;
+  config_.rotary_pairs = *architecture == "qwen2" ? RotaryPairs::kHalves : RotaryPairs::kAdjacent;
   if (!report_.architecture_is_known) {
     Problem(Unimplemented("model architecture '{}' is not supported; Cairn runs {}",
                           PrintableText(*architecture), kArchitectureNames));

@@ -9,6 +9,7 @@
 
 #include "common/base/status.h"
 #include "compute-node/kernels/attention.h"
+#include "compute-node/kernels/ops.h"
 #include "compute-node/model/gguf/gguf.h"
 
 namespace cairn::compute {
@@ -23,11 +24,6 @@ inline constexpr std::int64_t kContextLengthMax = 1 << 24;
 
 inline constexpr std::string_view kArchitectureNames = "llama (also Mistral and Llama 3) and qwen2";
 
-enum class RopePairing {
-  kAdjacent,  // (2i, 2i + 1): llama
-  kHalves,    // (i, i + head_dim / 2): qwen2
-};
-
 struct ModelConfig {
   std::string architecture;  // "llama" or "qwen2"
   std::string name;          // general.name, may be empty
@@ -40,7 +36,7 @@ struct ModelConfig {
   std::int64_t vocab_size = 0;
   std::int64_t context_length = 0;
   double rms_norm_epsilon = 0;
-  RopePairing rope_pairing = RopePairing::kAdjacent;
+  RotaryPairs rotary_pairs = RotaryPairs::kAdjacent;
   double rope_freq_base = 10000.0;
   double rope_frequency_scale = 1.0;  // 1 / factor of linear scaling and of YaRN
   double rope_magnitude = 1.0;        // of sines and cosines, beside YaRN's own

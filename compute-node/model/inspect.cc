@@ -142,7 +142,7 @@ void AddShape(const ModelConfig& config, Report& report) {
 void AddRope(const GgufFile& file, const ModelConfig& config, Report& report) {
   std::string value =
       fmt::format("base {}, {} pairs", config.rope_freq_base,
-                  config.rope_pairing == RopePairing::kHalves ? "half" : "adjacent");
+                  config.rotary_pairs == RotaryPairs::kHalves ? "half" : "adjacent");
   if (config.yarn_ext_factor > 0) {
     value += fmt::format(", yarn scaling by {} from {} tokens", 1 / config.rope_frequency_scale,
                          config.yarn_original_context);

@@ -62,8 +62,7 @@ absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicyOf(const Conversation
   PolicyOptions options;
   options.layout = deps.served.base.layout;
   options.group_size = config.group_size();
-  options.rotary_pairs =
-      config.rope_pairing == RopePairing::kHalves ? RotaryPairs::kHalves : RotaryPairs::kAdjacent;
+  options.rotary_pairs = config.rotary_pairs;
   options.selection = choice.selection;
   options.part_bytes_max = deps.node.part_bytes_max();
   options.fetch_slice_bytes = deps.options.fetch_slice_bytes;

@@ -38,7 +38,7 @@ absl::StatusOr<ModelIdentity> BaseIdentity(const Model& model, KvFormat kv_forma
   CAIRN_ASSIGN_OR_RETURN(identity.key.model_digest, model.Digest());
   identity.key.rope_parameters =
       fmt::format("base={} scale={} pairs={}", config.rope_freq_base, config.rope_frequency_scale,
-                  config.rope_pairing == RopePairing::kHalves ? "halves" : "adjacent");
+                  config.rotary_pairs == RotaryPairs::kHalves ? "halves" : "adjacent");
   identity.key.kv_format = kv_format;
   identity.layout.layer_count = static_cast<std::int32_t>(config.layer_count);
   identity.layout.head_count = static_cast<std::int32_t>(config.kv_head_count);

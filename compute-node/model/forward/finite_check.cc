@@ -1,7 +1,5 @@
 #include "compute-node/model/forward/finite_check.h"
 
-#include "compute-node/kernels/finite.h"
-
 namespace cairn::compute {
 
 void FiniteCheck::CheckRows(std::int64_t first_row, std::int64_t row_count) {

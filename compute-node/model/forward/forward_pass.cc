@@ -223,7 +223,7 @@ void ForwardPass::RotateHeads(std::vector<float>& rows, std::int64_t row, std::i
   const RopeAngles angles{Row(scratch_.cosines, token, half), Row(scratch_.sines, token, half)};
   for (std::int64_t head = 0; head < head_count; ++head) {
     const std::span<float> vector = Row(rows, row * head_count + head, config_.head_dim);
-    if (config_.rope_pairing == RopePairing::kHalves) {
+    if (config_.rotary_pairs == RotaryPairs::kHalves) {
       RopeHalves(angles, vector);
     } else {
       RopeAdjacent(angles, vector);

@@ -151,8 +151,7 @@ void ClusterIndex::Reserve(std::size_t slot_count) {
 
 void ClusterIndex::WriteCentroid(std::size_t slot, std::span<const float> centroid) {
   const std::size_t at = MakePlace(slot) * static_cast<std::size_t>(dim_);  // may move all codes
-  float half_square = 0;
-  QuantizeCentroid(centroid, codes_.data() + at, scales_[slot], half_square);
+  scales_[slot] = QuantizeCentroid(centroid, codes_.data() + at);
   SetSketch(slot, codes(slot));
   SetHalfSquare(slot, codes(slot));
 }
@@ -161,7 +160,6 @@ void ClusterIndex::WriteValue(std::size_t slot, std::span<const float> value) {
   if (!keeps_values_) return;
   const std::size_t width = static_cast<std::size_t>(dim_);
   CAIRN_CHECK_EQ(value.size(), width);
-  float half_square = 0;
   const std::size_t at = MakePlace(slot) * width;  // may move all codes
   std::int8_t* const value_codes = value_codes_.data() + at;
   // A row without finite numbers would be none; an entry that is attended spoils what it must.
@@ -170,7 +168,7 @@ void ClusterIndex::WriteValue(std::size_t slot, std::span<const float> value) {
     value_scales_[slot] = 0;
     return;
   }
-  QuantizeCentroid(value, value_codes, value_scales_[slot], half_square);
+  value_scales_[slot] = QuantizeCentroid(value, value_codes);
 }
 
 void ClusterIndex::SetSketch(std::size_t slot, std::span<const std::int8_t> codes) {

@@ -19,10 +19,9 @@
 #include <span>
 #include <vector>
 
-namespace cairn::compute {
+#include "compute-node/kernels/ops.h"
 
-// Which dimensions rotary embedding turns together; those of models are in model/config.h.
-enum class RotaryPairs : std::uint8_t { kAdjacent, kHalves };
+namespace cairn::compute {
 
 class QueryMetric {
  public:

@@ -1,6 +1,5 @@
 // One bad number anywhere in a row of any type is found where it is.
-#include "compute-node/kernels/finite.h"
-
+#include "compute-node/kernels/dequantize.h"
 #include "tests/unit/kernels/quant_testing.h"
 
 namespace cairn::compute {

@@ -112,8 +112,8 @@ TEST(ConfigTest, ReadsTheShapeAndFillsInDefaults) {
   EXPECT_EQ(config->vocab_size, 10);
   EXPECT_EQ(config->rope_freq_base, 10000.0);
   EXPECT_EQ(config->rope_frequency_scale, 1.0);
-  EXPECT_EQ(config->rope_pairing, RopePairing::kAdjacent);
-  EXPECT_EQ(MetadataBuilder("qwen2").Read()->rope_pairing, RopePairing::kHalves);
+  EXPECT_EQ(config->rotary_pairs, RotaryPairs::kAdjacent);
+  EXPECT_EQ(MetadataBuilder("qwen2").Read()->rotary_pairs, RotaryPairs::kHalves);
   EXPECT_EQ(MetadataBuilder().Without("attention.head_count_kv").Read()->kv_head_count, 4);
   EXPECT_EQ(MetadataBuilder()
                 .Count("attention.key_length", 32)
