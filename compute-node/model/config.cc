@@ -38,6 +38,9 @@ class Reader {
                 std::optional<double> fallback = std::nullopt);
   template <typename Value>
   Value Absent(const std::string& key, std::optional<Value> fallback);
+  template <typename Value>
+  Value InRange(std::string_view kind, const std::string& key, std::optional<Value> value,
+                Value min, Value max);
   absl::StatusOr<std::int64_t> SameForAllLayers(const std::string& key) const;
 
   const GgufFile& file_;
@@ -51,6 +54,21 @@ Value Reader::Absent(const std::string& key, std::optional<Value> fallback) {
   Problem(InvalidArgument("model metadata: key '{}' is missing; the file is no complete model",
                           PrintableText(key)));
   return 0;
+}
+
+template <typename Value>
+Value Reader::InRange(std::string_view kind, const std::string& key, std::optional<Value> value,
+                      Value min, Value max) {
+  if (!value) {
+    Problem(InvalidArgument("model metadata: key '{}' is no {}", PrintableText(key), kind));
+    return 0;
+  }
+  if (!(*value >= min && *value <= max)) {
+    Problem(InvalidArgument("model metadata: key '{}' is {}, it must be {} to {}",
+                            PrintableText(key), *value, min, max));
+    return 0;
+  }
+  return *value;
 }
 
 absl::StatusOr<std::int64_t> Reader::SameForAllLayers(const std::string& key) const {
@@ -86,34 +104,14 @@ std::int64_t Reader::Count(std::string_view name, std::int64_t min, std::int64_t
     }
     value = *same;
   }
-  if (!value) {
-    Problem(InvalidArgument("model metadata: key '{}' is no integer", PrintableText(key)));
-    return 0;
-  }
-  if (*value < min || *value > max) {
-    Problem(InvalidArgument("model metadata: key '{}' is {}, it must be {} to {}",
-                            PrintableText(key), *value, min, max));
-    return 0;
-  }
-  return *value;
+  return InRange("integer", key, value, min, max);
 }
 
 double Reader::Number(std::string_view name, double min, double max,
                       std::optional<double> fallback) {
   const std::string key = Key(name);
   if (!file_.Has(key)) return Absent(key, fallback);
-  const std::optional<double> value = file_.FindFloat(key);
-  if (!value) {
-    Problem(InvalidArgument("model metadata: key '{}' is no floating point number",
-                            PrintableText(key)));
-    return 0;
-  }
-  if (!(*value >= min && *value <= max)) {
-    Problem(InvalidArgument("model metadata: key '{}' is {}, it must be {} to {}",
-                            PrintableText(key), *value, min, max));
-    return 0;
-  }
-  return *value;
+  return InRange("floating point number", key, file_.FindFloat(key), min, max);
 }
 
 void Reader::ReadShape() {

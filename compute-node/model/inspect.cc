@@ -37,14 +37,17 @@ void AddField(Report& report, std::string_view name, std::string_view json) {
   report.fields.push_back(fmt::format("{}: {}", JsonString(name), json));
 }
 
+void Add(Report& report, std::string_view name, std::string_view text, std::string_view json) {
+  AddText(report, name, text);
+  AddField(report, name, json);
+}
+
 void AddLine(Report& report, std::string_view name, std::string_view value) {
-  AddText(report, name, value);
-  AddField(report, name, JsonString(value));
+  Add(report, name, value, JsonString(value));
 }
 
 void AddNumber(Report& report, std::string_view name, std::int64_t number) {
-  AddText(report, name, std::to_string(number));
-  AddField(report, name, std::to_string(number));
+  Add(report, name, std::to_string(number), std::to_string(number));
 }
 
 std::string StringOr(const GgufFile& file, std::string_view key, std::string_view fallback) {
@@ -113,14 +116,13 @@ void AddTensorTypes(const GgufFile& file, Report& report) {
       total->bytes += static_cast<std::int64_t>(tensor.data.size());
     }
   }
-  AddText(report, "tensors", all.Text());
+  Add(report, "tensors", all.Text(), all.Json());
   std::vector<std::string> types;
   for (const auto& [type, total] : totals) {
     const std::string name(GgufTensorTypeName(type));
     AddText(report, "  " + name, total.Text());
     types.push_back(fmt::format("{}: {}", JsonString(name), total.Json()));
   }
-  AddField(report, "tensors", all.Json());
   AddField(report, "tensor_types", fmt::format("{{{}}}", fmt::join(types, ", ")));
 }
 
@@ -128,15 +130,14 @@ void AddShape(const ModelConfig& config, Report& report) {
   AddNumber(report, "layers", config.layer_count);
   AddNumber(report, "embedding", config.embedding_length);
   AddNumber(report, "feed_forward", config.feed_forward_length);
-  AddText(report, "heads",
-          fmt::format("{} query, {} KV, of {}", config.head_count, config.kv_head_count,
-                      config.head_dim));
-  AddField(report, "heads",
-           fmt::format("{{\"query\": {}, \"kv\": {}, \"dim\": {}}}", config.head_count,
-                       config.kv_head_count, config.head_dim));
+  Add(report, "heads",
+      fmt::format("{} query, {} KV, of {}", config.head_count, config.kv_head_count,
+                  config.head_dim),
+      fmt::format("{{\"query\": {}, \"kv\": {}, \"dim\": {}}}", config.head_count,
+                  config.kv_head_count, config.head_dim));
   if (config.vocab_size > 0) AddNumber(report, "vocabulary", config.vocab_size);
-  AddText(report, "context", fmt::format("{} tokens", config.context_length));
-  AddField(report, "context", std::to_string(config.context_length));
+  Add(report, "context", fmt::format("{} tokens", config.context_length),
+      std::to_string(config.context_length));
 }
 
 void AddRope(const GgufFile& file, const ModelConfig& config, Report& report) {
@@ -167,12 +168,9 @@ void AddSpeed(const ModelConfig& config, std::int64_t weight_bytes, const Inspec
     AddText(report, "read_bandwidth", fmt::format("not measured: {}", Message(bandwidth.status())));
     return;
   }
-  AddText(
-      report, "read_bandwidth",
+  Add(report, "read_bandwidth",
       fmt::format("{:.1f} GB/s with {} threads over {} bytes", bandwidth->bytes_per_second / 1e9,
-                  bandwidth->thread_count, bandwidth->buffer_bytes));
-  AddField(
-      report, "read_bandwidth",
+                  bandwidth->thread_count, bandwidth->buffer_bytes),
       fmt::format("{{\"bytes_per_second\": {:.0f}, \"threads\": {}, \"buffer_bytes\": {}}}",
                   bandwidth->bytes_per_second, bandwidth->thread_count, bandwidth->buffer_bytes));
   std::vector<std::string> bounds;
@@ -184,30 +182,27 @@ void AddSpeed(const ModelConfig& config, std::int64_t weight_bytes, const Inspec
     bounds.push_back(fmt::format("{:.1f} after {} tokens", rate, depth));
     fields.push_back(fmt::format("\"{}\": {:.3f}", depth, rate));
   }
-  AddText(report, "decode_bound", fmt::format("tokens/s at most {}", fmt::join(bounds, ", ")));
-  AddField(report, "decode_bound", fmt::format("{{{}}}", fmt::join(fields, ", ")));
+  Add(report, "decode_bound", fmt::format("tokens/s at most {}", fmt::join(bounds, ", ")),
+      fmt::format("{{{}}}", fmt::join(fields, ", ")));
 }
 
 // What running it takes. REQUIRES: it runs.
 void AddEstimates(const ModelConfig& config, const WeightsSurvey& survey,
                   const InspectOptions& options, Report& report) {
-  AddText(report, "weights_memory", InMebibytes(survey.packed_bytes));
-  AddField(report, "weights_memory", std::to_string(survey.packed_bytes));
+  Add(report, "weights_memory", InMebibytes(survey.packed_bytes),
+      std::to_string(survey.packed_bytes));
   const std::int64_t batch_tokens = std::min(options.batch_tokens, config.context_length);
   const std::int64_t scratch_bytes = ScratchBytes(config, batch_tokens);
-  AddText(report, "scratch_memory",
-          fmt::format("{} for passes of {} tokens", InMebibytes(scratch_bytes), batch_tokens));
-  AddField(report, "scratch_memory",
-           fmt::format("{{\"bytes\": {}, \"pass_tokens\": {}}}", scratch_bytes, batch_tokens));
+  Add(report, "scratch_memory",
+      fmt::format("{} for passes of {} tokens", InMebibytes(scratch_bytes), batch_tokens),
+      fmt::format("{{\"bytes\": {}, \"pass_tokens\": {}}}", scratch_bytes, batch_tokens));
   constexpr std::int64_t kManyTokens = 1024;
-  AddText(report, "flash_1k_tokens",
-          fmt::format("bytes {}", KvBytesInFormats(config, kManyTokens)));
-  AddField(report, "flash_1k_tokens", KvBytesJson(config, kManyTokens));
-  AddText(report, "decode_reads",
-          fmt::format("{} bytes of weights a token, and of keys and values for each token before "
-                      "it {}",
-                      survey.decode_bytes, KvBytesInFormats(config, 1)));
-  AddField(report, "decode_reads", std::to_string(survey.decode_bytes));
+  Add(report, "flash_1k_tokens", fmt::format("bytes {}", KvBytesInFormats(config, kManyTokens)),
+      KvBytesJson(config, kManyTokens));
+  Add(report, "decode_reads",
+      fmt::format("{} bytes of weights a token, and of keys and values for each token before it {}",
+                  survey.decode_bytes, KvBytesInFormats(config, 1)),
+      std::to_string(survey.decode_bytes));
   if (options.probe) AddSpeed(config, survey.decode_bytes, options, report);
 }
 
@@ -251,8 +246,8 @@ ModelReport InspectModel(const GgufFile& file, const InspectOptions& options) {
   if (config.shape_is_known) {
     AddShape(config.config, report);
     if (config.architecture_is_known) AddRope(file, config.config, report);
-    AddText(report, "kv_bytes_token", KvBytesInFormats(config.config, 1));
-    AddField(report, "kv_bytes_token", KvBytesJson(config.config, 1));
+    Add(report, "kv_bytes_token", KvBytesInFormats(config.config, 1),
+        KvBytesJson(config.config, 1));
   }
   AddTensorTypes(file, report);
   AddLine(report, "tokenizer",

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <absl/strings/str_join.h>
+
 namespace cairn::compute {
 
 // Around the content of a message.
@@ -184,14 +186,14 @@ std::string DefaultSystemOf(std::string_view text) {
   return "";
 }
 
+constexpr std::string_view kTrimmedSpace = " \t\n\v\f\r";
+
 std::string_view TrimmedLeft(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\n\v\f\r";
-  return text.substr(std::min(text.find_first_not_of(kSpace), text.size()));
+  return text.substr(std::min(text.find_first_not_of(kTrimmedSpace), text.size()));
 }
 
 std::string_view TrimmedRight(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\n\v\f\r";
-  return text.substr(0, text.find_last_not_of(kSpace) + 1);
+  return text.substr(0, text.find_last_not_of(kTrimmedSpace) + 1);
 }
 
 // Writes turns of one family.
@@ -286,12 +288,8 @@ class ChatWriter {
 ChatTemplate::ChatTemplate(const ChatForm& form) : form_(&form), ask_(form.ask) {}
 
 std::string ChatTemplate::Names() {
-  std::string names;
-  for (const ChatForm& form : kForms) {
-    names += names.empty() ? "" : ", ";
-    names += form.name;
-  }
-  return names;
+  return absl::StrJoin(kForms, ", ",
+                       [](std::string* out, const ChatForm& form) { *out += form.name; });
 }
 
 absl::StatusOr<ChatTemplate> ChatTemplate::ByName(std::string_view name) {

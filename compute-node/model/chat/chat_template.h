@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "compute-node/model/tokenizer/prompt_piece.h"
+#include "compute-node/model/tokenizer/tokenizer.h"
 
 namespace cairn::compute {
 

@@ -4,62 +4,32 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/mutex.h"
 #include "compute-node/model/forward/forward_pass.h"
-#include "compute-node/model/forward/rope.h"
 #include "compute-node/model/forward/weights.h"
 #include "compute-node/model/gguf/model_digest.h"
 
 namespace cairn::compute {
 
-struct Model::Impl {
-  explicit Impl(const ModelOptions& options) : pool(options.thread_count) {}
-
-  absl::Status CheckSequence(const SequencePass& sequence) const;
-  absl::StatusOr<std::string> Digest() const;
-  absl::Status CheckIntact() const;
-
-  ThreadPool pool;
-  std::unique_ptr<GgufFile> file;
-  ModelConfig config;
-  std::unique_ptr<Weights> weights;
-  RotaryAngles rope;
-  std::int64_t batch_tokens_max = 0;
-  std::unique_ptr<ForwardScratch> scratch;
-  std::unique_ptr<ForwardScratch> step_scratch;
-  mutable Mutex digest_mutex;
-  mutable std::string digest CAIRN_GUARDED_BY(digest_mutex);
-  mutable Mutex intact_mutex;
-  mutable absl::Status not_intact CAIRN_GUARDED_BY(intact_mutex);  // what stays
-};
-
-Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Model::Model(const ModelOptions& options)
+    : pool_(options.thread_count), batch_tokens_max_(options.batch_tokens_max) {}
 Model::~Model() = default;
 
-const ModelConfig& Model::config() const { return impl_->config; }
-const GgufFile& Model::file() const { return *impl_->file; }
-ThreadPool& Model::pool() { return impl_->pool; }
-
-absl::StatusOr<std::string> Model::Digest() const { return impl_->Digest(); }
-
-absl::StatusOr<std::string> Model::Impl::Digest() const {
-  MutexLock lock(digest_mutex);
-  if (digest.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(std::string of_paths, ModelDigest(file->paths()));
+absl::StatusOr<std::string> Model::Digest() const {
+  MutexLock lock(digest_mutex_);
+  if (digest_.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(std::string of_paths, ModelDigest(file_->paths()));
     // It must be that of the weights that were mapped.
-    CAIRN_RETURN_IF_ERROR(file->CheckUnchanged());
-    digest = std::move(of_paths);
+    CAIRN_RETURN_IF_ERROR(file_->CheckUnchanged());
+    digest_ = std::move(of_paths);
   }
-  return digest;
+  return digest_;
 }
 
-absl::Status Model::CheckIntact() const { return impl_->CheckIntact(); }
-
-absl::Status Model::Impl::CheckIntact() const {
-  MutexLock lock(intact_mutex);
-  if (not_intact.ok()) not_intact = file->CheckIntact();
-  if (not_intact.ok()) not_intact = weights->CheckIntact();
-  return not_intact;
+absl::Status Model::CheckIntact() const {
+  MutexLock lock(intact_mutex_);
+  if (not_intact_.ok()) not_intact_ = file_->CheckIntact();
+  if (not_intact_.ok()) not_intact_ = weights_->CheckIntact();
+  return not_intact_;
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& path,
@@ -72,56 +42,54 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& path,
     return InvalidArgument("load model: batch_tokens_max is {}, it must be 1 to {}",
                            options.batch_tokens_max, kBatchTokensMax);
   }
-  auto impl = std::make_unique<Impl>(options);
-  CAIRN_ASSIGN_OR_RETURN(impl->file, GgufFile::Open(path));
+  std::unique_ptr<Model> model(new Model(options));
+  CAIRN_ASSIGN_OR_RETURN(model->file_, GgufFile::Open(path));
   const auto in_file = [&](const absl::Status& status) {
     return Annotate(status, fmt::format("model file '{}'", path));
   };
-  absl::StatusOr<ModelConfig> config = ReadModelConfig(*impl->file);
+  absl::StatusOr<ModelConfig> config = ReadModelConfig(*model->file_);
   if (!config.ok()) {
     return in_file(config.status());
   }
-  impl->config = *std::move(config);
+  model->config_ = *std::move(config);
   PackedCache cache;
   if (!options.packed_directory.empty()) {
     cache.directory = options.packed_directory;
     cache.size_bytes_min = options.packed_bytes_min;
-    CAIRN_ASSIGN_OR_RETURN(cache.model_digest, impl->Digest());
+    CAIRN_ASSIGN_OR_RETURN(cache.model_digest, model->Digest());
   }
-  auto weights = Weights::Load(*impl->file, impl->config, impl->pool, cache, options.progress);
+  auto weights =
+      Weights::Load(*model->file_, model->config_, model->pool_, cache, options.progress);
   if (!weights.ok()) {
     return in_file(weights.status());
   }
-  impl->weights = *std::move(weights);
-  CAIRN_RETURN_IF_ERROR(impl->CheckIntact());
-  impl->rope = MakeRotaryAngles(impl->config, impl->weights->rope_factors());
-  impl->batch_tokens_max = options.batch_tokens_max;
-  impl->scratch = std::make_unique<ForwardScratch>(impl->config, options.batch_tokens_max);
-  impl->step_scratch = std::make_unique<ForwardScratch>(
-      impl->config, std::min(options.batch_tokens_max, kStepTokensMax));
-  return std::unique_ptr<Model>(new Model(std::move(impl)));
+  model->weights_ = *std::move(weights);
+  CAIRN_RETURN_IF_ERROR(model->CheckIntact());
+  model->rope_ = MakeRotaryAngles(model->config_, model->weights_->rope_factors());
+  model->scratch_ = std::make_unique<ForwardScratch>(model->config_, options.batch_tokens_max);
+  model->step_scratch_ = std::make_unique<ForwardScratch>(
+      model->config_, std::min(options.batch_tokens_max, kStepTokensMax));
+  return model;
 }
 
 void Model::Forward(std::span<SequencePass* const> sequences,
                     const std::function<void()>& between) {
-  Impl& model = *impl_;
   std::vector<SequencePass*> valid;
   std::int64_t token_count = 0;
   for (SequencePass* sequence : sequences) {
-    sequence->status = model.CheckSequence(*sequence);
+    sequence->status = CheckSequence(*sequence);
     if (!sequence->status.ok()) continue;
     token_count += std::ssize(sequence->tokens);
     valid.push_back(sequence);
   }
-  CAIRN_CHECK_LE(token_count, model.batch_tokens_max);
+  CAIRN_CHECK_LE(token_count, batch_tokens_max_);
   if (valid.empty()) return;
   const bool step = token_count <= kStepTokensMax;
-  const ModelParts parts{model.config, *model.weights, model.pool, model.rope};
-  ForwardPass pass(parts, step ? *model.step_scratch : *model.scratch, valid,
-                   step ? nullptr : between);
+  const ModelParts parts{config_, *weights_, pool_, rope_};
+  ForwardPass pass(parts, step ? *step_scratch_ : *scratch_, valid, step ? nullptr : between);
   pass.Run();
   // Some weights are read where they are mapped: only now it is known what they were.
-  const absl::Status intact = model.CheckIntact();
+  const absl::Status intact = CheckIntact();
   if (intact.ok()) return;
   for (SequencePass* sequence : valid) sequence->status = intact;
 }
@@ -135,24 +103,24 @@ absl::Status Model::Forward(std::span<const std::int32_t> tokens, std::int64_t f
   return std::move(sequence.status);
 }
 
-absl::Status Model::Impl::CheckSequence(const SequencePass& sequence) const {
+absl::Status Model::CheckSequence(const SequencePass& sequence) const {
   CAIRN_CHECK(sequence.output.last_logits.empty() ||
-              std::ssize(sequence.output.last_logits) == config.vocab_size);
+              std::ssize(sequence.output.last_logits) == config_.vocab_size);
   const auto token_count = std::ssize(sequence.tokens);
   const std::int64_t first_position = sequence.first_position;
-  if (token_count < 1 || token_count > batch_tokens_max) {
+  if (token_count < 1 || token_count > batch_tokens_max_) {
     return InvalidArgument("forward: {} tokens in a batch, it must be 1 to {}", token_count,
-                           batch_tokens_max);
+                           batch_tokens_max_);
   }
-  if (first_position < 0 || first_position > config.context_length - token_count) {
+  if (first_position < 0 || first_position > config_.context_length - token_count) {
     return InvalidArgument(
         "forward: {} tokens from position {} do not fit the model's context of {}", token_count,
-        first_position, config.context_length);
+        first_position, config_.context_length);
   }
   for (const std::int32_t token : sequence.tokens) {
-    if (token < 0 || token >= config.vocab_size) {
+    if (token < 0 || token >= config_.vocab_size) {
       return InvalidArgument("forward: token {} is not in the vocabulary of {}", token,
-                             config.vocab_size);
+                             config_.vocab_size);
     }
   }
   return absl::OkStatus();

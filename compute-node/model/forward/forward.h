@@ -23,10 +23,12 @@
 #include <string>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "compute-node/kernels/thread_pool.h"
 #include "compute-node/model/config.h"
 #include "compute-node/model/forward/packed_file.h"
+#include "compute-node/model/forward/rope.h"
 #include "compute-node/model/gguf/gguf.h"
 
 namespace cairn::compute {
@@ -62,17 +64,11 @@ class KvAttention {
   // What Predict should be called with for the layer, in a pass of one token. Queries cost the
   // product with the layer's query weights once more; sums, in a model whose KV heads have several
   // query heads, less by that.
-  virtual Forecast WantedForecast(int layer) const {
-    static_cast<void>(layer);
-    return Forecast::kNone;
-  }
+  virtual Forecast WantedForecast(int /*layer*/) const { return Forecast::kNone; }
   // About what the queries of `layer`, or their sums, will be, rotated: projected from what the
   // layer before has without its feed-forward part, which is computed meanwhile. Called between the
   // Attend of the layer before and that of `layer`; the same whatever else the pass computes.
-  virtual void Predict(int layer, std::span<const float> queries) {
-    static_cast<void>(layer);
-    static_cast<void>(queries);
-  }
+  virtual void Predict(int /*layer*/, std::span<const float> /*queries*/) {}
 };
 
 // What Forward computes after the last layer. Without a target Forward only fills the KV cache.
@@ -119,6 +115,9 @@ inline constexpr std::int64_t kBatchTokensMax = 1 << 16;
 // Bytes of scratch memory that Load allocates for passes of `batch_tokens`.
 std::int64_t ForwardScratchBytes(const ModelConfig& config, std::int64_t batch_tokens);
 
+struct ForwardScratch;
+class Weights;
+
 class Model {
  public:
   // Errors:     those of GgufFile::Open and ReadModelConfig; INVALID_ARGUMENT for a missing or
@@ -130,9 +129,9 @@ class Model {
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
-  const ModelConfig& config() const;
-  const GgufFile& file() const;
-  ThreadPool& pool();
+  const ModelConfig& config() const { return config_; }
+  const GgufFile& file() const { return *file_; }
+  ThreadPool& pool() { return pool_; }
   // The digest of the whole file, or of all parts, 32 bytes; computed when first asked for, then
   // cached on disk (model_digest.h). FAILED_PRECONDITION if the file is no longer what was loaded.
   absl::StatusOr<std::string> Digest() const;
@@ -151,9 +150,21 @@ class Model {
                        const std::atomic<bool>* cancel);
 
  private:
-  struct Impl;
-  explicit Model(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit Model(const ModelOptions& options);
+  absl::Status CheckSequence(const SequencePass& sequence) const;
+
+  ThreadPool pool_;
+  const std::int64_t batch_tokens_max_;
+  std::unique_ptr<GgufFile> file_;
+  ModelConfig config_;
+  std::unique_ptr<Weights> weights_;
+  RotaryAngles rope_;
+  std::unique_ptr<ForwardScratch> scratch_;
+  std::unique_ptr<ForwardScratch> step_scratch_;
+  mutable Mutex digest_mutex_;
+  mutable std::string digest_ CAIRN_GUARDED_BY(digest_mutex_);
+  mutable Mutex intact_mutex_;
+  mutable absl::Status not_intact_ CAIRN_GUARDED_BY(intact_mutex_);  // what stays
 };
 
 }  // namespace cairn::compute

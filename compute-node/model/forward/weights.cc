@@ -13,6 +13,21 @@
 namespace cairn::compute {
 namespace {
 
+struct Computable {
+  GgufTensorType stored;
+  WeightType type;
+};
+constexpr Computable kComputableTypes[] = {
+    {GgufTensorType::kF32, WeightType::kF32},     {GgufTensorType::kF16, WeightType::kF16},
+    {GgufTensorType::kBF16, WeightType::kBF16},   {GgufTensorType::kQ80, WeightType::kQ80},
+    {GgufTensorType::kQ40, WeightType::kQ40},     {GgufTensorType::kQ41, WeightType::kQ41},
+    {GgufTensorType::kQ50, WeightType::kQ50},     {GgufTensorType::kQ51, WeightType::kQ51},
+    {GgufTensorType::kIq4Nl, WeightType::kIq4Nl}, {GgufTensorType::kIq4Xs, WeightType::kIq4Xs},
+    {GgufTensorType::kQ2K, WeightType::kQ2K},     {GgufTensorType::kQ3K, WeightType::kQ3K},
+    {GgufTensorType::kQ4K, WeightType::kQ4K},     {GgufTensorType::kQ5K, WeightType::kQ5K},
+    {GgufTensorType::kQ6K, WeightType::kQ6K},
+};
+
 std::string Shape(const GgufTensor& tensor) {
   std::string text;
   for (auto dim = tensor.dims.rbegin(); dim != tensor.dims.rend(); ++dim) {
@@ -45,42 +60,11 @@ bool IsModelTensor(std::string_view name, std::int64_t layer_count) {
 }  // namespace
 
 absl::StatusOr<WeightType> ComputableType(const GgufTensor& tensor) {
-  switch (tensor.type) {
-    case GgufTensorType::kF32:
-      return WeightType::kF32;
-    case GgufTensorType::kF16:
-      return WeightType::kF16;
-    case GgufTensorType::kBF16:
-      return WeightType::kBF16;
-    case GgufTensorType::kQ80:
-      return WeightType::kQ80;
-    case GgufTensorType::kQ40:
-      return WeightType::kQ40;
-    case GgufTensorType::kQ41:
-      return WeightType::kQ41;
-    case GgufTensorType::kQ50:
-      return WeightType::kQ50;
-    case GgufTensorType::kQ51:
-      return WeightType::kQ51;
-    case GgufTensorType::kIq4Nl:
-      return WeightType::kIq4Nl;
-    case GgufTensorType::kIq4Xs:
-      return WeightType::kIq4Xs;
-    case GgufTensorType::kQ2K:
-      return WeightType::kQ2K;
-    case GgufTensorType::kQ3K:
-      return WeightType::kQ3K;
-    case GgufTensorType::kQ4K:
-      return WeightType::kQ4K;
-    case GgufTensorType::kQ5K:
-      return WeightType::kQ5K;
-    case GgufTensorType::kQ6K:
-      return WeightType::kQ6K;
-    default:
-      return Unimplemented(
-          "tensor '{}' is of type {}; Cairn computes with {}: convert the model to one of them",
-          PrintableText(tensor.name), GgufTensorTypeName(tensor.type), kWeightTypeNames);
-  }
+  const auto* found = std::ranges::find(kComputableTypes, tensor.type, &Computable::stored);
+  if (found != std::end(kComputableTypes)) return found->type;
+  return Unimplemented(
+      "tensor '{}' is of type {}; Cairn computes with {}: convert the model to one of them",
+      PrintableText(tensor.name), GgufTensorTypeName(tensor.type), kWeightTypeNames);
 }
 
 class WeightsLoader {
@@ -118,7 +102,7 @@ class WeightsLoader {
     return absl::OkStatus();
   }
 
-  absl::Status Load(ThreadPool& pool, const PackedCache& cache, const Weights::Progress& progress) {
+  absl::Status Load(ThreadPool& pool, const PackedCache& cache, const PackProgress& progress) {
     CAIRN_RETURN_IF_ERROR(Plan());
     const bool tied = file_.FindTensor("output.weight") == nullptr;
     WeightsPacker packer(file_, tasks_, pool, progress);
@@ -319,7 +303,7 @@ class WeightsLoader {
 absl::StatusOr<std::unique_ptr<Weights>> Weights::Load(const GgufFile& file,
                                                        const ModelConfig& config, ThreadPool& pool,
                                                        const PackedCache& cache,
-                                                       const Progress& progress) {
+                                                       const PackProgress& progress) {
   std::unique_ptr<Weights> weights(new Weights());
   CAIRN_RETURN_IF_ERROR(WeightsLoader(file, config, *weights).Load(pool, cache, progress));
   return weights;

@@ -66,12 +66,10 @@ struct WeightsSurvey {
 
 class Weights {
  public:
-  using Progress = PackProgress;
-
   static absl::StatusOr<std::unique_ptr<Weights>> Load(const GgufFile& file,
                                                        const ModelConfig& config, ThreadPool& pool,
                                                        const PackedCache& cache,
-                                                       const Progress& progress);
+                                                       const PackProgress& progress);
   // What Load would say, before it packs anything.
   static WeightsSurvey Survey(const GgufFile& file, const ModelConfig& config);
   ~Weights() = default;

@@ -11,6 +11,8 @@
 #include <limits>
 #include <utility>
 
+#include <absl/numeric/int128.h>
+
 #include "common/base/check.h"
 #include "common/base/unique_fd.h"
 #include "compute-node/model/gguf/gguf_parser.h"
@@ -73,36 +75,37 @@ std::string_view LoadString(const std::byte* data) {
   return {reinterpret_cast<const char*>(data + sizeof(length)), length};
 }
 
-// An integer of any width, as 128 bits would hold it: magnitude and sign kept apart.
-struct AnyInteger {
-  bool negative;
-  std::uint64_t bits;  // two's complement when negative
-};
-
-std::optional<AnyInteger> LoadInteger(GgufValueType type, const std::byte* data) {
-  const auto from_signed = [](std::int64_t value) {
-    return AnyInteger{value < 0, static_cast<std::uint64_t>(value)};
-  };
+// From an integer of any width.
+std::optional<absl::int128> LoadInteger(GgufValueType type, const std::byte* data) {
   switch (type) {
     case GgufValueType::kUint8:
-      return AnyInteger{false, LoadGgufNumber<std::uint8_t>(data)};
+      return LoadGgufNumber<std::uint8_t>(data);
     case GgufValueType::kInt8:
-      return from_signed(LoadGgufNumber<std::int8_t>(data));
+      return LoadGgufNumber<std::int8_t>(data);
     case GgufValueType::kUint16:
-      return AnyInteger{false, LoadGgufNumber<std::uint16_t>(data)};
+      return LoadGgufNumber<std::uint16_t>(data);
     case GgufValueType::kInt16:
-      return from_signed(LoadGgufNumber<std::int16_t>(data));
+      return LoadGgufNumber<std::int16_t>(data);
     case GgufValueType::kUint32:
-      return AnyInteger{false, LoadGgufNumber<std::uint32_t>(data)};
+      return LoadGgufNumber<std::uint32_t>(data);
     case GgufValueType::kInt32:
-      return from_signed(LoadGgufNumber<std::int32_t>(data));
+      return LoadGgufNumber<std::int32_t>(data);
     case GgufValueType::kUint64:
-      return AnyInteger{false, LoadGgufNumber<std::uint64_t>(data)};
+      return LoadGgufNumber<std::uint64_t>(data);
     case GgufValueType::kInt64:
-      return from_signed(LoadGgufNumber<std::int64_t>(data));
+      return LoadGgufNumber<std::int64_t>(data);
     default:
       return std::nullopt;
   }
+}
+
+// The same where it fits.
+template <typename Number>
+std::optional<Number> LoadFitting(GgufValueType type, const std::byte* data) {
+  const std::optional<absl::int128> integer = LoadInteger(type, data);
+  const bool fits = integer && *integer >= std::numeric_limits<Number>::min() &&
+                    *integer <= std::numeric_limits<Number>::max();
+  return fits ? std::optional(static_cast<Number>(*integer)) : std::nullopt;
 }
 
 // Whether it is the same file, and was not written to between.
@@ -255,6 +258,11 @@ const GgufFile::Value* GgufFile::FindValue(std::string_view key) const {
   return found == value_index_.end() ? nullptr : &values_[found->second];
 }
 
+const GgufFile::Value* GgufFile::FindOfType(std::string_view key, GgufValueType type) const {
+  const Value* value = FindValue(key);
+  return value != nullptr && value->type == type ? value : nullptr;
+}
+
 bool GgufFile::Has(std::string_view key) const { return FindValue(key) != nullptr; }
 
 std::optional<GgufValueType> GgufFile::FindType(std::string_view key) const {
@@ -264,24 +272,12 @@ std::optional<GgufValueType> GgufFile::FindType(std::string_view key) const {
 
 std::optional<std::uint64_t> GgufFile::FindUint(std::string_view key) const {
   const Value* value = FindValue(key);
-  if (value == nullptr) {
-    return std::nullopt;
-  }
-  const std::optional<AnyInteger> integer = LoadInteger(value->type, value->data);
-  return integer && !integer->negative ? std::optional(integer->bits) : std::nullopt;
+  return value == nullptr ? std::nullopt : LoadFitting<std::uint64_t>(value->type, value->data);
 }
 
 std::optional<std::int64_t> GgufFile::FindInt(std::string_view key) const {
   const Value* value = FindValue(key);
-  if (value == nullptr) {
-    return std::nullopt;
-  }
-  const std::optional<AnyInteger> integer = LoadInteger(value->type, value->data);
-  if (!integer ||
-      (!integer->negative && integer->bits > std::numeric_limits<std::int64_t>::max())) {
-    return std::nullopt;
-  }
-  return static_cast<std::int64_t>(integer->bits);
+  return value == nullptr ? std::nullopt : LoadFitting<std::int64_t>(value->type, value->data);
 }
 
 std::optional<double> GgufFile::FindFloat(std::string_view key) const {
@@ -296,38 +292,29 @@ std::optional<double> GgufFile::FindFloat(std::string_view key) const {
 }
 
 std::optional<bool> GgufFile::FindBool(std::string_view key) const {
-  const Value* value = FindValue(key);
-  if (value == nullptr || value->type != GgufValueType::kBool) {
-    return std::nullopt;
-  }
-  return LoadGgufNumber<std::uint8_t>(value->data) != 0;
+  const Value* value = FindOfType(key, GgufValueType::kBool);
+  return value == nullptr ? std::nullopt
+                          : std::optional(LoadGgufNumber<std::uint8_t>(value->data) != 0);
 }
 
 std::optional<std::string_view> GgufFile::FindString(std::string_view key) const {
-  const Value* value = FindValue(key);
-  if (value == nullptr || value->type != GgufValueType::kString) {
-    return std::nullopt;
-  }
-  return LoadString(value->data);
+  const Value* value = FindOfType(key, GgufValueType::kString);
+  return value == nullptr ? std::nullopt : std::optional(LoadString(value->data));
 }
 
 std::optional<GgufValueType> GgufFile::FindArrayElementType(std::string_view key) const {
-  const Value* value = FindValue(key);
-  return value == nullptr || value->type != GgufValueType::kArray
-             ? std::nullopt
-             : std::optional(value->element_type);
+  const Value* value = FindOfType(key, GgufValueType::kArray);
+  return value == nullptr ? std::nullopt : std::optional(value->element_type);
 }
 
 std::optional<std::int64_t> GgufFile::FindArrayCount(std::string_view key) const {
-  const Value* value = FindValue(key);
-  return value == nullptr || value->type != GgufValueType::kArray ? std::nullopt
-                                                                  : std::optional(value->count);
+  const Value* value = FindOfType(key, GgufValueType::kArray);
+  return value == nullptr ? std::nullopt : std::optional(value->count);
 }
 
 std::optional<std::vector<std::string_view>> GgufFile::FindStringArray(std::string_view key) const {
-  const Value* value = FindValue(key);
-  if (value == nullptr || value->type != GgufValueType::kArray ||
-      value->element_type != GgufValueType::kString) {
+  const Value* value = FindOfType(key, GgufValueType::kArray);
+  if (value == nullptr || value->element_type != GgufValueType::kString) {
     return std::nullopt;
   }
   std::vector<std::string_view> strings;
@@ -341,32 +328,27 @@ std::optional<std::vector<std::string_view>> GgufFile::FindStringArray(std::stri
 }
 
 std::optional<std::vector<std::int32_t>> GgufFile::FindInt32Array(std::string_view key) const {
-  const Value* value = FindValue(key);
-  if (value == nullptr || value->type != GgufValueType::kArray) {
+  const Value* value = FindOfType(key, GgufValueType::kArray);
+  if (value == nullptr) {
     return std::nullopt;
   }
   std::vector<std::int32_t> numbers;
   numbers.reserve(static_cast<std::size_t>(value->count));
   const std::uint64_t bytes = GgufFixedValueBytes(static_cast<std::uint32_t>(value->element_type));
   for (std::int64_t i = 0; i < value->count; ++i) {
-    const std::optional<AnyInteger> integer =
-        LoadInteger(value->element_type, value->data + static_cast<std::uint64_t>(i) * bytes);
-    if (!integer) {
+    const std::optional<std::int32_t> number = LoadFitting<std::int32_t>(
+        value->element_type, value->data + static_cast<std::uint64_t>(i) * bytes);
+    if (!number) {
       return std::nullopt;
     }
-    const auto number = static_cast<std::int64_t>(integer->bits);
-    if ((!integer->negative && integer->bits > std::numeric_limits<std::int32_t>::max()) ||
-        (integer->negative && number < std::numeric_limits<std::int32_t>::min())) {
-      return std::nullopt;
-    }
-    numbers.push_back(static_cast<std::int32_t>(number));
+    numbers.push_back(*number);
   }
   return numbers;
 }
 
 std::optional<std::vector<float>> GgufFile::FindFloatArray(std::string_view key) const {
-  const Value* value = FindValue(key);
-  if (value == nullptr || value->type != GgufValueType::kArray) {
+  const Value* value = FindOfType(key, GgufValueType::kArray);
+  if (value == nullptr) {
     return std::nullopt;
   }
   const auto count = static_cast<std::size_t>(value->count);

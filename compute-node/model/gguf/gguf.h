@@ -191,6 +191,8 @@ class GgufFile {
   // One file, whatever it is a part of.
   static absl::StatusOr<std::unique_ptr<GgufFile>> OpenOne(const std::string& path);
   const Value* FindValue(std::string_view key) const;
+  // Null unless the key has a value of that type.
+  const Value* FindOfType(std::string_view key, GgufValueType type) const;
 
   std::string path_;
   std::span<const std::byte> data_;

@@ -114,15 +114,9 @@ absl::StatusOr<std::unique_ptr<BpeTokenizer>> BpeTokenizer::FromGguf(const GgufF
 
 absl::Status BpeTokenizer::IndexBytes() {
   for (std::size_t byte = 0; byte < 256; ++byte) {
-    const std::optional<std::int32_t> id = vocabulary().Find(Alphabet().characters[byte]);
-    byte_ids_[byte] = id.value_or(vocabulary().unknown_id());
-    if (byte_ids_[byte] < 0) {
-      return InvalidArgument(
-          "read tokenizer: no token for byte {:#04x} and no unknown token to stand for it", byte);
-    }
-    byte_symbols_[byte] = id.value_or(kNone);
+    byte_symbols_[byte] = vocabulary().Find(Alphabet().characters[byte]).value_or(kNone);
   }
-  return absl::OkStatus();
+  return SetByteTokens(byte_symbols_);
 }
 
 absl::Status BpeTokenizer::ReadMerges(const GgufFile& file) {
@@ -248,9 +242,7 @@ void BpeTokenizer::AppendSymbol(std::int32_t symbol, std::string_view bytes,
     ids.push_back(symbol);
     return;
   }
-  for (const char c : bytes) {
-    ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);
-  }
+  AppendByteTokens(bytes, ids);
 }
 
 void BpeTokenizer::AppendBytes(std::int32_t id, std::string& out) const {

@@ -56,8 +56,6 @@ class BpeTokenizer final : public Tokenizer {
   // tokens.
   std::unordered_map<std::uint64_t, Merge> merges_;  // by left symbol << 32 | right symbol
   std::array<std::int32_t, 256> byte_symbols_{};
-  std::array<std::int32_t, 256>
-      byte_ids_{};  // the token of each byte; the unknown token where there is none
 };
 
 }  // namespace cairn::compute

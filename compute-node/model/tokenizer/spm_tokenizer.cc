@@ -1,6 +1,7 @@
 #include "compute-node/model/tokenizer/spm_tokenizer.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <queue>
 #include <utility>
@@ -115,18 +116,14 @@ absl::StatusOr<std::unique_ptr<SpmTokenizer>> SpmTokenizer::FromGguf(const GgufF
   std::unique_ptr<SpmTokenizer> tokenizer(new SpmTokenizer(std::move(vocabulary)));
   CAIRN_RETURN_IF_ERROR(tokenizer->IndexBytes());
   tokenizer->IndexNeighbours();
-  if (constexpr std::string_view kKey = "tokenizer.ggml.add_space_prefix"; file.Has(kKey)) {
-    const std::optional<bool> prefix = file.FindBool(kKey);
-    if (!prefix.has_value()) {
-      return InvalidArgument("read tokenizer: {} is not a bool", kKey);
-    }
-    tokenizer->space_prefix_ = *prefix;
-  }
+  CAIRN_ASSIGN_OR_RETURN(tokenizer->space_prefix_,
+                         ReadFlag(file, "tokenizer.ggml.add_space_prefix", true));
   return tokenizer;
 }
 
 absl::Status SpmTokenizer::IndexBytes() {
-  byte_ids_.fill(vocabulary().unknown_id());
+  std::array<std::int32_t, 256> byte_ids;
+  byte_ids.fill(-1);
   for (std::int32_t id = 0; id < vocabulary().size(); ++id) {
     if (vocabulary().Kind(id) != TokenKind::kByte) {
       continue;
@@ -136,15 +133,9 @@ absl::Status SpmTokenizer::IndexBytes() {
       return InvalidArgument("read tokenizer: byte token {} is '{}', expected <0x00> to <0xFF>", id,
                              PrintableText(vocabulary().Text(id)));
     }
-    byte_ids_[*byte] = id;
+    byte_ids[*byte] = id;
   }
-  for (std::size_t byte = 0; byte < byte_ids_.size(); ++byte) {
-    if (byte_ids_[byte] < 0) {
-      return InvalidArgument(
-          "read tokenizer: no token for byte {:#04x} and no unknown token to stand for it", byte);
-    }
-  }
-  return absl::OkStatus();
+  return SetByteTokens(byte_ids);
 }
 
 std::int32_t SpmTokenizer::FindPiece(std::string_view text) const {
@@ -274,12 +265,6 @@ void SpmTokenizer::EncodeEscaped(std::string_view whole, std::vector<std::int32_
       continue;
     }
     AppendByteTokens(piece, ids);
-  }
-}
-
-void SpmTokenizer::AppendByteTokens(std::string_view bytes, std::vector<std::int32_t>& ids) const {
-  for (const char c : bytes) {
-    ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);
   }
 }
 

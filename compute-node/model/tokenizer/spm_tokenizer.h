@@ -6,7 +6,6 @@
 // bytes costs O(n log n).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -35,7 +34,6 @@ class SpmTokenizer final : public Tokenizer {
   // Where the text can be cut in two, each encoded for itself, with the same tokens.
   std::size_t FindCut(std::string_view text) const;
   void EncodeEscaped(std::string_view whole, std::vector<std::int32_t>& ids) const;
-  void AppendByteTokens(std::string_view bytes, std::vector<std::int32_t>& ids) const;
   void AppendBytes(std::int32_t id, std::string& out) const override;
   bool puts_space_in_front() const override { return space_prefix_; }
 
@@ -43,7 +41,6 @@ class SpmTokenizer final : public Tokenizer {
   std::int32_t FindPiece(std::string_view text) const;
 
   bool space_prefix_ = true;
-  std::array<std::int32_t, 256> byte_ids_{};  // the token of each byte
   // Sorted. What is no pair of these is never in one token: between them nothing is merged.
   std::vector<std::uint64_t> neighbours_;
 };

@@ -15,17 +15,6 @@ namespace {
 
 constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD
 
-absl::StatusOr<bool> ReadFlag(const GgufFile& file, std::string_view key, bool fallback) {
-  if (!file.Has(key)) {
-    return fallback;
-  }
-  const std::optional<bool> value = file.FindBool(key);
-  if (!value.has_value()) {
-    return InvalidArgument("read tokenizer: {} is not a bool", key);
-  }
-  return *value;
-}
-
 // Calls on_text for each stretch of text and on_special for each special token, in order.
 template <typename OnText, typename OnSpecial>
 void ForEachPart(const Vocabulary& vocabulary, std::string_view text, bool control,
@@ -77,16 +66,40 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufFile& f
         "llama (SentencePiece)",
         PrintableText(*model));
   }
-  CAIRN_RETURN_IF_ERROR(tokenizer->ReadAdditions(file, adds_bos_default));
+  CAIRN_ASSIGN_OR_RETURN(const bool adds_bos,
+                         ReadFlag(file, "tokenizer.ggml.add_bos_token", adds_bos_default));
+  tokenizer->adds_bos_ = adds_bos && tokenizer->bos_id() >= 0;
   tokenizer->MakeMarkersControl();
   return tokenizer;
 }
 
-absl::Status Tokenizer::ReadAdditions(const GgufFile& file, bool adds_bos_default) {
-  CAIRN_ASSIGN_OR_RETURN(adds_bos_,
-                         ReadFlag(file, "tokenizer.ggml.add_bos_token", adds_bos_default));
-  adds_bos_ = adds_bos_ && bos_id() >= 0;
+absl::StatusOr<bool> Tokenizer::ReadFlag(const GgufFile& file, std::string_view key,
+                                         bool fallback) {
+  if (!file.Has(key)) {
+    return fallback;
+  }
+  const std::optional<bool> value = file.FindBool(key);
+  if (!value.has_value()) {
+    return InvalidArgument("read tokenizer: {} is not a bool", key);
+  }
+  return *value;
+}
+
+absl::Status Tokenizer::SetByteTokens(const std::array<std::int32_t, 256>& ids) {
+  for (std::size_t byte = 0; byte < ids.size(); ++byte) {
+    byte_ids_[byte] = ids[byte] >= 0 ? ids[byte] : vocabulary_->unknown_id();
+    if (byte_ids_[byte] < 0) {
+      return InvalidArgument(
+          "read tokenizer: no token for byte {:#04x} and no unknown token to stand for it", byte);
+    }
+  }
   return absl::OkStatus();
+}
+
+void Tokenizer::AppendByteTokens(std::string_view bytes, std::vector<std::int32_t>& ids) const {
+  for (const char c : bytes) {
+    ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+  }
 }
 
 void Tokenizer::MakeMarkersControl() {

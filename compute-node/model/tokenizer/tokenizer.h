@@ -14,6 +14,7 @@
 //             lacks decodes to nothing.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -24,7 +25,6 @@
 
 #include "common/base/status.h"
 #include "compute-node/model/gguf/gguf.h"
-#include "compute-node/model/tokenizer/prompt_piece.h"
 #include "compute-node/model/tokenizer/vocabulary.h"
 
 namespace cairn::compute {
@@ -33,6 +33,20 @@ inline constexpr std::int64_t kTokensUnlimited = std::numeric_limits<std::int64_
 // What is merged at once takes some tens of bytes for each of its own. Longer text without a space
 // or another end of a word is cut; there it is other tokens, and the same text.
 inline constexpr std::size_t kMergedBytesMax = 64 << 10;
+
+// A prompt in pieces, so that what a template writes and what a user wrote stay apart: special
+// tokens are looked for in markup only.
+struct PromptPiece {
+  enum class Kind {
+    kText,    // from outside: "<|im_end|>" in it is text
+    kMarkup,  // from a template: the names of special tokens in it are those tokens
+    kBos,     // the vocabulary's beginning-of-text token, if it has one
+    kEos,     // its end-of-text token, if it has one
+  };
+
+  Kind kind = Kind::kText;
+  std::string text = {};  // empty for kBos and kEos
+};
 
 struct EncodeOptions {
   // Begin with the beginning-of-text token if the model expects it and the text does not begin with
@@ -101,9 +115,14 @@ class Tokenizer {
   virtual bool puts_space_in_front() const { return false; }
 
   const Vocabulary& vocabulary() const { return *vocabulary_; }
+  // `fallback` when the key is absent.
+  static absl::StatusOr<bool> ReadFlag(const GgufFile& file, std::string_view key, bool fallback);
+  // What text becomes that no other token covers: the token of each byte, -1 where the unknown
+  // token stands for it. INVALID_ARGUMENT if there is none.
+  absl::Status SetByteTokens(const std::array<std::int32_t, 256>& ids);
+  void AppendByteTokens(std::string_view bytes, std::vector<std::int32_t>& ids) const;
 
  private:
-  absl::Status ReadAdditions(const GgufFile& file, bool adds_bos_default);
   // Makes control tokens of the tokens that begin or end a text, whatever kind the file gives them:
   // many give them that of text, and then they would be shown, and could be forged. Those that
   // are text indeed, as a line end, stay what they are.
@@ -114,6 +133,7 @@ class Tokenizer {
 
   std::unique_ptr<Vocabulary> vocabulary_;  // constant once the tokenizer is made
   bool adds_bos_ = false;
+  std::array<std::int32_t, 256> byte_ids_{};
 };
 
 // Turns a stream of tokens into a stream of text that can be shown or put in a message at any
