@@ -6,6 +6,7 @@
 
 #include "common/base/check.h"
 #include "compute-node/retrieval/baselines/local_policy.h"
+#include "compute-node/retrieval/clustering/cluster_index.h"
 #include "compute-node/retrieval/clustering/kmeans.h"
 
 namespace cairn::eval {
@@ -44,16 +45,7 @@ std::size_t NearestRow(std::span<const float> rows, std::span<const float> key) 
 
 std::vector<float> ClusterShift::CentroidOf(std::span<const float> keys,
                                             std::span<const std::int64_t> positions) const {
-  std::vector<double> sums(static_cast<std::size_t>(dim_), 0.0);
-  for (const std::int64_t position : positions) {
-    const std::span<const float> key = Row(keys, position);
-    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += static_cast<double>(key[i]);
-  }
-  std::vector<float> centroid(sums.size());
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    centroid[i] = static_cast<float>(sums[i] / static_cast<double>(positions.size()));
-  }
-  return centroid;
+  return compute::MomentsOf(compute::GatherRows(keys, dim_, positions), dim_).centroid;
 }
 
 void ClusterShift::AddCluster(std::span<const float> keys, std::span<const std::int64_t> positions,
@@ -74,12 +66,11 @@ void ClusterShift::AddKMeans(std::span<const float> keys, std::int64_t first, st
                              std::int64_t target_entries, PartitionMoments& moments) const {
   const std::span<const float> problem = keys.subspan(
       static_cast<std::size_t>(first * dim_), static_cast<std::size_t>((end - first) * dim_));
-  ThreadPool alone(1);
-  compute::KMeansOptions options;
-  options.target_entries = target_entries;
-  options.entries_max = std::max(target_entries, end - first);
-  options.seed = seed_;
-  const compute::PointClusters found = compute::KMeans(alone, {&problem, 1}, dim_, options).front();
+  const compute::PointClusters found =
+      compute::KMeans(problem, dim_,
+                      {.target_entries = target_entries,
+                       .entries_max = std::max(target_entries, end - first),
+                       .seed = seed_});
   for (std::int64_t i = 0; i < found.cluster_count(); ++i) {
     std::vector<std::int64_t> positions;
     for (const std::int64_t member : found.cluster(i)) positions.push_back(first + member);

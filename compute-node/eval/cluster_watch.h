@@ -15,8 +15,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "compute-node/eval/watched_policy.h"
 #include "compute-node/model/config.h"
+#include "compute-node/retrieval/cluster_keeper.h"
 #include "compute-node/retrieval/selection_options.h"
 #include "compute-node/session/attention/stored_attention.h"
 
@@ -62,7 +62,7 @@ struct ClusterCounts {
   DelayedSplits delay;
 };
 
-class ClusterWatch : public PolicyWatcher, public compute::AttentionObserver {
+class ClusterWatch : public compute::AttentionObserver {
  public:
   struct Options {
     compute::SelectionOptions selection;
@@ -72,8 +72,9 @@ class ClusterWatch : public PolicyWatcher, public compute::AttentionObserver {
   // Borrows `config`, which outlives it.
   ClusterWatch(const compute::ModelConfig& config, const Options& options);
 
-  void Stored(std::int32_t layer, const compute::StoreActions& actions) override;
-  void Split(std::int32_t layer, std::span<const compute::ClusterSplit> splits) override;
+  // What the policy did with leaving entries, and with clusters.
+  void Stored(std::int32_t layer, const compute::StoreActions& actions);
+  void Split(std::int32_t layer, std::span<const compute::ClusterSplit> splits);
   void LayerAttended(const compute::AttentionBatch& batch,
                      std::span<const compute::AttendedEntries> heads) override;
 

@@ -143,7 +143,7 @@ absl::Status Run(Arguments& arguments, const std::vector<std::string>& command_l
   }
   const RunManifest manifest(
       {.version = CAIRN_VERSION, .commit = BuiltFrom(), .command_line = command_line});
-  std::optional<SelectionLog> selections;
+  std::optional<OutputFile> selections;
   if (!arguments.selections.empty()) {
     CAIRN_RETURN_IF_ERROR(selections.emplace(arguments.selections).Open());
     arguments.eval.selections = &*selections;

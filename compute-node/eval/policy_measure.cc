@@ -47,10 +47,10 @@ RecallOptions PolicyMeasure::RecallOptionsOf(MeasuredSteps steps) {
   if (options_.selections == nullptr) return recall;
   recall.selected = [this](std::int64_t position, std::size_t row,
                            std::span<const std::int64_t> attended) {
-    options_.selections->Add({.policy = result_.policy,
-                              .position = position,
-                              .head = result_.head_names[row],
-                              .attended = attended});
+    options_.selections->Write(SelectionLine({.policy = result_.policy,
+                                              .position = position,
+                                              .head = result_.head_names[row],
+                                              .attended = attended}));
   };
   return recall;
 }

@@ -20,6 +20,7 @@
 #include "compute-node/eval/cluster_shift.h"
 #include "compute-node/eval/cluster_watch.h"
 #include "compute-node/eval/divergence.h"
+#include "compute-node/eval/output_file.h"
 #include "compute-node/eval/selection_log.h"
 #include "compute-node/retrieval/dynakv/dynakv_policy.h"
 #include "compute-node/retrieval/policy_registry.h"
@@ -41,8 +42,9 @@ struct MeasureOptions {
   // compared with other ways to make them (ClusterShift), behind the prompt, whenever the tokens
   // have doubled, and at the end.
   bool follow_clusters = false;
-  // Who is told what was attended where recall is measured; null: nobody. Outlives the measuring.
-  SelectionLog* selections = nullptr;
+  // Gets what was attended where recall is measured (selection_log.h); null: nothing does. Outlives
+  // the measuring.
+  OutputFile* selections = nullptr;
 
   // INVALID_ARGUMENT for policies that are not there or named twice, and for what is out of range.
   absl::Status Validate() const;

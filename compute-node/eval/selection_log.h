@@ -1,17 +1,13 @@
-// SelectionLog writes what policies attended to a file: a line of JSON for each policy, measured
-// step, layer and KV head. docs/policy-eval.md has the fields.
+// What policies attended, as lines of a file: one of JSON for each policy, measured step, layer and
+// KV head. docs/policy-eval.md has the fields.
 //
-// Threading:  one thread at a time.
-// Errors:     those of OutputFile.
+// Threading:  pure functions.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
-
-#include "common/base/status.h"
-#include "compute-node/eval/output_file.h"
 
 namespace cairn::eval {
 
@@ -30,18 +26,5 @@ struct Selection {
 
 // With its line end.
 std::string SelectionLine(const Selection& selection);
-
-class SelectionLog {
- public:
-  explicit SelectionLog(const std::string& path) : file_(path) {}
-
-  absl::Status Open() { return file_.Open(); }
-  void Add(const Selection& selection) { file_.Write(SelectionLine(selection)); }
-  // Only now the file is there; also what failed before.
-  absl::Status Commit() { return file_.Commit(); }
-
- private:
-  OutputFile file_;
-};
 
 }  // namespace cairn::eval

@@ -1,7 +1,7 @@
-// WatchedPolicy is a policy in front of another one, which does all the work, and tells what
-// becomes of the clusters.
+// WatchedPolicy is a policy in front of another one, which does all the work, and tells a
+// ClusterWatch what becomes of the clusters.
 //
-// Threading:  as RetrievalPolicy; the watcher is called where the calls come.
+// Threading:  as RetrievalPolicy; the watch is called where the calls come.
 #pragma once
 
 #include <cstdint>
@@ -10,23 +10,17 @@
 #include <utility>
 #include <vector>
 
+#include "compute-node/eval/cluster_watch.h"
 #include "compute-node/retrieval/policy.h"
 
 namespace cairn::eval {
 
-class PolicyWatcher {
- public:
-  virtual ~PolicyWatcher() = default;
-  virtual void Stored(std::int32_t layer, const compute::StoreActions& actions) = 0;
-  virtual void Split(std::int32_t layer, std::span<const compute::ClusterSplit> splits) = 0;
-};
-
 // Only the keeper is one of its own: the other parts are the inner policy's.
 class WatchedPolicy : public compute::RetrievalPolicy, private compute::ClusterKeeper {
  public:
-  // Borrows `watcher`, which outlives it.
-  WatchedPolicy(std::unique_ptr<compute::RetrievalPolicy> inner, PolicyWatcher& watcher)
-      : inner_(std::move(inner)), kept_(inner_->keeper()), watcher_(watcher) {}
+  // Borrows `watch`, which outlives it.
+  WatchedPolicy(std::unique_ptr<compute::RetrievalPolicy> inner, ClusterWatch& watch)
+      : inner_(std::move(inner)), kept_(inner_->keeper()), watch_(watch) {}
 
   compute::PolicyTraits traits() const override { return inner_->traits(); }
   const compute::EntrySelector& selector() const override { return inner_->selector(); }
@@ -40,7 +34,7 @@ class WatchedPolicy : public compute::RetrievalPolicy, private compute::ClusterK
   }
   compute::StoreActions Store(const compute::LeavingEntries& leaving) override {
     compute::StoreActions actions = kept_.Store(leaving);
-    watcher_.Stored(leaving.layer, actions);
+    watch_.Stored(leaving.layer, actions);
     return actions;
   }
   std::vector<compute::ClusterSplit> Adapt(
@@ -72,13 +66,13 @@ class WatchedPolicy : public compute::RetrievalPolicy, private compute::ClusterK
 
   std::vector<compute::ClusterSplit> Told(std::int32_t layer,
                                           std::vector<compute::ClusterSplit> splits) {
-    watcher_.Split(layer, splits);
+    watch_.Split(layer, splits);
     return splits;
   }
 
   const std::unique_ptr<compute::RetrievalPolicy> inner_;
   compute::ClusterKeeper& kept_;
-  PolicyWatcher& watcher_;
+  ClusterWatch& watch_;
 };
 
 }  // namespace cairn::eval

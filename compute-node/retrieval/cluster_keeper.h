@@ -80,8 +80,11 @@ struct ClusterGroup {
   std::vector<std::int64_t> entry_counts;  // of each, in the KV node
 };
 
-// What a session goes on from. Version 0 without state and ids: it is new.
+// What a session goes on from.
 struct StoredPolicyState {
+  // Nothing was stored of it.
+  bool is_new() const { return version == 0 && next_cluster_ids.empty(); }
+
   std::int32_t version = 0;
   std::string_view state;
   std::span<const std::int64_t> next_cluster_ids;

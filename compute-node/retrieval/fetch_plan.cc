@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
+
 namespace cairn::compute {
 
 void AddToPlan(const PolicyOptions& options, PlannedCluster cluster,
@@ -19,6 +21,18 @@ std::int64_t StoredBudget(const SelectionInput& input, std::int64_t selected) {
   if (input.token_count > 1) return input.stored_token_count;
   const std::int64_t recent = input.first_position + input.token_count - input.stored_token_count;
   return std::clamp<std::int64_t>(selected - recent, 0, input.stored_token_count);
+}
+
+std::vector<float> QuerySum(std::span<const float> queries, std::int64_t head_count,
+                            std::int64_t head_dim, std::int32_t head) {
+  CAIRN_CHECK(head >= 0 && head < head_count);
+  CAIRN_CHECK(!queries.empty() && std::ssize(queries) % (head_count * head_dim) == 0);
+  const std::size_t width = static_cast<std::size_t>(head_dim);
+  const std::size_t floats = queries.size() / static_cast<std::size_t>(head_count);
+  const std::size_t first = static_cast<std::size_t>(head) * floats;
+  std::vector<float> sum(width, 0.0F);
+  for (std::size_t i = 0; i < floats; ++i) sum[i % width] += queries[first + i];
+  return sum;
 }
 
 }  // namespace cairn::compute

@@ -1,13 +1,13 @@
-// What policies' plans have in common: their size, and cutting them into slices.
+// What policies' plans have in common: what they rank by, their size, and cutting them into slices.
 //
 // Threading:  functions of their arguments only.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "compute-node/retrieval/entry_selector.h"
-#include "compute-node/retrieval/policy_options.h"
+#include "compute-node/retrieval/policy.h"
 
 namespace cairn::compute {
 
@@ -17,6 +17,12 @@ void AddToPlan(const PolicyOptions& options, PlannedCluster cluster, std::vector
 // How many stored entries of each KV head the input's step may attend: what it may attend at all
 // is `selected`, and everything that has not left the window counts. A prompt reads everything.
 std::int64_t StoredBudget(const SelectionInput& input, std::int64_t selected);
+
+// The sum of a token's queries of the heads that share KV head `head`. `queries`: one token's,
+// (query head, head_dim), or such sums already, (KV head, head_dim). REQUIRES: 0 <= head <
+// head_count, the KV heads.
+std::vector<float> QuerySum(std::span<const float> queries, std::int64_t head_count,
+                            std::int64_t head_dim, std::int32_t head);
 
 // Calls body(head) for every head, on the pool's threads if there is a pool.
 template <typename Body>

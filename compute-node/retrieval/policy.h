@@ -14,13 +14,30 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/kv/messages.h"
+#include "compute-node/kernels/ops.h"
 #include "compute-node/retrieval/cluster_keeper.h"
 #include "compute-node/retrieval/entry_selector.h"
 #include "compute-node/retrieval/paged_index.h"
-#include "compute-node/retrieval/policy_options.h"
+#include "compute-node/retrieval/selection_options.h"
 #include "compute-node/retrieval/weight_observer.h"
 
 namespace cairn::compute {
+
+// What a policy is made from, equal for all of them.
+struct PolicyOptions {
+  EntryLayout layout;
+  // Query heads that share a KV head.
+  std::int64_t group_size = 1;
+  RotaryPairs rotary_pairs = RotaryPairs::kAdjacent;
+  // Of the KV node: a cluster that is to be one read must fit into it.
+  std::int64_t part_bytes_max = 0;
+  // The most that one slice asks for, at least one cluster.
+  std::int64_t fetch_slice_bytes = std::int64_t{2} << 20;
+  SelectionOptions selection;
+
+  absl::Status Validate() const;
+};
 
 // What a caller must know of a policy; the same for its whole life.
 struct PolicyTraits {
@@ -31,7 +48,7 @@ struct PolicyTraits {
   // they turn out to be far from it (session/attention/foreseen_queries.h); but for the first
   // layer, of which nothing is foreseen. Such a policy ranks by query sums.
   bool selects_ahead = false;
-  // Select needs of the queries no more than their sums (query_sum.h).
+  // Select needs of the queries no more than their sums (fetch_plan.h).
   bool ranks_by_query_sums = false;
   // Store looks at keys.
   bool needs_keys = false;
@@ -66,20 +83,30 @@ class BasicPolicy : public RetrievalPolicy, public EntrySelector, public Cluster
   PagedIndex* paged_index() override { return nullptr; }
   WeightObserver* weight_observer() override { return nullptr; }
 
-  std::optional<std::vector<Positions>> SelectHeld(const SelectionInput& input) const override;
-  std::vector<std::vector<ClusterId>> Estimate(const SelectionInput& input,
-                                               std::span<const FetchSlice> plan) const override;
-  void LoadMeans(std::int32_t layer, std::int32_t head, std::span<const ClusterId> clusters,
-                 KvBlock& block, std::span<float> counts) const override;
-  std::int64_t WindowTokens(std::int64_t token_count) const override;
-  std::vector<ClusterSplit> Adapt(std::int32_t layer,
-                                  std::span<const LoadedCluster> clusters) override;
-  std::vector<ClusterGroup> Regroup(std::int32_t layer) override;
-  std::vector<ClusterSplit> Recluster(std::int32_t layer,
-                                      std::span<const std::vector<LoadedCluster>> groups,
-                                      ThreadPool& pool) override;
+  std::optional<std::vector<Positions>> SelectHeld(const SelectionInput&) const override {
+    return std::nullopt;
+  }
+  std::vector<std::vector<ClusterId>> Estimate(const SelectionInput&,
+                                               std::span<const FetchSlice>) const override {
+    return {};
+  }
+  void LoadMeans(std::int32_t, std::int32_t, std::span<const ClusterId>, KvBlock& block,
+                 std::span<float>) const override {
+    block.entry_count = 0;
+  }
+  std::int64_t WindowTokens(std::int64_t) const override { return 0; }
+  std::vector<ClusterSplit> Adapt(std::int32_t, std::span<const LoadedCluster>) override {
+    return {};
+  }
+  std::vector<ClusterGroup> Regroup(std::int32_t) override { return {}; }
+  std::vector<ClusterSplit> Recluster(std::int32_t, std::span<const std::vector<LoadedCluster>>,
+                                      ThreadPool&) override {
+    return {};
+  }
   absl::Status RestoreHeld(std::int32_t layer, const HeldEntry& held) override;
-  absl::Status Rebuild(std::int32_t layer, std::span<const LoadedCluster> clusters) override;
+  absl::Status Rebuild(std::int32_t, std::span<const LoadedCluster>) override {
+    return absl::OkStatus();
+  }
   std::int64_t memory_bytes() const override { return 0; }
   PolicyStatistics statistics() const override { return {}; }
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <iterator>
 
+#include <absl/strings/str_join.h>
+
 #include "compute-node/kernels/centroids.h"
-#include "compute-node/retrieval/baselines/bound_policies.h"
 #include "compute-node/retrieval/baselines/full_policy.h"
 #include "compute-node/retrieval/baselines/local_policy.h"
+#include "compute-node/retrieval/baselines/page_policy.h"
 #include "compute-node/retrieval/baselines/static_policy.h"
 #include "compute-node/retrieval/baselines/token_policy.h"
 #include "compute-node/retrieval/dynakv/dynakv_policy.h"
@@ -74,12 +76,8 @@ const PolicyKind* FindPolicyKind(std::string_view name) {
 }
 
 std::string PolicyNames() {
-  std::string names;
-  for (const PolicyKind& kind : kKinds) {
-    if (!names.empty()) names += ", ";
-    names += kind.name;
-  }
-  return names;
+  return absl::StrJoin(kKinds, ", ",
+                       [](std::string* out, const PolicyKind& kind) { *out += kind.name; });
 }
 
 absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicy(std::string_view name,

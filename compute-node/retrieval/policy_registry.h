@@ -10,7 +10,6 @@
 
 #include "common/base/status.h"
 #include "compute-node/retrieval/policy.h"
-#include "compute-node/retrieval/policy_options.h"
 
 namespace cairn::compute {
 

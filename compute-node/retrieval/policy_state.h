@@ -24,6 +24,20 @@ std::optional<std::vector<std::int64_t>> UnpackNumbers(std::string_view state,
 // The error of a state that is not one of `policy`.
 absl::Status ForeignState(std::string_view policy, const StoredPolicyState& stored);
 
+// The next unused cluster ids as ClusterKeeper answers them, of a policy without clusters of all
+// heads: next_id(layer, head) is that of a head.
+template <typename NextId>
+std::vector<std::int64_t> ClusterIdsOf(const EntryLayout& layout, const NextId& next_id) {
+  std::vector<std::int64_t> ids;
+  for (std::int32_t layer = 0; layer < layout.layer_count; ++layer) {
+    for (std::int32_t head = 0; head < layout.head_count; ++head) {
+      ids.push_back(next_id(layer, head));
+    }
+    ids.push_back(1);
+  }
+  return ids;
+}
+
 // INVALID_ARGUMENT unless there is one for each head and one for all heads of each layer.
 absl::Status CheckNextClusterIds(const EntryLayout& layout, const StoredPolicyState& stored);
 

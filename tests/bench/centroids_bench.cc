@@ -136,7 +136,7 @@ void MeasureKMeans(ThreadPool& pool, std::int64_t head_count, std::int64_t dim, 
                                               static_cast<std::size_t>(kPoints * dim)));
   }
   const double time = MedianSeconds(round_count, [&] {
-    const std::vector<PointClusters> clusters = KMeans(pool, heads, dim, {});
+    const std::vector<PointClusters> clusters = KMeans(&pool, heads, dim, {});
     CAIRN_CHECK(clusters[0].cluster_count() > 0);
   });
   std::printf("%ld heads of %ld points, %4ld dimensions: %6.1f ms\n", head_count, kPoints, dim,

@@ -106,8 +106,8 @@ ROOMS = {
     "compute-node/model": (("gguf", "tokenizer", "sampler", "chat", "forward"), ("config.h",)),
     "compute-node/retrieval": (("clustering", "dynakv", "baselines"),
                                ("best_first.h", "cluster_keeper.h", "entry_selector.h",
-                                "fetch_plan.h", "paged_index.h", "policy.h", "policy_options.h",
-                                "policy_state.h", "query_sum.h", "selection_options.h")),
+                                "fetch_plan.h", "paged_index.h", "policy.h", "policy_state.h",
+                                "selection_options.h")),
     "compute-node/session": (("reading", "entries", "attention"),
                              ("kv_memory.h", "options.h", "stop.h")),
 }

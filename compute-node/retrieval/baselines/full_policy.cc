@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "compute-node/retrieval/fetch_plan.h"
 #include "compute-node/retrieval/policy_state.h"
 
 namespace cairn::compute {
@@ -35,13 +34,7 @@ FullPolicy::FullPolicy(const PolicyTraits& traits, const PolicyOptions& options)
                  .cluster_entries_max = kFullClusterEntriesMax}) {}
 
 std::vector<FetchSlice> FullPolicy::Select(const SelectionInput& input) const {
-  std::vector<FetchSlice> plan;
-  for (std::int64_t i = 0; i * cluster_entries() < input.stored_token_count; ++i) {
-    for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
-      AddToPlan(options_, clusters_.Plan(head, i, input.stored_token_count), plan);
-    }
-  }
-  return plan;
+  return clusters_.PlanAll(options_, input.stored_token_count);
 }
 
 StoreActions FullPolicy::Store(const LeavingEntries& leaving) {
@@ -56,7 +49,7 @@ PutPolicyState FullPolicy::SaveState() const {
 
 absl::Status FullPolicy::RestoreState(const StoredPolicyState& stored) {
   clusters_.Clear();
-  if (stored.version == 0 && stored.next_cluster_ids.empty()) return absl::OkStatus();
+  if (stored.is_new()) return absl::OkStatus();
   const std::optional<std::vector<std::int64_t>> numbers =
       UnpackNumbers(stored.state, 1, SequenceClusters::kNumbersMax);
   const bool is_mine =

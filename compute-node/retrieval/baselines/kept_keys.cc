@@ -5,14 +5,10 @@
 #include "common/base/check.h"
 
 namespace cairn::compute {
-namespace {
 
 void AppendFinite(std::span<const float> from, std::vector<float>& to) {
-  to.reserve(to.size() + from.size());
   for (const float value : from) to.push_back(std::isfinite(value) ? value : 0.0F);
 }
-
-}  // namespace
 
 KeptKeys::KeptKeys(const EntryLayout& layout)
     : layout_(layout),

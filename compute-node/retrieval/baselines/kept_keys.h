@@ -15,6 +15,9 @@
 
 namespace cairn::compute {
 
+// Appends keys as K-means wants them: what is not finite becomes zero.
+void AppendFinite(std::span<const float> from, std::vector<float>& to);
+
 class KeptKeys {
  public:
   explicit KeptKeys(const EntryLayout& layout);

@@ -6,11 +6,11 @@
 
 #include "common/base/check.h"
 #include "common/base/split_mix.h"
+#include "compute-node/retrieval/baselines/kept_keys.h"
 #include "compute-node/retrieval/baselines/token_scores.h"
 #include "compute-node/retrieval/clustering/kmeans.h"
 #include "compute-node/retrieval/fetch_plan.h"
 #include "compute-node/retrieval/policy_state.h"
-#include "compute-node/retrieval/query_sum.h"
 
 namespace cairn::compute {
 namespace {
@@ -23,11 +23,6 @@ constexpr std::int64_t kStoredIdMax = std::int64_t{1} << 48;
 
 PlannedCluster PlanOf(std::int32_t head, ClusterId id, const Positions& positions) {
   return {.cluster = {head, id}, .entry_count = positions.count(), .positions = positions};
-}
-
-// As KMeans wants them.
-void AppendFiniteKeys(std::span<const float> from, std::vector<float>& to) {
-  for (const float value : from) to.push_back(std::isfinite(value) ? value : 0.0F);
 }
 
 }  // namespace
@@ -142,7 +137,7 @@ StoreActions LocalPolicy::Store(const LeavingEntries& leaving) {
   if (leaving.of_prompt) {
     std::vector<std::vector<float>> keys(static_cast<std::size_t>(options_.layout.head_count));
     for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
-      AppendFiniteKeys(keys_of(head), keys[static_cast<std::size_t>(head)]);
+      AppendFinite(keys_of(head), keys[static_cast<std::size_t>(head)]);
     }
     MakeClusters(leaving.layer, Positions::Range(first, end - first), keys, leaving.pool, actions);
     return actions;
@@ -150,7 +145,7 @@ StoreActions LocalPolicy::Store(const LeavingEntries& leaving) {
   for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
     Head& of_head = HeadAt(leaving.layer, head);
     of_head.waiting.AppendAll(Positions::Range(first, end - first));
-    AppendFiniteKeys(keys_of(head), of_head.waiting_keys);
+    AppendFinite(keys_of(head), of_head.waiting_keys);
   }
   ClusterWaiting(leaving.layer, leaving.pool, actions);
   for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
@@ -196,12 +191,9 @@ void LocalPolicy::ClusterWaiting(std::int32_t layer, ThreadPool* pool, StoreActi
 void LocalPolicy::MakeClusters(std::int32_t layer, const Positions& positions,
                                const std::vector<std::vector<float>>& keys, ThreadPool* pool,
                                StoreActions& actions) {
-  std::optional<ThreadPool> alone;
-  if (pool == nullptr) pool = &alone.emplace(1);
-  const std::size_t dim = static_cast<std::size_t>(options_.layout.head_dim);
   const std::vector<std::span<const float>> problems(keys.begin(), keys.end());
   const std::vector<PointClusters> made =
-      KMeans(*pool, problems, options_.layout.head_dim,
+      KMeans(pool, problems, options_.layout.head_dim,
              {.target_entries = cluster_entries_,
               .entries_max = cluster_entries_max_,
               .rounds = kLocalRounds,
@@ -213,16 +205,12 @@ void LocalPolicy::MakeClusters(std::int32_t layer, const Positions& positions,
     const PointClusters& clusters = made[static_cast<std::size_t>(head)];
     for (std::int64_t i = 0; i < clusters.cluster_count(); ++i) {
       Positions members;
-      std::vector<float> rows;
-      for (const std::int64_t index : clusters.cluster(i)) {
-        members.Append(positions.at(index));
-        const auto row = problems[static_cast<std::size_t>(head)].subspan(
-            static_cast<std::size_t>(index) * dim, dim);
-        rows.insert(rows.end(), row.begin(), row.end());
-      }
+      for (const std::int64_t index : clusters.cluster(i)) members.Append(positions.at(index));
       const ClusterId id(of_head.next_id++);
       actions.appended.push_back({{head, id}, members});
-      AddCluster(of_head, {id, std::move(members)}, rows);
+      AddCluster(of_head, {id, std::move(members)},
+                 GatherRows(problems[static_cast<std::size_t>(head)], options_.layout.head_dim,
+                            clusters.cluster(i)));
     }
   }
 }
@@ -253,14 +241,9 @@ std::int64_t LocalPolicy::memory_bytes() const {
 }
 
 std::vector<std::int64_t> LocalPolicy::NextClusterIds() const {
-  std::vector<std::int64_t> ids;
-  for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
-    for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
-      ids.push_back(HeadAt(layer, head).next_id);
-    }
-    ids.push_back(1);  // no cluster of all heads
-  }
-  return ids;
+  return ClusterIdsOf(options_.layout, [this](std::int32_t layer, std::int32_t head) {
+    return HeadAt(layer, head).next_id;
+  });
 }
 
 PutPolicyState LocalPolicy::SaveState() const {
@@ -269,7 +252,7 @@ PutPolicyState LocalPolicy::SaveState() const {
 
 absl::Status LocalPolicy::RestoreState(const StoredPolicyState& stored) {
   std::fill(heads_.begin(), heads_.end(), Head());
-  if (stored.version == 0 && stored.next_cluster_ids.empty()) return absl::OkStatus();
+  if (stored.is_new()) return absl::OkStatus();
   CAIRN_RETURN_IF_ERROR(CheckNextClusterIds(options_.layout, stored));
   const auto in_range = [](std::int64_t id) { return id >= 1 && id <= kStoredIdMax; };
   if (stored.version != kLocalStateVersion || !stored.state.empty() ||
@@ -320,7 +303,7 @@ absl::Status LocalPolicy::RebuildOne(std::int32_t layer, const LoadedCluster& lo
   Head& of_head = HeadAt(layer, head);
   if (id == kWaitingBuffer) {
     of_head.waiting = positions;
-    AppendFiniteKeys(loaded.keys, of_head.waiting_keys);
+    AppendFinite(loaded.keys, of_head.waiting_keys);
   } else if (of_sinks) {
     of_head.sinks = Cluster{id, positions};
   } else {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/split_mix.h"
 #include "compute-node/retrieval/fetch_plan.h"
 #include "compute-node/retrieval/policy_state.h"
 
@@ -34,23 +35,15 @@ std::int64_t PagePolicy::WindowTokens(std::int64_t token_count) const {
 }
 
 std::vector<FetchSlice> PagePolicy::Select(const SelectionInput& input) const {
-  const std::int64_t stored = input.stored_token_count;
   const std::int64_t budget = StoredBudget(
       input, SelectedTokens(options_.selection, input.first_position + input.token_count));
-  std::vector<FetchSlice> plan;
-  if (budget == stored) {
-    for (std::int64_t page = 0; page * page_entries() < stored; ++page) {
-      for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
-        AddToPlan(options_, clusters_.Plan(head, page, stored), plan);
-      }
-    }
-    return plan;
-  }
+  if (budget == input.stored_token_count) return clusters_.PlanAll(options_, budget);
   std::vector<std::vector<PlannedCluster>> pages(
       static_cast<std::size_t>(options_.layout.head_count));
   ForEachHead(input.pool, options_.layout.head_count, [&](std::int32_t head) {
     pages[static_cast<std::size_t>(head)] = PagesOf(input, head, budget);
   });
+  std::vector<FetchSlice> plan;
   for (std::vector<PlannedCluster>& of_head : pages) {
     for (PlannedCluster& page : of_head) AddToPlan(options_, std::move(page), plan);
   }
@@ -93,13 +86,42 @@ PutPolicyState PagePolicy::SaveState() const {
 
 absl::Status PagePolicy::RestoreState(const StoredPolicyState& stored) {
   clusters_.Clear();
-  if (stored.version == 0 && stored.next_cluster_ids.empty()) return absl::OkStatus();
+  if (stored.is_new()) return absl::OkStatus();
   const std::optional<std::vector<std::int64_t>> numbers =
       UnpackNumbers(stored.state, 1, SequenceClusters::kNumbersMax);
   if (stored.version != kPageStateVersion || !numbers.has_value()) {
     return ForeignState(traits().name, stored);
   }
   return clusters_.Restore(stored, *numbers);
+}
+
+std::vector<std::int64_t> StreamingPolicy::Choose(const SelectionInput& input,
+                                                  std::int32_t /*head*/, std::int64_t count) const {
+  std::vector<std::int64_t> newest(static_cast<std::size_t>(count));
+  std::iota(newest.begin(), newest.end(), input.stored_token_count - count);
+  return newest;
+}
+
+std::vector<std::int64_t> RandomPolicy::Choose(const SelectionInput& input, std::int32_t head,
+                                               std::int64_t count) const {
+  SplitMix random({options().selection.seed, static_cast<std::uint64_t>(input.layer),
+                   static_cast<std::uint64_t>(head),
+                   static_cast<std::uint64_t>(input.first_position + input.token_count)});
+  const std::int64_t page_count = (input.stored_token_count + page_entries() - 1) / page_entries();
+  std::vector<std::int64_t> pages(static_cast<std::size_t>(page_count));
+  std::iota(pages.begin(), pages.end(), 0);
+  std::vector<std::int64_t> chosen;
+  for (std::int64_t i = 0; std::ssize(chosen) < count; ++i) {
+    const std::int64_t drawn = i + random.Below(page_count - i);
+    std::swap(pages[static_cast<std::size_t>(i)], pages[static_cast<std::size_t>(drawn)]);
+    const std::int64_t first = pages[static_cast<std::size_t>(i)] * page_entries();
+    const std::int64_t end = std::min(first + page_entries(), input.stored_token_count);
+    for (std::int64_t position = std::max(first, kSinkTokens);
+         position < end && std::ssize(chosen) < count; ++position) {
+      chosen.push_back(position);
+    }
+  }
+  return chosen;
 }
 
 }  // namespace cairn::compute

@@ -1,8 +1,6 @@
 #include "compute-node/retrieval/baselines/product_codes.h"
 
 #include <algorithm>
-#include <cmath>
-#include <optional>
 
 #include "common/base/check.h"
 #include "common/base/split_mix.h"
@@ -21,13 +19,8 @@ std::vector<float> Means(std::span<const float> points, std::size_t dim,
                          const PointClusters& clusters) {
   std::vector<float> means(static_cast<std::size_t>(clusters.cluster_count()) * dim, 0.0F);
   for (std::int64_t i = 0; i < clusters.cluster_count(); ++i) {
-    float* mean = means.data() + static_cast<std::size_t>(i) * dim;
-    const std::span<const std::int64_t> members = clusters.cluster(i);
-    for (const std::int64_t member : members) {
-      const float* point = points.data() + static_cast<std::size_t>(member) * dim;
-      for (std::size_t j = 0; j < dim; ++j) mean[j] += point[j];
-    }
-    for (std::size_t j = 0; j < dim; ++j) mean[j] /= static_cast<float>(members.size());
+    MeanOfRows(points, clusters.cluster(i),
+               std::span(means).subspan(static_cast<std::size_t>(i) * dim, dim));
   }
   return means;
 }
@@ -78,8 +71,6 @@ absl::Status ProductCodes::Rebuild(std::int32_t layer, std::span<const LoadedClu
 }
 
 void ProductCodes::Train(std::int32_t layer, std::int64_t count, ThreadPool* pool) {
-  std::optional<ThreadPool> alone;
-  if (pool == nullptr) pool = &alone.emplace(1);
   Layer& trained = layers_[static_cast<std::size_t>(layer)];
   const std::size_t floats = static_cast<std::size_t>(count * layout_.head_dim);
   std::vector<std::vector<float>> halves;
@@ -90,7 +81,7 @@ void ProductCodes::Train(std::int32_t layer, std::int64_t count, ThreadPool* poo
   }
   const std::vector<std::span<const float>> problems(halves.begin(), halves.end());
   const std::vector<PointClusters> clusters =
-      KMeans(*pool, problems, static_cast<std::int64_t>(half_dim_),
+      KMeans(pool, problems, static_cast<std::int64_t>(half_dim_),
              {.target_entries = (count + kSubCentroids - 1) / kSubCentroids,
               .entries_max = count,
               .rounds = kTrainingRounds,
@@ -131,9 +122,7 @@ std::vector<float> ProductCodes::HalvesOf(std::span<const float> keys, std::size
   std::vector<float> halves;
   halves.reserve(keys.size() / kSubVectors);
   for (std::size_t key = 0; key < keys.size(); key += dim) {
-    for (const float value : keys.subspan(key + half * half_dim_, half_dim_)) {
-      halves.push_back(std::isfinite(value) ? value : 0.0F);
-    }
+    AppendFinite(keys.subspan(key + half * half_dim_, half_dim_), halves);
   }
   return halves;
 }

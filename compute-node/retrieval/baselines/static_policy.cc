@@ -52,11 +52,7 @@ absl::Status StaticPolicy::RestoreState(const StoredPolicyState& stored) {
   codes_.Clear();
   clusters().Clear();
   stored_trained_count_ = 0;
-  if (stored.version == 0 && stored.next_cluster_ids.empty()) return absl::OkStatus();
-  return ReadState(stored);
-}
-
-absl::Status StaticPolicy::ReadState(const StoredPolicyState& stored) {
+  if (stored.is_new()) return absl::OkStatus();
   const std::optional<std::vector<std::int64_t>> numbers =
       UnpackNumbers(stored.state, 2, 1 + SequenceClusters::kNumbersMax);
   if (stored.version != kStaticStateVersion || !numbers.has_value()) {

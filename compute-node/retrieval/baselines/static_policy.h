@@ -35,8 +35,6 @@ class StaticPolicy : public PagePolicy {
   void Keep(const LeavingEntries& leaving) override { codes_.Append(leaving); }
 
  private:
-  absl::Status ReadState(const StoredPolicyState& stored);
-
   ProductCodes codes_;
   std::int64_t stored_trained_count_ = 0;  // of the state that was restored
 };

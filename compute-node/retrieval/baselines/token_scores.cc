@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "common/base/check.h"
+#include "compute-node/retrieval/best_first.h"
 
 namespace cairn::compute {
 
@@ -50,17 +50,9 @@ std::vector<std::int64_t> BestIndices(std::span<float> scores, std::int64_t coun
   for (float& score : scores) {
     if (std::isnan(score)) score = -std::numeric_limits<float>::infinity();
   }
-  std::vector<std::int64_t> indices(scores.size());
-  std::iota(indices.begin(), indices.end(), 0);
-  const auto is_better = [&](std::int64_t a, std::int64_t b) {
-    const float score_a = scores[static_cast<std::size_t>(a)];
-    const float score_b = scores[static_cast<std::size_t>(b)];
-    return score_a != score_b ? score_a > score_b : a < b;
-  };
-  const auto end = indices.begin() + count;
-  if (end != indices.end()) std::nth_element(indices.begin(), end, indices.end(), is_better);
-  indices.resize(static_cast<std::size_t>(count));
-  std::sort(indices.begin(), indices.end(), is_better);
+  BestFirst best(scores);
+  std::vector<std::int64_t> indices(static_cast<std::size_t>(count));
+  for (std::int64_t& index : indices) index = static_cast<std::int64_t>(best.Take());
   return indices;
 }
 

@@ -98,22 +98,14 @@ std::size_t ClusterIndex::AddSlot(ClusterId id, std::int64_t count, float varian
   CAIRN_CHECK(ids_.empty() || ids_.back() < id.value());
   const std::size_t slot = ids_.size();
   if (slot == ids_.capacity()) Reserve(slot + std::max(slot / kGrowthShare, kGrowthSlotsMin));
-  ids_.push_back(id.value());
-  sketches_.resize(sketches_.size() + static_cast<std::size_t>(dim_ / 2), 0);
-  scales_.push_back(0);
-  half_squares_.push_back(kInfinity);
-  variances_.push_back(variance);
-  counts_.push_back(static_cast<std::int32_t>(count));
-  flags_.push_back(flags);
-  if (keeps_values_) value_scales_.push_back(0);
+  ForEachArray([](auto& values, std::size_t width) { values.resize(values.size() + width); });
+  ids_[slot] = id.value();
+  half_squares_[slot] = kInfinity;
+  variances_[slot] = variance;
+  counts_[slot] = static_cast<std::int32_t>(count);
+  flags_[slot] = flags;
   entry_count_ += count;
   return slot;
-}
-
-void ClusterIndex::AddCodes(std::size_t slot) {
-  if (!is_loaded_) kept_slots_.push_back(slot);
-  codes_.resize(codes_.size() + static_cast<std::size_t>(dim_), 0);
-  if (keeps_values_) value_codes_.resize(codes_.size(), 0);
 }
 
 void ClusterIndex::Clear() {
@@ -122,31 +114,11 @@ void ClusterIndex::Clear() {
   is_loaded_ = true;
   kept_slots_.clear();
   unknown_slots_.clear();
-  ids_.clear();
-  codes_.clear();
-  sketches_.clear();
-  scales_.clear();
-  half_squares_.clear();
-  variances_.clear();
-  counts_.clear();
-  flags_.clear();
-  value_codes_.clear();
-  value_scales_.clear();
+  ForEachArray([](auto& values, std::size_t /*width*/) { values.clear(); });
 }
 
 void ClusterIndex::Reserve(std::size_t slot_count) {
-  const std::size_t code_count = slot_count * static_cast<std::size_t>(dim_);
-  ids_.reserve(slot_count);
-  if (is_loaded_) codes_.reserve(code_count);
-  sketches_.reserve(code_count / 2);
-  scales_.reserve(slot_count);
-  half_squares_.reserve(slot_count);
-  variances_.reserve(slot_count);
-  counts_.reserve(slot_count);
-  flags_.reserve(slot_count);
-  if (!keeps_values_) return;
-  if (is_loaded_) value_codes_.reserve(code_count);
-  value_scales_.reserve(slot_count);
+  ForEachArray([&](auto& values, std::size_t width) { values.reserve(slot_count * width); });
 }
 
 void ClusterIndex::WriteCentroid(std::size_t slot, std::span<const float> centroid) {
@@ -186,7 +158,7 @@ void ClusterIndex::SetHalfSquare(std::size_t slot, std::span<const std::int8_t> 
 
 std::size_t ClusterIndex::Add(ClusterId id, const ClusterMoments& moments, Flags flags) {
   const std::size_t slot = AddSlot(id, moments.count, moments.variance, 0);
-  AddCodes(slot);
+  MakePlace(slot);
   SetFlags(slot, flags);
   std::vector<float> relative;
   Relative(moments.centroid, relative);
@@ -244,56 +216,28 @@ void ClusterIndex::Remove(std::size_t slot) {
 
 void ClusterIndex::Compact() {
   if (dead_count_ >= kDeadSlotsMin && dead_count_ * 4 >= std::ssize(ids_)) RemoveDeadSlots();
-  Trim(ids_);
+  ForEachArray([](auto& values, std::size_t /*width*/) { Trim(values); });
+  if (is_loaded_) return;
   Trim(codes_);
-  Trim(sketches_);
-  Trim(scales_);
-  Trim(half_squares_);
-  Trim(variances_);
-  Trim(counts_);
-  Trim(flags_);
   Trim(value_codes_);
-  Trim(value_scales_);
 }
 
 void ClusterIndex::RemoveDeadSlots() {
-  const std::size_t width = static_cast<std::size_t>(dim_);
-  std::size_t to = 0;
-  std::size_t next_kept = 0;
-  for (std::size_t from = 0; from < ids_.size(); ++from) {
-    if (!alive(from)) continue;
-    ids_[to] = ids_[from];
-    if (is_loaded_) {
-      std::memmove(codes_.data() + to * width, codes_.data() + from * width, width);
-    } else if (next_kept < kept_slots_.size() && kept_slots_[next_kept] == from) {
-      kept_slots_[next_kept++] = to;
-    }
-    std::memmove(sketches_.data() + to * width / 2, sketches_.data() + from * width / 2, width / 2);
-    scales_[to] = scales_[from];
-    half_squares_[to] = half_squares_[from];
-    variances_[to] = variances_[from];
-    counts_[to] = counts_[from];
-    flags_[to] = flags_[from];
-    if (keeps_values_) {
-      if (is_loaded_) {
-        std::memmove(value_codes_.data() + to * width, value_codes_.data() + from * width, width);
-      }
-      value_scales_[to] = value_scales_[from];
-    }
-    ++to;
+  std::vector<std::size_t> old_slots;  // of those that stay
+  for (std::size_t slot = 0; slot < ids_.size(); ++slot) {
+    if (alive(slot)) old_slots.push_back(slot);
   }
-  ids_.resize(to);
-  if (is_loaded_) codes_.resize(to * width);
-  sketches_.resize(to * width / 2);
-  scales_.resize(to);
-  half_squares_.resize(to);
-  variances_.resize(to);
-  counts_.resize(to);
-  flags_.resize(to);
-  if (keeps_values_) {
-    if (is_loaded_) value_codes_.resize(to * width);
-    value_scales_.resize(to);
+  for (std::size_t& kept : kept_slots_) {
+    const auto at = std::lower_bound(old_slots.begin(), old_slots.end(), kept);
+    kept = static_cast<std::size_t>(at - old_slots.begin());
   }
+  ForEachArray([&](auto& values, std::size_t width) {
+    for (std::size_t to = 0; to < old_slots.size(); ++to) {
+      std::memmove(values.data() + to * width, values.data() + old_slots[to] * width,
+                   width * sizeof(values[0]));
+    }
+    values.resize(old_slots.size() * width);
+  });
   unknown_slots_.clear();
   dead_count_ = 0;
 }

@@ -177,8 +177,22 @@ class ClusterIndex {
   std::size_t MakePlace(std::size_t slot);
   void Relative(std::span<const float> key, std::vector<float>& relative) const;
   std::size_t AddSlot(ClusterId id, std::int64_t count, float variance, std::uint8_t flags);
-  // Room for a new slot's codes.
-  void AddCodes(std::size_t slot);
+  // Calls visit(values, width) for each array that has `width` values of every slot.
+  template <typename Visit>
+  void ForEachArray(const Visit& visit) {
+    const std::size_t dim = static_cast<std::size_t>(dim_);
+    visit(ids_, 1);
+    visit(sketches_, dim / 2);
+    visit(scales_, 1);
+    visit(half_squares_, 1);
+    visit(variances_, 1);
+    visit(counts_, 1);
+    visit(flags_, 1);
+    if (is_loaded_) visit(codes_, dim);
+    if (!keeps_values_) return;
+    visit(value_scales_, 1);
+    if (is_loaded_) visit(value_codes_, dim);
+  }
   // What follows from a slot's codes, scale and flags.
   void SetSketch(std::size_t slot, std::span<const std::int8_t> codes);
   void SetHalfSquare(std::size_t slot, std::span<const std::int8_t> codes);

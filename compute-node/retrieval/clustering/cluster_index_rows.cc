@@ -71,7 +71,6 @@ absl::Status ClusterIndex::AddRow(ClusterId id, std::int64_t count, bool stale,
   SetSketch(slot, row_codes);
   SetHalfSquare(slot, row_codes);
   if (!is_loaded_) return absl::OkStatus();
-  AddCodes(slot);
   std::copy(row_codes.begin(), row_codes.end(), codes_.data() + slot * width);
   if (keeps_values_) {
     std::copy_n(bytes + value_at + sizeof(float), width, value_codes_.data() + slot * width);

@@ -22,6 +22,7 @@ class PointRows {
       : values_(values), dim_(static_cast<std::size_t>(dim)) {}
   std::int64_t count() const { return static_cast<std::int64_t>(values_.size() / dim_); }
   std::int64_t dim() const { return static_cast<std::int64_t>(dim_); }
+  std::span<const float> values() const { return values_; }
   std::span<const float> Row(std::int64_t index) const {
     return values_.subspan(static_cast<std::size_t>(index) * dim_, dim_);
   }
@@ -34,20 +35,6 @@ class PointRows {
   std::span<const float> values_;
   std::size_t dim_;
 };
-
-void ComputeMean(const PointRows& points, std::span<const std::int64_t> indices,
-                 std::span<float> mean) {
-  std::fill(mean.begin(), mean.end(), 0.0F);
-  for (const std::int64_t index : indices) {
-    const std::span<const float> row = points.Row(index);
-    for (std::size_t i = 0; i < mean.size(); ++i) {
-      mean[i] += row[i];
-    }
-  }
-  for (float& value : mean) {
-    value /= static_cast<float>(indices.size());
-  }
-}
 
 float SquaredDistance(std::span<const float> a, std::span<const float> b) {
   // Eight sums, so that additions need not wait for each other.
@@ -62,14 +49,8 @@ float SquaredDistance(std::span<const float> a, std::span<const float> b) {
 // Sides of the points at `indices`.
 std::vector<std::uint8_t> SplitPoints(const PointRows& points,
                                       std::span<const std::int64_t> indices) {
-  std::vector<float> rows;
-  rows.reserve(indices.size() * static_cast<std::size_t>(points.dim()));
-  for (const std::int64_t index : indices) {
-    const std::span<const float> row = points.Row(index);
-    rows.insert(rows.end(), row.begin(), row.end());
-  }
   std::vector<std::uint8_t> sides(indices.size());
-  SplitInTwo(rows, points.dim(), sides);
+  SplitInTwo(GatherRows(points.values(), points.dim(), indices), points.dim(), sides);
   return sides;
 }
 
@@ -165,7 +146,7 @@ class Problem {
     for (std::int64_t c = first; c < end; ++c) {
       const std::span<const std::int64_t> group = Group(c);
       if (group.empty()) continue;
-      ComputeMean(points_, group, Centroid(c));
+      MeanOfRows(points_.values(), group, Centroid(c));
       panels_.Set(c, Centroid(c), HalfSquare(Centroid(c)));
     }
   }
@@ -182,7 +163,7 @@ class Problem {
     std::vector<float> means(sizes.size() * dim);
     for (std::size_t begin = 0; const std::size_t size : sizes) {
       const std::span<std::int64_t> piece = std::span(grouped_).subspan(begin, size);
-      ComputeMean(points_, piece, std::span(means).subspan(pieces.size() * dim, dim));
+      MeanOfRows(points_.values(), piece, std::span(means).subspan(pieces.size() * dim, dim));
       pieces.push_back(piece);
       begin += size;
     }
@@ -292,13 +273,40 @@ void ForEachPart(ThreadPool& pool, std::vector<Problem>& problems, const Count& 
 
 }  // namespace
 
-std::vector<PointClusters> KMeans(ThreadPool& pool,
+std::vector<float> GatherRows(std::span<const float> rows, std::int64_t dim,
+                              std::span<const std::int64_t> indices) {
+  std::vector<float> gathered;
+  gathered.reserve(indices.size() * static_cast<std::size_t>(dim));
+  for (const std::int64_t index : indices) {
+    const float* row = rows.data() + index * dim;
+    gathered.insert(gathered.end(), row, row + dim);
+  }
+  return gathered;
+}
+
+void MeanOfRows(std::span<const float> rows, std::span<const std::int64_t> indices,
+                std::span<float> mean) {
+  std::fill(mean.begin(), mean.end(), 0.0F);
+  for (const std::int64_t index : indices) {
+    const float* row = rows.data() + static_cast<std::size_t>(index) * mean.size();
+    for (std::size_t i = 0; i < mean.size(); ++i) {
+      mean[i] += row[i];
+    }
+  }
+  for (float& value : mean) {
+    value /= static_cast<float>(indices.size());
+  }
+}
+
+std::vector<PointClusters> KMeans(ThreadPool* pool,
                                   std::span<const std::span<const float>> problems,
                                   std::int64_t dim, const KMeansOptions& options) {
   CAIRN_CHECK_GE(dim, 1);
   CAIRN_CHECK_GE(options.target_entries, 1);
   CAIRN_CHECK_GE(options.entries_max, options.target_entries);
   CAIRN_CHECK_GE(options.rounds, 1);
+  ThreadPool alone(1);
+  if (pool == nullptr) pool = &alone;
   std::vector<Problem> states;
   states.reserve(problems.size());
   for (const std::span<const float> points : problems) {
@@ -310,19 +318,24 @@ std::vector<PointClusters> KMeans(ThreadPool& pool,
   const auto one = [](const Problem& /*problem*/) { return std::int64_t{1}; };
   for (int round = 0; round < options.rounds; ++round) {
     if (round > 0) {
-      ForEachPart(pool, states, panels,
+      ForEachPart(*pool, states, panels,
                   [](Problem& problem, std::int64_t panel) { problem.MoveCentroids(panel); });
     }
-    ForEachPart(pool, states, blocks,
+    ForEachPart(*pool, states, blocks,
                 [](Problem& problem, std::int64_t block) { problem.AssignBlock(block); });
-    ForEachPart(pool, states, one,
+    ForEachPart(*pool, states, one,
                 [](Problem& problem, std::int64_t /*part*/) { problem.Regroup(); });
   }
   std::vector<PointClusters> clusters(states.size());
-  pool.ParallelFor(std::ssize(states), [&](std::int64_t i) {
+  pool->ParallelFor(std::ssize(states), [&](std::int64_t i) {
     clusters[static_cast<std::size_t>(i)] = states[static_cast<std::size_t>(i)].Finish();
   });
   return clusters;
+}
+
+PointClusters KMeans(std::span<const float> points, std::int64_t dim,
+                     const KMeansOptions& options) {
+  return KMeans(nullptr, {&points, 1}, dim, options).front();
 }
 
 }  // namespace cairn::compute

@@ -50,9 +50,20 @@ struct PointClusters {
 
 // One result for each problem: rows of `dim` finite floats. Points whose squared distances are
 // beyond the range of floats still come into clusters, of no particular kind.
-std::vector<PointClusters> KMeans(ThreadPool& pool,
+// `pool`: null for the calling thread alone.
+std::vector<PointClusters> KMeans(ThreadPool* pool,
                                   std::span<const std::span<const float>> problems,
                                   std::int64_t dim, const KMeansOptions& options);
+// Of one problem, on the calling thread.
+PointClusters KMeans(std::span<const float> points, std::int64_t dim, const KMeansOptions& options);
+
+// The rows of `dim` at `indices`, one behind the other.
+std::vector<float> GatherRows(std::span<const float> rows, std::int64_t dim,
+                              std::span<const std::int64_t> indices);
+
+// The mean of the rows at `indices`, which are as long as `mean`.
+void MeanOfRows(std::span<const float> rows, std::span<const std::int64_t> indices,
+                std::span<float> mean);
 
 // 2-means of rows: the side, 0 or 1, of each. From two rows on neither side is empty; rows that are
 // all equal are halved in their order. Starts from the two sides of the mean along the principal

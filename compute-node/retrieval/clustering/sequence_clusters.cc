@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "common/base/check.h"
+#include "compute-node/retrieval/fetch_plan.h"
 #include "compute-node/retrieval/policy_state.h"
 
 namespace cairn::compute {
@@ -28,6 +29,17 @@ PlannedCluster SequenceClusters::Plan(std::int32_t head, std::int64_t index,
           .positions = Positions::Range(first, count)};
 }
 
+std::vector<FetchSlice> SequenceClusters::PlanAll(const PolicyOptions& options,
+                                                  std::int64_t stored_token_count) const {
+  std::vector<FetchSlice> plan;
+  for (std::int64_t i = 0; i * cluster_entries_ < stored_token_count; ++i) {
+    for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+      AddToPlan(options, Plan(head, i, stored_token_count), plan);
+    }
+  }
+  return plan;
+}
+
 std::vector<Assignment> SequenceClusters::Store(const LeavingEntries& leaving) {
   CAIRN_CHECK(leaving.layer >= 0 && leaving.layer < options_.layout.layer_count);
   std::vector<Assignment> appended;
@@ -46,12 +58,9 @@ std::vector<Assignment> SequenceClusters::Store(const LeavingEntries& leaving) {
 }
 
 std::vector<std::int64_t> SequenceClusters::NextClusterIds() const {
-  std::vector<std::int64_t> ids;
-  for (const std::int64_t next_id : next_ids_) {
-    ids.insert(ids.end(), static_cast<std::size_t>(options_.layout.head_count), next_id);
-    ids.push_back(1);  // no cluster of all heads
-  }
-  return ids;
+  return ClusterIdsOf(options_.layout, [this](std::int32_t layer, std::int32_t /*head*/) {
+    return next_ids_[static_cast<std::size_t>(layer)];
+  });
 }
 
 ClusterId SequenceClusters::IdAt(std::int64_t index) const {

@@ -16,6 +16,7 @@
 
 #include "compute-node/retrieval/cluster_keeper.h"
 #include "compute-node/retrieval/entry_selector.h"
+#include "compute-node/retrieval/policy.h"
 
 namespace cairn::compute {
 
@@ -37,6 +38,9 @@ class SequenceClusters {
   std::int64_t cluster_entries() const { return cluster_entries_; }
   // The whole of a head's cluster `index`, as far as it is below `stored_token_count`.
   PlannedCluster Plan(std::int32_t head, std::int64_t index, std::int64_t stored_token_count) const;
+  // What reads all that is stored, position by position.
+  std::vector<FetchSlice> PlanAll(const PolicyOptions& options,
+                                  std::int64_t stored_token_count) const;
   std::vector<Assignment> Store(const LeavingEntries& leaving);
   // As ClusterKeeper answers it.
   std::vector<std::int64_t> NextClusterIds() const;

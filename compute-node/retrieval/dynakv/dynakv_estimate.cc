@@ -7,7 +7,7 @@
 
 #include "common/base/check.h"
 #include "compute-node/retrieval/dynakv/dynakv_policy.h"
-#include "compute-node/retrieval/query_sum.h"
+#include "compute-node/retrieval/fetch_plan.h"
 
 namespace cairn::compute {
 
@@ -21,16 +21,11 @@ std::vector<std::vector<ClusterId>> DynaKvPolicy::Estimate(const SelectionInput&
     }
   }
   std::vector<std::vector<ClusterId>> estimated(read.size());
-  const auto estimate = [&](std::int64_t head) {
+  ForEachHead(input.pool, options_.layout.head_count, [&](std::int32_t head) {
     const std::size_t at = static_cast<std::size_t>(head);
     std::sort(read[at].begin(), read[at].end());
-    estimated[at] = EstimateHead(input, static_cast<std::int32_t>(head), read[at]);
-  };
-  if (input.pool != nullptr) {
-    input.pool->ParallelFor(options_.layout.head_count, estimate);
-  } else {
-    for (std::int64_t head = 0; head < options_.layout.head_count; ++head) estimate(head);
-  }
+    estimated[at] = EstimateHead(input, head, read[at]);
+  });
   return estimated;
 }
 

@@ -9,7 +9,8 @@
 #include "common/base/check.h"
 #include "common/base/fail_point.h"
 #include "compute-node/retrieval/best_first.h"
-#include "compute-node/retrieval/query_sum.h"
+#include "compute-node/retrieval/fetch_plan.h"
+#include "compute-node/retrieval/policy_state.h"
 
 namespace cairn::compute {
 namespace {
@@ -36,23 +37,8 @@ float DynaKvPolicy::Head::Threshold() const {
 
 std::int64_t DynaKvPolicy::Head::HeldTotal() const {
   std::int64_t total = 0;
-  for (const HeldCount& each : held) total += each.count;
+  for (const auto& [id, count] : held) total += count;
   return total;
-}
-
-void DynaKvPolicy::Head::AddHeld(ClusterId id, std::int64_t count) {
-  const auto at = std::lower_bound(
-      held.begin(), held.end(), id,
-      [](const HeldCount& each, ClusterId wanted) { return each.cluster_id < wanted; });
-  if (at != held.end() && at->cluster_id == id) {
-    at->count += count;
-  } else {
-    held.insert(at, {id, count});
-  }
-}
-
-void DynaKvPolicy::Head::DropHeld(ClusterId id) {
-  std::erase_if(held, [id](const HeldCount& each) { return each.cluster_id == id; });
 }
 
 void DynaKvPolicy::Head::CountVariance(const ClusterMoments& moments) {
@@ -111,11 +97,9 @@ std::int64_t DynaKvPolicy::WindowTokens(std::int64_t token_count) const {
 
 PlannedCluster DynaKvPolicy::Plan(const Head& head, std::int32_t head_number, std::size_t slot,
                                   bool adapt) const {
-  PlannedCluster planned;
-  planned.cluster = {head_number, head.index.id(slot)};
-  planned.entry_count = head.index.count(slot);
-  planned.adapt = adapt;
-  return planned;
+  return {.cluster = {head_number, head.index.id(slot)},
+          .entry_count = head.index.count(slot),
+          .adapt = adapt};
 }
 
 // Clusters that the step reads whatever the query is; takes their entries off `room`.
@@ -131,20 +115,20 @@ std::vector<std::size_t> DynaKvPolicy::MustRead(const Head& head, std::int64_t t
     const ClusterIndex::Flags flags = head.index.flags(slot);
     if (flags.pinned || flags.missing) take(slot);
   }
-  std::vector<HeldCount> fullest = head.held;
+  std::vector<std::pair<ClusterId, std::int64_t>> fullest(head.held.begin(), head.held.end());
   std::stable_sort(fullest.begin(), fullest.end(),
-                   [](const HeldCount& a, const HeldCount& b) { return a.count > b.count; });
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
   std::int64_t held = head.HeldTotal();
-  for (const HeldCount& each : fullest) {
+  for (const auto& [id, count] : fullest) {
     if (held < HeldEntriesMax(options_.selection, token_count)) break;
-    const std::optional<std::size_t> slot = head.index.Find(each.cluster_id);
+    const std::optional<std::size_t> slot = head.index.Find(id);
     CAIRN_CHECK(slot.has_value());
     const bool taken = std::find(slots.begin(), slots.end(), *slot) != slots.end();
     // One always, so that they do become fewer.
     const bool first = held == head.HeldTotal();
     if (taken || (!first && head.index.count(*slot) > room)) continue;
     take(*slot);
-    held -= each.count;
+    held -= count;
   }
   return slots;
 }
@@ -206,21 +190,10 @@ std::vector<PlannedCluster> DynaKvPolicy::SelectHead(const SelectionInput& input
 std::vector<FetchSlice> DynaKvPolicy::Select(const SelectionInput& input) const {
   std::vector<std::vector<PlannedCluster>> by_head(
       static_cast<std::size_t>(options_.layout.head_count));
-  const auto select = [&](std::int64_t head) {
-    by_head[static_cast<std::size_t>(head)] = SelectHead(input, static_cast<std::int32_t>(head));
-  };
-  if (input.pool != nullptr) {
-    input.pool->ParallelFor(options_.layout.head_count, select);
-  } else {
-    for (std::int64_t head = 0; head < options_.layout.head_count; ++head) select(head);
-  }
-  return Slices(std::move(by_head));
-}
-
-// Head by head in turns, so that each slice has work for every thread.
-std::vector<FetchSlice> DynaKvPolicy::Slices(
-    std::vector<std::vector<PlannedCluster>> by_head) const {
-  const std::int64_t entry_bytes = options_.layout.EntryBytes(0);
+  ForEachHead(input.pool, options_.layout.head_count, [&](std::int32_t head) {
+    by_head[static_cast<std::size_t>(head)] = SelectHead(input, head);
+  });
+  // Head by head in turns, so that each slice has work for every thread.
   std::vector<FetchSlice> slices;
   std::size_t longest = 0;
   for (const std::vector<PlannedCluster>& planned : by_head) {
@@ -228,14 +201,7 @@ std::vector<FetchSlice> DynaKvPolicy::Slices(
   }
   for (std::size_t i = 0; i < longest; ++i) {
     for (std::vector<PlannedCluster>& planned : by_head) {
-      if (i >= planned.size()) continue;
-      const std::int64_t bytes = planned[i].entry_count * entry_bytes;
-      const bool fits = !slices.empty() &&
-                        slices.back().bytes + bytes <= options_.fetch_slice_bytes &&
-                        std::ssize(slices.back().clusters) < kFetchClusterCountMax;
-      if (!fits) slices.emplace_back();
-      slices.back().clusters.push_back(std::move(planned[i]));
-      slices.back().bytes += bytes;
+      if (i < planned.size()) AddToPlan(options_, std::move(planned[i]), slices);
     }
   }
   return slices;
@@ -254,14 +220,9 @@ PolicyStatistics DynaKvPolicy::statistics() const {
 }
 
 std::vector<std::int64_t> DynaKvPolicy::NextClusterIds() const {
-  std::vector<std::int64_t> ids;
-  for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
-    for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
-      ids.push_back(heads_[HeadOf(layer, head)].next_id);
-    }
-    ids.push_back(1);  // no cluster of all heads
-  }
-  return ids;
+  return ClusterIdsOf(options_.layout, [this](std::int32_t layer, std::int32_t head) {
+    return heads_[HeadOf(layer, head)].next_id;
+  });
 }
 
 PutPolicyState DynaKvPolicy::SaveState() const {
@@ -289,7 +250,7 @@ std::int64_t DynaKvPolicy::state_bytes() const {
 
 absl::Status DynaKvPolicy::RestoreState(const StoredPolicyState& stored) {
   Clear();
-  if (stored.version == 0 && stored.next_cluster_ids.empty()) return absl::OkStatus();
+  if (stored.is_new()) return absl::OkStatus();
   const std::size_t number_count =
       static_cast<std::size_t>(dim() + heads_.front().metric.number_count());
   const std::size_t head_bytes = sizeof(HeadState) + number_count * sizeof(float);
@@ -335,7 +296,7 @@ absl::Status DynaKvPolicy::RestoreHeld(std::int32_t layer, const HeldEntry& held
   }
   // Its row, which says so too, may be lost.
   if (!FailPoint("a cluster whose row was lost does not split")) head->index.MarkSplit(*slot);
-  head->AddHeld(held.cluster.cluster_id, 1);
+  ++head->held[held.cluster.cluster_id];
   return absl::OkStatus();
 }
 

@@ -24,6 +24,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -104,11 +105,6 @@ class DynaKvPolicy : public BasicPolicy, public PagedIndex {
   }
 
  private:
-  // Entries that wait for a flagged cluster's split.
-  struct HeldCount {
-    ClusterId cluster_id;
-    std::int64_t count = 0;
-  };
   // One (layer, head).
   struct Head {
     Head(std::int64_t dim, RotaryPairs pairs, bool keeps_values)
@@ -121,13 +117,11 @@ class DynaKvPolicy : public BasicPolicy, public PagedIndex {
     // Of these: the sum of entries times variance, and of entries.
     double variance_sum = 0;
     std::int64_t variance_entries = 0;
-    std::vector<HeldCount> held;   // ascending ids
-    std::int64_t split_count = 0;  // for statistics only, and not stored
+    std::map<ClusterId, std::int64_t> held;  // entries that wait for a flagged cluster's split
+    std::int64_t split_count = 0;            // for statistics only, and not stored
 
     float Threshold() const;
     std::int64_t HeldTotal() const;
-    void AddHeld(ClusterId id, std::int64_t count);
-    void DropHeld(ClusterId id);
     void CountVariance(const ClusterMoments& moments);
     std::vector<float> Stretched(std::span<const float> keys) const;
     HeadStatistics Statistics() const;
@@ -155,7 +149,6 @@ class DynaKvPolicy : public BasicPolicy, public PagedIndex {
                                       std::span<const ClusterId> read) const;
   PlannedCluster Plan(const Head& head, std::int32_t head_number, std::size_t slot,
                       bool adapt) const;
-  std::vector<FetchSlice> Slices(std::vector<std::vector<PlannedCluster>> by_head) const;
 
   void LearnMetrics(const LeavingEntries& leaving);
   StoreActions StoreStretched(const LeavingEntries& leaving);

@@ -8,7 +8,7 @@
 #include "common/base/fail_point.h"
 #include "compute-node/retrieval/clustering/kmeans.h"
 #include "compute-node/retrieval/dynakv/dynakv_policy.h"
-#include "compute-node/retrieval/query_sum.h"
+#include "compute-node/retrieval/fetch_plan.h"
 
 namespace cairn::compute {
 namespace {
@@ -18,28 +18,14 @@ namespace {
 constexpr std::int64_t kEarlyClusterEntries = 8;
 
 KMeansOptions ClusteringOf(const SelectionOptions& selection, std::uint64_t salt) {
-  KMeansOptions options;
-  options.target_entries = selection.cluster_target_entries;
-  options.entries_max = selection.cluster_entries_max();
-  options.seed = selection.seed * 0x9E3779B97F4A7C15U + salt;
-  return options;
+  return {.target_entries = selection.cluster_target_entries,
+          .entries_max = selection.cluster_entries_max(),
+          .seed = selection.seed * 0x9E3779B97F4A7C15U + salt};
 }
 
 std::span<const float> RowsOf(std::span<const float> keys, std::int64_t dim, std::int64_t first,
                               std::int64_t count) {
   return keys.subspan(static_cast<std::size_t>(first * dim), static_cast<std::size_t>(count * dim));
-}
-
-// The keys at `indices`.
-std::vector<float> Gather(std::span<const float> keys, std::int64_t dim,
-                          std::span<const std::int64_t> indices) {
-  std::vector<float> rows;
-  rows.reserve(indices.size() * static_cast<std::size_t>(dim));
-  for (const std::int64_t index : indices) {
-    const std::span<const float> row = RowsOf(keys, dim, index, 1);
-    rows.insert(rows.end(), row.begin(), row.end());
-  }
-  return rows;
 }
 
 std::vector<float> KeysOf(std::span<const LoadedCluster* const> clusters) {
@@ -67,8 +53,8 @@ std::vector<const float*> ValueRowsOf(std::span<const LoadedCluster* const> clus
 ClusterMoments MomentsAt(std::span<const float> keys, std::span<const float> values,
                          std::int64_t dim, std::span<const std::int64_t> indices) {
   const std::vector<float> some =
-      values.empty() ? std::vector<float>() : Gather(values, dim, indices);
-  return MomentsOf(Gather(keys, dim, indices), dim, some);
+      values.empty() ? std::vector<float>() : GatherRows(values, dim, indices);
+  return MomentsOf(GatherRows(keys, dim, indices), dim, some);
 }
 
 // Of a head, what leaves from `first` on.
@@ -89,7 +75,7 @@ std::vector<std::vector<std::int64_t>> SplitParts(std::span<const float> keys, s
     const std::vector<std::int64_t> whole = std::move(waiting.back());
     waiting.pop_back();
     std::vector<std::uint8_t> sides(whole.size());
-    SplitInTwo(Gather(keys, dim, whole), dim, sides);
+    SplitInTwo(GatherRows(keys, dim, whole), dim, sides);
     std::array<std::vector<std::int64_t>, 2> halves;
     for (std::size_t i = 0; i < whole.size(); ++i) halves[sides[i]].push_back(whole[i]);
     for (std::vector<std::int64_t>& half : halves) {
@@ -209,10 +195,8 @@ void DynaKvPolicy::StoreChunk(const LeavingEntries& leaving, std::int64_t first_
         RowsOf(leaving.keys, dim(), head * leaving.token_count + first_index, count));
   }
   const std::uint64_t salt = static_cast<std::uint64_t>(leaving.layer);
-  ThreadPool alone(1);
   const std::vector<PointClusters> found =
-      KMeans(leaving.pool != nullptr ? *leaving.pool : alone, problems, dim(),
-             ClusteringOf(options_.selection, salt));
+      KMeans(leaving.pool, problems, dim(), ClusteringOf(options_.selection, salt));
   for (std::int32_t head_number = 0; head_number < options_.layout.head_count; ++head_number) {
     Head& head = heads_[HeadOf(leaving.layer, head_number)];
     const PointClusters& clusters = found[static_cast<std::size_t>(head_number)];
@@ -292,7 +276,7 @@ void DynaKvPolicy::StoreOne(const LeavingEntries& leaving, std::int32_t head_num
     }
     if (flags.split) {
       head.index.SetFlags(slot, flags);
-      head.AddHeld(cluster.cluster_id, 1);
+      ++head.held[cluster.cluster_id];
       if (FailPoint("what waits for a split is in no place")) continue;
       actions.held.push_back({cluster, position});
       continue;
@@ -339,11 +323,8 @@ void DynaKvPolicy::Partition(std::int32_t layer, std::int32_t head_number,
     if (!head.index.flags(*slot).pinned) unpinned.push_back(loaded);
   }
   const std::vector<float> keys = head.Stretched(KeysOf(unpinned));
-  const std::span<const float> problem = keys;
   const std::uint64_t salt = static_cast<std::uint64_t>(HeadOf(layer, head_number));
-  ThreadPool alone(1);
-  const PointClusters found =
-      KMeans(alone, {&problem, 1}, dim(), ClusteringOf(options_.selection, salt)).front();
+  const PointClusters found = KMeans(keys, dim(), ClusteringOf(options_.selection, salt));
   ClusterSplit split{.head = head_number, .parent_ids = {}, .children = {}};
   Replace(head, unpinned, keys, found, split);
   head.partitioned = true;
@@ -357,7 +338,7 @@ void DynaKvPolicy::Replace(Head& head, std::span<const LoadedCluster* const> loa
   std::vector<std::int64_t> positions;
   for (const LoadedCluster* each : loaded) {
     head.index.Remove(*head.index.Find(each->cluster.cluster_id));
-    head.DropHeld(each->cluster.cluster_id);
+    head.held.erase(each->cluster.cluster_id);
     split.parent_ids.push_back(each->cluster.cluster_id);
     each->positions.ForEach([&](std::int64_t position) { positions.push_back(position); });
   }
@@ -373,7 +354,7 @@ void DynaKvPolicy::Replace(Head& head, std::span<const LoadedCluster* const> loa
       values.insert(values.end(), row, row + dim());
     }
     const ClusterMoments moments =
-        MomentsOf(Gather(keys, dim(), found.cluster(cluster)), dim(), values);
+        MomentsOf(GatherRows(keys, dim(), found.cluster(cluster)), dim(), values);
     const ClusterId id(head.next_id++);
     head.index.Add(id, moments, {});
     head.CountVariance(moments);
@@ -384,7 +365,6 @@ void DynaKvPolicy::Replace(Head& head, std::span<const LoadedCluster* const> loa
 // One region, or several of about region_entries_ by K-means over the centroids that there are.
 std::vector<ClusterGroup> DynaKvPolicy::Regroup(std::int32_t layer) {
   std::vector<ClusterGroup> groups;
-  ThreadPool alone(1);
   for (std::int32_t head_number = 0; head_number < options_.layout.head_count; ++head_number) {
     Head& head = heads_[HeadOf(layer, head_number)];
     if (!head.partitioned) continue;
@@ -405,8 +385,7 @@ std::vector<ClusterGroup> DynaKvPolicy::Regroup(std::int32_t layer) {
     coarse.target_entries = (count + regions - 1) / regions;
     coarse.entries_max = coarse.target_entries * 5 / 4;
     coarse.seed = ClusteringOf(options_.selection, HeadOf(layer, head_number)).seed;
-    const std::span<const float> problem = centroids;
-    const PointClusters found = KMeans(alone, {&problem, 1}, dim(), coarse).front();
+    const PointClusters found = KMeans(centroids, dim(), coarse);
     for (std::int64_t region = 0; region < found.cluster_count(); ++region) {
       ClusterGroup group;
       for (const std::int64_t member : found.cluster(region)) {
@@ -436,7 +415,7 @@ std::vector<ClusterSplit> DynaKvPolicy::Recluster(
   problems.assign(keys.begin(), keys.end());
   const std::uint64_t salt = static_cast<std::uint64_t>(layer);
   const std::vector<PointClusters> found =
-      KMeans(pool, problems, dim(), ClusteringOf(options_.selection, salt));
+      KMeans(&pool, problems, dim(), ClusteringOf(options_.selection, salt));
   std::vector<ClusterSplit> splits;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const std::int32_t head_number = groups[i].front().cluster.head;
@@ -467,7 +446,7 @@ void DynaKvPolicy::AdaptOne(Head& head, const LoadedCluster& loaded,
   ClusterSplit split{
       .head = loaded.cluster.head, .parent_ids = {loaded.cluster.cluster_id}, .children = {}};
   head.index.Remove(*slot);
-  head.DropHeld(loaded.cluster.cluster_id);
+  head.held.erase(loaded.cluster.cluster_id);
   ++head.split_count;
   for (const std::vector<std::int64_t>& part :
        SplitParts(keys, dim(), options_.selection.cluster_entries_max())) {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "common/base/check.h"
-#include "compute-node/retrieval/query_sum.h"
+#include "compute-node/retrieval/fetch_plan.h"
 
 namespace cairn::compute {
 namespace {

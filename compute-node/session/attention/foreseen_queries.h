@@ -3,7 +3,7 @@
 // the layer before does something of its own with a token they are not, and what the head then
 // looks for would be missing: such a head selects by its queries after all.
 //
-// Shapes:    sums[KV head][head_dim], retrieval/query_sum.h.
+// Shapes:    sums[KV head][head_dim], retrieval/fetch_plan.h.
 // Threading: one thread.
 #pragma once
 

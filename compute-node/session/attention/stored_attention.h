@@ -31,7 +31,7 @@
 #include "compute-node/kv_client/kv_client.h"
 #include "compute-node/model/config.h"
 #include "compute-node/model/forward/forward.h"
-#include "compute-node/retrieval/attended_entries.h"
+#include "compute-node/retrieval/weight_observer.h"
 #include "compute-node/retrieval/policy.h"
 #include "compute-node/session/attention/attention_scratch.h"
 #include "compute-node/session/attention/attention_weights.h"

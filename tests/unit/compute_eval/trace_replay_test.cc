@@ -346,7 +346,7 @@ TEST(ReplayTest, SelectionsAreWhatWasAttendedWhereRecallIsMeasured) {
   const Trace trace = RandomTrace(300, 200, 210, 10, seed);  // 210 to 290: 9 steps
   const test::TempDir folder;
   const std::string path = folder.File("selections");
-  SelectionLog log(path);
+  OutputFile log(path);
   ASSERT_TRUE(log.Open().ok());
   ReplayOptions options = SmallReplay({"streaming", "full", "oracle"});
   options.recall_every = 4;  // 210, 250 and 290

@@ -49,7 +49,7 @@ Points BlobPoints(test::Rng& rng, std::int64_t count, std::int64_t dim, std::int
 PointClusters Cluster(const Points& points, const KMeansOptions& options, int thread_count = 2) {
   ThreadPool pool(thread_count);
   const std::span<const float> problem = points.values;
-  return KMeans(pool, {&problem, 1}, points.dim, options)[0];
+  return KMeans(&pool, {&problem, 1}, points.dim, options)[0];
 }
 
 void ExpectPartition(const PointClusters& clusters, std::int64_t count,
@@ -180,7 +180,7 @@ TEST(KMeansTest, ThreadsAndOtherProblemsChangeNothing) {
   const KMeansOptions options{.seed = rng.Next()};
   for (int thread_count = 1; thread_count <= 4; ++thread_count) {
     ThreadPool pool(thread_count);
-    const std::vector<PointClusters> together = KMeans(pool, problems, kDim, options);
+    const std::vector<PointClusters> together = KMeans(&pool, problems, kDim, options);
     ASSERT_EQ(together.size(), heads.size());
     for (std::size_t h = 0; h < heads.size(); ++h) {
       const PointClusters alone = Cluster(heads[h], options, 1);
