@@ -33,22 +33,28 @@ absl::Status Check(const EvalOptions& options, std::int64_t token_count,
 // Full attention with all keys and values in memory: what policies are compared with.
 class Reference {
  public:
-  Reference(compute::Model& model, KvFormat format, std::int64_t token_count_max)
+  Reference(compute::Model& model, const EvalOptions& options, std::int64_t token_count_max)
       : model_(model),
-        attention_(model.config(), format, token_count_max, model.pool()),
+        pass_tokens_max_(static_cast<std::size_t>(options.chunk_tokens)),
+        attention_(model.config(), options.kv_format, token_count_max, model.pool()),
         logits_(static_cast<std::size_t>(model.config().vocab_size)) {}
 
   absl::Status Add(std::span<const std::int32_t> tokens) {
     compute::ForwardOutput output;
     output.last_logits = logits_;
-    CAIRN_RETURN_IF_ERROR(model_.Forward(tokens, token_count_, attention_, output, nullptr));
-    token_count_ += std::ssize(tokens);
+    while (!tokens.empty()) {
+      const auto some = tokens.first(std::min(tokens.size(), pass_tokens_max_));
+      CAIRN_RETURN_IF_ERROR(model_.Forward(some, token_count_, attention_, output, nullptr));
+      token_count_ += std::ssize(some);
+      tokens = tokens.subspan(some.size());
+    }
     return absl::OkStatus();
   }
   std::span<const float> logits() const { return logits_; }
 
  private:
   compute::Model& model_;
+  const std::size_t pass_tokens_max_;
   compute::DenseAttention attention_;
   std::vector<float> logits_;
   std::int64_t token_count_ = 0;
@@ -109,16 +115,6 @@ class PolicyRun {
   std::unique_ptr<Conversation> conversation_;
 };
 
-absl::Status AddPrompt(Reference& reference, std::span<const std::int32_t> prompt,
-                       std::int64_t chunk_tokens) {
-  while (!prompt.empty()) {
-    const std::size_t count = std::min(prompt.size(), static_cast<std::size_t>(chunk_tokens));
-    CAIRN_RETURN_IF_ERROR(reference.Add(prompt.first(count)));
-    prompt = prompt.subspan(count);
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<PolicyResult>> Evaluate(compute::Model& model,
@@ -144,8 +140,8 @@ absl::StatusOr<std::vector<PolicyResult>> Evaluate(compute::Model& model,
   const std::span<const std::int32_t> prompt =
       tokens.first(static_cast<std::size_t>(options.prefill_tokens));
   const std::span<const std::int32_t> fed = tokens.subspan(prompt.size());
-  Reference reference(model, options.kv_format, std::ssize(tokens));
-  CAIRN_RETURN_IF_ERROR(AddPrompt(reference, prompt, options.chunk_tokens));
+  Reference reference(model, options, std::ssize(tokens));
+  CAIRN_RETURN_IF_ERROR(reference.Add(prompt));
   std::vector<std::unique_ptr<PolicyRun>> runs;
   for (const std::string& policy : options.policies) {
     runs.push_back(std::make_unique<PolicyRun>(world, policy));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "compute-node/eval/report.h"
 #include "compute-node/eval/watched_policy.h"
 #include "compute-node/retrieval/policy_choice.h"
 

@@ -21,11 +21,16 @@
 #include "compute-node/eval/cluster_watch.h"
 #include "compute-node/eval/divergence.h"
 #include "compute-node/eval/output_file.h"
-#include "compute-node/eval/selection_log.h"
 #include "compute-node/retrieval/dynakv/dynakv_policy.h"
 #include "compute-node/retrieval/policy_registry.h"
 
 namespace cairn::eval {
+
+// Numbers of the model's, which a trace may have some of.
+struct HeadName {
+  std::int64_t layer = 0;
+  std::int64_t kv_head = 0;
+};
 
 // What is measured of which policies.
 struct MeasureOptions {
@@ -42,8 +47,8 @@ struct MeasureOptions {
   // compared with other ways to make them (ClusterShift), behind the prompt, whenever the tokens
   // have doubled, and at the end.
   bool follow_clusters = false;
-  // Gets what was attended where recall is measured (selection_log.h); null: nothing does. Outlives
-  // the measuring.
+  // Gets what was attended where recall is measured, a line for each policy, step, layer and KV
+  // head (SelectionLine); null: nothing does. Outlives the measuring.
   OutputFile* selections = nullptr;
 
   // INVALID_ARGUMENT for policies that are not there or named twice, and for what is out of range.

@@ -3,8 +3,10 @@
 // Threading:  pure functions.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -35,5 +37,16 @@ nlohmann::ordered_json ToJson(const PolicyResult& result);
 
 // One line for each policy.
 std::string Table(std::span<const PolicyResult> results);
+
+// What a policy attended at a measured step.
+struct Selection {
+  std::string_view policy;
+  std::int64_t position = 0;  // of the step
+  HeadName head;
+  std::span<const std::int64_t> attended{};  // positions, ascending, each once
+};
+
+// A line of JSON, with its line end.
+std::string SelectionLine(const Selection& selection);
 
 }  // namespace cairn::eval
