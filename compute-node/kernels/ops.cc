@@ -49,18 +49,6 @@ void RmsNormRow(const float* HWY_RESTRICT x, const float* HWY_RESTRICT weight, f
   }
 }
 
-void AddRow(const float* HWY_RESTRICT y, std::size_t count, float* HWY_RESTRICT x) {
-  const Floats df;
-  const std::size_t lanes = hn::Lanes(df);
-  std::size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    hn::StoreU(hn::Add(hn::LoadU(df, x + i), hn::LoadU(df, y + i)), df, x + i);
-  }
-  for (; i < count; ++i) {
-    x[i] += y[i];
-  }
-}
-
 // Tails go through the same instructions in a padded vector, so that every element is computed
 // alike.
 void SiluMulRow(const float* HWY_RESTRICT up, std::size_t count, float* HWY_RESTRICT gate) {
@@ -118,7 +106,6 @@ HWY_AFTER_NAMESPACE();
 namespace cairn::compute {
 
 HWY_EXPORT(RmsNormRow);
-HWY_EXPORT(AddRow);
 HWY_EXPORT(SiluMulRow);
 HWY_EXPORT(RopeHalvesRow);
 
@@ -131,7 +118,9 @@ void RmsNorm(std::span<const float> x, std::span<const float> weight, float epsi
 
 void AddTo(std::span<const float> y, std::span<float> x) {
   CAIRN_CHECK_EQ(x.size(), y.size());
-  HWY_DYNAMIC_DISPATCH(AddRow)(y.data(), x.size(), x.data());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] += y[i];
+  }
 }
 
 void SiluMul(std::span<const float> up, std::span<float> gate) {

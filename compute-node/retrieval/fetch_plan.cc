@@ -17,10 +17,11 @@ void AddToPlan(const PolicyOptions& options, PlannedCluster cluster,
   plan.back().bytes += bytes;
 }
 
-std::int64_t StoredBudget(const SelectionInput& input, std::int64_t selected) {
+std::int64_t StoredBudget(const SelectionInput& input, const SelectionOptions& options) {
   if (input.token_count > 1) return input.stored_token_count;
-  const std::int64_t recent = input.first_position + input.token_count - input.stored_token_count;
-  return std::clamp<std::int64_t>(selected - recent, 0, input.stored_token_count);
+  const std::int64_t all = input.first_position + input.token_count;
+  return std::clamp<std::int64_t>(SelectedTokens(options, all) - (all - input.stored_token_count),
+                                  0, input.stored_token_count);
 }
 
 std::vector<float> QuerySum(std::span<const float> queries, std::int64_t head_count,

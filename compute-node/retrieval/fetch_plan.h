@@ -14,9 +14,9 @@ namespace cairn::compute {
 // Adds a cluster to the last slice, or to a new one if that one is full.
 void AddToPlan(const PolicyOptions& options, PlannedCluster cluster, std::vector<FetchSlice>& plan);
 
-// How many stored entries of each KV head the input's step may attend: what it may attend at all
-// is `selected`, and everything that has not left the window counts. A prompt reads everything.
-std::int64_t StoredBudget(const SelectionInput& input, std::int64_t selected);
+// How many stored entries of each KV head the input's step may attend: of SelectedTokens, for which
+// everything counts that has not left the window. A prompt reads everything.
+std::int64_t StoredBudget(const SelectionInput& input, const SelectionOptions& options);
 
 // The sum of a token's queries of the heads that share KV head `head`. `queries`: one token's,
 // (query head, head_dim), or such sums already, (KV head, head_dim). REQUIRES: 0 <= head <

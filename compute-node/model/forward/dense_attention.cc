@@ -7,7 +7,6 @@
 #include "common/base/check.h"
 #include "compute-node/kernels/attention.h"
 #include "compute-node/kernels/kv_entry.h"
-#include "compute-node/model/forward/kv_misfit.h"
 
 namespace cairn::compute {
 namespace {
@@ -64,7 +63,17 @@ absl::Status DenseAttention::Store(const AttentionBatch& batch) {
       entries.resize(static_cast<std::size_t>(end * entry_bytes_));
     }
   }
-  CAIRN_RETURN_IF_ERROR(StoreEntries(batch));
+  const auto row = static_cast<std::size_t>(config_.head_dim);
+  for (std::int64_t token = 0; token < batch.token_count; ++token) {
+    for (std::int64_t head = 0; head < config_.kv_head_count; ++head) {
+      const auto from =
+          static_cast<std::size_t>(token * config_.kv_length() + head * config_.head_dim);
+      const KvMisfit misfit =
+          StoreKvEntry(batch.k.subspan(from, row), batch.v.subspan(from, row), format_,
+                       EntryAt(batch.layer, head, batch.first_position + token));
+      if (misfit != KvMisfit::kNone) return KvMisfitError(batch, config_.head_dim, format_);
+    }
+  }
   held = end;
   return absl::OkStatus();
 }
@@ -77,21 +86,6 @@ absl::Status DenseAttention::Attend(const AttentionBatch& batch) {
     AttendRows(batch, index % config_.kv_head_count, first,
                std::min(kTokensPerIndex, batch.token_count - first));
   });
-  return absl::OkStatus();
-}
-
-absl::Status DenseAttention::StoreEntries(const AttentionBatch& batch) {
-  const auto row = static_cast<std::size_t>(config_.head_dim);
-  for (std::int64_t token = 0; token < batch.token_count; ++token) {
-    for (std::int64_t head = 0; head < config_.kv_head_count; ++head) {
-      const auto from =
-          static_cast<std::size_t>(token * config_.kv_length() + head * config_.head_dim);
-      const KvMisfit misfit =
-          StoreKvEntry(batch.k.subspan(from, row), batch.v.subspan(from, row), format_,
-                       EntryAt(batch.layer, head, batch.first_position + token));
-      if (misfit != KvMisfit::kNone) return KvMisfitError(batch, config_.head_dim, format_);
-    }
-  }
   return absl::OkStatus();
 }
 

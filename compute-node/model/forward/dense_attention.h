@@ -37,7 +37,6 @@ class DenseAttention : public KvAttention {
 
  private:
   std::byte* EntryAt(std::int64_t layer, std::int64_t kv_head, std::int64_t position);
-  absl::Status StoreEntries(const AttentionBatch& batch);
   void AttendRows(const AttentionBatch& batch, std::int64_t kv_head, std::int64_t first_token,
                   std::int64_t token_count);
 

@@ -25,6 +25,7 @@
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/kv/kv_format.h"
 #include "compute-node/kernels/thread_pool.h"
 #include "compute-node/model/config.h"
 #include "compute-node/model/forward/packed_file.h"
@@ -45,6 +46,10 @@ struct AttentionBatch {
   // If not null: to be called between pieces of long work, from the thread that called Attend.
   const std::function<void()>* between = nullptr;
 };
+
+// Why keys or values of the batch cannot be stored: FAILED_PRECONDITION about the first entry that
+// `format` cannot hold, with the tensors that made it and what to do. REQUIRES: there is one.
+absl::Status KvMisfitError(const AttentionBatch& batch, std::int64_t head_dim, KvFormat format);
 
 // What a KvAttention wants to know of a layer's queries ahead.
 enum class Forecast {

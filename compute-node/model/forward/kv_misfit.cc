@@ -1,5 +1,4 @@
-#include "compute-node/model/forward/kv_misfit.h"
-
+// Why keys or values cannot be stored: which layer made them, of which tensors, and what to do.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -9,6 +8,7 @@
 
 #include "common/base/check.h"
 #include "compute-node/kernels/kv_entry.h"
+#include "compute-node/model/forward/forward.h"
 
 namespace cairn::compute {
 namespace {

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -348,24 +347,17 @@ std::optional<std::vector<std::int32_t>> GgufFile::FindInt32Array(std::string_vi
 
 std::optional<std::vector<float>> GgufFile::FindFloatArray(std::string_view key) const {
   const Value* value = FindOfType(key, GgufValueType::kArray);
-  if (value == nullptr) {
+  const bool is_double = value != nullptr && value->element_type == GgufValueType::kFloat64;
+  if (value == nullptr || (!is_double && value->element_type != GgufValueType::kFloat32)) {
     return std::nullopt;
   }
-  const auto count = static_cast<std::size_t>(value->count);
-  std::vector<float> numbers(count);
-  if (value->element_type == GgufValueType::kFloat32) {
-    if (count > 0) {
-      std::memcpy(numbers.data(), value->data, count * sizeof(float));
-    }
-    return numbers;
+  std::vector<float> numbers(static_cast<std::size_t>(value->count));
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = is_double
+                     ? static_cast<float>(LoadGgufNumber<double>(value->data + i * sizeof(double)))
+                     : LoadGgufNumber<float>(value->data + i * sizeof(float));
   }
-  if (value->element_type == GgufValueType::kFloat64) {
-    for (std::size_t i = 0; i < count; ++i) {
-      numbers[i] = static_cast<float>(LoadGgufNumber<double>(value->data + i * sizeof(double)));
-    }
-    return numbers;
-  }
-  return std::nullopt;
+  return numbers;
 }
 
 std::vector<std::string_view> GgufFile::Keys() const {

@@ -122,7 +122,7 @@ absl::StatusOr<std::unique_ptr<SpmTokenizer>> SpmTokenizer::FromGguf(const GgufF
 }
 
 absl::Status SpmTokenizer::IndexBytes() {
-  std::array<std::int32_t, 256> byte_ids;
+  std::array<std::int32_t, 256> byte_ids{};
   byte_ids.fill(-1);
   for (std::int32_t id = 0; id < vocabulary().size(); ++id) {
     if (vocabulary().Kind(id) != TokenKind::kByte) {

@@ -59,8 +59,7 @@ std::optional<std::vector<Positions>> LocalPolicy::SelectHeld(const SelectionInp
 }
 
 std::vector<LocalPolicy::Selection> LocalPolicy::SelectAll(const SelectionInput& input) const {
-  const std::int64_t budget = StoredBudget(
-      input, SelectedTokens(options_.selection, input.first_position + input.token_count));
+  const std::int64_t budget = StoredBudget(input, options_.selection);
   std::vector<Selection> selections(static_cast<std::size_t>(options_.layout.head_count));
   ForEachHead(input.pool, options_.layout.head_count, [&](std::int32_t head) {
     selections[static_cast<std::size_t>(head)] = SelectHead(input, head, budget);

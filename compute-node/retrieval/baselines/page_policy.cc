@@ -35,8 +35,7 @@ std::int64_t PagePolicy::WindowTokens(std::int64_t token_count) const {
 }
 
 std::vector<FetchSlice> PagePolicy::Select(const SelectionInput& input) const {
-  const std::int64_t budget = StoredBudget(
-      input, SelectedTokens(options_.selection, input.first_position + input.token_count));
+  const std::int64_t budget = StoredBudget(input, options_.selection);
   if (budget == input.stored_token_count) return clusters_.PlanAll(options_, budget);
   std::vector<std::vector<PlannedCluster>> pages(
       static_cast<std::size_t>(options_.layout.head_count));

@@ -9,7 +9,6 @@
 #include "common/base/check.h"
 #include "common/timeline/timeline.h"
 #include "compute-node/kernels/kv_entry.h"
-#include "compute-node/model/forward/kv_misfit.h"
 #include "compute-node/session/reading/fetch_check.h"
 
 namespace cairn::compute {

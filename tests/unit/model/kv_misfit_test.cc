@@ -1,6 +1,4 @@
 // Keys and values that a format cannot hold, as DenseAttention meets them.
-#include "compute-node/model/forward/kv_misfit.h"
-
 #include <limits>
 #include <vector>
 
@@ -8,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "compute-node/model/forward/dense_attention.h"
+#include "compute-node/model/forward/forward.h"
 
 namespace cairn::compute {
 namespace {
