@@ -13,10 +13,6 @@ Positions Positions::Range(std::int64_t first, std::int64_t count) {
   return out;
 }
 
-absl::StatusOr<Positions> Positions::FromRuns(std::span<const Run> runs) {
-  return FromRuns(Runs(runs.begin(), runs.end()));
-}
-
 absl::StatusOr<Positions> Positions::FromRuns(Runs runs) {
   Positions out;
   std::size_t made_count = 0;

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include <absl/container/inlined_vector.h>
@@ -34,8 +33,7 @@ class Positions {
   static Positions Range(std::int64_t first, std::int64_t count);
   // From runs that came from outside: INVALID_ARGUMENT unless ascending, without overlap, within 0
   // .. kPositionMax.
-  static absl::StatusOr<Positions> FromRuns(std::span<const Run> runs);
-  static absl::StatusOr<Positions> FromRuns(Runs runs);  // in their memory
+  static absl::StatusOr<Positions> FromRuns(Runs runs);
   // From runs() of another one.
   static Positions FromOwnRuns(Runs runs);
   // Those of both. REQUIRES: none is in both.

@@ -20,21 +20,29 @@
 namespace cairn::rpc {
 
 // ---- sessions: kv_codec_sessions.cc ----
+absl::StatusOr<SessionRef> RefFromProto(std::int64_t session_id, const std::string& uid);
+// Messages that name a session.
+template <typename Message>
+concept NamesSession = requires(const Message& message) {
+  message.session_id();
+  message.session_uid();
+};
+template <NamesSession Message>
+absl::StatusOr<SessionRef> FromProto(const Message& message) {
+  return RefFromProto(message.session_id(), message.session_uid());
+}
+template <NamesSession Message>
+void ToProto(const SessionRef& session, Message* out) {
+  out->set_session_id(session.id.value());
+  out->set_session_uid(session.uid);
+}
+
 pb::CreateSessionRequest ToProto(const CreateSession& request);
 absl::StatusOr<CreateSession> FromProto(pb::CreateSessionRequest&& request);
-void ToProto(const SessionRef& session, pb::CreateSessionResponse* out);
-absl::StatusOr<SessionRef> FromProto(const pb::CreateSessionResponse& response);
-
 pb::OpenSessionRequest ToProto(const OpenRequest& request);
 absl::StatusOr<OpenRequest> FromProto(const pb::OpenSessionRequest& request);
 pb::ResumeSessionRequest ToProto(const ResumeRequest& request);
 absl::StatusOr<ResumeRequest> FromProto(const pb::ResumeSessionRequest& request);
-pb::DeleteSessionRequest ToDeleteRequest(const SessionRef& session);
-absl::StatusOr<SessionRef> FromProto(const pb::DeleteSessionRequest& request);
-pb::GetSessionRequest ToGetRequest(const SessionRef& session, ListDetail detail);
-absl::StatusOr<SessionRef> FromProto(const pb::GetSessionRequest& request);
-pb::SealSessionRequest ToSealRequest(const SessionRef& session);
-absl::StatusOr<SessionRef> FromProto(const pb::SealSessionRequest& request);
 pb::SupersedeSessionRequest ToProto(const Supersession& request);
 absl::StatusOr<Supersession> FromProto(const pb::SupersedeSessionRequest& request);
 
@@ -73,7 +81,7 @@ class ArenaResolver {
   virtual absl::StatusOr<ArenaMemory> Resolve(std::int32_t granule_id, std::int64_t offset_bytes,
                                               std::int64_t size_bytes) = 0;
 };
-// fetch_frame.h does the same for fetches without copying the entries.
+// REQUIRES: not a FetchReply: fetch_frame.h has these, without copying the entries.
 void SetReply(ReadReply reply, pb::ChannelReply* out);
 void SetFailure(const absl::Status& status, pb::ChannelReply* out);
 absl::Status FailureStatus(const pb::Failure& failure);
@@ -89,10 +97,10 @@ bool HasArenaSpans(const pb::ChannelReply& reply);
 
 // Shared by operations and replies: kv_codec_operations.cc.
 void ToProto(IndexRow row, pb::IndexRow* out);
-absl::StatusOr<IndexRow> FromProto(pb::IndexRow&& row);
+absl::StatusOr<IndexRow> RowFromProto(pb::IndexRow& row);
 void ToProto(CarriedEntries carried, pb::CarriedEntries* out);
 // In an operation `entries` are those of brought_positions; in a reply, of all positions.
 enum class CarriedUse { kOperation, kReply };
-absl::StatusOr<CarriedEntries> FromProto(pb::CarriedEntries&& carried, CarriedUse use);
+absl::StatusOr<CarriedEntries> CarriedFromProto(pb::CarriedEntries& carried, CarriedUse use);
 
 }  // namespace cairn::rpc

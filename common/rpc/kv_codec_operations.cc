@@ -7,33 +7,18 @@ namespace {
 
 using RequestCase = pb::ChannelRequest::OperationCase;
 
-// Runs `convert` for each element and names the element in its error.
-template <typename Value, typename Message, typename Convert>
-absl::Status ConvertAll(std::string_view field, google::protobuf::RepeatedPtrField<Message>* from,
-                        std::vector<Value>* to, Convert convert) {
-  to->reserve(static_cast<std::size_t>(from->size()));
-  for (int i = 0; i < from->size(); ++i) {
-    absl::StatusOr<Value> value = convert(std::move(*from->Mutable(i)));
-    if (!value.ok()) return Annotate(value.status(), Element(field, i));
-    to->push_back(*std::move(value));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<ClusterEntries> EntriesFromProto(pb::ClusterEntries&& cluster) {
+absl::StatusOr<ClusterEntries> EntriesFromProto(pb::ClusterEntries& cluster) {
   ClusterEntries out;
-  CAIRN_RETURN_IF_ERROR(CheckHead(cluster.head()));
-  CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", cluster.cluster_id()));
+  CAIRN_ASSIGN_OR_RETURN(out.cluster, ClusterFromProto(cluster));
   CAIRN_ASSIGN_OR_RETURN(out.positions, PositionsFromProto("positions", cluster.positions()));
   if (out.positions.empty()) return InvalidArgument("positions is empty");
   CAIRN_RETURN_IF_ERROR(
       CheckEntryBytes("entries", std::ssize(cluster.entries()), out.positions.count()));
-  out.cluster = {cluster.head(), ClusterId(cluster.cluster_id())};
   out.entries = std::move(*cluster.mutable_entries());
   return out;
 }
 
-absl::StatusOr<ChildCluster> ChildFromProto(pb::ChildCluster&& child) {
+absl::StatusOr<ChildCluster> ChildFromProto(const pb::ChildCluster& child) {
   ChildCluster out;
   CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", child.cluster_id()));
   CAIRN_ASSIGN_OR_RETURN(out.positions, PositionsFromProto("positions", child.positions()));
@@ -47,7 +32,7 @@ absl::StatusOr<ChangingOperation> ChangeFromProto(pb::Append* append) {
   CAIRN_RETURN_IF_ERROR(CheckLayer(append->layer()));
   out.layer = append->layer();
   CAIRN_RETURN_IF_ERROR(
-      ConvertAll("clusters", append->mutable_clusters(), &out.clusters, EntriesFromProto));
+      ConvertAll("clusters", *append->mutable_clusters(), &out.clusters, EntriesFromProto));
   return out;
 }
 
@@ -61,8 +46,7 @@ absl::StatusOr<ChangingOperation> ChangeFromProto(pb::Replace* replace) {
     CAIRN_RETURN_IF_ERROR(CheckId("parent_ids", id));
     out.parent_ids.emplace_back(id);
   }
-  CAIRN_RETURN_IF_ERROR(
-      ConvertAll("children", replace->mutable_children(), &out.children, ChildFromProto));
+  CAIRN_RETURN_IF_ERROR(ConvertAll("children", replace->children(), &out.children, ChildFromProto));
   CAIRN_ASSIGN_OR_RETURN(out.brought_positions,
                          PositionsFromProto("brought_positions", replace->brought_positions()));
   CAIRN_RETURN_IF_ERROR(CheckEntryBytes("brought_entries", std::ssize(replace->brought_entries()),
@@ -87,8 +71,7 @@ absl::StatusOr<ChangingOperation> ChangeFromProto(pb::PutIndexRows* put) {
   PutIndexRows out;
   CAIRN_RETURN_IF_ERROR(CheckLayer(put->layer()));
   out.layer = put->layer();
-  CAIRN_RETURN_IF_ERROR(ConvertAll("rows", put->mutable_rows(), &out.rows,
-                                   [](pb::IndexRow&& row) { return FromProto(std::move(row)); }));
+  CAIRN_RETURN_IF_ERROR(ConvertAll("rows", *put->mutable_rows(), &out.rows, RowFromProto));
   return out;
 }
 
@@ -102,15 +85,14 @@ absl::StatusOr<ChangingOperation> ChangeFromProto(pb::StageCarried* stage) {
   StageCarried out;
   CAIRN_RETURN_IF_ERROR(CheckLayer(stage->layer()));
   out.layer = stage->layer();
-  CAIRN_RETURN_IF_ERROR(ConvertAll("carried", stage->mutable_carried(), &out.carried,
-                                   [](pb::CarriedEntries&& carried) {
-                                     return FromProto(std::move(carried), CarriedUse::kOperation);
+  CAIRN_RETURN_IF_ERROR(ConvertAll("carried", *stage->mutable_carried(), &out.carried,
+                                   [](pb::CarriedEntries& carried) {
+                                     return CarriedFromProto(carried, CarriedUse::kOperation);
                                    }));
   return out;
 }
 
 absl::StatusOr<ChangingOperation> ChangeFromProto(pb::Checkpoint* checkpoint) {
-  constexpr std::int64_t kNextIdCountMax = std::int64_t{kLayerCountMax} * (kHeadCountMax + 1);
   Checkpoint out;
   CAIRN_RETURN_IF_ERROR(
       CheckBetween("token_count", checkpoint->token_count(), 0, kPositionMax + 1));
@@ -123,11 +105,7 @@ absl::StatusOr<ChangingOperation> ChangeFromProto(pb::Checkpoint* checkpoint) {
   }
   CAIRN_RETURN_IF_ERROR(
       CheckBytesMax("random_state", checkpoint->random_state(), kRandomStateBytesMax));
-  CAIRN_RETURN_IF_ERROR(
-      CheckCountMax("next_cluster_ids", checkpoint->next_cluster_ids_size(), kNextIdCountMax));
-  for (const std::int64_t id : checkpoint->next_cluster_ids()) {
-    CAIRN_RETURN_IF_ERROR(CheckBetween("next_cluster_ids", id, 0, INT64_MAX));
-  }
+  CAIRN_RETURN_IF_ERROR(CheckNextIds(checkpoint->next_cluster_ids()));
   out.token_count = checkpoint->token_count();
   out.seal = checkpoint->seal();
   out.token_ids.assign(checkpoint->token_ids().begin(), checkpoint->token_ids().end());
@@ -143,12 +121,8 @@ absl::StatusOr<ReadOperation> FetchFromProto(const pb::Fetch& fetch) {
   CAIRN_RETURN_IF_ERROR(CheckLayer(fetch.layer()));
   CAIRN_RETURN_IF_ERROR(CheckCountMax("clusters", fetch.clusters_size(), kFetchClusterCountMax));
   out.layer = fetch.layer();
-  out.clusters.reserve(static_cast<std::size_t>(fetch.clusters_size()));
-  for (const pb::ClusterRef& cluster : fetch.clusters()) {
-    CAIRN_RETURN_IF_ERROR(CheckHead(cluster.head()));
-    CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", cluster.cluster_id()));
-    out.clusters.push_back({cluster.head(), ClusterId(cluster.cluster_id())});
-  }
+  CAIRN_RETURN_IF_ERROR(
+      ConvertAll("clusters", fetch.clusters(), &out.clusters, ClusterFromProto<pb::ClusterRef>));
   out.with_positions = fetch.with_positions();
   return out;
 }
@@ -179,8 +153,7 @@ struct OperationToProto {
     out->set_layer(append.layer);
     for (ClusterEntries& cluster : append.clusters) {
       pb::ClusterEntries* entries = out->add_clusters();
-      entries->set_head(cluster.cluster.head);
-      entries->set_cluster_id(cluster.cluster.cluster_id.value());
+      ClusterToProto(cluster.cluster, entries);
       PositionsToProto(cluster.positions, entries->mutable_positions());
       entries->set_entries(std::move(cluster.entries));
     }
@@ -234,11 +207,7 @@ struct OperationToProto {
     pb::Fetch* out = request->mutable_fetch();
     out->set_layer(fetch.layer);
     out->set_with_positions(fetch.with_positions);
-    for (const ClusterRef& cluster : fetch.clusters) {
-      pb::ClusterRef* message = out->add_clusters();
-      message->set_head(cluster.head);
-      message->set_cluster_id(cluster.cluster_id.value());
-    }
+    for (const ClusterRef& cluster : fetch.clusters) ClusterToProto(cluster, out->add_clusters());
   }
   void operator()(const FetchIndex& fetch) const {
     request->mutable_fetch_index()->set_layer(fetch.layer);
@@ -341,20 +310,17 @@ absl::StatusOr<ReadOperation> ReadOperationFromProto(const pb::ChannelRequest& r
 }
 
 void ToProto(IndexRow row, pb::IndexRow* out) {
-  out->set_head(row.cluster.head);
-  out->set_cluster_id(row.cluster.cluster_id.value());
+  ClusterToProto(row.cluster, out);
   out->set_row(std::move(row.row));
   out->set_stale(row.stale);
   out->set_entry_count(row.entry_count);
 }
 
-absl::StatusOr<IndexRow> FromProto(pb::IndexRow&& row) {
-  CAIRN_RETURN_IF_ERROR(CheckHead(row.head()));
-  CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", row.cluster_id()));
+absl::StatusOr<IndexRow> RowFromProto(pb::IndexRow& row) {
+  IndexRow out;
+  CAIRN_ASSIGN_OR_RETURN(out.cluster, ClusterFromProto(row));
   CAIRN_RETURN_IF_ERROR(CheckBytesMax("row", row.row(), kIndexRowBytesMax));
   CAIRN_RETURN_IF_ERROR(CheckBetween("entry_count", row.entry_count(), 0, kPositionMax + 1));
-  IndexRow out;
-  out.cluster = {row.head(), ClusterId(row.cluster_id())};
   out.row = std::move(*row.mutable_row());
   out.stale = row.stale();
   out.entry_count = row.entry_count();
@@ -369,7 +335,7 @@ void ToProto(CarriedEntries carried, pb::CarriedEntries* out) {
   out->set_entries(std::move(carried.entries));
 }
 
-absl::StatusOr<CarriedEntries> FromProto(pb::CarriedEntries&& carried, CarriedUse use) {
+absl::StatusOr<CarriedEntries> CarriedFromProto(pb::CarriedEntries& carried, CarriedUse use) {
   CarriedEntries out;
   CAIRN_RETURN_IF_ERROR(CheckHead(carried.head()));
   const ClusterId buffer(carried.buffer_cluster_id());

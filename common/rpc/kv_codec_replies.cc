@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/rpc/kv_codec.h"
 #include "common/rpc/status_mapping.h"
 
@@ -11,27 +12,7 @@ using ReplyCase = pb::ChannelReply::ReplyCase;
 struct ReplyToProto {
   pb::ChannelReply* out;
 
-  void operator()(const FetchReply& reply) const {
-    pb::FetchReply* fetch = out->mutable_fetch();
-    fetch->set_read_bytes(reply.read_bytes);
-    for (const FetchedCluster& cluster : reply.clusters) {
-      pb::FetchedCluster* message = fetch->add_clusters();
-      message->set_head(cluster.cluster.head);
-      message->set_cluster_id(cluster.cluster.cluster_id.value());
-      message->set_outcome(static_cast<pb::FetchOutcome>(cluster.outcome));
-      for (const Span& span : cluster.spans) {
-        pb::Span* span_message = message->add_spans();
-        span_message->set_part_id(span.part_id.value());
-        span_message->set_first_entry(span.first_entry);
-        span_message->set_entry_count(span.entry_count);
-        span_message->set_direction(static_cast<pb::Direction>(span.direction));
-        if (!span.positions.empty()) {
-          PositionsToProto(span.positions, span_message->mutable_positions());
-        }
-        span_message->set_entries(span.bytes.data(), span.bytes.size());
-      }
-    }
-  }
+  void operator()(const FetchReply&) const { CAIRN_CHECK(false && "it is FrameFetchReply's"); }
   void operator()(IndexReply& reply) const {
     pb::IndexReply* index = out->mutable_index();
     index->set_read_bytes(reply.read_bytes);
@@ -57,8 +38,7 @@ struct ReplyToProto {
     pb::ClustersReply* clusters = out->mutable_clusters();
     for (const ClusterInfo& info : reply.clusters) {
       pb::ClusterInfo* message = clusters->add_clusters();
-      message->set_head(info.cluster.head);
-      message->set_cluster_id(info.cluster.cluster_id.value());
+      ClusterToProto(info.cluster, message);
       PositionsToProto(info.positions, message->mutable_positions());
     }
   }
@@ -127,20 +107,15 @@ absl::StatusOr<Span> SpanFromProto(const pb::Span& span, ReplySource& source) {
   return out;
 }
 
-absl::StatusOr<FetchedCluster> ClusterFromProto(const pb::FetchedCluster& cluster,
+absl::StatusOr<FetchedCluster> FetchedFromProto(const pb::FetchedCluster& cluster,
                                                 ReplySource& source) {
-  CAIRN_RETURN_IF_ERROR(CheckHead(cluster.head()));
-  CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", cluster.cluster_id()));
-  CAIRN_RETURN_IF_ERROR(CheckBetween("outcome", cluster.outcome(), 1, 4));
   FetchedCluster out;
-  out.cluster = {cluster.head(), ClusterId(cluster.cluster_id())};
+  CAIRN_ASSIGN_OR_RETURN(out.cluster, ClusterFromProto(cluster));
+  CAIRN_RETURN_IF_ERROR(CheckBetween("outcome", cluster.outcome(), 1, 4));
   out.outcome = static_cast<FetchOutcome>(cluster.outcome());
-  out.spans.reserve(static_cast<std::size_t>(cluster.spans_size()));
-  for (int i = 0; i < cluster.spans_size(); ++i) {
-    absl::StatusOr<Span> span = SpanFromProto(cluster.spans(i), source);
-    if (!span.ok()) return Annotate(span.status(), Element("spans", i));
-    out.spans.push_back(*std::move(span));
-  }
+  CAIRN_RETURN_IF_ERROR(
+      ConvertAll("spans", cluster.spans(), &out.spans,
+                 [&source](const pb::Span& span) { return SpanFromProto(span, source); }));
   return out;
 }
 
@@ -150,12 +125,9 @@ absl::StatusOr<ReadReply> FetchFromProto(ReplySource source) {
   CAIRN_RETURN_IF_ERROR(CheckCountMax("clusters", fetch.clusters_size(), kFetchClusterCountMax));
   CAIRN_RETURN_IF_ERROR(CheckBetween("read_bytes", fetch.read_bytes(), 0, INT64_MAX));
   out.read_bytes = fetch.read_bytes();
-  out.clusters.reserve(static_cast<std::size_t>(fetch.clusters_size()));
-  for (int i = 0; i < fetch.clusters_size(); ++i) {
-    absl::StatusOr<FetchedCluster> cluster = ClusterFromProto(fetch.clusters(i), source);
-    if (!cluster.ok()) return Annotate(cluster.status(), Element("clusters", i));
-    out.clusters.push_back(*std::move(cluster));
-  }
+  CAIRN_RETURN_IF_ERROR(ConvertAll(
+      "clusters", fetch.clusters(), &out.clusters,
+      [&source](const pb::FetchedCluster& cluster) { return FetchedFromProto(cluster, source); }));
   return out;
 }
 
@@ -166,25 +138,17 @@ absl::StatusOr<ReadReply> IndexFromProto(pb::IndexReply* index) {
   IndexReply out;
   CAIRN_RETURN_IF_ERROR(CheckBetween("read_bytes", index->read_bytes(), 0, INT64_MAX));
   out.read_bytes = index->read_bytes();
-  out.rows.reserve(static_cast<std::size_t>(index->rows_size()));
-  for (int i = 0; i < index->rows_size(); ++i) {
-    absl::StatusOr<IndexRow> row = FromProto(std::move(*index->mutable_rows(i)));
-    if (!row.ok()) return Annotate(row.status(), Element("rows", i));
-    out.rows.push_back(*std::move(row));
-  }
+  CAIRN_RETURN_IF_ERROR(ConvertAll("rows", *index->mutable_rows(), &out.rows, RowFromProto));
   return out;
 }
 
-absl::StatusOr<ReadReply> CarriedFromProto(pb::CarriedReply* carried) {
+absl::StatusOr<ReadReply> AllCarriedFromProto(pb::CarriedReply* carried) {
   CarriedReply out;
   CAIRN_RETURN_IF_ERROR(CheckBetween("read_bytes", carried->read_bytes(), 0, INT64_MAX));
   out.read_bytes = carried->read_bytes();
-  for (int i = 0; i < carried->carried_size(); ++i) {
-    absl::StatusOr<CarriedEntries> entries =
-        FromProto(std::move(*carried->mutable_carried(i)), CarriedUse::kReply);
-    if (!entries.ok()) return Annotate(entries.status(), Element("carried", i));
-    out.carried.push_back(*std::move(entries));
-  }
+  CAIRN_RETURN_IF_ERROR(ConvertAll(
+      "carried", *carried->mutable_carried(), &out.carried,
+      [](pb::CarriedEntries& entries) { return CarriedFromProto(entries, CarriedUse::kReply); }));
   return out;
 }
 
@@ -203,18 +167,16 @@ absl::StatusOr<ReadReply> TokensFromProto(const pb::TokensReply& tokens) {
   return out;
 }
 
+absl::StatusOr<ClusterInfo> InfoFromProto(const pb::ClusterInfo& info) {
+  ClusterInfo out;
+  CAIRN_ASSIGN_OR_RETURN(out.cluster, ClusterFromProto(info));
+  CAIRN_ASSIGN_OR_RETURN(out.positions, PositionsFromProto("positions", info.positions()));
+  return out;
+}
+
 absl::StatusOr<ReadReply> ClustersFromProto(const pb::ClustersReply& clusters) {
   ClustersReply out;
-  out.clusters.reserve(static_cast<std::size_t>(clusters.clusters_size()));
-  for (int i = 0; i < clusters.clusters_size(); ++i) {
-    const pb::ClusterInfo& info = clusters.clusters(i);
-    CAIRN_RETURN_IF_ERROR(CheckHead(info.head()));
-    CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", info.cluster_id()));
-    ClusterInfo value;
-    value.cluster = {info.head(), ClusterId(info.cluster_id())};
-    CAIRN_ASSIGN_OR_RETURN(value.positions, PositionsFromProto("positions", info.positions()));
-    out.clusters.push_back(std::move(value));
-  }
+  CAIRN_RETURN_IF_ERROR(ConvertAll("clusters", clusters.clusters(), &out.clusters, InfoFromProto));
   return out;
 }
 
@@ -262,7 +224,7 @@ absl::StatusOr<ReadReply> ReadReplyFromProto(const std::shared_ptr<pb::ChannelRe
     case ReplyCase::kIndex:
       return IndexFromProto(reply->mutable_index());
     case ReplyCase::kCarried:
-      return CarriedFromProto(reply->mutable_carried());
+      return AllCarriedFromProto(reply->mutable_carried());
     case ReplyCase::kTokens:
       return TokensFromProto(reply->tokens());
     case ReplyCase::kPolicyState:

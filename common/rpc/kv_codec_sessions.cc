@@ -1,12 +1,15 @@
 #include <utility>
 
+#include <google/protobuf/util/time_util.h>
+
+#include "common/base/check.h"
 #include "common/rpc/kv_codec.h"
 
 namespace cairn::rpc {
 namespace {
 
-constexpr std::int64_t kMicrosPerSecond = 1000000;
-constexpr std::int64_t kNanosPerMicro = 1000;
+using google::protobuf::util::TimeUtil;
+
 // The last second that google.protobuf.Timestamp allows: the end of the year 9999.
 constexpr std::int64_t kTimestampSecondsMax = 253402300799;
 
@@ -53,23 +56,8 @@ absl::StatusOr<SegmentKey> KeyFromProto(pb::SegmentKey* key) {
 absl::StatusOr<std::int64_t> MicrosFromProto(std::string_view field,
                                              const google::protobuf::Timestamp& time) {
   CAIRN_RETURN_IF_ERROR(CheckBetween(field, time.seconds(), 0, kTimestampSecondsMax));
-  CAIRN_RETURN_IF_ERROR(
-      CheckBetween(field, time.nanos(), 0, kMicrosPerSecond * kNanosPerMicro - 1));
-  return time.seconds() * kMicrosPerSecond + time.nanos() / kNanosPerMicro;
-}
-
-void MicrosToProto(std::int64_t time_us, google::protobuf::Timestamp* out) {
-  out->set_seconds(time_us / kMicrosPerSecond);
-  out->set_nanos(static_cast<std::int32_t>(time_us % kMicrosPerSecond * kNanosPerMicro));
-}
-
-absl::Status CheckNextIds(const google::protobuf::RepeatedField<std::int64_t>& ids) {
-  constexpr std::int64_t kCountMax = std::int64_t{kLayerCountMax} * (kHeadCountMax + 1);
-  CAIRN_RETURN_IF_ERROR(CheckCountMax("next_cluster_ids", ids.size(), kCountMax));
-  for (const std::int64_t id : ids) {
-    if (id < 0) return InvalidArgument("next_cluster_ids holds {}: it must be at least 0", id);
-  }
-  return absl::OkStatus();
+  CAIRN_RETURN_IF_ERROR(CheckBetween(field, time.nanos(), 0, 999'999'999));
+  return TimeUtil::TimestampToMicroseconds(time);
 }
 
 absl::Status CheckUid(std::string_view field, const std::string& uid) {
@@ -78,24 +66,10 @@ absl::Status CheckUid(std::string_view field, const std::string& uid) {
 }
 
 absl::StatusOr<SessionLifetime> LifetimeFromProto(pb::SessionLifetime lifetime) {
-  switch (lifetime) {
-    case pb::SESSION_LIFETIME_UNSPECIFIED:
-    case pb::SESSION_LIFETIME_PERMANENT:
-      return SessionLifetime::kPermanent;
-    case pb::SESSION_LIFETIME_FROM_CHECKPOINT:
-      return SessionLifetime::kFromCheckpoint;
-    case pb::SESSION_LIFETIME_EPHEMERAL:
-      return SessionLifetime::kEphemeral;
-    default:
-      return InvalidArgument("lifetime is {}: there is none of this number",
-                             static_cast<int>(lifetime));
-  }
-}
-
-absl::StatusOr<SessionRef> RefFromProto(std::int64_t session_id, const std::string& uid) {
-  CAIRN_RETURN_IF_ERROR(CheckId("session_id", session_id));
-  CAIRN_RETURN_IF_ERROR(CheckUid("session_uid", uid));
-  return SessionRef{SessionId(session_id), uid};
+  if (lifetime == pb::SESSION_LIFETIME_UNSPECIFIED) return SessionLifetime::kPermanent;
+  if (pb::SessionLifetime_IsValid(lifetime)) return static_cast<SessionLifetime>(lifetime);
+  return InvalidArgument("lifetime is {}: there is none of this number",
+                         static_cast<int>(lifetime));
 }
 
 absl::StatusOr<AttachAttempt> AttemptFromProto(const std::string& owner, std::int64_t attempt_seq) {
@@ -106,7 +80,61 @@ absl::StatusOr<AttachAttempt> AttemptFromProto(const std::string& owner, std::in
   return AttachAttempt{owner, attempt_seq};
 }
 
+// The numbers of KvStats by the names of GetStatsResponse.
+struct Counter {
+  const char* name;
+  std::int64_t KvStats::*value;
+};
+constexpr Counter kCounters[] = {
+    {"flash_used_bytes", &KvStats::flash_used_bytes},
+    {"flash_size_bytes", &KvStats::flash_size_bytes},
+    {"dram_used_bytes", &KvStats::dram_used_bytes},
+    {"dram_peak_bytes", &KvStats::dram_peak_bytes},
+    {"row_bytes", &KvStats::row_bytes},
+    {"read_fetch_bytes", &KvStats::read_fetch_bytes},
+    {"read_fetch_count", &KvStats::read_fetch_count},
+    {"read_index_bytes", &KvStats::read_index_bytes},
+    {"read_meta_bytes", &KvStats::read_meta_bytes},
+    {"read_place_bytes", &KvStats::read_place_bytes},
+    {"read_hole_bytes", &KvStats::read_hole_bytes},
+    {"write_pool_bytes", &KvStats::write_pool_bytes},
+    {"write_log_bytes", &KvStats::write_log_bytes},
+    {"write_relog_bytes", &KvStats::write_relog_bytes},
+    {"write_split_bytes", &KvStats::write_split_bytes},
+    {"write_index_bytes", &KvStats::write_index_bytes},
+    {"read_defragment_bytes", &KvStats::read_defragment_bytes},
+    {"write_defragment_bytes", &KvStats::write_defragment_bytes},
+    {"write_meta_log_bytes", &KvStats::write_meta_log_bytes},
+    {"write_meta_table_bytes", &KvStats::write_meta_table_bytes},
+    {"index_row_bytes", &KvStats::index_row_bytes},
+    {"spill_count", &KvStats::spill_count},
+    {"checkpoint_count", &KvStats::checkpoint_count},
+    {"append_bytes", &KvStats::append_bytes},
+    {"lost_part_count", &KvStats::lost_part_count},
+    {"unreadable_part_count", &KvStats::unreadable_part_count},
+    {"arena_bytes", &KvStats::arena_bytes},
+    {"cache_hit_count", &KvStats::cache_hit_count},
+    {"cache_hit_bytes", &KvStats::cache_hit_bytes},
+    {"cache_miss_count", &KvStats::cache_miss_count},
+    {"cache_miss_bytes", &KvStats::cache_miss_bytes},
+    {"cache_evicted_count", &KvStats::cache_evicted_count},
+    {"cache_no_room_count", &KvStats::cache_no_room_count},
+    {"leased_slot_count", &KvStats::leased_slot_count},
+};
+
+const google::protobuf::FieldDescriptor& FieldOf(const Counter& counter) {
+  const auto* field = pb::GetStatsResponse::descriptor()->FindFieldByName(counter.name);
+  CAIRN_CHECK(field != nullptr);
+  return *field;
+}
+
 }  // namespace
+
+absl::StatusOr<SessionRef> RefFromProto(std::int64_t session_id, const std::string& uid) {
+  CAIRN_RETURN_IF_ERROR(CheckId("session_id", session_id));
+  CAIRN_RETURN_IF_ERROR(CheckUid("session_uid", uid));
+  return SessionRef{SessionId(session_id), uid};
+}
 
 pb::CreateSessionRequest ToProto(const CreateSession& request) {
   pb::CreateSessionRequest out;
@@ -153,19 +181,9 @@ absl::StatusOr<CreateSession> FromProto(pb::CreateSessionRequest&& request) {
   return out;
 }
 
-void ToProto(const SessionRef& session, pb::CreateSessionResponse* out) {
-  out->set_session_id(session.id.value());
-  out->set_session_uid(session.uid);
-}
-
-absl::StatusOr<SessionRef> FromProto(const pb::CreateSessionResponse& response) {
-  return RefFromProto(response.session_id(), response.session_uid());
-}
-
 pb::OpenSessionRequest ToProto(const OpenRequest& request) {
   pb::OpenSessionRequest out;
-  out.set_session_id(request.session.id.value());
-  out.set_session_uid(request.session.uid);
+  ToProto(request.session, &out);
   out.set_owner(request.attempt.owner);
   out.set_attempt_seq(request.attempt.number);
   return out;
@@ -201,44 +219,9 @@ absl::StatusOr<ResumeRequest> FromProto(const pb::ResumeSessionRequest& request)
   return out;
 }
 
-pb::DeleteSessionRequest ToDeleteRequest(const SessionRef& session) {
-  pb::DeleteSessionRequest out;
-  out.set_session_id(session.id.value());
-  out.set_session_uid(session.uid);
-  return out;
-}
-
-absl::StatusOr<SessionRef> FromProto(const pb::DeleteSessionRequest& request) {
-  return RefFromProto(request.session_id(), request.session_uid());
-}
-
-pb::GetSessionRequest ToGetRequest(const SessionRef& session, ListDetail detail) {
-  pb::GetSessionRequest out;
-  out.set_session_id(session.id.value());
-  out.set_session_uid(session.uid);
-  out.set_with_flash_use(detail == ListDetail::kFlashUse);
-  return out;
-}
-
-absl::StatusOr<SessionRef> FromProto(const pb::GetSessionRequest& request) {
-  return RefFromProto(request.session_id(), request.session_uid());
-}
-
-pb::SealSessionRequest ToSealRequest(const SessionRef& session) {
-  pb::SealSessionRequest out;
-  out.set_session_id(session.id.value());
-  out.set_session_uid(session.uid);
-  return out;
-}
-
-absl::StatusOr<SessionRef> FromProto(const pb::SealSessionRequest& request) {
-  return RefFromProto(request.session_id(), request.session_uid());
-}
-
 pb::SupersedeSessionRequest ToProto(const Supersession& request) {
   pb::SupersedeSessionRequest out;
-  out.set_session_id(request.session.id.value());
-  out.set_session_uid(request.session.uid);
+  ToProto(request.session, &out);
   out.set_replacement_session_id(request.replacement.id.value());
   out.set_replacement_session_uid(request.replacement.uid);
   return out;
@@ -305,9 +288,9 @@ void ToProto(const SessionInfo& info, pb::SessionInfo* out) {
   out->set_label(info.label);
   out->set_token_count(info.token_count);
   out->set_flash_bytes(info.flash_bytes);
-  MicrosToProto(info.create_time_us, out->mutable_create_time());
+  *out->mutable_create_time() = TimeUtil::MicrosecondsToTimestamp(info.create_time_us);
   if (info.checkpoint_time_us != 0) {
-    MicrosToProto(info.checkpoint_time_us, out->mutable_checkpoint_time());
+    *out->mutable_checkpoint_time() = TimeUtil::MicrosecondsToTimestamp(info.checkpoint_time_us);
   }
   KeyToProto(info.key, out->mutable_key());
   LayoutToProto(info.layout, out->mutable_layout());
@@ -349,41 +332,10 @@ absl::StatusOr<SessionInfo> FromProto(pb::SessionInfo&& info) {
 
 void ToProto(const KvStats& stats, pb::GetStatsResponse* out) {
   out->set_io_engine(stats.io_engine);
-  out->set_flash_used_bytes(stats.flash_used_bytes);
-  out->set_flash_size_bytes(stats.flash_size_bytes);
-  out->set_dram_used_bytes(stats.dram_used_bytes);
-  out->set_dram_peak_bytes(stats.dram_peak_bytes);
-  out->set_row_bytes(stats.row_bytes);
-  out->set_read_fetch_bytes(stats.read_fetch_bytes);
-  out->set_read_index_bytes(stats.read_index_bytes);
-  out->set_read_meta_bytes(stats.read_meta_bytes);
-  out->set_read_place_bytes(stats.read_place_bytes);
-  out->set_read_hole_bytes(stats.read_hole_bytes);
-  out->set_write_pool_bytes(stats.write_pool_bytes);
-  out->set_write_log_bytes(stats.write_log_bytes);
-  out->set_write_relog_bytes(stats.write_relog_bytes);
-  out->set_write_split_bytes(stats.write_split_bytes);
-  out->set_write_meta_log_bytes(stats.write_meta_log_bytes);
-  out->set_write_meta_table_bytes(stats.write_meta_table_bytes);
-  out->set_index_row_bytes(stats.index_row_bytes);
-  out->set_spill_count(stats.spill_count);
-  out->set_write_index_bytes(stats.write_index_bytes);
-  out->set_read_defragment_bytes(stats.read_defragment_bytes);
-  out->set_write_defragment_bytes(stats.write_defragment_bytes);
-  out->set_read_fetch_count(stats.read_fetch_count);
-  out->set_checkpoint_count(stats.checkpoint_count);
-  out->set_append_bytes(stats.append_bytes);
   out->set_attached_count(stats.attached_count);
-  out->set_lost_part_count(stats.lost_part_count);
-  out->set_unreadable_part_count(stats.unreadable_part_count);
-  out->set_arena_bytes(stats.arena_bytes);
-  out->set_cache_hit_count(stats.cache_hit_count);
-  out->set_cache_hit_bytes(stats.cache_hit_bytes);
-  out->set_cache_miss_count(stats.cache_miss_count);
-  out->set_cache_miss_bytes(stats.cache_miss_bytes);
-  out->set_cache_evicted_count(stats.cache_evicted_count);
-  out->set_cache_no_room_count(stats.cache_no_room_count);
-  out->set_leased_slot_count(stats.leased_slot_count);
+  for (const Counter& counter : kCounters) {
+    out->GetReflection()->SetInt64(out, &FieldOf(counter), stats.*counter.value);
+  }
 }
 
 absl::StatusOr<KvStats> FromProto(const pb::GetStatsResponse& stats) {
@@ -391,41 +343,10 @@ absl::StatusOr<KvStats> FromProto(const pb::GetStatsResponse& stats) {
   CAIRN_RETURN_IF_ERROR(CheckBytesMax("io_engine", stats.io_engine(), kEngineNameBytesMax));
   KvStats out;
   out.io_engine = stats.io_engine();
-  out.flash_used_bytes = stats.flash_used_bytes();
-  out.flash_size_bytes = stats.flash_size_bytes();
-  out.dram_used_bytes = stats.dram_used_bytes();
-  out.dram_peak_bytes = stats.dram_peak_bytes();
-  out.row_bytes = stats.row_bytes();
-  out.read_fetch_bytes = stats.read_fetch_bytes();
-  out.read_index_bytes = stats.read_index_bytes();
-  out.read_meta_bytes = stats.read_meta_bytes();
-  out.read_place_bytes = stats.read_place_bytes();
-  out.read_hole_bytes = stats.read_hole_bytes();
-  out.write_pool_bytes = stats.write_pool_bytes();
-  out.write_log_bytes = stats.write_log_bytes();
-  out.write_relog_bytes = stats.write_relog_bytes();
-  out.write_split_bytes = stats.write_split_bytes();
-  out.write_meta_log_bytes = stats.write_meta_log_bytes();
-  out.write_meta_table_bytes = stats.write_meta_table_bytes();
-  out.index_row_bytes = stats.index_row_bytes();
-  out.spill_count = stats.spill_count();
-  out.write_index_bytes = stats.write_index_bytes();
-  out.read_defragment_bytes = stats.read_defragment_bytes();
-  out.write_defragment_bytes = stats.write_defragment_bytes();
-  out.read_fetch_count = stats.read_fetch_count();
-  out.checkpoint_count = stats.checkpoint_count();
-  out.append_bytes = stats.append_bytes();
   out.attached_count = stats.attached_count();
-  out.lost_part_count = stats.lost_part_count();
-  out.unreadable_part_count = stats.unreadable_part_count();
-  out.arena_bytes = stats.arena_bytes();
-  out.cache_hit_count = stats.cache_hit_count();
-  out.cache_hit_bytes = stats.cache_hit_bytes();
-  out.cache_miss_count = stats.cache_miss_count();
-  out.cache_miss_bytes = stats.cache_miss_bytes();
-  out.cache_evicted_count = stats.cache_evicted_count();
-  out.cache_no_room_count = stats.cache_no_room_count();
-  out.leased_slot_count = stats.leased_slot_count();
+  for (const Counter& counter : kCounters) {
+    out.*counter.value = stats.GetReflection()->GetInt64(stats, &FieldOf(counter));
+  }
   return out;
 }
 

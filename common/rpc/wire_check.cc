@@ -1,6 +1,7 @@
 #include "common/rpc/wire_check.h"
 
-#include <vector>
+#include <optional>
+#include <utility>
 
 namespace cairn::rpc {
 
@@ -36,6 +37,15 @@ absl::Status CheckEntryBytes(std::string_view field, std::int64_t bytes,
                          position_count);
 }
 
+absl::Status CheckNextIds(const google::protobuf::RepeatedField<std::int64_t>& ids) {
+  constexpr std::int64_t kCountMax = std::int64_t{kLayerCountMax} * (kHeadCountMax + 1);
+  CAIRN_RETURN_IF_ERROR(CheckCountMax("next_cluster_ids", ids.size(), kCountMax));
+  for (const std::int64_t id : ids) {
+    CAIRN_RETURN_IF_ERROR(CheckBetween("next_cluster_ids", id, 0, INT64_MAX));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<KvFormat> FormatFromProto(std::string_view field, std::int64_t number) {
   const std::optional<KvFormat> format = KvFormatFromNumber(number);
   if (!format) {
@@ -51,12 +61,12 @@ absl::StatusOr<Positions> PositionsFromProto(std::string_view field,
     return InvalidArgument("{} has {} starts but {} lengths", field, positions.starts_size(),
                            positions.lengths_size());
   }
-  std::vector<Positions::Run> runs;
+  Positions::Runs runs;
   runs.reserve(static_cast<std::size_t>(positions.starts_size()));
   for (int i = 0; i < positions.starts_size(); ++i) {
     runs.push_back({positions.starts(i), positions.lengths(i)});
   }
-  absl::StatusOr<Positions> out = Positions::FromRuns(runs);
+  absl::StatusOr<Positions> out = Positions::FromRuns(std::move(runs));
   if (!out.ok()) return Annotate(out.status(), field);
   return out;
 }
@@ -69,10 +79,6 @@ void PositionsToProto(const Positions& positions, pb::Positions* out) {
     out->add_starts(run.start);
     out->add_lengths(run.length);
   }
-}
-
-std::string Element(std::string_view field, int index) {
-  return fmt::format("{}[{}]", field, index);
 }
 
 }  // namespace cairn::rpc

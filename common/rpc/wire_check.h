@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "cairn/kv/v1/kv.pb.h"
 #include "common/base/range.h"
@@ -28,12 +29,36 @@ absl::Status CheckId(std::string_view field, std::int64_t id);
 absl::Status CheckEntryBytes(std::string_view field, std::int64_t bytes,
                              std::int64_t position_count);
 
+absl::Status CheckNextIds(const google::protobuf::RepeatedField<std::int64_t>& ids);
+
 absl::StatusOr<KvFormat> FormatFromProto(std::string_view field, std::int64_t number);
 absl::StatusOr<Positions> PositionsFromProto(std::string_view field,
                                              const pb::Positions& positions);
 void PositionsToProto(const Positions& positions, pb::Positions* out);
 
-// "clusters[3]": what a message about one element of a repeated field starts with.
-std::string Element(std::string_view field, int index);
+// Of a message that names a cluster of one layer.
+template <typename Message>
+absl::StatusOr<ClusterRef> ClusterFromProto(const Message& message) {
+  CAIRN_RETURN_IF_ERROR(CheckHead(message.head()));
+  CAIRN_RETURN_IF_ERROR(CheckId("cluster_id", message.cluster_id()));
+  return ClusterRef{message.head(), ClusterId(message.cluster_id())};
+}
+template <typename Message>
+void ClusterToProto(const ClusterRef& cluster, Message* out) {
+  out->set_head(cluster.head);
+  out->set_cluster_id(cluster.cluster_id.value());
+}
+
+// Converts each element of a repeated field; an error names the element, as "clusters[3]".
+template <typename Messages, typename Values, typename Convert>
+absl::Status ConvertAll(std::string_view field, Messages& from, Values* to, Convert convert) {
+  to->reserve(static_cast<std::size_t>(from.size()));
+  for (int i = 0; i < from.size(); ++i) {
+    auto value = convert(from[i]);
+    if (!value.ok()) return Annotate(value.status(), fmt::format("{}[{}]", field, i));
+    to->push_back(*std::move(value));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace cairn::rpc

@@ -79,17 +79,21 @@ absl::StatusOr<std::unique_ptr<KvSession>> GrpcKvNode::Open(const SessionRef& se
 }
 
 absl::Status GrpcKvNode::Delete(const SessionRef& session) {
+  pb::DeleteSessionRequest request;
+  rpc::ToProto(session, &request);
   int tries = 0;
-  absl::Status status =
-      Call(session.id, &Stub::DeleteSession, rpc::ToDeleteRequest(session), &tries).status();
+  absl::Status status = Call(session.id, &Stub::DeleteSession, request, &tries).status();
   // An earlier try did it, and its reply was lost.
   if (tries > 1 && status.code() == absl::StatusCode::kNotFound) return absl::OkStatus();
   return status;
 }
 
 absl::StatusOr<SessionInfo> GrpcKvNode::Get(const SessionRef& session, ListDetail detail) {
+  pb::GetSessionRequest request;
+  rpc::ToProto(session, &request);
+  request.set_with_flash_use(detail == ListDetail::kFlashUse);
   CAIRN_ASSIGN_OR_RETURN(pb::GetSessionResponse response,
-                         Call(session.id, &Stub::GetSession, rpc::ToGetRequest(session, detail)));
+                         Call(session.id, &Stub::GetSession, request));
   return rpc::FromProto(std::move(*response.mutable_session()));
 }
 
@@ -112,8 +116,10 @@ absl::StatusOr<std::vector<SessionInfo>> GrpcKvNode::List(ListDetail detail) {
 }
 
 absl::StatusOr<SealedSegment> GrpcKvNode::Seal(const SessionRef& session) {
+  pb::SealSessionRequest request;
+  rpc::ToProto(session, &request);
   CAIRN_ASSIGN_OR_RETURN(const pb::SealSessionResponse response,
-                         Call(session.id, &Stub::SealSession, rpc::ToSealRequest(session)));
+                         Call(session.id, &Stub::SealSession, request));
   return rpc::FromProto(response);
 }
 

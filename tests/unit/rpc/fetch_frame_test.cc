@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "common/rpc/kv_codec.h"
+#include "tests/unit/rpc/fetch_message.h"
 #include "tests/unit/rpc/random_values.h"
 
 namespace cairn::rpc {
@@ -30,7 +31,7 @@ TEST_F(FetchFrameTest, FrameIsWhatProtobufWouldRead) {
     pb::ChannelReply expected;
     expected.set_boot_token("boot");
     expected.set_request_id(round + 1);
-    SetReply(reply, &expected);
+    test::SetFetch(reply, &expected);
     pb::ChannelReply framed;
     ASSERT_TRUE(framed.ParseFromString(
         Flatten(FrameFetchReply("boot", RequestId(round + 1), reply, false))));

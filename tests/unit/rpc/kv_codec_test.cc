@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/unit/rpc/fetch_message.h"
 #include "tests/unit/rpc/random_values.h"
 
 namespace cairn::rpc {
@@ -66,13 +67,13 @@ TEST_F(KvCodecTest, FetchRepliesSurviveTheRoundTrip) {
   for (int round = 0; round < kRounds; ++round) {
     const FetchReply reply = random.Fetched();
     pb::ChannelReply message;
-    SetReply(reply, &message);
+    test::SetFetch(reply, &message);
     auto wire = std::make_shared<pb::ChannelReply>(Wire(message));
     absl::StatusOr<ReadReply> back = ReadReplyFromProto(wire);
     ASSERT_TRUE(back.ok()) << back.status();
     wire.reset();  // the spans keep it alive
     pb::ChannelReply again;
-    SetReply(*std::move(back), &again);
+    test::SetFetch(std::get<FetchReply>(*back), &again);
     EXPECT_EQ(again.SerializeAsString(), message.SerializeAsString());
   }
 }
@@ -209,11 +210,34 @@ TEST_F(KvCodecTest, RequestsThatNameASessionSurviveTheRoundTrip) {
   EXPECT_EQ(resume->attempt.owner, attempt.owner);
   EXPECT_EQ(resume->attempt.number, attempt.number);
   EXPECT_EQ(resume->op_seq, OpSeq(9));
-  EXPECT_EQ(FromProto(Wire(ToDeleteRequest(session))).value(), session);
-  EXPECT_EQ(FromProto(Wire(ToSealRequest(session))).value(), session);
-  pb::CreateSessionResponse created;
-  ToProto(session, &created);
-  EXPECT_EQ(FromProto(created).value(), session);
+  const auto survives = [&session](auto message) {
+    ToProto(session, &message);
+    EXPECT_EQ(FromProto(Wire(message)).value(), session);
+  };
+  survives(pb::DeleteSessionRequest());
+  survives(pb::GetSessionRequest());
+  survives(pb::SealSessionRequest());
+  survives(pb::CreateSessionResponse());
+}
+
+TEST_F(KvCodecTest, AllNumbersOfTheStatsSurviveTheRoundTrip) {
+  pb::GetStatsResponse message;
+  message.set_io_engine("threads");
+  const auto& fields = *pb::GetStatsResponse::descriptor();
+  for (int i = 0; i < fields.field_count(); ++i) {
+    const auto* field = fields.field(i);
+    using Field = google::protobuf::FieldDescriptor;
+    if (field->cpp_type() == Field::CPPTYPE_INT64) {
+      message.GetReflection()->SetInt64(&message, field, (std::int64_t{1} << 40) + i);
+    } else if (field->cpp_type() == Field::CPPTYPE_INT32) {
+      message.GetReflection()->SetInt32(&message, field, 1 + i);
+    }
+  }
+  const absl::StatusOr<KvStats> stats = FromProto(message);
+  ASSERT_TRUE(stats.ok()) << stats.status();
+  pb::GetStatsResponse again;
+  ToProto(*stats, &again);
+  EXPECT_EQ(again.SerializeAsString(), message.SerializeAsString());
 }
 
 TEST_F(KvCodecTest, OwnersAndUidsHaveOneLength) {
