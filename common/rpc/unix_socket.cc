@@ -1,7 +1,6 @@
 #include "common/rpc/unix_socket.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -14,8 +13,6 @@
 
 namespace cairn::rpc {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 sockaddr_un AddressOf(const std::string& path) {
   sockaddr_un address{};
@@ -40,6 +37,13 @@ absl::Status CheckLength(const std::string& path) {
       path, size, kSocketPathBytesMax);
 }
 
+absl::Status SocketIsTaken(const std::string& path) {
+  return AlreadyExists(
+      "socket {} is taken: a running process serves it; stop that one or choose another socket "
+      "path",
+      path);
+}
+
 }  // namespace
 
 absl::Status CheckSocketPath(const std::string& path) {
@@ -55,17 +59,6 @@ absl::Status CheckSocketPath(const std::string& path) {
       "put behind it): choose a shorter directory, such as /run/cairn",
       path, size, kSocketPathBytesMax - kSuffixBytes, kSocketPathBytesMax, kHandshakeSuffix);
 }
-
-namespace {
-
-absl::Status SocketIsTaken(const std::string& path) {
-  return AlreadyExists(
-      "socket {} is taken: a running process serves it; stop that one or choose another socket "
-      "path",
-      path);
-}
-
-}  // namespace
 
 absl::Status ClaimSocketPath(const std::string& path) {
   CAIRN_RETURN_IF_ERROR(CheckLength(path));
@@ -130,30 +123,6 @@ absl::StatusOr<UniqueFd> ConnectToSocket(const std::string& path,
   // The backlog is full: somebody serves it, but slowly.
   if (errno == EAGAIN) return ResourceExhausted("connect to socket {}: its server is busy", path);
   return ErrnoStatus(errno, fmt::format("connect to socket {}", path));
-}
-
-absl::StatusOr<std::string> ReadLine(const UniqueFd& socket, std::int64_t bytes_max,
-                                     std::chrono::milliseconds time_max) {
-  const Clock::time_point deadline = Clock::now() + time_max;
-  std::string line;
-  while (static_cast<std::int64_t>(line.size()) <= bytes_max) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    pollfd event{socket.get(), POLLIN, 0};
-    const int ready = ::poll(&event, 1, static_cast<int>(std::max<std::int64_t>(left, 0)));
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready < 0) return ErrnoStatus(errno, "wait for a line on a socket");
-    if (ready == 0) return DeadlineExceeded("no line came within {} ms", time_max.count());
-    char bytes[128];
-    const ssize_t count = ::recv(socket.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
-    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (count < 0) return ErrnoStatus(errno, "read a line from a socket");
-    if (count == 0) return Unavailable("the connection ended after {} bytes", line.size());
-    line.append(bytes, static_cast<std::size_t>(count));
-    const std::size_t end = line.find('\n');
-    if (end != std::string::npos) return line.substr(0, end);
-  }
-  return InvalidArgument("the line is longer than {} bytes", bytes_max);
 }
 
 }  // namespace cairn::rpc

@@ -40,8 +40,4 @@ absl::StatusOr<UniqueFd> ListenOnSocket(const std::string& path, mode_t mode);
 absl::StatusOr<UniqueFd> ConnectToSocket(const std::string& path,
                                          std::chrono::milliseconds time_max);
 
-// Reads one line without its newline: at most `bytes_max` bytes, within `time_max`.
-absl::StatusOr<std::string> ReadLine(const UniqueFd& socket, std::int64_t bytes_max,
-                                     std::chrono::milliseconds time_max);
-
 }  // namespace cairn::rpc

@@ -97,43 +97,5 @@ TEST_F(UnixSocketTest, ServerThatAcceptsNobodyIsBusy) {
   EXPECT_EQ(ClaimSocketPath(Path("s")).code(), absl::StatusCode::kAlreadyExists);
 }
 
-class ReadLineTest : public UnixSocketTest {
- protected:
-  ReadLineTest() {
-    int fds[2];
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
-    reader_ = UniqueFd(fds[0]);
-    writer_ = UniqueFd(fds[1]);
-  }
-  void Write(const std::string& text) const {
-    ASSERT_EQ(::write(writer_.get(), text.data(), text.size()), std::ssize(text));
-  }
-  UniqueFd reader_;
-  UniqueFd writer_;
-};
-
-TEST_F(ReadLineTest, LineComesWithoutItsNewline) {
-  Write("hello\nmore");
-  EXPECT_EQ(*ReadLine(reader_, 64, std::chrono::seconds(10)), "hello");
-}
-
-TEST_F(ReadLineTest, LineOverTheLimitIsRefused) {
-  Write(std::string(200, 'x'));
-  EXPECT_EQ(ReadLine(reader_, 64, std::chrono::seconds(10)).status().code(),
-            absl::StatusCode::kInvalidArgument);
-}
-
-TEST_F(ReadLineTest, EndWithoutALineIsUnavailable) {
-  Write("half");
-  writer_ = UniqueFd();
-  EXPECT_EQ(ReadLine(reader_, 64, std::chrono::seconds(10)).status().code(),
-            absl::StatusCode::kUnavailable);
-}
-
-TEST_F(ReadLineTest, SilenceEndsAtTheDeadline) {
-  EXPECT_EQ(ReadLine(reader_, 64, std::chrono::milliseconds(1)).status().code(),
-            absl::StatusCode::kDeadlineExceeded);
-}
-
 }  // namespace
 }  // namespace cairn::rpc

@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/base/random_bytes.h"
+#include "common/rpc/handshake.h"
 
 namespace cairn::kv::fake {
 
@@ -37,9 +38,9 @@ void FakeNode::Stop() {
 std::string HandshakeToken(const std::string& socket_path) {
   const auto socket = rpc::ConnectToSocket(socket_path + rpc::kHandshakeSuffix, kTestTimeMax);
   CAIRN_CHECK(socket.ok());
-  const auto line = rpc::ReadLine(*socket, 256, kTestTimeMax);
-  CAIRN_CHECK(line.ok());
-  return *line;
+  const auto handshake = rpc::ReceiveHandshake(*socket, kTestTimeMax);
+  CAIRN_CHECK(handshake.ok());
+  return handshake->token;
 }
 
 v1::CreateSessionRequest ValidCreateSession() {
