@@ -1,6 +1,5 @@
 #include "kv-node/util/calibrate.h"
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -8,9 +7,7 @@
 
 #include "common/base/json_string.h"
 #include "kv-node/daemon/calibration.h"
-#include "kv-node/daemon/kv_daemon.h"
-#include "kv-node/layout/extent_file.h"
-#include "kv-node/meta/meta_store.h"
+#include "kv-node/util/store_tool.h"
 
 namespace cairn::kv {
 namespace {
@@ -71,13 +68,8 @@ absl::StatusOr<std::string> RunCalibrate(const CalibrateCommand& command) {
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<ExtentFile> file,
                          ExtentFile::Open({.directory = command.data_dir}));
   device_options.size_bytes = file->size_bytes();
-  const StoreId& id = file->store_id();
   std::optional<std::uint64_t> closed_sequence;
-  MetaOptions options;
-  options.path = (std::filesystem::path(command.data_dir) / kMetaDirectoryName).string();
-  options.sequence_min = file->superblock().metadata_sequence;
-  options.extent_path = file->path();
-  options.store_id.assign(reinterpret_cast<const char*>(id.data()), id.size());
+  MetaOptions options = MetaOptionsOf(command.data_dir, *file);
   options.on_clean_close = [&closed_sequence](std::uint64_t sequence) {
     closed_sequence = sequence;
   };

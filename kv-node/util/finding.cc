@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "common/base/check.h"
+#include "common/base/random_bytes.h"
 
 namespace cairn::kv {
 namespace {
@@ -32,20 +32,12 @@ static_assert(static_cast<std::size_t>(FindingKind::kTokens) + 1 == kNames.size(
 
 }  // namespace
 
-std::string_view FindingKindName(FindingKind kind) {
-  const auto index = static_cast<std::size_t>(kind);
-  CAIRN_CHECK_LT(index, kNames.size());
-  return kNames[index];
-}
-
 std::string RowName(Family family, std::string_view key) {
-  std::string out = fmt::format("{}/", FamilyName(family));
-  for (const char byte : key) out += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return out;
+  return fmt::format("{}/{}", FamilyName(family), ToHex(key));
 }
 
 std::string FormatFinding(const Finding& finding) {
-  std::string out = fmt::format("finding kind={}", FindingKindName(finding.kind));
+  std::string out = fmt::format("finding kind={}", kNames[static_cast<std::size_t>(finding.kind)]);
   if (finding.session.value() != 0) out += fmt::format(" session={}", finding.session);
   if (finding.segment.value() != 0) out += fmt::format(" segment={}", finding.segment);
   if (finding.cluster) {

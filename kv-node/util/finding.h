@@ -35,18 +35,17 @@ enum class FindingKind : std::uint8_t {
   kPositions,         // some layer and head do not show each of 0 .. T-1 once
   kTokens,            // token ids are missing
 };
-std::string_view FindingKindName(FindingKind kind);
 
 struct Finding {
   FindingKind kind = FindingKind::kRow;
-  std::string reason;
-  SessionId session;  // 0: none, like the ids below
-  SegmentId segment;
-  std::optional<ClusterKey> cluster;
-  PartId part;
+  std::string reason{};
+  SessionId session{};  // 0: none, like the ids below
+  SegmentId segment{};
+  std::optional<ClusterKey> cluster{};
+  PartId part{};
   std::int64_t page = -1;       // -1: none
   std::int64_t page_count = 1;  // from `page` on
-  std::string row;              // family/key in hexadecimal digits; empty: none
+  std::string row{};            // family/key in hexadecimal digits; empty: none
 };
 
 // "finding kind=page_damaged segment=9 ... reason="..."", without a line end.

@@ -46,11 +46,7 @@ class SegmentCheck {
   SegmentEntry& entry() { return survey_.segments[id_]; }
 
   Finding About(FindingKind kind, std::string reason) const {
-    Finding finding;
-    finding.kind = kind;
-    finding.reason = std::move(reason);
-    finding.segment = id_;
-    return finding;
+    return {.kind = kind, .reason = std::move(reason), .segment = id_};
   }
   Finding About(FindingKind kind, const Placed& placed, std::string reason) const {
     Finding finding = About(kind, std::move(reason));
@@ -66,7 +62,9 @@ class SegmentCheck {
     sink_(finding);
   }
 
+  // If a scan has ended with an error.
   void MissRows(const absl::Status& status) {
+    if (status.ok()) return;
     survey_.incomplete = true;
     sink_(About(FindingKind::kMetadata, Message(status)));
   }
@@ -74,7 +72,6 @@ class SegmentCheck {
   void ReadRows();
   absl::Status ReadClusterRow(std::string_view key_bytes, std::string_view value);
   absl::Status ReadIndexRow(std::string_view key_bytes, std::string_view value) const;
-  void ReadIndexRuns();
   void LoseIndexRun(std::string_view key);
   absl::Status ReadIndexRun(std::string_view key_bytes, std::string_view value);
   void CheckIndexRuns();
@@ -106,26 +103,27 @@ class SegmentCheck {
 };
 
 void SegmentCheck::ReadRows() {
-  const auto read_all = [&](Family family, auto&& read) {
-    const absl::Status scanned =
-        store_.meta->Scan(family, SegmentPrefix(id_),
-                          [&](std::string_view key, std::string_view value) -> absl::Status {
-                            const absl::Status status = read(key, value);
-                            if (status.ok()) return absl::OkStatus();
-                            Finding finding = About(FindingKind::kRow, Message(status));
-                            finding.row = RowName(family, key);
-                            Lose(finding);
-                            return absl::OkStatus();
-                          });
-    if (!scanned.ok()) MissRows(scanned);
+  const auto read_all = [&](Family family, auto read, auto lose) {
+    MissRows(store_.meta->Scan(family, SegmentPrefix(id_),
+                               [&](std::string_view key, std::string_view value) {
+                                 const absl::Status status = (this->*read)(key, value);
+                                 if (status.ok()) return absl::OkStatus();
+                                 Finding finding = About(FindingKind::kRow, Message(status));
+                                 finding.row = RowName(family, key);
+                                 lose(finding, key);
+                                 return absl::OkStatus();
+                               }));
   };
-  read_all(Family::kClusters, [this](std::string_view key, std::string_view value) {
-    return ReadClusterRow(key, value);
-  });
-  read_all(Family::kIndex, [this](std::string_view key, std::string_view value) {
-    return ReadIndexRow(key, value);
-  });
-  ReadIndexRuns();
+  const auto lose = [this](const Finding& finding, std::string_view) { Lose(finding); };
+  read_all(Family::kClusters, &SegmentCheck::ReadClusterRow, lose);
+  read_all(Family::kIndex, &SegmentCheck::ReadIndexRow, lose);
+  // Clusters may be without index rows: a damaged run goes, and its segment stays.
+  read_all(Family::kRuns, &SegmentCheck::ReadIndexRun,
+           [this](const Finding& finding, std::string_view key) {
+             sink_(finding);
+             LoseIndexRun(key);
+             entry().drops_rows = true;
+           });
 }
 
 absl::Status SegmentCheck::CheckLayerAndHead(const ClusterKey& key) const {
@@ -160,22 +158,6 @@ absl::Status SegmentCheck::ReadIndexRow(std::string_view key_bytes, std::string_
   CAIRN_ASSIGN_OR_RETURN(const ClusterKey key, ParseIndexRowKey(key_bytes));
   CAIRN_RETURN_IF_ERROR(CheckLayerAndHead(key));
   return CheckIndexChange(key, value);
-}
-
-// Clusters may be without index rows: a damaged run goes, and its segment stays.
-void SegmentCheck::ReadIndexRuns() {
-  const absl::Status scanned = store_.meta->Scan(
-      Family::kRuns, SegmentPrefix(id_), [&](std::string_view key, std::string_view value) {
-        const absl::Status status = ReadIndexRun(key, value);
-        if (status.ok()) return absl::OkStatus();
-        Finding finding = About(FindingKind::kRow, Message(status));
-        finding.row = RowName(Family::kRuns, key);
-        sink_(finding);
-        LoseIndexRun(key);
-        entry().drops_rows = true;
-        return absl::OkStatus();
-      });
-  if (!scanned.ok()) MissRows(scanned);
 }
 
 absl::Status SegmentCheck::ReadIndexRun(std::string_view key_bytes, std::string_view value) {

@@ -54,12 +54,8 @@ void CheckSession(const StoreView& store, SessionId session, const std::shared_p
                   const FindingSink& sink, StoreSurvey& survey) {
   const auto lose = [&](FindingKind kind, const absl::Status& status) {
     if (status.ok()) return;
-    Finding finding;
-    finding.kind = kind;
-    finding.reason = Message(status);
-    finding.session = session;
     survey.sessions[session].lost = true;
-    sink(finding);
+    sink({.kind = kind, .reason = Message(status), .session = session});
   };
   absl::StatusOr<StoredSession> stored = LoadSession(*store.meta, session);
   if (!stored.ok()) return lose(FindingKind::kSession, stored.status());

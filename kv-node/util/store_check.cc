@@ -1,6 +1,7 @@
 #include "kv-node/util/store_check.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "common/base/fail_point.h"
@@ -16,6 +17,13 @@ namespace {
 constexpr std::size_t kIdBytes = 8;
 // Pages whose second owner is looked up; more say nothing new.
 constexpr std::size_t kClashingPagesMax = 4096;
+
+// Of a row of a segment, whose key begins as that of a session does.
+absl::StatusOr<SegmentId> OwnerOf(std::string_view key) {
+  if (key.size() <= kIdBytes) return DataLoss("the key is too short");
+  CAIRN_ASSIGN_OR_RETURN(const SessionId number, ParseSessionKey(key.substr(0, kIdBytes)));
+  return SegmentId(number.value());
+}
 
 class StoreCheck {
  public:
@@ -46,18 +54,8 @@ class StoreCheck {
   }
 
  private:
-  void Tell(FindingKind kind, SegmentId segment, std::string reason) {
-    Finding finding;
-    finding.kind = kind;
-    finding.segment = segment;
-    finding.reason = std::move(reason);
-    sink_(finding);
-  }
   void TellRow(Family family, std::string_view key, const absl::Status& status) {
-    Finding finding;
-    finding.reason = Message(status);
-    finding.row = RowName(family, key);
-    sink_(finding);
+    sink_({.kind = FindingKind::kRow, .reason = Message(status), .row = RowName(family, key)});
   }
   // A row that belongs to nothing.
   void Stray(Family family, std::string_view key, const absl::Status& status) {
@@ -66,22 +64,18 @@ class StoreCheck {
       survey_.stray_rows.emplace_back(family, std::string(key));
     }
   }
-  void TellScan(Family family, const absl::Status& status) {
-    if (status.ok()) return;
-    survey_.incomplete = true;
-    Finding finding;
-    finding.kind = FindingKind::kMetadata;
-    finding.reason = fmt::format("{}: {}", FamilyName(family), Message(status));
-    sink_(finding);
-  }
   // Visits all rows of a family; what stops the scan is a finding.
   template <typename Fn>
   void ScanAll(Family family, Fn&& visit) {
-    TellScan(family,
-             store_.meta->Scan(family, "", [&](std::string_view key, std::string_view value) {
-               visit(key, value);
-               return absl::OkStatus();
-             }));
+    const absl::Status scanned =
+        store_.meta->Scan(family, "", [&](std::string_view key, std::string_view value) {
+          visit(key, value);
+          return absl::OkStatus();
+        });
+    if (scanned.ok()) return;
+    survey_.incomplete = true;
+    sink_({.kind = FindingKind::kMetadata,
+           .reason = fmt::format("{}: {}", FamilyName(family), Message(scanned))});
   }
   absl::Status CheckCount() const {
     const auto count = static_cast<std::int64_t>(survey_.segments.size() + survey_.sessions.size());
@@ -151,17 +145,13 @@ absl::Status StoreCheck::ReadSessions() {
 }
 
 absl::Status StoreCheck::ReadSegments() {
-  ScanAll(Family::kSegments,
-          [&](std::string_view key, std::string_view value) { ReadSegmentsRow(key, value); });
+  ScanAll(Family::kSegments, std::bind_front(&StoreCheck::ReadSegmentsRow, this));
   return CheckCount();
 }
 
 void StoreCheck::ReadSegmentsRow(std::string_view key, std::string_view value) {
-  const absl::StatusOr<SegmentId> id = [&]() -> absl::StatusOr<SegmentId> {
-    CAIRN_RETURN_IF_ERROR(ParseSegmentHeadKey(key).status());
-    CAIRN_ASSIGN_OR_RETURN(const SessionId number, ParseSessionKey(key.substr(0, kIdBytes)));
-    return SegmentId(number.value());
-  }();
+  const absl::Status form = ParseSegmentHeadKey(key).status();
+  const absl::StatusOr<SegmentId> id = form.ok() ? OwnerOf(key) : form;
   if (!id.ok()) return Stray(Family::kSegments, key, id.status());
   survey_.largest_id = std::max(survey_.largest_id, id->value());
   SegmentEntry& entry = survey_.segments[*id];
@@ -194,12 +184,10 @@ void StoreCheck::ReadSegmentsRow(std::string_view key, std::string_view value) {
 // So that rows of segments that have no head are known; what the rows say is read by segment.
 void StoreCheck::ReadOwners(Family family) {
   ScanAll(family, [&](std::string_view key, std::string_view) {
-    const absl::StatusOr<SessionId> id = key.size() > kIdBytes
-                                             ? ParseSessionKey(key.substr(0, kIdBytes))
-                                             : DataLoss("the key is too short");
+    const absl::StatusOr<SegmentId> id = OwnerOf(key);
     if (!id.ok()) return Stray(family, key, id.status());
     survey_.largest_id = std::max(survey_.largest_id, id->value());
-    survey_.segments[SegmentId(id->value())];
+    survey_.segments[*id];
   });
 }
 
@@ -231,12 +219,10 @@ void StoreCheck::ReadAllocation() {
         if (clashing.size() < kClashingPagesMax) clashing.insert(page.value());
         continue;
       }
-      Finding finding;
-      finding.kind = FindingKind::kAllocation;
-      finding.segment = key->segment;
-      finding.page = page.value();
-      finding.reason = "the record's page is not one that a segment can have";
-      sink_(finding);
+      sink_({.kind = FindingKind::kAllocation,
+             .reason = "the record's page is not one that a segment can have",
+             .segment = key->segment,
+             .page = page.value()});
     }
   });
   if (!clashing.empty()) TellClashes(clashing);
@@ -250,12 +236,10 @@ void StoreCheck::TellClashes(const std::set<std::int64_t>& pages) {
     for (auto page = pages.lower_bound(key->region * kRegionPages);
          page != pages.end() && *page < (key->region + 1) * kRegionPages; ++page) {
       if (!(*bits)[static_cast<std::size_t>(*page % kRegionPages)]) continue;
-      Finding finding;
-      finding.kind = FindingKind::kAllocation;
-      finding.segment = key->segment;
-      finding.page = *page;
-      finding.reason = "the records of several segments have this page";
-      sink_(finding);
+      sink_({.kind = FindingKind::kAllocation,
+             .reason = "the records of several segments have this page",
+             .segment = key->segment,
+             .page = *page});
     }
   });
 }
@@ -265,7 +249,7 @@ void StoreCheck::CheckSegmentLinks() {
     if (!entry.has_head) continue;
     const auto lose = [&, &segment = entry, segment_id = id](FindingKind kind, std::string reason) {
       segment.lost = true;
-      Tell(kind, segment_id, std::move(reason));
+      sink_({.kind = kind, .reason = std::move(reason), .segment = segment_id});
     };
     if (entry.has_checkpoint && !entry.has_policy) {
       lose(FindingKind::kMissing, "its checkpoint's policy state is not there");
@@ -304,12 +288,10 @@ void StoreCheck::CheckSessionLinks() {
     if (!entry.readable) continue;
     const auto lose = [&, &session = entry, session_id = id](FindingKind kind, std::string reason) {
       session.lost = true;
-      Finding finding;
-      finding.kind = kind;
-      finding.session = session_id;
-      finding.segment = session.segment;
-      finding.reason = std::move(reason);
-      sink_(finding);
+      sink_({.kind = kind,
+             .reason = std::move(reason),
+             .session = session_id,
+             .segment = session.segment});
     };
     const auto segment = survey_.segments.find(entry.segment);
     if (segment == survey_.segments.end() || !segment->second.has_head) {
@@ -336,9 +318,13 @@ void StoreCheck::FindOrphans() {
   }
   for (const auto& [id, entry] : survey_.segments) {
     if (!entry.has_head) {
-      Tell(FindingKind::kOrphanRows, id, "rows of a segment that has no head row");
+      sink_({.kind = FindingKind::kOrphanRows,
+             .reason = "rows of a segment that has no head row",
+             .segment = id});
     } else if (!entry.needed && !FailPoint("verify: orphans pass")) {
-      Tell(FindingKind::kOrphanSegment, id, "no session names it, nor a segment of a session");
+      sink_({.kind = FindingKind::kOrphanSegment,
+             .reason = "no session names it, nor a segment of a session",
+             .segment = id});
     }
   }
 }
@@ -362,12 +348,10 @@ void StoreCheck::CheckSessions() {
 void StoreCheck::CheckNextId() {
   if (survey_.next_id && *survey_.next_id > survey_.largest_id) return;
   if (!survey_.next_id && survey_.largest_id == 0) return;  // never opened
-  Finding finding;
-  finding.kind = FindingKind::kNextId;
-  finding.reason = survey_.next_id ? fmt::format("the next free id is said to be {}; {} is in use",
+  sink_({.kind = FindingKind::kNextId,
+         .reason = survey_.next_id ? fmt::format("the next free id is said to be {}; {} is in use",
                                                  *survey_.next_id, survey_.largest_id)
-                                   : std::string("the row is missing or damaged");
-  sink_(finding);
+                                   : "the row is missing or damaged"});
 }
 
 }  // namespace

@@ -17,19 +17,6 @@ namespace {
 // Every round leaves a chain shorter; a store that needs more is repaired by a second call.
 constexpr int kRepairRoundsMax = 64;
 
-std::string StoreIdBytes(const ExtentFile& file) {
-  return {reinterpret_cast<const char*>(file.store_id().data()), file.store_id().size()};
-}
-
-MetaOptions MetaOptionsOf(const ToolOptions& options, const ExtentFile& file) {
-  MetaOptions meta;
-  meta.path = options.directory + "/" + kMetaDirectoryName;
-  meta.sequence_min = file.superblock().metadata_sequence;
-  meta.extent_path = file.path();
-  meta.store_id = StoreIdBytes(file);
-  return meta;
-}
-
 // The store, and not the call, is what is wrong.
 bool IsDamage(const absl::Status& status) {
   return status.code() == absl::StatusCode::kDataLoss ||
@@ -64,7 +51,7 @@ class Tool {
     if (copy_damaged_) {
       Tell(FindingKind::kSuperblock, file_->damaged_copy());
     }
-    const absl::StatusOr<MetaLook> meta = LookAtMetadata(MetaOptionsOf(options_, *file_));
+    const absl::StatusOr<MetaLook> meta = LookAtMetadata(MetaOptionsOf(options_.directory, *file_));
     absl::Status status = meta.status();
     if (status.ok()) status = CheckStoreId(*meta);
     // The extent file is there, so this is a store without its metadata.
@@ -82,7 +69,7 @@ class Tool {
 
   absl::Status Commit(const RepairPlan& plan) {
     std::optional<std::uint64_t> closed;
-    MetaOptions meta_options = MetaOptionsOf(options_, *file_);
+    MetaOptions meta_options = MetaOptionsOf(options_.directory, *file_);
     meta_options.on_clean_close = [&closed](std::uint64_t sequence) { closed = sequence; };
     {
       CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<MetaStore> meta,
@@ -116,25 +103,18 @@ class Tool {
   }
 
   void Tell(FindingKind kind, const absl::Status& status) {
-    Finding finding;
-    finding.kind = kind;
-    finding.reason = Message(status);
-    Tell(finding);
+    Tell({.kind = kind, .reason = Message(status)});
   }
 
-  static absl::Status CheckStoreIdRow(const std::optional<std::string>& stored,
-                                      std::uint64_t sequence) {
-    // A creation that was interrupted has neither rows nor an id.
-    if (stored || sequence == 0) return absl::OkStatus();
-    return DataLoss("the metadata has rows, but no store id");
-  }
   absl::Status CheckStoreId(const MetaLook& meta) const {
     CAIRN_ASSIGN_OR_RETURN(const std::optional<std::string> stored,
                            meta.reader->Get(Family::kConfig, kStoreIdKey));
-    if (stored && *stored != StoreIdBytes(*file_)) {
+    if (stored && *stored != MetaOptionsOf(options_.directory, *file_).store_id) {
       return FailedPrecondition("the metadata belongs to another extent file");
     }
-    return CheckStoreIdRow(stored, meta.latest_sequence);
+    // A creation that was interrupted has neither rows nor an id.
+    if (stored || meta.latest_sequence == 0) return absl::OkStatus();
+    return DataLoss("the metadata has rows, but no store id");
   }
 
   const ToolOptions& options_;
@@ -145,6 +125,16 @@ class Tool {
 };
 
 }  // namespace
+
+MetaOptions MetaOptionsOf(const std::string& directory, const ExtentFile& file) {
+  MetaOptions options;
+  options.path = directory + "/" + kMetaDirectoryName;
+  options.sequence_min = file.superblock().metadata_sequence;
+  options.extent_path = file.path();
+  const StoreId& id = file.store_id();
+  options.store_id.assign(reinterpret_cast<const char*>(id.data()), id.size());
+  return options;
+}
 
 absl::StatusOr<std::int64_t> VerifyStore(const ToolOptions& options, const LineSink& print) {
   Tool tool(options, print);

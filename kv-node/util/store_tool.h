@@ -12,6 +12,8 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "kv-node/layout/extent_file.h"
+#include "kv-node/meta/meta_store.h"
 
 namespace cairn::kv {
 
@@ -23,6 +25,9 @@ struct ToolOptions {
   // the disk may read them another time.
   bool drop_unreadable = false;
 };
+
+// Of the metadata of the store that `file`, in `directory`, is the extent file of.
+MetaOptions MetaOptionsOf(const std::string& directory, const ExtentFile& file);
 
 // Takes one line of output, without its end.
 using LineSink = std::function<void(const std::string& line)>;
