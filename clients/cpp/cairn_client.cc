@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <map>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -12,8 +13,8 @@
 
 #include "cairn/compute/v1/inference.grpc.pb.h"
 #include "clients/cpp/client_messages.h"
-#include "clients/cpp/known_conversations.h"
 #include "clients/cpp/request_check.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/thread.h"
 #include "common/daemon/paths.h"
@@ -78,6 +79,34 @@ class CancelWatch {
   std::thread thread_;
 };
 
+constexpr std::int64_t kKnownConversationsMax = 10000;
+
+// The uids of the conversations that a client has heard of: a request that names one by its number
+// is to reach that one, also when the daemon has another store meanwhile.
+//
+// Threading:  safe from any thread.
+// Limits:     kKnownConversationsMax; the ones with the lowest numbers are forgotten.
+class KnownConversations {
+ public:
+  void Note(std::int64_t conversation_id, const std::string& uid) {
+    const MutexLock lock(mutex_);
+    uids_[conversation_id] = uid;
+    if (static_cast<std::int64_t>(uids_.size()) > kKnownConversationsMax) {
+      uids_.erase(uids_.begin());
+    }
+  }
+  // Empty: nothing is known, the number alone has to do.
+  std::string UidOf(std::int64_t conversation_id) const {
+    const MutexLock lock(mutex_);
+    const auto found = uids_.find(conversation_id);
+    return found == uids_.end() ? "" : found->second;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::map<std::int64_t, std::string> uids_ CAIRN_GUARDED_BY(mutex_);
+};
+
 std::string OtherSocketAdvice(const std::string& socket_path) {
   const std::string other = ServedElsewhere(ProcessEnvironment(), socket_path, kSocketName);
   if (other.empty()) return "";
@@ -87,23 +116,40 @@ std::string OtherSocketAdvice(const std::string& socket_path) {
       other);
 }
 
-void SetDeadline(grpc::ClientContext& context) {
-  context.set_deadline(std::chrono::system_clock::now() + kCallTimeMax);
-}
-
 }  // namespace
 
 struct CairnClient::Impl {
+  using Stub = v1::InferenceService::Stub;
+
   // Each call has a connection of its own, which over a Unix socket costs about a millisecond.
   // Of one that is kept only a failed call shows that the daemon was started again meanwhile, and
   // one that was refused waits longer each time before it tries again.
-  std::unique_ptr<v1::InferenceService::Stub> NewStub() const;
+  std::unique_ptr<Stub> NewStub() const;
+  template <typename Request, typename Response>
+  absl::Status Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                    const Request& request, Response* response,
+                    std::chrono::milliseconds time_max = kCallTimeMax) const {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + time_max);
+    return Explain(rpc::FromGrpcStatus((*NewStub().*method)(&context, request, response)));
+  }
+  // A request that names a conversation, and nothing else yet.
+  template <typename Request>
+  Request RequestFor(std::int64_t conversation_id) const {
+    Request request;
+    request.set_conversation_id(conversation_id);
+    request.set_conversation_uid(known.UidOf(conversation_id));
+    return request;
+  }
+  // What a call failed with, in words that help.
+  absl::Status Explain(const absl::Status& status) const;
+  absl::Status ExplainUnreachable(const std::string& reason) const;
 
   std::string socket_path;
   KnownConversations known;
 };
 
-std::unique_ptr<v1::InferenceService::Stub> CairnClient::Impl::NewStub() const {
+std::unique_ptr<CairnClient::Impl::Stub> CairnClient::Impl::NewStub() const {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
   // Otherwise channels that live at the same time share connections, and waits after failures.
@@ -146,24 +192,23 @@ absl::StatusOr<std::unique_ptr<CairnClient>> CairnClient::Connect(const std::str
 CairnClient::CairnClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 CairnClient::~CairnClient() = default;
 
-absl::Status CairnClient::ExplainUnreachable(const std::string& reason) const {
+absl::Status CairnClient::Impl::ExplainUnreachable(const std::string& reason) const {
   // Connecting writes to a socket.
-  const int refused = ::access(impl_->socket_path.c_str(), W_OK) == 0 ? 0 : errno;
+  const int refused = ::access(socket_path.c_str(), W_OK) == 0 ? 0 : errno;
   if (refused == EACCES) {
     return PermissionDenied(
         "permission denied: this user may not open {}, the socket of cairn-compute-node; run as "
         "the daemon's user, or give the daemon a socket_mode and a directory that let you in",
-        impl_->socket_path);
+        socket_path);
   }
   return Unavailable(
       "cannot reach cairn-compute-node at {}: is it running? Start it with `cairn-compute-node "
       "--model FILE.gguf --socket {}` ({}{})",
-      impl_->socket_path, impl_->socket_path,
-      refused == ENOENT ? "there is no such socket" : reason,
-      refused == ENOENT ? OtherSocketAdvice(impl_->socket_path) : "");
+      socket_path, socket_path, refused == ENOENT ? "there is no such socket" : reason,
+      refused == ENOENT ? OtherSocketAdvice(socket_path) : "");
 }
 
-absl::Status CairnClient::Explain(const absl::Status& status) const {
+absl::Status CairnClient::Impl::Explain(const absl::Status& status) const {
   if (status.ok()) return status;
   const std::string message = Message(status);
   const std::string reason =
@@ -171,18 +216,18 @@ absl::Status CairnClient::Explain(const absl::Status& status) const {
                       : message;
   // Not the caller's doing, so it may not look like it.
   if (status.code() == absl::StatusCode::kCancelled) {
-    return Unavailable("cairn-compute-node at {} ended the call: {}", impl_->socket_path, reason);
+    return Unavailable("cairn-compute-node at {} ended the call: {}", socket_path, reason);
   }
   if (message.empty()) {
     return {status.code(), fmt::format("cairn-compute-node at {} answered {}; its log may say more",
-                                       impl_->socket_path, reason)};
+                                       socket_path, reason)};
   }
   if (status.code() != absl::StatusCode::kUnavailable) return status;
   // gRPC's own words, which begin all messages about a socket that nobody serves.
   if (message.starts_with("failed to connect")) return ExplainUnreachable(reason);
   if (SaysConnectionEnded(message)) {
-    return Unavailable("cairn-compute-node at {} went away ({}); its log may say why",
-                       impl_->socket_path, reason);
+    return Unavailable("cairn-compute-node at {} went away ({}); its log may say why", socket_path,
+                       reason);
   }
   return status;
 }
@@ -196,7 +241,7 @@ absl::StatusOr<GenerateResult> CairnClient::Generate(const GenerateOptions& opti
   grpc::ClientContext context;
   if (options.time_max) context.set_deadline(std::chrono::system_clock::now() + *options.time_max);
   GenerateResult result;
-  const std::unique_ptr<v1::InferenceService::Stub> stub = impl_->NewStub();
+  const std::unique_ptr<Impl::Stub> stub = impl_->NewStub();
   const std::unique_ptr<grpc::ClientReader<v1::GenerateEvent>> reader =
       stub->Generate(&context, request);
   absl::Status handled;
@@ -220,7 +265,7 @@ absl::StatusOr<GenerateResult> CairnClient::Generate(const GenerateOptions& opti
   if (finished) return result;
   if (status.ok()) return Internal("cairn-compute-node ended the stream without a last event");
   if (cancel != nullptr && cancel->cancelled()) return CancelledByCaller(options, result);
-  return Explain(status);
+  return impl_->Explain(status);
 }
 
 absl::StatusOr<std::vector<ConversationInfo>> CairnClient::ListConversations() {
@@ -228,11 +273,8 @@ absl::StatusOr<std::vector<ConversationInfo>> CairnClient::ListConversations() {
   v1::ListConversationsRequest request;
   request.set_page_size(kPageSize);
   do {
-    grpc::ClientContext context;
-    SetDeadline(context);
     v1::ListConversationsResponse response;
-    const grpc::Status status = impl_->NewStub()->ListConversations(&context, request, &response);
-    CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(status)));
+    CAIRN_RETURN_IF_ERROR(impl_->Call(&Impl::Stub::ListConversations, request, &response));
     for (const v1::Conversation& conversation : response.conversations()) {
       impl_->known.Note(conversation.conversation_id(), conversation.conversation_uid());
       conversations.push_back(FromProto(conversation));
@@ -244,14 +286,10 @@ absl::StatusOr<std::vector<ConversationInfo>> CairnClient::ListConversations() {
 
 absl::StatusOr<std::string> CairnClient::ReadConversation(std::int64_t conversation_id,
                                                           ConversationInfo* info) {
-  grpc::ClientContext context;
-  SetDeadline(context);
-  v1::GetConversationRequest request;
-  request.set_conversation_id(conversation_id);
-  request.set_conversation_uid(impl_->known.UidOf(conversation_id));
   v1::GetConversationResponse response;
-  const grpc::Status status = impl_->NewStub()->GetConversation(&context, request, &response);
-  CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(status)));
+  CAIRN_RETURN_IF_ERROR(impl_->Call(&Impl::Stub::GetConversation,
+                                    impl_->RequestFor<v1::GetConversationRequest>(conversation_id),
+                                    &response));
   impl_->known.Note(conversation_id, response.conversation().conversation_uid());
   if (info != nullptr) *info = FromProto(response.conversation());
   return std::move(*response.mutable_text());
@@ -284,29 +322,19 @@ absl::StatusOr<std::int64_t> CairnClient::WaitForKeptTokens(std::int64_t convers
 }
 
 absl::Status CairnClient::DeleteConversation(std::int64_t conversation_id) {
-  grpc::ClientContext context;
-  SetDeadline(context);
-  v1::DeleteConversationRequest request;
-  request.set_conversation_id(conversation_id);
-  request.set_conversation_uid(impl_->known.UidOf(conversation_id));
   v1::DeleteConversationResponse response;
-  return Explain(
-      rpc::FromGrpcStatus(impl_->NewStub()->DeleteConversation(&context, request, &response)));
+  return impl_->Call(&Impl::Stub::DeleteConversation,
+                     impl_->RequestFor<v1::DeleteConversationRequest>(conversation_id), &response);
 }
 
 absl::StatusOr<std::int64_t> CairnClient::ForkConversation(std::int64_t conversation_id,
                                                            std::int64_t token_count,
                                                            const std::string& label) {
-  grpc::ClientContext context;
-  SetDeadline(context);
-  v1::ForkConversationRequest request;
-  request.set_conversation_id(conversation_id);
-  request.set_conversation_uid(impl_->known.UidOf(conversation_id));
+  auto request = impl_->RequestFor<v1::ForkConversationRequest>(conversation_id);
   request.set_token_count(token_count);
   request.set_label(label);
   v1::ForkConversationResponse response;
-  CAIRN_RETURN_IF_ERROR(Explain(
-      rpc::FromGrpcStatus(impl_->NewStub()->ForkConversation(&context, request, &response))));
+  CAIRN_RETURN_IF_ERROR(impl_->Call(&Impl::Stub::ForkConversation, request, &response));
   impl_->known.Note(response.conversation_id(), response.conversation_uid());
   return response.conversation_id();
 }
@@ -314,24 +342,17 @@ absl::StatusOr<std::int64_t> CairnClient::ForkConversation(std::int64_t conversa
 absl::StatusOr<std::vector<std::int32_t>> CairnClient::Tokenize(const std::string& text,
                                                                 bool special) {
   CAIRN_RETURN_IF_ERROR(CheckPrompt("the text", text));
-  grpc::ClientContext context;
-  SetDeadline(context);
   v1::TokenizeRequest request;
   request.set_text(text);
   request.set_special(special);
   v1::TokenizeResponse response;
-  const grpc::Status status = impl_->NewStub()->Tokenize(&context, request, &response);
-  CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(status)));
+  CAIRN_RETURN_IF_ERROR(impl_->Call(&Impl::Stub::Tokenize, request, &response));
   return std::vector<std::int32_t>(response.ids().begin(), response.ids().end());
 }
 
 absl::StatusOr<ModelDescription> CairnClient::GetModel() {
-  grpc::ClientContext context;
-  SetDeadline(context);
   v1::ListModelsResponse response;
-  const grpc::Status status =
-      impl_->NewStub()->ListModels(&context, v1::ListModelsRequest(), &response);
-  CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(status)));
+  CAIRN_RETURN_IF_ERROR(impl_->Call(&Impl::Stub::ListModels, {}, &response));
   if (response.models_size() == 0) return Internal("cairn-compute-node serves no model");
   const v1::ModelInfo& info = response.models(0);
   ModelDescription model;
@@ -347,23 +368,10 @@ absl::StatusOr<ModelDescription> CairnClient::GetModel() {
 }
 
 absl::StatusOr<DaemonStatus> CairnClient::GetStatus() {
-  grpc::ClientContext context;
-  SetDeadline(context);
   v1::GetStatusResponse response;
-  const grpc::Status called =
-      impl_->NewStub()->GetStatus(&context, v1::GetStatusRequest(), &response);
-  CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(called)));
+  CAIRN_RETURN_IF_ERROR(impl_->Call(&Impl::Stub::GetStatus, {}, &response));
   DaemonStatus status;
-  switch (response.phase()) {
-    case v1::DAEMON_PHASE_LOADING:
-      status.phase = DaemonPhase::kLoading;
-      break;
-    case v1::DAEMON_PHASE_READY:
-      status.phase = DaemonPhase::kReady;
-      break;
-    default:
-      status.phase = DaemonPhase::kStopping;
-  }
+  status.phase = EnumFromProto(response.phase(), DaemonPhase::kStopping);
   status.model_loaded_bytes = response.model_loaded_bytes();
   status.model_size_bytes = response.model_size_bytes();
   status.generation_count = response.generation_count();
@@ -376,12 +384,8 @@ absl::StatusOr<DaemonStatus> CairnClient::GetStatus() {
 }
 
 absl::StatusOr<StoreStatus> CairnClient::GetStore(std::chrono::milliseconds time_max) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + time_max);
   v1::GetStoreResponse response;
-  const grpc::Status called =
-      impl_->NewStub()->GetStore(&context, v1::GetStoreRequest(), &response);
-  CAIRN_RETURN_IF_ERROR(Explain(rpc::FromGrpcStatus(called)));
+  CAIRN_RETURN_IF_ERROR(impl_->Call(&Impl::Stub::GetStore, {}, &response, time_max));
   return StoreStatus{response.io_engine(), response.used_bytes(), response.size_bytes(),
                      response.conversation_count()};
 }

@@ -281,8 +281,6 @@ class CairnClient {
  private:
   struct Impl;
   explicit CairnClient(std::unique_ptr<Impl> impl);
-  absl::Status Explain(const absl::Status& status) const;
-  absl::Status ExplainUnreachable(const std::string& reason) const;
 
   std::unique_ptr<Impl> impl_;
 };

@@ -19,22 +19,6 @@ std::chrono::system_clock::time_point FromProto(const google::protobuf::Timestam
           std::chrono::seconds(time.seconds()) + std::chrono::nanoseconds(time.nanos())));
 }
 
-absl::StatusOr<FinishReason> FromProto(v1::FinishReason reason) {
-  switch (reason) {
-    case v1::FINISH_REASON_END:
-      return FinishReason::kEnd;
-    case v1::FINISH_REASON_LENGTH:
-      return FinishReason::kLength;
-    case v1::FINISH_REASON_STOP:
-      return FinishReason::kStop;
-    case v1::FINISH_REASON_CONTEXT:
-      return FinishReason::kContext;
-    default:
-      return Internal("cairn-compute-node ended a generation for unknown reason {}",
-                      static_cast<int>(reason));
-  }
-}
-
 void SetSampling(const GenerateOptions& options, v1::Sampling& sampling) {
   sampling.set_temperature(options.temperature);
   sampling.set_top_k(options.top_k);
@@ -72,7 +56,11 @@ TokenLogprob FromProto(const v1::TokenLogprob& token) {
 }
 
 absl::Status HandleFinished(const v1::Finished& finished, GenerateResult& result) {
-  CAIRN_ASSIGN_OR_RETURN(result.reason, FromProto(finished.reason()));
+  if (!v1::FinishReason_IsValid(finished.reason()) || finished.reason() == 0) {
+    return Internal("cairn-compute-node ended a generation for unknown reason {}",
+                    static_cast<int>(finished.reason()));
+  }
+  result.reason = EnumFromProto(finished.reason(), FinishReason::kContext);
   result.generated_token_count = finished.generated_token_count();
   result.conversation_token_count = finished.conversation_token_count();
   result.queue_time = FromProto(finished.queue_time());
@@ -177,25 +165,7 @@ ConversationInfo FromProto(const v1::Conversation& conversation) {
 
 GenerationStatus FromProto(const v1::Generation& generation) {
   GenerationStatus status;
-  switch (generation.phase()) {
-    case v1::GENERATION_PHASE_QUEUED:
-      status.phase = GenerationPhase::kQueued;
-      break;
-    case v1::GENERATION_PHASE_OPENING:
-      status.phase = GenerationPhase::kOpening;
-      break;
-    case v1::GENERATION_PHASE_PREFILLING:
-      status.phase = GenerationPhase::kPrefilling;
-      break;
-    case v1::GENERATION_PHASE_DECODING:
-      status.phase = GenerationPhase::kDecoding;
-      break;
-    case v1::GENERATION_PHASE_RECOMPUTING:
-      status.phase = GenerationPhase::kRecomputing;
-      break;
-    default:
-      status.phase = GenerationPhase::kWaiting;
-  }
+  status.phase = EnumFromProto(generation.phase(), GenerationPhase::kWaiting);
   status.conversation_id = generation.conversation_id();
   status.label = generation.label();
   status.policy = generation.policy();
