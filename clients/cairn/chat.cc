@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "clients/cairn/text_format.h"
 #include "clients/cairn/typed_path.h"
 #include "clients/cpp/request_check.h"
 #include "common/command/input.h"
@@ -47,11 +46,8 @@ Chat::Chat(CairnClient& client, ModelDescription model, ChatInput& input, ChatOp
     : client_(client),
       model_(std::move(model)),
       input_(input),
-      socket_(std::move(options.socket)),
-      system_(std::move(options.system)),
-      file_(std::move(options.file)),
-      progress_(options.progress),
-      generate_(std::move(options.generate)) {}
+      options_(std::move(options)),
+      generate_(options_.generate) {}
 
 absl::Status Chat::SetUpTemplate() {
   generate_.stop = model_.turn_stop;
@@ -61,7 +57,7 @@ absl::Status Chat::SetUpTemplate() {
         "the model has no chat template that Cairn knows, so that it goes on with what you type as "
         "with any text; cairn-compute-node --chat-template NAME chooses one\n");
   }
-  if (!system_.empty()) {
+  if (!options_.system.empty()) {
     return InvalidArgument(
         "--system needs a chat template, and the model has none that cairn-compute-node knows: "
         "choose one with cairn-compute-node --chat-template NAME");
@@ -84,8 +80,8 @@ void Chat::SetPrompt(const std::string& text) {
     return;
   }
   generate_.messages.clear();
-  if (generate_.conversation_id == 0 && !system_.empty()) {
-    generate_.messages.push_back({"system", system_});
+  if (generate_.conversation_id == 0 && !options_.system.empty()) {
+    generate_.messages.push_back({"system", options_.system});
   }
   generate_.messages.push_back({"user", text});
 }
@@ -101,7 +97,7 @@ absl::StatusOr<bool> Chat::HasSpecial(const std::string& text) {
 absl::Status Chat::CheckTurn(const std::string& what, const std::string& text,
                              std::int64_t size_bytes) {
   const std::int64_t bytes_max =
-      kPromptBytesMax - std::ssize(before_) - std::ssize(after_) - std::ssize(system_);
+      kPromptBytesMax - std::ssize(before_) - std::ssize(after_) - std::ssize(options_.system);
   if (size_bytes > bytes_max) {
     return InvalidArgument("{} has {} bytes: at most {}; send it in parts", what, size_bytes,
                            bytes_max);
@@ -114,7 +110,7 @@ absl::Status Chat::CheckTurn(const std::string& what, const std::string& text,
 }
 
 absl::Status Chat::Generate(InterruptCancels& interrupt, TurnProgress& turn) {
-  ProgressLine progress(progress_);
+  ProgressLine progress(options_.progress);
   generate_.on_started = [&](std::int64_t id, std::int64_t reused, std::int64_t prompt) {
     may_be_gone_ = reused == 0;  // it is deleted if nothing of the turn is stored
     generate_.conversation_id = id;
@@ -206,7 +202,7 @@ absl::Status Chat::ResolveDoubt() {
 std::string Chat::WordsOfTheSecondInterrupt() const {
   return generate_.conversation_id == 0
              ? ""
-             : WordsOfUnknownEnd("chat", generate_.conversation_id, socket_);
+             : WordsOfUnknownEnd("chat", generate_.conversation_id, options_.socket);
 }
 
 absl::Status Chat::Turn(const std::string& text, InterruptCancels& interrupt) {
@@ -253,7 +249,7 @@ void Chat::TellInterrupted(const TurnProgress& turn) {
     WriteNote("interrupted before the turn was begun\n");
     return TellFilesAreGone();
   }
-  ProgressLine progress(progress_);
+  ProgressLine progress(options_.progress);
   const KeptTurn kept = AskWhatIsKept(client_, turn, progress);
   if (kept.conversation_is_gone) {
     BeginAnew();
@@ -262,7 +258,7 @@ void Chat::TellInterrupted(const TurnProgress& turn) {
     NoteKept(kept);
     WriteNote(fmt::format("interrupted{} {}; your next turn goes on there, and so does {}\n",
                           turn.has_text ? ":" : "", kept.text,
-                          GoOnCommand("chat", turn.conversation_id, socket_)));
+                          GoOnCommand("chat", turn.conversation_id, options_.socket)));
   }
   if (kept.has_prompt) unanswered_files_.clear();
   TellFilesAreGone(kept.lacks_rest);
@@ -293,7 +289,7 @@ absl::StatusOr<bool> Chat::TakeCommand(const std::string& text, Next& next) {
     if (generate_.conversation_id != 0 && !may_be_gone_) {
       WriteNote(fmt::format("conversation {} stays: go on with it by {}\n",
                             generate_.conversation_id,
-                            GoOnCommand("chat", generate_.conversation_id, socket_)));
+                            GoOnCommand("chat", generate_.conversation_id, options_.socket)));
     }
     BeginAnew();
   } else if (line == kFileCommand || line.starts_with("/file ")) {
@@ -401,7 +397,7 @@ void Chat::TellTheEnd(const absl::Status& status) {
   // Otherwise nobody is asked: a daemon that hangs would keep the chat from ending.
   if (may_be_gone_ && !client_.FindConversation(generate_.conversation_id).ok()) return;
   WriteNote(fmt::format("conversation={}: go on with {}\n", generate_.conversation_id,
-                        GoOnCommand("chat", generate_.conversation_id, socket_)));
+                        GoOnCommand("chat", generate_.conversation_id, options_.socket)));
 }
 
 absl::Status Chat::Run() {
@@ -411,7 +407,7 @@ absl::Status Chat::Run() {
                            client_.ReadConversation(generate_.conversation_id));
     ends_within_a_line_ = !held.empty() && !held.ends_with('\n');
   }
-  if (!file_.empty()) CAIRN_RETURN_IF_ERROR(AddFile(file_));
+  if (!options_.file.empty()) CAIRN_RETURN_IF_ERROR(AddFile(options_.file));
   absl::Status status = Talk();
   TellTheEnd(status);
   return status;

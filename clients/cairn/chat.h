@@ -78,12 +78,9 @@ class Chat {
   CairnClient& client_;
   const ModelDescription model_;
   ChatInput& input_;
-  const std::string socket_;
-  const std::string system_;
-  const std::string file_;
-  const ProgressLine::Show progress_;
-  GenerateOptions generate_;
-  std::string before_;  // and behind a turn, where there is no chat template
+  ChatOptions options_;
+  GenerateOptions& generate_;  // of them
+  std::string before_;         // and behind a turn, where there is no chat template
   std::string after_;
   std::string pending_;  // of files: goes in front of the next turn
   std::vector<std::string> pending_files_;

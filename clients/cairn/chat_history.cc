@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/daemon/paths.h"
+#include "common/rpc/unix_socket.h"
 
 namespace cairn::cli {
 namespace {
@@ -44,27 +45,18 @@ std::string Unescape(std::string_view line) {
   return input;
 }
 
-class File {
- public:
-  File(const std::string& path, int flags) : fd_(::open(path.c_str(), flags, kOwnerOnly)) {}
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
+UniqueFd OpenFile(const std::string& path, int flags) {
+  return UniqueFd(::open(path.c_str(), flags | O_CLOEXEC, kOwnerOnly));
+}
 
-  int fd() const { return fd_; }
-  std::int64_t size() const {
-    struct stat info {};
-    return ::fstat(fd_, &info) == 0 ? info.st_size : 0;
-  }
-  bool Write(std::string_view text) const {
-    return ::write(fd_, text.data(), text.size()) == std::ssize(text);
-  }
+std::int64_t SizeOf(const UniqueFd& file) {
+  struct stat info {};
+  return ::fstat(file.get(), &info) == 0 ? info.st_size : 0;
+}
 
- private:
-  const int fd_;
-};
+bool WriteAtOnce(const UniqueFd& file, std::string_view text) {
+  return ::write(file.get(), text.data(), text.size()) == std::ssize(text);
+}
 
 // As the daemons make it, which keep what is as private there.
 absl::Status MakePrivateDirectory(const std::filesystem::path& path) {
@@ -75,11 +67,11 @@ absl::Status MakePrivateDirectory(const std::filesystem::path& path) {
 }
 
 // The end of the file, from the beginning of a line on.
-absl::StatusOr<std::string> ReadEnd(const File& file, const std::string& path) {
-  const std::int64_t size = file.size();
+absl::StatusOr<std::string> ReadEnd(const UniqueFd& file, const std::string& path) {
+  const std::int64_t size = SizeOf(file);
   const std::int64_t start = std::max<std::int64_t>(0, size - kHistoryFileBytesMax);
   std::string text(static_cast<std::size_t>(size - start), '\0');
-  const ssize_t got = ::pread(file.fd(), text.data(), text.size(), start);
+  const ssize_t got = ::pread(file.get(), text.data(), text.size(), start);
   if (got < 0) return ErrnoStatus(errno, fmt::format("read {}", path));
   text.resize(static_cast<std::size_t>(got));
   if (start > 0) text.erase(0, std::min(text.find('\n'), text.size() - 1) + 1);
@@ -97,9 +89,9 @@ std::string DefaultHistoryPath() {
 
 absl::StatusOr<std::vector<std::string>> ChatHistory::Load() {
   if (path_.empty()) return std::vector<std::string>();
-  const File file(path_, O_RDONLY | O_CLOEXEC);
-  if (file.fd() < 0 && errno == ENOENT) return std::vector<std::string>();
-  if (file.fd() < 0) return ErrnoStatus(errno, fmt::format("open {}", path_));
+  const UniqueFd file = OpenFile(path_, O_RDONLY);
+  if (!file.valid() && errno == ENOENT) return std::vector<std::string>();
+  if (!file.valid()) return ErrnoStatus(errno, fmt::format("open {}", path_));
   CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadEnd(file, path_));
   std::vector<std::string> inputs;
   std::string_view rest = text;
@@ -124,9 +116,9 @@ absl::Status ChatHistory::Replace(const std::vector<std::string>& inputs) const 
   }
   const std::string other = fmt::format("{}.{}", path_, ::getpid());
   {
-    const File file(other, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
-    if (file.fd() < 0) return ErrnoStatus(errno, fmt::format("open {}", other));
-    if (!file.Write(text)) return ErrnoStatus(errno, fmt::format("write {}", other));
+    const UniqueFd file = OpenFile(other, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
+    if (!file.valid()) return ErrnoStatus(errno, fmt::format("open {}", other));
+    if (!WriteAtOnce(file, text)) return ErrnoStatus(errno, fmt::format("write {}", other));
   }
   if (std::rename(other.c_str(), path_.c_str()) == 0) return absl::OkStatus();
   return ErrnoStatus(errno, fmt::format("rename {} to {}", other, path_));
@@ -140,15 +132,16 @@ absl::Status ChatHistory::Add(const std::string& input) {
   CAIRN_RETURN_IF_ERROR(MakePrivateDirectory(std::filesystem::path(path_).parent_path()));
   bool full = false;
   {
-    const File file(path_, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC);
-    if (file.fd() < 0) return ErrnoStatus(errno, fmt::format("open {}", path_));
+    const UniqueFd file = OpenFile(path_, O_WRONLY | O_CREAT | O_APPEND);
+    if (!file.valid()) return ErrnoStatus(errno, fmt::format("open {}", path_));
     // It may be older than this.
-    if (::fchmod(file.fd(), kOwnerOnly) != 0) {
+    if (::fchmod(file.get(), kOwnerOnly) != 0) {
       return ErrnoStatus(errno, fmt::format("make {} private", path_));
     }
     // One write, so that those of two chats do not mix.
-    if (!file.Write(Escape(input))) return ErrnoStatus(errno, fmt::format("write {}", path_));
-    full = file.size() > kHistoryFileBytesMax;
+    if (!WriteAtOnce(file, Escape(input)))
+      return ErrnoStatus(errno, fmt::format("write {}", path_));
+    full = SizeOf(file) > kHistoryFileBytesMax;
   }
   newest_ = input;
   if (!full) return absl::OkStatus();

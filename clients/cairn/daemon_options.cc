@@ -46,13 +46,18 @@ std::optional<float> ParsePercent(const std::string& text) {
   return percent;
 }
 
-// The parser would take -1 and what is too large for the largest seed.
-std::string CheckSeed(const std::string& text) {
-  std::uint64_t seed = 0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, seed);
-  if (parsed.ec == std::errc() && parsed.ptr == end) return "";
-  return fmt::format("a seed is a number from 0 to {}", std::numeric_limits<std::uint64_t>::max());
+// Decimal digits. The parser would take what is too large for the largest, and -1 for a seed.
+template <typename Int>
+CLI::Validator NumberFrom(Int min, const std::string& what) {
+  const auto check = [min, what](const std::string& text) -> std::string {
+    Int value = 0;
+    const char* end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data(), end, value);
+    if (parsed.ec == std::errc() && parsed.ptr == end && value >= min) return "";
+    return fmt::format("a {} is a number from {} to {}", what, min,
+                       std::numeric_limits<Int>::max());
+  };
+  return {check, "", what};
 }
 
 void AddPenaltyOptions(CLI::App& command, GenerateOptions& generate) {
@@ -95,17 +100,7 @@ void AddPenaltyOptions(CLI::App& command, GenerateOptions& generate) {
 
 }  // namespace
 
-CLI::Validator ConversationNumber() {
-  const auto check = [](const std::string& text) -> std::string {
-    std::int64_t id = 0;
-    const char* end = text.data() + text.size();
-    const auto parsed = std::from_chars(text.data(), end, id);
-    if (parsed.ec == std::errc() && parsed.ptr == end && id > 0) return "";
-    return fmt::format("a conversation is a number from 1 to {}",
-                       std::numeric_limits<std::int64_t>::max());
-  };
-  return {check, "", "conversation"};
-}
+CLI::Validator ConversationNumber() { return NumberFrom<std::int64_t>(1, "conversation"); }
 
 void AddSocketOption(CLI::App& command, std::string& socket) {
   socket = DefaultComputeSocket();
@@ -136,7 +131,7 @@ void AddSamplingOptions(CLI::App& command, GenerateOptions& generate) {
                   "Only the most typical tokens with this probability; 0 (default): all")
       ->check(Number(0.0, 1.0));
   command.add_option("--seed", generate.seed, "Equal seeds give equal text; 0 (default): random")
-      ->check(CLI::Validator(CheckSeed, "", "seed"));
+      ->check(NumberFrom<std::uint64_t>(0, "seed"));
   AddPenaltyOptions(command, generate);
 }
 
@@ -199,15 +194,6 @@ absl::StatusOr<std::unique_ptr<CairnClient>> ConnectWhenReady(const std::string&
   CAIRN_RETURN_IF_ERROR(client->WaitUntilReady(kLoadTimeMax, show, cancel));
   progress.Clear();
   return client;
-}
-
-std::string SummaryLine(const GenerateResult& result) {
-  return fmt::format(
-      "summary: tokens_per_s={:.2f} ttft_ms={:.1f} kv_flash_bytes={} kv_dram_bytes={} io_engine={} "
-      "policy={}",
-      result.TokensPerSecond(),
-      std::chrono::duration<double, std::milli>(result.first_token_time).count(),
-      result.kv_flash_bytes, result.kv_dram_peak_bytes, result.io_engine, result.policy);
 }
 
 }  // namespace cairn::cli

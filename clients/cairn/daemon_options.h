@@ -1,4 +1,4 @@
-// What the commands that talk to cairn-compute-node share: flags, connecting, the summary.
+// What the commands that talk to cairn-compute-node share: flags, connecting.
 //
 // Threading:  one thread.
 #pragma once
@@ -32,9 +32,5 @@ void AddRetrievalOptions(CLI::App& command, GenerateOptions& generate);
 absl::StatusOr<std::unique_ptr<CairnClient>> ConnectWhenReady(const std::string& socket,
                                                               ProgressLine& progress,
                                                               const CancelToken* cancel);
-
-// "summary: tokens_per_s=... ttft_ms=... kv_flash_bytes=... kv_dram_bytes=... io_engine=...
-// policy=..."
-std::string SummaryLine(const GenerateResult& result);
 
 }  // namespace cairn::cli

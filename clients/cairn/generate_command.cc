@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,7 +15,6 @@
 #include "clients/cairn/commands.h"
 #include "clients/cairn/daemon_options.h"
 #include "clients/cairn/interrupted_turn.h"
-#include "clients/cairn/text_format.h"
 #include "clients/cpp/request_check.h"
 #include "common/base/json_string.h"
 #include "common/base/printable.h"
@@ -35,19 +36,9 @@ struct GenerateArguments {
   bool progress = false;
 };
 
-std::string_view ReasonName(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kEnd:
-      return "end";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kContext:
-      return "context";
-  }
-  return "";
-}
+// In the order of the enumerators.
+constexpr std::array kReasonNames = {"end", "length", "stop", "context"};
+static_assert(static_cast<std::size_t>(FinishReason::kContext) + 1 == kReasonNames.size());
 
 // What was told of one token.
 struct LikelyToken {
@@ -106,12 +97,13 @@ std::string Json(const GenerateResult& result, const std::vector<std::int32_t>& 
       "\"kv_dram_bytes\": {}, \"kv_read_bytes\": {}, \"io_engine\": {}, "
       "\"reconnect_count\": {}, \"policy\": {}}}\n",
       result.conversation_id, JsonString(result.text), fmt::join(ids, ", "), logprobs,
-      ReasonName(result.reason), result.reused_token_count, result.prompt_token_count,
-      result.generated_token_count, result.conversation_token_count, result.TokensPerSecond(),
-      ms(result.queue_time), ms(result.first_token_time), ms(result.prefill_time),
-      ms(result.decode_time), ms(result.io_time), ms(result.exposed_io_time), result.kv_flash_bytes,
-      result.kv_dram_peak_bytes, result.kv_read_bytes, JsonString(result.io_engine),
-      result.reconnect_count, JsonString(result.policy));
+      kReasonNames[static_cast<std::size_t>(result.reason)], result.reused_token_count,
+      result.prompt_token_count, result.generated_token_count, result.conversation_token_count,
+      result.TokensPerSecond(), ms(result.queue_time), ms(result.first_token_time),
+      ms(result.prefill_time), ms(result.decode_time), ms(result.io_time),
+      ms(result.exposed_io_time), result.kv_flash_bytes, result.kv_dram_peak_bytes,
+      result.kv_read_bytes, JsonString(result.io_engine), result.reconnect_count,
+      JsonString(result.policy));
 }
 
 // Whether standard input is a pipe or a file with something in it.
@@ -150,6 +142,15 @@ absl::Status ReadPrompt(GenerateArguments& options) {
     return InvalidArgument("there is no prompt: {} is empty", InputName(options.file));
   }
   return CheckPrompt("the prompt", generate.prompt);
+}
+
+std::string SummaryLine(const GenerateResult& result) {
+  return fmt::format(
+      "summary: tokens_per_s={:.2f} ttft_ms={:.1f} kv_flash_bytes={} kv_dram_bytes={} io_engine={} "
+      "policy={}",
+      result.TokensPerSecond(),
+      std::chrono::duration<double, std::milli>(result.first_token_time).count(),
+      result.kv_flash_bytes, result.kv_dram_peak_bytes, result.io_engine, result.policy);
 }
 
 void WriteStats(const GenerateResult& result) {

@@ -11,8 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "clients/cairn/interrupts.h"
-#include "clients/cairn/typed_input.h"
+#include "clients/cairn/chat_input.h"
 #include "common/base/status.h"
 
 namespace cairn::cli {

@@ -1,14 +1,15 @@
 // cairn sessions list | show | fork | delete
+#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include "clients/cairn/commands.h"
 #include "clients/cairn/daemon_options.h"
-#include "clients/cairn/text_format.h"
 #include "common/base/json_string.h"
 #include "common/base/printable.h"
 #include "common/command/number_check.h"
@@ -29,6 +30,14 @@ absl::StatusOr<std::unique_ptr<CairnClient>> Connect(const SessionsArguments& op
   const InterruptCancels interrupt;
   ProgressLine progress(ProgressLine::Show::kIfTerminal);
   return ConnectWhenReady(options.socket, progress, interrupt.token());
+}
+
+// "2026-01-31 17:05:12".
+std::string LocalTime(std::chrono::system_clock::time_point time) {
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
+  std::tm parts{};
+  ::localtime_r(&seconds, &parts);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}", parts);
 }
 
 // Fields of an object.

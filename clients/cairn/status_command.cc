@@ -1,4 +1,5 @@
 // cairn status
+#include <array>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -10,7 +11,6 @@
 
 #include "clients/cairn/commands.h"
 #include "clients/cairn/daemon_options.h"
-#include "clients/cairn/text_format.h"
 #include "common/base/json_string.h"
 #include "common/base/printable.h"
 #include "common/command/output.h"
@@ -36,34 +36,19 @@ struct Report {
   absl::Status problem;                   // why not all serves
 };
 
+// In the order of the enumerators.
+constexpr std::array kDaemonPhases = {"loading", "ready", "stopping"};
+static_assert(static_cast<std::size_t>(DaemonPhase::kStopping) + 1 == kDaemonPhases.size());
+constexpr std::array kGenerationPhases = {"queued",   "opening",     "prefilling",
+                                          "decoding", "recomputing", "waiting"};
+static_assert(static_cast<std::size_t>(GenerationPhase::kWaiting) + 1 == kGenerationPhases.size());
+
 std::string_view PhaseName(DaemonPhase phase) {
-  switch (phase) {
-    case DaemonPhase::kLoading:
-      return "loading";
-    case DaemonPhase::kReady:
-      return "ready";
-    case DaemonPhase::kStopping:
-      return "stopping";
-  }
-  return "";
+  return kDaemonPhases[static_cast<std::size_t>(phase)];
 }
 
 std::string_view PhaseName(GenerationPhase phase) {
-  switch (phase) {
-    case GenerationPhase::kQueued:
-      return "queued";
-    case GenerationPhase::kOpening:
-      return "opening";
-    case GenerationPhase::kPrefilling:
-      return "prefilling";
-    case GenerationPhase::kDecoding:
-      return "decoding";
-    case GenerationPhase::kRecomputing:
-      return "recomputing";
-    case GenerationPhase::kWaiting:
-      return "waiting";
-  }
-  return "";
+  return kGenerationPhases[static_cast<std::size_t>(phase)];
 }
 
 // Without cairn-compute-node nobody says how cairn-kv-node is, which is to be started before it.

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 
@@ -39,6 +40,17 @@ absl::Status OutputStatus() {
 std::string ForTheReader(std::string_view text) {
   static const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   return terminal ? EscapeControlsInLines(text) : std::string(text);
+}
+
+std::string HumanBytes(std::int64_t bytes) {
+  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
 bool OutputReaderIsGone() { return OutputError() == EPIPE; }

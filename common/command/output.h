@@ -4,6 +4,7 @@
 // Threading:  one thread at a time.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -24,6 +25,9 @@ bool OutputReaderIsGone();
 // Text that a model wrote, or somebody else, as it goes to WriteOutput: where that is a terminal
 // control characters other than line ends and tabs are escaped, because a terminal obeys them.
 std::string ForTheReader(std::string_view text);
+
+// "3.2 MiB".
+std::string HumanBytes(std::int64_t bytes);
 
 // Writes to standard error.
 void WriteNote(std::string_view text);
