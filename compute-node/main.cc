@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "common/base/status.h"
-#include "common/daemon/memory_tuning.h"
 #include "common/daemon/program.h"
 #include "common/daemon/signals.h"
 #include "common/io/open_files.h"

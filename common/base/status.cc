@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <system_error>
 
-#include "common/base/errno_text.h"
 #include "common/base/error_reason.h"
 
 namespace cairn {

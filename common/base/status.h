@@ -25,6 +25,11 @@ inline std::string Message(const absl::Status& status) {
 // `what` names operation and object.
 absl::Status ErrnoStatus(int error_number, std::string_view what);
 
+// What an errno means to whoever reads of it: what the system calls it.
+std::string ErrnoText(int error_number);
+// What to do about it, behind a colon, where that is the same wherever it happens; else empty.
+std::string_view ErrnoCure(int error_number);
+
 // The same status with `prefix: ` before its message.
 absl::Status Annotate(const absl::Status& status, std::string_view prefix);
 

@@ -1,5 +1,6 @@
 #include "common/daemon/config_error.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -15,22 +16,22 @@ using google::protobuf::FieldDescriptor;
 
 constexpr std::string_view kKeyCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_";
 
-// The key of that name, whatever its group; null: none has it.
-const FieldDescriptor* FindKey(const std::string& name, const Descriptor& keys) {
-  const FieldDescriptor* found = keys.FindFieldByName(name);
-  for (int i = 0; found == nullptr && i < keys.field_count(); ++i) {
+// Those of groups too.
+void AddKeys(const Descriptor& keys, std::vector<const FieldDescriptor*>& all) {
+  for (int i = 0; i < keys.field_count(); ++i) {
+    all.push_back(keys.field(i));
     const Descriptor* group = keys.field(i)->message_type();
-    if (group != nullptr) found = FindKey(name, *group);
+    if (group != nullptr) AddKeys(*group, all);
   }
-  return found;
 }
 
-void AddNames(const Descriptor& keys, std::vector<std::string>& names) {
-  for (int i = 0; i < keys.field_count(); ++i) {
-    names.emplace_back(keys.field(i)->name());
-    const Descriptor* group = keys.field(i)->message_type();
-    if (group != nullptr) AddNames(*group, names);
-  }
+// The key of that name, whatever its group; null: none has it.
+const FieldDescriptor* FindKey(const std::string& name, const Descriptor& keys) {
+  std::vector<const FieldDescriptor*> all;
+  AddKeys(keys, all);
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const FieldDescriptor* key) { return key->name() == name; });
+  return found == all.end() ? nullptr : *found;
 }
 
 // The name of the group that `key` is in; empty: none.
@@ -48,19 +49,13 @@ std::string Suggestion(const std::string& unknown, const Descriptor& keys) {
     return group.empty() ? ": it stands outside of braces"
                          : fmt::format(": write {} {{ {}: ... }}", group, unknown);
   }
+  std::vector<const FieldDescriptor*> all;
+  AddKeys(keys, all);
   std::vector<std::string> names;
-  AddNames(keys, names);
+  names.reserve(all.size());
+  for (const FieldDescriptor* key : all) names.emplace_back(key->name());
   const std::string best = ClosestName(unknown, names);
   return best.empty() ? "" : fmt::format(": did you mean {}?", best);
-}
-
-// The name that protobuf does not know, if that is what it says.
-std::string UnknownName(const std::string& message) {
-  constexpr std::string_view kUnknown = "has no field named \"";
-  const std::size_t at = message.find(kUnknown);
-  if (at == std::string::npos) return "";
-  const std::string rest = message.substr(at + kUnknown.size());
-  return rest.substr(0, rest.find('"'));
 }
 
 // The start of line `number`, from 0.
@@ -103,10 +98,11 @@ std::string KeyAtEnd(std::string_view text) {
   return std::string(key.empty() ? word : key);
 }
 
-// The field that protobuf names in a message that begins with `begin`; empty: it is another one.
-std::string FieldNamed(std::string_view message, std::string_view begin) {
-  if (!message.starts_with(begin)) return "";
-  message.remove_prefix(begin.size());
+// What protobuf names behind `words`, which end with a quote; empty: the message has no such words.
+std::string NameBehind(std::string_view words, std::string_view message) {
+  const std::size_t at = message.find(words);
+  if (at == std::string_view::npos) return "";
+  message.remove_prefix(at + words.size());
   return std::string(message.substr(0, message.find('"')));
 }
 
@@ -137,7 +133,8 @@ void ConfigError::AddError(int line, google::protobuf::io::ColumnNumber column,
   const std::size_t start = LineStart(text_, line);
   const std::string_view rest = text_.substr(start);
   const std::size_t byte = ByteAt(rest.substr(0, rest.find('\n')), column);
-  if (const std::string unknown = UnknownName(message); !unknown.empty()) {
+  const std::string unknown = NameBehind("has no field named \"", message);
+  if (!unknown.empty()) {
     // protobuf tells where the word behind it is.
     const std::size_t at = text_.rfind(unknown, start + byte);
     const auto before = static_cast<std::size_t>(
@@ -150,8 +147,8 @@ void ConfigError::AddError(int line, google::protobuf::io::ColumnNumber column,
     return;
   }
   what_ = fmt::format("{}:{}: ", line + 1, byte + 1);
-  const std::string twice = FieldNamed(message, "Non-repeated field \"");
-  const std::string boolean = FieldNamed(message, "Invalid value for boolean field \"");
+  const std::string twice = NameBehind("Non-repeated field \"", message);
+  const std::string boolean = NameBehind("Invalid value for boolean field \"", message);
   if (!twice.empty()) {
     what_ += fmt::format("{} is here a second time: give it once", twice);
     const FieldDescriptor* key = FindKey(twice, keys_);

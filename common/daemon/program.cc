@@ -1,5 +1,6 @@
 #include "common/daemon/program.h"
 
+#include <malloc.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <exception>
 #include <filesystem>
 
+#include "common/base/check.h"
 #include "common/base/printable.h"
 #include "common/daemon/sd_notify.h"
 #include "common/log/log.h"
@@ -64,6 +66,20 @@ int RunProgram(std::string_view name, int argc, const char* const* argv,
     PrintError(fmt::format("{}: {}\n", name, error.what()));
     return kExitCannotStart;
   }
+}
+
+void TuneMemory(const MemoryTuning& tuning) {
+  // The defaults give each of gRPC's threads a heap of its own, and keep what was freed for later:
+  // memory that counts against the budget for keys and values. So one heap, and what is free
+  // at its end beyond a limit goes back.
+  constexpr int kArenaCount = 1;
+  constexpr int kTopPadBytes = 64 << 10;
+  // NOLINTBEGIN(concurrency-mt-unsafe): called before threads start.
+  CAIRN_CHECK(mallopt(M_ARENA_MAX, kArenaCount) == 1);
+  CAIRN_CHECK(mallopt(M_MMAP_THRESHOLD, tuning.mmap_threshold_bytes) == 1);
+  CAIRN_CHECK(mallopt(M_TRIM_THRESHOLD, tuning.trim_threshold_bytes) == 1);
+  CAIRN_CHECK(mallopt(M_TOP_PAD, kTopPadBytes) == 1);
+  // NOLINTEND(concurrency-mt-unsafe)
 }
 
 absl::Status StartLogging(const std::string& name, const std::string& log_level,

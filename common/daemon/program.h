@@ -4,6 +4,7 @@
 // Threading:  main's thread.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -27,6 +28,16 @@ using Action = std::function<absl::Status()>;
 // last line on stderr is "NAME cannot start: " with the reason.
 int RunProgram(std::string_view name, int argc, const char* const* argv,
                absl::StatusOr<Action> (*read)(Arguments arguments));
+
+// Settings of malloc for a process that moves buffers of 64 KiB to some MiB all the time.
+struct MemoryTuning {
+  // Blocks from this size on are mapped one by one, and given back when they are freed.
+  std::int32_t mmap_threshold_bytes = 32 << 10;
+  // Freed memory that the heap keeps at its end.
+  std::int32_t trim_threshold_bytes = 256 << 10;
+};
+// Call before threads start.
+void TuneMemory(const MemoryTuning& tuning);
 
 // Begins to log as the keys `log_level` and `log_path` say, and names on stderr the file that it
 // logs to. If stderr is a terminal, it shows warnings and errors of the start, and that the daemon

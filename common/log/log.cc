@@ -3,11 +3,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -16,16 +16,14 @@ namespace cairn {
 namespace {
 
 std::optional<spdlog::level::level_enum> ParseLevel(std::string_view name) {
-  struct Level {
-    std::string_view name;
-    spdlog::level::level_enum value;
-  };
-  static constexpr std::array kLevels = {
-      Level{"trace", spdlog::level::trace}, Level{"debug", spdlog::level::debug},
-      Level{"info", spdlog::level::info}, Level{"warn", spdlog::level::warn},
-      Level{"error", spdlog::level::err}};
-  for (const Level& known : kLevels) {
-    if (known.name == name) return known.value;
+  static constexpr std::pair<std::string_view, spdlog::level::level_enum> kLevels[] = {
+      {"trace", spdlog::level::trace},
+      {"debug", spdlog::level::debug},
+      {"info", spdlog::level::info},
+      {"warn", spdlog::level::warn},
+      {"error", spdlog::level::err}};
+  for (const auto& [known, level] : kLevels) {
+    if (known == name) return level;
   }
   return std::nullopt;
 }

@@ -1,7 +1,15 @@
 #include "common/trace/trace.h"
 
+#include <sys/stat.h>
+
 #include <bit>
+#include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <system_error>
 
 #include "common/base/check.h"
 #include "common/io/checksum.h"
@@ -93,7 +101,11 @@ absl::Status CheckAscending(const char* name, std::span<const std::int32_t> numb
 }
 
 Header HeaderOf(const Trace& trace) {
-  const auto number = [](std::int64_t value) { return static_cast<std::uint32_t>(value); };
+  // What no field can hold is above all limits.
+  constexpr auto kNumberMax = std::numeric_limits<std::uint32_t>::max();
+  const auto number = [](std::int64_t value) {
+    return value >= 0 && value < kNumberMax ? static_cast<std::uint32_t>(value) : kNumberMax;
+  };
   return {number(trace.layer_count),
           number(trace.kv_head_count),
           number(trace.group_size),
@@ -126,6 +138,11 @@ std::uint32_t CrcOf(std::string_view bytes) {
   return Crc32c(std::as_bytes(std::span(bytes.data(), bytes.size())));
 }
 
+struct FileCloser {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using FileHandle = std::unique_ptr<std::FILE, FileCloser>;
+
 }  // namespace
 
 std::int64_t Trace::key_value_count() const {
@@ -152,19 +169,7 @@ std::span<const std::uint16_t> Trace::Queries(std::int64_t step, std::int64_t la
 }
 
 absl::Status Trace::Validate() const {
-  const Limit counts[] = {
-      {"number of layers", layer_count, 1, kLayerCountMax},
-      {"number of KV heads", kv_head_count, 1, kHeadCountMax},
-      {"number of query heads of a KV head", group_size, 1, kGroupSizeMax},
-      {"head size", head_dim, 1, kHeadDimMax},
-      {"number of recorded layers", std::ssize(layers), 1, layer_count},
-      {"number of recorded KV heads", std::ssize(kv_heads), 1, kv_head_count},
-      {"number of tokens", token_count, 1, kTraceTokensMax},
-      {"number of prompt tokens", prompt_count, 0, token_count},
-      {"number of steps", std::ssize(steps), 0, token_count},
-      {"length of the origin", std::ssize(origin), 0, kTraceOriginBytesMax},
-  };
-  CAIRN_RETURN_IF_ERROR(CheckLimits(counts));
+  CAIRN_RETURN_IF_ERROR(CheckHeader(HeaderOf(*this)));
   const Limit sizes[] = {
       {"number of key values", std::ssize(keys), key_value_count(), key_value_count()},
       {"number of query values", std::ssize(queries), query_value_count(), query_value_count()},
@@ -236,6 +241,41 @@ absl::StatusOr<Trace> DecodeTrace(std::string_view bytes) {
   TakeAll(bytes, trace.key_value_count(), trace.keys);
   TakeAll(bytes, trace.query_value_count(), trace.queries);
   CAIRN_RETURN_IF_ERROR(trace.Validate());
+  return trace;
+}
+
+absl::Status WriteTraceFile(const std::string& path, const Trace& trace) {
+  CAIRN_RETURN_IF_ERROR(Annotate(trace.Validate(), fmt::format("write {}", path)));
+  const std::string bytes = EncodeTrace(trace);
+  FileHandle file(std::fopen(path.c_str(), "wb"));
+  if (file == nullptr) return ErrnoStatus(errno, fmt::format("create {}", path));
+  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), file.get()) == bytes.size();
+  const int write_error = errno;
+  const bool closed = std::fclose(file.release()) == 0;
+  if (written && closed) return absl::OkStatus();
+  const int error_number = written ? errno : write_error;
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);
+  return ErrnoStatus(error_number, fmt::format("write {} bytes to {}", bytes.size(), path));
+}
+
+absl::StatusOr<Trace> ReadTraceFile(const std::string& path) {
+  const FileHandle file(std::fopen(path.c_str(), "rb"));
+  if (file == nullptr) return ErrnoStatus(errno, fmt::format("open {}", path));
+  struct stat info {};
+  if (::fstat(::fileno(file.get()), &info) != 0) {
+    return ErrnoStatus(errno, fmt::format("stat {}", path));
+  }
+  if (info.st_size > kTraceBytesMax) {
+    return InvalidArgument("read {}: {} bytes; a trace has at most {}", path, info.st_size,
+                           kTraceBytesMax);
+  }
+  std::string bytes(static_cast<std::size_t>(info.st_size), '\0');
+  const std::size_t size = std::fread(bytes.data(), 1, bytes.size(), file.get());
+  if (std::ferror(file.get()) != 0) return ErrnoStatus(errno, fmt::format("read {}", path));
+  bytes.resize(size);
+  absl::StatusOr<Trace> trace = DecodeTrace(bytes);
+  if (!trace.ok()) return Annotate(trace.status(), fmt::format("read {}", path));
   return trace;
 }
 

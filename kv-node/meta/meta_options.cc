@@ -14,7 +14,7 @@
 #include <rocksdb/table.h>
 #include <rocksdb/write_buffer_manager.h>
 
-#include "common/base/errno_text.h"
+#include "common/base/status.h"
 #include "common/log/log.h"
 #include "kv-node/meta/rocksdb_options.h"
 
