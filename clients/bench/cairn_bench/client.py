@@ -1,24 +1,10 @@
 """The calls of the compute protocol that workloads need, beside those of clients/python/generate.py."""
-import dataclasses
 import os
 import sys
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(REPOSITORY, "clients", "python"))
 from generate import CairnClient, load_messages, version  # noqa: E402,F401
-
-
-@dataclasses.dataclass(frozen=True)
-class Retrieval:
-    """How a conversation chooses what it reads; only a new one is told, its forks inherit it."""
-    policy: str
-    select_percent: float
-    select_tokens_min: int
-    select_tokens_max: int
-    cluster_target_entries: int
-    seed: int
-    estimate_percent: float = 0.0
-    select_ahead: bool = True
 
 
 def message(text):
@@ -37,10 +23,11 @@ class Client(CairnClient):
     def store(self, retrieval, prefill_tokens_max=0, **prompt):
         """Computes a prompt, text or tokens, as a new conversation, generates nothing -> its id, the Finished message.
 
+        retrieval: of options.retrieval.
         prefill_tokens_max: only so many tokens are prefilled, the others are computed one by one; 0: all are prefilled.
         """
         conversation, _, finished = _collect(self.generate(
-            tokens_max=-1, retrieval=dataclasses.asdict(retrieval), prefill_tokens_max=prefill_tokens_max, **prompt))
+            tokens_max=-1, retrieval=retrieval, prefill_tokens_max=prefill_tokens_max, **prompt))
         return conversation, finished
 
     def answer(self, conversation_id, tokens_max, stop, **prompt):

@@ -10,7 +10,7 @@ from .manifest import Contention, busy_note, manifest, run_title
 from .options import (add_closeness_options, add_policy_option, add_run_options, add_speed_options, add_task_options,
                       check, progress)
 from .result_file import ResultFile
-from .results import TaskResults, pooled
+from .results import TaskResults, pooled, ratio
 from .speed import best_peer, spread
 from .speed_command import SPEED_NAMES, run_speed, speed_results, speed_settings, synthetic_note
 from .table import compare_table, task_tables, with_notes
@@ -113,11 +113,7 @@ def comparison(speed, answers, closeness):
                     "ranges": {name: spread(run["rounds"], name) for name in RANGED_FIGURES}})
         row.update(answers.get(run["policy"], {}))
         row.update(closeness[run["policy"]])
-        row["speed_to_full"] = _ratio(row["decode_tokens_per_second"], rates.get((run["context"], "full")))
-        row["speed_to_peer"] = _ratio(row["decode_tokens_per_second"], peer and peer["decode_tokens_per_second"])
+        row["speed_to_full"] = ratio(row["decode_tokens_per_second"], rates.get((run["context"], "full")))
+        row["speed_to_peer"] = ratio(row["decode_tokens_per_second"], peer and peer["decode_tokens_per_second"])
         rows.append(row)
     return rows
-
-
-def _ratio(part, whole):
-    return part / whole if part and whole else None

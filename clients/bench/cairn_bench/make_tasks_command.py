@@ -50,15 +50,12 @@ def run(options):
     temporary = f"{options.out}.tmp"
     with open(temporary, "w", encoding="utf-8") as file:
         with bench.running(0, lambda: "counting tokens") as running:
-            for number, document in enumerate(documents_of(options, running.client), 1):
+            count = running.client.token_count
+            documents = write_documents(options.seed, options.lengths, options.documents,
+                                        lambda text: count(text, special=False), count, options.dense_questions)
+            for number, document in enumerate(documents, 1):
                 file.write(json.dumps(document) + "\n")
                 progress(f"[{number}/{total}] {document['kind']}, {document['token_count']} tokens, "
                          f"{len(document['questions'])} questions")
     os.replace(temporary, options.out)
     return 0
-
-
-def documents_of(options, client):
-    return write_documents(options.seed, options.lengths, options.documents,
-                           lambda text: client.token_count(text, special=False), client.token_count,
-                           options.dense_questions)

@@ -3,9 +3,7 @@
 The names are those of the files in docs/results/data, and those by which report_tables finds its figures.
 """
 import collections
-import os
 
-from .client import REPOSITORY
 from .compare_command import MODEL, TASKS
 
 # name: of the part. arguments: of cairn-bench, without --json and --build. seconds: on two cores that do nothing else.
@@ -18,7 +16,6 @@ BASELINES = ("no-cluster", "static-cluster", "local-cluster")
 # Random weights of this shape, as cairn-make-model makes them.
 SHAPE_PRESET, SHAPE_TYPE = "qwen2.5-1.5b", "q8_0"
 SHAPE_FILE = f"{SHAPE_PRESET}-{SHAPE_TYPE}.gguf"
-MODEL_NAME = os.path.relpath(MODEL, REPOSITORY)
 
 
 def budget_name(budget):

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 
-from .client import REPOSITORY, Retrieval
+from .client import REPOSITORY
 from .daemons import PROFILES
 
 # These make no clusters and draw nothing, so that one seed is all of them, unless text is drawn.
@@ -126,8 +126,10 @@ def check(options):
 
 
 def retrieval(options, policy, seed):
-    return Retrieval(policy, options.select, options.select_min, options.select_max, options.cluster_entries, seed,
-                     options.estimate, options.select_ahead)
+    """-> how a conversation chooses what it reads, as a request has it; its forks inherit it."""
+    return {"policy": policy, "select_percent": options.select, "select_tokens_min": options.select_min,
+            "select_tokens_max": options.select_max, "cluster_target_entries": options.cluster_entries, "seed": seed,
+            "estimate_percent": options.estimate, "select_ahead": options.select_ahead}
 
 
 def names(text):

@@ -3,6 +3,7 @@ import math
 import textwrap
 
 from .options import CommandError
+from .report_format import how_many
 
 # (end of the file's name, title, field of the comparison, what a value is divided by)
 PLOTS = (
@@ -99,10 +100,5 @@ def share_interval(right, asked):
 def counted(rows, field):
     """-> what a bar and its error are of, and of how many."""
     if field == "accuracy":
-        return f"n = {_some(row.get('asked') or 0 for row in rows)} questions, 95 % interval"
-    return f"median and range of n = {_some(row['round_count'] for row in rows)} rounds"
-
-
-def _some(numbers):
-    values = sorted(set(numbers))
-    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
+        return f"n = {how_many(row.get('asked') or 0 for row in rows)} questions, 95 % interval"
+    return f"median and range of n = {how_many(row['round_count'] for row in rows)} rounds"

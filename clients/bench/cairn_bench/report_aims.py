@@ -8,6 +8,7 @@ import statistics
 from .report_data import OURS, REFERENCE
 from .report_format import PROFILES, count, mib, percent, points, rate, table
 from .report_tables import HIDDEN, SPEED, decoded, kv_bytes, shape, speed_parts
+from .results import ratio
 
 # page: where the figures stand. reached: whether measured is as good as wanted, both as they are shown.
 Aim = collections.namedtuple("Aim", "page what wanted measured reached")
@@ -35,10 +36,6 @@ def at_most(page, what, measured, wanted, show):
 
 def multiple(value):
     return f"{value:.2f} times"
-
-
-def ratio(value, than):
-    return value / than if value is not None and than else None
 
 
 def answers_like_full(results):

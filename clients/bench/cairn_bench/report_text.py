@@ -105,19 +105,16 @@ def ran(results, *names):
     stolen = busiest.get("stolen_cpu_share") or 0
     if stolen > OTHER_SHARE_MIN:
         others += f"{', ' if others else ''}other virtual machines {percent(stolen)}"
-    said = (f"Measured {_range(sorted({part['start_time'][:10] for part in parts}))}; memory was read at "
+    said = (f"Measured {how_many(part['start_time'][:10] for part in parts)}; memory was read at "
             f"{bandwidth(parts)}; other programs took up to {percent(taken)} of the processors' time"
             f"{f' ({others})' if others else ''}.")
     return said + (" **The machine was busy: times say little.**" if taken > BUSY_SHARE else "")
 
 
 def bandwidth(parts):
-    values = sorted({part["read_bandwidth"]["bytes_per_second"] / GIGA for part in parts if part["read_bandwidth"]})
-    return f"{_range([f'{value:.1f}' for value in values])} GB/s" if values else "a speed that could not be measured"
-
-
-def _range(values):
-    return values[0] if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
+    values = how_many(round(part["read_bandwidth"]["bytes_per_second"] / GIGA, 1) for part in parts
+                      if part["read_bandwidth"])
+    return f"{values} GB/s" if values else "a speed that could not be measured"
 
 
 def machine(results):

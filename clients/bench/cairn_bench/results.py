@@ -96,8 +96,8 @@ def by(questions, name):
 
 
 def ratio(part, whole):
-    """-> the quotient, or None where there is nothing to divide by."""
-    return part / whole if whole else None
+    """-> the quotient, or None where there is nothing to divide, or nothing to divide by."""
+    return part / whole if whole and part is not None else None
 
 
 def _grouped(questions, name):

@@ -87,11 +87,6 @@ def with_counts(documents, counts):
             for document in documents]
 
 
-def uncounted(documents):
-    """-> those whose context's tokens must be counted by the model."""
-    return [document for document in documents if not document.token_count]
-
-
 def check_context(path, documents, tokens_max, decoded=0):
     """Raises TasksError for the first document that is too long for a model whose context has so many tokens.
 

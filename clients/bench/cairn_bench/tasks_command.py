@@ -14,7 +14,7 @@ from .options import (SEEDLESS_POLICIES, CommandError, UsageError, add_policy_op
 from .result_file import ResultFile
 from .results import TaskResults, share
 from .table import right_of, task_tables, with_notes
-from .task_file import check_context, load_documents, stored_counts, uncounted, with_counts
+from .task_file import check_context, load_documents, stored_counts, with_counts
 from .tasks import select_documents
 
 DESCRIPTION = """\
@@ -90,7 +90,7 @@ def task_units(bench):
     if options.chat and own:
         raise CommandError(f"{options.tasks}:{own.number + 1}: --chat is for RULER, LongBench and needles: answers to "
                            "these questions must be right to the character")
-    counts = count_tokens(bench, uncounted(documents))
+    counts = count_tokens(bench, [document for document in documents if not document.token_count])
     documents = with_counts(documents, counts)
     chosen = select_documents(documents, options.lengths, options.documents)
     check_context(options.tasks, [document for some in chosen.values() for document in some
@@ -179,7 +179,7 @@ def check_room(client, document, decoded, context_tokens):
 def ask_document(client, kv, document, chosen, options, context_tokens):
     """Stores a document, goes on with it, asks its questions, deletes it -> what it took, the questions.
 
-    chosen: the Retrieval of its conversations. context_tokens: the model's.
+    chosen: options.retrieval of its conversations. context_tokens: the model's.
     """
     in_chat = options.chat and document.chat
     if options.decode:
@@ -188,7 +188,7 @@ def ask_document(client, kv, document, chosen, options, context_tokens):
     context = message(document.context) if in_chat else {"text": document.context}
     conversation, stored = client.store(chosen, options.prefill, **context)
     decoded_from = kv.counters()
-    written = [client.write(conversation, options.decode, chosen.seed)] if options.decode else []
+    written = [client.write(conversation, options.decode, chosen["seed"])] if options.decode else []
     for each in written:
         if each.generated_token_count != options.decode:
             raise CommandError(f"document {document.number}: what the model goes on with ended behind "

@@ -326,7 +326,7 @@ class ChatTest(unittest.TestCase):
         client = types.SimpleNamespace(store=store, answer=answer, fork=lambda _: 2, delete=lambda _: None,
                                        close=lambda: None, is_full=lambda _: False)
         kv = types.SimpleNamespace(counters=lambda: dict.fromkeys(
-            kv_stats.ENTRY_COUNTERS + kv_stats.INDEX_COUNTERS, 0))
+            kv_stats.READ_COUNTERS, 0))
         _, questions = tasks_command.ask_document(client, kv, document, None,
                                                   types.SimpleNamespace(prefill=0, decode=0, parallel=1, chat=chat),
                                                   1000)

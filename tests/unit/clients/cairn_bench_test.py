@@ -14,7 +14,6 @@ import unittest.mock
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(REPOSITORY, "clients", "bench"))
 from cairn_bench import kv_stats, result_file, results, table, task_file, tasks, tasks_command  # noqa: E402
-from cairn_bench.client import Retrieval  # noqa: E402  pylint: disable=wrong-import-position
 
 KEYS = [("full", 1), ("dynakv", 1), ("dynakv", 2)]
 
@@ -279,7 +278,7 @@ class FakeClient:
         """The KV node's, which reads ten bytes for each question, five for a document and seven for going on."""
         with self.lock:
             read = 5 * len(self.stored) + 7 * len(self.written) + 10 * self.answered
-            return {**dict.fromkeys(kv_stats.ENTRY_COUNTERS + kv_stats.INDEX_COUNTERS, 0), "read_fetch_bytes": read}
+            return {**dict.fromkeys(kv_stats.READ_COUNTERS, 0), "read_fetch_bytes": read}
 
     def delete(self, conversation):
         self.conversations.remove(conversation)
@@ -299,7 +298,7 @@ class DocumentTest(unittest.TestCase):
         asked = [tasks.Question("t", str(number), f" answer of\nQ: {number}\nA:") for number in range(6)]
         asked[2] = tasks.Question("t", "2", " another")
         self.document = document(7, 1000, questions=asked)
-        self.retrieval = Retrieval("full", 3, 192, 1024, 8, 1)
+        self.retrieval = {"policy": "full", "seed": 1}
 
     def ask(self, client, parallel, decode=0):
         chosen = types.SimpleNamespace(prefill=256, decode=decode, parallel=parallel, chat=None)
