@@ -10,7 +10,6 @@
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/slice.h>
 
-#include "common/base/check.h"
 #include "common/rpc/kv_codec.h"
 
 namespace cairn::rpc {
@@ -19,50 +18,20 @@ namespace {
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedOutputStream;
 
-std::uint32_t TagOf(int field, WireFormatLite::WireType type) {
-  return WireFormatLite::MakeTag(field, type);
+std::uint32_t TagOf(int field) {
+  return WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
 }
-
-// A few fields of one message, without memory of their own.
-class FieldBuffer {
- public:
-  // Of an integer or an enum; zero is what is not there.
-  void AddNumber(int field, std::int64_t value) {
-    if (value == 0) return;
-    AddVarint(TagOf(field, WireFormatLite::WIRETYPE_VARINT));
-    AddVarint(static_cast<std::uint64_t>(value));
-  }
-  // Of a field with `size` bytes inside, which are not added.
-  void AddHeader(int field, std::size_t size) {
-    AddVarint(TagOf(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
-    AddVarint(size);
-  }
-  std::string_view bytes() const {
-    return {reinterpret_cast<const char*>(bytes_), static_cast<std::size_t>(end_ - bytes_)};
-  }
-
- private:
-  static constexpr int kNumbersMax = 5;
-
-  void AddVarint(std::uint64_t value) {
-    CAIRN_CHECK_LE(end_ - bytes_ + 10, std::ssize(bytes_));
-    end_ = CodedOutputStream::WriteVarint64ToArray(value, end_);
-  }
-
-  std::uint8_t bytes_[kNumbersMax * 20];  // the longest varints
-  std::uint8_t* end_ = bytes_;
-};
 
 // Bytes of a length-delimited field with `size` bytes inside.
 std::size_t FieldBytes(int field, std::size_t size) {
-  return CodedOutputStream::VarintSize32(TagOf(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED)) +
-         CodedOutputStream::VarintSize64(size) + size;
+  return CodedOutputStream::VarintSize32(TagOf(field)) + CodedOutputStream::VarintSize64(size) +
+         size;
 }
 
 // A message without its entries and without the messages in it that have frames of their own.
 struct Frame {
   std::size_t header_begin = 0;  // in ReplyFrames::headers
-  std::size_t header_end = 0;
+  std::size_t header_bytes = 0;
   std::size_t bytes = 0;  // of the whole message
   bool is_inline = false;
 };
@@ -70,64 +39,48 @@ struct ReplyFrames {
   std::string headers;
   std::vector<Frame> clusters;
   std::vector<Frame> spans;  // of the clusters, one behind the other
+  // Filled anew for each frame, in the memory that they have.
+  pb::FetchedCluster cluster_message;
+  pb::Span span_message;
 
+  Frame NewFrame(const google::protobuf::MessageLite& header) {
+    const std::size_t begin = headers.size();
+    header.AppendToString(&headers);
+    const std::size_t bytes = headers.size() - begin;
+    return {.header_begin = begin, .header_bytes = bytes, .bytes = bytes};
+  }
   std::string_view HeaderOf(const Frame& frame) const {
-    return std::string_view(headers).substr(frame.header_begin,
-                                            frame.header_end - frame.header_begin);
+    return std::string_view(headers).substr(frame.header_begin, frame.header_bytes);
   }
 };
 
-void AppendArenaRange(const Span& span, std::string* out) {
-  FieldBuffer range;
-  range.AddNumber(pb::ArenaRange::kGranuleIdFieldNumber, span.arena.granule_id);
-  range.AddNumber(pb::ArenaRange::kOffsetBytesFieldNumber, span.arena.offset_bytes);
-  range.AddNumber(pb::ArenaRange::kSizeBytesFieldNumber, std::ssize(span.bytes));
-  range.AddNumber(pb::ArenaRange::kGenerationFieldNumber, span.arena.generation);
-  FieldBuffer header;
-  header.AddHeader(pb::Span::kArenaFieldNumber, range.bytes().size());
-  out->append(header.bytes()).append(range.bytes());
-}
-
-void AppendPositions(const Positions& positions, std::string* out) {
-  pb::Positions message;
-  PositionsToProto(positions, &message);
-  FieldBuffer header;
-  header.AddHeader(pb::Span::kPositionsFieldNumber, message.ByteSizeLong());
-  out->append(header.bytes());
-  message.AppendToString(out);
-}
-
 void AddSpan(const Span& span, bool uses_arena, ReplyFrames* frames) {
-  std::string& out = frames->headers;
-  Frame& frame = frames->spans.emplace_back();
-  frame.header_begin = out.size();
-  frame.is_inline = !uses_arena || span.arena.granule_id == 0;
-  FieldBuffer numbers;
-  numbers.AddNumber(pb::Span::kPartIdFieldNumber, span.part_id.value());
-  numbers.AddNumber(pb::Span::kFirstEntryFieldNumber, span.first_entry);
-  numbers.AddNumber(pb::Span::kEntryCountFieldNumber, span.entry_count);
-  numbers.AddNumber(pb::Span::kDirectionFieldNumber, static_cast<std::int64_t>(span.direction));
-  out.append(numbers.bytes());
-  if (!span.positions.empty()) AppendPositions(span.positions, &out);
-  if (!frame.is_inline) AppendArenaRange(span, &out);
-  frame.header_end = out.size();
-  frame.bytes = frame.header_end - frame.header_begin;
-  if (frame.is_inline) frame.bytes += FieldBytes(pb::Span::kEntriesFieldNumber, span.bytes.size());
+  pb::Span& message = frames->span_message;
+  message.Clear();
+  message.set_part_id(span.part_id.value());
+  message.set_first_entry(span.first_entry);
+  message.set_entry_count(span.entry_count);
+  message.set_direction(static_cast<pb::Direction>(span.direction));
+  if (!span.positions.empty()) PositionsToProto(span.positions, message.mutable_positions());
+  const bool is_inline = !uses_arena || span.arena.granule_id == 0;
+  if (!is_inline) {
+    pb::ArenaRange& range = *message.mutable_arena();
+    range.set_granule_id(span.arena.granule_id);
+    range.set_offset_bytes(span.arena.offset_bytes);
+    range.set_size_bytes(std::ssize(span.bytes));
+    range.set_generation(span.arena.generation);
+  }
+  Frame& frame = frames->spans.emplace_back(frames->NewFrame(message));
+  frame.is_inline = is_inline;
+  if (is_inline) frame.bytes += FieldBytes(pb::Span::kEntriesFieldNumber, span.bytes.size());
 }
 
 // Returns the cluster's size.
 std::size_t AddCluster(const FetchedCluster& cluster, bool uses_arena, ReplyFrames* frames) {
-  std::string& out = frames->headers;
-  Frame frame;
-  frame.header_begin = out.size();
-  FieldBuffer numbers;
-  numbers.AddNumber(pb::FetchedCluster::kHeadFieldNumber, cluster.cluster.head);
-  numbers.AddNumber(pb::FetchedCluster::kClusterIdFieldNumber, cluster.cluster.cluster_id.value());
-  numbers.AddNumber(pb::FetchedCluster::kOutcomeFieldNumber,
-                    static_cast<std::int64_t>(cluster.outcome));
-  out.append(numbers.bytes());
-  frame.header_end = out.size();
-  frame.bytes = frame.header_end - frame.header_begin;
+  pb::FetchedCluster& message = frames->cluster_message;
+  ClusterToProto(cluster.cluster, &message);
+  message.set_outcome(static_cast<pb::FetchOutcome>(cluster.outcome));
+  Frame frame = frames->NewFrame(message);
   for (const Span& span : cluster.spans) {
     AddSpan(span, uses_arena, frames);
     frame.bytes += FieldBytes(pb::FetchedCluster::kSpansFieldNumber, frames->spans.back().bytes);
@@ -141,9 +94,10 @@ class SliceWriter {
  public:
   void Add(std::string_view bytes) { own_.append(bytes); }
   void BeginField(int field, std::size_t size) {
-    FieldBuffer header;
-    header.AddHeader(field, size);
-    own_.append(header.bytes());
+    std::uint8_t header[20];  // the longest varints
+    std::uint8_t* end = CodedOutputStream::WriteVarint32ToArray(TagOf(field), header);
+    end = CodedOutputStream::WriteVarint64ToArray(size, end);
+    own_.append(header, end);
   }
   void AddLent(std::span<const std::byte> bytes, const std::shared_ptr<const void>& owner) {
     if (static_cast<std::int64_t>(bytes.size()) < kLendBytesMin || owner == nullptr) {
@@ -199,9 +153,9 @@ grpc::ByteBuffer FrameFetchReply(const std::string& boot_token, RequestId reques
     fetch_bytes +=
         FieldBytes(pb::FetchReply::kClustersFieldNumber, AddCluster(cluster, uses_arena, &frames));
   }
-  FieldBuffer numbers;
-  numbers.AddNumber(pb::FetchReply::kReadBytesFieldNumber, reply.read_bytes);
-  fetch_bytes += numbers.bytes().size();
+  pb::FetchReply numbers;
+  numbers.set_read_bytes(reply.read_bytes);
+  fetch_bytes += numbers.ByteSizeLong();
   pb::ChannelReply header;
   header.set_boot_token(boot_token);
   header.set_request_id(request.value());
@@ -214,7 +168,7 @@ grpc::ByteBuffer FrameFetchReply(const std::string& boot_token, RequestId reques
     WriteCluster(reply.clusters[i], frames.clusters[i], spans, frames, &writer);
     spans += reply.clusters[i].spans.size();
   }
-  writer.Add(numbers.bytes());
+  writer.Add(numbers.SerializeAsString());
   return writer.Finish();
 }
 

@@ -5,17 +5,9 @@
 #include "common/base/utf8.h"
 
 namespace cairn::rpc {
-namespace {
-
-bool IsContinuation(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
-
-}  // namespace
 
 std::string CleanMessage(std::string_view message) {
-  std::size_t size = std::min(message.size(), kStatusMessageBytesMax);
-  // Not in the middle of a character.
-  while (size > 0 && size < message.size() && IsContinuation(message[size])) --size;
-  std::string out(message.substr(0, size));
+  std::string out(message.substr(0, Utf8WholeBytes(message, kStatusMessageBytesMax)));
   if (Utf8GoodBytes(out) == out.size()) return out;
   std::replace_if(
       out.begin(), out.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; }, '?');
