@@ -176,6 +176,7 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   experiment.set_predict_selection(session.predict_selection);
   experiment.set_keep_clusters(session.keep_clusters);
   experiment.set_local_prompts(session.local_prompts);
+  experiment.set_small_key_bits(session.small_key_bits);
   return config;
 }
 
@@ -219,6 +220,7 @@ SessionOptions ToSessionOptions(const ComputeNodeConfig& config) {
   options.keep_clusters = config.experiment().keep_clusters();
   options.recluster_prompts = config.recluster_prompts();
   options.local_prompts = config.experiment().local_prompts();
+  options.small_key_bits = config.experiment().small_key_bits();
   options.policy.name = config.policy();
   options.policy.selection = {
       .select_percent = static_cast<double>(config.select_percent()),

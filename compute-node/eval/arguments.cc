@@ -52,6 +52,9 @@ void AddSelection(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
   app.add_option("--cluster-entries", selection.cluster_target_entries, "Mean size of a cluster")
       ->capture_default_str();
+  app.add_option("--small-key-bits", arguments.eval.small_key_bits,
+                 "kvswap: bits of each 32 axes of small keys, as 2211; empty: as the model has it")
+      ->excludes(app.get_option("--trace"));
   app.add_option("--estimate", arguments.estimate,
                  "Share of the clusters not read that are attended by their means")
       ->capture_default_str()

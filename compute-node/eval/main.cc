@@ -114,6 +114,7 @@ OrderedJson Configuration(const Arguments& arguments, OrderedJson input) {
   json["select_min"] = eval.selection.select_tokens_min;
   json["select_max"] = eval.selection.select_tokens_max;
   json["cluster_entries"] = eval.selection.cluster_target_entries;
+  json["small_key_bits"] = eval.small_key_bits;
   json["estimate_percent"] = eval.selection.estimate_percent;
   json["select_ahead"] = arguments.trace.empty() && eval.selection.select_ahead;
   json["seed"] = eval.selection.seed;

@@ -134,6 +134,7 @@ absl::StatusOr<std::vector<PolicyResult>> Evaluate(compute::Model& model,
                   .session_options = {},
                   .scheduler = scheduler};
   world.session_options.kv_format = options.kv_format;
+  world.session_options.small_key_bits = options.small_key_bits;
   world.session_options.prefill_chunk_tokens = options.chunk_tokens;
   CAIRN_RETURN_IF_ERROR(world.session_options.Validate());
 

@@ -37,6 +37,7 @@ struct MeasureOptions {
   std::vector<std::string> policies;  // each once
   compute::SelectionOptions selection;
   KvFormat kv_format = KvFormat::kF16;
+  std::string small_key_bits;  // as in SessionOptions
   // Of the prompt, stored in one pass: as many as the model was loaded for.
   std::int64_t chunk_tokens = 4096;
   // At which of the steps recall is measured: the first, and one in so many behind it.

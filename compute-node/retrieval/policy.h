@@ -15,6 +15,7 @@
 
 #include "common/base/status.h"
 #include "common/kv/messages.h"
+#include "compute-node/kernels/key_codes.h"
 #include "compute-node/kernels/ops.h"
 #include "compute-node/retrieval/cluster_keeper.h"
 #include "compute-node/retrieval/entry_selector.h"
@@ -35,6 +36,8 @@ struct PolicyOptions {
   // The most that one slice asks for, at least one cluster.
   std::int64_t fetch_slice_bytes = std::int64_t{2} << 20;
   SelectionOptions selection;
+  // Of a new conversation of kvswap; not valid: as the layout has it (kvswap_policy.h).
+  KeyCodeShape small_keys{};
 
   absl::Status Validate() const;
 };

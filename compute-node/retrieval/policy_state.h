@@ -24,8 +24,9 @@ std::optional<std::vector<std::int64_t>> UnpackNumbers(std::string_view state,
 // The error of a state that is not one of `policy`.
 absl::Status ForeignState(std::string_view policy, const StoredPolicyState& stored);
 
-// The next unused cluster ids as ClusterKeeper answers them, of a policy without clusters of all
-// heads: next_id(layer, head) is that of a head.
+// The next unused cluster ids as ClusterKeeper answers them: next_id(layer, head) is that of a
+// head, or of kAllHeads; kNoClusterId where there never are clusters.
+inline constexpr std::int64_t kNoClusterId = 1;
 template <typename NextId>
 std::vector<std::int64_t> ClusterIdsOf(const EntryLayout& layout, const NextId& next_id) {
   std::vector<std::int64_t> ids;
@@ -33,7 +34,7 @@ std::vector<std::int64_t> ClusterIdsOf(const EntryLayout& layout, const NextId& 
     for (std::int32_t head = 0; head < layout.head_count; ++head) {
       ids.push_back(next_id(layer, head));
     }
-    ids.push_back(1);
+    ids.push_back(next_id(layer, kAllHeads));
   }
   return ids;
 }

@@ -66,6 +66,7 @@ absl::StatusOr<std::unique_ptr<RetrievalPolicy>> MakePolicyOf(const Conversation
   options.selection = choice.selection;
   options.part_bytes_max = deps.node.part_bytes_max();
   options.fetch_slice_bytes = deps.options.fetch_slice_bytes;
+  options.small_keys = KeyCodeShape::Parse(deps.options.small_key_bits).value_or(KeyCodeShape());
   return deps.make_policy(choice.name, options);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/range.h"
+#include "compute-node/kernels/key_codes.h"
 #include "compute-node/model/config.h"
 #include "compute-node/model/forward/forward.h"
 #include "compute-node/session/entries/window.h"
@@ -18,6 +19,12 @@ absl::Status SessionOptions::Validate() const {
       CheckBetween("window_tokens_max", window_tokens_max, kWindowTokensMin, kWindowTokensMax));
   CAIRN_RETURN_IF_ERROR(
       CheckBetween("fetch_slice_bytes", fetch_slice_bytes, std::int64_t{1} << 16, kFetchBytesMax));
+  if (!small_key_bits.empty() && !KeyCodeShape::Parse(small_key_bits).has_value()) {
+    return InvalidArgument(
+        "small_key_bits is '{}': it must be the bits of each 32 axes, 1, 2, 3, 4 or 8 of at most "
+        "{}, as in '2211'",
+        small_key_bits, kCodeRunsMax);
+  }
   return CheckBetween("dram_budget_bytes", dram_budget_bytes, std::int64_t{1} << 20,
                       std::int64_t{1} << 40);
 }

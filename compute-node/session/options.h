@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "common/base/status.h"
 #include "common/kv/messages.h"
@@ -38,6 +39,9 @@ struct SessionOptions {
   bool recluster_prompts = true;
   // For measurements only: tokens of a prompt attend their own chunk and what is in memory.
   bool local_prompts = false;
+  // Of kvswap: how small keys are made, as KeyCodeShape::Parse reads it; empty: as the policy has
+  // it for the model. A conversation keeps what it was started with.
+  std::string small_key_bits{};
   // All memory for keys and values of a conversation; bounds the replay buffer and what is kept of
   // clusters.
   std::int64_t dram_budget_bytes = std::int64_t{64} << 20;

@@ -19,7 +19,8 @@ SAMPLING = ("--ignore-end", "--temperature", "1.5", "--top-k", "40", "--seed", "
 PROMPT_CHARACTERS = 5000
 PREFILL = 700
 GENERATED = 32
-POLICIES = ("full", "dynakv", "no-cluster", "static-cluster", "local-cluster", "oracle", "random", "streaming")
+POLICIES = ("full", "dynakv", "kvswap", "no-cluster", "static-cluster", "local-cluster", "oracle", "random",
+            "streaming")
 # What the daemons are set to. A kernel without io_uring leaves one engine less to compare.
 SETTINGS = {
     "ring": {},

@@ -241,7 +241,7 @@ std::int64_t LocalPolicy::memory_bytes() const {
 
 std::vector<std::int64_t> LocalPolicy::NextClusterIds() const {
   return ClusterIdsOf(options_.layout, [this](std::int32_t layer, std::int32_t head) {
-    return HeadAt(layer, head).next_id;
+    return head == kAllHeads ? kNoClusterId : HeadAt(layer, head).next_id;
   });
 }
 

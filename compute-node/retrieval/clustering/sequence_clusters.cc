@@ -47,7 +47,10 @@ std::vector<Assignment> SequenceClusters::Store(const LeavingEntries& leaving) {
   for (std::int64_t first = leaving.first_position; first < end;) {
     const std::int64_t cluster = first / cluster_entries_;
     const std::int64_t count = std::min(end, (cluster + 1) * cluster_entries_) - first;
-    for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+    const std::int32_t first_head = options_.of_all_heads ? kAllHeads : 0;
+    const std::int32_t end_head =
+        options_.of_all_heads ? first_head + 1 : options_.layout.head_count;
+    for (std::int32_t head = first_head; head < end_head; ++head) {
       appended.push_back({{head, IdAt(cluster)}, Positions::Range(first, count)});
     }
     std::int64_t& next_id = next_ids_[static_cast<std::size_t>(leaving.layer)];
@@ -58,8 +61,9 @@ std::vector<Assignment> SequenceClusters::Store(const LeavingEntries& leaving) {
 }
 
 std::vector<std::int64_t> SequenceClusters::NextClusterIds() const {
-  return ClusterIdsOf(options_.layout, [this](std::int32_t layer, std::int32_t /*head*/) {
-    return next_ids_[static_cast<std::size_t>(layer)];
+  return ClusterIdsOf(options_.layout, [this](std::int32_t layer, std::int32_t head) {
+    const bool is_ours = (head == kAllHeads) == options_.of_all_heads;
+    return is_ours ? next_ids_[static_cast<std::size_t>(layer)] : kNoClusterId;
   });
 }
 
@@ -93,7 +97,8 @@ absl::Status SequenceClusters::Restore(const StoredPolicyState& stored,
   CAIRN_RETURN_IF_ERROR(ReadNumbers(stored, numbers));
   const std::size_t ids_a_layer = static_cast<std::size_t>(options_.layout.head_count) + 1;
   for (std::size_t layer = 0; layer < next_ids_.size(); ++layer) {
-    next_ids_[layer] = stored.next_cluster_ids[layer * ids_a_layer];
+    const std::size_t of_all = options_.of_all_heads ? ids_a_layer - 1 : 0;
+    next_ids_[layer] = stored.next_cluster_ids[layer * ids_a_layer + of_all];
   }
   if (stored.token_count < stored.state_token_count) ForgetBehind(stored.token_count);
   if (std::ssize(id_ranges_) > kIdRangesMax) {

@@ -1,11 +1,11 @@
-// SequenceClusters are clusters of consecutive positions: cluster i of every (layer, head) holds
-// [i * R, (i + 1) * R). It says where leaving entries go, which cluster holds what, and keeps ids
-// right over forks.
+// SequenceClusters are clusters of consecutive positions: cluster i of every (layer, head), or of
+// all heads of a layer, holds [i * R, (i + 1) * R). It says where leaving entries go, which cluster
+// holds what, and keeps ids right over forks.
 //
 // Its id is i + 1, until a fork makes clusters invisible whose ids stay used: from there on ids go
 // on above them.
 //
-// Units:      entries of one head; R is cluster_entries().
+// Units:      entries; R is cluster_entries().
 // Threading:  as ClusterKeeper.
 #pragma once
 
@@ -32,11 +32,14 @@ class SequenceClusters {
     // Of a stored one: clusters keep the length that they were made with.
     std::int64_t cluster_entries_min = 0;
     std::int64_t cluster_entries_max = 0;
+    bool of_all_heads = false;
   };
   explicit SequenceClusters(const Options& options);
 
   std::int64_t cluster_entries() const { return cluster_entries_; }
-  // The whole of a head's cluster `index`, as far as it is below `stored_token_count`.
+  ClusterId IdAt(std::int64_t index) const;
+  // The whole of a head's cluster `index`, as far as it is below `stored_token_count`. `head` is
+  // kAllHeads where clusters are of all heads.
   PlannedCluster Plan(std::int32_t head, std::int64_t index, std::int64_t stored_token_count) const;
   // What reads all that is stored, position by position.
   std::vector<FetchSlice> PlanAll(const PolicyOptions& options,
@@ -61,7 +64,6 @@ class SequenceClusters {
     std::int64_t first_id;
   };
 
-  ClusterId IdAt(std::int64_t index) const;
   absl::Status ReadNumbers(const StoredPolicyState& stored, std::span<const std::int64_t> numbers);
   void ForgetBehind(std::int64_t token_count);
 

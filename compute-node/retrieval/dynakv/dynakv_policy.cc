@@ -221,7 +221,7 @@ PolicyStatistics DynaKvPolicy::statistics() const {
 
 std::vector<std::int64_t> DynaKvPolicy::NextClusterIds() const {
   return ClusterIdsOf(options_.layout, [this](std::int32_t layer, std::int32_t head) {
-    return heads_[HeadOf(layer, head)].next_id;
+    return head == kAllHeads ? kNoClusterId : heads_[HeadOf(layer, head)].next_id;
   });
 }
 

@@ -205,10 +205,17 @@ bool EntryStore::IsComplete(std::int32_t layer, std::span<const IndexRecord> rec
       return false;
     }
   }
-  for (const CarriedEntries& carried : reply.carried) {
-    if (carried.buffer_cluster_id == kWindowBuffer) continue;
-    if (!CountEntries(carried.head, carried.positions.count(), counts)) return false;
-  }
+  return CountHeld(reply, counts) && IsAllStored(layer, counts);
+}
+
+bool EntryStore::CountHeld(const CarriedReply& reply, std::vector<std::int64_t>& counts) const {
+  return std::all_of(reply.carried.begin(), reply.carried.end(), [&](const CarriedEntries& each) {
+    return each.buffer_cluster_id == kWindowBuffer ||
+           CountEntries(each.head, each.positions.count(), counts);
+  });
+}
+
+bool EntryStore::IsAllStored(std::int32_t layer, std::span<const std::int64_t> counts) const {
   return std::all_of(counts.begin(), counts.end(),
                      [&](std::int64_t count) { return count == stored_count(layer); });
 }
@@ -239,6 +246,16 @@ absl::Status EntryStore::MakeIndex(std::int32_t layer, std::span<const IndexReco
   // A fork, which may lie in the middle of clusters, or a row that was lost.
   CAIRN_ASSIGN_OR_RETURN(const ClustersReply clusters,
                          Wait<ClustersReply>(session_.StartRead(GetClusters{layer})));
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(layout_.head_count), 0);
+  const bool counted =
+      std::all_of(clusters.clusters.begin(), clusters.clusters.end(), [&](const ClusterInfo& info) {
+        return CountEntries(info.cluster.head, info.positions.count(), counts);
+      });
+  if (!counted || !CountHeld(reply, counts) || !IsAllStored(layer, counts)) {
+    return NotAsStored(session_, layer,
+                       fmt::format("{} clusters do not hold each of {} positions once",
+                                   clusters.clusters.size(), stored_count(layer)));
+  }
   return paged_index_->RestoreIndex(layer, records, &clusters.clusters, pool_);
 }
 

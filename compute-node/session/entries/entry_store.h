@@ -169,6 +169,10 @@ class EntryStore {
   // Counts the entries of a cluster for each of its heads. False: there is no such head.
   bool CountEntries(std::int32_t cluster_head, std::int64_t entry_count,
                     std::vector<std::int64_t>& counts) const;
+  // Counts those that are carried for clusters, likewise.
+  bool CountHeld(const CarriedReply& reply, std::vector<std::int64_t>& counts) const;
+  // Whether each head has as many as have left the layer's window.
+  bool IsAllStored(std::int32_t layer, std::span<const std::int64_t> counts) const;
   // Whether the records' entries and those in memory are all that the session has.
   bool IsComplete(std::int32_t layer, std::span<const IndexRecord> records,
                   const CarriedReply& reply) const;

@@ -96,7 +96,7 @@ PolicyDriver::Attended PolicyDriver::PlannedFor(const std::vector<FetchSlice>& p
   Attended attended;
   for (const FetchSlice& slice : plan) {
     for (const PlannedCluster& cluster : slice.clusters) {
-      if (cluster.cluster.head != head) continue;
+      if (cluster.cluster.head != head && cluster.cluster.head != kAllHeads) continue;
       const auto stored = clusters_.find({layer, cluster.cluster});
       if (stored == clusters_.end()) {
         ADD_FAILURE() << name_ << ": cluster " << cluster.cluster.cluster_id.value()
@@ -150,9 +150,14 @@ void PolicyDriver::Step(std::int64_t count) {
     Store(false);
     const std::int64_t selected = SelectedTokens(options_.selection, token_count_ + 1);
     const std::int64_t recent = token_count_ + 1 - stored_count_;
-    for (const auto& [key, attended] : Plan()) {
-      ASSERT_LE(std::ssize(attended.positions) + recent, selected)
-          << name_ << " token " << token_count_;
+    const std::map<LayerHead, Attended> plan = Plan();
+    const bool adapts = Adapt();
+    for (const auto& [key, attended] : plan) {
+      // What clusters are made from may be more, once.
+      if (!adapts) {
+        ASSERT_LE(std::ssize(attended.positions) + recent, selected)
+            << name_ << " token " << token_count_;
+      }
       const std::int64_t sinks = std::min(kSinkTokens, stored_count_);
       for (std::int64_t sink = 0; sink < sinks; ++sink) {
         ASSERT_TRUE(attended.positions.contains(sink)) << name_ << " sink " << sink;
@@ -163,6 +168,39 @@ void PolicyDriver::Step(std::int64_t count) {
     }
     ++token_count_;
   }
+}
+
+bool PolicyDriver::Adapt() {
+  bool adapts = false;
+  for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
+    const std::vector<float> queries = Queries(layer, 1);
+    std::vector<LoadedCluster> loaded;
+    for (const FetchSlice& slice : policy_->selector().Select(Input(layer, 1, queries))) {
+      for (const PlannedCluster& planned : slice.clusters) {
+        if (!planned.adapt) continue;
+        loaded.push_back(Load(layer, planned.cluster, clusters_.at({layer, planned.cluster})));
+      }
+    }
+    if (loaded.empty()) continue;
+    adapts = true;
+    EXPECT_TRUE(policy_->keeper().Adapt(layer, loaded).empty());
+  }
+  return adapts;
+}
+
+LoadedCluster PolicyDriver::Load(std::int32_t layer, const ClusterRef& ref,
+                                 const Positions& positions) const {
+  LoadedCluster loaded{.cluster = ref, .positions = positions, .stored_count = positions.count()};
+  const bool of_all = ref.head == kAllHeads;
+  positions.ForEach([&](std::int64_t position) {
+    for (std::int32_t head = of_all ? 0 : ref.head;
+         head < (of_all ? options_.layout.head_count : ref.head + 1); ++head) {
+      const std::vector<float> row =
+          RandomRow(data_seed_, 0, layer, head, position, options_.layout.head_dim);
+      loaded.keys.insert(loaded.keys.end(), row.begin(), row.end());
+    }
+  });
+  return loaded;
 }
 
 void PolicyDriver::Prefill(std::int64_t token_count) {
@@ -201,6 +239,12 @@ void PolicyDriver::Store(bool of_prompt) {
         ASSERT_LT(cluster.last(), assignment.positions.first());
       }
       cluster.AppendAll(assignment.positions);
+      if (assignment.cluster.head == kAllHeads) {
+        for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+          counts[{layer, head}] += assignment.positions.count();
+        }
+        continue;
+      }
       counts[key] += assignment.positions.count();
       assignment.positions.ForEach([&](std::int64_t position) {
         if (position < stored_count_) {
@@ -248,13 +292,64 @@ double PolicyDriver::Recall() const {
   return sum / static_cast<double>(count);
 }
 
+void PolicyDriver::TakeRows() {
+  if (policy_->paged_index() == nullptr) return;
+  for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
+    std::vector<IndexRow> rows = policy_->paged_index()->TakeChangedRows(layer);
+    // As a checkpoint that fails gives them back.
+    std::vector<ClusterRef> clusters;
+    for (const IndexRow& row : rows) clusters.push_back(row.cluster);
+    policy_->paged_index()->ReturnRows(layer, clusters);
+    const std::vector<IndexRow> again = policy_->paged_index()->TakeChangedRows(layer);
+    ASSERT_EQ(again.size(), rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      ASSERT_EQ(again[i].row, rows[i].row);
+      rows_[{layer, rows[i].cluster}] = std::move(rows[i]);
+    }
+  }
+}
+
+void PolicyDriver::LoseRows(const std::function<bool(const ClusterRef&)>& lose) {
+  std::erase_if(rows_, [&](const auto& row) { return lose(row.first.second); });
+}
+
+std::int64_t PolicyDriver::CountWithoutRow() const {
+  return std::count_if(clusters_.begin(), clusters_.end(), [&](const auto& cluster) {
+    const auto row = rows_.find(cluster.first);
+    return row == rows_.end() || row->second.entry_count < cluster.second.count();
+  });
+}
+
+absl::Status PolicyDriver::RestoreIndex() {
+  if (policy_->paged_index() == nullptr) return absl::OkStatus();
+  ThreadPool pool(1);
+  for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
+    std::vector<IndexRecord> records;
+    std::vector<ClusterInfo> infos;
+    bool complete = true;
+    for (const auto& [key, positions] : clusters_) {
+      if (key.first != layer) continue;
+      infos.push_back({key.second, positions});
+      const auto row = rows_.find(key);
+      complete = complete && row != rows_.end() && row->second.entry_count == positions.count();
+      if (row == rows_.end()) continue;
+      records.push_back({key.second, row->second.entry_count, row->second.stale, row->second.row});
+    }
+    CAIRN_RETURN_IF_ERROR(
+        policy_->paged_index()->RestoreIndex(layer, records, complete ? nullptr : &infos, pool));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PolicyDriver::Fork(std::int64_t token_count) {
+  TakeRows();
   const PutPolicyState saved = policy_->keeper().SaveState();
   EXPECT_LE(std::ssize(saved.state), kPolicyStateBytesMax);
   const std::vector<std::int64_t> next_ids = policy_->keeper().NextClusterIds();
   for (const auto& [key, positions] : clusters_) {
-    const std::size_t index = static_cast<std::size_t>(
-        std::int64_t{key.first} * (options_.layout.head_count + 1) + key.second.head);
+    const std::int64_t heads = options_.layout.head_count;
+    const std::int64_t head = key.second.head == kAllHeads ? heads : key.second.head;
+    const std::size_t index = static_cast<std::size_t>(key.first * (heads + 1) + head);
     EXPECT_LT(key.second.cluster_id.value(), next_ids[index]);
   }
   for (auto it = clusters_.begin(); it != clusters_.end();) {
@@ -271,11 +366,11 @@ absl::Status PolicyDriver::Fork(std::int64_t token_count) {
                                                         .next_cluster_ids = next_ids,
                                                         .token_count = token_count,
                                                         .state_token_count = state_token_count}));
+  CAIRN_RETURN_IF_ERROR(RestoreIndex());
   return RebuildFromKeys();
 }
 
 absl::Status PolicyDriver::RebuildFromKeys() {
-  const std::size_t dim = static_cast<std::size_t>(options_.layout.head_dim);
   for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
     std::map<ClusterRef, LoadedCluster> loaded;
     for (const auto& [key, positions] : clusters_) {
@@ -294,13 +389,8 @@ absl::Status PolicyDriver::RebuildFromKeys() {
     std::vector<LoadedCluster> clusters;
     for (auto& each : loaded) {
       const ClusterRef& ref = each.first;
-      LoadedCluster& cluster = each.second;
-      cluster.cluster = ref;
-      cluster.positions.ForEach([&](std::int64_t position) {
-        const std::vector<float> row =
-            RandomRow(data_seed_, 0, layer, ref.head, position, static_cast<std::int64_t>(dim));
-        cluster.keys.insert(cluster.keys.end(), row.begin(), row.end());
-      });
+      LoadedCluster cluster = Load(layer, ref, each.second.positions);
+      cluster.stored_count = each.second.stored_count;
       clusters.push_back(std::move(cluster));
     }
     CAIRN_RETURN_IF_ERROR(policy_->keeper().Rebuild(layer, clusters));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -46,6 +47,11 @@ class PolicyDriver {
   // over them, averaged over all heads and layers.
   double Recall() const;
 
+  // Index rows of clusters that were stored: forgets those of which `lose` says so; how many
+  // clusters have none, or one of fewer entries.
+  void LoseRows(const std::function<bool(const ClusterRef&)>& lose);
+  std::int64_t CountWithoutRow() const;
+
   // Puts a new policy in its place, with what a checkpoint keeps; of a fork, below a token.
   absl::Status Reopen() { return Fork(token_count_); }
   absl::Status Fork(std::int64_t token_count);
@@ -60,6 +66,11 @@ class PolicyDriver {
   Attended PlannedFor(const std::vector<FetchSlice>& plan, std::int32_t layer,
                       std::int32_t head) const;
   void Store(bool of_prompt);
+  // What the policy wants to see of its plan; whether there is anything.
+  bool Adapt();
+  LoadedCluster Load(std::int32_t layer, const ClusterRef& ref, const Positions& positions) const;
+  void TakeRows();
+  absl::Status RestoreIndex();
   absl::Status RebuildFromKeys();
 
   const std::string name_;
@@ -69,6 +80,7 @@ class PolicyDriver {
   std::int64_t token_count_ = 0;
   std::int64_t stored_count_ = 0;
   std::map<std::pair<std::int32_t, ClusterRef>, Positions> clusters_;  // by layer
+  std::map<std::pair<std::int32_t, ClusterRef>, IndexRow> rows_;       // likewise
   std::map<LayerHead, std::map<std::int64_t, ClusterId>> held_;
 };
 

@@ -207,7 +207,7 @@ TEST_F(ConversationFixture, ClustersThatDoNotComeBackAreLostData) {
 
 INSTANTIATE_TEST_SUITE_P(All, BaselineConversationTest,
                          testing::Values("oracle", "no-cluster", "static-cluster", "local-cluster",
-                                         "local-cluster-40", "streaming", "random"),
+                                         "local-cluster-40", "streaming", "random", "kvswap"),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -1,0 +1,182 @@
+// How KvSwapPolicy's small keys and bases come from and go to what checkpoints store.
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "common/base/check.h"
+#include "compute-node/retrieval/kvswap/kvswap_policy.h"
+#include "compute-node/retrieval/policy_state.h"
+
+namespace cairn::compute {
+namespace {
+
+constexpr std::int32_t kKvSwapVersion = 1;
+// Of a group in the KV node: its row is in memory while the conversation is open.
+constexpr std::int64_t kGroupOverheadBytes = 75;
+// Half of a stored state, which is more than the rest of it takes.
+constexpr std::int64_t kBasesBytesMax = kPolicyStateBytesMax / 2;
+constexpr std::size_t kNumberBytes = sizeof(std::int64_t);
+
+// What comes before the numbers of the groups; the layers' bases follow behind those.
+struct Header {
+  KeyCodeShape shape;
+  std::int64_t number_count = 0;
+};
+
+}  // namespace
+
+KeyCodeShape KvSwapPolicy::ShapeOf(const EntryLayout& layout) {
+  const std::int64_t joint_dim = std::int64_t{layout.head_count} * layout.head_dim;
+  const std::int64_t runs_of_key = (joint_dim + kCodeRunAxes - 1) / kCodeRunAxes;
+  const std::int64_t runs_that_fit =
+      kBasesBytesMax / (layout.layer_count * joint_dim * kCodeRunAxes);
+  const std::int64_t runs = std::clamp<std::int64_t>(std::min(runs_of_key, runs_that_fit), 1,
+                                                     static_cast<std::int64_t>(kCodeRunsMax));
+  KeyCodeShape shape = KeyCodeShape::Even(runs, 1);
+  std::fill_n(shape.run_bits.begin(), (runs + 1) / 2, std::uint8_t{2});
+  return shape;
+}
+
+std::int64_t KvSwapPolicy::StateBytesMax(const KeyCodeShape& shape) const {
+  return static_cast<std::int64_t>(sizeof(Header)) +
+         SequenceClusters::kNumbersMax * static_cast<std::int64_t>(kNumberBytes) +
+         options_.layout.layer_count * (1 + KeyBasis::SavedBytes(joint_dim(), shape));
+}
+
+PutPolicyState KvSwapPolicy::SaveState() const {
+  const std::vector<std::int64_t> numbers = clusters_.Numbers();
+  const Header header{.shape = shape_, .number_count = std::ssize(numbers)};
+  PutPolicyState saved{.version = kKvSwapVersion, .state = {}};
+  saved.state.assign(reinterpret_cast<const char*>(&header), sizeof header);
+  saved.state += PackNumbers(numbers);
+  for (const Layer& layer : layers_) {
+    saved.state.push_back(layer.basis.has_value() ? 1 : 0);
+    if (layer.basis.has_value()) layer.basis->Save(saved.state);
+  }
+  return saved;
+}
+
+absl::Status KvSwapPolicy::RestoreState(const StoredPolicyState& stored) {
+  Clear(shape_);
+  if (stored.version == 0 && stored.next_cluster_ids.empty()) return absl::OkStatus();
+  std::string_view rest = stored.state;
+  Header header;
+  if (stored.version != kKvSwapVersion || rest.size() < sizeof header) {
+    return ForeignState("kvswap", stored);
+  }
+  std::memcpy(&header, rest.data(), sizeof header);
+  rest.remove_prefix(sizeof header);
+  const bool fits = header.number_count > 0 &&
+                    header.number_count <= SequenceClusters::kNumbersMax &&
+                    rest.size() >= static_cast<std::size_t>(header.number_count) * kNumberBytes;
+  if (!fits) return ForeignState("kvswap", stored);
+  // It goes on with its own, whatever new conversations have.
+  if (!header.shape.IsValid() || StateBytesMax(header.shape) > kPolicyStateBytesMax) {
+    return ForeignState("kvswap", stored);
+  }
+  Clear(header.shape);
+  const std::size_t number_bytes = static_cast<std::size_t>(header.number_count) * kNumberBytes;
+  const std::optional<std::vector<std::int64_t>> numbers =
+      UnpackNumbers(rest.substr(0, number_bytes), 1, SequenceClusters::kNumbersMax);
+  rest.remove_prefix(number_bytes);
+  if (!numbers.has_value()) return ForeignState("kvswap", stored);
+  const std::size_t basis_bytes =
+      static_cast<std::size_t>(KeyBasis::SavedBytes(joint_dim(), shape_));
+  for (Layer& layer : layers_) {
+    if (rest.empty()) return ForeignState("kvswap", stored);
+    const bool has_basis = rest.front() == 1;
+    if (rest.front() != 0 && !has_basis) return ForeignState("kvswap", stored);
+    rest.remove_prefix(1);
+    if (!has_basis) continue;
+    if (rest.size() < basis_bytes) return ForeignState("kvswap", stored);
+    layer.basis = KeyBasis::Restore(rest.substr(0, basis_bytes), joint_dim(), shape_);
+    if (!layer.basis.has_value()) return ForeignState("kvswap", stored);
+    rest.remove_prefix(basis_bytes);
+  }
+  if (!rest.empty()) return ForeignState("kvswap", stored);
+  return clusters_.Restore(stored, *numbers);
+}
+
+std::vector<IndexRow> KvSwapPolicy::TakeChangedRows(std::int32_t layer_index) {
+  Layer& layer = LayerAt(layer_index);
+  std::vector<IndexRow> rows;
+  for (std::size_t group = 0; group < layer.groups.size(); ++group) {
+    if (!std::exchange(layer.groups[group].changed, false)) continue;
+    const auto index = static_cast<std::int64_t>(group);
+    const std::int64_t tokens = TokensOf(index, layer.keys.count());
+    rows.push_back({.cluster = {kAllHeads, clusters_.IdAt(index)},
+                    .row = layer.keys.Row(index * group_entries(), tokens),
+                    .stale = false,
+                    .entry_count = tokens});
+  }
+  return rows;
+}
+
+void KvSwapPolicy::ReturnRows(std::int32_t layer_index, std::span<const ClusterRef> clusters) {
+  Layer& layer = LayerAt(layer_index);
+  for (std::size_t group = 0; group < layer.groups.size(); ++group) {
+    const ClusterRef ref{kAllHeads, clusters_.IdAt(static_cast<std::int64_t>(group))};
+    if (std::find(clusters.begin(), clusters.end(), ref) == clusters.end()) continue;
+    layer.groups[group].changed = layer.groups[group].coded;
+  }
+}
+
+absl::Status KvSwapPolicy::CheckRecord(std::int32_t layer, std::int64_t group,
+                                       const IndexRecord& record) const {
+  const bool fits = record.cluster.head == kAllHeads && record.entry_count > 0 &&
+                    record.entry_count <= group_entries() &&
+                    std::ssize(record.row) >= record.entry_count * shape_.RowBytes();
+  if (fits) return absl::OkStatus();
+  return InvalidArgument("layer {} group {}: an index row of {} bytes for {} entries", layer, group,
+                         record.row.size(), record.entry_count);
+}
+
+absl::Status KvSwapPolicy::RestoreIndex(std::int32_t layer_index,
+                                        std::span<const IndexRecord> records,
+                                        const std::vector<ClusterInfo>* clusters,
+                                        ThreadPool& /*pool*/) {
+  Layer& layer = LayerAt(layer_index);
+  std::int64_t token_count = 0;
+  if (clusters != nullptr) {
+    for (const ClusterInfo& info : *clusters) {
+      if (info.cluster.head != kAllHeads) {
+        return InvalidArgument("layer {}: a cluster of head {}", layer_index, info.cluster.head);
+      }
+      token_count += info.positions.count();
+    }
+  } else {
+    for (const IndexRecord& record : records) token_count += record.entry_count;
+  }
+  layer.groups.clear();
+  layer.keys.Resize(0);
+  Resize(layer, token_count);
+  for (std::int64_t group = 0; group < std::ssize(layer.groups); ++group) {
+    const ClusterRef ref{kAllHeads, clusters_.IdAt(group)};
+    const auto record = std::lower_bound(
+        records.begin(), records.end(), ref,
+        [](const IndexRecord& each, const ClusterRef& wanted) { return each.cluster < wanted; });
+    const std::int64_t tokens = TokensOf(group, token_count);
+    if (record == records.end() || record->cluster != ref || record->entry_count < tokens) {
+      if (clusters != nullptr || !layer.basis.has_value()) continue;
+      return InvalidArgument("layer {}: group {} of {} has no index row", layer_index, group,
+                             layer.groups.size());
+    }
+    CAIRN_RETURN_IF_ERROR(CheckRecord(layer_index, group, *record));
+    layer.keys.PutRow(group * group_entries(), tokens, record->row);
+    Group& of = layer.groups[static_cast<std::size_t>(group)];
+    of.coded = layer.basis.has_value();
+    // The next checkpoint stores it with the count that there is now.
+    of.changed = of.coded && (record->stale || record->entry_count != tokens);
+  }
+  return absl::OkStatus();
+}
+
+std::int64_t KvSwapPolicy::ClusterBytes(std::int32_t layer_index) const {
+  const Layer& layer = LayerAt(layer_index);
+  const std::int64_t basis_bytes =
+      layer.basis.has_value() ? KeyBasis::SavedBytes(joint_dim(), shape_) : 0;
+  return layer.keys.size_bytes() + basis_bytes + std::ssize(layer.groups) * kGroupOverheadBytes;
+}
+
+}  // namespace cairn::compute

@@ -1,0 +1,135 @@
+// What holds for kvswap alone; what holds for all policies is in baseline_policies_test.cc.
+#include "compute-node/retrieval/kvswap/kvswap_policy.h"
+
+#include <memory>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "compute-node/retrieval/policy_registry.h"
+#include "tests/tools/seed.h"
+#include "tests/unit/retrieval/policy_driver.h"
+
+namespace cairn::compute {
+namespace {
+
+class KvSwapPolicyTest : public testing::Test {
+ protected:
+  const std::uint64_t seed = test::TestSeed();
+  PolicyOptions options = DriverOptions();
+};
+
+TEST_F(KvSwapPolicyTest, SmallKeysFindWhatIsAttended) {
+  options.selection.select_percent = 1;
+  options.selection.cluster_target_entries = 1;
+  PolicyDriver driver("kvswap", options, seed);
+  PolicyDriver random("random", options, seed);
+  driver.Prefill(900);
+  random.Prefill(900);
+  double recall = 0;
+  double random_recall = 0;
+  for (int i = 0; i < 50; ++i) {
+    recall += driver.Recall();
+    random_recall += random.Recall();
+    driver.Step();
+    random.Step();
+  }
+  EXPECT_GT(recall, 4 * random_recall);
+}
+
+TEST_F(KvSwapPolicyTest, SmallKeysComeBackWithoutKeys) {
+  PolicyDriver driver("kvswap", options, seed);
+  EXPECT_FALSE(driver.policy().traits().rebuilds_from_keys);
+  driver.Prefill(500);
+  driver.Step(100);
+  ASSERT_TRUE(driver.Reopen().ok());
+  EXPECT_EQ(driver.CountWithoutRow(), 0);
+}
+
+TEST_F(KvSwapPolicyTest, GroupsThatLostTheirRowsAreReadAndCodedAnew) {
+  PolicyDriver driver("kvswap", options, seed);
+  PolicyDriver whole("kvswap", options, seed);
+  driver.Prefill(500);
+  whole.Prefill(500);
+  ASSERT_TRUE(driver.Reopen().ok());
+  driver.LoseRows([](const ClusterRef& cluster) { return cluster.cluster_id.value() % 2 == 0; });
+  ASSERT_TRUE(driver.Reopen().ok());
+  EXPECT_GT(driver.CountWithoutRow(), 20);
+  // A step reads as many of them as half of what it selects has room for.
+  driver.Step(40);
+  whole.Step(40);
+  ASSERT_TRUE(driver.Reopen().ok());
+  EXPECT_EQ(driver.CountWithoutRow(), 0);
+  const auto expected = whole.Plan();
+  for (const auto& [key, attended] : driver.Plan()) {
+    EXPECT_EQ(attended.positions, expected.at(key).positions);
+  }
+}
+
+TEST_F(KvSwapPolicyTest, ShortPromptsLearnTheirBasisFromASingleStep) {
+  PolicyDriver driver("kvswap", options, seed);
+  for (int i = 0; i < 4; ++i) driver.Prefill(50);
+  ASSERT_TRUE(driver.Reopen().ok());
+  EXPECT_GT(driver.CountWithoutRow(), 10);
+  driver.Step(60);
+  ASSERT_TRUE(driver.Reopen().ok());
+  EXPECT_EQ(driver.CountWithoutRow(), 0);
+}
+
+TEST_F(KvSwapPolicyTest, AConversationKeepsItsSmallKeys) {
+  options.small_keys = *KeyCodeShape::Parse("4");
+  PolicyDriver driver("kvswap", options, seed);
+  driver.Prefill(400);
+  const PutPolicyState saved = driver.policy().keeper().SaveState();
+  const std::vector<std::int64_t> ids = driver.policy().keeper().NextClusterIds();
+  options.small_keys = KeyCodeShape();
+  KvSwapPolicy other(options);
+  EXPECT_NE(other.shape(), *KeyCodeShape::Parse("4"));
+  ASSERT_TRUE(other.RestoreState({saved.version, saved.state, ids, 400, 400}).ok());
+  EXPECT_EQ(other.shape(), *KeyCodeShape::Parse("4"));
+}
+
+TEST_F(KvSwapPolicyTest, RowsFromDiskAreChecked) {
+  PolicyDriver driver("kvswap", options, seed);
+  driver.Prefill(300);
+  ASSERT_TRUE(driver.Reopen().ok());
+  KvSwapPolicy& policy = dynamic_cast<KvSwapPolicy&>(driver.policy());
+  ThreadPool pool(1);
+  const std::string row(static_cast<std::size_t>(policy.shape().RowBytes()), 'x');
+  const auto restore = [&](const IndexRecord& record) {
+    return policy.RestoreIndex(0, {&record, 1}, nullptr, pool).code();
+  };
+  EXPECT_EQ(restore({{kAllHeads, ClusterId(1)}, 1, false, row}), absl::StatusCode::kOk);
+  EXPECT_EQ(restore({{kAllHeads, ClusterId(1)}, 2, false, row}),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(restore({{kAllHeads, ClusterId(1)}, 1, false, ""}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(restore({{0, ClusterId(1)}, 1, false, row}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(restore({{kAllHeads, ClusterId(7)}, 1, false, row}),
+            absl::StatusCode::kInvalidArgument);
+  const std::vector<ClusterInfo> foreign = {{{1, ClusterId(1)}, Positions::Range(0, 8)}};
+  EXPECT_EQ(policy.RestoreIndex(0, {}, &foreign, pool).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(KvSwapPolicyTest, ShapesThatDoNotFitTheModelAreRefused) {
+  EXPECT_EQ(KeyCodeShape::Parse("22211")->ToString(), "22211");
+  for (const char* digits : {"", "5", "202", "2a", "0"}) {
+    EXPECT_FALSE(KeyCodeShape::Parse(digits).has_value()) << digits;
+  }
+  EXPECT_FALSE(KeyCodeShape::Parse(std::string(33, '1')).has_value());
+  options.small_keys = *KeyCodeShape::Parse("22");  // of 32 numbers
+  const absl::Status status = MakePolicy("kvswap", options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(Message(status).find("small_key_bits is '22', 64 axes"), std::string::npos)
+      << Message(status);
+  options.small_keys = *KeyCodeShape::Parse("8");
+  options.selection.cluster_target_entries = 64;
+  EXPECT_TRUE(MakePolicy("kvswap", options).ok());
+  options.layout.head_count = 64;
+  options.layout.head_dim = 256;
+  options.small_keys = *KeyCodeShape::Parse("88888888");
+  EXPECT_NE(Message(MakePolicy("kvswap", options).status()).find("set cluster_target_entries"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace cairn::compute
