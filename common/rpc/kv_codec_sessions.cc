@@ -53,6 +53,14 @@ absl::StatusOr<SegmentKey> KeyFromProto(pb::SegmentKey* key) {
   return out;
 }
 
+// TimeUtil ends the process at a year of five digits, which a row on flash may have.
+void MicrosToProto(std::int64_t time_us, google::protobuf::Timestamp* out) {
+  constexpr std::int64_t kMicrosPerSecond = 1'000'000;
+  constexpr std::int64_t kNanosPerMicro = 1000;
+  out->set_seconds(time_us / kMicrosPerSecond);
+  out->set_nanos(static_cast<std::int32_t>(time_us % kMicrosPerSecond * kNanosPerMicro));
+}
+
 absl::StatusOr<std::int64_t> MicrosFromProto(std::string_view field,
                                              const google::protobuf::Timestamp& time) {
   CAIRN_RETURN_IF_ERROR(CheckBetween(field, time.seconds(), 0, kTimestampSecondsMax));
@@ -288,9 +296,9 @@ void ToProto(const SessionInfo& info, pb::SessionInfo* out) {
   out->set_label(info.label);
   out->set_token_count(info.token_count);
   out->set_flash_bytes(info.flash_bytes);
-  *out->mutable_create_time() = TimeUtil::MicrosecondsToTimestamp(info.create_time_us);
+  MicrosToProto(info.create_time_us, out->mutable_create_time());
   if (info.checkpoint_time_us != 0) {
-    *out->mutable_checkpoint_time() = TimeUtil::MicrosecondsToTimestamp(info.checkpoint_time_us);
+    MicrosToProto(info.checkpoint_time_us, out->mutable_checkpoint_time());
   }
   KeyToProto(info.key, out->mutable_key());
   LayoutToProto(info.layout, out->mutable_layout());

@@ -64,7 +64,9 @@ ROWS = [
          "EngineFaultTest.APageWhereTheGrowingPartIsDamagedIsLeftAlone")]),
     (6, "", [
         ("a page that is being written is read from the device (rule 6)",
-         "PageIoTest.APageThatIsBeingWrittenComesFromMemoryAndIsNotReadOver")]),
+         "PageIoTest.APageThatIsBeingWrittenComesFromMemoryAndIsNotReadOver"),
+        ("a page that is being written is read from the device (rule 6)",
+         "EngineEpochTest.ARunIsInUseUntilItsWriteHasEnded")]),
     (7, "old-io", [
         ("the lock is the process's (rule 7)", "ExtentFileTest.TheLockOutlivesOtherDescriptorsOfTheFile"),
         "that a write in flight keeps the open file description, and so the lock, is the kernel's doing"]),

@@ -1,5 +1,6 @@
 #include "common/rpc/kv_codec.h"
 
+#include <limits>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -192,6 +193,17 @@ TEST_F(KvCodecTest, SessionValuesSurviveTheRoundTrip) {
     ToProto(*info_back, &info_again);
     EXPECT_EQ(info_again.SerializeAsString(), info_message.SerializeAsString());
   }
+}
+
+// Rows on flash have any number.
+TEST_F(KvCodecTest, TimesThatNoClockHasAreSaidAndRefused) {
+  SessionInfo info;
+  info.session_id = SessionId(1);
+  info.create_time_us = std::numeric_limits<std::int64_t>::max();
+  info.checkpoint_time_us = info.create_time_us;
+  pb::SessionInfo message;
+  ToProto(info, &message);
+  EXPECT_EQ(FromProto(Wire(message)).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(KvCodecTest, RequestsThatNameASessionSurviveTheRoundTrip) {
