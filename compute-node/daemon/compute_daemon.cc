@@ -251,7 +251,9 @@ absl::StatusOr<std::shared_ptr<Runtime>> ComputeDaemon::MakeRuntime() {
 
 absl::Status ComputeDaemon::CheckPolicy(Runtime& runtime) {
   const PolicyChoice& policy = runtime.options.policy;
-  absl::Status status = MakePolicyOf(runtime.deps(state_.memory(), nullptr), policy).status();
+  const auto made = MakePolicyOf(runtime.deps(state_.memory(), nullptr), policy);
+  // As a new conversation begins.
+  const absl::Status status = made.ok() ? (*made)->keeper().RestoreState({}) : made.status();
   if (status.ok()) return status;
   return absl::Status(
       status.code(),

@@ -59,6 +59,8 @@ void ClusterWatch::Hold(Head& head, std::int64_t id) {
 
 void ClusterWatch::Stored(std::int32_t layer, const compute::StoreActions& actions) {
   for (const compute::Assignment& each : actions.appended) {
+    // They neither grow by likeness nor split.
+    if (each.cluster.head == kAllHeads) continue;
     Head& head = HeadAt(layer, each.cluster.head);
     const std::int64_t id = each.cluster.cluster_id.value();
     each.positions.ForEach([&](std::int64_t position) { Put(head, id, position); });

@@ -132,7 +132,7 @@ absl::Status ReplayRun::Open() {
   compute::StoredPolicy nothing;
   nothing.choice = compute::PolicyChoice{measure_.policy(), world_.options.selection}.Normalised();
   CAIRN_ASSIGN_OR_RETURN(policy_, measure_.MakePolicy(nothing.choice.name, PolicyOptionsHere()));
-  const bool learns = policy_->paged_index() != nullptr && world_.rows.prompt_step_count() > 0;
+  const bool learns = policy_->traits().learns_from_queries && world_.rows.prompt_step_count() > 0;
   if (learns && !world_.options.rotary_pairs.has_value()) {
     return InvalidArgument(
         "replay: policy {} learns from the prompt's queries, and a trace does not say which "

@@ -55,6 +55,8 @@ struct PolicyTraits {
   bool ranks_by_query_sums = false;
   // Store looks at keys.
   bool needs_keys = false;
+  // It also looks at the queries of a prompt, and must know which dimensions are turned together.
+  bool learns_from_queries = false;
   // It looks at values, there and wherever it looks at keys; and steps attend means of clusters.
   bool needs_values = false;
   // The keeper's Rebuild must see the keys of all clusters behind RestoreState: they are kept

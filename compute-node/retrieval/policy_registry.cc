@@ -40,32 +40,6 @@ Made MakeDynaKv(const PolicyOptions& options) {
   return policy;
 }
 
-Made MakeKvSwap(const PolicyOptions& options) {
-  const std::int64_t joint_dim = std::int64_t{options.layout.head_count} * options.layout.head_dim;
-  const std::int64_t axis_count = options.small_keys.axis_count();
-  if (axis_count >= joint_dim + kCodeRunAxes) {
-    return InvalidArgument(
-        "small_key_bits is '{}', {} axes: the model's keys have {} numbers in a layer",
-        options.small_keys.ToString(), axis_count, joint_dim);
-  }
-  auto policy = std::make_unique<KvSwapPolicy>(options);
-  const std::int64_t row_bytes = policy->group_entries() * policy->shape().RowBytes();
-  if (row_bytes > kIndexRowBytesMax) {
-    return InvalidArgument(
-        "policy kvswap takes groups whose small keys have at most {} bytes: {} tokens of {} bytes "
-        "are {}; set cluster_target_entries lower",
-        kIndexRowBytesMax, policy->group_entries(), policy->shape().RowBytes(), row_bytes);
-  }
-  if (policy->state_bytes_max() > kPolicyStateBytesMax) {
-    return InvalidArgument(
-        "policy kvswap takes models of which it stores at most {} bytes: for {} layers of {} KV "
-        "heads of {} numbers these are {}",
-        kPolicyStateBytesMax, options.layout.layer_count, options.layout.head_count,
-        options.layout.head_dim, policy->state_bytes_max());
-  }
-  return policy;
-}
-
 // Each batch becomes 8 clusters, as published, or 40: those of dynakv's size.
 Made MakeLocal(const PolicyOptions& options) {
   return std::make_unique<LocalPolicy>("local-cluster", kLocalBatchEntries / 8, options);
@@ -84,7 +58,7 @@ Made MakeNoCluster(const PolicyOptions& options) {
 constexpr PolicyKind kKinds[] = {
     {.name = "full", .attends_everything = true, .make = Make<FullPolicy>},
     {.name = "dynakv", .may_select_ahead = true, .make = MakeDynaKv},
-    {.name = "kvswap", .may_select_ahead = true, .make = MakeKvSwap},
+    {.name = "kvswap", .may_select_ahead = true, .make = Make<KvSwapPolicy>},
     {.name = "oracle", .make = MakeOracle},
     {.name = "no-cluster", .make = MakeNoCluster},
     {.name = "static-cluster", .make = Make<StaticPolicy>},

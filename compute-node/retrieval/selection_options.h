@@ -32,7 +32,7 @@ struct SelectionOptions {
   double estimate_percent = 0;
   // Whether all layers but the first select by what their queries are foreseen to be while the
   // layer before is computed, so that what they attend is there in time. Heads of which that was
-  // wrong select anew. Only of dynakv.
+  // wrong select anew. Only of dynakv and kvswap.
   bool select_ahead = true;
 
   std::int64_t cluster_entries_max() const { return 2 * cluster_target_entries; }

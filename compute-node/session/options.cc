@@ -21,8 +21,9 @@ absl::Status SessionOptions::Validate() const {
       CheckBetween("fetch_slice_bytes", fetch_slice_bytes, std::int64_t{1} << 16, kFetchBytesMax));
   if (!small_key_bits.empty() && !KeyCodeShape::Parse(small_key_bits).has_value()) {
     return InvalidArgument(
-        "small_key_bits is '{}': it must be the bits of each 32 axes, 1, 2, 3, 4 or 8 of at most "
-        "{}, as in '2211'",
+        "small_key_bits is '{}': it must be a digit of 1, 2, 3, 4 or 8 for each 32 axes, at most "
+        "{} "
+        "digits, as in '2211'",
         small_key_bits, kCodeRunsMax);
   }
   return CheckBetween("dram_budget_bytes", dram_budget_bytes, std::int64_t{1} << 20,

@@ -50,7 +50,7 @@ def add_run_options(add):
     add("--estimate", type=share, default=0.0, metavar="S%",
         help="share of the clusters not read that dynakv attends by their means; default 0%%: none")
     add("--no-select-ahead", dest="select_ahead", action="store_false",
-        help="let dynakv select by a layer's queries instead of what the layer before foresees of them")
+        help="let dynakv and kvswap select by a layer's queries instead of what the layer before foresees of them")
     add("--kv-format", choices=("f16", "f32", "q8", "q4"), default="f16", help="of keys and values; default f16")
     add("--dram-budget", type=budget, metavar="B",
         help="memory for keys and values: bytes, or a share such as 1/13 of what the context takes")

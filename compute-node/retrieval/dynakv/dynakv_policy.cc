@@ -74,6 +74,7 @@ DynaKvPolicy::DynaKvPolicy(const PolicyOptions& options, std::int64_t region_ent
                    .selects_ahead = options.selection.select_ahead,
                    .ranks_by_query_sums = true,
                    .needs_keys = true,
+                   .learns_from_queries = true,
                    .needs_values = options.selection.estimate_percent > 0}),
       options_(options),
       region_entries_(region_entries) {

@@ -98,7 +98,10 @@ std::vector<std::int64_t> KvSwapPolicy::Choose(const SelectionInput& input,
     left -= tokens;
     return true;
   };
-  for (std::int64_t group = 0; group * group_entries() < kSinkTokens; ++group) take(group);
+  for (std::int64_t group = 0; group * group_entries() < kSinkTokens; ++group) {
+    left = std::max(left, TokensOf(group, input.stored_token_count));
+    take(group);
+  }
   for (std::int64_t group = 0; group < std::ssize(layer.groups); ++group) {
     if (left <= left_for_ranked) break;
     if (!layer.groups[static_cast<std::size_t>(group)].coded) take(group);
@@ -129,7 +132,10 @@ std::vector<float> KvSwapPolicy::GroupMasses(const SelectionInput& input) const 
   for (std::size_t group = 0; group < of_groups.size(); ++group) {
     const std::span<const float> tokens =
         masses.subspan(group * size, std::min(size, masses.size() - group * size));
-    of_groups[group] = *std::max_element(tokens.begin(), tokens.end());
+    // What has no small key is worth nothing, whatever its codes are.
+    if (layer.groups[group].coded) {
+      of_groups[group] = *std::max_element(tokens.begin(), tokens.end());
+    }
   }
   return of_groups;
 }
@@ -165,7 +171,8 @@ void KvSwapPolicy::LearnFrom(std::span<const float> joint_keys, std::int64_t fir
 
 StoreActions KvSwapPolicy::Store(const LeavingEntries& leaving) {
   Layer& layer = LayerAt(leaving.layer);
-  CAIRN_CHECK_EQ(layer.keys.count(), leaving.first_position);
+  // Those that could not be sent leave again, and others with them.
+  CAIRN_CHECK(layer.keys.count() >= leaving.first_position);
   const std::int64_t end = leaving.first_position + leaving.token_count;
   Resize(layer, end);
   const std::vector<float> joint = JointKeys(leaving);

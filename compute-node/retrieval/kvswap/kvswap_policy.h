@@ -33,7 +33,8 @@ namespace cairn::compute {
 
 class KvSwapPolicy : public BasicPolicy, public PagedIndex {
  public:
-  // REQUIRES: options.Validate() is OK; state_bytes_max() <= kPolicyStateBytesMax.
+  // REQUIRES: options.Validate() is OK. Whether the shape of its small keys can be stored is said
+  // by RestoreState: a conversation that is there has its own.
   explicit KvSwapPolicy(const PolicyOptions& options);
 
   // The small keys of a layout: as many axes as a joint key has numbers, or as the bases' place in
@@ -41,8 +42,6 @@ class KvSwapPolicy : public BasicPolicy, public PagedIndex {
   // little matter more than exact numbers: fewer axes of more bits answer worse
   // (docs/benchmarks.md, "Small keys").
   static KeyCodeShape ShapeOf(const EntryLayout& layout);
-  // Of what SaveState gives.
-  std::int64_t state_bytes_max() const { return StateBytesMax(shape_); }
   const KeyCodeShape& shape() const { return shape_; }
   std::int64_t group_entries() const { return clusters_.cluster_entries(); }
 
@@ -95,6 +94,7 @@ class KvSwapPolicy : public BasicPolicy, public PagedIndex {
   }
   // As of a conversation of this shape without tokens.
   void Clear(const KeyCodeShape& shape);
+  // Of what SaveState gives.
   std::int64_t StateBytesMax(const KeyCodeShape& shape) const;
   // Tokens that a group has, of so many.
   std::int64_t TokensOf(std::int64_t group, std::int64_t stored_token_count) const;
@@ -108,6 +108,8 @@ class KvSwapPolicy : public BasicPolicy, public PagedIndex {
   std::vector<float> JointKeys(const LeavingEntries& leaving) const;
   void LearnFrom(std::span<const float> joint_keys, std::int64_t first_position,
                  Layer& layer) const;
+  // Whether small keys of that shape, in groups of so many entries, can be stored.
+  absl::Status CheckShape(const KeyCodeShape& shape, std::int64_t entries) const;
   absl::Status CheckRecord(std::int32_t layer, std::int64_t group, const IndexRecord& record) const;
 
   const PolicyOptions options_;

@@ -1,6 +1,7 @@
 // How KvSwapPolicy's small keys and bases come from and go to what checkpoints store.
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -16,6 +17,8 @@ constexpr std::int32_t kKvSwapVersion = 1;
 constexpr std::int64_t kGroupOverheadBytes = 75;
 // Half of a stored state, which is more than the rest of it takes.
 constexpr std::int64_t kBasesBytesMax = kPolicyStateBytesMax / 2;
+// Learning the axes takes time with the third power of it: two seconds a layer.
+constexpr std::int64_t kJointDimMax = 1024;
 constexpr std::size_t kNumberBytes = sizeof(std::int64_t);
 
 // What comes before the numbers of the groups; the layers' bases follow behind those.
@@ -59,7 +62,8 @@ PutPolicyState KvSwapPolicy::SaveState() const {
 
 absl::Status KvSwapPolicy::RestoreState(const StoredPolicyState& stored) {
   Clear(shape_);
-  if (stored.version == 0 && stored.next_cluster_ids.empty()) return absl::OkStatus();
+  const bool is_new = stored.version == 0 && stored.next_cluster_ids.empty();
+  if (is_new) return CheckShape(shape_, group_entries());
   std::string_view rest = stored.state;
   Header header;
   if (stored.version != kKvSwapVersion || rest.size() < sizeof header) {
@@ -72,9 +76,8 @@ absl::Status KvSwapPolicy::RestoreState(const StoredPolicyState& stored) {
                     rest.size() >= static_cast<std::size_t>(header.number_count) * kNumberBytes;
   if (!fits) return ForeignState("kvswap", stored);
   // It goes on with its own, whatever new conversations have.
-  if (!header.shape.IsValid() || StateBytesMax(header.shape) > kPolicyStateBytesMax) {
-    return ForeignState("kvswap", stored);
-  }
+  if (!header.shape.IsValid()) return ForeignState("kvswap", stored);
+  CAIRN_RETURN_IF_ERROR(CheckShape(header.shape, 1));
   Clear(header.shape);
   const std::size_t number_bytes = static_cast<std::size_t>(header.number_count) * kNumberBytes;
   const std::optional<std::vector<std::int64_t>> numbers =
@@ -95,7 +98,8 @@ absl::Status KvSwapPolicy::RestoreState(const StoredPolicyState& stored) {
     rest.remove_prefix(basis_bytes);
   }
   if (!rest.empty()) return ForeignState("kvswap", stored);
-  return clusters_.Restore(stored, *numbers);
+  CAIRN_RETURN_IF_ERROR(clusters_.Restore(stored, *numbers));
+  return CheckShape(shape_, group_entries());
 }
 
 std::vector<IndexRow> KvSwapPolicy::TakeChangedRows(std::int32_t layer_index) {
@@ -115,11 +119,41 @@ std::vector<IndexRow> KvSwapPolicy::TakeChangedRows(std::int32_t layer_index) {
 
 void KvSwapPolicy::ReturnRows(std::int32_t layer_index, std::span<const ClusterRef> clusters) {
   Layer& layer = LayerAt(layer_index);
+  const std::set<ClusterRef> returned(clusters.begin(), clusters.end());
   for (std::size_t group = 0; group < layer.groups.size(); ++group) {
     const ClusterRef ref{kAllHeads, clusters_.IdAt(static_cast<std::int64_t>(group))};
-    if (std::find(clusters.begin(), clusters.end(), ref) == clusters.end()) continue;
+    if (!returned.contains(ref)) continue;
     layer.groups[group].changed = layer.groups[group].coded;
   }
+}
+
+absl::Status KvSwapPolicy::CheckShape(const KeyCodeShape& shape, std::int64_t entries) const {
+  if (joint_dim() > kJointDimMax) {
+    return InvalidArgument(
+        "policy kvswap takes models whose keys have at most {} numbers in a layer: {} KV heads of "
+        "{} have {}",
+        kJointDimMax, options_.layout.head_count, options_.layout.head_dim, joint_dim());
+  }
+  if (shape.axis_count() >= joint_dim() + kCodeRunAxes) {
+    return InvalidArgument(
+        "small_key_bits {} are {} axes: the model's keys have {} numbers in a "
+        "layer",
+        shape.ToString(), shape.axis_count(), joint_dim());
+  }
+  if (entries * shape.RowBytes() > kIndexRowBytesMax) {
+    return InvalidArgument(
+        "small_key_bits {} are {} bytes a token, {} in a group of {}: it must be at most {}; set "
+        "cluster_target_entries or small_key_bits lower",
+        shape.ToString(), shape.RowBytes(), entries * shape.RowBytes(), entries, kIndexRowBytesMax);
+  }
+  if (StateBytesMax(shape) > kPolicyStateBytesMax) {
+    return InvalidArgument(
+        "small_key_bits {} are {} axes, which take {} bytes for {} layers of keys of {} numbers: "
+        "at most {} are stored",
+        shape.ToString(), shape.axis_count(), StateBytesMax(shape), options_.layout.layer_count,
+        joint_dim(), kPolicyStateBytesMax);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status KvSwapPolicy::CheckRecord(std::int32_t layer, std::int64_t group,
@@ -138,15 +172,22 @@ absl::Status KvSwapPolicy::RestoreIndex(std::int32_t layer_index,
                                         ThreadPool& /*pool*/) {
   Layer& layer = LayerAt(layer_index);
   std::int64_t token_count = 0;
+  const auto count = [&](const ClusterRef& cluster, std::int64_t entry_count) -> absl::Status {
+    if (cluster.head != kAllHeads || entry_count > group_entries()) {
+      return InvalidArgument("layer {}: a cluster of head {} with {} entries is no group",
+                             layer_index, cluster.head, entry_count);
+    }
+    token_count += entry_count;
+    return absl::OkStatus();
+  };
   if (clusters != nullptr) {
     for (const ClusterInfo& info : *clusters) {
-      if (info.cluster.head != kAllHeads) {
-        return InvalidArgument("layer {}: a cluster of head {}", layer_index, info.cluster.head);
-      }
-      token_count += info.positions.count();
+      CAIRN_RETURN_IF_ERROR(count(info.cluster, info.positions.count()));
     }
   } else {
-    for (const IndexRecord& record : records) token_count += record.entry_count;
+    for (const IndexRecord& record : records) {
+      CAIRN_RETURN_IF_ERROR(count(record.cluster, record.entry_count));
+    }
   }
   layer.groups.clear();
   layer.keys.Resize(0);

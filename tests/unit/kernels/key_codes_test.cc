@@ -74,7 +74,7 @@ TEST(KeyCodesTest, CodesComeBackAsTheyWerePut) {
 TEST(KeyCodesTest, ScoresAreProductsWithWhatCodesAreFromTheMiddle) {
   test::Rng rng(TestSeed());
   for (const KeyCodeShape& shape : Shapes()) {
-    for (const std::size_t query_count : {1, 4, 6, 8}) {
+    for (const std::size_t query_count : {1U, 4U, 6U, 8U}) {
       CodedRows coded(rng, shape, 37);
       std::vector<std::vector<float>> numbers;
       for (std::size_t q = 0; q < query_count; ++q) {

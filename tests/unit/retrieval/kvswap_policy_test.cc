@@ -106,6 +106,13 @@ TEST_F(KvSwapPolicyTest, RowsFromDiskAreChecked) {
   EXPECT_EQ(restore({{0, ClusterId(1)}, 1, false, row}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(restore({{kAllHeads, ClusterId(7)}, 1, false, row}),
             absl::StatusCode::kInvalidArgument);
+  // As many as a conversation of these heads has in all.
+  const std::vector<IndexRecord> of_heads = {{{0, ClusterId(1)}, 8, false, row},
+                                             {{1, ClusterId(1)}, 8, false, row}};
+  EXPECT_EQ(KvSwapPolicy(options).RestoreIndex(0, of_heads, nullptr, pool).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(restore({{kAllHeads, ClusterId(1)}, std::int64_t{1} << 31, false, row}),
+            absl::StatusCode::kInvalidArgument);
   const std::vector<ClusterInfo> foreign = {{{1, ClusterId(1)}, Positions::Range(0, 8)}};
   EXPECT_EQ(policy.RestoreIndex(0, {}, &foreign, pool).code(), absl::StatusCode::kInvalidArgument);
 }
@@ -116,19 +123,63 @@ TEST_F(KvSwapPolicyTest, ShapesThatDoNotFitTheModelAreRefused) {
     EXPECT_FALSE(KeyCodeShape::Parse(digits).has_value()) << digits;
   }
   EXPECT_FALSE(KeyCodeShape::Parse(std::string(33, '1')).has_value());
-  options.small_keys = *KeyCodeShape::Parse("22");  // of 32 numbers
-  const absl::Status status = MakePolicy("kvswap", options).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(Message(status).find("small_key_bits is '22', 64 axes"), std::string::npos)
-      << Message(status);
-  options.small_keys = *KeyCodeShape::Parse("8");
+  const auto refusal = [&](const char* digits) {
+    options.small_keys = *KeyCodeShape::Parse(digits);
+    const absl::Status status = KvSwapPolicy(options).RestoreState({});
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return Message(status);
+  };
+  EXPECT_NE(refusal("22").find("small_key_bits 22 are 64 axes"), std::string::npos);
   options.selection.cluster_target_entries = 64;
-  EXPECT_TRUE(MakePolicy("kvswap", options).ok());
-  options.layout.head_count = 64;
+  options.small_keys = *KeyCodeShape::Parse("8");
+  EXPECT_TRUE(KvSwapPolicy(options).RestoreState({}).ok());
+  options.layout.head_count = 4;
   options.layout.head_dim = 256;
-  options.small_keys = *KeyCodeShape::Parse("88888888");
-  EXPECT_NE(Message(MakePolicy("kvswap", options).status()).find("set cluster_target_entries"),
-            std::string::npos);
+  EXPECT_NE(refusal("88888888").find("set cluster_target_entries"), std::string::npos);
+  options.layout.layer_count = 64;
+  options.selection.cluster_target_entries = 8;
+  EXPECT_NE(refusal("2222").find("at most 4194304 are stored"), std::string::npos);
+  options.small_keys = KeyCodeShape();
+  EXPECT_TRUE(KvSwapPolicy(options).RestoreState({}).ok());
+  options.layout.head_dim = 512;
+  EXPECT_NE(refusal("2").find("at most 1024 numbers"), std::string::npos);
+}
+
+TEST_F(KvSwapPolicyTest, AConversationOpensWhateverNewOnesHave) {
+  options.selection.cluster_target_entries = 64;
+  PolicyDriver driver("kvswap", options, seed);
+  driver.Prefill(400);
+  const PutPolicyState saved = driver.policy().keeper().SaveState();
+  const std::vector<std::int64_t> ids = driver.policy().keeper().NextClusterIds();
+  options.small_keys = *KeyCodeShape::Parse("22");  // which no conversation may have
+  KvSwapPolicy other(options);
+  EXPECT_TRUE(other.RestoreState({saved.version, saved.state, ids, 400, 400}).ok());
+}
+
+TEST_F(KvSwapPolicyTest, WhatCouldNotBeSentLeavesAgain) {
+  KvSwapPolicy policy(options);
+  const auto keys = [&](std::int64_t count) {
+    return std::vector<float>(
+        static_cast<std::size_t>(count * options.layout.head_count * options.layout.head_dim),
+        0.5F);
+  };
+  for (const std::int64_t count : {200, 200, 230}) {
+    const std::vector<float> leaving = keys(count);
+    const StoreActions actions =
+        policy.Store({.layer = 0, .first_position = 0, .token_count = count, .keys = leaving});
+    std::int64_t appended = 0;
+    for (const Assignment& each : actions.appended) appended += each.positions.count();
+    EXPECT_EQ(appended, count);
+  }
+}
+
+TEST_F(KvSwapPolicyTest, SinksAreAttendedHoweverLargeGroupsAre) {
+  options.selection.cluster_target_entries = 64;
+  options.selection.select_tokens_min = 64;
+  options.selection.select_percent = 1;
+  PolicyDriver driver("kvswap", options, seed);
+  driver.Prefill(700);
+  for (const auto& [key, attended] : driver.Plan()) EXPECT_TRUE(attended.positions.contains(0));
 }
 
 }  // namespace
