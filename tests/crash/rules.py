@@ -64,9 +64,7 @@ ROWS = [
          "EngineFaultTest.APageWhereTheGrowingPartIsDamagedIsLeftAlone")]),
     (6, "", [
         ("a page that is being written is read from the device (rule 6)",
-         "PageIoTest.APageThatIsBeingWrittenComesFromMemoryAndIsNotReadOver"),
-        ("a page that is being written is read from the device (rule 6)",
-         "EngineEpochTest.ARunIsInUseUntilItsWriteHasEnded")]),
+         "PageIoTest.APageThatIsBeingWrittenComesFromMemoryAndIsNotReadOver")]),
     (7, "old-io", [
         ("the lock is the process's (rule 7)", "ExtentFileTest.TheLockOutlivesOtherDescriptorsOfTheFile"),
         "that a write in flight keeps the open file description, and so the lock, is the kernel's doing"]),
