@@ -44,7 +44,7 @@ BitPlaces PlacesOf(int bits, std::int64_t row, std::int64_t axis) {
   const int half = static_cast<int>(axis % kCodeRunAxes / (kCodeRunAxes / 2));
   switch (bits) {
     case 8:
-      return {{{(half * 4 + group) * kPlaneBytes + of_row, 0, 0, 8}}, 1};
+      return {{{(std::int64_t{4} * half + group) * kPlaneBytes + of_row, 0, 0, 8}}, 1};
     case 4:
       return {{{group * kPlaneBytes + of_row, 4 * half, 0, 4}}, 1};
     default:

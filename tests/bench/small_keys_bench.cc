@@ -71,6 +71,7 @@ void MeasureCodes(ThreadPool& pool, const Case& of, const std::vector<std::byte>
   const double seconds = MedianSeconds(round_count, [&] {
     pool.ParallelFor(layers, [&](std::int64_t layer) {
       std::vector<float*> rows;
+      rows.reserve(static_cast<std::size_t>(of.kv_heads));
       for (int q = 0; q < of.kv_heads; ++q) {
         rows.push_back(scores[static_cast<std::size_t>(layer * of.kv_heads + q)].data());
       }

@@ -88,6 +88,7 @@ TEST(KeyCodesTest, ScoresAreProductsWithWhatCodesAreFromTheMiddle) {
           queries.emplace_back(coded.shape, query);
           scores.emplace_back(static_cast<std::size_t>(coded.panel_count * kCodePanelRows));
         }
+        rows.reserve(scores.size());
         for (std::vector<float>& each : scores) rows.push_back(each.data());
         ScoreKeyCodes(coded.shape, queries, coded.panels.data(), coded.panel_count, rows);
         for (std::size_t q = 0; q < query_count; ++q) {

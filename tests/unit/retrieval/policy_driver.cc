@@ -298,6 +298,7 @@ void PolicyDriver::TakeRows() {
     std::vector<IndexRow> rows = policy_->paged_index()->TakeChangedRows(layer);
     // As a checkpoint that fails gives them back.
     std::vector<ClusterRef> clusters;
+    clusters.reserve(rows.size());
     for (const IndexRow& row : rows) clusters.push_back(row.cluster);
     policy_->paged_index()->ReturnRows(layer, clusters);
     const std::vector<IndexRow> again = policy_->paged_index()->TakeChangedRows(layer);
