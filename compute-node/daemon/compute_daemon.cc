@@ -253,7 +253,7 @@ absl::Status ComputeDaemon::CheckPolicy(Runtime& runtime) {
   const PolicyChoice& policy = runtime.options.policy;
   const auto made = MakePolicyOf(runtime.deps(state_.memory(), nullptr), policy);
   // As a new conversation begins.
-  const absl::Status status = made.ok() ? (*made)->keeper().RestoreState({}) : made.status();
+  absl::Status status = made.ok() ? (*made)->keeper().RestoreState({}) : made.status();
   if (status.ok()) return status;
   return absl::Status(
       status.code(),
