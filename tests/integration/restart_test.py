@@ -58,6 +58,26 @@ class RestartTest(unittest.TestCase):
                 self.assertEqual(second["token_ids"], undisturbed["token_ids"])
                 self.assertEqual(cairn.stop(), [0, 0])
 
+    def test_groups_of_all_heads_answer_as_before(self):
+        """Policy kvswap: the KV node is killed in an answer, then both daemons are started again."""
+        with Cairn(compute_config='policy: "kvswap"\n') as cairn:
+            asked = [QUESTION, "--ignore-end", "--tokens", "100"]
+            whole = cairn.generate(*asked, "--file", daemons.DEMO_TEXT)
+            self.assertTrue(whole["text"].startswith(ANSWER), whole["text"])
+            later = cairn.generate(*asked, "--conversation", str(whole["conversation_id"]))
+            process = cairn.popen("generate", *asked, "--file", daemons.DEMO_TEXT, "--label", "again")
+            begun = process.read(40)
+            cairn.kv.kill()
+            cairn.kv.start()
+            rest, error = process.communicate(timeout=daemons.RUN_TIMEOUT_S)
+            self.assertEqual((begun + rest).decode().rstrip("\n"), whole["text"].rstrip("\n"), error)
+            self.assertEqual(cairn.stop(), [0, 0])
+            cairn.start()
+            again, = (session for session in cairn.sessions() if session["label"] == "again")
+            number = str(again["conversation_id"])
+            self.assertEqual(cairn.generate(*asked, "--conversation", number)["text"], later["text"])
+            self.assertEqual(cairn.stop(), [0, 0])
+
     def test_killed_daemons_leave_every_conversation_at_its_last_checkpoint(self):
         with Cairn() as cairn:
             first = cairn.generate(QUESTION, "--file", cairn.short_text(), "--stop", "\n")
