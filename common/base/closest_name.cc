@@ -26,13 +26,39 @@ std::size_t EditDistance(std::string_view from, std::string_view to) {
   return rows.back();
 }
 
+bool IsSeparator(char c) { return c == '-' || c == '_'; }
+
+// Whether `words` has `part` as one of its words or several in a row.
+bool HasWords(std::string_view words, std::string_view part) {
+  for (std::size_t at = words.find(part); at != std::string_view::npos;
+       at = words.find(part, at + 1)) {
+    const std::size_t end = at + part.size();
+    if ((at == 0 || IsSeparator(words[at - 1])) &&
+        (end == words.size() || IsSeparator(words[end]))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// The only name that is words of `unknown`, or that has it as words; empty: none, or several.
+std::string NameOfSameWords(std::string_view unknown, std::span<const std::string> known) {
+  std::string found;
+  for (const std::string& name : known) {
+    if (name.empty() || (!HasWords(unknown, name) && !HasWords(name, unknown))) continue;
+    if (!found.empty()) return "";
+    found = name;
+  }
+  return found;
+}
+
 }  // namespace
 
 std::string ClosestName(std::string_view unknown, std::span<const std::string> known) {
   constexpr std::size_t kDistanceMax = 3;
   // What is longer is no slip of a name, and comparing it takes time.
   constexpr std::size_t kNameBytesMax = 64;
-  if (unknown.size() > kNameBytesMax) return "";
+  if (unknown.empty() || unknown.size() > kNameBytesMax) return "";
   std::string best;
   std::size_t best_distance = std::min(kDistanceMax, unknown.size() / 3) + 1;
   for (const std::string& name : known) {
@@ -41,7 +67,7 @@ std::string ClosestName(std::string_view unknown, std::span<const std::string> k
     best = name;
     best_distance = distance;
   }
-  return best;
+  return best.empty() ? NameOfSameWords(unknown, known) : best;
 }
 
 }  // namespace cairn

@@ -25,5 +25,13 @@ TEST(ClosestNameTest, WhatIsLikeNothingHasNone) {
   EXPECT_EQ(ClosestName(std::string(300, 'k'), known), "");
 }
 
+TEST(ClosestNameTest, TheOnlyNameOfTheSameWordsIsMeant) {
+  const std::vector<std::string> options = {"tokens", "file", "repeat-penalty", "presence-penalty"};
+  EXPECT_EQ(ClosestName("max-tokens", options), "tokens");
+  EXPECT_EQ(ClosestName("max_tokens", options), "tokens");
+  EXPECT_EQ(ClosestName("presence", options), "presence-penalty");
+  EXPECT_EQ(ClosestName("penalty", options), "");
+}
+
 }  // namespace
 }  // namespace cairn
