@@ -12,6 +12,8 @@
 #include "compute-node/retrieval/baselines/static_policy.h"
 #include "compute-node/retrieval/baselines/token_policy.h"
 #include "compute-node/retrieval/dynakv/dynakv_policy.h"
+#include "compute-node/retrieval/eviction/attention_profile.h"
+#include "compute-node/retrieval/eviction/eviction_policy.h"
 #include "compute-node/retrieval/kvswap/kvswap_policy.h"
 
 namespace cairn::compute {
@@ -24,19 +26,21 @@ Made Make(const PolicyOptions& options) {
   return std::make_unique<Policy>(options);
 }
 
+absl::Status CheckStateBytes(std::string_view name, std::int64_t bytes, const EntryLayout& layout) {
+  if (bytes <= kPolicyStateBytesMax) return absl::OkStatus();
+  return InvalidArgument(
+      "policy {} takes models of which it stores at most {} bytes: for {} layers of {} KV heads of "
+      "{} numbers these are {}",
+      name, kPolicyStateBytesMax, layout.layer_count, layout.head_count, layout.head_dim, bytes);
+}
+
 Made MakeDynaKv(const PolicyOptions& options) {
   if (options.layout.head_dim > kCodeDimMax) {
     return InvalidArgument("policy dynakv takes heads of at most {} numbers, the model has {}",
                            kCodeDimMax, options.layout.head_dim);
   }
   auto policy = std::make_unique<DynaKvPolicy>(options);
-  if (policy->state_bytes() > kPolicyStateBytesMax) {
-    return InvalidArgument(
-        "policy dynakv takes models of which it stores at most {} bytes: for {} layers of {} KV "
-        "heads of {} numbers these are {}",
-        kPolicyStateBytesMax, options.layout.layer_count, options.layout.head_count,
-        options.layout.head_dim, policy->state_bytes());
-  }
+  CAIRN_RETURN_IF_ERROR(CheckStateBytes("dynakv", policy->state_bytes(), options.layout));
   return policy;
 }
 
@@ -55,10 +59,57 @@ Made MakeNoCluster(const PolicyOptions& options) {
   return std::make_unique<TokenPolicy>("no-cluster", TokenPolicy::Score::kQuerySum, options);
 }
 
+Made MakeEviction(const EvictionPolicy::Kind& kind, const PolicyOptions& options) {
+  auto policy = std::make_unique<EvictionPolicy>(kind, options);
+  CAIRN_RETURN_IF_ERROR(CheckStateBytes(kind.name, policy->state_bytes_max(), options.layout));
+  return policy;
+}
+template <typename Worth, auto... arguments>
+std::unique_ptr<EntryWorth> MakeWorth() {
+  return std::make_unique<Worth>(arguments...);
+}
+using Fusion = AttentionProfile::Fusion;
+using Pooling = AttentionProfile::Pooling;
+constexpr auto kMakePooledProfile = MakeWorth<AttentionProfile, Fusion::kSum, Pooling::kYes>;
+
+Made MakeMorph(const PolicyOptions& options) {
+  return MakeEviction({.name = "morph", .make_worth = kMakePooledProfile}, options);
+}
+Made MakeMorphRecall(const PolicyOptions& options) {
+  return MakeEviction(
+      {.name = "morph-recall", .make_worth = kMakePooledProfile, .recalled_share = 0.5}, options);
+}
+// As published, with either of its two ways to fuse.
+Made MakeMorphSum(const PolicyOptions& options) {
+  return MakeEviction(
+      {.name = "morph-sum", .make_worth = MakeWorth<AttentionProfile, Fusion::kSum, Pooling::kNo>},
+      options);
+}
+Made MakeMorphMax(const PolicyOptions& options) {
+  return MakeEviction(
+      {.name = "morph-max", .make_worth = MakeWorth<AttentionProfile, Fusion::kMax, Pooling::kNo>},
+      options);
+}
+Made MakeH2o(const PolicyOptions& options) {
+  return MakeEviction({.name = "h2o",
+                       .prompt_tokens = kAccumulatedPromptTokens,
+                       .make_worth = MakeWorth<AccumulatedWorth>},
+                      options);
+}
+Made MakeSnapKv(const PolicyOptions& options) {
+  return MakeEviction({.name = "snapkv", .make_worth = MakeWorth<VotedWorth>}, options);
+}
+
 constexpr PolicyKind kKinds[] = {
     {.name = "full", .attends_everything = true, .make = Make<FullPolicy>},
     {.name = "dynakv", .may_select_ahead = true, .make = MakeDynaKv},
     {.name = "kvswap", .may_select_ahead = true, .make = Make<KvSwapPolicy>},
+    {.name = "morph", .make = MakeMorph},
+    {.name = "morph-recall", .make = MakeMorphRecall},
+    {.name = "morph-sum", .make = MakeMorphSum},
+    {.name = "morph-max", .make = MakeMorphMax},
+    {.name = "h2o", .make = MakeH2o},
+    {.name = "snapkv", .make = MakeSnapKv},
     {.name = "oracle", .make = MakeOracle},
     {.name = "no-cluster", .make = MakeNoCluster},
     {.name = "static-cluster", .make = Make<StaticPolicy>},

@@ -213,8 +213,9 @@ std::int64_t PrefilledTokens(const Conversation& conversation, const TurnRequest
   const std::int64_t prompt_count =
       std::ssize(request.prompt) - (StepsLast(conversation, request) ? 1 : 0);
   if (request.prefill_tokens_max > 0) return std::min(prompt_count, request.prefill_tokens_max);
+  const PolicyTraits traits = conversation.policy().traits();
   // Such a policy reads as much for one token as for many.
-  if (conversation.policy().traits().selects_without_queries) return prompt_count;
+  if (traits.selects_without_queries || traits.learns_from_prompts) return prompt_count;
   // A pass of many tokens attends everything, so it reads the whole conversation once; a step reads
   // what is selected for its token. A short question behind a long text reads less in steps.
   const std::int64_t held_count = conversation.token_count();

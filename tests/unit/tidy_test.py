@@ -106,10 +106,10 @@ ROOMS = {
                         "session", "defragment"),
                        ("engine.h", "engine_context.h", "id_source.h", "inspection.h")),
     "compute-node/model": (("gguf", "tokenizer", "sampler", "chat", "forward"), ("config.h",)),
-    "compute-node/retrieval": (("clustering", "dynakv", "kvswap", "baselines"),
+    "compute-node/retrieval": (("clustering", "dynakv", "kvswap", "baselines", "eviction"),
                                ("best_first.h", "cluster_keeper.h", "entry_selector.h",
                                 "fetch_plan.h", "paged_index.h", "policy.h", "policy_state.h",
-                                "selection_options.h")),
+                                "selection_options.h", "weight_observer.h")),
     "compute-node/session": (("reading", "entries", "attention"),
                              ("kv_memory.h", "options.h", "stop.h")),
 }

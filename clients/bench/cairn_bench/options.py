@@ -9,7 +9,8 @@ from .client import REPOSITORY
 from .daemons import PROFILES
 
 # These make no clusters and draw nothing, so that one seed is all of them, unless text is drawn.
-SEEDLESS_POLICIES = frozenset(["full", "kvswap", "oracle", "streaming", "no-cluster"])
+SEEDLESS_POLICIES = frozenset(["full", "kvswap", "morph", "morph-recall", "morph-sum", "morph-max", "h2o", "snapkv",
+                               "oracle", "streaming", "no-cluster"])
 LIST_MAX = 64
 PARALLEL_MAX = 16
 ROUNDS_MAX = 1000

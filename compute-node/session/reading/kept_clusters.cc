@@ -1,5 +1,6 @@
 #include "compute-node/session/reading/kept_clusters.h"
 
+#include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <utility>
@@ -12,27 +13,63 @@ namespace {
 // What a kept cluster takes beside its entries, about.
 constexpr std::int64_t kKeptOverheadBytes = 200;
 
+Positions PositionsAt(const Positions& positions, std::span<const std::int32_t> indices) {
+  Positions at;
+  for (const std::int32_t index : indices) at.Append(positions.at(index));
+  return at;
+}
+
 }  // namespace
 
 KeptCluster::KeptCluster(const FetchedCluster& fetched, std::span<const std::byte* const> entries,
-                         std::int64_t entry_bytes, WithPositions with_positions, KvMemory& memory)
-    : bytes_(entries.size() * static_cast<std::size_t>(entry_bytes)),
+                         std::span<const std::int32_t> attended, std::int64_t entry_bytes,
+                         WithPositions with_positions, KvMemory& memory)
+    : bytes_((attended.empty() ? entries.size() : attended.size()) *
+             static_cast<std::size_t>(entry_bytes)),
+      indices_(attended.begin(), attended.end()),
       with_positions_(with_positions),
       charge_(memory, std::ssize(bytes_) + kKeptOverheadBytes) {
   CAIRN_CHECK(!entries.empty());
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    std::memcpy(bytes_.data() + i * static_cast<std::size_t>(entry_bytes), entries[i],
+  const std::size_t count = attended.empty() ? entries.size() : attended.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t from = attended.empty() ? i : static_cast<std::size_t>(attended[i]);
+    std::memcpy(bytes_.data() + i * static_cast<std::size_t>(entry_bytes), entries[from],
                 static_cast<std::size_t>(entry_bytes));
   }
   fetched_.cluster = fetched.cluster;
   Span all;
   all.part_id = fetched.spans.front().part_id;
-  all.entry_count = std::ssize(entries);
+  all.entry_count = static_cast<std::int64_t>(count);
   all.bytes = bytes_;
   if (with_positions == WithPositions::kYes) {
     for (const Span& span : fetched.spans) all.positions.AppendAll(span.positions);
+    if (!attended.empty()) all.positions = PositionsAt(all.positions, attended);
   }
   fetched_.spans.push_back(std::move(all));
+}
+
+bool KeptCluster::Serves(const PlannedCluster& planned) const {
+  const std::vector<std::int32_t>& attended = planned.attended;
+  if (attended.empty() || planned.adapt) {
+    return indices_.empty() && entry_count() == planned.entry_count;
+  }
+  if (indices_.empty()) return attended.back() < entry_count();
+  return std::includes(indices_.begin(), indices_.end(), attended.begin(), attended.end());
+}
+
+PlannedCluster KeptCluster::PlanOfCopy(PlannedCluster planned) const {
+  planned.entry_count = entry_count();
+  if (indices_.empty()) {
+    planned.positions =
+        planned.positions.Slice(0, std::min(entry_count(), planned.positions.count()));
+    return planned;
+  }
+  if (!planned.positions.empty()) planned.positions = PositionsAt(planned.positions, indices_);
+  for (std::int32_t& index : planned.attended) {
+    const auto at = std::lower_bound(indices_.begin(), indices_.end(), index);
+    index = static_cast<std::int32_t>(at - indices_.begin());
+  }
+  return planned;
 }
 
 std::shared_ptr<const KeptCluster> KeptClusters::Find(std::int32_t layer,
@@ -42,7 +79,7 @@ std::shared_ptr<const KeptCluster> KeptClusters::Find(std::int32_t layer,
   const auto found = of_layer.by_cluster.find(planned.cluster);
   if (found == of_layer.by_cluster.end()) return nullptr;
   const std::shared_ptr<const KeptCluster>& kept = *found->second;
-  if (kept->entry_count() != planned.entry_count) return nullptr;
+  if (!kept->Serves(planned)) return nullptr;
   if (needed == WithPositions::kYes && kept->with_positions() == WithPositions::kNo) return nullptr;
   return kept;
 }

@@ -1,9 +1,11 @@
 // KeptClusters holds copies of the clusters that steps attended last, so that what is attended
 // again is not fetched again. The KV node keeps whole pages, of which a cluster of few entries is a
-// small part: equal bytes hold several times as many clusters here.
+// small part: equal bytes hold several times as many clusters here. Of a cluster of which a step
+// attended some entries only those are copied.
 //
-// A cluster's entries only grow: one with as many entries as were copied is as it was then. Whoever
-// takes operations back, after which the same number may mean others, calls Clear.
+// A cluster's entries only grow: one with as many entries as were copied is as it was then, and so
+// are its first ones. Whoever takes operations back, after which the same number may mean others,
+// calls Clear.
 //
 // From a layer's share of the memory those clusters leave that were attended longest ago. All of
 // them are looked for before any is put in, so that a step whose clusters are too many does not
@@ -31,22 +33,28 @@ namespace cairn::compute {
 // A copy of what a fetch gave. Whoever attends it shares it.
 class KeptCluster {
  public:
-  // `entries` are those of all spans, in order. Borrows `memory`, which outlives it. REQUIRES:
-  // there are entries, and they were checked.
+  // `entries` are those of all spans, in order; of these the attended ones, ascending indices, are
+  // copied; empty: all. Borrows `memory`, which outlives it. REQUIRES: there are entries, and they
+  // were checked.
   KeptCluster(const FetchedCluster& fetched, std::span<const std::byte* const> entries,
-              std::int64_t entry_bytes, WithPositions with_positions, KvMemory& memory);
+              std::span<const std::int32_t> attended, std::int64_t entry_bytes,
+              WithPositions with_positions, KvMemory& memory);
   KeptCluster(const KeptCluster&) = delete;
   KeptCluster& operator=(const KeptCluster&) = delete;
   ~KeptCluster() = default;
 
-  // One span, of all entries, with positions if they were fetched.
+  // One span, of what was copied, with positions if they were fetched.
   const FetchedCluster& fetched() const { return fetched_; }
   std::int64_t entry_count() const { return fetched_.spans.front().entry_count; }
+  // Whether what is planned to be attended was copied, and the plan of the copy's entries then.
+  bool Serves(const PlannedCluster& planned) const;
+  PlannedCluster PlanOfCopy(PlannedCluster planned) const;
   WithPositions with_positions() const { return with_positions_; }
   std::int64_t entries_bytes() const { return std::ssize(bytes_); }
 
  private:
   std::vector<std::byte> bytes_;
+  std::vector<std::int32_t> indices_;  // of the copied entries in the cluster; empty: all
   WithPositions with_positions_;
   FetchedCluster fetched_;
   KvMemoryCharge charge_;
@@ -57,7 +65,7 @@ class KeptClusters {
   explicit KeptClusters(std::int32_t layer_count)
       : layers_(static_cast<std::size_t>(layer_count)) {}
 
-  // Null: it is not kept, or not as it is planned, or without the positions that are needed.
+  // Null: it is not kept, or not what is planned of it, or without the positions that are needed.
   std::shared_ptr<const KeptCluster> Find(std::int32_t layer, const PlannedCluster& planned,
                                           WithPositions needed) const;
   // It was attended again; whether it is still here does not matter.

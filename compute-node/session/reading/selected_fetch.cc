@@ -165,6 +165,7 @@ absl::StatusOr<SelectedClusters> SelectedFetch::Take(KvSession& session, std::in
       SelectedClusters::Cluster cluster;
       cluster.first_entry = taken.entries.size();
       cluster.was_kept = place.is_kept;
+      if (place.is_kept) planned = taken.kept[place.index]->PlanOfCopy(std::move(planned));
       cluster.fetched = place.is_kept ? &taken.kept[place.index]->fetched()
                                       : &taken.replies[place.request].clusters[place.index];
       cluster.with_positions = place.is_kept ? taken.kept[place.index]->with_positions()
@@ -191,6 +192,7 @@ void SelectedFetch::Keep(std::int32_t layer, const SelectedClusters& taken,
     if (cluster.planned.adapt) continue;  // about to be replaced
     kept_.Put(layer,
               std::make_shared<KeptCluster>(*cluster.fetched, taken.EntriesOf(cluster),
+                                            cluster.planned.attended,
                                             layout_.EntryBytes(cluster.planned.cluster.head),
                                             cluster.with_positions, memory_),
               bytes_max);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 
 #include <gtest/gtest.h>
@@ -166,7 +167,38 @@ void PolicyDriver::Step(std::int64_t count) {
         ASSERT_EQ(std::ssize(attended.positions), stored_count_) << name_;
       }
     }
+    std::map<LayerHead, std::vector<std::int64_t>> positions;
+    for (const auto& [key, attended] : plan) {
+      positions[key].assign(attended.positions.begin(), attended.positions.end());
+    }
+    TellWeights(1, positions);
     ++token_count_;
+  }
+}
+
+void PolicyDriver::TellWeights(std::int64_t token_count,
+                               const std::map<LayerHead, std::vector<std::int64_t>>& attended) {
+  WeightObserver* observer = policy_->weight_observer();
+  const std::int64_t weighed = observer == nullptr ? 0 : observer->WeighedTokens(token_count);
+  if (weighed == 0) return;
+  const std::int64_t end = token_count_ + token_count;
+  for (std::int32_t layer = 0; layer < options_.layout.layer_count; ++layer) {
+    std::vector<AttendedEntries> heads;
+    for (std::int32_t head = 0; head < options_.layout.head_count; ++head) {
+      AttendedEntries& entries = heads.emplace_back();
+      entries.fetched = attended.at({layer, head});
+      entries.recent_first = stored_count_;
+      const std::int64_t count = std::ssize(entries.fetched) + end - stored_count_;
+      for (std::int64_t token = end - weighed; token < end; ++token) {
+        test::Rng random(data_seed_ + static_cast<std::uint64_t>((token * 2 + layer) * 2 + head));
+        for (std::int64_t i = 0; i < count; ++i) {
+          const float weight = std::abs(random.Normal()) / static_cast<float>(count);
+          entries.weights.push_back(entries.PositionOf(i) > token ? 0.0F : weight);
+        }
+      }
+    }
+    observer->TakeWeights(
+        {.layer = layer, .first_position = end - weighed, .token_count = weighed, .heads = heads});
   }
 }
 
@@ -214,6 +246,12 @@ void PolicyDriver::Prefill(std::int64_t token_count) {
       ASSERT_EQ(planned + held_count(layer, head), stored_count_) << name_;
     }
   }
+  std::map<LayerHead, std::vector<std::int64_t>> all;
+  for (const auto& [key, held] : held_) {
+    all[key].resize(static_cast<std::size_t>(stored_count_));
+    std::iota(all[key].begin(), all[key].end(), 0);
+  }
+  TellWeights(token_count, all);
   token_count_ += token_count;
   Store(true);
 }

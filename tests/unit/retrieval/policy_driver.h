@@ -66,6 +66,10 @@ class PolicyDriver {
   Attended PlannedFor(const std::vector<FetchSlice>& plan, std::int32_t layer,
                       std::int32_t head) const;
   void Store(bool of_prompt);
+  // The weights of the pass's last tokens, if the policy wants any: `attended` are the positions
+  // below stored_count_, by (layer, head).
+  void TellWeights(std::int64_t token_count,
+                   const std::map<LayerHead, std::vector<std::int64_t>>& attended);
   // What the policy wants to see of its plan; whether there is anything.
   bool Adapt();
   LoadedCluster Load(std::int32_t layer, const ClusterRef& ref, const Positions& positions) const;

@@ -270,6 +270,48 @@ TEST_F(KeptClustersTest, WhoNeedsPositionsGetsThem) {
   }
 }
 
+TEST_F(KeptClustersTest, OfWhatIsAttendedInPartThatPartIsKept) {
+  SelectedFetch fetch(kFetchLayout, WithPositions::kYes, memory_);
+  const auto attending = [&](std::vector<std::int32_t> indices) {
+    PlannedCluster planned = Planned(0, 5);
+    planned.attended = std::move(indices);
+    return Step(fetch, {planned});
+  };
+  const auto expect_entry = [&](const SelectedClusters& taken, std::int64_t at,
+                                std::int64_t index) {
+    const SelectedClusters::Cluster& cluster = taken.clusters.at(0);
+    const auto of_copy =
+        static_cast<std::size_t>(cluster.planned.attended.at(static_cast<std::size_t>(at)));
+    EXPECT_EQ(std::memcmp(taken.EntriesOf(cluster)[of_copy], EntryOf(0, 5, index).data(), 8), 0);
+    Positions positions;
+    for (const Span& span : cluster.fetched->spans) positions.AppendAll(span.positions);
+    EXPECT_EQ(positions.at(static_cast<std::int64_t>(of_copy)), 4 + 9 * index);
+  };
+  attending({0, 2});
+  EXPECT_EQ(Asked().size(), 1U);
+  const SelectedClusters again = attending({2});
+  EXPECT_TRUE(Asked().empty());
+  expect_entry(again, 0, 2);
+  expect_entry(attending({0, 2}), 1, 2);
+  EXPECT_TRUE(Asked().empty());
+  expect_entry(attending({1, 2}), 0, 1);
+  EXPECT_EQ(Asked().size(), 1U);
+  Step(fetch, {Planned(0, 5)});
+  EXPECT_EQ(Asked().size(), 1U);
+  // Of a whole copy any part serves, also where the cluster has grown since.
+  Append append;
+  append.clusters.push_back({{0, ClusterId(5)}, Positions::Range(100, 1), EntryOf(0, 5, 3)});
+  ASSERT_TRUE(session_->Send(std::move(append)).ok());
+  PlannedCluster grown = Planned(0, 5);
+  grown.entry_count = kFetchEntries + 1;
+  grown.attended = {1};
+  expect_entry(Step(fetch, {grown}), 0, 1);
+  EXPECT_TRUE(Asked().empty());
+  grown.attended = {3};
+  Step(fetch, {grown});
+  EXPECT_EQ(Asked().size(), 1U);
+}
+
 TEST_F(KeptClustersTest, NothingIsKeptOfWhatIsReplacedOrTakenBack) {
   SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
   Step(fetch, {Planned(0, 1, true), Planned(0, 2)});
