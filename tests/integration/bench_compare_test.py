@@ -187,6 +187,22 @@ class BenchCompareTest(unittest.TestCase):
         _, said = self.finish(self.start(*arguments[:-1]), status=1)
         self.assertIn("synthetic_kv: True there, False here", said)
 
+    def test_speed_goes_on_with_a_text(self):
+        text = self.path("text.txt")
+        with open(text, "w", encoding="utf-8") as file:
+            file.write("The keeper of the north light wrote down what he saw. " * CONTEXT)
+        arguments = ("speed", "--policy", "dynakv,morph", "--rounds", "1", "--text", text)
+        said, _ = self.finish(self.start(*arguments))
+        self.assertIn("conversations of text.txt (--text)", said)
+        # Another text under the same name is another measurement.
+        with open(text, "w", encoding="utf-8") as file:
+            file.write("A short one.")
+        _, said = self.finish(self.start(*arguments), status=1)
+        self.assertIn("text (SHA-256)", said)
+        os.remove(self.out)
+        _, said = self.finish(self.start(*arguments), status=1)
+        self.assertIn(f"tokens, and --context asks for {CONTEXT}: give a longer text", said)
+
 
 if __name__ == "__main__":
     try:

@@ -7,6 +7,7 @@ import subprocess
 
 import grpc
 
+from .child import run_program
 from .client import Client
 from .daemons import PROFILES, DaemonPair
 from .kv_stats import KvNode
@@ -66,6 +67,8 @@ class Bench:
         """
         files = {"model": self.options.model,
                  **{name: os.path.join(self.bin_dir, name) for name in (*DAEMONS, *programs)}}
+        if "text" in names and self.options.text:
+            files["text"] = self.options.text
         if "tasks" in names:
             files["tasks"] = self.options.tasks
             if self.options.prompts:
@@ -77,9 +80,15 @@ class Bench:
                 self.digests[path] = self.digests.get(path) or sha256(path)
         except OSError as error:
             raise CommandError(f"cannot read {error.filename}: {error.strerror}") from error
-        chosen = {name: getattr(self.options, name) for name in (*shared, *names) if name != "tasks"}
+        chosen = {name: getattr(self.options, name) for name in (*shared, *names) if name not in files}
         digests = {f"{name} (SHA-256)": self.digests[path] for name, path in files.items()}
         return {**digests, **chosen, "dram_budget": str(self.options.dram_budget or "default")}
+
+    def token_ids(self, what, text):
+        """-> the tokens that the model makes of a text, the one that begins a text included. what: for messages."""
+        said = output_of([os.path.join(self.bin_dir, "cairn"), "model", "tokenize", "--special", self.options.model],
+                         what, text)
+        return [int(token) for token in said.split()]
 
     @contextlib.contextmanager
     def running(self, token_count, what, store=None, compute=None):
@@ -138,3 +147,13 @@ def inspect(bin_dir, model, kv_format):
         raise CommandError(f"{model} does not run with Cairn: {shape['problems'][0]}")
     token_bytes = shape["kv_bytes_token"][kv_format]
     return Model(token_bytes, token_bytes // (shape["layers"] * shape["heads"]["kv"]), shape["context"])
+
+
+def output_of(command, what, text=""):
+    """Runs a program on a text -> what it printed. Raises CommandError with its own message if it fails."""
+    done = run_program(command, text)
+    if done.returncode != 0:
+        status = done.returncode
+        how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        raise CommandError(f"{what}: {os.path.basename(command[0])} {how}:\n{done.stderr.strip()}")
+    return done.stdout

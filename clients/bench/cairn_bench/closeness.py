@@ -8,7 +8,7 @@ import os
 import statistics
 
 from . import interrupts
-from .child import run_program
+from .bench import output_of
 from .folders import temporary_folder
 from .options import CommandError, progress
 
@@ -90,9 +90,7 @@ def count_tokens(bench, document):
     """-> how many tokens the model makes of a document, the one that begins a text included; what a tasks file says
     is the count of the model that it was made for.
     """
-    said = output_of([os.path.join(bench.bin_dir, "cairn"), "model", "tokenize", "--special", bench.options.model],
-                     f"document {document.number}", document.context)
-    return len(said.split())
+    return len(bench.token_ids(f"document {document.number}", document.context))
 
 
 def measure(bench, document, prefill):
@@ -141,13 +139,3 @@ def figures_of(policy):
         "cluster_mean_size": index["mean_size"] if has else None,
         "cluster_variance": index["variance"] if has else None,
     }
-
-
-def output_of(command, what, text=""):
-    """Runs a program on a text -> what it printed. Raises CommandError with its own message if it fails."""
-    done = run_program(command, text)
-    if done.returncode != 0:
-        status = done.returncode
-        how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-        raise CommandError(f"{what}: {os.path.basename(command[0])} {how}:\n{done.stderr.strip()}")
-    return done.stdout

@@ -12,7 +12,7 @@ from .options import (add_closeness_options, add_policy_option, add_run_options,
 from .result_file import ResultFile
 from .results import TaskResults, pooled, ratio
 from .speed import best_peer, spread
-from .speed_command import SPEED_NAMES, run_speed, speed_results, speed_settings, synthetic_note
+from .speed_command import SPEED_NAMES, run_speed, speed_results, speed_settings, conversation_note
 from .table import compare_table, task_tables, with_notes
 from .tasks_command import run_tasks, task_configuration, task_keys, task_settings, task_units
 
@@ -71,7 +71,7 @@ def run(options):
     value = results.to_json()
     print(run_title(file) + "\n")
     print(task_tables(results.tasks.runs.values()))
-    print("\n" + with_notes(compare_table(value["comparison"], value["speed"]), synthetic_note(options),
+    print("\n" + with_notes(compare_table(value["comparison"], value["speed"]), conversation_note(options),
                             busy_note(file.contentions())))
     if draws:
         for path in plots.draw(os.path.splitext(options.json)[0], value["comparison"], run_title(file)):

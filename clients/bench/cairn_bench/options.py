@@ -95,6 +95,9 @@ def add_speed_options(add, context=None):
     add("--tokens", type=integer(2), default=64, metavar="T", help="tokens that a measurement decodes; default 64")
     add("--rounds", type=integer(1, ROUNDS_MAX), default=3, metavar="N",
         help="measurements of each policy, one of each policy in turn; default 3")
+    add("--text", metavar="FILE",
+        help="conversations are the first tokens of this text; default: random tokens, which no text is like: what a "
+        "policy reads of them says little")
     add("--synthetic-kv", action="store_true",
         help="store the conversation in pieces of 4096 tokens that attend only themselves: for contexts whose prefill "
         "would take hours. Keys and values are then like the model's, but not the same")

@@ -33,7 +33,7 @@ OPTIONS = ("select", "select_min", "select_max", "cluster_entries", "estimate", 
 DIGITS = 5
 # Options that say nothing of results; a command that repeats them does not need these.
 LOCAL_OPTIONS = ("--build", "--store-dir")
-FILE_OPTIONS = ("--json", "--out", "--model", "--tasks", "--peer", "--prompts")
+FILE_OPTIONS = ("--json", "--out", "--model", "--tasks", "--peer", "--prompts", "--text")
 
 
 def load(path, of_set=""):

@@ -26,9 +26,9 @@ TRACED_ROUND = 0
 
 DESCRIPTION = """\
 Measures decoding behind long conversations. For each context length and policy a conversation of random tokens (drawn
-with the seed) is computed once and stored. Then, in rounds that take the policies in turn, daemons are started on its
-store, a fork of it is gone on with, and so many tokens are decoded; medians of the rounds are reported. Results are
-kept in OUT after each measurement: the same command goes on where it was stopped.
+with the seed), or of a text with --text, is computed once and stored. Then, in rounds that take the policies in turn,
+daemons are started on its store, a fork of it is gone on with, and so many tokens are decoded; medians of the rounds
+are reported. Results are kept in OUT after each measurement: the same command goes on where it was stopped.
 """
 
 
@@ -53,16 +53,18 @@ def run(options):
     file.begin(manifest(bench, options.seed[:1], speed_settings(bench)), Contention())
     run_speed(bench, results, file)
     print(run_title(file) + "\n")
-    print(with_notes(speed_table(results.to_json()), synthetic_note(options), busy_note(file.contentions())))
+    print(with_notes(speed_table(results.to_json()), conversation_note(options), busy_note(file.contentions())))
     return 0
 
 
-def synthetic_note(options):
-    """-> what the table of a run with --synthetic-kv must say, or ""."""
-    return "synthetic keys and values (--synthetic-kv)" if options.synthetic_kv else ""
+def conversation_note(options):
+    """-> what the table must say of the conversations that were stored, or ""."""
+    notes = [f"conversations of {os.path.basename(options.text)} (--text)"] if options.text else []
+    notes += ["synthetic keys and values (--synthetic-kv)"] if options.synthetic_kv else []
+    return ", ".join(notes)
 
 
-SPEED_NAMES = ("context", "tokens", "rounds", "peer", "synthetic_kv")
+SPEED_NAMES = ("context", "tokens", "rounds", "peer", "synthetic_kv", "text")
 
 
 def speed_results(options):
@@ -80,8 +82,9 @@ def speed_settings(bench):
 def run_speed(bench, results, file):
     """Measures what is missing in results; the file is written after each measurement."""
     check_room(bench)
+    text = text_tokens(bench)
     for context in bench.options.context:
-        ContextRunner(bench, results, file, context).run()
+        ContextRunner(bench, results, file, context, text).run()
 
 
 def added_tokens(token_count):
@@ -98,11 +101,30 @@ def check_room(bench):
                            f"is {most} tokens")
 
 
+def text_tokens(bench):
+    """-> the tokens of the text that conversations are of, or None where they are random. Raises CommandError if it has
+    fewer than the longest conversation.
+    """
+    path = bench.options.text
+    if not path:
+        return None
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            ids = bench.token_ids(path, file.read())
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+    longest = max(bench.options.context)
+    if len(ids) < longest:
+        raise CommandError(f"--text {path} has {len(ids)} tokens, and --context asks for {longest}: give a longer text")
+    return ids
+
+
 class ContextRunner:
     """Measures all policies at one context length."""
 
-    def __init__(self, bench, results, file, context):
-        self.bench, self.results, self.file, self.context = bench, results, file, context
+    def __init__(self, bench, results, file, context, text=None):
+        """text: the tokens of which conversations have the first ones; None: random tokens."""
+        self.bench, self.results, self.file, self.context, self.text = bench, results, file, context, text
         self.options = bench.options
 
     def run(self):
@@ -142,7 +164,8 @@ class ContextRunner:
         """Stores the conversation -> its id, its bytes on flash."""
         local = {"experiment": {"local_prompts": True}} if self.options.synthetic_kv else None
         with self._running(policy, store, local) as running:
-            ids = random_tokens(self.context, running.client.vocab_count(), self.options.seed[0])
+            ids = (self.text[:self.context] if self.text else
+                   random_tokens(self.context, running.client.vocab_count(), self.options.seed[0]))
             conversation, finished = running.client.store(
                 retrieval(self.options, policy, self.options.seed[0]), tokens={"ids": ids})
         took = seconds(finished.prefill_time)

@@ -456,6 +456,23 @@ class ComparisonTest(unittest.TestCase):
         with self.assertRaisesRegex(CommandError, "--context 4000 leaves no room: a round adds 85 tokens, .* 4084"):
             speed_command.run_speed(bench, None, None)
 
+    def test_a_text_is_read_once_and_must_be_long_enough(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "text")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("some text")
+            bench = types.SimpleNamespace(options=types.SimpleNamespace(context=[2, 3], text=path),
+                                          token_ids=lambda what, text: list(range(len(text) - 6)))
+            self.assertEqual(speed_command.text_tokens(bench), [0, 1, 2])
+            bench.options.context = [4]
+            with self.assertRaisesRegex(CommandError, "text has 3 tokens, and --context asks for 4"):
+                speed_command.text_tokens(bench)
+            bench.options.text = os.path.join(folder, "absent")
+            with self.assertRaisesRegex(CommandError, "cannot read .*absent: No such file"):
+                speed_command.text_tokens(bench)
+            bench.options.text = None
+            self.assertIsNone(speed_command.text_tokens(bench))
+
     def test_plots_without_matplotlib_are_refused_before_anything_runs(self):
         with unittest.mock.patch.dict(sys.modules, {"matplotlib": None}):
             with contextlib.redirect_stderr(io.StringIO()) as said:
