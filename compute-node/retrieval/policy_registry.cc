@@ -7,7 +7,9 @@
 
 #include "compute-node/kernels/centroids.h"
 #include "compute-node/retrieval/baselines/full_policy.h"
+#include "compute-node/retrieval/baselines/landmark_policy.h"
 #include "compute-node/retrieval/baselines/local_policy.h"
+#include "compute-node/retrieval/baselines/loki_policy.h"
 #include "compute-node/retrieval/baselines/page_policy.h"
 #include "compute-node/retrieval/baselines/static_policy.h"
 #include "compute-node/retrieval/baselines/token_policy.h"
@@ -42,6 +44,14 @@ Made MakeDynaKv(const PolicyOptions& options) {
   auto policy = std::make_unique<DynaKvPolicy>(options);
   CAIRN_RETURN_IF_ERROR(CheckStateBytes("dynakv", policy->state_bytes(), options.layout));
   return policy;
+}
+
+// InfiniGen (Lee et al., 2024) as KVSwap compares with it: single tokens of all KV heads, by the
+// same small keys.
+Made MakeInfiniGen(const PolicyOptions& options) {
+  PolicyOptions of_tokens = options;
+  of_tokens.selection.cluster_target_entries = 1;
+  return std::make_unique<KvSwapPolicy>(of_tokens, "infinigen");
 }
 
 // Each batch becomes 8 clusters, as published, or 40: those of dynakv's size.
@@ -104,6 +114,9 @@ constexpr PolicyKind kKinds[] = {
     {.name = "full", .attends_everything = true, .make = Make<FullPolicy>},
     {.name = "dynakv", .may_select_ahead = true, .make = MakeDynaKv},
     {.name = "kvswap", .may_select_ahead = true, .make = Make<KvSwapPolicy>},
+    {.name = "infinigen", .may_select_ahead = true, .make = MakeInfiniGen},
+    {.name = "loki", .make = Make<LokiPolicy>},
+    {.name = "shadowkv", .make = Make<LandmarkPolicy>},
     {.name = "morph", .make = MakeMorph},
     {.name = "morph-recall", .make = MakeMorphRecall},
     {.name = "morph-sum", .make = MakeMorphSum},

@@ -10,7 +10,7 @@ from .daemons import PROFILES
 
 # These make no clusters and draw nothing, so that one seed is all of them, unless text is drawn.
 SEEDLESS_POLICIES = frozenset(["full", "kvswap", "morph", "morph-recall", "morph-sum", "morph-max", "h2o", "snapkv",
-                               "oracle", "streaming", "no-cluster"])
+                               "oracle", "streaming", "no-cluster", "infinigen", "loki", "shadowkv"])
 LIST_MAX = 64
 PARALLEL_MAX = 16
 ROUNDS_MAX = 1000

@@ -19,13 +19,13 @@ constexpr std::int64_t kUncodedShare = 2;
 
 }  // namespace
 
-KvSwapPolicy::KvSwapPolicy(const PolicyOptions& options)
-    : BasicPolicy({.name = "kvswap",
+KvSwapPolicy::KvSwapPolicy(const PolicyOptions& options, std::string_view name)
+    : BasicPolicy({.name = name,
                    .selects_ahead = options.selection.select_ahead,
                    .ranks_by_query_sums = true,
                    .needs_keys = true}),
       options_(options),
-      clusters_({.policy = "kvswap",
+      clusters_({.policy = name,
                  .layout = options.layout,
                  .cluster_entries = options.selection.cluster_target_entries,
                  .cluster_entries_min = 1,

@@ -35,7 +35,8 @@ class KvSwapPolicy : public BasicPolicy, public PagedIndex {
  public:
   // REQUIRES: options.Validate() is OK. Whether the shape of its small keys can be stored is said
   // by RestoreState: a conversation that is there has its own.
-  explicit KvSwapPolicy(const PolicyOptions& options);
+  // `name` is a literal.
+  explicit KvSwapPolicy(const PolicyOptions& options, std::string_view name = "kvswap");
 
   // The small keys of a layout: as many axes as a joint key has numbers, or as the bases' place in
   // a stored state has room for; the better half in 2 bits, the others in 1. Axes that differ

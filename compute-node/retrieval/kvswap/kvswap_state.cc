@@ -67,37 +67,37 @@ absl::Status KvSwapPolicy::RestoreState(const StoredPolicyState& stored) {
   std::string_view rest = stored.state;
   Header header;
   if (stored.version != kKvSwapVersion || rest.size() < sizeof header) {
-    return ForeignState("kvswap", stored);
+    return ForeignState(traits().name, stored);
   }
   std::memcpy(&header, rest.data(), sizeof header);
   rest.remove_prefix(sizeof header);
   const bool fits = header.number_count > 0 &&
                     header.number_count <= SequenceClusters::kNumbersMax &&
                     rest.size() >= static_cast<std::size_t>(header.number_count) * kNumberBytes;
-  if (!fits) return ForeignState("kvswap", stored);
+  if (!fits) return ForeignState(traits().name, stored);
   // It goes on with its own, whatever new conversations have.
-  if (!header.shape.IsValid()) return ForeignState("kvswap", stored);
+  if (!header.shape.IsValid()) return ForeignState(traits().name, stored);
   CAIRN_RETURN_IF_ERROR(CheckShape(header.shape, 1));
   Clear(header.shape);
   const std::size_t number_bytes = static_cast<std::size_t>(header.number_count) * kNumberBytes;
   const std::optional<std::vector<std::int64_t>> numbers =
       UnpackNumbers(rest.substr(0, number_bytes), 1, SequenceClusters::kNumbersMax);
   rest.remove_prefix(number_bytes);
-  if (!numbers.has_value()) return ForeignState("kvswap", stored);
+  if (!numbers.has_value()) return ForeignState(traits().name, stored);
   const std::size_t basis_bytes =
       static_cast<std::size_t>(KeyBasis::SavedBytes(joint_dim(), shape_));
   for (Layer& layer : layers_) {
-    if (rest.empty()) return ForeignState("kvswap", stored);
+    if (rest.empty()) return ForeignState(traits().name, stored);
     const bool has_basis = rest.front() == 1;
-    if (rest.front() != 0 && !has_basis) return ForeignState("kvswap", stored);
+    if (rest.front() != 0 && !has_basis) return ForeignState(traits().name, stored);
     rest.remove_prefix(1);
     if (!has_basis) continue;
-    if (rest.size() < basis_bytes) return ForeignState("kvswap", stored);
+    if (rest.size() < basis_bytes) return ForeignState(traits().name, stored);
     layer.basis = KeyBasis::Restore(rest.substr(0, basis_bytes), joint_dim(), shape_);
-    if (!layer.basis.has_value()) return ForeignState("kvswap", stored);
+    if (!layer.basis.has_value()) return ForeignState(traits().name, stored);
     rest.remove_prefix(basis_bytes);
   }
-  if (!rest.empty()) return ForeignState("kvswap", stored);
+  if (!rest.empty()) return ForeignState(traits().name, stored);
   CAIRN_RETURN_IF_ERROR(clusters_.Restore(stored, *numbers));
   return CheckShape(shape_, group_entries());
 }

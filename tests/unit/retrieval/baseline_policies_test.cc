@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(All, BaselinePolicyTest,
                          testing::Values("oracle", "no-cluster", "static-cluster", "local-cluster",
                                          "local-cluster-40", "streaming", "random", "kvswap",
                                          "morph", "morph-recall", "morph-sum", "morph-max", "h2o",
-                                         "snapkv"),
+                                         "snapkv", "infinigen", "loki", "shadowkv"),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::replace(name.begin(), name.end(), '-', '_');
