@@ -322,14 +322,14 @@ class CliDaemonTest(daemons.SharedCairnTest):
         with Cairn() as cairn:
             cairn.generate("Mira", "--tokens", "1")
             # The turn's thread ends a moment after its answer.
-            wait_until(lambda: json.loads(cairn.succeed("status", "--json"))["generation_count"] == 0, "the turn's end")
-            text = cairn.succeed("status")
+            wait_until(lambda: json.loads(cairn.status("--json"))["generation_count"] == 0, "the turn's end")
+            text = cairn.status()
             for line in (rf"cairn-compute-node +ready, socket {cairn.socket}",
                          r"model +retrieval-3m, context of 32768 tokens, chat template none",
                          r"generations +0 running or waiting, \d.*", r"cairn-kv-node +serves, by \w+",
                          r"store +\d.* of 64\.0 MiB used, conversations: 1"):
                 self.assertRegex(text, rf"(?m)^{line}$")
-            told = json.loads(cairn.succeed("status", "--json"))
+            told = json.loads(cairn.status("--json"))
             self.assertTrue(told["serves"])
             self.assertEqual((told["phase"], told["store"]["conversation_count"]), ("ready", 1))
             cairn.kv.kill()
@@ -345,7 +345,7 @@ class CliDaemonTest(daemons.SharedCairnTest):
             self.assertRegex(done.stderr, rb"\Acairn: cannot reach cairn-compute-node .*`cairn-compute-node --model .*"
                                           rb"; cairn-kv-node, which it needs, .*serves? at \S+.*\n\Z")
         with Cairn(kv="ram") as cairn:
-            text = cairn.succeed("status")
+            text = cairn.status()
             self.assertNotIn("cairn-kv-node", text)
             self.assertRegex(text, r"(?m)^store +\d.* of 8.0 GiB used, conversations: 0$")
 
@@ -355,14 +355,14 @@ class CliDaemonTest(daemons.SharedCairnTest):
             busy = [cairn.popen(*generate, "the first")]
 
             def shown(line):
-                wait_until(lambda: re.search(rf"(?m)^{line}$", cairn.succeed("status")), f"a line '{line}'")
+                wait_until(lambda: re.search(rf"(?m)^{line}$", cairn.status()), f"a line '{line}'")
 
             try:
                 shown(r"  conversation 1 +decoding; has \d+ tokens, \d+ stored; \w+, [\d.]+ \w+ in memory, "
                       r"[\d.]+ \w+ read; the first")
                 busy.append(cairn.popen(*generate, "the second"))
                 shown(r"  new conversation +queued; the second")
-                first, second = json.loads(cairn.succeed("status", "--json"))["generations"]
+                first, second = json.loads(cairn.status("--json"))["generations"]
                 self.assertGreaterEqual(first["token_count"], first["stored_token_count"])
                 self.assertEqual((first["conversation_id"], first["label"]), (1, "the first"))
                 self.assertEqual((second["phase"], second["conversation_id"]), ("queued", 0))
@@ -371,7 +371,7 @@ class CliDaemonTest(daemons.SharedCairnTest):
                 for process in busy:
                     process.kill()
                     process.communicate()
-            wait_until(lambda: json.loads(cairn.succeed("status", "--json"))["generations"] == [], "no generation")
+            wait_until(lambda: json.loads(cairn.status("--json"))["generations"] == [], "no generation")
 
     def test_stopped_store_is_checked_as_json(self):
         with Cairn() as cairn:

@@ -213,6 +213,13 @@ class Cairn:
             raise AssertionError(f"{arguments} ended with {done.returncode}: {done.stderr.decode()}")
         return done.stdout.decode()
 
+    def status(self, *arguments):
+        """-> what `cairn status` prints when both daemons answer in time, which on a busy machine takes some tries."""
+        def answered():
+            done = self.run("status", *arguments)
+            return done.stdout.decode() if done.returncode == 0 else None
+        return wait_until(answered, "an answer of both daemons")
+
     def generate(self, *arguments):
         """-> the JSON result of `cairn generate`."""
         return json.loads(self.succeed("generate", "--json", *arguments))
