@@ -226,20 +226,29 @@ std::vector<std::vector<ClusterId>> StoredAttention::Estimate(const AttentionBat
 
 std::vector<EntryRun> StoredAttention::RunsOf(const ArrivedSlice& slice) const {
   std::vector<EntryRun> runs;
+  const bool in_fixed_blocks = traits_.selects_without_queries;
+  if (!in_fixed_blocks) runs = NoRuns();
   for (std::size_t i = 0; i < slice.planned.size(); ++i) {
     const ClusterHeads heads(layout_, slice.planned[i].cluster.head);
     for (std::int32_t head = heads.first(); head < heads.end(); ++head) {
-      heads.AppendParts(head, slice.entries[i], runs.emplace_back(EntryRun{head, {}}).entries);
+      EntryRun& run = in_fixed_blocks ? runs.emplace_back(EntryRun{head, {}})
+                                      : runs[static_cast<std::size_t>(head)];
+      heads.AppendParts(head, slice.entries[i], run.entries);
     }
   }
   return runs;
 }
 
-std::vector<EntryRun> StoredAttention::RunsOf(const SelectedClusters& selected) const {
+std::vector<EntryRun> StoredAttention::NoRuns() const {
   std::vector<EntryRun> runs(static_cast<std::size_t>(layout_.head_count));
   for (std::int32_t head = 0; head < layout_.head_count; ++head) {
     runs[static_cast<std::size_t>(head)].head = head;
   }
+  return runs;
+}
+
+std::vector<EntryRun> StoredAttention::RunsOf(const SelectedClusters& selected) const {
+  std::vector<EntryRun> runs = NoRuns();
   for (const SelectedClusters::Cluster& cluster : selected.clusters) {
     const std::span<const std::byte* const> entries = selected.EntriesOf(cluster);
     const ClusterHeads heads(layout_, cluster.planned.cluster.head);

@@ -121,9 +121,10 @@ class StoredAttention : public KvAttention {
   std::int64_t WholeBlocksEnd(std::int32_t layer) const;
   // Moves what the slice holds of that block into the window.
   void TakePartialBlock(std::int32_t layer, ArrivedSlice& slice);
-  // Entries that are attended: of a slice one run for each cluster and head, of what was selected
-  // one for each head.
+  // Entries that are attended: one run for each head, because softmax costs less for whole blocks;
+  // of a slice of a policy that selects without queries one for each cluster and head.
   std::vector<EntryRun> RunsOf(const ArrivedSlice& slice) const;
+  std::vector<EntryRun> NoRuns() const;  // one for each head, without entries
   std::vector<EntryRun> RunsOf(const SelectedClusters& selected) const;
   // Whether it matters what a layer attends.
   bool IsObserved() const { return observer_ != nullptr || weights_.has_value(); }
