@@ -124,6 +124,59 @@ void ScorePanels(const KeyCodeShape& shape, std::span<const CodedQuery> queries,
   }
 }
 
+// Two vectors of axes at a time.
+template <int kRows>
+HWY_INLINE void ProjectTile(const float* HWY_RESTRICT numbers, std::int64_t dimension_count,
+                            const std::int8_t* HWY_RESTRICT axes, std::int64_t axis_count,
+                            float* HWY_RESTRICT sums) {
+  const Floats df;
+  const hn::Rebind<std::int32_t, Floats> di;
+  const hn::Rebind<std::int8_t, Floats> d8;
+  constexpr std::int64_t kLaneCount = hn::MaxLanes(Floats());
+  const auto load = [&](const std::int8_t* at) HWY_ATTR {
+    return hn::ConvertTo(df, hn::PromoteTo(di, hn::LoadU(d8, at)));
+  };
+  for (std::int64_t axis = 0; axis < axis_count; axis += 2 * kLaneCount) {
+    FloatVec first[kRows];
+    FloatVec second[kRows];
+    HWY_UNROLL(4)
+    for (int r = 0; r < kRows; ++r) {
+      first[r] = hn::LoadU(df, sums + r * axis_count + axis);
+      second[r] = hn::LoadU(df, sums + r * axis_count + axis + kLaneCount);
+    }
+    for (std::int64_t i = 0; i < dimension_count; ++i) {
+      const FloatVec low = load(axes + i * axis_count + axis);
+      const FloatVec high = load(axes + i * axis_count + axis + kLaneCount);
+      HWY_UNROLL(4)
+      for (int r = 0; r < kRows; ++r) {
+        const FloatVec number = hn::Set(df, numbers[r * dimension_count + i]);
+        first[r] = hn::MulAdd(number, low, first[r]);
+        second[r] = hn::MulAdd(number, high, second[r]);
+      }
+    }
+    HWY_UNROLL(4)
+    for (int r = 0; r < kRows; ++r) {
+      hn::StoreU(first[r], df, sums + r * axis_count + axis);
+      hn::StoreU(second[r], df, sums + r * axis_count + axis + kLaneCount);
+    }
+  }
+}
+
+void ProjectRows(const float* HWY_RESTRICT numbers, std::int64_t row_count,
+                 std::int64_t dimension_count, const std::int8_t* HWY_RESTRICT axes,
+                 std::int64_t axis_count, float* HWY_RESTRICT sums) {
+  constexpr int kTileRows = 4;
+  std::int64_t row = 0;
+  for (; row + kTileRows <= row_count; row += kTileRows) {
+    ProjectTile<kTileRows>(numbers + row * dimension_count, dimension_count, axes, axis_count,
+                           sums + row * axis_count);
+  }
+  for (; row < row_count; ++row) {
+    ProjectTile<1>(numbers + row * dimension_count, dimension_count, axes, axis_count,
+                   sums + row * axis_count);
+  }
+}
+
 // What an unsigned 8-bit product adds of the offset that signed codes carry.
 std::int32_t CodeOffset(int bits) { return bits == 8 && kUnsignedWeights ? 128 : 0; }
 

@@ -18,6 +18,7 @@ namespace cairn::compute {
 HWY_EXPORT(ScorePanels);
 HWY_EXPORT(CodeOffset);
 HWY_EXPORT(AddSoftmaxRow);
+HWY_EXPORT(ProjectRows);
 
 namespace {
 
@@ -178,6 +179,18 @@ void ScoreKeyCodes(const KeyCodeShape& shape, std::span<const CodedQuery> querie
   CAIRN_CHECK(shape.IsValid());
   CAIRN_CHECK_EQ(queries.size(), scores.size());
   HWY_DYNAMIC_DISPATCH(ScorePanels)(shape, queries, panels, panel_count, scores.data());
+}
+
+void AddProjections(std::span<const float> numbers, std::int64_t dimension_count,
+                    std::span<const std::int8_t> axes, std::int64_t axis_count,
+                    std::span<float> sums) {
+  CAIRN_CHECK(dimension_count > 0 && axis_count % kCodeRunAxes == 0);
+  CAIRN_CHECK_EQ(std::ssize(axes), dimension_count * axis_count);
+  const std::int64_t row_count = std::ssize(numbers) / dimension_count;
+  CAIRN_CHECK_EQ(std::ssize(numbers), row_count * dimension_count);
+  CAIRN_CHECK_EQ(std::ssize(sums), row_count * axis_count);
+  HWY_DYNAMIC_DISPATCH(ProjectRows)
+  (numbers.data(), row_count, dimension_count, axes.data(), axis_count, sums.data());
 }
 
 void AddSoftmaxOf(std::span<float> scores, float scale, std::span<float> masses) {

@@ -77,6 +77,14 @@ void ScoreKeyCodes(const KeyCodeShape& shape, std::span<const CodedQuery> querie
                    const std::byte* panels, std::int64_t panel_count,
                    std::span<float* const> scores);
 
+// Adds what rows of numbers have of each axis: sums[row][axis] += numbers[row][i] * axes[i][axis],
+// in the order of i, so that a row's sums do not depend on the others. REQUIRES: `axes` are
+// (dimension_count, axis_count), a multiple of kCodeRunAxes; `numbers` (row, dimension_count) and
+// `sums` (row, axis_count) have as many rows.
+void AddProjections(std::span<const float> numbers, std::int64_t dimension_count,
+                    std::span<const std::int8_t> axes, std::int64_t axis_count,
+                    std::span<float> sums);
+
 // Adds to `masses` the softmax of `scores` times `scale`, which it overwrites. One that is not
 // finite adds nothing. REQUIRES: as many masses as scores.
 void AddSoftmaxOf(std::span<float> scores, float scale, std::span<float> masses);

@@ -51,10 +51,12 @@ void LokiPolicy::Encode(std::int32_t layer, std::int32_t index) {
   }
   head.codes.Resize(count);
   if (!head.basis.has_value()) return;
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(shape_.axis_count()));
+  const std::size_t axis_count = static_cast<std::size_t>(shape_.axis_count());
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(count - first) * axis_count);
+  head.basis->Encode(keys.subspan(static_cast<std::size_t>(first) * dim), codes);
   for (std::int64_t position = first; position < count; ++position) {
-    head.basis->Encode(keys.subspan(static_cast<std::size_t>(position) * dim, dim), codes);
-    head.codes.Put(position, codes);
+    const std::size_t at = static_cast<std::size_t>(position - first) * axis_count;
+    head.codes.Put(position, std::span(codes).subspan(at, axis_count));
   }
 }
 

@@ -127,37 +127,35 @@ std::optional<KeyBasis> KeyBasis::Restore(std::string_view bytes, std::int64_t j
   return basis;
 }
 
-void KeyBasis::AddRow(std::int64_t dimension, float number, std::span<float> to) const {
-  const std::int8_t* row = axes_.data() + dimension * shape_.axis_count();
-  for (std::size_t axis = 0; axis < to.size(); ++axis) {
-    to[axis] += number * static_cast<float>(row[axis]);
+void KeyBasis::Encode(std::span<const float> joint_keys, std::span<std::uint8_t> codes) const {
+  const std::size_t dim = static_cast<std::size_t>(joint_dim_);
+  const std::size_t axis_count = scales_.size();
+  CAIRN_CHECK_EQ(joint_keys.size() % dim, 0U);
+  CAIRN_CHECK_EQ(codes.size(), joint_keys.size() / dim * axis_count);
+  std::vector<float> centred(joint_keys.size());
+  for (std::size_t i = 0; i < joint_keys.size(); ++i) {
+    centred[i] = (std::isfinite(joint_keys[i]) ? joint_keys[i] : 0.0F) - mean_[i % dim];
   }
-}
-
-void KeyBasis::Encode(std::span<const float> joint_key, std::span<std::uint8_t> codes) const {
-  CAIRN_CHECK_EQ(std::ssize(joint_key), joint_dim_);
-  CAIRN_CHECK_EQ(std::ssize(codes), shape_.axis_count());
-  std::vector<float> numbers(codes.size());
-  for (std::size_t i = 0; i < joint_key.size(); ++i) {
-    const float key = std::isfinite(joint_key[i]) ? joint_key[i] : 0.0F;
-    AddRow(static_cast<std::int64_t>(i), key - mean_[i], numbers);
-  }
-  for (std::size_t axis = 0; axis < codes.size(); ++axis) {
+  std::vector<float> numbers(codes.size(), 0.0F);
+  AddProjections(centred, joint_dim_, axes_, shape_.axis_count(), numbers);
+  for (std::size_t axis = 0; axis < axis_count; ++axis) {
     const auto largest = static_cast<float>(shape_.CodeMaxOf(static_cast<std::int64_t>(axis)));
-    const float steps = steps_[axis] > 0 ? numbers[axis] * scales_[axis] / steps_[axis] : 0.0F;
-    // Clamped first: what is too large for an integer is not converted.
-    codes[axis] =
-        static_cast<std::uint8_t>(std::lround(std::clamp(steps + largest / 2, 0.0F, largest)));
+    for (std::size_t at = axis; at < codes.size(); at += axis_count) {
+      const float steps = steps_[axis] > 0 ? numbers[at] * scales_[axis] / steps_[axis] : 0.0F;
+      // Clamped first: what is too large for an integer is not converted.
+      codes[at] =
+          static_cast<std::uint8_t>(std::lround(std::clamp(steps + largest / 2, 0.0F, largest)));
+    }
   }
 }
 
 std::vector<float> KeyBasis::Project(std::span<const float> query, std::int32_t head) const {
   const std::int64_t first = head * std::ssize(query);
   CAIRN_CHECK(head >= 0 && first + std::ssize(query) <= joint_dim_);
-  std::vector<float> numbers(static_cast<std::size_t>(shape_.axis_count()));
-  for (std::size_t i = 0; i < query.size(); ++i) {
-    AddRow(first + static_cast<std::int64_t>(i), query[i], numbers);
-  }
+  std::vector<float> numbers(static_cast<std::size_t>(shape_.axis_count()), 0.0F);
+  const auto axes = std::span(axes_).subspan(static_cast<std::size_t>(first * shape_.axis_count()),
+                                             query.size() * numbers.size());
+  AddProjections(query, std::ssize(query), axes, shape_.axis_count(), numbers);
   for (std::size_t axis = 0; axis < numbers.size(); ++axis) {
     numbers[axis] *= scales_[axis] * steps_[axis];
   }

@@ -42,8 +42,8 @@ class KeyBasis {
   static std::optional<KeyBasis> Restore(std::string_view bytes, std::int64_t joint_dim,
                                          const KeyCodeShape& shape);
 
-  // The codes of a joint key.
-  void Encode(std::span<const float> joint_key, std::span<std::uint8_t> codes) const;
+  // The codes of joint keys, one after the other. A key's do not depend on the others.
+  void Encode(std::span<const float> joint_keys, std::span<std::uint8_t> codes) const;
   // What a query of a KV head, (head_dim), multiplies the codes of each axis by.
   std::vector<float> Project(std::span<const float> query, std::int32_t head) const;
 
@@ -51,9 +51,6 @@ class KeyBasis {
 
  private:
   KeyBasis(std::int64_t joint_dim, const KeyCodeShape& shape);
-
-  // to[axis] += number * the axis' number of that dimension, for all axes.
-  void AddRow(std::int64_t dimension, float number, std::span<float> to) const;
 
   std::int64_t joint_dim_;
   KeyCodeShape shape_;

@@ -14,6 +14,9 @@ namespace {
 constexpr std::int64_t kGroupEntriesMax = 64;
 // A basis is learned from no sinks, which are like no other tokens.
 constexpr std::int64_t kTokensToLearnFrom = kBasisTokensMin + kSinkTokens;
+// Tokens that are encoded together, from a multiple of it on: whole panels, so that threads share
+// no byte of them.
+constexpr std::int64_t kEncodedTokens = 4 * kCodePanelRows;
 // Of what a step attends beside the window, for groups that have no small keys.
 constexpr std::int64_t kUncodedShare = 2;
 
@@ -169,6 +172,29 @@ void KvSwapPolicy::LearnFrom(std::span<const float> joint_keys, std::int64_t fir
   layer.basis = KeyBasis::Learn(sample, dim, shape_);
 }
 
+void KvSwapPolicy::Encode(std::span<const float> joint_keys, std::int64_t first_position,
+                          ThreadPool* pool, Layer& layer) const {
+  const std::int64_t end = first_position + std::ssize(joint_keys) / joint_dim();
+  const std::int64_t first_block = first_position / kEncodedTokens;
+  const auto encode = [&](std::int64_t block) {
+    const std::int64_t from = std::max(first_position, (first_block + block) * kEncodedTokens);
+    const std::int64_t count = std::min(end, (first_block + block + 1) * kEncodedTokens) - from;
+    const auto axis_count = static_cast<std::size_t>(shape_.axis_count());
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(count) * axis_count);
+    layer.basis->Encode(
+        joint_keys.subspan(static_cast<std::size_t>((from - first_position) * joint_dim()),
+                           static_cast<std::size_t>(count * joint_dim())),
+        codes);
+    for (std::int64_t i = 0; i < count; ++i) {
+      layer.keys.Put(
+          from + i, std::span(codes).subspan(static_cast<std::size_t>(i) * axis_count, axis_count));
+    }
+  };
+  const std::int64_t block_count = (end - 1) / kEncodedTokens - first_block + 1;
+  if (pool != nullptr) return pool->ParallelFor(block_count, encode);
+  for (std::int64_t block = 0; block < block_count; ++block) encode(block);
+}
+
 StoreActions KvSwapPolicy::Store(const LeavingEntries& leaving) {
   Layer& layer = LayerAt(leaving.layer);
   // Those that could not be sent leave again, and others with them.
@@ -179,13 +205,7 @@ StoreActions KvSwapPolicy::Store(const LeavingEntries& leaving) {
   if (!layer.basis.has_value()) LearnFrom(joint, leaving.first_position, layer);
   const std::int64_t first_group = leaving.first_position / group_entries();
   if (layer.basis.has_value()) {
-    std::vector<std::uint8_t> codes(static_cast<std::size_t>(shape_.axis_count()));
-    const std::size_t dim = static_cast<std::size_t>(joint_dim());
-    for (std::int64_t token = 0; token < leaving.token_count; ++token) {
-      layer.basis->Encode(std::span(joint).subspan(static_cast<std::size_t>(token) * dim, dim),
-                          codes);
-      layer.keys.Put(leaving.first_position + token, codes);
-    }
+    Encode(joint, leaving.first_position, leaving.pool, layer);
     for (std::int64_t group = first_group; group < std::ssize(layer.groups); ++group) {
       Group& of = layer.groups[static_cast<std::size_t>(group)];
       // One that began without small keys lacks those.
@@ -201,7 +221,6 @@ StoreActions KvSwapPolicy::Store(const LeavingEntries& leaving) {
 std::vector<ClusterSplit> KvSwapPolicy::Adapt(std::int32_t layer_index,
                                               std::span<const LoadedCluster> clusters) {
   Layer& layer = LayerAt(layer_index);
-  const std::size_t dim = static_cast<std::size_t>(joint_dim());
   if (!layer.basis.has_value()) {
     std::vector<float> joint;
     for (const LoadedCluster& loaded : clusters) {
@@ -210,15 +229,10 @@ std::vector<ClusterSplit> KvSwapPolicy::Adapt(std::int32_t layer_index,
     LearnFrom(joint, clusters.empty() ? 0 : clusters.front().positions.first(), layer);
     if (!layer.basis.has_value()) return {};
   }
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(shape_.axis_count()));
   for (const LoadedCluster& loaded : clusters) {
-    CAIRN_CHECK_EQ(loaded.keys.size(), static_cast<std::size_t>(loaded.positions.count()) * dim);
+    CAIRN_CHECK_EQ(std::ssize(loaded.keys), loaded.positions.count() * joint_dim());
     const std::int64_t first = loaded.positions.first();
-    for (std::int64_t i = 0; i < loaded.positions.count(); ++i) {
-      layer.basis->Encode(std::span(loaded.keys).subspan(static_cast<std::size_t>(i) * dim, dim),
-                          codes);
-      layer.keys.Put(first + i, codes);
-    }
+    Encode(loaded.keys, first, nullptr, layer);
     layer.groups[static_cast<std::size_t>(first / group_entries())] = {.coded = true,
                                                                        .changed = true};
   }

@@ -109,6 +109,9 @@ class KvSwapPolicy : public BasicPolicy, public PagedIndex {
   std::vector<float> JointKeys(const LeavingEntries& leaving) const;
   void LearnFrom(std::span<const float> joint_keys, std::int64_t first_position,
                  Layer& layer) const;
+  // Gives small keys to tokens whose joint keys these are. REQUIRES: the layer has a basis.
+  void Encode(std::span<const float> joint_keys, std::int64_t first_position, ThreadPool* pool,
+              Layer& layer) const;
   // Whether small keys of that shape, in groups of so many entries, can be stored.
   absl::Status CheckShape(const KeyCodeShape& shape, std::int64_t entries) const;
   absl::Status CheckRecord(std::int32_t layer, std::int64_t group, const IndexRecord& record) const;

@@ -154,6 +154,44 @@ TEST(AddSoftmaxOfTest, WhatIsNotFiniteAddsNothing) {
   }
 }
 
+TEST(KeyCodesTest, ProjectionsAreSumsOfProducts) {
+  test::Rng rng(TestSeed());
+  for (const std::int64_t axis_count : {32, 64, 160}) {
+    constexpr std::int64_t kDimensions = 40;
+    std::vector<std::int8_t> axes(static_cast<std::size_t>(kDimensions * axis_count));
+    for (std::int8_t& number : axes) {
+      number = static_cast<std::int8_t>(static_cast<int>(rng.Below(255)) - 127);
+    }
+    for (const std::int64_t row_count : {0, 1, 3, 4, 9}) {
+      std::vector<float> numbers(static_cast<std::size_t>(row_count * kDimensions));
+      for (float& number : numbers) number = rng.Normal();
+      std::vector<float> sums(static_cast<std::size_t>(row_count * axis_count), 0.5F);
+      ForEachSimdTarget([&] {
+        std::vector<float> got = sums;
+        AddProjections(numbers, kDimensions, axes, axis_count, got);
+        for (std::int64_t row = 0; row < row_count; ++row) {
+          const auto row_numbers = std::span(numbers).subspan(
+              static_cast<std::size_t>(row * kDimensions), static_cast<std::size_t>(kDimensions));
+          // Alone it has the same bits.
+          std::vector<float> alone(static_cast<std::size_t>(axis_count), 0.5F);
+          AddProjections(row_numbers, kDimensions, axes, axis_count, alone);
+          for (std::int64_t axis = 0; axis < axis_count; ++axis) {
+            const float sum = got[static_cast<std::size_t>(row * axis_count + axis)];
+            ASSERT_EQ(sum, alone[static_cast<std::size_t>(axis)]);
+            double expected = 0.5;
+            for (std::int64_t i = 0; i < kDimensions; ++i) {
+              expected +=
+                  double{row_numbers[static_cast<std::size_t>(i)]} *
+                  static_cast<double>(axes[static_cast<std::size_t>(i * axis_count + axis)]);
+            }
+            ASSERT_NEAR(double{sum}, expected, 0.01);
+          }
+        }
+      });
+    }
+  }
+}
+
 TEST(KeyCodesDeathTest, RefusesShapesThatNoKernelHas) {
   EXPECT_FALSE(KeyCodeShape().IsValid());
   EXPECT_FALSE(KeyCodeShape::Even(2, 5).IsValid());
