@@ -132,6 +132,13 @@ absl::Status ReplayRun::Open() {
   compute::StoredPolicy nothing;
   nothing.choice = compute::PolicyChoice{measure_.policy(), world_.options.selection}.Normalised();
   CAIRN_ASSIGN_OR_RETURN(policy_, measure_.MakePolicy(nothing.choice.name, PolicyOptionsHere()));
+  if (policy_->traits().learns_from_prompts) {
+    return InvalidArgument(
+        "replay: policy {} learns from what prompts attend, which a trace does not have: compare "
+        "it "
+        "with --model",
+        measure_.policy());
+  }
   const bool learns = policy_->traits().learns_from_queries && world_.rows.prompt_step_count() > 0;
   if (learns && !world_.options.rotary_pairs.has_value()) {
     return InvalidArgument(

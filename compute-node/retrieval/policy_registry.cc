@@ -28,12 +28,15 @@ Made Make(const PolicyOptions& options) {
   return std::make_unique<Policy>(options);
 }
 
-absl::Status CheckStateBytes(std::string_view name, std::int64_t bytes, const EntryLayout& layout) {
+// `advice`: what makes it less, or nothing.
+absl::Status CheckStateBytes(std::string_view name, std::int64_t bytes, const EntryLayout& layout,
+                             std::string_view advice) {
   if (bytes <= kPolicyStateBytesMax) return absl::OkStatus();
   return InvalidArgument(
       "policy {} takes models of which it stores at most {} bytes: for {} layers of {} KV heads of "
-      "{} numbers these are {}",
-      name, kPolicyStateBytesMax, layout.layer_count, layout.head_count, layout.head_dim, bytes);
+      "{} numbers these are {}{}",
+      name, kPolicyStateBytesMax, layout.layer_count, layout.head_count, layout.head_dim, bytes,
+      advice);
 }
 
 Made MakeDynaKv(const PolicyOptions& options) {
@@ -42,7 +45,7 @@ Made MakeDynaKv(const PolicyOptions& options) {
                            kCodeDimMax, options.layout.head_dim);
   }
   auto policy = std::make_unique<DynaKvPolicy>(options);
-  CAIRN_RETURN_IF_ERROR(CheckStateBytes("dynakv", policy->state_bytes(), options.layout));
+  CAIRN_RETURN_IF_ERROR(CheckStateBytes("dynakv", policy->state_bytes(), options.layout, ""));
   return policy;
 }
 
@@ -71,7 +74,8 @@ Made MakeNoCluster(const PolicyOptions& options) {
 
 Made MakeEviction(const EvictionPolicy::Kind& kind, const PolicyOptions& options) {
   auto policy = std::make_unique<EvictionPolicy>(kind, options);
-  CAIRN_RETURN_IF_ERROR(CheckStateBytes(kind.name, policy->state_bytes_max(), options.layout));
+  CAIRN_RETURN_IF_ERROR(CheckStateBytes(kind.name, policy->state_bytes_max(), options.layout,
+                                        "; a lower select_tokens_max makes it less"));
   return policy;
 }
 template <typename Worth, auto... arguments>

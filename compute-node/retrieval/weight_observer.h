@@ -43,6 +43,8 @@ struct AttendedEntries {
 // Of one layer of a pass. Lives during the call.
 struct WeighedLayer {
   std::int32_t layer = 0;
+  // Of the pass: what was told of later positions before is no longer so.
+  std::int64_t pass_first_position = 0;
   // Of the weighed tokens, which are the pass's last ones.
   std::int64_t first_position = 0;
   std::int64_t token_count = 0;

@@ -17,8 +17,9 @@ std::vector<WeighedEntry> BestEntries(std::span<const std::int64_t> positions,
   std::vector<WeighedEntry> best;
   best.reserve(positions.size());
   for (std::size_t i = 0; i < positions.size(); ++i) {
-    if (positions[i] < kSinkTokens || weights[i] <= 0) continue;
-    best.push_back({static_cast<std::int32_t>(positions[i]), weights[i]});
+    const float weight = CleanWeight(weights[i]);
+    if (positions[i] < kSinkTokens || weight == 0) continue;
+    best.push_back({static_cast<std::int32_t>(positions[i]), weight});
   }
   if (std::ssize(best) > kProfileEntries) {
     std::nth_element(best.begin(), best.begin() + kProfileEntries, best.end(),
@@ -62,7 +63,7 @@ std::vector<float> AttentionProfile::TakePrompt(std::int64_t first_position,
   for (std::int64_t token = 0; token < token_count; ++token) {
     const std::span<const float> row =
         all.subspan(static_cast<std::size_t>(token) * positions.size(), positions.size());
-    for (std::size_t i = 0; i < positions.size(); ++i) Fuse(row[i], worths[i]);
+    for (std::size_t i = 0; i < positions.size(); ++i) Fuse(CleanWeight(row[i]), worths[i]);
     AddRow(first_position + token, positions, row);
   }
   return pooling_ == Pooling::kYes ? Pooled(worths) : worths;

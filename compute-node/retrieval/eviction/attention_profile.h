@@ -4,7 +4,7 @@
 // group are summed before).
 //
 // Of each of kProfileTokens tokens the entries with the highest weights are kept, so that a profile
-// takes at most 8 KiB; what a prompt's tokens gave is fused whole once, when it ends.
+// takes at most 10 KiB; what a prompt's tokens gave is fused whole once, when it ends.
 //
 // Threading:  as EntryWorth.
 #pragma once

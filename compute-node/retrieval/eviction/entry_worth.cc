@@ -33,7 +33,7 @@ bool UnpackWeighed(std::int64_t number, WeighedEntry& entry) {
   const auto bits = static_cast<std::uint64_t>(number);
   entry.position = static_cast<std::int32_t>(bits >> kWeightBits);
   entry.weight = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
-  return entry.position >= 0 && std::isfinite(entry.weight);
+  return entry.position >= 0 && entry.weight >= 0 && std::isfinite(entry.weight);
 }
 
 std::vector<std::int64_t> PositionsOf(const AttendedEntries& entries, std::int64_t token_count) {
@@ -47,11 +47,13 @@ std::vector<std::int64_t> PositionsOf(const AttendedEntries& entries, std::int64
   return positions;
 }
 
+float CleanWeight(float weight) { return weight > 0 && std::isfinite(weight) ? weight : 0.0F; }
+
 std::vector<float> ColumnSums(const AttendedEntries& entries, std::int64_t token_count) {
   const std::size_t count = entries.weights.size() / static_cast<std::size_t>(token_count);
   std::vector<float> sums(count, 0.0F);
   for (std::size_t at = 0; at < entries.weights.size(); ++at) {
-    sums[at % count] += entries.weights[at];
+    sums[at % count] += CleanWeight(entries.weights[at]);
   }
   return sums;
 }
@@ -82,6 +84,7 @@ void WeightTable::Add(std::span<const std::int64_t> positions, std::span<const f
     while (old != entries_.end() && old->position < positions[i]) all.push_back(*old++);
     WeighedEntry added{static_cast<std::int32_t>(positions[i]), weights[i]};
     if (old != entries_.end() && old->position == positions[i]) added.weight += (old++)->weight;
+    added.weight = std::min(added.weight, std::numeric_limits<float>::max());
     all.push_back(added);
   }
   all.insert(all.end(), old, entries_.end());
@@ -93,10 +96,12 @@ void WeightTable::Retain(std::span<const std::int64_t> retained, std::int64_t en
     return entry.position < end &&
            !std::binary_search(retained.begin(), retained.end(), entry.position);
   });
+  entries_.shrink_to_fit();
 }
 
 void WeightTable::Truncate(std::int64_t token_count) {
   entries_.erase(PositionAtLeast(entries_, token_count), entries_.end());
+  entries_.shrink_to_fit();
 }
 
 bool WeightTable::Restore(std::span<const std::int64_t> numbers) {
@@ -115,7 +120,9 @@ void AccumulatedWorth::TakeStep(std::int64_t position, const AttendedEntries& en
   if (newest_ >= 0 && newest_ < position) sums_.Add(newest_positions_, newest_weights_);
   newest_ = position;
   newest_positions_ = PositionsOf(entries, 1);
-  newest_weights_ = entries.weights;
+  newest_weights_.clear();
+  newest_weights_.reserve(entries.weights.size());
+  for (const float weight : entries.weights) newest_weights_.push_back(CleanWeight(weight));
 }
 
 std::vector<float> AccumulatedWorth::TakePrompt(std::int64_t first_position,
@@ -152,8 +159,7 @@ void AccumulatedWorth::Retain(std::span<const std::int64_t> retained, std::int64
 }
 
 void AccumulatedWorth::Truncate(std::int64_t token_count) {
-  sums_ = SumsBefore(token_count);
-  newest_ = -1;
+  if (newest_ >= token_count) newest_ = -1;
   sums_.Truncate(token_count);
 }
 
@@ -163,13 +169,37 @@ std::int64_t AccumulatedWorth::memory_bytes() const {
              static_cast<std::int64_t>(sizeof(std::int64_t) + sizeof(float));
 }
 
+// The newest step's apart: where its token is not stored with it, it is computed again.
 void AccumulatedWorth::Save(std::vector<std::int64_t>& numbers) const {
-  for (const WeighedEntry& entry : Known(newest_ + 1)) numbers.push_back(PackWeighed(entry));
+  const std::size_t newest_count = newest_ < 0 ? 0 : newest_positions_.size();
+  numbers.push_back(newest_);
+  numbers.push_back(static_cast<std::int64_t>(newest_count));
+  for (std::size_t i = 0; i < newest_count; ++i) {
+    numbers.push_back(
+        PackWeighed({static_cast<std::int32_t>(newest_positions_[i]), newest_weights_[i]}));
+  }
+  for (const WeighedEntry& entry : sums_.entries()) numbers.push_back(PackWeighed(entry));
 }
 
 bool AccumulatedWorth::Restore(std::span<const std::int64_t> numbers) {
   newest_ = -1;
-  return sums_.Restore(numbers);
+  newest_positions_.clear();
+  newest_weights_.clear();
+  if (numbers.size() < 2 || numbers[0] < -1) return false;
+  const std::int64_t newest = numbers[0];
+  const std::int64_t newest_count = numbers[1];
+  numbers = numbers.subspan(2);
+  if (newest_count < 0 || newest_count > std::ssize(numbers)) return false;
+  if (newest < 0 && newest_count > 0) return false;
+  WeightTable of_newest;
+  if (!of_newest.Restore(numbers.first(static_cast<std::size_t>(newest_count)))) return false;
+  if (!sums_.Restore(numbers.subspan(static_cast<std::size_t>(newest_count)))) return false;
+  newest_ = newest;
+  for (const WeighedEntry& entry : of_newest.entries()) {
+    newest_positions_.push_back(entry.position);
+    newest_weights_.push_back(entry.weight);
+  }
+  return true;
 }
 
 void VotedWorth::TakeStep(std::int64_t /*position*/, const AttendedEntries& /*entries*/) {}

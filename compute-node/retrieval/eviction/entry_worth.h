@@ -44,7 +44,7 @@ class EntryWorth {
   virtual std::vector<WeighedEntry> Known(std::int64_t token_count) const = 0;
   // Of positions below `end` only `retained`, ascending, will be asked for again.
   virtual void Retain(std::span<const std::int64_t> retained, std::int64_t end) = 0;
-  // Goes back to so many tokens.
+  // Forgets what tokens from there on gave, and their entries.
   virtual void Truncate(std::int64_t token_count) = 0;
   virtual std::int64_t memory_bytes() const = 0;
 
@@ -61,6 +61,8 @@ bool UnpackWeighed(std::int64_t number, WeighedEntry& entry);
 
 // The positions of all entries that a pass attended, ascending.
 std::vector<std::int64_t> PositionsOf(const AttendedEntries& entries, std::int64_t token_count);
+// Weights that are not finite, as scores may make them, and those below 0 count as none.
+float CleanWeight(float weight);
 // For each entry the sum of what the tokens gave it.
 std::vector<float> ColumnSums(const AttendedEntries& entries, std::int64_t token_count);
 
@@ -88,11 +90,11 @@ class WeightTable {
 
 // Tokens of each pass of a prompt whose weights are summed: to weigh all of them would take as much
 // memory as the whole matrix of weights.
-inline constexpr std::int64_t kAccumulatedPromptTokens = 128;
+inline constexpr std::int64_t kAccumulatedPromptTokens = 64;
 
-// An entry is worth the sum of all weights that it ever got (Zhang et al., "H2O: Heavy-Hitter
-// Oracle for Efficient Generative Inference of Large Language Models", 2023). Of a prompt the last
-// tokens of each pass are looked at instead of all.
+// An entry is worth the sum of all weights that it got while it was retained (Zhang et al., "H2O:
+// Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models", 2023). Of a
+// prompt the last tokens of each pass are looked at instead of all.
 class AccumulatedWorth : public EntryWorth {
  public:
   void TakeStep(std::int64_t position, const AttendedEntries& entries) override;
@@ -106,7 +108,7 @@ class AccumulatedWorth : public EntryWorth {
   std::int64_t memory_bytes() const override;
   void Save(std::vector<std::int64_t>& numbers) const override;
   bool Restore(std::span<const std::int64_t> numbers) override;
-  std::int64_t NumbersMax(std::int64_t entry_count) const override { return 2 * entry_count; }
+  std::int64_t NumbersMax(std::int64_t entry_count) const override { return 2 + 2 * entry_count; }
 
  private:
   // The sums, with what the newest token gave if it is before `token_count`.

@@ -41,6 +41,37 @@ bool TakeNumber(std::span<const std::int64_t>& numbers, std::int64_t most, std::
   return true;
 }
 
+// Positions are stored two in a number: how many, and these.
+constexpr int kPositionBits = 32;
+constexpr std::int64_t PairCount(std::int64_t count) { return (count + 1) / 2; }
+
+void PackPairs(std::span<const std::int64_t> positions, std::vector<std::int64_t>& numbers) {
+  numbers.push_back(std::ssize(positions));
+  for (std::size_t i = 0; i < positions.size(); i += 2) {
+    const std::int64_t second = i + 1 < positions.size() ? positions[i + 1] : 0;
+    numbers.push_back(positions[i] << kPositionBits | second);
+  }
+}
+
+// The reverse, from the front; nullopt: they are no such positions.
+std::optional<std::vector<std::int64_t>> UnpackPairs(std::span<const std::int64_t>& numbers) {
+  std::int64_t count = 0;
+  if (!TakeNumber(numbers, 2 * std::ssize(numbers), count)) return std::nullopt;
+  if (PairCount(count) > std::ssize(numbers)) return std::nullopt;
+  std::vector<std::int64_t> positions;
+  positions.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t pair = numbers[static_cast<std::size_t>(i / 2)];
+    const std::int64_t position =
+        i % 2 == 0 ? pair >> kPositionBits : pair & ((std::int64_t{1} << kPositionBits) - 1);
+    const std::int64_t before = positions.empty() ? kSinkTokens - 1 : positions.back();
+    if (position <= before || position > kPositionMax) return std::nullopt;
+    positions.push_back(position);
+  }
+  numbers = numbers.subspan(static_cast<std::size_t>(PairCount(count)));
+  return positions;
+}
+
 }  // namespace
 
 EvictionPolicy::EvictionPolicy(const Kind& kind, const PolicyOptions& options)
@@ -80,11 +111,12 @@ void EvictionPolicy::TakeWeights(const WeighedLayer& weighed) {
     return;
   }
   const std::int64_t end = weighed.first_position + weighed.token_count;
-  // What stays in the window is decided when it leaves.
-  layer.decided_until =
-      std::max<std::int64_t>(0, end - SparseWindowTokens(options().selection, end));
+  // What stays in the window is decided when it leaves; what has left it, now.
+  layer.decided_until = std::max(end - SparseWindowTokens(options().selection, end),
+                                 weighed.heads.front().recent_first);
   for (std::size_t i = 0; i < layer.heads.size(); ++i) {
     Head& head = layer.heads[i];
+    head.worth->Truncate(weighed.pass_first_position);
     const std::vector<float> worths =
         head.worth->TakePrompt(weighed.first_position, weighed.token_count, weighed.heads[i]);
     const std::vector<std::int64_t> positions = PositionsOf(weighed.heads[i], weighed.token_count);
@@ -183,7 +215,9 @@ std::int64_t EvictionPolicy::state_bytes_max() const {
   std::int64_t numbers = 1 + SequenceClusters::kNumbersMax;
   for (const Layer& layer : layers_) {
     ++numbers;
-    for (const Head& head : layer.heads) numbers += 2 + entries + head.worth->NumbersMax(entries);
+    for (const Head& head : layer.heads) {
+      numbers += 2 + PairCount(entries) + head.worth->NumbersMax(entries);
+    }
   }
   return numbers * static_cast<std::int64_t>(sizeof(std::int64_t));
 }
@@ -195,8 +229,7 @@ PutPolicyState EvictionPolicy::SaveState() const {
   for (const Layer& layer : layers_) {
     numbers.push_back(layer.decided_until);
     for (const Head& head : layer.heads) {
-      numbers.push_back(std::ssize(head.retained));
-      numbers.insert(numbers.end(), head.retained.begin(), head.retained.end());
+      PackPairs(head.retained, numbers);
       const std::size_t count_at = numbers.size();
       numbers.push_back(0);
       head.worth->Save(numbers);
@@ -217,18 +250,14 @@ void EvictionPolicy::Clear() {
   }
 }
 
-bool EvictionPolicy::RestoreHead(std::span<const std::int64_t>& numbers, std::int64_t token_count,
-                                 Head& head) {
+bool EvictionPolicy::RestoreHead(std::span<const std::int64_t>& numbers, std::int64_t decided_until,
+                                 std::int64_t token_count, Head& head) {
+  const std::optional<std::vector<std::int64_t>> retained = UnpackPairs(numbers);
+  if (!retained.has_value()) return false;
+  if (!retained->empty() && retained->back() >= decided_until) return false;
+  head.retained.assign(retained->begin(),
+                       std::lower_bound(retained->begin(), retained->end(), token_count));
   std::int64_t count = 0;
-  if (!TakeNumber(numbers, std::ssize(numbers), count) || count > std::ssize(numbers)) return false;
-  const std::span<const std::int64_t> retained = numbers.first(static_cast<std::size_t>(count));
-  numbers = numbers.subspan(static_cast<std::size_t>(count));
-  std::int64_t before = kSinkTokens - 1;
-  for (const std::int64_t position : retained) {
-    if (position <= before) return false;
-    before = position;
-    if (position < token_count) head.retained.push_back(position);
-  }
   if (!TakeNumber(numbers, std::ssize(numbers), count) || count > std::ssize(numbers)) return false;
   if (!head.worth->Restore(numbers.first(static_cast<std::size_t>(count)))) return false;
   numbers = numbers.subspan(static_cast<std::size_t>(count));
@@ -253,12 +282,13 @@ absl::Status EvictionPolicy::RestoreState(const StoredPolicyState& stored) {
   const std::span<const std::int64_t> pages = rest.first(static_cast<std::size_t>(page_numbers));
   rest = rest.subspan(pages.size());
   for (Layer& layer : layers_) {
-    if (!TakeNumber(rest, stored.state_token_count, layer.decided_until)) {
+    std::int64_t decided_until = 0;
+    if (!TakeNumber(rest, stored.state_token_count, decided_until)) {
       return ForeignState(traits().name, stored);
     }
-    layer.decided_until = std::min(layer.decided_until, stored.token_count);
+    layer.decided_until = std::min(decided_until, stored.token_count);
     for (Head& head : layer.heads) {
-      if (!RestoreHead(rest, stored.token_count, head)) {
+      if (!RestoreHead(rest, decided_until, stored.token_count, head)) {
         return ForeignState(traits().name, stored);
       }
     }

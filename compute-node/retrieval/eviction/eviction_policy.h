@@ -3,8 +3,8 @@
 // of them and of those retained until then are attended no more by this head's steps, so that
 // neither what a step attends nor the memory for it grows with the text.
 //
-// A prompt attends everything, and its last tokens rank everything anew: what steps no longer
-// attend stays on flash for that.
+// A prompt of two tokens or more attends everything, and its last tokens rank everything anew: what
+// steps no longer attend stays on flash for that.
 //
 // Where pages are recalled, part of what a step attends are whole pages of the entries that the
 // newest tokens looked at: what is near them comes back, evicted or not.
@@ -70,7 +70,8 @@ class EvictionPolicy : public PagePolicy, private WeightObserver {
   std::int64_t RetainedMax(std::int64_t token_count) const;
   void Decide(Head& head, std::span<const std::int64_t> candidates, std::span<const float> worths,
               std::int64_t decided_until) const;
-  bool RestoreHead(std::span<const std::int64_t>& numbers, std::int64_t token_count, Head& head);
+  bool RestoreHead(std::span<const std::int64_t>& numbers, std::int64_t decided_until,
+                   std::int64_t token_count, Head& head);
   void Clear();
 
   // The entries of the pages that are worth most: up to `count`, all below `end`, ascending.

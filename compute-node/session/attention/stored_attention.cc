@@ -205,7 +205,8 @@ absl::Status StoredAttention::AttendSelected(const AttentionBatch& batch) {
   }
   KeepLoaded(batch.layer, selected);
   for (const FetchReply& reply : selected.replies) CAIRN_RETURN_IF_ERROR(CheckIntact(reply));
-  selected_fetch_.Keep(batch.layer, selected, store_.KeptClusterBytes(batch.layer));
+  selected_fetch_.Keep(batch.layer, selected, store_.KeptClusterBytes(batch.layer),
+                       KeptPart{traits_.learns_from_prompts});
   return absl::OkStatus();
 }
 
@@ -302,6 +303,7 @@ void StoredAttention::FinishLayer(const AttentionBatch& batch) {
   if (weights_.has_value()) {
     const std::int64_t first = weights_->first_token();
     weight_observer_->TakeWeights({.layer = batch.layer,
+                                   .pass_first_position = batch.first_position,
                                    .first_position = batch.first_position + first,
                                    .token_count = batch.token_count - first,
                                    .heads = attended_});

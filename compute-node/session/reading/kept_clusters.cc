@@ -48,6 +48,10 @@ KeptCluster::KeptCluster(const FetchedCluster& fetched, std::span<const std::byt
   fetched_.spans.push_back(std::move(all));
 }
 
+std::int64_t KeptCluster::size_bytes() const {
+  return std::ssize(bytes_) + (indices_.empty() ? 0 : kKeptOverheadBytes);
+}
+
 bool KeptCluster::Serves(const PlannedCluster& planned) const {
   const std::vector<std::int32_t>& attended = planned.attended;
   if (attended.empty() || planned.adapt) {
@@ -97,7 +101,7 @@ void KeptClusters::Put(std::int32_t layer, std::shared_ptr<const KeptCluster> cl
   const ClusterRef ref = cluster->fetched().cluster;
   const auto before = of_layer.by_cluster.find(ref);
   if (before != of_layer.by_cluster.end()) Drop(of_layer, before->second);
-  of_layer.bytes += cluster->entries_bytes();
+  of_layer.bytes += cluster->size_bytes();
   of_layer.order.push_front(std::move(cluster));
   of_layer.by_cluster.emplace(ref, of_layer.order.begin());
   Shrink(layer, bytes_max);
@@ -113,7 +117,7 @@ void KeptClusters::Clear() {
 }
 
 void KeptClusters::Drop(Layer& layer, Order::iterator which) {
-  layer.bytes -= (*which)->entries_bytes();
+  layer.bytes -= (*which)->size_bytes();
   layer.by_cluster.erase((*which)->fetched().cluster);
   layer.order.erase(which);
 }

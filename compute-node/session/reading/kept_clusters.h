@@ -1,7 +1,7 @@
 // KeptClusters holds copies of the clusters that steps attended last, so that what is attended
 // again is not fetched again. The KV node keeps whole pages, of which a cluster of few entries is a
-// small part: equal bytes hold several times as many clusters here. Of a cluster of which a step
-// attended some entries only those are copied.
+// small part: equal bytes hold several times as many clusters here. A copy may be of some of a
+// cluster's entries.
 //
 // A cluster's entries only grow: one with as many entries as were copied is as it was then, and so
 // are its first ones. Whoever takes operations back, after which the same number may mean others,
@@ -11,7 +11,8 @@
 // them are looked for before any is put in, so that a step whose clusters are too many does not
 // drive out what it is about to use.
 //
-// Memory:     the entries; 200 bytes more for each cluster are counted in the KvMemory too.
+// Memory:     the entries; 200 bytes more for each cluster are counted in the KvMemory too, and of
+//             copies in part, which may be small, in the layer's share.
 // Threading:  one thread.
 #pragma once
 
@@ -50,7 +51,8 @@ class KeptCluster {
   bool Serves(const PlannedCluster& planned) const;
   PlannedCluster PlanOfCopy(PlannedCluster planned) const;
   WithPositions with_positions() const { return with_positions_; }
-  std::int64_t entries_bytes() const { return std::ssize(bytes_); }
+  // Of the layer's share.
+  std::int64_t size_bytes() const;
 
  private:
   std::vector<std::byte> bytes_;

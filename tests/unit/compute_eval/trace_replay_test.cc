@@ -396,6 +396,15 @@ TEST(ReplayTest, FiguresHaveTheModelsNumbersAndNoDivergence) {
   EXPECT_NE(Table(results).find("\ndynakv                 -"), std::string::npos) << Table(results);
 }
 
+TEST(ReplayTest, PoliciesThatLearnFromPromptsAreRefused) {
+  ThreadPool pool(1);
+  const Trace trace = RandomTrace(300, 200, 210, 10, test::TestSeed());
+  const absl::Status refused = Replay(trace, SmallReplay({"morph"}), pool, nullptr).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(Message(refused).find("morph learns from what prompts attend"), std::string::npos)
+      << Message(refused);
+}
+
 TEST(ReplayTest, WhatCannotBeReplayedIsRefused) {
   const Trace good = RandomTrace(120, 100, 0, 1, 1);
   const auto refusal = [](const Trace& trace, const ReplayOptions& options) {

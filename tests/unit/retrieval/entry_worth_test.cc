@@ -112,6 +112,48 @@ TEST(VotedWorthTest, WhatWasDecodedIsWorthMoreTheNewerItIs) {
   EXPECT_LT(worths[1], worths[2]);
 }
 
+TEST(EntryWorthTest, WeightsThatAreNoneCountAsNothing) {
+  const float nan = std::nanf("");
+  const float infinity = std::numeric_limits<float>::infinity();
+  AttentionProfile profile(Fusion::kSum, Pooling::kNo);
+  AccumulatedWorth accumulated;
+  VotedWorth voted;
+  for (EntryWorth* worth :
+       {static_cast<EntryWorth*>(&profile), static_cast<EntryWorth*>(&accumulated),
+        static_cast<EntryWorth*>(&voted)}) {
+    worth->TakePrompt(20, 2, Entries(10, {nan, 1, infinity, -1, nan, 1, 1, 1}));
+    worth->TakeStep(22, Entries(10, {nan, 0.5F, -infinity, infinity}));
+    for (const float each : worth->Of(Range(10, 14), kAll)) {
+      EXPECT_TRUE(std::isfinite(each) && each >= 0) << each;
+    }
+    std::vector<std::int64_t> numbers;
+    worth->Save(numbers);
+    EXPECT_TRUE(worth->Restore(numbers));
+  }
+}
+
+// A step of which some layers were computed before it failed, and a checkpoint without it.
+TEST(EntryWorthTest, AStepThatIsNotStoredIsForgotten) {
+  AttentionProfile profile(Fusion::kSum, Pooling::kNo);
+  AccumulatedWorth accumulated;
+  AttentionProfile profile_again(Fusion::kSum, Pooling::kNo);
+  AccumulatedWorth accumulated_again;
+  const auto check = [](EntryWorth& worth, EntryWorth& reopened) {
+    worth.TakeStep(20, Entries(10, {1, 2}));
+    worth.TakeStep(21, Entries(10, {4, 8}));
+    std::vector<std::int64_t> numbers;
+    worth.Save(numbers);
+    ASSERT_TRUE(reopened.Restore(numbers));
+    reopened.Truncate(21);
+    for (EntryWorth* each : {&worth, &reopened}) {
+      each->TakeStep(21, Entries(10, {16, 32}));
+      EXPECT_EQ(each->Of(Range(10, 12), kAll), (std::vector<float>{17, 34}));
+    }
+  };
+  check(profile, profile_again);
+  check(accumulated, accumulated_again);
+}
+
 // Whatever numbers a store gives, and the right ones.
 TEST(EntryWorthTest, StatesComeBackOrAreRefused) {
   const auto check = [](EntryWorth& worth, EntryWorth& other) {
@@ -131,6 +173,8 @@ TEST(EntryWorthTest, StatesComeBackOrAreRefused) {
     EXPECT_EQ(again, numbers);
     std::vector<std::int64_t> wrong = numbers;
     wrong.back() = PackWeighed({-1, 1});
+    EXPECT_FALSE(other.Restore(wrong));
+    wrong.back() = PackWeighed({900, -1});
     EXPECT_FALSE(other.Restore(wrong));
     wrong.back() = PackWeighed({900, std::numeric_limits<float>::quiet_NaN()});
     EXPECT_FALSE(other.Restore(wrong));

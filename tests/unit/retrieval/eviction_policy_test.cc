@@ -1,6 +1,7 @@
 #include "compute-node/retrieval/eviction/eviction_policy.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <set>
 #include <utility>
@@ -130,6 +131,38 @@ TEST_P(EvictionPolicyTest, NothingGrowsWithTheText) {
   }
   EXPECT_LE(std::ssize(policy->keeper().SaveState().state),
             dynamic_cast<const EvictionPolicy&>(*policy).state_bytes_max());
+}
+
+// As behind a fork from before the window: more has left it than a prompt so short asks for.
+TEST_P(EvictionPolicyTest, WhatHasLeftTheWindowIsRankedHoweverShortAPromptIs) {
+  Prompt(500, {100});
+  StoreUntil(token_count);
+  Prompt(2, {495});
+  EXPECT_TRUE(Attended().contains(495));
+  StoreUntil(token_count);
+  for (int i = 0; i < 40; ++i) Step({495});
+  EXPECT_TRUE(Attended().contains(495));
+}
+
+// An entry that is in the window yet was never retained.
+TEST_P(EvictionPolicyTest, AStateThatRetainsWhatIsNotDecidedIsRefused) {
+  Prompt(500, {100});
+  for (int i = 0; i < 9; ++i) Step({100});
+  const PutPolicyState saved = policy->keeper().SaveState();
+  const std::vector<std::int64_t> ids = policy->keeper().NextClusterIds();
+  const auto restore = [&](const std::string& state) {
+    return policy->keeper()
+        .RestoreState({saved.version, state, ids, token_count, token_count})
+        .code();
+  };
+  EXPECT_EQ(restore(saved.state), absl::StatusCode::kOk);
+  // The numbers of the pages, then what is decided, how many are retained, and those.
+  std::vector<std::int64_t> numbers(saved.state.size() / sizeof(std::int64_t));
+  std::memcpy(numbers.data(), saved.state.data(), saved.state.size());
+  numbers[static_cast<std::size_t>(1 + numbers[0])] = 30;
+  std::string state(saved.state.size(), '\0');
+  std::memcpy(state.data(), numbers.data(), state.size());
+  EXPECT_EQ(restore(state), absl::StatusCode::kInvalidArgument);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EvictionPolicyTest,
