@@ -145,6 +145,9 @@ class RestartTest(unittest.TestCase):
     def test_text_is_the_same_when_an_index_has_to_be_asked_for_again(self):
         self.check_text_when_the_kv_node_is_killed("policy: 'dynakv'\nexperiment { keep_clusters: false }\n")
 
+    def test_text_of_a_policy_that_forgets_is_the_same_when_the_kv_node_is_killed(self):
+        self.check_text_when_the_kv_node_is_killed("policy: 'morph-recall'\nselect_tokens_min: 64\n")
+
     def check_text_when_the_kv_node_is_killed(self, settings):
         """At random moments, of the prompt too; CAIRN_KILL_COUNT says how often."""
         seed = int(os.environ.get("CAIRN_TEST_SEED", random.randrange(1 << 30)))
