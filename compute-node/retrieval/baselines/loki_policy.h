@@ -46,11 +46,12 @@ class LokiPolicy : public PagePolicy {
     SmallKeys codes;
   };
 
-  Head& HeadAt(std::int32_t layer, std::int32_t head) {
-    return heads_[static_cast<std::size_t>(layer * options().layout.head_count + head)];
+  std::size_t Row(std::int32_t layer, std::int32_t head) const {
+    return static_cast<std::size_t>(std::int64_t{layer} * options().layout.head_count + head);
   }
+  Head& HeadAt(std::int32_t layer, std::int32_t head) { return heads_[Row(layer, head)]; }
   const Head& HeadAt(std::int32_t layer, std::int32_t head) const {
-    return heads_[static_cast<std::size_t>(layer * options().layout.head_count + head)];
+    return heads_[Row(layer, head)];
   }
   // Gives codes to what has none of the newest axes.
   void Encode(std::int32_t layer, std::int32_t head);
