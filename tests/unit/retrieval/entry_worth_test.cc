@@ -75,7 +75,7 @@ TEST(AttentionProfileTest, WhatIsPooledIsWorthAsMuchAsItsNeighbourhood) {
 // Of a prompt every weight counts, not only the best of a token.
 TEST(AttentionProfileTest, APromptIsFusedWhole) {
   AttentionProfile profile(Fusion::kSum, Pooling::kNo);
-  const std::vector<float> row(3 * kProfileEntries, 0.125F);
+  const std::vector<float> row(96, 0.125F);  // more than are kept of a token
   std::vector<float> rows = row;
   rows.insert(rows.end(), row.begin(), row.end());
   const std::vector<float> worths = profile.TakePrompt(300, 2, Entries(50, rows));
@@ -157,7 +157,7 @@ TEST(EntryWorthTest, AStepThatIsNotStoredIsForgotten) {
 // Whatever numbers a store gives, and the right ones.
 TEST(EntryWorthTest, StatesComeBackOrAreRefused) {
   const auto check = [](EntryWorth& worth, EntryWorth& other) {
-    std::vector<float> rows(2 * 90, 0.25F);
+    std::vector<float> rows(180, 0.25F);  // two tokens
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i] += static_cast<float>(i % 7);
     worth.TakePrompt(98, 2, Entries(10, rows));
     for (std::int64_t i = 0; i < 40; ++i) {
