@@ -59,8 +59,7 @@ struct PolicyTraits {
   bool learns_from_queries = false;
   // It looks at values, there and wherever it looks at keys; and steps attend means of clusters.
   bool needs_values = false;
-  // Steps attend what a prompt's weights decide, mostly the same from one to the next: a prompt of
-  // two tokens is computed as a pass too, and of clusters what is attended is kept, not all.
+  // Steps attend what a prompt's weights decide: a prompt of two tokens is computed as a pass too.
   bool learns_from_prompts = false;
   // The keeper's Rebuild must see the keys of all clusters behind RestoreState: they are kept
   // instead of an index.

@@ -205,8 +205,7 @@ absl::Status StoredAttention::AttendSelected(const AttentionBatch& batch) {
   }
   KeepLoaded(batch.layer, selected);
   for (const FetchReply& reply : selected.replies) CAIRN_RETURN_IF_ERROR(CheckIntact(reply));
-  selected_fetch_.Keep(batch.layer, selected, store_.KeptClusterBytes(batch.layer),
-                       KeptPart{traits_.learns_from_prompts});
+  selected_fetch_.Keep(batch.layer, selected, store_.KeptClusterBytes(batch.layer));
   return absl::OkStatus();
 }
 

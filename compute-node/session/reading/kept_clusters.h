@@ -1,7 +1,8 @@
 // KeptClusters holds copies of the clusters that steps attended last, so that what is attended
 // again is not fetched again. The KV node keeps whole pages, of which a cluster of few entries is a
-// small part: equal bytes hold several times as many clusters here. A copy may be of some of a
-// cluster's entries.
+// small part: equal bytes hold several times as many clusters here. Of a cluster of which a step
+// attended some entries only those are copied: they are more likely to be attended again than the
+// others, which would take their room.
 //
 // A cluster's entries only grow: one with as many entries as were copied is as it was then, and so
 // are its first ones. Whoever takes operations back, after which the same number may mean others,

@@ -180,8 +180,8 @@ absl::StatusOr<SelectedClusters> SelectedFetch::Take(KvSession& session, std::in
   return taken;
 }
 
-void SelectedFetch::Keep(std::int32_t layer, const SelectedClusters& taken, std::int64_t bytes_max,
-                         KeptPart part) {
+void SelectedFetch::Keep(std::int32_t layer, const SelectedClusters& taken,
+                         std::int64_t bytes_max) {
   kept_.Shrink(layer, bytes_max);
   if (bytes_max == 0) return;
   for (const SelectedClusters::Cluster& cluster : taken.clusters) {
@@ -190,10 +190,9 @@ void SelectedFetch::Keep(std::int32_t layer, const SelectedClusters& taken, std:
       continue;
     }
     if (cluster.planned.adapt) continue;  // about to be replaced
-    std::span<const std::int32_t> copied;
-    if (part == KeptPart::kAttended) copied = cluster.planned.attended;
     kept_.Put(layer,
-              std::make_shared<KeptCluster>(*cluster.fetched, taken.EntriesOf(cluster), copied,
+              std::make_shared<KeptCluster>(*cluster.fetched, taken.EntriesOf(cluster),
+                                            cluster.planned.attended,
                                             layout_.EntryBytes(cluster.planned.cluster.head),
                                             cluster.with_positions, memory_),
               bytes_max);

@@ -35,10 +35,6 @@ namespace cairn::compute {
 inline constexpr double kUsedShareMin = 0.5;
 inline constexpr int kProbeSteps = 16;
 
-// What is kept of a cluster of which some entries were attended: for steps that choose anew all of
-// them, for steps that attend what the one before did these only.
-enum class KeptPart : bool { kWhole, kAttended };
-
 // Clusters of a layer, in the planned order.
 struct SelectedClusters {
   struct Cluster {
@@ -89,10 +85,9 @@ class SelectedFetch {
   absl::StatusOr<SelectedClusters> Take(KvSession& session, std::int32_t layer,
                                         std::vector<FetchSlice> plan, const StopSignal& stop,
                                         const std::function<void()>& meanwhile = nullptr);
-  // Keeps what was taken for later steps, as far as bytes_max has room for the layer; 0: nothing.
-  // REQUIRES: its bytes were intact until now.
-  void Keep(std::int32_t layer, const SelectedClusters& taken, std::int64_t bytes_max,
-            KeptPart part = KeptPart::kWhole);
+  // Keeps what was attended for later steps, as far as bytes_max has room for the layer; 0:
+  // nothing. REQUIRES: its bytes were intact until now.
+  void Keep(std::int32_t layer, const SelectedClusters& taken, std::int64_t bytes_max);
   // Forgets what is in flight.
   void Reset();
   // Forgets what is kept: behind operations that are taken back.

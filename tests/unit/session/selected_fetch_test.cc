@@ -187,7 +187,7 @@ class KeptClustersTest : public SelectedFetchTest {
     std::vector<std::vector<PlannedCluster>> slices;
     slices.push_back(std::move(plan));
     SelectedClusters taken = Take(fetch, std::move(slices));
-    fetch.Keep(0, taken, kept_bytes_max_, kept_part_);
+    fetch.Keep(0, taken, kept_bytes_max_);
     return taken;
   }
   // Clusters that the last step asked for.
@@ -201,7 +201,6 @@ class KeptClustersTest : public SelectedFetchTest {
 
   const std::int64_t cluster_bytes_ = kFetchEntries * kFetchLayout.EntryBytes(0);
   std::int64_t kept_bytes_max_ = 4 * cluster_bytes_;
-  KeptPart kept_part_ = KeptPart::kWhole;
 };
 
 TEST_F(KeptClustersTest, WhatIsAttendedAgainIsNotAskedForAgain) {
@@ -271,18 +270,7 @@ TEST_F(KeptClustersTest, WhoNeedsPositionsGetsThem) {
   }
 }
 
-TEST_F(KeptClustersTest, OfWhatIsAttendedInPartAllServesOtherParts) {
-  SelectedFetch fetch(kFetchLayout, WithPositions::kNo, memory_);
-  PlannedCluster planned = Planned(0, 5);
-  planned.attended = {0};
-  Step(fetch, {planned});
-  planned.attended = {1, 2};
-  Step(fetch, {planned});
-  EXPECT_TRUE(Asked().empty());
-}
-
 TEST_F(KeptClustersTest, OfWhatIsAttendedInPartThatPartIsKept) {
-  kept_part_ = KeptPart::kAttended;
   kept_bytes_max_ = 4096;  // copies in part count more than their entries
   SelectedFetch fetch(kFetchLayout, WithPositions::kYes, memory_);
   const auto attending = [&](std::vector<std::int32_t> indices) {
