@@ -84,9 +84,7 @@ absl::StatusOr<double> ParseShare(std::string_view option, std::string text) {
 void AddOptions(CLI::App& app, Arguments& arguments) {
   const CLI::Validator positive = cli::WholeNumber(1, kCountMax);
   AddInputs(app, arguments);
-  app.add_option("--policy", arguments.eval.policies, "Policies, in this order")
-      ->delimiter(',')
-      ->required();
+  app.add_option("--policy", arguments.eval.policies, "Policies, in this order")->delimiter(',');
   AddSelection(app, arguments);
   app.add_option("--every", arguments.eval.recall_every,
                  "Measure recall at one token in so many; of a trace, of those with queries")
@@ -101,9 +99,21 @@ void AddOptions(CLI::App& app, Arguments& arguments) {
   app.add_option("--json", arguments.json, "File for all figures, replaced if it exists");
   app.add_option("--selections", arguments.selections,
                  "File for what was attended where recall is measured, replaced if it exists");
+  auto* key_runs =
+      app.add_option("--key-runs", arguments.key_runs,
+                     "Instead of policies: how many keys a run-length code with these tolerances "
+                     "would save of the text, and how far it is from full attention")
+          ->delimiter(',');
+  for (const char* const other :
+       {"--policy", "--trace", "--prefill", "--every", "--clusters", "--selections"}) {
+    key_runs->excludes(app.get_option(other));
+  }
 }
 
 void CheckOptions(const CLI::App& app, const Arguments& arguments) {
+  if (arguments.eval.policies.empty() && arguments.key_runs.empty()) {
+    throw CLI::RequiredError("--policy");
+  }
   if (!arguments.json.empty() && arguments.json == arguments.selections) {
     throw CLI::ValidationError("--selections", "it is the file of --json too");
   }

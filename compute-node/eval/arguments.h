@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -28,6 +29,7 @@ struct Arguments {
   std::string kv_format = "f16";
   std::string json;
   std::string selections;
+  std::vector<double> key_runs;  // not empty: tolerances of a run-length code, instead of policies
   int threads = 0;
   EvalOptions eval;
 };

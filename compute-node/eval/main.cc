@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <span>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,6 +24,7 @@
 #include "compute-node/eval/arguments.h"
 #include "compute-node/eval/commit.h"
 #include "compute-node/eval/document.h"
+#include "compute-node/eval/key_runs_eval.h"
 #include "compute-node/eval/output_file.h"
 #include "compute-node/eval/policy_eval.h"
 #include "compute-node/eval/report.h"
@@ -49,7 +52,8 @@ absl::StatusOr<std::vector<std::int32_t>> TokensOf(const Arguments& arguments,
   const auto tokenizer = compute::Tokenizer::FromGguf(model.file());
   CAIRN_RETURN_IF_ERROR(cli::AboutFile(tokenizer.status(), arguments.model));
   std::vector<std::int32_t> tokens = (*tokenizer)->Encode(text, {});
-  const std::int64_t wanted = arguments.eval.prefill_tokens + arguments.tokens;
+  const std::int64_t prompt = arguments.key_runs.empty() ? arguments.eval.prefill_tokens : 0;
+  const std::int64_t wanted = prompt + arguments.tokens;
   if (arguments.tokens > 0 && std::ssize(tokens) < wanted) {
     return InvalidArgument("the text has {} tokens, but --prefill and --tokens ask for {}",
                            tokens.size(), wanted);
@@ -65,25 +69,36 @@ void TellProgress(std::int64_t done_count, std::int64_t all_count) {
   if (done_count == all_count) cli::WriteNote("\n");
 }
 
-// Also fills what the configuration says of its input.
-absl::StatusOr<std::vector<PolicyResult>> RunModel(const Arguments& arguments, OrderedJson& input) {
+absl::StatusOr<std::unique_ptr<compute::Model>> LoadModel(const Arguments& arguments) {
   compute::ModelOptions options;
   options.thread_count = cli::ThreadCount(arguments.threads);
   options.batch_tokens_max = arguments.eval.chunk_tokens;
   auto model = compute::Model::Load(arguments.model, options);
   if (!model.ok()) return cli::AboutFile(model.status(), arguments.model);
-  std::vector<std::int32_t> tokens;
-  CAIRN_ASSIGN_OR_RETURN(tokens, TokensOf(arguments, **model));
-  std::vector<PolicyResult> results;
-  CAIRN_ASSIGN_OR_RETURN(results, Evaluate(**model, tokens, arguments.eval, TellProgress));
-  input = {{"model", arguments.model}};
+  return model;
+}
+
+OrderedJson InputJson(const Arguments& arguments, std::size_t token_count) {
+  OrderedJson input = {{"model", arguments.model}};
   if (arguments.tasks.empty()) {
     input["text"] = arguments.text;
   } else {
     input["tasks"] = arguments.tasks;
     input["document"] = arguments.document;
   }
-  input["token_count"] = tokens.size();
+  input["token_count"] = token_count;
+  return input;
+}
+
+// Also fills what the configuration says of its input.
+absl::StatusOr<std::vector<PolicyResult>> RunModel(const Arguments& arguments, OrderedJson& input) {
+  std::unique_ptr<compute::Model> model;
+  CAIRN_ASSIGN_OR_RETURN(model, LoadModel(arguments));
+  std::vector<std::int32_t> tokens;
+  CAIRN_ASSIGN_OR_RETURN(tokens, TokensOf(arguments, *model));
+  std::vector<PolicyResult> results;
+  CAIRN_ASSIGN_OR_RETURN(results, Evaluate(*model, tokens, arguments.eval, TellProgress));
+  input = InputJson(arguments, tokens.size());
   input["prefill"] = arguments.eval.prefill_tokens;
   return results;
 }
@@ -125,25 +140,18 @@ OrderedJson Configuration(const Arguments& arguments, OrderedJson input) {
 }
 
 absl::Status WriteFigures(const Arguments& arguments, const RunManifest& manifest,
-                          OrderedJson input, std::span<const PolicyResult> results) {
+                          OrderedJson configuration, std::string_view name, OrderedJson figures) {
+  if (arguments.json.empty()) return absl::OkStatus();
   OrderedJson json = {{"program", "policy-eval"}, {"format", kFormat}};
   json["manifest"] = manifest.ToJson();
-  json["configuration"] = Configuration(arguments, std::move(input));
-  json["policies"] = OrderedJson::array();
-  for (const PolicyResult& result : results) json["policies"].push_back(ToJson(result));
+  json["configuration"] = std::move(configuration);
+  json[std::string(name)] = std::move(figures);
   // Names of files and origins of traces may be anything.
   const auto replace = OrderedJson::error_handler_t::replace;
   return ReplaceFile(arguments.json, json.dump(1, ' ', false, replace) + "\n");
 }
 
-absl::Status Run(Arguments& arguments, const std::vector<std::string>& command_line) {
-  for (const std::string& output : {arguments.json, arguments.selections}) {
-    const std::string inputs[] = {arguments.model, arguments.text, arguments.tasks,
-                                  arguments.trace};
-    if (!output.empty()) CAIRN_RETURN_IF_ERROR(cli::CheckIsNoInput(output, inputs));
-  }
-  const RunManifest manifest(
-      {.version = CAIRN_VERSION, .commit = BuiltFrom(), .command_line = command_line});
+absl::Status RunPolicies(Arguments& arguments, const RunManifest& manifest) {
   std::optional<OutputFile> selections;
   if (!arguments.selections.empty()) {
     CAIRN_RETURN_IF_ERROR(selections.emplace(arguments.selections).Open());
@@ -154,10 +162,42 @@ absl::Status Run(Arguments& arguments, const std::vector<std::string>& command_l
   CAIRN_ASSIGN_OR_RETURN(
       results, arguments.trace.empty() ? RunModel(arguments, input) : RunTrace(arguments, input));
   if (selections.has_value()) CAIRN_RETURN_IF_ERROR(selections->Commit());
-  if (!arguments.json.empty()) {
-    CAIRN_RETURN_IF_ERROR(WriteFigures(arguments, manifest, std::move(input), results));
-  }
+  OrderedJson figures = OrderedJson::array();
+  for (const PolicyResult& result : results) figures.push_back(ToJson(result));
+  CAIRN_RETURN_IF_ERROR(WriteFigures(arguments, manifest,
+                                     Configuration(arguments, std::move(input)), "policies",
+                                     std::move(figures)));
   return cli::WriteOutput(Table(results));
+}
+
+absl::Status RunKeyRuns(const Arguments& arguments, const RunManifest& manifest) {
+  std::unique_ptr<compute::Model> model;
+  CAIRN_ASSIGN_OR_RETURN(model, LoadModel(arguments));
+  std::vector<std::int32_t> tokens;
+  CAIRN_ASSIGN_OR_RETURN(tokens, TokensOf(arguments, *model));
+  const KeyRunsOptions options{.tolerances = arguments.key_runs,
+                               .kv_format = arguments.eval.kv_format,
+                               .cluster_entries = arguments.eval.selection.cluster_target_entries};
+  KeyRunsResult result;
+  CAIRN_ASSIGN_OR_RETURN(result, MeasureKeyRuns(*model, tokens, options, TellProgress));
+  OrderedJson configuration = InputJson(arguments, tokens.size());
+  configuration["cluster_entries"] = options.cluster_entries;
+  configuration["kv_format"] = arguments.kv_format;
+  CAIRN_RETURN_IF_ERROR(
+      WriteFigures(arguments, manifest, std::move(configuration), "key_runs", ToJson(result)));
+  return cli::WriteOutput(Table(result));
+}
+
+absl::Status Run(Arguments& arguments, const std::vector<std::string>& command_line) {
+  for (const std::string& output : {arguments.json, arguments.selections}) {
+    const std::string inputs[] = {arguments.model, arguments.text, arguments.tasks,
+                                  arguments.trace};
+    if (!output.empty()) CAIRN_RETURN_IF_ERROR(cli::CheckIsNoInput(output, inputs));
+  }
+  const RunManifest manifest(
+      {.version = CAIRN_VERSION, .commit = BuiltFrom(), .command_line = command_line});
+  return arguments.key_runs.empty() ? RunPolicies(arguments, manifest)
+                                    : RunKeyRuns(arguments, manifest);
 }
 
 int Main(int argc, char** argv) {
@@ -169,7 +209,8 @@ int Main(int argc, char** argv) {
   app.footer(
       "examples:\n"
       "  cairn-policy-eval --model model.gguf --text book.txt --policy dynakv,no-cluster\n"
-      "  cairn-policy-eval --trace run.trace --policy dynakv --json figures.json");
+      "  cairn-policy-eval --trace run.trace --policy dynakv --json figures.json\n"
+      "  cairn-policy-eval --model model.gguf --text book.txt --key-runs 0.01,0.05");
   Arguments arguments;
   AddOptions(app, arguments);
   try {

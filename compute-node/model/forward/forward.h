@@ -137,6 +137,7 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const GgufFile& file() const { return *file_; }
   ThreadPool& pool() { return pool_; }
+  const RotaryAngles& rotary_angles() const { return rope_; }
   // The digest of the whole file, or of all parts, 32 bytes; computed when first asked for, then
   // cached on disk (model_digest.h). FAILED_PRECONDITION if the file is no longer what was loaded.
   absl::StatusOr<std::string> Digest() const;

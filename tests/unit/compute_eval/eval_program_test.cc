@@ -55,6 +55,19 @@ TEST(ArgumentsTest, WhatATraceHasNoUseForIsNamed) {
   EXPECT_NE(said.find("--rotary-pairs"), std::string::npos) << said;
 }
 
+TEST(ArgumentsTest, KeyRunsAreInsteadOfPolicies) {
+  Arguments arguments;
+  EXPECT_EQ(Refusal("--model m --text t --key-runs 0.01,0.5 --tokens 9 --kv-format q8", arguments),
+            "");
+  EXPECT_EQ(arguments.key_runs, (std::vector<double>{0.01, 0.5}));
+  for (const std::string option :
+       {"--policy full", "--prefill 10", "--every 2", "--clusters", "--selections s"}) {
+    const std::string said = Refusal("--model m --text t --key-runs 0.01 " + option);
+    EXPECT_NE(said.find(option.substr(0, option.find(' '))), std::string::npos) << said;
+  }
+  EXPECT_NE(Refusal("--trace t --key-runs 0.01").find("--trace"), std::string::npos);
+}
+
 TEST(ArgumentsTest, ValuesOutOfRangeAreNamed) {
   EXPECT_NE(Refusal("--trace t --policy full --every 0").find("--every"), std::string::npos);
   EXPECT_NE(Refusal("--trace t --policy full --rotary-pairs none").find("--rotary-pairs"),
