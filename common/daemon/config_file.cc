@@ -97,7 +97,9 @@ void AddPlaces(const Descriptor& keys, const TextFormat::ParseInfoTree& lines,
   }
 }
 
-absl::StatusOr<std::string> ReadText(const std::string& path) {
+}  // namespace
+
+absl::StatusOr<std::string> ReadConfigText(const std::string& path) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) {
@@ -116,11 +118,9 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   return text;
 }
 
-}  // namespace
-
 absl::Status ReadConfigFile(const std::string& path, google::protobuf::Message& config,
                             ConfigPlaces& places) {
-  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadConfigText(path));
   const Descriptor& keys = *config.GetDescriptor();
   ConfigError error(keys, text);
   TextFormat::ParseInfoTree lines;

@@ -23,6 +23,9 @@ inline constexpr std::int64_t kConfigBytesMax = std::int64_t{1} << 20;
 // Where a file gave its keys: "PATH:LINE" by key.
 using ConfigPlaces = std::map<std::string, std::string, std::less<>>;
 
+// All of a file of at most kConfigBytesMax. NOT_FOUND no such file; INVALID_ARGUMENT a longer one.
+absl::StatusOr<std::string> ReadConfigText(const std::string& path);
+
 // Puts the file's keys into `config`, which holds the defaults (fields are `optional`, so that a
 // zero is a value too), and where they were into `places`. NOT_FOUND no such file; INVALID_ARGUMENT
 // "PATH:LINE:COLUMN: what".

@@ -6,11 +6,13 @@
 
 #include <absl/strings/escaping.h>
 
+#include "common/base/error_reason.h"
 #include "common/base/thread.h"
 #include "common/daemon/program.h"
 #include "common/daemon/sd_notify.h"
 #include "common/log/log.h"
 #include "common/rpc/starting_mark.h"
+#include "compute-node/daemon/tuning_file.h"
 #include "compute-node/kv_client/grpc_kv_node.h"
 #include "compute-node/kv_client/in_process_kv_node.h"
 #include "compute-node/service/kept_conversations.h"
@@ -244,30 +246,50 @@ absl::StatusOr<std::shared_ptr<Runtime>> ComputeDaemon::MakeRuntime() {
       std::make_unique<ForwardScheduler>(*runtime->model, model_options.batch_tokens_max);
   CAIRN_ASSIGN_OR_RETURN(runtime->served.base,
                          BaseIdentity(*runtime->model, runtime->options.kv_format));
-  CAIRN_RETURN_IF_ERROR(CheckPolicy(*runtime));
+  CAIRN_RETURN_IF_ERROR(CheckPolicies(*runtime));
   KeepConversations(*runtime);
   return runtime;
 }
 
-absl::Status ComputeDaemon::CheckPolicy(Runtime& runtime) {
-  const PolicyChoice& policy = runtime.options.policy;
-  const auto made = MakePolicyOf(runtime.deps(state_.memory(), nullptr), policy);
+absl::Status ComputeDaemon::CheckPolicy(Runtime& runtime, const SessionOptions& options) {
+  const auto made = MakePolicyOf(runtime.deps(options, state_.memory(), nullptr), options.policy);
   // As a new conversation begins.
-  absl::Status status = made.ok() ? (*made)->keeper().RestoreState({}) : made.status();
-  if (status.ok()) return status;
-  return absl::Status(
-      status.code(),
-      fmt::format("{} cannot have the configured policy: {}; configure policy: \"full\", or "
-                  "another one",
-                  config_.model_path(), Message(status)));
+  return made.ok() ? (*made)->keeper().RestoreState({}) : made.status();
+}
+
+absl::Status ComputeDaemon::CheckPolicies(Runtime& runtime) {
+  const absl::Status status = CheckPolicy(runtime, runtime.options);
+  if (!status.ok()) {
+    return Reworded(status,
+                    fmt::format("{} cannot have the configured policy: {}; configure policy: "
+                                "\"full\", or another one",
+                                config_.model_path(), Message(status)));
+  }
+  if (config_.tuning_path().empty()) return absl::OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(
+      runtime.tuning,
+      ReadTuningFile(config_.tuning_path(), ThisDevice(runtime.served.base.key.model_digest),
+                     runtime.options));
+  for (const TunedEntry& entry : runtime.tuning->entries()) {
+    CAIRN_RETURN_IF_ERROR(Annotate(CheckPolicy(runtime, entry.On(runtime.options)),
+                                   fmt::format("tuning_path {}: the model cannot have {}",
+                                               config_.tuning_path(), *entry.policy.name)));
+  }
+  return absl::OkStatus();
 }
 
 void ComputeDaemon::KeepConversations(Runtime& runtime) {
   const int count_max = config_.http_kept_conversation_count_max();
   if (kept_label_.empty()) return;
-  auto kept = std::make_unique<KeptConversations>(
-      *runtime.node, runtime.served, runtime.options.policy, state_.open_conversations(),
-      kept_label_, runtime.creator, count_max);
+  std::vector<PolicyChoice> policies = {runtime.options.policy};
+  if (runtime.tuning.has_value()) {
+    for (const TunedEntry& entry : runtime.tuning->entries()) {
+      policies.push_back(entry.On(runtime.options).policy);
+    }
+  }
+  auto kept = std::make_unique<KeptConversations>(*runtime.node, runtime.served,
+                                                  std::move(policies), state_.open_conversations(),
+                                                  kept_label_, runtime.creator, count_max);
   kept->Adopt();  // deletes what an earlier process kept if none may be
   if (count_max > 0) runtime.kept = std::move(kept);
 }

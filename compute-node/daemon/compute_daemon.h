@@ -74,8 +74,10 @@ class ComputeDaemon {
   void WatchKvNode();
   void Load();
   absl::StatusOr<std::shared_ptr<Runtime>> MakeRuntime();
-  // Of the configured one: or each generation would fail.
-  absl::Status CheckPolicy(Runtime& runtime);
+  // Whether the model can have the configured policy, or each generation would fail; and those of
+  // the tuning file, which it reads.
+  absl::Status CheckPolicies(Runtime& runtime);
+  absl::Status CheckPolicy(Runtime& runtime, const SessionOptions& options);
   // What HTTP clients come back to.
   void KeepConversations(Runtime& runtime);
   absl::StatusOr<std::unique_ptr<KvNode>> ReachKvNode();

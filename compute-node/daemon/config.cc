@@ -163,6 +163,7 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_select_tokens_min(session.policy.selection.select_tokens_min);
   config.set_select_tokens_max(session.policy.selection.select_tokens_max);
   config.set_recluster_prompts(session.recluster_prompts);
+  config.set_tuning_path("");
   config.set_trace_path("");
   config.set_log_path(std::string(kLogAuto));
   config.set_log_level("info");

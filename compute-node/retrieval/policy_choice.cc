@@ -94,6 +94,20 @@ PolicyRequest PolicyRequest::Exactly(const PolicyChoice& choice) {
           .select_ahead = selection.select_ahead};
 }
 
+PolicyRequest PolicyRequest::Or(const PolicyRequest& other) const {
+  const auto either = [](const auto& first, const auto& second) {
+    return first.has_value() ? first : second;
+  };
+  return {.name = either(name, other.name),
+          .select_percent = either(select_percent, other.select_percent),
+          .select_tokens_min = either(select_tokens_min, other.select_tokens_min),
+          .select_tokens_max = either(select_tokens_max, other.select_tokens_max),
+          .cluster_target_entries = either(cluster_target_entries, other.cluster_target_entries),
+          .seed = either(seed, other.seed),
+          .estimate_percent = either(estimate_percent, other.estimate_percent),
+          .select_ahead = either(select_ahead, other.select_ahead)};
+}
+
 PolicyChoice PolicyRequest::On(PolicyChoice choice) const {
   SelectionOptions& selection = choice.selection;
   choice.name = name.value_or(choice.name);

@@ -66,6 +66,8 @@ struct PolicyRequest {
 
   // `choice` with what is set here.
   PolicyChoice On(PolicyChoice choice) const;
+  // What is set here, and for the rest what is set in `other`.
+  PolicyRequest Or(const PolicyRequest& other) const;
   friend bool operator==(const PolicyRequest&, const PolicyRequest&) = default;
 };
 

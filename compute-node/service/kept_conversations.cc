@@ -23,12 +23,14 @@ std::int64_t SharedTokens(std::span<const std::int32_t> held,
 
 }  // namespace
 
-KeptConversations::KeptConversations(KvNode& node, const ServedModel& served, PolicyChoice policy,
-                                     OpenConversations& open, std::string label,
-                                     std::string creator, int count_max)
+KeptConversations::KeptConversations(KvNode& node, const ServedModel& served,
+                                     std::vector<PolicyChoice> policies, OpenConversations& open,
+                                     std::string label, std::string creator, int count_max)
     : node_(node),
       served_(served),
-      policy_(std::move(policy)),
+      policies_(std::move(policies)),
+      selects_(std::any_of(policies_.begin(), policies_.end(),
+                           [](const PolicyChoice& policy) { return policy.selects(); })),
       open_(open),
       label_(std::move(label)),
       creator_(std::move(creator)),
@@ -66,8 +68,9 @@ bool KeptConversations::AdoptOne(const SessionInfo& session) {
     LogWarning("kept conversation session={}: {}", session.session_id, Message(stored.status()));
     return false;
   }
-  // What it answers would not be what the configured policy does.
-  if (!(stored->choice == policy_)) return false;
+  // What it answers would not be what a new one does.
+  if (std::find(policies_.begin(), policies_.end(), stored->choice) == policies_.end())
+    return false;
   absl::StatusOr<std::vector<std::int32_t>> tokens = ReadAllTokens(node_, RefTo(session));
   if (!tokens.ok()) {
     LogWarning("kept conversation session={}: {}", session.session_id, Message(tokens.status()));
@@ -151,7 +154,7 @@ std::optional<KeptConversations::Entry> KeptConversations::TakeBest(
 KeptConversations::Fit KeptConversations::FitOf(const Entry& entry,
                                                 std::int64_t shared_count) const {
   int alike = 0;
-  if (policy_.selects()) {
+  if (selects_) {
     alike = entry.seals.IsFreshAt(shared_count) ? 2 : entry.seals.Has(shared_count) ? 1 : 0;
   }
   // Of equals the one that needs no fork.
@@ -164,7 +167,7 @@ KeptConversations::Fit KeptConversations::FitOf(const Entry& entry,
 bool KeptConversations::IsTooDeep(const Entry& entry, std::int64_t shared_count,
                                   std::int64_t prompt_token_count) const {
   const bool forks = shared_count < std::ssize(entry.tokens);
-  const bool seals = policy_.selects() && shared_count < prompt_token_count - 1;
+  const bool seals = selects_ && shared_count < prompt_token_count - 1;
   if (!forks && !seals) return false;
   const std::int64_t before = entry.seals.CountTo(forks ? shared_count - 1 : shared_count);
   const std::int64_t count = before + (forks ? 1 : 0) + (seals ? 1 : 0);

@@ -51,10 +51,10 @@ inline constexpr double kKeptFlashUseMax = 0.75;
 
 class KeptConversations : public PrefixStore {
  public:
-  // Borrows node, served and open, which outlive it. `policy` is what new conversations are made
+  // Borrows node, served and open, which outlive it. `policies` are what new conversations are made
   // with: those that an earlier process made with another one are not gone on with. `label` names
   // the endpoint on this machine: no other process keeps conversations under it.
-  KeptConversations(KvNode& node, const ServedModel& served, PolicyChoice policy,
+  KeptConversations(KvNode& node, const ServedModel& served, std::vector<PolicyChoice> policies,
                     OpenConversations& open, std::string label, std::string creator, int count_max);
 
   const std::string& label() const override { return label_; }
@@ -101,7 +101,8 @@ class KeptConversations : public PrefixStore {
 
   KvNode& node_;
   const ServedModel& served_;
-  const PolicyChoice policy_;
+  const std::vector<PolicyChoice> policies_;
+  const bool selects_;  // one of them does
   OpenConversations& open_;
   const std::string label_;
   const std::string creator_;  // of Runtime

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@
 #include "compute-node/session/live_conversations.h"
 #include "compute-node/session/options.h"
 #include "compute-node/session/served_model.h"
+#include "compute-node/session/tuning.h"
 
 namespace cairn::compute {
 
@@ -45,6 +47,8 @@ struct Runtime {
   // What it can compute; which of that, each conversation says itself.
   ServedModel served;
   SessionOptions options;
+  // Of new conversations whose clients name no policy; nullopt: they have that of `options`.
+  std::optional<Tuning> tuning;
   std::string turn_template;
   std::vector<std::string> turn_stop;
   // Or why messages are not taken.
@@ -58,9 +62,9 @@ struct Runtime {
   std::int64_t prompt_tokens_max() const {
     return CountedTokensMax(ContextTokensMax(options, model->config()));
   }
-  // `live` may be null.
-  ConversationDeps deps(KvMemory& memory, LiveConversation* live) {
-    return {served, *node, *scheduler, options, memory, MakePolicy, nullptr, live};
+  // `live` may be null. `of`: what the conversation is opened with, the daemon's own or as tuned.
+  ConversationDeps deps(const SessionOptions& of, KvMemory& memory, LiveConversation* live) {
+    return {served, *node, *scheduler, of, memory, MakePolicy, nullptr, live};
   }
 };
 

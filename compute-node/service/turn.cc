@@ -80,6 +80,18 @@ bool Turn::LeavesWhole(const absl::Status& status) const {
   return IsWholeAfter(status) || !runtime_.model->CheckIntact().ok();  // which fails every turn
 }
 
+void Turn::Tune() {
+  if (!runtime_.tuning.has_value() || asked_.policy.name.has_value()) return;
+  const std::int64_t token_count =
+      std::min(prompt_token_count() + asked_.turn.tokens_max,
+               ContextTokensMax(runtime_.options, runtime_.model->config()));
+  const TunedEntry& entry = runtime_.tuning->For(token_count);
+  asked_.policy = asked_.policy.Or(entry.policy);
+  options_.small_key_bits = entry.small_key_bits;
+  LogInfo("tuned session={} tokens={} entry_tokens={} policy={}", conversation(), token_count,
+          entry.context_tokens, *entry.policy.name);
+}
+
 absl::Status Turn::OpenNew() {
   CreateSession create;
   create.key = asked_.identity.key;
@@ -90,6 +102,7 @@ absl::Status Turn::OpenNew() {
   const bool is_kept = !asked_.ephemeral || kept_ != nullptr;
   create.lifetime = is_kept ? SessionLifetime::kFromCheckpoint : SessionLifetime::kEphemeral;
   CAIRN_ASSIGN_OR_RETURN(asked_.conversation, runtime_.node->Create(create));
+  Tune();
   // Somebody found it in the list, or guessed its id, and has it.
   absl::Status taken = state_.open_conversations().Take(conversation(), stop_);
   if (!taken.ok()) DeleteIfEmpty(*runtime_.node, asked_.conversation);

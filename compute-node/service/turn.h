@@ -39,7 +39,8 @@ class Turn {
         sink_(sink),
         live_(live),
         stop_(stop),
-        memory_(&state.memory()) {}
+        memory_(&state.memory()),
+        options_(runtime.options) {}
 
   // Once.
   absl::Status Run();
@@ -60,7 +61,9 @@ class Turn {
   absl::Status ReadHistory();
   absl::Status RunConversation();
   // For a conversation of the turn.
-  ConversationDeps Deps() { return runtime_.deps(memory_, &live_); }
+  ConversationDeps Deps() { return runtime_.deps(options_, memory_, &live_); }
+  // What a new conversation has, of what was measured to be best (Tuning).
+  void Tune();
   // Opens it and runs the turn in it.
   absl::Status RunOpened();
   // What is to be true of the conversation before the turn begins in it.
@@ -108,6 +111,7 @@ class Turn {
   LiveConversation& live_;
   StopSignal& stop_;
   KvMemory memory_;
+  SessionOptions options_;
   KeptHistory history_;  // with kept_ only
   bool exact_ = true;    // see Finished.exact
   // Of the conversation: as the turn found it, and what is known to be durable.

@@ -31,7 +31,8 @@ DECODED_TOKENS_MAX = 4096
 # A daemon that ends closes its connections a little earlier.
 END_WAIT_S = 2
 
-Model = collections.namedtuple("Model", "kv_token_bytes kv_entry_bytes context_tokens")
+# joint_key_dim: numbers of the keys of all KV heads of a layer.
+Model = collections.namedtuple("Model", "kv_token_bytes kv_entry_bytes context_tokens layer_count joint_key_dim")
 Running = collections.namedtuple("Running", "client kv daemons")
 
 
@@ -55,6 +56,8 @@ class Bench:
                    "generation_count_max": max(GENERATION_COUNT, getattr(options, "parallel", 1))}
         if getattr(options, "chat", None) not in (None, CHAT_OF_FILE):
             compute["chat_template"] = options.chat
+        if getattr(options, "small_key_bits", ""):
+            compute["experiment"] = {"small_key_bits": options.small_key_bits}
         if options.dram_budget:
             compute["dram_budget_bytes"] = budget_bytes(options.dram_budget, token_count * self.model.kv_token_bytes)
             kv["arena_bytes_max"] = max(ARENA_BYTES_MIN, compute["dram_budget_bytes"] // ARENA_BUDGET_SHARE)
@@ -90,6 +93,11 @@ class Bench:
                          what, text)
         return [int(token) for token in said.split()]
 
+    def model_digest(self):
+        """-> the digest of the model in hex, as the daemon has it."""
+        with self.running(0, lambda: "the digest of the model") as running:
+            return running.client.model().digest.hex()
+
     @contextlib.contextmanager
     def running(self, token_count, what, store=None, compute=None):
         """For a `with` statement: daemons for conversations of so many tokens, and clients -> Running.
@@ -100,7 +108,8 @@ class Bench:
         """
         clients = []
         kv_settings, compute_settings = self.settings(token_count)
-        compute_settings.update(compute or {})
+        experiment = {**compute_settings.get("experiment", {}), **(compute or {}).get("experiment", {})}
+        compute_settings.update({**(compute or {}), **({"experiment": experiment} if experiment else {})})
         with DaemonPair(self.bin_dir, self.options.model, kv_settings, compute_settings, self.options.store_dir,
                         on_end=lambda: [client.close() for client in clients], store=store) as daemons:
             client, kv = Client(daemons.socket), KvNode(daemons.kv_socket)
@@ -132,7 +141,7 @@ def check_program(bin_dir, name):
 
 def inspect(bin_dir, model, kv_format):
     """-> Model: bytes of keys and values of a token, and of one entry, a layer's and KV head's share of that; tokens of
-    the context.
+    the context; its shape.
 
     Raises CommandError for a model that Cairn does not run.
     """
@@ -145,8 +154,9 @@ def inspect(bin_dir, model, kv_format):
     shape = json.loads(done.stdout)
     if not shape["runs"]:
         raise CommandError(f"{model} does not run with Cairn: {shape['problems'][0]}")
-    token_bytes = shape["kv_bytes_token"][kv_format]
-    return Model(token_bytes, token_bytes // (shape["layers"] * shape["heads"]["kv"]), shape["context"])
+    token_bytes, heads = shape["kv_bytes_token"][kv_format], shape["heads"]
+    return Model(token_bytes, token_bytes // (shape["layers"] * heads["kv"]), shape["context"], shape["layers"],
+                 heads["kv"] * heads["dim"])
 
 
 def output_of(command, what, text=""):

@@ -63,9 +63,13 @@ class Client(CairnClient):
                                                 tokens_max=count, ignore_eos=True), on_first)
         return finished
 
+    def model(self):
+        """-> the Model message of what is served."""
+        return self._unary("ListModels", self.pb.ListModelsRequest(), self.pb.ListModelsResponse).models[0]
+
     def vocab_count(self):
         """-> how many tokens the model knows."""
-        return self._unary("ListModels", self.pb.ListModelsRequest(), self.pb.ListModelsResponse).models[0].vocab_count
+        return self.model().vocab_count
 
 
 def _collect(events, on_first=None):

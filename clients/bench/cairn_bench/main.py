@@ -10,7 +10,7 @@ except ImportError as error:
              "it with /usr/bin/python3")
 
 from . import (compare_command, interrupts, make_tasks_command, measure_command,  # noqa: E402
-               report_command, speed_command, tasks_command)
+               report_command, speed_command, tasks_command, tune_command)
 from .client import version  # noqa: E402
 from .daemons import DaemonError  # noqa: E402
 from .options import CommandError, UsageError  # noqa: E402
@@ -35,7 +35,7 @@ docs/cairn-bench.md describes the results.""")
     parser.add_argument("--version", action="version", version=f"cairn-bench {version()}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (tasks_command, speed_command, compare_command, make_tasks_command, measure_command,
-                    report_command):
+                    report_command, tune_command):
         command.add_parser(subparsers)
     options = parser.parse_args(arguments)
     interrupts.install()

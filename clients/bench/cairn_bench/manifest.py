@@ -29,7 +29,7 @@ def manifest(bench, seeds, settings):
         "start_time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command_line": sys.argv,
         "machine": f"{platform.machine()}, {os.cpu_count()} processors, {_memory_gib():.1f} GiB",
-        "cpu": _first(r"^(?:model name|CPU part)\s*:\s*(.*)", "/proc/cpuinfo") or platform.machine(),
+        "cpu": cpu_name(),
         "read_bandwidth": read_bandwidth(bench.bin_dir, options.model),
         "kernel": platform.release(),
         "model": {"name": os.path.basename(options.model), "kv_token_bytes": bench.model.kv_token_bytes},
@@ -38,6 +38,11 @@ def manifest(bench, seeds, settings):
         "daemon_settings": settings,
         "packages": packages(),
     }
+
+
+def cpu_name():
+    """-> the name of the processor."""
+    return _first(r"^(?:model name|CPU part)\s*:\s*(.*)", "/proc/cpuinfo") or platform.machine()
 
 
 def commit():

@@ -39,6 +39,16 @@ def add_policy_option(add, default):
 
 def add_run_options(add):
     """What decides how daemons run and what they choose."""
+    add_common_options(add)
+    add("--cluster-entries", type=integer(1), default=8, metavar="N", help="mean size of a cluster; default 8")
+    add("--estimate", type=share, default=0.0, metavar="S%",
+        help="share of the clusters not read that dynakv attends by their means; default 0%%: none")
+    add("--no-select-ahead", dest="select_ahead", action="store_false",
+        help="let dynakv and kvswap select by a layer's queries instead of what the layer before foresees of them")
+
+
+def add_common_options(add):
+    """The same without what is of some policies only."""
     add("--json", "--out", dest="json", metavar="OUT",
         help="where the results go; a file with results of the same configuration is gone on with")
     add("--seed", type=integers(1, SEED_MAX), default=[1], metavar="N[,N...]",
@@ -47,11 +57,6 @@ def add_run_options(add):
     add("--select", type=percent, default=3.0, metavar="S%", help="share of the context that is attended; default 3%%")
     add("--select-min", type=integer(1), default=192, metavar="N", help="tokens attended at least; default 192")
     add("--select-max", type=integer(1), default=1024, metavar="N", help="tokens attended at most; default 1024")
-    add("--cluster-entries", type=integer(1), default=8, metavar="N", help="mean size of a cluster; default 8")
-    add("--estimate", type=share, default=0.0, metavar="S%",
-        help="share of the clusters not read that dynakv attends by their means; default 0%%: none")
-    add("--no-select-ahead", dest="select_ahead", action="store_false",
-        help="let dynakv and kvswap select by a layer's queries instead of what the layer before foresees of them")
     add("--kv-format", choices=("f16", "f32", "q8", "q4"), default="f16", help="of keys and values; default f16")
     add("--dram-budget", type=budget, metavar="B",
         help="memory for keys and values: bytes, or a share such as 1/13 of what the context takes")

@@ -71,7 +71,7 @@ class OptionsTest(unittest.TestCase):
     def test_daemons_share_the_budget(self):
         made = bench.Bench.__new__(bench.Bench)
         made.options = self.parse("--dram-budget", "4/13", "--parallel", "9")
-        made.model = bench.Model(13 << 10, 1 << 9, 1 << 15)
+        made.model = bench.Model(13 << 10, 1 << 9, 1 << 15, 5, 128)
         kv, compute = made.settings(4096)
         self.assertEqual((compute["dram_budget_bytes"], kv["arena_bytes_max"]), (16 << 20, 1 << 20))
         self.assertEqual(compute["generation_count_max"], 9)

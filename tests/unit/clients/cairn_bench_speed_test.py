@@ -26,7 +26,7 @@ PEERS = [(4096, "peer --fa on"), (4096, "peer --fa off")]
 # As `cairn model inspect --json` describes a model that runs, and as `cairn model tokenize` prints 20 tokens.
 CAIRN = """#!/bin/sh
 [ "$2" = tokenize ] && cat > /dev/null && exec echo 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20
-echo '{"runs": true, "kv_bytes_token": {"f16": 64}, "heads": {"kv": 2}, "layers": 2, "context": 8192}'
+echo '{"runs": true, "kv_bytes_token": {"f16": 64}, "heads": {"kv": 2, "dim": 64}, "layers": 2, "context": 8192}'
 """
 # Keeps what it is told, and answers with what lies beside it.
 POLICY_EVAL = """#!/bin/sh
@@ -41,7 +41,7 @@ def figures(rate, **others):
             **others}
 
 
-MODEL = bench.Model(kv_token_bytes=4000, kv_entry_bytes=500, context_tokens=4096)
+MODEL = bench.Model(kv_token_bytes=4000, kv_entry_bytes=500, context_tokens=4096, layer_count=2, joint_key_dim=256)
 
 
 def counters(**changes):

@@ -111,6 +111,38 @@ TEST_F(InferenceRetrievalTest, StartedNamesThePolicyOfTheConversation) {
   EXPECT_EQ(events_.front().started().policy(), "full");
 }
 
+TEST_F(InferenceRetrievalTest, ANewConversationHasTheTunedPolicyUnlessItsClientNamesOne) {
+  LoadModel("", MakeRamKvNode({.size_bytes = 64 << 20, .engine = {}}).value());
+  TunedEntry shorter;
+  shorter.context_tokens = 100;
+  shorter.policy.name = "streaming";
+  TunedEntry longer;
+  longer.context_tokens = 400;
+  longer.policy.name = "kvswap";
+  longer.policy.cluster_target_entries = 4;
+  longer.small_key_bits = "4";
+  (*state_.runtime())->tuning = Tuning({shorter, longer});
+  v1::GenerateRequest request;
+  request.set_tokens_max(2);
+  const auto policy_with = [&](int token_count, const std::string& asked) {
+    request.clear_tokens();
+    for (int i = 0; i < token_count; ++i) request.mutable_tokens()->add_ids(3 + i * 7 % 500);
+    request.mutable_retrieval()->set_policy(asked);
+    const grpc::Status status = Generate(request);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return events_.front().started().policy();
+  };
+  EXPECT_EQ(policy_with(100, ""), "streaming");
+  EXPECT_EQ(policy_with(380, "full"), "full");
+  EXPECT_EQ(policy_with(380, ""), "kvswap");
+  // It goes on with what it has.
+  request.set_conversation_id(events_.front().started().conversation_id());
+  EXPECT_EQ(policy_with(1, ""), "kvswap");
+  // What was tuned with the policy is the conversation's.
+  request.mutable_retrieval()->set_cluster_target_entries(8);
+  EXPECT_EQ(Generate(request).error_message().find("conversation"), 0U);
+}
+
 TEST_F(InferenceRetrievalTest, AnotherPolicyThanTheConversationsIsRefused) {
   LoadModel();
   v1::GenerateRequest request;

@@ -84,7 +84,7 @@ class ForkingNode : public FakeKvNode {
 class KeptConversationsTest : public testing::Test {
  protected:
   KeptConversations Make(int count_max) {
-    return {node_, served_, policy_, open_, kLabel, kCreator, count_max};
+    return {node_, served_, {policy_}, open_, kLabel, kCreator, count_max};
   }
 
   // A conversation of `tokens` that is kept. -> its id

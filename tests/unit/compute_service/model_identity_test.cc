@@ -20,8 +20,8 @@ class ModelIdentityTest : public InferenceServiceTest {
     runtime_ = state_.runtime().value();
     runtime_->served.adapter_digests = {std::string(kDigestBytes, 'a')};
     runtime_->kept = std::make_unique<KeptConversations>(
-        *runtime_->node, runtime_->served, runtime_->options.policy, state_.open_conversations(),
-        "cairn:http here", "the daemon here", 8);
+        *runtime_->node, runtime_->served, std::vector<PolicyChoice>{runtime_->options.policy},
+        state_.open_conversations(), "cairn:http here", "the daemon here", 8);
   }
 
   // Of the digest 'a' an adapter is loaded.
