@@ -108,7 +108,11 @@ Conversation::Conversation(const ConversationDeps& deps, std::unique_ptr<KvSessi
 Conversation::~Conversation() { deps_.memory.Remove(replay_bytes_counted_); }
 
 absl::Status Conversation::CheckRoom(std::int64_t token_count, bool answered) const {
-  return CheckContext(token_count, this->token_count(), answered, context_tokens_max_);
+  CAIRN_RETURN_IF_ERROR(
+      CheckContext(token_count, this->token_count(), answered, context_tokens_max_));
+  const std::int64_t count = this->token_count() + token_count;
+  return CheckPolicyMemory(deps_.options, identity_.layout, choice_, count,
+                           policy_->keeper().MemoryBytesOf(count));
 }
 
 absl::StatusOr<std::vector<std::int32_t>> Conversation::LastTokens(std::int32_t count_max,

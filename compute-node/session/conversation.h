@@ -109,7 +109,7 @@ class Conversation {
   std::chrono::nanoseconds index_time() const { return kv_.index_time(); }
   FetchTimes fetch_times() const { return session_->fetch_clock().times(); }
 
-  // See CheckContext.
+  // See CheckContext and CheckPolicyMemory.
   absl::Status CheckRoom(std::int64_t token_count, bool answered = false) const;
 
   // The random state that the next checkpoints store.

@@ -62,6 +62,13 @@ std::int64_t CheckpointReplayBytes(const SessionOptions& options, const EntryLay
 std::int64_t KeptClusterBytes(const SessionOptions& options, const EntryLayout& layout,
                               std::int64_t cluster_bytes);
 
+// Whether a conversation of so many tokens has room for what its policy must have in memory,
+// `policy_bytes`: three quarters of the budget are for that and the window. FAILED_PRECONDITION
+// says how much it needs.
+absl::Status CheckPolicyMemory(const SessionOptions& options, const EntryLayout& layout,
+                               const PolicyChoice& policy, std::int64_t token_count,
+                               std::int64_t policy_bytes);
+
 // What a prompt, whose keys and values have `kv_bytes`, may take on flash at once.
 std::int64_t PromptFlashBytes(const SessionOptions& options, const PolicyChoice& policy,
                               std::int64_t kv_bytes, std::int64_t token_count);

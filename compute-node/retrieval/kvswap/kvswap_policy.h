@@ -53,6 +53,7 @@ class KvSwapPolicy : public BasicPolicy, public PagedIndex {
   std::vector<ClusterSplit> Adapt(std::int32_t layer,
                                   std::span<const LoadedCluster> clusters) override;
   std::int64_t memory_bytes() const override;
+  std::int64_t MemoryBytesOf(std::int64_t token_count) const override;
   std::vector<std::int64_t> NextClusterIds() const override { return clusters_.NextClusterIds(); }
   PutPolicyState SaveState() const override;
   absl::Status RestoreState(const StoredPolicyState& stored) override;

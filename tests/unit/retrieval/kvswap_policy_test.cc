@@ -46,6 +46,18 @@ TEST_F(KvSwapPolicyTest, SmallKeysComeBackWithoutKeys) {
   EXPECT_EQ(driver.CountWithoutRow(), 0);
 }
 
+TEST_F(KvSwapPolicyTest, WhatALengthTakesIsKnownBefore) {
+  PolicyDriver driver("kvswap", options, seed);
+  driver.Prefill(5000);
+  driver.Step(20);
+  const ClusterKeeper& keeper = driver.policy().keeper();
+  const std::int64_t known = keeper.MemoryBytesOf(5020);
+  EXPECT_GT(known, 2 * keeper.MemoryBytesOf(2000));
+  // The last block of each layer comes to it, and of what was scored.
+  EXPECT_LE(keeper.memory_bytes(), known + known / 4);
+  EXPECT_GE(keeper.memory_bytes(), known - known / 10);
+}
+
 TEST_F(KvSwapPolicyTest, GroupsThatLostTheirRowsAreReadAndCodedAnew) {
   PolicyDriver driver("kvswap", options, seed);
   PolicyDriver whole("kvswap", options, seed);

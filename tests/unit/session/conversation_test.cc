@@ -131,6 +131,22 @@ TEST_F(ConversationTest, PromptLongerThanTheContextIsRefusedWithTheNumbers) {
   EXPECT_EQ(conversation->Step(5, logits, never).code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(ConversationTest, WhatAPolicyHasNoMemoryForIsRefusedWithWhatItNeeds) {
+  options.policy.name = "kvswap";
+  options.dram_budget_bytes = 64 << 10;
+  const SessionId id = Create();
+  const std::unique_ptr<Conversation> conversation = Open(id);
+  std::vector<float> logits = Logits();
+  const absl::Status status = conversation->Prefill(Prompt(200), logits, never, nullptr);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(status).find("a conversation of 200 tokens needs dram_budget_bytes of"),
+            std::string::npos)
+      << Message(status);
+  EXPECT_EQ(conversation->token_count(), 0);
+  options.policy.name = "full";
+  EXPECT_TRUE(Open(Create())->Prefill(Prompt(200), logits, never, nullptr).ok());
+}
+
 TEST_F(ConversationTest, ConversationsOfOtherModelsOrFormatsAreRefused) {
   const SessionId id = Create();
   for (const KvFormat format : {KvFormat::kF32, KvFormat::kQ8, KvFormat::kQ4}) {
