@@ -12,6 +12,7 @@
 #include "common/daemon/sd_notify.h"
 #include "common/log/log.h"
 #include "common/rpc/starting_mark.h"
+#include "compute-node/daemon/embedded_kv_node.h"
 #include "compute-node/daemon/tuning_file.h"
 #include "compute-node/kv_client/grpc_kv_node.h"
 #include "compute-node/kv_client/in_process_kv_node.h"
@@ -124,7 +125,7 @@ absl::Status ComputeDaemon::StartHttp() {
 }
 
 ComputeDaemon::~ComputeDaemon() {
-  stopping_.store(true);
+  stopping_.store(1);
   watch_.reset();
   http_.reset();
   server_.reset();
@@ -161,7 +162,7 @@ std::string ComputeDaemon::Description() const {
 }
 
 ComputeDaemon::Stopped ComputeDaemon::Stop() {
-  stopping_.store(true);
+  stopping_.store(1);
   const absl::StatusOr<std::shared_ptr<Runtime>> runtime = state_.runtime();
   if (runtime.ok()) (*runtime)->node->StopWaiting(kStopKvWaitMax);
   if (http_ != nullptr) http_->Refuse();
@@ -309,6 +310,12 @@ absl::StatusOr<std::unique_ptr<KvNode>> ComputeDaemon::ReachKvNode() {
     options.size_bytes = config_.kv_ram_bytes();
     return MakeRamKvNode(options);
   }
+  if (config_.kv() == "embedded") {
+    absl::StatusOr<std::unique_ptr<KvNode>> node =
+        OpenEmbeddedKvNode(config_.kv_config_path(), environment_, stopping_);
+    CAIRN_RETURN_IF_ERROR(Annotate(node.status(), "kv: \"embedded\""));
+    return node;
+  }
   KvClientOptions options;
   options.reconnect_time_max = std::chrono::seconds(config_.kv_wait_seconds());
   options.checkpoints_at_stop = true;  // see Conversation
@@ -328,7 +335,7 @@ absl::StatusOr<std::unique_ptr<KvNode>> ComputeDaemon::ReachKvNode() {
       return std::unique_ptr<KvNode>(*std::move(node));
     }
     if (!MayComeUp(node.status())) return node.status();
-    if (Clock::now() >= deadline || stopping_.load()) {
+    if (Clock::now() >= deadline || stopping_.load() != 0) {
       return Unavailable(
           "cannot reach cairn-kv-node at {} after {} s: {}; start it with `cairn-kv-node --socket "
           "{}`, or keep keys and values in memory with --kv ram{}",

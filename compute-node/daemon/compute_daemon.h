@@ -96,7 +96,7 @@ class ComputeDaemon {
   std::promise<absl::Status> load_end_;
   std::future<absl::Status> loaded_ = load_end_.get_future();
   std::thread load_thread_;
-  std::atomic<bool> stopping_{false};
+  std::atomic<int> stopping_{0};  // not 0 once it is to stop
 };
 
 }  // namespace cairn::compute

@@ -31,8 +31,8 @@ constexpr char kPolicyDefault[] = "dynakv";
 absl::Status Validate(const ComputeNodeConfig& config) {
   CAIRN_RETURN_IF_ERROR(CheckSocketKeys(config.socket_path(), config.socket_mode()));
   CAIRN_RETURN_IF_ERROR(CheckLogKeys(config.log_path(), config.log_level()));
-  if (config.kv() != "node" && config.kv() != "ram") {
-    return InvalidArgument("kv is '{}': it must be node or ram", config.kv());
+  if (config.kv() != "node" && config.kv() != "embedded" && config.kv() != "ram") {
+    return InvalidArgument("kv is '{}': it must be node, embedded or ram", config.kv());
   }
   if (config.kv() == "node") {
     CAIRN_RETURN_IF_ERROR(
@@ -107,7 +107,8 @@ usage: cairn-compute-node --model FILE [flags]
   --config FILE            configuration file (protobuf text format)
   --model FILE             GGUF file to serve; overrides the file, as the following do
   --socket PATH            Unix socket for apps
-  --kv node|ram            where keys and values live: the KV node, or this process's memory
+  --kv node|embedded|ram   where keys and values live: the KV node; a store on flash that this
+                           process has for itself; or this process's memory
   --kv-socket PATH         Unix socket of cairn-kv-node
   --threads N              threads that compute; 0: one for each processor
   --chat-template NAME     how messages become a prompt: chatml, llama2, llama3, mistral-v1,
@@ -130,7 +131,7 @@ wrong; the last line on stderr says why.
 examples:
   cairn-compute-node --model model.gguf &
   cairn-compute-node --model model.gguf --http 127.0.0.1:8080 --log /tmp/cairn.log &
-  cairn-compute-node --model model.gguf --kv ram       without cairn-kv-node
+  cairn-compute-node --model model.gguf --kv embedded  without cairn-kv-node, on its store
 )";
 }
 
@@ -144,6 +145,7 @@ ComputeNodeConfig DefaultConfig(const Environment& environment) {
   config.set_kv_socket_path(DefaultSocketPath(environment, "kv.sock"));
   config.set_kv_wait_seconds(kKvWaitSecondsDefault);
   config.set_kv_ram_bytes(kKvRamBytesDefault);
+  config.set_kv_config_path("");
   config.set_threads(0);
   config.set_context_tokens_max(session.context_tokens_max);
   config.set_prefill_chunk_tokens(session.prefill_chunk_tokens);

@@ -9,15 +9,6 @@
 #include "kv-node/layout/superblock.h"
 
 namespace cairn::compute {
-namespace {
-
-// Nothing is sent here: whoever asked holds the answers themselves. A step holds those of a layer
-// while it waits for the last of them, which must not wait for the others to be given back. So this
-// is what a layer's selection may take, each few entries of it in a page of their own.
-constexpr std::int64_t kRamIoBytesMin = std::int64_t{128} << 20;
-
-}  // namespace
-
 absl::StatusOr<SessionRef> InProcessKvNode::Create(const CreateSession& request) {
   return AskEngine<SessionRef>(*engine_, &kv::Engine::Create, request);
 }
@@ -58,7 +49,7 @@ absl::StatusOr<std::unique_ptr<KvNode>> MakeRamKvNode(const RamKvNodeOptions& op
   kv::EngineOptions engine_options = options.engine;
   engine_options.durable = false;
   engine_options.arena_bytes_max = 0;  // the device is memory: a cache would hold it twice
-  engine_options.io_bytes_max = std::max(engine_options.io_bytes_max, kRamIoBytesMin);
+  engine_options.io_bytes_max = std::max(engine_options.io_bytes_max, kInProcessIoBytesMin);
   kv::MetaOptions meta_options;
   meta_options.path = "/cairn-ram";
   meta_options.in_memory = true;

@@ -19,7 +19,7 @@ namespace cairn::compute {
 
 class InProcessKvNode : public KvNode {
  public:
-  explicit InProcessKvNode(std::unique_ptr<kv::Engine> engine) : engine_(std::move(engine)) {}
+  explicit InProcessKvNode(std::shared_ptr<kv::Engine> engine) : engine_(std::move(engine)) {}
 
   absl::StatusOr<SessionRef> Create(const CreateSession& request) override;
   absl::StatusOr<std::unique_ptr<KvSession>> Open(const SessionRef& session) override;
@@ -32,8 +32,14 @@ class InProcessKvNode : public KvNode {
   std::int64_t part_bytes_max() const override;
 
  private:
-  std::unique_ptr<kv::Engine> engine_;
+  const std::shared_ptr<kv::Engine> engine_;
 };
+
+// The least io_bytes_max of an engine that is used in its own process. Nothing is sent there:
+// whoever asked holds the answers themselves. A step holds those of a layer while it waits for the
+// last of them, which must not wait for the others to be given back. So this is what a layer's
+// selection may take, each few entries of it in a page of their own.
+inline constexpr std::int64_t kInProcessIoBytesMin = std::int64_t{128} << 20;
 
 struct RamKvNodeOptions {
   // Of the memory device. Memory is used for what is written only.

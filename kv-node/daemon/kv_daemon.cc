@@ -1,7 +1,5 @@
 #include "kv-node/daemon/kv_daemon.h"
 
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "common/base/random_bytes.h"
@@ -9,146 +7,35 @@
 #include "common/daemon/paths.h"
 #include "common/log/log.h"
 #include "common/rpc/starting_mark.h"
-#include "kv-node/daemon/calibration.h"
-#include "kv-node/daemon/resize.h"
-#include "kv-node/meta/meta_store.h"
 
 namespace cairn::kv {
 
-namespace fs = std::filesystem;
-
 absl::StatusOr<std::unique_ptr<KvDaemon>> KvDaemon::Start(const KvNodeConfig& config,
                                                           const std::atomic<int>& stop_signal) {
-  const StartProgress progress(stop_signal);
   std::unique_ptr<KvDaemon> daemon(new KvDaemon(config));
-  CAIRN_RETURN_IF_ERROR(MakeDirectory(config.data_dir(), "data_dir"));
-  for (const char* name : {"", kExtentFileName, kMetaDirectoryName}) {
-    CAIRN_RETURN_IF_ERROR(CheckPrivate((fs::path(config.data_dir()) / name).string()));
-  }
   CAIRN_RETURN_IF_ERROR(MakeSocketDirectory(config.socket_path()));
   const rpc::StartingMark starting(config.socket_path());
-  CAIRN_RETURN_IF_ERROR(daemon->OpenExtentFile(progress));
-  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, daemon->OpenMetadata());
-  CAIRN_RETURN_IF_ERROR(ResizeStore(*daemon->extent_file_, *meta, config, progress));
-  meta->ExpectExtentBytes(daemon->extent_file_->size_bytes());
-  // The threads of the engine and the server inherit it, those of the metadata do not.
+  CAIRN_ASSIGN_OR_RETURN(daemon->store_, OpenedStore::Open(config, stop_signal));
+  // The server's threads inherit it.
   const ServingPriority realtime(config.realtime_priority());
   CAIRN_RETURN_IF_ERROR(Annotate(realtime.status(), "realtime_priority"));
-  CAIRN_RETURN_IF_ERROR(daemon->OpenEngine(std::move(meta)));
   CAIRN_RETURN_IF_ERROR(daemon->Serve());
   return daemon;
 }
 
-absl::Status KvDaemon::OpenExtentFile(const StartProgress& progress) {
-  const ExtentFileOptions options{.directory = config_.data_dir()};
-  absl::StatusOr<std::unique_ptr<ExtentFile>> file = ExtentFile::Open(options);
-  if (file.status().code() == absl::StatusCode::kNotFound) {
-    const fs::path meta = fs::path(config_.data_dir()) / kMetaDirectoryName;
-    std::error_code error;
-    if (fs::exists(meta, error)) {
-      return FailedPrecondition(
-          "store {} has metadata ({}) but no extent file {}: put the file back (is all of the "
-          "directory mounted?), or begin with an empty store in another data_dir",
-          config_.data_dir(), meta.string(), kExtentFileName);
-    }
-    const fs::path path = fs::path(config_.data_dir()) / kExtentFileName;
-    const std::int64_t size_bytes = config_.extent_file_bytes() == kExtentFileBytesKept
-                                        ? kExtentFileBytesDefault
-                                        : config_.extent_file_bytes();
-    LogInfo("create file={} size_bytes={} prefill={}", path.string(), size_bytes,
-            config_.prefill_extent_file());
-    file = ExtentFile::Create(options, {.size_bytes = size_bytes,
-                                        .prefill = config_.prefill_extent_file(),
-                                        .progress = progress.Of(kPrefillStep, path.string())});
-  }
-  CAIRN_ASSIGN_OR_RETURN(extent_file_, std::move(file));
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::unique_ptr<MetaStore>> KvDaemon::OpenMetadata() {
-  const StoreId& store_id = extent_file_->store_id();
-  identity_.store_id.assign(reinterpret_cast<const char*>(store_id.data()), store_id.size());
-  MetaOptions options;
-  options.path = (fs::path(config_.data_dir()) / kMetaDirectoryName).string();
-  options.sequence_min = extent_file_->superblock().metadata_sequence;
-  options.extent_path = extent_file_->path();
-  options.store_id = identity_.store_id;
-  options.on_clean_close = [this](std::uint64_t sequence) { closed_sequence_ = sequence; };
-  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, MetaStore::Open(std::move(options)));
-  CAIRN_RETURN_IF_ERROR(CheckStoreId(*meta, identity_.store_id, extent_file_->path()));
-  return meta;
-}
-
-absl::StatusOr<std::optional<DeviceProfile>> KvDaemon::FindProfile(const FileDeviceOptions& options,
-                                                                   MetaStore& meta) {
-  CAIRN_ASSIGN_OR_RETURN(
-      std::optional<DeviceProfile> stored,
-      LoadDeviceProfile(meta.reader(), options.model ? options.model->name : ""));
-  if (stored) return stored;
-  if (!config_.prefill_extent_file()) {
-    LogInfo("device not calibrated reason=\"prefill_extent_file is false\"");
-    return std::nullopt;
-  }
-  absl::StatusOr<DeviceProfile> measured = MeasureDeviceProfile(extent_file_->fd(), options, meta);
-  if (!measured.ok()) {
-    // Serving comes first; the next start tries again.
-    LogWarning("device not calibrated error=\"{}\"", Message(measured.status()));
-    return std::nullopt;
-  }
-  LogInfo("device calibrated {}", ProfileSummary(*measured));
-  return *std::move(measured);
-}
-
-absl::Status KvDaemon::OpenEngine(std::unique_ptr<MetaStore> meta) {
-  FileDeviceOptions device_options;
-  CAIRN_ASSIGN_OR_RETURN(device_options.engine, ParseIoEngine(config_.io_engine()));
-  device_options.size_bytes = extent_file_->size_bytes();
-  CAIRN_ASSIGN_OR_RETURN(device_options.model, DeviceModelOf(config_));
-  CAIRN_ASSIGN_OR_RETURN(const std::optional<DeviceProfile> profile,
-                         FindProfile(device_options, *meta));
-  if (config_.experiment().queue_depth() != kQueueDepthFromProfile) {
-    device_options.queue_depth = config_.experiment().queue_depth();
-  } else if (profile) {
-    device_options.queue_depth = profile->queue_depth;
-  }
-  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
-                         OpenFileDevice(extent_file_->fd(), device_options));
-  identity_.io_engine = device->name();
-
-  const MetaStore& metadata = *meta;  // the engine's from now on
-  EngineOptions engine_options;
-  engine_options.attached_sessions_max = config_.attached_sessions_max();
-  engine_options.pending_bytes_max = config_.pending_bytes_max();
-  engine_options.io_bytes_max = config_.io_bytes_max();
-  engine_options.pool_sharing = config_.experiment().pool_sharing();
-  engine_options.co_retrieval = config_.experiment().co_retrieval();
-  engine_options.place_entries_min = config_.experiment().place_entries_min_count();
-  engine_options.defragment = Defragments(config_, kPowerSupplyDir);
-  engine_options.arena_bytes_max = config_.arena_bytes_max();
-  CAIRN_ASSIGN_OR_RETURN(engine_options.replacement,
-                         ParseReplacementPolicy(config_.experiment().cache_replacement()));
-  const MergeLimits merge = profile ? MergeLimitsOf(*profile) : kMergeLimitsUnmeasured;
-  engine_options.merge_gap_bytes = merge.gap_bytes;
-  engine_options.merge_piece_bytes_max = merge.piece_bytes_max;
-  if (config_.experiment().merge_gap_bytes() != kMergeGapFromProfile) {
-    engine_options.merge_gap_bytes = config_.experiment().merge_gap_bytes();
-  }
-  CAIRN_ASSIGN_OR_RETURN(engine_, Engine::Open(engine_options, extent_file_->store_id(),
-                                               std::move(device), std::move(meta)));
-  // The engine has reserved ids by a change that is only in the log so far: a store that later
-  // comes without this log is found out too.
-  return extent_file_->RecordMetadataSequence(metadata.latest_sequence());
-}
-
 absl::Status KvDaemon::Serve() {
-  identity_.boot_token = RandomBytes(kBootTokenBytes);
+  NodeIdentity identity;
+  identity.store_id = store_->store_id();
+  identity.io_engine = store_->io_engine();
+  identity.boot_token = RandomBytes(kBootTokenBytes);
+  const ExtentFile& file = store_->extent_file();
   CAIRN_ASSIGN_OR_RETURN(server_, KvServer::Start({.socket_path = config_.socket_path(),
                                                    .socket_mode = config_.socket_mode()},
-                                                  identity_, engine_.get()));
+                                                  identity, &store_->engine()));
   server_->SetServing(true);
   LogInfo("serving store={} data_dir={} extent_file_bytes={} direct={} boot={}",
-          FormatStoreId(extent_file_->store_id()), config_.data_dir(), extent_file_->size_bytes(),
-          extent_file_->direct(), ToHex(identity_.boot_token));
+          FormatStoreId(file.store_id()), config_.data_dir(), file.size_bytes(), file.direct(),
+          ToHex(identity.boot_token));
   return absl::OkStatus();
 }
 
@@ -160,17 +47,7 @@ void KvDaemon::Stop() {
   server_->Drain(kDrainTimeMax);
   server_->Shutdown(kStopTimeMax);
   server_.reset();
-  engine_.reset();
-  RecordClosedMetadata();
-  extent_file_.reset();
-}
-
-void KvDaemon::RecordClosedMetadata() {
-  if (!closed_sequence_) return;
-  const absl::Status status = extent_file_->RecordMetadataSequence(*closed_sequence_);
-  if (status.ok()) return;
-  // What the superblock said at the start holds still.
-  LogWarning("superblock not updated path={} error=\"{}\"", extent_file_->path(), Message(status));
+  store_.reset();
 }
 
 }  // namespace cairn::kv

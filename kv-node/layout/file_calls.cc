@@ -71,8 +71,9 @@ absl::Status LockExtentFile(int fd, const std::string& directory, std::chrono::m
     }
     if (std::chrono::steady_clock::now() >= deadline) {
       return Unavailable(
-          "another cairn-kv-node uses {} (or cairn-kv-util looks at it): {}; stop it, or choose "
-          "another directory",
+          "another cairn-kv-node uses {} (or cairn-kv-util looks at it, or a cairn-compute-node "
+          "with "
+          "kv: \"embedded\" has it): {}; stop it, or choose another directory",
           directory, UserOf(fd));
     }
     if (!std::exchange(told, true)) {

@@ -146,7 +146,7 @@ class Cairn:
                 kv_config += line + "\n"
         self._write("kv.conf", f'data_dir: "{self.path("store")}"\nsocket_path: "{self.kv_socket}"\n'
                                f"extent_file_bytes: {extent_file_bytes}\nprefill_extent_file: false\n{kv_config}")
-        self.uses_kv_node = kv == "node"
+        self.kv_place = kv
         self.write_compute_config(compute_config)
         self.kv = Daemon("cairn-kv-node", ["--config", self.path("kv.conf")], self.path("kv.log"))
         self.compute = Daemon("cairn-compute-node", ["--config", self.path("compute.conf")],
@@ -156,7 +156,11 @@ class Cairn:
         """Read at the compute node's next start."""
         self._write("compute.conf", f'model_path: "{self.model}"\nsocket_path: "{self.socket}"\n'
                                     f'kv_socket_path: "{self.kv_socket}"\n'
-                                    f'kv: "{"node" if self.uses_kv_node else "ram"}"\n{lines}')
+                                    f'kv: "{self.kv_place}"\nkv_config_path: "{self.path("kv.conf")}"\n{lines}')
+
+    @property
+    def uses_kv_node(self):
+        return self.kv_place == "node"
 
     def path(self, name):
         return os.path.join(self.folder.name, name)

@@ -87,7 +87,8 @@ MAY_INCLUDE = {
                                     "compute-node/kv_client"),
     "compute-node/http": EDGE + ("compute-node/service", "compute-node/session",
                                  "compute-node/model"),
-    "compute-node/daemon": EDGE + ("compute-node/",),
+    # Its process may have the store for itself.
+    "compute-node/daemon": EDGE + ("compute-node/", "kv-node/daemon"),
     # Programs that run a model without daemons.
     "compute-node/command": BASE + ("common/command", "common/trace", "compute-node/kernels",
                                     "compute-node/model"),
