@@ -104,8 +104,9 @@ void AddOptions(CLI::App& app, Arguments& arguments) {
                      "Instead of policies: how many keys a run-length code with these tolerances "
                      "would save of the text, and how far it is from full attention")
           ->delimiter(',');
-  for (const char* const other :
-       {"--policy", "--trace", "--prefill", "--every", "--clusters", "--selections"}) {
+  for (const char* const other : {"--policy", "--trace", "--prefill", "--every", "--clusters",
+                                  "--selections", "--select", "--select-min", "--select-max",
+                                  "--small-key-bits", "--estimate", "--select-ahead", "--seed"}) {
     key_runs->excludes(app.get_option(other));
   }
 }

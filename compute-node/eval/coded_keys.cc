@@ -8,11 +8,12 @@
 namespace cairn::eval {
 
 CodedKeys::CodedKeys(compute::KvAttention& attention, const compute::ModelConfig& config,
-                     const compute::RotaryAngles& angles, KvFormat format)
+                     const compute::RotaryAngles& angles, KvFormat format, bool keeps_rotated)
     : attention_(attention),
       config_(config),
       angles_(angles),
       format_(format),
+      keeps_rotated_(keeps_rotated),
       cosines_(angles.frequencies.size()),
       sines_(angles.frequencies.size()),
       entry_(static_cast<std::size_t>(KvEntryBytes(format, config.head_dim))),
@@ -28,7 +29,7 @@ absl::Status CodedKeys::Attend(const compute::AttentionBatch& batch) {
     const std::int64_t position = batch.first_position + token;
     const std::span<float> keys = left.first(dim * static_cast<std::size_t>(config_.kv_head_count));
     left = left.subspan(keys.size());
-    for (std::int64_t head = 0; head < config_.kv_head_count; ++head) {
+    for (std::int64_t head = 0; keeps_rotated_ && head < config_.kv_head_count; ++head) {
       std::vector<float>& rotated = rotated_keys_[HeadIndex(batch.layer, head)];
       const std::span<float> key = keys.subspan(static_cast<std::size_t>(head) * dim, dim);
       rotated.insert(rotated.end(), key.begin(), key.end());

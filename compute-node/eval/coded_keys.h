@@ -3,7 +3,7 @@
 // stands for it, and rotated to its own position.
 //
 // Threading:  as KvAttention.
-// Memory:     all keys in f32.
+// Memory:     all keys in f32, and once more as the model rotated them if they are kept.
 // Ownership:  borrows the attention below and the angles, which outlive it.
 #pragma once
 
@@ -21,9 +21,10 @@ namespace cairn::eval {
 
 class CodedKeys : public compute::KvAttention {
  public:
-  // Keys are rounded to `format` before anything else is done with them.
+  // Keys are rounded to `format` before anything else is done with them. `keeps_rotated`: whether
+  // rotated_keys will be asked for.
   CodedKeys(compute::KvAttention& attention, const compute::ModelConfig& config,
-            const compute::RotaryAngles& angles, KvFormat format);
+            const compute::RotaryAngles& angles, KvFormat format, bool keeps_rotated);
 
   // From the first token on; for (layer, KV head) by HeadIndex. Without it keys pass as they came.
   void Code(std::vector<KeyStandIns> stand_ins) { stand_ins_ = std::move(stand_ins); }
@@ -48,6 +49,7 @@ class CodedKeys : public compute::KvAttention {
   const compute::ModelConfig config_;
   const compute::RotaryAngles& angles_;
   const KvFormat format_;
+  const bool keeps_rotated_;
   std::vector<float> cosines_;
   std::vector<float> sines_;
   std::vector<std::byte> entry_;

@@ -44,10 +44,10 @@ absl::Status Check(const KeyRunsOptions& options, std::int64_t token_count,
 // The text with the keys that a code gives back.
 class Run {
  public:
-  Run(compute::Model& model, std::int64_t token_count, KvFormat format)
+  Run(compute::Model& model, std::int64_t token_count, KvFormat format, bool keeps_rotated = false)
       : model_(model),
         attention_(model.config(), format, token_count, model.pool()),
-        keys_(attention_, model.config(), model.rotary_angles(), format) {}
+        keys_(attention_, model.config(), model.rotary_angles(), format, keeps_rotated) {}
 
   absl::Status Add(std::span<const std::int32_t> tokens, std::int64_t first_position) {
     logits_.clear();
@@ -214,7 +214,7 @@ absl::StatusOr<KeyRunsResult> MeasureKeyRuns(compute::Model& model,
                                              const KeyRunsOptions& options,
                                              const KeyRunsProgress& progress) {
   CAIRN_RETURN_IF_ERROR(Check(options, std::ssize(tokens), model.config()));
-  Run first(model, std::ssize(tokens), options.kv_format);
+  Run first(model, std::ssize(tokens), options.kv_format, /*keeps_rotated=*/true);
   for (std::size_t at = 0; at < tokens.size(); at += kPassTokens) {
     const auto some = tokens.subspan(at, std::min(kPassTokens, tokens.size() - at));
     CAIRN_RETURN_IF_ERROR(first.Add(some, static_cast<std::int64_t>(at)));

@@ -63,8 +63,10 @@ absl::StatusOr<std::vector<std::int32_t>> TokensOf(const Arguments& arguments,
 }
 
 void TellProgress(std::int64_t done_count, std::int64_t all_count) {
-  const bool is_due = done_count % std::max<std::int64_t>(1, all_count / kProgressCount) == 0;
+  static std::int64_t told_count = 0;
+  const bool is_due = done_count - told_count >= all_count / kProgressCount;
   if (::isatty(STDERR_FILENO) == 0 || (!is_due && done_count < all_count)) return;
+  told_count = done_count;
   cli::WriteNote(fmt::format("\r{} of {} tokens", done_count, all_count));
   if (done_count == all_count) cli::WriteNote("\n");
 }

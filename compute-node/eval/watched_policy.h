@@ -62,9 +62,7 @@ class WatchedPolicy : public compute::RetrievalPolicy, private compute::ClusterK
     return kept_.Rebuild(layer, clusters);
   }
   std::int64_t memory_bytes() const override { return kept_.memory_bytes(); }
-  std::int64_t MemoryBytesOf(std::int64_t token_count) const override {
-    return kept_.MemoryBytesOf(token_count);
-  }
+  std::int64_t token_memory_bytes() const override { return kept_.token_memory_bytes(); }
   compute::PolicyStatistics statistics() const override { return kept_.statistics(); }
 
   std::vector<compute::ClusterSplit> Told(std::int32_t layer,

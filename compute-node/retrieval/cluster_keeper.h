@@ -151,9 +151,9 @@ class ClusterKeeper {
 
   // Memory of the index and of all else that a conversation's length decides.
   virtual std::int64_t memory_bytes() const = 0;
-  // What must be in memory of a conversation of so many tokens, where the budget has to have room
-  // for it; 0 of policies that need little, or that are only compared with.
-  virtual std::int64_t MemoryBytesOf(std::int64_t token_count) const = 0;
+  // What each token keeps in memory as long as the conversation lasts, where the budget must have
+  // room for it; 0 of policies that keep little, or that are only compared with.
+  virtual std::int64_t token_memory_bytes() const = 0;
   virtual PolicyStatistics statistics() const = 0;
 };
 

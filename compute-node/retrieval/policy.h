@@ -115,7 +115,7 @@ class BasicPolicy : public RetrievalPolicy, public EntrySelector, public Cluster
     return absl::OkStatus();
   }
   std::int64_t memory_bytes() const override { return 0; }
-  std::int64_t MemoryBytesOf(std::int64_t /*token_count*/) const override { return 0; }
+  std::int64_t token_memory_bytes() const override { return 0; }
   PolicyStatistics statistics() const override { return {}; }
 
  protected:

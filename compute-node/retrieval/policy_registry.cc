@@ -117,8 +117,11 @@ Made MakeSnapKv(const PolicyOptions& options) {
 constexpr PolicyKind kKinds[] = {
     {.name = "full", .attends_everything = true, .make = Make<FullPolicy>},
     {.name = "dynakv", .may_select_ahead = true, .make = MakeDynaKv},
-    {.name = "kvswap", .may_select_ahead = true, .make = Make<KvSwapPolicy>},
-    {.name = "infinigen", .may_select_ahead = true, .make = MakeInfiniGen},
+    {.name = "kvswap",
+     .may_select_ahead = true,
+     .has_small_keys = true,
+     .make = Make<KvSwapPolicy>},
+    {.name = "infinigen", .may_select_ahead = true, .has_small_keys = true, .make = MakeInfiniGen},
     {.name = "loki", .make = Make<LokiPolicy>},
     {.name = "shadowkv", .make = Make<LandmarkPolicy>},
     {.name = "morph", .make = MakeMorph},

@@ -21,6 +21,8 @@ struct PolicyKind {
   bool attends_everything = false;
   // SelectionOptions::select_ahead means something to it.
   bool may_select_ahead = false;
+  // PolicyOptions::small_keys does.
+  bool has_small_keys = false;
   // REQUIRES: options.Validate() is OK.
   absl::StatusOr<Policy> (*make)(const PolicyOptions& options) = nullptr;
 };

@@ -68,7 +68,7 @@ bool KeptConversations::AdoptOne(const SessionInfo& session) {
     LogWarning("kept conversation session={}: {}", session.session_id, Message(stored.status()));
     return false;
   }
-  // What it answers would not be what a new one does.
+  // What it answers would be what no new one does.
   if (std::find(policies_.begin(), policies_.end(), stored->choice) == policies_.end())
     return false;
   absl::StatusOr<std::vector<std::int32_t>> tokens = ReadAllTokens(node_, RefTo(session));

@@ -10,9 +10,14 @@
 namespace cairn::compute {
 namespace {
 
+// Of an answer, for the length that its conversation is tuned for: who names no limit, or a high
+// one, seldom gets as much.
+constexpr std::int64_t kTunedAnswerTokensMax = 1024;
+
 // Whether a conversation can be gone on with after a turn that ended so. Others may be damaged, and
 // would fail each time.
 bool IsWholeAfter(const absl::Status& status) {
+  if (ReasonOf(status) == ErrorReason::kContextTooShort) return true;
   switch (status.code()) {
     case absl::StatusCode::kOk:
     case absl::StatusCode::kCancelled:
@@ -83,8 +88,7 @@ bool Turn::LeavesWhole(const absl::Status& status) const {
 void Turn::Tune() {
   if (!runtime_.tuning.has_value() || asked_.policy.name.has_value()) return;
   const std::int64_t token_count =
-      std::min(prompt_token_count() + asked_.turn.tokens_max,
-               ContextTokensMax(runtime_.options, runtime_.model->config()));
+      prompt_token_count() + std::min(asked_.turn.tokens_max, kTunedAnswerTokensMax);
   const TunedEntry& entry = runtime_.tuning->For(token_count);
   asked_.policy = asked_.policy.Or(entry.policy);
   options_.small_key_bits = entry.small_key_bits;

@@ -112,6 +112,10 @@ absl::StatusOr<SessionRef> Turn::ComputeAgain(const StoredPolicy& policy,
 
 absl::Status Turn::ComputeInto(const SessionRef& again, const StoredPolicy& policy,
                                std::span<const std::int32_t> tokens) {
+  // As the conversation has them, whatever new ones are made with.
+  if (std::string bits = SmallKeyBitsOf(policy); !bits.empty()) {
+    options_.small_key_bits = std::move(bits);
+  }
   CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Conversation> conversation,
                          Conversation::Open(Deps(), again, PolicyRequest::Exactly(policy.choice)));
   conversation->set_random_state(policy.random_state);

@@ -108,11 +108,23 @@ Conversation::Conversation(const ConversationDeps& deps, std::unique_ptr<KvSessi
 Conversation::~Conversation() { deps_.memory.Remove(replay_bytes_counted_); }
 
 absl::Status Conversation::CheckRoom(std::int64_t token_count, bool answered) const {
-  CAIRN_RETURN_IF_ERROR(
-      CheckContext(token_count, this->token_count(), answered, context_tokens_max_));
-  const std::int64_t count = this->token_count() + token_count;
-  return CheckPolicyMemory(deps_.options, identity_.layout, choice_, count,
-                           policy_->keeper().MemoryBytesOf(count));
+  const std::int64_t held_count = this->token_count();
+  const absl::Status status = CheckContext(token_count, held_count, answered, context_tokens_max());
+  if (status.ok()) return status;
+  CAIRN_RETURN_IF_ERROR(CheckContext(token_count, held_count, answered, context_tokens_max_));
+  const std::int64_t wanted_count = held_count + token_count + (answered ? 1 : 0);
+  return Reworded(
+      status,
+      fmt::format("a conversation of {} tokens needs a dram_budget_bytes of {} with policy {}, and "
+                  "{} is configured, which is for {}: configure more, or start a new conversation "
+                  "with another policy",
+                  wanted_count, wanted_count * policy_->keeper().token_memory_bytes(), choice_.name,
+                  deps_.options.dram_budget_bytes, context_tokens_max()));
+}
+
+std::int64_t Conversation::context_tokens_max() const {
+  return std::min(context_tokens_max_,
+                  MemoryTokensMax(deps_.options, policy_->keeper().token_memory_bytes()));
 }
 
 absl::StatusOr<std::vector<std::int32_t>> Conversation::LastTokens(std::int32_t count_max,

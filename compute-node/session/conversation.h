@@ -89,7 +89,8 @@ class Conversation {
   std::int64_t token_count() const { return kv_.token_count(); }
   // Of these, what a checkpoint covers.
   std::int64_t durable_token_count() const { return durable_count_; }
-  std::int64_t context_tokens_max() const { return context_tokens_max_; }
+  // Of the model, the configuration, and what the policy's memory has room for.
+  std::int64_t context_tokens_max() const;
   const PolicyChoice& policy_choice() const { return choice_; }
   const RetrievalPolicy& policy() const { return *policy_; }
   std::int64_t vocab_size() const { return config_.vocab_size; }
@@ -109,7 +110,7 @@ class Conversation {
   std::chrono::nanoseconds index_time() const { return kv_.index_time(); }
   FetchTimes fetch_times() const { return session_->fetch_clock().times(); }
 
-  // See CheckContext and CheckPolicyMemory.
+  // See CheckContext.
   absl::Status CheckRoom(std::int64_t token_count, bool answered = false) const;
 
   // The random state that the next checkpoints store.

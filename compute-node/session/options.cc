@@ -47,18 +47,9 @@ std::int64_t KeptClusterBytes(const SessionOptions& options, const EntryLayout& 
   return std::max<std::int64_t>(0, room / layout.layer_count);
 }
 
-absl::Status CheckPolicyMemory(const SessionOptions& options, const EntryLayout& layout,
-                               const PolicyChoice& policy, std::int64_t token_count,
-                               std::int64_t policy_bytes) {
-  if (policy_bytes == 0) return absl::OkStatus();
-  constexpr std::int64_t kShare = 4;  // of four quarters three
-  const std::int64_t needed = policy_bytes + options.window_tokens_max * layout.TokenBytes();
-  if (needed <= options.dram_budget_bytes / kShare * (kShare - 1)) return absl::OkStatus();
-  const std::int64_t budget = (needed / (kShare - 1) + 1) * kShare;
-  return FailedPrecondition(
-      "a conversation of {} tokens needs dram_budget_bytes of {} with policy {}, and {} is "
-      "configured: configure more, or begin a new one with another --policy",
-      token_count, budget, policy.name, options.dram_budget_bytes);
+std::int64_t MemoryTokensMax(const SessionOptions& options, std::int64_t token_memory_bytes) {
+  if (token_memory_bytes == 0) return kContextLengthMax;
+  return options.dram_budget_bytes / token_memory_bytes;
 }
 
 // Clusters leave room to grow in, and those of a prompt that came in several chunks are made anew

@@ -62,12 +62,9 @@ std::int64_t CheckpointReplayBytes(const SessionOptions& options, const EntryLay
 std::int64_t KeptClusterBytes(const SessionOptions& options, const EntryLayout& layout,
                               std::int64_t cluster_bytes);
 
-// Whether a conversation of so many tokens has room for what its policy must have in memory,
-// `policy_bytes`: three quarters of the budget are for that and the window. FAILED_PRECONDITION
-// says how much it needs.
-absl::Status CheckPolicyMemory(const SessionOptions& options, const EntryLayout& layout,
-                               const PolicyChoice& policy, std::int64_t token_count,
-                               std::int64_t policy_bytes);
+// The most tokens of a conversation each of which keeps so much in memory: as many as the budget
+// has room for; without a limit where that is 0.
+std::int64_t MemoryTokensMax(const SessionOptions& options, std::int64_t token_memory_bytes);
 
 // What a prompt, whose keys and values have `kv_bytes`, may take on flash at once.
 std::int64_t PromptFlashBytes(const SessionOptions& options, const PolicyChoice& policy,

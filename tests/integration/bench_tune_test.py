@@ -94,9 +94,9 @@ class BenchTuneTest(unittest.TestCase):
         self.assertIn(f"tuning_path {self.out}: it is no file of cairn-tune", done.stderr.splitlines()[-1])
         for arguments, words in ((("--text", "/none"), "cannot read /none"),
                                  (("--context", "100000"), "leaves no room"),
-                                 (("--divergence-max", "0.5"), "below 1")):
+                                 (("--divergence-max", "0.5"), "it must be 1 or more")):
             with self.subTest(arguments):
-                self.assertIn(words, self.tune(*arguments, status=2 if words == "below 1" else 1)[1])
+                self.assertIn(words, self.tune(*arguments, status=2 if "1 or more" in words else 1)[1])
 
     def config(self, cairn):
         path = os.path.join(self.folder, "tuned.conf")

@@ -2,9 +2,10 @@
 import argparse
 import copy
 import json
+import math
 import os
 import platform
-import re
+import tempfile
 import time
 
 from . import tune_plan
@@ -35,8 +36,8 @@ conversation into OUT, which tuning_path of the compute node's configuration may
 does: exact small keys and small groups first, as far as memory reaches and reading hides behind computing. The fastest
 setting counts that keeps within the memory, and whose distributions are near enough to full attention's on the text.
 
-It takes some minutes for a small model and at most so many as --minutes says. What was measured is kept in OUT.measured
-after each step: the same command goes on where it was stopped.
+It takes some minutes for a small model. Behind --minutes only what is needed for a result is measured. What was
+measured is kept in OUT.measured after each step: the same command goes on where it was stopped.
 """
 
 
@@ -58,7 +59,7 @@ def add_parser(subparsers):
     add("--divergence-max", type=float, default=2.0, metavar="F",
         help="how many times as far from full attention as the defaults a setting may be; default 2")
     add("--minutes", type=integer(1, 24 * 60), default=30, metavar="N",
-        help="no measurement begins after so long; default 30")
+        help="no further setting is measured after so long, shared by the lengths; default 30")
     add("--synthetic-kv", action="store_true",
         help="store conversations in pieces of 4096 tokens that attend only themselves: for models whose prefill of "
         "the longest context takes minutes")
@@ -72,20 +73,20 @@ def add_parser(subparsers):
 def run(options):
     """-> the exit status."""
     check(options)
-    if options.divergence_max < 1:
-        raise UsageError(f"--divergence-max {options.divergence_max} is below 1: it must allow for the defaults")
+    if not 1 <= options.divergence_max < math.inf:
+        raise UsageError(f"--divergence-max {options.divergence_max}: it must be 1 or more, to allow for the defaults")
     bench = Bench(options)
     check_program(bench.bin_dir, CLOSENESS_PROGRAM)
     check_room(bench)
     options.dram_budget = budget(str(budget_bytes(options.dram_budget,
                                                   max(options.context) * bench.model.kv_token_bytes)))
     tuner = Tuner(bench)
-    for context in options.context:
-        tuner.tune(context)
+    tuner.run()
     write(options.json, json.dumps(tuner.file(), indent=1) + "\n")
     print(run_title(tuner.kept) + "\n")
     print(with_notes(tuner.table(), busy_note(tuner.kept.contentions())))
-    progress(f"wrote {options.json}: start the compute node with tuning_path: \"{os.path.abspath(options.json)}\"")
+    progress(f"wrote {options.json}: start the compute node with tuning_path: \"{os.path.abspath(options.json)}\", and "
+             f"the KV node with arena_bytes_max: {bench.settings(0)[0]['arena_bytes_max']}, as it was measured")
     return 0
 
 
@@ -111,38 +112,64 @@ class Tuner:
     def __init__(self, bench):
         self.bench, self.options = bench, bench.options
         self.text = text_tokens(bench)
-        self.results, self.chosen = TuneResults(), {}
-        self.deadline = time.monotonic() + 60 * self.options.minutes
+        # chosen: by length. missing: why there is none, by length.
+        self.results, self.chosen, self.missing = TuneResults(), {}, {}
+        # What was measured is of this machine and of the disk of this folder.
+        here = {"machine": platform.machine(), "cpu": cpu_name(),
+                "store_dir": os.path.realpath(self.options.store_dir or tempfile.gettempdir())}
         self.kept = ResultFile(self.options.json + MEASURED_SUFFIX, "tune",
-                               bench.configuration("text", "tokens", "rounds", "synthetic_kv",
-                                                   programs=[CLOSENESS_PROGRAM]), self.results)
+                               {**bench.configuration("text", "tokens", "rounds", "synthetic_kv",
+                                                      programs=[CLOSENESS_PROGRAM]), **here}, self.results)
         self.kept.begin(manifest(bench, self.options.seed[:1], bench.settings(max(self.options.context))), Contention())
         self.kept.write()
 
-    def tune(self, context):
-        """Finds the best setting for conversations of so many tokens. Raises CommandError where none fits."""
-        levels = tune_plan.fitting_levels(self.bench.model, context, int(self.options.dram_budget))
+    def tune(self, context, deadline):
+        """Finds the best setting for conversations of so many tokens. deadline: no setting but the untuned one is begun
+        behind it.
+        """
+        budget_max = int(self.options.dram_budget)
+        levels = tune_plan.fitting_levels(self.bench.model, context, max(self.options.context), budget_max)
         try:
             for size in tune_plan.CLUSTER_SIZES:
-                self._measure(context, Setting(UNTUNED.policy, size, ""))
-            tune_plan.search(levels, self.options.hidden / 100, lambda setting: self._measure(context, setting))
+                self._measure(context, Setting(UNTUNED.policy, size, ""), deadline)
+            tune_plan.search(levels, self.options.hidden / 100,
+                             lambda setting: self._measure(context, setting, deadline))
         except TimeoutError:
-            progress(f"--minutes {self.options.minutes}: the best of what was measured is taken")
+            progress(f"{context} tokens: not all settings were measured within --minutes {self.options.minutes}; the "
+                     "same command goes on with them")
         measured = {setting: figures for (at, setting), figures in self.results.runs.items() if at == context}
-        limit = self.options.divergence_max * self._divergence(UNTUNED)
-        self.chosen[context] = tune_plan.best(measured, int(self.options.dram_budget), self._divergence, limit)
-        if self.chosen[context] is None:
+        fitting = tune_plan.within(measured, budget_max)
+        if not fitting:
             least = min(map(self._memory, measured.values()))
-            raise CommandError(f"--dram-budget {int(self.options.dram_budget)}: no setting keeps within it at "
-                               f"{context} tokens; give {int(least)} or more")
+            self.missing[context] = (f"--dram-budget {budget_max}: no setting keeps within it at {context} tokens; "
+                                     f"give {int(least)} or more")
+            return
+        limit = self.options.divergence_max * self._divergence(UNTUNED)
+        chosen = tune_plan.best(fitting, self._divergence, limit)
+        if chosen is None:
+            self.missing[context] = (f"--divergence-max {self.options.divergence_max:g}: no setting that keeps within "
+                                     f"--dram-budget is as near at {context} tokens; allow more, or give "
+                                     f"{int(self._memory(measured[UNTUNED]))}, which {UNTUNED.policy} takes")
+        else:
+            self.chosen[context] = chosen
+
+    def run(self):
+        """Finds them all. Raises CommandError where there is none for any length."""
+        lengths, began = self.options.context, time.monotonic()
+        for number, context in enumerate(lengths, 1):
+            self.tune(context, began + 60 * self.options.minutes * number / len(lengths))
+        if not self.chosen:
+            raise CommandError("\n".join(self.missing.values()))
+        for said in self.missing.values():
+            progress(said)
 
     def _memory(self, figures):
         return tune_plan.memory_bytes(figures, int(self.options.dram_budget))
 
-    def _measure(self, context, setting):
+    def _measure(self, context, setting, deadline):
         """-> the share of its reading that is hidden. Raises TimeoutError where there is no more time for it."""
         if (context, setting) not in self.results.runs:
-            if time.monotonic() > self.deadline and setting != UNTUNED:
+            if time.monotonic() > deadline and setting != UNTUNED:
                 raise TimeoutError
             self.results.runs[context, setting] = self._run(context, setting)
             self.kept.write()
@@ -171,7 +198,7 @@ class Tuner:
         return self.results.near[setting]
 
     def _measure_divergence(self, setting):
-        prefill = min(len(self.text), NEAR_TOKENS_MAX) - FED_TOKENS
+        prefill = min(len(self.text), self.bench.model.context_tokens, NEAR_TOKENS_MAX) - FED_TOKENS
         options = self.options
         with temporary_folder("cairn-tune-") as folder:
             path = os.path.join(folder, "near.json")

@@ -14,6 +14,9 @@ CLUSTER_SIZES = (8, 16)
 GROUP_SIZES = (4, 8, 16)
 # Small keys may have so much of the budget: the other half is window, kept groups and what is on its way.
 SMALL_KEY_SHARE = 0.5
+# A conversation may grow to so many times the longest length before its small keys take the whole budget, which ends
+# it.
+GROWTH = 2
 # Small keys have a digit of bits for each 32 axes, and the axes of all layers have room for so much.
 AXES_OF_DIGIT = 32
 DIGITS_MAX = 32
@@ -58,10 +61,15 @@ def small_key_bytes(bits, model, context):
     return sum(map(int, bits)) * AXES_OF_DIGIT // 8 * model.layer_count * context
 
 
-def fitting_levels(model, context, budget):
-    """-> those of small_key_levels that have room in the budget."""
+def fitting_levels(model, context, longest, budget):
+    """-> those of small_key_levels that have room in the budget, also once a conversation has grown.
+
+    longest: of the lengths that are tuned for. A conversation has the setting of the length that it begins with.
+    """
+    grown = min(GROWTH * longest, model.context_tokens)
     return [bits for bits in small_key_levels(model)
-            if small_key_bytes(bits, model, context) <= SMALL_KEY_SHARE * budget]
+            if small_key_bytes(bits, model, context) <= SMALL_KEY_SHARE * budget
+            and small_key_bytes(bits, model, grown) <= budget]
 
 
 def search(levels, hidden_wanted, measure):
@@ -85,14 +93,18 @@ def memory_bytes(figures, budget):
     return max(figures[decoding], figures["prefill"]["kv_dram_accounted_bytes"])
 
 
-def best(measured, budget, divergence, limit):
-    """-> the fastest setting within the budget that is near enough, or None.
+def within(measured, budget):
+    """-> those of the settings that keep within the budget. measured: {Setting: figures of tune_command}."""
+    return {setting: figures for setting, figures in measured.items() if memory_bytes(figures, budget) <= budget}
+
+
+def best(measured, divergence, limit):
+    """-> the fastest setting that is near enough, or None.
 
     measured: {Setting: figures of tune_command}. divergence(setting) -> its mean divergence from full attention, asked
     for as few settings as possible. limit: the most that may be.
     """
-    within = [setting for setting, figures in measured.items() if memory_bytes(figures, budget) <= budget]
-    for setting in sorted(within, key=lambda each: -measured[each]["decode_tokens_per_second"]):
+    for setting in sorted(measured, key=lambda each: -measured[each]["decode_tokens_per_second"]):
         if setting == UNTUNED or divergence(setting) <= limit:
             return setting
     return None

@@ -239,13 +239,6 @@ std::vector<ClusterSplit> KvSwapPolicy::Adapt(std::int32_t layer_index,
   return {};
 }
 
-std::int64_t KvSwapPolicy::MemoryBytesOf(std::int64_t token_count) const {
-  const std::int64_t layer_bytes = shape_.RowBytes() * token_count + token_count / group_entries() +
-                                   KeyBasis::SavedBytes(joint_dim(), shape_);
-  return options_.layout.layer_count * layer_bytes +
-         SmallKeys::ScratchBytes(token_count, options_.layout.head_count);
-}
-
 std::int64_t KvSwapPolicy::memory_bytes() const {
   std::int64_t bytes = std::ssize(scratch_.scores) + std::ssize(scratch_.masses);
   bytes *= static_cast<std::int64_t>(sizeof(float));

@@ -44,6 +44,8 @@ class KvSwapPolicy : public BasicPolicy, public PagedIndex {
   // (docs/benchmarks.md, "Small keys").
   static KeyCodeShape ShapeOf(const EntryLayout& layout);
   const KeyCodeShape& shape() const { return shape_; }
+  // Of the small keys of a conversation whose stored state this is; nullopt: of another policy.
+  static std::optional<KeyCodeShape> StoredShape(std::int32_t version, std::string_view state);
   std::int64_t group_entries() const { return clusters_.cluster_entries(); }
 
   PagedIndex* paged_index() final { return this; }
@@ -53,7 +55,9 @@ class KvSwapPolicy : public BasicPolicy, public PagedIndex {
   std::vector<ClusterSplit> Adapt(std::int32_t layer,
                                   std::span<const LoadedCluster> clusters) override;
   std::int64_t memory_bytes() const override;
-  std::int64_t MemoryBytesOf(std::int64_t token_count) const override;
+  std::int64_t token_memory_bytes() const override {
+    return options_.layout.layer_count * shape_.RowBytes();
+  }
   std::vector<std::int64_t> NextClusterIds() const override { return clusters_.NextClusterIds(); }
   PutPolicyState SaveState() const override;
   absl::Status RestoreState(const StoredPolicyState& stored) override;

@@ -60,15 +60,22 @@ PutPolicyState KvSwapPolicy::SaveState() const {
   return saved;
 }
 
+std::optional<KeyCodeShape> KvSwapPolicy::StoredShape(std::int32_t version,
+                                                      std::string_view state) {
+  Header header;
+  if (version != kKvSwapVersion || state.size() < sizeof header) return std::nullopt;
+  std::memcpy(&header, state.data(), sizeof header);
+  return header.shape.IsValid() ? std::optional(header.shape) : std::nullopt;
+}
+
 absl::Status KvSwapPolicy::RestoreState(const StoredPolicyState& stored) {
   Clear(shape_);
   const bool is_new = stored.version == 0 && stored.next_cluster_ids.empty();
   if (is_new) return CheckShape(shape_, group_entries());
   std::string_view rest = stored.state;
+  const std::optional<KeyCodeShape> shape = StoredShape(stored.version, rest);
+  if (!shape.has_value()) return ForeignState(traits().name, stored);
   Header header;
-  if (stored.version != kKvSwapVersion || rest.size() < sizeof header) {
-    return ForeignState(traits().name, stored);
-  }
   std::memcpy(&header, rest.data(), sizeof header);
   rest.remove_prefix(sizeof header);
   const bool fits = header.number_count > 0 &&
@@ -76,9 +83,8 @@ absl::Status KvSwapPolicy::RestoreState(const StoredPolicyState& stored) {
                     rest.size() >= static_cast<std::size_t>(header.number_count) * kNumberBytes;
   if (!fits) return ForeignState(traits().name, stored);
   // It goes on with its own, whatever new conversations have.
-  if (!header.shape.IsValid()) return ForeignState(traits().name, stored);
-  CAIRN_RETURN_IF_ERROR(CheckShape(header.shape, 1));
-  Clear(header.shape);
+  CAIRN_RETURN_IF_ERROR(CheckShape(*shape, 1));
+  Clear(*shape);
   const std::size_t number_bytes = static_cast<std::size_t>(header.number_count) * kNumberBytes;
   const std::optional<std::vector<std::int64_t>> numbers =
       UnpackNumbers(rest.substr(0, number_bytes), 1, SequenceClusters::kNumbersMax);

@@ -14,18 +14,7 @@ constexpr std::int64_t kPartsMax = 4;
 // Of a part, scored by one reading of the codes.
 constexpr std::int64_t kQueriesAtOnce = 4;
 
-std::int64_t PartsOf(std::int64_t query_count) {
-  return std::clamp<std::int64_t>((query_count + kQueriesAtOnce - 1) / kQueriesAtOnce, 1,
-                                  kPartsMax);
-}
-
 }  // namespace
-
-std::int64_t SmallKeys::ScratchBytes(std::int64_t count, std::int64_t query_count) {
-  // Scores of the queries that are taken at once, and masses.
-  return PartsOf(query_count) * (kQueriesAtOnce + 1) * count *
-         static_cast<std::int64_t>(sizeof(float));
-}
 
 void SmallKeys::Resize(std::int64_t count) {
   CAIRN_CHECK(count >= 0);
@@ -105,7 +94,8 @@ void SmallKeys::AddMasses(std::span<const CodedQuery> queries, float scale, std:
 std::span<const float> SmallKeys::Score(std::span<const CodedQuery> queries, float scale,
                                         ThreadPool* pool, ScoreScratch& scratch) const {
   const std::int64_t query_count = std::ssize(queries);
-  const std::int64_t part_count = PartsOf(query_count);
+  const std::int64_t part_count =
+      std::clamp<std::int64_t>((query_count + kQueriesAtOnce - 1) / kQueriesAtOnce, 1, kPartsMax);
   const std::size_t count = static_cast<std::size_t>(count_);
   const std::size_t scores_of_part =
       static_cast<std::size_t>(size_bytes() / shape_.RowBytes() * kQueriesAtOnce);

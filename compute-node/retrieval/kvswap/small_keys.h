@@ -31,8 +31,6 @@ class SmallKeys {
   explicit SmallKeys(const KeyCodeShape& shape) : shape_(shape) {}
 
   std::int64_t count() const { return count_; }
-  // What Score works in, of so many positions and queries.
-  static std::int64_t ScratchBytes(std::int64_t count, std::int64_t query_count);
   std::int64_t size_bytes() const { return std::ssize(blocks_) * BlockBytes(); }
 
   // Those from `count` on are forgotten; new ones up to `count` have the codes of nothing.

@@ -5,7 +5,17 @@
 #include <string_view>
 #include <utility>
 
+#include "compute-node/retrieval/kvswap/kvswap_policy.h"
+#include "compute-node/retrieval/policy_registry.h"
+
 namespace cairn::compute {
+
+std::string SmallKeyBitsOf(const StoredPolicy& stored) {
+  const PolicyKind* kind = FindPolicyKind(stored.choice.name);
+  if (kind == nullptr || !kind->has_small_keys) return "";
+  const std::optional<KeyCodeShape> shape = KvSwapPolicy::StoredShape(stored.version, stored.state);
+  return shape.has_value() ? shape->ToString() : "";
+}
 
 PutPolicyState WrapStoredPolicy(const PolicyChoice& choice, const PromptSeals& seals,
                                 PutPolicyState own) {

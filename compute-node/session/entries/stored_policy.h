@@ -32,6 +32,9 @@ struct StoredPolicy {
   std::string random_state;
 };
 
+// How small keys of its conversation are made, as in SessionOptions; empty: it has none.
+std::string SmallKeyBitsOf(const StoredPolicy& stored);
+
 // What a checkpoint stores.
 PutPolicyState WrapStoredPolicy(const PolicyChoice& choice, const PromptSeals& seals,
                                 PutPolicyState own);

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def model(layers, joint):
-    return bench.Model(4000, 500, 4096, layers, joint)
+    return bench.Model(4000, 500, 1 << 17, layers, joint)
 
 
 def figures(rate, decoding=1, measured=1, prefill=1):
@@ -35,9 +35,17 @@ class LevelsTest(unittest.TestCase):
     def test_levels_fit_half_of_the_budget(self):
         # 16,384 tokens in 8 layers: 128 bytes of each in 4 bits, 32 in 1.
         self.assertEqual(tune_plan.small_key_bytes("44444444", model(8, 256), 16384), 16 * MIB)
-        self.assertEqual(len(tune_plan.fitting_levels(model(8, 256), 16384, 32 * MIB)), 4)
-        self.assertEqual(tune_plan.fitting_levels(model(8, 256), 16384, 13 * MIB), ["22221111", "11111111"])
-        self.assertEqual(tune_plan.fitting_levels(model(8, 256), 16384, 7 * MIB), [])
+        self.assertEqual(len(tune_plan.fitting_levels(model(8, 256), 16384, 16384, 32 * MIB)), 4)
+        self.assertEqual(tune_plan.fitting_levels(model(8, 256), 16384, 16384, 13 * MIB), ["22221111", "11111111"])
+        self.assertEqual(tune_plan.fitting_levels(model(8, 256), 16384, 16384, 7 * MIB), [])
+
+    def test_levels_fit_what_a_conversation_grows_to(self):
+        # 32,768 tokens in 8 layers: 32 MiB in 4 bits.
+        self.assertEqual(tune_plan.fitting_levels(model(8, 256), 4096, 16384, 31 * MIB)[0], "22222222")
+        self.assertEqual(tune_plan.fitting_levels(model(8, 256), 4096, 16384, 32 * MIB)[0], "44444444")
+        # The model ends before that.
+        short = model(8, 256)._replace(context_tokens=20000)
+        self.assertEqual(tune_plan.fitting_levels(short, 4096, 16384, 31 * MIB)[0], "44444444")
 
     def test_names_are_short(self):
         self.assertEqual(tune_plan.name(UNTUNED), "dynakv, clusters of 8")
@@ -78,7 +86,7 @@ class BestTest(unittest.TestCase):
         def ask(setting):
             asked.append(setting)
             return (divergence or {}).get(setting, 0.01)
-        return tune_plan.best(measured, budget, ask, 0.02), asked
+        return tune_plan.best(tune_plan.within(measured, budget), ask, 0.02), asked
 
     def test_the_fastest_that_is_near_enough_is_taken(self):
         measured = {UNTUNED: figures(50), self.FAST: figures(120), self.NEAR: figures(100)}

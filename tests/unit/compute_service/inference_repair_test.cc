@@ -1,111 +1,14 @@
 // Conversations whose stored keys and values are damaged, through InferenceService: they are
 // computed again from their tokens, and go on as if nothing had been.
 #include <algorithm>
-#include <random>
-
-#include <gtest/gtest.h>
 
 #include "compute-node/kv_client/in_process_kv_node.h"
+#include "compute-node/session/entries/stored_policy.h"
 #include "tests/tools/faulty_device.h"
-#include "tests/tools/seed.h"
-#include "tests/unit/compute_service/inference_service_fixture.h"
+#include "tests/unit/compute_service/repair_fixture.h"
 
 namespace cairn::compute {
 namespace {
-
-using Tokens = std::vector<std::int32_t>;
-
-bool Contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
-
-// What is common to the tests over a fake and those over an engine.
-class RepairTest : public InferenceServiceTest {
- protected:
-  Tokens SomeTokens(std::int64_t count) {
-    Tokens tokens(static_cast<std::size_t>(count));
-    for (std::int32_t& token : tokens) token = 3 + static_cast<std::int32_t>(random_() % 500);
-    return tokens;
-  }
-  static v1::GenerateRequest Request(std::int64_t conversation_id, const Tokens& prompt,
-                                     std::int32_t tokens_max) {
-    v1::GenerateRequest request;
-    request.set_conversation_id(conversation_id);
-    request.mutable_tokens()->mutable_ids()->Assign(prompt.begin(), prompt.end());
-    request.set_tokens_max(tokens_max);
-    request.set_ignore_eos(true);
-    request.set_logprobs(true);
-    return request;
-  }
-  grpc::Status Run(std::int64_t conversation_id, const Tokens& prompt, std::int32_t tokens_max) {
-    return Generate(Request(conversation_id, prompt, tokens_max));
-  }
-  // A new conversation of two turns, with random numbers that go on. Returns its id.
-  std::int64_t Make(const Tokens& prompt, const std::string& policy = "") {
-    v1::GenerateRequest request = Request(0, prompt, 5);
-    request.mutable_sampling()->set_temperature(1);
-    request.mutable_sampling()->set_seed(7);
-    request.mutable_retrieval()->set_policy(policy);
-    request.set_label("a label");
-    EXPECT_TRUE(Generate(request).ok());
-    return Started().conversation_id();
-  }
-  // Draws with the random numbers of the turn before.
-  grpc::Status GoOn(std::int64_t conversation_id, const Tokens& prompt) {
-    v1::GenerateRequest request = Request(conversation_id, prompt, 8);
-    request.mutable_sampling()->set_temperature(1);
-    return Generate(request);
-  }
-  v1::Started Started() const {
-    v1::Started started;
-    int count = 0;
-    for (const v1::GenerateEvent& event : events_) {
-      if (event.has_started()) started = event.started();
-      count += event.has_started() ? 1 : 0;
-    }
-    EXPECT_EQ(count, 1);
-    return started;
-  }
-  std::vector<float> LogProbabilities() const {
-    std::vector<float> values;
-    for (const v1::GenerateEvent& event : events_) {
-      if (event.has_token()) values.push_back(event.token().logprob().logprob());
-    }
-    return values;
-  }
-  std::vector<v1::Recomputing> Recomputings() const {
-    std::vector<v1::Recomputing> found;
-    for (const v1::GenerateEvent& event : events_) {
-      if (event.has_recomputing()) found.push_back(event.recomputing());
-    }
-    return found;
-  }
-  // The last turn computed `token_count` tokens again, and said so before its first token.
-  void ExpectRecomputed(std::int64_t token_count) const {
-    const std::vector<v1::Recomputing> told = Recomputings();
-    ASSERT_GE(told.size(), 2U);
-    EXPECT_FALSE(told.front().reason().empty());
-    EXPECT_EQ(told.front().done_token_count(), 0);
-    EXPECT_EQ(told.back().done_token_count(), token_count);
-    EXPECT_EQ(told.back().token_count(), token_count);
-    bool has_token = false;
-    for (const v1::GenerateEvent& event : events_) {
-      EXPECT_FALSE(has_token && event.has_recomputing());
-      has_token = has_token || event.has_token();
-    }
-    EXPECT_EQ(std::count_if(told.begin(), told.end(),
-                            [](const v1::Recomputing& each) { return !each.reason().empty(); }),
-              1);
-  }
-  std::vector<v1::Conversation> List() {
-    v1::ListConversationsResponse response;
-    grpc::ClientContext context;
-    EXPECT_TRUE(stub_->ListConversations(&context, {}, &response).ok());
-    return {response.conversations().begin(), response.conversations().end()};
-  }
-
-  std::mt19937_64 random_{test::TestSeed()};
-};
 
 // Over an engine whose pages go wrong.
 class DamagedDiskTest : public RepairTest {
@@ -194,6 +97,22 @@ TEST_F(DamagedDiskTest, AConversationGoesOnAsOneThatIsWholeDoes) {
   Delete(damaged);
   Delete(twin);
   EXPECT_EQ(FlashUsed(), 2 * 4096);
+}
+
+TEST_F(DamagedDiskTest, SmallKeysStayAsTheConversationHasThem) {
+  Load();
+  SessionOptions& options = (*state_.runtime())->options;
+  options.small_key_bits = "4";
+  const std::int64_t damaged = Make(SomeTokens(700), "kvswap");
+  Damage();
+  options.small_key_bits = "1";  // of new ones
+  const grpc::Status status = GoOn(damaged, SomeTokens(20));
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ExpectRecomputed(705);
+  const absl::StatusOr<StoredPolicy> stored =
+      ReadStoredPolicy(*(*state_.runtime())->node, {SessionId(damaged), ""});
+  ASSERT_TRUE(stored.ok()) << Message(stored.status());
+  EXPECT_EQ(SmallKeyBitsOf(*stored), "4");
 }
 
 // Another policy than the daemon's, whose clusters depend on how the tokens came.
@@ -298,202 +217,6 @@ TEST_F(DamagedDiskTest, ACancelledCallLeavesTheConversationAsItWas) {
   EXPECT_EQ(List().size(), 1U);
   Delete(damaged);
   EXPECT_EQ(FlashUsed(), 2 * 4096);
-}
-
-// Over a fake that says when a fetch finds damage: it is in all sessions but those that are made
-// afterwards.
-class DamagedNode : public FakeKvNode {
- public:
-  DamagedNode() : FakeKvNode(1) {
-    tamper = [this](const Fetch&, FetchReply& reply) {
-      ++fetch_count;
-      if (!damaged || is_recomputing_) return;
-      if (whole_fetches > 0) {
-        --whole_fetches;
-        return;
-      }
-      if (at_damage) at_damage();
-      for (FetchedCluster& cluster : reply.clusters) {
-        cluster.outcome = FetchOutcome::kLost;
-        cluster.spans.clear();
-      }
-    };
-  }
-  absl::StatusOr<SessionRef> Create(const CreateSession& request) override {
-    is_recomputing_ = request.lifetime == SessionLifetime::kEphemeral;
-    return FakeKvNode::Create(request);
-  }
-  absl::Status Delete(const SessionRef& session) override {
-    is_recomputing_ = false;
-    return FakeKvNode::Delete(session);
-  }
-  absl::Status Supersede(const Supersession& request) override {
-    is_recomputing_ = false;
-    CAIRN_RETURN_IF_ERROR(refuse_supersede);
-    CAIRN_RETURN_IF_ERROR(FakeKvNode::Supersede(request));
-    damaged = false;
-    return absl::OkStatus();
-  }
-
-  bool damaged = false;
-  std::int64_t whole_fetches = 0;  // so many are answered before
-  std::int64_t fetch_count = 0;
-  absl::Status refuse_supersede;
-  std::function<void()> at_damage;
-
- private:
-  bool is_recomputing_ = false;
-};
-
-class DamagedFetchTest : public RepairTest {
- protected:
-  void Load() {
-    auto node = std::make_unique<DamagedNode>();
-    node_ = node.get();
-    LoadModel("", std::move(node));
-  }
-
-  DamagedNode* node_ = nullptr;
-};
-
-// At each fetch that a turn makes, of a prompt in two chunks and an answer.
-TEST_F(DamagedFetchTest, WhereverATurnFindsDamageTheConversationEndsUpWhole) {
-  Load();
-  const Tokens prompt = SomeTokens(400);
-  const Tokens next = SomeTokens(300);  // two chunks
-  const std::int64_t twin = Make(prompt);
-  std::int64_t fetches = node_->fetch_count;
-  ASSERT_TRUE(GoOn(twin, next).ok());
-  fetches = node_->fetch_count - fetches;
-  const Tokens ids = Ids();
-  ASSERT_EQ(ids.size(), 8U);
-  int repaired_count = 0;
-  int late_count = 0;
-  for (std::int64_t whole = 0; whole < fetches; ++whole) {
-    SCOPED_TRACE(whole);
-    const std::int64_t id = Make(prompt);
-    node_->damaged = true;
-    node_->whole_fetches = whole;
-    const grpc::Status status = GoOn(id, next);
-    const Tokens got = Ids();
-    ASSERT_TRUE(std::equal(got.begin(), got.end(), ids.begin()));
-    if (status.ok()) {
-      ++repaired_count;
-      EXPECT_EQ(got, ids);
-      // What the first chunk has stored is part of it.
-      const std::int64_t count = Recomputings().back().token_count();
-      EXPECT_TRUE(count == 405 || count == 405 + 256) << count;
-      EXPECT_EQ(Started().prompt_token_count(), 300);
-      const v1::Finished& finished = events_.back().finished();
-      EXPECT_EQ(finished.prompt_token_count(), 300);
-      EXPECT_EQ(finished.reused_token_count(), 405);
-      EXPECT_EQ(finished.conversation_token_count(), 405 + 300 + 8);
-      continue;
-    }
-    ++late_count;
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::DATA_LOSS);
-    EXPECT_TRUE(Contains(status.error_message(), "its next turn computes it again from its tokens"))
-        << status.error_message();
-    EXPECT_FALSE(got.empty());
-    EXPECT_TRUE(Recomputings().empty());
-    // All but the token whose step failed.
-    const std::int64_t kept = 405 + 300 + std::ssize(got) - 1;
-    EXPECT_TRUE(Contains(status.error_message(), fmt::format("keeps {} tokens", kept)))
-        << status.error_message();
-    // Also if that would not come to what is damaged.
-    node_->whole_fetches = std::int64_t{1} << 40;
-    const grpc::Status again = GoOn(id, {got.back()});
-    ASSERT_TRUE(again.ok()) << again.error_message();
-    ExpectRecomputed(kept);
-    ASSERT_TRUE(GoOn(id, {3}).ok());
-    EXPECT_TRUE(Recomputings().empty());
-  }
-  EXPECT_GT(repaired_count, 0);
-  EXPECT_GT(late_count, 0);
-}
-
-TEST_F(DamagedFetchTest, APromptThatIsComputedTokenByTokenIsRepairedToo) {
-  Load();
-  const Tokens prompt = SomeTokens(400);
-  const Tokens next = SomeTokens(6);
-  const std::int64_t twin = Make(prompt);
-  const auto step_through = [&](std::int64_t id) {
-    v1::GenerateRequest request = Request(id, next, 4);
-    request.set_prefill_tokens_max(1);
-    request.mutable_sampling()->set_frequency_penalty(1);
-    return Generate(request);
-  };
-  std::int64_t fetches = node_->fetch_count;
-  ASSERT_TRUE(step_through(twin).ok());
-  fetches = node_->fetch_count - fetches;
-  const Tokens ids = Ids();
-  const std::int64_t id = Make(prompt);
-  node_->damaged = true;
-  node_->whole_fetches = fetches / 3;
-  const grpc::Status status = step_through(id);
-  ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_GE(Recomputings().back().token_count(), 405);
-  EXPECT_EQ(Ids(), ids);
-}
-
-TEST_F(DamagedFetchTest, TokensThatCannotBeReadAreSaid) {
-  Load();
-  const std::int64_t id = Make(SomeTokens(400));
-  node_->damaged = true;
-  Tokens& tokens = node_->sessions.at(id).committed.tokens;
-  node_->at_damage = [&] { tokens.resize(100); };
-  const grpc::Status status = Run(id, SomeTokens(5), 3);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::DATA_LOSS);
-  EXPECT_TRUE(
-      Contains(status.error_message(), "computing the conversation again from its tokens failed"))
-      << status.error_message();
-  EXPECT_TRUE(Contains(status.error_message(), "has 405 tokens, but the store answers"))
-      << status.error_message();
-  EXPECT_EQ(node_->sessions.size(), 1U);
-}
-
-TEST_F(DamagedFetchTest, WhatIsComputedIsGoneIfItCannotTakeThePlace) {
-  Load();
-  const std::int64_t id = Make(SomeTokens(400));
-  node_->damaged = true;
-  node_->refuse_supersede = Unavailable("away");
-  grpc::Status status = Run(id, SomeTokens(5), 3);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(node_->sessions.size(), 1U);
-  node_->refuse_supersede = absl::OkStatus();
-  status = Run(id, SomeTokens(5), 3);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  ExpectRecomputed(405);
-}
-
-// An older copy of the store came back under a turn. That is not what can be computed again.
-TEST_F(DamagedFetchTest, FewerTokensThanWereDurableAreNotComputedAgain) {
-  Load();
-  const Tokens prompt = SomeTokens(400);
-  const Tokens next = SomeTokens(300);
-  const std::int64_t twin = Make(prompt);
-  std::int64_t fetches = node_->fetch_count;
-  ASSERT_TRUE(Run(twin, SomeTokens(256), -1).ok());  // the first chunk
-  fetches = node_->fetch_count - fetches;
-  const std::int64_t id = Make(prompt);
-  const FakeKvState older = node_->sessions.at(id).committed;
-  node_->damaged = true;
-  node_->whole_fetches = fetches;
-  node_->at_damage = [&] { node_->sessions.at(id).committed = older; };
-  const grpc::Status status = Run(id, next, 3);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::DATA_LOSS);
-  EXPECT_FALSE(Contains(status.error_message(), "again")) << status.error_message();
-  EXPECT_TRUE(Recomputings().empty());
-}
-
-// Its whole text comes again with the next request.
-TEST_F(DamagedFetchTest, AnEphemeralConversationIsNot) {
-  Load();
-  node_->damaged = true;
-  v1::GenerateRequest request = Request(0, SomeTokens(400), 3);
-  request.set_ephemeral(true);
-  ASSERT_TRUE(Generate(request).ok());  // ephemeral ones are whole here
-  EXPECT_TRUE(Recomputings().empty());
 }
 
 }  // namespace

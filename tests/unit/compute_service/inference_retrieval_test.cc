@@ -5,6 +5,7 @@
 
 #include "compute-node/kv_client/in_process_kv_node.h"
 #include "compute-node/service/generate_request.h"
+#include "compute-node/session/entries/stored_policy.h"
 #include "tests/unit/compute_service/inference_service_fixture.h"
 
 namespace cairn::compute {
@@ -135,6 +136,11 @@ TEST_F(InferenceRetrievalTest, ANewConversationHasTheTunedPolicyUnlessItsClientN
   EXPECT_EQ(policy_with(100, ""), "streaming");
   EXPECT_EQ(policy_with(380, "full"), "full");
   EXPECT_EQ(policy_with(380, ""), "kvswap");
+  const SessionRef ref{SessionId(events_.front().started().conversation_id()), ""};
+  const absl::StatusOr<StoredPolicy> stored = ReadStoredPolicy(*(*state_.runtime())->node, ref);
+  ASSERT_TRUE(stored.ok()) << Message(stored.status());
+  EXPECT_EQ(SmallKeyBitsOf(*stored), "4");
+  EXPECT_EQ(stored->choice.selection.cluster_target_entries, 4);
   // It goes on with what it has.
   request.set_conversation_id(events_.front().started().conversation_id());
   EXPECT_EQ(policy_with(1, ""), "kvswap");

@@ -46,16 +46,25 @@ TEST_F(KvSwapPolicyTest, SmallKeysComeBackWithoutKeys) {
   EXPECT_EQ(driver.CountWithoutRow(), 0);
 }
 
-TEST_F(KvSwapPolicyTest, WhatALengthTakesIsKnownBefore) {
+TEST_F(KvSwapPolicyTest, WhatATokenTakesIsKnownBefore) {
+  options.small_keys = KeyCodeShape::Even(1, 8);
   PolicyDriver driver("kvswap", options, seed);
-  driver.Prefill(5000);
-  driver.Step(20);
-  const ClusterKeeper& keeper = driver.policy().keeper();
-  const std::int64_t known = keeper.MemoryBytesOf(5020);
-  EXPECT_GT(known, 2 * keeper.MemoryBytesOf(2000));
-  // The last block of each layer comes to it, and of what was scored.
-  EXPECT_LE(keeper.memory_bytes(), known + known / 4);
-  EXPECT_GE(keeper.memory_bytes(), known - known / 10);
+  EXPECT_EQ(driver.policy().keeper().token_memory_bytes(), options.layout.layer_count * 32);
+  driver.Prefill(1000);
+  const std::int64_t before = driver.policy().keeper().memory_bytes();
+  driver.Prefill(8 * SmallKeys::kBlockRows);
+  const std::int64_t added = driver.policy().keeper().memory_bytes() - before;
+  EXPECT_GE(added, options.layout.layer_count * 32 * 7 * SmallKeys::kBlockRows);
+}
+
+TEST_F(KvSwapPolicyTest, ASmallKeysShapeIsReadFromAStoredState) {
+  options.small_keys = KeyCodeShape::Even(1, 4);
+  PolicyDriver driver("kvswap", options, seed);
+  driver.Prefill(500);
+  const PutPolicyState saved = driver.policy().keeper().SaveState();
+  EXPECT_EQ(KvSwapPolicy::StoredShape(saved.version, saved.state), options.small_keys);
+  EXPECT_EQ(KvSwapPolicy::StoredShape(saved.version + 1, saved.state), std::nullopt);
+  EXPECT_EQ(KvSwapPolicy::StoredShape(saved.version, saved.state.substr(0, 8)), std::nullopt);
 }
 
 TEST_F(KvSwapPolicyTest, GroupsThatLostTheirRowsAreReadAndCodedAnew) {

@@ -1,5 +1,6 @@
 #include "compute-node/session/conversation.h"
 
+#include "common/base/error_reason.h"
 #include "tests/unit/session/conversation_fixture.h"
 
 namespace cairn::compute {
@@ -133,18 +134,28 @@ TEST_F(ConversationTest, PromptLongerThanTheContextIsRefusedWithTheNumbers) {
 
 TEST_F(ConversationTest, WhatAPolicyHasNoMemoryForIsRefusedWithWhatItNeeds) {
   options.policy.name = "kvswap";
-  options.dram_budget_bytes = 64 << 10;
+  const std::int64_t token_bytes = Open(Create())->policy().keeper().token_memory_bytes();
+  ASSERT_GT(token_bytes, 0);
+  options.dram_budget_bytes = 209 * token_bytes;
   const SessionId id = Create();
   const std::unique_ptr<Conversation> conversation = Open(id);
+  EXPECT_EQ(conversation->context_tokens_max(), 209);
   std::vector<float> logits = Logits();
-  const absl::Status status = conversation->Prefill(Prompt(200), logits, never, nullptr);
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(Message(status).find("a conversation of 200 tokens needs dram_budget_bytes of"),
-            std::string::npos)
-      << Message(status);
+  const absl::Status status = conversation->Prefill(Prompt(210), logits, never, nullptr);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReasonOf(status), ErrorReason::kContextTooShort);
+  const std::string needed =
+      fmt::format("a conversation of 210 tokens needs a dram_budget_bytes of {} with policy kvswap",
+                  210 * token_bytes);
+  EXPECT_NE(Message(status).find(needed), std::string::npos) << Message(status);
   EXPECT_EQ(conversation->token_count(), 0);
+  EXPECT_TRUE(conversation->CheckRoom(209).ok());
+  EXPECT_FALSE(conversation->CheckRoom(209, /*answered=*/true).ok());
+  // What the model has no context for is that, whatever the memory is.
+  options.context_tokens_max = 100;
+  EXPECT_NE(Message(Open(Create())->CheckRoom(210)).find("the context is 100"), std::string::npos);
   options.policy.name = "full";
-  EXPECT_TRUE(Open(Create())->Prefill(Prompt(200), logits, never, nullptr).ok());
+  EXPECT_EQ(Open(Create())->context_tokens_max(), 100);
 }
 
 TEST_F(ConversationTest, ConversationsOfOtherModelsOrFormatsAreRefused) {
