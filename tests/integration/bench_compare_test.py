@@ -180,9 +180,9 @@ class BenchCompareTest(unittest.TestCase):
         self.assertEqual([peer["decode_tokens_per_second"] for peer in self.results()["peers"]], [12.5, 12.5])
 
     def test_speed_says_that_keys_and_values_are_synthetic(self):
-        arguments = ("speed", "--policy", "dynakv", "--rounds", "1", "--synthetic-kv")
+        arguments = ("speed", "--policy", "dynakv", "--rounds", "1", "--batch", "2", "--synthetic-kv")
         said, _ = self.finish(self.start(*arguments))
-        self.assertIn("synthetic keys and values", said)
+        self.assertIn("synthetic keys and values (--synthetic-kv), 2 conversations at once", said)
         self.assertIs(self.results()["configuration"]["synthetic_kv"], True)
         _, said = self.finish(self.start(*arguments[:-1]), status=1)
         self.assertIn("synthetic_kv: True there, False here", said)

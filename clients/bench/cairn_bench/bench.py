@@ -47,20 +47,22 @@ class Bench:
     def settings(self, token_count):
         """-> the settings of the KV node and of the compute node for conversations of so many tokens."""
         options = self.options
-        longest_bytes = self.model.kv_token_bytes * (token_count + DECODED_TOKENS_MAX)
+        batch = getattr(options, "batch", 1)
+        longest_bytes = self.model.kv_token_bytes * (token_count + DECODED_TOKENS_MAX) * batch
         kv = {"extent_file_bytes": max(EXTENT_FILE_BYTES_MIN, EXTENT_FILE_SHARE * longest_bytes),
               "prefill_extent_file": False, "experiment": {"device_profile": PROFILES[options.profile]},
               "realtime_priority": options.realtime}
         compute = {"kv_format": options.kv_format, "threads": options.threads,
                    "realtime_priority": options.realtime,
-                   "generation_count_max": max(GENERATION_COUNT, getattr(options, "parallel", 1))}
+                   "generation_count_max": max(GENERATION_COUNT, getattr(options, "parallel", 1), batch)}
         if getattr(options, "chat", None) not in (None, CHAT_OF_FILE):
             compute["chat_template"] = options.chat
         if getattr(options, "small_key_bits", ""):
             compute["experiment"] = {"small_key_bits": options.small_key_bits}
         if options.dram_budget:
-            compute["dram_budget_bytes"] = budget_bytes(options.dram_budget, token_count * self.model.kv_token_bytes)
-            kv["arena_bytes_max"] = max(ARENA_BYTES_MIN, compute["dram_budget_bytes"] // ARENA_BUDGET_SHARE)
+            total = budget_bytes(options.dram_budget, token_count * self.model.kv_token_bytes)
+            compute["dram_budget_bytes"] = max(DRAM_BUDGET_BYTES_MIN, total // batch)
+            kv["arena_bytes_max"] = max(ARENA_BYTES_MIN, total // ARENA_BUDGET_SHARE)
         return kv, compute
 
     def configuration(self, *names, programs=()):

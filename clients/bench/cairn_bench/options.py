@@ -13,6 +13,7 @@ SEEDLESS_POLICIES = frozenset(["full", "kvswap", "morph", "morph-recall", "morph
                                "oracle", "streaming", "no-cluster", "infinigen", "loki", "shadowkv"])
 LIST_MAX = 64
 PARALLEL_MAX = 16
+BATCH_MAX = 16
 ROUNDS_MAX = 1000
 THREADS_MAX = 1024
 REALTIME_MAX = 99
@@ -100,6 +101,8 @@ def add_speed_options(add, context=None):
     add("--tokens", type=integer(2), default=64, metavar="T", help="tokens that a measurement decodes; default 64")
     add("--rounds", type=integer(1, ROUNDS_MAX), default=3, metavar="N",
         help="measurements of each policy, one of each policy in turn; default 3")
+    add("--batch", type=integer(1, BATCH_MAX), default=1, metavar="N",
+        help="conversations that are decoded at once, each of other tokens, with a part of the memory; default 1")
     add("--text", metavar="FILE",
         help="conversations are the first tokens of this text; default: random tokens, which no text is like: what a "
         "policy reads of them says little")

@@ -1,8 +1,10 @@
 """`cairn-bench speed`: how fast a stored conversation is gone on with, and what that takes, by policy."""
 import argparse
+import concurrent.futures
 import contextlib
 import os
 import random
+import statistics
 import subprocess
 
 from .bench import Bench
@@ -61,10 +63,11 @@ def conversation_note(options):
     """-> what the table must say of the conversations that were stored, or ""."""
     notes = [f"conversations of {os.path.basename(options.text)} (--text)"] if options.text else []
     notes += ["synthetic keys and values (--synthetic-kv)"] if options.synthetic_kv else []
+    notes += [f"{options.batch} conversations at once (--batch): tokens/s of all together"] if options.batch > 1 else []
     return ", ".join(notes)
 
 
-SPEED_NAMES = ("context", "tokens", "rounds", "peer", "synthetic_kv", "text")
+SPEED_NAMES = ("context", "tokens", "rounds", "peer", "synthetic_kv", "text", "batch")
 
 
 def speed_results(options):
@@ -161,46 +164,59 @@ class ContextRunner:
         return self.bench.running(self.context, lambda: f"{policy} at {self.context} tokens", store, compute)
 
     def _prefill(self, policy, store):
-        """Stores the conversation -> its id, its bytes on flash."""
+        """Stores the conversations -> their ids, and their bytes on flash."""
         local = {"experiment": {"local_prompts": True}} if self.options.synthetic_kv else None
+        conversations, flash_bytes, took, accounted = [], 0, 0, 0
         with self._running(policy, store, local) as running:
-            ids = (self.text[:self.context] if self.text else
-                   random_tokens(self.context, running.client.vocab_count(), self.options.seed[0]))
-            conversation, finished = running.client.store(
-                retrieval(self.options, policy, self.options.seed[0]), tokens={"ids": ids})
-        took = seconds(finished.prefill_time)
+            for index in range(self.options.batch):
+                conversation, finished = running.client.store(
+                    retrieval(self.options, policy, self.options.seed[0]),
+                    tokens={"ids": self._tokens(index, running.client.vocab_count())})
+                conversations.append(conversation)
+                flash_bytes += finished.kv_flash_bytes
+                took += seconds(finished.prefill_time)
+                accounted = max(accounted, finished.kv_dram_peak_bytes)
+        count = self.context * self.options.batch
         self.results.runs[self.context, policy]["prefill"] = {
-            "prefill_seconds": took, "prefill_tokens_per_second": self.context / took if took else None,
-            "kv_dram_accounted_bytes": finished.kv_dram_peak_bytes}
+            "prefill_seconds": took, "prefill_tokens_per_second": count / took if took else None,
+            "kv_dram_accounted_bytes": accounted}
         self.file.write()
         progress(f"{policy} at {self.context} tokens: stored in {took:.1f} s")
-        return conversation, finished.kv_flash_bytes
+        return conversations, flash_bytes
 
-    def _measure(self, policy, number, store, conversation, flash_bytes):
+    def _tokens(self, index, vocab_count):
+        """-> the tokens of a conversation, which differ from those of the others."""
+        if not self.text:
+            return random_tokens(self.context, vocab_count, self.options.seed[0] + index)
+        first = index * (len(self.text) - self.context) // self.options.batch
+        return self.text[first:first + self.context]
+
+    def _measure(self, policy, number, store, conversations, flash_bytes):
         """-> the figures of one round."""
         trace = trace_path(self.options, self.context, policy) if number == TRACED_ROUND else None
         with self._running(policy, store, {"trace_path": os.path.abspath(trace)} if trace else None) as running:
             idle = sum(memory_bytes(pid) for pid in running.daemons.pids())
             token = FIRST_TOKEN % running.client.vocab_count()
-            fork = running.client.fork(conversation)
+            forks = [running.client.fork(conversation) for conversation in conversations]
             opened = running.kv.counters()
             resumed = []
-            first = running.client.decode(fork, token, 1, lambda: resumed.append(running.kv.counters()))
-            running.client.decode(fork, token, WARM_TOKENS)
+            first = running.client.decode(forks[0], token, 1, lambda: resumed.append(running.kv.counters()))
+            decode_all(running.client, forks, token, WARM_TOKENS)
             before = running.kv.counters()
-            finished = running.client.decode(fork, token, self.options.tokens)
+            finished = decode_all(running.client, forks, token, self.options.tokens)
             after = running.kv.counters()
             # Sampling takes time of the processor, so what is timed does without.
             with contextlib.closing(MemoryPeak(running.daemons.pids())) as peak:
-                running.client.decode(fork, token, WARM_TOKENS)
-            running.client.delete(fork)
-        timed = figures_of(first, finished)
+                decode_all(running.client, forks, token, WARM_TOKENS)
+            for fork in forks:
+                running.client.delete(fork)
+        timed = together([figures_of(first, each) for each in finished])
         return {**timed,
                 **resume_figures(opened, resumed[0], self.context * self.bench.model.kv_token_bytes),
-                **io_figures(before, after, self.options.tokens, self.bench.model,
+                **io_figures(before, after, self.options.tokens * len(forks), self.bench.model,
                              timed["io_milliseconds_per_token"] / 1e3),
                 "kv_dram_bytes": max(0, peak.total - idle),
-                "kv_flash_bytes": flash_bytes + finished.kv_flash_bytes}
+                "kv_flash_bytes": flash_bytes + sum(each.kv_flash_bytes for each in finished)}
 
     def _measure_peer(self, name):
         """-> the figures of one round of another engine."""
@@ -216,6 +232,23 @@ class ContextRunner:
             raise CommandError(f"--peer: {' '.join(command)} ended with status {done.returncode} and no "
                                f"decode_tokens_per_s:\n{(done.stderr or done.stdout).strip()}")
         return {"decode_tokens_per_second": speed}
+
+
+def decode_all(client, conversations, token, count):
+    """Decodes so many tokens of each at once -> their Finished messages."""
+    with concurrent.futures.ThreadPoolExecutor(len(conversations)) as pool:
+        return list(pool.map(lambda conversation: client.decode(conversation, token, count), conversations))
+
+
+def together(each):
+    """-> the figures of conversations that were decoded at once: tokens a second of all, means of the rest."""
+    def mean(name):
+        values = [figures[name] for figures in each if figures[name] is not None]
+        return statistics.fmean(values) if values else None
+    rates = [figures["decode_tokens_per_second"] for figures in each]
+    return {**each[0], **{name: mean(name) for name, value in each[0].items() if isinstance(value, float)},
+            "decode_tokens_per_second": None if None in rates else sum(rates),
+            "kv_dram_accounted_bytes": max(figures["kv_dram_accounted_bytes"] for figures in each)}
 
 
 def trace_path(options, context, policy):

@@ -67,7 +67,7 @@ def add_parser(subparsers):
     # The rest is as a daemon has it that nobody has configured.
     parser.set_defaults(json="tuning.json", dram_budget=budget(str(64 * MIB)), policy=[UNTUNED.policy],
                         cluster_entries=UNTUNED.cluster_entries, small_key_bits=UNTUNED.small_key_bits, estimate=0.0,
-                        select_ahead=True, peer=[], trace=None)
+                        select_ahead=True, peer=[], trace=None, batch=1)
 
 
 def run(options):

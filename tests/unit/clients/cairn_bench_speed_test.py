@@ -50,6 +50,22 @@ def counters(**changes):
     return {**dict.fromkeys(names, 7), **{name: 7 + value for name, value in changes.items()}}
 
 
+class BatchTest(unittest.TestCase):
+    EACH = {"decode_tokens_per_second": 10.0, "milliseconds_per_token": 100.0, "hidden_io_share": 0.5,
+            "kv_dram_accounted_bytes": 7, "io_engine": "io_uring"}
+
+    def test_rates_add_up_and_other_times_are_of_one(self):
+        other = {**self.EACH, "decode_tokens_per_second": 30.0, "milliseconds_per_token": 50.0,
+                 "kv_dram_accounted_bytes": 9}
+        self.assertEqual(speed_command.together([self.EACH, other]),
+                         {"decode_tokens_per_second": 40.0, "milliseconds_per_token": 75.0, "hidden_io_share": 0.5,
+                          "kv_dram_accounted_bytes": 9, "io_engine": "io_uring"})
+        self.assertEqual(speed_command.together([self.EACH]), self.EACH)
+        lacking = {**self.EACH, "decode_tokens_per_second": None, "hidden_io_share": None}
+        said = speed_command.together([self.EACH, lacking])
+        self.assertEqual((said["decode_tokens_per_second"], said["hidden_io_share"]), (None, 0.5))
+
+
 class IoFiguresTest(unittest.TestCase):
     def test_hits_are_a_share_of_what_was_fetched(self):
         after = counters(read_fetch_bytes=14000, read_fetch_count=7,
