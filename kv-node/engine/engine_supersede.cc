@@ -74,6 +74,10 @@ absl::StatusOr<EngineCore::SupersedePlan> EngineCore::SupersedePlan::Make(
   row.flash_bytes = replacement->flash_bytes;
   row.op_seq = replacement->op_seq;
   row.checkpoint_time_us = replacement->checkpoint_time_us;
+  // What it holds from now on is a checkpoint of its own, also where it was a fork without one.
+  if (row.lifetime == SessionLifetime::kFromCheckpoint) {
+    row.lifetime = SessionLifetime::kPermanent;
+  }
   // What owners of before still send belongs to neither history.
   row.epoch = Epoch(std::max(row.epoch, replacement->epoch).value() + 1);
   row.owner = {};
@@ -108,17 +112,19 @@ void EngineCore::CommitSupersede(AppId app, const Supersession& request, Superse
                                  const Callback<std::monostate>& done) {
   const SessionId session = request.session.id;
   const SessionId replacement = request.replacement.id;
+  const bool is_permanent = plan.row->lifetime == SessionLifetime::kPermanent;
   MetaBatch batch;
   batch.Put(Family::kSessions, SessionKeyBytes(session), EncodeSessionRow(*plan.row));
   batch.Delete(Family::kSessions, SessionKeyBytes(replacement));
   for (const SegmentId segment : plan.freed.segments) DeleteSegmentRows(batch, segment);
   context_.Commit(std::move(batch),
-                  [this, app, session, replacement, pages = std::move(plan.freed.pages),
-                   done](const absl::Status& status) {
+                  [this, app, session, replacement, is_permanent,
+                   pages = std::move(plan.freed.pages), done](const absl::Status& status) {
                     FreePages(pages, status);
                     if (!status.ok()) return done(status);
                     --SessionCountOf(app);
                     unattached_.erase(replacement);
+                    if (is_permanent) unattached_.erase(session);
                     LogInfo("supersede session={} replacement={} freed_bytes={}", session,
                             replacement, std::ssize(pages) * kPageBytes);
                     done(std::monostate());

@@ -67,7 +67,8 @@ class EngineSupersedeTest : public EngineFaultTest {
     EXPECT_TRUE(closed.ok()) << closed.status();
     session_.reset();
   }
-  SessionRef Fork(const SessionRef& parent, std::int64_t token_count) {
+  SessionRef Fork(const SessionRef& parent, std::int64_t token_count,
+                  SessionLifetime lifetime = SessionLifetime::kPermanent) {
     const auto sealed = Await<SealedSegment>(
         [&](auto done) { engine_->SealSession(kDefaultApp, parent, std::move(done)); });
     EXPECT_TRUE(sealed.ok()) << sealed.status();
@@ -77,6 +78,7 @@ class EngineSupersedeTest : public EngineFaultTest {
     request.parent = parent;
     request.parent_segment_id = sealed->segment_id;
     request.parent_token_count = token_count;
+    request.lifetime = lifetime;
     const auto fork = Await<SessionRef>(
         [&](auto done) { engine_->Create(kDefaultApp, request, std::move(done)); });
     EXPECT_TRUE(fork.ok()) << fork.status();
@@ -245,6 +247,27 @@ TEST_F(EngineSupersedeTest, ForksStayAsTheyAre) {
   ExpectHolds(session, 2, kTokenCount + 10);
   ExpectHolds(replacement_fork, 2, 20);
   ExpectNoFlashInUse();
+}
+
+// It would be deleted else when the next process finds nobody attached to it.
+TEST_F(EngineSupersedeTest, AForkWithoutACheckpointHasOneFromThenOn) {
+  const SessionRef session = Make(1);
+  const SessionRef fork = Fork(session, kTokenCount, SessionLifetime::kFromCheckpoint);
+  ASSERT_EQ(Supersede(fork, Make(2)).ToString(), "OK");
+  Start();
+  for (const SessionInfo& info : List()) {
+    EXPECT_EQ(info.lifetime, SessionLifetime::kPermanent) << info.session_id.value();
+  }
+  ExpectHolds(fork, 2);
+  // One that is to go stays so.
+  const SessionRef other = Fork(session, kTokenCount, SessionLifetime::kEphemeral);
+  ASSERT_EQ(Supersede(other, Make(3)).ToString(), "OK");
+  const std::vector<SessionInfo> after = List();
+  const auto found = std::find_if(after.begin(), after.end(), [&](const SessionInfo& info) {
+    return info.session_id == other.id;
+  });
+  ASSERT_NE(found, after.end());
+  EXPECT_EQ(found->lifetime, SessionLifetime::kEphemeral);
 }
 
 // A replacement that stands on what the session has itself.
