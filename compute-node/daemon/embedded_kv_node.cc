@@ -1,6 +1,5 @@
 #include "compute-node/daemon/embedded_kv_node.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "common/log/log.h"
@@ -14,16 +13,17 @@ absl::StatusOr<std::unique_ptr<KvNode>> OpenEmbeddedKvNode(const std::string& co
                                                            const std::atomic<int>& stop_signal) {
   kv::CommandLine command_line;
   if (!config_path.empty()) command_line.config_path = config_path;
-  CAIRN_ASSIGN_OR_RETURN(kv::KvNodeConfig config, kv::MakeConfig(command_line, environment));
-  config.set_io_bytes_max(std::max(config.io_bytes_max(), kInProcessIoBytesMin));
-  CAIRN_ASSIGN_OR_RETURN(std::shared_ptr<kv::OpenedStore> store,
-                         kv::OpenedStore::Open(config, stop_signal));
+  CAIRN_ASSIGN_OR_RETURN(const kv::KvNodeConfig config, kv::MakeConfig(command_line, environment));
+  CAIRN_ASSIGN_OR_RETURN(
+      std::shared_ptr<kv::OpenedStore> store,
+      kv::OpenedStore::Open(config, kv::OpenedStore::User::kThisProcess, stop_signal));
   LogInfo("opened store={} data_dir={} extent_file_bytes={}",
           kv::FormatStoreId(store->extent_file().store_id()), config.data_dir(),
           store->extent_file().size_bytes());
   // The store is closed with the last of who uses its engine.
   std::shared_ptr<kv::Engine> engine(store, &store->engine());
-  std::unique_ptr<KvNode> node = std::make_unique<InProcessKvNode>(std::move(engine));
+  std::unique_ptr<KvNode> node =
+      std::make_unique<InProcessKvNode>(std::move(engine), /*durable=*/true);
   return node;
 }
 

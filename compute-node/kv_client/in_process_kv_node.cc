@@ -1,6 +1,5 @@
 #include "compute-node/kv_client/in_process_kv_node.h"
 
-#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -15,7 +14,7 @@ absl::StatusOr<SessionRef> InProcessKvNode::Create(const CreateSession& request)
 
 absl::StatusOr<std::unique_ptr<KvSession>> InProcessKvNode::Open(const SessionRef& session) {
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<KvSession> opened,
-                         InProcessKvSession::Open(engine_.get(), session));
+                         InProcessKvSession::Open(engine_.get(), session, durable_));
   return opened;
 }
 
@@ -49,7 +48,7 @@ absl::StatusOr<std::unique_ptr<KvNode>> MakeRamKvNode(const RamKvNodeOptions& op
   kv::EngineOptions engine_options = options.engine;
   engine_options.durable = false;
   engine_options.arena_bytes_max = 0;  // the device is memory: a cache would hold it twice
-  engine_options.io_bytes_max = std::max(engine_options.io_bytes_max, kInProcessIoBytesMin);
+  engine_options.answers_are_held = true;
   kv::MetaOptions meta_options;
   meta_options.path = "/cairn-ram";
   meta_options.in_memory = true;

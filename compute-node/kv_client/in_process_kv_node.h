@@ -19,7 +19,10 @@ namespace cairn::compute {
 
 class InProcessKvNode : public KvNode {
  public:
-  explicit InProcessKvNode(std::shared_ptr<kv::Engine> engine) : engine_(std::move(engine)) {}
+  // `durable`: what a checkpoint covers survives the process, so that its sessions say when one is
+  // due.
+  explicit InProcessKvNode(std::shared_ptr<kv::Engine> engine, bool durable = false)
+      : engine_(std::move(engine)), durable_(durable) {}
 
   absl::StatusOr<SessionRef> Create(const CreateSession& request) override;
   absl::StatusOr<std::unique_ptr<KvSession>> Open(const SessionRef& session) override;
@@ -33,13 +36,8 @@ class InProcessKvNode : public KvNode {
 
  private:
   const std::shared_ptr<kv::Engine> engine_;
+  const bool durable_;
 };
-
-// The least io_bytes_max of an engine that is used in its own process. Nothing is sent there:
-// whoever asked holds the answers themselves. A step holds those of a layer while it waits for the
-// last of them, which must not wait for the others to be given back. So this is what a layer's
-// selection may take, each few entries of it in a page of their own.
-inline constexpr std::int64_t kInProcessIoBytesMin = std::int64_t{128} << 20;
 
 struct RamKvNodeOptions {
   // Of the memory device. Memory is used for what is written only.

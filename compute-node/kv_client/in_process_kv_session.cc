@@ -8,11 +8,12 @@
 namespace cairn::compute {
 
 absl::StatusOr<std::unique_ptr<InProcessKvSession>> InProcessKvSession::Open(
-    kv::Engine* engine, const SessionRef& session) {
+    kv::Engine* engine, const SessionRef& session, bool durable) {
   CAIRN_ASSIGN_OR_RETURN(
       Attachment attachment,
       AskEngine<Attachment>(*engine, &kv::Engine::OpenSession, OpenRequest{session, {}}));
-  std::unique_ptr<InProcessKvSession> out(new InProcessKvSession(engine, std::move(attachment)));
+  std::unique_ptr<InProcessKvSession> out(
+      new InProcessKvSession(engine, std::move(attachment), durable));
   CAIRN_RETURN_IF_ERROR(out->AttachChannel());
   return out;
 }
@@ -20,6 +21,7 @@ absl::StatusOr<std::unique_ptr<InProcessKvSession>> InProcessKvSession::Open(
 absl::Status InProcessKvSession::AttachChannel() {
   observer_ = std::make_shared<Observer>(fetch_clock_);
   last_ = attachment_.op_seq;
+  sent_bytes_ = 0;
   CAIRN_ASSIGN_OR_RETURN(channel_, AskEngine<std::shared_ptr<kv::Channel>>(
                                        *engine_, &kv::Engine::Attach, attachment_.session_id,
                                        attachment_.epoch, observer_));
@@ -36,12 +38,14 @@ InProcessKvSession::~InProcessKvSession() {
 
 absl::Status InProcessKvSession::Send(ChangingOperation operation) {
   const auto* checkpoint = std::get_if<Checkpoint>(&operation);
+  if (mode_ == ReplayMode::kOperations) sent_bytes_ += OperationBytes(operation);
   MutexLock lock(observer_->mutex);
   CAIRN_RETURN_IF_ERROR(observer_->AwaitRoomLocked());
   last_ = OpSeq(last_.value() + 1);
   if (checkpoint != nullptr) {
     CAIRN_CHECK(!observer_->checkpoint.in_progress());
     observer_->checkpoint = {last_, checkpoint->token_count, checkpoint->seal, std::nullopt};
+    observer_->checkpoint_bytes = sent_bytes_;
   }
   ++observer_->queued_count;
   if (!channel_->Submit(last_, std::move(operation))) {
@@ -76,6 +80,12 @@ std::future<absl::StatusOr<ReadReply>> InProcessKvSession::StartRead(ReadOperati
   return std::move(answer);
 }
 
+std::int64_t InProcessKvSession::uncovered_bytes() const {
+  if (!durable_) return 0;
+  MutexLock lock(observer_->mutex);
+  return sent_bytes_ - observer_->covered_bytes;
+}
+
 bool InProcessKvSession::checkpoint_in_progress() const {
   MutexLock lock(observer_->mutex);
   return observer_->checkpoint.in_progress();
@@ -105,7 +115,10 @@ absl::Status InProcessKvSession::Observer::AwaitRoomLocked() {
 
 void InProcessKvSession::Observer::OnCheckpointed(OpSeq op_seq, const Checkpointed& checkpointed) {
   MutexLock lock(mutex);
-  if (checkpoint.op_seq == op_seq) checkpoint.result = checkpointed;
+  if (checkpoint.op_seq == op_seq) {
+    checkpoint.result = checkpointed;
+    covered_bytes = checkpoint_bytes;
+  }
   changed.NotifyAll();
 }
 

@@ -29,9 +29,10 @@ absl::StatusOr<T> AskEngine(kv::Engine& engine, Method method, const Arguments&.
 
 class InProcessKvSession : public KvSession {
  public:
-  // The engine outlives the session.
+  // The engine outlives the session. `durable`: see InProcessKvNode.
   static absl::StatusOr<std::unique_ptr<InProcessKvSession>> Open(kv::Engine* engine,
-                                                                  const SessionRef& session);
+                                                                  const SessionRef& session,
+                                                                  bool durable);
   ~InProcessKvSession() override;
   InProcessKvSession(const InProcessKvSession&) = delete;
   InProcessKvSession& operator=(const InProcessKvSession&) = delete;
@@ -45,8 +46,10 @@ class InProcessKvSession : public KvSession {
   absl::StatusOr<Checkpointed> WaitForCheckpoint() override;
   // The engine is in this process: it does not go away.
   void SetInterrupt(Interrupt /*interrupt*/) override {}
-  void SetReplayMode(ReplayMode /*mode*/) override {}
+  // Nothing is kept to be sent again.
+  void SetReplayMode(ReplayMode mode) override { mode_ = mode; }
   std::int64_t replay_bytes() const override { return 0; }
+  std::int64_t uncovered_bytes() const override;
   absl::Status Reattach() override;
   std::int32_t reconnect_count() const override { return 0; }
 
@@ -67,16 +70,22 @@ class InProcessKvSession : public KvSession {
     std::int32_t queued_count CAIRN_GUARDED_BY(mutex) = 0;
     PendingReads reads CAIRN_GUARDED_BY(mutex);
     CheckpointWait checkpoint CAIRN_GUARDED_BY(mutex);
+    // Of operations that were sent, up to the checkpoint, and those that one covers.
+    std::int64_t checkpoint_bytes CAIRN_GUARDED_BY(mutex) = 0;
+    std::int64_t covered_bytes CAIRN_GUARDED_BY(mutex) = 0;
   };
 
-  InProcessKvSession(kv::Engine* engine, Attachment attachment)
-      : engine_(engine), attachment_(std::move(attachment)) {}
+  InProcessKvSession(kv::Engine* engine, Attachment attachment, bool durable)
+      : engine_(engine), durable_(durable), attachment_(std::move(attachment)) {}
   absl::Status AttachChannel();
 
   kv::Engine* const engine_;
+  const bool durable_;
   Attachment attachment_;
   const std::shared_ptr<FetchClock> fetch_clock_ = std::make_shared<FetchClock>();
   OpSeq last_;
+  ReplayMode mode_ = ReplayMode::kOperations;
+  std::int64_t sent_bytes_ = 0;  // since the channel was attached, but with ReplayMode::kNothing
   std::shared_ptr<Observer> observer_;
   std::shared_ptr<kv::Channel> channel_;
 };

@@ -104,6 +104,9 @@ class KvSession {
   virtual void SetReplayMode(ReplayMode mode) = 0;
   // Bytes that the replay buffer holds.
   virtual std::int64_t replay_bytes() const = 0;
+  // Of operations that no checkpoint covers, and that would be lost with the process: when they are
+  // many, one is due.
+  virtual std::int64_t uncovered_bytes() const { return replay_bytes(); }
   // After ABORTED in ReplayMode::kNothing: reconnects, resumes; the session is at
   // attachment().token_count again.
   virtual absl::Status Reattach() = 0;

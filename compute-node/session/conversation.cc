@@ -356,11 +356,11 @@ absl::Status Conversation::CheckpointIfDue(const StopSignal& stop) {
   if (session_->wants_checkpoint()) return SaveAll(stop);
   // While one is being written, operations go on; only a device that falls far behind is waited
   // for.
-  if (session_->checkpoint_in_progress() && session_->replay_bytes() < 2 * checkpoint_bytes_) {
+  if (session_->checkpoint_in_progress() && session_->uncovered_bytes() < 2 * checkpoint_bytes_) {
     return absl::OkStatus();
   }
   CAIRN_RETURN_IF_ERROR(FinishCheckpoint());
-  if (session_->replay_bytes() < checkpoint_bytes_) return absl::OkStatus();
+  if (session_->uncovered_bytes() < checkpoint_bytes_) return absl::OkStatus();
   return StartCheckpoint(stop);
 }
 

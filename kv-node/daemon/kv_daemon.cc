@@ -15,7 +15,8 @@ absl::StatusOr<std::unique_ptr<KvDaemon>> KvDaemon::Start(const KvNodeConfig& co
   std::unique_ptr<KvDaemon> daemon(new KvDaemon(config));
   CAIRN_RETURN_IF_ERROR(MakeSocketDirectory(config.socket_path()));
   const rpc::StartingMark starting(config.socket_path());
-  CAIRN_ASSIGN_OR_RETURN(daemon->store_, OpenedStore::Open(config, stop_signal));
+  CAIRN_ASSIGN_OR_RETURN(daemon->store_,
+                         OpenedStore::Open(config, OpenedStore::User::kServer, stop_signal));
   // The server's threads inherit it.
   const ServingPriority realtime(config.realtime_priority());
   CAIRN_RETURN_IF_ERROR(Annotate(realtime.status(), "realtime_priority"));

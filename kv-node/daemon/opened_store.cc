@@ -16,9 +16,9 @@ namespace cairn::kv {
 namespace fs = std::filesystem;
 
 absl::StatusOr<std::unique_ptr<OpenedStore>> OpenedStore::Open(
-    const KvNodeConfig& config, const std::atomic<int>& stop_signal) {
+    const KvNodeConfig& config, User user, const std::atomic<int>& stop_signal) {
   const StartProgress progress(stop_signal);
-  std::unique_ptr<OpenedStore> store(new OpenedStore(config));
+  std::unique_ptr<OpenedStore> store(new OpenedStore(config, user));
   CAIRN_RETURN_IF_ERROR(MakeDirectory(config.data_dir(), "data_dir"));
   for (const char* name : {"", kExtentFileName, kMetaDirectoryName}) {
     CAIRN_RETURN_IF_ERROR(CheckPrivate((fs::path(config.data_dir()) / name).string()));
@@ -125,6 +125,7 @@ absl::Status OpenedStore::OpenEngine(std::unique_ptr<MetaStore> meta) {
   engine_options.attached_sessions_max = config_.attached_sessions_max();
   engine_options.pending_bytes_max = config_.pending_bytes_max();
   engine_options.io_bytes_max = config_.io_bytes_max();
+  engine_options.answers_are_held = user_ == User::kThisProcess;
   engine_options.pool_sharing = config_.experiment().pool_sharing();
   engine_options.co_retrieval = config_.experiment().co_retrieval();
   engine_options.place_entries_min = config_.experiment().place_entries_min_count();

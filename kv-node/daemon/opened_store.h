@@ -33,7 +33,9 @@ class OpenedStore {
  public:
   // `stop_signal` is not 0 once a signal to stop came. The threads of the engine have the
   // configured realtime priority.
-  static absl::StatusOr<std::unique_ptr<OpenedStore>> Open(const KvNodeConfig& config,
+  // `user`: who asks the engine.
+  enum class User { kServer, kThisProcess };
+  static absl::StatusOr<std::unique_ptr<OpenedStore>> Open(const KvNodeConfig& config, User user,
                                                            const std::atomic<int>& stop_signal);
   // The engine is closed, then the metadata, then the file.
   ~OpenedStore();
@@ -48,7 +50,7 @@ class OpenedStore {
   std::string store_id() const;
 
  private:
-  explicit OpenedStore(const KvNodeConfig& config) : config_(config) {}
+  OpenedStore(const KvNodeConfig& config, User user) : config_(config), user_(user) {}
   absl::Status OpenExtentFile(const StartProgress& progress);
   absl::StatusOr<std::unique_ptr<MetaStore>> OpenMetadata();
   // The store's profile of its flash; measured when it has none. nullopt: there is none.
@@ -58,6 +60,7 @@ class OpenedStore {
   void RecordClosedMetadata();
 
   const KvNodeConfig config_;
+  const User user_;
   std::string io_engine_;
   std::optional<std::uint64_t> closed_sequence_;  // what the metadata said when it was closed
   // In the order in which they depend on each other.

@@ -53,6 +53,10 @@ struct EngineOptions {
   // Bytes of device reads and writes in flight, and of a session's fetch replies that are not sent
   // yet; one fetch goes beyond. What other sessions' clients leave unread does not count.
   std::int64_t io_bytes_max = std::int64_t{4} << 20;
+  // Whoever asks is in this process and has the answers themselves: they are its memory, and none
+  // of io_bytes_max. A step holds those of a layer while it waits for the last of them, which must
+  // not wait for the others to be given back.
+  bool answers_are_held = false;
   // Shared memory for the cache of what was read, of each app; 0: none, every fetch reads. Else
   // kArenaBytesMin or more.
   std::int64_t arena_bytes_max = std::int64_t{16} << 20;

@@ -35,19 +35,21 @@ class EmbeddedTest(unittest.TestCase):
         return [cairn.generate(QUESTION, "--conversation", number, *LONG)["token_ids"] for number in conversations]
 
     def test_a_kill_costs_no_more_than_what_no_checkpoint_has(self):
-        with Cairn(kv="embedded") as cairn:
+        # A sixteenth of it, 25 tokens, is what may be without a checkpoint.
+        with Cairn(kv="embedded", compute_config="dram_budget_bytes: 1048576\n") as cairn:
             first = cairn.generate("", "--file", cairn.short_text(), "--tokens", "0")
             number, count = str(first["conversation_id"]), first["conversation_token_count"]
             fork = str(cairn.fork(first["conversation_id"], count))
             process = cairn.popen("generate", QUESTION, "--conversation", fork, *ENDLESS)
-            process.read(20)
+            shown = process.read(600)
             cairn.compute.kill()
             process.communicate(timeout=daemons.STOP_TIMEOUT_S)
             self.assertEqual(process.returncode, 1)
             cairn.compute.start()
             tokens = {each["conversation_id"]: each["token_count"] for each in cairn.sessions()}
             self.assertEqual(tokens[int(number)], count)
-            self.assertGreaterEqual(tokens[int(fork)], count)
+            # A token has some letters; the question has few tokens, and the last ones were not stored yet.
+            self.assertGreater(tokens[int(fork)], count + len(shown) // 6 - 50)
             undisturbed = cairn.generate(QUESTION, "--conversation", number, *LONG)
             self.assertEqual(undisturbed["reused_token_count"], count)
             self.assertEqual(cairn.stop(), [0])

@@ -44,10 +44,12 @@ class Bench:
         self.digests = {}  # by path: models are large
         self.model = inspect(self.bin_dir, options.model, options.kv_format)
 
-    def settings(self, token_count):
-        """-> the settings of the KV node and of the compute node for conversations of so many tokens."""
+    def settings(self, token_count, batch=1):
+        """-> the settings of the KV node and of the compute node for conversations of so many tokens.
+
+        batch: so many at once.
+        """
         options = self.options
-        batch = getattr(options, "batch", 1)
         longest_bytes = self.model.kv_token_bytes * (token_count + DECODED_TOKENS_MAX) * batch
         kv = {"extent_file_bytes": max(EXTENT_FILE_BYTES_MIN, EXTENT_FILE_SHARE * longest_bytes),
               "prefill_extent_file": False, "experiment": {"device_profile": PROFILES[options.profile]},
@@ -101,15 +103,15 @@ class Bench:
             return running.client.model().digest.hex()
 
     @contextlib.contextmanager
-    def running(self, token_count, what, store=None, compute=None):
+    def running(self, token_count, what, store=None, compute=None, batch=1):
         """For a `with` statement: daemons for conversations of so many tokens, and clients -> Running.
 
         store: a folder with a store that outlives them; None: a new one. compute: {name: value}, more settings of the
-        compute node. An error of a call becomes one of the daemon that ended, or a CommandError that begins with
-        what().
+        compute node. batch: of settings(). An error of a call becomes one of the daemon that ended, or a CommandError
+        that begins with what().
         """
         clients = []
-        kv_settings, compute_settings = self.settings(token_count)
+        kv_settings, compute_settings = self.settings(token_count, batch)
         experiment = {**compute_settings.get("experiment", {}), **(compute or {}).get("experiment", {})}
         compute_settings.update({**(compute or {}), **({"experiment": experiment} if experiment else {})})
         with DaemonPair(self.bin_dir, self.options.model, kv_settings, compute_settings, self.options.store_dir,

@@ -6,6 +6,7 @@ import os
 import random
 import statistics
 import subprocess
+import time
 
 from .bench import Bench
 from .child import run_program
@@ -24,6 +25,8 @@ WARM_TOKENS = 8
 # Below it tokenizers keep special ones; random tokens are drawn from the others.
 FIRST_TOKEN = 300
 PEER_TIMEOUT_S = 3600
+# Of a text conversations that are decoded at once begin at least so many tokens apart.
+BATCH_STRIDE_MIN = 64
 TRACED_ROUND = 0
 
 DESCRIPTION = """\
@@ -79,7 +82,7 @@ def speed_results(options):
 
 def speed_settings(bench):
     """-> {context: the daemons' settings}"""
-    return {str(context): bench.settings(context) for context in bench.options.context}
+    return {str(context): bench.settings(context, bench.options.batch) for context in bench.options.context}
 
 
 def run_speed(bench, results, file):
@@ -116,9 +119,10 @@ def text_tokens(bench):
             ids = bench.token_ids(path, file.read())
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}") from error
-    longest = max(bench.options.context)
+    longest = max(bench.options.context) + BATCH_STRIDE_MIN * (bench.options.batch - 1)
     if len(ids) < longest:
-        raise CommandError(f"--text {path} has {len(ids)} tokens, and --context asks for {longest}: give a longer text")
+        asked = "--context asks" if bench.options.batch == 1 else "--context and --batch ask"
+        raise CommandError(f"--text {path} has {len(ids)} tokens, and {asked} for {longest}: give a longer text")
     return ids
 
 
@@ -161,7 +165,8 @@ class ContextRunner:
                  f"{figures['decode_tokens_per_second']:.2f} tokens/s")
 
     def _running(self, policy, store, compute=None):
-        return self.bench.running(self.context, lambda: f"{policy} at {self.context} tokens", store, compute)
+        return self.bench.running(self.context, lambda: f"{policy} at {self.context} tokens", store, compute,
+                                  self.options.batch)
 
     def _prefill(self, policy, store):
         """Stores the conversations -> their ids, and their bytes on flash."""
@@ -188,7 +193,7 @@ class ContextRunner:
         """-> the tokens of a conversation, which differ from those of the others."""
         if not self.text:
             return random_tokens(self.context, vocab_count, self.options.seed[0] + index)
-        first = index * (len(self.text) - self.context) // self.options.batch
+        first = index * (len(self.text) - self.context) // max(1, self.options.batch - 1)
         return self.text[first:first + self.context]
 
     def _measure(self, policy, number, store, conversations, flash_bytes):
@@ -203,14 +208,14 @@ class ContextRunner:
             first = running.client.decode(forks[0], token, 1, lambda: resumed.append(running.kv.counters()))
             decode_all(running.client, forks, token, WARM_TOKENS)
             before = running.kv.counters()
-            finished = decode_all(running.client, forks, token, self.options.tokens)
+            finished, rate = decode_all(running.client, forks, token, self.options.tokens)
             after = running.kv.counters()
             # Sampling takes time of the processor, so what is timed does without.
             with contextlib.closing(MemoryPeak(running.daemons.pids())) as peak:
                 decode_all(running.client, forks, token, WARM_TOKENS)
             for fork in forks:
                 running.client.delete(fork)
-        timed = together([figures_of(first, each) for each in finished])
+        timed = together([figures_of(first, each) for each in finished], rate, after["dram_peak_bytes"])
         return {**timed,
                 **resume_figures(opened, resumed[0], self.context * self.bench.model.kv_token_bytes),
                 **io_figures(before, after, self.options.tokens * len(forks), self.bench.model,
@@ -235,20 +240,34 @@ class ContextRunner:
 
 
 def decode_all(client, conversations, token, count):
-    """Decodes so many tokens of each at once -> their Finished messages."""
+    """Decodes so many tokens of each at once -> their Finished messages, and how many a second all together had from
+    the first one's first token to the last one's end; None where that cannot be said.
+    """
+    begun = []
+
+    def decode(conversation):
+        finished = client.decode(conversation, token, count, lambda: begun.append(time.monotonic()))
+        return finished, time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(len(conversations)) as pool:
-        return list(pool.map(lambda conversation: client.decode(conversation, token, count), conversations))
+        done = list(pool.map(decode, conversations))
+    took = max(ended for _, ended in done) - min(begun, default=0)
+    tokens = sum(finished.generated_token_count for finished, _ in done) - len(done)
+    return [finished for finished, _ in done], tokens / took if begun and tokens > 0 and took > 0 else None
 
 
-def together(each):
-    """-> the figures of conversations that were decoded at once: tokens a second of all, means of the rest."""
+def together(each, rate, kv_peak_bytes):
+    """-> the figures of conversations that were decoded at once: means, but tokens a second of all, and the memory of
+    all in the compute node and of the KV node once. rate: of decode_all, where there are several.
+    """
     def mean(name):
         values = [figures[name] for figures in each if figures[name] is not None]
         return statistics.fmean(values) if values else None
-    rates = [figures["decode_tokens_per_second"] for figures in each]
-    return {**each[0], **{name: mean(name) for name, value in each[0].items() if isinstance(value, float)},
-            "decode_tokens_per_second": None if None in rates else sum(rates),
-            "kv_dram_accounted_bytes": max(figures["kv_dram_accounted_bytes"] for figures in each)}
+    if len(each) == 1:
+        return each[0]
+    return {**each[0], **{name: mean(name) for name, value in each[0].items() if not isinstance(value, str)},
+            "decode_tokens_per_second": rate,
+            "kv_dram_accounted_bytes": kv_peak_bytes + sum(figures["kv_dram_accounted_bytes"] - kv_peak_bytes
+                                                           for figures in each)}
 
 
 def trace_path(options, context, policy):

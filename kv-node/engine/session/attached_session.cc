@@ -208,8 +208,10 @@ bool AttachedSession::HasIoRoom() {
   // A client that reads no more must not stop the others: what it leaves unsent counts against its
   // own session only.
   const auto has_room = [&] {
-    const std::int64_t unsent_by_others = buffers.unsent_bytes() - fetch_reader_.unsent_bytes();
-    return buffers.used_bytes() - unsent_by_others < context_.options.io_bytes_max;
+    const bool own_count = !context_.options.answers_are_held;
+    const std::int64_t others_bytes =
+        buffers.unsent_bytes() - (own_count ? fetch_reader_.unsent_bytes() : 0);
+    return buffers.used_bytes() - others_bytes < context_.options.io_bytes_max;
   };
   if (has_room()) return true;
   buffers.WakeAtRelease();

@@ -75,6 +75,9 @@ class OptionsTest(unittest.TestCase):
         kv, compute = made.settings(4096)
         self.assertEqual((compute["dram_budget_bytes"], kv["arena_bytes_max"]), (16 << 20, 1 << 20))
         self.assertEqual(compute["generation_count_max"], 9)
+        kv, compute = made.settings(4096, batch=10)
+        self.assertEqual((compute["dram_budget_bytes"], kv["arena_bytes_max"]), ((16 << 20) // 10, 1 << 20))
+        self.assertEqual(compute["generation_count_max"], 10)
         made.options = self.parse()
         kv, compute = made.settings(4096)
         self.assertNotIn("dram_budget_bytes", compute)
@@ -145,7 +148,7 @@ class RunningTest(unittest.TestCase):
     def fail_with(self, error, ended):
         made = bench.Bench.__new__(bench.Bench)
         made.bin_dir, made.options = "bin", types.SimpleNamespace(model="m", store_dir=None)
-        made.settings = lambda _: ({}, {})
+        made.settings = lambda *_: ({}, {})
         closing = lambda _: types.SimpleNamespace(close=lambda: None)  # noqa: E731
         with unittest.mock.patch.multiple(bench, DaemonPair=lambda *_, **__: FakePair(ended), Client=closing,
                                           KvNode=closing):

@@ -51,19 +51,15 @@ def counters(**changes):
 
 
 class BatchTest(unittest.TestCase):
-    EACH = {"decode_tokens_per_second": 10.0, "milliseconds_per_token": 100.0, "hidden_io_share": 0.5,
-            "kv_dram_accounted_bytes": 7, "io_engine": "io_uring"}
-
-    def test_rates_add_up_and_other_times_are_of_one(self):
-        other = {**self.EACH, "decode_tokens_per_second": 30.0, "milliseconds_per_token": 50.0,
-                 "kv_dram_accounted_bytes": 9}
-        self.assertEqual(speed_command.together([self.EACH, other]),
-                         {"decode_tokens_per_second": 40.0, "milliseconds_per_token": 75.0, "hidden_io_share": 0.5,
-                          "kv_dram_accounted_bytes": 9, "io_engine": "io_uring"})
-        self.assertEqual(speed_command.together([self.EACH]), self.EACH)
-        lacking = {**self.EACH, "decode_tokens_per_second": None, "hidden_io_share": None}
-        said = speed_command.together([self.EACH, lacking])
-        self.assertEqual((said["decode_tokens_per_second"], said["hidden_io_share"]), (None, 0.5))
+    def test_all_together_have_one_rate_and_the_kv_node_once(self):
+        each = {"decode_tokens_per_second": 10.0, "milliseconds_per_token": 100.0, "hidden_io_share": None,
+                "kv_dram_accounted_bytes": 107, "io_engine": "io_uring"}
+        other = {**each, "decode_tokens_per_second": 30.0, "milliseconds_per_token": 50.0, "hidden_io_share": 0.5,
+                 "kv_dram_accounted_bytes": 109}
+        self.assertEqual(speed_command.together([each, other], 35.0, 100),
+                         {"decode_tokens_per_second": 35.0, "milliseconds_per_token": 75.0, "hidden_io_share": 0.5,
+                          "kv_dram_accounted_bytes": 116, "io_engine": "io_uring"})
+        self.assertEqual(speed_command.together([each], 1, 100), each)
 
 
 class IoFiguresTest(unittest.TestCase):
@@ -477,7 +473,7 @@ class ComparisonTest(unittest.TestCase):
             path = os.path.join(folder, "text")
             with open(path, "w", encoding="utf-8") as file:
                 file.write("some text")
-            bench = types.SimpleNamespace(options=types.SimpleNamespace(context=[2, 3], text=path),
+            bench = types.SimpleNamespace(options=types.SimpleNamespace(context=[2, 3], text=path, batch=1),
                                           token_ids=lambda what, text: list(range(len(text) - 6)))
             self.assertEqual(speed_command.text_tokens(bench), [0, 1, 2])
             bench.options.context = [4]

@@ -234,6 +234,25 @@ TEST_F(EngineCacheTest, AClientThatReadsNoMoreStopsNoOther) {
   EXPECT_TRUE(third.get().ok());
 }
 
+// Nobody gives answers back before the last one has come.
+TEST_F(EngineCacheTest, AnswersThatAreHeldInThisProcessStopNothing) {
+  EngineOptions options = Placing();
+  options.arena_bytes_max = 0;
+  options.io_bytes_max = 2 * kPartBytesMax;
+  options.answers_are_held = true;
+  Start(options);
+  const std::int64_t entries = kPartBytesMax / layout_.EntryBytes(0);
+  auto session = Open(Create());
+  Store(*session, 1, 0, entries);
+  std::vector<absl::StatusOr<ReadReply>> held;
+  for (int i = 0; i < 8; ++i) {
+    held.push_back(FetchOne(*session, 1));
+    ASSERT_TRUE(held.back().ok()) << held.back().status();
+  }
+  Store(*session, 2, entries, entries);
+  ExpectCluster(*session, 2, Positions::Range(entries, entries));
+}
+
 TEST_F(EngineCacheTest, WithoutSessionsTheMemoryGoesBack) {
   const SessionId id = Create();
   {

@@ -59,6 +59,29 @@ TEST_F(InProcessKvNodeTest, CheckpointOutlivesTheSession) {
   EXPECT_EQ(values::EntriesOf(session_->StartRead(values::FetchAll())), values::EntriesUpTo(1));
 }
 
+TEST_F(InProcessKvNodeTest, WhatNoCheckpointCoversIsCountedWhereItCouldBeLost) {
+  ASSERT_TRUE(session_->Send(values::AppendAt(0)).ok());
+  EXPECT_EQ(session_->uncovered_bytes(), 0);  // in memory
+  auto engine = std::make_unique<kv::fake::FakeEngine>(std::make_shared<kv::fake::FakeStore>());
+  InProcessKvNode durable(std::move(engine), /*durable=*/true);
+  const auto session = durable.Open({durable.Create(values::ValidCreateSession())->id});
+  ASSERT_TRUE(session.ok());
+  KvSession& kv = **session;
+  EXPECT_EQ(kv.uncovered_bytes(), 0);
+  ASSERT_TRUE(kv.Send(values::AppendAt(0)).ok());
+  const std::int64_t of_one = kv.uncovered_bytes();
+  EXPECT_GT(of_one, 0);
+  ASSERT_TRUE(kv.Send(values::AppendAt(1)).ok());
+  EXPECT_EQ(kv.uncovered_bytes(), 2 * of_one);
+  ASSERT_TRUE(kv.Send(values::CheckpointAt(2, 0)).ok());
+  ASSERT_TRUE(kv.WaitForCheckpoint().ok());
+  EXPECT_EQ(kv.uncovered_bytes(), 0);
+  kv.SetReplayMode(ReplayMode::kNothing);
+  ASSERT_TRUE(kv.Send(values::AppendAt(2)).ok());
+  EXPECT_EQ(kv.uncovered_bytes(), 0);
+  EXPECT_EQ(kv.replay_bytes(), 0);
+}
+
 TEST_F(InProcessKvNodeTest, FailedOperationStaysUntilReattach) {
   Append bad = values::AppendAt(0);
   bad.layer = 9;
