@@ -47,6 +47,7 @@ absl::Status Serve(const ComputeNodeConfig& config, const Environment& environme
   if (signals.requested()) {
     LogInfo("stopped while loading signal={}", signals.number().load());
     daemon->Stop();
+    daemon->AwaitUnopened();
     // A load in progress cannot be interrupted; nothing that it does needs to be finished.
     ::_exit(0);
   }

@@ -15,6 +15,7 @@
 #include "common/base/printable.h"
 #include "common/command/output.h"
 #include "common/daemon/paths.h"
+#include "common/kv/messages.h"
 #include "common/rpc/unix_socket.h"
 
 namespace cairn::cli {
@@ -57,7 +58,10 @@ absl::Status WithKvNode(const absl::Status& unreachable) {
   const bool is_served = rpc::ConnectToSocket(socket, std::chrono::milliseconds(0)).ok();
   return Unavailable("{}; cairn-kv-node, which it needs, {} at {}{}", Message(unreachable),
                      is_served ? "serves" : "does not serve", socket,
-                     is_served ? "" : ": start it first, with `cairn-kv-node`");
+                     is_served
+                         ? ""
+                         : ": start it first, with `cairn-kv-node`, unless cairn-compute-node "
+                           "has the store itself (kv: \"embedded\")");
 }
 
 absl::StatusOr<Report> Ask(const std::string& socket) {
@@ -134,7 +138,12 @@ std::string Text(const Report& report) {
                    Text(generation));
     }
     const bool in_memory = report.store.has_value() && report.store->io_engine == "memory";
-    if (!in_memory) {
+    const bool embedded =
+        report.store.has_value() && report.store->io_engine.ends_with(kEmbeddedSuffix);
+    if (embedded) {
+      text += Line("cairn-kv-node", "is not needed: the store is cairn-compute-node's own, by " +
+                                        report.store->io_engine);
+    } else if (!in_memory) {
       text +=
           Line("cairn-kv-node", report.store.has_value() ? "serves, by " + report.store->io_engine
                                                          : std::string("does not answer"));

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -372,6 +373,9 @@ struct Supersession {
   SessionRef session;
   SessionRef replacement;  // there is none of this number afterwards
 };
+
+// Behind the name of the I/O engine of a store that the compute node has for itself.
+inline constexpr std::string_view kEmbeddedSuffix = "+embedded";
 
 // Counters since the start of the engine; see GetStatsResponse.
 struct KvStats {

@@ -198,6 +198,10 @@ ComputeDaemon::Stopped ComputeDaemon::Stop() {
   return all_ended ? Stopped::kAll : Stopped::kCallsLeft;
 }
 
+void ComputeDaemon::AwaitUnopened() {
+  if (config_.kv() == "embedded" && loaded_.valid()) loaded_.wait_for(kUnopenedTimeMax);
+}
+
 void ComputeDaemon::StopCalls() {
   watch_.reset();
   if (http_ != nullptr) http_->Stop(kHttpStopTimeMax);
@@ -311,8 +315,12 @@ absl::StatusOr<std::unique_ptr<KvNode>> ComputeDaemon::ReachKvNode() {
     return MakeRamKvNode(options);
   }
   if (config_.kv() == "embedded") {
-    absl::StatusOr<std::unique_ptr<KvNode>> node =
-        OpenEmbeddedKvNode(config_.kv_config_path(), environment_, stopping_);
+    CAIRN_ASSIGN_OR_RETURN(kv::KvNodeConfig kv_config,
+                           EmbeddedKvConfig(config_.kv_config_path(), environment_));
+    // Its threads are this process's, which serve its reads.
+    kv_config.set_realtime_priority(
+        std::max(kv_config.realtime_priority(), config_.realtime_priority()));
+    absl::StatusOr<std::unique_ptr<KvNode>> node = OpenEmbeddedKvNode(kv_config, stopping_);
     CAIRN_RETURN_IF_ERROR(Annotate(node.status(), "kv: \"embedded\""));
     return node;
   }

@@ -36,6 +36,9 @@ inline constexpr std::chrono::milliseconds kHttpStopTimeMax{2000};
 // For gRPC clients to hang up: some look at an idle connection every five seconds only.
 inline constexpr std::chrono::milliseconds kGrpcStopTimeMax{1000};
 
+// For a store that is being made to be given up, when the daemon stops before it has one.
+inline constexpr std::chrono::milliseconds kUnopenedTimeMax{2000};
+
 class ComputeDaemon {
  public:
   // REQUIRES: a model_path.
@@ -48,6 +51,10 @@ class ComputeDaemon {
   // `signal` becomes a number: then a model may still be loading, and only leaving the process
   // ends that. Once.
   absl::Status WaitUntilReady(const std::atomic<int>& signal);
+
+  // Behind a Stop that came while a model was loading: waits until an embedded store that was being
+  // made or waited for is given up.
+  void AwaitUnopened();
 
   // Calls `on_fatal`, from any thread, once the daemon cannot go on; fatal() says why.
   void SetOnFatal(std::function<void()> on_fatal) { state_.SetOnFatal(std::move(on_fatal)); }

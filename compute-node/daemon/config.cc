@@ -7,6 +7,7 @@
 #include "common/base/range.h"
 #include "common/base/thread.h"
 #include "common/rpc/unix_socket.h"
+#include "compute-node/daemon/embedded_kv_node.h"
 #include "compute-node/http/listen_address.h"
 #include "compute-node/kernels/thread_pool.h"
 #include "compute-node/model/chat/chat_template.h"
@@ -71,6 +72,17 @@ absl::Status Validate(const ComputeNodeConfig& config) {
                            config.http_api_key_path());
   }
   return ToSessionOptions(config).Validate();
+}
+
+// The file of an embedded store, or that there is none without it.
+absl::Status CheckKvConfig(const ComputeNodeConfig& config, const Environment& environment) {
+  if (config.kv() == "embedded") {
+    return Annotate(EmbeddedKvConfig(config.kv_config_path(), environment).status(),
+                    "kv_config_path");
+  }
+  if (config.kv_config_path().empty()) return absl::OkStatus();
+  return InvalidArgument("kv_config_path is '{}', but kv is '{}': it is for kv: \"embedded\"",
+                         config.kv_config_path(), config.kv());
 }
 
 absl::Status SetThreads(const std::string& text, ComputeNodeConfig& config) {
@@ -204,6 +216,7 @@ absl::StatusOr<ComputeNodeConfig> MakeConfig(const CommandLine& command_line,
     places.erase("threads");
   }
   CAIRN_RETURN_IF_ERROR(AtItsPlace(Validate(config), places));
+  CAIRN_RETURN_IF_ERROR(AtItsPlace(CheckKvConfig(config, environment), places));
   return config;
 }
 

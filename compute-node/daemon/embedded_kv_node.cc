@@ -8,12 +8,15 @@
 
 namespace cairn::compute {
 
-absl::StatusOr<std::unique_ptr<KvNode>> OpenEmbeddedKvNode(const std::string& config_path,
-                                                           const Environment& environment,
-                                                           const std::atomic<int>& stop_signal) {
+absl::StatusOr<kv::KvNodeConfig> EmbeddedKvConfig(const std::string& config_path,
+                                                  const Environment& environment) {
   kv::CommandLine command_line;
   if (!config_path.empty()) command_line.config_path = config_path;
-  CAIRN_ASSIGN_OR_RETURN(const kv::KvNodeConfig config, kv::MakeConfig(command_line, environment));
+  return kv::MakeConfig(command_line, environment);
+}
+
+absl::StatusOr<std::unique_ptr<KvNode>> OpenEmbeddedKvNode(const kv::KvNodeConfig& config,
+                                                           const std::atomic<int>& stop_signal) {
   CAIRN_ASSIGN_OR_RETURN(
       std::shared_ptr<kv::OpenedStore> store,
       kv::OpenedStore::Open(config, kv::OpenedStore::User::kThisProcess, stop_signal));

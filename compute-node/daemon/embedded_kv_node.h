@@ -13,13 +13,17 @@
 #include "common/base/status.h"
 #include "common/daemon/paths.h"
 #include "compute-node/kv_client/kv_client.h"
+#include "kv-node/daemon/config.h"
 
 namespace cairn::compute {
 
 // `config_path`: a configuration file of cairn-kv-node, of which all counts but the socket and the
-// log; empty: its defaults. `stop_signal` is not 0 once the process is to stop.
-absl::StatusOr<std::unique_ptr<KvNode>> OpenEmbeddedKvNode(const std::string& config_path,
-                                                           const Environment& environment,
+// log; empty: its defaults.
+absl::StatusOr<kv::KvNodeConfig> EmbeddedKvConfig(const std::string& config_path,
+                                                  const Environment& environment);
+
+// `stop_signal` is not 0 once the process is to stop.
+absl::StatusOr<std::unique_ptr<KvNode>> OpenEmbeddedKvNode(const kv::KvNodeConfig& config,
                                                            const std::atomic<int>& stop_signal);
 
 }  // namespace cairn::compute

@@ -39,7 +39,9 @@ absl::Status InProcessKvNode::Supersede(const Supersession& request) {
 }
 
 absl::StatusOr<KvStats> InProcessKvNode::Stats() {
-  return AskEngine<KvStats>(*engine_, &kv::Engine::GetStats);
+  absl::StatusOr<KvStats> stats = AskEngine<KvStats>(*engine_, &kv::Engine::GetStats);
+  if (stats.ok() && durable_) stats->io_engine += kEmbeddedSuffix;
+  return stats;
 }
 
 std::int64_t InProcessKvNode::part_bytes_max() const { return kv::kPartBytesMax; }

@@ -156,7 +156,10 @@ class Cairn:
         """Read at the compute node's next start."""
         self._write("compute.conf", f'model_path: "{self.model}"\nsocket_path: "{self.socket}"\n'
                                     f'kv_socket_path: "{self.kv_socket}"\n'
-                                    f'kv: "{self.kv_place}"\nkv_config_path: "{self.path("kv.conf")}"\n{lines}')
+                                    f'kv: "{self.kv_place}"\n{self._kv_config()}{lines}')
+
+    def _kv_config(self):
+        return f'kv_config_path: "{self.path("kv.conf")}"\n' if self.kv_place == "embedded" else ""
 
     @property
     def uses_kv_node(self):

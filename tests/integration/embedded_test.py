@@ -75,17 +75,22 @@ class EmbeddedTest(unittest.TestCase):
             self.assertIn('a cairn-compute-node with kv: "embedded" has it', other.stderr.splitlines()[-1])
             self.assertEqual(cairn.stop(), [0])
 
+    def test_its_status_says_whose_the_store_is(self):
+        with Cairn(kv="embedded") as cairn:
+            self.assertIn("is not needed: the store is cairn-compute-node's own", cairn.status())
+            self.assertEqual(cairn.stop(), [0])
+
     def test_a_configuration_that_cannot_be_used_is_named(self):
         with Cairn(kv="ram") as cairn:
-            for lines, words in ((f'kv_config_path: "{cairn.path("none")}"', "No such file"),
-                                 (f'kv_config_path: "{cairn.path("compute.conf")}"', "model_path")):
+            for kv, path, words in (("embedded", "none", "No such file"), ("embedded", "compute.conf", "model_path"),
+                                    ("node", "kv.conf", 'it is for kv: "embedded"')):
                 with open(cairn.path("other.conf"), "w", encoding="utf-8") as file:
-                    file.write(f'model_path: "{cairn.model}"\nsocket_path: "{cairn.path("o.sock")}"\n'
-                               f'kv: "embedded"\n{lines}\n')
+                    file.write(f'model_path: "{cairn.model}"\nsocket_path: "{cairn.path("o.sock")}"\nkv: "{kv}"\n'
+                               f'kv_config_path: "{cairn.path(path)}"\n')
                 done = subprocess.run([binary("cairn-compute-node"), "--config", cairn.path("other.conf")],
                                       capture_output=True, text=True, check=False, timeout=daemons.START_TIMEOUT_S)
-                self.assertEqual(done.returncode, 1, done.stderr)
-                self.assertIn("kv: \"embedded\"", done.stderr.splitlines()[-1])
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertIn("kv_config_path", done.stderr.splitlines()[-1])
                 self.assertIn(words, done.stderr.splitlines()[-1])
             self.assertEqual(cairn.stop(), [0])
 
