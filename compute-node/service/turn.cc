@@ -57,10 +57,15 @@ absl::Status Turn::RunKept() {
     asked_.turn.prompt.erase(asked_.turn.prompt.begin(),
                              asked_.turn.prompt.begin() + kept->token_count);
     absl::Status status = RunAndKeep({asked_.identity, prompt, kept->token_count, kept->seals});
-    if (LeavesWhole(status)) return status;
-    LogWarning("kept conversation session={} is given up: {}", conversation(), Message(status));
-    kept_->Remove(kept->origin);
-    if (sink_.shown_token_count() > 0) {
+    const bool has_shown = sink_.shown_token_count() > 0;
+    // One with another policy may have the room that this one lacks.
+    const bool lacks_room = ReasonOf(status) == ErrorReason::kContextTooShort && !has_shown;
+    if (LeavesWhole(status) && !lacks_room) return status;
+    if (!lacks_room) {
+      LogWarning("kept conversation session={} is given up: {}", conversation(), Message(status));
+      kept_->Remove(kept->origin);
+    }
+    if (has_shown) {
       if (!absl::IsDataLoss(status)) return status;
       return DataLoss("{}; it was kept of an earlier request and is deleted: ask again",
                       Message(status));

@@ -1,10 +1,12 @@
 // The retrieval policy in requests and events, and prompts that are not prefilled whole.
 #include <cmath>
+#include <numeric>
 
 #include <gtest/gtest.h>
 
 #include "compute-node/kv_client/in_process_kv_node.h"
 #include "compute-node/service/generate_request.h"
+#include "compute-node/service/kept_conversations.h"
 #include "compute-node/session/entries/stored_policy.h"
 #include "tests/unit/compute_service/inference_service_fixture.h"
 
@@ -147,6 +149,39 @@ TEST_F(InferenceRetrievalTest, ANewConversationHasTheTunedPolicyUnlessItsClientN
   // What was tuned with the policy is the conversation's.
   request.mutable_retrieval()->set_cluster_target_entries(8);
   EXPECT_EQ(Generate(request).error_message().find("conversation"), 0U);
+}
+
+// Of a client that sends its whole history: what is kept has no room for it, a new one has.
+TEST_F(InferenceRetrievalTest, AHistoryThatOutgrowsItsPolicyBeginsAnewWithAnother) {
+  LoadModel("", MakeRamKvNode({.size_bytes = 64 << 20, .engine = {}}).value());
+  Runtime& runtime = **state_.runtime();
+  TunedEntry shorter;
+  shorter.context_tokens = 100;
+  shorter.policy.name = "kvswap";
+  shorter.small_key_bits = "8";  // 32 bytes
+  TunedEntry longer;
+  longer.context_tokens = 400;
+  longer.policy.name = "full";
+  runtime.tuning = Tuning({shorter, longer});
+  runtime.options.dram_budget_bytes = 209 * 32 * runtime.model->config().layer_count;
+  std::vector<PolicyChoice> policies;
+  for (const TunedEntry& entry : runtime.tuning->entries()) {
+    policies.push_back(entry.On(runtime.options).policy);
+  }
+  KeptConversations kept(*runtime.node, runtime.served, policies, state_.open_conversations(),
+                         "cairn:http here", "the daemon here", 8);
+  std::vector<std::int32_t> history(150);
+  std::iota(history.begin(), history.end(), 3);
+  const KeptTurn first = RunKeptTurn(runtime, runtime.served.base, history, kept);
+  EXPECT_EQ(first.reused_token_count, 0);
+  history.resize(160, 9);
+  EXPECT_EQ(RunKeptTurn(runtime, runtime.served.base, history, kept).reused_token_count, 150);
+  history.resize(250, 10);
+  const KeptTurn outgrown = RunKeptTurn(runtime, runtime.served.base, history, kept);
+  EXPECT_EQ(outgrown.reused_token_count, 0);
+  EXPECT_EQ(ReadStoredPolicy(*runtime.node, {outgrown.conversation, ""})->choice.name, "full");
+  history.resize(260, 11);
+  EXPECT_EQ(RunKeptTurn(runtime, runtime.served.base, history, kept).reused_token_count, 250);
 }
 
 TEST_F(InferenceRetrievalTest, AnotherPolicyThanTheConversationsIsRefused) {
