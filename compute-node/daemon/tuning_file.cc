@@ -53,6 +53,8 @@ absl::Status CheckIsFor(const config::v1::Tuning& file, const TunedFor& here,
   for (const auto& [what, names] : same) {
     if (names.first != names.second) return IsForAnother(what, names.first, names.second);
   }
+  CAIRN_RETURN_IF_ERROR(CheckBetween("dram_budget_bytes", file.dram_budget_bytes(),
+                                     std::int64_t{1} << 20, std::int64_t{1} << 40));
   if (file.dram_budget_bytes() > options.dram_budget_bytes) {
     return FailedPrecondition(
         "it is for a dram_budget_bytes of {}, and {} is configured: configure as much, or run "
@@ -86,7 +88,9 @@ absl::StatusOr<Tuning> Read(const std::string& path, const TunedFor& here,
   config::v1::Tuning file;
   const auto parsed = google::protobuf::util::JsonStringToMessage(text, &file);
   if (!parsed.ok()) {
-    return InvalidArgument("it is no file of cairn-tune: {}", parsed.ToString());
+    // Further lines show where.
+    const std::string said(parsed.message());
+    return InvalidArgument("it is no file of cairn-tune: {}", said.substr(0, said.find('\n')));
   }
   if (file.format_version() != kFormat) {
     return InvalidArgument("its format is {}, and this version reads {}", file.format_version(),

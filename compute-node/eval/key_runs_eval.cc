@@ -26,8 +26,8 @@ constexpr std::int64_t kClusterEntriesMax = 8;
 absl::Status Check(const KeyRunsOptions& options, std::int64_t token_count,
                    const compute::ModelConfig& config) {
   for (const double tolerance : options.tolerances) {
-    if (!(tolerance > 0)) {
-      return InvalidArgument("--key-runs {}: a tolerance must be above 0", tolerance);
+    if (!(tolerance > 0) || !std::isfinite(static_cast<float>(tolerance))) {
+      return InvalidArgument("--key-runs {}: a tolerance must be a number above 0", tolerance);
     }
   }
   if (options.cluster_entries < 1 || options.cluster_entries > kClusterEntriesMax) {

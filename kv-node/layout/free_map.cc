@@ -73,8 +73,9 @@ absl::Status FreeMap::Full(std::int64_t wanted_count, std::string_view how) cons
   constexpr double kPagesPerMebibyte = double{1 << 20} / kPageBytes;
   return ResourceExhausted(
       "flash is full: {:.1f} of {:.1f} MiB are in use, and there are no {} KiB {}; delete "
-      "conversations that are not needed, or restart cairn-kv-node with a larger "
-      "extent_file_bytes (now {})",
+      "conversations that are not needed, or restart the KV node (cairn-compute-node, if it has "
+      "the "
+      "store itself) with a larger extent_file_bytes (now {})",
       static_cast<double>(used_count_) / kPagesPerMebibyte,
       static_cast<double>(page_count_) / kPagesPerMebibyte, wanted_count * kPageBytes / 1024, how,
       page_count_ * kPageBytes);

@@ -75,6 +75,8 @@ def run(options):
     check(options)
     if not 1 <= options.divergence_max < math.inf:
         raise UsageError(f"--divergence-max {options.divergence_max}: it must be 1 or more, to allow for the defaults")
+    if os.path.isdir(options.json):
+        raise UsageError(f"--out {options.json} is a folder: name a file in it")
     bench = Bench(options)
     check_program(bench.bin_dir, CLOSENESS_PROGRAM)
     check_room(bench)

@@ -102,6 +102,8 @@ TEST_F(TuningFileTest, WhatItIsNotForIsNamed) {
 
 TEST_F(TuningFileTest, WhatIsDamagedOrOutOfRangeIsNamed) {
   EXPECT_TRUE(test::Says(Read("").status(), "no file of cairn-tune"));
+  EXPECT_EQ(Message(Read("{\"format_version\": NaN}").status()).find('\n'), std::string::npos);
+  EXPECT_TRUE(test::Says(RefusalWith("/dram_budget_bytes", 0), "dram_budget_bytes is 0"));
   EXPECT_TRUE(test::Says(Read(json_.dump().substr(0, 200)).status(), "no file of cairn-tune"));
   EXPECT_TRUE(test::Says(Read("[1]").status(), "no file of cairn-tune"));
   EXPECT_TRUE(test::Says(RefusalWith("/colour", "red"), "colour"));
