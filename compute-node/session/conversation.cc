@@ -109,7 +109,7 @@ Conversation::~Conversation() { deps_.memory.Remove(replay_bytes_counted_); }
 
 absl::Status Conversation::CheckRoom(std::int64_t token_count, bool answered) const {
   const std::int64_t held_count = this->token_count();
-  const absl::Status status = CheckContext(token_count, held_count, answered, context_tokens_max());
+  absl::Status status = CheckContext(token_count, held_count, answered, context_tokens_max());
   if (status.ok()) return status;
   CAIRN_RETURN_IF_ERROR(CheckContext(token_count, held_count, answered, context_tokens_max_));
   const std::int64_t wanted_count = held_count + token_count + (answered ? 1 : 0);

@@ -53,10 +53,6 @@ struct EngineOptions {
   // Bytes of device reads and writes in flight, and of a session's fetch replies that are not sent
   // yet; one fetch goes beyond. What other sessions' clients leave unread does not count.
   std::int64_t io_bytes_max = std::int64_t{4} << 20;
-  // Whoever asks is in this process and has the answers themselves: they are its memory, and none
-  // of io_bytes_max. A step holds those of a layer while it waits for the last of them, which must
-  // not wait for the others to be given back.
-  bool answers_are_held = false;
   // Shared memory for the cache of what was read, of each app; 0: none, every fetch reads. Else
   // kArenaBytesMin or more.
   std::int64_t arena_bytes_max = std::int64_t{16} << 20;
@@ -76,6 +72,10 @@ struct EngineOptions {
   bool co_retrieval = true;
   // Whether to place at idle.
   bool place_at_idle = true;
+  // Whoever asks is in this process and has the answers themselves: they are its memory, and none
+  // of io_bytes_max. A step holds those of a layer while it waits for the last of them, which must
+  // not wait for the others to be given back.
+  bool answers_are_held = false;
   // A fetch reads through a hole of up to this many bytes between two pieces that it needs, instead
   // of asking the device twice; 0: never. Larger: fewer requests, more bytes and memory.
   std::int64_t merge_gap_bytes = 0;

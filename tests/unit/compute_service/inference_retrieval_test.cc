@@ -163,7 +163,7 @@ TEST_F(InferenceRetrievalTest, AHistoryThatOutgrowsItsPolicyBeginsAnewWithAnothe
   longer.context_tokens = 400;
   longer.policy.name = "full";
   runtime.tuning = Tuning({shorter, longer});
-  runtime.options.dram_budget_bytes = 209 * 32 * runtime.model->config().layer_count;
+  runtime.options.dram_budget_bytes = std::int64_t{209} * 32 * runtime.model->config().layer_count;
   std::vector<PolicyChoice> policies;
   for (const TunedEntry& entry : runtime.tuning->entries()) {
     policies.push_back(entry.On(runtime.options).policy);

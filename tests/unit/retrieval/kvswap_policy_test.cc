@@ -54,7 +54,7 @@ TEST_F(KvSwapPolicyTest, WhatATokenTakesIsKnownBefore) {
   const std::int64_t before = driver.policy().keeper().memory_bytes();
   driver.Prefill(8 * SmallKeys::kBlockRows);
   const std::int64_t added = driver.policy().keeper().memory_bytes() - before;
-  EXPECT_GE(added, options.layout.layer_count * 32 * 7 * SmallKeys::kBlockRows);
+  EXPECT_GE(added, std::int64_t{options.layout.layer_count} * 32 * 7 * SmallKeys::kBlockRows);
 }
 
 TEST_F(KvSwapPolicyTest, ASmallKeysShapeIsReadFromAStoredState) {
