@@ -63,7 +63,7 @@ class Bench:
             compute["experiment"] = {"small_key_bits": options.small_key_bits}
         if options.dram_budget:
             total = budget_bytes(options.dram_budget, token_count * self.model.kv_token_bytes)
-            compute["dram_budget_bytes"] = max(DRAM_BUDGET_BYTES_MIN, total // batch)
+            compute["dram_budget_bytes"] = total if batch == 1 else max(DRAM_BUDGET_BYTES_MIN, total // batch)
             kv["arena_bytes_max"] = max(ARENA_BYTES_MIN, total // ARENA_BUDGET_SHARE)
         return kv, compute
 
