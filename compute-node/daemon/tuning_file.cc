@@ -66,8 +66,9 @@ absl::Status CheckIsFor(const config::v1::Tuning& file, const TunedFor& here,
 
 absl::StatusOr<TunedEntry> ReadEntry(const config::v1::TunedEntry& from,
                                      const SessionOptions& options) {
-  if (from.conversation_count() != 1)
+  if (from.conversation_count() != 1) {
     return InvalidArgument("conversation_count is {}: it must be 1", from.conversation_count());
+  }
   CAIRN_RETURN_IF_ERROR(
       CheckBetween("context_tokens", from.context_tokens(), 1, kContextLengthMax));
   TunedEntry entry;
